@@ -1,0 +1,79 @@
+# Berth: everything a person needs, in two commands: `make demo` and `make test`.
+# `make help` prints the lines below that carry two hashes.
+
+SLURM   ?= 24.11
+PROFILE ?= base
+FUZZ_SECONDS ?= 60
+
+VENV    := .venv
+PY      := $(VENV)/bin/python
+CLUSTER := python3 containers/cluster.py
+PYDIRS  := topology policy prolog_epilog tests containers
+
+# Runs a recipe line with a Docker engine, and stops that engine again if it was started for it.
+with-engine = containers/bootstrap engine-start && { $(1); rc=$$?; containers/bootstrap engine-stop; exit $$rc; }
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-fast lint format bench cluster-up cluster-down fuzz clean lock
+
+help: ## this page
+	@echo "Berth: the right GPUs for every Slurm job. Start with 'make demo'."
+	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@echo "Variables: SLURM=24.11|26.05 PROFILE=base|scale|accounting FUZZ_SECONDS=$(FUZZ_SECONDS)"
+
+$(VENV)/.installed: requirements/dev.lock
+	@containers/bootstrap packages
+	@echo "setup: Python environment in $(VENV)"
+	@test -x $(PY) || python3 -m venv $(VENV)
+	@$(PY) -m pip install --quiet --disable-pip-version-check --require-hashes -r $<
+	@touch $@
+
+setup: $(VENV)/.installed ## install what is missing: packages, Docker engine, Python environment
+	@containers/bootstrap packages
+
+demo: setup ## bring a cluster up, show plain Slurm and Berth side by side, take it down (SLURM=...)
+	@$(call with-engine,$(PY) -m containers.demo --slurm $(SLURM))
+
+test: setup ## everything: units, fuzzing, and real Slurm clusters of every supported version
+	@$(call with-engine,FUZZ_SECONDS=$(FUZZ_SECONDS) $(PY) -m pytest tests)
+
+test-fast: setup ## what needs no Slurm, under a minute
+	@$(PY) -m pytest tests -m "not slurm and not slow and not gpu"
+
+lint: setup ## ruff, mypy --strict, clang-format, gcc -Wall -Wextra -Werror, cppcheck
+	@$(VENV)/bin/ruff check $(PYDIRS)
+	@$(VENV)/bin/ruff format --check --quiet $(PYDIRS)
+	@$(VENV)/bin/mypy --no-error-summary
+	@$(MAKE) --no-print-directory -C slurm_plugins check
+	@echo "lint: clean"
+
+format: setup ## let ruff and clang-format rewrite what they would complain about
+	@$(VENV)/bin/ruff check --fix --quiet $(PYDIRS); $(VENV)/bin/ruff format --quiet $(PYDIRS)
+	@clang-format -i slurm_plugins/*.[ch] tests/fakes/nvml/*.[ch] tests/fuzz/*.c tests/bench/c/*.c
+
+bench: bench-hook ## every benchmark, each beside its peer; tables here, figures in build/bench/*.json
+
+bench-hook: setup ## latency of job_submit and submissions a second: no plugin, a bare echo, Berth
+	@$(call with-engine,$(PY) -m tests.bench.hook --slurm $(SLURM))
+
+cluster-up: setup ## start the Dockerized test cluster and leave it running (SLURM=... PROFILE=...)
+	@containers/bootstrap engine-start
+	@$(CLUSTER) up --slurm $(SLURM) --profile $(PROFILE)
+
+cluster-down: ## take the test cluster down, and the Docker engine if we started it
+	@$(CLUSTER) down --slurm $(SLURM)
+	@containers/bootstrap engine-stop
+
+fuzz: setup ## fuzz the plugin's parsers (FUZZ_SECONDS=...)
+	@$(MAKE) --no-print-directory -C tests/fuzz run SECONDS=$(FUZZ_SECONDS)
+
+lock: setup ## renew requirements/*.lock from pyproject.toml (needs uv)
+	@$(VENV)/bin/pip install --quiet uv
+	@$(VENV)/bin/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
+	    --extra daemon pyproject.toml -o requirements/daemon.lock
+	@$(VENV)/bin/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
+	    --extra daemon --group dev pyproject.toml -o requirements/dev.lock
+
+clean: ## remove what was built here (not the images)
+	@rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	@$(MAKE) --no-print-directory -C slurm_plugins clean

@@ -1,0 +1,57 @@
+"""One running cluster for each Slurm version; every test of this folder runs against each."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from .harness import Slurm
+from .target import Container, from_environment
+
+ROOT = Path(__file__).resolve().parents[2]
+OWN = os.environ.get("BERTH_TEST_SLURM", "")
+VERSIONS = [OWN] if OWN else os.environ.get("BERTH_TEST_VERSIONS", "24.11,26.05").split(",")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.slurm)
+            item.add_marker(pytest.mark.timeout(600))
+
+
+def cluster(*words: str) -> None:
+    """Run containers/cluster.py and let its progress be seen."""
+    subprocess.run([sys.executable, ROOT / "containers" / "cluster.py", *words], check=True)
+
+
+@pytest.fixture(scope="session", params=VERSIONS)
+def slurm(request: pytest.FixtureRequest) -> Iterator[Slurm]:
+    """A cluster with four nodes of different machines, Berth in charge of the partition `gpu`."""
+    version = str(request.param)
+    if OWN:
+        yield Slurm(from_environment(OWN))
+        return
+    capture = request.config.pluginmanager.getplugin("capturemanager")
+    with capture.global_and_fixture_disabled():
+        print()
+        cluster("up", "--slurm", version)
+    try:
+        yield Slurm(Container(f"berth{version.replace('.', '')}-ctl"))
+    finally:
+        if not os.environ.get("BERTH_TEST_KEEP"):
+            with capture.global_and_fixture_disabled():
+                cluster("down", "--slurm", version)
+
+
+@pytest.fixture(autouse=True)
+def quiet(slurm: Slurm) -> Iterator[None]:
+    """Each test starts and ends with an empty queue and berthd running."""
+    slurm.clear()
+    yield
+    slurm.clear()

@@ -1,0 +1,166 @@
+"""What a test does with a cluster: submit, wait, look at the devices that really open."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TypeVar
+
+from topology.files import parse
+from topology.model import Machine
+
+from .target import Result, Target
+
+# Prints which GPU device files open: an allowed one answers ENXIO (there is no hardware), a denied one EPERM.
+PROBE = """
+open=""
+for k in 0 1 2 3 4 5 6 7; do
+    case "$( ( : < /dev/nvidia$k ) 2>&1 )" in
+        *"No such device or address"*) open="$open,$k" ;;
+        *"not permitted"*) ;;
+        *) open="$open,error-$k" ;;
+    esac
+done
+echo "PROBE host=${SLURMD_NODENAME:-$(hostname)} task=${SLURM_PROCID:-batch} gpus=${open#,} cuda=${CUDA_VISIBLE_DEVICES-}"
+"""
+PROBE_LINE = re.compile(r"PROBE host=(\S+) task=(\S+) gpus=(\S*) cuda=(\S*)")
+T = TypeVar("T")
+ENDED = {"BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "TIMEOUT"}
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What one task saw: its node, the GPUs whose device file opened, and CUDA_VISIBLE_DEVICES."""
+
+    node: str
+    task: str
+    gpus: tuple[int, ...]
+    cuda: str
+
+
+def seen(text: str) -> list[Seen]:
+    """Every probe line in a job's output."""
+    return [
+        Seen(node, task, tuple(int(gpu) for gpu in gpus.split(",") if gpu), cuda)
+        for node, task, gpus, cuda in PROBE_LINE.findall(text)
+    ]
+
+
+def until(what: str, get: Callable[[], T | None], seconds: float = 30.0, every: float = 0.15) -> T:
+    """Poll until `get` gives something; fail with a sentence."""
+    deadline = time.monotonic() + seconds
+    while True:
+        value = get()
+        if value:
+            return value
+        if time.monotonic() > deadline:
+            raise AssertionError(f"waited {seconds:.0f} s in vain: {what}")
+        time.sleep(every)
+
+
+class Slurm:
+    """A running cluster as its users and its admin see it."""
+
+    def __init__(self, target: Target) -> None:
+        self.target = target
+        self.shared = "/shared/tests"
+        self.target.bash(f"install -d -m 1777 {self.shared}", user="root")
+        self._write(f"{self.shared}/probe.sh", "#!/bin/bash\n" + PROBE)
+
+    @cached_property
+    def version(self) -> tuple[int, int]:
+        words = self.target.run(["sinfo", "--version"]).out.split()[1].split(".")
+        return int(words[0]), int(words[1])
+
+    @cached_property
+    def machines(self) -> dict[str, Machine]:
+        """The nodes' topology files, as berthd reads them."""
+        text = self.target.bash("for f in /etc/slurm/berth/topology/*.json; do cat $f; echo; echo ---; done").out
+        machines = [parse(part, "topology file") for part in text.split("\n---\n") if part.strip()]
+        return {machine.node: machine for machine in machines}
+
+    def _write(self, path: str, text: str) -> None:
+        self.target.run(["tee", path], user="root", stdin=text)
+        self.target.run(["chmod", "755", path], user="root")
+
+    # Submitting
+
+    def sbatch(
+        self, *options: str, body: str = PROBE, head: str = "", user: str = "alice", check: bool = True
+    ) -> Result:
+        """Submit a batch job; its output goes to the shared folder."""
+        script = f"#!/bin/bash\n{head}\n{body}\n"
+        fixed = ["-o", f"{self.shared}/%j.out", "-t", "5"]
+        return self.target.run(["sbatch", *fixed, *options], user=user, stdin=script, check=check)
+
+    def submit(self, *options: str, body: str = PROBE, head: str = "", user: str = "alice") -> int:
+        """Submit a batch job that must be accepted; its id."""
+        return job_id(self.sbatch(*options, body=body, head=head, user=user))
+
+    def hold_gpus(self, node: str, gpus: Sequence[int], seconds: int = 600) -> int:
+        """Occupy exact GPUs, as only root may ask for them."""
+        typed = ",".join(f"gpu:g{gpu}:1" for gpu in gpus)
+        job = job_id(
+            self.target.run(
+                ["sbatch", "-p", "plain", "-t", str(seconds // 60), "-w", node, "-n1", "--mem=10", f"--gres={typed}",
+                 "-o", "/dev/null", "--wrap", f"exec sleep {seconds}"],
+                user="root",
+            )
+        )
+        self.wait_state(job, {"RUNNING"})
+        return job
+
+    # Looking
+
+    def show(self, job: int) -> dict[str, str]:
+        """`scontrol show job` as a mapping; only for jobs whose texts hold no spaces of consequence."""
+        text = self.target.run(["scontrol", "show", "job", "-d", "-o", str(job)], user="root", check=False).out
+        return dict(word.split("=", 1) for word in re.split(r" (?=[A-Za-z/:]+=)", text.strip()) if "=" in word)
+
+    def comment(self, job: int) -> str:
+        return self.show(job).get("AdminComment", "")
+
+    def state(self, job: int) -> str:
+        return self.show(job).get("JobState", "")
+
+    def wait_state(self, job: int, states: set[str], seconds: float = 30.0) -> str:
+        return until(f"job {job} in {sorted(states)}", lambda: s if (s := self.state(job)) in states else None, seconds)
+
+    def finish(self, job: int, seconds: float = 60.0) -> str:
+        """Wait for a job's end; its output."""
+        state = self.wait_state(job, ENDED, seconds)
+        text = self.target.bash(f"cat {self.shared}/{job}.out 2>/dev/null", user="root", check=False).out
+        assert state == "COMPLETED", f"job {job} ended as {state}: {text}"
+        return text
+
+    def run_probe(self, *options: str, user: str = "alice") -> list[Seen]:
+        """Submit the probe as a batch job and say what it saw."""
+        return seen(self.finish(self.submit(*options, user=user)))
+
+    def controller_log(self) -> str:
+        return self.target.bash("cat /var/log/slurm/slurmctld.log", user="root").out
+
+    # The admin's hands
+
+    def clear(self) -> None:
+        """Cancel everything, wake or start berthd, and wait until the nodes are idle."""
+        self.target.bash(
+            "scancel --quiet --user=root,alice,bob --state=PENDING,RUNNING,SUSPENDED 2>/dev/null; berthd-ctl start >/dev/null;"
+            " for i in $(seq 300); do"
+            "   [ -z \"$(squeue -h -o %i)\" ] && [ -z \"$(sinfo -h -N -o %T | grep -v idle)\" ] && exit 0; sleep 0.1;"
+            " done; sinfo -N -l; squeue; exit 1",
+            user="root",
+        )
+
+    def berthd(self, verb: str) -> None:
+        """start, stop, pause or resume the daemon."""
+        self.target.run(["berthd-ctl", verb], user="root")
+
+
+def job_id(result: Result) -> int:
+    found = re.search(r"Submitted batch job (\d+)|^(\d+)$", result.out, re.MULTILINE)
+    assert found, f"no job id in {result.text!r}"
+    return int(found[1] or found[2])

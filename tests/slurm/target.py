@@ -1,0 +1,116 @@
+"""Where the Slurm under test lives: a container of the test cluster, or a prefix on this machine."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a command said, and how it ended."""
+
+    argv: tuple[str, ...]
+    rc: int
+    out: str
+    err: str
+
+    @property
+    def text(self) -> str:
+        return self.out + self.err
+
+
+class CommandFailed(AssertionError):
+    """A command that a test relied on ended badly."""
+
+
+class Target(ABC):
+    """Runs commands as somebody where the cluster's client commands are."""
+
+    name: str
+
+    @abstractmethod
+    def command(self, argv: Sequence[str], user: str, env: Mapping[str, str]) -> list[str]:
+        """The command line on this machine that runs `argv` as `user` there."""
+
+    def run(
+        self,
+        argv: Sequence[str],
+        *,
+        user: str = "alice",
+        check: bool = True,
+        timeout: float = 90.0,
+        env: Mapping[str, str] | None = None,
+        stdin: str = "",
+    ) -> Result:
+        done = subprocess.run(
+            self.command(argv, user, env or {}),
+            input=stdin,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=timeout,
+            check=False,
+        )
+        if check and done.returncode:
+            raise CommandFailed(f"{shlex.join(argv)} as {user} ended with {done.returncode}: {done.stderr or done.stdout}")
+        return Result(tuple(argv), done.returncode, done.stdout, done.stderr)
+
+    def bash(
+        self, script: str, *, user: str = "alice", check: bool = True, timeout: float = 90.0
+    ) -> Result:
+        """Run a script: one start where many commands are needed."""
+        return self.run(["bash", "-s"], user=user, check=check, timeout=timeout, stdin=script)
+
+    def popen(self, script: str, *, user: str = "alice") -> subprocess.Popen[str]:
+        """Start a script and go on; its output is read later."""
+        process = subprocess.Popen(
+            self.command(["bash", "-s"], user, {}),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+        )
+        assert process.stdin is not None
+        process.stdin.write(script)
+        process.stdin.close()
+        process.stdin = None
+        return process
+
+
+class Container(Target):
+    """The controller's container of a Dockerized cluster."""
+
+    def __init__(self, container: str) -> None:
+        self.name = container
+
+    def command(self, argv: Sequence[str], user: str, env: Mapping[str, str]) -> list[str]:
+        settings = [word for key, value in env.items() for word in ("-e", f"{key}={value}")]
+        return ["docker", "exec", "-i", "-u", user, "-w", "/tmp", *settings, self.name, *argv]  # noqa: S108
+
+
+class Prefix(Target):
+    """A Slurm installed under a prefix on this machine, such as a build made by hand."""
+
+    def __init__(self, prefix: Path) -> None:
+        self.name = str(prefix)
+        self._path = f"{prefix}/bin:{prefix}/sbin:{os.environ.get('PATH', os.defpath)}"
+        self._conf = prefix / "etc" / "slurm.conf"
+
+    def command(self, argv: Sequence[str], user: str, env: Mapping[str, str]) -> list[str]:
+        settings = {"PATH": self._path, **env}
+        if self._conf.exists():
+            settings.setdefault("SLURM_CONF", str(self._conf))
+        return ["runuser", "-u", user, "--", "env", *(f"{k}={v}" for k, v in settings.items()), *argv]
+
+
+def from_environment(name: str) -> Target:
+    """The target that BERTH_TEST_SLURM names: an existing directory is a prefix, else it is a container."""
+    path = Path(name)
+    return Prefix(path) if path.is_dir() else Container(name)

@@ -1,0 +1,110 @@
+"""A dead, hung or lying berthd costs its help and nothing more."""
+
+from __future__ import annotations
+
+import re
+import time
+from pathlib import Path
+
+import pytest
+
+from policy.segment import find
+
+from .harness import Slurm, job_id, seen, until
+
+LIAR = Path(__file__).with_name("lying_daemon.py")
+COMPLAINT = "berthd"
+
+
+def submit_many(slurm: Slurm, count: int) -> float:
+    """Submit trivial jobs one after another in one shell; submissions a second."""
+    script = f"""
+    start=$(date +%s.%N)
+    for i in $(seq {count}); do sbatch -Q -p gpu --begin=now+1hour --gpus=1 --wrap true -o /dev/null >/dev/null 2>&1; done
+    echo "$(date +%s.%N) - $start" | python3 -c 'import sys; a, b = sys.stdin.read().split(" - "); print(float(a) - float(b))'
+    """
+    return count / float(slurm.target.bash(script, timeout=300).out.strip())
+
+
+def test_dead_daemon_jobs_run_as_with_plain_slurm(slurm: Slurm) -> None:
+    slurm.berthd("stop")
+    result = slurm.sbatch("--gpus=2", "-C", "a6000", "--movable")
+    plain = slurm.run_probe("--gpus=2", "-C", "a6000", "-p", "plain")
+    job = job_id(result)
+
+    assert seen(slurm.finish(job))[0].gpus == plain[0].gpus
+    segment = find(slurm.comment(job))
+    assert segment is not None
+    assert segment["state"] == "passed"
+    assert segment["f.movable"] == ""
+    assert "--movable: accepted, not acted on yet" in result.err
+
+
+def test_dead_daemon_is_logged_once_a_minute_at_most(slurm: Slurm) -> None:
+    slurm.berthd("stop")
+    before = slurm.controller_log().count("does not answer")
+    began = time.monotonic()
+    submit_many(slurm, 12)
+    minutes = (time.monotonic() - began) / 60
+    after = slurm.controller_log().count("does not answer")
+
+    assert after - before <= 1 + int(minutes) + 1
+    assert after >= 1
+
+
+def test_dead_daemon_model_names_still_work(slurm: Slurm) -> None:
+    slurm.berthd("stop")
+
+    probes = slurm.run_probe("--gpus=h100:2")
+    assert probes[0].node == "n2"
+    assert len(probes[0].gpus) == 2
+
+
+def test_hung_daemon_opens_the_breaker_and_the_rate_recovers(slurm: Slurm) -> None:
+    alive = submit_many(slurm, 20)
+    slurm.berthd("pause")
+    try:
+        submit_many(slurm, 4)  # runs into the deadline and opens the breaker
+        hung = submit_many(slurm, 20)
+        result = slurm.sbatch("--gpus=1")
+    finally:
+        slurm.berthd("resume")
+
+    assert hung > 0.7 * alive, f"{alive:.1f} submissions a second alive, {hung:.1f} hung"
+    slurm.finish(job_id(result))
+
+    def helped() -> bool:
+        job = slurm.submit("--gpus=1")
+        segment = find(slurm.comment(job))
+        slurm.finish(job)
+        return segment is not None and segment.get("state") == "placed"
+
+    until("berthd to be asked again after the breaker closed", lambda: helped() or None, 30, 1.0)
+
+
+@pytest.mark.parametrize(
+    "lie",
+    ["random", "huge", "empty", "wrong-nonce", "unknown-key", "unknown-node", "too-many-gpus", "duplicate-gpu", "no-gpus",
+     "gpu-out-of-range", "bracket-in-segment", "control-in-message", "many-lines", "negative", "half", "close",
+     "duplicate-key", "verb"],
+)
+def test_lying_daemon_harms_nobody(slurm: Slurm, lie: str) -> None:
+    pid = slurm.target.bash("pgrep -o slurmctld", user="root").out
+    slurm.berthd("stop")
+    slurm.target.run(["tee", "/tmp/lying_daemon.py"], user="root", stdin=LIAR.read_text(encoding="utf-8"))
+    slurm.target.bash(
+        f"rm -f /run/berth/berthd.sock; setsid runuser -u slurm -- python3 /tmp/lying_daemon.py {lie}"
+        " </dev/null >/tmp/liar.log 2>&1 & for i in $(seq 100); do [ -S /run/berth/berthd.sock ] && exit 0; sleep 0.05; done; exit 1",
+        user="root",
+    )
+    try:
+        result = slurm.sbatch("--gpus=2", "-C", "v100")
+        record = slurm.show(job_id(result))
+        output = slurm.finish(job_id(result))
+    finally:
+        slurm.target.bash("pkill -f lying_daemon.py", user="root", check=False)
+
+    assert len(seen(output)[0].gpus) == 2
+    assert re.fullmatch(r"gres/gpu:2", record.get("TresPerJob") or record.get("TresPerNode") or "")
+    assert slurm.target.bash("pgrep -o slurmctld", user="root").out == pid
+    assert slurm.target.run(["cat", "/tmp/liar.log"], user="root").out.count("asked") >= 1
