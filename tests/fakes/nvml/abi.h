@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The part of NVML's binary interface that the simulated library speaks. Layouts and numbers are those
- * that nvidia-ml-py binds, so a program cannot tell it from a driver's library by its types.
+ * The part of NVML's binary interface that the simulated library speaks. Layouts and numbers are
+ * those that nvidia-ml-py binds, so a program cannot tell it from a driver's library by its types.
  */
 #ifndef FAKE_NVML_ABI_H
 #define FAKE_NVML_ABI_H

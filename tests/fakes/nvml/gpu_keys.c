@@ -15,59 +15,68 @@ struct key {
 	size_t offset;
 };
 
-#define NUMBER(name, member) { name, KEY_NUMBER, offsetof(struct gpu, member) }
-#define REAL(name, member) { name, KEY_REAL, offsetof(struct gpu, member) }
-#define TEXT(name, member) { name, KEY_TEXT, offsetof(struct gpu, member) }
+#define NUMBER(name, member)                                                                       \
+	{                                                                                          \
+		name, KEY_NUMBER, offsetof(struct gpu, member)                                     \
+	}
+#define REAL(name, member)                                                                         \
+	{                                                                                          \
+		name, KEY_REAL, offsetof(struct gpu, member)                                       \
+	}
+#define TEXT(name, member)                                                                         \
+	{                                                                                          \
+		name, KEY_TEXT, offsetof(struct gpu, member)                                       \
+	}
 
 static const struct key keys[] = {
-	TEXT("uuid", uuid),
-	TEXT("name", name),
-	NUMBER("minor", minor),
-	NUMBER("pci-device-id", pci_device_id),
-	NUMBER("numa", numa),
-	NUMBER("mig", mig),
-	NUMBER("nvlinks", links),
-	NUMBER("nvlink-mbps", nvlink_mbps),
-	NUMBER("nvlink-version", nvlink_version),
-	NUMBER("fabric-state", fabric_state),
-	NUMBER("clique", clique),
-	TEXT("chassis", chassis),
-	NUMBER("slot", slot),
-	NUMBER("tray", tray),
-	NUMBER("host", host),
-	NUMBER("module", module),
-	NUMBER("memory", memory_mib),
-	NUMBER("used", used_mib),
-	NUMBER("reserved", reserved_mib),
-	NUMBER("util", util),
-	NUMBER("mem-util", mem_util),
-	NUMBER("sm-clock", clock_sm),
-	NUMBER("mem-clock", clock_mem),
-	NUMBER("sm-clock-max", clock_sm_max),
-	NUMBER("mem-clock-max", clock_mem_max),
-	NUMBER("power-mw", power_mw),
-	NUMBER("power-limit-mw", power_limit_mw),
-	NUMBER("temp", temp),
-	NUMBER("mem-temp", mem_temp),
-	NUMBER("throttle", throttle),
-	NUMBER("compute-mode", compute_mode),
-	NUMBER("ecc-corrected", ecc_corrected),
-	NUMBER("ecc-uncorrected", ecc_uncorrected),
-	NUMBER("remapped-corrected", remapped_corrected),
-	NUMBER("remapped-uncorrected", remapped_uncorrected),
-	NUMBER("remap-pending", remap_pending),
-	NUMBER("remap-failed", remap_failed),
-	REAL("gpm-sm-active", gpm.sm_active),
-	REAL("gpm-sm-occupancy", gpm.sm_occupancy),
-	REAL("gpm-tensor", gpm.tensor),
-	REAL("gpm-dram", gpm.dram),
-	REAL("gpm-fp64", gpm.fp64),
-	REAL("gpm-fp32", gpm.fp32),
-	REAL("gpm-fp16", gpm.fp16),
-	REAL("gpm-pcie-tx", gpm.pcie_tx),
-	REAL("gpm-pcie-rx", gpm.pcie_rx),
-	REAL("gpm-nvlink-rx", gpm.nvlink_rx),
-	REAL("gpm-nvlink-tx", gpm.nvlink_tx),
+    TEXT("uuid", uuid),
+    TEXT("name", name),
+    NUMBER("minor", minor),
+    NUMBER("pci-device-id", pci_device_id),
+    NUMBER("numa", numa),
+    NUMBER("mig", mig),
+    NUMBER("nvlinks", links),
+    NUMBER("nvlink-mbps", nvlink_mbps),
+    NUMBER("nvlink-version", nvlink_version),
+    NUMBER("fabric-state", fabric_state),
+    NUMBER("clique", clique),
+    TEXT("chassis", chassis),
+    NUMBER("slot", slot),
+    NUMBER("tray", tray),
+    NUMBER("host", host),
+    NUMBER("module", module),
+    NUMBER("memory", memory_mib),
+    NUMBER("used", used_mib),
+    NUMBER("reserved", reserved_mib),
+    NUMBER("util", util),
+    NUMBER("mem-util", mem_util),
+    NUMBER("sm-clock", clock_sm),
+    NUMBER("mem-clock", clock_mem),
+    NUMBER("sm-clock-max", clock_sm_max),
+    NUMBER("mem-clock-max", clock_mem_max),
+    NUMBER("power-mw", power_mw),
+    NUMBER("power-limit-mw", power_limit_mw),
+    NUMBER("temp", temp),
+    NUMBER("mem-temp", mem_temp),
+    NUMBER("throttle", throttle),
+    NUMBER("compute-mode", compute_mode),
+    NUMBER("ecc-corrected", ecc_corrected),
+    NUMBER("ecc-uncorrected", ecc_uncorrected),
+    NUMBER("remapped-corrected", remapped_corrected),
+    NUMBER("remapped-uncorrected", remapped_uncorrected),
+    NUMBER("remap-pending", remap_pending),
+    NUMBER("remap-failed", remap_failed),
+    REAL("gpm-sm-active", gpm.sm_active),
+    REAL("gpm-sm-occupancy", gpm.sm_occupancy),
+    REAL("gpm-tensor", gpm.tensor),
+    REAL("gpm-dram", gpm.dram),
+    REAL("gpm-fp64", gpm.fp64),
+    REAL("gpm-fp32", gpm.fp32),
+    REAL("gpm-fp16", gpm.fp16),
+    REAL("gpm-pcie-tx", gpm.pcie_tx),
+    REAL("gpm-pcie-rx", gpm.pcie_rx),
+    REAL("gpm-nvlink-rx", gpm.nvlink_rx),
+    REAL("gpm-nvlink-tx", gpm.nvlink_tx),
 };
 
 void gpu_set_defaults(struct gpu *gpu, unsigned int index)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The machine in memory. It is made from the machine file by the first nvmlInit; lines appended to the
- * live file beside it (same name with ".live") are read at the next call, so that a test can change the
- * machine under a running program.
+ * The machine in memory. It is made from the machine file by the first nvmlInit; lines appended to
+ * the live file beside it (same name with ".live") are read at the next call, so that a test can
+ * change the machine under a running program.
  */
 #include "library.h"
 
@@ -77,7 +77,7 @@ static nvmlReturn_t load_machine(void)
 		fprintf(stderr, "%s:0: cannot open the machine file: %m\n", path);
 		return NVML_ERROR_DRIVER_NOT_LOADED;
 	}
-	fresh = (struct machine){ .driver = "550.54.15", .nvml = "12.550.54.15", .cuda = 12040 };
+	fresh = (struct machine){.driver = "550.54.15", .nvml = "12.550.54.15", .cuda = 12040};
 	while (good && fgets(line, sizeof(line), file)) {
 		number++;
 		good = machine_apply(&fresh, line, ignore_event, problem, sizeof(problem));
@@ -156,7 +156,7 @@ static nvmlReturn_t refusal(const char *call)
 
 struct entry library_enter(const char *call)
 {
-	struct entry entry = { NVML_ERROR_UNINITIALIZED, NULL };
+	struct entry entry = {NVML_ERROR_UNINITIALIZED, NULL};
 
 	pthread_mutex_lock(&lock);
 	if (!users)
@@ -194,7 +194,7 @@ static nvmlReturn_t init(void)
 
 	pthread_mutex_lock(&lock);
 	if (!users) {
-		live = (struct live_file){ 0 };
+		live = (struct live_file){0};
 		snprintf(live.path, sizeof(live.path), "%s.live", machine_path());
 		result = load_machine();
 		if (result == NVML_SUCCESS)

@@ -38,7 +38,7 @@ void events_record(unsigned int gpu, unsigned long long type, unsigned long long
 
 #define ENTER_DEVICE(device)                                                                       \
 	__attribute__((cleanup(library_leave))) struct entry entry_ =                              \
-		library_enter_device(__func__, device);                                            \
+	    library_enter_device(__func__, device);                                                \
 	struct gpu *const gpu = entry_.gpu;                                                        \
 	if (entry_.error)                                                                          \
 	return entry_.error

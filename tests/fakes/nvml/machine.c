@@ -45,30 +45,31 @@ static bool apply_gpu(struct statement *statement)
 {
 	struct machine *machine = statement->machine;
 	struct words *words = statement->words;
-	unsigned int index;
-	struct gpu *gpu;
+	unsigned int first, last;
 
-	if (!text_number(words->word[1], &index) || index >= MAX_GPUS)
-		return wrong(statement, "a GPU's index is 0 to %d, not %s", MAX_GPUS - 1,
-			     words->word[1]);
-	gpu = &machine->gpus[index];
-	if (!gpu->present) {
-		if (index != machine->gpu_count)
-			return wrong(statement, "GPU %u comes next, not %u: indices have no gaps",
-				     machine->gpu_count, index);
-		gpu_set_defaults(gpu, index);
-		machine->gpu_count++;
-	}
+	if (!text_range(words->word[1], &first, &last) || last >= MAX_GPUS)
+		return wrong(statement, "a GPU's index is 0 to %d, or a range, not %s",
+			     MAX_GPUS - 1, words->word[1]);
+	if (first > machine->gpu_count)
+		return wrong(statement, "GPU %u comes next, not %u: indices have no gaps",
+			     machine->gpu_count, first);
+	for (; machine->gpu_count <= last; machine->gpu_count++)
+		gpu_set_defaults(&machine->gpus[machine->gpu_count], machine->gpu_count);
 	for (unsigned int i = 2; i < words->count; i++) {
-		char *value = text_value(words->word[i]);
+		const char *value = text_value(words->word[i]);
 
-		switch (value ? gpu_set(gpu, words->word[i], value) : GPU_KEY_BAD_VALUE) {
-		case GPU_KEY_SET:
-			break;
-		case GPU_KEY_UNKNOWN:
-			return wrong(statement, "a GPU has no \"%s\"", words->word[i]);
-		case GPU_KEY_BAD_VALUE:
-			return wrong(statement, "cannot read the value of \"%s\"", words->word[i]);
+		for (unsigned int index = first; index <= last; index++) {
+			struct gpu *gpu = &machine->gpus[index];
+
+			switch (value ? gpu_set(gpu, words->word[i], value) : GPU_KEY_BAD_VALUE) {
+			case GPU_KEY_SET:
+				break;
+			case GPU_KEY_UNKNOWN:
+				return wrong(statement, "a GPU has no \"%s\"", words->word[i]);
+			case GPU_KEY_BAD_VALUE:
+				return wrong(statement, "cannot read the value of \"%s\"",
+					     words->word[i]);
+			}
 		}
 	}
 	return true;
@@ -133,8 +134,8 @@ static bool join_gpus(struct statement *statement, struct gpu *near, unsigned in
 	if (far == near || far_last - far_first != last - first)
 		return wrong(statement, "an NVLink joins as many links of two different GPUs");
 	for (unsigned int i = 0; i <= last - first; i++) {
-		struct link forth = { LINK_GPU, far->index, far_first + i, false };
-		struct link back = { LINK_GPU, near->index, first + i, false };
+		struct link forth = {LINK_GPU, far->index, far_first + i, false};
+		struct link back = {LINK_GPU, near->index, first + i, false};
 
 		if (!join_one(statement, near, first + i, forth) ||
 		    !join_one(statement, far, far_first + i, back))
@@ -150,7 +151,8 @@ static bool apply_nvlink(struct statement *statement)
 	struct gpu *gpu;
 
 	if (words->count != 3)
-		return wrong(statement, "write: nvlink GPU:LINKS GPU:LINKS|switch:N|hidden|up|down");
+		return wrong(statement,
+			     "write: nvlink GPU:LINKS GPU:LINKS|switch:N|hidden|up|down");
 	gpu = link_range(statement, words->word[1], &first, &last);
 	if (!gpu)
 		return false;
@@ -161,7 +163,7 @@ static bool apply_nvlink(struct statement *statement)
 	}
 	if (strcmp(words->word[2], "hidden") == 0) {
 		for (unsigned int i = first; i <= last; i++) {
-			if (!join_one(statement, gpu, i, (struct link){ .end = LINK_HIDDEN }))
+			if (!join_one(statement, gpu, i, (struct link){.end = LINK_HIDDEN}))
 				return false;
 		}
 		return true;
@@ -172,7 +174,7 @@ static bool apply_nvlink(struct statement *statement)
 	    !statement->machine->switch_present[index])
 		return wrong(statement, "there is no %s", words->word[2]);
 	for (unsigned int i = first; i <= last; i++) {
-		if (!join_one(statement, gpu, i, (struct link){ .end = LINK_SWITCH, .peer = index }))
+		if (!join_one(statement, gpu, i, (struct link){.end = LINK_SWITCH, .peer = index}))
 			return false;
 	}
 	return true;
@@ -180,7 +182,7 @@ static bool apply_nvlink(struct statement *statement)
 
 static bool process_type(const char *text, enum process_type *type)
 {
-	static const char *const names[] = { "compute", "mps", "graphics" };
+	static const char *const names[] = {"compute", "mps", "graphics"};
 
 	for (unsigned int i = 0; i < 3; i++) {
 		if (strcmp(text, names[i]) == 0) {
@@ -237,7 +239,7 @@ static bool apply_process(struct statement *statement)
 		if (machine->process_count == MAX_PROCESSES)
 			return wrong(statement, "more than %d processes", MAX_PROCESSES);
 		process = &machine->processes[machine->process_count++];
-		*process = (struct process){ .gpu = gpu->index, .pid = pid };
+		*process = (struct process){.gpu = gpu->index, .pid = pid};
 	}
 	for (unsigned int i = 3; i < words->count; i++) {
 		char *value = text_value(words->word[i]);
@@ -269,11 +271,11 @@ static bool apply_refuse(struct statement *statement)
 		const char *name;
 		nvmlReturn_t error;
 	} errors[] = {
-		{ "invalid-argument", NVML_ERROR_INVALID_ARGUMENT },
-		{ "not-supported", NVML_ERROR_NOT_SUPPORTED },
-		{ "no-permission", NVML_ERROR_NO_PERMISSION },
-		{ "function-not-found", NVML_ERROR_FUNCTION_NOT_FOUND },
-		{ "unknown", NVML_ERROR_UNKNOWN },
+	    {"invalid-argument", NVML_ERROR_INVALID_ARGUMENT},
+	    {"not-supported", NVML_ERROR_NOT_SUPPORTED},
+	    {"no-permission", NVML_ERROR_NO_PERMISSION},
+	    {"function-not-found", NVML_ERROR_FUNCTION_NOT_FOUND},
+	    {"unknown", NVML_ERROR_UNKNOWN},
 	};
 	struct machine *machine = statement->machine;
 	struct words *words = statement->words;
@@ -315,13 +317,13 @@ bool machine_apply(struct machine *machine, const char *line, event_sink on_even
 		const char *name;
 		bool (*apply)(struct statement *statement);
 	} statements[] = {
-		{ "driver", apply_setting }, { "nvml", apply_setting },	    { "cuda", apply_setting },
-		{ "gpu", apply_gpu },	     { "switch", apply_switch },    { "nvlink", apply_nvlink },
-		{ "process", apply_process }, { "xid", apply_event },	    { "dbe", apply_event },
-		{ "refuse", apply_refuse },
+	    {"driver", apply_setting},	{"nvml", apply_setting},  {"cuda", apply_setting},
+	    {"gpu", apply_gpu},		{"switch", apply_switch}, {"nvlink", apply_nvlink},
+	    {"process", apply_process}, {"xid", apply_event},	  {"dbe", apply_event},
+	    {"refuse", apply_refuse},
 	};
 	struct words words;
-	struct statement statement = { machine, &words, on_event, problem, problem_size };
+	struct statement statement = {machine, &words, on_event, problem, problem_size};
 
 	if (!text_split(line, &words))
 		return wrong(&statement, "the line is too long or a quote is not closed");

@@ -1,0 +1,148 @@
+"""A node's GPUs and how they are joined: the plain facts that providers find and everything else reads.
+
+>>> pair = Machine(
+...     node="n1", model="a6000", gpus=(Gpu(0, 0, "GPU-a"), Gpu(1, 1, "GPU-b")),
+...     links=(Link(0, 1, 4, 56.248),), paths=(("SELF", "NODE"), ("NODE", "SELF")))
+>>> pair.gbps[0][1], pair.near[0][1]
+(56.248, 2)
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+from topology.errors import MachineError
+
+__all__ = ["NEAR", "Discovered", "Gpu", "Link", "Machine", "PathWord", "Shape", "Via"]
+
+Via: TypeAlias = Literal["direct", "switch"]
+PathWord: TypeAlias = Literal["SELF", "PIX", "PXB", "PHB", "NODE", "SYS", "?"]
+
+#: How near two GPUs are over PCIe; greater is nearer. A path that nobody knows counts as the farthest.
+NEAR: dict[str, int] = {"SELF": 6, "PIX": 5, "PXB": 4, "PHB": 3, "NODE": 2, "SYS": 1, "?": 0}
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One GPU; `position` is K of its GRES type gK, `uuid` is its identity everywhere else."""
+
+    position: int
+    minor: int
+    uuid: str
+    name: str = ""
+    bus_id: str = ""
+    numa: int = -1
+    """NUMA node, -1 where the machine does not say."""
+    cpus: str = ""
+    """CPUs near it as Linux numbers them, such as `0-7,16-23`; empty where the machine does not say."""
+    memory_mib: int = 0
+    mig: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """The NVLinks that join GPUs `a` < `b` (positions), all of them together."""
+
+    a: int
+    b: int
+    count: int
+    gbps: float
+    """GB/s in one direction."""
+    via: Via = "direct"
+
+
+@dataclass(frozen=True, slots=True)
+class Discovered:
+    """When and how a machine was looked at."""
+
+    at: str
+    by: str
+    driver: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What decides which GPUs belong together; machines of equal shape share all that is computed from it."""
+
+    gbps: tuple[tuple[float, ...], ...]
+    """NVLink bandwidth of each pair in GB/s, one direction; 0 where none. Symmetric."""
+    near: tuple[tuple[int, ...], ...]
+    """PCIe relation of each pair as in `NEAR`. Symmetric."""
+
+    @property
+    def size(self) -> int:
+        """Number of GPUs."""
+        return len(self.gbps)
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """A node as its topology file describes it (docs/formats.md, section 3)."""
+
+    node: str
+    model: str
+    gpus: tuple[Gpu, ...]
+    links: tuple[Link, ...] = ()
+    paths: tuple[tuple[PathWord, ...], ...] = ()
+    problems: tuple[str, ...] = ()
+    discovered: Discovered | None = None
+    shape: Shape = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if any(gpu.position != i for i, gpu in enumerate(self.gpus)):
+            raise MachineError(f"node {self.node}: GPU positions are not 0, 1, 2, ... in this order")
+        if len({gpu.uuid for gpu in self.gpus}) != len(self.gpus):
+            raise MachineError(f"node {self.node}: two GPUs have the same UUID")
+        pairs = tuple((link.a, link.b, link.gbps) for link in self.links)
+        try:
+            shape = _shape(len(self.gpus), pairs, self.paths)
+        except MachineError as error:
+            raise MachineError(f"node {self.node}: {error}") from None
+        object.__setattr__(self, "shape", shape)
+
+    @property
+    def size(self) -> int:
+        """Number of GPUs."""
+        return len(self.gpus)
+
+    @property
+    def gbps(self) -> tuple[tuple[float, ...], ...]:
+        """NVLink bandwidth of each pair in GB/s, one direction; 0 where none."""
+        return self.shape.gbps
+
+    @property
+    def near(self) -> tuple[tuple[int, ...], ...]:
+        """PCIe relation of each pair as in `NEAR`."""
+        return self.shape.near
+
+
+# A cluster has thousands of nodes and a handful of shapes: equal ones become the same object.
+@functools.lru_cache(maxsize=1024)
+def _shape(size: int, links: tuple[tuple[int, int, float], ...], paths: tuple[tuple[PathWord, ...], ...]) -> Shape:
+    gbps = [[0.0] * size for _ in range(size)]
+    for a, b, speed in links:
+        if not 0 <= a < b < size:
+            raise MachineError(f"a link joins GPUs {a} and {b}; of {size} GPUs a < b are expected")
+        if gbps[a][b]:
+            raise MachineError(f"GPUs {a} and {b} are joined by two entries of links; one a pair is expected")
+        if not 0 < speed < math.inf:
+            raise MachineError(f"the link of GPUs {a} and {b} has {speed} GB/s; leave a dead link out")
+        gbps[a][b] = gbps[b][a] = speed
+    return Shape(gbps=tuple(map(tuple, gbps)), near=_near(size, paths))
+
+
+def _near(size: int, paths: tuple[tuple[PathWord, ...], ...]) -> tuple[tuple[int, ...], ...]:
+    if not paths:
+        return tuple(tuple(NEAR["SELF"] if a == b else NEAR["?"] for b in range(size)) for a in range(size))
+    if len(paths) != size or any(len(row) != size for row in paths):
+        raise MachineError(f"paths is not a square of {size} rows and columns")
+    for a, row in enumerate(paths):
+        for b, word in enumerate(row):
+            if word not in NEAR:
+                raise MachineError(f'the path of GPUs {a} and {b} is "{word}"; it is one of {", ".join(NEAR)}')
+            if (word == "SELF") != (a == b) or word != paths[b][a]:
+                raise MachineError(f"the paths of GPUs {a} and {b} contradict each other")
+    return tuple(tuple(NEAR[word] for word in row) for row in paths)

@@ -1,0 +1,1 @@
+"""Where a machine's topology comes from."""

@@ -1,0 +1,211 @@
+"""Discover a node's GPUs through NVIDIA's management library.
+
+Standard library and pynvml only: this runs on compute nodes.
+"""
+
+from __future__ import annotations
+
+import datetime
+import importlib
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+from topology.errors import ProviderError
+from topology.model import Discovered, Gpu, Link, Machine, PathWord
+from topology.providers.cpus import cpus_of_words, format_cpus
+from topology.providers.naming import short_model
+from topology.providers.nvml_links import GpuLinks, bus_id, quiet, survey
+
+__all__ = ["discover"]
+
+_ANCESTORS: dict[int, PathWord] = {0: "PIX", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
+_P2P_NVLINK = 2  # NVML_P2P_CAPS_INDEX_NVLINK
+_P2P_OK = 0
+_SCOPE_NODE = 0
+_SET_WORDS = 64  # 4,096 CPUs
+_SYSFS = Path("/sys/bus/pci/devices")
+
+
+@dataclass(frozen=True, slots=True)
+class _Device:
+    """A GPU with the handle that NVML knows it by."""
+
+    handle: Any
+    gpu: Gpu
+    links: GpuLinks
+
+
+def discover(node: str, model: str | None = None) -> Machine:
+    """Ask the driver about this machine.
+
+    Positions follow the device minor numbers, because Slurm's index and the device files do; NVML's own
+    order (by PCI address) is often another one. ProviderError when NVML is not there, or knows no GPU.
+    """
+    with _nvml() as nvml:
+        problems: list[str] = []
+        found = _devices(nvml, problems)
+        if not found:
+            raise ProviderError(f"node {node}: the NVIDIA driver shows no usable GPU; check nvidia-smi")
+        found.sort(key=lambda device: device.gpu.minor)
+        devices = [replace(device, gpu=replace(device.gpu, position=i)) for i, device in enumerate(found)]
+        problems += _link_problems(devices)
+        return Machine(
+            node=node,
+            model=model or _common_model(devices, problems),
+            gpus=tuple(device.gpu for device in devices),
+            links=tuple(_links(nvml, devices, problems)),
+            paths=_paths(nvml, devices),
+            problems=tuple(problems),
+            discovered=Discovered(
+                at=datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+                by="nvml",
+                driver=quiet(nvml, "nvmlSystemGetDriverVersion") or "",
+            ),
+        )
+
+
+@contextmanager
+def _nvml() -> Iterator[Any]:
+    try:
+        nvml = importlib.import_module("pynvml")
+    except ImportError as error:
+        raise ProviderError("pynvml is not installed here; install nvidia-ml-py") from error
+    try:
+        nvml.nvmlInit()
+    except nvml.NVMLError as error:
+        raise ProviderError(f"NVML does not start ({error}); is the NVIDIA driver loaded?") from error
+    try:
+        yield nvml
+    except nvml.NVMLError as error:
+        raise ProviderError(f"NVML failed while the GPUs were being read: {error}") from error
+    finally:
+        quiet(nvml, "nvmlShutdown")
+
+
+def _devices(nvml: Any, problems: list[str]) -> list[_Device]:
+    handles = []
+    for index in range(nvml.nvmlDeviceGetCount()):
+        try:
+            handle = nvml.nvmlDeviceGetHandleByIndex(index)
+            handles.append((index, handle, bus_id(nvml.nvmlDeviceGetPciInfo(handle)) or ""))
+        except nvml.NVMLError as error:
+            problems.append(f"the GPU that NVML numbers {index} does not answer ({error}) and was left out")
+    everyone = frozenset(bus for _, _, bus in handles if bus)
+    devices = []
+    for index, handle, bus in handles:
+        try:
+            devices.append(_device(nvml, index, handle, bus, everyone, problems))
+        except nvml.NVMLError as error:
+            problems.append(f"the GPU at {bus} does not answer ({error}) and was left out")
+    return devices
+
+
+def _device(
+    nvml: Any,
+    index: int,
+    handle: Any,
+    bus: str,
+    everyone: frozenset[str],
+    problems: list[str],
+) -> _Device:
+    minor = quiet(nvml, "nvmlDeviceGetMinorNumber", handle)
+    if minor is None:
+        problems.append(f"the driver tells no device minor number for the GPU at {bus}; NVML's index {index} is used")
+        minor = index
+    sm = quiet(nvml, "nvmlDeviceGetCudaComputeCapability", handle) or (0, 0)
+    memory = quiet(nvml, "nvmlDeviceGetMemoryInfo", handle)
+    mig = quiet(nvml, "nvmlDeviceGetMigMode", handle)
+    gpu = Gpu(
+        position=index,
+        minor=minor,
+        uuid=nvml.nvmlDeviceGetUUID(handle),
+        name=quiet(nvml, "nvmlDeviceGetName", handle) or "",
+        bus_id=bus,
+        numa=_numa(nvml, handle, bus),
+        cpus=_cpus(nvml, handle, bus),
+        memory_mib=memory.total >> 20 if memory else 0,
+        mig=bool(mig and mig[0]),
+    )
+    return _Device(handle, gpu, survey(nvml, handle, everyone, tuple(sm)))
+
+
+def _numa(nvml: Any, handle: Any, bus: str) -> int:
+    words = quiet(nvml, "nvmlDeviceGetMemoryAffinity", handle, 1, _SCOPE_NODE)
+    nodes = cpus_of_words(words) if words else []
+    if len(nodes) == 1:
+        return nodes[0]
+    try:
+        return int(_sysfs(bus, "numa_node"))
+    except ValueError:
+        return -1
+
+
+def _cpus(nvml: Any, handle: Any, bus: str) -> str:
+    words = quiet(nvml, "nvmlDeviceGetCpuAffinityWithinScope", handle, _SET_WORDS, _SCOPE_NODE) or quiet(
+        nvml, "nvmlDeviceGetCpuAffinity", handle, _SET_WORDS
+    )
+    return format_cpus(cpus_of_words(words)) if words else _sysfs(bus, "local_cpulist")
+
+
+def _sysfs(bus: str, name: str) -> str:
+    """What the kernel says of a PCI device, empty where it says nothing."""
+    try:
+        return (_SYSFS / bus / name).read_text(encoding="ascii").strip() if bus else ""
+    except OSError:
+        return ""
+
+
+def _common_model(devices: list[_Device], problems: list[str]) -> str:
+    models = Counter(short_model(device.gpu.name) for device in devices)
+    if len(models) > 1:
+        counts = ", ".join(f"{count} {name}" for name, count in models.most_common())
+        problems.append(f"the GPUs are not of one model ({counts}); users can ask for the first only")
+    return models.most_common(1)[0][0]
+
+
+def _link_problems(devices: list[_Device]) -> Iterator[str]:
+    for device in devices:
+        who, links = f"GPU {device.gpu.position}", device.links
+        if links.down and not links.up:
+            yield f"{who}: none of its {len(links.down)} NVLinks is up"
+        elif links.down:
+            numbers = " and ".join(map(str, links.down))
+            yield f"{who}: NVLink {numbers} is down" if len(links.down) == 1 else f"{who}: NVLinks {numbers} are down"
+        if links.unseen:
+            yield f"{who}: {links.unseen} NVLinks lead to GPUs that are not visible here"
+        if device.gpu.mig:
+            yield f"{who}: MIG mode is on; Berth places whole GPUs only"
+
+
+def _links(nvml: Any, devices: list[_Device], problems: list[str]) -> Iterator[Link]:
+    for one, other in combinations(devices, 2):
+        a, b = one.gpu.position, other.gpu.position
+        speed = min(one.links.mbps, other.links.mbps) / 1000
+        there, back = one.links.direct[other.gpu.bus_id], other.links.direct[one.gpu.bus_id]
+        if there != back:
+            problems.append(f"GPUs {a} and {b} disagree on their NVLinks ({there} and {back}); the fewer are used")
+        if count := min(there, back):
+            yield Link(a, b, count, round(count * speed, 3), "direct")
+        elif (count := min(one.links.to_switch, other.links.to_switch)) and _talk_by_nvlink(nvml, one, other):
+            yield Link(a, b, count, round(count * speed, 3), "switch")
+
+
+def _talk_by_nvlink(nvml: Any, one: _Device, other: _Device) -> bool:
+    """Whether the switches between two GPUs join them: a fabric can be partitioned, or not be up yet."""
+    status = quiet(nvml, "nvmlDeviceGetP2PStatus", one.handle, other.handle, _P2P_NVLINK)
+    return status is None or status == _P2P_OK
+
+
+def _paths(nvml: Any, devices: list[_Device]) -> tuple[tuple[PathWord, ...], ...]:
+    words: dict[tuple[int, int], PathWord] = {}
+    for one, other in combinations(devices, 2):
+        level = quiet(nvml, "nvmlDeviceGetTopologyCommonAncestor", one.handle, other.handle)
+        a, b = one.gpu.position, other.gpu.position
+        words[a, b] = words[b, a] = _ANCESTORS.get(level, "?")
+    size = range(len(devices))
+    return tuple(tuple("SELF" if a == b else words[a, b] for b in size) for a in size)

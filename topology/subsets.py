@@ -1,0 +1,212 @@
+"""The best k GPUs of one node, exactly.
+
+Every set of k GPUs is looked at. What does not depend on which GPUs are free (bandwidth, PCIe nearness) is
+worked out once for each shape of machine and each k; a question then costs one pass over an array of masks.
+
+>>> table = SubsetTable(machine)                                             # doctest: +SKIP
+>>> table.best(free_mask=0b11111110, k=2)                                    # doctest: +SKIP
+Choice(mask=36, gpus=(2, 5), min_gbps=56.248, sum_gbps=56.248, broken=0, near_min=2, near_sum=2)
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from itertools import combinations
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from topology.errors import MachineError, TooManySetsError
+from topology.islands import islands, positions
+from topology.model import Machine, Shape
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    Masks: TypeAlias = npt.NDArray[np.uint64]
+    Numbers: TypeAlias = npt.NDArray[np.int64]
+
+__all__ = ["Choice", "Level", "SubsetTable"]
+
+Level: TypeAlias = Literal["nvlink", "node"]
+
+#: 16 GPUs have 12,870 sets of 8, 20 GPUs 184,756 of 10. Beyond, a table would take seconds and much memory.
+_MOST_SETS = 200_000
+#: Bandwidths are compared as whole kB/s: sums of floats depend on their order, and exact ties matter here.
+_EXACT = 1_000_000
+_MOST_ANSWERS = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A set of GPUs and what speaks for it."""
+
+    mask: int
+    gpus: tuple[int, ...]
+    min_gbps: float
+    """NVLink bandwidth of the weakest pair; 0 for one GPU."""
+    sum_gbps: float
+    """NVLink bandwidth of all pairs together."""
+    broken: int
+    """Islands with two or more free GPUs that this set cuts into."""
+    near_min: int
+    near_sum: int
+
+    @property
+    def key(self) -> tuple[float, float, int, int, int, tuple[int, ...]]:
+        """Greater is better."""
+        lowest = tuple(-position for position in self.gpus)
+        return (self.min_gbps, self.sum_gbps, -self.broken, self.near_min, self.near_sum, lowest)
+
+
+@dataclass(frozen=True, slots=True)
+class _Ranking:
+    """All sets of k GPUs, best first by everything but the islands, which depend on what is free."""
+
+    masks: Masks
+    group_end: Numbers
+    """For each set, the end of the run of sets that have the same bandwidths."""
+    min_gbps: Numbers
+    sum_gbps: Numbers
+    near_min: Numbers
+    near_sum: Numbers
+
+
+class SubsetTable:
+    """Answers for one shape of machine; `SubsetTable.of` shares the table among machines of equal shape."""
+
+    _shared: dict[Shape, SubsetTable] = {}  # noqa: RUF012  a cache
+
+    def __init__(self, machine: Machine) -> None:
+        self.shape: Shape = machine.shape
+        self.islands: tuple[int, ...] = islands(machine.shape)
+        """Masks of the NVLink islands, the widest first."""
+        self._everything = (1 << machine.size) - 1
+        self._rankings: dict[int, _Ranking] = {}
+        self._answers: dict[tuple[int, int, Level], Choice | None] = {}
+
+    @classmethod
+    def of(cls, machine: Machine) -> SubsetTable:
+        """The table that all machines of this shape share."""
+        table = cls._shared.get(machine.shape)
+        if table is None:
+            table = cls._shared[machine.shape] = cls(machine)
+        return table
+
+    def best(self, free_mask: int, k: int, level: Level = "node") -> Choice | None:
+        """The best k of the free GPUs, or None where there are too few.
+
+        Greatest bandwidth of the weakest pair, then of all pairs; then the fewest islands cut into, then the
+        closest over PCIe (weakest pair, then sum), then the lowest positions. At level `nvlink` only sets
+        qualify in which every pair is joined by NVLink; one GPU always does.
+        """
+        free_mask &= self._everything
+        question = (free_mask, k, level)
+        try:
+            return self._answers[question]
+        except KeyError:
+            if len(self._answers) >= _MOST_ANSWERS:
+                self._answers.clear()
+            answer = self._answers[question] = self._find(free_mask, k, level)
+            return answer
+
+    def ranked(self, k: int) -> tuple[int, ...]:
+        """All sets of k GPUs as masks, best first as `best` would take them on an idle node."""
+        if not 1 <= k <= self.shape.size:
+            return ()
+        import numpy as np  # noqa: PLC0415
+
+        ranking = self._ranking(k)
+        broken = self._broken(ranking.masks, self._everything)
+        order = np.lexsort((broken, ranking.group_end))
+        return tuple(ranking.masks[order].tolist())
+
+    def feasible(self, level: Level, k: int) -> bool:
+        """Whether an idle node has k GPUs at this level."""
+        return self.best(self._everything, k, level) is not None
+
+    def _find(self, free: int, k: int, level: Level) -> Choice | None:
+        if level not in ("nvlink", "node"):
+            raise MachineError(f'inside a node the levels are nvlink and node, not "{level}"')
+        if not 1 <= k <= free.bit_count():
+            return None
+        import numpy as np  # noqa: PLC0415
+
+        ranking = self._ranking(k)
+        fits = (ranking.masks & np.uint64(self._everything & ~free)) == 0
+        first = int(fits.argmax())
+        if level == "nvlink" and k > 1 and not ranking.min_gbps[first]:
+            return None
+        rivals = np.flatnonzero(fits[first : ranking.group_end[first]]) + first
+        broken = self._broken(ranking.masks[rivals], free)
+        # The first of equals wins: rivals stand in the order of all that is left to compare.
+        winner = int(broken.argmin())
+        index = int(rivals[winner])
+        mask = int(ranking.masks[index])
+        return Choice(
+            mask=mask,
+            gpus=positions(mask),
+            min_gbps=int(ranking.min_gbps[index]) / _EXACT,
+            sum_gbps=int(ranking.sum_gbps[index]) / _EXACT,
+            broken=int(broken[winner]),
+            near_min=int(ranking.near_min[index]),
+            near_sum=int(ranking.near_sum[index]),
+        )
+
+    def _broken(self, masks: Masks, free: int) -> Numbers:
+        """For each set, how many islands with at least two free GPUs it takes some, but not all of."""
+        import numpy as np  # noqa: PLC0415
+
+        broken = np.zeros(len(masks), dtype=np.int64)
+        for island in self.islands:
+            alive = island & free
+            if alive.bit_count() >= 2:
+                taken = masks & np.uint64(alive)
+                broken += (taken != 0) & (taken != alive)
+        return broken
+
+    def _ranking(self, k: int) -> _Ranking:
+        if k not in self._rankings:
+            self._rankings[k] = _rank(self.shape, k)
+        return self._rankings[k]
+
+
+def _rank(shape: Shape, k: int) -> _Ranking:
+    import numpy as np  # noqa: PLC0415
+
+    count = math.comb(shape.size, k)
+    if count > _MOST_SETS:
+        raise TooManySetsError(
+            f"{shape.size} GPUs have {count} sets of {k}; Berth compares at most {_MOST_SETS} on a node"
+        )
+    # Lexicographic order, which is "lowest positions first"; the sort below is stable and keeps it.
+    sets = np.array(list(combinations(range(shape.size), k)), dtype=np.int64)
+    masks = (np.uint64(1) << sets.astype(np.uint64)).sum(axis=1, dtype=np.uint64)
+    gbps = np.rint(np.array(shape.gbps) * _EXACT).astype(np.int64)
+    min_gbps, sum_gbps = _over_pairs(gbps, sets)
+    near_min, near_sum = _over_pairs(np.array(shape.near, dtype=np.int64), sets)
+    order = np.lexsort((-near_sum, -near_min, -sum_gbps, -min_gbps))
+    min_gbps, sum_gbps = min_gbps[order], sum_gbps[order]
+    starts = np.flatnonzero((np.diff(min_gbps) != 0) | (np.diff(sum_gbps) != 0)) + 1
+    ends = np.append(starts, count)
+    return _Ranking(
+        masks=masks[order],
+        group_end=ends[np.searchsorted(ends, np.arange(count), side="right")],
+        min_gbps=min_gbps,
+        sum_gbps=sum_gbps,
+        near_min=near_min[order],
+        near_sum=near_sum[order],
+    )
+
+
+def _over_pairs(matrix: Numbers, sets: Numbers) -> tuple[Numbers, Numbers]:
+    """Least and sum of a symmetric matrix over the pairs in each set; 0 where a set has no pair."""
+    import numpy as np  # noqa: PLC0415
+
+    least: Numbers = np.zeros(len(sets), dtype=np.int64)
+    total = np.zeros(len(sets), dtype=np.int64)
+    for i, (a, b) in enumerate(combinations(range(sets.shape[1]), 2)):
+        values = matrix[sets[:, a], sets[:, b]]
+        least = np.minimum(least, values) if i else values
+        total += values
+    return least, total

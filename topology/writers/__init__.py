@@ -1,0 +1,1 @@
+"""What a machine's topology is turned into."""
