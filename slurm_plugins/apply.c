@@ -1,0 +1,155 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* From a checked reply to Slurm's job description. */
+#include "job_submit.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "segment.h"
+
+void apply_default_cpus(job_desc_msg_t *job, uint32_t per_gpu)
+{
+	char per_tres[32];
+	bool cpus_named = job->cpus_per_tres || job->cpus_per_task != NO_VAL16 ||
+			  (job->pn_min_cpus != NO_VAL16 && job->pn_min_cpus > 1);
+
+	if (!per_gpu || cpus_named)
+		return;
+	snprintf(per_tres, sizeof(per_tres), "gres/gpu:%" PRIu32, per_gpu);
+	set_string(&job->cpus_per_tres, per_tres);
+}
+
+static void add_typed(struct text *tres, const char *name, const struct reply *reply, size_t count)
+{
+	for (size_t i = 0; i < reply->gpu_count; i++)
+		text_addf(tres, "%sgres/%s:g%u:%zu", tres->len ? "," : "", name, reply->gpus[i],
+			  count);
+}
+
+/*
+ * srun copies the job's tres_per_node into its own step's request, beside what --gpus and its like
+ * still say there, and Slurm refuses the mixture of typed and untyped GPUs. So a job without a
+ * script is pinned by tres_per_job: as many GPUs of each type as nodes, and no node has two of a
+ * type. Only beside another GRES (a NIC, say) tres_per_node stays whole, or the step would lose its
+ * GPUs.
+ */
+static char **pinned_field(job_desc_msg_t *job)
+{
+	struct text others;
+	bool alone;
+
+	if (request_is_batch(job))
+		return &job->tres_per_node;
+	text_init(&others, FOREIGN_TEXT_MAX);
+	tres_keep_others(job->tres_per_node, &others);
+	alone = others.len == 0 && !others.failed;
+	text_free(&others);
+	return alone ? &job->tres_per_job : &job->tres_per_node;
+}
+
+static bool typed_request(char *const *field, const job_desc_msg_t *job, const struct reply *reply,
+			  struct text *tres)
+{
+	size_t count = field == &job->tres_per_job ? reply->node_count : 1;
+
+	text_init(tres, FOREIGN_TEXT_MAX);
+	add_typed(tres, "gpu", reply, count);
+	if (reply->seats)
+		add_typed(tres, "seat", reply, count);
+	tres_keep_others(*field, tres);
+	return !tres->failed;
+}
+
+/* What was asked beside GPUs (a NIC, say) stays where it was asked. */
+static void keep_others(char **field)
+{
+	struct text others;
+
+	text_init(&others, FOREIGN_TEXT_MAX);
+	tres_keep_others(*field, &others);
+	set_string(field, others.len ? text_str(&others) : NULL);
+	text_free(&others);
+}
+
+static void set_min_cpus(job_desc_msg_t *job, const struct reply *reply)
+{
+	uint64_t wanted = reply->min_cpus;
+	uint64_t asked =
+	    (uint64_t)tres_per_gpu(job->cpus_per_tres) * reply->node_count * reply->gpu_count;
+	bool given = job->min_cpus != NO_VAL;
+
+	if (!job->cpus_per_tres)
+		return;
+	/* cpus_per_tres must go, since Slurm cannot count it over several GRES types. */
+	if (asked > wanted && asked <= MIN_CPUS_MAX)
+		wanted = asked;
+	if (wanted && (!given || wanted > job->min_cpus))
+		job->min_cpus = (uint32_t)wanted;
+}
+
+static bool extra_text(const job_desc_msg_t *job, const struct reply *reply, struct text *extra)
+{
+	struct text body;
+
+	text_init(&body, REPLY_MAX_BYTES);
+	segment_add(&body, "nodes", reply->nodes);
+	text_add(&body, " gpus=");
+	for (size_t i = 0; i < reply->gpu_count; i++)
+		text_addf(&body, "%s%u", i ? "," : "", reply->gpus[i]);
+	text_init(extra, FOREIGN_TEXT_MAX + REPLY_MAX_BYTES);
+	segment_set(extra, job->extra, text_str(&body));
+	if (body.failed)
+		extra->failed = true;
+	text_free(&body);
+	return !extra->failed;
+}
+
+/* All texts are made before the first field is changed: a job is pinned in whole or not at all. */
+bool apply_place(job_desc_msg_t *job, const struct reply *reply)
+{
+	char **field = pinned_field(job);
+	struct text tres, extra, comment;
+	bool ok;
+
+	text_init(&comment, FOREIGN_TEXT_MAX + SEGMENT_BODY_MAX);
+	segment_set(&comment, job->admin_comment, reply->segment);
+	ok = typed_request(field, job, reply, &tres);
+	ok = extra_text(job, reply, &extra) && ok && !comment.failed;
+	if (ok) {
+		set_min_cpus(job, reply);
+		set_string(&job->req_nodes, reply->nodes);
+		keep_others(&job->tres_per_job);
+		keep_others(&job->tres_per_node);
+		keep_others(&job->tres_per_socket);
+		keep_others(&job->tres_per_task);
+		set_string(field, text_str(&tres));
+		if (job->tres_bind && strstr(job->tres_bind, "gres/gpu:per_task"))
+			set_string(&job->tres_bind, NULL);
+		set_string(&job->cpus_per_tres, NULL);
+		job->ntasks_per_tres = NO_VAL16;
+		job->min_nodes = job->max_nodes = (uint32_t)reply->node_count;
+		if (reply->mem_per_node)
+			job->pn_min_memory = reply->mem_per_node;
+		set_string(&job->admin_comment, text_str(&comment));
+		set_string(&job->extra, text_str(&extra));
+	}
+	text_free(&tres);
+	text_free(&extra);
+	text_free(&comment);
+	return ok;
+}
+
+bool apply_segment(job_desc_msg_t *job, const char *body)
+{
+	struct text comment;
+	bool ok;
+
+	text_init(&comment, FOREIGN_TEXT_MAX + SEGMENT_BODY_MAX);
+	segment_set(&comment, job->admin_comment, body);
+	ok = !comment.failed;
+	if (ok)
+		set_string(&job->admin_comment, text_str(&comment));
+	text_free(&comment);
+	return ok;
+}

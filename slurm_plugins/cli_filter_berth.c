@@ -1,0 +1,169 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * cli_filter/berth: takes GPU model names out of what srun asks for its step. A step never reaches
+ * job_submit, and with one GRES type for each GPU Slurm would refuse "srun --gres=gpu:a100:1".
+ *
+ * An srun that also makes the allocation asks twice with the same words, for the job and for its
+ * step: there the model becomes the node feature here, as job_submit would do it for the job alone.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "client_side.h"
+#include "slurm_api.h"
+#include "tres.h"
+
+const char plugin_name[] = "Berth cli_filter plugin";
+const char plugin_type[] = "cli_filter/berth";
+const uint32_t plugin_version = SLURM_VERSION_NUMBER;
+
+typedef struct slurm_options slurm_opt_t;
+
+/* Exported by Slurm's library to its cli_filter plugins; what get returns is the caller's. */
+extern char *slurm_option_get(slurm_opt_t *opt, const char *name);
+extern int slurm_option_set(slurm_opt_t *opt, const char *name, const char *value, bool early);
+extern bool slurm_option_isset(slurm_opt_t *opt, const char *name);
+
+int init(void);
+int fini(void);
+int cli_filter_p_setup_defaults(slurm_opt_t *opt, bool early);
+int cli_filter_p_pre_submit(slurm_opt_t *opt, int offset);
+void cli_filter_p_post_submit(int offset, uint32_t job_id, uint32_t step_id);
+
+static const struct {
+	const char *name;
+	bool (*strip)(char *value);
+	const char *as_tres; /* what makes the value a whole TRES */
+} requests[] = {
+    {"gres", tres_strip_models, ""},
+    {"gpus", gpus_strip_models, "gpu:"},
+    {"gpus-per-node", gpus_strip_models, "gpu:"},
+    {"gpus-per-socket", gpus_strip_models, "gpu:"},
+    {"gpus-per-task", gpus_strip_models, "gpu:"},
+    {"tres-per-task", tres_strip_models, ""},
+};
+
+#define REQUEST_COUNT (sizeof(requests) / sizeof(requests[0]))
+
+int init(void)
+{
+	return SLURM_SUCCESS;
+}
+
+int fini(void)
+{
+	return SLURM_SUCCESS;
+}
+
+int cli_filter_p_setup_defaults(slurm_opt_t *opt, bool early)
+{
+	(void)opt;
+	(void)early;
+	return SLURM_SUCCESS;
+}
+
+/* Slurm says "invalid-context" when another command is asked for an option that only srun has. */
+static bool is_srun(slurm_opt_t *opt)
+{
+	char *exact = slurm_option_get(opt, "exact");
+	bool srun = exact && strcmp(exact, "invalid-context");
+
+	slurm_xfree((void **)&exact);
+	return srun;
+}
+
+static bool partition_skipped(slurm_opt_t *opt)
+{
+	char *partition = slurm_option_get(opt, "partition");
+	bool skipped = client_skips(partition);
+
+	slurm_xfree((void **)&partition);
+	return skipped;
+}
+
+/* What a request names, before anything is changed: --gpus=a100:1,v100:1 counts as two models. */
+static void scan_requests(slurm_opt_t *opt, struct tres_found *found)
+{
+	*found = (struct tres_found){0};
+	for (size_t i = 0; i < REQUEST_COUNT; i++) {
+		char *value = slurm_option_get(opt, requests[i].name);
+		char *next, *part = value;
+
+		for (; part && *requests[i].as_tres; part = next) {
+			char whole[MODEL_NAME_MAX + 64];
+
+			next = strchr(part, ',');
+			if (next)
+				*next++ = '\0';
+			snprintf(whole, sizeof(whole), "%s%s", requests[i].as_tres, part);
+			tres_scan(whole, found);
+		}
+		if (!*requests[i].as_tres)
+			tres_scan(value, found);
+		slurm_xfree((void **)&value);
+	}
+}
+
+static int strip_requests(slurm_opt_t *opt)
+{
+	int rc = SLURM_SUCCESS;
+
+	for (size_t i = 0; i < REQUEST_COUNT; i++) {
+		char *value = slurm_option_get(opt, requests[i].name);
+
+		if (value && requests[i].strip(value) &&
+		    slurm_option_set(opt, requests[i].name, value, false) != SLURM_SUCCESS) {
+			slurm_error("berth: cannot take the GPU model out of --%s; leave it out",
+				    requests[i].name);
+			rc = SLURM_ERROR;
+		}
+		slurm_xfree((void **)&value);
+	}
+	return rc;
+}
+
+/* A step inherits the constraint, and its nodes have the feature: the job got them by it. */
+static int require_model(slurm_opt_t *opt, const char *model)
+{
+	char *constraint = slurm_option_get(opt, "constraint");
+	int rc = SLURM_ERROR;
+	struct text joined;
+
+	text_init(&joined, FOREIGN_TEXT_MAX);
+	if (features_join(constraint, model, &joined) != JOIN_OK || joined.failed)
+		slurm_error(
+		    "berth: the GPU model cannot be added to this --constraint; ask for the "
+		    "GPUs without their model and put the model into the constraint");
+	else
+		rc = slurm_option_set(opt, "constraint", text_str(&joined), false);
+	text_free(&joined);
+	slurm_xfree((void **)&constraint);
+	return rc;
+}
+
+int cli_filter_p_pre_submit(slurm_opt_t *opt, int offset)
+{
+	struct tres_found found;
+
+	(void)offset;
+	if (!is_srun(opt))
+		return SLURM_SUCCESS;
+	scan_requests(opt, &found);
+	if (!found.model[0] || partition_skipped(opt))
+		return SLURM_SUCCESS;
+	if (inside_allocation() || slurm_option_isset(opt, "jobid"))
+		return strip_requests(opt);
+	/* Two models in one job are refused by job_submit, in its own words. */
+	if (found.several_models || found.bad_model)
+		return SLURM_SUCCESS;
+	if (require_model(opt, found.model) != SLURM_SUCCESS)
+		return SLURM_ERROR;
+	return strip_requests(opt);
+}
+
+void cli_filter_p_post_submit(int offset, uint32_t job_id, uint32_t step_id)
+{
+	(void)offset;
+	(void)job_id;
+	(void)step_id;
+}

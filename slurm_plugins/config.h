@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The table [hook] of berth.conf. No Slurm in here. */
+#ifndef BERTH_CONFIG_H
+#define BERTH_CONFIG_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define CONFIG_SOCKET_MAX 107 /* what sockaddr_un holds */
+#define CONFIG_TEXT_MAX 1023
+#define CONFIG_FILE_MAX (1024 * 1024)
+
+enum message_mode { MESSAGE_ALWAYS, MESSAGE_FLAGS, MESSAGE_NEVER };
+
+struct hook_config {
+	char socket[CONFIG_SOCKET_MAX + 1];
+	uint32_t deadline_ms;
+	uint32_t breaker_failures;
+	uint32_t breaker_seconds;
+	bool fail_closed;
+	char skip_partitions[CONFIG_TEXT_MAX + 1];
+	uint32_t def_cpu_per_gpu;
+	enum message_mode message;
+	char hook_log[CONFIG_TEXT_MAX + 1];
+};
+
+#define CONFIG_ERROR_MAX 512
+
+void config_defaults(struct hook_config *config);
+/* Parse a whole file's text. false: *config holds the defaults and `error` one sentence. */
+bool config_parse(const char *text, struct hook_config *config, char error[CONFIG_ERROR_MAX]);
+/* A missing file is the defaults; false: as above, the sentence names the file. */
+bool config_load(const char *path, struct hook_config *config, char error[CONFIG_ERROR_MAX]);
+/* BERTH_CONF, else berth.conf next to slurm.conf. false: the path is too long. */
+bool config_path(const char *slurm_conf, char path[CONFIG_TEXT_MAX + 1]);
+/* Is any of these comma-separated partitions one that Berth does not touch? */
+bool config_skips(const struct hook_config *config, const char *partitions);
+
+#endif

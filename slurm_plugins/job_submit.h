@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the files of the job_submit plugin share. */
+#ifndef BERTH_JOB_SUBMIT_H
+#define BERTH_JOB_SUBMIT_H
+
+#include "config.h"
+#include "limits.h"
+#include "reply.h"
+#include "slurm_api.h"
+#include "text.h"
+#include "tres.h"
+
+/* A flag of ours as the user gave it; "" for one without a value, NULL for one not given. */
+struct flag_values {
+	char *value[16]; /* in the order of berth_options */
+	bool any;
+};
+
+/* false: *wrong names a flag whose value is not right (its index), or -1: out of memory. */
+bool flags_read(const job_desc_msg_t *job, struct flag_values *flags, int *wrong);
+void flags_free(struct flag_values *flags);
+
+/* Everything that the fields of GPU requests say together. */
+void request_scan(const job_desc_msg_t *job, struct tres_found *found);
+/* How many GPUs the job asks for; see struct reply_expected. */
+void request_count_gpus(const job_desc_msg_t *job, struct reply_expected *expected);
+/* sbatch, rather than salloc or an srun that makes its own allocation. */
+bool request_is_batch(const job_desc_msg_t *job);
+/* Is any GPU asked for? --ntasks-per-gpu alone asks for GPUs too. */
+bool request_wants_gpus(const job_desc_msg_t *job, const struct tres_found *found);
+/* The request as wire text. */
+void request_write(const job_desc_msg_t *job, uint32_t submit_uid, const char *nonce,
+		   const struct flag_values *flags, const struct reply_expected *expected,
+		   struct text *out);
+/* "tres_per_job:gres/gpu:2;..." for the segment's key `asked`. */
+void request_asked(const job_desc_msg_t *job, struct text *out);
+
+/* Take model names out of the request and its environment; see docs/formats.md section 5. */
+void models_strip(job_desc_msg_t *job);
+/* Ask for the node feature `model` beside the user's own constraint. */
+enum feature_join models_require(job_desc_msg_t *job, const char *model);
+
+/* Fill in a site's CPUs for each GPU where the user named no CPUs. */
+void apply_default_cpus(job_desc_msg_t *job, uint32_t per_gpu);
+/* Pin the job. false: out of memory, and the job is unchanged. */
+bool apply_place(job_desc_msg_t *job, const struct reply *reply);
+/* Write a segment's body into the job's admin_comment. false: out of memory, or too long. */
+bool apply_segment(job_desc_msg_t *job, const char *body);
+
+#endif

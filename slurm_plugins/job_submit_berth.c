@@ -1,0 +1,300 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * job_submit/berth: what slurmctld calls for each submission and each change of a job. It holds
+ * slurmctld's locks meanwhile, so nothing here waits beyond one deadline, and nothing that berthd
+ * says is believed unchecked.
+ */
+#include "job_submit.h"
+
+#include <dlfcn.h>
+#include <stdio.h>
+#include <unistd.h>
+
+#include "ask.h"
+#include "client.h"
+#include "options.h"
+#include "segment.h"
+
+const char plugin_name[] = "Berth job_submit plugin";
+const char plugin_type[] = "job_submit/berth";
+const uint32_t plugin_version = SLURM_VERSION_NUMBER;
+
+typedef struct job_record job_record_t;
+
+int init(void);
+int fini(void);
+int job_submit(job_desc_msg_t *job, uint32_t submit_uid, char **err_msg);
+int job_modify(job_desc_msg_t *job, job_record_t *record, uint32_t submit_uid, char **err_msg);
+
+int init(void)
+{
+	ask_init();
+	return SLURM_SUCCESS;
+}
+
+int fini(void)
+{
+	ask_fini();
+	return SLURM_SUCCESS;
+}
+
+/* slurmctld runs as SlurmUser. */
+static bool trusted(uint32_t uid)
+{
+	return uid == 0 || uid == geteuid();
+}
+
+/* Each plugin of a chain has its say: what is there stays, and a newline separates. */
+static void tell(char **err_msg, const char *message)
+{
+	struct text whole;
+
+	text_init(&whole, FOREIGN_TEXT_MAX);
+	if (*err_msg) {
+		text_add(&whole, *err_msg);
+		text_add(&whole, "\n");
+	}
+	text_add(&whole, message);
+	if (!whole.failed)
+		set_string(err_msg, text_str(&whole));
+	text_free(&whole);
+}
+
+static int refuse(char **err_msg, int code, const char *message)
+{
+	tell(err_msg, message);
+	return code;
+}
+
+static int check_extra(const char *extra, uint32_t uid, char **err_msg)
+{
+	if (!segment_claimed(extra) || trusted(uid))
+		return SLURM_SUCCESS;
+	return refuse(err_msg, ESLURM_ACCESS_DENIED,
+		      "berth: text with \"[berth/\" in Extra is written by Berth alone; "
+		      "leave it out");
+}
+
+static int check_gres(const struct tres_found *found, uint32_t uid, char **err_msg)
+{
+	if (found->several_models)
+		return refuse(
+		    err_msg, ESLURM_INVALID_GRES,
+		    "berth: one job can have GPUs of one model only; ask for one model, or "
+		    "submit a heterogeneous job");
+	if (found->bad_model)
+		return refuse(err_msg, ESLURM_INVALID_GRES,
+			      "berth: a GPU model is a word of letters, digits, '.', '_' and '-'; "
+			      "see the features that sinfo -o %f lists");
+	if (trusted(uid))
+		return SLURM_SUCCESS;
+	if (found->position_type)
+		return refuse(err_msg, ESLURM_INVALID_GRES,
+			      "berth: GPUs are not chosen by position (gpu:g0); ask for gpu:N or "
+			      "gpu:MODEL:N, and use --locality for how they must be joined");
+	if (found->shared)
+		return refuse(err_msg, ESLURM_INVALID_GRES,
+			      "berth: shard and seat are not asked for by hand; use --gpu-share or "
+			      "--gpu-tier");
+	return SLURM_SUCCESS;
+}
+
+static const char unclear_join[] =
+    "berth: the GPU model cannot be added to this --constraint; ask for the GPUs without their "
+    "model and put the model into the constraint yourself";
+
+static int handle_models(job_desc_msg_t *job, struct tres_found *found, char **err_msg)
+{
+	if (found->model[0] && models_require(job, found->model) != JOIN_OK)
+		return refuse(err_msg, ESLURM_INVALID_FEATURE, unclear_join);
+	models_strip(job);
+	return SLURM_SUCCESS;
+}
+
+static int wrong_flag(int wrong, char **err_msg)
+{
+	char message[MESSAGE_MAX + 1];
+
+	if (wrong < 0)
+		return refuse(err_msg, ENOMEM, "berth: slurmctld is out of memory; try again");
+	snprintf(message, sizeof(message), "berth: --%s wants %s", berth_options[wrong].name,
+		 berth_options[wrong].right);
+	return refuse(err_msg, EINVAL, message);
+}
+
+static bool user_wants_messages(const struct flag_values *flags)
+{
+	switch (hook_config()->message) {
+	case MESSAGE_ALWAYS:
+		return true;
+	case MESSAGE_FLAGS:
+		return flags->any;
+	case MESSAGE_NEVER:
+		break;
+	}
+	return false;
+}
+
+/* The segment that the plugin writes on its own: what was asked for, and why berthd did not act. */
+static void keep_request(job_desc_msg_t *job, const struct flag_values *flags, const char *why)
+{
+	struct text body, asked;
+
+	text_init(&body, SEGMENT_BODY_MAX);
+	text_init(&asked, SEGMENT_BODY_MAX);
+	segment_add(&body, "state", "passed");
+	request_asked(job, &asked);
+	if (asked.len && !asked.failed)
+		segment_add(&body, "asked", text_str(&asked));
+	segment_add(&body, "why", why);
+	for (size_t i = 0; i < berth_option_count; i++) {
+		char key[WIRE_KEY_MAX];
+
+		if (!flags->value[i])
+			continue;
+		snprintf(key, sizeof(key), "f.%s", berth_options[i].name);
+		segment_add(&body, key, flags->value[i]);
+	}
+	if (body.failed || !apply_segment(job, text_str(&body)))
+		slurm_error("berth: a job's request could not be kept in its admin_comment: it is "
+			    "longer than 4096 bytes, or slurmctld is out of memory");
+	text_free(&body);
+	text_free(&asked);
+}
+
+/* Flags are never dropped silently, least of all when berthd is not there to say so. */
+static void tell_flags(char **err_msg, const struct flag_values *flags)
+{
+	for (size_t i = 0; i < berth_option_count; i++) {
+		char message[MESSAGE_MAX + 1];
+
+		if (!flags->value[i])
+			continue;
+		snprintf(message, sizeof(message), "--%s: %s", berth_options[i].name,
+			 berth_options[i].acted_on ? "not applied, berthd did not answer"
+						   : "accepted, not acted on yet");
+		tell(err_msg, message);
+	}
+}
+
+static int go_without(job_desc_msg_t *job, const struct flag_values *flags, char **err_msg)
+{
+	if (hook_config()->fail_closed)
+		return refuse(
+		    err_msg, ESLURM_SUBMISSIONS_DISABLED,
+		    "berth: berthd does not answer, and this site takes no GPU job without "
+		    "it; try again later or tell your administrator");
+	keep_request(job, flags, "berthd did not answer");
+	if (user_wants_messages(flags))
+		tell_flags(err_msg, flags);
+	return SLURM_SUCCESS;
+}
+
+static int act_on(enum outcome outcome, job_desc_msg_t *job, const struct flag_values *flags,
+		  const struct reply *reply, char **err_msg)
+{
+	if (outcome == OUTCOME_REFUSE)
+		return refuse(err_msg, ESLURM_REQUESTED_NODE_CONFIG_UNAVAILABLE, reply->message);
+	if (outcome == OUTCOME_PLACE  ? !apply_place(job, reply)
+	    : outcome == OUTCOME_PASS ? reply->segment && !apply_segment(job, reply->segment)
+				      : true)
+		return go_without(job, flags, err_msg);
+	if (reply->message && *reply->message && user_wants_messages(flags))
+		tell(err_msg, reply->message);
+	return SLURM_SUCCESS;
+}
+
+static int submit_gpu_job(job_desc_msg_t *job, uint32_t submit_uid, const struct flag_values *flags,
+			  char **err_msg)
+{
+	uint64_t started_us = monotonic_us();
+	struct reply reply;
+	enum outcome outcome = ask_berthd(job, submit_uid, flags, &reply);
+	int rc = act_on(outcome, job, flags, &reply, err_msg);
+
+	ask_log(outcome, started_us, job, submit_uid);
+	return rc;
+}
+
+static int submit_with_flags(job_desc_msg_t *job, uint32_t submit_uid,
+			     const struct flag_values *flags, char **err_msg)
+{
+	struct tres_found found;
+	int rc;
+
+	request_scan(job, &found);
+	rc = check_gres(&found, submit_uid, err_msg);
+	if (rc != SLURM_SUCCESS)
+		return rc;
+	/* An administrator who names positions or seats has placed the job already. */
+	if (found.position_type || found.shared)
+		return SLURM_SUCCESS;
+	rc = handle_models(job, &found, err_msg);
+	if (rc != SLURM_SUCCESS)
+		return rc;
+	if (request_wants_gpus(job, &found)) {
+		apply_default_cpus(job, hook_config()->def_cpu_per_gpu);
+		return submit_gpu_job(job, submit_uid, flags, err_msg);
+	}
+	if (flags->any) {
+		keep_request(job, flags, "no GPUs asked");
+		if (user_wants_messages(flags))
+			tell(err_msg, "berth: flags ignored: no GPUs asked");
+	}
+	return SLURM_SUCCESS;
+}
+
+/* A job without -p goes to the default partition, whose name slurmctld exports. */
+static const char *partitions_of(const job_desc_msg_t *job)
+{
+	char **default_name = dlsym(RTLD_DEFAULT, "default_part_name");
+
+	if (job->partition && *job->partition)
+		return job->partition;
+	return default_name ? *default_name : NULL;
+}
+
+int job_submit(job_desc_msg_t *job, uint32_t submit_uid, char **err_msg)
+{
+	struct flag_values flags;
+	int wrong;
+	/* Before anything else: node scripts read Extra of each job, whatever its partition. */
+	int rc = check_extra(job->extra, submit_uid, err_msg);
+
+	if (rc != SLURM_SUCCESS || config_skips(hook_config(), partitions_of(job)))
+		return rc;
+	if (flags_read(job, &flags, &wrong))
+		rc = submit_with_flags(job, submit_uid, &flags, err_msg);
+	else
+		rc = wrong_flag(wrong, err_msg);
+	flags_free(&flags);
+	return rc;
+}
+
+int job_modify(job_desc_msg_t *job, job_record_t *record, uint32_t submit_uid, char **err_msg)
+{
+	struct tres_found found;
+	int rc;
+
+	(void)record;
+	/* berthd's own pins come this way, as SlurmUser. */
+	if (trusted(submit_uid))
+		return SLURM_SUCCESS;
+	rc = check_extra(job->extra, submit_uid, err_msg);
+	if (rc != SLURM_SUCCESS)
+		return rc;
+	request_scan(job, &found);
+	rc = check_gres(&found, submit_uid, err_msg);
+	if (rc != SLURM_SUCCESS || !found.model[0])
+		return rc;
+	/*
+	 * The job's present features are not ours to see here, so the model can only join what this
+	 * change itself sets: anything else would drop either the model or the user's constraint.
+	 */
+	if (!job->features)
+		return refuse(
+		    err_msg, ESLURM_INVALID_GRES,
+		    "berth: to change a job to another GPU model, leave the model out of the "
+		    "GPU request and give Features=MODEL in the same change");
+	return handle_models(job, &found, err_msg);
+}

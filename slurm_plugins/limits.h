@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Every bound of the formats in one place. Nothing that crosses a process is read or written
+ * without one of these.
+ */
+#ifndef BERTH_LIMITS_H
+#define BERTH_LIMITS_H
+
+#define REQUEST_MAX_BYTES 65536
+#define REPLY_MAX_BYTES 16384
+#define REPLY_MAX_LINES 64
+#define WIRE_KEY_MAX 64
+
+#define REPLY_MAX_NODES 1024
+#define NODE_NAME_MAX 255
+/* A position is K of the GRES type gK. */
+#define GPU_POSITIONS 64
+#define MIN_CPUS_MAX 1000000u
+#define MEM_PER_NODE_MAX ((uint64_t)1 << 40)
+#define SEGMENT_BODY_MAX 4096
+#define MESSAGE_MAX 512
+
+/* A text that belongs to others (admin_comment, Extra) is left alone beyond this. */
+#define FOREIGN_TEXT_MAX 65536
+#define FLAG_VALUE_MAX 255
+#define MODEL_NAME_MAX 63
+#define GPUS_MAX 1000000u
+
+#define NONCE_LEN 16
+
+#endif

@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * berthd's answer, from wire text to a checked structure. Nothing in here is trusted: what passes
+ * obeys docs/formats.md section 1.2 in full, or the whole reply is dropped. No Slurm in here.
+ */
+#ifndef BERTH_REPLY_H
+#define BERTH_REPLY_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "limits.h"
+
+enum reply_verb { REPLY_PLACE, REPLY_PASS, REPLY_REFUSE };
+
+/* What the request allows. */
+struct reply_expected {
+	const char *nonce;
+	uint64_t gpus;		/* in all; 0: only Slurm can tell */
+	uint64_t gpus_per_node; /* where `gpus` is 0; 0: unknown too, so nothing can be placed */
+	uint64_t min_cpus;	/* the user's; 0: none */
+	bool cpus_per_tres;
+	bool (*node_exists)(const char *name); /* NULL: nodes cannot be checked, so no pins */
+};
+
+struct reply {
+	enum reply_verb verb;
+	const char *nodes; /* comma-separated; strings point into `text` */
+	size_t node_count;
+	uint8_t gpus[GPU_POSITIONS];
+	size_t gpu_count;
+	bool seats;
+	uint32_t min_cpus;     /* 0: not given */
+	uint64_t mem_per_node; /* MB; 0: not given */
+	const char *segment;   /* NULL: not given */
+	const char *message;   /* NULL: not given */
+	char text[REPLY_MAX_BYTES + 1];
+};
+
+#define REPLY_ERROR_MAX 160
+
+/*
+ * `len` bytes lie in reply->text. false: *reply must not be used, and `error` says why in words
+ * that quote nothing of the reply.
+ */
+bool reply_parse(struct reply *reply, size_t len, const struct reply_expected *expected,
+		 char error[REPLY_ERROR_MAX]);
+
+#endif

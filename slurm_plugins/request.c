@@ -1,0 +1,269 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* From Slurm's job description to the wire. Nothing here changes the job. */
+#include "job_submit.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "options.h"
+
+static bool given(const char *s)
+{
+	return s && *s;
+}
+
+static int flag_from_env(char **env, uint32_t size, const char *prefix, struct flag_values *flags)
+{
+	for (uint32_t i = 0; env && i < size; i++) {
+		const struct berth_option *option;
+		const char *value;
+		char **slot;
+
+		option = env[i] ? option_in_env(env[i], prefix, &value) : NULL;
+		if (!option)
+			continue;
+		slot = &flags->value[option - berth_options];
+		if (!option_value_ok(option, value))
+			return (int)(option - berth_options);
+		free(*slot);
+		*slot = strdup(value);
+		if (!*slot)
+			return -1;
+		flags->any = true;
+	}
+	return (int)berth_option_count;
+}
+
+bool flags_read(const job_desc_msg_t *job, struct flag_values *flags, int *wrong)
+{
+	*flags = (struct flag_values){0};
+	/* sbatch, srun and salloc fill spank_job_env; a REST client can only set the environment.
+	 */
+	*wrong = flag_from_env(job->spank_job_env, job->spank_job_env_size, "", flags);
+	if (*wrong == (int)berth_option_count && !flags->any)
+		*wrong = flag_from_env(job->environment, job->env_size, "", flags);
+	if (*wrong == (int)berth_option_count && !flags->any)
+		*wrong = flag_from_env(job->environment, job->env_size, "SLURM_SPANK_", flags);
+	return *wrong == (int)berth_option_count;
+}
+
+void flags_free(struct flag_values *flags)
+{
+	for (size_t i = 0; i < berth_option_count; i++)
+		free(flags->value[i]);
+	*flags = (struct flag_values){0};
+}
+
+void request_scan(const job_desc_msg_t *job, struct tres_found *found)
+{
+	*found = (struct tres_found){0};
+	tres_scan(job->tres_per_job, found);
+	tres_scan(job->tres_per_node, found);
+	tres_scan(job->tres_per_socket, found);
+	tres_scan(job->tres_per_task, found);
+}
+
+bool request_is_batch(const job_desc_msg_t *job)
+{
+	return given(job->script) || job->script_buf;
+}
+
+static uint64_t gpus_in(const char *tres)
+{
+	struct tres_found found = {0};
+
+	tres_scan(tres, &found);
+	return found.gpus;
+}
+
+static bool ntasks_per_gpu_given(const job_desc_msg_t *job)
+{
+	return job->ntasks_per_tres != NO_VAL16 && job->ntasks_per_tres != INFINITE16 &&
+	       job->ntasks_per_tres != 0;
+}
+
+bool request_wants_gpus(const job_desc_msg_t *job, const struct tres_found *found)
+{
+	return found->gpu || ntasks_per_gpu_given(job);
+}
+
+/* The number of nodes, or 0 where it is Slurm's to choose. */
+static uint32_t fixed_nodes(const job_desc_msg_t *job)
+{
+	bool min_given = job->min_nodes != NO_VAL && job->min_nodes != 0;
+	bool max_given = job->max_nodes != NO_VAL && job->max_nodes != 0;
+	bool one_task = job->num_tasks == NO_VAL || job->num_tasks <= 1;
+
+	if (given(job->job_size_str) && strpbrk(job->job_size_str, ",-:"))
+		return 0;
+	if (max_given)
+		return min_given && job->min_nodes == job->max_nodes ? job->min_nodes : 0;
+	/* -N1 without a maximum, or no -N at all: one task needs one node. */
+	if (!min_given || job->min_nodes == 1)
+		return one_task ? 1 : 0;
+	return 0;
+}
+
+void request_count_gpus(const job_desc_msg_t *job, struct reply_expected *expected)
+{
+	uint64_t per_node = gpus_in(job->tres_per_node);
+	uint64_t per_task = gpus_in(job->tres_per_task);
+	uint32_t nodes = fixed_nodes(job);
+	bool tasks_given = job->num_tasks != NO_VAL && job->num_tasks != 0;
+
+	expected->gpus = gpus_in(job->tres_per_job);
+	expected->gpus_per_node = 0;
+	if (expected->gpus)
+		return;
+	if (per_node) {
+		expected->gpus = per_node * nodes;
+		expected->gpus_per_node = per_node;
+	} else if (gpus_in(job->tres_per_socket)) {
+		/* Only the sockets in use count, and only Slurm knows which those are. */
+	} else if (per_task) {
+		if (tasks_given)
+			expected->gpus = per_task * job->num_tasks;
+		else if (nodes == 1)
+			expected->gpus = per_task;
+	} else if (ntasks_per_gpu_given(job) && tasks_given &&
+		   job->num_tasks % job->ntasks_per_tres == 0) {
+		expected->gpus = job->num_tasks / job->ntasks_per_tres;
+	}
+}
+
+static void add_string(struct text *out, const char *key, const char *value)
+{
+	if (!given(value))
+		return;
+	text_addf(out, "%s=", key);
+	text_add_escaped(out, value);
+	text_add(out, "\n");
+}
+
+static void add_number(struct text *out, const char *key, uint64_t value, uint64_t none)
+{
+	/* 0 says "not given" as well as NO_VAL does, for each field that is sent by this. */
+	if (value == none || value == 0)
+		return;
+	text_addf(out, "%s=%" PRIu64 "\n", key, value);
+}
+
+static void add_mark(struct text *out, const char *key, bool is)
+{
+	if (is)
+		text_addf(out, "%s=1\n", key);
+}
+
+/*
+ * Slurm does not tell a plugin that only a start time is asked for. The client's command line does,
+ * unless the option stands inside the script. A wrong guess costs little: the place is not kept for
+ * the moments until Slurm shows the job.
+ */
+static bool is_test(const job_desc_msg_t *job)
+{
+	static const char option[] = "--test-only";
+	const char *s = job->submit_line;
+
+	while (s && (s = strstr(s, option))) {
+		char after = s[strlen(option)];
+
+		if (s > job->submit_line && s[-1] == ' ' && (after == ' ' || after == '\0'))
+			return true;
+		s += strlen(option);
+	}
+	return false;
+}
+
+static void add_memory(struct text *out, uint64_t pn_min_memory)
+{
+	if (pn_min_memory == NO_VAL64)
+		return;
+	if (pn_min_memory & MEM_PER_CPU)
+		add_number(out, "mem_per_cpu", pn_min_memory & ~MEM_PER_CPU, NO_VAL64);
+	else
+		add_number(out, "mem_per_node", pn_min_memory, NO_VAL64);
+}
+
+static void add_flags(struct text *out, const struct flag_values *flags)
+{
+	for (size_t i = 0; i < berth_option_count; i++) {
+		if (!flags->value[i])
+			continue;
+		text_addf(out, "flag.%s=", berth_options[i].name);
+		text_add_escaped(out, flags->value[i]);
+		text_add(out, "\n");
+	}
+}
+
+void request_write(const job_desc_msg_t *job, uint32_t submit_uid, const char *nonce,
+		   const struct flag_values *flags, const struct reply_expected *expected,
+		   struct text *out)
+{
+	uint32_t uid = job->user_id == NO_VAL ? submit_uid : job->user_id;
+
+	text_addf(out, "berth/1 submit\nnonce=%s\nuid=%" PRIu32 "\n", nonce, uid);
+	add_mark(out, "test", is_test(job));
+	add_string(out, "partition", job->partition);
+	add_string(out, "account", job->account);
+	add_string(out, "qos", job->qos);
+	add_string(out, "reservation", job->reservation);
+	add_string(out, "licenses", job->licenses);
+	add_string(out, "features", job->features);
+	add_string(out, "prefer", job->prefer);
+	add_string(out, "req_nodes", job->req_nodes);
+	add_string(out, "exc_nodes", job->exc_nodes);
+	add_string(out, "array", job->array_inx);
+	if (job->het_job_offset != NO_VAL)
+		text_addf(out, "het=%" PRIu32 "\n", job->het_job_offset);
+	add_mark(out, "held", job->priority == 0);
+	if (job->begin_time > 0)
+		add_number(out, "begin", (uint64_t)job->begin_time, NO_VAL64);
+	add_mark(out, "dependency", given(job->dependency));
+	add_mark(out, "exclusive", job->shared == 0);
+	text_addf(out, "client=%s\n", request_is_batch(job) ? "batch" : "alloc");
+	if (job->time_limit != INFINITE)
+		add_number(out, "time_limit", job->time_limit, NO_VAL);
+	add_string(out, "tres_per_job", job->tres_per_job);
+	add_string(out, "tres_per_node", job->tres_per_node);
+	add_string(out, "tres_per_socket", job->tres_per_socket);
+	add_string(out, "tres_per_task", job->tres_per_task);
+	add_string(out, "cpus_per_tres", job->cpus_per_tres);
+	add_string(out, "mem_per_tres", job->mem_per_tres);
+	if (ntasks_per_gpu_given(job))
+		add_number(out, "ntasks_per_tres", job->ntasks_per_tres, NO_VAL16);
+	add_number(out, "sockets_per_node", job->sockets_per_node, NO_VAL16);
+	add_number(out, "num_tasks", job->num_tasks, NO_VAL);
+	add_number(out, "ntasks_per_node", job->ntasks_per_node, NO_VAL16);
+	add_number(out, "cpus_per_task", job->cpus_per_task, NO_VAL16);
+	add_number(out, "min_cpus", job->min_cpus, NO_VAL);
+	add_number(out, "pn_min_cpus", job->pn_min_cpus, NO_VAL16);
+	add_number(out, "min_nodes", job->min_nodes, NO_VAL);
+	add_number(out, "max_nodes", job->max_nodes, NO_VAL);
+	add_memory(out, job->pn_min_memory);
+	add_number(out, "gpus", expected->gpus, 0);
+	add_flags(out, flags);
+}
+
+void request_asked(const job_desc_msg_t *job, struct text *out)
+{
+	const struct {
+		const char *name;
+		const char *value;
+	} fields[] = {
+	    {"tres_per_job", job->tres_per_job},
+	    {"tres_per_node", job->tres_per_node},
+	    {"tres_per_socket", job->tres_per_socket},
+	    {"tres_per_task", job->tres_per_task},
+	};
+
+	for (size_t i = 0; i < sizeof(fields) / sizeof(fields[0]); i++) {
+		if (!given(fields[i].value))
+			continue;
+		if (out->len)
+			text_add(out, ";");
+		text_add(out, fields[i].name);
+		text_add(out, ":");
+		text_add(out, fields[i].value);
+	}
+}

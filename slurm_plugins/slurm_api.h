@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the plugins use of Slurm beyond its installed headers: a few functions that libslurm exports
+ * under the same names and prototypes in every supported release.
+ */
+#ifndef BERTH_SLURM_API_H
+#define BERTH_SLURM_API_H
+
+#include <slurm/slurm.h>
+#include <slurm/slurm_errno.h>
+#include <slurm/slurm_version.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#if SLURM_VERSION_NUMBER < SLURM_VERSION_NUM(24, 11, 0)
+#error                                                                                             \
+    "Berth needs Slurm 24.11 or later: install the headers of a supported Slurm (24.11 to 26.05)."
+#elif SLURM_VERSION_NUMBER >= SLURM_VERSION_NUM(26, 6, 0)
+#error "Berth knows Slurm up to 26.05: get a newer Berth, or install the headers of an older Slurm."
+#endif
+
+extern void slurm_error(const char *format, ...) __attribute__((format(printf, 1, 2)));
+extern void slurm_info(const char *format, ...) __attribute__((format(printf, 1, 2)));
+extern char *slurm_xstrdup(const char *s);
+extern void slurm_xfree(void **item);
+
+/* slurm_conf_t is public; the one in use is exported by slurmctld's and the commands' library. */
+extern slurm_conf_t slurm_conf;
+
+/* Slurm frees these fields itself, so they must come from its own allocator. */
+static inline void set_string(char **field, const char *value)
+{
+	slurm_xfree((void **)field);
+	if (value)
+		*field = slurm_xstrdup(value);
+}
+
+#endif

@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "spank_client.h"
+
+#include <getopt.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "client_side.h"
+#include "options.h"
+
+#define USAGE_MAX 160
+
+static int on_option(int index, const char *value, int remote)
+{
+	const struct berth_option *option = &berth_options[index];
+
+	/* On the node it is too late to ask for a better value, and a failure drains the node. */
+	if (remote)
+		return ESPANK_SUCCESS;
+	/* Slurm's own text for a flag without a value, as an outer job's environment passes it on.
+	 */
+	if (value && option->takes == VALUE_OPTIONAL && !strcmp(value, "(null)"))
+		value = NULL;
+	if (option_value_ok(option, value))
+		return ESPANK_SUCCESS;
+	slurm_error("--%s=%s: want %s", option->name, value ? value : "", option->right);
+	return ESPANK_BAD_ARG;
+}
+
+static int on_option_unchecked(int index, const char *value, int remote)
+{
+	(void)index;
+	(void)value;
+	(void)remote;
+	return ESPANK_SUCCESS;
+}
+
+int spank_client_register(spank_t spank, int checked)
+{
+	for (size_t i = 0; i < berth_option_count; i++) {
+		const struct berth_option *option = &berth_options[i];
+		char usage[USAGE_MAX];
+		/* Slurm copies all of it. */
+		struct spank_option registered = {
+		    .name = (char *)option->name,
+		    .arginfo = (char *)option->argument,
+		    .usage = usage,
+		    .has_arg =
+			option->takes == VALUE_OPTIONAL ? optional_argument : required_argument,
+		    .val = (int)i,
+		    .cb = checked ? on_option : on_option_unchecked,
+		};
+
+		snprintf(usage, sizeof(usage), "[berth] %s", option->usage);
+		if (spank_option_register(spank, &registered) != ESPANK_SUCCESS) {
+			slurm_error(
+			    "berth: cannot register --%s; is another plugin using that name?",
+			    option->name);
+			return -1;
+		}
+	}
+	return 0;
+}
+
+void spank_client_prepare_srun(void)
+{
+	if (inside_allocation() && !client_skips(getenv("SLURM_JOB_PARTITION")))
+		client_strip_environment();
+}
