@@ -1,0 +1,184 @@
+"""The working copy of a `Cluster`: places are claimed in it as they are given, soonest first.
+
+berthd's planner fills one from a reading of Slurm, running jobs first, then the pinned ones that wait; its answerer
+takes the finished picture and claims each place that it gives until Slurm shows the job.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from policy.cluster import COLUMNS, FAR, Cluster, Fleet, View
+from policy.demand import Demand
+from policy.errors import NotNow
+from policy.placement.base import Berth, Policy
+
+
+State = tuple[float, int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """GPUs, CPUs and memory of some nodes, for a time. None for CPUs or memory means all of the node."""
+
+    nodes: tuple[int, ...]
+    mask: int
+    cpus: int | None
+    mem: int | None
+    start: float
+    end: float
+
+
+def claim_on(fleet: Fleet, demand: Demand, nodes: Sequence[int], mask: int, start: float) -> Claim:
+    """What a demand takes on a place from `start` on."""
+    if demand.cpus is None:
+        mask |= int(np.bitwise_or.reduce(fleet.full[list(nodes)]))
+    return Claim(tuple(nodes), mask, demand.cpus, demand.mem, start, start + demand.limit)
+
+
+class Book:
+    """A picture that can be claimed from."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.fleet = cluster.fleet
+        self.cluster = replace(
+            cluster,
+            times=cluster.times.copy(),
+            gpus=cluster.gpus.copy(),
+            cpus=cluster.cpus.copy(),
+            mem=cluster.mem.copy(),
+            gpus_now=cluster.gpus_now.copy(),
+            cpus_now=cluster.cpus_now.copy(),
+            mem_now=cluster.mem_now.copy(),
+            hole_until=cluster.hole_until.copy(),
+        )
+
+    def claim(self, claim: Claim) -> None:
+        """Take a place out of the picture."""
+        for node in claim.nodes:
+            self._claim_on(node, claim)
+
+    def _claim_on(self, node: int, claim: Claim) -> None:
+        picture = self.cluster
+        cpus = int(self.fleet.cpus[node]) if claim.cpus is None else claim.cpus
+        mem = int(self.fleet.mem[node]) if claim.mem is None else claim.mem
+        if claim.start <= picture.at:
+            picture.gpus_now[node] &= ~claim.mask
+            picture.cpus_now[node] = max(0, int(picture.cpus_now[node]) - cpus)
+            picture.mem_now[node] = max(0, int(picture.mem_now[node]) - mem)
+        else:
+            picture.hole_until[node] = min(picture.hole_until[node], claim.start)
+        row = list(
+            zip(
+                picture.times[node].tolist(),
+                picture.gpus[node].tolist(),
+                picture.cpus[node].tolist(),
+                picture.mem[node].tolist(),
+                strict=True,
+            )
+        )
+        start = max(claim.start, picture.at)
+        at_start = [state for state in row if state[0] <= start][-1]
+        at_end = [state for state in row if state[0] <= claim.end][-1]
+        # What is free from a moment on is bounded by the tightest later moment, which is the claim's start.
+        ceiling_cpus, ceiling_mem = max(0, at_start[2] - cpus), max(0, at_start[3] - mem)
+        states = []
+        for time, gpus, free_cpus, free_mem in row:
+            if time >= claim.end:
+                states.append((time, gpus, free_cpus, free_mem))
+            elif time <= start:
+                states.append((time, gpus & ~claim.mask, min(free_cpus, ceiling_cpus), min(free_mem, ceiling_mem)))
+            else:
+                states.append((time, gpus & ~claim.mask, max(0, free_cpus - cpus), max(0, free_mem - mem)))
+        if claim.end < FAR:
+            states.append((claim.end, *at_end[1:]))
+        self.set_row(node, states)
+
+    def set_row(self, node: int, states: Iterable[State]) -> None:
+        """Write a node's timeline: moments with the GPUs, CPUs and memory that are free from then on."""
+        picture = self.cluster
+        kept: list[State] = []
+        for state in sorted(states, key=lambda state: state[0]):
+            if kept and (kept[-1][1:] == state[1:] or kept[-1][0] == state[0]):
+                # The same moment twice: the later entry has what the claim gives back.
+                if kept[-1][0] == state[0]:
+                    kept[-1] = state
+                continue
+            kept.append(state)
+        # Leaving a moment out only makes estimates later; the last state must stay, or the node never frees.
+        while len(kept) > COLUMNS:
+            del kept[-2]
+        kept += [kept[-1]] * (COLUMNS - len(kept))
+        times, gpus, cpus, mem = zip(*kept, strict=True)
+        picture.times[node] = times
+        picture.gpus[node] = gpus
+        picture.cpus[node] = cpus
+        picture.mem[node] = mem
+
+    def soonest(self, demand: Demand, policy: Policy) -> tuple[Berth, float]:
+        """The best place at the first moment at which there is one; `start` is 0 for a place that is free now."""
+        try:
+            return policy.place(demand, self.cluster.now(demand.limit)), 0.0
+        except NotNow as nothing_now:
+            moment = self._first_moment(demand, policy)
+            if moment is None:
+                raise nothing_now from None
+            return policy.place(demand, self.cluster.then(moment, demand.limit)), moment
+
+    def now(self, demand: Demand, policy: Policy) -> Berth:
+        """The best place that is free now, or `NotNow`."""
+        return policy.place(demand, self.cluster.now(demand.limit))
+
+    def start_of(self, demand: Demand, nodes: Sequence[int], mask: int) -> float | None:
+        """When a certain place is free: 0 for now, None for not in sight."""
+        here = list(nodes)
+        if self._place_fits(demand, self.cluster.now(demand.limit), here, mask):
+            return 0.0
+        for moment in np.unique(self.cluster.times[here]).tolist():
+            if moment > self.cluster.at and self._place_fits(
+                demand, self.cluster.then(moment, demand.limit), here, mask
+            ):
+                return float(moment)
+        return None
+
+    @staticmethod
+    def _place_fits(demand: Demand, view: View, nodes: list[int], mask: int) -> bool:
+        return bool(np.all(Policy.fitting(demand, view)[nodes])) and bool(
+            np.all((view.free[nodes] & mask) == mask)
+        )
+
+    def _first_moment(self, demand: Demand, policy: Policy) -> float | None:
+        return self._first_on_one(demand) if demand.n == 1 else self._first_on_several(demand, policy)
+
+    def _first_on_one(self, demand: Demand) -> float | None:
+        picture, fleet = self.cluster, self.fleet
+        nodes = np.flatnonzero(demand.candidates & picture.up)
+        if not nodes.size:
+            return None
+        gpus = picture.gpus[nodes]
+        fits = fleet.tables.look_up(demand.k, demand.level, fleet.offset[nodes, None] + gpus) >= 0
+        if demand.cpus is None:
+            fits &= (gpus == fleet.full[nodes, None]) & (picture.cpus[nodes] >= fleet.cpus[nodes, None])
+        else:
+            fits &= picture.cpus[nodes] >= demand.cpus
+        fits &= picture.mem[nodes] >= (fleet.mem[nodes, None] if demand.mem is None else demand.mem)
+        times = picture.times[nodes]
+        fits &= np.isfinite(times) & (times + demand.limit <= picture.reserved_from[nodes, None])
+        moments = times[fits]
+        return float(moments.min()) if moments.size else None
+
+    def _first_on_several(self, demand: Demand, policy: Policy) -> float | None:
+        """Bisect: what is free only grows with time, so a place at one moment is a place at all later ones."""
+        moments = np.unique(self.cluster.times[demand.candidates & self.cluster.up])
+        moments = moments[np.isfinite(moments)].tolist()
+        low, high = 0, len(moments)
+        while low < high:
+            middle = (low + high) // 2
+            try:
+                policy.place(demand, self.cluster.then(moments[middle], demand.limit))
+            except NotNow:
+                low = middle + 1
+            else:
+                high = middle
+        return float(moments[low]) if low < len(moments) else None

@@ -1,0 +1,182 @@
+"""The cluster as the core sees it: a `Fleet` of what does not change, and a `Cluster`, the picture of one moment.
+
+Both are immutable. A picture holds, for each node, a short *timeline*: what is free from each moment on and stays
+free, as far as time limits and planned starts tell. Its columns only ever gain, so "when does this fit" is the
+first column that fits.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from policy.placement.tables import MOST_GPUS, Ints, SetTables
+
+if TYPE_CHECKING:
+    from policy.facts import Memory, NodeFacts, PartitionFacts
+    from topology.model import Machine
+
+Bools = NDArray[np.bool_]
+Floats = NDArray[np.float64]
+
+COLUMNS = 16
+"""Moments kept for each node; further ones are merged into the next, which only makes estimates later."""
+
+FAR = float("inf")
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """What stays the same between two readings; arrays are in node order."""
+
+    names: tuple[str, ...]
+    index: Mapping[str, int]
+    machines: "tuple[Machine | None, ...]"
+    cpus: Ints
+    mem: Ints
+    threads: Ints
+    size: Ints
+    offset: Ints
+    ready: Bools
+    """Nodes whose GPUs can be pinned."""
+    not_ready: Mapping[str, str]
+    """Why each other GPU node cannot be placed on."""
+    gpu_counts: Ints
+    """GPUs that Slurm knows, also on nodes that cannot be placed on."""
+    seats: Bools
+    features: Mapping[str, Bools]
+    members: Mapping[str, Bools]
+    partitions: "Mapping[str, PartitionFacts]"
+    default_partition: str | None
+    memory: "Memory"
+    memory_counts: bool
+    tables: SetTables
+
+    @property
+    def full(self) -> Ints:
+        """Each node's mask with all GPUs free."""
+        return np.where(self.ready, (np.int64(1) << self.size) - 1, 0)
+
+
+def build_fleet(
+    nodes: "Sequence[NodeFacts]",
+    partitions: "Sequence[PartitionFacts]",
+    machines: "Mapping[str, Machine]",
+    memory: "Memory",
+    *,
+    memory_counts: bool,
+) -> Fleet:
+    """Join what Slurm says about the nodes with their topology."""
+    not_ready = {node.name: reason for node in nodes if (reason := _not_ready(node, machines.get(node.name)))}
+    usable = [
+        machines[node.name] if node.gpus and node.name not in not_ready else None for node in nodes
+    ]
+    tables = SetTables(machine for machine in usable if machine is not None)
+    names = tuple(node.name for node in nodes)
+    every_feature = {feature for node in nodes for feature in node.features}
+    return Fleet(
+        names=names,
+        index={name: place for place, name in enumerate(names)},
+        machines=tuple(usable),
+        cpus=np.array([node.cpus for node in nodes], np.int64),
+        mem=np.array([node.mem for node in nodes], np.int64),
+        threads=np.array([max(1, node.threads) for node in nodes], np.int64),
+        size=np.array([machine.size if machine else 0 for machine in usable], np.int64),
+        offset=np.array([tables.offset(machine) for machine in usable], np.int64),
+        ready=np.array([machine is not None for machine in usable], np.bool_),
+        not_ready=not_ready,
+        gpu_counts=np.array([node.gpus + node.loose for node in nodes], np.int64),
+        seats=np.array([node.seats >= node.gpus > 0 for node in nodes], np.bool_),
+        features={name: np.array([name in node.features for node in nodes], np.bool_) for name in every_feature},
+        members={
+            one.name: np.array([one.name in node.partitions for node in nodes], np.bool_) for one in partitions
+        },
+        partitions={one.name: one for one in partitions},
+        default_partition=next((one.name for one in partitions if one.default), None),
+        memory=memory,
+        memory_counts=memory_counts,
+        tables=tables,
+    )
+
+
+def _not_ready(node: "NodeFacts", machine: "Machine | None") -> str | None:
+    if node.loose:
+        return f"node {node.name} has GPUs without a GRES type of their own"
+    if not node.gpus:
+        return None
+    if machine is None:
+        return f"no topology file for {node.name}"
+    if machine.size != node.gpus:
+        return f"the topology file of {node.name} has {machine.size} GPUs where Slurm has {node.gpus}"
+    if machine.size > MOST_GPUS:
+        return f"node {node.name} has more than {MOST_GPUS} GPUs"
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What is free at one moment: all that a placement policy needs to know."""
+
+    fleet: Fleet
+    free: Ints
+    cpus: Ints
+    mem: Ints
+    open: Bools
+    """Nodes that take jobs at that moment, for as long as the job may run."""
+    quiet: Bools
+    """Nodes without a job in its epilog: those start a job at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """The picture of one moment. Rows are nodes; columns of the timelines are moments, ascending."""
+
+    fleet: Fleet
+    at: float
+    up: Bools
+    quiet: Bools
+    times: Floats
+    gpus: Ints
+    cpus: Ints
+    mem: Ints
+    gpus_now: Ints
+    """Free at this moment, though perhaps planned for a job that waits."""
+    cpus_now: Ints
+    mem_now: Ints
+    hole_until: Floats
+    """When the first planned job starts on the node; before that a short job fits in."""
+    reserved_from: Floats
+    waiting: int = 0
+    """Pinned jobs that wait."""
+
+    def now(self, limit: float) -> View:
+        """What a job of this time limit can start on at once."""
+        closes = self.at + limit
+        fits_hole = self.hole_until >= closes
+        return View(
+            self.fleet,
+            np.where(fits_hole, self.gpus_now, self.gpus[:, 0]),
+            np.where(fits_hole, self.cpus_now, self.cpus[:, 0]),
+            np.where(fits_hole, self.mem_now, self.mem[:, 0]),
+            self.up & (self.reserved_from >= closes),
+            self.quiet,
+        )
+
+    def then(self, moment: float, limit: float) -> View:
+        """What is expected to be free at a later moment."""
+        column = np.maximum((self.times <= moment).sum(axis=1) - 1, 0)[:, None]
+        return View(
+            self.fleet,
+            np.take_along_axis(self.gpus, column, 1)[:, 0],
+            np.take_along_axis(self.cpus, column, 1)[:, 0],
+            np.take_along_axis(self.mem, column, 1)[:, 0],
+            self.up & (self.reserved_from >= moment + limit),
+            np.ones_like(self.quiet),
+        )
+
+    @property
+    def free_gpus(self) -> int:
+        """GPUs that no job holds."""
+        return int(np.bitwise_count(self.gpus_now).sum())

@@ -1,0 +1,90 @@
+"""Pictures on their way from the planner to the answerer.
+
+Each is written to an anonymous file whose descriptor is passed over a socket: the answerer sees a whole picture or
+none, however slowly the planner writes. What seldom changes, the fleet, travels only when it is new.
+"""
+
+import io
+import os
+import pickle
+import socket
+from dataclasses import dataclass
+from typing import Any
+
+from policy.cluster import Cluster, Fleet
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What the answerer needs to know; `cluster` is None where Slurm could not be read, `problem` says why."""
+
+    cluster: Cluster | None
+    seen: frozenset[str]
+    version: str
+    gateway: str
+    problem: str
+
+
+class Sender:
+    """The planner's end."""
+
+    def __init__(self, channel: socket.socket) -> None:
+        self._channel = channel
+        self._sent: Fleet | None = None
+
+    def send(self, snapshot: Snapshot) -> None:
+        """Hand over a snapshot."""
+        fleet = snapshot.cluster.fleet if snapshot.cluster else None
+        data = io.BytesIO()
+        _Pickler(data, self._sent).dump(snapshot)
+        file = os.memfd_create("berth-snapshot", os.MFD_CLOEXEC)
+        try:
+            with open(file, "wb", closefd=False) as whole:  # noqa: PTH123 - a descriptor has no path
+                whole.write(data.getbuffer())
+            socket.send_fds(self._channel, [b"snapshot"], [file])
+        finally:
+            os.close(file)
+        self._sent = fleet or self._sent
+
+
+class Receiver:
+    """The answerer's end."""
+
+    def __init__(self, channel: socket.socket) -> None:
+        self._channel = channel
+        self._fleet: Fleet | None = None
+
+    def receive(self) -> Snapshot | None:
+        """The newest snapshot that waits; None where there is none (any more)."""
+        newest = None
+        while True:
+            try:
+                message, files, _, _ = socket.recv_fds(self._channel, 64, 4, socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                return newest
+            if not message:
+                return newest
+            for file in files:
+                with open(file, "rb") as whole:  # noqa: PTH123 - a descriptor has no path
+                    whole.seek(0)
+                    newest = _Unpickler(whole, self._fleet).load()
+            if newest is not None and newest.cluster is not None:
+                self._fleet = newest.cluster.fleet
+
+
+class _Pickler(pickle.Pickler):
+    def __init__(self, file: io.BytesIO, known: Fleet | None) -> None:
+        super().__init__(file, protocol=5)
+        self._known = known
+
+    def persistent_id(self, value: Any) -> str | None:  # noqa: ANN401 - as pickle defines it
+        return "fleet" if value is self._known and value is not None else None
+
+
+class _Unpickler(pickle.Unpickler):  # only ever reads what our own child process wrote into an inherited socket
+    def __init__(self, file: Any, known: Fleet | None) -> None:  # noqa: ANN401 - any readable file
+        super().__init__(file)
+        self._known = known
+
+    def persistent_load(self, _: str) -> Fleet | None:
+        return self._known

@@ -1,0 +1,174 @@
+"""From a submit request to the reply: the same pure step in berthd and wherever else a decision is asked for."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from policy import message, segment
+from policy.book import Book, Claim, claim_on
+from policy.demand import Demand, on_fleet
+from policy.errors import Answer, FormatError, LeftToSlurm, Never, NotNow
+from policy.placement.base import Berth, Policy
+from policy.plan import Settings
+from policy.request import Request, flags_of, read, wanted_gpus
+
+MOST_NODES = 1_024
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """A reply's verb and fields, and what the place takes, if it is one."""
+
+    verb: str
+    fields: dict[str, str]
+    claim: Claim | None = None
+
+
+def decide(fields: Mapping[str, str], book: Book, policy: Policy, settings: Settings, now: float) -> Decision:
+    """Answer a submit request."""
+    try:
+        request = read(fields)
+        demand = on_fleet(request, book.fleet)
+        return _place(fields, request, demand, book, policy, settings, now)
+    except (Answer, FormatError) as answer:
+        return say_no(fields, answer, now)
+
+
+def say_no(fields: Mapping[str, str], answer: Exception, now: float) -> Decision:
+    """The reply where there is no place: left to Slurm, unless a Berth flag can never be met or read."""
+    reason = str(answer)
+    try:
+        flags = flags_of(fields)
+    except FormatError as wrong_flag:
+        return Decision("refuse", {"nonce": fields["nonce"], "message": message.line(str(wrong_flag))})
+    if isinstance(answer, Never):
+        return Decision("refuse", {"nonce": fields["nonce"], "message": message.line(reason)})
+    values = {
+        "state": "passed",
+        "id": fields["nonce"],
+        "at": str(int(now)),
+        "why": reason,
+        **{f"f.{name}": value for name, value in flags.items()},
+    }
+    notes = message.notes(None, flags)
+    if "locality" in flags:
+        notes.insert(0, "--locality: not acted on")
+    reply = {
+        "nonce": fields["nonce"],
+        "segment": segment.body(values),
+        "message": message.line(f"left to Slurm: {reason}", notes),
+    }
+    return Decision("pass", reply)
+
+
+def _place(
+    fields: Mapping[str, str],
+    request: Request,
+    demand: Demand,
+    book: Book,
+    policy: Policy,
+    settings: Settings,
+    now: float,
+) -> Decision:
+    level = request.level
+    wait = settings.locality_wait if request.wait is None else request.wait
+    if level == "nvlink":
+        _check_ever(request, demand, book)
+    demand = demand.at_level("nvlink" if level == "nvlink" else "node")
+    berth, start = _soonest(demand, book, policy, relax_at_once=level == "nvlink" and wait == 0)
+    wanted = wanted_gpus(fields)
+    if wanted is not None and wanted != demand.n * demand.k:
+        raise LeftToSlurm(f"{demand.n} x {demand.k} GPUs are not the {wanted} that the request counts")
+    begin = int(fields["begin"]) if fields.get("begin", "").isdigit() else 0
+    start = max(start, float(begin) if begin > now else 0.0)
+    values = _values(fields["nonce"], request, demand, berth, start, now)
+    body = segment.body(values)
+    if len(body) > segment.MAX_BODY or demand.n > MOST_NODES:
+        raise LeftToSlurm(f"a place on {demand.n} nodes is too long to be written into the job")
+    text = message.placed(berth)
+    if start:
+        text = message.waiting(berth, demand, start - now, wait if level == "nvlink" else None)
+    elif request.later:
+        text += ", if still free when the job may start"
+    reply = {
+        "nonce": fields["nonce"],
+        "nodes": values["nodes"],
+        "gpus": values["gpus"],
+        "seats": values["seats"],
+        **({} if demand.min_cpus is None else {"min_cpus": str(demand.min_cpus)}),
+        **({} if demand.min_cpus_per_node is None else {"pn_min_cpus": str(demand.min_cpus_per_node)}),
+        "segment": body,
+        "message": message.line(text, message.notes(level, request.flags)),
+    }
+    claim = None
+    if not (request.later or "test" in fields):
+        claim = claim_on(book.fleet, demand, berth.nodes, berth.mask, start or now)
+    return Decision("place", reply, claim)
+
+
+def _soonest(demand: Demand, book: Book, policy: Policy, *, relax_at_once: bool) -> tuple[Berth, float]:
+    try:
+        if relax_at_once:
+            try:
+                return book.now(demand, policy), 0.0
+            except NotNow:
+                demand = demand.at_level("node")
+        return book.soonest(demand, policy)
+    except NotNow as nothing:
+        if not bool((demand.candidates & book.cluster.up).any()):
+            raise LeftToSlurm("every node that could hold it is down, drained or reserved") from None
+        raise LeftToSlurm(f"{nothing}, and no end of what runs there is in sight") from None
+
+
+def _check_ever(request: Request, demand: Demand, book: Book) -> None:
+    """Refuse `--locality=nvlink` where no machine could give it, whatever is free; say what would work."""
+    fleet = book.fleet
+    if demand.n > 1:
+        raise Never(
+            f"--locality=nvlink: {demand.n} nodes share no NVLink island; "
+            f"ask for GPUs of one node, or for --locality=node"
+        )
+    entries = (fleet.offset + fleet.full)[demand.candidates]
+    for k in range(demand.k, 0, -1):
+        if (fleet.tables.look_up(k, "nvlink", entries) >= 0).any():
+            if k == demand.k:
+                return
+            break
+    most = f"at most {k}: ask for {k} or fewer" if k > 1 else "none has NVLink: leave the flag away"
+    where = f"partition {request.partition or fleet.default_partition}"
+    raise Never(
+        f"--locality=nvlink: no node of {where} that fits the job joins {demand.k} GPUs pairwise by NVLink, {most}, "
+        f"or ask for --locality=node"
+    )
+
+
+def _values(
+    nonce: str, request: Request, demand: Demand, berth: Berth, start: float, now: float
+) -> dict[str, str]:
+    """The segment of a place."""
+    return {
+        "state": "waiting" if start else "placed",
+        "id": nonce,
+        "asked": request.asked,
+        "n": str(demand.n),
+        "k": str(demand.k),
+        **({} if demand.cpus is None else {"cpus": str(demand.cpus)}),
+        **({} if demand.mem is None else {"mem": str(demand.mem)}),
+        **berth_values(berth),
+        "at": str(int(now)),
+        **({"start": str(int(start))} if start else {}),
+        "pins": "0",
+        "why": berth.why,
+        **{f"f.{name}": value for name, value in request.flags.items()},
+    }
+
+
+def berth_values(berth: Berth) -> dict[str, str]:
+    """The part of a segment that says where."""
+    return {
+        "nodes": ",".join(berth.names),
+        "gpus": ",".join(map(str, berth.gpus)),
+        "seats": "1" if berth.seats else "0",
+        "level": berth.level,
+        "gbps": f"{berth.min_gbps:g}",
+        "sum": f"{berth.sum_gbps:g}",
+    }

@@ -1,0 +1,172 @@
+"""From a `Request` to a `Demand` on this fleet: how many nodes, and what each has to give."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from policy.errors import LeftToSlurm
+
+if TYPE_CHECKING:
+    from policy.cluster import Bools, Fleet
+    from policy.facts import Memory
+    from policy.request import Request
+
+A_YEAR = 365 * 86_400
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """The same on each of n nodes: k GPUs, CPUs and MB; None for CPUs or MB means all of the node."""
+
+    n: int
+    k: int
+    cpus: int | None
+    mem: int | None
+    level: str
+    limit: int
+    candidates: "Bools"
+    """Nodes that could ever hold it: in the partition, with the features, big enough."""
+    min_cpus_per_node: int | None = None
+    """Set where a pin takes away what spread CPUs or tasks evenly over the nodes."""
+    min_cpus: int | None = None
+
+    def at_level(self, level: str) -> "Demand":
+        """The same demand at another level."""
+        return replace(self, level=level)
+
+
+def on_fleet(request: "Request", fleet: "Fleet") -> Demand:
+    """The demand that fits this fleet: one node if one can hold it, else whole nodes."""
+    name = request.partition or fleet.default_partition
+    partition = fleet.partitions.get(name or "")
+    if partition is None:
+        raise LeftToSlurm(f"partition {name} is not known" if name else "there is no default partition")
+    allowed = fleet.members[partition.name] & _allowed(request, fleet)
+    if partition.whole_nodes:
+        request = replace(request, whole_nodes=True)
+    limit = request.limit if request.limit is not None else partition.time_limit
+    memory = request.memory or (partition.memory if _any(partition.memory) else fleet.memory)
+    tried = []
+    for n, k in _layouts(request, fleet.size[allowed & fleet.ready].tolist()):
+        demand = _one(request, fleet, allowed, memory, n, k, A_YEAR if limit is None else limit)
+        if int(demand.candidates.sum()) >= n:
+            return demand
+        tried.append(demand)
+    _explain_without_pins(fleet, allowed, partition.name)
+    raise LeftToSlurm(_nothing_holds(request, tried, partition.name))
+
+
+def candidates(fleet: "Fleet", allowed: "Bools", k: int, cpus: int | None, mem: int | None) -> "Bools":
+    """Which of the allowed nodes are big enough."""
+    fits = allowed & fleet.ready & (fleet.size >= k)
+    if cpus is not None:
+        fits &= fleet.cpus >= cpus
+    if mem is not None:
+        fits &= fleet.mem >= mem
+    return fits
+
+
+def allowed_nodes(
+    fleet: "Fleet", partition: str, features: Sequence[str], only: Sequence[str], excluded: Sequence[str]
+) -> "Bools":
+    """Nodes of a partition that have all features and are neither left out nor outside a node list."""
+    nothing = np.zeros(len(fleet.names), np.bool_)
+    allowed = fleet.members.get(partition, nothing).copy()
+    for feature in features:
+        allowed &= fleet.features.get(feature, nothing)
+    if only:
+        listed = nothing.copy()
+        listed[[fleet.index[name] for name in only if name in fleet.index]] = True
+        allowed &= listed
+    allowed[[fleet.index[name] for name in excluded if name in fleet.index]] = False
+    return allowed
+
+
+def _allowed(request: "Request", fleet: "Fleet") -> "Bools":
+    name = request.partition or fleet.default_partition or ""
+    return allowed_nodes(fleet, name, request.features, request.only, request.excluded)
+
+
+def _layouts(request: "Request", sizes: list[int]) -> list[tuple[int, int]]:
+    """Nodes and GPUs on each, the wanted form first."""
+    if request.per_node is not None:
+        return [(request.nodes or 1, request.per_node)]
+    total = request.total or 0
+    if request.nodes is not None:
+        if total % request.nodes:
+            raise LeftToSlurm(f"{total} GPUs cannot be the same on each of {request.nodes} nodes")
+        layouts = [(request.nodes, total // request.nodes)]
+    else:
+        whole = [(total // size, size) for size in sorted(set(sizes), reverse=True) if size and total % size == 0]
+        layouts = [(1, total), *(layout for layout in whole if layout[0] > 1)]
+    if request.per_task is not None:
+        per_task = request.per_task
+        layouts = [(n, k) for n, k in layouts if k % per_task == 0]
+        if not layouts:
+            raise LeftToSlurm(f"tasks of {per_task} GPUs cannot be the same on each of {request.nodes} nodes")
+    return layouts
+
+
+def _one(
+    request: "Request", fleet: "Fleet", allowed: "Bools", memory: "Memory", n: int, k: int, limit: int
+) -> Demand:
+    tasks_here = request.tasks_per_node or -(-(request.tasks or n) // n)
+    least = max(
+        tasks_here * request.cpus_per_task,
+        -(-request.min_cpus // n),
+        request.min_cpus_per_node,
+        request.cpus_per_gpu * k,
+    )
+    # Slurm hands out whole cores.
+    threads = int(fleet.threads[allowed].max(initial=1))
+    cpus = -(-least // threads) * threads
+    mem = _memory_needed(request, fleet, memory, cpus, k)
+    whole = request.whole_nodes
+    return Demand(
+        n=n,
+        k=k,
+        cpus=None if whole else cpus,
+        mem=mem,
+        level=request.level,
+        limit=limit,
+        candidates=candidates(fleet, allowed, k, cpus, mem),
+        min_cpus_per_node=least if n > 1 and request.tied else None,
+        min_cpus=max(request.min_cpus, request.cpus_per_gpu * k * n) if request.cpus_per_gpu else None,
+    )
+
+
+def _memory_needed(request: "Request", fleet: "Fleet", memory: "Memory", cpus: int, k: int) -> int | None:
+    if request.whole_memory:
+        return None if fleet.memory_counts else 0
+    if memory.per_node is not None:
+        return memory.per_node
+    if memory.per_cpu is not None:
+        return memory.per_cpu * cpus
+    if memory.per_gpu is not None:
+        return memory.per_gpu * k
+    return None if fleet.memory_counts else 0
+
+
+def _any(memory: "Memory") -> bool:
+    return memory.per_node is not None or memory.per_cpu is not None or memory.per_gpu is not None
+
+
+def _explain_without_pins(fleet: "Fleet", allowed: "Bools", partition: str) -> None:
+    """Raise with the first GPU node that could have been a candidate, had it a topology."""
+    for place in np.flatnonzero(allowed & ~fleet.ready & (fleet.gpu_counts > 0)).tolist():
+        raise LeftToSlurm(fleet.not_ready.get(fleet.names[place], f"partition {partition} has no placeable node"))
+
+
+def _nothing_holds(request: "Request", tried: list[Demand], partition: str) -> str:
+    one = tried[0]
+    needs = f"{one.k} GPU{'s' if one.k > 1 else ''}"
+    if one.cpus is not None:
+        needs += f", {one.cpus} CPU{'s' if one.cpus > 1 else ''}"
+    if one.mem:
+        needs += f" and {one.mem} MB"
+    if one.n > 1:
+        return f"partition {partition} has no {one.n} nodes that each hold {needs}"
+    constraint = " with what else was asked" if request.features or request.only or request.excluded else ""
+    return f"no node of partition {partition}{constraint} holds {needs}"

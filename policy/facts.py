@@ -1,0 +1,102 @@
+"""What one reading of Slurm says: plain values, made by a gateway (policy.slurm), used by the core."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Default memory where a job names none: MB for each node, CPU or GPU; all None: the whole node."""
+
+    per_node: int | None = None
+    per_cpu: int | None = None
+    per_gpu: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionFacts:
+    """A partition."""
+
+    name: str
+    default: bool = False
+    up: bool = True
+    whole_nodes: bool = False
+    time_limit: int | None = None
+    """Seconds of a job that names no limit (DefaultTime, else MaxTime)."""
+    memory: Memory = Memory()
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFacts:
+    """A node. GPU positions are bits: bit K is the GPU of GRES type gK."""
+
+    name: str
+    cpus: int
+    cpus_used: int
+    mem: int
+    mem_used: int
+    threads: int
+    up: bool
+    completing: bool
+    gpus: int
+    """GPUs that have a GRES type of their own."""
+    loose: int
+    """GPUs that Slurm knows under another type or none, so that they cannot be pinned."""
+    seats: int
+    gpus_used: int
+    """GPUs that a gpu or shard job holds."""
+    seats_used: int
+    features: frozenset[str] = frozenset()
+    partitions: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class JobFacts:
+    """A job that runs, or that waits with a pin of ours."""
+
+    id: int
+    state: str
+    partition: str
+    priority: int
+    submitted: int
+    start: int | None
+    end: int | None
+    limit: int | None
+    cpus: int
+    nodes: tuple[str, ...]
+    required: tuple[str, ...]
+    excluded: tuple[str, ...] = ()
+    features: str = ""
+    reason: str = "None"
+    gpus: int | None = None
+    """The GPUs pinned on each of its nodes; None where the request is untyped."""
+    segment: Mapping[str, str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """Nodes that are set aside for a time."""
+
+    start: int
+    end: int
+    nodes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """All that one look at Slurm gave."""
+
+    at: float
+    nodes: tuple[NodeFacts, ...]
+    jobs: tuple[JobFacts, ...]
+    partitions: tuple[PartitionFacts, ...]
+    reservations: tuple[Reservation, ...] = ()
+    seen: frozenset[str] = frozenset()
+    """Nonces found in the queue, of ended jobs too."""
+    memory: Memory = Memory()
+    memory_counts: bool = True
+    """Whether Slurm hands out memory at all (CR_*_Memory)."""
+    version: str = ""
+    in_control: bool = True
+    """Whether the slurmctld of this host is the one in control."""
+    problems: tuple[str, ...] = field(default=())

@@ -1,0 +1,71 @@
+"""The one line that a user reads after submission."""
+
+from collections.abc import Iterable
+
+from policy import hostlist
+from policy.demand import Demand
+from policy.flags import ACTED_ON
+from policy.placement.base import Berth
+from policy.wire import MESSAGE_BYTES
+
+
+def placed(berth: Berth) -> str:
+    """A place that is free now."""
+    return f"{place(berth)}: {links(berth)}"
+
+
+def waiting(berth: Berth, demand: Demand, seconds: float, wait: int | None) -> str:
+    """A place that comes free later."""
+    text = f"waits for {place(berth)}, expected in {duration(seconds)}"
+    if demand.level == "nvlink" and demand.k > 1 and wait is not None:
+        text += f"; waits up to {duration(wait)} for NVLink between all pairs"
+    return text
+
+
+def place(berth: Berth) -> str:
+    """Nodes and GPUs in short, such as `n1 GPUs 0,3`."""
+    names = ",".join(berth.names) if len(berth.names) <= 4 else f"{','.join(berth.names[:3])} and {len(berth.names) - 3} more"
+    return f"{names} GPU{'s' if len(berth.gpus) > 1 else ''} {hostlist.fold(berth.gpus)}"
+
+
+def links(berth: Berth) -> str:
+    """How the GPUs on a node are joined."""
+    pairs = len(berth.gpus) * (len(berth.gpus) - 1) // 2
+    if not pairs:
+        return "one GPU on each node" if len(berth.names) > 1 else "one GPU"
+    on_each = " of a node" if len(berth.names) > 1 else ""
+    if berth.min_gbps > 0:
+        least = "" if abs(berth.sum_gbps - berth.min_gbps * pairs) < 0.05 * pairs else "at least "
+        return f"NVLink {least}{gbps(berth.min_gbps)} between every pair{on_each}"
+    if berth.sum_gbps > 0:
+        return f"NVLink joins some pairs{on_each}, {gbps(berth.sum_gbps)} in all"
+    return f"no NVLink between them{on_each}"
+
+
+def notes(level: str | None, flags: Iterable[str]) -> list[str]:
+    """What is said about flags that do not do yet all that they say."""
+    said = [f"--locality={level}: acted on as node" for level in [level] if level in {"leaf", "pod", "any"}]
+    return said + [f"--{name}: accepted, not acted on yet" for name in flags if name not in ACTED_ON]
+
+
+def line(text: str, more: Iterable[str] = ()) -> str:
+    """One printable line of at most 512 bytes."""
+    whole = "; ".join([f"berth: {text}", *more])
+    whole = "".join(letter if " " <= letter <= "~" else "?" for letter in whole)
+    return whole if len(whole) <= MESSAGE_BYTES else whole[: MESSAGE_BYTES - 3] + "..."
+
+
+def gbps(value: float) -> str:
+    """A bandwidth with its unit."""
+    return f"{value:.0f} GB/s" if value == int(value) or value >= 100 else f"{value:.1f} GB/s"
+
+
+def duration(seconds: float) -> str:
+    """A time as a person says it."""
+    if seconds < 90:
+        return f"{max(1, round(seconds))} s"
+    if seconds < 90 * 60:
+        return f"{round(seconds / 60)} min"
+    if seconds < 48 * 3_600:
+        return f"{round(seconds / 3_600)} h"
+    return f"{round(seconds / 86_400)} days"

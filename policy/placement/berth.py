@@ -1,0 +1,96 @@
+"""Berth's own policy: exact inside one node, the best node of all for it, one common set for several nodes."""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from policy.errors import NotNow
+from policy.placement.base import Berth, Policy
+from policy.placement.tables import Ints, positions
+
+if TYPE_CHECKING:
+    from policy.cluster import Bools, View
+    from policy.demand import Demand
+
+_MOST_LEFT = 127
+"""Free GPUs left over are counted in 7 bits of a code's low byte; the last bit prefers nodes without an epilog."""
+
+
+class BerthPolicy(Policy):
+    """Greatest weakest pair, then sum, then fewest broken islands, then fullest node, then node order."""
+
+    name = "berth"
+
+    def place(self, demand: "Demand", view: "View") -> Berth:
+        """The best set that is free."""
+        fits = self.fitting(demand, view)
+        return self._one_node(demand, view, fits) if demand.n == 1 else self._same_on_each(demand, view, fits)
+
+    def _one_node(self, demand: "Demand", view: "View", fits: "Bools") -> Berth:
+        tables = view.fleet.tables
+        entries = view.fleet.offset + view.free
+        codes = tables.look_up(demand.k, demand.level, entries)
+        left = np.bitwise_count(view.free).astype(np.int64) - demand.k
+        values = np.where(fits & (codes >= 0), codes + ((_MOST_LEFT - left) << 1) + view.quiet, -1)
+        node = int(values.argmax())
+        if values[node] < 0:
+            raise NotNow(_nothing_free(demand))
+        mask = int(tables.row(demand.k, demand.level).picks[entries[node]])
+        why = self._reasons(view, values, node, mask, demand.k)
+        return self.berth(demand, view, [node], positions(mask), why)
+
+    @staticmethod
+    def _reasons(view: "View", values: Ints, node: int, mask: int, k: int) -> str:
+        machine = view.fleet.machines[node]
+        assert machine is not None, "only nodes with a topology have codes"  # noqa: S101 - narrows the type
+        able = int((values >= 0).sum())
+        # The broken islands are the six bits above the node's byte; what lies above them are the links.
+        links, best = values >> 14, values[node] >> 14
+        rivals = int(((links == best) & (values >= 0)).sum()) - 1
+        if able == 1:
+            reason = "the only node that fits"
+        elif not rivals:
+            reason = f"best of {able} nodes that fit, by bandwidth"
+        elif values[node] >> 8 > np.partition(values >> 8, -2)[-2]:
+            reason = f"best of {able} nodes that fit, {rivals + 1} equal in bandwidth, by islands kept whole"
+        else:
+            reason = f"best of {able} nodes that fit, {rivals + 1} equal in bandwidth, by free GPUs left over"
+        kept = view.fleet.tables.islands_kept(machine, int(view.free[node]), mask)
+        broken = 63 - (int(values[node]) >> 8 & 63)
+        islands = f"{kept} other NVLink islands kept whole, {broken} broken" if kept or broken else "no island broken"
+        return f"{reason}; {islands}; {int(view.free[node]).bit_count() - k} GPUs of the node left free"
+
+    def _same_on_each(self, demand: "Demand", view: "View", fits: "Bools") -> Berth:
+        """Several nodes take one typed request, so they need a common free set and machines of one shape."""
+        best: tuple[tuple[int, int], list[int], int, int] | None = None
+        fleet = view.fleet
+        for offset in np.unique(fleet.offset[fits]).tolist():
+            nodes = np.flatnonzero(fits & (fleet.offset == offset))
+            if nodes.size < demand.n:
+                continue
+            machine = fleet.machines[int(nodes[0])]
+            assert machine is not None, "fitting nodes have a topology"  # noqa: S101 - narrows the type
+            for mask in fleet.tables.ranked(machine, demand.k).tolist():
+                having = nodes[(view.free[nodes] & mask) == mask]
+                if having.size < demand.n:
+                    continue
+                key = int(fleet.tables.look_up(demand.k, "node", np.array([offset + mask]))[0]), -offset
+                if best is None or key > best[0]:
+                    left = np.bitwise_count(view.free[having])
+                    chosen = np.sort(having[np.argsort(left, kind="stable")[: demand.n]])
+                    best = key, chosen.tolist(), mask, having.size
+                break
+        if best is None:
+            raise NotNow(_nothing_free(demand))
+        _, chosen_nodes, mask, having_set = best
+        why = f"best set of {demand.k} GPUs that is free on {demand.n} nodes of one kind; {having_set} nodes have it free"
+        return self.berth(demand, view, chosen_nodes, positions(mask), why)
+
+
+def _nothing_free(demand: "Demand") -> str:
+    gpus = f"{demand.k} free GPU{'s' if demand.k > 1 else ''}"
+    if demand.level == "nvlink" and demand.k > 1:
+        gpus += ", all pairs joined by NVLink,"
+    if demand.n > 1:
+        return f"no {demand.n} nodes of one kind have the same {gpus}"
+    return f"no node has {gpus} now"

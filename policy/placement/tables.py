@@ -1,0 +1,140 @@
+"""The best GPU set for every mask of free GPUs, as arrays, so that a thousand nodes are compared in one numpy step.
+
+A *code* orders sets: weakest pair first, then the sum over pairs, then fewest broken islands. Its low byte is zero:
+placement uses it for what concerns the node rather than the set.
+"""
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from topology.subsets import SubsetTable
+
+if TYPE_CHECKING:
+    from topology.model import Machine
+
+Ints = NDArray[np.int64]
+
+MOST_GPUS = 16
+"""More GPUs in one node would need a table of more than 65,536 rows for each request size."""
+
+NOTHING = -1
+_UNKNOWN = -2
+_NODE_BITS, _BROKEN_BITS, _SUM_BITS = 8, 6, 24
+_TENTHS = 10
+
+
+class Row(NamedTuple):
+    """Codes and sets for one (k, level), all shapes in one array; node n of mask m reads entry offset[n] + m."""
+
+    codes: Ints
+    picks: Ints
+
+
+class SetTables:
+    """Tables of all machine shapes of a cluster."""
+
+    def __init__(self, machines: Iterable["Machine"]) -> None:
+        self._shapes: dict[Any, Machine] = {}
+        for machine in machines:
+            if machine.size <= MOST_GPUS:
+                self._shapes.setdefault(machine.shape, machine)
+        # Entry 0 serves nodes without a topology: nothing is ever free there.
+        self._start: dict[Any, int] = {}
+        length = 1
+        for shape, machine in self._shapes.items():
+            self._start[shape] = length
+            length += 1 << machine.size
+        self._length = length
+        self._rows: dict[tuple[int, str], Row] = {}
+        self._choosers: dict[Any, SubsetTable] = {}
+        self._islands = {shape: tuple(self._chooser(shape).islands) for shape in self._shapes}
+        self._ranked: dict[tuple[Any, int], Ints] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Choosers are made again on demand: the answering process seldom needs one."""
+        return {**self.__dict__, "_choosers": {}}
+
+    def offset(self, machine: "Machine | None") -> int:
+        """Where a node's entries start; 0 is the entry of nodes that cannot be placed on."""
+        return 0 if machine is None else self._start.get(machine.shape, 0)
+
+    def row(self, k: int, level: str) -> Row:
+        """The table for k GPUs at a level; entries may still be unknown, `look_up` fills them."""
+        key = (k, "nvlink" if level == "nvlink" else "node")
+        row = self._rows.get(key)
+        if row is None:
+            row = Row(np.full(self._length, _UNKNOWN, np.int64), np.zeros(self._length, np.int64))
+            row.codes[0] = NOTHING
+            for shape, machine in self._shapes.items():
+                counts = np.bitwise_count(np.arange(1 << machine.size))
+                start = self._start[shape]
+                row.codes[start : start + counts.size][counts < k] = NOTHING
+            self._rows[key] = row
+        return row
+
+    def look_up(self, k: int, level: str, entries: Ints) -> Ints:
+        """The codes at some entries, computing those that nobody asked for before."""
+        row = self.row(k, level)
+        codes = row.codes[entries]
+        if codes.min(initial=0) == _UNKNOWN:
+            self._fill(row, k, level, np.unique(entries[codes == _UNKNOWN]))
+            codes = row.codes[entries]
+        return codes
+
+    def warm(self) -> None:
+        """Compute all entries of machines with up to 8 GPUs, so that no request has to wait for them."""
+        for shape, machine in self._shapes.items():
+            if machine.size > 8:
+                continue
+            entries = self._start[shape] + np.arange(1 << machine.size, dtype=np.int64)
+            for k in range(1, machine.size + 1):
+                for level in ("node", "nvlink"):
+                    self.look_up(k, level, entries)
+
+    def ranked(self, machine: "Machine", k: int) -> Ints:
+        """All sets of k GPUs of a machine as masks, the best first, whatever is free."""
+        key = (machine.shape, k)
+        if key not in self._ranked:
+            self._ranked[key] = np.array(self._chooser(machine.shape).ranked(k), dtype=np.int64)
+        return self._ranked[key]
+
+    def islands_kept(self, machine: "Machine", free: int, taken: int) -> int:
+        """How many islands that can still serve two GPUs the set leaves untouched."""
+        return sum(1 for island in self._islands[machine.shape] if (island & free).bit_count() > 1 and not island & taken)
+
+    def _fill(self, row: Row, k: int, level: str, entries: Ints) -> None:
+        starts = list(self._start.items())
+        for entry in entries.tolist():
+            shape, start = next((shape, start) for shape, start in reversed(starts) if start <= entry)
+            choice = self._chooser(shape).best(entry - start, k, "nvlink" if level == "nvlink" else "node")
+            if choice is None:
+                row.codes[entry] = NOTHING
+                continue
+            row.picks[entry] = choice.mask
+            row.codes[entry] = code(choice.min_gbps, choice.sum_gbps, choice.broken)
+
+    def _chooser(self, shape: Any) -> SubsetTable:  # noqa: ANN401 - a shape is opaque here, it only has to be hashable
+        if shape not in self._choosers:
+            self._choosers[shape] = SubsetTable(self._shapes[shape])
+        return self._choosers[shape]
+
+
+def code(min_gbps: float, sum_gbps: float, broken: int) -> int:
+    """One number that orders sets; greater is better."""
+    most_broken = (1 << _BROKEN_BITS) - 1
+    value = round(min_gbps * _TENTHS) << _SUM_BITS | min(round(sum_gbps * _TENTHS), (1 << _SUM_BITS) - 1)
+    return (value << _BROKEN_BITS | most_broken - min(broken, most_broken)) << _NODE_BITS
+
+
+def links(machine: "Machine", gpus: tuple[int, ...]) -> tuple[float, float]:
+    """GB/s of the weakest pair, and of all pairs together."""
+    pairs = [machine.gbps[a][b] for place, a in enumerate(gpus) for b in gpus[place + 1 :]]
+    return (min(pairs), sum(pairs)) if pairs else (0.0, 0.0)
+
+
+def positions(mask: int) -> tuple[int, ...]:
+    """The GPU positions in a mask, ascending."""
+    return tuple(place for place in range(mask.bit_length()) if mask >> place & 1)

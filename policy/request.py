@@ -1,0 +1,182 @@
+"""From the fields of a submit request to a `Request`: what the user asks for, whatever form it was written in.
+
+What Slurm can say and Berth cannot yet choose better than Slurm raises `LeftToSlurm` with the reason; nothing that ran
+before may be refused because of Berth.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from policy import flags as flag_table
+from policy import hostlist
+from policy.errors import FormatError, LeftToSlurm
+from policy.facts import Memory
+from policy.wire import number
+
+ASKED_KEYS = ("tres_per_job", "tres_per_node", "tres_per_task", "cpus_per_tres", "ntasks_per_tres", "req_nodes")
+
+_GPUS = re.compile(r"gres/gpu(?:[:=]([0-9]{1,6}))?")
+_FEATURES = re.compile(r"[A-Za-z0-9_.\-]+(?:&[A-Za-z0-9_.\-]+)*")
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A GPU request in one form. Exactly one of `total` and `per_node` is given."""
+
+    total: int | None = None
+    per_node: int | None = None
+    per_task: int | None = None
+    nodes: int | None = None
+    tasks: int | None = None
+    tasks_per_node: int | None = None
+    cpus_per_task: int = 1
+    min_cpus: int = 0
+    min_cpus_per_node: int = 0
+    cpus_per_gpu: int = 0
+    tied: bool = False
+    """CPUs or tasks hang on GPUs: a pin takes that tie away and has to replace it."""
+    memory: Memory | None = None
+    whole_memory: bool = False
+    whole_nodes: bool = False
+    partition: str | None = None
+    features: tuple[str, ...] = ()
+    only: tuple[str, ...] = ()
+    excluded: tuple[str, ...] = ()
+    limit: int | None = None
+    level: str = "node"
+    wait: int | None = None
+    later: bool = False
+    """It may not start yet: held, begun later, or dependent on others."""
+    asked: str = ""
+    flags: Mapping[str, str] = field(default_factory=dict)
+
+
+def read(fields: Mapping[str, str]) -> Request:
+    """Understand a submit request."""
+    flags = flags_of(fields)
+    _refuse_what_only_slurm_can(fields)
+    locality = flag_table.parse_locality(flags["locality"]) if "locality" in flags else None
+    nodes = _node_count(fields)
+    only = hostlist.expand(fields.get("req_nodes", ""))
+    total, per_node, per_task = _gpus(fields, nodes)
+    tasks = number(fields, "num_tasks")
+    if nodes is None and len(only) > 1:
+        nodes = len(only)
+    if only and len(only) != (nodes or 1):
+        raise LeftToSlurm(f"--nodelist names {len(only)} nodes for a job of {nodes or 1}")
+    cpus_per_gpu = _counted(fields, "cpus_per_tres") or 0
+    whole_memory = fields.get("mem_per_node") == "0"
+    return Request(
+        total=total,
+        per_node=per_node,
+        per_task=per_task,
+        nodes=nodes,
+        tasks=tasks,
+        tasks_per_node=number(fields, "ntasks_per_node") or None,
+        cpus_per_task=number(fields, "cpus_per_task") or 1,
+        min_cpus=number(fields, "min_cpus") or 0,
+        min_cpus_per_node=number(fields, "pn_min_cpus") or 0,
+        cpus_per_gpu=cpus_per_gpu,
+        tied=bool(cpus_per_gpu or per_task or "ntasks_per_tres" in fields),
+        memory=None if whole_memory else _memory(fields),
+        whole_memory=whole_memory,
+        whole_nodes="exclusive" in fields,
+        partition=fields.get("partition"),
+        features=tuple(fields["features"].split("&")) if "features" in fields else (),
+        only=only,
+        excluded=hostlist.expand(fields.get("exc_nodes", "")),
+        limit=None if (minutes := number(fields, "time_limit")) is None else minutes * 60,
+        level=locality.level if locality else "node",
+        wait=locality.wait if locality else None,
+        later=any(key in fields for key in ("held", "begin", "dependency")),
+        asked=";".join(f"{key}:{fields[key]}" for key in ASKED_KEYS if key in fields),
+        flags=flags,
+    )
+
+
+def flags_of(fields: Mapping[str, str]) -> dict[str, str]:
+    """The Berth flags of a request, checked; names with `-`, as the user wrote them."""
+    flags = {
+        key.removeprefix("flag.").replace("_", "-"): value
+        for key, value in fields.items()
+        if key.startswith("flag.")
+    }
+    if flags:
+        flag_table.check(flags)
+    return flags
+
+
+def _refuse_what_only_slurm_can(fields: Mapping[str, str]) -> None:
+    for key, reason in (
+        ("array", "the tasks of an array are not placed yet"),
+        ("het", "the components of a heterogeneous job are not placed yet"),
+        ("reservation", "within a reservation Slurm chooses"),
+        ("prefer", "--prefer is Slurm's own soft choice of nodes"),
+        ("tres_per_socket", "--gpus-per-socket depends on the sockets that Slurm uses"),
+        ("sockets_per_node", "a request by sockets depends on the sockets that Slurm uses"),
+    ):
+        if key in fields:
+            raise LeftToSlurm(reason)
+    if "," in fields.get("partition", ""):
+        raise LeftToSlurm("of several partitions Slurm takes the one that starts first")
+    if "features" in fields and not _FEATURES.fullmatch(fields["features"]):
+        raise LeftToSlurm(f"the constraint {fields['features']!r} is more than features joined by &")
+
+
+def _node_count(fields: Mapping[str, str]) -> int | None:
+    least, most = number(fields, "min_nodes"), number(fields, "max_nodes")
+    if most is not None and most != (least or 1):
+        raise LeftToSlurm(f"a range of {least or 1} to {most} nodes is Slurm's to settle")
+    if most is None and least in {None, 0, 1}:
+        return None
+    return least
+
+
+def _gpus(fields: Mapping[str, str], nodes: int | None) -> tuple[int | None, int | None, int | None]:
+    """GPUs in all, on each node, for each task."""
+    by_job = _counted(fields, "tres_per_job")
+    by_node = _counted(fields, "tres_per_node")
+    by_task = _counted(fields, "tres_per_task")
+    if by_task is not None and by_node is not None:
+        raise LeftToSlurm("GPUs are asked for by node and by task at once")
+    if by_task is not None:
+        tasks = number(fields, "num_tasks") or (number(fields, "ntasks_per_node") or 0) * (nodes or 1)
+        if not tasks or (by_job is not None and by_job != tasks * by_task):
+            raise LeftToSlurm("--gpus-per-task without a number of tasks that tells how many GPUs")
+        by_job = tasks * by_task
+    if by_job is not None and by_node is not None and by_job != by_node * (nodes or 1):
+        raise LeftToSlurm("--gpus and --gpus-per-node do not say how many nodes")
+    if by_node is not None:
+        by_job = None
+    if not (by_job or by_node):
+        raise LeftToSlurm("it asks for no GPUs")
+    if "ntasks_per_tres" in fields and "num_tasks" not in fields:
+        raise LeftToSlurm("--ntasks-per-gpu without a number of tasks")
+    return by_job, by_node, by_task
+
+
+def _counted(fields: Mapping[str, str], key: str) -> int | None:
+    """The count of GPUs in a TRES text; None where it names no GPUs."""
+    count = None
+    for word in fields.get(key, "").split(","):
+        if not word or (key == "tres_per_task" and re.match(r"(cpu|mem)[:=]", word)):
+            continue
+        match = _GPUS.fullmatch(word)
+        if match is None:
+            raise LeftToSlurm(f"{word} in the request is more than a number of GPUs")
+        count = (count or 0) + int(match.group(1) or 1)
+    return count
+
+
+def _memory(fields: Mapping[str, str]) -> Memory | None:
+    memory = Memory(number(fields, "mem_per_node"), number(fields, "mem_per_cpu"), _counted(fields, "mem_per_tres"))
+    return None if memory == Memory() else memory
+
+
+def wanted_gpus(fields: Mapping[str, str]) -> int | None:
+    """How many GPUs the plugin counted; a place must give exactly as many."""
+    try:
+        return number(fields, "gpus")
+    except FormatError:
+        return None

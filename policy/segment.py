@@ -1,0 +1,51 @@
+"""Berth's tagged segment in a text that belongs to others too (docs/formats.md, section 2).
+
+    >>> put("site note", {"state": "placed", "why": "best of 3"})
+    'site note[berth/1 state=placed why=best%20of%203]'
+    >>> fields("site note[berth/1 state=placed why=best%20of%203]")
+    {'state': 'placed', 'why': 'best of 3'}
+"""
+
+import re
+from collections.abc import Mapping
+
+from policy.errors import FormatError
+from policy.escape import escape, unescape
+
+MAX_BODY = 4_096
+
+_SEGMENT = re.compile(r"\[berth/1((?: [a-z][a-z0-9_.-]{0,63}=[!-Z\\^-~]*)*)\]")
+_OTHER_VERSION = re.compile(r"\[berth/(?!1[ \]])([^ \]]{1,16})[ \]]")
+
+
+def body(values: Mapping[str, str]) -> str:
+    """What stands between `[berth/1 ` and `]`."""
+    return " ".join([f"{key}={escape(value)}" for key, value in values.items()])
+
+
+def fields(text: str) -> dict[str, str] | None:
+    """The values of the segment in a text, or None where there is none."""
+    match = _SEGMENT.search(text)
+    if match is None:
+        other = _OTHER_VERSION.search(text)
+        if other is not None:
+            raise FormatError(
+                f"a segment of version berth/{other.group(1)}; this Berth knows berth/1, install the newer release"
+            )
+        return None
+    return {key: unescape(value) for key, _, value in (word.partition("=") for word in match.group(1).split())}
+
+
+def put(text: str, values: Mapping[str, str]) -> str:
+    """The text with its segment replaced, or appended where it had none."""
+    segment = f"[berth/1 {body(values)}]"
+    match = _SEGMENT.search(text)
+    if match is None:
+        return text + segment
+    return text[: match.start()] + segment + text[match.end() :]
+
+
+def remove(text: str) -> str:
+    """The text without its segment."""
+    match = _SEGMENT.search(text)
+    return text if match is None else text[: match.start()] + text[match.end() :]
