@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import json
 import re
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from topology.files import parse
+from topology.files import decode
 from topology.model import Machine
 
 CLUSTER = Path(__file__).with_name("cluster.py")
@@ -37,7 +38,7 @@ done
 echo "OPEN ${open#,}"
 """
 DRIVER = r"""
-d=$(mktemp -d /shared/demo.XXXXXX); chmod 755 $d; cat > $d/job.sh <<'END'
+d=$(mktemp -d /home/alice/demo.XXXXXX); chmod 755 $d; cat > $d/job.sh <<'END'
 {job}
 END
 for partition in plain gpu; do for request in {requests}; do
@@ -88,9 +89,7 @@ def read(container: str, script: str, user: str = "root") -> str:
 def place(controller: str, machines: dict[str, Machine]) -> dict[str, list[Placement]]:
     """Submit every request to every node, first past Berth, then through it; the nodes work side by side."""
     running = {
-        node: inside(
-            controller, DRIVER.format(job=JOB, requests=" ".join(REQUESTS), model=machine.model), "alice"
-        )
+        node: inside(controller, DRIVER.format(job=JOB, requests=" ".join(REQUESTS), model=machine.model), "alice")
         for node, machine in machines.items()
     }
     placements = {}
@@ -109,6 +108,7 @@ def place(controller: str, machines: dict[str, Machine]) -> dict[str, list[Place
 
 
 def speed(gbps: float) -> str:
+    """A bandwidth as people read it."""
     return f"{gbps:g} GB/s" if gbps else "no NVLink"
 
 
@@ -145,7 +145,9 @@ def show(console: Console, machines: dict[str, Machine], placements: dict[str, l
             for line in row.why.split("~"):
                 if line.strip():
                     console.print(f"    {line}", highlight=False)
-    console.print(f"\nOf {total} submissions, Berth gave better linked GPUs in {better} and worse linked ones in {worse}.")
+    console.print(
+        f"\nOf {total} submissions, Berth gave better linked GPUs in {better} and worse linked ones in {worse}."
+    )
 
 
 def main() -> int:
@@ -159,7 +161,7 @@ def main() -> int:
     try:
         subprocess.run([sys.executable, CLUSTER, "up", "--slurm", version], check=True)
         files = read(controller, "for f in /etc/slurm/berth/topology/*.json; do cat $f; echo; echo ---; done")
-        machines = {m.node: m for m in (parse(text, "topology file") for text in files.split("\n---\n") if text.strip())}
+        machines = {m.node: m for m in (decode(json.loads(text)) for text in files.split("\n---\n") if text.strip())}
         console.print("demo: submitting the same jobs to the partitions 'plain' (Slurm alone) and 'gpu' (Berth)")
         read(
             controller,

@@ -1,0 +1,1 @@
+"""The Dockerized Slurm test cluster."""
