@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from collections.abc import Callable, Sequence
@@ -9,10 +10,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeVar
 
-from topology.files import parse
+from topology.files import decode
 from topology.model import Machine
 
-from .target import Result, Target
+from .target import Container, Result, Target
 
 # Prints which GPU device files open: an allowed one answers ENXIO (there is no hardware), a denied one EPERM.
 PROBE = """
@@ -24,7 +25,8 @@ for k in 0 1 2 3 4 5 6 7; do
         *) open="$open,error-$k" ;;
     esac
 done
-echo "PROBE host=${SLURMD_NODENAME:-$(hostname)} task=${SLURM_PROCID:-batch} gpus=${open#,} cuda=${CUDA_VISIBLE_DEVICES-}"
+node=${SLURMD_NODENAME:-$(hostname)}
+echo "PROBE host=$node task=${SLURM_PROCID:-batch} gpus=${open#,} cuda=${CUDA_VISIBLE_DEVICES-}"
 """
 PROBE_LINE = re.compile(r"PROBE host=(\S+) task=(\S+) gpus=(\S*) cuda=(\S*)")
 T = TypeVar("T")
@@ -66,7 +68,7 @@ class Slurm:
 
     def __init__(self, target: Target) -> None:
         self.target = target
-        self.shared = "/shared/tests"
+        self.shared = "/home/tests"
         self.target.bash(f"install -d -m 1777 {self.shared}", user="root")
         self._write(f"{self.shared}/probe.sh", "#!/bin/bash\n" + PROBE)
 
@@ -79,7 +81,7 @@ class Slurm:
     def machines(self) -> dict[str, Machine]:
         """The nodes' topology files, as berthd reads them."""
         text = self.target.bash("for f in /etc/slurm/berth/topology/*.json; do cat $f; echo; echo ---; done").out
-        machines = [parse(part, "topology file") for part in text.split("\n---\n") if part.strip()]
+        machines = [decode(json.loads(part)) for part in text.split("\n---\n") if part.strip()]
         return {machine.node: machine for machine in machines}
 
     def _write(self, path: str, text: str) -> None:
@@ -105,8 +107,22 @@ class Slurm:
         typed = ",".join(f"gpu:g{gpu}:1" for gpu in gpus)
         job = job_id(
             self.target.run(
-                ["sbatch", "-p", "plain", "-t", str(seconds // 60), "-w", node, "-n1", "--mem=10", f"--gres={typed}",
-                 "-o", "/dev/null", "--wrap", f"exec sleep {seconds}"],
+                [
+                    "sbatch",
+                    "-p",
+                    "plain",
+                    "-t",
+                    str(seconds // 60),
+                    "-w",
+                    node,
+                    "-n1",
+                    "--mem=10",
+                    f"--gres={typed}",
+                    "-o",
+                    "/dev/null",
+                    "--wrap",
+                    f"exec sleep {seconds}",
+                ],
                 user="root",
             )
         )
@@ -141,23 +157,47 @@ class Slurm:
         return seen(self.finish(self.submit(*options, user=user)))
 
     def controller_log(self) -> str:
-        return self.target.bash("cat /var/log/slurm/slurmctld.log", user="root").out
+        return self.target.bash("svc slurmctld log", user="root").out
 
     # The admin's hands
 
     def clear(self) -> None:
         """Cancel everything, wake or start berthd, and wait until the nodes are idle."""
         self.target.bash(
-            "scancel --quiet --user=root,alice,bob --state=PENDING,RUNNING,SUSPENDED 2>/dev/null; berthd-ctl start >/dev/null;"
-            " for i in $(seq 300); do"
-            "   [ -z \"$(squeue -h -o %i)\" ] && [ -z \"$(sinfo -h -N -o %T | grep -v idle)\" ] && exit 0; sleep 0.1;"
-            " done; sinfo -N -l; squeue; exit 1",
+            """
+            scancel --quiet --user=root,alice,bob --state=PENDING,RUNNING,SUSPENDED 2>/dev/null
+            svc berthd resume 2>/dev/null
+            svc berthd start
+            for i in $(seq 300); do
+                [ -z "$(squeue -h -o %i)" ] && [ -z "$(sinfo -h -N -o %T | grep -v idle)" ] && exit 0
+                sleep 0.1
+            done
+            sinfo -N -l; squeue; exit 1
+            """,
             user="root",
         )
 
     def berthd(self, verb: str) -> None:
-        """start, stop, pause or resume the daemon."""
-        self.target.run(["berthd-ctl", verb], user="root")
+        """start, stop, pause or resume the daemon; after a start, wait until it answers."""
+        self.target.run(["svc", "berthd", verb], user="root")
+        if verb == "start":
+            until(
+                "berthd to answer",
+                lambda: self.target.run(["berth", "status"], user="root", check=False).rc == 0,
+            )
+
+    @property
+    def can_reconfigure(self) -> bool:
+        return isinstance(self.target, Container)
+
+    def restart_controller(self, job_submit_plugins: str) -> None:
+        """Restart slurmctld with these plugins; its jobs stay."""
+        self.target.bash(
+            f"sed -i 's/^JobSubmitPlugins=.*/JobSubmitPlugins={job_submit_plugins}/' /etc/slurm/slurm.conf;"
+            " svc slurmctld restart;"
+            " for i in $(seq 200); do scontrol ping | grep -q UP && exit 0; sleep 0.1; done; exit 1",
+            user="root",
+        )
 
 
 def job_id(result: Result) -> int:

@@ -12,8 +12,15 @@ SOCKET = "/run/berth/berthd.sock"
 
 def answer(lie: str, nonce: str) -> bytes | None:
     """The datagram for a lie; None closes the connection without a word."""
-    good = {"nonce": nonce, "nodes": "n1", "gpus": "0,3", "seats": "1", "segment": "state=placed", "message": "hello"}
-    rng = random.Random(7)  # noqa: S311
+    good = {
+        "nonce": nonce,
+        "nodes": "n1",
+        "gpus": "0,3",
+        "seats": "1",
+        "segment": "state=placed",
+        "message": "hello",
+    }
+    rng = random.Random(7)
     lies: dict[str, dict[str, str]] = {
         "wrong-nonce": {"nonce": "0" * 16},
         "unknown-key": {"priority": "1000000"},

@@ -58,12 +58,12 @@ class Target(ABC):
             check=False,
         )
         if check and done.returncode:
-            raise CommandFailed(f"{shlex.join(argv)} as {user} ended with {done.returncode}: {done.stderr or done.stdout}")
+            raise CommandFailed(
+                f"{shlex.join(argv)} as {user} ended with {done.returncode}: {done.stderr or done.stdout}"
+            )
         return Result(tuple(argv), done.returncode, done.stdout, done.stderr)
 
-    def bash(
-        self, script: str, *, user: str = "alice", check: bool = True, timeout: float = 90.0
-    ) -> Result:
+    def bash(self, script: str, *, user: str = "alice", check: bool = True, timeout: float = 90.0) -> Result:
         """Run a script: one start where many commands are needed."""
         return self.run(["bash", "-s"], user=user, check=check, timeout=timeout, stdin=script)
 
@@ -92,7 +92,7 @@ class Container(Target):
 
     def command(self, argv: Sequence[str], user: str, env: Mapping[str, str]) -> list[str]:
         settings = [word for key, value in env.items() for word in ("-e", f"{key}={value}")]
-        return ["docker", "exec", "-i", "-u", user, "-w", "/tmp", *settings, self.name, *argv]  # noqa: S108
+        return ["docker", "exec", "-i", "-u", user, "-w", "/tmp", *settings, self.name, *argv]
 
 
 class Prefix(Target):

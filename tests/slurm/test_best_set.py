@@ -100,7 +100,16 @@ def rows(slurm: Slurm) -> list[Row]:
             plain, berth = found[node, form, "plain"].gpus, found[node, form, "gpu"].gpus
             best = max(merit(machine, free, s) for s in itertools.combinations(sorted(free), len(berth)))
             table.append(
-                Row(node, form, busy, plain, merit(machine, free, plain), berth, merit(machine, free, berth), best)
+                Row(
+                    node,
+                    form,
+                    busy,
+                    plain,
+                    merit(machine, free, plain),
+                    berth,
+                    merit(machine, free, berth),
+                    best,
+                )
             )
     BUILD.mkdir(exist_ok=True)
     version = ".".join(f"{part:02}" for part in slurm.version)

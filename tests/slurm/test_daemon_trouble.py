@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from policy.segment import find
+from policy import segment as segments
 
 from .harness import Slurm, job_id, seen, until
 
@@ -20,10 +20,13 @@ def submit_many(slurm: Slurm, count: int) -> float:
     """Submit trivial jobs one after another in one shell; submissions a second."""
     script = f"""
     start=$(date +%s.%N)
-    for i in $(seq {count}); do sbatch -Q -p gpu --begin=now+1hour --gpus=1 --wrap true -o /dev/null >/dev/null 2>&1; done
-    echo "$(date +%s.%N) - $start" | python3 -c 'import sys; a, b = sys.stdin.read().split(" - "); print(float(a) - float(b))'
+    for i in $(seq {count}); do
+        sbatch -Q -p gpu --begin=now+1hour --gpus=1 --wrap true -o /dev/null >/dev/null 2>&1
+    done
+    echo "$start $(date +%s.%N)"
     """
-    return count / float(slurm.target.bash(script, timeout=300).out.strip())
+    began, ended = slurm.target.bash(script, timeout=300).out.split()
+    return count / (float(ended) - float(began))
 
 
 def test_dead_daemon_jobs_run_as_with_plain_slurm(slurm: Slurm) -> None:
@@ -33,7 +36,7 @@ def test_dead_daemon_jobs_run_as_with_plain_slurm(slurm: Slurm) -> None:
     job = job_id(result)
 
     assert seen(slurm.finish(job))[0].gpus == plain[0].gpus
-    segment = find(slurm.comment(job))
+    segment = segments.fields(slurm.comment(job))
     assert segment is not None
     assert segment["state"] == "passed"
     assert segment["f.movable"] == ""
@@ -75,7 +78,7 @@ def test_hung_daemon_opens_the_breaker_and_the_rate_recovers(slurm: Slurm) -> No
 
     def helped() -> bool:
         job = slurm.submit("--gpus=1")
-        segment = find(slurm.comment(job))
+        segment = segments.fields(slurm.comment(job))
         slurm.finish(job)
         return segment is not None and segment.get("state") == "placed"
 
@@ -84,17 +87,37 @@ def test_hung_daemon_opens_the_breaker_and_the_rate_recovers(slurm: Slurm) -> No
 
 @pytest.mark.parametrize(
     "lie",
-    ["random", "huge", "empty", "wrong-nonce", "unknown-key", "unknown-node", "too-many-gpus", "duplicate-gpu", "no-gpus",
-     "gpu-out-of-range", "bracket-in-segment", "control-in-message", "many-lines", "negative", "half", "close",
-     "duplicate-key", "verb"],
+    [
+        "random",
+        "huge",
+        "empty",
+        "wrong-nonce",
+        "unknown-key",
+        "unknown-node",
+        "too-many-gpus",
+        "duplicate-gpu",
+        "no-gpus",
+        "gpu-out-of-range",
+        "bracket-in-segment",
+        "control-in-message",
+        "many-lines",
+        "negative",
+        "half",
+        "close",
+        "duplicate-key",
+        "verb",
+    ],
 )
 def test_lying_daemon_harms_nobody(slurm: Slurm, lie: str) -> None:
     pid = slurm.target.bash("pgrep -o slurmctld", user="root").out
     slurm.berthd("stop")
     slurm.target.run(["tee", "/tmp/lying_daemon.py"], user="root", stdin=LIAR.read_text(encoding="utf-8"))
     slurm.target.bash(
-        f"rm -f /run/berth/berthd.sock; setsid runuser -u slurm -- python3 /tmp/lying_daemon.py {lie}"
-        " </dev/null >/tmp/liar.log 2>&1 & for i in $(seq 100); do [ -S /run/berth/berthd.sock ] && exit 0; sleep 0.05; done; exit 1",
+        f"""
+        rm -f /run/berth/berthd.sock
+        setsid runuser -u slurm -- python3 /tmp/lying_daemon.py {lie} </dev/null >/tmp/liar.log 2>&1 &
+        for i in $(seq 100); do [ -S /run/berth/berthd.sock ] && exit 0; sleep 0.05; done; exit 1
+        """,
         user="root",
     )
     try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from policy.segment import find
+from policy import segment as segments
 
 from .harness import PROBE, Slurm, job_id, seen
 
@@ -69,7 +69,7 @@ def test_a_bad_sbatch_line_is_refused(slurm: Slurm) -> None:
 def test_all_flags_are_kept_in_the_admin_comment(slurm: Slurm) -> None:
     job = slurm.submit("--gpus=2", "-C", "h100", *(f"{flag}={value}" for flag, value in FLAGS.items()))
 
-    segment = find(slurm.comment(job))
+    segment = segments.fields(slurm.comment(job))
     assert segment is not None
     assert {f"--{key[2:]}": value for key, value in segment.items() if key.startswith("f.")} == FLAGS
 
@@ -78,7 +78,7 @@ def test_sbatch_lines_do_what_options_do(slurm: Slurm) -> None:
     head = "#SBATCH --gpus=2\n#SBATCH -C a6000\n#SBATCH --locality=nvlink@1"
     job = slurm.submit(head=head)
 
-    segment = find(slurm.comment(job))
+    segment = segments.fields(slurm.comment(job))
     assert segment is not None
     assert segment["f.locality"] == "nvlink@1"
     assert segment["level"] == "nvlink"
@@ -99,8 +99,13 @@ def test_a_flag_without_gpus_is_not_silent(slurm: Slurm) -> None:
     slurm.finish(job_id(result))
 
 
-@pytest.mark.parametrize("words", [["srun", "--locality=nvlink", "--gpus=2", "-C", "a6000", "-n1", "-t1"],
-                                   ["salloc", "-Q", "--locality=nvlink", "--gpus=2", "-C", "a6000", "-n1", "-t1", "srun"]])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["srun", "--locality=nvlink", "--gpus=2", "-C", "a6000", "-n1", "-t1"],
+        ["salloc", "-Q", "--locality=nvlink", "--gpus=2", "-C", "a6000", "-n1", "-t1", "srun"],
+    ],
+)
 def test_srun_and_salloc_get_a_berth_too(slurm: Slurm, words: list[str]) -> None:
     result = slurm.target.run([*words, f"{slurm.shared}/probe.sh"])
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from policy.segment import find
+from policy import segment as segments
 
 from .harness import Slurm, until
 
@@ -39,21 +39,21 @@ def test_a_sites_lua_script_runs_before_berth_and_its_comment_survives(lua: Slur
 
     comment = lua.comment(job)
     assert comment.startswith(FOREIGN + "[berth/1 ")
-    segment = find(comment)
+    segment = segments.fields(comment)
     assert segment is not None
     assert segment["state"] == "placed"
 
 
 def test_foreign_text_survives_repinning(slurm: Slurm) -> None:
     """What an admin writes around our segment stays byte for byte when berthd moves the job."""
-    holders = [slurm.submit("--gpus=8", "-C", f, "-t", t, body="exec sleep 300") for f, t in (("h100", "60"), ("v100", "5"))]
+    holders = [
+        slurm.submit("--gpus=8", "-C", f, "-t", t, body="exec sleep 300") for f, t in (("h100", "60"), ("v100", "5"))
+    ]
     for holder in holders:
         slurm.wait_state(holder, {"RUNNING"})
     job = slurm.submit("--gpus=8", "-x", "n3,n4", body="exec sleep 60")
     ours = slurm.comment(job)
-    slurm.target.run(
-        ["scontrol", "update", f"jobid={job}", f"AdminComment=before {ours} after, 100%"], user="root"
-    )
+    slurm.target.run(["scontrol", "update", f"jobid={job}", f"AdminComment=before {ours} after, 100%"], user="root")
     slurm.target.run(["scancel", str(holders[0])], user="root")
     slurm.wait_state(job, {"RUNNING"})
 
@@ -67,7 +67,7 @@ def test_a_skipped_partition_is_plain_slurm(slurm: Slurm) -> None:
     job = slurm.submit("-p", "plain", "--gpus=2")
 
     record = slurm.show(job)
-    assert "AdminComment" not in record or find(record["AdminComment"]) is None
+    assert "AdminComment" not in record or segments.fields(record["AdminComment"]) is None
     assert record["TresPerJob"] == "gres/gpu:2"
 
 
@@ -75,8 +75,8 @@ def test_the_berth_reaches_the_node_in_extra(slurm: Slurm) -> None:
     job = slurm.submit("--gpus=2", "-C", "a6000", body="exec sleep 30")
     slurm.wait_state(job, {"RUNNING"})
 
-    extra = find(slurm.show(job)["Extra"])
-    segment = find(slurm.comment(job))
+    extra = segments.fields(slurm.show(job)["Extra"])
+    segment = segments.fields(slurm.comment(job))
     assert extra is not None
     assert segment is not None
     assert (extra["nodes"], extra["gpus"]) == (segment["nodes"], segment["gpus"]) == ("n3", segment["gpus"])
@@ -116,5 +116,8 @@ def test_berthd_restarted_keeps_what_it_promised(slurm: Slurm) -> None:
     slurm.berthd("stop")
     slurm.berthd("start")
 
-    until("berthd to know the waiting job again", lambda: "1" in slurm.target.run(["berth", "status"], user="root").out or None)
+    until(
+        "berthd to know the waiting job again",
+        lambda: "1" in slurm.target.run(["berth", "status"], user="root").out or None,
+    )
     assert slurm.show(waiting)["ReqNodeList"] == before == "n3"

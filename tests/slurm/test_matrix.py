@@ -77,18 +77,22 @@ STEPS = (
     "srun -n1 --export=NONE",
 )
 MODEL_STEPS = ("srun -n1 --gres=gpu:MODEL:1", "srun -n1 --gpus=MODEL:1", "srun -n1 --gpus-per-task=MODEL:1")
-PARALLEL = "srun -n1 -c1 --exact --gpus=1 --mem=20 $P & a=$!; srun -n1 -c1 --exact --gpus=1 --mem=20 $P & wait $a && wait $!"
+PARALLEL = (
+    "srun -n1 -c1 --exact --gpus=1 --mem=20 $P & a=$!; srun -n1 -c1 --exact --gpus=1 --mem=20 $P & wait $a && wait $!"
+)
 
 STEP = """
 echo "STEP {name}"; ( timeout 20 {command} ) 2>&1; echo "RC $?"
 """
-# Cells that differ from plain Slurm on purpose; each with its reason.
-BETTER_NOT_EQUAL = {"open": "a pinned job may see other GPUs, never fewer"}
+
+# Exit code and number of GPUs opened, for each step form of each job form.
+Cells = dict[str, dict[str, tuple[int, int]]]
+Table = dict[str, Cells]
 
 
 def body(steps: tuple[str, ...]) -> str:
     """A script that runs every step form and writes down how each ended."""
-    lines = ["P=/shared/tests/probe.sh", "echo JOB"]
+    lines = ["P=/home/tests/probe.sh", "echo JOB"]
     lines += [STEP.format(name=step, command=f"{step} $P") for step in steps]
     lines.append(STEP.format(name="two steps side by side", command=PARALLEL))
     return "\n".join(lines)
@@ -98,7 +102,7 @@ def slug(form: str) -> str:
     return re.sub(r"[^A-Za-z0-9]+", "_", form).strip("_")
 
 
-def run_all(slurm: Slurm, partition: str, forms: tuple[str, ...], label: str) -> dict[str, dict[str, tuple[int, int]]]:
+def run_all(slurm: Slurm, partition: str, forms: tuple[str, ...], label: str) -> Cells:
     """For each job form: each step form's exit code and number of GPUs opened; the job's own acceptance as `submit`."""
     folder = f"{slurm.shared}/{label}"
     slurm.target.bash(f"rm -rf {folder}; install -d -m 1777 {folder}", user="root")
@@ -108,17 +112,23 @@ def run_all(slurm: Slurm, partition: str, forms: tuple[str, ...], label: str) ->
         steps = STEPS + tuple(s.replace("MODEL", model[1]) for s in MODEL_STEPS) if model and form in MODELS else STEPS
         name = slug(form)
         lines.append(f"cat > {name}.sh <<'END'\n#!/bin/bash\n{body(steps)}\necho END\nEND")
-        lines.append(
-            f"sbatch --parsable -p {partition} -t 5 --mem-per-cpu=100 {form} -o {name}.out {name}.sh > {name}.id 2> {name}.err"
-            if "mem" not in form
-            else f"sbatch --parsable -p {partition} -t 5 {form} -o {name}.out {name}.sh > {name}.id 2> {name}.err"
-        )
+        memory = "" if "mem" in form else "--mem-per-cpu=100"
+        options = f"-p {partition} -t 5 {memory} {form} -o {name}.out"
+        lines.append(f"sbatch --parsable {options} {name}.sh > {name}.id 2> {name}.err")
         lines.append(f"echo $? > {name}.rc")
     slurm.target.bash("\n".join(lines), timeout=180)
-    until("the matrix to drain", lambda: not slurm.target.run(["squeue", "-h", "-u", "alice"]).out.strip(), 240, 0.5)
+    until(
+        "the matrix to drain",
+        lambda: not slurm.target.run(["squeue", "-h", "-u", "alice"]).out.strip(),
+        240,
+        0.5,
+    )
 
-    gather = f"cd {folder}; for f in *.rc; do n=${{f%.rc}}; echo \"FILE $n $(cat $f)\"; cat $n.err $n.out 2>/dev/null; done"
-    found: dict[str, dict[str, tuple[int, int]]] = {}
+    gather = f"""
+    cd {folder}
+    for rc in *.rc; do name=${{rc%.rc}}; echo "FILE $name $(cat $rc)"; cat $name.err $name.out 2>/dev/null; done
+    """
+    found: Cells = {}
     for part in slurm.target.bash(gather).out.split("FILE ")[1:]:
         head, _, text = part.partition("\n")
         name, rc = head.split()
@@ -133,9 +143,12 @@ def run_all(slurm: Slurm, partition: str, forms: tuple[str, ...], label: str) ->
 
 
 @pytest.fixture(scope="module")
-def matrix(slurm: Slurm) -> dict[str, dict[str, dict[str, tuple[int, int]]]]:
+def matrix(slurm: Slurm) -> Table:
     slurm.clear()
-    table = {"plain": run_all(slurm, "plain", JOBS, "plain"), "alive": run_all(slurm, "gpu", JOBS + MODELS, "alive")}
+    table = {
+        "plain": run_all(slurm, "plain", JOBS, "plain"),
+        "alive": run_all(slurm, "gpu", JOBS + MODELS, "alive"),
+    }
     slurm.berthd("stop")
     table["dead"] = run_all(slurm, "gpu", JOBS + MODELS, "dead")
     slurm.berthd("start")
@@ -146,7 +159,7 @@ def matrix(slurm: Slurm) -> dict[str, dict[str, dict[str, tuple[int, int]]]]:
 
 
 @pytest.mark.parametrize("daemon", ["alive", "dead"])
-def test_what_ran_before_still_runs(matrix: dict[str, dict[str, dict[str, tuple[int, int]]]], daemon: str) -> None:
+def test_what_ran_before_still_runs(matrix: Table, daemon: str) -> None:
     refused = [
         f"{job} / {step}: plain Slurm 0, Berth {matrix[daemon][job].get(step, ('missing',))[0]}"
         for job, cells in matrix["plain"].items()
@@ -159,9 +172,7 @@ def test_what_ran_before_still_runs(matrix: dict[str, dict[str, dict[str, tuple[
 
 
 @pytest.mark.parametrize("daemon", ["alive", "dead"])
-def test_steps_see_as_many_gpus_as_before(
-    matrix: dict[str, dict[str, dict[str, tuple[int, int]]]], daemon: str
-) -> None:
+def test_steps_see_as_many_gpus_as_before(matrix: Table, daemon: str) -> None:
     fewer = [
         f"{job} / {step}: plain Slurm {count} GPUs, Berth {matrix[daemon][job][step][1]}"
         for job, cells in matrix["plain"].items()
@@ -173,15 +184,10 @@ def test_steps_see_as_many_gpus_as_before(
 
 
 @pytest.mark.parametrize("daemon", ["alive", "dead"])
-def test_jobs_that_name_a_model_run_and_so_do_their_steps(
-    matrix: dict[str, dict[str, dict[str, tuple[int, int]]]], daemon: str
-) -> None:
+def test_jobs_that_name_a_model_run_and_so_do_their_steps(matrix: Table, daemon: str) -> None:
     """One type per GPU must not cost users the model names that they have in their scripts."""
     bad = [
-        f"{form} / {step}: {rc}"
-        for form in MODELS
-        for step, (rc, _) in matrix[daemon][slug(form)].items()
-        if rc != 0
+        f"{form} / {step}: {rc}" for form in MODELS for step, (rc, _) in matrix[daemon][slug(form)].items() if rc != 0
     ]
 
     assert not bad, "\n".join(bad)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from policy.segment import find
+from policy import segment as segments
 
 from .harness import Slurm, seen, until
 
@@ -10,7 +10,7 @@ SLEEP = "exec sleep 300"
 
 
 def segment_of(slurm: Slurm, job: int) -> dict[str, str]:
-    segment = find(slurm.comment(job))
+    segment = segments.fields(slurm.comment(job))
     assert segment is not None
     return dict(segment)
 
@@ -69,7 +69,7 @@ def test_release_gives_a_waiting_job_back_to_slurm(slurm: Slurm) -> None:
     record = slurm.show(waiting)
     assert record["ReqNodeList"] == "(null)"
     assert record["TresPerNode"] == "gres/gpu:2"
-    assert find(record["AdminComment"]) is not None
+    assert segments.fields(record["AdminComment"]) is not None
     slurm.target.run(["scancel", str(holders[0])], user="root")
     assert len(seen(slurm.finish(waiting))[0].gpus) == 2
 

@@ -1,0 +1,216 @@
+"""`make bench-hook`: what job_submit costs at 1,024 nodes x 8 GPUs while berthd plans, beside a bare echo.
+
+One run compares three slurmctlds: without a plugin, with a C plugin that asks a bare echo daemon, with Berth.
+They take turns, several rounds each, because the machine's mood changes more than they differ; figures are medians
+over the rounds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Self
+
+from .table import Figure, at_least, at_most, report
+
+HERE = Path(__file__).parent
+CLUSTER = HERE.parents[1] / "containers" / "cluster.py"
+NODES = 1024
+LOG = {"echo": "/var/log/berth/echo.log", "berth": "/var/log/berth/hook.log"}
+AS_SLURM = "setpriv --reuid=slurm --regid=slurm --init-groups"
+SUBMIT = "/usr/libexec/berth-bench/submit"
+
+
+class Controller:
+    """A container with a lone slurmctld."""
+
+    def __init__(self, version: str) -> None:
+        self.name = f"berth-bench-{version.replace('.', '')}"
+        self.image = f"berth-cluster:{version}"
+
+    def __enter__(self) -> Self:
+        self.remove()
+        subprocess.run(
+            ["docker", "run", "-d", "--name", self.name, "--hostname", "bench", self.image, "sleep", "3600"],
+            check=True,
+            stdout=subprocess.DEVNULL,
+        )
+        self.bash((HERE / "hook_controller.sh").read_text(encoding="utf-8"), str(NODES))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.remove()
+
+    def remove(self) -> None:
+        subprocess.run(["docker", "rm", "-f", self.name], check=False, capture_output=True)
+
+    def bash(self, script: str, *words: str, timeout: float = 300) -> str:
+        done = subprocess.run(
+            ["docker", "exec", "-i", self.name, "bash", "-s", *words],
+            input=script,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+        if done.returncode:
+            raise RuntimeError(f"in {self.name}: {done.stderr or done.stdout}")
+        return done.stdout
+
+    @contextmanager
+    def running(self, plugin: str) -> Iterator[None]:
+        """slurmctld with this job_submit plugin (none: without), an empty queue, and the daemon it asks."""
+        setting = "#JobSubmitPlugins" if plugin == "none" else f"JobSubmitPlugins={plugin}"
+        daemon = {
+            "none": "true",
+            "echo": f"setsid {AS_SLURM} python3"
+            " /usr/libexec/berth-bench/echo_daemon.py >/var/log/berth/echod.out 2>&1 &",
+            "berth": f"setsid {AS_SLURM} berthd >/var/log/berth/berthd.out 2>&1 &",
+        }[plugin]
+        self.bash(
+            f"sed -i 's/^#\\?JobSubmitPlugins.*/{setting}/' /etc/slurm/slurm.conf\n"
+            "chown -R slurm: /var/log/berth /run/berth; rm -f /run/berth/*.sock\n"
+            f"{AS_SLURM} slurmctld -c\n"
+            "for i in $(seq 100); do scontrol ping | grep -q 'is UP' && break; sleep 0.1; done\n"
+            f"{daemon}\n"
+        )
+        if plugin == "berth":
+            self.wait('berth status --json | grep -q \'"nodes": *"\\?1024\'')
+        try:
+            yield
+        finally:
+            self.bash(
+                "pkill -KILL -x slurmctld; pkill -KILL -f 'berthd|echo_daemon'\n"
+                "while pgrep -x slurmctld; do sleep 0.05; done"
+            )
+
+    def wait(self, condition: str) -> None:
+        self.bash(
+            f"for i in $(seq 300); do {condition} && exit 0; sleep 0.1; done; cat /var/log/berth/*.out >&2; exit 1"
+        )
+
+    def submit(self, count: int, parallel: int) -> tuple[float, list[float]]:
+        """Submissions a second, and each one's latency at the client in ms."""
+        output = self.bash(f"{SUBMIT} -n {count} -p {parallel} --gpus 2 --begin 36000 --partition gpu")
+        micros = [float(line) for line in output.split() if line.replace(".", "").isdigit()]
+        elapsed = next(float(line.split()[1]) for line in output.splitlines() if line.startswith("elapsed_s"))
+        return len(micros) / elapsed, [value / 1000 for value in micros]
+
+    def hook(self, plugin: str, outcome: str | None = None) -> list[float]:
+        """Milliseconds inside the hook since the last call of this function, from the plugin's own log."""
+        text = self.bash(f"cat {LOG[plugin]} 2>/dev/null; : > {LOG[plugin]}")
+        rows = [line.split("\t") for line in text.splitlines()]
+        return [float(row[1]) / 1000 for row in rows if outcome is None or row[2] == outcome]
+
+
+def quantile(values: list[float], share: float) -> float:
+    """The value below which this share of the values lies."""
+    return sorted(values)[min(len(values) - 1, int(share * len(values)))]
+
+
+def trouble(controller: Controller) -> tuple[float, float, float]:
+    """Medians (ms) of the hook with berthd dead, and hung after the breaker opened; submissions a second then."""
+    with controller.running("berth"):
+        controller.bash("pkill -STOP -f berthd")
+        controller.submit(50, 1)
+        controller.hook("berth")
+        rate, _ = controller.submit(400, 1)
+        opened = controller.hook("berth", "open")
+        controller.bash("pkill -KILL -f berthd; sleep 6")  # longer than the breaker stays open
+        controller.hook("berth")
+        controller.submit(400, 1)
+        dead = controller.hook("berth", "dead") + controller.hook("berth", "open")
+    return statistics.median(dead), statistics.median(opened), rate
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0] if __doc__ else "")
+    parser.add_argument("--slurm", default="24.11")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--jobs", type=int, default=500, help="submissions in each round and mode")
+    args = parser.parse_args()
+    subprocess.run([sys.executable, CLUSTER, "build", "--slurm", args.slurm], check=True)
+    client: dict[str, list[list[float]]] = {}
+    inside: dict[str, list[list[float]]] = {}
+    rates: dict[tuple[str, int], list[float]] = {}
+    with Controller(args.slurm) as controller:
+        for number in range(args.rounds):
+            for plugin in ("none", "echo", "berth"):
+                print(f"bench-hook: round {number + 1} of {args.rounds}, plugin {plugin}", flush=True)
+                with controller.running(plugin):
+                    controller.submit(50, 1)  # warm
+                    if plugin != "none":
+                        controller.hook(plugin)
+                    for parallel in (1, 2):
+                        rate, latencies = controller.submit(args.jobs, parallel)
+                        rates.setdefault((plugin, parallel), []).append(rate)
+                        if parallel == 1:
+                            client.setdefault(plugin, []).append(latencies)
+                            if plugin != "none":
+                                inside.setdefault(plugin, []).append(controller.hook(plugin))
+        print("bench-hook: berthd hung, then dead", flush=True)
+        dead, opened, hung_rate = trouble(controller)
+        slurm = controller.bash("sinfo --version").strip()
+
+    def median(of: Callable[[list[float]], float], rounds: list[list[float]]) -> float:
+        return statistics.median(of(values) for values in rounds)
+
+    def at(share: float) -> Callable[[list[float]], float]:
+        return lambda values: quantile(values, share)
+
+    p50, p99 = median(at(0.5), inside["berth"]), median(at(0.99), inside["berth"])
+    echo50, echo99 = median(at(0.5), inside["echo"]), median(at(0.99), inside["echo"])
+    median_rate = {key: statistics.median(values) for key, values in rates.items()}
+    echo = "C plugin, bare echo daemon"
+    figures = [
+        Figure("hook_p50_ms", p50, "ms", echo, echo50),
+        Figure("hook_p99_ms", p99, "ms", echo, echo99),
+        at_most("p50_over_echo_ms", p50 - echo50, 0.3, "ms"),
+        at_most("p99_over_echo_ms", p99 - echo99, 2.0, "ms"),
+        Figure(
+            "client_p50_ms",
+            median(at(0.5), client["berth"]),
+            "ms",
+            "no plugin",
+            median(at(0.5), client["none"]),
+        ),
+        Figure(
+            "client_p99_ms",
+            median(at(0.99), client["berth"]),
+            "ms",
+            "no plugin",
+            median(at(0.99), client["none"]),
+        ),
+        at_least("rate_vs_echo", median_rate["berth", 1] / median_rate["echo", 1], 0.9, "", echo, 1.0),
+        Figure("rate_1", median_rate["berth", 1], "1/s", "no plugin", median_rate["none", 1]),
+        Figure("rate_2", median_rate["berth", 2], "1/s", "no plugin", median_rate["none", 2]),
+        Figure("echo_rate_1", median_rate["echo", 1], "1/s", "no plugin", median_rate["none", 1]),
+        Figure("hung_rate_1", hung_rate, "1/s", "no plugin", median_rate["none", 1]),
+        at_most("dead_ms", dead, 0.05, "ms"),
+        at_most("open_ms", opened, 0.05, "ms"),
+    ]
+    today = datetime.datetime.now(datetime.UTC).date().isoformat()
+    notes = {
+        "slurm": slurm,
+        "nodes": str(NODES),
+        "rounds": str(args.rounds),
+        "jobs": str(args.jobs),
+        "date": today,
+    }
+    report(
+        "hook",
+        f"job_submit at {NODES} nodes x 8 GPUs, {slurm}, medians of {args.rounds} rounds",
+        figures,
+        notes,
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
