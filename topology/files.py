@@ -9,6 +9,7 @@ import contextlib
 import dataclasses
 import difflib
 import json
+import marshal
 import os
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
@@ -150,8 +151,8 @@ def decode(data: object) -> Machine:
         node=whole["node"],
         model=whole["model"],
         gpus=tuple(Gpu(**_fields(gpu, _GPU, f"gpus[{i}]")) for i, gpu in enumerate(whole["gpus"])),
-        links=tuple(_link(link, f"links[{i}]") for i, link in enumerate(whole["links"])),
-        paths=tuple(_path_row(row, f"paths[{i}]") for i, row in enumerate(whole["paths"])),
+        links=_once(_links, whole["links"]),
+        paths=_once(_paths, whole["paths"]),
         problems=_texts(whole.get("problems", []), "problems"),
         discovered=Discovered(**_fields(discovered, _DISCOVERED, "discovered")) if discovered else None,
     )
@@ -171,8 +172,28 @@ def _link(data: object, where: str) -> Link:
     return Link(link["a"], link["b"], link["count"], float(link["gbps"]), cast("Via", via))
 
 
-def _path_row(data: object, where: str) -> tuple[PathWord, ...]:
-    return cast("tuple[PathWord, ...]", _texts(data, where))
+def _links(data: list[object]) -> tuple[Link, ...]:
+    return tuple(_link(link, f"links[{i}]") for i, link in enumerate(data))
+
+
+def _paths(data: list[object]) -> tuple[tuple[PathWord, ...], ...]:
+    return tuple(cast("tuple[PathWord, ...]", _texts(row, f"paths[{i}]")) for i, row in enumerate(data))
+
+
+def _once(make: Callable[[list[object]], T], data: list[object]) -> T:
+    """Nodes come in a few kinds: what is equal in many files is checked once, and kept once."""
+    # Version 2 knows no back references, so equal data of equal types are equal bytes.
+    key = make.__name__.encode() + marshal.dumps(data, 2)
+    made: T | None = _made.get(key)
+    if made is None:
+        if len(_made) >= _MOST_MADE:
+            _made.clear()
+        made = _made[key] = make(data)
+    return made
+
+
+_MOST_MADE = 4096
+_made: dict[bytes, Any] = {}
 
 
 def _texts(data: object, where: str) -> tuple[str, ...]:
