@@ -67,9 +67,7 @@ def compose_command() -> list[str]:
         return ["docker", "compose"]
     if shutil.which("docker-compose"):
         return ["docker-compose"]
-    raise ClusterError(
-        "there is neither 'docker compose' nor 'docker-compose': run 'containers/bootstrap' as root"
-    )
+    raise ClusterError("there is neither 'docker compose' nor 'docker-compose': run 'containers/bootstrap' as root")
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,16 +279,16 @@ def missing(cluster: Cluster, profile: str) -> str:
 def wait(cluster: Cluster, profile: str, time_limit: float) -> None:
     """Wait until every node takes jobs and berthd answers."""
     deadline = time.monotonic() + time_limit
-    told = ""
+    told, told_at = "", 0.0
     while lack := missing(cluster, profile):
         if time.monotonic() > deadline:
             raise ClusterError(
                 f"{cluster.project} is not ready after {time_limit:.0f} s: {lack}; try 'cluster.py logs'\n"
                 + tail(f"{cluster.project}-ctl")
             )
-        if lack != told:
+        if lack != told and time.monotonic() > told_at + 1.5:
             say(f"waiting: {lack}")
-            told = lack
+            told, told_at = lack, time.monotonic()
         time.sleep(0.25)
 
 
@@ -345,9 +343,7 @@ def parser() -> argparse.ArgumentParser:
         help="a site without Berth: no plugins, GRES gpu:8; a cluster of its own",
     )
     profile = argparse.ArgumentParser(add_help=False)
-    profile.add_argument(
-        "--profile", choices=sorted(NODES_OF_PROFILE), default="base", help="default: base, 4 nodes"
-    )
+    profile.add_argument("--profile", choices=sorted(NODES_OF_PROFILE), default="base", help="default: base, 4 nodes")
     limit = argparse.ArgumentParser(add_help=False)
     limit.add_argument("--time-limit", type=float, default=90, metavar="SECONDS", help="default: 90")
     user = argparse.ArgumentParser(add_help=False)

@@ -14,7 +14,6 @@ from policy.demand import Demand
 from policy.errors import NotNow
 from policy.placement.base import Berth, Policy
 
-
 State = tuple[float, int, int, int]
 
 
@@ -144,9 +143,7 @@ class Book:
 
     @staticmethod
     def _place_fits(demand: Demand, view: View, nodes: list[int], mask: int) -> bool:
-        return bool(np.all(Policy.fitting(demand, view)[nodes])) and bool(
-            np.all((view.free[nodes] & mask) == mask)
-        )
+        return bool(np.all(Policy.fitting(demand, view)[nodes])) and bool(np.all((view.free[nodes] & mask) == mask))
 
     def _first_moment(self, demand: Demand, policy: Policy) -> float | None:
         return self._first_on_one(demand) if demand.n == 1 else self._first_on_several(demand, policy)

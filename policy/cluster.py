@@ -70,9 +70,7 @@ def build_fleet(
 ) -> Fleet:
     """Join what Slurm says about the nodes with their topology."""
     not_ready = {node.name: reason for node in nodes if (reason := _not_ready(node, machines.get(node.name)))}
-    usable = [
-        machines[node.name] if node.gpus and node.name not in not_ready else None for node in nodes
-    ]
+    usable = [machines[node.name] if node.gpus and node.name not in not_ready else None for node in nodes]
     tables = SetTables(machine for machine in usable if machine is not None)
     names = tuple(node.name for node in nodes)
     every_feature = {feature for node in nodes for feature in node.features}
@@ -90,9 +88,7 @@ def build_fleet(
         gpu_counts=np.array([node.gpus + node.loose for node in nodes], np.int64),
         seats=np.array([node.seats >= node.gpus > 0 for node in nodes], np.bool_),
         features={name: np.array([name in node.features for node in nodes], np.bool_) for name in every_feature},
-        members={
-            one.name: np.array([one.name in node.partitions for node in nodes], np.bool_) for one in partitions
-        },
+        members={one.name: np.array([one.name in node.partitions for node in nodes], np.bool_) for one in partitions},
         partitions={one.name: one for one in partitions},
         default_partition=next((one.name for one in partitions if one.default), None),
         memory=memory,

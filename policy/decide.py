@@ -141,9 +141,7 @@ def _check_ever(request: Request, demand: Demand, book: Book) -> None:
     )
 
 
-def _values(
-    nonce: str, request: Request, demand: Demand, berth: Berth, start: float, now: float
-) -> dict[str, str]:
+def _values(nonce: str, request: Request, demand: Demand, berth: Berth, start: float, now: float) -> dict[str, str]:
     """The segment of a place."""
     return {
         "state": "waiting" if start else "placed",

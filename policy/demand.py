@@ -109,9 +109,7 @@ def _layouts(request: "Request", sizes: list[int]) -> list[tuple[int, int]]:
     return layouts
 
 
-def _one(
-    request: "Request", fleet: "Fleet", allowed: "Bools", memory: "Memory", n: int, k: int, limit: int
-) -> Demand:
+def _one(request: "Request", fleet: "Fleet", allowed: "Bools", memory: "Memory", n: int, k: int, limit: int) -> Demand:
     tasks_here = request.tasks_per_node or -(-(request.tasks or n) // n)
     least = max(
         tasks_here * request.cpus_per_task,

@@ -24,7 +24,11 @@ def waiting(berth: Berth, demand: Demand, seconds: float, wait: int | None) -> s
 
 def place(berth: Berth) -> str:
     """Nodes and GPUs in short, such as `n1 GPUs 0,3`."""
-    names = ",".join(berth.names) if len(berth.names) <= 4 else f"{','.join(berth.names[:3])} and {len(berth.names) - 3} more"
+    names = (
+        ",".join(berth.names)
+        if len(berth.names) <= 4
+        else f"{','.join(berth.names[:3])} and {len(berth.names) - 3} more"
+    )
     return f"{names} GPU{'s' if len(berth.gpus) > 1 else ''} {hostlist.fold(berth.gpus)}"
 
 

@@ -98,9 +98,7 @@ def read(fields: Mapping[str, str]) -> Request:
 def flags_of(fields: Mapping[str, str]) -> dict[str, str]:
     """The Berth flags of a request, checked; names with `-`, as the user wrote them."""
     flags = {
-        key.removeprefix("flag.").replace("_", "-"): value
-        for key, value in fields.items()
-        if key.startswith("flag.")
+        key.removeprefix("flag.").replace("_", "-"): value for key, value in fields.items() if key.startswith("flag.")
     }
     if flags:
         flag_table.check(flags)

@@ -1,9 +1,9 @@
 """Berth's tagged segment in a text that belongs to others too (docs/formats.md, section 2).
 
-    >>> put("site note", {"state": "placed", "why": "best of 3"})
-    'site note[berth/1 state=placed why=best%20of%203]'
-    >>> fields("site note[berth/1 state=placed why=best%20of%203]")
-    {'state': 'placed', 'why': 'best of 3'}
+>>> put("site note", {"state": "placed", "why": "best of 3"})
+'site note[berth/1 state=placed why=best%20of%203]'
+>>> fields("site note[berth/1 state=placed why=best%20of%203]")
+{'state': 'placed', 'why': 'best of 3'}
 """
 
 import re

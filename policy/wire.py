@@ -14,10 +14,13 @@ REPLY_LINES = 64
 MESSAGE_BYTES = 512
 
 SUBMIT_KEYS = frozenset(
-    "nonce uid test partition account qos reservation licenses features prefer req_nodes exc_nodes array het held "
-    "begin dependency exclusive client time_limit tres_per_job tres_per_node tres_per_socket tres_per_task "
-    "cpus_per_tres mem_per_tres ntasks_per_tres sockets_per_node num_tasks ntasks_per_node cpus_per_task min_cpus "
-    "pn_min_cpus min_nodes max_nodes mem_per_node mem_per_cpu gpus".split()
+    {
+        *("nonce", "uid", "test", "client", "array", "het", "held", "begin", "dependency", "exclusive", "time_limit"),
+        *("partition", "account", "qos", "reservation", "licenses", "features", "prefer", "req_nodes", "exc_nodes"),
+        *("tres_per_job", "tres_per_node", "tres_per_socket", "tres_per_task", "cpus_per_tres", "mem_per_tres"),
+        *("ntasks_per_tres", "sockets_per_node", "num_tasks", "ntasks_per_node", "cpus_per_task", "min_cpus"),
+        *("pn_min_cpus", "min_nodes", "max_nodes", "mem_per_node", "mem_per_cpu", "gpus"),
+    }
 )
 
 _DATAGRAM = re.compile(r"berth/1 ([a-z]+)\n((?:[a-z][a-z0-9_.-]{0,63}=[!-Z\\^-~]*\n)*)")
@@ -59,8 +62,11 @@ def decode(datagram: bytes) -> Message:
     return Message(match.group(1), fields)
 
 
-def check_submit(fields: Mapping[str, str]) -> None:
-    """Refuse a submit request without a right nonce, or with a key that does not exist."""
+def check_submit(message: Message) -> None:
+    """Refuse what is no submit request, has no right nonce, or has a key that does not exist."""
+    fields = message.fields
+    if message.verb != "submit":
+        raise FormatError(f"unknown verb {message.verb}; submit and status are known")
     if not _NONCE.fullmatch(fields.get("nonce", "")):
         raise FormatError("a submit request whose nonce is not 16 hexadecimal digits")
     if not fields.keys() <= SUBMIT_KEYS:
@@ -83,7 +89,9 @@ def _what_is_wrong(text: str) -> str:
     first, _, rest = text.partition("\n")
     version = first.split(" ", 1)[0]
     if version != VERSION:
-        return f"a datagram that starts with {version[:32]!r}; this berthd speaks {VERSION}, install both from one release"
+        return (
+            f"a datagram that starts with {version[:32]!r}; this berthd speaks {VERSION}, install both from one release"
+        )
     if not re.fullmatch(r"berth/1 [a-z]+", first):
         return "a datagram whose first line is not 'berth/1 VERB'"
     if not rest.endswith("\n"):

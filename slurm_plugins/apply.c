@@ -72,20 +72,27 @@ static void keep_others(char **field)
 	text_free(&others);
 }
 
-static void set_min_cpus(job_desc_msg_t *job, const struct reply *reply)
+/* cpus_per_tres must go, since Slurm cannot count it over several GRES types: say it in CPUs. */
+static void set_cpus(job_desc_msg_t *job, const struct reply *reply)
 {
 	uint64_t wanted = reply->min_cpus;
 	uint64_t asked =
 	    (uint64_t)tres_per_gpu(job->cpus_per_tres) * reply->node_count * reply->gpu_count;
-	bool given = job->min_cpus != NO_VAL;
+	uint64_t per_task;
 
 	if (!job->cpus_per_tres)
 		return;
-	/* cpus_per_tres must go, since Slurm cannot count it over several GRES types. */
 	if (asked > wanted && asked <= MIN_CPUS_MAX)
 		wanted = asked;
-	if (wanted && (!given || wanted > job->min_cpus))
+	if (wanted && (job->min_cpus == NO_VAL || wanted > job->min_cpus))
 		job->min_cpus = (uint32_t)wanted;
+	/* With several tasks Slurm gives each the CPUs of a task and no more, whatever min_cpus
+	 * says. */
+	if (job->num_tasks == NO_VAL || job->num_tasks < 2 || job->cpus_per_task != NO_VAL16)
+		return;
+	per_task = (wanted + job->num_tasks - 1) / job->num_tasks;
+	if (per_task > 1 && per_task < NO_VAL16)
+		job->cpus_per_task = (uint16_t)per_task;
 }
 
 static bool extra_text(const job_desc_msg_t *job, const struct reply *reply, struct text *extra)
@@ -117,7 +124,7 @@ bool apply_place(job_desc_msg_t *job, const struct reply *reply)
 	ok = typed_request(field, job, reply, &tres);
 	ok = extra_text(job, reply, &extra) && ok && !comment.failed;
 	if (ok) {
-		set_min_cpus(job, reply);
+		set_cpus(job, reply);
 		set_string(&job->req_nodes, reply->nodes);
 		keep_others(&job->tres_per_job);
 		keep_others(&job->tres_per_node);

@@ -57,7 +57,8 @@ static void parse_type_and_count(const char *s, const char *end, struct element 
 	if (type_len < len) {
 		e->type = s;
 		e->type_len = type_len;
-		e->count_ok = parse_count(s + type_len + 1, len - type_len - 1, &e->count);
+		e->count_ok =
+		    type_len > 0 && parse_count(s + type_len + 1, len - type_len - 1, &e->count);
 	} else if (len && s[0] >= '0' && s[0] <= '9') {
 		e->count_ok = parse_count(s, len, &e->count);
 	} else {
@@ -237,7 +238,9 @@ bool gpus_strip_models(char *gpus)
 
 	if (!strippable(gpus, parse_bare, &sum))
 		return false;
-	snprintf(count, sizeof(count), "%" PRIu64, sum);
+	/* "1k" may be written out longer than it stood. */
+	if ((size_t)snprintf(count, sizeof(count), "%" PRIu64, sum) > strlen(gpus))
+		return false;
 	memcpy(gpus, count, strlen(count) + 1);
 	return true;
 }

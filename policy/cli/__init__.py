@@ -1,0 +1,1 @@
+"""User commands; nothing here imports numpy at start."""

@@ -1,0 +1,1 @@
+"""berthd: one process answers, one plans."""

@@ -44,11 +44,13 @@ def config_path() -> Path:
     return Path(os.environ.get("SLURM_CONF", "/etc/slurm/slurm.conf")).with_name("berth.conf")
 
 
-def load(path: Path) -> Config:
+def load(path: Path, *, must_exist: bool = False) -> Config:
     """Read berth.conf; without one, the defaults."""
     try:
         tables = tomllib.loads(path.read_text())
     except FileNotFoundError:
+        if must_exist:
+            raise ConfigError(f"{path} does not exist") from None
         return Config()
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as problem:
         raise ConfigError(f"{path}: {problem}") from None

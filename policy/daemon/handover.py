@@ -13,6 +13,9 @@ from typing import Any
 
 from policy.cluster import Cluster, Fleet
 
+UNSEEN = b"unseen"
+"""The answerer's only word back: it gave places to jobs that no picture has shown yet."""
+
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
@@ -39,7 +42,7 @@ class Sender:
         _Pickler(data, self._sent).dump(snapshot)
         file = os.memfd_create("berth-snapshot", os.MFD_CLOEXEC)
         try:
-            with open(file, "wb", closefd=False) as whole:  # noqa: PTH123 - a descriptor has no path
+            with open(file, "wb", closefd=False) as whole:
                 whole.write(data.getbuffer())
             socket.send_fds(self._channel, [b"snapshot"], [file])
         finally:
@@ -51,6 +54,8 @@ class Receiver:
     """The answerer's end."""
 
     def __init__(self, channel: socket.socket) -> None:
+        # Python's recv_fds passes no flags on, so the socket itself must not block.
+        channel.setblocking(False)  # noqa: FBT003 - its only argument
         self._channel = channel
         self._fleet: Fleet | None = None
 
@@ -59,7 +64,7 @@ class Receiver:
         newest = None
         while True:
             try:
-                message, files, _, _ = socket.recv_fds(self._channel, 64, 4, socket.MSG_DONTWAIT)
+                message, files, _, _ = socket.recv_fds(self._channel, 64, 4)
             except BlockingIOError:
                 return newest
             if not message:
@@ -77,12 +82,12 @@ class _Pickler(pickle.Pickler):
         super().__init__(file, protocol=5)
         self._known = known
 
-    def persistent_id(self, value: Any) -> str | None:  # noqa: ANN401 - as pickle defines it
+    def persistent_id(self, value: Any) -> str | None:
         return "fleet" if value is self._known and value is not None else None
 
 
 class _Unpickler(pickle.Unpickler):  # only ever reads what our own child process wrote into an inherited socket
-    def __init__(self, file: Any, known: Fleet | None) -> None:  # noqa: ANN401 - any readable file
+    def __init__(self, file: Any, known: Fleet | None) -> None:
         super().__init__(file)
         self._known = known
 

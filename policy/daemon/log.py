@@ -1,22 +1,14 @@
-"""Logs to standard error, worded as Slurm words its own."""
+"""Logs to standard error, worded as Slurm words its own; journald or the container adds the time."""
 
-import logging
 import sys
 
 
-class _Format(logging.Formatter):
-    def format(self, record: logging.LogRecord) -> str:
-        level = "" if record.levelno == logging.INFO else f"{record.levelname.lower()}: "
-        return f"{record.name}: {level}{record.getMessage()}"
+def info(text: str) -> None:
+    """Something that an admin may want to know later."""
+    sys.stderr.write(f"berthd: {text}\n")
+    sys.stderr.flush()
 
 
-def logger(name: str) -> logging.Logger:
-    """The log of one process."""
-    log = logging.getLogger(name)
-    if not log.handlers:
-        handler = logging.StreamHandler(sys.stderr)
-        handler.setFormatter(_Format())
-        log.addHandler(handler)
-        log.setLevel(logging.INFO)
-        log.propagate = False
-    return log
+def error(text: object) -> None:
+    """Something that an admin has to look at."""
+    info(f"error: {text}")

@@ -1,0 +1,1 @@
+"""Placement policies, and the tables that make them fast."""

@@ -83,9 +83,7 @@ class Policy(ABC):
     def berth(demand: "Demand", view: "View", nodes: Sequence[int], gpus: tuple[int, ...], why: str) -> Berth:
         """Put a choice into words and numbers."""
         fleet = view.fleet
-        machine = fleet.machines[nodes[0]]
-        assert machine is not None, "a policy chose a node without a topology"  # noqa: S101 - a policy's own fault
-        weakest, together = links(machine, gpus)
+        weakest, together = min(links(machine, gpus) for node in nodes if (machine := fleet.machines[node]))
         linked = demand.n == 1 and weakest > 0
         return Berth(
             nodes=tuple(nodes),

@@ -61,30 +61,41 @@ class BerthPolicy(Policy):
         return f"{reason}; {islands}; {int(view.free[node]).bit_count() - k} GPUs of the node left free"
 
     def _same_on_each(self, demand: "Demand", view: "View", fits: "Bools") -> Berth:
-        """Several nodes take one typed request, so they need a common free set and machines of one shape."""
-        best: tuple[tuple[int, int], list[int], int, int] | None = None
+        """Several nodes take one typed request, so they need a common free set; best on machines of one kind."""
         fleet = view.fleet
-        for offset in np.unique(fleet.offset[fits]).tolist():
-            nodes = np.flatnonzero(fits & (fleet.offset == offset))
-            if nodes.size < demand.n:
-                continue
-            machine = fleet.machines[int(nodes[0])]
-            assert machine is not None, "fitting nodes have a topology"  # noqa: S101 - narrows the type
-            for mask in fleet.tables.ranked(machine, demand.k).tolist():
-                having = nodes[(view.free[nodes] & mask) == mask]
-                if having.size < demand.n:
-                    continue
-                key = int(fleet.tables.look_up(demand.k, "node", np.array([offset + mask]))[0]), -offset
-                if best is None or key > best[0]:
-                    left = np.bitwise_count(view.free[having])
-                    chosen = np.sort(having[np.argsort(left, kind="stable")[: demand.n]])
-                    best = key, chosen.tolist(), mask, having.size
-                break
-        if best is None:
+        kinds = [np.flatnonzero(fits & (fleet.offset == offset)) for offset in np.unique(fleet.offset[fits]).tolist()]
+        found = [choice for nodes in kinds if (choice := _common_set(demand, view, nodes))]
+        of_kind = "of one kind "
+        if not found and len(kinds) > 1:
+            # The commonest kind leads: its order of sets is taken for all.
+            kinds.sort(key=lambda nodes: -nodes.size)
+            of_kind = ""
+            found = [choice for choice in [_common_set(demand, view, np.concatenate(kinds))] if choice]
+        if not found:
             raise NotNow(_nothing_free(demand))
-        _, chosen_nodes, mask, having_set = best
-        why = f"best set of {demand.k} GPUs that is free on {demand.n} nodes of one kind; {having_set} nodes have it free"
-        return self.berth(demand, view, chosen_nodes, positions(mask), why)
+        _, nodes, mask, having = max(found, key=lambda choice: choice[0])
+        why = (
+            f"best set of {demand.k} GPUs that is free on {demand.n} nodes {of_kind}at once; "
+            f"{having} nodes have it free"
+        )
+        return self.berth(demand, view, nodes, positions(mask), why)
+
+
+def _common_set(demand: "Demand", view: "View", nodes: Ints) -> tuple[int, list[int], int, int] | None:
+    """The best set that enough of these nodes have free: its code, the fullest such nodes, itself, their number."""
+    if nodes.size < demand.n:
+        return None
+    fleet = view.fleet
+    machine = fleet.machines[int(nodes[0])]
+    assert machine is not None, "fitting nodes have a topology"  # noqa: S101 - narrows the type
+    for mask in fleet.tables.ranked(machine, demand.k).tolist():
+        having = nodes[(view.free[nodes] & mask) == mask]
+        if having.size >= demand.n:
+            left = np.bitwise_count(view.free[having])
+            chosen = np.sort(having[np.argsort(left, kind="stable")[: demand.n]])
+            entry = fleet.offset[chosen] + mask
+            return int(fleet.tables.look_up(demand.k, "node", entry).min()), chosen.tolist(), mask, having.size
+    return None
 
 
 def _nothing_free(demand: "Demand") -> str:
@@ -92,5 +103,5 @@ def _nothing_free(demand: "Demand") -> str:
     if demand.level == "nvlink" and demand.k > 1:
         gpus += ", all pairs joined by NVLink,"
     if demand.n > 1:
-        return f"no {demand.n} nodes of one kind have the same {gpus}"
+        return f"no {demand.n} nodes have the same {gpus}"
     return f"no node has {gpus} now"

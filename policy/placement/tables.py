@@ -103,7 +103,9 @@ class SetTables:
 
     def islands_kept(self, machine: "Machine", free: int, taken: int) -> int:
         """How many islands that can still serve two GPUs the set leaves untouched."""
-        return sum(1 for island in self._islands[machine.shape] if (island & free).bit_count() > 1 and not island & taken)
+        return sum(
+            1 for island in self._islands[machine.shape] if (island & free).bit_count() > 1 and not island & taken
+        )
 
     def _fill(self, row: Row, k: int, level: str, entries: Ints) -> None:
         starts = list(self._start.items())
@@ -116,7 +118,7 @@ class SetTables:
             row.picks[entry] = choice.mask
             row.codes[entry] = code(choice.min_gbps, choice.sum_gbps, choice.broken)
 
-    def _chooser(self, shape: Any) -> SubsetTable:  # noqa: ANN401 - a shape is opaque here, it only has to be hashable
+    def _chooser(self, shape: Any) -> SubsetTable:
         if shape not in self._choosers:
             self._choosers[shape] = SubsetTable(self._shapes[shape])
         return self._choosers[shape]

@@ -1,0 +1,1 @@
+"""The one interface to Slurm, and what implements it."""

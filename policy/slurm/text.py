@@ -31,10 +31,13 @@ _TYPED_SEAT = re.compile(r"(?:^|,)seat:g\d+:1")
 _USED = re.compile(r"(gpu|shard|seat):g(\d+):([1-9]\d*)")
 _PINNED = re.compile(r"gres/(?:gpu|shard|seat):g(\d+)(?::\d+)?")
 
+# A node that is powered down is open: Slurm powers it up for a job that is pinned there.
 _CLOSED = frozenset(
-    "DOWN DRAIN DRAINED DRAINING FAIL FAILING MAINT MAINTENANCE RESERVED PLANNED_DOWN NOT_RESPONDING NO_RESPOND "
-    "POWERED_DOWN POWERING_DOWN POWER_DOWN REBOOT REBOOT_ISSUED REBOOT_REQUESTED UNKNOWN FUTURE BLOCKED "
-    "INVAL INVALID_REG DYNAMIC_FUTURE PERFCTRS EXTERNAL".split()
+    {
+        *("DOWN", "DRAIN", "DRAINED", "DRAINING", "FAIL", "FAILING", "ERROR", "UNKNOWN", "FUTURE", "INVALID_REG"),
+        *("NOT_RESPONDING", "BLOCKED", "MAINTENANCE", "MAINT", "RESERVED"),
+        *("POWER_DOWN", "POWERING_DOWN", "REBOOT_REQUESTED", "REBOOT_ISSUED"),
+    }
 )
 
 QUEUE_FORMAT = "%A|%i|%T|%P|%Q|%V|%S|%e|%l|%C|%N|%n|%b|%x|%r|%f"

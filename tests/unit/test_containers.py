@@ -176,7 +176,9 @@ def test_bootstrap_without_root_names_the_one_command(tools: Path) -> None:
         [CONTAINERS / "bootstrap", "packages"], env=environment, capture_output=True, text=True, check=False
     )
     assert done.returncode == 1
-    assert re.search(r"^bootstrap: installing .*clang.*docker.* needs root; run: sudo make demo$", done.stderr, re.MULTILINE)
+    assert re.search(
+        r"^bootstrap: installing .*clang.*docker.* needs root; run: sudo make demo$", done.stderr, re.MULTILINE
+    )
     assert "gcc" not in done.stderr
 
 

@@ -1,0 +1,156 @@
+"""berth doctor: is everything there that Berth needs, and what to do where it is not."""
+
+import argparse
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from policy.cli import ask
+from policy.cli.output import print_json
+from policy.errors import BerthError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from policy.facts import NodeFacts
+    from policy.slurm.interface import Gateway
+
+OLDEST, NEWEST = (24, 11), (26, 5)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One check."""
+
+    name: str
+    ok: bool
+    text: str
+
+
+def register(commands: Any) -> None:
+    """Add the command."""
+    parser = commands.add_parser("doctor", help="check Slurm's configuration and Berth's own (admins)")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run all checks; exit status 1 when one failed."""
+    from policy.daemon.config import config_path, load  # noqa: PLC0415 - keeps `berth --help` fast
+    from policy.slurm.command import CommandGateway  # noqa: PLC0415
+
+    config = load(config_path())
+    findings = list(examine(CommandGateway(), config.topology_dir, lambda: ask.status(config.socket)))
+    if options.json:
+        print_json({"checks": [asdict(finding) for finding in findings]})
+    else:
+        for finding in findings:
+            sys.stdout.write(f"{'ok  ' if finding.ok else 'FAIL'}  {finding.name}: {finding.text}\n")
+    return 0 if all(finding.ok for finding in findings) else 1
+
+
+def examine(gateway: "Gateway", topology_dir: "Path", status: Callable[[], Mapping[str, str]]) -> Iterator[Finding]:
+    """All checks, in the order in which an admin would mend things."""
+    try:
+        yield _version(gateway.version())
+        config = gateway.config()
+        reading = gateway.read(ended=False)
+    except BerthError as problem:
+        yield Finding("Slurm", ok=False, text=str(problem))
+        return
+    yield _parameter(config)
+    yield _gres_types(config)
+    defaults = config.get("JobDefaults", "")
+    partitions_with_default = re.search(r"DefCpuPerGPU", defaults)
+    yield Finding(
+        "DefCpuPerGPU",
+        ok=not partitions_with_default,
+        text="set in JobDefaults; take it out and set [hook] def_cpu_per_gpu in berth.conf, for with typed GPUs Slurm "
+        "would never start the job"
+        if partitions_with_default
+        else "not set",
+    )
+    yield _plugin(config)
+    gpu_nodes = [node for node in reading.nodes if node.gpus or node.loose]
+    yield _types(gpu_nodes)
+    yield _seats(gpu_nodes)
+    yield _topologies(gpu_nodes, topology_dir)
+    try:
+        found = status()
+    except BerthError as problem:
+        yield Finding("berthd", ok=False, text=str(problem))
+    else:
+        bad = found.get("problem")
+        yield Finding(
+            "berthd", ok=not bad, text=bad or f"answers, {found.get('answers', '0')} decisions since its start"
+        )
+
+
+def _version(text: str) -> Finding:
+    match = re.match(r"(\d+)\.(\d+)", text)
+    ok = match is not None and OLDEST <= (int(match.group(1)), int(match.group(2))) <= NEWEST
+    advice = "" if ok else "; Berth supports 24.11 to 26.05, older ones give updated typed GRES to the wrong GPUs"
+    return Finding("Slurm version", ok, text + advice)
+
+
+def _parameter(config: Mapping[str, str]) -> Finding:
+    ok = "disable_job_shrink" in config.get("SchedulerParameters", "").split(",")
+    advice = "missing in SchedulerParameters; without it a pin that comes too late shrinks a running job"
+    return Finding("disable_job_shrink", ok, "set" if ok else advice)
+
+
+def _gres_types(config: Mapping[str, str]) -> Finding:
+    missing = [name for name in ("gpu", "shard", "seat") if name not in config.get("GresTypes", "").split(",")]
+    return Finding("GresTypes", not missing, f"add {', '.join(missing)}" if missing else "gpu, shard and seat")
+
+
+def _plugin(config: Mapping[str, str]) -> Finding:
+    plugins = [name.removeprefix("job_submit/") for name in config.get("JobSubmitPlugins", "").split(",")]
+    ok = plugins[-1] == "berth"
+    text = "berth is the last one" if ok else f"{','.join(plugins)}; berth has to be there, as the last one"
+    return Finding("JobSubmitPlugins", ok, text)
+
+
+def _types(nodes: Sequence["NodeFacts"]) -> Finding:
+    loose = [node.name for node in nodes if node.loose]
+    text = f"{len(nodes)} GPU nodes with one GRES type for each GPU"
+    return Finding(
+        "GPU types", not loose, f"{_some(loose)}: give each GPU its own type, see berth topo export" if loose else text
+    )
+
+
+def _seats(nodes: Sequence["NodeFacts"]) -> Finding:
+    without = [node.name for node in nodes if node.seats < node.gpus]
+    return Finding(
+        "seats",
+        not without,
+        f"{_some(without)}: no seat GRES, see berth topo export" if without else "one for each GPU",
+    )
+
+
+def _topologies(nodes: Sequence["NodeFacts"], folder: "Path") -> Finding:
+    from topology.errors import TopologyError  # noqa: PLC0415 - only doctor needs it
+    from topology.files import load_directory  # noqa: PLC0415
+
+    broken: list[str] = []
+    try:
+        machines = load_directory(folder, lambda problem: broken.append(str(problem)))
+    except TopologyError as problem:
+        return Finding("topology files", ok=False, text=f"{problem}; run berth topo discover on each GPU node")
+    if broken:
+        return Finding("topology files", ok=False, text=broken[0])
+    missing = [node.name for node in nodes if node.name not in machines]
+    if missing:
+        text = f"none for {_some(missing)}; run berth topo discover there, with its output in {folder}"
+        return Finding("topology files", ok=False, text=text)
+    unlike = [node.name for node in nodes if machines[node.name].size != node.gpus]
+    if unlike:
+        text = f"{_some(unlike)}: another number of GPUs than Slurm has; discover again"
+        return Finding("topology files", ok=False, text=text)
+    return Finding("topology files", ok=True, text=f"{len(nodes)} GPU nodes described")
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")

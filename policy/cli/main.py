@@ -1,0 +1,60 @@
+"""berth: what users and admins ask Berth. Exit status: 0 done, 1 failed, 2 called in a wrong way."""
+
+import argparse
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
+
+from policy.errors import BerthError, UsageError
+
+# Each is imported only when the parser is built; none may pull in numpy (a test holds that).
+_COMMANDS = ("policy.cli.why", "policy.cli.status", "policy.cli.release", "policy.cli.doctor", "policy.cli.topo")
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The whole command line."""
+    parser = argparse.ArgumentParser(prog="berth", description="Places GPU jobs on GPUs that are really linked.")
+    parser.add_argument("--version", action="version", version=f"berth {_version()}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for name in _COMMANDS:
+        importlib.import_module(name).register(commands)
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; the only place where an error becomes a line and an exit status."""
+    from topology.errors import TopologyError  # noqa: PLC0415 - beside its handler, and cheap
+
+    try:
+        options = build_parser().parse_args(arguments)
+        code: int = options.run(options)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # The reader has seen enough; Python must not complain about it at exit either.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except UsageError as problem:
+        return _say(problem, 2)
+    except (BerthError, TopologyError) as problem:
+        return _say(problem, 1)
+    except KeyboardInterrupt:
+        return 130
+    return code
+
+
+def _say(problem: Exception, code: int) -> int:
+    sys.stderr.write(f"berth: error: {problem}\n")
+    return code
+
+
+def _version() -> str:
+    try:
+        return version("slurm-berth")
+    except PackageNotFoundError:
+        return "uninstalled"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

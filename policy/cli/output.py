@@ -1,0 +1,20 @@
+"""Output that programs can read too."""
+
+import json
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+SCHEMA_VERSION = 1
+
+
+def print_json(values: Mapping[str, Any]) -> None:
+    """One JSON object, with the version of its shape."""
+    sys.stdout.write(json.dumps({"schema_version": SCHEMA_VERSION, **values}, indent=2) + "\n")
+
+
+def print_table(rows: list[tuple[str, str]]) -> None:
+    """Names and values in two columns."""
+    width = max((len(name) for name, _ in rows), default=0)
+    for name, value in rows:
+        sys.stdout.write(f"{name:<{width}}  {value}\n")

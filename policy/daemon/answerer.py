@@ -1,0 +1,156 @@
+"""What the answering process knows and says; no sockets here.
+
+It holds one finished picture of the cluster, and the places that it gave to jobs which Slurm has not shown yet. Both go
+into each decision. When a new picture comes, those places are claimed in it a few at a time between requests, so that
+no request ever waits for the whole of it.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from policy import wire
+from policy.book import Book, Claim
+from policy.daemon.config import Config
+from policy.daemon.handover import Snapshot
+from policy.decide import Decision, decide, say_no
+from policy.errors import BerthError, FormatError, LeftToSlurm
+from policy.placement.berth import BerthPolicy
+from policy.plan import Settings
+
+STALE_AFTER = 30.0
+"""Seconds after which a picture is too old to place jobs by."""
+
+SLICE = 8
+"""Claims taken over into a new picture between two requests, about a third of a millisecond."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    claim: Claim
+    given: float
+    expires: float
+
+
+@dataclass(slots=True)
+class Counters:
+    """What `status` counts."""
+
+    answers: int = 0
+    verbs: dict[str, int] = field(default_factory=lambda: {"place": 0, "pass": 0, "refuse": 0})
+
+
+class Answerer:
+    """Turns requests into replies."""
+
+    def __init__(self, config: Config, version: str, pid: int) -> None:
+        self._policy = BerthPolicy()
+        self._settings = Settings(config.locality_wait, config.repin)
+        self._reserve = config.reserve_seconds
+        self._version = version
+        self._pid = pid
+        self._book: Book | None = None
+        self._held: dict[str, _Held] = {}
+        self._next: tuple[Book, Iterator[_Held]] | None = None
+        self._counters = Counters()
+        self._slurm = ""
+        self._gateway = ""
+        self._problem = "Slurm was not read yet"
+
+    @property
+    def catching_up(self) -> bool:
+        """Whether a new picture waits to be finished."""
+        return self._next is not None
+
+    @property
+    def ready(self) -> bool:
+        """Whether there is a picture to answer by."""
+        return self._book is not None
+
+    def take(self, snapshot: Snapshot, now: float) -> bool:
+        """Begin with a new picture; True if places were given that it should show, but does not."""
+        self._problem = snapshot.problem
+        self._gateway = snapshot.gateway or self._gateway
+        if snapshot.cluster is None:
+            return False
+        self._slurm = snapshot.version
+        self._held = {
+            nonce: held for nonce, held in self._held.items() if held.expires > now and nonce not in snapshot.seen
+        }
+        book = Book(snapshot.cluster)
+        self._next = (book, iter(list(self._held.values())))
+        self.catch_up()
+        return any(held.given < snapshot.cluster.at for held in self._held.values())
+
+    def catch_up(self) -> None:
+        """Claim a few more places in the new picture; the last one puts it into use."""
+        if self._next is None:
+            return
+        book, claims = self._next
+        for _ in range(SLICE):
+            held = next(claims, None)
+            if held is None:
+                self._book, self._next = book, None
+                return
+            book.claim(held.claim)
+
+    def answer(self, datagram: bytes, now: float) -> bytes | None:
+        """The reply to one request; None where it is not worth one."""
+        try:
+            message = wire.decode(datagram)
+            if message.verb == "status":
+                return wire.encode("status", self._status(now))
+            wire.check_submit(message)
+        except FormatError:
+            # Whoever wrote that cannot check a reply either; the plugin fails open.
+            return None
+        decision = self._decide(message.fields, now)
+        self._counters.answers += 1
+        self._counters.verbs[decision.verb] += 1
+        reply = wire.encode(decision.verb, decision.fields)
+        if len(reply) > wire.REPLY_BYTES:
+            decision = say_no(message.fields, LeftToSlurm("the answer would be too long"), now)
+            return wire.encode(decision.verb, decision.fields)
+        if decision.claim is not None:
+            self._hold(message.fields["nonce"], decision.claim, now)
+        return reply
+
+    def _decide(self, fields: dict[str, str], now: float) -> Decision:
+        if self._book is None:
+            return say_no(fields, LeftToSlurm(f"berthd has no picture of Slurm yet ({self._problem})"), now)
+        age = now - self._book.cluster.at
+        if age > STALE_AFTER:
+            reason = f"berthd last read Slurm {age:.0f} s ago" + (f" ({self._problem})" if self._problem else "")
+            return say_no(fields, LeftToSlurm(reason), now)
+        try:
+            return decide(fields, self._book, self._policy, self._settings, now)
+        except BerthError as problem:
+            return say_no(fields, problem, now)
+
+    def _hold(self, nonce: str, claim: Claim, now: float) -> None:
+        self._held[nonce] = _Held(claim, now, now + self._reserve)
+        if self._book is not None:
+            self._book.claim(claim)
+        if self._next is not None:
+            self._next[0].claim(claim)
+
+    def _status(self, now: float) -> dict[str, str]:
+        cluster = self._book.cluster if self._book else None
+        counts = self._counters
+        status = {
+            "version": self._version,
+            "pid": str(self._pid),
+            "snapshot_age_ms": str(max(0, round((now - cluster.at) * 1_000))) if cluster else "",
+            "nodes": str(len(cluster.fleet.names)) if cluster else "0",
+            "gpus": str(int(cluster.fleet.gpu_counts.sum())) if cluster else "0",
+            "free_gpus": str(cluster.free_gpus) if cluster else "0",
+            "waiting": str(cluster.waiting) if cluster else "0",
+            "answers": str(counts.answers),
+            "placed": str(counts.verbs["place"]),
+            "passed": str(counts.verbs["pass"]),
+            "refused": str(counts.verbs["refuse"]),
+            "slurm": self._slurm,
+            "gateway": self._gateway,
+        }
+        if self._problem:
+            status["problem"] = self._problem
+        return {key: value for key, value in status.items() if value}

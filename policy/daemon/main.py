@@ -1,0 +1,66 @@
+"""berthd: answers job_submit, and plans behind it."""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from policy.daemon import log
+from policy.daemon.answerer import Answerer
+from policy.daemon.config import config_path, load
+from policy.daemon.server import Server, planner_command
+from policy.errors import BerthError, ConfigError
+from policy.slurm.gateways import open_gateway
+
+WRONG_CONFIG = 2
+"""Exit status after which a service manager should not try again."""
+
+
+def package_version() -> str:
+    """The installed version of Berth."""
+    try:
+        return version("slurm-berth")
+    except PackageNotFoundError:
+        return "uninstalled"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run until SIGTERM."""
+    parser = argparse.ArgumentParser(prog="berthd", description="Berth's daemon, beside slurmctld.")
+    parser.add_argument(
+        "--config", type=Path, default=None, metavar="FILE", help="berth.conf (default: next to slurm.conf)"
+    )
+    parser.add_argument(
+        "--socket", type=Path, default=None, metavar="PATH", help="listen here instead of where berth.conf says"
+    )
+    parser.add_argument(
+        "--gateway",
+        default="command",
+        metavar="NAME",
+        help="how Slurm is reached: command, or recorded:FOLDER for tests",
+    )
+    parser.add_argument("--check-config", action="store_true", help="read the configuration and exit")
+    parser.add_argument("--version", action="version", version=f"berthd {package_version()}")
+    options = parser.parse_args(arguments)
+    try:
+        path = options.config or config_path()
+        config = load(path, must_exist=options.config is not None)
+        open_gateway(options.gateway)
+        if options.check_config:
+            sys.stdout.write(f"{path}: ok\n")
+            return 0
+        answerer = Answerer(config, package_version(), os.getpid())
+        Server(answerer, options.socket or config.socket, planner_command(path, options.gateway)).run()
+    except ConfigError as problem:
+        log.error(problem)
+        return WRONG_CONFIG
+    except BerthError as problem:
+        log.error(problem)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

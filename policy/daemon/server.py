@@ -1,0 +1,234 @@
+"""The answering loop: one thread, one epoll, no call that can wait for anyone."""
+
+import contextlib
+import gc
+import os
+import select
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from policy.daemon import log
+from policy.daemon.answerer import Answerer
+from policy.daemon.handover import UNSEEN, Receiver
+from policy.daemon.notify import notify, watchdog_seconds
+from policy.errors import DaemonError
+from policy.wire import REQUEST_BYTES
+
+_BACKLOG = 1_024
+_MOST_CONNECTIONS = 512
+_PATIENCE = 2.0
+"""Seconds that a connection may stay silent."""
+_RESTART_AFTER = 1.0
+_COLLECT_EVERY = 60.0
+
+
+class Server:
+    """Owns the socket, the planner process, and the loop."""
+
+    def __init__(self, answerer: Answerer, path: Path, planner_command: list[str]) -> None:
+        self._answerer = answerer
+        self._path = path
+        self._planner_command = planner_command
+        self._allowed = {0, os.geteuid()}
+        self._poll = select.epoll()
+        self._silent: dict[int, tuple[socket.socket, float]] = {}
+        self._listener = _listen(path)
+        self._poll.register(self._listener, select.EPOLLIN)
+        self._planner: subprocess.Popen[bytes] | None = None
+        self._channel: socket.socket | None = None
+        self._receiver: Receiver | None = None
+        self._restart_at = 0.0
+        self._stop = False
+        self._said_ready = False
+
+    def run(self) -> None:
+        """Answer until a signal says stop."""
+        wake = self._catch_signals()
+        self._start_planner()
+        # What exists now lives as long as the process: never walk over it again. Replies make no cycles, so
+        # collecting is left to quiet moments.
+        gc.freeze()
+        gc.disable()
+        every = watchdog_seconds()
+        tend_at = collect_at = 0.0
+        try:
+            while not self._stop:
+                timeout = 0.0 if self._answerer.catching_up else 0.5
+                for file, _ in self._poll.poll(timeout):
+                    self._serve(file, wake)
+                self._answerer.catch_up()
+                now = time.monotonic()
+                if now >= tend_at:
+                    tend_at = now + min(every or 0.5, 0.5)
+                    self._tend(now, watchdog=every is not None)
+                if now >= collect_at and not self._answerer.catching_up:
+                    collect_at = now + _COLLECT_EVERY
+                    gc.collect()
+        finally:
+            notify("STOPPING=1")
+            self._close()
+
+    def _serve(self, file: int, wake: int) -> None:
+        if file == self._listener.fileno():
+            self._accept()
+        elif file in self._silent:
+            connection, _ = self._silent.pop(file)
+            self._poll.unregister(file)
+            self._answer(connection)
+        elif self._channel is not None and file == self._channel.fileno():
+            self._take_snapshot()
+        elif file == wake:
+            os.read(wake, 64)
+
+    def _accept(self) -> None:
+        for _ in range(64):
+            try:
+                connection, _ = self._listener.accept()
+            except BlockingIOError:
+                return
+            except OSError as problem:
+                log.error(f"cannot accept a connection: {problem}")
+                return
+            connection.setblocking(False)  # noqa: FBT003 - its only argument
+            if len(self._silent) < _MOST_CONNECTIONS and self._may_ask(connection):
+                self._answer(connection)
+            else:
+                connection.close()
+
+    def _may_ask(self, connection: socket.socket) -> bool:
+        peer = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+        uid: int = struct.unpack("iII", peer)[1]
+        return uid in self._allowed
+
+    def _answer(self, connection: socket.socket) -> None:
+        """Reply and close; a request that is not there yet waits in the poll."""
+        try:
+            datagram = connection.recv(REQUEST_BYTES + 1)
+        except BlockingIOError:
+            self._silent[connection.fileno()] = (connection, time.monotonic() + _PATIENCE)
+            self._poll.register(connection, select.EPOLLIN)
+            return
+        except OSError:
+            connection.close()
+            return
+        reply = self._answerer.answer(datagram, time.time()) if datagram else None
+        if reply is not None:
+            # An asker that has gone, or does not read, has met its own deadline.
+            with contextlib.suppress(OSError):
+                connection.send(reply)
+        connection.close()
+
+    def _take_snapshot(self) -> None:
+        assert self._receiver is not None and self._channel is not None  # noqa: S101, PT018 - narrows the types
+        try:
+            snapshot = self._receiver.receive()
+        except OSError:
+            snapshot = None
+        if snapshot is None:
+            self._lose_planner()
+            return
+        if self._answerer.take(snapshot, time.time()):
+            with contextlib.suppress(OSError):
+                self._channel.send(UNSEEN)
+        if self._answerer.ready and not self._said_ready:
+            self._said_ready = True
+            log.info(f"answers on {self._path}")
+            notify("READY=1")
+
+    def _tend(self, now: float, *, watchdog: bool) -> None:
+        for file, (connection, until) in list(self._silent.items()):
+            if now > until:
+                del self._silent[file]
+                self._poll.unregister(file)
+                connection.close()
+        if self._planner is not None and self._planner.poll() is not None:
+            self._lose_planner()
+        if self._planner is None and now >= self._restart_at and not self._stop:
+            self._start_planner()
+        if watchdog:
+            notify("WATCHDOG=1")
+
+    def _start_planner(self) -> None:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            self._planner = subprocess.Popen(
+                [*self._planner_command, "--channel", str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+            )
+        self._channel, self._receiver = ours, Receiver(ours)
+        self._poll.register(ours, select.EPOLLIN)
+
+    def _lose_planner(self) -> None:
+        """Forget a planner that died; a new one starts a moment later, and the last picture stays."""
+        if self._channel is not None:
+            self._poll.unregister(self._channel)
+            self._channel.close()
+            self._channel = None
+        if self._planner is not None:
+            if self._planner.poll() is None:
+                self._planner.kill()
+            code = self._planner.wait()
+            log.error(f"the planner ended with {code}; a new one starts in {_RESTART_AFTER:.0f} s")
+            self._planner = None
+            self._restart_at = time.monotonic() + _RESTART_AFTER
+
+    def _catch_signals(self) -> int:
+        read_end, write_end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.set_wakeup_fd(write_end)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._on_signal)
+        self._poll.register(read_end, select.EPOLLIN)
+        return read_end
+
+    def _on_signal(self, *_: object) -> None:
+        self._stop = True
+
+    def _close(self) -> None:
+        self._listener.close()
+        with contextlib.suppress(FileNotFoundError):
+            self._path.unlink()
+        if self._channel is not None:
+            self._channel.close()
+        if self._planner is not None:
+            self._planner.terminate()
+            try:
+                self._planner.wait(5)
+            except subprocess.TimeoutExpired:
+                self._planner.kill()
+                self._planner.wait()
+        log.info("stopped")
+
+
+def _listen(path: Path) -> socket.socket:
+    """Bind the socket; a living berthd there is an error, a dead one's socket is replaced."""
+    try:
+        path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
+            try:
+                probe.connect(str(path))
+            except OSError:
+                with contextlib.suppress(FileNotFoundError):
+                    path.unlink()
+            else:
+                raise DaemonError(f"another berthd answers on {path}; stop it first")
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
+        before = os.umask(0o177)
+        try:
+            listener.bind(str(path))
+        finally:
+            os.umask(before)
+        listener.listen(_BACKLOG)
+    except OSError as problem:
+        raise DaemonError(f"cannot listen on {path}: {problem.strerror}") from None
+    return listener
+
+
+def planner_command(config: Path, gateway: str) -> list[str]:
+    """How the planner is started: the same interpreter, the same packages."""
+    return [sys.executable, "-m", "policy.daemon.planner", "--config", str(config), "--gateway", gateway]

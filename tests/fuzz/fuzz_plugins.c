@@ -1,0 +1,234 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * libFuzzer target for all that the plugins parse: berthd's reply, berth.conf, request strings,
+ * flags, segments. The first byte chooses the parser. Beside the sanitizers there is an oracle:
+ * what a parser lets through must obey the formats, or the target aborts.
+ */
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "config.h"
+#include "options.h"
+#include "reply.h"
+#include "segment.h"
+#include "tres.h"
+
+#define NONCE "0123456789abcdef"
+
+/* Not assert(): the oracle must hold in every build. */
+#define MUST(condition)                                                                            \
+	do {                                                                                       \
+		if (!(condition)) {                                                                \
+			fprintf(stderr, "oracle: %s is not so\n", #condition);                     \
+			abort();                                                                   \
+		}                                                                                  \
+	} while (0)
+
+/* The only nodes of this world: n1 to n9. */
+static bool node_exists(const char *name)
+{
+	return name[0] == 'n' && name[1] >= '1' && name[1] <= '9' && !name[2];
+}
+
+static char *copy_of(const uint8_t *data, size_t size)
+{
+	char *copy = malloc(size + 1);
+
+	MUST(copy);
+	memcpy(copy, data, size);
+	copy[size] = '\0';
+	return copy;
+}
+
+static void must_be_printable(const char *s, size_t max, const char *forbidden)
+{
+	MUST(strlen(s) <= max);
+	for (; *s; s++)
+		MUST(*s >= 0x20 && *s <= 0x7e && !strchr(forbidden, *s));
+}
+
+static void check_place(const struct reply *reply, const struct reply_expected *expected)
+{
+	char *nodes = strdup(reply->nodes);
+	size_t count = 0;
+	unsigned int seen = 0;
+	char *save = NULL;
+
+	MUST(nodes && *nodes != ',' && nodes[strlen(nodes) - 1] != ',' && !strstr(nodes, ",,"));
+	for (char *name = strtok_r(nodes, ",", &save); name; name = strtok_r(NULL, ",", &save)) {
+		MUST(node_exists(name));
+		MUST(!(seen & (1u << (name[1] - '0'))));
+		seen |= 1u << (name[1] - '0');
+		count++;
+	}
+	free(nodes);
+	MUST(count == reply->node_count && count >= 1 && count <= REPLY_MAX_NODES);
+	MUST(reply->gpu_count >= 1 && reply->gpu_count <= GPU_POSITIONS);
+	for (size_t i = 0; i < reply->gpu_count; i++)
+		MUST(reply->gpus[i] < GPU_POSITIONS && (!i || reply->gpus[i] > reply->gpus[i - 1]));
+	if (expected->gpus)
+		MUST(count * reply->gpu_count == expected->gpus);
+	else
+		MUST(reply->gpu_count == expected->gpus_per_node);
+	if (reply->min_cpus)
+		MUST(expected->cpus_per_tres && reply->min_cpus >= expected->min_cpus &&
+		     reply->min_cpus <= MIN_CPUS_MAX);
+	MUST(reply->mem_per_node <= MEM_PER_NODE_MAX);
+	MUST(reply->segment);
+}
+
+static void fuzz_reply(const uint8_t *data, size_t size)
+{
+	static struct reply reply;
+	struct reply_expected expected = {
+	    .nonce = NONCE,
+	    .node_exists = node_exists,
+	};
+	char error[REPLY_ERROR_MAX] = "";
+
+	if (size < 1)
+		return;
+	expected.gpus = data[0] & 7;
+	expected.gpus_per_node = (data[0] >> 3) & 7;
+	expected.cpus_per_tres = data[0] & 64;
+	expected.min_cpus = data[0] & 128 ? 12 : 0;
+	data++;
+	size--;
+	/* A longer datagram is only reported by its length; there is no more text than that. */
+	memcpy(reply.text, data, size < REPLY_MAX_BYTES ? size : REPLY_MAX_BYTES);
+	if (!reply_parse(&reply, size, &expected, error)) {
+		MUST(*error);
+		return;
+	}
+	if (reply.segment)
+		must_be_printable(reply.segment, SEGMENT_BODY_MAX, "[]");
+	if (reply.message)
+		must_be_printable(reply.message, MESSAGE_MAX, "");
+	if (reply.verb == REPLY_REFUSE)
+		MUST(reply.message && *reply.message);
+	if (reply.verb == REPLY_PLACE)
+		check_place(&reply, &expected);
+	else
+		MUST(!reply.nodes && !reply.gpu_count && !reply.min_cpus && !reply.mem_per_node);
+}
+
+static void fuzz_config(const uint8_t *data, size_t size)
+{
+	struct hook_config config, defaults;
+	char error[CONFIG_ERROR_MAX] = "";
+	char *content = copy_of(data, size);
+
+	memset(&config, 0, sizeof(config));
+	memset(&defaults, 0, sizeof(defaults));
+	config_defaults(&defaults);
+	if (!config_parse(content, &config, error)) {
+		MUST(*error && strlen(error) < CONFIG_ERROR_MAX);
+		MUST(!strcmp(config.socket, defaults.socket) &&
+		     config.deadline_ms == defaults.deadline_ms && !config.fail_closed);
+	}
+	MUST(memchr(config.socket, '\0', sizeof(config.socket)));
+	MUST(!*config.socket || *config.socket == '/');
+	MUST(memchr(config.hook_log, '\0', sizeof(config.hook_log)));
+	MUST(memchr(config.skip_partitions, '\0', sizeof(config.skip_partitions)));
+	MUST(config.deadline_ms >= 1 && config.deadline_ms <= 1000);
+	MUST(config.breaker_failures >= 1 && config.breaker_seconds >= 1);
+	MUST(config.def_cpu_per_gpu <= 1024);
+	config_skips(&config, content);
+	free(content);
+}
+
+static void fuzz_tres(const uint8_t *data, size_t size)
+{
+	struct tres_found before = {0}, after = {0};
+	char *tres = copy_of(data, size);
+	struct text others;
+
+	tres_scan(tres, &before);
+	if (tres_strip_models(tres)) {
+		tres_scan(tres, &after);
+		MUST(strlen(tres) <= size);
+		MUST(after.gpus == before.gpus && after.gpu == before.gpu);
+		MUST(!after.model[0] && !after.bad_model && after.shared == before.shared);
+	}
+	text_init(&others, FOREIGN_TEXT_MAX);
+	tres_keep_others(tres, &others);
+	after = (struct tres_found){0};
+	tres_scan(text_str(&others), &after);
+	MUST(!after.gpu && !after.shared);
+	text_free(&others);
+	free(tres);
+
+	tres = copy_of(data, size);
+	gpus_strip_models(tres);
+	MUST(strlen(tres) <= size);
+	free(tres);
+	tres = copy_of(data, size);
+	env_strip_models(tres);
+	MUST(strlen(tres) <= size);
+	free(tres);
+}
+
+static void fuzz_segment(const uint8_t *data, size_t size)
+{
+	char *foreign = copy_of(data, size);
+	struct text once, twice;
+
+	text_init(&once, FOREIGN_TEXT_MAX + SEGMENT_BODY_MAX);
+	text_init(&twice, FOREIGN_TEXT_MAX + SEGMENT_BODY_MAX);
+	segment_set(&once, foreign, "a=1");
+	if (!once.failed) {
+		MUST(strstr(text_str(&once), "[berth/1 a=1]"));
+		MUST(segment_claimed(text_str(&once)));
+		/* Writing again changes nothing: no copy grows at each change. */
+		segment_set(&twice, text_str(&once), "a=1");
+		MUST(!strcmp(text_str(&once), text_str(&twice)) ||
+		     strlen(text_str(&twice)) < strlen(text_str(&once)));
+	}
+	text_free(&once);
+	text_free(&twice);
+	free(foreign);
+}
+
+static void fuzz_flags(const uint8_t *data, size_t size)
+{
+	char *entry = copy_of(data, size);
+	const struct berth_option *option;
+	const char *value;
+	struct text out;
+	char *back;
+
+	option = option_in_env(entry, "", &value);
+	if (option)
+		option_value_ok(option, value);
+	for (size_t i = 0; i < berth_option_count; i++)
+		if (option_value_ok(&berth_options[i], entry))
+			MUST(strlen(entry) <= FLAG_VALUE_MAX);
+
+	text_init(&out, REQUEST_MAX_BYTES);
+	text_add_escaped(&out, entry);
+	if (!out.failed) {
+		back = strdup(text_str(&out));
+		MUST(back && unescape(back) && !strcmp(back, entry));
+		free(back);
+	}
+	text_free(&out);
+
+	text_init(&out, FOREIGN_TEXT_MAX);
+	if (features_join(entry, "a100", &out) == JOIN_OK && !out.failed)
+		MUST(strstr(text_str(&out), "a100"));
+	text_free(&out);
+	free(entry);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+	static void (*const parsers[])(const uint8_t *, size_t) = {
+	    fuzz_reply, fuzz_config, fuzz_tres, fuzz_segment, fuzz_flags,
+	};
+
+	if (size > 0)
+		parsers[data[0] % 5](data + 1, size - 1);
+	return 0;
+}

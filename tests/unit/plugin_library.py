@@ -1,0 +1,153 @@
+"""The plugins' parts that need no Slurm, built with the host's compiler and called through ctypes."""
+
+import ctypes
+import functools
+import subprocess
+import tempfile
+from pathlib import Path
+
+SOURCES = Path(__file__).parents[2] / "slurm_plugins"
+PURE = (
+    "text.c",
+    "options.c",
+    "tres.c",
+    "features.c",
+    "config.c",
+    "segment.c",
+    "reply.c",
+    "client.c",
+    "breaker.c",
+    "hook_log.c",
+)
+BOOLEAN = (
+    "breaker_allows",
+    "config_load",
+    "config_parse",
+    "config_path",
+    "config_skips",
+    "env_strip_models",
+    "gpus_strip_models",
+    "option_value_ok",
+    "reply_parse",
+    "segment_claimed",
+    "tres_strip_models",
+    "unescape",
+)
+GPU_POSITIONS = 64
+REPLY_MAX_BYTES = 16384
+PATTERN = b"\xa5"
+
+
+class Text(ctypes.Structure):
+    """struct text."""
+
+    _fields_ = (
+        ("data", ctypes.c_char_p),
+        ("len", ctypes.c_size_t),
+        ("cap", ctypes.c_size_t),
+        ("limit", ctypes.c_size_t),
+        ("failed", ctypes.c_bool),
+    )
+
+
+class Found(ctypes.Structure):
+    """struct tres_found."""
+
+    _fields_ = (
+        ("gpu", ctypes.c_bool),
+        ("gpus", ctypes.c_uint64),
+        ("model", ctypes.c_char * 64),
+        ("several_models", ctypes.c_bool),
+        ("bad_model", ctypes.c_bool),
+        ("position_type", ctypes.c_bool),
+        ("shared", ctypes.c_bool),
+    )
+
+
+class Config(ctypes.Structure):
+    """struct hook_config."""
+
+    _fields_ = (
+        ("socket", ctypes.c_char * 108),
+        ("deadline_ms", ctypes.c_uint32),
+        ("breaker_failures", ctypes.c_uint32),
+        ("breaker_seconds", ctypes.c_uint32),
+        ("fail_closed", ctypes.c_bool),
+        ("skip_partitions", ctypes.c_char * 1024),
+        ("def_cpu_per_gpu", ctypes.c_uint32),
+        ("message", ctypes.c_int),
+        ("hook_log", ctypes.c_char * 1024),
+    )
+
+
+NodeExists = ctypes.CFUNCTYPE(ctypes.c_bool, ctypes.c_char_p)
+
+
+class Expected(ctypes.Structure):
+    """struct reply_expected."""
+
+    _fields_ = (
+        ("nonce", ctypes.c_char_p),
+        ("gpus", ctypes.c_uint64),
+        ("gpus_per_node", ctypes.c_uint64),
+        ("min_cpus", ctypes.c_uint64),
+        ("cpus_per_tres", ctypes.c_bool),
+        ("node_exists", NodeExists),
+    )
+
+
+class Reply(ctypes.Structure):
+    """struct reply."""
+
+    _fields_ = (
+        ("verb", ctypes.c_int),
+        ("nodes", ctypes.c_char_p),
+        ("node_count", ctypes.c_size_t),
+        ("gpus", ctypes.c_uint8 * GPU_POSITIONS),
+        ("gpu_count", ctypes.c_size_t),
+        ("seats", ctypes.c_bool),
+        ("min_cpus", ctypes.c_uint32),
+        ("mem_per_node", ctypes.c_uint64),
+        ("segment", ctypes.c_char_p),
+        ("message", ctypes.c_char_p),
+        ("text", ctypes.c_char * (REPLY_MAX_BYTES + 1)),
+    )
+
+
+@functools.cache
+def library() -> ctypes.CDLL:
+    """Build once per test run; warnings are errors, as in the plugins' own Makefile."""
+    folder = tempfile.mkdtemp(prefix="berth-plugin-")
+    target = Path(folder) / "libberthpure.so"
+    command = ["gcc", "-std=gnu11", "-D_GNU_SOURCE", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-fPIC"]
+    command += ["-shared", "-pthread", "-o", str(target), *(str(SOURCES / name) for name in PURE)]
+    subprocess.run(command, check=True)
+    built = ctypes.CDLL(str(target))
+    for name in BOOLEAN:
+        getattr(built, name).restype = ctypes.c_bool
+    built.option_in_env.restype = ctypes.c_void_p
+    built.tres_per_gpu.restype = ctypes.c_uint32
+    return built
+
+
+def text(limit: int = 1 << 20) -> Text:
+    """An empty growable string."""
+    made = Text()
+    library().text_init(ctypes.byref(made), ctypes.c_size_t(limit))
+    return made
+
+
+def taken(made: Text) -> bytes:
+    """What a growable string holds; frees it."""
+    value = made.data or b""
+    library().text_free(ctypes.byref(made))
+    return value
+
+
+def in_place(function: str, value: str) -> str:
+    """Call a function that rewrites its string where it stands; nothing behind its end may change."""
+    raw = value.encode()
+    buffer = ctypes.create_string_buffer(raw + b"\0" + PATTERN * 16)
+    getattr(library(), function)(buffer)
+    assert buffer.raw[len(raw) + 1 : len(raw) + 17] == PATTERN * 16
+    return buffer.value.decode()

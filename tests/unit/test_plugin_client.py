@@ -1,0 +1,176 @@
+"""The plugin's side of the socket: deadlines, a full queue, strangers, and the circuit breaker."""
+
+import ctypes
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.unit.plugin_library import library
+
+OK, DEAD, TIMEOUT, BAD = range(4)
+SIZE = 64
+
+
+def ask(path: Path, *, deadline_ms: int = 50, owner: int | None = None) -> tuple[int, bytes, float]:
+    """Result, answer, seconds."""
+    reply = ctypes.create_string_buffer(SIZE)
+    length = ctypes.c_size_t()
+    started = time.monotonic()
+    result = library().client_ask(
+        str(path).encode(), os.getuid() if owner is None else owner, ctypes.c_uint32(deadline_ms), b"hello",
+        ctypes.c_size_t(5), reply, ctypes.c_size_t(SIZE), ctypes.byref(length),
+    )  # fmt: skip
+    return result, reply.raw[: length.value], time.monotonic() - started
+
+
+@contextmanager
+def listener(path: Path, backlog: int = 8) -> Iterator[socket.socket]:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server:
+        server.bind(str(path))
+        server.listen(backlog)
+        yield server
+
+
+@contextmanager
+def answering(path: Path, answer: Callable[[bytes], bytes | None]) -> Iterator[None]:
+    with listener(path) as server:
+
+        def serve() -> None:
+            connection, _ = server.accept()
+            with connection:
+                reply = answer(connection.recv(1000))
+                if reply is not None:
+                    connection.send(reply)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            yield
+        finally:
+            thread.join()
+
+
+def test_an_answer_comes_back(tmp_path: Path) -> None:
+    with answering(tmp_path / "s", lambda request: request + b" world"):
+        assert ask(tmp_path / "s")[:2] == (OK, b"hello world")
+
+
+def test_nobody_there_is_known_at_once(tmp_path: Path) -> None:
+    result, _, seconds = ask(tmp_path / "none")
+    assert result == DEAD
+    assert seconds < 0.02
+    with listener(tmp_path / "left"):
+        pass
+    assert ask(tmp_path / "left")[0] == DEAD
+
+
+def test_silence_ends_at_the_deadline(tmp_path: Path) -> None:
+    with listener(tmp_path / "s"):
+        result, _, seconds = ask(tmp_path / "s", deadline_ms=60)
+    assert result == TIMEOUT
+    assert 0.055 <= seconds < 0.5
+
+
+def test_a_full_queue_does_not_block(tmp_path: Path) -> None:
+    with listener(tmp_path / "s", backlog=0):
+        waiting = []
+        for _ in range(3):
+            client = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            client.setblocking(False)
+            client.connect_ex(str(tmp_path / "s"))
+            waiting.append(client)
+        result, _, seconds = ask(tmp_path / "s", deadline_ms=1000)
+        for client in waiting:
+            client.close()
+    assert result == TIMEOUT
+    assert seconds < 0.2
+
+
+def test_a_hang_up_without_an_answer_is_no_answer(tmp_path: Path) -> None:
+    with answering(tmp_path / "s", lambda _: None):
+        assert ask(tmp_path / "s")[0] == DEAD
+
+
+def test_a_longer_answer_than_there_is_room_for_is_bad(tmp_path: Path) -> None:
+    with answering(tmp_path / "s", lambda _: b"x" * (SIZE + 1)):
+        assert ask(tmp_path / "s")[0] == BAD
+
+
+def listen_as_nobody(server: socket.socket) -> None:
+    """The kernel keeps the credentials of whoever calls listen(); only root can borrow another's."""
+    child = os.fork()
+    if child == 0:
+        os.setuid(65534)
+        server.listen(8)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def test_a_strangers_socket_is_not_spoken_to(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server:
+        server.bind(str(tmp_path / "s"))
+        if os.getuid() == 0:
+            listen_as_nobody(server)
+        else:
+            server.listen(8)
+        assert ask(tmp_path / "s", owner=os.getuid() + 1)[0] == BAD
+
+
+class Breaker:
+    """struct breaker, opaque but for its room."""
+
+    def __init__(self, failures: int, seconds: int) -> None:
+        self.room = ctypes.create_string_buffer(256)
+        library().breaker_init(self.room, ctypes.c_uint32(failures), ctypes.c_uint32(seconds))
+
+    def allows(self, at_ms: int) -> bool:
+        return bool(library().breaker_allows(self.room, ctypes.c_uint64(at_ms)))
+
+    def report(self, at_ms: int, *, ok: bool) -> None:
+        library().breaker_report(self.room, ctypes.c_uint64(at_ms), ctypes.c_bool(ok))
+
+
+def test_the_breaker_opens_after_failures_in_a_row_only() -> None:
+    breaker = Breaker(failures=3, seconds=5)
+    for ok in (False, False, True, False, False):
+        assert breaker.allows(0)
+        breaker.report(0, ok=ok)
+    assert breaker.allows(0)
+    breaker.report(0, ok=False)
+    assert not breaker.allows(4999)
+
+
+def test_one_caller_probes_while_the_others_go_without() -> None:
+    breaker = Breaker(failures=1, seconds=5)
+    breaker.allows(0)
+    breaker.report(0, ok=False)
+    assert [breaker.allows(5000) for _ in range(3)] == [True, False, False]
+    breaker.report(5050, ok=False)
+    assert not breaker.allows(10049)
+    assert breaker.allows(10050)
+    breaker.report(10051, ok=True)
+    assert all(breaker.allows(10052) for _ in range(3))
+
+
+def test_lines_of_the_hook_log_are_whole_when_threads_write(tmp_path: Path) -> None:
+    path = tmp_path / "hook.log"
+    fd = library().hook_log_open(str(path).encode())
+    assert fd >= 0
+
+    def write() -> None:
+        for number in range(200):
+            library().hook_log_write(fd, ctypes.c_uint64(number), b"place", 1000)
+
+    threads = [threading.Thread(target=write) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    os.close(fd)
+    lines = [line.split("\t") for line in path.read_text().splitlines()]
+    assert len(lines) == 800
+    assert all(line[2:] == ["place", "1000"] and float(line[0]) > 1e9 and int(line[1]) < 200 for line in lines)

@@ -1,0 +1,208 @@
+"""A reply of berthd is believed only where it obeys every limit of the format."""
+
+import ctypes
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.unit.plugin_library import (
+    REPLY_MAX_BYTES,
+    Expected,
+    NodeExists,
+    Reply,
+    library,
+    taken,
+    text,
+)
+
+NONCE = "0123456789abcdef"
+PLACE, PASS, REFUSE = range(3)
+node_exists = NodeExists(lambda name: name.startswith(b"n") and name[1:].isdigit())
+
+GOOD = {
+    "nonce": NONCE,
+    "nodes": "n1,n2",
+    "gpus": "0,3",
+    "seats": "1",
+    "segment": "state=placed%20asked=tres_per_job:gres/gpu:4%20why=a%2520b",
+    "message": "berth:%20placed",
+}
+
+
+def wire(verb: str, **values: str) -> str:
+    return f"berth/1 {verb}\n" + "".join(f"{key}={value}\n" for key, value in values.items())
+
+
+def parse(
+    reply_text: bytes | str, *, gpus: int = 4, per_node: int = 0, cpus_per_tres: bool = False, min_cpus: int = 0
+) -> tuple[Reply, str]:
+    """The parsed reply and "", or the reason why it was dropped."""
+    raw = reply_text.encode() if isinstance(reply_text, str) else reply_text
+    reply, error = Reply(), ctypes.create_string_buffer(160)
+    ctypes.memmove(ctypes.addressof(reply) + Reply.text.offset, raw[:REPLY_MAX_BYTES], min(len(raw), REPLY_MAX_BYTES))
+    expected = Expected(NONCE.encode(), gpus, per_node, min_cpus, cpus_per_tres, node_exists)
+    ok = library().reply_parse(ctypes.byref(reply), ctypes.c_size_t(len(raw)), ctypes.byref(expected), error)
+    assert ok or error.value
+    return reply, "" if ok else error.value.decode()
+
+
+def test_a_right_place_is_taken_whole() -> None:
+    reply, error = parse(wire("place", **GOOD))
+    assert error == ""
+    assert (reply.verb, reply.nodes, reply.node_count, reply.seats) == (PLACE, b"n1,n2", 2, True)
+    assert list(reply.gpus[: reply.gpu_count]) == [0, 3]
+    assert reply.segment == b"state=placed asked=tres_per_job:gres/gpu:4 why=a%20b"
+    assert reply.message == b"berth: placed"
+
+
+def test_pass_and_refuse() -> None:
+    reply, error = parse(wire("pass", nonce=NONCE, segment="state=passed"))
+    assert (error, reply.verb, reply.segment) == ("", PASS, b"state=passed")
+    reply, error = parse(wire("refuse", nonce=NONCE, message="no%20such%20place"))
+    assert (error, reply.verb, reply.message) == ("", REFUSE, b"no such place")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"nonce": "0" * 16},
+        {"nodes": "n1,n1"},
+        {"nodes": "n1,x9"},
+        {"nodes": "n1,"},
+        {"nodes": "n[1-2]"},
+        {"nodes": "n1;n2"},
+        {"nodes": ""},
+        {"nodes": "n1"},
+        {"nodes": ",".join(f"n{i}" for i in range(1025))},
+        {"gpus": "3,0"},
+        {"gpus": "0,0"},
+        {"gpus": "0,64"},
+        {"gpus": "0,03"},
+        {"gpus": "0"},
+        {"gpus": "0,1,2"},
+        {"gpus": "0,-1"},
+        {"gpus": ""},
+        {"seats": "2"},
+        {"seats": "yes"},
+        {"min_cpus": "4"},
+        {"mem_per_node": "0"},
+        {"mem_per_node": str(2**40 + 1)},
+        {"mem_per_node": "18446744073709551617"},
+        {"segment": "a%5Bb"},
+        {"segment": "a%0Ab"},
+        {"segment": "x" * 4097},
+        {"segment": "a%zz"},
+        {"segment": "a%00b"},
+        {"segment": "a%"},
+        {"message": "x" * 513},
+        {"message": "a%1B[31m"},
+        {"unknown": "1"},
+        {"licenses": "1"},
+    ],
+)
+def test_one_wrong_field_drops_the_whole_reply(change: dict[str, str]) -> None:
+    assert parse(wire("place", **{**GOOD, **change}))[1]
+
+
+@pytest.mark.parametrize("missing", ["nonce", "nodes", "gpus", "seats", "segment"])
+def test_a_missing_field_drops_it_too(missing: str) -> None:
+    assert "missing" in parse(wire("place", **{key: GOOD[key] for key in GOOD if key != missing}))[1]
+
+
+@pytest.mark.parametrize(
+    "reply_text",
+    [
+        "",
+        "\n",
+        "berth/1 place",
+        wire("place", **GOOD).rstrip("\n"),
+        wire("place", **GOOD) + "nodes=n3,n4\n",
+        wire("place", **GOOD).replace("berth/1", "berth/2"),
+        wire("status", nonce=NONCE),
+        wire("pass", nonce=NONCE, nodes="n1"),
+        wire("refuse", nonce=NONCE),
+        wire("refuse", nonce=NONCE, message=""),
+        wire("pass", nonce=NONCE) + "\n",
+        wire("pass", nonce=NONCE) + "line without equals sign\n",
+        wire("pass", nonce=NONCE) + "\0\n",
+        "x" * (REPLY_MAX_BYTES + 1),
+    ],
+)
+def test_a_misshapen_reply_is_dropped(reply_text: str) -> None:
+    assert parse(reply_text)[1]
+
+
+def test_gpus_must_be_as_many_as_asked() -> None:
+    assert parse(wire("place", **GOOD), gpus=4)[1] == ""
+    assert parse(wire("place", **GOOD), gpus=3)[1]
+    assert parse(wire("place", **GOOD), gpus=0, per_node=2)[1] == ""
+    assert parse(wire("place", **GOOD), gpus=0, per_node=4)[1]
+    assert parse(wire("place", **GOOD), gpus=0, per_node=0)[1]
+
+
+def test_cpus_never_sink_below_what_the_user_asked() -> None:
+    with_cpus = wire("place", **GOOD, min_cpus="8")
+    assert parse(with_cpus, cpus_per_tres=True, min_cpus=8)[0].min_cpus == 8
+    assert parse(with_cpus, cpus_per_tres=True, min_cpus=9)[1]
+    assert parse(wire("place", **GOOD, min_cpus="1000001"), cpus_per_tres=True)[1]
+
+
+mutations = st.lists(st.tuples(st.integers(0, 400), st.integers(0, 255)), min_size=1, max_size=6)
+
+
+@given(mutations)
+def test_no_mutation_passes_a_bad_field(changes: list[tuple[int, int]]) -> None:
+    raw = bytearray(wire("place", **GOOD).encode())
+    for at, byte in changes:
+        raw[at % len(raw)] = byte
+    reply, error = parse(bytes(raw))
+    if error or reply.verb != PLACE:
+        return
+    names = reply.nodes.split(b",")
+    assert len(set(names)) == len(names) == reply.node_count
+    assert all(node_exists(name) for name in names)
+    positions = list(reply.gpus[: reply.gpu_count])
+    assert positions == sorted(set(positions))
+    assert len(names) * len(positions) == 4
+    assert not set(reply.segment) & set(b"[]\n")
+
+
+foreign = st.text(alphabet=st.characters(codec="utf-8", exclude_characters="\0"), max_size=40)
+
+
+def set_segment(old: str | None, body: str) -> str:
+    out = text()
+    library().segment_set(ctypes.byref(out), old.encode() if old is not None else None, body.encode())
+    return taken(out).decode()
+
+
+@given(foreign.filter(lambda s: "[berth/" not in s), foreign.filter(lambda s: "[berth/" not in s))
+def test_foreign_text_around_the_segment_is_kept_byte_for_byte(before: str, after: str) -> None:
+    assert set_segment(before, "state=placed") == before + "[berth/1 state=placed]"
+    if "[berth/1 " not in before + after:
+        changed = set_segment(f"{before}[berth/1 state=waiting]{after}", "state=placed")
+        assert changed == f"{before}[berth/1 state=placed]{after}"
+
+
+def test_segments_are_never_doubled() -> None:
+    assert set_segment(None, "a=1") == "[berth/1 a=1]"
+    assert set_segment("x[berth/1 a=1]y[berth/1 b=2]z", "c=3") == "x[berth/1 c=3]yz"
+    assert set_segment("cut [berth/1 a=1", "c=3") == "cut [berth/1 a=1[berth/1 c=3]"
+
+
+def test_a_user_cannot_claim_a_segment_of_any_version() -> None:
+    assert library().segment_claimed(b"mine [berth/2 nodes=n1]")
+    assert not library().segment_claimed(b"berth/1 in words")
+    assert not library().segment_claimed(None)
+
+
+@given(st.binary(max_size=60).filter(lambda raw: b"\0" not in raw))
+def test_escaping_is_undone_exactly(raw: bytes) -> None:
+    out = text()
+    library().text_add_escaped(ctypes.byref(out), raw)
+    escaped = taken(out)
+    assert all(0x21 <= byte <= 0x7E and byte not in b"[]" for byte in escaped)
+    buffer = ctypes.create_string_buffer(escaped)
+    assert library().unescape(buffer)
+    assert buffer.value == raw
