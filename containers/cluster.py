@@ -21,6 +21,8 @@ from typing import NoReturn
 
 HERE = Path(__file__).resolve().parent
 
+# Two checkouts on one machine can each have their clusters: give one of them another prefix.
+PREFIX = os.environ.get("BERTH_CLUSTER_PREFIX") or "berth"
 VERSIONS = ("24.11", "26.05")
 NODES_OF_PROFILE = {"base": 4, "scale": 64, "accounting": 4}
 NODES_PER_SCALE_HOST = 16
@@ -53,12 +55,8 @@ def docker(*arguments: str) -> str:
 
 def require_engine() -> None:
     """Say what to do when there is no Docker."""
-    if shutil.which("docker") is None:
-        raise ClusterError("docker is not installed: run 'containers/bootstrap' as root")
-    if run("docker", "version", "--format", "{{.Server.Version}}").returncode != 0:
-        raise ClusterError(
-            "no Docker engine answers, or this user may not use it: run 'containers/bootstrap engine-start' as root"
-        )
+    if shutil.which("docker") is None or run("docker", "version").returncode != 0:
+        raise ClusterError("no Docker engine answers, or this user may not use it: run 'containers/bootstrap' as root")
 
 
 def compose_command() -> list[str]:
@@ -90,24 +88,23 @@ class Cluster:
     @property
     def project(self) -> str:
         """The prefix of all its containers, networks and volumes."""
-        return f"berth{self.slurm.replace('.', '')}{'' if self.berth else '-plain'}"
+        return f"{PREFIX}{self.slurm.replace('.', '')}{'' if self.berth else '-plain'}"
 
     @property
     def image(self) -> str:
         """The image of the controller and the nodes."""
-        return f"berth-cluster:{self.slurm}{'' if self.berth else '-plain'}"
+        return f"{PREFIX}-cluster:{self.slurm}{'' if self.berth else '-plain'}"
 
     @property
     def accounting_image(self) -> str:
         """The image of the database host."""
-        return f"berth-cluster:{self.slurm}-accounting"
+        return f"{PREFIX}-cluster:{self.slurm}-accounting"
 
     def containers(self) -> list[Container]:
         """All its containers, running or not."""
         ids = docker("ps", "--all", "--quiet", "--filter", f"label={PROJECT_LABEL}={self.project}").split()
-        if not ids:
-            return []
-        found = json.loads(docker("inspect", *ids))
+        # Without docker(): one that has just been removed is no fault, the others are still printed.
+        found = json.loads(run("docker", "inspect", *ids).stdout or "[]") if ids else []
         return sorted(
             (
                 Container(
@@ -127,13 +124,11 @@ class Cluster:
         name = f"{self.project}-{node}"
         if name in names:
             return name
-        number = re.fullmatch(r"n(\d+)", node)
-        if number:
+        if number := re.fullmatch(r"n(\d+)", node):
             host = f"{self.project}-h{(int(number[1]) - 1) // NODES_PER_SCALE_HOST + 1}"
             if host in names:
                 return host
-        prefix = f"{self.project}-"
-        there = ", ".join(name.removeprefix(prefix) for name in names) or "none: run 'cluster.py up'"
+        there = ", ".join(name.removeprefix(f"{self.project}-") for name in names) or "none: run 'cluster.py up'"
         raise ClusterError(f"{self.project} has no node '{node}'; its containers: {there}")
 
 
@@ -150,9 +145,6 @@ class Settings:
         """The settings as one short text, kept in a label of every container."""
         lua = hashlib.sha256(self.lua.encode()).hexdigest()[:12] if self.lua else "-"
         return f"{self.profile} {self.job_submit_plugins} {lua}"
-
-
-# --- up and down ---
 
 
 def build(cluster: Cluster, profile: str) -> None:
@@ -228,9 +220,6 @@ def down(cluster: Cluster) -> None:
             docker(*remove_words, *names)
 
 
-# --- waiting ---
-
-
 def node_states(controller: str) -> dict[str, int]:
     """How many nodes are in each state; empty while slurmctld does not answer."""
     done = run("docker", "exec", controller, "sinfo", "--noheader", "--partition=gpu", "--format=%T %D")
@@ -243,12 +232,7 @@ def node_states(controller: str) -> dict[str, int]:
 def berthd_answers(controller: str, gpus: int) -> bool:
     """Whether berthd knows all GPUs."""
     done = run("docker", "exec", controller, "berth", "status", "--json")
-    if done.returncode != 0:
-        return False
-    try:
-        return int(json.loads(done.stdout).get("gpus", 0)) == gpus
-    except ValueError:
-        return False
+    return done.returncode == 0 and json.loads(done.stdout).get("gpus") == gpus
 
 
 def tail(container: str, lines: int = 20) -> str:
@@ -263,8 +247,7 @@ def missing(cluster: Cluster, profile: str) -> str:
     if dead:
         logs = "\n".join(tail(name) for name in dead)
         raise ClusterError(f"{', '.join(dead)} ended; the last lines of the log:\n{logs}")
-    controller = f"{cluster.project}-ctl"
-    nodes = NODES_OF_PROFILE[profile]
+    controller, nodes = f"{cluster.project}-ctl", NODES_OF_PROFILE[profile]
     states = node_states(controller)
     if not states:
         return "slurmctld does not answer"
@@ -292,16 +275,11 @@ def wait(cluster: Cluster, profile: str, time_limit: float) -> None:
         time.sleep(0.25)
 
 
-# --- commands ---
-
-
 def enter(cluster: Cluster, node: str, user: str, command: list[str]) -> NoReturn:
     """Run a command inside a container in place of this process."""
     words = ["docker", "exec", "--interactive", "--user", user, "--env", f"USER={user}"]
-    if user != "root":
-        words += ["--workdir", f"/home/{user}"]
-    if sys.stdin.isatty() and sys.stdout.isatty():
-        words.append("--tty")
+    words += ["--workdir", "/root" if user == "root" else f"/home/{user}"]
+    words += ["--tty"] if sys.stdin.isatty() and sys.stdout.isatty() else []
     os.execvp("docker", [*words, cluster.container_of(node), *command])
 
 
@@ -313,8 +291,7 @@ def show_status(cluster: Cluster) -> int:
         return 3
     for container in found:
         print(f"{container.name:24} {container.state:10} {container.settings}")
-    questions = [["sinfo", "--partition=gpu"]] + ([["berth", "status"]] if cluster.berth else [])
-    for command in questions:
+    for command in [["sinfo", "--partition=gpu"], *([["berth", "status"]] if cluster.berth else [])]:
         done = run("docker", "exec", f"{cluster.project}-ctl", *command)
         print(f"\n{(done.stdout or done.stderr).strip()}")
     return 0
@@ -322,10 +299,16 @@ def show_status(cluster: Cluster) -> int:
 
 def profile_of(cluster: Cluster) -> str:
     """The profile that runs now."""
-    found = cluster.containers()
-    if not found:
-        raise ClusterError(f"{cluster.project} is down: run 'cluster.py up'")
-    return found[0].settings.split()[0]
+    for container in cluster.containers():
+        return container.settings.split()[0]
+    raise ClusterError(f"{cluster.project} is down: run 'cluster.py up'")
+
+
+def slurm_version(text: str) -> str:
+    """Check a version; argparse checks its choices on the command line only, not in a default."""
+    if text not in VERSIONS:
+        raise argparse.ArgumentTypeError(f"no test cluster for Slurm '{text}', only for {' and '.join(VERSIONS)}")
+    return text
 
 
 def parser() -> argparse.ArgumentParser:
@@ -333,9 +316,10 @@ def parser() -> argparse.ArgumentParser:
     common = argparse.ArgumentParser(add_help=False)
     common.add_argument(
         "--slurm",
-        choices=VERSIONS,
+        type=slurm_version,
+        metavar="VERSION",
         default=os.environ.get("SLURM") or "24.11",
-        help="Slurm version (default: the variable SLURM, else 24.11); both can be up at once",
+        help="24.11 or 26.05 (default: the variable SLURM, else 24.11); both can be up at once",
     )
     common.add_argument(
         "--without-berth",
@@ -346,9 +330,6 @@ def parser() -> argparse.ArgumentParser:
     profile.add_argument("--profile", choices=sorted(NODES_OF_PROFILE), default="base", help="default: base, 4 nodes")
     limit = argparse.ArgumentParser(add_help=False)
     limit.add_argument("--time-limit", type=float, default=90, metavar="SECONDS", help="default: 90")
-    user = argparse.ArgumentParser(add_help=False)
-    user.add_argument("--user", default="root", help="alice, bob, carol, dave or root (default)")
-
     top = argparse.ArgumentParser(prog="cluster.py", description="The Dockerized Slurm test cluster.")
     commands = top.add_subparsers(dest="command", required=True)
     add = commands.add_parser
@@ -360,7 +341,8 @@ def parser() -> argparse.ArgumentParser:
     add("status", parents=[common], help="show what runs")
     add("build", parents=[common, profile], help="bring the images up to date")
     add("wait", parents=[common, limit], help="wait until it takes jobs")
-    inside = add("exec", parents=[common, user], help="run a command: exec [--user alice] NODE -- CMD ...")
+    inside = add("exec", parents=[common], help="run a command: exec [--user alice] NODE -- CMD ...")
+    inside.add_argument("--user", default="root", help="alice, bob, carol, dave or root (default)")
     inside.add_argument("node")
     inside.add_argument("arguments", nargs=argparse.REMAINDER, metavar="-- COMMAND ...")
     shell = add("shell", parents=[common], help="a shell on a node (default: ctl, as alice)")
@@ -397,8 +379,8 @@ def perform(arguments: argparse.Namespace) -> int:
         case "shell":
             enter(cluster, arguments.node, arguments.user, ["bash", "--login"])
         case "logs":
-            follow = ["--follow"] if arguments.follow else []
-            os.execvp("docker", ["docker", "logs", *follow, cluster.container_of(arguments.node)])
+            follow = "--follow=true" if arguments.follow else "--follow=false"
+            os.execvp("docker", ["docker", "logs", follow, cluster.container_of(arguments.node)])
     return 0
 
 
@@ -406,7 +388,7 @@ def main() -> int:
     """Turn a failure into one sentence and an exit status."""
     try:
         return perform(parser().parse_args())
-    except ClusterError as error:
+    except (ClusterError, OSError) as error:
         print(f"cluster: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:

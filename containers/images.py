@@ -18,6 +18,8 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 BUILD = ROOT / "build"
 
+# As in cluster.py.
+PREFIX = os.environ.get("BERTH_CLUSTER_PREFIX") or "berth"
 # The Debian suite whose packages carry each supported Slurm.
 SUITES = {"24.11": "trixie", "26.05": "forky"}
 # Target in the Dockerfile -> end of the image's tag.
@@ -71,9 +73,19 @@ class StepPrinter:
 
 def build_image(slurm: str, target: str) -> int:
     """Build one target of the Dockerfile; the builder's exit status."""
-    tag = f"berth-cluster:{slurm}{TARGETS[target]}"
+    tag = f"{PREFIX}-cluster:{slurm}{TARGETS[target]}"
     # The host's network: a proxy or an index may be reachable from this machine's own addresses only.
-    command = ["docker", "build", "--network", "host", "--file", str(HERE / "Dockerfile"), "--target", target]
+    command = [
+        "docker",
+        "build",
+        "--force-rm",
+        "--network",
+        "host",
+        "--file",
+        str(HERE / "Dockerfile"),
+        "--target",
+        target,
+    ]
     command += ["--tag", tag, *build_arguments(slurm), str(ROOT)]
     output: list[str] = []
     printer = StepPrinter()

@@ -37,7 +37,7 @@ def links(berth: Berth) -> str:
     pairs = len(berth.gpus) * (len(berth.gpus) - 1) // 2
     if not pairs:
         return "one GPU on each node" if len(berth.names) > 1 else "one GPU"
-    on_each = " of a node" if len(berth.names) > 1 else ""
+    on_each = " on each node" if len(berth.names) > 1 else ""
     if berth.min_gbps > 0:
         least = "" if abs(berth.sum_gbps - berth.min_gbps * pairs) < 0.05 * pairs else "at least "
         return f"NVLink {least}{gbps(berth.min_gbps)} between every pair{on_each}"

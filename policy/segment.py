@@ -38,7 +38,7 @@ def fields(text: str) -> dict[str, str] | None:
 
 def put(text: str, values: Mapping[str, str]) -> str:
     """The text with its segment replaced, or appended where it had none."""
-    segment = f"[berth/1 {body(values)}]"
+    segment = f"[berth/1 {body(values)}]" if values else "[berth/1]"
     match = _SEGMENT.search(text)
     if match is None:
         return text + segment

@@ -72,27 +72,39 @@ static void keep_others(char **field)
 	text_free(&others);
 }
 
-/* cpus_per_tres must go, since Slurm cannot count it over several GRES types: say it in CPUs. */
+/* How many tasks the job will have: as Slurm counts where the user does not say. */
+static uint64_t task_count(const job_desc_msg_t *job, size_t nodes)
+{
+	if (job->num_tasks != NO_VAL && job->num_tasks > 0)
+		return job->num_tasks;
+	if (job->ntasks_per_node != NO_VAL16 && job->ntasks_per_node > 0)
+		return nodes * job->ntasks_per_node;
+	return nodes;
+}
+
+/*
+ * cpus_per_tres must go, since Slurm cannot count it over several GRES types: say it in CPUs. With
+ * several tasks Slurm refuses more CPUs than the tasks take, whatever min_cpus says, and splits
+ * min_cpus unevenly over nodes; so there it is said in CPUs of a task, rounded up.
+ */
 static void set_cpus(job_desc_msg_t *job, const struct reply *reply)
 {
-	uint64_t wanted = reply->min_cpus;
-	uint64_t asked =
+	uint64_t tasks = task_count(job, reply->node_count);
+	uint64_t wanted =
 	    (uint64_t)tres_per_gpu(job->cpus_per_tres) * reply->node_count * reply->gpu_count;
 	uint64_t per_task;
 
 	if (!job->cpus_per_tres)
 		return;
-	if (asked > wanted && asked <= MIN_CPUS_MAX)
-		wanted = asked;
-	if (wanted && (job->min_cpus == NO_VAL || wanted > job->min_cpus))
-		job->min_cpus = (uint32_t)wanted;
-	/* With several tasks Slurm gives each the CPUs of a task and no more, whatever min_cpus
-	 * says. */
-	if (job->num_tasks == NO_VAL || job->num_tasks < 2 || job->cpus_per_task != NO_VAL16)
-		return;
-	per_task = (wanted + job->num_tasks - 1) / job->num_tasks;
-	if (per_task > 1 && per_task < NO_VAL16)
+	if (wanted < reply->min_cpus)
+		wanted = reply->min_cpus;
+	per_task = (wanted + tasks - 1) / tasks;
+	if (tasks > 1 && per_task > 1 && per_task < NO_VAL16 && job->cpus_per_task == NO_VAL16) {
 		job->cpus_per_task = (uint16_t)per_task;
+		wanted = per_task * tasks;
+	}
+	if (wanted && wanted <= MIN_CPUS_MAX && (job->min_cpus == NO_VAL || wanted > job->min_cpus))
+		job->min_cpus = (uint32_t)wanted;
 }
 
 static bool extra_text(const job_desc_msg_t *job, const struct reply *reply, struct text *extra)

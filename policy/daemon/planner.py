@@ -96,17 +96,7 @@ class Planner:
             reading.memory,
             reading.memory_counts,
             [
-                (
-                    node.name,
-                    node.cpus,
-                    node.mem,
-                    node.threads,
-                    node.gpus,
-                    node.loose,
-                    node.seats,
-                    node.features,
-                    node.partitions,
-                )
+                replace(node, cpus_used=0, mem_used=0, up=True, completing=False, gpus_used=0, seats_used=0)
                 for node in reading.nodes
             ],
         )

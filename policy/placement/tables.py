@@ -20,6 +20,9 @@ Ints = NDArray[np.int64]
 MOST_GPUS = 16
 """More GPUs in one node would need a table of more than 65,536 rows for each request size."""
 
+WARM_GPUS = 8
+"""Up to here all masks of free GPUs are worked out beforehand, 2,048 for each machine shape; beyond, on demand."""
+
 NOTHING = -1
 _UNKNOWN = -2
 _NODE_BITS, _BROKEN_BITS, _SUM_BITS = 8, 6, 24
@@ -54,8 +57,9 @@ class SetTables:
         self._ranked: dict[tuple[Any, int], Ints] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        """Choosers are made again on demand: the answering process seldom needs one."""
-        return {**self.__dict__, "_choosers": {}}
+        """Small machines need no chooser once they are warm; making one again would cost a request 100 ms."""
+        big = {shape: chooser for shape, chooser in self._choosers.items() if self._shapes[shape].size > WARM_GPUS}
+        return {**self.__dict__, "_choosers": big}
 
     def offset(self, machine: "Machine | None") -> int:
         """Where a node's entries start; 0 is the entry of nodes that cannot be placed on."""
@@ -85,9 +89,11 @@ class SetTables:
         return codes
 
     def warm(self) -> None:
-        """Compute all entries of machines with up to 8 GPUs, so that no request has to wait for them."""
+        """Compute what requests will need, so that none has to wait for it: all of it for machines of usual size."""
         for shape, machine in self._shapes.items():
-            if machine.size > 8:
+            for k in range(1, machine.size + 1):
+                self.ranked(machine, k)
+            if machine.size > WARM_GPUS:
                 continue
             entries = self._start[shape] + np.arange(1 << machine.size, dtype=np.int64)
             for k in range(1, machine.size + 1):
@@ -120,7 +126,7 @@ class SetTables:
 
     def _chooser(self, shape: Any) -> SubsetTable:
         if shape not in self._choosers:
-            self._choosers[shape] = SubsetTable(self._shapes[shape])
+            self._choosers[shape] = SubsetTable.of(self._shapes[shape])
         return self._choosers[shape]
 
 

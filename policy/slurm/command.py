@@ -59,7 +59,7 @@ class CommandGateway:
         at = time.time()
         nodes = text.nodes(self._run("scontrol", "show", "node", "-o", "-d"))
         states = "all" if ended else text.JOB_STATES
-        queue = list(text.jobs(self._run("squeue", "-h", "-a", "-t", states, "-o", text.QUEUE_FORMAT)))
+        queue = list(text.jobs(self._run("squeue", "-h", "-a", "-t", states, "-O", text.QUEUE_FORMAT)))
         self._read_segments(queue)
         jobs = tuple(replace(job, segment=self._segment_of(job)) for job, _ in queue)
         memory_counts = "MEMORY" in config.get("SelectTypeParameters", "").upper()
@@ -94,12 +94,11 @@ class CommandGateway:
     def pin(self, job_id: int, pin: Pin) -> None:
         """Write a place. `disable_job_shrink` keeps an update that comes too late from harming a running job."""
         job = self._pending(job_id)
-        kinds = ("gpu", "seat") if pin.seats else ("gpu",)
         gpus = ",".join(map(str, pin.gpus))
         nodes = ",".join(pin.nodes)
         self._update(
             job_id,
-            TresPerNode=",".join(f"gres/{kind}:g{gpu}:1" for kind in kinds for gpu in pin.gpus),
+            **_typed(job, pin),
             ReqNodeList=nodes,
             AdminComment=segment.put(job.admin_comment, pin.values),
             Extra=segment.put(job.extra, {"nodes": nodes, "gpus": gpus}),
@@ -115,7 +114,7 @@ class CommandGateway:
         kept = {key: value for key, value in values.items() if key not in {"nodes", "gpus", "seats", "start"}}
         self._update(
             job_id,
-            TresPerNode=f"gres/gpu:{values['k']}",
+            **_untyped(job, values),
             ReqNodeList=asked.get("req_nodes", ""),
             AdminComment=segment.put(job.admin_comment, {**kept, "state": "released", "why": reason}),
             Extra=segment.remove(job.extra),
@@ -124,7 +123,7 @@ class CommandGateway:
 
     def pinned_jobs(self) -> list[int]:
         """Waiting jobs with typed GPUs and required nodes, as our pins have."""
-        queue = text.jobs(self._run("squeue", "-h", "-a", "-t", "PENDING", "-o", text.QUEUE_FORMAT))
+        queue = text.jobs(self._run("squeue", "-h", "-a", "-t", "PENDING", "-O", text.QUEUE_FORMAT))
         return [job.id for job, _ in queue if job.gpus and job.required]
 
     def _pending(self, job_id: int) -> JobText:
@@ -171,6 +170,31 @@ class CommandGateway:
 
     def _run(self, *command: str) -> str:
         return self._bytes(*command).decode("utf-8", "surrogateescape")
+
+
+def _pinned_by_job(job: JobText) -> bool:
+    # The plugin pins a job without a script by job, because srun would trip over the other form; keep its choice.
+    return "gres/gpu:g" in job.tres_per_job
+
+
+def _typed(job: JobText, pin: Pin) -> dict[str, str]:
+    """The request for exactly these GPUs; by job, each type counts once for each node."""
+    by_job = _pinned_by_job(job)
+    count = len(pin.nodes) if by_job else 1
+    kinds = ("gpu", "seat") if pin.seats else ("gpu",)
+    tres = ",".join(f"gres/{kind}:g{gpu}:{count}" for kind in kinds for gpu in pin.gpus)
+    return {"TresPerJob" if by_job else "TresPerNode": tres}
+
+
+def _untyped(job: JobText, values: Mapping[str, str]) -> dict[str, str]:
+    """As many GPUs, of Slurm's choice."""
+    try:
+        n, k = int(values["n"]), int(values["k"])
+    except (KeyError, ValueError):
+        raise SlurmError(f"the segment of job {job.id} does not say how many GPUs it asked for") from None
+    if _pinned_by_job(job):
+        return {"TresPerJob": f"gres/gpu:{n * k}"}
+    return {"TresPerNode": f"gres/gpu:{k}"}
 
 
 def _segment(admin_comment: str) -> dict[str, str] | None:

@@ -18,6 +18,7 @@ class JobText:
     extra: str
     required: str
     tres_per_node: str
+    tres_per_job: str
 
 
 @dataclass(frozen=True, slots=True)

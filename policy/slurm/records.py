@@ -14,6 +14,7 @@ class _Job(msgspec.Struct):
     extra: str = ""
     required_nodes: str = ""
     tres_per_node: str = ""
+    tres_per_job: str = ""
 
 
 class _Answer(msgspec.Struct):
@@ -38,6 +39,7 @@ def jobs(data: bytes) -> list[JobText]:
             extra=job.extra,
             required=job.required_nodes,
             tres_per_node=job.tres_per_node,
+            tres_per_job=job.tres_per_job,
         )
         for job in answer.jobs
     ]

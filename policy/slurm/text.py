@@ -40,8 +40,12 @@ _CLOSED = frozenset(
     }
 )
 
-QUEUE_FORMAT = "%A|%i|%T|%P|%Q|%V|%S|%e|%l|%C|%N|%n|%b|%x|%r|%f"
-"""Fields that slurmctld has checked; the constraint stands last, because it may hold the separator."""
+_QUEUE_FIELDS = (
+    *("JobID", "JobArrayID", "State", "Partition", "PriorityLong", "SubmitTime", "StartTime", "EndTime", "TimeLimit"),
+    *("NumCPUs", "NodeList", "ReqNodes", "tres-per-node", "tres-per-job", "ExcNodes", "Reason", "Feature"),
+)
+QUEUE_FORMAT = ",".join(f"{field}:|" for field in _QUEUE_FIELDS)
+"""For squeue -O: each field at its full length and ended by |. The constraint is last, because it may hold a |."""
 
 JOB_STATES = "PENDING,RUNNING,SUSPENDED,CONFIGURING,COMPLETING,STOPPED,SIGNALING,STAGE_OUT,RESIZING"
 
@@ -115,14 +119,16 @@ def _pinned(tres: str) -> int | None:
 
 
 def jobs(text: str) -> Iterator[tuple[JobFacts, str]]:
-    """Read `squeue -o QUEUE_FORMAT`; with each job comes the text of its pin, which tells when it changed."""
+    """Read `squeue -O QUEUE_FORMAT`; with each job comes the text of its pin, which tells when it changed."""
     for line in text.splitlines():
-        part = line.split("|", 15)
-        if len(part) != 16:
+        part = line.split("|", len(_QUEUE_FIELDS) - 1)
+        if len(part) != len(_QUEUE_FIELDS) or not part[-1].endswith("|"):
             raise SlurmError(f"squeue printed a line that Berth cannot read: {line[:80]!r}")
+        per_node, per_job, features = part[12], part[13], part[16][:-1]
         yield (
             JobFacts(
                 id=int(part[0]),
+                # The record of array tasks that have not split off stands for many jobs, none of them placed.
                 state="ARRAY" if "[" in part[1] else part[2],
                 partition=part[3],
                 priority=int(part[4]),
@@ -133,12 +139,13 @@ def jobs(text: str) -> Iterator[tuple[JobFacts, str]]:
                 cpus=int(part[9]),
                 nodes=hostlist.expand(part[10]),
                 required=hostlist.expand(part[11]),
-                excluded=hostlist.expand(part[13]),
-                reason=part[14],
-                features="" if part[15] == "(null)" else part[15],
-                gpus=_pinned(part[12]),
+                excluded=hostlist.expand(part[14]),
+                reason=part[15],
+                features="" if features == "(null)" else features,
+                # A job with a script is pinned by node, one without by job: srun would trip over the former.
+                gpus=_pinned(per_node) or _pinned(per_job),
             ),
-            f"{part[5]} {part[11]} {part[12]}",
+            f"{part[5]} {part[11]} {per_node} {per_job}",
         )
 
 

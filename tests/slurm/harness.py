@@ -30,6 +30,7 @@ echo "PROBE host=$node task=${SLURM_PROCID:-batch} gpus=${open#,} cuda=${CUDA_VI
 """
 PROBE_LINE = re.compile(r"PROBE host=(\S+) task=(\S+) gpus=(\S*) cuda=(\S*)")
 T = TypeVar("T")
+FREE_TEXT = {"AdminComment", "Comment", "Extra", "SubmitLine", "Command"}
 ENDED = {"BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "TIMEOUT"}
 
 
@@ -132,9 +133,15 @@ class Slurm:
     # Looking
 
     def show(self, job: int) -> dict[str, str]:
-        """`scontrol show job` as a mapping; only for jobs whose texts hold no spaces of consequence."""
-        text = self.target.run(["scontrol", "show", "job", "-d", "-o", str(job)], user="root", check=False).out
-        return dict(word.split("=", 1) for word in re.split(r" (?=[A-Za-z/:]+=)", text.strip()) if "=" in word)
+        """`scontrol show job` as a mapping; texts that may hold anything stand alone on their line."""
+        text = self.target.run(["scontrol", "show", "job", "-d", str(job)], user="root", check=False).out
+        record: dict[str, str] = {}
+        for line in text.splitlines():
+            key, _, value = line.strip().partition("=")
+            words = [(key, value)] if key in FREE_TEXT else re.findall(r"(\S+?)=(\S*)", line)
+            for name, content in words:
+                record.setdefault(name, content)
+        return record
 
     def comment(self, job: int) -> str:
         return self.show(job).get("AdminComment", "")

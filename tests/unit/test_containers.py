@@ -126,6 +126,7 @@ def container(name: str, state: str = "running", settings: str = "base berth -")
 def test_a_node_of_the_scale_profile_is_found_in_its_host(monkeypatch: pytest.MonkeyPatch) -> None:
     there = [container(f"berth2411-{name}") for name in ("ctl", "h1", "h2", "h3", "h4")]
     monkeypatch.setattr(cluster.Cluster, "containers", lambda _: there)
+    monkeypatch.setattr(cluster, "PREFIX", "berth")
     small = cluster.Cluster("24.11", berth=True)
     assert small.container_of("ctl") == "berth2411-ctl"
     assert small.container_of("n16") == "berth2411-h1"

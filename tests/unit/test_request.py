@@ -1,0 +1,130 @@
+import pytest
+
+from policy.demand import on_fleet
+from policy.errors import FormatError, LeftToSlurm
+from policy.facts import Memory, PartitionFacts
+from policy.request import read
+from tests.unit.policy_world import fleet, node, reading, submit
+
+FLEET = fleet(reading([node(f"n{i}") for i in range(1, 5)]))
+
+
+@pytest.mark.parametrize(
+    ("fields", "n", "k", "cpus", "mem"),
+    [
+        # What sbatch sends for each form, as Slurm 24.11 and 26.05 do.
+        ({"tres_per_job": "gres/gpu:2", "min_cpus": "1"}, 1, 2, 1, 100),
+        ({"tres_per_node": "gres/gpu:2", "min_cpus": "1"}, 1, 2, 1, 100),
+        ({"tres_per_node": "gres/gpu"}, 1, 1, 1, 100),
+        ({"tres_per_node": "gres/gpu:2", "min_nodes": "2", "max_nodes": "2", "min_cpus": "2"}, 2, 2, 1, 100),
+        ({"tres_per_node": "gres/gpu:2", "num_tasks": "4", "min_cpus": "4"}, 1, 2, 4, 400),
+        ({"tres_per_job": "gres/gpu:8", "min_nodes": "2", "max_nodes": "2"}, 2, 4, 1, 100),
+        ({"tres_per_job": "gres/gpu:16"}, 2, 8, 1, 100),
+        ({"tres_per_job": "gres/gpu:4", "tres_per_node": "gres/gpu:2", "min_nodes": "2", "max_nodes": "2"}, 2, 2, 1, 100),
+        ({"tres_per_task": "gres/gpu=1", "num_tasks": "4", "min_cpus": "4"}, 1, 4, 4, 400),
+        ({"tres_per_task": "gres/gpu=1", "num_tasks": "4", "min_nodes": "2", "max_nodes": "2"}, 2, 2, 2, 200),
+        ({"tres_per_task": "gres/gpu=1", "num_tasks": "4", "tres_per_job": "gres/gpu:4"}, 1, 4, 4, 400),
+        ({"tres_per_job": "gres/gpu:4", "cpus_per_tres": "gres/gpu:3", "min_cpus": "12"}, 1, 4, 12, 1_200),
+        ({"tres_per_job": "gres/gpu:2", "ntasks_per_tres": "2", "num_tasks": "4", "min_cpus": "1"}, 1, 2, 4, 400),
+        (
+            {"tres_per_node": "gres/gpu:2", "tres_per_task": "cpu=2", "num_tasks": "8", "ntasks_per_node": "4"}
+            | {"cpus_per_task": "2", "min_cpus": "16", "min_nodes": "2"},
+            2,
+            2,
+            8,
+            800,
+        ),
+        ({"tres_per_job": "gres/gpu:2", "pn_min_cpus": "6"}, 1, 2, 6, 600),
+        ({"tres_per_job": "gres/gpu:2", "mem_per_node": "5000"}, 1, 2, 1, 5_000),
+        ({"tres_per_job": "gres/gpu:2", "mem_per_cpu": "50", "num_tasks": "3"}, 1, 2, 3, 150),
+        ({"tres_per_job": "gres/gpu:2", "mem_per_tres": "gres/gpu:1000"}, 1, 2, 1, 2_000),
+        ({"tres_per_job": "gres/gpu:2", "mem_per_node": "0"}, 1, 2, 1, None),
+        ({"tres_per_job": "gres/gpu:2", "exclusive": "1"}, 1, 2, None, 100),
+        ({"tres_per_node": "gres/gpu:2", "req_nodes": "n[1-2]", "min_nodes": "2"}, 2, 2, 1, 100),
+    ],
+)
+def test_every_form_becomes_nodes_gpus_cpus_and_memory(
+    fields: dict[str, str], n: int, k: int, cpus: int | None, mem: int | None
+) -> None:
+    demand = on_fleet(read(submit(**fields)), FLEET)
+
+    assert (demand.n, demand.k, demand.cpus, demand.mem) == (n, k, cpus, mem)
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"tres_per_socket": "gres/gpu:1"}, "sockets"),
+        ({"tres_per_job": "gres/gpu:1", "sockets_per_node": "2"}, "sockets"),
+        ({"tres_per_job": "gres/gpu:1", "array": "1-3"}, "array"),
+        ({"tres_per_job": "gres/gpu:1", "het": "0"}, "heterogeneous"),
+        ({"tres_per_job": "gres/gpu:1", "reservation": "r1"}, "reservation"),
+        ({"tres_per_job": "gres/gpu:1", "prefer": "rack1"}, "--prefer"),
+        ({"tres_per_job": "gres/gpu:1", "partition": "a,b"}, "several partitions"),
+        ({"tres_per_job": "gres/gpu:1", "partition": "nope"}, "partition nope"),
+        ({"tres_per_job": "gres/gpu:1", "features": "a|b"}, "more than features joined by &"),
+        ({"tres_per_job": "gres/gpu:1", "features": "rack9"}, "no node of partition gpu with what else was asked"),
+        ({"tres_per_job": "gres/gpu:1", "min_nodes": "1", "max_nodes": "2"}, "range of 1 to 2 nodes"),
+        ({"tres_per_job": "gres/gpu:3", "min_nodes": "2", "max_nodes": "2"}, "same on each of 2 nodes"),
+        ({"tres_per_job": "gres/gpu:12"}, "12 GPUs"),
+        ({"tres_per_node": "gres/gpu:9"}, "9 GPUs"),
+        ({"tres_per_node": "gres/gpu:1,gres/nic:1"}, "gres/nic:1"),
+        ({"tres_per_node": "gres/gpu:a100:1"}, "a100"),
+        ({"tres_per_task": "gres/gpu=1"}, "number of tasks"),
+        ({"tres_per_job": "gres/gpu:0"}, "no GPUs"),
+        # What no node can hold by CPUs or memory is never pinned to one.
+        ({"tres_per_job": "gres/gpu:2", "num_tasks": "40"}, "40 CPUs"),
+        ({"tres_per_job": "gres/gpu:2", "mem_per_node": "65000"}, "65000 MB"),
+        ({"tres_per_job": "gres/gpu:1", "req_nodes": "n1,n2", "min_nodes": "1", "max_nodes": "1"}, "--nodelist names 2"),
+    ],
+)
+def test_what_slurm_does_better_is_left_to_it_with_the_reason(fields: dict[str, str], reason: str) -> None:
+    with pytest.raises(LeftToSlurm) as caught:
+        on_fleet(read(submit(**fields)), FLEET)
+
+    assert reason in str(caught.value)
+
+
+def test_a_pin_on_several_nodes_replaces_the_tie_between_cpus_and_gpus() -> None:
+    fields = submit(tres_per_node="gres/gpu:2", cpus_per_tres="gres/gpu:3", min_cpus="12", min_nodes="2", max_nodes="2")
+
+    demand = on_fleet(read(fields), FLEET)
+
+    assert (demand.min_cpus, demand.min_cpus_per_node) == (12, 6)
+
+
+def test_cpus_are_whole_cores() -> None:
+    threaded = fleet(reading([node("n1", threads=2)]))
+
+    assert on_fleet(read(submit(tres_per_job="gres/gpu:1", cpus_per_task="3")), threaded).cpus == 4
+
+
+def test_without_any_default_memory_a_job_takes_all_of_a_node() -> None:
+    bare = fleet(reading([node("n1")], memory=Memory()))
+
+    assert on_fleet(read(submit(tres_per_job="gres/gpu:1")), bare).mem is None
+
+
+def test_a_partitions_own_memory_and_limit_come_first() -> None:
+    partition = PartitionFacts("gpu", default=True, time_limit=120, memory=Memory(per_node=777))
+    fields = submit(tres_per_job="gres/gpu:1")
+    del fields["time_limit"]
+
+    demand = on_fleet(read(fields), fleet(reading([node("n1")], partitions=(partition,))))
+
+    assert (demand.mem, demand.limit) == (777, 120)
+
+
+def test_numbers_that_are_none_are_errors_that_name_their_key() -> None:
+    with pytest.raises(FormatError, match="num_tasks"):
+        read(submit(tres_per_job="gres/gpu:1", num_tasks="-3"))
+
+
+def test_a_node_without_topology_is_named() -> None:
+    with pytest.raises(LeftToSlurm, match="no topology file for n1"):
+        on_fleet(read(submit(tres_per_job="gres/gpu:1")), fleet(reading([node("n1")]), {}))
+
+
+def test_gpus_without_types_of_their_own_are_named() -> None:
+    with pytest.raises(LeftToSlurm, match="n1 has GPUs without a GRES type"):
+        on_fleet(read(submit(tres_per_job="gres/gpu:1")), fleet(reading([node("n1", gpus=0, loose=8)])))

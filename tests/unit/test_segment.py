@@ -1,0 +1,46 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from policy import segment
+from policy.errors import FormatError
+
+KEYS = st.from_regex(r"[a-z][a-z0-9_.-]{0,20}", fullmatch=True)
+TEXT = st.binary(max_size=40).map(lambda raw: raw.decode("utf-8", "surrogateescape"))
+FOREIGN = TEXT.filter(lambda text: "[berth/" not in text)
+VALUES = st.dictionaries(KEYS, TEXT, max_size=6)
+
+
+@given(FOREIGN, VALUES, VALUES, FOREIGN)
+def test_foreign_text_is_kept_byte_for_byte(
+    before: str, first: dict[str, str], second: dict[str, str], after: str
+) -> None:
+    once = segment.put(before, first) + after
+    twice = segment.put(once, second)
+
+    assert segment.fields(once) == first
+    assert segment.fields(twice) == second
+    assert twice.startswith(before)
+    assert twice.endswith(after)
+    assert segment.remove(twice) == before + after
+
+
+def test_a_new_segment_is_appended_without_a_separator() -> None:
+    assert segment.put("note", {"state": "placed"}) == "note[berth/1 state=placed]"
+
+
+def test_a_text_without_a_segment_has_none() -> None:
+    assert segment.fields("a [note] about berth/1") is None
+    assert segment.remove("a [note]") == "a [note]"
+
+
+def test_a_segment_that_is_not_well_formed_is_foreign_text() -> None:
+    text = "[berth/1 state=a  b]"
+
+    assert segment.fields(text) is None
+    assert segment.put(text, {"k": "1"}) == text + "[berth/1 k=1]"
+
+
+def test_a_newer_segment_is_refused_rather_than_misread() -> None:
+    with pytest.raises(FormatError, match="berth/2"):
+        segment.fields("x[berth/2 state=placed]")
