@@ -172,7 +172,7 @@ class Slurm:
         """Cancel everything, wake or start berthd, and wait until the nodes are idle."""
         self.target.bash(
             """
-            scancel --quiet --user=root,alice,bob --state=PENDING,RUNNING,SUSPENDED 2>/dev/null
+            squeue -h -o %A | sort -u | xargs -r scancel --quiet
             svc berthd resume 2>/dev/null
             svc berthd start
             for i in $(seq 300); do
