@@ -205,6 +205,13 @@ class Slurm:
             " for i in $(seq 200); do scontrol ping | grep -q UP && exit 0; sleep 0.1; done; exit 1",
             user="root",
         )
+        self.clear()
+        until("berthd to see all GPUs free", lambda: self.berthd_status()["free_gpus"] == self.berthd_status()["gpus"])
+
+    def berthd_status(self) -> dict[str, str]:
+        """What `berth status` says."""
+        status: dict[str, str] = json.loads(self.target.run(["berth", "status", "--json"], user="root").out)
+        return status
 
 
 def job_id(result: Result) -> int:

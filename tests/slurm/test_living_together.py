@@ -41,7 +41,7 @@ def test_a_sites_lua_script_runs_before_berth_and_its_comment_survives(lua: Slur
     assert comment.startswith(FOREIGN + "[berth/1 ")
     segment = segments.fields(comment)
     assert segment is not None
-    assert segment["state"] == "placed"
+    assert segment["state"] == "placed", segment["why"]
 
 
 def test_foreign_text_survives_repinning(slurm: Slurm) -> None:

@@ -54,7 +54,7 @@ def test_a_job_waits_for_nvlink_as_long_as_it_said_and_then_relaxes(slurm: Slurm
     assert len(probes[0].gpus) == 2
     segment = segment_of(slurm, job)
     assert segment["level"] == "node"
-    assert "nvlink" in segment["why"]
+    assert "NVLink" in segment["why"]
 
 
 def test_release_gives_a_waiting_job_back_to_slurm(slurm: Slurm) -> None:

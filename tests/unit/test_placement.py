@@ -240,13 +240,13 @@ def test_a_partition_of_whole_nodes_takes_only_empty_ones() -> None:
 
 
 @given(
-    st.lists(st.tuples(st.integers(0, 255), st.sampled_from(["v100", "h100", "a6000", "l40s"])), min_size=1, max_size=6),
+    st.lists(
+        st.tuples(st.integers(0, 255), st.sampled_from(["v100", "h100", "a6000", "l40s"])), min_size=1, max_size=6
+    ),
     st.integers(1, 8),
     st.integers(1, 3),
 )
-def test_a_place_is_always_free_complete_and_of_the_right_size(
-    machines: list[tuple[int, str]], k: int, n: int
-) -> None:
+def test_a_place_is_always_free_complete_and_of_the_right_size(machines: list[tuple[int, str]], k: int, n: int) -> None:
     nodes = [node(f"n{i}", used=used, up=i % 5 != 4) for i, (used, _) in enumerate(machines)]
     kinds = {f"n{i}": kind for i, (_, kind) in enumerate(machines)}
 

@@ -13,7 +13,11 @@ from tests.unit.policy_world import NOW, book, node, reading, running, submit, w
 
 
 def replan(
-    nodes: list[NodeFacts], jobs: list[JobFacts], kinds: dict[str, str] | None = None, plan: Plan | None = None, at: float = NOW
+    nodes: list[NodeFacts],
+    jobs: list[JobFacts],
+    kinds: dict[str, str] | None = None,
+    plan: Plan | None = None,
+    at: float = NOW,
 ) -> list[Move | Release]:
     plan = plan or Plan(BerthPolicy(), Settings())
     look = reading(nodes, jobs, at=at)

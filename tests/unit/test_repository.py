@@ -21,7 +21,9 @@ SOURCES = [
 def test_every_room_is_small_enough_to_know() -> None:
     assert len(SOURCES) > 50
 
-    too_long = {str(path.relative_to(ROOT)): lines for path in SOURCES if (lines := len(path.read_text().split("\n"))) > 600}
+    too_long = {
+        str(path.relative_to(ROOT)): lines for path in SOURCES if (lines := len(path.read_text().split("\n"))) > 600
+    }
     assert too_long == {}
 
 
@@ -29,13 +31,16 @@ def test_every_c_file_names_its_licence() -> None:
     without = [
         path.name
         for path in SOURCES
-        if path.suffix in {".c", ".h"} and "SPDX-License-Identifier: Apache-2.0" not in path.read_text().split("\n", 1)[0]
+        if path.suffix in {".c", ".h"}
+        and "SPDX-License-Identifier: Apache-2.0" not in path.read_text().split("\n", 1)[0]
     ]
 
     assert without == []
 
 
-@pytest.mark.parametrize("target", ["setup", "demo", "test", "test-fast", "lint", "bench", "cluster-up", "cluster-down"])
+@pytest.mark.parametrize(
+    "target", ["setup", "demo", "test", "test-fast", "lint", "bench", "cluster-up", "cluster-down"]
+)
 def test_make_help_explains_each_target(target: str) -> None:
     text = subprocess.run(["make", "-s", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
 

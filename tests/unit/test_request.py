@@ -20,7 +20,13 @@ FLEET = fleet(reading([node(f"n{i}") for i in range(1, 5)]))
         ({"tres_per_node": "gres/gpu:2", "num_tasks": "4", "min_cpus": "4"}, 1, 2, 4, 400),
         ({"tres_per_job": "gres/gpu:8", "min_nodes": "2", "max_nodes": "2"}, 2, 4, 1, 100),
         ({"tres_per_job": "gres/gpu:16"}, 2, 8, 1, 100),
-        ({"tres_per_job": "gres/gpu:4", "tres_per_node": "gres/gpu:2", "min_nodes": "2", "max_nodes": "2"}, 2, 2, 1, 100),
+        (
+            {"tres_per_job": "gres/gpu:4", "tres_per_node": "gres/gpu:2", "min_nodes": "2", "max_nodes": "2"},
+            2,
+            2,
+            1,
+            100,
+        ),
         ({"tres_per_task": "gres/gpu=1", "num_tasks": "4", "min_cpus": "4"}, 1, 4, 4, 400),
         ({"tres_per_task": "gres/gpu=1", "num_tasks": "4", "min_nodes": "2", "max_nodes": "2"}, 2, 2, 2, 200),
         ({"tres_per_task": "gres/gpu=1", "num_tasks": "4", "tres_per_job": "gres/gpu:4"}, 1, 4, 4, 400),
@@ -75,7 +81,10 @@ def test_every_form_becomes_nodes_gpus_cpus_and_memory(
         # What no node can hold by CPUs or memory is never pinned to one.
         ({"tres_per_job": "gres/gpu:2", "num_tasks": "40"}, "40 CPUs"),
         ({"tres_per_job": "gres/gpu:2", "mem_per_node": "65000"}, "65000 MB"),
-        ({"tres_per_job": "gres/gpu:1", "req_nodes": "n1,n2", "min_nodes": "1", "max_nodes": "1"}, "--nodelist names 2"),
+        (
+            {"tres_per_job": "gres/gpu:1", "req_nodes": "n1,n2", "min_nodes": "1", "max_nodes": "1"},
+            "--nodelist names 2",
+        ),
     ],
 )
 def test_what_slurm_does_better_is_left_to_it_with_the_reason(fields: dict[str, str], reason: str) -> None:
