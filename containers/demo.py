@@ -45,8 +45,9 @@ for partition in plain gpu; do for request in {requests}; do
     id=$(sbatch --parsable -p $partition -C {model} -N1 -t 5 --mem=100 $request -o $d/%j $d/job.sh 2>$d/said)
     for i in $(seq 400); do grep -q OPEN $d/$id 2>/dev/null && break; sleep 0.05; done
     echo "JOB $partition $request $(sed -n 's/^OPEN //p' $d/$id)"
-    [ $partition = gpu ] && echo "WHY $(berth why $id | tail -n +1 | tr '\n' '~')"
+    [ $partition = plain ] || echo "WHY $(berth why $id | tail -n +1 | tr '\n' '~')"
     while [ -n "$(squeue -h -j $id 2>/dev/null)" ]; do sleep 0.05; done
+    sleep 0.6  # two of berthd's ticks: the GPUs must be seen free again
 done; done; rm -rf $d
 """
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from policy.cluster import COLUMNS, FAR, Cluster, Fleet, View
+from policy.cluster import COLUMNS, FAR, Cluster, Fleet, Floats, View
 from policy.demand import Demand
 from policy.errors import NotNow
 from policy.placement.base import Berth, Policy
@@ -149,33 +149,42 @@ class Book:
         return self._first_on_one(demand) if demand.n == 1 else self._first_on_several(demand, policy)
 
     def _first_on_one(self, demand: Demand) -> float | None:
+        moments = self._first_moments(demand)
+        return float(moments.min()) if moments.size else None
+
+    def _first_on_several(self, demand: Demand, policy: Policy) -> float | None:
+        """What is free only grows with time, so a place at one moment is a place at all later ones: search by halves.
+
+        A reservation ahead breaks that rule; then a place may be overlooked and the job is left to Slurm.
+        """
+        alone = np.sort(self._first_moments(demand))
+        if alone.size < demand.n:
+            return None
+        # Before so many nodes have enough GPUs each for themselves there is no common set; soon after, mostly.
+        times = np.unique(self.cluster.times[demand.candidates & self.cluster.up])
+        moments = times[np.isfinite(times) & (times >= alone[demand.n - 1])].tolist()
+        low, high, step = 0, len(moments), 1
+        while low < high:
+            middle = min(low + step - 1, (low + high) // 2)
+            try:
+                policy.place(demand, self.cluster.then(moments[middle], demand.limit))
+            except NotNow:
+                low, step = middle + 1, step * 2
+            else:
+                high = middle
+        return float(moments[low]) if low < len(moments) else None
+
+    def _first_moments(self, demand: Demand) -> Floats:
+        """For each node that ever has enough, by itself, the first moment at which it has."""
         picture, fleet = self.cluster, self.fleet
         nodes = np.flatnonzero(demand.candidates & picture.up)
-        if not nodes.size:
-            return None
-        gpus = picture.gpus[nodes]
+        gpus, times = picture.gpus[nodes], picture.times[nodes]
         fits = fleet.tables.look_up(demand.k, demand.level, fleet.offset[nodes, None] + gpus) >= 0
         if demand.cpus is None:
             fits &= (gpus == fleet.full[nodes, None]) & (picture.cpus[nodes] >= fleet.cpus[nodes, None])
         else:
             fits &= picture.cpus[nodes] >= demand.cpus
         fits &= picture.mem[nodes] >= (fleet.mem[nodes, None] if demand.mem is None else demand.mem)
-        times = picture.times[nodes]
         fits &= np.isfinite(times) & (times + demand.limit <= picture.reserved_from[nodes, None])
-        moments = times[fits]
-        return float(moments.min()) if moments.size else None
-
-    def _first_on_several(self, demand: Demand, policy: Policy) -> float | None:
-        """Bisect: what is free only grows with time, so a place at one moment is a place at all later ones."""
-        moments = np.unique(self.cluster.times[demand.candidates & self.cluster.up])
-        moments = moments[np.isfinite(moments)].tolist()
-        low, high = 0, len(moments)
-        while low < high:
-            middle = (low + high) // 2
-            try:
-                policy.place(demand, self.cluster.then(moments[middle], demand.limit))
-            except NotNow:
-                low = middle + 1
-            else:
-                high = middle
-        return float(moments[low]) if low < len(moments) else None
+        first: Floats = times[np.arange(nodes.size), fits.argmax(axis=1)]
+        return np.compress(fits.any(axis=1), first)

@@ -24,6 +24,8 @@ class PartitionFacts:
     time_limit: int | None = None
     """Seconds of a job that names no limit (DefaultTime, else MaxTime)."""
     memory: Memory = Memory()
+    counts_cpus_by_gpu: bool = False
+    """Whether it has a DefCpuPerGPU, which Slurm cannot apply to GPUs of several types."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,7 +43,7 @@ def links(berth: Berth) -> str:
         return f"NVLink {least}{gbps(berth.min_gbps)} between every pair{on_each}"
     if berth.sum_gbps > 0:
         return f"NVLink joins some pairs{on_each}, {gbps(berth.sum_gbps)} in all"
-    return f"no NVLink between them{on_each}"
+    return "no NVLink between those of a node" if on_each else "no NVLink between them"
 
 
 def notes(level: str | None, flags: Iterable[str]) -> list[str]:

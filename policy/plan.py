@@ -19,8 +19,7 @@ from policy.demand import A_YEAR, Demand, allowed_nodes, candidates
 from policy.errors import FormatError, NotNow
 from policy.facts import JobFacts
 from policy.placement.base import Berth, Policy
-
-PINNED_STATES = frozenset({"placed", "waiting"})
+from policy.segment import PINNED_STATES
 
 STUCK_AFTER = 120
 """Seconds for which a job may fail to start on a place that looks free, before its place is given up."""

@@ -14,6 +14,9 @@ from policy.escape import escape, unescape
 
 MAX_BODY = 4_096
 
+PINNED_STATES = frozenset({"placed", "waiting"})
+"""Values of `state` with which a job holds a place."""
+
 _SEGMENT = re.compile(r"\[berth/1((?: [a-z][a-z0-9_.-]{0,63}=[!-Z\\^-~]*)*)\]")
 _OTHER_VERSION = re.compile(r"\[berth/(?!1[ \]])([^ \]]{1,16})[ \]]")
 

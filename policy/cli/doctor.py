@@ -14,7 +14,7 @@ from policy.errors import BerthError
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from policy.facts import NodeFacts
+    from policy.facts import NodeFacts, PartitionFacts
     from policy.slurm.interface import Gateway
 
 OLDEST, NEWEST = (24, 11), (26, 5)
@@ -62,16 +62,7 @@ def examine(gateway: "Gateway", topology_dir: "Path", status: Callable[[], Mappi
         return
     yield _parameter(config)
     yield _gres_types(config)
-    defaults = config.get("JobDefaults", "")
-    partitions_with_default = re.search(r"DefCpuPerGPU", defaults)
-    yield Finding(
-        "DefCpuPerGPU",
-        ok=not partitions_with_default,
-        text="set in JobDefaults; take it out and set [hook] def_cpu_per_gpu in berth.conf, for with typed GPUs Slurm "
-        "would never start the job"
-        if partitions_with_default
-        else "not set",
-    )
+    yield _cpus_by_gpu(config, reading.partitions)
     yield _plugin(config)
     gpu_nodes = [node for node in reading.nodes if node.gpus or node.loose]
     yield _types(gpu_nodes)
@@ -104,6 +95,15 @@ def _parameter(config: Mapping[str, str]) -> Finding:
 def _gres_types(config: Mapping[str, str]) -> Finding:
     missing = [name for name in ("gpu", "shard", "seat") if name not in config.get("GresTypes", "").split(",")]
     return Finding("GresTypes", not missing, f"add {', '.join(missing)}" if missing else "gpu, shard and seat")
+
+
+def _cpus_by_gpu(config: Mapping[str, str], partitions: Sequence["PartitionFacts"]) -> Finding:
+    places = ["slurm.conf"] if "DefCpuPerGPU" in config.get("JobDefaults", "") else []
+    places += [f"partition {one.name}" for one in partitions if one.counts_cpus_by_gpu]
+    advice = (
+        f"set in {_some(places)}; Slurm never starts a job with it and typed GPUs, set [hook] def_cpu_per_gpu instead"
+    )
+    return Finding("DefCpuPerGPU", not places, advice if places else "not set")
 
 
 def _plugin(config: Mapping[str, str]) -> Finding:

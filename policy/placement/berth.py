@@ -16,6 +16,10 @@ _MOST_LEFT = 127
 """Free GPUs left over are counted in 7 bits of a code's low byte; the last bit prefers nodes without an epilog."""
 
 
+_MASKS_AT_ONCE = 64
+"""Sets tried in one numpy step; the best ones come first, so most requests need one step."""
+
+
 class BerthPolicy(Policy):
     """Greatest weakest pair, then sum, then fewest broken islands, then fullest node, then node order."""
 
@@ -83,18 +87,24 @@ class BerthPolicy(Policy):
 
 def _common_set(demand: "Demand", view: "View", nodes: Ints) -> tuple[int, list[int], int, int] | None:
     """The best set that enough of these nodes have free: its code, the fullest such nodes, itself, their number."""
+    fleet = view.fleet
+    nodes = nodes[np.bitwise_count(view.free[nodes]) >= demand.k]
     if nodes.size < demand.n:
         return None
-    fleet = view.fleet
     machine = fleet.machines[int(nodes[0])]
     assert machine is not None, "fitting nodes have a topology"  # noqa: S101 - narrows the type
-    for mask in fleet.tables.ranked(machine, demand.k).tolist():
-        having = nodes[(view.free[nodes] & mask) == mask]
-        if having.size >= demand.n:
+    masks = fleet.tables.ranked(machine, demand.k)
+    for start in range(0, masks.size, _MASKS_AT_ONCE):
+        some = masks[start : start + _MASKS_AT_ONCE]
+        has = (view.free[nodes, None] & some) == some
+        enough = has.sum(axis=0) >= demand.n
+        if enough.any():
+            first = int(enough.argmax())
+            having, mask = nodes[has[:, first]], int(some[first])
             left = np.bitwise_count(view.free[having])
             chosen = np.sort(having[np.argsort(left, kind="stable")[: demand.n]])
-            entry = fleet.offset[chosen] + mask
-            return int(fleet.tables.look_up(demand.k, "node", entry).min()), chosen.tolist(), mask, having.size
+            code = int(fleet.tables.look_up(demand.k, "node", fleet.offset[chosen] + mask).min())
+            return code, chosen.tolist(), mask, having.size
     return None
 
 

@@ -11,7 +11,6 @@ from dataclasses import replace
 from policy import segment
 from policy.errors import FormatError, SlurmError
 from policy.facts import JobFacts, Memory, Reading
-from policy.plan import PINNED_STATES
 from policy.slurm import records, text
 from policy.slurm.interface import JobText, Pin
 
@@ -108,7 +107,7 @@ class CommandGateway:
         """Give a waiting job back to Slurm with a request equal to the user's."""
         job = self._pending(job_id)
         values = segment.fields(job.admin_comment)
-        if values is None or values.get("state") not in PINNED_STATES:
+        if values is None or values.get("state") not in segment.PINNED_STATES:
             return False
         asked = dict(item.partition(":")[::2] for item in values.get("asked", "").split(";"))
         kept = {key: value for key, value in values.items() if key not in {"nodes", "gpus", "seats", "start"}}

@@ -165,6 +165,7 @@ def partitions(text: str) -> tuple[PartitionFacts, ...]:
             up=one.get("State", "UP") == "UP",
             whole_nodes="EXCLUSIVE" in one.get("OverSubscribe", "") or one.get("Exclusive", "") == "NODE",
             time_limit=limit(one.get("DefaultTime", "NONE")) or limit(one.get("MaxTime", "UNLIMITED")),
+            counts_cpus_by_gpu="DefCpuPerGPU" in one.get("JobDefaults", ""),
             memory=memory(one, dict(re.findall(r"(\w+)=(\d+)", one.get("JobDefaults", "")))),
         )
         for one in records(text, "PartitionName")

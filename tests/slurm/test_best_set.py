@@ -28,6 +28,7 @@ for form in {forms}; do for partition in plain gpu; do
     for i in $(seq 300); do grep -q PROBE {shared}/$job.out 2>/dev/null && break; sleep 0.05; done
     echo "FORM $form $partition"; cat {shared}/$job.out
     while [ -n "$(squeue -h -j $job 2>/dev/null)" ]; do sleep 0.05; done
+    [ $partition = gpu ] || sleep 0.7  # two ticks: berthd must have seen the GPUs come back
 done; done
 """
 

@@ -116,7 +116,8 @@ def test_lying_daemon_harms_nobody(slurm: Slurm, lie: str) -> None:
     slurm.target.bash(
         f"""
         rm -f /run/berth/berthd.sock
-        setsid setpriv --reuid=slurm --regid=slurm --init-groups python3 /tmp/lying_daemon.py {lie} </dev/null >/tmp/liar.log 2>&1 &
+        as_slurm="setpriv --reuid=slurm --regid=slurm --init-groups"
+        setsid $as_slurm python3 /tmp/lying_daemon.py {lie} </dev/null >/tmp/liar.log 2>&1 &
         for i in $(seq 100); do [ -S /run/berth/berthd.sock ] && exit 0; sleep 0.05; done; exit 1
         """,
         user="root",

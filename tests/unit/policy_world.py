@@ -1,6 +1,7 @@
 """Small clusters for the tests of the policy side."""
 
 from collections.abc import Mapping
+from typing import cast
 
 from policy.book import Book
 from policy.cluster import Fleet, build_fleet
@@ -30,8 +31,9 @@ def machine(node: str, kind: str, size: int = 8) -> Machine:
     return Machine(node, kind, gpus, links)
 
 
-def node(name: str, used: int = 0, **changes: object) -> NodeFacts:
-    """An 8-GPU node with 32 CPUs and 64,000 MB."""
+def node(name: str, /, **changes: object) -> NodeFacts:
+    """An 8-GPU node with 32 CPUs and 64,000 MB; `used` are GPUs that jobs of one CPU each hold."""
+    used = cast("int", changes.pop("used", 0))
     facts: dict[str, object] = {
         "name": name,
         "cpus": 32,

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import policy.placement.base
-from policy.decide import decide
-from policy.facts import PartitionFacts, Reservation
+from policy.decide import Decision, decide
+from policy.facts import JobFacts, NodeFacts, PartitionFacts, Reservation
 from policy.placement.berth import BerthPolicy
 from policy.plan import Settings
 from policy.wire import MESSAGE_BYTES
@@ -17,12 +17,17 @@ KINDS = {"n1": "v100", "n2": "h100", "n3": "a6000", "n4": "l40s"}
 POLICY = BerthPolicy()
 
 
-def ask(nodes: list, kinds: dict[str, str] | None = None, jobs: list | None = None, **fields: str):  # type: ignore[no-untyped-def,type-arg]
-    look = reading(nodes, jobs)
-    return decide(submit(**fields), book(look, kinds), POLICY, Settings(), NOW)
+def ask(
+    nodes: list[NodeFacts],
+    kinds: dict[str, str] | None = None,
+    jobs: list[JobFacts] | None = None,
+    /,
+    **fields: str,
+) -> Decision:
+    return decide(submit(**fields), book(reading(nodes, jobs), kinds), POLICY, Settings(), NOW)
 
 
-def place(decision) -> tuple[str, str]:  # type: ignore[no-untyped-def]
+def place(decision: Decision) -> tuple[str, str]:
     assert decision.verb == "place", decision.fields
     return decision.fields["nodes"], decision.fields["gpus"]
 

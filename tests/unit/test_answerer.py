@@ -1,0 +1,275 @@
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from policy import segment, wire
+from policy.cli import ask
+from policy.daemon.answerer import SLICE, STALE_AFTER, Answerer
+from policy.daemon.config import Config
+from policy.daemon.handover import Receiver, Sender, Snapshot
+from policy.errors import DaemonError
+from tests.unit.policy_world import NONCE, NOW, book, machine, node, reading, submit
+from topology.files import dump
+
+ROOT = Path(__file__).parents[2]
+RECORDING = Path(__file__).parent / "data" / "slurm-24.11"
+
+
+def answerer(nodes: int = 1, at: float = NOW) -> Answerer:
+    made = Answerer(Config(), "0", 1)
+    made.take(snapshot(nodes, at), at)
+    return made
+
+
+def snapshot(nodes: int = 1, at: float = NOW, seen: frozenset[str] = frozenset()) -> Snapshot:
+    look = reading([node(f"n{i}") for i in range(1, nodes + 1)], at=at)
+    return Snapshot(book(look).cluster, seen, "24.11.5", "recorded", "")
+
+
+def put(made: Answerer, now: float = NOW, /, **fields: str) -> wire.Message:
+    request = wire.encode("submit", submit(**{"tres_per_job": "gres/gpu:4", **fields}))
+    reply = made.answer(request, now)
+    assert reply is not None
+    return wire.decode(reply)
+
+
+def test_the_reply_carries_the_nonce_and_a_segment_that_tells_the_request() -> None:
+    reply = put(answerer())
+
+    assert (reply.verb, reply.fields["nonce"], reply.fields["seats"]) == ("place", NONCE, "1")
+    values = segment.fields(f"[berth/1 {reply.fields['segment']}]")
+    assert values is not None
+    assert (values["id"], values["asked"], values["n"], values["k"]) == (NONCE, "tres_per_job:gres/gpu:4", "1", "4")
+
+
+def test_a_place_is_kept_until_slurm_shows_the_job() -> None:
+    made = answerer()
+    first = put(made, nonce="1" * 16)
+
+    made.take(snapshot(at=NOW + 1), NOW + 1)
+    second = put(made, NOW + 1, nonce="2" * 16)
+    made.take(snapshot(at=NOW + 2, seen=frozenset({"1" * 16, "2" * 16})), NOW + 2)
+    third = put(made, NOW + 2, nonce="3" * 16)
+
+    assert first.fields["gpus"] == "0,1,2,3"
+    assert second.fields["gpus"] == "4,5,6,7"
+    assert third.fields["gpus"] == "0,1,2,3"
+
+
+def test_a_place_of_a_job_that_never_shows_up_comes_free_after_a_while() -> None:
+    made = answerer()
+    put(made, nonce="1" * 16)
+    late = NOW + Config().reserve_seconds + 1
+
+    made.take(snapshot(at=late), late)
+
+    assert put(made, late).fields["gpus"] == "0,1,2,3"
+
+
+def test_a_test_a_held_and_a_dependent_job_keep_no_place() -> None:
+    made = answerer()
+
+    for fields in ({"test": "1"}, {"held": "1"}, {"dependency": "1"}, {"begin": str(int(NOW) + 60)}):
+        assert put(made, **fields).fields["gpus"] == "0,1,2,3"
+
+
+def test_places_given_while_a_new_picture_is_taken_over_are_not_lost() -> None:
+    made = answerer(nodes=SLICE)
+    for number in range(SLICE):
+        put(made, nonce=f"{number:016x}", tres_per_job="gres/gpu:8")
+
+    unseen = made.take(snapshot(nodes=SLICE + 1, at=NOW + 1), NOW + 1)
+    assert unseen
+    assert made.catching_up
+    assert "waits" in put(made, NOW + 1, nonce="a" * 16, tres_per_job="gres/gpu:8").fields["message"]
+    made.catch_up()
+
+    assert put(made, NOW + 1, nonce="b" * 16, tres_per_job="gres/gpu:8").fields["nodes"] == f"n{SLICE + 1}"
+
+
+def test_a_stale_picture_leaves_jobs_to_slurm_and_says_why() -> None:
+    made = answerer()
+    made.take(Snapshot(None, frozenset(), "", "recorded", "squeue failed: no route"), NOW + 5)
+
+    fresh = put(made, NOW + STALE_AFTER - 1)
+    stale = put(made, NOW + STALE_AFTER + 1)
+
+    assert fresh.verb == "place"
+    assert stale.verb == "pass"
+    assert "squeue failed: no route" in stale.fields["message"]
+
+
+def test_without_any_picture_jobs_are_left_to_slurm() -> None:
+    assert put(Answerer(Config(), "0", 1)).verb == "pass"
+
+
+@pytest.mark.parametrize("datagram", [b"", b"GET / HTTP/1.1\r\n", b"berth/1 submit\nnonce=x\n", b"berth/2 submit\n"])
+def test_what_is_no_request_gets_no_answer(datagram: bytes) -> None:
+    assert answerer().answer(datagram, NOW) is None
+
+
+def test_status_counts_and_names_the_problem() -> None:
+    made = answerer()
+    put(made)
+    put(made, array="1-3")
+    put(made, tres_per_node="gres/gpu:8", min_nodes="2", max_nodes="2", **{"flag.locality": "nvlnk"})
+    made.take(Snapshot(None, frozenset(), "", "recorded", "squeue failed"), NOW)
+
+    status = wire.decode(made.answer(b"berth/1 status\n", NOW + 2) or b"").fields
+
+    assert {key: status[key] for key in ("answers", "placed", "passed", "refused", "gpus", "free_gpus")} == {
+        "answers": "3",
+        "placed": "1",
+        "passed": "1",
+        "refused": "1",
+        "gpus": "8",
+        "free_gpus": "4",
+    }
+    assert (status["problem"], status["snapshot_age_ms"], status["slurm"]) == ("squeue failed", "2000", "24.11.5")
+
+
+def test_the_newest_picture_is_handed_over_whole_and_the_fleet_only_once() -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours, theirs:
+        sender, receiver = Sender(theirs), Receiver(ours)
+        assert receiver.receive() is None
+        first = snapshot(nodes=3)
+        sender.send(first)
+        got = receiver.receive()
+        assert got is not None
+        assert got.cluster is not None
+        assert got.cluster.fleet.names == ("n1", "n2", "n3")
+        assert first.cluster is not None
+
+        sender.send(Snapshot(first.cluster, frozenset({"1"}), "", "", ""))
+        sender.send(Snapshot(first.cluster, frozenset({"2"}), "", "", ""))
+        newest = receiver.receive()
+
+        assert newest is not None
+        assert newest.seen == {"2"}
+        assert newest.cluster is not None
+        assert newest.cluster.fleet is got.cluster.fleet
+
+
+@dataclass
+class Daemon:
+    process: subprocess.Popen[str]
+    path: Path
+    recording: Path
+
+    def ask(self, **fields: str) -> wire.Message:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as channel:
+            channel.settimeout(5)
+            channel.connect(str(self.path))
+            channel.send(wire.encode("submit", submit(**fields)))
+            return wire.decode(channel.recv(wire.REPLY_BYTES))
+
+    def until(self, true: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + 20
+        while not true():
+            assert time.monotonic() < deadline, "berthd did not get there"
+            assert self.process.poll() is None, "berthd ended"
+            time.sleep(0.05)
+
+    def age_ms(self) -> int:
+        try:
+            return int(ask.status(self.path).get("snapshot_age_ms", "-1"))
+        except DaemonError:
+            return -1
+
+    def planners(self) -> list[int]:
+        task = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
+        return [int(pid) for pid in task.read_text().split()]
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> Iterator[Daemon]:
+    recording = Path(shutil.copytree(RECORDING, tmp_path / "recording"))
+    topology = tmp_path / "topology"
+    topology.mkdir()
+    for name in ("n1", "n2", "n3"):
+        dump(machine(name, "a6000"), topology / f"{name}.json")
+    config = tmp_path / "berth.conf"
+    config.write_text(f'[berthd]\ntopology_dir = "{topology}"\ntick_ms = 100\n')
+    path = tmp_path / "s"
+    command = [sys.executable, "-m", "policy.daemon.main", "--config", str(config), "--socket", str(path)]
+    with subprocess.Popen(
+        [*command, "--gateway", f"recorded:{recording}"], cwd=ROOT, stderr=subprocess.PIPE, text=True
+    ) as process:
+        made = Daemon(process, path, recording)
+        try:
+            made.until(lambda: made.age_ms() >= 0)
+            yield made
+        finally:
+            if process.poll() is None:
+                process.kill()
+
+
+def test_a_real_berthd_places_a_job_by_what_slurm_printed(daemon: Daemon) -> None:
+    # In the recording n1 has 5 and 6 free, n2 none, n3 2 to 7 but reserved in an hour; n4 is drained.
+    reply = daemon.ask(tres_per_job="gres/gpu:1", gpus="1")
+
+    assert (reply.verb, reply.fields["nodes"], reply.fields["gpus"]) == ("place", "n1", "5")
+
+
+def test_its_socket_is_for_slurms_user_only(daemon: Daemon) -> None:
+    assert daemon.path.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_planner_that_dies_is_started_again_and_answers_go_on(daemon: Daemon) -> None:
+    [planner] = daemon.planners()
+
+    os.kill(planner, signal.SIGKILL)
+    assert daemon.ask(tres_per_job="gres/gpu:1").verb == "place"
+    daemon.until(lambda: daemon.planners() not in ([], [planner]) and 0 <= daemon.age_ms() < 1_000)
+
+
+def test_when_slurm_cannot_be_read_the_last_picture_serves_and_status_says_so(daemon: Daemon) -> None:
+    (daemon.recording / "squeue").rename(daemon.recording / "gone")
+    daemon.until(lambda: "problem" in ask.status(daemon.path))
+
+    assert daemon.ask(tres_per_job="gres/gpu:1").verb == "place"
+
+
+def test_new_topology_files_are_picked_up(daemon: Daemon, tmp_path: Path) -> None:
+    shown = daemon.recording / "scontrol-show-node"
+    shown.write_text(shown.read_text().replace("State=IDLE+DRAIN", "State=IDLE"))
+    dump(machine("n4", "h100"), tmp_path / "topology" / "n4.json")
+
+    daemon.until(lambda: daemon.ask(tres_per_job="gres/gpu:8").fields.get("nodes") == "n4")
+
+
+def test_a_silent_connection_does_not_keep_others_waiting(daemon: Daemon) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as silent:
+        silent.connect(str(daemon.path))
+        assert daemon.ask(tres_per_job="gres/gpu:1").verb == "place"
+
+
+def test_a_second_berthd_does_not_take_the_socket_over(daemon: Daemon, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "policy.daemon.main", "--config", str(tmp_path / "berth.conf")]
+    second = subprocess.run(
+        [*command, "--socket", str(daemon.path)], cwd=ROOT, capture_output=True, text=True, check=False, timeout=20
+    )
+
+    assert second.returncode == 1
+    assert "another berthd answers" in second.stderr
+    assert daemon.ask(tres_per_job="gres/gpu:1").verb == "place"
+
+
+def test_sigterm_ends_it_cleanly_with_its_planner_and_socket(daemon: Daemon) -> None:
+    [planner] = daemon.planners()
+
+    daemon.process.send_signal(signal.SIGTERM)
+    assert daemon.process.wait(10) == 0
+
+    assert not daemon.path.exists()
+    assert not Path(f"/proc/{planner}").exists()

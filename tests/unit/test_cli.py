@@ -1,0 +1,211 @@
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from policy.cli import doctor
+from policy.cli.main import main
+from policy.cli.why import rows
+from policy.daemon.config import load
+from policy.errors import ConfigError, DaemonError
+from policy.slurm.recorded import recorded_gateway
+from tests.unit.policy_world import machine
+from topology.files import dump
+
+DATA = Path(__file__).parent / "data" / "slurm-26.05"
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Slurm's commands on PATH, printing a recording and writing updates down."""
+    recording = Path(shutil.copytree(DATA, tmp_path / "recording"))
+    shutil.copy(recording / "squeue-json", recording / "scontrol-json")
+    commands = tmp_path / "bin"
+    commands.mkdir()
+    script = (
+        f"#!{sys.executable}\nimport sys\nfrom pathlib import Path\nsys.path.insert(0, {str(ROOT)!r})\n"
+        "from policy.slurm.recorded import Recording\n"
+        f"sys.stdout.buffer.write(Recording(Path({str(recording)!r}))(Path(sys.argv[0]).name, *sys.argv[1:]))\n"
+    )
+    for name in ("scontrol", "squeue"):
+        (commands / name).write_text(script)
+        (commands / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{commands}:{os.environ['PATH']}")
+    monkeypatch.setenv("BERTH_CONF", str(tmp_path / "berth.conf"))
+    return recording
+
+
+def waiting_job(recording: Path) -> int:
+    jobs = json.loads((recording / "squeue-json").read_text())["jobs"]
+    return int(next(job["job_id"] for job in jobs if job["job_state"] == ["PENDING"]))
+
+
+def test_why_tells_the_decision_with_units(slurm: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["why", str(waiting_job(slurm))]) == 0
+
+    printed = capsys.readouterr().out
+    assert "waits for GPUs that come free soonest" in printed
+    assert "450 GB/s in the weakest pair, 12600 GB/s over all pairs" in printed
+    assert "GPUs      0-7" in printed
+
+
+def test_why_for_programs_has_a_version_and_types(slurm: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["why", "--json", str(waiting_job(slurm))]) == 0
+
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["schema_version"] == 1
+    assert printed["decision"]["gpus"] == list(range(8))
+    assert printed["decision"]["min_gbps"] == 450.0
+    assert printed["decision"]["seats"] is True
+
+
+def test_why_of_a_job_left_to_slurm_gives_the_reason_and_the_flags() -> None:
+    values = {"state": "passed", "why": "the tasks of an array are not placed yet", "f.movable": "", "f.retry": "3"}
+
+    shown = dict(rows(7, "PENDING", values))
+
+    assert shown["decision"] == "left to Slurm"
+    assert shown["reason"] == "the tasks of an array are not placed yet"
+    assert (shown["--movable"], shown["--retry"]) == ("given", "3")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "what"),
+    [
+        (["why", "seven"], 2, "not a job's number"),
+        (["why", "99999"], 1, "job 99999 is not known"),
+        (["release"], 2, "--all"),
+        (["release", "--all", "5"], 2, "--all"),
+        (["status"], 1, "berthd"),
+    ],
+)
+def test_an_error_is_one_line_and_an_exit_status(
+    slurm: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], code: int, what: str
+) -> None:
+    assert main(arguments) == code
+
+    error = capsys.readouterr().err
+    assert error.startswith("berth: error: ")
+    assert what in error
+    assert error.count("\n") == 1
+
+
+def test_release_all_gives_back_each_waiting_pinned_job(slurm: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    # Only jobs that wait are listed by squeue -t PENDING; the recording does not filter, so do it here.
+    queue = slurm / "squeue"
+    queue.write_text("".join(line for line in queue.read_text().splitlines(keepends=True) if "|PENDING|" in line))
+
+    assert main(["release", "--all"]) == 0
+
+    assert "1 job given back to Slurm" in capsys.readouterr().out
+    [update] = (slurm / "updates").read_text().splitlines()
+    assert f"JobId={waiting_job(slurm)}" in json.loads(update)
+
+
+def test_a_reader_that_has_seen_enough_is_no_error(slurm: Path) -> None:
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    command = [sys.executable, "-m", "policy.cli.main", "why", str(waiting_job(slurm))]
+    done = subprocess.run(command, cwd=ROOT, stdout=write_end, stderr=subprocess.PIPE, check=False, timeout=30)
+    os.close(write_end)
+
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def examine(recording: Path, topology: Path, status: Mapping[str, str] | None = None) -> dict[str, doctor.Finding]:
+    def answer() -> Mapping[str, str]:
+        if status is None:
+            raise DaemonError("berthd does not answer on /x; is berthd running?")
+        return status
+
+    findings = doctor.examine(recorded_gateway(recording), topology, answer)
+    return {finding.name: finding for finding in findings}
+
+
+def described(folder: Path, count: int = 4) -> Path:
+    folder.mkdir()
+    for number in range(1, count + 1):
+        dump(machine(f"n{number}", "h100"), folder / f"n{number}.json")
+    return folder
+
+
+def test_doctor_finds_nothing_wrong_where_nothing_is(slurm: Path, tmp_path: Path) -> None:
+    findings = examine(slurm, described(tmp_path / "t"), {"answers": "3"})
+
+    assert [finding for finding in findings.values() if not finding.ok] == []
+    assert len(findings) == 9
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "check"),
+    [
+        ("scontrol-version", "26.05.5", "22.05.8", "Slurm version"),
+        ("scontrol-show-config", "disable_job_shrink,", "", "disable_job_shrink"),
+        ("scontrol-show-config", "gpu,shard,seat", "gpu", "GresTypes"),
+        ("scontrol-show-config", "JobDefaults             = (null)", "JobDefaults = DefCpuPerGPU=4", "DefCpuPerGPU"),
+        ("scontrol-show-partition", "JobDefaults=(null)", "JobDefaults=DefCpuPerGPU=4", "DefCpuPerGPU"),
+        ("scontrol-show-config", "JobSubmitPlugins        = berth", "JobSubmitPlugins = berth,lua", "JobSubmitPlugins"),
+        ("scontrol-show-node", "Gres=gpu:g0:1,", "Gres=gpu:a100:1,", "GPU types"),
+        ("scontrol-show-node", "seat:g0:1,seat:g1:1", "seat:g1:1", "seats"),
+    ],
+)
+def test_doctor_names_what_is_wrong(slurm: Path, tmp_path: Path, file: str, old: str, new: str, check: str) -> None:
+    printed = (slurm / file).read_text()
+    assert old in printed
+    (slurm / file).write_text(printed.replace(old, new))
+
+    findings = examine(slurm, described(tmp_path / "t"), {})
+
+    assert not findings[check].ok
+
+
+def test_doctor_names_nodes_without_topology_and_a_daemon_that_is_away(slurm: Path, tmp_path: Path) -> None:
+    findings = examine(slurm, described(tmp_path / "t", count=3))
+
+    assert "n4" in findings["topology files"].text
+    assert not findings["topology files"].ok
+    assert "is berthd running?" in findings["berthd"].text
+
+
+def test_doctor_says_when_there_is_no_slurm(tmp_path: Path) -> None:
+    assert not examine(tmp_path, tmp_path)["Slurm"].ok
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("[berthd]\ntick = 5\n", "did you mean tick_ms"),
+        ("[bertd]\n", "did you mean berthd"),
+        ('[berthd]\ntick_ms = "5"\n', "a whole number"),
+        ("[berthd]\ntick_ms = 1\n", "at least 50"),
+        ("[berthd]\nrepin = 1\n", "true or false"),
+        ('[berthd]\nlocality_wait = "soon"\n', "not a time"),
+        ('[hook]\nfail = "maybe"\n', "open, closed"),
+        ("berthd = 1\n", "table"),
+        ("[berthd\n", "berth.conf"),
+    ],
+)
+def test_a_wrong_berth_conf_names_file_key_and_what_is_right(tmp_path: Path, text: str, what: str) -> None:
+    path = tmp_path / "berth.conf"
+    path.write_text(text)
+
+    with pytest.raises(ConfigError, match=what) as caught:
+        load(path)
+
+    assert str(path) in str(caught.value)
+
+
+def test_berth_conf_is_read_and_its_absence_means_defaults(tmp_path: Path) -> None:
+    path = tmp_path / "berth.conf"
+    assert load(path).tick == 1.0
+
+    path.write_text('[hook]\nsocket = "/x"\ndeadline_ms = 20\n[berthd]\ntick_ms = 250\nlocality_wait = "1:00:00"\n')
+    config = load(path)
+
+    assert (str(config.socket), config.tick, config.locality_wait) == ("/x", 0.25, 3_600)
