@@ -69,19 +69,19 @@ class Controller:
         setting = "#JobSubmitPlugins" if plugin == "none" else f"JobSubmitPlugins={plugin}"
         daemon = {
             "none": "true",
-            "echo": f"setsid {AS_SLURM} python3"
-            " /usr/libexec/berth-bench/echo_daemon.py >/var/log/berth/echod.out 2>&1 &",
+            "echo": f"setsid {AS_SLURM} python3 /usr/libexec/berth-bench/echo_daemon.py /run/berth/echo.sock"
+            " >/var/log/berth/echod.out 2>&1 &",
             "berth": f"setsid {AS_SLURM} berthd >/var/log/berth/berthd.out 2>&1 &",
         }[plugin]
         self.bash(
             f"sed -i 's/^#\\?JobSubmitPlugins.*/{setting}/' /etc/slurm/slurm.conf\n"
             "chown -R slurm: /var/log/berth /run/berth; rm -f /run/berth/*.sock\n"
-            f"{AS_SLURM} slurmctld -c\n"
+            f"{AS_SLURM} env BERTH_ECHO_LOG={LOG['echo']} slurmctld -c\n"
             "for i in $(seq 100); do scontrol ping | grep -q 'is UP' && break; sleep 0.1; done\n"
             f"{daemon}\n"
         )
         if plugin == "berth":
-            self.wait('berth status --json | grep -q \'"nodes": *"\\?1024\'')
+            self.wait("berth status --json | grep -q '\"free_gpus\": 8192'")
         try:
             yield
         finally:
@@ -97,10 +97,12 @@ class Controller:
 
     def submit(self, count: int, parallel: int) -> tuple[float, list[float]]:
         """Submissions a second, and each one's latency at the client in ms."""
-        output = self.bash(f"{SUBMIT} -n {count} -p {parallel} --gpus 2 --begin 36000 --partition gpu")
-        micros = [float(line) for line in output.split() if line.replace(".", "").isdigit()]
-        elapsed = next(float(line.split()[1]) for line in output.splitlines() if line.startswith("elapsed_s"))
-        return len(micros) / elapsed, [value / 1000 for value in micros]
+        output = self.bash(f"{SUBMIT} -n {count} -P {parallel} -g 2 -b 36000 -p gpu")
+        *lines, last = output.splitlines()
+        _, total, failed = last.split()
+        if failed != "0":
+            raise RuntimeError(f"{failed} of {count} submissions failed")
+        return count / (float(total) / 1e6), [float(line) / 1000 for line in lines]
 
     def hook(self, plugin: str, outcome: str | None = None) -> list[float]:
         """Milliseconds inside the hook since the last call of this function, from the plugin's own log."""

@@ -13,6 +13,7 @@ for gpu in 0 1 2 3 4 5 6 7; do gres="${gres}gpu:g$gpu:1,"; done
 for gpu in 0 1 2 3 4 5 6 7; do gres="${gres}shard:g$gpu:100,"; done
 for gpu in 0 1 2 3 4 5 6 7; do gres="${gres}seat:g$gpu:1,"; done
 
+plugins=$(dirname "$(find /usr/lib* -name job_submit_berth.so)")
 cat >/etc/slurm/slurm.conf <<END
 ClusterName=bench
 SlurmctldHost=$(hostname)
@@ -32,6 +33,7 @@ SuspendProgram=/bin/true
 ResumeProgram=/bin/true
 SuspendTime=INFINITE
 GresTypes=gpu,shard,seat
+PluginDir=$plugins:/usr/libexec/berth-bench
 #JobSubmitPlugins
 NodeName=g[1-$nodes] State=CLOUD Sockets=2 CoresPerSocket=32 RealMemory=500000 Feature=h100 Gres=${gres%,}
 PartitionName=gpu Nodes=ALL Default=YES MaxTime=INFINITE State=UP
@@ -44,7 +46,7 @@ done >/etc/slurm/gres.conf
 echo CgroupPlugin=disabled >/etc/slurm/cgroup.conf
 printf '[hook]\nmessage = "never"\nhook_log = "/var/log/berth/hook.log"\n[berthd]\ntick_ms = 250\n' >/etc/slurm/berth.conf
 
-export BERTH_FAKE_NVML=/usr/share/berth-fake/machines/hgx-h100.machine
+export BERTH_FAKE_NVML=/usr/share/berth-fake/machines/hgx-h100
 berth topo discover --node g1 --output /etc/slurm/berth/topology/g1.json >/dev/null
 for number in $(seq 2 "$nodes"); do
 	sed "s/\"node\": \"g1\"/\"node\": \"g$number\"/" /etc/slurm/berth/topology/g1.json >"/etc/slurm/berth/topology/g$number.json"

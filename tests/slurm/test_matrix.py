@@ -130,7 +130,9 @@ def run_all(slurm: Slurm, partition: str, forms: tuple[str, ...], label: str) ->
 
     gather = f"""
     cd {folder}
-    for rc in *.rc; do name=${{rc%.rc}}; echo "FILE $name $(cat $rc)"; cat $name.err $name.out $name.direct 2>/dev/null; done
+    for rc in *.rc; do
+        name=${{rc%.rc}}; echo "FILE $name $(cat $rc)"; cat $name.err $name.out $name.direct 2>/dev/null
+    done
     """
     found: Cells = {}
     for part in slurm.target.bash(gather).out.split("FILE ")[1:]:
@@ -188,7 +190,7 @@ def differences(table: Table, daemon: str, pairs: dict[str, str]) -> list[Differ
 
 @pytest.fixture(scope="module")
 def matrix(slurm: Slurm) -> Table:
-    """Every cell. Where jobs compete, Slurm spreads some over nodes, so a job that differs is tried once more, alone."""
+    """Every cell. Where jobs compete, Slurm may spread one over nodes: a job that differs is tried once more, alone."""
     slurm.clear()
     table = {
         "plain": run_all(slurm, "plain", JOBS + tuple(MODELS.values()), "plain"),
