@@ -22,14 +22,14 @@ help: ## this page
 	@echo "Variables: SLURM=24.11|26.05 PROFILE=base|scale|accounting FUZZ_SECONDS=$(FUZZ_SECONDS)"
 
 $(VENV)/.installed: requirements/dev.lock
-	@containers/bootstrap packages
+	@BERTH_RERUN="make $(firstword $(MAKECMDGOALS) setup)" containers/bootstrap packages
 	@echo "setup: Python environment in $(VENV)"
 	@test -x $(PY) || python3 -m venv $(VENV)
 	@$(PY) -m pip install --quiet --disable-pip-version-check --require-hashes -r $<
 	@touch $@
 
 setup: $(VENV)/.installed ## install what is missing: packages, Docker engine, Python environment
-	@containers/bootstrap packages
+	@BERTH_RERUN="make $(firstword $(MAKECMDGOALS) setup)" containers/bootstrap packages
 
 demo: setup ## bring a cluster up, show plain Slurm and Berth side by side, take it down (SLURM=...)
 	@$(call with-engine,$(PY) -m containers.demo --slurm $(SLURM))
@@ -44,7 +44,11 @@ lint: setup ## ruff, mypy --strict, clang-format, gcc -Wall -Wextra -Werror, cpp
 	@$(VENV)/bin/ruff check $(PYDIRS)
 	@$(VENV)/bin/ruff format --check --quiet $(PYDIRS)
 	@$(VENV)/bin/mypy --no-error-summary
-	@$(MAKE) --no-print-directory -C slurm_plugins check
+	@$(MAKE) --silent -C slurm_plugins check
+	@$(MAKE) --silent -C tests/fakes/nvml
+	@for headers in $(wildcard build/headers/*); do \
+	    $(MAKE) --silent -C slurm_plugins syntax SLURM_CFLAGS=-I../$$headers || exit 1; done
+	@test -d build/headers || echo "lint: the Slurm-facing C was not compiled: no headers before the first image is built"
 	@echo "lint: clean"
 
 format: setup ## let ruff and clang-format rewrite what they would complain about

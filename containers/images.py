@@ -96,10 +96,23 @@ def build_image(slurm: str, target: str) -> int:
             output.append(line)
     log = BUILD / f"docker-build-{slurm}-{target}.log"
     log.write_text("".join(output))
+    if process.returncode == 0 and target == "berth":
+        keep_headers(slurm, tag)
     if process.returncode != 0:
         sys.stderr.write("".join(output[-25:]))
         print(f"cluster: building {tag} failed; the whole log is {log}", file=sys.stderr)
     return process.returncode
+
+
+def keep_headers(slurm: str, tag: str) -> None:
+    """Lay this Slurm's headers under build/headers, where `make lint` finds them."""
+    folder = BUILD / "headers" / slurm
+    if folder.exists():
+        return
+    folder.mkdir(parents=True)
+    name = subprocess.run(["docker", "create", tag], capture_output=True, text=True, check=True).stdout.strip()
+    subprocess.run(["docker", "cp", f"{name}:/usr/include/slurm", str(folder)], capture_output=True, check=False)
+    subprocess.run(["docker", "rm", name], capture_output=True, check=False)
 
 
 def main() -> int:

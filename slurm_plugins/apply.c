@@ -148,6 +148,9 @@ bool apply_place(job_desc_msg_t *job, const struct reply *reply)
 		set_string(&job->cpus_per_tres, NULL);
 		job->ntasks_per_tres = NO_VAL16;
 		job->min_nodes = job->max_nodes = (uint32_t)reply->node_count;
+		if (reply->pn_min_cpus &&
+		    (job->pn_min_cpus == NO_VAL16 || job->pn_min_cpus < reply->pn_min_cpus))
+			job->pn_min_cpus = reply->pn_min_cpus;
 		if (reply->mem_per_node)
 			job->pn_min_memory = reply->mem_per_node;
 		set_string(&job->admin_comment, text_str(&comment));

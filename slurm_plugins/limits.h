@@ -16,6 +16,7 @@
 /* A position is K of the GRES type gK. */
 #define GPU_POSITIONS 64
 #define MIN_CPUS_MAX 1000000u
+#define PN_MIN_CPUS_MAX 65533u
 #define MEM_PER_NODE_MAX ((uint64_t)1 << 40)
 #define SEGMENT_BODY_MAX 4096
 #define MESSAGE_MAX 512

@@ -13,6 +13,7 @@ enum reply_key {
 	KEY_GPUS,
 	KEY_SEATS,
 	KEY_MIN_CPUS,
+	KEY_PN_MIN_CPUS,
 	KEY_MEM_PER_NODE,
 	KEY_SEGMENT,
 	KEY_MESSAGE,
@@ -33,6 +34,7 @@ static const struct {
     [KEY_GPUS] = {"gpus", FOR_PLACE, FOR_PLACE},
     [KEY_SEATS] = {"seats", FOR_PLACE, FOR_PLACE},
     [KEY_MIN_CPUS] = {"min_cpus", FOR_PLACE, 0},
+    [KEY_PN_MIN_CPUS] = {"pn_min_cpus", FOR_PLACE, 0},
     [KEY_MEM_PER_NODE] = {"mem_per_node", FOR_PLACE, 0},
     /* Without it a pin could not be undone. */
     [KEY_SEGMENT] = {"segment", FOR_PLACE | FOR_PASS, FOR_PLACE},
@@ -235,6 +237,11 @@ static bool check_place(struct reply *reply, char *values[KEY_COUNT],
 				    "min_cpus is below what the user asked for, or no number");
 		reply->min_cpus = (uint32_t)number;
 	}
+	if (values[KEY_PN_MIN_CPUS]) {
+		if (!parse_number(values[KEY_PN_MIN_CPUS], PN_MIN_CPUS_MAX, &number) || number < 1)
+			return fail(error, "pn_min_cpus is not a number from 1 to 65533");
+		reply->pn_min_cpus = (uint16_t)number;
+	}
 	if (values[KEY_MEM_PER_NODE]) {
 		if (!parse_number(values[KEY_MEM_PER_NODE], MEM_PER_NODE_MAX, &number) ||
 		    number < 1)
@@ -253,6 +260,7 @@ bool reply_parse(struct reply *reply, size_t len, const struct reply_expected *e
 	reply->node_count = reply->gpu_count = 0;
 	reply->seats = false;
 	reply->min_cpus = 0;
+	reply->pn_min_cpus = 0;
 	reply->mem_per_node = 0;
 	if (!split_lines(reply, len, values, error))
 		return false;

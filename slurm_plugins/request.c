@@ -182,7 +182,8 @@ static void add_memory(struct text *out, uint64_t pn_min_memory)
 	if (pn_min_memory & MEM_PER_CPU)
 		add_number(out, "mem_per_cpu", pn_min_memory & ~MEM_PER_CPU, NO_VAL64);
 	else
-		add_number(out, "mem_per_node", pn_min_memory, NO_VAL64);
+		/* 0 is a value here: --mem=0 asks for all memory of each node. */
+		text_addf(out, "mem_per_node=%" PRIu64 "\n", pn_min_memory);
 }
 
 static void add_flags(struct text *out, const struct flag_values *flags)

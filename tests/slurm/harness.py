@@ -106,6 +106,7 @@ class Slurm:
     def hold_gpus(self, node: str, gpus: Sequence[int], seconds: int = 600) -> int:
         """Occupy exact GPUs, as only root may ask for them."""
         typed = ",".join(f"gpu:g{gpu}:1" for gpu in gpus)
+        free = int(self.berthd_status()["free_gpus"])
         job = job_id(
             self.target.run(
                 [
@@ -128,6 +129,8 @@ class Slurm:
             )
         )
         self.wait_state(job, {"RUNNING"})
+        left = free - len(gpus)
+        until("berthd to see the GPUs taken", lambda: int(self.berthd_status()["free_gpus"]) <= left or None)
         return job
 
     # Looking

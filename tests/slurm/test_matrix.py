@@ -133,6 +133,7 @@ def run_all(slurm: Slurm, partition: str, forms: tuple[str, ...], label: str) ->
     for rc in *.rc; do
         name=${{rc%.rc}}; echo "FILE $name $(cat $rc)"; cat $name.err $name.out $name.direct 2>/dev/null
     done
+    true
     """
     found: Cells = {}
     for part in slurm.target.bash(gather).out.split("FILE ")[1:]:

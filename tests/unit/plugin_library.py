@@ -107,6 +107,7 @@ class Reply(ctypes.Structure):
         ("gpu_count", ctypes.c_size_t),
         ("seats", ctypes.c_bool),
         ("min_cpus", ctypes.c_uint32),
+        ("pn_min_cpus", ctypes.c_uint16),
         ("mem_per_node", ctypes.c_uint64),
         ("segment", ctypes.c_char_p),
         ("message", ctypes.c_char_p),

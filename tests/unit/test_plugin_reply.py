@@ -86,6 +86,8 @@ def test_pass_and_refuse() -> None:
         {"seats": "2"},
         {"seats": "yes"},
         {"min_cpus": "4"},
+        {"pn_min_cpus": "0"},
+        {"pn_min_cpus": "65534"},
         {"mem_per_node": "0"},
         {"mem_per_node": str(2**40 + 1)},
         {"mem_per_node": "18446744073709551617"},
