@@ -14,7 +14,7 @@ PYDIRS  := topology policy prolog_epilog tests containers
 with-engine = containers/bootstrap engine-start && { $(1); rc=$$?; containers/bootstrap engine-stop; exit $$rc; }
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast lint format bench cluster-up cluster-down fuzz clean lock
+.PHONY: help setup demo test test-hard test-fast lint format bench bench-hook measurements cluster-up cluster-down fuzz clean lock
 
 help: ## this page
 	@echo "Berth: the right GPUs for every Slurm job. Start with 'make demo'."
@@ -35,10 +35,13 @@ demo: setup ## bring a cluster up, show plain Slurm and Berth side by side, take
 	@$(call with-engine,$(PY) -m containers.demo --slurm $(SLURM))
 
 test: setup ## everything: units, fuzzing, and real Slurm clusters of every supported version
-	@$(call with-engine,FUZZ_SECONDS=$(FUZZ_SECONDS) $(PY) -m pytest tests)
+	@$(call with-engine,FUZZ_SECONDS=$(FUZZ_SECONDS) $(PY) -m pytest tests -m "not hard")
+
+test-hard: setup ## the larger clusters: 64 nodes, and one with accounting
+	@$(call with-engine,$(PY) -m pytest tests/hard -m hard)
 
 test-fast: setup ## what needs no Slurm, under a minute
-	@$(PY) -m pytest tests -m "not slurm and not slow and not gpu"
+	@$(PY) -m pytest tests -m "not slurm and not hard and not slow and not gpu"
 
 lint: setup ## ruff, mypy --strict, clang-format, gcc -Wall -Wextra -Werror, cppcheck
 	@$(VENV)/bin/ruff check $(PYDIRS)
@@ -59,6 +62,9 @@ bench: bench-hook ## every benchmark, each beside its peer; tables here, figures
 
 bench-hook: setup ## latency of job_submit and submissions a second: no plugin, a bare echo, Berth
 	@$(call with-engine,$(PY) -m tests.bench.hook --slurm $(SLURM))
+
+measurements: setup ## write docs/measurements.md from what tests and benchmarks left under build/
+	@$(PY) -m tests.bench.page
 
 cluster-up: setup ## start the Dockerized test cluster and leave it running (SLURM=... PROFILE=...)
 	@containers/bootstrap engine-start

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from policy import wire
 from policy.book import Book, Claim
+from policy.daemon import log
 from policy.daemon.config import Config
 from policy.daemon.handover import Snapshot
 from policy.decide import Decision, decide, say_no
@@ -125,6 +126,9 @@ class Answerer:
             return decide(fields, self._book, self._policy, self._settings, now)
         except BerthError as problem:
             return say_no(fields, problem, now)
+        except Exception as fault:  # noqa: BLE001 - a request that hits a fault of ours must not end the daemon for all
+            log.error(f"a fault of berthd's own, the job is left to Slurm: {fault!r}; request: {fields}")
+            return say_no(fields, LeftToSlurm("berthd met a fault of its own, its log says which"), now)
 
     def _hold(self, nonce: str, claim: Claim, now: float) -> None:
         self._held[nonce] = _Held(claim, now, now + self._reserve)

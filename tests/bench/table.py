@@ -56,6 +56,8 @@ def report(bench: str, title: str, figures: Sequence[Figure], notes: dict[str, s
             "peer": figure.peer,
             "peer_value": figure.peer_value,
             "ratio": figure.ratio,
+            "must": figure.must,
+            "good": figure.good,
         }
         for figure in figures
     }

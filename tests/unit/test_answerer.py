@@ -112,6 +112,23 @@ def test_without_any_picture_jobs_are_left_to_slurm() -> None:
     assert put(Answerer(Config(), "0", 1)).verb == "pass"
 
 
+def test_a_fault_of_ours_leaves_the_job_to_slurm_and_the_daemon_alive(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whatever a hostile user finds, it costs his own job Berth's help and nobody else's."""
+
+    def broken(*_: object) -> None:
+        raise KeyError("seven")
+
+    made = answerer()
+    monkeypatch.setattr("policy.daemon.answerer.decide", broken)
+    assert put(made).verb == "pass"
+    assert "KeyError('seven')" in capsys.readouterr().err
+    monkeypatch.undo()
+
+    assert put(made).verb == "place"
+
+
 @pytest.mark.parametrize("datagram", [b"", b"GET / HTTP/1.1\r\n", b"berth/1 submit\nnonce=x\n", b"berth/2 submit\n"])
 def test_what_is_no_request_gets_no_answer(datagram: bytes) -> None:
     assert answerer().answer(datagram, NOW) is None

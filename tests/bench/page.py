@@ -1,0 +1,130 @@
+"""`make measurements`: docs/measurements.md from what the benchmarks and the cluster tests left under build/."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import os
+import platform
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+BUILD = ROOT / "build"
+PAGE = ROOT / "docs" / "measurements.md"
+MACHINES = {
+    "n1": "DGX-1V, cube mesh",
+    "n2": "HGX H100, NVSwitch",
+    "n3": "RTX A6000, pairs",
+    "n4": "L40S, PCIe",
+}
+INTRO = """# Measurements
+
+Written by `make measurements` from the files that the commands named below leave under `build/`; do not edit by hand.
+Figures beside each other were taken in one run on one machine, because machines differ more than the things compared.
+"""
+
+PLACEMENTS = """
+`make test` (`tests/slurm/test_best_set.py`): every row is two jobs on a real Slurm, seen by the device files that
+opened. In brackets NVLink bandwidth of the weakest pair and of all pairs together, GB/s. Each of Berth's sets is
+compared with all subsets by brute force. The rows below are those where Slurm alone chose
+less.
+"""
+MATRIX = """
+`make test` (`tests/slurm/test_matrix.py`): every form of asking for GPUs x every form of `srun` inside, plus the same
+request to `srun` and `salloc`; plain Slurm beside Berth with berthd alive and dead. "Same" is the exit code and the
+number of GPUs opened. Forms that name a model are compared with the same request by feature, in the test itself.
+"""
+
+
+def read(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def row(*cells: object) -> str:
+    return "| " + " | ".join(str(cell) for cell in cells) + " |"
+
+
+def number(value: float | None) -> str:
+    return "" if value is None else f"{value:.3g}" if abs(value) < 1000 else f"{value:.0f}"
+
+
+def taken(path: Path) -> str:
+    """When a file was made, and where."""
+    day = dt.datetime.fromtimestamp(path.stat().st_mtime, dt.UTC).date().isoformat()
+    return f"{day}, {platform.machine()}, {os.cpu_count()} cores, Linux {platform.release()}"
+
+
+def bench_section(path: Path) -> Iterator[str]:
+    data = read(path)
+    notes = data.pop("notes")
+    yield f"\n## `make bench-{path.stem}`\n"
+    yield "; ".join(f"{key} {value}" for key, value in notes.items()) + ".\n"
+    yield row("figure", "value", "unit", "peer", "peer's value", "ratio", "must", "reached")
+    yield row(*["---"] * 8)
+    for name, figure in data.items():
+        reached = {True: "yes", False: "**no**", None: ""}[figure["good"]]
+        cells = (number(figure["value"]), figure["unit"], figure["peer"], number(figure["peer_value"]))
+        yield row(f"`{name}`", *cells, number(figure["ratio"]), figure["must"], reached)
+
+
+def placements_section(paths: list[Path]) -> Iterator[str]:
+    yield "\n## The GPUs that a job can open: Slurm alone and Berth"
+    yield PLACEMENTS
+    yield row("Slurm", "machine", "in use", "request", "Slurm alone", "Berth")
+    yield row(*["---"] * 6)
+    summary = []
+    for path in paths:
+        version = path.stem.removeprefix("placements-")
+        rows = read(path)
+        less = [r for r in rows if r["plain_merit"][:2] < r["best_merit"][:2]]
+        exact = sum(r["berth_merit"] == r["best_merit"] for r in rows)
+        summary.append(
+            f"Slurm {version}: {len(rows)} rows, Berth best in {exact}, Slurm alone in {len(rows) - len(less)}."
+        )
+        for r in less:
+            plain, berth = (
+                f"{','.join(map(str, r[who]))} ({r[who + '_merit'][0]:g}; {r[who + '_merit'][1]:g})"
+                for who in ("plain", "berth")
+            )
+            yield row(
+                version, MACHINES[r["node"]], ",".join(map(str, r["busy"])) or "-", f"`{r['form']}`", plain, berth
+            )
+    yield ""
+    yield " ".join(summary) + f" ({taken(paths[-1])})"
+
+
+def matrix_section(paths: list[Path]) -> Iterator[str]:
+    yield "\n## Nothing that ran before is refused"
+    yield MATRIX
+    yield row("Slurm", "job forms", "cells", "ran with plain Slurm", "alive: same", "dead: same")
+    yield row(*["---"] * 6)
+    for path in paths:
+        table = read(path)
+        plain = {(job, step): cell for job, cells in table["plain"].items() for step, cell in cells.items()}
+        ran = {key: cell for key, cell in plain.items() if cell[0] == 0}
+        same = [
+            sum(table[mode].get(job, {}).get(step) == cell for (job, step), cell in ran.items() if job in table[mode])
+            for mode in ("alive", "dead")
+        ]
+        of = [sum(job in table[mode] for job, _ in ran) for mode in ("alive", "dead")]
+        cells = (f"{s} of {o}" for s, o in zip(same, of, strict=True))
+        yield row(path.stem.removeprefix("matrix-"), len(table["plain"]), len(plain), len(ran), *cells)
+    yield f"\n({taken(paths[-1])})"
+
+
+def main() -> int:
+    lines = [INTRO]
+    for path in sorted((BUILD / "bench").glob("*.json")):
+        lines += bench_section(path)
+    for pattern, section in (("placements-*.json", placements_section), ("matrix-*.json", matrix_section)):
+        if paths := sorted(BUILD.glob(pattern)):
+            lines += section(paths)
+    PAGE.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    print(f"measurements: wrote {PAGE.relative_to(ROOT)}")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
