@@ -72,6 +72,40 @@ static void keep_others(char **field)
 	text_free(&others);
 }
 
+static char **environment_entry(const job_desc_msg_t *job, const char *name_and_equals)
+{
+	for (uint32_t i = 0; job->environment && i < job->env_size; i++)
+		if (job->environment[i] &&
+		    !strncmp(job->environment[i], name_and_equals, strlen(name_and_equals)))
+			return &job->environment[i];
+	return NULL;
+}
+
+/*
+ * sbatch tells its steps --gpus-per-task by SLURM_TRES_PER_TASK. Slurm 26.05 writes that variable
+ * anew from the job, where a pin leaves "cpu=2" at most; so the steps hear it by the older name.
+ */
+static void keep_gpus_per_task(job_desc_msg_t *job)
+{
+	char **entry = environment_entry(job, "SLURM_TRES_PER_TASK=");
+	struct tres_found found = {0};
+	char older[64];
+	struct text others;
+
+	tres_scan(job->tres_per_task, &found);
+	if (!entry || !found.gpus || environment_entry(job, "SLURM_GPUS_PER_TASK="))
+		return;
+	text_init(&others, FOREIGN_TEXT_MAX);
+	tres_keep_others(job->tres_per_task, &others);
+	/* CPUs have a variable of their own; anything else has none and must stay where it is. */
+	if (others.len == 0 ||
+	    (!strncmp(text_str(&others), "cpu", 3) && !strchr(text_str(&others), ','))) {
+		snprintf(older, sizeof(older), "SLURM_GPUS_PER_TASK=%" PRIu64, found.gpus);
+		set_string(entry, older);
+	}
+	text_free(&others);
+}
+
 /* How many tasks the job will have: as Slurm counts where the user does not say. */
 static uint64_t task_count(const job_desc_msg_t *job, size_t nodes)
 {
@@ -137,6 +171,7 @@ bool apply_place(job_desc_msg_t *job, const struct reply *reply)
 	ok = extra_text(job, reply, &extra) && ok && !comment.failed;
 	if (ok) {
 		set_cpus(job, reply);
+		keep_gpus_per_task(job);
 		set_string(&job->req_nodes, reply->nodes);
 		keep_others(&job->tres_per_job);
 		keep_others(&job->tres_per_node);

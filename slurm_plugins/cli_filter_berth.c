@@ -6,7 +6,9 @@
  * An srun that also makes the allocation asks twice with the same words, for the job and for its
  * step: there the model becomes the node feature here, as job_submit would do it for the job alone.
  */
+#include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "client_side.h"
@@ -141,6 +143,25 @@ static int require_model(slurm_opt_t *opt, const char *model)
 	return rc;
 }
 
+/*
+ * A step without a GPU request takes the job's, which is one GRES type for each GPU when pinned;
+ * from 26.05 on Slurm binds within each type, so that --gpu-bind=single:1 would bind nothing. Asked
+ * without types, as many GPUs as the node gives the job, it binds as the user means it.
+ */
+static void ask_untyped_for_binding(slurm_opt_t *opt)
+{
+	const char *on_node = getenv("SLURM_GPUS_ON_NODE");
+	char request[64];
+	uint64_t count;
+
+	if (!on_node || !parse_number(on_node, 4096, &count) || count < 1)
+		return;
+	if (!slurm_option_isset(opt, "gpu-bind") && !slurm_option_isset(opt, "tres-bind"))
+		return;
+	snprintf(request, sizeof(request), "gres/gpu:%" PRIu64, count);
+	slurm_option_set(opt, "gres", request, false);
+}
+
 int cli_filter_p_pre_submit(slurm_opt_t *opt, int offset)
 {
 	struct tres_found found;
@@ -149,6 +170,9 @@ int cli_filter_p_pre_submit(slurm_opt_t *opt, int offset)
 	if (!is_srun(opt))
 		return SLURM_SUCCESS;
 	scan_requests(opt, &found);
+	/* --gres=none is a request too. */
+	if (inside_allocation() && !found.gpu && !slurm_option_isset(opt, "gres"))
+		ask_untyped_for_binding(opt);
 	if (!found.model[0] || partition_skipped(opt))
 		return SLURM_SUCCESS;
 	if (inside_allocation() || slurm_option_isset(opt, "jobid"))

@@ -106,6 +106,7 @@ class Slurm:
     def hold_gpus(self, node: str, gpus: Sequence[int], seconds: int = 600) -> int:
         """Occupy exact GPUs, as only root may ask for them."""
         typed = ",".join(f"gpu:g{gpu}:1" for gpu in gpus)
+        time.sleep(0.6)  # two of berthd's ticks: it has seen what ended before
         free = int(self.berthd_status()["free_gpus"])
         job = job_id(
             self.target.run(

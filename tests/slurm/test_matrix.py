@@ -232,9 +232,12 @@ def test_jobs_that_name_a_model_run_like_those_that_name_a_feature(matrix: Table
 def test_steps_may_name_the_model_too(matrix: Table, daemon: str) -> None:
     bad = {
         f"{job} / {step}": cell
-        for job in MODELS
+        for job, plain_job in MODELS.items()
         for step, cell in matrix[daemon][slug(job)].items()
-        if re.search("h100|v100|a6000|l40s", step) and cell[0] != 0
+        if (model := re.search("(h100|v100|a6000|l40s):", step))
+        and matrix["plain"][slug(plain_job)][step.replace(model[0], "")][0] == 0
+        and cell[0] != 0
     }
 
     assert bad == {}
+    assert any("gpu:h100:1" in step for step in matrix[daemon][slug("--gpus=h100:2")])

@@ -1,0 +1,168 @@
+#!/usr/bin/env python3
+"""Runs as root on the virtual machine's own Debian: brings the cluster up and looks what its jobs may open.
+
+usage: guest.py IMAGES    a file or disk that `docker save` wrote
+
+What it finds it prints as lines `VM-RESULT KEY=VALUE`; containers/vm/run.py reads them from the console.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+from containers.cluster import Cluster  # noqa: E402 (the repository is not installed here)
+from tests.slurm.harness import PROBE, Slurm, seen  # noqa: E402
+from tests.slurm.target import Container  # noqa: E402
+
+# Everything is ten to thirty times slower where the processor is emulated.
+PATIENCE = 300.0
+
+
+def tell(key: str, value: object) -> None:
+    """Give the host one result."""
+    print(f"VM-RESULT {key}={value}", flush=True)
+
+
+def run(*command: str | Path) -> None:
+    """Run a command that has to succeed; its output goes to the console."""
+    subprocess.run(command, check=True, cwd=ROOT)
+
+
+def timed(key: str, *command: str | Path) -> None:
+    """Run a command and tell how long it took."""
+    started = time.monotonic()
+    run(*command)
+    tell(f"{key}_seconds", round(time.monotonic() - started, 1))
+
+
+def first_line(path: str) -> str:
+    """A kernel file's first line; empty where there is none."""
+    file = Path(path)
+    return file.read_text().split("\n")[0] if file.exists() else ""
+
+
+def describe() -> None:
+    """Tell what this machine is."""
+    tell("system", platform.freedesktop_os_release()["PRETTY_NAME"])
+    tell("kernel", platform.release())
+    tell("apparmor", first_line("/sys/module/apparmor/parameters/enabled"))
+    done = subprocess.run(["stat", "-fc", "%T", "/sys/fs/cgroup"], capture_output=True, text=True, check=True)
+    tell("cgroup", done.stdout.strip())
+
+
+def describe_engine() -> None:
+    """Tell which engine runs here, and how it makes cgroups."""
+    words = "{{.ServerVersion}} {{.CgroupDriver}} {{.CgroupVersion}}"
+    done = subprocess.run(["docker", "info", "--format", words], capture_output=True, text=True, check=True)
+    tell("engine", done.stdout.strip())
+
+
+def opened(text: str) -> str:
+    """Which GPUs every probe in a job's output could open."""
+    return " ".join(",".join(map(str, task.gpus)) or "none" for task in seen(text)) or "no-probe"
+
+
+def look_at_jobs(slurm: Slurm) -> None:
+    """Ask in every way, and tell what was given and what opens."""
+
+    def batch(key: str, *options: str, body: str = PROBE) -> int:
+        job = slurm.submit(*options, body=body)
+        slurm.wait_state(job, {"RUNNING", "COMPLETED"}, PATIENCE)
+        tell(f"{key}_given", given(slurm, job))
+        return job
+
+    job = batch("sbatch", "--gpus=2", "-C", "v100", body=f"{PROBE}\ncat /proc/self/cgroup")
+    output = slurm.finish(job, PATIENCE)
+    tell("sbatch", opened(output))
+    tell("sbatch_cgroup", output.split("0::")[-1].strip())
+    tell("sbatch_comment", slurm.comment(job))
+
+    # Two halves of one node at the same time: neither may reach into the other.
+    release = f"{slurm.shared}/release"
+    wait = f"until [ -e {release} ]; do sleep 1; done\n"
+    halves = [batch(f"half{n}", "--gpus=4", "-C", "v100", body=wait + PROBE) for n in (1, 2)]
+    slurm.target.run(["touch", release])
+    for number, half in enumerate(halves, 1):
+        tell(f"half{number}", opened(slurm.finish(half, PATIENCE)))
+
+    tell("without", opened(slurm.finish(batch("without", "-C", "v100"), PATIENCE)))
+    probe = f"{slurm.shared}/probe.sh"
+    for key, words in {
+        "srun": ["srun", "--gpus=2", "-C", "a6000", probe],
+        "srun_without": ["srun", "-C", "a6000", probe],
+        "salloc": ["salloc", "--gpus=4", "-C", "h100", "srun", "-n2", probe],
+    }.items():
+        tell(key, opened(slurm.target.run(words, timeout=PATIENCE).out))
+
+
+def given(slurm: Slurm, job: int) -> str:
+    """The GPUs that Slurm says a job has."""
+    text = slurm.target.run(["scontrol", "show", "job", "-d", str(job)], user="root").out
+    words = [word for word in text.split() if word.startswith("GRES=")]
+    indices = words[0].partition("(IDX:")[2].partition(")")[0] if words else ""
+    return indices or "none"
+
+
+def left_over(slurm: str) -> str:
+    """What `down` did not remove."""
+    mark = f"label=com.docker.compose.project={Cluster(slurm, berth=True).project}"
+    lists: Iterable[list[str]] = (["ps", "--all"], ["network", "ls"], ["volume", "ls"])
+    found = [
+        subprocess.run(["docker", *words, "--quiet", "--filter", mark], capture_output=True, text=True, check=True)
+        for words in lists
+    ]
+    return " ".join(" ".join(done.stdout.split()) for done in found).strip() or "nothing"
+
+
+def try_cluster(images: str) -> None:
+    """The whole way, from an engine that does not run to an engine that has been stopped again."""
+    version = os.environ["SLURM"]
+    cluster = ROOT / "containers" / "cluster.py"
+    describe()
+    timed("engine_start", ROOT / "containers" / "bootstrap", "engine-start")
+    describe_engine()
+    timed("load", "docker", "load", "--quiet", "--input", images)
+    timed("up", cluster, "up", "--no-build", "--time-limit", "1200")
+    started = time.monotonic()
+    look_at_jobs(Slurm(Container(f"{Cluster(version, berth=True).project}-ctl")))
+    tell("jobs_seconds", round(time.monotonic() - started, 1))
+    timed("down", cluster, "down")
+    tell("left_over", left_over(version))
+    run(ROOT / "containers" / "bootstrap", "engine-stop")
+    active = subprocess.run(["systemctl", "is-active", "docker"], capture_output=True, text=True, check=False)
+    tell("engine_after", active.stdout.strip())
+
+
+def show_logs() -> None:
+    """Everything that could explain a failure."""
+    commands: list[list[str]] = [["journalctl", "--no-pager", "-u", "docker", "-n", "20"], ["dmesg"]]
+    names = subprocess.run(["docker", "ps", "-a", "--format", "{{.Names}}"], capture_output=True, text=True, check=False)
+    commands += [["docker", "logs", "--tail", "60", name] for name in names.stdout.split()]
+    for command in commands:
+        print(f"--- {' '.join(command)}", flush=True)
+        subprocess.run(command, check=False)
+
+
+def guarded(action: Callable[[], None]) -> int:
+    """Whatever goes wrong, the host has to hear of it."""
+    try:
+        action()
+    except Exception as error:  # noqa: BLE001 (the only place where it can still be told)
+        show_logs()
+        tell("error", f"{type(error).__name__}: {' '.join(str(error).split())[:500]}")
+        return 1
+    tell("end", "reached")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(guarded(lambda: try_cluster(sys.argv[1])))
