@@ -21,8 +21,8 @@ from topology.model import Machine
 
 CLUSTER = Path(__file__).with_name("cluster.py")
 REQUESTS = ("--gres=gpu:2", "--gpus=2", "--gres=gpu:4")
-# One GPU in use already: where it is decides how many good sets are left.
-TAKEN = {"n1": 5, "n2": 0, "n3": 0, "n4": 2}
+# In use already on every node, so that not every good set is left.
+TAKEN = (0, 5)
 TITLES = {
     "n1": "n1: DGX-1V, hybrid cube mesh",
     "n2": "n2: HGX H100, NVSwitch",
@@ -45,7 +45,7 @@ for partition in plain gpu; do for request in {requests}; do
     id=$(sbatch --parsable -p $partition -C {model} -N1 -t 5 --mem=100 $request -o $d/%j $d/job.sh 2>$d/said)
     for i in $(seq 400); do grep -q OPEN $d/$id 2>/dev/null && break; sleep 0.05; done
     echo "JOB $partition $request $(sed -n 's/^OPEN //p' $d/$id)"
-    [ $partition = plain ] || echo "WHY $(berth why $id | tail -n +1 | tr '\n' '~')"
+    [ $partition = plain ] || echo "WHY $(berth why $id | sed -n 's/^reason *//p')"
     while [ -n "$(squeue -h -j $id 2>/dev/null)" ]; do sleep 0.05; done
     sleep 0.6  # two of berthd's ticks: the GPUs must be seen free again
 done; done; rm -rf $d
@@ -62,9 +62,10 @@ class Placement:
     why: str
 
 
-def weakest(machine: Machine, gpus: Iterable[int]) -> float:
-    """NVLink bandwidth between the two GPUs of the set that are linked worst, GB/s."""
-    return min(machine.gbps[a][b] for a, b in itertools.combinations(gpus, 2))
+def bandwidth(machine: Machine, gpus: Iterable[int]) -> tuple[float, float]:
+    """NVLink between the two GPUs of the set that are linked worst, and over all pairs together, GB/s."""
+    pairs = [machine.gbps[a][b] for a, b in itertools.combinations(gpus, 2)]
+    return min(pairs), sum(pairs)
 
 
 def inside(container: str, script: str, user: str) -> subprocess.Popen[str]:
@@ -108,44 +109,47 @@ def place(controller: str, machines: dict[str, Machine]) -> dict[str, list[Place
     return placements
 
 
-def speed(gbps: float) -> str:
-    """A bandwidth as people read it."""
-    return f"{gbps:g} GB/s" if gbps else "no NVLink"
+def speed(weakest: float, total: float) -> str:
+    """Bandwidths as people read them."""
+    return f"{weakest:.0f} / {total:.0f}" if total else "no NVLink"
+
+
+def gain(plain: tuple[float, float], berth: tuple[float, float]) -> str:
+    """What the weakest pair won, or else all pairs together."""
+    for name, before, after in zip(("weakest", "all pairs"), plain, berth, strict=True):
+        if before != after:
+            return f"{name} {after / before:.2g}x" if before else f"{name}: linked"
+    return "the same"
 
 
 def show(console: Console, machines: dict[str, Machine], placements: dict[str, list[Placement]]) -> None:
     """The table, the reasons, and a closing count."""
-    table = Table(title="The GPUs that each job could open, and the NVLink bandwidth of its weakest pair")
-    for column in ("node", "in use", "request", "Slurm alone", "", "Berth", "", "gain"):
+    table = Table(title="The GPUs that each job could open; NVLink of the weakest pair / of all pairs, GB/s")
+    for column in ("node (GPUs 0 and 5 in use)", "request", "Slurm alone", "GB/s", "Berth", "GB/s", "Berth's gain"):
         table.add_column(column, no_wrap=True)
     better = worse = total = 0
     for node, rows in placements.items():
         machine = machines[node]
         for number, row in enumerate(rows):
-            plain, berth = weakest(machine, row.plain), weakest(machine, row.berth)
-            gain = "" if berth == plain else f"{berth / plain:.2g}x" if plain else "linked"
+            plain, berth = bandwidth(machine, row.plain), bandwidth(machine, row.berth)
             total += 1
             better += berth > plain
             worse += berth < plain
             table.add_row(
                 TITLES.get(node, node) if number == 0 else "",
-                f"GPU {TAKEN[node]}" if number == 0 else "",
                 row.request,
                 ",".join(map(str, row.plain)),
-                speed(plain),
+                speed(*plain),
                 ",".join(map(str, row.berth)),
-                speed(berth),
-                gain,
+                speed(*berth),
+                gain(plain, berth),
                 end_section=number == len(rows) - 1,
             )
     console.print(table)
-    console.print("Why, as `berth why JOBID` tells it:")
+    console.print("Why (`berth why JOBID` tells all of it):")
     for node, rows in placements.items():
         for row in rows:
-            console.print(f"  {node} {row.request}")
-            for line in row.why.split("~"):
-                if line.strip():
-                    console.print(f"    {line}", highlight=False)
+            console.print(f"  {node} {row.request}: GPUs {','.join(map(str, row.berth))}: {row.why}", highlight=False)
     console.print(
         f"\nOf {total} submissions, Berth gave better linked GPUs in {better} and worse linked ones in {worse}."
     )
@@ -163,12 +167,13 @@ def main() -> int:
         subprocess.run([sys.executable, CLUSTER, "up", "--slurm", version], check=True)
         files = read(controller, "for f in /etc/slurm/berth/topology/*.json; do cat $f; echo; echo ---; done")
         machines = {m.node: m for m in (decode(json.loads(text)) for text in files.split("\n---\n") if text.strip())}
+        typed = ",".join(f"gpu:g{gpu}:1" for gpu in TAKEN)
         console.print("demo: submitting the same jobs to the partitions 'plain' (Slurm alone) and 'gpu' (Berth)")
         read(
             controller,
             "\n".join(
-                f"sbatch -Q -p plain -w {node} -n1 --mem=10 --gres=gpu:g{gpu}:1 -o /dev/null --wrap 'exec sleep 600'"
-                for node, gpu in TAKEN.items()
+                f"sbatch -Q -p plain -w {node} -n1 --mem=10 --gres={typed} -o /dev/null --wrap 'exec sleep 600'"
+                for node in machines
             )
             + "\nwhile [ $(squeue -h -t R | wc -l) -lt 4 ]; do sleep 0.1; done",
         )
