@@ -14,7 +14,7 @@ PYDIRS  := topology policy prolog_epilog tests containers
 with-engine = containers/bootstrap engine-start && { $(1); rc=$$?; containers/bootstrap engine-stop; exit $$rc; }
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-hard test-fast lint format bench bench-hook measurements cluster-up cluster-down fuzz clean lock
+.PHONY: help setup demo test test-hard test-vm test-fast lint format bench bench-hook measurements cluster-up cluster-down fuzz clean lock
 
 help: ## this page
 	@echo "Berth: the right GPUs for every Slurm job. Start with 'make demo'."
@@ -38,7 +38,11 @@ test: setup ## everything: units, fuzzing, and real Slurm clusters of every supp
 	@$(call with-engine,FUZZ_SECONDS=$(FUZZ_SECONDS) $(PY) -m pytest tests -m "not hard")
 
 test-hard: setup ## the larger clusters: 64 nodes, and one with accounting
-	@$(call with-engine,$(PY) -m pytest tests/hard -m hard)
+	@$(call with-engine,$(PY) -m pytest tests/hard -m "hard and not vm")
+
+test-vm: setup ## the test cluster on fresh Debian 12 and 13 machines (virtual ones): systemd, cgroup v2, AppArmor
+	@BERTH_RERUN="make test-vm" containers/bootstrap vm-packages
+	@$(call with-engine,$(PY) -m pytest tests/hard -m vm)
 
 test-fast: setup ## what needs no Slurm, under a minute
 	@$(PY) -m pytest tests -m "not slurm and not hard and not slow and not gpu"

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import subprocess
 import sys
 import time
@@ -68,48 +69,46 @@ def describe_engine() -> None:
 
 def opened(text: str) -> str:
     """Which GPUs every probe in a job's output could open."""
-    return " ".join(",".join(map(str, task.gpus)) or "none" for task in seen(text)) or "no-probe"
+    return " ".join(",".join(map(str, task.gpus)) or "none" for task in seen(text)) or "no probe"
+
+
+def given(text: str) -> str:
+    """The GPUs that Slurm itself says the job has; the job has printed them."""
+    return ",".join(re.findall(r"gpu:g\d:1\(IDX:(\d)\)", text)) or "none"
 
 
 def look_at_jobs(slurm: Slurm) -> None:
     """Ask in every way, and tell what was given and what opens."""
+    probe = f"{slurm.shared}/probe.sh"
+    release = f"{slurm.shared}/release"
+    look = f"{PROBE}\nscontrol show job -d $SLURM_JOB_ID | grep GRES=\ncat /proc/self/cgroup\n"
 
-    def batch(key: str, *options: str, body: str = PROBE) -> int:
-        job = slurm.submit(*options, body=body)
-        slurm.wait_state(job, {"RUNNING", "COMPLETED"}, PATIENCE)
-        tell(f"{key}_given", given(slurm, job))
-        return job
+    def finish(key: str, job: int) -> str:
+        text = slurm.finish(job, PATIENCE)
+        tell(key, opened(text))
+        tell(f"{key}_given", given(text))
+        return text
 
-    job = batch("sbatch", "--gpus=2", "-C", "v100", body=f"{PROBE}\ncat /proc/self/cgroup")
-    output = slurm.finish(job, PATIENCE)
-    tell("sbatch", opened(output))
-    tell("sbatch_cgroup", output.split("0::")[-1].strip())
-    tell("sbatch_comment", slurm.comment(job))
+    first = slurm.submit("--gpus=2", "-C", "v100", body=look)
+    tell("sbatch_cgroup", finish("sbatch", first).split("0::")[-1].strip())
+    tell("sbatch_comment", slurm.comment(first))
 
     # Two halves of one node at the same time: neither may reach into the other.
-    release = f"{slurm.shared}/release"
     wait = f"until [ -e {release} ]; do sleep 1; done\n"
-    halves = [batch(f"half{n}", "--gpus=4", "-C", "v100", body=wait + PROBE) for n in (1, 2)]
+    halves = [slurm.submit("--gpus=4", "-C", "v100", body=wait + look) for _ in range(2)]
+    for half in halves:
+        slurm.wait_state(half, {"RUNNING"}, PATIENCE)
     slurm.target.run(["touch", release])
     for number, half in enumerate(halves, 1):
-        tell(f"half{number}", opened(slurm.finish(half, PATIENCE)))
+        finish(f"half{number}", half)
 
-    tell("without", opened(slurm.finish(batch("without", "-C", "v100"), PATIENCE)))
-    probe = f"{slurm.shared}/probe.sh"
+    finish("without", slurm.submit("-C", "v100", body=look))
     for key, words in {
         "srun": ["srun", "--gpus=2", "-C", "a6000", probe],
         "srun_without": ["srun", "-C", "a6000", probe],
-        "salloc": ["salloc", "--gpus=4", "-C", "h100", "srun", "-n2", probe],
+        "salloc": ["salloc", "--gpus=4", "-C", "h100", "srun", probe],
     }.items():
         tell(key, opened(slurm.target.run(words, timeout=PATIENCE).out))
-
-
-def given(slurm: Slurm, job: int) -> str:
-    """The GPUs that Slurm says a job has."""
-    text = slurm.target.run(["scontrol", "show", "job", "-d", str(job)], user="root").out
-    words = [word for word in text.split() if word.startswith("GRES=")]
-    indices = words[0].partition("(IDX:")[2].partition(")")[0] if words else ""
-    return indices or "none"
 
 
 def left_over(slurm: str) -> str:
@@ -132,6 +131,9 @@ def try_cluster(images: str) -> None:
     describe_engine()
     timed("load", "docker", "load", "--quiet", "--input", images)
     timed("up", cluster, "up", "--no-build", "--time-limit", "1200")
+    for c in ("n1",):
+        run("docker", "exec", f"{Cluster(version, berth=True).project}-{c}", "sh", "-c", "cat /proc/1/attr/current; grep cgroup /proc/1/mounts; cat /proc/1/cgroup /proc/self/cgroup; find /sys/fs/cgroup -maxdepth 3 -name cgroup.subtree_control | xargs grep .;grep Seccomp /proc/1/status; cat /etc/slurm/cgroup.conf; find / -xdev -name '*slurmd.log'; tail -30 /var/log/cluster/slurmd.log; grep -r . /etc/apparmor/parser.conf")
+    run("sh", "-c", "grep cgroup /proc/mounts; docker info | grep -A6 Security; grep -v '^#' /etc/apparmor/parser.conf; ls /sys/kernel/security/apparmor/features/mount; grep -c docker /sys/kernel/security/apparmor/profiles")
     started = time.monotonic()
     look_at_jobs(Slurm(Container(f"{Cluster(version, berth=True).project}-ctl")))
     tell("jobs_seconds", round(time.monotonic() - started, 1))

@@ -1,5 +1,6 @@
 """Berth's own policy: exact inside one node, the best node of all for it, one common set for several nodes."""
 
+from math import comb
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -61,8 +62,9 @@ class BerthPolicy(Policy):
             reason = f"best of {able} nodes that fit, {rivals + 1} equal in bandwidth, by free GPUs left over"
         kept = view.fleet.tables.islands_kept(machine, int(view.free[node]), mask)
         broken = 63 - (int(values[node]) >> 8 & 63)
-        islands = f"{kept} other NVLink islands kept whole, {broken} broken" if kept or broken else "no island broken"
-        return f"{reason}; {islands}; {int(view.free[node]).bit_count() - k} GPUs of the node left free"
+        free = int(view.free[node]).bit_count()
+        sets = f"best of {comb(free, k)} sets of its {free} free GPUs" if free > k else "all its free GPUs"
+        return f"{reason}; {sets}; {_islands(kept, broken)}"
 
     def _same_on_each(self, demand: "Demand", view: "View", fits: "Bools") -> Berth:
         """Several nodes take one typed request, so they need a common free set; best on machines of one kind."""
@@ -83,6 +85,14 @@ class BerthPolicy(Policy):
             f"{having} nodes have it free"
         )
         return self.berth(demand, view, nodes, positions(mask), why)
+
+
+def _islands(kept: int, broken: int) -> str:
+    """What the set does to the other NVLink islands of its node."""
+    whole = f"{kept} other NVLink island{'s' if kept > 1 else ''} kept whole"
+    if not broken:
+        return whole if kept else "no NVLink island cut into"
+    return f"{whole}, {broken} cut into" if kept else f"{broken} NVLink island{'s' if broken > 1 else ''} cut into"
 
 
 def _common_set(demand: "Demand", view: "View", nodes: Ints) -> tuple[int, list[int], int, int] | None:

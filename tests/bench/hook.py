@@ -24,6 +24,8 @@ CLUSTER = HERE.parents[1] / "containers" / "cluster.py"
 NODES = 1024
 LOG = {"echo": "/var/log/berth/echo.log", "berth": "/var/log/berth/hook.log"}
 AS_SLURM = "setpriv --reuid=slurm --regid=slurm --init-groups"
+# A shell as process 1: it reaps the daemons that this benchmark kills.
+IDLE = ("bash", "-c", "while :; do sleep 1; done")
 SUBMIT = "/usr/libexec/berth-bench/submit"
 
 
@@ -37,7 +39,7 @@ class Controller:
     def __enter__(self) -> Self:
         self.remove()
         subprocess.run(
-            ["docker", "run", "-d", "--name", self.name, "--hostname", "bench", self.image, "sleep", "3600"],
+            ["docker", "run", "-d", "--name", self.name, "--hostname", "bench", self.image, *IDLE],
             check=True,
             stdout=subprocess.DEVNULL,
         )

@@ -44,7 +44,7 @@ for gpu in 0 1 2 3 4 5 6 7; do
 	echo "NodeName=g[1-$nodes] Name=seat Type=g$gpu File=/dev/nvidia$gpu"
 done >/etc/slurm/gres.conf
 echo CgroupPlugin=disabled >/etc/slurm/cgroup.conf
-printf '[hook]\nmessage = "never"\nhook_log = "/var/log/berth/hook.log"\n[berthd]\ntick_ms = 250\n' >/etc/slurm/berth.conf
+printf '[hook]\nmessage = "never"\nhook_log = "/var/log/berth/hook.log"\n' >/etc/slurm/berth.conf
 
 export BERTH_FAKE_NVML=/usr/share/berth-fake/machines/hgx-h100
 berth topo discover --node g1 --output /etc/slurm/berth/topology/g1.json >/dev/null
