@@ -32,7 +32,7 @@ struct reply {
 	size_t gpu_count;
 	bool seats;
 	uint32_t min_cpus;     /* 0: not given */
-	uint16_t pn_min_cpus; /* 0: not given */
+	uint16_t pn_min_cpus;  /* 0: not given */
 	uint64_t mem_per_node; /* MB; 0: not given */
 	const char *segment;   /* NULL: not given */
 	const char *message;   /* NULL: not given */
