@@ -52,6 +52,17 @@ class NodeFacts:
     partitions: frozenset[str] = frozenset()
 
 
+_WAITS_FOR_ROOM = (
+    "None",
+    "Resources",
+    "Priority",
+    "ReqNodeNotAvail",
+    "BadConstraints",
+    "Nodes_required",
+    "Reservation",
+)
+
+
 @dataclass(frozen=True, slots=True)
 class JobFacts:
     """A job that runs, or that waits with a pin of ours."""
@@ -73,6 +84,11 @@ class JobFacts:
     gpus: int | None = None
     """The GPUs pinned on each of its nodes; None where the request is untyped."""
     segment: Mapping[str, str] | None = None
+
+    @property
+    def may_start(self) -> bool:
+        """Whether only room keeps it waiting, as far as Slurm's reason tells."""
+        return self.reason.startswith(_WAITS_FOR_ROOM)
 
 
 @dataclass(frozen=True, slots=True)

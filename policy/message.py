@@ -1,5 +1,6 @@
 """The one line that a user reads after submission."""
 
+import re
 from collections.abc import Iterable
 
 from policy import hostlist
@@ -7,6 +8,8 @@ from policy.demand import Demand
 from policy.flags import ACTED_ON
 from policy.placement.base import Berth
 from policy.wire import MESSAGE_BYTES
+
+_NOT_PRINTABLE = re.compile(r"[^ -~]")
 
 
 def placed(berth: Berth) -> str:
@@ -55,7 +58,7 @@ def notes(level: str | None, flags: Iterable[str]) -> list[str]:
 def line(text: str, more: Iterable[str] = ()) -> str:
     """One printable line of at most 512 bytes."""
     whole = "; ".join([f"berth: {text}", *more])
-    whole = "".join(letter if " " <= letter <= "~" else "?" for letter in whole)
+    whole = _NOT_PRINTABLE.sub("?", whole)
     return whole if len(whole) <= MESSAGE_BYTES else whole[: MESSAGE_BYTES - 3] + "..."
 
 

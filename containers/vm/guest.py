@@ -131,9 +131,14 @@ def try_cluster(images: str) -> None:
     describe_engine()
     timed("load", "docker", "load", "--quiet", "--input", images)
     timed("up", cluster, "up", "--no-build", "--time-limit", "1200")
-    for c in ("n1",):
-        run("docker", "exec", f"{Cluster(version, berth=True).project}-{c}", "sh", "-c", "cat /proc/1/attr/current; grep cgroup /proc/1/mounts; cat /proc/1/cgroup /proc/self/cgroup; find /sys/fs/cgroup -maxdepth 3 -name cgroup.subtree_control | xargs grep .;grep Seccomp /proc/1/status; cat /etc/slurm/cgroup.conf; find / -xdev -name '*slurmd.log'; tail -30 /var/log/cluster/slurmd.log; grep -r . /etc/apparmor/parser.conf")
-    run("sh", "-c", "grep cgroup /proc/mounts; docker info | grep -A6 Security; grep -v '^#' /etc/apparmor/parser.conf; ls /sys/kernel/security/apparmor/features/mount; grep -c docker /sys/kernel/security/apparmor/profiles")
+    subprocess.run(
+        [
+            "sh",
+            "-c",
+            "docker exec vmtest2411-n1 mount -t tmpfs none /mnt; cat /etc/apparmor/parser.conf | grep -v ^#; ls -l /usr/share/apparmor-features /etc/apparmor.d/abi; docker info | grep -A5 Security; docker exec vmtest2411-n1 cat /var/log/cluster/slurmd.log",
+        ],
+        check=False,
+    )
     started = time.monotonic()
     look_at_jobs(Slurm(Container(f"{Cluster(version, berth=True).project}-ctl")))
     tell("jobs_seconds", round(time.monotonic() - started, 1))
@@ -147,7 +152,9 @@ def try_cluster(images: str) -> None:
 def show_logs() -> None:
     """Everything that could explain a failure."""
     commands: list[list[str]] = [["journalctl", "--no-pager", "-u", "docker", "-n", "20"], ["dmesg"]]
-    names = subprocess.run(["docker", "ps", "-a", "--format", "{{.Names}}"], capture_output=True, text=True, check=False)
+    names = subprocess.run(
+        ["docker", "ps", "-a", "--format", "{{.Names}}"], capture_output=True, text=True, check=False
+    )
     commands += [["docker", "logs", "--tail", "60", name] for name in names.stdout.split()]
     for command in commands:
         print(f"--- {' '.join(command)}", flush=True)

@@ -142,13 +142,14 @@ class CommandGateway:
         return self._seldom[1], self._seldom[2]
 
     def _read_segments(self, queue: Sequence[tuple[JobFacts, str]]) -> None:
-        """Fetch the records of jobs whose pin is new or changed; forget jobs that are gone."""
+        """Fetch the records of jobs whose pin is new or changed and may matter now; forget jobs that are gone."""
         present = {job.id for job, _ in queue}
         self._segments = {job_id: entry for job_id, entry in self._segments.items() if job_id in present}
         wanted = {
             job.id: key
             for job, key in queue
             if job.gpus and job.required and self._segments.get(job.id, ("", None))[0] != key
+            if job.may_start
         }
         some = dict(list(wanted.items())[:_MOST_RECORDS])
         if not some:

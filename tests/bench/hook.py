@@ -99,7 +99,7 @@ class Controller:
 
     def submit(self, count: int, parallel: int) -> tuple[float, list[float]]:
         """Submissions a second, and each one's latency at the client in ms."""
-        output = self.bash(f"{SUBMIT} -n {count} -P {parallel} -g 2 -b 36000 -p gpu")
+        output = self.bash(f"{SUBMIT} -n {count} -P {parallel} -g 2 -H -p gpu")
         *lines, last = output.splitlines()
         _, total, failed = last.split()
         if failed != "0":
