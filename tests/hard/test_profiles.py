@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.hard, pytest.mark.timeout(600)]
 def started(version: str, profile: str) -> Iterator[Slurm]:
     subprocess.run([sys.executable, CLUSTER, "up", "--slurm", version, "--profile", profile], check=True)
     try:
-        yield Slurm(Container(f"berth{version.replace('.', '')}-ctl"))
+        yield Slurm(version, Container(f"berth{version.replace('.', '')}-ctl"))
     finally:
         subprocess.run([sys.executable, CLUSTER, "down", "--slurm", version], check=True)
 

@@ -47,6 +47,10 @@ def test_srun_and_salloc_get_linked_gpus(told: dict[str, str]) -> None:
     assert len(told["salloc"].split(",")) == 4
 
 
+def test_slurmd_has_all_that_it_wants_of_cgroups(told: dict[str, str]) -> None:
+    assert told["slurmd_error"] == "none"
+
+
 def test_nothing_is_left_running(told: dict[str, str]) -> None:
     assert told["left_over"] == "nothing"
     assert told["engine_after"] == "inactive"

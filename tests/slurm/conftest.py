@@ -30,23 +30,30 @@ def cluster(*words: str) -> None:
     subprocess.run([sys.executable, ROOT / "containers" / "cluster.py", *words], check=True)
 
 
-@pytest.fixture(scope="session", params=VERSIONS)
-def slurm(request: pytest.FixtureRequest) -> Iterator[Slurm]:
-    """A cluster with four nodes of different machines, Berth in charge of the partition `gpu`."""
-    version = str(request.param)
+@pytest.fixture(scope="session")
+def clusters(request: pytest.FixtureRequest) -> Iterator[dict[str, Slurm]]:
+    """For each version four nodes of different machines, Berth in charge of the partition `gpu`; all up at once."""
     if OWN:
-        yield Slurm(from_environment(OWN))
+        yield {OWN: Slurm(OWN, from_environment(OWN))}
         return
     capture = request.config.pluginmanager.getplugin("capturemanager")
-    with capture.global_and_fixture_disabled():
-        print()
-        cluster("up", "--slurm", version)
     try:
-        yield Slurm(Container(f"berth{version.replace('.', '')}-ctl"))
+        with capture.global_and_fixture_disabled():
+            print()
+            for version in VERSIONS:
+                cluster("up", "--slurm", version)
+        yield {v: Slurm(v, Container(f"berth{v.replace('.', '')}-ctl")) for v in VERSIONS}
     finally:
         if not os.environ.get("BERTH_TEST_KEEP"):
             with capture.global_and_fixture_disabled():
-                cluster("down", "--slurm", version)
+                for version in VERSIONS:
+                    cluster("down", "--slurm", version)
+
+
+@pytest.fixture(scope="session", params=VERSIONS)
+def slurm(request: pytest.FixtureRequest, clusters: dict[str, Slurm]) -> Slurm:
+    """One of them."""
+    return clusters[str(request.param)]
 
 
 @pytest.fixture(autouse=True)

@@ -6,6 +6,7 @@ import json
 import re
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeVar
@@ -67,7 +68,8 @@ def until(what: str, get: Callable[[], T | None], seconds: float = 30.0, every: 
 class Slurm:
     """A running cluster as its users and its admin see it."""
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, name: str, target: Target) -> None:
+        self.name = name
         self.target = target
         self.shared = "/home/tests"
         self.target.bash(f"install -d -m 1777 {self.shared}", user="root")
@@ -106,8 +108,6 @@ class Slurm:
     def hold_gpus(self, node: str, gpus: Sequence[int], seconds: int = 600) -> int:
         """Occupy exact GPUs, as only root may ask for them."""
         typed = ",".join(f"gpu:g{gpu}:1" for gpu in gpus)
-        time.sleep(0.6)  # two of berthd's ticks: it has seen what ended before
-        free = int(self.berthd_status()["free_gpus"])
         job = job_id(
             self.target.run(
                 [
@@ -130,8 +130,7 @@ class Slurm:
             )
         )
         self.wait_state(job, {"RUNNING"})
-        left = free - len(gpus)
-        until("berthd to see the GPUs taken", lambda: int(self.berthd_status()["free_gpus"]) <= left or None)
+        self.settle()
         return job
 
     # Looking
@@ -179,6 +178,7 @@ class Slurm:
             squeue -h -o %A | sort -u | xargs -r scancel --quiet
             svc berthd resume 2>/dev/null
             svc berthd start
+            for i in $(seq 100); do berth status >/dev/null 2>&1 && break; sleep 0.1; done
             for i in $(seq 300); do
                 [ -z "$(squeue -h -o %i)" ] && [ -z "$(sinfo -h -N -o %T | grep -v idle)" ] && exit 0
                 sleep 0.1
@@ -210,12 +210,29 @@ class Slurm:
             user="root",
         )
         self.clear()
-        until("berthd to see all GPUs free", lambda: self.berthd_status()["free_gpus"] == self.berthd_status()["gpus"])
+        self.settle()
+
+    def settle(self) -> None:
+        """Wait until berthd sees as many GPUs free as Slurm does."""
+
+        def agreed() -> bool:
+            gres = re.findall(r"GresUsed=(\S+)", self.target.run(["scontrol", "show", "node", "-d"], user="root").out)
+            used = sum(len(re.findall(r"gpu:g\d+:1\(", node)) for node in gres)
+            status = self.berthd_status()
+            return int(status.get("gpus", 0)) - int(status.get("free_gpus", 0)) == used and len(gres) > 0
+
+        until("berthd to see the same GPUs free as Slurm", lambda: agreed() or None)
 
     def berthd_status(self) -> dict[str, str]:
         """What `berth status` says."""
         status: dict[str, str] = json.loads(self.target.run(["berth", "status", "--json"], user="root").out)
         return status
+
+
+def everywhere(clusters: dict[str, Slurm], work: Callable[[Slurm], T]) -> dict[str, T]:
+    """Do the same on all clusters side by side: most of it is waiting for Slurm."""
+    with ThreadPoolExecutor() as pool:
+        return dict(zip(clusters, pool.map(work, clusters.values()), strict=True))
 
 
 def job_id(result: Result) -> int:

@@ -13,7 +13,7 @@ import pytest
 
 from topology.model import Machine
 
-from .harness import Seen, Slurm, seen
+from .harness import Seen, Slurm, everywhere, seen
 
 NODES = ("n1", "n2", "n3", "n4")
 FORMS = tuple(form.format(k) for k in (2, 4) for form in ("--gpus={}", "--gres=gpu:{}", "--gpus-per-node={}"))
@@ -89,8 +89,18 @@ def submissions(slurm: Slurm, busy: tuple[int, ...]) -> dict[tuple[str, str, str
     return found
 
 
-@pytest.fixture(scope="module")
-def rows(slurm: Slurm) -> list[Row]:
+@pytest.fixture(scope="session")
+def tables(clusters: dict[str, Slurm]) -> dict[str, list[Row]]:
+    return everywhere(clusters, table_of)
+
+
+@pytest.fixture
+def rows(slurm: Slurm, tables: dict[str, list[Row]]) -> list[Row]:
+    return tables[slurm.name]
+
+
+def table_of(slurm: Slurm) -> list[Row]:
+    """Every form on every node at every occupancy; kept under build/ too."""
     slurm.clear()
     table = []
     for busy in BUSY:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from .harness import Slurm, until
+from .harness import Slurm, everywhere, until
 
 BUILD = Path(__file__).resolve().parents[2] / "build"
 
@@ -193,8 +193,17 @@ def differences(table: Table, daemon: str, pairs: dict[str, str]) -> list[Differ
     return found
 
 
-@pytest.fixture(scope="module")
-def matrix(slurm: Slurm) -> Table:
+@pytest.fixture(scope="session")
+def matrices(clusters: dict[str, Slurm]) -> dict[str, Table]:
+    return everywhere(clusters, matrix_of)
+
+
+@pytest.fixture
+def matrix(slurm: Slurm, matrices: dict[str, Table]) -> Table:
+    return matrices[slurm.name]
+
+
+def matrix_of(slurm: Slurm) -> Table:
     """Every cell. Where jobs compete, Slurm may spread one over nodes: a job that differs is tried once more, alone."""
     slurm.clear()
     table = {
