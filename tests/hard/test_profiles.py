@@ -41,7 +41,7 @@ def accounting(request: pytest.FixtureRequest) -> Iterator[Slurm]:
 def test_a_burst_on_64_nodes_is_placed_without_one_gpu_given_twice(scale: Slurm) -> None:
     script = """
     for i in $(seq 64); do
-        sbatch --parsable -Q --gpus=4 -t 5 --mem=50 -o /dev/null --wrap 'sleep 20'
+        sbatch --parsable --gpus=4 -t 5 --mem=50 -o /dev/null --wrap 'sleep 20'
     done
     """
     jobs = [int(word) for word in scale.target.bash(script, timeout=300).out.split()]
@@ -55,7 +55,7 @@ def test_a_burst_on_64_nodes_is_placed_without_one_gpu_given_twice(scale: Slurm)
 
 
 def test_multi_node_jobs_get_one_set_on_every_node(scale: Slurm) -> None:
-    job = scale.submit("-N4", "--gpus-per-node=4", "-C", "v100", body="srun -n4 -N4 hostname; sleep 5")
+    job = scale.submit("-N4", "--gpus-per-node=4", "-C", "v100", body="srun -n4 -N4 bash -c 'echo $SLURMD_NODENAME'")
 
     place = segment.fields(scale.comment(job)) or {}
     assert (place["n"], place["k"]) == ("4", "4")
