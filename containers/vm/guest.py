@@ -111,9 +111,15 @@ def look_at_jobs(slurm: Slurm) -> None:
         tell(key, opened(slurm.target.run(words, timeout=PATIENCE).out))
 
 
-def left_over(slurm: str) -> str:
+def complaint(project: str) -> str:
+    """The first error in a slurmd's log."""
+    words = ["docker", "exec", f"{project}-n1", "grep", "-m1", "error:", "/var/log/cluster/slurmd.log"]
+    return subprocess.run(words, capture_output=True, text=True, check=False).stdout.strip() or "none"
+
+
+def left_over(project: str) -> str:
     """What `down` did not remove."""
-    mark = f"label=com.docker.compose.project={Cluster(slurm, berth=True).project}"
+    mark = f"label=com.docker.compose.project={project}"
     lists: Iterable[list[str]] = (["ps", "--all"], ["network", "ls"], ["volume", "ls"])
     found = [
         subprocess.run(["docker", *words, "--quiet", "--filter", mark], capture_output=True, text=True, check=True)
@@ -124,26 +130,19 @@ def left_over(slurm: str) -> str:
 
 def try_cluster(images: str) -> None:
     """The whole way, from an engine that does not run to an engine that has been stopped again."""
-    version = os.environ["SLURM"]
+    project = Cluster(os.environ["SLURM"], berth=True).project
     cluster = ROOT / "containers" / "cluster.py"
     describe()
     timed("engine_start", ROOT / "containers" / "bootstrap", "engine-start")
     describe_engine()
     timed("load", "docker", "load", "--quiet", "--input", images)
     timed("up", cluster, "up", "--no-build", "--time-limit", "1200")
-    subprocess.run(
-        [
-            "sh",
-            "-c",
-            "docker exec vmtest2411-n1 mount -t tmpfs none /mnt; cat /etc/apparmor/parser.conf | grep -v ^#; ls -l /usr/share/apparmor-features /etc/apparmor.d/abi; docker info | grep -A5 Security; docker exec vmtest2411-n1 cat /var/log/cluster/slurmd.log",
-        ],
-        check=False,
-    )
     started = time.monotonic()
-    look_at_jobs(Slurm(Container(f"{Cluster(version, berth=True).project}-ctl")))
+    look_at_jobs(Slurm("vm", Container(f"{project}-ctl")))
     tell("jobs_seconds", round(time.monotonic() - started, 1))
+    tell("slurmd_error", complaint(project))
     timed("down", cluster, "down")
-    tell("left_over", left_over(version))
+    tell("left_over", left_over(project))
     run(ROOT / "containers" / "bootstrap", "engine-stop")
     active = subprocess.run(["systemctl", "is-active", "docker"], capture_output=True, text=True, check=False)
     tell("engine_after", active.stdout.strip())
@@ -152,10 +151,9 @@ def try_cluster(images: str) -> None:
 def show_logs() -> None:
     """Everything that could explain a failure."""
     commands: list[list[str]] = [["journalctl", "--no-pager", "-u", "docker", "-n", "20"], ["dmesg"]]
-    names = subprocess.run(
-        ["docker", "ps", "-a", "--format", "{{.Names}}"], capture_output=True, text=True, check=False
-    )
-    commands += [["docker", "logs", "--tail", "60", name] for name in names.stdout.split()]
+    words = ["docker", "ps", "--all", "--format", "{{.Names}}"]
+    names = subprocess.run(words, capture_output=True, text=True, check=False).stdout.split()
+    commands += [["docker", "logs", "--tail", "60", name] for name in names]
     for command in commands:
         print(f"--- {' '.join(command)}", flush=True)
         subprocess.run(command, check=False)

@@ -116,7 +116,9 @@ def has_virtualization() -> bool:
 def machine_command(folder: Path, slurm: str) -> list[str]:
     """The command line of the emulator."""
     fast = has_virtualization()
-    say("the processor's virtualization is used" if fast else "the processor is emulated: this takes 10 to 20 minutes")
+    say(
+        "the processor's virtualization is used" if fast else "the processor is emulated: this takes about five minutes"
+    )
     # QEMU 7.2 (Debian 12) emulates CMPXCHG16B with wrong flags, and the kernel dies of it; it can do without.
     settings = "" if fast else "clearcpuid=cx16 "
     settings += f"systemd.setenv=SLURM={slurm} systemd.setenv=BERTH_CLUSTER_PREFIX={PREFIX}"
@@ -180,10 +182,8 @@ def perform(suite: str, slurm: str, time_limit: float) -> int:
     results = boot(folder, slurm, time_limit)
     (folder / "results.json").write_text(json.dumps(results, indent=1) + "\n")
     if results.get("end") != "reached":
-        raise ClusterError(
-            f"the machine did not come to its end within {time_limit:.0f} s ({results.get('error', 'no error told')}): "
-            f"see {folder / 'console.log'}"
-        )
+        why = results.get("error", f"it told no end within {time_limit:.0f} s")
+        raise ClusterError(f"the trial failed: {why}; the machine's console: {folder / 'console.log'}")
     return 0
 
 
