@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from policy import message, segment
 from policy.book import Book, Claim, claim_on
+from policy.cluster import Fleet
 from policy.demand import Demand, on_fleet
 from policy.errors import Answer, FormatError, LeftToSlurm, Never, NotNow
 from policy.placement.base import Berth, Policy
@@ -23,11 +24,40 @@ class Decision:
     claim: Claim | None = None
 
 
-def decide(fields: Mapping[str, str], book: Book, policy: Policy, settings: Settings, now: float) -> Decision:
+class Understanding:
+    """Remembers what requests mean on a fleet: users submit the same few shapes over and over, often by the hundred."""
+
+    _MOST = 2_048
+    _OF_ONE_JOB = frozenset({"nonce", "uid", "begin"})
+
+    def __init__(self) -> None:
+        self._fleet: Fleet | None = None
+        self._known: dict[frozenset[tuple[str, str]], tuple[Request, Demand]] = {}
+
+    def of(self, fields: Mapping[str, str], fleet: Fleet) -> tuple[Request, Demand]:
+        """The request and its demand on this fleet; LeftToSlurm and Never pass through."""
+        if fleet is not self._fleet or len(self._known) > self._MOST:
+            self._fleet, self._known = fleet, {}
+        key = frozenset(item for item in fields.items() if item[0] not in self._OF_ONE_JOB)
+        if "begin" in fields:
+            key |= {("begin", "")}
+        if key not in self._known:
+            request = read(fields)
+            self._known[key] = (request, on_fleet(request, fleet))
+        return self._known[key]
+
+
+def decide(
+    fields: Mapping[str, str],
+    book: Book,
+    policy: Policy,
+    settings: Settings,
+    now: float,
+    understanding: Understanding | None = None,
+) -> Decision:
     """Answer a submit request."""
     try:
-        request = read(fields)
-        demand = on_fleet(request, book.fleet)
+        request, demand = (understanding or Understanding()).of(fields, book.fleet)
         return _place(fields, request, demand, book, policy, settings, now)
     except (Answer, FormatError) as answer:
         return say_no(fields, answer, now)

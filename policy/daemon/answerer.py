@@ -13,7 +13,7 @@ from policy.book import Book, Claim
 from policy.daemon import log
 from policy.daemon.config import Config
 from policy.daemon.handover import Snapshot
-from policy.decide import Decision, decide, say_no
+from policy.decide import Decision, Understanding, decide, say_no
 from policy.errors import BerthError, FormatError, LeftToSlurm
 from policy.placement.berth import BerthPolicy
 from policy.plan import Settings
@@ -45,6 +45,7 @@ class Answerer:
 
     def __init__(self, config: Config, version: str, pid: int) -> None:
         self._policy = BerthPolicy()
+        self._understanding = Understanding()
         self._settings = Settings(config.locality_wait, config.repin)
         self._reserve = config.reserve_seconds
         self._version = version
@@ -123,7 +124,7 @@ class Answerer:
             reason = f"berthd last read Slurm {age:.0f} s ago" + (f" ({self._problem})" if self._problem else "")
             return say_no(fields, LeftToSlurm(reason), now)
         try:
-            return decide(fields, self._book, self._policy, self._settings, now)
+            return decide(fields, self._book, self._policy, self._settings, now, self._understanding)
         except BerthError as problem:
             return say_no(fields, problem, now)
         except Exception as fault:  # noqa: BLE001 - a request that hits a fault of ours must not end the daemon for all

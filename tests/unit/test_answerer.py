@@ -16,6 +16,7 @@ from policy.cli import ask
 from policy.daemon.answerer import SLICE, STALE_AFTER, Answerer
 from policy.daemon.config import Config
 from policy.daemon.handover import Receiver, Sender, Snapshot
+from policy.decide import Understanding
 from policy.errors import DaemonError
 from tests.unit.policy_world import NONCE, NOW, book, machine, node, reading, submit
 from topology.files import dump
@@ -290,3 +291,17 @@ def test_sigterm_ends_it_cleanly_with_its_planner_and_socket(daemon: Daemon) -> 
 
     assert not daemon.path.exists()
     assert not Path(f"/proc/{planner}").exists()
+
+
+def test_what_a_request_means_is_remembered_but_not_beyond_its_fleet() -> None:
+    understanding = Understanding()
+    one, two = book(reading([node("n1")])), book(reading([node("n1"), node("n2")]))
+
+    first = understanding.of(submit(tres_per_job="gres/gpu:4", nonce="1" * 16), one.fleet)
+    again = understanding.of(submit(tres_per_job="gres/gpu:4", nonce="2" * 16), one.fleet)
+    other = understanding.of(submit(tres_per_job="gres/gpu:2", nonce="3" * 16), one.fleet)
+    elsewhere = understanding.of(submit(tres_per_job="gres/gpu:4", nonce="4" * 16), two.fleet)
+
+    assert again is first
+    assert other[1].k == 2
+    assert elsewhere[1].candidates.size == 2
