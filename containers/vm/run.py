@@ -58,6 +58,8 @@ def make_image(suite: str) -> str:
             archive.add(ROOT / name, name)
     tag = f"{PREFIX}-machine:{suite}"
     words = ["--file", "containers/vm/Dockerfile", "--build-arg", f"SUITE={suite}", "--tag", tag]
+    for name in ("http_proxy", "https_proxy", "no_proxy"):
+        words += ["--build-arg", name] if os.environ.get(name) else []
     log = BUILD / f"docker-build-{suite}.log"
     with log.open("wb") as output:
         done = subprocess.run(

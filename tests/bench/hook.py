@@ -192,6 +192,7 @@ def main() -> int:
             median(at(0.99), client["none"]),
         ),
         at_least("rate_vs_echo", median_rate["berth", 1] / median_rate["echo", 1], 0.9, "", echo, 1.0),
+        Figure("rate_2_vs_echo", median_rate["berth", 2] / median_rate["echo", 2], "", echo, 1.0),
         Figure("rate_1", median_rate["berth", 1], "1/s", "no plugin", median_rate["none", 1]),
         Figure("rate_2", median_rate["berth", 2], "1/s", "no plugin", median_rate["none", 2]),
         Figure("echo_rate_1", median_rate["echo", 1], "1/s", "no plugin", median_rate["none", 1]),
