@@ -33,14 +33,14 @@ compared with all subsets by brute force. The rows below are those where Slurm a
 MATRIX = """
 `make test` (`tests/slurm/test_matrix.py`): every form of asking for GPUs x every form of `srun` inside, plus the same
 request to `srun` and `salloc`; plain Slurm beside Berth with berthd alive and dead. "Same" is the exit code and the
-number of GPUs opened; requests by socket get one GPU or two, as the sockets happen to be free, with plain Slurm too. Forms
-that name a model are compared with the same request by feature, in the test itself.
+number of GPUs opened; requests by socket get one GPU or two, as the sockets happen to be free, with plain Slurm too.
+Forms that name a model are compared with the same request by feature, in the test itself.
 """
 # What a reader would ask about a figure, by benchmark.
 REMARKS = {
     "hook": """
-Submissions are held jobs through libslurm, so that the cost of scheduling stays out; berthd reads and plans once a second
-meanwhile. The rates vary by a third from round to round on two cores that slurmctld, berthd and the client share: with
+Submissions are held jobs through libslurm, so that the cost of scheduling stays out; berthd reads and plans once a
+second meanwhile. The rates vary by a third from round to round on two cores that slurmctld, berthd and the client share: with
 berthd stopped and the breaker open, where the hook takes microseconds, `hung_rate_1` is no higher than Berth's own
 `rate_1`. What arithmetic allows at one client: a submission with the bare echo takes about 1.1 ms, Berth's decision
 `p50_over_echo_ms` more, so `rate_vs_echo` cannot exceed about 0.85.
