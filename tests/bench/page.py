@@ -40,10 +40,10 @@ Forms that name a model are compared with the same request by feature, in the te
 REMARKS = {
     "hook": """
 Submissions are held jobs through libslurm, so that the cost of scheduling stays out; berthd reads and plans once a
-second meanwhile. The rates vary by a third from round to round on two cores that slurmctld, berthd and the client share: with
-berthd stopped and the breaker open, where the hook takes microseconds, `hung_rate_1` is no higher than Berth's own
-`rate_1`. What arithmetic allows at one client: a submission with the bare echo takes about 1.1 ms, Berth's decision
-`p50_over_echo_ms` more, so `rate_vs_echo` cannot exceed about 0.85.
+second meanwhile. The rates vary by a third from round to round on two cores that slurmctld, berthd and the client
+share: with berthd stopped and the breaker open, where the hook takes microseconds, `hung_rate_1` is no higher than
+Berth's own `rate_1`. What arithmetic allows at one client: a submission with the bare echo takes about 1.1 ms, Berth's
+decision `p50_over_echo_ms` more, so `rate_vs_echo` cannot exceed about 0.85.
 """,
 }
 
