@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from topology.errors import MachineError, TopologyError, TopologyFileError
-from topology.model import Discovered, Gpu, Link, Machine, PathWord, Via
+from topology.model import Discovered, Gpu, Link, Machine, Nic, PathWord, Via
 
 __all__ = ["FORMAT", "decode", "dump", "encode", "load", "load_directory"]
 
@@ -35,6 +35,10 @@ _MACHINE = {
     "links": (list, True),
     "paths": (list, True),
     "problems": (list, False),
+    "nics": (list, False),
+    "nic_paths": (list, False),
+    "domain": (str, False),
+    "switches": (int, False),
 }
 _DISCOVERED = {"at": (str, True), "by": (str, True), "driver": (str, False)}
 _GPU = {
@@ -47,6 +51,14 @@ _GPU = {
     "cpus": (str, False),
     "memory_mib": (int, False),
     "mig": (bool, False),
+    "c2c_gbps": (float, False),
+}
+_NIC = {
+    "name": (str, True),
+    "bus_id": (str, False),
+    "numa": (int, False),
+    "kind": (str, False),
+    "gbps": (float, False),
 }
 _LINK = {"a": (int, True), "b": (int, True), "count": (int, True), "gbps": (float, True), "via": (str, False)}
 _VIAS = ("direct", "switch")
@@ -121,11 +133,17 @@ def encode(machine: Machine) -> str:
     head: dict[str, Any] = {"format": FORMAT, "node": machine.node, "model": machine.model}
     if machine.discovered:
         head["discovered"] = dataclasses.asdict(machine.discovered)
+    if machine.domain:
+        head["domain"] = machine.domain
+    if machine.switches:
+        head["switches"] = machine.switches
     blocks = [f"{json.dumps(key)}: {json.dumps(value)}" for key, value in head.items()]
     blocks += [
         _block("gpus", map(dataclasses.asdict, machine.gpus)),
         _block("links", map(dataclasses.asdict, machine.links)),
         _block("paths", map(list, machine.paths)),
+        *([_block("nics", map(dataclasses.asdict, machine.nics))] if machine.nics else []),
+        *([_block("nic_paths", map(list, machine.nic_paths))] if machine.nic_paths else []),
         _block("problems", machine.problems),
     ]
     return "{" + ",\n ".join(blocks) + "}\n"
@@ -155,6 +173,10 @@ def decode(data: object) -> Machine:
         paths=_once(_paths, whole["paths"]),
         problems=_texts(whole.get("problems", []), "problems"),
         discovered=Discovered(**_fields(discovered, _DISCOVERED, "discovered")) if discovered else None,
+        nics=_once(_nics, whole["nics"]) if whole.get("nics") else (),
+        nic_paths=_once(_nic_paths, whole["nic_paths"]) if whole.get("nic_paths") else (),
+        domain=whole.get("domain", ""),
+        switches=whole.get("switches", 0),
     )
 
 
@@ -178,6 +200,14 @@ def _links(data: list[object]) -> tuple[Link, ...]:
 
 def _paths(data: list[object]) -> tuple[tuple[PathWord, ...], ...]:
     return tuple(cast("tuple[PathWord, ...]", _texts(row, f"paths[{i}]")) for i, row in enumerate(data))
+
+
+def _nics(data: list[object]) -> tuple[Nic, ...]:
+    return tuple(Nic(**_fields(nic, _NIC, f"nics[{i}]")) for i, nic in enumerate(data))
+
+
+def _nic_paths(data: list[object]) -> tuple[tuple[PathWord, ...], ...]:
+    return tuple(cast("tuple[PathWord, ...]", _texts(row, f"nic_paths[{i}]")) for i, row in enumerate(data))
 
 
 def _once(make: Callable[[list[object]], T], data: list[object]) -> T:

@@ -16,7 +16,7 @@ from typing import Literal, TypeAlias
 
 from topology.errors import MachineError
 
-__all__ = ["NEAR", "Discovered", "Gpu", "Link", "Machine", "PathWord", "Shape", "Via"]
+__all__ = ["NEAR", "Discovered", "Gpu", "Link", "Machine", "Nic", "PathWord", "Shape", "Via"]
 
 Via: TypeAlias = Literal["direct", "switch"]
 PathWord: TypeAlias = Literal["SELF", "PIX", "PXB", "PHB", "NODE", "SYS", "?"]
@@ -40,6 +40,8 @@ class Gpu:
     """CPUs near it as Linux numbers them, such as `0-7,16-23`; empty where the machine does not say."""
     memory_mib: int = 0
     mig: bool = False
+    c2c_gbps: float = 0.0
+    """GB/s of its chip-to-chip link to its CPU, one direction; 0 where it has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,20 @@ class Link:
     gbps: float
     """GB/s in one direction."""
     via: Via = "direct"
+
+
+@dataclass(frozen=True, slots=True)
+class Nic:
+    """A network card that GPUs can talk through: one physical function, its virtual ones merged into it."""
+
+    name: str
+    """As the kernel calls it: `mlx5_0`, `ens1f0`."""
+    bus_id: str = ""
+    numa: int = -1
+    kind: str = ""
+    """`infiniband`, `ethernet`, or empty where nobody says."""
+    gbps: float = 0.0
+    """GB/s in one direction, all ports together; 0 where nobody says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +105,13 @@ class Machine:
     paths: tuple[tuple[PathWord, ...], ...] = ()
     problems: tuple[str, ...] = ()
     discovered: Discovered | None = None
+    nics: tuple[Nic, ...] = ()
+    nic_paths: tuple[tuple[PathWord, ...], ...] = ()
+    """PCIe relation of each GPU (row) to each NIC (column); empty where nobody says."""
+    domain: str = ""
+    """NVLink domain that this node shares with others, `CLUSTER-UUID.CLIQUE`; empty where NVLink ends at the node."""
+    switches: int = 0
+    """NVSwitches that the GPUs' links lead to; 0 where there are none or the driver hides them."""
     shape: Shape = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -96,6 +119,7 @@ class Machine:
             raise MachineError(f"node {self.node}: GPU positions are not 0, 1, 2, ... in this order")
         if len({gpu.uuid for gpu in self.gpus}) != len(self.gpus):
             raise MachineError(f"node {self.node}: two GPUs have the same UUID")
+        _check_nics(self)
         pairs = tuple((link.a, link.b, link.gbps) for link in self.links)
         try:
             shape = _shape(len(self.gpus), pairs, self.paths)
@@ -117,6 +141,22 @@ class Machine:
     def near(self) -> tuple[tuple[int, ...], ...]:
         """PCIe relation of each pair as in `NEAR`."""
         return self.shape.near
+
+
+def _check_nics(machine: Machine) -> None:
+    if len({nic.name for nic in machine.nics}) != len(machine.nics):
+        raise MachineError(f"node {machine.node}: two NICs have the same name")
+    if not machine.nic_paths:
+        return
+    rows, columns = len(machine.gpus), len(machine.nics)
+    if len(machine.nic_paths) != rows or any(len(row) != columns for row in machine.nic_paths):
+        raise MachineError(
+            f"node {machine.node}: nic_paths is not {rows} rows, one a GPU, of {columns} columns, one a NIC"
+        )
+    for gpu, row in enumerate(machine.nic_paths):
+        for nic, word in zip(machine.nics, row, strict=True):
+            if word not in NEAR or word == "SELF":
+                raise MachineError(f'node {machine.node}: the path of GPU {gpu} and {nic.name} is "{word}"')
 
 
 # A cluster has thousands of nodes and a handful of shapes: equal ones become the same object.
