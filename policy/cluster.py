@@ -6,13 +6,15 @@ first column that fits.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from policy.cost import CostModel
 from policy.placement.tables import MOST_GPUS, Ints, SetTables
+from topology.fabric import Fabric
 
 if TYPE_CHECKING:
     from policy.facts import Memory, NodeFacts, PartitionFacts
@@ -53,6 +55,15 @@ class Fleet:
     memory: "Memory"
     memory_counts: bool
     tables: SetTables
+    fabric: Fabric
+    """Which NVLink domain, leaf and pod each node is in."""
+    costs: CostModel = field(default_factory=CostModel)
+    scores: "Mapping[str, Floats]" = field(default_factory=dict)
+    """For an application class, the score of each GPU: rows are nodes, columns positions. Without a row all are 1."""
+
+    def scores_of(self, app_class: str) -> "Floats | None":
+        """The scores that count for a class; None where all GPUs count as equal."""
+        return self.scores.get(app_class)
 
     @property
     def full(self) -> Ints:
@@ -67,6 +78,8 @@ def build_fleet(
     memory: "Memory",
     *,
     memory_counts: bool,
+    fabric: Fabric | None = None,
+    costs: CostModel | None = None,
 ) -> Fleet:
     """Join what Slurm says about the nodes with their topology."""
     not_ready = {node.name: reason for node in nodes if (reason := _not_ready(node, machines.get(node.name)))}
@@ -94,6 +107,8 @@ def build_fleet(
         memory=memory,
         memory_counts=memory_counts,
         tables=tables,
+        fabric=fabric or Fabric.flat(names),
+        costs=costs or CostModel(),
     )
 
 
@@ -123,6 +138,10 @@ class View:
     """Nodes that take jobs at that moment, for as long as the job may run."""
     quiet: Bools
     """Nodes without a job in its epilog: those start a job at once."""
+
+    def with_free(self, free: Ints) -> "View":
+        """The same moment with other GPUs free."""
+        return replace(self, free=free)
 
 
 @dataclass(frozen=True, slots=True)

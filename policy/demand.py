@@ -15,10 +15,17 @@ if TYPE_CHECKING:
 
 A_YEAR = 365 * 86_400
 
+ANY_SPREAD = 0
+"""In place of a number of nodes: the GPUs may be spread over nodes in any way."""
+
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """The same on each of n nodes: k GPUs, CPUs and MB; None for CPUs or MB means all of the node."""
+    """The same on each of n nodes: k GPUs, CPUs and MB; None for CPUs or MB means all of the node.
+
+    With n = ANY_SPREAD the k GPUs are the whole job's, and may lie on nodes in any way. Slurm cannot pin that, since
+    a typed request is the same on each node: it is for simulations of systems that can, and for estimates.
+    """
 
     n: int
     k: int
@@ -31,6 +38,17 @@ class Demand:
     min_cpus_per_node: int | None = None
     """Set where a pin takes away what spread CPUs or tasks evenly over the nodes."""
     min_cpus: int | None = None
+    app_class: str = "compute"
+    """How much the job suffers from a slow GPU: `compute`, `mixed`, `memory`, or a class of the site's own."""
+    model: str = ""
+    """What the job runs, where that is known and has a row of its own in the cost model."""
+    remaining: float = 0.0
+    """Seconds of ideal run time that are left, as far as predicted; 0 where nobody can say."""
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of the whole job."""
+        return self.k if self.n == ANY_SPREAD else self.n * self.k
 
     def at_level(self, level: str) -> "Demand":
         """The same demand at another level."""

@@ -30,10 +30,10 @@ from policy.errors import NotNow
 from policy.placement.tables import links, positions
 
 if TYPE_CHECKING:
-    from policy.cluster import Bools, View
+    from policy.cluster import Bools, Fleet, View
     from policy.demand import Demand
 
-__all__ = ["Berth", "NotNow", "Policy", "positions"]
+__all__ = ["Berth", "NotNow", "Policy", "positions", "predicted"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,17 +43,25 @@ class Berth:
     nodes: tuple[int, ...]
     """Places in the fleet's node order."""
     names: tuple[str, ...]
-    gpus: tuple[int, ...]
+    masks: tuple[int, ...]
+    """The GPUs on each node, as bits. A pin in Slurm needs the same on each."""
     seats: bool
     level: str
     min_gbps: float
     sum_gbps: float
     why: str
+    cost: float = 1.0
+    """Predicted over ideal run time."""
 
     @property
     def mask(self) -> int:
-        """The GPUs as bits."""
-        return sum(1 << place for place in self.gpus)
+        """The GPUs as bits, of a berth that has the same on each node."""
+        return self.masks[0]
+
+    @property
+    def gpus(self) -> tuple[int, ...]:
+        """The GPU positions, of a berth that has the same on each node."""
+        return positions(self.masks[0])
 
 
 class Policy(ABC):
@@ -61,9 +69,37 @@ class Policy(ABC):
 
     name: str
 
+    sticky: bool = True
+    """Whether a running job keeps its berth where jobs could be moved; a policy that is not may place them anew."""
+
     @abstractmethod
     def place(self, demand: "Demand", view: "View") -> Berth:
-        """Choose nodes and GPUs, or raise `NotNow`."""
+        """Choose nodes and GPUs, or raise `NotNow` or `Never`."""
+
+    def order(self, demands: "Sequence[Demand]") -> Sequence[int]:
+        """In which order jobs that start in one pass are placed, given in the queue's order."""
+        return range(len(demands))
+
+    def place_together(
+        self,
+        demands: "Sequence[Demand]",
+        view: "View",
+        held: "Sequence[Berth | None]" = (),  # noqa: ARG002 - for policies that move jobs
+    ) -> "list[Berth | None]":
+        """Place jobs that can start in one pass, in the queue's order; None for one that has to wait.
+
+        `held` are the berths of those that run already and may be moved; in `view` their GPUs count as free.
+        One after another unless a policy knows better.
+        """
+        free = view.free.copy()
+        berths: list[Berth | None] = [None] * len(demands)
+        for job in self.order(demands):
+            try:
+                berth = berths[job] = self.place(demands[job], view.with_free(free))
+            except NotNow:
+                continue
+            free[list(berth.nodes)] &= ~np.array(berth.masks, np.int64)
+        return berths
 
     @staticmethod
     def fitting(demand: "Demand", view: "View") -> "Bools":
@@ -81,17 +117,43 @@ class Policy(ABC):
 
     @staticmethod
     def berth(demand: "Demand", view: "View", nodes: Sequence[int], gpus: tuple[int, ...], why: str) -> Berth:
-        """Put a choice into words and numbers."""
+        """Put a choice of the same GPUs on each node into words and numbers."""
+        mask = sum(1 << place for place in gpus)
+        return Policy.spread(demand, view, nodes, [mask] * len(nodes), why)
+
+    @staticmethod
+    def spread(demand: "Demand", view: "View", nodes: Sequence[int], masks: Sequence[int], why: str) -> Berth:
+        """Put a choice of GPUs, perhaps others on each node, into words and numbers."""
         fleet = view.fleet
-        weakest, together = min(links(machine, gpus) for node in nodes if (machine := fleet.machines[node]))
-        linked = demand.n == 1 and weakest > 0
+        level: str = fleet.fabric.level(nodes)
+        weakest, together = 0.0, 0.0
+        if level == "node" or demand.n > 1:
+            weakest, together = min(
+                links(machine, positions(mask))
+                for node, mask in zip(nodes, masks, strict=True)
+                if (machine := fleet.machines[node])
+            )
+        if level == "node" and weakest > 0:
+            level = "nvlink"
         return Berth(
             nodes=tuple(nodes),
             names=tuple(fleet.names[node] for node in nodes),
-            gpus=gpus,
-            seats=bool(np.all(fleet.seats[list(nodes)])),
-            level="nvlink" if linked else "node" if demand.n == 1 else "any",
+            masks=tuple(masks),
+            seats=bool(fleet.seats[list(nodes)].all()),
+            level=level,
             min_gbps=weakest,
             sum_gbps=together,
             why=why,
+            cost=predicted(demand, view.fleet, nodes, masks, level),
         )
+
+
+def predicted(demand: "Demand", fleet: "Fleet", nodes: Sequence[int], masks: Sequence[int], level: str) -> float:
+    """Predicted over ideal run time of a demand on certain GPUs."""
+    table = fleet.scores_of(demand.app_class)
+    score = 1.0
+    if table is not None:
+        score = max(
+            float(table[node, place]) for node, mask in zip(nodes, masks, strict=True) for place in positions(mask)
+        )
+    return fleet.costs.of(score, fleet.costs.locality(demand.model, demand.app_class, level, demand.gpus))

@@ -1,0 +1,1 @@
+"""Trying policies on recorded or drawn workloads, with the very code that berthd runs."""

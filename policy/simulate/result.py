@@ -1,0 +1,62 @@
+"""What a simulation hands out: stretches of running, and the figures made of them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from policy.simulate.jobs import Job
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """One stretch of running on the same GPUs."""
+
+    job: str
+    start: float
+    end: float
+    gpus: tuple[int, ...]
+    """Global GPU numbers: node x GPUs of a node + position."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One policy on one trace."""
+
+    policy: str
+    jobs: Sequence[Job]
+    """The measured jobs, which need not be all that ran."""
+    starts: Mapping[str, float]
+    """First start of each job."""
+    ends: Mapping[str, float]
+    stretches: Sequence[Stretch]
+    gpus: int
+    """GPUs of the cluster."""
+    gpu_seconds_held: float
+    """Held by any job between the first submission and the last end of a measured one."""
+    wall_s: float
+    moves: int = 0
+    extra: Mapping[str, object] = field(default_factory=dict)
+    """Further figures of one simulator: waits by reason, levels at start."""
+
+    def figures(self) -> dict[str, object]:
+        """The figures that every table shows; times are in seconds, shares between 0 and 1."""
+        jct = np.array([self.ends[job.id] - job.submit for job in self.jobs])
+        wait = np.array([self.starts[job.id] - job.submit for job in self.jobs])
+        first = min(job.submit for job in self.jobs)
+        makespan = max(self.ends[job.id] for job in self.jobs) - first
+        ideal = sum(job.gpus * job.work for job in self.jobs)
+        return {
+            "policy": self.policy,
+            "jobs": len(self.jobs),
+            "avg_jct_s": float(jct.mean()),
+            "geomean_jct_s": float(np.exp(np.log(np.maximum(jct, 1e-9)).mean())),
+            "p99_jct_s": float(np.percentile(jct, 99)),
+            "avg_wait_s": float(wait.mean()),
+            "makespan_s": float(makespan),
+            "gpu_util_allocated": self.gpu_seconds_held / (self.gpus * makespan),
+            "gpu_util_useful": ideal / (self.gpus * makespan),
+            "moves": self.moves,
+            "wall_s": self.wall_s,
+            **self.extra,
+        }

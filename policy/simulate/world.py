@@ -1,0 +1,120 @@
+"""A cluster that exists only on paper: a fleet of equal nodes with leaves, pods, scores and costs."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from policy.cluster import Fleet, Floats, View, build_fleet
+from policy.cost import CostModel
+from policy.demand import ANY_SPREAD, A_YEAR, Demand
+from policy.facts import Memory, NodeFacts, PartitionFacts
+from policy.placement.tables import Ints
+from policy.simulate.jobs import Job
+from topology.fabric import NOBODY, Fabric
+from topology.model import Gpu, Link, Machine
+
+PARTITION = "gpu"
+
+_LINK_GBPS = 100.0
+_CPUS_PER_GPU, _MB_PER_GPU = 8, 65_536
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How big the cluster is, and how it is wired."""
+
+    nodes: int
+    gpus_per_node: int
+    nodes_per_leaf: int = 0
+    """0: there are no leaves, so two nodes meet at level `any`."""
+    leaves_per_pod: int = 0
+    """0: with leaves, all of them are one pod."""
+
+
+def all_to_all(node: str, gpus: int) -> Machine:
+    """A machine whose GPUs are all joined through a switch."""
+    return Machine(
+        node,
+        "gpu",
+        tuple(Gpu(position, position, f"GPU-{node}-{position}") for position in range(gpus)),
+        tuple(Link(a, b, 1, _LINK_GBPS, "switch") for a in range(gpus) for b in range(a + 1, gpus)),
+    )
+
+
+def build(
+    plan: Plan,
+    scores: Mapping[str, Floats] | None = None,
+    costs: CostModel | None = None,
+    machine: Machine | None = None,
+) -> Fleet:
+    """The fleet; `scores` are tables of nodes x GPUs by application class, `machine` is what every node is like."""
+    pattern = machine or all_to_all("n0", plan.gpus_per_node)
+    size = pattern.size
+    names = [f"n{number}" for number in range(plan.nodes)]
+    facts = [
+        NodeFacts(
+            name=name,
+            cpus=_CPUS_PER_GPU * size,
+            cpus_used=0,
+            mem=_MB_PER_GPU * size,
+            mem_used=0,
+            threads=1,
+            up=True,
+            completing=False,
+            gpus=size,
+            loose=0,
+            seats=size,
+            gpus_used=0,
+            seats_used=0,
+            partitions=frozenset({PARTITION}),
+        )
+        for name in names
+    ]
+    partition = PartitionFacts(PARTITION, default=True)
+    # One machine object serves all nodes: placement asks for its shape only.
+    machines = dict.fromkeys(names, pattern)
+    fleet = build_fleet(
+        facts, [partition], machines, Memory(), memory_counts=False, fabric=_fabric(plan, names), costs=costs
+    )
+    return replace(fleet, scores=dict(scores or {}))
+
+
+def _fabric(plan: Plan, names: list[str]) -> Fabric:
+    place = np.arange(plan.nodes, dtype=np.int64)
+    unknown = np.full(plan.nodes, NOBODY, np.int64)
+    if not plan.nodes_per_leaf:
+        return Fabric(tuple(names), unknown, unknown, unknown)
+    leaf = place // plan.nodes_per_leaf
+    pod = leaf // plan.leaves_per_pod if plan.leaves_per_pod else np.zeros(plan.nodes, np.int64)
+    return Fabric(
+        tuple(names),
+        unknown,
+        leaf,
+        pod,
+        leaves=tuple(f"leaf{number}" for number in range(int(leaf[-1]) + 1)),
+        pods=tuple(f"pod{number}" for number in range(int(pod[-1]) + 1)),
+    )
+
+
+def view(fleet: Fleet, free: Ints, up: "np.ndarray[tuple[int], np.dtype[np.bool_]] | None" = None) -> View:
+    """What is free at one moment; CPUs and memory never run out on paper."""
+    everywhere = np.ones(len(fleet.names), np.bool_)
+    return View(fleet, free, fleet.cpus, fleet.mem, everywhere if up is None else up, everywhere)
+
+
+def demand_of(job: Job, fleet: Fleet, remaining: float | None = None) -> Demand:
+    """What a job asks for; without a number of nodes its GPUs may lie anywhere."""
+    nodes = job.nodes or (ANY_SPREAD if job.gpus > 1 else 1)
+    return Demand(
+        n=nodes,
+        k=job.gpus // job.nodes if job.nodes else job.gpus,
+        cpus=0,
+        mem=0,
+        level="any",
+        limit=A_YEAR if job.limit is None else int(job.limit),
+        candidates=fleet.ready,
+        app_class=job.app_class,
+        model=job.model,
+        remaining=job.work if remaining is None else remaining,
+    )
