@@ -7,7 +7,7 @@ import numpy as np
 
 from policy.cluster import Fleet, Floats, View, build_fleet
 from policy.cost import CostModel
-from policy.demand import ANY_SPREAD, A_YEAR, Demand
+from policy.demand import A_YEAR, ANY_SPREAD, Demand
 from policy.facts import Memory, NodeFacts, PartitionFacts
 from policy.placement.tables import Ints
 from policy.simulate.jobs import Job
