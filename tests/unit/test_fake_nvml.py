@@ -235,6 +235,40 @@ answer = {
     }
 
 
+def test_chip_to_chip_links_are_fields_of_their_own(machine: Path) -> None:
+    with machine.open("a") as file:
+        file.write("gpu 0 c2c-links=3 c2c-mbps=44712 c2c-down=1\n")
+    found = fake.run(
+        machine,
+        OPEN
+        + """
+def seen(gpu, field):
+    value = nvml.nvmlDeviceGetFieldValues(gpu, [field])[0]
+    return [value.nvmlReturn, value.value.uiVal]
+answer = [seen(gpus[0], field) for field in (170, (171, 0), (172, 0), (171, 2), (172, 2), (171, 3))]
+answer += [seen(gpus[1], 170), seen(gpus[1], (171, 0))[0]]
+""",
+    )
+    assert found[:5] == [[0, 3], [0, 1], [0, 44712], [0, 0], [0, 0]]
+    assert found[5][0] == INVALID_ARGUMENT
+    assert found[6:] == [[0, 0], NOT_SUPPORTED]
+
+
+def test_mig_devices_can_be_counted_and_nothing_else(machine: Path) -> None:
+    with machine.open("a") as file:
+        file.write("gpu 0 mig=1 mig-devices=2\n")
+    found = fake.run(
+        machine,
+        OPEN
+        + """
+answer = [error(nvml.nvmlDeviceGetMigDeviceHandleByIndex, gpus[0], i) for i in range(3)]
+answer.append(error(nvml.nvmlDeviceGetMigDeviceHandleByIndex, gpus[1], 0))
+answer.append(error(nvml.nvmlDeviceGetName, nvml.nvmlDeviceGetMigDeviceHandleByIndex(gpus[0], 0)))
+""",
+    )
+    assert found == [0, 0, NOT_FOUND, NOT_FOUND, INVALID_ARGUMENT]
+
+
 def test_lines_appended_to_the_live_file_change_a_running_program(machine: Path) -> None:
     found = fake.run(
         machine,

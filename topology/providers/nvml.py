@@ -16,9 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from topology.errors import ProviderError
-from topology.model import Discovered, Gpu, Link, Machine, PathWord
+from topology.model import Discovered, Gpu, Link, Machine, Nic, PathWord
+from topology.providers import sysfs
 from topology.providers.cpus import cpus_of_words, format_cpus
 from topology.providers.naming import short_model
+from topology.providers.nvml_fabric import ChipToChip, Fabric, ask_chip_to_chip, ask_fabric, domain_of
 from topology.providers.nvml_links import GpuLinks, bus_id, quiet, survey
 
 __all__ = ["discover"]
@@ -28,7 +30,6 @@ _P2P_NVLINK = 2  # NVML_P2P_CAPS_INDEX_NVLINK
 _P2P_OK = 0
 _SCOPE_NODE = 0
 _SET_WORDS = 64  # 4,096 CPUs
-_SYSFS = Path("/sys/bus/pci/devices")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,29 +39,42 @@ class _Device:
     handle: Any
     gpu: Gpu
     links: GpuLinks
+    fabric: Fabric
+    c2c: ChipToChip
+    mig_devices: int
 
 
-def discover(node: str, model: str | None = None) -> Machine:
+def discover(node: str, model: str | None = None, sysfs_root: Path = sysfs.ROOT) -> Machine:
     """Ask the driver about this machine.
 
     Positions follow the device minor numbers, because Slurm's index and the device files do; NVML's own
-    order (by PCI address) is often another one. ProviderError when NVML is not there, or knows no GPU.
+    order (by PCI address) is often another one. NICs are what the kernel shows under `sysfs_root`. ProviderError
+    when NVML is not there, or knows no GPU.
     """
     with _nvml() as nvml:
         problems: list[str] = []
-        found = _devices(nvml, problems)
+        found = _devices(nvml, sysfs_root, problems)
         if not found:
             raise ProviderError(f"node {node}: the NVIDIA driver shows no usable GPU; check nvidia-smi")
         found.sort(key=lambda device: device.gpu.minor)
         devices = [replace(device, gpu=replace(device.gpu, position=i)) for i, device in enumerate(found)]
-        problems += _link_problems(devices)
+        gpus = tuple(device.gpu for device in devices)
+        problems += _gpu_problems(devices)
+        common = model or _common_model(devices, problems)
+        links = tuple(_links(nvml, devices, problems))
+        domain = domain_of({device.gpu.position: device.fabric for device in devices}, problems)
+        nics, nic_paths = _nics(gpus, sysfs_root, problems)
         return Machine(
             node=node,
-            model=model or _common_model(devices, problems),
-            gpus=tuple(device.gpu for device in devices),
-            links=tuple(_links(nvml, devices, problems)),
+            model=common,
+            gpus=gpus,
+            links=links,
             paths=_paths(nvml, devices),
             problems=tuple(problems),
+            nics=nics,
+            nic_paths=nic_paths,
+            domain=domain,
+            switches=len(set().union(*(device.links.switches for device in devices))),
             discovered=Discovered(
                 at=datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
                 by="nvml",
@@ -87,7 +101,7 @@ def _nvml() -> Iterator[Any]:
         quiet(nvml, "nvmlShutdown")
 
 
-def _devices(nvml: Any, problems: list[str]) -> list[_Device]:
+def _devices(nvml: Any, sysfs_root: Path, problems: list[str]) -> list[_Device]:
     handles = []
     for index in range(nvml.nvmlDeviceGetCount()):
         try:
@@ -99,7 +113,7 @@ def _devices(nvml: Any, problems: list[str]) -> list[_Device]:
     devices = []
     for index, handle, bus in handles:
         try:
-            devices.append(_device(nvml, index, handle, bus, everyone, problems))
+            devices.append(_device(nvml, index, handle, bus, everyone, sysfs_root, problems))
         except nvml.NVMLError as error:
             problems.append(f"the GPU at {bus} does not answer ({error}) and was left out")
     return devices
@@ -111,6 +125,7 @@ def _device(
     handle: Any,
     bus: str,
     everyone: frozenset[str],
+    sysfs_root: Path,
     problems: list[str],
 ) -> _Device:
     minor = quiet(nvml, "nvmlDeviceGetMinorNumber", handle)
@@ -120,44 +135,57 @@ def _device(
     sm = quiet(nvml, "nvmlDeviceGetCudaComputeCapability", handle) or (0, 0)
     memory = quiet(nvml, "nvmlDeviceGetMemoryInfo", handle)
     mig = quiet(nvml, "nvmlDeviceGetMigMode", handle)
+    c2c = ask_chip_to_chip(nvml, handle)
     gpu = Gpu(
         position=index,
         minor=minor,
         uuid=nvml.nvmlDeviceGetUUID(handle),
         name=quiet(nvml, "nvmlDeviceGetName", handle) or "",
         bus_id=bus,
-        numa=_numa(nvml, handle, bus),
-        cpus=_cpus(nvml, handle, bus),
+        numa=_numa(nvml, handle, bus, sysfs_root),
+        cpus=_cpus(nvml, handle, bus, sysfs_root),
         memory_mib=memory.total >> 20 if memory else 0,
         mig=bool(mig and mig[0]),
+        c2c_gbps=c2c.gbps,
     )
-    return _Device(handle, gpu, survey(nvml, handle, everyone, tuple(sm)))
+    return _Device(
+        handle=handle,
+        gpu=gpu,
+        links=survey(nvml, handle, everyone, tuple(sm)),
+        fabric=ask_fabric(nvml, handle),
+        c2c=c2c,
+        mig_devices=_count_mig_devices(nvml, handle) if gpu.mig else 0,
+    )
 
 
-def _numa(nvml: Any, handle: Any, bus: str) -> int:
+def _count_mig_devices(nvml: Any, handle: Any) -> int:
+    most = quiet(nvml, "nvmlDeviceGetMaxMigDeviceCount", handle) or 0
+    return sum(quiet(nvml, "nvmlDeviceGetMigDeviceHandleByIndex", handle, i) is not None for i in range(most))
+
+
+def _numa(nvml: Any, handle: Any, bus: str, sysfs_root: Path) -> int:
     words = quiet(nvml, "nvmlDeviceGetMemoryAffinity", handle, 1, _SCOPE_NODE)
     nodes = cpus_of_words(words) if words else []
-    if len(nodes) == 1:
-        return nodes[0]
-    try:
-        return int(_sysfs(bus, "numa_node"))
-    except ValueError:
-        return -1
+    return nodes[0] if len(nodes) == 1 else sysfs.numa(bus, sysfs_root)
 
 
-def _cpus(nvml: Any, handle: Any, bus: str) -> str:
+def _cpus(nvml: Any, handle: Any, bus: str, sysfs_root: Path) -> str:
     words = quiet(nvml, "nvmlDeviceGetCpuAffinityWithinScope", handle, _SET_WORDS, _SCOPE_NODE) or quiet(
         nvml, "nvmlDeviceGetCpuAffinity", handle, _SET_WORDS
     )
-    return format_cpus(cpus_of_words(words)) if words else _sysfs(bus, "local_cpulist")
+    return format_cpus(cpus_of_words(words)) if words else sysfs.cpus(bus, sysfs_root)
 
 
-def _sysfs(bus: str, name: str) -> str:
-    """What the kernel says of a PCI device, empty where it says nothing."""
+def _nics(
+    gpus: tuple[Gpu, ...], sysfs_root: Path, problems: list[str]
+) -> tuple[tuple[Nic, ...], tuple[tuple[PathWord, ...], ...]]:
+    """The network cards; GPUs are placed without them where the kernel's files cannot be understood."""
     try:
-        return (_SYSFS / bus / name).read_text(encoding="ascii").strip() if bus else ""
-    except OSError:
-        return ""
+        nics = sysfs.discover_nics(sysfs_root)
+        return nics, sysfs.nic_paths(gpus, nics, sysfs_root) if nics else ()
+    except (OSError, ValueError) as error:
+        problems.append(f"the network cards cannot be read from {sysfs_root} ({error}) and were left out")
+        return (), ()
 
 
 def _common_model(devices: list[_Device], problems: list[str]) -> str:
@@ -168,21 +196,30 @@ def _common_model(devices: list[_Device], problems: list[str]) -> str:
     return models.most_common(1)[0][0]
 
 
-def _link_problems(devices: list[_Device]) -> Iterator[str]:
+def _gpu_problems(devices: list[_Device]) -> Iterator[str]:
+    most: Counter[str] = Counter()
     for device in devices:
-        who, links = f"GPU {device.gpu.position}", device.links
+        most[device.gpu.name] = max(most[device.gpu.name], device.links.total)
+    for device in devices:
+        who, links, c2c = f"GPU {device.gpu.position}", device.links, device.c2c
         if links.down and not links.up:
             yield f"{who}: none of its {len(links.down)} NVLinks is up"
         elif links.down:
             numbers = " and ".join(map(str, links.down))
             yield f"{who}: NVLink {numbers} is down" if len(links.down) == 1 else f"{who}: NVLinks {numbers} are down"
+        if links.total < most[device.gpu.name]:
+            yield f"{who}: the driver shows {links.total} NVLinks, and {most[device.gpu.name]} of a GPU like it"
         if links.unseen:
             yield f"{who}: {links.unseen} NVLinks lead to GPUs that are not visible here"
+        if c2c.down:
+            yield f"{who}: {c2c.down} of its {c2c.up + c2c.down} chip-to-chip links to the CPU are down"
         if device.gpu.mig:
-            yield f"{who}: MIG mode is on; Berth places whole GPUs only"
+            count = device.mig_devices or "no"
+            yield f"{who}: MIG mode is on, {count} MIG devices; Berth places whole GPUs only"
 
 
 def _links(nvml: Any, devices: list[_Device], problems: list[str]) -> Iterator[Link]:
+    apart = []
     for one, other in combinations(devices, 2):
         a, b = one.gpu.position, other.gpu.position
         speed = min(one.links.mbps, other.links.mbps) / 1000
@@ -191,8 +228,16 @@ def _links(nvml: Any, devices: list[_Device], problems: list[str]) -> Iterator[L
             problems.append(f"GPUs {a} and {b} disagree on their NVLinks ({there} and {back}); the fewer are used")
         if count := min(there, back):
             yield Link(a, b, count, round(count * speed, 3), "direct")
-        elif (count := min(one.links.to_switch, other.links.to_switch)) and _talk_by_nvlink(nvml, one, other):
-            yield Link(a, b, count, round(count * speed, 3), "switch")
+        elif count := min(one.links.to_switch, other.links.to_switch):
+            if _talk_by_nvlink(nvml, one, other):
+                yield Link(a, b, count, round(count * speed, 3), "switch")
+            else:
+                apart.append(f"{a} and {b}")
+    if apart:
+        more = f" and {len(apart) - 1} more pairs" if len(apart) > 1 else ""
+        problems.append(
+            f"the NVSwitches do not join GPUs {apart[0]}{more}; is the fabric whole, and its manager running?"
+        )
 
 
 def _talk_by_nvlink(nvml: Any, one: _Device, other: _Device) -> bool:

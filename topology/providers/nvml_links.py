@@ -7,7 +7,9 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["GpuLinks", "bus_id", "quiet", "survey"]
+from topology.providers import speeds
+
+__all__ = ["GpuLinks", "bus_id", "field_value", "quiet", "survey"]
 
 #: Links that a GPU of this compute capability can have; the driver's own count wins where it is greater.
 _MOST_LINKS = ((9, 18), (8, 12), (7, 6), (0, 4))
@@ -15,9 +17,6 @@ _P2P = 0  # NVML_NVLINK_CAP_P2P_SUPPORTED
 _REMOTE_GPU, _REMOTE_SWITCH, _REMOTE_UNKNOWN = 0, 2, 0xFF
 _FIELD_SPEED_COMMON, _FIELD_LINK_COUNT = 90, 91
 _FIELD_SPEED, _FIELD_STATE = 164, 165
-#: MB/s of a link by NVML's version number, for drivers that tell no speed.
-_SPEED = {1: 20000, 2: 25781, 3: 25781, 4: 25781, 5: 25781, 6: 26562, 7: 53125, 8: 53125}
-_SPEED_SM86 = 14062  # third generation, but narrower on the boards that take a bridge
 
 
 @dataclass(slots=True)
@@ -27,6 +26,8 @@ class GpuLinks:
     direct: Counter[str] = field(default_factory=Counter)
     """Number of links to each GPU, by its bus id."""
     to_switch: int = 0
+    switches: set[str] = field(default_factory=set)
+    """Bus ids of the switches, as far as the driver tells them."""
     mbps: int = 0
     """Of the slowest live link, so that a sum over links is never more than there is."""
     down: list[int] = field(default_factory=list)
@@ -37,6 +38,11 @@ class GpuLinks:
     def up(self) -> int:
         """Links that carry data, to whatever."""
         return sum(self.direct.values()) + self.to_switch + self.unseen
+
+    @property
+    def total(self) -> int:
+        """Links that the GPU has, whether up or down."""
+        return self.up + len(self.down)
 
 
 def quiet(nvml: Any, function: str, *arguments: Any) -> Any:
@@ -53,14 +59,17 @@ def quiet(nvml: Any, function: str, *arguments: Any) -> Any:
 
 
 def bus_id(pci: Any) -> str | None:
-    """A PCI address as sysfs writes it, or None where the driver hides it, as in a virtual machine."""
+    """A PCI address as sysfs writes it, or None where the driver hides it.
+
+    In a virtual machine the text is unprintable; of the switches of an NVLink domain it is `FFFFFFF:FF:FF.0`.
+    """
     if pci is None:
         return None
     try:
         text = pci.busId.lower()
     except UnicodeDecodeError:
         return None
-    match = re.fullmatch(r"([0-9a-f]{4,8}):([0-9a-f]{2}):([0-9a-f]{2})\.([0-7])", text)
+    match = re.fullmatch(r"([0-9a-f]{4,8}):([0-9a-f]{2}):([01][0-9a-f])\.([0-7])", text)
     if not match:
         return None
     return f"{int(match[1], 16):04x}:{match[2]}:{match[3]}.{match[4]}"
@@ -86,38 +95,38 @@ def _count(nvml: Any, handle: Any, number: int, gpus: frozenset[str], links: Gpu
     remote = bus_id(quiet(nvml, "nvmlDeviceGetNvLinkRemotePciInfo", handle, number))
     if remote in gpus:
         links.direct[remote] += 1
-    elif kind == _REMOTE_SWITCH or remote is None:
-        # A virtual machine hides the other end; NCCL takes that for a switch too, and P2P status decides.
+    elif kind == _REMOTE_SWITCH or remote is None or kind in (None, _REMOTE_UNKNOWN):
+        # A virtual machine hides the other end; NCCL takes that for a switch too, and P2P status decides. A driver
+        # without the type call shows a bus id that is no GPU's.
         links.to_switch += 1
+        links.switches.update([remote] if remote else [])
     elif kind == _REMOTE_GPU:
         links.unseen += 1
-    elif kind in (None, _REMOTE_UNKNOWN):
-        # A bus id that is no GPU's: what a driver without the type call shows of a switch.
-        links.to_switch += 1
 
 
 def _most_links(nvml: Any, handle: Any, sm: tuple[int, int]) -> int:
     usual = next(count for major, count in _MOST_LINKS if sm[0] >= major)
-    return max(usual, _field(nvml, handle, _FIELD_LINK_COUNT) or 0)
+    return max(usual, field_value(nvml, handle, _FIELD_LINK_COUNT) or 0)
 
 
 def _is_up(nvml: Any, handle: Any, number: int, sm: tuple[int, int]) -> bool:
     # From Hopper on the call can fail where the field answers; before, there is no such field.
-    state = _field(nvml, handle, (_FIELD_STATE, number)) if sm >= (9, 0) else None
+    state = field_value(nvml, handle, (_FIELD_STATE, number)) if sm >= (9, 0) else None
     if state is None:
         state = quiet(nvml, "nvmlDeviceGetNvLinkState", handle, number)
     return state == 1
 
 
 def _speed(nvml: Any, handle: Any, number: int, sm: tuple[int, int]) -> int:
-    told = _field(nvml, handle, (_FIELD_SPEED, number)) or _field(nvml, handle, _FIELD_SPEED_COMMON)
+    told = field_value(nvml, handle, (_FIELD_SPEED, number)) or field_value(nvml, handle, _FIELD_SPEED_COMMON)
     if told:
         return told
     version = quiet(nvml, "nvmlDeviceGetNvLinkVersion", handle, number)
-    return _SPEED_SM86 if sm == (8, 6) else _SPEED.get(version, _SPEED[2])
+    return speeds.SM86 if sm == (8, 6) else speeds.of_version(version)
 
 
-def _field(nvml: Any, handle: Any, field_id: int | tuple[int, int]) -> int | None:
+def field_value(nvml: Any, handle: Any, field_id: int | tuple[int, int]) -> int | None:
+    """A whole number of `nvmlDeviceGetFieldValues`, by id or (id, link); None where there is no such field."""
     values = quiet(nvml, "nvmlDeviceGetFieldValues", handle, [field_id])
     if not values or values[0].nvmlReturn != 0:
         return None

@@ -32,12 +32,16 @@ NVML_API nvmlReturn_t nvmlDeviceGetGpuFabricInfoV(nvmlDevice_t device, nvmlGpuFa
 	if (gpu->sm_major < 9)
 		return NVML_ERROR_NOT_SUPPORTED;
 	memcpy(info->clusterUuid, gpu->cluster, sizeof(info->clusterUuid));
-	info->status = NVML_SUCCESS;
+	info->status = (nvmlReturn_t)gpu->fabric_status;
 	info->cliqueId = gpu->clique;
 	info->state = (unsigned char)gpu->fabric_state;
 	info->healthMask = 0;
-	if (info->version == version_3)
-		info->healthSummary = gpu->fabric_state == 3; /* healthy */
+	if (info->version == version_3) {
+		const unsigned int healthy = gpu->fabric_state == 3;
+
+		info->healthSummary =
+		    (unsigned char)(gpu->fabric_health ? gpu->fabric_health : healthy);
+	}
 	return NVML_SUCCESS;
 }
 

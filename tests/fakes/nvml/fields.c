@@ -14,6 +14,8 @@ enum {
 	FIELD_LINK_STATE = 165,
 	FIELD_LINK_VERSION = 166,
 	FIELD_C2C_COUNT = 170,
+	FIELD_C2C_STATUS = 171,
+	FIELD_C2C_MBPS = 172,
 	FIELD_POWER_AVERAGE = 185,
 	FIELD_POWER_INSTANT = 186,
 	FIELD_SW_THERMAL_NS = 269,
@@ -68,6 +70,25 @@ static nvmlReturn_t remote_link(const struct gpu *gpu, nvmlFieldValue_t *field)
 	return NVML_SUCCESS;
 }
 
+static nvmlReturn_t chip_to_chip(const struct gpu *gpu, nvmlFieldValue_t *field)
+{
+	const bool up = field->scopeId + gpu->c2c_down < gpu->c2c_links;
+
+	if (field->fieldId == FIELD_C2C_COUNT) {
+		give_uint(field, gpu->c2c_links);
+		return NVML_SUCCESS;
+	}
+	if (!gpu->c2c_links)
+		return NVML_ERROR_NOT_SUPPORTED;
+	if (field->scopeId >= gpu->c2c_links)
+		return NVML_ERROR_INVALID_ARGUMENT;
+	if (field->fieldId == FIELD_C2C_STATUS)
+		give_uint(field, up);
+	else
+		give_uint(field, up ? gpu->c2c_mbps : 0);
+	return NVML_SUCCESS;
+}
+
 static nvmlReturn_t give_field(const struct gpu *gpu, nvmlFieldValue_t *field)
 {
 	const struct counters *counters = library_counters(gpu);
@@ -97,8 +118,9 @@ static nvmlReturn_t give_field(const struct gpu *gpu, nvmlFieldValue_t *field)
 	case FIELD_LINK_VERSION:
 		return link_field(gpu, field);
 	case FIELD_C2C_COUNT:
-		give_uint(field, 0);
-		break;
+	case FIELD_C2C_STATUS:
+	case FIELD_C2C_MBPS:
+		return chip_to_chip(gpu, field);
 	case FIELD_POWER_AVERAGE:
 	case FIELD_POWER_INSTANT:
 		give_uint(field, gpu->power_mw);

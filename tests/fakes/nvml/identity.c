@@ -90,17 +90,24 @@ NVML_API nvmlReturn_t nvmlDeviceGetMigMode(nvmlDevice_t device, unsigned int *cu
 NVML_API nvmlReturn_t nvmlDeviceGetMaxMigDeviceCount(nvmlDevice_t device, unsigned int *count)
 {
 	ENTER_DEVICE(device);
-	return give_number(gpu->sm_major < 8 ? 0 : 7, count);
+	return give_number(gpu->sm_major < 8 ? 0 : MAX_MIG_DEVICES, count);
 }
 
-/* MIG mode is reported, MIG devices are not made. */
+/* MIG devices can be counted; each further call on one is refused. */
 NVML_API nvmlReturn_t nvmlDeviceGetMigDeviceHandleByIndex(nvmlDevice_t device, unsigned int index,
 							  nvmlDevice_t *mig)
 {
 	ENTER_DEVICE(device);
-	(void)index;
-	(void)mig;
-	return gpu->sm_major < 8 ? NVML_ERROR_NOT_SUPPORTED : NVML_ERROR_NOT_FOUND;
+	static struct gpu devices[MAX_GPUS][MAX_MIG_DEVICES];
+
+	if (gpu->sm_major < 8)
+		return NVML_ERROR_NOT_SUPPORTED;
+	if (!mig || index >= MAX_MIG_DEVICES)
+		return NVML_ERROR_INVALID_ARGUMENT;
+	if (!gpu->mig || index >= gpu->mig_devices)
+		return NVML_ERROR_NOT_FOUND;
+	*mig = &devices[gpu->index][index];
+	return NVML_SUCCESS;
 }
 
 NVML_API nvmlReturn_t nvmlDeviceGetGpuInstanceId(nvmlDevice_t device, unsigned int *id)

@@ -16,6 +16,7 @@
 #define CPU_WORDS 16
 #define PCIE_LEVELS 3
 #define TEXT_SIZE 96
+#define MAX_MIG_DEVICES 7
 
 enum link_end { LINK_UNUSED, LINK_GPU, LINK_SWITCH, LINK_HIDDEN };
 
@@ -49,7 +50,7 @@ struct gpu {
 	struct pci_address pci;
 	unsigned int pci_device_id;
 	unsigned int sm_major, sm_minor;
-	unsigned int mig;
+	unsigned int mig, mig_devices;
 
 	/* Place: NUMA node, then host bridge / upper switch / lower switch below it. */
 	unsigned int numa;
@@ -61,11 +62,14 @@ struct gpu {
 	unsigned int nvlink_version;
 	struct link link[MAX_LINKS];
 
-	unsigned int fabric_state;
+	unsigned int fabric_state, fabric_status, fabric_health;
 	unsigned int clique;
 	unsigned char cluster[NVML_UUID_BYTES];
 	char chassis[TEXT_SIZE];
 	unsigned int slot, tray, host, module;
+
+	/* Chip-to-chip links to the CPU; the last ones of them can be down. */
+	unsigned int c2c_links, c2c_mbps, c2c_down;
 
 	unsigned int memory_mib, used_mib, reserved_mib;
 	unsigned int util, mem_util;
