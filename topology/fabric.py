@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
@@ -15,6 +15,9 @@ import numpy as np
 
 if TYPE_CHECKING:
     import numpy.typing as npt
+
+    from topology.model import Machine
+    from topology.providers.slurm_fabric import Leaf, SlurmFabric
 
     Ints: TypeAlias = npt.NDArray[np.int64]
 
@@ -42,6 +45,8 @@ class Fabric:
     """Names of the groups, by number."""
     leaves: tuple[str, ...] = ()
     pods: tuple[str, ...] = ()
+    conflicts: tuple[str, ...] = ()
+    """Where the machines and Slurm's file part, one sentence each, for people."""
 
     @classmethod
     def flat(cls, names: Sequence[str]) -> Fabric:
@@ -49,13 +54,116 @@ class Fabric:
         unknown = np.full(len(names), NOBODY, np.int64)
         return cls(tuple(names), unknown, unknown, unknown)
 
+    @classmethod
+    def of(cls, machines: Iterable[Machine], slurm: SlurmFabric | None = None) -> Fabric:
+        """NVLink domains from the machines, leaves and pods from Slurm's file.
+
+        Machines are believed about NVLink: topology/block is used for racks with NVLink between nodes and for
+        racks without. So a block is an NVLink domain only where some of its nodes report one, all the same one;
+        then it is the domain of its other nodes too, save those that were discovered without one.
+        """
+        machines = tuple(machines)
+        names = tuple(machine.node for machine in machines)
+        at = {name: i for i, name in enumerate(names)}
+        leaves = [leaf for leaf in slurm.leaves if any(node in at for node in leaf.nodes)] if slurm else []
+        conflicts: list[str] = []
+        domain_of = [machine.domain for machine in machines]
+        if slurm and slurm.kind == "block":
+            for block in leaves:
+                conflicts += _fill_block(block, [at[node] for node in block.nodes if node in at], machines, domain_of)
+        leaf_of, pod_of = [""] * len(names), [""] * len(names)
+        for leaf in leaves:
+            for node in leaf.nodes:
+                if node in at:
+                    leaf_of[at[node]], pod_of[at[node]] = leaf.name, leaf.pod
+        (domain, domains), (leaf_, leaf_names), (pod, pods) = map(_number, (domain_of, leaf_of, pod_of))
+        if slurm and leaves:
+            conflicts += _missing(names, leaf_, slurm.source)
+            conflicts += _torn(domain, domains, leaf_, leaf_names, "leaf")
+            conflicts += _torn(domain, domains, pod, pods, "pod")
+        elif slurm and slurm.kind != "flat":
+            conflicts.append(f"{slurm.source} names none of the {len(names)} nodes that have a topology file")
+        return cls(names, domain, leaf_, pod, domains, leaf_names, pods, tuple(conflicts))
+
+    def groups(self, level: FabricLevel) -> Ints:
+        """Group number of each node at this level; at `nvlink` of domains that span nodes."""
+        if level == "node":
+            return np.arange(len(self.names))
+        if level == "any":
+            return np.zeros(len(self.names), np.int64)
+        return {"nvlink": self.domain, "leaf": self.leaf, "pod": self.pod}[level]
+
     def level(self, nodes: Sequence[int]) -> FabricLevel:
-        """The nearest level that holds all of these nodes; `nvlink` here means a domain that spans them."""
+        """The nearest level that holds all GPUs of these nodes; `nvlink` here means a domain that spans nodes.
+
+        Islands within a node are the node's own matter (topology.subsets).
+        """
         if len(set(nodes)) <= 1:
-            return "node"
+            return "nvlink" if len(nodes) and self.domain[nodes[0]] != NOBODY else "node"
         here = np.asarray(nodes)
-        for level, groups in (("nvlink", self.domain), ("leaf", self.leaf), ("pod", self.pod)):
-            first = groups[here[0]]
-            if first != NOBODY and bool((groups[here] == first).all()):
-                return level  # type: ignore[return-value]  # the pairs above are levels
+        for level in ("nvlink", "leaf", "pod"):
+            groups = self.groups(level)[here]
+            if groups[0] != NOBODY and bool((groups == groups[0]).all()):
+                return level
         return "any"
+
+    def distance(self, a: int | Ints, b: int | Ints) -> Ints:
+        """Place in LEVELS of the nearest level that nodes `a` and `b` share; arrays are compared pairwise."""
+        found = np.full(np.broadcast_shapes(np.shape(a), np.shape(b)), LEVELS.index("any"))
+        for place in range(LEVELS.index("any") - 1, -1, -1):
+            groups = self.groups(LEVELS[place])
+            found = np.where((groups[a] == groups[b]) & (groups[a] != NOBODY), place, found)
+        return found
+
+
+def _fill_block(
+    block: Leaf, members: Sequence[int], machines: Sequence[Machine], domain_of: list[str]
+) -> Iterable[str]:
+    """Give a block's one NVLink domain to its nodes of which nobody knows; yield what speaks against it."""
+    reported = {domain_of[i] for i in members} - {""}
+    if len(reported) != 1:
+        return
+    (domain,) = reported
+    without = [i for i in members if not domain_of[i]]
+    outside = [machines[i].node for i in without if machines[i].discovered]
+    for i in without:
+        if machines[i].discovered is None:
+            domain_of[i] = domain
+    if outside:
+        yield (
+            f"block {block.name} ({block.where}): {_some(outside)} reported no NVLink domain, its other nodes {domain}"
+        )
+
+
+def _number(names: Sequence[str]) -> tuple[Ints, tuple[str, ...]]:
+    """Numbers in the order of first appearance; the empty name is NOBODY."""
+    numbers: dict[str, int] = {"": NOBODY}
+    for name in names:
+        numbers.setdefault(name, len(numbers) - 1)
+    return np.array([numbers[name] for name in names], np.int64), tuple(numbers)[1:]
+
+
+def _missing(names: Sequence[str], leaf: Ints, source: str) -> Iterable[str]:
+    missing = [names[i] for i in np.flatnonzero(leaf == NOBODY).tolist()]
+    if missing:
+        yield f"{source} does not name {_some(missing)}; nothing is known about their leaf"
+
+
+def _torn(domain: Ints, domains: Sequence[str], group: Ints, groups: Sequence[str], kind: str) -> Iterable[str]:
+    """Domains that share only a part of their nodes with a leaf or pod: one of the two is wrong, or cables cross."""
+    both = (domain != NOBODY) & (group != NOBODY)
+    pairs, shared = np.unique(np.stack([domain[both], group[both]]), axis=1, return_counts=True)
+    in_domain = np.bincount(domain[both], minlength=len(domains))
+    in_group = np.bincount(group[group != NOBODY], minlength=len(groups))
+    torn = pairs[:, (shared < in_domain[pairs[0]]) & (shared < in_group[pairs[1]])]
+    if torn.size:
+        one, other = torn[:, 0].tolist()
+        count = len(np.unique(torn[0]))
+        yield (
+            f"{count} NVLink {'domain lies' if count == 1 else 'domains lie'} across the border of a {kind},"
+            f" the first is {domains[one]} and {kind} {groups[other]}"
+        )
+
+
+def _some(nodes: Sequence[str]) -> str:
+    return ", ".join(nodes[:3]) + (f" and {len(nodes) - 3} more nodes" if len(nodes) > 3 else "")

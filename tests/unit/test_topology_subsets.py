@@ -77,6 +77,19 @@ def test_best_is_what_looking_at_every_set_finds(machine: Machine, data: st.Data
     assert (choice.gpus if choice else None) == brute_best(machine, free, k, level)
 
 
+@settings(max_examples=4, deadline=None)
+@given(machines(min_gpus=8, max_gpus=8))
+def test_best_is_right_for_every_free_set_and_every_k(machine: Machine) -> None:
+    table, known = SubsetTable(machine), brute_islands(machine)
+    for mask in range(1, 1 << machine.size):
+        free = set(positions(mask))
+        for k in range(1, len(free) + 1):
+            choice = table.best(mask, k)
+            assert choice is not None
+            _, best = max((merit(machine, free, gpus, known), gpus) for gpus in combinations(sorted(free), k))
+            assert choice.gpus == best
+
+
 @settings(max_examples=100, deadline=None)
 @given(machines(min_gpus=2), st.data())
 def test_a_choice_says_of_itself_what_is_true(machine: Machine, data: st.DataObject) -> None:

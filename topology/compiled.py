@@ -1,0 +1,240 @@
+"""The compiled cluster (docs/formats.md, section 8): all topology files and the fabric in one file that loads at once.
+
+Nodes come in a few kinds: what nodes of one kind have in common is stored once, as a topology file without the
+node's own name and UUIDs, and a node is made a Machine again when it is asked for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import difflib
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import numpy as np
+
+from topology import files
+from topology.errors import TopologyError, TopologyFileError
+from topology.fabric import NOBODY, Fabric
+from topology.islands import islands
+from topology.model import Gpu, Machine, Shape
+from topology.nodesets import NodeSets
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from topology.fabric import Ints
+
+__all__ = ["FORMAT", "CompiledCluster", "load", "save", "stamp"]
+
+FORMAT = "berth-cluster/1"
+
+#: Columns with one value a node.
+_COLUMNS = ("names", "kind", "uuids", "at", "machine_domain", "domain", "leaf", "pod")
+_KEYS = {*_COLUMNS, "stamp", "kinds", "domains", "leaves", "pods", "conflicts"}
+
+
+class CompiledCluster:
+    """A cluster as `load` reads it."""
+
+    def __init__(self, data: dict[str, Any]) -> None:
+        self._data = data
+        self._kinds = [files.decode(kind) for kind in data["kinds"]]
+        self._place = {name: i for i, name in enumerate(data["names"])}
+        domain, leaf, pod = (np.array(data[key], np.int64) for key in ("domain", "leaf", "pod"))
+        lists = (tuple(data[key]) for key in ("domains", "leaves", "pods", "conflicts"))
+        self.fabric = Fabric(tuple(data["names"]), domain, leaf, pod, *lists)
+        kind = np.array(data["kind"], np.int64)
+        places: dict[Shape, int] = {}
+        of_kind = np.array([places.setdefault(one.shape, len(places)) for one in self._kinds], np.int64)
+        self.shapes: tuple[Shape, ...] = tuple(places)
+        """Each shape of machine once."""
+        self.shape_of: Ints = of_kind[kind]
+        """Place in `shapes` of each node."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The nodes, in the order of all arrays."""
+        return self.fabric.names
+
+    @property
+    def size(self) -> int:
+        """Number of GPUs."""
+        return int(np.array([shape.size for shape in self.shapes], np.int64)[self.shape_of].sum())
+
+    def machine(self, name: str) -> Machine:
+        """A node's machine, made now; a TopologyFileError where there is no such node."""
+        i = self._at(name)
+        kind, at = self._data["kind"][i], self._data["at"][i]
+        prototype: Machine = self._kinds[kind]
+        return dataclasses.replace(
+            prototype,
+            node=name,
+            gpus=tuple(map(_with_uuid, prototype.gpus, self._data["uuids"][i])),
+            domain=self._data["machine_domain"][i],
+            discovered=dataclasses.replace(prototype.discovered, at=at) if prototype.discovered else None,
+        )
+
+    def machines(self) -> Iterator[Machine]:
+        """All machines, one at a time."""
+        return map(self.machine, self.names)
+
+    def uuids(self, name: str) -> tuple[str, ...]:
+        """UUIDs of a node's GPUs, by position."""
+        return tuple(self._data["uuids"][self._at(name)])
+
+    def bandwidth(self, name: str) -> npt.NDArray[np.float64]:
+        """NVLink bandwidth of each pair of a node's GPUs in GB/s, one direction; 0 where none."""
+        return np.array(self._shape(name).gbps)
+
+    def islands(self, name: str) -> tuple[int, ...]:
+        """Masks of a node's NVLink islands, the widest first."""
+        return islands(self._shape(name))
+
+    def node_sets(self) -> NodeSets:
+        """The node sets of this cluster, without making its machines."""
+        return NodeSets(self.shapes, self.shape_of, self.fabric)
+
+    def _shape(self, name: str) -> Shape:
+        return self.shapes[int(self.shape_of[self._at(name)])]
+
+    def _at(self, name: str) -> int:
+        if name not in self._place:
+            nearest = difflib.get_close_matches(name, self._place, n=1, cutoff=0)
+            did_you_mean = f"; did you mean {nearest[0]}?" if nearest else ""
+            raise TopologyFileError(f"the compiled cluster has no node {name}{did_you_mean}")
+        return self._place[name]
+
+
+def save(path: str | os.PathLike[str], machines: Iterable[Machine], fabric: Fabric, mark: str = "") -> None:
+    """Write the file so that a reader sees the old one or the new one, never a part.
+
+    `mark` is what `stamp` said of the sources before they were read.
+    """
+    machines = tuple(machines)
+    if tuple(machine.node for machine in machines) != fabric.names:
+        raise TopologyFileError(f"cannot write {path}: the machines are not the fabric's nodes in the same order")
+    kinds: dict[Machine, int] = {}
+    data: dict[str, Any] = {
+        "stamp": mark,
+        "names": fabric.names,
+        "kind": [kinds.setdefault(_kind_of(machine), len(kinds)) for machine in machines],
+        "uuids": [[gpu.uuid for gpu in machine.gpus] for machine in machines],
+        "at": [machine.discovered.at if machine.discovered else "" for machine in machines],
+        "machine_domain": [machine.domain for machine in machines],
+        "domain": fabric.domain.tolist(),
+        "leaf": fabric.leaf.tolist(),
+        "pod": fabric.pod.tolist(),
+        "domains": fabric.domains,
+        "leaves": fabric.leaves,
+        "pods": fabric.pods,
+        "conflicts": fabric.conflicts,
+    }
+    data["kinds"] = [json.loads(files.encode(kind)) for kind in kinds]
+    body = json.dumps(data, separators=(",", ":")).encode()
+    _write(Path(path), f"{FORMAT} {_digest(body)}\n".encode() + body)
+
+
+def load(path: str | os.PathLike[str], mark: str = "") -> CompiledCluster:
+    """Read the file; a TopologyFileError names it and what to do where it is broken, or older than its sources.
+
+    With `mark`, what `stamp` says of the sources now, a file made of other sources is refused.
+    """
+    try:
+        head, _, body = Path(path).read_bytes().partition(b"\n")
+    except OSError as error:
+        raise TopologyFileError(f"cannot read {path}: {error.strerror}; compile the topology files") from error
+    version, _, digest = head.decode("ascii", "replace").partition(" ")
+    if version != FORMAT:
+        known = version.startswith("berth-cluster/")
+        _refuse(path, f"its format is {version}, and this Berth reads {FORMAT}" if known else "no compiled cluster")
+    if digest != _digest(body):
+        _refuse(path, "its checksum is wrong, so it was cut or changed")
+    try:
+        data = json.loads(body)
+        _check(data)
+        cluster = CompiledCluster(data)
+    except (TopologyError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        # The checksum is right, so a program wrote it so.
+        raise TopologyFileError(f"{path}: not a compiled cluster: {error}; compile the topology files again") from error
+    if mark and data["stamp"] != mark:
+        _refuse(path, "the topology files have changed since it was made")
+    return cluster
+
+
+def stamp(sources: Iterable[str | os.PathLike[str]]) -> str:
+    """A mark of files, and of the `*.json` in folders, that changes when one of them does; missing ones count too."""
+    marks: list[str] = []
+    for source in sources:
+        try:
+            with os.scandir(source) as entries:
+                files_ = [(entry.name, entry.stat()) for entry in entries if entry.name.endswith(".json")]
+        except NotADirectoryError:
+            files_ = [("", Path(source).stat())]
+        except OSError:
+            files_ = []
+        lines = sorted(f"{name} {stat.st_size} {stat.st_mtime_ns}" for name, stat in files_)
+        marks += [f"{os.fspath(source)}:", *lines]
+    return _digest("\n".join(marks).encode())
+
+
+def _kind_of(machine: Machine) -> Machine:
+    """The machine with place-holders for what is each node's own."""
+    return dataclasses.replace(
+        machine,
+        node="node",
+        gpus=tuple(_with_uuid(gpu, str(gpu.position)) for gpu in machine.gpus),
+        domain="",
+        discovered=dataclasses.replace(machine.discovered, at="") if machine.discovered else None,
+    )
+
+
+def _with_uuid(gpu: Gpu, uuid: str) -> Gpu:
+    return dataclasses.replace(gpu, uuid=uuid)
+
+
+def _check(data: Any) -> None:
+    if not isinstance(data, dict) or data.keys() != _KEYS:
+        raise ValueError("its keys are not those of this format")
+    nodes = len(data["names"])
+    if len(set(data["names"])) != nodes or any(len(data[column]) != nodes for column in _COLUMNS):
+        raise ValueError("its columns are not one value a node")
+    for column, names in (("domain", "domains"), ("leaf", "leaves"), ("pod", "pods"), ("kind", "kinds")):
+        lowest = 0 if column == "kind" else NOBODY
+        if nodes and not lowest <= min(data[column]) <= max(data[column]) < len(data[names]):
+            raise ValueError(f"a number in {column} has no entry in {names}")
+    sizes = [len(kind["gpus"]) for kind in data["kinds"]]
+    if any(len(uuids) != sizes[kind] for kind, uuids in zip(data["kind"], data["uuids"], strict=True)):
+        raise ValueError("a node has not as many UUIDs as GPUs")
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.blake2b(content, digest_size=16).hexdigest()
+
+
+def _refuse(path: str | os.PathLike[str], why: str) -> NoReturn:
+    raise TopologyFileError(f"{os.fspath(path)}: {why}; compile the topology files again")
+
+
+def _write(path: Path, content: bytes) -> None:
+    try:
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+                os.fchmod(file.fileno(), 0o644)
+            Path(temporary).replace(path)
+        except BaseException:
+            with contextlib.suppress(FileNotFoundError):
+                Path(temporary).unlink()
+            raise
+    except OSError as error:
+        raise TopologyFileError(f"cannot write {path}: {error.strerror}") from error
