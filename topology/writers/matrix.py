@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from topology.model import Machine
 
 __all__ = ["matrix"]
 
 
-def matrix(machine: Machine) -> Iterator[str]:
-    """Lines of the table: NVn for n NVLinks, else the PCIe relation."""
+def matrix(machine: Machine, paint: Callable[[str, str], str] | None = None) -> Iterator[str]:
+    """Lines of the table: NVn for n NVLinks, else the PCIe relation.
+
+    `paint` gets each word and the same word with its padding, and returns the latter, perhaps coloured.
+    """
     joined = {(link.a, link.b): f"NV{link.count}" for link in machine.links}
-    rows = [["", *(f"GPU{gpu.position}" for gpu in machine.gpus), "Device", "NUMA", "CPUs"]]
+    nics = [nic.name for nic in machine.nics]
+    rows = [["", *(f"GPU{gpu.position}" for gpu in machine.gpus), *nics, "Device", "NUMA", "CPUs"]]
     for gpu in machine.gpus:
         a = gpu.position
         cells = [
@@ -20,8 +24,11 @@ def matrix(machine: Machine) -> Iterator[str]:
             for b in range(machine.size)
         ]
         cells[a] = "X"
+        near = machine.nic_paths[a] if machine.nic_paths else "?" * len(nics)
         numa = "?" if gpu.numa < 0 else str(gpu.numa)
-        rows.append([f"GPU{a}", *cells, f"nvidia{gpu.minor}", numa, gpu.cpus or "?"])
+        rows.append([f"GPU{a}", *cells, *near, f"nvidia{gpu.minor}", numa, gpu.cpus or "?"])
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     for row in rows:
-        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        padded = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
+        padded[-1] = padded[-1].rstrip()
+        yield "  ".join(paint(cell, wide) if paint else wide for cell, wide in zip(row, padded, strict=True)).rstrip()

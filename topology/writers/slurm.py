@@ -1,20 +1,28 @@
 """Lines for slurm.conf and gres.conf: one GRES type a GPU, so that a job can be given exact GPUs.
 
-Each GPU K has `gpu:gK`, a hundred shards `shard:gK` for jobs that share it, and one `seat:gK` for a guest.
+Each GPU K has `gpu:gK`, a hundred shards `shard:gK` for jobs that share it, and one `seat:gK` for a guest. A node of
+which something is not known gets no line at all: half of a right line would drain the node, or give wrong GPUs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from topology.errors import MachineError, TopologyError
 from topology.model import Machine
-from topology.providers.cpus import format_cpus, parse_cpus
+from topology.providers.cpus import format_cpus
+from topology.providers.naming import short_model
+from topology.writers.slurm_cores import CpuLayout, cores_of, near_sockets
 
-__all__ = ["GRES_TYPES", "SlurmLines", "cores", "render"]
+__all__ = ["GRES_TYPES", "SlurmLines", "objection", "render"]
 
 GRES_TYPES = "GresTypes=gpu,shard,seat"
 _SHARDS = 100
+_UUID = re.compile(r"GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
+_FEATURE = re.compile(r"[A-Za-z0-9_.-]+")
+_AGAIN = "run berth topo discover on the node"
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,71 +31,128 @@ class SlurmLines:
 
     slurm_conf: tuple[str, ...]
     gres_conf: tuple[str, ...]
-    notes: tuple[str, ...]
-    """What could not be written, for people."""
+    refused: Mapping[str, str]
+    """By node: why it has no line, and what to do."""
 
 
-def render(machines: Iterable[Machine], threads_per_core: int | None = None) -> SlurmLines:
-    """Write the lines of these nodes; nodes that have the same lines share them."""
-    groups: dict[tuple[str, tuple[str, ...]], list[str]] = {}
-    notes = []
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """What alike nodes share."""
+
+    summary: str
+    words: str
+    gpu_notes: tuple[str, ...]
+    gpu_lines: tuple[str, ...]
+    shard_lines: tuple[str, ...]
+    seat_lines: tuple[str, ...]
+
+
+def render(
+    machines: Iterable[Machine], layouts: Mapping[str, CpuLayout] | None, *, comments: bool = True
+) -> SlurmLines:
+    """Write the lines of these nodes; nodes that have the same lines share them.
+
+    `layouts` are the CPUs of each node as Slurm counts them; None leaves `Cores=` out everywhere.
+    """
+    alike: dict[_Block, list[str]] = {}
+    refused: dict[str, str] = {}
     for machine in machines:
-        core_lists = cores([gpu.cpus for gpu in machine.gpus], threads_per_core)
-        if core_lists is None:
-            notes.append(
-                f"node {machine.node}: Cores= was left out, because its CPU numbers do not tell Slurm's core"
-                " numbers; take them from slurmd -G, or give --threads-per-core"
-            )
-        block = (_gres_words(machine), tuple(_gres_lines(machine, core_lists or [""] * machine.size)))
-        groups.setdefault(block, []).append(machine.node)
-    folded = [(_fold(nodes), words, lines) for (words, lines), nodes in groups.items()]
-    return SlurmLines(
-        slurm_conf=(GRES_TYPES, *(f"NodeName={nodes} {words}" for nodes, words, _ in folded)),
-        gres_conf=tuple(f"NodeName={nodes} {line}" for nodes, _, lines in folded for line in lines),
-        notes=tuple(notes),
+        try:
+            block = _block(machine, layouts)
+        except TopologyError as error:
+            refused[machine.node] = str(error)
+        else:
+            alike.setdefault(block, []).append(machine.node)
+    blocks = [(_fold(nodes), block) for block, nodes in alike.items()]
+    slurm_conf = ["# One type for each GPU (gK), a hundred shards of it for jobs that share it, one seat for a guest."]
+    slurm_conf += [GRES_TYPES]
+    gres_conf: list[str] = []
+    for nodes, block in blocks:
+        slurm_conf += [f"# {block.summary}. Add these words to the NodeName lines.", f"NodeName={nodes} {block.words}"]
+        gres_conf += _gres_conf(nodes, block)
+    if not comments:
+        slurm_conf, gres_conf = ([line for line in part if line[0] != "#"] for part in (slurm_conf, gres_conf))
+    return SlurmLines(tuple(slurm_conf) if blocks else (), tuple(gres_conf), refused)
+
+
+def objection(machine: Machine) -> str:
+    """Why no right line can be written for a node, and what to do; empty where one can."""
+    gpus = machine.gpus
+    models = sorted({short_model(gpu.name) for gpu in gpus if gpu.name})
+    minors = [gpu.minor for gpu in gpus]
+    if not gpus:
+        return f"its topology file has no GPU; {_AGAIN}"
+    if mig := [gpu.position for gpu in gpus if gpu.mig]:
+        return f"MIG is on at {_gpus(mig)}, but Berth places whole GPUs; turn it off (nvidia-smi -mig 0), then {_AGAIN}"
+    if made_up := [gpu.position for gpu in gpus if not _UUID.fullmatch(gpu.uuid)]:
+        return f'"{gpus[made_up[0]].uuid}" of {_gpus(made_up)} is a place-holder and no UUID; {_AGAIN}'
+    if unknown := [gpu.position for gpu in gpus if gpu.minor < 0]:
+        return f"the device file of {_gpus(unknown)} is not known, only /dev/nvidiaN can be written; {_AGAIN}"
+    if len(set(minors)) < len(minors):
+        twice = next(minor for minor in minors if minors.count(minor) > 1)
+        return f"two GPUs have the device file /dev/nvidia{twice}; {_AGAIN}"
+    if minors != sorted(minors):
+        return f"its GPUs are not in the order of their device files, but Slurm's index counts in that order; {_AGAIN}"
+    # A name that is none of the GPUs' own is one that the admin gave to all of them.
+    if len(models) > 1 and machine.model in models:
+        return f"its GPUs differ ({', '.join(models)}); give them one name with berth topo discover --model NAME"
+    if not _FEATURE.fullmatch(machine.model):
+        return f'its model "{machine.model}" cannot be a node feature; name it with berth topo discover --model NAME'
+    return ""
+
+
+def _gpus(positions: Sequence[int]) -> str:
+    return ("GPU " if len(positions) == 1 else "GPUs ") + format_cpus(positions)
+
+
+def _block(machine: Machine, layouts: Mapping[str, CpuLayout] | None) -> _Block:
+    if problem := objection(machine):
+        raise MachineError(problem)
+    core_lists, notes = [""] * machine.size, ["Cores= is left out: Slurm may take any core with any GPU."]
+    if layouts is not None:
+        core_lists, notes = _cores(machine, layouts.get(machine.node))
+    if machine.links:
+        notes.append("Links=: NVLinks to GPU 0, 1, ...; -1 is the GPU itself.")
+    places = [(f"Type=g{gpu.position}", f"File=/dev/nvidia{gpu.minor}") for gpu in machine.gpus]
+    return _Block(
+        summary=f"{machine.size} x {machine.model}",
+        words=_gres_words(machine),
+        gpu_notes=tuple(notes),
+        gpu_lines=tuple(_gpu_lines(machine, core_lists)),
+        shard_lines=tuple(f"Name=shard {kind} Count={_SHARDS} {file}" for kind, file in places),
+        seat_lines=tuple(f"Name=seat {kind} {file}" for kind, file in places),
     )
 
 
-def cores(cpu_lists: Sequence[str], threads_per_core: int | None = None) -> list[str] | None:
-    """Slurm's core numbers for each GPU's CPUs; empty texts where all are near to all, None where unsure.
-
-    gres.conf counts cores, the kernel counts hardware threads. The common numberings are understood: without
-    SMT (`0-7`), the second threads after all first ones (`0-7,16-23`), and, with `threads_per_core`, the
-    threads of a core side by side.
-
-    >>> cores(["0-7,16-23", "8-15,24-31"])
-    ['0-7', '8-15']
-    """
-    if len(set(cpu_lists)) <= 1:
-        return [""] * len(cpu_lists)
-    found = [_cores_of(parse_cpus(cpus), threads_per_core) for cpus in cpu_lists]
-    return None if None in found else [text for text in found if text is not None]
-
-
-def _cores_of(cpus: list[int], threads: int | None) -> str | None:
-    runs = list(_runs(cpus))
-    if len(runs) == 1 and threads and threads > 1:
-        first, count = cpus[0], len(cpus)
-        if first % threads or count % threads:
-            return None
-        return format_cpus(range(first // threads, (first + count) // threads))
-    if len(runs) == 1:
-        return format_cpus(cpus)
-    # Threads of one core: as many runs as threads, all of one length.
-    if len(runs) == (threads or 2) and len({len(run) for run in runs}) == 1:
-        return format_cpus(runs[0])
-    return None
+def _cores(machine: Machine, layout: CpuLayout | None) -> tuple[list[str], list[str]]:
+    """`Cores=` of each GPU, and what to say about them."""
+    if unknown := [gpu.position for gpu in machine.gpus if not gpu.cpus]:
+        raise MachineError(
+            f"its topology file does not tell the CPUs near {_gpus(unknown)};"
+            f" {_AGAIN}, or leave Cores= out with --no-cores"
+        )
+    if layout is None:
+        raise MachineError(
+            "how Slurm counts its cores is not known; give the output of slurmd -C with --slurmd-c FILE,"
+            " or leave Cores= out with --no-cores"
+        )
+    try:
+        sockets = near_sockets([gpu.cpus for gpu in machine.gpus], layout)
+    except MachineError as error:
+        raise MachineError(f"{error}; check --slurmd-c, or leave Cores= out with --no-cores") from None
+    core_lists = [cores_of(near, layout) for near in sockets]
+    together: dict[tuple[str, str, frozenset[int]], list[int]] = {}
+    for gpu, core_list, near in zip(machine.gpus, core_lists, sockets, strict=True):
+        together.setdefault((core_list, gpu.cpus, near), []).append(gpu.position)
+    return core_lists, [_cores_note(key, positions) for key, positions in together.items()]
 
 
-def _runs(cpus: list[int]) -> Iterator[list[int]]:
-    run: list[int] = []
-    for cpu in cpus:
-        if run and cpu != run[-1] + 1:
-            yield run
-            run = []
-        run.append(cpu)
-    if run:
-        yield run
+def _cores_note(key: tuple[str, str, frozenset[int]], positions: Sequence[int]) -> str:
+    core_list, cpus, near = key
+    whose = f"{_gpus(positions)} (Linux: CPUs {cpus})"
+    if core_list:
+        return f"{whose}: socket {min(near)}, which is cores {core_list} to Slurm; it takes whole sockets only."
+    return f"{whose}: no Cores=, for Slurm takes one socket of several, or none."
 
 
 def _gres_words(machine: Machine) -> str:
@@ -96,7 +161,7 @@ def _gres_words(machine: Machine) -> str:
     return f"Gres={','.join(words)} Feature={machine.model}"
 
 
-def _gres_lines(machine: Machine, core_lists: Sequence[str]) -> Iterator[str]:
+def _gpu_lines(machine: Machine, core_lists: Sequence[str]) -> Iterator[str]:
     for gpu, core_list in zip(machine.gpus, core_lists, strict=True):
         line = f"Name=gpu Type=g{gpu.position} File=/dev/nvidia{gpu.minor}"
         if core_list:
@@ -104,10 +169,6 @@ def _gres_lines(machine: Machine, core_lists: Sequence[str]) -> Iterator[str]:
         if machine.links:
             line += f" Links={','.join(map(str, _link_counts(machine, gpu.position)))}"
         yield line
-    for gpu in machine.gpus:
-        yield f"Name=shard Type=g{gpu.position} Count={_SHARDS} File=/dev/nvidia{gpu.minor}"
-    for gpu in machine.gpus:
-        yield f"Name=seat Type=g{gpu.position} File=/dev/nvidia{gpu.minor}"
 
 
 def _link_counts(machine: Machine, position: int) -> list[int]:
@@ -118,6 +179,16 @@ def _link_counts(machine: Machine, position: int) -> list[int]:
         if position in (link.a, link.b):
             counts[link.b if position == link.a else link.a] = link.count
     return counts
+
+
+def _gres_conf(nodes: str, block: _Block) -> Iterator[str]:
+    yield f"# {block.summary}: GPU K is type gK, in the order of the device files."
+    yield from (f"# {note}" for note in block.gpu_notes)
+    yield from (f"NodeName={nodes} {line}" for line in block.gpu_lines)
+    yield "# The same GPUs in hundredths, for jobs that share one."
+    yield from (f"NodeName={nodes} {line}" for line in block.shard_lines)
+    yield "# A seat on each, for one guest."
+    yield from (f"NodeName={nodes} {line}" for line in block.seat_lines)
 
 
 def _fold(nodes: Sequence[str]) -> str:

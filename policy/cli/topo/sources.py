@@ -1,0 +1,85 @@
+"""Where the machines that a command is about come from: topology files, text of nvidia-smi, named machines."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from policy.daemon import config
+from policy.errors import UsageError
+from topology import files
+from topology.errors import TopologyFileError
+from topology.model import Machine
+
+__all__ = ["DEGRADED", "FAILED", "OK", "WHAT", "add_directory", "default_directory", "directory_of", "load", "machines"]
+
+OK, DEGRADED, FAILED = 0, 1, 2
+
+WHAT = "NODE, topology FILE.json, FILE.txt with the output of nvidia-smi topo -m, or machine:NAME"
+_NAMED = "machine:"
+
+
+def add_directory(parser: argparse.ArgumentParser) -> None:
+    """The option that says where topology files are."""
+    parser.add_argument(
+        "--topology-dir", type=Path, metavar="DIR", help="topology files (default: topology_dir of berth.conf)"
+    )
+
+
+def default_directory() -> Path:
+    """The folder that berth.conf names; without berth.conf the usual one."""
+    return config.load(config.config_path()).topology_dir
+
+
+def directory_of(args: argparse.Namespace) -> Path:
+    """The folder that the user or berth.conf names."""
+    chosen: Path | None = args.topology_dir
+    return chosen or default_directory()
+
+
+def machines(what: Iterable[str], args: argparse.Namespace) -> list[Machine]:
+    """The machines that these words mean; all of the folder where there is no word."""
+    words = list(what)
+    if words:
+        return [machine for word in words for machine in _meant(word, args)]
+    return list(load(directory_of(args)).values())
+
+
+def load(directory: Path) -> dict[str, Machine]:
+    """All machines of a folder; a broken file costs its node and a line on standard error."""
+    found = files.load_directory(directory, lambda problem: print(f"berth topo: {problem}", file=sys.stderr))
+    if not found:
+        raise UsageError(f"{directory} has no topology file; run berth topo discover on the GPU nodes")
+    return found
+
+
+def _meant(word: str, args: argparse.Namespace) -> list[Machine]:
+    if word.startswith(_NAMED):
+        return _named(word.removeprefix(_NAMED))
+    if word.endswith(".txt"):
+        return [_text(Path(word))]
+    if "/" in word or word.endswith(".json"):
+        return [files.load(word)]
+    return [files.load(directory_of(args) / f"{word}.json")]
+
+
+def _named(name: str) -> list[Machine]:
+    from topology import machines as named  # noqa: PLC0415  most calls name none
+    from topology.machines.catalog import RACKS  # noqa: PLC0415
+
+    if name in named.rack_names():
+        _, places = RACKS[name]
+        return named.rack(name, [f"{name}-{place:02}" for place in range(1, places + 1)])
+    return [named.machine(name, name)]
+
+
+def _text(path: Path) -> Machine:
+    from topology.providers.matrix_text import parse  # noqa: PLC0415  most calls have no text
+
+    try:
+        text = path.read_text(errors="replace")
+    except OSError as error:
+        raise TopologyFileError(f"cannot read {path}: {error.strerror}") from error
+    return parse(text, node=path.stem, source=str(path))

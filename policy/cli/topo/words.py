@@ -1,0 +1,61 @@
+"""How machines are put into words, the same in all commands."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Callable
+
+from topology.model import Machine
+
+__all__ = ["Paint", "islands", "paint", "plain", "summary"]
+
+#: Takes a word of the matrix and the same word with its padding; gives the latter, coloured.
+Paint = Callable[[str, str], str]
+
+
+def summary(machine: Machine) -> str:
+    """A node in one line."""
+    vias = {link.via for link in machine.links}
+    if not vias:
+        links = "no NVLink"
+    else:
+        how = "through switches" if vias == {"switch"} else "direct" if vias == {"direct"} else "direct and switched"
+        links = f"{len(machine.links)} of {machine.size * (machine.size - 1) // 2} pairs joined by NVLink, {how}"
+    driver = f", driver {machine.discovered.driver}" if machine.discovered and machine.discovered.driver else ""
+    return f"{machine.node}: {machine.size} GPUs, {machine.model}, {links}{driver}"
+
+
+def islands(machine: Machine) -> list[list[int]] | None:
+    """NVLink islands as lists of positions; None on a compute node, which has no networkx."""
+    try:
+        from topology.islands import islands as masks  # noqa: PLC0415
+        from topology.islands import positions  # noqa: PLC0415
+
+        return [list(positions(mask)) for mask in masks(machine.shape)]
+    except ImportError:
+        return None
+
+
+def paint() -> Paint:
+    """Colours where a person looks at a terminal that has them and did not ask for none (no-color.org)."""
+    colourful = sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    return _coloured if colourful else plain
+
+
+def plain(_word: str, padded: str) -> str:
+    """No colours."""
+    return padded
+
+
+_COLOURS = (
+    (re.compile(r"NV\d+"), "1;34"),  # bold blue
+    (re.compile(r"PIX|PXB"), "36"),  # cyan
+    (re.compile(r"SYS|X|\?"), "2"),  # faint
+)
+
+
+def _coloured(word: str, padded: str) -> str:
+    code = next((code for pattern, code in _COLOURS if pattern.fullmatch(word)), "")
+    return f"\x1b[{code}m{padded}\x1b[0m" if code else padded

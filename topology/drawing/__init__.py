@@ -1,0 +1,6 @@
+"""Pictures of nodes and clusters as SVG; standard library only."""
+
+from topology.drawing.cluster import draw_cluster
+from topology.drawing.node import draw_node
+
+__all__ = ["draw_cluster", "draw_node"]

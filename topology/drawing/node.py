@@ -1,0 +1,252 @@
+"""The picture of a node: GPUs by NUMA node, NVLinks above them, PCIe and NICs below."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from topology.drawing import places
+from topology.drawing.hosts import HOST_HEIGHT, depth, draw_host, panel_words
+from topology.drawing.legend import Legend
+from topology.drawing.nvlinks import HUB_HEIGHT, arcs_height, draw_arcs, draw_hub, draw_mesh, link_words, uplinks
+from topology.drawing.places import BETWEEN, PAD, Box, Panel
+from topology.drawing.style import (
+    BACKGROUND,
+    CARD,
+    FAINT,
+    INK,
+    LINE,
+    MUTED,
+    NIC,
+    PANEL,
+    PROBLEM,
+    TINTS,
+    link_colour,
+    link_width,
+)
+from topology.drawing.svg import Canvas, fit
+from topology.model import Machine
+
+__all__ = ["draw_node"]
+
+_MARGIN, _TOP, _LEAST_WIDTH = 30, 92, 640
+#: Width of a square of four cards, and room above and below it for links that go around cards.
+_QUAD_WIDTH = 2 * places.CARD_WIDTH + places.MESH_X
+_ARC_ROOM = 34
+
+
+@dataclass(frozen=True, slots=True)
+class _Picture:
+    """What is drawn, and where its panels stand."""
+
+    machine: Machine
+    canvas: Canvas
+    tints: Mapping[int, int]
+    panels: Sequence[Panel]
+    starts: Sequence[float]
+    widths: Sequence[float]
+    width: float
+
+
+def draw_node(machine: Machine) -> str:
+    """The picture as the text of an SVG file."""
+    panels = places.panels_of(machine)
+    mesh = places.is_mesh(machine, panels)
+    picture = _place(machine, panels, mesh=mesh)
+    bottom = _mesh_body(picture) if mesh else _row_body(picture)
+    height = _legend(picture, bottom + 30)
+    _heading(picture)
+    title, description = _title(machine), _description(machine)
+    return picture.canvas.done(picture.width, height, title=title, description=description, background=BACKGROUND)
+
+
+def _place(machine: Machine, panels: Sequence[Panel], *, mesh: bool) -> _Picture:
+    """Panels from left to right, in the middle where the picture could be narrower."""
+    gpu_width = places.CHIP_WIDTH if mesh else places.CARD_WIDTH
+    widths = []
+    for panel in panels:
+        least = _QUAD_WIDTH + 2 * 40 if mesh and panel.branch.gpus else 0
+        label = 7.2 * len(panel_words(machine, panel)) + 16
+        widths.append(max(panel.width(gpu_width), least, label) + 2 * PAD)
+    inner = sum(widths) + BETWEEN * (len(panels) - 1)
+    width = max(inner + 2 * _MARGIN, _LEAST_WIDTH)
+    starts, x = [], (width - inner) / 2
+    for panel_width in widths:
+        starts.append(x)
+        x += panel_width + BETWEEN
+    return _Picture(machine, Canvas(), places.tints(machine), panels, starts, widths, width)
+
+
+def _row_body(picture: _Picture) -> float:
+    """Cards in a row, NVLinks above them; the lower edge."""
+    machine, canvas = picture.machine, picture.canvas
+    hub = bool(uplinks(machine))
+    size = (places.CARD_WIDTH, places.CARD_HEIGHT)
+    above = arcs_height(machine, _row(picture, 0, size)) + (HUB_HEIGHT + 52 if hub else 0)
+    top = _TOP + above
+    boxes = _row(picture, top + PAD, size)
+    bottom = _hosts(picture, boxes, top, top + PAD + size[1])
+    if hub:
+        draw_hub(canvas, machine, boxes, _TOP)
+    draw_arcs(canvas, machine, boxes)
+    for gpu, box in boxes.items():
+        _card(picture, gpu, box)
+    return bottom
+
+
+def _mesh_body(picture: _Picture) -> float:
+    """Cards in squares with the NVLinks between them, and every GPU again in a row over its PCIe; the lower edge."""
+    squares, corners = _mesh_boxes(picture)
+    row_y = max(box.bottom for box in squares.values()) + _ARC_ROOM + 44
+    boxes = _row(picture, row_y, (places.CHIP_WIDTH, places.CHIP_HEIGHT))
+    bottom = _hosts(picture, boxes, _TOP + PAD - 14, row_y + places.CHIP_HEIGHT)
+    draw_mesh(picture.canvas, picture.machine, squares, corners, _ARC_ROOM)
+    for gpu, box in squares.items():
+        _card(picture, gpu, box)
+    for gpu, box in boxes.items():
+        _chip(picture, gpu, box)
+    return bottom
+
+
+def _hosts(picture: _Picture, boxes: Mapping[int, Box], top: float, row_bottom: float) -> float:
+    """Panels behind everything and what is below the GPUs; the lower edge."""
+    host_y = row_bottom + max(map(depth, picture.panels), default=0)
+    bottom = host_y + HOST_HEIGHT + PAD
+    for panel, x, width in zip(picture.panels, picture.starts, picture.widths, strict=True):
+        picture.canvas.rect(x, top, width, bottom - top, fill=PANEL, radius=12)
+        draw_host(picture.canvas, picture.machine, panel, x, width, boxes, row_bottom, host_y)
+    return bottom
+
+
+def _row(picture: _Picture, y: float, size: tuple[float, float]) -> dict[int, Box]:
+    boxes: dict[int, Box] = {}
+    for panel, x, room in zip(picture.panels, picture.starts, picture.widths, strict=True):
+        boxes |= places.put_stems(panel, x, room, y, size)
+    return boxes
+
+
+def _mesh_boxes(picture: _Picture) -> tuple[dict[int, Box], dict[int, tuple[int, int]]]:
+    """Cards of the quads, and the column and row of each."""
+    quads = [panel.branch.gpus for panel in picture.panels if panel.branch.gpus]
+    corners = places.put_mesh(picture.machine, quads)
+    panel_of = {gpu: i for i, panel in enumerate(picture.panels) for gpu in panel.branch.gpus}
+    boxes = {}
+    for gpu, (column, row) in corners.items():
+        start, width = picture.starts[panel_of[gpu]], picture.widths[panel_of[gpu]]
+        x = start + (width - _QUAD_WIDTH) / 2 + (column % 2) * (places.CARD_WIDTH + places.MESH_X)
+        y = _TOP + PAD + _ARC_ROOM + row * (places.CARD_HEIGHT + places.MESH_Y)
+        boxes[gpu] = Box(x, y, places.CARD_WIDTH, places.CARD_HEIGHT)
+    return boxes, corners
+
+
+def _colour(picture: _Picture, gpu: int) -> str:
+    return TINTS[picture.tints[gpu] % len(TINTS)] if gpu in picture.tints else FAINT
+
+
+def _card(picture: _Picture, position: int, box: Box) -> None:
+    canvas, gpu = picture.canvas, picture.machine.gpus[position]
+    troubled = _troubled(picture.machine, position)
+    tip = "\n".join(
+        filter(None, [gpu.uuid, gpu.name, gpu.bus_id, f"/dev/nvidia{gpu.minor}", gpu.cpus and f"CPUs {gpu.cpus}"])
+    )
+    canvas.rect(
+        box.x,
+        box.y,
+        box.width,
+        box.height,
+        fill=CARD,
+        stroke=PROBLEM if troubled else FAINT,
+        thickness=2 if troubled else 1,
+        radius=8,
+        tip=tip,
+    )
+    canvas.path(
+        f"M{box.x + 8:.1f} {box.y:.1f}h-1a7 7 0 0 0 -7 7v{box.height - 14:.1f}a7 7 0 0 0 7 7h1z",
+        fill=_colour(picture, position),
+    )
+    canvas.text(box.x + 17, box.y + 22, f"GPU {position}", size=14, fill=INK, bold=True)
+    if position in picture.tints:
+        letter = _letter(picture.tints[position])
+        canvas.text(box.right - 9, box.y + 21, letter, size=11, fill=MUTED, anchor="end")
+    if troubled:
+        canvas.text(box.right - 24, box.y + 22, "!", size=14, fill=PROBLEM, bold=True, anchor="end")
+    small = [gpu.bus_id.removeprefix("0000:") or f"nvidia{gpu.minor}"]
+    memory = f"{gpu.memory_mib / 1024:.0f} GiB" if gpu.memory_mib else ""
+    small.append(" ".join(filter(None, [memory, "MIG" if gpu.mig else ""])))
+    for i, words in enumerate(small):
+        canvas.text(box.x + 17, box.y + 38 + 14 * i, fit(words, box.width - 22, 11), size=11, fill=MUTED)
+
+
+def _chip(picture: _Picture, position: int, box: Box) -> None:
+    """A GPU again, where the PCIe side of the picture needs it."""
+    canvas = picture.canvas
+    canvas.rect(box.x, box.y, box.width, box.height, fill=CARD, stroke=FAINT, radius=6)
+    canvas.rect(box.x, box.y, 6, box.height, fill=_colour(picture, position), radius=3)
+    canvas.text(box.middle + 2, box.y + 16, f"GPU {position}", size=11, fill=INK, anchor="middle")
+
+
+def _troubled(machine: Machine, position: int) -> bool:
+    word = re.compile(rf"\bGPU {position}\b")
+    return any(word.search(problem) for problem in machine.problems)
+
+
+def _letter(number: int) -> str:
+    return chr(ord("A") + number) if number < 26 else str(number)
+
+
+def _title(machine: Machine) -> str:
+    names = {gpu.name for gpu in machine.gpus if gpu.name}
+    name = names.pop() if len(names) == 1 else machine.model
+    return f"{machine.node}: {machine.size} x {name}"
+
+
+def _description(machine: Machine) -> str:
+    lines = [f"Node {machine.node} with {machine.size} GPUs of model {machine.model}."]
+    vias = {link.via for link in machine.links}
+    if vias == {"switch"}:
+        lines.append(f"NVLink through switches joins {len(machine.links)} pairs of GPUs.")
+    else:
+        lines += [f"GPU {link.a} and GPU {link.b}: {link_words(link)}." for link in machine.links]
+    lines += [f"{nic.name}: {nic.gbps:g} GB/s." for nic in machine.nics if nic.gbps]
+    return " ".join(lines + list(machine.problems))
+
+
+def _heading(picture: _Picture) -> None:
+    machine, canvas = picture.machine, picture.canvas
+    room = picture.width - 2 * _MARGIN
+    canvas.text(_MARGIN, 42, fit(_title(machine), room, 20), size=20, fill=INK, bold=True)
+    pairs = machine.size * (machine.size - 1) // 2
+    words = [f"model {machine.model}", f"{len(machine.links)} of {pairs} pairs joined by NVLink"]
+    if machine.discovered and machine.discovered.driver:
+        words.append(f"driver {machine.discovered.driver}")
+    words.append("all rates are GB/s in one direction")
+    canvas.text(_MARGIN, 64, fit(", ".join(words), room, 12), size=12, fill=MUTED)
+
+
+def _legend(picture: _Picture, y: float) -> float:
+    machine = picture.machine
+    legend = Legend(picture.canvas, _MARGIN, y, picture.width - 2 * _MARGIN)
+    direct = [link for link in machine.links if link.via == "direct"]
+    kinds = {(link.count, link.gbps): link for link in [*direct, *uplinks(machine).values()]}
+    for _, link in sorted(kinds.items(), key=lambda item: -item[0][1])[:8]:
+        legend.line(link_colour(link.gbps), link_width(link.gbps), link_words(link))
+    for c2c in sorted({gpu.c2c_gbps for gpu in machine.gpus if gpu.c2c_gbps}):
+        legend.line(link_colour(c2c), link_width(c2c), f"chip to chip, {c2c:.1f} GB/s")
+    if any(not gpu.c2c_gbps for gpu in machine.gpus):
+        legend.line(LINE, 1.6, "PCIe")
+    if machine.nics:
+        legend.box(NIC, "NIC and its rate")
+    legend.end_row()
+    for number in sorted(set(picture.tints.values())):
+        gpus = [gpu for gpu, tint in picture.tints.items() if tint == number]
+        weakest = min(machine.gbps[a][b] for a in gpus for b in gpus if a < b)
+        who = ", ".join(map(str, gpus)) if len(gpus) < 9 else f"{gpus[0]} to {gpus[-1]}"
+        words = f"island {_letter(number)}: GPUs {who}, weakest pair {weakest:.1f} GB/s"
+        legend.box(TINTS[number % len(TINTS)], words)
+    legend.end_row()
+    for problem in machine.problems[:6]:
+        legend.warning(problem)
+    if len(machine.problems) > 6:
+        legend.warning(f"and {len(machine.problems) - 6} more problems")
+    return legend.y + 14

@@ -1,0 +1,253 @@
+"""A node or a cluster as a networkx graph: every edge has a `kind` and `gbps`, its GB/s in one direction.
+
+A GPU's vertex is its UUID; all other vertices are `NODE/WHAT`, or the name of a node, so graphs of several nodes can be
+put together. A vertex has a `kind`: gpu, nic, nvswitch, switch, bridge, numa, node, leaf, pod, domain, core.
+
+NVLink bandwidth is what the driver told. The rest is told by nobody and stands on the line rate of the PCIe
+generation that the GPU model was built for; such edges have `guessed=True`:
+
+| generation | GPUs | PCIe x16 | between sockets | NIC of unknown rate |
+|---|---|---|---|---|
+| 3 | Pascal, Volta, Turing | 15.75 | 10 | 12.5 |
+| 4 | Ampere, Ada | 31.51 | 16 | 25 |
+| 5 | Hopper, Blackwell | 63.02 | 22 | 50 |
+
+PCIe x16 is 8, 16 or 32 GT/s with 128b/130b coding; between sockets is what NCCL counts for Skylake, AMD and
+Sapphire Rapids (src/graph/topo.h); a NIC has 100, 200 or 400 Gb/s.
+
+NVLink islands are in `topology.islands`, the best k GPUs in `topology.subsets`, nearest NICs in `topology.pcie`.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import combinations, pairwise
+from typing import TYPE_CHECKING, TypeAlias
+
+import networkx as nx
+import numpy as np
+
+from topology.errors import MachineError
+from topology.fabric import NOBODY, Fabric
+from topology.model import Machine
+from topology.pcie import Branch, tree
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    Floats: TypeAlias = npt.NDArray[np.float64]
+
+__all__ = ["Path", "bandwidths", "cluster_graph", "generation", "node_graph", "widest_path"]
+
+_PCIE = {3: 15.754, 4: 31.508, 5: 63.015}
+_SOCKET = {3: 10.0, 4: 16.0, 5: 22.0}
+_NIC = {3: 12.5, 4: 25.0, 5: 50.0}
+_GENERATION = (
+    (3, re.compile(r"\b(p100|p40|p4|v100s?|t4|titan|k80|gtx\w*|rtx ?20\w*|quadro)\b")),
+    (5, re.compile(r"\b(h100|h200|h20|h800|gh200|b100|b200|b300|gb200|gb300|rtx ?50\w*|rtx pro|rtxpro\w*)\b")),
+)
+
+
+def generation(machine: Machine) -> int:
+    """PCIe generation that the GPUs were built for, 3 to 5; 4 for a model that nobody knows."""
+    words = f"{machine.model} {machine.gpus[0].name if machine.gpus else ''}".lower().replace("-", " ")
+    return next((number for number, models in _GENERATION if models.search(words)), 4)
+
+
+def node_graph(machine: Machine) -> nx.Graph:
+    """GPUs, NVSwitches, PCIe switches, host bridges, NUMA nodes and NICs of one node.
+
+    A GPU's traffic is striped over all NVSwitches of its node, so they are one vertex with their number as `count`.
+    """
+    graph = nx.Graph(node=machine.node)
+    for gpu in machine.gpus:
+        graph.add_node(gpu.uuid, kind="gpu", node=machine.node, position=gpu.position)
+    for nic in machine.nics:
+        graph.add_node(f"{machine.node}/{nic.name}", kind="nic", node=machine.node, gbps=nic.gbps)
+    _add_nvlinks(graph, machine)
+    _add_pcie(graph, machine)
+    return graph
+
+
+def _add_nvlinks(graph: nx.Graph, machine: Machine) -> None:
+    uplink: dict[int, float] = {}
+    for link in machine.links:
+        if link.via == "direct":
+            a, b = machine.gpus[link.a].uuid, machine.gpus[link.b].uuid
+            graph.add_edge(a, b, kind="nvlink", gbps=link.gbps, count=link.count, guessed=False)
+        else:
+            # A pair gets what the weaker of the two has; the widest pair tells what a GPU has itself.
+            for end in (link.a, link.b):
+                uplink[end] = max(uplink.get(end, 0.0), link.gbps)
+    if uplink:
+        hub = f"{machine.node}/nvswitch"
+        graph.add_node(hub, kind="nvswitch", node=machine.node, count=machine.switches, domain=machine.domain)
+        for end, gbps in uplink.items():
+            graph.add_edge(machine.gpus[end].uuid, hub, kind="nvlink", gbps=gbps, guessed=False)
+
+
+def _add_pcie(graph: nx.Graph, machine: Machine) -> None:
+    speed = generation(machine)
+    numbers: dict[str, int] = {}
+
+    def grow(branch: Branch) -> str:
+        number = numbers[branch.kind] = numbers.get(branch.kind, -1) + 1
+        if branch.kind == "numa":
+            number = branch.numa if branch.numa >= 0 else -number - 1
+        name = f"{machine.node}/{branch.kind}{number}"
+        graph.add_node(name, kind=branch.kind, node=machine.node)
+        for part in branch.parts:
+            graph.add_edge(name, grow(part), kind="pcie", gbps=_PCIE[speed], guessed=True)
+        for position in branch.own_gpus:
+            gpu = machine.gpus[position]
+            if gpu.c2c_gbps > 0:
+                graph.add_edge(name, gpu.uuid, kind="c2c", gbps=gpu.c2c_gbps, guessed=False)
+            else:
+                graph.add_edge(name, gpu.uuid, kind="pcie", gbps=_PCIE[speed], guessed=True)
+        for index in branch.own_nics:
+            nic = machine.nics[index]
+            rate = min(nic.gbps or _NIC[speed], _PCIE[speed])
+            graph.add_edge(name, f"{machine.node}/{nic.name}", kind="pcie", gbps=rate, guessed=True)
+        return name
+
+    roots = [grow(branch) for branch in tree(machine)]
+    for a, b in combinations(roots, 2):
+        graph.add_edge(a, b, kind="socket", gbps=_SOCKET[speed], guessed=True)
+
+
+def cluster_graph(machines: Mapping[str, Machine], fabric: Fabric, *, inside: bool = False) -> nx.Graph:
+    """Nodes, leaves, pods and NVLink domains.
+
+    A node's edge to its leaf has the rate of all its NICs; with `inside`, the node's own graph stands in its place, and
+    each NIC has an edge to the leaf. Uplinks of leaves and pods are taken as wide as all that is below them (guessed).
+    A node of a domain is joined to it as widely as its GPUs are to their switches.
+    """
+    graph = nx.Graph()
+    below: dict[tuple[str, str], float] = {}
+    for index, name in enumerate(fabric.names):
+        machine = machines.get(name)
+        chain = _groups_above(fabric, index)
+        for group in chain:
+            graph.add_node(group, kind=group.partition(" ")[0])
+        if inside and machine:
+            gateway = _add_inside(graph, machine, chain[0])
+        else:
+            gateway = _add_node(graph, name, machine, chain[0])
+        rate, _ = _network_rate(machine)
+        for lower, upper in pairwise(chain):
+            below[lower, upper] = below.get((lower, upper), 0.0) + rate
+        if fabric.domain[index] != NOBODY and machine and machine.links:
+            domain = f"domain {_name(fabric.domains, int(fabric.domain[index]))}"
+            wide = sum(max(row, default=0.0) for row in machine.gbps)
+            graph.add_node(domain, kind="domain")
+            graph.add_edge(gateway, domain, kind="nvlink", gbps=wide, guessed=False)
+    for (lower, upper), rate in below.items():
+        graph.add_edge(lower, upper, kind="network", gbps=rate, guessed=True)
+    return graph
+
+
+def _add_node(graph: nx.Graph, name: str, machine: Machine | None, above: str) -> str:
+    rate, guessed = _network_rate(machine)
+    graph.add_node(name, kind="node", model=machine.model if machine else "", gpus=machine.size if machine else 0)
+    graph.add_edge(name, above, kind="network", gbps=rate, guessed=guessed)
+    return name
+
+
+def _add_inside(graph: nx.Graph, machine: Machine, above: str) -> str:
+    """Add all of a node; the vertex at which an NVLink domain would join it."""
+    node = node_graph(machine)
+    graph.add_nodes_from(node.nodes(data=True))
+    graph.add_edges_from(node.edges(data=True))
+    default = _NIC[generation(machine)]
+    for nic in machine.nics:
+        name = f"{machine.node}/{nic.name}"
+        graph.add_edge(name, above, kind="network", gbps=nic.gbps or default, guessed=not nic.gbps)
+    return f"{machine.node}/nvswitch"
+
+
+def _groups_above(fabric: Fabric, index: int) -> list[str]:
+    """Leaf, pod and core above a node, as far as they are known."""
+    chain = []
+    if fabric.leaf[index] != NOBODY:
+        chain.append(f"leaf {_name(fabric.leaves, int(fabric.leaf[index]))}")
+    if fabric.pod[index] != NOBODY:
+        chain.append(f"pod {_name(fabric.pods, int(fabric.pod[index]))}")
+    return [*chain, "core"]
+
+
+def _name(names: tuple[str, ...], number: int) -> str:
+    return names[number] if number < len(names) else str(number)
+
+
+def _network_rate(machine: Machine | None) -> tuple[float, bool]:
+    """GB/s of a node's NICs, and whether that is guessed. Where some tell their rate, the others are no rails."""
+    if machine is None:
+        return _NIC[4], True
+    known = sum(nic.gbps for nic in machine.nics)
+    return (known, False) if known else (_NIC[generation(machine)] * max(1, len(machine.nics)), True)
+
+
+@dataclass(frozen=True, slots=True)
+class Path:
+    """A way from one vertex to another."""
+
+    gbps: float
+    """GB/s of its narrowest edge, one direction."""
+    hops: tuple[str, ...]
+    """Its vertices, both ends included."""
+
+
+def widest_path(graph: nx.Graph, start: str, end: str, *, through_gpus: bool = False) -> Path:
+    """The path whose narrowest edge is widest; of equals, the one with the fewest edges.
+
+    GPUs are ends only, because they hand nothing on by themselves; with `through_gpus` they do, as in a ring of a
+    collective. MachineError where no path exists.
+    """
+    for vertex in (start, end):
+        if vertex not in graph:
+            raise MachineError(f"there is no {vertex} in this graph")
+    barred = frozenset() if through_gpus else frozenset({"gpu"})
+    # A graph has few different widths; the widest that suffices is found by trying them from the widest down.
+    for gbps in sorted({edge["gbps"] for _, _, edge in graph.edges(data=True)}, reverse=True):
+        hops = _fewest_hops(graph, start, end, gbps, barred)
+        if hops:
+            return Path(gbps if start != end else math.inf, hops)
+    raise MachineError(f"nothing joins {start} and {end}")
+
+
+def _fewest_hops(graph: nx.Graph, start: str, end: str, gbps: float, barred: frozenset[str]) -> tuple[str, ...]:
+    """Breadth first over edges of at least `gbps`; empty where they do not lead to the end."""
+    came_from = {start: start}
+    queue = deque([start])
+    while queue and end not in came_from:
+        here = queue.popleft()
+        if here != start and graph.nodes[here]["kind"] in barred:
+            continue
+        for other, edge in graph.adj[here].items():
+            if other not in came_from and edge["gbps"] >= gbps:
+                came_from[other] = here
+                queue.append(other)
+    if end not in came_from:
+        return ()
+    hops = [end]
+    while hops[-1] != start:
+        hops.append(came_from[hops[-1]])
+    return tuple(reversed(hops))
+
+
+def bandwidths(machine: Machine, gpus: Iterable[int] | None = None) -> Floats:
+    """GB/s of the widest path of each pair of GPUs, NVLink or PCIe, one direction; infinite on the diagonal.
+
+    `np.array(machine.gbps)` is the same of NVLink alone.
+    """
+    chosen = list(range(machine.size) if gpus is None else gpus)
+    graph = node_graph(machine)
+    matrix = np.full((len(chosen), len(chosen)), np.inf)
+    for i, j in combinations(range(len(chosen)), 2):
+        a, b = machine.gpus[chosen[i]].uuid, machine.gpus[chosen[j]].uuid
+        matrix[i, j] = matrix[j, i] = widest_path(graph, a, b).gbps
+    return matrix
