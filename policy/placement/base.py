@@ -72,6 +72,10 @@ class Policy(ABC):
     sticky: bool = True
     """Whether a running job keeps its berth where jobs could be moved; a policy that is not may place them anew."""
 
+    steady: bool = False
+    """Whether asking again about the same jobs, while they hold what it gave them and nothing else has changed, brings
+    nothing new: a simulator need not ask then."""
+
     @abstractmethod
     def place(self, demand: "Demand", view: "View") -> Berth:
         """Choose nodes and GPUs, or raise `NotNow` or `Never`."""
@@ -92,10 +96,12 @@ class Policy(ABC):
         One after another unless a policy knows better.
         """
         free = view.free.copy()
+        # One view for all: what each berth takes off `free` shows in it.
+        left = view.with_free(free)
         berths: list[Berth | None] = [None] * len(demands)
         for job in self.order(demands):
             try:
-                berth = berths[job] = self.place(demands[job], view.with_free(free))
+                berth = berths[job] = self.place(demands[job], left)
             except NotNow:
                 continue
             free[list(berth.nodes)] &= ~np.array(berth.masks, np.int64)
@@ -125,7 +131,7 @@ class Policy(ABC):
     def spread(demand: "Demand", view: "View", nodes: Sequence[int], masks: Sequence[int], why: str) -> Berth:
         """Put a choice of GPUs, perhaps others on each node, into words and numbers."""
         fleet = view.fleet
-        level: str = fleet.fabric.level(nodes)
+        level: str = "node" if len(nodes) == 1 else fleet.fabric.level(nodes)
         weakest, together = 0.0, 0.0
         if level == "node" or demand.n > 1:
             weakest, together = min(

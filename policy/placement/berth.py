@@ -1,13 +1,18 @@
 """Berth's own policy: exact inside one node, the best node of all for it, one common set for several nodes."""
 
+from collections.abc import Sequence
 from math import comb
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from policy.demand import ANY_SPREAD
 from policy.errors import NotNow
 from policy.placement.base import Berth, Policy
+from policy.placement.gang import Gang, choose
+from policy.placement.speed import ALIKE, fast_enough
 from policy.placement.tables import Ints, positions
+from policy.placement.together import place_together
 
 if TYPE_CHECKING:
     from policy.cluster import Bools, View
@@ -21,27 +26,63 @@ _MASKS_AT_ONCE = 64
 """Sets tried in one numpy step; the best ones come first, so most requests need one step."""
 
 
+_SETS_COMPARED = 8
+"""Sets with equal links for which nodes are looked for: which of them is free where it is near and fast differs."""
+
+_LINKS = 14
+"""Bits of a code below its links: the node's byte and six bits of broken islands."""
+
+
 class BerthPolicy(Policy):
     """Greatest weakest pair, then sum, then fewest broken islands, then fullest node, then node order."""
 
     name = "berth"
+    sticky = False
+    steady = True
+
+    def __init__(self, *, move_s: float = 0.0) -> None:
+        """`move_s` is what a move costs a running job; it moves only where it gains more in what is left of it."""
+        self.move_s = move_s
 
     def place(self, demand: "Demand", view: "View") -> Berth:
         """The best set that is free."""
+        if demand.n == ANY_SPREAD:
+            return self._anywhere(demand, view)
         fits = self.fitting(demand, view)
         return self._one_node(demand, view, fits) if demand.n == 1 else self._same_on_each(demand, view, fits)
 
+    def place_together(
+        self, demands: "Sequence[Demand]", view: "View", held: "Sequence[Berth | None]" = ()
+    ) -> "list[Berth | None]":
+        """All jobs of a pass at once, where each may take any GPUs; else one after another, the widest first."""
+        if any(demand.n > 1 for demand in demands):
+            return super().place_together(demands, view, held)
+        found = place_together(demands, view, held or [None] * len(demands), self.move_s)
+        return [
+            None if masks is None else self.spread(demand, view, list(masks), list(masks.values()), "placed together")
+            for demand, masks in zip(demands, found, strict=True)
+        ]
+
+    def _anywhere(self, demand: "Demand", view: "View") -> Berth:
+        berth = self.place_together([demand], view)[0]
+        if berth is None:
+            raise NotNow(f"fewer than {demand.k} GPUs are free")
+        return berth
+
     def _one_node(self, demand: "Demand", view: "View", fits: "Bools") -> Berth:
         tables = view.fleet.tables
-        entries = view.fleet.offset + view.free
+        fast = fast_enough(demand, view, fits)
+        entries = view.fleet.offset + (view.free if fast is None else fast[0])
         codes = tables.look_up(demand.k, demand.level, entries)
         left = np.bitwise_count(view.free).astype(np.int64) - demand.k
         values = np.where(fits & (codes >= 0), codes + ((_MOST_LEFT - left) << 1) + view.quiet, -1)
-        node = int(values.argmax())
+        node = int(values.argmax()) if fast is None else _least_missed(demand, view, values)
         if values[node] < 0:
             raise NotNow(_nothing_free(demand))
         mask = int(tables.row(demand.k, demand.level).picks[entries[node]])
         why = self._reasons(view, values, node, mask, demand.k)
+        if fast is not None:
+            why += f"; no score above {fast[1] * (1 + ALIKE):.2f}"
         return self.berth(demand, view, [node], positions(mask), why)
 
     @staticmethod
@@ -50,7 +91,7 @@ class BerthPolicy(Policy):
         assert machine is not None, "only nodes with a topology have codes"  # noqa: S101 - narrows the type
         able = int((values >= 0).sum())
         # The broken islands are the six bits above the node's byte; what lies above them are the links.
-        links, best = values >> 14, values[node] >> 14
+        links, best = values >> _LINKS, values[node] >> _LINKS
         rivals = int(((links == best) & (values >= 0)).sum()) - 1
         if able == 1:
             reason = "the only node that fits"
@@ -79,12 +120,22 @@ class BerthPolicy(Policy):
             found = [choice for choice in [_common_set(demand, view, np.concatenate(kinds))] if choice]
         if not found:
             raise NotNow(_nothing_free(demand))
-        _, nodes, mask, having = max(found, key=lambda choice: choice[0])
+        _, gang, mask, having = max(found, key=lambda choice: (choice[0] >> _LINKS, -choice[1].cost))
         why = (
             f"best set of {demand.k} GPUs that is free on {demand.n} nodes {of_kind}at once; "
-            f"{having} nodes have it free"
+            f"{having} nodes have it free{_NEAR.get(gang.level, '')}"
         )
-        return self.berth(demand, view, nodes, positions(mask), why)
+        return self.berth(demand, view, gang.nodes, positions(mask), why)
+
+
+_NEAR = {"nvlink": "; all in one NVLink domain", "leaf": "; all in one leaf", "pod": "; all in one pod"}
+
+
+def _least_missed(demand: "Demand", view: "View", values: Ints) -> int:
+    """Of the best nodes the slowest, as far as the job does not suffer from it."""
+    best = np.flatnonzero(values == values.max())
+    table = view.fleet.scores_of(demand.app_class)
+    return int(best[0] if table is None else best[table[best].mean(axis=1).argmax()])
 
 
 def _islands(kept: int, broken: int) -> str:
@@ -95,8 +146,8 @@ def _islands(kept: int, broken: int) -> str:
     return f"{whole}, {broken} cut into" if kept else f"{broken} NVLink island{'s' if broken > 1 else ''} cut into"
 
 
-def _common_set(demand: "Demand", view: "View", nodes: Ints) -> tuple[int, list[int], int, int] | None:
-    """The best set that enough of these nodes have free: its code, the fullest such nodes, itself, their number."""
+def _common_set(demand: "Demand", view: "View", nodes: Ints) -> tuple[int, Gang, int, int] | None:
+    """The best set that enough of these nodes have free: its code, the nodes, itself, and how many nodes have it."""
     fleet = view.fleet
     nodes = nodes[np.bitwise_count(view.free[nodes]) >= demand.k]
     if nodes.size < demand.n:
@@ -107,14 +158,16 @@ def _common_set(demand: "Demand", view: "View", nodes: Ints) -> tuple[int, list[
     for start in range(0, masks.size, _MASKS_AT_ONCE):
         some = masks[start : start + _MASKS_AT_ONCE]
         has = (view.free[nodes, None] & some) == some
-        enough = has.sum(axis=0) >= demand.n
-        if enough.any():
-            first = int(enough.argmax())
-            having, mask = nodes[has[:, first]], int(some[first])
-            left = np.bitwise_count(view.free[having])
-            chosen = np.sort(having[np.argsort(left, kind="stable")[: demand.n]])
-            code = int(fleet.tables.look_up(demand.k, "node", fleet.offset[chosen] + mask).min())
-            return code, chosen.tolist(), mask, having.size
+        enough = np.flatnonzero(has.sum(axis=0) >= demand.n)
+        if enough.size:
+            codes = fleet.tables.look_up(demand.k, "node", fleet.offset[nodes[0]] + some[enough]) >> _LINKS
+            found = []
+            for first in enough[codes == codes[0]][:_SETS_COMPARED].tolist():
+                having, mask = nodes[has[:, first]], int(some[first])
+                gang = choose(demand, view, having, mask)
+                code = int(fleet.tables.look_up(demand.k, "node", fleet.offset[gang.nodes] + mask).min())
+                found.append((code, gang, mask, having.size))
+            return max(found, key=lambda choice: (choice[0] >> _LINKS, -choice[1].cost, choice[0]))
     return None
 
 

@@ -5,6 +5,7 @@ placement uses it for what concerns the node rather than the set.
 """
 
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -143,6 +144,7 @@ def links(machine: "Machine", gpus: tuple[int, ...]) -> tuple[float, float]:
     return (min(pairs), sum(pairs)) if pairs else (0.0, 0.0)
 
 
+@lru_cache(maxsize=1 << MOST_GPUS)
 def positions(mask: int) -> tuple[int, ...]:
     """The GPU positions in a mask, ascending."""
     return tuple(place for place in range(mask.bit_length()) if mask >> place & 1)

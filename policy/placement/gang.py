@@ -1,0 +1,76 @@
+"""Which nodes a gang takes: near each other, none of them slow, and what it leaves is worth most to others."""
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from policy.placement.speed import ALIKE, node_scores
+from policy.placement.tables import Ints
+from topology.fabric import NOBODY
+
+if TYPE_CHECKING:
+    from policy.cluster import Floats, View
+    from policy.demand import Demand
+
+
+class Gang(NamedTuple):
+    """Nodes for a gang, ascending, and its predicted over ideal time there."""
+
+    cost: float
+    nodes: list[int]
+    level: str
+
+
+def choose(demand: "Demand", view: "View", able: Ints, mask: int) -> Gang:
+    """The best n of the nodes that have these GPUs free.
+
+    At each level the group that holds the gang at the least threshold; of groups that are alike the one that it
+    fills best. A level farther away is taken only where it is faster by what its distance costs.
+    """
+    fleet = view.fleet
+    slowest = node_scores(fleet, demand.app_class, able, mask)
+    best: Gang | None = None
+    for groups in (fleet.fabric.domain, fleet.fabric.leaf, fleet.fabric.pod, None):
+        inside = np.arange(able.size) if groups is None else _fullest_group(demand, slowest, groups[able])
+        if inside is None:
+            continue
+        chosen = inside[_least_missed(demand, view, able[inside], slowest[inside])]
+        nodes = np.sort(able[chosen]).tolist()
+        level = fleet.fabric.level(nodes)
+        factor = fleet.costs.locality(demand.model, demand.app_class, level, demand.gpus)
+        gang = Gang(float(slowest[chosen].max()) * factor, nodes, level)
+        if best is None or gang.cost < best.cost * (1 - ALIKE):
+            best = gang
+    assert best is not None, "the caller gives at least n nodes"  # noqa: S101 - narrows the type
+    return best
+
+
+def _fullest_group(demand: "Demand", slowest: "Floats", groups: Ints) -> "Ints | None":
+    """Which of the nodes are in the group that serves the gang best, None where no group holds it."""
+    known = np.flatnonzero(groups != NOBODY)
+    _, inverse, counts = np.unique(groups[known], return_inverse=True, return_counts=True)
+    able_groups = np.flatnonzero(counts >= demand.n)
+    if not able_groups.size:
+        return None
+    # The n-th fastest node of each group, for all groups at once.
+    order = np.lexsort((slowest[known], inverse))
+    first = np.concatenate([[0], np.cumsum(counts)[:-1]])
+    threshold = slowest[known][order][first[able_groups] + demand.n - 1]
+    alike = able_groups[threshold <= threshold.min() * (1 + ALIKE)]
+    chosen = alike[counts[alike].argmin()]
+    group: Ints = known[inverse == chosen]
+    return group
+
+
+def _least_missed(demand: "Demand", view: "View", able: Ints, slowest: "Floats") -> Ints:
+    """Of the nodes that do not slow the gang down: those of few leaves, then the fullest, then the slowest."""
+    threshold = np.partition(slowest, demand.n - 1)[demand.n - 1]
+    fine = np.flatnonzero(slowest <= threshold * (1 + ALIKE))
+    leaf = view.fleet.fabric.leaf[able[fine]]
+    _, which, counts = np.unique(leaf, return_inverse=True, return_counts=True)
+    # Without a known leaf each node is as far from the others.
+    with_it = np.where(leaf == NOBODY, 0, counts[which])
+    left = np.bitwise_count(view.free[able[fine]])
+    order = np.lexsort((able[fine], -slowest[fine], left, which, -with_it))
+    chosen: Ints = fine[order[: demand.n]]
+    return chosen

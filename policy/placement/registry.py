@@ -1,0 +1,57 @@
+"""Policies by name: Berth's own, the published ones, and those that other packages bring.
+
+Another package brings a policy by an entry point of the group `berth.policies`, whose name is the policy's and whose
+object makes one from keyword options:
+
+    [project.entry-points."berth.policies"]
+    first-fit = "my_site.placement:FirstFit"
+"""
+
+from collections.abc import Callable
+from importlib import import_module
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING, cast
+
+from policy.errors import ConfigError, nearest
+
+if TYPE_CHECKING:
+    from policy.placement.base import Policy
+
+GROUP = "berth.policies"
+
+OURS = {
+    "berth": "policy.placement.berth:BerthPolicy",
+    "packed": "policy.placement.packed:PackedPolicy",
+    "random": "policy.placement.random:RandomPolicy",
+    "pinned-random": "policy.placement.random:PinnedRandomPolicy",
+    "pm-first": "policy.placement.pm_first:PmFirstPolicy",
+    "pal": "policy.placement.pal:PalPolicy",
+}
+
+
+def policies() -> tuple[str, ...]:
+    """All names, in alphabetical order."""
+    return tuple(sorted({*OURS, *(point.name for point in entry_points(group=GROUP))}))
+
+
+def create(name: str, **options: object) -> "Policy":
+    """A policy of that name; the options are those of its class. Names of Berth's own cannot be taken by others."""
+    make = _maker(name)
+    try:
+        return make(**options)
+    except TypeError as error:
+        raise ConfigError(f"policy {name} cannot be made with the options {', '.join(options)}: {error}") from error
+
+
+def _maker(name: str) -> "Callable[..., Policy]":
+    if name in OURS:
+        module, _, attribute = OURS[name].partition(":")
+        return cast("Callable[..., Policy]", getattr(import_module(module), attribute))
+    found = next(iter(entry_points(group=GROUP, name=name)), None)
+    if found is None:
+        known = policies()
+        raise ConfigError(f"there is no policy {name}{nearest(name, known)}; known are {', '.join(known)}")
+    try:
+        return cast("Callable[..., Policy]", found.load())
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(f"policy {name} cannot be loaded from {found.value}: {error}") from error

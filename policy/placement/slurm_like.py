@@ -1,0 +1,106 @@
+"""What plain Slurm would take, as the peer that every other policy has to beat.
+
+Nodes: select/cons_tres looks for the smallest run of consecutive nodes that is enough ("best fit"), and takes its
+first ones. With `least_loaded` it takes the nodes with most free GPUs instead, as with CR_LLN.
+
+GPUs: since 24.11 `--gres=gpu:N` takes the lowest free position, then those *least* linked to it, position by position:
+observed on 24.11.5 and 26.05.5 with `Links=` in gres.conf. GPUs behind an NVSwitch all read 0 links, so there it is
+the lowest positions. Each node of a job gets GPUs of its own choice.
+"""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from policy.demand import ANY_SPREAD
+from policy.errors import NotNow
+from policy.placement.base import Berth, Policy, positions
+from policy.placement.tables import Ints
+
+if TYPE_CHECKING:
+    from policy.cluster import View
+    from policy.demand import Demand
+    from topology.model import Machine, Shape
+
+
+class SlurmPolicy(Policy):
+    """Plain Slurm's own choice; it knows neither scores nor leaves."""
+
+    name = "slurm"
+
+    def __init__(self, *, least_loaded: bool = False) -> None:
+        self._least_loaded = least_loaded
+        self._links: dict[Shape, Ints] = {}
+        self._picked: dict[tuple[Shape, int, int], int] = {}
+
+    def place(self, demand: "Demand", view: "View") -> Berth:
+        """The first nodes of the smallest run of nodes that is enough."""
+        counts = np.where(self.fitting(demand, view), np.bitwise_count(view.free), 0).astype(np.int64)
+        if demand.n == ANY_SPREAD and int(counts.max(initial=0)) < demand.k:
+            return self._as_it_comes(demand, view, counts)
+        wanted = max(1, demand.n)
+        nodes = np.flatnonzero(counts >= demand.k)
+        if nodes.size < wanted:
+            raise NotNow(f"{nodes.size} of {wanted} nodes have {demand.k} free GPUs now")
+        chosen = self._in_order(nodes, counts, wanted)[:wanted]
+        chosen.sort()
+        return self._take(demand, view, chosen.tolist(), [demand.k] * wanted)
+
+    def _as_it_comes(self, demand: "Demand", view: "View", counts: Ints) -> Berth:
+        """GPUs of as many nodes as it takes."""
+        nodes = np.flatnonzero(counts)
+        if int(counts[nodes].sum()) < demand.k:
+            raise NotNow(f"{int(counts[nodes].sum())} of {demand.k} GPUs are free now")
+        # A run is enough when its GPUs are: the smallest number of nodes is not known beforehand.
+        most = int(view.fleet.size[nodes].max())
+        nodes = self._in_order(nodes, counts, -(-demand.k // most))
+        left, chosen, taken = demand.k, [], []
+        for node in nodes.tolist():
+            taken.append(min(left, int(counts[node])))
+            chosen.append(node)
+            left -= taken[-1]
+            if not left:
+                break
+        return self._take(demand, view, chosen, taken)
+
+    def _in_order(self, nodes: Ints, counts: Ints, wanted: int) -> Ints:
+        """The nodes in the order in which they are taken."""
+        if self._least_loaded:
+            return nodes[np.argsort(-counts[nodes], kind="stable")]
+        starts = np.concatenate([[0], np.flatnonzero(np.diff(nodes) > 1) + 1])
+        lengths = np.diff(np.concatenate([starts, [nodes.size]]))
+        enough = lengths >= wanted
+        if enough.any():
+            best = int(np.where(enough, lengths, nodes.size + 1).argmin())
+            return nodes[starts[best] : starts[best] + lengths[best]]
+        # No run is enough: the longest come first, so that as few runs as possible are joined.
+        order = np.argsort(-lengths, kind="stable").tolist()
+        return np.concatenate([nodes[starts[run] : starts[run] + lengths[run]] for run in order])
+
+    def _take(self, demand: "Demand", view: "View", nodes: list[int], taken: list[int]) -> Berth:
+        machines = view.fleet.machines
+        masks = [
+            self._lowest_least_linked(machine, int(view.free[node]), count)
+            for node, count in zip(nodes, taken, strict=True)
+            if (machine := machines[node])
+        ]
+        return self.spread(demand, view, nodes, masks, "the nodes and GPUs that plain Slurm takes")
+
+    def _lowest_least_linked(self, machine: "Machine", free: int, count: int) -> int:
+        key = (machine.shape, free, count)
+        mask = self._picked.get(key)
+        if mask is None:
+            first, *others = positions(free)
+            links = self._links_of(machine)[first]
+            chosen = [first, *sorted(others, key=lambda place: (links[place], place))][:count]
+            mask = self._picked[key] = sum(1 << place for place in chosen)
+        return mask
+
+    def _links_of(self, machine: "Machine") -> Ints:
+        if machine.shape not in self._links:
+            links = np.zeros((machine.size, machine.size), np.int64)
+            for link in machine.links:
+                if link.via == "direct":
+                    links[link.a, link.b] = links[link.b, link.a] = link.count
+            self._links[machine.shape] = links
+        return self._links[machine.shape]

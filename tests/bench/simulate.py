@@ -1,0 +1,131 @@
+"""`make bench-simulate`: how long simulated weeks take.
+
+`sia_s` is PAL on the first Sia-Philly trace, 160 jobs and their repeats on 64 GPUs, beside PAL's artifact, which took
+85 s on another machine. It needs the published data: the folder named by BERTH_DATA, or `../shared/data` beside the
+repository. Without it a drawn trace of the same size stands in.
+
+`jobs_100k_s` is a drawn trace of 100,000 jobs on 100,000 GPUs under Slurm's rules, placed by Berth's own policy;
+`--jobs` takes fewer. `rss_mb` is the most memory that this process had by then.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import resource
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from policy.cluster import Fleet
+from policy.cost import CostModel, pal_locality
+from policy.placement.registry import create
+from policy.simulate.inputs import read_traces
+from policy.simulate.inputs.scores import grids
+from policy.simulate.jobs import Job
+from policy.simulate.rounds import RoundsSettings, run
+from policy.simulate.slurm_rules import run as run_slurm
+from policy.simulate.slurm_settings import SlurmSettings
+from policy.simulate.world import Plan, build
+from tests.bench.placement_speed import SHARES, WIDTHS, fleet_of
+from tests.bench.table import Figure, report
+
+SIA_NODES, SIA_GPUS = 16, 4
+SIA_MUST_S = 0.5
+ARTIFACT_S = 85.0
+REPEATS = 3
+BIG, BUSY = Plan(12_500, 8, nodes_per_leaf=8, leaves_per_pod=4), 0.9
+
+
+def data_folder() -> Path | None:
+    """Where the published data is, if it is at hand."""
+    named = os.environ.get("BERTH_DATA")
+    folder = Path(named) if named else Path(__file__).resolve().parents[3] / "shared" / "data"
+    return folder if (folder / "pal").is_dir() else None
+
+
+def sia_fleet(data: Path, across: float = 1.7) -> Fleet:
+    """The 64 GPUs of PAL's published simulations."""
+    scores = grids([str(data / "pal" / "variability" / "pal-sim-64gpu.csv")], SIA_NODES, SIA_GPUS)
+    return build(Plan(SIA_NODES, SIA_GPUS), scores, CostModel(pal_locality(across)))
+
+
+def sia_trace(data: Path, number: int) -> Sequence[Job]:
+    """One of the eight Sia-Philly traces."""
+    return read_traces([str(data / "pal" / "traces-sia-philly" / f"workload-{number}.csv")]).jobs
+
+
+def drawn_trace(jobs: int = 160, hours: float = 5.0, seed: int = 5) -> list[Job]:
+    """A trace of the same size and widths."""
+    draw = np.random.default_rng(seed)
+    submits = np.sort(draw.uniform(0.0, hours * 3600, jobs))
+    widths = draw.choice(WIDTHS, jobs, p=np.array(SHARES) / sum(SHARES))
+    works = 60.0 * 10 ** draw.uniform(0.5, 3.0, jobs)
+    return [
+        Job(str(number), int(width), float(submit), float(work), "", "ABCD"[number % 4])
+        for number, (width, submit, work) in enumerate(zip(widths, submits, works, strict=True))
+    ]
+
+
+def seconds(work: Callable[[], object]) -> float:
+    """The least wall time of some runs: what else the machine does only adds."""
+    taken = []
+    for _ in range(REPEATS):
+        start = time.perf_counter()
+        work()
+        taken.append(time.perf_counter() - start)
+    return min(taken)
+
+
+def sia() -> tuple[Figure, str]:
+    """PAL on the published trace, or on a drawn one."""
+    data = data_folder()
+    fleet = sia_fleet(data) if data else fleet_of(SIA_NODES * SIA_GPUS)
+    jobs = sia_trace(data, 1) if data else drawn_trace()
+    # A new policy each time, so that putting scores into bins counts.
+    taken = seconds(lambda: run(jobs, fleet, create("pal"), RoundsSettings(repeat=2.0)))
+    peer, peer_s = ("PAL's artifact, documented, another machine", ARTIFACT_S) if data else ("", None)
+    figure = Figure("sia_s", taken, "s", peer, peer_s, f"<= {SIA_MUST_S:g}", taken <= SIA_MUST_S)
+    return figure, "workload-1 of the Sia-Philly traces" if data else "drawn: the published data is not at hand"
+
+
+def many_jobs(count: int, seed: int = 3) -> list[Job]:
+    """Jobs of 1 to 8 GPUs and minutes to hours that keep the big cluster busy to nine tenths."""
+    draw = np.random.default_rng(seed)
+    widths = draw.choice((1, 2, 4, 8), count, p=(0.7, 0.1, 0.15, 0.05))
+    works = 60.0 * 10 ** draw.uniform(0.5, 3.0, count)
+    span = float((widths * works).sum()) / (BIG.nodes * BIG.gpus_per_node * BUSY)
+    submits = np.sort(draw.uniform(0.0, span, count))
+    return [
+        Job(str(number), int(width), float(submit), float(work), limit=2.0 * float(work))
+        for number, (width, submit, work) in enumerate(zip(widths, submits, works, strict=True))
+    ]
+
+
+def big(count: int) -> Figure:
+    """Many jobs on a big cluster, once."""
+    jobs, fleet = many_jobs(count), build(BIG)
+    start = time.perf_counter()
+    run_slurm(jobs, fleet, create("berth"), SlurmSettings(pinned=True))
+    return Figure(f"jobs_{count // 1000}k_s", time.perf_counter() - start, "s")
+
+
+def main() -> int:
+    """Measure and report."""
+    parser = argparse.ArgumentParser(description="How long simulations take.")
+    parser.add_argument("--jobs", type=int, default=100_000, help="jobs of the big simulation (default: 100000)")
+    arguments = parser.parse_args()
+    first, trace = sia()
+    figures = [first, big(arguments.jobs)]
+    # Linux counts in KiB, macOS in bytes.
+    unit = 1 << 20 if sys.platform == "darwin" else 1 << 10
+    figures.append(Figure("rss_mb", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit, "MiB"))
+    report("simulate", "Simulations", figures, {"trace": trace, "big": f"{BIG.nodes} nodes of {BIG.gpus_per_node}"})
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

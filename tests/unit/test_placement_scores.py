@@ -1,0 +1,204 @@
+"""Berth's own policy where GPUs have scores, nodes have leaves, and jobs are placed together."""
+
+from itertools import combinations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from policy.cluster import Fleet, View
+from policy.cost import CostModel, one_factor, pal_locality
+from policy.demand import ANY_SPREAD, Demand
+from policy.errors import NotNow
+from policy.placement.base import Berth
+from policy.placement.berth import BerthPolicy
+from policy.placement.pal import PalPolicy
+from policy.placement.speed import ALIKE
+from policy.simulate.world import Plan, build, view
+from tests.unit.policy_world import machine
+
+LEAF_POD = CostModel({"*": one_factor(leaf=1.3, pod=1.7, any=1.7)})
+
+
+def demand(fleet: Fleet, n: int, k: int, **changes: object) -> Demand:
+    facts: dict[str, object] = {"cpus": 0, "mem": 0, "level": "any", "limit": 3600, "candidates": fleet.ready}
+    return Demand(n, k, **{**facts, **changes})  # type: ignore[arg-type]
+
+
+def slowest(fleet: Fleet, berth: Berth) -> float:
+    table = fleet.scores["compute"]
+    return max(
+        table[node, place]
+        for node, mask in zip(berth.nodes, berth.masks, strict=True)
+        for place in range(table.shape[1])
+        if mask >> place & 1
+    )
+
+
+def random_world(seed: int, nodes: int = 6, gpus: int = 4, **plan: int) -> tuple[Fleet, View]:
+    draw = np.random.default_rng(seed)
+    scores = draw.choice([0.95, 1.0, 1.1, 1.4, 2.8], (nodes, gpus), p=[0.3, 0.4, 0.15, 0.1, 0.05])
+    fleet = build(Plan(nodes, gpus, **plan), {"compute": scores}, LEAF_POD if plan else None)
+    return fleet, view(fleet, draw.integers(0, 1 << gpus, nodes))
+
+
+@settings(max_examples=150, deadline=None)
+@given(seed=st.integers(0, 10**6), k=st.integers(1, 4))
+def test_on_one_node_no_set_is_faster_by_more_than_what_is_alike(seed: int, k: int) -> None:
+    fleet, now = random_world(seed)
+    table = fleet.scores["compute"]
+    possible = [
+        max(table[node, place] for place in places)
+        for node in range(6)
+        for places in combinations([p for p in range(4) if now.free[node] >> p & 1], k)
+    ]
+    if not possible:
+        with pytest.raises(NotNow):
+            BerthPolicy().place(demand(fleet, 1, k), now)
+        return
+
+    berth = BerthPolicy().place(demand(fleet, 1, k), now)
+
+    assert slowest(fleet, berth) <= min(possible) * (1 + ALIKE)
+    assert berth.mask & ~int(now.free[berth.nodes[0]]) == 0
+    assert berth.mask.bit_count() == k
+
+
+@settings(max_examples=100, deadline=None)
+@given(seed=st.integers(0, 10**6), n=st.integers(2, 4))
+def test_no_gang_of_whole_nodes_would_be_cheaper_elsewhere(seed: int, n: int) -> None:
+    fleet, now = random_world(seed, nodes=8, nodes_per_leaf=2, leaves_per_pod=2)
+    whole = [node for node in range(8) if int(now.free[node]) == 15]
+    costs = {
+        nodes: max(fleet.scores["compute"][list(nodes)].max(axis=1))
+        * LEAF_POD.locality("", "compute", fleet.fabric.level(nodes), 4 * n)
+        for nodes in combinations(whole, n)
+    }
+    if not costs:
+        with pytest.raises(NotNow):
+            BerthPolicy().place(demand(fleet, n, 4), now)
+        return
+
+    berth = BerthPolicy().place(demand(fleet, n, 4), now)
+
+    assert costs[berth.nodes] <= min(costs.values()) * (1 + ALIKE) ** 2
+    assert berth.cost == pytest.approx(costs[berth.nodes])
+
+
+def test_a_gang_takes_the_leaf_that_it_fills_best() -> None:
+    fleet = build(Plan(12, 4, nodes_per_leaf=4), costs=LEAF_POD)
+    free = fleet.full.copy()
+    free[[4, 5]] = 0  # The second leaf has two whole nodes left, the others four.
+
+    berth = BerthPolicy().place(demand(fleet, 2, 4), view(fleet, free))
+
+    assert berth.nodes == (6, 7)
+    assert berth.level == "leaf"
+    assert "all in one leaf" in berth.why
+
+
+def test_a_gang_wider_than_a_leaf_takes_few_leaves() -> None:
+    fleet = build(Plan(12, 4, nodes_per_leaf=4), costs=LEAF_POD)
+    free = fleet.full.copy()
+    free[[0, 1]] = 0
+
+    berth = BerthPolicy().place(demand(fleet, 6, 4), view(fleet, free))
+
+    assert len({node // 4 for node in berth.nodes}) == 2
+
+
+def test_a_slow_node_near_by_is_worth_less_than_a_fast_one_far_away() -> None:
+    scores = np.ones((4, 4))
+    scores[1] = 2.8
+    fleet = build(Plan(4, 4, nodes_per_leaf=2), {"compute": scores}, LEAF_POD)
+    free = fleet.full.copy()
+    free[3] = 0  # Only 0 and 1 are a leaf, and 1 is slow.
+
+    assert BerthPolicy().place(demand(fleet, 2, 4), view(fleet, free)).nodes == (0, 2)
+
+
+def test_links_decide_among_gpus_that_are_alike() -> None:
+    # A cube mesh: GPUs 0 and 3 are joined by two links, and are a little slower than 0 and 1, joined by one.
+    scores = np.full((1, 8), 1.5)
+    scores[0, [0, 1, 3]] = 1.0, 1.0, 1.01
+    fleet = build(Plan(1, 8), {"compute": scores}, machine=machine("n0", "v100"))
+
+    assert BerthPolicy().place(demand(fleet, 1, 2), view(fleet, fleet.full)).gpus == (0, 3)
+
+
+def test_slow_gpus_go_to_the_job_that_does_not_suffer() -> None:
+    scores = np.ones((2, 4))
+    scores[1] = 2.0
+    fleet = build(Plan(2, 4), {"compute": scores, "memory": np.ones((2, 4))})
+    sensitive = demand(fleet, ANY_SPREAD, 4)
+    other = demand(fleet, ANY_SPREAD, 4, app_class="memory")
+
+    for jobs in ([sensitive, other], [other, sensitive]):
+        placed = BerthPolicy().place_together(jobs, view(fleet, fleet.full))
+
+        where = {job.app_class: berth.nodes for job, berth in zip(jobs, placed, strict=True) if berth}
+        assert where == {"compute": (0,), "memory": (1,)}
+
+
+def test_small_jobs_leave_room_for_the_wide_one() -> None:
+    fleet = build(Plan(3, 4), costs=CostModel(pal_locality()))
+    jobs = [demand(fleet, ANY_SPREAD, k) for k in (1, 1, 1, 1, 4, 3)]
+
+    placed = BerthPolicy().place_together(jobs, view(fleet, fleet.full))
+
+    assert [len(berth.nodes) for berth in placed if berth] == [1] * 6
+
+
+def test_a_running_job_moves_only_for_more_than_the_move_costs() -> None:
+    scores = np.ones((2, 4))
+    scores[0] = 1.5
+    fleet = build(Plan(2, 4), {"compute": scores})
+    everything = view(fleet, fleet.full)
+    first = BerthPolicy.spread(demand(fleet, ANY_SPREAD, 4), everything, [0], [15], "")
+
+    def after(remaining: float) -> tuple[int, ...]:
+        job = demand(fleet, ANY_SPREAD, 4, remaining=remaining)
+        berth = BerthPolicy(move_s=60).place_together([job], everything, [first])[0]
+        assert berth
+        return berth.nodes
+
+    assert after(remaining=100) == (0,)  # It would gain 50 s.
+    assert after(remaining=200) == (1,)  # It would gain 100 s.
+
+
+def test_jobs_on_what_is_alike_stay_where_they_are() -> None:
+    fleet = build(Plan(4, 4), {"compute": np.ones((4, 4))})
+    everything = view(fleet, fleet.full)
+    jobs = [demand(fleet, ANY_SPREAD, k) for k in (4, 2, 1)]
+    held = [BerthPolicy.spread(job, everything, [3 - i], [(1 << job.k) - 1], "") for i, job in enumerate(jobs)]
+
+    placed = BerthPolicy().place_together(jobs, everything, held)
+
+    assert [(berth.nodes, berth.masks) for berth in placed if berth] == [(b.nodes, b.masks) for b in held]
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 10**6), leaves=st.booleans())
+def test_together_is_never_dearer_than_pal(seed: int, leaves: bool) -> None:
+    draw = np.random.default_rng(seed)
+    scores = {name: draw.choice([0.95, 1.0, 1.05, 1.4, 2.8], (8, 4), p=[0.3, 0.4, 0.2, 0.07, 0.03]) for name in "AB"}
+    fleet = build(Plan(8, 4, nodes_per_leaf=2 * leaves), scores, LEAF_POD if leaves else CostModel(pal_locality()))
+    left, jobs = 32, []
+    while left:
+        gpus = int(min(left, draw.choice([1, 2, 3, 4, 8, 12])))
+        jobs.append(demand(fleet, ANY_SPREAD, gpus, app_class=str(draw.choice(["A", "B"]))))
+        left -= gpus
+    everything = view(fleet, fleet.full)
+
+    ours = BerthPolicy().place_together(jobs, everything)
+    pal = PalPolicy().place_together(jobs, everything)
+
+    taken = np.zeros(8, np.int64)
+    for job, berth in zip(jobs, ours, strict=True):
+        assert berth
+        assert sum(mask.bit_count() for mask in berth.masks) == job.gpus
+        for node, mask in zip(berth.nodes, berth.masks, strict=True):
+            assert not taken[node] & mask
+            taken[node] |= mask
+    assert sum(b.cost for b in ours if b) <= 1.01 * sum(b.cost for b in pal if b)
