@@ -10,7 +10,14 @@ from importlib.metadata import PackageNotFoundError, version
 from policy.errors import BerthError, UsageError
 
 # Each is imported only when the parser is built; none may pull in numpy (a test holds that).
-_COMMANDS = ("policy.cli.why", "policy.cli.status", "policy.cli.release", "policy.cli.doctor", "policy.cli.topo")
+_COMMANDS = (
+    "policy.cli.why",
+    "policy.cli.status",
+    "policy.cli.release",
+    "policy.cli.doctor",
+    "policy.cli.topo",
+    "policy.cli.simulate",
+)
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -1,0 +1,94 @@
+"""What a simulation is fed with: traces, scores, clusters, events."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from policy.errors import FormatError
+from policy.simulate.inputs import sacct
+from policy.simulate.inputs.sacct import Recorded
+from policy.simulate.inputs.text import Table, read_table
+from policy.simulate.inputs.traces import FORMS, Notes, Unit
+from policy.simulate.jobs import Job
+
+__all__ = ["Recorded", "Trace", "read_traces"]
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """The jobs of one or more files, by submission."""
+
+    jobs: Sequence[Job]
+    notes: Mapping[str, int]
+    """What was left out or assumed, with the number of jobs."""
+    recorded: Mapping[str, Recorded] = field(default_factory=dict)
+    """What really happened, where the trace is a cluster's own accounting."""
+
+
+def read_traces(sources: Sequence[str], unit: Unit = "auto") -> Trace:
+    """Read trace files of any known form; the form is told by the column names.
+
+    Traces with dates begin at 0, the first submission; others keep their own clock.
+    """
+    notes: Notes = Counter()
+    jobs: dict[str, Job] = {}
+    recorded: dict[str, Recorded] = {}
+    dated = set()
+    for source in sources:
+        table = read_table(source)
+        form = form_of(table)
+        dated.add(form in ("sacct", "philly"))
+        some, when = _read(table, form, unit, notes)
+        if len(sources) > 1 and form != "sacct":
+            some = [replace(job, id=f"{Path(source).name.partition('.')[0]}/{job.id}") for job in some]
+        _refuse_twins(some, source)
+        # Accounting of two months names a job of the turn of the month twice.
+        jobs.update((job.id, job) for job in some)
+        recorded.update(when)
+    if len(dated) > 1:
+        raise FormatError(f"{sources[0]}: traces with dates and traces with seconds cannot be read together")
+    if not jobs:
+        left_out = "; ".join(f"{count} {what}" for what, count in notes.items())
+        raise FormatError(f"{', '.join(sources)}: there is no job to simulate{left_out and f' ({left_out})'}")
+    ordered = sorted(jobs.values(), key=lambda job: job.submit)
+    if dated == {True}:
+        ordered, recorded = _from_zero(ordered, recorded)
+    return Trace(ordered, dict(notes), recorded)
+
+
+def form_of(table: Table) -> str:
+    """The name of a table's form; a FormatError lists the forms where it is none."""
+    names = set(table.header)
+    if "JobID" in names:
+        return "sacct"
+    for form, (_, columns) in FORMS.items():
+        if columns <= names:
+            return form
+    known = "; ".join(",".join(sorted(columns)) for _, columns in FORMS.values())
+    raise FormatError(
+        f"{table.source}, line 1: no known trace has the columns {','.join(table.header)[:80]}; "
+        f"known are {known}; and what sacct -P writes, with JobID"
+    )
+
+
+def _read(table: Table, form: str, unit: Unit, notes: Notes) -> tuple[list[Job], Mapping[str, Recorded]]:
+    if form != "sacct":
+        return FORMS[form][0](table, unit, notes), {}
+    if unit == "iterations":
+        raise FormatError(f"{table.source}: sacct counts seconds; leave --duration-unit out")
+    return sacct.read(table, notes)
+
+
+def _refuse_twins(jobs: Sequence[Job], source: str) -> None:
+    twice = [name for name, count in Counter(job.id for job in jobs).items() if count > 1]
+    if twice:
+        raise FormatError(f"{source}: job {twice[0]} is there twice; each job needs a name of its own")
+
+
+def _from_zero(jobs: Sequence[Job], recorded: Mapping[str, Recorded]) -> tuple[list[Job], dict[str, Recorded]]:
+    first = jobs[0].submit
+    return (
+        [replace(job, submit=job.submit - first) for job in jobs],
+        {name: Recorded(when.start - first, when.end - first) for name, when in recorded.items()},
+    )

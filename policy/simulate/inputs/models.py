@@ -1,0 +1,36 @@
+"""What the published traces leave unsaid: iteration times, application classes, sizes of applications."""
+
+from topology.scores import PAL_CLASSES
+
+ITERATION_S = {
+    "BERT": 0.179,
+    "DCGAN": 0.0469266931,
+    "GPT2": 3.5714,
+    "PointNet": 0.28125,
+    "resnet50": 0.17540429367763434,
+    "vgg19": 0.300610341,
+}
+"""Seconds of one iteration on a typical GPU, from PAL's artifact."""
+
+_LETTERS = {"resnet50": "A", "GPT2": "B", "DCGAN": "B", "BERT": "B", "vgg19": "C", "PointNet": "D"}
+
+
+def app_class(model: str) -> str:
+    """PAL's class of a model; an unknown one suffers most from a slow GPU, to be on the safe side.
+
+    >>> app_class("vgg19"), app_class("unheard-of")
+    ('memory', 'compute')
+    """
+    letter = _LETTERS.get(model, "A")
+    return PAL_CLASSES.get(letter, letter)
+
+
+GPU_HOURS = {
+    "ncf": (0.1, 1.0),
+    "cifar10": (0.1, 1.0),
+    "deepspeech2": (1.0, 10.0),
+    "bert": (1.0, 10.0),
+    "yolov3": (10.0, 100.0),
+    "imagenet": (100.0, 1000.0),
+}
+"""Range of an application's GPU hours: the size classes S, M, L and XL of Pollux (OSDI'21), whose jobs Sia took."""

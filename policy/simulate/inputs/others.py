@@ -1,0 +1,54 @@
+"""Smaller inputs: events of nodes, quotas, and what a trace does not have: time limits, models."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from policy.errors import UsageError
+from policy.simulate import philly
+from policy.simulate.events import NodeEvent
+from policy.simulate.inputs.text import read_table
+from policy.simulate.jobs import Job
+
+
+def read_events(path: str, names: Sequence[str]) -> list[NodeEvent]:
+    """`node,start,end,factor`: a node, by name or number, takes `factor` times as long from `start` to `end`, in s."""
+    table = read_table(path)
+    table.need("node", "start", "end", "factor")
+    places = {name: place for place, name in enumerate(names)} | {str(place): place for place in range(len(names))}
+    events = []
+    for row in table.rows:
+        if row["node"] not in places:
+            raise row.wrong("node", f"a node's name or a number up to {len(names) - 1}")
+        start, end = row.number("start"), row.number("end")
+        if end <= start:
+            raise row.wrong("end", f"a time after the start, {start:g} s,")
+        down = row["factor"] in ("down", "inf")
+        events.append(NodeEvent(places[row["node"]], start, end, float("inf") if down else row.number("factor", 0.01)))
+    return events
+
+
+def read_quotas(path: str) -> dict[str, int]:
+    """`account,gpus`: the most GPUs that an account may hold."""
+    table = read_table(path)
+    table.need("account", "gpus")
+    return {row["account"]: row.whole("gpus") for row in table.rows}
+
+
+def completed(jobs: Sequence[Job], limits: str, models: str, seed: int) -> list[Job]:
+    """The jobs with what `--limits` and `--models` say, where the trace itself does not."""
+    drawn = philly.with_models(jobs, seed=seed) if models == "drawn" else list(jobs)
+    return _with_limits(drawn, limits, seed)
+
+
+def _with_limits(jobs: list[Job], how: str, seed: int) -> list[Job]:
+    if how == "trace":
+        return jobs
+    if how == "drawn":
+        return philly.with_limits(jobs, seed)
+    try:
+        factor = float(how)
+    except ValueError:
+        factor = 0.0
+    if not 1.0 <= factor < float("inf"):
+        raise UsageError(f"--limits {how}: write trace, drawn, or a factor from 1 on")
+    return [replace(job, limit=factor * job.work) for job in jobs]

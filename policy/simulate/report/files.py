@@ -1,0 +1,67 @@
+"""Files for programs: placements, figures as CSV and JSON."""
+
+import csv
+import io
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from policy.errors import UsageError
+from policy.simulate.report.summary import Summary
+from policy.simulate.result import Outcome
+from policy.simulate.study import Cell
+
+
+def placement_files(path: str, cells: Sequence[Cell]) -> dict[Cell, str]:
+    """A file for each run: FILE itself for a single one, else `FILE` with the run's name before its ending.
+
+    >>> list(placement_files("p.csv", [Cell("pal", 1), Cell("packed", 1)]).values())
+    ['p.pal.seed1.csv', 'p.packed.seed1.csv']
+    """
+    if len(cells) == 1:
+        return {cells[0]: path}
+    whole = Path(path)
+    # A swept value may be a file's name.
+    return {cell: str(whole.with_name(f"{whole.stem}.{cell.label.replace('/', '_')}{whole.suffix}")) for cell in cells}
+
+
+def write_placements(outcome: Outcome, path: str) -> None:
+    """`job,start_s,end_s,gpus`: who ran where and when, so that anyone can recompute the figures."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(("job", "start_s", "end_s", "gpus"))
+    for one in sorted(outcome.stretches, key=lambda one: (one.start, one.job)):
+        writer.writerow((one.job, f"{one.start:.10g}", f"{one.end:.10g}", ";".join(map(str, one.gpus))))
+    write_text(path, text.getvalue())
+
+
+def as_json(rows: Sequence[Summary]) -> str:
+    """A list with an object for each run."""
+    return json.dumps([one.row() for one in rows], indent=2) + "\n"
+
+
+def as_csv(rows: Sequence[Summary]) -> str:
+    """A line for each run; a figure within a figure is called `outer.inner`."""
+    flat = [dict(_flat(one.row())) for one in rows]
+    columns = list(dict.fromkeys(name for row in flat for name in row))
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns, restval="", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(flat)
+    return text.getvalue()
+
+
+def _flat(values: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name, value
+
+
+def write_text(path: str, text: str) -> None:
+    """Write a file, or say in one sentence why not."""
+    try:
+        Path(path).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}") from error

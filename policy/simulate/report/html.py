@@ -1,0 +1,200 @@
+"""`--report`: one file with the table and the plots, that needs no network, no script and no other file."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import accumulate, pairwise
+from xml.sax.saxutils import escape
+
+from policy.simulate.report import svg
+from policy.simulate.report.summary import Summary
+from policy.simulate.report.table import Line, cells_of, lines, unit_of
+from policy.simulate.study import Study
+
+_STYLE = """
+body { font: 15px/1.5 system-ui, sans-serif; color: #1d2433; background: #fff; max-width: 74rem; margin: 2rem auto;
+  padding: 0 1rem; }
+h1 { font-size: 1.5rem; margin-bottom: .2rem } h2 { font-size: 1.1rem; margin: 2rem 0 .3rem }
+p, li { color: #465065; margin: .2rem 0 } .scroll { overflow-x: auto }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums; margin: .8rem 0; white-space: nowrap }
+th, td { padding: .3rem .7rem; text-align: right; border-bottom: 1px solid #dfe3ea }
+th { color: #465065; font-weight: 600; border-bottom-width: 2px } th.name, td.name { text-align: left }
+svg { width: 100%; max-width: 58rem; height: auto; font: 12px system-ui, sans-serif } svg text { fill: #465065 }
+svg text.title { font-weight: 600 } svg .grid line { stroke: #e4e8ee; stroke-width: 1 }
+@media (prefers-color-scheme: dark) {
+  body { color: #e8ebf1; background: #14181f } p, li, th { color: #aab4c5 } svg text { fill: #aab4c5 }
+  th, td { border-color: #2c3442 } svg .grid line { stroke: #2c3442 }
+  svg polyline, svg rect, svg > line { filter: brightness(1.25) }
+}
+@media print { body { margin: 0; max-width: none } h2 { break-after: avoid } svg { break-inside: avoid } }
+"""
+
+_REASONS = {
+    "fair_share": "fair share (its account is at its limit)",
+    "fragmentation": "fragmentation (enough GPUs are free, but not near enough to each other)",
+    "capacity": "capacity (not enough GPUs are free)",
+    "priority": "priority (a place is free, but others come first)",
+}
+
+
+def page(study: Study, rows: Sequence[Summary], notes: Mapping[str, int], jobs: int) -> str:
+    """The whole page; it is XML too."""
+    every = lines(rows)
+    few = _few(every)
+    parts = [
+        "<h1>berth simulate</h1>",
+        f"<p>{escape(_setup(study, jobs))}</p>",
+        _table(rows),
+        *_notes(notes),
+        _over_values(every),
+        *(["<p>Below: the first and the last of the swept values.</p>"] if len(few) < len(every) else []),
+        _section(
+            "Job completion time",
+            "Share of jobs that were done within a time, counted from submission; further left and up is better.",
+            _jct(few),
+        ),
+        _section(
+            "Waiting time",
+            "Share of jobs that waited longer than a time before they first started; lower is better.",
+            _waited(few),
+        ),
+        _section(
+            "GPUs held",
+            "Share of the GPUs that jobs held, from the first submission until 95 % of the GPU time was served.",
+            _held(few),
+        ),
+    ]
+    waits = {_name(line): _waits(line) for line in every if any(run.waits for run in line.runs)}
+    if waits:
+        text = "GPU jobs' waiting time by what they waited for. " + "; ".join(_REASONS.values()) + "."
+        parts.append(_section("Why jobs waited", text, svg.bars(waits, "Waits by reason", "hours of waiting")))
+    return (
+        '<!DOCTYPE html>\n<html xmlns="http://www.w3.org/1999/xhtml" lang="en"><head><meta charset="utf-8"/>'
+        '<meta name="viewport" content="width=device-width, initial-scale=1"/>'
+        f"<title>berth simulate</title><style>{_STYLE}</style></head>\n<body>\n{chr(10).join(parts)}\n</body></html>\n"
+    )
+
+
+def _setup(study: Study, jobs: int) -> str:
+    if {"nodes", "gpus-per-node"} & {name for name, _ in study.sweeps}:
+        cluster = "clusters of the swept sizes"
+    elif study.topology:
+        cluster = f"the nodes of {study.topology}"
+    else:
+        gpus = study.machine or f"{study.gpus_per_node} GPUs"
+        cluster = f"{study.nodes} nodes of {gpus}"
+    traces = ", ".join(study.traces)
+    return f"{jobs} jobs of {traces} on {cluster}; mode {study.mode}."
+
+
+def _table(rows: Sequence[Summary]) -> str:
+    head, body = cells_of(rows)
+    names = next(place for place, name in enumerate(head) if name.startswith("avg JCT"))
+
+    def row(cells: Sequence[str], tag: str) -> str:
+        return "".join(
+            f"<{tag}{' class=' + chr(34) + 'name' + chr(34) if place < names else ''}>{escape(cell)}</{tag}>"
+            for place, cell in enumerate(cells)
+        )
+
+    lines_ = "".join(f"<tr>{row(cells, 'td')}</tr>\n" for cells in body)
+    return (
+        f'<div class="scroll"><table><thead><tr>{row(head, "th")}</tr></thead>\n<tbody>{lines_}</tbody></table></div>\n'
+        "<p>JCT: from submission to end. Held: GPUs that jobs held, over all. Useful: ideal GPU time of the jobs, over "
+        "all. Makespan: from the first submission to the last end.</p>"
+    )
+
+
+def _notes(notes: Mapping[str, int]) -> list[str]:
+    if not notes:
+        return []
+    return ["<ul>" + "".join(f"<li>{count} jobs {escape(text)}</li>" for text, count in notes.items()) + "</ul>"]
+
+
+def _section(title: str, text: str, picture: str) -> str:
+    return f"<h2>{escape(title)}</h2><p>{escape(text)}</p>\n{picture}"
+
+
+def _name(line: Line) -> str:
+    return ", ".join([line.policy, *(f"{name} {value}" for name, value in line.swept)])
+
+
+def _few(every: Sequence[Line]) -> Sequence[Line]:
+    """All lines, or of a large sweep those of the first and the last values: more than that nobody can tell apart."""
+    values = list(dict.fromkeys(line.swept for line in every if line.swept))
+    if len(every) <= len(svg.COLOURS) or not values:
+        return every
+    return [line for line in every if line.swept in (values[0], values[-1])]
+
+
+def _look(every: Sequence[Line], line: Line) -> tuple[str, str]:
+    """Colour and pattern: a colour for each policy, and in a sweep a pattern for each value."""
+    policies = list(dict.fromkeys(one.policy for one in every))
+    values = list(dict.fromkeys(one.swept for one in every if one.swept)) or [()]
+    place = policies.index(line.policy)
+    return svg.colour(place), svg.dash(values.index(line.swept) if line.swept else svg.turn(place))
+
+
+def _over_values(every: Sequence[Line]) -> str:
+    """Average JCT over a swept number, where one number is swept; else nothing."""
+    swept = [line for line in every if line.swept]
+    if not swept or any(len(line.swept) > 1 for line in swept):
+        return ""
+    name = swept[0].swept[0][0]
+    try:
+        points = [(line.policy, float(line.swept[0][1]), line.mean("avg_jct_s") or 0.0) for line in swept]
+    except ValueError:
+        return ""
+    size, unit = unit_of(jct for _, _, jct in points)
+    series = []
+    for place, policy in enumerate(dict.fromkeys(policy for policy, _, _ in points)):
+        own = sorted((value, jct / size) for one, value, jct in points if one == policy)
+        x, y = zip(*own, strict=True)
+        series.append(svg.Series(policy, x, y, svg.colour(place), svg.dash(svg.turn(place))))
+    picture = svg.plot(series, f"Average JCT over {name}", name, f"average JCT, {unit}", from_zero=False)
+    return _section(f"Average JCT over {name}", "Mean over the seeds; lower is better.", picture)
+
+
+def _jct(every: Sequence[Line]) -> str:
+    curves = [[run.jct_s for run in line.runs] for line in every]
+    size, unit = unit_of(line.mean("avg_jct_s") or 0.0 for line in every)
+    series = _curves(every, curves, size)
+    return svg.plot(
+        series, "Job completion time", f"job completion time, {unit}", "share of jobs", y_high=1, log_x=True
+    )
+
+
+def _waited(every: Sequence[Line]) -> str:
+    curves = [[run.wait_s for run in line.runs] for line in every]
+    size, unit = unit_of(line.mean("avg_wait_s") or 0.0 for line in every)
+    # Without the last half percent, which would squeeze all others to the left.
+    series = [replace(one, x=one.x[:-1], y=[1 - share for share in one.y[:-1]]) for one in _curves(every, curves, size)]
+    return svg.plot(series, "Waiting time", f"waiting time, {unit}", "share of jobs")
+
+
+def _curves(every: Sequence[Line], curves: Sequence[Sequence[Sequence[float]]], size: float) -> list[svg.Series]:
+    """Quantiles against their shares; over several seeds the mean of each quantile, as the typical curve."""
+    series = []
+    for line, runs in zip(every, curves, strict=True):
+        times = [sum(values) / len(values) / size for values in zip(*runs, strict=True)]
+        shares = [number / (len(times) - 1) for number in range(len(times))]
+        series.append(svg.Series(_name(line), times, shares, *_look(every, line)))
+    return series
+
+
+def _held(every: Sequence[Line]) -> str:
+    runs = [(line, line.runs[0]) for line in every if line.runs[0].held]
+    size, unit = unit_of(run.step_s * len(run.held) for _, run in runs)
+    series = []
+    for line, run in runs:
+        # Steps, since each value is the mean of its span.
+        edges = [0.0, *accumulate([run.step_s / size] * len(run.held))]
+        x = [edge for left, right in pairwise(edges) for edge in (left, right)]
+        y = [value for value in run.held for _ in range(2)]
+        series.append(svg.Series(_name(line), x, y, *_look(every, line)))
+    return svg.plot(series, "GPUs held", f"time, {unit}", "share of GPUs", y_high=1.0)
+
+
+def _waits(line: Line) -> dict[str, float]:
+    reasons = dict.fromkeys(name for run in line.runs for name in run.waits)
+    hours = len(line.runs) * 3600
+    return {name.replace("_", " "): sum(run.waits.get(name, 0.0) for run in line.runs) / hours for name in reasons}

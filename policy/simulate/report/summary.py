@@ -1,0 +1,98 @@
+"""What is kept of a run: small, plain, and enough for every output."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from policy.cluster import Floats
+from policy.simulate.result import Outcome
+
+_POINTS = 200
+"""Points of a curve: more cannot be seen."""
+
+_NEARLY_ALL = 0.95
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """One run, in values that JSON can hold."""
+
+    policy: str
+    seed: int
+    swept: Mapping[str, str]
+    figures: Mapping[str, object]
+    jct_s: Sequence[float] = ()
+    """Quantiles of the job completion time, from the least to the greatest in equal steps."""
+    wait_s: Sequence[float] = ()
+    """The same of the time from submission to the first start."""
+    held: Sequence[float] = ()
+    """Share of all GPUs that jobs held, in equal steps of time, until nearly all GPU time was served."""
+    step_s: float = 0.0
+    """Length of these steps."""
+    waits: Mapping[str, float] = field(default_factory=dict)
+    """Seconds of waiting by reason."""
+
+    def row(self) -> dict[str, object]:
+        """One object of `--json`."""
+        return {"policy": self.policy, "seed": self.seed, **self.swept, **self.figures}
+
+
+def summarise(outcome: Outcome, policy: str, seed: int, swept: Mapping[str, str]) -> Summary:
+    """Boil a run down; `policy` is the name that was asked for."""
+    figures = outcome.figures()
+    figures.pop("policy")
+    jct = [outcome.ends[job.id] - job.submit for job in outcome.jobs]
+    wait = [outcome.starts[job.id] - job.submit for job in outcome.jobs]
+    first = min(job.submit for job in outcome.jobs)
+    last = max(outcome.ends[job.id] for job in outcome.jobs)
+    held, step = _held(outcome, first, last)
+    return Summary(
+        policy=policy,
+        seed=seed,
+        swept=dict(swept),
+        figures=figures,
+        jct_s=_quantiles(jct),
+        wait_s=_quantiles(wait),
+        held=[float(value) for value in held],
+        step_s=step,
+        waits=_waits(outcome.extra),
+    )
+
+
+def as_plain(summary: Summary) -> dict[str, Any]:
+    """The summary as JSON can hold it."""
+    return dataclasses.asdict(summary)
+
+
+def _quantiles(values: Sequence[float]) -> list[float]:
+    found: list[float] = np.quantile(values, np.linspace(0, 1, _POINTS + 1)).tolist()
+    return found
+
+
+def _waits(extra: Mapping[str, Any]) -> dict[str, float]:
+    """Seconds by reason over jobs of all sizes."""
+    together: dict[str, float] = {}
+    for reasons in extra.get("waits", {}).get("seconds", {}).values():
+        for reason, seconds in reasons.items():
+            together[reason] = together.get(reason, 0.0) + seconds
+    return together
+
+
+def _held(outcome: Outcome, first: float, last: float) -> tuple[Floats, float]:
+    """GPUs held over time, as a mean of each step, from stretches of running."""
+    if not outcome.stretches:
+        return np.zeros(0), 0.0
+    at = np.array([moment for one in outcome.stretches for moment in (one.start, one.end)])
+    change = np.array([sign * len(one.gpus) for one in outcome.stretches for sign in (1, -1)], np.float64)
+    order = np.argsort(at, kind="stable")
+    at, level = at[order], np.cumsum(change[order])
+    # Held GPU seconds up to each moment; between two moments it grows evenly, so reading it at the edges is exact.
+    area = np.concatenate([[0.0], np.cumsum(level[:-1] * np.diff(at))])
+    # A few long jobs at the end would squeeze all else into a corner.
+    served = np.searchsorted(area, _NEARLY_ALL * float(np.interp(last, at, area)))
+    edges = np.linspace(first, min(last, float(at[served])), _POINTS + 1)
+    step = float(edges[1] - edges[0])
+    return np.diff(np.interp(edges, at, area)) / (step * outcome.gpus), step

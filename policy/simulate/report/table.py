@@ -1,0 +1,110 @@
+"""The table that a person reads: a line for each policy, means where there are several seeds."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from statistics import fmean, stdev
+
+from policy.simulate.report.summary import Summary
+
+_TIMES = (
+    ("avg_jct_s", "avg JCT"),
+    ("geomean_jct_s", "geomean"),
+    ("p99_jct_s", "p99"),
+    ("avg_wait_s", "avg wait"),
+    ("makespan_s", "makespan"),
+)
+_SHARES = (("gpu_util_allocated", "held"), ("gpu_util_useful", "useful"))
+
+_HOUR, _MINUTE = 3600.0, 60.0
+_LONG = 2.0
+"""From this many of a unit on, it is the unit that reads best."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """Runs that differ in nothing but their seed."""
+
+    policy: str
+    swept: tuple[tuple[str, str], ...]
+    runs: tuple[Summary, ...]
+
+    def mean(self, figure: str) -> float | None:
+        """Mean over the seeds; None where the simulator does not give this figure."""
+        values = [value for run in self.runs if isinstance(value := run.figures.get(figure), int | float)]
+        return fmean(values) if values else None
+
+    def spread(self, figure: str) -> float:
+        """Standard deviation over the seeds."""
+        values = [value for run in self.runs if isinstance(value := run.figures.get(figure), int | float)]
+        return stdev(values) if len(values) > 1 else 0.0
+
+
+def lines(rows: Iterable[Summary]) -> list[Line]:
+    """Put runs of different seeds together."""
+    groups: dict[tuple[str, tuple[tuple[str, str], ...]], list[Summary]] = {}
+    for one in rows:
+        groups.setdefault((one.policy, tuple(one.swept.items())), []).append(one)
+    return [Line(policy, swept, tuple(runs)) for (policy, swept), runs in groups.items()]
+
+
+def unit_of(seconds: Iterable[float]) -> tuple[float, str]:
+    """The unit in which these times read well.
+
+    >>> unit_of([90.0]), unit_of([20_000.0])
+    ((1.0, 's'), (3600.0, 'h'))
+    """
+    most = max(seconds, default=0.0)
+    if most >= _LONG * _HOUR:
+        return _HOUR, "h"
+    return (_MINUTE, "min") if most >= _LONG * _MINUTE else (1.0, "s")
+
+
+def cells_of(rows: Sequence[Summary]) -> tuple[list[str], list[list[str]]]:
+    """Head and body of the table."""
+    body = lines(rows)
+    size, unit = unit_of(line.mean("avg_jct_s") or 0.0 for line in body)
+    swept = list(dict.fromkeys(name for line in body for name, _ in line.swept))
+    seeds = max(len(line.runs) for line in body)
+    head = ["policy", *swept, f"avg JCT {unit}", *(["± seeds"] if seeds > 1 else []), "vs first"]
+    head += [f"{title} {unit}" for _, title in _TIMES[1:]] + [f"{title} %" for _, title in _SHARES] + ["moves", "run s"]
+    table = []
+    first: dict[tuple[tuple[str, str], ...], float] = {}
+    for line in body:
+        jct = line.mean("avg_jct_s") or 0.0
+        # What is compared has the same swept values; what was recorded has none, and is nobody's first.
+        peer = first.setdefault(line.swept, jct)
+        values = dict(line.swept)
+        table.append(
+            [
+                line.policy,
+                *(values.get(name, "") for name in swept),
+                f"{jct / size:.3f}",
+                *([f"{line.spread('avg_jct_s') / size:.3f}"] if seeds > 1 else []),
+                f"{100 * (jct / peer - 1):+.1f} %" if peer else "",
+                *(_number(line.mean(name), size, 3) for name, _ in _TIMES[1:]),
+                *(_number(line.mean(name), 0.01, 1) for name, _ in _SHARES),
+                _number(line.mean("moves"), 1.0, 0),
+                _number(line.mean("wall_s"), 1.0, 2),
+            ]
+        )
+    return head, table
+
+
+def _number(value: float | None, size: float, digits: int) -> str:
+    return "" if value is None else f"{value / size:.{digits}f}"
+
+
+def as_text(rows: Sequence[Summary]) -> str:
+    """The table in plain text, numbers to the right."""
+    head, body = cells_of(rows)
+    table = [head, *body]
+    widths = [max(len(row[column]) for row in table) for column in range(len(head))]
+    left = next(place for place, name in enumerate(head) if name.startswith("avg JCT"))
+    return "".join(
+        "  ".join(
+            cell.ljust(width) if column < left else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        + "\n"
+        for row in table
+    )

@@ -1,0 +1,197 @@
+"""What is to be simulated: one study, and the runs that it consists of."""
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from policy.errors import UsageError, nearest
+from policy.simulate.inputs.traces import Unit
+
+MODES = ("slurm", "pal-rounds")
+ORDERS = ("fifo", "las", "srtf", "srsf", "slurm")
+DURATIONS = ("limit", "predicted", "true")
+
+Way = Literal["one-run", "median", "nodes"]
+
+WAYS: tuple[Way, ...] = ("one-run", "median", "nodes")
+"""How the GPUs of a cluster on paper are drawn from runs on real ones.
+
+one-run: each GPU is any one run of all, as PAL's artifact draws; median: the median of a GPU's runs;
+nodes: whole nodes together, since the GPUs of a node are alike, with each GPU's median.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Study:
+    """All options of one call, in plain values, so that a file can hold them."""
+
+    traces: tuple[str, ...]
+    policies: tuple[str, ...]
+    mode: str = "slurm"
+    duration_unit: Unit = "auto"
+    seeds: tuple[int, ...] = (1,)
+    nodes: int = 0
+    gpus_per_node: int = 0
+    machine: str = ""
+    """A named machine that all nodes are like."""
+    topology: str = ""
+    """A folder of topology files, which says all of nodes, gpus_per_node and machine."""
+    nodes_per_leaf: int = 0
+    leaves_per_pod: int = 0
+    scores: tuple[str, ...] = ()
+    profile_way: Way = "nodes"
+    locality_penalty: str = ""
+    move_cost: float = 0.0
+    events: str = ""
+    order: str = ""
+    backfill: bool | None = None
+    round: float = 360.0
+    repeat: float | None = None
+    """Jobs an hour that follow the trace in pal-rounds; None: 2, as published."""
+    limits: str = "trace"
+    models: str = "trace"
+    durations: str = "limit"
+    locality: str = ""
+    quotas: str = ""
+    borrow: float = 0.0
+    spread: bool = False
+    sweeps: tuple[tuple[str, tuple[str, ...]], ...] = ()
+
+    def with_values(self, values: Sequence[tuple[str, str]]) -> "Study":
+        """The study with swept values put in."""
+        changes: dict[str, Any] = {}
+        for name, text in values:
+            try:
+                changes[name.replace("-", "_")] = SWEEPABLE[name](text)
+            except ValueError:
+                raise UsageError(f"--sweep {name}: {text!r} is not a value of --{name}") from None
+        return replace(self, **changes)
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One run: a policy, a seed, and a value of each swept option."""
+
+    policy: str
+    seed: int
+    swept: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def label(self) -> str:
+        """A name for people and for files.
+
+        >>> Cell("pal", 3, (("move-cost", "30"),)).label
+        'pal.seed3.move-cost=30'
+        """
+        return ".".join([self.policy, f"seed{self.seed}", *(f"{name}={value}" for name, value in self.swept)])
+
+
+def cells(study: Study) -> list[Cell]:
+    """All runs of a study: policies innermost, so that what is compared stands side by side."""
+    values = itertools.product(*([(name, value) for value in some] for name, some in study.sweeps))
+    return [Cell(policy, seed, swept) for swept in values for seed in study.seeds for policy in study.policies]
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise ValueError
+    return value
+
+
+def _cost(text: str) -> float:
+    value = float(text)
+    if not 0 <= value < float("inf"):
+        raise ValueError
+    return value
+
+
+def _one_of(*words: str) -> Callable[[str], str]:
+    def check(text: str) -> str:
+        if text not in words:
+            raise ValueError
+        return text
+
+    return check
+
+
+SWEEPABLE: dict[str, Callable[[str], object]] = {
+    "locality-penalty": str,
+    "move-cost": _cost,
+    "round": _cost,
+    "repeat": _cost,
+    "nodes": _positive,
+    "gpus-per-node": _positive,
+    "nodes-per-leaf": _positive,
+    "leaves-per-pod": _positive,
+    "order": _one_of(*ORDERS),
+    "durations": _one_of(*DURATIONS),
+    "limits": str,
+    "locality": str,
+    "borrow": _cost,
+}
+"""Options that a sweep may vary, and how their values are read."""
+
+
+def parse_sweep(text: str) -> tuple[str, tuple[str, ...]]:
+    """NAME=VALUE,VALUE,... of `--sweep`.
+
+    >>> parse_sweep("move-cost=0,30")
+    ('move-cost', ('0', '30'))
+    """
+    name, _, values = text.partition("=")
+    name = name.removeprefix("--")
+    if name not in SWEEPABLE:
+        raise UsageError(
+            f"--sweep {text}: there is no option {name} to sweep{nearest(name, SWEEPABLE)}; "
+            f"it is one of {', '.join(SWEEPABLE)}"
+        )
+    some = tuple(value for value in values.split(",") if value)
+    if not some:
+        raise UsageError(f"--sweep {text}: write {name}=VALUE,VALUE,...")
+    return name, some
+
+
+def parse_seeds(words: Sequence[str]) -> tuple[int, ...]:
+    """Seeds given one by one or as A:B, both included.
+
+    >>> parse_seeds(["7", "1:3"])
+    (7, 1, 2, 3)
+    """
+    seeds: list[int] = []
+    for word in words:
+        first, colon, last = word.partition(":")
+        if not (first.isdigit() and (not colon or last.isdigit()) and word.isascii()):
+            raise UsageError(f"--seed {word}: write a whole number, or a range such as 0:9")
+        seeds += range(int(first), int(last or first) + 1)
+    if not seeds:
+        raise UsageError(f"--seed {' '.join(words)}: the range is empty; write the smaller number first")
+    return tuple(dict.fromkeys(seeds))
+
+
+def check(study: Study) -> None:
+    """Refuse what cannot be run before anything is read."""
+    for swept in dict.fromkeys(cell.swept for cell in cells(study)):
+        one = study.with_values(swept)
+        if one.mode == "pal-rounds" and one.order == "slurm":
+            raise UsageError("--order slurm belongs to --mode slurm; with pal-rounds take fifo, las, srtf or srsf")
+        if one.topology:
+            continue
+        if not one.nodes or not (one.gpus_per_node or one.machine):
+            raise UsageError(
+                "say how big the cluster is: --nodes N with --gpus-per-node K or --machine NAME, or --topology DIR"
+            )
+
+
+def as_plain(study: Study) -> dict[str, Any]:
+    """The study as JSON can hold it."""
+    return dataclasses.asdict(study)
+
+
+def from_plain(values: dict[str, Any]) -> Study:
+    """The study that `as_plain` was made from."""
+    made: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
+    made["sweeps"] = tuple((name, tuple(some)) for name, some in values["sweeps"])
+    return Study(**made)

@@ -1,0 +1,233 @@
+"""Run a study: each policy, seed and swept value, on as many processes as there are CPUs.
+
+What comes out does not depend on the number of processes: every run has its own seed and knows nothing of the others.
+"""
+
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import replace
+from typing import Any
+
+from policy.cluster import Fleet
+from policy.errors import BerthError, FormatError
+from policy.flags import parse_locality
+from policy.placement.base import Policy
+from policy.simulate.events import NodeEvent
+from policy.simulate.inputs import Trace, cluster, read_traces
+from policy.simulate.inputs.others import completed, read_events, read_quotas
+from policy.simulate.jobs import Job
+from policy.simulate.report.files import write_placements
+from policy.simulate.report.summary import Summary, summarise
+from policy.simulate.result import Outcome
+from policy.simulate.study import Cell, Study, cells
+
+PLAIN_SLURM = "slurm"
+RECORDED = "recorded"
+"""In place of a policy: what really happened, where the trace is a cluster's own accounting."""
+
+Tick = Callable[[int], None]
+"""Told how many runs are done, whenever that changes."""
+
+
+def prepare(study: Study) -> Trace:
+    """The trace, without jobs that this cluster could never hold; all other inputs are tried too."""
+    trace = read_traces(study.traces, study.duration_unit)
+    sizes = [cluster.size(study.with_values(swept)) for swept in _corners(study)]
+    nodes, gpus = min(nodes for nodes, _ in sizes), min(gpus for _, gpus in sizes)
+    most = min(nodes * gpus for nodes, gpus in sizes)
+    notes = dict(trace.notes)
+    kept = [job for job in trace.jobs if job.gpus <= most]
+    if len(kept) < len(trace.jobs):
+        notes[f"left out: more GPUs than the cluster's {most}"] = len(trace.jobs) - len(kept)
+    if not kept:
+        raise FormatError(f"{', '.join(study.traces)}: no job fits a cluster of {most} GPUs")
+    here = [_fitted(job, nodes, gpus) for job in kept]
+    reshaped = sum(before is not after for before, after in zip(kept, here, strict=True))
+    if reshaped:
+        notes["had more nodes, or more GPUs on each, than this cluster: their number of nodes is left open"] = reshaped
+    ready = Trace(here, notes, trace.recorded)
+    verify(study, ready)
+    return ready
+
+
+def _corners(study: Study) -> list[tuple[tuple[str, str], ...]]:
+    """Swept values that change the size of the cluster."""
+    sizes = [(name, values) for name, values in study.sweeps if name in ("nodes", "gpus-per-node")]
+    corners: list[tuple[tuple[str, str], ...]] = [()]
+    for name, values in sizes:
+        corners = [(*corner, (name, value)) for corner in corners for value in values]
+    return corners
+
+
+def _fitted(job: Job, nodes: int, gpus: int) -> Job:
+    if job.nodes is None or (job.nodes <= nodes and job.gpus // job.nodes <= gpus):
+        return job
+    return replace(job, nodes=None)
+
+
+def run_cell(study: Study, cell: Cell, trace: Trace, placements: str = "") -> Summary:
+    """One run; with `placements` the name of a file that shows who ran where."""
+    one = study.with_values(cell.swept)
+    fleet = cluster.build(one, cell.seed)
+    jobs = completed(trace.jobs, one.limits, one.models, cell.seed)
+    simulate = _slurm if one.mode == "slurm" else _rounds
+    outcome = simulate(one, cell, jobs, fleet)
+    if placements:
+        write_placements(outcome, placements)
+    return summarise(outcome, cell.policy, cell.seed, dict(cell.swept))
+
+
+PUBLISHED_REPEAT = 2.0
+"""Jobs an hour that follow the trace in PAL's simulations."""
+
+
+def _rounds(study: Study, cell: Cell, jobs: Sequence[Job], fleet: Fleet) -> Outcome:
+    from policy.simulate.rounds import RoundsSettings, run  # noqa: PLC0415 - each mode loads its own simulator
+
+    settings = RoundsSettings(
+        round_s=study.round,
+        order=study.order or "fifo",
+        backfill=bool(study.backfill),
+        move_cost_s=study.move_cost,
+        repeat=PUBLISHED_REPEAT if study.repeat is None else study.repeat,
+        measured=range(len(jobs)),
+        events=_events(study, fleet),
+        seed=cell.seed,
+    )
+    return run(jobs, fleet, policy_named(cell.policy, cell.seed), settings)
+
+
+def _slurm(study: Study, cell: Cell, jobs: Sequence[Job], fleet: Fleet) -> Outcome:
+    from policy.simulate.slurm_rules import run  # noqa: PLC0415
+    from policy.simulate.slurm_settings import Locality, Quotas, SlurmSettings  # noqa: PLC0415
+
+    locality = parse_locality(study.locality) if study.locality else None
+    waited = Locality().wait_s if locality is None or locality.wait is None else locality.wait
+    settings = SlurmSettings(
+        order=study.order or "slurm",
+        durations=study.durations,
+        backfill=study.backfill is not False,
+        pinned=cell.policy != PLAIN_SLURM,
+        spread=study.spread,
+        locality=Locality(locality.level, waited) if locality else Locality(),
+        quotas=Quotas(read_quotas(study.quotas), study.borrow) if study.quotas else Quotas(),
+        requeue_cost_s=study.move_cost,
+        events=_events(study, fleet),
+    )
+    return run(jobs, fleet, policy_named(cell.policy, cell.seed), settings)
+
+
+def _events(study: Study, fleet: Fleet) -> Sequence[NodeEvent]:
+    return read_events(study.events, fleet.names) if study.events else ()
+
+
+def verify(study: Study, trace: Trace) -> None:
+    """Read all inputs once, so that a wrong one is found before the first run."""
+    for policy in study.policies:
+        policy_named(policy, 0)
+    for swept in dict.fromkeys(cell.swept for cell in cells(study)):
+        one = study.with_values(swept)
+        fleet = cluster.build(one, study.seeds[0])
+        completed(trace.jobs[:1], one.limits, one.models, 0)
+        _events(one, fleet)
+        if one.locality:
+            parse_locality(one.locality)
+        if one.quotas:
+            read_quotas(one.quotas)
+
+
+def policy_named(name: str, seed: int) -> Policy:
+    """A policy by its name on the command line: `NAME-sticky` keeps running jobs where they are, NAME may move them."""
+    from policy.placement.registry import create, policies  # noqa: PLC0415
+
+    # Another package's policy may really be called so.
+    base = name if name in policies() else name.removesuffix("-sticky")
+    if name == PLAIN_SLURM and name not in policies():
+        from policy.placement.slurm_like import SlurmPolicy  # noqa: PLC0415
+
+        return SlurmPolicy()
+    options: dict[str, object] = {}
+    if base != name or base in _BOTH_WAYS:
+        options["sticky"] = base != name
+    if base in _DRAWING:
+        options["seed"] = seed
+    return create(base, **options)
+
+
+_BOTH_WAYS = ("packed", "random")
+"""Policies that are published as sticky and as not."""
+_DRAWING = ("random", "pinned-random")
+
+
+def recorded(study: Study, trace: Trace) -> Summary | None:
+    """What really happened to the jobs of an accounting trace, as a run beside the others."""
+    jobs = [job for job in trace.jobs if job.id in trace.recorded]
+    if not jobs:
+        return None
+    nodes, gpus = cluster.size(study.with_values(cells(study)[0].swept))
+    outcome = Outcome(
+        policy=RECORDED,
+        jobs=jobs,
+        starts={job.id: trace.recorded[job.id].start for job in jobs},
+        ends={job.id: trace.recorded[job.id].end for job in jobs},
+        stretches=(),
+        gpus=nodes * gpus,
+        gpu_seconds_held=sum(job.gpus * job.work for job in jobs),
+        wall_s=0.0,
+    )
+    return summarise(outcome, RECORDED, 0, {})
+
+
+def run_all(
+    study: Study,
+    cells: Sequence[Cell],
+    trace: Trace,
+    workers: int = 0,
+    placements: Mapping[Cell, str] | None = None,
+    tick: Tick = lambda _: None,
+) -> Iterator[Summary]:
+    """The runs of all cells, in their order; `workers` 0 takes as many processes as there are CPUs."""
+    files = placements or {}
+    count = min(workers or len(os.sched_getaffinity(0)), len(cells))
+    if count <= 1:
+        for done, cell in enumerate(cells):
+            tick(done)
+            yield run_cell(study, cell, trace, files.get(cell, ""))
+        return
+    # Neither a fork of whatever threads this process has, nor a fresh interpreter for each worker.
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__])
+    with ProcessPoolExecutor(count, context, _begin, (study, trace)) as pool:
+        futures = [pool.submit(_run_there, cell, files.get(cell, "")) for cell in cells]
+        try:
+            waiting = set(futures)
+            while waiting:
+                ended, waiting = wait(waiting, return_when=FIRST_COMPLETED)
+                for future in ended:
+                    future.result()
+                tick(len(futures) - len(waiting))
+            for future in futures:
+                yield future.result()
+        except BrokenProcessPool:
+            raise BerthError(
+                "a process of the simulation died, perhaps for lack of memory; try fewer --workers"
+            ) from None
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+
+_shared: dict[str, Any] = {}
+
+
+def _begin(study: Study, trace: Trace) -> None:
+    """In each worker: the trace is sent once, not with each run. An interrupt ends it without a word."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    _shared.update(study=study, trace=trace)
+
+
+def _run_there(cell: Cell, placements: str) -> Summary:
+    return run_cell(_shared["study"], cell, _shared["trace"], placements)
