@@ -1,6 +1,8 @@
 """Berth's own policy: exact inside one node, the best node of all for it, one common set for several nodes."""
 
 from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
 from math import comb
 from typing import TYPE_CHECKING
 
@@ -10,9 +12,11 @@ from policy.demand import ANY_SPREAD
 from policy.errors import NotNow
 from policy.placement.base import Berth, Policy
 from policy.placement.gang import Gang, choose
+from policy.placement.pal import PalPolicy
 from policy.placement.speed import ALIKE, fast_enough
 from policy.placement.tables import Ints, positions
 from policy.placement.together import place_together
+from topology.fabric import NOBODY
 
 if TYPE_CHECKING:
     from policy.cluster import Bools, View
@@ -29,6 +33,9 @@ _MASKS_AT_ONCE = 64
 _SETS_COMPARED = 8
 """Sets with equal links for which nodes are looked for: which of them is free where it is near and fast differs."""
 
+_MOST_TOGETHER = 4_096
+"""Free GPUs up to which jobs are placed together; beyond, one after another, each where there is most room."""
+
 _LINKS = 14
 """Bits of a code below its links: the node's byte and six bits of broken islands."""
 
@@ -43,6 +50,7 @@ class BerthPolicy(Policy):
     def __init__(self, *, move_s: float = 0.0) -> None:
         """`move_s` is what a move costs a running job; it moves only where it gains more in what is left of it."""
         self.move_s = move_s
+        self._published = PalPolicy()
 
     def place(self, demand: "Demand", view: "View") -> Berth:
         """The best set that is free."""
@@ -54,20 +62,39 @@ class BerthPolicy(Policy):
     def place_together(
         self, demands: "Sequence[Demand]", view: "View", held: "Sequence[Berth | None]" = ()
     ) -> "list[Berth | None]":
-        """All jobs of a pass at once, where each may take any GPUs; else one after another, the widest first."""
-        if any(demand.n > 1 for demand in demands):
+        """All jobs of a pass at once, where each may take any GPUs; else one after another."""
+        alike = any(demand.n > 1 for demand in demands)
+        if alike or len(demands) == 0 or int(np.bitwise_count(view.free).sum()) > _MOST_TOGETHER:
             return super().place_together(demands, view, held)
-        found = place_together(demands, view, held or [None] * len(demands), self.move_s)
+        return self._jointly(demands, view, held or [None] * len(demands))
+
+    def _jointly(
+        self, demands: "Sequence[Demand]", view: "View", held: "Sequence[Berth | None]"
+    ) -> "list[Berth | None]":
+        # PAL's answer is one of the starts, so that ours is never dearer by the formula that both go by.
+        starts = [self._published.place_together(demands, view)] if len(demands) > 1 else []
+        found = place_together(demands, view, held, self.move_s, starts)
+        why = f"placed together with {len(demands) - 1} others" if len(demands) > 1 else "the best of all free GPUs"
         return [
-            None if masks is None else self.spread(demand, view, list(masks), list(masks.values()), "placed together")
+            None if masks is None else self.spread(demand, view, list(masks), list(masks.values()), why)
             for demand, masks in zip(demands, found, strict=True)
         ]
 
     def _anywhere(self, demand: "Demand", view: "View") -> Berth:
-        berth = self.place_together([demand], view)[0]
-        if berth is None:
+        """On one node if that is no slower than two nodes must be; else wherever it is best."""
+        fits = self.fitting(demand, view)
+        alone: Berth | None = None
+        if demand.k <= int(view.fleet.size[fits].max(initial=0)):
+            with suppress(NotNow):
+                alone = self._one_node(replace(demand, n=1), view, fits)
+        if alone is not None and (demand.k == 1 or alone.cost <= _least_beyond_a_node(demand, view)):
+            return alone
+        spread = self._jointly([demand], _in_reach(demand, view, fits), [None])[0]
+        if alone is not None and (spread is None or alone.cost <= spread.cost):
+            return alone
+        if spread is None:
             raise NotNow(f"fewer than {demand.k} GPUs are free")
-        return berth
+        return spread
 
     def _one_node(self, demand: "Demand", view: "View", fits: "Bools") -> Berth:
         tables = view.fleet.tables
@@ -138,6 +165,28 @@ def _least_missed(demand: "Demand", view: "View", values: Ints) -> int:
     return int(best[0] if table is None else best[table[best].mean(axis=1).argmax()])
 
 
+def _least_beyond_a_node(demand: "Demand", view: "View") -> float:
+    costs = view.fleet.costs
+    levels = ("nvlink", "leaf", "pod", "any")
+    return min(costs.locality(demand.model, demand.app_class, level, demand.gpus) for level in levels)
+
+
+def _in_reach(demand: "Demand", view: "View", fits: "Bools") -> "View":
+    """A view of no more GPUs than can be searched: of the leaves, and the nodes in them, that have most free."""
+    free = np.where(fits, view.free, 0)
+    counts = np.bitwise_count(free).astype(np.int64)
+    if counts.sum() <= _MOST_TOGETHER:
+        return view.with_free(free)
+    leaf = view.fleet.fabric.leaf
+    known = leaf != NOBODY
+    of_leaf = np.where(known, np.bincount(leaf[known], counts[known], int(leaf.max(initial=0)) + 1)[leaf], counts)
+    order = np.lexsort((-counts, leaf, -of_leaf))
+    enough = int(np.searchsorted(np.cumsum(counts[order]), max(demand.k, _MOST_TOGETHER))) + 1
+    near = np.zeros_like(free)
+    near[order[:enough]] = free[order[:enough]]
+    return view.with_free(near)
+
+
 def _islands(kept: int, broken: int) -> str:
     """What the set does to the other NVLink islands of its node."""
     whole = f"{kept} other NVLink island{'s' if kept > 1 else ''} kept whole"
@@ -165,9 +214,12 @@ def _common_set(demand: "Demand", view: "View", nodes: Ints) -> tuple[int, Gang,
             for first in enough[codes == codes[0]][:_SETS_COMPARED].tolist():
                 having, mask = nodes[has[:, first]], int(some[first])
                 gang = choose(demand, view, having, mask)
+                if gang is None:
+                    continue
                 code = int(fleet.tables.look_up(demand.k, "node", fleet.offset[gang.nodes] + mask).min())
                 found.append((code, gang, mask, having.size))
-            return max(found, key=lambda choice: (choice[0] >> _LINKS, -choice[1].cost, choice[0]))
+            if found:
+                return max(found, key=lambda choice: (choice[0] >> _LINKS, -choice[1].cost, choice[0]))
     return None
 
 

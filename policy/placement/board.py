@@ -96,6 +96,12 @@ class Board:
         price = float(self.scores[self.kind[job], slots].max() * self.factor[job, level])
         return price + (0.0 if self.at_home(job, slots) else float(self.moving[job]))
 
+    def slowest(self) -> "Floats":
+        """The greatest score that each job has; 0 for a job without slots."""
+        return np.array(
+            [self.scores[kind, slots].max(initial=0.0) for kind, slots in zip(self.kind, self.slots, strict=True)]
+        )
+
     def levels(self, sets: Ints) -> Ints:
         """The level of each row of slots."""
         groups = self._groups[:, sets]

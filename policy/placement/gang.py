@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from policy.demand import Demand
 
 
+LEVELS_OF_NODES = ("nvlink domain", "leaf", "pod", "any")
+"""At which several nodes meet, from near to far. A demand's `nvlink` means an island, which is within a node."""
+
+
 class Gang(NamedTuple):
     """Nodes for a gang, ascending, and its predicted over ideal time there."""
 
@@ -21,16 +25,16 @@ class Gang(NamedTuple):
     level: str
 
 
-def choose(demand: "Demand", view: "View", able: Ints, mask: int) -> Gang:
-    """The best n of the nodes that have these GPUs free.
+def choose(demand: "Demand", view: "View", able: Ints, mask: int) -> Gang | None:
+    """The best n of the nodes that have these GPUs free; None where a demand insists on a leaf or pod, and none has n.
 
     At each level the group that holds the gang at the least threshold; of groups that are alike the one that it
     fills best. A level farther away is taken only where it is faster by what its distance costs.
     """
-    fleet = view.fleet
+    fleet, fabric = view.fleet, view.fleet.fabric
     slowest = node_scores(fleet, demand.app_class, able, mask)
     best: Gang | None = None
-    for groups in (fleet.fabric.domain, fleet.fabric.leaf, fleet.fabric.pod, None):
+    for reach, groups in zip(LEVELS_OF_NODES, (fabric.domain, fabric.leaf, fabric.pod, None), strict=True):
         inside = np.arange(able.size) if groups is None else _fullest_group(demand, slowest, groups[able])
         if inside is None:
             continue
@@ -41,7 +45,8 @@ def choose(demand: "Demand", view: "View", able: Ints, mask: int) -> Gang:
         gang = Gang(float(slowest[chosen].max()) * factor, nodes, level)
         if best is None or gang.cost < best.cost * (1 - ALIKE):
             best = gang
-    assert best is not None, "the caller gives at least n nodes"  # noqa: S101 - narrows the type
+        if reach == demand.level:
+            break
     return best
 
 

@@ -26,6 +26,7 @@ OURS = {
     "pinned-random": "policy.placement.random:PinnedRandomPolicy",
     "pm-first": "policy.placement.pm_first:PmFirstPolicy",
     "pal": "policy.placement.pal:PalPolicy",
+    "slurm": "policy.placement.slurm_like:SlurmPolicy",
 }
 
 

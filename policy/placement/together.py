@@ -19,9 +19,14 @@ if TYPE_CHECKING:
     from policy.placement.base import Berth
     from policy.placement.tables import Ints
 
+    Berths = Sequence[Berth | None]
+
 _WORTH = 1e-9
-_ROUNDS = 4
-"""Sweeps over the exchanges; the first two bring nearly all there is."""
+_SWEEPS = 4
+"""Most sweeps over the exchanges; the first two bring nearly all there is."""
+
+_WORTH_A_SWEEP = 2e-4
+"""Part of the sum of costs that a sweep must have saved for another one to follow."""
 
 _WORTH_THE_SEARCH = 1.005
 """A job must become this much faster to be rid of several slow GPUs at once."""
@@ -34,46 +39,44 @@ STAY = 1e-4
 
 
 def place_together(
-    demands: "Sequence[Demand]", view: "View", held: "Sequence[Berth | None]", move_s: float
+    demands: "Sequence[Demand]", view: "View", held: "Berths", move_s: float, starts: "Sequence[Berths]" = ()
 ) -> "list[dict[int, int] | None]":
-    """For each job the GPUs as masks by node, None for a job that does not fit beside those before it."""
+    """For each job the GPUs as masks by node, None for a job that does not fit beside those before it.
+
+    The search begins from where the jobs run, from a packing, and from each of `starts`; the best end counts.
+    """
     moving = [STAY + move_s / max(demand.remaining, 1.0) for demand in demands]
-    best: Board | None = None
-    for stay in (True, False) if any(held) else (False,):
+    nobody: Berths = [None] * len(demands)
+    boards = []
+    for start in (*([held] if any(held) else []), nobody, *starts):
         board = Board(view, demands, moving)
-        seated = _settle(board, demands, held, stay=stay)
-        improve(board, seated)
-        if best is None or _missing(board, best) < 0 or (not _missing(board, best) and board.total() < best.total()):
-            best = board
-    assert best is not None  # noqa: S101 - the loop runs at least once
+        improve(board, _settle(board, demands, held, start))
+        boards.append(board)
+    best = min(boards, key=lambda board: (sum(not slots.size for slots in board.slots), board.total()))
     _polish(best)
     return [_masks(best, job) for job in range(len(demands))]
 
 
 def _polish(board: Board) -> None:
-    """What takes longest to look for, on the better of the two boards only."""
+    """What takes longest to look for, on the best board only."""
     jobs = [job for job, slots in enumerate(board.slots) if slots.size]
-    for _ in range(_ROUNDS):
+    for _ in range(_SWEEPS):
         before = board.total()
         _hand_slow_gpus_over(board, jobs)
-        if board.total() > before - _WORTH:
+        if board.total() > before * (1 - _WORTH_A_SWEEP):
             break
-        improve(board, jobs)
+        improve(board, jobs, sweeps=1)
 
 
-def _missing(one: Board, other: Board) -> int:
-    """How many more jobs are without a berth on one board than on the other."""
-    return sum(not slots.size for slots in one.slots) - sum(not slots.size for slots in other.slots)
-
-
-def _settle(board: Board, demands: "Sequence[Demand]", held: "Sequence[Berth | None]", *, stay: bool) -> list[int]:
-    """A first berth for each job: its own, or by packing; the jobs that got one."""
-    for job, berth in enumerate(held):
-        home = _slots_of(board, berth) if berth else None
-        if berth:
+def _settle(board: Board, demands: "Sequence[Demand]", held: "Berths", start: "Berths") -> list[int]:
+    """A first berth for each job: where the search starts, or by packing; the jobs that got one."""
+    for job, (runs_on, first) in enumerate(zip(held, start, strict=True)):
+        if runs_on:
+            home = _slots_of(board, runs_on)
             board.home[job] = np.zeros(0, np.int64) if home is None else home
-        if stay and home is not None and (board.owner[home] == NONE).all():
-            board.give(job, home)
+        slots = _slots_of(board, first) if first else None
+        if slots is not None and (board.owner[slots] == NONE).all():
+            board.give(job, slots)
     seat(board, demands, [job for job in range(len(demands)) if not board.slots[job].size])
     return [job for job in range(len(demands)) if board.slots[job].size]
 
@@ -89,14 +92,14 @@ def _slots_of(board: Board, berth: "Berth") -> "Ints | None":
     return None if (slots == NONE).any() else np.sort(slots)
 
 
-def improve(board: Board, jobs: list[int]) -> None:
+def improve(board: Board, jobs: list[int], sweeps: int = _SWEEPS) -> None:
     """Exchange until nothing helps."""
-    for _ in range(_ROUNDS):
+    for _ in range(sweeps):
         before = board.total()
         _assign_equal_widths(board, jobs)
         _swap_nodes(board)
         _swap_gpus(board, jobs)
-        if board.total() > before - _WORTH:
+        if board.total() > before * (1 - _WORTH_A_SWEEP):
             break
 
 
@@ -198,13 +201,17 @@ def _swap_with_best_partner(board: Board, jobs: list[int], job: int, slow: "Ints
     scores = board.scores[board.kind[job]]
     kept = np.setdiff1d(board.slots[job], slow)
     best, swap = -_WORTH, None
+    # Where both keep their level: most partners would lose more than the job can gain, and need no closer look.
+    stretch = board.cost / np.maximum(board.slowest(), _WORTH)
+    losses = np.maximum(board.scores[board.kind][:, slow].max(axis=1) * stretch - board.cost, 0.0)
+    most = board.cost[job] - scores[kept].max() * stretch[job]
     for other in jobs:
         theirs = board.slots[other]
-        if other == job or theirs.size < slow.size:
+        if other == job or theirs.size < slow.size or losses[other] >= most:
             continue
         order = np.argsort(scores[theirs], kind="stable")
         fast = theirs[order[: slow.size]]
-        if scores[fast[-1]] > enough:
+        if scores[fast[-1]] > enough or losses[other] >= board.cost[job] - scores[fast[-1]] * stretch[job]:
             continue
         new = np.sort(np.concatenate([kept, fast]))
         new_other = np.sort(np.concatenate([theirs[order[slow.size :]], slow]))
