@@ -12,7 +12,6 @@ from policy.demand import ANY_SPREAD
 from policy.errors import NotNow
 from policy.placement.base import Berth, Policy
 from policy.placement.gang import Gang, choose
-from policy.placement.pal import PalPolicy
 from policy.placement.speed import ALIKE, fast_enough
 from policy.placement.tables import Ints, positions
 from policy.placement.together import place_together
@@ -50,7 +49,6 @@ class BerthPolicy(Policy):
     def __init__(self, *, move_s: float = 0.0) -> None:
         """`move_s` is what a move costs a running job; it moves only where it gains more in what is left of it."""
         self.move_s = move_s
-        self._published = PalPolicy()
 
     def place(self, demand: "Demand", view: "View") -> Berth:
         """The best set that is free."""
@@ -71,9 +69,7 @@ class BerthPolicy(Policy):
     def _jointly(
         self, demands: "Sequence[Demand]", view: "View", held: "Sequence[Berth | None]"
     ) -> "list[Berth | None]":
-        # PAL's answer is one of the starts, so that ours is never dearer by the formula that both go by.
-        starts = [self._published.place_together(demands, view)] if len(demands) > 1 else []
-        found = place_together(demands, view, held, self.move_s, starts)
+        found = place_together(demands, view, held, self.move_s)
         why = f"placed together with {len(demands) - 1} others" if len(demands) > 1 else "the best of all free GPUs"
         return [
             None if masks is None else self.spread(demand, view, list(masks), list(masks.values()), why)

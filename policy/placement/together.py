@@ -39,16 +39,16 @@ STAY = 1e-4
 
 
 def place_together(
-    demands: "Sequence[Demand]", view: "View", held: "Berths", move_s: float, starts: "Sequence[Berths]" = ()
+    demands: "Sequence[Demand]", view: "View", held: "Berths", move_s: float
 ) -> "list[dict[int, int] | None]":
     """For each job the GPUs as masks by node, None for a job that does not fit beside those before it.
 
-    The search begins from where the jobs run, from a packing, and from each of `starts`; the best end counts.
+    The search begins from where the jobs run and from a packing; the better end counts.
     """
     moving = [STAY + move_s / max(demand.remaining, 1.0) for demand in demands]
     nobody: Berths = [None] * len(demands)
     boards = []
-    for start in (*([held] if any(held) else []), nobody, *starts):
+    for start in (held, nobody) if any(held) else (nobody,):
         board = Board(view, demands, moving)
         improve(board, _settle(board, demands, held, start))
         boards.append(board)
