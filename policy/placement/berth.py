@@ -64,7 +64,9 @@ class BerthPolicy(Policy):
         alike = any(demand.n > 1 for demand in demands)
         if alike or len(demands) == 0 or int(np.bitwise_count(view.free).sum()) > _MOST_TOGETHER:
             return super().place_together(demands, view, held)
-        return self._jointly(demands, view, held or [None] * len(demands))
+        berths = self._jointly(demands, view, held or [None] * len(demands))
+        # The search knows GPUs only; nodes seldom run out of cores or memory before.
+        return berths if _room_for_all(demands, berths, view) else super().place_together(demands, view, held)
 
     def _jointly(
         self, demands: "Sequence[Demand]", view: "View", held: "Sequence[Berth | None]"
@@ -159,6 +161,18 @@ def _least_missed(demand: "Demand", view: "View", values: Ints) -> int:
     best = np.flatnonzero(values == values.max())
     table = view.fleet.scores_of(demand.app_class)
     return int(best[0] if table is None else best[table[best].mean(axis=1).argmax()])
+
+
+def _room_for_all(demands: "Sequence[Demand]", berths: "Sequence[Berth | None]", view: "View") -> bool:
+    """Whether the nodes have the CPUs and the memory for all of these berths together."""
+    cpus, mem = view.cpus.copy(), view.mem.copy()
+    fleet = view.fleet
+    for demand, berth in zip(demands, berths, strict=True):
+        if berth is not None:
+            here = list(berth.nodes)
+            cpus[here] -= fleet.cpus[here] if demand.cpus is None else demand.cpus
+            mem[here] -= fleet.mem[here] if demand.mem is None else demand.mem
+    return bool((cpus >= 0).all() and (mem >= 0).all())
 
 
 def _least_beyond_a_node(demand: "Demand", view: "View") -> float:

@@ -150,6 +150,16 @@ def test_small_jobs_leave_room_for_the_wide_one() -> None:
     assert [len(berth.nodes) for berth in placed if berth] == [1] * 6
 
 
+def test_jobs_placed_together_share_the_cores_of_their_nodes() -> None:
+    fleet = build(Plan(2, 4))
+    cores = int(fleet.cpus[0])
+    jobs = [demand(fleet, 1, 2, cpus=cores // 2 + 1), demand(fleet, 1, 2, cpus=cores // 2 + 1)]
+
+    placed = BerthPolicy().place_together(jobs, view(fleet, fleet.full))
+
+    assert {berth.nodes for berth in placed if berth} == {(0,), (1,)}
+
+
 def test_a_running_job_moves_only_for_more_than_the_move_costs() -> None:
     scores = np.ones((2, 4))
     scores[0] = 1.5
