@@ -21,7 +21,8 @@ GPUs and the lowest positions on it:
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from policy.cluster import Bools, Fleet, View
     from policy.demand import Demand
 
-__all__ = ["Berth", "NotNow", "Policy", "positions", "predicted"]
+__all__ = ["Berth", "NotNow", "Policy", "positions", "predicted", "take_off"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,16 +96,13 @@ class Policy(ABC):
         `held` are the berths of those that run already and may be moved; in `view` their GPUs count as free.
         One after another unless a policy knows better.
         """
-        free = view.free.copy()
-        # One view for all: what each berth takes off `free` shows in it.
-        left = view.with_free(free)
+        # One view for all: what each berth takes off shows in it.
+        left = replace(view, free=view.free.copy(), cpus=view.cpus.copy(), mem=view.mem.copy())
         berths: list[Berth | None] = [None] * len(demands)
         for job in self.order(demands):
-            try:
+            with suppress(NotNow):
                 berth = berths[job] = self.place(demands[job], left)
-            except NotNow:
-                continue
-            free[list(berth.nodes)] &= ~np.array(berth.masks, np.int64)
+                take_off(left, demands[job], berth)
         return berths
 
     @staticmethod
@@ -152,6 +150,14 @@ class Policy(ABC):
             why=why,
             cost=predicted(demand, view.fleet, nodes, masks, level),
         )
+
+
+def take_off(view: "View", demand: "Demand", berth: Berth) -> None:
+    """Take a berth out of a view that is the caller's own; CPUs and memory may go below nothing."""
+    here = list(berth.nodes)
+    view.free[here] &= ~np.array(berth.masks, np.int64)
+    view.cpus[here] -= view.fleet.cpus[here] if demand.cpus is None else demand.cpus
+    view.mem[here] -= view.fleet.mem[here] if demand.mem is None else demand.mem
 
 
 def predicted(demand: "Demand", fleet: "Fleet", nodes: Sequence[int], masks: Sequence[int], level: str) -> float:

@@ -10,7 +10,7 @@ import numpy as np
 
 from policy.demand import ANY_SPREAD
 from policy.errors import NotNow
-from policy.placement.base import Berth, Policy
+from policy.placement.base import Berth, Policy, take_off
 from policy.placement.gang import Gang, choose
 from policy.placement.speed import ALIKE, fast_enough
 from policy.placement.tables import Ints, positions
@@ -165,14 +165,11 @@ def _least_missed(demand: "Demand", view: "View", values: Ints) -> int:
 
 def _room_for_all(demands: "Sequence[Demand]", berths: "Sequence[Berth | None]", view: "View") -> bool:
     """Whether the nodes have the CPUs and the memory for all of these berths together."""
-    cpus, mem = view.cpus.copy(), view.mem.copy()
-    fleet = view.fleet
+    left = replace(view, free=view.free.copy(), cpus=view.cpus.copy(), mem=view.mem.copy())
     for demand, berth in zip(demands, berths, strict=True):
         if berth is not None:
-            here = list(berth.nodes)
-            cpus[here] -= fleet.cpus[here] if demand.cpus is None else demand.cpus
-            mem[here] -= fleet.mem[here] if demand.mem is None else demand.mem
-    return bool((cpus >= 0).all() and (mem >= 0).all())
+            take_off(left, demand, berth)
+    return bool((left.cpus >= 0).all() and (left.mem >= 0).all())
 
 
 def _least_beyond_a_node(demand: "Demand", view: "View") -> float:
