@@ -12,6 +12,7 @@ from policy.demand import ANY_SPREAD
 from policy.errors import NotNow
 from policy.placement.base import Berth, Policy, take_off
 from policy.placement.gang import Gang, choose
+from policy.placement.pal import PalPolicy
 from policy.placement.speed import ALIKE, fast_enough
 from policy.placement.tables import Ints, positions
 from policy.placement.together import place_together
@@ -49,6 +50,7 @@ class BerthPolicy(Policy):
     def __init__(self, *, move_s: float = 0.0) -> None:
         """`move_s` is what a move costs a running job; it moves only where it gains more in what is left of it."""
         self.move_s = move_s
+        self._published = PalPolicy()
 
     def place(self, demand: "Demand", view: "View") -> Berth:
         """The best set that is free."""
@@ -71,7 +73,9 @@ class BerthPolicy(Policy):
     def _jointly(
         self, demands: "Sequence[Demand]", view: "View", held: "Sequence[Berth | None]"
     ) -> "list[Berth | None]":
-        found = place_together(demands, view, held, self.move_s)
+        # By the formula that both go by, ours is never dearer than what is published.
+        at_worst = self._published.place_together(demands, view)
+        found = place_together(demands, view, held, self.move_s, at_worst)
         why = f"placed together with {len(demands) - 1} others" if len(demands) > 1 else "the best of all free GPUs"
         return [
             None if masks is None else self.spread(demand, view, list(masks), list(masks.values()), why)

@@ -85,6 +85,10 @@ class Board:
             rows.append(np.where(demand.candidates[here], row, IMPOSSIBLE))
         return rows
 
+    def seated(self) -> list[int]:
+        """The jobs that have slots."""
+        return [job for job, slots in enumerate(self.slots) if slots.size]
+
     def total(self) -> float:
         """Sum over jobs of predicted over ideal time, moves included."""
         return float(self.cost.sum())

@@ -114,9 +114,10 @@ def _nodes_in_turn(board: Board, width: int, room: "Ints", slowest: "Floats", ta
             break
     else:
         inside = rows
-    # Whole nodes first, those of the leaf with most room first, the faster before the slower; the rest last.
+    # Whole nodes first; leaves with most room, then faster ones, first; within a leaf the faster nodes.
     mine = board.leaf[board.slot_at.max(axis=1)[inside]]
     _, where = np.unique(mine, return_inverse=True)
     of_leaf = np.bincount(where, weights=room[inside])[where]
-    order: list[int] = inside[np.lexsort((slowest[inside], where, -of_leaf, -room[inside]))].tolist()
+    pace = (np.bincount(where, weights=slowest[inside]) / np.bincount(where))[where]
+    order: list[int] = inside[np.lexsort((slowest[inside], where, pace, -of_leaf, -room[inside]))].tolist()
     return order

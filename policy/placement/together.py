@@ -39,37 +39,50 @@ STAY = 1e-4
 
 
 def place_together(
-    demands: "Sequence[Demand]", view: "View", held: "Berths", move_s: float
+    demands: "Sequence[Demand]", view: "View", held: "Berths", move_s: float, at_worst: "Berths"
 ) -> "list[dict[int, int] | None]":
     """For each job the GPUs as masks by node, None for a job that does not fit beside those before it.
 
-    The search begins from where the jobs run and from a packing; the better end counts.
+    The search begins from where the jobs run and from a packing; the better end counts. It can be caught in a place
+    from which no exchange helps: `at_worst` is what it has to beat, and begins from there if it has not.
     """
     moving = [STAY + move_s / max(demand.remaining, 1.0) for demand in demands]
     nobody: Berths = [None] * len(demands)
     boards = []
     for start in (held, nobody) if any(held) else (nobody,):
         board = Board(view, demands, moving)
-        improve(board, _settle(board, demands, held, start))
+        _settle(board, demands, held, start)
+        improve(board)
         boards.append(board)
-    best = min(boards, key=lambda board: (sum(not slots.size for slots in board.slots), board.total()))
+    best = min(boards, key=_worth)
     _polish(best)
+    board = Board(view, demands, moving)
+    _settle(board, demands, held, at_worst)
+    if _worth(board) < _worth(best):
+        best = board
+        improve(best)
+        _polish(best)
     return [_masks(best, job) for job in range(len(demands))]
+
+
+def _worth(board: Board) -> tuple[int, float]:
+    """Less is better: jobs without a berth, then the sum of costs."""
+    return sum(not slots.size for slots in board.slots), board.total()
 
 
 def _polish(board: Board) -> None:
     """What takes longest to look for, on the best board only."""
-    jobs = [job for job, slots in enumerate(board.slots) if slots.size]
+    jobs = board.seated()
     for _ in range(_SWEEPS):
         before = board.total()
         _hand_slow_gpus_over(board, jobs)
         if board.total() > before * (1 - _WORTH_A_SWEEP):
             break
-        improve(board, jobs, sweeps=1)
+        improve(board, sweeps=1)
 
 
-def _settle(board: Board, demands: "Sequence[Demand]", held: "Berths", start: "Berths") -> list[int]:
-    """A first berth for each job: where the search starts, or by packing; the jobs that got one."""
+def _settle(board: Board, demands: "Sequence[Demand]", held: "Berths", start: "Berths") -> None:
+    """A first berth for each job: where the search starts, or by packing."""
     for job, (runs_on, first) in enumerate(zip(held, start, strict=True)):
         if runs_on:
             home = _slots_of(board, runs_on)
@@ -78,7 +91,6 @@ def _settle(board: Board, demands: "Sequence[Demand]", held: "Berths", start: "B
         if slots is not None and (board.owner[slots] == NONE).all():
             board.give(job, slots)
     seat(board, demands, [job for job in range(len(demands)) if not board.slots[job].size])
-    return [job for job in range(len(demands)) if board.slots[job].size]
 
 
 def _slots_of(board: Board, berth: "Berth") -> "Ints | None":
@@ -92,8 +104,9 @@ def _slots_of(board: Board, berth: "Berth") -> "Ints | None":
     return None if (slots == NONE).any() else np.sort(slots)
 
 
-def improve(board: Board, jobs: list[int], sweeps: int = _SWEEPS) -> None:
+def improve(board: Board, sweeps: int = _SWEEPS) -> None:
     """Exchange until nothing helps."""
+    jobs = board.seated()
     for _ in range(sweeps):
         before = board.total()
         _assign_equal_widths(board, jobs)
@@ -185,7 +198,7 @@ def _swap_gpus(board: Board, jobs: list[int]) -> None:
 
 
 def _hand_slow_gpus_over(board: Board, jobs: list[int]) -> None:
-    """Swap all the slow GPUs of a job at once, against fast ones of one other job: one alone would bring nothing."""
+    """Swap all the slow GPUs of a job at once, for fast ones of another job or free ones: one alone brings nothing."""
     for job in sorted(jobs, key=lambda job: -board.cost[job]):
         mine = board.scores[board.kind[job], board.slots[job]]
         enough = mine.max() / _WORTH_THE_SEARCH
@@ -201,6 +214,13 @@ def _swap_with_best_partner(board: Board, jobs: list[int], job: int, slow: "Ints
     scores = board.scores[board.kind[job]]
     kept = np.setdiff1d(board.slots[job], slow)
     best, swap = -_WORTH, None
+    free = np.flatnonzero(board.owner == NONE)
+    if free.size >= slow.size:
+        fast = free[np.argsort(scores[free], kind="stable")[: slow.size]]
+        new = np.sort(np.concatenate([kept, fast]))
+        change = board.price(job, new) - board.cost[job]
+        if change < best:
+            best, swap = change, (NONE, new, fast)
     # Where both keep their level: most partners would lose more than the job can gain, and need no closer look.
     stretch = board.cost / np.maximum(board.slowest(), _WORTH)
     losses = np.maximum(board.scores[board.kind][:, slow].max(axis=1) * stretch - board.cost, 0.0)
@@ -220,8 +240,10 @@ def _swap_with_best_partner(board: Board, jobs: list[int], job: int, slow: "Ints
             best, swap = change, (other, new, new_other)
     if swap is None:
         return False
-    board.give(job, swap[1])
-    board.give(swap[0], swap[2])
+    other, new, new_other = swap
+    board.give(job, new)
+    if other != NONE:
+        board.give(other, new_other)
     return True
 
 

@@ -189,7 +189,7 @@ def test_jobs_on_what_is_alike_stay_where_they_are() -> None:
 
 
 @pytest.mark.parametrize("leaves", [False, True])
-def test_together_is_much_cheaper_than_pal_on_the_whole_and_never_much_dearer(leaves: bool) -> None:
+def test_together_is_much_cheaper_than_pal_on_the_whole_and_never_dearer(leaves: bool) -> None:
     ratios = []
     for seed in range(40):
         fleet, jobs = full_queue(seed, leaves)
@@ -207,7 +207,7 @@ def test_together_is_much_cheaper_than_pal_on_the_whole_and_never_much_dearer(le
         ratios.append(sum(one.cost for one in ours if one) / sum(one.cost for one in pal if one))
 
     assert np.mean(ratios) < 0.9
-    assert max(ratios) < 1.1
+    assert max(ratios) <= 1.0 + 1e-9
 
 
 def full_queue(seed: int, leaves: bool) -> tuple[Fleet, list[Demand]]:
