@@ -14,7 +14,7 @@ PYDIRS  := topology policy prolog_epilog tests containers
 with-engine = containers/bootstrap engine-start && { $(1); rc=$$?; containers/bootstrap engine-stop; exit $$rc; }
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-hard test-vm test-fast lint format bench bench-hook measurements cluster-up cluster-down fuzz clean lock
+.PHONY: help setup demo test test-hard test-vm test-fast lint format bench bench-hook bench-topology bench-placement measurements cluster-up cluster-down fuzz clean lock
 
 help: ## this page
 	@echo "Berth: the right GPUs for every Slurm job. Start with 'make demo'."
@@ -62,10 +62,16 @@ format: setup ## let ruff and clang-format rewrite what they would complain abou
 	@$(VENV)/bin/ruff check --fix --quiet $(PYDIRS); $(VENV)/bin/ruff format --quiet $(PYDIRS)
 	@clang-format -i slurm_plugins/*.[ch] tests/fakes/nvml/*.[ch] tests/fuzz/*.c tests/bench/c/*.c
 
-bench: bench-hook ## every benchmark, each beside its peer; tables here, figures in build/bench/*.json
+bench: bench-hook bench-topology bench-placement ## every benchmark, each beside its peer; tables here, figures in build/bench/*.json
 
 bench-hook: setup ## latency of job_submit and submissions a second: no plugin, a bare echo, Berth
 	@$(call with-engine,$(PY) -m tests.bench.hook --slurm $(SLURM))
+
+bench-topology: setup ## a cluster of 12,500 nodes loaded, its node sets, the best of 16 GPUs
+	@$(PY) -m tests.bench.topology
+
+bench-placement: setup ## the policy beside PAL on the honest set of machines and traces, and the time of a round
+	@$(PY) -m tests.bench.placement
 
 measurements: setup ## write docs/measurements.md from what tests and benchmarks left under build/
 	@$(PY) -m tests.bench.page

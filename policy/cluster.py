@@ -81,7 +81,7 @@ def build_fleet(
     fabric: Fabric | None = None,
     costs: CostModel | None = None,
 ) -> Fleet:
-    """Join what Slurm says about the nodes with their topology."""
+    """Join what Slurm says about the nodes with their topology; the fabric may be one of other nodes too."""
     not_ready = {node.name: reason for node in nodes if (reason := _not_ready(node, machines.get(node.name)))}
     usable = [machines[node.name] if node.gpus and node.name not in not_ready else None for node in nodes]
     tables = SetTables(machine for machine in usable if machine is not None)
@@ -107,7 +107,7 @@ def build_fleet(
         memory=memory,
         memory_counts=memory_counts,
         tables=tables,
-        fabric=fabric or Fabric.flat(names),
+        fabric=fabric.over(names) if fabric else Fabric.flat(names),
         costs=costs or CostModel(),
     )
 

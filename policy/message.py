@@ -32,7 +32,7 @@ def place(berth: Berth) -> str:
         if len(berth.names) <= 4
         else f"{','.join(berth.names[:3])} and {len(berth.names) - 3} more"
     )
-    return f"{names} GPU{'s' if len(berth.gpus) > 1 else ''} {hostlist.fold(berth.gpus)}"
+    return f"{names} GPU{'s' if len(berth.gpus) > 1 else ''} {hostlist.fold_numbers(berth.gpus)}"
 
 
 def links(berth: Berth) -> str:

@@ -6,34 +6,35 @@ node's own name and UUIDs, and a node is made a Machine again when it is asked f
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import difflib
 import hashlib
 import json
 import os
-import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
-from topology import files
+from topology import atomic, files
 from topology.errors import TopologyError, TopologyFileError
 from topology.fabric import NOBODY, Fabric
 from topology.islands import islands
 from topology.model import Gpu, Machine, Shape
 from topology.nodesets import NodeSets
+from topology.providers import slurm_fabric
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
     from topology.fabric import Ints
 
-__all__ = ["FORMAT", "CompiledCluster", "load", "save", "stamp"]
+__all__ = ["FILE_NAME", "FORMAT", "CompiledCluster", "load", "save", "sources", "stamp"]
 
 FORMAT = "berth-cluster/1"
+FILE_NAME = "cluster.compiled"
+"""What it is called in the folder of its topology files."""
 
 #: Columns with one value a node.
 _COLUMNS = ("names", "kind", "uuids", "at", "machine_domain", "domain", "leaf", "pod")
@@ -138,7 +139,7 @@ def save(path: str | os.PathLike[str], machines: Iterable[Machine], fabric: Fabr
     }
     data["kinds"] = [json.loads(files.encode(kind)) for kind in kinds]
     body = json.dumps(data, separators=(",", ":")).encode()
-    _write(Path(path), f"{FORMAT} {_digest(body)}\n".encode() + body)
+    atomic.replace(path, f"{FORMAT} {_digest(body)}\n".encode() + body)
 
 
 def load(path: str | os.PathLike[str], mark: str = "") -> CompiledCluster:
@@ -149,7 +150,7 @@ def load(path: str | os.PathLike[str], mark: str = "") -> CompiledCluster:
     try:
         head, _, body = Path(path).read_bytes().partition(b"\n")
     except OSError as error:
-        raise TopologyFileError(f"cannot read {path}: {error.strerror}; compile the topology files") from error
+        raise TopologyFileError(f"cannot read {path}: {error.strerror}; run berth topo compile") from error
     version, _, digest = head.decode("ascii", "replace").partition(" ")
     if version != FORMAT:
         known = version.startswith("berth-cluster/")
@@ -162,16 +163,21 @@ def load(path: str | os.PathLike[str], mark: str = "") -> CompiledCluster:
         cluster = CompiledCluster(data)
     except (TopologyError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         # The checksum is right, so a program wrote it so.
-        raise TopologyFileError(f"{path}: not a compiled cluster: {error}; compile the topology files again") from error
+        raise TopologyFileError(f"{path}: not a compiled cluster: {error}; run berth topo compile again") from error
     if mark and data["stamp"] != mark:
-        _refuse(path, "the topology files have changed since it was made")
+        _refuse(path, "a topology file or the fabric has changed since it was made")
     return cluster
 
 
-def stamp(sources: Iterable[str | os.PathLike[str]]) -> str:
+def sources(directory: Path, fabric: Path | None) -> list[Path]:
+    """What a cluster is compiled of: the folder of its topology files, and Slurm's file with all that it includes."""
+    return [directory, *(slurm_fabric.sources(fabric) if fabric else ())]
+
+
+def stamp(paths: Iterable[str | os.PathLike[str]]) -> str:
     """A mark of files, and of the `*.json` in folders, that changes when one of them does; missing ones count too."""
     marks: list[str] = []
-    for source in sources:
+    for source in paths:
         try:
             with os.scandir(source) as entries:
                 files_ = [(entry.name, entry.stat()) for entry in entries if entry.name.endswith(".json")]
@@ -219,22 +225,4 @@ def _digest(content: bytes) -> str:
 
 
 def _refuse(path: str | os.PathLike[str], why: str) -> NoReturn:
-    raise TopologyFileError(f"{os.fspath(path)}: {why}; compile the topology files again")
-
-
-def _write(path: Path, content: bytes) -> None:
-    try:
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-                os.fchmod(file.fileno(), 0o644)
-            Path(temporary).replace(path)
-        except BaseException:
-            with contextlib.suppress(FileNotFoundError):
-                Path(temporary).unlink()
-            raise
-    except OSError as error:
-        raise TopologyFileError(f"cannot write {path}: {error.strerror}") from error
+    raise TopologyFileError(f"{os.fspath(path)}: {why}; run berth topo compile again")

@@ -1,15 +1,27 @@
 """What can go wrong with a topology.
 
 TopologyError
-├── TopologyFileError        a file cannot be read, or does not keep to its format
+├── TopologyFileError        a file cannot be read or written, or does not keep to its format
+├── HostlistError            a text is no host list
 ├── ProviderError            the machine cannot be asked
 ├── MachineError             a machine contradicts itself
+├── UnknownError             what is known does not suffice for a right answer, so none is guessed
+├── QuestionError            a question that has no answer: a level, vertex or demand that there cannot be
 └── TooManySetsError         the GPUs of a node can be combined in more ways than can be looked at
 """
 
 from __future__ import annotations
 
-__all__ = ["MachineError", "ProviderError", "TooManySetsError", "TopologyError", "TopologyFileError"]
+__all__ = [
+    "HostlistError",
+    "MachineError",
+    "ProviderError",
+    "QuestionError",
+    "TooManySetsError",
+    "TopologyError",
+    "TopologyFileError",
+    "UnknownError",
+]
 
 
 class TopologyError(Exception):
@@ -17,7 +29,11 @@ class TopologyError(Exception):
 
 
 class TopologyFileError(TopologyError):
-    """A topology file cannot be read, or does not keep to its format."""
+    """A topology file cannot be read or written, or does not keep to its format."""
+
+
+class HostlistError(TopologyError):
+    """A text is no host list."""
 
 
 class ProviderError(TopologyError):
@@ -26,6 +42,14 @@ class ProviderError(TopologyError):
 
 class MachineError(TopologyError, ValueError):
     """A machine contradicts itself, such as a link to a GPU that it does not have."""
+
+
+class UnknownError(TopologyError):
+    """What is known does not suffice for a right line of configuration, so none is guessed."""
+
+
+class QuestionError(TopologyError, ValueError):
+    """A question that has no answer, such as one about a level that there is not."""
 
 
 class TooManySetsError(TopologyError):

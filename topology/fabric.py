@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import numpy as np
@@ -84,6 +84,14 @@ class Fabric:
         elif slurm and slurm.kind != "flat":
             conflicts.append(f"{slurm.source} names none of the {len(names)} nodes that have a topology file")
         return cls(names, domain, leaf_, pod, domains, leaf_names, pods, tuple(conflicts))
+
+    def over(self, names: Sequence[str]) -> Fabric:
+        """The same groups for these nodes in this order; of nodes that are not in it nothing is known."""
+        at = {name: i for i, name in enumerate(self.names)}
+        # NOBODY is the last place, and there stands NOBODY.
+        place = np.array([at.get(name, NOBODY) for name in names], np.int64)
+        domain, leaf, pod = (np.append(groups, NOBODY)[place] for groups in (self.domain, self.leaf, self.pod))
+        return replace(self, names=tuple(names), domain=domain, leaf=leaf, pod=pod)
 
     def groups(self, level: FabricLevel) -> Ints:
         """Group number of each node at this level; at `nvlink` of domains that span nodes."""

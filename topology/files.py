@@ -5,17 +5,16 @@ Standard library only, because `berth topo discover` runs on compute nodes.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import difflib
 import json
 import marshal
 import os
-import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
+from topology import atomic
 from topology.errors import MachineError, TopologyError, TopologyFileError
 from topology.model import Discovered, Gpu, Link, Machine, Nic, PathWord, Via
 
@@ -79,19 +78,23 @@ def load(path: str | os.PathLike[str]) -> Machine:
 
 
 def load_directory(
-    path: str | os.PathLike[str], on_problem: Callable[[TopologyFileError], None] | None = None
+    path: str | os.PathLike[str],
+    on_problem: Callable[[TopologyFileError], None] | None = None,
+    on_file: Callable[[int, int], None] | None = None,
 ) -> dict[str, Machine]:
     """Read all `*.json` of a directory, by node name.
 
     A broken file costs its own node only: its error goes to `on_problem`, or nowhere. Only a directory that
-    cannot be read raises a TopologyFileError.
+    cannot be read raises a TopologyFileError. `on_file` is told how many of how many files have been read.
     """
     try:
         names = sorted(entry.name for entry in os.scandir(path) if entry.name.endswith(".json"))
     except OSError as error:
         raise TopologyFileError(f"cannot read the topology directory {os.fspath(path)}: {error.strerror}") from error
     machines: dict[str, Machine] = {}
-    for name in names:
+    for number, name in enumerate(names, 1):
+        if on_file:
+            on_file(number, len(names))
         file = os.path.join(path, name)  # noqa: PTH118  Path objects double the time of 12,500 files
         try:
             machine = load(file)
@@ -109,23 +112,7 @@ def load_directory(
 
 def dump(machine: Machine, path: str | os.PathLike[str]) -> None:
     """Write one topology file so that a reader sees the old one or the new one, never a part."""
-    path = Path(path)
-    text = encode(machine)
-    try:
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        try:
-            with os.fdopen(handle, "w", encoding="ascii") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-                os.fchmod(file.fileno(), 0o644)
-            Path(temporary).replace(path)
-        except BaseException:
-            with contextlib.suppress(FileNotFoundError):
-                Path(temporary).unlink()
-            raise
-    except OSError as error:
-        raise TopologyFileError(f"cannot write {path}: {error.strerror}") from error
+    atomic.replace(path, encode(machine).encode("ascii"))
 
 
 def encode(machine: Machine) -> str:
@@ -165,6 +152,8 @@ def decode(data: object) -> Machine:
     discovered = whole.get("discovered")
     if not _NODE_NAME.issuperset(whole["node"]) or not whole["node"]:
         raise TopologyFileError(f'"{whole["node"]}" is not a node name')
+    if not whole["gpus"]:
+        raise TopologyFileError('"gpus" is empty; an object for each GPU is expected')
     return Machine(
         node=whole["node"],
         model=whole["model"],

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import networkx as nx
 import numpy as np
 
-from topology.errors import MachineError
+from topology.errors import QuestionError
 from topology.fabric import NOBODY, Fabric
 from topology.model import Machine
 from topology.pcie import Branch, tree
@@ -205,18 +205,18 @@ def widest_path(graph: nx.Graph, start: str, end: str, *, through_gpus: bool = F
     """The path whose narrowest edge is widest; of equals, the one with the fewest edges.
 
     GPUs are ends only, because they hand nothing on by themselves; with `through_gpus` they do, as in a ring of a
-    collective. MachineError where no path exists.
+    collective. QuestionError where no path exists.
     """
     for vertex in (start, end):
         if vertex not in graph:
-            raise MachineError(f"there is no {vertex} in this graph")
+            raise QuestionError(f"there is no {vertex} in this graph")
     barred = frozenset() if through_gpus else frozenset({"gpu"})
     # A graph has few different widths; the widest that suffices is found by trying them from the widest down.
     for gbps in sorted({edge["gbps"] for _, _, edge in graph.edges(data=True)}, reverse=True):
         hops = _fewest_hops(graph, start, end, gbps, barred)
         if hops:
             return Path(gbps if start != end else math.inf, hops)
-    raise MachineError(f"nothing joins {start} and {end}")
+    raise QuestionError(f"nothing joins {start} and {end}")
 
 
 def _fewest_hops(graph: nx.Graph, start: str, end: str, gbps: float, barred: frozenset[str]) -> tuple[str, ...]:

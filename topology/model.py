@@ -117,8 +117,13 @@ class Machine:
     def __post_init__(self) -> None:
         if any(gpu.position != i for i, gpu in enumerate(self.gpus)):
             raise MachineError(f"node {self.node}: GPU positions are not 0, 1, 2, ... in this order")
-        if len({gpu.uuid for gpu in self.gpus}) != len(self.gpus):
-            raise MachineError(f"node {self.node}: two GPUs have the same UUID")
+        first: dict[str, int] = {}
+        for gpu in self.gpus:
+            if first.setdefault(gpu.uuid, gpu.position) != gpu.position:
+                raise MachineError(
+                    f"node {self.node}: GPUs {first[gpu.uuid]} and {gpu.position} have the same UUID {gpu.uuid};"
+                    " each is expected to have its own"
+                )
         _check_nics(self)
         pairs = tuple((link.a, link.b, link.gbps) for link in self.links)
         try:
@@ -183,6 +188,11 @@ def _near(size: int, paths: tuple[tuple[PathWord, ...], ...]) -> tuple[tuple[int
         for b, word in enumerate(row):
             if word not in NEAR:
                 raise MachineError(f'the path of GPUs {a} and {b} is "{word}"; it is one of {", ".join(NEAR)}')
-            if (word == "SELF") != (a == b) or word != paths[b][a]:
-                raise MachineError(f"the paths of GPUs {a} and {b} contradict each other")
+            if (word == "SELF") != (a == b):
+                raise MachineError(f'the path of GPUs {a} and {b} is "{word}"; SELF is where a GPU meets itself')
+            if word != paths[b][a]:
+                raise MachineError(
+                    f'the path of GPUs {a} and {b} is "{word}", but "{paths[b][a]}" the other way;'
+                    " both directions are expected to be the same"
+                )
     return tuple(tuple(NEAR[word] for word in row) for row in paths)

@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, TypeAlias, overload
 
 import numpy as np
 
-from topology.errors import MachineError
+from topology.errors import QuestionError
 from topology.fabric import LEVELS, NOBODY, Fabric, FabricLevel
+from topology.hostlist import fold
 from topology.islands import islands
 from topology.model import Machine, Shape
 
@@ -54,8 +55,6 @@ class NodeSet:
     @property
     def hostlist(self) -> str:
         """The nodes' names folded, `n[1-4]`."""
-        from topology.writers.slurm_fabric import fold  # noqa: PLC0415  ClusterShell is loaded only where it is read
-
         return fold(self.names)
 
 
@@ -122,7 +121,7 @@ class NodeSets:
     def __init__(self, shapes: Sequence[Shape], shape_of: Ints, fabric: Fabric) -> None:
         """`shape_of` is the place in `shapes` of each node, in the fabric's order."""
         if len(shape_of) != len(fabric.names):
-            raise MachineError(f"there are {len(shape_of)} machines and {len(fabric.names)} nodes in the fabric")
+            raise QuestionError(f"there are {len(shape_of)} machines and {len(fabric.names)} nodes in the fabric")
         self.fabric = fabric
         sizes = np.array([shape.size for shape in shapes] or [0], np.uint64)[shape_of]
         self.everything: Masks = np.where(
@@ -183,7 +182,7 @@ class NodeSets:
         takes exactly so many on each of its nodes. What is found at a near level lies within sets of the farther ones.
         """
         if gpus < 1 or (per_node is not None and (per_node < 1 or gpus % per_node)):
-            raise MachineError(
+            raise QuestionError(
                 f"{gpus} GPUs, {per_node or 'any number'} a node, are no demand; give whole nodes' worth"
             )
         masks = np.asarray(free, np.uint64) & self.everything

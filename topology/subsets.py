@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from topology.errors import MachineError, TooManySetsError
+from topology.errors import QuestionError, TooManySetsError
 from topology.islands import islands, positions
 from topology.model import Machine, Shape
 
@@ -121,13 +121,9 @@ class SubsetTable:
         order = np.lexsort((broken, ranking.group_end))
         return tuple(ranking.masks[order].tolist())
 
-    def feasible(self, level: Level, k: int) -> bool:
-        """Whether an idle node has k GPUs at this level."""
-        return self.best(self._everything, k, level) is not None
-
     def _find(self, free: int, k: int, level: Level) -> Choice | None:
         if level not in ("nvlink", "node"):
-            raise MachineError(f'inside a node the levels are nvlink and node, not "{level}"')
+            raise QuestionError(f'inside a node the levels are nvlink and node, not "{level}"')
         if not 1 <= k <= free.bit_count():
             return None
         import numpy as np  # noqa: PLC0415

@@ -14,8 +14,10 @@ from policy.errors import BerthError
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from policy.daemon.config import Config
     from policy.facts import NodeFacts, PartitionFacts
     from policy.slurm.interface import Gateway
+    from topology.model import Machine
 
 OLDEST, NEWEST = (24, 11), (26, 5)
 
@@ -42,7 +44,7 @@ def run(options: argparse.Namespace) -> int:
     from policy.slurm.command import CommandGateway  # noqa: PLC0415
 
     config = load(config_path())
-    findings = list(examine(CommandGateway(), config.topology_dir, lambda: ask.status(config.socket)))
+    findings = list(examine(CommandGateway(), config, lambda: ask.status(config.socket)))
     if options.json:
         print_json({"checks": [asdict(finding) for finding in findings]})
     else:
@@ -51,7 +53,7 @@ def run(options: argparse.Namespace) -> int:
     return 0 if all(finding.ok for finding in findings) else 1
 
 
-def examine(gateway: "Gateway", topology_dir: "Path", status: Callable[[], Mapping[str, str]]) -> Iterator[Finding]:
+def examine(gateway: "Gateway", settings: "Config", status: Callable[[], Mapping[str, str]]) -> Iterator[Finding]:
     """All checks, in the order in which an admin would mend things."""
     try:
         yield _version(gateway.version())
@@ -67,7 +69,10 @@ def examine(gateway: "Gateway", topology_dir: "Path", status: Callable[[], Mappi
     gpu_nodes = [node for node in reading.nodes if node.gpus or node.loose]
     yield _types(gpu_nodes)
     yield _seats(gpu_nodes)
-    yield _topologies(gpu_nodes, topology_dir)
+    machines, problems = _machines(settings.topology_dir)
+    yield _topologies(gpu_nodes, machines, problems, settings.topology_dir)
+    yield _fabric(machines, [node.name for node in reading.nodes], settings.fabric)
+    yield from _compiled(settings)
     try:
         found = status()
     except BerthError as problem:
@@ -130,17 +135,23 @@ def _seats(nodes: Sequence["NodeFacts"]) -> Finding:
     )
 
 
-def _topologies(nodes: Sequence["NodeFacts"], folder: "Path") -> Finding:
+def _machines(folder: "Path") -> tuple[dict[str, "Machine"], list[str]]:
+    """What the topology files say, and what is wrong with them."""
     from topology.errors import TopologyError  # noqa: PLC0415 - only doctor needs it
     from topology.files import load_directory  # noqa: PLC0415
 
-    broken: list[str] = []
+    problems: list[str] = []
     try:
-        machines = load_directory(folder, lambda problem: broken.append(str(problem)))
+        return load_directory(folder, lambda problem: problems.append(str(problem))), problems
     except TopologyError as problem:
-        return Finding("topology files", ok=False, text=f"{problem}; run berth topo discover on each GPU node")
-    if broken:
-        return Finding("topology files", ok=False, text=broken[0])
+        return {}, [f"{problem}; run berth topo discover on each GPU node"]
+
+
+def _topologies(
+    nodes: Sequence["NodeFacts"], machines: Mapping[str, "Machine"], problems: Sequence[str], folder: "Path"
+) -> Finding:
+    if problems:
+        return Finding("topology files", ok=False, text=problems[0])
     missing = [node.name for node in nodes if node.name not in machines]
     if missing:
         text = f"none for {_some(missing)}; run berth topo discover there, with its output in {folder}"
@@ -149,7 +160,58 @@ def _topologies(nodes: Sequence["NodeFacts"], folder: "Path") -> Finding:
     if unlike:
         text = f"{_some(unlike)}: another number of GPUs than Slurm has; discover again"
         return Finding("topology files", ok=False, text=text)
+    owner: dict[str, str] = {}
+    for machine in machines.values():
+        for gpu in machine.gpus:
+            if owner.setdefault(gpu.uuid, machine.node) != machine.node:
+                text = f"{gpu.uuid} is in the files of {owner[gpu.uuid]} and {machine.node}; discover both again"
+                return Finding("topology files", ok=False, text=text)
     return Finding("topology files", ok=True, text=f"{len(nodes)} GPU nodes described")
+
+
+def _fabric(machines: Mapping[str, "Machine"], nodes: Sequence[str], choice: str) -> Finding:
+    """Whether Slurm's file can be read, names nodes that there are, and agrees with the machines."""
+    from policy.cli.topo.sources import fabric_of  # noqa: PLC0415 - only doctor needs it
+    from policy.daemon.config import fabric_file  # noqa: PLC0415
+    from topology.errors import TopologyError  # noqa: PLC0415
+    from topology.providers import slurm_fabric  # noqa: PLC0415
+
+    source = fabric_file(choice)
+    if source is None:
+        why = "switched off in berth.conf" if choice else "Slurm has no topology.conf or topology.yaml"
+        return Finding("fabric", ok=True, text=f"no leaves and pods: {why}")
+    try:
+        slurm_fabric.read(source).check(nodes)
+        fabric = fabric_of(machines.values(), source)
+    except (BerthError, TopologyError) as problem:
+        return Finding("fabric", ok=False, text=str(problem))
+    if fabric.conflicts:
+        more = f" (and {len(fabric.conflicts) - 1} more)" if len(fabric.conflicts) > 1 else ""
+        text = f"{fabric.conflicts[0]}{more}; mend {source}, or run berth topo discover again"
+        return Finding("fabric", ok=False, text=text)
+    counts = f"leaves {len(fabric.leaves)}, pods {len(fabric.pods)}, NVLink domains {len(fabric.domains)}"
+    return Finding("fabric", ok=True, text=f"{counts}; from {source}")
+
+
+def _compiled(settings: "Config") -> Iterator[Finding]:
+    """Nothing where there is no compiled cluster: few sites need one."""
+    from policy.daemon.config import fabric_file  # noqa: PLC0415 - only doctor needs it
+
+    try:
+        from topology import compiled  # noqa: PLC0415
+        from topology.errors import TopologyError  # noqa: PLC0415
+    except ImportError:
+        return
+    path = settings.topology_dir / compiled.FILE_NAME
+    if not path.exists():
+        return
+    try:
+        mark = compiled.stamp(compiled.sources(settings.topology_dir, fabric_file(settings.fabric)))
+        nodes = len(compiled.load(path, mark).names)
+    except TopologyError as problem:
+        yield Finding("compiled cluster", ok=False, text=f"{problem}; until then berthd reads the files one by one")
+    else:
+        yield Finding("compiled cluster", ok=True, text=f"{nodes} nodes, as new as the topology files")
 
 
 def _some(names: Sequence[str]) -> str:

@@ -52,7 +52,7 @@ def rows(job_id: int, slurm_state: str, values: Mapping[str, str]) -> list[tuple
         count = int(values.get("n", "1"))
         found.append(("nodes", values["nodes"] + (f" ({count} nodes)" if count > 1 else "")))
         gpus = tuple(int(gpu) for gpu in values.get("gpus", "").split(",") if gpu)
-        found.append(("GPUs", hostlist.fold(gpus) + (" on each node" if count > 1 else "")))
+        found.append(("GPUs", hostlist.fold_numbers(gpus) + (" on each node" if count > 1 else "")))
         if len(gpus) > 1:
             weakest, together = float(values.get("gbps", "0")), float(values.get("sum", "0"))
             text = f"{weakest:g} GB/s in the weakest pair, {together:g} GB/s over all pairs"

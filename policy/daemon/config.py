@@ -20,7 +20,14 @@ _HOOK = {
     "message": str,
     "hook_log": str,
 }
-_BERTHD = {"topology_dir": str, "tick_ms": int, "reserve_seconds": int, "locality_wait": str, "repin": bool}
+_BERTHD = {
+    "topology_dir": str,
+    "fabric": str,
+    "tick_ms": int,
+    "reserve_seconds": int,
+    "locality_wait": str,
+    "repin": bool,
+}
 _WORDS = {"fail": ("open", "closed"), "message": ("always", "flags", "never")}
 _KINDS = {str: "a text in quotes", int: "a whole number", bool: "true or false"}
 
@@ -31,6 +38,8 @@ class Config:
 
     socket: Path = Path("/run/berth/berthd.sock")
     topology_dir: Path = Path("/etc/slurm/berth/topology")
+    fabric: str = ""
+    """Slurm's topology.conf or topology.yaml, `none`, or empty for the one beside slurm.conf."""
     tick: float = 1.0
     reserve_seconds: int = 30
     locality_wait: int = 600
@@ -41,7 +50,20 @@ def config_path() -> Path:
     """Where berth.conf is: BERTH_CONF, else next to slurm.conf."""
     if "BERTH_CONF" in os.environ:
         return Path(os.environ["BERTH_CONF"])
-    return Path(os.environ.get("SLURM_CONF", "/etc/slurm/slurm.conf")).with_name("berth.conf")
+    return _slurm_folder() / "berth.conf"
+
+
+def _slurm_folder() -> Path:
+    return Path(os.environ.get("SLURM_CONF", "/etc/slurm/slurm.conf")).parent
+
+
+def fabric_file(fabric: str) -> Path | None:
+    """The file that `Config.fabric` means; None where the fabric is switched off, or Slurm has no such file."""
+    from topology.providers import slurm_fabric  # noqa: PLC0415  most commands read no fabric
+
+    if fabric == "none":
+        return None
+    return Path(fabric) if fabric else slurm_fabric.find(_slurm_folder())
 
 
 def load(path: Path, *, must_exist: bool = False) -> Config:
@@ -64,9 +86,13 @@ def load(path: Path, *, must_exist: bool = False) -> Config:
         wait = flags.parse_time(berthd["locality_wait"]) if "locality_wait" in berthd else defaults.locality_wait
     except FormatError as problem:
         raise ConfigError(f"{path}: [berthd] locality_wait: {problem}") from None
+    fabric = berthd.get("fabric", defaults.fabric)
+    if fabric and fabric != "none" and not fabric.startswith("/"):
+        raise ConfigError(f'{path}: [berthd] fabric is a path from / on, or "none", not {fabric!r}')
     return Config(
         socket=Path(hook.get("socket", defaults.socket)),
         topology_dir=Path(berthd.get("topology_dir", defaults.topology_dir)),
+        fabric=fabric,
         tick=_at_least(path, berthd, "tick_ms", 50, 1_000) / 1_000,
         reserve_seconds=_at_least(path, berthd, "reserve_seconds", 1, defaults.reserve_seconds),
         locality_wait=wait,

@@ -18,6 +18,7 @@ from policy.cluster import Fleet, build_fleet
 from policy.daemon import log
 from policy.daemon.config import Config, load
 from policy.daemon.handover import UNSEEN, Sender, Snapshot
+from policy.daemon.topologies import Topologies
 from policy.decide import berth_values
 from policy.errors import BerthError, SlurmError
 from policy.facts import Reading
@@ -26,35 +27,6 @@ from policy.plan import Move, Plan, Release, Settings
 from policy.reading import open_book
 from policy.slurm.gateways import open_gateway
 from policy.slurm.interface import Gateway, Pin
-from topology.errors import TopologyError
-from topology.files import load_directory
-from topology.model import Machine
-
-
-class Topologies:
-    """The topology files, read again when any of them changed."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._signature: object = None
-        self.machines: dict[str, Machine] = {}
-
-    def refresh(self) -> bool:
-        """Whether there is anything new."""
-        try:
-            signature = sorted((file.name, file.stat().st_mtime_ns) for file in os.scandir(self._folder))
-        except OSError as problem:
-            signature = [(str(problem), 0)]
-        if signature == self._signature:
-            return False
-        self._signature = signature
-        try:
-            self.machines = load_directory(self._folder, log.error)
-        except TopologyError as problem:
-            log.error(problem)
-            self.machines = {}
-        log.info(f"{len(self.machines)} topology files in {self._folder}")
-        return True
 
 
 class Planner:
@@ -63,7 +35,7 @@ class Planner:
     def __init__(self, gateway: Gateway, config: Config, sender: Sender) -> None:
         self._gateway = gateway
         self._sender = sender
-        self._topologies = Topologies(config.topology_dir)
+        self._topologies = Topologies(config.topology_dir, config.fabric)
         self._plan = Plan(BerthPolicy(), Settings(config.locality_wait, config.repin))
         self._fleet: Fleet | None = None
         self._fleet_key: object = None
@@ -107,6 +79,7 @@ class Planner:
                 self._topologies.machines,
                 reading.memory,
                 memory_counts=reading.memory_counts,
+                fabric=self._topologies.fabric,
             )
             self._fleet.tables.warm()
             self._fleet_key = key

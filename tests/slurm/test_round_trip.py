@@ -1,14 +1,12 @@
 """What `berth topo export` writes, read back from a Slurm that was started with it.
 
-A slurmctld and one slurmd a node run beside the cluster in its controller's container, in a folder and on ports of
-their own. The exported lines go into their configuration as they are.
+The exported lines go into the configuration of daemons of our own as they are.
 """
 
 from __future__ import annotations
 
 import contextlib
 import io
-import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -19,13 +17,15 @@ from typing import Any
 import pytest
 
 from policy.cli.main import main
-from policy.cli.topo_export import read_layouts
-from policy.hostlist import expand
+from policy.cli.topo.export import read_layouts
 from topology import files
+from topology.hostlist import expand
 from topology.model import Gpu, Link, Machine
+from topology.providers import slurm_fabric
 from topology.writers.slurm_cores import CpuLayout
 
 from .harness import Slurm, until
+from .own_slurm import OwnSlurm
 from .target import Container
 
 #: Written by hand: a part of a socket, which Slurm refuses. Once it no longer does, the exporter can say more.
@@ -82,95 +82,6 @@ def odd_cases() -> list[Case]:
         Case(wide, 4, 4, 1, ("", "")),
         Case(made_up("single", ["0-7", "0-7"]), 1, 8, 1, ("", "")),
     ]
-
-
-class OwnSlurm:
-    """Daemons of our own in the container of a cluster's controller."""
-
-    def __init__(self, slurm: Slurm, folder: str, port: int) -> None:
-        if not isinstance(slurm.target, Container):
-            pytest.skip("it starts daemons and makes device files: only in a container")
-        self.target = slurm.target
-        self.folder = folder
-        self.port = port
-
-    def start(self, files_: Mapping[str, str], nodes: Mapping[str, str]) -> None:
-        """Write the configuration and start slurmctld, and a slurmd for each node; `nodes` are their words."""
-        names = {node: f"NodeName={node} NodeHostname=localhost NodeAddr=127.0.0.1" for node in nodes}
-        lines = [f"{names[node]} Port={port} {nodes[node]}" for port, node in enumerate(nodes, self.port + 1)]
-        host = self.target.run(["hostname"]).out.strip()
-        settings = SETTINGS.format(folder=self.folder, port=self.port, host=host)
-        self.target.bash(f"{STOP.format(folder=self.folder)} mkdir -p {self.folder}/state", user="root")
-        for name, text in files_.items() | {"cgroup.conf": "CgroupPlugin=disabled\n"}.items():
-            whole = "\n".join([settings, text, *lines, ""]) if name == "slurm.conf" else text
-            self.target.run(["tee", f"{self.folder}/{name}"], user="root", stdin=whole)
-        self.ask("slurmctld")
-
-    def start_nodes(self, nodes: Mapping[str, str]) -> None:
-        """Start a slurmd for each node."""
-        script = START_NODES.format(folder=self.folder)
-        self.target.run(["bash", "-s", *nodes], user="root", stdin=script)
-
-    def ask(self, *command: str) -> str:
-        """Run one of its commands; slurmd -G answers on standard error."""
-        settings = {"SLURM_CONF": f"{self.folder}/slurm.conf"}
-        return self.target.run(command, user="root", env=settings).text
-
-    def nodes(self) -> dict[str, dict[str, Any]]:
-        """The nodes as slurmctld knows them."""
-        return {node["name"]: node for node in json.loads(self.ask("scontrol", "show", "node", "--json"))["nodes"]}
-
-    def stop(self) -> None:
-        """End the daemons and leave nothing."""
-        self.target.bash(STOP.format(folder=self.folder), user="root")
-
-
-SETTINGS = """
-ClusterName=round-trip
-SlurmctldHost={host}(127.0.0.1)
-SlurmUser=root
-SlurmctldPort={port}
-StateSaveLocation={folder}/state
-SlurmdSpoolDir={folder}/spool.%n
-SlurmctldPidFile={folder}/slurmctld.pid
-SlurmdPidFile={folder}/slurmd.%n.pid
-SlurmctldLogFile={folder}/slurmctld.log
-SlurmdLogFile={folder}/slurmd.%n.log
-ProctrackType=proctrack/linuxproc
-TaskPlugin=task/none
-JobAcctGatherType=jobacct_gather/none
-MpiDefault=none
-MailProg=/bin/true
-SelectType=select/cons_tres
-SelectTypeParameters=CR_Core
-# The nodes claim CPUs that this machine does not have.
-SlurmdParameters=config_overrides
-PartitionName=all Nodes=ALL Default=YES State=UP
-"""
-
-START_NODES = """
-set -e
-export SLURM_CONF={folder}/slurm.conf
-for minor in $(seq 0 7); do
-    [ -e /dev/nvidia$minor ] && continue
-    echo /dev/nvidia$minor >>{folder}/devices
-    mknod /dev/nvidia$minor c 195 $minor
-done
-for node in "$@"; do
-    mkdir {folder}/spool.$node
-    slurmd -N $node
-done
-"""
-
-STOP = """
-pids=$(cat {folder}/*.pid 2>/dev/null)
-kill $pids 2>/dev/null
-# slurmctld writes its state after it has removed its pid file.
-for i in $(seq 200); do kill -0 $pids 2>/dev/null || break; sleep 0.05; done
-kill -KILL $pids 2>/dev/null
-cat {folder}/devices 2>/dev/null | xargs -r rm -f
-rm -rf {folder}
-"""
 
 
 def export(*arguments: object) -> str:
@@ -304,6 +215,20 @@ def links_of(machine: Machine, position: int) -> str:
     )
 
 
+def test_the_clusters_own_lines_are_those_that_it_exports(slurm: Slurm) -> None:
+    """But for Links=, which the cluster has as AutoDetect would find them."""
+    if not isinstance(slurm.target, Container):
+        pytest.skip("another Slurm has lines of its own")
+    exported = slurm.target.run(["berth", "topo", "export", "--slurm", "--only", "gres.conf", "--no-comments"]).out
+    configured = slurm.target.run(["cat", "/etc/slurm/gres.conf"]).out
+
+    def lines(text: str) -> list[str]:
+        found = re.findall(r"^NodeName=(\S+) (.*?)(?: Links=\S+)?$", text, re.MULTILINE)
+        return sorted(f"{node} {words}" for nodes, words in found for node in expand(nodes))
+
+    assert lines(exported) == lines(configured)
+
+
 # The network
 
 LEAVES = {f"leaf{k}": expand(f"f[{4 * k + 1:02}-{4 * k + 4:02}]") for k in range(4)}
@@ -322,23 +247,28 @@ def network(tmp_path: Path) -> list[object]:
     return ["--topology-dir", tmp_path, "--slurm-topology", tmp_path / "topology.conf"]
 
 
+def said_by_slurm(slurm: Slurm, plugin: str, files_: Mapping[str, str], *shown: str) -> list[str]:
+    """What `scontrol show` says of these configuration files."""
+    own = OwnSlurm(slurm, "/tmp/round-trip-network", 17900)
+    try:
+        own.start(
+            {"slurm.conf": f"TopologyPlugin=topology/{plugin}", **files_},
+            {node: "CPUs=1" for leaf in LEAVES.values() for node in leaf},
+        )
+        until("slurmctld to answer", lambda: "UP" in own.ask("scontrol", "ping"))
+        return [own.ask("scontrol", "show", what) for what in shown]
+    finally:
+        own.stop()
+
+
 @pytest.mark.parametrize("form", ["tree", "block", "yaml"])
 def test_slurm_reads_back_the_network_that_was_exported(slurm: Slurm, network: list[object], form: str) -> None:
     if form == "yaml" and slurm.version < (25, 5):
         pytest.skip("topology.yaml came with Slurm 25.05")
     plugin = "block" if form == "block" else "tree"
     name = "topology.yaml" if form == "yaml" else "topology.conf"
-    own = OwnSlurm(slurm, "/tmp/round-trip-network", 17900)
-    try:
-        own.start(
-            {"slurm.conf": f"TopologyPlugin=topology/{plugin}", name: export("--fabric", form, *network)},
-            {node: "CPUs=1" for leaf in LEAVES.values() for node in leaf},
-        )
-        until("slurmctld to answer", lambda: "UP" in own.ask("scontrol", "ping"))
-        text = own.ask("scontrol", "show", "topology")
-        blocks = text if form == "block" else own.ask("scontrol", "show", "topoconf") if form == "yaml" else ""
-    finally:
-        own.stop()
+    shown = "topoconf" if form == "yaml" else "topology"
+    text, blocks = said_by_slurm(slurm, plugin, {name: export("--fabric", form, *network)}, "topology", shown)
     if form != "block":
         found = {
             switch: (int(level), expand(nodes), expand(children))
@@ -355,3 +285,39 @@ def test_slurm_reads_back_the_network_that_was_exported(slurm: Slurm, network: l
         # One block a domain, in node order; the names are ours.
         members = re.findall(r"BlockName=\S+ BlockIndex=\d+ Nodes=(\S+)|block: \S+\s+nodes: (\S+)", blocks)
         assert [expand(one or other) for one, other in members] == list(LEAVES.values())
+
+
+BY_HAND = {
+    "tree": {
+        "topology.conf": """switchname=leaf1 nodes=f[01-04] # a comment
+SwitchName=leaf2 Nodes=f05,f06,f[07-08] LinkSpeed=100
+Include more.conf
+SwitchName=pod0 Switches=leaf[1-2]
+SwitchName=pod1 \\
+    Switches=leaf3,leaf4
+SwitchName=core Switches=pod[0-1]
+""",
+        "more.conf": 'SwitchName=leaf3 Nodes="f[09-12]"\nSwitchName=leaf4 Nodes=f[13-16]\n',
+    },
+    "block": {
+        "topology.conf": "".join(f"BlockName=b{k} Nodes={','.join(nodes)}\n" for k, nodes in enumerate(LEAVES.values()))
+        + "BlockSizes=4,8,16\n",
+    },
+}
+
+
+@pytest.mark.parametrize("plugin", BY_HAND)
+def test_slurm_and_our_reader_agree_on_leaves_and_pods(slurm: Slurm, tmp_path: Path, plugin: str) -> None:
+    """In a tree the switches of level 1 are pods, of blocks those of the second size."""
+    for name, text in BY_HAND[plugin].items():
+        (tmp_path / name).write_text(text)
+    ours = slurm_fabric.read(tmp_path / "topology.conf")
+    of_pod: dict[str, tuple[str, ...]] = {}
+    for leaf in ours.leaves:
+        of_pod[leaf.pod] = of_pod.get(leaf.pod, ()) + leaf.nodes
+
+    (said,) = said_by_slurm(slurm, plugin, BY_HAND[plugin], "topology")
+    leaves = re.findall(r"(?:SwitchName=(\S+) Level=0 .*|BlockName=(\S+) .*)Nodes=(\S+)", said)
+    pods = re.findall(r"(?:Level=1 LinkSpeed=1 Nodes=(\S+)|AggregatedBlock=.* Nodes=(\S+) BlockSize=8)", said)
+    assert [(leaf.name, leaf.nodes) for leaf in ours.leaves] == [(a or b, expand(nodes)) for a, b, nodes in leaves]
+    assert list(of_pod.values()) == [expand(a or b) for a, b in pods]

@@ -4,6 +4,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from policy.cli import doctor
 from policy.cli.main import main
 from policy.cli.why import rows
-from policy.daemon.config import load
+from policy.daemon.config import Config, load
 from policy.errors import ConfigError, DaemonError
 from policy.slurm.recorded import recorded_gateway
 from tests.unit.policy_world import machine
@@ -118,13 +119,15 @@ def test_a_reader_that_has_seen_enough_is_no_error(slurm: Path) -> None:
     assert (done.returncode, done.stderr) == (0, b"")
 
 
-def examine(recording: Path, topology: Path, status: Mapping[str, str] | None = None) -> dict[str, doctor.Finding]:
+def examine(
+    recording: Path, topology: Path, status: Mapping[str, str] | None = None, fabric: str = "none"
+) -> dict[str, doctor.Finding]:
     def answer() -> Mapping[str, str]:
         if status is None:
             raise DaemonError("berthd does not answer on /x; is berthd running?")
         return status
 
-    findings = doctor.examine(recorded_gateway(recording), topology, answer)
+    findings = doctor.examine(recorded_gateway(recording), Config(topology_dir=topology, fabric=fabric), answer)
     return {finding.name: finding for finding in findings}
 
 
@@ -139,7 +142,7 @@ def test_doctor_finds_nothing_wrong_where_nothing_is(slurm: Path, tmp_path: Path
     findings = examine(slurm, described(tmp_path / "t"), {"answers": "3"})
 
     assert [finding for finding in findings.values() if not finding.ok] == []
-    assert len(findings) == 9
+    assert len(findings) == 10
 
 
 @pytest.mark.parametrize(
@@ -173,6 +176,52 @@ def test_doctor_names_nodes_without_topology_and_a_daemon_that_is_away(slurm: Pa
     assert "is berthd running?" in findings["berthd"].text
 
 
+FABRICS = {
+    "agrees": ("SwitchName=s Nodes=n[1-4]\n", True, "leaves 1, pods 0, NVLink domains 0; from "),
+    "node left out": ("SwitchName=s Nodes=n[1-3]\n", False, "does not name n4"),
+    "node too many": ("SwitchName=s Nodes=n[1-5]\n", False, "line 1: Slurm has no node n5; did you mean n"),
+    "broken": ("SwitchName=s Node=n[1-4]\n", False, "line 1: there is no key Node; did you mean Nodes?"),
+}
+
+
+@pytest.mark.parametrize(("text", "ok", "says"), FABRICS.values(), ids=FABRICS)
+def test_doctor_reads_the_fabric(slurm: Path, tmp_path: Path, text: str, ok: bool, says: str) -> None:
+    fabric = tmp_path / "topology.conf"
+    fabric.write_text(text)
+    found = examine(slurm, described(tmp_path / "t"), {}, str(fabric))["fabric"]
+    assert found.ok == ok
+    assert says in found.text
+
+
+def test_doctor_names_a_domain_across_leaves(slurm: Path, tmp_path: Path) -> None:
+    folder = described(tmp_path / "t")
+    for number in (1, 2):
+        dump(replace(machine(f"n{number}", "h100"), domain="rack.1"), folder / f"n{number}.json")
+    fabric = tmp_path / "topology.conf"
+    fabric.write_text("SwitchName=a Nodes=n[1,3]\nSwitchName=b Nodes=n[2,4]\nSwitchName=c Switches=a,b\n")
+    found = examine(slurm, folder, {}, str(fabric))["fabric"]
+    assert not found.ok
+    assert "1 NVLink domain lies across the border of a leaf" in found.text
+
+
+def test_doctor_names_a_gpu_that_two_nodes_claim(slurm: Path, tmp_path: Path) -> None:
+    folder = described(tmp_path / "t")
+    dump(replace(machine("n1", "h100"), node="n3"), folder / "n3.json")
+    found = examine(slurm, folder, {})["topology files"]
+    assert not found.ok
+    assert found.text == "GPU-n1-0 is in the files of n1 and n3; discover both again"
+
+
+def test_doctor_names_a_stale_compiled_cluster(slurm: Path, tmp_path: Path) -> None:
+    folder = described(tmp_path / "t")
+    assert main(["topo", "compile", "--topology-dir", str(folder), "--slurm-topology", "none"]) == 0
+    assert examine(slurm, folder, {})["compiled cluster"].ok
+    dump(machine("n1", "v100"), folder / "n1.json")
+    found = examine(slurm, folder, {})["compiled cluster"]
+    assert not found.ok
+    assert "run berth topo compile again" in found.text
+
+
 def test_doctor_says_when_there_is_no_slurm(tmp_path: Path) -> None:
     assert not examine(tmp_path, tmp_path)["Slurm"].ok
 
@@ -189,6 +238,7 @@ def test_doctor_says_when_there_is_no_slurm(tmp_path: Path) -> None:
         ('[hook]\nfail = "maybe"\n', "open, closed"),
         ("berthd = 1\n", "table"),
         ("[berthd\n", "berth.conf"),
+        ('[berthd]\nfabric = "topology.conf"\n', 'a path from / on, or "none"'),
     ],
 )
 def test_a_wrong_berth_conf_names_file_key_and_what_is_right(tmp_path: Path, text: str, what: str) -> None:

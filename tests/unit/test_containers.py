@@ -59,7 +59,7 @@ def test_slurm_is_told_the_links_and_sockets_of_the_simulated_machine(tmp_path: 
     )
     assert [(int(kind), int(device)) for kind, device, _, _ in told] == [(k, k) for k in range(8)]
     assert [[int(n) for n in words.split(",")] for *_, words in told] == links
-    assert [cores for _, _, cores, _ in told] == ["0-15" if numa[k] == 0 else "16-31" for k in range(8)]
+    assert [cores for _, _, cores, _ in told] == ["0-7" if numa[k] == 0 else "8-15" for k in range(8)]
 
 
 @pytest.mark.parametrize("profile", ["base", "scale", "accounting"])

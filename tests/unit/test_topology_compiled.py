@@ -140,7 +140,7 @@ def refused(path: Path, why: str, mark: str = "") -> None:
     sentence = str(caught.value)
     assert str(path) in sentence
     assert why in sentence
-    assert "compile the topology files" in sentence
+    assert "run berth topo compile" in sentence
     assert "\n" not in sentence
 
 
@@ -163,7 +163,7 @@ def test_any_changed_byte_is_refused(tmp_path_factory: pytest.TempPathFactory, d
     content = bytearray(path.read_bytes())
     content[data.draw(st.integers(0, len(content) - 1))] ^= data.draw(st.integers(1, 255))
     path.write_bytes(content)
-    with pytest.raises(TopologyFileError, match="compile the topology files again"):
+    with pytest.raises(TopologyFileError, match="run berth topo compile again"):
         compiled.load(path)
 
 
@@ -224,15 +224,15 @@ def test_a_file_made_of_other_sources_is_refused(tmp_path: Path) -> None:
 
     compile_again()
     os.utime(folder / "n1.json", ns=(1, 1))
-    refused(path, "have changed", compiled.stamp(sources))
+    refused(path, "has changed", compiled.stamp(sources))
     compile_again()
     (folder / "n2.json").unlink()
-    refused(path, "have changed", compiled.stamp(sources))
+    refused(path, "has changed", compiled.stamp(sources))
     compile_again()
     conf.write_text("SwitchName=ab Nodes=n[0-2]\n")
-    refused(path, "have changed", compiled.stamp(sources))
+    refused(path, "has changed", compiled.stamp(sources))
     conf.unlink()
-    refused(path, "have changed", compiled.stamp(sources))
+    refused(path, "has changed", compiled.stamp(sources))
     # A reader that does not ask takes what there is.
     assert len(compiled.load(path).names) == 3
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.strategies import machines
-from topology.errors import MachineError
+from topology.errors import QuestionError
 from topology.fabric import Fabric
 from topology.graph import bandwidths, cluster_graph, generation, node_graph, widest_path
 from topology.islands import islands, positions
@@ -63,7 +63,7 @@ def test_a_path_takes_the_fewest_steps_among_the_widest() -> None:
 
 def test_a_path_to_nowhere_is_an_error_that_names_it() -> None:
     graph = node_graph(machine("l40s", "n1"))
-    with pytest.raises(MachineError, match="no n9/gpu in this graph"):
+    with pytest.raises(QuestionError, match="no n9/gpu in this graph"):
         widest_path(graph, next(iter(graph)), "n9/gpu")
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tests.bench.topology import plain_candidates
 from tests.strategies import machines, make_machine
-from topology.errors import MachineError
+from topology.errors import QuestionError
 from topology.fabric import LEVELS, NOBODY, Fabric, FabricLevel
 from topology.model import Machine
 from topology.nodesets import NodeSets
@@ -138,12 +138,12 @@ def test_sets_are_a_sequence() -> None:
 
 @pytest.mark.parametrize(("gpus", "per_node"), [(0, None), (-1, None), (8, 0), (8, 3)])
 def test_what_is_no_demand_is_refused(gpus: int, per_node: int | None) -> None:
-    with pytest.raises(MachineError, match="are no demand"):
+    with pytest.raises(QuestionError, match="are no demand"):
         NodeSets.of(of(QUAD, "n1")).candidates(gpus, [1], per_node)
 
 
 def test_machines_and_fabric_are_of_the_same_nodes() -> None:
-    with pytest.raises(MachineError, match="1 machines and 2 nodes"):
+    with pytest.raises(QuestionError, match="1 machines and 2 nodes"):
         NodeSets.of(of(QUAD, "n1"), Fabric.flat(("n1", "n2")))
 
 

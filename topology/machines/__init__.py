@@ -19,7 +19,7 @@ from topology.errors import ProviderError
 from topology.machines.catalog import KINDS, RACKS
 from topology.model import Machine
 
-__all__ = ["machine", "names", "rack", "rack_names"]
+__all__ = ["machine", "names", "places", "rack", "rack_names"]
 
 _NAMESPACE = uuid.UUID("6f2f0c0e-5a0c-5d0e-9a53-c6e9a0a3be7a")
 
@@ -34,6 +34,11 @@ def rack_names() -> tuple[str, ...]:
     return tuple(RACKS)
 
 
+def places(name: str) -> int:
+    """How many nodes this rack has room for."""
+    return _rack(name)[1]
+
+
 def machine(name: str, node: str) -> Machine:
     """A node of this kind. Its GPUs' UUIDs follow from the node's name: the same ones each time, no other node's."""
     kind = KINDS.get(name)
@@ -44,13 +49,17 @@ def machine(name: str, node: str) -> Machine:
 
 def rack(name: str, nodes: Sequence[str]) -> list[Machine]:
     """The nodes of a rack, joined to one NVLink domain; fewer names than it has places leave the others empty."""
-    if name not in RACKS:
-        raise ProviderError(_unknown("rack", name, RACKS))
-    kind, places = RACKS[name]
-    if not 1 <= len(nodes) <= places or len(set(nodes)) != len(nodes):
-        raise ProviderError(f"{name} has places for {places} nodes of different names; {len(nodes)} names were given")
+    kind, most = _rack(name)
+    if not 1 <= len(nodes) <= most or len(set(nodes)) != len(nodes):
+        raise ProviderError(f"{name} has places for {most} nodes of different names; {len(nodes)} names were given")
     domain = f"{uuid.uuid5(_NAMESPACE, f'{name}/{nodes[0]}')}.1"
     return [dataclasses.replace(machine(kind, node), domain=domain) for node in nodes]
+
+
+def _rack(name: str) -> tuple[str, int]:
+    if name not in RACKS:
+        raise ProviderError(_unknown("rack", name, RACKS))
+    return RACKS[name]
 
 
 def _unknown(what: str, name: str, known: Iterable[str]) -> str:

@@ -1,7 +1,10 @@
-"""The named machines. Each names its source; NICs run at the speed of the data sheet, 0 where that is up to the site.
+"""The named machines. Each names its source; a NIC of which no source tells the rate has 0.
 
 A matrix is the text of `nvidia-smi topo -m`. It hides the PCIe relation of GPUs with NVLinks between them: there the
 places say NODE within a NUMA node, unless a network card beside both GPUs tells more.
+
+Memory is the total that nvidia-smi prints for the GPU model in public logs; a driver may keep more or less of it back.
+It is a plan's number: placement does not look at it.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ from topology.machines.kinds import Card, Kind
 __all__ = ["KINDS", "RACKS"]
 
 _DGX_1V = Kind(
-    source="matrix of a DGX-1V (msccl test data), 4 EDR InfiniBand cards (DGX-1 data sheet)",
+    source="matrix of a DGX-1V (msccl test data), 4 EDR InfiniBand cards of 100 Gb/s (a reseller's page)",
     gpu="Tesla V100-SXM2-32GB",
     memory_mib=32768,
     gpus=("0/0/0/0", "0/0/0/0", "0/0/1/0", "0/0/1/0", "1/0/0/0", "1/0/0/0", "1/0/1/0", "1/0/1/0"),
@@ -31,7 +34,8 @@ _DGX_1V = Kind(
 )
 
 _DGX_A100 = Kind(
-    source="matrix and NCCL topology of a DGX A100 (NVIDIA/nccl issue 1505), 8 HDR InfiniBand cards (data sheet)",
+    source="matrix and NCCL topology of a DGX A100 (NVIDIA/nccl issue 1505), 8 HDR InfiniBand cards of"
+    " 200 Gb/s (its specification, as sites that run it quote it)",
     gpu="NVIDIA A100-SXM4-80GB",
     memory_mib=81920,
     gpus=("3/0/0/0", "3/0/0/1", "1/0/0/0", "1/0/0/1", "7/0/0/0", "7/0/0/1", "5/0/0/0", "5/0/0/1"),
@@ -57,7 +61,7 @@ _DGX_A100 = Kind(
 
 _HGX_H100 = Kind(
     source="matrix of a DGX H100 (vllm-project/vllm issue 6746), its four NVSwitches (NVIDIA/nccl issue 1182),"
-    " 8 NDR InfiniBand cards (data sheet)",
+    " 8 InfiniBand cards of 400 Gb/s (DGX BasePOD reference architecture)",
     gpu="NVIDIA H100 80GB HBM3",
     memory_mib=81559,
     gpus=("0/0/0/0", "0/1/0/0", "0/2/0/0", "0/3/0/0", "1/0/0/0", "1/1/0/0", "1/2/0/0", "1/3/0/0"),
@@ -82,8 +86,8 @@ _HGX_H100 = Kind(
 )
 
 _HGX_B200 = Kind(
-    source="rows of a DGX B200's matrix (vllm-project/vllm issue 16336), two NVSwitches (Fabric Manager User Guide),"
-    " 8 NDR InfiniBand cards (data sheet)",
+    source="matrix of a DGX B200, its GPU without NVLink mended (vllm-project/vllm issue 16336),"
+    " two NVSwitches, 8 InfiniBand cards of 400 Gb/s (DGX B200 User Guide), memory (NVIDIA/TensorRT-LLM issue 10278)",
     gpu="NVIDIA B200",
     memory_mib=183359,
     gpus=("0/0/0/0", "0/1/0/0", "0/2/0/0", "0/3/0/0", "1/0/0/0", "1/1/0/0", "1/2/0/0", "1/3/0/0"),

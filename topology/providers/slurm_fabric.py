@@ -13,6 +13,7 @@ Standard library, and PyYAML (which ClusterShell brings) for topology.yaml alone
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Iterator
@@ -23,18 +24,19 @@ from topology.providers.slurm_layout import (
     Kind,
     Leaf,
     SlurmFabric,
-    expand,
     fail,
     leaves_of,
+    names_of,
     perhaps,
     text_of,
     whole,
 )
 from topology.providers.slurm_yaml import read_yaml
 
-__all__ = ["Kind", "Leaf", "SlurmFabric", "find", "read"]
+__all__ = ["Kind", "Leaf", "SlurmFabric", "find", "read", "sources"]
 
 _MOST_INCLUDES = 16
+_INCLUDE_LINE = re.compile(r"^\s*include\s+(\S+)", re.IGNORECASE | re.MULTILINE)
 
 
 def find(folder: str | os.PathLike[str]) -> Path | None:
@@ -44,6 +46,18 @@ def find(folder: str | os.PathLike[str]) -> Path | None:
         if path.exists():
             return path
     return None
+
+
+def sources(path: str | os.PathLike[str]) -> tuple[Path, ...]:
+    """The file and what it includes: all whose change may change the fabric."""
+    found = [Path(path)]
+    for file in found:  # grows while it is gone through
+        with contextlib.suppress(OSError):
+            for name in _INCLUDE_LINE.findall(file.read_text(encoding="utf-8", errors="replace")):
+                included = found[0].parent / name
+                if included not in found:
+                    found.append(included)
+    return tuple(found)
 
 
 def read(path: str | os.PathLike[str], name: str | None = None) -> SlurmFabric:
@@ -70,6 +84,7 @@ _LINES: dict[str, tuple[Kind, tuple[str, ...]]] = {
     "BlockSizes": ("block", ()),
 }
 _KEYS = {key.lower(): key for head, (_, others) in _LINES.items() for key in (head, *others)}
+_INCLUDE = re.compile(r"include\s+(\S+)\s*(.*)", re.IGNORECASE)
 _PAIR = re.compile(r'\s*([A-Za-z0-9_.]+)\s*[-*+/]?=\s*(?:"([^"]*)"|(\S+))(?=\s|$)')
 
 
@@ -92,7 +107,7 @@ def _read_conf(path: Path) -> SlurmFabric:
         if head == "BlockSizes":
             sizes = [whole(word, where, "BlockSizes") for word in pairs[head].split(",")]
         else:
-            nodes, children = (expand(pairs.get(key, ""), where) for key in ("Nodes", "Switches"))
+            nodes, children = (names_of(pairs.get(key, ""), where) for key in ("Nodes", "Switches"))
             entries.append(Entry(where, pairs[head], nodes, children))
     if kind is None:
         fail(str(path), "there is no line of SwitchName, BlockName or RingName in it")
@@ -116,7 +131,7 @@ def _statements(path: Path, includers: tuple[Path, ...]) -> Iterator[tuple[str, 
             continue
         where, line = f"{path}, line {begin}", re.sub(r"\\(.)", r"\1", text).strip()
         text, begin = "", 0
-        include = re.match(r"include\s+(\S+)\s*(.*)", line, re.IGNORECASE)
+        include = _INCLUDE.match(line)
         if include:
             if include.group(2) or "*" in include.group(1) or "%" in include.group(1):
                 fail(where, "Include takes one plain file name")

@@ -8,18 +8,17 @@ from __future__ import annotations
 import difflib
 import graphlib
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NoReturn, TypeAlias
 
-from topology.errors import TopologyFileError
+from topology.errors import HostlistError, TopologyFileError
+from topology.hostlist import expand
 
-__all__ = ["Entry", "Kind", "Leaf", "SlurmFabric", "expand", "fail", "leaves_of", "perhaps", "text_of", "whole"]
+__all__ = ["Entry", "Kind", "Leaf", "SlurmFabric", "fail", "leaves_of", "names_of", "perhaps", "text_of", "whole"]
 
 Kind: TypeAlias = Literal["tree", "block", "ring", "flat"]
-
-_MOST_HOSTS = 65_536
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,38 +62,19 @@ class Entry:
     children: tuple[str, ...] = ()
 
 
-def expand(hostlist: str, where: str) -> tuple[str, ...]:
-    """The names in Slurm's host list `n[01-03,7]`, in its order; `where` begins the error's sentence."""
-    names: list[str] = []
-    for word in re.findall(r"(?:[^,\[\]]|\[[^\[\]]*\])+|[\[\]]", hostlist):
-        names += _expand_word(word.strip(), hostlist, where)
-        if len(names) > _MOST_HOSTS:
-            fail(where, f'"{hostlist[:80]}" names more than {_MOST_HOSTS} hosts')
-    return tuple(names)
+_NAME = re.compile(r"[A-Za-z0-9_.-]+")
 
 
-def _expand_word(word: str, hostlist: str, where: str) -> list[str]:
-    names = [""]
-    for at, piece in enumerate(re.split(r"\[([^\[\]]*)\]", word)):
-        # Every second piece stood in brackets.
-        if at % 2:
-            numbers = [number for part in piece.split(",") for number in _numbers(part, hostlist, where)]
-            if len(names) * len(numbers) > _MOST_HOSTS:
-                fail(where, f'"{hostlist[:80]}" names more than {_MOST_HOSTS} hosts')
-            names = [name + number for name in names for number in numbers]
-        elif re.fullmatch(r"[A-Za-z0-9_.-]*", piece):
-            names = [name + piece for name in names]
-        else:
-            fail(where, f'"{hostlist[:80]}" is not a host list such as n[01-16,20]')
+def names_of(text: str, where: str) -> tuple[str, ...]:
+    """The names in a host list of the file; `where` begins the error's sentence."""
+    try:
+        names = expand(text)
+    except HostlistError as error:
+        raise TopologyFileError(f"{where}: {error}") from error
+    for name in names:
+        if not _NAME.fullmatch(name):
+            fail(where, f'"{text[:80]}" is not a host list such as n[01-16,20]')
     return names
-
-
-def _numbers(part: str, hostlist: str, where: str) -> Iterator[str]:
-    match = re.fullmatch(r"([0-9]{1,9})(?:-([0-9]{1,9}))?", part.strip())
-    first, last = (match.group(1), match.group(2) or match.group(1)) if match else ("1", "0")
-    if int(last) - int(first) not in range(_MOST_HOSTS):
-        fail(where, f'"{hostlist[:80]}" is not a host list such as n[01-16,20]')
-    return (str(number).zfill(len(first)) for number in range(int(first), int(last) + 1))
 
 
 def leaves_of(kind: Kind, entries: list[Entry], sizes: list[int] | None, source: str) -> tuple[Leaf, ...]:

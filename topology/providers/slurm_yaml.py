@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from topology.errors import TopologyFileError
-from topology.providers.slurm_layout import Entry, Kind, SlurmFabric, expand, fail, leaves_of, perhaps, text_of, whole
+from topology.providers.slurm_layout import Entry, Kind, SlurmFabric, fail, leaves_of, names_of, perhaps, text_of, whole
 
 __all__ = ["read_yaml"]
 
@@ -70,7 +70,7 @@ def _unit(name: str, unit: dict[str, Any], path: Path) -> SlurmFabric:
     for item in _items(_need(body, listed, path, unit[kind]), path, listed):
         fields = _fields(item, path, (item_key, "nodes", *child_keys))
         where = _at(item, path)
-        lists = [expand(_scalar(fields[key], path), where) if key in fields else () for key in ("nodes", "children")]
+        lists = [names_of(_scalar(fields[key], path), where) if key in fields else () for key in ("nodes", "children")]
         entries.append(Entry(where, _scalar(_need(fields, item_key, path, item), path), *lists))
     sizes = None
     if "block_sizes" in body:

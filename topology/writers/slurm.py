@@ -10,7 +10,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from topology.errors import MachineError, TopologyError
+from topology.errors import TopologyError, UnknownError
+from topology.hostlist import fold
 from topology.model import Machine
 from topology.providers.cpus import format_cpus
 from topology.providers.naming import short_model
@@ -63,7 +64,7 @@ def render(
             refused[machine.node] = str(error)
         else:
             alike.setdefault(block, []).append(machine.node)
-    blocks = [(_fold(nodes), block) for block, nodes in alike.items()]
+    blocks = [(fold(nodes), block) for block, nodes in alike.items()]
     slurm_conf = ["# One type for each GPU (gK), a hundred shards of it for jobs that share it, one seat for a guest."]
     slurm_conf += [GRES_TYPES]
     gres_conf: list[str] = []
@@ -107,7 +108,7 @@ def _gpus(positions: Sequence[int]) -> str:
 
 def _block(machine: Machine, layouts: Mapping[str, CpuLayout] | None) -> _Block:
     if problem := objection(machine):
-        raise MachineError(problem)
+        raise UnknownError(problem)
     core_lists, notes = [""] * machine.size, ["Cores= is left out: Slurm may take any core with any GPU."]
     if layouts is not None:
         core_lists, notes = _cores(machine, layouts.get(machine.node))
@@ -127,19 +128,19 @@ def _block(machine: Machine, layouts: Mapping[str, CpuLayout] | None) -> _Block:
 def _cores(machine: Machine, layout: CpuLayout | None) -> tuple[list[str], list[str]]:
     """`Cores=` of each GPU, and what to say about them."""
     if unknown := [gpu.position for gpu in machine.gpus if not gpu.cpus]:
-        raise MachineError(
+        raise UnknownError(
             f"its topology file does not tell the CPUs near {_gpus(unknown)};"
             f" {_AGAIN}, or leave Cores= out with --no-cores"
         )
     if layout is None:
-        raise MachineError(
+        raise UnknownError(
             "how Slurm counts its cores is not known; give the output of slurmd -C with --slurmd-c FILE,"
             " or leave Cores= out with --no-cores"
         )
     try:
         sockets = near_sockets([gpu.cpus for gpu in machine.gpus], layout)
-    except MachineError as error:
-        raise MachineError(f"{error}; check --slurmd-c, or leave Cores= out with --no-cores") from None
+    except UnknownError as error:
+        raise UnknownError(f"{error}; check --slurmd-c, or leave Cores= out with --no-cores") from None
     core_lists = [cores_of(near, layout) for near in sockets]
     together: dict[tuple[str, str, frozenset[int]], list[int]] = {}
     for gpu, core_list, near in zip(machine.gpus, core_lists, sockets, strict=True):
@@ -189,11 +190,3 @@ def _gres_conf(nodes: str, block: _Block) -> Iterator[str]:
     yield from (f"NodeName={nodes} {line}" for line in block.shard_lines)
     yield "# A seat on each, for one guest."
     yield from (f"NodeName={nodes} {line}" for line in block.seat_lines)
-
-
-def _fold(nodes: Sequence[str]) -> str:
-    try:
-        from ClusterShell.NodeSet import NodeSet  # noqa: PLC0415  only where many nodes are written
-    except ImportError:
-        return ",".join(nodes)
-    return str(NodeSet.fromlist(nodes))

@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from topology.errors import MachineError
+from topology.errors import UnknownError
 from topology.providers.cpus import format_cpus, parse_cpus
 
 __all__ = ["CpuLayout", "cores_of", "near_sockets"]
@@ -41,7 +41,7 @@ class CpuLayout:
 
 
 def near_sockets(cpu_lists: Sequence[str], layout: CpuLayout) -> list[frozenset[int]]:
-    """The sockets that each list of Linux CPUs lies on; a MachineError says why they cannot be told.
+    """The sockets that each list of Linux CPUs lies on; an UnknownError says why they cannot be told.
 
     A way of numbering is possible only if every list is made of whole cores, and is on one socket or on all of
     several. What all possible ways say is taken.
@@ -59,9 +59,9 @@ def near_sockets(cpu_lists: Sequence[str], layout: CpuLayout) -> list[frozenset[
 def _near_sockets(cpu_lists: tuple[str, ...], layout: CpuLayout) -> tuple[frozenset[int], ...]:
     for text in cpu_lists:
         if not _CPU_LIST.fullmatch(text) or not parse_cpus(text):
-            raise MachineError(f'"{text}" is not a list of CPUs such as 0-7,16-23')
+            raise UnknownError(f'"{text}" is not a list of CPUs such as 0-7,16-23')
         if (last := max(parse_cpus(text))) >= layout.cpus:
-            raise MachineError(f"CPU {last} is near a GPU, but {layout} are CPUs 0 to {layout.cpus - 1} only")
+            raise UnknownError(f"CPU {last} is near a GPU, but {layout} are CPUs 0 to {layout.cpus - 1} only")
     answers = {
         tuple(found)
         for core_of in _numberings(layout)
@@ -71,8 +71,8 @@ def _near_sockets(cpu_lists: tuple[str, ...], layout: CpuLayout) -> tuple[frozen
         return answers.pop()
     lists = " and ".join(cpu_lists)
     if answers:
-        raise MachineError(f"CPUs {lists} can be on other sockets too, as machines number their CPUs in several ways")
-    raise MachineError(f"CPUs {lists} are not whole cores of whole sockets, or of parts of one, in {layout}")
+        raise UnknownError(f"CPUs {lists} can be on other sockets too, as machines number their CPUs in several ways")
+    raise UnknownError(f"CPUs {lists} are not whole cores of whole sockets, or of parts of one, in {layout}")
 
 
 def cores_of(sockets: frozenset[int], layout: CpuLayout) -> str:

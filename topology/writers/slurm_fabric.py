@@ -3,27 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal, TypeAlias
 
-from topology.errors import TopologyFileError
+from topology.errors import UnknownError
 from topology.fabric import NOBODY, Fabric
+from topology.hostlist import fold
 
-__all__ = ["Form", "block_conf", "fold", "tree_conf", "yaml"]
+__all__ = ["Form", "block_conf", "tree_conf", "yaml"]
 
 Form: TypeAlias = Literal["tree", "block"]
 
 _ROOT = "berth-root"
-
-
-def fold(names: Iterable[str]) -> str:
-    """A host list, `n[1-4],x7`; names joined by commas where ClusterShell is not installed."""
-    names = list(names)
-    try:
-        from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet  # noqa: PLC0415  only where nodes are folded
-    except ImportError:
-        return ",".join(names)
-    return str(NodeSet.fromlist(names, resolver=RESOLVER_NOGROUP))
 
 
 def tree_conf(fabric: Fabric) -> Iterator[str]:
@@ -65,7 +56,7 @@ def yaml(fabrics: Mapping[str, tuple[Form, Fabric]]) -> Iterator[str]:
 def _switches(fabric: Fabric) -> Iterator[tuple[str, Sequence[str], Sequence[str]]]:
     """Name, child switches and nodes of each switch, children first."""
     if not fabric.leaves:
-        raise TopologyFileError("no tree can be written, because no leaf is known; discover the fabric first")
+        raise UnknownError("no tree can be written, because no leaf is known; discover the fabric first")
     above: dict[str, list[str]] = {}
     tops: list[str] = []
     for number, leaf in enumerate(fabric.leaves):
@@ -88,7 +79,7 @@ def _blocks(fabric: Fabric) -> tuple[list[int], dict[str, tuple[str, Sequence[st
     """Block sizes, and domain and nodes of each block; the smallest domain is the base."""
     members = [(fabric.domain == number).nonzero()[0].tolist() for number in range(len(fabric.domains))]
     if not members:
-        raise TopologyFileError("no blocks can be written, because no node reports an NVLink domain")
+        raise UnknownError("no blocks can be written, because no node reports an NVLink domain")
     base = min(map(len, members))
     sizes = [base * 2**power for power in range(int(math.log2(len(members))) + 1)]
     blocks: dict[str, tuple[str, Sequence[str]]] = {

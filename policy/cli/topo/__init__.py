@@ -1,11 +1,10 @@
-"""`berth topo`: discover a node's GPUs; show, draw and compare nodes; write Slurm's configuration from them."""
+"""`berth topo`: discover, show, draw, compare and compile nodes; write Slurm's configuration from them."""
 
 from __future__ import annotations
 
 import argparse
 
-from policy.cli.topo import diff, discover, draw, show
-from policy.cli.topo_export import register_export
+from policy.cli.topo import compile, diff, discover, draw, export, show  # noqa: A004  named after the command
 
 __all__ = ["register"]
 
@@ -14,6 +13,5 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Add `topo` and its commands to the parser of `berth`."""
     topo = subparsers.add_parser("topo", help="GPUs and NVLinks of the nodes")
     commands = topo.add_subparsers(dest="topo_command", metavar="COMMAND", required=True)
-    for command in (discover, show, draw, diff):
+    for command in (discover, show, draw, diff, export, compile):
         command.register(commands)
-    register_export(commands)

@@ -6,8 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from policy.cli.topo.sources import OK, WHAT, add_directory, machines
-from policy.daemon import config
+from policy.cli.topo.sources import OK, WHAT, add_directory, add_slurm_topology, fabric_file, fabric_of, machines
 from policy.errors import BerthError, UsageError
 from topology.model import Machine
 
@@ -27,14 +26,9 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     )
     parser.add_argument("--cluster", action="store_true", help="draw all nodes in one picture")
     parser.add_argument(
-        "--slurm-topology",
-        type=Path,
-        metavar="FILE",
-        help="Slurm's topology.conf or topology.yaml, for --cluster (default: the one beside berth.conf)",
-    )
-    parser.add_argument(
         "--output", metavar="FILE", help="file to write, - for standard output (default: NODE.svg or cluster.svg here)"
     )
+    add_slurm_topology(parser)
     add_directory(parser)
     parser.set_defaults(run=run)
 
@@ -50,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
     found = machines(args.what, args)
     if not args.cluster and len(found) > 1:
         raise UsageError(f"a picture shows one node, and {len(found)} were named; give --cluster to draw them together")
-    picture = _cluster(found, args.slurm_topology) if args.cluster else draw_node(found[0])
+    picture = _cluster(found, fabric_file(args)) if args.cluster else draw_node(found[0])
     if args.output == "-":
         sys.stdout.write(picture)
         return OK
@@ -63,17 +57,10 @@ def run(args: argparse.Namespace) -> int:
     return OK
 
 
-def _cluster(found: list[Machine], slurm_topology: Path | None) -> str:
-    from topology.drawing import draw_cluster  # noqa: PLC0415
-    from topology.providers import slurm_fabric  # noqa: PLC0415
+def _cluster(found: list[Machine], source: Path | None) -> str:
+    from topology.drawing import draw_cluster  # noqa: PLC0415  the other commands draw nothing
 
-    try:
-        from topology.fabric import Fabric  # noqa: PLC0415  needs numpy, which the other commands do without
-    except ImportError as error:
-        raise BerthError(f"draw --cluster needs {error.name}; install slurm-berth[daemon]") from error
-
-    path = slurm_topology or slurm_fabric.find(config.config_path().parent)
-    fabric = Fabric.of(found, slurm_fabric.read(path) if path else None)
+    fabric = fabric_of(found, source)
     for conflict in fabric.conflicts:
         print(f"berth topo draw: {conflict}", file=sys.stderr)
     return draw_cluster({machine.node: machine for machine in found}, fabric)

@@ -1,4 +1,7 @@
-"""Where the machines that a command is about come from: topology files, text of nvidia-smi, named machines."""
+"""Where the machines and the fabric that a command is about come from.
+
+Machines: topology files, text of nvidia-smi, named machines. Fabric: what the machines know, and Slurm's own file.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +9,32 @@ import argparse
 import sys
 from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from policy.daemon import config
-from policy.errors import UsageError
+from policy.errors import BerthError, UsageError
 from topology import files
 from topology.errors import TopologyFileError
 from topology.model import Machine
 
-__all__ = ["DEGRADED", "FAILED", "OK", "WHAT", "add_directory", "default_directory", "directory_of", "load", "machines"]
+if TYPE_CHECKING:
+    from topology.fabric import Fabric
+
+__all__ = [
+    "DEGRADED",
+    "FAILED",
+    "OK",
+    "WHAT",
+    "add_directory",
+    "add_slurm_topology",
+    "default_directory",
+    "directory_of",
+    "fabric_file",
+    "fabric_of",
+    "load",
+    "machines",
+    "nothing_in",
+]
 
 OK, DEGRADED, FAILED = 0, 1, 2
 
@@ -28,6 +49,16 @@ def add_directory(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_slurm_topology(parser: argparse.ArgumentParser) -> None:
+    """The option that says where leaves and pods are."""
+    parser.add_argument(
+        "--slurm-topology",
+        metavar="FILE",
+        help="Slurm's topology.conf or topology.yaml with leaves and pods, or none "
+        "(default: fabric of berth.conf, else the one beside slurm.conf)",
+    )
+
+
 def default_directory() -> Path:
     """The folder that berth.conf names; without berth.conf the usual one."""
     return config.load(config.config_path()).topology_dir
@@ -37,6 +68,23 @@ def directory_of(args: argparse.Namespace) -> Path:
     """The folder that the user or berth.conf names."""
     chosen: Path | None = args.topology_dir
     return chosen or default_directory()
+
+
+def fabric_file(args: argparse.Namespace) -> Path | None:
+    """Slurm's file that the user or berth.conf names, else the one that Slurm itself would take; None for none."""
+    chosen: str | None = args.slurm_topology
+    return config.fabric_file(chosen or config.load(config.config_path()).fabric)
+
+
+def fabric_of(found: Iterable[Machine], source: Path | None) -> Fabric:
+    """How these machines are joined."""
+    try:
+        from topology.fabric import Fabric  # noqa: PLC0415  needs numpy, which most commands do without
+    except ImportError as error:
+        raise BerthError(f"the fabric needs {error.name}; install slurm-berth[daemon]") from error
+    from topology.providers import slurm_fabric  # noqa: PLC0415  most commands read no fabric
+
+    return Fabric.of(found, slurm_fabric.read(source) if source else None)
 
 
 def machines(what: Iterable[str], args: argparse.Namespace) -> list[Machine]:
@@ -51,8 +99,13 @@ def load(directory: Path) -> dict[str, Machine]:
     """All machines of a folder; a broken file costs its node and a line on standard error."""
     found = files.load_directory(directory, lambda problem: print(f"berth topo: {problem}", file=sys.stderr))
     if not found:
-        raise UsageError(f"{directory} has no topology file; run berth topo discover on the GPU nodes")
+        raise nothing_in(directory)
     return found
+
+
+def nothing_in(directory: Path) -> UsageError:
+    """What to say of a folder without topology files."""
+    return UsageError(f"{directory} has no topology file; run berth topo discover on the GPU nodes")
 
 
 def _meant(word: str, args: argparse.Namespace) -> list[Machine]:
@@ -67,11 +120,9 @@ def _meant(word: str, args: argparse.Namespace) -> list[Machine]:
 
 def _named(name: str) -> list[Machine]:
     from topology import machines as named  # noqa: PLC0415  most calls name none
-    from topology.machines.catalog import RACKS  # noqa: PLC0415
 
     if name in named.rack_names():
-        _, places = RACKS[name]
-        return named.rack(name, [f"{name}-{place:02}" for place in range(1, places + 1)])
+        return named.rack(name, [f"{name}-{place:02}" for place in range(1, named.places(name) + 1)])
     return [named.machine(name, name)]
 
 

@@ -10,7 +10,17 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from policy.errors import BerthError, FormatError, SlurmError, UsageError
+from policy.cli.topo.sources import (
+    DEGRADED,
+    OK,
+    add_directory,
+    add_slurm_topology,
+    directory_of,
+    fabric_file,
+    fabric_of,
+    nothing_in,
+)
+from policy.errors import FormatError, SlurmError, UsageError
 from policy.hostlist import expand
 from topology import files
 from topology.errors import TopologyFileError
@@ -19,18 +29,15 @@ if TYPE_CHECKING:
     from topology.model import Machine
     from topology.writers.slurm_cores import CpuLayout
 
-__all__ = ["read_layouts", "register_export", "run_export"]
+__all__ = ["read_layouts", "register", "run"]
 
-OK, DEGRADED = 0, 1
 _WORD = re.compile(r"(\w+)=(\S*)")
 #: scontrol writes the kernel's build as "#1", which is no comment.
 _SYSTEM = re.compile(r" OS=.*?(?= RealMemory=)")
 
 
-def register_export(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add `export` to the commands of `berth topo`."""
-    from policy.cli.topo.sources import add_directory  # noqa: PLC0415  that package imports this module
-
+def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command."""
     parser = commands.add_parser(
         "export",
         help="write lines for slurm.conf, gres.conf and topology.conf",
@@ -46,12 +53,7 @@ def register_export(commands: argparse._SubParsersAction[argparse.ArgumentParser
         choices=("tree", "block", "yaml"),
         help="the network: leaves and pods, or NVLink domains, for topology.conf; or both for topology.yaml",
     )
-    parser.add_argument(
-        "--slurm-topology",
-        type=Path,
-        metavar="FILE",
-        help="topology.conf or topology.yaml to take leaves and pods from (default: the one beside berth.conf)",
-    )
+    add_slurm_topology(parser)
     parser.add_argument("--nodes", metavar="LIST", help="only these nodes, such as n[1-4] (default: all)")
     parser.add_argument("--only", choices=("slurm.conf", "gres.conf"), help="lines of one file, without headings")
     parser.add_argument("--no-comments", action="store_true", help="do not explain the lines")
@@ -64,10 +66,10 @@ def register_export(commands: argparse._SubParsersAction[argparse.ArgumentParser
     )
     cores.add_argument("--no-cores", action="store_true", help="leave Cores= out: any core may go with any GPU")
     add_directory(parser)
-    parser.set_defaults(run=run_export)
+    parser.set_defaults(run=run)
 
 
-def run_export(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> int:
     """Print configuration lines; each node that gets none is named on standard error."""
     from topology.writers.slurm import render  # noqa: PLC0415  only what a command needs is imported
 
@@ -93,17 +95,9 @@ def _say_refused(refused: Mapping[str, str]) -> None:
 
 def _export_fabric(args: argparse.Namespace, machines: list[Machine], refused: Mapping[str, str]) -> int:
     """Print the network; where the topology files and Slurm's own file part is said on standard error."""
-    from policy.daemon.config import config_path  # noqa: PLC0415
+    fabric = fabric_of(machines, fabric_file(args))
+    from topology.writers.slurm_fabric import block_conf, tree_conf, yaml  # noqa: PLC0415  needs numpy, as the fabric
 
-    try:
-        from topology.fabric import Fabric  # noqa: PLC0415  needs numpy, which --slurm does without
-        from topology.writers.slurm_fabric import block_conf, tree_conf, yaml  # noqa: PLC0415
-    except ImportError as error:
-        raise BerthError(f"export --fabric needs {error.name}; install slurm-berth[daemon]") from error
-    from topology.providers import slurm_fabric  # noqa: PLC0415
-
-    source = args.slurm_topology or slurm_fabric.find(config_path().parent)
-    fabric = Fabric.of(machines, slurm_fabric.read(source) if source else None)
     if args.fabric == "yaml":
         # The form of which nothing is known is left out; where that is both, the tree's error says it.
         forms = {"block": bool(fabric.domains), "tree": bool(fabric.leaves) or not fabric.domains}
@@ -125,14 +119,12 @@ def _section(title: str, lines: Iterable[str], *, titled: bool) -> None:
 
 def _machines(args: argparse.Namespace, refused: dict[str, str]) -> Iterator[Machine]:
     """The nodes asked for; what cannot be read is refused by name."""
-    from policy.cli.topo.sources import directory_of  # noqa: PLC0415  that package imports this module
-
     directory = directory_of(args)
     if args.nodes is None:
         problems: list[TopologyFileError] = []
         found = files.load_directory(directory, problems.append)
         if not found and not problems:
-            raise UsageError(f"{directory} has no topology file; run berth topo discover on the GPU nodes")
+            raise nothing_in(directory)
         yield from found.values()
         refused |= {f"a node of {directory}": str(problem) for problem in problems}
         return

@@ -1,0 +1,32 @@
+"""Files that a reader sees as they were or as they are, never in between. Standard library only."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from pathlib import Path
+
+from topology.errors import TopologyFileError
+
+__all__ = ["replace"]
+
+
+def replace(path: str | os.PathLike[str], content: bytes) -> None:
+    """Put this content in place of the file, readable by all; a TopologyFileError says why it cannot be."""
+    path = Path(path)
+    try:
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+                os.fchmod(file.fileno(), 0o644)
+            Path(temporary).replace(path)
+        except BaseException:
+            with contextlib.suppress(FileNotFoundError):
+                Path(temporary).unlink()
+            raise
+    except OSError as error:
+        raise TopologyFileError(f"cannot write {path}: {error.strerror}") from error

@@ -1,0 +1,78 @@
+"""Slurm's host lists, `a,n[01-03,7]`: opened up and folded.
+
+Small and fast, because every reading of the queue opens some; only folding needs ClusterShell.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+
+from topology.errors import HostlistError
+
+__all__ = ["expand", "fold"]
+
+_MOST_HOSTS = 65_536
+#: A name with its brackets; a bracket that belongs to no pair stands alone.
+_WORD = re.compile(r"(?:[^,\[\]]|\[[^\[\]]*\])+|[\[\]]")
+_BRACKETS = re.compile(r"\[([^\[\]]*)\]")
+_RANGE = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
+
+
+@lru_cache(maxsize=8_192)
+def expand(text: str) -> tuple[str, ...]:
+    """The names in a host list, in its order; a HostlistError where it is none.
+
+    >>> expand("a,n[01-03,7]")
+    ('a', 'n01', 'n02', 'n03', 'n7')
+    """
+    if "[" not in text and "]" not in text:
+        return tuple(name for word in text.split(",") if (name := word.strip()))
+    names: list[str] = []
+    for word in filter(None, map(str.strip, _WORD.findall(text))):
+        names += _expand_word(word, text)
+        if len(names) > _MOST_HOSTS:
+            raise _too_many(text)
+    return tuple(names)
+
+
+def _expand_word(word: str, text: str) -> list[str]:
+    if word in {"[", "]"}:
+        raise _wrong(text)
+    names = [""]
+    for at, piece in enumerate(_BRACKETS.split(word)):
+        # Every second piece stood in brackets.
+        endings = [number for part in piece.split(",") for number in _numbers(part, text)] if at % 2 else [piece]
+        if len(names) * len(endings) > _MOST_HOSTS:
+            raise _too_many(text)
+        names = [name + ending for name in names for ending in endings]
+    return names
+
+
+def _numbers(part: str, text: str) -> Iterator[str]:
+    match = _RANGE.fullmatch(part.strip())
+    first, last = (match.group(1), match.group(2) or match.group(1)) if match else ("1", "0")
+    if int(last) < int(first):
+        raise _wrong(text)
+    if int(last) - int(first) >= _MOST_HOSTS:
+        raise _too_many(text)
+    return (str(number).zfill(len(first)) for number in range(int(first), int(last) + 1))
+
+
+def _wrong(text: str) -> HostlistError:
+    return HostlistError(f'"{text[:80]}" is not a host list such as n[01-16,20]')
+
+
+def _too_many(text: str) -> HostlistError:
+    return HostlistError(f'"{text[:80]}" names more than {_MOST_HOSTS} hosts')
+
+
+def fold(names: Iterable[str]) -> str:
+    """A host list, `n[1-4],x7`; names joined by commas where ClusterShell is not installed."""
+    names = list(names)
+    try:
+        from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet  # noqa: PLC0415  only where nodes are folded
+    except ImportError:
+        return ",".join(names)
+    return str(NodeSet.fromlist(names, resolver=RESOLVER_NOGROUP))
