@@ -20,6 +20,9 @@ NONE = -1
 _MIXED, _ALONE = -2, -3
 """Common group of a job's other GPUs: there is none, and there are no other GPUs."""
 
+_NEAR = 1e-3
+"""A job this near to the best that it could have is left alone."""
+
 IMPOSSIBLE = 1e6
 """Cost of GPUs that a job cannot take: far above any real one, and still summable."""
 
@@ -63,6 +66,7 @@ class Board:
         self._off_node_group = self._rest_group.copy()
         self._off_node_score = np.zeros(self.row.size)
         """The same for its owner's GPUs on other nodes."""
+        self._fastest: dict[tuple[int, int], tuple[float, float]] = {}
         self._leaving = np.zeros(len(demands))
         """What a job pays anywhere but at home; nothing for one that does not run yet."""
 
@@ -84,6 +88,24 @@ class Board:
             row = np.ones(self.row.size) if table is None else table[here, self.position]
             rows.append(np.where(demand.candidates[here], row, IMPOSSIBLE))
         return rows
+
+    def could_gain(self, job: int) -> bool:
+        """Whether the job is farther from the best that it could ever have than is worth looking for."""
+        if not self.slots[job].size:
+            return False
+        key = (int(self.kind[job]), int(self.gpus[job]))
+        if key not in self._fastest:
+            self._fastest[key] = self._fastest_sets(*key)
+        within, anywhere = self._fastest[key]
+        best = min(within * self.factor[job, 0], anywhere * self.factor[job, 1:].min())
+        return bool(self.cost[job] > best * (1 + _NEAR))
+
+    def _fastest_sets(self, kind: int, gpus: int) -> tuple[float, float]:
+        """The score of the fastest set of one node, and of any GPUs."""
+        scores = np.where(self.slot_at == NONE, np.inf, self.scores[kind][self.slot_at])
+        within = np.partition(scores, gpus - 1, axis=1)[:, gpus - 1].min() if gpus <= self.width else np.inf
+        anywhere = np.partition(self.scores[kind], gpus - 1)[gpus - 1] if gpus <= self.row.size else np.inf
+        return float(within), float(anywhere)
 
     def seated(self) -> list[int]:
         """The jobs that have slots."""

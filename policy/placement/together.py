@@ -155,7 +155,8 @@ def _swap_nodes(board: Board) -> None:
     whole = np.flatnonzero((board.slot_at != NONE).all(axis=1))
     for row in whole.tolist():
         here = board.slot_at[row]
-        if (board.owner[here] == NONE).all():
+        # A swap has to bring somebody nearer to his best; his own node will ask.
+        if not any(board.could_gain(job) for job in set(board.owner[here].tolist()) - {NONE}):
             continue
         change = board.gain_of_node_swaps(row, whole)
         for choice in np.argsort(change)[:3].tolist():
@@ -179,7 +180,7 @@ def _try_node_swap(board: Board, here: "Ints", there: "Ints") -> bool:
 
 def _swap_gpus(board: Board, jobs: list[int]) -> None:
     """Swap single GPUs, beginning with the jobs that lose most."""
-    for job in sorted(jobs, key=lambda job: -board.cost[job]):
+    for job in sorted(filter(board.could_gain, jobs), key=lambda job: -board.cost[job]):
         for slot in board.worst_slots(job):
             if board.owner[slot] != job:
                 continue
@@ -199,7 +200,7 @@ def _swap_gpus(board: Board, jobs: list[int]) -> None:
 
 def _hand_slow_gpus_over(board: Board, jobs: list[int]) -> None:
     """Swap all the slow GPUs of a job at once, for fast ones of another job or free ones: one alone brings nothing."""
-    for job in sorted(jobs, key=lambda job: -board.cost[job]):
+    for job in sorted(filter(board.could_gain, jobs), key=lambda job: -board.cost[job]):
         mine = board.scores[board.kind[job], board.slots[job]]
         enough = mine.max() / _WORTH_THE_SEARCH
         for threshold in np.unique(mine)[: -_THRESHOLDS - 1 : -1].tolist():
