@@ -1,10 +1,10 @@
-"""`berth topo`: discover, show, draw, compare and compile nodes; write Slurm's configuration from them."""
+"""`berth topo`: what the nodes are made of and how they are joined, and Slurm's configuration made from it."""
 
 from __future__ import annotations
 
 import argparse
 
-from policy.cli.topo import compile, diff, discover, draw, export, show  # noqa: A004  named after the command
+from policy.cli.topo import compile, diff, discover, draw, export, sets, show  # noqa: A004  named after the command
 
 __all__ = ["register"]
 
@@ -13,5 +13,5 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Add `topo` and its commands to the parser of `berth`."""
     topo = subparsers.add_parser("topo", help="GPUs and NVLinks of the nodes")
     commands = topo.add_subparsers(dest="topo_command", metavar="COMMAND", required=True)
-    for command in (discover, show, draw, diff, export, compile):
+    for command in (discover, show, sets, draw, diff, export, compile):
         command.register(commands)

@@ -1,0 +1,114 @@
+"""`berth topo sets`: which node sets could hold a job, level by level."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from policy.cli.topo.sources import (
+    WHAT,
+    add_directory,
+    add_slurm_topology,
+    fabric_file,
+    fabric_of,
+    machines,
+)
+from policy.errors import UsageError
+from topology.model import Machine
+
+if TYPE_CHECKING:
+    from topology.fabric import FabricLevel
+    from topology.nodesets import Candidates, NodeSet
+
+__all__ = ["register", "run"]
+
+_FOUND, _NONE = 0, 1
+
+_LEVELS: tuple[FabricLevel, ...] = ("nvlink", "node", "leaf", "pod", "any")
+_SHOWN = 10
+_WIDEST = 60
+"""Characters of a host list in the table."""
+
+
+def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command."""
+    parser = commands.add_parser(
+        "sets",
+        help="show which node sets could hold a job now",
+        description="For each level of the fabric, the node sets whose free GPUs could hold a job, the one with the "
+        "fewest GPUs left over first.",
+        epilog="Exit status: 0 there is one, 1 there is none, 2 called in a wrong way.",
+    )
+    parser.add_argument("what", nargs="*", metavar="NODE|FILE", help=f"{WHAT} (default: all nodes)")
+    parser.add_argument("--gpus", type=int, required=True, metavar="N", help="GPUs of the whole job")
+    parser.add_argument("--per-node", type=int, metavar="K", help="exactly so many on each node")
+    parser.add_argument("--level", choices=_LEVELS, help="this level only")
+    parser.add_argument("--idle", action="store_true", help="as if all GPUs were free (default: ask Slurm)")
+    parser.add_argument("--all", action="store_true", help=f"all node sets, not the first {_SHOWN} of a level")
+    parser.add_argument("--json", action="store_true", help="for programs; always all")
+    add_slurm_topology(parser)
+    add_directory(parser)
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print a table, or JSON."""
+    found = machines(args.what, args)
+    # numpy comes with the fabric, whose error says what to install.
+    fabric = fabric_of(found, fabric_file(args))
+    from topology.errors import QuestionError  # noqa: PLC0415
+    from topology.nodesets import NodeSets  # noqa: PLC0415
+
+    free = [(1 << machine.size) - 1 for machine in found] if args.idle else _free_now(found)
+    levels: Sequence[FabricLevel] = [args.level] if args.level else _LEVELS
+    try:
+        sets = NodeSets.of(found, fabric).candidates(args.gpus, free, args.per_node, levels)
+    except QuestionError as error:
+        raise UsageError(str(error)) from error
+    if args.json:
+        print(json.dumps({level: [_as_data(one) for one in at_level] for level, at_level in sets.items()}, indent=1))
+    else:
+        print("\n".join(_table(sets, None if args.all else _SHOWN)))
+    return _FOUND if any(map(len, sets.values())) else _NONE
+
+
+def _free_now(found: Sequence[Machine]) -> list[int]:
+    """What Slurm says is free on each machine; nothing on nodes that are down or that it does not know."""
+    from policy.slurm.command import CommandGateway  # noqa: PLC0415  not needed with --idle
+
+    nodes = {node.name: node for node in CommandGateway().read(ended=False).nodes}
+    free = []
+    for machine in found:
+        node = nodes.get(machine.node)
+        free.append(((1 << machine.size) - 1) & ~node.gpus_used if node and node.up else 0)
+    return free
+
+
+def _as_data(one: NodeSet) -> dict[str, object]:
+    return {"name": one.name, "nodes": one.hostlist, "free_gpus": one.free, "nodes_needed": one.needed}
+
+
+def _table(sets: Mapping[FabricLevel, Candidates], most: int | None) -> list[str]:
+    rows: list[tuple[str, ...]] = [("LEVEL", "NODE SET", "NODES", "FREE GPUS", "NODES NEEDED")]
+    notes = {}
+    for level, at_level in sets.items():
+        shown = at_level[: most or len(at_level)]
+        rows += [(level, one.name or "-", _short(one.hostlist), str(one.free), str(one.needed)) for one in shown]
+        if len(shown) < len(at_level):
+            notes[len(rows)] = f"{level}: {len(at_level) - len(shown)} more (--all shows them)"
+        if not shown:
+            rows.append((level, "none", "", "", ""))
+    widths = [max(len(row[column]) for row in rows) for column in range(3)]
+    lines = []
+    for number, row in enumerate(rows, 1):
+        left = "  ".join(cell.ljust(width) for cell, width in zip(row[:3], widths, strict=True))
+        lines.append(f"{left}  {row[3]:>9}  {row[4]:>12}".rstrip())
+        if number in notes:
+            lines.append(notes[number])
+    return lines
+
+
+def _short(hostlist: str) -> str:
+    return hostlist if len(hostlist) <= _WIDEST else hostlist[: _WIDEST - 3] + "..."
