@@ -13,6 +13,7 @@ and on guests that share the job's GPUs.
 1.218
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -83,6 +84,15 @@ class CostModel:
             if widths:
                 return max(((width, factor) for width, factor in widths.items() if width <= gpus), default=(0, 1.0))[1]
         return 1.0
+
+    def worth_waiting(self, model: str, app_class: str, gpus: int, levels: tuple[str, str], run_s: float) -> float:
+        """Seconds that waiting for the nearer of two levels can gain at most: what the farther one costs in a run.
+
+        Waiting longer than this is never worth it, and a long job may hold out longer than a short one (Philly).
+        Infinite where the tables see no difference: then somebody else knows why it should wait.
+        """
+        near, far = (self.locality(model, app_class, level, gpus) for level in levels)
+        return (far - near) * run_s if far > near else math.inf
 
     def of(self, score: float, locality: float, *, shared_nodes: bool = False, has_guest: bool = False) -> float:
         """Predicted over ideal time."""

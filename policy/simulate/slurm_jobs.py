@@ -12,6 +12,7 @@ from topology.fabric import LEVELS, NOBODY
 if TYPE_CHECKING:
     from policy.cluster import Bools, Fleet
     from policy.placement.base import Berth
+    from policy.cost import CostModel
     from policy.simulate.jobs import Job
     from policy.simulate.slurm_settings import Locality, SlurmSettings
 
@@ -26,7 +27,7 @@ class Task:
     limit: float
     steps: tuple[Demand, ...]
     """Its demand at each level that it goes through while it waits; the last is the least it insists on."""
-    step_wait: float
+    locality: "Locality"
     expected: float
     """Duration that the plan believes in."""
     median: float
@@ -70,6 +71,16 @@ class Task:
         """What decides why it waits."""
         return self.kinds[self.step]
 
+    def patience(self, costs: "CostModel") -> float:
+        """Seconds that it waits for its present level before it takes the next."""
+        here = self.demand
+        levels = (here.level, self.steps[self.step + 1].level)
+        if not self.locality.weighed:
+            return self.locality.wait_s
+        return min(
+            self.locality.wait_s, costs.worth_waiting(here.model, here.app_class, here.gpus, levels, self.median)
+        )
+
     @property
     def sharing(self) -> str:
         """Whose share it uses."""
@@ -105,7 +116,7 @@ class Tasks:
             job=job,
             limit=limit,
             steps=steps,
-            step_wait=locality.wait_s,
+            locality=locality,
             expected=limit,
             median=limit,
             left=job.work,

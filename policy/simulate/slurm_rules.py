@@ -206,7 +206,7 @@ class _World:
 
     def _plan_relaxing(self, task: Task, now: float) -> None:
         if task.step + 1 < len(task.steps):
-            self._push(now + task.step_wait, "relax", task, task.waits)
+            self._push(now + task.patience(self._fleet.costs), "relax", task, task.waits)
 
     def _start(self, task: Task, berth: Berth, now: float) -> None:
         self._queue.remove(task)

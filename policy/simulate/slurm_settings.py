@@ -38,6 +38,8 @@ class Locality:
 
     level: str = "any"
     wait_s: float = 600.0
+    weighed: bool = False
+    """Wait for a level no longer than it can gain the job, by the cost model and the expected run time."""
 
     def __post_init__(self) -> None:
         if self.level not in LEVELS:

@@ -46,3 +46,11 @@ def test_a_wrong_level_is_named_with_the_right_one() -> None:
 def test_a_factor_that_makes_jobs_faster_is_refused() -> None:
     with pytest.raises(ConfigError, match="factors lie in 1 to 100"):
         CostModel({"*": one_factor(leaf=0.8)})
+
+
+def test_a_wait_is_worth_what_the_farther_level_would_cost() -> None:
+    costs = CostModel({"*": one_factor(leaf=1.2, any=1.7)})
+
+    assert costs.worth_waiting("", "compute", 16, ("leaf", "any"), run_s=3600) == pytest.approx(1800)
+    assert costs.worth_waiting("", "compute", 16, ("leaf", "any"), run_s=60) == pytest.approx(30)
+    assert costs.worth_waiting("", "compute", 8, ("nvlink", "node"), run_s=60) == float("inf")
