@@ -14,18 +14,19 @@ PYDIRS  := topology policy prolog_epilog tests containers
 with-engine = containers/bootstrap engine-start && { $(1); rc=$$?; containers/bootstrap engine-stop; exit $$rc; }
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-hard test-vm test-fast lint format bench bench-hook bench-topology bench-placement measurements cluster-up cluster-down fuzz clean lock
+.PHONY: help setup demo test test-hard test-vm test-fast lint format bench bench-hook bench-topology bench-placement bench-simulate bench-philly bench-runtime bench-published measurements cluster-up cluster-down fuzz clean lock
 
 help: ## this page
 	@echo "Berth: the right GPUs for every Slurm job. Start with 'make demo'."
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo "Variables: SLURM=24.11|26.05 PROFILE=base|scale|accounting FUZZ_SECONDS=$(FUZZ_SECONDS)"
 
-$(VENV)/.installed: requirements/dev.lock
+$(VENV)/.installed: requirements/dev.lock pyproject.toml
 	@BERTH_RERUN="make $(firstword $(MAKECMDGOALS) setup)" containers/bootstrap packages
 	@echo "setup: Python environment in $(VENV)"
 	@test -x $(PY) || python3 -m venv $(VENV)
 	@$(PY) -m pip install --quiet --disable-pip-version-check --require-hashes -r $<
+	@$(PY) -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
 
 setup: $(VENV)/.installed ## install what is missing: packages, Docker engine, Python environment
@@ -62,7 +63,7 @@ format: setup ## let ruff and clang-format rewrite what they would complain abou
 	@$(VENV)/bin/ruff check --fix --quiet $(PYDIRS); $(VENV)/bin/ruff format --quiet $(PYDIRS)
 	@clang-format -i slurm_plugins/*.[ch] tests/fakes/nvml/*.[ch] tests/fuzz/*.c tests/bench/c/*.c
 
-bench: bench-hook bench-topology bench-placement ## every benchmark, each beside its peer; tables here, figures in build/bench/*.json
+bench: bench-hook bench-topology bench-placement bench-published bench-simulate bench-philly bench-runtime ## every benchmark, each beside its peer; tables here, figures in build/bench/*.json
 
 bench-hook: setup ## latency of job_submit and submissions a second: no plugin, a bare echo, Berth
 	@$(call with-engine,$(PY) -m tests.bench.hook --slurm $(SLURM))
@@ -72,6 +73,18 @@ bench-topology: setup ## a cluster of 12,500 nodes loaded, its node sets, the be
 
 bench-placement: setup ## the policy beside PAL on the honest set of machines and traces, and the time of a round
 	@$(PY) -m tests.bench.placement
+
+bench-simulate: setup ## how long simulations take: PAL's published one, Philly's week, 100,000 jobs on 100,000 GPUs
+	@$(PY) -m tests.bench.simulate
+
+bench-philly: setup ## Philly under Slurm's rules: waits by reason, levels, times beside plain Slurm's placement
+	@$(PY) -m tests.bench.philly
+
+bench-runtime: setup ## run times predicted from history beside limits and simple rules
+	@$(PY) -m tests.bench.runtime
+
+bench-published: setup ## PAL's published simulations, other orders, and a load sweep
+	@$(PY) -m tests.bench.published
 
 measurements: setup ## write docs/measurements.md from what tests and benchmarks left under build/
 	@$(PY) -m tests.bench.page
