@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
 from policy import message, segment
 from policy.book import Book, Claim, claim_on
 from policy.cluster import Fleet
@@ -11,6 +13,7 @@ from policy.errors import Answer, FormatError, LeftToSlurm, Never, NotNow
 from policy.placement.base import Berth, Policy
 from policy.plan import Settings
 from policy.request import Request, flags_of, read, wanted_gpus
+from topology.fabric import NOBODY
 
 MOST_NODES = 1_024
 
@@ -153,8 +156,11 @@ def _check_ever(request: Request, demand: Demand, book: Book) -> None:
     """Refuse `--locality=nvlink` where no machine could give it, whatever is free; say what would work."""
     fleet = book.fleet
     if demand.n > 1:
+        domains = fleet.fabric.domain[demand.candidates]
+        if np.bincount(domains[domains != NOBODY]).max(initial=0) >= demand.n:
+            return
         raise Never(
-            f"--locality=nvlink: {demand.n} nodes share no NVLink island; "
+            f"--locality=nvlink: no NVLink domain joins {demand.n} nodes that fit the job; "
             f"ask for GPUs of one node, or for --locality=node"
         )
     entries = (fleet.offset + fleet.full)[demand.candidates]

@@ -14,7 +14,10 @@ _NOT_PRINTABLE = re.compile(r"[^ -~]")
 
 def placed(berth: Berth) -> str:
     """A place that is free now."""
-    return f"{place(berth)}: {links(berth)}"
+    return f"{place(berth)}: {links(berth)}{_NEAR.get(berth.level, '') if len(berth.names) > 1 else ''}"
+
+
+_NEAR = {"nvlink": ", all in one NVLink domain", "leaf": ", all in one leaf", "pod": ", all in one pod"}
 
 
 def waiting(berth: Berth, demand: Demand, seconds: float, wait: int | None) -> str:

@@ -185,5 +185,6 @@ def _relaxed(job: JobFacts, demand: Demand) -> str:
     segment = job.segment or {}
     waits_for_nvlink = segment.get("f.locality", "").startswith("nvlink") and segment.get("level") == "nvlink"
     if demand.level == "node" and waits_for_nvlink:
-        return "its wait for NVLink between all pairs has ended, any GPUs of one node will do"
+        where = "one node" if demand.n == 1 else f"{demand.n} nodes"
+        return f"its wait for NVLink between all pairs has ended, any GPUs of {where} will do"
     return ""

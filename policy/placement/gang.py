@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from policy.demand import Demand
 
 
-LEVELS_OF_NODES = ("nvlink domain", "leaf", "pod", "any")
-"""At which several nodes meet, from near to far. A demand's `nvlink` means an island, which is within a node."""
+LEVELS_OF_NODES = ("nvlink", "leaf", "pod", "any")
+"""At which several nodes meet, from near to far; `nvlink` is a domain that spans them."""
 
 
 class Gang(NamedTuple):
@@ -26,7 +26,7 @@ class Gang(NamedTuple):
 
 
 def choose(demand: "Demand", view: "View", able: Ints, mask: int) -> Gang | None:
-    """The best n of the nodes that have these GPUs free; None where a demand insists on a leaf or pod, and none has n.
+    """The best n of the nodes that have these GPUs free; None where a demand insists on a level, and no group has n.
 
     At each level the group that holds the gang at the least threshold; of groups that are alike the one that it
     fills best. A level farther away is taken only where it is faster by what its distance costs.

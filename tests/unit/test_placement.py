@@ -1,4 +1,5 @@
 import doctest
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,8 +11,10 @@ from policy.decide import Decision, decide
 from policy.facts import JobFacts, NodeFacts, PartitionFacts, Reservation
 from policy.placement.berth import BerthPolicy
 from policy.plan import Settings
+from policy.reading import open_book
 from policy.wire import MESSAGE_BYTES
-from tests.unit.policy_world import NOW, book, node, reading, running, submit
+from tests.unit.policy_world import NOW, book, fleet, node, reading, running, submit
+from topology.fabric import NOBODY, Fabric
 
 KINDS = {"n1": "v100", "n2": "h100", "n3": "a6000", "n4": "l40s"}
 POLICY = BerthPolicy()
@@ -185,7 +188,7 @@ def test_nvlink_waits_for_a_linked_set_rather_than_taking_any() -> None:
     [
         ("a6000", {"tres_per_job": "gres/gpu:4"}, "at most 2: ask for 2 or fewer, or ask for --locality=node"),
         ("l40s", {"tres_per_job": "gres/gpu:2"}, "none has NVLink"),
-        ("h100", {"tres_per_node": "gres/gpu:8", "min_nodes": "2", "max_nodes": "2"}, "share no NVLink island"),
+        ("h100", {"tres_per_node": "gres/gpu:8", "min_nodes": "2", "max_nodes": "2"}, "no NVLink domain joins 2 nodes"),
     ],
 )
 def test_a_level_that_no_machine_can_give_is_refused_with_what_would_work(
@@ -197,6 +200,36 @@ def test_a_level_that_no_machine_can_give_is_refused_with_what_would_work(
 
     assert decision.verb == "refuse"
     assert what in decision.fields["message"]
+
+
+def joined(level: str, *groups: int) -> Fabric:
+    """Three nodes n1 to n3 in these groups of a level."""
+    names, unknown = ("n1", "n2", "n3"), np.full(3, NOBODY)
+    of = {"domain": unknown, "leaf": unknown, "pod": unknown} | {level: np.array(groups)}
+    return Fabric(names, **of)
+
+
+def ask_joined(fabric: Fabric, **fields: str) -> Decision:
+    look = reading([node(name) for name in fabric.names])
+    known = replace(fleet(look), fabric=fabric)
+    return decide(submit(**fields), open_book(known, look), POLICY, Settings(), NOW)
+
+
+TWO_NODES = {"tres_per_node": "gres/gpu:8", "min_nodes": "2", "max_nodes": "2"}
+
+
+def test_nodes_of_one_nvlink_domain_are_one_nvlink_node_set() -> None:
+    decision = ask_joined(joined("domain", 0, 1, 1), **TWO_NODES, **{"flag.locality": "nvlink"})
+
+    assert place(decision) == ("n2,n3", "0,1,2,3,4,5,6,7")
+    assert decision.fields["message"].endswith("on each node, all in one NVLink domain")
+
+
+def test_a_gang_is_placed_in_one_leaf_without_being_asked() -> None:
+    decision = ask_joined(joined("leaf", 0, 1, 1), **TWO_NODES)
+
+    assert place(decision)[0] == "n2,n3"
+    assert "all in one leaf" in decision.fields["message"]
 
 
 def test_a_level_that_is_only_busy_is_never_refused() -> None:
