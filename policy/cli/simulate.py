@@ -72,6 +72,9 @@ def _add_cluster(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--gpus-per-node", type=_count, default=0, metavar="K")
     group.add_argument("--machine", default="", metavar="NAME", help="what each node is like, such as dgx-a100")
     group.add_argument("--topology", default="", metavar="DIR", help="topology files of real nodes, instead")
+    group.add_argument(
+        "--fabric", default="", metavar="FILE", help="their leaves and pods: Slurm's topology.conf or .yaml"
+    )
     group.add_argument("--nodes-per-leaf", type=_count, default=0, metavar="N", help="default: no leaves")
     group.add_argument("--leaves-per-pod", type=_count, default=0, metavar="N", help="default: one pod")
     group.add_argument(
@@ -125,7 +128,11 @@ def _add_rules(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--durations", choices=("limit", "predicted", "true"), default="limit", help="slurm: what plans believe"
     )
+    group.add_argument("--bf-interval", type=_cost, default=30.0, metavar="S", help="slurm: default %(default)g")
     group.add_argument("--locality", default="", metavar="LEVEL[@TIME]", help="slurm: all jobs wait for this level")
+    group.add_argument(
+        "--weigh-waits", action="store_true", help="slurm: a job waits for its level no longer than that can gain it"
+    )
     group.add_argument("--quotas", default="", metavar="FILE", help="slurm: account,gpus")
     group.add_argument("--borrow", type=_cost, default=0.0, metavar="S", help="slurm: quotas may be exceeded so long")
     group.add_argument(
@@ -203,20 +210,20 @@ def _study(args: argparse.Namespace) -> Study:
 
 
 _AS_THEY_ARE = (
-    *("mode", "duration_unit", "nodes", "gpus_per_node", "machine", "topology", "nodes_per_leaf", "leaves_per_pod"),
+    *("mode", "duration_unit", "nodes", "gpus_per_node", "machine", "topology", "fabric", "nodes_per_leaf"),
+    *("leaves_per_pod", "profile_way", "locality_penalty", "move_cost", "events", "order", "backfill", "round"),
     *(
-        "profile_way",
-        "locality_penalty",
-        "move_cost",
-        "events",
-        "order",
-        "backfill",
-        "round",
         "repeat",
         "limits",
         "models",
+        "durations",
+        "bf_interval",
+        "locality",
+        "weigh_waits",
+        "quotas",
+        "borrow",
+        "spread",
     ),
-    *("durations", "locality", "quotas", "borrow", "spread"),
 )
 """Options that a study has by the same name."""
 

@@ -154,6 +154,9 @@ class _Simulation:
             self._advance(at, rounds)
             number += rounds
             self.rounds += rounds
+        # Jobs that are not measured may still run.
+        for one in self.running:
+            self._close(one, number * self.settings.round_s)
 
     def outcome(self, wall_s: float) -> Outcome:
         """What it came to."""

@@ -11,8 +11,8 @@ from topology.fabric import LEVELS, NOBODY
 
 if TYPE_CHECKING:
     from policy.cluster import Bools, Fleet
-    from policy.placement.base import Berth
     from policy.cost import CostModel
+    from policy.placement.base import Berth
     from policy.simulate.jobs import Job
     from policy.simulate.slurm_settings import Locality, SlurmSettings
 

@@ -8,10 +8,9 @@ from typing import Any, Literal
 
 from policy.errors import UsageError, nearest
 from policy.simulate.inputs.traces import Unit
+from policy.simulate.slurm_settings import DURATIONS, ORDERS
 
 MODES = ("slurm", "pal-rounds")
-ORDERS = ("fifo", "las", "srtf", "srsf", "slurm")
-DURATIONS = ("limit", "predicted", "true")
 
 Way = Literal["one-run", "median", "nodes"]
 
@@ -38,6 +37,8 @@ class Study:
     """A named machine that all nodes are like."""
     topology: str = ""
     """A folder of topology files, which says all of nodes, gpus_per_node and machine."""
+    fabric: str = ""
+    """Slurm's topology.conf or topology.yaml, which says the leaves and pods of the nodes in `topology`."""
     nodes_per_leaf: int = 0
     leaves_per_pod: int = 0
     scores: tuple[str, ...] = ()
@@ -53,7 +54,9 @@ class Study:
     limits: str = "trace"
     models: str = "trace"
     durations: str = "limit"
+    bf_interval: float = 30.0
     locality: str = ""
+    weigh_waits: bool = False
     quotas: str = ""
     borrow: float = 0.0
     spread: bool = False
@@ -128,6 +131,7 @@ SWEEPABLE: dict[str, Callable[[str], object]] = {
     "leaves-per-pod": _positive,
     "order": _one_of(*ORDERS),
     "durations": _one_of(*DURATIONS),
+    "bf-interval": _cost,
     "limits": str,
     "locality": str,
     "borrow": _cost,
@@ -177,6 +181,10 @@ def check(study: Study) -> None:
         one = study.with_values(swept)
         if one.mode == "pal-rounds" and one.order == "slurm":
             raise UsageError("--order slurm belongs to --mode slurm; with pal-rounds take fifo, las, srtf or srsf")
+        if one.fabric and (not one.topology or one.nodes_per_leaf):
+            raise UsageError(
+                "--fabric says which nodes of --topology share a leaf: give --topology, and no --nodes-per-leaf"
+            )
         if one.topology:
             continue
         if not one.nodes or not (one.gpus_per_node or one.machine):

@@ -9,7 +9,6 @@ Submitting the same study to the same folder again submits only what is missing 
 
 import hashlib
 import json
-import os
 import shlex
 import subprocess
 import sys
@@ -26,6 +25,7 @@ from policy.simulate.study import Cell, Study, cells
 from policy.simulate.study import as_plain as study_as_plain
 from policy.simulate.study import from_plain as study_from_plain
 from policy.simulate.sweep import prepare, run_cell
+from topology import atomic
 
 FORMAT = "berth-study/1"
 
@@ -101,6 +101,7 @@ def absolute(study: Study) -> Study:
         traces=tuple(map(whole, study.traces)),
         scores=tuple(map(scores, study.scores)),
         topology=whole(study.topology),
+        fabric=whole(study.fabric),
         events=whole(study.events),
         quotas=whole(study.quotas),
         locality_penalty=whole(penalty) if Path(penalty).is_file() else penalty,
@@ -213,7 +214,8 @@ def _folded(tasks: Sequence[int]) -> str:
 
 
 def _digests(study: Study) -> dict[str, str]:
-    paths = [*study.traces, *(text.rpartition("=")[2] for text in study.scores), study.events, study.quotas]
+    scores = [text.rpartition("=")[2] for text in study.scores]
+    paths = [*study.traces, *scores, study.events, study.quotas, study.fabric]
     try:
         return {path: hashlib.sha256(Path(path).read_bytes()).hexdigest() for path in paths if path}
     except OSError as error:
@@ -232,6 +234,4 @@ def _read(file: Path) -> dict[str, Any]:
 
 def _write(file: Path, data: object) -> None:
     """In one step, so that a task that is stopped leaves no half result."""
-    temporary = file.with_name(f".{file.name}.{os.getpid()}")
-    temporary.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
-    temporary.replace(file)
+    atomic.replace(file, (json.dumps(data, indent=1) + "\n").encode("utf-8"))

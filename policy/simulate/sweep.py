@@ -6,14 +6,16 @@ What comes out does not depend on the number of processes: every run has its own
 import multiprocessing
 import os
 import signal
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 from typing import Any
 
 from policy.cluster import Fleet
-from policy.errors import BerthError, FormatError
+from policy.errors import BerthError, FormatError, nearest
 from policy.flags import parse_locality
 from policy.placement.base import Policy
 from policy.simulate.events import NodeEvent
@@ -24,6 +26,7 @@ from policy.simulate.report.files import write_placements
 from policy.simulate.report.summary import Summary, summarise
 from policy.simulate.result import Outcome
 from policy.simulate.study import Cell, Study, cells
+from topology.scores import PAL_CLASSES
 
 PLAIN_SLURM = "slurm"
 RECORDED = "recorded"
@@ -36,22 +39,21 @@ Tick = Callable[[int], None]
 def prepare(study: Study) -> Trace:
     """The trace, without jobs that this cluster could never hold; all other inputs are tried too."""
     trace = read_traces(study.traces, study.duration_unit)
-    sizes = [cluster.size(study.with_values(swept)) for swept in _corners(study)]
-    nodes, gpus = min(nodes for nodes, _ in sizes), min(gpus for _, gpus in sizes)
-    most = min(nodes * gpus for nodes, gpus in sizes)
+    clusters = [cluster.sizes(study.with_values(swept)) for swept in _corners(study)]
+    most = min(map(sum, clusters))
     notes = dict(trace.notes)
     kept = [job for job in trace.jobs if job.gpus <= most]
     if len(kept) < len(trace.jobs):
         notes[f"left out: more GPUs than the cluster's {most}"] = len(trace.jobs) - len(kept)
     if not kept:
         raise FormatError(f"{', '.join(study.traces)}: no job fits a cluster of {most} GPUs")
-    here = [_fitted(job, nodes, gpus) for job in kept]
+    here = [job if _fits(job, clusters) else replace(job, nodes=None) for job in kept]
     reshaped = sum(before is not after for before, after in zip(kept, here, strict=True))
     if reshaped:
         notes["had more nodes, or more GPUs on each, than this cluster: their number of nodes is left open"] = reshaped
     ready = Trace(here, notes, trace.recorded)
-    verify(study, ready)
-    return ready
+    scored = verify(study, ready)
+    return replace(ready, notes={**notes, **dict(_unscored(here, scored))})
 
 
 def _corners(study: Study) -> list[tuple[tuple[str, str], ...]]:
@@ -63,10 +65,21 @@ def _corners(study: Study) -> list[tuple[tuple[str, str], ...]]:
     return corners
 
 
-def _fitted(job: Job, nodes: int, gpus: int) -> Job:
-    if job.nodes is None or (job.nodes <= nodes and job.gpus // job.nodes <= gpus):
-        return job
-    return replace(job, nodes=None)
+def _fits(job: Job, clusters: Sequence[Sequence[int]]) -> bool:
+    """Whether each of these clusters, given as the GPUs of its nodes, has as many nodes as the job asks for."""
+    if job.nodes is None:
+        return True
+    each = job.gpus // job.nodes
+    return all(sum(size >= each for size in sizes) >= job.nodes for sizes in clusters)
+
+
+def _unscored(jobs: Sequence[Job], scored: AbstractSet[str]) -> Iterator[tuple[str, int]]:
+    """Where the classes of the jobs and those of the score tables part; nothing where there are no tables."""
+    counts = Counter(job.app_class for job in jobs)
+    for name in sorted(counts.keys() - scored if scored else ()):
+        yield f"are of class {name}, which no score table has: to them all GPUs are alike", counts[name]
+    for name in sorted(scored - counts.keys() - set(PAL_CLASSES.values())):
+        yield f"are of class {name}{nearest(name, counts)}, which a score table has", 0
 
 
 def run_cell(study: Study, cell: Cell, trace: Trace, placements: str = "") -> Summary:
@@ -111,9 +124,10 @@ def _slurm(study: Study, cell: Cell, jobs: Sequence[Job], fleet: Fleet) -> Outco
         order=study.order or "slurm",
         durations=study.durations,
         backfill=study.backfill is not False,
+        bf_interval_s=study.bf_interval,
         pinned=cell.policy != PLAIN_SLURM,
         spread=study.spread,
-        locality=Locality(locality.level, waited) if locality else Locality(),
+        locality=Locality(locality.level, waited, study.weigh_waits) if locality else Locality(),
         quotas=Quotas(read_quotas(study.quotas), study.borrow) if study.quotas else Quotas(),
         requeue_cost_s=study.move_cost,
         events=_events(study, fleet),
@@ -125,19 +139,22 @@ def _events(study: Study, fleet: Fleet) -> Sequence[NodeEvent]:
     return read_events(study.events, fleet.names) if study.events else ()
 
 
-def verify(study: Study, trace: Trace) -> None:
-    """Read all inputs once, so that a wrong one is found before the first run."""
+def verify(study: Study, trace: Trace) -> AbstractSet[str]:
+    """Read all inputs once, so that a wrong one is found before the first run; the classes that have scores."""
+    scored: AbstractSet[str] = frozenset()
     for policy in study.policies:
         policy_named(policy, 0)
     for swept in dict.fromkeys(cell.swept for cell in cells(study)):
         one = study.with_values(swept)
         fleet = cluster.build(one, study.seeds[0])
+        scored = fleet.scores.keys()
         completed(trace.jobs[:1], one.limits, one.models, 0)
         _events(one, fleet)
         if one.locality:
             parse_locality(one.locality)
         if one.quotas:
             read_quotas(one.quotas)
+    return scored
 
 
 def policy_named(name: str, seed: int) -> Policy:
@@ -146,10 +163,6 @@ def policy_named(name: str, seed: int) -> Policy:
 
     # Another package's policy may really be called so.
     base = name if name in policies() else name.removesuffix("-sticky")
-    if name == PLAIN_SLURM and name not in policies():
-        from policy.placement.slurm_like import SlurmPolicy  # noqa: PLC0415
-
-        return SlurmPolicy()
     options: dict[str, object] = {}
     if base != name or base in _BOTH_WAYS:
         options["sticky"] = base != name
@@ -168,14 +181,13 @@ def recorded(study: Study, trace: Trace) -> Summary | None:
     jobs = [job for job in trace.jobs if job.id in trace.recorded]
     if not jobs:
         return None
-    nodes, gpus = cluster.size(study.with_values(cells(study)[0].swept))
     outcome = Outcome(
         policy=RECORDED,
         jobs=jobs,
         starts={job.id: trace.recorded[job.id].start for job in jobs},
         ends={job.id: trace.recorded[job.id].end for job in jobs},
         stretches=(),
-        gpus=nodes * gpus,
+        gpus=sum(cluster.sizes(study.with_values(cells(study)[0].swept))),
         gpu_seconds_held=sum(job.gpus * job.work for job in jobs),
         wall_s=0.0,
     )

@@ -1,6 +1,6 @@
-"""A cluster that exists only on paper: a fleet of equal nodes with leaves, pods, scores and costs."""
+"""A cluster that exists only on paper: a fleet of nodes with leaves, pods, scores and costs."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -48,39 +48,46 @@ def build(
     costs: CostModel | None = None,
     machine: Machine | None = None,
 ) -> Fleet:
-    """The fleet; `scores` are tables of nodes x GPUs by application class, `machine` is what every node is like."""
+    """A fleet of equal nodes; `scores` are tables of nodes x GPUs by class, `machine` is what every node is like."""
     pattern = machine or all_to_all("n0", plan.gpus_per_node)
-    size = pattern.size
     names = [f"n{number}" for number in range(plan.nodes)]
+    # One machine object serves all nodes: placement asks for its shape only.
+    return build_of(dict.fromkeys(names, pattern), fabric_of(plan, names), scores, costs)
+
+
+def build_of(
+    machines: Mapping[str, Machine],
+    fabric: Fabric,
+    scores: Mapping[str, Floats] | None = None,
+    costs: CostModel | None = None,
+) -> Fleet:
+    """A fleet of these nodes, which need not be of one kind; rows of `scores` are as wide as the widest of them."""
     facts = [
         NodeFacts(
             name=name,
-            cpus=_CPUS_PER_GPU * size,
+            cpus=_CPUS_PER_GPU * machine.size,
             cpus_used=0,
-            mem=_MB_PER_GPU * size,
+            mem=_MB_PER_GPU * machine.size,
             mem_used=0,
             threads=1,
             up=True,
             completing=False,
-            gpus=size,
+            gpus=machine.size,
             loose=0,
-            seats=size,
+            seats=machine.size,
             gpus_used=0,
             seats_used=0,
             partitions=frozenset({PARTITION}),
         )
-        for name in names
+        for name, machine in machines.items()
     ]
     partition = PartitionFacts(PARTITION, default=True)
-    # One machine object serves all nodes: placement asks for its shape only.
-    machines = dict.fromkeys(names, pattern)
-    fleet = build_fleet(
-        facts, [partition], machines, Memory(), memory_counts=False, fabric=_fabric(plan, names), costs=costs
-    )
+    fleet = build_fleet(facts, [partition], machines, Memory(), memory_counts=False, fabric=fabric, costs=costs)
     return replace(fleet, scores=dict(scores or {}))
 
 
-def _fabric(plan: Plan, names: list[str]) -> Fabric:
+def fabric_of(plan: Plan, names: Sequence[str]) -> Fabric:
+    """Leaves and pods of so many nodes each, in the nodes' order."""
     place = np.arange(plan.nodes, dtype=np.int64)
     unknown = np.full(plan.nodes, NOBODY, np.int64)
     if not plan.nodes_per_leaf:

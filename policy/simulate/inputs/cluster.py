@@ -1,4 +1,4 @@
-"""The cluster of a study: its size, its machines, its costs, and what happens to its nodes."""
+"""The cluster of a study: its size, its machines, its costs, and how its nodes are joined."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -13,46 +13,42 @@ from policy.simulate.inputs.text import read_table
 from policy.simulate.philly import LOCALITIES
 from policy.simulate.study import Study
 from topology import files
-from topology.fabric import LEVELS
+from topology.fabric import LEVELS, Fabric
 from topology.model import Machine
+from topology.providers import slurm_fabric
 
 
 def build(study: Study, seed: int) -> Fleet:
     """The fleet that a run of the study happens on; the seed draws GPUs from measured runs."""
-    machines = _machines(study)
-    nodes, gpus = _size(study, machines)
-    names = tuple(machine.node for machine in machines) if study.topology else ()
-    plan = world.Plan(nodes, gpus, study.nodes_per_leaf, study.leaves_per_pod)
-    scores = grids(study.scores, nodes, gpus, machines if names else (), study.profile_way, seed)
-    fleet = world.build(plan, scores, costs(study), machines[0] if machines else None)
-    if not names:
-        return fleet
-    return replace(
-        fleet,
-        names=names,
-        index={name: place for place, name in enumerate(names)},
-        fabric=replace(fleet.fabric, names=names),
+    if not study.topology:
+        pattern = _pattern(study)
+        plan = _plan(study, study.nodes, pattern.size if pattern else study.gpus_per_node)
+        scores = grids(study.scores, plan.nodes, plan.gpus_per_node, (), study.profile_way, seed)
+        return world.build(plan, scores, costs(study), pattern)
+    machines = _machines(study.topology)
+    widest = max(machine.size for machine in machines)
+    scores = grids(study.scores, len(machines), widest, machines, study.profile_way, seed)
+    return world.build_of(
+        {machine.node: machine for machine in machines}, _fabric(study, machines), scores, costs(study)
     )
 
 
-def size(study: Study) -> tuple[int, int]:
-    """Number of nodes, and of GPUs on each."""
-    return _size(study, _machines(study))
-
-
-def _size(study: Study, machines: Sequence[Machine]) -> tuple[int, int]:
-    return (
-        len(machines) if study.topology else study.nodes,
-        machines[0].size if machines else study.gpus_per_node,
-    )
-
-
-def _machines(study: Study) -> list[Machine]:
-    """All machines of a topology folder, or the one that every node is like; none where only a number is known."""
+def sizes(study: Study) -> list[int]:
+    """The number of GPUs of each node."""
     if study.topology:
-        return _alike(study.topology)
+        return [machine.size for machine in _machines(study.topology)]
+    pattern = _pattern(study)
+    return [pattern.size if pattern else study.gpus_per_node] * study.nodes
+
+
+def _plan(study: Study, nodes: int, gpus: int) -> world.Plan:
+    return world.Plan(nodes, gpus, study.nodes_per_leaf, study.leaves_per_pod)
+
+
+def _pattern(study: Study) -> Machine | None:
+    """The machine that every node is like; None where only a number of GPUs is known."""
     if not study.machine:
-        return []
+        return None
     from topology.machines import machine  # noqa: PLC0415 - only where a machine is named
 
     named: Machine = machine(study.machine, "n0")
@@ -61,23 +57,31 @@ def _machines(study: Study) -> list[Machine]:
             f"--machine {study.machine} has {named.size} GPUs, and --gpus-per-node says {study.gpus_per_node}; "
             "leave one of them out"
         )
-    return [named]
+    return named
 
 
-def _alike(folder: str) -> list[Machine]:
+def _machines(folder: str) -> list[Machine]:
+    """All machines of a topology folder, which may be of several kinds."""
     problems: list[str] = []
     machines = list(files.load_directory(folder, lambda problem: problems.append(str(problem))).values())
     if problems:
         raise FormatError(problems[0])
     if not machines:
         raise UsageError(f"{folder} has no topology file; give the folder that berthd reads")
-    odd = next((machine for machine in machines if machine.shape != machines[0].shape), None)
-    if odd:
-        raise UsageError(
-            f"{folder}: nodes {machines[0].node} and {odd.node} are of different kinds; "
-            "a simulated cluster has one kind, so give a folder for each"
-        )
     return machines
+
+
+def _fabric(study: Study, machines: Sequence[Machine]) -> Fabric:
+    """Leaves and pods from Slurm's own file where it is named, as berthd takes them, else by number."""
+    if study.fabric:
+        fabric = Fabric.of(machines, slurm_fabric.read(study.fabric))
+        if not fabric.leaves:
+            raise UsageError(f"--fabric {study.fabric}: it names no leaf of the nodes in {study.topology}")
+        return fabric
+    if study.nodes_per_leaf:
+        drawn = world.fabric_of(_plan(study, len(machines), 0), [machine.node for machine in machines])
+        return replace(Fabric.of(machines), leaf=drawn.leaf, pod=drawn.pod, leaves=drawn.leaves, pods=drawn.pods)
+    return Fabric.of(machines)
 
 
 def costs(study: Study) -> CostModel:

@@ -26,11 +26,15 @@ def app_class(model: str) -> str:
 
 
 GPU_HOURS = {
-    "ncf": (0.1, 1.0),
-    "cifar10": (0.1, 1.0),
+    "ncf": (1 / 60, 1.0),
+    "cifar10": (1 / 60, 1.0),
     "deepspeech2": (1.0, 10.0),
     "bert": (1.0, 10.0),
     "yolov3": (10.0, 100.0),
     "imagenet": (100.0, 1000.0),
 }
-"""Range of an application's GPU hours: the size classes S, M, L and XL of Pollux (OSDI'21), whose jobs Sia took."""
+"""The GPU hours of the recorded jobs in whose place Sia put each application.
+
+From its generator (github.com/siasosp23/artifacts, sia-simulator/utils/generate_workload.py): jobs of at least a minute
+and less than 1, 10, 100 and 1,000 GPU hours; `ncf` shares the first class with `cifar10` in Pollux, whence it comes.
+"""
