@@ -19,6 +19,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from topology import atomic
 from topology.errors import TopologyFileError
 
 __all__ = ["FORMAT", "PAL_CLASSES", "Score", "decode", "decode_pal", "dump", "encode", "is_pal", "load"]
@@ -65,14 +66,7 @@ def load(path: str | os.PathLike[str]) -> tuple[Score, ...]:
 
 def dump(scores: Iterable[Score], path: str | os.PathLike[str]) -> None:
     """Write a table so that a reader sees the old one or the new one, never a part."""
-    path = Path(path)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        temporary.write_text(encode(scores), encoding="utf-8")
-        temporary.replace(path)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise TopologyFileError(f"cannot write {path}: {error.strerror}") from error
+    atomic.replace(path, encode(scores).encode("utf-8"))
 
 
 def encode(scores: Iterable[Score]) -> str:
