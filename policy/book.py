@@ -118,16 +118,16 @@ class Book:
     def soonest(self, demand: Demand, policy: Policy) -> tuple[Berth, float]:
         """The best place at the first moment at which there is one; `start` is 0 for a place that is free now."""
         try:
-            return policy.place(demand, self.cluster.now(demand.limit)), 0.0
+            return self.now(demand, policy), 0.0
         except NotNow as nothing_now:
             moment = self._first_moment(demand, policy)
             if moment is None:
                 raise nothing_now from None
-            return policy.place(demand, self.cluster.then(moment, demand.limit)), moment
+            return _pinnable(policy, demand, self.cluster.then(moment, demand.limit)), moment
 
     def now(self, demand: Demand, policy: Policy) -> Berth:
         """The best place that is free now, or `NotNow`."""
-        return policy.place(demand, self.cluster.now(demand.limit))
+        return _pinnable(policy, demand, self.cluster.now(demand.limit))
 
     def start_of(self, demand: Demand, nodes: Sequence[int], mask: int) -> float | None:
         """When a certain place is free: 0 for now, None for not in sight."""
@@ -167,7 +167,7 @@ class Book:
         while low < high:
             middle = min(low + step - 1, (low + high) // 2)
             try:
-                policy.place(demand, self.cluster.then(moments[middle], demand.limit))
+                _pinnable(policy, demand, self.cluster.then(moments[middle], demand.limit))
             except NotNow:
                 low, step = middle + 1, step * 2
             else:
@@ -188,3 +188,11 @@ class Book:
         fits &= np.isfinite(times) & (times + demand.limit <= picture.reserved_from[nodes, None])
         first: Floats = times[np.arange(nodes.size), fits.argmax(axis=1)]
         return np.compress(fits.any(axis=1), first)
+
+
+def _pinnable(policy: Policy, demand: Demand, view: View) -> Berth:
+    """A policy's answer, if Slurm can pin it: a typed request is the same on each node."""
+    berth = policy.place(demand, view)
+    if any(mask != berth.mask for mask in berth.masks):
+        raise NotNow(f"policy {policy.name} chose other GPUs on each node, which Slurm cannot pin")
+    return berth

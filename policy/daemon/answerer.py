@@ -15,7 +15,7 @@ from policy.daemon.config import Config
 from policy.daemon.handover import Snapshot
 from policy.decide import Decision, Understanding, decide, say_no
 from policy.errors import BerthError, FormatError, LeftToSlurm
-from policy.placement.berth import BerthPolicy
+from policy.placement.registry import create
 from policy.plan import Settings
 
 STALE_AFTER = 30.0
@@ -44,7 +44,7 @@ class Answerer:
     """Turns requests into replies."""
 
     def __init__(self, config: Config, version: str, pid: int) -> None:
-        self._policy = BerthPolicy()
+        self._policy = create(config.policy)
         self._understanding = Understanding()
         self._settings = Settings(config.locality_wait, config.repin)
         self._reserve = config.reserve_seconds

@@ -23,6 +23,7 @@ _HOOK = {
 _BERTHD = {
     "topology_dir": str,
     "fabric": str,
+    "policy": str,
     "tick_ms": int,
     "reserve_seconds": int,
     "locality_wait": str,
@@ -40,6 +41,8 @@ class Config:
     topology_dir: Path = Path("/etc/slurm/berth/topology")
     fabric: str = ""
     """Slurm's topology.conf or topology.yaml, `none`, or empty for the one beside slurm.conf."""
+    policy: str = "berth"
+    """A placement policy by name (policy.placement.registry)."""
     tick: float = 1.0
     reserve_seconds: int = 30
     locality_wait: int = 600
@@ -93,6 +96,7 @@ def load(path: Path, *, must_exist: bool = False) -> Config:
         socket=Path(hook.get("socket", defaults.socket)),
         topology_dir=Path(berthd.get("topology_dir", defaults.topology_dir)),
         fabric=fabric,
+        policy=berthd.get("policy", defaults.policy),
         tick=_at_least(path, berthd, "tick_ms", 50, 1_000) / 1_000,
         reserve_seconds=_at_least(path, berthd, "reserve_seconds", 1, defaults.reserve_seconds),
         locality_wait=wait,

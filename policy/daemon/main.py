@@ -12,6 +12,7 @@ from policy.daemon.answerer import Answerer
 from policy.daemon.config import config_path, load
 from policy.daemon.server import Server, planner_command
 from policy.errors import BerthError, ConfigError
+from policy.placement.registry import create
 from policy.slurm.gateways import open_gateway
 
 WRONG_CONFIG = 2
@@ -48,6 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         path = options.config or config_path()
         config = load(path, must_exist=options.config is not None)
         open_gateway(options.gateway)
+        create(config.policy)
         if options.check_config:
             sys.stdout.write(f"{path}: ok\n")
             return 0

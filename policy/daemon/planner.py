@@ -22,7 +22,7 @@ from policy.daemon.topologies import Topologies
 from policy.decide import berth_values
 from policy.errors import BerthError, SlurmError
 from policy.facts import Reading
-from policy.placement.berth import BerthPolicy
+from policy.placement.registry import create
 from policy.plan import Move, Plan, Release, Settings
 from policy.reading import open_book
 from policy.slurm.gateways import open_gateway
@@ -36,7 +36,7 @@ class Planner:
         self._gateway = gateway
         self._sender = sender
         self._topologies = Topologies(config.topology_dir, config.fabric)
-        self._plan = Plan(BerthPolicy(), Settings(config.locality_wait, config.repin))
+        self._plan = Plan(create(config.policy), Settings(config.locality_wait, config.repin))
         self._fleet: Fleet | None = None
         self._fleet_key: object = None
         self._problem = ""

@@ -12,6 +12,7 @@ import pytest
 from policy.cli import doctor
 from policy.cli.main import main
 from policy.cli.why import rows
+from policy.daemon import main as berthd
 from policy.daemon.config import Config, load
 from policy.errors import ConfigError, DaemonError
 from policy.slurm.recorded import recorded_gateway
@@ -259,3 +260,15 @@ def test_berth_conf_is_read_and_its_absence_means_defaults(tmp_path: Path) -> No
     config = load(path)
 
     assert (str(config.socket), config.tick, config.locality_wait) == ("/x", 0.25, 3_600)
+
+
+def test_berthd_does_not_start_with_a_policy_that_it_does_not_know(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    conf = tmp_path / "berth.conf"
+    conf.write_text('[berthd]\npolicy = "brth"\n')
+
+    code = berthd.main(["--config", str(conf), "--check-config"])
+
+    assert code == berthd.WRONG_CONFIG
+    assert "there is no policy brth; did you mean berth" in capsys.readouterr().err

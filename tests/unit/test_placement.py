@@ -10,6 +10,7 @@ import policy.placement.base
 from policy.decide import Decision, decide
 from policy.facts import JobFacts, NodeFacts, PartitionFacts, Reservation
 from policy.placement.berth import BerthPolicy
+from policy.placement.registry import create
 from policy.plan import Settings
 from policy.reading import open_book
 from policy.wire import MESSAGE_BYTES
@@ -200,6 +201,24 @@ def test_a_level_that_no_machine_can_give_is_refused_with_what_would_work(
 
     assert decision.verb == "refuse"
     assert what in decision.fields["message"]
+
+
+def test_another_policy_can_be_asked() -> None:
+    look = reading([node("n1", used=0b1), node("n2", used=0b111)])
+
+    decision = decide(submit(tres_per_job="gres/gpu:4"), book(look), create("packed"), Settings(), NOW)
+
+    assert place(decision) == ("n2", "3,4,5,6")
+
+
+def test_what_slurm_cannot_pin_is_left_to_slurm() -> None:
+    look = reading([node("n1", used=0b1), node("n2", used=0b1000_0000)])
+    fields = {"tres_per_node": "gres/gpu:4", "min_nodes": "2", "max_nodes": "2"}
+
+    decision = decide(submit(**fields), book(look), create("slurm"), Settings(), NOW)
+
+    assert decision.verb == "pass"
+    assert "policy slurm chose other GPUs on each node" in decision.fields["message"]
 
 
 def joined(level: str, *groups: int) -> Fabric:
