@@ -155,15 +155,16 @@ def _theirs(gpus: int, policy: str, jobs: Sequence[Job]) -> tuple[str, float | N
 
 
 def figures() -> list[Figure]:
-    """Milliseconds a round, for each policy and size; `round_512_ms` is PAL's."""
+    """Milliseconds a round, for each policy and size; `round_512_ms` is PAL's, beside which Berth's own stands too."""
     found = []
-    for policy in THEIRS:
-        placer = create(policy.replace("_", "-"), sticky=False)
+    for policy in (*THEIRS, "berth"):
+        placer = create("berth") if policy == "berth" else create(policy.replace("_", "-"), sticky=False)
+        rounds = OUR_ROUNDS if policy in THEIRS else THEIR_ROUNDS
         for gpus in SIZES:
             fleet, jobs = fleet_of(gpus), queue_of(gpus)
             demands, free = [demand_of(job, fleet) for job in jobs], view(fleet, fleet.full)
-            ours = timed(lambda: placer.place_together(demands, free), OUR_ROUNDS)  # noqa: B023 - called at once
-            peer, theirs = _theirs(gpus, policy, jobs)
+            ours = timed(lambda: placer.place_together(demands, free), rounds)  # noqa: B023 - called at once
+            peer, theirs = _theirs(gpus, policy if policy in THEIRS else "pal", jobs)
             name = f"round_{gpus}_ms" if policy == "pal" else f"{policy}_round_{gpus}_ms"
             found.append(Figure(name, ours, "ms", peer, theirs))
     return found
