@@ -170,6 +170,9 @@ class Cluster:
         """What a job of this time limit can start on at once."""
         closes = self.at + limit
         fits_hole = self.hole_until >= closes
+        if fits_hole.all():
+            is_open = self.up & (self.reserved_from >= closes)
+            return View(self.fleet, self.gpus_now, self.cpus_now, self.mem_now, is_open, self.quiet)
         return View(
             self.fleet,
             np.where(fits_hole, self.gpus_now, self.gpus[:, 0]),

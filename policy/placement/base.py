@@ -143,7 +143,7 @@ class Policy(ABC):
             nodes=tuple(nodes),
             names=tuple(fleet.names[node] for node in nodes),
             masks=tuple(masks),
-            seats=bool(fleet.seats[list(nodes)].all()),
+            seats=all(bool(fleet.seats[node]) for node in nodes),
             level=level,
             min_gbps=weakest,
             sum_gbps=together,

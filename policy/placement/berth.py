@@ -36,8 +36,9 @@ _SETS_COMPARED = 8
 _MOST_TOGETHER = 4_096
 """Free GPUs up to which jobs are placed together; beyond, one after another, each where there is most room."""
 
+_NODE_BITS = 8
 _LINKS = 14
-"""Bits of a code below its links: the node's byte and six bits of broken islands."""
+"""Bits of a code below its islands, and below its links: the node's byte and six bits of broken islands."""
 
 
 class BerthPolicy(Policy):
@@ -118,15 +119,14 @@ class BerthPolicy(Policy):
     def _reasons(view: "View", values: Ints, node: int, mask: int, k: int) -> str:
         machine = view.fleet.machines[node]
         assert machine is not None, "only nodes with a topology have codes"  # noqa: S101 - narrows the type
-        able = int((values >= 0).sum())
+        able = int(np.count_nonzero(values >= 0))
         # The broken islands are the six bits above the node's byte; what lies above them are the links.
-        links, best = values >> _LINKS, values[node] >> _LINKS
-        rivals = int(((links == best) & (values >= 0)).sum()) - 1
+        rivals = int(np.count_nonzero(values >> _LINKS == values[node] >> _LINKS)) - 1
         if able == 1:
             reason = "the only node that fits"
         elif not rivals:
             reason = f"best of {able} nodes that fit, by bandwidth"
-        elif values[node] >> 8 > np.partition(values >> 8, -2)[-2]:
+        elif np.count_nonzero(values >> _NODE_BITS == values[node] >> _NODE_BITS) == 1:
             reason = f"best of {able} nodes that fit, {rivals + 1} equal in bandwidth, by islands kept whole"
         else:
             reason = f"best of {able} nodes that fit, {rivals + 1} equal in bandwidth, by free GPUs left over"

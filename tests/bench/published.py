@@ -42,9 +42,10 @@ SYNERGY = Plan(64, 4)
 JOBS, MEASURED = 1_200, range(800, 1_000)
 """The cluster needs some days to fill."""
 
-PUBLISHED = {"avg_jct_vs_packed_sticky": 0.57, "makespan_vs_packed_sticky": 0.483}
-"""PAL over Packed-Sticky, geometric mean over eight traces, of which the four at hand are a part: JCT as published
-(-43 %), makespan as its artifact gives (-51.7 %)."""
+PEER = "PAL's artifact, the same traces"
+PUBLISHED = {"avg_jct_vs_packed_sticky": 0.768, "makespan_vs_packed_sticky": 0.566}
+"""PAL over Packed-Sticky, geometric means over these four traces, of a re-statement of the artifact that equals it to
+the digits shown. Over all eight traces, of which four are at hand, it has 0.571 (published: -43 %) and 0.483."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +139,7 @@ def figures(rows: Sequence[Row]) -> list[Figure]:
         ratios = [getattr(at[trace, "pal"], field) / getattr(at[trace, "packed-sticky"], field) for trace in traces]
         if ratios:
             value = float(np.exp(np.log(ratios).mean()))
-            found.append(Figure(name, value, "PAL / Packed-Sticky", "published, eight traces", peer))
+            found.append(Figure(name, value, "PAL / Packed-Sticky", PEER, peer))
     return found
 
 
