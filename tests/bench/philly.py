@@ -72,9 +72,12 @@ def main() -> None:
     rows = [mean(group) for _, group in groupby(runs, key=lambda run: (run["scenario"], run["policy"]))]
     show(rows)
     FOLDER.mkdir(parents=True, exist_ok=True)
-    (FOLDER / "philly_runs.json").write_text(json.dumps(runs, indent=1) + "\n", encoding="utf-8")
+    (FOLDER.parent / "philly-runs.json").write_text(json.dumps(runs, indent=1) + "\n", encoding="utf-8")
     report(
-        "philly", "Philly under Slurm's rules", compare(rows), {"runs": "philly_runs.json", "seeds": f"{len(seeds)}"}
+        "philly",
+        "Philly under Slurm's rules",
+        compare(rows),
+        {"runs": "build/philly-runs.json", "seeds": f"{len(seeds)}"},
     )
 
 
