@@ -74,7 +74,7 @@ def test_it_runs_without_the_published_data(monkeypatch: pytest.MonkeyPatch, tmp
     monkeypatch.setattr(placement_families, "DATA", placement_families.DATA / "not-there")
     here = [family for family in families() if available(family)]
 
-    assert {family.kind for family in here} == {"flat", "leafpod", "events"}
+    assert {family.kind for family in here} >= {"flat", "leafpod", "events"}
     # A workload and scores of its own for each seed.
     one, other = (case(here[0], 0, seed) for seed in (901, 902))
     assert len(one.jobs) == 160
