@@ -30,7 +30,7 @@ _MASKS_AT_ONCE = 64
 """Sets tried in one numpy step; the best ones come first, so most requests need one step."""
 
 
-_SETS_COMPARED = 8
+_SETS_COMPARED = 4
 """Sets with equal links for which nodes are looked for: which of them is free where it is near and fast differs."""
 
 _MOST_TOGETHER = 4_096
