@@ -14,7 +14,7 @@ PYDIRS  := topology policy prolog_epilog tests containers
 with-engine = containers/bootstrap engine-start && { $(1); rc=$$?; containers/bootstrap engine-stop; exit $$rc; }
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-hard test-vm test-fast lint format bench bench-hook bench-topology bench-placement bench-simulate bench-philly bench-runtime bench-published bench-placement-speed measurements cluster-up cluster-down fuzz clean lock
+.PHONY: help setup demo test test-hard test-vm test-fast lint format bench bench-hook bench-topology bench-placement bench-simulate bench-philly bench-runtime bench-published bench-events bench-placement-speed measurements cluster-up cluster-down fuzz clean lock
 
 help: ## this page
 	@echo "Berth: the right GPUs for every Slurm job. Start with 'make demo'."
@@ -63,7 +63,7 @@ format: setup ## let ruff and clang-format rewrite what they would complain abou
 	@$(VENV)/bin/ruff check --fix --quiet $(PYDIRS); $(VENV)/bin/ruff format --quiet $(PYDIRS)
 	@clang-format -i slurm_plugins/*.[ch] tests/fakes/nvml/*.[ch] tests/fuzz/*.c tests/bench/c/*.c
 
-bench: bench-hook bench-topology bench-placement bench-placement-speed bench-published bench-simulate bench-philly bench-runtime ## every benchmark, each beside its peer; tables here, figures in build/bench/*.json
+bench: bench-hook bench-topology bench-placement bench-events bench-placement-speed bench-published bench-simulate bench-philly bench-runtime ## every benchmark, each beside its peer; tables here, figures in build/bench/*.json
 
 bench-hook: setup ## latency of job_submit and submissions a second: no plugin, a bare echo, Berth
 	@$(call with-engine,$(PY) -m tests.bench.hook --slurm $(SLURM))
@@ -82,6 +82,9 @@ bench-philly: setup ## Philly under Slurm's rules: waits by reason, levels, time
 
 bench-runtime: setup ## run times predicted from history beside limits and simple rules
 	@$(PY) -m tests.bench.runtime
+
+bench-events: setup ## slow nodes: Berth and PAL told by the detector, and by an oracle
+	@$(PY) -m tests.bench.events_bound
 
 bench-placement-speed: setup ## one round of each policy; beside PAL's own code where BERTH_PAL_ARTIFACT is a checkout of it
 	@$(PY) -m tests.bench.placement_speed

@@ -65,6 +65,11 @@ fail-slow was found to do in the field (1.34, arXiv 2410.12588); a family with h
 detector's. Under shortest-remaining-first order the relaxation gains next to nothing without a cost for moves: PAL
 leaves nothing to close there.
 """,
+    "events": """
+Gains in mean JCT, geometric means over 32 pairs. `bound` is what no detector can exceed: Berth that is told each event
+at once and exactly, over PAL that is told by our detector. `detector` is how near ours comes: the oracle's mean JCT
+over the detector's, both under Berth.
+""",
     "topology": """
 Loading is that of a new process with the files in the kernel's cache; its peer reads and checks 12,500 files. Node sets
 are those of all five levels, for the slowest of five demands, with random GPUs busy. `best_of_16_ms` is the median for

@@ -1,0 +1,94 @@
+"""`make bench-events`: what knowing slow nodes at once and exactly would bring, beside what the detector brings.
+
+The bound on any detector: Berth and PAL are told each event in the round in which it begins and ends. Cases are those
+of `make bench-placement`'s family with slow nodes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from multiprocessing import get_context
+
+import numpy as np
+
+from policy.cluster import Fleet, Floats
+from policy.placement.registry import create
+from policy.simulate.events import NodeEvent, Running
+from policy.simulate.rounds import RoundsSettings, run
+from policy.slowness import Slowness
+from tests.bench.placement_families import Case, case, families
+from tests.bench.placement_pairs import ORDERS, SEEN_NOISE
+from tests.bench.table import Figure, report
+
+FAMILY = "slow-node events"
+CONTESTANTS = (("berth", True), ("pal", True), ("berth", False), ("pal", False))
+"""Policy, and whether it is told by an oracle instead of the detector."""
+
+
+class Oracle:
+    """Tells the true scores, events included."""
+
+    def __init__(self, fleet: Fleet, events: Sequence[NodeEvent]) -> None:
+        self._fleet, self._events = fleet, events
+        self._told: tuple[float, ...] = ()
+
+    def observe(self, at: float, running: Sequence[Running]) -> None:
+        """An oracle needs no observation."""
+
+    def scores(self, at: float) -> Mapping[str, Floats] | None:
+        factors = np.ones(len(self._fleet.names))
+        for event in self._events:
+            if event.start <= at < event.end:
+                factors[event.node] *= event.factor
+        if tuple(factors) == self._told:
+            return None
+        self._told = tuple(factors)
+        return {name: table * factors[:, None] for name, table in self._fleet.scores.items()}
+
+
+def mean_times(order: str, trace: int, seed: int) -> list[float]:
+    """The mean JCT of each contestant on one case."""
+    family = next(one for one in families() if one.name == FAMILY)
+    here = case(family, trace, seed)
+    settings = RoundsSettings(order=order, backfill=True, events=here.events, noise=SEEN_NOISE, seed=seed)
+    return [_mean(here, name, settings, oracle=oracle) for name, oracle in CONTESTANTS]
+
+
+def _mean(here: Case, name: str, settings: RoundsSettings, *, oracle: bool) -> float:
+    fleet = replace(here.fleet, scores=here.truth)
+    watch = Oracle(fleet, here.events) if oracle else Slowness(fleet)
+    outcome = run(here.jobs, fleet, create(name), settings, truth=here.truth, watch=watch)
+    return float(str(outcome.figures()["avg_jct_s"]))
+
+
+def main() -> int:
+    """Measure and report."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
+    parser.add_argument("--pairs", type=int, default=32, help="pairs of each order (default: 32)")
+    parser.add_argument("--workers", type=int, default=2, help="processes")
+    args = parser.parse_args()
+    found = []
+    with ProcessPoolExecutor(args.workers, get_context("spawn")) as pool:
+        for order in ORDERS:
+            asked = [(order, trace, seed) for seed in range(-(-args.pairs // 4)) for trace in range(4)]
+            times = np.log(np.array(list(pool.map(mean_times, *zip(*asked, strict=True)))))
+            best, pal_best, ours, pal = times.mean(axis=0)
+            found += [
+                Figure(f"{order}_told", 1 - float(np.exp(ours - pal)), "of PAL, both told by the detector"),
+                Figure(
+                    f"{order}_bound", 1 - float(np.exp(best - pal)), "of PAL told by the detector, Berth by an oracle"
+                ),
+                Figure(f"{order}_oracle", 1 - float(np.exp(best - pal_best)), "of PAL, both told by an oracle"),
+                Figure(f"{order}_detector", float(np.exp(best - ours)), "oracle's mean JCT over the detector's, Berth"),
+            ]
+    notes = {"pairs": str(args.pairs), "date": datetime.datetime.now(datetime.UTC).date().isoformat()}
+    report("events", "Slow nodes: what a detector could bring at best, mean JCT", found, notes)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
