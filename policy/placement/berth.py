@@ -42,7 +42,11 @@ _LINKS = 14
 
 
 class BerthPolicy(Policy):
-    """Greatest weakest pair, then sum, then fewest broken islands, then fullest node, then node order."""
+    """Of the GPUs that none beats by more than two percent, those that are linked best and missed least.
+
+    Links: greatest weakest pair, then sum. Missed: fewest broken islands, then the fullest node, then the slowest
+    GPUs. Gangs are near each other, and jobs that may be moved are placed together (docs/placement.md).
+    """
 
     name = "berth"
     sticky = False
