@@ -55,7 +55,7 @@ def _work(row: Row, model: str, unit: Unit, notes: Notes) -> float:
     duration = row.number("duration")
     if unit == "seconds" or (unit == "auto" and model not in ITERATION_S):
         if model and unit == "auto":
-            notes["models without a known iteration time: their durations count as seconds"] += 1
+            notes["are of models without a known iteration time: their durations count as seconds"] += 1
         return duration
     if model not in ITERATION_S:
         hint = nearest(model, ITERATION_S) if model else ""
@@ -94,7 +94,7 @@ def sia(table: Table, unit: Unit, notes: Notes) -> list[Job]:
         jobs.append(
             Job(name, gpus, row.number("time"), hours * 3600 / gpus, application, app_class(application), name=name)
         )
-    notes["run times drawn from the size class of the application, as this form has none"] += len(jobs)
+    notes["have run times drawn from the size class of the application, as this form has none"] += len(jobs)
     return jobs
 
 
