@@ -14,7 +14,7 @@ PYDIRS  := topology policy prolog_epilog tests containers
 with-engine = containers/bootstrap engine-start && { $(1); rc=$$?; containers/bootstrap engine-stop; exit $$rc; }
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-hard test-vm test-fast lint format bench bench-hook bench-topology bench-placement bench-simulate bench-philly bench-runtime bench-published bench-events bench-placement-speed measurements cluster-up cluster-down fuzz clean lock
+.PHONY: help setup demo test test-hard test-vm test-fast lint format bench bench-hook bench-topology bench-placement bench-simulate bench-philly bench-runtime bench-published bench-events bench-placement-speed check-artifact measurements cluster-up cluster-down fuzz clean lock
 
 help: ## this page
 	@echo "Berth: the right GPUs for every Slurm job. Start with 'make demo'."
@@ -88,6 +88,9 @@ bench-events: setup ## slow nodes: Berth and PAL told by the detector, and by an
 
 bench-placement-speed: setup ## one round of each policy; beside PAL's own code where BERTH_PAL_ARTIFACT is a checkout of it
 	@$(PY) -m tests.bench.placement_speed
+
+check-artifact: setup ## every placement of PAL's published simulations beside PAL's own code (BERTH_PAL_ARTIFACT=...)
+	@NPY_DISABLE_CPU_FEATURES="AVX512F AVX512_SKX" $(PY) -W ignore -m tests.bench.artifact_check
 
 bench-published: setup ## PAL's published simulations, other orders, and a load sweep
 	@$(PY) -m tests.bench.published

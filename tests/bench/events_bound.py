@@ -25,8 +25,8 @@ from tests.bench.placement_pairs import ORDERS, SEEN_NOISE
 from tests.bench.table import Figure, report
 
 FAMILY = "slow-node events"
-CONTESTANTS = (("berth", True), ("pal", True), ("berth", False), ("pal", False))
-"""Policy, and whether it is told by an oracle instead of the detector."""
+CONTESTANTS = (("berth", "oracle"), ("pal", "oracle"), ("berth", "detector"), ("pal", "detector"), ("pal", "nobody"))
+"""Policy, and who tells it."""
 
 
 class Oracle:
@@ -51,16 +51,17 @@ class Oracle:
 
 
 def mean_times(order: str, trace: int, seed: int) -> list[float]:
-    """The mean JCT of each contestant on one case."""
+    """The mean JCT of each contestant on one case, and of PAL without events."""
     family = next(one for one in families() if one.name == FAMILY)
     here = case(family, trace, seed)
     settings = RoundsSettings(order=order, backfill=True, events=here.events, noise=SEEN_NOISE, seed=seed)
-    return [_mean(here, name, settings, oracle=oracle) for name, oracle in CONTESTANTS]
+    slowed = [_mean(here, name, settings, teller) for name, teller in CONTESTANTS]
+    return [*slowed, _mean(here, "pal", replace(settings, events=()), "nobody")]
 
 
-def _mean(here: Case, name: str, settings: RoundsSettings, *, oracle: bool) -> float:
+def _mean(here: Case, name: str, settings: RoundsSettings, teller: str) -> float:
     fleet = replace(here.fleet, scores=here.truth)
-    watch = Oracle(fleet, here.events) if oracle else Slowness(fleet)
+    watch = {"oracle": Oracle(fleet, here.events), "detector": Slowness(fleet)}.get(teller)
     outcome = run(here.jobs, fleet, create(name), settings, truth=here.truth, watch=watch)
     return float(str(outcome.figures()["avg_jct_s"]))
 
@@ -76,8 +77,9 @@ def main() -> int:
         for order in ORDERS:
             asked = [(order, trace, seed) for seed in range(-(-args.pairs // 4)) for trace in range(4)]
             times = np.log(np.array(list(pool.map(mean_times, *zip(*asked, strict=True)))))
-            best, pal_best, ours, pal = times.mean(axis=0)
+            best, pal_best, ours, pal, static, calm = times.mean(axis=0)
             found += [
+                Figure(f"{order}_delay", float(np.exp(static - calm)), "PAL's mean JCT with events over without"),
                 Figure(f"{order}_told", 1 - float(np.exp(ours - pal)), "of PAL, both told by the detector"),
                 Figure(
                     f"{order}_bound", 1 - float(np.exp(best - pal)), "of PAL told by the detector, Berth by an oracle"

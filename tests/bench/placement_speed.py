@@ -15,14 +15,14 @@ import sys
 import tempfile
 import time
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import numpy as np
 
-from policy.cluster import Fleet
+from policy.cluster import Fleet, Floats
 from policy.cost import ACROSS_NODES, CostModel, pal_locality
 from policy.placement.registry import create
 from policy.simulate.jobs import Job
@@ -88,18 +88,19 @@ def timed(work: Callable[[], object], rounds: int) -> float:
 class PalArtifact:
     """The placement classes of a checkout of PAL's artifact, fed as its own manager does."""
 
-    def __init__(self, checkout: Path, gpus: int) -> None:
+    def __init__(self, checkout: Path, scores: Mapping[str, Floats]) -> None:
+        """`scores` are tables of nodes x GPUs by the artifact's names of classes, A to D."""
         import pandas as pd  # noqa: PLC0415 - the bench runs without
 
         self._checkout = checkout
-        scores = {name: table.ravel() for name, table in synthetic_scores(gpus).items()}
+        gpus = next(iter(scores.values())).size
         self._gpus = pd.DataFrame(
             {
                 "GPU_ID": range(gpus),
-                "Node_ID": [gpu // GPUS_PER_NODE for gpu in range(gpus)],
+                "Node_ID": pd.Series([gpu // GPUS_PER_NODE for gpu in range(gpus)], dtype=object),
                 "IN_USE": False,
                 "JOB_IDS": pd.Series([None] * gpus, dtype=object),
-                **{f"PerfVar_class{name}": table for name, table in scores.items()},
+                **{f"PerfVar_class{name}": table.ravel() for name, table in scores.items()},
             }
         )
 
@@ -115,6 +116,13 @@ class PalArtifact:
         if "KMeans" in vars(module):
             vars(module)["KMeans"] = _k_means
         return vars(module)[name](types.SimpleNamespace(locality_penalty=ACROSS_NODES))
+
+    def hold(self, busy: Sequence[bool]) -> None:
+        """Mark GPUs as held by a job that is not asked about."""
+        import pandas as pd  # noqa: PLC0415 - the bench runs without
+
+        self._gpus["IN_USE"] = list(busy)
+        self._gpus["JOB_IDS"] = pd.Series([-1 if one else None for one in busy], dtype=object)
 
     def place(self, placer: Any, jobs: Sequence[Job]) -> dict[int, list[int]]:
         """The GPUs of each job that it places."""
@@ -141,15 +149,21 @@ def _theirs(gpus: int, policy: str, jobs: Sequence[Job]) -> tuple[str, float | N
     checkout = os.environ.get(ARTIFACT)
     if not checkout:
         return f"PAL's artifact, documented {DOCUMENTED[policy][gpus]:.0f} ms on another machine", None
-    artifact = PalArtifact(Path(checkout).resolve(), gpus)
+    artifact = PalArtifact(Path(checkout).resolve(), synthetic_scores(gpus))
+    with its_folder():
+        placer = artifact.placer(policy)
+        return "PAL's artifact, same run", timed(lambda: artifact.place(placer, jobs), THEIR_ROUNDS)
+
+
+@contextlib.contextmanager
+def its_folder() -> Iterator[None]:
+    """Where the artifact can run: its files go where it is, and it reads its list of classes there."""
     home = Path.cwd()
     with tempfile.TemporaryDirectory() as folder:
-        # Its files go where it runs, and it reads its list of classes there.
         os.chdir(folder)
         try:
             Path("profiles.json").write_text(json.dumps({f"class{name}": "" for name in CLASSES}), encoding="utf-8")
-            placer = artifact.placer(policy)
-            return "PAL's artifact, same run", timed(lambda: artifact.place(placer, jobs), THEIR_ROUNDS)
+            yield
         finally:
             os.chdir(home)
 
