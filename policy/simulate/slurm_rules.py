@@ -2,9 +2,9 @@
 
     >>> from policy.placement.slurm_like import SlurmPolicy
     >>> from policy.simulate.jobs import Job
-    >>> from policy.simulate.world import Plan, build
+    >>> from policy.simulate.world import Layout, build
     >>> jobs = [Job("1", gpus=8, submit=0, work=600, limit=900), Job("2", gpus=4, submit=60, work=600, limit=900)]
-    >>> outcome = run(jobs, build(Plan(nodes=1, gpus_per_node=8)), SlurmPolicy())
+    >>> outcome = run(jobs, build(Layout(nodes=1, gpus_per_node=8)), SlurmPolicy())
     >>> outcome.starts["2"], outcome.ends["2"]
     (600.0, 1200.0)
 

@@ -21,7 +21,7 @@ _CPUS_PER_GPU, _MB_PER_GPU = 8, 65_536
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class Layout:
     """How big the cluster is, and how it is wired."""
 
     nodes: int
@@ -43,16 +43,16 @@ def all_to_all(node: str, gpus: int) -> Machine:
 
 
 def build(
-    plan: Plan,
+    layout: Layout,
     scores: Mapping[str, Floats] | None = None,
     costs: CostModel | None = None,
     machine: Machine | None = None,
 ) -> Fleet:
     """A fleet of equal nodes; `scores` are tables of nodes x GPUs by class, `machine` is what every node is like."""
-    pattern = machine or all_to_all("n0", plan.gpus_per_node)
-    names = [f"n{number}" for number in range(plan.nodes)]
+    pattern = machine or all_to_all("n0", layout.gpus_per_node)
+    names = [f"n{number}" for number in range(layout.nodes)]
     # One machine object serves all nodes: placement asks for its shape only.
-    return build_of(dict.fromkeys(names, pattern), fabric_of(plan, names), scores, costs)
+    return build_of(dict.fromkeys(names, pattern), fabric_of(layout, names), scores, costs)
 
 
 def build_of(
@@ -86,14 +86,14 @@ def build_of(
     return replace(fleet, scores=dict(scores or {}))
 
 
-def fabric_of(plan: Plan, names: Sequence[str]) -> Fabric:
+def fabric_of(layout: Layout, names: Sequence[str]) -> Fabric:
     """Leaves and pods of so many nodes each, in the nodes' order."""
-    place = np.arange(plan.nodes, dtype=np.int64)
-    unknown = np.full(plan.nodes, NOBODY, np.int64)
-    if not plan.nodes_per_leaf:
+    place = np.arange(layout.nodes, dtype=np.int64)
+    unknown = np.full(layout.nodes, NOBODY, np.int64)
+    if not layout.nodes_per_leaf:
         return Fabric(tuple(names), unknown, unknown, unknown)
-    leaf = place // plan.nodes_per_leaf
-    pod = leaf // plan.leaves_per_pod if plan.leaves_per_pod else np.zeros(plan.nodes, np.int64)
+    leaf = place // layout.nodes_per_leaf
+    pod = leaf // layout.leaves_per_pod if layout.leaves_per_pod else np.zeros(layout.nodes, np.int64)
     return Fabric(
         tuple(names),
         unknown,

@@ -17,7 +17,7 @@ import numpy as np
 
 from policy.cluster import Fleet, Floats
 from policy.placement.registry import create
-from policy.simulate.events import NodeEvent, Running
+from policy.simulate.events import NodeEvent, Running, Watch
 from policy.simulate.rounds import RoundsSettings, run
 from policy.slowness import Slowness
 from tests.bench.placement_families import Case, case, families
@@ -61,8 +61,8 @@ def mean_times(order: str, trace: int, seed: int) -> list[float]:
 
 def _mean(here: Case, name: str, settings: RoundsSettings, teller: str) -> float:
     fleet = replace(here.fleet, scores=here.truth)
-    watch = {"oracle": Oracle(fleet, here.events), "detector": Slowness(fleet)}.get(teller)
-    outcome = run(here.jobs, fleet, create(name), settings, truth=here.truth, watch=watch)
+    tellers: dict[str, Watch] = {"oracle": Oracle(fleet, here.events), "detector": Slowness(fleet)}
+    outcome = run(here.jobs, fleet, create(name), settings, truth=here.truth, watch=tellers.get(teller))
     return float(str(outcome.figures()["avg_jct_s"]))
 
 

@@ -66,9 +66,9 @@ detector's. Under shortest-remaining-first order the relaxation gains next to no
 leaves nothing to close there.
 """,
     "events": """
-Gains in mean JCT, geometric means over 32 pairs. `delay` is what the events cost PAL's jobs that nobody told. `bound` is what no detector can exceed: Berth that is told each event
-at once and exactly, over PAL that is told by our detector. `detector` is how near ours comes: the oracle's mean JCT
-over the detector's, both under Berth.
+Gains in mean JCT, geometric means over 32 pairs. `delay` is what the events cost PAL's jobs that nobody told. `bound`
+is what no detector can exceed: Berth that is told each event at once and exactly, over PAL that is told by our
+detector. `detector` is how near ours comes: the oracle's mean JCT over the detector's, both under Berth.
 """,
     "topology": """
 Loading is that of a new process with the files in the kernel's cache; its peer reads and checks 12,500 files. Node sets

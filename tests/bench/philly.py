@@ -40,7 +40,7 @@ from policy.simulate.philly import LOCALITIES, quotas, with_limits, with_models
 from policy.simulate.result import Outcome
 from policy.simulate.slurm_rules import Locality, Quotas, SlurmSettings, run
 from policy.simulate.slurm_waits import REASONS
-from policy.simulate.world import Plan, build
+from policy.simulate.world import Layout, build
 from tests.bench import philly_data
 from tests.bench.table import FOLDER, Figure, report
 
@@ -152,7 +152,7 @@ def cluster(nodes: int, seed: int) -> Fleet:
     slowness = np.abs(draw.normal(0.0, 0.03, (nodes, 8)))
     slowness += np.where(draw.random((nodes, 8)) < 1 / 30, draw.uniform(0.15, 0.6, (nodes, 8)), 0.0)
     scores = {name: 1.0 + felt * slowness for name, felt in CLASSES.items()}
-    return build(Plan(nodes, 8, nodes_per_leaf=8, leaves_per_pod=5), scores, CostModel(LOCALITIES))
+    return build(Layout(nodes, 8, nodes_per_leaf=8, leaves_per_pod=5), scores, CostModel(LOCALITIES))
 
 
 COMPARED = {"avg_jct_s": "s", "geomean_jct_s": "s", "p99_jct_s": "s", "avg_wait_s": "s", "makespan_s": "s"}

@@ -19,7 +19,7 @@ from policy.simulate.inputs import read_traces
 from policy.simulate.inputs.scores import grids
 from policy.simulate.jobs import Job
 from policy.simulate.study import WAYS
-from policy.simulate.world import Plan, build
+from policy.simulate.world import Layout, build
 from topology.scores import load
 
 DATA = Path(os.environ.get("BERTH_DATA", Path(__file__).parents[3] / "shared" / "data"))
@@ -125,7 +125,7 @@ def case(family: Family, trace: int, seed: int) -> Case:
     jobs = [job for job in jobs if job.gpus <= NODES * GPUS_PER_NODE]
     truth = _scores(family.profile, seed)
     costs = CostModel(family.localities or pal_locality(ACROSS_NODES))
-    fleet = build(Plan(NODES, GPUS_PER_NODE, family.leaves), truth, costs)
+    fleet = build(Layout(NODES, GPUS_PER_NODE, family.leaves), truth, costs)
     if family.noise:
         fleet = replace(fleet, scores=noisy(truth, family.noise, seed))
     events: list[NodeEvent] = []

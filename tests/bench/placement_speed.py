@@ -26,7 +26,7 @@ from policy.cluster import Fleet, Floats
 from policy.cost import ACROSS_NODES, CostModel, pal_locality
 from policy.placement.registry import create
 from policy.simulate.jobs import Job
-from policy.simulate.world import Plan, build, demand_of, view
+from policy.simulate.world import Layout, build, demand_of, view
 from tests.bench.table import Figure, report
 
 GPUS_PER_NODE = 4
@@ -60,7 +60,7 @@ def synthetic_scores(gpus: int, seed: int = 7) -> dict[str, np.ndarray[Any, np.d
 
 def fleet_of(gpus: int) -> Fleet:
     scores = synthetic_scores(gpus)
-    return build(Plan(gpus // GPUS_PER_NODE, GPUS_PER_NODE), scores, CostModel(pal_locality(ACROSS_NODES)))
+    return build(Layout(gpus // GPUS_PER_NODE, GPUS_PER_NODE), scores, CostModel(pal_locality(ACROSS_NODES)))
 
 
 def queue_of(gpus: int, seed: int = 11) -> list[Job]:

@@ -28,7 +28,7 @@ from policy.placement.registry import create
 from policy.simulate.draw import measured_runs
 from policy.simulate.jobs import Job
 from policy.simulate.rounds import RoundsSettings, run
-from policy.simulate.world import Plan, build
+from policy.simulate.world import Layout, build
 from tests.bench.simulate import data_folder, sia_fleet, sia_trace
 from tests.bench.table import FOLDER, Figure, report
 
@@ -38,7 +38,7 @@ POLICIES = ("pal", "pm-first", "packed-sticky", "packed", "random-sticky", "rand
 SWEPT = ("pal", "pm-first", "packed")
 LOADS = (8, 10, 12, 14)
 """Jobs an hour."""
-SYNERGY = Plan(64, 4)
+SYNERGY = Layout(64, 4)
 JOBS, MEASURED = 1_200, range(800, 1_000)
 """The cluster needs some days to fill."""
 

@@ -32,7 +32,7 @@ from policy.simulate.jobs import Job
 from policy.simulate.rounds import RoundsSettings, run
 from policy.simulate.slurm_rules import run as run_slurm
 from policy.simulate.slurm_settings import SlurmSettings
-from policy.simulate.world import Plan, build
+from policy.simulate.world import Layout, build
 from tests.bench import philly, philly_data
 from tests.bench.placement_speed import SHARES, WIDTHS, fleet_of
 from tests.bench.table import Figure, at_most, report
@@ -42,7 +42,7 @@ SIA_MUST_S = 0.5
 ARTIFACT_S = 85.0
 REPEATS = 3
 WEEK_MUST_S = 60.0
-BIG = Plan(12_500, 8, nodes_per_leaf=8, leaves_per_pod=4)
+BIG = Layout(12_500, 8, nodes_per_leaf=8, leaves_per_pod=4)
 BURST_S = 3600.0
 
 
@@ -56,7 +56,7 @@ def data_folder() -> Path | None:
 def sia_fleet(data: Path, across: float = 1.7) -> Fleet:
     """The 64 GPUs of PAL's published simulations."""
     scores = grids([str(data / "pal" / "variability" / "pal-sim-64gpu.csv")], SIA_NODES, SIA_GPUS)
-    return build(Plan(SIA_NODES, SIA_GPUS), scores, CostModel(pal_locality(across)))
+    return build(Layout(SIA_NODES, SIA_GPUS), scores, CostModel(pal_locality(across)))
 
 
 def sia_trace(data: Path, number: int) -> Sequence[Job]:

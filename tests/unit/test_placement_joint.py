@@ -12,7 +12,7 @@ from policy.demand import Demand
 from policy.placement.base import Berth, Policy
 from policy.placement.registry import create
 from policy.simulate.jobs import Job
-from policy.simulate.world import Plan, build, demand_of, view
+from policy.simulate.world import Layout, build, demand_of, view
 
 NODES, GPUS = 8, 4
 CLASSES = ("compute", "mixed", "memory")
@@ -30,7 +30,7 @@ def fleet(locality: str, spread: float, outliers: int, seed: int) -> Fleet:
         table = np.maximum(draw.normal(1.0, spread, (NODES, GPUS)), 0.5)
         table.ravel()[draw.choice(table.size, outliers, replace=False)] *= draw.uniform(1.3, 2.9, outliers)
         scores[app_class] = table
-    return build(Plan(NODES, GPUS, 4 if locality == "leaf" else 0), scores, CostModel(LOCALITIES[locality]))
+    return build(Layout(NODES, GPUS, 4 if locality == "leaf" else 0), scores, CostModel(LOCALITIES[locality]))
 
 
 def queue(on: Fleet, widths: Sequence[int], seed: int) -> list[Demand]:

@@ -23,7 +23,7 @@ from policy.placement.pm_first import PmFirstPolicy
 from policy.placement.random import PinnedRandomPolicy, RandomPolicy
 from policy.simulate.jobs import Job
 from policy.simulate.rounds import RoundsSettings, run
-from policy.simulate.world import Plan, build, demand_of, view
+from policy.simulate.world import Layout, build, demand_of, view
 from tests.bench.simulate import data_folder, sia_fleet, sia_trace
 
 PUBLISHED = ("packed", "random", "pinned-random", "pm-first", "pal")
@@ -31,7 +31,7 @@ PUBLISHED = ("packed", "random", "pinned-random", "pm-first", "pal")
 
 def fleet(scores: Sequence[Sequence[float]], across: float = 1.7) -> Fleet:
     table = np.array(scores, np.float64)
-    return build(Plan(*table.shape), {"compute": table}, CostModel(pal_locality(across)))
+    return build(Layout(*table.shape), {"compute": table}, CostModel(pal_locality(across)))
 
 
 def demand(on: Fleet, gpus: int, nodes: int | None = None, app_class: str = "compute") -> Demand:

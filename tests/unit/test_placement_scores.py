@@ -15,7 +15,7 @@ from policy.placement.base import Berth
 from policy.placement.berth import BerthPolicy
 from policy.placement.pal import PalPolicy
 from policy.placement.speed import ALIKE
-from policy.simulate.world import Plan, build, view
+from policy.simulate.world import Layout, build, view
 from tests.unit.policy_world import machine
 
 LEAF_POD = CostModel({"*": one_factor(leaf=1.3, pod=1.7, any=1.7)})
@@ -39,7 +39,7 @@ def slowest(fleet: Fleet, berth: Berth) -> float:
 def random_world(seed: int, nodes: int = 6, gpus: int = 4, **plan: int) -> tuple[Fleet, View]:
     draw = np.random.default_rng(seed)
     scores = draw.choice([0.95, 1.0, 1.1, 1.4, 2.8], (nodes, gpus), p=[0.3, 0.4, 0.15, 0.1, 0.05])
-    fleet = build(Plan(nodes, gpus, **plan), {"compute": scores}, LEAF_POD if plan else None)
+    fleet = build(Layout(nodes, gpus, **plan), {"compute": scores}, LEAF_POD if plan else None)
     return fleet, view(fleet, draw.integers(0, 1 << gpus, nodes))
 
 
@@ -87,7 +87,7 @@ def test_no_gang_of_whole_nodes_would_be_cheaper_elsewhere(seed: int, n: int) ->
 
 
 def test_a_gang_takes_the_leaf_that_it_fills_best() -> None:
-    fleet = build(Plan(12, 4, nodes_per_leaf=4), costs=LEAF_POD)
+    fleet = build(Layout(12, 4, nodes_per_leaf=4), costs=LEAF_POD)
     free = fleet.full.copy()
     free[[4, 5]] = 0  # The second leaf has two whole nodes left, the others four.
 
@@ -99,7 +99,7 @@ def test_a_gang_takes_the_leaf_that_it_fills_best() -> None:
 
 
 def test_a_gang_wider_than_a_leaf_takes_few_leaves() -> None:
-    fleet = build(Plan(12, 4, nodes_per_leaf=4), costs=LEAF_POD)
+    fleet = build(Layout(12, 4, nodes_per_leaf=4), costs=LEAF_POD)
     free = fleet.full.copy()
     free[[0, 1]] = 0
 
@@ -111,7 +111,7 @@ def test_a_gang_wider_than_a_leaf_takes_few_leaves() -> None:
 def test_a_slow_node_near_by_is_worth_less_than_a_fast_one_far_away() -> None:
     scores = np.ones((4, 4))
     scores[1] = 2.8
-    fleet = build(Plan(4, 4, nodes_per_leaf=2), {"compute": scores}, LEAF_POD)
+    fleet = build(Layout(4, 4, nodes_per_leaf=2), {"compute": scores}, LEAF_POD)
     free = fleet.full.copy()
     free[3] = 0  # Only 0 and 1 are a leaf, and 1 is slow.
 
@@ -122,7 +122,7 @@ def test_links_decide_among_gpus_that_are_alike() -> None:
     # A cube mesh: GPUs 0 and 3 are joined by two links, and are a little slower than 0 and 1, joined by one.
     scores = np.full((1, 8), 1.5)
     scores[0, [0, 1, 3]] = 1.0, 1.0, 1.01
-    fleet = build(Plan(1, 8), {"compute": scores}, machine=machine("n0", "v100"))
+    fleet = build(Layout(1, 8), {"compute": scores}, machine=machine("n0", "v100"))
 
     assert BerthPolicy().place(demand(fleet, 1, 2), view(fleet, fleet.full)).gpus == (0, 3)
 
@@ -130,7 +130,7 @@ def test_links_decide_among_gpus_that_are_alike() -> None:
 def test_slow_gpus_go_to_the_job_that_does_not_suffer() -> None:
     scores = np.ones((2, 4))
     scores[1] = 2.0
-    fleet = build(Plan(2, 4), {"compute": scores, "memory": np.ones((2, 4))})
+    fleet = build(Layout(2, 4), {"compute": scores, "memory": np.ones((2, 4))})
     sensitive = demand(fleet, ANY_SPREAD, 4)
     other = demand(fleet, ANY_SPREAD, 4, app_class="memory")
 
@@ -142,7 +142,7 @@ def test_slow_gpus_go_to_the_job_that_does_not_suffer() -> None:
 
 
 def test_small_jobs_leave_room_for_the_wide_one() -> None:
-    fleet = build(Plan(3, 4), costs=CostModel(pal_locality()))
+    fleet = build(Layout(3, 4), costs=CostModel(pal_locality()))
     jobs = [demand(fleet, ANY_SPREAD, k) for k in (1, 1, 1, 1, 4, 3)]
 
     placed = BerthPolicy().place_together(jobs, view(fleet, fleet.full))
@@ -151,7 +151,7 @@ def test_small_jobs_leave_room_for_the_wide_one() -> None:
 
 
 def test_jobs_placed_together_share_the_cores_of_their_nodes() -> None:
-    fleet = build(Plan(2, 4))
+    fleet = build(Layout(2, 4))
     cores = int(fleet.cpus[0])
     jobs = [demand(fleet, 1, 2, cpus=cores // 2 + 1), demand(fleet, 1, 2, cpus=cores // 2 + 1)]
 
@@ -163,7 +163,7 @@ def test_jobs_placed_together_share_the_cores_of_their_nodes() -> None:
 def test_a_running_job_moves_only_for_more_than_the_move_costs() -> None:
     scores = np.ones((2, 4))
     scores[0] = 1.5
-    fleet = build(Plan(2, 4), {"compute": scores})
+    fleet = build(Layout(2, 4), {"compute": scores})
     everything = view(fleet, fleet.full)
     first = BerthPolicy.spread(demand(fleet, ANY_SPREAD, 4), everything, [0], [15], "")
 
@@ -178,7 +178,7 @@ def test_a_running_job_moves_only_for_more_than_the_move_costs() -> None:
 
 
 def test_jobs_on_what_is_alike_stay_where_they_are() -> None:
-    fleet = build(Plan(4, 4), {"compute": np.ones((4, 4))})
+    fleet = build(Layout(4, 4), {"compute": np.ones((4, 4))})
     everything = view(fleet, fleet.full)
     jobs = [demand(fleet, ANY_SPREAD, k) for k in (4, 2, 1)]
     held = [BerthPolicy.spread(job, everything, [3 - i], [(1 << job.k) - 1], "") for i, job in enumerate(jobs)]
@@ -214,7 +214,7 @@ def full_queue(seed: int, leaves: bool) -> tuple[Fleet, list[Demand]]:
     """32 GPUs, two classes of scores with slow ones among them, and jobs that need all of it."""
     draw = np.random.default_rng(seed)
     scores = {name: draw.choice([0.95, 1.0, 1.05, 1.4, 2.8], (8, 4), p=[0.3, 0.4, 0.2, 0.07, 0.03]) for name in "AB"}
-    fleet = build(Plan(8, 4, nodes_per_leaf=2 * leaves), scores, LEAF_POD if leaves else CostModel(pal_locality()))
+    fleet = build(Layout(8, 4, nodes_per_leaf=2 * leaves), scores, LEAF_POD if leaves else CostModel(pal_locality()))
     left, jobs = 32, []
     while left:
         gpus = int(min(left, draw.choice([1, 2, 3, 4, 8, 12])))

@@ -15,13 +15,13 @@ from policy.placement.registry import create
 from policy.simulate.jobs import Job
 from policy.simulate.relaxation import Relaxation
 from policy.simulate.rounds import RoundsSettings, run
-from policy.simulate.world import Plan, build, demand_of, view
+from policy.simulate.world import Layout, build, demand_of, view
 
 
 def fleet(scores: list[list[float]], leaf: int = 0, across: float = 1.7) -> Fleet:
     costs = CostModel({"*": one_factor(leaf=1.3, pod=1.7, any=1.7)} if leaf else pal_locality(across))
     table = np.array(scores)
-    return build(Plan(table.shape[0], table.shape[1], leaf), {"compute": table}, costs)
+    return build(Layout(table.shape[0], table.shape[1], leaf), {"compute": table}, costs)
 
 
 def cheapest(on: Fleet, gpus: int) -> float:

@@ -22,7 +22,7 @@ from policy.simulate.jobs import Job
 from policy.simulate.orders import ORDERS, Progress, order_named
 from policy.simulate.result import Outcome
 from policy.simulate.rounds import RoundsSettings, arrivals, run
-from policy.simulate.world import Plan, build, demand_of
+from policy.simulate.world import Layout, build, demand_of
 
 ROUND = 100.0
 PACKED = create("packed")
@@ -31,7 +31,7 @@ MOVING = create("packed", sticky=False)
 
 def fleet(nodes: int = 2, gpus: int = 4, scores: Sequence[Sequence[float]] | None = None) -> Fleet:
     table = {} if scores is None else {"compute": np.array(scores, np.float64)}
-    return build(Plan(nodes, gpus), table, CostModel(pal_locality(1.7)))
+    return build(Layout(nodes, gpus), table, CostModel(pal_locality(1.7)))
 
 
 def job(name: str, gpus: int, submit: float, work: float) -> Job:

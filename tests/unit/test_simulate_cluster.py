@@ -170,7 +170,7 @@ def test_scores_of_a_mixed_cluster_belong_to_its_nodes(mixed: Path) -> None:
 
 
 def test_equal_nodes_are_a_special_case() -> None:
-    plan = world.Plan(3, 4, nodes_per_leaf=2)
+    plan = world.Layout(3, 4, nodes_per_leaf=2)
     pattern = world.all_to_all("n0", 4)
     names = ["n0", "n1", "n2"]
 

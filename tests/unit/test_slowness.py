@@ -8,7 +8,7 @@ import pytest
 from policy.cluster import Fleet, Floats
 from policy.demand import ANY_SPREAD, Demand
 from policy.placement.base import Berth, Policy
-from policy.simulate.world import Plan, build, view
+from policy.simulate.world import Layout, build, view
 from policy.slowness import FORGET_AFTER, Slowness
 
 ROUND = 300.0
@@ -24,7 +24,7 @@ class Told:
 
 @pytest.fixture
 def fleet() -> Fleet:
-    return build(Plan(4, 4), {"compute": np.ones((4, 4))})
+    return build(Layout(4, 4), {"compute": np.ones((4, 4))})
 
 
 def told(fleet: Fleet, job: str, nodes: list[int], slow: dict[int, float], step: float = 1.0) -> Told:

@@ -22,7 +22,7 @@ from policy.simulate.slurm_ledger import Ledger
 from policy.simulate.slurm_priority import Usage
 from policy.simulate.slurm_rules import Locality, Multifactor, Quotas, SlurmSettings, run
 from policy.simulate.slurm_waits import REASONS
-from policy.simulate.world import Plan, all_to_all, build, demand_of, view
+from policy.simulate.world import Layout, all_to_all, build, demand_of, view
 from topology.model import Link, Machine
 
 
@@ -31,7 +31,7 @@ def job(job_id: str, gpus: int, submit: float, work: float, **other: object) -> 
 
 
 def play(
-    jobs: Sequence[Job], plan: Plan, settings: SlurmSettings | None = None, policy: Policy | None = None
+    jobs: Sequence[Job], plan: Layout, settings: SlurmSettings | None = None, policy: Policy | None = None
 ) -> Outcome:
     return run(jobs, build(plan), policy or SlurmPolicy(), settings)
 
@@ -43,7 +43,7 @@ def seconds(outcome: Outcome, size: str) -> Mapping[str, float]:
     return found
 
 
-ONE_NODE = Plan(1, 4)
+ONE_NODE = Layout(1, 4)
 
 BLOCKED = [job("first", 3, 0, 100), job("head", 4, 1, 100)]
 """The head of the queue needs the whole node, of which one GPU is free until second 100."""
@@ -87,8 +87,8 @@ def test_the_main_pass_looks_no_further_than_the_queue_depth() -> None:
 def test_a_pinned_head_bars_only_its_own_nodes() -> None:
     # Both nodes have one GPU free; the head is planned on n0, where the others end first.
     jobs = [job("a", 3, 0, 100), job("b", 3, 0, 200), job("head", 4, 1, 50), job("small", 1, 2, 1_000)]
-    plain = play(jobs, Plan(2, 4), SlurmSettings(backfill=False))
-    pinned = play(jobs, Plan(2, 4), SlurmSettings(backfill=False, pinned=True))
+    plain = play(jobs, Layout(2, 4), SlurmSettings(backfill=False))
+    pinned = play(jobs, Layout(2, 4), SlurmSettings(backfill=False, pinned=True))
 
     assert plain.starts == {"a": 0, "b": 0, "head": 100, "small": 100}
     assert pinned.starts == {"a": 0, "b": 0, "head": 100, "small": 2}
@@ -128,7 +128,7 @@ def test_nothing_is_preempted_unless_the_site_says_so() -> None:
 
 
 def test_a_blocked_head_stops_its_own_partition_only() -> None:
-    fleet = build(Plan(2, 4))
+    fleet = build(Layout(2, 4))
     fleet = replace(fleet, members={**fleet.members, "left": np.array([True, False]), "right": np.array([False, True])})
     jobs = [
         job("a0", 3, 0, 100, account="a"),
@@ -143,7 +143,7 @@ def test_a_blocked_head_stops_its_own_partition_only() -> None:
         run(jobs, fleet, SlurmPolicy(), SlurmSettings(partitions={"a": "rigth"}))
 
 
-LEAVES = Plan(4, 4, nodes_per_leaf=2)
+LEAVES = Layout(4, 4, nodes_per_leaf=2)
 NO_LEAF_FREE = [job("n0", 4, 0, 500), job("n1", 4, 0, 1), job("n2", 4, 0, 500), job("wide", 8, 2, 100, nodes=2)]
 """From second 1 on n1 and n3 are free, each in another leaf."""
 
@@ -184,8 +184,8 @@ def test_gpus_may_be_spread_when_the_wait_for_one_node_is_over() -> None:
     jobs = [job("a", 2, 0, 500), job("b", 3, 0, 500), job("wide", 3, 1, 10, nodes=None)]
     settings = SlurmSettings(spread=True, locality=Locality("node", 20))
 
-    assert play(jobs, Plan(2, 4)).starts["wide"] == 500
-    assert play(jobs, Plan(2, 4), settings).starts["wide"] == 21
+    assert play(jobs, Layout(2, 4)).starts["wide"] == 500
+    assert play(jobs, Layout(2, 4), settings).starts["wide"] == 21
 
 
 def test_a_policy_that_knows_no_leaves_is_offered_one_after_another() -> None:
@@ -208,7 +208,7 @@ def test_a_time_limit_kills() -> None:
 def test_a_job_goes_at_the_pace_of_its_slowest_true_gpu_and_of_its_level() -> None:
     believed, true = np.ones((2, 4)), np.ones((2, 4))
     true[1, 3] = 1.5
-    fleet = build(Plan(2, 4), scores={"compute": believed}, costs=CostModel(pal_locality(1.2)))
+    fleet = build(Layout(2, 4), scores={"compute": believed}, costs=CostModel(pal_locality(1.2)))
     settings = SlurmSettings(truth={"compute": true}, kill=False)
 
     outcome = run([job("wide", 8, 0, 100, nodes=2)], fleet, SlurmPolicy(), settings)
@@ -331,7 +331,7 @@ STYLES = [
 @pytest.mark.parametrize("settings", STYLES)
 def test_what_holds_for_every_outcome(settings: SlurmSettings, policy: Policy) -> None:
     jobs = drawn(seed=7)
-    plan = Plan(4, 8, nodes_per_leaf=2)
+    plan = Layout(4, 8, nodes_per_leaf=2)
     outcome = play(jobs, plan, settings, policy)
 
     waits = outcome.extra["waits"]
@@ -370,7 +370,7 @@ def quotas_are_kept(outcome: Outcome, jobs: Sequence[Job], quotas: Mapping[str, 
 
 @pytest.mark.parametrize("settings", STYLES)
 def test_the_same_trace_gives_the_same_outcome(settings: SlurmSettings) -> None:
-    first, second = (replace(play(drawn(3), Plan(4, 8, 2), settings), wall_s=0.0) for _ in range(2))
+    first, second = (replace(play(drawn(3), Layout(4, 8, 2), settings), wall_s=0.0) for _ in range(2))
 
     assert repr(first) == repr(second)
 
@@ -404,7 +404,7 @@ def test_jobs_that_can_start_in_one_pass_are_placed_together() -> None:
 def test_plain_slurm_takes_the_gpus_that_were_seen_on_a_real_one(busy: int, count: int, taken: tuple[int, ...]) -> None:
     pattern = all_to_all("n0", 8)
     pairs = tuple(Link(a, b, 4, 100.0) for a, b in ((0, 5), (1, 4), (2, 7), (3, 6)))
-    fleet = build(Plan(1, 8), machine=Machine("n0", "gpu", pattern.gpus, pairs))
+    fleet = build(Layout(1, 8), machine=Machine("n0", "gpu", pattern.gpus, pairs))
 
     berth = SlurmPolicy().place(demand_of(job("a", count, 0, 1, nodes=1), fleet), view(fleet, fleet.full & ~busy))
 
@@ -412,7 +412,7 @@ def test_plain_slurm_takes_the_gpus_that_were_seen_on_a_real_one(busy: int, coun
 
 
 def test_plain_slurm_takes_the_smallest_run_of_nodes_that_is_enough() -> None:
-    fleet = build(Plan(8, 4))
+    fleet = build(Layout(8, 4))
     free = fleet.full.copy()
     free[[3, 6]] = 0  # runs: n0 to n2, n4 and n5, n7
 

@@ -22,7 +22,7 @@ def build(study: Study, seed: int) -> Fleet:
     """The fleet that a run of the study happens on; the seed draws GPUs from measured runs."""
     if not study.topology:
         pattern = _pattern(study)
-        plan = _plan(study, study.nodes, pattern.size if pattern else study.gpus_per_node)
+        plan = _layout(study, study.nodes, pattern.size if pattern else study.gpus_per_node)
         scores = grids(study.scores, plan.nodes, plan.gpus_per_node, (), study.profile_way, seed)
         return world.build(plan, scores, costs(study), pattern)
     machines = _machines(study.topology)
@@ -41,8 +41,8 @@ def sizes(study: Study) -> list[int]:
     return [pattern.size if pattern else study.gpus_per_node] * study.nodes
 
 
-def _plan(study: Study, nodes: int, gpus: int) -> world.Plan:
-    return world.Plan(nodes, gpus, study.nodes_per_leaf, study.leaves_per_pod)
+def _layout(study: Study, nodes: int, gpus: int) -> world.Layout:
+    return world.Layout(nodes, gpus, study.nodes_per_leaf, study.leaves_per_pod)
 
 
 def _pattern(study: Study) -> Machine | None:
@@ -79,7 +79,7 @@ def _fabric(study: Study, machines: Sequence[Machine]) -> Fabric:
             raise UsageError(f"--fabric {study.fabric}: it names no leaf of the nodes in {study.topology}")
         return fabric
     if study.nodes_per_leaf:
-        drawn = world.fabric_of(_plan(study, len(machines), 0), [machine.node for machine in machines])
+        drawn = world.fabric_of(_layout(study, len(machines), 0), [machine.node for machine in machines])
         return replace(Fabric.of(machines), leaf=drawn.leaf, pod=drawn.pod, leaves=drawn.leaves, pods=drawn.pods)
     return Fabric.of(machines)
 
