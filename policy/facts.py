@@ -84,6 +84,28 @@ class JobFacts:
     gpus: int | None = None
     """The GPUs pinned on each of its nodes; None where the request is untyped."""
     segment: Mapping[str, str] | None = None
+    user: int = 0
+    count: int = 1
+    """Nodes that it asks for at least, or holds."""
+    mem: int | None = None
+    """MB that it asks for on each node, or holds there; None where a gateway cannot tell."""
+    holds: tuple[int, ...] = ()
+    """The GPUs that it holds on each of `nodes`, typed or not; empty where a gateway cannot tell."""
+    wants_gpus: bool = True
+    """Whether it asks for GPUs in any form; CPU-only jobs are planned for, never pinned."""
+    array: int = 0
+    """The array that it is a task of; 0 for none."""
+    task: int | None = None
+    tasks: str = ""
+    """Of an array's record, the tasks that have not split off, such as `3-7,9`; they share `id` until then."""
+    at_once: int | None = None
+    """How many tasks of the array may run at once (`%`)."""
+    het: int = 0
+    """The leader of the heterogeneous job that it is a part of; 0 for none."""
+    reservation: str = ""
+    licenses: str = ""
+    begin: int | None = None
+    """Not to be started before, for a job that waits."""
 
     @property
     def may_start(self) -> bool:
@@ -98,11 +120,12 @@ class Reservation:
     start: int
     end: int
     nodes: tuple[str, ...]
+    name: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """All that one look at Slurm gave."""
+    """All that one look at Slurm gave. A record that did not change since the last look is the same object as then."""
 
     at: float
     nodes: tuple[NodeFacts, ...]
@@ -117,4 +140,6 @@ class Reading:
     version: str = ""
     in_control: bool = True
     """Whether the slurmctld of this host is the one in control."""
+    federated: bool = False
+    """Whether the cluster is in a federation, whose jobs other clusters may start: Berth leaves them alone."""
     problems: tuple[str, ...] = field(default=())

@@ -32,7 +32,11 @@ class Pin:
 
 
 class Gateway(Protocol):
-    """Reads and writes Slurm; every failure is a `SlurmError`."""
+    """Reads and writes Slurm; every failure is a `SlurmError`.
+
+    Three ways to the same facts, held to it by one set of tests: pyslurm in this process, a small program on libslurm,
+    and Slurm's own commands, which are always there.
+    """
 
     name: str
 
@@ -45,15 +49,35 @@ class Gateway(Protocol):
         ...
 
     def read(self, *, ended: bool) -> Reading:
-        """One look at nodes, jobs, partitions and reservations; with `ended`, at jobs that are over too."""
+        """One look at nodes, jobs, partitions and reservations; with `ended`, at jobs that are over too.
+
+        Asks Slurm for what changed since the last look where it can. An unchanged record is the same object as in the
+        last reading, so that whoever reads can tell by `is` what to look at again.
+        """
         ...
 
     def job(self, job_id: int) -> JobText:
         """One job's record."""
         ...
 
-    def pin(self, job_id: int, pin: Pin) -> None:
-        """Move a waiting job to a place. A job that started meanwhile is left as it is."""
+    def pin(self, job_id: int | str, pin: Pin) -> None:
+        """Give a waiting job a place, in one update; `ARRAY_TASK` splits a task off its array.
+
+        The texts of the last reading are the base, so that no second question is needed. A job that started meanwhile
+        is left as it is.
+        """
+        ...
+
+    def annotate(self, job_id: int, values: Mapping[str, str]) -> None:
+        """Replace the segment of a job and nothing else."""
+        ...
+
+    def requeue(self, job_id: int) -> None:
+        """Put a running job back into the queue."""
+        ...
+
+    def close(self) -> None:
+        """Let go of what it holds; a closed gateway is not used again."""
         ...
 
     def release(self, job_id: int, reason: str) -> bool:
