@@ -6,6 +6,7 @@ takes the finished picture and claims each place that it gives until Slurm shows
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from operator import itemgetter
 
 import numpy as np
 
@@ -51,6 +52,9 @@ class Book:
             cpus_now=cluster.cpus_now.copy(),
             mem_now=cluster.mem_now.copy(),
             hole_until=cluster.hole_until.copy(),
+            up=cluster.up.copy(),
+            quiet=cluster.quiet.copy(),
+            reserved_from=cluster.reserved_from.copy(),
         )
 
     def claim(self, claim: Claim) -> None:
@@ -62,12 +66,14 @@ class Book:
         picture = self.cluster
         cpus = int(self.fleet.cpus[node]) if claim.cpus is None else claim.cpus
         mem = int(self.fleet.mem[node]) if claim.mem is None else claim.mem
-        if claim.start <= picture.at:
+        start = claim.start
+        if start <= picture.at:
+            start = picture.at
             picture.gpus_now[node] &= ~claim.mask
             picture.cpus_now[node] = max(0, int(picture.cpus_now[node]) - cpus)
             picture.mem_now[node] = max(0, int(picture.mem_now[node]) - mem)
-        else:
-            picture.hole_until[node] = min(picture.hole_until[node], claim.start)
+        elif picture.hole_until[node] > start:
+            picture.hole_until[node] = start
         row = list(
             zip(
                 picture.times[node].tolist(),
@@ -77,19 +83,24 @@ class Book:
                 strict=True,
             )
         )
-        start = max(claim.start, picture.at)
-        at_start = [state for state in row if state[0] <= start][-1]
-        at_end = [state for state in row if state[0] <= claim.end][-1]
+        at_start = at_end = row[0]
+        for state in row:
+            if state[0] <= start:
+                at_start = state
+            if state[0] > claim.end:
+                break
+            at_end = state
         # What is free from a moment on is bounded by the tightest later moment, which is the claim's start.
         ceiling_cpus, ceiling_mem = max(0, at_start[2] - cpus), max(0, at_start[3] - mem)
-        states = []
+        others = ~claim.mask
+        states: list[State] = []
         for time, gpus, free_cpus, free_mem in row:
             if time >= claim.end:
                 states.append((time, gpus, free_cpus, free_mem))
             elif time <= start:
-                states.append((time, gpus & ~claim.mask, min(free_cpus, ceiling_cpus), min(free_mem, ceiling_mem)))
+                states.append((time, gpus & others, min(free_cpus, ceiling_cpus), min(free_mem, ceiling_mem)))
             else:
-                states.append((time, gpus & ~claim.mask, max(0, free_cpus - cpus), max(0, free_mem - mem)))
+                states.append((time, gpus & others, max(0, free_cpus - cpus), max(0, free_mem - mem)))
         if claim.end < FAR:
             states.append((claim.end, *at_end[1:]))
         self.set_row(node, states)
@@ -97,23 +108,12 @@ class Book:
     def set_row(self, node: int, states: Iterable[State]) -> None:
         """Write a node's timeline: moments with the GPUs, CPUs and memory that are free from then on."""
         picture = self.cluster
-        kept: list[State] = []
-        for state in sorted(states, key=lambda state: state[0]):
-            if kept and (kept[-1][1:] == state[1:] or kept[-1][0] == state[0]):
-                # The same moment twice: the later entry has what the claim gives back.
-                if kept[-1][0] == state[0]:
-                    kept[-1] = state
-                continue
-            kept.append(state)
-        # Leaving a moment out only makes estimates later; the last state must stay, or the node never frees.
-        while len(kept) > COLUMNS:
-            del kept[-2]
-        kept += [kept[-1]] * (COLUMNS - len(kept))
-        times, gpus, cpus, mem = zip(*kept, strict=True)
-        picture.times[node] = times
-        picture.gpus[node] = gpus
-        picture.cpus[node] = cpus
-        picture.mem[node] = mem
+        picture.times[node], picture.gpus[node], picture.cpus[node], picture.mem[node] = as_row(states)
+
+    def advance(self, at: float) -> None:
+        """Let the time of the picture be later; moments that have passed are put off by its own rows alone."""
+        self.cluster = replace(self.cluster, at=at)
+        self.cluster.times[:, 0] = at
 
     def soonest(self, demand: Demand, policy: Policy) -> tuple[Berth, float]:
         """The best place at the first moment at which there is one; `start` is 0 for a place that is free now."""
@@ -131,19 +131,60 @@ class Book:
 
     def start_of(self, demand: Demand, nodes: Sequence[int], mask: int) -> float | None:
         """When a certain place is free: 0 for now, None for not in sight."""
-        here = list(nodes)
-        if self._place_fits(demand, self.cluster.now(demand.limit), here, mask):
-            return 0.0
-        for moment in np.unique(self.cluster.times[here]).tolist():
-            if moment > self.cluster.at and self._place_fits(
-                demand, self.cluster.then(moment, demand.limit), here, mask
-            ):
-                return float(moment)
+        latest = 0.0
+        for node in nodes:
+            start = self._start_on(demand, node, mask)
+            if start is None:
+                return None
+            latest = max(latest, start)
+        return latest
+
+    def _start_on(self, demand: Demand, node: int, mask: int) -> float | None:
+        # One node at a time and without arrays: this is asked for each waiting job in each pass.
+        picture, fleet = self.cluster, self.fleet
+        if not (demand.candidates[node] and picture.up[node]):
+            return None
+        if demand.cpus is None:
+            mask |= (1 << int(fleet.size[node])) - 1
+        cpus = int(fleet.cpus[node]) if demand.cpus is None else demand.cpus
+        mem = int(fleet.mem[node]) if demand.mem is None else demand.mem
+        last_start = float(picture.reserved_from[node]) - demand.limit
+        now_is_open = last_start >= picture.at
+        if now_is_open and picture.hole_until[node] >= picture.at + demand.limit:
+            now = int(picture.gpus_now[node]), int(picture.cpus_now[node]), int(picture.mem_now[node])
+            if now[0] & mask == mask and now[1] >= cpus and now[2] >= mem:
+                return 0.0
+        row = zip(
+            picture.times[node].tolist(),
+            picture.gpus[node].tolist(),
+            picture.cpus[node].tolist(),
+            picture.mem[node].tolist(),
+            strict=True,
+        )
+        for place, (time, gpus, free_cpus, free_mem) in enumerate(row):
+            if gpus & mask == mask and free_cpus >= cpus and free_mem >= mem:
+                if time > last_start or time == FAR:
+                    return None
+                return time if place else 0.0
         return None
 
-    @staticmethod
-    def _place_fits(demand: Demand, view: View, nodes: list[int], mask: int) -> bool:
-        return bool(np.all(Policy.fitting(demand, view)[nodes])) and bool(np.all((view.free[nodes] & mask) == mask))
+    def soonest_without_gpus(self, demand: Demand) -> tuple[tuple[int, ...], float] | None:
+        """Where and when Slurm will probably start a job without GPUs: on the first nodes with room, as it does."""
+        picture = self.cluster
+        for moment in (0.0, *self._moments_of(demand)):
+            view = picture.then(moment, demand.limit) if moment else picture.now(demand.limit)
+            nodes = np.flatnonzero(Policy.fitting(demand, view))
+            if nodes.size >= demand.n:
+                return tuple(nodes[: demand.n].tolist()), moment
+        return None
+
+    def _moments_of(self, demand: Demand) -> list[float]:
+        """The moment at which as many nodes as a job without GPUs needs have room each, if there is one."""
+        picture, here = self.cluster, np.flatnonzero(demand.candidates & self.cluster.up)
+        fits = (picture.cpus[here] >= (demand.cpus or 0)) & (picture.mem[here] >= (demand.mem or 0))
+        times = np.where(fits, picture.times[here], FAR).min(axis=1)
+        later = np.sort(times[np.isfinite(times) & (times > picture.at)])
+        return later[demand.n - 1 : demand.n].tolist()  # type: ignore[no-any-return]
 
     def _first_moment(self, demand: Demand, policy: Policy) -> float | None:
         return self._first_on_one(demand) if demand.n == 1 else self._first_on_several(demand, policy)
@@ -196,3 +237,25 @@ def _pinnable(policy: Policy, demand: Demand, view: View) -> Berth:
     if any(mask != berth.mask for mask in berth.masks):
         raise NotNow(f"policy {policy.name} chose other GPUs on each node, which Slurm cannot pin")
     return berth
+
+
+def as_row(states: Iterable[State]) -> tuple[tuple[float, ...], tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+    """The columns of a timeline of fixed length, from moments in any order."""
+    kept: list[State] = []
+    last: State | None = None
+    for state in sorted(states, key=_moment):
+        if last is not None and last[0] == state[0]:
+            # The same moment twice: the later entry has what the claim gives back.
+            kept[-1] = last = state
+        elif last is None or last[1:] != state[1:]:
+            kept.append(state)
+            last = state
+    # Leaving a moment out only makes estimates later; the last state must stay, or the node never frees.
+    while len(kept) > COLUMNS:
+        del kept[-2]
+    kept += [kept[-1]] * (COLUMNS - len(kept))
+    times, gpus, cpus, mem = zip(*kept, strict=True)
+    return times, gpus, cpus, mem
+
+
+_moment = itemgetter(0)

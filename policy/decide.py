@@ -5,14 +5,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from policy import message, segment
+from policy import locality, message, segment
 from policy.book import Book, Claim, claim_on
 from policy.cluster import Fleet
 from policy.demand import Demand, on_fleet
 from policy.errors import Answer, FormatError, LeftToSlurm, Never, NotNow
 from policy.placement.base import Berth, Policy
-from policy.plan import Settings
 from policy.request import Request, flags_of, read, wanted_gpus
+from policy.settings import Settings
 from topology.fabric import NOBODY
 
 MOST_NODES = 1_024
@@ -82,7 +82,7 @@ def say_no(fields: Mapping[str, str], answer: Exception, now: float) -> Decision
         "why": reason,
         **{f"f.{name}": value for name, value in flags.items()},
     }
-    notes = message.notes(None, flags)
+    notes = message.notes(flags)
     if "locality" in flags:
         notes.insert(0, "--locality: not acted on")
     reply = {
@@ -102,24 +102,30 @@ def _place(
     settings: Settings,
     now: float,
 ) -> Decision:
-    level = request.level
-    wait = settings.locality_wait if request.wait is None else request.wait
-    if level == "nvlink":
-        _check_ever(request, demand, book)
-    demand = demand.at_level("nvlink" if level == "nvlink" else "node")
-    berth, start = _soonest(demand, book, policy, relax_at_once=level == "nvlink" and wait == 0)
+    insists = locality.settle(
+        request.locality, demand.gpus, settings.locality_rules, settings.locality_wait, settings.locality_cap
+    )
+    wide = demand.at_level(locality.binding("any", demand.n))
+    demand = wide if insists is None else demand.at_level(locality.binding(insists.level, demand.n))
+    if demand.level == "nvlink":
+        if request.locality is None and _never_at_level(request, demand, book):
+            # The site's rule is for jobs that can have it; only a user's own words can be refused.
+            insists, demand = None, wide
+        elif reason := _never_at_level(request, demand, book):
+            raise Never(reason)
+    berth, start = _soonest(demand, wide, book, policy, relax_at_once=insists is not None and insists.wait == 0)
     wanted = wanted_gpus(fields)
     if wanted is not None and wanted != demand.n * demand.k:
         raise LeftToSlurm(f"{demand.n} x {demand.k} GPUs are not the {wanted} that the request counts")
     begin = int(fields["begin"]) if fields.get("begin", "").isdigit() else 0
     start = max(start, float(begin) if begin > now else 0.0)
-    values = _values(fields["nonce"], request, demand, berth, start, now)
+    values = _values(fields["nonce"], request, demand, berth, start, now, insists)
     body = segment.body(values)
     if len(body) > segment.MAX_BODY or demand.n > MOST_NODES:
         raise LeftToSlurm(f"a place on {demand.n} nodes is too long to be written into the job")
     text = message.placed(berth)
     if start:
-        text = message.waiting(berth, demand, start - now, wait if level == "nvlink" else None)
+        text = message.waiting(berth, demand, start - now, insists.wait if insists else None)
     elif request.later:
         text += ", if still free when the job may start"
     reply = {
@@ -130,7 +136,7 @@ def _place(
         **({} if demand.min_cpus is None else {"min_cpus": str(demand.min_cpus)}),
         **({} if demand.min_cpus_per_node is None else {"pn_min_cpus": str(demand.min_cpus_per_node)}),
         "segment": body,
-        "message": message.line(text, message.notes(level, request.flags)),
+        "message": message.line(text, message.notes(request.flags)),
     }
     claim = None
     if not (request.later or "test" in fields):
@@ -138,13 +144,13 @@ def _place(
     return Decision("place", reply, claim)
 
 
-def _soonest(demand: Demand, book: Book, policy: Policy, *, relax_at_once: bool) -> tuple[Berth, float]:
+def _soonest(demand: Demand, wide: Demand, book: Book, policy: Policy, *, relax_at_once: bool) -> tuple[Berth, float]:
     try:
         if relax_at_once:
             try:
                 return book.now(demand, policy), 0.0
             except NotNow:
-                demand = demand.at_level("node")
+                demand = wide
         return book.soonest(demand, policy)
     except NotNow as nothing:
         if not bool((demand.candidates & book.cluster.up).any()):
@@ -152,14 +158,14 @@ def _soonest(demand: Demand, book: Book, policy: Policy, *, relax_at_once: bool)
         raise LeftToSlurm(f"{nothing}, and no end of what runs there is in sight") from None
 
 
-def _check_ever(request: Request, demand: Demand, book: Book) -> None:
-    """Refuse `--locality=nvlink` where no machine could give it, whatever is free; say what would work."""
+def _never_at_level(request: Request, demand: Demand, book: Book) -> str:
+    """Why no machine could ever give `--locality=nvlink`, whatever is free, and what would work; empty if one can."""
     fleet = book.fleet
     if demand.n > 1:
         domains = fleet.fabric.domain[demand.candidates]
         if np.bincount(domains[domains != NOBODY]).max(initial=0) >= demand.n:
-            return
-        raise Never(
+            return ""
+        return (
             f"--locality=nvlink: no NVLink domain joins {demand.n} nodes that fit the job; "
             f"ask for GPUs of one node, or for --locality=node"
         )
@@ -167,17 +173,25 @@ def _check_ever(request: Request, demand: Demand, book: Book) -> None:
     for k in range(demand.k, 0, -1):
         if (fleet.tables.look_up(k, "nvlink", entries) >= 0).any():
             if k == demand.k:
-                return
+                return ""
             break
     most = f"at most {k}: ask for {k} or fewer" if k > 1 else "none has NVLink: leave the flag away"
     where = f"partition {request.partition or fleet.default_partition}"
-    raise Never(
+    return (
         f"--locality=nvlink: no node of {where} that fits the job joins {demand.k} GPUs pairwise by NVLink, {most}, "
         f"or ask for --locality=node"
     )
 
 
-def _values(nonce: str, request: Request, demand: Demand, berth: Berth, start: float, now: float) -> dict[str, str]:
+def _values(
+    nonce: str,
+    request: Request,
+    demand: Demand,
+    berth: Berth,
+    start: float,
+    now: float,
+    insists: locality.Insistence | None,
+) -> dict[str, str]:
     """The segment of a place."""
     return {
         "state": "waiting" if start else "placed",
@@ -188,6 +202,7 @@ def _values(nonce: str, request: Request, demand: Demand, berth: Berth, start: f
         **({} if demand.cpus is None else {"cpus": str(demand.cpus)}),
         **({} if demand.mem is None else {"mem": str(demand.mem)}),
         **berth_values(berth),
+        **({"insists": insists.level, "wait": str(insists.wait)} if insists else {}),
         "at": str(int(now)),
         **({"start": str(int(start))} if start else {}),
         "pins": "0",

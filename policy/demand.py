@@ -57,28 +57,33 @@ class Demand:
 
 def on_fleet(request: "Request", fleet: "Fleet") -> Demand:
     """The demand that fits this fleet: one node if one can hold it, else whole nodes."""
-    name = request.partition or fleet.default_partition
-    partition = fleet.partitions.get(name or "")
-    if partition is None:
-        raise LeftToSlurm(f"partition {name} is not known" if name else "there is no default partition")
-    allowed = fleet.members[partition.name] & _allowed(request, fleet)
-    if partition.whole_nodes:
+    names = request.partition or fleet.default_partition
+    if not names:
+        raise LeftToSlurm("there is no default partition")
+    unknown = [name for name in names.split(",") if name not in fleet.partitions]
+    if unknown:
+        raise LeftToSlurm(f"partition {unknown[0]} is not known")
+    # Of several partitions Slurm starts the job in the first that can: the place may be in any of them.
+    partitions = [fleet.partitions[name] for name in names.split(",")]
+    allowed = _allowed(request, fleet)
+    if any(partition.whole_nodes for partition in partitions):
         request = replace(request, whole_nodes=True)
-    limit = request.limit if request.limit is not None else partition.time_limit
-    memory = request.memory or (partition.memory if _any(partition.memory) else fleet.memory)
+    limits = [partition.time_limit for partition in partitions]
+    limit = request.limit if request.limit is not None else max((A_YEAR if one is None else one) for one in limits)
+    memory = request.memory or next((one.memory for one in partitions if _any(one.memory)), fleet.memory)
     tried = []
     for n, k in _layouts(request, fleet.size[allowed & fleet.ready].tolist()):
-        demand = _one(request, fleet, allowed, memory, n, k, A_YEAR if limit is None else limit)
+        demand = _one(request, fleet, allowed, memory, n, k, limit)
         if int(demand.candidates.sum()) >= n:
             return demand
         tried.append(demand)
-    _explain_without_pins(fleet, allowed, partition.name)
-    raise LeftToSlurm(_nothing_holds(request, tried, partition.name))
+    _explain_without_pins(fleet, allowed, names)
+    raise LeftToSlurm(_nothing_holds(request, tried, names))
 
 
 def candidates(fleet: "Fleet", allowed: "Bools", k: int, cpus: int | None, mem: int | None) -> "Bools":
     """Which of the allowed nodes are big enough."""
-    fits = allowed & fleet.ready & (fleet.size >= k)
+    fits = allowed & fleet.ready & (fleet.size >= k) if k else allowed.copy()
     if cpus is not None:
         fits &= fleet.cpus >= cpus
     if mem is not None:
@@ -89,9 +94,11 @@ def candidates(fleet: "Fleet", allowed: "Bools", k: int, cpus: int | None, mem: 
 def allowed_nodes(
     fleet: "Fleet", partition: str, features: Sequence[str], only: Sequence[str], excluded: Sequence[str]
 ) -> "Bools":
-    """Nodes of a partition that have all features and are neither left out nor outside a node list."""
+    """Nodes of some partitions that have all features and are neither left out nor outside a node list."""
     nothing = np.zeros(len(fleet.names), np.bool_)
-    allowed = fleet.members.get(partition, nothing).copy()
+    allowed = nothing.copy()
+    for name in partition.split(","):
+        allowed |= fleet.members.get(name, nothing)
     for feature in features:
         allowed &= fleet.features.get(feature, nothing)
     if only:
@@ -107,6 +114,9 @@ def _allowed(request: "Request", fleet: "Fleet") -> "Bools":
     return allowed_nodes(fleet, name, request.features, request.only, request.excluded)
 
 
+_AS_HET = "Slurm can only say so as a heterogeneous job, such as `-N1 --gres=gpu:8 : -N1 --gres=gpu:4` for 12"
+
+
 def _layouts(request: "Request", sizes: list[int]) -> list[tuple[int, int]]:
     """Nodes and GPUs on each, the wanted form first."""
     if request.per_node is not None:
@@ -114,11 +124,13 @@ def _layouts(request: "Request", sizes: list[int]) -> list[tuple[int, int]]:
     total = request.total or 0
     if request.nodes is not None:
         if total % request.nodes:
-            raise LeftToSlurm(f"{total} GPUs cannot be the same on each of {request.nodes} nodes")
+            raise LeftToSlurm(f"{total} GPUs cannot be the same on each of {request.nodes} nodes; {_AS_HET}")
         layouts = [(request.nodes, total // request.nodes)]
     else:
         whole = [(total // size, size) for size in sorted(set(sizes), reverse=True) if size and total % size == 0]
         layouts = [(1, total), *(layout for layout in whole if layout[0] > 1)]
+        if total > max(sizes, default=total) and len(layouts) == 1:
+            raise LeftToSlurm(f"{total} GPUs are more than a node has, and no number of whole nodes; {_AS_HET}")
     if request.per_task is not None:
         per_task = request.per_task
         layouts = [(n, k) for n, k in layouts if k % per_task == 0]
@@ -145,9 +157,10 @@ def _one(request: "Request", fleet: "Fleet", allowed: "Bools", memory: "Memory",
         k=k,
         cpus=None if whole else cpus,
         mem=mem,
-        level=request.level,
+        level="any",
         limit=limit,
         candidates=candidates(fleet, allowed, k, cpus, mem),
+        app_class=request.flags.get("app-class", "compute"),
         min_cpus_per_node=least if n > 1 and request.tied else None,
         min_cpus=max(request.min_cpus, request.cpus_per_gpu * k * n) if request.cpus_per_gpu else None,
     )

@@ -94,7 +94,7 @@ CHECKS: dict[str, Callable[[str], None]] = {
     "retry": _retry,
 }
 
-ACTED_ON = frozenset({"locality"})
+ACTED_ON = frozenset({"locality", "app-class"})
 
 
 def check(flags: Mapping[str, str]) -> None:

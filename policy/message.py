@@ -23,9 +23,12 @@ _NEAR = {"nvlink": ", all in one NVLink domain", "leaf": ", all in one leaf", "p
 def waiting(berth: Berth, demand: Demand, seconds: float, wait: int | None) -> str:
     """A place that comes free later."""
     text = f"waits for {place(berth)}, expected in {duration(seconds)}"
-    if demand.level == "nvlink" and demand.k > 1 and wait is not None:
-        text += f"; waits up to {duration(wait)} for NVLink between all pairs"
+    if wait and demand.level in _FOR and demand.gpus > 1:
+        text += f"; waits up to {duration(wait)} for {_FOR[demand.level]}"
     return text
+
+
+_FOR = {"nvlink": "NVLink between all pairs", "leaf": "nodes of one leaf", "pod": "nodes of one pod"}
 
 
 def place(berth: Berth) -> str:
@@ -52,10 +55,9 @@ def links(berth: Berth) -> str:
     return "no NVLink between those of a node" if on_each else "no NVLink between them"
 
 
-def notes(level: str | None, flags: Iterable[str]) -> list[str]:
+def notes(flags: Iterable[str]) -> list[str]:
     """What is said about flags that do not do yet all that they say."""
-    said = [f"--locality={level}: acted on as node" for level in [level] if level in {"leaf", "pod", "any"}]
-    return said + [f"--{name}: accepted, not acted on yet" for name in flags if name not in ACTED_ON]
+    return [f"--{name}: accepted, not acted on yet" for name in flags if name not in ACTED_ON]
 
 
 def line(text: str, more: Iterable[str] = ()) -> str:

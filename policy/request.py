@@ -44,8 +44,8 @@ class Request:
     only: tuple[str, ...] = ()
     excluded: tuple[str, ...] = ()
     limit: int | None = None
-    level: str = "node"
-    wait: int | None = None
+    locality: flag_table.Locality | None = None
+    array: bool = False
     later: bool = False
     """It may not start yet: held, begun later, or dependent on others."""
     asked: str = ""
@@ -56,7 +56,6 @@ def read(fields: Mapping[str, str]) -> Request:
     """Understand a submit request."""
     flags = flags_of(fields)
     _refuse_what_only_slurm_can(fields)
-    locality = flag_table.parse_locality(flags["locality"]) if "locality" in flags else None
     nodes = _node_count(fields)
     only = hostlist.expand(fields.get("req_nodes", ""))
     total, per_node, per_task = _gpus(fields, nodes)
@@ -87,8 +86,8 @@ def read(fields: Mapping[str, str]) -> Request:
         only=only,
         excluded=hostlist.expand(fields.get("exc_nodes", "")),
         limit=None if (minutes := number(fields, "time_limit")) is None else minutes * 60,
-        level=locality.level if locality else "node",
-        wait=locality.wait if locality else None,
+        locality=flag_table.parse_locality(flags["locality"]) if "locality" in flags else None,
+        array="array" in fields,
         later=any(key in fields for key in ("held", "begin", "dependency")),
         asked=";".join(f"{key}:{fields[key]}" for key in ASKED_KEYS if key in fields),
         flags=flags,
@@ -107,7 +106,6 @@ def flags_of(fields: Mapping[str, str]) -> dict[str, str]:
 
 def _refuse_what_only_slurm_can(fields: Mapping[str, str]) -> None:
     for key, reason in (
-        ("array", "the tasks of an array are not placed yet"),
         ("het", "the components of a heterogeneous job are not placed yet"),
         ("reservation", "within a reservation Slurm chooses"),
         ("prefer", "--prefer is Slurm's own soft choice of nodes"),
@@ -116,8 +114,6 @@ def _refuse_what_only_slurm_can(fields: Mapping[str, str]) -> None:
     ):
         if key in fields:
             raise LeftToSlurm(reason)
-    if "," in fields.get("partition", ""):
-        raise LeftToSlurm("of several partitions Slurm takes the one that starts first")
     if "features" in fields and not _FEATURES.fullmatch(fields["features"]):
         raise LeftToSlurm(f"the constraint {fields['features']!r} is more than features joined by &")
 

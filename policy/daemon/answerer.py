@@ -16,7 +16,6 @@ from policy.daemon.handover import Snapshot
 from policy.decide import Decision, Understanding, decide, say_no
 from policy.errors import BerthError, FormatError, LeftToSlurm
 from policy.placement.registry import create
-from policy.plan import Settings
 
 STALE_AFTER = 30.0
 """Seconds after which a picture is too old to place jobs by."""
@@ -46,7 +45,7 @@ class Answerer:
     def __init__(self, config: Config, version: str, pid: int) -> None:
         self._policy = create(config.policy)
         self._understanding = Understanding()
-        self._settings = Settings(config.locality_wait, config.repin)
+        self._settings = config.settings
         self._reserve = config.reserve_seconds
         self._version = version
         self._pid = pid
@@ -57,6 +56,8 @@ class Answerer:
         self._slurm = ""
         self._gateway = ""
         self._problem = "Slurm was not read yet"
+        self._leave = ""
+        self._planned = (0, 0)
 
     @property
     def catching_up(self) -> bool:
@@ -75,6 +76,8 @@ class Answerer:
         if snapshot.cluster is None:
             return False
         self._slurm = snapshot.version
+        self._leave = snapshot.leave
+        self._planned = snapshot.notices, snapshot.updates
         self._held = {
             nonce: held for nonce, held in self._held.items() if held.expires > now and nonce not in snapshot.seen
         }
@@ -119,6 +122,8 @@ class Answerer:
     def _decide(self, fields: dict[str, str], now: float) -> Decision:
         if self._book is None:
             return say_no(fields, LeftToSlurm(f"berthd has no picture of Slurm yet ({self._problem})"), now)
+        if self._leave:
+            return say_no(fields, LeftToSlurm(self._leave), now)
         age = now - self._book.cluster.at
         if age > STALE_AFTER:
             reason = f"berthd last read Slurm {age:.0f} s ago" + (f" ({self._problem})" if self._problem else "")
@@ -153,6 +158,8 @@ class Answerer:
             "placed": str(counts.verbs["place"]),
             "passed": str(counts.verbs["pass"]),
             "refused": str(counts.verbs["refuse"]),
+            "notices": str(self._planned[0]),
+            "updates": str(self._planned[1]),
             "slurm": self._slurm,
             "gateway": self._gateway,
         }

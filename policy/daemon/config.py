@@ -8,6 +8,8 @@ from typing import Any
 
 from policy import flags
 from policy.errors import ConfigError, FormatError, nearest
+from policy.locality import parse_rules
+from policy.settings import Settings
 
 _HOOK = {
     "socket": str,
@@ -19,17 +21,31 @@ _HOOK = {
     "def_cpu_per_gpu": int,
     "message": str,
     "hook_log": str,
+    "pinned_file": str,
 }
 _BERTHD = {
     "topology_dir": str,
     "fabric": str,
+    "scores": str,
     "policy": str,
+    "mode": str,
     "tick_ms": int,
     "reserve_seconds": int,
     "locality_wait": str,
+    "locality_default": str,
+    "locality_cap": str,
     "repin": bool,
+    "gateway": str,
 }
-_WORDS = {"fail": ("open", "closed"), "message": ("always", "flags", "never")}
+_NOTICE = {"hosts": str, "port": int, "munge_socket": str, "log": str}
+_TABLES = ("hook", "berthd", "notice")
+NOTICE_PORT = 6826
+_WORDS = {
+    "fail": ("open", "closed"),
+    "message": ("always", "flags", "never"),
+    "mode": ("act", "observe"),
+    "gateway": ("auto", "pyslurm", "libslurm", "command"),
+}
 _KINDS = {str: "a text in quotes", int: "a whole number", bool: "true or false"}
 
 
@@ -41,12 +57,20 @@ class Config:
     topology_dir: Path = Path("/etc/slurm/berth/topology")
     fabric: str = ""
     """Slurm's topology.conf or topology.yaml, `none`, or empty for the one beside slurm.conf."""
+    scores: Path | None = None
+    """The score table; None: all GPUs count as equally fast."""
     policy: str = "berth"
     """A placement policy by name (policy.placement.registry)."""
+    observe: bool = False
+    """Plan and log, but pin nothing."""
     tick: float = 1.0
     reserve_seconds: int = 30
-    locality_wait: int = 600
-    repin: bool = True
+    settings: Settings = Settings()
+    gateway: str = "auto"
+    pinned_file: Path = Path("/run/berth/pinned")
+    notice_port: int = 0
+    """Where the Epilogs' notices come in, on every interface; 0: nobody is told of them."""
+    munge_socket: str = ""
 
 
 def config_path() -> Path:
@@ -80,15 +104,12 @@ def load(path: Path, *, must_exist: bool = False) -> Config:
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as problem:
         raise ConfigError(f"{path}: {problem}") from None
     for name in tables:
-        if name not in {"hook", "berthd"}:
-            raise ConfigError(f"{path}: unknown table [{name}]{nearest(name, ('hook', 'berthd'))}")
+        if name not in _TABLES:
+            raise ConfigError(f"{path}: unknown table [{name}]{nearest(name, _TABLES)}")
     hook = _checked(path, tables, "hook", _HOOK)
     berthd = _checked(path, tables, "berthd", _BERTHD)
+    notice = _checked(path, tables, "notice", _NOTICE)
     defaults = Config()
-    try:
-        wait = flags.parse_time(berthd["locality_wait"]) if "locality_wait" in berthd else defaults.locality_wait
-    except FormatError as problem:
-        raise ConfigError(f"{path}: [berthd] locality_wait: {problem}") from None
     fabric = berthd.get("fabric", defaults.fabric)
     if fabric and fabric != "none" and not fabric.startswith("/"):
         raise ConfigError(f'{path}: [berthd] fabric is a path from / on, or "none", not {fabric!r}')
@@ -99,9 +120,36 @@ def load(path: Path, *, must_exist: bool = False) -> Config:
         policy=berthd.get("policy", defaults.policy),
         tick=_at_least(path, berthd, "tick_ms", 50, 1_000) / 1_000,
         reserve_seconds=_at_least(path, berthd, "reserve_seconds", 1, defaults.reserve_seconds),
-        locality_wait=wait,
-        repin=berthd.get("repin", defaults.repin),
+        settings=_settings(path, berthd),
+        scores=Path(berthd["scores"]) if "scores" in berthd else None,
+        observe=berthd.get("mode", "act") == "observe",
+        gateway=berthd.get("gateway", defaults.gateway),
+        pinned_file=Path(hook.get("pinned_file", defaults.pinned_file)),
+        notice_port=_notice_port(path, notice),
+        munge_socket=notice.get("munge_socket", ""),
     )
+
+
+def _notice_port(path: Path, notice: dict[str, Any]) -> int:
+    port: int = notice.get("port", NOTICE_PORT)
+    if not 1 <= port <= 65_535:
+        raise ConfigError(f"{path}: [notice] port is a whole number from 1 to 65535, not {port}")
+    return port if notice.get("hosts") else 0
+
+
+def _settings(path: Path, berthd: dict[str, Any]) -> Settings:
+    """What the plan goes by."""
+    defaults = Settings()
+    key = "locality_wait"
+    try:
+        wait = flags.parse_time(berthd[key]) if key in berthd else defaults.locality_wait
+        key = "locality_cap"
+        cap = flags.parse_time(berthd[key]) if key in berthd else None
+        key = "locality_default"
+        rules = parse_rules(berthd.get(key, ""), wait)
+    except FormatError as problem:
+        raise ConfigError(f"{path}: [berthd] {key}: {problem}") from None
+    return Settings(locality_wait=wait, locality_rules=rules, locality_cap=cap, repin=berthd.get("repin", True))
 
 
 def _checked(path: Path, tables: dict[str, Any], name: str, known: dict[str, type]) -> dict[str, Any]:

@@ -26,6 +26,10 @@ class Snapshot:
     version: str
     gateway: str
     problem: str
+    leave: str = ""
+    """Why all jobs are left to Slurm; empty where they are not."""
+    notices: int = 0
+    updates: int = 0
 
 
 class Sender:

@@ -11,38 +11,90 @@ import socket
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
-from policy.cluster import Fleet, build_fleet
 from policy.daemon import log
 from policy.daemon.config import Config, load
+from policy.daemon.fleets import Fleets
 from policy.daemon.handover import UNSEEN, Sender, Snapshot
-from policy.daemon.topologies import Topologies
-from policy.decide import berth_values
+from policy.daemon.notices import Notice, Notices, open_notices
+from policy.daemon.pins import Pins
 from policy.errors import BerthError, SlurmError
 from policy.facts import Reading
+from policy.picture import Picture
 from policy.placement.registry import create
-from policy.plan import Move, Plan, Release, Settings
-from policy.reading import open_book
+from policy.plan import Change, Move, Plan
 from policy.slurm.gateways import open_gateway
-from policy.slurm.interface import Gateway, Pin
+from policy.slurm.interface import Gateway
+
+_HAND_OVER_EVERY = 0.2
+"""Seconds between pictures for the answerer that notices give rise to: each costs it a millisecond or two."""
 
 
 class Planner:
-    """One pass after another."""
+    """One pass after another, and in between what an ended job frees."""
 
     def __init__(self, gateway: Gateway, config: Config, sender: Sender) -> None:
         self._gateway = gateway
         self._sender = sender
-        self._topologies = Topologies(config.topology_dir, config.fabric)
-        self._plan = Plan(create(config.policy), Settings(config.locality_wait, config.repin))
-        self._fleet: Fleet | None = None
-        self._fleet_key: object = None
+        self._fleets = Fleets(config)
+        self._plan = Plan(create(config.policy), config.settings)
+        self._pins = Pins(gateway, config)
+        self._picture: Picture | None = None
         self._problem = ""
+        self._reading: Reading | None = None
+        self._changed: frozenset[int] = frozenset()
+        self._handed_over = 0.0
+        self._stale = False
+        self.notices_taken = 0
 
     def one_pass(self, *, ended: bool) -> None:
         """Read, plan, hand over, then write: the answerer must not wait for updates."""
+        picture = self._look(ended=ended)
+        if picture is None or self._reading is None:
+            return
+        changes = self._plan.replan(picture.book(), self._reading.jobs)
+        self._hand_over(self._reading)
+        if self._reading.in_control:
+            self._pins.write(changes, self._reading)
+            self._pins.list_pinned(self._plan.queue)
+
+    def take(self, found: Sequence[Notice]) -> None:
+        """Plan what ended jobs have freed: pins on their nodes first, then their Epilogs go on, then the other pins."""
+        self.notices_taken += len(found)
+        rest: Sequence[Change] = ()
+        try:
+            rest = self._use_freed(found)
+        finally:
+            for notice in found:
+                notice.answer(done=self._reading is not None and self._reading.in_control)
+        if rest and self._reading is not None:
+            self._pins.write(rest, self._reading)
+        self.hand_over_if_due()
+
+    def hand_over_if_due(self) -> None:
+        """Let the answerer know what notices have changed."""
+        if self._stale and self._reading is not None and time.monotonic() - self._handed_over >= _HAND_OVER_EVERY:
+            self._hand_over(self._reading)
+
+    def _use_freed(self, found: Sequence[Notice]) -> list[Change]:
+        picture = self._picture
+        if self._look(ended=False) is not picture or picture is None or self._reading is None:
+            return []
+        if not self._reading.in_control:
+            return []
+        names = {notice.node for notice in found}
+        nodes = {picture.fleet.index[name] for name in names if name in picture.fleet.index}
+        changes = self._plan.freed(picture, self._changed | nodes, self._reading.jobs)
+        if changes is None:
+            changes = self._plan.replan(picture.book(), self._reading.jobs)
+        self._stale = True
+        here = [change for change in changes if isinstance(change, Move) and not names.isdisjoint(change.berth.names)]
+        self._pins.write(here, self._reading)
+        return [change for change in changes if change not in here]
+
+    def _look(self, *, ended: bool) -> Picture | None:
+        """Bring the picture up to date; None where Slurm cannot be read."""
         try:
             reading = self._gateway.read(ended=ended)
         except SlurmError as problem:
@@ -50,73 +102,34 @@ class Planner:
                 log.error(f"{problem}; the last picture of Slurm stays in use")
             self._problem = str(problem)
             self._sender.send(Snapshot(None, frozenset(), "", self._gateway.name, str(problem)))
-            return
+            return None
         if self._problem:
             log.info("Slurm can be read again")
             self._problem = ""
-        book = open_book(self._fleet_of(reading), reading)
-        changes = self._plan.replan(book, reading.jobs)
-        self._sender.send(Snapshot(book.cluster, reading.seen, reading.version, self._gateway.name, ""))
-        if reading.in_control:
-            self._write(changes, reading)
+        self._reading = reading
+        fleet = self._fleets.of(reading)
+        if self._picture is None or self._picture.fleet is not fleet:
+            self._picture = Picture(fleet)
+        self._changed = self._picture.update(reading)
+        return self._picture
 
-    def _fleet_of(self, reading: Reading) -> Fleet:
-        """The fleet, made anew only when something that seldom changes did."""
-        new_files = self._topologies.refresh()
-        key = (
-            reading.partitions,
-            reading.memory,
-            reading.memory_counts,
-            [
-                replace(node, cpus_used=0, mem_used=0, up=True, completing=False, gpus_used=0, seats_used=0)
-                for node in reading.nodes
-            ],
-        )
-        if self._fleet is None or new_files or key != self._fleet_key:
-            self._fleet = build_fleet(
-                reading.nodes,
-                reading.partitions,
-                self._topologies.machines,
-                reading.memory,
-                memory_counts=reading.memory_counts,
-                fabric=self._topologies.fabric,
+    def _hand_over(self, reading: Reading) -> None:
+        book = self._plan.book
+        assert book is not None, "a pass has left its book"  # noqa: S101 - narrows the type
+        federated = "the cluster is in a federation, whose jobs Berth leaves alone" if reading.federated else ""
+        self._sender.send(
+            Snapshot(
+                book.cluster,
+                reading.seen,
+                reading.version,
+                self._gateway.name,
+                "",
+                leave=federated,
+                notices=self.notices_taken,
+                updates=self._pins.written,
             )
-            self._fleet.tables.warm()
-            self._fleet_key = key
-            for reason in self._fleet.not_ready.values():
-                log.error(f"{reason}; Berth places no job there")
-        return self._fleet
-
-    def _write(self, changes: Sequence[Move | Release], reading: Reading) -> None:
-        for change in changes:
-            job_id = change.job.id
-            try:
-                if isinstance(change, Release):
-                    self._gateway.release(job_id, f"given back to Slurm: {change.reason}")
-                    log.info(f"JobId={job_id} given back to Slurm: {change.reason}")
-                    continue
-                berth = change.berth
-                values = moved(change, reading.at)
-                self._gateway.pin(job_id, Pin(berth.names, berth.gpus, berth.seats, values))
-                log.info(f"JobId={job_id} NodeList={values['nodes']} GPUs={values['gpus']} pinned: {change.reason}")
-            except SlurmError as problem:
-                log.error(f"JobId={job_id} keeps its place: {problem}")
-
-
-def moved(move: Move, at: float) -> dict[str, str]:
-    """The segment of a job after a move."""
-    old = {key: value for key, value in (move.job.segment or {}).items() if key != "start"}
-    values = {
-        **old,
-        "state": "waiting" if move.start else "placed",
-        **berth_values(move.berth),
-        "at": str(int(at)),
-        "pins": str(int(old.get("pins", "0")) + 1),
-        "why": f"{move.reason}; {move.berth.why}",
-    }
-    if move.start:
-        values["start"] = str(int(move.start))
-    return values
+        )
+        self._handed_over, self._stale = time.monotonic(), False
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -129,12 +142,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # The answerer decides when to end: it closes the channel.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # Planning gives way to whatever answers a waiting user.
-    os.nice(10)
+    os.nice(5)
     channel = socket.socket(fileno=options.channel)
     try:
         config = load(options.config)
-        planner = Planner(open_gateway(options.gateway), config, Sender(channel))
-        _passes(planner, channel, config.tick)
+        gateway = open_gateway(options.gateway)
+        planner = Planner(gateway, config, Sender(channel))
+        listener = open_notices(config.notice_port, config.munge_socket) if config.notice_port else None
+        _passes(planner, channel, config.tick, listener)
     except BerthError as problem:
         log.error(problem)
         return 1
@@ -143,19 +158,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _passes(planner: Planner, channel: socket.socket, tick: float) -> None:
+def _passes(planner: Planner, channel: socket.socket, tick: float, listener: Notices | None) -> None:
     ended = False
+    heard: list[socket.socket | Notices] = [channel, *([listener] if listener else [])]
     while True:
         due = time.monotonic() + tick
         planner.one_pass(ended=ended)
         ended = False
         while (left := due - time.monotonic()) > 0:
-            readable, _, _ = select.select([channel], [], [], left)
-            if readable:
+            readable, _, _ = select.select(heard, [], [], min(left, _HAND_OVER_EVERY))
+            if channel in readable:
                 word = channel.recv(64)
                 if not word:
                     return
                 ended = ended or word == UNSEEN
+            if listener and (found := listener.ready()):
+                planner.take(found)
+            planner.hand_over_if_due()
 
 
 if __name__ == "__main__":

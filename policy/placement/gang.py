@@ -37,6 +37,8 @@ def choose(demand: "Demand", view: "View", able: Ints, mask: int) -> Gang | None
     for reach, groups in zip(LEVELS_OF_NODES, (fabric.domain, fabric.leaf, fabric.pod, None), strict=True):
         inside = np.arange(able.size) if groups is None else _fullest_group(demand, slowest, groups[able])
         if inside is None:
+            if reach == demand.level:
+                break
             continue
         chosen = inside[_least_missed(demand, view, able[inside], slowest[inside])]
         nodes = np.sort(able[chosen]).tolist()

@@ -6,7 +6,7 @@ from typing import cast
 from policy.book import Book
 from policy.cluster import Fleet, build_fleet
 from policy.facts import JobFacts, Memory, NodeFacts, PartitionFacts, Reading
-from policy.reading import open_book
+from policy.picture import open_book
 from topology.model import Gpu, Link, Machine
 
 NOW = 1_000_000.0

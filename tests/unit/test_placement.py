@@ -11,8 +11,8 @@ from policy.decide import Decision, decide
 from policy.facts import JobFacts, NodeFacts, PartitionFacts, Reservation
 from policy.placement.berth import BerthPolicy
 from policy.placement.registry import create
-from policy.plan import Settings
-from policy.reading import open_book
+from policy.settings import Settings
+from policy.picture import open_book
 from policy.wire import MESSAGE_BYTES
 from tests.unit.policy_world import NOW, book, fleet, node, reading, running, submit
 from topology.fabric import NOBODY, Fabric
@@ -270,8 +270,7 @@ def test_every_flag_is_answered_and_kept() -> None:
     decision = ask([node("n1")], tres_per_job="gres/gpu:1", **flags)
 
     assert decision.fields["message"].endswith(
-        "; --locality=leaf: acted on as node; --movable: accepted, not acted on yet; "
-        "--app-class: accepted, not acted on yet"
+        "; --movable: accepted, not acted on yet"
     )
     assert "f.movable= f.app-class=compute" in decision.fields["segment"]
 

@@ -8,7 +8,8 @@ from policy.book import Book, Claim
 from policy.decide import decide
 from policy.facts import JobFacts, NodeFacts
 from policy.placement.berth import BerthPolicy
-from policy.plan import STUCK_AFTER, Move, Plan, Release, Settings
+from policy.plan import STUCK_AFTER, Change, Move, Plan, Release
+from policy.settings import Settings
 from tests.unit.policy_world import NOW, book, node, reading, running, submit, waiting
 
 
@@ -18,7 +19,7 @@ def replan(
     kinds: dict[str, str] | None = None,
     plan: Plan | None = None,
     at: float = NOW,
-) -> list[Move | Release]:
+) -> list[Change]:
     plan = plan or Plan(BerthPolicy(), Settings())
     look = reading(nodes, jobs, at=at)
     return plan.replan(book(look, kinds), look.jobs)
@@ -133,7 +134,7 @@ def test_the_users_own_node_list_binds_a_move() -> None:
 
 
 def test_a_wait_for_nvlink_ends_after_its_time() -> None:
-    segment = {"f.locality": "nvlink@10", "level": "nvlink"}
+    segment = {"insists": "nvlink", "wait": "600", "level": "nvlink"}
     nodes = [node("n3", used=0b1010_1010)]
     kinds = {"n3": "a6000"}
     jobs = [running(1, "n3", 0b1010_1010, 3_000), waiting(5, "n3", 0b11, submitted=int(NOW), segment=segment)]

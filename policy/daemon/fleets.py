@@ -1,0 +1,57 @@
+"""The fleet that berthd plans on: what Slurm says of the nodes, with topology, fabric and scores."""
+
+from dataclasses import replace
+
+from policy.cluster import Fleet, build_fleet
+from policy.daemon import log
+from policy.daemon.config import Config
+from policy.daemon.score_table import ScoreTable
+from policy.daemon.topologies import Topologies
+from policy.facts import NodeFacts, Reading
+
+
+class Fleets:
+    """Made anew only when something that seldom changes did: it travels to the answerer each time."""
+
+    def __init__(self, config: Config) -> None:
+        self._topologies = Topologies(config.topology_dir, config.fabric)
+        self._scores = ScoreTable(config.scores)
+        self._fleet: Fleet | None = None
+        self._nodes: list[NodeFacts] = []
+        self._key: object = None
+
+    def of(self, reading: Reading) -> Fleet:
+        """The fleet of a reading."""
+        new_files = self._topologies.refresh()
+        new_scores = self._scores.refresh()
+        key = (reading.partitions, reading.memory, reading.memory_counts)
+        if self._fleet is None or new_files or key != self._key or not self._same_nodes(reading):
+            self._fleet = build_fleet(
+                reading.nodes,
+                reading.partitions,
+                self._topologies.machines,
+                reading.memory,
+                memory_counts=reading.memory_counts,
+                fabric=self._topologies.fabric,
+            )
+            self._fleet.tables.warm()
+            self._key = key
+            new_scores = True
+            for reason in self._fleet.not_ready.values():
+                log.error(f"{reason}; Berth places no job there")
+        if new_scores:
+            self._fleet = replace(self._fleet, scores=self._scores.on(self._fleet))
+        self._nodes = list(reading.nodes)
+        return self._fleet
+
+    def _same_nodes(self, reading: Reading) -> bool:
+        """Whether no node is another than before, apart from what changes with each job."""
+        if len(reading.nodes) != len(self._nodes):
+            return False
+        return all(
+            new is old or _lasting(new) == _lasting(old) for new, old in zip(reading.nodes, self._nodes, strict=True)
+        )
+
+
+def _lasting(node: NodeFacts) -> NodeFacts:
+    return replace(node, cpus_used=0, mem_used=0, up=True, completing=False, gpus_used=0, seats_used=0)

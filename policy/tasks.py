@@ -1,0 +1,35 @@
+"""The tasks of an array that have not split off, as Slurm writes them.
+
+>>> waiting_tasks("1,3-5,10-20:5")
+[1, 3, 4, 5, 10, 15, 20]
+>>> waiting_tasks("1-2,...")
+[1, 2]
+"""
+
+import re
+from functools import lru_cache
+
+MOST = 256
+"""Tasks looked at in one pass: more are never started in one."""
+
+_RANGE = re.compile(r"(\d+)(?:-(\d+)(?::(\d+))?)?")
+
+
+@lru_cache(maxsize=256)
+def _expand(text: str) -> tuple[int, ...]:
+    tasks: list[int] = []
+    for word in text.partition("%")[0].split(","):
+        match = _RANGE.fullmatch(word)
+        # Slurm cuts long lists off by "..."; what is behind comes into sight as tasks start.
+        if match is None:
+            break
+        first, last, step = int(match[1]), int(match[2] or match[1]), int(match[3] or 1)
+        tasks += range(first, min(last, first + MOST * step) + 1, max(1, step))
+        if len(tasks) >= MOST:
+            break
+    return tuple(tasks[:MOST])
+
+
+def waiting_tasks(text: str) -> list[int]:
+    """The first tasks that wait, in ascending order."""
+    return list(_expand(text))

@@ -1,0 +1,234 @@
+"""`make bench-plan`: how long a planning pass takes, and what one Epilog's notice costs, at 8,192 and 100,000 GPUs.
+
+A full cluster with waiting jobs behind it, as a busy site has it: some GPUs free in fragments, jobs of 1 to 64 GPUs,
+a tenth without GPUs, some with conditions. The naive peer only sums up what is free on each node, in numpy.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import random
+import resource
+import statistics
+import time
+from dataclasses import replace
+
+import numpy as np
+
+from policy.cluster import Fleet, build_fleet
+from policy.facts import JobFacts, Memory, NodeFacts, PartitionFacts, Reading
+from policy.picture import Picture
+from policy.placement.berth import BerthPolicy
+from policy.plan import Move, Plan
+from policy.settings import Settings
+from topology import machines
+from topology.fabric import Fabric
+
+from .table import Figure, at_most, report
+
+AT = 1_000_000.0
+MACHINES = ("dgx-1v", "hgx-h100", "dgx-a100", "l40s")
+
+
+class World:
+    """A cluster on paper: its last reading, and jobs that end."""
+
+    def __init__(self, nodes: int, waiting: int, seed: int = 1) -> None:
+        self.random = random.Random(seed)
+        self.names = [f"n{place}" for place in range(nodes)]
+        self.machines = {
+            name: machines.machine(MACHINES[place * len(MACHINES) // nodes], name)
+            for place, name in enumerate(self.names)
+        }
+        self.jobs: dict[int, JobFacts] = {}
+        self.used = dict.fromkeys(self.names, 0)
+        self.nodes = {name: self._node(name) for name in self.names}
+        self.at = AT
+        self._fill()
+        for _ in range(waiting):
+            self._wait()
+
+    def _node(self, name: str) -> NodeFacts:
+        used = self.used[name]
+        return NodeFacts(
+            name=name, cpus=64, cpus_used=4 * used.bit_count(), mem=512_000, mem_used=30_000 * used.bit_count(),
+            threads=1, up=True, completing=False, gpus=8, loose=0, seats=8, gpus_used=used, seats_used=used,
+            features=frozenset({"fast" if int(name[1:]) % 2 else "slow"}), partitions=frozenset({"gpu"}),
+        )  # fmt: skip
+
+    def _job(self, **facts: object) -> JobFacts:
+        number = len(self.jobs) + 1
+        first = {
+            "id": number, "partition": "gpu", "priority": 1_000_000 - number, "submitted": int(AT) - 9_000 + number,
+            "limit": self.random.choice([1_800, 3_600, 14_400, 86_400]),
+        }  # fmt: skip
+        job = JobFacts(**{**first, **facts})  # type: ignore[arg-type]
+        self.jobs[number] = job
+        return job
+
+    def _fill(self) -> None:
+        for name in self.names:
+            left = list(range(8))
+            self.random.shuffle(left)
+            while left and self.random.random() < 0.97:
+                k = min(len(left), self.random.choice([1, 1, 2, 4, 8]))
+                mask = sum(1 << gpu for gpu in left[:k])
+                del left[:k]
+                ends = int(AT) + self.random.randrange(30, 80_000)
+                self._job(
+                    state="RUNNING", start=int(AT) - 60, end=ends, cpus=4 * k, nodes=(name,), required=(name,),
+                    gpus=mask, holds=(mask,), mem=30_000 * k,
+                )  # fmt: skip
+                self.used[name] |= mask
+        self.nodes = {name: self._node(name) for name in self.names}
+
+    def _wait(self) -> None:
+        common = {"state": "PENDING", "start": None, "end": None, "nodes": (), "reason": "Resources"}
+        if self.random.random() < 0.1:
+            self._job(**common, cpus=self.random.choice([1, 4, 16]), required=(), wants_gpus=False, mem=4_000)
+            return
+        k, n = self.random.choice([(1, 1)] * 8 + [(2, 1)] * 4 + [(4, 1)] * 3 + [(8, 1)] * 3 + [(8, 2), (8, 8)])
+        first = self.random.randrange(len(self.names) - n)
+        names = self.names[first : first + n]
+        mask = (1 << k) - 1
+        cpus = k * self.random.choice([1, 2, 4])
+        segment = {
+            "state": "waiting", "id": f"{len(self.jobs):016x}", "n": str(n), "k": str(k), "cpus": str(cpus),
+            "mem": str(8_000 * k), "nodes": ",".join(names), "gpus": ",".join(map(str, range(k))), "level": "node",
+        }  # fmt: skip
+        self._job(
+            **common, cpus=cpus * n, required=tuple(names), gpus=mask, segment=segment,
+            features=self.random.choice(["", "", "", "fast", "slow"]),
+        )  # fmt: skip
+
+    def end_one(self) -> tuple[str, ...]:
+        """A running job ends; the nodes that it was on."""
+        job = self.random.choice([job for job in self.jobs.values() if job.state == "RUNNING"])
+        for name, mask in zip(job.nodes, job.holds, strict=True):
+            self.used[name] &= ~mask
+            self.nodes[name] = replace(self._node(name), completing=True)
+        self.jobs[job.id] = replace(job, state="COMPLETING")
+        return job.nodes
+
+    def obey(self, changes: list[Move]) -> None:
+        """Slurm takes the pins over and starts those jobs that can start."""
+        for move in changes:
+            job = self.jobs[move.job.id]
+            names = move.berth.names
+            self.jobs[job.id] = replace(job, required=names, gpus=move.berth.mask, segment={
+                **(job.segment or {}), "nodes": ",".join(names),
+            })  # fmt: skip
+            if move.start == 0.0:
+                ends = int(self.at) + (job.limit or 0)
+                self.jobs[job.id] = replace(
+                    self.jobs[job.id], state="RUNNING", start=int(self.at), end=ends, nodes=names,
+                    holds=(move.berth.mask,) * len(names),
+                )  # fmt: skip
+                for name in names:
+                    self.used[name] |= move.berth.mask
+                    self.nodes[name] = self._node(name)
+
+    def reading(self) -> Reading:
+        return Reading(
+            at=self.at, nodes=tuple(self.nodes.values()), jobs=tuple(self.jobs.values()),
+            partitions=(PartitionFacts("gpu", default=True, time_limit=3_600),), memory=Memory(per_cpu=100),
+        )  # fmt: skip
+
+    def fleet(self) -> Fleet:
+        leaf = np.arange(len(self.names), dtype=np.int64) // 16
+        fabric = replace(Fabric.flat(self.names), leaf=leaf, pod=leaf // 8)
+        made = build_fleet(
+            list(self.nodes.values()), self.reading().partitions, self.machines, Memory(per_cpu=100),
+            memory_counts=True, fabric=fabric,
+        )  # fmt: skip
+        made.tables.warm()
+        return made
+
+
+def passes(world: World, fleet: Fleet, count: int) -> list[float]:
+    """Milliseconds of whole passes, from a reading to the plan, each after one job has ended."""
+    picture, plan = Picture(fleet), Plan(BerthPolicy(), Settings())
+    picture.update(world.reading())
+    taken = []
+    for number in range(count + 1):
+        world.end_one()
+        world.at += 1
+        reading = world.reading()
+        began = time.perf_counter()
+        picture.update(reading)
+        changes = plan.replan(picture.book(), reading.jobs)
+        if number:  # the first one reads each segment for the first time
+            taken.append(1_000 * (time.perf_counter() - began))
+        world.obey([change for change in changes if isinstance(change, Move)])
+    return taken
+
+
+def events(world: World, fleet: Fleet, count: int) -> list[float]:
+    """Milliseconds from the reading that follows a notice to its plan."""
+    picture, plan = Picture(fleet), Plan(BerthPolicy(), Settings())
+    picture.update(world.reading())
+    plan.replan(picture.book(), world.reading().jobs)
+    taken = []
+    for number in range(count):
+        names = world.end_one()
+        world.at += 0.05
+        reading = world.reading()
+        began = time.perf_counter()
+        changed = picture.update(reading)
+        changes = plan.freed(picture, changed | {fleet.index[name] for name in names}, reading.jobs)
+        taken.append(1_000 * (time.perf_counter() - began))
+        if changes is None or number % 20 == 19:  # the timer's own pass
+            changes = plan.replan(picture.book(), reading.jobs)
+        world.obey([change for change in changes if isinstance(change, Move)])
+    return taken
+
+
+def naive(world: World) -> float:
+    """Milliseconds to rebuild what is free on each node, with nothing planned."""
+    sizes = np.full(len(world.names), 255)
+    began = time.perf_counter()
+    free = sizes & ~np.array([node.gpus_used for node in world.nodes.values()])
+    counts = np.bitwise_count(free)
+    for job in world.jobs.values():
+        if job.state == "PENDING" and job.gpus:
+            int((counts >= job.gpus.bit_count()).argmax())
+    return 1_000 * (time.perf_counter() - began)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0] if __doc__ else "")
+    parser.add_argument("--passes", type=int, default=20)
+    parser.add_argument("--events", type=int, default=300)
+    arguments = parser.parse_args()
+    figures = []
+    medians = {}
+    for label, nodes in (("8192", 1_024), ("100k", 12_500)):
+        world = World(nodes, 1_000)
+        fleet = world.fleet()
+        medians[label] = statistics.median(passes(world, fleet, arguments.passes))
+        print(f"bench-plan: {nodes} nodes, median pass {medians[label]:.1f} ms", flush=True)
+        limit = 50.0 if label == "8192" else 400.0
+        figures.append(at_most(f"pass_{label}_ms", medians[label], limit, "ms", "naive numpy", naive(world)))
+        taken = sorted(events(world, fleet, arguments.events))
+        p50, p99 = taken[len(taken) // 2], taken[int(0.99 * len(taken))]
+        if label == "8192":
+            figures += [Figure("event_8192_p50_ms", p50, "ms"), at_most("event_8192_ms", p99, 5.0, "ms")]
+        else:
+            figures += [Figure("event_100k_p50_ms", p50, "ms"), Figure("event_100k_ms", p99, "ms")]
+    growth = (medians["100k"] / medians["8192"]) / (12_500 / 1_024)
+    figures.append(at_most("growth_over_linear", growth, 1.0, ""))
+    world = World(1_024, 10_000)
+    fleet = world.fleet()
+    took = statistics.median(passes(world, fleet, 3))
+    figures.append(Figure("pass_8192_10k_jobs_ms", took, "ms"))
+    rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1_024
+    figures.append(at_most("rss_mb", rss, 300.0, "MB"))
+    today = datetime.datetime.now(datetime.UTC).date().isoformat()
+    notes = {"passes": str(arguments.passes), "events": str(arguments.events), "waiting": "1000", "date": today}
+    report("plan", "planning passes with 1,000 waiting jobs; p99 of one notice", figures, notes)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,290 @@
+"""What one ended job means to the plan, arrays, jobs without GPUs, and waits for a level."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from policy.facts import JobFacts, NodeFacts, PartitionFacts, Reading
+from policy.flags import parse_locality
+from policy.locality import Insistence, SizeRule, binding, parse_rules, settle
+from policy.picture import Picture
+from policy.placement.berth import BerthPolicy
+from policy.plan import Change, Move, Plan
+from policy.settings import Settings
+from policy.tasks import waiting_tasks
+from tests.unit.policy_world import NOW, fleet, node, reading, running, waiting
+from topology.fabric import Fabric
+
+
+class World:
+    """A cluster that is read again and again, as the planner does."""
+
+    def __init__(self, nodes: list[NodeFacts], jobs: list[JobFacts]) -> None:
+        self.nodes = {one.name: one for one in nodes}
+        self.jobs = {job.id: job for job in jobs}
+        self.at = NOW
+        self.picture = Picture(fleet(self.read()))
+        self.plan = Plan(BerthPolicy(), Settings())
+
+    def read(self) -> Reading:
+        return reading(list(self.nodes.values()), list(self.jobs.values()), at=self.at)
+
+    def full(self) -> list[Change]:
+        look = self.read()
+        self.picture.update(look)
+        return self.plan.replan(self.picture.book(), look.jobs)
+
+    def end(self, job_id: int) -> list[Change] | None:
+        """A job ends, and its Epilog says so."""
+        job = self.jobs.pop(job_id)
+        for name in job.nodes:
+            one = self.nodes[name]
+            used = one.gpus_used & ~(job.gpus or 0)
+            self.nodes[name] = replace(one, gpus_used=used, cpus_used=used.bit_count(), completing=True)
+        look = self.read()
+        changed = self.picture.update(look)
+        return self.plan.freed(self.picture, changed, look.jobs)
+
+
+def moves(changes: list[Change] | None) -> list[Move]:
+    assert changes is not None
+    return [change for change in changes if isinstance(change, Move)]
+
+
+def full_nodes(count: int) -> list[NodeFacts]:
+    return [node(f"n{place}", used=0xFF) for place in range(1, count + 1)]
+
+
+def test_what_an_ended_job_frees_goes_to_the_first_in_line_wherever_it_is_pinned() -> None:
+    jobs = [running(1, "n1", 0xFF, 3_000), running(2, "n2", 0xFF, 600)]
+    jobs += [waiting(5, "n1", 0b1100_0000, priority=1), waiting(6, "n2", 0b11, priority=9)]
+    world = World(full_nodes(2), jobs)
+    world.full()
+
+    [move] = moves(world.end(1))
+
+    assert (move.job.id, move.berth.names, move.start) == (6, ("n1",), 0.0)
+
+
+def test_a_job_that_is_pinned_where_room_came_costs_no_update() -> None:
+    world = World(full_nodes(2), [running(1, "n1", 0xFF, 3_000), running(2, "n2", 0xFF, 600), waiting(5, "n1", 0b11)])
+    world.full()
+
+    assert world.end(1) == []
+
+
+def test_a_gang_that_is_next_keeps_later_jobs_off_the_node_that_it_waits_for() -> None:
+    gang = waiting(5, "n1", 0xFF, priority=9, required=("n1", "n2"), segment={"n": "2", "nodes": "n1,n2"})
+    jobs = [running(1, "n1", 0xFF, 600), running(2, "n2", 0xFF, 700), gang, waiting(6, "n2", 0b11, priority=1)]
+    world = World(full_nodes(2), jobs)
+    world.full()
+
+    assert world.end(1) == [], "two hours of job 6 would hold the gang up"
+
+
+def test_a_new_pin_that_slurm_shows_is_not_planned_again() -> None:
+    world = World(full_nodes(2), [running(1, "n1", 0xFF, 3_000), running(2, "n2", 0xFF, 600), waiting(5, "n2", 0b11)])
+    world.full()
+    [move] = moves(world.end(1))
+    world.jobs[5] = replace(
+        world.jobs[5], required=("n1",), gpus=move.berth.mask, segment={**(world.jobs[5].segment or {}), "nodes": "n1"}
+    )
+    look = world.read()
+
+    assert world.plan.freed(world.picture, world.picture.update(look), look.jobs) == []
+
+
+def test_a_job_that_came_since_the_last_pass_is_not_robbed_of_its_place() -> None:
+    world = World(full_nodes(2), [running(1, "n1", 0xFF, 3_000), running(2, "n2", 0xFF, 600), waiting(5, "n2", 0xFF)])
+    world.full()
+    world.jobs[7] = waiting(7, "n1", 0xFF, priority=99)
+
+    assert world.end(1) == [], "job 7 was given n1 by the answerer, and comes before job 5"
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.sampled_from([1, 3, 15, 255]), st.integers(1, 9)), min_size=1, max_size=9),
+    st.permutations(range(4)),
+)
+def test_no_gpu_is_promised_twice_whatever_ends(pins: list[tuple[int, int, int]], ends: list[int]) -> None:
+    jobs = [running(place + 1, f"n{place}", 0xFF, 600 * (place + 1)) for place in range(4)]
+    jobs += [
+        waiting(10 + number, f"n{place}", mask, priority=priority)
+        for number, (place, mask, priority) in enumerate(pins)
+    ]
+    world = World([node(f"n{place}", used=0xFF) for place in range(4)], jobs)
+    world.full()
+    for place in ends:
+        for move in moves(world.end(place + 1)):
+            names = move.berth.names
+            segment = {**(move.job.segment or {}), "nodes": ",".join(names)}
+            world.jobs[move.job.id] = replace(move.job, required=names, gpus=move.berth.mask, segment=segment)
+        promised: dict[str, int] = {}
+        for entry in world.plan.queue:
+            if entry.start == 0.0:
+                for index in entry.place:
+                    name = world.picture.fleet.names[index]
+                    assert not promised.get(name, 0) & entry.mask_planned
+                    assert not world.nodes[name].gpus_used & entry.mask_planned
+                    promised[name] = promised.get(name, 0) | entry.mask_planned
+
+
+# Arrays
+
+
+def array(tasks: str, **changes: object) -> JobFacts:
+    return waiting(50, "n1", 0b11, **{"state": "ARRAY", "array": 50, "tasks": tasks, **changes})
+
+
+def test_tasks_of_an_array_get_places_of_their_own_and_one_stays_with_the_arrays() -> None:
+    world = World([node("n1"), node("n2", used=0xF0)], [array("1-9")])
+
+    found = moves(world.full())
+
+    assert [move.task for move in found] == [2, 3, 4, 5, 6]
+    taken = [(name, gpu) for move in found for name in move.berth.names for gpu in move.berth.gpus]
+    assert len(set(taken)) == len(taken) == 10
+    assert not {("n1", 0), ("n1", 1)} & set(taken)
+
+
+def test_an_array_runs_no_more_tasks_at_once_than_its_owner_said() -> None:
+    runs = running(51, "n2", 0b11, 600, array=50, task=1)
+
+    found = moves(World([node("n1"), node("n2", used=0b11)], [runs, array("2-9", at_once=3)]).full())
+
+    assert [move.task for move in found] == [3]
+
+
+def test_an_arrays_first_task_moves_too_where_its_place_is_taken() -> None:
+    found = moves(World([node("n1", used=0xFF), node("n2")], [running(1, "n1", 0xFF, 600), array("1-2")]).full())
+
+    assert [(move.task, move.berth.names) for move in found] == [(None, ("n2",)), (2, ("n2",))]
+
+
+@pytest.mark.parametrize(
+    ("text", "tasks"),
+    [("3", [3]), ("1-3,7%2", [1, 2, 3, 7]), ("0-6:3", [0, 3, 6]), ("1-2,...", [1, 2]), ("", []), ("N/A", [])],
+)
+def test_the_tasks_that_wait(text: str, tasks: list[int]) -> None:
+    assert waiting_tasks(text) == tasks
+
+
+# Jobs without GPUs
+
+
+def without(job_id: int, cpus: int, **changes: object) -> JobFacts:
+    facts = {"state": "PENDING", "nodes": (), "required": (), "start": None, "end": None, "wants_gpus": False}
+    return running(job_id, "n1", 0, 0, **{**facts, "cpus": cpus, "mem": 100, "reason": "Resources", **changes})
+
+
+def test_a_job_without_gpus_that_is_first_in_line_keeps_its_cores() -> None:
+    """All 32 cores of the only node are the next job's; what comes behind it would take one away for long."""
+    jobs = [running(1, "n1", 0b1, 60), without(4, 32, priority=9), waiting(5, "n1", 0b110, priority=1, limit=7_200)]
+    world = World([node("n1", used=0b1)], jobs)
+    world.full()
+
+    assert [(entry.job.id, entry.start) for entry in world.plan.queue] == [(4, NOW + 60), (5, NOW + 60 + 3_600)]
+
+
+def test_a_job_without_gpus_is_never_pinned() -> None:
+    assert World([node("n1"), node("n2")], [without(4, 8)]).full() == []
+
+
+def test_a_node_without_gpus_serves_jobs_without_gpus() -> None:
+    look = reading([node("c1", gpus=0, seats=0), node("n1")], [without(4, 32, priority=9), waiting(5, "n1", 1)])
+    plan = Plan(BerthPolicy(), Settings())
+    picture = Picture(fleet(look, {"n1": "h100"}))
+    picture.update(look)
+
+    assert plan.replan(picture.book(), look.jobs) == []
+    assert {entry.job.id: entry.place for entry in plan.queue} == {4: (0,), 5: (1,)}
+
+
+# Several partitions
+
+
+def test_a_job_for_several_partitions_may_be_placed_in_each_of_them() -> None:
+    nodes = [node("n1", used=0xFF), node("n2", partitions=frozenset({"debug"}))]
+    job = waiting(5, "n1", 0b11, partition="gpu,debug")
+    look = replace(
+        reading(nodes, [running(1, "n1", 0xFF, 600), job]),
+        partitions=(PartitionFacts("gpu", default=True), PartitionFacts("debug")),
+    )
+    picture = Picture(fleet(look))
+    picture.update(look)
+
+    [move] = moves(Plan(BerthPolicy(), Settings()).replan(picture.book(), look.jobs))
+
+    assert move.berth.names == ("n2",)
+
+
+# Levels
+
+
+def gang_world(insists: str, at: float) -> list[Move]:
+    """Two leaves of two nodes; one node of each is free, and the gang is pinned to a leaf's two."""
+    nodes = [node("n1"), node("n2", used=0xFF), node("n3"), node("n4", used=0xFF)]
+    job = waiting(
+        5, "n1", 0xFF, required=("n1", "n2"), submitted=int(NOW),
+        segment={"n": "2", "nodes": "n1,n2", "insists": insists, "wait": "600", "level": insists},
+    )  # fmt: skip
+    jobs = [running(1, "n2", 0xFF, 3_000), running(2, "n4", 0xFF, 9_000), job]
+    look = reading(nodes, jobs, at=at)
+    flat = fleet(look)
+    leaf = np.array([0, 0, 1, 1])
+    made = replace(flat, fabric=replace(Fabric.flat(flat.names), leaf=leaf, pod=np.zeros(4, np.int64)))
+    picture = Picture(made)
+    picture.update(look)
+    return moves(Plan(BerthPolicy(), Settings()).replan(picture.book(), look.jobs))
+
+
+def test_a_gang_waits_for_its_leaf_as_long_as_it_said_and_not_a_second_longer() -> None:
+    assert gang_world("leaf", NOW + 599) == []
+    [move] = gang_world("leaf", NOW + 600)
+
+    assert (move.berth.names, move.berth.level, move.start) == (("n1", "n3"), "pod", 0.0)
+    assert "its wait for one leaf has ended" in move.reason
+
+
+def test_a_level_that_is_free_now_needs_no_wait() -> None:
+    [move] = gang_world("pod", NOW)
+
+    assert move.berth.names == ("n1", "n3")
+
+
+def test_the_wait_begins_when_the_job_may_start() -> None:
+    plan = Plan(BerthPolicy(), Settings())
+    segment = {"insists": "nvlink", "wait": "600", "level": "nvlink"}
+    job = waiting(5, "n3", 0b11, submitted=int(NOW), reason="Dependency", segment=segment)
+    kinds = {"n3": "a6000"}
+    look = reading([node("n3", used=0b1010_1010)], [running(1, "n3", 0b1010_1010, 90_000), job])
+    picture = Picture(fleet(look, kinds))
+    for at, reason in ((NOW + 5_000, "Dependency"), (NOW + 6_000, "Resources"), (NOW + 6_599, "Resources")):
+        look = replace(look, at=at, jobs=(look.jobs[0], replace(job, reason=reason)))
+        picture.update(look)
+        assert plan.replan(picture.book(), look.jobs) == []
+    look = replace(look, at=NOW + 6_601)
+    picture.update(look)
+
+    assert len(plan.replan(picture.book(), look.jobs)) == 1
+
+
+def test_what_a_job_insists_on_is_its_own_word_then_the_sites_within_the_cap() -> None:
+    rules = parse_rules("2:nvlink@5 9:leaf", 600)
+
+    assert rules == (SizeRule(2, Insistence("nvlink", 300)), SizeRule(9, Insistence("leaf", 600)))
+    assert settle(None, 1, rules, 600, None) is None
+    assert settle(None, 4, rules, 600, None) == Insistence("nvlink", 300)
+    assert settle(None, 64, rules, 600, 60) == Insistence("leaf", 60)
+    assert settle(parse_locality("pod@1-0"), 64, rules, 600, None) == Insistence("pod", 86_400)
+
+
+@pytest.mark.parametrize(
+    ("level", "nodes", "bound"), [("any", 1, "node"), ("pod", 1, "node"), ("nvlink", 3, "nvlink"), ("node", 3, "any")]
+)
+def test_a_level_that_the_nodes_give_anyway_is_no_condition(level: str, nodes: int, bound: str) -> None:
+    assert binding(level, nodes) == bound
