@@ -1,4 +1,4 @@
-"""What the cluster holds now and when it comes free, kept from reading to reading: only nodes that changed are redone."""
+"""What the cluster holds now and when it comes free, kept from reading to reading: only changed nodes are redone."""
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING

@@ -148,12 +148,7 @@ class Plan:
                 entry = self._reader.read(job, self.book.cluster.at)
             except FormatError:
                 continue  # the next whole pass gives it back
-            if (
-                old is not None
-                and entry.nodes
-                and set(entry.nodes) == set(old.place)
-                and old.mask_planned == entry.mask
-            ):
+            if old is not None and entry.pinned_to(old.place, old.mask_planned):
                 # Slurm shows what was planned.
                 entry.start, entry.place, entry.mask_planned = old.start, old.place, old.mask_planned
             else:
@@ -322,7 +317,7 @@ class _Pass:
             self._bar(claim)
 
     def _bar(self, claim: Claim) -> None:
-        # Slurm's main pass takes the nodes of a waiting pin away from the jobs behind it; those start by backfill, late.
+        # Slurm's main pass takes the nodes of a waiting pin away from jobs behind it; those start by backfill, late.
         self._book.cluster.quiet[list(claim.nodes)] = False
 
     def _may_change(self) -> bool:

@@ -46,6 +46,10 @@ class Waiting:
         """Slurm's own order."""
         return (-self.job.priority, self.job.submitted, self.job.id)
 
+    def pinned_to(self, place: tuple[int, ...], mask: int) -> bool:
+        """Whether its pin is just these GPUs."""
+        return bool(self.nodes) and set(self.nodes) == set(place) and self.mask == mask
+
     def demand_at(self, at: float) -> tuple[Demand, Shape]:
         """What it needs at this moment."""
         if self.insists is not None and at < self.until:

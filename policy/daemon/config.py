@@ -2,7 +2,7 @@
 
 import os
 import tomllib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +65,7 @@ class Config:
     """Plan and log, but pin nothing."""
     tick: float = 1.0
     reserve_seconds: int = 30
-    settings: Settings = Settings()
+    settings: Settings = field(default_factory=Settings)
     gateway: str = "auto"
     pinned_file: Path = Path("/run/berth/pinned")
     notice_port: int = 0

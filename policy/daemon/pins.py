@@ -81,7 +81,7 @@ def _name(change: Change) -> str:
 
 
 def _target(move: Move) -> int | str:
-    """How Slurm names what is to be moved; for an array's record all its tasks, or those that run would be meant too."""
+    """How Slurm names what is to be moved; an array's own number would mean its running tasks too."""
     if move.task is not None:
         return f"{move.job.array}_{move.task}"
     tasks = move.job.tasks.partition("%")[0]

@@ -259,7 +259,7 @@ def test_berth_conf_is_read_and_its_absence_means_defaults(tmp_path: Path) -> No
     path.write_text('[hook]\nsocket = "/x"\ndeadline_ms = 20\n[berthd]\ntick_ms = 250\nlocality_wait = "1:00:00"\n')
     config = load(path)
 
-    assert (str(config.socket), config.tick, config.locality_wait) == ("/x", 0.25, 3_600)
+    assert (str(config.socket), config.tick, config.settings.locality_wait) == ("/x", 0.25, 3_600)
 
 
 def test_berthd_does_not_start_with_a_policy_that_it_does_not_know(
