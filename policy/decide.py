@@ -66,6 +66,18 @@ def decide(
         return say_no(fields, answer, now)
 
 
+def only_watch(decision: Decision) -> Decision:
+    """The same decision where nothing may be changed: the place is written down, and Slurm chooses."""
+    if decision.verb == "pass":
+        return Decision("pass", {key: value for key, value in decision.fields.items() if key != "message"})
+    if decision.verb != "place":
+        return decision
+    body = decision.fields["segment"]
+    values = segment.fields(f"[berth/1 {body}]") or {}
+    values["state"] = segment.OBSERVED
+    return Decision("pass", {"nonce": decision.fields["nonce"], "segment": segment.body(values)})
+
+
 def say_no(fields: Mapping[str, str], answer: Exception, now: float) -> Decision:
     """The reply where there is no place: left to Slurm, unless a Berth flag can never be met or read."""
     reason = str(answer)

@@ -17,6 +17,9 @@ MAX_BODY = 4_096
 PINNED_STATES = frozenset({"placed", "waiting"})
 """Values of `state` with which a job holds a place."""
 
+OBSERVED = "observed"
+"""The `state` of a job that Berth only watches: it says what it would have done."""
+
 _SEGMENT = re.compile(r"\[berth/1((?: [a-z][a-z0-9_.-]{0,63}=[!-Z\\^-~]*)*)\]")
 _OTHER_VERSION = re.compile(r"\[berth/(?!1[ \]])([^ \]]{1,16})[ \]]")
 

@@ -5,7 +5,7 @@ into each decision. When a new picture comes, those places are claimed in it a f
 no request ever waits for the whole of it.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from policy import wire
@@ -13,7 +13,7 @@ from policy.book import Book, Claim
 from policy.daemon import log
 from policy.daemon.config import Config
 from policy.daemon.handover import Snapshot
-from policy.decide import Decision, Understanding, decide, say_no
+from policy.decide import Decision, Understanding, decide, only_watch, say_no
 from policy.errors import BerthError, FormatError, LeftToSlurm
 from policy.placement.registry import create
 
@@ -46,6 +46,7 @@ class Answerer:
         self._policy = create(config.policy)
         self._understanding = Understanding()
         self._settings = config.settings
+        self._observe = config.observe
         self._reserve = config.reserve_seconds
         self._version = version
         self._pid = pid
@@ -58,6 +59,7 @@ class Answerer:
         self._problem = "Slurm was not read yet"
         self._leave = ""
         self._planned = (0, 0)
+        self._observed: Mapping[str, str] = {}
 
     @property
     def catching_up(self) -> bool:
@@ -78,6 +80,7 @@ class Answerer:
         self._slurm = snapshot.version
         self._leave = snapshot.leave
         self._planned = snapshot.notices, snapshot.updates
+        self._observed = snapshot.observed
         self._held = {
             nonce: held for nonce, held in self._held.items() if held.expires > now and nonce not in snapshot.seen
         }
@@ -129,7 +132,8 @@ class Answerer:
             reason = f"berthd last read Slurm {age:.0f} s ago" + (f" ({self._problem})" if self._problem else "")
             return say_no(fields, LeftToSlurm(reason), now)
         try:
-            return decide(fields, self._book, self._policy, self._settings, now, self._understanding)
+            decision = decide(fields, self._book, self._policy, self._settings, now, self._understanding)
+            return only_watch(decision) if self._observe else decision
         except BerthError as problem:
             return say_no(fields, problem, now)
         except Exception as fault:  # noqa: BLE001 - a request that hits a fault of ours must not end the daemon for all
@@ -163,6 +167,7 @@ class Answerer:
             "slurm": self._slurm,
             "gateway": self._gateway,
         }
+        status.update(self._observed)
         if self._problem:
             status["problem"] = self._problem
         return {key: value for key, value in status.items() if value}

@@ -8,7 +8,8 @@ import io
 import os
 import pickle
 import socket
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from policy.cluster import Cluster, Fleet
@@ -28,6 +29,8 @@ class Snapshot:
     problem: str
     leave: str = ""
     """Why all jobs are left to Slurm; empty where they are not."""
+    observed: Mapping[str, str] = field(default_factory=dict)
+    """What a watching Berth has seen, for `berth status`."""
     notices: int = 0
     updates: int = 0
 

@@ -2,9 +2,9 @@
 
 import time
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 from policy.daemon import log, pinned
-from policy.daemon.config import Config
 from policy.decide import berth_values
 from policy.errors import DaemonError, SlurmError
 from policy.facts import Reading
@@ -18,10 +18,9 @@ _RETRY_LIST_EVERY = 60.0
 class Pins:
     """One update a change. What Slurm then shows is what the next pass plans with, so nothing is remembered here."""
 
-    def __init__(self, gateway: Gateway, config: Config) -> None:
+    def __init__(self, gateway: Gateway, pinned_file: Path) -> None:
         self._gateway = gateway
-        self._observe = config.observe
-        self._pinned_file = config.pinned_file
+        self._pinned_file = pinned_file
         self._listed: frozenset[int] | None = None
         self._no_list_before = 0.0
         self.written = 0
@@ -31,8 +30,6 @@ class Pins:
         for change in changes:
             name = _name(change)
             try:
-                if self._observe or reading.federated:
-                    continue
                 if isinstance(change, Release):
                     if self._gateway.release(change.job.id, f"given back to Slurm: {change.reason}"):
                         self.written += 1
@@ -62,6 +59,7 @@ class Pins:
 def moved(move: Move, at: float) -> dict[str, str]:
     """The segment of a job after a move."""
     old = {key: value for key, value in (move.job.segment or {}).items() if key != "start"}
+    old = {key: value for key, value in old.items() if not key.startswith("because")}
     values = {
         **old,
         "state": "waiting" if move.start else "placed",

@@ -15,10 +15,12 @@ from pathlib import Path
 
 from policy.daemon import log
 from policy.daemon.config import Config, load
+from policy.daemon.explainer import Explainer
 from policy.daemon.fleets import Fleets
 from policy.daemon.handover import UNSEEN, Sender, Snapshot
 from policy.daemon.notices import Notice, Notices, open_notices
 from policy.daemon.pins import Pins
+from policy.daemon.watcher import Watcher
 from policy.errors import BerthError, SlurmError
 from policy.facts import Reading
 from policy.picture import Picture
@@ -39,7 +41,9 @@ class Planner:
         self._sender = sender
         self._fleets = Fleets(config)
         self._plan = Plan(create(config.policy), config.settings)
-        self._pins = Pins(gateway, config)
+        self._pins = Pins(gateway, config.pinned_file)
+        self._explainer = Explainer(gateway, create(config.policy))
+        self._watcher = Watcher(create(config.policy)) if config.observe else None
         self._picture: Picture | None = None
         self._problem = ""
         self._reading: Reading | None = None
@@ -53,11 +57,14 @@ class Planner:
         picture = self._look(ended=ended)
         if picture is None or self._reading is None:
             return
+        if self._watcher is not None:
+            self._watcher.watch(picture.book(), self._reading)
         changes = self._plan.replan(picture.book(), self._reading.jobs)
         self._hand_over(self._reading)
-        if self._reading.in_control:
+        if self._reading.in_control and self._watcher is None and not self._reading.federated:
             self._pins.write(changes, self._reading)
             self._pins.list_pinned(self._plan.queue)
+            self._pins.written += self._explainer.explain(self._plan, picture.book())
 
     def take(self, found: Sequence[Notice]) -> None:
         """Plan what ended jobs have freed: pins on their nodes first, then their Epilogs go on, then the other pins."""
@@ -81,7 +88,7 @@ class Planner:
         picture = self._picture
         if self._look(ended=False) is not picture or picture is None or self._reading is None:
             return []
-        if not self._reading.in_control:
+        if not self._reading.in_control or self._reading.federated or self._watcher is not None:
             return []
         names = {notice.node for notice in found}
         nodes = {picture.fleet.index[name] for name in names if name in picture.fleet.index}
@@ -125,6 +132,7 @@ class Planner:
                 self._gateway.name,
                 "",
                 leave=federated,
+                observed=self._watcher.told() if self._watcher else {},
                 notices=self.notices_taken,
                 updates=self._pins.written,
             )
@@ -164,9 +172,11 @@ def _passes(planner: Planner, channel: socket.socket, tick: float, listener: Not
     while True:
         due = time.monotonic() + tick
         planner.one_pass(ended=ended)
-        ended = False
-        while (left := due - time.monotonic()) > 0:
-            readable, _, _ = select.select(heard, [], [], min(left, _HAND_OVER_EVERY))
+        ended, left = False, tick
+        # At least once, however long the pass took: an Epilog waits.
+        while left > 0:
+            left = due - time.monotonic()
+            readable, _, _ = select.select(heard, [], [], max(0.0, min(left, _HAND_OVER_EVERY)))
             if channel in readable:
                 word = channel.recv(64)
                 if not word:

@@ -1,0 +1,57 @@
+"""Writes into waiting jobs why they wait, where `squeue -O AdminComment` and `berth why` show it to their owners."""
+
+import time
+
+from policy.book import Book
+from policy.daemon import log
+from policy.errors import SlurmError
+from policy.placement.base import Policy
+from policy.plan import Plan
+from policy.reasons import why
+from policy.slurm.interface import Gateway
+
+FIRST_AFTER = 60.0
+"""Seconds that a job has waited before its reason is worth an update; most jobs start before."""
+
+AGAIN_AFTER = 300.0
+_MOST_UPDATES = 5
+_MOST_LOOKED_AT = 100
+
+
+class Explainer:
+    """A few jobs each pass, those that were looked at longest ago."""
+
+    def __init__(self, gateway: Gateway, policy: Policy) -> None:
+        self._gateway = gateway
+        self._policy = policy
+        self._said: dict[int, tuple[float, str]] = {}
+        self._next = 0
+
+    def explain(self, plan: Plan, running: Book) -> int:
+        """Update reasons that have changed; how many updates that took."""
+        planned, now = plan.book, time.monotonic()
+        if planned is None:
+            return 0
+        waiting = [entry for entry in plan.queue if entry.job.wants_gpus and entry.start != 0.0]
+        present = {entry.job.id for entry in waiting}
+        self._said = {job_id: said for job_id, said in self._said.items() if job_id in present}
+        old = [entry for entry in waiting if planned.cluster.at - entry.job.submitted >= FIRST_AFTER]
+        updates = 0
+        for entry in [*old[self._next :], *old[: self._next]][:_MOST_LOOKED_AT]:
+            self._next = (self._next + 1) % max(1, len(old))
+            said_at, said = self._said.get(entry.job.id, (-AGAIN_AFTER, ""))
+            if now - said_at < AGAIN_AFTER or updates >= _MOST_UPDATES:
+                continue
+            reason = why(entry, planned, running, self._policy)
+            if reason is None or f"{reason.kind} {reason.text}" == said:
+                continue
+            values = {**(entry.job.segment or {}), "because": reason.kind, "because_text": reason.text}
+            if entry.insists is not None:
+                values["until"] = str(int(entry.until))
+            try:
+                self._gateway.annotate(entry.job.id, values)
+            except SlurmError as problem:
+                log.error(f"JobId={entry.job.id}: why it waits could not be written: {problem}")
+            self._said[entry.job.id] = now, f"{reason.kind} {reason.text}"
+            updates += 1
+        return updates

@@ -1,0 +1,71 @@
+"""Why a job waits, in one of a few words and a sentence (after Philly's study of what jobs wait for).
+
+Slurm's own reason says which rule keeps a job; this says what would have to change for it to start.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from policy.book import Book
+from policy.errors import NotNow
+from policy.placement.base import Policy
+from policy.waiting import Waiting
+
+KINDS = ("fair_share", "fragmentation", "locality", "capacity", "dependency", "reservation", "node", "held")
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """One of KINDS, and a sentence for its owner."""
+
+    kind: str
+    text: str
+
+
+_SLURMS = (
+    ("Dependency", "dependency", "another job has to end first"),
+    ("BeginTime", "dependency", "its begin time has not come"),
+    ("JobHeld", "held", "it is held"),
+    ("Reservation", "reservation", "its reservation has not begun, or holds too little"),
+    ("Licenses", "capacity", "its licences are in use"),
+)
+
+
+def why(entry: Waiting, planned: Book, running: Book, policy: Policy) -> Reason | None:
+    """What keeps a job from starting; None where nothing does.
+
+    `planned` holds what waiting jobs have claimed, `running` only what runs.
+    """
+    job, at = entry.job, planned.cluster.at
+    for start, kind, text in _SLURMS:
+        if job.reason.startswith(start):
+            return Reason(kind, text)
+    if not job.may_start:
+        return Reason("fair_share", f"a limit of its account, QOS or partition: {job.reason}")
+    if entry.start == 0.0:
+        return None
+    demand, _ = entry.demand_at(at)
+    if not bool((demand.candidates & running.cluster.up).any()):
+        return Reason("node", "all nodes that could hold it are down, drained or reserved")
+    if demand is not entry.demand and _fits(running, entry, policy, insisting=False):
+        left = max(0, round(entry.until - at))
+        return Reason("locality", f"it waits {left} s more for GPUs that share one {demand.level} level")
+    if _fits(running, entry, policy, insisting=True):
+        return Reason("fair_share", "GPUs that fit are free, and kept for jobs before it in Slurm's order")
+    here = demand.candidates & running.cluster.up
+    free = int(np.bitwise_count(np.where(here, running.cluster.gpus_now, 0)).sum())
+    if free < demand.gpus:
+        return Reason("capacity", f"{free} GPUs are free where it could run, it needs {demand.gpus}")
+    if demand.n == 1:
+        return Reason("fragmentation", f"{free} GPUs are free, but no node has {demand.k} with the cores and memory")
+    return Reason("fragmentation", f"{free} GPUs are free, but no {demand.n} nodes have the same {demand.k}")
+
+
+def _fits(book: Book, entry: Waiting, policy: Policy, *, insisting: bool) -> bool:
+    demand = entry.demand_at(book.cluster.at)[0] if insisting else entry.demand
+    try:
+        book.now(demand, policy)
+    except NotNow:
+        return False
+    return True
