@@ -4,6 +4,7 @@ berthd's planner fills one from a reading of Slurm, running jobs first, then the
 takes the finished picture and claims each place that it gives until Slurm shows the job.
 """
 
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from operator import itemgetter
@@ -33,7 +34,8 @@ class Claim:
 def claim_on(fleet: Fleet, demand: Demand, nodes: Sequence[int], mask: int, start: float) -> Claim:
     """What a demand takes on a place from `start` on."""
     if demand.cpus is None:
-        mask |= int(np.bitwise_or.reduce(fleet.full[list(nodes)]))
+        for node in nodes:
+            mask |= (1 << int(fleet.size[node])) - 1
     return Claim(tuple(nodes), mask, demand.cpus, demand.mem, start, start + demand.limit)
 
 
@@ -74,15 +76,7 @@ class Book:
             picture.mem_now[node] = max(0, int(picture.mem_now[node]) - mem)
         elif picture.hole_until[node] > start:
             picture.hole_until[node] = start
-        row = list(
-            zip(
-                picture.times[node].tolist(),
-                picture.gpus[node].tolist(),
-                picture.cpus[node].tolist(),
-                picture.mem[node].tolist(),
-                strict=True,
-            )
-        )
+        row = self._row(node)
         at_start = at_end = row[0]
         for state in row:
             if state[0] <= start:
@@ -104,6 +98,21 @@ class Book:
         if claim.end < FAR:
             states.append((claim.end, *at_end[1:]))
         self.set_row(node, states)
+
+    def _row(self, node: int) -> list[State]:
+        """A node's timeline without the repeated last moment that fills it up."""
+        picture = self.cluster
+        times = picture.times[node].tolist()
+        length = bisect_left(times, times[-1]) + 1
+        return list(
+            zip(
+                times[:length],
+                picture.gpus[node, :length].tolist(),
+                picture.cpus[node, :length].tolist(),
+                picture.mem[node, :length].tolist(),
+                strict=True,
+            )
+        )
 
     def set_row(self, node: int, states: Iterable[State]) -> None:
         """Write a node's timeline: moments with the GPUs, CPUs and memory that are free from then on."""
@@ -154,14 +163,7 @@ class Book:
             now = int(picture.gpus_now[node]), int(picture.cpus_now[node]), int(picture.mem_now[node])
             if now[0] & mask == mask and now[1] >= cpus and now[2] >= mem:
                 return 0.0
-        row = zip(
-            picture.times[node].tolist(),
-            picture.gpus[node].tolist(),
-            picture.cpus[node].tolist(),
-            picture.mem[node].tolist(),
-            strict=True,
-        )
-        for place, (time, gpus, free_cpus, free_mem) in enumerate(row):
+        for place, (time, gpus, free_cpus, free_mem) in enumerate(self._row(node)):
             if gpus & mask == mask and free_cpus >= cpus and free_mem >= mem:
                 if time > last_start or time == FAR:
                     return None

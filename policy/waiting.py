@@ -16,6 +16,9 @@ from policy.segment import PINNED_STATES
 
 Shape = tuple[int, int, int | None, int | None, str, int]
 
+MANY = 8
+"""GPUs on one node that seldom come free by chance."""
+
 _FEATURES = re.compile(r"[A-Za-z0-9_.\-&]+")
 
 
@@ -40,6 +43,11 @@ class Waiting:
     """The nodes of its claim, as last planned."""
     mask_planned: int = 0
     """The GPUs of its claim."""
+
+    @property
+    def collects(self) -> bool:
+        """Whether it needs whole nodes or several at once, which only come together if someone gathers them."""
+        return self.job.wants_gpus and (self.demand.n > 1 or self.demand.k >= MANY)
 
     @property
     def order(self) -> tuple[int, int, int]:

@@ -8,7 +8,7 @@ from policy.daemon import log, pinned
 from policy.decide import berth_values
 from policy.errors import DaemonError, SlurmError
 from policy.facts import Reading
-from policy.plan import Change, Move, Release
+from policy.moves import Change, Move, Release
 from policy.slurm.interface import Gateway, Pin
 from policy.waiting import Waiting
 

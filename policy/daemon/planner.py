@@ -23,11 +23,15 @@ from policy.daemon.pins import Pins
 from policy.daemon.watcher import Watcher
 from policy.errors import BerthError, SlurmError
 from policy.facts import Reading
+from policy.moves import Change, Move
 from policy.picture import Picture
 from policy.placement.registry import create
-from policy.plan import Change, Move, Plan
+from policy.plan import Plan
 from policy.slurm.gateways import open_gateway
 from policy.slurm.interface import Gateway
+
+_CHEAP = 0.01
+"""Seconds of a whole pass up to which each notice gets one; it knows better than a look at a few nodes."""
 
 _HAND_OVER_EVERY = 0.2
 """Seconds between pictures for the answerer that notices give rise to: each costs it a millisecond or two."""
@@ -50,6 +54,7 @@ class Planner:
         self._changed: frozenset[int] = frozenset()
         self._handed_over = 0.0
         self._stale = False
+        self._pass_took = 0.0
         self.notices_taken = 0
 
     def one_pass(self, *, ended: bool) -> None:
@@ -59,7 +64,7 @@ class Planner:
             return
         if self._watcher is not None:
             self._watcher.watch(picture.book(), self._reading)
-        changes = self._plan.replan(picture.book(), self._reading.jobs)
+        changes = self._replan(picture, self._reading)
         self._hand_over(self._reading)
         if self._reading.in_control and self._watcher is None and not self._reading.federated:
             self._pins.write(changes, self._reading)
@@ -92,13 +97,21 @@ class Planner:
             return []
         names = {notice.node for notice in found}
         nodes = {picture.fleet.index[name] for name in names if name in picture.fleet.index}
-        changes = self._plan.freed(picture, self._changed | nodes, self._reading.jobs)
+        changes = None
+        if self._pass_took > _CHEAP:
+            changes = self._plan.freed(picture, self._changed | nodes, self._reading.jobs)
         if changes is None:
-            changes = self._plan.replan(picture.book(), self._reading.jobs)
+            changes = self._replan(picture, self._reading)
         self._stale = True
         here = [change for change in changes if isinstance(change, Move) and not names.isdisjoint(change.berth.names)]
         self._pins.write(here, self._reading)
         return [change for change in changes if change not in here]
+
+    def _replan(self, picture: Picture, reading: Reading) -> list[Change]:
+        began = time.monotonic()
+        changes = self._plan.replan(picture.book(), reading.jobs)
+        self._pass_took = time.monotonic() - began
+        return changes
 
     def _look(self, *, ended: bool) -> Picture | None:
         """Bring the picture up to date; None where Slurm cannot be read."""

@@ -18,9 +18,10 @@ import numpy as np
 
 from policy.cluster import Fleet, build_fleet
 from policy.facts import JobFacts, Memory, NodeFacts, PartitionFacts, Reading
+from policy.moves import Move
 from policy.picture import Picture
 from policy.placement.berth import BerthPolicy
-from policy.plan import Move, Plan
+from policy.plan import Plan
 from policy.settings import Settings
 from topology import machines
 from topology.fabric import Fabric

@@ -7,9 +7,11 @@ from hypothesis import strategies as st
 from policy.book import Book, Claim
 from policy.decide import decide
 from policy.facts import JobFacts, NodeFacts
+from policy.moves import Change, Move, Release
 from policy.placement.berth import BerthPolicy
-from policy.plan import STUCK_AFTER, Change, Move, Plan, Release
+from policy.plan import Plan
 from policy.settings import Settings
+from policy.walk import STUCK_AFTER
 from tests.unit.policy_world import NOW, book, node, reading, running, submit, waiting
 
 

@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from policy.facts import JobFacts, NodeFacts, PartitionFacts, Reading
 from policy.flags import parse_locality
 from policy.locality import Insistence, SizeRule, binding, parse_rules, settle
+from policy.moves import Change, Move
 from policy.picture import Picture
 from policy.placement.berth import BerthPolicy
-from policy.plan import Change, Move, Plan
+from policy.plan import Plan
 from policy.settings import Settings
 from policy.tasks import waiting_tasks
 from tests.unit.policy_world import NOW, fleet, node, reading, running, waiting

@@ -1,0 +1,263 @@
+"""One walk along the queue: each job claims its place, and moves where it has to."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from policy.book import Book, Claim, claim_on
+from policy.cluster import Bools
+from policy.demand import Demand
+from policy.errors import NotNow
+from policy.moves import Change, Move, Release
+from policy.placement.base import Berth, Policy
+from policy.placement.gang import LEVELS_OF_NODES
+from policy.settings import Settings
+from policy.tasks import waiting_tasks
+from policy.waiting import Shape, Waiting
+
+STUCK_AFTER = 120
+"""Seconds for which a job may fail to start on a place that looks free, before its place is given up."""
+
+MOST_EXPECTED = 40
+"""Jobs without GPUs, the first in line, that room is left for: those behind them start long after."""
+
+TURNS = 8
+"""Of the big jobs behind the first, one in so many looks for a sooner place in each pass: that is dear."""
+
+USUAL_PART = 0.5
+"""How much of its time limit a job is taken to use, where places that start or run differently are compared."""
+
+_BLAMES_PLACE = ("Resources", "ReqNodeNotAvail", "Nodes_required", "Reservation")
+
+
+def worth_moving(limit: float) -> float:
+    """Seconds that a job must gain by moving to a place that is not free yet either.
+
+    >>> worth_moving(60), worth_moving(600), worth_moving(86_400)
+    (4.0, 30.0, 60.0)
+    """
+    return min(60.0, max(4.0, limit / 20))
+
+
+class Walk:
+    """One walk along the queue. Claims only ever take, so what has not fitted once will not fit later in the walk."""
+
+    def __init__(
+        self,
+        book: Book,
+        policy: Policy,
+        settings: Settings,
+        free_since: dict[int, float],
+        changes: list[Change],
+        *,
+        only: "Bools | None" = None,
+        turn: int = 0,
+    ) -> None:
+        """`only` are the nodes that a walk is confined to; `turn` says whose turn it is to look for a sooner place."""
+        self._book = book
+        self._policy = policy
+        self._settings = settings
+        self._free_since = free_since
+        self._changes = changes
+        self._only = only
+        self._refused: dict[Shape, int] = {}
+        """For shapes that fit nowhere now, the shortest time limit that was tried."""
+        self._most: int | None = None
+        self._expected = 0
+        self._collectors = 0
+        self._turn = turn
+
+    def settle(self, entry: Waiting) -> None:
+        """Claim a job's place, after moving it if it has to."""
+        entry.start, entry.place = None, ()
+        job, book, at = entry.job, self._book, self._book.cluster.at
+        if job.reason.startswith("BadConstraints") and job.wants_gpus:
+            self._changes.append(Release(job, "Slurm found that the place can never start it"))
+            return
+        if not job.may_start:
+            return
+        demand, shape = entry.demand_at(at)
+        if not job.wants_gpus:
+            self._expect(entry, demand)
+            return
+        start = book.start_of(demand, entry.nodes, entry.mask) if entry.nodes else None
+        stuck = False
+        if start == 0.0:
+            since = self._free_since.setdefault(job.id, at)
+            stuck = at - since > STUCK_AFTER and job.reason.startswith(_BLAMES_PLACE)
+            if not stuck:
+                self._claim(entry, demand, entry.nodes, entry.mask, 0.0)
+                return
+            candidates = demand.candidates.copy()
+            candidates[list(entry.nodes)] = False
+            demand = replace(demand, candidates=candidates)
+        else:
+            self._free_since.pop(job.id, None)
+        if self._may_change():
+            move = self._better(entry, demand, shape, start)
+            if move is not None:
+                self._free_since.pop(job.id, None)
+                self._changes.append(move)
+                self._claim(entry, demand, move.berth.nodes, move.berth.mask, move.start)
+                return
+        if stuck:
+            self._changes.append(Release(job, f"it did not start in {STUCK_AFTER} s on a place that looks free"))
+        elif start is not None:
+            self._claim(entry, demand, entry.nodes, entry.mask, start)
+
+    def spread_tasks(self, entry: Waiting, running: int) -> None:
+        """Give tasks of an array places of their own, as far as they can start now; one stays with the array's pin."""
+        if not entry.job.may_start:
+            return
+        demand, shape = entry.demand_at(self._book.cluster.at)
+        tasks = waiting_tasks(entry.job.tasks)
+        at_the_pin = 1 if entry.start == 0.0 else 0
+        room = len(tasks) if entry.job.at_once is None else entry.job.at_once - running
+        for task in tasks[at_the_pin : max(0, room)]:
+            if not self._may_change():
+                return
+            berth = self._now(demand, shape)
+            if berth is None:
+                return
+            self._changes.append(Move(entry.job, berth, 0.0, "a task of its array can start there now", task))
+            self._book.claim(claim_on(self._book.fleet, demand, berth.nodes, berth.mask, self._book.cluster.at))
+            self._most = None
+
+    def hold(self, entry: Waiting, touched: set[int], *, free_now: bool) -> None:
+        """Claim again what a job on several nodes had claimed on some of them; a whole pass may find it better."""
+        if not entry.job.may_start or not entry.place:
+            return
+        demand, _ = entry.demand_at(self._book.cluster.at)
+        if free_now:
+            entry.start = 0.0
+        here = [place for place in entry.place if place in touched]
+        start = entry.start or self._book.cluster.at
+        self._book.claim(claim_on(self._book.fleet, demand, here, entry.mask_planned, start))
+        self._most = None
+
+    def leave_empty_nodes_to(self, entry: Waiting) -> None:
+        """Keep what has become wholly empty for a big job until the next whole pass says whether it collects it."""
+        assert self._only is not None, "a whole walk lets big jobs choose"  # noqa: S101 - narrows the type
+        book = self._book
+        whole = (book.cluster.gpus_now == book.fleet.full) & entry.demand.candidates
+        self._only &= ~whole
+        self._most = None
+
+    def may_fit(self, entry: Waiting) -> bool:
+        """Whether it is worth a look if a job could start now."""
+        return entry.job.may_start and entry.demand.k <= self._most_free and self._may_change()
+
+    def bring(self, entry: Waiting) -> None:
+        """Move a job to the nodes of this pass if it can start there now; its former claim stays until a full pass."""
+        demand, shape = entry.demand_at(self._book.cluster.at)
+        berth = self._now(demand, shape)
+        if berth is not None:
+            self._changes.append(Move(entry.job, berth, 0.0, "it can start there now"))
+            self._claim(entry, demand, berth.nodes, berth.mask, 0.0)
+
+    def _better(self, entry: Waiting, demand: Demand, shape: Shape, start: float | None) -> Move | None:
+        relaxed = _relaxed(entry, self._book.cluster.at)
+        berth = self._now(demand, shape)
+        if berth is not None:
+            return Move(entry.job, berth, 0.0, relaxed or "it can start there now")
+        if self._only is not None or (start is not None and not (relaxed or self._may_collect(entry))):
+            return None
+        found = self._soonest(demand)
+        if found is None:
+            return None
+        berth, moment = found
+        if start is None:
+            return Move(entry.job, berth, moment, "its former place is gone")
+        gain = self._end(demand, start, self._cost(entry, demand)) - self._end(demand, moment, berth.cost)
+        if gain <= worth_moving(demand.limit):
+            return None
+        return Move(entry.job, berth, moment, relaxed or "it is expected to end sooner there")
+
+    def _may_collect(self, entry: Waiting) -> bool:
+        """Whether it is a big job's turn to look for a sooner place: the first in line each time, others in turn.
+
+        Nodes empty before their time limits tell; a big job that sticks to its nodes would be overtaken for ever.
+        """
+        if not entry.collects:
+            return False
+        self._collectors += 1
+        return self._collectors == 1 or (self._collectors + self._turn) % TURNS == 0
+
+    def _soonest(self, demand: Demand) -> tuple[Berth, float] | None:
+        """The place where a job is expected to end first: near nodes may be worth a later start."""
+        best: tuple[Berth, float] | None = None
+        for level in LEVELS_OF_NODES[LEVELS_OF_NODES.index("leaf") :] if demand.level == "any" else (demand.level,):
+            try:
+                berth, moment = self._book.soonest(demand.at_level(level), self._policy)
+            except NotNow:
+                continue
+            if best is None or self._end(demand, moment, berth.cost) < self._end(demand, best[1], best[0].cost):
+                best = berth, moment
+        return best
+
+    def _end(self, demand: Demand, start: float, cost: float) -> float:
+        return max(start, self._book.cluster.at) + cost * USUAL_PART * demand.limit
+
+    def _cost(self, entry: Waiting, demand: Demand) -> float:
+        view = self._book.cluster.now(demand.limit)
+        return Policy.spread(demand, view, entry.nodes, [entry.mask] * len(entry.nodes), "").cost
+
+    def _now(self, demand: Demand, shape: Shape) -> Berth | None:
+        if demand.k > self._most_free or self._refused.get(shape, demand.limit + 1) <= demand.limit:
+            return None
+        try:
+            if self._only is not None:
+                demand = replace(demand, candidates=demand.candidates & self._only)
+            return self._book.now(demand, self._policy)
+        except NotNow:
+            self._refused[shape] = min(demand.limit, self._refused.get(shape, demand.limit))
+            return None
+
+    def _expect(self, entry: Waiting, demand: Demand) -> None:
+        """Leave room for a job without GPUs where Slurm will probably start it."""
+        self._expected += 1
+        if self._expected > MOST_EXPECTED:
+            return
+        found = self._book.soonest_without_gpus(demand)
+        if found is not None:
+            nodes, start = found
+            self._claim(entry, demand, nodes, 0, start)
+
+    def _claim(self, entry: Waiting, demand: Demand, nodes: Sequence[int], mask: int, start: float) -> None:
+        at = self._book.cluster.at
+        claim = claim_on(self._book.fleet, demand, nodes, mask, start or at)
+        self._book.claim(claim)
+        entry.start, entry.place, entry.mask_planned = start, claim.nodes, mask
+        if start == 0.0:
+            self._most = None
+        else:
+            self._bar(claim)
+
+    def _bar(self, claim: Claim) -> None:
+        # Slurm's main pass takes the nodes of a waiting pin away from jobs behind it; those start by backfill, late.
+        self._book.cluster.quiet[list(claim.nodes)] = False
+
+    def _may_change(self) -> bool:
+        return self._settings.repin and len(self._changes) < self._settings.most_moves
+
+    @property
+    def _most_free(self) -> int:
+        """The most GPUs that are free on one node: it spares looking for what needs more."""
+        if self._most is None:
+            now = self._book.cluster.gpus_now
+            self._most = int(np.bitwise_count(now if self._only is None else now[self._only]).max(initial=0))
+        return self._most
+
+
+def _relaxed(entry: Waiting, at: float) -> str:
+    """Why a job may now take less than it asked for; empty where it may not, or already has."""
+    if entry.insists is None or at < entry.until:
+        return ""
+    level = entry.insists.level
+    if (entry.job.segment or {}).get("level") != level:
+        return ""
+    if level == "nvlink":
+        where = "one node" if entry.demand.n == 1 else f"{entry.demand.n} nodes"
+        return f"its wait for NVLink between all pairs has ended, any GPUs of {where} will do"
+    return f"its wait for one {level} has ended, the nearest {entry.demand.n} nodes will do"
