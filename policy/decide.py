@@ -70,7 +70,7 @@ def only_watch(decision: Decision) -> Decision:
     """The same decision where nothing may be changed: the place is written down, and Slurm chooses."""
     if decision.verb == "pass":
         return Decision("pass", {key: value for key, value in decision.fields.items() if key != "message"})
-    if decision.verb != "place":
+    if decision.verb not in {"place", "later"}:
         return decision
     body = decision.fields["segment"]
     values = segment.fields(f"[berth/1 {body}]") or {}
@@ -125,10 +125,13 @@ def _place(
             insists, demand = None, wide
         elif reason := _never_at_level(request, demand, book):
             raise Never(reason)
-    berth, start = _soonest(demand, wide, book, policy, relax_at_once=insists is not None and insists.wait == 0)
     wanted = wanted_gpus(fields)
     if wanted is not None and wanted != demand.n * demand.k:
         raise LeftToSlurm(f"{demand.n} x {demand.k} GPUs are not the {wanted} that the request counts")
+    try:
+        berth, start = _soonest(demand, wide, book, policy, relax_at_once=insists is not None and insists.wait == 0)
+    except NotNow as nothing:
+        return _later(fields, request, demand, str(nothing), insists, now)
     begin = int(fields["begin"]) if fields.get("begin", "").isdigit() else 0
     start = max(start, float(begin) if begin > now else 0.0)
     values = _values(fields["nonce"], request, demand, berth, start, now, insists)
@@ -145,8 +148,7 @@ def _place(
         "nodes": values["nodes"],
         "gpus": values["gpus"],
         "seats": values["seats"],
-        **({} if demand.min_cpus is None else {"min_cpus": str(demand.min_cpus)}),
-        **({} if demand.min_cpus_per_node is None else {"pn_min_cpus": str(demand.min_cpus_per_node)}),
+        **_cpus(demand),
         "segment": body,
         "message": message.line(text, message.notes(request.flags)),
     }
@@ -154,6 +156,43 @@ def _place(
     if not (request.later or "test" in fields):
         claim = claim_on(book.fleet, demand, berth.nodes, berth.mask, start or now)
     return Decision("place", reply, claim)
+
+
+def _later(
+    fields: Mapping[str, str],
+    request: Request,
+    demand: Demand,
+    why: str,
+    insists: locality.Insistence | None,
+    now: float,
+) -> Decision:
+    """No place is in sight: the planner looks again in each pass."""
+    values = {
+        "state": segment.LATER,
+        "id": fields["nonce"],
+        **_demanded(request, demand),
+        **_insisted(insists),
+        "at": str(int(now)),
+        "pins": "0",
+        "why": why,
+        **{f"f.{name}": value for name, value in request.flags.items()},
+    }
+    reply = {
+        "nonce": fields["nonce"],
+        "n": str(demand.n),
+        "k": str(demand.k),
+        **_cpus(demand),
+        "segment": segment.body(values),
+        "message": message.line(f"no place is in sight yet: {why}", message.notes(request.flags)),
+    }
+    return Decision("later", reply)
+
+
+def _cpus(demand: Demand) -> dict[str, str]:
+    return {
+        **({} if demand.min_cpus is None else {"min_cpus": str(demand.min_cpus)}),
+        **({} if demand.min_cpus_per_node is None else {"pn_min_cpus": str(demand.min_cpus_per_node)}),
+    }
 
 
 def _soonest(demand: Demand, wide: Demand, book: Book, policy: Policy, *, relax_at_once: bool) -> tuple[Berth, float]:
@@ -166,8 +205,8 @@ def _soonest(demand: Demand, wide: Demand, book: Book, policy: Policy, *, relax_
         return book.soonest(demand, policy)
     except NotNow as nothing:
         if not bool((demand.candidates & book.cluster.up).any()):
-            raise LeftToSlurm("every node that could hold it is down, drained or reserved") from None
-        raise LeftToSlurm(f"{nothing}, and no end of what runs there is in sight") from None
+            raise NotNow("every node that could hold it is down, drained or reserved") from None
+        raise NotNow(f"{nothing}, and no end of what runs there is in sight") from None
 
 
 def _never_at_level(request: Request, demand: Demand, book: Book) -> str:
@@ -208,19 +247,29 @@ def _values(
     return {
         "state": "waiting" if start else "placed",
         "id": nonce,
-        "asked": request.asked,
-        "n": str(demand.n),
-        "k": str(demand.k),
-        **({} if demand.cpus is None else {"cpus": str(demand.cpus)}),
-        **({} if demand.mem is None else {"mem": str(demand.mem)}),
+        **_demanded(request, demand),
         **berth_values(berth),
-        **({"insists": insists.level, "wait": str(insists.wait)} if insists else {}),
+        **_insisted(insists),
         "at": str(int(now)),
         **({"start": str(int(start))} if start else {}),
         "pins": "0",
         "why": berth.why,
         **{f"f.{name}": value for name, value in request.flags.items()},
     }
+
+
+def _demanded(request: Request, demand: Demand) -> dict[str, str]:
+    return {
+        "asked": request.asked,
+        "n": str(demand.n),
+        "k": str(demand.k),
+        **({} if demand.cpus is None else {"cpus": str(demand.cpus)}),
+        **({} if demand.mem is None else {"mem": str(demand.mem)}),
+    }
+
+
+def _insisted(insists: locality.Insistence | None) -> dict[str, str]:
+    return {"insists": insists.level, "wait": str(insists.wait)} if insists else {}
 
 
 def berth_values(berth: Berth) -> dict[str, str]:

@@ -17,6 +17,9 @@ MAX_BODY = 4_096
 PINNED_STATES = frozenset({"placed", "waiting"})
 """Values of `state` with which a job holds a place."""
 
+LATER = "later"
+"""The `state` of a job for which no place was in sight; the planner gives it one."""
+
 OBSERVED = "observed"
 """The `state` of a job that Berth only watches: it says what it would have done."""
 

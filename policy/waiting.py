@@ -12,12 +12,9 @@ from policy.demand import A_YEAR, Demand, allowed_nodes, candidates
 from policy.errors import FormatError
 from policy.facts import JobFacts
 from policy.locality import binding, insisted
-from policy.segment import PINNED_STATES
+from policy.segment import LATER, PINNED_STATES
 
 Shape = tuple[int, int, int | None, int | None, str, int]
-
-MANY = 8
-"""GPUs on one node that seldom come free by chance."""
 
 _FEATURES = re.compile(r"[A-Za-z0-9_.\-&]+")
 
@@ -37,17 +34,14 @@ class Waiting:
     shape: Shape
     """Equal for jobs that a place fits or does not fit alike, apart from their time limits."""
     insists_shape: Shape
+    collects: bool = False
+    """Whether it needs several nodes, or most of one, which only come together if someone gathers them."""
     start: float | None = None
     """When its place comes free, as last planned: 0 for now, None for not in sight."""
     place: tuple[int, ...] = ()
     """The nodes of its claim, as last planned."""
     mask_planned: int = 0
     """The GPUs of its claim."""
-
-    @property
-    def collects(self) -> bool:
-        """Whether it needs whole nodes or several at once, which only come together if someone gathers them."""
-        return self.job.wants_gpus and (self.demand.n > 1 or self.demand.k >= MANY)
 
     @property
     def order(self) -> tuple[int, int, int]:
@@ -66,12 +60,14 @@ class Waiting:
 
 
 def ours(job: JobFacts) -> bool:
-    """Whether a job waits with a pin that is still as Berth wrote it."""
+    """Whether a job waits with a pin that is still as Berth wrote it, or for its first one."""
     segment = job.segment
+    if job.state not in {"PENDING", "ARRAY"} or segment is None:
+        return False
+    if segment.get("state") == LATER:
+        return job.gpus is None and job.required == asked_nodes(segment)
     return (
-        job.state in {"PENDING", "ARRAY"}
-        and segment is not None
-        and segment.get("state") in PINNED_STATES
+        segment.get("state") in PINNED_STATES
         and job.gpus is not None
         and sorted(job.required) == sorted(filter(None, segment.get("nodes", "").split(",")))
     )
@@ -118,13 +114,14 @@ class Reader:
         cpus = int(segment["cpus"]) if "cpus" in segment else None
         mem = int(segment["mem"]) if "mem" in segment else None
         n = int(segment.get("n", len(job.required)))
+        pinned = () if job.gpus is None else job.required
         number, fitting = self._fitting(job, asked_nodes(segment), k, cpus, mem)
         limit = A_YEAR if job.limit is None else job.limit
         wide = binding("any", n)
         demand = Demand(n, k, cpus, mem, wide, limit, fitting, app_class=segment.get("f.app-class", "compute"))
         found = insisted(segment)
         narrow = binding(found.level, n) if found else wide
-        nodes = tuple(fleet.index[name] for name in job.required if name in fleet.index)
+        nodes = tuple(fleet.index[name] for name in pinned if name in fleet.index)
         return Waiting(
             job=job,
             demand=demand,
@@ -134,6 +131,7 @@ class Reader:
             mask=job.gpus or 0,
             shape=(n, k, cpus, mem, wide, number),
             insists_shape=(n, k, cpus, mem, narrow, number),
+            collects=n > 1 or 2 * k > int(fleet.size[fitting].max(initial=0)),
         )
 
     def _without_gpus(self, job: JobFacts) -> Waiting:

@@ -168,7 +168,7 @@ class Walk:
             return None
         berth, moment = found
         if start is None:
-            return Move(entry.job, berth, moment, "its former place is gone")
+            return Move(entry.job, berth, moment, "its former place is gone" if entry.mask else "a place is in sight")
         gain = self._end(demand, start, self._cost(entry, demand)) - self._end(demand, moment, berth.cost)
         if gain <= worth_moving(demand.limit):
             return None

@@ -36,7 +36,7 @@ class Counters:
     """What `status` counts."""
 
     answers: int = 0
-    verbs: dict[str, int] = field(default_factory=lambda: {"place": 0, "pass": 0, "refuse": 0})
+    verbs: dict[str, int] = field(default_factory=lambda: {"place": 0, "later": 0, "pass": 0, "refuse": 0})
 
 
 class Answerer:
@@ -160,6 +160,7 @@ class Answerer:
             "waiting": str(cluster.waiting) if cluster else "0",
             "answers": str(counts.answers),
             "placed": str(counts.verbs["place"]),
+            "later": str(counts.verbs["later"]),
             "passed": str(counts.verbs["pass"]),
             "refused": str(counts.verbs["refuse"]),
             "notices": str(self._planned[0]),

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 import policy.placement.base
 from policy.decide import Decision, decide
 from policy.facts import JobFacts, NodeFacts, PartitionFacts, Reservation
+from policy.picture import open_book
 from policy.placement.berth import BerthPolicy
 from policy.placement.registry import create
 from policy.settings import Settings
-from policy.picture import open_book
 from policy.wire import MESSAGE_BYTES
 from tests.unit.policy_world import NOW, book, fleet, node, reading, running, submit
 from topology.fabric import NOBODY, Fabric
@@ -149,17 +149,18 @@ def test_cpus_that_other_jobs_hold_make_a_job_wait_too() -> None:
     assert "expected in 10 min" in ask(nodes, None, jobs, tres_per_job="gres/gpu:2").fields["message"]
 
 
-def test_where_nothing_ever_ends_the_job_is_left_to_slurm() -> None:
+def test_where_nothing_ever_ends_the_job_is_planned_later() -> None:
     decision = ask([node("n1", used=0xFF)], None, [running(1, "n1", 0xFF, 0, end=None)], tres_per_job="gres/gpu:2")
 
-    assert decision.verb == "pass"
+    assert (decision.verb, decision.fields["n"], decision.fields["k"]) == ("later", "1", "2")
+    assert decision.claim is None
     assert "no end" in decision.fields["message"]
 
 
-def test_where_all_is_down_the_job_is_left_to_slurm() -> None:
+def test_where_all_is_down_the_job_is_planned_later() -> None:
     decision = ask([node("n1", up=False)], tres_per_job="gres/gpu:2")
 
-    assert decision.verb == "pass"
+    assert decision.verb == "later"
     assert "down, drained or reserved" in decision.fields["message"]
 
 
@@ -211,13 +212,13 @@ def test_another_policy_can_be_asked() -> None:
     assert place(decision) == ("n2", "3,4,5,6")
 
 
-def test_what_slurm_cannot_pin_is_left_to_slurm() -> None:
+def test_what_slurm_cannot_pin_is_no_place() -> None:
     look = reading([node("n1", used=0b1), node("n2", used=0b1000_0000)])
     fields = {"tres_per_node": "gres/gpu:4", "min_nodes": "2", "max_nodes": "2"}
 
     decision = decide(submit(**fields), book(look), create("slurm"), Settings(), NOW)
 
-    assert decision.verb == "pass"
+    assert decision.verb == "later"
     assert "policy slurm chose other GPUs on each node" in decision.fields["message"]
 
 
@@ -254,7 +255,7 @@ def test_a_gang_is_placed_in_one_leaf_without_being_asked() -> None:
 def test_a_level_that_is_only_busy_is_never_refused() -> None:
     nodes = [node("n1", used=0xFF, up=False)]
 
-    assert ask(nodes, tres_per_job="gres/gpu:8", **{"flag.locality": "nvlink"}).verb == "pass"
+    assert ask(nodes, tres_per_job="gres/gpu:8", **{"flag.locality": "nvlink"}).verb == "later"
 
 
 def test_a_flag_that_cannot_be_read_is_refused() -> None:
@@ -269,9 +270,7 @@ def test_every_flag_is_answered_and_kept() -> None:
 
     decision = ask([node("n1")], tres_per_job="gres/gpu:1", **flags)
 
-    assert decision.fields["message"].endswith(
-        "; --movable: accepted, not acted on yet"
-    )
+    assert decision.fields["message"].endswith("; --movable: accepted, not acted on yet")
     assert "f.movable= f.app-class=compute" in decision.fields["segment"]
 
 

@@ -1,7 +1,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policy.book import Book, Claim
@@ -204,6 +204,7 @@ def test_a_timeline_never_says_that_a_claimed_gpu_is_free(placed: list[tuple[int
         assert free == 0xFF & ~held
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.integers(0, 255), min_size=1, max_size=4),
     st.lists(st.tuples(st.integers(1, 8), st.sampled_from(["10", "60", "200"])), min_size=1, max_size=10),

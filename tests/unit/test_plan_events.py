@@ -289,3 +289,31 @@ def test_what_a_job_insists_on_is_its_own_word_then_the_sites_within_the_cap() -
 )
 def test_a_level_that_the_nodes_give_anyway_is_no_condition(level: str, nodes: int, bound: str) -> None:
     assert binding(level, nodes) == bound
+
+
+# Jobs without a place
+
+
+def test_a_job_without_a_place_gets_one_as_soon_as_there_is_one() -> None:
+    job = waiting(5, "n1", 0, required=(), segment={"state": "later", "k": "2", "nodes": "", "gpus": ""})
+
+    assert World([node("n1", up=False)], [job]).full() == []
+    [move] = moves(World([node("n1")], [job]).full())
+
+    assert (move.berth.names, move.start, move.reason) == (("n1",), 0.0, "it can start there now")
+
+
+def test_a_big_job_gathers_nodes_as_they_empty_before_their_time_limits_tell() -> None:
+    """It is pinned to n1 and n2, whose jobs may run for hours; n3 and n4 fall empty one after the other."""
+    big = waiting(5, "n1", 0xFF, priority=9, required=("n1", "n2"), segment={"n": "2", "nodes": "n1,n2"})
+    jobs = [running(place, f"n{place}", 0xFF, 10_000 * place) for place in (1, 2, 3, 4)]
+    small = waiting(6, "n1", 0b11, priority=1, limit=90_000)
+    world = World(full_nodes(4), [*jobs, big, small])
+    world.full()
+    del world.jobs[4]
+    world.nodes["n4"] = replace(world.nodes["n4"], gpus_used=0, cpus_used=0)
+
+    found = moves(world.full())
+
+    assert [(move.job.id, move.berth.names) for move in found] == [(5, ("n1", "n4"))]
+    assert found[0].reason == "it is expected to end sooner there"
