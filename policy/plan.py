@@ -35,7 +35,8 @@ class Plan:
         self._fleet: Fleet | None = None
         self._free_since: dict[int, float] = {}
         """Since when a job's place has looked free to this plan."""
-        self._turn = 0
+        self._gathered: dict[int, float] = {}
+        """When each big job last looked for a sooner place."""
         self.book: Book | None = None
         """The book of the last pass with all that was claimed in it."""
         self.queue: list[Waiting] = []
@@ -62,8 +63,10 @@ class Plan:
             entry.job.id: self._free_since[entry.job.id] for entry in queue if entry.job.id in self._free_since
         }
         self.book, self.queue = book, queue
-        self._turn += 1
-        walk = Walk(book, self._policy, self._settings, self._free_since, changes, turn=self._turn)
+        self._gathered = {
+            entry.job.id: self._gathered[entry.job.id] for entry in queue if entry.job.id in self._gathered
+        }
+        walk = Walk(book, self._policy, self._settings, self._free_since, changes, self._gathered)
         for entry in queue:
             walk.settle(entry)
             if entry.job.tasks:
@@ -86,7 +89,7 @@ class Plan:
         here = np.zeros(len(book.fleet.names), np.bool_)
         here[list(touched)] = True
         changes: list[Change] = []
-        walk = Walk(book, self._policy, self._settings, self._free_since, changes, only=here)
+        walk = Walk(book, self._policy, self._settings, self._free_since, changes, self._gathered, only=here)
         for entry in queue:
             if entry.collects and entry.start != 0.0:
                 walk.leave_empty_nodes_to(entry)

@@ -22,8 +22,11 @@ STUCK_AFTER = 120
 MOST_EXPECTED = 40
 """Jobs without GPUs, the first in line, that room is left for: those behind them start long after."""
 
-TURNS = 8
-"""Of the big jobs behind the first, one in so many looks for a sooner place in each pass: that is dear."""
+GATHERERS = 4
+"""Big jobs that look for a sooner place in one pass: that is dear."""
+
+GATHER_EVERY = 3.0
+"""Seconds between two looks of one job, or a sixtieth of its time limit if that is longer."""
 
 USUAL_PART = 0.5
 """How much of its time limit a job is taken to use, where places that start or run differently are compared."""
@@ -50,11 +53,11 @@ class Walk:
         settings: Settings,
         free_since: dict[int, float],
         changes: list[Change],
+        gathered: dict[int, float],
         *,
         only: "Bools | None" = None,
-        turn: int = 0,
     ) -> None:
-        """`only` are the nodes that a walk is confined to; `turn` says whose turn it is to look for a sooner place."""
+        """`free_since` and `gathered` outlive the walk; `only` are the nodes that it is confined to."""
         self._book = book
         self._policy = policy
         self._settings = settings
@@ -65,8 +68,8 @@ class Walk:
         """For shapes that fit nowhere now, the shortest time limit that was tried."""
         self._most: int | None = None
         self._expected = 0
-        self._collectors = 0
-        self._turn = turn
+        self._gathered = gathered
+        self._gatherers = 0
 
     def settle(self, entry: Waiting) -> None:
         """Claim a job's place, after moving it if it has to."""
@@ -175,14 +178,18 @@ class Walk:
         return Move(entry.job, berth, moment, relaxed or "it is expected to end sooner there")
 
     def _may_collect(self, entry: Waiting) -> bool:
-        """Whether it is a big job's turn to look for a sooner place: the first in line each time, others in turn.
+        """Whether it is a big job's turn to look for a sooner place: a few in a pass, each now and then.
 
         Nodes empty before their time limits tell; a big job that sticks to its nodes would be overtaken for ever.
         """
-        if not entry.collects:
+        if not entry.collects or self._gatherers >= GATHERERS:
             return False
-        self._collectors += 1
-        return self._collectors == 1 or (self._collectors + self._turn) % TURNS == 0
+        at = self._book.cluster.at
+        if at - self._gathered.get(entry.job.id, 0.0) < max(GATHER_EVERY, entry.demand.limit / 60):
+            return False
+        self._gathered[entry.job.id] = at
+        self._gatherers += 1
+        return True
 
     def _soonest(self, demand: Demand) -> tuple[Berth, float] | None:
         """The place where a job is expected to end first: near nodes may be worth a later start."""

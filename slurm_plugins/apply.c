@@ -48,13 +48,16 @@ static char **pinned_field(job_desc_msg_t *job)
 	return alone ? &job->tres_per_job : &job->tres_per_node;
 }
 
-static bool typed_request(char *const *field, const job_desc_msg_t *job, const struct reply *reply,
-			  struct text *tres)
+static bool gpu_request(char *const *field, const job_desc_msg_t *job, const struct reply *reply,
+			struct text *tres)
 {
 	size_t count = field == &job->tres_per_job ? reply->node_count : 1;
 
 	text_init(tres, FOREIGN_TEXT_MAX);
-	add_typed(tres, "gpu", reply, count);
+	if (reply->verb == REPLY_LATER)
+		text_addf(tres, "gres/gpu:%zu", reply->gpu_count);
+	else
+		add_typed(tres, "gpu", reply, count);
 	if (reply->seats)
 		add_typed(tres, "seat", reply, count);
 	tres_keep_others(*field, tres);
@@ -150,7 +153,6 @@ static bool extra_text(const job_desc_msg_t *job, const struct reply *reply, str
 	text_add(&body, " gpus=");
 	for (size_t i = 0; i < reply->gpu_count; i++)
 		text_addf(&body, "%s%u", i ? "," : "", reply->gpus[i]);
-	text_init(extra, FOREIGN_TEXT_MAX + REPLY_MAX_BYTES);
 	segment_set(extra, job->extra, text_str(&body));
 	if (body.failed)
 		extra->failed = true;
@@ -158,38 +160,54 @@ static bool extra_text(const job_desc_msg_t *job, const struct reply *reply, str
 	return !extra->failed;
 }
 
-/* All texts are made before the first field is changed: a job is pinned in whole or not at all. */
-bool apply_place(job_desc_msg_t *job, const struct reply *reply)
+/* One form of request in place of all that the user may have written. */
+static void set_request(job_desc_msg_t *job, const struct reply *reply, char **field,
+			const char *tres)
 {
-	char **field = pinned_field(job);
+	set_cpus(job, reply);
+	keep_gpus_per_task(job);
+	keep_others(&job->tres_per_job);
+	keep_others(&job->tres_per_node);
+	keep_others(&job->tres_per_socket);
+	keep_others(&job->tres_per_task);
+	set_string(field, tres);
+	if (job->tres_bind && strstr(job->tres_bind, "gres/gpu:per_task"))
+		set_string(&job->tres_bind, NULL);
+	set_string(&job->cpus_per_tres, NULL);
+	job->ntasks_per_tres = NO_VAL16;
+	job->min_nodes = job->max_nodes = (uint32_t)reply->node_count;
+	if (reply->pn_min_cpus &&
+	    (job->pn_min_cpus == NO_VAL16 || job->pn_min_cpus < reply->pn_min_cpus))
+		job->pn_min_cpus = reply->pn_min_cpus;
+	if (reply->mem_per_node)
+		job->pn_min_memory = reply->mem_per_node;
+}
+
+/* All texts are made before the first field is changed: a job is changed in whole or not at all. */
+bool apply_gpus(job_desc_msg_t *job, const struct reply *reply)
+{
+	bool pin = reply->verb == REPLY_PLACE;
+	/* Without types there is no mixture to refuse, and this form alone is the same on each
+	 * node. */
+	char **field = pin ? pinned_field(job) : &job->tres_per_node;
 	struct text tres, extra, comment;
 	bool ok;
 
 	text_init(&comment, FOREIGN_TEXT_MAX + SEGMENT_BODY_MAX);
 	segment_set(&comment, job->admin_comment, reply->segment);
-	ok = typed_request(field, job, reply, &tres);
-	ok = extra_text(job, reply, &extra) && ok && !comment.failed;
+	text_init(&extra, FOREIGN_TEXT_MAX + REPLY_MAX_BYTES);
+	ok = gpu_request(field, job, reply, &tres) && !comment.failed &&
+	     (!pin || extra_text(job, reply, &extra));
 	if (ok) {
-		set_cpus(job, reply);
-		keep_gpus_per_task(job);
-		set_string(&job->req_nodes, reply->nodes);
-		keep_others(&job->tres_per_job);
-		keep_others(&job->tres_per_node);
-		keep_others(&job->tres_per_socket);
-		keep_others(&job->tres_per_task);
-		set_string(field, text_str(&tres));
-		if (job->tres_bind && strstr(job->tres_bind, "gres/gpu:per_task"))
-			set_string(&job->tres_bind, NULL);
-		set_string(&job->cpus_per_tres, NULL);
-		job->ntasks_per_tres = NO_VAL16;
-		job->min_nodes = job->max_nodes = (uint32_t)reply->node_count;
-		if (reply->pn_min_cpus &&
-		    (job->pn_min_cpus == NO_VAL16 || job->pn_min_cpus < reply->pn_min_cpus))
-			job->pn_min_cpus = reply->pn_min_cpus;
-		if (reply->mem_per_node)
-			job->pn_min_memory = reply->mem_per_node;
+		set_request(job, reply, field, text_str(&tres));
+		if (pin) {
+			set_string(&job->req_nodes, reply->nodes);
+			set_string(&job->extra, text_str(&extra));
+		}
+		/* Slurm's numbers have no sign: their middle stands for 0. */
+		if (reply->site_factor)
+			job->site_factor = (uint32_t)reply->site_factor + NICE_OFFSET;
 		set_string(&job->admin_comment, text_str(&comment));
-		set_string(&job->extra, text_str(&extra));
 	}
 	text_free(&tres);
 	text_free(&extra);

@@ -78,9 +78,9 @@ void ask_log(enum outcome outcome, uint64_t started_us, const job_desc_msg_t *jo
 	     uint32_t submit_uid)
 {
 	static const char *const names[] = {
-	    [OUTCOME_PLACE] = "place", [OUTCOME_PASS] = "pass",	      [OUTCOME_REFUSE] = "refuse",
-	    [OUTCOME_DEAD] = "dead",   [OUTCOME_TIMEOUT] = "timeout", [OUTCOME_BAD] = "bad",
-	    [OUTCOME_OPEN] = "open",
+	    [OUTCOME_PLACE] = "place",	 [OUTCOME_LATER] = "later", [OUTCOME_PASS] = "pass",
+	    [OUTCOME_REFUSE] = "refuse", [OUTCOME_DEAD] = "dead",   [OUTCOME_TIMEOUT] = "timeout",
+	    [OUTCOME_BAD] = "bad",	 [OUTCOME_OPEN] = "open",
 	};
 	uint32_t uid = job->user_id == NO_VAL ? submit_uid : job->user_id;
 
@@ -128,6 +128,7 @@ static enum outcome exchange(const struct text *request, const struct reply_expe
 {
 	static const enum outcome verbs[] = {
 	    [REPLY_PLACE] = OUTCOME_PLACE,
+	    [REPLY_LATER] = OUTCOME_LATER,
 	    [REPLY_PASS] = OUTCOME_PASS,
 	    [REPLY_REFUSE] = OUTCOME_REFUSE,
 	};

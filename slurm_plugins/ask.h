@@ -7,6 +7,7 @@
 
 enum outcome {
 	OUTCOME_PLACE,
+	OUTCOME_LATER,
 	OUTCOME_PASS,
 	OUTCOME_REFUSE,
 	OUTCOME_DEAD,
@@ -20,7 +21,7 @@ const struct hook_config *hook_config(void);
 
 void ask_init(void);
 void ask_fini(void);
-/* Ask, check the answer into *reply (valid for the first three outcomes), and log. */
+/* Ask, check the answer into *reply (valid up to OUTCOME_REFUSE), and log. */
 enum outcome ask_berthd(const job_desc_msg_t *job, uint32_t submit_uid,
 			const struct flag_values *flags, struct reply *reply);
 /* One line in hook_log, where there is one. */

@@ -14,42 +14,69 @@ enum key_kind { KEY_PATH, KEY_LIST, KEY_NUMBER, KEY_FAIL, KEY_MESSAGE };
 struct key {
 	const char *name;
 	enum key_kind kind;
-	size_t offset; /* into struct hook_config */
+	size_t offset; /* into the table's struct */
 	size_t size;
 	uint32_t min, max;
 	const char *right;
 };
 
-#define FIELD(field) offsetof(struct hook_config, field), sizeof(((struct hook_config *)0)->field)
+struct table {
+	const char *name;
+	const struct key *keys;
+	size_t key_count;
+	const void *defaults;
+	size_t size;
+};
 
-static const struct key keys[] = {
+#define MEMBER(type, field) offsetof(type, field), sizeof(((type *)0)->field)
+#define FIELD(field) MEMBER(struct hook_config, field)
+#define NOTICE(field) MEMBER(struct notice_config, field)
+#define COUNT(array) (sizeof(array) / sizeof((array)[0]))
+
+static const struct key hook_keys[] = {
     {"socket", KEY_PATH, FIELD(socket), 0, 0, "an absolute path of at most 107 bytes"},
     {"deadline_ms", KEY_NUMBER, FIELD(deadline_ms), 1, 1000, "a whole number from 1 to 1000"},
     {"breaker_failures", KEY_NUMBER, FIELD(breaker_failures), 1, 1000,
      "a whole number from 1 to 1000"},
     {"breaker_seconds", KEY_NUMBER, FIELD(breaker_seconds), 1, 3600,
      "a whole number from 1 to 3600"},
-    {"fail", KEY_FAIL, 0, 0, 0, 0, "\"open\" or \"closed\""},
+    {"fail", KEY_FAIL, FIELD(fail_closed), 0, 0, "\"open\" or \"closed\""},
     {"skip_partitions", KEY_LIST, FIELD(skip_partitions), 0, 0,
      "partitions, comma-separated, at most 1023 bytes"},
     {"def_cpu_per_gpu", KEY_NUMBER, FIELD(def_cpu_per_gpu), 0, 1024,
      "a whole number from 0 to 1024"},
-    {"message", KEY_MESSAGE, 0, 0, 0, 0, "\"always\", \"flags\" or \"never\""},
+    {"message", KEY_MESSAGE, FIELD(message), 0, 0, "\"always\", \"flags\" or \"never\""},
     {"hook_log", KEY_PATH, FIELD(hook_log), 0, 0, "an absolute path of at most 1023 bytes"},
+    {"pinned_file", KEY_PATH, FIELD(pinned_file), 0, 0, "an absolute path of at most 1023 bytes"},
 };
 
-#define KEY_COUNT (sizeof(keys) / sizeof(keys[0]))
+static const struct hook_config hook_defaults = {
+    .socket = "/run/berth/berthd.sock",
+    /* slurmctld holds its locks meanwhile; an answer takes about 0.3 ms. */
+    .deadline_ms = 50,
+    .breaker_failures = 3,
+    .breaker_seconds = 5,
+    .message = MESSAGE_ALWAYS,
+    .pinned_file = "/run/berth/pinned",
+};
+
+static const struct table hook_table = {"hook", hook_keys, COUNT(hook_keys), &hook_defaults,
+					sizeof(hook_defaults)};
+
+static const struct key notice_keys[] = {
+    {"hosts", KEY_LIST, NOTICE(hosts), 0, 0, "host names, comma-separated, at most 1023 bytes"},
+    {"port", KEY_NUMBER, NOTICE(port), 1, 65535, "a whole number from 1 to 65535"},
+    {"munge_socket", KEY_PATH, NOTICE(munge_socket), 0, 0, "an absolute path of at most 107 bytes"},
+    {"log", KEY_PATH, NOTICE(log), 0, 0, "an absolute path of at most 1023 bytes"},
+};
+
+static const struct notice_config notice_defaults = {.port = CONFIG_NOTICE_PORT};
+static const struct table notice_table = {"notice", notice_keys, COUNT(notice_keys),
+					  &notice_defaults, sizeof(notice_defaults)};
 
 void config_defaults(struct hook_config *config)
 {
-	*config = (struct hook_config){
-	    .socket = "/run/berth/berthd.sock",
-	    /* slurmctld holds its locks meanwhile; an answer takes about 0.3 ms. */
-	    .deadline_ms = 50,
-	    .breaker_failures = 3,
-	    .breaker_seconds = 5,
-	    .message = MESSAGE_ALWAYS,
-	};
+	*config = hook_defaults;
 }
 
 static unsigned int edit_distance(const char *a, const char *b)
@@ -80,25 +107,37 @@ static unsigned int edit_distance(const char *a, const char *b)
 	return row[lb];
 }
 
-static const char *nearest_key(const char *name)
+static const char *nearest_key(const struct table *table, const char *name)
 {
-	const char *best = keys[0].name;
+	const char *best = table->keys[0].name;
 	unsigned int best_distance = edit_distance(name, best);
 
-	for (size_t i = 1; i < KEY_COUNT; i++) {
-		unsigned int distance = edit_distance(name, keys[i].name);
+	for (size_t i = 1; i < table->key_count; i++) {
+		unsigned int distance = edit_distance(name, table->keys[i].name);
 
 		if (distance < best_distance) {
-			best = keys[i].name;
+			best = table->keys[i].name;
 			best_distance = distance;
 		}
 	}
 	return best;
 }
 
-static bool set_value(struct hook_config *config, const struct key *key, char *value, bool quoted)
+static bool set_message(const char *value, enum message_mode *mode)
 {
-	char *field = (char *)config + key->offset;
+	static const char *const words[] = {"always", "flags", "never"};
+
+	for (size_t i = 0; i < COUNT(words); i++)
+		if (!strcmp(value, words[i])) {
+			*mode = (enum message_mode)i;
+			return true;
+		}
+	return false;
+}
+
+static bool set_value(void *config, const struct key *key, char *value, bool quoted)
+{
+	void *field = (char *)config + key->offset;
 	uint64_t number;
 
 	if ((key->kind == KEY_NUMBER) == quoted)
@@ -107,7 +146,7 @@ static bool set_value(struct hook_config *config, const struct key *key, char *v
 	case KEY_NUMBER:
 		if (!parse_number(value, key->max, &number) || number < key->min)
 			return false;
-		*(uint32_t *)(void *)field = (uint32_t)number;
+		*(uint32_t *)field = (uint32_t)number;
 		return true;
 	case KEY_PATH:
 		if (*value && *value != '/')
@@ -119,18 +158,10 @@ static bool set_value(struct hook_config *config, const struct key *key, char *v
 		memcpy(field, value, strlen(value) + 1);
 		return true;
 	case KEY_FAIL:
-		config->fail_closed = !strcmp(value, "closed");
-		return config->fail_closed || !strcmp(value, "open");
+		*(bool *)field = !strcmp(value, "closed");
+		return *(bool *)field || !strcmp(value, "open");
 	case KEY_MESSAGE:
-		if (!strcmp(value, "always"))
-			config->message = MESSAGE_ALWAYS;
-		else if (!strcmp(value, "flags"))
-			config->message = MESSAGE_FLAGS;
-		else if (!strcmp(value, "never"))
-			config->message = MESSAGE_NEVER;
-		else
-			return false;
-		return true;
+		return set_message(value, field);
 	}
 	return false;
 }
@@ -175,8 +206,8 @@ static char *take_value(char *s, bool *quoted)
 	return s;
 }
 
-/* Is this line a table's header? Then *in_hook says whether it is ours. */
-static bool is_header(char *line, bool *in_hook)
+/* Is this line a table's header? Then *inside says whether it is the one we read. */
+static bool is_header(char *line, const struct table *table, bool *inside)
 {
 	static const char allowed[] =
 	    "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-. ";
@@ -190,11 +221,11 @@ static bool is_header(char *line, bool *in_hook)
 		return false;
 	while (inner && line[inner - 1] == ' ')
 		inner--;
-	*in_hook = inner == strlen("hook") && !strncmp(line, "hook", inner);
+	*inside = inner == strlen(table->name) && !strncmp(line, table->name, inner);
 	return true;
 }
 
-static bool parse_line(char *line, struct hook_config *config, uint32_t *seen,
+static bool parse_line(char *line, const struct table *table, void *config, uint32_t *seen,
 		       char error[CONFIG_ERROR_MAX], unsigned int number)
 {
 	char *name = line;
@@ -209,8 +240,10 @@ static bool parse_line(char *line, struct hook_config *config, uint32_t *seen,
 	value = skip_blank(equals + 1);
 	*equals = '\0';
 	name[strcspn(name, " \t")] = '\0';
-	for (size_t i = 0; i < KEY_COUNT; i++) {
-		if (strcmp(name, keys[i].name))
+	for (size_t i = 0; i < table->key_count; i++) {
+		const struct key *key = &table->keys[i];
+
+		if (strcmp(name, key->name))
 			continue;
 		if (*seen & (1u << i)) {
 			snprintf(error, CONFIG_ERROR_MAX, "line %u: %s is set twice", number, name);
@@ -218,21 +251,22 @@ static bool parse_line(char *line, struct hook_config *config, uint32_t *seen,
 		}
 		*seen |= 1u << i;
 		value = take_value(value, &quoted);
-		if (value && set_value(config, &keys[i], value, quoted))
+		if (value && set_value(config, key, value, quoted))
 			return true;
 		snprintf(error, CONFIG_ERROR_MAX, "line %u: %s must be %s", number, name,
-			 keys[i].right);
+			 key->right);
 		return false;
 	}
 	snprintf(error, CONFIG_ERROR_MAX,
-		 "line %u: [hook] has no key \"%.64s\"; the nearest right one is %s", number, name,
-		 nearest_key(name));
+		 "line %u: [%s] has no key \"%.64s\"; the nearest right one is %s", number,
+		 table->name, name, nearest_key(table, name));
 	return false;
 }
 
-static bool parse_lines(char *text, struct hook_config *config, char error[CONFIG_ERROR_MAX])
+static bool parse_lines(char *text, const struct table *table, void *config,
+			char error[CONFIG_ERROR_MAX])
 {
-	bool in_hook = false;
+	bool inside = false;
 	uint32_t seen = 0;
 	unsigned int number = 0;
 	char *next = text;
@@ -244,32 +278,34 @@ static bool parse_lines(char *text, struct hook_config *config, char error[CONFI
 		next = strchr(next, '\n');
 		if (next)
 			*next++ = '\0';
-		if (is_header(line, &in_hook) || !in_hook || only_comment_follows(line))
+		if (is_header(line, table, &inside) || !inside || only_comment_follows(line))
 			continue;
-		if (!parse_line(line, config, &seen, error, number))
+		if (!parse_line(line, table, config, &seen, error, number))
 			return false;
 	}
 	return true;
 }
 
-bool config_parse(const char *text, struct hook_config *config, char error[CONFIG_ERROR_MAX])
+static bool parse(const char *text, const struct table *table, void *config,
+		  char error[CONFIG_ERROR_MAX])
 {
 	char *copy = strdup(text);
 	bool ok;
 
-	config_defaults(config);
+	memcpy(config, table->defaults, table->size);
 	if (!copy) {
 		snprintf(error, CONFIG_ERROR_MAX, "out of memory");
 		return false;
 	}
-	ok = parse_lines(copy, config, error);
+	ok = parse_lines(copy, table, config, error);
 	if (!ok)
-		config_defaults(config);
+		memcpy(config, table->defaults, table->size);
 	free(copy);
 	return ok;
 }
 
-bool config_load(const char *path, struct hook_config *config, char error[CONFIG_ERROR_MAX])
+static bool load(const char *path, const struct table *table, void *config,
+		 char error[CONFIG_ERROR_MAX])
 {
 	char reason[CONFIG_ERROR_MAX];
 	FILE *file = fopen(path, "re");
@@ -277,7 +313,7 @@ bool config_load(const char *path, struct hook_config *config, char error[CONFIG
 	char *text;
 	bool ok;
 
-	config_defaults(config);
+	memcpy(config, table->defaults, table->size);
 	if (!file) {
 		if (errno == ENOENT)
 			return true;
@@ -292,13 +328,29 @@ bool config_load(const char *path, struct hook_config *config, char error[CONFIG
 		ok = false;
 	} else {
 		text[len] = '\0';
-		ok = config_parse(text, config, reason);
+		ok = parse(text, table, config, reason);
 		if (!ok)
 			snprintf(error, CONFIG_ERROR_MAX, "%.200s: %.300s", path, reason);
 	}
 	free(text);
 	fclose(file);
 	return ok;
+}
+
+bool config_parse(const char *text, struct hook_config *config, char error[CONFIG_ERROR_MAX])
+{
+	return parse(text, &hook_table, config, error);
+}
+
+bool config_load(const char *path, struct hook_config *config, char error[CONFIG_ERROR_MAX])
+{
+	return load(path, &hook_table, config, error);
+}
+
+bool config_load_notice(const char *path, struct notice_config *config,
+			char error[CONFIG_ERROR_MAX])
+{
+	return load(path, &notice_table, config, error);
 }
 
 bool config_path(const char *slurm_conf, char path[CONFIG_TEXT_MAX + 1])

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The table [hook] of berth.conf. No Slurm in here. */
+/* The tables [hook] and [notice] of berth.conf. No Slurm in here. */
 #ifndef BERTH_CONFIG_H
 #define BERTH_CONFIG_H
 
@@ -22,6 +22,17 @@ struct hook_config {
 	uint32_t def_cpu_per_gpu;
 	enum message_mode message;
 	char hook_log[CONFIG_TEXT_MAX + 1];
+	char pinned_file[CONFIG_TEXT_MAX + 1];
+};
+
+/* Not assigned to anyone by IANA, and next to Slurm's own. */
+#define CONFIG_NOTICE_PORT 6826
+
+struct notice_config {
+	char hosts[CONFIG_TEXT_MAX + 1]; /* empty: nobody is told */
+	uint32_t port;
+	char munge_socket[CONFIG_SOCKET_MAX + 1]; /* empty: libmunge's own */
+	char log[CONFIG_TEXT_MAX + 1];
 };
 
 #define CONFIG_ERROR_MAX 512
@@ -31,6 +42,9 @@ void config_defaults(struct hook_config *config);
 bool config_parse(const char *text, struct hook_config *config, char error[CONFIG_ERROR_MAX]);
 /* A missing file is the defaults; false: as above, the sentence names the file. */
 bool config_load(const char *path, struct hook_config *config, char error[CONFIG_ERROR_MAX]);
+/* The same for the table [notice]. */
+bool config_load_notice(const char *path, struct notice_config *config,
+			char error[CONFIG_ERROR_MAX]);
 /* BERTH_CONF, else berth.conf next to slurm.conf. false: the path is too long. */
 bool config_path(const char *slurm_conf, char path[CONFIG_TEXT_MAX + 1]);
 /* Is any of these comma-separated partitions one that Berth does not touch? */

@@ -28,12 +28,20 @@ void request_count_gpus(const job_desc_msg_t *job, struct reply_expected *expect
 bool request_is_batch(const job_desc_msg_t *job);
 /* Is any GPU asked for? --ntasks-per-gpu alone asks for GPUs too. */
 bool request_wants_gpus(const job_desc_msg_t *job, const struct tres_found *found);
+/* Does it only ask when it would start? */
+bool request_is_test(const job_desc_msg_t *job);
 /* The request as wire text. */
 void request_write(const job_desc_msg_t *job, uint32_t submit_uid, const char *nonce,
 		   const struct flag_values *flags, const struct reply_expected *expected,
 		   struct text *out);
 /* "tres_per_job:gres/gpu:2;..." for the segment's key `asked`. */
 void request_asked(const job_desc_msg_t *job, struct text *out);
+
+/* Around each submission, for what follows. */
+void component_begin(const job_desc_msg_t *job);
+void component_end(const job_desc_msg_t *job);
+/* The nodes of the components before this one of a heterogeneous job; "" where there are none. */
+const char *components_nodes(const job_desc_msg_t *job);
 
 /* Take model names out of the request and its environment; see docs/formats.md section 5. */
 void models_strip(job_desc_msg_t *job);
@@ -42,9 +50,20 @@ enum feature_join models_require(job_desc_msg_t *job, const char *model);
 
 /* Fill in a site's CPUs for each GPU where the user named no CPUs. */
 void apply_default_cpus(job_desc_msg_t *job, uint32_t per_gpu);
-/* Pin the job. false: out of memory, and the job is unchanged. */
-bool apply_place(job_desc_msg_t *job, const struct reply *reply);
+/*
+ * Pin the job, or, where it is planned later, ask for its GPUs in the one form that every pin can
+ * replace. false: out of memory, and the job is unchanged.
+ */
+bool apply_gpus(job_desc_msg_t *job, const struct reply *reply);
 /* Write a segment's body into the job's admin_comment. false: out of memory, or too long. */
 bool apply_segment(job_desc_msg_t *job, const char *body);
+
+/* slurmctld's own; what is in it is nobody else's to know. */
+typedef struct job_record job_record_t;
+
+/* Would this change of a job undo the pin that berthd holds on it? Then *message is for the user.
+ */
+bool change_breaks_pin(const job_desc_msg_t *change, const job_record_t *record,
+		       char message[MESSAGE_MAX + 1]);
 
 #endif

@@ -19,8 +19,6 @@ const char plugin_name[] = "Berth job_submit plugin";
 const char plugin_type[] = "job_submit/berth";
 const uint32_t plugin_version = SLURM_VERSION_NUMBER;
 
-typedef struct job_record job_record_t;
-
 int init(void);
 int fini(void);
 int job_submit(job_desc_msg_t *job, uint32_t submit_uid, char **err_msg);
@@ -122,8 +120,11 @@ static int wrong_flag(int wrong, char **err_msg)
 	return refuse(err_msg, EINVAL, message);
 }
 
-static bool user_wants_messages(const struct flag_values *flags)
+static bool user_wants_messages(const job_desc_msg_t *job, const struct flag_values *flags)
 {
+	/* Whoever only asks where and when wants to read the answer. */
+	if (request_is_test(job))
+		return true;
 	switch (hook_config()->message) {
 	case MESSAGE_ALWAYS:
 		return true;
@@ -185,9 +186,22 @@ static int go_without(job_desc_msg_t *job, const struct flag_values *flags, char
 		    "berth: berthd does not answer, and this site takes no GPU job without "
 		    "it; try again later or tell your administrator");
 	keep_request(job, flags, "berthd did not answer");
-	if (user_wants_messages(flags))
+	if (user_wants_messages(job, flags))
 		tell_flags(err_msg, flags);
 	return SLURM_SUCCESS;
+}
+
+static bool applied(enum outcome outcome, job_desc_msg_t *job, const struct reply *reply)
+{
+	switch (outcome) {
+	case OUTCOME_PLACE:
+	case OUTCOME_LATER:
+		return apply_gpus(job, reply);
+	case OUTCOME_PASS:
+		return !reply->segment || apply_segment(job, reply->segment);
+	default:
+		return false;
+	}
 }
 
 static int act_on(enum outcome outcome, job_desc_msg_t *job, const struct flag_values *flags,
@@ -195,11 +209,9 @@ static int act_on(enum outcome outcome, job_desc_msg_t *job, const struct flag_v
 {
 	if (outcome == OUTCOME_REFUSE)
 		return refuse(err_msg, ESLURM_REQUESTED_NODE_CONFIG_UNAVAILABLE, reply->message);
-	if (outcome == OUTCOME_PLACE  ? !apply_place(job, reply)
-	    : outcome == OUTCOME_PASS ? reply->segment && !apply_segment(job, reply->segment)
-				      : true)
+	if (!applied(outcome, job, reply))
 		return go_without(job, flags, err_msg);
-	if (reply->message && *reply->message && user_wants_messages(flags))
+	if (reply->message && *reply->message && user_wants_messages(job, flags))
 		tell(err_msg, reply->message);
 	return SLURM_SUCCESS;
 }
@@ -238,7 +250,7 @@ static int submit_with_flags(job_desc_msg_t *job, uint32_t submit_uid,
 	}
 	if (flags->any) {
 		keep_request(job, flags, "no GPUs asked");
-		if (user_wants_messages(flags))
+		if (user_wants_messages(job, flags))
 			tell(err_msg, "berth: flags ignored: no GPUs asked");
 	}
 	return SLURM_SUCCESS;
@@ -261,6 +273,7 @@ int job_submit(job_desc_msg_t *job, uint32_t submit_uid, char **err_msg)
 	/* Before anything else: node scripts read Extra of each job, whatever its partition. */
 	int rc = check_extra(job->extra, submit_uid, err_msg);
 
+	component_begin(job);
 	if (rc != SLURM_SUCCESS || config_skips(hook_config(), partitions_of(job)))
 		return rc;
 	if (flags_read(job, &flags, &wrong))
@@ -268,21 +281,24 @@ int job_submit(job_desc_msg_t *job, uint32_t submit_uid, char **err_msg)
 	else
 		rc = wrong_flag(wrong, err_msg);
 	flags_free(&flags);
+	component_end(job);
 	return rc;
 }
 
 int job_modify(job_desc_msg_t *job, job_record_t *record, uint32_t submit_uid, char **err_msg)
 {
+	char message[MESSAGE_MAX + 1];
 	struct tres_found found;
 	int rc;
 
-	(void)record;
 	/* berthd's own pins come this way, as SlurmUser. */
 	if (trusted(submit_uid))
 		return SLURM_SUCCESS;
 	rc = check_extra(job->extra, submit_uid, err_msg);
 	if (rc != SLURM_SUCCESS)
 		return rc;
+	if (change_breaks_pin(job, record, message))
+		return refuse(err_msg, ESLURM_ACCESS_DENIED, message);
 	request_scan(job, &found);
 	rc = check_gres(&found, submit_uid, err_msg);
 	if (rc != SLURM_SUCCESS || !found.model[0])

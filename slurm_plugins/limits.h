@@ -18,6 +18,8 @@
 #define MIN_CPUS_MAX 1000000u
 #define PN_MIN_CPUS_MAX 65533u
 #define MEM_PER_NODE_MAX ((uint64_t)1 << 40)
+/* Either way; weights of priority/multifactor are smaller by far. */
+#define SITE_FACTOR_MAX 1000000000u
 #define SEGMENT_BODY_MAX 4096
 #define MESSAGE_MAX 512
 

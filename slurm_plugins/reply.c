@@ -12,33 +12,42 @@ enum reply_key {
 	KEY_NODES,
 	KEY_GPUS,
 	KEY_SEATS,
+	KEY_K,
+	KEY_N,
 	KEY_MIN_CPUS,
 	KEY_PN_MIN_CPUS,
 	KEY_MEM_PER_NODE,
+	KEY_SITE_FACTOR,
 	KEY_SEGMENT,
 	KEY_MESSAGE,
 	KEY_COUNT
 };
 
 #define FOR_PLACE (1u << REPLY_PLACE)
+#define FOR_LATER (1u << REPLY_LATER)
 #define FOR_PASS (1u << REPLY_PASS)
 #define FOR_REFUSE (1u << REPLY_REFUSE)
+#define FOR_GPUS (FOR_PLACE | FOR_LATER)
+#define FOR_ALL (FOR_GPUS | FOR_PASS | FOR_REFUSE)
 
 static const struct {
 	const char *name;
 	unsigned int allowed;
 	unsigned int needed;
 } keys[KEY_COUNT] = {
-    [KEY_NONCE] = {"nonce", FOR_PLACE | FOR_PASS | FOR_REFUSE, FOR_PLACE | FOR_PASS | FOR_REFUSE},
+    [KEY_NONCE] = {"nonce", FOR_ALL, FOR_ALL},
     [KEY_NODES] = {"nodes", FOR_PLACE, FOR_PLACE},
     [KEY_GPUS] = {"gpus", FOR_PLACE, FOR_PLACE},
     [KEY_SEATS] = {"seats", FOR_PLACE, FOR_PLACE},
-    [KEY_MIN_CPUS] = {"min_cpus", FOR_PLACE, 0},
-    [KEY_PN_MIN_CPUS] = {"pn_min_cpus", FOR_PLACE, 0},
-    [KEY_MEM_PER_NODE] = {"mem_per_node", FOR_PLACE, 0},
-    /* Without it a pin could not be undone. */
-    [KEY_SEGMENT] = {"segment", FOR_PLACE | FOR_PASS, FOR_PLACE},
-    [KEY_MESSAGE] = {"message", FOR_PLACE | FOR_PASS | FOR_REFUSE, FOR_REFUSE},
+    [KEY_K] = {"k", FOR_LATER, FOR_LATER},
+    [KEY_N] = {"n", FOR_LATER, FOR_LATER},
+    [KEY_MIN_CPUS] = {"min_cpus", FOR_GPUS, 0},
+    [KEY_PN_MIN_CPUS] = {"pn_min_cpus", FOR_GPUS, 0},
+    [KEY_MEM_PER_NODE] = {"mem_per_node", FOR_GPUS, 0},
+    [KEY_SITE_FACTOR] = {"site_factor", FOR_GPUS, 0},
+    /* Without it the request as the user wrote it could not be had back. */
+    [KEY_SEGMENT] = {"segment", FOR_GPUS | FOR_PASS, FOR_GPUS},
+    [KEY_MESSAGE] = {"message", FOR_ALL, FOR_REFUSE},
 };
 
 static bool fail(char error[REPLY_ERROR_MAX], const char *why)
@@ -63,6 +72,7 @@ static bool parse_verb(const char *line, enum reply_verb *verb)
 {
 	static const char *const lines[] = {
 	    [REPLY_PLACE] = "berth/1 place",
+	    [REPLY_LATER] = "berth/1 later",
 	    [REPLY_PASS] = "berth/1 pass",
 	    [REPLY_REFUSE] = "berth/1 refuse",
 	};
@@ -211,10 +221,10 @@ static bool check_gpus(struct reply *reply, char *gpus, char error[REPLY_ERROR_M
 	return true;
 }
 
-static bool check_place(struct reply *reply, char *values[KEY_COUNT],
+static bool check_berth(struct reply *reply, char *values[KEY_COUNT],
 			const struct reply_expected *expected, char error[REPLY_ERROR_MAX])
 {
-	uint64_t number;
+	uint64_t seats;
 
 	if (!expected->node_exists)
 		return fail(error,
@@ -222,12 +232,30 @@ static bool check_place(struct reply *reply, char *values[KEY_COUNT],
 	if (!check_nodes(reply, values[KEY_NODES], expected->node_exists, error) ||
 	    !check_gpus(reply, values[KEY_GPUS], error))
 		return false;
-	if (expected->gpus ? reply->node_count * reply->gpu_count != expected->gpus
-			   : reply->gpu_count != expected->gpus_per_node)
-		return fail(error, "it gives another number of GPUs than the job asked for");
-	if (!parse_number(values[KEY_SEATS], 1, &number))
+	if (!parse_number(values[KEY_SEATS], 1, &seats))
 		return fail(error, "seats is neither 0 nor 1");
-	reply->seats = number == 1;
+	reply->seats = seats == 1;
+	return true;
+}
+
+static bool check_shape(struct reply *reply, char *values[KEY_COUNT], char error[REPLY_ERROR_MAX])
+{
+	uint64_t number;
+
+	if (!parse_number(values[KEY_K], GPU_POSITIONS, &number) || number < 1)
+		return fail(error, "k is not a number from 1 to 64");
+	reply->gpu_count = (size_t)number;
+	if (!parse_number(values[KEY_N], REPLY_MAX_NODES, &number) || number < 1)
+		return fail(error, "n is not a number from 1 to 1024");
+	reply->node_count = (size_t)number;
+	return true;
+}
+
+static bool check_cpus(struct reply *reply, char *values[KEY_COUNT],
+		       const struct reply_expected *expected, char error[REPLY_ERROR_MAX])
+{
+	uint64_t number;
+
 	if (values[KEY_MIN_CPUS]) {
 		if (!expected->cpus_per_tres)
 			return fail(error, "it sets min_cpus for a job without CPUs per GPU");
@@ -242,13 +270,47 @@ static bool check_place(struct reply *reply, char *values[KEY_COUNT],
 			return fail(error, "pn_min_cpus is not a number from 1 to 65533");
 		reply->pn_min_cpus = (uint16_t)number;
 	}
-	if (values[KEY_MEM_PER_NODE]) {
-		if (!parse_number(values[KEY_MEM_PER_NODE], MEM_PER_NODE_MAX, &number) ||
-		    number < 1)
-			return fail(error, "mem_per_node is not a number from 1 to 2^40");
-		reply->mem_per_node = number;
-	}
 	return true;
+}
+
+static bool check_memory(struct reply *reply, const char *value, char error[REPLY_ERROR_MAX])
+{
+	uint64_t number;
+
+	if (!value)
+		return true;
+	if (!parse_number(value, MEM_PER_NODE_MAX, &number) || number < 1)
+		return fail(error, "mem_per_node is not a number from 1 to 2^40");
+	reply->mem_per_node = number;
+	return true;
+}
+
+/* The one number that may have a sign. */
+static bool check_site_factor(struct reply *reply, const char *value, char error[REPLY_ERROR_MAX])
+{
+	bool negative = value && *value == '-';
+	uint64_t number;
+
+	if (!value)
+		return true;
+	if (!parse_number(value + negative, SITE_FACTOR_MAX, &number) || (negative && number == 0))
+		return fail(error, "site_factor is not a number from -10^9 to 10^9");
+	reply->site_factor = negative ? -(int32_t)number : (int32_t)number;
+	return true;
+}
+
+static bool check_gpus_and_more(struct reply *reply, char *values[KEY_COUNT],
+				const struct reply_expected *expected, char error[REPLY_ERROR_MAX])
+{
+	if (reply->verb == REPLY_PLACE ? !check_berth(reply, values, expected, error)
+				       : !check_shape(reply, values, error))
+		return false;
+	if (expected->gpus ? reply->node_count * reply->gpu_count != expected->gpus
+			   : reply->gpu_count != expected->gpus_per_node)
+		return fail(error, "it gives another number of GPUs than the job asked for");
+	return check_cpus(reply, values, expected, error) &&
+	       check_memory(reply, values[KEY_MEM_PER_NODE], error) &&
+	       check_site_factor(reply, values[KEY_SITE_FACTOR], error);
 }
 
 bool reply_parse(struct reply *reply, size_t len, const struct reply_expected *expected,
@@ -262,6 +324,7 @@ bool reply_parse(struct reply *reply, size_t len, const struct reply_expected *e
 	reply->min_cpus = 0;
 	reply->pn_min_cpus = 0;
 	reply->mem_per_node = 0;
+	reply->site_factor = 0;
 	if (!split_lines(reply, len, values, error))
 		return false;
 	if (strcmp(values[KEY_NONCE], expected->nonce))
@@ -270,7 +333,8 @@ bool reply_parse(struct reply *reply, size_t len, const struct reply_expected *e
 		return fail(error, "its segment is too long or has bytes that no segment may have");
 	if (values[KEY_MESSAGE] && !printable(values[KEY_MESSAGE], "", MESSAGE_MAX))
 		return fail(error, "its message is longer than 512 bytes or not printable");
-	if (reply->verb == REPLY_PLACE && !check_place(reply, values, expected, error))
+	if ((FOR_GPUS & (1u << reply->verb)) &&
+	    !check_gpus_and_more(reply, values, expected, error))
 		return false;
 	if (reply->verb == REPLY_REFUSE && !*values[KEY_MESSAGE])
 		return fail(error, "it refuses without a reason");

@@ -12,7 +12,7 @@
 
 #include "limits.h"
 
-enum reply_verb { REPLY_PLACE, REPLY_PASS, REPLY_REFUSE };
+enum reply_verb { REPLY_PLACE, REPLY_LATER, REPLY_PASS, REPLY_REFUSE };
 
 /* What the request allows. */
 struct reply_expected {
@@ -26,14 +26,16 @@ struct reply_expected {
 
 struct reply {
 	enum reply_verb verb;
+	/* The berth; of a job that is planned later only the two counts. */
 	const char *nodes; /* comma-separated; strings point into `text` */
 	size_t node_count;
 	uint8_t gpus[GPU_POSITIONS];
-	size_t gpu_count;
+	size_t gpu_count; /* on each node */
 	bool seats;
 	uint32_t min_cpus;     /* 0: not given */
 	uint16_t pn_min_cpus;  /* 0: not given */
 	uint64_t mem_per_node; /* MB; 0: not given */
+	int32_t site_factor;   /* 0: Slurm's own default */
 	const char *segment;   /* NULL: not given */
 	const char *message;   /* NULL: not given */
 	char text[REPLY_MAX_BYTES + 1];

@@ -66,7 +66,11 @@ void request_scan(const job_desc_msg_t *job, struct tres_found *found)
 
 bool request_is_batch(const job_desc_msg_t *job)
 {
-	return given(job->script) || job->script_buf;
+	/* Of a heterogeneous job only the first component has the script; all have an environment.
+	 */
+	bool other_component = job->het_job_offset != NO_VAL && job->het_job_offset > 0;
+
+	return given(job->script) || job->script_buf || (other_component && job->env_size > 0);
 }
 
 static uint64_t gpus_in(const char *tres)
@@ -141,6 +145,22 @@ static void add_string(struct text *out, const char *key, const char *value)
 	text_add(out, "\n");
 }
 
+/* The user's own, and those that a component before this one got. */
+static void add_excluded(struct text *out, const job_desc_msg_t *job)
+{
+	const char *components = components_nodes(job);
+
+	if (!*components || !given(job->exc_nodes)) {
+		add_string(out, "exc_nodes", *components ? components : job->exc_nodes);
+		return;
+	}
+	text_add(out, "exc_nodes=");
+	text_add_escaped(out, job->exc_nodes);
+	text_add(out, ",");
+	text_add_escaped(out, components);
+	text_add(out, "\n");
+}
+
 static void add_number(struct text *out, const char *key, uint64_t value, uint64_t none)
 {
 	/* 0 says "not given" as well as NO_VAL does, for each field that is sent by this. */
@@ -160,7 +180,7 @@ static void add_mark(struct text *out, const char *key, bool is)
  * unless the option stands inside the script. A wrong guess costs little: the place is not kept for
  * the moments until Slurm shows the job.
  */
-static bool is_test(const job_desc_msg_t *job)
+bool request_is_test(const job_desc_msg_t *job)
 {
 	static const char option[] = "--test-only";
 	const char *s = job->submit_line;
@@ -204,7 +224,7 @@ void request_write(const job_desc_msg_t *job, uint32_t submit_uid, const char *n
 	uint32_t uid = job->user_id == NO_VAL ? submit_uid : job->user_id;
 
 	text_addf(out, "berth/1 submit\nnonce=%s\nuid=%" PRIu32 "\n", nonce, uid);
-	add_mark(out, "test", is_test(job));
+	add_mark(out, "test", request_is_test(job));
 	add_string(out, "partition", job->partition);
 	add_string(out, "account", job->account);
 	add_string(out, "qos", job->qos);
@@ -213,7 +233,7 @@ void request_write(const job_desc_msg_t *job, uint32_t submit_uid, const char *n
 	add_string(out, "features", job->features);
 	add_string(out, "prefer", job->prefer);
 	add_string(out, "req_nodes", job->req_nodes);
-	add_string(out, "exc_nodes", job->exc_nodes);
+	add_excluded(out, job);
 	add_string(out, "array", job->array_inx);
 	if (job->het_job_offset != NO_VAL)
 		text_addf(out, "het=%" PRIu32 "\n", job->het_job_offset);

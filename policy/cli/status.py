@@ -23,7 +23,11 @@ def run(options: argparse.Namespace) -> int:
 
     found = ask.status(load(config_path()).socket)
     if options.json:
-        print_json({key: value if key in _TEXTS else int(value) for key, value in found.items()})
+        print_json({key: value if key in _TEXTS else _number(value) for key, value in found.items()})
     else:
         print_table([(key, f"{value} {_UNITS.get(key, '')}".rstrip()) for key, value in found.items()])
     return 1 if "problem" in found else 0
+
+
+def _number(text: str) -> int | float:
+    return int(text) if text.isdigit() else float(text)

@@ -1,10 +1,12 @@
 """Writes into waiting jobs why they wait, where `squeue -O AdminComment` and `berth why` show it to their owners."""
 
 import time
+from collections.abc import Sequence
 
 from policy.book import Book
 from policy.daemon import log
 from policy.errors import SlurmError
+from policy.moves import Change
 from policy.placement.base import Policy
 from policy.plan import Plan
 from policy.reasons import why
@@ -27,12 +29,20 @@ class Explainer:
         self._said: dict[int, tuple[float, str]] = {}
         self._next = 0
 
-    def explain(self, plan: Plan, running: Book) -> int:
-        """Update reasons that have changed; how many updates that took."""
+    def explain(self, plan: Plan, running: Book, changes: Sequence[Change]) -> int:
+        """Update reasons that have changed; how many updates that took.
+
+        What this pass has changed is left alone: its segment here is the former one.
+        """
         planned, now = plan.book, time.monotonic()
         if planned is None:
             return 0
-        waiting = [entry for entry in plan.queue if entry.job.wants_gpus and entry.start != 0.0]
+        changed = {change.job.id for change in changes}
+        waiting = [
+            entry
+            for entry in plan.queue
+            if entry.job.wants_gpus and entry.start != 0.0 and entry.job.id not in changed
+        ]
         present = {entry.job.id for entry in waiting}
         self._said = {job_id: said for job_id, said in self._said.items() if job_id in present}
         old = [entry for entry in waiting if planned.cluster.at - entry.job.submitted >= FIRST_AFTER]

@@ -38,9 +38,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument(
         "--gateway",
-        default="command",
+        default="auto",
         metavar="NAME",
-        help="how Slurm is reached: command, or recorded:FOLDER for tests",
+        help="how Slurm is reached: auto (the default), pyslurm, libslurm, command, or recorded:FOLDER for tests",
     )
     parser.add_argument("--check-config", action="store_true", help="read the configuration and exit")
     parser.add_argument("--version", action="version", version=f"berthd {package_version()}")

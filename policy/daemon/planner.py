@@ -69,7 +69,7 @@ class Planner:
         if self._reading.in_control and self._watcher is None and not self._reading.federated:
             self._pins.write(changes, self._reading)
             self._pins.list_pinned(self._plan.queue)
-            self._pins.written += self._explainer.explain(self._plan, picture.book())
+            self._pins.written += self._explainer.explain(self._plan, picture.book(), changes)
 
     def take(self, found: Sequence[Notice]) -> None:
         """Plan what ended jobs have freed: pins on their nodes first, then their Epilogs go on, then the other pins."""

@@ -2,16 +2,17 @@
 
 import os
 import re
+import secrets
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import replace
+from typing import TypeVar
 
-from policy import segment
-from policy.errors import FormatError, SlurmError
+from policy.errors import SlurmError
 from policy.facts import JobFacts, Memory, Reading
-from policy.slurm import records, text
+from policy.slurm import changes, fields, records, text
 from policy.slurm.interface import JobText, Pin
 
 _SECONDS = 20
@@ -19,10 +20,24 @@ _MOST_RECORDS = 400
 """Job records asked for in one reading: each costs Slurm's JSON writer about a millisecond."""
 
 _RARELY = 15.0
-"""Seconds between readings of what seldom changes: configuration and who is in control."""
+"""Seconds between readings of what seldom changes: configuration, who is in control, federation."""
+
+_HOLDING = frozenset(text.JOB_STATES.split(",")) - {"PENDING"}
+"""States in which a job holds what it has."""
+
+_KEYS = {
+    "req_nodes": "ReqNodeList",
+    "tres_per_node": "TresPerNode",
+    "tres_per_job": "TresPerJob",
+    "admin_comment": "AdminComment",
+    "extra": "Extra",
+}
+"""What scontrol calls the fields of a change."""
 
 Runner = Callable[..., bytes]
 """Runs one command line, word by word, and returns its output."""
+
+T = TypeVar("T")
 
 
 class CommandGateway:
@@ -31,8 +46,11 @@ class CommandGateway:
     def __init__(self, run: Runner | None = None, name: str = "command") -> None:
         self.name = name
         self._bytes = run or run_command
-        self._segments: dict[int, tuple[str, dict[str, str] | None]] = {}
-        self._seldom: tuple[float, Mapping[str, str], bool] | None = None
+        self._seldom: tuple[float, Mapping[str, str], bool, bool] | None = None
+        self._facts: dict[Hashable, object] = {}
+        self._queue: dict[int, text.QueueLine] = {}
+        self._texts: dict[int, records.Record] = {}
+        self._holds: dict[int, tuple[int | None, tuple[int, ...]]] = {}
 
     def version(self) -> str:
         """Slurm's version."""
@@ -54,160 +72,180 @@ class CommandGateway:
 
     def read(self, *, ended: bool) -> Reading:
         """One look: nodes first, so that a job that starts in between is seen in the queue at least."""
-        config, in_control = self._read_seldom()
+        config, in_control, federated = self._read_seldom()
         at = time.time()
         nodes = text.nodes(self._run("scontrol", "show", "node", "-o", "-d"))
-        states = "all" if ended else text.JOB_STATES
-        queue = list(text.jobs(self._run("squeue", "-h", "-a", "-t", states, "-O", text.QUEUE_FORMAT)))
-        self._read_segments(queue)
-        jobs = tuple(replace(job, segment=self._segment_of(job)) for job, _ in queue)
+        self._queue = self._read_queue("all" if ended else text.JOB_STATES)
+        partitions = text.partitions(self._run("scontrol", "show", "partition", "-o", "-a"))
+        reservations = text.reservations(self._run("scontrol", "show", "reservation", "-o"))
+        known, self._facts = self._facts, {}
+        jobs = self._kept("job", self._completed(), known, lambda job: job.id)
         memory_counts = "MEMORY" in config.get("SelectTypeParameters", "").upper()
         return Reading(
             at=at,
-            nodes=tuple(nodes),
+            nodes=self._kept("node", nodes, known, lambda node: node.name),
             jobs=jobs,
-            partitions=text.partitions(self._run("scontrol", "show", "partition", "-o", "-a")),
-            reservations=text.reservations(self._run("scontrol", "show", "reservation", "-o")),
+            partitions=self._kept("partition", partitions, known, lambda partition: partition.name),
+            reservations=self._kept("reservation", reservations, known, lambda one: one.name),
             seen=frozenset(job.segment["id"] for job in jobs if job.segment and "id" in job.segment),
-            memory=text.memory(config, dict(re.findall(r"(\w+)=(\d+)", config.get("JobDefaults", ""))))
-            if memory_counts
-            else Memory(),
+            memory=text.default_memory(config) if memory_counts else Memory(),
             memory_counts=memory_counts,
             version=config.get("SLURM_VERSION", ""),
             in_control=in_control,
+            federated=federated,
         )
 
     def job(self, job_id: int) -> JobText:
         """One job's record, through JSON."""
-        try:
-            found = records.jobs(self._bytes("scontrol", "show", "job", str(job_id), "--json"))
-        except SlurmError as problem:
-            if "Invalid job id" not in str(problem):
-                raise
-            found = []
-        for job in found:
-            if job.id == job_id:
-                return job
-        raise SlurmError(f"job {job_id} is not known to Slurm (any more); sacct may still know it")
+        return self._record(job_id).job
 
-    def pin(self, job_id: int, pin: Pin) -> None:
-        """Write a place. `disable_job_shrink` keeps an update that comes too late from harming a running job."""
-        job = self._pending(job_id)
-        gpus = ",".join(map(str, pin.gpus))
-        nodes = ",".join(pin.nodes)
-        self._update(
-            job_id,
-            **_typed(job, pin),
-            ReqNodeList=nodes,
-            AdminComment=segment.put(job.admin_comment, pin.values),
-            Extra=segment.put(job.extra, {"nodes": nodes, "gpus": gpus}),
-        )
+    def pin(self, job_id: int | str, pin: Pin) -> None:
+        """Write a place, based on texts that are asked for only when they may have changed."""
+        job = self._text(job_id)
+        self._update(job_id, job, changes.pin(job, pin))
 
     def release(self, job_id: int, reason: str) -> bool:
         """Give a waiting job back to Slurm with a request equal to the user's."""
-        job = self._pending(job_id)
-        values = segment.fields(job.admin_comment)
-        if values is None or values.get("state") not in segment.PINNED_STATES:
-            return False
-        asked = dict(item.partition(":")[::2] for item in values.get("asked", "").split(";"))
-        kept = {key: value for key, value in values.items() if key not in {"nodes", "gpus", "seats", "start"}}
-        self._update(
-            job_id,
-            **_untyped(job, values),
-            ReqNodeList=asked.get("req_nodes", ""),
-            AdminComment=segment.put(job.admin_comment, {**kept, "state": "released", "why": reason}),
-            Extra=segment.remove(job.extra),
-        )
-        return True
+        job = self._text(job_id)
+        restored = changes.release(job, reason)
+        if restored is not None:
+            self._update(job_id, job, restored)
+        return restored is not None
+
+    def annotate(self, job_id: int, values: Mapping[str, str]) -> None:
+        """Another segment. Of an array, scontrol gives it to all tasks."""
+        job = self._text(job_id)
+        self._update(job_id, job, changes.annotate(job, values))
+
+    def requeue(self, job_id: int) -> None:
+        """Put a running job back into the queue."""
+        self._run("scontrol", "requeue", (self._texts.get(job_id) or self._record(job_id)).name)
 
     def pinned_jobs(self) -> list[int]:
         """Waiting jobs with typed GPUs and required nodes, as our pins have."""
-        queue = text.jobs(self._run("squeue", "-h", "-a", "-t", "PENDING", "-O", text.QUEUE_FORMAT))
-        return [job.id for job, _ in queue if job.gpus and job.required]
+        return [line.job.id for line in self._read_queue("PENDING").values() if line.job.gpus and line.job.required]
 
-    def _pending(self, job_id: int) -> JobText:
-        job = self.job(job_id)
-        if job.state != "PENDING":
-            raise SlurmError(f"job {job_id} is {job.state.lower()}, only the place of a waiting job can change")
-        return job
+    def close(self) -> None:
+        """Nothing to let go of."""
 
-    def _update(self, job_id: int, **changes: str) -> None:
-        self._run("scontrol", "update", f"JobId={job_id}", *[f"{key}={value}" for key, value in changes.items()])
-        self._segments.pop(job_id, None)
+    def _read_queue(self, states: str) -> dict[int, text.QueueLine]:
+        # A mark that no text in the queue can hold, because it was not there before.
+        mark = f"|{secrets.token_hex(4)}"
+        # Without -r squeue would show a task that waits with a place of its own as a part of its array's record.
+        lines = text.jobs(self._run("squeue", "-h", "-a", "-r", "-t", states, "-O", text.queue_format(mark)), mark)
+        arrays: Mapping[int, str] = {}
+        if any(line.job.array and line.job.state == "PENDING" for line in lines):
+            arrays = text.arrays(self._run("squeue", "-h", "-a", "-t", "PENDING", "-O", text.ARRAY_FORMAT))
+        return text.with_arrays(lines, arrays)
 
-    def _read_seldom(self) -> tuple[Mapping[str, str], bool]:
-        now = time.monotonic()
-        if self._seldom is None or now - self._seldom[0] > _RARELY:
-            self._seldom = (now, self.config(), self.in_control())
-        return self._seldom[1], self._seldom[2]
+    def _kept(
+        self, kind: str, facts: Iterable[T], known: Mapping[Hashable, object], key: Callable[[T], Hashable]
+    ) -> tuple[T, ...]:
+        """The facts; where one says the same as in the last reading, the same object as there."""
+        kept: list[T] = []
+        for fact in facts:
+            place = (kind, key(fact))
+            old = known.get(place)
+            # Equal, so of the same type.
+            self._facts[place] = same = old if old == fact else fact
+            kept.append(same)
+        return tuple(kept)
 
-    def _read_segments(self, queue: Sequence[tuple[JobFacts, str]]) -> None:
-        """Fetch the records of jobs whose pin is new or changed and may matter now; forget jobs that are gone."""
-        present = {job.id for job, _ in queue}
-        self._segments = {job_id: entry for job_id, entry in self._segments.items() if job_id in present}
-        wanted = {
-            job.id: key
-            for job, key in queue
-            if job.gpus and job.required and self._segments.get(job.id, ("", None))[0] != key
-            if job.may_start
-        }
-        some = dict(list(wanted.items())[:_MOST_RECORDS])
-        if not some:
+    def _completed(self) -> Iterable[JobFacts]:
+        """The queue's jobs with what other lines, or other commands, say of them."""
+        self._texts = {job_id: record for job_id, record in self._texts.items() if job_id in self._queue}
+        self._read_holds()
+        at_once = {line.job.array: line.job.at_once for line in self._queue.values() if line.job.tasks}
+        for line in self._queue.values():
+            job = line.job
+            if job.id in self._holds:
+                job = replace(job, holds=self._holds[job.id][1])
+            if job.task is not None and at_once.get(job.array):
+                job = replace(job, at_once=at_once[job.array])
+            yield job
+
+    def _read_holds(self) -> None:
+        """The GPUs of jobs that run: of typed ones the request tells them, of others only their records."""
+        old, self._holds = self._holds, {}
+        unknown: list[JobFacts] = []
+        for line in self._queue.values():
+            job = line.job
+            if not (job.wants_gpus and job.state in _HOLDING):
+                continue
+            typed = fields.typed_gpus(line.tres_per_node) or fields.typed_gpus(line.tres_per_job)
+            if typed or job.gpus:
+                self._holds[job.id] = (job.start, (typed,) * len(job.nodes))
+            elif old.get(job.id, (None, ()))[0] == job.start:
+                self._holds[job.id] = old[job.id]
+            else:
+                unknown.append(job)
+        if not unknown:
             return
-        listed = ",".join(map(str, some))
+        listed = ",".join(str(job.id) for job in unknown[:_MOST_RECORDS])
         try:
             found = records.jobs(self._bytes("squeue", "-a", "-t", "all", "--json", f"--jobs={listed}"))
         except SlurmError as problem:
             if "Invalid job id" not in str(problem):
                 raise
             return  # it was purged a moment ago
-        for job in found:
-            if job.id in some:
-                self._segments[job.id] = (some[job.id], _segment(job.admin_comment))
+        self._holds.update({job.id: (job.start, found[job.id].holds) for job in unknown if job.id in found})
 
-    def _segment_of(self, job: JobFacts) -> dict[str, str] | None:
-        return self._segments.get(job.id, ("", None))[1]
+    def _record(self, job_id: int) -> records.Record:
+        try:
+            found = records.jobs(self._bytes("scontrol", "show", "job", str(job_id), "--json"))
+        except SlurmError as problem:
+            if "Invalid job id" not in str(problem):
+                raise
+            found = {}
+        if job_id not in found:
+            raise SlurmError(f"job {job_id} is not known to Slurm (any more); sacct may still know it")
+        self._texts[job_id] = found[job_id]
+        return found[job_id]
+
+    def _text(self, job_id: int | str) -> JobText:
+        """The texts that a change is based on; those of a task that has not split off are its array's."""
+        number = job_id if isinstance(job_id, int) else self._record_of(job_id)
+        line, record = self._queue.get(number), self._texts.get(number)
+        if line is not None and record is not None and _key(record.job) == _key(line):
+            return replace(record.job, state="PENDING" if line.job.state == "ARRAY" else line.job.state)
+        return self._record(number).job
+
+    def _record_of(self, task: str) -> int:
+        array, _, number = task.partition("_")
+        for line in self._queue.values():
+            job = line.job
+            if job.array == int(array) and (job.tasks or job.task == int(number)):
+                return job.id
+        return int(array)
+
+    def _update(self, job_id: int | str, job: JobText, values: Mapping[str, str]) -> None:
+        record = self._texts[job.id]
+        name = job_id if isinstance(job_id, str) else record.name
+        self._run("scontrol", "update", f"JobId={name}", *[f"{_KEYS[key]}={value}" for key, value in values.items()])
+        if isinstance(job_id, int):
+            written = {key: value for key, value in values.items() if key != "req_nodes"}
+            self._texts[job_id] = replace(record, job=replace(job, **written))  # type: ignore[arg-type]
+
+    def _read_seldom(self) -> tuple[Mapping[str, str], bool, bool]:
+        now = time.monotonic()
+        if self._seldom is None or now - self._seldom[0] > _RARELY:
+            federated = "Federation:" in self._run("scontrol", "show", "federation")
+            self._seldom = (now, self.config(), self.in_control(), federated)
+        return self._seldom[1:]
 
     def _run(self, *command: str) -> str:
         return self._bytes(*command).decode("utf-8", "surrogateescape")
 
 
-def _pinned_by_job(job: JobText) -> bool:
-    # The plugin pins a job without a script by job, because srun would trip over the other form; keep its choice.
-    return "gres/gpu:g" in job.tres_per_job
-
-
-def _typed(job: JobText, pin: Pin) -> dict[str, str]:
-    """The request for exactly these GPUs; by job, each type counts once for each node."""
-    by_job = _pinned_by_job(job)
-    count = len(pin.nodes) if by_job else 1
-    kinds = ("gpu", "seat") if pin.seats else ("gpu",)
-    tres = ",".join(f"gres/{kind}:g{gpu}:{count}" for kind in kinds for gpu in pin.gpus)
-    return {"TresPerJob" if by_job else "TresPerNode": tres}
-
-
-def _untyped(job: JobText, values: Mapping[str, str]) -> dict[str, str]:
-    """As many GPUs, of Slurm's choice."""
-    try:
-        n, k = int(values["n"]), int(values["k"])
-    except (KeyError, ValueError):
-        raise SlurmError(f"the segment of job {job.id} does not say how many GPUs it asked for") from None
-    if _pinned_by_job(job):
-        return {"TresPerJob": f"gres/gpu:{n * k}"}
-    return {"TresPerNode": f"gres/gpu:{k}"}
-
-
-def _segment(admin_comment: str) -> dict[str, str] | None:
-    try:
-        return segment.fields(admin_comment)
-    except FormatError:
-        return None
+def _key(one: JobText | text.QueueLine) -> tuple[str, str, str]:
+    return one.tres_per_node, one.tres_per_job, one.admin_comment
 
 
 def run_command(*command: str) -> bytes:
     """Run one of Slurm's commands and return what it printed."""
     # Times as seconds since 1970, so that no time zone comes in between.
-    environment = {**os.environ, "SLURM_TIME_FORMAT": "%s", "LC_ALL": "C.UTF-8"}
+    # All tasks of an array, not only those that fit on a screen.
+    environment = {**os.environ, "SLURM_TIME_FORMAT": "%s", "SLURM_BITSTR_LEN": "0", "LC_ALL": "C.UTF-8"}
     try:
         done = subprocess.run(
             [os.fsencode(word) for word in command],

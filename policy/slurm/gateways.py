@@ -1,18 +1,89 @@
 """Choosing a gateway by name."""
 
+import importlib
+import shutil
+import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 from policy.errors import ConfigError
-from policy.slurm.command import CommandGateway
 from policy.slurm.interface import Gateway
-from policy.slurm.recorded import recorded_gateway
+
+_SECONDS = 10
+_NAMES = "auto, pyslurm, libslurm, command, or recorded:FOLDER"
 
 
-def open_gateway(name: str) -> Gateway:
-    """`command`, or `recorded:FOLDER`."""
+# Each is imported only where it is chosen: the fast ones need more than the commands of users have.
+def open_gateway(name: str, say: Callable[[str], None] = lambda _: None) -> Gateway:
+    """The gateway of this name; `auto` takes the fastest that fits the Slurm here, and says which and why."""
     kind, _, folder = name.partition(":")
-    if kind == "command" and not folder:
-        return CommandGateway()
     if kind == "recorded" and folder:
+        from policy.slurm.recorded import recorded_gateway  # noqa: PLC0415
+
         return recorded_gateway(Path(folder))
-    raise ConfigError(f"unknown gateway {name!r}; use command, or recorded:FOLDER")
+    openers = {"auto": lambda: _fastest(say), "pyslurm": _pyslurm, "libslurm": _libslurm, "command": _command}
+    if kind not in openers or folder:
+        raise ConfigError(f"unknown gateway {name!r}; use {_NAMES}")
+    return openers[kind]()
+
+
+def _fastest(say: Callable[[str], None]) -> Gateway:
+    refused: list[str] = []
+    for opener in (_pyslurm, _libslurm):
+        try:
+            gateway = opener()
+        except ConfigError as problem:
+            refused.append(str(problem))
+        else:
+            break
+    else:
+        gateway = _command()
+    say("; ".join([f"Slurm is reached through {gateway.name}", *refused]))
+    return gateway
+
+
+def _pyslurm() -> Gateway:
+    try:
+        pyslurm_gateway = importlib.import_module("policy.slurm.pyslurm_gateway")
+    except ImportError as problem:
+        raise ConfigError(f"the gateway pyslurm does not fit: {problem}") from None
+    if reason := pyslurm_gateway.fits():
+        raise ConfigError(f"the gateway pyslurm does not fit: {reason}")
+    gateway: Gateway = pyslurm_gateway.PyslurmGateway()
+    return gateway
+
+
+def _libslurm() -> Gateway:
+    path = program_path()
+    if reason := _unfit(path):
+        raise ConfigError(f"the gateway libslurm does not fit: {reason}")
+    from policy.slurm.libslurm import LibslurmGateway  # noqa: PLC0415
+
+    return LibslurmGateway(path)
+
+
+def _command() -> Gateway:
+    from policy.slurm.command import CommandGateway  # noqa: PLC0415
+
+    return CommandGateway()
+
+
+def program_path() -> Path:
+    """Where `make install` puts berth-slurm: under the prefix of the Slurm that it was built for."""
+    scontrol = shutil.which("scontrol")
+    prefix = Path(scontrol).resolve().parents[1] if scontrol else Path("/usr")
+    return prefix / "libexec" / "berth" / "berth-slurm"
+
+
+def _unfit(path: Path) -> str:
+    """Why this program cannot be used with the Slurm of this host; empty where it can."""
+    try:
+        done = subprocess.run([path, "--version"], check=False, capture_output=True, timeout=_SECONDS)
+    except OSError as problem:
+        return f"{path} cannot be started: {problem.strerror}; install it with 'make -C slurm_plugins install'"
+    except subprocess.TimeoutExpired:
+        return f"{path} did not say its version within {_SECONDS} s"
+    if done.returncode == 0:
+        return ""
+    said = done.stderr.decode("utf-8", "replace").strip().splitlines()
+    return said[-1] if said else f"{path} ended with status {done.returncode}"

@@ -1,17 +1,19 @@
 """The text that Slurm's commands print (24.11 to 26.05), as facts.
 
-Only texts without free user text are read as structure: node records up to their free text, formatted queue lines of
-fields that slurmctld has checked, partition, reservation and configuration records. What users may write freely
-(names, comments, paths) is read through JSON alone, in `policy.slurm.records`.
+Free text must not pose as structure. Of node, partition, reservation and configuration records only what comes before
+their free text is read; the queue's fields end with a mark of this very reading, which nobody could have written into a
+job before. Names, comments of users and paths are not asked for at all.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from policy import hostlist
 from policy.errors import SlurmError
 from policy.facts import JobFacts, Memory, NodeFacts, PartitionFacts, Reservation
+from policy.slurm import changes, fields
 
 _NODE = re.compile(
     r"NodeName=(?P<name>\S+) .*?CoresPerSocket=\S+\s+CPUAlloc=(?P<used>\d+) CPUEfctv=(?P<cpus>\d+) .*?"
@@ -25,29 +27,32 @@ _NODE_WITHOUT_GRES = re.compile(
     r"RealMemory=(?P<mem>\d+) AllocMem=(?P<mem_used>\d+) .*?State=(?P<state>\S+) ThreadsPerCore=(?P<threads>\d+) .*?"
     r"MCS_label=\S* (?:Partitions=(?P<partitions>\S*))?"
 )
-_TYPED_GPU = re.compile(r"(?:^|,)gpu:g(\d+):1(?:\(S:[^)]*\))?(?=,|$)")
-_ANY_GPU = re.compile(r"(?:^|,)gpu(?::[^:,()]+)??:(\d+)")
-_TYPED_SEAT = re.compile(r"(?:^|,)seat:g\d+:1")
-_USED = re.compile(r"(gpu|shard|seat):g(\d+):([1-9]\d*)")
-_PINNED = re.compile(r"gres/(?:gpu|shard|seat):g(\d+)(?::\d+)?")
-
-# A node that is powered down is open: Slurm powers it up for a job that is pinned there.
-_CLOSED = frozenset(
-    {
-        *("DOWN", "DRAIN", "DRAINED", "DRAINING", "FAIL", "FAILING", "ERROR", "UNKNOWN", "FUTURE", "INVALID_REG"),
-        *("NOT_RESPONDING", "BLOCKED", "MAINTENANCE", "MAINT", "RESERVED"),
-        *("POWER_DOWN", "POWERING_DOWN", "REBOOT_REQUESTED", "REBOOT_ISSUED"),
-    }
-)
-
 _QUEUE_FIELDS = (
-    *("JobID", "JobArrayID", "State", "Partition", "PriorityLong", "SubmitTime", "StartTime", "EndTime", "TimeLimit"),
-    *("NumCPUs", "NodeList", "ReqNodes", "tres-per-node", "tres-per-job", "ExcNodes", "Reason", "Feature"),
+    *("JobID", "State", "UserID", "Partition", "PriorityLong", "SubmitTime", "StartTime", "EndTime", "EligibleTime"),
+    *("TimeLimit", "NumCPUs", "NumNodes", "NodeList", "ReqNodes", "ExcNodes", "Feature", "Reason", "tres-per-job"),
+    *("tres-per-node", "tres-per-socket", "tres-per-task", "tres-alloc", "JobArrayID", "HetJobID"),
+    *("Reservation", "Licenses", "admin_comment"),
 )
-QUEUE_FORMAT = ",".join(f"{field}:|" for field in _QUEUE_FIELDS)
-"""For squeue -O: each field at its full length and ended by |. The constraint is last, because it may hold a |."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueueLine:
+    """A job of the queue, and the texts that tell when its pin is another one."""
+
+    job: JobFacts
+    tres_per_node: str
+    tres_per_job: str
+    admin_comment: str
+
 
 JOB_STATES = "PENDING,RUNNING,SUSPENDED,CONFIGURING,COMPLETING,STOPPED,SIGNALING,STAGE_OUT,RESIZING"
+
+_NOTHING = frozenset({"(null)", "N/A"})
+
+
+def queue_format(mark: str) -> str:
+    """For squeue -O: each field at its full length, ended by the mark."""
+    return ",".join(f"{field}:{mark}" for field in _QUEUE_FIELDS)
 
 
 def nodes(text: str) -> list[NodeFacts]:
@@ -60,8 +65,8 @@ def _node(line: str) -> NodeFacts:
     if match is None:
         raise SlurmError(f"scontrol show node printed a line that Berth cannot read: {line[:80]!r}")
     found = match.groupdict()
-    typed, loose, seats = _gres(found.get("gres") or "")
-    gpus_used, seats_used = _gres_used(found.get("gres_used") or "")
+    typed, loose, seats = fields.gres(found.get("gres") or "")
+    gpus_used, seats_used = fields.gres_used(found.get("gres_used") or "")
     return NodeFacts(
         name=found["name"],
         cpus=int(found["cpus"]),
@@ -69,7 +74,7 @@ def _node(line: str) -> NodeFacts:
         mem=int(found["mem"]),
         mem_used=int(found["mem_used"]),
         threads=int(found["threads"]),
-        up=_takes_jobs(found["state"]),
+        up=fields.takes_jobs(found["state"]),
         completing="COMPLETING" in found["state"],
         gpus=typed,
         loose=loose,
@@ -81,79 +86,108 @@ def _node(line: str) -> NodeFacts:
     )
 
 
-# A cluster has thousands of nodes and few different texts for each of these.
-@lru_cache(maxsize=4_096)
-def _gres(text: str) -> tuple[int, int, int]:
-    typed = len(_TYPED_GPU.findall(text))
-    return typed, sum(map(int, _ANY_GPU.findall(text))) - typed, len(_TYPED_SEAT.findall(text))
-
-
-@lru_cache(maxsize=16_384)
-def _gres_used(text: str) -> tuple[int, int]:
-    gpus = seats = 0
-    for name, place, _count in _USED.findall(text):
-        if name == "seat":
-            seats |= 1 << int(place)
-        else:
-            gpus |= 1 << int(place)
-    return gpus, seats
-
-
-@lru_cache(maxsize=1_024)
-def _takes_jobs(state: str) -> bool:
-    # A * marks a node that does not answer.
-    return "*" not in state and not _CLOSED & set(re.findall(r"[A-Z_]+", state))
-
-
-@lru_cache(maxsize=4_096)
 def _names(text: str | None) -> frozenset[str]:
-    return frozenset() if text in {None, "", "(null)"} else frozenset(str(text).split(","))
+    return fields.names(_value(text or ""))
+
+
+def _value(text: str) -> str:
+    return "" if text in _NOTHING else text
+
+
+def jobs(text: str, mark: str) -> list[QueueLine]:
+    """Read `squeue -r -O` with the queue_format of this mark, a line a task; one as before gives the same object."""
+    *lines, rest = text.split(f"{mark}\n")
+    if rest:
+        raise SlurmError(f"squeue printed a line that Berth cannot read: {rest[:80]!r}")
+    return [_job(tuple(line.split(mark))) for line in lines]
 
 
 @lru_cache(maxsize=16_384)
-def _pinned(tres: str) -> int | None:
-    gpus = 0
-    for place in _PINNED.findall(tres):
-        gpus |= 1 << int(place)
-    return gpus or None
+def _job(values: tuple[str, ...]) -> QueueLine:
+    if len(values) != len(_QUEUE_FIELDS):
+        raise SlurmError(f"squeue printed a line that Berth cannot read: {'|'.join(values)[:80]!r}")
+    found = dict(zip(_QUEUE_FIELDS, map(_value, values), strict=True))
+    job_id, count, submitted = int(found["JobID"]), int(found["NumNodes"]), _moment(found["SubmitTime"]) or 0
+    array, _, task = found["JobArrayID"].partition("_")
+    eligible = _moment(found["EligibleTime"]) or 0
+    waits = found["State"] == "PENDING" and not found["NodeList"]
+    requests = [found[f"tres-per-{part}"] for part in ("node", "job", "socket", "task")]
+    return QueueLine(
+        JobFacts(
+            id=job_id,
+            state=found["State"],
+            partition=found["Partition"],
+            priority=int(found["PriorityLong"]),
+            submitted=submitted,
+            start=_moment(found["StartTime"]),
+            end=_moment(found["EndTime"]),
+            limit=limit(found["TimeLimit"]),
+            cpus=int(found["NumCPUs"]),
+            nodes=hostlist.expand(found["NodeList"]),
+            required=hostlist.expand(found["ReqNodes"]),
+            excluded=hostlist.expand(found["ExcNodes"]),
+            reason=found["Reason"],
+            features=found["Feature"],
+            # A job with a script is pinned by node, one without by job: srun would trip over the former.
+            gpus=fields.pinned(requests[0]) or fields.pinned(requests[1]),
+            segment=changes.segment_of(found["admin_comment"]),
+            user=int(found["UserID"]),
+            count=count,
+            mem=fields.mem(found["tres-alloc"], count),
+            wants_gpus=fields.wants_gpus(requests),
+            array=int(array) if task else 0,
+            task=int(task) if task else None,
+            het=int(found["HetJobID"] or 0),
+            reservation=found["Reservation"],
+            licenses=found["Licenses"],
+            begin=eligible if waits and eligible > submitted else None,
+        ),
+        found["tres-per-node"],
+        found["tres-per-job"],
+        found["admin_comment"],
+    )
 
 
-def jobs(text: str) -> Iterator[tuple[JobFacts, str]]:
-    """Read `squeue -O QUEUE_FORMAT`; with each job comes the text of its pin, which tells when it changed."""
-    for line in text.splitlines():
-        part = line.split("|", len(_QUEUE_FIELDS) - 1)
-        if len(part) != len(_QUEUE_FIELDS) or not part[-1].endswith("|"):
-            raise SlurmError(f"squeue printed a line that Berth cannot read: {line[:80]!r}")
-        per_node, per_job, features = part[12], part[13], part[16][:-1]
-        yield (
-            JobFacts(
-                id=int(part[0]),
-                # The record of array tasks that have not split off stands for many jobs, none of them placed.
-                state="ARRAY" if "[" in part[1] else part[2],
-                partition=part[3],
-                priority=int(part[4]),
-                submitted=_moment(part[5]) or 0,
-                start=_moment(part[6]),
-                end=_moment(part[7]),
-                limit=limit(part[8]),
-                cpus=int(part[9]),
-                nodes=hostlist.expand(part[10]),
-                required=hostlist.expand(part[11]),
-                excluded=hostlist.expand(part[14]),
-                reason=part[15],
-                features="" if features == "(null)" else features,
-                # A job with a script is pinned by node, one without by job: srun would trip over the former.
-                gpus=_pinned(per_node) or _pinned(per_job),
-            ),
-            f"{part[5]} {part[11]} {per_node} {per_job}",
-        )
+ARRAY_FORMAT = "JobID:|,JobArrayID:|"
+"""For squeue -O without -r: the arrays' records, of which `squeue -r` does not tell that they are whole."""
+
+
+def arrays(text: str) -> dict[int, str]:
+    """What squeue says of arrays' records, such as `1-7%2`; a task that waits with a place of its own is among them."""
+    found = (line.split("|") for line in text.splitlines() if "[" in line)
+    return {int(job_id): name.partition("[")[2].rstrip("]") for job_id, name, _ in found}
+
+
+def with_arrays(lines: Iterable[QueueLine], records: Mapping[int, str]) -> dict[int, QueueLine]:
+    """The queue by job id: tasks that have not split off share one, and become one record."""
+    groups: dict[int, list[QueueLine]] = {}
+    split: dict[int, set[int]] = {}
+    for line in lines:
+        groups.setdefault(line.job.id, []).append(line)
+        if line.job.task is not None and line.job.id not in records:
+            split.setdefault(line.job.array, set()).add(line.job.task)
+    return {
+        job_id: _record(group[0], records[job_id], split.get(group[0].job.array, set()))
+        if job_id in records
+        else group[0]
+        for job_id, group in groups.items()
+    }
+
+
+def _record(line: QueueLine, listed: str, split: set[int]) -> QueueLine:
+    # `squeue -r` forgets the last task of some steps (0-44:4), so the list comes from here.
+    numbers, at_once = fields.tasks(listed)
+    tasks = hostlist.fold_numbers(tuple(number for number in fields.numbers(numbers) if number not in split))
+    # It stands for many jobs, none of them placed.
+    return replace(line, job=replace(line.job, state="ARRAY", task=None, tasks=tasks, at_once=at_once))
 
 
 def records(text: str, first: str) -> Iterator[dict[str, str]]:
     """One-line records of words `Key=value`, as partitions and reservations have."""
     for line in text.splitlines():
         if line.startswith(f"{first}="):
-            yield dict(word.split("=", 1) for word in line.split() if "=" in word)
+            # The first word of a name counts: what comes after may be an admin's free text.
+            yield dict(reversed([word.split("=", 1) for word in line.split() if "=" in word]))
 
 
 def partitions(text: str) -> tuple[PartitionFacts, ...]:
@@ -184,10 +218,20 @@ def memory(one: Mapping[str, str], defaults: Mapping[str, str]) -> Memory:
     return Memory()
 
 
+def default_memory(config: Mapping[str, str]) -> Memory:
+    """What a job gets that names no memory, where its partition has no rule of its own."""
+    return memory(config, dict(re.findall(r"(\w+)=(\d+)", config.get("JobDefaults", ""))))
+
+
 def reservations(text: str) -> tuple[Reservation, ...]:
     """Read `scontrol show reservation -o`."""
     return tuple(
-        Reservation(_moment(one["StartTime"]) or 0, _moment(one["EndTime"]) or 1 << 62, hostlist.expand(one["Nodes"]))
+        Reservation(
+            _moment(one["StartTime"]) or 0,
+            _moment(one["EndTime"]) or 1 << 62,
+            hostlist.expand(one["Nodes"]),
+            one["ReservationName"],
+        )
         for one in records(text, "ReservationName")
         if one.get("Nodes", "(null)") != "(null)"
     )

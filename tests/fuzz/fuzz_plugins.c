@@ -1,16 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libFuzzer target for all that the plugins parse: berthd's reply, berth.conf, request strings,
- * flags, segments. The first byte chooses the parser. Beside the sanitizers there is an oracle:
- * what a parser lets through must obey the formats, or the target aborts.
+ * libFuzzer target for all that the plugins parse: berthd's reply and its list of pinned jobs,
+ * berth.conf, request strings, flags, segments. The first byte chooses the parser. Beside the
+ * sanitizers there is an oracle: what a parser lets through must obey the formats, or the target
+ * aborts.
  */
+#include <endian.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include "config.h"
 #include "options.h"
+#include "pinned.h"
 #include "reply.h"
 #include "segment.h"
 #include "tres.h"
@@ -49,7 +54,7 @@ static void must_be_printable(const char *s, size_t max, const char *forbidden)
 		MUST(*s >= 0x20 && *s <= 0x7e && !strchr(forbidden, *s));
 }
 
-static void check_place(const struct reply *reply, const struct reply_expected *expected)
+static void check_nodes(const struct reply *reply)
 {
 	char *nodes = strdup(reply->nodes);
 	size_t count = 0;
@@ -64,18 +69,29 @@ static void check_place(const struct reply *reply, const struct reply_expected *
 		count++;
 	}
 	free(nodes);
-	MUST(count == reply->node_count && count >= 1 && count <= REPLY_MAX_NODES);
-	MUST(reply->gpu_count >= 1 && reply->gpu_count <= GPU_POSITIONS);
+	MUST(count == reply->node_count);
 	for (size_t i = 0; i < reply->gpu_count; i++)
 		MUST(reply->gpus[i] < GPU_POSITIONS && (!i || reply->gpus[i] > reply->gpus[i - 1]));
+}
+
+static void check_gpus(const struct reply *reply, const struct reply_expected *expected)
+{
+	if (reply->verb == REPLY_PLACE)
+		check_nodes(reply);
+	else
+		MUST(!reply->nodes && !reply->seats);
+	MUST(reply->node_count >= 1 && reply->node_count <= REPLY_MAX_NODES);
+	MUST(reply->gpu_count >= 1 && reply->gpu_count <= GPU_POSITIONS);
 	if (expected->gpus)
-		MUST(count * reply->gpu_count == expected->gpus);
+		MUST(reply->node_count * reply->gpu_count == expected->gpus);
 	else
 		MUST(reply->gpu_count == expected->gpus_per_node);
 	if (reply->min_cpus)
 		MUST(expected->cpus_per_tres && reply->min_cpus >= expected->min_cpus &&
 		     reply->min_cpus <= MIN_CPUS_MAX);
 	MUST(reply->mem_per_node <= MEM_PER_NODE_MAX);
+	MUST(reply->site_factor >= -(int32_t)SITE_FACTOR_MAX &&
+	     reply->site_factor <= (int32_t)SITE_FACTOR_MAX);
 	MUST(reply->segment);
 }
 
@@ -108,10 +124,11 @@ static void fuzz_reply(const uint8_t *data, size_t size)
 		must_be_printable(reply.message, MESSAGE_MAX, "");
 	if (reply.verb == REPLY_REFUSE)
 		MUST(reply.message && *reply.message);
-	if (reply.verb == REPLY_PLACE)
-		check_place(&reply, &expected);
+	if (reply.verb == REPLY_PLACE || reply.verb == REPLY_LATER)
+		check_gpus(&reply, &expected);
 	else
-		MUST(!reply.nodes && !reply.gpu_count && !reply.min_cpus && !reply.mem_per_node);
+		MUST(!reply.nodes && !reply.gpu_count && !reply.min_cpus && !reply.mem_per_node &&
+		     !reply.site_factor);
 }
 
 static void fuzz_config(const uint8_t *data, size_t size)
@@ -131,6 +148,7 @@ static void fuzz_config(const uint8_t *data, size_t size)
 	MUST(memchr(config.socket, '\0', sizeof(config.socket)));
 	MUST(!*config.socket || *config.socket == '/');
 	MUST(memchr(config.hook_log, '\0', sizeof(config.hook_log)));
+	MUST(memchr(config.pinned_file, '\0', sizeof(config.pinned_file)));
 	MUST(memchr(config.skip_partitions, '\0', sizeof(config.skip_partitions)));
 	MUST(config.deadline_ms >= 1 && config.deadline_ms <= 1000);
 	MUST(config.breaker_failures >= 1 && config.breaker_seconds >= 1);
@@ -222,13 +240,40 @@ static void fuzz_flags(const uint8_t *data, size_t size)
 	free(entry);
 }
 
+/* The input as a file, whatever it holds: an id is only found where it stands behind the header. */
+static void fuzz_pinned(const uint8_t *data, size_t size)
+{
+	static int fd = -1;
+	static char path[32];
+	char *name = copy_of(data, size);
+	uint32_t id = pinned_record_id(name);
+	bool stands = false;
+
+	free(name);
+	if (fd < 0) {
+		fd = memfd_create("pinned", 0);
+		MUST(fd >= 0);
+		snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+	}
+	MUST(!ftruncate(fd, 0) && pwrite(fd, data, size, 0) == (ssize_t)size);
+	for (size_t at = 16; at + 4 <= size && !memcmp(data, "berth-pinned/1\n", 16); at += 4) {
+		uint32_t stored;
+
+		memcpy(&stored, data + at, sizeof(stored));
+		id = at == 16 ? le32toh(stored) : id;
+		stands |= le32toh(stored) == id;
+	}
+	if (pinned_lists(path, id))
+		MUST(stands);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	static void (*const parsers[])(const uint8_t *, size_t) = {
-	    fuzz_reply, fuzz_config, fuzz_tres, fuzz_segment, fuzz_flags,
+	    fuzz_reply, fuzz_config, fuzz_tres, fuzz_segment, fuzz_flags, fuzz_pinned,
 	};
 
 	if (size > 0)
-		parsers[data[0] % 5](data + 1, size - 1);
+		parsers[data[0] % (sizeof(parsers) / sizeof(parsers[0]))](data + 1, size - 1);
 	return 0;
 }

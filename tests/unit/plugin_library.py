@@ -16,6 +16,7 @@ PURE = (
     "segment.c",
     "reply.c",
     "client.c",
+    "pinned.c",
     "breaker.c",
     "hook_log.c",
 )
@@ -28,6 +29,7 @@ BOOLEAN = (
     "env_strip_models",
     "gpus_strip_models",
     "option_value_ok",
+    "pinned_lists",
     "reply_parse",
     "segment_claimed",
     "tres_strip_models",
@@ -77,6 +79,7 @@ class Config(ctypes.Structure):
         ("def_cpu_per_gpu", ctypes.c_uint32),
         ("message", ctypes.c_int),
         ("hook_log", ctypes.c_char * 1024),
+        ("pinned_file", ctypes.c_char * 1024),
     )
 
 
@@ -109,6 +112,7 @@ class Reply(ctypes.Structure):
         ("min_cpus", ctypes.c_uint32),
         ("pn_min_cpus", ctypes.c_uint16),
         ("mem_per_node", ctypes.c_uint64),
+        ("site_factor", ctypes.c_int32),
         ("segment", ctypes.c_char_p),
         ("message", ctypes.c_char_p),
         ("text", ctypes.c_char * (REPLY_MAX_BYTES + 1)),
@@ -128,6 +132,7 @@ def library() -> ctypes.CDLL:
         getattr(built, name).restype = ctypes.c_bool
     built.option_in_env.restype = ctypes.c_void_p
     built.tres_per_gpu.restype = ctypes.c_uint32
+    built.pinned_record_id.restype = ctypes.c_uint32
     return built
 
 

@@ -87,7 +87,7 @@ def test_partitions_reservations_and_defaults_are_read(gateway: CommandGateway) 
         ("plain", False, 3_600),
     ]
     [reservation] = reading.reservations
-    assert reservation == Reservation(reservation.start, reservation.start + 3_600, ("n3",))
+    assert reservation == Reservation(reservation.start, reservation.start + 3_600, ("n3",), reservation.name)
     assert (reading.memory, reading.memory_counts) == (Memory(per_cpu=100), True)
 
 
@@ -99,40 +99,118 @@ def test_nonces_are_seen_once_slurm_shows_the_job(gateway: CommandGateway) -> No
     assert len(reading.seen) == 4
 
 
-def test_a_job_name_that_poses_as_a_segment_is_only_a_name(folder: Path) -> None:
+def test_an_array_is_one_record_whose_tasks_split_off_one_by_one(folder: Path) -> None:
+    queue = folder / "squeue"
+    first = next(line for line in queue.read_text().splitlines() if "_1|~" in line)
+    array = int(first.partition("|~")[0])
+    # Task 2 waits with a place of its own; squeue shows it in the array's record all the same.
+    with queue.open("a") as more:
+        more.write(first.replace(f"{array}|~", "500|~", 1).replace(f"{array}_1|~", f"{array}_2|~") + "\n")
+    (folder / "squeue-arrays").write_text(f"{array}|{array}_[1-3%2]|\n")
+    lines = [line for line in queue.read_text().splitlines() if f"{array}_2|~" not in line or line.startswith("500")]
+    queue.write_text("".join(f"{line}\n" for line in lines))
+
+    jobs = {job.id: job for job in recorded_gateway(folder).read(ended=False).jobs}
+
+    assert (jobs[array].state, jobs[array].array, jobs[array].task, jobs[array].tasks) == ("ARRAY", array, None, "1,3")
+    assert jobs[array].at_once == 2
+    assert (jobs[500].state, jobs[500].array, jobs[500].task, jobs[500].tasks) == ("PENDING", array, 2, "")
+
+
+def test_the_gpus_of_running_jobs_are_known_typed_or_not(gateway: CommandGateway) -> None:
+    held = sorted((job.nodes, job.holds) for job in gateway.read(ended=False).jobs if job.nodes)
+
+    assert held == [
+        (("n1",), (0b1111,)),
+        (("n1",), (0b1_0000,)),
+        (("n1",), (0b1000_0000,)),
+        (("n2",), (0xFF,)),
+        (("n3",), (0b11,)),
+    ]
+
+
+def test_an_unchanged_record_is_the_same_object(folder: Path, gateway: CommandGateway) -> None:
+    first = gateway.read(ended=False)
+    queue = folder / "squeue"
+    queue.write_text(queue.read_text().replace("|~n1|~n1|~", "|~n1|~n1,n4|~", 1))
+
+    second = gateway.read(ended=False)
+
+    assert [old is new for old, new in zip(first.nodes, second.nodes, strict=True)] == [True] * 4
+    assert sum(old is not new for old, new in zip(first.jobs, second.jobs, strict=True)) == 1
+    assert [old is new for old, new in zip(first.partitions, second.partitions, strict=True)] == [True] * 2
+
+
+def test_an_admin_comment_that_poses_as_a_job_is_only_a_comment(folder: Path) -> None:
+    queue = folder / "squeue"
+    lines = queue.read_text().splitlines()
+    forged = "x|\n" + lines[0].replace("|~", "|") + "|\n"
+    queue.write_text("\n".join([lines[0].replace("[berth/1", forged + "[berth/1", 1), *lines[1:]]) + "\n")
+
+    jobs = recorded_gateway(folder).read(ended=False).jobs
+
+    assert len(jobs) == len({line.partition("|~")[0] for line in lines})
+    assert all(job.segment is None or job.segment["id"] for job in jobs)
+
+
+def test_texts_with_bytes_that_are_no_text_come_back_as_they_were(folder: Path, gateway: CommandGateway) -> None:
     job_id = pinned(folder)
-    file = folder / "squeue-json"
-    answer = json.loads(file.read_text())
-    forged = "x AdminComment=[berth/1 state=placed id=ffffffffffffffff k=8]"
-    for job in answer["jobs"]:
-        job.update(name=forged, comment=forged)
-    next(job for job in answer["jobs"] if job["job_id"] == job_id)["admin_comment"] = ""
-    file.write_text(json.dumps(answer))
+    file = folder / "scontrol-json"
+    change(folder, job_id, admin_comment="a OOPS", extra="b OOPS", name="c OOPS")
+    file.write_bytes(file.read_bytes().replace(b"OOPS", b"\xff\xfe"))
 
-    reading = recorded_gateway(folder).read(ended=False)
+    gateway.annotate(job_id, {"state": "noted"})
 
-    assert "f" * 16 not in reading.seen
-    assert next(job for job in reading.jobs if job.id == job_id).segment is None
+    assert updates(folder)[0]["AdminComment"] == "a \udcff\udcfe[berth/1 state=noted]"
 
 
-def test_records_are_fetched_again_only_when_a_pin_changed(folder: Path) -> None:
+def test_texts_are_asked_for_once_and_again_when_they_changed(folder: Path) -> None:
+    job_id = pinned(folder)
     asked: list[str] = []
     recording = recorded_gateway(folder)._bytes
 
     def run(*command: str) -> bytes:
-        asked.extend(word for word in command if word.startswith("--jobs="))
+        asked.extend(command[3:4] if command[:3] == ("scontrol", "show", "job") else [])
         return recording(*command)
+
+    def slurm_shows(old: str, new: str) -> None:
+        queue = folder / "squeue"
+        queue.write_text(queue.read_text().replace(old, new))
 
     gateway = CommandGateway(run)
     gateway.read(ended=False)
-    gateway.read(ended=False)
-    assert len(asked) == 1
+    gateway.annotate(job_id, {"state": "placed"})
+    assert asked == [str(job_id)]
 
-    queue = folder / "squeue"
-    queue.write_text(queue.read_text().replace("|n1|gres/gpu:g0:1", "|n1|gres/gpu:g5:1"))
+    # What was written is what Slurm shows now; what another writes later is not known.
+    line = next(line for line in (folder / "squeue").read_text().splitlines() if line.startswith(f"{job_id}|~"))
+    comment = line.split("|~")[-2]
+    slurm_shows(comment, "[berth/1 state=placed]")
     gateway.read(ended=False)
-    assert len(asked) == 2
-    assert "," not in asked[1]
+    gateway.annotate(job_id, {"state": "placed", "k": "8"})
+    assert asked == [str(job_id)]
+
+    slurm_shows("[berth/1 state=placed]", "by hand [berth/1 state=placed]")
+    change(folder, job_id, admin_comment="by hand [berth/1 state=placed]")
+    gateway.read(ended=False)
+    gateway.annotate(job_id, {"state": "noted"})
+    assert asked == [str(job_id)] * 2
+    assert updates(folder)[-1]["AdminComment"] == "by hand [berth/1 state=noted]"
+
+
+def test_a_task_is_written_to_by_its_name_because_its_number_may_be_the_arrays(folder: Path) -> None:
+    job_id = pinned(folder)
+    file = folder / "scontrol-json"
+    answer = json.loads(file.read_text())
+    for job in answer["jobs"]:
+        job.update(array_job_id={"set": True, "number": 50}, array_task_id={"set": True, "number": 4})
+    file.write_text(json.dumps(answer))
+    gateway = recorded_gateway(folder)
+
+    gateway.annotate(job_id, {"state": "noted"})
+    gateway.requeue(job_id)
+
+    assert [json.loads(line)[0] for line in (folder / "updates").read_text().splitlines()] == ["JobId=50_4", "50_4"]
 
 
 def test_a_pin_keeps_foreign_text_and_the_form_of_the_request(folder: Path, gateway: CommandGateway) -> None:
@@ -257,7 +335,7 @@ def test_time_limits_are_read(printed: str, seconds: int | None) -> None:
 
 def test_output_that_nobody_knows_is_an_error_not_a_guess() -> None:
     with pytest.raises(SlurmError, match="squeue printed"):
-        list(text.jobs("1|2|3\n"))
+        text.jobs("1|2|3|~\n", "|~")
     with pytest.raises(SlurmError, match="scontrol show node printed"):
         text.nodes("NodeName=n1 nothing else\n")
 

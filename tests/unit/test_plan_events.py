@@ -310,6 +310,7 @@ def test_a_big_job_gathers_nodes_as_they_empty_before_their_time_limits_tell() -
     small = waiting(6, "n1", 0b11, priority=1, limit=90_000)
     world = World(full_nodes(4), [*jobs, big, small])
     world.full()
+    world.at += 200
     del world.jobs[4]
     world.nodes["n4"] = replace(world.nodes["n4"], gpus_used=0, cpus_used=0)
 

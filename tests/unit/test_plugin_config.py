@@ -20,10 +20,11 @@ def settings(config: Config) -> tuple[object, ...]:
     return (
         config.socket, config.deadline_ms, config.breaker_failures, config.breaker_seconds, config.fail_closed,
         config.skip_partitions, config.def_cpu_per_gpu, config.message, config.hook_log,
+        config.pinned_file,
     )  # fmt: skip
 
 
-DEFAULTS = (b"/run/berth/berthd.sock", 50, 3, 5, False, b"", 0, 0, b"")
+DEFAULTS = (b"/run/berth/berthd.sock", 50, 3, 5, False, b"", 0, 0, b"", b"/run/berth/pinned")
 
 
 def test_an_empty_file_is_the_defaults() -> None:
@@ -38,12 +39,12 @@ def test_every_key_is_read_and_other_tables_are_left_alone() -> None:
         "[ hook ]  # ours\n"
         'socket = "/tmp/b.sock" # comment\n deadline_ms=20\nbreaker_failures = 1\r\nbreaker_seconds = 9\n'
         'fail = \'closed\'\nskip_partitions = "debug, cpu"\ndef_cpu_per_gpu = 8\nmessage = "flags"\n'
-        'hook_log = "/var/log/x # not a comment"\n'
+        'hook_log = "/var/log/x # not a comment"\npinned_file = ""\n'
         "[later]\nsocket = 3\n"
     )
     assert error == ""
     assert settings(config) == (
-        b"/tmp/b.sock", 20, 1, 9, True, b"debug, cpu", 8, 1, b"/var/log/x # not a comment",
+        b"/tmp/b.sock", 20, 1, 9, True, b"debug, cpu", 8, 1, b"/var/log/x # not a comment", b"",
     )  # fmt: skip
 
 
@@ -61,6 +62,7 @@ def test_every_key_is_read_and_other_tables_are_left_alone() -> None:
         (f'socket = "/{"x" * 107}"', ["socket", "107"]),
         ('socket = "/a\\tb"', ["socket"]),
         ('socket = "/a', ["socket"]),
+        ('pinned_file = "pinned"', ["pinned_file", "absolute"]),
         ("message = true", ["message"]),
         ("nonsense", ["key = value"]),
         ("deadline_ms = 5\ndeadline_ms = 6", ["twice"]),

@@ -17,7 +17,7 @@ from tests.unit.plugin_library import (
 )
 
 NONCE = "0123456789abcdef"
-PLACE, PASS, REFUSE = range(3)
+PLACE, LATER, PASS, REFUSE = range(4)
 node_exists = NodeExists(lambda name: name.startswith(b"n") and name[1:].isdigit())
 
 GOOD = {
@@ -27,6 +27,14 @@ GOOD = {
     "seats": "1",
     "segment": "state=placed%20asked=tres_per_job:gres/gpu:4%20why=a%2520b",
     "message": "berth:%20placed",
+}
+
+GOOD_LATER = {
+    "nonce": NONCE,
+    "k": "2",
+    "n": "2",
+    "segment": "state=later%20asked=tres_per_job:gres/gpu:4",
+    "message": "berth:%20each%20task%20is%20placed%20when%20it%20comes%20near",
 }
 
 
@@ -61,6 +69,64 @@ def test_pass_and_refuse() -> None:
     assert (error, reply.verb, reply.segment) == ("", PASS, b"state=passed")
     reply, error = parse(wire("refuse", nonce=NONCE, message="no%20such%20place"))
     assert (error, reply.verb, reply.message) == ("", REFUSE, b"no such place")
+
+
+def test_a_job_may_be_placed_later_in_the_shape_that_it_will_have() -> None:
+    reply, error = parse(wire("later", **GOOD_LATER))
+    assert error == ""
+    assert (reply.verb, reply.node_count, reply.gpu_count, reply.nodes) == (LATER, 2, 2, None)
+    assert reply.segment == b"state=later asked=tres_per_job:gres/gpu:4"
+    reply, error = parse(
+        wire("later", **GOOD_LATER, min_cpus="8", pn_min_cpus="4", mem_per_node="100"), cpus_per_tres=True
+    )
+    assert (error, reply.min_cpus, reply.pn_min_cpus, reply.mem_per_node) == ("", 8, 4, 100)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"k": "0"},
+        {"k": "65", "n": "1"},
+        {"k": "4"},
+        {"k": "two"},
+        {"n": "0"},
+        {"n": "1025"},
+        {"n": "1"},
+        {"nodes": "n1,n2"},
+        {"gpus": "0,1"},
+        {"seats": "1"},
+        {"min_cpus": "4"},
+        {"segment": "a%5Bb"},
+        {"nonce": "0" * 16},
+    ],
+)
+def test_one_wrong_field_drops_a_later_too(change: dict[str, str]) -> None:
+    assert parse(wire("later", **{**GOOD_LATER, **change}))[1]
+
+
+@pytest.mark.parametrize("missing", ["nonce", "k", "n", "segment"])
+def test_a_later_needs_all_that_undoing_it_needs(missing: str) -> None:
+    assert "missing" in parse(wire("later", **{key: GOOD_LATER[key] for key in GOOD_LATER if key != missing}))[1]
+
+
+@pytest.mark.parametrize("number", [5, -5, 0, 10**9, -(10**9)])
+def test_a_site_factor_goes_either_way(number: int) -> None:
+    for reply_text in (
+        wire("place", **GOOD, site_factor=str(number)),
+        wire("later", **GOOD_LATER, site_factor=str(number)),
+    ):
+        reply, error = parse(reply_text)
+        assert (error, reply.site_factor) == ("", number)
+
+
+@pytest.mark.parametrize("value", ["", "-", "-0", "+5", "05", "--5", "1000000001", "-1000000001", "1e3"])
+def test_a_misshapen_site_factor_drops_the_reply(value: str) -> None:
+    assert "site_factor" in parse(wire("place", **GOOD, site_factor=value))[1]
+
+
+@pytest.mark.parametrize("verb", ["pass", "refuse"])
+def test_only_a_placed_job_has_a_site_factor(verb: str) -> None:
+    assert parse(wire(verb, nonce=NONCE, message="no", site_factor="5"))[1]
 
 
 @pytest.mark.parametrize(
@@ -101,6 +167,8 @@ def test_pass_and_refuse() -> None:
         {"message": "a%1B[31m"},
         {"unknown": "1"},
         {"licenses": "1"},
+        {"k": "2"},
+        {"n": "2"},
     ],
 )
 def test_one_wrong_field_drops_the_whole_reply(change: dict[str, str]) -> None:

@@ -1,0 +1,271 @@
+"""The live planner: arrays, levels, changes under way, trouble, and watching only."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from policy import segment as segments
+
+from .harness import Slurm, seen, until
+
+SLEEP = "exec sleep 300"
+PLANNED_WITHIN = 2.0
+"""Seconds in which berthd reacts to what happens to a waiting job."""
+
+
+def segment_of(slurm: Slurm, job: int | str) -> dict[str, str]:
+    record = slurm.target.run(["scontrol", "show", "job", "-d", str(job)], user="root").out
+    found = segments.fields(record)
+    assert found is not None, record
+    return dict(found)
+
+
+def fill(slurm: Slurm, *nodes: str, minutes: int = 30) -> list[int]:
+    """Occupy whole nodes."""
+    jobs = [slurm.submit("--gpus=8", "-w", node, "-t", str(minutes), body=SLEEP) for node in nodes]
+    for job in jobs:
+        slurm.wait_state(job, {"RUNNING"})
+    return jobs
+
+
+@contextmanager
+def berth_conf(slurm: Slurm, lines: str) -> Iterator[None]:
+    """More lines in berth.conf's table [berthd], which is its last; berthd starts anew with them."""
+    slurm.target.bash(
+        f"cp /etc/slurm/berth.conf /tmp/berth.conf.kept\n"
+        f"sed -i '/^\\[berthd\\]/r /dev/stdin' /etc/slurm/berth.conf <<'END'\n{lines}\nEND",
+        user="root",
+    )
+    try:
+        slurm.berthd("restart")
+        slurm.berthd("start")
+        slurm.settle()
+        yield
+    finally:
+        slurm.target.bash("cp /tmp/berth.conf.kept /etc/slurm/berth.conf", user="root")
+        slurm.berthd("restart")
+        slurm.berthd("start")
+
+
+def moved(slurm: Slurm, job: int, nodes: str, since: float) -> float:
+    """Wait until a job is pinned to these nodes; seconds since a moment."""
+    until(f"job {job} to be pinned to {nodes}", lambda: slurm.show(job)["ReqNodeList"] == nodes or None, 10, 0.1)
+    return time.monotonic() - since
+
+
+# Arrays
+
+
+def test_every_task_of_an_array_runs_on_its_own_planned_gpus(slurm: Slurm) -> None:
+    body = 'echo "task $SLURM_ARRAY_TASK_ID $(date +%s.%N)"; bash /home/tests/probe.sh; sleep 3; date +%s.%N'
+    array = slurm.submit("--array=1-12", "--gpus=4", "-o", f"{slurm.shared}/%A_%a.out", body=body)
+    until("the array to end", lambda: not slurm.target.run(["squeue", "-h", "-j", str(array)], check=False).out, 90)
+
+    busy: list[tuple[str, int, float, float]] = []
+    for task in range(1, 13):
+        text = slurm.target.bash(f"cat {slurm.shared}/{array}_{task}.out", user="root").out
+        [probe] = seen(text)
+        began = float(re.findall(rf"task {task} (\S+)", text)[0])
+        busy += [(probe.node, gpu, began, float(text.split()[-1])) for gpu in probe.gpus]
+        assert len(probe.gpus) == 4
+    for number, (node, gpu, start, end) in enumerate(busy):
+        for other, other_gpu, other_start, other_end in busy[:number]:
+            assert (node, gpu) != (other, other_gpu) or end <= other_start or other_end <= start
+    # 48 tasks' GPUs on 32: at least two rounds, and not one task after the other.
+    assert max(end for *_, end in busy) - min(start for *_, start, _ in busy) < 12 * 3
+
+
+def test_an_array_never_runs_more_at_once_than_its_owner_said(slurm: Slurm) -> None:
+    array = slurm.submit("--array=1-6%2", "--gpus=1", body="sleep 2")
+    running = []
+
+    def ended() -> bool:
+        states = slurm.target.run(["squeue", "-h", "-r", "-j", str(array), "-o", "%T"], check=False).out.split()
+        running.append(states.count("RUNNING"))
+        return not states
+
+    until("the array to end", lambda: ended() or None, 60)
+
+    assert max(running) == 2
+
+
+# Levels
+
+
+def test_a_gang_waits_for_one_leaf_to_the_second(slurm: Slurm) -> None:
+    leaves = "SwitchName=l1 Nodes=n[1-2]\nSwitchName=l2 Nodes=n[3-4]\nSwitchName=p Switches=l[1-2]"
+    slurm.target.bash(f"printf '{leaves}\\n' > /etc/slurm/berth/leaves.conf", user="root")
+    with berth_conf(slurm, 'fabric = "/etc/slurm/berth/leaves.conf"'):
+        fill(slurm, "n2", "n4")
+        slurm.settle()
+        job = slurm.submit(
+            "-N2", "--gpus-per-node=8", "--locality=leaf@0:08", body="date +%s; srun -N2 -n2 hostname; sleep 1"
+        )
+        before = segment_of(slurm, job)
+        assert (before["state"], before["insists"], before["wait"]) == ("waiting", "leaf", "8")
+        output = slurm.finish(job, 40)
+
+    record = slurm.show(job)
+    submitted = int(slurm.target.bash(f"date -d {record['SubmitTime']} +%s").out)
+    assert set(output.split()[1:]) == {"n1", "n3"}
+    assert 8 <= int(output.split()[0]) - submitted <= 8 + PLANNED_WITHIN + 1, output
+    after = segments.fields(record["AdminComment"]) or {}
+    assert after["level"] == "pod"
+    assert "its wait for one leaf has ended" in after["why"]
+
+
+def test_the_sites_rule_and_cap_hold_for_jobs_that_say_nothing_or_too_much(slurm: Slurm) -> None:
+    with berth_conf(slurm, 'locality_default = "2:nvlink@20"\nlocality_cap = "5"'):
+        silent = slurm.submit("--gpus=2", "-C", "a6000", "--begin=now+60")
+        greedy = slurm.submit("--gpus=2", "-C", "a6000", "--begin=now+60", "--locality=nvlink@1-0")
+
+    assert (segment_of(slurm, silent)["insists"], segment_of(slurm, silent)["wait"]) == ("nvlink", "300")
+    assert segment_of(slurm, greedy)["wait"] == "300"
+
+
+# What happens to waiting jobs
+
+
+def test_what_a_user_changes_is_planned_anew_within_two_seconds(slurm: Slurm) -> None:
+    fill(slurm, "n1", minutes=10)
+    fill(slurm, "n2", "n3", minutes=60)
+    job = slurm.submit("--gpus=8", "-x", "n4")
+    assert slurm.show(job)["ReqNodeList"] == "n1"
+    began = time.monotonic()
+    slurm.target.run(["scontrol", "update", f"JobId={job}", "Features=h100"], user="alice")
+
+    assert moved(slurm, job, "n2", began) < PLANNED_WITHIN + 1
+
+
+def test_a_reserved_node_is_left_within_two_seconds(slurm: Slurm) -> None:
+    fill(slurm, "n1", minutes=10)
+    fill(slurm, "n2", minutes=60)
+    job = slurm.submit("--gpus=8", "-x", "n3,n4")
+    assert slurm.show(job)["ReqNodeList"] == "n1"
+    began = time.monotonic()
+    make = ["scontrol", "create", "reservation", "ReservationName=test", "StartTime=now+5minutes", "Duration=60"]
+    slurm.target.run([*make, "Nodes=n1", "Users=root", "Flags=ignore_jobs"], user="root")
+    try:
+        assert moved(slurm, job, "n2", began) < PLANNED_WITHIN + 1
+    finally:
+        slurm.target.run(["scontrol", "delete", "ReservationName=test"], user="root")
+
+
+def test_a_job_for_which_all_is_down_is_planned_when_a_node_comes_back(slurm: Slurm) -> None:
+    slurm.target.run(["scontrol", "update", "nodename=n2", "state=drain", "reason=test"], user="root")
+    try:
+        time.sleep(1)
+        job = slurm.submit("--gpus=2", "-C", "h100")
+        assert segment_of(slurm, job)["state"] == "later"
+    finally:
+        slurm.target.run(["scontrol", "update", "nodename=n2", "state=resume"], user="root")
+
+    [probe] = seen(slurm.finish(job))
+    assert segment_of(slurm, job)["gpus"] == ",".join(map(str, probe.gpus))
+
+
+def test_a_job_for_two_partitions_is_placed_where_it_can_start(slurm: Slurm) -> None:
+    fill(slurm, "n1", "n2", "n3")
+    job = slurm.submit("--gpus=4", "-p", "gpu,other")
+
+    [probe] = seen(slurm.finish(job))
+    assert (probe.node, len(probe.gpus)) == ("n4", 4)
+    assert segment_of(slurm, job)["nodes"] == "n4"
+
+
+def test_a_job_that_lacks_a_licence_keeps_no_gpus_from_others(slurm: Slurm) -> None:
+    holder = slurm.submit("-L", "solver:1", body="sleep 4")
+    slurm.wait_state(holder, {"RUNNING"})
+    waiting = slurm.submit("-L", "solver:1", "--gpus=8", "-C", "v100")
+    until("Slurm to say what is missing", lambda: slurm.show(waiting)["Reason"] == "Licenses" or None)
+    time.sleep(1)
+    [probe] = seen(slurm.finish(slurm.submit("--gpus=8", "-C", "v100")))
+
+    assert len(probe.gpus) == 8
+    assert len(seen(slurm.finish(waiting))[0].gpus) == 8
+
+
+def test_a_requeued_job_is_planned_anew(slurm: Slurm) -> None:
+    job = slurm.submit("--gpus=8", "-x", "n3,n4", "--requeue", body=SLEEP)
+    slurm.wait_state(job, {"RUNNING"})
+    node = slurm.show(job)["NodeList"]
+    slurm.target.run(["scontrol", "update", f"nodename={node}", "state=drain", "reason=test"], user="root")
+    try:
+        slurm.target.run(["scontrol", "requeue", str(job)], user="root")
+        # Slurm lets a requeued job wait for two minutes.
+        begin = ["scontrol", "update", f"JobId={job}", "StartTime=now"]
+        until("the job to be queued", lambda: slurm.target.run(begin, user="root", check=False).rc == 0 or None)
+        other = until("the job to run again", lambda: _elsewhere(slurm, job, node), 60)
+    finally:
+        slurm.target.run(["scontrol", "update", f"nodename={node}", "state=resume"], user="root")
+    assert other in {"n1", "n2"} - {node}
+
+
+def _elsewhere(slurm: Slurm, job: int, node: str) -> str | None:
+    record = slurm.show(job)
+    return record["NodeList"] if record["JobState"] == "RUNNING" and record["NodeList"] != node else None
+
+
+def test_jobs_without_gpus_are_left_alone(slurm: Slurm) -> None:
+    fill(slurm, "n1", "n2", "n3", "n4")
+    job = slurm.submit("-n1", "-c", "16")
+    time.sleep(1.5)
+
+    record = slurm.show(job)
+    assert record["ReqNodeList"] == "(null)"
+    assert "berth" not in record.get("AdminComment", "")
+
+
+# Trouble
+
+
+def test_pins_outlive_a_killed_berthd_and_a_restarted_controller(slurm: Slurm) -> None:
+    holders = fill(slurm, "n1", "n2", "n3", "n4", minutes=20)
+    job = slurm.submit("--gpus=8", "-C", "v100")
+    pinned = slurm.show(job)["ReqNodeList"]
+    slurm.target.bash("pkill -KILL -f policy.daemon; svc slurmctld restart", user="root")
+    until("slurmctld to answer", lambda: slurm.target.run(["scontrol", "ping"], check=False).rc == 0 or None)
+    slurm.berthd("start")
+
+    assert slurm.show(job)["ReqNodeList"] == pinned == "n1"
+    slurm.target.run(["scancel", str(holders[0])], user="root")
+    assert len(seen(slurm.finish(job))[0].gpus) == 8
+
+
+def test_after_release_no_pin_is_left_and_slurm_goes_on_alone(slurm: Slurm) -> None:
+    holders = fill(slurm, "n1", "n2", "n3", "n4")
+    jobs = [slurm.submit("--gpus=2"), slurm.submit("-N2", "--gpus-per-node=8"), slurm.submit("--array=1-3", "--gpus=4")]
+    slurm.berthd("stop")
+    slurm.target.run(["berth", "release", "--all"], user="root")
+
+    for job in jobs:
+        record = slurm.show(job)
+        assert record["ReqNodeList"] == "(null)"
+        assert not re.search(r"gpu:g\d", record["TresPerNode"])
+    slurm.target.run(["scancel", *map(str, holders)], user="root")
+    for job in jobs[:2]:
+        slurm.finish(job)
+
+
+# Watching only
+
+
+def test_watching_changes_no_job_and_says_what_berth_would_have_done(slurm: Slurm) -> None:
+    with berth_conf(slurm, 'mode = "observe"'):
+        job = slurm.submit("--gpus=2", "-C", "a6000", body="sleep 3")
+        slurm.finish(job)
+        record = slurm.show(job)
+        status = until(
+            "the job to be counted", lambda: s if (s := slurm.berthd_status()).get("observed") == "1" else None, 10
+        )
+
+    assert record["ReqNodeList"] == "(null)"
+    assert (segments.fields(record["AdminComment"]) or {})["state"] == "observed"
+    assert status["observed_better_links"] in {"0", "1"}
+
+
