@@ -57,11 +57,12 @@ def decide(
     settings: Settings,
     now: float,
     understanding: Understanding | None = None,
+    stale: str = "",
 ) -> Decision:
-    """Answer a submit request."""
+    """Answer a submit request; `stale` says why the book is too old to choose a place by."""
     try:
         request, demand = (understanding or Understanding()).of(fields, book.fleet)
-        return _place(fields, request, demand, book, policy, settings, now)
+        return _place(fields, request, demand, book, policy, settings, now, stale)
     except (Answer, FormatError) as answer:
         return say_no(fields, answer, now)
 
@@ -113,6 +114,7 @@ def _place(
     policy: Policy,
     settings: Settings,
     now: float,
+    stale: str,
 ) -> Decision:
     insists = locality.settle(
         request.locality, demand.gpus, settings.locality_rules, settings.locality_wait, settings.locality_cap
@@ -128,6 +130,8 @@ def _place(
     wanted = wanted_gpus(fields)
     if wanted is not None and wanted != demand.n * demand.k:
         raise LeftToSlurm(f"{demand.n} x {demand.k} GPUs are not the {wanted} that the request counts")
+    if stale:
+        return _later(fields, request, demand, stale, insists, now)
     try:
         berth, start = _soonest(demand, wide, book, policy, relax_at_once=insists is not None and insists.wait == 0)
     except NotNow as nothing:

@@ -1,6 +1,7 @@
 """What a plan changes."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from policy.facts import JobFacts
 from policy.placement.base import Berth
@@ -17,6 +18,8 @@ class Move:
     reason: str
     task: int | None = None
     """The task of an array that gets a place of its own."""
+    adopted: Mapping[str, str] = field(default_factory=dict)
+    """What its segment does not say yet of what it needs, for a job that berthd did not answer for."""
 
 
 @dataclass(frozen=True, slots=True)

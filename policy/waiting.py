@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from policy.segment import LATER, PINNED_STATES
 
 Shape = tuple[int, int, int | None, int | None, str, int]
 
+_ASKED = re.compile(r"tres_per_(job|node):gres/gpu(?:[:=]([1-9][0-9]{0,3}))?")
 _FEATURES = re.compile(r"[A-Za-z0-9_.\-&]+")
 
 
@@ -42,6 +43,8 @@ class Waiting:
     """The nodes of its claim, as last planned."""
     mask_planned: int = 0
     """The GPUs of its claim."""
+    adopted: Mapping[str, str] = field(default_factory=dict)
+    """What its segment does not say of what it needs; it is written down with its first pin."""
 
     @property
     def order(self) -> tuple[int, int, int]:
@@ -66,6 +69,8 @@ def ours(job: JobFacts) -> bool:
         return False
     if segment.get("state") == LATER:
         return job.gpus is None and job.required == asked_nodes(segment)
+    if segment.get("state") == "passed":
+        return bool(_unanswered(job))
     return (
         segment.get("state") in PINNED_STATES
         and job.gpus is not None
@@ -109,7 +114,8 @@ class Reader:
             return FormatError(str(problem))
 
     def _pinned(self, job: JobFacts, at: float) -> Waiting:
-        segment, fleet = job.segment or {}, self._fleet
+        adopted = _unanswered(job)
+        segment, fleet = {**(job.segment or {}), **adopted}, self._fleet
         k = int(segment["k"]) if "k" in segment else (job.gpus or 0).bit_count()
         cpus = int(segment["cpus"]) if "cpus" in segment else None
         mem = int(segment["mem"]) if "mem" in segment else None
@@ -131,6 +137,7 @@ class Reader:
             mask=job.gpus or 0,
             shape=(n, k, cpus, mem, wide, number),
             insists_shape=(n, k, cpus, mem, narrow, number),
+            adopted=adopted,
             collects=n > 1 or 2 * k > int(fleet.size[fitting].max(initial=0)),
         )
 
@@ -169,3 +176,21 @@ def asked_nodes(segment: Mapping[str, str]) -> tuple[str, ...]:
         if key == "req_nodes":
             return hostlist.expand(value)
     return ()
+
+
+def _unanswered(job: JobFacts) -> dict[str, str]:
+    """What a job needs that came while berthd did not answer; empty for any other, and for what is not plain to see.
+
+    The plugin has written down what was asked, and no `id`, since nobody answered.
+    """
+    segment = job.segment or {}
+    if "id" in segment or job.required or job.gpus is not None or job.mem is None or job.state == "ARRAY":
+        return {}
+    match = _ASKED.fullmatch(segment.get("asked", ""))
+    if match is None:
+        return {}
+    count, n = int(match[2] or 1), max(1, job.count)
+    if match[1] == "job" and count % n:
+        return {}
+    k = count // n if match[1] == "job" else count
+    return {"n": str(n), "k": str(k), "cpus": str(-(-job.cpus // n)), "mem": str(job.mem)}

@@ -156,14 +156,14 @@ class Walk:
         demand, shape = entry.demand_at(self._book.cluster.at)
         berth = self._now(demand, shape)
         if berth is not None:
-            self._changes.append(Move(entry.job, berth, 0.0, "it can start there now"))
+            self._changes.append(Move(entry.job, berth, 0.0, "it can start there now", adopted=entry.adopted))
             self._claim(entry, demand, berth.nodes, berth.mask, 0.0)
 
     def _better(self, entry: Waiting, demand: Demand, shape: Shape, start: float | None) -> Move | None:
         relaxed = _relaxed(entry, self._book.cluster.at)
         berth = self._now(demand, shape)
         if berth is not None:
-            return Move(entry.job, berth, 0.0, relaxed or "it can start there now")
+            return Move(entry.job, berth, 0.0, relaxed or "it can start there now", adopted=entry.adopted)
         if self._only is not None or (start is not None and not (relaxed or self._may_collect(entry))):
             return None
         found = self._soonest(demand)
@@ -171,7 +171,8 @@ class Walk:
             return None
         berth, moment = found
         if start is None:
-            return Move(entry.job, berth, moment, "its former place is gone" if entry.mask else "a place is in sight")
+            reason = "its former place is gone" if entry.mask else "a place is in sight"
+            return Move(entry.job, berth, moment, reason, adopted=entry.adopted)
         gain = self._end(demand, start, self._cost(entry, demand)) - self._end(demand, moment, berth.cost)
         if gain <= worth_moving(demand.limit):
             return None

@@ -128,11 +128,11 @@ class Answerer:
         if self._leave:
             return say_no(fields, LeftToSlurm(self._leave), now)
         age = now - self._book.cluster.at
+        stale = ""
         if age > STALE_AFTER:
-            reason = f"berthd last read Slurm {age:.0f} s ago" + (f" ({self._problem})" if self._problem else "")
-            return say_no(fields, LeftToSlurm(reason), now)
+            stale = f"berthd last read Slurm {age:.0f} s ago" + (f" ({self._problem})" if self._problem else "")
         try:
-            decision = decide(fields, self._book, self._policy, self._settings, now, self._understanding)
+            decision = decide(fields, self._book, self._policy, self._settings, now, self._understanding, stale)
             return only_watch(decision) if self._observe else decision
         except BerthError as problem:
             return say_no(fields, problem, now)

@@ -62,6 +62,7 @@ def moved(move: Move, at: float) -> dict[str, str]:
     old = {key: value for key, value in old.items() if not key.startswith("because")}
     values = {
         **old,
+        **move.adopted,
         "state": "waiting" if move.start else "placed",
         **berth_values(move.berth),
         "at": str(int(at)),

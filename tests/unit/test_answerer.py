@@ -97,7 +97,7 @@ def test_places_given_while_a_new_picture_is_taken_over_are_not_lost() -> None:
     assert put(made, NOW + 1, nonce="b" * 16, tres_per_job="gres/gpu:8").fields["nodes"] == f"n{SLICE + 1}"
 
 
-def test_a_stale_picture_leaves_jobs_to_slurm_and_says_why() -> None:
+def test_by_a_stale_picture_no_place_is_chosen() -> None:
     made = answerer()
     made.take(Snapshot(None, frozenset(), "", "recorded", "squeue failed: no route"), NOW + 5)
 
@@ -105,7 +105,7 @@ def test_a_stale_picture_leaves_jobs_to_slurm_and_says_why() -> None:
     stale = put(made, NOW + STALE_AFTER + 1)
 
     assert fresh.verb == "place"
-    assert stale.verb == "pass"
+    assert stale.verb == "later"
     assert "squeue failed: no route" in stale.fields["message"]
 
 

@@ -318,3 +318,35 @@ def test_a_big_job_gathers_nodes_as_they_empty_before_their_time_limits_tell() -
 
     assert [(move.job.id, move.berth.names) for move in found] == [(5, ("n1", "n4"))]
     assert found[0].reason == "it is expected to end sooner there"
+
+
+def unanswered(asked: str, **changes: object) -> JobFacts:
+    """As the plugin leaves a job that berthd did not answer for."""
+    facts = {"state": "PENDING", "nodes": (), "required": (), "start": None, "end": None, "reason": "Resources"}
+    segment = {"state": "passed", "asked": asked, "why": "berthd did not answer"}
+    return running(5, "n1", 0, 0, **{**facts, "cpus": 2, "mem": 100, "segment": segment, **changes})
+
+
+@pytest.mark.parametrize(
+    ("asked", "count", "pinned"),
+    [
+        ("tres_per_job:gres/gpu:2", 1, {"n": "1", "k": "2", "cpus": "2", "mem": "100"}),
+        ("tres_per_node:gres/gpu:4", 2, {"n": "2", "k": "4", "cpus": "1", "mem": "100"}),
+        ("tres_per_job:gres/gpu:3", 2, None),
+        ("tres_per_task:gres/gpu:1", 1, None),
+        ("tres_per_job:gres/gpu:2;cpus_per_tres:gres/gpu:4", 1, None),
+    ],
+)
+def test_a_job_that_came_while_berthd_was_away_is_adopted_where_its_request_is_plain(
+    asked: str, count: int, pinned: dict[str, str] | None
+) -> None:
+    found = moves(World([node("n1"), node("n2")], [unanswered(asked, count=count)]).full())
+
+    assert [move.adopted for move in found] == ([] if pinned is None else [pinned])
+
+
+def test_a_job_that_berthd_left_to_slurm_is_not_adopted() -> None:
+    job = unanswered("tres_per_job:gres/gpu:2")
+    job = replace(job, segment={**(job.segment or {}), "id": "0123456789abcdef"})
+
+    assert World([node("n1")], [job]).full() == []
