@@ -167,7 +167,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     channel = socket.socket(fileno=options.channel)
     try:
         config = load(options.config)
-        gateway = open_gateway(options.gateway)
+        gateway = open_gateway(config.gateway if options.gateway == "auto" else options.gateway, log.info)
         planner = Planner(gateway, config, Sender(channel))
         listener = open_notices(config.notice_port, config.munge_socket) if config.notice_port else None
         _passes(planner, channel, config.tick, listener)

@@ -91,6 +91,16 @@ def test_partitions_reservations_and_defaults_are_read(gateway: CommandGateway) 
     assert (reading.memory, reading.memory_counts) == (Memory(per_cpu=100), True)
 
 
+def test_an_admins_comment_on_a_reservation_changes_nothing(folder: Path) -> None:
+    shown = folder / "scontrol-show-reservation"
+    shown.write_text(shown.read_text().rstrip("\n") + " Comment=moved to Nodes=n1 StartTime=5\n")
+
+    [reservation] = recorded_gateway(folder).read(ended=False).reservations
+
+    assert reservation.nodes == ("n3",)
+    assert reservation.start > 5
+
+
 def test_nonces_are_seen_once_slurm_shows_the_job(gateway: CommandGateway) -> None:
     reading = gateway.read(ended=False)
 
@@ -239,6 +249,16 @@ def test_a_job_without_a_script_is_pinned_by_job(folder: Path, gateway: CommandG
 
     assert update["TresPerJob"] == "gres/gpu:g0:2,gres/gpu:g5:2"
     assert "TresPerNode" not in update
+
+
+def test_a_job_that_no_plugin_saw_is_pinned_by_node(folder: Path, gateway: CommandGateway) -> None:
+    job_id = pinned(folder)
+    change(folder, job_id, tres_per_job="gres/gpu:2", tres_per_node="")
+
+    gateway.pin(job_id, Pin(("n3",), (0, 5), seats=False, values={}))
+    [update] = updates(folder)
+
+    assert (update["TresPerNode"], update["TresPerJob"]) == ("gres/gpu:g0:1,gres/gpu:g5:1", "")
 
 
 def test_a_job_that_started_is_not_pinned(folder: Path, gateway: CommandGateway) -> None:

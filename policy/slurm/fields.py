@@ -1,0 +1,142 @@
+"""What single fields of Slurm's records say; every gateway reads them with these."""
+
+import re
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+
+from policy.hostlist import fold_numbers
+
+_TYPED_GPU = re.compile(r"(?:^|,)gpu:g(\d+):1(?:\(S:[^)]*\))?(?=,|$)")
+_ANY_GPU = re.compile(r"(?:^|,)gpu(?::[^:,()]+)??:(\d+)")
+_TYPED_SEAT = re.compile(r"(?:^|,)seat:g\d+:1")
+_USED = re.compile(r"(gpu|shard|seat):g(\d+):([1-9]\d*)")
+_PINNED = re.compile(r"gres/(?:gpu|shard|seat):g(\d+)(?::\d+)?")
+_GPU_REQUEST = re.compile(r"\bgres[:/](?:gpu|shard|seat)\b")
+_HELD = re.compile(r"(gpu|shard):(?:([^:,()]+):)?[1-9]\d*\((?:IDX:)?([\d,-]*)")
+_OWN_TYPE = re.compile(r"g(\d+)")
+_MEM = re.compile(r"(?:^|,)mem=(\d+(?:\.\d+)?)([KMGTP]?)")
+_MB = {"K": 1 / 1024, "": 1, "M": 1, "G": 1024, "T": 1024**2, "P": 1024**3}
+
+# A node that is powered down is open: Slurm powers it up for a job that is pinned there.
+_CLOSED = frozenset(
+    {
+        *("DOWN", "DRAIN", "DRAINED", "DRAINING", "FAIL", "FAILING", "ERROR", "UNKNOWN", "FUTURE", "INVALID_REG"),
+        *("NOT_RESPONDING", "BLOCKED", "MAINTENANCE", "MAINT", "RESERVED"),
+        *("POWER_DOWN", "POWERING_DOWN", "REBOOT_REQUESTED", "REBOOT_ISSUED"),
+    }
+)
+
+
+# A cluster has thousands of nodes and few different texts for each of these.
+@lru_cache(maxsize=4_096)
+def gres(text: str) -> tuple[int, int, int]:
+    """A node's GPUs with a type of their own, its other GPUs, and its seats.
+
+    >>> gres("gpu:g0:1(S:0),gpu:g1:1(S:1),seat:g0:1,seat:g1:1")
+    (2, 0, 2)
+    """
+    typed = len(_TYPED_GPU.findall(text))
+    return typed, sum(map(int, _ANY_GPU.findall(text))) - typed, len(_TYPED_SEAT.findall(text))
+
+
+@lru_cache(maxsize=16_384)
+def gres_used(text: str) -> tuple[int, int]:
+    """The GPUs of a node that gpu or shard jobs hold, and its seats that are taken.
+
+    >>> gres_used("gpu:g0:1(IDX:0),gpu:g1:0(IDX:N/A),shard:g2:30(30/100),seat:g0:1(IDX:0)")
+    (5, 1)
+    """
+    gpus = seats = 0
+    for name, place, _count in _USED.findall(text):
+        if name == "seat":
+            seats |= 1 << int(place)
+        else:
+            gpus |= 1 << int(place)
+    return gpus, seats
+
+
+@lru_cache(maxsize=1_024)
+def takes_jobs(state: str) -> bool:
+    """Whether a node in this state, as scontrol writes it, may start jobs; a * marks one that does not answer."""
+    return "*" not in state and not _CLOSED & set(re.findall(r"[A-Z_]+", state))
+
+
+@lru_cache(maxsize=4_096)
+def names(text: str) -> frozenset[str]:
+    """A list of names with commas."""
+    return frozenset(filter(None, text.split(",")))
+
+
+@lru_cache(maxsize=16_384)
+def pinned(tres: str) -> int | None:
+    """The GPUs that a request names one by one; None where it does not.
+
+    >>> pinned("gres/gpu:g0:1,gres/gpu:g2:1,gres/seat:g0:1,gres/seat:g2:1")
+    5
+    """
+    gpus = 0
+    for place in _PINNED.findall(tres):
+        gpus |= 1 << int(place)
+    return gpus or None
+
+
+@lru_cache(maxsize=16_384)
+def typed_gpus(tres: str) -> int:
+    """The GPUs that a job with this request holds on each of its nodes, as far as it names them.
+
+    >>> typed_gpus("gres/gpu:g0:1,gres/shard:g2:30,gres/seat:g1:1"), typed_gpus("gres/gpu:2")
+    (5, 0)
+    """
+    return pinned(",".join(part for part in tres.split(",") if not part.startswith("gres/seat:"))) or 0
+
+
+def wants_gpus(requests: Iterable[str]) -> bool:
+    """Whether one of a job's requests asks for GPUs, parts of them or seats on them."""
+    return any(request and _GPU_REQUEST.search(request) for request in requests)
+
+
+@lru_cache(maxsize=4_096)
+def mem(tres: str, count: int) -> int | None:
+    """MB on each of so many nodes, of a job's whole TRES; None where they name no memory.
+
+    >>> mem("cpu=8,mem=62.50G,node=2,billing=8", 2)
+    32000
+    """
+    match = _MEM.search(tres)
+    return round(float(match.group(1)) * _MB[match.group(2)] / max(1, count)) if match else None
+
+
+@lru_cache(maxsize=16_384)
+def held(detail: str) -> int:
+    """The GPUs that a job holds on a node, from what Slurm says of its GRES there.
+
+    >>> held("gpu:g0:1(IDX:0),gpu:g1:0(IDX:),gpu:g2:1(IDX:2),seat:g0:1(IDX:0)"), held("gpu:h100:3(IDX:0,2-3)")
+    (5, 13)
+    """
+    gpus = 0
+    for kind, gpu_type, indices in _HELD.findall(detail):
+        if own := _OWN_TYPE.fullmatch(gpu_type):
+            gpus |= 1 << int(own.group(1))
+        elif kind == "gpu":
+            for place in numbers(indices):
+                gpus |= 1 << place
+    return gpus
+
+
+@lru_cache(maxsize=4_096)
+def tasks(text: str) -> tuple[str, int | None]:
+    """The tasks in an array's record, and how many of them may run at once.
+
+    >>> tasks("1-3,5-6%2"), tasks("0-12:4"), tasks("")
+    (('1-3,5,6', 2), ('0,4,8,12', None), ('', None))
+    """
+    listed, _, at_once = text.partition("%")
+    return fold_numbers(tuple(numbers(listed))), int(at_once) if at_once else None
+
+
+def numbers(text: str) -> Iterator[int]:
+    """The numbers in a list such as `1-3,7,0-44:4`."""
+    for part in filter(None, text.split(",")):
+        bounds, _, step = part.partition(":")
+        first, _, last = bounds.partition("-")
+        yield from range(int(first), int(last or first) + 1, int(step or 1))

@@ -1,0 +1,276 @@
+"""berth-notice, the Epilog's part that speaks to berthd: in time, silent, and always with exit status 0."""
+
+import functools
+import os
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.fakes import munge
+from tests.unit.plugin_library import SOURCES
+
+CAP = 0.300
+LATE = 0.650
+"""The cap and what a busy machine adds."""
+DONE = b"berth/1 done\n"
+
+
+@functools.cache
+def program() -> Path:
+    target = Path(tempfile.mkdtemp(prefix="berth-notice-")) / "berth-notice"
+    command = ["gcc", "-std=gnu11", "-D_GNU_SOURCE", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-pthread"]
+    command += ["-o", str(target), *(str(SOURCES / name) for name in ("berth_notice.c", "config.c", "text.c"))]
+    subprocess.run(command, check=True)
+    return target
+
+
+@dataclass(frozen=True)
+class Site:
+    """A node's berth.conf and what its Epilog's program leaves behind."""
+
+    folder: Path
+    port: int
+
+    def configure(self, hosts: str = "127.0.0.1", *more: str) -> None:
+        lines = ["[notice]", f'hosts = "{hosts}"', f"port = {self.port}", f'log = "{self.folder}/log"', *more]
+        (self.folder / "berth.conf").write_text("\n".join(lines) + "\n")
+
+    def run(self, **changes: str | None) -> float:
+        """Run it as slurmd would; the seconds it took."""
+        settings: dict[str, str | None] = {
+            "SLURM_CONF": str(self.folder / "slurm.conf"),
+            "SLURM_JOB_ID": "18",
+            "SLURMD_NODENAME": "n1",
+            "SLURM_SCRIPT_CONTEXT": "epilog_slurmd",
+            "LD_LIBRARY_PATH": str(munge.library().parent),
+            **changes,
+        }
+        began = time.monotonic()
+        done = subprocess.run(
+            [program()],
+            env={key: value for key, value in settings.items() if value is not None},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=10,
+            check=False,
+        )
+        spent = time.monotonic() - began
+        assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+        return spent
+
+    @property
+    def log(self) -> list[list[str]]:
+        path = self.folder / "log"
+        return [line.split("\t") for line in path.read_text().splitlines()] if path.exists() else []
+
+    @property
+    def outcome(self) -> str:
+        (line,) = self.log
+        return line[3]
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    made = Site(tmp_path, port)
+    made.configure()
+    return made
+
+
+Act = Callable[[socket.socket, bytes], None]
+
+
+@contextmanager
+def berthd(site: Site, act: Act, host: str = "127.0.0.1") -> Iterator[list[bytes]]:
+    """Something that listens where berthd should; what it was told."""
+    told: list[bytes] = []
+    with socket.create_server((host, site.port)) as listener, ExitStack() as connections:
+
+        def serve() -> None:
+            try:
+                connection = connections.enter_context(listener.accept()[0])
+            except OSError:
+                return
+            line = connection.makefile("rb").readline()
+            told.append(line)
+            act(connection, line)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            yield told
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+            thread.join()
+
+
+def says(*parts: bytes, after: float = 0.0) -> Act:
+    def act(connection: socket.socket, _: bytes) -> None:
+        for part in parts:
+            time.sleep(after)
+            connection.sendall(part)
+
+    return act
+
+
+def hangs_up(connection: socket.socket, _: bytes) -> None:
+    connection.shutdown(socket.SHUT_RDWR)
+
+
+def plain(line: bytes) -> bytes:
+    """The payload of the stand-in's credential."""
+    head, digits, end = line.split(b":")
+    assert (head, end) == (b"MUNGE", b"\n")
+    return bytes.fromhex(digits.decode()).split(b":", 3)[3]
+
+
+def test_berthd_is_told_which_job_ends_where_and_waited_for(site: Site) -> None:
+    with berthd(site, says(DONE)) as told:
+        site.run()
+    assert [plain(line) for line in told] == [b"berth/1 epilog job=18 node=n1"]
+    ((job, node, microseconds, outcome),) = site.log
+    assert (job, node, outcome) == ("18", "n1", "done")
+    assert 0 < int(microseconds) < 1e6 * LATE
+
+
+def test_an_answer_that_takes_a_while_and_comes_in_pieces_is_waited_for(site: Site) -> None:
+    with berthd(site, says(b"berth/1", b" done\n", after=0.06)):
+        assert site.run() >= 0.12
+    assert site.outcome == "done"
+
+
+@pytest.mark.parametrize("act", [says(), says(b"berth/1 do")], ids=["silence", "half-an-answer"])
+def test_silence_costs_300_ms(site: Site, act: Act) -> None:
+    with berthd(site, act):
+        assert CAP - 0.01 <= site.run() < LATE
+    assert site.outcome == "timeout"
+    assert int(site.log[0][2]) >= 1e6 * CAP - 10_000
+
+
+@pytest.mark.parametrize(
+    "act",
+    [hangs_up, says(b"berth/1 standby\n"), says(b"HTTP/1.1 400\r\n\r\n"), says(b"\0" * 64), says(b"x" * 100_000)],
+    ids=["hang-up", "standby", "other", "zeros", "much"],
+)
+def test_anything_but_done_ends_it_at_once(site: Site, act: Act) -> None:
+    def quietly(connection: socket.socket, line: bytes) -> None:
+        try:
+            act(connection, line)
+        except OSError:
+            return  # it did not stay to hear all of that
+
+    with berthd(site, quietly):
+        assert site.run() < CAP
+    assert site.outcome == "no"
+
+
+def test_nobody_there_is_known_at_once(site: Site) -> None:
+    assert site.run() < CAP
+    assert site.outcome == "unreachable"
+
+
+def test_a_host_that_takes_no_connection_costs_300_ms(site: Site) -> None:
+    with socket.socket() as listener, ExitStack() as waiting:
+        listener.bind(("127.0.0.1", site.port))
+        listener.listen(0)
+        for _ in range(4):  # the queue is full: further connections get no answer at all
+            client = waiting.enter_context(socket.socket())
+            client.setblocking(False)
+            client.connect_ex(("127.0.0.1", site.port))
+        assert CAP - 0.01 <= site.run() < LATE
+    assert site.outcome == "timeout"
+
+
+@pytest.mark.parametrize("first", [says(), says(b"berth/1 standby\n"), hangs_up, None])
+def test_the_controller_in_charge_is_heard_whatever_the_other_does(site: Site, first: Act | None) -> None:
+    site.configure("127.0.0.2, 127.0.0.3")
+    with ExitStack() as both:
+        if first:
+            both.enter_context(berthd(site, first, "127.0.0.2"))
+        told = both.enter_context(berthd(site, says(DONE, after=0.03), "127.0.0.3"))
+        site.run()
+    assert len(told) == 1
+    assert site.outcome == "done"
+
+
+@pytest.mark.parametrize(("state", "outcome"), [("hang", "timeout"), ("fail", "munge")])
+def test_munged_in_trouble_holds_nothing_up(site: Site, state: str, outcome: str) -> None:
+    with berthd(site, says(DONE)) as told:
+        assert site.run(BERTH_FAKE_MUNGE=state) < LATE
+    assert told == [b""]
+    assert site.outcome == outcome
+
+
+def test_without_libmunge_nothing_is_sent(site: Site, tmp_path: Path) -> None:
+    (tmp_path / "libmunge.so.2").write_bytes(b"")
+    with berthd(site, says(DONE)) as told:
+        site.run(LD_LIBRARY_PATH=str(tmp_path))
+    assert told == [b""]
+    assert site.outcome == "munge"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        *({"SLURM_JOB_ID": value} for value in (None, "", "0", "x", "18x", "-1", "4294967296")),
+        *({"SLURMD_NODENAME": value} for value in (None, "", "n1 job=2", "n1\nx", "n" * 256)),
+        {"SLURM_SCRIPT_CONTEXT": "prolog_slurmd"},
+        {"SLURM_CONF": "/" + "x" * 1100},
+        {"SLURM_CONF": None, "BERTH_CONF": "/nowhere/berth.conf"},
+    ],
+    ids=str,
+)
+def test_called_wrongly_it_does_nothing(site: Site, changes: dict[str, str | None]) -> None:
+    site.run(**changes)
+    assert site.log == []
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["", "[notice]\n", '[notice]\nhosts = ""\n', '[notice]\nhosts = "127.0.0.1"\nport = 0\n', '[hook]\nhosts = "h"\n'],
+)
+def test_without_a_host_or_with_a_wrong_file_it_does_nothing(site: Site, content: str) -> None:
+    (site.folder / "berth.conf").write_text(content + f'log = "{site.folder}/log"\n' if content else "")
+    site.run()
+    assert site.log == []
+
+
+def test_other_tables_of_the_file_are_left_alone(site: Site) -> None:
+    path = site.folder / "berth.conf"
+    path.write_text('[hook]\nsocket = "/x"\n[berthd]\ntick_ms = 250\n' + path.read_text())
+    with berthd(site, says(DONE)):
+        site.run()
+    assert site.outcome == "done"
+
+
+@pytest.mark.parametrize("kind", ["folder", "pipe", "link"])
+def test_a_log_that_cannot_be_written_is_no_trouble(site: Site, kind: str) -> None:
+    path = site.folder / "log"
+    if kind == "folder":
+        path.mkdir()
+    elif kind == "pipe":
+        os.mkfifo(path)
+    else:
+        path.symlink_to(site.folder / "elsewhere")
+    with berthd(site, says(DONE)):
+        assert site.run() < LATE
+    assert not (site.folder / "elsewhere").exists()
+
+
+def test_lines_of_many_epilogs_are_whole(site: Site) -> None:
+    threads = [threading.Thread(target=site.run, kwargs={"SLURM_JOB_ID": str(n)}) for n in range(1, 13)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(int(line[0]) for line in site.log) == list(range(1, 13))
+    assert {tuple(line[1::2]) for line in site.log} == {("n1", "unreachable")}
