@@ -147,6 +147,9 @@ def _place(
         text = message.waiting(berth, demand, start - now, insists.wait if insists else None)
     elif request.later:
         text += ", if still free when the job may start"
+    if "test" in fields:
+        # Only somebody who asks and does not submit wants to read it all at once.
+        text += f"; {berth.why}"
     reply = {
         "nonce": fields["nonce"],
         "nodes": values["nodes"],

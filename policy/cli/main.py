@@ -12,6 +12,7 @@ from policy.errors import BerthError, UsageError
 # Each is imported only when the parser is built; none may pull in numpy (a test holds that).
 _COMMANDS = (
     "policy.cli.why",
+    "policy.cli.plan",
     "policy.cli.status",
     "policy.cli.release",
     "policy.cli.doctor",

@@ -12,6 +12,8 @@ from policy.errors import BerthError, UsageError
 _STATES = {
     "placed": "placed, its GPUs were free when it was decided",
     "waiting": "waits for GPUs that come free soonest",
+    "later": "waits until a place is in sight",
+    "observed": "only watched: Slurm chooses; this is what Berth would have done",
     "passed": "left to Slurm",
     "released": "its place was given up, Slurm chooses",
 }
@@ -61,6 +63,10 @@ def rows(job_id: int, slurm_state: str, values: Mapping[str, str]) -> list[tuple
         found.append(("sharing", shared))
     if values.get("state") == "waiting" and values.get("start", "").isdigit():
         found.append(("expected", _moment(values["start"])))
+    if "because" in values and slurm_state == "PENDING":
+        found.append(("waits for", f"{values['because']}: {values.get('because_text', '')}"))
+    if "insists" in values:
+        found.append(("level", _insists(values)))
     found.append(("reason", values.get("why", "none given")))
     if "asked" in values:
         found.append(("asked", values["asked"].replace(";", ", ")))
@@ -72,12 +78,21 @@ def rows(job_id: int, slurm_state: str, values: Mapping[str, str]) -> list[tuple
     return found
 
 
+def _insists(values: Mapping[str, str]) -> str:
+    """The level that a job insists on, and the time left of it."""
+    text = f"insists on {values['insists']} for {values.get('wait', '?')} s"
+    if not values.get("until", "").isdigit():
+        return text
+    left = int(values["until"]) - int(time.time())
+    return f"{text}, {left} s left" if left > 0 else f"{text}, which are over"
+
+
 def _moment(seconds: str) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(int(seconds)))
 
 
 def _typed(values: Mapping[str, str]) -> dict[str, Any]:
-    numbers = {"n", "k", "cpus", "mem", "at", "start", "pins"}
+    numbers = {"n", "k", "cpus", "mem", "at", "start", "pins", "wait", "until"}
     typed: dict[str, Any] = {}
     for key, value in values.items():
         if key.startswith("f."):

@@ -7,8 +7,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import pytest
-
 from policy import segment as segments
 
 from .harness import Slurm, seen, until
@@ -269,3 +267,15 @@ def test_watching_changes_no_job_and_says_what_berth_would_have_done(slurm: Slur
     assert status["observed_better_links"] in {"0", "1"}
 
 
+def test_a_dry_run_says_where_a_job_would_go_and_submits_nothing(slurm: Slurm) -> None:
+    fill(slurm, "n1", "n2", "n3", "n4")
+    waits = slurm.target.run(["berth", "plan", "--", "--gpus=2", "-C", "a6000", "--wrap", "true"]).out
+    wrong = slurm.target.run(
+        ["berth", "plan", "--", "--gpus=4", "-C", "a6000", "--locality=nvlink", "--wrap=true"], check=False
+    )
+
+    assert re.search(r"berth  waits for n3 GPUs \S+, expected in ", waits), waits
+    assert "slurm  would start it at" in waits
+    assert wrong.rc == 1
+    assert "at most 2" in wrong.err
+    assert len(slurm.target.run(["squeue", "-h"]).out.split("\n")) <= 5

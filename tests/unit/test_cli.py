@@ -272,3 +272,56 @@ def test_berthd_does_not_start_with_a_policy_that_it_does_not_know(
 
     assert code == berthd.WRONG_CONFIG
     assert "there is no policy brth; did you mean berth" in capsys.readouterr().err
+
+
+SBATCH = """#!/bin/sh
+[ "$1" = --test-only ] || exit 9
+case "$*" in
+*gpus=99*) echo 'sbatch: error: berth: 99 GPUs are too many' >&2
+    echo 'allocation failure: Requested node configuration is not available' >&2; exit 1 ;;
+esac
+echo 'sbatch: berth: n1 GPUs 0,4: NVLink 51.6 GB/s between every pair; best of 3 nodes' >&2
+echo 'sbatch: Job 7 to start at 2026-11-21T15:42:14 using 2 processors on nodes n1 in partition gpu' >&2
+"""
+
+
+@pytest.fixture
+def sbatch(slurm: Path) -> None:
+    command = slurm.parent / "bin" / "sbatch"
+    command.write_text(SBATCH)
+    command.chmod(0o755)
+
+
+@pytest.mark.usefixtures("sbatch")
+def test_plan_says_where_a_job_would_go_and_submits_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "--", "--gpus=2", "--wrap", "true"]) == 0
+
+    printed = capsys.readouterr().out
+    assert "berth  n1 GPUs 0,4: NVLink 51.6 GB/s between every pair; best of 3 nodes" in printed
+    assert "slurm  would start it at 2026-11-21T15:42:14 on n1, partition gpu" in printed
+
+
+@pytest.mark.usefixtures("sbatch")
+def test_plan_of_a_job_that_is_refused_gives_the_reason(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "--", "--gpus=99", "--wrap", "true"]) == 1
+
+    assert capsys.readouterr().err == "berth: error: 99 GPUs are too many\n"
+
+
+@pytest.mark.usefixtures("sbatch")
+def test_plan_without_arguments_says_what_it_needs(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan"]) == 2
+    assert "berth plan -- --gpus=2 job.sh" in capsys.readouterr().err
+
+
+def test_why_shows_what_a_waiting_job_waits_for_and_the_time_left() -> None:
+    values = {
+        "state": "waiting", "because": "locality", "because_text": "it waits", "insists": "leaf", "wait": "600",
+        "until": "1", "why": "best", "at": "1",
+    }  # fmt: skip
+
+    found = dict(rows(5, "PENDING", values))
+
+    assert found["waits for"] == "locality: it waits"
+    assert found["level"] == "insists on leaf for 600 s, which are over"
+    assert "waits for" not in dict(rows(5, "RUNNING", values))

@@ -1,0 +1,78 @@
+"""berth plan -- SBATCH-ARGUMENTS: where a job would go now and why, without submitting it."""
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+from typing import Any
+
+from policy.cli.output import print_json, print_table
+from policy.errors import BerthError, SlurmError, UsageError
+
+_SECONDS = 60
+_OURS = re.compile(r"^sbatch: (?:error: )?(berth: .*|--.*)$")
+_SLURMS = re.compile(
+    r"^sbatch: Job \d+ to start at (\S+)(?: a)? using (\d+) processors on nodes (\S+) in partition (\S+)$"
+)
+
+
+def register(commands: Any) -> None:
+    """Add the command."""
+    parser = commands.add_parser(
+        "plan",
+        help="where a job would go now, and why, without submitting it",
+        usage="berth plan [--json] -- SBATCH-ARGUMENTS",
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="-- SBATCH-ARGUMENTS")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Ask Slurm's own dry run: the plugin, berthd and Slurm see what they would see."""
+    words = options.arguments[1:] if options.arguments[:1] == ["--"] else options.arguments
+    if not words:
+        raise UsageError("berth plan needs what sbatch would be called with, such as: berth plan -- --gpus=2 job.sh")
+    berth, slurm, rest, code = _dry_run(words)
+    if code:
+        raise BerthError("; ".join(berth or rest) or f"sbatch --test-only ended with {code}")
+    if options.json:
+        print_json({"berth": berth, "slurm": slurm, "other": rest})
+        return 0
+    print_table([("berth", text) for text in berth] or [("berth", "no GPUs asked, or berthd has no part in it")])
+    if slurm:
+        print_table(
+            [("slurm", f"would start it at {slurm['start']} on {slurm['nodes']}, partition {slurm['partition']}")]
+        )
+    for line in rest:
+        sys.stderr.write(f"{line}\n")
+    return 0
+
+
+def _dry_run(words: list[str]) -> tuple[list[str], dict[str, str], list[str], int]:
+    """What Berth said, what Slurm expects, other lines, and the exit status."""
+    try:
+        done = subprocess.run(
+            ["sbatch", "--test-only", *words],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_SECONDS,
+            env={**os.environ, "LC_ALL": "C.UTF-8"},
+            stdin=subprocess.DEVNULL if "--wrap" in words or any(w.startswith("--wrap=") for w in words) else None,
+            check=False,
+        )
+    except FileNotFoundError:
+        raise SlurmError("sbatch is not on PATH; install Slurm's client commands here") from None
+    except subprocess.TimeoutExpired:
+        raise SlurmError(f"sbatch --test-only did not answer within {_SECONDS} s; is slurmctld up?") from None
+    berth, rest, slurm = [], [], {}
+    for line in done.stderr.splitlines():
+        if match := _OURS.match(line):
+            berth.append(match[1].removeprefix("berth: "))
+        elif found := _SLURMS.match(line):
+            slurm = dict(zip(("start", "processors", "nodes", "partition"), found.groups(), strict=True))
+        elif line:
+            rest.append(line)
+    return berth, slurm, rest, done.returncode
