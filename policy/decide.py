@@ -174,6 +174,9 @@ def _later(
     now: float,
 ) -> Decision:
     """No place is in sight: the planner looks again in each pass."""
+    if fields.get("client") != "batch":
+        # srun and salloc carry their request into the first step, where a pin that comes later does not fit it.
+        raise LeftToSlurm(why)
     values = {
         "state": segment.LATER,
         "id": fields["nonce"],

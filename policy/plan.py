@@ -67,6 +67,7 @@ class Plan:
             entry.job.id: self._gathered[entry.job.id] for entry in queue if entry.job.id in self._gathered
         }
         walk = Walk(book, self._policy, self._settings, self._free_since, changes, self._gathered)
+        walk.know_siblings(queue)
         for entry in queue:
             walk.settle(entry)
             if entry.job.tasks:
@@ -90,6 +91,7 @@ class Plan:
         here[list(touched)] = True
         changes: list[Change] = []
         walk = Walk(book, self._policy, self._settings, self._free_since, changes, self._gathered, only=here)
+        walk.know_siblings(queue)
         for entry in queue:
             if entry.collects and entry.start != 0.0:
                 walk.leave_empty_nodes_to(entry)

@@ -106,7 +106,6 @@ def flags_of(fields: Mapping[str, str]) -> dict[str, str]:
 
 def _refuse_what_only_slurm_can(fields: Mapping[str, str]) -> None:
     for key, reason in (
-        ("het", "the components of a heterogeneous job are not placed yet"),
         ("reservation", "within a reservation Slurm chooses"),
         ("prefer", "--prefer is Slurm's own soft choice of nodes"),
         ("tres_per_socket", "--gpus-per-socket depends on the sockets that Slurm uses"),

@@ -1,6 +1,6 @@
 """One walk along the queue: each job claims its place, and moves where it has to."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -70,6 +70,23 @@ class Walk:
         self._expected = 0
         self._gathered = gathered
         self._gatherers = 0
+        self._siblings: dict[int, dict[int, Sequence[int]]] = {}
+        """For each heterogeneous job, the nodes of its components: Slurm gives no node to two of them."""
+
+    def know_siblings(self, queue: Iterable[Waiting]) -> None:
+        """Look at where the components of heterogeneous jobs are pinned, before any of them moves."""
+        for entry in queue:
+            if entry.job.het:
+                self._siblings.setdefault(entry.job.het, {})[entry.job.id] = entry.nodes
+
+    def _apart_from_siblings(self, entry: Waiting, demand: Demand) -> Demand:
+        others = self._siblings.get(entry.job.het, {})
+        taken = [node for job_id, nodes in others.items() if job_id != entry.job.id for node in nodes]
+        if not taken:
+            return demand
+        candidates = demand.candidates.copy()
+        candidates[taken] = False
+        return replace(demand, candidates=candidates)
 
     def settle(self, entry: Waiting) -> None:
         """Claim a job's place, after moving it if it has to."""
@@ -84,6 +101,8 @@ class Walk:
         if not job.wants_gpus:
             self._expect(entry, demand)
             return
+        if job.het:
+            demand, shape = self._apart_from_siblings(entry, demand), (*shape[:-1], -job.id)
         start = book.start_of(demand, entry.nodes, entry.mask) if entry.nodes else None
         stuck = False
         if start == 0.0:
@@ -149,6 +168,8 @@ class Walk:
 
     def may_fit(self, entry: Waiting) -> bool:
         """Whether it is worth a look if a job could start now."""
+        if entry.job.het:
+            return False  # its components start together, by backfill, and are planned in whole passes
         return entry.job.may_start and entry.demand.k <= self._most_free and self._may_change()
 
     def bring(self, entry: Waiting) -> None:
@@ -237,6 +258,8 @@ class Walk:
         claim = claim_on(self._book.fleet, demand, nodes, mask, start or at)
         self._book.claim(claim)
         entry.start, entry.place, entry.mask_planned = start, claim.nodes, mask
+        if entry.job.het:
+            self._siblings.setdefault(entry.job.het, {})[entry.job.id] = claim.nodes
         if start == 0.0:
             self._most = None
         else:

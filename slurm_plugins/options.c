@@ -138,7 +138,7 @@ const struct berth_option berth_options[] = {
      "nvlink, node, leaf, pod or any, and after an @ " RIGHT_TIME, VALUE_REQUIRED, true,
      check_locality},
     {"app-class", "CLASS", "how much the job suffers from a slow GPU: compute, mixed or memory",
-     "compute, mixed or memory", VALUE_REQUIRED, false, check_class},
+     "compute, mixed or memory", VALUE_REQUIRED, true, check_class},
     {"gpu-tier", "TIER", "exclusive, guaranteed (may have a guest) or opportunistic (a guest)",
      "exclusive, guaranteed or opportunistic", VALUE_REQUIRED, false, check_tier},
     {"gpu-share", "PCT", "share of one GPU's multiprocessors, 1 to 100 percent",

@@ -138,7 +138,7 @@ def test_what_is_no_request_gets_no_answer(datagram: bytes) -> None:
 def test_status_counts_and_names_the_problem() -> None:
     made = answerer()
     put(made)
-    put(made, het="0")
+    put(made, prefer="x")
     put(made, tres_per_node="gres/gpu:8", min_nodes="2", max_nodes="2", **{"flag.locality": "nvlnk"})
     made.take(Snapshot(None, frozenset(), "", "recorded", "squeue failed"), NOW)
 

@@ -350,3 +350,14 @@ def test_a_job_that_berthd_left_to_slurm_is_not_adopted() -> None:
     job = replace(job, segment={**(job.segment or {}), "id": "0123456789abcdef"})
 
     assert World([node("n1")], [job]).full() == []
+
+
+def test_components_of_a_heterogeneous_job_never_share_a_node() -> None:
+    """n1 has room for both; Slurm would let them wait for ever."""
+    nodes = [node("n1"), node("n2", used=0xFF), node("n3", used=0xFF)]
+    jobs = [running(2, "n2", 0xFF, 900), running(3, "n3", 0xFF, 9_000)]
+    jobs += [waiting(5, "n2", 0b11, het=5), waiting(6, "n3", 0b11, het=5)]
+
+    found = moves(World(nodes, jobs).full())
+
+    assert [(move.job.id, move.berth.names) for move in found] == [(5, ("n1",))]

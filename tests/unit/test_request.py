@@ -62,7 +62,6 @@ def test_every_form_becomes_nodes_gpus_cpus_and_memory(
     [
         ({"tres_per_socket": "gres/gpu:1"}, "sockets"),
         ({"tres_per_job": "gres/gpu:1", "sockets_per_node": "2"}, "sockets"),
-        ({"tres_per_job": "gres/gpu:1", "het": "0"}, "heterogeneous"),
         ({"tres_per_job": "gres/gpu:1", "reservation": "r1"}, "reservation"),
         ({"tres_per_job": "gres/gpu:1", "prefer": "rack1"}, "--prefer"),
         ({"tres_per_job": "gres/gpu:1", "partition": "gpu,nope"}, "partition nope"),

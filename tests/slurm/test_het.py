@@ -1,0 +1,90 @@
+"""Heterogeneous jobs: each component has a berth of its own, and steps span them."""
+
+from __future__ import annotations
+
+from policy import segment as segments
+
+from .harness import PROBE, Slurm, job_id, seen, until
+from .scripted import place, scripted
+
+PROBE_SH = "/home/tests/probe.sh"
+FIRST, SECOND = ("n1", (1, 3)), ("n2", (5,))
+REPLIES = (place("n1", "1,3"), place("n2", "5"))
+STEPS = {
+    f"srun --het-group=0,1 {PROBE_SH}": [FIRST, SECOND],
+    f"srun --het-group=1 {PROBE_SH}": [SECOND],
+    f"srun {PROBE_SH}": [FIRST],
+    f"srun --het-group=0 {PROBE_SH} : --het-group=1 {PROBE_SH}": [FIRST, SECOND],
+    f"srun -n1 --het-group=0 --gpus=1 {PROBE_SH}": [("n1", (1,))],
+}
+
+
+def submit(slurm: Slurm, body: str, first: str = "--gpus=2", second: str = "--gpus=1") -> int:
+    """A batch job of two components; its id, which is that of the first."""
+    common = "#SBATCH -t 5 -o /home/tests/%j.out"
+    script = f"#!/bin/bash\n{common} {first}\n#SBATCH hetjob\n{common} {second}\n{body}\n"
+    return job_id(slurm.target.run(["sbatch"], stdin=script))
+
+
+def where(text: str) -> list[tuple[str, tuple[int, ...]]]:
+    return sorted((probe.node, probe.gpus) for probe in seen(text))
+
+
+def test_each_component_starts_on_its_own_gpus_and_steps_span_them(slurm: Slurm) -> None:
+    body = "\n".join(f"echo STEP; {step}" for step in STEPS)
+    with scripted(slurm, *REPLIES):
+        job = submit(slurm, f"{PROBE}\n{body}")
+        records = [slurm.show(job), slurm.show(job + 1)]
+        batch, *steps = slurm.finish(job).split("STEP")
+
+    assert [record["ReqNodeList"] for record in records] == ["n1", "n2"]
+    # The one form that a pin can be written in again, although only the first component has the script.
+    assert [record["TresPerNode"] for record in records] == ["gres/gpu:g1:1,gres/gpu:g3:1", "gres/gpu:g5:1"]
+    assert where(batch) == [FIRST]
+    assert dict(zip(STEPS, map(where, steps), strict=True)) == STEPS
+
+
+def test_components_with_gpus_for_each_task(slurm: Slurm) -> None:
+    with scripted(slurm, place("n1", "1,3"), place("n2", "5,6")):
+        form = "-n2 --gpus-per-task=1"
+        job = submit(slurm, f"srun --het-group=0,1 {PROBE_SH}", form, form)
+        assert where(slurm.finish(job)) == [("n1", (1,)), ("n1", (3,)), ("n2", (5,)), ("n2", (6,))]
+
+
+def test_components_without_a_script(slurm: Slurm) -> None:
+    with scripted(slurm, *REPLIES):
+        words = ["srun", "-t", "5", "--gpus=2", PROBE_SH, ":", "--gpus=1", PROBE_SH]
+        assert where(slurm.target.run(words).out) == [FIRST, SECOND]
+        words = ["salloc", "-t", "5", "--gpus=2", ":", "--gpus=1", "srun", "--het-group=0,1", PROBE_SH]
+        assert where(slurm.target.run(words).out) == [FIRST, SECOND]
+
+
+def test_berthd_is_told_which_nodes_the_other_components_have(slurm: Slurm) -> None:
+    """Slurm gives no node to two components, so a second one planned there would wait for ever."""
+    with scripted(slurm, *REPLIES):
+        submit(slurm, "true", second="--gpus=1 -x n4")
+        slurm.submit("--gpus=2", "-x", "n3")
+        requests = slurm.target.run(["cat", "/tmp/scripted.log"], user="root").out.split("berth/1 submit\n")[1:]
+    excluded = [dict(line.split("=", 1) for line in each.split()).get("exc_nodes") for each in requests]
+    assert excluded == [None, "n4,n1", "n3"]
+
+
+def test_berthd_plans_each_component(slurm: Slurm) -> None:
+    job = submit(slurm, f"srun --het-group=0,1 {PROBE_SH}", "--gpus=4", "--gpus=2")
+    planned = []
+    for component in (job, job + 1):
+        segment = segments.fields(slurm.comment(component))
+        assert segment is not None
+        assert segment["state"] == "placed", segment
+        planned.append((segment["nodes"], tuple(int(gpu) for gpu in segment["gpus"].split(","))))
+    assert planned[0][0] != planned[1][0]
+    assert where(slurm.finish(job)) == sorted(planned)
+
+
+def test_a_waiting_component_does_not_end_on_the_node_of_another(slurm: Slurm) -> None:
+    """All but one node are taken when the job comes; it starts when a second one is free."""
+    holders = {node: slurm.hold_gpus(node, range(8)) for node in ("n2", "n3", "n4")}
+    job = submit(slurm, f"srun --het-group=0,1 {PROBE_SH}", "--gpus=2", "--gpus=2")
+    slurm.target.run(["scancel", str(holders["n3"])], user="root")
+    until("the job to end", lambda: slurm.state(job) == "COMPLETED" or None, 60)
+    assert {node for node, _ in where(slurm.finish(job))} == {"n1", "n3"}
