@@ -165,6 +165,8 @@ class Cluster:
     reserved_from: Floats
     waiting: int = 0
     """Pinned jobs that wait."""
+    keep_whole: bool = False
+    """Whether a job waits that needs several nodes: then smaller ones break no node that is wholly free."""
 
     def now(self, limit: float) -> View:
         """What a job of this time limit can start on at once."""

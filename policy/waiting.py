@@ -36,7 +36,7 @@ class Waiting:
     """Equal for jobs that a place fits or does not fit alike, apart from their time limits."""
     insists_shape: Shape
     collects: bool = False
-    """Whether it needs several nodes, or most of one, which only come together if someone gathers them."""
+    """Whether it needs several nodes, which only come together if someone gathers them."""
     start: float | None = None
     """When its place comes free, as last planned: 0 for now, None for not in sight."""
     place: tuple[int, ...] = ()
@@ -138,7 +138,7 @@ class Reader:
             shape=(n, k, cpus, mem, wide, number),
             insists_shape=(n, k, cpus, mem, narrow, number),
             adopted=adopted,
-            collects=n > 1 or 2 * k > int(fleet.size[fitting].max(initial=0)),
+            collects=n > 1,
         )
 
     def _without_gpus(self, job: JobFacts) -> Waiting:

@@ -22,8 +22,6 @@ STUCK_AFTER = 120
 MOST_EXPECTED = 40
 """Jobs without GPUs, the first in line, that room is left for: those behind them start long after."""
 
-GATHERERS = 4
-"""Big jobs that look for a sooner place in one pass: that is dear."""
 
 GATHER_EVERY = 3.0
 """Seconds between two looks of one job, or a sixtieth of its time limit if that is longer."""
@@ -69,7 +67,8 @@ class Walk:
         self._most: int | None = None
         self._expected = 0
         self._gathered = gathered
-        self._gatherers = 0
+        self._someone_waits = False
+        """Whether a GPU job was met that cannot start now: all behind it are not first in line."""
         self._siblings: dict[int, dict[int, Sequence[int]]] = {}
         """For each heterogeneous job, the nodes of its components: Slurm gives no node to two of them."""
 
@@ -200,17 +199,16 @@ class Walk:
         return Move(entry.job, berth, moment, relaxed or "it is expected to end sooner there")
 
     def _may_collect(self, entry: Waiting) -> bool:
-        """Whether it is a big job's turn to look for a sooner place: a few in a pass, each now and then.
+        """Whether a job that needs several nodes looks for a sooner place: the first in line does, now and then.
 
-        Nodes empty before their time limits tell; a big job that sticks to its nodes would be overtaken for ever.
+        Nodes empty before their time limits tell; if it stuck to its nodes, others would overtake it for ever.
         """
-        if not entry.collects or self._gatherers >= GATHERERS:
+        if not entry.collects or self._someone_waits:
             return False
         at = self._book.cluster.at
         if at - self._gathered.get(entry.job.id, 0.0) < max(GATHER_EVERY, entry.demand.limit / 60):
             return False
         self._gathered[entry.job.id] = at
-        self._gatherers += 1
         return True
 
     def _soonest(self, demand: Demand) -> tuple[Berth, float] | None:
@@ -238,7 +236,7 @@ class Walk:
         try:
             if self._only is not None:
                 demand = replace(demand, candidates=demand.candidates & self._only)
-            return self._book.now(demand, self._policy)
+            return self._book.now(self._book.sparing(demand), self._policy)
         except NotNow:
             self._refused[shape] = min(demand.limit, self._refused.get(shape, demand.limit))
             return None
@@ -264,6 +262,20 @@ class Walk:
             self._most = None
         else:
             self._bar(claim)
+            if entry.collects:
+                self._favour(claim)
+            self._someone_waits = self._someone_waits or entry.job.wants_gpus
+
+    def _favour(self, claim: Claim) -> None:
+        """What a waiting job on several nodes may expect of those behind it: they do not break free nodes.
+
+        For the first in line they do not fill its nodes up either: a time limit only says when a job ends at the latest,
+        and the nodes should be free together as soon as they can be.
+        """
+        if not self._someone_waits:
+            self._book.cluster.hole_until[list(claim.nodes)] = self._book.cluster.at
+        if not self._book.cluster.keep_whole:
+            self._book.cluster = replace(self._book.cluster, keep_whole=True)
 
     def _bar(self, claim: Claim) -> None:
         # Slurm's main pass takes the nodes of a waiting pin away from jobs behind it; those start by backfill, late.

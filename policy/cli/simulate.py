@@ -19,7 +19,11 @@ if TYPE_CHECKING:
 
 __all__ = ["register"]
 
-_POLICIES = {"slurm": ("slurm", "packed", "berth"), "pal-rounds": ("packed-sticky", "pm-first", "pal", "berth")}
+_POLICIES = {
+    "slurm": ("slurm", "packed", "berth"),
+    "berthd": ("slurm", "berth"),
+    "pal-rounds": ("packed-sticky", "pm-first", "pal", "berth"),
+}
 """What is compared where no policy is named."""
 
 _EXAMPLES = """\
@@ -51,7 +55,12 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def _add_what(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("trace", nargs="*", metavar="TRACE", help="trace files (.gz too), several as one; - for stdin")
-    parser.add_argument("--mode", choices=("slurm", "pal-rounds"), default="slurm", help="default: %(default)s")
+    parser.add_argument(
+        "--mode",
+        choices=("slurm", "berthd", "pal-rounds"),
+        default="slurm",
+        help="berthd: pins and all, with the time that everything takes (default: %(default)s)",
+    )
     parser.add_argument(
         "--policy",
         action="append",
@@ -128,8 +137,12 @@ def _add_rules(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--durations", choices=("limit", "predicted", "true"), default="limit", help="slurm: what plans believe"
     )
-    group.add_argument("--bf-interval", type=_cost, default=30.0, metavar="S", help="slurm: default %(default)g")
-    group.add_argument("--locality", default="", metavar="LEVEL[@TIME]", help="slurm: all jobs wait for this level")
+    group.add_argument(
+        "--bf-interval", type=_cost, default=30.0, metavar="S", help="slurm, berthd: default %(default)g"
+    )
+    group.add_argument(
+        "--locality", default="", metavar="LEVEL[@TIME]", help="slurm, berthd: all jobs wait for this level"
+    )
     group.add_argument(
         "--weigh-waits", action="store_true", help="slurm: a job waits for its level no longer than that can gain it"
     )
