@@ -269,8 +269,8 @@ class Walk:
     def _favour(self, claim: Claim) -> None:
         """What a waiting job on several nodes may expect of those behind it: they do not break free nodes.
 
-        For the first in line they do not fill its nodes up either: a time limit only says when a job ends at the latest,
-        and the nodes should be free together as soon as they can be.
+        For the first in line they do not fill its nodes up either: a time limit only tells when a job ends at the
+        latest, and the nodes should be free together as soon as they can be.
         """
         if not self._someone_waits:
             self._book.cluster.hole_until[list(claim.nodes)] = self._book.cluster.at
