@@ -1,0 +1,107 @@
+"""Berth beside plain Slurm: the same jobs on a real Slurm of 64 nodes, each stretched by the GPUs that it got.
+
+Five seeds of four systems take about two and a half hours; what is done already is not run again (build/replay).
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import sys
+import time
+
+from containers.cluster import ClusterError
+
+from ..table import Figure, report
+from .execute import run, write_json
+from .figures import adversary_figures, chaos_figures, details, figures
+from .outcome import Run
+from .simulated import sim_figures
+from .stretch import NoTableError
+from .systems import SYSTEMS, System
+from .testbed import BUILD, Testbed, TestbedError
+from .workload import Shape
+
+
+def main() -> int:
+    """Turn a failure into one sentence and an exit status."""
+    try:
+        return _perform(_parser().parse_args())
+    except (ClusterError, NoTableError, TestbedError) as problem:
+        print(f"bench-replay: {problem}", file=sys.stderr)
+        return 1
+
+
+def _perform(args: argparse.Namespace) -> int:
+    """Run what is missing, then print the table."""
+    shape = Shape(jobs=args.jobs, mean=args.mean, load=args.load)
+    testbed = Testbed(args.slurm, args.topology, rebuild=not args.no_build)
+    seeds = [int(seed) for seed in args.seeds.split(",")]
+    # System by system: each change between plain Slurm and Berth is a new cluster.
+    wanted = [(SYSTEMS[name], seed) for name in args.systems.split(",") for seed in seeds]
+    missing = [pair for pair in wanted if args.again or not (BUILD / f"{_name(args, *pair)}.json").exists()]
+    began = time.monotonic()
+    try:
+        for number, (system, seed) in enumerate(missing):
+            name = _name(args, system, seed)
+            done = run(testbed, system, seed, shape, args.mode, BUILD / name)
+            write_json(BUILD / f"{name}.json", done.as_json())
+            spent = time.monotonic() - began
+            left = spent / (number + 1) * (len(missing) - number - 1)
+            print(f"bench-replay: {number + 1} of {len(missing)} runs, {left / 60:.0f} minutes left", flush=True)
+    finally:
+        if missing and not args.keep:
+            testbed.remove()
+    runs = [Run.load(BUILD / f"{_name(args, *pair)}.json") for pair in wanted]
+    print(details(runs))
+    title = f"{args.mode}: {args.jobs} jobs on 64 nodes x 8 GPUs, Slurm {args.slurm}"
+    report(
+        args.mode if args.mode == "replay" else f"replay-{args.mode}", title, _figures(args, runs), _notes(args, runs)
+    )
+    return 0
+
+
+def _figures(args: argparse.Namespace, runs: list[Run]) -> list[Figure]:
+    if args.mode == "adversary":
+        return adversary_figures(runs)
+    if args.mode == "chaos":
+        calm = [BUILD / f"{_name(args, SYSTEMS[run.system], run.seed, 'replay')}.json" for run in runs]
+        return chaos_figures(runs, [Run.load(path) for path in calm if path.exists()])
+    return figures(runs) + sim_figures(runs)
+
+
+def _notes(args: argparse.Namespace, runs: list[Run]) -> dict[str, str]:
+    return {
+        "seeds": args.seeds,
+        "jobs": str(args.jobs),
+        "mean": f"{args.mean:g} s on ideal GPUs",
+        "load": f"{args.load:g}",
+        "topology": f"topology/{args.topology}",
+        "processors": f"{max(run.cpu_share for run in runs):.0%} at most",
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+    }
+
+
+def _name(args: argparse.Namespace, system: System, seed: int, mode: str = "") -> str:
+    load = "" if args.load == Shape().load else f"-load{args.load:g}"
+    return f"{mode or args.mode}-{args.slurm}-{args.topology}-{args.jobs}x{args.mean:g}s{load}-{system.name}-{seed}"
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m tests.bench.replay", description=(__doc__ or "").split("\n", 1)[0])
+    parser.add_argument("--slurm", default="24.11")
+    parser.add_argument("--seeds", default="1,2,3,4,5")
+    parser.add_argument("--systems", default="plain,plain2,berth,random", help=f"of {', '.join(SYSTEMS)}")
+    parser.add_argument("--mode", default="replay", choices=("replay", "adversary", "chaos"))
+    parser.add_argument("--jobs", type=int, default=Shape().jobs)
+    parser.add_argument("--mean", type=float, default=Shape().mean, help="seconds of a job on ideal GPUs")
+    parser.add_argument("--load", type=float, default=Shape().load)
+    parser.add_argument("--topology", default="tree", choices=("tree", "block"))
+    parser.add_argument("--again", action="store_true", help="run what has been run already")
+    parser.add_argument("--no-build", action="store_true", help="take the images as they are")
+    parser.add_argument("--keep", action="store_true", help="leave the cluster up")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

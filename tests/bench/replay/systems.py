@@ -1,0 +1,45 @@
+"""What a replay compares."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+
+SCORES = "/etc/slurm/berth/scores.csv"
+BASE = Path(__file__).resolve().parents[3] / "containers" / "config" / "berth.conf"
+
+
+@dataclass(frozen=True, slots=True)
+class System:
+    """A way to run the cluster."""
+
+    name: str
+    berth: bool
+    policy: str = "berth"
+    scores: bool = True
+
+    def berth_conf(self) -> str:
+        """The test cluster's berth.conf, with what this system has of its own."""
+        own = [f'policy = "{self.policy}"', *([f'scores = "{SCORES}"'] if self.scores else [])]
+        text = BASE.read_text(encoding="utf-8")
+        text = text.replace("[hook]\n", '[hook]\nmessage = "never"\n')
+        return text.replace("[berthd]\n", "\n".join(["[berthd]", *own, ""]))
+
+
+def notice_log() -> str:
+    """Where the Epilogs' notices are logged in the cluster; empty where they are not."""
+    log = tomllib.loads(BASE.read_text(encoding="utf-8")).get("notice", {}).get("log", "")
+    return str(log)
+
+
+SYSTEMS = {
+    system.name: system
+    for system in (
+        System("plain", berth=False),
+        System("plain2", berth=False),  # the same once more: how much two runs differ by chance
+        System("berth", berth=True),
+        System("random", berth=True, policy="pinned-random"),
+        System("noscores", berth=True, scores=False),
+    )
+}
