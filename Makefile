@@ -14,7 +14,7 @@ PYDIRS  := topology policy prolog_epilog tests containers
 with-engine = containers/bootstrap engine-start && { $(1); rc=$$?; containers/bootstrap engine-stop; exit $$rc; }
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-hard test-vm test-fast lint format bench bench-hook bench-topology bench-placement bench-simulate bench-philly bench-runtime bench-published bench-events bench-placement-speed check-artifact measurements cluster-up cluster-down fuzz clean lock
+.PHONY: help setup demo test test-hard test-vm test-fast lint format bench bench-hook bench-topology bench-placement bench-simulate bench-philly bench-runtime bench-published bench-events bench-placement-speed bench-plan bench-gateway bench-replay check-artifact measurements cluster-up cluster-down fuzz clean lock
 
 help: ## this page
 	@echo "Berth: the right GPUs for every Slurm job. Start with 'make demo'."
@@ -63,10 +63,19 @@ format: setup ## let ruff and clang-format rewrite what they would complain abou
 	@$(VENV)/bin/ruff check --fix --quiet $(PYDIRS); $(VENV)/bin/ruff format --quiet $(PYDIRS)
 	@clang-format -i slurm_plugins/*.[ch] tests/fakes/nvml/*.[ch] tests/fuzz/*.c tests/bench/c/*.c
 
-bench: bench-hook bench-topology bench-placement bench-events bench-placement-speed bench-published bench-simulate bench-philly bench-runtime ## every benchmark, each beside its peer; tables here, figures in build/bench/*.json
+bench: bench-hook bench-gateway bench-plan bench-topology bench-placement bench-events bench-placement-speed bench-published bench-simulate bench-philly bench-runtime ## every benchmark, each beside its peer; tables here, figures in build/bench/*.json
 
 bench-hook: setup ## latency of job_submit and submissions a second: no plugin, a bare echo, Berth
 	@$(call with-engine,$(PY) -m tests.bench.hook --slurm $(SLURM))
+
+bench-gateway: setup ## how long it takes to read Slurm and to pin a job: the program on libslurm, pyslurm, the commands
+	@$(call with-engine,$(PY) -m tests.bench.gateway --slurm $(SLURM))
+
+bench-plan: setup ## planning passes and Epilog notices at 8,192 and 100,000 GPUs
+	@$(PY) -m tests.bench.plan
+
+bench-replay: setup ## Berth beside plain Slurm on a real Slurm of 64 nodes, five seeds; hours (SLURM=... REPLAY="--seeds 1")
+	@$(call with-engine,$(PY) -m tests.bench.replay --slurm $(SLURM) $(REPLAY))
 
 bench-topology: setup ## a cluster of 12,500 nodes loaded, its node sets, the best of 16 GPUs
 	@$(PY) -m tests.bench.topology

@@ -166,7 +166,7 @@ class Cluster:
     waiting: int = 0
     """Pinned jobs that wait."""
     keep_whole: bool = False
-    """Whether a job waits that needs several nodes: then smaller ones break no node that is wholly free."""
+    """Whether a job on several nodes is soon to start: then smaller ones break no node that is wholly free."""
 
     def now(self, limit: float) -> View:
         """What a job of this time limit can start on at once."""

@@ -26,6 +26,10 @@ MOST_EXPECTED = 40
 GATHER_EVERY = 3.0
 """Seconds between two looks of one job, or a sixtieth of its time limit if that is longer."""
 
+NEAR = 600.0
+"""Seconds before the expected start of a job on several nodes in which nodes are kept free for it, and no longer:
+what stands idle for hours costs more than it brings forward."""
+
 USUAL_PART = 0.5
 """How much of its time limit a job is taken to use, where places that start or run differently are compared."""
 
@@ -267,15 +271,16 @@ class Walk:
             self._someone_waits = self._someone_waits or entry.job.wants_gpus
 
     def _favour(self, claim: Claim) -> None:
-        """What a waiting job on several nodes may expect of those behind it: they do not break free nodes.
+        """What a job on several nodes may expect of those behind it when its start is near: they break no free node.
 
         For the first in line they do not fill its nodes up either: a time limit only tells when a job ends at the
         latest, and the nodes should be free together as soon as they can be.
         """
+        picture = self._book.cluster
         if not self._someone_waits:
-            self._book.cluster.hole_until[list(claim.nodes)] = self._book.cluster.at
-        if not self._book.cluster.keep_whole:
-            self._book.cluster = replace(self._book.cluster, keep_whole=True)
+            picture.hole_until[list(claim.nodes)] = max(picture.at, claim.start - NEAR)
+        if claim.start - picture.at <= NEAR and not picture.keep_whole:
+            self._book.cluster = replace(picture, keep_whole=True)
 
     def _bar(self, claim: Claim) -> None:
         # Slurm's main pass takes the nodes of a waiting pin away from jobs behind it; those start by backfill, late.

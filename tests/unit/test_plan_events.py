@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from policy.decide import decide
 from policy.facts import JobFacts, NodeFacts, PartitionFacts, Reading
 from policy.flags import parse_locality
 from policy.locality import Insistence, SizeRule, binding, parse_rules, settle
@@ -16,7 +17,7 @@ from policy.placement.berth import BerthPolicy
 from policy.plan import Plan
 from policy.settings import Settings
 from policy.tasks import waiting_tasks
-from tests.unit.policy_world import NOW, fleet, node, reading, running, waiting
+from tests.unit.policy_world import NOW, fleet, node, reading, running, submit, waiting
 from topology.fabric import Fabric
 
 
@@ -361,3 +362,52 @@ def test_components_of_a_heterogeneous_job_never_share_a_node() -> None:
     found = moves(World(nodes, jobs).full())
 
     assert [(move.job.id, move.berth.names) for move in found] == [(5, ("n1",))]
+
+
+# Jobs on several nodes
+
+
+def gang_waits(kinds: dict[str, str], used: dict[str, int], ends: float = 600) -> World:
+    """A job of two whole nodes is first in line; it waits for n1 and n2."""
+    gang = waiting(5, "n1", 0xFF, priority=9, required=("n1", "n2"), segment={"n": "2", "nodes": "n1,n2"})
+    jobs = [running(place, name, mask, ends) for place, (name, mask) in enumerate(used.items(), 1) if mask]
+    world = World([node(name, used=mask) for name, mask in used.items()], [*jobs, gang])
+    world.picture = Picture(fleet(world.read(), kinds))
+    world.full()
+    return world
+
+
+def submitted(world: World, minutes: str) -> str:
+    assert world.plan.book is not None
+    decision = decide(
+        submit(tres_per_job="gres/gpu:2", time_limit=minutes), world.plan.book, BerthPolicy(), Settings(), NOW
+    )
+    return decision.fields["nodes"]
+
+
+def test_small_jobs_break_no_free_node_while_a_job_on_several_nodes_waits() -> None:
+    """By links alone n3 would be the best."""
+    kinds = {"n1": "v100", "n2": "v100", "n3": "v100", "n4": "l40s"}
+    used = {"n1": 0xFF, "n2": 0xFF, "n3": 0, "n4": 0x0F}
+    world = gang_waits(kinds, used)
+    assert submitted(world, "5") == "n4"
+
+    del world.jobs[5]
+    world.full()
+    assert submitted(world, "5") == "n3"
+
+
+def test_free_nodes_are_kept_for_minutes_not_for_hours() -> None:
+    kinds = {"n1": "v100", "n2": "v100", "n3": "v100", "n4": "l40s"}
+    used = {"n1": 0xFF, "n2": 0xFF, "n3": 0, "n4": 0x0F}
+
+    assert submitted(gang_waits(kinds, used, ends=601), "5") == "n3"
+
+
+def test_nobody_fills_up_the_nodes_of_the_first_in_line() -> None:
+    """Five minutes would fit before the gang starts; but who knows whether n2 is free much sooner than its limit."""
+    kinds = {"n1": "h100", "n2": "h100", "n3": "h100"}
+    world = gang_waits(kinds, {"n1": 0x0F, "n2": 0xFF, "n3": 0xFF})
+
+    assert submitted(world, "5") == "n3"
+    assert submitted(gang_waits(kinds, {"n1": 0x0F, "n2": 0xFF, "n3": 0xFF}, ends=3_600), "5") == "n1"
