@@ -10,7 +10,7 @@ from policy.errors import UsageError, nearest
 from policy.simulate.inputs.traces import Unit
 from policy.simulate.slurm_settings import DURATIONS, ORDERS
 
-MODES = ("slurm", "pal-rounds")
+MODES = ("slurm", "berthd", "pal-rounds")
 
 Way = Literal["one-run", "median", "nodes"]
 
@@ -181,6 +181,8 @@ def check(study: Study) -> None:
         one = study.with_values(swept)
         if one.mode == "pal-rounds" and one.order == "slurm":
             raise UsageError("--order slurm belongs to --mode slurm; with pal-rounds take fifo, las, srtf or srsf")
+        if one.mode == "berthd":
+            _check_berthd(one)
         if one.fabric and (not one.topology or one.nodes_per_leaf):
             raise UsageError(
                 "--fabric says which nodes of --topology share a leaf: give --topology, and no --nodes-per-leaf"
@@ -191,6 +193,20 @@ def check(study: Study) -> None:
             raise UsageError(
                 "say how big the cluster is: --nodes N with --gpus-per-node K or --machine NAME, or --topology DIR"
             )
+
+
+_NOT_WITH_BERTHD = ("events", "quotas", "borrow", "spread", "weigh_waits", "move_cost")
+
+
+def _check_berthd(study: Study) -> None:
+    """Refuse options that the simulation of berthd would pass over in silence."""
+    if study.order not in {"", "fifo"}:
+        raise UsageError(f"--order {study.order}: --mode berthd plays Slurm's priority/basic, that is fifo")
+    for name in _NOT_WITH_BERTHD:
+        if getattr(study, name):
+            raise UsageError(f"--{name.replace('_', '-')} belongs to --mode slurm; leave it out with --mode berthd")
+    if study.backfill is False or study.durations != "limit":
+        raise UsageError("--no-backfill and --durations belong to --mode slurm; leave them out with --mode berthd")
 
 
 def as_plain(study: Study) -> dict[str, Any]:

@@ -87,7 +87,7 @@ def run_cell(study: Study, cell: Cell, trace: Trace, placements: str = "") -> Su
     one = study.with_values(cell.swept)
     fleet = cluster.build(one, cell.seed)
     jobs = completed(trace.jobs, one.limits, one.models, cell.seed)
-    simulate = _slurm if one.mode == "slurm" else _rounds
+    simulate = {"slurm": _slurm, "berthd": _berthd}.get(one.mode, _rounds)
     outcome = simulate(one, cell, jobs, fleet)
     if placements:
         write_placements(outcome, placements)
@@ -133,6 +133,20 @@ def _slurm(study: Study, cell: Cell, jobs: Sequence[Job], fleet: Fleet) -> Outco
         events=_events(study, fleet),
     )
     return run(jobs, fleet, policy_named(cell.policy, cell.seed), settings)
+
+
+def _berthd(study: Study, cell: Cell, jobs: Sequence[Job], fleet: Fleet) -> Outcome:
+    from policy.simulate.pinned import Delays, PinnedSettings, Submission, run  # noqa: PLC0415
+
+    locality = parse_locality(study.locality) if study.locality else None
+    settings = PinnedSettings(
+        berthd=cell.policy != PLAIN_SLURM, delays=Delays(backfill=study.bf_interval), seed=cell.seed
+    )
+    level, wait = "", 0
+    if locality is not None:
+        level, wait = locality.level, settings.site.locality_wait if locality.wait is None else locality.wait
+    asked = [Submission(job, 0, level if job.gpus > 1 else "", wait) for job in jobs]
+    return run(asked, fleet, policy_named(cell.policy, cell.seed), settings)
 
 
 def _events(study: Study, fleet: Fleet) -> Sequence[NodeEvent]:

@@ -1,0 +1,96 @@
+"""A job in the simulation of berthd beside slurmctld: what slurmctld's record says of it, and what berthd reads."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import ceil
+
+from policy.demand import A_YEAR
+from policy.facts import JobFacts
+from policy.simulate.pinned_settings import Submission
+from policy.simulate.world import PARTITION
+
+EPOCH = 1_000_000
+"""The simulation's first moment, as Slurm writes times: whole seconds."""
+
+
+@dataclass(slots=True, eq=False)
+class Record:
+    """One job."""
+
+    id: int
+    asked: Submission
+    nodes_wanted: int
+    k: int
+    """GPUs on each of its nodes."""
+    nonce: str
+    entered: float | None = None
+    """When it came into the queue."""
+    state: str = "PENDING"
+    reason: str = "None"
+    pin: tuple[int, ...] = ()
+    """The nodes that it is pinned to; empty where Slurm is free to choose."""
+    pin_mask: int = 0
+    segment: Mapping[str, str] | None = None
+    tried: float | None = None
+    """When Slurm first looked for nodes itself."""
+    started: float = 0.0
+    """When slurmctld started it."""
+    begun: float = 0.0
+    """When it began to run."""
+    ended: float = 0.0
+    nodes: tuple[int, ...] = ()
+    masks: tuple[int, ...] = ()
+    cores: tuple[tuple[int, ...], ...] = ()
+    """Cores that it holds on each of its nodes, by socket."""
+    epilogs: int = 0
+    """Of its nodes, how many still run its epilog."""
+    updates: int = 0
+    facts: JobFacts | None = None
+
+    @property
+    def cpus(self) -> int:
+        """Cores on each of its nodes."""
+        return self.asked.cpus or max(1, self.k)
+
+    @property
+    def limit(self) -> int:
+        """Seconds that it may run: Slurm counts whole minutes."""
+        limit = self.asked.job.limit
+        return A_YEAR if limit is None else min(A_YEAR, 60 * ceil(limit / 60))
+
+    @property
+    def end_by_limit(self) -> float:
+        """When its time limit ends it."""
+        return self.started + self.limit
+
+    def as_facts(self, names: tuple[str, ...]) -> JobFacts:
+        """What a gateway would read; the same object until something changes."""
+        if self.facts is None:
+            runs = self.state == "RUNNING"
+            start = EPOCH + int(self.started) if runs else None
+            pinned = bool(self.pin)
+            self.facts = JobFacts(
+                id=self.id,
+                state=self.state,
+                partition=PARTITION,
+                priority=int(self.asked.job.priority),
+                submitted=EPOCH + int(self.entered or 0),
+                start=start,
+                end=start + self.limit if start is not None else None,
+                limit=self.limit,
+                cpus=self.cpus * self.nodes_wanted,
+                nodes=tuple(names[node] for node in self.nodes),
+                required=tuple(names[node] for node in self.pin),
+                reason=self.reason,
+                gpus=self.pin_mask if pinned else None,
+                segment=self.segment,
+                count=self.nodes_wanted,
+                mem=0,
+                holds=self.masks if runs else (),
+                wants_gpus=self.k > 0,
+            )
+        return self.facts
+
+    def changed(self) -> None:
+        """Its record is another than before."""
+        self.facts = None

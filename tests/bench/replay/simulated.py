@@ -1,0 +1,241 @@
+"""The same arrivals in the simulator of berthd beside slurmctld: what a change of the plan would do, in seconds.
+
+    python -m tests.bench.replay.simulated --seeds 1,2,3 --systems plain,berth
+
+Jobs, scores and stretch are those of the replay; a run on paper is told in the same words as a real one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from policy.cluster import Fleet, Floats
+from policy.cost import EVERYONE, CostModel, one_factor
+from policy.placement.base import positions
+from policy.placement.registry import create
+from policy.simulate.jobs import Job as SimulatedJob
+from policy.simulate.pinned import Delays, PinnedSettings, Submission
+from policy.simulate.pinned import run as simulate
+from policy.simulate.pinned_settings import Rate
+from policy.simulate.world import Layout, build_of, fabric_of
+from topology import files
+from topology.model import Machine
+from topology.scores import Score
+
+from ..table import Figure, at_most
+from .analysis import summary
+from .figures import BERTH, NOISE, PLAIN, by_system, details
+from .outcome import Outcome, Run
+from .stretch import GPUS, Stretch, linked, machine_of, table_path
+from .systems import SYSTEMS, System
+from .testbed import LEAF, NODES, POD
+from .testbed import kinds as machines_found
+from .workload import Job, Shape, draw
+
+CORES = 16
+"""Of each node."""
+
+PLAYS = 3
+"""Times that a run is played for one figure: the end of a single run hangs on where its last long job landed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """What all runs on paper stand on."""
+
+    stretch: Stretch
+    kinds: Mapping[str, Machine]
+    delays: Delays = Delays()  # noqa: RUF009 - it is frozen
+    lost_notices: float = 0.0
+    """Part of the Epilogs' notices that never arrive."""
+
+
+def play(jobs: Sequence[Job], seed: int, system: System, ground: Ground, chance: int = 0) -> Run:
+    """A run of these jobs on paper; another `chance` is a run of the same jobs at another time of day."""
+    machines = _machines(ground.kinds)
+    known = _tables(ground.stretch.scores(machines, seed)) if system.berth and system.scores else {}
+    settings = PinnedSettings(
+        berthd=system.berth,
+        delays=ground.delays,
+        rate=rate_of(ground.stretch, machines),
+        kill=False,
+        lost_notices=ground.lost_notices,
+        seed=PLAYS * seed + chance,
+    )
+    own = fleet(ground.stretch, machines, known)
+    policy = create(system.policy if system.berth else "slurm")
+    done = simulate([_submission(job) for job in jobs], own, policy, settings)
+    rate = settings.rate
+    assert rate is not None, "it was given above"
+    outcomes = []
+    where = {one.job: one.gpus for one in done.stretches}
+    for job, played in zip(jobs, done.jobs, strict=True):
+        nodes = sorted({gpu // GPUS for gpu in where[job.name]})
+        masks = [sum(1 << gpu % GPUS for gpu in where[job.name] if gpu // GPUS == node) for node in nodes]
+        outcomes.append(
+            Outcome(
+                name=job.name,
+                width=job.width,
+                app_class=job.app_class,
+                at=job.at,
+                seconds=job.seconds,
+                limit=job.limit,
+                asked=job.at,
+                started=done.starts[job.name],
+                ended=done.ends[job.name],
+                stretch=rate(played, nodes, masks) if job.gpus else 1.0,
+                level=level_of(own, machines, nodes, masks) if job.gpus else "none",
+                nodes=tuple(own.names[node] for node in nodes),
+                gpus=positions(masks[0]) if masks else (),
+                state="completed",
+                starts=1,
+            )
+        )
+    updates, denied = done.extra["updates"], done.extra["denied"]
+    assert isinstance(updates, int), "it is counted"
+    assert isinstance(denied, int), "it is counted"
+    notes = {"reasons": done.extra["reasons"]}
+    return Run(system.name, seed, "on paper", {}, tuple(outcomes), (), updates, denied, notes=notes)
+
+
+def rate_of(stretch: Stretch, machines: Mapping[str, Machine]) -> Rate:
+    """The stretch table as the simulator asks for it."""
+    names = list(machines)
+    slow = [[stretch.gpu[f"{name}:{gpu}"] for gpu in range(GPUS)] for name in names]
+    plain = build_of(machines, fabric_of(Layout(NODES, GPUS, LEAF, POD // LEAF), names))
+
+    def rate(job: SimulatedJob, nodes: Sequence[int], masks: Sequence[int]) -> float:
+        slowest = max(slow[node][gpu] for node, mask in zip(nodes, masks, strict=True) for gpu in positions(mask))
+        level = level_of(plain, machines, nodes, masks)
+        return (1 + stretch.sensitivity[job.app_class] * (slowest - 1)) * stretch.level[level]
+
+    return rate
+
+
+def level_of(fleet: Fleet, machines: Mapping[str, Machine], nodes: Sequence[int], masks: Sequence[int]) -> str:
+    """How near to each other a job's GPUs really are."""
+    if len(nodes) > 1:
+        return fleet.fabric.level(nodes)
+    joined = linked(machines[fleet.names[nodes[0]]])
+    together = all(masks[0] & ~joined[gpu] == 1 << gpu for gpu in positions(masks[0]))
+    return "nvlink" if together else "node"
+
+
+def fleet(stretch: Stretch, machines: Mapping[str, Machine], scores: Mapping[str, Floats]) -> Fleet:
+    """The replay's cluster on paper."""
+    levels = {level: factor for level, factor in stretch.level.items() if level != "nvlink"}
+    made = build_of(
+        machines,
+        fabric_of(Layout(NODES, GPUS, LEAF, POD // LEAF), list(machines)),
+        scores,
+        CostModel({EVERYONE: one_factor(**levels)}),
+    )
+    return replace(made, cpus=np.full(NODES, CORES, np.int64))
+
+
+def _machines(kinds: Mapping[str, Machine]) -> dict[str, Machine]:
+    return {f"n{node}": kinds[machine_of(node)] for node in range(1, NODES + 1)}
+
+
+def _tables(scores: Sequence[Score]) -> dict[str, Floats]:
+    tables: dict[str, Floats] = {}
+    for one in scores:
+        table = tables.setdefault(one.app_class, np.ones((NODES, GPUS)))
+        table[int(one.node[1:]) - 1, one.position] = one.score
+    return tables
+
+
+def _submission(job: Job) -> Submission:
+    asked = SimulatedJob(
+        id=job.name,
+        gpus=job.width,
+        submit=job.at,
+        work=job.seconds,
+        app_class=job.app_class,
+        limit=60.0 * job.limit,
+        nodes=job.nodes,
+    )
+    return Submission(asked, job.cpus, "leaf" if job.leaf_wait else "", job.leaf_wait)
+
+
+# Beside real runs
+
+
+def play_again(runs: Sequence[Run]) -> list[Run]:
+    """The jobs of real runs on paper, each a few times."""
+    ground = Ground(Stretch.load(table_path()), machines_found())
+    return [
+        play(draw(run.seed, _shape(run)), run.seed, SYSTEMS[run.system], ground, chance)
+        for run in runs
+        for chance in range(PLAYS)
+    ]
+
+
+def _shape(run: Run) -> Shape:
+    values = {key: value for key, value in run.settings.items() if key in asdict(Shape())}
+    return Shape(**{**values, "widths": {int(width): share for width, share in values["widths"].items()}})
+
+
+def sim_figures(runs: Sequence[Run]) -> list[Figure]:
+    """How far the simulator is from the real runs; beside it how far two real runs are from each other."""
+    systems = by_system(runs)
+    errors = {name: error(play_again(systems[name]), systems[name]) for name in (PLAIN, BERTH) if name in systems}
+    if not errors:
+        return []
+    both = len(systems.get(NOISE, ())) == len(systems.get(PLAIN, ())) > 0
+    noise = error(systems[NOISE], systems[PLAIN]) if both else None
+    peer = "plain beside plain" if both else ""
+    each = [Figure(f"sim_error_{name}", value, "", peer, noise) for name, value in errors.items()]
+    return [*each, at_most("sim_error", max(errors.values()), 0.10, "", peer, noise)]
+
+
+def error(ours: Sequence[Run], found: Sequence[Run]) -> float:
+    """The greater of the relative errors in mean wait and mean makespan."""
+    a, b = summary(ours), summary(found)
+    return max(abs(a.wait / b.wait - 1), abs(a.makespan / b.makespan - 1))
+
+
+def main() -> int:
+    """Play seeds of some systems and print what came of them."""
+    parser = argparse.ArgumentParser(prog="python -m tests.bench.replay.simulated", description=__doc__)
+    parser.add_argument("--seeds", default="1,2,3")
+    parser.add_argument("--systems", default="plain,berth,random", help=f"of {', '.join(SYSTEMS)}")
+    parser.add_argument("--jobs", type=int, default=Shape().jobs)
+    parser.add_argument("--mean", type=float, default=Shape().mean)
+    parser.add_argument("--load", type=float, default=Shape().load)
+    parser.add_argument("--plays", type=int, default=1, help="of each seed: what differs is chance alone")
+    parser.add_argument("--lost-notices", type=float, default=0.0, help="part of the Epilogs' notices")
+    parser.add_argument("--machines", type=Path, help="a folder of topology files of the four kinds of machines")
+    args = parser.parse_args()
+    kinds = files.load_directory(args.machines) if args.machines else machines_found()
+    ground = Ground(Stretch.load(table_path()), kinds, lost_notices=args.lost_notices)
+    shape = Shape(jobs=args.jobs, mean=args.mean, load=args.load)
+    runs = [
+        play(draw(seed, shape), seed, SYSTEMS[name], ground, chance)
+        for name in args.systems.split(",")
+        for seed in map(int, args.seeds.split(","))
+        for chance in range(args.plays)
+    ]
+    print(details(runs))
+    for name, own in by_system(runs).items():
+        one = summary(own)
+        gpu_jobs = sum(outcome.width > 0 for run in own for outcome in run.outcomes)
+        print(
+            f"{name:8} JCT {one.jct:.2f} s (GPU jobs {one.gpu_jct:.2f}), wait {one.wait:.2f} s "
+            f"(GPU jobs {one.gpu_wait:.2f}), makespan {one.makespan:.1f} s, longest wait {one.longest:.1f} s, "
+            f"stretch {one.stretch:.4f}, updates per GPU job {sum(run.updates for run in own) / gpu_jobs:.2f}"
+        )
+        for reason, number in sum((Counter(run.notes["reasons"]) for run in own), Counter[str]()).most_common():
+            print(f"  {number / gpu_jobs:6.2f} updates per GPU job: {reason}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
