@@ -9,9 +9,11 @@ from policy.book import Book, Claim, claim_on
 from policy.cluster import Bools
 from policy.demand import Demand
 from policy.errors import NotNow
+from policy.gather import gather
 from policy.moves import Change, Move, Release
 from policy.placement.base import Berth, Policy
 from policy.placement.gang import LEVELS_OF_NODES
+from policy.placement.tables import positions
 from policy.settings import Settings
 from policy.tasks import waiting_tasks
 from policy.waiting import Shape, Waiting
@@ -23,8 +25,8 @@ MOST_EXPECTED = 40
 """Jobs without GPUs, the first in line, that room is left for: those behind them start long after."""
 
 
-GATHER_EVERY = 3.0
-"""Seconds between two looks of one job, or a sixtieth of its time limit if that is longer."""
+GATHER_EVERY = 1.0
+"""Seconds between two looks of one job for a place that is not free yet either."""
 
 NEAR = 600.0
 """Seconds before the expected start of a job on several nodes in which nodes are kept free for it, and no longer:
@@ -71,8 +73,8 @@ class Walk:
         self._most: int | None = None
         self._expected = 0
         self._gathered = gathered
-        self._someone_waits = False
-        """Whether a GPU job was met that cannot start now: all behind it are not first in line."""
+        self._several_wait = False
+        """Whether a job was met that waits for several nodes: it is the first of those in line."""
         self._siblings: dict[int, dict[int, Sequence[int]]] = {}
         """For each heterogeneous job, the nodes of its components: Slurm gives no node to two of them."""
 
@@ -188,8 +190,10 @@ class Walk:
         berth = self._now(demand, shape)
         if berth is not None:
             return Move(entry.job, berth, 0.0, relaxed or "it can start there now", adopted=entry.adopted)
-        if self._only is not None or (start is not None and not (relaxed or self._may_collect(entry))):
+        if self._only is not None:
             return None
+        if start is not None and not (relaxed and self._has_turn(entry)):
+            return self._gathered_place(entry, demand)
         found = self._soonest(demand)
         if found is None:
             return None
@@ -198,19 +202,24 @@ class Walk:
             reason = "its former place is gone" if entry.mask else "a place is in sight"
             return Move(entry.job, berth, moment, reason, adopted=entry.adopted)
         gain = self._end(demand, start, self._cost(entry, demand)) - self._end(demand, moment, berth.cost)
-        if gain <= worth_moving(demand.limit):
+        return Move(entry.job, berth, moment, relaxed) if gain > worth_moving(demand.limit) else None
+
+    def _gathered_place(self, entry: Waiting, demand: Demand) -> Move | None:
+        """Nodes that have fallen free, for the first in line of those that need several."""
+        if not entry.collects or self._several_wait or not entry.nodes or not self._has_turn(entry):
             return None
-        return Move(entry.job, berth, moment, relaxed or "it is expected to end sooner there")
+        found = gather(self._book, demand, entry.nodes)
+        if found is None:
+            return None
+        nodes, start = found
+        view = self._book.cluster.now(demand.limit)
+        berth = Policy.berth(demand, view, nodes, positions(entry.mask), "nodes that fell free, until there are enough")
+        return Move(entry.job, berth, start, "it gathers nodes as they fall free")
 
-    def _may_collect(self, entry: Waiting) -> bool:
-        """Whether a job that needs several nodes looks for a sooner place: the first in line does, now and then.
-
-        Nodes empty before their time limits tell; if it stuck to its nodes, others would overtake it for ever.
-        """
-        if not entry.collects or self._someone_waits:
-            return False
+    def _has_turn(self, entry: Waiting) -> bool:
+        """Whether a job may look for a place that is not free yet either: now and then."""
         at = self._book.cluster.at
-        if at - self._gathered.get(entry.job.id, 0.0) < max(GATHER_EVERY, entry.demand.limit / 60):
+        if at - self._gathered.get(entry.job.id, 0.0) < GATHER_EVERY:
             return False
         self._gathered[entry.job.id] = at
         return True
@@ -268,7 +277,7 @@ class Walk:
             self._bar(claim)
             if entry.collects:
                 self._favour(claim)
-            self._someone_waits = self._someone_waits or entry.job.wants_gpus
+                self._several_wait = True
 
     def _favour(self, claim: Claim) -> None:
         """What a job on several nodes may expect of those behind it when its start is near: they break no free node.
@@ -277,7 +286,7 @@ class Walk:
         latest, and the nodes should be free together as soon as they can be.
         """
         picture = self._book.cluster
-        if not self._someone_waits:
+        if not self._several_wait:
             picture.hole_until[list(claim.nodes)] = max(picture.at, claim.start - NEAR)
         if claim.start - picture.at <= NEAR and not picture.keep_whole:
             self._book.cluster = replace(picture, keep_whole=True)

@@ -163,7 +163,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # The answerer decides when to end: it closes the channel.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # Planning gives way to whatever answers a waiting user.
-    os.nice(5)
+    os.nice(1)
     channel = socket.socket(fileno=options.channel)
     try:
         config = load(options.config)

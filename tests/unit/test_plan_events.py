@@ -318,7 +318,7 @@ def test_a_big_job_gathers_nodes_as_they_empty_before_their_time_limits_tell() -
     found = moves(world.full())
 
     assert [(move.job.id, move.berth.names) for move in found] == [(5, ("n1", "n4"))]
-    assert found[0].reason == "it is expected to end sooner there"
+    assert found[0].reason == "it gathers nodes as they fall free"
 
 
 def unanswered(asked: str, **changes: object) -> JobFacts:
@@ -401,7 +401,7 @@ def test_free_nodes_are_kept_for_minutes_not_for_hours() -> None:
     kinds = {"n1": "v100", "n2": "v100", "n3": "v100", "n4": "l40s"}
     used = {"n1": 0xFF, "n2": 0xFF, "n3": 0, "n4": 0x0F}
 
-    assert submitted(gang_waits(kinds, used, ends=601), "5") == "n3"
+    assert submitted(gang_waits(kinds, used, ends=7_200), "5") == "n3"
 
 
 def test_nobody_fills_up_the_nodes_of_the_first_in_line() -> None:
