@@ -1,9 +1,9 @@
 """The plan of the waiting jobs: where each stands in line, and which pins have to move.
 
 Jobs are taken in Slurm's own order and each claims its place, so that none that comes later can delay it. A pin moves
-only where the job could start now elsewhere and not where it is, where its place is gone, or where its wait for a
-level ended: everything else would only cost updates. The place of a job that nothing overtakes is therefore fixed
-until it starts.
+only where the job could start now elsewhere and not where it is, where its place is gone, where its wait for a level
+ended, or where the first in line of those that need several nodes gathers what falls free: everything else would only
+cost updates. So the place of a job that is next is fixed until it starts.
 
 A pass looks at all waiting jobs; what one ended job frees is planned by looking only at the nodes that it left.
 """

@@ -24,7 +24,6 @@ STUCK_AFTER = 120
 MOST_EXPECTED = 40
 """Jobs without GPUs, the first in line, that room is left for: those behind them start long after."""
 
-
 GATHER_EVERY = 1.0
 """Seconds between two looks of one job for a place that is not free yet either."""
 
@@ -273,7 +272,7 @@ class Walk:
             self._siblings.setdefault(entry.job.het, {})[entry.job.id] = claim.nodes
         if start == 0.0:
             self._most = None
-        else:
+        elif entry.job.wants_gpus:
             self._bar(claim)
             if entry.collects:
                 self._favour(claim)
