@@ -1,6 +1,7 @@
 """What the cluster holds now and when it comes free, kept from reading to reading: only changed nodes are redone."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -25,6 +26,7 @@ class Picture:
         count = len(fleet.names)
         self.fleet = fleet
         self.at = 0.0
+        self._memory_counts = True
         self._nodes: list[NodeFacts | None] = [None] * count
         self._holding: dict[int, JobFacts] = {}
         self._jobs_of: list[dict[int, JobFacts]] = [{} for _ in range(count)]
@@ -40,18 +42,47 @@ class Picture:
     def update(self, reading: "Reading") -> frozenset[int]:
         """Take a reading over; which nodes look different now."""
         self.at = reading.at
+        self._memory_counts = reading.memory_counts
         changed = {place for place, node in enumerate(reading.nodes) if node is not self._nodes[place]}
         changed |= self._take_jobs(job for job in reading.jobs if job.state in HOLDING)
         for place in changed:
             node = self._nodes[place] = reading.nodes[place]
             self._up[place] = node.up
             self._quiet[place] = not node.completing
-            self._write(place, node, reading)
+            self._write(place, node, memory_counts=reading.memory_counts)
         changed.update(self._reserve(reading))
         # A moment that has passed without the job ending is put off; the first column is always this moment.
         np.maximum(self._times, self.at + SOON, out=self._times)
         self._times[:, 0] = self.at
         return frozenset(changed)
+
+    def end(self, job_id: int, name: str) -> bool:
+        """A job ends on a node, as its Epilog says: nobody need ask Slurm for what is known already.
+
+        False where the job is not known there; then only a reading tells.
+        """
+        place = self.fleet.index.get(name)
+        node = None if place is None else self._nodes[place]
+        if place is None or node is None or job_id not in self._jobs_of[place]:
+            return False
+        job = self._jobs_of[place].pop(job_id)
+        mask = _held(job, name)
+        if mask is None:
+            return False
+        share = job.cpus // max(1, len(job.nodes))
+        mem = min(node.mem_used, job.mem or 0)
+        # The next reading brings another record in its place.
+        self._nodes[place] = node = replace(
+            node,
+            gpus_used=node.gpus_used & ~mask,
+            seats_used=node.seats_used & ~mask,
+            cpus_used=max(0, node.cpus_used - share),
+            mem_used=node.mem_used - mem,
+            completing=True,
+        )
+        self._quiet[place] = False
+        self._write(place, node, memory_counts=self._memory_counts)
+        return True
 
     def book(self) -> Book:
         """A book of its own to claim from."""
@@ -134,12 +165,12 @@ class Picture:
         places_changed: list[int] = np.flatnonzero(different).tolist()
         return places_changed
 
-    def _write(self, place: int, node: "NodeFacts", reading: "Reading") -> None:
+    def _write(self, place: int, node: "NodeFacts", *, memory_counts: bool) -> None:
         """Write down when the jobs of a node give back what they hold."""
         full, total_cpus, total_mem = self._total(place)
         free = _free_gpus(node) & full
         cpus = max(0, node.cpus - node.cpus_used)
-        mem = max(0, total_mem - (node.mem_used if reading.memory_counts else 0))
+        mem = max(0, total_mem - (node.mem_used if memory_counts else 0))
         ends = sorted((_end(job, self.at), job.id, job) for job in self._jobs_of[place].values())
         held = {job.id: _held(job, node.name) for _, _, job in ends}
         known = 0

@@ -75,6 +75,11 @@ class Plan:
         book.cluster = replace(book.cluster, waiting=sum(entry.job.wants_gpus for entry in queue))
         return changes
 
+    def reread(self, job_id: int) -> None:
+        """A change could not be written: the job is where Slurm has it."""
+        if self._reader is not None:
+            self._reader.reread(job_id)
+
     def freed(self, picture: Picture, nodes: Iterable[int], jobs: Iterable[JobFacts]) -> list[Change] | None:
         """Plan again what a few changed nodes mean to the jobs of the last pass; None where only a pass can tell.
 

@@ -101,6 +101,10 @@ class Reader:
             raise known[1]
         return known[1]
 
+    def reread(self, job_id: int) -> None:
+        """Believe Slurm's record of a job again, not what was planned for it."""
+        self._known.pop(job_id, None)
+
     def forget(self, present: set[int]) -> None:
         """Drop jobs that wait no more."""
         if len(self._known) > 2 * len(present) + 64:

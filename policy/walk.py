@@ -124,8 +124,7 @@ class Walk:
             move = self._better(entry, demand, shape, start)
             if move is not None:
                 self._free_since.pop(job.id, None)
-                self._changes.append(move)
-                self._claim(entry, demand, move.berth.nodes, move.berth.mask, move.start)
+                self._move(entry, demand, move)
                 return
         if stuck:
             self._changes.append(Release(job, f"it did not start in {STUCK_AFTER} s on a place that looks free"))
@@ -181,8 +180,13 @@ class Walk:
         demand, shape = entry.demand_at(self._book.cluster.at)
         berth = self._now(demand, shape)
         if berth is not None:
-            self._changes.append(Move(entry.job, berth, 0.0, "it can start there now", adopted=entry.adopted))
-            self._claim(entry, demand, berth.nodes, berth.mask, 0.0)
+            self._move(entry, demand, Move(entry.job, berth, 0.0, "it can start there now", adopted=entry.adopted))
+
+    def _move(self, entry: Waiting, demand: Demand, move: Move) -> None:
+        """From here on the job is taken to be pinned there, before Slurm shows it."""
+        self._changes.append(move)
+        self._claim(entry, demand, move.berth.nodes, move.berth.mask, move.start)
+        entry.nodes, entry.mask = tuple(move.berth.nodes), move.berth.mask
 
     def _better(self, entry: Waiting, demand: Demand, shape: Shape, start: float | None) -> Move | None:
         relaxed = _relaxed(entry, self._book.cluster.at)

@@ -39,9 +39,7 @@ class Explainer:
             return 0
         changed = {change.job.id for change in changes}
         waiting = [
-            entry
-            for entry in plan.queue
-            if entry.job.wants_gpus and entry.start != 0.0 and entry.job.id not in changed
+            entry for entry in plan.queue if entry.job.wants_gpus and entry.start != 0.0 and entry.job.id not in changed
         ]
         present = {entry.job.id for entry in waiting}
         self._said = {job_id: said for job_id, said in self._said.items() if job_id in present}

@@ -16,7 +16,7 @@ _RETRY_LIST_EVERY = 60.0
 
 
 class Pins:
-    """One update a change. What Slurm then shows is what the next pass plans with, so nothing is remembered here."""
+    """One update a change. What Slurm then shows is what later passes plan with."""
 
     def __init__(self, gateway: Gateway, pinned_file: Path) -> None:
         self._gateway = gateway
@@ -25,8 +25,9 @@ class Pins:
         self._no_list_before = 0.0
         self.written = 0
 
-    def write(self, changes: Sequence[Change], reading: Reading) -> None:
-        """Write some changes; one that fails does not keep the others."""
+    def write(self, changes: Sequence[Change], reading: Reading) -> list[int]:
+        """Write some changes; one that fails does not keep the others. The jobs of those that failed come back."""
+        failed: list[int] = []
         for change in changes:
             name = _name(change)
             try:
@@ -40,7 +41,9 @@ class Pins:
                 self.written += 1
                 log.info(f"JobId={name} NodeList={values['nodes']} GPUs={values['gpus']} pinned: {change.reason}")
             except SlurmError as problem:
+                failed.append(change.job.id)
                 log.error(f"JobId={name} keeps its place: {problem}")
+        return failed
 
     def list_pinned(self, queue: Iterable[Waiting]) -> None:
         """Let the plugin know which jobs have a place that their owners cannot change by hand."""

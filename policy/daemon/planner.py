@@ -66,8 +66,8 @@ class Planner:
             self._watcher.watch(picture.book(), self._reading)
         changes = self._replan(picture, self._reading)
         self._hand_over(self._reading)
-        if self._reading.in_control and self._watcher is None and not self._reading.federated:
-            self._pins.write(changes, self._reading)
+        if self._acts:
+            self._write(changes, self._reading)
             self._pins.list_pinned(self._plan.queue)
             self._pins.written += self._explainer.explain(self._plan, picture.book(), changes)
 
@@ -81,7 +81,7 @@ class Planner:
             for notice in found:
                 notice.answer(done=self._reading is not None and self._reading.in_control)
         if rest and self._reading is not None:
-            self._pins.write(rest, self._reading)
+            self._write(rest, self._reading)
         self.hand_over_if_due()
 
     def hand_over_if_due(self) -> None:
@@ -91,20 +91,22 @@ class Planner:
 
     def _use_freed(self, found: Sequence[Notice]) -> list[Change]:
         picture = self._picture
-        if self._look(ended=False) is not picture or picture is None or self._reading is None:
+        if picture is None or self._reading is None or not self._acts:
             return []
-        if not self._reading.in_control or self._reading.federated or self._watcher is not None:
-            return []
-        names = {notice.node for notice in found}
-        nodes = {picture.fleet.index[name] for name in names if name in picture.fleet.index}
-        changes = None
-        if self._pass_took > _CHEAP:
-            changes = self._plan.freed(picture, self._changed | nodes, self._reading.jobs)
+        nodes = {picture.fleet.index[notice.node] for notice in found if notice.node in picture.fleet.index}
+        # Asking Slurm would cost the Epilog the wait for slurmctld's locks, for what the notices say themselves.
+        known = [picture.end(notice.job, notice.node) for notice in found]
+        if not all(known):
+            if self._look(ended=False) is not picture:
+                return []
+            nodes |= self._changed
+        changes = self._plan.freed(picture, nodes, self._reading.jobs) if self._pass_took > _CHEAP else None
         if changes is None:
             changes = self._replan(picture, self._reading)
         self._stale = True
+        names = {notice.node for notice in found}
         here = [change for change in changes if isinstance(change, Move) and not names.isdisjoint(change.berth.names)]
-        self._pins.write(here, self._reading)
+        self._write(here, self._reading)
         return [change for change in changes if change not in here]
 
     def _replan(self, picture: Picture, reading: Reading) -> list[Change]:
@@ -112,6 +114,16 @@ class Planner:
         changes = self._plan.replan(picture.book(), reading.jobs)
         self._pass_took = time.monotonic() - began
         return changes
+
+    @property
+    def _acts(self) -> bool:
+        """Whether pins are ours to write: not on a standby, in a federation, or while only watching."""
+        reading = self._reading
+        return reading is not None and reading.in_control and not reading.federated and self._watcher is None
+
+    def _write(self, changes: Sequence[Change], reading: Reading) -> None:
+        for job_id in self._pins.write(changes, reading):
+            self._plan.reread(job_id)
 
     def _look(self, *, ended: bool) -> Picture | None:
         """Bring the picture up to date; None where Slurm cannot be read."""

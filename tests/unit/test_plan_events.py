@@ -411,3 +411,63 @@ def test_nobody_fills_up_the_nodes_of_the_first_in_line() -> None:
 
     assert submitted(world, "5") == "n3"
     assert submitted(gang_waits(kinds, {"n1": 0x0F, "n2": 0xFF, "n3": 0xFF}, ends=3_600), "5") == "n1"
+
+
+# What a notice says without a reading
+
+
+def test_a_notice_tells_the_picture_what_the_next_reading_will_say() -> None:
+    nodes = [node("n1", used=0b1111, cpus_used=4, mem_used=400), node("n2", used=0xFF)]
+    jobs = [
+        running(1, "n1", 0b0011, 600, cpus=2, mem=200, holds=(0b0011,)),
+        running(2, "n1", 0b1100, 900, cpus=2, mem=200, holds=(0b1100,)),
+        running(3, "n2", 0xFF, 900),
+    ]
+    told, read = World(nodes, jobs), World(nodes, jobs)
+    told.full(), read.full()
+
+    assert told.picture.end(1, "n1")
+    del read.jobs[1]
+    read.nodes["n1"] = replace(
+        read.nodes["n1"], gpus_used=0b1100, cpus_used=2, mem_used=200, completing=True, seats_used=0
+    )
+    read.picture.update(read.read())
+
+    ours, theirs = told.picture.book().cluster, read.picture.book().cluster
+    for name in ("times", "gpus", "cpus", "mem", "gpus_now", "quiet", "up"):
+        assert (getattr(ours, name) == getattr(theirs, name)).all(), name
+
+
+def test_a_notice_of_an_unknown_job_says_nothing() -> None:
+    world = World(full_nodes(1), [running(1, "n1", 0xFF, 600)])
+    world.full()
+
+    assert not world.picture.end(7, "n1")
+    assert not world.picture.end(1, "n9")
+    assert world.picture.end(1, "n1")
+    assert not world.picture.end(1, "n1"), "Slurm may run an Epilog twice"
+
+
+def test_between_readings_a_moved_job_is_where_it_was_moved_to() -> None:
+    """Two jobs end one after the other, and Slurm is not asked in between: the second place is the next job's."""
+    jobs = [running(1, "n1", 0xFF, 3_000), running(2, "n2", 0xFF, 3_000), running(3, "n3", 0xFF, 600)]
+    jobs += [waiting(5, "n3", 0xFF, priority=9), waiting(6, "n3", 0xFF, priority=1)]
+    world = World(full_nodes(3), jobs)
+    world.full()
+    found = []
+    for job_id, name in ((1, "n1"), (2, "n2")):
+        assert world.picture.end(job_id, name)
+        found += moves(world.plan.replan(world.picture.book(), world.jobs.values()))
+
+    assert [(move.job.id, move.berth.names) for move in found] == [(5, ("n1",)), (6, ("n2",))]
+
+
+def test_a_move_that_could_not_be_written_is_forgotten() -> None:
+    world = World(full_nodes(2), [running(1, "n1", 0xFF, 3_000), running(2, "n2", 0xFF, 600), waiting(5, "n2", 0xFF)])
+    world.full()
+    world.picture.end(1, "n1")
+    [first] = moves(world.plan.replan(world.picture.book(), world.jobs.values()))
+    world.plan.reread(5)
+    [again] = moves(world.plan.replan(world.picture.book(), world.jobs.values()))
+
+    assert first.berth.names == again.berth.names == ("n1",)
