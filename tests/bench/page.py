@@ -49,6 +49,22 @@ until the last of them ends. The load sweep is drawn: its jobs are not PAL's.
 """
 # What a reader would ask about a figure, by benchmark.
 REMARKS = {
+    "plan": """
+A pass is timed from a reading to the plan, with 1,000 waiting jobs of twenty shapes on a full cluster; one job has
+ended since the pass before. `event_*` is what one Epilog's notice costs. The naive peer counts free GPUs by node and
+looks for room for each job once; it keeps no order, no later starts, and no cores or memory.
+""",
+    "gateway": """
+A lone slurmctld with 1,024 nodes and 1,000 held jobs. Reading is slower than pinning because slurmctld counts the GRES
+of all nodes anew, under its locks, for every reading of nodes, also for one that says that nothing has changed.
+""",
+    "replay": """
+The same 1,500 jobs, a third without GPUs, on a real Slurm with 64 nodes of 8 GPUs and leaves of 4 nodes. Each job
+sleeps its duration times the stretch of the GPUs that it really got, by a table that no policy sees; Berth knows
+scores as calibration would measure them. Plain Slurm has the same SchedulerParameters, the links in gres.conf, tree
+topology and `--switches=1@15` for jobs on several nodes. Jobs of the first 15 and the last 5 percent of the arrivals
+are not measured. 64 slurmds, slurmctld, berthd and the jobs share two cores.
+""",
     "hook": """
 Submissions are held jobs through libslurm, so that the cost of scheduling stays out; berthd reads and plans once a
 second meanwhile. The rates vary by a third from round to round on two cores that slurmctld, berthd and the client
