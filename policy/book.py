@@ -126,15 +126,6 @@ class Book:
 
     def soonest(self, demand: Demand, policy: Policy) -> tuple[Berth, float]:
         """The best place at the first moment at which there is one; `start` is 0 for a place that is free now."""
-        spared = self.sparing(demand)
-        if spared is not demand:
-            try:
-                return self._soonest(spared, policy)
-            except NotNow:
-                pass
-        return self._soonest(demand, policy)
-
-    def _soonest(self, demand: Demand, policy: Policy) -> tuple[Berth, float]:
         try:
             return self.now(demand, policy), 0.0
         except NotNow as nothing_now:
@@ -142,13 +133,6 @@ class Book:
             if moment is None:
                 raise nothing_now from None
             return _pinnable(policy, demand, self.cluster.then(moment, demand.limit)), moment
-
-    def sparing(self, demand: Demand) -> Demand:
-        """The demand without nodes that it would break, where whole nodes are kept for those who need several."""
-        if not self.cluster.keep_whole or demand.n > 1:
-            return demand
-        broken = (self.cluster.gpus_now == self.fleet.full) & (self.fleet.size > demand.k)
-        return replace(demand, candidates=demand.candidates & ~broken)
 
     def now(self, demand: Demand, policy: Policy) -> Berth:
         """The best place that is free now, or `NotNow`."""

@@ -165,8 +165,6 @@ class Cluster:
     reserved_from: Floats
     waiting: int = 0
     """Pinned jobs that wait."""
-    keep_whole: bool = False
-    """Whether a job on several nodes is soon to start: then smaller ones break no node that is wholly free."""
 
     def now(self, limit: float) -> View:
         """What a job of this time limit can start on at once."""

@@ -2,8 +2,8 @@
 
 Jobs are taken in Slurm's own order and each claims its place, so that none that comes later can delay it. A pin moves
 only where the job could start now elsewhere and not where it is, where its place is gone, where its wait for a level
-ended, or where the first in line of those that need several nodes gathers what falls free: everything else would only
-cost updates. So the place of a job that is next is fixed until it starts.
+ended, or where the first in line needs several nodes and others are expected sooner: everything else would only cost
+updates. So the place of a job that is next is fixed until it starts.
 
 A pass looks at all waiting jobs; what one ended job frees is planned by looking only at the nodes that it left.
 """

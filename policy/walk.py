@@ -9,11 +9,9 @@ from policy.book import Book, Claim, claim_on
 from policy.cluster import Bools
 from policy.demand import Demand
 from policy.errors import NotNow
-from policy.gather import gather
 from policy.moves import Change, Move, Release
 from policy.placement.base import Berth, Policy
 from policy.placement.gang import LEVELS_OF_NODES
-from policy.placement.tables import positions
 from policy.settings import Settings
 from policy.tasks import waiting_tasks
 from policy.waiting import Shape, Waiting
@@ -24,12 +22,12 @@ STUCK_AFTER = 120
 MOST_EXPECTED = 40
 """Jobs without GPUs, the first in line, that room is left for: those behind them start long after."""
 
-GATHER_EVERY = 1.0
-"""Seconds between two looks of one job for a place that is not free yet either."""
+GATHER_EVERY = 3.0
+"""Seconds between two looks of one job for a sooner place, or a sixtieth of its time limit if that is longer."""
 
 NEAR = 600.0
-"""Seconds before the expected start of a job on several nodes in which nodes are kept free for it, and no longer:
-what stands idle for hours costs more than it brings forward."""
+"""Seconds before the expected start of the first in line in which its nodes are not filled up, and no longer: what
+stands idle for hours costs more than it brings forward."""
 
 USUAL_PART = 0.5
 """How much of its time limit a job is taken to use, where places that start or run differently are compared."""
@@ -72,8 +70,8 @@ class Walk:
         self._most: int | None = None
         self._expected = 0
         self._gathered = gathered
-        self._several_wait = False
-        """Whether a job was met that waits for several nodes: it is the first of those in line."""
+        self._someone_waits = False
+        """Whether a GPU job was met that cannot start now: it is the first in line."""
         self._siblings: dict[int, dict[int, Sequence[int]]] = {}
         """For each heterogeneous job, the nodes of its components: Slurm gives no node to two of them."""
 
@@ -195,8 +193,8 @@ class Walk:
             return Move(entry.job, berth, 0.0, relaxed or "it can start there now", adopted=entry.adopted)
         if self._only is not None:
             return None
-        if start is not None and not (relaxed and self._has_turn(entry)):
-            return self._gathered_place(entry, demand)
+        if start is not None and not ((relaxed or self._gathers(entry)) and self._has_turn(entry)):
+            return None
         found = self._soonest(demand)
         if found is None:
             return None
@@ -205,24 +203,21 @@ class Walk:
             reason = "its former place is gone" if entry.mask else "a place is in sight"
             return Move(entry.job, berth, moment, reason, adopted=entry.adopted)
         gain = self._end(demand, start, self._cost(entry, demand)) - self._end(demand, moment, berth.cost)
-        return Move(entry.job, berth, moment, relaxed) if gain > worth_moving(demand.limit) else None
+        if gain <= worth_moving(demand.limit):
+            return None
+        return Move(entry.job, berth, moment, relaxed or "it is expected to end sooner there")
 
-    def _gathered_place(self, entry: Waiting, demand: Demand) -> Move | None:
-        """Nodes that have fallen free, for the first in line of those that need several."""
-        if not entry.collects or self._several_wait or not entry.nodes or not self._has_turn(entry):
-            return None
-        found = gather(self._book, demand, entry.nodes)
-        if found is None:
-            return None
-        nodes, start = found
-        view = self._book.cluster.now(demand.limit)
-        berth = Policy.berth(demand, view, nodes, positions(entry.mask), "nodes that fell free, until there are enough")
-        return Move(entry.job, berth, start, "it gathers nodes as they fall free")
+    def _gathers(self, entry: Waiting) -> bool:
+        """Whether a job looks for sooner places than its own: the first in line does, if it needs several nodes.
+
+        Nodes empty before their time limits tell; if it stuck to its nodes, others would overtake it for ever.
+        """
+        return entry.collects and not self._someone_waits
 
     def _has_turn(self, entry: Waiting) -> bool:
-        """Whether a job may look for a place that is not free yet either: now and then."""
+        """Whether a job may look for a place that is not free yet either: now and then, for looking is dear."""
         at = self._book.cluster.at
-        if at - self._gathered.get(entry.job.id, 0.0) < GATHER_EVERY:
+        if at - self._gathered.get(entry.job.id, 0.0) < max(GATHER_EVERY, entry.demand.limit / 60):
             return False
         self._gathered[entry.job.id] = at
         return True
@@ -252,7 +247,7 @@ class Walk:
         try:
             if self._only is not None:
                 demand = replace(demand, candidates=demand.candidates & self._only)
-            return self._book.now(self._book.sparing(demand), self._policy)
+            return self._book.now(demand, self._policy)
         except NotNow:
             self._refused[shape] = min(demand.limit, self._refused.get(shape, demand.limit))
             return None
@@ -278,21 +273,18 @@ class Walk:
             self._most = None
         elif entry.job.wants_gpus:
             self._bar(claim)
-            if entry.collects:
+            if self._gathers(entry):
                 self._favour(claim)
-                self._several_wait = True
+            self._someone_waits = True
 
     def _favour(self, claim: Claim) -> None:
-        """What a job on several nodes may expect of those behind it when its start is near: they break no free node.
+        """Nobody fills up the nodes of the first in line shortly before it starts, if it needs several.
 
-        For the first in line they do not fill its nodes up either: a time limit only tells when a job ends at the
-        latest, and the nodes should be free together as soon as they can be.
+        A time limit only tells when a job ends at the latest, and the nodes should be free together as soon as they
+        can be.
         """
         picture = self._book.cluster
-        if not self._several_wait:
-            picture.hole_until[list(claim.nodes)] = max(picture.at, claim.start - NEAR)
-        if claim.start - picture.at <= NEAR and not picture.keep_whole:
-            self._book.cluster = replace(picture, keep_whole=True)
+        picture.hole_until[list(claim.nodes)] = max(picture.at, claim.start - NEAR)
 
     def _bar(self, claim: Claim) -> None:
         # Slurm's main pass takes the nodes of a waiting pin away from jobs behind it; those start by backfill, late.
