@@ -210,6 +210,8 @@ class Slurm:
             user="root",
         )
         self.clear()
+        # What berthd knows of the nodes' states may be a second old, and they were not answering yet.
+        time.sleep(2)
         self.settle()
 
     def settle(self) -> None:
