@@ -15,6 +15,9 @@ SLEEP = "exec sleep 300"
 PLANNED_WITHIN = 2.0
 """Seconds in which berthd reacts to what happens to a waiting job."""
 
+SLACK = 2.0
+"""Seconds that looking from outside and a busy machine may add."""
+
 
 def segment_of(slurm: Slurm, job: int | str) -> dict[str, str]:
     record = slurm.target.run(["scontrol", "show", "job", "-d", str(job)], user="root").out
@@ -111,7 +114,7 @@ def test_a_gang_waits_for_one_leaf_to_the_second(slurm: Slurm) -> None:
     record = slurm.show(job)
     submitted = int(slurm.target.bash(f"date -d {record['SubmitTime']} +%s").out)
     assert set(output.split()[1:]) == {"n1", "n3"}
-    assert 8 <= int(output.split()[0]) - submitted <= 8 + PLANNED_WITHIN + 1, output
+    assert 8 <= int(output.split()[0]) - submitted <= 8 + PLANNED_WITHIN + SLACK, output
     after = segments.fields(record["AdminComment"]) or {}
     assert after["level"] == "pod"
     assert "its wait for one leaf has ended" in after["why"]
@@ -137,7 +140,7 @@ def test_what_a_user_changes_is_planned_anew_within_two_seconds(slurm: Slurm) ->
     began = time.monotonic()
     slurm.target.run(["scontrol", "update", f"JobId={job}", "Features=h100"], user="alice")
 
-    assert moved(slurm, job, "n2", began) < PLANNED_WITHIN + 1
+    assert moved(slurm, job, "n2", began) < PLANNED_WITHIN + SLACK
 
 
 def test_a_reserved_node_is_left_within_two_seconds(slurm: Slurm) -> None:
@@ -149,7 +152,7 @@ def test_a_reserved_node_is_left_within_two_seconds(slurm: Slurm) -> None:
     make = ["scontrol", "create", "reservation", "ReservationName=test", "StartTime=now+5minutes", "Duration=60"]
     slurm.target.run([*make, "Nodes=n1", "Users=root", "Flags=ignore_jobs"], user="root")
     try:
-        assert moved(slurm, job, "n2", began) < PLANNED_WITHIN + 1
+        assert moved(slurm, job, "n2", began) < PLANNED_WITHIN + SLACK
     finally:
         slurm.target.run(["scontrol", "delete", "ReservationName=test"], user="root")
 
