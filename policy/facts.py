@@ -112,6 +112,10 @@ class JobFacts:
         """Whether only room keeps it waiting, as far as Slurm's reason tells."""
         return self.reason.startswith(_WAITS_FOR_ROOM)
 
+    def may_start_at(self, at: float) -> bool:
+        """The same at a moment: Slurm's reason may still name a begin time that has passed."""
+        return self.may_start or (self.reason.startswith("BeginTime") and self.begin is not None and self.begin <= at)
+
 
 @dataclass(frozen=True, slots=True)
 class Reservation:

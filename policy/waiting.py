@@ -166,7 +166,7 @@ class Reader:
 
     def _may_start_since(self, job: JobFacts, at: float) -> float:
         """When the wait of a job began to count: at its submission, or when it had to wait for nothing else."""
-        if not job.may_start:
+        if not job.may_start_at(at):
             self._eligible[job.id] = -1.0
         elif self._eligible.get(job.id) == -1.0:
             self._eligible[job.id] = at

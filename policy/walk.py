@@ -97,7 +97,7 @@ class Walk:
         if job.reason.startswith("BadConstraints") and job.wants_gpus:
             self._changes.append(Release(job, "Slurm found that the place can never start it"))
             return
-        if not job.may_start:
+        if not job.may_start_at(at):
             return
         demand, shape = entry.demand_at(at)
         if not job.wants_gpus:
@@ -131,7 +131,7 @@ class Walk:
 
     def spread_tasks(self, entry: Waiting, running: int) -> None:
         """Give tasks of an array places of their own, as far as they can start now; one stays with the array's pin."""
-        if not entry.job.may_start:
+        if not entry.job.may_start_at(self._book.cluster.at):
             return
         demand, shape = entry.demand_at(self._book.cluster.at)
         tasks = waiting_tasks(entry.job.tasks)
@@ -149,7 +149,7 @@ class Walk:
 
     def hold(self, entry: Waiting, touched: set[int], *, free_now: bool) -> None:
         """Claim again what a job on several nodes had claimed on some of them; a whole pass may find it better."""
-        if not entry.job.may_start or not entry.place:
+        if not entry.job.may_start_at(self._book.cluster.at) or not entry.place:
             return
         demand, _ = entry.demand_at(self._book.cluster.at)
         if free_now:
@@ -171,7 +171,7 @@ class Walk:
         """Whether it is worth a look if a job could start now."""
         if entry.job.het:
             return False  # its components start together, by backfill, and are planned in whole passes
-        return entry.job.may_start and entry.demand.k <= self._most_free and self._may_change()
+        return entry.job.may_start_at(self._book.cluster.at) and entry.demand.k <= self._most_free and self._may_change()
 
     def bring(self, entry: Waiting) -> None:
         """Move a job to the nodes of this pass if it can start there now; its former claim stays until a full pass."""

@@ -160,7 +160,7 @@ def test_a_reserved_node_is_left_within_two_seconds(slurm: Slurm) -> None:
 def test_a_job_for_which_all_is_down_is_planned_when_a_node_comes_back(slurm: Slurm) -> None:
     slurm.target.run(["scontrol", "update", "nodename=n2", "state=drain", "reason=test"], user="root")
     try:
-        time.sleep(1)
+        time.sleep(PLANNED_WITHIN + 1)
         job = slurm.submit("--gpus=2", "-C", "h100")
         assert segment_of(slurm, job)["state"] == "later"
     finally:

@@ -452,3 +452,13 @@ def test_a_move_that_could_not_be_written_is_forgotten() -> None:
     [again] = moves(world.plan.replan(world.picture.book(), world.jobs.values()))
 
     assert first.berth.names == again.berth.names == ("n1",)
+
+
+def test_a_begin_time_that_has_passed_keeps_nobody_whatever_slurm_still_says() -> None:
+    """A requeued job stands for two minutes with its begin time; its node was drained meanwhile."""
+    nodes = [node("n1", up=False), node("n2")]
+    job = waiting(5, "n1", 0b11, reason="BeginTime", begin=int(NOW) + 10)
+
+    assert World(nodes, [job]).full() == []
+    [move] = moves(World(nodes, [replace(job, begin=int(NOW))]).full())
+    assert move.berth.names == ("n2",)
