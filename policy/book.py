@@ -134,6 +134,12 @@ class Book:
                 raise nothing_now from None
             return _pinnable(policy, demand, self.cluster.then(moment, demand.limit)), moment
 
+    def some_day(self, demand: Demand, policy: Policy) -> Berth:
+        """The best place on an empty cluster with all nodes up, for a job that has none in sight; or `NotNow`."""
+        fleet = self.fleet
+        all_nodes = np.ones(len(fleet.names), np.bool_)
+        return _pinnable(policy, demand, View(fleet, fleet.full, fleet.cpus, fleet.mem, all_nodes, all_nodes))
+
     def now(self, demand: Demand, policy: Policy) -> Berth:
         """The best place that is free now, or `NotNow`."""
         return _pinnable(policy, demand, self.cluster.now(demand.limit))

@@ -134,8 +134,13 @@ def _place(
         return _later(fields, request, demand, stale, insists, now)
     try:
         berth, start = _soonest(demand, wide, book, policy, relax_at_once=insists is not None and insists.wait == 0)
+        nothing_in_sight = ""
     except NotNow as nothing:
-        return _later(fields, request, demand, str(nothing), insists, now)
+        # Pinned all the same: if a node came back, Slurm would be quicker than the planner.
+        try:
+            berth, start, nothing_in_sight = book.some_day(demand, policy), 0.0, str(nothing)
+        except NotNow:
+            return _later(fields, request, demand, str(nothing), insists, now)
     begin = int(fields["begin"]) if fields.get("begin", "").isdigit() else 0
     start = max(start, float(begin) if begin > now else 0.0)
     values = _values(fields["nonce"], request, demand, berth, start, now, insists)
@@ -143,7 +148,11 @@ def _place(
     if len(body) > segment.MAX_BODY or demand.n > MOST_NODES:
         raise LeftToSlurm(f"a place on {demand.n} nodes is too long to be written into the job")
     text = message.placed(berth)
-    if start:
+    if nothing_in_sight:
+        values["state"] = "waiting"
+        body = segment.body({**values, "why": nothing_in_sight})
+        text = f"waits for {message.place(berth)}, or what comes before: {nothing_in_sight}"
+    elif start:
         text = message.waiting(berth, demand, start - now, insists.wait if insists else None)
     elif request.later:
         text += ", if still free when the job may start"
@@ -160,7 +169,7 @@ def _place(
         "message": message.line(text, message.notes(request.flags)),
     }
     claim = None
-    if not (request.later or "test" in fields):
+    if not (request.later or "test" in fields or nothing_in_sight):
         claim = claim_on(book.fleet, demand, berth.nodes, berth.mask, start or now)
     return Decision("place", reply, claim)
 

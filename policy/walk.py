@@ -171,7 +171,9 @@ class Walk:
         """Whether it is worth a look if a job could start now."""
         if entry.job.het:
             return False  # its components start together, by backfill, and are planned in whole passes
-        return entry.job.may_start_at(self._book.cluster.at) and entry.demand.k <= self._most_free and self._may_change()
+        return (
+            entry.job.may_start_at(self._book.cluster.at) and entry.demand.k <= self._most_free and self._may_change()
+        )
 
     def bring(self, entry: Waiting) -> None:
         """Move a job to the nodes of this pass if it can start there now; its former claim stays until a full pass."""

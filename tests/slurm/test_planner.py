@@ -162,7 +162,7 @@ def test_a_job_for_which_all_is_down_is_planned_when_a_node_comes_back(slurm: Sl
     try:
         time.sleep(PLANNED_WITHIN + 1)
         job = slurm.submit("--gpus=2", "-C", "h100")
-        assert segment_of(slurm, job)["state"] == "later"
+        assert segment_of(slurm, job)["state"] == "waiting"
     finally:
         slurm.target.run(["scontrol", "update", "nodename=n2", "state=resume"], user="root")
 

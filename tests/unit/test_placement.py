@@ -149,18 +149,19 @@ def test_cpus_that_other_jobs_hold_make_a_job_wait_too() -> None:
     assert "expected in 10 min" in ask(nodes, None, jobs, tres_per_job="gres/gpu:2").fields["message"]
 
 
-def test_where_nothing_ever_ends_the_job_is_planned_later() -> None:
+def test_where_nothing_ever_ends_the_job_is_pinned_all_the_same() -> None:
     decision = ask([node("n1", used=0xFF)], None, [running(1, "n1", 0xFF, 0, end=None)], tres_per_job="gres/gpu:2")
 
-    assert (decision.verb, decision.fields["n"], decision.fields["k"]) == ("later", "1", "2")
+    assert place(decision) == ("n1", "0,1")
     assert decision.claim is None
     assert "no end" in decision.fields["message"]
+    assert "state=waiting" in decision.fields["segment"]
 
 
-def test_where_all_is_down_the_job_is_planned_later() -> None:
+def test_where_all_is_down_the_job_is_pinned_to_what_may_come_back() -> None:
     decision = ask([node("n1", up=False)], tres_per_job="gres/gpu:2")
 
-    assert decision.verb == "later"
+    assert place(decision) == ("n1", "0,1")
     assert "down, drained or reserved" in decision.fields["message"]
 
 
@@ -212,13 +213,13 @@ def test_another_policy_can_be_asked() -> None:
     assert place(decision) == ("n2", "3,4,5,6")
 
 
-def test_what_slurm_cannot_pin_is_no_place() -> None:
+def test_what_slurm_cannot_pin_takes_no_place_now() -> None:
     look = reading([node("n1", used=0b1), node("n2", used=0b1000_0000)])
     fields = {"tres_per_node": "gres/gpu:4", "min_nodes": "2", "max_nodes": "2"}
 
     decision = decide(submit(**fields), book(look), create("slurm"), Settings(), NOW)
 
-    assert decision.verb == "later"
+    assert decision.claim is None
     assert "policy slurm chose other GPUs on each node" in decision.fields["message"]
 
 
@@ -255,7 +256,7 @@ def test_a_gang_is_placed_in_one_leaf_without_being_asked() -> None:
 def test_a_level_that_is_only_busy_is_never_refused() -> None:
     nodes = [node("n1", used=0xFF, up=False)]
 
-    assert ask(nodes, tres_per_job="gres/gpu:8", **{"flag.locality": "nvlink"}).verb == "later"
+    assert ask(nodes, tres_per_job="gres/gpu:8", **{"flag.locality": "nvlink"}).verb == "place"
 
 
 def test_a_flag_that_cannot_be_read_is_refused() -> None:
@@ -307,7 +308,7 @@ def test_a_place_is_always_free_complete_and_of_the_right_size(machines: list[tu
 
     decision = ask(nodes, kinds, tres_per_node=f"gres/gpu:{k}", min_nodes=str(n), max_nodes=str(n))
 
-    if decision.verb == "place":
+    if decision.claim is not None:
         names, gpus = place(decision)
         taken = [int(gpu) for gpu in gpus.split(",")]
         assert len(names.split(",")) == len(set(names.split(","))) == n
