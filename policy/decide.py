@@ -121,12 +121,11 @@ def _place(
     )
     wide = demand.at_level(locality.binding("any", demand.n))
     demand = wide if insists is None else demand.at_level(locality.binding(insists.level, demand.n))
-    if demand.level == "nvlink":
-        if request.locality is None and _never_at_level(request, demand, book):
-            # The site's rule is for jobs that can have it; only a user's own words can be refused.
-            insists, demand = None, wide
-        elif reason := _never_at_level(request, demand, book):
-            raise Never(reason)
+    if demand.level == "nvlink" and (never := _never_at_level(request, demand, book)):
+        if request.locality is not None:
+            raise Never(never)
+        # The site's rule is for jobs that can have it; only a user's own words can be refused.
+        insists, demand = None, wide
     wanted = wanted_gpus(fields)
     if wanted is not None and wanted != demand.n * demand.k:
         raise LeftToSlurm(f"{demand.n} x {demand.k} GPUs are not the {wanted} that the request counts")
@@ -147,15 +146,13 @@ def _place(
     body = segment.body(values)
     if len(body) > segment.MAX_BODY or demand.n > MOST_NODES:
         raise LeftToSlurm(f"a place on {demand.n} nodes is too long to be written into the job")
-    text = message.placed(berth)
     if nothing_in_sight:
-        values["state"] = "waiting"
-        body = segment.body({**values, "why": nothing_in_sight})
+        body = segment.body({**values, "state": "waiting", "why": nothing_in_sight})
         text = f"waits for {message.place(berth)}, or what comes before: {nothing_in_sight}"
     elif start:
         text = message.waiting(berth, demand, start - now, insists.wait if insists else None)
-    elif request.later:
-        text += ", if still free when the job may start"
+    else:
+        text = message.placed(berth) + (", if still free when the job may start" if request.later else "")
     if "test" in fields:
         # Only somebody who asks and does not submit wants to read it all at once.
         text += f"; {berth.why}"
