@@ -198,13 +198,17 @@ def test_a_requeued_job_is_planned_anew(slurm: Slurm) -> None:
     slurm.target.run(["scontrol", "update", f"nodename={node}", "state=drain", "reason=test"], user="root")
     try:
         slurm.target.run(["scontrol", "requeue", str(job)], user="root")
-        # Slurm lets a requeued job wait for two minutes.
-        begin = ["scontrol", "update", f"JobId={job}", "StartTime=now"]
-        until("the job to be queued", lambda: slurm.target.run(begin, user="root", check=False).rc == 0 or None)
+        # Slurm lets a requeued job wait for a minute or two, from when its Epilog is through.
+        until("the job to be queued", lambda: (slurm.state(job) == "PENDING" and _idle(slurm, node)) or None)
+        slurm.target.run(["scontrol", "update", f"JobId={job}", "StartTime=now"], user="root")
         other = until("the job to run again", lambda: _elsewhere(slurm, job, node), 60)
     finally:
         slurm.target.run(["scontrol", "update", f"nodename={node}", "state=resume"], user="root")
     assert other in {"n1", "n2"} - {node}
+
+
+def _idle(slurm: Slurm, node: str) -> bool:
+    return slurm.target.run(["sinfo", "-h", "-n", node, "-p", "gpu", "-o", "%t"]).out.strip() == "drain"
 
 
 def _elsewhere(slurm: Slurm, job: int, node: str) -> str | None:
