@@ -336,7 +336,10 @@ class _Simulation:
         if not self.jumps or (len(self.running) < len(chosen) and not self.policy.steady):
             return 1
         round_s = self.settings.round_s
-        rounds = [max(1, math.ceil((one.debt + one.left * one.slowdown) / round_s)) for one in self.running]
+        # A job whose end falls on a round's end by all but rounding ends there, as it does round by round.
+        rounds = [
+            max(1, math.ceil((one.debt + one.left * one.slowdown) / round_s - _ROUNDING)) for one in self.running
+        ]
         if self.next is not None:
             rounds.append(self._rounds_to_arrival(at))
         return min(rounds)

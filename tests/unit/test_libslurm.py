@@ -295,11 +295,11 @@ def test_the_fastest_gateway_that_fits_is_taken_and_says_why(prefix: Path) -> No
 
     assert program_path() == prefix / "libexec/berth/berth-slurm"
     assert open_gateway("auto", said.append).name == "libslurm"
-    assert said[0].startswith("Slurm is reached through libslurm; the gateway pyslurm does not fit: ")
+    assert said[0].startswith("Slurm is reached through libslurm")
 
     program_path().write_text("#!/bin/sh\necho built for another Slurm >&2\nexit 1\n")
     assert open_gateway("auto", said.append).name == "command"
-    assert said[1].endswith("the gateway libslurm does not fit: built for another Slurm")
+    assert "the gateway libslurm does not fit: built for another Slurm" in said[1]
 
     program_path().unlink()
     assert open_gateway("auto", said.append).name == "command"
