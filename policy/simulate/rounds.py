@@ -337,9 +337,7 @@ class _Simulation:
             return 1
         round_s = self.settings.round_s
         # A job whose end falls on a round's end by all but rounding ends there, as it does round by round.
-        rounds = [
-            max(1, math.ceil((one.debt + one.left * one.slowdown) / round_s - _ROUNDING)) for one in self.running
-        ]
+        rounds = [max(1, math.ceil((one.debt + one.left * one.slowdown) / round_s - _ROUNDING)) for one in self.running]
         if self.next is not None:
             rounds.append(self._rounds_to_arrival(at))
         return min(rounds)
