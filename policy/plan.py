@@ -83,7 +83,7 @@ class Plan:
     def freed(self, picture: Picture, nodes: Iterable[int], jobs: Iterable[JobFacts]) -> list[Change] | None:
         """Plan again what a few changed nodes mean to the jobs of the last pass; None where only a pass can tell.
 
-        `jobs` is the last reading's queue: a job whose facts changed since the last pass is not planned here.
+        `jobs` is the last reading's queue; what is new or changed in it since the last pass is planned too.
         """
         if self.book is None or self._fleet is not self.book.fleet:
             return None

@@ -43,6 +43,8 @@ class Waiting:
     """The nodes of its claim, as last planned."""
     mask_planned: int = 0
     """The GPUs of its claim."""
+    given: dict[int, tuple[tuple[int, ...], int]] = field(default_factory=dict)
+    """Of an array, the places that tasks were given since Slurm's record was read: they are on their way."""
     adopted: Mapping[str, str] = field(default_factory=dict)
     """What its segment does not say of what it needs; it is written down with its first pin."""
 

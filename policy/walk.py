@@ -137,14 +137,19 @@ class Walk:
         tasks = waiting_tasks(entry.job.tasks)
         at_the_pin = 1 if entry.start == 0.0 else 0
         room = len(tasks) if entry.job.at_once is None else entry.job.at_once - running
-        for task in tasks[at_the_pin : max(0, room)]:
+        at = self._book.cluster.at
+        for nodes, mask in entry.given.values():
+            self._book.claim(claim_on(self._book.fleet, demand, nodes, mask, at))
+        tasks = [task for task in tasks if task not in entry.given]
+        for task in tasks[at_the_pin : max(0, room - len(entry.given))]:
             if not self._may_change():
                 return
             berth = self._now(demand, shape)
             if berth is None:
                 return
             self._changes.append(Move(entry.job, berth, 0.0, "a task of its array can start there now", task))
-            self._book.claim(claim_on(self._book.fleet, demand, berth.nodes, berth.mask, self._book.cluster.at))
+            entry.given[task] = berth.nodes, berth.mask
+            self._book.claim(claim_on(self._book.fleet, demand, berth.nodes, berth.mask, at))
             self._most = None
 
     def hold(self, entry: Waiting, touched: set[int], *, free_now: bool) -> None:

@@ -38,8 +38,11 @@ class Explainer:
         if planned is None:
             return 0
         changed = {change.job.id for change in changes}
+        # An array's number would mean its running tasks too, and those have segments of their own.
         waiting = [
-            entry for entry in plan.queue if entry.job.wants_gpus and entry.start != 0.0 and entry.job.id not in changed
+            entry
+            for entry in plan.queue
+            if entry.job.wants_gpus and entry.start != 0.0 and entry.job.id not in changed and not entry.job.tasks
         ]
         present = {entry.job.id for entry in waiting}
         self._said = {job_id: said for job_id, said in self._said.items() if job_id in present}

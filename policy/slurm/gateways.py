@@ -28,7 +28,7 @@ def open_gateway(name: str, say: Callable[[str], None] = lambda _: None) -> Gate
 
 def _fastest(say: Callable[[str], None]) -> Gateway:
     refused: list[str] = []
-    # Measured: the program reads only what changed, pyslurm the whole queue each time (docs/measurements.md).
+    # The program reads only what changed, pyslurm the whole queue each time.
     for opener in (_libslurm, _pyslurm):
         try:
             gateway = opener()

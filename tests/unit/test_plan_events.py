@@ -462,3 +462,19 @@ def test_a_begin_time_that_has_passed_keeps_nobody_whatever_slurm_still_says() -
     assert World(nodes, [job]).full() == []
     [move] = moves(World(nodes, [replace(job, begin=int(NOW))]).full())
     assert move.berth.names == ("n2",)
+
+
+def test_a_task_on_its_way_is_not_given_a_second_place() -> None:
+    """Two notices between two readings: Slurm's record still has the task in the array."""
+    runs = [running(1, "n1", 0xFF, 9_000), running(2, "n2", 0b1111, 9_000), running(3, "n2", 0b1111_0000, 9_000)]
+    world = World(full_nodes(2), [*runs, waiting(50, "n1", 0b1111, state="ARRAY", array=50, tasks="1-4")])
+    world.full()
+    found = []
+    for job_id in (2, 3):
+        assert world.picture.end(job_id, "n2")
+        found += moves(world.plan.replan(world.picture.book(), world.jobs.values()))
+
+    assert [move.task for move in found] == [None, 2]
+    taken = [gpu for move in found for gpu in move.berth.gpus]
+    assert len(set(taken)) == len(taken) == 8
+    assert moves(world.plan.replan(world.picture.book(), world.jobs.values())) == []

@@ -5,6 +5,7 @@ import pytest
 from policy import segment, wire
 from policy.daemon.answerer import Answerer
 from policy.daemon.config import Config
+from policy.daemon.explainer import Explainer
 from policy.daemon.handover import Snapshot
 from policy.daemon.watcher import Watcher
 from policy.decide import decide, only_watch
@@ -131,3 +132,33 @@ def test_status_shows_what_was_watched() -> None:
     status = wire.decode(made.answer(b"berth/1 status\n", NOW) or b"").fields
 
     assert status["observed"] == "7"
+
+
+class Notes:
+    """A gateway that only keeps annotations."""
+
+    def __init__(self) -> None:
+        self.said: dict[int, dict[str, str]] = {}
+
+    def annotate(self, job_id: int, values: dict[str, str]) -> None:
+        self.said[job_id] = values
+
+
+def test_reasons_are_written_once_after_a_minute_and_never_into_an_array() -> None:
+    old = {"submitted": int(NOW) - 100}
+    jobs = [
+        running(1, "n1", 0xFF, 9_000),
+        waiting(5, "n1", 0b11, **old),
+        waiting(6, "n1", 0b11, state="ARRAY", array=6, tasks="1-9", **old),
+        waiting(7, "n1", 0b11, submitted=int(NOW) - 5),
+    ]
+    look = reading([node("n1", used=0xFF)], jobs)
+    picture = Picture(fleet(look))
+    picture.update(look)
+    plan, notes = Plan(POLICY, Settings()), Notes()
+    changes = plan.replan(picture.book(), look.jobs)
+    explainer = Explainer(notes, POLICY)  # type: ignore[arg-type]
+
+    assert explainer.explain(plan, picture.book(), changes) == 1
+    assert explainer.explain(plan, picture.book(), changes) == 0
+    assert {job_id: values["because"] for job_id, values in notes.said.items()} == {5: "capacity"}
