@@ -103,14 +103,14 @@ class World:
             features=self.random.choice(["", "", "", "fast", "slow"]),
         )  # fmt: skip
 
-    def end_one(self) -> tuple[str, ...]:
-        """A running job ends; the nodes that it was on."""
+    def end_one(self) -> JobFacts:
+        """A running job ends; what it was."""
         job = self.random.choice([job for job in self.jobs.values() if job.state == "RUNNING"])
         for name, mask in zip(job.nodes, job.holds, strict=True):
             self.used[name] &= ~mask
             self.nodes[name] = replace(self._node(name), completing=True)
         self.jobs[job.id] = replace(job, state="COMPLETING")
-        return job.nodes
+        return job
 
     def obey(self, changes: list[Move]) -> None:
         """Slurm takes the pins over and starts those jobs that can start."""
@@ -166,21 +166,28 @@ def passes(world: World, fleet: Fleet, count: int) -> list[float]:
 
 
 def events(world: World, fleet: Fleet, count: int) -> list[float]:
-    """Milliseconds from the reading that follows a notice to its plan."""
+    """Milliseconds from a notice to its plan; now and then a timer's reading and whole pass in between, not counted."""
     picture, plan = Picture(fleet), Plan(BerthPolicy(), Settings())
-    picture.update(world.reading())
-    plan.replan(picture.book(), world.reading().jobs)
+    reading = world.reading()
+    picture.update(reading)
+    plan.replan(picture.book(), reading.jobs)
     taken = []
     for number in range(count):
-        names = world.end_one()
-        world.at += 0.05
-        reading = world.reading()
+        if number % 10 == 0:
+            world.at += 1
+            reading = world.reading()
+            picture.update(reading)
+            world.obey([change for change in plan.replan(picture.book(), reading.jobs) if isinstance(change, Move)])
+            reading = world.reading()
+            picture.update(reading)
+            plan.replan(picture.book(), reading.jobs)
+        job = world.end_one()
         began = time.perf_counter()
-        changed = picture.update(reading)
-        changes = plan.freed(picture, changed | {fleet.index[name] for name in names}, reading.jobs)
+        known = [picture.end(job.id, name) for name in job.nodes]
+        changes = plan.freed(picture, {fleet.index[name] for name in job.nodes}, reading.jobs)
         taken.append(1_000 * (time.perf_counter() - began))
-        if changes is None or number % 20 == 19:  # the timer's own pass
-            changes = plan.replan(picture.book(), reading.jobs)
+        if not all(known) or changes is None:
+            raise RuntimeError("a notice was not planned by itself")
         world.obey([change for change in changes if isinstance(change, Move)])
     return taken
 
