@@ -51,6 +51,20 @@ typedef struct {
 	unsigned long long used;
 } nvmlMemory_t;
 
+/* Limits of a cgroup on one device, in bytes. */
+typedef struct {
+	const char *nameSpace;
+	unsigned long long softLimit;
+	unsigned long long hardLimit;
+} nvmlSetMemoryLimits_v1_t;
+
+typedef struct {
+	const char *nameSpace;
+	unsigned long long softLimit;
+	unsigned long long hardLimit;
+	unsigned long long currentUsed;
+} nvmlGetMemoryLimits_v1_t;
+
 typedef struct {
 	unsigned int version;
 	unsigned long long total;

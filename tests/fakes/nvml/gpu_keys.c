@@ -53,6 +53,8 @@ static const struct key keys[] = {
     NUMBER("module", module),
     NUMBER("memory", memory_mib),
     NUMBER("used", used_mib),
+    NUMBER("cores", cores),
+    NUMBER("memory-limits", memory_limits),
     NUMBER("reserved", reserved_mib),
     NUMBER("util", util),
     NUMBER("mem-util", mem_util),

@@ -60,8 +60,17 @@ NVML_API nvmlReturn_t nvmlDeviceSetComputeMode(nvmlDevice_t device, unsigned int
 	ENTER_DEVICE(device);
 	if (mode != 0 && mode != 2 && mode != 3) /* 1 was removed from NVML long ago */
 		return NVML_ERROR_INVALID_ARGUMENT;
-	gpu->compute_mode = mode;
+	if (!library_tell_all("gpu %u compute-mode=%u\n", gpu->index, mode))
+		return NVML_ERROR_NO_PERMISSION;
 	return NVML_SUCCESS;
+}
+
+NVML_API nvmlReturn_t nvmlDeviceGetNumGpuCores(nvmlDevice_t device, unsigned int *cores)
+{
+	ENTER_DEVICE(device);
+	if (!gpu->cores)
+		return NVML_ERROR_NOT_SUPPORTED;
+	return give_number(gpu->cores, cores);
 }
 
 NVML_API nvmlReturn_t nvmlDeviceGetCudaComputeCapability(nvmlDevice_t device, int *major,

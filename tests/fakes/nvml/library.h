@@ -27,6 +27,10 @@ const struct machine *library_machine(void);
 const struct counters *library_counters(const struct gpu *gpu);
 unsigned long long library_now_us(void);
 
+/* Say a line of the live file, so that every process sees what was set; false where this user may
+ * not. */
+__attribute__((format(printf, 1, 2))) bool library_tell_all(const char *format, ...);
+
 /* Implemented by events.c; called with the lock held. */
 void events_record(unsigned int gpu, unsigned long long type, unsigned long long data);
 

@@ -203,7 +203,35 @@ static bool process_set(struct process *process, const char *key, const char *va
 		return text_number(value, &process->sm);
 	if (strcmp(key, "mem") == 0)
 		return text_number(value, &process->mem);
+	if (strcmp(key, "real") == 0)
+		return text_number(value, &process->real);
 	return false;
+}
+
+bool process_lives(const struct process *process)
+{
+	char path[64], state = 'Z';
+	FILE *file;
+
+	if (!process->real)
+		return true;
+	snprintf(path, sizeof(path), "/proc/%u/stat", process->pid);
+	file = fopen(path, "re");
+	if (!file)
+		return false;
+	if (fscanf(file, "%*d (%*[^)]) %c", &state) != 1)
+		state = 'Z';
+	fclose(file);
+	/* The dead do not count, even where nobody has buried them. */
+	return state != 'Z' && state != 'X';
+}
+
+static void forget_the_dead(struct machine *machine)
+{
+	for (unsigned int i = machine->process_count; i-- > 0;) {
+		if (!process_lives(&machine->processes[i]))
+			machine->processes[i] = machine->processes[--machine->process_count];
+	}
 }
 
 static struct process *process_find(struct machine *machine, unsigned int gpu, unsigned int pid)
@@ -237,6 +265,8 @@ static bool apply_process(struct statement *statement)
 	}
 	if (!process) {
 		if (machine->process_count == MAX_PROCESSES)
+			forget_the_dead(machine);
+		if (machine->process_count == MAX_PROCESSES)
 			return wrong(statement, "more than %d processes", MAX_PROCESSES);
 		process = &machine->processes[machine->process_count++];
 		*process = (struct process){.gpu = gpu->index, .pid = pid};
@@ -247,6 +277,34 @@ static bool apply_process(struct statement *statement)
 		if (!value || !process_set(process, words->word[i], value))
 			return wrong(statement, "cannot read \"%s\" of a process", words->word[i]);
 	}
+	return true;
+}
+
+/* limit GPU CGROUP SOFT HARD, in MiB */
+static bool apply_limit(struct statement *statement)
+{
+	struct machine *machine = statement->machine;
+	struct words *words = statement->words;
+	struct gpu *gpu = known_gpu(statement, words->word[1]);
+	struct memory_limit limit = {0};
+	unsigned int i = 0;
+
+	if (!gpu)
+		return false;
+	if (words->count != 5 || strlen(words->word[2]) >= sizeof(limit.cgroup) ||
+	    !text_number(words->word[3], &limit.soft_mib) ||
+	    !text_number(words->word[4], &limit.hard_mib))
+		return wrong(statement, "write: limit GPU CGROUP SOFT HARD");
+	limit.gpu = gpu->index;
+	strcpy(limit.cgroup, words->word[2]);
+	while (i < machine->limit_count && (machine->limits[i].gpu != limit.gpu ||
+					    strcmp(machine->limits[i].cgroup, limit.cgroup) != 0))
+		i++;
+	if (i == MAX_LIMITS)
+		return wrong(statement, "more than %d limits", MAX_LIMITS);
+	if (i == machine->limit_count)
+		machine->limit_count++;
+	machine->limits[i] = limit;
 	return true;
 }
 
@@ -320,7 +378,7 @@ bool machine_apply(struct machine *machine, const char *line, event_sink on_even
 	    {"driver", apply_setting},	{"nvml", apply_setting},  {"cuda", apply_setting},
 	    {"gpu", apply_gpu},		{"switch", apply_switch}, {"nvlink", apply_nvlink},
 	    {"process", apply_process}, {"xid", apply_event},	  {"dbe", apply_event},
-	    {"refuse", apply_refuse},
+	    {"refuse", apply_refuse},	{"limit", apply_limit},
 	};
 	struct words words;
 	struct statement statement = {machine, &words, on_event, problem, problem_size};

@@ -13,6 +13,8 @@
 #define MAX_SWITCHES 32
 #define MAX_PROCESSES 128
 #define MAX_REFUSALS 32
+#define MAX_LIMITS 64
+#define NO_LIMIT 0xffffffffU
 #define CPU_WORDS 16
 #define PCIE_LEVELS 3
 #define TEXT_SIZE 96
@@ -78,6 +80,8 @@ struct gpu {
 	unsigned int temp, mem_temp;
 	unsigned int throttle;
 	unsigned int compute_mode;
+	unsigned int cores;
+	unsigned int memory_limits; /* whether this driver limits the memory of cgroups */
 	unsigned int ecc_corrected, ecc_uncorrected;
 	unsigned int remapped_corrected, remapped_uncorrected, remap_pending, remap_failed;
 	struct gpm_values gpm;
@@ -91,12 +95,21 @@ struct process {
 	enum process_type type;
 	unsigned int memory_mib;
 	unsigned int sm, mem;
+	/* Of this very machine: it counts only as long as it lives. */
+	unsigned int real;
 };
 
 /* A call that this machine's driver answers with an error, to test its users' robustness. */
 struct refusal {
 	char call[TEXT_SIZE];
 	nvmlReturn_t error;
+};
+
+/* What the processes of a cgroup may have of a GPU; NO_LIMIT: all. */
+struct memory_limit {
+	unsigned int gpu;
+	char cgroup[4 * TEXT_SIZE];
+	unsigned int soft_mib, hard_mib;
 };
 
 struct machine {
@@ -111,6 +124,8 @@ struct machine {
 	struct process processes[MAX_PROCESSES];
 	unsigned int refusal_count;
 	struct refusal refusals[MAX_REFUSALS];
+	unsigned int limit_count;
+	struct memory_limit limits[MAX_LIMITS];
 };
 
 /* An event happens in time, so it is handed out instead of being part of the machine. */
@@ -119,6 +134,9 @@ typedef void (*event_sink)(unsigned int gpu, unsigned long long type, unsigned l
 /* Apply one line; false leaves a sentence in problem. */
 bool machine_apply(struct machine *machine, const char *line, event_sink on_event, char *problem,
 		   unsigned int problem_size);
+
+/* A made-up process lives until the file says otherwise. */
+bool process_lives(const struct process *process);
 
 /* Whole machine: every link has its other end, every GPU has what a driver always knows. */
 bool machine_check(const struct machine *machine, char *problem, unsigned int problem_size);

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Who uses a device. */
+#include <string.h>
+
 #include "library.h"
 
 #define MIB (1024ULL * 1024ULL)
@@ -17,7 +19,7 @@ static nvmlReturn_t give_processes(const struct gpu *gpu, enum process_type type
 	for (unsigned int i = 0; i < machine->process_count; i++) {
 		const struct process *process = &machine->processes[i];
 
-		if (process->gpu != gpu->index || process->type != type)
+		if (process->gpu != gpu->index || process->type != type || !process_lives(process))
 			continue;
 		if (found < room)
 			infos[found] = (nvmlProcessInfo_t){process->pid, process->memory_mib * MIB,
@@ -56,7 +58,7 @@ NVML_API nvmlReturn_t nvmlDeviceGetGraphicsRunningProcesses_v3(nvmlDevice_t devi
 static bool has_samples(const struct process *process, const struct gpu *gpu)
 {
 	return process->gpu == gpu->index && process->type != PROCESS_MPS &&
-	       (process->sm || process->mem);
+	       (process->sm || process->mem) && process_lives(process);
 }
 
 static unsigned int count_samples(const struct gpu *gpu)
@@ -137,5 +139,54 @@ NVML_API nvmlReturn_t nvmlDeviceGetProcessesUtilizationInfo(
 			};
 	}
 	request->processSamplesCount = found;
+	return NVML_SUCCESS;
+}
+
+static unsigned int whole_mib(unsigned long long bytes)
+{
+	return bytes / MIB >= NO_LIMIT ? NO_LIMIT : (unsigned int)(bytes / MIB);
+}
+
+/* A cgroup as a word of the live file. */
+static bool is_word(const char *text)
+{
+	return text && *text == '/' && !strpbrk(text, " \t\n#\"");
+}
+
+NVML_API nvmlReturn_t nvmlDeviceSetMemoryLimits_v1(nvmlDevice_t device,
+						   const nvmlSetMemoryLimits_v1_t *limits)
+{
+	ENTER_DEVICE(device);
+	if (!gpu->memory_limits)
+		return NVML_ERROR_NOT_SUPPORTED;
+	if (!limits || !is_word(limits->nameSpace))
+		return NVML_ERROR_INVALID_ARGUMENT;
+	if (!library_tell_all("limit %u %s %u %u\n", gpu->index, limits->nameSpace,
+			      whole_mib(limits->softLimit), whole_mib(limits->hardLimit)))
+		return NVML_ERROR_NO_PERMISSION;
+	return NVML_SUCCESS;
+}
+
+NVML_API nvmlReturn_t nvmlDeviceGetMemoryLimits_v1(nvmlDevice_t device,
+						   nvmlGetMemoryLimits_v1_t *limits)
+{
+	ENTER_DEVICE(device);
+	const struct machine *machine = library_machine();
+
+	if (!gpu->memory_limits)
+		return NVML_ERROR_NOT_SUPPORTED;
+	if (!limits || !is_word(limits->nameSpace))
+		return NVML_ERROR_INVALID_ARGUMENT;
+	limits->softLimit = limits->currentUsed = 0;
+	limits->hardLimit = ~0ULL;
+	for (unsigned int i = 0; i < machine->limit_count; i++) {
+		const struct memory_limit *limit = &machine->limits[i];
+
+		if (limit->gpu != gpu->index || strcmp(limit->cgroup, limits->nameSpace) != 0)
+			continue;
+		limits->softLimit = limit->soft_mib * MIB;
+		if (limit->hard_mib != NO_LIMIT)
+			limits->hardLimit = limit->hard_mib * MIB;
+	}
 	return NVML_SUCCESS;
 }

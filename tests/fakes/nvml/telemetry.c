@@ -12,7 +12,8 @@ static unsigned long long used_bytes(const struct gpu *gpu)
 	unsigned long long used = gpu->used_mib;
 
 	for (unsigned int i = 0; i < machine->process_count; i++) {
-		if (machine->processes[i].gpu == gpu->index)
+		if (machine->processes[i].gpu == gpu->index &&
+		    process_lives(&machine->processes[i]))
 			used += machine->processes[i].memory_mib;
 	}
 	if (used > gpu->memory_mib - gpu->reserved_mib)

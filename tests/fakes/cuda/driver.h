@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The simulated driver's own things; the functions' prototypes are those of the driver. */
+#ifndef BERTH_FAKE_DRIVER_H
+#define BERTH_FAKE_DRIVER_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "cuda_abi.h"
+
+#define GPUS_MAX 8
+
+struct gpu {
+	CUuuid uuid;
+	uint64_t memory, used;
+	uint64_t free_at, busy_ns; /* one engine: kernels of all streams run one after the other */
+	CUcontext primary;
+	int retained;
+};
+
+struct CUctx_st {
+	int device;
+	bool primary;
+	struct CUstream_st *streams;
+};
+
+/* A kernel is how long it takes. */
+struct CUfunc_st {
+	uint64_t ns;
+};
+
+struct CUstream_st {
+	CUcontext context;
+	uint64_t busy_until;
+	bool recording, spoiled;
+	uint64_t recorded_ns;
+	struct CUstream_st *next;
+};
+
+struct CUgraphExec_st {
+	uint64_t ns;
+};
+
+struct CUevent_st {
+	uint64_t done_at;
+	bool timing;
+};
+
+extern struct gpu gpus[GPUS_MAX];
+extern int gpu_count;
+extern pthread_mutex_t driver_lock;
+
+uint64_t driver_now(void);
+void driver_sleep_until(uint64_t ns);
+/* What the outside may know: a line in the file BERTH_FAKE_CUDA_LOG. */
+void driver_log(const char *format, ...) __attribute__((format(printf, 1, 2)));
+/* CUDA_SUCCESS, or why the calling thread can do nothing. */
+CUresult driver_ready(void);
+CUresult driver_context(CUcontext *context);
+/* The context's own stream stands for NULL and for the two special ones. */
+CUstream driver_stream(CUcontext context, CUstream stream);
+void memory_forget_context(CUcontext context);
+
+#endif

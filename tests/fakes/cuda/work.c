@@ -1,0 +1,275 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Streams, kernels, graphs and events. A kernel named work_250 takes 250 microseconds. */
+#include "driver.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* As with the real driver, launches block when so much is queued. */
+#define QUEUE_NS 1000000000ULL
+
+static _Atomic uint64_t launches;
+static uint64_t deadly;
+
+/* For tests alone. */
+EXPORT uint64_t fakeCudaLaunches(void)
+{
+	return launches;
+}
+
+EXPORT CUresult cuModuleLoadData(void **module, const void *image)
+{
+	*module = (void *)image;
+	return driver_ready();
+}
+
+EXPORT CUresult cuModuleGetFunction(CUfunction *function, void *module, const char *name)
+{
+	const char *digits = strrchr(name, '_');
+
+	(void)module;
+	if (!digits)
+		return CUDA_ERROR_NOT_FOUND;
+	*function = calloc(1, sizeof(**function));
+	(*function)->ns = strtoull(digits + 1, NULL, 10) * 1000;
+	return driver_ready();
+}
+
+CUstream driver_stream(CUcontext context, CUstream stream)
+{
+	return (uintptr_t)stream > 2 ? stream : context->streams;
+}
+
+EXPORT CUresult cuStreamCreate(CUstream *stream, u32 flags)
+{
+	CUcontext context;
+	CUresult result = driver_context(&context);
+
+	(void)flags;
+	if (result)
+		return result;
+	*stream = calloc(1, sizeof(**stream));
+	(*stream)->context = context;
+	pthread_mutex_lock(&driver_lock);
+	(*stream)->next = context->streams->next;
+	context->streams->next = *stream;
+	pthread_mutex_unlock(&driver_lock);
+	return CUDA_SUCCESS;
+}
+
+/* Puts work behind all that was queued before. */
+static void queue(CUcontext context, CUstream stream, uint64_t ns)
+{
+	struct gpu *gpu = &gpus[context->device];
+	uint64_t now = driver_now(), starts;
+
+	pthread_mutex_lock(&driver_lock);
+	starts = gpu->free_at > now ? gpu->free_at : now;
+	gpu->free_at = starts + ns;
+	gpu->busy_ns += ns;
+	stream->busy_until = gpu->free_at;
+	pthread_mutex_unlock(&driver_lock);
+	if (starts > now + QUEUE_NS)
+		driver_sleep_until(starts - QUEUE_NS);
+}
+
+static CUresult run(CUstream stream, uint64_t ns)
+{
+	CUcontext context;
+	CUresult result = driver_context(&context);
+
+	if (result)
+		return result;
+	stream = driver_stream(context, stream);
+	if (stream->recording) {
+		stream->recorded_ns += ns;
+		return CUDA_SUCCESS;
+	}
+	atomic_fetch_add_explicit(&launches, 1, memory_order_relaxed);
+	if (ns)
+		queue(context, stream, ns);
+	return CUDA_SUCCESS;
+}
+
+LAUNCH_KERNEL(cuLaunchKernel)
+{
+	(void)gx, (void)gy, (void)gz, (void)bx, (void)by, (void)bz, (void)shared;
+	(void)parameters, (void)extra;
+	return run(stream, function->ns);
+}
+
+LAUNCH_KERNEL(cuLaunchKernel_ptsz)
+{
+	return cuLaunchKernel(function, gx, gy, gz, bx, by, bz, shared, stream, parameters, extra);
+}
+
+LAUNCH_EX(cuLaunchKernelEx)
+{
+	(void)parameters, (void)extra;
+	return run(config->stream, function->ns);
+}
+
+LAUNCH_EX(cuLaunchKernelEx_ptsz)
+{
+	return cuLaunchKernelEx(config, function, parameters, extra);
+}
+
+LAUNCH_COOPERATIVE(cuLaunchCooperativeKernel)
+{
+	return cuLaunchKernel(function, gx, gy, gz, bx, by, bz, shared, stream, parameters, NULL);
+}
+
+LAUNCH_COOPERATIVE(cuLaunchCooperativeKernel_ptsz)
+{
+	return cuLaunchKernel(function, gx, gy, gz, bx, by, bz, shared, stream, parameters, NULL);
+}
+
+CUresult cuLaunchCooperativeKernelMultiDevice(CUlaunchParams *list, u32 count, u32 flags)
+{
+	CUresult result = CUDA_SUCCESS;
+
+	(void)flags;
+	for (u32 i = 0; i < count && !result; i++)
+		result = run(list[i].stream, list[i].function->ns);
+	return result;
+}
+
+CUresult cuLaunch(CUfunction function)
+{
+	return run(NULL, function->ns);
+}
+
+CUresult cuLaunchGrid(CUfunction function, int width, int height)
+{
+	(void)width, (void)height;
+	return run(NULL, function->ns);
+}
+
+CUresult cuLaunchGridAsync(CUfunction function, int width, int height, CUstream stream)
+{
+	(void)width, (void)height;
+	return run(stream, function->ns);
+}
+
+/* As a CUDA newer than us would bring: nobody hooks it. */
+EXPORT CUresult cuLaunchKernelTomorrow(CUfunction function)
+{
+	return run(NULL, function->ns);
+}
+
+EXPORT CUresult cuStreamBeginCapture_v2(CUstream stream, int mode)
+{
+	(void)mode;
+	stream->recording = true;
+	stream->spoiled = false;
+	stream->recorded_ns = 0;
+	return driver_ready();
+}
+
+EXPORT CUresult cuStreamIsCapturing(CUstream stream, int *status)
+{
+	CUcontext context;
+	CUresult result = driver_context(&context);
+
+	if (!result)
+		*status = driver_stream(context, stream)->recording;
+	return result;
+}
+
+EXPORT CUresult cuStreamEndCapture(CUstream stream, CUgraphExec *graph)
+{
+	stream->recording = false;
+	if (stream->spoiled)
+		return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+	*graph = calloc(1, sizeof(**graph));
+	(*graph)->ns = stream->recorded_ns;
+	return driver_ready();
+}
+
+/* A graph is its instance here. */
+EXPORT CUresult cuGraphInstantiateWithFlags(CUgraphExec *made, CUgraphExec graph,
+					    unsigned long long flags)
+{
+	(void)flags;
+	*made = graph;
+	return driver_ready();
+}
+
+CUresult cuGraphLaunch(CUgraphExec graph, CUstream stream)
+{
+	return run(stream, graph->ns);
+}
+
+CUresult cuGraphLaunch_ptsz(CUgraphExec graph, CUstream stream)
+{
+	return run(stream, graph->ns);
+}
+
+EXPORT CUresult cuThreadExchangeStreamCaptureMode(int *mode)
+{
+	static _Thread_local int now;
+	int before = now;
+
+	now = *mode;
+	*mode = before;
+	return driver_ready();
+}
+
+EXPORT CUresult cuEventCreate(CUevent *event, u32 flags)
+{
+	*event = calloc(1, sizeof(**event));
+	(*event)->timing = !(flags & EVENT_DISABLE_TIMING);
+	return driver_ready();
+}
+
+EXPORT CUresult cuEventRecord(CUevent event, CUstream stream)
+{
+	CUcontext context;
+	CUresult result = driver_context(&context);
+
+	if (result)
+		return result;
+	stream = driver_stream(context, stream);
+	if (stream->recording) {
+		stream->spoiled = true;
+		return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+	}
+	event->done_at = stream->busy_until;
+	return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuEventSynchronize(CUevent event)
+{
+	if (deadly)
+		pthread_exit(NULL);
+	driver_sleep_until(event->done_at);
+	return driver_ready();
+}
+
+/* For tests alone: from now on a thread that waits for an event dies there. */
+EXPORT void fakeCudaDeadly(uint64_t on)
+{
+	deadly = on;
+}
+
+EXPORT CUresult cuEventDestroy_v2(CUevent event)
+{
+	free(event);
+	return driver_ready();
+}
+
+EXPORT CUresult cuStreamSynchronize(CUstream stream)
+{
+	CUcontext context;
+	CUresult result = driver_context(&context);
+
+	if (result)
+		return result;
+	stream = driver_stream(context, stream);
+	if (stream->recording) {
+		stream->spoiled = true;
+		return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+	}
+	driver_sleep_until(stream->busy_until);
+	return CUDA_SUCCESS;
+}

@@ -1,0 +1,239 @@
+"""Commands of the interactive interface, MPS v2."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tests.fakes.mps import node
+from tests.fakes.mps.service import Client, Server
+
+if TYPE_CHECKING:
+    from tests.fakes.mps.daemon import Daemon
+
+_UNKNOWN_SERVER = "Server not found\n"
+
+
+def run(daemon: Daemon, words: list[str]) -> tuple[str, int]:
+    """Text that the command prints, and its exit status: the real one's is 0 whatever happened."""
+    name, arguments = words[0], words[1:]
+    if name == "sm_partition":
+        name, arguments = f"sm_partition_{arguments[0] if arguments else ''}", arguments[1:]
+    function = _COMMANDS.get(name)
+    if function is None:
+        return f"Invalid command {name}\n", 0
+    try:
+        return function(daemon, arguments), 0
+    except (IndexError, ValueError):
+        return "Invalid argument\n", 0
+
+
+def _server(daemon: Daemon, pid: str) -> Server | None:
+    return next((one for one in daemon.service.servers.values() if str(one.pid) == pid), None)
+
+
+def _server_list(daemon: Daemon, _: list[str]) -> str:
+    return "".join(f"{server.pid}\n" for server in daemon.service.servers.values())
+
+
+def _server_status(daemon: Daemon, words: list[str]) -> str:
+    server = _server(daemon, words[0])
+    return f"{server.status}\n" if server else _UNKNOWN_SERVER
+
+
+def _start_server(daemon: Daemon, words: list[str]) -> str:
+    service = daemon.service
+    uid = 0 if service.multi_user else int(words[words.index("-uid") + 1])
+    running = next(iter(service.servers.values()), None)
+    if running:
+        return "" if running.uid == uid else "A server of another user is running\n"
+    daemon.start_server("v2", uid, service.defaults.copy(), [gpu.uuid for gpu in service.gpus])
+    return ""
+
+
+def _shutdown_server(daemon: Daemon, words: list[str]) -> str:
+    server = _server(daemon, words[0])
+    if server is None:
+        return _UNKNOWN_SERVER
+    if server.clients and "-f" not in words:
+        return "The server has clients\n"
+    for client in list(server.clients):
+        daemon.terminate(client)
+    daemon.forget_server(server)
+    return ""
+
+
+def _client_list(daemon: Daemon, words: list[str]) -> str:
+    server = _server(daemon, words[0])
+    return "".join(f"{client.pid}\n" for client in server.clients) if server else _UNKNOWN_SERVER
+
+
+def _device_clients(daemon: Daemon, words: list[str]) -> str:
+    lines = []
+    for server in daemon.service.servers.values():
+        if not words or words[0] == str(server.pid):
+            lines += [f"{gpu.uuid} {client.pid}\n" for client in server.clients for gpu in client.gpus]
+    return "".join(lines)
+
+
+def _ps(daemon: Daemon, words: list[str]) -> str:
+    lines = ["PID       ID  SERVER    DEVICE             NAMESPACE COMMAND\n"]
+    for number, client in enumerate(daemon.service.clients(), 1):
+        if client.server and (not words or words[-1] == str(client.pid)):
+            device = client.gpus[0].uuid[:12] if client.gpus else "-"
+            command = client.wants.get("command", "")
+            lines.append(f"{client.pid:<9} {number:<3} {client.server.pid:<9} {device:<18} 4026531836 {command}\n")
+    return "".join(lines)
+
+
+def _shown_percent(daemon: Daemon, percent: float) -> str:
+    return f"{float(daemon.settings.get('lie_percent', percent))}\n"
+
+
+def _set_default_percent(daemon: Daemon, words: list[str]) -> str:
+    daemon.service.defaults.percent = _percent(words[0])
+    return _shown_percent(daemon, daemon.service.defaults.percent)
+
+
+def _default_percent(daemon: Daemon, _: list[str]) -> str:
+    return _shown_percent(daemon, daemon.service.defaults.percent)
+
+
+def _set_percent(daemon: Daemon, words: list[str]) -> str:
+    server = _server(daemon, words[0])
+    if server is None:
+        return _UNKNOWN_SERVER
+    server.limits.percent = _percent(words[1])
+    return _shown_percent(daemon, server.limits.percent)
+
+
+def _get_percent(daemon: Daemon, words: list[str]) -> str:
+    server = _server(daemon, words[0])
+    return _shown_percent(daemon, server.limits.percent) if server else _UNKNOWN_SERVER
+
+
+def _percent(word: str) -> float:
+    value = float(word)
+    if not 0 < value <= 100:
+        raise ValueError(word)
+    return value
+
+
+def _memory(word: str) -> int:
+    mib = node.mebibytes(word) if word[-1:] in "GM" else None
+    if mib is None:
+        raise ValueError(word)
+    return mib
+
+
+def _shown_memory(daemon: Daemon, memory: dict[str, int], device: str) -> str:
+    gpu = daemon.service.device(device)
+    mib = daemon.settings.get("lie_memory", memory.get(gpu.uuid) if gpu else None)
+    if mib is None:
+        return "\n"
+    # As driver 595 prints it: whole gibibytes, rounded down.
+    return f"{int(mib) // 1024}G\n" if int(mib) >= 1024 else f"{mib}M\n"
+
+
+def _limit(daemon: Daemon, memory: dict[str, int], device: str, value: str) -> str:
+    gpu = daemon.service.device(device)
+    if gpu:  # A device that is not there is not refused.
+        memory[gpu.uuid] = _memory(value)
+    return ""
+
+
+def _set_default_memory(daemon: Daemon, words: list[str]) -> str:
+    return _limit(daemon, daemon.service.defaults.memory, words[0], words[1])
+
+
+def _default_memory(daemon: Daemon, words: list[str]) -> str:
+    return _shown_memory(daemon, daemon.service.defaults.memory, words[0])
+
+
+def _set_memory(daemon: Daemon, words: list[str]) -> str:
+    server = _server(daemon, words[0])
+    return _limit(daemon, server.limits.memory, words[1], words[2]) if server else _UNKNOWN_SERVER
+
+
+def _get_memory(daemon: Daemon, words: list[str]) -> str:
+    server = _server(daemon, words[0])
+    return _shown_memory(daemon, server.limits.memory, words[1]) if server else _UNKNOWN_SERVER
+
+
+def _set_priority(daemon: Daemon, words: list[str]) -> str:
+    daemon.service.defaults.priority = int(words[0])
+    return ""
+
+
+def _terminate(daemon: Daemon, words: list[str]) -> str:
+    server = _server(daemon, words[0])
+    found: list[Client] = [one for one in server.clients if str(one.pid) == words[1]] if server else []
+    for client in found:
+        daemon.terminate(client)
+    return "0\n" if found else "Client not found\n"
+
+
+def _devices(daemon: Daemon, _: list[str]) -> str:
+    gpus = daemon.service.gpus
+    return "".join(f"{i} {gpu.uuid} {gpu.name}\n" for i, gpu in enumerate(gpus))
+
+
+def _add_partition(daemon: Daemon, words: list[str]) -> str:
+    service = daemon.service
+    gpu = service.device(words[0])
+    partition = service.add_partition(gpu, int(words[1])) if gpu and service.static else None
+    if partition is None:
+        error = "error CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION"
+        return f"Failed to fulfill the requested SM partition of {words[1]} chunks, {error}\n"
+    return f"Partition {partition.uuid}/{partition.id} created\n"
+
+
+def _remove_partition(daemon: Daemon, words: list[str]) -> str:
+    service = daemon.service
+    for partition in service.partitions:
+        if partition.uuid == words[0] and partition.id == words[1]:
+            if service.partition_in_use(partition):
+                return "Failed to remove the SM partition: it is in use\n"
+            service.partitions.remove(partition)
+            return f"Partition {partition.uuid}/{partition.id} removed\n"
+    return "No such partition\n"
+
+
+def _partitions(daemon: Daemon, _: list[str]) -> str:
+    lines = ["GPU           Partition                              free chunk  used chunk  free SM  used SM  clients\n"]
+    for gpu in daemon.service.gpus:
+        used, every = daemon.service.chunks(gpu)
+        size = gpu.chunk
+        lines.append(
+            f"{gpu.uuid[:12]:<13} -  {every - used:>11} {used:>11} {(every - used) * size:>8} {used * size:>8}\n"
+        )
+        lines += [
+            f"{gpu.uuid[:12]:<13} {one.id} {'-':>6} {one.chunks:>11} {'-':>8} {one.chunks * size:>8}\n"
+            for one in daemon.service.partitions
+            if one.uuid == gpu.uuid
+        ]
+    return "".join(lines)
+
+
+_COMMANDS = {
+    "get_server_list": _server_list,
+    "get_server_status": _server_status,
+    "start_server": _start_server,
+    "shutdown_server": _shutdown_server,
+    "get_client_list": _client_list,
+    "get_device_client_list": _device_clients,
+    "ps": _ps,
+    "set_default_active_thread_percentage": _set_default_percent,
+    "get_default_active_thread_percentage": _default_percent,
+    "set_active_thread_percentage": _set_percent,
+    "get_active_thread_percentage": _get_percent,
+    "set_default_device_pinned_mem_limit": _set_default_memory,
+    "get_default_device_pinned_mem_limit": _default_memory,
+    "set_device_pinned_mem_limit": _set_memory,
+    "get_device_pinned_mem_limit": _get_memory,
+    "set_default_client_priority": _set_priority,
+    "terminate_client": _terminate,
+    "device_query": _devices,
+    "sm_partition_add": _add_partition,
+    "sm_partition_rm": _remove_partition,
+    "lspart": _partitions,
+}
