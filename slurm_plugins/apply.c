@@ -8,15 +8,16 @@
 
 #include "segment.h"
 
-void apply_default_cpus(job_desc_msg_t *job, uint32_t per_gpu)
+void apply_default_cpus(job_desc_msg_t *job, uint32_t per_gpu, uint32_t share)
 {
 	char per_tres[32];
+	uint32_t cpus = share ? (per_gpu * share + 99) / 100 : per_gpu;
 	bool cpus_named = job->cpus_per_tres || job->cpus_per_task != NO_VAL16 ||
 			  (job->pn_min_cpus != NO_VAL16 && job->pn_min_cpus > 1);
 
 	if (!per_gpu || cpus_named)
 		return;
-	snprintf(per_tres, sizeof(per_tres), "gres/gpu:%" PRIu32, per_gpu);
+	snprintf(per_tres, sizeof(per_tres), "gres/gpu:%" PRIu32, cpus);
 	set_string(&job->cpus_per_tres, per_tres);
 }
 
@@ -32,14 +33,14 @@ static void add_typed(struct text *tres, const char *name, const struct reply *r
  * still say there, and Slurm refuses the mixture of typed and untyped GPUs. So a job without a
  * script is pinned by tres_per_job: as many GPUs of each type as nodes, and no node has two of a
  * type. Only beside another GRES (a NIC, say) tres_per_node stays whole, or the step would lose its
- * GPUs.
+ * GPUs. A share is no GPU in Slurm's eyes, so there nothing mixes.
  */
-static char **pinned_field(job_desc_msg_t *job)
+static char **pinned_field(job_desc_msg_t *job, const struct reply *reply)
 {
 	struct text others;
 	bool alone;
 
-	if (request_is_batch(job))
+	if (request_is_batch(job) || reply->share)
 		return &job->tres_per_node;
 	text_init(&others, FOREIGN_TEXT_MAX);
 	tres_keep_others(job->tres_per_node, &others);
@@ -54,8 +55,13 @@ static bool gpu_request(char *const *field, const job_desc_msg_t *job, const str
 	size_t count = field == &job->tres_per_job ? reply->node_count : 1;
 
 	text_init(tres, FOREIGN_TEXT_MAX);
+	/* Also for a job that gets a share: until it is pinned it must not start beside others. */
 	if (reply->verb == REPLY_LATER)
 		text_addf(tres, "gres/gpu:%zu", reply->gpu_count);
+	else if (reply->guest)
+		add_typed(tres, "seat", reply, 1);
+	else if (reply->share)
+		add_typed(tres, "shard", reply, reply->share);
 	else
 		add_typed(tres, "gpu", reply, count);
 	if (reply->seats)
@@ -153,11 +159,45 @@ static bool extra_text(const job_desc_msg_t *job, const struct reply *reply, str
 	text_add(&body, " gpus=");
 	for (size_t i = 0; i < reply->gpu_count; i++)
 		text_addf(&body, "%s%u", i ? "," : "", reply->gpus[i]);
+	if (reply->share)
+		text_addf(&body, " share=%" PRIu32, reply->share);
+	if (reply->way && !reply->share)
+		segment_add(&body, "tier", reply->guest ? "opportunistic" : "guaranteed");
+	if (reply->gpu_mem)
+		text_addf(&body, " mem=%" PRIu64, reply->gpu_mem);
+	if (reply->way)
+		segment_add(&body, "way", reply->way);
 	segment_set(extra, job->extra, text_str(&body));
 	if (body.failed)
 		extra->failed = true;
 	text_free(&body);
 	return !extra->failed;
+}
+
+/* Memory for each GPU is counted by GPUs, of which a job with a share has none. */
+static void set_memory(job_desc_msg_t *job, const struct reply *reply)
+{
+	uint64_t per_node = (uint64_t)tres_per_gpu(job->mem_per_tres) * reply->gpu_count;
+
+	if (reply->mem_per_node)
+		job->pn_min_memory = reply->mem_per_node;
+	else if ((reply->share || reply->guest) && per_node)
+		job->pn_min_memory = per_node;
+	/* Of a job that waits for a share berthd says it in advance, and takes the GPUs away later.
+	 */
+	if (reply->share || reply->guest || reply->mem_per_node)
+		set_string(&job->mem_per_tres, NULL);
+}
+
+/* A guest leaves when its owner comes, and until it has a seat nothing but its begin time holds it.
+ */
+static void set_guest(job_desc_msg_t *job, const struct reply *reply)
+{
+	if (!reply->guest)
+		return;
+	job->requeue = 1;
+	if ((time_t)reply->begin > job->begin_time)
+		job->begin_time = (time_t)reply->begin;
 }
 
 /* One form of request in place of all that the user may have written. */
@@ -179,8 +219,8 @@ static void set_request(job_desc_msg_t *job, const struct reply *reply, char **f
 	if (reply->pn_min_cpus &&
 	    (job->pn_min_cpus == NO_VAL16 || job->pn_min_cpus < reply->pn_min_cpus))
 		job->pn_min_cpus = reply->pn_min_cpus;
-	if (reply->mem_per_node)
-		job->pn_min_memory = reply->mem_per_node;
+	set_memory(job, reply);
+	set_guest(job, reply);
 }
 
 /* All texts are made before the first field is changed: a job is changed in whole or not at all. */
@@ -189,7 +229,7 @@ bool apply_gpus(job_desc_msg_t *job, const struct reply *reply)
 	bool pin = reply->verb == REPLY_PLACE;
 	/* Without types there is no mixture to refuse, and this form alone is the same on each
 	 * node. */
-	char **field = pin ? pinned_field(job) : &job->tres_per_node;
+	char **field = pin ? pinned_field(job, reply) : &job->tres_per_node;
 	struct text tres, extra, comment;
 	bool ok;
 

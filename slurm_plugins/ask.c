@@ -177,7 +177,9 @@ enum outcome ask_berthd(const job_desc_msg_t *job, uint32_t submit_uid,
 	struct reply_expected expected = {
 	    .nonce = nonce,
 	    .min_cpus = job->min_cpus == NO_VAL ? 0 : job->min_cpus,
+	    .share = flags_share(flags),
 	    .cpus_per_tres = job->cpus_per_tres != NULL,
+	    .batch = request_is_batch(job),
 	    .node_exists = find_node ? node_exists : NULL,
 	};
 	struct text request;

@@ -20,6 +20,7 @@
 #include <unistd.h>
 
 #include "config.h"
+#include "share_file.h"
 #include "text.h"
 
 #define DEADLINE_MS 300
@@ -39,6 +40,7 @@ struct host {
 struct job {
 	uint32_t id;
 	const char *node;
+	bool degraded; /* its share could not be set up: berthd finds it another place */
 	struct notice_config config;
 };
 
@@ -62,8 +64,8 @@ static char *credential_for(const struct job *job)
 	void *context = NULL;
 	char payload[NODE_MAX + 64];
 	char *credential = NULL;
-	int len = snprintf(payload, sizeof(payload), "berth/1 epilog job=%" PRIu32 " node=%s",
-			   job->id, job->node);
+	int len = snprintf(payload, sizeof(payload), "berth/1 epilog job=%" PRIu32 " node=%s%s",
+			   job->id, job->node, job->degraded ? " degraded" : "");
 
 	if (!library)
 		return NULL;
@@ -278,6 +280,53 @@ static bool load_config(struct notice_config *config)
 	return config_load_notice(path, config, error);
 }
 
+/* Could the Prolog have left a share file? A full or read-only /run says no. */
+static bool takes_files(const char *folder)
+{
+	int fd = open(folder, O_TMPFILE | O_WRONLY | O_CLOEXEC, 0600);
+	bool takes = fd >= 0 ? write(fd, "", 1) == 1 : errno == EOPNOTSUPP || errno == EISDIR;
+
+	if (fd >= 0)
+		close(fd);
+	return takes;
+}
+
+/* A packed job or a guest: SPANK lets neither begin without a share file, but a host. */
+static bool needs_share_file(void)
+{
+	static const char *const words[] = {" share=", " tier=opportunistic"};
+	const char *extra = getenv("SLURM_JOB_EXTRA");
+	const char *segment = extra ? strstr(extra, "[berth/1 ") : NULL;
+	const char *end = segment ? segment + strcspn(segment, "]") : NULL;
+
+	for (size_t i = 0; segment && i < sizeof(words) / sizeof(*words); i++) {
+		const char *found = strstr(segment, words[i]);
+
+		if (found && found < end)
+			return true;
+	}
+	return false;
+}
+
+/*
+ * A job whose Prolog could not even write that it failed was stopped like one whose Prolog did.
+ * Where files can be written, none only says that berth-epilog has removed it.
+ */
+static bool share_failed(uint32_t job)
+{
+	static struct share_file file;
+	char error[SHARE_ERROR_MAX];
+
+	switch (share_file_load(SHARE_FOLDER, job, geteuid(), &file, error)) {
+	case SHARE_READ:
+		return file.degraded;
+	case SHARE_NONE:
+		return needs_share_file() && !takes_files(SHARE_FOLDER);
+	default:
+		return false;
+	}
+}
+
 static bool load_job(struct job *job)
 {
 	static const char allowed[] =
@@ -293,6 +342,7 @@ static bool load_job(struct job *job)
 	if (context && strcmp(context, "epilog_slurmd") != 0)
 		return false;
 	job->id = (uint32_t)number;
+	job->degraded = share_failed(job->id);
 	return *job->node && strlen(job->node) <= NODE_MAX &&
 	       !job->node[strspn(job->node, allowed)];
 }

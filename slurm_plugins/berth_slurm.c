@@ -45,7 +45,11 @@ static int perform(char *command, struct text *said)
 	if (!strcmp(verb, "update") && job && rest)
 		return gateway_update(job, rest, said);
 	if (!strcmp(verb, "requeue") && job && !rest)
-		return gateway_requeue(job, said);
+		return gateway_requeue(job, false, said);
+	if (!strcmp(verb, "evict") && job && !rest)
+		return gateway_requeue(job, true, said);
+	if (!strcmp(verb, "signal") && job && rest)
+		return gateway_signal(job, rest);
 	text_addf(said, "a command that berth-slurm does not know: %.64s", verb);
 	return EINVAL;
 }

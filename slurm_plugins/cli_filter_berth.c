@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "client_side.h"
+#include "options.h"
 #include "slurm_api.h"
 #include "tres.h"
 
@@ -24,6 +25,7 @@ typedef struct slurm_options slurm_opt_t;
 /* Exported by Slurm's library to its cli_filter plugins; what get returns is the caller's. */
 extern char *slurm_option_get(slurm_opt_t *opt, const char *name);
 extern int slurm_option_set(slurm_opt_t *opt, const char *name, const char *value, bool early);
+extern bool slurm_option_reset(slurm_opt_t *opt, const char *name);
 extern bool slurm_option_isset(slurm_opt_t *opt, const char *name);
 
 int init(void);
@@ -162,16 +164,88 @@ static void ask_untyped_for_binding(slurm_opt_t *opt)
 	slurm_option_set(opt, "gres", request, false);
 }
 
+/* What a request asks beside GPUs stays. */
+static int drop_gpus(slurm_opt_t *opt)
+{
+	int rc = SLURM_SUCCESS;
+
+	for (size_t i = 0; i < REQUEST_COUNT; i++) {
+		char *value = slurm_option_get(opt, requests[i].name);
+		struct text others;
+
+		text_init(&others, FOREIGN_TEXT_MAX);
+		if (!*requests[i].as_tres)
+			tres_keep_others(value, &others);
+		if (others.failed)
+			rc = SLURM_ERROR;
+		else if (value && !others.len)
+			slurm_option_reset(opt, requests[i].name);
+		else if (value && strcmp(value, text_str(&others)) != 0)
+			rc = slurm_option_set(opt, requests[i].name, text_str(&others), false);
+		text_free(&others);
+		slurm_xfree((void **)&value);
+	}
+	return rc;
+}
+
+/*
+ * A job with a share has no GPU in Slurm's books: a step gets what the job has by asking for none,
+ * and would be refused if it asked. So neither may srun ask, whose step repeats its words, nor
+ * salloc, whose shell hands them to each srun. job_submit takes --gpu-share alone for one GPU.
+ */
+static int ask_for_share(slurm_opt_t *opt, const struct tres_found *found)
+{
+	/* Two models in one job are refused by job_submit, in its own words. */
+	if (partition_skipped(opt) || found->several_models || found->bad_model)
+		return SLURM_SUCCESS;
+	if (found->gpus > 1) {
+		slurm_error("--" OPTION_SHARE " of several GPUs works in sbatch only; use sbatch, "
+			    "or ask for one GPU");
+		return SLURM_ERROR;
+	}
+	if (found->model[0] && require_model(opt, found->model) != SLURM_SUCCESS)
+		return SLURM_ERROR;
+	return drop_gpus(opt);
+}
+
+static bool is_salloc(slurm_opt_t *opt)
+{
+	char *bell = slurm_option_get(opt, "bell");
+	bool salloc = bell && strcmp(bell, "invalid-context");
+
+	slurm_xfree((void **)&bell);
+	return salloc;
+}
+
+/* true, once, where the user of this very command gave --gpu-share. */
+static bool share_asked(void)
+{
+	bool asked = getenv(SHARE_ASKED) != NULL;
+
+	unsetenv(SHARE_ASKED);
+	return asked;
+}
+
 int cli_filter_p_pre_submit(slurm_opt_t *opt, int offset)
 {
 	struct tres_found found;
+	bool share = share_asked();
+	bool srun = is_srun(opt);
+	bool step = srun && inside_allocation();
 
 	(void)offset;
-	if (!is_srun(opt))
+	/* What a step asked for does not matter, but what the job has. */
+	if (step)
+		share = getenv(SHARDS_HERE) || getenv(GUEST_HERE);
+	if (!srun && !(share && is_salloc(opt)))
 		return SLURM_SUCCESS;
 	scan_requests(opt, &found);
+	if (share && found.gpu)
+		return step ? drop_gpus(opt) : ask_for_share(opt, &found);
+	if (!srun)
+		return SLURM_SUCCESS;
 	/* --gres=none is a request too. */
-	if (inside_allocation() && !found.gpu && !slurm_option_isset(opt, "gres"))
+	if (step && !found.gpu && !slurm_option_isset(opt, "gres"))
 		ask_untyped_for_binding(opt);
 	if (!found.model[0] || partition_skipped(opt))
 		return SLURM_SUCCESS;

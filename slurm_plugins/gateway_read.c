@@ -88,6 +88,8 @@ static void job_line(slurm_job_info_t *job)
 	json_text(&line, job->licenses);
 	json_text(&line, job->admin_comment);
 	json_text(&line, job->extra);
+	json_text(&line, job->account);
+	json_text(&line, job->name);
 }
 
 /* Whether it holds other nodes, or in another state, than when it was looked at last. */

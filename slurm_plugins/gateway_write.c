@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `update`, `requeue`: what Berth writes. `config`, `ping`: what seldom changes. */
+/* `update`, `requeue`, `evict`, `signal`: what Berth writes. `config`, `ping`: what seldom changes.
+ */
 #include "gateway.h"
 
 #include <errno.h>
@@ -7,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 /* The fields of a job that may be changed, by the names that they have in Slurm. */
 static char **field_of(job_desc_msg_t *job, const char *name)
@@ -29,22 +31,44 @@ static char **field_of(job_desc_msg_t *job, const char *name)
 	return NULL;
 }
 
+/* A begin time: seconds since 1970, or with a + from now on; 0 is now. */
+static bool put_begin(job_desc_msg_t *job, const char *value)
+{
+	bool from_now = *value == '+';
+	uint64_t seconds;
+
+	if (!parse_number(value + from_now, UINT32_MAX, &seconds))
+		return false;
+	job->begin_time = (time_t)seconds + (from_now || !seconds ? time(NULL) : 0);
+	return true;
+}
+
+static bool put_change(job_desc_msg_t *job, const char *name, char *value)
+{
+	char **field = field_of(job, name);
+
+	if (field)
+		*field = value;
+	else if (!strcmp(name, "requeue") && !strcmp(value, "1"))
+		job->requeue = 1;
+	else
+		return !strcmp(name, "begin") && put_begin(job, value);
+	return true;
+}
+
 static bool put_changes(job_desc_msg_t *job, char *changes, struct text *said)
 {
 	char *rest = changes, *word;
 
 	while ((word = strsep(&rest, " "))) {
 		char *value = strchr(word, '=');
-		char **field;
 
 		if (value)
 			*value++ = '\0';
-		field = field_of(job, word);
-		if (!value || !field || !unescape(value)) {
+		if (!value || !unescape(value) || !put_change(job, word, value)) {
 			text_addf(said, "a change that berth-slurm does not know: %.64s", word);
 			return false;
 		}
-		*field = value;
 	}
 	return true;
 }
@@ -89,13 +113,26 @@ int gateway_update(char *name, char *changes, struct text *said)
 	return problem_in(answer, said);
 }
 
-int gateway_requeue(char *job, struct text *said)
+int gateway_requeue(char *job, bool only_running, struct text *said)
 {
 	job_array_resp_msg_t *answer = NULL;
 
-	if (slurm_requeue2(job, 0, &answer))
+	/* With the flag slurmctld passes over a job that has just ended, and says nothing. */
+	if (slurm_requeue2(job, only_running ? JOB_RUNNING : 0, &answer))
 		return errno ? errno : SLURM_ERROR;
 	return problem_in(answer, said);
+}
+
+/* To the job's steps, as scancel does; the batch shell ends on many signals before its steps. */
+int gateway_signal(const char *job, const char *number)
+{
+	uint64_t signal;
+
+	if (!parse_number(number, 64, &signal) || !signal)
+		return EINVAL;
+	return slurm_kill_job2(job, (uint16_t)signal, KILL_STEPS_ONLY, NULL)
+		   ? (errno ? errno : SLURM_ERROR)
+		   : 0;
 }
 
 /* As `scontrol show config` prints it, because the words in it are the same in all releases. */

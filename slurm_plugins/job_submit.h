@@ -19,6 +19,8 @@ struct flag_values {
 /* false: *wrong names a flag whose value is not right (its index), or -1: out of memory. */
 bool flags_read(const job_desc_msg_t *job, struct flag_values *flags, int *wrong);
 void flags_free(struct flag_values *flags);
+/* --gpu-share in percent; 0: whole GPUs are wanted. */
+uint32_t flags_share(const struct flag_values *flags);
 
 /* Everything that the fields of GPU requests say together. */
 void request_scan(const job_desc_msg_t *job, struct tres_found *found);
@@ -28,6 +30,8 @@ void request_count_gpus(const job_desc_msg_t *job, struct reply_expected *expect
 bool request_is_batch(const job_desc_msg_t *job);
 /* Is any GPU asked for? --ntasks-per-gpu alone asks for GPUs too. */
 bool request_wants_gpus(const job_desc_msg_t *job, const struct tres_found *found);
+/* --gpu-share alone means one GPU: ask for it. false: out of memory. */
+bool request_one_gpu(job_desc_msg_t *job);
 /* Does it only ask when it would start? */
 bool request_is_test(const job_desc_msg_t *job);
 /* The request as wire text. */
@@ -48,8 +52,11 @@ void models_strip(job_desc_msg_t *job);
 /* Ask for the node feature `model` beside the user's own constraint. */
 enum feature_join models_require(job_desc_msg_t *job, const char *model);
 
-/* Fill in a site's CPUs for each GPU where the user named no CPUs. */
-void apply_default_cpus(job_desc_msg_t *job, uint32_t per_gpu);
+/*
+ * Fill in a site's CPUs for each GPU where the user named no CPUs; for a share of a GPU the same
+ * share of them, rounded up.
+ */
+void apply_default_cpus(job_desc_msg_t *job, uint32_t per_gpu, uint32_t share);
 /*
  * Pin the job, or, where it is planned later, ask for its GPUs in the one form that every pin can
  * replace. false: out of memory, and the job is unchanged.

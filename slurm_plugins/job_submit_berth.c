@@ -8,6 +8,7 @@
 
 #include <dlfcn.h>
 #include <stdio.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "ask.h"
@@ -172,8 +173,10 @@ static void tell_flags(char **err_msg, const struct flag_values *flags)
 		if (!flags->value[i])
 			continue;
 		snprintf(message, sizeof(message), "--%s: %s", berth_options[i].name,
-			 berth_options[i].acted_on ? "not applied, berthd did not answer"
-						   : "accepted, not acted on yet");
+			 !berth_options[i].acted_on ? "accepted, not acted on yet"
+			 : strcmp(berth_options[i].name, OPTION_SHARE)
+			     ? "not applied, berthd did not answer"
+			     : "not applied, berthd did not answer: the job asks for whole GPUs");
 		tell(err_msg, message);
 	}
 }
@@ -231,7 +234,9 @@ static int submit_gpu_job(job_desc_msg_t *job, uint32_t submit_uid, const struct
 static int submit_with_flags(job_desc_msg_t *job, uint32_t submit_uid,
 			     const struct flag_values *flags, char **err_msg)
 {
+	uint32_t share = flags_share(flags);
 	struct tres_found found;
+	bool wants_gpus;
 	int rc;
 
 	request_scan(job, &found);
@@ -244,8 +249,11 @@ static int submit_with_flags(job_desc_msg_t *job, uint32_t submit_uid,
 	rc = handle_models(job, &found, err_msg);
 	if (rc != SLURM_SUCCESS)
 		return rc;
-	if (request_wants_gpus(job, &found)) {
-		apply_default_cpus(job, hook_config()->def_cpu_per_gpu);
+	wants_gpus = request_wants_gpus(job, &found);
+	if (share && !wants_gpus)
+		wants_gpus = request_one_gpu(job);
+	if (wants_gpus) {
+		apply_default_cpus(job, hook_config()->def_cpu_per_gpu, share);
 		return submit_gpu_job(job, submit_uid, flags, err_msg);
 	}
 	if (flags->any) {

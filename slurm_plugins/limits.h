@@ -22,6 +22,15 @@
 #define SITE_FACTOR_MAX 1000000000u
 #define SEGMENT_BODY_MAX 4096
 #define MESSAGE_MAX 512
+/* MiB of one GPU. */
+#define GPU_MEM_MAX (1u << 24)
+
+/* The share file of a job on its node. */
+#define SHARE_FILE_MAX 16384
+#define SHARE_VARIABLES_MAX 64
+/* The NVIDIA driver numbers GPUs from 0 on, and keeps 255 for its control device. */
+#define DEVICE_MINORS 255
+#define PATH_BYTES 1024
 
 /* A text that belongs to others (admin_comment, Extra) is left alone beyond this. */
 #define FOREIGN_TEXT_MAX 65536

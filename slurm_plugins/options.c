@@ -98,7 +98,15 @@ static bool check_class(const char *value)
 
 static bool check_tier(const char *value)
 {
-	static const char *const tiers[] = {"exclusive", "guaranteed", "opportunistic", NULL};
+	static const char *const tiers[] = {"exclusive",
+					    "guaranteed",
+					    "guaranteed,mps",
+					    "opportunistic",
+					    "opportunistic,upgrade",
+					    "opportunistic,mps",
+					    "opportunistic,upgrade,mps",
+					    "opportunistic,mps,upgrade",
+					    NULL};
 
 	return one_of(value, strlen(value), tiers);
 }
@@ -139,12 +147,15 @@ const struct berth_option berth_options[] = {
      check_locality},
     {"app-class", "CLASS", "how much the job suffers from a slow GPU: compute, mixed or memory",
      "compute, mixed or memory", VALUE_REQUIRED, true, check_class},
-    {"gpu-tier", "TIER", "exclusive, guaranteed (may have a guest) or opportunistic (a guest)",
-     "exclusive, guaranteed or opportunistic", VALUE_REQUIRED, false, check_tier},
+    {"gpu-tier", "TIER",
+     "exclusive, guaranteed[,mps] (may have a guest) or opportunistic[,upgrade][,mps] (a guest)",
+     "exclusive, guaranteed or opportunistic; behind guaranteed may stand ,mps, behind "
+     "opportunistic ,upgrade and ,mps",
+     VALUE_REQUIRED, true, check_tier},
     {"gpu-share", "PCT", "share of one GPU's multiprocessors, 1 to 100 percent",
-     "a whole number of percent from 1 to 100", VALUE_REQUIRED, false, check_share},
+     "a whole number of percent from 1 to 100", VALUE_REQUIRED, true, check_share},
     {"gpu-mem", "SIZE", "GPU memory the job needs, such as 20G",
-     "a whole number, at least 1, with M, G or T (none: M)", VALUE_REQUIRED, false, check_mem},
+     "a whole number, at least 1, with M, G or T (none: M)", VALUE_REQUIRED, true, check_mem},
     {"preflight", "TIME",
      "check the GPUs before the job starts, for at most TIME (may be left out)",
      RIGHT_TIME ", at least one second", VALUE_OPTIONAL, false, check_preflight},

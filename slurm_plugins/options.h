@@ -8,6 +8,18 @@
 
 /* How Slurm names a flag of ours in the environments that it hands around, without the flag. */
 #define OPTION_ENV_PREFIX "_SLURM_SPANK_OPTION_berth_"
+/* The flag that makes a job a packed one. */
+#define OPTION_SHARE "gpu-share"
+/* The flag by which a job owns its GPUs alone, or with a guest, or is a guest. */
+#define OPTION_TIER "gpu-tier"
+/* Slurm sets it in the tasks of a job that has a part of a GPU: its shares of this node, added up.
+ */
+#define SHARDS_HERE "SLURM_SHARDS_ON_NODE"
+/* The node's Prolog has it set in the tasks of a guest, which has a GPU, but none in Slurm's books.
+ */
+#define GUEST_HERE "BERTH_GUEST"
+/* Between the plugins of one command: its user gave --gpu-share. */
+#define SHARE_ASKED "BERTH_SHARE_ASKED"
 
 enum option_value { VALUE_REQUIRED, VALUE_OPTIONAL };
 

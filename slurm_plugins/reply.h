@@ -20,7 +20,9 @@ struct reply_expected {
 	uint64_t gpus;		/* in all; 0: only Slurm can tell */
 	uint64_t gpus_per_node; /* where `gpus` is 0; 0: unknown too, so nothing can be placed */
 	uint64_t min_cpus;	/* the user's; 0: none */
+	uint32_t share;		/* percent of each GPU; 0: the job wants whole GPUs */
 	bool cpus_per_tres;
+	bool batch; /* has a script, and can be put back into the queue */
 	bool (*node_exists)(const char *name); /* NULL: nodes cannot be checked, so no pins */
 };
 
@@ -32,6 +34,11 @@ struct reply {
 	uint8_t gpus[GPU_POSITIONS];
 	size_t gpu_count; /* on each node */
 	bool seats;
+	bool guest;	       /* on a seat, without a GPU */
+	uint64_t begin;	       /* of a guest without a seat: not before; 0: not given */
+	uint32_t share;	       /* percent of each GPU; 0: whole GPUs */
+	uint64_t gpu_mem;      /* MiB of each GPU; 0: not given */
+	const char *way;       /* how these GPUs are shared; NULL: the job has them alone */
 	uint32_t min_cpus;     /* 0: not given */
 	uint16_t pn_min_cpus;  /* 0: not given */
 	uint64_t mem_per_node; /* MB; 0: not given */

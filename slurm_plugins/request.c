@@ -55,6 +55,14 @@ void flags_free(struct flag_values *flags)
 	*flags = (struct flag_values){0};
 }
 
+uint32_t flags_share(const struct flag_values *flags)
+{
+	for (size_t i = 0; i < berth_option_count; i++)
+		if (flags->value[i] && !strcmp(berth_options[i].name, OPTION_SHARE))
+			return (uint32_t)strtoul(flags->value[i], NULL, 10);
+	return 0;
+}
+
 void request_scan(const job_desc_msg_t *job, struct tres_found *found)
 {
 	*found = (struct tres_found){0};
@@ -90,6 +98,23 @@ static bool ntasks_per_gpu_given(const job_desc_msg_t *job)
 bool request_wants_gpus(const job_desc_msg_t *job, const struct tres_found *found)
 {
 	return found->gpu || ntasks_per_gpu_given(job);
+}
+
+bool request_one_gpu(job_desc_msg_t *job)
+{
+	bool several_nodes = job->min_nodes != NO_VAL && job->min_nodes > 1;
+	char **field = several_nodes ? &job->tres_per_node : &job->tres_per_job;
+	struct text tres;
+	bool ok;
+
+	text_init(&tres, FOREIGN_TEXT_MAX);
+	text_add(&tres, "gres/gpu:1");
+	tres_keep_others(*field, &tres);
+	ok = !tres.failed;
+	if (ok)
+		set_string(field, text_str(&tres));
+	text_free(&tres);
+	return ok;
 }
 
 /* The number of nodes, or 0 where it is Slurm's to choose. */
@@ -227,6 +252,7 @@ void request_write(const job_desc_msg_t *job, uint32_t submit_uid, const char *n
 	add_mark(out, "test", request_is_test(job));
 	add_string(out, "partition", job->partition);
 	add_string(out, "account", job->account);
+	add_string(out, "name", job->name);
 	add_string(out, "qos", job->qos);
 	add_string(out, "reservation", job->reservation);
 	add_string(out, "licenses", job->licenses);

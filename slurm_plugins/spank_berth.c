@@ -4,6 +4,7 @@
 
 #include "slurm_api.h"
 #include "spank_client.h"
+#include "spank_node.h"
 
 SPANK_PLUGIN(berth, 1);
 
@@ -21,6 +22,7 @@ int slurm_spank_init(spank_t spank, int argc, char **argv)
 		spank_client_prepare_srun();
 		return spank_client_register(spank, 1);
 	case S_CTX_ALLOCATOR:
+		spank_client_forget_outer_job();
 		return spank_client_register(spank, 1);
 	case S_CTX_REMOTE:
 		/* slurmstepd wants to know the flags that it passes on; nothing fails there. */
@@ -29,4 +31,18 @@ int slurm_spank_init(spank_t spank, int argc, char **argv)
 	default:
 		return ESPANK_SUCCESS;
 	}
+}
+
+int slurm_spank_task_init_privileged(spank_t spank, int argc, char **argv)
+{
+	spank_node_inspect(spank, argc, argv);
+	return ESPANK_SUCCESS;
+}
+
+int slurm_spank_task_init(spank_t spank, int argc, char **argv)
+{
+	(void)argc;
+	(void)argv;
+	spank_node_prepare(spank);
+	return ESPANK_SUCCESS;
 }

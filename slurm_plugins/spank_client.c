@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "client_side.h"
 #include "options.h"
@@ -23,8 +24,11 @@ static int on_option(int index, const char *value, int remote)
 	 */
 	if (value && option->takes == VALUE_OPTIONAL && !strcmp(value, "(null)"))
 		value = NULL;
-	if (option_value_ok(option, value))
+	if (option_value_ok(option, value)) {
+		if (!strcmp(option->name, OPTION_SHARE))
+			setenv(SHARE_ASKED, "1", 1);
 		return ESPANK_SUCCESS;
+	}
 	slurm_error("--%s=%s: want %s", option->name, value ? value : "", option->right);
 	return ESPANK_BAD_ARG;
 }
@@ -62,6 +66,38 @@ int spank_client_register(spank_t spank, int checked)
 		}
 	}
 	return 0;
+}
+
+static void forget_flags(const char *prefix)
+{
+	for (char **entry = environ; *entry;) {
+		const char *value;
+		char *name;
+
+		if (!option_in_env(*entry, prefix, &value)) {
+			entry++;
+			continue;
+		}
+		name = strndup(*entry, strcspn(*entry, "="));
+		/* The next entry comes to stand here. */
+		if (!name || unsetenv(name))
+			entry++;
+		free(name);
+	}
+}
+
+/*
+ * Slurm hands the flags of a job to its tasks, and takes them for those of whatever is submitted
+ * there. The shell of salloc has them in the other of the two forms, too.
+ */
+void spank_client_forget_outer_job(void)
+{
+	if (!inside_allocation())
+		return;
+	unsetenv(SHARDS_HERE);
+	unsetenv(GUEST_HERE);
+	forget_flags("SLURM_SPANK_");
+	forget_flags("");
 }
 
 void spank_client_prepare_srun(void)

@@ -7,6 +7,8 @@
 
 /* Register the flags; `checked`: values are checked here, since a user is there to read. */
 int spank_client_register(spank_t spank, int checked);
+/* sbatch and salloc inside a job: what that job asked for is not asked for again. */
+void spank_client_forget_outer_job(void);
 /* srun, before it reads its environment. */
 void spank_client_prepare_srun(void);
 

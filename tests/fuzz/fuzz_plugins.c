@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * libFuzzer target for all that the plugins parse: berthd's reply and its list of pinned jobs,
- * berth.conf, request strings, flags, segments. The first byte chooses the parser. Beside the
- * sanitizers there is an oracle: what a parser lets through must obey the formats, or the target
- * aborts.
+ * berth.conf, request strings, flags, segments, share files, lists of paths. The first byte chooses
+ * the parser. Beside the sanitizers there is an oracle: what a parser lets through must obey the
+ * formats, or the target aborts.
  */
 #include <endian.h>
 #include <stdint.h>
@@ -15,9 +15,11 @@
 
 #include "config.h"
 #include "options.h"
+#include "path_list.h"
 #include "pinned.h"
 #include "reply.h"
 #include "segment.h"
+#include "share_file.h"
 #include "tres.h"
 
 #define NONCE "0123456789abcdef"
@@ -92,6 +94,16 @@ static void check_gpus(const struct reply *reply, const struct reply_expected *e
 	MUST(reply->mem_per_node <= MEM_PER_NODE_MAX);
 	MUST(reply->site_factor >= -(int32_t)SITE_FACTOR_MAX &&
 	     reply->site_factor <= (int32_t)SITE_FACTOR_MAX);
+	if (reply->share)
+		MUST(reply->share >= expected->share && expected->share && reply->share <= 100 &&
+		     !reply->seats && (reply->way || reply->verb == REPLY_LATER));
+	else
+		MUST(!(reply->way && reply->seats) && (reply->way || !reply->gpu_mem));
+	if (reply->guest)
+		MUST(expected->batch && !reply->seats && !reply->share &&
+		     reply->node_count * reply->gpu_count == 1 &&
+		     (reply->way || reply->verb == REPLY_LATER));
+	MUST(reply->gpu_mem <= GPU_MEM_MAX);
 	MUST(reply->segment);
 }
 
@@ -110,6 +122,8 @@ static void fuzz_reply(const uint8_t *data, size_t size)
 	expected.gpus_per_node = (data[0] >> 3) & 7;
 	expected.cpus_per_tres = data[0] & 64;
 	expected.min_cpus = data[0] & 128 ? 12 : 0;
+	expected.share = data[0] & 32 ? 30 : 0;
+	expected.batch = !(data[0] & 32);
 	data++;
 	size--;
 	/* A longer datagram is only reported by its length; there is no more text than that. */
@@ -128,7 +142,7 @@ static void fuzz_reply(const uint8_t *data, size_t size)
 		check_gpus(&reply, &expected);
 	else
 		MUST(!reply.nodes && !reply.gpu_count && !reply.min_cpus && !reply.mem_per_node &&
-		     !reply.site_factor);
+		     !reply.site_factor && !reply.share && !reply.way);
 }
 
 static void fuzz_config(const uint8_t *data, size_t size)
@@ -267,10 +281,62 @@ static void fuzz_pinned(const uint8_t *data, size_t size)
 		MUST(stands);
 }
 
+static void fuzz_share_file(const uint8_t *data, size_t size)
+{
+	static struct share_file file;
+	char error[SHARE_ERROR_MAX] = "";
+
+	memcpy(file.text, data, size < SHARE_FILE_MAX ? size : SHARE_FILE_MAX);
+	if (!share_file_parse(&file, size, 42, error)) {
+		must_be_printable(error, SHARE_ERROR_MAX, "");
+		MUST(*error);
+		return;
+	}
+	MUST(file.job == 42 && size <= SHARE_FILE_MAX);
+	must_be_printable(file.why, MESSAGE_MAX, "");
+	MUST(file.minor_count <= GPU_POSITIONS && file.variable_count <= SHARE_VARIABLES_MAX);
+	for (size_t i = 0; i < file.minor_count; i++)
+		MUST(file.minors[i] < DEVICE_MINORS);
+	for (size_t i = 0; i < file.variable_count; i++) {
+		const char *name = file.variables[i].name;
+
+		MUST(*name && strlen(name) <= WIRE_KEY_MAX && !strpbrk(name, "= \n"));
+		MUST(!file.variables[i].value || strlen(file.variables[i].value) < size);
+		MUST(!file.variables[i].prepended || path_list_element_ok(file.variables[i].value));
+	}
+}
+
+/* A line with the element, and the list. What is put in comes out again, and nothing else does. */
+static void fuzz_path_list(const uint8_t *data, size_t size)
+{
+	char *list = copy_of(data, size);
+	char *element = strsep(&list, "\n");
+	const char *separators = path_list_separators(size & 1 ? "LD_PRELOAD" : "PYTHONPATH");
+	struct text without, with, again;
+
+	text_init(&without, FOREIGN_TEXT_MAX);
+	text_init(&with, FOREIGN_TEXT_MAX);
+	text_init(&again, FOREIGN_TEXT_MAX);
+	if (list && path_list_element_ok(element)) {
+		path_list_remove(list, element, separators, &without);
+		MUST(!path_list_has(text_str(&without), element, separators));
+		MUST(path_list_has(list, element, separators) || !strcmp(text_str(&without), list));
+		path_list_prepend(text_str(&without), element, &with);
+		MUST(path_list_has(text_str(&with), element, separators));
+		path_list_remove(text_str(&with), element, separators, &again);
+		MUST(!strcmp(text_str(&again), text_str(&without)));
+	}
+	text_free(&without);
+	text_free(&with);
+	text_free(&again);
+	free(element);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	static void (*const parsers[])(const uint8_t *, size_t) = {
-	    fuzz_reply, fuzz_config, fuzz_tres, fuzz_segment, fuzz_flags, fuzz_pinned,
+	    fuzz_reply, fuzz_config, fuzz_tres,	      fuzz_segment,
+	    fuzz_flags, fuzz_pinned, fuzz_share_file, fuzz_path_list,
 	};
 
 	if (size > 0)

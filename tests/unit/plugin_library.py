@@ -15,8 +15,11 @@ PURE = (
     "config.c",
     "segment.c",
     "reply.c",
+    "reply_lines.c",
     "client.c",
     "pinned.c",
+    "share_file.c",
+    "path_list.c",
     "breaker.c",
     "hook_log.c",
 )
@@ -29,13 +32,18 @@ BOOLEAN = (
     "env_strip_models",
     "gpus_strip_models",
     "option_value_ok",
+    "path_list_element_ok",
+    "path_list_has",
     "pinned_lists",
     "reply_parse",
     "segment_claimed",
+    "share_file_parse",
     "tres_strip_models",
     "unescape",
 )
 GPU_POSITIONS = 64
+SHARE_FILE_MAX = 16384
+SHARE_VARIABLES_MAX = 64
 REPLY_MAX_BYTES = 16384
 PATTERN = b"\xa5"
 
@@ -94,7 +102,9 @@ class Expected(ctypes.Structure):
         ("gpus", ctypes.c_uint64),
         ("gpus_per_node", ctypes.c_uint64),
         ("min_cpus", ctypes.c_uint64),
+        ("share", ctypes.c_uint32),
         ("cpus_per_tres", ctypes.c_bool),
+        ("batch", ctypes.c_bool),
         ("node_exists", NodeExists),
     )
 
@@ -109,6 +119,11 @@ class Reply(ctypes.Structure):
         ("gpus", ctypes.c_uint8 * GPU_POSITIONS),
         ("gpu_count", ctypes.c_size_t),
         ("seats", ctypes.c_bool),
+        ("guest", ctypes.c_bool),
+        ("begin", ctypes.c_uint64),
+        ("share", ctypes.c_uint32),
+        ("gpu_mem", ctypes.c_uint64),
+        ("way", ctypes.c_char_p),
         ("min_cpus", ctypes.c_uint32),
         ("pn_min_cpus", ctypes.c_uint16),
         ("mem_per_node", ctypes.c_uint64),
@@ -116,6 +131,28 @@ class Reply(ctypes.Structure):
         ("segment", ctypes.c_char_p),
         ("message", ctypes.c_char_p),
         ("text", ctypes.c_char * (REPLY_MAX_BYTES + 1)),
+    )
+
+
+class ShareVariable(ctypes.Structure):
+    """struct share_variable."""
+
+    _fields_ = (("name", ctypes.c_char_p), ("value", ctypes.c_char_p), ("prepended", ctypes.c_bool))
+
+
+class ShareFile(ctypes.Structure):
+    """struct share_file."""
+
+    _fields_ = (
+        ("job", ctypes.c_uint32),
+        ("uid", ctypes.c_uint32),
+        ("degraded", ctypes.c_bool),
+        ("why", ctypes.c_char_p),
+        ("minors", ctypes.c_uint8 * GPU_POSITIONS),
+        ("minor_count", ctypes.c_size_t),
+        ("variables", ShareVariable * SHARE_VARIABLES_MAX),
+        ("variable_count", ctypes.c_size_t),
+        ("text", ctypes.c_char * (SHARE_FILE_MAX + 1)),
     )
 
 
@@ -130,6 +167,7 @@ def library() -> ctypes.CDLL:
     built = ctypes.CDLL(str(target))
     for name in BOOLEAN:
         getattr(built, name).restype = ctypes.c_bool
+    built.path_list_separators.restype = ctypes.c_char_p
     built.option_in_env.restype = ctypes.c_void_p
     built.tres_per_gpu.restype = ctypes.c_uint32
     built.pinned_record_id.restype = ctypes.c_uint32

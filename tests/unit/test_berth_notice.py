@@ -24,10 +24,17 @@ DONE = b"berth/1 done\n"
 
 
 @functools.cache
+def shares() -> Path:
+    """Where the program looks for share files."""
+    return Path(tempfile.mkdtemp(prefix="berth-shares-"))
+
+
+@functools.cache
 def program() -> Path:
     target = Path(tempfile.mkdtemp(prefix="berth-notice-")) / "berth-notice"
     command = ["gcc", "-std=gnu11", "-D_GNU_SOURCE", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-pthread"]
-    command += ["-o", str(target), *(str(SOURCES / name) for name in ("berth_notice.c", "config.c", "text.c"))]
+    sources = ("berth_notice.c", "config.c", "share_file.c", "path_list.c", "text.c")
+    command += [f'-DSHARE_FOLDER="{shares()}"', "-o", str(target), *(str(SOURCES / name) for name in sources)]
     subprocess.run(command, check=True)
     return target
 
@@ -140,6 +147,65 @@ def test_berthd_is_told_which_job_ends_where_and_waited_for(site: Site) -> None:
     ((job, node, microseconds, outcome),) = site.log
     assert (job, node, outcome) == ("18", "n1", "done")
     assert 0 < int(microseconds) < 1e6 * LATE
+
+
+def leave_share(job: int, status: str, mode: int = 0o644) -> None:
+    path = shares() / str(job)
+    path.write_text(f"berth-share/1\njob={job}\nuid=1000\nstatus={status}\nwhy=MPS%20did%20not%20start\n")
+    path.chmod(mode)
+
+
+@pytest.mark.parametrize(
+    ("job", "status", "mode", "word"),
+    [
+        (71, "degraded", 0o644, b" degraded"),
+        (72, "ok", 0o644, b""),
+        (73, "degraded", 0o666, b""),
+        (74, "misspelt", 0o644, b""),
+    ],
+)
+def test_berthd_is_told_of_a_share_that_could_not_be_set_up(
+    site: Site, job: int, status: str, mode: int, word: bytes
+) -> None:
+    leave_share(job, status, mode)
+    with berthd(site, says(DONE)) as told:
+        site.run(SLURM_JOB_ID=str(job))
+    assert [plain(line) for line in told] == [f"berth/1 epilog job={job} node=n1".encode() + word]
+
+
+@pytest.mark.parametrize(
+    ("extra", "there", "word"),
+    [
+        ("[berth/1 nodes=n1 gpus=0 share=30 way=mps]", True, b""),
+        ("[berth/1 nodes=n1 gpus=0 share=30 way=mps]", False, b" degraded"),
+        ("[berth/1 nodes=n1 gpus=0] share=30", False, b""),
+        ("[berth/1 nodes=n1 gpus=0 tier=opportunistic way=time]", False, b" degraded"),
+        ("[berth/1 nodes=n1 gpus=0 tier=opportunistic way=time]", True, b""),
+        ("[berth/1 nodes=n1 gpus=0 tier=guaranteed way=time]", False, b""),
+        ("[berth/1 nodes=n1 gpus=0] tier=opportunistic", False, b""),
+        ("mine", False, b""),
+    ],
+)
+def test_no_share_file_where_none_could_be_written_is_a_share_that_could_not_be_set_up(
+    site: Site, extra: str, there: bool, word: bytes
+) -> None:
+    folder = shares()
+    if not there:
+        folder.rename(f"{folder}.away")
+    try:
+        with berthd(site, says(DONE)) as told:
+            site.run(SLURM_JOB_ID="76", SLURM_JOB_EXTRA=extra)
+    finally:
+        if not there:
+            Path(f"{folder}.away").rename(folder)
+    assert [plain(line) for line in told] == [b"berth/1 epilog job=76 node=n1" + word]
+
+
+def test_a_pipe_in_place_of_the_share_file_holds_nothing_up(site: Site) -> None:
+    os.mkfifo(shares() / "75")
+    with berthd(site, says(DONE)) as told:
+        assert site.run(SLURM_JOB_ID="75") < CAP
+    assert [plain(line) for line in told] == [b"berth/1 epilog job=75 node=n1"]
 
 
 def test_an_answer_that_takes_a_while_and_comes_in_pieces_is_waited_for(site: Site) -> None:

@@ -9,7 +9,7 @@ from tests.unit.plugin_library import library
 RIGHT = {
     "locality": ["nvlink", "node", "leaf", "pod", "any", "nvlink@10", "node@1:30", "leaf@1:00:00", "pod@2-3:04:05"],
     "app-class": ["compute", "mixed", "memory"],
-    "gpu-tier": ["exclusive", "guaranteed", "opportunistic"],
+    "gpu-tier": ["exclusive", "guaranteed", "guaranteed,mps", "opportunistic", "opportunistic,mps,upgrade"],
     "gpu-share": ["1", "100", "30%"],
     "gpu-mem": ["1", "1M", "20G", "2T"],
     "preflight": ["", "1", "0:01", "1-0"],
@@ -19,7 +19,7 @@ RIGHT = {
 WRONG = {
     "locality": ["", "rack", "nvlink@", "nvlink@x", "@10", "nvlink@1:2:3:4", "nvlink@1-2-3", "NVLINK", "node "],
     "app-class": ["", "a", "computer", "comput"],
-    "gpu-tier": ["", "gold"],
+    "gpu-tier": ["", "gold", "exclusive,mps", "guaranteed,upgrade", "opportunistic,", "opportunistic,mps,mps"],
     "gpu-share": ["", "0", "101", "30%%", "3.5", "-1", "0030x", "1000"],
     "gpu-mem": ["", "0", "0G", "1K", "1GB", "G", "-1G"],
     "preflight": ["0", "0:00", "soon", "1:"],

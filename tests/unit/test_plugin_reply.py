@@ -43,13 +43,20 @@ def wire(verb: str, **values: str) -> str:
 
 
 def parse(
-    reply_text: bytes | str, *, gpus: int = 4, per_node: int = 0, cpus_per_tres: bool = False, min_cpus: int = 0
+    reply_text: bytes | str,
+    *,
+    gpus: int = 4,
+    per_node: int = 0,
+    cpus_per_tres: bool = False,
+    min_cpus: int = 0,
+    share: int = 0,
+    batch: bool = True,
 ) -> tuple[Reply, str]:
     """The parsed reply and "", or the reason why it was dropped."""
     raw = reply_text.encode() if isinstance(reply_text, str) else reply_text
     reply, error = Reply(), ctypes.create_string_buffer(160)
     ctypes.memmove(ctypes.addressof(reply) + Reply.text.offset, raw[:REPLY_MAX_BYTES], min(len(raw), REPLY_MAX_BYTES))
-    expected = Expected(NONCE.encode(), gpus, per_node, min_cpus, cpus_per_tres, node_exists)
+    expected = Expected(NONCE.encode(), gpus, per_node, min_cpus, share, cpus_per_tres, batch, node_exists)
     ok = library().reply_parse(ctypes.byref(reply), ctypes.c_size_t(len(raw)), ctypes.byref(expected), error)
     assert ok or error.value
     return reply, "" if ok else error.value.decode()
@@ -107,6 +114,89 @@ def test_one_wrong_field_drops_a_later_too(change: dict[str, str]) -> None:
 @pytest.mark.parametrize("missing", ["nonce", "k", "n", "segment"])
 def test_a_later_needs_all_that_undoing_it_needs(missing: str) -> None:
     assert "missing" in parse(wire("later", **{key: GOOD_LATER[key] for key in GOOD_LATER if key != missing}))[1]
+
+
+SHARE = {**GOOD, "seats": "0", "share": "30", "mem": "12288", "way": "mps"}
+
+
+def test_a_share_comes_with_its_way_and_its_memory() -> None:
+    reply, error = parse(wire("place", **SHARE), share=30)
+    assert error == ""
+    assert (reply.share, reply.gpu_mem, reply.way, reply.seats) == (30, 12288, b"mps", False)
+    without_memory = {key: SHARE[key] for key in SHARE if key != "mem"} | {"share": "35", "way": "time"}
+    reply, error = parse(wire("place", **without_memory), share=30)
+    assert (error, reply.share, reply.gpu_mem, reply.way) == ("", 35, 0, b"time")
+
+
+GUEST = {**GOOD, "nodes": "n1", "gpus": "3", "seats": "0", "guest": "1", "way": "time"}
+
+
+def test_a_guest_has_one_seat_and_its_way() -> None:
+    reply, error = parse(wire("place", **GUEST, mem="4096"), gpus=1)
+    assert (error, reply.guest, reply.way, reply.gpu_mem, reply.share) == ("", True, b"time", 4096, 0)
+    parked = {**GOOD_LATER, "k": "1", "n": "1", "guest": "1", "begin": "1800000000"}
+    reply, error = parse(wire("later", **parked), gpus=1)
+    assert (error, reply.guest, reply.begin) == ("", True, 1_800_000_000)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"guest": "0"}, {"seats": "1"}, {"gpus": "3,4"}, {"way": "mtp"}, {"begin": "1800000000"}, {"share": "30"}],
+)
+def test_one_wrong_field_of_a_guest_drops_the_reply(change: dict[str, str]) -> None:
+    assert parse(wire("place", **{**GUEST, **change}), gpus=1)[1]
+
+
+def test_only_a_job_with_a_script_becomes_a_guest_and_one_without_a_seat_has_a_begin() -> None:
+    assert "no script" in parse(wire("place", **GUEST), gpus=1, batch=False)[1]
+    assert "begin" in parse(wire("later", **{**GOOD_LATER, "k": "1", "n": "1", "guest": "1"}), gpus=1)[1]
+
+
+def test_a_host_has_a_way_and_no_seats() -> None:
+    reply, error = parse(wire("place", **{**GOOD, "seats": "0", "way": "mps"}))
+    assert (error, reply.way, reply.guest, reply.seats) == ("", b"mps", False, False)
+    assert parse(wire("place", **GOOD, way="mps"))[1]
+
+
+def test_who_asked_for_a_share_may_get_whole_gpus() -> None:
+    reply, error = parse(wire("place", **GOOD), share=30)
+    assert (error, reply.share, reply.way) == ("", 0, None)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"share": "0"},
+        {"share": "29"},
+        {"share": "101"},
+        {"share": "30%25"},
+        {"share": ""},
+        {"seats": "1"},
+        {"way": "MPS"},
+        {"way": ""},
+        {"mem": "0"},
+        {"mem": "16777217"},
+        {"mem": "12G"},
+    ],
+)
+def test_one_wrong_word_about_sharing_drops_the_reply(change: dict[str, str]) -> None:
+    assert parse(wire("place", **{**SHARE, **change}), share=30)[1]
+
+
+@pytest.mark.parametrize("missing", ["share", "way"])
+def test_share_and_way_stand_together(missing: str) -> None:
+    assert parse(wire("place", **{key: SHARE[key] for key in SHARE if key != missing}), share=30)[1]
+
+
+def test_nobody_gets_a_share_who_wants_whole_gpus() -> None:
+    assert "whole" in parse(wire("place", **SHARE))[1]
+
+
+def test_a_job_that_is_placed_later_may_be_told_its_share_only() -> None:
+    reply, error = parse(wire("later", **GOOD_LATER, share="30"), share=30)
+    assert (error, reply.share) == ("", 30)
+    for key in ("way", "mem"):
+        assert parse(wire("later", **GOOD_LATER, share="30", **{key: SHARE[key]}), share=30)[1]
 
 
 @pytest.mark.parametrize("number", [5, -5, 0, 10**9, -(10**9)])
