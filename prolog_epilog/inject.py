@@ -1,0 +1,75 @@
+"""What a site puts into jobs that have a host or a guest beside them: the PyTorch hooks, and the library into guests.
+
+The share file names both as paths that go before what the user's PYTHONPATH and LD_PRELOAD list (docs/formats.md).
+A path that is not good is left out with a sentence: the dynamic linker would complain in each program of the job.
+"""
+
+import os
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+
+from prolog_epilog.config import NodeConfig
+from prolog_epilog.extra import OPPORTUNISTIC
+
+HOOKS = "PYTHONPATH"
+LIBRARY = "LD_PRELOAD"
+
+_INSTALL = "make -C prolog_epilog/injob/c install on this node, or mend inject and inject_from in [node]"
+_TRY_SECONDS = 20.0
+
+
+def wanted(config: NodeConfig, tier: str) -> dict[str, str]:
+    """What the site wants in jobs of a tier, by the variable that lists it.
+
+    A host has to be heard only. A guest has to be held back too: the library does that for programs of any kind.
+    """
+    found = {}
+    if tier and config.inject != "none":
+        found[HOOKS] = f"{config.inject_from}/share/berth/injob"
+        if config.inject == "all" and tier == OPPORTUNISTIC:
+            found[LIBRARY] = f"{config.inject_from}/lib/berth/libberth_injob.so"
+    return found
+
+
+def lack(name: str, path: str) -> str:
+    """Why a job's programs could not use this path; empty where they can."""
+    file = path if name == LIBRARY else f"{path}/sitecustomize.py"
+    try:
+        found = os.stat(file)  # noqa: PTH116 - the Prolog has no time for pathlib
+        if not stat.S_ISREG(found.st_mode):
+            return f"{file} is not a file; {_INSTALL}"
+        if found.st_mode & stat.S_IWOTH:
+            return f"anybody may write {file}; chmod o-w {file}"
+        if not found.st_mode & stat.S_IROTH or any(not _is_open(one) for one in _parents(os.path.realpath(file))):
+            return f"users cannot read {file}; give them the right, to its folders too"
+    except OSError as problem:
+        return f"{file}: {problem.strerror}; {_INSTALL}"
+    return ""
+
+
+def _parents(file: str) -> Iterator[str]:
+    while len(file) > 1:
+        file = os.path.dirname(file)  # noqa: PTH120 - see above
+        yield file
+
+
+def _is_open(folder: str) -> bool:
+    return bool(os.stat(folder).st_mode & stat.S_IXOTH)  # noqa: PTH116 - see above
+
+
+def fault(name: str, path: str) -> str:
+    """The same, found out by use: a program is started with it. For `berth doctor node`."""
+    problem = lack(name, path)
+    if problem:
+        return problem
+    command = ["/bin/true"] if name == LIBRARY else [sys.executable, "-c", "import sitecustomize, berth_injob"]
+    try:
+        done = subprocess.run(
+            command, env={name: path}, capture_output=True, text=True, timeout=_TRY_SECONDS, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"{path} cannot be tried: {error}"
+    said = [*done.stderr.strip().splitlines()] or [f"exit status {done.returncode}"] * bool(done.returncode)
+    return f"{path}: {said[-1].rstrip('.')}; {_INSTALL}" if said else ""

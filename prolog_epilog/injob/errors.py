@@ -1,0 +1,15 @@
+"""What can be wrong with a word, as one tree.
+
+InjobError
+└── WordError  a word cannot be made, opened or read
+"""
+
+from __future__ import annotations
+
+
+class InjobError(Exception):
+    """Something inside the job does not work; the message is one sentence."""
+
+
+class WordError(InjobError):
+    """A word cannot be made, opened or read."""

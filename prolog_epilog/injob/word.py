@@ -1,0 +1,296 @@
+"""The word between guard and job: `berth-word/1`, as docs/formats.md describes it.
+
+Two pages for each job and GPU. The *order* belongs to root, and the job can only read it. The *beat* belongs to the
+job's user; the guard reads it with pread and believes nothing in it, so a job that cuts, grows or fills it with rubbish
+harms only its own heartbeat. Each number is one aligned 64-bit store, so neither side ever waits for the other.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+import stat
+import struct
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from prolog_epilog.injob.errors import WordError
+
+__all__ = ["OPEN", "Beat", "Order", "OrderPage", "Place", "create", "map_order", "read_beats", "read_order", "remove"]
+
+PAGE = 4096
+SLOT = 256
+SLOTS = range(1, PAGE // SLOT)
+"""Places for the processes of a job; the first SLOT bytes are the page's head."""
+RECENT = 16
+"""Last step times kept in a slot."""
+
+ORDER_MAGIC = int.from_bytes(b"BERTHWD1", "little")
+BEAT_MAGIC = int.from_bytes(b"BERTHBT1", "little")
+OPEN = 1000
+"""Duty in permille at which nobody waits."""
+
+# Places of the 64-bit numbers of the order.
+MAGIC, DUTY, MEMORY, HOST_BOUND, UNTIL, QUOTA = range(6)
+# Places of the 64-bit numbers of a slot; RECENT_AT is in bytes.
+PROCESS, READY, AT, STEPS, STEP_NS, IDLE_NS, LAUNCHES, USED, PEAK, SPILLED, EPOCH, REFUSED, UNKNOWN = range(13)
+OWN_STEPS, OWN_NS, APP = range(13, 16)
+RECENT_AT = 128
+
+LIBRARY = 1 << 32
+"""Set in PROCESS where the library for any CUDA program writes the slot, and not Python."""
+ELSEWHERE = 1 << 33
+"""Set in PROCESS by Python where the library gates the process: this slot only beats."""
+
+_SLOT_NUMBERS = struct.Struct(f"<16Q{RECENT}I")
+_MOST = 1 << 62
+"""No counter of an honest job ever gets here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What the guard asks of a job on one GPU."""
+
+    duty: int = OPEN
+    """Permille of the time in which the job may keep the GPU busy; 0 shuts it."""
+    memory: int = 0
+    """Bytes of the GPU's memory that the job should make do with, moving things to the host; 0: as it likes."""
+    host_bound: int = 0
+    """Bytes of pinned host memory that it may use to get there."""
+    quota: int = 0
+    """Bytes beyond which the library refuses an allocation; 0: none."""
+    epoch: int = 0
+    """Grows with each change of duty."""
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """What one process of the job says of itself; counters only grow while the process lives."""
+
+    slot: int
+    pid: int
+    """As the process sees itself: in a container that is not the host's."""
+    library: bool
+    ready: bool
+    at_ns: int
+    """Time of the last step, CLOCK_MONOTONIC."""
+    steps: int
+    step_ns: int
+    """Time of all steps together, idle time included."""
+    idle_ns: int
+    launches: int
+    used: int
+    peak: int
+    spilled: int
+    epoch: int
+    refused: int
+    unknown: int
+    recent_us: tuple[int, ...]
+    """The last step times, oldest first."""
+    own_steps: int = 0
+    """Steps of which the process knows how long its GPU took without waiting for other ranks."""
+    own_ns: int = 0
+    """That time, of all these steps together."""
+    app: int = 0
+    """The same number wherever the same command runs with as many ranks; 0: not told."""
+    elsewhere: bool = False
+    """Whether the library gates this process, in a slot of its own."""
+
+    def mean_step_s(self, before: Beat | None) -> float | None:
+        """Mean time of the steps since an earlier reading of the same process, or None if there was none."""
+        steps, took = self.steps, self.step_ns
+        if before is not None and before.pid == self.pid:
+            steps, took = steps - before.steps, took - before.step_ns
+        return took / steps / 1e9 if steps > 0 and took >= 0 else None
+
+
+def order_path(word: Path) -> Path:
+    """The page that root writes."""
+    return word.with_name(f"{word.name}.order")
+
+
+def beat_path(word: Path) -> Path:
+    """The page that the job writes."""
+    return word.with_name(f"{word.name}.beat")
+
+
+def create(folder: Path, uuids: Sequence[str], uid: int, gid: int) -> tuple[Path, ...]:
+    """Make the words of a job in a folder that only root can write; made anew they keep what stands in them."""
+    folder.mkdir(mode=0o755, parents=True, exist_ok=True)
+    words = []
+    for uuid in uuids:
+        if not uuid or {"/", ":"} & set(uuid):
+            raise WordError(f"{uuid!r} cannot name a word: it needs the GPU's UUID without '/' and ':'")
+        word = folder / uuid
+        _make_page(order_path(word), ORDER_MAGIC, None, 0o644)
+        _make_page(beat_path(word), BEAT_MAGIC, (uid, gid), 0o600)
+        words.append(word)
+    return tuple(words)
+
+
+def _make_page(path: Path, magic: int, owner: tuple[int, int] | None, mode: int) -> None:
+    descriptor = _open(path, os.O_RDWR | os.O_CREAT)
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise WordError(f"{path} is no regular file: remove it")
+        head = struct.pack("<2Q", magic, OPEN if magic == ORDER_MAGIC else 0)
+        if os.pread(descriptor, 8, 0) != head[:8] or os.fstat(descriptor).st_size != PAGE:
+            os.ftruncate(descriptor, 0)
+            # Written in full, so that the page is there even when the file system fills up later.
+            os.pwrite(descriptor, head.ljust(PAGE, b"\0"), 0)
+        os.fchmod(descriptor, mode)
+        if owner is not None:
+            os.fchown(descriptor, *owner)
+    finally:
+        os.close(descriptor)
+
+
+def _open(path: Path, flags: int) -> int:
+    try:
+        return os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except OSError as error:
+        raise WordError(f"cannot open {path}: {error.strerror}") from error
+
+
+def remove(folder: Path) -> None:
+    """Take a job's words away; a process that still has one open keeps its last order until the lease ends."""
+    if folder.is_symlink() or not folder.is_dir():
+        return
+    for path in folder.iterdir():
+        path.unlink(missing_ok=True)
+    folder.rmdir()
+
+
+class OrderPage:
+    """The guard's hand on an order. The file is root's alone, so that mapping it is safe."""
+
+    def __init__(self, word: Path) -> None:
+        descriptor = _open(order_path(word), os.O_RDWR)
+        try:
+            if os.fstat(descriptor).st_size != PAGE:
+                raise WordError(f"{order_path(word)} is not one page: remove it")
+            self._page = mmap.mmap(descriptor, PAGE)
+        finally:
+            os.close(descriptor)
+        self._numbers = memoryview(self._page).cast("Q")
+        if self._numbers[MAGIC] != ORDER_MAGIC:
+            raise WordError(f"{order_path(word)} is no berth-word/1: remove it")
+
+    def give(self, duty: int, memory: int = 0, host_bound: int = 0, *, quota: int = 0, lease_s: float) -> int:
+        """Order a duty (permille), a memory target and a quota; after `lease_s` the gate opens by itself. The epoch."""
+        if not 0 <= duty <= OPEN:
+            raise WordError(f"a duty is 0 to {OPEN} permille, not {duty}")
+        numbers = self._numbers
+        epoch, before = numbers[DUTY] >> 32, numbers[DUTY] & 0xFFFF
+        if duty != before:
+            epoch = (epoch + 1) & 0xFFFFFFFF
+        numbers[MEMORY] = memory
+        numbers[HOST_BOUND] = host_bound
+        numbers[QUOTA] = quota
+        numbers[UNTIL] = time.monotonic_ns() + round(lease_s * 1e9)
+        numbers[DUTY] = epoch << 32 | duty
+        return epoch
+
+    def close(self) -> None:
+        """Let the page go; the order stands until its lease ends."""
+        self._numbers.release()
+        self._page.close()
+
+
+def read_order(numbers: memoryview) -> Order:
+    """The order in force: open once the lease has ended, so that a dead guard holds nobody."""
+    duty = numbers[DUTY] & 0xFFFF
+    if duty != OPEN and (duty > OPEN or time.monotonic_ns() > numbers[UNTIL]):
+        duty = OPEN
+    return Order(duty, numbers[MEMORY], numbers[HOST_BOUND], numbers[QUOTA], numbers[DUTY] >> 32)
+
+
+def read_beats(word: Path) -> tuple[Beat, ...]:
+    """The beats of the living processes of a job on a GPU; what cannot be true is left out.
+
+    A page that the job has cut or grown gets its size back, so that nobody can fill the file system with one.
+    """
+    descriptor = _open(beat_path(word), os.O_RDWR | os.O_NONBLOCK)
+    try:
+        if os.fstat(descriptor).st_size != PAGE:
+            os.ftruncate(descriptor, PAGE)
+        page = os.pread(descriptor, PAGE, 0)
+        now = time.monotonic_ns()
+        held = (slot for slot in SLOTS if any(page[slot * SLOT : slot * SLOT + 8]) and not _free(descriptor, slot))
+        return tuple(beat for slot in held if (beat := _decode(page, slot, now)))
+    finally:
+        os.close(descriptor)
+
+
+def _decode(page: bytes, slot: int, now: int) -> Beat | None:
+    numbers = _SLOT_NUMBERS.unpack_from(page, slot * SLOT)
+    process, ready, at, steps = numbers[:4]
+    step_ns, idle_ns, launches, used, peak, spilled, epoch, refused, unknown = numbers[4:13]
+    own_steps, own_ns, app = numbers[13:16]
+    if max(numbers[:15]) > _MOST or at > now or max(step_ns, idle_ns, own_ns) > now or (steps and not at):
+        return None
+    kept = min(steps, RECENT)
+    ring = numbers[16:]
+    recent = tuple(ring[place % RECENT] for place in range(steps - kept, steps))
+    return Beat(
+        slot, process & 0xFFFFFFFF, bool(process & LIBRARY), ready == 1, at, steps, step_ns, idle_ns,
+        launches, used, peak, spilled, epoch, refused, unknown, recent, own_steps, own_ns, app,
+        bool(process & ELSEWHERE),
+    )  # fmt: skip
+
+
+def _lock(slot: int, kind: int) -> bytes:
+    # struct flock of 64-bit Linux: type, whence, start, length, pid.
+    return struct.pack("@hhqqi4x", kind, os.SEEK_SET, slot * SLOT, SLOT, 0)
+
+
+def _free(descriptor: int, slot: int) -> bool:
+    """Whether no living process holds this slot."""
+    answer = fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, _lock(slot, fcntl.F_WRLCK))
+    return bool(struct.unpack_from("@h", answer)[0] == fcntl.F_UNLCK)
+
+
+def map_order(word: Path) -> memoryview:
+    """The numbers of an order, to be read only."""
+    descriptor = _open(order_path(word), os.O_RDONLY)
+    try:
+        numbers = memoryview(mmap.mmap(descriptor, PAGE, prot=mmap.PROT_READ)).cast("Q")
+    finally:
+        os.close(descriptor)
+    if numbers[MAGIC] != ORDER_MAGIC:
+        raise WordError(f"{order_path(word)} is no berth-word/1: this Berth is older or newer than the node's")
+    return numbers
+
+
+class Place:
+    """A process's own slot of a beat."""
+
+    def __init__(self, word: Path, *, elsewhere: bool = False) -> None:
+        """`elsewhere`: the library gates this process."""
+        self.word = word
+        self._descriptor = _open(beat_path(word), os.O_RDWR)
+        slot = next((slot for slot in SLOTS if self._take(slot)), None)
+        if slot is None:
+            os.close(self._descriptor)
+            raise WordError(f"{beat_path(word)} has {len(SLOTS)} processes already: this one beats no heart")
+        self._beat_page = mmap.mmap(self._descriptor, PAGE)
+        self._beat_page[slot * SLOT : (slot + 1) * SLOT] = bytes(SLOT)
+        whole = memoryview(self._beat_page)[slot * SLOT : (slot + 1) * SLOT]
+        self.numbers = whole.cast("Q")
+        self.recent = whole[RECENT_AT : RECENT_AT + 4 * RECENT].cast("I")
+        self.numbers[PROCESS] = os.getpid() | (ELSEWHERE if elsewhere else 0)
+
+    def _take(self, slot: int) -> bool:
+        # Such a lock goes with the process, however it ends.
+        try:
+            fcntl.fcntl(self._descriptor, fcntl.F_OFD_SETLK, _lock(slot, fcntl.F_WRLCK))
+        except OSError:
+            return False
+        return True
+
+    def close(self) -> None:
+        """Leave the slot to others."""
+        os.close(self._descriptor)
