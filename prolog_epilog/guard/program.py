@@ -1,0 +1,178 @@
+"""The program berth-guard: protects hosts from their guests, and keeps an eye on every shared GPU.
+
+Three threads, so that what must be quick never waits for what may hang:
+
+    main     ten times a second: heartbeats, decisions, gates, the freezer (keeper.py)
+    senses   once a second: the devices, through NVML (senses.py)
+    slow     berthd, Slurm and MPS (errands.py), and the audit of shared GPUs (watch.py)
+
+and one process more, the dead-man, which thaws everybody when this one dies.
+"""
+
+import argparse
+import os
+import signal
+import sys
+import threading
+import time
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+
+from prolog_epilog import arrivals, audit, config, processes, share_file
+from prolog_epilog.errors import ConfigError, Interrupted, NodeError
+from prolog_epilog.guard import deadman, freezer, notice, options
+from prolog_epilog.guard import watch as watches
+from prolog_epilog.guard.errands import Errands
+from prolog_epilog.guard.grip import Ground
+from prolog_epilog.guard.keeper import PERIOD, Keeper
+from prolog_epilog.guard.levels import LevelNotice, Levels
+from prolog_epilog.guard.machine import State
+from prolog_epilog.guard.notice import Notice
+from prolog_epilog.guard.options import NoticeOptions
+from prolog_epilog.guard.senses import Senses
+from prolog_epilog.guard.settings import GuardSettings
+from prolog_epilog.guard.watch import Watch
+from prolog_epilog.paths import Paths
+from prolog_epilog.slurm import Scontrol
+from prolog_epilog.state import SetState
+
+_WRONG = 2
+"""Exit status for what does not get better by trying again."""
+
+
+def main() -> int:
+    """berth-guard."""
+    words = _words()
+    paths = Paths(words.root)
+    if words.thaw:
+        for job in freezer.thaw_expired(paths, every=True):
+            sys.stderr.write(f"berth-guard: job {job} is thawed\n")
+        return 0
+    try:
+        place = words.config or config.find(os.environ)
+        node, (settings, notices) = config.load(place), options.load(place)
+    except ConfigError as problem:
+        sys.stderr.write(f"berth-guard: error: {problem}\n")
+        return _WRONG
+    slurm = Scontrol(node.scontrol, os.environ.get("SLURM_CONF", ""))
+    watch = Watch(paths, node, slurm, audit.Judge(node.violation), processes.boot_id(paths.boot_id))
+    try:
+        return _once(watch) if words.once else _guard(watch, settings, notices)
+    except NodeError as problem:
+        watch.say(str(problem))
+        return 1
+    finally:
+        watch.close()
+
+
+def _words() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="berth-guard", description="Watches the GPUs that jobs share on this node.")
+    parser.add_argument("--config", help="berth.conf, where it is not beside slurm.conf")
+    parser.add_argument("--root", type=Path, default=Path("/run/berth"), help="Berth's folder of this boot")
+    parser.add_argument("--once", action="store_true", help="one look, then end; exit status 1 if anything is wrong")
+    parser.add_argument("--thaw", action="store_true", help="thaw whom a guard that is gone left frozen, then end")
+    return parser.parse_args()
+
+
+def _once(watch: Watch) -> int:
+    actions = watch.look()
+    for action in actions:
+        watch.say(action.excess.text)
+    return 1 if actions else 0
+
+
+def _guard(watch: Watch, settings: GuardSettings, notices: NoticeOptions) -> int:
+    lock = arrivals.hold_guard(watch.paths)
+    if lock < 0:
+        watch.say("another berth-guard runs on this node; end it first")
+        return _WRONG
+    for job in freezer.thaw_expired(watch.paths, every=True):
+        watch.say(f"job {job} was left frozen by a guard that is gone, and is thawed")
+    dead_man = deadman.start(watch.paths)
+    try:
+        with suppress(NodeError):
+            watch.forgive()
+        return _loop(watch, settings, notices, dead_man)
+    finally:
+        dead_man.dismiss()
+        os.close(lock)
+
+
+def _loop(watch: Watch, settings: GuardSettings, notices: NoticeOptions, dead_man: deadman.DeadMan) -> int:
+    """Until SIGTERM or SIGINT."""
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda _number, _frame: stop.set())
+    # Blocked in all threads, the signal waits for the one that started the program; ignored, it would be lost.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
+    senses = Senses(watch.say)
+    errands = Errands(watch.slurm, notices, lambda said: watch.say(said, again=True), watch.end_clients)
+    levels = Levels(watch.paths, partial(_tell_level, notices), watch.say)
+    keeper = Keeper(
+        Ground(watch.paths),
+        settings,
+        errands,
+        senses,
+        lambda said: watch.say(said, again=True),
+        shares=lambda: levels.counts,
+    )
+    watch.on_culprit = partial(_blame, watch.paths, errands)
+    senses.start()
+    slow = threading.Thread(target=_slow, args=(watch, levels, errands, stop), name="slow", daemon=True)
+    slow.start()
+    try:
+        return _turn(watch, keeper, dead_man, stop)
+    finally:
+        stop.set()
+        keeper.release()
+        senses.stop()
+        slow.join(2.0)
+
+
+def _turn(watch: Watch, keeper: Keeper, dead_man: deadman.DeadMan, stop: threading.Event) -> int:
+    due = time.monotonic()
+    while not stop.wait(max(0.0, due - time.monotonic())):
+        now = time.monotonic()
+        due = max(due + PERIOD, now)
+        try:
+            keeper.turn(now)
+        except (NodeError, OSError) as problem:
+            watch.say(str(problem))
+        if not dead_man.lives():
+            watch.say("the guard's dead-man has died: all are thawed, and the guard begins anew")
+            return 1
+    return 0
+
+
+def _slow(watch: Watch, levels: Levels, errands: Errands, stop: threading.Event) -> None:
+    due = time.monotonic()
+    while not stop.is_set():
+        try:
+            errands.run(due - time.monotonic())
+        except Interrupted:
+            os.kill(os.getpid(), signal.SIGTERM)
+        now = time.monotonic()
+        if now >= due:
+            due = max(due + watches.PERIOD, now)
+            watches.step(watch)
+            try:
+                levels.look()
+            except NodeError as problem:
+                watch.say(str(problem))
+
+
+def _tell_level(notices: NoticeOptions, one: LevelNotice) -> bool:
+    """Where nobody is to be told, that is done."""
+    return not notices.hosts or notice.tell(notices, one)
+
+
+def _blame(paths: Paths, errands: Errands, one: SetState, job: int) -> None:
+    """Tell berthd whose program brought MPS down; any job of these GPUs knows the node and their positions."""
+    for tenant in one.tenants:
+        with suppress(NodeError):
+            file = share_file.read(paths, tenant.job)
+            if file is not None and file.node and one.uuids[0] in file.uuids:
+                position = file.gpus[file.uuids.index(one.uuids[0])]
+                errands.notify(Notice(file.node, position, State.UNHEALTHY.value.lower(), "fault", job))
+                return

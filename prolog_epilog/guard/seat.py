@@ -1,0 +1,345 @@
+"""One GPU and its seat: what is heard of host and device goes to the Decider, what it decides is done to the guest."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import ceil
+
+from prolog_epilog.arrivals import Arrival
+from prolog_epilog.guard import freezer
+from prolog_epilog.guard.decider import Action, Decider, Do, Guest
+from prolog_epilog.guard.ending import Ending
+from prolog_epilog.guard.errands import Errands
+from prolog_epilog.guard.figures import Figures
+from prolog_epilog.guard.grip import Grip, Ground
+from prolog_epilog.guard.heart import Heart, Rank
+from prolog_epilog.guard.laws.choice import blind_law, chosen_law
+from prolog_epilog.guard.laws.law import Law
+from prolog_epilog.guard.machine import State, Transition
+from prolog_epilog.guard.memory import MemoryTarget
+from prolog_epilog.guard.notice import Notice
+from prolog_epilog.guard.parting import Parting
+from prolog_epilog.guard.roll import Member, Seating
+from prolog_epilog.guard.senses import Look
+from prolog_epilog.guard.settings import GuardSettings
+from prolog_epilog.guard.signals import HARDWARE_XIDS, DeviceSample, HostBeat
+from prolog_epilog.injob.word import Beat
+
+__all__ = ["Counts", "Seat"]
+
+_TICK_S = 1.0
+_MOST_GRACE = 99_999
+"""What a notice can tell of."""
+_WARNING = signal.SIGUSR1
+"""What a guest that has to leave may save its work by; sent only to processes that catch it."""
+
+
+@dataclass(slots=True)
+class Counts:
+    """What was done, for the metrics."""
+
+    actions: dict[str, int] = field(default_factory=dict)
+    ended: int = 0
+    killed: int = 0
+
+
+class Seat:
+    """Host, guest and device of one GPU. `turn` it ten times a second; all times are of the steady clock."""
+
+    def __init__(
+        self,
+        ground: Ground,
+        settings: GuardSettings,
+        errands: Errands,
+        say: Callable[[str], None],
+        uuid: str,
+        now: float,
+        *,
+        mps: bool = False,
+    ) -> None:
+        """`mps`: whoever is here shares the fault domain of one MPS server."""
+        self.uuid = uuid
+        self.place = Seating(0)
+        self.node = ""
+        self.grip: Grip | None = None
+        self.counts = Counts()
+        self.slowdown = 0.0
+        self._ground, self._set, self._errands, self._say = ground, settings, errands, say
+        self.decider = Decider(settings, self._law(None), blind_law(settings, 0.0), now, mps=mps)
+        self._heart = Heart()
+        self._memory = MemoryTarget(settings.machine)
+        self._ending: Ending | None = None
+        self._parting: Parting | None = None
+        self._arrival: Arrival | None = None
+        self._peak = 0.0
+        self._figures = Figures()
+        self._ticked = self._told = now - _TICK_S
+        self._look: Look | None = None
+        self._empty_since = now
+        self._broken = False
+
+    # Who is here.
+
+    @property
+    def host(self) -> Member | None:
+        """The job that owns the GPU."""
+        return self.place.host
+
+    @property
+    def state(self) -> State:
+        """What the GPU can bear."""
+        return self.decider.machine.state
+
+    @property
+    def rests(self) -> bool:
+        """Whether nothing is lost when this seat is forgotten: nobody is here, and no time out has to be kept."""
+        machine = self.decider.machine
+        quiet = machine.keeps and machine.cool_down <= self._set.machine.cool_down_s
+        return self.place.host is None and self.grip is None and self._arrival is None and quiet
+
+    def seat(self, now: float, place: Seating) -> None:
+        """Who is here now, by the share files."""
+        before, self.place = self.place, place
+        if place != before:
+            self._figures = Figures()
+        if place.host != before.host:
+            self._host_changed(now)
+        if (self.grip.guest if self.grip else None) != place.guest:
+            self._guest_changed(now, place.guest)
+
+    def vacate(self, now: float) -> None:
+        """Nobody is here any more."""
+        if self.place.host is not None or self.grip is not None:
+            self.seat(now, Seating(self.place.position))
+
+    def _host_changed(self, now: float) -> None:
+        self._heart, self._peak, self.slowdown = Heart(), 0.0, 0.0
+        if self.host is not None:
+            self._do(now, self.decider.owner_arrives(now, self._law(self.grip), tolerates=True, evict_grace_s=0.0))
+            if self.grip is not None and self._ending is None:
+                self._log(f"job {self.host.job} came to GPU {self.uuid}, where job {self.grip.guest.job} is a guest")
+                self.grip.hold(now, 0.0, by_freezer=self.grip.by_freezer)
+        elif self.grip is not None and self._ending is None and self._arrival is None:
+            self._log(f"the host of GPU {self.uuid} is gone: job {self.grip.guest.job} has it alone")
+            self.grip.hold(now, 1.0, by_freezer=False)
+
+    def _guest_changed(self, now: float, guest: Member | None) -> None:
+        if self.grip is not None:
+            self.grip.release()
+            self.decider.guest_left(now)
+            self.grip = self._ending = None
+        if guest is None:
+            return
+        self.grip = Grip(self._ground, self._set.action, self.uuid, guest)
+        self._parting = Parting(self._errands, guest)
+        self._memory = MemoryTarget(self._set.machine)
+        law, blind = self._law(self.grip), blind_law(self._set, self._peak)
+        self._do(now, self.decider.guest_arrives(now, law, blind))
+        if self.host is None and self._arrival is None:
+            self.grip.hold(now, 1.0, by_freezer=False)
+
+    def _law(self, grip: Grip | None) -> Law:
+        slope = self._set.slope if grip is None or grip.guest.slope is None else grip.guest.slope
+        return chosen_law(self._set, min(1.0, slope), service=grip is not None and self._heart.serves)
+
+    # What happens.
+
+    def arrives(self, now: float, arrival: Arrival) -> None:
+        """A job with whole GPUs came here, which takes no guest."""
+        if self._arrival is not None:
+            return
+        self._arrival = arrival
+        grace = self._set.action.evict_grace_s
+        if arrival.planned:
+            law = self._law(self.grip)
+            self._do(now, self.decider.owner_arrives(now, law, tolerates=False, evict_grace_s=grace))
+        else:
+            self._do(now, self.decider.unplanned_job(now))
+
+    def is_safe(self, now: float) -> bool:
+        """Whether no guest harms the job that came: it is gone, or held still while it saves its work."""
+        if self.grip is None or (self._ending is not None and self._ending.over):
+            return True
+        planned = self._arrival is not None and self._arrival.planned and self._set.action.evict_grace_s > 0.0
+        if not planned or self.grip.duty > 0.0:
+            return False
+        if self.grip.by_freezer:
+            return freezer.is_frozen(self.grip.guest.job, self._ground.cgroups)
+        return self.grip.obeys(now, on_gpu=self._is_on_gpu())
+
+    def left(self) -> None:
+        """The job that came is done with, or its guest is gone."""
+        self._arrival = None
+
+    def stirs(self, now: float) -> None:
+        """Somebody else let the guest go on, as Slurm does before it ends a job."""
+        if self._parting is not None:
+            self._parting.stirs(now)
+
+    def xid(self, now: float, number: int) -> None:
+        """The driver reported a fault of this GPU."""
+        # Whose it was is not known from this: MPS's log names the cause, and by time a fault stays with its maker.
+        self._log(f"Xid {number} on GPU {self.uuid}")
+        self._broken = self._broken or number in HARDWARE_XIDS
+        self._do(now, self.decider.fault(now, number))
+
+    # Ten times a second.
+
+    def turn(self, now: float, words: Mapping[Rank, Beat], look: Look | None) -> None:
+        """Hear, decide, act."""
+        fresh = look if look is not self._look else None
+        self._look = look
+        alone = self.grip is None or self.grip.duty == 0.0
+        beat = self._heart.take(now, words, alone=alone) if self.host is not None else None
+        if fresh is not None:
+            self._note(fresh, alone=alone)
+        self._count(now, beat, fresh)
+        guest = self._guest(now)
+        disobeys = guest is not None and not guest.obeys
+        if beat is not None or fresh is not None or disobeys or now - self._ticked >= _TICK_S:
+            self._ticked = now
+            sample = None if fresh is None else self._judged(fresh)
+            self._do(now, self.decider.tick(now, beat, sample, guest))
+            if beat is not None and self.decider.baseline.known:
+                self.slowdown = beat.took / beat.steps / self.decider.baseline.step - 1.0
+        if self._ending is None and self.grip is not None:
+            self._heed_slurm(now, self.grip)
+        if self._ending is not None:
+            self._end(now, self._ending)
+        if self.grip is not None:
+            self.grip.memory = self._memory.wish(now, self._look, self.grip)
+            self.grip.turn(now)
+        self._changes(now)
+
+    def _note(self, look: Look, *, alone: bool) -> None:
+        busy = look.sample.sm_active if look.sample.sm_active is not None else look.sample.utilisation
+        if alone and self.host is not None and busy is not None:
+            self._peak = max(self._peak, busy)
+
+    @property
+    def _alone(self) -> int:
+        """The job that has the GPU to itself."""
+        if self._arrival is not None or (self.host is None) == (self.place.guest is None):
+            return 0
+        one = self.host or self.place.guest
+        return one.job if one is not None else 0
+
+    def _count(self, now: float, beat: HostBeat | None, fresh: Look | None) -> None:
+        if fresh is not None and self._alone:
+            self._figures.look(fresh.sample, fresh.memory_bytes)
+        if self.host is not None and self.grip is not None:
+            self._figures.turn(now, self.grip.duty)
+            if beat is not None and self.grip.duty > 0.0:
+                self._figures.beat(beat)
+
+    def _judged(self, look: Look) -> DeviceSample:
+        # A guest that is alone may use all of the GPU: there is nobody whom that harms.
+        harmless = self.host is None and self._arrival is None
+        return replace(look.sample, utilisation=None, sm_active=None) if harmless else look.sample
+
+    def _guest(self, now: float) -> Guest | None:
+        if self.grip is None or self._ending is not None:
+            return None
+        return Guest(runs=True, obeys=self.grip.obeys(now, on_gpu=self._is_on_gpu()))
+
+    def _is_on_gpu(self) -> bool:
+        # Without a look at the device the guest counts as being there.
+        return self.grip is not None and (self._look is None or self.grip.guest.job in self._look.jobs)
+
+    def _heed_slurm(self, now: float, grip: Grip) -> None:
+        assert self._parting is not None, "it came with the guest"  # noqa: S101 - narrows the type
+        if grip.stirred:
+            grip.stirred = False
+            self._parting.stirs(now)
+        termed = self._parting.turn(now)
+        if termed is not None:
+            self._log(f"job {grip.guest.job} on GPU {self.uuid} was sent away, and Slurm has sent it SIGTERM")
+            self._ending = Ending(grip, self._set.action, self._ground.cgroups, None, termed)
+
+    def _end(self, now: float, ending: Ending) -> None:
+        was_over = ending.over
+        ending.turn(now)
+        if ending.over and not was_over:
+            self.counts.ended += 1
+            self.counts.killed += ending.killed
+            how = "was killed" if ending.killed else "ended"
+            self._log(f"job {ending.grip.guest.job} {how} on GPU {self.uuid}")
+
+    def _changes(self, now: float) -> None:
+        if self.grip is not None:
+            self._empty_since = now
+        recovers = self.state is State.DISABLED and not self._broken and self._look is not None
+        # A program's fault went with its program; only a device's needs a human.
+        if recovers and now - self._empty_since >= self._set.machine.cool_down_s:
+            self._note_transition(self.decider.machine.repaired(now))
+        transitions = self.decider.transitions
+        while transitions:
+            one = transitions.popleft()
+            self._log(f"GPU {self.uuid} is {one.after.value}, was {one.before.value}: {one.cause}")
+            self._told = now - self._set.tell_every_s
+        if now - self._told >= self._set.tell_every_s and (self.host is not None or self.grip is not None):
+            self._tell(now, "state")
+
+    def _note_transition(self, one: Transition | None) -> None:
+        if one is not None:
+            self.decider.transitions.append(one)
+
+    # What is done.
+
+    def _do(self, now: float, actions: Sequence[Action]) -> None:
+        for action in actions:
+            if self.grip is None and action.do is not Do.DRAIN:
+                continue
+            self.counts.actions[action.do.value] = self.counts.actions.get(action.do.value, 0) + 1
+            self._act(now, action)
+
+    def _act(self, now: float, action: Action) -> None:
+        grip = self.grip
+        if action.do is Do.DRAIN:
+            self._log(f"the node is taken out of service: GPU {self.uuid}: {action.cause}")
+            self._errands.drain(self.node, f"GPU {self.uuid}: {action.cause}")
+        elif grip is None or self._ending is not None:
+            if action.do is Do.REQUEUE and self._ending is not None and not self._ending.over:
+                self._errands.requeue(self._ending.grip.guest.job)
+        elif action.do in {Do.GATE, Do.FREEZER}:
+            self._hold(now, grip, action)
+        elif action.do is Do.MEMORY:
+            self._log(f"job {grip.guest.job} is asked to give memory back: {action.cause}")
+            self._memory.ask(now, self._look, grip)
+        elif action.do is Do.LEAVE:
+            warned = freezer.send(grip.guest.job, _WARNING, root=self._ground.cgroups, catchers_only=True)
+            self._log(
+                f"job {grip.guest.job} has to leave GPU {self.uuid}: {action.cause}; {warned} processes were warned"
+            )
+            self._tell(now, "leave")
+        elif action.do is Do.TERMINATE:
+            self._log(f"job {grip.guest.job} is ended on GPU {self.uuid}: {action.cause}")
+            notice = self._notice("evict")
+            ask = lambda lives: self._errands.evict(grip.guest, notice, lives=lives)  # noqa: E731 - once
+            self._ending = Ending(grip, self._set.action, self._ground.cgroups, ask, now)
+
+    def _hold(self, now: float, grip: Grip, action: Action) -> None:
+        alone = self.host is None and self._arrival is None
+        if alone and action.duty > 0.0:
+            return
+        if action.do is Do.FREEZER and not grip.by_freezer:
+            self._log(f"job {grip.guest.job} is held by the freezer on GPU {self.uuid}: {action.cause}")
+        grip.hold(now, action.duty, by_freezer=action.do is Do.FREEZER)
+
+    def _notice(self, word: str) -> Notice:
+        guest = 0 if self.grip is None else self.grip.guest.job
+        grace = min(_MOST_GRACE, ceil(self._set.action.evict_grace_s)) if word == "leave" else None
+        host = 0 if self.host is None else self.host.job
+        figures = self._figures.told(self._alone, host, self.decider.baseline)
+        self._figures = Figures()
+        return Notice(self.node, self.place.position, self.state.value.lower(), word, guest, grace, figures)
+
+    def _tell(self, now: float, word: str) -> None:
+        self._told = now
+        if self.node:
+            self._errands.notify(self._notice(word))
+
+    def _log(self, sentence: str) -> None:
+        self._say(sentence)

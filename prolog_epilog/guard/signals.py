@@ -1,0 +1,67 @@
+"""What the guard hears: the device's metrics, the hosts' heartbeats, and what the guest answers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+__all__ = ["APPLICATION_XIDS", "HARDWARE_XIDS", "DeviceSample", "HostBeat", "slowest", "work_beat"]
+
+APPLICATION_XIDS = frozenset({13, 31, 43, 45})
+"""Faults that a program caused: its own end, and under MPS that of everyone on the GPU."""
+HARDWARE_XIDS = frozenset({48, 63, 64, 74, 79, 94, 95})
+"""Faults of the device or its links: nobody new comes here before it is looked after."""
+
+
+class HostBeat(NamedTuple):
+    """Some steps of a training job, or requests of a service, that ended since the last beat.
+
+    `took` is the sum of their times. A beat says nothing about a host that pauses by itself between steps.
+    """
+
+    at: float
+    """When the last of them ended, in seconds of the guard's own clock."""
+    steps: int
+    took: float
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceSample:
+    """One reading of a GPU. A metric that the device lacks is None and is judged by nobody."""
+
+    at: float
+    utilisation: float | None = None
+    """Share of time with any kernel, 0 to 1."""
+    sm_active: float | None = None
+    """Share of SMs with a warp, 0 to 1; only where the device measures it (GPM)."""
+    clock: float | None = None
+    """SM clock over its highest, 0 to 1."""
+    held_back: bool = False
+    """The clock is low because of power or heat, and not because the GPU idles."""
+    memory: float | None = None
+    """Memory in use over all memory, 0 to 1."""
+    sm_mhz: float | None = None
+    power_limit_w: float | None = None
+    at_power_limit: bool = False
+    """The clock is low because of the power limit, and for no other reason."""
+    bandwidth: float | None = None
+    """Share of time in which the memory was read or written, 0 to 1."""
+
+
+def slowest(ranks: Sequence[tuple[HostBeat, float]]) -> tuple[HostBeat, float] | None:
+    """The beat of the rank that is slowest against its own baseline: a synchronous job waits for its last rank.
+
+    Each entry is a rank's beat and its baseline (seconds a step); None if no rank was heard.
+    """
+    return max(ranks, key=lambda rank: rank[0].took / (rank[0].steps * rank[1]), default=None)
+
+
+def work_beat(at: float, seconds: float, done: int, unit: int) -> HostBeat | None:
+    """A beat out of a counter of work (kernel launches, bytes sent) for a host that has no heartbeat of its own.
+
+    `unit` pieces of work count as one step, so that a phase with more launches a second is not taken for harm
+    sooner than a step time would be. None while less than one unit was done: there is nothing to judge then.
+    """
+    steps = done // unit
+    return HostBeat(at, steps, seconds * steps * unit / done) if steps else None

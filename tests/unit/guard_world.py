@@ -1,0 +1,240 @@
+"""A node of the guard's in a folder: control groups, share files, words, devices, and a clock that a test moves."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from prolog_epilog import share_file
+from prolog_epilog.errors import SlurmError
+from prolog_epilog.guard.errands import Errands
+from prolog_epilog.guard.grip import Ground
+from prolog_epilog.guard.keeper import PERIOD, Keeper
+from prolog_epilog.guard.notice import Notice
+from prolog_epilog.guard.options import NoticeOptions
+from prolog_epilog.guard.seat import Seat
+from prolog_epilog.guard.senses import Look
+from prolog_epilog.guard.settings import GuardSettings
+from prolog_epilog.guard.signals import DeviceSample
+from prolog_epilog.injob import word
+from prolog_epilog.injob.word import AT, EPOCH, PEAK, READY, STEP_NS, STEPS, USED, Order, Place, map_order, read_order
+from prolog_epilog.paths import Paths
+from prolog_epilog.share_file import Share
+
+UUID = "GPU-00000000-0000-0000-0000-000000000001"
+GIB = 1 << 30
+
+
+class Cgroups:
+    """A folder that looks like /sys/fs/cgroup."""
+
+    def __init__(self, root: Path, version: str) -> None:
+        self.root, self.version = root, version
+        root.mkdir(parents=True, exist_ok=True)
+        if version == "v2":
+            (root / "cgroup.controllers").touch()
+        else:
+            (root / "freezer").mkdir(exist_ok=True)
+
+    def group(self, path: str) -> Path:
+        folder = self.root / path
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "cgroup.freeze").write_text("0\n")
+        (folder / "freezer.state").write_text("THAWED\n")
+        (folder / "cgroup.procs").write_text("")
+        return folder
+
+    def job(self, place: str, job: int) -> Path:
+        base = f"{place}/job_{job}"
+        for tail in ("", "/step_0", "/step_0/slurm", "/step_0/user", "/step_0/user/task_0", "/step_0/user/task_1"):
+            self.group(base + tail)
+        return self.root / base
+
+    def frozen(self) -> set[str]:
+        return {
+            str(path.parent.relative_to(self.root))
+            for name, words in (("cgroup.freeze", "1"), ("freezer.state", "FROZEN"))
+            for path in self.root.rglob(name)
+            if path.read_text() == words
+        }
+
+
+@dataclass
+class Slurm:
+    """What Slurm is asked."""
+
+    asked: list[str] = field(default_factory=list)
+    fails: bool = False
+    sends_away: bool = True
+    """Whether it is because berthd sent them away that it ends guests."""
+
+    def is_sent_away(self, job: int) -> bool:
+        self.asked.append(f"is {job} sent away")
+        return self.sends_away
+
+    def requeue(self, job: int) -> None:
+        if self.fails:
+            raise SlurmError("slurmctld is gone")
+        self.asked.append(f"requeue {job}")
+
+    def drain(self, node: str, reason: str) -> None:
+        self.asked.append(f"drain {node} {reason}")
+
+
+@dataclass
+class Devices:
+    """What the devices say."""
+
+    looks: dict[str, Look] = field(default_factory=dict)
+    watched: frozenset[str] = frozenset()
+    came: list[tuple[str, int]] = field(default_factory=list)
+
+    def watch(self, uuids: frozenset[str]) -> None:
+        self.watched = uuids
+
+    def xids(self) -> list[tuple[str, int]]:
+        came, self.came = self.came, []
+        return came
+
+
+@dataclass
+class Program:
+    """A job's program as the word shows it, with a real process that can be signalled."""
+
+    job: int
+    word: Path
+    process: subprocess.Popen[bytes]
+    group: Path
+    place: Place | None = None
+    step: float = 0.0
+    """Seconds a step at full speed; 0: it makes none."""
+    obeys: bool = True
+    done: float = 0.0
+
+    def order(self) -> Order:
+        return read_order(map_order(self.word))
+
+    @property
+    def frozen(self) -> bool:
+        return (self.group / "cgroup.freeze").read_text() == "1"
+
+    def run(self, now: float, seconds: float, speed: float) -> None:
+        """Go on for so long at this speed, and tell of the steps that ended."""
+        if self.place is None or not self.step:
+            return
+        self.done += seconds * speed / self.step
+        numbers = self.place.numbers
+        steps = int(self.done) - numbers[STEPS]
+        if steps > 0 and speed > 0.0:
+            numbers[STEPS] += steps
+            numbers[STEP_NS] += round(steps * self.step / speed * 1e9)
+            numbers[AT] = round(now * 1e9)
+        if self.obeys:
+            numbers[EPOCH] = self.order().epoch
+
+    def holds(self, used: int) -> None:
+        assert self.place is not None
+        self.place.numbers[USED] = self.place.numbers[PEAK] = used
+
+
+class World:
+    """The guard's keeper in it; `seconds` lets time pass."""
+
+    def __init__(self, folder: Path, settings: GuardSettings | None = None, *, berthd: bool = False) -> None:
+        self.paths = Paths(folder / "run")
+        self.cgroups = Cgroups(folder / "fs", "v2")
+        self.settings = settings or GuardSettings()
+        self.slurm, self.devices = Slurm(), Devices()
+        self.told: list[Notice] = []
+        self.said: list[str] = []
+        self.programs: dict[int, Program] = {}
+        self.now = 1.0
+        self.memory = 0.3
+        self.sm_active = 0.3
+        self.driver = True
+        self.harm = 0.0
+        """Speed that hosts lose at the guest's full duty."""
+        self.berthd = berthd
+        self.restart()
+
+    def restart(self) -> None:
+        """A guard that knows nothing yet."""
+        options = NoticeOptions(("ctl",))
+        errands = Errands(self.slurm, options, self.said.append, lambda _guest: None, self._tell)  # type: ignore[arg-type]
+        self.keeper = Keeper(
+            Ground(self.paths, self.cgroups.root), self.settings, errands, self.devices, self.said.append
+        )
+
+    def _tell(self, _options: NoticeOptions, notice: Notice) -> bool:
+        self.told.append(notice)
+        return self.berthd
+
+    @property
+    def seat(self) -> Seat:
+        return self.keeper.seats[UUID]
+
+    @property
+    def state(self) -> str:
+        return self.seat.state.value
+
+    def comes(self, job: int, tier: str, *, way: str = "time", step: float = 0.0, mem: int | None = None) -> Program:
+        """A job's Prolog has run, and its program begins."""
+        word.create(self.paths.word(job), (UUID,), 0, -1)
+        share = Share(
+            job, 1000, gpus=(3,), minors=(3,), uuids=(UUID,), way=way, tier=tier, node="n1", mem_mib=mem,
+            word=str(self.paths.word(job)),
+        )  # fmt: skip
+        share_file.write(self.paths, share)
+        folder = self.cgroups.job("system.slice/slurmstepd.scope", job)
+        page = self.paths.word(job) / UUID
+        process = subprocess.Popen(["/bin/sleep", "600"])
+        program = Program(job, page, process, folder / "step_0/user/task_0", step=step)
+        if step:
+            program.place = Place(page)
+            program.place.numbers[READY] = 1
+        self.programs[job] = program
+        return program
+
+    def goes(self, job: int) -> None:
+        """The job's Epilog has run."""
+        program = self.programs.pop(job)
+        program.process.kill()
+        program.process.wait()
+        share_file.remove(self.paths, job)
+        word.remove(self.paths.word(job))
+        (program.group / "cgroup.procs").write_text("")
+
+    def seconds(self, count: float, until: Callable[[], bool] = lambda: False) -> float:
+        """Let time pass; ends early once something is so. How long it took."""
+        began = self.now
+        while self.now < began + count - 1e-9 and not until():
+            self.tick()
+        return self.now - began
+
+    def tick(self) -> None:
+        self.now += PERIOD
+        guest = next((one for one in self.programs.values() if one.job < 100), None)
+        duty = self._speed(guest) if guest else 0.0
+        for program in self.programs.values():
+            lives = program.process.poll() is None
+            (program.group / "cgroup.procs").write_text(f"{program.process.pid}\n" if lives else "")
+            program.run(self.now, PERIOD, duty if program is guest else 1.0 - self.harm * duty)
+        if self.driver and round(self.now * 10) % 10 == 0:
+            sample = DeviceSample(self.now, 0.5, self.sm_active, 1.0, held_back=False, memory=self.memory)
+            self.devices.looks = {UUID: Look(sample, frozenset(self.programs), 80 * GIB)}
+        self.keeper.turn(self.now)
+        for _ in range(8):
+            self.keeper.errands.run(0.0)
+
+    def _speed(self, guest: Program) -> float:
+        """How fast the guest may run: jobs below 100 are guests."""
+        if guest.process.poll() is not None or guest.frozen:
+            return 0.0
+        return guest.order().duty / 1000 if guest.obeys else 1.0
+
+    def close(self) -> None:
+        for program in self.programs.values():
+            program.process.kill()
+            program.process.wait()
