@@ -1,0 +1,259 @@
+"""After a job that failed: berthd is told what the end of its log is a sign of.
+
+The controller may not see users' files, and root must not open them. So the job's first node does it, in a process that
+the Epilog leaves behind: neither job nor node wait for it. Another one, with the rights of the job's user and none of
+root's, opens the log; a third, with nobody's, goes through what was read. Nothing of the text leaves the node.
+"""
+
+import json
+import os
+import re
+import select
+import signal
+import sys
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from prolog_epilog.errors import ExtraError, NodeError
+from prolog_epilog.escape import escape
+from prolog_epilog.job import Job
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from prolog_epilog.here import Here
+
+TAIL_BYTES = 256 * 1024
+"""How much of the end of a log is read."""
+
+_ALL_SECONDS = 50
+_READ_SECONDS = 5.0
+_CLASSIFY_SECONDS = 30.0
+_TELL_SECONDS = 300
+"""Slurm's own MinJobAge: after that it knows nothing of a job that is over."""
+_MOST_SIGN = 120
+_NOBODY = 65_534
+_CODE = re.compile(r"[0-9]{1,3}:[0-9]{1,3}")
+_ENDED_WELL = frozenset({"0:0", "0:15"})
+"""0:15 is a job that was told to go: what Slurm knows of it says enough."""
+_CLASS = re.compile(r"[a-z_]{1,32}")
+_PR_SET_DUMPABLE = 4
+
+
+@dataclass(frozen=True, slots=True)
+class FailureWord:
+    """What is told (docs/formats.md, 11.5)."""
+
+    job: int
+    node: str
+    failure: str
+    transient: bool
+    sign: str
+    start: int = 0
+    """When the run began; 0 where Slurm does not say."""
+
+    @property
+    def text(self) -> str:
+        """The credential's payload."""
+        sign = "".join(one if " " <= one <= "~" else "?" for one in self.sign[:_MOST_SIGN])
+        return (
+            f"berth/1 failed job={self.job} node={self.node} start={self.start} class={self.failure}"
+            f" transient={int(self.transient)} sign={escape(sign)}"
+        )
+
+
+def leave_behind(job: Job, here: "Here") -> None:
+    """Look into a failure of a job of Berth's, on its first node; the Epilog goes on at once."""
+    code = job.environment.get("SLURM_JOB_EXIT_CODE2", "0:0")
+    if code in _ENDED_WELL or not _CODE.fullmatch(code) or "[berth/1 " not in job.extra:
+        return
+    if first_node(job.environment.get("SLURM_JOB_NODELIST", "")) != job.node:
+        return
+    try:
+        between = os.fork()
+    except OSError as problem:
+        here.say(f"what job {job.id} failed of is not looked into: {problem.strerror}")
+        return
+    if between:
+        os.waitpid(between, 0)
+        return
+    # In a session of its own, and nobody's child: Slurm ends what an Epilog leaves in its group.
+    try:
+        os.setsid()
+        if not os.fork():
+            _alone(job, here, code)
+    finally:
+        os._exit(0)
+
+
+def first_node(folded: str) -> str:
+    """The first of a list such as `n[1-3,07],login`: it ran the job's script.
+
+    >>> first_node("rack[2-3]n[07,9],login"), first_node("n4")
+    ('rack2n07', 'n4')
+    """
+    first = re.match(r"(?:[^,\[]|\[[^\]]*\])+", folded)
+    return re.sub(r"\[(\d+)[^\]]*\]", r"\1", first.group()) if first else ""
+
+
+def _alone(job: Job, here: "Here", code: str) -> None:
+    """In the process that stays."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    signal.alarm(_ALL_SECONDS)
+    null = os.open(os.devnull, os.O_RDWR)
+    for file in (0, 1, 2):
+        os.dup2(null, file)
+    os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+    os.chdir("/")
+    os.nice(10)
+    try:
+        tell(job, here, code)
+    except Exception as problem:  # noqa: BLE001 - nobody sees it but the log
+        import syslog  # noqa: PLC0415 - only where something is wrong
+
+        syslog.openlog("berth-epilog", facility=syslog.LOG_DAEMON)
+        syslog.syslog(syslog.LOG_ERR, f"job {job.id} failed, and berthd was not told of what: {problem}")
+
+
+def tell(job: Job, here: "Here", code: str) -> None:
+    """Read, classify, tell."""
+    from prolog_epilog.guard import notice, options  # noqa: PLC0415 - the Epilog does without
+
+    _, where = options.load(here.conf)
+    if not where.hosts:
+        return
+    word = look(job, here, code)
+    # It says yes once it has looked into the job, which may still be ending on other nodes.
+    signal.alarm(_TELL_SECONDS + _ALL_SECONDS)
+    until, pause = time.monotonic() + _TELL_SECONDS, 1.0
+    while time.monotonic() < until:
+        with suppress(OSError):
+            if notice.tell(where, word):
+                return
+        time.sleep(pause)
+        pause = min(2 * pause, 15.0)
+    raise NodeError(f"no berthd on {', '.join(where.hosts)} took it; is it up?")
+
+
+def look(job: Job, here: "Here", code: str) -> FailureWord:
+    """What the end of a job's log is a sign of."""
+    paths = [path for path in here.slurm.logs(job.id) if path.startswith("/")]
+    text = read_as(job.uid, paths, _READ_SECONDS)
+    start = job.environment.get("SLURM_JOB_START_TIME", "")
+    began = int(start) if start.isascii() and start.isdigit() else 0
+    rules = [word for path in here.config.failure_rules for word in ("--rules", path)]
+    faults = [word for number in _xids(job, here, began) for word in ("--xid", str(number))]
+    found = classify(text, ["--exit-code", code, *rules, *faults])
+    failure, sign = str(found.get("class")), str(found.get("sign", ""))
+    if not _CLASS.fullmatch(failure):
+        raise NodeError("berth classify gave no class; is it of this release?")
+    return FailureWord(job.id, job.node, failure, found.get("transient") is True, sign or "-", began)
+
+
+def _xids(job: Job, here: "Here", began: int) -> tuple[int, ...]:
+    from prolog_epilog import extra, xids  # noqa: PLC0415 - the Epilog does without
+
+    try:
+        berth = extra.read(job.extra, job.node)
+    except ExtraError:
+        return ()
+    return xids.of_gpus(here.paths, berth.gpus, began) if berth and began else ()
+
+
+def read_as(uid: int, paths: "Sequence[str]", seconds: float) -> bytes:
+    """The ends of a user's files, opened with no rights but the user's; nothing of what is no regular file."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            os.close(reading)
+            _become(uid)
+            for path in dict.fromkeys(paths):
+                with suppress(OSError), open(writing, "wb", closefd=False) as out:
+                    out.write(_end_of(path))
+        finally:
+            os._exit(0)
+    os.close(writing)
+    try:
+        return _all_of(reading, len(paths) * TAIL_BYTES, time.monotonic() + seconds)
+    finally:
+        os.close(reading)
+        # One that hangs in a file system that is away is not waited for.
+        with suppress(ProcessLookupError):
+            os.kill(child, signal.SIGKILL)
+        os.waitpid(child, os.WNOHANG)
+
+
+def _become(uid: int) -> None:
+    """A user, for good; other processes of that user must not take this one over, as it is in none of their jobs."""
+    import ctypes  # noqa: PLC0415 - the Epilog does without
+    import pwd  # noqa: PLC0415
+    import resource  # noqa: PLC0415
+
+    if os.geteuid() == 0:
+        user = pwd.getpwuid(uid)
+        os.setgroups(os.getgrouplist(user.pw_name, user.pw_gid))
+        os.setresgid(user.pw_gid, user.pw_gid, user.pw_gid)
+        os.setresuid(uid, uid, uid)
+    ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_CPU, (5, 5))
+
+
+def _end_of(path: str) -> bytes:
+    import stat  # noqa: PLC0415
+
+    # A pipe without a reader, or a terminal, must not hold or take this process.
+    file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    try:
+        status = os.fstat(file)
+        if not stat.S_ISREG(status.st_mode):
+            return b""
+        return os.pread(file, TAIL_BYTES, max(0, status.st_size - TAIL_BYTES))
+    finally:
+        os.close(file)
+
+
+def _all_of(pipe: int, most: int, until: float) -> bytes:
+    found = bytearray()
+    while len(found) < most and (left := until - time.monotonic()) > 0.0:
+        if not select.select([pipe], [], [], left)[0]:
+            break
+        data = os.read(pipe, 65_536)
+        if not data:
+            break
+        found += data
+    return bytes(found)
+
+
+def classify(text: bytes, words: "Sequence[str]") -> dict[str, object]:
+    """Have Berth's own command look at a text, as nobody: it is a stranger's."""
+    import subprocess  # noqa: PLC0415 - the Epilog does without
+
+    from prolog_epilog.children import CLEAN  # noqa: PLC0415
+
+    program = os.path.join(os.path.dirname(sys.executable), "berth")  # noqa: PTH118, PTH120 - as everywhere here
+    root = os.geteuid() == 0
+    try:
+        done = subprocess.run(
+            [program, "classify", "-", "--json", *words],
+            input=text,
+            capture_output=True,
+            timeout=_CLASSIFY_SECONDS,
+            check=True,
+            env=CLEAN,
+            cwd="/",
+            user=_NOBODY if root else None,
+            group=_NOBODY if root else None,
+            extra_groups=() if root else None,
+        )
+        found = json.loads(done.stdout)
+    except subprocess.CalledProcessError as problem:
+        said = problem.stderr.decode("utf-8", "replace").strip().split("\n")[-1][:200]
+        raise NodeError(f"berth classify failed: {said}") from None
+    except (OSError, ValueError, subprocess.TimeoutExpired) as problem:
+        raise NodeError(f"berth classify: {problem}") from None
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,87 @@
+"""Running a program with an end in sight: its whole process group is killed when the time is up.
+
+Slurm does the same to the Prolog itself, so a program in a group of its own must be killed when Slurm's SIGTERM comes.
+"""
+
+import os
+import signal
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from prolog_epilog.errors import Interrupted, TookTooLong
+
+CLEAN = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C"}
+"""What root's helpers see of the environment: nothing of the job's."""
+
+_REAP_SECONDS = 0.5
+_SIGNALS = (signal.SIGCHLD, signal.SIGTERM)
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a program ended."""
+
+    code: int
+    """Its exit status; 128 and the signal's number where one killed it."""
+    output: str = ""
+
+
+def run(command: Sequence[str], environment: Mapping[str, str], seconds: float, *, capture: bool = False) -> Ended:
+    """Run one program to its end; with `capture` its standard output and error are kept, else they are ours."""
+    output = os.memfd_create("output") if capture else None
+    waited = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+    try:
+        code = _wait(_start(command, environment, output), command[0], seconds)
+        return Ended(code, _text(output))
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, waited)
+        if output is not None:
+            os.close(output)
+
+
+def _start(command: Sequence[str], environment: Mapping[str, str], output: int | None) -> int:
+    kept = () if output is None else ((os.POSIX_SPAWN_DUP2, output, 1), (os.POSIX_SPAWN_DUP2, output, 2))
+    return os.posix_spawn(
+        command[0],
+        list(command),
+        environment,
+        file_actions=((os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0), *kept),
+        setpgroup=0,
+        # Python ignores these; a shell script wants them.
+        setsigdef=(signal.SIGPIPE, signal.SIGXFSZ),
+        setsigmask=(),
+    )
+
+
+def _wait(group: int, name: str, seconds: float) -> int:
+    due = time.monotonic() + seconds
+    try:
+        while True:
+            done, status = os.waitpid(group, os.WNOHANG)
+            if done:
+                code = os.waitstatus_to_exitcode(status)
+                return code if code >= 0 else 128 - code
+            caught = signal.sigtimedwait(_SIGNALS, max(0.0, due - time.monotonic()))
+            if caught is None:
+                raise TookTooLong(f"{name} did not end within {seconds:.3g} s; find out what it waits for")
+            if caught.si_signo == signal.SIGTERM:
+                raise Interrupted(f"{name} was ended because Slurm ends the Prolog or Epilog; see PrologEpilogTimeout")
+    finally:
+        _kill(group)
+
+
+def _kill(group: int) -> None:
+    """End what is left of a process group, as Slurm does after each script."""
+    with suppress(ProcessLookupError):
+        os.killpg(group, signal.SIGKILL)
+    with suppress(ChildProcessError):
+        if not os.waitpid(group, os.WNOHANG)[0]:
+            # Not for ever: one that hangs in the kernel does not die, and is init's when we are gone.
+            signal.sigtimedwait({signal.SIGCHLD}, _REAP_SECONDS)
+            os.waitpid(group, os.WNOHANG)
+
+
+def _text(output: int | None) -> str:
+    return "" if output is None else os.pread(output, 1 << 22, 0).decode("utf-8", "surrogateescape")

@@ -1,0 +1,123 @@
+"""The table `[node]` of berth.conf, checked to the last key; the other tables are for others."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from prolog_epilog.errors import ConfigError
+
+CONFIGLESS = "/etc/slurm/berth.conf"
+"""Where berth.conf is on nodes to which the controller sends slurm.conf."""
+
+_WORDS = {
+    "inject": ("none", "hooks", "all"),
+    "static_partitions": ("auto", "never"),
+    "violation": ("warn", "terminate", "requeue"),
+}
+_KINDS = {str: "a text in quotes", int: "a whole number", float: "a number", bool: "true or false"}
+_PATHS = ("inject_from", "mps_control", "scontrol", "log")
+_IN_LISTS = ("inject_from",)
+"""They become elements of lists of paths."""
+_LEAST = {"chain_timeout": 1, "mps_start_timeout": 1, "mps_stop_timeout": 1}
+
+
+@dataclass(frozen=True, slots=True)
+class NodeConfig:
+    """What an admin can set on the nodes."""
+
+    chain_prolog: tuple[str, ...] = ()
+    """The site's own Prolog scripts: absolute paths, or patterns of such."""
+    chain_epilog: tuple[str, ...] = ()
+    chain_timeout: int = 300
+    """Seconds for all of them together."""
+    mps_control: str = "/usr/bin/nvidia-cuda-mps-control"
+    mps_start_timeout: float = 60.0
+    mps_stop_timeout: float = 20.0
+    multi_user: bool = False
+    """Whether jobs of several users may share one MPS daemon."""
+    static_partitions: str = "auto"
+    """`auto`: where the driver can; `never`."""
+    violation: str = "warn"
+    """The hardest answer to a job that takes more than its share: `warn`, `terminate`, `requeue`."""
+    inject: str = "none"
+    """What jobs with a host or a guest beside them get: `none`; `hooks`, PyTorch's; `all`, guests the library too."""
+    inject_from: str = "/usr"
+    """Where both were installed: `prefix` of prolog_epilog/injob/c/Makefile."""
+    log: str = ""
+    """A file for one line of each Prolog and Epilog."""
+    failure_rules: tuple[str, ...] = ()
+    """The site's own signs of failures: absolute paths (docs/failures.md)."""
+    scontrol: str = ""
+    """Slurm's command; empty: where packages put it."""
+
+
+def find(environment: Mapping[str, str]) -> str:
+    """Where berth.conf is: beside the slurm.conf that slurmd names.
+
+    BERTH_CONF is not looked at: this is asked by root's programs, and only slurmd's own word counts there.
+    """
+    beside = os.path.join(os.path.dirname(environment.get("SLURM_CONF") or "/etc/slurm/slurm.conf"), "berth.conf")  # noqa: PTH118, PTH120 - pathlib costs the Prolog 10 ms
+    return beside if os.path.exists(beside) else CONFIGLESS  # noqa: PTH110 - the same
+
+
+def load(path: str) -> NodeConfig:
+    """Read berth.conf; without one, the defaults."""
+    try:
+        with open(path, "rb") as file:  # noqa: PTH123 - pathlib costs the Prolog 10 ms
+            text = file.read()
+    except FileNotFoundError:
+        return NodeConfig()
+    except OSError as problem:
+        raise ConfigError(f"{path}: {problem.strerror}; let root read it") from None
+    if b"node" not in text:
+        # Most sites set nothing here; reading TOML takes longer than all the rest of a Prolog.
+        return NodeConfig()
+    return _config(path, text)
+
+
+def _config(path: str, text: bytes) -> NodeConfig:
+    import tomllib  # noqa: PLC0415 - see load()
+
+    try:
+        table = tomllib.loads(text.decode()).get("node", {})
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as problem:
+        raise ConfigError(f"{path}: {problem}") from None
+    if not isinstance(table, dict):
+        raise ConfigError(f"{path}: node is a table, [node]")
+    defaults = NodeConfig()
+    known = {field.name: getattr(defaults, field.name) for field in fields(NodeConfig)}
+    return NodeConfig(**{key: _value(path, key, value, known) for key, value in table.items()})
+
+
+def _value(path: str, key: str, value: Any, known: Mapping[str, Any]) -> Any:
+    if key not in known:
+        raise ConfigError(f"{path}: [node] has no key {key}{_nearest(key, known)}")
+    if isinstance(known[key], tuple):
+        return _patterns(path, key, value)
+    if isinstance(known[key], float) and type(value) is int:
+        value = float(value)
+    if type(value) is not type(known[key]):
+        raise ConfigError(f"{path}: [node] {key} is {_KINDS[type(known[key])]}, not {value!r}")
+    if key in _WORDS and value not in _WORDS[key]:
+        raise ConfigError(f"{path}: [node] {key} is one of {', '.join(_WORDS[key])}, not {value!r}")
+    if key in _PATHS and value and not value.startswith("/"):
+        raise ConfigError(f"{path}: [node] {key} is a path from / on, not {value!r}")
+    if key in _IN_LISTS and (not value or not value.isascii() or any(sign <= " " or sign == ":" for sign in value)):
+        raise ConfigError(f"{path}: [node] {key} is a path without blanks and colons, not {value!r}")
+    if key in _LEAST and value < _LEAST[key]:
+        raise ConfigError(f"{path}: [node] {key} is at least {_LEAST[key]}, not {value}")
+    return value
+
+
+def _patterns(path: str, key: str, value: Any) -> tuple[str, ...]:
+    if not isinstance(value, list) or not all(isinstance(one, str) and one.startswith("/") for one in value):
+        raise ConfigError(f'{path}: [node] {key} is a list of paths from / on, such as ["/etc/slurm/prolog.d/*"]')
+    return tuple(value)
+
+
+def _nearest(name: str, known: Mapping[str, Any]) -> str:
+    from difflib import get_close_matches  # noqa: PLC0415 - only where something is wrong
+
+    close = get_close_matches(name, known, n=1)
+    return f"; did you mean {close[0]}?" if close else f"; it has {', '.join(known)}"

@@ -1,0 +1,254 @@
+"""Whether a node is ready for jobs that share GPUs, and what is left of those that did."""
+
+import stat
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from prolog_epilog import cgroups, chain, config, devices, inject, processes, share_file, state
+from prolog_epilog.config import NodeConfig
+from prolog_epilog.errors import ConfigError, HardwareFault, NodeError, SlurmError
+from prolog_epilog.extra import OPPORTUNISTIC
+from prolog_epilog.mps import control
+from prolog_epilog.paths import Paths
+from prolog_epilog.slurm import Scontrol
+
+LEAST_KILL_WAIT = 60
+# 65534 is how Slurm prints that it has none.
+_NO_LIMIT = (0, 65534)
+# Newer releases of Slurm know one for each, too.
+_LIMITS = ("PrologEpilogTimeout", "PrologTimeout", "EpilogTimeout")
+# For what has no limit in berth.conf: Slurm's own answers, signals, the driver.
+_MARGIN = 15
+_DAEMON = "nvidia-cuda-mps-control"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One check; where it failed the text ends with the cure."""
+
+    name: str
+    ok: bool
+    text: str
+
+
+def examine(path: str, paths: Paths, slurm_conf: str = "") -> Iterator[Finding]:
+    """All checks, in the order in which an admin would mend things."""
+    settings = NodeConfig()
+    try:
+        settings = config.load(path)
+        yield Finding("berth.conf", ok=True, text=f"{path}, violation = {settings.violation}")
+    except ConfigError as problem:
+        yield Finding("berth.conf", ok=False, text=str(problem))
+    slurm = Scontrol(settings.scontrol, slurm_conf)
+    try:
+        found = slurm.configuration()
+    except SlurmError as problem:
+        yield Finding("Slurm", ok=False, text=str(problem))
+    else:
+        yield from wiring(found, settings)
+    yield from scripts(settings)
+    yield from injected(settings)
+    yield from _driver(paths)
+    yield _program(settings)
+    yield _cgroups()
+    yield _guard()
+    yield from leftovers(paths, cgroups.jobs(), slurm.is_there)
+
+
+def wiring(slurm: Mapping[str, str], settings: NodeConfig) -> Iterator[Finding]:
+    """How slurm.conf calls us."""
+    for name in ("Prolog", "Epilog"):
+        yield _called(slurm, name)
+    flags = {flag.lower() for flag in slurm.get("PrologFlags", "").split(",")}
+    starts = bool(flags & {"alloc", "contain", "x11"})
+    text = (
+        "the Prolog runs when a job starts" if starts else "without Alloc the Prolog waits for the first step; add it"
+    )
+    yield Finding("PrologFlags", starts, text)
+    steps = "use_interactive_step" in slurm.get("LaunchParameters", "").split(",")
+    advice = "add use_interactive_step; without it the shell of salloc has no share"
+    yield Finding("LaunchParameters", steps, "salloc's shell runs on the node" if steps else advice)
+    wait = _seconds(slurm.get("KillWait", ""))
+    advice = f"{wait} s; set {LEAST_KILL_WAIT} or more, so that MPS clients leave before they are killed"
+    yield Finding("KillWait", wait >= LEAST_KILL_WAIT, f"{wait} s" if wait >= LEAST_KILL_WAIT else advice)
+    for name in _LIMITS:
+        if name in slurm:
+            yield _limit(name, _seconds(slurm[name]), longest(settings))
+
+
+def longest(settings: NodeConfig) -> int:
+    """Seconds that a Prolog or Epilog may take by our own limits, after which it ends in order.
+
+    It may have to wait for that of another job on the same GPU, which takes as long.
+    """
+    chained = settings.chain_timeout if settings.chain_prolog or settings.chain_epilog else 0
+    one = settings.mps_start_timeout + settings.mps_stop_timeout + chained
+    return round(2 * one) + _MARGIN
+
+
+def _limit(name: str, limit: int, least: int) -> Finding:
+    if limit in _NO_LIMIT:
+        return Finding(name, ok=True, text="no limit")
+    if limit > least:
+        return Finding(name, ok=True, text=f"{limit} s")
+    advice = (
+        f"{limit} s is less than MPS and the site's scripts may take: Slurm would kill the Prolog and drain the node; "
+        f"set more than {least}, or lower mps_start_timeout, mps_stop_timeout or chain_timeout in [node] of berth.conf"
+    )
+    return Finding(name, ok=False, text=advice)
+
+
+def _called(slurm: Mapping[str, str], name: str) -> Finding:
+    calls = [value for key, value in slurm.items() if key == name or key.startswith(f"{name}[")]
+    ours = f"berth-{name.lower()}"
+    ok = any(Path(call).name == ours for call in calls)
+    if not ok:
+        advice = (
+            f"{', '.join(calls) or 'none'}; set {name}=/opt/berth/bin/{ours}, and name yours in [node] of berth.conf"
+        )
+        return Finding(name, ok=False, text=advice)
+    if len(calls) > 1 and name == "Prolog":
+        text = (
+            f"{ours}, but also {len(calls) - 1} that see only the last GPU of a job; move them to [node] chain_prolog"
+        )
+        return Finding(name, ok=False, text=text)
+    return Finding(name, ok=True, text=ours)
+
+
+def scripts(settings: NodeConfig) -> Iterator[Finding]:
+    """The site's own scripts."""
+    for key, patterns in (("chain_prolog", settings.chain_prolog), ("chain_epilog", settings.chain_epilog)):
+        if patterns:
+            left_out: list[str] = []
+            count = len(list(chain.scripts(patterns, left_out.append)))
+            yield Finding(key, not left_out, left_out[0] if left_out else f"{count} scripts")
+
+
+def injected(settings: NodeConfig) -> Iterator[Finding]:
+    """What jobs get into their programs, tried on one of ours."""
+    for name, path in inject.wanted(settings, OPPORTUNISTIC).items():
+        problem = inject.fault(name, path)
+        yield Finding(name, not problem, problem or path)
+
+
+def _driver(paths: Paths) -> Iterator[Finding]:
+    try:
+        with devices.driver() as driver:
+            gpus = driver.gpus()
+            files = len(chain.minors())
+            ok = len(gpus) == files
+            text = (
+                f"{len(gpus)} GPUs" if ok else f"{len(gpus)} GPUs, but {files} device files; look at dmesg for Xid 79"
+            )
+            yield Finding("driver", ok, text)
+            shared = {uuid for one in state.everything(paths) for uuid in one.uuids}
+            for gpu in gpus:
+                yield from _gpu(driver, gpu, is_shared=gpu.uuid in shared)
+    except NodeError as problem:
+        yield Finding("driver", ok=False, text=str(problem))
+
+
+def _gpu(driver: devices.Driver, gpu: devices.Gpu, *, is_shared: bool) -> Iterator[Finding]:
+    """Nothing where all is well: a node has eight of them."""
+    name = f"GPU {gpu.position}"
+    try:
+        obstacle = driver.obstacle(gpu.uuid)
+        mode = driver.compute_mode(gpu.uuid)
+    except HardwareFault as fault:
+        yield Finding(name, ok=False, text=str(fault))
+        return
+    if obstacle:
+        yield Finding(name, ok=False, text=obstacle)
+    if mode != devices.DEFAULT and not is_shared:
+        cure = f"nvidia-smi -i {gpu.uuid} -c DEFAULT"
+        yield Finding(name, ok=False, text=f"compute mode {mode}, but nobody shares it: jobs will fail on it; {cure}")
+
+
+def _program(settings: NodeConfig) -> Finding:
+    try:
+        able = control.abilities(settings.mps_control)
+    except NodeError as problem:
+        return Finding("MPS", ok=False, text=str(problem))
+    ways = [("namespaces", able.namespaces), ("static partitions", able.static), ("server ceilings", True)]
+    text = "shares are held by " + next(way for way, there in ways if there)
+    if settings.multi_user and able.multi_user is None:
+        advice = f"{text}; [node] multi_user needs a newer driver: this one has no option for it"
+        return Finding("MPS", ok=False, text=advice)
+    return Finding("MPS", ok=True, text=text)
+
+
+def _cgroups() -> Finding:
+    version = cgroups.version()
+    if version == "none":
+        return Finding("cgroups", ok=False, text="none; shares are watched by job, set ProctrackType=proctrack/cgroup")
+    wall = "dmem" in cgroups.controllers()
+    return Finding("cgroups", ok=True, text=f"{version}, {'with' if wall else 'without'} a wall for GPU memory (dmem)")
+
+
+def _guard() -> Finding:
+    runs = any("berth-guard" in words for words in _commands().values())
+    advice = "does not run, so nothing sees a job that takes more than its share; systemctl enable --now berth-guard"
+    return Finding("berth-guard", runs, "runs" if runs else advice)
+
+
+def leftovers(paths: Paths, here: set[int], is_there: Callable[[int], bool]) -> Iterator[Finding]:
+    """What jobs left behind; `here` are the jobs with a control group, `is_there` asks Slurm for the others."""
+    found = list(_left(paths, here, is_there))
+    yield from found
+    if not found:
+        yield Finding("leftovers", ok=True, text="none")
+
+
+def _left(paths: Paths, here: set[int], is_there: Callable[[int], bool]) -> Iterator[Finding]:
+    with suppress(FileNotFoundError):
+        mode = paths.root.stat().st_mode
+        if mode & (stat.S_IWGRP | stat.S_IWOTH):
+            yield Finding("leftovers", ok=False, text=f"others may write {paths.root}; chmod go-w {paths.root}")
+    try:
+        books = list(state.everything(paths))
+        gone = {tenant.job for one in books for tenant in one.tenants if tenant.job not in here}
+        old = {
+            job for job, written in share_file.jobs(paths).items() if time.time() - written > share_file.KEEP_SECONDS
+        }
+        for job in sorted(gone | old - here):
+            if not is_there(job):
+                text = f"job {job} is over, but has a share; berth-guard takes it back within a minute, is it running?"
+                yield Finding("leftovers", ok=False, text=text)
+        boot = processes.boot_id(paths.boot_id)
+        daemons = {one.daemon.pid for one in books if one.daemon and processes.alive(one.daemon, boot)}
+        for pid, words in _commands().items():
+            if _DAEMON in words and pid not in daemons and not set(processes.children(pid)) & daemons:
+                text = f"process {pid} is an MPS daemon that Berth did not start; end it: echo quit | {_DAEMON}"
+                yield Finding("leftovers", ok=False, text=text)
+        names = {one.name for one in books}
+        for folder in sorted(paths.mps.iterdir()) if paths.mps.is_dir() else ():
+            if folder.name not in names:
+                yield Finding("leftovers", ok=False, text=f"{folder} belongs to no GPU in use; remove it")
+    except NodeError as problem:
+        yield Finding("leftovers", ok=False, text=str(problem))
+
+
+def _commands() -> dict[int, set[str]]:
+    """The names of the programs that run on this node; of an interpreter's, also that of its script."""
+    found = {}
+    # What runs in a container of its own is not the node's.
+    here = (Path("/proc/self/ns") / "pid").readlink()
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdecimal():
+            with suppress(OSError):
+                if (folder / "ns" / "pid").readlink() != here:
+                    continue
+                program, *words = (folder / "cmdline").read_bytes().decode(errors="replace").split("\0")
+                script = next((word for word in words if not word.startswith("-")), "")
+                names = [program, script] if "python" in program else [program]
+                found[int(folder.name)] = {Path(name).name for name in names}
+    return found
+
+
+def _seconds(text: str) -> int:
+    """Of `30 sec`; 0 where there is no limit."""
+    first = text.split(" ", maxsplit=1)[0]
+    return int(first) if first.isdecimal() else 0

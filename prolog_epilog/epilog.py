@@ -1,0 +1,28 @@
+"""What happens on a node after a job: its share is taken back, then the site's own Epilog runs.
+
+It may be called twice, after a Prolog that failed, and after a restart of the node: it goes by what it finds.
+"""
+
+from prolog_epilog import extra
+from prolog_epilog.errors import ExtraError
+from prolog_epilog.here import Here, berth_of, indices_of, run_chain
+from prolog_epilog.job import Job
+
+
+def run(job: Job, here: Here) -> int:
+    """The Epilog's exit status: not 0 takes the node out of service."""
+    if job.environment.get("SLURM_JOB_EXIT_CODE2", "0:0") != "0:0":
+        from prolog_epilog import aftermath  # noqa: PLC0415 - most jobs end well
+
+        aftermath.leave_behind(job, here)
+    if here.has_file(job.id) or extra.asks_share(job.extra):
+        from prolog_epilog import tenancy  # noqa: PLC0415 - most jobs share nothing
+
+        return tenancy.end(job, here)
+    if not here.config.chain_epilog:
+        return 0
+    try:
+        berth = berth_of(job, here)
+    except ExtraError:
+        berth = None
+    return run_chain(here.config.chain_epilog, job, indices_of(job, berth, here), here)

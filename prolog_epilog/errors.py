@@ -1,0 +1,84 @@
+"""All the ways in which the node side says no.
+
+    NodeError                     one sentence: what, where, what to do
+    ├── CannotShare               a share that cannot be set up here: the job is moved, the node stays in service
+    │   ├── StateError            files under /run/berth cannot be read, written or trusted
+    │   ├── Busy                  another Prolog or Epilog held the GPU too long
+    │   ├── DriverError           the driver does not answer, or does not do what it was told
+    │   └── ControlError          the MPS control program does not answer, or not as its manual says
+    ├── HardwareFault             a GPU that needs a human: the node is drained, the text is the reason
+    ├── ConfigError               the table [node] of berth.conf
+    ├── ExtraError                a berth in a job's Extra that is not believed
+    ├── FormatError               a file that is not what docs/formats.md says
+    ├── SlurmError                scontrol failed or answered nonsense
+    ├── ChainError                a script of the site's own failed; carries its exit status
+    ├── TookTooLong               a program was ended because its time was up
+    ├── Interrupted               Slurm ends the Prolog or Epilog itself
+    └── CalledWrongly             a program was called by somebody else than slurmd
+
+The policy side has a tree of its own: the two share formats, never code.
+"""
+
+
+class NodeError(Exception):
+    """Base of all; its text is one sentence for a person."""
+
+
+class CannotShare(NodeError):
+    """The job cannot have its share on this node; nothing is wrong with the node."""
+
+
+class StateError(CannotShare):
+    """State of the node cannot be kept."""
+
+
+class Busy(CannotShare):
+    """A lock was not given in time."""
+
+
+class DriverError(CannotShare):
+    """NVML failed."""
+
+
+class ControlError(CannotShare):
+    """The MPS control program failed."""
+
+
+class HardwareFault(NodeError):
+    """A GPU does not do what it must; the text is the reason for which the node is drained."""
+
+
+class ConfigError(NodeError):
+    """A wrong table [node] in berth.conf."""
+
+
+class ExtraError(NodeError):
+    """A job's Extra that does not say what Berth writes there."""
+
+
+class FormatError(NodeError):
+    """A text that does not follow docs/formats.md."""
+
+
+class SlurmError(NodeError):
+    """Slurm could not be asked or changed."""
+
+
+class ChainError(NodeError):
+    """A script of the site's own says no."""
+
+    def __init__(self, text: str, code: int) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+class TookTooLong(NodeError):
+    """A program did not end in its time."""
+
+
+class Interrupted(NodeError):
+    """SIGTERM came while a program ran."""
+
+
+class CalledWrongly(NodeError):
+    """The call lacks what slurmd gives."""

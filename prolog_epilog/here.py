@@ -1,0 +1,127 @@
+"""What Prolog and Epilog have in common: where they are, whom they can ask, and which GPUs a job has."""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from prolog_epilog import chain, extra
+from prolog_epilog.config import NodeConfig
+from prolog_epilog.errors import ChainError, ExtraError, NodeError, SlurmError
+from prolog_epilog.extra import Berth
+from prolog_epilog.job import Job
+from prolog_epilog.slurm import Scontrol
+
+if TYPE_CHECKING:
+    from prolog_epilog.paths import Paths
+
+ROOT = "/run/berth"
+DEV = "/dev"
+MAX_REASON = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Here:
+    """The node, for one call."""
+
+    config: NodeConfig
+    slurm: Scontrol
+    say: Callable[[str], None]
+    root: str = ROOT
+    dev: str = DEV
+    trouble: str = ""
+    """Why nothing can be shared here: a wrong berth.conf."""
+    conf: str = ""
+    """berth.conf."""
+
+    @property
+    def paths(self) -> "Paths":
+        """Berth's own files."""
+        from pathlib import Path  # noqa: PLC0415
+
+        from prolog_epilog.paths import Paths  # noqa: PLC0415 - pathlib costs the Prolog 10 ms
+
+        return Paths(Path(self.root))
+
+    def has_file(self, job: int) -> bool:
+        """Whether a job has a share file, good or bad."""
+        return os.path.lexists(f"{self.root}/jobs/{job}")
+
+    def has_books(self) -> bool:
+        """Whether any GPU of the node was ever shared since its start."""
+        try:
+            return bool(os.listdir(f"{self.root}/gpus"))  # noqa: PTH208 - pathlib costs the Prolog 10 ms
+        except OSError:
+            return False
+
+
+def berth_of(job: Job, here: Here) -> Berth | None:
+    """The berth in a job's Extra; one that names other GPUs than Slurm does is not believed."""
+    berth = extra.read(job.extra, job.node)
+    if berth is None:
+        return None
+    named = chain.indices(berth.gpus, chain.minors(here.dev))
+    if not set(job.indices) <= set(named):
+        raise ExtraError(f"the job's Extra names other GPUs than Slurm gave it ({_list(job.indices)}); requeue the job")
+    if berth.tier == extra.OPPORTUNISTIC:
+        _check_seats(job, berth, here)
+    elif berth.is_shared and not job.indices:
+        raise ExtraError("the job's Extra names GPUs, but Slurm gave it none on this node; requeue the job")
+    return berth
+
+
+def _check_seats(job: Job, berth: Berth, here: Here) -> None:
+    """Slurm's variables name no seats, so that it has to be asked; where it does not answer, SPANK still looks."""
+    try:
+        seats = here.slurm.gpus(job.id, job.node)
+    except SlurmError as problem:
+        here.say(f"{problem}; the seats of job {job.id} were not compared with its Extra")
+        return
+    if seats != berth.gpus:
+        raise ExtraError(f"the job's Extra names other seats than Slurm gave it ({_list(seats)}); requeue the job")
+
+
+def indices_of(job: Job, berth: Berth | None, here: Here) -> tuple[int, ...]:
+    """The indices of all of a job's GPUs; asks Slurm where the job has no berth.
+
+    Where Slurm names none, the job has none of its own: a guest's seat is on the GPU of another job.
+    """
+    if not job.indices:
+        return ()
+    known = chain.minors(here.dev)
+    if berth is not None:
+        return chain.indices(berth.gpus, known)
+    try:
+        return chain.indices(here.slurm.gpus(job.id, job.node), known)
+    except SlurmError as problem:
+        here.say(f"{problem}; the site's scripts see GPU {_list(job.indices)} only")
+        return job.indices
+
+
+def run_chain(
+    patterns: Sequence[str], job: Job, gpus: Sequence[int], here: Here, facts: Mapping[str, str] | None = None
+) -> int:
+    """Run the site's own scripts; their verdict is ours, and Slurm's."""
+    try:
+        chain.run(patterns, chain.environment(job.environment, gpus, facts or {}), here.config.chain_timeout, here.say)
+    except ChainError as problem:
+        here.say(str(problem))
+        return problem.code
+    except NodeError as problem:
+        # Slurm too takes a node out of service whose Prolog or Epilog hangs.
+        here.say(str(problem))
+        return 1
+    return 0
+
+
+def drain(job: Job, here: Here, fault: str) -> None:
+    """Take the node out of service with a reason that a human can act on, before Slurm writes `Prolog error`."""
+    here.say(fault)
+    try:
+        here.slurm.drain(job.node, f"berth: {fault}"[:MAX_REASON])
+    except SlurmError as problem:
+        here.say(str(problem))
+
+
+def _list(numbers: Sequence[int]) -> str:
+    return ",".join(map(str, numbers)) or "none"

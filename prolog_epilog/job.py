@@ -1,0 +1,53 @@
+"""The job of a Prolog or Epilog, as slurmd's environment names it."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from prolog_epilog.errors import CalledWrongly
+
+_NUMBER = re.compile(r"0|[1-9][0-9]{0,9}")
+_NODE = re.compile(r"[A-Za-z0-9_.-]{1,255}")
+_MAX = (1 << 32) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What slurmd says of a job. The texts in `environment` are the user's: data, never words of a command."""
+
+    id: int
+    uid: int
+    node: str
+    extra: str
+    indices: tuple[int, ...]
+    """GPUs that Slurm names: with typed GRES only the last one, and none for a seat."""
+    environment: Mapping[str, str]
+
+
+def of(environment: Mapping[str, str], context: str) -> Job:
+    """The job of this call; `context` is `prolog` or `epilog`."""
+    if environment.get("SLURM_SCRIPT_CONTEXT", f"{context}_slurmd") != f"{context}_slurmd":
+        raise CalledWrongly(f"berth-{context} is slurmd's {context.title()}, and runs nowhere else; see slurm.conf")
+    node = environment.get("SLURMD_NODENAME", "")
+    if not _NODE.fullmatch(node):
+        raise CalledWrongly(f"SLURMD_NODENAME is no node's name; berth-{context} is run by slurmd alone")
+    return Job(
+        id=_number(environment, context, "SLURM_JOB_ID"),
+        uid=_number(environment, context, "SLURM_JOB_UID"),
+        node=node,
+        extra=environment.get("SLURM_JOB_EXTRA", ""),
+        indices=_indices(environment.get("SLURM_JOB_GPUS", "")),
+        environment=environment,
+    )
+
+
+def _number(environment: Mapping[str, str], context: str, name: str) -> int:
+    text = environment.get(name, "")
+    if not _NUMBER.fullmatch(text) or int(text) > _MAX:
+        raise CalledWrongly(f"{name} is no number; berth-{context} is run by slurmd alone")
+    return int(text)
+
+
+def _indices(text: str) -> tuple[int, ...]:
+    words = text.split(",")
+    return tuple(map(int, words)) if all(map(_NUMBER.fullmatch, words)) else ()

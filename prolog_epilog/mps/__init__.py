@@ -1,0 +1,18 @@
+"""CUDA's Multi-Process Service, from the first job that shares a GPU to the last.
+
+    control       one command at a time to NVIDIA's control program
+    daemon        start and end of a control daemon, outside every job
+    limits        what all methods to hold a share have in common: set, then read back
+    namespaces, partitions, ceiling    the methods, strongest first
+    lifecycle     attach a job, detach a job
+    walls         the kernel's limit of memory, where there is one
+    trouble       what the guard does when a server fails
+
+Facts about MPS are from NVIDIA's manual (r550 to r615).
+"""
+
+from prolog_epilog.mps.lifecycle import Attached, Detached, attach, detach, sweep, tenants
+from prolog_epilog.mps.limits import Level
+from prolog_epilog.state import Tenant
+
+__all__ = ["Attached", "Detached", "Level", "Tenant", "attach", "detach", "sweep", "tenants"]

@@ -1,0 +1,127 @@
+"""Start and end of a control daemon: it belongs to the node, never to the job that happened to come first."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import time
+
+from prolog_epilog import files, processes
+from prolog_epilog.errors import CannotShare, ControlError, HardwareFault
+from prolog_epilog.mps.control import COMMAND_SECONDS, Control
+from prolog_epilog.paths import Paths
+from prolog_epilog.processes import Proven
+from prolog_epilog.state import SetState
+
+__all__ = ["running", "start", "stop"]
+
+_POLL_SECONDS = 0.02
+_LEAVE_SECONDS = 2.0
+#: After `quit` timed out the processes had their chance.
+_TERM_SECONDS = 3.0
+
+
+def running(state: SetState) -> bool:
+    """Whether the set's daemon is alive: the very process that we started."""
+    return state.daemon is not None and processes.alive(state.daemon, state.boot)
+
+
+def start(paths: Paths, control: Control, state: SetState, options: tuple[str, ...]) -> Proven:
+    """Start the daemon, in the foreground of a session of its own: so its number is known, and not read from a file."""
+    control.check_path()
+    folder = paths.mps_set(state.name)
+    files.remove_folder(folder)
+    files.own_folder(folder, files.THROUGH)
+    files.own_folder(control.pipe)
+    # The server runs as the tenants' user and has to come through as they do; all others stay outside.
+    files.grant(control.pipe, [tenant.uid for tenant in state.tenants])
+    files.own_folder(control.log)
+    argv = [control.program, "-f", *options]
+    if paths.systemd.is_dir():
+        pid = _as_unit(paths, control, state, argv)
+    else:
+        try:
+            pid = processes.start_detached(argv, control.environment)
+        except OSError as error:
+            raise ControlError(f"{control.program} cannot be run ({error.strerror}); check its rights") from error
+    proven = processes.prove(pid, state.boot)
+    if proven is None:
+        raise ControlError(f"the MPS daemon of {state.name} ended at once; look at {control.log}/control.log")
+    return proven
+
+
+def _unit(state: SetState) -> str:
+    return f"berth-mps-{state.name}.service"
+
+
+def _as_unit(paths: Paths, control: Control, state: SetState, argv: list[str]) -> int:
+    """Under systemd a daemon must have a unit: else it stays in slurmd's, and goes with it."""
+    unit = _unit(state)
+    _systemd(str(paths.systemctl), "reset-failed", unit, quiet=True)
+    settings = [f"--setenv={name}={value}" for name, value in control.environment.items()]
+    properties = ["--property=OOMScoreAdjust=-900", "--property=KillMode=control-group", "--property=Type=exec"]
+    text = "--description=CUDA MPS for jobs that share GPUs"
+    _systemd(
+        str(paths.systemd_run), "--quiet", "--collect", f"--unit={unit}", text, *properties, *settings, "--", *argv
+    )
+    shown = _systemd(str(paths.systemctl), "show", "--property=MainPID", "--value", unit)
+    return int(shown) if shown.isdigit() else 0
+
+
+def _systemd(program: str, *words: str, quiet: bool = False) -> str:
+    try:
+        done = subprocess.run(
+            [program, *words],
+            env={"PATH": "/usr/bin:/bin", "LC_ALL": "C"},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=COMMAND_SECONDS,
+            check=not quiet,
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        raise CannotShare(f"systemd does not start the MPS daemon ({error}); try systemctl status by hand") from error
+    return done.stdout.strip()
+
+
+def stop(paths: Paths, control: Control, state: SetState, patience: float) -> tuple[str, ...]:
+    """End the daemon and its servers: asked first, then told, then killed, each proven to be ours.
+
+    Returns a line for each process that did not go by itself; one that cannot be ended at all is a HardwareFault.
+    """
+    told = []
+    ours = _ours(control, state)
+    if running(state):
+        with contextlib.suppress(ControlError):
+            control.tell("quit", patience)
+            _await_end(ours, state.boot)
+    for process in ours:
+        if processes.alive(process, state.boot):
+            if not processes.end(process, state.boot, _TERM_SECONDS):
+                raise HardwareFault(f"MPS on GPU {state.uuids[0]} (process {process.pid}) cannot be killed; reboot")
+            told.append(f"process {process.pid} ({process.program}) had to be ended")
+    if paths.systemd.is_dir():
+        with contextlib.suppress(CannotShare):
+            _systemd(str(paths.systemctl), "stop", _unit(state), quiet=True)
+    files.remove_folder(paths.mps_set(state.name))
+    return tuple(told)
+
+
+def _ours(control: Control, state: SetState) -> list[Proven]:
+    """Daemon and servers: those in the books, and those that a killed Prolog had no time to write down."""
+    ours = [process for process in (state.daemon, *state.servers) if process]
+    daemons = [state.daemon.pid] if state.daemon and running(state) else []
+    if state.daemon is None:
+        daemons = list(processes.serving(control.program, f"CUDA_MPS_PIPE_DIRECTORY={control.pipe}"))
+    for pid in daemons:
+        # A server that was still starting is in no book, but it is the daemon's child.
+        found = (processes.prove(one, state.boot) for one in (pid, *processes.children(pid)))
+        ours += [process for process in found if process and process not in ours]
+    return ours
+
+
+def _await_end(ours: list[Proven], boot: str) -> None:
+    """Servers go by themselves soon after their daemon took its leave."""
+    until = time.monotonic() + _LEAVE_SECONDS
+    while time.monotonic() < until and any(processes.alive(process, boot) for process in ours):
+        time.sleep(_POLL_SECONDS)

@@ -1,0 +1,376 @@
+"""MPS from the first job that shares a GPU to the last: attach and detach, both safe to repeat.
+
+Everything is decided under the locks of the GPUs and from the state file, never from a list of processes: Prolog,
+Epilog and guard agree through it. A step is written down before it is done, so that whoever comes after a crash, a
+killed Prolog or a reboot finds what to take back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from prolog_epilog import devices, files, processes
+from prolog_epilog import state as states
+from prolog_epilog.devices import EXCLUSIVE_PROCESS, PROHIBITED, Driver, Gpu
+from prolog_epilog.errors import Busy, CannotShare, ControlError, DriverError
+from prolog_epilog.mps import daemon
+from prolog_epilog.mps.ceiling import Ceiling
+from prolog_epilog.mps.control import Abilities, Config, Control, abilities
+from prolog_epilog.mps.limits import Level, Method, NotOffered
+from prolog_epilog.mps.namespaces import Namespaces
+from prolog_epilog.mps.partitions import Partitions, chunk_size
+from prolog_epilog.paths import Paths
+from prolog_epilog.state import SetState, Tenant
+
+__all__ = [
+    "UNSET",
+    "Attached",
+    "Detached",
+    "Tenant",
+    "attach",
+    "control_of",
+    "detach",
+    "method_of",
+    "revive",
+    "status_of",
+    "sweep",
+    "tenants",
+]
+
+#: Variables of the user that mean something to MPS and are not ours to keep.
+UNSET = (
+    "CUDA_MPS_LOG_DIRECTORY",
+    "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE",
+    "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT",
+    "CUDA_MPS_SM_PARTITION",
+    "CUDA_MPS_CLIENT_PRIORITY",
+    "CUDA_MPS_ENABLE_PER_CTX_DEVICE_MULTIPROCESSOR_PARTITIONING",
+    "CUDA_MPS_PROTOCOL_VERSION",
+)
+_POLL_SECONDS = 0.05
+#: The driver takes a moment to see that a process has ended.
+_VANISH_SECONDS = 1.0
+_METHODS: tuple[Method, ...] = (Namespaces(), Partitions(), Ceiling())
+
+
+@dataclass(frozen=True, slots=True)
+class Attached:
+    """A job that has its share: what its environment gets and loses, and what holds it."""
+
+    environment: dict[str, str]
+    unset: tuple[str, ...]
+    level: Level
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Detached:
+    """What a job's end stopped (sets of GPUs), and what it left over (sentences)."""
+
+    stopped: tuple[str, ...] = ()
+    leftovers: tuple[str, ...] = ()
+
+
+def method_of(state: SetState) -> Method:
+    """The method that a state file names."""
+    for method in _METHODS:
+        if method.name == state.method:
+            return method
+    raise CannotShare(f"{state.method!r} is no way to hold shares; end the jobs on {state.uuids[0]}, remove its state")
+
+
+def control_of(paths: Paths, config: Config, uuids: Sequence[str]) -> Control:
+    """The way to the daemon of these GPUs."""
+    name = states.set_name(uuids)
+    return Control(config.mps_control, paths.pipe(name), paths.log(name), tuple(sorted(uuids)))
+
+
+def tenants(paths: Paths, uuid: str) -> tuple[Tenant, ...]:
+    """Who shares this GPU, as the books say."""
+    found = states.load(paths, uuid)
+    return found.tenants if found else ()
+
+
+def attach(paths: Paths, config: Config, gpus: Sequence[Gpu], tenant: Tenant) -> Attached:
+    """Give a job its share of these GPUs; CannotShare says why not, and leaves everything as it was."""
+    uuids = tuple(sorted(gpu.uuid for gpu in gpus))
+    _check(tenant, uuids)
+    files.prepare(paths)
+    seconds = _lock_seconds(config)
+    sweep(paths, config, uuids, seconds)
+    with states.held(paths, uuids, seconds):
+        for uuid in uuids:
+            state = states.load(paths, uuid)
+            if state and (state.uuids != uuids or all(state.method != method.name for method in _METHODS)):
+                raise CannotShare(f"GPU {uuid} is shared in another way or with other GPUs; berthd moves the job")
+            if state:
+                return _join(paths, config, state, tenant)
+        return _first(paths, config, uuids, tenant)
+
+
+def sweep(paths: Paths, config: Config, uuids: Sequence[str] | None = None, seconds: float = 0.0) -> tuple[str, ...]:
+    """Clean up what a crash, a killed Prolog or a reboot left on these GPUs (None: on all); a line for what resists.
+
+    A GPU whose lock is not free in so many seconds is left to whoever holds it.
+    """
+    boot, told = processes.boot_id(paths.boot_id), []
+    for known in list(states.everything(paths)):
+        if uuids is not None and not set(uuids) & set(known.uuids):
+            continue
+        if known.boot == boot and known.tenants:
+            continue
+        with contextlib.suppress(Busy), states.held(paths, known.uuids, seconds):
+            state = states.load(paths, known.uuids[0])
+            if state and state.boot != boot:
+                # The processes are gone, and the driver has forgotten its modes: only files are left.
+                files.remove_folder(paths.mps_set(state.name))
+                states.forget(paths, state.uuids)
+            elif state and not state.tenants:
+                told += _stop(paths, config, state)
+    for uuid in states.abandoned(paths):
+        with contextlib.suppress(Busy), states.held(paths, [uuid], 0.0):
+            pass  # who holds a lock without state removes the folder at the end
+    return tuple(told)
+
+
+def _lock_seconds(config: Config) -> float:
+    """Longer than whoever holds the lock may take."""
+    return config.mps_start_timeout + config.mps_stop_timeout
+
+
+def _check(tenant: Tenant, uuids: Sequence[str]) -> None:
+    if not uuids:
+        raise CannotShare(f"job {tenant.job} shares no GPU of this node; requeue it")
+    if not 1 <= tenant.share <= 100 or (tenant.mem_mib is not None and tenant.mem_mib < 1):
+        raise CannotShare(f"job {tenant.job} has a share of {tenant.share} % and {tenant.mem_mib} MiB; requeue it")
+
+
+def _first(paths: Paths, config: Config, uuids: tuple[str, ...], tenant: Tenant) -> Attached:
+    """Nobody shares these GPUs yet."""
+    able = abilities(config.mps_control, paths.pipe(states.set_name(uuids)))
+    if config.multi_user and able.multi_user is None:
+        raise CannotShare("this driver's MPS serves one user at a time; set multi_user = false in berth.conf")
+    with devices.driver() as nvml:
+        state = SetState(
+            boot=processes.boot_id(paths.boot_id),
+            uuids=uuids,
+            modes=tuple(_usable_mode(nvml, uuid) for uuid in uuids),
+            method="",
+            multi_user=config.multi_user,
+            tenants=(tenant,),
+        )
+        for method, chunks in _choices(config, able, nvml, uuids):
+            state = replace(state, method=method.name, chunks=chunks)
+            states.store(paths, state)
+            try:
+                for uuid in uuids:
+                    nvml.set_compute_mode(uuid, EXCLUSIVE_PROCESS)
+                return _admit(paths, config, launch(paths, config, state, able), tenant)
+            except NotOffered:
+                _stop(paths, config, states.load(paths, uuids[0]) or state)
+            except BaseException:
+                _stop(paths, config, states.load(paths, uuids[0]) or state)
+                raise
+    raise CannotShare(f"this driver holds no shares on GPU {uuids[0]}; update it, or run without --gpu-share")
+
+
+def _usable_mode(nvml: Driver, uuid: str) -> int:
+    """The GPU's compute mode, if the GPU can be shared now."""
+    obstacle = nvml.obstacle(uuid)
+    if obstacle:
+        raise CannotShare(obstacle)
+    mode = nvml.compute_mode(uuid)
+    if mode == PROHIBITED:
+        raise CannotShare(f"GPU {uuid} is in compute mode PROHIBITED; ask the admin, who set it so")
+    foreign = [process.pid for process in nvml.processes(uuid) if process.kind != "graphics"]
+    if foreign:
+        raise CannotShare(
+            f"GPU {uuid} is in use by process {foreign[0]}, which no job that shares it has started; end it"
+        )
+    return mode
+
+
+def _choices(config: Config, able: Abilities, nvml: Driver, uuids: Sequence[str]) -> list[tuple[Method, int]]:
+    """Methods of this driver for these GPUs, strongest first, with the parts that a GPU can be divided into."""
+    found: list[tuple[Method, int]] = []
+    if able.namespaces:
+        found.append((Namespaces(), 0))
+    # A client names one partition, so a job with several GPUs could not have one on each.
+    elif able.static and config.static_partitions != "never" and len(uuids) == 1:
+        chunks = (nvml.multiprocessors(uuids[0]) or 0) // chunk_size(nvml.capability(uuids[0]))
+        if chunks:
+            found.append((Partitions(), chunks))
+    return [*found, (Ceiling(), 0)]
+
+
+def launch(paths: Paths, config: Config, state: SetState, able: Abilities) -> SetState:
+    """Start daemon and server of a set that is in the books."""
+    method, control = method_of(state), control_of(paths, config, state.uuids)
+    until = time.monotonic() + config.mps_start_timeout
+    options = method.options(able.multi_user if state.multi_user else None)
+    state = replace(state, daemon=daemon.start(paths, control, state, options), servers=())
+    states.store(paths, state)
+    server = method.open(control, state, until)
+    state = replace(state, servers=(server,))
+    states.store(paths, state)
+    return state
+
+
+def _join(paths: Paths, config: Config, state: SetState, tenant: Tenant) -> Attached:
+    """Others share these GPUs already, or this job's Prolog runs a second time."""
+    others = state.without(tenant.job).tenants
+    foreign = next((other for other in others if other.uid != tenant.uid), None)
+    if foreign and not (state.multi_user and config.multi_user):
+        raise CannotShare(
+            f"GPU {state.uuids[0]} is shared by jobs of user {foreign.uid}, and this site lets no two users share one"
+        )
+    total = sum(other.share for other in others) + tenant.share
+    # A host keeps all of its GPU, and its guest takes what the guard lets it have.
+    if total > 100 and not (tenant.tier and all(other.tier for other in others)):
+        raise CannotShare(f"GPU {state.uuids[0]} would be shared out by {total} %; wait for another job to end")
+    known = state.tenant(tenant.job)
+    if known and known.share == tenant.share:
+        tenant = replace(tenant, partitions=known.partitions)
+    now = status_of(paths, config, state)
+    if now == "FAULT":
+        raise CannotShare(f"MPS on GPU {state.uuids[0]} has just failed and is not clean yet; try again")
+    joined = state.with_tenant(tenant)
+    states.store(paths, joined)
+    try:
+        if now != "ACTIVE":
+            joined = revive(paths, config, joined)
+        return _admit(paths, config, joined, joined.tenant(tenant.job) or tenant)
+    except BaseException:
+        remaining = (states.load(paths, state.uuids[0]) or joined).without(tenant.job)
+        states.store(paths, remaining)
+        if remaining.tenants:
+            _leave(paths, config, remaining, tenant)
+        else:
+            _stop(paths, config, remaining)
+        raise
+
+
+def status_of(paths: Paths, config: Config, state: SetState) -> str:
+    """ACTIVE, INITIALIZING or FAULT as the server says; GONE: it died, or its daemon, the one that we started, did."""
+    if not daemon.running(state):
+        return "GONE"
+    try:
+        return method_of(state).status(control_of(paths, config, state.uuids))
+    except ControlError:
+        if daemon.running(state):
+            raise
+        return "GONE"
+
+
+def revive(paths: Paths, config: Config, state: SetState) -> SetState:
+    """Daemon and server again for the tenants in the books, where they died or are beyond help."""
+    control, method = control_of(paths, config, state.uuids), method_of(state)
+    _send_away(control, state)
+    daemon.stop(paths, control, state, config.mps_stop_timeout)
+    # Partitions went with their daemon.
+    state = replace(state, tenants=tuple(replace(tenant, partitions=()) for tenant in state.tenants))
+    state = launch(paths, config, state, abilities(config.mps_control, control.pipe))
+    for tenant in state.tenants:
+        again, _ = method.admit(control, state, tenant)
+        state = state.with_tenant(again)
+    states.store(paths, state)
+    return state
+
+
+def _admit(paths: Paths, config: Config, state: SetState, tenant: Tenant) -> Attached:
+    """Limits, then the door: a job that cannot be held is not let in."""
+    control, method = control_of(paths, config, state.uuids), method_of(state)
+    tenant, own = method.admit(control, state, tenant)
+    state = state.with_tenant(tenant)
+    states.store(paths, state)
+    notes = []
+    if not files.grant(control.pipe, [one.uid for one in state.tenants]):
+        notes.append(f"{control.pipe} keeps no access list: other users of the node can reach this MPS daemon")
+    environment = {
+        "CUDA_MPS_PIPE_DIRECTORY": str(control.pipe),
+        "CUDA_VISIBLE_DEVICES": ",".join(state.uuids),
+        **own,
+    }
+    unset = tuple(name for name in UNSET if name not in environment)
+    return Attached(environment, unset, method.level(state, tenant), tuple(notes))
+
+
+def detach(paths: Paths, config: Config, job: int) -> Detached:
+    """Take a job's shares back; the last job of a GPU takes MPS with it. Nothing to do is fine."""
+    stopped: list[str] = []
+    leftovers: list[str] = []
+    for known in list(states.everything(paths)):
+        if known.tenant(job) is None:
+            continue
+        with states.held(paths, known.uuids, _lock_seconds(config)):
+            state = states.load(paths, known.uuids[0])
+            tenant = state.tenant(job) if state else None
+            if state is None or tenant is None or state.boot != processes.boot_id(paths.boot_id):
+                continue
+            state = state.without(job)
+            states.store(paths, state)
+            if state.tenants:
+                leftovers += _leave(paths, config, state, tenant)
+            else:
+                leftovers += _stop(paths, config, state)
+                stopped.append(state.name)
+    leftovers += sweep(paths, config)
+    return Detached(tuple(stopped), tuple(leftovers))
+
+
+def _leave(paths: Paths, config: Config, state: SetState, tenant: Tenant) -> list[str]:
+    """Others stay."""
+    control = control_of(paths, config, state.uuids)
+    files.grant(control.pipe, [one.uid for one in state.tenants])
+    if not daemon.running(state):
+        return [f"the MPS daemon of {state.name} died while jobs shared the GPU; the next one starts it anew"]
+    try:
+        method_of(state).leave(control, state, tenant)
+    except ControlError as error:
+        return [str(error)]
+    return []
+
+
+def _stop(paths: Paths, config: Config, state: SetState) -> list[str]:
+    """End MPS on these GPUs and put them back as they were; what resists is named, and the books are closed anyway."""
+    control = control_of(paths, config, state.uuids)
+    told = _send_away(control, state)
+    try:
+        told += daemon.stop(paths, control, state, config.mps_stop_timeout)
+        with devices.driver() as nvml:
+            for uuid, mode in zip(state.uuids, state.modes, strict=False):
+                told += _restore(nvml, uuid, mode)
+    except DriverError as error:
+        told.append(str(error))
+    finally:
+        states.forget(paths, state.uuids)
+    return told
+
+
+def _send_away(control: Control, state: SetState) -> list[str]:
+    """Clients without a job: `quit` would wait for them, and killing them busy would be undefined."""
+    if not daemon.running(state):
+        return []
+    method, told = method_of(state), []
+    try:
+        for pid in method.clients(control):
+            method.terminate(control, pid)
+            told.append(f"process {pid} was still connected to MPS after its job, and was sent away")
+    except ControlError as error:
+        told.append(str(error))
+    return told
+
+
+def _restore(nvml: Driver, uuid: str, mode: int) -> list[str]:
+    """Compute mode as before; a process that is still there is named."""
+    if nvml.compute_mode(uuid) == EXCLUSIVE_PROCESS:
+        nvml.set_compute_mode(uuid, mode)
+    until = time.monotonic() + _VANISH_SECONDS
+    while True:
+        left = [one.pid for one in nvml.processes(uuid) if one.kind != "graphics"]
+        if not left or time.monotonic() > until:
+            return [f"process {pid} is still on GPU {uuid}" for pid in left]
+        time.sleep(_POLL_SECONDS)

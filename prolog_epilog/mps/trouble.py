@@ -1,0 +1,116 @@
+"""What the guard does about an MPS server: how it is, who is to go, and how to begin again after a fault."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from prolog_epilog import processes
+from prolog_epilog import state as states
+from prolog_epilog.errors import ControlError
+from prolog_epilog.mps import daemon, lifecycle
+from prolog_epilog.mps.control import Config, Control
+from prolog_epilog.mps.limits import Method
+from prolog_epilog.paths import Paths
+from prolog_epilog.state import SetState, Tenant
+
+__all__ = ["Reset", "culprits", "reset_after_fault", "server_status", "terminate_clients"]
+
+#: How long a server may take to recover once its clients are gone.
+RECOVERY_SECONDS = 30.0
+_POLL_SECONDS = 0.1
+_LOG_TAIL = 65536
+#: server.log names the process of a memory fault; words differ by driver.
+_CULPRIT = re.compile(r"client(?: process)?[ :]+(\d+)\b.*(?:fault|illegal|fatal|exception)", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Reset:
+    """A server after its fault: who was its guest, who is named as the cause, whether all began anew."""
+
+    tenants: tuple[Tenant, ...]
+    culprits: tuple[int, ...]
+    restarted: bool
+
+
+def server_status(paths: Paths, config: Config, uuid: str) -> str:
+    """ACTIVE, INITIALIZING or FAULT as MPS says; GONE: no server; NONE: nobody shares the GPU."""
+    state = states.load(paths, uuid)
+    if state is None or state.boot != processes.boot_id(paths.boot_id):
+        return "NONE"
+    return lifecycle.status_of(paths, config, state)
+
+
+def terminate_clients(paths: Paths, config: Config, uuid: str, pids: Iterable[int]) -> tuple[int, ...]:
+    """Destroy the contexts of these clients, which makes them safe to kill; those that were there."""
+    state = states.load(paths, uuid)
+    if state is None or not daemon.running(state):
+        return ()
+    method, control = _ways(paths, config, state)
+    known = set(method.clients(control))
+    return tuple(pid for pid in pids if pid in known and method.terminate(control, pid))
+
+
+def culprits(paths: Paths, uuid: str) -> tuple[int, ...]:
+    """Processes that the server's log names as the cause of a fault, latest first; call it before a reset."""
+    state = states.load(paths, uuid)
+    if state is None:
+        return ()
+    found: dict[int, None] = {}
+    for log in sorted(paths.log(state.name).rglob("*.log")):
+        try:
+            with log.open("rb") as file:
+                file.seek(max(0, log.stat().st_size - _LOG_TAIL))
+                lines = file.read().decode("utf-8", "replace").splitlines()
+        except OSError:
+            continue
+        for line in reversed(lines):
+            match = _CULPRIT.search(line)
+            if match:
+                found.setdefault(int(match[1]))
+    return tuple(found)
+
+
+def reset_after_fault(paths: Paths, config: Config, uuid: str, patience: float = RECOVERY_SECONDS) -> Reset:
+    """Make the GPU usable again after a fault: send the clients away, wait, else start MPS anew with all its limits.
+
+    The clients are dead already, every one of them: a fault is everybody's on these GPUs. Their jobs are the caller's.
+    """
+    state = states.load(paths, uuid)
+    if state is None:
+        return Reset((), (), restarted=False)
+    with states.held(paths, state.uuids, config.mps_start_timeout + config.mps_stop_timeout):
+        state = states.load(paths, uuid)
+        if state is None or not state.tenants:
+            return Reset((), (), restarted=False)
+        named = culprits(paths, uuid)
+        if _recovers(paths, config, state, patience):
+            return Reset(state.tenants, named, restarted=False)
+        lifecycle.revive(paths, config, state)
+        return Reset(state.tenants, named, restarted=True)
+
+
+def _recovers(paths: Paths, config: Config, state: SetState, patience: float) -> bool:
+    """Whether the server takes clients again by itself."""
+    method, control = _ways(paths, config, state)
+    until = time.monotonic() + patience
+    try:
+        while daemon.running(state):
+            now = method.status(control)
+            if now == "ACTIVE":
+                return True
+            if now == "GONE" or time.monotonic() > until:
+                return False
+            if now == "FAULT":
+                for pid in method.clients(control):
+                    method.terminate(control, pid)
+            time.sleep(_POLL_SECONDS)
+    except ControlError:
+        pass
+    return False
+
+
+def _ways(paths: Paths, config: Config, state: SetState) -> tuple[Method, Control]:
+    return lifecycle.method_of(state), lifecycle.control_of(paths, config, state.uuids)

@@ -1,0 +1,37 @@
+"""The kernel's wall around a job's GPU memory (cgroup controller `dmem`): the one limit that no environment undoes.
+
+It belongs to the job's cgroup, which Slurm makes after the Prolog: the guard raises the wall when it sees the cgroup,
+and the level of enforcement with it. It goes with the cgroup: nothing is reserved (no soft limit), so nothing is left.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from prolog_epilog import devices
+from prolog_epilog import state as states
+from prolog_epilog.mps.lifecycle import method_of
+from prolog_epilog.mps.limits import Level
+from prolog_epilog.paths import Paths
+
+__all__ = ["raise_wall"]
+
+
+def raise_wall(paths: Paths, job: int, cgroup: Path) -> Level | None:
+    """Hold the job's processes at its memory on each of its GPUs; the level that is now in force.
+
+    None where this node has no such wall, or the job asked for none: then the level stays what the Prolog wrote.
+    """
+    for state in states.everything(paths):
+        tenant = state.tenant(job)
+        if tenant is None or tenant.mem_mib is None:
+            continue
+        with devices.driver() as driver:
+            held = [driver.limit_memory(uuid, str(cgroup), tenant.mem_mib) for uuid in state.uuids]
+        if not all(held):
+            return None
+        level = method_of(state).level(state, replace(tenant, mem_mib=None))
+        words, _, _ = level.text.partition("; ")
+        return Level(f"{level.name}+dmem", f"{words}; the kernel holds its memory at {tenant.mem_mib} MiB on each GPU")
+    return None

@@ -1,0 +1,114 @@
+"""Where the node side keeps its files. Tests give other roots; nothing here comes from a user's environment."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from prolog_epilog.errors import StateError
+
+__all__ = ["Paths"]
+
+#: A UUID or the name of a set: it becomes a file name, so nothing else is let through.
+_NAME = re.compile(r"[A-Za-z0-9-]{1,64}")
+
+
+@dataclass(frozen=True, slots=True)
+class Paths:
+    """Places on a node."""
+
+    root: Path = Path("/run/berth")
+    boot_id: Path = Path("/proc/sys/kernel/random/boot_id")
+    #: Exists where systemd is process 1.
+    systemd: Path = Path("/run/systemd/system")
+    systemd_run: Path = Path("/usr/bin/systemd-run")
+    systemctl: Path = Path("/usr/bin/systemctl")
+
+    @property
+    def jobs(self) -> Path:
+        """Share files."""
+        return self.root / "jobs"
+
+    @property
+    def gpus(self) -> Path:
+        """A folder for each GPU that is shared now."""
+        return self.root / "gpus"
+
+    @property
+    def mps(self) -> Path:
+        """A folder for each MPS daemon."""
+        return self.root / "mps"
+
+    @property
+    def words(self) -> Path:
+        """A folder for each job that the guard may speak to: its words."""
+        return self.root / "words"
+
+    @property
+    def frozen(self) -> Path:
+        """A lease for each job whose processes are frozen."""
+        return self.root / "frozen"
+
+    @property
+    def arrivals(self) -> Path:
+        """Jobs that came to a GPU on which a guest sits."""
+        return self.root / "arrivals"
+
+    @property
+    def culprits(self) -> Path:
+        """Users whose programs brought MPS down lately."""
+        return self.root / "culprits"
+
+    @property
+    def xids(self) -> Path:
+        """Faults of GPUs that the guard has heard of."""
+        return self.root / "xids"
+
+    @property
+    def guard(self) -> Path:
+        """Locked while the guard lives."""
+        return self.root / "guard.lock"
+
+    @property
+    def identity(self) -> Path:
+        """Positions, minors and UUIDs as the driver told them at this boot."""
+        return self.root / "gpus.json"
+
+    def job(self, job: int) -> Path:
+        """The job's share file."""
+        return self.jobs / str(job)
+
+    def word(self, job: int) -> Path:
+        """Folder of the job's words."""
+        return self.words / str(job)
+
+    def gpu(self, uuid: str) -> Path:
+        """Folder of a GPU."""
+        return self.gpus / _checked(uuid)
+
+    def lock(self, uuid: str) -> Path:
+        """Held by whoever changes anything about the GPU."""
+        return self.gpu(uuid) / "lock"
+
+    def state(self, uuid: str) -> Path:
+        """Who shares the GPU, and which processes of ours serve them."""
+        return self.gpu(uuid) / "state.json"
+
+    def mps_set(self, name: str) -> Path:
+        """Folder of a daemon."""
+        return self.mps / _checked(name)
+
+    def pipe(self, name: str) -> Path:
+        """CUDA_MPS_PIPE_DIRECTORY of a daemon."""
+        return self.mps_set(name) / "pipe"
+
+    def log(self, name: str) -> Path:
+        """CUDA_MPS_LOG_DIRECTORY of a daemon."""
+        return self.mps_set(name) / "log"
+
+
+def _checked(name: str) -> str:
+    if not _NAME.fullmatch(name):
+        raise StateError(f"{name!r} is not a GPU's UUID; check the GPUs of this node with nvidia-smi -L")
+    return name

@@ -1,0 +1,165 @@
+"""Processes that are proven to be the ones we started: number, start time, program and boot must all agree."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["Proven", "alive", "boot_id", "children", "end", "prove", "serving", "start_detached", "user_of"]
+
+_POLL_SECONDS = 0.02
+_KILL_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Proven:
+    """A process beyond doubt: its number alone may belong to another program by now."""
+
+    pid: int
+    started: int
+    program: str
+    boot: str
+
+
+def boot_id(path: Path = Path("/proc/sys/kernel/random/boot_id")) -> str:
+    """Another one after each boot."""
+    return path.read_text(encoding="ascii").strip()
+
+
+def prove(pid: int, boot: str) -> Proven | None:
+    """What this process is; None when there is none, or it is dead and not yet buried."""
+    try:
+        state, started = _stat(pid)
+        program = str(Path(f"/proc/{pid}/exe").readlink())
+    except (OSError, ValueError, IndexError):
+        return None
+    return None if state in {"Z", "X"} else Proven(pid, started, program.removesuffix(" (deleted)"), boot)
+
+
+def _stat(pid: int) -> tuple[str, int]:
+    """State letter and start time in clock ticks; the name before them may hold blanks and brackets."""
+    fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+    return fields[0], int(fields[19])
+
+
+def alive(process: Proven, boot: str) -> bool:
+    """Whether this very process still runs, in this boot."""
+    return process.boot == boot and prove(process.pid, boot) == process
+
+
+def user_of(pid: int) -> int | None:
+    """Effective user of a process."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return None
+    return next((int(line.split()[2]) for line in lines if line.startswith("Uid:")), None)
+
+
+def children(pid: int) -> tuple[int, ...]:
+    """Its child processes."""
+    try:
+        tasks = [task.joinpath("children").read_text(encoding="ascii") for task in Path(f"/proc/{pid}/task").iterdir()]
+    except OSError:
+        return ()
+    return tuple(int(word) for text in tasks for word in text.split())
+
+
+def serving(program: str, setting: str) -> tuple[int, ...]:
+    """Processes of our user that run this program and were started with this setting (`NAME=value`).
+
+    For what a killed Prolog started and had no time to write down. A user's processes have another user, and the
+    environment that a process was started with cannot be changed from outside.
+    """
+    found = []
+    for folder in Path("/proc").iterdir():
+        try:
+            if not folder.name.isdigit() or setting.encode() not in (folder / "environ").read_bytes().split(b"\0"):
+                continue
+            # A script's first word is its interpreter.
+            words = (folder / "cmdline").read_bytes().split(b"\0")[:3]
+        except OSError:
+            continue
+        if program.encode() in words and user_of(int(folder.name)) == os.geteuid():
+            found.append(int(folder.name))
+    return tuple(found)
+
+
+def end(process: Proven, boot: str, patience: float) -> bool:
+    """Ask the process to end, and kill it when it has not after so many seconds; True when it is gone.
+
+    The handle is taken before the last look: no other program can slip under the number in between.
+    """
+    with contextlib.suppress(OSError):
+        handle = os.pidfd_open(process.pid)
+        try:
+            for number, seconds in ((signal.SIGTERM, patience), (signal.SIGKILL, _KILL_SECONDS)):
+                if not alive(process, boot):
+                    return True
+                signal.pidfd_send_signal(handle, number)
+                if _gone(process, boot, seconds):
+                    return True
+        finally:
+            os.close(handle)
+    return not alive(process, boot)
+
+
+def _gone(process: Proven, boot: str, seconds: float) -> bool:
+    until = time.monotonic() + seconds
+    while alive(process, boot):
+        if time.monotonic() > until:
+            return False
+        time.sleep(_POLL_SECONDS)
+    return True
+
+
+def start_detached(argv: Sequence[str], environment: Mapping[str, str]) -> int:
+    """Start a program that outlives us, in a session of its own and with none of our descriptors; its number.
+
+    slurmd kills the process group of a Prolog at its end, and waits for every descriptor that it gave to it. Returns
+    when the process has become the program: the pipe closes with that, and not before.
+    """
+    reading, writing = os.pipe()
+    middle = os.fork()
+    if middle == 0:
+        _become(argv, environment, writing)
+    os.close(writing)
+    os.waitpid(middle, 0)
+    with os.fdopen(reading, "rb") as pipe:
+        pid, _, error = pipe.read().partition(b" ")
+    if error or not pid:
+        number = int(error or 0)
+        raise OSError(number, os.strerror(number), argv[0])
+    return int(pid)
+
+
+def _become(argv: Sequence[str], environment: Mapping[str, str], writing: int) -> None:
+    """In the child: one more fork, so that the program has no parent that must bury it."""
+    try:
+        os.setsid()
+        if os.fork():
+            os._exit(0)
+        null = os.open("/dev/null", os.O_RDWR)
+        for number in (0, 1, 2):
+            os.dup2(null, number)
+        os.dup2(writing, 3, inheritable=False)
+        os.closerange(4, os.sysconf("SC_OPEN_MAX"))
+        os.chdir("/")
+        os.umask(0o022)
+        # Fails where nobody reads any more: a Prolog that was killed meanwhile starts nothing.
+        os.write(3, str(os.getpid()).encode())
+        # What Python or whoever started us ignores, and a Prolog blocks, would stay so in the program.
+        for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+            signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        os.execve(argv[0], list(argv), dict(environment))
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            os.write(3, f" {error.errno}".encode())
+    finally:
+        os._exit(127)

@@ -1,0 +1,103 @@
+"""The programs berth-prolog and berth-epilog.
+
+    berth-prolog [--config FILE] [--root FOLDER]
+
+slurmd runs them without words; the words are for tests and for scripts that call them. Nothing is read from the
+environment but what slurmd itself puts there.
+"""
+
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from prolog_epilog import config, logfile
+from prolog_epilog import job as jobs
+from prolog_epilog.errors import CalledWrongly, ConfigError
+from prolog_epilog.here import DEV, ROOT, Here
+from prolog_epilog.slurm import Scontrol
+
+_WORDS = {"--config": "config", "--root": "root", "--dev": "dev"}
+
+
+def prolog() -> int:
+    """berth-prolog."""
+    from prolog_epilog.prolog import run  # noqa: PLC0415 - the Epilog does without it
+
+    return _main("prolog", run, sys.argv[1:])
+
+
+def epilog() -> int:
+    """berth-epilog."""
+    from prolog_epilog.epilog import run  # noqa: PLC0415 - the Prolog does without it
+
+    return _main("epilog", run, sys.argv[1:])
+
+
+@dataclass(slots=True)
+class _Report:
+    """What a call says: at once to slurmd's log, and at its end as one line to the file of [node] log."""
+
+    name: str
+    started: float = field(default_factory=time.monotonic)
+    sentences: list[str] = field(default_factory=list)
+
+    def say(self, sentence: str) -> None:
+        """One sentence for the admin; a user's text in it makes no second line."""
+        line = sentence.encode("utf-8", "backslashreplace").decode().replace("\n", " ").replace("\t", " ")
+        self.sentences.append(line)
+        sys.stderr.write(f"berth-{self.name}: {line}\n")
+
+    def keep(self, path: str, job: int, code: int) -> None:
+        """Append the line; a log that cannot be written is nobody's fault here."""
+        spent = round((time.monotonic() - self.started) * 1e6)
+        words = [f"{time.time():.6f}", self.name, str(job), str(spent), str(code), *self.sentences]
+        try:
+            logfile.append(path, "\t".join(words))
+        except OSError as problem:
+            self.say(f"{path}: {problem.strerror}; set [node] log to a file that root can write")
+
+
+def _main(name: str, run: Callable[[jobs.Job, Here], int], words: Sequence[str]) -> int:
+    report = _Report(name)
+    try:
+        options = _options(name, words)
+        # Python itself puts LC_CTYPE there when it starts in the C locale; slurmd never does.
+        job = jobs.of({key: value for key, value in os.environ.items() if key != "LC_CTYPE"}, name)
+    except CalledWrongly as problem:
+        report.say(str(problem))
+        # From slurmd any other status would take the node out of service, and it is not the node's fault.
+        return 0 if "SLURM_SCRIPT_CONTEXT" in os.environ else 2
+    conf = options.get("config") or config.find(os.environ)
+    settings, trouble = _settings(conf)
+    if trouble:
+        report.say(trouble)
+    try:
+        code = run(job, replace(_here(settings, trouble, report, options), conf=conf))
+    except Exception as problem:  # noqa: BLE001 - a fault of ours must not take the node out of service
+        report.say(f"this is a fault in Berth, please report it: {type(problem).__name__}: {problem}")
+        code = 0
+    if settings.log:
+        report.keep(settings.log, job.id, code)
+    return code
+
+
+def _settings(path: str) -> tuple[config.NodeConfig, str]:
+    """What berth.conf says; where it is wrong, the defaults and what is wrong."""
+    try:
+        return config.load(path), ""
+    except ConfigError as problem:
+        return config.NodeConfig(), f"{problem}; until then nothing is chained and nothing is shared on this node"
+
+
+def _here(settings: config.NodeConfig, trouble: str, report: _Report, options: dict[str, str]) -> Here:
+    slurm = Scontrol(settings.scontrol, os.environ.get("SLURM_CONF", ""))
+    return Here(settings, slurm, report.say, options.get("root", ROOT), options.get("dev", DEV), trouble)
+
+
+def _options(name: str, words: Sequence[str]) -> dict[str, str]:
+    """Argparse would take as long as all the rest."""
+    if len(words) % 2 or not set(words[::2]) <= _WORDS.keys():
+        raise CalledWrongly(f"usage: berth-{name} [--config FILE] [--root FOLDER] [--dev FOLDER]")
+    return {_WORDS[word]: value for word, value in zip(words[::2], words[1::2], strict=True)}

@@ -1,0 +1,140 @@
+"""What the node side asks of Slurm: rarely, with a clean environment, and never for long."""
+
+import os
+import re
+from collections.abc import Sequence
+
+from prolog_epilog import children
+from prolog_epilog.errors import SlurmError, TookTooLong
+
+_PLACES = ("/usr/bin/scontrol", "/usr/local/bin/scontrol", "/opt/slurm/bin/scontrol", "/usr/local/slurm/bin/scontrol")
+_JOB_SECONDS = 1.0
+_CHANGE_SECONDS = 5.0
+_ON_ITS_WAY_BACK = frozenset({"COMPLETING", "PENDING", "REQUEUED"})
+_PLACE = re.compile(r"\s+Nodes=(\S+) CPU_IDs=\S* Mem=\d+ GRES=(\S*)\s*")
+_GRES = re.compile(r"(?<![\w/])(gpu|shard|seat)(?::([^:,()]+))?:(\d+)(?:\(([^)]*)\))?")
+_OUR_TYPE = re.compile(r"g(0|[1-9][0-9]?)")
+_BRACKET = re.compile(r"([^\[\]]*)(?:\[([0-9,-]+)\])?")
+
+
+class Scontrol:
+    """Slurm's command, by its absolute path."""
+
+    def __init__(self, path: str = "", conf: str = "") -> None:
+        self._path = path
+        self._environment = {**children.CLEAN, "SLURM_CONF": conf} if conf else children.CLEAN
+
+    def gpus(self, job: int, node: str) -> tuple[int, ...]:
+        """Positions of the GPUs that Slurm gave a job on a node, ascending."""
+        return positions(self._run(_JOB_SECONDS, "show", "job", str(job), "-d"), node)
+
+    def is_there(self, job: int) -> bool:
+        """Whether Slurm still has a job on some node; True where it does not say."""
+        try:
+            text = self._run(_JOB_SECONDS, "show", "job", str(job))
+        except SlurmError as problem:
+            return "Invalid job id" not in str(problem)
+        states = re.findall(r"^   JobState=(\S+)", text, re.MULTILINE)
+        return len(states) != 1 or states[0] in {"RUNNING", "COMPLETING", "CONFIGURING", "SUSPENDED", "STOPPED"}
+
+    def is_sent_away(self, job: int) -> bool:
+        """Whether Slurm ends a guest because berthd sent it away, and not because its user or its time limit does."""
+        text = self._run(_CHANGE_SECONDS, "show", "job", str(job))
+        state = re.search(r"^   JobState=(\S+)", text, re.MULTILINE)
+        berth = re.search(r"^   AdminComment=.*\[berth/1 ([^\]]*)\]", text, re.MULTILINE)
+        back = berth is not None and any(word.startswith("parked=") for word in berth.group(1).split(" "))
+        return back and state is not None and state.group(1) in _ON_ITS_WAY_BACK
+
+    def logs(self, job: int) -> tuple[str, ...]:
+        """Where a batch job's output goes. It is a user's text, like other lines that may look like these."""
+        records = self._run(_CHANGE_SECONDS, "show", "job", str(job)).split("\n\n")
+        record = next((one for one in records if one.startswith(f"JobId={job} ")), "")
+        found = (re.findall(rf"^   {name}=(\S.*)$", record, re.MULTILINE) for name in ("StdOut", "StdErr"))
+        return tuple(dict.fromkeys(paths[-1] for paths in found if paths))
+
+    def drain(self, node: str, reason: str) -> None:
+        """Take a node out of service, with a reason for a human."""
+        self._run(_CHANGE_SECONDS, "update", f"NodeName={node}", "State=DRAIN", f"Reason={reason}")
+
+    def requeue(self, job: int) -> None:
+        """Put a job back into the queue."""
+        self._run(_CHANGE_SECONDS, "requeue", str(job))
+
+    def configuration(self) -> dict[str, str]:
+        """Slurm's own settings."""
+        lines = self._run(_CHANGE_SECONDS, "show", "config").split("\n")
+        found = (re.match(r"(\w+(?:\[\d+\])?)\s+=\s?(.*)", line) for line in lines)
+        return {match.group(1): match.group(2).strip() for match in found if match}
+
+    def _run(self, seconds: float, *words: str) -> str:
+        path = self._path or next((place for place in _PLACES if os.access(place, os.X_OK)), "")
+        if not path:
+            raise SlurmError("scontrol is in none of the usual places; set [node] scontrol in berth.conf")
+        try:
+            ended = children.run([path, *words], self._environment, seconds, capture=True)
+        except (OSError, TookTooLong) as problem:
+            raise SlurmError(f"{path} {words[0]}: {problem}; is slurmctld up?") from None
+        if ended.code:
+            said = ended.output.strip().split("\n")[-1][:200] or f"exit status {ended.code}"
+            raise SlurmError(f"{path} {words[0]} failed: {said}")
+        return ended.output
+
+
+def positions(text: str, node: str) -> tuple[int, ...]:
+    """Read `scontrol show job -d`.
+
+    Where JOB_GRES stands twice, a job's name or comment poses as Slurm's word: then nothing of it is believed.
+    """
+    lines = text.split("\n")
+    marks = [number for number, line in enumerate(lines) if line.lstrip().startswith("JOB_GRES=")]
+    if not marks:
+        return ()
+    if len(marks) > 1:
+        raise SlurmError("the job's texts imitate what scontrol prints; its GPUs are not known")
+    for line in lines[marks[0] + 1 :]:
+        match = _PLACE.fullmatch(line)
+        if match is None:
+            break
+        if _among(node, match.group(1)):
+            return _positions(match.group(2))
+    raise SlurmError(f"scontrol shows no GPUs of the job on {node}")
+
+
+def _positions(gres: str) -> tuple[int, ...]:
+    """Of `gpu:g0:1(IDX:0),shard:g2:30(30/100)`; a seat counts only where there is nothing else."""
+    found: dict[str, set[int]] = {"gpu": set(), "shard": set(), "seat": set()}
+    for name, kind, count, where in _GRES.findall(gres):
+        if int(count) == 0:
+            continue
+        typed = _OUR_TYPE.fullmatch(kind)
+        found[name] |= {int(typed.group(1))} if typed else _numbers(where.removeprefix("IDX:"))
+    return tuple(sorted(found["gpu"] | found["shard"] or found["seat"]))
+
+
+def _numbers(text: str) -> set[int]:
+    """Of `0-2,5`; nothing where it is something else."""
+    if not re.fullmatch(r"\d{1,3}(?:-\d{1,3})?(?:,\d{1,3}(?:-\d{1,3})?)*", text):
+        return set()
+    bounds = [part.partition("-") for part in text.split(",")]
+    return {number for first, _, last in bounds for number in range(int(first), int(last or first) + 1)}
+
+
+def _among(node: str, folded: str) -> bool:
+    """Whether a node is in a list such as `n[1-3,07],login`."""
+    return any(_is_in(node, part) for part in re.findall(r"(?:[^,\[]|\[[^\]]*\])+", folded))
+
+
+def _is_in(node: str, part: str) -> bool:
+    """Names with several brackets become several numbers in the pattern."""
+    pieces = [(match.group(1), match.group(2)) for match in _BRACKET.finditer(part)]
+    pattern = "".join(re.escape(text) + (r"(\d+)" if numbers else "") for text, numbers in pieces)
+    match = re.fullmatch(pattern, node)
+    ranges = [numbers for _, numbers in pieces if numbers]
+    return match is not None and all(map(_in_range, match.groups(), ranges))
+
+
+def _in_range(digits: str, ranges: str) -> bool:
+    bounds: Sequence[tuple[str, str, str]] = [part.partition("-") for part in ranges.split(",")]
+    return any(
+        len(digits) >= len(first) and int(first) <= int(digits) <= int(last or first) for first, _, last in bounds
+    )

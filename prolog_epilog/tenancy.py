@@ -1,0 +1,311 @@
+"""A job that shares GPUs, from its Prolog to its Epilog.
+
+A share that cannot be set up never takes the node out of service: the share file says `degraded`, SPANK stops the job
+before its first line, and berthd moves it. Only a GPU that needs a human makes Prolog or Epilog fail.
+"""
+
+import fcntl
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+
+from prolog_epilog import arrivals, cgroups, devices, files, inject, quarantine, share_file, state, time_slices
+from prolog_epilog.arrivals import Arrival
+from prolog_epilog.devices import Gpu
+from prolog_epilog.errors import Busy, CannotShare, FormatError, HardwareFault, NodeError
+from prolog_epilog.extra import OPPORTUNISTIC, Berth
+from prolog_epilog.guard import freezer
+from prolog_epilog.here import Here, drain, indices_of, run_chain
+from prolog_epilog.injob import word
+from prolog_epilog.injob.errors import WordError
+from prolog_epilog.injob.job import VARIABLE
+from prolog_epilog.job import Job
+from prolog_epilog.mps import lifecycle
+from prolog_epilog.paths import Paths
+from prolog_epilog.share_file import Share
+from prolog_epilog.slurm import Scontrol
+from prolog_epilog.state import Tenant
+
+_UNFINISHED = "the Prolog did not come to its end on this node; berthd moves the job"
+_POLL_SECONDS = 0.02
+
+
+def begin(job: Job, berth: Berth, here: Here) -> int:
+    """Give a job its share; the Prolog's exit status."""
+    file = Share(
+        job.id,
+        job.uid,
+        why=_UNFINISHED,
+        gpus=berth.gpus,
+        share=berth.share,
+        mem_mib=berth.mem_mib,
+        way=berth.way,
+        tier=berth.tier,
+        node=job.node,
+        slope=berth.slope,
+    )
+    # First, so that the Epilog of a Prolog that was killed half-way knows what to clear.
+    if not _write(here, file):
+        return 0
+    try:
+        gpus = _gpus(here, berth)
+        file = replace(file, minors=tuple(gpu.minor for gpu in gpus), uuids=tuple(gpu.uuid for gpu in gpus))
+        if berth.tier and berth.tier != OPPORTUNISTIC:
+            # The guard opens the gate again, step by step, once it knows this host's step time.
+            for guest in arrivals.guests_on(here.paths, file.uuids):
+                arrivals.shut(guest, file.uuids)
+        if not here.config.chain_prolog:
+            return _attach(here, file, gpus)
+        with hand_over(here.paths, file.minors, here.config.chain_timeout):
+            code = run_chain(here.config.chain_prolog, job, unused(here.paths, file), here, facts(file))
+            return code or _attach(here, file, gpus)
+    except CannotShare as problem:
+        here.say(str(problem))
+        _write(here, replace(file, why=str(problem)))
+        return 0
+    except HardwareFault as fault:
+        _write(here, replace(file, why=str(fault)))
+        drain(job, here, str(fault))
+        return 1
+
+
+def refuse(job: Job, here: Here, why: str) -> int:
+    """Have SPANK stop a job whose share is not known; the site's scripts must not touch GPUs that others may use."""
+    _write(here, Share(job.id, job.uid, why=why))
+    return run_chain(here.config.chain_prolog, job, (), here)
+
+
+def clear(job: Job, berth: Berth | None, here: Here) -> None:
+    """Free a job's whole GPUs of jobs whose Epilog was lost, and of guests; no other job that Slurm has is touched."""
+    try:
+        gpus = _gpus(here, berth) if berth else _named(here, indices_of(job, None, here))
+        uuids = {gpu.uuid for gpu in gpus}
+        guests = {guest.job for guest in arrivals.guests_on(here.paths, tuple(uuids))}
+        for one in list(state.everything(here.paths)):
+            for tenant in one.tenants if uuids & set(one.uuids) else ():
+                if is_over(tenant.job, here.slurm):
+                    here.say(f"job {tenant.job} was still in the books of a GPU of job {job.id}: its Epilog was lost")
+                    _detach(here, tenant.job)
+                    share_file.remove(here.paths, tenant.job)
+                elif tenant.job not in guests:
+                    here.say(f"job {tenant.job} shares a GPU that Slurm gave to job {job.id} as a whole")
+        # An Epilog that was killed may have left MPS, or a compute mode in which a second process finds no GPU.
+        for sentence in lifecycle.sweep(here.paths, here.config, tuple(uuids), here.config.mps_stop_timeout):
+            here.say(sentence)
+        arrival = Arrival(job.id, tuple(sorted(uuids)), planned=berth is not None)
+        arrivals.meet(here.paths, arrival, here.say)
+    except (NodeError, OSError) as problem:
+        here.say(str(problem))
+
+
+def is_over(job: int, slurm: Scontrol) -> bool:
+    """Whether a job in the books has ended: it has no control group here, and Slurm does not know it as running."""
+    return job not in cgroups.jobs() and not slurm.is_there(job)
+
+
+def end(job: Job, here: Here) -> int:
+    """Take a job's share back; the Epilog's exit status."""
+    file = _file(job, here)
+    patterns = here.config.chain_epilog
+    try:
+        if not patterns:
+            _detach(here, job.id)
+            code = 0
+        else:
+            # Detaching first: what is left of the job's MPS would keep a GPU from being reset or checked.
+            with hand_over(here.paths, file.minors, here.config.chain_timeout):
+                _detach(here, job.id)
+                code = run_chain(patterns, job, unused(here.paths, file), here, facts(file))
+    except HardwareFault as fault:
+        drain(job, here, str(fault))
+        return 1
+    except CannotShare as problem:
+        # The books keep the job, so that the next Prolog, the guard or a human finds what is left of it.
+        here.say(str(problem))
+        return run_chain(patterns, job, (), here, facts(file))
+    _tidy(job, file, here)
+    return code
+
+
+@contextmanager
+def hand_over(paths: Paths, minors: Sequence[int], seconds: float) -> Iterator[None]:
+    """One Prolog or Epilog at a time for these GPUs.
+
+    A site's script that resets or checks a GPU must not meet the start or the end of another job on it. One byte of
+    one file for each GPU, so that nothing has to be made or removed.
+    """
+    due = time.monotonic() + seconds
+    files.prepare(paths)
+    try:
+        file = os.open(paths.jobs / ".lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    except OSError as problem:
+        raise CannotShare(f"{paths.jobs}/.lock: {problem.strerror}; check the file system") from None
+    try:
+        for minor in sorted(minors):
+            _lock(file, minor, due)
+        yield
+    finally:
+        os.close(file)
+
+
+def unused(paths: Paths, file: Share) -> list[int]:
+    """The job's GPUs on which no other job is: what a site's script may reset, check or clean."""
+    used = {
+        uuid
+        for one in state.everything(paths)
+        if any(tenant.job != file.job for tenant in one.tenants)
+        for uuid in one.uuids
+    }
+    return [minor for minor, uuid in zip(file.minors, file.uuids, strict=True) if uuid not in used]
+
+
+def facts(file: Share) -> dict[str, str]:
+    """What a script of the site's that knows Berth can read: all GPUs of a job that shares them."""
+    return {
+        "BERTH_GPUS": ",".join(map(str, file.minors)),
+        "BERTH_UUIDS": ",".join(file.uuids),
+        "BERTH_SHARE": "" if file.share is None else str(file.share),
+    }
+
+
+def _lock(file: int, minor: int, due: float) -> None:
+    while True:
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, minor)
+        except OSError:
+            if time.monotonic() > due:
+                raise Busy(f"another job's Prolog or Epilog kept GPU {minor} for too long; see its scripts") from None
+            time.sleep(_POLL_SECONDS)
+        else:
+            return
+
+
+def _gpus(here: Here, berth: Berth) -> tuple[Gpu, ...]:
+    if here.trouble:
+        raise CannotShare(here.trouble)
+    known = devices.gpus(here.paths)
+    if berth.gpus[-1] >= len(known):
+        raise HardwareFault(f"GPU {berth.gpus[-1]} is gone, the driver has {len(known)}; look at nvidia-smi and dmesg")
+    return tuple(known[position] for position in berth.gpus)
+
+
+def _named(here: Here, indices: Sequence[int]) -> tuple[Gpu, ...]:
+    """The GPUs of a job without a berth, by their device minors."""
+    known = {gpu.minor: gpu for gpu in devices.gpus(here.paths)} if indices else {}
+    return tuple(known[index] for index in indices if index in known)
+
+
+def _attach(here: Here, file: Share, gpus: Sequence[Gpu]) -> int:
+    if file.tier == OPPORTUNISTIC and len(gpus) > 1:
+        raise CannotShare("a guest sits on one GPU of a node, and this job has several seats here; ask for one GPU")
+    # What a host leaves is decided by the guard, so that MPS lets both have all.
+    share = file.share or (100 if file.tier else 0)
+    tenant = Tenant(file.job, file.uid, share, file.mem_mib, tier=file.tier)
+    if file.way == "mps":
+        _keep_apart(here.paths, file)
+    if file.way == "time":
+        got = time_slices.attach(here.paths, gpus, tenant)
+    else:
+        got = lifecycle.attach(here.paths, here.config, gpus, tenant)
+    for note in got.notes:
+        here.say(note)
+    if file.tier:
+        file = _with_words(here, file, got.environment)
+    if file.tier == OPPORTUNISTIC:
+        # Slurm's books have no GPU for it: its steps must ask for none (cli_filter).
+        file = replace(file, environment={**file.environment, "BERTH_GUEST": "1"})
+    done = replace(
+        file,
+        why="",
+        level=got.level.name,
+        level_text=got.level.text,
+        environment={**got.environment, **file.environment},
+        unset=got.unset,
+    )
+    # Where that fails the file still says that the job has to be stopped, and the Epilog takes the share back.
+    _write(here, done)
+    return 0
+
+
+def _keep_apart(paths: Paths, file: Share) -> None:
+    """Let nobody share a fault domain with a user whose program brought MPS down lately; alone it harms nobody.
+
+    berthd plans so. This is for one that has begun anew and does not know.
+    """
+    for one in state.everything(paths):
+        others = [tenant for tenant in one.tenants if tenant.job != file.job] if {*one.uuids} & {*file.uuids} else []
+        for uid in {file.uid, *(tenant.uid for tenant in others)} if others else ():
+            if seconds := quarantine.left(paths, uid):
+                raise CannotShare(
+                    f"a program of user {uid} brought MPS down here lately: it is put beside nobody for "
+                    f"{seconds / 60:.0f} min, and this GPU is in use; berthd moves the job"
+                )
+
+
+def _with_words(here: Here, file: Share, environment: Mapping[str, str]) -> Share:
+    """Make the pages by which guard and job speak, named in the order of the job's CUDA devices."""
+    folder = here.paths.word(file.job)
+    order = environment["CUDA_VISIBLE_DEVICES"].split(",") if "CUDA_VISIBLE_DEVICES" in environment else file.uuids
+    try:
+        files.own_folder(here.paths.words, 0o755)
+        words = word.create(folder, order, file.uid, -1)
+    except (WordError, NodeError, OSError) as problem:
+        here.say(f"job {file.job} gets no word ({problem}); the guard can only freeze it, and does not hear it")
+        return file
+    prepend = {}
+    for name, path in inject.wanted(here.config, file.tier).items():
+        if lack := inject.lack(name, path):
+            here.say(f"job {file.job} gets nothing into {name}: {lack}")
+        else:
+            prepend[name] = path
+    return replace(file, word=str(folder), environment={VARIABLE: ":".join(map(str, words))}, prepend=prepend)
+
+
+def _detach(here: Here, job: int) -> None:
+    freezer.release(here.paths, job)
+    if time_slices.detach(here.paths, job):
+        return
+    done = lifecycle.detach(here.paths, here.config, job)
+    for leftover in done.leftovers:
+        here.say(leftover)
+
+
+def _write(here: Here, file: Share) -> bool:
+    """Write the share file; SPANK stops a job that shares and has none."""
+    try:
+        share_file.write(here.paths, file)
+    except NodeError as problem:
+        here.say(f"{problem}; job {file.job} cannot share a GPU on this node until that is mended")
+        return False
+    return True
+
+
+def _file(job: Job, here: Here) -> Share:
+    """The job's share file; where it is missing or cannot be read, there may be something to take back all the same."""
+    try:
+        return share_file.read(here.paths, job.id) or Share(job.id, job.uid)
+    except (CannotShare, FormatError) as problem:
+        here.say(str(problem))
+        return Share(job.id, job.uid)
+
+
+def _tidy(job: Job, file: Share, here: Here) -> None:
+    """Remove this job's share file, and old ones of jobs that could not share."""
+    try:
+        if not file.degraded:
+            share_file.remove(here.paths, job.id)
+        word.remove(here.paths.word(job.id))
+        share_file.remove_old(here.paths)
+        _remove_empty(here.paths)
+    except (OSError, NodeError) as problem:
+        here.say(str(problem))
+
+
+def _remove_empty(paths: Paths) -> None:
+    """Folders of GPUs that nobody shares: a Prolog that was killed may leave one."""
+    for folder in paths.gpus.iterdir() if paths.gpus.is_dir() else ():
+        if not (folder / "state.json").exists():
+            with state.held(paths, [folder.name], 0.0):
+                pass

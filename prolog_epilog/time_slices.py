@@ -1,0 +1,70 @@
+"""Sharing by time: the driver's own time slices, any two users, no MPS; the guard sees to the shares.
+
+The books are those of MPS (prolog_epilog.state), with the method `time` and without processes of ours. Each GPU has its
+own: a job on several GPUs may have a guest, or a neighbour, on one of them.
+"""
+
+from collections.abc import Sequence
+
+from prolog_epilog import files, processes, state
+from prolog_epilog.devices import Gpu
+from prolog_epilog.errors import CannotShare
+from prolog_epilog.extra import GUARANTEED
+from prolog_epilog.mps.lifecycle import UNSET, Attached
+from prolog_epilog.mps.limits import Level
+from prolog_epilog.paths import Paths
+from prolog_epilog.state import SetState, Tenant
+
+METHOD = "time"
+
+_PACKED = Level(
+    "audit",
+    "nothing stops the job: each second its processes and memory are compared with its share, and excess is answered",
+)
+_TIERED = Level(
+    "guard",
+    "the driver shares the GPU out by time slices, and the guard holds the guest back as far as its host needs it",
+)
+_LOCK_SECONDS = 30.0
+
+
+def attach(paths: Paths, gpus: Sequence[Gpu], tenant: Tenant) -> Attached:
+    """Write the job into the books of its GPUs."""
+    uuids = tuple(sorted(gpu.uuid for gpu in gpus))
+    files.prepare(paths)
+    with state.held(paths, uuids, _LOCK_SECONDS):
+        boot = processes.boot_id(paths.boot_id)
+        books = [_books(paths, uuid, boot) for uuid in uuids]
+        for one in books:
+            state.store(paths, one.with_tenant(tenant))
+    level = _TIERED if tenant.tier else _PACKED
+    if tenant.tier == GUARANTEED:
+        # Its GPUs are whole, and Slurm binds tasks to them.
+        return Attached({}, (), level)
+    # By UUID, because the job sees all devices where Slurm does not constrain them.
+    return Attached({"CUDA_VISIBLE_DEVICES": ",".join(uuids)}, ("CUDA_MPS_PIPE_DIRECTORY", *UNSET), level)
+
+
+def _books(paths: Paths, uuid: str, boot: str) -> SetState:
+    found = state.load(paths, uuid)
+    if found is None or found.boot != boot:
+        return SetState(boot, (uuid,), modes=(), method=METHOD, multi_user=True)
+    if found.method != METHOD or found.uuids != (uuid,):
+        raise CannotShare(f"GPU {uuid} is shared in another way now; berthd places the job elsewhere")
+    return found
+
+
+def detach(paths: Paths, job: int) -> bool:
+    """Take the job out of the books; False where it shares nothing by time."""
+    theirs = [one for one in state.everything(paths) if one.method == METHOD and one.tenant(job)]
+    for known in theirs:
+        with state.held(paths, known.uuids, _LOCK_SECONDS):
+            found = state.load(paths, known.uuids[0])
+            if found is None or found.method != METHOD:
+                continue
+            left = found.without(job)
+            if left.tenants:
+                state.store(paths, left)
+            else:
+                state.forget(paths, found.uuids)
+    return bool(theirs)

@@ -1,0 +1,151 @@
+"""Who is on a shared GPU, and what has to be done about those who should not be."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from prolog_epilog import audit, cgroups
+from prolog_epilog.audit import Action, Judge
+from prolog_epilog.devices import GpuProcess
+from prolog_epilog.state import SetState, Tenant
+
+BOOKS = SetState(
+    boot="b",
+    uuids=("GPU-1",),
+    modes=(0,),
+    method="ceiling",
+    multi_user=False,
+    tenants=(Tenant(7, 1000, 30, 4096), Tenant(8, 1000, 50)),
+)
+JOBS = {70: 7, 71: 7, 80: 8, 90: 9}
+"""Jobs of processes."""
+
+
+def look(*running: GpuProcess, books: SetState = BOOKS) -> list[tuple[int | None, str, tuple[int, ...]]]:
+    def processes(uuid: str) -> Sequence[GpuProcess]:
+        assert uuid == "GPU-1"
+        return running
+
+    return [(one.job, one.kind, one.pids) for one in audit.look([books], processes, JOBS.get, lambda _: {10, 11})]
+
+
+def test_all_is_well() -> None:
+    assert (
+        look(
+            GpuProcess(10, "compute", 30),
+            GpuProcess(11, "compute", 30),
+            GpuProcess(70, "mps", 3000),
+            GpuProcess(70, "compute", 3000),
+            GpuProcess(71, "mps", 1200),
+            GpuProcess(80, "mps", 60_000),
+            GpuProcess(99, "graphics", 10),
+        )
+        == []
+    )
+
+
+@pytest.mark.parametrize(
+    ("running", "expected"),
+    [
+        (GpuProcess(90, "mps", 100), (9, "foreign", (90,))),
+        (GpuProcess(99, "compute", 100), (None, "foreign", (99,))),
+        (GpuProcess(70, "compute", 100), (7, "outside", (70,))),
+        (GpuProcess(70, "mps", 4096 + audit.SLACK_MIB + 1), (7, "memory", (70,))),
+    ],
+)
+def test_each_excess_is_seen(running: GpuProcess, expected: tuple[int | None, str, tuple[int, ...]]) -> None:
+    assert look(running) == [expected]
+
+
+def test_memory_is_that_of_all_processes_of_the_job() -> None:
+    assert look(GpuProcess(70, "mps", 3000), GpuProcess(71, "mps", 3000)) == [(7, "memory", (70, 71))]
+    assert look(GpuProcess(70, "mps", None), GpuProcess(71, "mps", 3000)) == []
+
+
+def test_by_time_nobody_goes_through_mps() -> None:
+    books = replace(BOOKS, method="time")
+
+    assert look(GpuProcess(70, "compute", 100), books=books) == []
+    assert look(GpuProcess(90, "compute", 100), books=books) == [(9, "foreign", (90,))]
+
+
+def excess(job: int | None = 7) -> audit.Excess:
+    return audit.Excess("GPU-1", job, "memory", (70,), "too much")
+
+
+@pytest.mark.parametrize(
+    ("hardest", "expected"),
+    [
+        ("warn", {1: ["warn"], 61: ["warn"]}),
+        ("terminate", {1: ["warn"], 3: ["terminate"], 61: ["warn"], 63: ["terminate"]}),
+        ("requeue", {1: ["warn"], 3: ["terminate"], 10: ["requeue"], 61: ["warn"], 63: ["terminate"]}),
+    ],
+)
+def test_the_answer_gets_harder_the_longer_it_lasts(hardest: str, expected: dict[int, list[str]]) -> None:
+    judge = Judge(hardest)
+
+    answers = {second: [one.what for one in judge.answers([excess()])] for second in range(1, 65)}
+
+    assert {second: what for second, what in answers.items() if what} == expected
+
+
+def test_what_ended_is_forgotten() -> None:
+    judge = Judge("terminate")
+    for _ in range(2):
+        judge.answers([excess()])
+    judge.answers([])
+
+    assert judge.answers([excess()]) == [Action("warn", excess())]
+    assert judge.answers([excess()]) == []
+
+
+def test_a_process_of_no_job_is_never_ended() -> None:
+    judge = Judge("requeue")
+
+    assert [one.what for _ in range(20) for one in judge.answers([excess(None)])] == ["warn"]
+
+
+@pytest.mark.parametrize(
+    ("text", "job"),
+    [
+        ("0::/system.slice/slurmstepd.scope/job_42/step_0/user/task_0\n", 42),
+        ("0::/system.slice/n1_slurmstepd.scope/job_42/step_batch/user/task_special\n", 42),
+        ("0::/../../slurmstepd.scope/job_42/step_extern\n", 42),
+        ("3:memory:/slurm/uid_1000/job_42/step_0/task_0\n1:name=systemd:/system.slice/slurmd.service\n", 42),
+        ("3:devices:/docker/abc/slurm_n1/uid_1000/job_42/step_0\n", 42),
+        ("0::/system.slice/slurmstepd.scope/job_42/step_0/user/slurmstepd.scope/job_43/x\n", 42),
+        ("0::/user.slice/user-1000.slice/user@1000.service/slurmstepd.scope/job_43/x\n", None),
+        ("0::/user.slice/user-1000.slice/session-1.scope\n", None),
+        ("0::/system.slice/sshd.service/job_42\n", None),
+        ("", None),
+    ],
+)
+def test_a_processs_job_is_what_slurm_made_of_it(text: str, job: int | None) -> None:
+    assert cgroups.job_in(text) == job
+
+
+def test_this_process_is_in_no_job() -> None:
+    assert cgroups.job_of(os.getpid()) is None
+    assert cgroups.job_of(2**22 + 1) is None
+
+
+def test_jobs_with_a_control_group_are_listed(tmp_path: Path) -> None:
+    for path in (
+        "system.slice/slurmstepd.scope/job_1/step_0",
+        "system.slice/n1_slurmstepd.scope/job_2",
+        "memory/slurm/uid_0/job_3",
+        "memory/slurm_n1/uid_0/job_4",
+        "user.slice/job_5",
+    ):
+        (tmp_path / path).mkdir(parents=True)
+
+    assert cgroups.jobs(tmp_path) == {1, 2, 3, 4}
+    assert cgroups.version(tmp_path) == "v1"
+    (tmp_path / "cgroup.controllers").write_text("cpu memory dmem\n")
+    assert cgroups.version(tmp_path) == "v2"
+    assert "dmem" in cgroups.controllers(tmp_path)

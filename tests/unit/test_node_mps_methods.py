@@ -1,0 +1,223 @@
+"""Namespaces, static partitions, several users: what stronger drivers and other sites have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from prolog_epilog.errors import CannotShare, ControlError
+from prolog_epilog.mps import detach, tenants
+from prolog_epilog.mps.control import Abilities, abilities, mebibytes
+from prolog_epilog.mps.limits import shows_memory, shows_percent
+from prolog_epilog.mps.trouble import reset_after_fault, server_status, terminate_clients
+from prolog_epilog.mps.walls import raise_wall
+from tests.fakes.mps.world import GPUS, USER, Node, fresh_node, needs_root
+
+FIRST = GPUS[1]
+
+
+@pytest.fixture
+def node(monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
+    with fresh_node(monkeypatch) as made:
+        yield made
+
+
+EVERYTHING = {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "100", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=79G"}
+
+
+def test_namespaces_hold_each_job_whatever_its_environment_says(node: Node) -> None:
+    node.wish(driver="v3")
+    small, large = node.attach(1, 30, 2048), node.attach(2, 50, 4096)
+    assert small.level.name == large.level.name == "namespace"
+    for attached, sms, memory in ((small, 38, 2048), (large, 66, 4096)):
+        got = node.app("hold=60", given=attached.environment | EVERYTHING).says()
+        assert (got["mps"], got["sms"], got["memory"]) == (True, [sms], [memory])
+    # Past the namespace there is next to nothing.
+    past = small.environment | EVERYTHING | {"CUDA_MPS_PIPE_DIRECTORY": str(node.paths.pipe(FIRST))}
+    assert node.app("hold=60", given=past).says()["sms"] == [2]
+    assert detach(node.paths, node.config, 1).leftovers == ()
+    assert server_status(node.paths, node.config, FIRST) == "ACTIVE"
+    detach(node.paths, node.config, 2)
+    assert node.clean()
+
+
+def test_a_namespace_is_read_back_and_a_second_prolog_finds_it(node: Node) -> None:
+    node.wish(driver="v3")
+    assert node.attach(1, 30) == node.attach(1, 30)
+    node.wish(lie_percent=100)
+    with pytest.raises(ControlError, match="would not hold"):
+        node.attach(2, 50)
+    assert [tenant.job for tenant in tenants(node.paths, FIRST)] == [1]
+
+
+def test_faults_and_clients_under_namespaces(node: Node) -> None:
+    node.wish(driver="v3")
+    attached = node.attach(1, 30, 2048)
+    one = node.app("hold=60", given=attached.environment)
+    one.says()
+    assert terminate_clients(node.paths, node.config, FIRST, [one.pid, 1]) == (one.pid,)
+    guilty = node.app("ignore-errors", "fault", "hold=60", given=attached.environment)
+    guilty.says()
+    assert guilty.says() == {"error": 700}
+    assert server_status(node.paths, node.config, FIRST) == "FAULT"
+    done = reset_after_fault(node.paths, node.config, FIRST, patience=5)
+    assert (done.restarted, done.culprits) == (False, (guilty.pid,))
+
+
+@needs_root
+def test_a_namespace_is_open_to_its_own_user_alone(node: Node) -> None:
+    node.wish(driver="v3")
+    node.config = replace(node.config, multi_user=True)
+    mine, other = node.attach(1, 30), node.attach(2, 50, uid=USER + 1)
+    assert node.app("hold=60", given=mine.environment, user=USER).says()["sms"] == [38]
+    assert node.app("hold=60", given=other.environment, user=USER + 1).says()["sms"] == [66]
+    assert node.app("hold=60", given=other.environment, user=USER).says() == {"error": 46}
+
+
+def test_static_partitions_are_the_jobs_own(node: Node) -> None:
+    node.wish(driver="static")
+    # An H100 has 16 chunks of 8 multiprocessors: 30 % are 4 of them, 70 % are 11.
+    small, large = node.attach(1, 30, 2048), node.attach(2, 70)
+    assert small.level.name == "static-partition"
+    assert "4 of 16" in small.level.text
+    got = node.app("hold=60", given=small.environment | EVERYTHING).says()
+    assert got["sms"] == [32]
+    assert node.app("hold=60", given=large.environment).says()["sms"] == [88]
+    without = {name: value for name, value in small.environment.items() if name != "CUDA_MPS_SM_PARTITION"}
+    assert node.app("hold=60", given=without).says() == {"error": 915}
+    for app in node.apps:
+        app.end()
+    assert detach(node.paths, node.config, 1).leftovers == ()
+    assert node.attach(3, 30).environment["CUDA_MPS_SM_PARTITION"] not in small.environment.values()
+    detach(node.paths, node.config, 2)
+    detach(node.paths, node.config, 3)
+    assert node.clean()
+
+
+def test_a_partition_still_in_use_is_named(node: Node) -> None:
+    node.wish(driver="static")
+    attached = node.attach(1, 30)
+    node.attach(2, 30)
+    left = node.app("hold=60", given=attached.environment)
+    left.says()
+    assert "still in use" in detach(node.paths, node.config, 1).leftovers[0]
+
+
+@pytest.mark.parametrize("why", ["verbs", "cores", "config", "two GPUs"])
+def test_without_partitions_the_ceiling_holds(node: Node, why: str) -> None:
+    node.wish(driver="static")
+    gpus: tuple[int, ...] = (0,)
+    if why == "verbs":
+        node.wish(no_verbs=["sm_partition"])
+    elif why == "cores":
+        node.live("gpu 0-1 cores=0")
+    elif why == "config":
+        node.config = replace(node.config, static_partitions="never")
+    else:
+        gpus = (0, 1)
+    attached = node.attach(1, 30, gpus=gpus)
+    assert attached.level.name == "server-ceiling"
+    assert node.app("hold=60", given=attached.environment).says()["sms"] == [38] * len(gpus)
+    detach(node.paths, node.config, 1)
+    assert node.clean()
+
+
+@needs_root
+@pytest.mark.parametrize("driver", ["v2", "v3"])
+def test_two_users_share_where_the_site_wants_it(node: Node, driver: str) -> None:
+    node.wish(driver=driver)
+    node.config = replace(node.config, multi_user=True)
+    first, second = node.attach(1, 30), node.attach(2, 50, uid=USER + 1)
+    mine = node.app("hold=60", given=first.environment, user=USER)
+    other = node.app("hold=60", given=second.environment, user=USER + 1)
+    assert (mine.says()["sms"], other.says()["sms"]) == ([38], [66])
+    mine.end()
+    other.end()
+    detach(node.paths, node.config, 1)
+    detach(node.paths, node.config, 2)
+    assert node.clean()
+
+
+def test_a_daemon_for_one_user_stays_that_though_the_site_now_wants_several(node: Node) -> None:
+    if USER == 0:
+        pytest.skip("root shares with nobody")
+    node.attach(1, 30)
+    node.config = replace(node.config, multi_user=True)
+    with pytest.raises(CannotShare, match="no two users"):
+        node.attach(2, 30, uid=USER + 1)
+
+
+def test_what_a_driver_can_is_read_from_its_help(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = []
+    for driver in ("v2", "static", "v3"):
+        node.wish(driver=driver)
+        wishes = node.root / "fake-mps.json"
+        program = node.root / "control"
+        program.write_text(f'#!/bin/sh\nexec env BERTH_FAKE_MPS={wishes} {node.config.mps_control} "$@"\n')
+        program.chmod(0o755)
+        found.append(abilities(str(program)))
+    assert found == [
+        Abilities(namespaces=False, static=False, multi_user="-multiuser-server"),
+        Abilities(namespaces=False, static=True, multi_user="-multiuser-server"),
+        Abilities(namespaces=True, static=False, multi_user="--multiuser"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("shown", "wanted", "good"),
+    [
+        ("1044M", 1044, True),
+        ("1G", 1044, True),  # as driver 595 shows it
+        ("12G\n", 12288, True),
+        ("1G", 2048, False),
+        ("2G", 1044, False),
+        ("0G", 512, False),
+        ("0", 512, False),
+        ("\n", 512, False),
+        ("Invalid command", 512, False),
+        ("536870912", 512, True),
+        ("512MB", 512, True),
+    ],
+)
+def test_memory_is_compared_as_far_as_mps_shows_it(shown: str, wanted: int, good: bool) -> None:
+    assert shows_memory(shown, wanted) is good
+
+
+@pytest.mark.parametrize(
+    ("shown", "good"), [("30.0\n", True), ("30", True), ("30%", True), ("100.0", False), ("", False)]
+)
+def test_percentages_are_read_in_every_form(shown: str, good: bool) -> None:
+    assert shows_percent(shown, 30) is good
+
+
+def test_units_of_memory() -> None:
+    assert mebibytes("3G") == (3072, "G")
+    assert mebibytes("Device 0 default pinned memory limit: 8 GiB") == (8192, "G")
+    assert mebibytes("none") is None
+
+
+@pytest.mark.parametrize(
+    ("driver", "name"), [("v2", "server-ceiling+dmem"), ("v3", "namespace+dmem"), ("static", "static-partition+dmem")]
+)
+def test_where_the_kernel_limits_memory_the_level_says_so(node: Node, driver: str, name: str) -> None:
+    node.wish(driver=driver)
+    attached = node.attach(1, 30, 2048)
+    cgroup = Path("/sys/fs/cgroup/system.slice/slurmstepd.scope/job_1")
+    assert raise_wall(node.paths, 1, cgroup) is None
+    node.live("gpu 0-1 memory-limits=1")
+    level = raise_wall(node.paths, 1, cgroup)
+    assert level
+    assert level.name == name
+    assert level.text.endswith("the kernel holds its memory at 2048 MiB on each GPU")
+    assert level.text.partition("; ")[0] == attached.level.text.partition("; ")[0]
+    assert Path(f"{node.machine}.live").read_text().splitlines()[-1] == f"limit 1 {cgroup} 0 2048"
+
+
+def test_a_job_that_asked_for_no_memory_gets_no_wall(node: Node) -> None:
+    node.live("gpu 0-1 memory-limits=1")
+    node.attach(1, 30)
+    assert raise_wall(node.paths, 1, Path("/sys/fs/cgroup/job_1")) is None
+    assert raise_wall(node.paths, 99, Path("/sys/fs/cgroup/job_99")) is None
