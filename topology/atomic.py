@@ -12,8 +12,8 @@ from topology.errors import TopologyFileError
 __all__ = ["replace"]
 
 
-def replace(path: str | os.PathLike[str], content: bytes) -> None:
-    """Put this content in place of the file, readable by all; a TopologyFileError says why it cannot be."""
+def replace(path: str | os.PathLike[str], content: bytes, mode: int = 0o644) -> None:
+    """Put this content in place of the file, by default readable by all; a TopologyFileError says why it cannot be."""
     path = Path(path)
     try:
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
@@ -22,7 +22,7 @@ def replace(path: str | os.PathLike[str], content: bytes) -> None:
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
-                os.fchmod(file.fileno(), 0o644)
+                os.fchmod(file.fileno(), mode)
             Path(temporary).replace(path)
         except BaseException:
             with contextlib.suppress(FileNotFoundError):

@@ -22,7 +22,7 @@ from pathlib import Path
 from topology import atomic
 from topology.errors import TopologyFileError
 
-__all__ = ["FORMAT", "PAL_CLASSES", "Score", "decode", "decode_pal", "dump", "encode", "is_pal", "load"]
+__all__ = ["FORMAT", "PAL_CLASSES", "Score", "decode", "decode_pal", "dump", "encode", "encode_pal", "is_pal", "load"]
 
 FORMAT = "berth-scores/1"
 
@@ -30,6 +30,8 @@ PAL_CLASSES = {"A": "compute", "B": "mixed", "C": "memory"}
 """PAL's names of the application classes; a class beyond these keeps its letter."""
 
 _COLUMNS = ("node", "position", "uuid", "class", "score", "runs", "spread", "at")
+_ERROR = "error"
+"""A last column that a table may have."""
 _PAL_SCORE = re.compile(r"PerfVar_class(\w+)")
 _LEAST, _MOST = 0.01, 100.0
 
@@ -49,6 +51,8 @@ class Score:
     """Standard deviation between these runs, as a part of the score."""
     at: str = ""
     """When the last run ended, as in a topology file."""
+    error: float = 0.0
+    """Standard error of the score, as a part of it; 0: not known."""
 
 
 def load(path: str | os.PathLike[str]) -> tuple[Score, ...]:
@@ -71,14 +75,15 @@ def dump(scores: Iterable[Score], path: str | os.PathLike[str]) -> None:
 
 def encode(scores: Iterable[Score]) -> str:
     """The table's text, one line a score."""
+    table = tuple(scores)
+    errors = any(one.error for one in table)
     text = io.StringIO()
     text.write(f"# {FORMAT}\n")
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(_COLUMNS)
-    for one in scores:
-        writer.writerow(
-            (one.node, one.position, one.uuid, one.app_class, repr(one.score), one.runs, repr(one.spread), one.at)
-        )
+    writer.writerow((*_COLUMNS, _ERROR) if errors else _COLUMNS)
+    for one in table:
+        cells = (one.node, one.position, one.uuid, one.app_class, repr(one.score), one.runs, repr(one.spread), one.at)
+        writer.writerow((*cells, repr(one.error)) if errors else cells)
     return text.getvalue()
 
 
@@ -89,15 +94,15 @@ def decode(lines: Sequence[str], source: str = "the score table") -> tuple[Score
         raise TopologyFileError(f'{source}: line 1 should be "# {FORMAT}", not "{found}"')
     rows = _rows(lines, source, start=1)
     header = next(rows, (2, []))[1]
-    if tuple(header) != _COLUMNS:
-        raise TopologyFileError(f"{source}: line 2 should be {','.join(_COLUMNS)}")
+    if tuple(header) not in {_COLUMNS, (*_COLUMNS, _ERROR)}:
+        raise TopologyFileError(f"{source}: line 2 should be {','.join(_COLUMNS)}, and {_ERROR} after it if known")
     scores: list[Score] = []
     seen: dict[tuple[str, str], int] = {}
     for line, cells in rows:
         where = f"{source}, line {line}"
-        if len(cells) != len(_COLUMNS):
-            raise TopologyFileError(f"{where}: {len(_COLUMNS)} values are expected, {len(cells)} are there")
-        node, position, uuid, app_class, score, runs, spread, at = cells
+        if len(cells) != len(header):
+            raise TopologyFileError(f"{where}: {len(header)} values are expected, {len(cells)} are there")
+        node, position, uuid, app_class, score, runs, spread, at = cells[: len(_COLUMNS)]
         if not node or not app_class:
             raise TopologyFileError(f"{where}: node and class must not be empty")
         one = Score(
@@ -107,8 +112,9 @@ def decode(lines: Sequence[str], source: str = "the score table") -> tuple[Score
             app_class,
             _score(score, where, "score"),
             _whole(runs, where, "runs"),
-            _part(spread, where),
+            _part(spread, where, "spread"),
             at,
+            _part(cells[-1], where, _ERROR) if header[-1] == _ERROR else 0.0,
         )
         scores.append(one)
         for key in ((uuid, app_class), (f"{node}:{position}", app_class)):
@@ -148,6 +154,24 @@ def decode_pal(lines: Sequence[str], source: str = "the score table") -> tuple[S
     return tuple(scores)
 
 
+def encode_pal(scores: Iterable[Score]) -> str:
+    """PAL's form: a line a GPU that has all classes of the table, nodes numbered in their order."""
+    table = tuple(scores)
+    letters = {name: letter for letter, name in PAL_CLASSES.items()}
+    classes = sorted({letters.get(one.app_class, one.app_class) for one in table})
+    nodes = {node: number for number, node in enumerate(dict.fromkeys(one.node for one in table))}
+    gpus: dict[tuple[str, int, str], dict[str, float]] = {}
+    for one in table:
+        gpus.setdefault((one.node, one.position, one.uuid), {})[letters.get(one.app_class, one.app_class)] = one.score
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(("GPU_ID", "GPU_UUID", "Local_GPU_ID", "Node_ID", *(f"PerfVar_class{name}" for name in classes)))
+    whole = [(gpu, found) for gpu, found in gpus.items() if len(found) == len(classes)]
+    for number, ((node, position, uuid), found) in enumerate(whole):
+        writer.writerow((number, uuid, position, nodes[node], *(repr(found[name]) for name in classes)))
+    return text.getvalue()
+
+
 def _rows(lines: Sequence[str], source: str, start: int = 0) -> Iterator[tuple[int, list[str]]]:
     """Lines by number, without empty ones and comments."""
     for line, text in enumerate(lines[start:], start + 1):
@@ -181,8 +205,8 @@ def _score(text: str, where: str, column: str) -> float:
     return value
 
 
-def _part(text: str, where: str) -> float:
-    value = _number(text, where, "spread")
+def _part(text: str, where: str, column: str) -> float:
+    value = _number(text, where, column)
     if value < 0:
-        raise TopologyFileError(f"{where}, column spread: it is at least 0, not {text}")
+        raise TopologyFileError(f"{where}, column {column}: it is at least 0, not {text}")
     return value

@@ -93,15 +93,15 @@ class Canvas:
             f"{_safe(text)}</text>"
         )
 
-    def done(self, width: float, height: float, *, title: str, description: str, background: str) -> str:
-        """The whole file."""
+    def done(self, width: float, height: float, *, title: str, description: str, background: str, key: str = "") -> str:
+        """The whole file; several in one page each need a key of their own."""
         size = f"{_number(width)} {_number(height)}"
         head = (
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {size}" width="{_number(width)}" '
-            f'height="{_number(height)}" role="img" aria-labelledby="title description" '
+            f'height="{_number(height)}" role="img" aria-labelledby="{key}title {key}description" '
             f'font-family="{escape(FONT)}">\n'
-            f'<title id="title">{_safe(title)}</title>\n'
-            f'<desc id="description">{_safe(description)}</desc>\n'
+            f'<title id="{key}title">{_safe(title)}</title>\n'
+            f'<desc id="{key}description">{_safe(description)}</desc>\n'
             f'<rect width="{_number(width)}" height="{_number(height)}" rx="14" fill="{background}"/>\n'
         )
         return head + "\n".join(self._shapes) + "\n</svg>\n"

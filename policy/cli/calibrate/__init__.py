@@ -1,0 +1,17 @@
+"""`berth calibrate`: measure how fast GPUs are (admins)."""
+
+from __future__ import annotations
+
+import argparse
+
+from policy.cli.calibrate import node, run
+
+__all__ = ["register"]
+
+
+def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add `calibrate` and its commands to the parser of `berth`."""
+    calibrate = subparsers.add_parser("calibrate", help="measure how fast GPUs are (admins)")
+    commands = calibrate.add_subparsers(dest="calibrate_command", metavar="COMMAND", required=True)
+    for command in (node, run):
+        command.register(commands)

@@ -1,0 +1,169 @@
+"""A campaign's jobs: one `srun` for each node, which brings the measurement's output back without a shared folder.
+
+They have the lowest priority that there is and a limit of minutes, so that Slurm fits them in where nothing waits.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import IO
+
+from policy.errors import SlurmError
+from policy.facts import NodeFacts
+from policy.slurm.command import run_command
+from topology.calibrate.runs import Visit, decode
+from topology.errors import TopologyError
+
+__all__ = ["Jobs", "Outcome", "request"]
+
+_NICE = 2_147_483_645
+"""The most that Slurm takes."""
+_CPUS_PER_GPU = 2
+_LEAVING_S = 15.0
+"""How long an srun may take to end after its job was broken off."""
+_QUEUED_S = 60.0
+"""A job that has not started by then waits for something that was not seen; its node comes up again later."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a measurement ended."""
+
+    node: str
+    visit: Visit | None
+    told: str
+    """Why there is no visit, or which runs in it do not count; empty: all is well."""
+
+
+@dataclass(slots=True)
+class _Running:
+    process: subprocess.Popen[bytes]
+    out: IO[bytes]
+    err: IO[bytes]
+    begun: float = field(default_factory=time.monotonic)
+
+
+def request(node: NodeFacts, partition: str, name: str, limit_s: int) -> list[str]:
+    """The command line up to the program: the whole node, each GPU by its own type as only root may ask for them."""
+    typed = [f"gpu:g{k}:1" for k in range(node.gpus.bit_length()) if node.gpus >> k & 1]
+    loose = [f"gpu:{node.loose}"] if node.loose else []
+    cpus = min(max(node.cpus // max(node.threads, 1), 1), _CPUS_PER_GPU * (len(typed) + node.loose))
+    return [
+        "srun",
+        f"--job-name={name}",
+        f"--partition={partition}",
+        f"--nodelist={node.name}",
+        "--nodes=1",
+        "--ntasks=1",
+        f"--cpus-per-task={cpus}",
+        "--exclusive",
+        f"--gres={','.join(typed + loose)}",
+        f"--time={-(-limit_s // 60)}",
+        f"--nice={_NICE}",
+        "--chdir=/",
+        "--input=none",
+        "--quiet",
+    ]
+
+
+class Jobs:
+    """Those that run or wait now, by node."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._running: dict[str, _Running] = {}
+        self._leaving: list[_Running] = []
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """Whose measurements are under way."""
+        return tuple(self._running)
+
+    def start(self, node: str, command: Sequence[str]) -> None:
+        """Ask Slurm for one."""
+        out, err = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115 - closed when it ended
+        try:
+            # A group of its own: the terminal's interrupt is for the campaign, which ends its jobs in good order.
+            process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True
+            )
+        except OSError as problem:
+            raise SlurmError(f"srun cannot be started here: {problem.strerror}") from None
+        self._running[node] = _Running(process, out, err)
+
+    def ids(self) -> dict[str, tuple[int, bool]]:
+        """By node, each job's number and whether it runs."""
+        text = run_command("squeue", "-h", "-a", "-t", "all", f"--name={self.name}", "-o", "%A|%T|%n")
+        rows = [line.split("|") for line in text.decode().splitlines()]
+        return {
+            node: (int(number), state == "RUNNING")
+            for number, state, node in rows
+            if state in {"RUNNING", "PENDING", "CONFIGURING"}
+        }
+
+    def ended(self) -> Iterator[Outcome]:
+        """Those that ended since the last look."""
+        for node, one in list(self._running.items()):
+            if one.process.poll() is not None:
+                del self._running[node]
+                yield _outcome(node, one)
+        for one in [one for one in self._leaving if one.process.poll() is not None]:
+            self._leaving.remove(one)
+            _close(one)
+
+    def queued(self) -> list[str]:
+        """Nodes whose jobs were submitted too long ago to be waiting still."""
+        now = time.monotonic()
+        return [node for node, one in self._running.items() if now - one.begun > _QUEUED_S]
+
+    def cancel(self, node: str, job: int) -> None:
+        """Break one off; what it says is not listened to."""
+        with contextlib.suppress(SlurmError):  # it ended a moment ago
+            run_command("scancel", str(job))
+        # It is not killed: the node would look for a dead srun while it cleans up, and keep the next job waiting.
+        if one := self._running.pop(node, None):
+            self._leaving.append(one)
+
+    def close(self) -> None:
+        """End all of this campaign's jobs, those of an interrupted one too."""
+        with contextlib.suppress(SlurmError):
+            run_command("scancel", f"--name={self.name}")
+        until = time.monotonic() + _LEAVING_S
+        for one in (*self._running.values(), *self._leaving):
+            try:
+                one.process.wait(max(until - time.monotonic(), 0.0))
+            except subprocess.TimeoutExpired:
+                one.process.kill()
+            _close(one)
+        self._running.clear()
+        self._leaving.clear()
+
+
+def _close(one: _Running) -> None:
+    one.process.wait()
+    one.out.close()
+    one.err.close()
+
+
+def _outcome(node: str, one: _Running) -> Outcome:
+    one.out.seek(0)
+    one.err.seek(0)
+    text, said = (file.read().decode("utf-8", "replace") for file in (one.out, one.err))
+    _close(one)
+    last = said.strip().splitlines()[-1:] or [f"srun ended with status {one.process.returncode}"]
+    told = last[0].removeprefix("berth: error: ") if one.process.returncode else ""
+    begin = text.find('{"format"')
+    if begin < 0:
+        return Outcome(node, None, told or "the measurement printed nothing")
+    try:
+        (visit,) = decode(text[begin:].splitlines()[:2], f"what {node} printed")
+    except (TopologyError, ValueError) as problem:
+        return Outcome(node, None, str(problem))
+    if visit.node != node:
+        return Outcome(node, None, f"it measured {visit.node}, not {node}")
+    return Outcome(node, visit, told)

@@ -1,0 +1,295 @@
+"""`berth calibrate run`: a campaign over the cluster, through Slurm, that makes way for jobs."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import signal
+import sys
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from policy.errors import BerthError, SlurmError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from policy.calibrate.campaign import Campaign
+    from policy.calibrate.choice import Rules
+    from policy.cli.calibrate.jobs import Jobs, Outcome
+    from policy.cli.calibrate.progress import Progress
+    from policy.facts import Reading
+    from policy.slurm.interface import Gateway
+    from topology.calibrate.runs import Visit
+
+__all__ = ["register"]
+
+_TICK_S, _READING_SHARE = 1.0, 0.1
+"""Slurm is asked once a second, and more seldom where an answer takes long: for a tenth of the time at most."""
+_CLEANUP_S = 3.0
+"""A node that made way takes so long to be cleaned up: the job that it was for gets no second one meanwhile."""
+_MOST_FAILURES = 60
+"""Looks at Slurm that may fail in a row: slurmctld may be restarted meanwhile."""
+_RUNS = "/var/lib/berth/runs"
+
+
+def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command."""
+    run = commands.add_parser(
+        "run",
+        help="measure the cluster's GPUs through Slurm",
+        description="Measure one node after the other in jobs of the lowest priority, on nodes that nobody uses, and "
+        "make way for jobs that wait. May be interrupted; called again it goes on. Ends with a new score table.",
+    )
+    add = run.add_argument
+    add("--output", default=_RUNS, metavar="RUNS", help="file of runs to add to (default: %(default)s)")
+    add("--scores", default="", metavar="TABLE", help="table to write at the end (default: as berth.conf says)")
+    add("--nodes", default="", metavar="HOSTLIST", help="only these nodes (default: all with GPUs)")
+    add("--partition", default="", metavar="NAME", help="whose nodes, and where the jobs go (default: any)")
+    add("--fresh", default="7-0", metavar="TIME", help="leave out nodes measured within this time (default: 7 days)")
+    add("--window", default="", metavar="FROM-TO", help="begin measurements only then, such as 22:00-06:00")
+    add("--at-once", type=int, default=8, metavar="N", help="nodes measured at once (default: %(default)s)")
+    add("--per-hour", type=int, default=0, metavar="N", help="measurements begun in an hour (default: no limit)")
+    add("--limit", default="2", metavar="TIME", help="time limit of one measurement (default: 2 minutes)")
+    add("--stop-after", default="", metavar="TIME", help="interrupt the campaign after this time")
+    add("--gateway", default="", metavar="NAME", help="how Slurm is asked (default: as berth.conf says)")
+    add("--program", default="", metavar="PATH", help="berth on the nodes (default: as here)")
+    add("--dry-run", action="store_true", help="say what would be measured, and end")
+    add("--simulated", type=int, default=0, metavar="GPUS", help="so many GPUs on paper on each node")
+    add("--pace", type=float, default=0.0, metavar="PART", help="of real time, at which GPUs on paper work")
+    run.set_defaults(run=_run)
+
+
+def _run(args: argparse.Namespace) -> int:
+    rules, runs = _rules(args), Path(args.output)
+    last = _last_visits(runs)
+    with _locked(runs):
+        return _campaign_on(args, rules, runs, last)
+
+
+def _campaign_on(args: argparse.Namespace, rules: Rules, runs: Path, last: Mapping[str, float]) -> int:
+    from policy.calibrate.choice import measurable  # noqa: PLC0415
+    from policy.cli.calibrate.jobs import Jobs  # noqa: PLC0415
+    from policy.cli.calibrate.progress import Progress  # noqa: PLC0415
+    from policy.cli.calibrate.report import report  # noqa: PLC0415
+    from policy.daemon.config import config_path, load  # noqa: PLC0415
+    from policy.slurm.gateways import open_gateway  # noqa: PLC0415
+
+    config = load(config_path())
+    stop_at = time.time() + _seconds(args.stop_after, "--stop-after") if args.stop_after else float("inf")
+    gateway = open_gateway(args.gateway or config.gateway)
+    campaign = _campaign(args, Path(f"{runs}.campaign"), measurable(gateway.read(ended=False), args.partition), last)
+    if args.dry_run:
+        print("\n".join(name for name, one in campaign.nodes.items() if one.state == "waiting"))
+        return 0
+    jobs = Jobs(campaign.name)
+    # A campaign that was killed may have left some.
+    jobs.close()
+    loop = _Loop(args, rules, gateway, jobs, runs, campaign, last)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _interrupt)
+    try:
+        with Progress() as progress:
+            loop.until_over(progress, stop_at)
+    except KeyboardInterrupt:
+        print(f"interrupted with {loop.campaign.count('done')} nodes done; the same command goes on from there")
+        raise
+    finally:
+        jobs.close()
+        gateway.close()
+        loop.save()
+    report(loop.campaign, runs, Path(args.scores) if args.scores else config.scores)
+    return 1 if loop.campaign.count("failed") else 0
+
+
+@contextmanager
+def _locked(runs: Path) -> Iterator[None]:
+    """Two campaigns on one file would measure everything twice."""
+    import fcntl  # noqa: PLC0415
+
+    try:
+        file = Path(f"{runs}.lock").open("w", encoding="ascii")  # noqa: SIM115 - closed below
+    except OSError as problem:
+        raise BerthError(f"cannot write beside {runs}: {problem.strerror}") from None
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise BerthError(f"another campaign adds to {runs}; wait for it, or interrupt it") from None
+        yield
+
+
+def _interrupt(_number: int, _frame: object) -> None:
+    raise KeyboardInterrupt
+
+
+class _Loop:
+    """One look at Slurm after the other."""
+
+    def __init__(
+        self,
+        args: argparse.Namespace,
+        rules: Rules,
+        gateway: Gateway,
+        jobs: Jobs,
+        runs: Path,
+        campaign: Campaign,
+        last: Mapping[str, float],
+    ) -> None:
+        self.campaign = campaign
+        self._args, self._rules, self._gateway, self._jobs, self._runs = args, rules, gateway, jobs, runs
+        self._last = dict(last)
+        self._failures = 0
+        self._served: dict[int, float] = {}
+        """Jobs that measurements have made way for, and when."""
+
+    def until_over(self, progress: Progress, stop_at: float) -> None:
+        """Until all nodes are measured, or only such are left as do not answer, or time is up."""
+        while not self.campaign.over and time.time() < stop_at:
+            begun = time.monotonic()
+            try:
+                reading = self._gateway.read(ended=False)
+                why = self._look(reading, progress)
+            except SlurmError as problem:
+                self._failures += 1
+                if self._failures > _MOST_FAILURES:
+                    raise
+                why = str(problem)
+            else:
+                self._failures = 0
+                if not self._reachable(reading):
+                    return
+            progress.show(self.campaign, why)
+            spent = time.monotonic() - begun
+            time.sleep(max(_TICK_S - spent, spent * (1.0 / _READING_SHARE - 1.0) if spent > _TICK_S else 0.0))
+
+    def _reachable(self, reading: Reading) -> bool:
+        """Whether any node that is left can be measured at all."""
+        up = {node.name for node in reading.nodes if node.up}
+        return any(name in up and one.state in {"waiting", "running"} for name, one in self.campaign.nodes.items())
+
+    def save(self) -> None:
+        """Keep the campaign, so that it can be resumed."""
+        from policy.calibrate.campaign import encode  # noqa: PLC0415
+        from topology import atomic  # noqa: PLC0415
+
+        atomic.replace(f"{self._runs}.campaign", encode(self.campaign).encode())
+
+    def _look(self, reading: Reading, progress: Progress) -> str:
+        """Take in what ended, make way, begin anew; what is waited for."""
+        from policy.calibrate.choice import next_nodes, to_make_way  # noqa: PLC0415
+
+        before = self.campaign
+        for outcome in self._jobs.ended():
+            self._take(outcome)
+            progress.event(self.campaign, outcome.node)
+        ids = self._jobs.ids()
+        ours = {node: number for node, (number, _) in ids.items() if node in self._jobs.nodes}
+        own = {number for number, _ in ids.values()}
+        now, clock = time.time(), time.localtime()
+        waiting = {job.id for job in reading.jobs if job.state in {"PENDING", "ARRAY"}}
+        self._served = {job: since for job, since in self._served.items() if job in waiting}
+        just = {job for job, since in self._served.items() if now - since < _CLEANUP_S}
+        leaving = to_make_way(reading, ours, own | just, self._served)
+        self._served |= dict.fromkeys(leaving.values(), now)
+        stuck = {node for node in self._jobs.queued() if not ids.get(node, (0, True))[1]}
+        for node in dict.fromkeys([*leaving, *stuck]):
+            self._jobs.cancel(node, ours[node])
+            told = f"for job {leaving[node]}" if node in leaving else "its job did not start"
+            self.campaign = self.campaign.make_way(node, told, time.time())
+            progress.event(self.campaign, node)
+        minute = clock.tm_hour * 60 + clock.tm_min
+        chosen = next_nodes(self.campaign, self._rules, reading, now, minute, self._last, own)
+        for node in chosen:
+            self._jobs.start(node, self._command(node, reading))
+            self.campaign = self.campaign.start(node, now)
+            progress.event(self.campaign, node)
+        if self.campaign is not before:
+            self.save()
+        window = self._rules.window
+        return f"waiting for the window {self._args.window}" if window and not window.holds(minute) else ""
+
+    def _take(self, outcome: Outcome) -> None:
+        from topology.calibrate.runs import append  # noqa: PLC0415
+
+        node, now = outcome.node, time.time()
+        if outcome.visit is None:
+            self.campaign = self.campaign.fail(node, outcome.told, now, self._rules.tries)
+            return
+        # First the visit, then the campaign: one that is killed in between finds it in the file.
+        append([outcome.visit], self._runs)
+        self._last[node] = now
+        self.campaign = self.campaign.done(node, outcome.told or _summary(outcome.visit))
+
+    def _command(self, node: str, reading: Reading) -> list[str]:
+        from policy.cli.calibrate.jobs import request  # noqa: PLC0415
+
+        facts = next(one for one in reading.nodes if one.name == node)
+        up = [one.name for one in reading.partitions if one.up and one.name in facts.partitions]
+        program = self._args.program or shutil.which(sys.argv[0]) or "berth"
+        words = [program, "calibrate", "node", "--node", node]
+        if self._args.simulated:
+            words += ["--simulated", str(self._args.simulated), "--pace", str(self._args.pace)]
+        return [*request(facts, self._args.partition or up[0], self._jobs.name, self._rules.limit_s), *words]
+
+
+def _summary(visit: Visit) -> str:
+    """How many GPUs, and how far apart the fastest and the slowest are."""
+    times = [run.time_ms for gpu in visit.gpus for run in gpu.runs if run.app_class == "compute"]
+    told = f"{len(visit.gpus)} GPUs"
+    return f"{told}, compute {min(times):.1f} to {max(times):.1f} ms" if times else told
+
+
+def _rules(args: argparse.Namespace) -> Rules:
+    from policy.calibrate.choice import Rules, parse_window  # noqa: PLC0415
+
+    if args.at_once < 1 or args.per_hour < 0:
+        raise UsageError("--at-once is at least 1, and --per-hour at least 0")
+    window = parse_window(args.window) if args.window else None
+    return Rules(window, args.at_once, args.per_hour, _seconds(args.limit, "--limit"))
+
+
+def _seconds(text: str, option: str) -> int:
+    from policy.errors import FormatError  # noqa: PLC0415
+    from policy.flags import parse_time  # noqa: PLC0415
+
+    try:
+        return parse_time(text)
+    except FormatError as problem:
+        raise UsageError(f"{option}: {problem}") from None
+
+
+def _last_visits(runs: Path) -> dict[str, float]:
+    """When each node was measured last."""
+    from topology.calibrate.runs import load, seconds_of  # noqa: PLC0415
+
+    if not runs.parent.is_dir():
+        raise BerthError(f"{runs.parent} does not exist; make it, or name another file with --output")
+    visits = load(runs) if runs.exists() else ()
+    last: dict[str, float] = {}
+    for visit in visits:
+        if visit.way == "together":
+            last[visit.node] = max(last.get(visit.node, 0.0), seconds_of(visit.at))
+    return last
+
+
+def _campaign(args: argparse.Namespace, path: Path, known: Sequence[str], last: Mapping[str, float]) -> Campaign:
+    """The one that was interrupted, or a new one of nodes that were not measured lately."""
+    from policy.calibrate.campaign import begin, decode  # noqa: PLC0415
+    from topology.hostlist import expand  # noqa: PLC0415
+
+    if path.exists():
+        old = decode(path.read_text(encoding="utf-8"), str(path)).resume(last)
+        if not old.over:
+            print(f"resumed: {old.count('done')} of {len(old.nodes)} nodes are done")
+            return old
+    wanted = set(expand(args.nodes)) if args.nodes else set(known)
+    if strange := sorted(wanted - set(known)):
+        raise UsageError(f"--nodes: {strange[0]} has no GPUs in a partition that is up")
+    now = time.time()
+    since = now - _seconds(args.fresh, "--fresh")
+    nodes = [name for name in known if name in wanted and last.get(name, 0.0) < since]
+    print(f"{len(nodes)} nodes to be measured, {len(wanted) - len(nodes)} were measured lately")
+    return begin(nodes, now)

@@ -1,0 +1,271 @@
+"""`berth scores`: how fast each GPU is, who stands out, and since when."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from policy.cli import scores_refresh
+from policy.cli.output import print_json
+from policy.errors import BerthError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from topology.calibrate.statistics import Calibration
+    from topology.scores import Score
+
+__all__ = ["register"]
+
+_WHAT = "a score table, PAL's table, or a file of runs (default: the table that berth.conf names)"
+
+
+def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add `scores` and its commands to the parser of `berth`."""
+    scores = subparsers.add_parser("scores", help="how fast each GPU is for each application class")
+    commands = scores.add_subparsers(dest="scores_command", metavar="COMMAND", required=True)
+
+    show = commands.add_parser("show", help="a table, or the watch list")
+    _add_file(show)
+    _add_steps(show)
+    show.add_argument("--class", dest="app_class", default="", metavar="CLASS", help="only this application class")
+    show.add_argument("--slow", action="store_true", help="only GPUs that take 10 %% more time than typical, or more")
+    show.add_argument("--watch", action="store_true", help="who stands out, why, and what to do; of a file of runs")
+    show.add_argument("--json", action="store_true", help="print JSON")
+    show.set_defaults(run=_show)
+
+    heat = commands.add_parser("map", help="a heat map of nodes and GPUs, here or as SVG")
+    _add_file(heat)
+    heat.add_argument("--class", dest="app_class", default="compute", metavar="CLASS", help="default: %(default)s")
+    heat.add_argument("--output", metavar="FILE", help="write an SVG; - for standard output")
+    heat.set_defaults(run=_map)
+
+    history = commands.add_parser("history", help="the runs of a GPU or a node, and how it changed")
+    history.add_argument("runs", metavar="RUNS", help="a file of runs")
+    history.add_argument("who", metavar="GPU|NODE", help="UUID, NODE:POSITION or NODE")
+    history.add_argument("--class", dest="app_class", default="", metavar="CLASS", help="only this application class")
+    history.set_defaults(run=_history)
+
+    taken = commands.add_parser("import", help="make a score table of PAL's")
+    taken.add_argument("source", metavar="FILE", help="CSV with GPU_ID, Node_ID, PerfVar_classA, ...")
+    taken.add_argument("--nodes", default="", metavar="HOSTLIST", help="names of nodes 0, 1, ...: n[001-016]")
+    taken.add_argument("--output", required=True, metavar="TABLE")
+    taken.set_defaults(run=_import)
+
+    scores_refresh.register(commands)
+
+    given = commands.add_parser("export", help="make a score table of a file of runs, or PAL's of any")
+    _add_file(given)
+    _add_steps(given)
+    given.add_argument("--pal", action="store_true", help="in PAL's form")
+    given.add_argument("--output", required=True, metavar="TABLE", help="- for standard output")
+    given.set_defaults(run=_export)
+
+
+def _add_file(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", nargs="?", default="", metavar="FILE", help=_WHAT)
+
+
+def _add_steps(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--steps", default="", metavar="FILE", help="refresh the scores by the step times and clocks in this file"
+    )
+
+
+def _show(args: argparse.Namespace) -> int:
+    path = _path(args)
+    calibration = _calibration(path) if _is_runs(path) else None
+    if args.watch:
+        if calibration is None:
+            raise UsageError(f"{path} is a score table; the watch list needs a file of runs, which is the evidence")
+        return _watch(calibration, as_json=args.json)
+    scores = _wanted(_refreshed(args, _scores(path, calibration)), args.app_class)
+    if args.slow:
+        scores = [one for one in scores if one.score >= 1.10]
+    now = {} if calibration is None else {(e.place.uuid, e.app_class): e for e in calibration.estimates}
+    if args.json:
+        print_json({"scores": [_as_json(one, now.get((one.uuid, one.app_class))) for one in scores]})
+        return 0
+    rows = [("NODE", "GPU", "CLASS", "SCORE", "ERROR", "RUNS", "LAST RUN", "NOW")]
+    for one in scores:
+        known = now.get((one.uuid, one.app_class))
+        error = f"{one.error:.3f}" if one.error else "-"
+        last = f"{one.score:.3f}", error, str(one.runs), one.at or "-", known.now if known else ""
+        rows.append((one.node, str(one.position), one.app_class, *last))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        print("  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip())
+    for change in calibration.changes if calibration else ():
+        print(change)
+    return 0
+
+
+def _as_json(one: Score, known: object) -> dict[str, object]:
+    from dataclasses import asdict  # noqa: PLC0415
+
+    found: dict[str, object] = asdict(one)
+    if known is not None:
+        more = ("node_part", "gpu_part", "slow", "outlier", "left_out", "age_days", "now", "peers")
+        found |= {name: getattr(known, name) for name in more}
+    return found
+
+
+def _watch(calibration: Calibration, *, as_json: bool) -> int:
+    from dataclasses import asdict  # noqa: PLC0415
+
+    from topology.calibrate.health import watch_list  # noqa: PLC0415
+
+    listed = watch_list(calibration)
+    if as_json:
+        print_json({"watch": [{**asdict(one), "drain": one.drain()} for one in listed]})
+        return 0
+    for one in listed:
+        who = one.node if one.position is None else f"{one.node} GPU {one.position}"
+        print(f"{who}: {one.advice}: {one.evidence}")
+        if one.drain():
+            print(f"    {one.drain()}")
+    if not listed:
+        print("nobody stands out")
+    return 0
+
+
+def _map(args: argparse.Namespace) -> int:
+    from topology.scores_map import draw_map, text_map  # noqa: PLC0415
+
+    path = _path(args)
+    scores = _wanted(_scores(path, None), args.app_class)
+    if args.output:
+        return _write(args.output, draw_map(scores, args.app_class))
+    # https://no-color.org
+    colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+    sys.stdout.write(text_map(scores, args.app_class, shutil.get_terminal_size().columns, colour=colour))
+    return 0
+
+
+def _history(args: argparse.Namespace) -> int:
+    from topology.calibrate.peers import verdicts  # noqa: PLC0415
+    from topology.calibrate.runs import load  # noqa: PLC0415
+    from topology.calibrate.statistics import calibrate  # noqa: PLC0415
+
+    visits = sorted(load(args.runs), key=lambda visit: visit.at)
+    print("AT                    GPU    CLASS     TIME        CLOCK     POWER  TEMP  COUNTS")
+    some = False
+    for _, _, visit, gpu, run, wrong in verdicts(visits):
+        if args.who not in {visit.node, f"{visit.node}:{gpu.position}", gpu.uuid}:
+            continue
+        if args.app_class in {"", run.app_class}:
+            some = True
+            what = f"{run.time_ms:.3f} ms", f"{run.sm_mhz:.0f} MHz", f"{run.power_w:.0f} W", f"{run.temp_c:.0f} C"
+            time_, clock, power, heat = what
+            print(
+                f"{visit.at:<21} {visit.node}:{gpu.position:<3} {run.app_class:<9} {time_:<11} {clock:<9} {power:<6} "
+                f"{heat:<5} {'no: ' + wrong if wrong else 'yes'}"
+            )
+    if not some:
+        raise UsageError(f"{args.runs} has no run of {args.who}; name a UUID, NODE:POSITION or NODE as in the file")
+    for change in calibrate(visits).changes:
+        names = {change.node}
+        if change.place:
+            names |= {f"{change.node}:{change.place.position}", change.place.uuid}
+        if args.who in names:
+            print(change)
+    return 0
+
+
+def _import(args: argparse.Namespace) -> int:
+    from dataclasses import replace  # noqa: PLC0415
+
+    from topology.hostlist import expand  # noqa: PLC0415
+    from topology.scores import dump  # noqa: PLC0415
+
+    scores: Sequence[Score] = _scores(Path(args.source), None)
+    if args.nodes:
+        names = list(expand(args.nodes))
+        known = {f"n{number}": name for number, name in enumerate(names)}
+        missing = next((one.node for one in scores if one.node not in known), None)
+        if missing:
+            raise UsageError(
+                f"--nodes has {len(names)} names, but {args.source} has a node {missing[1:]}; name them all"
+            )
+        scores = [replace(one, node=known[one.node]) for one in scores]
+    dump(scores, args.output)
+    print(f"{args.output} written: {len(scores)} scores")
+    return 0
+
+
+def _export(args: argparse.Namespace) -> int:
+    from topology.scores import encode, encode_pal  # noqa: PLC0415
+
+    path = _path(args)
+    calibration = _calibration(path) if _is_runs(path) else None
+    for change in calibration.changes if calibration else ():
+        print(f"berth scores: {change}", file=sys.stderr)
+    scores = _refreshed(args, _scores(path, calibration))
+    return _write(args.output, encode_pal(scores) if args.pal else encode(scores))
+
+
+def _write(output: str, text: str) -> int:
+    from topology import atomic  # noqa: PLC0415
+
+    if output == "-":
+        sys.stdout.write(text)
+        return 0
+    atomic.replace(output, text.encode())
+    print(f"{output} written")
+    return 0
+
+
+def _path(args: argparse.Namespace) -> Path:
+    if args.file:
+        return Path(args.file)
+    from policy.daemon.config import config_path, load  # noqa: PLC0415
+
+    found = load(config_path()).scores
+    if found is None:
+        raise UsageError("name a file, or let [berthd] scores in berth.conf name the score table")
+    return found
+
+
+def _is_runs(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            return file.read(1) == b"{"
+    except OSError as error:
+        raise BerthError(f"cannot read {path}: {error.strerror}") from error
+
+
+def _calibration(path: Path) -> Calibration:
+    from topology.calibrate.runs import load  # noqa: PLC0415
+    from topology.calibrate.statistics import calibrate  # noqa: PLC0415
+
+    return calibrate(load(path), time.time())
+
+
+def _scores(path: Path, calibration: Calibration | None) -> Sequence[Score]:
+    from topology.scores import load  # noqa: PLC0415
+
+    if calibration is None and not _is_runs(path):
+        return load(path)
+    from topology.calibrate.statistics import table  # noqa: PLC0415
+
+    return table((calibration or _calibration(path)).estimates)
+
+
+def _refreshed(args: argparse.Namespace, scores: Sequence[Score]) -> Sequence[Score]:
+    """As jobs and the guard have seen the GPUs since; who has changed is told."""
+    if not args.steps:
+        return scores
+    return scores_refresh.refreshed(scores, Path(args.steps))
+
+
+def _wanted(scores: Sequence[Score], app_class: str) -> list[Score]:
+    wanted = [one for one in scores if app_class in {"", one.app_class}]
+    if scores and not wanted:
+        known = ", ".join(dict.fromkeys(one.app_class for one in scores))
+        raise UsageError(f"no score is of class {app_class}; there are {known}")
+    return wanted

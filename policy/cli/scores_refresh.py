@@ -1,0 +1,83 @@
+"""`berth scores refresh`: the scores as jobs and the guards have seen the GPUs since the last calibration."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from policy.errors import BerthError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from topology.scores import Score
+
+__all__ = ["refreshed", "register"]
+
+_TRIES = 3
+"""A calibration that ends meanwhile makes it begin anew."""
+
+
+def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command."""
+    refresh = commands.add_parser(
+        "refresh",
+        help="write the living scores: the calibrated table and what jobs told since",
+        description="Write the living scores beside the record of step times, from where berthd takes them. The "
+        "calibrated table stays as it is. berthd does this by itself once an hour.",
+    )
+    refresh.add_argument("table", nargs="?", default="", metavar="TABLE", help="default: as berth.conf says")
+    refresh.add_argument("--steps", default="", metavar="FILE", help="the record (default: as berth.conf says)")
+    refresh.add_argument("--output", default="", metavar="FILE", help="default: the record's name and .scores")
+    refresh.set_defaults(run=_run)
+
+
+def refreshed(scores: Sequence[Score], record: Path) -> Sequence[Score]:
+    """These scores by a record of step times; who has changed is told."""
+    from policy.daemon.step_times import records_of  # noqa: PLC0415 - keeps `berth --help` fast
+    from topology.calibrate.living import refresh, table  # noqa: PLC0415 - the same
+    from topology.calibrate.steps import load  # noqa: PLC0415 - the same
+
+    reports = [report for one in records_of(record) or (record,) for report in load(one)]
+    living = refresh(scores, reports, time.time())
+    what = {"changed": "no longer as it was calibrated, measure it again", "host": "kept waiting by its host"}
+    for one in living:
+        if one.told:
+            who = f"{one.score.node} GPU {one.score.position}"
+            seen = f"{one.before:.3f} -> {one.score.score:.3f} by {one.reports} runs of jobs and {one.clocks} clocks"
+            print(f"berth scores: {who}, {one.score.app_class}: {what[one.told]} ({seen})", file=sys.stderr)
+    return table(living)
+
+
+def _run(args: argparse.Namespace) -> int:
+    from policy.daemon.config import config_path, load  # noqa: PLC0415 - keeps `berth --help` fast
+    from policy.daemon.living_scores import place_of  # noqa: PLC0415 - the same
+    from topology.scores import dump  # noqa: PLC0415 - the same
+    from topology.scores import load as load_scores  # noqa: PLC0415 - the same
+
+    config = load(config_path()) if not (args.table and args.steps) else None
+    table = Path(args.table) if args.table else config and config.scores
+    record = Path(args.steps) if args.steps else config and config.steps
+    if not table or not record:
+        lacks = "a TABLE, or let [berthd] scores" if not table else "the record by --steps, or let [berthd] steps"
+        raise UsageError(f"name {lacks} in berth.conf name it")
+    output = Path(args.output) if args.output else place_of(record)
+    for _ in range(_TRIES):
+        before = _stamp(table)
+        scores = refreshed(load_scores(table), record)
+        if _stamp(table) == before:
+            dump(scores, output)
+            print(f"{output} written: {len(scores)} scores")
+            return 0
+    raise BerthError(f"{table} is written all the time; call berth scores refresh when the calibration is over")
+
+
+def _stamp(table: Path) -> tuple[int, int]:
+    try:
+        status = table.stat()
+    except OSError as problem:
+        raise BerthError(f"cannot read {table}: {problem.strerror}") from None
+    return status.st_mtime_ns, status.st_size

@@ -1,0 +1,99 @@
+"""The watch list: who stands out, on what evidence, and what is proposed."""
+
+from dataclasses import replace
+
+import pytest
+
+from topology.calibrate.health import Advice, Watched, watch_list
+from topology.calibrate.runs import Run, Verdict, Visit, seconds_of
+from topology.calibrate.simulated import Plan, Step, draw
+from topology.calibrate.statistics import calibrate
+
+CALM = Plan(nodes=24, waiting=0.0, slow_gpus=0.0, node_run=0.02, node=0.01)
+
+
+def listed(visits: tuple[Visit, ...], later_days: float = 0.0) -> dict[tuple[str, int | None], Watched]:
+    now = max(seconds_of(visit.at) for visit in visits) + 86_400.0 * later_days
+    return {(one.node, one.position): one for one in watch_list(calibrate(visits, now))}
+
+
+def slowed(visits: tuple[Visit, ...], factor: float) -> tuple[Visit, ...]:
+    """GPU 1 of n7 takes more time."""
+
+    def one(visit: Visit) -> Visit:
+        if visit.node != "n7":
+            return visit
+        gpu = visit.gpus[1]
+        run = replace(gpu.runs[0], time_ms=gpu.runs[0].time_ms * factor)
+        return replace(visit, gpus=(visit.gpus[0], replace(gpu, runs=(run,)), *visit.gpus[2:]))
+
+    return tuple(map(one, visits))
+
+
+def test_nobody_stands_out_where_all_are_typical() -> None:
+    assert listed(draw(CALM, 1).visits) == {}
+
+
+def test_a_very_slow_chip_is_proposed_to_be_drained_with_the_evidence() -> None:
+    watched = listed(slowed(draw(CALM, 2).visits, 1.3))
+
+    assert set(watched) == {("n7", 1)}
+    one = watched["n7", 1]
+    assert one.advice is Advice.DRAIN
+    assert "of 3 runs, 96 peers" in one.evidence
+    assert one.drain().startswith("scontrol update NodeName=n7 State=DRAIN Reason=")
+    assert one.drain().endswith('peers"')
+
+
+def test_no_drain_is_proposed_on_too_few_runs() -> None:
+    watched = listed(slowed(draw(replace(CALM, visits=2), 2).visits, 1.3))
+
+    assert watched["n7", 1].advice is Advice.AGAIN
+    assert watched["n7", 1].drain() == ""
+
+
+def test_an_outlier_of_few_percent_is_kept_out_of_wide_jobs() -> None:
+    watched = listed(slowed(draw(replace(CALM, visits=5), 3).visits, 1.09))
+
+    assert {place: one.advice for place, one in watched.items()} == {("n7", 1): Advice.APART}
+
+
+def test_a_host_that_lets_its_gpus_wait_is_listed_once_and_never_drained() -> None:
+    watched = listed(draw(replace(CALM, stuck=(5,), visits=4), 4).visits)
+
+    assert watched["n5", None].advice is Advice.HOST
+    assert "waited in 3 of the last 3 visits" in watched["n5", None].evidence
+    assert all(one.advice in {Advice.HOST, Advice.AGAIN} for one in watched.values())
+
+
+@pytest.mark.parametrize(
+    ("trouble", "advice"), [("throttled", Advice.COOLING), ("xid", Advice.DRAIN), ("foreign", None)]
+)
+def test_trouble_that_comes_again_is_listed(trouble: Verdict, advice: Advice | None) -> None:
+    visits = draw(replace(CALM, visits=6), 5).visits
+    latest = sorted({visit.at for visit in visits})[-2:]
+
+    def troubled(visit: Visit) -> Visit:
+        if visit.node != "n3" or visit.at not in latest:
+            return visit
+        gpu = visit.gpus[0]
+        run: Run = replace(gpu.runs[0], thermal_s=5.0 * (trouble == "throttled"), foreign=(1,) * (trouble == "foreign"))
+        return replace(visit, gpus=(replace(gpu, runs=(run,), xids=(79,) * (trouble == "xid")), *visit.gpus[1:]))
+
+    watched = listed(tuple(map(troubled, visits)))
+    assert {one.advice for one in watched.values()} == ({advice} if advice else set())
+
+
+def test_what_was_not_looked_at_for_long_is_to_be_measured_again() -> None:
+    watched = listed(draw(CALM, 6).visits, later_days=100.0)
+
+    assert len(watched) == 96
+    assert {one.advice for one in watched.values()} == {Advice.AGAIN}
+    assert "100 days old" in watched["n0", 0].evidence
+
+
+def test_a_step_is_part_of_the_evidence() -> None:
+    watched = listed(draw(replace(CALM, visits=7, steps=(Step(2, 3, 4, 1.3),)), 7).visits)
+
+    assert "became" in watched["n2", 3].evidence
+    assert "slower for compute since" in watched["n2", 3].evidence

@@ -1,0 +1,173 @@
+"""Heat maps, and `berth scores`."""
+
+import json
+import time
+from dataclasses import replace
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from policy.cli.main import main
+from topology.calibrate.runs import append
+from topology.calibrate.simulated import Plan, draw
+from topology.calibrate.steps import JobReport, Rank
+from topology.calibrate.steps import encode as steps_line
+from topology.scores import Score, decode, decode_pal, dump, encode, encode_pal, load
+from topology.scores_map import draw_map, text_map
+
+TABLE = tuple(
+    Score(f"n{node}", gpu, f"GPU-{node}-{gpu}", "compute", score, 3, 0.01, "2026-11-21T10:00:00Z", 0.02)
+    for node, scores in {2: (1.0, 0.9), 10: (1.03, 1.2), 1: (1.07, 1.12)}.items()
+    for gpu, score in enumerate(scores)
+)
+PAL = "GPU_ID,GPU_UUID,Node_ID,PerfVar_classA,PerfVar_classB\n0,GPU-a,0,1.01,1.0\n1,GPU-b,1,1.3,0.99\n"
+
+
+def test_errors_of_scores_are_written_and_read_and_may_be_absent() -> None:
+    assert decode(encode(TABLE).splitlines()) == TABLE
+    assert encode(TABLE).splitlines()[1].endswith(",at,error")
+    without = [line.rpartition(",")[0] for line in encode(TABLE).splitlines()[1:]]
+    assert {one.error for one in decode(["# berth-scores/1", *without])} == {0.0}
+
+
+def test_pals_form_is_written_as_it_is_read() -> None:
+    some = (*TABLE, *(Score(one.node, one.position, one.uuid, "memory", 1.0) for one in TABLE[:-1]))
+    read = decode_pal(encode_pal(some).splitlines())
+
+    # The last GPU has no score for memory, and PAL's form has no empty cells.
+    assert [(one.uuid, one.app_class, one.score) for one in read] == [
+        (one.uuid, app_class, one.score if app_class == "compute" else 1.0)
+        for one in TABLE[:-1]
+        for app_class in ("compute", "memory")
+    ]
+
+
+def test_a_text_map_has_a_letter_for_each_gpu_in_the_nodes_order() -> None:
+    lines = text_map(TABLE, "compute", width=12).splitlines()
+
+    assert lines[0] == "compute: 6 GPUs from 0.900 to 1.200, 2 slower than typical by 10 % or more"
+    assert lines[1:4] == ["n1  ox", "n2  .=", "n10 +#"]
+    assert "\033" not in text_map(TABLE, "compute")
+    assert text_map(TABLE, "compute", colour=True).count("\033[48") == 6 + 7
+
+
+def test_a_wide_terminal_has_nodes_side_by_side() -> None:
+    assert text_map(TABLE, "compute", width=40).splitlines()[1] == "n1  ox   n2  .=   n10 +#"
+
+
+def test_a_picture_is_well_formed_and_has_a_tip_for_each_gpu() -> None:
+    tree = ElementTree.fromstring(draw_map(TABLE, "compute"))  # noqa: S314  our own text, written a moment ago
+    tips = [one.text or "" for one in tree.iter("{http://www.w3.org/2000/svg}title")]
+
+    assert sum(tip.startswith("n") for tip in tips) == len(TABLE)
+    assert any("n10 GPU 1\ncompute 1.200 +- 0.020\n3 runs, the last 2026-11-21T10:00:00Z" in tip for tip in tips)
+
+
+def test_a_picture_of_nothing_says_so() -> None:
+    assert "no score" in draw_map((), "compute")
+    assert text_map((), "compute").startswith("compute: no score")
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("calibration") / "runs"
+    append(draw(Plan(nodes=12, slow_gpus=0.08, stuck=(4,)), 3).visits, path)
+    return path
+
+
+def test_show_lists_scores_with_errors(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["scores", "show", str(runs)]) == 0
+    head, *rows = capsys.readouterr().out.splitlines()
+    assert head.split() == ["NODE", "GPU", "CLASS", "SCORE", "ERROR", "RUNS", "LAST", "RUN", "NOW"]
+    # Nobody knows anything of the node that always waited.
+    assert len(rows) == 44
+
+    assert main(["scores", "show", str(runs), "--slow", "--json"]) == 0
+    slow = json.loads(capsys.readouterr().out)["scores"]
+    assert slow
+    assert all(one["score"] >= 1.10 and one["slow"] > 0.5 and one["peers"] == 48 for one in slow)
+
+
+def test_the_watch_list_needs_evidence(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["scores", "show", str(runs), "--watch"]) == 0
+    assert "n4: look at the host: its GPUs waited in 3 of the last 3 visits" in capsys.readouterr().out
+    assert main(["scores", "show", str(runs), "--watch", "--json"]) == 0
+    assert {one["node"] for one in json.loads(capsys.readouterr().out)["watch"]} >= {"n4"}
+
+    dump(TABLE, tmp_path / "scores.csv")
+    assert main(["scores", "show", str(tmp_path / "scores.csv"), "--watch"]) == 2
+    assert "needs a file of runs" in capsys.readouterr().err
+
+
+def test_history_tells_runs_and_why_some_do_not_count(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["scores", "history", str(runs), "n4:1"]) == 0
+    _, *rows = capsys.readouterr().out.splitlines()
+    assert len(rows) == 3
+    assert all(row.endswith("no: waiting") for row in rows)
+
+    assert main(["scores", "history", str(runs), "n99"]) == 2
+    assert "has no run of n99" in capsys.readouterr().err
+
+
+def test_export_makes_the_table_that_berthd_reads(
+    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = tmp_path / "scores.csv"
+    assert main(["scores", "export", str(runs), "--output", str(table)]) == 0
+    assert len(load(table)) == 44
+
+    (tmp_path / "berth.conf").write_text(f'[berthd]\nscores = "{table}"\n')
+    monkeypatch.setenv("BERTH_CONF", str(tmp_path / "berth.conf"))
+    capsys.readouterr()
+    assert main(["scores", "map"]) == 0
+    assert capsys.readouterr().out.startswith("compute: 44 GPUs")
+    assert main(["scores", "map", "--output", str(tmp_path / "map.svg")]) == 0
+    assert (tmp_path / "map.svg").read_text().startswith("<svg")
+    assert main(["scores", "map", "--class", "memry"]) == 2
+    assert "there are compute" in capsys.readouterr().err
+
+
+def test_pals_table_is_imported_with_the_sites_names(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "pal.csv").write_text(PAL)
+    table = tmp_path / "scores.csv"
+    asked = ["scores", "import", str(tmp_path / "pal.csv"), "--output", str(table)]
+
+    assert main([*asked, "--nodes", "gpu[07-08]"]) == 0
+    assert [(one.node, one.uuid, one.score) for one in load(table) if one.app_class == "compute"] == [
+        ("gpu07", "GPU-a", 1.01),
+        ("gpu08", "GPU-b", 1.3),
+    ]
+    assert main([*asked, "--nodes", "gpu07"]) == 2
+    assert "has 1 names" in capsys.readouterr().err
+
+
+def test_without_a_file_and_a_table_in_berth_conf_the_user_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("BERTH_CONF", str(tmp_path / "none"))
+
+    assert main(["scores", "show"]) == 2
+    assert "name a file" in capsys.readouterr().err
+    assert main(["scores", "show", str(tmp_path / "none")]) == 1
+    assert "cannot read" in capsys.readouterr().err
+
+
+def test_step_times_refresh_the_table_and_tell_who_has_changed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = [replace(one, score=1.0, error=0.01) for one in TABLE]
+    dump(table, tmp_path / "table.csv")
+    slow = table[0].uuid
+    at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    ranks = tuple(Rank(one.node, one.position, one.uuid, 120.0 if one.uuid == slow else 100.0) for one in table)
+    reports = [JobReport(str(number), "bert", "compute", at, ranks) for number in range(30)]
+    steps = tmp_path / "steps"
+    steps.write_text("\n".join(['{"format": "berth-steps/1"}', *map(steps_line, reports), ""]))
+
+    assert main(["scores", "export", str(tmp_path / "table.csv"), "--steps", str(steps), "--output", "-"]) == 0
+    told = capsys.readouterr()
+    scores = {one.uuid: one.score for one in decode(told.out.splitlines())}
+    assert scores.pop(slow) > 1.15
+    assert all(abs(score - 1.0) < 0.02 for score in scores.values())
+    assert told.err.count("measure it again") == 1

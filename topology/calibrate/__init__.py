@@ -1,0 +1,1 @@
+"""Calibration: from runs of kernels on every GPU to scores that hold for months."""

@@ -1,0 +1,287 @@
+"""Scores between calibrations: refreshed by the step times that jobs report and by the clocks that the guard saw.
+
+In logarithms a rank's step time is application + run + node in this run + GPU + noise. What an application takes and
+how long a run took are not known, so that a report says how its GPUs differ, and several runs of one application also
+say how their sets of GPUs differ. The score table is what is known before; what is known afterwards is exact for this
+model, by application class. Two things lie outside of it, and are looked for first: a GPU that has changed since, to
+which its old score must not cling, and a host that is late, for which no GPU is to blame.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+from typing import Literal
+
+import numpy as np
+from scipy.linalg import cho_factor, cho_solve
+from scipy.linalg.lapack import dpotri
+
+from topology.calibrate.posterior import Floats, Variances
+from topology.calibrate.runs import seconds_of
+from topology.calibrate.steps import ClockReport, JobReport, Rank, Report
+from topology.calibrate.variances import PUBLISHED
+from topology.scores import Score
+
+__all__ = ["Living", "refresh", "table"]
+
+_RUN_SD = 0.05
+"""How much two runs of one application differ as a whole."""
+_UNKNOWN_SD = 0.03
+"""Of a score whose error the table does not tell."""
+_CHANGED_SD = 0.20
+"""What a GPU that has changed may be by now."""
+_SURE, _WORTH, _LEAST_RUNS = 4.5, 0.03, 3
+"""A change is believed from so many standard errors, so much (as a logarithm) and so many runs on."""
+_LATE_SHARE = 0.5
+"""Where more of a node's GPUs than this became slower together, their host did."""
+_CLOCK_SD, _CLOCK_OWN_SD = 0.010, 0.010
+"""How well the clock at the power limit tells a chip's time: the same at each look, and anew at each."""
+_LEAST_CLOCK_S, _LEAST_CLOCKS = 10.0, 8
+"""Seconds that a look must have lasted, and GPUs of a model that make it comparable."""
+_DAY_S, _MOST_DAYS = 86_400.0, 30.0
+_MAD_TO_SD = 1.4826
+
+Told = Literal["", "changed", "host"]
+Where = tuple[str, int, str]
+"""Node, position, UUID."""
+
+
+@dataclass(frozen=True, slots=True)
+class Living:
+    """A score as it is now."""
+
+    score: Score
+    before: float
+    """What the table said."""
+    reports: int
+    """Runs of jobs that say something of this GPU."""
+    clocks: int
+    """Looks of the guard."""
+    told: Told = ""
+    """`changed`: no longer what was calibrated, measure it again; `host`: its node is late, the score is kept."""
+
+
+def refresh(scores: Sequence[Score], reports: Iterable[Report], now: float) -> tuple[Living, ...]:
+    """The table's scores as they are now (`now` in seconds since 1970), and what they rest on."""
+    lately = [one for one in reports if 0.0 <= now - seconds_of(one.at) <= _MOST_DAYS * _DAY_S]
+    since = {_where(one): seconds_of(one.at) for one in scores if one.at}
+    looks = [one for one in lately if isinstance(one, ClockReport)]
+    clocks = _clock_times([one for one in looks if _new(one, one.at, since)])
+    found: dict[tuple[Where, str], Living] = {}
+    for app_class in dict.fromkeys(one.app_class for one in scores):
+        mine = [one for one in scores if one.app_class == app_class]
+        jobs = [_later(one, since) for one in lately if isinstance(one, JobReport) and one.app_class == app_class]
+        # Work that waits for memory says nothing of the clock, and the clock nothing of it.
+        seen = clocks if app_class == "compute" else {}
+        found |= {(_where(one.score), app_class): one for one in _refreshed(mine, jobs, seen)}
+    return tuple(found[_where(one), one.app_class] for one in scores)
+
+
+def table(living: Iterable[Living]) -> tuple[Score, ...]:
+    """The score table of these."""
+    return tuple(one.score for one in living)
+
+
+def _where(one: Score) -> Where:
+    return one.node, one.position, one.uuid
+
+
+def _new(one: Rank | ClockReport, at: str, since: dict[Where, float]) -> bool:
+    """Whether it was seen after the GPU's last calibration: what was before may have been repaired."""
+    return seconds_of(at) >= since.get((one.node, one.position, one.uuid), 0.0)
+
+
+def _later(job: JobReport, since: dict[Where, float]) -> JobReport:
+    """Without ranks whose GPUs were calibrated since."""
+    return replace(job, ranks=tuple(rank for rank in job.ranks if _new(rank, job.at, since)))
+
+
+def _clock_times(reports: Sequence[ClockReport]) -> dict[Where, list[float]]:
+    """Of each GPU what its clocks say of its time, as logarithms over the median of its model, power limit and work."""
+    peers: dict[tuple[str, float, str], list[ClockReport]] = defaultdict(list)
+    for one in reports:
+        if one.seconds >= _LEAST_CLOCK_S:
+            peers[one.model, one.power_limit_w, one.app].append(one)
+    found: dict[Where, list[float]] = defaultdict(list)
+    for some in peers.values():
+        by_gpu: dict[Where, list[float]] = defaultdict(list)
+        for one in some:
+            by_gpu[one.node, one.position, one.uuid].append(one.sm_mhz)
+        if len(by_gpu) >= _LEAST_CLOCKS:
+            typical = median(median(clocks) for clocks in by_gpu.values())
+            for where, clocks in by_gpu.items():
+                found[where] += [math.log(typical / clock) for clock in clocks]
+    return found
+
+
+def _refreshed(scores: Sequence[Score], jobs: Sequence[JobReport], clocks: dict[Where, list[float]]) -> list[Living]:
+    """All scores of one class."""
+    index = {_where(one): place for place, one in enumerate(scores)}
+    mean = np.log([one.score for one in scores])
+    prior = np.array([one.error or _UNKNOWN_SD for one in scores]) ** 2
+    noise = PUBLISHED.get(scores[0].app_class, PUBLISHED["compute"])
+    seen = _Seen(jobs, index)
+    told = _changed(seen, scores, mean, prior, noise, clocks)
+    wide = np.array([told.get(place) == "changed" for place in range(len(scores))])
+    start = np.where(wide, prior + _CHANGED_SD**2, prior)
+    late = {place for place, what in told.items() if what == "host"}
+    after, variance, counts = _posterior(seen.without(late), mean, start, noise, index, clocks)
+    made = []
+    for place, one in enumerate(scores):
+        looks = len(clocks.get(_where(one), ()))
+        known = counts[place] + looks
+        score = one
+        if known:
+            score = replace(
+                one, score=round(math.exp(after[place]), 4), error=round(float(np.sqrt(variance[place])), 4)
+            )
+        made.append(Living(score, one.score, int(counts[place]), looks, told.get(place, "")))
+    return made
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """One run: whose GPUs, on which nodes, and logarithms of their times."""
+
+    app: str
+    gpus: np.ndarray[tuple[int], np.dtype[np.int64]]
+    nodes: np.ndarray[tuple[int], np.dtype[np.int64]]
+    times: Floats
+
+
+class _Seen:
+    """The runs of jobs, those GPUs left out that have no score."""
+
+    def __init__(self, jobs: Sequence[JobReport], index: dict[Where, int]) -> None:
+        names: dict[str, int] = {}
+        self.jobs: list[_Job] = []
+        for job in jobs:
+            known = [(index.get((rank.node, rank.position, rank.uuid)), rank) for rank in job.ranks]
+            mine = [(place, rank) for place, rank in known if place is not None]
+            if mine:
+                nodes = [names.setdefault(rank.node, len(names)) for _, rank in mine]
+                times = np.log([rank.own_ms for _, rank in mine])
+                self.jobs.append(_Job(job.app, np.array([place for place, _ in mine]), np.array(nodes), times))
+
+    def without(self, late: set[int]) -> list[_Job]:
+        """Runs without GPUs whose host is late."""
+        kept = []
+        for job in self.jobs:
+            keep = np.array([place not in late for place in job.gpus.tolist()])
+            if keep.any():
+                kept.append(_Job(job.app, job.gpus[keep], job.nodes[keep], job.times[keep]))
+        return kept
+
+
+def _changed(
+    seen: _Seen,
+    scores: Sequence[Score],
+    mean: Floats,
+    prior: Floats,
+    noise: Variances,
+    clocks: dict[Where, list[float]],
+) -> dict[int, Told]:
+    """Who lies surely apart from its score, run after run; and whether the GPU or its host is why."""
+    apart: dict[int, list[float]] = defaultdict(list)
+    for job in seen.jobs:
+        if job.gpus.size > 1:
+            rest = job.times - mean[job.gpus]
+            for place, value in zip(job.gpus.tolist(), (rest - np.median(rest)).tolist(), strict=True):
+                apart[place].append(value)
+    sd = math.sqrt(noise.node_run + noise.gpu_run)
+    moved: dict[int, float] = {}
+    for place, values in apart.items():
+        middle = median(values)
+        # A median's variance is pi / 2 times a mean's.
+        sure = _SURE * math.sqrt(prior[place] + 1.57 * sd**2 / len(values))
+        if len(values) >= _LEAST_RUNS and abs(middle) > max(sure, _WORTH):
+            moved[place] = middle
+    by_node: dict[str, list[int]] = defaultdict(list)
+    for place in apart:
+        by_node[scores[place].node].append(place)
+    told: dict[int, Told] = {}
+    for place, shift in moved.items():
+        siblings = by_node[scores[place].node]
+        together = sum(moved.get(one, 0.0) * shift > 0 for one in siblings)
+        looks = clocks.get(_where(scores[place]))
+        if looks:
+            # A chip that is slower shows it in its clock; one that is kept waiting does not.
+            by_host = shift > 0 and median(looks) - mean[place] < 0.5 * shift
+        else:
+            by_host = shift > 0 and together > _LATE_SHARE * len(siblings) > 1
+        told[place] = "host" if by_host else "changed"
+    return told
+
+
+def _posterior(
+    jobs: Sequence[_Job],
+    mean: Floats,
+    prior: Floats,
+    noise: Variances,
+    index: dict[Where, int],
+    clocks: dict[Where, list[float]],
+) -> tuple[Floats, Floats, Floats]:
+    """Means, variances and numbers of runs. Only GPUs that anything is known of are in the system of equations."""
+    counts = np.zeros(mean.size)
+    runs = Counter(job.app for job in jobs)
+    for job in jobs:
+        # The only run of an application, on one GPU, has nothing to be compared with.
+        counts[job.gpus] += job.gpus.size > 1 or runs[job.app] > 1
+    looked = {index[where]: looks for where, looks in clocks.items() if where in index}
+    touched = np.array(sorted({*np.flatnonzero(counts).tolist(), *looked}), np.int64)
+    row = {int(place): number for number, place in enumerate(touched)}
+    precision = np.diag(1.0 / prior[touched])
+    linear = np.zeros(touched.size)
+    for place, looks in looked.items():
+        weight = 1.0 / (_CLOCK_SD**2 + _CLOCK_OWN_SD**2 / len(looks))
+        precision[row[place], row[place]] += weight
+        linear[row[place]] += weight * (float(np.mean(looks)) - mean[place])
+    by_app: dict[str, list[_Job]] = defaultdict(list)
+    for job in jobs:
+        by_app[job.app].append(job)
+    for some in by_app.values():
+        _add(some, row, mean, noise, precision, linear)
+    after, variance = mean.copy(), prior.copy()
+    if touched.size:
+        # In place, for with all GPUs of a large cluster the matrix has half a gigabyte.
+        factor, lower = cho_factor(precision.T, overwrite_a=True, check_finite=False)
+        after[touched] += cho_solve((factor, lower), linear, check_finite=False)
+        variance[touched] = np.diag(dpotri(factor, lower=lower, overwrite_c=True)[0])
+    return after, variance, counts
+
+
+def _add(
+    jobs: Sequence[_Job], row: dict[int, int], mean: Floats, noise: Variances, precision: Floats, linear: Floats
+) -> None:
+    """What the runs of one application say; how long it takes on a typical GPU is not known at all, and eliminated."""
+    shared, total, summed = np.zeros(linear.size), 0.0, 0.0
+    for job in jobs:
+        rows = np.array([row.get(place, -1) for place in job.gpus.tolist()])
+        if (rows < 0).any():
+            return
+        rest = job.times - mean[job.gpus]
+        weights = _weights(rest, noise)
+        covariance = np.diag(noise.gpu_run / weights) + noise.node_run * (job.nodes[:, None] == job.nodes) + _RUN_SD**2
+        inverse = np.linalg.inv(covariance)
+        np.add.at(precision, (rows[:, None], rows[None, :]), inverse)
+        solved = inverse @ rest
+        np.add.at(linear, rows, solved)
+        np.add.at(shared, rows, inverse.sum(axis=1))
+        total += float(inverse.sum())
+        summed += float(solved.sum())
+    some = np.flatnonzero(shared)
+    precision[np.ix_(some, some)] -= np.outer(shared[some], shared[some]) / total
+    linear -= shared * (summed / total)
+
+
+def _weights(rest: Floats, noise: Variances) -> Floats:
+    """Less for ranks far from the others of their run, whose time something else made: 1 within 3 deviations."""
+    middle = np.median(rest)
+    spread = max(_MAD_TO_SD * float(np.median(np.abs(rest - middle))), math.sqrt(noise.gpu_run + noise.node_run), 1e-6)
+    far = np.abs(rest - middle) / (3.0 * spread)
+    found: Floats = 1.0 / np.maximum(far, 1.0) ** 2
+    return found

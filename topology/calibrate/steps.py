@@ -1,0 +1,126 @@
+"""What jobs and the guard saw since the last calibration, `berth-steps/1` (docs/calibration.md).
+
+A *job* line has the step times of one run of a job, by rank; a *clock* line has the SM clock that the guard saw while a
+GPU worked at its power limit. Standard library only: whoever reports can write them.
+
+>>> rank = Rank("n1", 0, "GPU-a", own_ms=151.0, steps=400)
+>>> report = JobReport("4711", "bert-large", "compute", "2026-11-21T10:00:00Z", (rank,))
+>>> decode([f'{{"format": "{FORMAT}"}}', encode(report)]) == (report,)
+True
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import TypeVar
+
+from topology.calibrate.records import read_lines, records
+from topology.calibrate.runs import seconds_of
+from topology.errors import TopologyFileError
+
+__all__ = ["FORMAT", "ClockReport", "JobReport", "Rank", "Report", "decode", "encode", "load"]
+
+FORMAT = "berth-steps/1"
+
+
+@dataclass(frozen=True, slots=True)
+class Rank:
+    """One rank of a job."""
+
+    node: str
+    position: int
+    uuid: str
+    own_ms: float
+    """Median time of a step without the time in which the rank waits for others."""
+    steps: int = 0
+    """How many steps it is the median of."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobReport:
+    """One run of a job."""
+
+    job: str
+    app: str
+    """Runs of one application, with one batch size and number of ranks, have one name: only these are compared."""
+    app_class: str
+    at: str
+    """Its end, UTC."""
+    ranks: tuple[Rank, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ClockReport:
+    """What the guard saw of a GPU that worked at its power limit."""
+
+    node: str
+    position: int
+    uuid: str
+    at: str
+    model: str
+    power_limit_w: float
+    sm_mhz: float
+    """Median."""
+    seconds: float
+    """How long it was watched."""
+    app: str = ""
+    """What ran: at the power limit each program has a clock of its own, so only clocks of one are compared."""
+
+
+Report = JobReport | ClockReport
+_KINDS: Mapping[str, type[Report]] = {"job": JobReport, "clock": ClockReport}
+_TYPES: Mapping[str, tuple[type, ...]] = {"str": (str,), "int": (int,), "float": (int, float)}
+_POSITIVE, _LEAST = ("own_ms", "sm_mhz"), 1e-6
+T = TypeVar("T")
+
+
+def encode(report: Report) -> str:
+    """A report as one line."""
+    kind = next(name for name, one in _KINDS.items() if isinstance(report, one))
+    return json.dumps({"kind": kind, **asdict(report)}, separators=(",", ":"))
+
+
+def load(path: str | os.PathLike[str]) -> tuple[Report, ...]:
+    """Read a file of step times; a last line that was never finished is left out."""
+    return decode(read_lines(path, "step times"), os.fspath(path))
+
+
+def decode(lines: Iterable[str], source: str = "the step times") -> tuple[Report, ...]:
+    """Read reports; an error names the file and the line."""
+    return tuple(_report(values, where) for where, values in records(lines, FORMAT, source))
+
+
+def _report(values: object, where: str) -> Report:
+    kind = _KINDS.get(str(values.get("kind"))) if isinstance(values, dict) else None
+    if not isinstance(values, dict) or kind is None:
+        raise TopologyFileError(f'{where}: a line is an object whose "kind" is {" or ".join(_KINDS)}')
+    parts = {name: value for name, value in values.items() if name != "kind"}
+    if kind is JobReport:
+        ranks = parts.get("ranks")
+        if not isinstance(ranks, list) or not ranks:
+            raise TopologyFileError(f"{where}: a job has ranks, a list of one or more")
+        parts["ranks"] = tuple(_made(Rank, rank, where) for rank in ranks)
+    report = _made(kind, parts, where)
+    seconds_of(report.at)
+    return report
+
+
+def _made(kind: type[T], values: object, where: str) -> T:
+    known = {one.name: str(one.type) for one in fields(kind)}  # type: ignore[arg-type]
+    if not isinstance(values, dict) or not values.keys() <= known.keys():
+        raise TopologyFileError(f"{where}: a {kind.__name__} is an object with {', '.join(known)} and nothing else")
+    for name, value in values.items():
+        wanted = _TYPES.get(known[name], (tuple,))
+        if not isinstance(value, wanted) or isinstance(value, bool):
+            raise TopologyFileError(f"{where}, key {name}: {str(value)[:40]} does not fit")
+        if isinstance(value, (int, float)) and not (math.isfinite(value) and value >= (name in _POSITIVE) * _LEAST):
+            raise TopologyFileError(f"{where}, key {name}: {value} is too small, or no number")
+    try:
+        return kind(**values)
+    except TypeError as error:
+        missing = ", ".join(name for name in known if name not in values)
+        raise TopologyFileError(f"{where}: a {kind.__name__} lacks some of {missing}") from error
