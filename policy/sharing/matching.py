@@ -1,0 +1,363 @@
+"""Which guest goes to which seat: the most predicted work, weighed by age and class, at no harm that hosts would feel.
+
+Seats that no guest could tell apart are one *kind*, and so are guests; the matching is a transport problem between
+kinds, so thousands of both take well under a second. Its dual prices say what one more seat of a kind would be worth:
+between full matchings a newcomer takes the free seat with the greatest gain over its price.
+
+    >>> seats = Seats.of(profile=[0, 0], memory=[8.0, 8.0])
+    >>> guests = Guests.of(profile=[0, 1, 1], memory=[4.0, 4.0, 20.0], age=[0.0, 0.0, 0.0])
+    >>> tables = Tables(guest=np.array([[0.6, 0.9]]), allowed=np.array([[True, True]]))
+    >>> (match(seats, guests, tables).seat >= 0).tolist()
+    [True, True, False]
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from policy.sharing.predictor import Speeds
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+LEAST_CHANCE = 0.7
+"""Pairs whose host is less likely to bear the guest are left to trials."""
+
+ANYBODY = -1
+"""Party of a seat that takes guests of every user, and of a guest that shares with every user's host."""
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """How much a guest's work counts."""
+
+    hour: float = 0.5
+    """What each hour of waiting adds to a guest's weight of 1, at most `most_hours` of them."""
+    most_hours: float = 4.0
+    stay: float = 0.1
+    """What staying adds, in parts of the guest's weight: about what a move costs."""
+    steps: int = 8
+    """Steps of age within the most hours: guests within a step are alike."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seats:
+    """One entry for each GPU that may take a guest."""
+
+    profile: Ints
+    """Row of the host in the tables."""
+    memory: Floats
+    """GiB that a guest may take."""
+    party: Ints
+    """Whose guests it takes; ANYBODY, or a number that stands for a user or an account."""
+    open: Bools
+    """Whether the device's state lets a guest in."""
+
+    @classmethod
+    def of(
+        cls,
+        profile: Sequence[int],
+        memory: Sequence[float],
+        party: Sequence[int] = (),
+        open: Sequence[bool] = (),  # noqa: A002
+    ) -> Self:
+        """From plain sequences; by default all are open to anybody."""
+        count = len(profile)
+        return cls(
+            np.array(profile, dtype=np.int64),
+            np.array(memory, dtype=np.float64),
+            np.array(party, dtype=np.int64) if len(party) else np.full(count, ANYBODY),
+            np.array(open, dtype=np.bool_) if len(open) else np.ones(count, dtype=np.bool_),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Guests:
+    """One entry for each guest, waiting or running."""
+
+    profile: Ints
+    """Column of the guest in the tables."""
+    memory: Floats
+    """GiB that it needs."""
+    party: Ints
+    age: Floats
+    """Hours since it could have run."""
+    weight: Floats
+    """Its class's weight."""
+    at: Ints
+    """The seat that it has, or -1."""
+
+    @classmethod
+    def of(
+        cls, profile: Sequence[int], memory: Sequence[float], age: Sequence[float], party: Sequence[int] = (),
+        weight: Sequence[float] = (), at: Sequence[int] = (),
+    ) -> Self:  # fmt: skip
+        """From plain sequences; by default all wait, weigh the same and share with anybody."""
+        count = len(profile)
+        return cls(
+            np.array(profile, dtype=np.int64),
+            np.array(memory, dtype=np.float64),
+            np.array(party, dtype=np.int64) if len(party) else np.full(count, ANYBODY),
+            np.array(age, dtype=np.float64),
+            np.array(weight, dtype=np.float64) if len(weight) else np.ones(count),
+            np.array(at, dtype=np.int64) if len(at) else np.full(count, -1),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """By profiles of host (rows) and guest (columns): the guest's speed, and whether the host bears it."""
+
+    guest: Floats
+    allowed: Bools
+
+
+@dataclass(frozen=True, slots=True)
+class Kinds:
+    """Seats that no guest can tell apart."""
+
+    of: Ints
+    """Kind of each seat."""
+    profile: Ints
+    memory: Floats
+    party: Ints
+    open: Bools
+    count: Ints
+
+
+@dataclass(frozen=True, slots=True)
+class Matching:
+    """The seat of each guest, -1 for none, and what a seat of each kind is worth to those without one."""
+
+    seat: Ints
+    kinds: Kinds
+    price: Floats
+    value: float
+
+
+def bearable(speeds: Speeds, least: float = 0.95) -> Bools:
+    """Pairs whose host is promised to keep `least` of its speed."""
+    return np.asarray(speeds.host_least >= least)
+
+
+def likely(guest: Floats, keeps: Floats, least: float = LEAST_CHANCE) -> Tables:
+    """Tables of expected work: a guest's speed counts as far as it is likely (`keeps`) that its host bears it.
+
+    For hosts that are watched: a guest that turns out to harm its host is taken away, and its work is lost, so a
+    doubtful pair is worth what it yields on average. `bearable` is for hosts that nobody watches.
+    """
+    return Tables(guest * keeps, np.asarray(keeps >= least))
+
+
+def match(seats: Seats, guests: Guests, tables: Tables, weights: Weights | None = None) -> Matching:
+    """The best seats for all guests at once, running ones included; a move has to be worth more than it costs."""
+    weights = weights or Weights()
+    kinds = kinds_of(seats)
+    home = kind_at(kinds, guests.at)
+    columns = np.column_stack([
+        guests.profile, np.ceil(guests.memory / _MEMORY_STEP), guests.party, _aged(guests, weights), home,
+    ])  # fmt: skip
+    _, first, group, many = np.unique(columns, axis=0, return_index=True, return_inverse=True, return_counts=True)
+    value = values(kinds, _chosen(guests, first), tables, weights, home[first])
+    amounts, price = _transport(value, many, kinds.count)
+    seat = _hand_out(amounts, group.ravel(), kinds, guests, home)
+    return Matching(seat, kinds, price, float((amounts * np.maximum(value, 0)).sum()))
+
+
+def match_between(last: Matching, seats: Seats, guests: Guests, tables: Tables, weights: Weights | None = None) -> Ints:
+    """Seats for guests without one, the oldest first, at the last full matching's prices; nobody moves.
+
+    `seats` are those of the last matching, some perhaps closed since; `guests` may be others than then.
+    """
+    weights = weights or Weights()
+    kinds = last.kinds
+    free = seats.open.copy()
+    free[guests.at[guests.at >= 0]] = False
+    left = np.bincount(kinds.of[free], minlength=len(kinds.count))
+    seat = guests.at.copy()
+    waiting = np.flatnonzero(seat < 0)
+    value = values(kinds, _chosen(guests, waiting), tables, weights, np.full(len(waiting), -1))
+    gain = np.where(value > 0, value - last.price, -np.inf)
+    spare: dict[int, list[int]] = {}
+    for place in np.argsort(-weight_of(guests, weights)[waiting], kind="stable"):
+        # A seat that nobody is waiting for costs nothing any more, so a loss against the price is no reason to idle.
+        offers = np.where(left > 0, gain[place], -np.inf)
+        kind = int(offers.argmax())
+        if offers[kind] == -np.inf:
+            continue
+        if kind not in spare:
+            spare[kind] = np.flatnonzero(free & (kinds.of == kind)).tolist()
+        seat[waiting[place]] = spare[kind].pop()
+        left[kind] -= 1
+    return seat
+
+
+def trials(
+    last: Matching, guests: Guests, tables: Tables, unsure: Bools, most: int, weights: Weights | None = None
+) -> Ints:
+    """At most `most` guests for seats where nobody is sure how it goes, to be watched for a minute and perhaps undone.
+
+    `unsure` marks the pairs that may be tried. The matching's prices tell which of them would make it better if the
+    prediction came true; each is tried once, the most promising first, a free seat before one whose guest must pause.
+    The answer holds the trial seats alone, -1 for all other guests.
+    """
+    weights = weights or Weights()
+    kinds = last.kinds
+    nowhere = np.full(len(guests.profile), -1)
+    home = kind_at(kinds, last.seat)
+    worth = values(kinds, guests, tables, weights, nowhere)
+    has = np.where(home >= 0, worth[np.arange(len(home)), home] - last.price[home], 0.0)
+    gain = values(kinds, guests, replace(tables, allowed=unsure), weights, nowhere)
+    gain = np.where(gain > 0, gain - last.price - has[:, None], 0.0)
+    busy = np.zeros(len(kinds.of), dtype=np.bool_)
+    busy[last.seat[last.seat >= 0]] = True
+    touched = np.zeros(len(kinds.of), dtype=np.bool_)
+    seat = nowhere
+    tried: set[tuple[int, int]] = set()
+    rows, columns = np.nonzero(gain > 0)
+    for edge in np.argsort(-gain[rows, columns], kind="stable"):
+        guest, kind = int(rows[edge]), int(columns[edge])
+        pair = int(guests.profile[guest]), int(kinds.profile[kind])
+        if pair in tried or seat[guest] >= 0:
+            continue
+        spare = np.flatnonzero((kinds.of == kind) & ~touched)
+        if len(spare):
+            seat[guest] = spare[busy[spare].argmin()]
+            touched[seat[guest]] = True
+            tried.add(pair)
+        if len(tried) >= most:
+            break
+    return seat
+
+
+def match_rounds(seats: Seats, guests: Guests, speeds: Speeds, among: Floats, rounds: int, host: float = 0.95) -> Ints:
+    """Up to `rounds` guests on each GPU: full matchings one after the other, each on what the last ones left.
+
+    `among[a, b]` is the speed of guest profile a beside guest profile b. Slowdowns multiply: the product of the host's
+    least speeds stays at `host` or above; a newcomer's value is its gain less what the guests before it lose.
+    """
+    seat = np.full(len(guests.profile), -1)
+    memory, open_, base = seats.memory.copy(), seats.open.copy(), seats.profile.copy()
+    host_left, guest_speed = np.ones(len(base)), np.ones((len(base), among.shape[0]))
+    lost = np.zeros((len(base), among.shape[0]))
+    for _ in range(rounds):
+        waiting = np.flatnonzero(seat < 0)
+        # Each seat's past becomes a row of its own; seats with the same past share one.
+        past = np.column_stack([base, host_left.round(3), guest_speed.round(3), lost.round(3)])
+        _, first, row = np.unique(past, axis=0, return_index=True, return_inverse=True)
+        kept = host_left[first][:, None] * np.minimum(speeds.host_least[base[first]], 1)
+        value = speeds.guest[base[first]] * guest_speed[first] - lost[first]
+        tables = Tables(value, (kept >= host) & (value > 0))
+        now = Seats(row.ravel(), memory, seats.party, open_)
+        found = match(now, replace(_chosen(guests, waiting), at=np.full(len(waiting), -1)), tables).seat
+        taken = found >= 0
+        seat[waiting[taken]] = found[taken]
+        for who, where in zip(waiting[taken], found[taken], strict=True):
+            kind = guests.profile[who]
+            host_left[where] *= min(float(speeds.host_least[base[where], kind]), 1.0)
+            own = speeds.guest[base[where], kind] * guest_speed[where, kind]
+            lost[where] += own * (1 - np.minimum(among[kind], 1))
+            guest_speed[where] *= among[:, kind]
+            memory[where] -= guests.memory[who]
+        if not taken.any():
+            break
+    return seat
+
+
+_MEMORY_STEP = 0.25
+"""GiB; memory of seats is rounded down to it and guests' needs up, so that kinds stay few."""
+
+
+def kinds_of(seats: Seats) -> Kinds:
+    """Seats by kind; closed ones are a kind apart."""
+    columns = np.column_stack([seats.profile, np.floor(seats.memory / _MEMORY_STEP), seats.party, seats.open])
+    _, first, kind, count = np.unique(columns, axis=0, return_index=True, return_inverse=True, return_counts=True)
+    return Kinds(
+        kind.ravel(), seats.profile[first], np.floor(seats.memory[first] / _MEMORY_STEP) * _MEMORY_STEP,
+        seats.party[first], seats.open[first], count,
+    )  # fmt: skip
+
+
+def kind_at(kinds: Kinds, seat: Ints) -> Ints:
+    """The kind of each guest's seat, -1 where it has none."""
+    home = np.full(len(seat), -1)
+    home[seat >= 0] = kinds.of[seat[seat >= 0]]
+    return home
+
+
+def weight_of(guests: Guests, weights: Weights) -> Floats:
+    """What a guest's speed is multiplied with: its class and its age in steps."""
+    return np.asarray(_aged(guests, weights))
+
+
+def values(kinds: Kinds, guests: Guests, tables: Tables, weights: Weights, home: Ints) -> Floats:
+    """Worth of each guest (rows) on each kind of seat (columns); 0 where it may not go."""
+    rows, columns = np.ix_(guests.profile, kinds.profile)
+    speed, allowed = tables.guest[columns, rows], tables.allowed[columns, rows]
+    mixes = (kinds.party == guests.party[:, None]) | (kinds.party == ANYBODY) | (guests.party[:, None] == ANYBODY)
+    fits = guests.memory[:, None] <= kinds.memory
+    stays = np.arange(len(kinds.count)) == home[:, None]
+    worth = (speed + weights.stay * stays) * weight_of(guests, weights)[:, None]
+    return np.asarray(np.where(allowed & mixes & fits & kinds.open, worth, 0.0))
+
+
+def _aged(guests: Guests, weights: Weights) -> Floats:
+    step = weights.most_hours / weights.steps
+    hours = np.round(np.minimum(guests.age, weights.most_hours) / step) * step
+    return np.asarray(guests.weight * (1 + weights.hour * hours))
+
+
+def _chosen(guests: Guests, rows: Ints) -> Guests:
+    return Guests(guests.profile[rows], guests.memory[rows], guests.party[rows], guests.age[rows],
+                  guests.weight[rows], guests.at[rows])  # fmt: skip
+
+
+def _transport(value: Floats, many: Ints, count: Ints) -> tuple[Ints, Floats]:
+    """How many guests of each row go to each kind, and the kinds' prices; exact, and whole numbers by its nature."""
+    # berthd's planner knows the words of this module, and leaves the solving, and scipy's memory, to another process.
+    from scipy.optimize import linprog  # noqa: PLC0415
+    from scipy.sparse import coo_array  # noqa: PLC0415
+
+    rows, columns = np.nonzero(value > 0)
+    if not len(rows):
+        return np.zeros(value.shape, dtype=np.int64), np.zeros(len(count))
+    edges = np.arange(len(rows))
+    sums = coo_array(
+        (np.ones(2 * len(rows)), (np.concatenate([rows, len(many) + columns]), np.concatenate([edges, edges])))
+    )
+    limits = np.concatenate([many, count])[: sums.shape[0]]
+    # The stubs know no sparse matrices, which linprog takes.
+    found = linprog(-value[rows, columns], A_ub=sums.tocsr(), b_ub=limits, method="highs-ds")  # type: ignore[call-overload]
+    amounts = np.zeros(value.shape, dtype=np.int64)
+    amounts[rows, columns] = np.rint(found.x).astype(np.int64)
+    price = np.zeros(len(count))
+    dual = -found.ineqlin.marginals[len(many) :]
+    price[: len(dual)] = dual
+    return amounts, price
+
+
+def _hand_out(amounts: Ints, group: Ints, kinds: Kinds, guests: Guests, home: Ints) -> Ints:
+    """Single seats to single guests: those who stay in their kind keep their own seat."""
+    seat = np.full(len(group), -1)
+    by_group = np.split(np.argsort(group, kind="stable"), np.cumsum(np.bincount(group, minlength=len(amounts)))[:-1])
+    used = np.zeros(len(kinds.of), dtype=np.bool_)
+    others: list[tuple[Ints, int]] = []
+    for row, kind in np.argwhere(amounts):
+        members, amount = by_group[row], amounts[row, kind]
+        chosen, by_group[row] = members[:amount], members[amount:]
+        if home[chosen[0]] == kind:
+            seat[chosen] = guests.at[chosen]
+            used[guests.at[chosen]] = True
+        else:
+            others.append((chosen, int(kind)))
+    order = np.argsort(kinds.of, kind="stable")
+    order = order[~used[order]]
+    start = np.searchsorted(kinds.of[order], np.arange(len(kinds.count)))
+    for chosen, kind in others:
+        seat[chosen] = order[start[kind] : start[kind] + len(chosen)]
+        start[kind] += len(chosen)
+    return seat

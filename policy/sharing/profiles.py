@@ -1,0 +1,251 @@
+"""What was measured of jobs: alone, beside others, on slow GPUs; and what trials taught about pairs.
+
+A profile belongs to a key: user, account, and the job's name or its application class. Measurements are merged by
+weights that halve every 30 days, so that a job that changed is believed after a few runs. The store's text is
+`berth-profiles/1`, one JSON object a line (docs/sharing.md).
+
+    >>> store = Store()
+    >>> store.add(Key("ann", "lab", "train"), Measured(at=0.0, runs=1, busy=0.4, bandwidth=0.2, memory=3_000.0))
+    >>> store.best_for(Key("ann", "other", "train")).busy
+    0.4
+    >>> store.best_for(Key("bob", "lab", "train")) is None
+    True
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from enum import StrEnum
+from math import isfinite
+from typing import Any, Self
+
+from policy.errors import FormatError, nearest
+
+FORMAT = "berth-profiles/1"
+
+_HALF = 30 * 86_400.0
+"""Seconds in which a measurement loses half of its weight."""
+_FORGOTTEN = 0.02
+"""Profiles whose weight fell below are dropped."""
+_TRIALS = 20.0
+"""Trials of a pair count at most this much, so that the latest still matter."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Key:
+    """Whose profile it is; `name` is the job's name, or `class:NAME` for an application class."""
+
+    user: str
+    account: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.user}/{self.account}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A job alone on a typical GPU; None where nobody measured."""
+
+    at: float
+    """Time of the last measurement, seconds since 1970."""
+    runs: float
+    """Measurements behind it, aged."""
+    busy: float | None = None
+    """Part of the time in which kernels ran."""
+    sms: float | None = None
+    """Mean part of the SMs that were active."""
+    bandwidth: float | None = None
+    """Part of the time in which the GPU's memory was read or written."""
+    memory: float | None = None
+    """Peak GPU memory, MiB."""
+    step: float | None = None
+    """Seconds a step takes alone."""
+    step_shared: float | None = None
+    """Seconds a step took beside others."""
+    slow_gpus: float | None = None
+    """What a GPU that is 1 % slower costs, in percent of the step."""
+
+    @property
+    def complete(self) -> bool:
+        """Whether the predictor can use it."""
+        return None not in (self.busy, self.bandwidth, self.memory)
+
+
+class Verdict(StrEnum):
+    """What is known of two jobs on one GPU."""
+
+    UNKNOWN = "unknown"
+    GOOD = "good"
+    HARMED = "harmed"
+    FAULT = "fault"
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """Trials of a host and a guest."""
+
+    at: float
+    trials: float
+    host_speed: float
+    guest_speed: float
+    fault: bool = False
+
+
+@dataclass(slots=True)
+class Store:
+    """All profiles and all trials."""
+
+    measured: dict[Key, Measured] = field(default_factory=dict)
+    tried: dict[tuple[Key, Key], Tried] = field(default_factory=dict)
+
+    def add(self, key: Key, new: Measured) -> None:
+        """Merge a measurement; the older one counts by its age."""
+        old = self.measured.get(key)
+        self.measured[key] = new if old is None else _merge(old, new)
+
+    def best_for(self, key: Key, app_class: str = "") -> Measured | None:
+        """The profile of this key, else of the same user and name under another account, else of the user's class.
+
+        Other users' profiles are never used: they are private, and a name says nothing about what others run.
+        """
+        if key in self.measured:
+            return self.measured[key]
+        own = self.seen_by(key.user)
+        for name in (key.name, f"class:{app_class}"):
+            same = [one for other, one in own.items() if other.name == name]
+            if same:
+                return max(same, key=lambda one: one.at)
+        return None
+
+    def seen_by(self, user: str) -> dict[Key, Measured]:
+        """What a user may see: the own profiles."""
+        return {key: one for key, one in self.measured.items() if key.user == user}
+
+    def trial(self, host: Key, guest: Key, speeds: tuple[float, float], at: float) -> None:
+        """Learn from a minute beside each other: the host's and the guest's speed."""
+        old = self.tried.get((host, guest))
+        before = old.trials * _left(at - old.at) if old else 0.0
+        part = 1 / (before + 1)
+        was = (old.host_speed, old.guest_speed) if old and old.trials else speeds
+        host_speed, guest_speed = ((1 - part) * then + part * now for then, now in zip(was, speeds, strict=True))
+        trials, faulty = min(before + 1, _TRIALS), old is not None and old.fault
+        self.tried[host, guest] = Tried(at, trials, host_speed, guest_speed, faulty)
+
+    def fault(self, one: Key, other: Key, at: float) -> None:
+        """They brought each other down: never together again, in either role."""
+        for pair in ((one, other), (other, one)):
+            old = self.tried.get(pair)
+            self.tried[pair] = replace(old, at=at, fault=True) if old else Tried(at, 0.0, 0.0, 0.0, fault=True)
+
+    def verdict(self, host: Key, guest: Key, bound: float = 0.95) -> Verdict:
+        """What trials say; what they say goes before any prediction."""
+        known = self.tried.get((host, guest))
+        if known is None:
+            return Verdict.UNKNOWN
+        if known.fault:
+            return Verdict.FAULT
+        return Verdict.GOOD if known.host_speed >= bound else Verdict.HARMED
+
+    def age(self, now: float) -> None:
+        """Forget what is too old; faults stay."""
+        self.measured = {key: one for key, one in self.measured.items() if one.runs * _left(now - one.at) >= _FORGOTTEN}
+        self.tried = {
+            pair: one for pair, one in self.tried.items()
+            if one.fault or one.trials * _left(now - one.at) >= _FORGOTTEN
+        }  # fmt: skip
+
+    def trim(self, most: int) -> bool:
+        """Keep so many profiles, and so many pairs, those measured last; faults stay. Whether any had to go."""
+        profiles = sorted(self.measured.items(), key=lambda item: item[1].at, reverse=True)
+        pairs = sorted(self.tried.items(), key=lambda item: (item[1].fault, item[1].at), reverse=True)
+        faults = sum(one.fault for one in self.tried.values())
+        self.measured, self.tried = dict(profiles[:most]), dict(pairs[: max(most, faults)])
+        return len(profiles) > most or len(pairs) > max(most, faults)
+
+    def write(self) -> str:
+        """The store's text."""
+        lines: list[dict[str, Any]] = [{"format": FORMAT}]
+        lines += [{"profile": _words(key), **fields_of(one)} for key, one in sorted(self.measured.items())]
+        lines += [
+            {"host": _words(host), "guest": _words(guest), **asdict(one)}
+            for (host, guest), one in sorted(self.tried.items())
+        ]
+        return "".join(json.dumps(line) + "\n" for line in lines)
+
+    @classmethod
+    def read(cls, text: str) -> Self:
+        """From the store's text."""
+        store = cls()
+        for number, line in enumerate(text.splitlines(), 1):
+            try:
+                store._take(number, json.loads(line))
+            except FormatError:
+                raise
+            except (ValueError, TypeError, KeyError, AttributeError) as problem:
+                raise FormatError(f"line {number} of the profiles is not as {FORMAT} says ({problem})") from None
+        return store
+
+    def _take(self, number: int, line: dict[str, Any]) -> None:
+        if number == 1:
+            if line.get("format") != FORMAT:
+                raise FormatError(f"the profiles are written as {line.get('format')!r}; this Berth reads {FORMAT}")
+        elif "profile" in line:
+            key = Key(*map(str, line.pop("profile")))
+            self.measured[key] = Measured(**_checked(number, line, Measured))
+        else:
+            pair = Key(*map(str, line.pop("host"))), Key(*map(str, line.pop("guest")))
+            self.tried[pair] = Tried(**_checked(number, line, Tried))
+
+
+def fields_of(one: Measured) -> dict[str, float]:
+    """What was measured, without what was not."""
+    return {name: value for name, value in asdict(one).items() if value is not None}
+
+
+def describe(one: Measured) -> str:
+    """A profile in a line for people."""
+    texts = (
+        (one.busy, "kernels {:.0%} of the time"), (one.sms, "{:.0%} of the SMs"), (one.bandwidth, "memory busy {:.0%}"),
+        (one.memory, "{:.0f} MiB"), (one.step, "{:.3g} s a step"), (one.step_shared, "{:.3g} s beside others"),
+        (one.slow_gpus, "{:.2f} % for 1 % slower GPUs"),
+    )  # fmt: skip
+    known = [text.format(value) for value, text in texts if value is not None]
+    return ", ".join([*known, f"{one.runs:.1f} runs"])
+
+
+def _merge(old: Measured, new: Measured) -> Measured:
+    if new.at < old.at:
+        old, new = new, old
+    kept = old.runs * _left(new.at - old.at)
+    merged: dict[str, Any] = {"at": new.at, "runs": kept + new.runs}
+    for name in (one.name for one in fields(Measured) if one.name not in merged):
+        was, now = getattr(old, name), getattr(new, name)
+        if was is None or now is None:
+            merged[name] = was if now is None else now
+        elif name == "memory":
+            merged[name] = max(now, now + kept / (kept + new.runs) * (was - now))
+        else:
+            merged[name] = (kept * was + new.runs * now) / (kept + new.runs)
+    return Measured(**merged)
+
+
+def _left(age: float) -> float:
+    return float(0.5 ** (max(age, 0.0) / _HALF))
+
+
+def _words(key: Key) -> list[str]:
+    return [key.user, key.account, key.name]
+
+
+def _checked(number: int, line: Mapping[str, Any], kind: type) -> dict[str, Any]:
+    known = [one.name for one in fields(kind)]
+    for name, value in line.items():
+        if name not in known:
+            raise FormatError(f"line {number} of the profiles has an unknown field {name!r}{nearest(name, known)}")
+        if name == "fault":
+            if not isinstance(value, bool):
+                raise FormatError(f"line {number} of the profiles: fault is true or false, not {value!r}")
+        elif isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value) or value < 0:
+            raise FormatError(f"line {number} of the profiles: {name} is a number of 0 or more, not {value!r}")
+    return dict(line)

@@ -1,0 +1,185 @@
+"""Where profiles come from: Slurm's accounting, the guard's beats, and, for a job that nobody knows, its class.
+
+All of it is pure: lines and rows in, `Store.add`'s arguments out.
+
+    >>> lines = ["JobID|User|Account|JobName|End|ElapsedRaw|AllocTRES|TRESUsageInAve|TRESUsageInMax",
+    ...          "7|ann|lab|train|1763700000|900|gres/gpu=1|gres/gpumem=2900M,gres/gpuutil=41|gres/gpumem=3012M"]
+    >>> store = Store()
+    >>> for key, one in from_sacct(lines):
+    ...     store.add(key, one)
+    >>> describe(store.measured[Key("ann", "lab", "train")])
+    'kernels 41% of the time, 3012 MiB, 1.0 runs'
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from statistics import fmean, median
+
+from policy.errors import FormatError
+from policy.sharing.profiles import Key, Measured, Store, describe
+
+__all__ = ["COMMAND", "PRIORS", "Beat", "Key", "Store", "describe", "from_beats", "from_sacct", "profile_for"]
+
+COMMAND = "sacct -aP -o JobID,User,Account,JobName,End,ElapsedRaw,AllocTRES,TRESUsageInAve,TRESUsageInMax"
+"""What to run, steps included: Slurm counts GPU use by step, where gres.conf says AutoDetect=nvml."""
+
+_COLUMNS = COMMAND.rsplit(" ", 1)[1].split(",")
+_FULL_RUN_S = 600.0
+"""A run of this length counts as one measurement, a shorter one as a part of it."""
+_UNITS = {"": 2.0**-20, "K": 2.0**-10, "M": 1.0, "G": 2.0**10, "T": 2.0**20}
+_AMOUNT = re.compile(r"([\d.]+)([KMGT]?)")
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """What the guard knows of a host in some seconds; None where nothing was sensed."""
+
+    at: float
+    """Seconds since 1970."""
+    steps: int
+    took: float
+    """Seconds that these steps took together."""
+    shared: bool
+    """Whether a guest ran meanwhile."""
+    busy: float | None = None
+    sms: float | None = None
+    bandwidth: float | None = None
+    memory: float | None = None
+    """MiB."""
+
+
+PRIORS = {
+    "compute": Measured(at=0.0, runs=0.0, busy=1.0, bandwidth=0.6, memory=12_000.0),
+    "mixed": Measured(at=0.0, runs=0.0, busy=1.0, bandwidth=0.75, memory=20_000.0),
+    "memory": Measured(at=0.0, runs=0.0, busy=0.6, bandwidth=0.4, memory=12_000.0),
+}
+"""What a job of a class is taken to do before anybody measured it: about the most that jobs like it did in public
+measurements, so that neither it nor its neighbour is promised too much. `runs` is 0, because nothing was measured."""
+
+
+def profile_for(store: Store, key: Key, app_class: str = "", gpu_mem: float | None = None) -> Measured:
+    """The profile to place a job by: its own, and what is missing in it from its class's prior.
+
+    A job that asks for GPU memory is taken to use that much where nobody measured it.
+    """
+    prior = PRIORS.get(app_class, PRIORS["mixed"])
+    if gpu_mem is not None:
+        prior = replace(prior, memory=gpu_mem)
+    own = store.best_for(key, app_class)
+    if own is None:
+        return prior
+    missing = {
+        name: getattr(prior, name) for name in ("busy", "bandwidth", "memory") if getattr(own, name) is None
+    }  # fmt: skip
+    return replace(own, **missing)
+
+
+def from_sacct(lines: Iterable[str]) -> Iterator[tuple[Key, Measured]]:
+    """Measurements of jobs that had one GPU for themselves, from the output of COMMAND.
+
+    Jobs with several GPUs are left out: Slurm adds up what the GPUs of a task did. So are packed jobs and guests, and,
+    where the table knows seats, owners that may have had a guest: none of them was alone.
+    """
+    rows = list(_rows(lines))
+    # An owner without its seat may have had a guest.
+    needed = frozenset({"gres/seat"} if any("gres/seat" in row["AllocTRES"] for row in rows) else ())
+    steps: dict[str, list[Mapping[str, str]]] = {}
+    for row in rows:
+        steps.setdefault(row["JobID"].split(".", 1)[0], []).append(row)
+    for several in steps.values():
+        job = next((row for row in several if "." not in row["JobID"]), None)
+        if job is not None and _alone(_tres(job["AllocTRES"]), needed) and (found := _measured(job, several)):
+            yield Key(job["User"], job["Account"], job["JobName"]), found
+
+
+def from_beats(beats: Sequence[Beat]) -> Measured | None:
+    """One measurement from a run of beats; None where no step ended without a guest.
+
+    The median step is robust against a stalled one; what the sensors saw beside a guest is the pair's and not the
+    host's, and is left out.
+    """
+    alone = [beat for beat in beats if not beat.shared and beat.steps]
+    if not alone:
+        return None
+    beside = [beat for beat in beats if beat.shared and beat.steps]
+    memory = [beat.memory for beat in alone if beat.memory is not None]
+    return Measured(
+        at=max(beat.at for beat in beats),
+        runs=min(1.0, sum(beat.took for beat in alone) / _FULL_RUN_S),
+        busy=_mean([beat.busy for beat in alone]),
+        sms=_mean([beat.sms for beat in alone]),
+        bandwidth=_mean([beat.bandwidth for beat in alone]),
+        memory=max(memory, default=None),
+        step=median(beat.took / beat.steps for beat in alone),
+        step_shared=median(beat.took / beat.steps for beat in beside) if beside else None,
+    )
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return fmean(known) if known else None
+
+
+def _rows(lines: Iterable[str]) -> Iterator[Mapping[str, str]]:
+    header: list[str] = []
+    for number, line in enumerate(lines, 1):
+        cells = line.rstrip("\n").split("|")
+        if not header:
+            header = cells
+            missing = [name for name in _COLUMNS if name not in header]
+            if missing:
+                raise FormatError(f"line 1 of the accounting has no column {missing[0]}; use {COMMAND}")
+        elif len(cells) != len(header):
+            raise FormatError(f"line {number} of the accounting has {len(cells)} columns, the header {len(header)}")
+        else:
+            yield dict(zip(header, cells, strict=True))
+
+
+def _tres(text: str) -> dict[str, str]:
+    return dict(part.split("=", 1) for part in text.split(",") if "=" in part)
+
+
+def _alone(allocated: Mapping[str, str], needed: frozenset[str]) -> bool:
+    return allocated.get("gres/gpu") == "1" and "gres/shard" not in allocated and needed <= allocated.keys()
+
+
+def _measured(job: Mapping[str, str], lines: Sequence[Mapping[str, str]]) -> Measured | None:
+    """Kernel time is the mean over the steps by their length, memory the most of any."""
+    ended = _moment(job["End"])
+    busy, length, memory = 0.0, 0.0, 0.0
+    for line in lines:
+        seconds = float(line["ElapsedRaw"] or 0)
+        used = _tres(line["TRESUsageInAve"]).get("gres/gpuutil")
+        if used is not None and seconds > 0:
+            busy, length = busy + seconds * _amount(used)[0], length + seconds
+        most = _tres(line["TRESUsageInMax"]).get("gres/gpumem")
+        if most is not None:
+            number, unit = _amount(most)
+            memory = max(memory, number * _UNITS[unit])
+    if ended is None or not length:
+        return None
+    return Measured(
+        at=ended,
+        runs=min(1.0, length / _FULL_RUN_S),
+        busy=min(1.0, busy / length / 100),
+        memory=memory or None,
+    )
+
+
+def _amount(text: str) -> tuple[float, str]:
+    found = _AMOUNT.fullmatch(text)
+    if found is None:
+        raise FormatError(f"the accounting has the amount {text!r}; a number with K, M, G or T is right")
+    return float(found[1]), found[2]
+
+
+def _moment(text: str) -> float | None:
+    """Seconds since 1970, or None for a job that has not ended."""
+    if text.isdigit():
+        return float(text)
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except ValueError:
+        return None
