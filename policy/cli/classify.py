@@ -1,0 +1,95 @@
+"""`berth classify`: what a failed job failed of, from the end of its log."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from policy.cli.output import print_json, print_table
+from policy.errors import UsageError
+
+if TYPE_CHECKING:
+    from policy.retry.rules import Rules
+
+__all__ = ["register", "shipped_rules", "tail"]
+
+
+def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add `classify` to the parser of `berth`."""
+    classify = subparsers.add_parser("classify", help="what a job failed of, and whether trying again is worth it")
+    classify.add_argument("log", metavar="LOG", help="its output; - for standard input")
+    classify.add_argument("--exit-code", type=_exit_code, metavar="N[:SIGNAL]", help="of the job, as sacct writes it")
+    classify.add_argument("--state", default="", metavar="STATE", help="of the job, as sacct writes it")
+    classify.add_argument("--xid", type=int, action="append", default=[], metavar="N", help="that its GPUs reported")
+    classify.add_argument("--rules", action="append", default=[], metavar="FILE", help="rules of the site's own")
+    classify.add_argument("--json", action="store_true", help="print JSON")
+    classify.set_defaults(run=_classify)
+
+
+def _classify(args: argparse.Namespace) -> int:
+    from policy.retry.classes import CLASSES  # noqa: PLC0415
+    from policy.retry.classify import Facts, classify  # noqa: PLC0415
+    from policy.retry.decision import Limits, Trial, decide  # noqa: PLC0415
+
+    code, signal = args.exit_code or (None, 0)
+    facts = Facts(code, signal, args.state, tuple(args.xid))
+    found = classify(tail(args.log), facts, rules(args.rules))
+    next_try = decide([Trial(found, (), 0.0, args.state or "FAILED")], Limits())
+    what = CLASSES[found.failure].what
+    if args.json:
+        values = {"class": found.failure, "what": what, "transient": found.transient, "reason": found.reason}
+        values["sign"] = found.sign
+        print_json({**values, "retry": next_try.again, "retry_reason": next_try.reason})
+    else:
+        again = f"{'yes' if next_try.again else 'no'}: {next_try.reason}"
+        print_table([("class", found.failure), ("meaning", what), ("known by", found.reason), ("try again", again)])
+    return 0
+
+
+def rules(files: list[str]) -> Rules:
+    """The site's own rules, which come first and so win against equals, and those that are shipped."""
+    from policy.retry.rules import read_rules  # noqa: PLC0415
+
+    own = [rule for name in files for rule in read_rules(_text(name), name)]
+    return (*own, *shipped_rules())
+
+
+def shipped_rules() -> Rules:
+    """Berth's own rules."""
+    from policy.retry.rules import read_rules  # noqa: PLC0415
+
+    path = Path(__file__).parents[1] / "retry" / "rules.toml"
+    return read_rules(path.read_text(encoding="utf-8"), path.name)
+
+
+def tail(name: str) -> bytes:
+    """The end of a log, however long it is."""
+    from policy.retry.classify import TAIL_BYTES  # noqa: PLC0415
+
+    try:
+        if name == "-":
+            return sys.stdin.buffer.read()[-TAIL_BYTES:]
+        with Path(name).open("rb") as log:
+            size = log.seek(0, os.SEEK_END)
+            log.seek(max(0, size - TAIL_BYTES))
+            return log.read(TAIL_BYTES)
+    except OSError as problem:
+        raise UsageError(f"{name} cannot be read: {problem.strerror}; name a job's output file") from problem
+
+
+def _text(name: str) -> str:
+    try:
+        return Path(name).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as problem:
+        raise UsageError(f"rules {name} cannot be read: {problem}; name a file as in docs/failures.md") from problem
+
+
+def _exit_code(text: str) -> tuple[int, int]:
+    code, _, signal = text.partition(":")
+    try:
+        return int(code), int(signal or 0)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no exit code; write it as 1, 139 or 0:9") from None

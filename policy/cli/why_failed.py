@@ -1,0 +1,55 @@
+"""What `berth why` says of a job that failed.
+
+Slurm lets nobody write into a job that is over, so that it is looked up when somebody asks: with the rights of whoever
+asks, who sees the line of the log where the log is theirs to read.
+"""
+
+import os
+import stat
+
+from policy.retry import history
+from policy.retry.classes import CLASSES
+from policy.retry.classify import TAIL_BYTES, Classification, Facts, classify
+from policy.retry.decision import Limits, Trial, decide
+from policy.retry.rules import Rules
+from policy.slurm.outcomes import Outcome, tries
+
+FAILED = frozenset({"FAILED", "OUT_OF_MEMORY", "NODE_FAIL", "BOOT_FAIL", "PREEMPTED"})
+
+
+def failure_rows(found: Outcome, rules: Rules) -> list[tuple[str, str]]:
+    """For people."""
+    failure = of_end(found, rules)
+    rows = [("failed", f"{failure.failure}: {CLASSES[failure.failure].what}"), ("known by", failure.reason)]
+    values = found.values or {}
+    if "f.retry" in values:
+        runs = [*history.trials(values), Trial(failure, found.nodes, found.ended - found.started, found.state)]
+        limits = Limits(tries(values), requeue=found.may_requeue)
+        decision = decide(runs, limits)
+        rows.append(("try again", f"{'yes' if decision.again else 'no'}: {decision.reason}"))
+    return rows
+
+
+def of_end(found: Outcome, rules: Rules) -> Classification:
+    """The class of a job's failure, as whoever asks can know it."""
+    text = b"\n".join(map(_end_of, found.logs))
+    return classify(text, Facts(found.exit_code or None, found.signal, found.state), rules)
+
+
+def _end_of(path: str) -> bytes:
+    """The end of a log; nothing where it cannot be read, or is no file, or root asks: the path is a user's."""
+    if os.geteuid() == 0:
+        return b""
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    except OSError:
+        return b""
+    try:
+        status = os.fstat(file)
+        if not stat.S_ISREG(status.st_mode):
+            return b""
+        return os.pread(file, TAIL_BYTES, max(0, status.st_size - TAIL_BYTES))
+    except OSError:
+        return b""
+    finally:
+        os.close(file)

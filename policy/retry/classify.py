@@ -1,0 +1,145 @@
+r"""From the end of a log, and what Slurm and the node know of a job's end, to its failure class.
+
+    >>> from policy.retry.rules import read_rules
+    >>> rules = read_rules('''
+    ... format = "berth-failures/1"
+    ... [[rule]]
+    ... class = "gpu_out_of_memory"
+    ... patterns = ['CUDA out of memory']
+    ... ''', "example")
+    >>> classify(b"step 3\nRuntimeError: CUDA out of memory. Tried ...\n", Facts(exit_code=1), rules).failure
+    'gpu_out_of_memory'
+
+The sign of the highest rank wins; of equal ones, that which stands last: what came before it, the program survived.
+Of those in one line the longest wins, as it says most.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from policy.retry.classes import NO_SIGNATURE
+from policy.retry.patterns import REACH, Pattern
+from policy.retry.rules import Rule, Rules
+
+TAIL_BYTES = 256 * 1024
+"""How much of a log's end is read."""
+_HITS = 8
+"""How many places of a literal are tried, from the last on."""
+_COLOURS = re.compile(rb"\x1b\[[0-9;]{0,20}[A-Za-z]")
+_WORDS = re.compile(rb"[a-z]{3,}")
+_LONGEST_WORD = 100
+"""Longer ones are no words but encoded data."""
+_ASIDE = re.compile(r"""warn(?:ing)?\b|^\s{1,40}(?:File "|at |raise |return |\||\d{1,6} \|)""", re.IGNORECASE)
+"""A warning, a frame of a stack, or a line of source that a message quotes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What is known of a job's end beside its log."""
+
+    exit_code: int | None = None
+    """As a shell gives it: 128 and the signal's number for a job that a signal ended."""
+    signal: int = 0
+    state: str = ""
+    """As sacct writes it."""
+    xids: tuple[int, ...] = ()
+    """Of the job's GPUs, while it ran."""
+    node_failed: bool = False
+    out_of_memory: bool = False
+    """The kernel ended a process of the job for want of memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Classification:
+    """What a job failed of."""
+
+    failure: str
+    transient: bool
+    reason: str
+    """The line of the log or the fact that says so."""
+    sign: str = ""
+    """The same in words of the rule, with nothing that the job wrote: others may read it."""
+
+
+def classify(tail: bytes, facts: Facts, rules: Rules) -> Classification:
+    """The class of a failed job."""
+    tail = _COLOURS.sub(b"", tail[-TAIL_BYTES:])
+    lowered = tail.lower()
+    # Most patterns are left out by their words: a log says few, many times over.
+    words = b" ".join(word for word in set(_WORDS.findall(lowered)) if len(word) <= _LONGEST_WORD)
+    best = (-1, -1, 0)
+    unknown = "no rule knows the end of its log, or its exit code"
+    found = Classification(NO_SIGNATURE, transient=True, reason=unknown, sign=unknown)
+    # From what says most on, so that what says less need not be looked for.
+    for rule in sorted(rules, key=lambda rule: -rule.rank):
+        if rule.rank < best[0]:
+            break
+        if fact := _fact(facts, rule):
+            # A fact is no guess: it stands before every line of the same rank.
+            sign = (rule.rank, len(tail), 0)
+            if sign > best:
+                best, found = sign, Classification(rule.failure, rule.transient, fact, fact)
+        for pattern in rule.patterns:
+            if pattern.word not in words:
+                continue
+            since = best[1] if rule.rank == best[0] else 0
+            for place, line in _lines(tail, lowered, pattern, since):
+                # A program goes on after a warning, and source says what might have happened: both are the last resort.
+                rank = 0 if _ASIDE.search(line) else rule.rank
+                if (rank, place) < best[:2]:
+                    break
+                if match := pattern.matches.search(line):
+                    sign = (rank, place, len(match.group()))
+                    if sign > best:
+                        said = f"its log says: {pattern.literal.decode().strip(' :')}"
+                        best, found = sign, Classification(rule.failure, rule.transient, _readable(line), said)
+                    break
+    return found
+
+
+def _lines(tail: bytes, lowered: bytes, pattern: Pattern, since: int) -> Iterator[tuple[int, str]]:
+    """The last lines from a place on that hold a pattern's literal, each with its place."""
+    size = len(pattern.literal)
+    at = len(tail)
+    for _ in range(_HITS):
+        at = lowered.rfind(pattern.literal, since, at)
+        if at < 0:
+            return
+        first, last = max(0, at - REACH), min(len(tail), at + size + REACH)
+        start = max(lowered.rfind(b"\n", first, at), lowered.rfind(b"\r", first, at)) + 1
+        ends = [end for end in (lowered.find(b"\n", at, last), lowered.find(b"\r", at, last)) if end >= 0]
+        text = tail[start or first : min(ends, default=last)].decode("utf-8", "replace")
+        # A line that is cut at its front must not look like one that begins here.
+        yield start or first, text if start or not first else f"\u2026{text}"
+
+
+def _readable(line: str) -> str:
+    """A line that may be shown on a terminal, whatever a program wrote."""
+    return "".join(one if one.isprintable() else " " for one in line).strip()
+
+
+def is_state(said: str, state: str) -> bool:
+    """Whether sacct means this state: it adds who cancelled a job, and cuts a word at its column's end."""
+    word = said.partition(" ")[0]
+    return state.startswith(word[:-1]) if word.endswith("+") and len(word) > 1 else word == state
+
+
+def _fact(facts: Facts, rule: Rule) -> str:
+    """The fact that speaks for a rule, as a sentence; or nothing."""
+    code, number = facts.exit_code, facts.signal
+    if code is not None and 128 < code < 128 + 65:
+        number = number or code - 128
+    if state := next((state for state in rule.states if is_state(facts.state, state)), ""):
+        return f"Slurm says {state}"
+    if rule.out_of_memory and facts.out_of_memory:
+        return "the kernel ended a process of the job for want of memory"
+    if rule.node_failed and facts.node_failed:
+        return "a node of the job failed"
+    if xid := next((xid for xid in facts.xids if xid in rule.xids), 0):
+        return f"a GPU of the job reported Xid {xid}"
+    if number in rule.signals:
+        return f"signal {number} ended it"
+    if code in rule.exit_codes:
+        return f"its exit code is {code}"
+    return ""

@@ -1,0 +1,139 @@
+"""Whether a failed job is worth another try, where, and after what wait.
+
+    >>> from policy.retry.classify import Classification
+    >>> lost = Classification("mpi_runtime_failure", transient=True, reason="Connection reset by peer")
+    >>> decide([Trial(lost, nodes=("n7",), ran_s=7_200)], Limits())
+    Decision(again=True, reason='a peer, a node or the network between them was lost: try 2 of 4, ...
+
+A failure that comes back on other nodes soon after each start follows the job and not the place, whatever its class.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from policy.retry.classes import CLASSES, NO_SIGNATURE
+from policy.retry.classify import Classification, is_state
+
+FIRST_WAIT_S, LONGEST_WAIT_S = 60.0, 3_600.0
+"""Back-off before the second try, doubled for each further one, and its end."""
+EARLY_S = 600.0
+"""A trial that ends sooner has hardly begun to work."""
+_FINAL = {
+    "COMPLETED": "it has not failed",
+    "CANCELLED": "it was cancelled",
+    "TIMEOUT": "it reached its time limit, as it would again; ask for more time",
+    "DEADLINE": "its deadline has passed",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One failed run of a job."""
+
+    failure: Classification
+    nodes: tuple[str, ...]
+    ran_s: float
+    state: str = "FAILED"
+    """As sacct writes it."""
+    bad_nodes: tuple[str, ...] = ()
+    """Those of its nodes that are known to be at fault."""
+    bad_gpus: tuple[str, ...] = ()
+    """UUIDs of those of its GPUs that are known to be at fault."""
+    progressed: bool = False
+    """It left a checkpoint that the next run can go on from."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What bounds a job's tries."""
+
+    tries: int = 4
+    """`--retry`, and one: tries in a row that leave no checkpoint."""
+    requeue: bool = True
+    """Slurm may requeue it."""
+    requeues_left: int = 5
+    """Of Slurm's own max_batch_requeue."""
+    spare_nodes: int = 1_000_000
+    """Nodes beyond those that it needs: more cannot be excluded."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What to do with a failed job."""
+
+    again: bool
+    reason: str
+    wait_s: float = 0.0
+    exclude_nodes: tuple[str, ...] = ()
+    exclude_gpus: tuple[str, ...] = ()
+    """UUIDs; where one stands, its node need not be excluded."""
+
+
+def decide(trials: Sequence[Trial], limits: Limits) -> Decision:
+    """After the last of a job's failed trials, which come in order."""
+    last = trials[-1]
+    kind = CLASSES[last.failure.failure]
+    if final := next((reason for state, reason in _FINAL.items() if is_state(last.state, state)), ""):
+        return Decision(again=False, reason=final)
+    if not last.failure.transient:
+        return Decision(again=False, reason=f"{kind.what}, which another try does not change: {last.failure.reason}")
+    if not limits.requeue:
+        return Decision(again=False, reason=f"{kind.what}, but it was submitted with --no-requeue")
+    if limits.requeues_left < 1:
+        return Decision(
+            again=False, reason=f"{kind.what}, but Slurm has requeued it as often as max_batch_requeue allows"
+        )
+    in_a_row = _in_a_row(trials)
+    if in_a_row >= limits.tries:
+        return Decision(again=False, reason=f"{kind.what}: {in_a_row} tries in a row came no further")
+    if _follows_the_job(trials):
+        return Decision(again=False, reason=f"{kind.what}, again and on other nodes: it is the job, not the place")
+    nodes, gpus = _excluded(trials, limits.spare_nodes)
+    # Its owner's higher job has what it wants; who was pushed out need not wait for anything to be mended.
+    wait = 0.0 if kind.name == "job_preempted" else min(LONGEST_WAIT_S, FIRST_WAIT_S * 2 ** (in_a_row - 1))
+    start = "from its checkpoint" if any(trial.progressed for trial in trials) else "from the start"
+    without = f", without {', '.join((*nodes, *gpus))}" if nodes or gpus else ""
+    reason = f"{kind.what}: try {in_a_row + 1} of {limits.tries}, {start}, in {wait:.0f} s{without}"
+    return Decision(again=True, reason=reason, wait_s=wait, exclude_nodes=nodes, exclude_gpus=gpus)
+
+
+def _in_a_row(trials: Sequence[Trial]) -> int:
+    """Trials since the last that came further; one that was pushed out counts as nobody's fault."""
+    count = 0
+    for trial in reversed(trials):
+        if trial.progressed and count:
+            break
+        count += trial.failure.failure != "job_preempted"
+        if trial.progressed:
+            break
+    return max(1, count)
+
+
+def _follows_the_job(trials: Sequence[Trial]) -> bool:
+    if len(trials) < 2:
+        return False
+    before, last = trials[-2:]
+    kind = CLASSES[last.failure.failure]
+    if before.failure.failure != kind.name or not (kind.suspect or kind.name == NO_SIGNATURE):
+        return False
+    elsewhere = kind.name == NO_SIGNATURE or not set(before.nodes) & set(last.nodes)
+    return elsewhere and max(before.ran_s, last.ran_s) < EARLY_S
+
+
+def _excluded(trials: Sequence[Trial], spare: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Nodes and GPUs to stay away from: of the last trials first, as far as there are others."""
+    nodes: dict[str, None] = {}
+    gpus: dict[str, None] = {}
+    suspected: set[str] = set()
+    for trial in trials:
+        suspect = CLASSES[trial.failure.failure].suspect
+        if not suspect:
+            continue
+        # Of several nodes nobody knows which, until one of them is there a second time.
+        guilty = trial.bad_nodes or (trial.nodes if len(trial.nodes) == 1 else tuple(suspected & set(trial.nodes)))
+        suspected |= set(trial.nodes)
+        if suspect == "gpu" and trial.bad_gpus:
+            gpus |= dict.fromkeys(trial.bad_gpus)
+        else:
+            nodes |= dict.fromkeys(sorted(guilty))
+    return tuple(list(nodes)[::-1][: max(0, spare)][::-1]), tuple(gpus)

@@ -1,0 +1,49 @@
+"""A job's failed runs as they stand in its segment, so that no restart of berthd forgets one.
+
+    >>> lost = Trial(Classification("cuda_failure", transient=True, reason=""), nodes=("n1",), ran_s=312.4)
+    >>> written([lost])
+    {'tried': 'cuda_failure:312:n1'}
+    >>> [trial.nodes for trial in trials(written([lost, lost]))]
+    [('n1',), ('n1',)]
+
+Only the last runs are kept in full; of those before them it is enough to know how many they were.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from policy.retry.classes import CLASSES
+from policy.retry.classify import Classification
+from policy.retry.decision import Trial
+
+KEPT = 6
+"""Runs of which the class, the time and the nodes are kept."""
+
+_MOST_NODES = 8
+"""Of each run; where many failed together, none of them is the suspect."""
+
+_COUNTED = "traceback_from_crash"
+"""What runs count as of which only the number is kept: a class that accuses no node."""
+
+
+def trials(values: Mapping[str, str]) -> list[Trial]:
+    """The failed runs of a segment, in order; what cannot be read is left out."""
+    before = values.get("tried_before", "0")
+    count = min(int(before), 1_000) if before.isdigit() and before.isascii() else 0
+    found = [Trial(_of_class(_COUNTED), (), 0.0)] * count
+    for item in filter(None, values.get("tried", "").split(";")):
+        failure, _, rest = item.partition(":")
+        seconds, _, nodes = rest.partition(":")
+        if failure in CLASSES and seconds.isascii() and seconds.isdigit():
+            found.append(Trial(_of_class(failure), tuple(filter(None, nodes.split(","))), float(seconds)))
+    return found
+
+
+def written(runs: Sequence[Trial]) -> dict[str, str]:
+    """The keys of a segment that say so."""
+    before = len(runs) - KEPT
+    last = [f"{run.failure.failure}:{max(0, round(run.ran_s))}:{','.join(run.nodes[:_MOST_NODES])}" for run in runs]
+    return {"tried": ";".join(last[-KEPT:]), **({"tried_before": str(before)} if before > 0 else {})}
+
+
+def _of_class(name: str) -> Classification:
+    return Classification(name, CLASSES[name].transient, "")
