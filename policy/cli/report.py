@@ -1,0 +1,202 @@
+"""`berth report`: what became of the GPU jobs of a time, from Slurm's accounting; Berth need not have run then."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+from policy.cli.output import print_json
+from policy.errors import SlurmError, UsageError
+
+if TYPE_CHECKING:
+    from policy.report.site import Site
+    from policy.report.tally import Period, Tally
+
+__all__ = ["register"]
+
+_DAY_S = 86_400.0
+_CLOCK_S = 3_600.0
+"""sacct is asked in local time, of which an hour is missing or double in the night of a clock change."""
+_SECONDS = 600
+
+
+def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add `report` to the parser of `berth`."""
+    report = subparsers.add_parser(
+        "report", help="waits, places, use, ends and tries of the GPU jobs that ended in a time"
+    )
+    report.add_argument("--since", metavar="TIME", help="2026-11-01 or 2026-11-01T08:30 (default: 30 days ago)")
+    report.add_argument("--until", metavar="TIME", help="the end of that time (default: now)")
+    report.add_argument("--from", dest="source", metavar="FILE", help="saved lines of sacct; - for standard input")
+    report.add_argument("--fabric", metavar="FILE", help="topology.conf or .yaml (default: beside slurm.conf)")
+    report.add_argument("--gpus-per-node", type=int, metavar="N", help="where Slurm's nodes are not to be asked")
+    report.add_argument("--json", metavar="FILE", help="write all figures; - for standard output")
+    report.add_argument("--html", metavar="FILE", help="write a page with pictures")
+    report.set_defaults(run=_report)
+
+
+def _report(args: argparse.Namespace) -> int:
+    from policy.cli.classify import shipped_rules  # noqa: PLC0415
+    from policy.report.page import page  # noqa: PLC0415
+    from policy.report.tally import Period, Tally  # noqa: PLC0415
+    from policy.report.text import text  # noqa: PLC0415
+
+    until = _moment(args.until) if args.until else float("inf") if args.source else time.time()
+    since = _moment(args.since) if args.since else 0.0 if args.source else until - 30 * _DAY_S
+    if since >= until:
+        raise UsageError("--since must lie before --until")
+    tally = Tally(_site(args), shipped_rules())
+    if args.source:
+        _from_file(args.source, tally, Period(since, until))
+    else:
+        _from_sacct(tally, since, until)
+    found = tally.figures(Period(since, until))
+    if args.html:
+        _write(args.html, page(found))
+    if args.json == "-":
+        print_json(found)
+        return 0
+    if args.json:
+        _write(args.json, json.dumps(found, indent=1) + "\n")
+    sys.stdout.write(text(found))
+    return 0
+
+
+def _write(name: str, text: str) -> None:
+    try:
+        Path(name).write_text(text, encoding="utf-8")
+    except OSError as problem:
+        raise UsageError(f"{name} cannot be written: {problem.strerror}; name another file") from problem
+
+
+def _moment(words: str) -> float:
+    try:
+        return datetime.fromisoformat(words).timestamp()
+    except ValueError:
+        raise UsageError(f"{words!r} is no time; write it as 2026-11-01 or 2026-11-01T08:30") from None
+
+
+def _from_file(name: str, tally: Tally, period: Period) -> None:
+    from policy.report.rows import read  # noqa: PLC0415
+
+    try:
+        if name == "-":
+            tally.add(read(sys.stdin), period, period.until)
+        else:
+            with Path(name).open(encoding="utf-8", errors="replace") as lines:
+                tally.add(read(lines), period, period.until)
+    except OSError as problem:
+        raise UsageError(f"{name} cannot be read: {problem.strerror}; name a file with sacct's answer") from problem
+
+
+def _from_sacct(tally: Tally, since: float, until: float) -> None:
+    """Day by day, so that neither slurmdbd nor sacct has to hold more."""
+    from policy.report.rows import read  # noqa: PLC0415
+    from policy.report.tally import Period  # noqa: PLC0415
+
+    begin = since
+    while begin < until:
+        end = min(begin + _DAY_S, until)
+        with _sacct(begin - _CLOCK_S, end + _CLOCK_S) as lines:
+            tally.add(read(lines), Period(begin, end), until)
+        begin = end
+
+
+@contextmanager
+def _sacct(begin: float, end: float) -> Iterator[Iterable[str]]:
+    """Its lines, while it writes them."""
+    from policy.report.rows import COLUMNS  # noqa: PLC0415
+
+    words = ["sacct", "-aDP", "-S", _local(begin), "-E", _local(end), "-o", ",".join(COLUMNS)]
+    environment = {**os.environ, "SLURM_TIME_FORMAT": "%s", "LC_ALL": "C.UTF-8"}
+    try:
+        running = subprocess.Popen(
+            words,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            encoding="utf-8",
+            errors="replace",
+            env=environment,
+        )
+    except FileNotFoundError:
+        raise SlurmError("sacct is not on PATH; install Slurm's client commands here, or use --from FILE") from None
+    with running:
+        assert running.stdout is not None  # noqa: S101 - narrows the type
+        assert running.stderr is not None  # noqa: S101 - narrows the type
+        try:
+            first = running.stdout.readline()
+            if first:
+                yield _chain(first, running.stdout)
+            said = running.stderr.read().strip()
+            code = running.wait()
+        except BaseException:
+            running.kill()
+            raise
+    if code or not first:
+        raise SlurmError(f"sacct did not answer: {said or f'it ended with {code}'}; is slurmdbd set up and up?")
+
+
+def _chain(first: str, rest: IO[str]) -> Iterator[str]:
+    yield first
+    yield from rest
+
+
+def _local(moment: float) -> str:
+    return datetime.fromtimestamp(moment).strftime("%Y-%m-%dT%H:%M:%S")  # noqa: DTZ006 - sacct wants local time
+
+
+def _site(args: argparse.Namespace) -> Site:
+    """The nodes of today, and what joins them."""
+    from policy.report.site import Site  # noqa: PLC0415
+
+    gpus = _gpus_of_nodes() if not args.gpus_per_node else {}
+    return Site(gpus, _groups(args.fabric), args.gpus_per_node or 0)
+
+
+def _gpus_of_nodes() -> dict[str, int]:
+    from policy.slurm import text  # noqa: PLC0415
+
+    try:
+        done = subprocess.run(
+            ["scontrol", "show", "node", "--oneliner", "--details"],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_SECONDS,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return {}
+    return {node.name: node.gpus + node.loose for node in text.nodes(done.stdout) if node.gpus + node.loose}
+
+
+def _groups(fabric: str | None) -> dict[str, dict[str, str]]:
+    """NVLink domains from Berth's topology files, where there are any; leaves and pods from Slurm's file."""
+    from policy.daemon.config import config_path, fabric_file, load  # noqa: PLC0415
+    from topology.files import load_directory  # noqa: PLC0415
+    from topology.providers import slurm_fabric  # noqa: PLC0415
+
+    config = load(config_path())
+    machines = load_directory(config.topology_dir, _say) if config.topology_dir.is_dir() else {}
+    domains = {node: machine.domain for node, machine in machines.items() if machine.domain}
+    path = fabric_file(fabric or config.fabric)
+    if path is None:
+        return {"nvlink": domains}
+    leaves = slurm_fabric.read(path).leaves
+    leaf = {node: one.name for one in leaves for node in one.nodes}
+    pod = {node: one.pod for one in leaves for node in one.nodes if one.pod}
+    return {"nvlink": domains, "leaf": leaf, "pod": pod}
+
+
+def _say(problem: object) -> None:
+    sys.stderr.write(f"berth: {problem}\n")

@@ -1,0 +1,80 @@
+"""Where jobs of several GPUs ran: on how many nodes, leaves and islands, and how many they needed."""
+
+from collections import Counter
+from typing import Any
+
+from policy.report.rows import Run
+from policy.report.site import SIZES, Site, size_of
+
+_WIDEST = 8
+"""Jobs on more nodes are counted together."""
+
+
+class Places:
+    """Runs of two GPUs and more, by where they started."""
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._nodes: dict[str, Counter[str]] = {size: Counter() for size in SIZES}
+        self._gpu_s: dict[str, Counter[str]] = {size: Counter() for size in SIZES}
+        self._levels: dict[str, Counter[str]] = {size: Counter() for size in SIZES}
+        self._counts: Counter[str] = Counter()
+        self._lost: Counter[str] = Counter()
+
+    def add(self, run: Run) -> None:
+        """A run that is over."""
+        if run.gpus < 2 or not run.nodes:
+            return
+        size, nodes = size_of(run.gpus), len(run.nodes)
+        on = width(nodes)
+        self._nodes[size][on] += 1
+        self._gpu_s[size][on] += round(run.gpu_s)
+        if level := run.said.get("level"):
+            self._levels[size][level] += 1
+        self._note("runs", run)
+        needed = self._site.nodes_needed(run.gpus, run.nodes)
+        if needed is not None and nodes > needed:
+            self._note("more_nodes", run)
+            # A job that Berth pinned asks for its nodes, whatever its user wrote.
+            if "state" not in run.said and run.asked_nodes >= nodes:
+                self._note("more_nodes_asked", run)
+        for level in ("leaf", "pod", "nvlink"):
+            groups, largest = self._site.groups_of(level, run.nodes), self._site.largest(level)
+            if nodes < 2 or groups is None:
+                continue
+            self._note(f"several_nodes_{level}_known", run)
+            if groups > -(-nodes // largest):
+                self._note(f"more_{level}", run)
+
+    def _note(self, name: str, run: Run) -> None:
+        self._counts[name] += 1
+        self._lost[name] += round(run.gpu_s)
+
+    def figures(self) -> dict[str, Any]:
+        """Runs and GPU hours; `more_...`: more nodes or groups than the job needed."""
+        return {
+            "by_size": {
+                size: {
+                    "runs_on_nodes": dict(sorted(counts.items(), key=lambda item: _order(item[0]))),
+                    "gpu_hours_on_nodes": {on: round(used / 3_600, 2) for on, used in self._gpu_s[size].items()},
+                    "levels_by_berthd": dict(self._levels[size]),
+                }
+                for size, counts in self._nodes.items()
+                if counts
+            },
+            "runs": dict(self._counts),
+            "gpu_hours": {name: round(used / 3_600, 2) for name, used in self._lost.items()},
+        }
+
+
+def width(nodes: int) -> str:
+    """Nodes, as a class.
+
+    >>> width(2), width(40)
+    ('2', '>8')
+    """
+    return str(nodes) if nodes <= _WIDEST else f">{_WIDEST}"
+
+
+def _order(on: str) -> int:
+    return int(on) if on.isdigit() else _WIDEST + 1

@@ -1,0 +1,103 @@
+"""The whole report, gathered run by run in memory that hardly grows with them."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from policy.report.ends import STATUS, Ends
+from policy.report.places import Places
+from policy.report.rows import Run
+from policy.report.site import Site
+from policy.report.use import Use
+from policy.report.waits import Busy, Waits
+from policy.report.worth import worth
+from policy.retry.rules import Rules
+
+FORMAT = "berth-report/1"
+_POINTS = 240
+"""Of the line of busy GPUs."""
+_TIDY_EVERY = 1_000
+"""Runs between two looks for failures that are too old to be tried again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Period:
+    """Runs count that ended after `since`, and at `until` or before; seconds since 1970."""
+
+    since: float
+    until: float
+
+    def holds(self, run: Run) -> bool:
+        """Whether the run is over and counts."""
+        return run.end is not None and self.since < run.end <= self.until
+
+
+class Tally:
+    """All parts."""
+
+    def __init__(self, site: Site, rules: Rules) -> None:
+        self._site = site
+        self._busy, self._waits, self._places = Busy(), Waits(), Places(site)
+        self._use, self._ends = Use(), Ends(rules)
+        self._counts = dict.fromkeys(("runs", "by_berth", "without_gpus", "parts", "open"), 0)
+        self._first, self._last = float("inf"), 0.0
+
+    def add(self, runs: Iterable[Run], period: Period, until: float) -> None:
+        """The runs of a part of the time, as sacct lists them; `until` is the end of the whole."""
+        for place, run in enumerate(runs):
+            if place % _TIDY_EVERY == 0:
+                self._ends.forget(run.submit)
+            if not period.holds(run):
+                # What goes on at the end has held its GPUs so far; parts before the last leave it to that.
+                if run.gpus and period.until == until and (run.end is None or run.end > until):
+                    self._counts["open"] += run.start is not None and run.start < until
+                    if run.start is not None and run.start < until:
+                        self._busy.add(run, until)
+                continue
+            if not run.gpus:
+                self._counts["parts" if run.part else "without_gpus"] += 1
+                continue
+            self._add(run, until)
+
+    def _add(self, run: Run, until: float) -> None:
+        self._counts["runs"] += 1
+        self._counts["by_berth"] += run.said.get("state") in ("placed", "waiting")
+        self._first = min(self._first, run.start or run.submit)
+        self._last = max(self._last, run.end or 0.0)
+        status = STATUS.get(run.state, "other")
+        self._busy.add(run, until)
+        self._waits.add(run)
+        self._ends.add(run)
+        if run.start is not None:
+            self._places.add(run)
+            self._use.add(run, status)
+
+    def figures(self, period: Period) -> dict[str, Any]:
+        """All of it; the shape is in docs/formats.md."""
+        since = max(period.since, self._first) if self._counts["runs"] else period.since
+        until = period.until if period.until < float("inf") else self._last
+        first, minutes = self._busy.minutes()
+        capacity = self._site.total or max(minutes, default=0)
+        found: dict[str, Any] = {
+            "format": FORMAT,
+            "since": round(since),
+            "until": round(until),
+            "gpus": capacity,
+            "gpus_known": bool(self._site.total),
+            "counts": {**self._counts, "never_started": self._waits.never_started},
+            "waits": self._waits.figures(self._busy, capacity),
+            "places": self._places.figures(),
+            "use": self._use.figures(capacity, until - since),
+            **self._ends.figures(),
+            "busy": _line(first, minutes, since, until),
+        }
+        found["worth"] = worth(found)
+        return found
+
+
+def _line(first: int, minutes: list[int], since: float, until: float) -> list[list[float]]:
+    """Moments and the mean number of busy GPUs up to the next."""
+    begin, end = max(0, int(since // 60) - first), min(len(minutes), int(until // 60) - first)
+    step = max(1, -(-(end - begin) // _POINTS))
+    parts = [(at, minutes[at : min(end, at + step)]) for at in range(begin, end, step)]
+    return [[float((first + at) * 60), round(sum(part) / len(part), 2)] for at, part in parts]

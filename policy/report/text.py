@@ -1,0 +1,215 @@
+"""The report as lines for a terminal, and as tables that the page shows too."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+_LONGEST_NUMBER = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """One part of the report."""
+
+    title: str
+    note: str
+    """How to read it, and who says so."""
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+    def numeric(self) -> set[int]:
+        """The columns of numbers, which stand to the right; the first is always a name."""
+        first = enumerate(self.rows[0])
+        return {place for place, cell in first if place and cell[:1].isdigit() and len(cell) < _LONGEST_NUMBER}
+
+
+REASONS = {
+    "fair_share": "fair share, limits",
+    "fragmentation": "fragmentation",
+    "locality": "wait for locality",
+    "capacity": "capacity",
+    "dependency": "dependency",
+    "reservation": "reservation",
+    "node": "nodes down",
+    "held": "held",
+    "other": "licences and others",
+    "order_or_room": "order or room",
+}
+
+
+def headline(found: Mapping[str, Any]) -> str:
+    """What the report is about, in a sentence."""
+    counts, use = found["counts"], found["use"]
+    if not counts["runs"]:
+        return "No run of a GPU job ended in this time."
+    known = "GPUs" if found["gpus_known"] else "GPUs (the most that were ever busy)"
+    held = f", {use['held']:.1%} of the time of {found['gpus']} {known}" if use["held"] is not None else ""
+    return (
+        f"{counts['runs']:,} runs of GPU jobs ended from {day(found['since'])} to {day(found['until'])} UTC; they held "
+        f"{hours(use['gpu_hours'])} GPU h{held}. Berth had placed {counts['by_berth']:,} of them."
+    )
+
+
+def left_out(found: Mapping[str, Any]) -> str:
+    """What is not in the tables."""
+    counts = found["counts"]
+    return (
+        f"Not counted: {counts['without_gpus']:,} runs without GPUs, {counts['parts']:,} on parts of GPUs or seats, "
+        f"{counts['open']:,} that still ran at the end. {counts['never_started']:,} left the queue without a start."
+    )
+
+
+def tables(found: Mapping[str, Any]) -> Iterator[Table]:
+    """All that have rows."""
+    every = (_waits, _reasons, _places, _levels, _use, _status, _failures, _tries, _worth)
+    yield from (table for table in (make(found) for make in every) if table.rows)
+
+
+def text(found: Mapping[str, Any]) -> str:
+    """For a terminal."""
+    parts = [headline(found), left_out(found)]
+    for table in tables(found):
+        widths = [max(map(len, column)) for column in zip(table.columns, *table.rows, strict=True)]
+        right = table.numeric()
+        lines = [table.title]
+        for row in (table.columns, *table.rows):
+            cells = [
+                cell.rjust(width) if place in right else cell.ljust(width)
+                for place, (cell, width) in enumerate(zip(row, widths, strict=True))
+            ]
+            lines.append("  " + "  ".join(cells).rstrip())
+        parts.append("\n".join([*lines, *([f"  ({table.note})"] if table.note else [])]))
+    return "\n\n".join(parts) + "\n"
+
+
+def _waits(found: Mapping[str, Any]) -> Table:
+    times = ("p50_s", "p90_s", "p95_s", "mean_s", "longest_s")
+    rows = [
+        [size, f"{one['runs']:,}", f"{one['delays']:,}", *(span(one[time]) for time in times)]
+        for size, one in found["waits"].items()
+    ]
+    note = "from when a job could start; a delay is a wait of a minute or more; quantiles within 2 %"
+    return Table("Waits by GPUs", note, ("GPUs", "runs", "delays", "median", "p90", "p95", "mean", "longest"), rows)
+
+
+def _reasons(found: Mapping[str, Any]) -> Table:
+    rows = []
+    for size, one in found["waits"].items():
+        for reason in one["reasons"]:
+            by = {"berthd": "berthd", "slurm": "Slurm's last reason"}.get(reason["by"], "nobody")
+            name = REASONS.get(reason["reason"], reason["reason"])
+            idle = hours(one["enough_idle_hours"]) if reason["reason"] == "order_or_room" else ""
+            rows.append([size, name, f"{reason['delays']:,}", hours(reason["hours"]), idle, by])
+    note = (
+        "Slurm keeps one reason of a job and none for order and room; beside those: hours in which as many GPUs were "
+        "idle somewhere as the job asked for, so that fragmentation, order or a quota kept it"
+    )
+    return Table(
+        "What jobs waited for", note, ("GPUs", "reason", "delays", "hours", "of them beside idle GPUs", "says"), rows
+    )
+
+
+def _places(found: Mapping[str, Any]) -> Table:
+    places = found["places"]
+    rows = [
+        [size, on, f"{count:,}", hours(one["gpu_hours_on_nodes"][on])]
+        for size, one in places["by_size"].items()
+        for on, count in one["runs_on_nodes"].items()
+    ]
+    runs = places["runs"]
+    note = (
+        f"{runs.get('more_nodes', 0):,} of {runs.get('runs', 0):,} runs had more nodes than they needed; "
+        f"{runs.get('more_nodes_asked', 0):,} of these asked for them"
+    )
+    for level, word in (("leaf", "leaves"), ("nvlink", "NVLink domains")):
+        if known := runs.get(f"several_nodes_{level}_known"):
+            note += f"; {runs.get(f'more_{level}', 0):,} of {known:,} on several nodes lay in more {word} than needed"
+    return Table("Places of jobs on several GPUs", note, ("GPUs", "nodes", "runs", "GPU h"), rows)
+
+
+def _levels(found: Mapping[str, Any]) -> Table:
+    rows = [
+        [size, level, f"{count:,}"]
+        for size, one in found["places"]["by_size"].items()
+        for level, count in one["levels_by_berthd"].items()
+    ]
+    return Table("Levels that berthd gave", "", ("GPUs", "level", "runs"), rows)
+
+
+def _use(found: Mapping[str, Any]) -> Table:
+    use = found["use"]
+    words = {"size": "GPUs", "nodes": "nodes", "status": "ended"}
+    rows = [[words[by], key, f"{busy:.1%}"] for by, keys in use["busy"].items() for key, busy in keys.items()]
+    note = f"as Slurm's accounting saw it (gres/gpuutil), of {hours(use['measured_gpu_hours'])} GPU h that it measured"
+    return Table("Time in which held GPUs were busy", note, ("by", "class", "busy"), rows)
+
+
+def _status(found: Mapping[str, Any]) -> Table:
+    status = found["status"]
+    runs, used = (sum(one[key] for one in status.values()) for key in ("runs", "gpu_hours"))
+    rows = [
+        [name, f"{one['runs']:,}", part(one["runs"], runs), hours(one["gpu_hours"]), part(one["gpu_hours"], used)]
+        for name, one in status.items()
+    ]
+    return Table("How runs ended", "", ("end", "runs", "of runs", "GPU h", "of GPU time"), rows)
+
+
+def _failures(found: Mapping[str, Any]) -> Table:
+    rows = [
+        [
+            *(name, f"{one['runs']:,}", f"{one['told_by_berthd']:,}", f"{one['users']:,}"),
+            *(span(one["p50_s"]), span(one["p90_s"]), hours(one["gpu_hours"])),
+            "yes" if one["passes_by_itself"] else "no",
+        ]
+        for name, one in found["failures"].items()
+    ]
+    note = "by berthd from the log, else by state and exit code, which seldom tell; may pass: another try can help"
+    columns = ("class", "runs", "by berthd", "users", "median", "p90", "GPU h lost", "may pass")
+    return Table("What runs failed of", note, columns, rows)
+
+
+def _tries(found: Mapping[str, Any]) -> Table:
+    words = {
+        "again": "ran again after a failure",
+        "passed_in_the_end": "of these, passed: what trying again saved",
+        "failed_alike": "of these, failed again of what a try does not change",
+        "resubmitted_alike": "new jobs of the same owner and size, soon after, that failed alike",
+    }
+    rows = [
+        [words[name], f"{one['runs']:,}", hours(one["gpu_hours"])]
+        for name, one in found["tries"].items()
+        if one["runs"]
+    ]
+    return Table("Tries", "", ("runs that", "runs", "GPU h"), rows)
+
+
+def _worth(found: Mapping[str, Any]) -> Table:
+    rows = [[f"{hours(one['value'])} {one['unit']}", one["remedy"], one["counts"]] for one in found["worth"]]
+    return Table("What is at stake", "upper bounds", ("at most", "remedy", "what was counted"), rows)
+
+
+def day(moment: float) -> str:
+    """A moment as a date and a time."""
+    return datetime.fromtimestamp(moment, UTC).strftime("%Y-%m-%d %H:%M")
+
+
+def span(seconds: float) -> str:
+    """A time for people.
+
+    >>> span(42), span(5_400), span(200_000)
+    ('42 s', '90 min', '55.6 h')
+    """
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7_200 else f"{seconds / 3_600:,.1f} h"
+
+
+def hours(value: float) -> str:
+    """Hours, with a place after the point where there are few."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.2f}"
+
+
+def part(value: float, whole: float) -> str:
+    """A share in percent."""
+    return f"{value / whole:.1%}" if whole else "-"
