@@ -3,38 +3,87 @@
 The keys are the names that the fields have in Slurm's job description.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from policy import segment
 from policy.errors import FormatError, SlurmError
+from policy.facts import JobFacts
+from policy.slurm import fields
 from policy.slurm.interface import JobText, Pin
+from policy.tiers import GUARANTEED, OPPORTUNISTIC
+
+_OF_A_PLACE = frozenset(
+    {"nodes", "gpus", "seats", "start", "share", "gpu_mem", "way", "whole", "granted", "tier", "parked", "slope"}
+)
+
+_WHERE = frozenset({"nodes", "gpus", "seats", "start", "way", "level", "gbps", "sum", "slope"})
+
+_OF_FAILURES = frozenset({"fail", "fail_text", "fail_at", "tried", "tried_before", "again", "retry_text"})
+"""Written beside the plan, which may not have read them yet."""
+
+NOW = "0"
+"""As a begin time: at once. Else it is seconds since 1970, or with a + from now on."""
+
+ENDED = frozenset(
+    {
+        *("COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "NODE_FAIL", "PREEMPTED", "BOOT_FAIL", "DEADLINE"),
+        *("OUT_OF_MEMORY", "REVOKED"),
+    }
+)
+"""States of jobs that squeue shows only on demand."""
 
 
 def pin(job: JobText, place: Pin) -> dict[str, str]:
     """A place. `disable_job_shrink` keeps an update that comes too late from harming a running job."""
     _must_wait(job)
-    nodes = ",".join(place.nodes)
+    nodes, gpus = ",".join(place.nodes), ",".join(map(str, place.gpus))
+    before = segment_of(job.admin_comment) or {}
+    parked = "parked" in before
+    values = {**place.values, **{key: value for key, value in before.items() if key in _OF_FAILURES}}
     return {
         **_typed(job, place),
         "req_nodes": nodes,
-        "admin_comment": segment.put(job.admin_comment, place.values),
-        "extra": segment.put(job.extra, {"nodes": nodes, "gpus": ",".join(map(str, place.gpus))}),
+        "admin_comment": segment.put(job.admin_comment, values),
+        "extra": segment.put(job.extra, {"nodes": nodes, "gpus": gpus, **_share(place), **_tier(place)}),
+        **({"begin": NOW} if parked else {}),
+        # Who may have to leave has to be able to come back.
+        **({"requeue": "1"} if place.guest else {}),
+    }
+
+
+def park(job: JobText, values: Mapping[str, str], seconds: int) -> dict[str, str]:
+    """On no node, and not to be started for so long: a guest without a seat.
+
+    It asks for a whole GPU, which harms nobody should it start after all.
+    """
+    _must_wait(job)
+    return {
+        "tres_per_node": f"gres/gpu:{values.get('k', '1')}",
+        **({"tres_per_job": ""} if job.tres_per_job else {}),
+        "req_nodes": _asked(values).get("req_nodes", ""),
+        "admin_comment": segment.put(job.admin_comment, {k: v for k, v in values.items() if k not in _WHERE}),
+        "extra": segment.remove(job.extra),
+        "begin": f"+{seconds}",
     }
 
 
 def release(job: JobText, reason: str) -> dict[str, str] | None:
-    """A request equal to the user's; None where the job has no pin (any more)."""
+    """A request equal to the user's; None where the job has no pin (any more).
+
+    A packed job gets its GPUs whole: without Berth nobody would hold it to its share.
+    """
     _must_wait(job)
     values = segment.fields(job.admin_comment)
-    if values is None or values.get("state") not in segment.PINNED_STATES:
+    if values is None or not (values.get("state") in segment.PINNED_STATES or "parked" in values):
         return None
-    asked = dict(item.partition(":")[::2] for item in values.get("asked", "").split(";"))
-    kept = {key: value for key, value in values.items() if key not in {"nodes", "gpus", "seats", "start"}}
+    asked = _asked(values)
+    kept = {key: value for key, value in values.items() if key not in _OF_A_PLACE}
     return {
         **_untyped(job, values),
         "req_nodes": asked.get("req_nodes", ""),
         "admin_comment": segment.put(job.admin_comment, {**kept, "state": "released", "why": reason}),
         "extra": segment.remove(job.extra),
+        **({"begin": values["parked"]} if values.get("parked", "").isdigit() else {}),
     }
 
 
@@ -43,12 +92,59 @@ def annotate(job: JobText, values: Mapping[str, str]) -> dict[str, str]:
     return {"admin_comment": segment.put(job.admin_comment, values)}
 
 
+def delay(job: JobText, values: Mapping[str, str], seconds: int) -> dict[str, str]:
+    """Another segment, and not to be started for so long."""
+    return {**annotate(job, values), "begin": f"+{seconds}"}
+
+
+def was_put_back(job: JobText) -> bool:
+    """Whether the job is on its way into the queue: Slurm leaves one that has ended as it is, and reports no error."""
+    return job.state not in ENDED
+
+
 def segment_of(admin_comment: str) -> dict[str, str] | None:
     """The segment of a job, or None where it has none that this Berth can read."""
     try:
         return segment.fields(admin_comment)
     except FormatError:
         return None
+
+
+def pinned(jobs: Iterable[JobFacts], called: str = "") -> list[int | str]:
+    """Those that may hold a pin, as they are to be written to; of them only who is `called` so.
+
+    An admin means with a number also the tasks of that array and the parts of that heterogeneous job, and with
+    `ARRAY_TASK` one of them.
+    """
+    number, _, task = called.partition("_")
+    found: list[int | str] = []
+    for job in filter(may_hold_pin, jobs):
+        if task and job.tasks and job.array == int(number) and int(task) in fields.numbers(job.tasks):
+            found.append(called)
+        elif not called or (task and (job.array, job.task) == (int(number), int(task))):
+            found.append(job.id)
+        elif not task and int(number) in {job.id, job.array, job.het}:
+            # By the array's number scontrol means its running tasks too, and it takes no list of tasks.
+            found += [f"{job.array}_{one}" for one in fields.numbers(job.tasks)] or [job.id]
+    return found
+
+
+def target(job: JobFacts, task: int | None = None) -> int | str:
+    """How Slurm names what is to be changed; an array's own number would mean its running tasks too."""
+    if task is not None:
+        return f"{job.array}_{task}"
+    tasks = job.tasks.partition("%")[0]
+    return f"{job.array}_[{tasks}]" if tasks and "." not in tasks else job.id
+
+
+def may_hold_pin(job: JobFacts) -> bool:
+    """Whether a job may wait where, or as, Berth wrote it."""
+    waits = job.state in {"PENDING", "ARRAY"}
+    return waits and (bool(job.gpus and job.required) or "parked" in (job.segment or {}))
+
+
+def _asked(values: Mapping[str, str]) -> dict[str, str]:
+    return dict(item.partition(":")[::2] for item in values.get("asked", "").split(";"))
 
 
 def _must_wait(job: JobText) -> None:
@@ -61,11 +157,33 @@ def _pinned_by_job(job: JobText) -> bool:
     return "gres/gpu:g" in job.tres_per_job
 
 
+def _share(place: Pin) -> dict[str, str]:
+    """What the node has to know of a packed job; nothing for whole GPUs."""
+    if not place.share:
+        return {}
+    values = place.values
+    # On the node there is no memory but the GPU's to speak of.
+    mem = {"mem": values["granted"]} if "granted" in values else {}
+    return {"share": str(place.share), **mem, "way": values.get("way", "mps")}
+
+
+def _tier(place: Pin) -> dict[str, str]:
+    """What the node has to know of a host or a guest; nothing of who has its GPUs alone."""
+    values = place.values
+    if place.share or values.get("tier") not in {GUARANTEED, OPPORTUNISTIC}:
+        return {}
+    mem = {"mem": values["gpu_mem"]} if "gpu_mem" in values else {}
+    slope = {"slope": values["slope"]} if "slope" in values else {}
+    return {"tier": values["tier"], **mem, "way": values.get("way", "time"), **slope}
+
+
 def _typed(job: JobText, place: Pin) -> dict[str, str]:
     """The request for exactly these GPUs; by job, each type counts once for each node."""
-    by_job = _pinned_by_job(job)
-    count = len(place.nodes) if by_job else 1
-    kinds = ("gpu", "seat") if place.seats else ("gpu",)
+    # A share is no GPU in Slurm's eyes: srun trips over nothing.
+    by_job = _pinned_by_job(job) and not place.share and not place.guest
+    count = place.share or (len(place.nodes) if by_job else 1)
+    whole = ("gpu", "seat") if place.seats else ("gpu",)
+    kinds = ("seat",) if place.guest else ("shard",) if place.share else whole
     tres = ",".join(f"gres/{kind}:g{gpu}:{count}" for kind in kinds for gpu in place.gpus)
     if by_job:
         return {"tres_per_job": tres}

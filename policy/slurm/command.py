@@ -31,8 +31,16 @@ _KEYS = {
     "tres_per_job": "TresPerJob",
     "admin_comment": "AdminComment",
     "extra": "Extra",
+    "begin": "StartTime",
+    "requeue": "Requeue",
 }
 """What scontrol calls the fields of a change."""
+
+_TEXTS = frozenset({"tres_per_node", "tres_per_job", "admin_comment", "extra"})
+"""Of those, what is the base of later changes."""
+
+OVER = re.compile(r"already|not running|Invalid job id|not pending|finished|completing", re.IGNORECASE)
+"""What Slurm says of a job that has ended."""
 
 Runner = Callable[..., bytes]
 """Runs one command line, word by word, and returns its output."""
@@ -99,12 +107,12 @@ class CommandGateway:
         """One job's record, through JSON."""
         return self._record(job_id).job
 
-    def pin(self, job_id: int | str, pin: Pin) -> None:
-        """Write a place, based on texts that are asked for only when they may have changed."""
-        job = self._text(job_id)
+    def pin(self, job_id: int | str, pin: Pin, *, hurry: bool = False) -> None:
+        """Write a place; in a hurry based on texts that are asked for only when they may have changed."""
+        job = self._known_text(job_id) if hurry else self._text(job_id)
         self._update(job_id, job, changes.pin(job, pin))
 
-    def release(self, job_id: int, reason: str) -> bool:
+    def release(self, job_id: int | str, reason: str) -> bool:
         """Give a waiting job back to Slurm with a request equal to the user's."""
         job = self._text(job_id)
         restored = changes.release(job, reason)
@@ -117,13 +125,38 @@ class CommandGateway:
         job = self._text(job_id)
         self._update(job_id, job, changes.annotate(job, values))
 
-    def requeue(self, job_id: int) -> None:
-        """Put a running job back into the queue."""
-        self._run("scontrol", "requeue", (self._texts.get(job_id) or self._record(job_id)).name)
+    def requeue(self, job_id: int | str) -> None:
+        """Put a job that runs, or has failed, back into the queue."""
+        name = job_id if isinstance(job_id, str) else (self._texts.get(job_id) or self._record(job_id)).name
+        self._run("scontrol", "requeue", name)
 
-    def pinned_jobs(self) -> list[int]:
+    def delay(self, job_id: int, values: Mapping[str, str], seconds: int) -> None:
+        """Another segment, and a begin time."""
+        job = self._text(job_id)
+        self._update(job_id, job, changes.delay(job, values, seconds))
+
+    def evict(self, job_id: int) -> bool:
+        """Put a job that runs back into the queue; False where it has ended, or is about to."""
+        try:
+            self._run("scontrol", "requeue", "Incomplete", (self._texts.get(job_id) or self._record(job_id)).name)
+        except SlurmError as problem:
+            if OVER.search(str(problem)):
+                return False
+            raise
+        return changes.was_put_back(self.job(job_id))
+
+    def warn(self, job_id: int, signal: str) -> None:
+        """Send a signal to the steps of a running job."""
+        self._run("scancel", "-s", signal, (self._texts.get(job_id) or self._record(job_id)).name)
+
+    def park(self, job_id: int | str, values: Mapping[str, str], seconds: int) -> None:
+        """Take a waiting guest off its node."""
+        job = self._text(job_id)
+        self._update(job_id, job, changes.park(job, values, seconds))
+
+    def pinned_jobs(self, called: str = "") -> list[int | str]:
         """Waiting jobs with typed GPUs and required nodes, as our pins have."""
-        return [line.job.id for line in self._read_queue("PENDING").values() if line.job.gpus and line.job.required]
+        return changes.pinned((line.job for line in self._read_queue("PENDING").values()), called)
 
     def close(self) -> None:
         """Nothing to let go of."""
@@ -204,6 +237,10 @@ class CommandGateway:
 
     def _text(self, job_id: int | str) -> JobText:
         """The texts that a change is based on; those of a task that has not split off are its array's."""
+        return self._record(job_id if isinstance(job_id, int) else self._record_of(job_id)).job
+
+    def _known_text(self, job_id: int | str) -> JobText:
+        """The same, as the last reading has them."""
         number = job_id if isinstance(job_id, int) else self._record_of(job_id)
         line, record = self._queue.get(number), self._texts.get(number)
         if line is not None and record is not None and _key(record.job) == _key(line):
@@ -214,16 +251,17 @@ class CommandGateway:
         array, _, number = task.partition("_")
         for line in self._queue.values():
             job = line.job
-            if job.array == int(array) and (job.tasks or job.task == int(number)):
+            if job.array == int(array) and (job.tasks or str(job.task) == number):
                 return job.id
         return int(array)
 
     def _update(self, job_id: int | str, job: JobText, values: Mapping[str, str]) -> None:
         record = self._texts[job.id]
         name = job_id if isinstance(job_id, str) else record.name
-        self._run("scontrol", "update", f"JobId={name}", *[f"{_KEYS[key]}={value}" for key, value in values.items()])
+        words = [f"{_KEYS[key]}={_begin(value) if key == 'begin' else value}" for key, value in values.items()]
+        self._run("scontrol", "update", f"JobId={name}", *words)
         if isinstance(job_id, int):
-            written = {key: value for key, value in values.items() if key != "req_nodes"}
+            written = {key: value for key, value in values.items() if key in _TEXTS}
             self._texts[job_id] = replace(record, job=replace(job, **written))  # type: ignore[arg-type]
 
     def _read_seldom(self) -> tuple[Mapping[str, str], bool, bool]:
@@ -235,6 +273,13 @@ class CommandGateway:
 
     def _run(self, *command: str) -> str:
         return self._bytes(*command).decode("utf-8", "surrogateescape")
+
+
+def _begin(value: str) -> str:
+    """A begin time as scontrol takes it."""
+    if value.startswith("+"):
+        return f"now{value}"
+    return "now" if value == changes.NOW else time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(int(value)))
 
 
 def _key(one: JobText | text.QueueLine) -> tuple[str, str, str]:

@@ -3,14 +3,17 @@
 import re
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
+from typing import NamedTuple
 
 from policy.hostlist import fold_numbers
 
 _TYPED_GPU = re.compile(r"(?:^|,)gpu:g(\d+):1(?:\(S:[^)]*\))?(?=,|$)")
 _ANY_GPU = re.compile(r"(?:^|,)gpu(?::[^:,()]+)??:(\d+)")
 _TYPED_SEAT = re.compile(r"(?:^|,)seat:g\d+:1")
+_PERCENTS = re.compile(r"(?:^|,)shard:g\d+:100(?=[(,]|$)")
 _USED = re.compile(r"(gpu|shard|seat):g(\d+):([1-9]\d*)")
 _PINNED = re.compile(r"gres/(?:gpu|shard|seat):g(\d+)(?::\d+)?")
+_SHARE = re.compile(r"gres/shard:g\d+:(\d+)")
 _GPU_REQUEST = re.compile(r"\bgres[:/](?:gpu|shard|seat)\b")
 _HELD = re.compile(r"(gpu|shard):(?:([^:,()]+):)?[1-9]\d*\((?:IDX:)?([\d,-]*)")
 _OWN_TYPE = re.compile(r"g(\d+)")
@@ -27,32 +30,55 @@ _CLOSED = frozenset(
 )
 
 
+class Gres(NamedTuple):
+    """A node's GPUs with a type of their own, its other GPUs, its seats, and its GPUs that count in percent."""
+
+    gpus: int
+    loose: int
+    seats: int
+    shards: int
+
+
+class Used(NamedTuple):
+    """GPUs that gpu or shard jobs hold and seats that are taken, as bits, and percent of each GPU that is shared."""
+
+    gpus: int
+    seats: int
+    shared: tuple[int, ...] = ()
+
+
 # A cluster has thousands of nodes and few different texts for each of these.
 @lru_cache(maxsize=4_096)
-def gres(text: str) -> tuple[int, int, int]:
-    """A node's GPUs with a type of their own, its other GPUs, and its seats.
+def gres(text: str) -> Gres:
+    """What a node has.
 
-    >>> gres("gpu:g0:1(S:0),gpu:g1:1(S:1),seat:g0:1,seat:g1:1")
-    (2, 0, 2)
+    >>> gres("gpu:g0:1(S:0),gpu:g1:1(S:1),shard:g0:100(S:0),shard:g1:100,seat:g0:1,seat:g1:1")
+    Gres(gpus=2, loose=0, seats=2, shards=2)
     """
     typed = len(_TYPED_GPU.findall(text))
-    return typed, sum(map(int, _ANY_GPU.findall(text))) - typed, len(_TYPED_SEAT.findall(text))
+    loose = sum(map(int, _ANY_GPU.findall(text))) - typed
+    return Gres(typed, loose, len(_TYPED_SEAT.findall(text)), len(_PERCENTS.findall(text)))
 
 
 @lru_cache(maxsize=16_384)
-def gres_used(text: str) -> tuple[int, int]:
-    """The GPUs of a node that gpu or shard jobs hold, and its seats that are taken.
+def gres_used(text: str) -> Used:
+    """What is in use of a node, or what a job holds there.
 
     >>> gres_used("gpu:g0:1(IDX:0),gpu:g1:0(IDX:N/A),shard:g2:30(30/100),seat:g0:1(IDX:0)")
-    (5, 1)
+    Used(gpus=5, seats=1, shared=(0, 0, 30))
     """
     gpus = seats = 0
-    for name, place, _count in _USED.findall(text):
+    shared: list[int] = []
+    for name, place, count in _USED.findall(text):
+        bit = 1 << int(place)
         if name == "seat":
-            seats |= 1 << int(place)
-        else:
-            gpus |= 1 << int(place)
-    return gpus, seats
+            seats |= bit
+            continue
+        gpus |= bit
+        if name == "shard":
+            shared += [0] * (int(place) + 1 - len(shared))
+            shared[int(place)] += int(count)
+    return Used(gpus, seats, tuple(shared))
 
 
 @lru_cache(maxsize=1_024)
@@ -78,6 +104,27 @@ def pinned(tres: str) -> int | None:
     for place in _PINNED.findall(tres):
         gpus |= 1 << int(place)
     return gpus or None
+
+
+@lru_cache(maxsize=16_384)
+def share(per_node: str) -> int:
+    """Percent of each GPU that a request by node names; 0 where it asks for whole ones.
+
+    >>> share("gres/shard:g0:30,gres/shard:g1:30"), share("gres/gpu:g2:1,gres/seat:g2:1")
+    (30, 0)
+    """
+    match = _SHARE.search(per_node)
+    return int(match.group(1)) if match else 0
+
+
+@lru_cache(maxsize=16_384)
+def guest(per_node: str) -> bool:
+    """Whether a request by node is for seats alone, as a guest's is.
+
+    >>> guest("gres/seat:g3:1"), guest("gres/gpu:g2:1,gres/seat:g2:1"), guest("gres/gpu:1"), guest("")
+    (True, False, False, False)
+    """
+    return per_node.startswith("gres/seat:g") and "gres/gpu" not in per_node and "gres/shard" not in per_node
 
 
 @lru_cache(maxsize=16_384)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from policy.facts import Reading
+from policy.tiers import OPPORTUNISTIC
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,13 @@ class Pin:
     gpus: tuple[int, ...]
     seats: bool
     values: Mapping[str, str]
+    share: int = 0
+    """Percent of each GPU; 0 for whole GPUs."""
+
+    @property
+    def guest(self) -> bool:
+        """Whether it is a seat, and no GPU."""
+        return self.values.get("tier") == OPPORTUNISTIC
 
 
 class Gateway(Protocol):
@@ -60,11 +68,12 @@ class Gateway(Protocol):
         """One job's record."""
         ...
 
-    def pin(self, job_id: int | str, pin: Pin) -> None:
+    def pin(self, job_id: int | str, pin: Pin, *, hurry: bool = False) -> None:
         """Give a waiting job a place, in one update; `ARRAY_TASK` splits a task off its array.
 
-        The texts of the last reading are the base, so that no second question is needed. A job that started meanwhile
-        is left as it is.
+        The job's record is read just before, as for each change, so that what others wrote into its texts stays there.
+        In a `hurry`, which is when somebody waits for the pin, the texts of the last reading are the base. A job that
+        started meanwhile is left as it is.
         """
         ...
 
@@ -72,20 +81,39 @@ class Gateway(Protocol):
         """Replace the segment of a job and nothing else."""
         ...
 
-    def requeue(self, job_id: int) -> None:
-        """Put a running job back into the queue."""
+    def requeue(self, job_id: int | str) -> None:
+        """Put a job that runs, or has failed, back into the queue; `ARRAY_TASK` names a task of an array alone."""
+        ...
+
+    def delay(self, job_id: int, values: Mapping[str, str], seconds: int) -> None:
+        """Replace the segment of a waiting job and keep it from starting for so long, in one update."""
+        ...
+
+    def evict(self, job_id: int) -> bool:
+        """Put a job that runs back into the queue; False where it has ended, or is about to: it is not run again."""
+        ...
+
+    def warn(self, job_id: int, signal: str) -> None:
+        """Send a signal to the steps of a running job."""
+        ...
+
+    def park(self, job_id: int | str, values: Mapping[str, str], seconds: int) -> None:
+        """Take a waiting guest off its node, and keep it from starting for so long, in one update."""
         ...
 
     def close(self) -> None:
         """Let go of what it holds; a closed gateway is not used again."""
         ...
 
-    def release(self, job_id: int, reason: str) -> bool:
+    def release(self, job_id: int | str, reason: str) -> bool:
         """Undo the pin of a waiting job; False where it has none (any more)."""
         ...
 
-    def pinned_jobs(self) -> list[int]:
-        """Waiting jobs that may hold a pin of ours."""
+    def pinned_jobs(self, called: str = "") -> list[int | str]:
+        """Waiting jobs that may hold a pin of ours, as `release` takes them; of those only who is `called` so.
+
+        An array's number is all its tasks, `ARRAY_TASK` one of them.
+        """
         ...
 
     def config(self) -> Mapping[str, str]:

@@ -4,6 +4,7 @@ import socket
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from signal import Signals
 from typing import Any, TypeVar
 
 from policy import hostlist
@@ -11,6 +12,7 @@ from policy.errors import SlurmError
 from policy.escape import escape, unescape
 from policy.facts import JobFacts, Memory, NodeFacts, PartitionFacts, Reading, Reservation
 from policy.slurm import changes, fields, text
+from policy.slurm.command import OVER
 from policy.slurm.interface import JobText, Pin
 from policy.slurm.program import (
     Config,
@@ -104,11 +106,12 @@ class LibslurmGateway:
                 return _job_text(record)
         raise SlurmError(f"job {job_id} is not known to Slurm (any more); sacct may still know it")
 
-    def pin(self, job_id: int | str, pin: Pin) -> None:
-        """Write a place, based on the texts of the last reading."""
-        self._update(job_id, changes.pin(self._text(job_id), pin))
+    def pin(self, job_id: int | str, pin: Pin, *, hurry: bool = False) -> None:
+        """Write a place; in a hurry based on the texts of the last reading."""
+        job = self._known_text(job_id) if hurry else self._text(job_id)
+        self._update(job_id, changes.pin(job, pin))
 
-    def release(self, job_id: int, reason: str) -> bool:
+    def release(self, job_id: int | str, reason: str) -> bool:
         """Give a waiting job back to Slurm with a request equal to the user's."""
         restored = changes.release(self._text(job_id), reason)
         if restored is not None:
@@ -119,13 +122,35 @@ class LibslurmGateway:
         """Another segment."""
         self._update(job_id, changes.annotate(self._text(job_id), values))
 
-    def requeue(self, job_id: int) -> None:
-        """Put a running job back into the queue."""
+    def requeue(self, job_id: int | str) -> None:
+        """Put a job that runs, or has failed, back into the queue."""
         self._program.ask(f"requeue {job_id}")
 
-    def pinned_jobs(self) -> list[int]:
+    def delay(self, job_id: int, values: Mapping[str, str], seconds: int) -> None:
+        """Another segment, and a begin time."""
+        self._update(job_id, changes.delay(self._text(job_id), values, seconds))
+
+    def evict(self, job_id: int) -> bool:
+        """Put a job that runs back into the queue; False where it has ended, or is about to."""
+        try:
+            self._program.ask(f"evict {job_id}")
+        except SlurmError as problem:
+            if OVER.search(str(problem)):
+                return False
+            raise
+        return changes.was_put_back(self.job(job_id))
+
+    def warn(self, job_id: int, signal: str) -> None:
+        """Send a signal to the steps of a running job."""
+        self._program.ask(f"signal {job_id} {int(Signals['SIG' + signal])}")
+
+    def park(self, job_id: int | str, values: Mapping[str, str], seconds: int) -> None:
+        """Take a waiting guest off its node."""
+        self._update(job_id, changes.park(self._text(job_id), values, seconds))
+
+    def pinned_jobs(self, called: str = "") -> list[int | str]:
         """Waiting jobs with typed GPUs and required nodes, as our pins have."""
-        return [job.id for job in self.read(ended=False).jobs if job.state == "PENDING" and job.gpus and job.required]
+        return changes.pinned(self.read(ended=False).jobs, called)
 
     def close(self) -> None:
         """End the program."""
@@ -139,18 +164,23 @@ class LibslurmGateway:
             raise SlurmError(f"job {job_id} could not be changed: {problem}") from None
 
     def _text(self, job_id: int | str) -> JobText:
-        """The texts of the last reading; those of a task that has not split off are its array's."""
-        if isinstance(job_id, int):
-            record = self._records.get(job_id)
-            return _job_text(record) if record is not None else self.job(job_id)
-        array, _, task = job_id.partition("_")
+        """The texts that a change is based on; those of a task that has not split off are its array's."""
+        return self.job(job_id if isinstance(job_id, int) else self._record_of(job_id).id)
+
+    def _known_text(self, job_id: int | str) -> JobText:
+        """The same, as the last reading has them."""
+        record = self._records.get(job_id) if isinstance(job_id, int) else self._record_of(job_id)
+        return _job_text(record) if record is not None else self.job(int(job_id))
+
+    def _record_of(self, name: str) -> JobRecord:
+        array, _, task = name.partition("_")
         record_id = self._arrays.get(int(array))
         if record_id is not None:
-            return _job_text(self._records[record_id])
+            return self._records[record_id]
         for record in self._records.values():
-            if (record.array, record.task) == (int(array), int(task)):
-                return _job_text(record)
-        raise SlurmError(f"task {job_id} is not known to Slurm (any more); sacct may still know it")
+            if (record.array, str(record.task)) == (int(array), task):
+                return record
+        raise SlurmError(f"task {name} is not known to Slurm (any more); sacct may still know it")
 
     def _ping(self) -> Ping:
         for record in self._program.ask("ping"):
@@ -242,6 +272,8 @@ def job_facts(record: JobRecord) -> JobFacts:
         reason=unescape(record.reason),
         # A job with a script is pinned by node, one without by job: srun would trip over the former.
         gpus=fields.pinned(record.tres_per_node) or fields.pinned(record.tres_per_job),
+        share=fields.share(record.tres_per_node),
+        guest=fields.guest(record.tres_per_node),
         segment=changes.segment_of(unescape(record.admin_comment)),
         user=record.user,
         count=record.count,
@@ -255,14 +287,15 @@ def job_facts(record: JobRecord) -> JobFacts:
         het=record.het,
         reservation=unescape(record.reservation),
         licenses=unescape(record.licenses),
+        account=unescape(record.account),
+        name=unescape(record.name),
         begin=record.eligible if waits and record.eligible > record.submitted else None,
     )
 
 
 def node_facts(record: NodeRecord) -> NodeFacts:
     """A node as Berth sees it."""
-    gpus, loose, seats = fields.gres(record.gres)
-    gpus_used, seats_used = fields.gres_used(record.gres_used)
+    has, used = fields.gres(record.gres), fields.gres_used(record.gres_used)
     return NodeFacts(
         name=record.name,
         cpus=record.cpus,
@@ -272,11 +305,13 @@ def node_facts(record: NodeRecord) -> NodeFacts:
         threads=record.threads,
         up=fields.takes_jobs(record.state),
         completing="COMPLETING" in record.state,
-        gpus=gpus,
-        loose=loose,
-        seats=seats,
-        gpus_used=gpus_used,
-        seats_used=seats_used,
+        gpus=has.gpus,
+        loose=has.loose,
+        seats=has.seats,
+        gpus_used=used.gpus,
+        seats_used=used.seats,
+        shards=has.shards,
+        shared=used.shared,
         features=fields.names(unescape(record.features)),
         partitions=fields.names(unescape(record.partitions)),
     )

@@ -52,6 +52,8 @@ class JobRecord(msgspec.Struct, array_like=True, frozen=True, tag="job"):
     licenses: str
     admin_comment: str
     extra: str
+    account: str = ""
+    name: str = ""
 
 
 class NodeRecord(msgspec.Struct, array_like=True, frozen=True, tag="node"):

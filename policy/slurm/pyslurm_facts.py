@@ -2,21 +2,15 @@
 
 import time
 from collections.abc import Iterable, Mapping
+from itertools import zip_longest
 from operator import attrgetter
 from typing import Any, NamedTuple
 
 from policy import hostlist
 from policy.facts import JobFacts, Memory, NodeFacts, PartitionFacts, Reservation
 from policy.slurm import changes, fields
+from policy.slurm.fields import Gres, Used
 from policy.slurm.interface import JobText
-
-_OVER = frozenset(
-    {
-        *("COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "NODE_FAIL", "PREEMPTED", "BOOT_FAIL", "DEADLINE"),
-        *("OUT_OF_MEMORY", "REVOKED"),
-    }
-)
-"""States of jobs that squeue shows only on demand."""
 
 
 class JobRow(NamedTuple):
@@ -52,11 +46,13 @@ class JobRow(NamedTuple):
     licenses: list[str]
     admin_comment: str | None
     extra: str | None
+    account: str | None
+    name: str | None
 
     @property
     def over(self) -> bool:
         """Whether the job is no more in the queue."""
-        return self.state in _OVER
+        return self.state in changes.ENDED
 
     @property
     def task(self) -> int | None:
@@ -80,13 +76,6 @@ class Requests(NamedTuple):
     per_job: str = ""
     per_socket: str = ""
     per_task: str = ""
-
-
-class Held(NamedTuple):
-    """What a job holds on one node; bit K stands for the GPU or the seat of type gK."""
-
-    gpus: int
-    seats: int
 
 
 class NodeRow(NamedTuple):
@@ -133,7 +122,7 @@ def requests_in(row: JobRow) -> Requests:
     return Requests(",".join(f"{name}:{count}" for name, count in row.gres_per_node.items()))
 
 
-def job_facts(job: Any, row: JobRow, requests: Requests, held: Mapping[str, Held]) -> JobFacts:
+def job_facts(job: Any, row: JobRow, requests: Requests, held: Mapping[str, Used]) -> JobFacts:
     """A `pyslurm.Job` as Berth sees it."""
     count = row.num_nodes or 1
     tasks, _ = fields.tasks(row.array_tasks_waiting or "")
@@ -159,6 +148,8 @@ def job_facts(job: Any, row: JobRow, requests: Requests, held: Mapping[str, Held
         reason=row.state_reason or "None",
         # A job with a script is pinned by node, one without by job: srun would trip over the former.
         gpus=fields.pinned(requests.per_node) or fields.pinned(requests.per_job),
+        share=fields.share(requests.per_node),
+        guest=fields.guest(requests.per_node),
         segment=changes.segment_of(row.admin_comment or ""),
         user=row.user_id,
         count=count,
@@ -172,6 +163,8 @@ def job_facts(job: Any, row: JobRow, requests: Requests, held: Mapping[str, Held
         het=row.heterogeneous_id or 0,
         reservation=row.reservation or "",
         licenses=",".join(row.licenses),
+        account=row.account or "",
+        name=row.name or "",
         begin=eligible if waits and eligible > submitted else None,
     )
 
@@ -203,19 +196,20 @@ def job_text(row: JobRow, requests: Requests) -> JobText:
     )
 
 
-def held_by_node(job: Any) -> dict[str, Held]:
+def held_by_node(job: Any) -> dict[str, Used]:
     """What a job that has nodes holds on each of them."""
     layout: Mapping[str, Mapping[str, Any]] = job.get_resource_layout_per_node()
     return {node: _held(part["gres"]) for node, part in layout.items()}
 
 
-def _held(gres: Mapping[str, int | Mapping[str, Any]]) -> Held:
+def _held(gres: Mapping[str, int | Mapping[str, Any]]) -> Used:
     """Put together again what pyslurm took apart: `gpu:g1:1(IDX:1),gpu:h100:2(IDX:0-1),shard:g7:30(30/100)`."""
     detail = ",".join(
         f"{name}:{what['count']}(IDX:{what['indexes']})" if isinstance(what, Mapping) else f"{name}:{what}()"
         for name, what in gres.items()
     )
-    return Held(fields.held(detail), fields.gres_used(detail)[1])
+    # Of untyped GPUs only the indices tell which they are.
+    return fields.gres_used(detail)._replace(gpus=fields.held(detail))
 
 
 def node_row(node: Any) -> NodeRow:
@@ -223,14 +217,13 @@ def node_row(node: Any) -> NodeRow:
     return NodeRow(*_node_values(node))
 
 
-def node_gres(node: Any) -> tuple[int, int, int]:
-    """A node's GPUs with a type of their own, its other GPUs, and its seats."""
+def node_gres(node: Any) -> Gres:
+    """What a node has."""
     return fields.gres(",".join(f"{name}:{count}" for name, count in node.configured_gres.items()))
 
 
-def node_facts(row: NodeRow, gres: tuple[int, int, int], used: Held) -> NodeFacts:
+def node_facts(row: NodeRow, has: Gres, used: Used) -> NodeFacts:
     """A node as Berth sees it."""
-    gpus, loose, seats = gres
     return NodeFacts(
         name=row.name,
         cpus=row.effective_cpus,
@@ -240,24 +233,30 @@ def node_facts(row: NodeRow, gres: tuple[int, int, int], used: Held) -> NodeFact
         threads=row.threads_per_core or 1,
         up=fields.takes_jobs(row.state),
         completing="COMPLETING" in row.state,
-        gpus=gpus,
-        loose=loose,
-        seats=seats,
+        gpus=has.gpus,
+        loose=has.loose,
+        seats=has.seats,
         gpus_used=used.gpus,
         seats_used=used.seats,
+        shards=has.shards,
+        shared=used.shared,
         features=frozenset(row.active_features),
         partitions=frozenset(row.partitions),
     )
 
 
-def used_by_node(held: Iterable[Mapping[str, Held]]) -> dict[str, Held]:
+def used_by_node(held: Iterable[Mapping[str, Used]]) -> dict[str, Used]:
     """What is taken on each node, from what each job holds: pyslurm does not read a node's GresUsed."""
-    used: dict[str, Held] = {}
+    used: dict[str, Used] = {}
     for nodes in held:
         for name, part in nodes.items():
-            old = used.get(name)
-            used[name] = Held(old.gpus | part.gpus, old.seats | part.seats) if old else part
+            used[name] = _together(used[name], part) if name in used else part
     return used
+
+
+def _together(one: Used, other: Used) -> Used:
+    shared = tuple(map(sum, zip_longest(one.shared, other.shared, fillvalue=0)))
+    return Used(one.gpus | other.gpus, one.seats | other.seats, shared)
 
 
 def partition_facts(partition: Any) -> PartitionFacts:

@@ -38,8 +38,8 @@ _REQUESTS = ",".join(
 )
 """For squeue -O: fields that hold no free text."""
 
-_NOTHING = facts.Held(0, 0)
-_NO_GRES = (0, 0, 0)
+_NOTHING = fields.Used(0, 0)
+_NO_GRES = fields.Gres(0, 0, 0, 0)
 T = TypeVar("T", NodeFacts, PartitionFacts, Reservation)
 
 
@@ -96,7 +96,7 @@ class _Job:
 
     row: facts.JobRow
     requests: facts.Requests
-    held: Mapping[str, facts.Held]
+    held: Mapping[str, fields.Used]
     facts: JobFacts
 
 
@@ -122,7 +122,7 @@ class PyslurmGateway:
         self._command = CommandGateway(run)
         self._seldom: _Seldom | None = None
         self._jobs: dict[int, _Job] = {}
-        self._gres: dict[str, tuple[int, int, int]] = {}
+        self._gres: dict[str, fields.Gres] = {}
         self._nodes: dict[str, NodeFacts] = {}
         self._partitions: dict[str, PartitionFacts] = {}
         self._reservations: dict[str, Reservation] = {}
@@ -167,14 +167,15 @@ class PyslurmGateway:
         """One job's record, through JSON: pyslurm cannot read all of its requests."""
         return self._command.job(job_id)
 
-    def pin(self, job_id: int | str, pin: Pin) -> None:
-        """Write a place, in one update, based on the texts of the last reading."""
+    def pin(self, job_id: int | str, pin: Pin, *, hurry: bool = False) -> None:
+        """Write a place, in one update; in a hurry based on the texts of the last reading."""
         if isinstance(job_id, str):
             # pyslurm knows jobs by number only, and a task that has not split off has none.
             self._command.pin(job_id, pin)
             return
-        changed = changes.pin(self._text(job_id), pin)
-        if "tres_per_job" in changed:
+        changed = changes.pin(self._known_text(job_id) if hurry else self.job(job_id), pin)
+        # What pyslurm cannot say.
+        if not {"tres_per_job", "begin", "requeue"}.isdisjoint(changed):
             self._command.pin(job_id, pin)
             return
         self._modify(
@@ -186,23 +187,43 @@ class PyslurmGateway:
             extra=_bytes(changed["extra"]),
         )
 
-    def release(self, job_id: int, reason: str) -> bool:
+    def release(self, job_id: int | str, reason: str) -> bool:
         """Give a waiting job back to Slurm: it clears fields, which pyslurm cannot."""
         return self._command.release(job_id, reason)
 
     def annotate(self, job_id: int, values: Mapping[str, str]) -> None:
         """Another segment."""
-        changed = changes.annotate(self._text(job_id), values)
+        changed = changes.annotate(self.job(job_id), values)
         self._modify(job_id, admin_comment=_bytes(changed["admin_comment"]))
 
-    def requeue(self, job_id: int) -> None:
-        """Put a running job back into the queue."""
+    def delay(self, job_id: int, values: Mapping[str, str], seconds: int) -> None:
+        """Another segment, and a begin time, which pyslurm cannot set."""
+        self._command.delay(job_id, values, seconds)
+
+    def requeue(self, job_id: int | str) -> None:
+        """Put a job that runs, or has failed, back into the queue."""
+        if isinstance(job_id, str):
+            # pyslurm knows jobs by number only.
+            self._command.requeue(job_id)
+            return
         with self._speaking(f"job {job_id} could not be requeued"):
             self._slurm.Job(job_id).requeue()
 
-    def pinned_jobs(self) -> list[int]:
+    def evict(self, job_id: int) -> bool:
+        """Put a job that runs back into the queue; False where it has ended, or is about to."""
+        return self._command.evict(job_id)
+
+    def warn(self, job_id: int, signal: str) -> None:
+        """Send a signal to the steps of a running job."""
+        self._command.warn(job_id, signal)
+
+    def park(self, job_id: int | str, values: Mapping[str, str], seconds: int) -> None:
+        """Take a waiting guest off its node: it clears fields, which pyslurm cannot."""
+        self._command.park(job_id, values, seconds)
+
+    def pinned_jobs(self, called: str = "") -> list[int | str]:
         """Waiting jobs with typed GPUs and required nodes, as our pins have."""
-        return [job.id for job in self.read(ended=False).jobs if job.state == "PENDING" and job.gpus and job.required]
+        return changes.pinned(self.read(ended=False).jobs, called)
 
     def close(self) -> None:
         """Nothing to let go of: libslurm keeps no connection, and it cannot be unloaded."""
@@ -211,7 +232,7 @@ class PyslurmGateway:
         with self._speaking(f"job {job_id} could not be changed"):
             self._slurm.Job(job_id).modify(self._slurm.JobSubmitDescription(**new))
 
-    def _text(self, job_id: int) -> JobText:
+    def _known_text(self, job_id: int) -> JobText:
         known = self._jobs.get(job_id)
         return facts.job_text(known.row, known.requests) if known else self.job(job_id)
 
@@ -286,7 +307,7 @@ class PyslurmGateway:
         found = (facts.node_facts(row, self._gres[row.name], used.get(row.name, _NOTHING)) for row in rows)
         self._nodes = _kept(found, self._nodes)
 
-    def _read_gres(self, nodes: Iterable[Any]) -> dict[str, tuple[int, int, int]]:
+    def _read_gres(self, nodes: Iterable[Any]) -> dict[str, fields.Gres]:
         try:
             return {node.name: facts.node_gres(node) for node in nodes}
         except ValueError:
@@ -294,7 +315,7 @@ class PyslurmGateway:
             found = text.nodes(
                 self._run("scontrol", "show", "node", "-a", "-o", "-d").decode("utf-8", "surrogateescape")
             )
-            return {node.name: (node.gpus, node.loose, node.seats) for node in found}
+            return {node.name: fields.Gres(node.gpus, node.loose, node.seats, node.shards) for node in found}
 
 
 def _job(job: Any, row: facts.JobRow, requests: facts.Requests, before: _Job | None) -> _Job:

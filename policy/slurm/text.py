@@ -2,7 +2,7 @@
 
 Free text must not pose as structure. Of node, partition, reservation and configuration records only what comes before
 their free text is read; the queue's fields end with a mark of this very reading, which nobody could have written into a
-job before. Names, comments of users and paths are not asked for at all.
+job before. Comments of users and paths are not asked for at all.
 """
 
 import re
@@ -31,7 +31,7 @@ _QUEUE_FIELDS = (
     *("JobID", "State", "UserID", "Partition", "PriorityLong", "SubmitTime", "StartTime", "EndTime", "EligibleTime"),
     *("TimeLimit", "NumCPUs", "NumNodes", "NodeList", "ReqNodes", "ExcNodes", "Feature", "Reason", "tres-per-job"),
     *("tres-per-node", "tres-per-socket", "tres-per-task", "tres-alloc", "JobArrayID", "HetJobID"),
-    *("Reservation", "Licenses", "admin_comment"),
+    *("Reservation", "Licenses", "Account", "Name", "admin_comment"),
 )
 
 
@@ -65,8 +65,8 @@ def _node(line: str) -> NodeFacts:
     if match is None:
         raise SlurmError(f"scontrol show node printed a line that Berth cannot read: {line[:80]!r}")
     found = match.groupdict()
-    typed, loose, seats = fields.gres(found.get("gres") or "")
-    gpus_used, seats_used = fields.gres_used(found.get("gres_used") or "")
+    has = fields.gres(found.get("gres") or "")
+    used = fields.gres_used(found.get("gres_used") or "")
     return NodeFacts(
         name=found["name"],
         cpus=int(found["cpus"]),
@@ -76,11 +76,13 @@ def _node(line: str) -> NodeFacts:
         threads=int(found["threads"]),
         up=fields.takes_jobs(found["state"]),
         completing="COMPLETING" in found["state"],
-        gpus=typed,
-        loose=loose,
-        seats=seats,
-        gpus_used=gpus_used,
-        seats_used=seats_used,
+        gpus=has.gpus,
+        loose=has.loose,
+        seats=has.seats,
+        gpus_used=used.gpus,
+        seats_used=used.seats,
+        shards=has.shards,
+        shared=used.shared,
         features=_names(found["features"]),
         partitions=_names(found["partitions"]),
     )
@@ -130,6 +132,8 @@ def _job(values: tuple[str, ...]) -> QueueLine:
             features=found["Feature"],
             # A job with a script is pinned by node, one without by job: srun would trip over the former.
             gpus=fields.pinned(requests[0]) or fields.pinned(requests[1]),
+            share=fields.share(requests[0]),
+            guest=fields.guest(requests[0]),
             segment=changes.segment_of(found["admin_comment"]),
             user=int(found["UserID"]),
             count=count,
@@ -140,6 +144,8 @@ def _job(values: tuple[str, ...]) -> QueueLine:
             het=int(found["HetJobID"] or 0),
             reservation=found["Reservation"],
             licenses=found["Licenses"],
+            account=found["Account"],
+            name=found["Name"],
             begin=eligible if waits and eligible > submitted else None,
         ),
         found["tres-per-node"],

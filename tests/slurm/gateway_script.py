@@ -3,10 +3,12 @@
 gateway_script.py fits                 the gateways that can be used here
 gateway_script.py read                 two readings of each, and what changed between them
 gateway_script.py act '{"NAME": {..}}' one change of each kind by each gateway, to jobs of its own
+gateway_script.py guests '{"NAME": ..}' what is done to guests by each gateway, to jobs of its own
 """
 
 import dataclasses
 import json
+import subprocess
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -69,6 +71,11 @@ def node_of(gateway: Gateway, job_id: int) -> tuple[int, str]:
     return used, next((job.state for job in reading.jobs if job.id == job_id), "")
 
 
+def another_writes(job_id: int, text: str) -> None:
+    """What a site's own program does to a job while Berth looks elsewhere."""
+    subprocess.run(["scontrol", "update", f"JobId={job_id}", f"AdminComment={text}"], check=True)
+
+
 def act(gateway: Gateway, jobs: dict[str, int]) -> dict[str, Any]:
     """One change of each kind; the values are what the test expects to find in Slurm."""
     gateway.read(ended=False)
@@ -78,11 +85,14 @@ def act(gateway: Gateway, jobs: dict[str, int]) -> dict[str, Any]:
     gateway.pin(f"{jobs['array']}_3", place)
     gateway.pin(jobs["release"], place)
     gateway.pin(jobs["by_job"], place)
+    another_writes(jobs["late"], "billed to 7% [berth/1 state=waiting] by night")
+    gateway.pin(jobs["late"], place)
     # Without a look in between the texts of the last one still are the base.
     reading = gateway.read(ended=False)
     waits = next(job for job in reading.jobs if job.id == jobs["pin"])
     task = next(job for job in reading.jobs if (job.array, job.task) == (jobs["array"], 3))
     again = [gateway.release(jobs["release"], "because") for _ in range(2) if gateway.read(ended=False)]
+    another_writes(jobs["running"], "billed to 8%")
     gateway.annotate(jobs["running"], {"state": "noted"})
     before, _ = node_of(gateway, jobs["requeue"])
     gateway.requeue(jobs["requeue"])
@@ -100,8 +110,27 @@ def act(gateway: Gateway, jobs: dict[str, int]) -> dict[str, Any]:
     }
 
 
+def guests(gateway: Gateway, jobs: dict[str, int]) -> dict[str, Any]:
+    """Each is warned, put back or parked; the test looks at what Slurm and the jobs themselves say of it."""
+    gateway.read(ended=False)
+    values = {"state": "later", "id": "00", "n": "1", "k": "2", "asked": "req_nodes:n[3-4]", "parked": "0"}
+    gateway.warn(jobs["warned"], "USR1")
+    gateway.park(jobs["parked"], {**values, "nodes": "n4", "gpus": "0,5"}, 3_600)
+    gateway.park(f"{jobs['array']}_3", {**values, "nodes": "n4", "gpus": "0,5"}, 3_600)
+    return {
+        "running": gateway.evict(jobs["running"]),
+        "ended": gateway.evict(jobs["ended"]),
+        "not parked": refused(lambda: gateway.park(jobs["warned"], values, 60)),
+        "no guest": refused(lambda: gateway.park(4_000_000, values, 60)),
+        "nobody": refused(lambda: gateway.warn(4_000_000, "USR1")),
+    }
+
+
+DOES: dict[str, Callable[[Gateway, dict[str, int]], dict[str, Any]]] = {"act": act, "guests": guests}
+
+
 def main() -> None:
-    """Do one of the three and print it."""
+    """Do one of the four and print it."""
     gateways = available()
     if sys.argv[1] == "fits":
         answer: dict[str, Any] = dict.fromkeys(gateways)
@@ -109,7 +138,7 @@ def main() -> None:
         answer = {name: read(gateway) for name, gateway in gateways.items()}
     else:
         jobs = json.loads(sys.argv[2])
-        answer = {name: act(gateway, jobs[name]) for name, gateway in gateways.items()}
+        answer = {name: DOES[sys.argv[1]](gateway, jobs[name]) for name, gateway in gateways.items()}
     for gateway in gateways.values():
         gateway.close()
     json.dump(answer, sys.stdout, default=sorted)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -271,10 +272,11 @@ def test_all_gateways_write_the_same(still: Slurm, scene: Scene) -> None:
             f"for i in 1 2; do {batch} -H -w n4 --gres=gpu:2 --extra={ODD_EXTRA} --wrap 'exec sleep 900'; done\n"
             f"{batch} -H -w n4 -N1 --gpus=2 --wrap 'exec sleep 900'\n"
             f"{batch} --array=1-4 -w n4 --gres=gpu:2 --extra=mine --wrap 'exec sleep 900'\n"
+            f"{batch} -H -w n4 --gres=gpu:2 --wrap 'exec sleep 900'\n"
             f"for i in 1 2; do {batch} -w n2 -n1 --mem=10 --wrap 'exec sleep 900'; done\n"
         ).out.split()
         jobs[name] = dict(
-            zip(("pin", "release", "by_job", "array", "running", "requeue"), map(int, lines), strict=True)
+            zip(("pin", "release", "by_job", "array", "late", "running", "requeue"), map(int, lines), strict=True)
         )
     for name in names:
         still.wait_state(jobs[name]["running"], {"RUNNING"})
@@ -303,21 +305,25 @@ def test_all_gateways_write_the_same(still: Slurm, scene: Scene) -> None:
         assert (said[name]["freed"], said[name]["requeued"]) == (1, True), name
         assert all(said[name][key] for key in ("late", "gone", "no task")), name
         assert records[name] == records["libslurm"], name
-    [pin, task, released, by_job, noted, requeued] = records["libslurm"]
+    [pin, task, released, by_job, noted, requeued, late] = records["libslurm"]
     assert pin["req_nodes"] == task["req_nodes"] == "n4"
     assert pin["tres_per_node"] == task["tres_per_node"]
     assert pin["tres_per_node"].startswith("gres/gpu:g0:1,gres/gpu:g5:1,gres/seat:g0:1")
     assert task["extra"] == "mine[berth/1 nodes=n4 gpus=0,5]"
     assert (released["tres_per_node"], released["req_nodes"]) == ("gres/gpu:2", "n[3-4]")
     assert (by_job["tres_per_node"], by_job["tres_per_job"]) == (pin["tres_per_node"], "")
-    assert "state=noted" in noted["admin_comment"]
+    # What another wrote after the reading stays.
+    assert noted["admin_comment"] == "billed to 8%[berth/1 state=noted]"
+    assert late["admin_comment"].startswith("billed to 7% [berth/1 state=placed ")
+    assert late["admin_comment"].endswith("] by night")
     assert requeued["restarts"] == 1
 
 
 def _records(slurm: Slurm, jobs: dict[str, int], task: int) -> list[dict[str, Any]]:
     """What Slurm itself says of the jobs that were written to."""
     found = []
-    for job in (jobs["pin"], task, jobs["release"], jobs["by_job"], jobs["running"], jobs["requeue"]):
+    written = ("release", "by_job", "running", "requeue", "late")
+    for job in (jobs["pin"], task, *(jobs[name] for name in written)):
         text = slurm.target.run(["scontrol", "show", "job", str(job), "--json"], user="root").out
         record = next(one for one in json.loads(text)["jobs"] if one["job_id"] == job)
         found.append(
@@ -331,3 +337,61 @@ def _records(slurm: Slurm, jobs: dict[str, int], task: int) -> list[dict[str, An
             }
         )
     return found
+
+
+def test_all_gateways_do_the_same_to_guests(still: Slurm, scene: Scene) -> None:
+    names = list(scene.readings)
+    batch = "sbatch --parsable -p plain -t 30 -w n3 -n1 --mem=10"
+    # Steps get the warning: the batch shell goes on.
+    warned = "srun bash -c 'trap \"echo warned\" USR1; while :; do sleep 0.2; done'"
+    jobs: dict[str, dict[str, int]] = {}
+    for name in names:
+        lines = still.target.bash(
+            f"{batch} -o {still.shared}/%j.out --wrap {shlex.quote(warned)}\n"
+            f"{batch} -o /dev/null --wrap 'exec sleep 900'\n"
+            f"{batch} -o /dev/null --wrap true\n"
+            f"{batch} -o /dev/null --begin=now+2hours --gres=gpu:2 --wrap 'exec sleep 900'\n"
+            f"{batch} -o /dev/null --begin=now+2hours --array=1-4 --gres=gpu:2 --wrap 'exec sleep 900'\n"
+        ).out.split()
+        jobs[name] = dict(zip(("warned", "running", "ended", "parked", "array"), map(int, lines), strict=True))
+    for name in names:
+        still.wait_state(jobs[name]["running"], {"RUNNING"})
+        still.wait_state(jobs[name]["ended"], {"COMPLETED"})
+        until("the step", partial(_has_a_step, still, jobs[name]["warned"]))
+
+    said = ask(still, "guests", json.dumps(jobs))
+
+    for name in names:
+        one, them = jobs[name], said[name]
+        assert (them["running"], them["ended"]) == (True, False), name
+        assert "job" in them["not parked"], name
+        assert all(them[key] for key in ("no guest", "nobody")), name
+        until(f"{name}'s warning", partial(_printed, still, one["warned"], "warned"))
+        assert still.state(one["warned"]) == "RUNNING", name
+        until(f"{name}'s guest in the queue", partial(_is, still, one["running"], "PENDING"))
+        assert still.show(one["running"])["Restarts"] == "1", name
+        assert (still.state(one["ended"]), still.show(one["ended"])["Restarts"]) == ("COMPLETED", "0"), name
+        for record in (still.show(one["parked"]), _task(still, one["array"], 3)):
+            assert (record["TresPerNode"], record["ReqNodeList"]) == ("gres/gpu:2", "n[3-4]"), name
+            begins = still.target.bash(f"date -d {record['EligibleTime']} +%s; date +%s").out.split()
+            assert 3_400 < int(begins[0]) - int(begins[1]) <= 3_600, name
+            assert "parked=0" in record["AdminComment"], name
+            assert "nodes=" not in record["AdminComment"], name
+
+
+def _has_a_step(slurm: Slurm, job: int) -> bool:
+    return f"{job}.0" in slurm.target.run(["squeue", "-h", "-s", "-j", str(job), "-o", "%i"]).out
+
+
+def _printed(slurm: Slurm, job: int, word: str) -> bool:
+    return word in slurm.target.bash(f"cat {slurm.shared}/{job}.out", user="root").out
+
+
+def _is(slurm: Slurm, job: int, state: str) -> bool:
+    return slurm.state(job) == state
+
+
+def _task(slurm: Slurm, array: int, number: int) -> dict[str, str]:
+    """The record of a task that has been split off."""
+    line = slurm.target.run(["squeue", "-h", "-r", "-j", f"{array}_{number}", "-o", "%A"]).out
+    return slurm.show(int(line))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -35,7 +36,7 @@ RUNNING: dict[str, Any] = {
 OTHERS = (
     *("start_time", "end_time", "memory_per_cpu", "allocated_nodes", "required_nodes", "excluded_nodes", "array_id"),
     *("array_task_id", "array_tasks_waiting", "array_tasks_parallel", "heterogeneous_id", "federation_origin"),
-    *("reservation", "admin_comment", "extra", "allocated_tres"),
+    *("reservation", "account", "name", "admin_comment", "extra", "allocated_tres"),
 )
 
 
@@ -146,6 +147,11 @@ class World:
             Partitions=loader(lambda: world.partitions),
             Reservations=loader(lambda: world.reservations),
         )
+
+    def shows(self, job_id: int, state: str, **values: str) -> None:
+        """What scontrol shows of a job."""
+        record = {"job_id": job_id, "job_state": [state], **values}
+        self.printed["scontrol show job"] = json.dumps({"jobs": [record]})
 
     def refuse(self) -> None:
         if self.refusal:

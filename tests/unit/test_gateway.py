@@ -6,11 +6,12 @@ import pytest
 
 from policy.errors import ConfigError, SlurmError
 from policy.facts import Memory, Reservation
-from policy.slurm import text
+from policy.slurm import changes, text
 from policy.slurm.command import CommandGateway
 from policy.slurm.gateways import open_gateway
 from policy.slurm.interface import Pin
 from policy.slurm.recorded import recorded_gateway
+from tests.unit.policy_world import waiting
 
 DATA = Path(__file__).parent / "data"
 VERSIONS = ("24.11", "26.05")
@@ -101,6 +102,18 @@ def test_an_admins_comment_on_a_reservation_changes_nothing(folder: Path) -> Non
     assert reservation.start > 5
 
 
+def test_a_job_is_known_by_its_account_and_by_its_name_as_its_user_wrote_it(folder: Path) -> None:
+    queue = folder / "squeue"
+    lines = queue.read_text().splitlines()
+    fields = lines[0].split("|~")
+    fields[-4:-2] = ["lab", "a|b PENDING,(null)"]
+    queue.write_text("\n".join(["|~".join(fields), *lines[1:]]) + "\n")
+
+    job = next(job for job in recorded_gateway(folder).read(ended=False).jobs if job.id == int(fields[0]))
+
+    assert (job.account, job.name) == ("lab", "a|b PENDING,(null)")
+
+
 def test_nonces_are_seen_once_slurm_shows_the_job(gateway: CommandGateway) -> None:
     reading = gateway.read(ended=False)
 
@@ -174,7 +187,7 @@ def test_texts_with_bytes_that_are_no_text_come_back_as_they_were(folder: Path, 
     assert updates(folder)[0]["AdminComment"] == "a \udcff\udcfe[berth/1 state=noted]"
 
 
-def test_texts_are_asked_for_once_and_again_when_they_changed(folder: Path) -> None:
+def test_in_a_hurry_texts_are_asked_for_once_and_again_when_they_changed(folder: Path) -> None:
     job_id = pinned(folder)
     asked: list[str] = []
     recording = recorded_gateway(folder)._bytes
@@ -189,23 +202,45 @@ def test_texts_are_asked_for_once_and_again_when_they_changed(folder: Path) -> N
 
     gateway = CommandGateway(run)
     gateway.read(ended=False)
-    gateway.annotate(job_id, {"state": "placed"})
+    gateway.pin(job_id, place("placed"), hurry=True)
     assert asked == [str(job_id)]
 
     # What was written is what Slurm shows now; what another writes later is not known.
     line = next(line for line in (folder / "squeue").read_text().splitlines() if line.startswith(f"{job_id}|~"))
     comment = line.split("|~")[-2]
+    tres = next(word for word in line.split("|~") if word.startswith("gres/gpu:g"))
     slurm_shows(comment, "[berth/1 state=placed]")
+    slurm_shows(tres, "gres/gpu:g0:1")
     gateway.read(ended=False)
-    gateway.annotate(job_id, {"state": "placed", "k": "8"})
+    gateway.pin(job_id, place("placed again"), hurry=True)
     assert asked == [str(job_id)]
 
     slurm_shows("[berth/1 state=placed]", "by hand [berth/1 state=placed]")
     change(folder, job_id, admin_comment="by hand [berth/1 state=placed]")
     gateway.read(ended=False)
-    gateway.annotate(job_id, {"state": "noted"})
+    gateway.pin(job_id, place("noted"), hurry=True)
     assert asked == [str(job_id)] * 2
     assert updates(folder)[-1]["AdminComment"] == "by hand [berth/1 state=noted]"
+
+
+def test_what_another_writes_after_the_reading_stays(folder: Path, gateway: CommandGateway) -> None:
+    job_id = pinned(folder)
+    gateway.read(ended=False)
+    # The queue that was read, and is read again, still shows the former text: only the job's own record is new.
+    for state in ("placed", "noted", "later"):
+        change(folder, job_id, admin_comment=f"not {state} [berth/1 state=waiting]", extra="theirs")
+        if state == "placed":
+            gateway.pin(job_id, place(state))
+        elif state == "noted":
+            gateway.annotate(job_id, {"state": state})
+        else:
+            gateway.park(job_id, {"state": state}, 60)
+        assert updates(folder)[-1]["AdminComment"] == f"not {state} [berth/1 state={state}]"
+    assert updates(folder)[0]["Extra"] == "theirs[berth/1 nodes=n3 gpus=0]"
+
+
+def place(state: str) -> Pin:
+    return Pin(("n3",), (0,), seats=False, values={"state": state})
 
 
 def test_a_task_is_written_to_by_its_name_because_its_number_may_be_the_arrays(folder: Path) -> None:
@@ -219,8 +254,12 @@ def test_a_task_is_written_to_by_its_name_because_its_number_may_be_the_arrays(f
 
     gateway.annotate(job_id, {"state": "noted"})
     gateway.requeue(job_id)
+    gateway.requeue("50_7")
+    gateway.delay(job_id, {"state": "noted"}, 60)
 
-    assert [json.loads(line)[0] for line in (folder / "updates").read_text().splitlines()] == ["JobId=50_4", "50_4"]
+    lines = [json.loads(line) for line in (folder / "updates").read_text().splitlines()]
+    assert [line[0] for line in lines] == ["JobId=50_4", "50_4", "50_7", "JobId=50_4"]
+    assert lines[-1][-1] == "StartTime=now+60"
 
 
 def test_a_pin_keeps_foreign_text_and_the_form_of_the_request(folder: Path, gateway: CommandGateway) -> None:
@@ -371,3 +410,9 @@ def test_a_missing_command_says_what_to_install(monkeypatch: pytest.MonkeyPatch,
 def test_an_unknown_gateway_is_refused(name: str) -> None:
     with pytest.raises(ConfigError, match="unknown gateway"):
         open_gateway(name)
+
+
+@pytest.mark.parametrize("state", ["PENDING", "ARRAY"])
+def test_a_waiting_job_and_an_arrays_record_may_hold_a_pin(state: str) -> None:
+    assert changes.may_hold_pin(waiting(6, "n1", 0b11, state=state))
+    assert not changes.may_hold_pin(waiting(6, "n1", 0b11, state=state, required=()))

@@ -21,9 +21,9 @@ CONFIG = '["config","SLURM_VERSION = 24.11.5%0ASelectTypeParameters = CR_CORE_ME
 PLACE = Pin(("n3", "n4"), (0, 5), seats=True, values={"state": "placed", "why": "50 % [x]"})
 
 # Answers a command with what stands in the file of its first word, then in the next one of that name; says "ok" where
-# there is none. What it was asked is written down.
+# there is none, but for a job which it was given to read. What it was asked is written down.
 STAND_IN = """
-import sys, time
+import json, sys, time
 from pathlib import Path
 folder = Path({folder!r})
 print('["ok"]', flush=True)
@@ -35,6 +35,9 @@ for line in sys.stdin.buffer:
     text = files[0].read_text() if files else ""
     if len(files) > 1:
         files[0].unlink()
+    if word == "job" and not files:
+        known = (folder / "known").read_text().splitlines()
+        text = "".join(one + "\\n" for one in known if json.loads(one)[:2] == ["job", int(line.split()[1])])
     if text == "die":
         sys.exit("slurm went away")
     if text == "hang":
@@ -57,6 +60,8 @@ class StandIn:
     def answers(self, word: str, *texts: str) -> None:
         for old in self.folder.glob(f"{word}.*"):
             old.unlink()
+        if word == "read":
+            (self.folder / "known").write_text(texts[0])
         for number, text in enumerate(texts):
             whole = text if text in {"die", "hang"} or '["error"' in text else text.rstrip("\n") + "\n" * bool(text)
             (self.folder / f"{word}.{number}").write_text(whole)
@@ -120,6 +125,7 @@ def test_only_what_changed_becomes_a_new_object(gateway: LibslurmGateway, stand_
     changed, noise, gone = lines(recorded, "job")[:3]
     changed[6] = 5  # its priority
     noise[-1] = "Extra is no fact"
+    changed += ["lab", "my%20train"]
     more = [json.dumps(one, separators=(",", ":")) for one in (changed, noise, ["gone", "job", gone[1]])]
     stand_in.answers("read", recorded, "\n".join(more), "")
 
@@ -130,6 +136,7 @@ def test_only_what_changed_becomes_a_new_object(gateway: LibslurmGateway, stand_
     assert set(before) - set(after) == {gone[1]}
     assert [key for key in after if after[key] is not before[key]] == [changed[1]]
     assert after[int(str(changed[1]))].priority == 5
+    assert (after[int(str(changed[1]))].account, after[int(str(changed[1]))].name) == ("lab", "my train")
     assert all(old is new for old, new in zip(first.nodes, second.nodes, strict=True))
     assert all(old is new for old, new in zip(second.jobs, gateway.read(ended=False).jobs, strict=True))
 
@@ -194,13 +201,13 @@ def test_an_answer_that_nobody_knows_is_an_error_not_a_guess(gateway: LibslurmGa
             gateway.read(ended=False)
 
 
-def test_a_pin_is_one_command_based_on_the_texts_of_the_reading(
+def test_a_pin_in_a_hurry_is_one_command_based_on_the_texts_of_the_reading(
     gateway: LibslurmGateway, stand_in: StandIn, recorded: str
 ) -> None:
     stand_in.answers("read", recorded)
     waits = job(gateway.read(ended=False), state="PENDING")
 
-    gateway.pin(waits.id, PLACE)
+    gateway.pin(waits.id, PLACE, hurry=True)
 
     [update] = [line for line in stand_in.asked if line.startswith("update")]
     _, job_id, *words = update.split(" ")
@@ -217,12 +224,48 @@ def test_a_pin_is_one_command_based_on_the_texts_of_the_reading(
     assert not [line for line in stand_in.asked if line.startswith("job")]
 
 
+def test_what_another_writes_after_the_reading_stays(
+    gateway: LibslurmGateway, stand_in: StandIn, recorded: str
+) -> None:
+    stand_in.answers("read", recorded)
+    reading = gateway.read(ended=False)
+    waits, array = job(reading, state="PENDING"), job(reading, state="ARRAY")
+    for one in (waits, array):
+        record = next(record for record in lines(recorded, "job") if record[1] == one.id)
+        record[-2:] = ["billed [berth/1 state=waiting n=1 k=2] to 7", "theirs"]
+        stand_in.answers("job", json.dumps(record))
+        gateway.pin(one.id if one is waits else f"{array.id}_3", PLACE)
+        gateway.annotate(one.id, {"state": "noted"})
+
+    pins = [line for line in stand_in.asked if line.startswith("update")]
+    assert ["admin_comment=billed%20%5Bberth/1%20state=" in line and "%5D%20to%207" in line for line in pins] == [
+        True
+    ] * 4
+    assert ["extra=theirs%5Bberth/1" in line for line in pins] == [True, False, True, False]
+
+
+def test_a_job_that_started_after_the_reading_is_left_alone(
+    gateway: LibslurmGateway, stand_in: StandIn, recorded: str
+) -> None:
+    stand_in.answers("read", recorded)
+    waits = job(gateway.read(ended=False), state="PENDING")
+    record = next(record for record in lines(recorded, "job") if record[1] == waits.id)
+    record[2] = "RUNNING"
+    stand_in.answers("job", json.dumps(record))
+
+    with pytest.raises(SlurmError, match="only the place of a waiting job"):
+        gateway.pin(waits.id, PLACE)
+
+    assert not [line for line in stand_in.asked if line.startswith("update")]
+
+
 def test_a_task_is_pinned_by_its_name_with_the_texts_of_its_array(
     gateway: LibslurmGateway, stand_in: StandIn, recorded: str
 ) -> None:
     array = next(record for record in lines(recorded, "job") if record[27])
     array[-1] = "mine"
-    stand_in.answers("read", recorded + json.dumps(array))
+    others = [line for line in recorded.splitlines() if json.loads(line)[:2] != array[:2]]
+    stand_in.answers("read", "\n".join([*others, json.dumps(array)]))
     gateway.read(ended=False)
 
     gateway.pin(f"{array[25]}_3", PLACE)
@@ -236,11 +279,11 @@ def test_a_task_is_pinned_by_its_name_with_the_texts_of_its_array(
 
 def test_a_job_that_runs_or_is_gone_is_not_pinned(gateway: LibslurmGateway, stand_in: StandIn, recorded: str) -> None:
     stand_in.answers("read", recorded)
-    stand_in.answers("job", '["error","Invalid job id specified"]')
     runs = job(gateway.read(ended=False), state="RUNNING", nodes=("n1",))
 
     with pytest.raises(SlurmError, match="is running, only the place of a waiting job"):
         gateway.pin(runs.id, PLACE)
+    stand_in.answers("job", '["error","Invalid job id specified"]')
     with pytest.raises(SlurmError, match="job 99999 is not known"):
         gateway.pin(99_999, PLACE)
 
@@ -266,8 +309,13 @@ def test_release_annotate_and_requeue(gateway: LibslurmGateway, stand_in: StandI
     assert not gateway.release(array.id, "because")
     gateway.annotate(runs.id, {"state": "noted"})
     gateway.requeue(runs.id)
+    gateway.requeue("50_7")
+    gateway.delay(runs.id, {"state": "noted"}, 60)
 
-    released, noted, requeued = stand_in.asked[-3:]
+    changed = [line for line in stand_in.asked if line.startswith(("update", "requeue"))]
+    released, noted, requeued, by_name, delayed = changed
+    assert by_name == "requeue 50_7"
+    assert delayed == f"{noted} begin=+60"
     assert f"update {waits.id} tres_per_node=gres/gpu:2 req_nodes= " in released
     assert noted == f"update {runs.id} admin_comment=%5Bberth/1%20state=noted%5D"
     assert requeued == f"requeue {runs.id}"

@@ -124,6 +124,8 @@ def test_small_fields_of_a_job_are_in_slurms_words(world: World) -> None:
             1,
             constraints=["v100|h100"],
             licenses=["matlab:2", "fluent"],
+            account="lab",
+            name="my train",
             reservation="later",
             heterogeneous_id=1,
             excluded_nodes="n[4-5]",
@@ -138,6 +140,7 @@ def test_small_fields_of_a_job_are_in_slurms_words(world: World) -> None:
 
     [job] = reading.jobs
     assert (job.features, job.licenses, job.reservation, job.het) == ("v100|h100", "matlab:2,fluent", "later", 1)
+    assert (job.account, job.name) == ("lab", "my train")
     assert (job.excluded, job.begin, job.mem, job.start, job.may_start) == (("n4", "n5"), 4_600, None, None, True)
     assert (reading.federated, reading.version, reading.memory) == (True, "25.11.7", Memory(per_cpu=1000))
 
@@ -239,7 +242,7 @@ def test_a_pin_is_one_update_and_keeps_foreign_bytes(world: World) -> None:
     world.jobs = [Job(1, admin_comment=problem, extra=problem)]
     gateway = world.gateway()
     gateway.read(ended=False)
-    gateway.pin(1, PLACE)
+    gateway.pin(1, PLACE, hurry=True)
 
     segment = b"[berth/1 state=placed id=7]"
     assert world.written == [
@@ -283,8 +286,22 @@ def test_what_pyslurm_cannot_write_goes_through_scontrol(world: World) -> None:
     assert world.written == []
 
 
+def test_what_another_writes_after_the_reading_stays(world: World) -> None:
+    world.jobs = [Job(1, admin_comment=SEGMENT)]
+    gateway = world.gateway()
+    gateway.read(ended=False)
+    now = {"admin_comment": f"billed {SEGMENT}", "extra": "theirs", "tres_per_node": "gres/gpu:2"}
+    world.shows(1, "PENDING", **now)
+    gateway.pin(1, PLACE)
+
+    [(_, written)] = world.written
+    assert written["admin_comment"] == b"billed [berth/1 state=placed id=7]"
+    assert written["extra"] == b"theirs[berth/1 nodes=n3 gpus=1,6]"
+
+
 def test_annotate_and_requeue_are_one_call_each(world: World) -> None:
     world.jobs = [Job(1, {"n3": held(1)}, **RUNNING, admin_comment=f"mine {SEGMENT}")]
+    world.shows(1, "RUNNING", admin_comment=f"mine {SEGMENT}")
     gateway = world.gateway()
     gateway.read(ended=False)
     gateway.annotate(1, {"state": "noted"})
@@ -295,11 +312,13 @@ def test_annotate_and_requeue_are_one_call_each(world: World) -> None:
 
 def test_a_job_that_runs_is_not_pinned(world: World) -> None:
     world.jobs = [Job(1, {"n3": held(1)}, **RUNNING)]
+    world.shows(1, "RUNNING")
     gateway = world.gateway()
     gateway.read(ended=False)
 
-    with pytest.raises(SlurmError, match="only the place of a waiting job"):
-        gateway.pin(1, PLACE)
+    for hurry in (False, True):
+        with pytest.raises(SlurmError, match="only the place of a waiting job"):
+            gateway.pin(1, PLACE, hurry=hurry)
     assert world.written == []
 
 
@@ -316,6 +335,7 @@ def test_waiting_jobs_with_a_place_are_the_pinned_ones(world: World) -> None:
 
 def test_every_failure_is_a_sentence(world: World) -> None:
     world.jobs = [Job(1)]
+    world.shows(1, "PENDING")
     gateway = world.gateway()
     gateway.read(ended=False)
     world.refusal = "Unable to contact slurm controller"
