@@ -4,19 +4,29 @@ berthd's planner fills one from a reading of Slurm, running jobs first, then the
 takes the finished picture and claims each place that it gives until Slurm shows the job.
 """
 
-from bisect import bisect_left
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from operator import itemgetter
 
 import numpy as np
 
-from policy.cluster import COLUMNS, FAR, Cluster, Fleet, Floats, View
+from policy.cluster import FAR, Bools, Cluster, Fleet, Floats, View
 from policy.demand import Demand
 from policy.errors import NotNow
 from policy.placement.base import Berth, Policy
+from policy.sharing import packing
+from policy.sharing.sharers import Guest, Sharers
+from policy.sharing.tenants import Share, Tenant, Tenants, admits, barred
+from policy.tiers import EXCLUSIVE, GUARANTEED, OPPORTUNISTIC
+from policy.timeline import State, as_row, states_of, taken
 
-State = tuple[float, int, int, int]
+OPENS = 600.0
+"""Seconds by which a small job would rather wait longer on paper than open a wholly free node: jobs on whole nodes need
+those, and free nodes that are open already come up sooner than time limits tell."""
+
+
+AS_GOOD = 1.01
+"""By how much a place may cost more than the best, where the best would cost a guest its seat."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +39,10 @@ class Claim:
     mem: int | None
     start: float
     end: float
+    share: Share | None = None
+    """What it takes of each GPU; None: all of it."""
+    tier: str = EXCLUSIVE
+    """Of whole GPUs: whether a guest there may stay, or it takes a seat alone."""
 
 
 def claim_on(fleet: Fleet, demand: Demand, nodes: Sequence[int], mask: int, start: float) -> Claim:
@@ -36,7 +50,16 @@ def claim_on(fleet: Fleet, demand: Demand, nodes: Sequence[int], mask: int, star
     if demand.cpus is None:
         for node in nodes:
             mask |= (1 << int(fleet.size[node])) - 1
-    return Claim(tuple(nodes), mask, demand.cpus, demand.mem, start, start + demand.limit)
+    end = start + demand.limit
+    # Slurm gives all seats of whole nodes to the job.
+    tier = EXCLUSIVE if demand.cpus is None else demand.tier.name
+    return Claim(tuple(nodes), mask, demand.cpus, demand.mem, start, end, demand.share, tier)
+
+
+def seat_on(demand: Demand, node: int, mask: int, start: float) -> Claim:
+    """What a guest takes."""
+    end = start + demand.limit
+    return Claim((node,), mask, demand.cpus or 0, demand.mem or 0, start, end, None, OPPORTUNISTIC)
 
 
 class Book:
@@ -57,15 +80,33 @@ class Book:
             up=cluster.up.copy(),
             quiet=cluster.quiet.copy(),
             reserved_from=cluster.reserved_from.copy(),
+            tenants=dict(cluster.tenants),
+            sharers=dict(cluster.sharers),
+            tolerated=dict(cluster.tolerated),
         )
 
     def claim(self, claim: Claim) -> None:
         """Take a place out of the picture."""
+        picture = self.cluster
         for node in claim.nodes:
+            if claim.tier == OPPORTUNISTIC:
+                self._seat(node, claim)
+                continue
+            if claim.tier == GUARANTEED and node in picture.sharers and claim.start <= picture.at:
+                picture.tolerated[node] = picture.tolerated.get(node, 0) | claim.mask
             self._claim_on(node, claim)
+
+    def displaces(self, claim: Claim) -> bool:
+        """Whether a guest has to leave before a claim can begin."""
+        picture = self.cluster
+        if not picture.sharers or claim.start > picture.at or claim.tier != EXCLUSIVE:
+            return False
+        return any(picture.sharers[node].guest_mask & claim.mask for node in claim.nodes if node in picture.sharers)
 
     def _claim_on(self, node: int, claim: Claim) -> None:
         picture = self.cluster
+        if claim.share is not None or node in picture.tenants:
+            self._let_in(node, claim)
         cpus = int(self.fleet.cpus[node]) if claim.cpus is None else claim.cpus
         mem = int(self.fleet.mem[node]) if claim.mem is None else claim.mem
         start = claim.start
@@ -76,43 +117,35 @@ class Book:
             picture.mem_now[node] = max(0, int(picture.mem_now[node]) - mem)
         elif picture.hole_until[node] > start:
             picture.hole_until[node] = start
-        row = self._row(node)
-        at_start = at_end = row[0]
-        for state in row:
-            if state[0] <= start:
-                at_start = state
-            if state[0] > claim.end:
-                break
-            at_end = state
-        # What is free from a moment on is bounded by the tightest later moment, which is the claim's start.
-        ceiling_cpus, ceiling_mem = max(0, at_start[2] - cpus), max(0, at_start[3] - mem)
-        others = ~claim.mask
-        states: list[State] = []
-        for time, gpus, free_cpus, free_mem in row:
-            if time >= claim.end:
-                states.append((time, gpus, free_cpus, free_mem))
-            elif time <= start:
-                states.append((time, gpus & others, min(free_cpus, ceiling_cpus), min(free_mem, ceiling_mem)))
-            else:
-                states.append((time, gpus & others, max(0, free_cpus - cpus), max(0, free_mem - mem)))
-        if claim.end < FAR:
-            states.append((claim.end, *at_end[1:]))
-        self.set_row(node, states)
+        self.set_row(node, taken(states_of(picture, node), start, claim.end, claim.mask, cpus, mem))
 
-    def _row(self, node: int) -> list[State]:
-        """A node's timeline without the repeated last moment that fills it up."""
-        picture = self.cluster
-        times = picture.times[node].tolist()
-        length = bisect_left(times, times[-1]) + 1
-        return list(
-            zip(
-                times[:length],
-                picture.gpus[node, :length].tolist(),
-                picture.cpus[node, :length].tolist(),
-                picture.mem[node, :length].tolist(),
-                strict=True,
-            )
-        )
+    def _let_in(self, node: int, claim: Claim) -> None:
+        """Note what a claim means to the packed jobs of a node."""
+        picture, start = self.cluster, max(claim.start, self.cluster.at)
+        there = picture.tenants.get(node, Tenants())
+        if claim.share is None:
+            shared = 0
+            for tenant in there:
+                shared |= tenant.mask & claim.mask
+            new = [barred(shared, start, claim.end)] if shared else []
+        else:
+            granted = claim.share.granted(self.fleet.gpu_mem_for_shares(node))
+            new = [
+                Tenant(claim.mask, claim.share.percent, granted, claim.share.party, start, claim.end, claim.share.mate)
+            ]
+            planned = claim.mask & ~int(picture.gpus[node, 0])
+            for tenant in there:
+                planned &= ~tenant.mask if tenant.there(start) else -1
+            if planned and start <= picture.at:
+                # Free now, but for a job that waits: nobody may join for longer than until then.
+                new.append(barred(planned, float(picture.hole_until[node]), FAR))
+        picture.tenants[node] = Tenants((*there, *new))
+
+    def _seat(self, node: int, claim: Claim) -> None:
+        """Guests take nothing from owners, only from each other."""
+        there = self.cluster.sharers.get(node, Sharers())
+        guest = Guest(0, claim.mask, claim.cpus or 0, claim.mem or 0)
+        self.cluster.sharers[node] = replace(there, guests=(*there.guests, guest))
 
     def set_row(self, node: int, states: Iterable[State]) -> None:
         """Write a node's timeline: moments with the GPUs, CPUs and memory that are free from then on."""
@@ -132,17 +165,47 @@ class Book:
             moment = self._first_moment(demand, policy)
             if moment is None:
                 raise nothing_now from None
-            return _pinnable(policy, demand, self.cluster.then(moment, demand.limit)), moment
+            return self._best_at(moment, demand, policy), moment
 
     def some_day(self, demand: Demand, policy: Policy) -> Berth:
         """The best place on an empty cluster with all nodes up, for a job that has none in sight; or `NotNow`."""
         fleet = self.fleet
         all_nodes = np.ones(len(fleet.names), np.bool_)
-        return _pinnable(policy, demand, View(fleet, fleet.full, fleet.cpus, fleet.mem, all_nodes, all_nodes))
+        view = View(fleet, fleet.full, fleet.cpus, fleet.mem, all_nodes, all_nodes)
+        if demand.share is not None:
+            return packing.place(demand, view, {}, self.cluster.at, self.cluster.shapes)
+        return _pinnable(policy, demand, view)
 
     def now(self, demand: Demand, policy: Policy) -> Berth:
         """The best place that is free now, or `NotNow`."""
-        return _pinnable(policy, demand, self.cluster.now(demand.limit))
+        return self._best_at(0.0, demand, policy)
+
+    def _best_at(self, moment: float, demand: Demand, policy: Policy) -> Berth:
+        """The best place at a moment, 0 for now. Where a share goes is no policy's question."""
+        picture = self.cluster
+        view = picture.then(moment, demand.limit) if moment else picture.now(demand.limit)
+        if picture.sharers and not moment:
+            return self._best_beside_guests(view, demand, policy)
+        return self._best_in(view, moment, demand, policy)
+
+    def _best_beside_guests(self, view: View, demand: Demand, policy: Policy) -> Berth:
+        """The best place, and of those that are as good one without guests: that of an owner spares their work."""
+        free = view.free.copy()
+        for node, sharers in self.cluster.sharers.items():
+            free[node] &= ~sharers.guest_mask
+        without = None
+        with suppress(NotNow):
+            without = self._best_in(view.with_free(free), 0.0, demand, policy)
+            if without.cost <= 1.0:
+                return without
+        best = self._best_in(view, 0.0, demand, policy)
+        return without if without is not None and without.cost <= best.cost * AS_GOOD else best
+
+    def _best_in(self, view: View, moment: float, demand: Demand, policy: Policy) -> Berth:
+        picture = self.cluster
+        if demand.share is not None:
+            return packing.place(demand, view, picture.tenants, moment or picture.at, picture.shapes)
+        return _pinnable(policy, demand, view)
 
     def start_of(self, demand: Demand, nodes: Sequence[int], mask: int) -> float | None:
         """When a certain place is free: 0 for now, None for not in sight."""
@@ -159,6 +222,8 @@ class Book:
         picture, fleet = self.cluster, self.fleet
         if not (demand.candidates[node] and picture.up[node]):
             return None
+        if demand.share is not None:
+            return self._share_starts_on(demand, demand.share, node, mask)
         if demand.cpus is None:
             mask |= (1 << int(fleet.size[node])) - 1
         cpus = int(fleet.cpus[node]) if demand.cpus is None else demand.cpus
@@ -169,12 +234,51 @@ class Book:
             now = int(picture.gpus_now[node]), int(picture.cpus_now[node]), int(picture.mem_now[node])
             if now[0] & mask == mask and now[1] >= cpus and now[2] >= mem:
                 return 0.0
-        for place, (time, gpus, free_cpus, free_mem) in enumerate(self._row(node)):
+        for place, (time, gpus, free_cpus, free_mem) in enumerate(states_of(picture, node)):
             if gpus & mask == mask and free_cpus >= cpus and free_mem >= mem:
                 if time > last_start or time == FAR:
                     return None
                 return time if place else 0.0
         return None
+
+    def _share_starts_on(self, demand: Demand, share: Share, node: int, mask: int) -> float | None:
+        """The same for a share of certain GPUs: free ones, or shared ones with room for it all the time."""
+        picture, there = self.cluster, self.cluster.tenants.get(node, Tenants())
+        last_start = float(picture.reserved_from[node]) - demand.limit
+        capacity = self.fleet.gpu_mem_for_shares(node)
+        row = states_of(picture, node)
+        ends = {tenant.end for tenant in there if tenant.mask & mask}
+        for moment in sorted({state[0] for state in row} | ends | {picture.at}):
+            if moment < picture.at:
+                continue
+            if moment > last_start or moment == FAR:
+                return None
+            _, free, cpus, mem = max((state for state in row if state[0] <= moment), default=row[0])
+            if moment == picture.at and picture.hole_until[node] >= moment + demand.limit:
+                free, cpus, mem = (int(one[node]) for one in (picture.gpus_now, picture.cpus_now, picture.mem_now))
+            if cpus < (demand.cpus or 0) or mem < (self.fleet.mem[node] if demand.mem is None else demand.mem):
+                continue
+            joins = any(tenant.mask == mask and tenant.there(moment) for tenant in there)
+            if free & mask == mask or (joins and admits(there, mask, share, capacity, moment, moment + demand.limit)):
+                return moment if moment > picture.at else 0.0
+        return None
+
+    def _first_on_shared(self, demand: Demand) -> dict[int, float]:
+        """For nodes whose shared GPUs can hold a share, the first moment at which one set of them can."""
+        share, found = demand.share, dict[int, float]()
+        if share is None:
+            return found
+        for node, there in self.cluster.tenants.items():
+            sets = there.sets.get(share.party, frozenset())
+            linked = [mask for mask in sets if mask.bit_count() == demand.k and self._linked(demand, node, mask)]
+            starts = [self._start_on(demand, node, mask) for mask in linked]
+            if moments := [start or self.cluster.at for start in starts if start is not None]:
+                found[node] = min(moments)
+        return found
+
+    def _linked(self, demand: Demand, node: int, mask: int) -> bool:
+        entry = self.fleet.offset[node : node + 1] + mask
+        return bool(self.fleet.tables.look_up(demand.k, demand.level, entry)[0] >= 0)
 
     def soonest_without_gpus(self, demand: Demand) -> tuple[tuple[int, ...], float] | None:
         """Where and when Slurm will probably start a job without GPUs: on the first nodes with room, as it does."""
@@ -198,33 +302,41 @@ class Book:
         return self._first_on_one(demand) if demand.n == 1 else self._first_on_several(demand, policy)
 
     def _first_on_one(self, demand: Demand) -> float | None:
-        moments = self._first_moments(demand)
-        return float(moments.min()) if moments.size else None
+        moments, opens = self._first_moments(demand)
+        first = [float(moments[(moments + OPENS * opens).argmin()])] if moments.size else []
+        return min([*first, *self._first_on_shared(demand).values()], default=None)
 
     def _first_on_several(self, demand: Demand, policy: Policy) -> float | None:
         """What is free only grows with time, so a place at one moment is a place at all later ones: search by halves.
 
         A reservation ahead breaks that rule; then a place may be overlooked and the job is left to Slurm.
         """
-        alone = np.sort(self._first_moments(demand))
+        shared = self._first_on_shared(demand)
+        # A node may stand here twice, for its free GPUs and for its shared ones: that only makes the search longer.
+        alone = np.sort(np.concatenate([self._first_moments(demand)[0], [*shared.values()]]))
         if alone.size < demand.n:
             return None
         # Before so many nodes have enough GPUs each for themselves there is no common set; soon after, mostly.
         times = np.unique(self.cluster.times[demand.candidates & self.cluster.up])
+        if shared:
+            times = np.union1d(times, [tenant.end for node in shared for tenant in self.cluster.tenants[node]])
         moments = times[np.isfinite(times) & (times >= alone[demand.n - 1])].tolist()
         low, high, step = 0, len(moments), 1
         while low < high:
             middle = min(low + step - 1, (low + high) // 2)
             try:
-                _pinnable(policy, demand, self.cluster.then(moments[middle], demand.limit))
+                self._best_at(moments[middle], demand, policy)
             except NotNow:
                 low, step = middle + 1, step * 2
             else:
                 high = middle
         return float(moments[low]) if low < len(moments) else None
 
-    def _first_moments(self, demand: Demand) -> Floats:
-        """For each node that ever has enough, by itself, the first moment at which it has."""
+    def _first_moments(self, demand: Demand) -> tuple[Floats, Bools]:
+        """For each node that ever has enough, by itself, the first moment at which it has, and if it is opened then.
+
+        To open means to take a part of a node that is wholly free by then.
+        """
         picture, fleet = self.cluster, self.fleet
         nodes = np.flatnonzero(demand.candidates & picture.up)
         gpus, times = picture.gpus[nodes], picture.times[nodes]
@@ -235,8 +347,9 @@ class Book:
             fits &= picture.cpus[nodes] >= demand.cpus
         fits &= picture.mem[nodes] >= (fleet.mem[nodes, None] if demand.mem is None else demand.mem)
         fits &= np.isfinite(times) & (times + demand.limit <= picture.reserved_from[nodes, None])
-        first: Floats = times[np.arange(nodes.size), fits.argmax(axis=1)]
-        return np.compress(fits.any(axis=1), first)
+        ever, place = fits.any(axis=1), (np.arange(nodes.size), fits.argmax(axis=1))
+        opens = (gpus[place] == fleet.full[nodes]) & (fleet.size[nodes] > demand.k)
+        return np.compress(ever, times[place]), np.compress(ever, opens)
 
 
 def _pinnable(policy: Policy, demand: Demand, view: View) -> Berth:
@@ -245,25 +358,3 @@ def _pinnable(policy: Policy, demand: Demand, view: View) -> Berth:
     if any(mask != berth.mask for mask in berth.masks):
         raise NotNow(f"policy {policy.name} chose other GPUs on each node, which Slurm cannot pin")
     return berth
-
-
-def as_row(states: Iterable[State]) -> tuple[tuple[float, ...], tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
-    """The columns of a timeline of fixed length, from moments in any order."""
-    kept: list[State] = []
-    last: State | None = None
-    for state in sorted(states, key=_moment):
-        if last is not None and last[0] == state[0]:
-            # The same moment twice: the later entry has what the claim gives back.
-            kept[-1] = last = state
-        elif last is None or last[1:] != state[1:]:
-            kept.append(state)
-            last = state
-    # Leaving a moment out only makes estimates later; the last state must stay, or the node never frees.
-    while len(kept) > COLUMNS:
-        del kept[-2]
-    kept += [kept[-1]] * (COLUMNS - len(kept))
-    times, gpus, cpus, mem = zip(*kept, strict=True)
-    return times, gpus, cpus, mem
-
-
-_moment = itemgetter(0)

@@ -14,10 +14,14 @@ from numpy.typing import NDArray
 
 from policy.cost import CostModel
 from policy.placement.tables import MOST_GPUS, Ints, SetTables
+from policy.settings import Sharing
 from topology.fabric import Fabric
 
 if TYPE_CHECKING:
     from policy.facts import Memory, NodeFacts, PartitionFacts
+    from policy.sharing.fragmentation import Shape
+    from policy.sharing.sharers import Sharers
+    from policy.sharing.tenants import Tenants
     from topology.model import Machine
 
 Bools = NDArray[np.bool_]
@@ -27,6 +31,9 @@ COLUMNS = 16
 """Moments kept for each node; further ones are merged into the next, which only makes estimates later."""
 
 FAR = float("inf")
+
+CUT = -1
+"""In place of a GPU's memory: MIG has cut it, and packed jobs cannot use it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +67,20 @@ class Fleet:
     costs: CostModel = field(default_factory=CostModel)
     scores: "Mapping[str, Floats]" = field(default_factory=dict)
     """For an application class, the score of each GPU: rows are nodes, columns positions. Without a row all are 1."""
+    shares: Bools = field(default_factory=lambda: np.zeros(0, np.bool_))
+    """Nodes whose GPUs Slurm counts in percent."""
+    gpu_mem: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    """MiB of each node's smallest GPU; 0 where nobody knows, CUT where MIG has cut one of them."""
+    sharing: Sharing = field(default_factory=Sharing)
+    """The site's rules for packed jobs."""
 
     def scores_of(self, app_class: str) -> "Floats | None":
         """The scores that count for a class; None where all GPUs count as equal."""
         return self.scores.get(app_class)
+
+    def gpu_mem_for_shares(self, node: int) -> int:
+        """MiB of each GPU of a node that packed jobs may be granted; 0 where nobody knows."""
+        return max(0, int(self.gpu_mem[node]) - self.sharing.gpu_mem_reserve)
 
     @property
     def full(self) -> Ints:
@@ -80,6 +97,7 @@ def build_fleet(
     memory_counts: bool,
     fabric: Fabric | None = None,
     costs: CostModel | None = None,
+    sharing: Sharing | None = None,
 ) -> Fleet:
     """Join what Slurm says about the nodes with their topology; the fabric may be one of other nodes too."""
     not_ready = {node.name: reason for node in nodes if (reason := _not_ready(node, machines.get(node.name)))}
@@ -109,7 +127,16 @@ def build_fleet(
         tables=tables,
         fabric=fabric.over(names) if fabric else Fabric.flat(names),
         costs=costs or CostModel(),
+        shares=np.array([node.shards >= node.gpus > 0 for node in nodes], np.bool_),
+        gpu_mem=np.array([_gpu_mem(machine) for machine in usable], np.int64),
+        sharing=sharing or Sharing(),
     )
+
+
+def _gpu_mem(machine: "Machine | None") -> int:
+    if machine is None or not machine.gpus:
+        return 0
+    return CUT if any(gpu.mig for gpu in machine.gpus) else min(gpu.memory_mib for gpu in machine.gpus)
 
 
 def _not_ready(node: "NodeFacts", machine: "Machine | None") -> str | None:
@@ -165,6 +192,16 @@ class Cluster:
     reserved_from: Floats
     waiting: int = 0
     """Pinned jobs that wait."""
+    tenants: "dict[int, Tenants]" = field(default_factory=dict)
+    """For nodes with shared GPUs, or some that are planned to be: who holds what part of them."""
+    shapes: "tuple[Shape, ...]" = ()
+    """What the usual jobs ask for, as far as seen."""
+    sharers: "dict[int, Sharers]" = field(default_factory=dict)
+    """For nodes with hosts or guests: who. All else in the picture is as if there were no guests."""
+    tolerated: dict[int, int] = field(default_factory=dict)
+    """For nodes with guests: GPUs that are claimed for now by jobs which may have one."""
+    closed: dict[int, int] = field(default_factory=dict)
+    """GPUs that take no new guest, as their guards say."""
 
     def now(self, limit: float) -> View:
         """What a job of this time limit can start on at once."""
@@ -198,3 +235,8 @@ class Cluster:
     def free_gpus(self) -> int:
         """GPUs that no job holds."""
         return int(np.bitwise_count(self.gpus_now).sum())
+
+    @property
+    def empty_nodes(self) -> int:
+        """Nodes with GPUs that take jobs, and of whose GPUs none is held: room for gangs."""
+        return int((self.up & (self.gpus_now == self.fleet.full) & (self.fleet.size > 0)).sum())

@@ -1,18 +1,24 @@
 """From a submit request to the reply: the same pure step in berthd and wherever else a decision is asked for."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from policy import locality, message, segment
 from policy.book import Book, Claim, claim_on
 from policy.cluster import Fleet
+from policy.decide_guest import Answer as GuestAnswer
+from policy.decide_guest import on_a_seat, parked
 from policy.demand import Demand, on_fleet
 from policy.errors import Answer, FormatError, LeftToSlurm, Never, NotNow
 from policy.placement.base import Berth, Policy
-from policy.request import Request, flags_of, read, wanted_gpus
+from policy.request import Request, flags_of, names_gpus, read, wanted_gpus
 from policy.settings import Settings
+from policy.sharing.tenants import Share, foes_of, party
+from policy.tiers import ALONE, EXCLUSIVE, GUARANTEED, OPPORTUNISTIC
+from policy.wire import number
 from topology.fabric import NOBODY
 
 MOST_NODES = 1_024
@@ -31,7 +37,7 @@ class Understanding:
     """Remembers what requests mean on a fleet: users submit the same few shapes over and over, often by the hundred."""
 
     _MOST = 2_048
-    _OF_ONE_JOB = frozenset({"nonce", "uid", "begin"})
+    _OF_ONE_JOB = frozenset({"nonce", "uid", "begin", "name"})
 
     def __init__(self) -> None:
         self._fleet: Fleet | None = None
@@ -62,6 +68,17 @@ def decide(
     """Answer a submit request; `stale` says why the book is too old to choose a place by."""
     try:
         request, demand = (understanding or Understanding()).of(fields, book.fleet)
+        if demand.share is not None:
+            uid = number(fields, "uid") or 0
+            sharing, mate = book.fleet.sharing, (uid, fields.get("name", ""))
+            share = replace(demand.share, party=party(uid, sharing), mate=mate, foes=foes_of(mate, sharing))
+            demand = replace(demand, share=share)
+        elif demand.tier is not ALONE:
+            demand = replace(demand, user=number(fields, "uid") or 0)
+        if demand.tier.name == OPPORTUNISTIC:
+            if guest := _as_guest(fields, request, demand, book, policy, now, stale):
+                return guest
+            demand = replace(demand, tier=replace(demand.tier, name=EXCLUSIVE))
         return _place(fields, request, demand, book, policy, settings, now, stale)
     except (Answer, FormatError) as answer:
         return say_no(fields, answer, now)
@@ -96,8 +113,9 @@ def say_no(fields: Mapping[str, str], answer: Exception, now: float) -> Decision
         **{f"f.{name}": value for name, value in flags.items()},
     }
     notes = message.notes(flags)
-    if "locality" in flags:
-        notes.insert(0, "--locality: not acted on")
+    for name in ("locality", "gpu-share", "gpu-tier"):
+        if name in flags:
+            notes.insert(0, f"--{name}: not acted on")
     reply = {
         "nonce": fields["nonce"],
         "segment": segment.body(values),
@@ -127,32 +145,35 @@ def _place(
         # The site's rule is for jobs that can have it; only a user's own words can be refused.
         insists, demand = None, wide
     wanted = wanted_gpus(fields)
-    if wanted is not None and wanted != demand.n * demand.k:
+    if wanted is not None and wanted != demand.n * demand.k and names_gpus(fields):
         raise LeftToSlurm(f"{demand.n} x {demand.k} GPUs are not the {wanted} that the request counts")
     if stale:
         return _later(fields, request, demand, stale, insists, now)
     try:
         berth, start = _soonest(demand, wide, book, policy, relax_at_once=insists is not None and insists.wait == 0)
         nothing_in_sight = ""
+        _check_pin(settings, starts_now=not (start or request.later))
     except NotNow as nothing:
         # Pinned all the same: if a node came back, Slurm would be quicker than the planner.
         try:
+            _check_pin(settings, starts_now=False)
             berth, start, nothing_in_sight = book.some_day(demand, policy), 0.0, str(nothing)
         except NotNow:
             return _later(fields, request, demand, str(nothing), insists, now)
     begin = int(fields["begin"]) if fields.get("begin", "").isdigit() else 0
     start = max(start, float(begin) if begin > now else 0.0)
-    values = _values(fields["nonce"], request, demand, berth, start, now, insists)
+    packed = demand.share is not None and not (start or request.later or nothing_in_sight)
+    values = _values(fields["nonce"], request, demand, berth, start, now, insists, packed=packed)
     body = segment.body(values)
     if len(body) > segment.MAX_BODY or demand.n > MOST_NODES:
         raise LeftToSlurm(f"a place on {demand.n} nodes is too long to be written into the job")
     if nothing_in_sight:
         body = segment.body({**values, "state": "waiting", "why": nothing_in_sight})
-        text = f"waits for {message.place(berth)}, or what comes before: {nothing_in_sight}"
+        text = f"waits for {message.place(berth, demand.share)}, or what comes before: {nothing_in_sight}"
     elif start:
         text = message.waiting(berth, demand, start - now, insists.wait if insists else None)
     else:
-        text = message.placed(berth) + (", if still free when the job may start" if request.later else "")
+        text = message.placed(berth, demand.share) + (", if still free when the job may start" if request.later else "")
     if "test" in fields:
         # Only somebody who asks and does not submit wants to read it all at once.
         text += f"; {berth.why}"
@@ -161,13 +182,16 @@ def _place(
         "nodes": values["nodes"],
         "gpus": values["gpus"],
         "seats": values["seats"],
-        **_cpus(demand),
+        **(share_on_the_node(demand.share, berth) if packed and demand.share else {}),
+        **(_host_on_the_node(demand) if demand.tier.name == GUARANTEED else {}),
+        **_given(demand),
         "segment": body,
-        "message": message.line(text, message.notes(request.flags)),
+        "message": message.line(text, [*_host_notes(demand), *message.notes(request.flags)]),
     }
     claim = None
     if not (request.later or "test" in fields or nothing_in_sight):
-        claim = claim_on(book.fleet, demand, berth.nodes, berth.mask, start or now)
+        # What is free now is taken at once: who asks next, by the same picture, may come beside it.
+        claim = claim_on(book.fleet, demand, berth.nodes, berth.mask, start or book.cluster.at)
     return Decision("place", reply, claim)
 
 
@@ -197,17 +221,61 @@ def _later(
         "nonce": fields["nonce"],
         "n": str(demand.n),
         "k": str(demand.k),
-        **_cpus(demand),
+        **({} if demand.share is None else {"share": str(demand.share.percent)}),
+        **_given(demand),
         "segment": segment.body(values),
         "message": message.line(f"no place is in sight yet: {why}", message.notes(request.flags)),
     }
     return Decision("later", reply)
 
 
-def _cpus(demand: Demand) -> dict[str, str]:
+def _as_guest(
+    fields: Mapping[str, str], request: Request, demand: Demand, book: Book, policy: Policy, now: float, stale: str
+) -> Decision | None:
+    """A seat for a job that asks for one; None where it is better off with GPUs of its own, or waits for them."""
+    base = {**_demanded(request, demand), **{f"f.{name}": value for name, value in request.flags.items()}}
+    if demand.tier.upgrade and not stale:
+        with suppress(NotNow):
+            book.now(replace(demand, tier=replace(demand.tier, name=EXCLUSIVE)), policy)
+            return None
+    try:
+        return Decision(*_with(on_a_seat(fields, base, demand, book, now, stale), _given(demand)))
+    except NotNow as nothing:
+        if demand.tier.upgrade:
+            return None
+        return Decision(*_with(parked(fields, base, str(nothing), now), _given(demand)))
+
+
+def _with(answer: GuestAnswer, more: Mapping[str, str]) -> GuestAnswer:
+    verb, reply, claim = answer
+    return verb, {**reply, **more}, claim
+
+
+def _host_notes(demand: Demand) -> list[str]:
+    if demand.tier.name != GUARANTEED:
+        return []
+    fate = ", at the same time and in one fault domain: its fatal error ends both" if demand.tier.mps else ""
+    return [f"it may have a guest{fate}"]
+
+
+def _host_on_the_node(demand: Demand) -> dict[str, str]:
+    """What the node has to know of a job that may have a guest."""
+    mem = {} if demand.gpu_mem is None else {"mem": str(demand.gpu_mem)}
+    return {"way": "mps" if demand.tier.mps else "time", **mem}
+
+
+def share_on_the_node(share: Share, berth: Berth) -> dict[str, str]:
+    """What the node has to know of a packed job: the same numbers that it is planned with."""
+    mem = {"mem": str(berth.gpu_mem)} if berth.gpu_mem else {}
+    return {"share": str(share.percent), **mem, "way": share.way}
+
+
+def _given(demand: Demand) -> dict[str, str]:
+    """CPUs and memory that hung on GPUs and now have to be said."""
     return {
         **({} if demand.min_cpus is None else {"min_cpus": str(demand.min_cpus)}),
         **({} if demand.min_cpus_per_node is None else {"pn_min_cpus": str(demand.min_cpus_per_node)}),
+        **({} if demand.mem_per_node is None else {"mem_per_node": str(demand.mem_per_node)}),
     }
 
 
@@ -223,6 +291,12 @@ def _soonest(demand: Demand, wide: Demand, book: Book, policy: Policy, *, relax_
         if not bool((demand.candidates & book.cluster.up).any()):
             raise NotNow("every node that could hold it is down, drained or reserved") from None
         raise NotNow(f"{nothing}, and no end of what runs there is in sight") from None
+
+
+def _check_pin(settings: Settings, *, starts_now: bool) -> None:
+    """Raise NotNow where a place that is not free yet may not be written into the job."""
+    if not (starts_now or settings.pin_ahead):
+        raise NotNow("it cannot start now, and Slurm may preempt for it")
 
 
 def _never_at_level(request: Request, demand: Demand, book: Book) -> str:
@@ -258,13 +332,15 @@ def _values(
     start: float,
     now: float,
     insists: locality.Insistence | None,
+    *,
+    packed: bool,
 ) -> dict[str, str]:
     """The segment of a place."""
     return {
         "state": "waiting" if start else "placed",
         "id": nonce,
         **_demanded(request, demand),
-        **berth_values(berth),
+        **berth_values(berth, share=demand.share is not None, packed=packed, tier=demand.tier.name),
         **_insisted(insists),
         "at": str(int(now)),
         **({"start": str(int(start))} if start else {}),
@@ -281,19 +357,47 @@ def _demanded(request: Request, demand: Demand) -> dict[str, str]:
         "k": str(demand.k),
         **({} if demand.cpus is None else {"cpus": str(demand.cpus)}),
         **({} if demand.mem is None else {"mem": str(demand.mem)}),
+        **_shared(demand.share),
+        **_tiered(demand),
     }
+
+
+def _tiered(demand: Demand) -> dict[str, str]:
+    """What the segment says of hosts, of guests, and of those that may become guests; nothing of most jobs."""
+    host = {"tier": GUARANTEED, "way": "mps" if demand.tier.mps else "time"}
+    gpu_mem = demand.gpu_mem if demand.share is None and demand.tier is not ALONE else None
+    return {
+        **(host if demand.tier.name == GUARANTEED else {}),
+        **({} if gpu_mem is None else {"gpu_mem": str(gpu_mem)}),
+        **({"mps": "1"} if demand.tier.mps else {}),
+        **({} if demand.guest_after is None else {"upgrade": str(demand.guest_after)}),
+    }
+
+
+def _shared(share: Share | None) -> dict[str, str]:
+    """What the segment says of a packed job's request; `mem` there is the node's memory."""
+    if share is None:
+        return {}
+    gpu_mem = {} if share.gpu_mem is None else {"gpu_mem": str(share.gpu_mem)}
+    return {"share": str(share.percent), **gpu_mem, "way": share.way}
 
 
 def _insisted(insists: locality.Insistence | None) -> dict[str, str]:
     return {"insists": insists.level, "wait": str(insists.wait)} if insists else {}
 
 
-def berth_values(berth: Berth) -> dict[str, str]:
-    """The part of a segment that says where."""
+def berth_values(berth: Berth, *, share: bool = False, packed: bool = False, tier: str = EXCLUSIVE) -> dict[str, str]:
+    """The part of a segment that says where.
+
+    Slurm counts percent, but knows neither whose jobs may be together nor a GPU's memory: a packed job asks for its
+    part only while its place is free, and until then for its GPUs whole.
+    """
     return {
         "nodes": ",".join(berth.names),
         "gpus": ",".join(map(str, berth.gpus)),
-        "seats": "1" if berth.seats else "0",
+        "seats": "1" if berth.seats and not packed and tier == EXCLUSIVE else "0",
+        **({"whole": "1"} if share and not packed else {}),
+        **({"granted": str(berth.gpu_mem)} if packed and berth.gpu_mem else {}),
         "level": berth.level,
         "gbps": f"{berth.min_gbps:g}",
         "sum": f"{berth.sum_gbps:g}",

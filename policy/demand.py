@@ -6,7 +6,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from policy.errors import LeftToSlurm
+from policy.cluster import CUT
+from policy.errors import LeftToSlurm, Never
+from policy.flags import Tier
+from policy.sharing.tenants import Share
+from policy.tiers import ALONE, EXCLUSIVE, OPPORTUNISTIC, settle
 
 if TYPE_CHECKING:
     from policy.cluster import Bools, Fleet
@@ -42,6 +46,18 @@ class Demand:
     """How much the job suffers from a slow GPU: `compute`, `mixed`, `memory`, or a class of the site's own."""
     model: str = ""
     """What the job runs, where that is known and has a row of its own in the cost model."""
+    share: Share | None = None
+    """What it asks of each GPU, for a packed job."""
+    mem_per_node: int | None = None
+    """Set where a pin takes away the GPUs that its memory hung on."""
+    tier: Tier = ALONE
+    """Of whole GPUs: whether it owns them alone, may have a guest, or is one."""
+    gpu_mem: int | None = None
+    """MiB of its GPU that a guest needs, or a host on each of its own."""
+    user: int = 0
+    """Whose it is, where hosts and guests are told apart by it."""
+    guest_after: int | None = None
+    """Seconds of waiting after which it may begin as a guest; None: never."""
     remaining: float = 0.0
     """Seconds of ideal run time that are left, as far as predicted; 0 where nobody can say."""
 
@@ -67,18 +83,69 @@ def on_fleet(request: "Request", fleet: "Fleet") -> Demand:
     partitions = [fleet.partitions[name] for name in names.split(",")]
     allowed = _allowed(request, fleet)
     if any(partition.whole_nodes for partition in partitions):
+        if request.share:
+            raise Never(f"--gpu-share takes a part of a GPU, partition {names} hands out whole nodes: leave it away")
         request = replace(request, whole_nodes=True)
+    if request.share:
+        allowed = _allowed_to_share(request, fleet, allowed, names)
+    tier = ALONE if request.share else settle(request.flags, request.qos, names, *fleet.sharing.tiers)
+    if tier is not ALONE and fleet.sharing.guest_way == "mps":
+        tier = replace(tier, mps=True)
+    if tier.name == OPPORTUNISTIC:
+        _refuse_what_no_guest_can_be(request, fleet, allowed, names)
     limits = [partition.time_limit for partition in partitions]
     limit = request.limit if request.limit is not None else max((A_YEAR if one is None else one) for one in limits)
     memory = request.memory or next((one.memory for one in partitions if _any(one.memory)), fleet.memory)
     tried = []
     for n, k in _layouts(request, fleet.size[allowed & fleet.ready].tolist()):
         demand = _one(request, fleet, allowed, memory, n, k, limit)
+        demand = replace(demand, tier=tier, guest_after=_guest_after(request, fleet, tier, n * k))
+        if tier.name == OPPORTUNISTIC and n * k != 1:
+            raise Never(f"--gpu-tier=opportunistic: a guest has one GPU, not {n * k}; ask for --gpus=1")
         if int(demand.candidates.sum()) >= n:
             return demand
         tried.append(demand)
     _explain_without_pins(fleet, allowed, names)
     raise LeftToSlurm(_nothing_holds(request, tried, names))
+
+
+def _allowed_to_share(request: "Request", fleet: "Fleet", allowed: "Bools", names: str) -> "Bools":
+    """The nodes whose GPUs can be shared as asked; says which of the conditions no node meets."""
+    usable = allowed & fleet.ready
+    if not usable.any():
+        return allowed  # the search says why
+    if not (usable & fleet.shares).any():
+        raise LeftToSlurm(f"partition {names} has no GPUs that Slurm counts in percent (berth topo export writes them)")
+    if not (usable := usable & able_to_share(fleet, None)).any():
+        raise Never(f"--gpu-share={request.share}: the GPUs of partition {names} are cut by MIG: leave it away")
+    if request.gpu_mem is None:
+        return usable
+    if not (fleet.gpu_mem[usable] > 0).any():
+        raise Never(f"--gpu-mem: nobody knows how much memory the GPUs of partition {names} have: leave it away")
+    most = int(fleet.gpu_mem[usable].max()) - fleet.sharing.gpu_mem_reserve
+    if request.gpu_mem > most:
+        raise Never(f"--gpu-mem: no GPU of partition {names} has more than {most} MiB for packed jobs: ask for {most}M")
+    return usable & able_to_share(fleet, request.gpu_mem)
+
+
+def _refuse_what_no_guest_can_be(request: "Request", fleet: "Fleet", allowed: "Bools", names: str) -> None:
+    what = "--gpu-tier=opportunistic" if "gpu-tier" in request.flags else f"jobs of partition {names} are guests"
+    if not request.batch:
+        raise Never(f"{what}: a guest can be put back into the queue at any time, so only sbatch can submit one")
+    if request.whole_nodes:
+        raise Never(f"{what}: a guest has a seat on one GPU, not whole nodes; leave --exclusive away")
+    if request.het:
+        raise Never(f"{what}: a part of a heterogeneous job cannot be a guest; submit it as a job of its own")
+    if (allowed & fleet.ready).any() and not (allowed & fleet.ready & fleet.seats).any():
+        raise Never(f"{what}: partition {names} has no seats in Slurm's books (berth topo export writes them)")
+
+
+def able_to_share(fleet: "Fleet", gpu_mem: int | None) -> "Bools":
+    """Nodes whose GPUs can be shared, and have so much memory."""
+    able: Bools = fleet.shares & (fleet.gpu_mem != CUT)
+    if gpu_mem is not None:
+        able &= fleet.gpu_mem - fleet.sharing.gpu_mem_reserve >= gpu_mem
+    return able
 
 
 def candidates(fleet: "Fleet", allowed: "Bools", k: int, cpus: int | None, mem: int | None) -> "Bools":
@@ -161,9 +228,39 @@ def _one(request: "Request", fleet: "Fleet", allowed: "Bools", memory: "Memory",
         limit=limit,
         candidates=candidates(fleet, allowed, k, cpus, mem),
         app_class=request.flags.get("app-class", "compute"),
+        share=_share(request, fleet, allowed),
+        gpu_mem=None if request.share else request.gpu_mem,
+        mem_per_node=mem if _counts_by_node(request, fleet, n * k) and memory.per_gpu is not None else None,
         min_cpus_per_node=least if n > 1 and request.tied else None,
         min_cpus=max(request.min_cpus, request.cpus_per_gpu * k * n) if request.cpus_per_gpu else None,
     )
+
+
+def _counts_by_node(request: "Request", fleet: "Fleet", gpus: int) -> bool:
+    """Whether it may have, now or later, no GPU in Slurm's books that memory could be counted by."""
+    if request.whole_memory:
+        return False
+    may_be_guest = gpus == 1 and request.batch and (bool(fleet.sharing.tier_default) or "gpu-tier" in request.flags)
+    return bool(request.share) or may_be_guest or (gpus == 1 and fleet.sharing.guest_after is not None)
+
+
+def _guest_after(request: "Request", fleet: "Fleet", tier: Tier, gpus: int) -> int | None:
+    """When it may begin as a guest, though it waits for a GPU of its own."""
+    if tier.upgrade:
+        return 0
+    one_gpu = gpus == 1 and request.batch and not (request.het or request.whole_nodes or request.share)
+    return fleet.sharing.guest_after if one_gpu and tier.name == EXCLUSIVE else None
+
+
+def _share(request: "Request", fleet: "Fleet", allowed: "Bools") -> Share | None:
+    if request.share is None:
+        return None
+    percent = request.share
+    if request.array and request.gpu_mem is not None:
+        # Slurm starts as many tasks of an array on one GPU as fit by percent: so that they fit by memory too.
+        least = int(fleet.gpu_mem[allowed].min()) - fleet.sharing.gpu_mem_reserve
+        percent = min(100, max(percent, -(-100 * request.gpu_mem // least)))
+    return Share(percent, request.gpu_mem, way=fleet.sharing.way)
 
 
 def _memory_needed(request: "Request", fleet: "Fleet", memory: "Memory", cpus: int, k: int) -> int | None:

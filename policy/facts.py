@@ -50,6 +50,10 @@ class NodeFacts:
     seats_used: int
     features: frozenset[str] = frozenset()
     partitions: frozenset[str] = frozenset()
+    shards: int = 0
+    """GPUs whose parts Slurm can count, in percent (GRES shard, 100 of each)."""
+    shared: tuple[int, ...] = ()
+    """Percent of each GPU that packed jobs hold, by position; empty where none does."""
 
 
 _WAITS_FOR_ROOM = (
@@ -83,6 +87,10 @@ class JobFacts:
     reason: str = "None"
     gpus: int | None = None
     """The GPUs pinned on each of its nodes; None where the request is untyped."""
+    share: int = 0
+    """Percent of each of its GPUs, for a packed job; 0 for whole GPUs."""
+    guest: bool = False
+    """Whether it asks for a seat on its GPU and for no GPU."""
     segment: Mapping[str, str] | None = None
     user: int = 0
     count: int = 1
@@ -104,8 +112,16 @@ class JobFacts:
     """The leader of the heterogeneous job that it is a part of; 0 for none."""
     reservation: str = ""
     licenses: str = ""
+    account: str = ""
+    name: str = ""
+    """As its user named it; free text."""
     begin: int | None = None
     """Not to be started before, for a job that waits."""
+
+    @property
+    def rides(self) -> bool:
+        """Whether it is a guest on a GPU that others are given as well: not one that was given the GPU for good."""
+        return self.guest and "owns" not in (self.segment or {})
 
     @property
     def may_start(self) -> bool:
@@ -113,8 +129,10 @@ class JobFacts:
         return self.reason.startswith(_WAITS_FOR_ROOM)
 
     def may_start_at(self, at: float) -> bool:
-        """The same at a moment: Slurm's reason may still name a begin time that has passed."""
-        return self.may_start or (self.reason.startswith("BeginTime") and self.begin is not None and self.begin <= at)
+        """The same at a moment: Slurm may still name a begin time that has passed, and names none after an update."""
+        if self.begin is not None and self.begin > at:
+            return False
+        return self.may_start or (self.reason.startswith("BeginTime") and self.begin is not None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,36 @@ class Locality:
     wait: int | None
 
 
+TIERS = ("exclusive", "guaranteed", "opportunistic")
+
+
+@dataclass(frozen=True, slots=True)
+class Tier:
+    """What `--gpu-tier` asks, or what a site gives to jobs that say nothing."""
+
+    name: str = "exclusive"
+    upgrade: bool = False
+    """A guest that wants GPUs of its own, and takes them when its turn comes."""
+    mps: bool = False
+    """It may be at the same time on a GPU as its host or guest, in one fault domain; else they take turns."""
+
+
+def parse_tier(text: str) -> Tier:
+    """Read TIER[,upgrade][,mps].
+
+    >>> parse_tier("opportunistic,upgrade")
+    Tier(name='opportunistic', upgrade=True, mps=False)
+    """
+    name, *words = text.split(",")
+    if name not in TIERS:
+        raise FormatError(f"{name!r} is not one of {', '.join(TIERS)}{nearest(name, TIERS)}")
+    able = {"exclusive": (), "guaranteed": ("mps",), "opportunistic": ("upgrade", "mps")}[name]
+    for word in words:
+        if word not in able or words.count(word) > 1:
+            raise FormatError(f"{text!r}: behind {name} may stand {' and '.join(able) or 'nothing'}, once each")
+    return Tier(name, "upgrade" in words, "mps" in words)
+
+
 def parse_time(text: str) -> int:
     """Seconds of a time as Slurm writes it: a bare number is minutes."""
     match = _TIME.fullmatch(text)
@@ -44,6 +74,22 @@ def parse_locality(text: str) -> Locality:
     if level not in LEVELS:
         raise FormatError(f"--locality={text}: the level is one of {', '.join(LEVELS)}{nearest(level, LEVELS)}")
     return Locality(level, parse_time(wait) if at else None)
+
+
+def percent(text: str) -> int:
+    """Read PCT, with or without its sign."""
+    _percent(text)
+    return int(text.removesuffix("%"))
+
+
+def mebibytes(text: str) -> int:
+    """Read SIZE.
+
+    >>> mebibytes("12G"), mebibytes("512"), mebibytes("1T")
+    (12288, 512, 1048576)
+    """
+    _size(text)
+    return int(text.rstrip("MGT")) * {"G": 1_024, "T": 1_048_576}.get(text[-1], 1)
 
 
 def _one_of(*words: str) -> Callable[[str], None]:
@@ -79,6 +125,10 @@ def _retry(text: str) -> None:
         raise FormatError(f"{text!r} is neither auto nor a number from 0 to 100")
 
 
+def _tier(text: str) -> None:
+    parse_tier(text)
+
+
 def _locality(text: str) -> None:
     parse_locality(text)
 
@@ -86,7 +136,7 @@ def _locality(text: str) -> None:
 CHECKS: dict[str, Callable[[str], None]] = {
     "locality": _locality,
     "app-class": _one_of("compute", "mixed", "memory"),
-    "gpu-tier": _one_of("exclusive", "guaranteed", "opportunistic"),
+    "gpu-tier": _tier,
     "gpu-share": _percent,
     "gpu-mem": _size,
     "preflight": _optional_time(1),
@@ -94,7 +144,7 @@ CHECKS: dict[str, Callable[[str], None]] = {
     "retry": _retry,
 }
 
-ACTED_ON = frozenset({"locality", "app-class"})
+ACTED_ON = frozenset({"locality", "app-class", "gpu-share", "gpu-tier", "retry"})
 
 
 def check(flags: Mapping[str, str]) -> None:

@@ -1,20 +1,21 @@
 """The one line that a user reads after submission."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from policy import hostlist
 from policy.demand import Demand
 from policy.flags import ACTED_ON
 from policy.placement.base import Berth
+from policy.sharing.tenants import Share
 from policy.wire import MESSAGE_BYTES
 
 _NOT_PRINTABLE = re.compile(r"[^ -~]")
 
 
-def placed(berth: Berth) -> str:
+def placed(berth: Berth, share: Share | None = None) -> str:
     """A place that is free now."""
-    return f"{place(berth)}: {links(berth)}{_NEAR.get(berth.level, '') if len(berth.names) > 1 else ''}"
+    return f"{place(berth, share)}: {links(berth)}{_NEAR.get(berth.level, '') if len(berth.names) > 1 else ''}"
 
 
 _NEAR = {"nvlink": ", all in one NVLink domain", "leaf": ", all in one leaf", "pod": ", all in one pod"}
@@ -22,7 +23,7 @@ _NEAR = {"nvlink": ", all in one NVLink domain", "leaf": ", all in one leaf", "p
 
 def waiting(berth: Berth, demand: Demand, seconds: float, wait: int | None) -> str:
     """A place that comes free later."""
-    text = f"waits for {place(berth)}, expected in {duration(seconds)}"
+    text = f"waits for {place(berth, demand.share)}, expected in {duration(seconds)}"
     if wait and demand.level in _FOR and demand.gpus > 1:
         text += f"; waits up to {duration(wait)} for {_FOR[demand.level]}"
     return text
@@ -31,14 +32,18 @@ def waiting(berth: Berth, demand: Demand, seconds: float, wait: int | None) -> s
 _FOR = {"nvlink": "NVLink between all pairs", "leaf": "nodes of one leaf", "pod": "nodes of one pod"}
 
 
-def place(berth: Berth) -> str:
-    """Nodes and GPUs in short, such as `n1 GPUs 0,3`."""
+def place(berth: Berth, share: Share | None = None) -> str:
+    """Nodes and GPUs in short, such as `n1 GPUs 0,3` or `30 % of n1 GPU 0, with 12288 MiB`."""
     names = (
         ",".join(berth.names)
         if len(berth.names) <= 4
         else f"{','.join(berth.names[:3])} and {len(berth.names) - 3} more"
     )
-    return f"{names} GPU{'s' if len(berth.gpus) > 1 else ''} {hostlist.fold_numbers(berth.gpus)}"
+    gpus = f"{names} GPU{'s' if len(berth.gpus) > 1 else ''} {hostlist.fold_numbers(berth.gpus)}"
+    if share is None:
+        return gpus
+    memory = "" if share.gpu_mem is None else f", with {share.gpu_mem} MiB{' of each' if len(berth.gpus) > 1 else ''}"
+    return f"{share.percent} % of {gpus}{memory}"
 
 
 def links(berth: Berth) -> str:
@@ -55,9 +60,11 @@ def links(berth: Berth) -> str:
     return "no NVLink between those of a node" if on_each else "no NVLink between them"
 
 
-def notes(flags: Iterable[str]) -> list[str]:
+def notes(flags: Collection[str]) -> list[str]:
     """What is said about flags that do not do yet all that they say."""
-    return [f"--{name}: accepted, not acted on yet" for name in flags if name not in ACTED_ON]
+    shared = "gpu-share" in flags or "gpu-tier" in flags
+    idle = [name for name in flags if name not in ACTED_ON and not (name == "gpu-mem" and shared)]
+    return [f"--{name}: accepted, not acted on yet" for name in idle]
 
 
 def line(text: str, more: Iterable[str] = ()) -> str:

@@ -20,6 +20,10 @@ class Move:
     """The task of an array that gets a place of its own."""
     adopted: Mapping[str, str] = field(default_factory=dict)
     """What its segment does not say yet of what it needs, for a job that berthd did not answer for."""
+    way: str = ""
+    """For a seat, how guest and host share the GPU; empty for GPUs of its own."""
+    slope: float | None = None
+    """For a seat beside a host, the speed that this is predicted to lose at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,4 +34,28 @@ class Release:
     reason: str
 
 
-Change = Move | Release
+@dataclass(frozen=True, slots=True)
+class Park:
+    """Take a waiting guest off its node while no seat is free: pinned, it would keep the node from others."""
+
+    job: JobFacts
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Evict:
+    """Put a running guest back into the queue."""
+
+    job: JobFacts
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Own:
+    """Give a running guest, whose turn has come, the GPU that it sits on: from now on it goes to nobody else."""
+
+    job: JobFacts
+    reason: str
+
+
+Change = Move | Release | Park | Evict | Own

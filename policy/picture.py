@@ -1,20 +1,30 @@
 """What the cluster holds now and when it comes free, kept from reading to reading: only changed nodes are redone."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from policy.book import Book, State, as_row
+from policy.book import Book
 from policy.cluster import COLUMNS, FAR, Cluster, Fleet
+from policy.sharing.companions import who_is
+from policy.sharing.fragmentation import learned
+from policy.sharing.sharers import Guest, Host, Sharers
+from policy.sharing.tenants import NOBODY, Share, Tenant, Tenants, party
+from policy.tiers import GUARANTEED
+from policy.timeline import State, as_row
 
 if TYPE_CHECKING:
     from policy.cluster import Bools
     from policy.facts import JobFacts, NodeFacts, Reading
+    from policy.sharing.fragmentation import Shape
 
 SOON = 5.0
 """Seconds until the GPUs of a job past its time limit are taken to come free."""
+
+LEARN_EVERY = 60.0
+"""Seconds between two looks at what the usual jobs ask for, while GPUs are shared."""
 
 HOLDING = frozenset({"RUNNING", "SUSPENDED", "CONFIGURING", "STOPPED", "RESIZING", "SIGNALING", "STAGE_OUT"})
 
@@ -30,6 +40,8 @@ class Picture:
         self._nodes: list[NodeFacts | None] = [None] * count
         self._holding: dict[int, JobFacts] = {}
         self._jobs_of: list[dict[int, JobFacts]] = [{} for _ in range(count)]
+        self._ended: set[tuple[int, int]] = set()
+        """Jobs and places of theirs that the picture shows as free already, though an Epilog may still tell of them."""
         self._up = np.zeros(count, np.bool_)
         self._quiet = np.zeros(count, np.bool_)
         self._open = np.zeros(count, np.bool_)
@@ -38,11 +50,20 @@ class Picture:
         self._gpus = np.zeros((count, COLUMNS), np.int64)
         self._cpus = np.zeros((count, COLUMNS), np.int64)
         self._mem = np.zeros((count, COLUMNS), np.int64)
+        self._tenants: dict[int, Tenants] = {}
+        self._sharers: dict[int, Sharers] = {}
+        self.closed: dict[int, int] = {}
+        """GPUs that take no new guest, by node."""
+        self._leaving: dict[int, int] = {}
+        """Seats of guests that end: nodes may have been read a moment before."""
+        self._shapes: tuple[Shape, ...] = ()
+        self._learned = -LEARN_EVERY
 
     def update(self, reading: "Reading") -> frozenset[int]:
         """Take a reading over; which nodes look different now."""
         self.at = reading.at
         self._memory_counts = reading.memory_counts
+        self._leaving = self._seats_left(reading.jobs)
         changed = {place for place, node in enumerate(reading.nodes) if node is not self._nodes[place]}
         changed |= self._take_jobs(job for job in reading.jobs if job.state in HOLDING)
         for place in changed:
@@ -51,38 +72,62 @@ class Picture:
             self._quiet[place] = not node.completing
             self._write(place, node, memory_counts=reading.memory_counts)
         changed.update(self._reserve(reading))
+        over = [job for job in reading.jobs if job.state == "COMPLETING"]
+        self._ended = {(job.id, place) for job in over for place in self._places(job)}
         # A moment that has passed without the job ending is put off; the first column is always this moment.
         np.maximum(self._times, self.at + SOON, out=self._times)
         self._times[:, 0] = self.at
+        if self._tenants:
+            self._look_after_tenants(reading)
         return frozenset(changed)
 
-    def end(self, job_id: int, name: str) -> bool:
+    def end(self, job_id: int, name: str) -> frozenset[int]:
         """A job ends on a node, as its Epilog says: nobody need ask Slurm for what is known already.
 
-        False where the job is not known there; then only a reading tells.
+        The places that come free by it: all of the job's, for it ends on its other nodes in the same moment, and who is
+        to have them together must not find one of them given away. Empty where nothing is known of the job there; then
+        only a reading tells. If the job stays elsewhere after all, the next reading says so.
         """
         place = self.fleet.index.get(name)
-        node = None if place is None else self._nodes[place]
-        if place is None or node is None or job_id not in self._jobs_of[place]:
-            return False
-        job = self._jobs_of[place].pop(job_id)
-        mask = _held(job, name)
-        if mask is None:
-            return False
+        if place is None:
+            return frozenset()
+        if (job_id, place) in self._ended:
+            return frozenset({place})
+        job = self._jobs_of[place].get(job_id)
+        if job is None:
+            return frozenset()
+        places = self._places(job)
+        if any(self._nodes[one] is None or _held(job, self.fleet.names[one]) is None for one in places):
+            return frozenset()
+        for one in places:
+            self._end_on(one, job)
+        self._ended.update((job_id, one) for one in places if one != place)
+        return frozenset(places)
+
+    def _end_on(self, place: int, job: "JobFacts") -> None:
+        node = self._nodes[place]
+        assert node is not None, "a job was read with its nodes"  # noqa: S101 - narrows the type
+        mask = _held(job, node.name) or 0
+        self._jobs_of[place].pop(job.id, None)
+        # An owner's seat may be a guest's, who stays.
+        seats = (job.gpus or 0) if job.guest else mask & ~self._sharers.get(place, Sharers()).guest_mask
         share = job.cpus // max(1, len(job.nodes))
         mem = min(node.mem_used, job.mem or 0)
+        shared = [max(0, had - (job.share if mask >> gpu & 1 else 0)) for gpu, had in enumerate(node.shared)]
+        for gpu, left in enumerate(shared):
+            mask &= ~(1 << gpu if left else 0)
         # The next reading brings another record in its place.
         self._nodes[place] = node = replace(
             node,
-            gpus_used=node.gpus_used & ~mask,
-            seats_used=node.seats_used & ~mask,
+            gpus_used=node.gpus_used & ~(0 if job.guest else mask),
+            seats_used=node.seats_used & ~seats,
+            shared=tuple(shared) if any(shared) else (),
             cpus_used=max(0, node.cpus_used - share),
             mem_used=node.mem_used - mem,
             completing=True,
         )
         self._quiet[place] = False
         self._write(place, node, memory_counts=self._memory_counts)
-        return True
 
     def book(self) -> Book:
         """A book of its own to claim from."""
@@ -101,6 +146,10 @@ class Picture:
                 mem_now=self._mem[:, 0],
                 hole_until=np.full(len(self.fleet.names), FAR),
                 reserved_from=self._reserved_from,
+                tenants=self._tenants,
+                shapes=self._shapes,
+                sharers=self._sharers,
+                closed=self.closed,
             )
         )
 
@@ -122,11 +171,28 @@ class Picture:
         ):
             theirs[here] = ours[here]
         picture.hole_until[here] = FAR
+        for place in here if self._tenants or picture.tenants else ():
+            picture.tenants.pop(place, None)
+            if place in self._tenants:
+                picture.tenants[place] = self._tenants[place]
+        for place in here if self._sharers or picture.sharers else ():
+            picture.tolerated.pop(place, None)
+            picture.sharers.pop(place, None)
+            if place in self._sharers:
+                picture.sharers[place] = self._sharers[place]
         book.advance(self.at)
 
     def is_free(self, places: Iterable[int], mask: int) -> bool:
         """Whether no running job holds any of these GPUs on any of these nodes."""
         return all(int(self._gpus[place, 0]) & mask == mask for place in places)
+
+    def _seats_left(self, jobs: "Iterable[JobFacts]") -> dict[int, int]:
+        left: dict[int, int] = {}
+        for job in jobs:
+            if job.guest and job.state == "COMPLETING":
+                for place in self._places(job):
+                    left[place] = left.get(place, 0) | (job.gpus or 0)
+        return left
 
     def _take_jobs(self, jobs: "Iterable[JobFacts]") -> set[int]:
         holding = {job.id: job for job in jobs}
@@ -168,14 +234,20 @@ class Picture:
     def _write(self, place: int, node: "NodeFacts", *, memory_counts: bool) -> None:
         """Write down when the jobs of a node give back what they hold."""
         full, total_cpus, total_mem = self._total(place)
-        free = _free_gpus(node) & full
-        cpus = max(0, node.cpus - node.cpus_used)
-        mem = max(0, total_mem - (node.mem_used if memory_counts else 0))
-        ends = sorted((_end(job, self.at), job.id, job) for job in self._jobs_of[place].values())
+        sharers = self._sharers_of(place, node)
+        free = _free_gpus(node, sharers.guest_mask | self._leaving.get(place, 0)) & full
+        # To those who plan for owners, guests are air.
+        cpus = max(0, node.cpus - node.cpus_used + sum(guest.cpus for guest in sharers.guests))
+        given = sum(guest.mem for guest in sharers.guests)
+        mem = max(0, total_mem - (node.mem_used - given if memory_counts else 0))
+        ends = sorted((_end(job, self.at), job.id, job) for job in self._jobs_of[place].values() if not job.rides)
         held = {job.id: _held(job, node.name) for _, _, job in ends}
-        known = 0
-        for mask in held.values():
-            known |= mask or 0
+        # A shared GPU comes free with the last of its jobs.
+        known, last = 0, {}
+        for _, _, job in reversed(ends):
+            mask = held[job.id] or 0
+            last[job.id] = mask & ~known
+            known |= mask
         # Nodes are read before jobs: a job that started in between holds GPUs that still looked free.
         free &= ~known
         # Where Slurm does not tell the GPUs of an untyped job, they come free with the last of those jobs.
@@ -184,7 +256,7 @@ class Picture:
         states: list[State] = [(self.at, free, cpus, mem)]
         for number, (end, _, job) in enumerate(ends):
             _, gpus, cpus, mem = states[-1]
-            gpus |= full & ((held[job.id] or 0) | (unknown if number == last_unknown else 0))
+            gpus |= full & (last[job.id] | (unknown if number == last_unknown else 0))
             share = job.cpus / max(1, len(job.nodes))
             # Where the memory of a job is not told, its share of the CPUs stands for it.
             given = int(node.mem_used * share / max(1, node.cpus_used)) if job.mem is None else job.mem
@@ -193,6 +265,62 @@ class Picture:
             # With its last job a node is empty, whatever the rounding above left over.
             states[-1] = (*states[-1][:2], total_cpus, total_mem)
         self._times[place], self._gpus[place], self._cpus[place], self._mem[place] = as_row(states)
+        tenants = self._tenants_of(place, node, ends, held)
+        if tenants:
+            self._tenants[place] = Tenants(tenants)
+        else:
+            self._tenants.pop(place, None)
+
+    def _sharers_of(self, place: int, node: "NodeFacts") -> Sharers:
+        """The hosts and guests of a node."""
+        hosts, guests = [], []
+        for job in self._jobs_of[place].values():
+            segment = job.segment or {}
+            if job.rides:
+                guests.append(Guest(job.id, job.gpus or 0, job.cpus, job.mem or 0, job.priority))
+            elif segment.get("tier") == GUARANTEED and (mask := _held(job, node.name)):
+                asked = segment.get("gpu_mem", "")
+                gpu_mem = int(asked) if asked.isdigit() else None
+                gpus = mask.bit_count() * len(job.nodes)
+                hosts.append(Host(mask, gpus, job.user, _bears_mps(segment), gpu_mem, who_is(job)))
+        sharers = Sharers(tuple(hosts), tuple(guests))
+        if hosts or guests:
+            self._sharers[place] = sharers
+        else:
+            self._sharers.pop(place, None)
+        return sharers
+
+    def _tenants_of(
+        self,
+        place: int,
+        node: "NodeFacts",
+        ends: "Iterable[tuple[float, int, JobFacts]]",
+        held: "dict[int, int | None]",
+    ) -> tuple[Tenant, ...]:
+        """Who shares GPUs of a node."""
+        sharing, capacity = self.fleet.sharing, self.fleet.gpu_mem_for_shares(place)
+        tenants = []
+        for end, _, job in ends:
+            if job.share and (mask := held[job.id]):
+                asked = (job.segment or {}).get("gpu_mem", "")
+                share = Share(job.share, int(asked) if asked.isdigit() else None, party(job.user, sharing))
+                mate = job.user, job.name
+                tenants.append(Tenant(mask, job.share, share.granted(capacity), share.party, 0.0, end, mate))
+        for gpu, percent in enumerate(node.shared):
+            told = sum(tenant.percent for tenant in tenants if tenant.mask >> gpu & 1)
+            if percent > told:
+                tenants.append(Tenant(1 << gpu, percent - told, 0, NOBODY, 0.0, FAR))
+        return tuple(tenants)
+
+    def _look_after_tenants(self, reading: "Reading") -> None:
+        """Packed jobs past their time limits end soon; what is usual is learned anew now and then."""
+        soon = self.at + SOON
+        for place, tenants in self._tenants.items():
+            if any(tenant.end < soon for tenant in tenants):
+                late = [replace(tenant, end=soon) if tenant.end < soon else tenant for tenant in tenants]
+                self._tenants[place] = Tenants(tuple(late))
+        if self.at - self._learned >= LEARN_EVERY:
+            self._learned, self._shapes = self.at, learned(reading.jobs)
 
     def _total(self, place: int) -> tuple[int, int, int]:
         fleet = self.fleet
@@ -207,17 +335,25 @@ def open_book(fleet: Fleet, reading: "Reading") -> Book:
     return picture.book()
 
 
-def _free_gpus(node: "NodeFacts") -> int:
-    # An exclusive job takes the seats of its GPUs too, so a GPU whose seat is taken is not free for it.
-    return ((1 << node.gpus) - 1) & ~node.gpus_used & ~node.seats_used
+def _free_gpus(node: "NodeFacts", guests: int) -> int:
+    # An exclusive job takes the seats of its GPUs too, so a GPU whose seat is taken is not free for it; but guests go.
+    return ((1 << node.gpus) - 1) & ~node.gpus_used & ~(node.seats_used & ~guests)
+
+
+def _bears_mps(segment: "Mapping[str, str]") -> bool:
+    return segment.get("way") == "mps"
 
 
 def _held(job: "JobFacts", node: str) -> int | None:
     """The GPUs of a job on one of its nodes; None where nobody can tell."""
+    if job.guest:
+        # In Slurm's books it holds none; one that was given its GPU for good keeps others off.
+        return 0 if job.rides else job.gpus
     if job.holds:
         return job.holds[job.nodes.index(node)]
     return job.gpus if job.wants_gpus else 0
 
 
 def _end(job: "JobFacts", at: float) -> float:
-    return FAR if job.end is None else max(float(job.end), at + SOON)
+    # Slurm takes the GPU of a guest for free, and starts who is planned there without a seat: so nobody is.
+    return FAR if job.guest or job.end is None else max(float(job.end), at + SOON)

@@ -9,18 +9,22 @@ A pass looks at all waiting jobs; what one ended job frees is planned by looking
 """
 
 from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
 import numpy as np
 
 from policy.book import Book
-from policy.cluster import Fleet
+from policy.cluster import FAR, Fleet
 from policy.errors import FormatError
 from policy.facts import JobFacts
 from policy.moves import Change, Release
 from policy.picture import HOLDING, Picture
 from policy.placement.base import Policy
+from policy.riding import Rider, Riding, in_order, riders, upgrade
 from policy.settings import Settings
+from policy.sharing.choosing import Chooser
+from policy.sharing.classes import Classes
 from policy.waiting import Reader, Waiting, ours, without_gpus
 from policy.walk import Walk
 
@@ -28,9 +32,12 @@ from policy.walk import Walk
 class Plan:
     """Keeps the waiting jobs' places right from pass to pass; all else it needs comes with each pass."""
 
-    def __init__(self, policy: Policy, settings: Settings) -> None:
+    def __init__(
+        self, policy: Policy, settings: Settings, chooser: Chooser | None = None, classes: Classes | None = None
+    ) -> None:
         self._policy = policy
         self._settings = settings
+        self._chooser, self._classes = chooser, classes
         self._reader: Reader | None = None
         self._fleet: Fleet | None = None
         self._free_since: dict[int, float] = {}
@@ -42,8 +49,11 @@ class Plan:
         self.queue: list[Waiting] = []
         """The jobs of the last pass in their order."""
 
-    def replan(self, book: Book, jobs: Iterable[JobFacts]) -> list[Change]:
-        """Claim the places of all waiting jobs in the book; what has to change comes back."""
+    def replan(self, book: Book, jobs: Iterable[JobFacts], starting: AbstractSet[int] = frozenset()) -> list[Change]:
+        """Claim the places of all waiting jobs in the book; what has to change comes back.
+
+        Jobs that are `starting` claim theirs first: Slurm has probably started them since the picture was made.
+        """
         everybody = list(jobs)
         reader = self._reader_of(book.fleet)
         changes: list[Change] = []
@@ -68,12 +78,44 @@ class Plan:
         }
         walk = Walk(book, self._policy, self._settings, self._free_since, changes, self._gathered)
         walk.know_siblings(queue)
-        for entry in queue:
-            walk.settle(entry)
-            if entry.job.tasks:
-                walk.spread_tasks(entry, running.get(entry.job.array, 0))
+        guests = [entry for entry in queue if entry.only_guest]
+        line = in_order(queue, riders(book, everybody, reader))
+        if starting:
+            line = sorted(line, key=lambda one: isinstance(one, Rider) or one.job.id not in starting)
+        for one in line:
+            if isinstance(one, Rider):
+                changes += upgrade(book, one, queue)
+            elif not one.only_guest:
+                walk.settle(one)
+                if one.job.tasks:
+                    walk.spread_tasks(one, running.get(one.job.array, 0))
+        self._ride(everybody, guests, queue, changes)
         book.cluster = replace(book.cluster, waiting=sum(entry.job.wants_gpus for entry in queue))
         return changes
+
+    def _ride(
+        self,
+        jobs: Iterable[JobFacts],
+        guests: Iterable[Waiting],
+        queue: Iterable[Waiting],
+        changes: list[Change],
+        places: Iterable[int] | None = None,
+    ) -> None:
+        """What the owners' plan means to guests; some nodes' alone, or all."""
+        assert self.book is not None, "owners were planned"  # noqa: S101 - narrows the type
+        riding = Riding(self.book, self._settings, self._free_since, changes, self._chooser, places)
+        riding.evict(jobs, places)
+        riding.look(guests, queue)
+        # Those that have a seat first: nobody takes it from them.
+        for entry in sorted(guests, key=lambda entry: not entry.nodes):
+            riding.settle(entry)
+        for entry in queue:
+            if entry.guest_from < FAR and not entry.only_guest:
+                riding.offer(entry)
+
+    def starting(self, touched: AbstractSet[int]) -> frozenset[int]:
+        """Jobs whose places were free at the last look, but for those on nodes that have just been touched."""
+        return frozenset(entry.job.id for entry in self.queue if entry.start == 0.0 and touched.isdisjoint(entry.place))
 
     def reread(self, job_id: int) -> None:
         """A change could not be written: the job is where Slurm has it."""
@@ -97,16 +139,22 @@ class Plan:
         changes: list[Change] = []
         walk = Walk(book, self._policy, self._settings, self._free_since, changes, self._gathered, only=here)
         walk.know_siblings(queue)
+        guests = [entry for entry in queue if entry.only_guest]
         for entry in queue:
-            if entry.collects and entry.start != 0.0:
-                walk.leave_empty_nodes_to(entry)
+            if entry.only_guest:
+                continue
             if touched.isdisjoint(entry.place):
                 if entry.start != 0.0 and entry.job.wants_gpus and walk.may_fit(entry):
                     walk.bring(entry)
+                if entry.collects and entry.start != 0.0:
+                    walk.leave_empty_nodes_to(entry)
             elif touched.issuperset(entry.place):
                 walk.settle(entry)
             else:
                 walk.hold(entry, touched, free_now=picture.is_free(entry.place, entry.mask))
+        # Seats elsewhere are claimed still.
+        seated = [entry for entry in guests if entry.place and touched.isdisjoint(entry.place)]
+        self._ride(jobs, [entry for entry in guests if entry not in seated], queue, changes, touched)
         self.queue = queue
         return changes
 
@@ -141,7 +189,7 @@ class Plan:
 
     def _reader_of(self, fleet: Fleet) -> Reader:
         if self._reader is None or self._fleet is not fleet:
-            self._reader, self._fleet = Reader(fleet), fleet
+            self._reader, self._fleet = Reader(fleet, self._classes), fleet
         return self._reader
 
 

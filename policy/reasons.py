@@ -8,8 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from policy.book import Book
+from policy.demand import Demand
 from policy.errors import NotNow
 from policy.placement.base import Policy
+from policy.sharing import seats
+from policy.sharing.tenants import EVERYBODY, Share
 from policy.waiting import Waiting
 
 KINDS = ("fair_share", "fragmentation", "locality", "capacity", "dependency", "reservation", "node", "held")
@@ -38,10 +41,12 @@ def why(entry: Waiting, planned: Book, running: Book, policy: Policy) -> Reason 
     `planned` holds what waiting jobs have claimed, `running` only what runs.
     """
     job, at = entry.job, planned.cluster.at
-    for start, kind, text in _SLURMS:
+    if entry.only_guest and entry.may_start_at(at):
+        return None if entry.start == 0.0 else _no_seat(entry, planned)
+    for start, kind, text in _SLURMS if entry.parked is None else ():
         if job.reason.startswith(start):
             return Reason(kind, text)
-    if not job.may_start:
+    if not (job.may_start or entry.may_start_at(at)):
         return Reason("fair_share", f"a limit of its account, QOS or partition: {job.reason}")
     if entry.start == 0.0:
         return None
@@ -53,6 +58,8 @@ def why(entry: Waiting, planned: Book, running: Book, policy: Policy) -> Reason 
         return Reason("locality", f"it waits {left} s more for GPUs that share one {demand.level} level")
     if _fits(running, entry, policy, insisting=True):
         return Reason("fair_share", "GPUs that fit are free, and kept for jobs before it in Slurm's order")
+    if demand.share is not None:
+        return Reason("capacity", _no_part(demand, demand.share))
     here = demand.candidates & running.cluster.up
     free = int(np.bitwise_count(np.where(here, running.cluster.gpus_now, 0)).sum())
     if free < demand.gpus:
@@ -60,6 +67,21 @@ def why(entry: Waiting, planned: Book, running: Book, policy: Policy) -> Reason 
     if demand.n == 1:
         return Reason("fragmentation", f"{free} GPUs are free, but no node has {demand.k} with the cores and memory")
     return Reason("fragmentation", f"{free} GPUs are free, but no {demand.n} nodes have the same {demand.k}")
+
+
+def _no_seat(entry: Waiting, planned: Book) -> Reason | None:
+    try:
+        seats.find(entry.demand, planned.cluster)
+    except NotNow as nothing:
+        return Reason("capacity", f"it waits for a seat: {nothing}")
+    return Reason("capacity", f"it waits for a seat: {entry.unfit}") if entry.unfit else None
+
+
+def _no_part(demand: Demand, share: Share) -> str:
+    gpus = "no GPU" if demand.k == 1 else f"no {demand.k} GPUs"
+    memory = "" if share.gpu_mem is None else f" and {share.gpu_mem} MiB"
+    beside = "" if share.party == EVERYBODY else ", on its own or beside jobs of its user"
+    return f"{gpus} where it could run {'has' if demand.k == 1 else 'have'} {share.percent} %{memory} free{beside}"
 
 
 def _fits(book: Book, entry: Waiting, policy: Policy, *, insisting: bool) -> bool:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from policy import flags as flag_table
 from policy import hostlist
-from policy.errors import FormatError, LeftToSlurm
+from policy.errors import FormatError, LeftToSlurm, Never
 from policy.facts import Memory
 from policy.wire import number
 
@@ -45,6 +45,14 @@ class Request:
     excluded: tuple[str, ...] = ()
     limit: int | None = None
     locality: flag_table.Locality | None = None
+    share: int | None = None
+    """Percent of each GPU; None for whole ones."""
+    gpu_mem: int | None = None
+    """MiB of each GPU that a packed job, a host or a guest asks for."""
+    qos: str = ""
+    batch: bool = True
+    """Whether it has a script, and so can be put back into the queue."""
+    het: bool = False
     array: bool = False
     later: bool = False
     """It may not start yet: held, begun later, or dependent on others."""
@@ -55,10 +63,13 @@ class Request:
 def read(fields: Mapping[str, str]) -> Request:
     """Understand a submit request."""
     flags = flags_of(fields)
+    share = flag_table.percent(flags["gpu-share"]) if "gpu-share" in flags else None
+    if share is not None:
+        _refuse_what_no_share_can_be(fields, flags)
     _refuse_what_only_slurm_can(fields)
     nodes = _node_count(fields)
     only = hostlist.expand(fields.get("req_nodes", ""))
-    total, per_node, per_task = _gpus(fields, nodes)
+    total, per_node, per_task = (None, 1, None) if share and not names_gpus(fields) else _gpus(fields, nodes)
     tasks = number(fields, "num_tasks")
     if nodes is None and len(only) > 1:
         nodes = len(only)
@@ -87,6 +98,11 @@ def read(fields: Mapping[str, str]) -> Request:
         excluded=hostlist.expand(fields.get("exc_nodes", "")),
         limit=None if (minutes := number(fields, "time_limit")) is None else minutes * 60,
         locality=flag_table.parse_locality(flags["locality"]) if "locality" in flags else None,
+        share=share,
+        gpu_mem=flag_table.mebibytes(flags["gpu-mem"]) if "gpu-mem" in flags else None,
+        qos=fields.get("qos", ""),
+        batch=fields.get("client", "batch") == "batch",
+        het="het" in fields,
         array="array" in fields,
         later=any(key in fields for key in ("held", "begin", "dependency")),
         asked=";".join(f"{key}:{fields[key]}" for key in ASKED_KEYS if key in fields),
@@ -102,6 +118,22 @@ def flags_of(fields: Mapping[str, str]) -> dict[str, str]:
     if flags:
         flag_table.check(flags)
     return flags
+
+
+def names_gpus(fields: Mapping[str, str]) -> bool:
+    """Whether a request says how many GPUs; with --gpu-share alone it is one on each node."""
+    return any("gres/gpu" in fields.get(key, "") for key in ("tres_per_job", "tres_per_node", "tres_per_task"))
+
+
+def _refuse_what_no_share_can_be(fields: Mapping[str, str], flags: Mapping[str, str]) -> None:
+    named = f"--gpu-share={flags['gpu-share']}"
+    if "exclusive" in fields:
+        raise Never(f"{named} takes a part of a GPU, --exclusive whole nodes: leave one of them away")
+    if "gpu-tier" in flags:
+        raise Never(
+            f"{named} packs the job beside others, --gpu-tier={flags['gpu-tier']} is for jobs with whole GPUs and "
+            f"their guests: leave one of them away"
+        )
 
 
 def _refuse_what_only_slurm_can(fields: Mapping[str, str]) -> None:

@@ -3,6 +3,51 @@
 from dataclasses import dataclass
 
 from policy.locality import SizeRule
+from policy.tiers import Rules
+
+
+@dataclass(frozen=True, slots=True)
+class Sharing:
+    """The site's rules for packed jobs, and for hosts and guests."""
+
+    multi_user: bool = False
+    """Whether jobs of several users may be on one GPU under one MPS server."""
+    way: str = "mps"
+    """`mps`: at the same time; `time`: in turn, which any two users may."""
+    gpu_mem_reserve: int = 1_024
+    """MiB of each shared GPU that no packed job is granted: the MPS server and the jobs' contexts need them."""
+    apart: frozenset[int] = frozenset()
+    """Users whose programs brought MPS down lately. No setting: berthd learns it from the nodes."""
+    foes: frozenset[tuple[tuple[int, str], tuple[int, str]]] = frozenset()
+    """Packed jobs, each by user and name, that are never put together. No setting either."""
+    tier_default: Rules = ()
+    """What jobs are that say nothing of their tier; `exclusive` where no rule fits."""
+    tier_allowed: Rules = ()
+    """Who may ask for which tiers; everybody for all where no rule fits."""
+    guest_way: str = "time"
+    """`mps`: guests and hosts run at the same time, whatever they say themselves; `time`: only where both say so."""
+    guest_after: int | None = None
+    """Seconds after which a waiting job of one GPU starts as a guest unasked; None: never."""
+    profiles: str = ""
+    """The file with what was measured of jobs, by which guests get their seats; empty: rules alone."""
+    fit: str = ""
+    """The predictor's fit; empty: the one that ships."""
+    unsure: str = "try"
+    """`try`: a guest may go where its host is promised nothing, and moves if that suffers; `wait`: it waits."""
+    evict_grace: int = 0
+    """Seconds between a guest's warning and its end; 0: no warning."""
+    evict_signal: str = "USR1"
+    """The warning."""
+
+    @property
+    def tiers(self) -> tuple[Rules, Rules]:
+        """What jobs are that say nothing, and what they may ask for."""
+        return self.tier_default, self.tier_allowed
+
+    @property
+    def mixes_users(self) -> bool:
+        """Whether any two users may be on one GPU."""
+        return self.multi_user or self.way == "time"
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,5 +58,8 @@ class Settings:
     locality_rules: tuple[SizeRule, ...] = ()
     locality_cap: int | None = None
     repin: bool = True
+    pin_ahead: bool = True
+    """Whether jobs are pinned to places that are not free yet; where Slurm preempts, only it knows what it frees."""
     most_moves: int = 50
     """Updates in one pass: each takes slurmctld's write locks."""
+    sharing: Sharing = Sharing()

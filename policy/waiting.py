@@ -2,21 +2,26 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from policy import hostlist
-from policy.cluster import Bools, Fleet
-from policy.demand import A_YEAR, Demand, allowed_nodes, candidates
+from policy.cluster import FAR, Bools, Fleet
+from policy.demand import A_YEAR, Demand, able_to_share, allowed_nodes, candidates
 from policy.errors import FormatError
 from policy.facts import JobFacts
+from policy.flags import Tier
 from policy.locality import binding, insisted
 from policy.segment import LATER, PINNED_STATES
+from policy.sharing.classes import Classes
+from policy.sharing.tenants import Share, foes_of, party
+from policy.tiers import EXCLUSIVE, OPPORTUNISTIC
 
 Shape = tuple[int, int, int | None, int | None, str, int]
 
 _ASKED = re.compile(r"tres_per_(job|node):gres/gpu(?:[:=]([1-9][0-9]{0,3}))?")
+_AFTER_ALL_TASKS = 1 << 32
 _FEATURES = re.compile(r"[A-Za-z0-9_.\-&]+")
 
 
@@ -43,15 +48,43 @@ class Waiting:
     """The nodes of its claim, as last planned."""
     mask_planned: int = 0
     """The GPUs of its claim."""
+    packed: bool = False
+    """Whether its pin asks for a part of its GPUs only."""
     given: dict[int, tuple[tuple[int, ...], int]] = field(default_factory=dict)
     """Of an array, the places that tasks were given since Slurm's record was read: they are on their way."""
+    holds_until: float = FAR
+    """When it is to be read again: a node that it avoids may serve it then."""
     adopted: Mapping[str, str] = field(default_factory=dict)
     """What its segment does not say of what it needs; it is written down with its first pin."""
+    parked: float | None = None
+    """Of a guest without a seat, when its user lets it begin: the begin time that Slurm has is Berth's."""
+    only_guest: bool = False
+    """Whether it wants a seat and no GPU of its own, or has a seat that it will start on."""
+    seated: bool = False
+    """Whether it has a seat that it will start on, in Slurm's record or not yet."""
+    unfit: str = ""
+    """Of a guest that waits though seats are free, why none of them is for it, or not yet."""
+    guest_from: float = FAR
+    """When it may take a seat while it waits; a guest by nature from its submission on."""
 
     @property
-    def order(self) -> tuple[int, int, int]:
-        """Slurm's own order."""
-        return (-self.job.priority, self.job.submitted, self.job.id)
+    def order(self) -> tuple[int, int, int, int]:
+        """Slurm's own order; what is left of an array comes after its tasks that have split off."""
+        job = self.job
+        task = _AFTER_ALL_TASKS if job.task is None else job.task
+        return (-job.priority, job.submitted, job.array or job.id, task)
+
+    @property
+    def must_leave(self) -> bool:
+        """Whether it is to be tried again but not where it is pinned: Slurm would start it there the moment it may."""
+        job = self.job
+        return not self.nodes and bool(job.required) and job.gpus is not None and "again" in (job.segment or {})
+
+    def may_start_at(self, at: float) -> bool:
+        """Whether only room keeps it waiting."""
+        if self.parked is not None and (self.job.reason.startswith("BeginTime") or self.job.may_start):
+            return self.parked <= at
+        return self.job.may_start_at(at)
 
     def pinned_to(self, place: tuple[int, ...], mask: int) -> bool:
         """Whether its pin is just these GPUs."""
@@ -88,8 +121,9 @@ def without_gpus(job: JobFacts) -> bool:
 class Reader:
     """Turns facts of jobs into `Waiting`, and remembers what has not changed."""
 
-    def __init__(self, fleet: Fleet) -> None:
+    def __init__(self, fleet: Fleet, classes: Classes | None = None) -> None:
         self._fleet = fleet
+        self._classes = classes or Classes()
         self._known: dict[int, tuple[JobFacts, Waiting | FormatError]] = {}
         self._candidates: dict[tuple[object, ...], tuple[int, Bools]] = {}
         self._eligible: dict[int, float] = {}
@@ -97,7 +131,7 @@ class Reader:
     def read(self, job: JobFacts, at: float) -> Waiting:
         """One waiting job; a FormatError where its segment cannot be read."""
         known = self._known.get(job.id)
-        if known is None or known[0] is not job:
+        if known is None or known[0] is not job or (isinstance(known[1], Waiting) and known[1].holds_until <= at):
             known = self._known[job.id] = (job, self._make(job, at))
         if isinstance(known[1], FormatError):
             raise known[1]
@@ -126,11 +160,20 @@ class Reader:
         cpus = int(segment["cpus"]) if "cpus" in segment else None
         mem = int(segment["mem"]) if "mem" in segment else None
         n = int(segment.get("n", len(job.required)))
-        pinned = () if job.gpus is None else job.required
-        number, fitting = self._fitting(job, asked_nodes(segment), k, cpus, mem)
+        share = self._share(job, segment)
+        avoided = nodes_avoided(segment, at)
+        # A seat that it was sent away from is no place for GPUs of its own.
+        left_seat = job.guest and "parked" in segment and "upgrade" in segment
+        pinned = () if job.gpus is None or left_seat else job.required
+        number, fitting = self._fitting(job, asked_nodes(segment), k, cpus, mem, share, tuple(avoided))
         limit = A_YEAR if job.limit is None else job.limit
         wide = binding("any", n)
-        demand = Demand(n, k, cpus, mem, wide, limit, fitting, app_class=segment.get("f.app-class", "compute"))
+        app_class = self._classes.of(job)
+        demand = Demand(n, k, cpus, mem, wide, limit, fitting, app_class=app_class, share=share)
+        if "tier" in segment or "upgrade" in segment:
+            demand = _with_tier(demand, job, segment)
+        parked = segment.get("parked", "")
+        upgrade = segment.get("upgrade", "")
         found = insisted(segment)
         narrow = binding(found.level, n) if found else wide
         nodes = tuple(fleet.index[name] for name in pinned if name in fleet.index)
@@ -141,11 +184,26 @@ class Reader:
             until=self._may_start_since(job, at) + (found.wait if found else 0),
             nodes=nodes if len(nodes) == n and bool(np.all(fitting[list(nodes)])) else (),
             mask=job.gpus or 0,
+            packed=job.share > 0,
             shape=(n, k, cpus, mem, wide, number),
             insists_shape=(n, k, cpus, mem, narrow, number),
             adopted=adopted,
             collects=n > 1,
+            holds_until=min(avoided.values(), default=FAR),
+            only_guest=demand.tier.name == OPPORTUNISTIC or (job.guest and not parked),
+            seated=job.guest and not parked,
+            parked=float(parked) if parked.isdigit() else None,
+            guest_from=float(job.submitted + int(upgrade)) if upgrade.isdigit() else FAR,
         )
+
+    def _share(self, job: JobFacts, segment: Mapping[str, str]) -> Share | None:
+        if "share" not in segment:
+            return None
+        gpu_mem = int(segment["gpu_mem"]) if "gpu_mem" in segment else None
+        sharing = self._fleet.sharing
+        mate = job.user, job.name
+        way = segment.get("way", sharing.way)
+        return Share(int(segment["share"]), gpu_mem, party(job.user, sharing), way, mate, foes_of(mate, sharing))
 
     def _without_gpus(self, job: JobFacts) -> Waiting:
         n = max(1, job.count)
@@ -156,13 +214,23 @@ class Reader:
         return Waiting(job, Demand(n, 0, cpus, mem, "any", limit, fitting), None, 0.0, (), 0, shape, shape)
 
     def _fitting(
-        self, job: JobFacts, only: tuple[str, ...], k: int, cpus: int | None, mem: int | None
+        self,
+        job: JobFacts,
+        only: tuple[str, ...],
+        k: int,
+        cpus: int | None,
+        mem: int | None,
+        share: Share | None = None,
+        avoided: tuple[str, ...] = (),
     ) -> tuple[int, Bools]:
-        """The nodes that could ever hold a job, and a number that is the same for the same nodes."""
-        key = (job.partition, job.features, only, job.excluded, k, cpus, mem)
+        """The nodes that could ever hold a job, and a number that is the same for the same nodes and shares."""
+        excluded = job.excluded + avoided
+        key = (job.partition, job.features, only, excluded, k, cpus, mem, share)
         if key not in self._candidates:
             features = job.features.split("&") if _FEATURES.fullmatch(job.features) else ()
-            allowed = allowed_nodes(self._fleet, job.partition, features, only, job.excluded)
+            allowed = allowed_nodes(self._fleet, job.partition, features, only, excluded)
+            if share is not None:
+                allowed &= able_to_share(self._fleet, share.gpu_mem)
             self._candidates[key] = len(self._candidates), candidates(self._fleet, allowed, k, cpus, mem)
         return self._candidates[key]
 
@@ -173,6 +241,26 @@ class Reader:
         elif self._eligible.get(job.id) == -1.0:
             self._eligible[job.id] = at
         return max(float(job.submitted), float(job.begin or 0), self._eligible.get(job.id, 0.0))
+
+
+def nodes_avoided(segment: Mapping[str, str], at: float) -> dict[str, float]:
+    """Nodes that failed a job before it could begin, and until when it keeps away from each.
+
+    >>> nodes_avoided({"avoids": "n1@2000,n2@900"}, 1_000.0)
+    {'n1': 2000.0}
+    """
+    found = (item.rpartition("@") for item in segment.get("avoids", "").split(",") if item)
+    return {name: float(until) for name, _, until in found if float(until) > at}
+
+
+def _with_tier(demand: Demand, job: JobFacts, segment: Mapping[str, str]) -> Demand:
+    """What a job that waits is: who is to be upgraded waits for GPUs of its own."""
+    name = segment.get("tier", EXCLUSIVE)
+    if "upgrade" in segment and name == OPPORTUNISTIC:
+        name = EXCLUSIVE
+    gpu_mem = segment.get("gpu_mem", "")
+    tier = Tier(name, "upgrade" in segment, "mps" in segment)
+    return replace(demand, tier=tier, gpu_mem=int(gpu_mem) if gpu_mem.isdigit() else None, user=job.user)
 
 
 def asked_nodes(segment: Mapping[str, str]) -> tuple[str, ...]:

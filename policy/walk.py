@@ -9,6 +9,7 @@ from policy.book import Book, Claim, claim_on
 from policy.cluster import Bools
 from policy.demand import Demand
 from policy.errors import NotNow
+from policy.facts import JobFacts
 from policy.moves import Change, Move, Release
 from policy.placement.base import Berth, Policy
 from policy.placement.gang import LEVELS_OF_NODES
@@ -25,9 +26,13 @@ MOST_EXPECTED = 40
 GATHER_EVERY = 3.0
 """Seconds between two looks of one job for a sooner place, or a sixtieth of its time limit if that is longer."""
 
+GATHER_AT_ONCE = 5
+"""Jobs on several nodes, the first in line, that gather nodes at the same time. With one they wait for each other; with
+many more, GPUs stand idle for jobs that are not next."""
+
 NEAR = 600.0
-"""Seconds before the expected start of the first in line in which its nodes are not filled up, and no longer: what
-stands idle for hours costs more than it brings forward."""
+"""Seconds before the expected start of these jobs in which their nodes are not filled up, and no longer: what stands
+idle for hours costs more than it brings forward."""
 
 USUAL_PART = 0.5
 """How much of its time limit a job is taken to use, where places that start or run differently are compared."""
@@ -70,8 +75,8 @@ class Walk:
         self._most: int | None = None
         self._expected = 0
         self._gathered = gathered
-        self._someone_waits = False
-        """Whether a GPU job was met that cannot start now: it is the first in line."""
+        self._gathering = 0
+        """Jobs on several nodes that were met and cannot start now."""
         self._siblings: dict[int, dict[int, Sequence[int]]] = {}
         """For each heterogeneous job, the nodes of its components: Slurm gives no node to two of them."""
 
@@ -94,10 +99,11 @@ class Walk:
         """Claim a job's place, after moving it if it has to."""
         entry.start, entry.place = None, ()
         job, book, at = entry.job, self._book, self._book.cluster.at
-        if job.reason.startswith("BadConstraints") and job.wants_gpus:
+        if _impossible(job) and entry.nodes:
             self._changes.append(Release(job, "Slurm found that the place can never start it"))
             return
-        if not job.may_start_at(at):
+        if not (entry.may_start_at(at) or entry.must_leave):
+            self._ask_for_a_part(entry, entry.demand, None)
             return
         demand, shape = entry.demand_at(at)
         if not job.wants_gpus:
@@ -112,6 +118,7 @@ class Walk:
             stuck = at - since > STUCK_AFTER and job.reason.startswith(_BLAMES_PLACE)
             if not stuck:
                 self._claim(entry, demand, entry.nodes, entry.mask, 0.0)
+                self._ask_for_a_part(entry, demand, start)
                 return
             candidates = demand.candidates.copy()
             candidates[list(entry.nodes)] = False
@@ -124,14 +131,45 @@ class Walk:
                 self._free_since.pop(job.id, None)
                 self._move(entry, demand, move)
                 return
-        if stuck:
-            self._changes.append(Release(job, f"it did not start in {STUCK_AFTER} s on a place that looks free"))
-        elif start is not None:
+            stuck = stuck or (_impossible(job) and self._only is None)
+        if reason := self._given_back(entry, stuck=stuck):
+            self._changes.append(Release(job, reason))
+            return
+        if start is not None:
             self._claim(entry, demand, entry.nodes, entry.mask, start)
+        self._ask_for_a_part(entry, demand, start)
+
+    def _given_back(self, entry: Waiting, *, stuck: bool) -> str:
+        """Why a job that found no better place is left to Slurm; empty where it keeps its pin."""
+        if stuck:
+            return _why_given_back(entry.job)
+        if entry.nodes and not self._settings.pin_ahead:
+            # At this place Slurm could free nothing but what runs there.
+            return "its place is not free, and Slurm may preempt for it elsewhere"
+        return ""
+
+    def _ask_for_a_part(self, entry: Waiting, demand: Demand, start: float | None) -> None:
+        """Let a packed job ask for its part of its GPUs while it may take it, and for all of them until then.
+
+        Slurm counts percent, but knows neither whose jobs may be together nor a GPU's memory, and would start it.
+        """
+        if demand.share is None or not entry.nodes or entry.packed == (start == 0.0):
+            return
+        view = self._book.cluster.now(demand.limit)
+        berth = Policy.spread(demand, view, entry.nodes, [entry.mask] * len(entry.nodes), "where it was pinned before")
+        if not entry.packed:
+            if len(self._changes) < self._settings.most_moves:
+                self._changes.append(Move(entry.job, berth, 0.0, "its part of them is free", adopted=entry.adopted))
+                entry.packed = True
+            return
+        # Before all else, as in _move.
+        until = start or self._book.cluster.at
+        self._changes.insert(0, Move(entry.job, berth, until, "its part of them is not free any more"))
+        entry.packed = False
 
     def spread_tasks(self, entry: Waiting, running: int) -> None:
         """Give tasks of an array places of their own, as far as they can start now; one stays with the array's pin."""
-        if not entry.job.may_start_at(self._book.cluster.at):
+        if not entry.may_start_at(self._book.cluster.at):
             return
         demand, shape = entry.demand_at(self._book.cluster.at)
         tasks = waiting_tasks(entry.job.tasks)
@@ -154,7 +192,7 @@ class Walk:
 
     def hold(self, entry: Waiting, touched: set[int], *, free_now: bool) -> None:
         """Claim again what a job on several nodes had claimed on some of them; a whole pass may find it better."""
-        if not entry.job.may_start_at(self._book.cluster.at) or not entry.place:
+        if not entry.may_start_at(self._book.cluster.at) or not entry.place:
             return
         demand, _ = entry.demand_at(self._book.cluster.at)
         if free_now:
@@ -176,9 +214,7 @@ class Walk:
         """Whether it is worth a look if a job could start now."""
         if entry.job.het:
             return False  # its components start together, by backfill, and are planned in whole passes
-        return (
-            entry.job.may_start_at(self._book.cluster.at) and entry.demand.k <= self._most_free and self._may_change()
-        )
+        return entry.may_start_at(self._book.cluster.at) and self._may_have(entry.demand) and self._may_change()
 
     def bring(self, entry: Waiting) -> None:
         """Move a job to the nodes of this pass if it can start there now; its former claim stays until a full pass."""
@@ -189,16 +225,19 @@ class Walk:
 
     def _move(self, entry: Waiting, demand: Demand, move: Move) -> None:
         """From here on the job is taken to be pinned there, before Slurm shows it."""
-        self._changes.append(move)
+        # What a packed job gives up is told to Slurm before somebody else is given it: those behind in line first, for
+        # only they can lose a place to those before them.
+        self._changes.insert(0 if entry.packed else len(self._changes), move)
         self._claim(entry, demand, move.berth.nodes, move.berth.mask, move.start)
         entry.nodes, entry.mask = tuple(move.berth.nodes), move.berth.mask
+        entry.packed = demand.share is not None and move.start == 0.0
 
     def _better(self, entry: Waiting, demand: Demand, shape: Shape, start: float | None) -> Move | None:
         relaxed = _relaxed(entry, self._book.cluster.at)
         berth = self._now(demand, shape)
         if berth is not None:
             return Move(entry.job, berth, 0.0, relaxed or "it can start there now", adopted=entry.adopted)
-        if self._only is not None:
+        if self._only is not None or not self._settings.pin_ahead:
             return None
         if start is not None and not ((relaxed or self._gathers(entry)) and self._has_turn(entry)):
             return None
@@ -215,11 +254,11 @@ class Walk:
         return Move(entry.job, berth, moment, relaxed or "it is expected to end sooner there")
 
     def _gathers(self, entry: Waiting) -> bool:
-        """Whether a job looks for sooner places than its own: the first in line does, if it needs several nodes.
+        """Whether a job looks for sooner places than its own: the first in line that need several nodes do.
 
-        Nodes empty before their time limits tell; if it stuck to its nodes, others would overtake it for ever.
+        Nodes empty before their time limits tell; if they stuck to their nodes, others would overtake them for ever.
         """
-        return entry.collects and not self._someone_waits
+        return entry.collects and self._gathering < GATHER_AT_ONCE
 
     def _has_turn(self, entry: Waiting) -> bool:
         """Whether a job may look for a place that is not free yet either: now and then, for looking is dear."""
@@ -249,7 +288,7 @@ class Walk:
         return Policy.spread(demand, view, entry.nodes, [entry.mask] * len(entry.nodes), "").cost
 
     def _now(self, demand: Demand, shape: Shape) -> Berth | None:
-        if demand.k > self._most_free or self._refused.get(shape, demand.limit + 1) <= demand.limit:
+        if not self._may_have(demand) or self._refused.get(shape, demand.limit + 1) <= demand.limit:
             return None
         try:
             if self._only is not None:
@@ -282,10 +321,10 @@ class Walk:
             self._bar(claim)
             if self._gathers(entry):
                 self._favour(claim)
-            self._someone_waits = True
+            self._gathering += entry.collects
 
     def _favour(self, claim: Claim) -> None:
-        """Nobody fills up the nodes of the first in line shortly before it starts, if it needs several.
+        """Nobody fills up the nodes of the first in line that need several, shortly before they start.
 
         A time limit only tells when a job ends at the latest, and the nodes should be free together as soon as they
         can be.
@@ -299,6 +338,10 @@ class Walk:
 
     def _may_change(self) -> bool:
         return self._settings.repin and len(self._changes) < self._settings.most_moves
+
+    def _may_have(self, demand: Demand) -> bool:
+        """Whether some node may have the GPUs; a share may also go where none is free."""
+        return demand.k <= self._most_free or demand.share is not None
 
     @property
     def _most_free(self) -> int:
@@ -320,3 +363,14 @@ def _relaxed(entry: Waiting, at: float) -> str:
         where = "one node" if entry.demand.n == 1 else f"{entry.demand.n} nodes"
         return f"its wait for NVLink between all pairs has ended, any GPUs of {where} will do"
     return f"its wait for one {level} has ended, the nearest {entry.demand.n} nodes will do"
+
+
+def _impossible(job: JobFacts) -> bool:
+    """Whether Slurm has found that it can never start the job where it is pinned, and holds it for that."""
+    return job.reason.startswith("BadConstraints") and job.wants_gpus
+
+
+def _why_given_back(job: JobFacts) -> str:
+    if _impossible(job):
+        return "no place can ever start it as it is now"
+    return f"it did not start in {STUCK_AFTER} s on a place that looks free"

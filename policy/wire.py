@@ -16,7 +16,18 @@ MESSAGE_BYTES = 512
 SUBMIT_KEYS = frozenset(
     {
         *("nonce", "uid", "test", "client", "array", "het", "held", "begin", "dependency", "exclusive", "time_limit"),
-        *("partition", "account", "qos", "reservation", "licenses", "features", "prefer", "req_nodes", "exc_nodes"),
+        *(
+            "name",
+            "partition",
+            "account",
+            "qos",
+            "reservation",
+            "licenses",
+            "features",
+            "prefer",
+            "req_nodes",
+            "exc_nodes",
+        ),
         *("tres_per_job", "tres_per_node", "tres_per_socket", "tres_per_task", "cpus_per_tres", "mem_per_tres"),
         *("ntasks_per_tres", "sockets_per_node", "num_tasks", "ntasks_per_node", "cpus_per_task", "min_cpus"),
         *("pn_min_cpus", "min_nodes", "max_nodes", "mem_per_node", "mem_per_cpu", "gpus"),

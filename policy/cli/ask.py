@@ -1,28 +1,61 @@
-"""Asking berthd over its own socket."""
+"""Asking berthd: over its own socket, which is for Slurm's user and root, or at its port for users."""
 
 import socket
-from pathlib import Path
+import time
+from typing import TYPE_CHECKING
 
 from policy import wire
-from policy.errors import DaemonError
+from policy.daemon.ask import status
+from policy.errors import BerthError, DaemonError, FormatError
 
-_SECONDS = 2.0
+if TYPE_CHECKING:
+    from policy.daemon.config import Config
+
+__all__ = ["question", "status"]
+
+_SECONDS = 3.0
+"""For one host, from connecting to the whole reply."""
 
 
-def status(path: Path) -> dict[str, str]:
-    """Berthd's status."""
-    try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as channel:
-            channel.settimeout(_SECONDS)
-            channel.connect(str(path))
-            channel.send(wire.encode("status", {}))
-            reply = channel.recv(wire.REPLY_BYTES)
-    except PermissionError:
-        raise DaemonError(f"{path} is for Slurm's user and root only; ask an admin, or use berth why JOBID") from None
-    except TimeoutError:
-        raise DaemonError(f"berthd does not answer on {path}; it hangs or is stopped, see its log") from None
-    except OSError as problem:
-        raise DaemonError(f"berthd does not answer on {path} ({problem.strerror}); is berthd running?") from None
+def question(config: "Config", text: str) -> dict[str, str]:
+    """What the first of berthd's hosts that answers says; a `DaemonError` where none does."""
+    from policy.daemon.munge import Munge  # noqa: PLC0415 - only who asks over the network needs it
+
+    munge = Munge(config.munge_socket)
+    problems: list[str] = []
+    for host in config.users_hosts:
+        try:
+            # Each host gets a credential of its own: none is taken twice.
+            reply = _talk(host, config.users_port, munge.encode(f"{wire.VERSION} {text}".encode("ascii")))
+            message = wire.decode(reply)
+        except TimeoutError:
+            problems.append(f"{host} did not answer within {_SECONDS:g} s")
+        except OSError as problem:
+            problems.append(f"{host}: {problem.strerror or problem}")
+        except FormatError as problem:
+            problems.append(f"{host} sent {problem}")
+        else:
+            if message.verb == "refuse":
+                raise BerthError(message.fields.get("message", "berthd gives no answer, and no reason"))
+            return message.fields
+    raise DaemonError(f"berthd does not answer on port {config.users_port} ({', '.join(problems)})")
+
+
+def _talk(host: str, port: int, credential: bytes) -> bytes:
+    """The reply of one host; an OSError where there is none."""
+    due = time.monotonic() + _SECONDS
+    reply = bytearray()
+    with socket.create_connection((host, port), timeout=_SECONDS) as connection:
+        connection.sendall(credential + b"\n")
+        while len(reply) <= wire.REPLY_BYTES:
+            left = due - time.monotonic()
+            if left <= 0:
+                raise TimeoutError
+            connection.settimeout(left)
+            part = connection.recv(wire.REPLY_BYTES)
+            if not part:
+                break
+            reply += part
     if not reply:
-        raise DaemonError(f"berthd closed {path} without an answer; only Slurm's user and root may ask")
-    return wire.decode(reply).fields
+        raise ConnectionError("it hung up, its log says why")
+    return bytes(reply)

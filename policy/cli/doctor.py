@@ -34,13 +34,18 @@ class Finding:
 def register(commands: Any) -> None:
     """Add the command."""
     parser = commands.add_parser("doctor", help="check Slurm's configuration and Berth's own (admins)")
+    parser.add_argument("where", nargs="?", choices=["node"], help="node: check this compute node instead")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
     """Run all checks; exit status 1 when one failed."""
-    from policy.daemon.config import config_path, load  # noqa: PLC0415 - keeps `berth --help` fast
+    if options.where == "node":
+        from policy.cli import doctor_node  # noqa: PLC0415 - keeps `berth --help` fast
+
+        return doctor_node.run(options)
+    from policy.daemon.config import config_path, load  # noqa: PLC0415
     from policy.slurm.command import CommandGateway  # noqa: PLC0415
 
     config = load(config_path())
@@ -63,6 +68,7 @@ def examine(gateway: "Gateway", settings: "Config", status: Callable[[], Mapping
         yield Finding("Slurm", ok=False, text=str(problem))
         return
     yield _parameter(config)
+    yield _preemption(config, pin_ahead=settings.settings.pin_ahead)
     yield _gres_types(config)
     yield _cpus_by_gpu(config, reading.partitions)
     yield _plugin(config)
@@ -95,6 +101,14 @@ def _parameter(config: Mapping[str, str]) -> Finding:
     ok = "disable_job_shrink" in config.get("SchedulerParameters", "").split(",")
     advice = "missing in SchedulerParameters; without it a pin that comes too late shrinks a running job"
     return Finding("disable_job_shrink", ok, "set" if ok else advice)
+
+
+def _preemption(config: Mapping[str, str], *, pin_ahead: bool) -> Finding:
+    kind = config.get("PreemptType", "")
+    if kind in ("", "(null)", "preempt/none"):
+        return Finding("preemption", ok=True, text="off")
+    advice = "pins on places that are not free keep Slurm from preempting; set [berthd] pin_ahead = false in berth.conf"
+    return Finding("preemption", not pin_ahead, advice if pin_ahead else f"{kind}, and only free places are pinned")
 
 
 def _gres_types(config: Mapping[str, str]) -> Finding:

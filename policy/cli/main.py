@@ -16,8 +16,15 @@ _COMMANDS = (
     "policy.cli.status",
     "policy.cli.release",
     "policy.cli.doctor",
+    "policy.cli.job_gpus",
     "policy.cli.topo",
     "policy.cli.simulate",
+    "policy.cli.profile",
+    "policy.cli.scores",
+    "policy.cli.calibrate",
+    "policy.cli.classify",
+    "policy.cli.report",
+    "policy.cli.vc",
 )
 
 

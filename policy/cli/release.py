@@ -1,16 +1,25 @@
 """berth release: undo the pins of waiting jobs, so that Slurm chooses for them as if Berth were not there."""
 
 import argparse
+import re
 import sys
-from typing import Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
 from policy.errors import BerthError, SlurmError, UsageError
+
+if TYPE_CHECKING:
+    from policy.slurm.command import CommandGateway
+
+_NAME = re.compile(r"[1-9][0-9]*(?:_[0-9]+)?", re.ASCII)
 
 
 def register(commands: Any) -> None:
     """Add the command."""
     parser = commands.add_parser("release", help="give waiting jobs back to Slurm (admins)")
-    parser.add_argument("jobs", nargs="*", metavar="JOBID", help="jobs to give back")
+    parser.add_argument(
+        "jobs", nargs="*", metavar="JOBID", help="jobs to give back; an array's number is all its tasks, 7_3 is one"
+    )
     parser.add_argument("--all", action="store_true", help="all waiting jobs that Berth pinned")
     parser.set_defaults(run=run)
 
@@ -21,11 +30,11 @@ def run(options: argparse.Namespace) -> int:
 
     if bool(options.jobs) == options.all:
         raise UsageError("berth release takes job numbers, or --all")
-    wrong = [word for word in options.jobs if not (word.isascii() and word.isdigit())]
+    wrong = [word for word in options.jobs if not _NAME.fullmatch(word)]
     if wrong:
-        raise UsageError(f"{wrong[0]!r} is not a job's number")
+        raise UsageError(f"{wrong[0]!r} is not a job's number, nor a task's such as 7_3")
     gateway = CommandGateway()
-    job_ids = gateway.pinned_jobs() if options.all else [int(word) for word in options.jobs]
+    job_ids = gateway.pinned_jobs() if options.all else _named(gateway, options.jobs)
     released, failed = 0, 0
     for job_id in job_ids:
         try:
@@ -42,3 +51,15 @@ def run(options: argparse.Namespace) -> int:
     if failed:
         raise BerthError(f"{failed} of {len(job_ids)} jobs keep their place")
     return 0
+
+
+def _named(gateway: "CommandGateway", names: Iterable[str]) -> list[int | str]:
+    """What some names mean: of an array each task that has split off has a record of its own."""
+    found: list[int | str] = []
+    for name in names:
+        pinned = gateway.pinned_jobs(name)
+        if not pinned and "_" in name:
+            raise BerthError(f"task {name} does not wait with a pin of Berth")
+        # Of a number without pins the record itself tells why.
+        found += pinned or [int(name)]
+    return list(dict.fromkeys(found))

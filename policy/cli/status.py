@@ -1,10 +1,15 @@
 """berth status: is berthd there, and what has it done."""
 
 import argparse
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from policy.cli import ask
 from policy.cli.output import print_json, print_table
+from policy.errors import DaemonError
+
+if TYPE_CHECKING:
+    from policy.daemon.config import Config
 
 _UNITS = {"snapshot_age_ms": "ms"}
 _TEXTS = {"version", "slurm", "gateway", "problem"}
@@ -21,12 +26,22 @@ def run(options: argparse.Namespace) -> int:
     """Print berthd's status; a problem that it reports makes the exit status 1."""
     from policy.daemon.config import config_path, load  # noqa: PLC0415 - keeps `berth --help` fast
 
-    found = ask.status(load(config_path()).socket)
+    found = _ask(load(config_path()))
     if options.json:
         print_json({key: value if key in _TEXTS else _number(value) for key, value in found.items()})
     else:
         print_table([(key, f"{value} {_UNITS.get(key, '')}".rstrip()) for key, value in found.items()])
     return 1 if "problem" in found else 0
+
+
+def _ask(config: "Config") -> Mapping[str, str]:
+    """Berthd's status, from its host's own socket or, on other hosts and for users, from its port."""
+    try:
+        return ask.status(config.socket)
+    except DaemonError:
+        if not config.users_hosts:
+            raise
+    return ask.question(config, "status")
 
 
 def _number(text: str) -> int | float:

@@ -7,7 +7,8 @@ from typing import Any
 
 from policy import hostlist, segment
 from policy.cli.output import print_json, print_table
-from policy.errors import BerthError, UsageError
+from policy.errors import BerthError, ConfigError, DaemonError, SlurmError, UsageError
+from policy.retry.classes import CLASSES
 
 _STATES = {
     "placed": "placed, its GPUs were free when it was decided",
@@ -29,19 +30,49 @@ def register(commands: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print one job's decision."""
-    from policy.slurm.command import CommandGateway  # noqa: PLC0415 - keeps `berth --help` fast
-
     if not (options.job.isascii() and options.job.isdigit()):
         raise UsageError(f"{options.job!r} is not a job's number; berth why takes one, such as 1234")
-    job = CommandGateway().job(int(options.job))
-    values = segment.fields(job.admin_comment)
+    job_id = int(options.job)
+    state, values = look_up(job_id)
     if values is None:
-        raise BerthError(f"job {job.id} has no decision of Berth: it asked for no GPUs, or came past the plugin")
+        raise BerthError(f"job {job_id} has no decision of Berth: it asked for no GPUs, or came past the plugin")
+    failure = _failure_now(job_id, state)
     if options.json:
-        print_json({"job": job.id, "slurm_state": job.state, "decision": _typed(values)})
+        print_json({"job": job_id, "slurm_state": state, "decision": _typed(values), "failure": dict(failure)})
     else:
-        print_table(rows(job.id, job.state, values))
+        print_table([*rows(job_id, state, values), *failure])
     return 0
+
+
+def look_up(job_id: int) -> tuple[str, Mapping[str, str] | None]:
+    """A job's state and segment: from berthd where it answers users, else from Slurm's commands."""
+    from policy.cli import ask  # noqa: PLC0415 - keeps `berth --help` fast
+    from policy.daemon.config import config_path, load  # noqa: PLC0415
+    from policy.slurm.command import CommandGateway  # noqa: PLC0415
+
+    without = ""
+    try:
+        config = load(config_path())
+        if config.users_hosts:
+            told = ask.question(config, f"why job={job_id}")
+            return told["state"], segment.fields(told.get("segment", ""))
+    except (ConfigError, DaemonError) as problem:
+        # Slurm itself knows as much, where its commands are there and may be used.
+        without = str(problem)
+    try:
+        job = CommandGateway().job(job_id)
+    except SlurmError as problem:
+        raise SlurmError(f"{problem}; {without}" if without else str(problem)) from None
+    return job.state, segment.fields(job.admin_comment)
+
+
+def _failure_now(job_id: int, state: str) -> list[tuple[str, str]]:
+    """What a job that has just failed, failed of."""
+    from policy.cli.classify import shipped_rules  # noqa: PLC0415 - most jobs did not fail
+    from policy.cli.why_failed import FAILED, failure_rows  # noqa: PLC0415
+    from policy.slurm.outcomes import outcome  # noqa: PLC0415
+
+    return failure_rows(outcome(job_id), shipped_rules()) if state in FAILED else []
 
 
 def rows(job_id: int, slurm_state: str, values: Mapping[str, str]) -> list[tuple[str, str]]:
@@ -59,12 +90,18 @@ def rows(job_id: int, slurm_state: str, values: Mapping[str, str]) -> list[tuple
             weakest, together = float(values.get("gbps", "0")), float(values.get("sum", "0"))
             text = f"{weakest:g} GB/s in the weakest pair, {together:g} GB/s over all pairs"
             found.append(("NVLink", text if together else "none between these GPUs"))
-        shared = "no guest on these GPUs" if values.get("seats") == "1" else "seats left free"
-        found.append(("sharing", shared))
+        found.append(("sharing", _sharing(values)))
+        if "held" in values:
+            found.append(("enforced", f"{values.get('held_text', '')} ({values['held'].replace(',', ', ')})"))
     if values.get("state") == "waiting" and values.get("start", "").isdigit():
         found.append(("expected", _moment(values["start"])))
     if "because" in values and slurm_state == "PENDING":
         found.append(("waits for", f"{values['because']}: {values.get('because_text', '')}"))
+    found += _guest(values)
+    if "degraded_text" in values:
+        found.append(("sent away", values["degraded_text"]))
+    if slurm_state in {"PENDING", "RUNNING"}:
+        found += _failure(values)
     if "insists" in values:
         found.append(("level", _insists(values)))
     found.append(("reason", values.get("why", "none given")))
@@ -76,6 +113,63 @@ def rows(job_id: int, slurm_state: str, values: Mapping[str, str]) -> list[tuple
     if values.get("pins", "0") != "0":
         found.append(("moved", f"{values['pins']} times since"))
     return found
+
+
+def _sharing(values: Mapping[str, str]) -> str:
+    """Who else may be on the job's GPUs."""
+    if "share" not in values and values.get("tier") in _TIERS:
+        way = "at the same time, in one fault domain" if values.get("way") == "mps" else "in turn"
+        return _TIERS[values["tier"]].format(way=way)
+    if "share" not in values:
+        return "no guest on these GPUs" if values.get("seats") == "1" else "seats left free"
+    gpu_mem = values.get("gpu_mem", values.get("granted"))
+    memory = f" and {gpu_mem} MiB" if gpu_mem else ""
+    part = f"{values['share']} %{memory} of each GPU"
+    if "whole" in values:
+        return f"asks for these GPUs whole, until {part} are free for it"
+    return f"{part}, {'in turn with' if values.get('way') == 'time' else 'at the same time as'} other packed jobs"
+
+
+_TIERS = {
+    "guaranteed": "owns these GPUs and may have a guest on each, {way}",
+    "opportunistic": "a guest: has a seat on this GPU, shares it {way}, and leaves when an owner needs it",
+}
+
+
+def _guest(values: Mapping[str, str]) -> list[tuple[str, str]]:
+    """What guests, and who may become one, want to know."""
+    found = []
+    if "parked" in values:
+        found.append(("guest", "waits on no node, until a seat is free for it"))
+    if "owns" in values:
+        found.append(("guest", "it has its GPU for itself now, though Slurm's books show a seat"))
+    elif "upgrade" in values:
+        found.append(("upgrade", _upgrade(values)))
+    if "evicted_text" in values:
+        times = values.get("evicted", "?")
+        found.append(("sent away", f"{times} times from a seat, last because {values['evicted_text']}"))
+    return found
+
+
+def _failure(values: Mapping[str, str]) -> list[tuple[str, str]]:
+    """What the last run failed of, and what becomes of the job."""
+    kind = CLASSES.get(values.get("fail", ""))
+    if kind is None:
+        return []
+    found = [("last failed", f"{kind.name}: {kind.what}"), ("known by", values.get("fail_text", ""))]
+    if "retry_text" in values:
+        found.append(("try again", f"{'yes' if 'again' in values else 'no'}: {values['retry_text']}"))
+    if values.get("again", "").isdigit():
+        found.append(("not before", _moment(values["again"])))
+    return found
+
+
+def _upgrade(values: Mapping[str, str]) -> str:
+    """How a job that waits for GPUs of its own may begin as a guest."""
+    if values.get("tier") == "opportunistic":
+        return "a guest until its turn for a GPU of its own comes"
+    after = int(values["upgrade"]) if values["upgrade"].isdigit() else 0
+    return f"may begin as a guest{f' after {after} s of waiting' if after else ''}, and waits for a GPU of its own"
 
 
 def _insists(values: Mapping[str, str]) -> str:
@@ -92,7 +186,10 @@ def _moment(seconds: str) -> str:
 
 
 def _typed(values: Mapping[str, str]) -> dict[str, Any]:
-    numbers = {"n", "k", "cpus", "mem", "at", "start", "pins", "wait", "until"}
+    numbers = {
+        *("n", "k", "cpus", "mem", "at", "start", "pins", "wait", "until", "share", "gpu_mem", "granted", "degraded"),
+        *("parked", "upgrade", "evicted", "fail_at", "again", "tried_before"),
+    }
     typed: dict[str, Any] = {}
     for key, value in values.items():
         if key.startswith("f."):

@@ -6,7 +6,7 @@ no request ever waits for the whole of it.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from policy import wire
 from policy.book import Book, Claim
@@ -15,6 +15,7 @@ from policy.daemon.config import Config
 from policy.daemon.handover import Snapshot
 from policy.decide import Decision, Understanding, decide, only_watch, say_no
 from policy.errors import BerthError, FormatError, LeftToSlurm
+from policy.order import SizeOrder, asked_in
 from policy.placement.registry import create
 
 STALE_AFTER = 30.0
@@ -47,9 +48,11 @@ class Answerer:
         self._understanding = Understanding()
         self._settings = config.settings
         self._observe = config.observe
+        self._order = SizeOrder(config.order_weight) if config.order_weight else None
         self._reserve = config.reserve_seconds
         self._version = version
         self._pid = pid
+        self._hurry = False
         self._book: Book | None = None
         self._held: dict[str, _Held] = {}
         self._next: tuple[Book, Iterator[_Held]] | None = None
@@ -58,13 +61,19 @@ class Answerer:
         self._gateway = ""
         self._problem = "Slurm was not read yet"
         self._leave = ""
-        self._planned = (0, 0)
+        self._planned = (0, 0, 0)
         self._observed: Mapping[str, str] = {}
+        self._failures: Mapping[str, str] = {}
 
     @property
     def catching_up(self) -> bool:
         """Whether a new picture waits to be finished."""
         return self._next is not None
+
+    def take_hurry(self) -> bool:
+        """Whether, since this was asked last, a job was given GPUs that a guest has to leave first."""
+        hurry, self._hurry = self._hurry, False
+        return hurry
 
     @property
     def ready(self) -> bool:
@@ -75,12 +84,15 @@ class Answerer:
         """Begin with a new picture; True if places were given that it should show, but does not."""
         self._problem = snapshot.problem
         self._gateway = snapshot.gateway or self._gateway
+        if self._order is not None:
+            self._order.learn(snapshot.ended)
         if snapshot.cluster is None:
             return False
         self._slurm = snapshot.version
         self._leave = snapshot.leave
-        self._planned = snapshot.notices, snapshot.updates
+        self._planned = snapshot.notices, snapshot.notices_late, snapshot.updates
         self._observed = snapshot.observed
+        self._failures = snapshot.failures
         self._held = {
             nonce: held for nonce, held in self._held.items() if held.expires > now and nonce not in snapshot.seen
         }
@@ -133,16 +145,24 @@ class Answerer:
             stale = f"berthd last read Slurm {age:.0f} s ago" + (f" ({self._problem})" if self._problem else "")
         try:
             decision = decide(fields, self._book, self._policy, self._settings, now, self._understanding, stale)
-            return only_watch(decision) if self._observe else decision
+            return only_watch(decision) if self._observe else self._in_order(decision, fields)
         except BerthError as problem:
             return say_no(fields, problem, now)
         except Exception as fault:  # noqa: BLE001 - a request that hits a fault of ours must not end the daemon for all
             log.error(f"a fault of berthd's own, the job is left to Slurm: {fault!r}; request: {fields}")
             return say_no(fields, LeftToSlurm("berthd met a fault of its own, its log says which"), now)
 
+    def _in_order(self, decision: Decision, fields: Mapping[str, str]) -> Decision:
+        """The decision, with what the site's order adds to the job's priority."""
+        if self._order is None or decision.verb not in {"place", "later"}:
+            return decision
+        points = str(self._order.points(asked_in(fields)))
+        return replace(decision, fields={**decision.fields, "site_factor": points})
+
     def _hold(self, nonce: str, claim: Claim, now: float) -> None:
         self._held[nonce] = _Held(claim, now, now + self._reserve)
         if self._book is not None:
+            self._hurry = self._hurry or self._book.displaces(claim)
             self._book.claim(claim)
         if self._next is not None:
             self._next[0].claim(claim)
@@ -157,6 +177,7 @@ class Answerer:
             "nodes": str(len(cluster.fleet.names)) if cluster else "0",
             "gpus": str(int(cluster.fleet.gpu_counts.sum())) if cluster else "0",
             "free_gpus": str(cluster.free_gpus) if cluster else "0",
+            "empty_nodes": str(cluster.empty_nodes) if cluster else "0",
             "waiting": str(cluster.waiting) if cluster else "0",
             "answers": str(counts.answers),
             "placed": str(counts.verbs["place"]),
@@ -164,11 +185,13 @@ class Answerer:
             "passed": str(counts.verbs["pass"]),
             "refused": str(counts.verbs["refuse"]),
             "notices": str(self._planned[0]),
-            "updates": str(self._planned[1]),
+            "notices_late": str(self._planned[1]),
+            "updates": str(self._planned[2]),
             "slurm": self._slurm,
             "gateway": self._gateway,
         }
         status.update(self._observed)
+        status.update(self._failures)
         if self._problem:
             status["problem"] = self._problem
         return {key: value for key, value in status.items() if value}

@@ -1,15 +1,17 @@
 """berth.conf (docs/formats.md, section 4), checked to the last key."""
 
 import os
+import re
 import tomllib
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from policy import flags
+from policy import flags, tiers
 from policy.errors import ConfigError, FormatError, nearest
 from policy.locality import parse_rules
-from policy.settings import Settings
+from policy.settings import Settings, Sharing
 
 _HOOK = {
     "socket": str,
@@ -27,6 +29,7 @@ _BERTHD = {
     "topology_dir": str,
     "fabric": str,
     "scores": str,
+    "steps": str,
     "policy": str,
     "mode": str,
     "tick_ms": int,
@@ -35,16 +38,42 @@ _BERTHD = {
     "locality_default": str,
     "locality_cap": str,
     "repin": bool,
+    "pin_ahead": bool,
     "gateway": str,
+    "order": str,
+    "order_weight": int,
 }
 _NOTICE = {"hosts": str, "port": int, "munge_socket": str, "log": str}
-_TABLES = ("hook", "berthd", "notice")
-NOTICE_PORT = 6826
+_USERS = {"hosts": str, "port": int}
+_SHARING = {
+    "multi_user": bool,
+    "way": str,
+    "gpu_mem_reserve": str,
+    "tier_default": str,
+    "tier_allowed": str,
+    "guest_way": str,
+    "guest_after": str,
+    "profiles": str,
+    "fit": str,
+    "unsure": str,
+    "evict_grace": int,
+    "evict_signal": str,
+}
+_TABLES = ("hook", "berthd", "notice", "users", "sharing", "node", "guard")
+"""The node's own programs check theirs, `node` and `guard`."""
+NOTICE_PORT, USERS_PORT = 6826, 6827
+MOST_GRACE = 100
+"""Seconds: an owner that waits longer for a free-looking place is planned elsewhere."""
 _WORDS = {
     "fail": ("open", "closed"),
     "message": ("always", "flags", "never"),
     "mode": ("act", "observe"),
+    "way": ("mps", "time"),
+    "guest_way": ("time", "mps"),
+    "unsure": ("try", "wait"),
+    "evict_signal": ("USR1", "USR2", "HUP", "INT", "TERM", "QUIT", "CONT"),
     "gateway": ("auto", "pyslurm", "libslurm", "command"),
+    "order": ("slurm", "size"),
 }
 _KINDS = {str: "a text in quotes", int: "a whole number", bool: "true or false"}
 
@@ -59,6 +88,8 @@ class Config:
     """Slurm's topology.conf or topology.yaml, `none`, or empty for the one beside slurm.conf."""
     scores: Path | None = None
     """The score table; None: all GPUs count as equally fast."""
+    steps: Path | None = None
+    """The record of jobs' step times, which refreshes the scores; None: none is kept."""
     policy: str = "berth"
     """A placement policy by name (policy.placement.registry)."""
     observe: bool = False
@@ -67,10 +98,15 @@ class Config:
     reserve_seconds: int = 30
     settings: Settings = field(default_factory=Settings)
     gateway: str = "auto"
+    order_weight: int = 0
+    """Points of priority between the smallest and the largest jobs (policy.order); 0: the order is all Slurm's."""
     pinned_file: Path = Path("/run/berth/pinned")
     notice_port: int = 0
     """Where the Epilogs' notices come in, on every interface; 0: nobody is told of them."""
     munge_socket: str = ""
+    users_hosts: tuple[str, ...] = ()
+    """Where users' commands find berthd; none: they do without."""
+    users_port: int = USERS_PORT
 
 
 def config_path() -> Path:
@@ -109,6 +145,8 @@ def load(path: Path, *, must_exist: bool = False) -> Config:
     hook = _checked(path, tables, "hook", _HOOK)
     berthd = _checked(path, tables, "berthd", _BERTHD)
     notice = _checked(path, tables, "notice", _NOTICE)
+    notice_port = _port(path, notice, "notice", NOTICE_PORT)
+    users = _checked(path, tables, "users", _USERS)
     defaults = Config()
     fabric = berthd.get("fabric", defaults.fabric)
     if fabric and fabric != "none" and not fabric.startswith("/"):
@@ -120,21 +158,37 @@ def load(path: Path, *, must_exist: bool = False) -> Config:
         policy=berthd.get("policy", defaults.policy),
         tick=_at_least(path, berthd, "tick_ms", 50, 1_000) / 1_000,
         reserve_seconds=_at_least(path, berthd, "reserve_seconds", 1, defaults.reserve_seconds),
-        settings=_settings(path, berthd),
+        settings=replace(_settings(path, berthd), sharing=_sharing(path, _checked(path, tables, "sharing", _SHARING))),
         scores=Path(berthd["scores"]) if "scores" in berthd else None,
+        steps=_steps(path, berthd),
         observe=berthd.get("mode", "act") == "observe",
         gateway=berthd.get("gateway", defaults.gateway),
+        order_weight=_order_weight(path, berthd),
         pinned_file=Path(hook.get("pinned_file", defaults.pinned_file)),
-        notice_port=_notice_port(path, notice),
+        notice_port=notice_port if notice.get("hosts") else 0,
         munge_socket=notice.get("munge_socket", ""),
+        users_hosts=tuple(re.findall(r"[^, ]+", users.get("hosts", ""))),
+        users_port=_port(path, users, "users", USERS_PORT),
     )
 
 
-def _notice_port(path: Path, notice: dict[str, Any]) -> int:
-    port: int = notice.get("port", NOTICE_PORT)
+def _steps(path: Path, berthd: dict[str, Any]) -> Path | None:
+    steps: str = berthd.get("steps", "")
+    if steps and not steps.startswith("/"):
+        raise ConfigError(f"{path}: [berthd] steps is a path from / on, not {steps!r}")
+    return Path(steps) if steps else None
+
+
+def _port(path: Path, table: dict[str, Any], name: str, default: int) -> int:
+    port: int = table.get("port", default)
     if not 1 <= port <= 65_535:
-        raise ConfigError(f"{path}: [notice] port is a whole number from 1 to 65535, not {port}")
-    return port if notice.get("hosts") else 0
+        raise ConfigError(f"{path}: [{name}] port is a whole number from 1 to 65535, not {port}")
+    return port
+
+
+def _order_weight(path: Path, berthd: dict[str, Any]) -> int:
+    weight = _at_least(path, berthd, "order_weight", 1, 1_000)
+    return weight if berthd.get("order") == "size" else 0
 
 
 def _settings(path: Path, berthd: dict[str, Any]) -> Settings:
@@ -149,7 +203,35 @@ def _settings(path: Path, berthd: dict[str, Any]) -> Settings:
         rules = parse_rules(berthd.get(key, ""), wait)
     except FormatError as problem:
         raise ConfigError(f"{path}: [berthd] {key}: {problem}") from None
-    return Settings(locality_wait=wait, locality_rules=rules, locality_cap=cap, repin=berthd.get("repin", True))
+    return Settings(
+        locality_wait=wait,
+        locality_rules=rules,
+        locality_cap=cap,
+        repin=berthd.get("repin", True),
+        pin_ahead=berthd.get("pin_ahead", True),
+    )
+
+
+def _sharing(path: Path, table: dict[str, Any]) -> Sharing:
+    """The rules for packed jobs, hosts and guests."""
+    read: dict[str, Callable[[str], Any]] = {
+        "gpu_mem_reserve": flags.mebibytes,
+        "tier_default": tiers.parse_default,
+        "tier_allowed": tiers.parse_allowed,
+        "guest_after": flags.parse_time,
+    }
+    values = dict(table)
+    for key in read.keys() & table.keys():
+        try:
+            values[key] = read[key](table[key])
+        except FormatError as problem:
+            raise ConfigError(f"{path}: [sharing] {key}: {problem}") from None
+    if not 0 <= values.get("evict_grace", 0) <= MOST_GRACE:
+        raise ConfigError(f"{path}: [sharing] evict_grace is from 0 to {MOST_GRACE} s, not {values['evict_grace']}")
+    for key in ("profiles", "fit"):
+        if key in values and not values[key].startswith("/"):
+            raise ConfigError(f"{path}: [sharing] {key} is a path from / on, not {values[key]!r}")
+    return Sharing(**values)
 
 
 def _checked(path: Path, tables: dict[str, Any], name: str, known: dict[str, type]) -> dict[str, Any]:

@@ -1,12 +1,11 @@
 """Writes into waiting jobs why they wait, where `squeue -O AdminComment` and `berth why` show it to their owners."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 
 from policy.book import Book
 from policy.daemon import log
 from policy.errors import SlurmError
-from policy.moves import Change
 from policy.placement.base import Policy
 from policy.plan import Plan
 from policy.reasons import why
@@ -16,7 +15,9 @@ FIRST_AFTER = 60.0
 """Seconds that a job has waited before its reason is worth an update; most jobs start before."""
 
 AGAIN_AFTER = 300.0
-_MOST_UPDATES = 5
+MOST_REASONS = 5
+"""Updates after one reading."""
+
 _MOST_LOOKED_AT = 100
 
 
@@ -29,15 +30,14 @@ class Explainer:
         self._said: dict[int, tuple[float, str]] = {}
         self._next = 0
 
-    def explain(self, plan: Plan, running: Book, changes: Sequence[Change]) -> int:
-        """Update reasons that have changed; how many updates that took.
+    def explain_one(self, plan: Plan, running: Book, changed: AbstractSet[int]) -> bool:
+        """Update one reason that has changed; whether there was one.
 
-        What this pass has changed is left alone: its segment here is the former one.
+        Jobs that were `changed` since the last reading are left alone: their segments here are the former ones.
         """
         planned, now = plan.book, time.monotonic()
         if planned is None:
-            return 0
-        changed = {change.job.id for change in changes}
+            return False
         # An array's number would mean its running tasks too, and those have segments of their own.
         waiting = [
             entry
@@ -47,11 +47,10 @@ class Explainer:
         present = {entry.job.id for entry in waiting}
         self._said = {job_id: said for job_id, said in self._said.items() if job_id in present}
         old = [entry for entry in waiting if planned.cluster.at - entry.job.submitted >= FIRST_AFTER]
-        updates = 0
         for entry in [*old[self._next :], *old[: self._next]][:_MOST_LOOKED_AT]:
             self._next = (self._next + 1) % max(1, len(old))
             said_at, said = self._said.get(entry.job.id, (-AGAIN_AFTER, ""))
-            if now - said_at < AGAIN_AFTER or updates >= _MOST_UPDATES:
+            if now - said_at < AGAIN_AFTER:
                 continue
             reason = why(entry, planned, running, self._policy)
             if reason is None or f"{reason.kind} {reason.text}" == said:
@@ -64,5 +63,5 @@ class Explainer:
             except SlurmError as problem:
                 log.error(f"JobId={entry.job.id}: why it waits could not be written: {problem}")
             self._said[entry.job.id] = now, f"{reason.kind} {reason.text}"
-            updates += 1
-        return updates
+            return True
+        return False

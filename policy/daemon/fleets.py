@@ -8,6 +8,7 @@ from policy.daemon.config import Config
 from policy.daemon.score_table import ScoreTable
 from policy.daemon.topologies import Topologies
 from policy.facts import NodeFacts, Reading
+from policy.sharing.tenants import Mate
 
 
 class Fleets:
@@ -15,13 +16,16 @@ class Fleets:
 
     def __init__(self, config: Config) -> None:
         self._topologies = Topologies(config.topology_dir, config.fabric)
-        self._scores = ScoreTable(config.scores)
+        self._scores = ScoreTable(config.scores, config.steps)
+        self._sharing = config.settings.sharing
         self._fleet: Fleet | None = None
         self._nodes: list[NodeFacts] = []
         self._key: object = None
 
-    def of(self, reading: Reading) -> Fleet:
-        """The fleet of a reading."""
+    def of(
+        self, reading: Reading, apart: frozenset[int] = frozenset(), foes: frozenset[tuple[Mate, Mate]] = frozenset()
+    ) -> Fleet:
+        """The fleet of a reading; `apart` are the users whose packed jobs are put beside nobody, `foes` are pairs."""
         new_files = self._topologies.refresh()
         new_scores = self._scores.refresh()
         key = (reading.partitions, reading.memory, reading.memory_counts)
@@ -33,6 +37,7 @@ class Fleets:
                 reading.memory,
                 memory_counts=reading.memory_counts,
                 fabric=self._topologies.fabric,
+                sharing=self._sharing,
             )
             self._fleet.tables.warm()
             self._key = key
@@ -41,8 +46,15 @@ class Fleets:
                 log.error(f"{reason}; Berth places no job there")
         if new_scores:
             self._fleet = replace(self._fleet, scores=self._scores.on(self._fleet))
+        if (self._fleet.sharing.apart, self._fleet.sharing.foes) != (apart, foes):
+            self._fleet = replace(self._fleet, sharing=replace(self._sharing, apart=apart, foes=foes))
         self._nodes = list(reading.nodes)
         return self._fleet
+
+    def model_of(self, node: str, uuid: str) -> str:
+        """The model of a GPU as its topology file has it; empty where there is none."""
+        machine = self._topologies.machines.get(node)
+        return next((gpu.name for gpu in machine.gpus if gpu.uuid == uuid), "") if machine else ""
 
     def _same_nodes(self, reading: Reading) -> bool:
         """Whether no node is another than before, apart from what changes with each job."""
@@ -54,4 +66,4 @@ class Fleets:
 
 
 def _lasting(node: NodeFacts) -> NodeFacts:
-    return replace(node, cpus_used=0, mem_used=0, up=True, completing=False, gpus_used=0, seats_used=0)
+    return replace(node, cpus_used=0, mem_used=0, up=True, completing=False, gpus_used=0, seats_used=0, shared=())

@@ -9,13 +9,17 @@ import os
 import pickle
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from policy.cluster import Cluster, Fleet
+from policy.order import Ended
 
 UNSEEN = b"unseen"
-"""The answerer's only word back: it gave places to jobs that no picture has shown yet."""
+"""The answerer's word back: it gave places to jobs that no picture has shown yet."""
+
+HURRY = b"hurry"
+"""Its other one: it gave a place to a job that a guest has to leave for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +36,13 @@ class Snapshot:
     observed: Mapping[str, str] = field(default_factory=dict)
     """What a watching Berth has seen, for `berth status`."""
     notices: int = 0
+    notices_late: int = 0
+    """Those whose Epilogs went on before their pins were written."""
     updates: int = 0
+    ended: tuple[Ended, ...] = ()
+    """GPU jobs that ended since the last picture, where the site orders jobs by size."""
+    failures: Mapping[str, str] = field(default_factory=dict)
+    """Jobs that failed since berthd's start, by class, for `berth status`."""
 
 
 class Sender:
@@ -68,7 +78,7 @@ class Receiver:
 
     def receive(self) -> Snapshot | None:
         """The newest snapshot that waits; None where there is none (any more)."""
-        newest = None
+        newest: Snapshot | None = None
         while True:
             try:
                 message, files, _, _ = socket.recv_fds(self._channel, 64, 4)
@@ -79,7 +89,9 @@ class Receiver:
             for file in files:
                 with open(file, "rb") as whole:  # noqa: PTH123 - a descriptor has no path
                     whole.seek(0)
-                    newest = _Unpickler(whole, self._fleet).load()
+                    one: Snapshot = _Unpickler(whole, self._fleet).load()
+                # Of the others only what they tell of ended jobs is worth keeping.
+                newest = replace(one, ended=(*newest.ended, *one.ended)) if newest else one
             if newest is not None and newest.cluster is not None:
                 self._fleet = newest.cluster.fleet
 

@@ -9,8 +9,9 @@ from pathlib import Path
 
 from policy.daemon import log
 from policy.daemon.answerer import Answerer
+from policy.daemon.child import Child
 from policy.daemon.config import config_path, load
-from policy.daemon.server import Server, planner_command
+from policy.daemon.server import Server, desk_command, planner_command
 from policy.errors import BerthError, ConfigError
 from policy.placement.registry import create
 from policy.slurm.gateways import open_gateway
@@ -54,7 +55,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             sys.stdout.write(f"{path}: ok\n")
             return 0
         answerer = Answerer(config, package_version(), os.getpid())
-        Server(answerer, options.socket or config.socket, planner_command(path, options.gateway)).run()
+        listens = options.socket or config.socket
+        desk = Child("the desk for users' questions", desk_command(path, options.gateway, listens))
+        used = desk if config.users_hosts else None
+        Server(answerer, listens, planner_command(path, options.gateway), used).run()
     except ConfigError as problem:
         log.error(problem)
         return WRONG_CONFIG

@@ -46,6 +46,17 @@ class Munge:
         if socket and self._library.munge_ctx_set(self._context, _SOCKET, ctypes.c_char_p(socket.encode())):
             raise DaemonError(f"libmunge does not take the socket {socket}")
 
+    def encode(self, payload: bytes) -> bytes:
+        """A credential by which every host of this cluster knows who wrote a text."""
+        made = ctypes.c_char_p()
+        error = self._library.munge_encode(ctypes.byref(made), self._context, payload, len(payload))
+        if error or made.value is None:
+            reason = self._library.munge_strerror(error).decode(errors="replace")
+            raise DaemonError(f"munge makes no credential here: {reason}; is munged running on this host?")
+        credential = made.value
+        self._free(made)
+        return credential
+
     def decode(self, credential: bytes) -> Credential:
         """Ask munged about a credential; it may be any bytes."""
         payload, length = ctypes.c_void_p(), ctypes.c_int()
@@ -83,6 +94,7 @@ class Munge:
             # The last argument is a variadic one: its type depends on the option.
             "munge_ctx_set": ([pointer, ctypes.c_int], ctypes.c_int),
             "munge_ctx_get": ([pointer, ctypes.c_int], ctypes.c_int),
+            "munge_encode": ([pointer, pointer, ctypes.c_char_p, ctypes.c_int], ctypes.c_int),
             "munge_decode": ([ctypes.c_char_p, pointer, pointer, pointer, pointer, pointer], ctypes.c_int),
             "munge_strerror": ([ctypes.c_int], ctypes.c_char_p),
         }

@@ -1,7 +1,8 @@
-"""The Epilog's notices: "job J ends on node N", sent by `berth-notice` on the node (docs/formats.md).
+"""Notices of the nodes: "job J ends on node N", sent by `berth-notice`, and what guards say (docs/formats.md).
 
-The planner takes them between two passes and never waits for a peer: all sockets hang on one epoll, whose descriptor
-goes into the planner's own select. Only decoding a credential may wait, for munged, and so it has a thread of its own.
+A thread serves the sockets, so that no peer keeps the planner waiting, and the planner, which itself often waits for
+slurmctld, keeps no Epilog longer than `ANSWER_WITHIN`. Decoding a credential may wait for munged, and so it has another
+thread. The planner finds what has come through a descriptor of its own select.
 """
 
 import contextlib
@@ -12,11 +13,15 @@ import select
 import socket
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
-from policy.daemon import log
+from policy.daemon import log, words
 from policy.daemon.munge import EXPIRED, NO_MUNGED, REPLAYED, REWOUND, Credential, Munge
+from policy.daemon.ports import listen
+from policy.daemon.words import Word
 from policy.errors import DaemonError
 
 DONE, STANDBY = b"berth/1 done\n", b"berth/1 standby\n"
@@ -25,35 +30,55 @@ _REQUEST_BYTES = 1_024
 """A credential takes some 250."""
 _PREFIX = b"MUNGE:"
 _CREDENTIAL = re.compile(rb"MUNGE:[A-Za-z0-9+/=]+:")
-_PAYLOAD = re.compile(rb"berth/1 epilog job=([1-9][0-9]{0,9}) node=([A-Za-z0-9_.-]{1,255})")
+_PAYLOAD = re.compile(rb"berth/1 epilog job=([1-9][0-9]{0,9}) node=([A-Za-z0-9_.-]{1,255})( degraded)?")
 _MOST_JOBS = 2**32 - 1
 
 _MOST_OPEN = 256
 """Together with the planner's own files well below 1,024, beyond which select() takes none."""
 _MOST_AT_ONCE = 64
-_BACKLOG = 4_096
+ANSWER_WITHIN = 0.03
+"""Seconds from an Epilog's call after which it goes on even if the planner has not written its pins yet: what is pinned
+to the node already starts then, and the plan goes on from there."""
+
 _PATIENCE = 2.0
 """Seconds for a connection from beginning to end; the client goes after 0.3."""
+_MAY_BE_SILENT = 0.05
+"""Seconds in which a connection has to begin to speak when others want its place."""
 _SAY_EVERY = 60.0
+_LOOK_EVERY = 0.2
+"""Seconds between looks for connections that have become too old."""
+
+
+FAR_OFF = float("inf")
 
 
 @dataclass(slots=True, eq=False)
 class _Connection:
     socket: socket.socket
     peer: str
-    until: float
+    since: float
     received: bytearray = field(default_factory=bytearray)
     reading: bool = True
     closed: bool = False
+    answer_by: float = FAR_OFF
+
+    @property
+    def until(self) -> float:
+        """When it is given up."""
+        return self.since + _PATIENCE
 
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """A root of this cluster says that a job ends on a node; the node's Epilog waits for the answer."""
+    """A root of this cluster says that a job ends on a node, and its Epilog waits for the answer; or a guard speaks."""
 
     job: int
     node: str
     _reply: Callable[[bytes], None]
+    degraded: bool = False
+    """Whether the node could not set up the share of a packed job, which then never began."""
+    word: Word | None = None
+    """What else a node says; an Epilog's notice has none."""
 
     def answer(self, *, done: bool = True) -> None:
         """Let the Epilog end. `done=False` where another controller is in charge: it asked that one as well."""
@@ -63,9 +88,16 @@ class Notice:
 class Notices:
     """Hostile or slow peers cost at most some connections and munged's time."""
 
-    def __init__(self, listener: socket.socket, decode: Callable[[bytes], Credential]) -> None:
+    def __init__(
+        self, listener: socket.socket, decode: Callable[[bytes], Credential], within: float = ANSWER_WITHIN
+    ) -> None:
         self.taken = 0
         self.refused = 0
+        self.late = 0
+        """Notices that were answered before the planner was through with them."""
+        self.in_charge = False
+        """Whether the controller of this host decides, as those are told whom the planner does not answer in time."""
+        self._within = within
         self._listener = listener
         self._decode = decode
         self._trusted = {0, os.geteuid()}
@@ -75,13 +107,21 @@ class Notices:
         """Eldest first: all have the same patience."""
         self._work: queue.SimpleQueue[tuple[_Connection, bytes] | None] = queue.SimpleQueue()
         self._results: queue.SimpleQueue[tuple[_Connection, Credential]] = queue.SimpleQueue()
+        self._answers: queue.SimpleQueue[tuple[_Connection, bytes]] = queue.SimpleQueue()
+        self._found: queue.SimpleQueue[Notice] = queue.SimpleQueue()
+        self._unanswered: deque[_Connection] = deque()
+        """Eldest first."""
+        self._ending = False
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._said: dict[str, float] = {}
         listener.setblocking(False)  # noqa: FBT003 - its only argument
         self._poll.register(listener, select.EPOLLIN)
         self._poll.register(self._wake, select.EPOLLIN)
         self._decoder = threading.Thread(target=self._decode_all, name="berth-munge", daemon=True)
         self._decoder.start()
+        self._server = threading.Thread(target=self._serve, name="berth-notices", daemon=True)
+        self._server.start()
 
     @property
     def port(self) -> int:
@@ -90,35 +130,77 @@ class Notices:
         return port
 
     def fileno(self) -> int:
-        """One descriptor for all of it, to wait for in a select."""
-        return self._poll.fileno()
+        """Readable when something has come, to wait for in a select."""
+        return self._bell
 
     def ready(self) -> list[Notice]:
-        """Serve the sockets and take what has come; to be called after every select, also one that timed out."""
-        for file, _ in self._poll.poll(0):
-            if file == self._listener.fileno():
-                self._accept()
-            elif file == self._wake:
-                os.eventfd_read(self._wake)
-            elif (connection := self._open.get(file)) and connection.reading:
-                self._read(connection)
-        found = self._decoded()
-        now = time.monotonic()
-        for late in [one for one in self._open.values() if one.until < now]:
-            self._close(late)
+        """What has come since the last call."""
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_read(self._bell)
+        found: list[Notice] = []
+        with contextlib.suppress(queue.Empty):
+            while True:
+                found.append(self._found.get_nowait())
         return found
 
     def close(self) -> None:
         """Hang up on all."""
+        self._ending = True
+        os.eventfd_write(self._wake, 1)
+        self._server.join()
         for connection in list(self._open.values()):
             self._close(connection)
         self._listener.close()
         self._work.put(None)
         self._decoder.join(1.0)
         self._poll.close()
+        os.close(self._bell)
         # A decoder that still waits for munged will write to it.
         if not self._decoder.is_alive():
             os.close(self._wake)
+
+    # In the thread of the sockets
+
+    def _serve(self) -> None:
+        while not self._ending:
+            for file, _ in self._poll.poll(self._until_next()):
+                if file == self._listener.fileno():
+                    self._accept()
+                elif file == self._wake:
+                    os.eventfd_read(self._wake)
+                elif (connection := self._open.get(file)) and connection.reading:
+                    self._read(connection)
+            self._decoded()
+            self._answer()
+            now = time.monotonic()
+            for late in [one for one in self._open.values() if one.until < now]:
+                self._close(late)
+            self._listen_again()
+
+    def _until_next(self) -> float:
+        """Seconds until somebody has waited long enough; at most a little while."""
+        next_one = self._unanswered[0].answer_by - time.monotonic() if self._unanswered else _LOOK_EVERY
+        return max(0.0, min(next_one, _LOOK_EVERY if self._listening else _MAY_BE_SILENT))
+
+    def _answer(self) -> None:
+        """Pass on what the planner answered, and let those go who have waited long enough."""
+        with contextlib.suppress(queue.Empty):
+            while True:
+                self._say_to(*self._answers.get_nowait())
+        now = time.monotonic()
+        while self._unanswered and (self._unanswered[0].closed or self._unanswered[0].answer_by <= now):
+            connection = self._unanswered.popleft()
+            if not connection.closed:
+                self.late += 1
+                self._say_to(connection, DONE if self.in_charge else STANDBY)
+
+    def _say_to(self, connection: _Connection, line: bytes) -> None:
+        if connection.closed:
+            return
+        # A client that has gone has met its own deadline.
+        with contextlib.suppress(OSError):
+            connection.socket.send(line)
+        self._close(connection)
 
     def _accept(self) -> None:
         for _ in range(_MOST_AT_ONCE):
@@ -132,22 +214,27 @@ class Notices:
                 self._say("accept", f"cannot accept a notice: {problem}")
                 return
             accepted.setblocking(False)  # noqa: FBT003 - its only argument
-            connection = _Connection(accepted, address[0], time.monotonic() + _PATIENCE)
+            connection = _Connection(accepted, address[0], time.monotonic())
             self._open[accepted.fileno()] = connection
             self._poll.register(accepted, select.EPOLLIN)
             self._read(connection)
 
     def _make_room(self) -> bool:
-        """The eldest that has said nothing yet goes for a new one; when all have, the new ones wait in the backlog."""
+        """Who has said nothing for a while goes for a new one; if nobody has, the new ones wait in the backlog."""
         if len(self._open) < _MOST_OPEN:
             return True
-        silent = next((one for one in self._open.values() if one.reading), None)
-        if silent is not None:
-            self._close(silent)
+        eldest = next((one for one in self._open.values() if one.reading), None)
+        if eldest is not None and eldest.since + _MAY_BE_SILENT < time.monotonic():
+            self._close(eldest)
             return True
         self._listening = False
         self._poll.modify(self._listener, 0)
         return False
+
+    def _listen_again(self) -> None:
+        if not self._listening and self._make_room():
+            self._listening = True
+            self._poll.modify(self._listener, select.EPOLLIN)
 
     def _read(self, connection: _Connection) -> None:
         try:
@@ -176,34 +263,41 @@ class Notices:
             self._results.put((connection, self._decode(credential)))
             os.eventfd_write(self._wake, 1)
 
-    def _decoded(self) -> list[Notice]:
-        found: list[Notice] = []
+    def _decoded(self) -> None:
         while True:
             try:
                 connection, credential = self._results.get_nowait()
             except queue.Empty:
-                return found
+                return
             content = _PAYLOAD.fullmatch(credential.payload)
-            if content and int(content[1]) <= _MOST_JOBS and self._may_speak(credential):
+            word = words.read(credential.payload)
+            if word and self._may_speak(credential):
                 self.taken += 1
-                found.append(self._notice(connection, int(content[1]), content[2].decode()))
+                # Whoever says such a thing waits for what is done about it, not for a while.
+                self._tell(Notice(word.job, word.node, partial(self._reply, connection), word=word))
+            elif content and int(content[1]) <= _MOST_JOBS and self._may_speak(credential):
+                self.taken += 1
+                connection.answer_by = connection.since + self._within
+                self._unanswered.append(connection)
+                job, node, degraded = int(content[1]), content[2].decode(), bool(content[3])
+                self._tell(Notice(job, node, partial(self._reply, connection), degraded))
             else:
                 self.refused += 1
                 self._say_why(connection.peer, credential)
                 self._close(connection)
 
+    def _tell(self, notice: Notice) -> None:
+        self._found.put(notice)
+        os.eventfd_write(self._bell, 1)
+
+    def _reply(self, connection: _Connection, line: bytes) -> None:
+        """In the planner's thread."""
+        if not self._ending:
+            self._answers.put((connection, line))
+            os.eventfd_write(self._wake, 1)
+
     def _may_speak(self, credential: Credential) -> bool:
         return credential.error == 0 and credential.uid in self._trusted
-
-    def _notice(self, connection: _Connection, job: int, node: str) -> Notice:
-        def reply(line: bytes) -> None:
-            if not connection.closed:
-                # A client that has gone has met its own deadline.
-                with contextlib.suppress(OSError):
-                    connection.socket.send(line)
-                self._close(connection)
-
-        return Notice(job, node, reply)
 
     def _close(self, connection: _Connection) -> None:
         if connection.closed:
@@ -211,9 +305,6 @@ class Notices:
         connection.closed = True
         del self._open[connection.socket.fileno()]
         connection.socket.close()
-        if not self._listening:
-            self._listening = True
-            self._poll.modify(self._listener, select.EPOLLIN)
 
     def _say_why(self, peer: str, credential: Credential) -> None:
         """Log a refusal so that an admin knows what to mend."""
@@ -247,18 +338,7 @@ def open_notices(port: int, munge_socket: str = "") -> Notices | None:
     """Listen on every interface; None, and a line in the log, where that cannot be: the timer alone pins jobs then."""
     try:
         munge = Munge(munge_socket)
-        return Notices(_listen(port), munge.decode)
+        return Notices(listen(port), munge.decode)
     except DaemonError as problem:
         log.error(f"no Epilog's notice is heard: {problem}")
         return None
-
-
-def _listen(port: int) -> socket.socket:
-    problem = OSError()
-    # A host whose kernel has no IPv6, or has it switched off, still has IPv4.
-    for family, dual in ((socket.AF_INET6, True), (socket.AF_INET, False)):
-        try:
-            return socket.create_server(("", port), family=family, backlog=_BACKLOG, dualstack_ipv6=dual)
-        except (OSError, ValueError) as found:
-            problem = found if isinstance(found, OSError) else problem
-    raise DaemonError(f"cannot listen on port {port}: {problem.strerror}")

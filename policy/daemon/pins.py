@@ -5,11 +5,18 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from policy.daemon import log, pinned
+from policy.daemon.evictions import Evictions
 from policy.decide import berth_values
+from policy.decide_guest import seat_values
 from policy.errors import DaemonError, SlurmError
 from policy.facts import Reading
-from policy.moves import Change, Move, Release
+from policy.moves import Change, Evict, Move, Own, Park, Release
+from policy.riding import PARKED_FOR
+from policy.segment import LATER
+from policy.settings import Sharing
+from policy.slurm.changes import target
 from policy.slurm.interface import Gateway, Pin
+from policy.tiers import EXCLUSIVE, OPPORTUNISTIC
 from policy.waiting import Waiting
 
 _RETRY_LIST_EVERY = 60.0
@@ -18,15 +25,25 @@ _RETRY_LIST_EVERY = 60.0
 class Pins:
     """One update a change. What Slurm then shows is what later passes plan with."""
 
-    def __init__(self, gateway: Gateway, pinned_file: Path) -> None:
+    def __init__(self, gateway: Gateway, pinned_file: Path, evictions: Evictions | None = None) -> None:
         self._gateway = gateway
+        self._evictions = evictions or Evictions(gateway, Sharing())
         self._pinned_file = pinned_file
         self._listed: frozenset[int] | None = None
         self._no_list_before = 0.0
+        self._kept_out: set[str] = set()
+        """Nodes with a packed job that Slurm may start where another is to be: it could not be taken away."""
         self.written = 0
 
-    def write(self, changes: Sequence[Change], reading: Reading) -> list[int]:
-        """Write some changes; one that fails does not keep the others. The jobs of those that failed come back."""
+    def begin(self) -> None:
+        """Slurm is about to be read again: what could not be written is planned anew."""
+        self._kept_out.clear()
+
+    def write(self, changes: Sequence[Change], reading: Reading, *, hurry: bool = False) -> list[int]:
+        """Write some changes; one that fails does not keep the others. The jobs of those that failed come back.
+
+        In a `hurry`, for an Epilog waits, pins are based on the texts of the reading; else each job is looked at again.
+        """
         failed: list[int] = []
         for change in changes:
             name = _name(change)
@@ -35,15 +52,39 @@ class Pins:
                     if self._gateway.release(change.job.id, f"given back to Slurm: {change.reason}"):
                         self.written += 1
                     log.info(f"JobId={name} given back to Slurm: {change.reason}")
-                    continue
-                berth, values = change.berth, moved(change, reading.at)
-                self._gateway.pin(_target(change), Pin(berth.names, berth.gpus, berth.seats, values))
-                self.written += 1
-                log.info(f"JobId={name} NodeList={values['nodes']} GPUs={values['gpus']} pinned: {change.reason}")
+                else:
+                    self._write_one(change, name, reading.at, hurry=hurry)
             except SlurmError as problem:
                 failed.append(change.job.id)
+                if isinstance(change, Move) and change.job.share:
+                    self._kept_out.update(change.job.required)
                 log.error(f"JobId={name} keeps its place: {problem}")
         return failed
+
+    def _write_one(self, change: Change, name: str, at: float, *, hurry: bool) -> None:
+        if isinstance(change, Move):
+            self._pin(change, at, hurry=hurry)
+        elif isinstance(change, Park):
+            self._gateway.park(target(change.job), parked(change, at), PARKED_FOR)
+            self.written += 1
+            log.info(f"JobId={name} waits on no node: {change.reason}")
+        elif isinstance(change, Own):
+            values = {**(change.job.segment or {}), "owns": "1", "why": change.reason}
+            self._gateway.annotate(change.job.id, values)
+            self.written += 1
+            log.info(f"JobId={name} has its GPU for itself: {change.reason}")
+        elif isinstance(change, Evict):
+            self.written += self._evictions.begin(change.job, change.reason, at)
+
+    def _pin(self, change: Move, at: float, *, hurry: bool) -> None:
+        berth, values = change.berth, moved(change, at)
+        seats, share = values["seats"] == "1", 0 if "whole" in values else int(values.get("share", "0"))
+        if share and not self._kept_out.isdisjoint(berth.names):
+            raise SlurmError("another packed job could not be taken away from there")
+        place = Pin(berth.names, berth.gpus, seats, values, share)
+        self._gateway.pin(target(change.job, change.task), place, hurry=hurry)
+        self.written += 1
+        log.info(f"JobId={_name(change)} NodeList={values['nodes']} GPUs={values['gpus']} pinned: {change.reason}")
 
     def list_pinned(self, queue: Iterable[Waiting]) -> None:
         """Let the plugin know which jobs have a place that their owners cannot change by hand."""
@@ -61,13 +102,18 @@ class Pins:
 
 def moved(move: Move, at: float) -> dict[str, str]:
     """The segment of a job after a move."""
-    old = {key: value for key, value in (move.job.segment or {}).items() if key != "start"}
-    old = {key: value for key, value in old.items() if not key.startswith("because")}
+    old = {key: value for key, value in (move.job.segment or {}).items() if key not in _OF_THE_LAST_PLACE}
+    if old.get("tier") == OPPORTUNISTIC:
+        del old["tier"]
+        old.pop("way", None)
+    tier = OPPORTUNISTIC if move.way else old.get("tier", EXCLUSIVE)
     values = {
         **old,
         **move.adopted,
         "state": "waiting" if move.start else "placed",
-        **berth_values(move.berth),
+        **berth_values(move.berth, share="share" in old, packed="share" in old and not move.start, tier=tier),
+        **(seat_values(move.way) if move.way else {}),
+        **({} if move.slope is None else {"slope": f"{move.slope:.2f}"}),
         "at": str(int(at)),
         "pins": str(int(old.get("pins", "0")) + 1),
         "why": f"{move.reason}; {move.berth.why}",
@@ -77,14 +123,18 @@ def moved(move: Move, at: float) -> dict[str, str]:
     return values
 
 
+_OF_THE_LAST_PLACE = frozenset(
+    {"start", "because", "because_text", "whole", "granted", "parked", "held", "held_text", "slope"}
+)
+
+
+def parked(park: Park, at: float) -> dict[str, str]:
+    """The segment of a guest without a seat."""
+    old = {key: value for key, value in (park.job.segment or {}).items() if not key.startswith("because")}
+    begin = old.get("parked", "0")
+    return {**old, "state": LATER, "tier": OPPORTUNISTIC, "parked": begin, "at": str(int(at)), "why": park.reason}
+
+
 def _name(change: Change) -> str:
     task = change.task if isinstance(change, Move) else None
     return str(change.job.id) if task is None else f"{change.job.array}_{task}"
-
-
-def _target(move: Move) -> int | str:
-    """How Slurm names what is to be moved; an array's own number would mean its running tasks too."""
-    if move.task is not None:
-        return f"{move.job.array}_{move.task}"
-    tasks = move.job.tasks.partition("%")[0]
-    return f"{move.job.array}_[{tasks}]" if tasks and "." not in tasks else move.job.id

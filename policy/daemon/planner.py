@@ -14,16 +14,27 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from policy.daemon import log
+from policy.daemon.company import Company
 from policy.daemon.config import Config, load
-from policy.daemon.explainer import Explainer
+from policy.daemon.culprits import Culprits
+from policy.daemon.degraded import Degraded
+from policy.daemon.endings import NodeWord
+from policy.daemon.evictions import Evictions
+from policy.daemon.explainer import MOST_REASONS, Explainer
+from policy.daemon.failures import Failures
 from policy.daemon.fleets import Fleets
-from policy.daemon.handover import UNSEEN, Sender, Snapshot
+from policy.daemon.guards import AVOID_FOR, Guards, GuardWord
+from policy.daemon.handover import HURRY, UNSEEN, Sender, Snapshot
+from policy.daemon.levels import Levels, LevelWord
+from policy.daemon.living_scores import LivingScores
 from policy.daemon.notices import Notice, Notices, open_notices
 from policy.daemon.pins import Pins
+from policy.daemon.step_times import StepTimes, StepWord
 from policy.daemon.watcher import Watcher
 from policy.errors import BerthError, SlurmError
-from policy.facts import Reading
-from policy.moves import Change, Move
+from policy.facts import JobFacts, Reading
+from policy.moves import Change, Evict, Move
+from policy.order import Ended, Runs
 from policy.picture import Picture
 from policy.placement.registry import create
 from policy.plan import Plan
@@ -32,6 +43,9 @@ from policy.slurm.interface import Gateway
 
 _CHEAP = 0.01
 """Seconds of a whole pass up to which each notice gets one; it knows better than a look at a few nodes."""
+
+_SHOWN_AFTER = 0.05
+"""Seconds until Slurm shows a job that was just answered for."""
 
 _HAND_OVER_EVERY = 0.2
 """Seconds between pictures for the answerer that notices give rise to: each costs it a millisecond or two."""
@@ -44,21 +58,43 @@ class Planner:
         self._gateway = gateway
         self._sender = sender
         self._fleets = Fleets(config)
-        self._plan = Plan(create(config.policy), config.settings)
-        self._pins = Pins(gateway, config.pinned_file)
+        self._company = Company(config.settings.sharing)
+        self._plan = Plan(create(config.policy), config.settings, self._company.chooser, self._company.classes)
+        self._evictions = Evictions(gateway, config.settings.sharing)
+        self._guards = Guards()
+        self._culprits = Culprits(gateway)
+        self._steps = StepTimes(config.steps)
+        self._living = LivingScores(config.steps, config.scores)
+        self._pins = Pins(gateway, config.pinned_file, self._evictions)
+        self._degraded = Degraded(gateway)
+        self._levels = Levels(gateway)
+        self._failures = Failures(gateway)
         self._explainer = Explainer(gateway, create(config.policy))
         self._watcher = Watcher(create(config.policy)) if config.observe else None
         self._picture: Picture | None = None
         self._problem = ""
         self._reading: Reading | None = None
+        self._by_number: tuple[Reading, dict[int, JobFacts]] | None = None
         self._changed: frozenset[int] = frozenset()
         self._handed_over = 0.0
         self._stale = False
         self._pass_took = 0.0
+        self._to_write: dict[tuple[int, str | int | None], Change] = {}
+        """What is planned and not yet written, one change for each job or task; later plans replace earlier ones."""
+        self._moved: set[int] = set()
+        """Jobs that were changed since the last reading: what it shows of them is out of date."""
+        self._reasons_left = 0
+        self._runs = Runs() if config.order_weight else None
+        self._ended: list[Ended] = []
         self.notices_taken = 0
+        self.notices_late = 0
 
     def one_pass(self, *, ended: bool) -> None:
-        """Read, plan, hand over, then write: the answerer must not wait for updates."""
+        """Read, plan, hand over; what is to be written is put off, so that Epilogs need not wait for it."""
+        for change in self._to_write.values():
+            self._plan.reread(change.job.id)
+        self._to_write.clear()
+        self._pins.begin()
         picture = self._look(ended=ended)
         if picture is None or self._reading is None:
             return
@@ -66,23 +102,124 @@ class Planner:
             self._watcher.watch(picture.book(), self._reading)
         changes = self._replan(picture, self._reading)
         self._hand_over(self._reading)
+        self._moved.clear()
+        self._steps.write_due(self._reading.at, self._fleets.model_of)
         if self._acts:
-            self._write(changes, self._reading)
+            self._living.step(self._reading.at)
+            self._pins.written += self._evictions.step(self._reading.jobs, self._reading.at)
+            self._put_off(changes)
             self._pins.list_pinned(self._plan.queue)
-            self._pins.written += self._explainer.explain(self._plan, picture.book(), changes)
+            self._pins.written += self._degraded.send_elsewhere(self._reading.at)
+            self._failures.watch(self._reading)
+            self._reasons_left = MOST_REASONS
 
     def take(self, found: Sequence[Notice]) -> None:
         """Plan what ended jobs have freed: pins on their nodes first, then their Epilogs go on, then the other pins."""
+        self._hear([notice for notice in found if notice.word])
+        found = [notice for notice in found if not notice.word]
         self.notices_taken += len(found)
+        if not found:
+            return
+        for notice in found:
+            if notice.degraded and self._acts and self._reading is not None:
+                self._degraded.note(notice.job, notice.node, time.time())
+                self._failures.leave(notice.job, time.time())
         rest: Sequence[Change] = ()
         try:
             rest = self._use_freed(found)
         finally:
             for notice in found:
-                notice.answer(done=self._reading is not None and self._reading.in_control)
-        if rest and self._reading is not None:
-            self._write(rest, self._reading)
+                notice.answer(done=self.in_charge)
+        self._put_off(rest)
         self.hand_over_if_due()
+
+    def _hear(self, found: Sequence[Notice]) -> None:
+        """Do what nodes ask for, and remember what they tell; the yes means that they need not say it again."""
+        for notice in found:
+            match notice.word:
+                case GuardWord() as word:
+                    self._hear_guard(word, notice)
+                case StepWord() as word:
+                    notice.answer(done=self.in_charge)
+                    if self.in_charge and (job := self._job(word.job)) is not None:
+                        self._steps.hear(word, job, self._company.classes.of(job), time.time())
+                case LevelWord() as word:
+                    notice.answer(done=self.in_charge)
+                    if self._acts:
+                        self._levels.hear(word)
+                case NodeWord() as word:
+                    notice.answer(done=self._failures.hear(word, time.time()) if self._acts else self.in_charge)
+        if self._picture is not None:
+            self._picture.closed = self._guards.closed(self._picture.fleet.index, time.time())
+
+    def _hear_guard(self, word: GuardWord, notice: Notice) -> None:
+        """A guest that has to leave is put back before its guard goes on: then it ends as Slurm expects it."""
+        reading = self._reading
+        self._guards.hear(word, time.time())
+        if word.word == "fault" and word.job:
+            self._culprits.blame(word.job, time.time())
+        if word.sends_away:
+            log.info(f"JobId={word.job} NodeList={word.node} its guard says {word.word}: {word.reason}")
+        notice.answer(done=reading is not None and reading.in_control and self._send_away(word))
+        if harm := self._company.hear(word, time.time()):
+            self._move_on(word.job, harm)
+
+    def _job(self, job_id: int) -> JobFacts | None:
+        if self._reading is None:
+            return None
+        if self._by_number is None or self._by_number[0] is not self._reading:
+            self._by_number = self._reading, {job.id: job for job in self._reading.jobs}
+        return self._by_number[1].get(job_id)
+
+    def _send_away(self, word: GuardWord) -> bool:
+        """Put a guest back as its guard asks; whether the guard may leave that to us."""
+        if not word.sends_away:
+            return True
+        job = self._job(word.job)
+        if not self._acts or job is None or not job.guest:
+            return False
+        at = time.time()
+        avoid = {word.node: at + AVOID_FOR[word.word]}
+        self._pins.written += self._evictions.obey(job, word.reason, at, avoid, word.patience)
+        return word.patience is not None or self._evictions.has_asked(word.job)
+
+    def _move_on(self, job_id: int, reason: str) -> None:
+        """Put a guest back that harms its host, so that it gets another seat."""
+        job = self._job(job_id)
+        if self._acts and job is not None and job.rides:
+            self._pins.written += self._evictions.begin(job, reason, time.time())
+
+    def close(self) -> None:
+        """Write what is in memory alone."""
+        self._company.close()
+
+    def write_one(self) -> bool:
+        """Write one update that was put off; False when none is left. Each takes its time, and Epilogs come between."""
+        if self._reading is None or self._picture is None:
+            return False
+        if self._to_write:
+            self._write([self._to_write.pop(next(iter(self._to_write)))], self._reading)
+            return True
+        if (job_id := self._levels.write_one()) is not None:
+            self._pins.written += 1
+            self._moved.add(job_id)
+            return True
+        if self._acts and (job_id := self._failures.step(self._reading, time.time())):
+            self._moved.add(job_id)
+            return True
+        if self._reasons_left:
+            self._reasons_left -= 1
+            if self._explainer.explain_one(self._plan, self._picture.book(), self._moved):
+                self._pins.written += 1
+                return True
+            self._reasons_left = 0
+        return False
+
+    def _put_off(self, changes: Sequence[Change]) -> None:
+        # A guest's way out takes longest.
+        for change in sorted(changes, key=lambda change: not isinstance(change, Evict)):
+            self._to_write[_key(change)] = change
+            self._moved.add(change.job.id)
 
     def hand_over_if_due(self) -> None:
         """Let the answerer know what notices have changed."""
@@ -93,27 +230,38 @@ class Planner:
         picture = self._picture
         if picture is None or self._reading is None or not self._acts:
             return []
-        nodes = {picture.fleet.index[notice.node] for notice in found if notice.node in picture.fleet.index}
         # Asking Slurm would cost the Epilog the wait for slurmctld's locks, for what the notices say themselves.
         known = [picture.end(notice.job, notice.node) for notice in found]
+        nodes = set().union(*known)
+        starting = self._plan.starting(nodes)
         if not all(known):
+            starting = frozenset()
             if self._look(ended=False) is not picture:
                 return []
             nodes |= self._changed
+            nodes |= {picture.fleet.index[notice.node] for notice in found if notice.node in picture.fleet.index}
         changes = self._plan.freed(picture, nodes, self._reading.jobs) if self._pass_took > _CHEAP else None
         if changes is None:
-            changes = self._replan(picture, self._reading)
+            changes = self._replan(picture, self._reading, starting)
         self._stale = True
-        names = {notice.node for notice in found}
-        here = [change for change in changes if isinstance(change, Move) and not names.isdisjoint(change.berth.names)]
-        self._write(here, self._reading)
+        names = {notice.node for notice in found} | {picture.fleet.names[node] for node in set().union(*known)}
+        here = [change for change in changes if isinstance(change, Move) and not names.isdisjoint(_places(change))]
+        for change in here:
+            self._to_write.pop(_key(change), None)
+            self._moved.add(change.job.id)
+        self._write(here, self._reading, hurry=True)
         return [change for change in changes if change not in here]
 
-    def _replan(self, picture: Picture, reading: Reading) -> list[Change]:
+    def _replan(self, picture: Picture, reading: Reading, starting: frozenset[int] = frozenset()) -> list[Change]:
         began = time.monotonic()
-        changes = self._plan.replan(picture.book(), reading.jobs)
+        changes = self._plan.replan(picture.book(), reading.jobs, starting)
         self._pass_took = time.monotonic() - began
         return changes
+
+    @property
+    def in_charge(self) -> bool:
+        """Whether the slurmctld of this host is the one that decides."""
+        return self._reading is not None and self._reading.in_control
 
     @property
     def _acts(self) -> bool:
@@ -121,8 +269,8 @@ class Planner:
         reading = self._reading
         return reading is not None and reading.in_control and not reading.federated and self._watcher is None
 
-    def _write(self, changes: Sequence[Change], reading: Reading) -> None:
-        for job_id in self._pins.write(changes, reading):
+    def _write(self, changes: Sequence[Change], reading: Reading, *, hurry: bool = False) -> None:
+        for job_id in self._pins.write(changes, reading, hurry=hurry):
             self._plan.reread(job_id)
 
     def _look(self, *, ended: bool) -> Picture | None:
@@ -139,10 +287,14 @@ class Planner:
             log.info("Slurm can be read again")
             self._problem = ""
         self._reading = reading
-        fleet = self._fleets.of(reading)
+        self._company.look(reading, writes=self._acts)
+        fleet = self._fleets.of(reading, self._culprits.users(reading.at), self._company.foes)
         if self._picture is None or self._picture.fleet is not fleet:
             self._picture = Picture(fleet)
+        self._picture.closed = self._guards.closed(fleet.index, reading.at)
         self._changed = self._picture.update(reading)
+        if self._runs is not None:
+            self._ended += self._runs.ended(reading.jobs, reading.at)
         return self._picture
 
     def _hand_over(self, reading: Reading) -> None:
@@ -159,10 +311,23 @@ class Planner:
                 leave=federated,
                 observed=self._watcher.told() if self._watcher else {},
                 notices=self.notices_taken,
+                notices_late=self.notices_late,
                 updates=self._pins.written,
+                ended=tuple(self._ended),
+                failures=self._failures.told,
             )
         )
+        self._ended.clear()
         self._handed_over, self._stale = time.monotonic(), False
+
+
+def _places(move: Move) -> tuple[str, ...]:
+    """The nodes that a move concerns: also those that a packed job must not start on any more."""
+    return (*move.berth.names, *(move.job.required if move.job.share else ()))
+
+
+def _key(change: Change) -> tuple[int, str | int | None]:
+    return change.job.id, change.task if isinstance(change, Move) else None
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -182,7 +347,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         gateway = open_gateway(config.gateway if options.gateway == "auto" else options.gateway, log.info)
         planner = Planner(gateway, config, Sender(channel))
         listener = open_notices(config.notice_port, config.munge_socket) if config.notice_port else None
-        _passes(planner, channel, config.tick, listener)
+        try:
+            _passes(planner, channel, config.tick, listener)
+        finally:
+            planner.close()
     except BerthError as problem:
         log.error(problem)
         return 1
@@ -197,19 +365,27 @@ def _passes(planner: Planner, channel: socket.socket, tick: float, listener: Not
     while True:
         due = time.monotonic() + tick
         planner.one_pass(ended=ended)
-        ended, left = False, tick
+        if listener:
+            listener.in_charge, planner.notices_late = planner.in_charge, listener.late
+        ended, left, writing = False, tick, True
         # At least once, however long the pass took: an Epilog waits.
         while left > 0:
             left = due - time.monotonic()
-            readable, _, _ = select.select(heard, [], [], max(0.0, min(left, _HAND_OVER_EVERY)))
+            wait = 0.0 if writing else max(0.0, min(left, _HAND_OVER_EVERY))
+            readable, _, _ = select.select(heard, [], [], wait)
             if channel in readable:
                 word = channel.recv(64)
                 if not word:
                     return
-                ended = ended or word == UNSEEN
+                ended = ended or UNSEEN in word
+                if HURRY in word:
+                    due = min(due, time.monotonic() + _SHOWN_AFTER)
+                    left = min(left, _SHOWN_AFTER)
             if listener and (found := listener.ready()):
                 planner.take(found)
+                writing = True
             planner.hand_over_if_due()
+            writing = writing and planner.write_one()
 
 
 if __name__ == "__main__":

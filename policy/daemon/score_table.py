@@ -1,4 +1,4 @@
-"""The scores that berthd plans with, read again when their file changed."""
+"""The scores that berthd plans with, read again when their file changed: as calibrated, or as jobs saw them since."""
 
 from pathlib import Path
 
@@ -6,6 +6,7 @@ import numpy as np
 
 from policy.cluster import Fleet, Floats
 from policy.daemon import log
+from policy.daemon.living_scores import living_table
 from topology.errors import TopologyError
 from topology.scores import Score, load
 
@@ -13,23 +14,24 @@ from topology.scores import Score, load
 class ScoreTable:
     """A table that cannot be read is logged and costs the scores, nothing more."""
 
-    def __init__(self, path: Path | None) -> None:
-        self._path = path
-        self._mark: tuple[int, int] | None = None
+    def __init__(self, path: Path | None, steps: Path | None = None) -> None:
+        self._calibrated, self._steps = path, steps
+        self._mark: tuple[object, ...] | None = None
         self._scores: tuple[Score, ...] = ()
 
     def refresh(self) -> bool:
         """Whether there is anything new."""
-        mark = self._stamp()
+        if self._calibrated is None:
+            return False
+        path = living_table(self._calibrated, self._steps)
+        mark = (path, *_stamp(path))
         if mark == self._mark:
             return False
         self._mark = mark
         self._scores = ()
-        if self._path is None:
-            return False
         try:
-            self._scores = load(self._path)
-            log.info(f"{len(self._scores)} scores in {self._path}")
+            self._scores = load(path)
+            log.info(f"{len(self._scores)} scores in {path}")
         except TopologyError as problem:
             log.error(f"{problem}; all GPUs count as equally fast")
         return True
@@ -57,11 +59,10 @@ class ScoreTable:
                 table[found] = score.score
         return tables
 
-    def _stamp(self) -> tuple[int, int] | None:
-        if self._path is None:
-            return None
-        try:
-            status = self._path.stat()
-        except OSError:
-            return (0, 0)
-        return status.st_mtime_ns, status.st_size
+
+def _stamp(path: Path) -> tuple[int, int]:
+    try:
+        status = path.stat()
+    except OSError:
+        return (0, 0)
+    return status.st_mtime_ns, status.st_size

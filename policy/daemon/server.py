@@ -14,7 +14,8 @@ from pathlib import Path
 
 from policy.daemon import log
 from policy.daemon.answerer import Answerer
-from policy.daemon.handover import UNSEEN, Receiver
+from policy.daemon.child import Child
+from policy.daemon.handover import HURRY, UNSEEN, Receiver
 from policy.daemon.notify import notify, watchdog_seconds
 from policy.errors import DaemonError
 from policy.wire import REQUEST_BYTES
@@ -30,10 +31,11 @@ _COLLECT_EVERY = 60.0
 class Server:
     """Owns the socket, the planner process, and the loop."""
 
-    def __init__(self, answerer: Answerer, path: Path, planner_command: list[str]) -> None:
+    def __init__(self, answerer: Answerer, path: Path, planner_command: list[str], desk: Child | None = None) -> None:
         self._answerer = answerer
         self._path = path
         self._planner_command = planner_command
+        self._desk = desk
         self._allowed = {0, os.geteuid()}
         self._poll = select.epoll()
         self._silent: dict[int, tuple[socket.socket, float]] = {}
@@ -80,6 +82,7 @@ class Server:
             connection, _ = self._silent.pop(file)
             self._poll.unregister(file)
             self._answer(connection)
+            self._hurry()
         elif self._channel is not None and file == self._channel.fileno():
             self._take_snapshot()
         elif file == wake:
@@ -97,6 +100,7 @@ class Server:
             connection.setblocking(False)  # noqa: FBT003 - its only argument
             if len(self._silent) < _MOST_CONNECTIONS and self._may_ask(connection):
                 self._answer(connection)
+                self._hurry()
             else:
                 connection.close()
 
@@ -122,6 +126,12 @@ class Server:
             with contextlib.suppress(OSError):
                 connection.send(reply)
         connection.close()
+
+    def _hurry(self) -> None:
+        """A guest that is in an owner's way leaves soonest when the planner looks at once."""
+        if self._answerer.take_hurry() and self._channel is not None:
+            with contextlib.suppress(OSError):
+                self._channel.send(HURRY)
 
     def _take_snapshot(self) -> None:
         assert self._receiver is not None and self._channel is not None  # noqa: S101, PT018 - narrows the types
@@ -150,6 +160,8 @@ class Server:
             self._lose_planner()
         if self._planner is None and now >= self._restart_at and not self._stop:
             self._start_planner()
+        if self._desk is not None:
+            self._desk.tend(now)
         if watchdog:
             notify("WATCHDOG=1")
 
@@ -191,6 +203,8 @@ class Server:
 
     def _close(self) -> None:
         self._listener.close()
+        if self._desk is not None:
+            self._desk.stop()
         with contextlib.suppress(FileNotFoundError):
             self._path.unlink()
         if self._channel is not None:
@@ -232,3 +246,9 @@ def _listen(path: Path) -> socket.socket:
 def planner_command(config: Path, gateway: str) -> list[str]:
     """How the planner is started: the same interpreter, the same packages."""
     return [sys.executable, "-m", "policy.daemon.planner", "--config", str(config), "--gateway", gateway]
+
+
+def desk_command(config: Path, gateway: str, path: Path) -> list[str]:
+    """How users' questions are served: as the planner is started; it asks this process over its socket."""
+    command = [sys.executable, "-m", "policy.daemon.desk", "--config", str(config), "--gateway", gateway]
+    return [*command, "--socket", str(path)]

@@ -53,6 +53,8 @@ class Berth:
     why: str
     cost: float = 1.0
     """Predicted over ideal run time."""
+    gpu_mem: int = 0
+    """MiB of each GPU that a packed job is granted; 0 for whole GPUs, and where nobody knows how much there is."""
 
     @property
     def mask(self) -> int:
@@ -149,6 +151,7 @@ class Policy(ABC):
             sum_gbps=together,
             why=why,
             cost=predicted(demand, view.fleet, nodes, masks, level),
+            gpu_mem=granted(demand, view.fleet, nodes),
         )
 
 
@@ -158,6 +161,13 @@ def take_off(view: "View", demand: "Demand", berth: Berth) -> None:
     view.free[here] &= ~np.array(berth.masks, np.int64)
     view.cpus[here] -= view.fleet.cpus[here] if demand.cpus is None else demand.cpus
     view.mem[here] -= view.fleet.mem[here] if demand.mem is None else demand.mem
+
+
+def granted(demand: "Demand", fleet: "Fleet", nodes: Sequence[int]) -> int:
+    """MiB of each GPU that a packed job may use: what it asked, else its share of the smallest GPU."""
+    if demand.share is None:
+        return 0
+    return min(demand.share.granted(fleet.gpu_mem_for_shares(node)) for node in nodes)
 
 
 def predicted(demand: "Demand", fleet: "Fleet", nodes: Sequence[int], masks: Sequence[int], level: str) -> float:

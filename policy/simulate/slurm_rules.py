@@ -23,7 +23,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from policy.errors import UsageError
 from policy.placement.base import Berth, Policy
 from policy.runtime import Asked, RunTimes
-from policy.simulate.result import Outcome
+from policy.simulate.result import Outcome, Stretch
+from policy.simulate.rooms import empty_nodes
 from policy.simulate.slurm_jobs import Task, Tasks
 from policy.simulate.slurm_ledger import Ledger
 from policy.simulate.slurm_pass import Passes
@@ -139,8 +140,14 @@ class _World:
                 "waits": totals(self._waits, {job.id: job.gpus for job in measured}),
                 "levels": {size: dict(counted) for size, counted in levels.items()},
                 "killed": self._killed,
+                **self._empty_nodes(stretches),
             },
         )
+
+    def _empty_nodes(self, stretches: Sequence[Stretch]) -> dict[str, float]:
+        sizes = self._fleet.size
+        share, seconds = empty_nodes(stretches, sizes.size, int(sizes.max()), int(sizes.sum()))
+        return {"empty_nodes": share, "empty_nodes_s": seconds}
 
     def _push(self, at: float, what: str, subject: object, serial: int) -> None:
         heapq.heappush(self._events, (at, _RANKS[what], next(self._serial), what, subject, serial))

@@ -144,13 +144,15 @@ def test_status_counts_and_names_the_problem() -> None:
 
     status = wire.decode(made.answer(b"berth/1 status\n", NOW + 2) or b"").fields
 
-    assert {key: status[key] for key in ("answers", "placed", "passed", "refused", "gpus", "free_gpus")} == {
+    keys = ("answers", "placed", "passed", "refused", "gpus", "free_gpus", "empty_nodes")
+    assert {key: status[key] for key in keys} == {
         "answers": "3",
         "placed": "1",
         "passed": "1",
         "refused": "1",
         "gpus": "8",
         "free_gpus": "4",
+        "empty_nodes": "0",
     }
     assert (status["problem"], status["snapshot_age_ms"], status["slurm"]) == ("squeue failed", "2000", "24.11.5")
 

@@ -84,6 +84,7 @@ def test_why_of_a_job_left_to_slurm_gives_the_reason_and_the_flags() -> None:
         (["why", "99999"], 1, "job 99999 is not known"),
         (["release"], 2, "--all"),
         (["release", "--all", "5"], 2, "--all"),
+        (["release", "7_"], 2, "not a job's number"),
         (["status"], 1, "berthd"),
     ],
 )
@@ -108,6 +109,62 @@ def test_release_all_gives_back_each_waiting_pinned_job(slurm: Path, capsys: pyt
     assert "1 job given back to Slurm" in capsys.readouterr().out
     [update] = (slurm / "updates").read_text().splitlines()
     assert f"JobId={waiting_job(slurm)}" in json.loads(update)
+
+
+def as_tasks(slurm: Path, array: int, tasks: Mapping[int, int]) -> None:
+    """Let the recorded job that waits with a pin be several: tasks of an array, by their records' numbers."""
+    first = waiting_job(slurm)
+    line = next(line for line in (slurm / "squeue").read_text().splitlines() if line.startswith(f"{first}|~"))
+    found = json.loads((slurm / "squeue-json").read_text())["jobs"]
+    record = next(job for job in found if job["job_id"] == first)
+    lines, arrays, records = "", "", []
+    for number, task in tasks.items():
+        new = line.replace(f"{first}|~", f"{number}|~", 1).replace(f"|~{first}|~", f"|~{array}_{task}|~")
+        lines, arrays = f"{lines}{new}\n", f"{arrays}{number}|{array}_{task}|\n"
+        ids = {"array_job_id": {"set": True, "number": array}, "array_task_id": {"set": True, "number": task}}
+        records.append({**record, "job_id": number, **ids})
+    (slurm / "squeue").write_text(lines)
+    (slurm / "squeue-arrays").write_text(arrays)
+    (slurm / "scontrol-json").write_text(json.dumps({"jobs": records}))
+
+
+def released(slurm: Path) -> list[str]:
+    return [json.loads(line)[0] for line in (slurm / "updates").read_text().splitlines()]
+
+
+def test_release_of_an_array_gives_back_each_of_its_tasks_that_waits(
+    slurm: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    as_tasks(slurm, 80, {80: 0, 81: 1, 95: 7})
+
+    assert main(["release", "80"]) == 0
+
+    assert "3 jobs given back to Slurm" in capsys.readouterr().out
+    # By number Slurm would take the first for all of them.
+    assert released(slurm) == ["JobId=80_0", "JobId=80_1", "JobId=80_7"]
+
+
+def test_release_of_tasks_that_share_a_record_leaves_those_that_run(slurm: Path) -> None:
+    as_tasks(slurm, 80, {80: 1})
+    line = (slurm / "squeue").read_text()
+    (slurm / "squeue").write_text(line + line.replace("|~80_1|~", "|~80_2|~"))
+    (slurm / "squeue-arrays").write_text("80|80_[1-2%4]|\n")
+
+    for name in ("80", "80_2"):
+        assert main(["release", name]) == 0
+
+    # By the array's number tasks that run already would be meant too.
+    assert released(slurm) == ["JobId=80_1", "JobId=80_2", "JobId=80_2"]
+
+
+def test_release_of_one_task_leaves_the_others(slurm: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    as_tasks(slurm, 80, {80: 0, 81: 1, 95: 7})
+
+    assert main(["release", "80_7"]) == 0
+    assert released(slurm) == ["JobId=80_7"]
+    assert main(["release", "80_8"]) == 1
+    assert "task 80_8 does not wait with a pin of Berth" in capsys.readouterr().err
+    assert released(slurm) == ["JobId=80_7"]
 
 
 def test_a_reader_that_has_seen_enough_is_no_error(slurm: Path) -> None:
@@ -143,7 +200,7 @@ def test_doctor_finds_nothing_wrong_where_nothing_is(slurm: Path, tmp_path: Path
     findings = examine(slurm, described(tmp_path / "t"), {"answers": "3"})
 
     assert [finding for finding in findings.values() if not finding.ok] == []
-    assert len(findings) == 10
+    assert len(findings) == 11
 
 
 @pytest.mark.parametrize(
@@ -151,6 +208,7 @@ def test_doctor_finds_nothing_wrong_where_nothing_is(slurm: Path, tmp_path: Path
     [
         ("scontrol-version", "26.05.5", "22.05.8", "Slurm version"),
         ("scontrol-show-config", "disable_job_shrink,", "", "disable_job_shrink"),
+        ("scontrol-show-config", "SLURM_VERSION", "PreemptType = preempt/qos\nSLURM_VERSION", "preemption"),
         ("scontrol-show-config", "gpu,shard,seat", "gpu", "GresTypes"),
         ("scontrol-show-config", "JobDefaults             = (null)", "JobDefaults = DefCpuPerGPU=4", "DefCpuPerGPU"),
         ("scontrol-show-partition", "JobDefaults=(null)", "JobDefaults=DefCpuPerGPU=4", "DefCpuPerGPU"),

@@ -377,3 +377,36 @@ except nvml.NVMLError_DriverNotLoaded as error:
     answer = str(error)
 """
     assert fake.run(tmp_path / "nothing", code) == "Driver Not Loaded"
+
+
+def test_what_is_set_holds_for_every_program(machine: Path) -> None:
+    code = OPEN + "nvml.nvmlDeviceSetComputeMode(gpus[1], 3)\nanswer = error(nvml.nvmlDeviceSetComputeMode, gpus[0], 1)"
+    assert fake.run(machine, code) == INVALID_ARGUMENT
+    assert fake.run(machine, OPEN + "answer = [nvml.nvmlDeviceGetComputeMode(gpu) for gpu in gpus]") == [0, 3]
+
+
+def test_a_process_of_this_machine_is_listed_while_it_lives(machine: Path) -> None:
+    code = """
+import os, subprocess
+real = subprocess.Popen(["/bin/sleep", "60"])
+live(f"process 0 {real.pid} type=mps memory=100 real=1\\nprocess 0 99999999 type=mps memory=50 real=1\\n")
+def look():
+    listed = [process.pid == real.pid for process in nvml.nvmlDeviceGetMPSComputeRunningProcesses(gpus[0])]
+    return [listed, nvml.nvmlDeviceGetMemoryInfo(gpus[0]).used >> 20]
+answer = [look()]
+real.kill()
+os.waitid(os.P_PID, real.pid, os.WEXITED | os.WNOWAIT)
+answer.append(look())
+real.wait()
+answer.append(look())
+"""
+    assert fake.run(machine, OPEN + LIVE + code) == [[[True], 100], [[], 0], [[], 0]]
+
+
+def test_cores_are_told_where_the_machine_has_them(machine: Path) -> None:
+    code = """
+answer = [error(nvml.nvmlDeviceGetNumGpuCores, gpus[0])]
+live("gpu 0 cores=16896\\n")
+answer.append(nvml.nvmlDeviceGetNumGpuCores(gpus[0]))
+"""
+    assert fake.run(machine, OPEN + LIVE + code) == [NOT_SUPPORTED, 16896]

@@ -83,5 +83,9 @@ def test_what_a_user_waits_for_loads_no_number_crunching(code: str) -> None:
     assert not loaded_by(code) & HEAVY
 
 
+def test_the_planning_process_leaves_the_solver_to_another() -> None:
+    assert "scipy" not in loaded_by("import policy.daemon.planner")
+
+
 def test_the_answering_process_loads_no_graph_library() -> None:
     assert not loaded_by("import policy.daemon.main") & (HEAVY - {"numpy"})

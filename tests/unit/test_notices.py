@@ -19,8 +19,11 @@ import pytest
 
 from policy.daemon import config
 from policy.daemon import notices as module
+from policy.daemon.guards import GuardWord
+from policy.daemon.levels import LevelWord
 from policy.daemon.munge import Credential, Munge
 from policy.daemon.notices import Notice, Notices, open_notices
+from policy.daemon.step_times import StepWord
 from policy.errors import ConfigError, DaemonError
 from tests.fakes import munge
 from tests.fakes.munge import credential
@@ -29,10 +32,10 @@ TEXT = b"berth/1 epilog job=18 node=n1"
 
 
 @contextmanager
-def hub(decode: Callable[[bytes], Credential] | None = None) -> Iterator[Notices]:
+def hub(decode: Callable[[bytes], Credential] | None = None, within: float = 60.0) -> Iterator[Notices]:
     if decode is None:
         decode = Munge(library=str(munge.library())).decode
-    made = Notices(socket.create_server(("127.0.0.1", 0), backlog=2_000), decode)
+    made = Notices(socket.create_server(("127.0.0.1", 0), backlog=2_000), decode, within)
     try:
         yield made
     finally:
@@ -84,10 +87,78 @@ def test_a_notice_says_what_ends_where_and_its_answer_lets_the_epilog_go(notices
     assert heard(peer) == b"berth/1 done\n"
 
 
+def test_step_times_come_by_the_same_port(notices: Notices) -> None:
+    text = "node=n1 gpu=3 uuid=GPU-3 job=42 app=ab own_ns=151200000 steps=4000 mhz=0 watts=0 seconds=0"
+    peer = client(notices, credential(f"berth/1 steps {text}".encode()) + b"\n")
+    [notice] = take(notices)
+    assert notice.word == StepWord("n1", 3, "GPU-3", 42, "ab", 151_200_000, 4_000, 0, 0, 0)
+    notice.answer()
+    assert heard(peer) == b"berth/1 done\n"
+
+
+def test_a_guard_speaks_by_the_same_port(notices: Notices) -> None:
+    peer = client(notices, credential(b"berth/1 guard node=n1 gpu=3 job=42 state=overlimit word=evict") + b"\n")
+    [notice] = take(notices)
+    assert notice.word == GuardWord("n1", 3, 42, "overlimit", "evict")
+    assert isinstance(notice.word, GuardWord)
+    assert notice.word.sends_away
+    notice.answer(done=False)
+    assert heard(peer) == b"berth/1 standby\n"
+
+
+def test_so_does_what_holds_a_share(notices: Notices) -> None:
+    peer = client(notices, credential(b"berth/1 level node=n1 job=42 level=audit text=it%20is%20watched") + b"\n")
+    [notice] = take(notices)
+    assert notice.word == LevelWord("n1", 42, "audit", "it is watched")
+    notice.answer()
+    assert heard(peer) == b"berth/1 done\n"
+
+
+def test_a_guard_says_how_long_its_guest_may_stay(notices: Notices) -> None:
+    text = b"berth/1 guard node=n1 gpu=3 job=42 state=overlimit word=leave grace=30"
+    peer = client(notices, credential(text) + b"\n")
+    [notice] = take(notices)
+    assert notice.word == GuardWord("n1", 3, 42, "overlimit", "leave", 30)
+    assert isinstance(notice.word, GuardWord)
+    assert notice.word.patience == 40.0
+    notice.answer()
+    assert heard(peer) == b"berth/1 done\n"
+
+
 def test_a_controller_that_is_not_in_charge_says_so(notices: Notices) -> None:
     peer = client(notices, credential(TEXT) + b"\n")
     take(notices)[0].answer(done=False)
     assert heard(peer) == b"berth/1 standby\n"
+
+
+@pytest.mark.parametrize(("in_charge", "line"), [(True, b"berth/1 done\n"), (False, b"berth/1 standby\n")])
+def test_an_epilog_goes_on_after_a_while_though_the_planner_is_busy(in_charge: bool, line: bytes) -> None:
+    with hub(within=0.04) as notices:
+        notices.in_charge = in_charge
+        began = time.monotonic()
+        peer = client(notices, credential(TEXT) + b"\n")
+
+        assert heard(peer) == line
+        assert 0.04 <= time.monotonic() - began < 0.5
+        (notice,) = take(notices)
+        notice.answer()
+        assert (notice.job, notices.taken, notices.late) == (18, 1, 1)
+
+
+def test_what_munged_takes_is_part_of_an_epilogs_wait() -> None:
+    decode = Munge(library=str(munge.library())).decode
+
+    def slow(line: bytes) -> Credential:
+        time.sleep(0.6)
+        return decode(line)
+
+    with hub(slow, within=0.6) as notices:
+        notices.in_charge = True
+        began = time.monotonic()
+        peer = client(notices, credential(TEXT) + b"\n")
+
+        assert heard(peer) == b"berth/1 done\n"
+        assert time.monotonic() - began < 1.15
 
 
 def test_a_credential_may_come_in_pieces(notices: Notices) -> None:
@@ -140,6 +211,10 @@ def test_clocks_out_of_step_are_named_once_a_minute(
 @pytest.mark.parametrize(
     "payload",
     [
+        b"berth/1 guard node=n1 gpu=64 job=1 state=healthy word=state",
+        b"berth/1 guard node=n1 gpu=3 job=4294967296 state=healthy word=state",
+        b"berth/1 guard node=n1 gpu=3 job=1 state=healthy word=state more",
+        b"berth/1 guard node=n1 gpu=3 job=1 state=healthy word=leave grace=100000",
         b"",
         TEXT + b"\n",
         TEXT + b"\0",
@@ -284,6 +359,7 @@ def test_a_connection_ends_after_its_time_answered_or_not(notices: Notices, monk
     serve(notices, 0.2)
     assert heard(silent) == heard(waiting) == b""
     notice.answer()
+    serve(notices, 0.1)
     assert notices._open == {}
 
 
@@ -292,6 +368,7 @@ def test_an_answer_that_nobody_waits_for_any_more_is_no_trouble(notices: Notices
     (notice,) = take(notices)
     notice.answer()
     notice.answer()
+    serve(notices, 0.1)
     assert notices._open == {}
 
 

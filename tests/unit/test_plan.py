@@ -96,6 +96,18 @@ def test_a_pin_that_slurm_calls_impossible_is_given_back() -> None:
     assert isinstance(change, Release)
 
 
+def test_a_pin_that_its_user_made_impossible_moves_even_after_slurm_has_seen_it() -> None:
+    nodes = [node("n1", used=0xFF), node("n2", used=0xFF, features=frozenset({"h100"}))]
+    others = [running(1, "n1", 0xFF, 300), running(2, "n2", 0xFF, 600)]
+
+    [move] = replan(nodes, [*others, waiting(5, "n1", 0b11, reason="BadConstraints", features="h100", priority=0)])
+    assert isinstance(move, Move)
+    assert move.berth.names == ("n2",)
+
+    [change] = replan(nodes, [*others, waiting(5, "n1", 0b11, reason="BadConstraints", features="none", priority=0)])
+    assert isinstance(change, Release)
+
+
 def test_a_job_that_does_not_start_on_a_free_place_moves_or_is_given_back() -> None:
     plan = Plan(BerthPolicy(), Settings())
     later = NOW + STUCK_AFTER + 1
@@ -149,6 +161,32 @@ def test_a_wait_for_nvlink_ends_after_its_time() -> None:
     assert "wait for NVLink" in move.reason
 
 
+def test_where_slurm_preempts_only_free_places_are_pinned() -> None:
+    nodes, jobs = [node("n1", used=0xFF)], [running(1, "n1", 0xFF, 600)]
+    settings = Settings(pin_ahead=False)
+    full = decide(submit(tres_per_job="gres/gpu:2"), book(reading(nodes, jobs)), BerthPolicy(), settings, NOW)
+    free = decide(submit(tres_per_job="gres/gpu:2"), book(reading([node("n1")])), BerthPolicy(), settings, NOW)
+
+    assert (full.verb, free.verb) == ("later", "place")
+    assert "Slurm may preempt for it" in full.fields["message"]
+
+    open_job = waiting(5, "", 0, required=(), segment={"state": "later", "k": "2", "nodes": "", "gpus": ""})
+    plan = Plan(BerthPolicy(), settings)
+    assert replan(nodes, [*jobs, open_job], plan=plan) == []
+    [change] = replan([node("n1", used=0xF)], [running(1, "n1", 0xF, 600), open_job], plan=plan)
+    assert isinstance(change, Move)
+    assert change.start == 0.0
+
+
+def test_where_slurm_preempts_a_pin_whose_place_was_taken_is_undone() -> None:
+    jobs = [running(1, "n1", 0xFF, 600), waiting(5, "n1", 0b11)]
+
+    [change] = replan([node("n1", used=0xFF)], jobs, plan=Plan(BerthPolicy(), Settings(pin_ahead=False)))
+
+    assert isinstance(change, Release)
+    assert "Slurm may preempt for it elsewhere" in change.reason
+
+
 def test_switched_off_nothing_moves() -> None:
     plan = Plan(BerthPolicy(), Settings(repin=False))
 
@@ -188,6 +226,7 @@ def claims(count: int) -> st.SearchStrategy[list[tuple[int, int, int, int]]]:
     )
 
 
+@settings(deadline=None)
 @given(claims(5))
 def test_a_timeline_never_says_that_a_claimed_gpu_is_free(placed: list[tuple[int, int, int, int]]) -> None:
     opened = book(reading([node("n1")]))

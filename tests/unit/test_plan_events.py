@@ -321,6 +321,30 @@ def test_a_big_job_gathers_nodes_as_they_empty_before_their_time_limits_tell() -
     assert found[0].reason == "it is expected to end sooner there"
 
 
+def test_the_second_in_line_gathers_too() -> None:
+    first = waiting(11, "n1", 0xFF, priority=9, required=("n1", "n2"), segment={"n": "2", "nodes": "n1,n2"})
+    second = waiting(12, "n3", 0xFF, priority=8, required=("n3", "n4"), segment={"n": "2", "nodes": "n3,n4"})
+    jobs = [running(place, f"n{place}", 0xFF, end) for place, end in enumerate((100, 100, 3_000, 400, 9_000), 1)]
+    world = World(full_nodes(5), [*jobs, first, second])
+    world.full()
+    world.at += 60
+    del world.jobs[5]
+    world.nodes["n5"] = replace(world.nodes["n5"], gpus_used=0, cpus_used=0)
+
+    found = moves(world.full())
+
+    assert [(move.job.id, set(move.berth.names) & {"n5"}) for move in found if move.job.id == 12] == [(12, {"n5"})]
+
+
+@pytest.mark.parametrize(("part_ends", "where"), [(300, "n1"), (3_000, "n2")])
+def test_a_small_job_opens_no_whole_node_on_paper_unless_it_waited_much_longer(part_ends: float, where: str) -> None:
+    jobs = [running(1, "n1", 0x0F, part_ends), running(2, "n1", 0xF0, 9_000), running(3, "n2", 0xFF, 100)]
+    world = World(full_nodes(2), jobs)
+    world.full()
+
+    assert submitted(world, "60") == where
+
+
 def unanswered(asked: str, **changes: object) -> JobFacts:
     """As the plugin leaves a job that berthd did not answer for."""
     facts = {"state": "PENDING", "nodes": (), "required": (), "start": None, "end": None, "reason": "Resources"}
@@ -429,6 +453,46 @@ def test_a_notice_of_an_unknown_job_says_nothing() -> None:
     assert not world.picture.end(1, "n1"), "Slurm may run an Epilog twice"
 
 
+def test_a_job_on_several_nodes_ends_on_all_of_them_at_its_first_notice() -> None:
+    """The first in line needs both nodes; job 6, which is pinned to one of them, must not start there in between."""
+    both = running(1, "n1", 0xFF, 3_000, nodes=("n1", "n2"), required=("n1", "n2"), cpus=16)
+    first = waiting(5, "n3", 0xFF, priority=9, required=("n3", "n4"), segment={"n": "2", "nodes": "n3,n4"})
+    jobs = [both, running(2, "n3", 0xFF, 100), running(3, "n4", 0xFF, 100), first, waiting(6, "n2", 0xFF)]
+    world = World(full_nodes(4), jobs)
+    world.full()
+
+    places = world.picture.end(1, "n1")
+    found = moves(world.plan.freed(world.picture, places, world.jobs.values()))
+
+    assert places == {0, 1}
+    assert [(move.job.id, set(move.berth.names), move.start) for move in found] == [(5, {"n1", "n2"}, 0.0)]
+    assert world.picture.end(1, "n2") == {1}, "known already"
+
+
+def test_what_slurm_is_starting_is_not_taken_away_from_it_on_an_old_picture() -> None:
+    """Job 6 was let start on n1 by its Epilog; a moment later n2 empties, and the first in line needs two nodes."""
+    jobs = [running(1, "n1", 0xFF, 900), running(2, "n2", 0xFF, 100), running(3, "n3", 0xFF, 100)]
+    first = waiting(11, "n2", 0xFF, priority=9, required=("n2", "n3"), segment={"n": "2", "nodes": "n2,n3"})
+    world = World(full_nodes(3), [*jobs, first, waiting(6, "n1", 0xFF)])
+    world.full()
+    found = []
+    for job_id, name in ((1, "n1"), (2, "n2")):
+        places = world.picture.end(job_id, name)
+        starting = world.plan.starting(places)
+        found += moves(world.plan.replan(world.picture.book(), world.jobs.values(), starting))
+
+    assert starting == {6}
+    assert found == []
+
+
+def test_a_reading_may_tell_of_an_end_before_the_notice_does() -> None:
+    ending = running(1, "n1", 0xFF, 600, state="COMPLETING")
+    world = World([node("n1", completing=True)], [ending])
+    world.full()
+
+    assert world.picture.end(1, "n1") == {0}
+
+
 def test_between_readings_a_moved_job_is_where_it_was_moved_to() -> None:
     """Two jobs end one after the other, and Slurm is not asked in between: the second place is the next job's."""
     jobs = [running(1, "n1", 0xFF, 3_000), running(2, "n2", 0xFF, 3_000), running(3, "n3", 0xFF, 600)]
@@ -462,6 +526,13 @@ def test_a_begin_time_that_has_passed_keeps_nobody_whatever_slurm_still_says() -
     assert World(nodes, [job]).full() == []
     [move] = moves(World(nodes, [replace(job, begin=int(NOW))]).full())
     assert move.berth.names == ("n2",)
+
+
+def test_a_begin_time_to_come_counts_also_where_slurm_names_no_reason() -> None:
+    """Each update clears the reason for a moment."""
+    nodes = [node("n1", up=False), node("n2")]
+
+    assert World(nodes, [waiting(5, "n1", 0b11, reason="None", begin=int(NOW) + 10)]).full() == []
 
 
 def test_a_task_on_its_way_is_not_given_a_second_place() -> None:

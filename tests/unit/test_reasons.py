@@ -159,6 +159,7 @@ def test_reasons_are_written_once_after_a_minute_and_never_into_an_array() -> No
     changes = plan.replan(picture.book(), look.jobs)
     explainer = Explainer(notes, POLICY)  # type: ignore[arg-type]
 
-    assert explainer.explain(plan, picture.book(), changes) == 1
-    assert explainer.explain(plan, picture.book(), changes) == 0
+    changed = {change.job.id for change in changes}
+    assert explainer.explain_one(plan, picture.book(), changed)
+    assert not explainer.explain_one(plan, picture.book(), changed)
     assert {job_id: values["because"] for job_id, values in notes.said.items()} == {5: "capacity"}

@@ -136,14 +136,14 @@ def test_lost_notices_lose_no_job() -> None:
 
     assert deaf.ends.keys() == heard.ends.keys()
     assert deaf.extra["unplanned"] == 0
-    assert mean_wait(deaf) <= 1.25 * mean_wait(heard)
+    assert mean_wait(deaf) <= 1.5 * mean_wait(heard)
 
 
 def test_a_slow_berthd_loses_no_job_and_moves_none_that_runs() -> None:
     slow = PinnedSettings(delays=Delays(tick=5, read=1, plan=2, update=0.5))
-    outcome = play(crowd(1), slow)
+    outcome = play(crowd(3), slow)
 
-    assert outcome.ends.keys() == crowded(1).ends.keys()
+    assert outcome.ends.keys() == crowded(3).ends.keys()
     assert outcome.extra["unplanned"] == 0
     assert outcome.extra["denied"], "some updates came after the start"
 

@@ -1,0 +1,26 @@
+"""berth doctor node: is this node ready for jobs that share GPUs, and is anything left of those that did."""
+
+import argparse
+import os
+import sys
+from dataclasses import asdict
+
+from policy.cli.output import print_json
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run all checks of a node; exit status 1 when one failed."""
+    from prolog_epilog import config, doctor  # noqa: PLC0415 - keeps `berth --help` fast
+    from prolog_epilog.paths import Paths  # noqa: PLC0415
+
+    findings = doctor.examine(config.find(os.environ), Paths(), os.environ.get("SLURM_CONF", ""))
+    failed = False
+    if options.json:
+        found = list(findings)
+        failed = not all(one.ok for one in found)
+        print_json({"checks": [asdict(one) for one in found]})
+    else:
+        for one in findings:
+            failed = failed or not one.ok
+            sys.stdout.write(f"{'ok  ' if one.ok else 'FAIL'}  {one.name}: {one.text}\n")
+    return 1 if failed else 0

@@ -1,0 +1,57 @@
+"""berth job-gpus JOBID: all GPUs of a job on this node, for scripts to which Slurm names the last one only."""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from policy.errors import BerthError, UsageError
+
+
+def register(commands: Any) -> None:
+    """Add the command."""
+    parser = commands.add_parser("job-gpus", help="a job's GPUs on this node, as Slurm counts them: 0,3 (scripts)")
+    parser.add_argument("job", metavar="JOBID", help="a job's number")
+    parser.add_argument("--node", help="another node than this one")
+    parser.add_argument("--uuids", action="store_true", help="UUIDs; only of jobs that share GPUs, and on their node")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print them in one line; an empty one where the job has none."""
+    if not (options.job.isascii() and options.job.isdigit()):
+        raise UsageError(f"{options.job!r} is not a job's number; berth job-gpus takes one, such as 1234")
+    from prolog_epilog import config, share_file  # noqa: PLC0415 - keeps `berth --help` fast
+    from prolog_epilog.errors import NodeError  # noqa: PLC0415
+    from prolog_epilog.paths import Paths  # noqa: PLC0415
+
+    job = int(options.job)
+    try:
+        share = None if options.node else share_file.read(Paths(), job)
+        if options.uuids:
+            if share is None or not share.uuids:
+                raise BerthError(f"job {job} shares no GPU on this node; nvidia-smi -L tells the UUIDs of the others")
+            words = share.uuids
+        elif share is not None and share.minors:
+            words = tuple(map(str, share.minors))
+        else:
+            words = tuple(map(str, _asked(job, options.node, config.load(config.find(os.environ)).scontrol)))
+    except NodeError as problem:
+        raise BerthError(str(problem)) from None
+    sys.stdout.write(",".join(words) + "\n")
+    return 0
+
+
+def _asked(job: int, node: str | None, scontrol: str) -> tuple[int, ...]:
+    """What Slurm says; of another node the positions, because its device files are not ours to see."""
+    from prolog_epilog import chain  # noqa: PLC0415 - keeps `berth --help` fast
+    from prolog_epilog.slurm import Scontrol  # noqa: PLC0415
+
+    found = Scontrol(scontrol, os.environ.get("SLURM_CONF", "")).gpus(job, node or _this_node())
+    return found if node else chain.indices(found, chain.minors())
+
+
+def _this_node() -> str:
+    """As slurmd names it in a Prolog, else the host's name."""
+    return os.environ.get("SLURMD_NODENAME") or Path("/proc/sys/kernel/hostname").read_text().strip().split(".")[0]

@@ -1,0 +1,71 @@
+"""What jobs failed of, in Slurm's accounting: slurmctld lets nobody write into a job that is over, slurmdbd does.
+
+Nobody waits for slurmdbd: sacctmgr runs beside the planner, and what it cannot write in its time is left out.
+"""
+
+import subprocess
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from policy.daemon import log
+
+AFTER = 5.0
+"""Seconds until a job is written: by then slurmctld's own word of its end has reached slurmdbd."""
+
+_AT_ONCE = 4
+_MOST_WAITING = 1_000
+_SECONDS = 30.0
+
+Start = Callable[[list[str]], "subprocess.Popen[bytes]"]
+
+
+@dataclass(slots=True)
+class _Note:
+    due: float
+    words: list[str]
+
+
+def _start(words: list[str]) -> "subprocess.Popen[bytes]":
+    nothing = subprocess.DEVNULL
+    return subprocess.Popen(words, stdin=nothing, stdout=nothing, stderr=nothing)
+
+
+class Accounts:
+    """Writes some at a time."""
+
+    def __init__(self, start: Start = _start) -> None:
+        self._start = start
+        self._waiting: deque[_Note] = deque(maxlen=_MOST_WAITING)
+        self._running: list[tuple[float, subprocess.Popen[bytes]]] = []
+        self._said = False
+
+    def note(self, job_id: int, admin_comment: str, config: Mapping[str, str], at: float) -> None:
+        """Write a job's text, where the site has accounting."""
+        if not config.get("AccountingStorageType", "").endswith("slurmdbd"):
+            return
+        cluster = config.get("ClusterName", "")
+        words = ["sacctmgr", "-i", "-Q", "modify", "job", "where", f"jobid={job_id}", f"cluster={cluster}"]
+        self._waiting.append(_Note(at + AFTER, [*words, "set", f"AdminComment={admin_comment}"]))
+
+    def tend(self, at: float) -> None:
+        """Begin what is due, and see who has ended."""
+        left = []
+        for until, process in self._running:
+            if process.poll() is None and at < until:
+                left.append((until, process))
+                continue
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+            if process.returncode and not self._said:
+                self._said = True
+                log.error("sacctmgr cannot write what jobs failed of into the accounting; is SlurmUser its admin?")
+        self._running = left
+        while self._waiting and self._waiting[0].due <= at and len(self._running) < _AT_ONCE:
+            words = self._waiting.popleft().words
+            try:
+                self._running.append((at + _SECONDS, self._start(words)))
+            except OSError as problem:
+                log.error(f"sacctmgr cannot be run: {problem.strerror}; what jobs failed of is not in the accounting")
+                self._waiting.clear()

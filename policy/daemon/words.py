@@ -1,0 +1,26 @@
+"""What nodes say to berthd besides that a job ends there: one reader for each kind of notice (docs/formats.md)."""
+
+from collections.abc import Callable
+
+from policy.daemon import endings, guards, levels, step_times
+from policy.daemon.endings import NodeWord
+from policy.daemon.guards import GuardWord
+from policy.daemon.levels import LevelWord
+from policy.daemon.step_times import StepWord
+
+Word = GuardWord | StepWord | LevelWord | NodeWord
+
+_READERS: tuple[Callable[[bytes], Word | None], ...] = (
+    guards.read_word,
+    step_times.read_word,
+    levels.read_word,
+    endings.read_word,
+)
+
+
+def read(payload: bytes) -> Word | None:
+    """What a payload says; None where it is no such notice."""
+    for reader in _READERS:
+        if word := reader(payload):
+            return word
+    return None

@@ -1,0 +1,91 @@
+"""Jobs with profiles, and a plan that chooses seats by them."""
+
+from dataclasses import replace
+
+from policy.daemon.profiles import load_fit
+from policy.facts import JobFacts, NodeFacts
+from policy.moves import Change, Move
+from policy.picture import Picture
+from policy.placement.berth import BerthPolicy
+from policy.plan import Plan
+from policy.settings import Settings, Sharing
+from policy.sharing.choosing import Chooser, Problem
+from policy.sharing.companions import Companions
+from policy.sharing.matching import Matching, match
+from policy.sharing.profiles import Key, Measured, Store
+from tests.unit.guest_world import NOW, fleet, host, node, parked, reading, running
+
+ALONE = {
+    "light": Measured(at=NOW, runs=5, busy=0.1, bandwidth=0.04, memory=2_500.0),
+    "half": Measured(at=NOW, runs=5, busy=0.4, bandwidth=0.2, memory=4_000.0),
+    "heavy": Measured(at=NOW, runs=5, busy=0.95, bandwidth=0.6, memory=12_000.0),
+}
+FULL = 0xFF
+
+
+def store() -> Store:
+    """Ann's jobs, each known by its name."""
+    return Store({Key("ann", "lab", name): one for name, one in ALONE.items()})
+
+
+def hosts(*names: str) -> tuple[list[NodeFacts], list[JobFacts]]:
+    """A node for each host, which has one GPU; the others are a job's that has them alone."""
+    nodes = [node(f"n{place}", used=FULL, seats_used=0xFE) for place in range(1, len(names) + 1)]
+    jobs = []
+    for place, name in enumerate(names, 1):
+        jobs.append(replace(host(place, f"n{place}", 0b1), account="lab", name=name))
+        jobs.append(running(100 + place, f"n{place}", 0xFE, 9_000))
+    return nodes, jobs
+
+
+def guest(job_id: int, name: str, **changes: object) -> JobFacts:
+    """A guest that waits for a seat."""
+    return replace(parked(job_id, priority=1_000 - job_id, **changes), account="lab", name=name)
+
+
+class Elsewhere:
+    """A matcher that has its answer by the next pass, or never."""
+
+    def __init__(self, *, answers: bool = True) -> None:
+        self.asked: list[Problem] = []
+        self._answers = answers
+        self._found: Matching | None = None
+
+    def ask(self, problem: Problem) -> None:
+        self.asked.append(problem)
+        self._found = match(problem.seats, problem.guests, problem.tables) if self._answers else None
+
+    def done(self) -> Matching | None:
+        found, self._found = self._found, None
+        return found
+
+
+class World:
+    """Passes over nodes and jobs, one a second; nothing that is planned ever happens."""
+
+    def __init__(
+        self, nodes: list[NodeFacts], jobs: list[JobFacts], *, tries: bool = True, known: Store | None = None,
+        answers: bool = True,
+    ) -> None:  # fmt: skip
+        self.nodes, self.jobs, self.at = nodes, jobs, NOW
+        self.matcher = Elsewhere(answers=answers)
+        self.companions = Companions(known or store(), load_fit(), lambda _: "ann")
+        self.plan = Plan(BerthPolicy(), Settings(), Chooser(self.companions, self.matcher, tries=tries))
+        self.closed: dict[int, int] = {}
+
+    def one_pass(self) -> list[Change]:
+        look = reading(self.nodes, self.jobs, at=self.at)
+        picture = Picture(fleet(look, Sharing()))
+        picture.closed = self.closed
+        picture.update(look)
+        self.at += 1.0
+        return self.plan.replan(picture.book(), look.jobs)
+
+    def seats(self) -> dict[int, Move]:
+        """Who is given a seat in one pass."""
+        return {one.job.id: one for one in self.one_pass() if isinstance(one, Move) and one.way}
+
+
+def where(moves: dict[int, Move]) -> dict[int, str]:
+    """The nodes of seats."""
+    return {job: move.berth.names[0] for job, move in moves.items()}

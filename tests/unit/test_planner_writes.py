@@ -1,0 +1,144 @@
+"""When the planner writes what it planned: one update at a time, and what an Epilog waits for comes first."""
+
+import socket
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from policy.daemon import planner as planner_module
+from policy.daemon.config import Config
+from policy.daemon.handover import Sender
+from policy.daemon.notices import Notice
+from policy.daemon.planner import Planner
+from policy.daemon.step_times import StepWord
+from policy.facts import JobFacts, NodeFacts, Reading
+from policy.slurm.interface import Pin
+from tests.unit.policy_world import machine, node, reading, running, waiting
+from topology import files
+from topology.calibrate.steps import JobReport, load
+
+
+class Slurm:
+    """A gateway to jobs and nodes that the test changes; remembers what was pinned, in order."""
+
+    name = "test"
+
+    def __init__(self, nodes: list[NodeFacts], jobs: list[JobFacts]) -> None:
+        self.nodes, self.jobs = nodes, jobs
+        self.pins: list[tuple[int | str, tuple[str, ...], tuple[int, ...]]] = []
+        self.in_a_hurry: set[int | str] = set()
+        self.ahead = 0.0
+
+    def read(self, *, ended: bool) -> Reading:
+        assert not ended, "these tests ask for waiting and running jobs"
+        now = reading(self.nodes, self.jobs)
+        return replace(now, in_control=True, at=now.at + self.ahead)
+
+    def pin(self, job_id: int | str, pin: Pin, *, hurry: bool) -> None:
+        self.pins.append((job_id, pin.nodes, pin.gpus))
+        if hurry:
+            self.in_a_hurry.add(job_id)
+
+    def annotate(self, job_id: int, values: Mapping[str, str]) -> None:
+        raise AssertionError(f"job {job_id} has not waited long enough for a reason: {values}")
+
+
+@pytest.fixture
+def channel() -> Iterator[socket.socket]:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    theirs.setblocking(False)
+    yield ours
+    ours.close()
+    theirs.close()
+
+
+def planner_of(slurm: Slurm, folder: Path, channel: socket.socket) -> Planner:
+    for one in slurm.nodes:
+        files.dump(machine(one.name, "h100"), folder / f"{one.name}.json")
+    config = Config(topology_dir=folder, fabric="none", pinned_file=folder / "pinned", steps=folder / "steps")
+    return Planner(slurm, config, Sender(channel))  # type: ignore[arg-type]
+
+
+def young(job_id: int, name: str, gpus: int, priority: int) -> JobFacts:
+    return waiting(job_id, name, gpus, priority=priority, submitted=1_000_000 - 5)
+
+
+def write_all(planner: Planner) -> int:
+    written = 0
+    while planner.write_one():
+        written += 1
+    return written
+
+
+def test_a_pass_writes_nothing_itself_and_then_one_update_at_a_time(tmp_path: Path, channel: socket.socket) -> None:
+    jobs = [running(1, "n1", 0xFF, 3_000), young(5, "n1", 0b01, 9), young(6, "n1", 0b10, 8)]
+    slurm = Slurm([node("n1", used=0xFF), node("n2")], jobs)
+    planner = planner_of(slurm, tmp_path, channel)
+
+    planner.one_pass(ended=False)
+    assert slurm.pins == []
+
+    assert planner.write_one()
+    assert [job for job, *_ in slurm.pins] == [5]
+    assert write_all(planner) == 1
+    assert {job: nodes for job, nodes, _ in slurm.pins} == {5: ("n2",), 6: ("n2",)}
+
+
+def test_step_times_are_kept_and_disturb_no_plan(tmp_path: Path, channel: socket.socket) -> None:
+    slurm = Slurm([node("n1", used=0xFF)], [running(1, "n1", 0xFF, 3_000)])
+    planner = planner_of(slurm, tmp_path, channel)
+    planner.one_pass(ended=False)
+    said: list[bytes] = []
+    for gpu in (0, 1):
+        word = StepWord("n1", gpu, f"GPU-{gpu}", 1, "ab", 150_000_000, 400, 1_400, 700, 60)
+        planner.take([Notice(1, "n1", said.append, word=word)])
+    assert said == [b"berth/1 done\n"] * 2
+    assert slurm.pins == []
+
+    # The clock of these readings stands: the line is written when its time has come.
+    slurm.ahead = 2e9
+    planner.one_pass(ended=False)
+    reports = load(tmp_path / "steps")
+    assert [len(one.ranks) for one in reports if isinstance(one, JobReport)] == [2]
+    assert len(reports) == 3
+
+
+def test_what_an_epilog_waits_for_goes_before_what_was_put_off(
+    tmp_path: Path, channel: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(planner_module, "_CHEAP", 0.0)  # the way of large clusters
+    jobs = [running(1, "n1", 0xFF, 3_000), running(2, "n3", 0xFF, 900)]
+    jobs += [young(5, "n1", 0b01, 9), young(6, "n1", 0b10, 8), young(7, "n1", 0xFF, 7)]
+    slurm = Slurm([node("n1", used=0xFF), node("n2"), node("n3", used=0xFF)], jobs)
+    planner = planner_of(slurm, tmp_path, channel)
+    planner.one_pass(ended=False)
+    answers: list[bytes] = []
+
+    planner.take([Notice(2, "n3", answers.append)])
+
+    assert slurm.pins == [(7, ("n3",), tuple(range(8)))]
+    assert answers == [b"berth/1 done\n"]
+    write_all(planner)
+    assert sorted(job for job, *_ in slurm.pins) == [5, 6, 7]
+    # Only for that one is there no time to look at its texts again.
+    assert slurm.in_a_hurry == {7}
+
+
+def test_what_is_planned_anew_is_written_once_and_as_it_was_planned_last(
+    tmp_path: Path, channel: socket.socket
+) -> None:
+    jobs = [running(1, "n1", 0xFF, 3_000), young(5, "n1", 0b01, 9)]
+    slurm = Slurm([node("n1", used=0xFF), node("n2")], jobs)
+    planner = planner_of(slurm, tmp_path, channel)
+    planner.one_pass(ended=False)
+    # Before it is written somebody else takes the node that was chosen, and another comes back.
+    slurm.nodes = [node("n1", used=0xFF), node("n2", used=0xFF), node("n3")]
+    slurm.jobs = [*jobs, running(3, "n2", 0xFF, 3_000)]
+    files.dump(machine("n3", "h100"), tmp_path / "n3.json")
+
+    planner.one_pass(ended=False)
+    write_all(planner)
+
+    assert [(job, nodes) for job, nodes, _ in slurm.pins] == [(5, ("n3",))]
