@@ -16,6 +16,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from containers.cluster import PREFIX
 from topology.files import decode
 from topology.model import Machine
 
@@ -162,7 +163,7 @@ def main() -> int:
     version = parser.parse_args().slurm
     console = Console(width=None if sys.stdout.isatty() else 118)
     began = time.monotonic()
-    controller = f"berth{version.replace('.', '')}-ctl"
+    controller = f"{PREFIX}{version.replace('.', '')}-ctl"
     try:
         subprocess.run([sys.executable, CLUSTER, "up", "--slurm", version], check=True)
         files = read(controller, "for f in /etc/slurm/berth/topology/*.json; do cat $f; echo; echo ---; done")
