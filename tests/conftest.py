@@ -1,4 +1,4 @@
-"""The fuzzer runs beside the other tests, because it needs a minute and one core."""
+"""For all tests: no deadline for a single example, and the fuzzer beside them, since it needs a minute and one core."""
 
 from __future__ import annotations
 
@@ -7,6 +7,11 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# Two clusters and the fuzzer share the machine's cores with the examples.
+settings.register_profile("berth", deadline=None)
+settings.load_profile("berth")
 
 FUZZ = Path(__file__).parent / "fuzz"
 FUZZER = pytest.StashKey[subprocess.Popen[str]]()

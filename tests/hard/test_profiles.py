@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from containers.cluster import PREFIX
 from policy import segment
 from tests.slurm.harness import Slurm, until
 from tests.slurm.target import Container
@@ -23,7 +24,7 @@ pytestmark = [pytest.mark.hard, pytest.mark.timeout(600)]
 def started(version: str, profile: str) -> Iterator[Slurm]:
     subprocess.run([sys.executable, CLUSTER, "up", "--slurm", version, "--profile", profile], check=True)
     try:
-        yield Slurm(version, Container(f"berth{version.replace('.', '')}-ctl"))
+        yield Slurm(version, Container(f"{PREFIX}{version.replace('.', '')}-ctl"))
     finally:
         subprocess.run([sys.executable, CLUSTER, "down", "--slurm", version], check=True)
 

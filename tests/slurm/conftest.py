@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from containers.cluster import PREFIX
+
 from .harness import Slurm
 from .target import Container, from_environment
 
@@ -42,7 +44,7 @@ def clusters(request: pytest.FixtureRequest) -> Iterator[dict[str, Slurm]]:
             print()
             for version in VERSIONS:
                 cluster("up", "--slurm", version)
-        yield {v: Slurm(v, Container(f"berth{v.replace('.', '')}-ctl")) for v in VERSIONS}
+        yield {v: Slurm(v, Container(f"{PREFIX}{v.replace('.', '')}-ctl")) for v in VERSIONS}
     finally:
         if not os.environ.get("BERTH_TEST_KEEP"):
             with capture.global_and_fixture_disabled():

@@ -53,7 +53,7 @@ def seen(text: str) -> list[Seen]:
     ]
 
 
-def until(what: str, get: Callable[[], T | None], seconds: float = 30.0, every: float = 0.15) -> T:
+def until(what: str, get: Callable[[], T | None], seconds: float = 60.0, every: float = 0.15) -> T:
     """Poll until `get` gives something; fail with a sentence."""
     deadline = time.monotonic() + seconds
     while True:
@@ -152,10 +152,10 @@ class Slurm:
     def state(self, job: int) -> str:
         return self.show(job).get("JobState", "")
 
-    def wait_state(self, job: int, states: set[str], seconds: float = 30.0) -> str:
+    def wait_state(self, job: int, states: set[str], seconds: float = 60.0) -> str:
         return until(f"job {job} in {sorted(states)}", lambda: s if (s := self.state(job)) in states else None, seconds)
 
-    def finish(self, job: int, seconds: float = 60.0) -> str:
+    def finish(self, job: int, seconds: float = 120.0) -> str:
         """Wait for a job's end; its output."""
         state = self.wait_state(job, ENDED, seconds)
         text = self.target.bash(f"cat {self.shared}/{job}.out 2>/dev/null", user="root", check=False).out
@@ -219,7 +219,7 @@ class Slurm:
 
         def agreed() -> bool:
             gres = re.findall(r"GresUsed=(\S+)", self.target.run(["scontrol", "show", "node", "-d"], user="root").out)
-            used = sum(len(re.findall(r"gpu:g\d+:1\(", node)) for node in gres)
+            used = sum(len(set(re.findall(r"(?:gpu:(g\d+):1|shard:(g\d+):[1-9]\d*)\(", node))) for node in gres)
             status = self.berthd_status()
             return int(status.get("gpus", 0)) - int(status.get("free_gpus", 0)) == used and len(gres) > 0
 

@@ -18,6 +18,7 @@ FLAGS = {
     "--movable": "2:00",
     "--retry": "auto",
 }
+ACTED_ON = {"--locality", "--app-class", "--gpu-tier", "--gpu-share", "--gpu-mem", "--retry"}
 BAD = (
     "--locality=rack",
     "--locality=nvlink@soon",
@@ -66,12 +67,15 @@ def test_a_bad_sbatch_line_is_refused(slurm: Slurm) -> None:
     assert "moon" in result.err
 
 
-def test_all_flags_are_kept_in_the_admin_comment(slurm: Slurm) -> None:
-    job = slurm.submit("--gpus=2", "-C", "h100", *(f"{flag}={value}" for flag, value in FLAGS.items()))
+@pytest.mark.parametrize("without", [["--gpu-tier"], ["--gpu-share", "--gpu-mem"]])
+def test_all_flags_are_kept_in_the_admin_comment(slurm: Slurm, without: list[str]) -> None:
+    """A packed job has no tier."""
+    flags = {flag: value for flag, value in FLAGS.items() if flag not in without}
+    job = slurm.submit("--gpus=2", "-C", "h100", *(f"{flag}={value}" for flag, value in flags.items()))
 
     segment = segments.fields(slurm.comment(job))
     assert segment is not None
-    assert {f"--{key[2:]}": value for key, value in segment.items() if key.startswith("f.")} == FLAGS
+    assert {f"--{key[2:]}": value for key, value in segment.items() if key.startswith("f.")} == flags
 
 
 def test_sbatch_lines_do_what_options_do(slurm: Slurm) -> None:
@@ -85,7 +89,7 @@ def test_sbatch_lines_do_what_options_do(slurm: Slurm) -> None:
     assert len(seen(slurm.finish(job))[0].gpus) == 2
 
 
-@pytest.mark.parametrize("flag", [flag for flag in FLAGS if flag not in {"--locality", "--app-class"}])
+@pytest.mark.parametrize("flag", [flag for flag in FLAGS if flag not in ACTED_ON])
 def test_a_flag_not_acted_on_yet_says_so(slurm: Slurm, flag: str) -> None:
     result = slurm.sbatch("--gpus=1", f"{flag}={FLAGS[flag]}")
 

@@ -54,6 +54,7 @@ def test_foreign_text_survives_repinning(slurm: Slurm) -> None:
     job = slurm.submit("--gpus=8", "-x", "n3,n4", body="exec sleep 60")
     ours = slurm.comment(job)
     slurm.target.run(["scontrol", "update", f"jobid={job}", f"AdminComment=before {ours} after, 100%"], user="root")
+    slurm.settle()  # a pin that an Epilog waits for keeps what stood there at the last reading (admin guide)
     slurm.target.run(["scancel", str(holders[0])], user="root")
     slurm.wait_state(job, {"RUNNING"})
 

@@ -55,7 +55,10 @@ def berth_conf(slurm: Slurm, lines: str) -> Iterator[None]:
 
 def moved(slurm: Slurm, job: int, nodes: str, since: float) -> float:
     """Wait until a job is pinned to these nodes; seconds since a moment."""
-    until(f"job {job} to be pinned to {nodes}", lambda: slurm.show(job)["ReqNodeList"] == nodes or None, 10, 0.1)
+    try:
+        until(f"job {job} to be pinned to {nodes}", lambda: slurm.show(job)["ReqNodeList"] == nodes or None, 10, 0.1)
+    except AssertionError as problem:
+        raise AssertionError(f"{problem}; it is {slurm.show(job)}") from None
     return time.monotonic() - since
 
 
@@ -141,6 +144,23 @@ def test_what_a_user_changes_is_planned_anew_within_two_seconds(slurm: Slurm) ->
     slurm.target.run(["scontrol", "update", f"JobId={job}", "Features=h100"], user="alice")
 
     assert moved(slurm, job, "n2", began) < PLANNED_WITHIN + SLACK
+
+
+def test_what_slurm_finds_impossible_before_berthd_looks_is_planned_all_the_same(slurm: Slurm) -> None:
+    fill(slurm, "n1", minutes=10)
+    fill(slurm, "n2", "n3", minutes=60)
+    job = slurm.submit("--gpus=8", "-x", "n4")
+    assert slurm.show(job)["ReqNodeList"] == "n1"
+    slurm.target.bash("pkill -STOP -f policy.daemon", user="root")
+    try:
+        slurm.target.run(["scontrol", "update", f"JobId={job}", "Features=h100"], user="alice")
+        until("Slurm to find it impossible", lambda: slurm.show(job)["Reason"] == "BadConstraints" or None)
+    finally:
+        slurm.target.bash("pkill -CONT -f policy.daemon", user="root")
+    began = time.monotonic()
+
+    moved(slurm, job, "n2", began)
+    until("it to wait its turn again", lambda: slurm.show(job)["Priority"] != "0" or None)
 
 
 def test_a_reserved_node_is_left_within_two_seconds(slurm: Slurm) -> None:
@@ -255,6 +275,42 @@ def test_after_release_no_pin_is_left_and_slurm_goes_on_alone(slurm: Slurm) -> N
     slurm.target.run(["scancel", *map(str, holders)], user="root")
     for job in jobs[:2]:
         slurm.finish(job)
+
+
+def test_release_of_an_array_leaves_none_of_its_tasks_pinned(slurm: Slurm) -> None:
+    fill(slurm, "n1", "n2", "n3")
+    # Two of its tasks run, and one has a place of its own.
+    array, other = slurm.submit("--array=1-5", "--gpus=4", body=SLEEP), slurm.submit("--gpus=4")
+    tasks = [f"{array}_{task}" for task in range(1, 6)]
+    until("two tasks to run", lambda: states(slurm, array).count("RUNNING") == 2 or None)
+    waiting = [task for task in tasks if "JobState=PENDING" in record(slurm, task)]
+    until("the others to have places", lambda: all(pinned_to(slurm, task) for task in waiting) or None, 30)
+    slurm.berthd("stop")
+
+    slurm.target.run(["berth", "release", waiting[0]], user="root")
+    assert [bool(pinned_to(slurm, task)) for task in waiting] == [False, True, True]
+    slurm.target.run(["berth", "release", str(array)], user="root")
+
+    assert [segment_of(slurm, task)["state"] for task in waiting] == ["released"] * 3
+    assert [pinned_to(slurm, task) for task in waiting] == [""] * 3
+    assert states(slurm, array).count("RUNNING") == 2
+    assert pinned_to(slurm, other)
+
+
+def states(slurm: Slurm, array: int) -> list[str]:
+    """Those of an array's tasks."""
+    return slurm.target.run(["squeue", "-h", "-r", "-j", str(array), "-o", "%T"], check=False).out.split()
+
+
+def record(slurm: Slurm, job: int | str) -> str:
+    return slurm.target.run(["scontrol", "show", "job", str(job)], user="root").out
+
+
+def pinned_to(slurm: Slurm, job: int | str) -> str:
+    """The node that a job, or a task, has to run on; empty where Slurm may choose."""
+    found = re.search(r"ReqNodeList=(\S+)", record(slurm, job))
+    assert found is not None, job
+    return "" if found[1] == "(null)" else found[1]
 
 
 # Watching only

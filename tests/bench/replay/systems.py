@@ -9,6 +9,9 @@ from pathlib import Path
 SCORES = "/etc/slurm/berth/scores.csv"
 BASE = Path(__file__).resolve().parents[3] / "containers" / "config" / "berth.conf"
 
+SIZE_WEIGHT = 600
+"""Points between the smallest and the largest jobs; waiting for a minute is worth 200 (`priority_conf`)."""
+
 
 @dataclass(frozen=True, slots=True)
 class System:
@@ -18,15 +21,22 @@ class System:
     berth: bool
     policy: str = "berth"
     scores: bool = True
+    by_size: bool = False
 
     def berth_conf(self) -> str:
         """The test cluster's berth.conf, with what this system has of its own."""
         own = [f'policy = "{self.policy}"', *([f'scores = "{SCORES}"'] if self.scores else [])]
+        if self.by_size:
+            own += ['order = "size"', f"order_weight = {SIZE_WEIGHT}"]
         text = BASE.read_text(encoding="utf-8")
         text = text.replace("[hook]\n", '[hook]\nmessage = "never"\n')
         # The tests' cluster is read four times a second; notices tell what counts, and reading takes slurmctld's locks.
         text = text.replace("tick_ms = 250\n", "tick_ms = 1000\n")
         return text.replace("[berthd]\n", "\n".join(["[berthd]", *own, ""]))
+
+    def priority_conf(self) -> str:
+        """Lines of slurm.conf: where size counts, age counts against it, so that no job is overtaken for ever."""
+        return "PriorityWeightAge=1000\nPriorityMaxAge=00:05:00\nPriorityCalcPeriod=1\n" if self.by_size else ""
 
 
 def notice_log() -> str:
@@ -43,5 +53,6 @@ SYSTEMS = {
         System("berth", berth=True),
         System("random", berth=True, policy="pinned-random"),
         System("noscores", berth=True, scores=False),
+        System("sized", berth=True, by_size=True),
     )
 }

@@ -140,7 +140,9 @@ class Testbed:
             self.controller,
             f"chmod 1777 {FOLDER}\n"
             f"cat > /etc/slurm/topology.conf <<'END'\n{topology_conf(self.topology)}END\n"
-            f"cat >> /etc/slurm/slurm.conf <<'END'\n{fragment}TopologyPlugin=topology/{self.topology}\nEND\n"
+            f"cat >> /etc/slurm/slurm.conf <<'END'\n{fragment}TopologyPlugin=topology/{self.topology}\n"
+            "Include priority.conf\nEND\n"
+            "touch /etc/slurm/priority.conf\n"
             "svc slurmctld restart\n"
             "for try in $(seq 100); do scontrol ping 2>/dev/null | grep -q 'is UP' && break; sleep 0.1; done\n"
             "scontrol reconfigure\n",
@@ -148,6 +150,10 @@ class Testbed:
 
     def _configure(self, system: System, seed: int) -> None:
         """Berth's configuration and scores; a fresh log of everything."""
+        shell(
+            self.controller,
+            f"cat > /etc/slurm/priority.conf <<'END'\n{system.priority_conf()}END\nscontrol reconfigure\n",
+        )
         if not system.berth:
             return
         with tempfile.TemporaryDirectory() as folder:

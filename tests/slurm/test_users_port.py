@@ -1,0 +1,111 @@
+"""Users ask berthd from a host where nothing of Slurm can be used, and see what Slurm would show them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from .harness import Slurm, until
+from .nodes import berth_conf, nodes_of
+from .target import Result, Target
+
+# A login node without Slurm's commands, and with a berth.conf of its own.
+CONF = "/tmp/berth-users.conf"
+ELSEWHERE = {"PATH": "/usr/local/bin:/nowhere", "BERTH_CONF": CONF, "SLURM_CONF": "/nowhere/slurm.conf"}
+
+
+USERS = '[users]\nhosts = "ctl"'
+FLOOD = """
+from pathlib import Path
+from policy.cli import ask
+from policy.daemon.config import load
+config, said = load(Path("{conf}")), []
+for _ in range(100):
+    try:
+        ask.question(config, "why job=1")
+    except Exception as problem:
+        said.append(str(problem))
+print(*said, sep="\\n")
+"""
+
+
+@contextmanager
+def private_jobs(slurm: Slurm) -> Iterator[None]:
+    """Slurm shows nobody the jobs of others."""
+    slurm.target.bash(
+        "cp /etc/slurm/slurm.conf /tmp/slurm.conf.kept\n"
+        "echo PrivateData=jobs >>/etc/slurm/slurm.conf; scontrol reconfigure",
+        user="root",
+    )
+    try:
+        yield
+    finally:
+        slurm.target.bash("cp /tmp/slurm.conf.kept /etc/slurm/slurm.conf; scontrol reconfigure", user="root")
+
+
+@pytest.fixture
+def login(slurm: Slurm) -> Target:
+    """A host of the cluster that berthd does not run on."""
+    if not slurm.can_reconfigure:
+        pytest.skip("only the Dockerized cluster's configuration is ours to change")
+    found = nodes_of(slurm)["n1"].target
+    found.run(["tee", CONF], user="root", stdin=USERS)
+    return found
+
+
+def ask(login: Target, *words: str, user: str) -> Result:
+    return login.run(["/opt/berth/bin/berth", *words], user=user, env=ELSEWHERE, check=False)
+
+
+def listening(login: Target) -> None:
+    until("berthd to answer users", lambda: ask(login, "status", user="alice").rc == 0 or None)
+
+
+def test_users_ask_berthd_where_slurm_cannot_be_asked(slurm: Slurm, login: Target) -> None:
+    with berth_conf(slurm, USERS):
+        listening(login)
+        job = slurm.submit("--gpus=2", "-C", "v100", body="exec sleep 60")
+        slurm.wait_state(job, {"RUNNING"})
+
+        own, others = (ask(login, "why", str(job), user=user) for user in ("alice", "bob"))
+        status = ask(login, "status", user="bob")
+        unknown = ask(login, "why", "4000000", user="alice")
+
+    assert own.out == others.out
+    assert re.search(rf"^job +{job} \(running\)$", own.out, re.MULTILINE), own.text
+    assert "GB/s" in own.out
+    assert re.search(r"^gpus +32$", status.out, re.MULTILINE), status.text
+    assert unknown.rc == 1
+    assert "job 4000000 is not known to Slurm" in unknown.err
+
+
+def test_private_jobs_stay_private(slurm: Slurm, login: Target) -> None:
+    with private_jobs(slurm), berth_conf(slurm, USERS):
+        listening(login)
+        job = slurm.submit("--gpus=2", "-C", "v100", body="exec sleep 60")
+        slurm.wait_state(job, {"RUNNING"})
+
+        told = {user: ask(login, "why", str(job), user=user) for user in ("alice", "bob", "root", "slurm")}
+        show = ["scontrol", "show", "job", str(job)]
+        shown = {user: slurm.target.run(show, user=user, check=False).rc == 0 for user in told}
+
+    assert {user: one.rc == 0 for user, one in told.items()} == shown
+    assert shown == {"alice": True, "bob": False, "root": True, "slurm": True}
+    assert f"job {job} is not known to Slurm" in told["bob"].err
+
+
+def test_users_who_ask_without_end_keep_no_job_from_its_place(slurm: Slurm, login: Target) -> None:
+    with berth_conf(slurm, USERS):
+        listening(login)
+        script = FLOOD.format(conf=CONF)
+        floods = [login.popen(f"/opt/berth/bin/python - <<'END'\n{script}\nEND\n", user="bob") for _ in range(4)]
+        jobs = [slurm.submit("--gpus=1", body="exec sleep 60") for _ in range(8)]
+        said = [flood.communicate(timeout=120)[0] for flood in floods]
+        told = ask(login, "why", str(jobs[0]), user="alice")
+
+    assert all("too many questions of one user" in one for one in said), said
+    assert told.rc == 0, told.text
+    assert all("state=passed" not in slurm.comment(job) for job in jobs)
