@@ -10,11 +10,14 @@ PY      := $(VENV)/bin/python
 CLUSTER := python3 containers/cluster.py
 PYDIRS  := topology policy prolog_epilog tests containers
 
+# Small matrices: more threads only wait for each other.
+ONE_THREAD := OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1
+
 # Runs a recipe line with a Docker engine, and stops that engine again if it was started for it.
 with-engine = containers/bootstrap engine-start && { $(1); rc=$$?; containers/bootstrap engine-stop; exit $$rc; }
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-hard test-vm test-fast lint format bench bench-hook bench-topology bench-placement bench-simulate bench-philly bench-runtime bench-published bench-events bench-placement-speed bench-plan bench-gateway bench-replay check-artifact measurements cluster-up cluster-down fuzz clean lock
+.PHONY: help setup demo test test-hard test-vm test-fast lint format bench bench-hook bench-topology bench-placement bench-simulate bench-philly bench-runtime bench-published bench-events bench-placement-speed bench-plan bench-gateway bench-replay bench-node bench-guard bench-injob bench-packing bench-predictor bench-matching bench-sharing-day bench-scores bench-classify bench-retry check-artifact measurements cluster-up cluster-down fuzz clean lock
 
 help: ## this page
 	@echo "Berth: the right GPUs for every Slurm job. Start with 'make demo'."
@@ -35,11 +38,11 @@ setup: $(VENV)/.installed ## install what is missing: packages, Docker engine, P
 demo: setup ## bring a cluster up, show plain Slurm and Berth side by side, take it down (SLURM=...)
 	@$(call with-engine,$(PY) -m containers.demo --slurm $(SLURM))
 
-test: setup ## everything: units, fuzzing, and real Slurm clusters of every supported version
-	@$(call with-engine,FUZZ_SECONDS=$(FUZZ_SECONDS) $(PY) -m pytest tests -m "not hard")
+test: setup ## units, fuzzing, and real Slurm clusters of every tested version; what takes minutes is in test-hard
+	@$(call with-engine,FUZZ_SECONDS=$(FUZZ_SECONDS) tests/all)
 
-test-hard: setup ## the larger clusters: 64 nodes, and one with accounting
-	@$(call with-engine,$(PY) -m pytest tests/hard -m "hard and not vm")
+test-hard: setup ## the larger clusters, 64 nodes and one with accounting, and what takes minutes
+	@$(call with-engine,$(PY) -m pytest tests/hard tests/slurm -m "hard and not vm")
 
 test-vm: setup ## the test cluster on fresh Debian 12 and 13 machines (virtual ones): systemd, cgroup v2, AppArmor
 	@BERTH_RERUN="make test-vm" containers/bootstrap vm-packages
@@ -54,6 +57,8 @@ lint: setup ## ruff, mypy --strict, clang-format, gcc -Wall -Wextra -Werror, cpp
 	@$(VENV)/bin/mypy --no-error-summary
 	@$(MAKE) --silent -C slurm_plugins check
 	@$(MAKE) --silent -C tests/fakes/nvml
+	@$(MAKE) --silent -C tests/fakes/cuda
+	@$(MAKE) --silent -C prolog_epilog/injob/c all check
 	@for headers in $(wildcard build/headers/*); do \
 	    $(MAKE) --silent -C slurm_plugins syntax SLURM_CFLAGS=-I../$$headers || exit 1; done
 	@test -d build/headers || echo "lint: the Slurm-facing C was not compiled: no headers before the first image is built"
@@ -61,9 +66,10 @@ lint: setup ## ruff, mypy --strict, clang-format, gcc -Wall -Wextra -Werror, cpp
 
 format: setup ## let ruff and clang-format rewrite what they would complain about
 	@$(VENV)/bin/ruff check --fix --quiet $(PYDIRS); $(VENV)/bin/ruff format --quiet $(PYDIRS)
-	@clang-format -i slurm_plugins/*.[ch] tests/fakes/nvml/*.[ch] tests/fuzz/*.c tests/bench/c/*.c
+	@clang-format -i slurm_plugins/*.[ch] tests/fakes/nvml/*.[ch] tests/fuzz/*.c tests/bench/c/*.c tests/fakes/cuda/*.[ch]
+	@clang-format -i --style=file:slurm_plugins/.clang-format prolog_epilog/injob/c/*.[ch]
 
-bench: bench-hook bench-gateway bench-plan bench-topology bench-placement bench-events bench-placement-speed bench-published bench-simulate bench-philly bench-runtime ## every benchmark, each beside its peer; tables here, figures in build/bench/*.json
+bench: bench-hook bench-gateway bench-plan bench-topology bench-placement bench-events bench-placement-speed bench-published bench-simulate bench-philly bench-runtime bench-node bench-guard bench-injob bench-packing bench-predictor bench-matching bench-sharing-day bench-scores bench-classify bench-retry ## every benchmark, each beside its peer; tables here, figures in build/bench/*.json
 
 bench-hook: setup ## latency of job_submit and submissions a second: no plugin, a bare echo, Berth
 	@$(call with-engine,$(PY) -m tests.bench.hook --slurm $(SLURM))
@@ -76,6 +82,36 @@ bench-plan: setup ## planning passes and Epilog notices at 8,192 and 100,000 GPU
 
 bench-replay: setup ## Berth beside plain Slurm on a real Slurm of 64 nodes, five seeds; hours (SLURM=... REPLAY="--seeds 1")
 	@$(call with-engine,$(PY) -m tests.bench.replay --slurm $(SLURM) $(REPLAY))
+
+bench-node: setup ## Prolog, Epilog and guard on one node, with a simulated driver and MPS
+	@$(PY) -m tests.bench.node
+
+bench-guard: setup ## the guard in a closed loop beside TGS, AntMan, PI, MuxFlow and an oracle (CASES=file)
+	@$(PY) -m tests.bench.guard
+
+bench-injob: setup ## launches, gate and hooks inside the job (BERTH_TORCH_PYTHON=a Python with torch)
+	@$(PY) -m tests.bench.injob
+
+bench-packing: setup ## shares of GPUs fed to Alibaba's cluster until one finds no place, beside best fit and FGD
+	@$(PY) -m tests.bench.packing
+
+bench-predictor: setup ## the speed of two jobs on one GPU, predicted, on pairs and models never seen
+	@$(ONE_THREAD) $(PY) -m tests.bench.predictor --nested 12
+
+bench-matching: setup ## guests to hosts: time for 5,000 of each, and what comes of it beside an oracle and a greedy rule
+	@$(ONE_THREAD) $(PY) -m tests.bench.matching
+
+bench-sharing-day: setup ## a day of services with guests on a thousand GPUs, before and after
+	@$(ONE_THREAD) $(PY) -m tests.bench.sharing_day
+
+bench-scores: setup ## scores of simulated fleets with known truth beside the exact posterior, and what PAL gains by them
+	@$(PY) -m tests.bench.scores
+
+bench-classify: setup ## failure classes on real logs, of programs seen and never seen
+	@$(PY) -m tests.bench.classify
+
+bench-retry: setup ## GPU time lost to failed trials: fixed and adaptive retries, pre-flight
+	@$(PY) -m tests.bench.retry
 
 bench-topology: setup ## a cluster of 12,500 nodes loaded, its node sets, the best of 16 GPUs
 	@$(PY) -m tests.bench.topology
