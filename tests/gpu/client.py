@@ -1,0 +1,100 @@
+"""A CUDA program for the tests on a real GPU: the driver's own library and calibration's kernels, no framework.
+
+    python -m tests.gpu.client sms | allocate MIB | fault | loop SECONDS | lock
+
+Prints one line; for `loop` launches a second, then what each took in milliseconds. A call that fails is printed by
+name and code, and ends the program with status 1.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+import time
+from typing import Any
+
+from topology.calibrate.kernels import PTX
+
+_SM_COUNT = 16  # CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
+_THREADS, _BLOCKS_PER_SM, _ROUNDS = 256, 4, 4_000
+_OUTPUT_BYTES = 1 << 26
+_NOBODYS = 0x10
+"""An address that no allocation has."""
+
+
+class Client:
+    """A context on the first GPU that this process sees."""
+
+    def __init__(self) -> None:
+        self._cuda: Any = ctypes.CDLL("libcuda.so.1")
+        self.call("cuInit", 0)
+        device, context, sms = ctypes.c_int(), ctypes.c_void_p(), ctypes.c_int()
+        self.call("cuDeviceGet", ctypes.byref(device), 0)
+        self.call("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
+        self.call("cuCtxSetCurrent", context)
+        self.call("cuDeviceGetAttribute", ctypes.byref(sms), _SM_COUNT, device)
+        self.sms = sms.value
+
+    def call(self, name: str, *arguments: Any) -> None:
+        """Call the driver; its errors end the program."""
+        code = getattr(self._cuda, name)(*arguments)
+        if code:
+            print(name, code, flush=True)
+            sys.exit(1)
+
+    def allocate(self, size: int) -> ctypes.c_uint64:
+        """Memory of the GPU."""
+        pointer = ctypes.c_uint64()
+        self.call("cuMemAlloc_v2", ctypes.byref(pointer), ctypes.c_size_t(size))
+        return pointer
+
+    def kernel(self, name: str) -> ctypes.c_void_p:
+        """One of calibration's kernels."""
+        module, function = ctypes.c_void_p(), ctypes.c_void_p()
+        self.call("cuModuleLoadData", ctypes.byref(module), PTX.read_bytes() + b"\0")
+        self.call("cuModuleGetFunction", ctypes.byref(function), module, name.encode())
+        return function
+
+    def run(self, kernel: ctypes.c_void_p, *arguments: Any) -> None:
+        """Launch on as many threads as the whole GPU holds, and wait."""
+        pointers = (ctypes.c_void_p * len(arguments))(
+            *(ctypes.cast(ctypes.pointer(one), ctypes.c_void_p) for one in arguments)
+        )
+        # As many as the GPU holds, however few of its multiprocessors we are shown: the work is the same for all.
+        blocks = 132 * _BLOCKS_PER_SM
+        self.call("cuLaunchKernel", kernel, blocks, 1, 1, _THREADS, 1, 1, 0, None, pointers, None)
+        self.call("cuCtxSynchronize")
+
+
+def _loop(client: Client, seconds: float) -> None:
+    kernel, output, took = client.kernel("compute"), client.allocate(_OUTPUT_BYTES), []
+    until = time.monotonic() + seconds
+    while (began := time.monotonic()) < until:
+        client.run(kernel, output, ctypes.c_int(_ROUNDS))
+        took.append(time.monotonic() - began)
+    print(len(took) / sum(took), *(f"{1000 * one:.3f}" for one in took))
+
+
+def main() -> None:
+    """Do what the first argument says."""
+    what, *numbers = sys.argv[1:]
+    client = Client()
+    if what == "sms":
+        print(client.sms)
+    elif what == "allocate":
+        client.allocate(int(numbers[0]) << 20)
+        print("allocated", flush=True)
+        time.sleep(float(numbers[1]) if len(numbers) > 1 else 0)
+    elif what == "fault":
+        client.run(client.kernel("fill"), ctypes.c_uint64(_NOBODYS), ctypes.c_uint64(1 << 20))
+    elif what == "lock":
+        # The driver's own gate for launches from outside (checkpointing, driver 570).
+        client.call("cuCheckpointProcessLock", int(numbers[0]), None)
+        client.call("cuCheckpointProcessUnlock", int(numbers[0]), None)
+        print("locked and let go")
+    else:
+        _loop(client, float(numbers[0]))
+
+
+if __name__ == "__main__":
+    main()
