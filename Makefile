@@ -17,7 +17,7 @@ ONE_THREAD := OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1
 with-engine = containers/bootstrap engine-start && { $(1); rc=$$?; containers/bootstrap engine-stop; exit $$rc; }
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-hard test-vm test-fast lint format bench bench-hook bench-topology bench-placement bench-simulate bench-philly bench-runtime bench-published bench-events bench-placement-speed bench-plan bench-gateway bench-replay bench-node bench-guard bench-injob bench-packing bench-predictor bench-matching bench-sharing-day bench-scores bench-classify bench-retry bench-gpu-mps check-artifact measurements cluster-up cluster-down fuzz clean lock
+.PHONY: help setup demo test test-hard test-vm test-fast lint format bench bench-hook bench-topology bench-placement bench-simulate bench-philly bench-runtime bench-published bench-events bench-placement-speed bench-plan bench-gateway bench-replay bench-node bench-guard bench-injob bench-packing bench-predictor bench-matching bench-sharing-day bench-scores bench-classify bench-retry bench-gpu-mps bench-gpu-guard check-artifact measurements cluster-up cluster-down fuzz clean lock
 
 help: ## this page
 	@echo "Berth: the right GPUs for every Slurm job. Start with 'make demo'."
@@ -115,6 +115,9 @@ bench-retry: setup ## GPU time lost to failed trials: fixed and adaptive retries
 
 bench-gpu-mps: setup ## MPS on a real GPU: limits, escapes, faults, shares of two loops (skipped without one)
 	@$(PY) -m pytest tests/gpu/test_mps_gpu.py -q
+
+bench-gpu-guard: setup ## a host and its guest on a real GPU: exclusive, time slices, MPS, guard (skipped without one)
+	@$(PY) -m pytest tests/gpu/test_guard_gpu.py -q
 
 bench-topology: setup ## a cluster of 12,500 nodes loaded, its node sets, the best of 16 GPUs
 	@$(PY) -m tests.bench.topology

@@ -1,8 +1,9 @@
 """A CUDA program for the tests on a real GPU: the driver's own library and calibration's kernels, no framework.
 
-    python -m tests.gpu.client sms | allocate MIB | fault | loop SECONDS | lock
+    python -m tests.gpu.client sms | allocate MIB [SECONDS] | fault | lock PID | loop SECONDS | train SECONDS
 
-Prints one line; for `loop` launches a second, then what each took in milliseconds. A call that fails is printed by
+Prints one line; for `loop` and `train` (a job with a heartbeat and a gate) launches or steps a second, then what each
+took in milliseconds. A call that fails is printed by
 name and code, and ends the program with status 1.
 """
 
@@ -13,11 +14,13 @@ import sys
 import time
 from typing import Any
 
+from prolog_epilog import injob
 from topology.calibrate.kernels import PTX
 
 _SM_COUNT = 16  # CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
 _THREADS, _BLOCKS_PER_SM, _ROUNDS = 256, 4, 4_000
 _OUTPUT_BYTES = 1 << 26
+_LAUNCHES_A_STEP = 16
 _NOBODYS = 0x10
 """An address that no allocation has."""
 
@@ -75,6 +78,21 @@ def _loop(client: Client, seconds: float) -> None:
     print(len(took) / sum(took), *(f"{1000 * one:.3f}" for one in took))
 
 
+def _train(client: Client, seconds: float) -> None:
+    """Steps of a few launches, told to the guard, gated where it asks."""
+    kernel, output, took = client.kernel("compute"), client.allocate(_OUTPUT_BYTES), []
+    client.run(kernel, output, ctypes.c_int(_ROUNDS))
+    injob.ready()
+    until = time.monotonic() + seconds
+    while (began := time.monotonic()) < until:
+        for _ in range(_LAUNCHES_A_STEP):
+            client.run(kernel, output, ctypes.c_int(_ROUNDS))
+            injob.gate()
+        injob.step()
+        took.append(time.monotonic() - began)
+    print(len(took) / sum(took), *(f"{1000 * one:.3f}" for one in took))
+
+
 def main() -> None:
     """Do what the first argument says."""
     what, *numbers = sys.argv[1:]
@@ -92,6 +110,8 @@ def main() -> None:
         client.call("cuCheckpointProcessLock", int(numbers[0]), None)
         client.call("cuCheckpointProcessUnlock", int(numbers[0]), None)
         print("locked and let go")
+    elif what == "train":
+        _train(client, float(numbers[0]))
     else:
         _loop(client, float(numbers[0]))
 
