@@ -151,7 +151,7 @@ def test_mps_alone_harms_the_host(node: Node, alone: float, monkeypatch: pytest.
 
 def test_the_guard_protects_the_host(node: Node, alone: float) -> None:
     config = node.paths.root / "berth.conf"
-    config.write_text("[guard]\n[notice]\nhosts = []\n")
+    config.write_text("[guard]\n")
     guard = subprocess.Popen(
         [sys.executable, "-c", GUARD, "--config", str(config), "--root", str(node.paths.root)], cwd=ROOT
     )
