@@ -162,12 +162,11 @@ class Seat:
         """Whether no guest harms the job that came: it is gone, or held still while it saves its work."""
         if self.grip is None or (self._ending is not None and self._ending.over):
             return True
-        planned = self._arrival is not None and self._arrival.planned and self._set.action.evict_grace_s > 0.0
-        if not planned or self.grip.duty > 0.0:
+        if not self._is_awaited or self.grip.duty > 0.0:
             return False
         if self.grip.by_freezer:
             return freezer.is_frozen(self.grip.guest.job, self._ground.cgroups)
-        return self.grip.obeys(now, on_gpu=self._is_on_gpu())
+        return self._stands_still(now, self.grip)
 
     def left(self) -> None:
         """The job that came is done with, or its guest is gone."""
@@ -242,7 +241,19 @@ class Seat:
     def _guest(self, now: float) -> Guest | None:
         if self.grip is None or self._ending is not None:
             return None
+        if self._is_awaited:
+            # Its owner's Prolog waits: what is not known to stand still is held by the freezer.
+            return Guest(runs=True, obeys=self._stands_still(now, self.grip))
         return Guest(runs=True, obeys=self.grip.obeys(now, on_gpu=self._is_on_gpu()))
+
+    @property
+    def _is_awaited(self) -> bool:
+        """Whether a job waits until the guest, which has its grace, stands still."""
+        return self._arrival is not None and self._arrival.planned and self._set.action.evict_grace_s > 0.0
+
+    def _stands_still(self, now: float, grip: Grip) -> bool:
+        seen = self._look is not None and self._look.sample.at > grip.told_at
+        return grip.stands_still(now, seen=seen, on_gpu=self._is_on_gpu())
 
     def _is_on_gpu(self) -> bool:
         # Without a look at the device the guest counts as being there.
