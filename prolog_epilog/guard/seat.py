@@ -32,6 +32,8 @@ __all__ = ["Counts", "Seat"]
 _TICK_S = 1.0
 _MOST_GRACE = 99_999
 """What a notice can tell of."""
+_WAITS_S = 600.0
+"""How long a GPU that nobody uses is watched until it can be told to be Healthy; berthd believes no word longer."""
 _WARNING = signal.SIGUSR1
 """What a guest that has to leave may save its work by; sent only to processes that catch it."""
 
@@ -77,8 +79,9 @@ class Seat:
         self._figures = Figures()
         self._ticked = self._told = now - _TICK_S
         self._look: Look | None = None
-        self._empty_since = now
+        self._empty_since = self._deserted_since = self._now = now
         self._broken = False
+        self._told_state: State | None = None
 
     # Who is here.
 
@@ -97,7 +100,18 @@ class Seat:
         """Whether nothing is lost when this seat is forgotten: nobody is here, and no time out has to be kept."""
         machine = self.decider.machine
         quiet = machine.keeps and machine.cool_down <= self._set.machine.cool_down_s
-        return self.place.host is None and self.grip is None and self._arrival is None and quiet
+        return self._is_empty and not self.recovers and quiet
+
+    @property
+    def recovers(self) -> bool:
+        """Whether the device has to be watched though nobody is here: berthd was told that the GPU takes no guest."""
+        if not self._is_empty or self._broken or self._told_state in {None, State.HEALTHY}:
+            return False
+        return self._now - self._deserted_since < _WAITS_S
+
+    @property
+    def _is_empty(self) -> bool:
+        return self.place.host is None and self.grip is None and self._arrival is None
 
     def seat(self, now: float, place: Seating) -> None:
         """Who is here now, by the share files."""
@@ -279,8 +293,11 @@ class Seat:
             self._log(f"job {ending.grip.guest.job} {how} on GPU {self.uuid}")
 
     def _changes(self, now: float) -> None:
+        self._now = now
         if self.grip is not None:
             self._empty_since = now
+        if not self._is_empty:
+            self._deserted_since = now
         recovers = self.state is State.DISABLED and not self._broken and self._look is not None
         # A program's fault went with its program; only a device's needs a human.
         if recovers and now - self._empty_since >= self._set.machine.cool_down_s:
@@ -290,7 +307,7 @@ class Seat:
             one = transitions.popleft()
             self._log(f"GPU {self.uuid} is {one.after.value}, was {one.before.value}: {one.cause}")
             self._told = now - self._set.tell_every_s
-        if now - self._told >= self._set.tell_every_s and (self.host is not None or self.grip is not None):
+        if now - self._told >= self._set.tell_every_s and (not self._is_empty or self.recovers):
             self._tell(now, "state")
 
     def _note_transition(self, one: Transition | None) -> None:
@@ -343,6 +360,7 @@ class Seat:
         guest = 0 if self.grip is None else self.grip.guest.job
         grace = min(_MOST_GRACE, ceil(self._set.action.evict_grace_s)) if word == "leave" else None
         host = 0 if self.host is None else self.host.job
+        self._told_state = self.state
         figures = self._figures.told(self._alone, host, self.decider.baseline)
         self._figures = Figures()
         return Notice(self.node, self.place.position, self.state.value.lower(), word, guest, grace, figures)

@@ -468,6 +468,42 @@ def test_nobody_is_watched_where_nobody_shares(world: World) -> None:
     assert world.keeper.seats == {}
 
 
+@pytest.mark.parametrize("cause", ["a program's fault under MPS", "a full GPU", "a host that has just left"])
+def test_a_gpu_that_was_closed_is_said_to_be_open_again_though_nobody_uses_it(world: World, cause: str) -> None:
+    world.berthd = True
+    way = "mps" if "MPS" in cause else "time"
+    world.comes(HOST, "guaranteed", step=0.4, way=way)
+    world.comes(GUEST, "opportunistic", step=0.2, way=way)
+    world.seconds(3)
+    if "MPS" in cause:
+        world.devices.came.append((UUID, 31))
+    elif "full" in cause:
+        world.memory = 0.97
+    world.seconds(56.5)
+    assert world.told[-1].state != "healthy"
+    world.goes(GUEST)
+    world.goes(HOST)
+    world.memory = 0.1
+
+    took = world.seconds(300, until=lambda: world.told[-1].state == "healthy")
+
+    assert took < 200
+    assert world.told[-1].job == 0
+    world.seconds(1)
+    assert world.devices.watched == frozenset()
+
+
+def test_a_gpu_that_does_not_recover_is_not_watched_for_ever(world: World) -> None:
+    world.comes(HOST, "guaranteed", step=0.4)
+    world.memory = 0.9
+    world.seconds(61)
+    world.goes(HOST)
+    world.seconds(610)
+    assert {one.state for one in world.told} == {"init"}
+    assert world.devices.watched == frozenset()
+    assert world.keeper.seats == {}
+
+
 def test_metrics_are_written_whole(tmp_path: Path, world: World) -> None:
     file = tmp_path / "berth.prom"
     world.settings = GuardSettings(metrics=str(file))
