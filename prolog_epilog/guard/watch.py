@@ -117,8 +117,7 @@ class Watch:
 
     def _requeue_victims(self, one: SetState, victims: Sequence[Tenant], causes: set[int | None]) -> None:
         self.users |= {tenant.job: tenant.uid for tenant in one.tenants}
-        words = ", ".join(f"job {job}" for job in sorted(filter(None, causes))) or "no job that is known"
-        self.say(f"MPS failed on GPU {', '.join(one.uuids)} and runs again; the cause was {words}", again=True)
+        self.say(f"MPS failed on GPU {', '.join(one.uuids)} and runs again; the cause was {_names(causes)}", again=True)
         place = next(filter(None, (self._place_of(tenant.job, one.uuids[0]) for tenant in one.tenants)), None)
         if place is not None:
             self._blame(*place, causes)
@@ -144,6 +143,7 @@ class Watch:
         losses.forget(self.paths, record.job)
         # Where it is pending or runs, somebody was quicker; where it finished or was cancelled, it has to stay so.
         if state == "FAILED":
+            self.say(f"MPS failed on GPU {', '.join(record.uuids)}; the cause was {_names(causes)}", again=True)
             self._run_again(record.job, causes)
 
     def _blame(self, node: str, gpu: int, causes: set[int | None]) -> None:
@@ -293,6 +293,10 @@ def step(watch: Watch) -> None:
     except (NodeError, OSError) as problem:
         watch.close()
         watch.say(str(problem))
+
+
+def _names(causes: Iterable[int | None]) -> str:
+    return ", ".join(f"job {job}" for job in sorted(filter(None, causes))) or "no job that is known"
 
 
 def _append(path: str, sentence: str) -> None:
