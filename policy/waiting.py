@@ -23,6 +23,8 @@ Shape = tuple[int, int, int | None, int | None, str, int]
 _ASKED = re.compile(r"tres_per_(job|node):gres/gpu(?:[:=]([1-9][0-9]{0,3}))?")
 _AFTER_ALL_TASKS = 1 << 32
 _FEATURES = re.compile(r"[A-Za-z0-9_.\-&]+")
+PART_BEFORE = 3.0
+"""Seconds before its begin time in which a packed job asks for its part of a GPU: berthd looks each second or so."""
 
 
 @dataclass(slots=True)
@@ -84,7 +86,9 @@ class Waiting:
         """Whether only room keeps it waiting."""
         if self.parked is not None and (self.job.reason.startswith("BeginTime") or self.job.may_start):
             return self.parked <= at
-        return self.job.may_start_at(at)
+        # Slurm starts it at its begin time by the pin that it has then: on a GPU that is wholly free it would get all
+        # of it, and run without MPS, though it asked for a part.
+        return self.job.may_start_at(at + (PART_BEFORE if self.demand.share is not None else 0.0))
 
     def pinned_to(self, place: tuple[int, ...], mask: int) -> bool:
         """Whether its pin is just these GPUs."""

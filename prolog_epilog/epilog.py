@@ -11,7 +11,7 @@ from prolog_epilog.job import Job
 
 def run(job: Job, here: Here) -> int:
     """The Epilog's exit status: not 0 takes the node out of service."""
-    if job.environment.get("SLURM_JOB_EXIT_CODE2", "0:0") != "0:0":
+    if job.ended_badly:
         from prolog_epilog import aftermath  # noqa: PLC0415 - most jobs end well
 
         aftermath.leave_behind(job, here)

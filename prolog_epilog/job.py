@@ -9,6 +9,7 @@ from prolog_epilog.errors import CalledWrongly
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,9}")
 _NODE = re.compile(r"[A-Za-z0-9_.-]{1,255}")
 _MAX = (1 << 32) - 1
+_MOST_DIGITS = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +23,22 @@ class Job:
     indices: tuple[int, ...]
     """GPUs that Slurm names: with typed GRES only the last one, and none for a seat."""
     environment: Mapping[str, str]
+
+    @property
+    def start(self) -> int:
+        """When this run of the job began, seconds since 1970; 0 where Slurm does not say."""
+        return _or_zero(self.environment.get("SLURM_JOB_START_TIME", ""))
+
+    @property
+    def restarts(self) -> int | None:
+        """How often Slurm had started the job before this run; None where it does not say."""
+        text = self.environment.get("SLURM_JOB_RESTART_COUNT", "")
+        return int(text) if _NUMBER.fullmatch(text) else None
+
+    @property
+    def ended_badly(self) -> bool:
+        """Whether it failed; one that was told to go did not."""
+        return self.environment.get("SLURM_JOB_EXIT_CODE2", "0:0") not in {"0:0", "0:15"}
 
 
 def of(environment: Mapping[str, str], context: str) -> Job:
@@ -46,6 +63,10 @@ def _number(environment: Mapping[str, str], context: str, name: str) -> int:
     if not _NUMBER.fullmatch(text) or int(text) > _MAX:
         raise CalledWrongly(f"{name} is no number; berth-{context} is run by slurmd alone")
     return int(text)
+
+
+def _or_zero(text: str) -> int:
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS else 0
 
 
 def _indices(text: str) -> tuple[int, ...]:

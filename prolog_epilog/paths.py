@@ -61,6 +61,11 @@ class Paths:
         return self.root / "culprits"
 
     @property
+    def lost(self) -> Path:
+        """Jobs that failed when MPS had failed under them."""
+        return self.root / "lost"
+
+    @property
     def xids(self) -> Path:
         """Faults of GPUs that the guard has heard of."""
         return self.root / "xids"

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from prolog_epilog import files
-from prolog_epilog.errors import FormatError
+from prolog_epilog.errors import FormatError, NodeError
 from prolog_epilog.escape import escape, unescape
 from prolog_epilog.paths import Paths
 
@@ -43,6 +43,10 @@ class Share:
     """This node, as Slurm calls it: the guard tells it to berthd."""
     word: str = ""
     """Folder of the job's words (docs/formats.md)."""
+    start: int = 0
+    """When this run of the job began, seconds since 1970; 0: not known."""
+    restarts: int | None = None
+    """How often Slurm had started the job before; SPANK compares it with what it knows of a batch script."""
     slope: float | None = None
     """Of a guest: the share of its speed that its host is predicted to lose to it."""
     level: str = ""
@@ -75,6 +79,8 @@ def text(share: Share) -> str:
         ("node", share.node),
         ("word", share.word),
         ("slope", "" if share.slope is None else f"{share.slope:g}"),
+        ("start", str(share.start) if share.start else ""),
+        ("restarts", "" if share.restarts is None else str(share.restarts)),
         ("level", share.level),
         ("level_text", share.level_text),
     ]
@@ -112,6 +118,8 @@ def parse(contents: str) -> Share:
             tier=values.get("tier", ""),
             node=values.get("node", ""),
             word=values.get("word", ""),
+            start=int(values.get("start", "0")),
+            restarts=int(values["restarts"]) if "restarts" in values else None,
             slope=float(values["slope"]) if "slope" in values else None,
             level=values.get("level", ""),
             level_text=values.get("level_text", ""),
@@ -155,10 +163,20 @@ def read(paths: Paths, job: int) -> Share | None:
     return share
 
 
-def remove(paths: Paths, job: int) -> None:
-    """Remove a job's share file, where it has one."""
+def remove(paths: Paths, job: int, start: int = 0) -> None:
+    """Remove a job's share file, where it has one; that of a later run than the one that began at `start` stays."""
+    if has_later(paths, job, start):
+        return
     with suppress(FileNotFoundError):
         paths.job(job).unlink()
+
+
+def has_later(paths: Paths, job: int, start: int) -> bool:
+    """Whether a later run of the job has a share file here; where Slurm does not say when they began, it has not."""
+    with suppress(NodeError):
+        found = read(paths, job) if start else None
+        return found is not None and found.start > start
+    return False
 
 
 def jobs(paths: Paths) -> dict[int, float]:

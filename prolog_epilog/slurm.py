@@ -14,6 +14,7 @@ _ON_ITS_WAY_BACK = frozenset({"COMPLETING", "PENDING", "REQUEUED"})
 _PLACE = re.compile(r"\s+Nodes=(\S+) CPU_IDs=\S* Mem=\d+ GRES=(\S*)\s*")
 _GRES = re.compile(r"(?<![\w/])(gpu|shard|seat)(?::([^:,()]+))?:(\d+)(?:\(([^)]*)\))?")
 _OUR_TYPE = re.compile(r"g(0|[1-9][0-9]?)")
+_STATE = re.compile(r"^   JobState=(\S+)", re.MULTILINE)
 _BRACKET = re.compile(r"([^\[\]]*)(?:\[([0-9,-]+)\])?")
 
 
@@ -34,8 +35,13 @@ class Scontrol:
             text = self._run(_JOB_SECONDS, "show", "job", str(job))
         except SlurmError as problem:
             return "Invalid job id" not in str(problem)
-        states = re.findall(r"^   JobState=(\S+)", text, re.MULTILINE)
+        states = _STATE.findall(text)
         return len(states) != 1 or states[0] in {"RUNNING", "COMPLETING", "CONFIGURING", "SUSPENDED", "STOPPED"}
+
+    def state(self, job: int) -> str:
+        """A job's state as Slurm says it; empty where its texts imitate one, or where it is no single job."""
+        states: list[str] = _STATE.findall(self._run(_JOB_SECONDS, "show", "job", str(job)))
+        return states[0] if len(states) == 1 else ""
 
     def is_sent_away(self, job: int) -> bool:
         """Whether Slurm ends a guest because berthd sent it away, and not because its user or its time limit does."""

@@ -37,6 +37,18 @@ class Tenant:
     partitions: tuple[str, ...] = ()
     #: Empty for packed jobs; a host and its guest are not counted together: the guard holds the guest back.
     tier: str = ""
+    #: When its run began, by Slurm, seconds since 1970; 0: not known. Another run of the same job has another.
+    start: int = 0
+    #: Processes that MPS had named as the cause of a fault before it came.
+    known: tuple[int, ...] = ()
+    #: MPS failed under it and was begun anew for somebody else; the guard does not know yet.
+    lost: bool = False
+    #: CLOCK_MONOTONIC since when nobody else shares these GPUs; 0: somebody does.
+    alone_since: float = 0.0
+
+    def is_later_than(self, start: int) -> bool:
+        """Whether this is a later run of the job than the one that began then; where Slurm does not say, it is not."""
+        return 0 < start < self.start
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +195,10 @@ def _encode(state: SetState) -> dict[str, Any]:
                 "mem_mib": tenant.mem_mib,
                 "partitions": tenant.partitions,
                 "tier": tenant.tier,
+                "start": tenant.start,
+                "known": tenant.known,
+                "lost": tenant.lost,
+                "alone_since": tenant.alone_since,
             }
             for tenant in state.tenants
         },
@@ -215,6 +231,10 @@ def _decode(content: dict[str, Any]) -> SetState:
                 None if tenant["mem_mib"] is None else int(tenant["mem_mib"]),
                 tuple(map(str, tenant["partitions"])),
                 str(tenant.get("tier", "")),
+                int(tenant.get("start", 0)),
+                tuple(map(int, tenant.get("known", ()))),
+                bool(tenant.get("lost", False)),
+                float(tenant.get("alone_since", 0.0)),
             )
             for job, tenant in content["tenants"].items()
         ),

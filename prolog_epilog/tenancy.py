@@ -22,7 +22,8 @@ from prolog_epilog.injob import word
 from prolog_epilog.injob.errors import WordError
 from prolog_epilog.injob.job import VARIABLE
 from prolog_epilog.job import Job
-from prolog_epilog.mps import lifecycle
+from prolog_epilog.mps import lifecycle, losses
+from prolog_epilog.mps.losses import Loss, Record
 from prolog_epilog.paths import Paths
 from prolog_epilog.share_file import Share
 from prolog_epilog.slurm import Scontrol
@@ -45,6 +46,8 @@ def begin(job: Job, berth: Berth, here: Here) -> int:
         tier=berth.tier,
         node=job.node,
         slope=berth.slope,
+        start=job.start,
+        restarts=job.restarts,
     )
     # First, so that the Epilog of a Prolog that was killed half-way knows what to clear.
     if not _write(here, file):
@@ -73,7 +76,7 @@ def begin(job: Job, berth: Berth, here: Here) -> int:
 
 def refuse(job: Job, here: Here, why: str) -> int:
     """Have SPANK stop a job whose share is not known; the site's scripts must not touch GPUs that others may use."""
-    _write(here, Share(job.id, job.uid, why=why))
+    _write(here, Share(job.id, job.uid, why=why, start=job.start, restarts=job.restarts))
     return run_chain(here.config.chain_prolog, job, (), here)
 
 
@@ -87,8 +90,9 @@ def clear(job: Job, berth: Berth | None, here: Here) -> None:
             for tenant in one.tenants if uuids & set(one.uuids) else ():
                 if is_over(tenant.job, here.slurm):
                     here.say(f"job {tenant.job} was still in the books of a GPU of job {job.id}: its Epilog was lost")
-                    _detach(here, tenant.job)
-                    share_file.remove(here.paths, tenant.job)
+                    # Its run, and no later one: it may be started again while this Prolog waits for a lock.
+                    _detach(here, tenant.job, tenant.start)
+                    share_file.remove(here.paths, tenant.job, tenant.start)
                 elif tenant.job not in guests:
                     here.say(f"job {tenant.job} shares a GPU that Slurm gave to job {job.id} as a whole")
         # An Epilog that was killed may have left MPS, or a compute mode in which a second process finds no GPU.
@@ -109,14 +113,18 @@ def end(job: Job, here: Here) -> int:
     """Take a job's share back; the Epilog's exit status."""
     file = _file(job, here)
     patterns = here.config.chain_epilog
+    if job.start and file.start > job.start:
+        # Slurm repeats an Epilog where it does not know how the first one ended.
+        here.say(f"job {job.id} runs here again: the Epilog of its run before leaves its share alone")
+        return run_chain(patterns, job, (), here)
     try:
         if not patterns:
-            _detach(here, job.id)
+            _take_back(here, job, file)
             code = 0
         else:
             # Detaching first: what is left of the job's MPS would keep a GPU from being reset or checked.
             with hand_over(here.paths, file.minors, here.config.chain_timeout):
-                _detach(here, job.id)
+                _take_back(here, job, file)
                 code = run_chain(patterns, job, unused(here.paths, file), here, facts(file))
     except HardwareFault as fault:
         drain(job, here, str(fault))
@@ -202,7 +210,7 @@ def _attach(here: Here, file: Share, gpus: Sequence[Gpu]) -> int:
         raise CannotShare("a guest sits on one GPU of a node, and this job has several seats here; ask for one GPU")
     # What a host leaves is decided by the guard, so that MPS lets both have all.
     share = file.share or (100 if file.tier else 0)
-    tenant = Tenant(file.job, file.uid, share, file.mem_mib, tier=file.tier)
+    tenant = Tenant(file.job, file.uid, share, file.mem_mib, tier=file.tier, start=file.start)
     if file.way == "mps":
         _keep_apart(here.paths, file)
     if file.way == "time":
@@ -263,13 +271,26 @@ def _with_words(here: Here, file: Share, environment: Mapping[str, str]) -> Shar
     return replace(file, word=str(folder), environment={VARIABLE: ":".join(map(str, words))}, prepend=prepend)
 
 
-def _detach(here: Here, job: int) -> None:
-    freezer.release(here.paths, job)
-    if time_slices.detach(here.paths, job):
+def _take_back(here: Here, job: Job, file: Share) -> None:
+    """What an Epilog does first; a job that failed because MPS did is left to the guard, which may run it again."""
+    loss = _detach(here, job.id, job.start, failed=job.ended_badly)
+    if loss is None or file.degraded:
         return
-    done = lifecycle.detach(here.paths, here.config, job)
+    position = file.gpus[file.uuids.index(loss.uuids[0])] if loss.uuids[0] in file.uuids else 0
+    try:
+        losses.leave(here.paths, Record(job.id, job.uid, job.start, job.node, position, loss.uuids, loss.pids))
+    except NodeError as problem:
+        here.say(f"job {job.id} failed when MPS did, and the guard is not told: {problem}")
+
+
+def _detach(here: Here, job: int, start: int, *, failed: bool = False) -> Loss | None:
+    freezer.release(here.paths, job)
+    if time_slices.detach(here.paths, job, start):
+        return None
+    done = lifecycle.detach(here.paths, here.config, job, start, failed=failed)
     for leftover in done.leftovers:
         here.say(leftover)
+    return done.loss
 
 
 def _write(here: Here, file: Share) -> bool:
@@ -295,7 +316,7 @@ def _tidy(job: Job, file: Share, here: Here) -> None:
     """Remove this job's share file, and old ones of jobs that could not share."""
     try:
         if not file.degraded:
-            share_file.remove(here.paths, job.id)
+            share_file.remove(here.paths, job.id, job.start)
         word.remove(here.paths.word(job.id))
         share_file.remove_old(here.paths)
         _remove_empty(here.paths)

@@ -54,13 +54,14 @@ def _books(paths: Paths, uuid: str, boot: str) -> SetState:
     return found
 
 
-def detach(paths: Paths, job: int) -> bool:
-    """Take the job out of the books; False where it shares nothing by time."""
+def detach(paths: Paths, job: int, start: int = 0) -> bool:
+    """Take the job out of the books; False where it shares nothing by time. A later run than `start` stays."""
     theirs = [one for one in state.everything(paths) if one.method == METHOD and one.tenant(job)]
     for known in theirs:
         with state.held(paths, known.uuids, _LOCK_SECONDS):
             found = state.load(paths, known.uuids[0])
-            if found is None or found.method != METHOD:
+            tenant = found.tenant(job) if found else None
+            if found is None or found.method != METHOD or tenant is None or tenant.is_later_than(start):
                 continue
             left = found.without(job)
             if left.tenants:

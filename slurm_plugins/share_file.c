@@ -78,7 +78,7 @@ static void make_showable(char *why)
 
 /* What a line may say once only. */
 struct seen {
-	bool job, uid, status;
+	bool job, uid, status, restarts;
 };
 
 /* false: a key that we know has a value that it must not have. Other keys are others' business. */
@@ -102,6 +102,9 @@ static bool take(struct share_file *file, struct seen *seen, char *key, char *va
 		again = *file->why != '\0';
 		make_showable(value);
 		file->why = value;
+	} else if (!strcmp(key, "restarts")) {
+		again = seen->restarts;
+		seen->restarts = file->counts = ok = take_id(value, &file->restarts);
 	} else if (!strcmp(key, "minors")) {
 		ok = take_minors(file, value);
 	} else if (!strncmp(key, "set.", 4)) {
@@ -120,8 +123,8 @@ bool share_file_parse(struct share_file *file, size_t len, uint32_t job,
 	struct seen seen = {0};
 	char *next = file->text + strlen(HEADER);
 
-	file->job = file->uid = 0;
-	file->degraded = false;
+	file->job = file->uid = file->restarts = 0;
+	file->degraded = file->counts = false;
 	file->why = "";
 	file->minor_count = file->variable_count = 0;
 	if (len > SHARE_FILE_MAX)
@@ -170,6 +173,12 @@ static bool load(int fd, uid_t owner, size_t *len, char *text, char error[SHARE_
 	return true;
 }
 
+/* O_NONBLOCK: what lies there may be a FIFO. */
+static int open_share(const char *path)
+{
+	return open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY);
+}
+
 enum share_result share_file_load(const char *folder, uint32_t job, uid_t owner,
 				  struct share_file *file, char error[SHARE_ERROR_MAX])
 {
@@ -182,8 +191,7 @@ enum share_result share_file_load(const char *folder, uint32_t job, uid_t owner,
 		fail(error, "its path is longer than 1023 bytes");
 		return SHARE_BAD;
 	}
-	/* O_NONBLOCK: what lies there may be a FIFO. */
-	fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY);
+	fd = open_share(path);
 	if (fd < 0) {
 		if (errno == ENOENT || errno == ENOTDIR)
 			return SHARE_NONE;
@@ -193,4 +201,68 @@ enum share_result share_file_load(const char *folder, uint32_t job, uid_t owner,
 	ok = load(fd, owner, &len, file->text, error) && share_file_parse(file, len, job, error);
 	close(fd);
 	return ok ? SHARE_READ : SHARE_BAD;
+}
+
+/* The file with one line changed. The old one is whole and good: it was parsed before. */
+static void degraded_text(struct text *t, const char *contents, const char *why)
+{
+	static const char good[] = "\nstatus=ok\n";
+	const char *status = strstr(contents, good);
+
+	if (!status) {
+		t->failed = true;
+		return;
+	}
+	text_add_bytes(t, contents, (size_t)(status - contents) + 1);
+	text_add(t, "status=degraded\nwhy=");
+	text_add_escaped(t, why);
+	text_add(t, status + strlen(good) - 1);
+}
+
+/* By rename: whoever reads sees the old file or the new one. The folder is root's alone. */
+static bool replace_file(const char *folder, uint32_t job, const struct text *t)
+{
+	char path[PATH_BYTES];
+	char draft[PATH_BYTES];
+	bool ok;
+	int fd;
+
+	snprintf(path, sizeof(path), "%s/%" PRIu32, folder, job);
+	if (snprintf(draft, sizeof(draft), "%s/.%" PRIu32 ".%d", folder, job, (int)getpid()) >=
+	    (int)sizeof(draft))
+		return false;
+	fd = open(draft, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+	if (fd < 0)
+		return false;
+	ok = write(fd, t->data, t->len) == (ssize_t)t->len && !fchmod(fd, 0644);
+	close(fd);
+	ok = ok && !rename(draft, path);
+	if (!ok)
+		unlink(draft);
+	return ok;
+}
+
+bool share_file_degrade(const char *folder, uint32_t job, uid_t owner, const char *why)
+{
+	char contents[SHARE_FILE_MAX + 2];
+	char error[SHARE_ERROR_MAX];
+	char path[PATH_BYTES];
+	struct text t;
+	size_t len = 0;
+	bool ok;
+	int fd;
+
+	if (snprintf(path, sizeof(path), "%s/%" PRIu32, folder, job) >= (int)sizeof(path))
+		return false;
+	fd = open_share(path);
+	if (fd < 0)
+		return false;
+	ok = load(fd, owner, &len, contents, error);
+	close(fd);
+	contents[ok ? len : 0] = '\0';
+	text_init(&t, SHARE_FILE_MAX);
+	degraded_text(&t, contents, why);
+	ok = ok && !t.failed && replace_file(folder, job, &t);
+	text_free(&t);
+	return ok;
 }

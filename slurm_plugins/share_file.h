@@ -30,6 +30,8 @@ struct share_file {
 	uint32_t uid;
 	bool degraded;	 /* the share could not be set up: no user code may run */
 	const char *why; /* one sentence; "" where nothing is wrong */
+	bool counts;	 /* the file says how often the job had been started before */
+	uint32_t restarts;
 	uint8_t minors[GPU_POSITIONS];
 	size_t minor_count; /* 0: the file names no GPUs */
 	struct share_variable variables[SHARE_VARIABLES_MAX];
@@ -51,5 +53,10 @@ bool share_file_parse(struct share_file *file, size_t len, uint32_t job,
 /* The file of `job` in `folder`, which must belong to `owner` and be writable by nobody else. */
 enum share_result share_file_load(const char *folder, uint32_t job, uid_t owner,
 				  struct share_file *file, char error[SHARE_ERROR_MAX]);
+/*
+ * The share was set up, and is broken: from now on the file says `degraded` and why, so that the
+ * job's Epilog tells berthd. Nothing changes where that cannot be written, or stands there already.
+ */
+bool share_file_degrade(const char *folder, uint32_t job, uid_t owner, const char *why);
 
 #endif

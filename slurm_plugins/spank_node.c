@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "devices.h"
+#include "mps_listens.h"
 #include "options.h"
 #include "share_file.h"
 #include "slurm_api.h"
@@ -146,6 +147,45 @@ static void judge(spank_t spank)
 		 found.result == SHARE_BAD ? "its share file is not used: " : "", problem);
 }
 
+/* Where the share file sends the job's programs; NULL where MPS has no part in it. */
+static const char *pipe_folder(void)
+{
+	for (size_t i = 0; i < found.file.variable_count; i++)
+		if (!strcmp(found.file.variables[i].name, MPS_PIPES))
+			return found.file.variables[i].value;
+	return NULL;
+}
+
+/*
+ * The Prolog set MPS up, and that may be a while ago. A program that finds no daemon gets the GPU
+ * all the same, without any limit; so its task does not start.
+ */
+static void check_mps(const struct settings *settings)
+{
+	static const char why[] = "MPS is gone from its GPU on this node";
+	const char *folder = pipe_folder();
+
+	if (!folder || mps_listens(folder))
+		return;
+	share_file_degrade(settings->folder, found.job, geteuid(), why);
+	found.stop = true;
+	snprintf(found.sentence, sizeof(found.sentence),
+		 "job %u is stopped before it starts: %s; berthd moves the job", found.job, why);
+}
+
+/* A share file that no Prolog has replaced is no word about this run. */
+static bool is_of_another_run(spank_t spank)
+{
+	uint32_t restarts;
+	uint32_t step;
+
+	/* Slurm tells the count to batch scripts alone; whatever a step runs, runs after one. */
+	return found.file.counts && spank_get_item(spank, S_JOB_STEPID, &step) == ESPANK_SUCCESS &&
+	       step == SLURM_BATCH_SCRIPT &&
+	       spank_get_item(spank, S_SLURM_RESTART_COUNT, &restarts) == ESPANK_SUCCESS &&
+	       restarts != found.file.restarts;
+}
+
 void spank_node_inspect(spank_t spank, int argc, char **argv)
 {
 	struct settings settings;
@@ -162,7 +202,14 @@ void spank_node_inspect(spank_t spank, int argc, char **argv)
 		found.result = SHARE_BAD;
 		snprintf(found.refused, sizeof(found.refused), "it is another user's");
 	}
+	if (found.result == SHARE_READ && is_of_another_run(spank)) {
+		found.result = SHARE_BAD;
+		snprintf(found.refused, sizeof(found.refused), "it is of another run of the job");
+		share_file_degrade(settings.folder, found.job, geteuid(), found.refused);
+	}
 	judge(spank);
+	if (found.result == SHARE_READ && !found.stop)
+		check_mps(&settings);
 	/* One task on a node is enough to find it out, but all of them have to be stopped. */
 	if (found.result == SHARE_READ && !found.stop &&
 	    (found.task == 0 || settings.devices == CHECK_STOP))

@@ -19,6 +19,8 @@ __all__ = ["Grip", "Ground"]
 
 _MIB = 1 << 20
 _RENEW_S = 1.0
+_STEPS_WITHOUT_END = 2.0
+"""A program that ended no step for as long as so many take is in none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,28 +145,69 @@ class Grip:
         self.frozen = False
 
     def obeys(self, now: float, *, on_gpu: bool) -> bool:
-        """Whether the guest does what it was told; one that has nothing on the GPU yet has nothing to do."""
+        """Whether the guest does what it was told, as far as is seen; without anything on the GPU it has nothing to do.
+
+        In the first moments it is believed to: nobody waits for the answer. Who does asks `stands_still`.
+        """
         if self.duty >= 1.0:
             return True
-        # A process with both parts beats twice, and one of them is its gate.
-        beats = tuple(beat for beat in self.beats() if not beat.elsewhere)
+        beats = self._gated()
         if not beats:
             return not on_gpu
-        # Work that was queued when the gate was shut runs on for a moment.
-        if now - self._still_since < self._set.gate_lag_s + self._set.drain_s or not self._before:
-            self._before = {beat.slot: beat for beat in beats}
+        if not self._has_settled(now, beats):
             return True
-        return all(self._follows(beat) for beat in beats)
+        return all(self._follows(now, beat) for beat in beats)
 
-    def _follows(self, beat: Beat) -> bool:
+    def stands_still(self, now: float, *, seen: bool, on_gpu: bool) -> bool:
+        """Whether a guest with a shut gate is known to keep off the GPU, for somebody who is about to use it.
+
+        `seen`: the device was looked at since the gate was shut; `on_gpu` is what that look showed.
+        """
+        if self.duty > 0.0:
+            return False
+        if seen and not on_gpu:
+            return True
+        beats = self._gated()
+        if not beats or not self._has_settled(now, beats):
+            return False
+        return all(self._has_stopped(beat) for beat in beats)
+
+    @property
+    def told_at(self) -> float:
+        """When its duty changed last."""
+        return self._still_since
+
+    def _gated(self) -> tuple[Beat, ...]:
+        # A process with both parts beats twice, and one of them is its gate.
+        return tuple(beat for beat in self.beats() if not beat.elsewhere)
+
+    def _has_settled(self, now: float, beats: tuple[Beat, ...]) -> bool:
+        """Work that was queued when the gate was shut runs on for a moment; what comes then is compared."""
+        if now - self._still_since >= self._set.gate_lag_s + self._set.drain_s and self._before:
+            return True
+        self._before = {beat.slot: beat for beat in beats}
+        return False
+
+    def _follows(self, now: float, beat: Beat) -> bool:
         """It napped for the last word, or stands still, or has idled since."""
-        before = self._before.get(beat.slot)
-        if before is None or before.pid != beat.pid:
-            self._before[beat.slot] = beat
+        before = self._before_of(beat)
+        if before is None or beat.epoch == self.epoch or (self.duty > 0.0 and beat.idle_ns > before.idle_ns):
             return True
         # The step in which the gate was shut may still be told of.
-        still = beat.steps <= before.steps + 1 and beat.launches == before.launches
-        return beat.epoch == self.epoch or still or (self.duty > 0.0 and beat.idle_ns > before.idle_ns)
+        return beat.launches == before.launches and beat.steps <= before.steps + 1 and not _is_in_a_step(now, beat)
+
+    def _has_stopped(self, beat: Beat) -> bool:
+        """Its gate says so; or it is the library's, which stands before every launch, and nothing was launched."""
+        before = self._before_of(beat)
+        return beat.epoch == self.epoch or (beat.library and before is not None and beat.launches == before.launches)
+
+    def _before_of(self, beat: Beat) -> Beat | None:
+        """What this process told when the order had settled; None of one that has come since."""
+        before = self._before.get(beat.slot)
+        if before is not None and before.pid == beat.pid:
+            return before
+        self._before[beat.slot] = beat
+        return None
 
     def beats(self) -> tuple[Beat, ...]:
         """What the guest's processes say of themselves."""
@@ -184,3 +227,13 @@ class Grip:
                 self._page.give(OPEN, lease_s=0.0)
             self._page.close()
             self._page = None
+
+
+def _is_in_a_step(now: float, beat: Beat) -> bool:
+    """Whether a program that is gated at its boundaries alone is on the way to the next one, and computes meanwhile.
+
+    One that has come to none for much longer than its steps take does something else.
+    """
+    if beat.library or not beat.steps:
+        return False
+    return now - beat.at_ns / 1e9 < _STEPS_WITHOUT_END * beat.step_ns / beat.steps / 1e9

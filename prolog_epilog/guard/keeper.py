@@ -107,7 +107,7 @@ class Keeper:
                 seat.vacate(now)
                 if seat.rests:
                     del self.seats[uuid]
-        self.devices.watch(frozenset(places))
+        self.devices.watch(frozenset(places) | {uuid for uuid, seat in self.seats.items() if seat.recovers})
 
     def _hear_slurm(self, now: float) -> None:
         guests = {seat.grip.guest.job: seat for seat in self.seats.values() if seat.grip is not None}

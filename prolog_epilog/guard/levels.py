@@ -114,6 +114,9 @@ class Levels:
                 state = states.load(self.paths, file.uuids[0])
                 if state is None or state.boot != processes.boot_id(self.paths.boot_id) or not state.tenant(file.job):
                     return
+                # What was read may be of the run before, or broken by now.
+                if self._share(file.job) != file:
+                    return
                 self._walled.add(file.job)
                 level = raise_wall(self.paths, file.job, groups[0])
                 if level is not None:

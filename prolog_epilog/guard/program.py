@@ -15,11 +15,10 @@ import signal
 import sys
 import threading
 import time
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-from prolog_epilog import arrivals, audit, config, processes, share_file
+from prolog_epilog import arrivals, audit, config, processes
 from prolog_epilog.errors import ConfigError, Interrupted, NodeError
 from prolog_epilog.guard import deadman, freezer, notice, options
 from prolog_epilog.guard import watch as watches
@@ -35,7 +34,6 @@ from prolog_epilog.guard.settings import GuardSettings
 from prolog_epilog.guard.watch import Watch
 from prolog_epilog.paths import Paths
 from prolog_epilog.slurm import Scontrol
-from prolog_epilog.state import SetState
 
 _WRONG = 2
 """Exit status for what does not get better by trying again."""
@@ -91,8 +89,6 @@ def _guard(watch: Watch, settings: GuardSettings, notices: NoticeOptions) -> int
         watch.say(f"job {job} was left frozen by a guard that is gone, and is thawed")
     dead_man = deadman.start(watch.paths)
     try:
-        with suppress(NodeError):
-            watch.forgive()
         return _loop(watch, settings, notices, dead_man)
     finally:
         dead_man.dismiss()
@@ -117,7 +113,7 @@ def _loop(watch: Watch, settings: GuardSettings, notices: NoticeOptions, dead_ma
         lambda said: watch.say(said, again=True),
         shares=lambda: levels.counts,
     )
-    watch.on_culprit = partial(_blame, watch.paths, errands)
+    watch.on_culprit = partial(_blame, errands)
     senses.start()
     slow = threading.Thread(target=_slow, args=(watch, levels, errands, stop), name="slow", daemon=True)
     slow.start()
@@ -167,12 +163,6 @@ def _tell_level(notices: NoticeOptions, one: LevelNotice) -> bool:
     return not notices.hosts or notice.tell(notices, one)
 
 
-def _blame(paths: Paths, errands: Errands, one: SetState, job: int) -> None:
-    """Tell berthd whose program brought MPS down; any job of these GPUs knows the node and their positions."""
-    for tenant in one.tenants:
-        with suppress(NodeError):
-            file = share_file.read(paths, tenant.job)
-            if file is not None and file.node and one.uuids[0] in file.uuids:
-                position = file.gpus[file.uuids.index(one.uuids[0])]
-                errands.notify(Notice(file.node, position, State.UNHEALTHY.value.lower(), "fault", job))
-                return
+def _blame(errands: Errands, node: str, gpu: int, job: int) -> None:
+    """Tell berthd whose program brought MPS down."""
+    errands.notify(Notice(node, gpu, State.UNHEALTHY.value.lower(), "fault", job))

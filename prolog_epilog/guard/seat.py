@@ -32,6 +32,8 @@ __all__ = ["Counts", "Seat"]
 _TICK_S = 1.0
 _MOST_GRACE = 99_999
 """What a notice can tell of."""
+_WAITS_S = 600.0
+"""How long a GPU that nobody uses is watched until it can be told to be Healthy; berthd believes no word longer."""
 _WARNING = signal.SIGUSR1
 """What a guest that has to leave may save its work by; sent only to processes that catch it."""
 
@@ -77,8 +79,9 @@ class Seat:
         self._figures = Figures()
         self._ticked = self._told = now - _TICK_S
         self._look: Look | None = None
-        self._empty_since = now
+        self._empty_since = self._deserted_since = self._now = now
         self._broken = False
+        self._told_state: State | None = None
 
     # Who is here.
 
@@ -97,7 +100,18 @@ class Seat:
         """Whether nothing is lost when this seat is forgotten: nobody is here, and no time out has to be kept."""
         machine = self.decider.machine
         quiet = machine.keeps and machine.cool_down <= self._set.machine.cool_down_s
-        return self.place.host is None and self.grip is None and self._arrival is None and quiet
+        return self._is_empty and not self.recovers and quiet
+
+    @property
+    def recovers(self) -> bool:
+        """Whether the device has to be watched though nobody is here: berthd was told that the GPU takes no guest."""
+        if not self._is_empty or self._broken or self._told_state in {None, State.HEALTHY}:
+            return False
+        return self._now - self._deserted_since < _WAITS_S
+
+    @property
+    def _is_empty(self) -> bool:
+        return self.place.host is None and self.grip is None and self._arrival is None
 
     def seat(self, now: float, place: Seating) -> None:
         """Who is here now, by the share files."""
@@ -162,12 +176,11 @@ class Seat:
         """Whether no guest harms the job that came: it is gone, or held still while it saves its work."""
         if self.grip is None or (self._ending is not None and self._ending.over):
             return True
-        planned = self._arrival is not None and self._arrival.planned and self._set.action.evict_grace_s > 0.0
-        if not planned or self.grip.duty > 0.0:
+        if not self._is_awaited or self.grip.duty > 0.0:
             return False
         if self.grip.by_freezer:
             return freezer.is_frozen(self.grip.guest.job, self._ground.cgroups)
-        return self.grip.obeys(now, on_gpu=self._is_on_gpu())
+        return self._stands_still(now, self.grip)
 
     def left(self) -> None:
         """The job that came is done with, or its guest is gone."""
@@ -242,7 +255,19 @@ class Seat:
     def _guest(self, now: float) -> Guest | None:
         if self.grip is None or self._ending is not None:
             return None
+        if self._is_awaited:
+            # Its owner's Prolog waits: what is not known to stand still is held by the freezer.
+            return Guest(runs=True, obeys=self._stands_still(now, self.grip))
         return Guest(runs=True, obeys=self.grip.obeys(now, on_gpu=self._is_on_gpu()))
+
+    @property
+    def _is_awaited(self) -> bool:
+        """Whether a job waits until the guest, which has its grace, stands still."""
+        return self._arrival is not None and self._arrival.planned and self._set.action.evict_grace_s > 0.0
+
+    def _stands_still(self, now: float, grip: Grip) -> bool:
+        seen = self._look is not None and self._look.sample.at > grip.told_at
+        return grip.stands_still(now, seen=seen, on_gpu=self._is_on_gpu())
 
     def _is_on_gpu(self) -> bool:
         # Without a look at the device the guest counts as being there.
@@ -268,8 +293,11 @@ class Seat:
             self._log(f"job {ending.grip.guest.job} {how} on GPU {self.uuid}")
 
     def _changes(self, now: float) -> None:
+        self._now = now
         if self.grip is not None:
             self._empty_since = now
+        if not self._is_empty:
+            self._deserted_since = now
         recovers = self.state is State.DISABLED and not self._broken and self._look is not None
         # A program's fault went with its program; only a device's needs a human.
         if recovers and now - self._empty_since >= self._set.machine.cool_down_s:
@@ -279,7 +307,7 @@ class Seat:
             one = transitions.popleft()
             self._log(f"GPU {self.uuid} is {one.after.value}, was {one.before.value}: {one.cause}")
             self._told = now - self._set.tell_every_s
-        if now - self._told >= self._set.tell_every_s and (self.host is not None or self.grip is not None):
+        if now - self._told >= self._set.tell_every_s and (not self._is_empty or self.recovers):
             self._tell(now, "state")
 
     def _note_transition(self, one: Transition | None) -> None:
@@ -332,6 +360,7 @@ class Seat:
         guest = 0 if self.grip is None else self.grip.guest.job
         grace = min(_MOST_GRACE, ceil(self._set.action.evict_grace_s)) if word == "leave" else None
         host = 0 if self.host is None else self.host.job
+        self._told_state = self.state
         figures = self._figures.told(self._alone, host, self.decider.baseline)
         self._figures = Figures()
         return Notice(self.node, self.place.position, self.state.value.lower(), word, guest, grace, figures)

@@ -8,8 +8,9 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 
 from prolog_epilog import (
@@ -34,10 +35,11 @@ from prolog_epilog.guard.logs import Logs
 from prolog_epilog.guard.roll import Member
 from prolog_epilog.guard.trimming import trim
 from prolog_epilog.injob import word
-from prolog_epilog.mps import lifecycle, trouble
+from prolog_epilog.mps import lifecycle, losses, trouble
+from prolog_epilog.mps.losses import Record
 from prolog_epilog.paths import Paths
 from prolog_epilog.slurm import Scontrol
-from prolog_epilog.state import SetState
+from prolog_epilog.state import SetState, Tenant
 
 __all__ = ["PERIOD", "Watch", "step"]
 
@@ -47,6 +49,7 @@ PERIOD = 1.0
 _SELDOM = 60.0
 _END_SECONDS = 5.0
 _MOST_PROCESSES = 4_096
+_MOST_GUESSES = 3
 
 
 @dataclass(slots=True)
@@ -67,10 +70,12 @@ class Watch:
     """Jobs of the processes that were seen."""
     users: dict[int, int] = field(default_factory=dict)
     """Users of the jobs that were seen: the cause of a fault may be out of the books before it is looked for."""
-    blamed: set[int] = field(default_factory=set)
-    """Processes that caused a fault which was dealt with."""
-    on_culprit: Callable[[SetState, int], None] = lambda _one, _job: None
-    """Told which job brought MPS down on which GPUs."""
+    told: dict[int, float] = field(default_factory=dict)
+    """Jobs of which berthd heard that they brought MPS down, and when."""
+    on_culprit: Callable[[str, int, int], None] = lambda _node, _gpu, _job: None
+    """Told on which node and GPU which job brought MPS down."""
+    guesses: Counter[int] = field(default_factory=Counter)
+    """How often a job was run again after a fault of which nobody knows the cause: it may be its own."""
     logs: Logs = field(default_factory=Logs)
 
     def look(self) -> list[Action]:
@@ -96,31 +101,79 @@ class Watch:
             # Without a job it is what an Epilog that was killed has left: nobody needs its MPS.
             if one.method == time_slices.METHOD or not one.tenants:
                 continue
-            if not self.logs.hints_at_fault(one, self.paths, self.boot):
+            hinted = self.logs.hints_at_fault(one, self.paths, self.boot)
+            if not hinted and not any(tenant.lost for tenant in one.tenants):
                 continue
-            named = set(trouble.culprits(self.paths, one.uuids[0]))
-            # A server whose clients are all gone may have recovered before we asked.
-            broken = trouble.server_status(self.paths, self.config, one.uuids[0]) in {"FAULT", "GONE"}
-            if broken:
-                # Its log may name the cause only now, and goes with a server that is begun anew.
-                named |= set(trouble.reset_after_fault(self.paths, self.config, one.uuids[0]).culprits)
-            named -= self.blamed
-            if broken or named:
-                self.blamed |= named
-                self._requeue_victims(one, {self.jobs.get(pid) for pid in named})
+            # A server whose clients are all gone may have recovered before we asked, and then its log alone tells.
+            reset = trouble.reset_after_fault(self.paths, self.config, one.uuids[0])
+            if reset.tenants:
+                self._requeue_victims(one, reset.tenants, self._causes(reset.culprits))
+        for record in losses.records(self.paths):
+            self._settle(record)
 
-    def _requeue_victims(self, one: SetState, causes: set[int | None]) -> None:
-        words = ", ".join(f"job {job}" for job in sorted(filter(None, causes))) or "no job that is known"
-        self.say(f"MPS failed on GPU {', '.join(one.uuids)} and runs again; the cause was {words}", again=True)
-        users = {**self.users, **{tenant.job: tenant.uid for tenant in one.tenants}}
-        for job in filter(None, causes):
-            self.on_culprit(one, job)
-            if job in users:
-                quarantine.set_apart(self.paths, users[job])
-        for tenant in one.tenants:
+    def _causes(self, pids: Iterable[int]) -> set[int | None]:
+        """The jobs of these processes; None among them for one that was never seen."""
+        return {self.jobs.get(pid) for pid in pids}
+
+    def _requeue_victims(self, one: SetState, victims: Sequence[Tenant], causes: set[int | None]) -> None:
+        self.users |= {tenant.job: tenant.uid for tenant in one.tenants}
+        self.say(f"MPS failed on GPU {', '.join(one.uuids)} and runs again; the cause was {_names(causes)}", again=True)
+        place = next(filter(None, (self._place_of(tenant.job, one.uuids[0]) for tenant in one.tenants)), None)
+        if place is not None:
+            self._blame(*place, causes)
+        for tenant in victims:
             if tenant.job not in causes:
-                self.say(f"job {tenant.job} lost its GPU by that and is requeued", again=True)
-                self._requeue(tenant.job)
+                self._run_again(tenant.job, causes)
+
+    def _settle(self, record: Record) -> None:
+        """Run a job again that ended by a fault of MPS before it was looked at, once Slurm has it as failed."""
+        causes = self._causes(record.pids)
+        self.users[record.job] = record.uid
+        self._blame(record.node, record.gpu, causes)
+        if record.job in causes:
+            losses.forget(self.paths, record.job)
+            return
+        try:
+            state = self.slurm.state(record.job)
+        except SlurmError as problem:
+            self.say(str(problem))
+            return
+        if state == "COMPLETING":
+            return
+        losses.forget(self.paths, record.job)
+        # Where it is pending or runs, somebody was quicker; where it finished or was cancelled, it has to stay so.
+        if state == "FAILED":
+            self.say(f"MPS failed on GPU {', '.join(record.uuids)}; the cause was {_names(causes)}", again=True)
+            self._run_again(record.job, causes)
+
+    def _blame(self, node: str, gpu: int, causes: set[int | None]) -> None:
+        """Tell once whose program it was, and keep its user's others apart."""
+        for job in filter(None, causes):
+            if time.monotonic() < self.told.get(job, 0.0) + _SELDOM:
+                continue
+            self.told[job] = time.monotonic()
+            self.on_culprit(node, gpu, job)
+            if job in self.users:
+                quarantine.set_apart(self.paths, self.users[job])
+
+    def _run_again(self, job: int, causes: set[int | None]) -> None:
+        if not any(causes):
+            self.guesses[job] += 1
+            if self.guesses[job] > _MOST_GUESSES:
+                self.say(
+                    f"job {job} lost its GPU by that; nobody knows the cause, and it is run again no more", again=True
+                )
+                return
+        self.say(f"job {job} lost its GPU by that and is requeued", again=True)
+        self._requeue(job)
+
+    def _place_of(self, job: int, uuid: str) -> tuple[str, int] | None:
+        """Node and position of a GPU, by the share file of a job on it."""
+        with suppress(NodeError):
+            file = share_file.read(self.paths, job)
+            if file is not None and file.node and uuid in file.uuids:
+                return file.node, file.gpus[file.uuids.index(uuid)]
+        return None
 
     def trim_logs(self) -> None:
         """Keep MPS's logs small, when what they say has been read."""
@@ -130,11 +183,6 @@ class Watch:
         for one in state.everything(self.paths):
             for sentence in trim(one, self.paths) if one.method != time_slices.METHOD else ():
                 self.say(sentence)
-
-    def forgive(self) -> None:
-        """What stands in the logs from before the guard's start was dealt with, or is still there to be seen."""
-        for one in state.everything(self.paths):
-            self.blamed |= set(trouble.culprits(self.paths, one.uuids[0]))
 
     def act(self, action: Action) -> None:
         """Answer an excess."""
@@ -157,16 +205,23 @@ class Watch:
             for tenant in one.tenants:
                 if not tenancy.is_over(tenant.job, self.slurm):
                     continue
-                self.say(f"job {tenant.job} is over, but its Epilog never came: its share is taken back", again=True)
-                freezer.release(self.paths, tenant.job)
-                if not time_slices.detach(self.paths, tenant.job):
-                    lifecycle.detach(self.paths, self.config, tenant.job)
-                share_file.remove(self.paths, tenant.job)
-                word.remove(self.paths.word(tenant.job))
+                self._take_back(tenant)
         for sentence in lifecycle.sweep(self.paths, self.config):
             self.say(sentence, again=True)
         arrivals.clean(self.paths, lambda job: not tenancy.is_over(job, self.slurm))
         share_file.remove_old(self.paths)
+
+    def _take_back(self, tenant: Tenant) -> None:
+        """Of this run: the job may be started again while Slurm is asked and while a lock is waited for."""
+        if share_file.has_later(self.paths, tenant.job, tenant.start):
+            return
+        self.say(f"job {tenant.job} is over, but its Epilog never came: its share is taken back", again=True)
+        freezer.release(self.paths, tenant.job)
+        if not time_slices.detach(self.paths, tenant.job, tenant.start):
+            lifecycle.detach(self.paths, self.config, tenant.job, tenant.start)
+        if not share_file.has_later(self.paths, tenant.job, tenant.start):
+            share_file.remove(self.paths, tenant.job)
+            word.remove(self.paths.word(tenant.job))
 
     def end_clients(self, guest: Member) -> None:
         """Have MPS end a guest's clients."""
@@ -235,9 +290,13 @@ def step(watch: Watch) -> None:
     except Interrupted:
         # The signal was caught while a program ran; it is meant for the guard.
         os.kill(os.getpid(), signal.SIGTERM)
-    except NodeError as problem:
+    except (NodeError, OSError) as problem:
         watch.close()
         watch.say(str(problem))
+
+
+def _names(causes: Iterable[int | None]) -> str:
+    return ", ".join(f"job {job}" for job in sorted(filter(None, causes))) or "no job that is known"
 
 
 def _append(path: str, sentence: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import subprocess
 import time
 
@@ -13,7 +14,7 @@ from prolog_epilog.paths import Paths
 from prolog_epilog.processes import Proven
 from prolog_epilog.state import SetState
 
-__all__ = ["running", "start", "stop"]
+__all__ = ["await_socket", "running", "start", "stop"]
 
 _POLL_SECONDS = 0.02
 _LEAVE_SECONDS = 2.0
@@ -48,6 +49,12 @@ def start(paths: Paths, control: Control, state: SetState, options: tuple[str, .
     if proven is None:
         raise ControlError(f"the MPS daemon of {state.name} ended at once; look at {control.log}/control.log")
     return proven
+
+
+def await_socket(control: Control, state: SetState, until: float) -> None:
+    """Wait until programs find the daemon; whether it is any good, who asks it sees."""
+    while not os.path.lexists(control.pipe / "control") and running(state) and time.monotonic() < until:
+        time.sleep(_POLL_SECONDS)
 
 
 def _unit(state: SetState) -> str:

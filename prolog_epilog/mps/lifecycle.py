@@ -11,15 +11,17 @@ import contextlib
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from prolog_epilog import devices, files, processes
 from prolog_epilog import state as states
 from prolog_epilog.devices import EXCLUSIVE_PROCESS, PROHIBITED, Driver, Gpu
 from prolog_epilog.errors import Busy, CannotShare, ControlError, DriverError
-from prolog_epilog.mps import daemon
+from prolog_epilog.mps import daemon, losses, modes
 from prolog_epilog.mps.ceiling import Ceiling
 from prolog_epilog.mps.control import Abilities, Config, Control, abilities
 from prolog_epilog.mps.limits import Level, Method, NotOffered
+from prolog_epilog.mps.losses import Loss
 from prolog_epilog.mps.namespaces import Namespaces
 from prolog_epilog.mps.partitions import Partitions, chunk_size
 from prolog_epilog.paths import Paths
@@ -50,9 +52,6 @@ UNSET = (
     "CUDA_MPS_ENABLE_PER_CTX_DEVICE_MULTIPROCESSOR_PARTITIONING",
     "CUDA_MPS_PROTOCOL_VERSION",
 )
-_POLL_SECONDS = 0.05
-#: The driver takes a moment to see that a process has ended.
-_VANISH_SECONDS = 1.0
 _METHODS: tuple[Method, ...] = (Namespaces(), Partitions(), Ceiling())
 
 
@@ -68,10 +67,11 @@ class Attached:
 
 @dataclass(frozen=True, slots=True)
 class Detached:
-    """What a job's end stopped (sets of GPUs), and what it left over (sentences)."""
+    """What a job's end stopped (sets of GPUs), what it left over (sentences), and whether MPS had failed under it."""
 
     stopped: tuple[str, ...] = ()
     leftovers: tuple[str, ...] = ()
+    loss: Loss | None = None
 
 
 def method_of(state: SetState) -> Method:
@@ -157,40 +157,23 @@ def _first(paths: Paths, config: Config, uuids: tuple[str, ...], tenant: Tenant)
         state = SetState(
             boot=processes.boot_id(paths.boot_id),
             uuids=uuids,
-            modes=tuple(_usable_mode(nvml, uuid) for uuid in uuids),
+            modes=tuple(modes.usable(nvml, uuid) for uuid in uuids),
             method="",
             multi_user=config.multi_user,
-            tenants=(tenant,),
+            tenants=(replace(tenant, alone_since=time.monotonic()),),
         )
         for method, chunks in _choices(config, able, nvml, uuids):
             state = replace(state, method=method.name, chunks=chunks)
             states.store(paths, state)
             try:
-                for uuid in uuids:
-                    nvml.set_compute_mode(uuid, EXCLUSIVE_PROCESS)
-                return _admit(paths, config, launch(paths, config, state, able), tenant)
+                modes.set_all(uuids, EXCLUSIVE_PROCESS)
+                return _admit(paths, config, launch(paths, config, state, able), state.tenants[0])
             except NotOffered:
                 _stop(paths, config, states.load(paths, uuids[0]) or state)
             except BaseException:
                 _stop(paths, config, states.load(paths, uuids[0]) or state)
                 raise
     raise CannotShare(f"this driver holds no shares on GPU {uuids[0]}; update it, or run without --gpu-share")
-
-
-def _usable_mode(nvml: Driver, uuid: str) -> int:
-    """The GPU's compute mode, if the GPU can be shared now."""
-    obstacle = nvml.obstacle(uuid)
-    if obstacle:
-        raise CannotShare(obstacle)
-    mode = nvml.compute_mode(uuid)
-    if mode == PROHIBITED:
-        raise CannotShare(f"GPU {uuid} is in compute mode PROHIBITED; ask the admin, who set it so")
-    foreign = [process.pid for process in nvml.processes(uuid) if process.kind != "graphics"]
-    if foreign:
-        raise CannotShare(
-            f"GPU {uuid} is in use by process {foreign[0]}, which no job that shares it has started; end it"
-        )
-    return mode
 
 
 def _choices(config: Config, able: Abilities, nvml: Driver, uuids: Sequence[str]) -> list[tuple[Method, int]]:
@@ -213,6 +196,8 @@ def launch(paths: Paths, config: Config, state: SetState, able: Abilities) -> Se
     options = method.options(able.multi_user if state.multi_user else None)
     state = replace(state, daemon=daemon.start(paths, control, state, options), servers=())
     states.store(paths, state)
+    daemon.await_socket(control, state, until)
+    modes.set_all(state.uuids, EXCLUSIVE_PROCESS)
     server = method.open(control, state, until)
     state = replace(state, servers=(server,))
     states.store(paths, state)
@@ -237,7 +222,7 @@ def _join(paths: Paths, config: Config, state: SetState, tenant: Tenant) -> Atta
     now = status_of(paths, config, state)
     if now == "FAULT":
         raise CannotShare(f"MPS on GPU {state.uuids[0]} has just failed and is not clean yet; try again")
-    joined = state.with_tenant(tenant)
+    joined = _together(state, tenant, lost=now != "ACTIVE")
     states.store(paths, joined)
     try:
         if now != "ACTIVE":
@@ -251,6 +236,13 @@ def _join(paths: Paths, config: Config, state: SetState, tenant: Tenant) -> Atta
         else:
             _stop(paths, config, remaining)
         raise
+
+
+def _together(state: SetState, tenant: Tenant, *, lost: bool) -> SetState:
+    """With one tenant more; `lost`: MPS is begun anew for it, and the others' programs have lost theirs."""
+    others = state.without(tenant.job).tenants
+    known = tuple(replace(one, lost=one.lost or lost, alone_since=0.0) for one in others)
+    return replace(state, tenants=known).with_tenant(replace(tenant, alone_since=0.0 if others else time.monotonic()))
 
 
 def status_of(paths: Paths, config: Config, state: SetState) -> str:
@@ -269,6 +261,8 @@ def revive(paths: Paths, config: Config, state: SetState) -> SetState:
     """Daemon and server again for the tenants in the books, where they died or are beyond help."""
     control, method = control_of(paths, config, state.uuids), method_of(state)
     _send_away(control, state)
+    # A program that begins without a daemon would get the GPU without MPS, and keep MPS from coming back.
+    modes.set_all(state.uuids, PROHIBITED)
     daemon.stop(paths, control, state, config.mps_stop_timeout)
     # Partitions went with their daemon.
     state = replace(state, tenants=tuple(replace(tenant, partitions=()) for tenant in state.tenants))
@@ -284,7 +278,7 @@ def _admit(paths: Paths, config: Config, state: SetState, tenant: Tenant) -> Att
     """Limits, then the door: a job that cannot be held is not let in."""
     control, method = control_of(paths, config, state.uuids), method_of(state)
     tenant, own = method.admit(control, state, tenant)
-    state = state.with_tenant(tenant)
+    state = state.with_tenant(replace(tenant, lost=False, known=losses.culprits(control.log)))
     states.store(paths, state)
     notes = []
     if not files.grant(control.pipe, [one.uid for one in state.tenants]):
@@ -298,10 +292,15 @@ def _admit(paths: Paths, config: Config, state: SetState, tenant: Tenant) -> Att
     return Attached(environment, unset, method.level(state, tenant), tuple(notes))
 
 
-def detach(paths: Paths, config: Config, job: int) -> Detached:
-    """Take a job's shares back; the last job of a GPU takes MPS with it. Nothing to do is fine."""
+def detach(paths: Paths, config: Config, job: int, start: int = 0, *, failed: bool = False) -> Detached:
+    """Take a job's shares back; the last job of a GPU takes MPS with it. Nothing to do is fine.
+
+    A run of the job that began later than `start` keeps its shares: Slurm may repeat an Epilog, and a job that was
+    found to be over may have been started again meanwhile. With `failed` it is looked whether MPS had failed under it.
+    """
     stopped: list[str] = []
     leftovers: list[str] = []
+    loss: Loss | None = None
     for known in list(states.everything(paths)):
         if known.tenant(job) is None:
             continue
@@ -310,7 +309,12 @@ def detach(paths: Paths, config: Config, job: int) -> Detached:
             tenant = state.tenant(job) if state else None
             if state is None or tenant is None or state.boot != processes.boot_id(paths.boot_id):
                 continue
-            state = state.without(job)
+            if tenant.is_later_than(start):
+                continue
+            if failed and state.method != "time":
+                ask = partial(status_of, paths, config, state)
+                loss = losses.evidence(paths.log(state.name), state.uuids, tenant, ask) or loss
+            state = _without(state, job)
             states.store(paths, state)
             if state.tenants:
                 leftovers += _leave(paths, config, state, tenant)
@@ -318,7 +322,15 @@ def detach(paths: Paths, config: Config, job: int) -> Detached:
                 leftovers += _stop(paths, config, state)
                 stopped.append(state.name)
     leftovers += sweep(paths, config)
-    return Detached(tuple(stopped), tuple(leftovers))
+    return Detached(tuple(stopped), tuple(leftovers), loss)
+
+
+def _without(state: SetState, job: int) -> SetState:
+    """Without this job; who is left alone is alone from now on."""
+    left = state.without(job)
+    if len(left.tenants) != 1:
+        return left
+    return replace(left, tenants=(replace(left.tenants[0], alone_since=time.monotonic()),))
 
 
 def _leave(paths: Paths, config: Config, state: SetState, tenant: Tenant) -> list[str]:
@@ -342,7 +354,7 @@ def _stop(paths: Paths, config: Config, state: SetState) -> list[str]:
         told += daemon.stop(paths, control, state, config.mps_stop_timeout)
         with devices.driver() as nvml:
             for uuid, mode in zip(state.uuids, state.modes, strict=False):
-                told += _restore(nvml, uuid, mode)
+                told += modes.restore(nvml, uuid, mode)
     except DriverError as error:
         told.append(str(error))
     finally:
@@ -362,15 +374,3 @@ def _send_away(control: Control, state: SetState) -> list[str]:
     except ControlError as error:
         told.append(str(error))
     return told
-
-
-def _restore(nvml: Driver, uuid: str, mode: int) -> list[str]:
-    """Compute mode as before; a process that is still there is named."""
-    if nvml.compute_mode(uuid) == EXCLUSIVE_PROCESS:
-        nvml.set_compute_mode(uuid, mode)
-    until = time.monotonic() + _VANISH_SECONDS
-    while True:
-        left = [one.pid for one in nvml.processes(uuid) if one.kind != "graphics"]
-        if not left or time.monotonic() > until:
-            return [f"process {pid} is still on GPU {uuid}" for pid in left]
-        time.sleep(_POLL_SECONDS)

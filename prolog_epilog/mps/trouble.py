@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from prolog_epilog import processes
 from prolog_epilog import state as states
 from prolog_epilog.errors import ControlError
-from prolog_epilog.mps import daemon, lifecycle
+from prolog_epilog.mps import daemon, lifecycle, losses
 from prolog_epilog.mps.control import Config, Control
 from prolog_epilog.mps.limits import Method
 from prolog_epilog.paths import Paths
@@ -21,14 +20,11 @@ __all__ = ["Reset", "culprits", "reset_after_fault", "server_status", "terminate
 #: How long a server may take to recover once its clients are gone.
 RECOVERY_SECONDS = 30.0
 _POLL_SECONDS = 0.1
-_LOG_TAIL = 65536
-#: server.log names the process of a memory fault; words differ by driver.
-_CULPRIT = re.compile(r"client(?: process)?[ :]+(\d+)\b.*(?:fault|illegal|fatal|exception)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
 class Reset:
-    """A server after its fault: who was its guest, who is named as the cause, whether all began anew."""
+    """A server after its fault: who lost it, who is named to them as the cause, whether all began anew."""
 
     tenants: tuple[Tenant, ...]
     culprits: tuple[int, ...]
@@ -56,27 +52,15 @@ def terminate_clients(paths: Paths, config: Config, uuid: str, pids: Iterable[in
 def culprits(paths: Paths, uuid: str) -> tuple[int, ...]:
     """Processes that the server's log names as the cause of a fault, latest first; call it before a reset."""
     state = states.load(paths, uuid)
-    if state is None:
-        return ()
-    found: dict[int, None] = {}
-    for log in sorted(paths.log(state.name).rglob("*.log")):
-        try:
-            with log.open("rb") as file:
-                file.seek(max(0, log.stat().st_size - _LOG_TAIL))
-                lines = file.read().decode("utf-8", "replace").splitlines()
-        except OSError:
-            continue
-        for line in reversed(lines):
-            match = _CULPRIT.search(line)
-            if match:
-                found.setdefault(int(match[1]))
-    return tuple(found)
+    return () if state is None else losses.culprits(paths.log(state.name))
 
 
 def reset_after_fault(paths: Paths, config: Config, uuid: str, patience: float = RECOVERY_SECONDS) -> Reset:
     """Make the GPU usable again after a fault: send the clients away, wait, else start MPS anew with all its limits.
 
-    The clients are dead already, every one of them: a fault is everybody's on these GPUs. Their jobs are the caller's.
+    The clients are dead already, every one of them: a fault is everybody's on these GPUs. Their jobs are the caller's,
+    and are named to it once. Whether there was a fault at all, and under whom, is decided by the books and by MPS as
+    they are under the locks: what brought the guard here may be over, and others may have come since.
     """
     state = states.load(paths, uuid)
     if state is None:
@@ -85,11 +69,28 @@ def reset_after_fault(paths: Paths, config: Config, uuid: str, patience: float =
         state = states.load(paths, uuid)
         if state is None or not state.tenants:
             return Reset((), (), restarted=False)
-        named = culprits(paths, uuid)
-        if _recovers(paths, config, state, patience):
-            return Reset(state.tenants, named, restarted=False)
-        lifecycle.revive(paths, config, state)
-        return Reset(state.tenants, named, restarted=True)
+        named = losses.culprits(paths.log(state.name))
+        failed = not _is_well(paths, config, state)
+        victims = tuple(one for one in state.tenants if failed or one.lost or set(named) - set(one.known))
+        if not victims:
+            return Reset((), (), restarted=False)
+        restarted = not _recovers(paths, config, state, patience)
+        if restarted:
+            # Its log may name the cause only now, and goes with it.
+            named = losses.culprits(paths.log(state.name)) or named
+            state = lifecycle.revive(paths, config, state)
+        left = () if restarted else named
+        state = replace(state, tenants=tuple(replace(one, known=left, lost=False) for one in state.tenants))
+        states.store(paths, state)
+        causes = tuple(pid for pid in named if any(pid not in one.known for one in victims))
+        return Reset(victims, causes, restarted=restarted)
+
+
+def _is_well(paths: Paths, config: Config, state: SetState) -> bool:
+    try:
+        return lifecycle.status_of(paths, config, state) not in {"FAULT", "GONE"}
+    except ControlError:
+        return False
 
 
 def _recovers(paths: Paths, config: Config, state: SetState, patience: float) -> bool:

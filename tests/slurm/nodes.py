@@ -16,6 +16,7 @@ from .target import Container, Result
 
 NAMES = ("n1", "n2", "n3", "n4")
 CONF = "/etc/slurm/berth.conf"
+_AGAIN_SECONDS = 25.0
 USES_CUDA = "fake-cuda-app alloc=64 hold=300"
 
 # What sharing leaves behind on a node, one line each; silent where there is nothing.
@@ -146,12 +147,18 @@ def guard_said(slurm: Slurm, node: str, *words: str) -> str:
 
 
 def run_again(slurm: Slurm, job: int) -> None:
-    """Slurm lets a requeued job wait for two minutes; a test does not."""
+    """Slurm lets a requeued job wait for two minutes; a test for some seconds: berthd has to see its begin time come.
+
+    Begun at once it would have the pin of a job that may not start yet: a GPU as a whole, without MPS.
+    """
+    told = float("-inf")
 
     def runs() -> bool:
+        nonlocal told
         state = slurm.state(job)
-        if state == "PENDING":
-            slurm.target.run(["scontrol", "update", f"JobId={job}", "StartTime=now"], user="root", check=False)
+        if state == "PENDING" and time.monotonic() - told > _AGAIN_SECONDS:
+            told = time.monotonic()
+            slurm.target.run(["scontrol", "update", f"JobId={job}", "StartTime=now+6"], user="root", check=False)
         return state == "RUNNING"
 
     until(f"job {job} to run again", runs, every=1)

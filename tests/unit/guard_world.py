@@ -154,6 +154,8 @@ class World:
         self.memory = 0.3
         self.sm_active = 0.3
         self.driver = True
+        self.off_gpu: set[int] = set()
+        """Jobs with nothing on the GPU."""
         self.harm = 0.0
         """Speed that hosts lose at the guest's full duty."""
         self.berthd = berthd
@@ -223,7 +225,7 @@ class World:
             program.run(self.now, PERIOD, duty if program is guest else 1.0 - self.harm * duty)
         if self.driver and round(self.now * 10) % 10 == 0:
             sample = DeviceSample(self.now, 0.5, self.sm_active, 1.0, held_back=False, memory=self.memory)
-            self.devices.looks = {UUID: Look(sample, frozenset(self.programs), 80 * GIB)}
+            self.devices.looks = {UUID: Look(sample, frozenset(self.programs.keys() - self.off_gpu), 80 * GIB)}
         self.keeper.turn(self.now)
         for _ in range(8):
             self.keeper.errands.run(0.0)

@@ -220,6 +220,60 @@ def test_an_owner_with_a_berth_lets_its_guest_save_its_work(world: World) -> Non
     assert words[0].text.endswith(" state=init word=leave grace=30")
 
 
+def test_an_owner_is_not_told_that_it_is_safe_before_its_guest_has_stopped(world: World) -> None:
+    guest = world.comes(GUEST, "opportunistic", step=30.0)
+    world.seconds(4)
+    guest.obeys = False
+    arrive(world, OTHER, planned=True)
+
+    took = world.seconds(6, until=lambda: safe(world, OTHER) or guest.frozen)
+
+    assert guest.frozen
+    assert not safe(world, OTHER), "the kernel has only begun to hold it"
+    # The Prolog waits for 6 s.
+    assert ActionSettings().answer_s <= took < 4.0
+    (guest.group.parent / "task_1").rename(world.paths.root / "gone")
+    (guest.group / "cgroup.events").write_text("populated 1\nfrozen 1\n")
+    assert world.seconds(1, until=lambda: safe(world, OTHER)) < 0.5
+    assert guest.process.poll() is None, "it has its grace"
+
+
+def test_an_owner_does_not_wait_for_a_guest_that_has_nothing_on_the_gpu(world: World) -> None:
+    guest = world.comes(GUEST, "opportunistic")
+    world.off_gpu.add(GUEST)
+    world.seconds(4)
+    arrive(world, OTHER, planned=True)
+
+    assert world.seconds(6, until=lambda: safe(world, OTHER)) < 1.5
+    assert not guest.frozen
+
+
+def test_a_program_whose_steps_last_longer_than_a_gate_may_is_held_by_the_freezer(world: World) -> None:
+    guest = world.comes(GUEST, "opportunistic", step=30.0)
+    guest.obeys = False
+    world.seconds(40)
+    assert not guest.frozen
+    world.comes(HOST, "guaranteed", step=0.4)
+
+    took = world.seconds(10, until=lambda: guest.frozen)
+
+    assert took < 3.5
+    assert any("the gate has not answered" in said for said in world.said)
+
+
+def test_a_program_that_computes_nothing_between_its_steps_is_left_to_its_gate(world: World) -> None:
+    guest = world.comes(GUEST, "opportunistic", step=0.2)
+    world.seconds(10)
+    # It evaluates, or its user thinks.
+    guest.step = 0.0
+    world.seconds(2)
+    world.comes(HOST, "guaranteed", step=0.4)
+    world.seconds(20)
+
+    assert not guest.frozen
+    assert not any("held by the freezer" in said for said in world.said)
+
+
 def test_at_grace_0_the_owner_waits_for_the_end(tmp_path: Path, world: World) -> None:
     world.settings = GuardSettings(action=ActionSettings(evict_grace_s=0.0))
     world.restart()
@@ -410,6 +464,42 @@ def test_nobody_is_watched_where_nobody_shares(world: World) -> None:
     assert world.devices.watched == {UUID}
     world.goes(HOST)
     world.seconds(1)
+    assert world.devices.watched == frozenset()
+    assert world.keeper.seats == {}
+
+
+@pytest.mark.parametrize("cause", ["a program's fault under MPS", "a full GPU", "a host that has just left"])
+def test_a_gpu_that_was_closed_is_said_to_be_open_again_though_nobody_uses_it(world: World, cause: str) -> None:
+    world.berthd = True
+    way = "mps" if "MPS" in cause else "time"
+    world.comes(HOST, "guaranteed", step=0.4, way=way)
+    world.comes(GUEST, "opportunistic", step=0.2, way=way)
+    world.seconds(3)
+    if "MPS" in cause:
+        world.devices.came.append((UUID, 31))
+    elif "full" in cause:
+        world.memory = 0.97
+    world.seconds(56.5)
+    assert world.told[-1].state != "healthy"
+    world.goes(GUEST)
+    world.goes(HOST)
+    world.memory = 0.1
+
+    took = world.seconds(300, until=lambda: world.told[-1].state == "healthy")
+
+    assert took < 200
+    assert world.told[-1].job == 0
+    world.seconds(1)
+    assert world.devices.watched == frozenset()
+
+
+def test_a_gpu_that_does_not_recover_is_not_watched_for_ever(world: World) -> None:
+    world.comes(HOST, "guaranteed", step=0.4)
+    world.memory = 0.9
+    world.seconds(61)
+    world.goes(HOST)
+    world.seconds(610)
+    assert {one.state for one in world.told} == {"init"}
     assert world.devices.watched == frozenset()
     assert world.keeper.seats == {}
 

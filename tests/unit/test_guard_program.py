@@ -204,11 +204,11 @@ def test_berthd_hears_whose_program_brought_mps_down(tmp_path: Path) -> None:
         "boot", ("GPU-b",), (), "ceiling", multi_user=True, tenants=(Tenant(8, 1008, 30), Tenant(7, 1007, 30))
     )
     watch = Watch(paths, NodeConfig(), Scontrol("/bin/true"), Judge("warn"), "boot")
-    watch.on_culprit = partial(program._blame, paths, Errands())  # type: ignore[arg-type]
+    watch.on_culprit = partial(program._blame, Errands())  # type: ignore[arg-type]
 
     # Of job 6 the Epilog is through with the books too.
     watch.users[6] = 1006
-    watch._requeue_victims(one, {8, 6, None})
+    watch._requeue_victims(one, one.tenants, {8, 6, None})
 
     assert sorted(told) == [f"berth/1 guard node=n1 gpu=2 job={job} state=unhealthy word=fault" for job in (6, 8)]
     assert quarantine.left(paths, 1006) > 3_500.0

@@ -1,8 +1,11 @@
 """The plugin in slurmstepd: a task gets the environment of its share, or does not start."""
 
 import functools
+import socket
 import subprocess
 import tempfile
+import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -25,7 +28,7 @@ def program() -> Path:
     command = ["gcc", "-std=gnu11", "-D_GNU_SOURCE", "-O1", "-g", "-Wall", "-Wextra", "-Werror"]
     command += [f"-I{STEPD}", f"-I{SOURCES}", "-o", str(target), str(STEPD / "stepd.c")]
     command += [str(SOURCES / name) for name in ("spank_node.c", "spank_injected.c")]
-    command += [str(SOURCES / name) for name in ("share_file.c", "path_list.c", "devices.c", "text.c")]
+    command += [str(SOURCES / name) for name in ("share_file.c", "path_list.c", "devices.c", "text.c", "mps_listens.c")]
     subprocess.run(command, check=True)
     return target
 
@@ -70,15 +73,93 @@ def node(tmp_path: Path) -> Node:
     return Node(tmp_path)
 
 
+@pytest.fixture
+def pipe() -> Iterator[str]:
+    """The pipe directory of an MPS daemon that lives; a short path, as sockets need it."""
+    with (
+        tempfile.TemporaryDirectory(prefix="bn") as folder,
+        socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as one,
+    ):
+        one.bind(f"{folder}/control")
+        one.listen()
+        yield folder
+
+
 @pytest.mark.parametrize("step", [BATCH, INTERACTIVE, STEP])
-def test_a_packed_job_gets_the_environment_of_its_share(node: Node, step: int) -> None:
-    node.share("status=ok", "minors=0,1", f"set.CUDA_MPS_PIPE_DIRECTORY={PIPE}", "set.MOTTO=30%20%25", "unset.OTHER=")
+def test_a_packed_job_gets_the_environment_of_its_share(node: Node, pipe: str, step: int) -> None:
+    node.share("status=ok", "minors=0,1", f"set.CUDA_MPS_PIPE_DIRECTORY={pipe}", "set.MOTTO=30%20%25", "unset.OTHER=")
     started = node.start({**PACKED_ENVIRONMENT, "OTHER": "x"}, step=step)
-    assert started == Task({**PACKED_ENVIRONMENT, "CUDA_MPS_PIPE_DIRECTORY": PIPE, "MOTTO": "30 %"}, "")
+    assert started == Task({**PACKED_ENVIRONMENT, "CUDA_MPS_PIPE_DIRECTORY": pipe, "MOTTO": "30 %"}, "")
 
 
-def test_what_the_user_says_of_mps_is_not_believed(node: Node) -> None:
-    node.share("status=ok", f"set.CUDA_MPS_PIPE_DIRECTORY={PIPE}", "set.CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=30")
+@pytest.mark.parametrize("kind", [socket.SOCK_SEQPACKET, socket.SOCK_STREAM])
+@pytest.mark.parametrize("step", [BATCH, STEP])
+@pytest.mark.parametrize("gone", ["no folder", "no socket", "nobody listens", "a plain file", "a long path"])
+def test_a_task_that_would_find_no_mps_does_not_start_and_its_share_is_degraded(
+    node: Node, pipe: str, gone: str, step: int, kind: socket.SocketKind
+) -> None:
+    control = Path(pipe, "control")
+    control.unlink()
+    folder = pipe
+    if gone == "no folder":
+        folder += "/none"
+    elif gone == "nobody listens":
+        with socket.socket(socket.AF_UNIX, kind) as one:
+            one.bind(str(control))
+    elif gone == "a plain file":
+        control.touch()
+    elif gone == "a long path":
+        folder += "/long" * 30
+    path = node.share("minors=0,1", "status=ok", "gpus=0", f"set.CUDA_MPS_PIPE_DIRECTORY={folder}", "share=30")
+    before = path.read_text()
+
+    stopped = node.start(PACKED_ENVIRONMENT, step=step)
+
+    assert stopped.environment is None
+    assert "job 42 is stopped before it starts: MPS is gone from its GPU" in stopped.said
+    assert path.read_text() == before.replace(
+        "status=ok\n", "status=degraded\nwhy=MPS%20is%20gone%20from%20its%20GPU%20on%20this%20node\n"
+    )
+    assert path.stat().st_mode & 0o777 == 0o644
+    assert [one.name for one in node.shares.iterdir()] == ["42"]
+    # The next task finds that, and says it once more.
+    assert "MPS is gone" in node.start(PACKED_ENVIRONMENT).said
+
+
+@pytest.mark.parametrize("kind", [socket.SOCK_SEQPACKET, socket.SOCK_STREAM])
+def test_mps_that_hangs_does_not_hold_up_a_task(node: Node, pipe: str, kind: socket.SocketKind) -> None:
+    folder = f"{pipe}/own"
+    Path(folder).mkdir()
+    with socket.socket(socket.AF_UNIX, kind) as hung:
+        hung.bind(f"{folder}/control")
+        hung.listen(0)
+        waiting = [socket.socket(socket.AF_UNIX, kind | socket.SOCK_NONBLOCK) for _ in range(3)]
+        for one in waiting:
+            one.connect_ex(f"{folder}/control")
+        node.share("status=ok", "minors=0,1", f"set.CUDA_MPS_PIPE_DIRECTORY={folder}")
+        began = time.monotonic()
+        assert node.start(PACKED_ENVIRONMENT).environment is not None
+        assert time.monotonic() - began < 5.0
+        for one in waiting:
+            one.close()
+
+
+def test_a_share_without_mps_needs_none(node: Node) -> None:
+    node.share("status=ok", "minors=0,1", "unset.CUDA_MPS_PIPE_DIRECTORY=", "set.CUDA_VISIBLE_DEVICES=GPU-a")
+    assert node.start(PACKED_ENVIRONMENT).environment is not None
+
+
+@pytest.mark.parametrize(("step", "starts"), [(BATCH, False), (STEP, True), (INTERACTIVE, True)])
+def test_a_share_file_of_the_run_before_is_not_used(node: Node, step: int, starts: bool) -> None:
+    node.share("status=ok", "minors=0,1", "restarts=1")
+    assert node.start({**PACKED_ENVIRONMENT, "RESTARTS": "1"}, step=step).environment is not None
+    again = node.start({**PACKED_ENVIRONMENT, "RESTARTS": "2"}, step=step)
+    assert (again.environment is not None) is starts
+    assert ("of another run" in again.said) is not starts
+
+
+def test_what_the_user_says_of_mps_is_not_believed(node: Node, pipe: str) -> None:
+    node.share("status=ok", f"set.CUDA_MPS_PIPE_DIRECTORY={pipe}", "set.CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=30")
     hostile = {
         "CUDA_MPS_PIPE_DIRECTORY": "/tmp/mine",
         "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "100",
@@ -90,7 +171,7 @@ def test_what_the_user_says_of_mps_is_not_believed(node: Node) -> None:
     assert environment is not None
     found = {key: value for key, value in environment.items() if key.startswith("CUDA_MPS") and len(key) < 60}
     assert found == {
-        "CUDA_MPS_PIPE_DIRECTORY": PIPE,
+        "CUDA_MPS_PIPE_DIRECTORY": pipe,
         "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "30",
         "CUDA_MPSX": "kept",
     }

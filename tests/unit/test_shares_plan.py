@@ -98,6 +98,16 @@ def test_one_that_may_not_start_yet_asks_for_the_gpu_whole(reason: str) -> None:
     assert replan([node("n1")], [packed_waiting(5, "n1", 0, 50, reason=reason, **WHOLE)]) == []
 
 
+@pytest.mark.parametrize(("seconds", "asks"), [(60, False), (2, True), (0, True)])
+def test_one_that_begins_at_a_time_asks_for_its_part_before_slurm_starts_it(seconds: int, asks: bool) -> None:
+    """A job that was put back into the queue begins two minutes later, on a GPU that is wholly free by then."""
+    job = packed_waiting(5, "n1", 0, 50, reason="BeginTime", begin=int(NOW) + seconds, **WHOLE)
+
+    found = moves(replan([node("n1")], [job]))
+
+    assert [(move.berth.gpus, move.start, moved(move, NOW)["seats"]) for move in found] == [((0,), 0.0, "0")] * asks
+
+
 def test_what_was_planned_is_not_written_again_before_slurm_shows_it() -> None:
     plan = Plan(BerthPolicy(), Settings())
     nodes = [node("n1", used=0xFE, shared=(30,))]

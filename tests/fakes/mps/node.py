@@ -15,7 +15,7 @@ from typing import IO, Any
 SETTINGS = "fake-mps.json"
 DEFAULT_SETTINGS = "/etc/berth-fake/mps.json"
 DEFAULT_MACHINE = "/etc/berth-fake/machine"
-EXCLUSIVE_PROCESS = 3
+PROHIBITED, EXCLUSIVE_PROCESS = 2, 3
 
 #: Streaming multiprocessors, which NVML does not tell.
 _SMS = {"H200": 132, "H100": 132, "A100": 108, "V100": 80, "A6000": 84, "L40S": 142}
@@ -153,7 +153,7 @@ class Machine:
     def taken(self, gpu: Gpu) -> bool:
         """Whether an exclusive GPU is somebody else's: clients of MPS have no context of their own on it."""
         others = [one for one in self.running(gpu) if one.kind == "compute" and one.pid != os.getpid()]
-        return gpu.mode == EXCLUSIVE_PROCESS and bool(others)
+        return gpu.mode == PROHIBITED or (gpu.mode == EXCLUSIVE_PROCESS and bool(others))
 
     def visible(self, wanted: str | None) -> list[Gpu]:
         """GPUs that CUDA_VISIBLE_DEVICES leaves, in its order; it ends at the first that is not there."""

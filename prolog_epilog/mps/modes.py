@@ -1,0 +1,51 @@
+"""Compute modes of the GPUs that jobs share: who may use one without MPS."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from prolog_epilog import devices
+from prolog_epilog.devices import EXCLUSIVE_PROCESS, PROHIBITED, Driver
+from prolog_epilog.errors import CannotShare
+
+__all__ = ["restore", "set_all", "usable"]
+
+_POLL_SECONDS = 0.05
+#: The driver takes a moment to see that a process has ended.
+_VANISH_SECONDS = 1.0
+
+
+def usable(nvml: Driver, uuid: str) -> int:
+    """The GPU's compute mode, if the GPU can be shared now."""
+    obstacle = nvml.obstacle(uuid)
+    if obstacle:
+        raise CannotShare(obstacle)
+    mode = nvml.compute_mode(uuid)
+    if mode == PROHIBITED:
+        raise CannotShare(f"GPU {uuid} is in compute mode PROHIBITED; ask the admin, who set it so")
+    foreign = [process.pid for process in nvml.processes(uuid) if process.kind != "graphics"]
+    if foreign:
+        raise CannotShare(
+            f"GPU {uuid} is in use by process {foreign[0]}, which no job that shares it has started; end it"
+        )
+    return mode
+
+
+def set_all(uuids: Sequence[str], mode: int) -> None:
+    """Set the mode of these GPUs."""
+    with devices.driver() as nvml:
+        for uuid in uuids:
+            nvml.set_compute_mode(uuid, mode)
+
+
+def restore(nvml: Driver, uuid: str, mode: int) -> list[str]:
+    """Compute mode as before; a process that is still there is named."""
+    if nvml.compute_mode(uuid) in {EXCLUSIVE_PROCESS, PROHIBITED}:
+        nvml.set_compute_mode(uuid, mode)
+    until = time.monotonic() + _VANISH_SECONDS
+    while True:
+        left = [one.pid for one in nvml.processes(uuid) if one.kind != "graphics"]
+        if not left or time.monotonic() > until:
+            return [f"process {pid} is still on GPU {uuid}" for pid in left]
+        time.sleep(_POLL_SECONDS)
