@@ -25,11 +25,13 @@ from policy.daemon.failures import Failures
 from policy.daemon.fleets import Fleets
 from policy.daemon.guards import AVOID_FOR, Guards, GuardWord
 from policy.daemon.handover import HURRY, UNSEEN, Sender, Snapshot
+from policy.daemon.hosts import Hosts
 from policy.daemon.levels import Levels, LevelWord
 from policy.daemon.living_scores import LivingScores
+from policy.daemon.losses import LossWord
 from policy.daemon.notices import Notice, Notices, open_notices
 from policy.daemon.pins import Pins
-from policy.daemon.step_times import StepTimes, StepWord
+from policy.daemon.step_times import StepWord
 from policy.daemon.watcher import Watcher
 from policy.errors import BerthError, SlurmError
 from policy.facts import JobFacts, Reading
@@ -63,12 +65,12 @@ class Planner:
         self._evictions = Evictions(gateway, config.settings.sharing)
         self._guards = Guards()
         self._culprits = Culprits(gateway)
-        self._steps = StepTimes(config.steps)
         self._living = LivingScores(config.steps, config.scores)
         self._pins = Pins(gateway, config.pinned_file, self._evictions)
         self._degraded = Degraded(gateway)
         self._levels = Levels(gateway)
         self._failures = Failures(gateway)
+        self._hosts = Hosts(gateway, config.steps, self._failures.accounts)
         self._explainer = Explainer(gateway, create(config.policy))
         self._watcher = Watcher(create(config.policy)) if config.observe else None
         self._picture: Picture | None = None
@@ -103,7 +105,7 @@ class Planner:
         changes = self._replan(picture, self._reading)
         self._hand_over(self._reading)
         self._moved.clear()
-        self._steps.write_due(self._reading.at, self._fleets.model_of)
+        self._hosts.write_due(self._reading.at, self._fleets.model_of)
         if self._acts:
             self._living.step(self._reading.at)
             self._pins.written += self._evictions.step(self._reading.jobs, self._reading.at)
@@ -139,10 +141,10 @@ class Planner:
             match notice.word:
                 case GuardWord() as word:
                     self._hear_guard(word, notice)
-                case StepWord() as word:
+                case StepWord() | LossWord() as word:
                     notice.answer(done=self.in_charge)
-                    if self.in_charge and (job := self._job(word.job)) is not None:
-                        self._steps.hear(word, job, self._company.classes.of(job), time.time())
+                    if self.in_charge:
+                        self._hosts.hear(word, self._company.classes.of, time.time())
                 case LevelWord() as word:
                     notice.answer(done=self.in_charge)
                     if self._acts:
@@ -200,7 +202,7 @@ class Planner:
         if self._to_write:
             self._write([self._to_write.pop(next(iter(self._to_write)))], self._reading)
             return True
-        if (job_id := self._levels.write_one()) is not None:
+        if job_id := self._levels.write_one() or (self._hosts.write_one(time.time()) if self._acts else None):
             self._pins.written += 1
             self._moved.add(job_id)
             return True
@@ -288,6 +290,7 @@ class Planner:
             self._problem = ""
         self._reading = reading
         self._company.look(reading, writes=self._acts)
+        self._hosts.look(reading)
         fleet = self._fleets.of(reading, self._culprits.users(reading.at), self._company.foes)
         if self._picture is None or self._picture.fleet is not fleet:
             self._picture = Picture(fleet)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from policy.report.ends import STATUS, Ends
+from policy.report.losses import Losses
 from policy.report.places import Places
 from policy.report.rows import Run
 from policy.report.site import Site
@@ -38,7 +39,7 @@ class Tally:
     def __init__(self, site: Site, rules: Rules) -> None:
         self._site = site
         self._busy, self._waits, self._places = Busy(), Waits(), Places(site)
-        self._use, self._ends = Use(), Ends(rules)
+        self._use, self._ends, self._losses = Use(), Ends(rules), Losses()
         self._counts = dict.fromkeys(("runs", "by_berth", "without_gpus", "parts", "open"), 0)
         self._first, self._last = float("inf"), 0.0
 
@@ -71,6 +72,7 @@ class Tally:
         if run.start is not None:
             self._places.add(run)
             self._use.add(run, status)
+            self._losses.add(run, status)
 
     def figures(self, period: Period) -> dict[str, Any]:
         """All of it; the shape is in docs/formats.md."""
@@ -89,6 +91,7 @@ class Tally:
             "places": self._places.figures(),
             "use": self._use.figures(capacity, until - since),
             **self._ends.figures(),
+            "losses": self._losses.figures(),
             "busy": _line(first, minutes, since, until),
         }
         found["worth"] = worth(found)

@@ -62,7 +62,7 @@ def left_out(found: Mapping[str, Any]) -> str:
 
 def tables(found: Mapping[str, Any]) -> Iterator[Table]:
     """All that have rows."""
-    every = (_waits, _reasons, _places, _levels, _use, _status, _failures, _tries, _worth)
+    every = (_waits, _reasons, _places, _levels, _use, _status, _losses, _failures, _tries, _worth)
     yield from (table for table in (make(found) for make in every) if table.rows)
 
 
@@ -153,6 +153,22 @@ def _status(found: Mapping[str, Any]) -> Table:
         for name, one in status.items()
     ]
     return Table("How runs ended", "", ("end", "runs", "of runs", "GPU h", "of GPU time"), rows)
+
+
+def _losses(found: Mapping[str, Any]) -> Table:
+    rows = [
+        [
+            *(name, f"{one['runs']:,}", hours(one["gpu_hours"]), hours(one["after_best_gpu_hours"])),
+            part(one["after_best_gpu_hours"], one["gpu_hours"]),
+        ]
+        for name, one in found["losses"].items()
+    ]
+    told = sum(one["runs"] for one in found["losses"].values())
+    if found["counts"]["runs"] and not told:
+        rows = [["no run told its losses", *[""] * 4]]
+    note = f"of the {told:,} of {found['counts']['runs']:,} runs that told when their loss was best (berth_injob.loss)"
+    columns = ("end", "runs", "GPU h", "after the best", "of it")
+    return Table("GPU time after the best loss", note, columns, rows)
 
 
 def _failures(found: Mapping[str, Any]) -> Table:
