@@ -56,7 +56,7 @@ class Failures:
     ) -> None:
         self._gateway = gateway
         self._ask = ask
-        self.accounts = accounts or Accounts()
+        self._accounts = accounts or Accounts()
         self._running: dict[int, JobFacts] = {}
         self._over: dict[int, _Over] = {}
         self._words: dict[int, tuple[float, NodeWord]] = {}
@@ -103,7 +103,7 @@ class Failures:
 
     def step(self, reading: Reading, at: float) -> int:
         """Go on with one job whose time has come, and say which; 0 where there is none."""
-        self.accounts.tend(at)
+        self._accounts.tend(at)
         over = next((one for one in self._over.values() if one.due <= at), None)
         if over is None:
             return 0
@@ -171,7 +171,7 @@ class Failures:
             self._retried += 1
         else:
             text = self._gateway.job(found.id).admin_comment
-            self.accounts.note(found.id, segment.put(text, new), config, at)
+            self._accounts.note(found.id, segment.put(text, new), config, at)
 
     def _note(self, before: JobFacts, found: Outcome, reading: Reading, at: float) -> None:
         """A job was put back into the queue while it ran, by Slurm or a person."""

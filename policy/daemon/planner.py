@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from policy.daemon import log
+from policy.daemon.accounts import Accounts
 from policy.daemon.company import Company
 from policy.daemon.config import Config, load
 from policy.daemon.culprits import Culprits
@@ -69,8 +70,9 @@ class Planner:
         self._pins = Pins(gateway, config.pinned_file, self._evictions)
         self._degraded = Degraded(gateway)
         self._levels = Levels(gateway)
-        self._failures = Failures(gateway)
-        self._hosts = Hosts(gateway, config.steps, self._failures.accounts)
+        accounts = Accounts()
+        self._failures = Failures(gateway, accounts=accounts)
+        self._hosts = Hosts(gateway, config.steps, accounts)
         self._explainer = Explainer(gateway, create(config.policy))
         self._watcher = Watcher(create(config.policy)) if config.observe else None
         self._picture: Picture | None = None

@@ -8,6 +8,7 @@ from policy.report.ends import STATUS, Ends
 from policy.report.losses import Losses
 from policy.report.places import Places
 from policy.report.rows import Run
+from policy.report.saved import Saved
 from policy.report.site import Site
 from policy.report.use import Use
 from policy.report.waits import Busy, Waits
@@ -39,7 +40,7 @@ class Tally:
     def __init__(self, site: Site, rules: Rules) -> None:
         self._site = site
         self._busy, self._waits, self._places = Busy(), Waits(), Places(site)
-        self._use, self._ends, self._losses = Use(), Ends(rules), Losses()
+        self._use, self._ends, self._losses, self._saved = Use(), Ends(rules), Losses(), Saved()
         self._counts = dict.fromkeys(("runs", "by_berth", "without_gpus", "parts", "open"), 0)
         self._first, self._last = float("inf"), 0.0
 
@@ -48,6 +49,7 @@ class Tally:
         for place, run in enumerate(runs):
             if place % _TIDY_EVERY == 0:
                 self._ends.forget(run.submit)
+                self._saved.forget(run.submit)
             if not period.holds(run):
                 # What goes on at the end has held its GPUs so far; parts before the last leave it to that.
                 if run.gpus and period.until == until and (run.end is None or run.end > until):
@@ -55,6 +57,7 @@ class Tally:
                     if run.start is not None and run.start < until:
                         self._busy.add(run, until)
                 continue
+            self._saved.add(run, STATUS.get(run.state, "other"))
             if not run.gpus:
                 self._counts["parts" if run.part else "without_gpus"] += 1
                 continue
@@ -92,6 +95,7 @@ class Tally:
             "use": self._use.figures(capacity, until - since),
             **self._ends.figures(),
             "losses": self._losses.figures(),
+            "saved": self._saved.figures(),
             "busy": _line(first, minutes, since, until),
         }
         found["worth"] = worth(found)
