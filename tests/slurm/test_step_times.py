@@ -20,7 +20,7 @@ MACHINE = "/etc/berth-fake/machine"
 FOLDER = "/home/berth-steps"
 SCORES, STEPS = f"{FOLDER}/scores.csv", f"{FOLDER}/steps"
 CONF = f'[berthd]\nscores = "{SCORES}"\nsteps = "{STEPS}"\n'
-FAST_MHZ, SLOW_MHZ = 2_000, 1_700
+FAST_MHZ, SLOW_MHZ = 2_400, 2_040
 SECONDS = 90
 """Of these the guard needs 60 in which the GPU itself worked."""
 pytestmark = pytest.mark.hard
@@ -116,6 +116,8 @@ def test_a_gpu_that_became_slow_is_told_by_its_ranks_and_avoided(slurm: Slurm, n
 
     slurm.target.run(["berth", "scores", "refresh"], user="root")
     now = scores(slurm)
-    assert now[NAME, slow] > 1.08
-    assert all(abs(score - 1.0) < 0.01 for where, score in now.items() if where != (NAME, slow))
+    moved = now.pop((NAME, slow))
+    print(f"the slow GPU's score: 1.00 -> {moved:.3f}; all others: {min(now.values()):.3f} to {max(now.values()):.3f}")
+    assert moved > 1.08
+    assert all(abs(score - 1.0) < 0.01 for score in now.values())
     until("berthd to plan by it", lambda: chosen(slurm) != slow or None, 60)
