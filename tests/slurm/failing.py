@@ -45,16 +45,15 @@ def runs(source: str) -> str:
 
 
 OWN_FAULTS = {
-    "syntax_error": runs("def train(:"),
-    "incorrect_inputs": runs("open('/data/imagenet/train.idx')"),
-    "permission_error": runs("open('/etc/shadow')"),
-    "import_error": runs("import apex_is_not_here"),
-    "gpu_out_of_memory": trains(8),
-    "invalid_mem_access": runs("import ctypes\nctypes.string_at(0)"),
+    "syntax_error": ("a syntax error", runs("def train(:")),
+    "incorrect_inputs": ("a data set that is not there", runs("open('/data/imagenet/train.idx')")),
+    "permission_error": ("a file that it may not read", runs("open('/etc/shadow')")),
+    "import_error": ("a module that is not installed", runs("import apex_is_not_here")),
+    "gpu_out_of_memory": ("2 GiB taken of a GPU that has 1", trains(8)),
+    "cpu_out_of_memory": ("400 MiB taken with --mem=60", runs("data = b'x' * (400 << 20)\nprint(len(data))")),
+    "invalid_mem_access": ("a segmentation fault", runs("import ctypes\nctypes.string_at(0)")),
 }
-"""A body for each class that is the program's own fault, wherever it runs."""
-TOO_MUCH_MEMORY = runs("data = b'x' * (400 << 20)\nprint(len(data))")
-"""More than `--mem=60` gives it."""
+"""For each class that is the program's own fault, wherever it runs: what happens, and a body; with `--mem=60`."""
 
 
 # Of each run the node; the first one waits for a sign, or for whatever ends it, the others do the same work at once.

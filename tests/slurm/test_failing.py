@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from .failing import OWN_FAULTS, PLACES, TOO_MUCH_MEMORY, breaking, memory_is_held, preemption, ran
+from .failing import OWN_FAULTS, PLACES, breaking, memory_is_held, preemption, ran
 from .harness import Slurm, until
 from .test_planner import segment_of
 from .test_retry import failure, given_up
@@ -30,16 +30,17 @@ def told(slurm: Slurm) -> Iterator[list[dict[str, str]]]:
 
 def test_a_fault_of_the_program_is_named_and_never_run_again(slurm: Slurm, told: list[dict[str, str]]) -> None:
     with memory_is_held(slurm, NODE):
-        bodies = {**OWN_FAULTS, "cpu_out_of_memory": TOO_MUCH_MEMORY}
         options = ("--gpus=1", "-n1", "--mem=60", "--retry=auto", "-w", NODE)
-        jobs = {name: slurm.submit(*options, body=body) for name, body in bodies.items()}
+        jobs = {name: slurm.submit(*options, body=body) for name, (_, body) in OWN_FAULTS.items()}
         found = {name: failure(slurm, job) for name, job in jobs.items()}
-        assert found == {name: name for name in bodies}
+        assert found == {name: name for name in OWN_FAULTS}
         why = {name: until("the decision", lambda job=job: given_up(slurm, job)) for name, job in jobs.items()}  # type: ignore[misc]
 
     for name, job in jobs.items():
         record = slurm.show(job)
-        told.append({"how": name, "class": name, "again": "no", "ended": record["JobState"], "why": why[name]})
+        told.append(
+            {"how": OWN_FAULTS[name][0], "class": name, "again": "no", "ended": record["JobState"], "why": why[name]}
+        )
         assert "which another try does not change" in why[name]
         assert record["Restarts"] == "0"
         assert record["JobState"] == ("OUT_OF_MEMORY" if name == "cpu_out_of_memory" else "FAILED")
