@@ -17,7 +17,7 @@ AFTER = 5.0
 _AT_ONCE = 4
 _MOST_WAITING = 1_000
 _SECONDS = 30.0
-_REMEMBERED = 900.0
+_REMEMBERED = 180.0
 """Seconds for which it is known what was written of a job, so that another part's words do not take its place."""
 
 Start = Callable[[list[str]], "subprocess.Popen[bytes]"]

@@ -49,5 +49,5 @@ class Hosts:
         self._steps.write_due(at, model_of)
 
     def write_one(self, at: float) -> int | None:
-        """Write into one job when its loss was best; its number."""
+        """Write of one job when its loss was best; its number."""
         return self._losses.write_one(at)

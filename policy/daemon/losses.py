@@ -69,34 +69,30 @@ class Losses:
             self._heard[word.job] = _Heard(word.best, at, at)
 
     def write_one(self, at: float) -> int | None:
-        """Write what was heard of one job; its number, or None where nothing is left to write in the job itself."""
-        for job_id in [job for job, one in self._heard.items() if one.due <= at]:
+        """Go on with one job whose time has come; its number, or None where there is none."""
+        job_id = next((job for job, one in self._heard.items() if one.due <= at), None)
+        if job_id is not None:
             try:
-                if self._write(job_id, self._heard[job_id], at):
-                    return job_id
+                self._write(job_id, self._heard.pop(job_id), at)
             except (SlurmError, FormatError) as problem:
                 log.error(f"JobId={job_id}: when its loss was best could not be written: {problem}")
-                self._heard.pop(job_id, None)
-        return None
+        return job_id
 
-    def _write(self, job_id: int, heard: _Heard, at: float) -> bool:
-        """Whether the job itself was changed."""
+    def _write(self, job_id: int, heard: _Heard, at: float) -> None:
         job = self._gateway.job(job_id)
         if job.state in _ENDING and at - heard.since < PATIENCE:
             heard.due = at + _LOOK_AGAIN
-            return False
-        del self._heard[job_id]
+            self._heard[job_id] = heard
+            return
         values = segment.fields(job.admin_comment)
         # One that waits again has had that run; what is told of the next one comes later.
         if values is None or "id" not in values or job.state in _WAITING:
-            return False
+            return
         after = with_best(values, heard.best)
-        if job.state == "RUNNING":
-            if after != values:
-                self._gateway.annotate(job_id, after)
-            return after != values
-        self._accounts.add(job_id, job.admin_comment, {"best_at": after["best_at"]}, self._gateway.config(), at)
-        return False
+        if job.state != "RUNNING":
+            self._accounts.add(job_id, job.admin_comment, {"best_at": after["best_at"]}, self._gateway.config(), at)
+        elif after != values:
+            self._gateway.annotate(job_id, after)
 
 
 def with_best(values: Mapping[str, str], best: int) -> dict[str, str]:

@@ -204,11 +204,12 @@ class Planner:
         if self._to_write:
             self._write([self._to_write.pop(next(iter(self._to_write)))], self._reading)
             return True
-        if job_id := self._levels.write_one() or (self._hosts.write_one(time.time()) if self._acts else None):
+        if (job_id := self._levels.write_one()) is not None:
             self._pins.written += 1
             self._moved.add(job_id)
             return True
-        if self._acts and (job_id := self._failures.step(self._reading, time.time())):
+        now = time.time()
+        if self._acts and (job_id := self._failures.step(self._reading, now) or self._hosts.write_one(now)):
             self._moved.add(job_id)
             return True
         if self._reasons_left:

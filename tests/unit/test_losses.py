@@ -157,8 +157,10 @@ def test_a_running_job_carries_the_moment_and_one_that_is_over_has_it_in_the_acc
 
     slurm.state = "COMPLETING"
     writer.hear(LossWord("n1", 5, 950, 2), NOW)
-    assert writer.write_one(NOW) is None
+    assert writer.write_one(NOW) == 5
+    assert writer.write_one(NOW) is None, "it is looked at again later"
     slurm.state = "COMPLETED"
+    assert writer.write_one(NOW + 2) == 5
     assert writer.write_one(NOW + 2) is None
     accounts.tend(NOW + 60)
     assert slurm.accounting == [segment.put("site note", {**SEGMENT, "best_at": "950"})]
