@@ -6,8 +6,9 @@ Nobody waits for slurmdbd: sacctmgr runs beside the planner, and what it cannot 
 import subprocess
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from policy import segment
 from policy.daemon import log
 
 AFTER = 5.0
@@ -16,6 +17,8 @@ AFTER = 5.0
 _AT_ONCE = 4
 _MOST_WAITING = 1_000
 _SECONDS = 30.0
+_REMEMBERED = 180.0
+"""Seconds for which it is known what was written of a job, so that another part's words do not take its place."""
 
 Start = Callable[[list[str]], "subprocess.Popen[bytes]"]
 
@@ -23,7 +26,17 @@ Start = Callable[[list[str]], "subprocess.Popen[bytes]"]
 @dataclass(slots=True)
 class _Note:
     due: float
+    job_id: int
     words: list[str]
+
+
+@dataclass(slots=True)
+class _Known:
+    """Of one job: the text that was written last, and what belongs into every text of it."""
+
+    since: float
+    text: str = ""
+    more: dict[str, str] = field(default_factory=dict)
 
 
 def _start(words: list[str]) -> "subprocess.Popen[bytes]":
@@ -38,15 +51,33 @@ class Accounts:
         self._start = start
         self._waiting: deque[_Note] = deque(maxlen=_MOST_WAITING)
         self._running: list[tuple[float, subprocess.Popen[bytes]]] = []
+        self._known: dict[int, _Known] = {}
         self._said = False
 
     def note(self, job_id: int, admin_comment: str, config: Mapping[str, str], at: float) -> None:
         """Write a job's text, where the site has accounting."""
         if not config.get("AccountingStorageType", "").endswith("slurmdbd"):
             return
+        known = self._known_of(job_id, at)
+        known.text = segment.put(admin_comment, {**(segment.fields(admin_comment) or {}), **known.more})
         cluster = config.get("ClusterName", "")
         words = ["sacctmgr", "-i", "-Q", "modify", "job", "where", f"jobid={job_id}", f"cluster={cluster}"]
-        self._waiting.append(_Note(at + AFTER, [*words, "set", f"AdminComment={admin_comment}"]))
+        earlier = [one for one in self._waiting if one.job_id == job_id]
+        for one in earlier:
+            self._waiting.remove(one)
+        self._waiting.append(_Note(at + AFTER, job_id, [*words, "set", f"AdminComment={known.text}"]))
+
+    def add(
+        self, job_id: int, admin_comment: str, more: Mapping[str, str], config: Mapping[str, str], at: float
+    ) -> None:
+        """Write some words more into a job's segment: into what was noted of it, else into the text that it has."""
+        known = self._known_of(job_id, at)
+        known.more |= more
+        self.note(job_id, known.text or admin_comment, config, at)
+
+    def _known_of(self, job_id: int, at: float) -> _Known:
+        self._known = {job: one for job, one in self._known.items() if one.since + _REMEMBERED > at}
+        return self._known.setdefault(job_id, _Known(at))
 
     def tend(self, at: float) -> None:
         """Begin what is due, and see who has ended."""

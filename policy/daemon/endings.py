@@ -107,7 +107,7 @@ def _spare_nodes(values: Mapping[str, str], needed: int, reading: Reading, parti
     if asked_nodes(values):
         return 0
     k = int(values["k"]) if values.get("k", "").isdigit() else 1
-    able = [node for node in reading.nodes if node.up and partition in node.partitions and node.gpus.bit_count() >= k]
+    able = [node for node in reading.nodes if node.up and partition in node.partitions and node.gpus >= k]
     return max(0, len(able) - needed)
 
 

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from policy.daemon import log
+from policy.daemon.accounts import Accounts
 from policy.daemon.company import Company
 from policy.daemon.config import Config, load
 from policy.daemon.culprits import Culprits
@@ -25,11 +26,13 @@ from policy.daemon.failures import Failures
 from policy.daemon.fleets import Fleets
 from policy.daemon.guards import AVOID_FOR, Guards, GuardWord
 from policy.daemon.handover import HURRY, UNSEEN, Sender, Snapshot
+from policy.daemon.hosts import Hosts
 from policy.daemon.levels import Levels, LevelWord
 from policy.daemon.living_scores import LivingScores
+from policy.daemon.losses import LossWord
 from policy.daemon.notices import Notice, Notices, open_notices
 from policy.daemon.pins import Pins
-from policy.daemon.step_times import StepTimes, StepWord
+from policy.daemon.step_times import StepWord
 from policy.daemon.watcher import Watcher
 from policy.errors import BerthError, SlurmError
 from policy.facts import JobFacts, Reading
@@ -63,12 +66,13 @@ class Planner:
         self._evictions = Evictions(gateway, config.settings.sharing)
         self._guards = Guards()
         self._culprits = Culprits(gateway)
-        self._steps = StepTimes(config.steps)
         self._living = LivingScores(config.steps, config.scores)
         self._pins = Pins(gateway, config.pinned_file, self._evictions)
         self._degraded = Degraded(gateway)
         self._levels = Levels(gateway)
-        self._failures = Failures(gateway)
+        accounts = Accounts()
+        self._failures = Failures(gateway, accounts=accounts)
+        self._hosts = Hosts(gateway, config.steps, accounts)
         self._explainer = Explainer(gateway, create(config.policy))
         self._watcher = Watcher(create(config.policy)) if config.observe else None
         self._picture: Picture | None = None
@@ -103,7 +107,7 @@ class Planner:
         changes = self._replan(picture, self._reading)
         self._hand_over(self._reading)
         self._moved.clear()
-        self._steps.write_due(self._reading.at, self._fleets.model_of)
+        self._hosts.write_due(self._reading.at, self._fleets.model_of)
         if self._acts:
             self._living.step(self._reading.at)
             self._pins.written += self._evictions.step(self._reading.jobs, self._reading.at)
@@ -139,10 +143,10 @@ class Planner:
             match notice.word:
                 case GuardWord() as word:
                     self._hear_guard(word, notice)
-                case StepWord() as word:
+                case StepWord() | LossWord() as word:
                     notice.answer(done=self.in_charge)
-                    if self.in_charge and (job := self._job(word.job)) is not None:
-                        self._steps.hear(word, job, self._company.classes.of(job), time.time())
+                    if self.in_charge:
+                        self._hosts.hear(word, self._company.classes.of, time.time())
                 case LevelWord() as word:
                     notice.answer(done=self.in_charge)
                     if self._acts:
@@ -204,7 +208,8 @@ class Planner:
             self._pins.written += 1
             self._moved.add(job_id)
             return True
-        if self._acts and (job_id := self._failures.step(self._reading, time.time())):
+        now = time.time()
+        if self._acts and (job_id := self._failures.step(self._reading, now) or self._hosts.write_one(now)):
             self._moved.add(job_id)
             return True
         if self._reasons_left:
@@ -288,6 +293,7 @@ class Planner:
             self._problem = ""
         self._reading = reading
         self._company.look(reading, writes=self._acts)
+        self._hosts.look(reading)
         fleet = self._fleets.of(reading, self._culprits.users(reading.at), self._company.foes)
         if self._picture is None or self._picture.fleet is not fleet:
             self._picture = Picture(fleet)

@@ -2,18 +2,20 @@
 
 from collections.abc import Callable
 
-from policy.daemon import endings, guards, levels, step_times
+from policy.daemon import endings, guards, levels, losses, step_times
 from policy.daemon.endings import NodeWord
 from policy.daemon.guards import GuardWord
 from policy.daemon.levels import LevelWord
+from policy.daemon.losses import LossWord
 from policy.daemon.step_times import StepWord
 
-Word = GuardWord | StepWord | LevelWord | NodeWord
+Word = GuardWord | StepWord | LevelWord | LossWord | NodeWord
 
 _READERS: tuple[Callable[[bytes], Word | None], ...] = (
     guards.read_word,
     step_times.read_word,
     levels.read_word,
+    losses.read_word,
     endings.read_word,
 )
 

@@ -5,8 +5,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from policy.report.ends import STATUS, Ends
+from policy.report.losses import Losses
 from policy.report.places import Places
 from policy.report.rows import Run
+from policy.report.saved import Saved
 from policy.report.site import Site
 from policy.report.use import Use
 from policy.report.waits import Busy, Waits
@@ -38,7 +40,7 @@ class Tally:
     def __init__(self, site: Site, rules: Rules) -> None:
         self._site = site
         self._busy, self._waits, self._places = Busy(), Waits(), Places(site)
-        self._use, self._ends = Use(), Ends(rules)
+        self._use, self._ends, self._losses, self._saved = Use(), Ends(rules), Losses(), Saved()
         self._counts = dict.fromkeys(("runs", "by_berth", "without_gpus", "parts", "open"), 0)
         self._first, self._last = float("inf"), 0.0
 
@@ -47,6 +49,7 @@ class Tally:
         for place, run in enumerate(runs):
             if place % _TIDY_EVERY == 0:
                 self._ends.forget(run.submit)
+                self._saved.forget(run.submit)
             if not period.holds(run):
                 # What goes on at the end has held its GPUs so far; parts before the last leave it to that.
                 if run.gpus and period.until == until and (run.end is None or run.end > until):
@@ -54,6 +57,7 @@ class Tally:
                     if run.start is not None and run.start < until:
                         self._busy.add(run, until)
                 continue
+            self._saved.add(run, STATUS.get(run.state, "other"))
             if not run.gpus:
                 self._counts["parts" if run.part else "without_gpus"] += 1
                 continue
@@ -71,6 +75,7 @@ class Tally:
         if run.start is not None:
             self._places.add(run)
             self._use.add(run, status)
+            self._losses.add(run, status)
 
     def figures(self, period: Period) -> dict[str, Any]:
         """All of it; the shape is in docs/formats.md."""
@@ -89,6 +94,8 @@ class Tally:
             "places": self._places.figures(),
             "use": self._use.figures(capacity, until - since),
             **self._ends.figures(),
+            "losses": self._losses.figures(),
+            "saved": self._saved.figures(),
             "busy": _line(first, minutes, since, until),
         }
         found["worth"] = worth(found)

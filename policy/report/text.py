@@ -62,7 +62,7 @@ def left_out(found: Mapping[str, Any]) -> str:
 
 def tables(found: Mapping[str, Any]) -> Iterator[Table]:
     """All that have rows."""
-    every = (_waits, _reasons, _places, _levels, _use, _status, _failures, _tries, _worth)
+    every = (_waits, _reasons, _places, _levels, _use, _status, _losses, _failures, _tries, _saved, _worth)
     yield from (table for table in (make(found) for make in every) if table.rows)
 
 
@@ -155,6 +155,22 @@ def _status(found: Mapping[str, Any]) -> Table:
     return Table("How runs ended", "", ("end", "runs", "of runs", "GPU h", "of GPU time"), rows)
 
 
+def _losses(found: Mapping[str, Any]) -> Table:
+    rows = [
+        [
+            *(name, f"{one['runs']:,}", hours(one["gpu_hours"]), hours(one["after_best_gpu_hours"])),
+            part(one["after_best_gpu_hours"], one["gpu_hours"]),
+        ]
+        for name, one in found["losses"].items()
+    ]
+    told = sum(one["runs"] for one in found["losses"].values())
+    if found["counts"]["runs"] and not told:
+        rows = [["no run told its losses", *[""] * 4]]
+    note = f"of the {told:,} of {found['counts']['runs']:,} runs that told when their loss was best (berth_injob.loss)"
+    columns = ("end", "runs", "GPU h", "after the best", "of it")
+    return Table("GPU time after the best loss", note, columns, rows)
+
+
 def _failures(found: Mapping[str, Any]) -> Table:
     rows = [
         [
@@ -182,6 +198,29 @@ def _tries(found: Mapping[str, Any]) -> Table:
         if one["runs"]
     ]
     return Table("Tries", "", ("runs that", "runs", "GPU h"), rows)
+
+
+def _saved(found: Mapping[str, Any]) -> Table:
+    words = {
+        "tries_passed": ("--retry", "runs that passed at a try of berthd's: work that nobody had to submit again"),
+        "tries_not_made": (
+            "--retry",
+            "tries that were asked for and not made, as they would have failed alike; at most",
+        ),
+        "preflights": (
+            "--preflight",
+            "jobs that ended with their pre-flight: on all their GPUs they would have failed",
+        ),
+        "moves": ("--movable", "moves; what waiting jobs gained by them is not in the accounting"),
+    }
+    rows = [
+        [words[kind][0], f"{one['runs']:,}", "" if kind == "moves" else hours(one["gpu_hours"]), words[kind][1]]
+        if one["asked"] or one["runs"]
+        else [words[kind][0], "-", "", "no job asked for it"]
+        for kind, one in found["saved"].items()
+        if kind != "tries_not_made" or one["asked"]
+    ]
+    return Table("What trying again, pre-flights and moves saved", "", ("by", "runs", "GPU h", "which"), rows)
 
 
 def _worth(found: Mapping[str, Any]) -> Table:

@@ -1,39 +1,10 @@
 """Job records through Slurm's JSON, the slow form that has all texts of a job exact to the byte."""
 
-import json
 from dataclasses import dataclass
 
-import msgspec
-
-from policy.errors import SlurmError
-from policy.slurm import fields
+from policy.slurm import fields, job_json
 from policy.slurm.interface import JobText
-
-
-class _Number(msgspec.Struct, frozen=True):
-    set: bool = False
-    number: int = 0
-
-
-class _Job(msgspec.Struct):
-    job_id: int
-    job_state: list[str] | str
-    user_id: int = 0
-    admin_comment: str = ""
-    extra: str = ""
-    required_nodes: str = ""
-    tres_per_node: str = ""
-    tres_per_job: str = ""
-    gres_detail: list[str] = []
-    array_job_id: _Number = _Number()
-    array_task_id: _Number = _Number()
-
-
-class _Answer(msgspec.Struct):
-    jobs: list[_Job]
-
-
-_DECODER = msgspec.json.Decoder(_Answer)
+from policy.slurm.job_json import JobJson
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,16 +20,14 @@ class Record:
 
 def jobs(data: bytes) -> dict[int, Record]:
     """Read `squeue --json` or `scontrol show job --json`."""
-    return {job.job_id: _record(job) for job in _decode(data)}
+    return {job.job_id: _record(job) for job in job_json.decode(data)}
 
 
-def _record(job: _Job) -> Record:
-    state = job.job_state if isinstance(job.job_state, str) else job.job_state[0] if job.job_state else ""
-    is_task = job.array_task_id.set and job.array_job_id.set
+def _record(job: JobJson) -> Record:
     return Record(
         JobText(
             id=job.job_id,
-            state=state,
+            state=job.state,
             user_id=job.user_id,
             admin_comment=job.admin_comment,
             extra=job.extra,
@@ -66,16 +35,6 @@ def _record(job: _Job) -> Record:
             tres_per_node=job.tres_per_node,
             tres_per_job=job.tres_per_job,
         ),
-        f"{job.array_job_id.number}_{job.array_task_id.number}" if is_task else str(job.job_id),
+        str(job.name),
         tuple(map(fields.held, job.gres_detail)),
     )
-
-
-def _decode(data: bytes) -> list[_Job]:
-    try:
-        return _DECODER.decode(data).jobs
-    except UnicodeDecodeError:
-        # Slurm passes on whatever bytes a user wrote; the slower reader takes them as they are.
-        return msgspec.convert(json.loads(data.decode("utf-8", "surrogateescape")), _Answer).jobs
-    except msgspec.MsgspecError as problem:
-        raise SlurmError(f"Slurm's JSON of jobs has another form than Berth knows: {problem}") from None

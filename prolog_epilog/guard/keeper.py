@@ -13,6 +13,7 @@ from prolog_epilog.guard.errands import Errands
 from prolog_epilog.guard.grip import Ground
 from prolog_epilog.guard.heart import Rank
 from prolog_epilog.guard.levels import Counts
+from prolog_epilog.guard.losses import Losses
 from prolog_epilog.guard.roll import Member, Roll
 from prolog_epilog.guard.seat import Seat
 from prolog_epilog.guard.senses import Look
@@ -56,6 +57,7 @@ class Keeper:
     """How the shares of this node are held, for the metrics."""
     seats: dict[str, Seat] = field(default_factory=dict)
     steps: StepTimes = field(init=False)
+    losses: Losses = field(init=False)
     _roll: Roll = field(init=False)
     _told: float = float("-inf")
     _thaws: Thaws = field(init=False)
@@ -65,6 +67,7 @@ class Keeper:
     def __post_init__(self) -> None:
         self._roll = Roll(self.ground.paths)
         self.steps = StepTimes(self.errands.notify)
+        self.losses = Losses(self.errands.notify)
         self._thaws = Thaws(self.ground.cgroups)
 
     def turn(self, now: float) -> None:
@@ -82,6 +85,7 @@ class Keeper:
             heard = words[seat.host.job] if seat.host is not None else {}
             seat.turn(now, heard, self.devices.looks.get(uuid))
         self.steps.turn(now, self.seats, words, self.devices.looks)
+        self.losses.turn(now, self._roll.node, words)
         self._stirred = self._strangers()
         self._measure(now)
 

@@ -39,13 +39,15 @@ MAGIC, DUTY, MEMORY, HOST_BOUND, UNTIL, QUOTA = range(6)
 PROCESS, READY, AT, STEPS, STEP_NS, IDLE_NS, LAUNCHES, USED, PEAK, SPILLED, EPOCH, REFUSED, UNKNOWN = range(13)
 OWN_STEPS, OWN_NS, APP = range(13, 16)
 RECENT_AT = 128
+LOSSES, BEST_AT = range(24, 26)
+"""Behind the last step times; 0 in words of processes that know nothing of it."""
 
 LIBRARY = 1 << 32
 """Set in PROCESS where the library for any CUDA program writes the slot, and not Python."""
 ELSEWHERE = 1 << 33
 """Set in PROCESS by Python where the library gates the process: this slot only beats."""
 
-_SLOT_NUMBERS = struct.Struct(f"<16Q{RECENT}I")
+_SLOT_NUMBERS = struct.Struct(f"<16Q{RECENT}I2Q")
 _MOST = 1 << 62
 """No counter of an honest job ever gets here."""
 
@@ -98,6 +100,10 @@ class Beat:
     """The same number wherever the same command runs with as many ranks; 0: not told."""
     elsewhere: bool = False
     """Whether the library gates this process, in a slot of its own."""
+    losses: int = 0
+    """How many losses the program has told."""
+    best_at_ns: int = 0
+    """When it told the best of them, CLOCK_MONOTONIC."""
 
     def mean_step_s(self, before: Beat | None) -> float | None:
         """Mean time of the steps since an earlier reading of the same process, or None if there was none."""
@@ -230,15 +236,18 @@ def _decode(page: bytes, slot: int, now: int) -> Beat | None:
     process, ready, at, steps = numbers[:4]
     step_ns, idle_ns, launches, used, peak, spilled, epoch, refused, unknown = numbers[4:13]
     own_steps, own_ns, app = numbers[13:16]
-    if max(numbers[:15]) > _MOST or at > now or max(step_ns, idle_ns, own_ns) > now or (steps and not at):
+    losses, best_at = numbers[-2:]
+    if max(*numbers[:15], losses) > _MOST or max(at, best_at) > now or (steps and not at):
+        return None
+    if max(step_ns, idle_ns, own_ns) > now:
         return None
     kept = min(steps, RECENT)
-    ring = numbers[16:]
+    ring = numbers[16 : 16 + RECENT]
     recent = tuple(ring[place % RECENT] for place in range(steps - kept, steps))
     return Beat(
         slot, process & 0xFFFFFFFF, bool(process & LIBRARY), ready == 1, at, steps, step_ns, idle_ns,
         launches, used, peak, spilled, epoch, refused, unknown, recent, own_steps, own_ns, app,
-        bool(process & ELSEWHERE),
+        bool(process & ELSEWHERE), losses, best_at,
     )  # fmt: skip
 
 

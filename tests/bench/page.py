@@ -38,6 +38,10 @@ request to `srun` and `salloc`; plain Slurm beside Berth with berthd alive and d
 number of GPUs opened; requests by socket get one GPU or two, as the sockets happen to be free, with plain Slurm too.
 Forms that name a model are compared with the same request by feature, in the test itself.
 """
+FAILING = """
+`make test-hard` (`tests/slurm/test_failing.py`): each way to fail is a real one, of a job with `--retry=auto` on a real
+Slurm; the driver, its memory and its faults are simulated. *Why* is what berthd says.
+"""
 FAMILIES = """
 `make bench-placement`: how much less Berth takes than PAL with the same jobs, order, backfill and scores, in percent,
 in the geometric mean over pairs of a trace and a seed, with 95 % bootstrap intervals. *Gap closed* is the part of the
@@ -296,6 +300,18 @@ def matrix_section(paths: list[Path]) -> Iterator[str]:
     yield f"\n({taken(paths[-1])})"
 
 
+def failing_section(paths: list[Path]) -> Iterator[str]:
+    yield "\n## What jobs fail of, and who runs again"
+    yield FAILING
+    yield row("Slurm", "what happens", "class", "run again", "ended", "why")
+    yield row(*["---"] * 6)
+    for path in paths:
+        for one in read(path):
+            cells = (one[name] for name in ("how", "class", "again", "ended", "why"))
+            yield row(path.stem.removeprefix("failing-"), *cells)
+    yield f"\n({taken(paths[-1])})"
+
+
 def sections(page: str) -> dict[str, str]:
     """The parts of a page by their headings; what stands before the first of them has none."""
     found: dict[str, str] = {}
@@ -318,6 +334,7 @@ def main() -> int:
         ("published.json", published_section),
         ("placements-*.json", placements_section),
         ("matrix-*.json", matrix_section),
+        ("failing-*.json", failing_section),
     ):
         if paths := sorted(BUILD.glob(pattern)):
             lines += section(paths)

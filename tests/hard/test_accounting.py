@@ -39,6 +39,19 @@ echo "from $done"
 for step in $(seq $((done + 1)) 400); do echo $step >$file; sleep 1; done
 """
 
+# Its loss is best after two seconds, and it goes on for twenty more.
+LOSSES = """
+exec /opt/berth/bin/python - <<'END'
+import time
+from prolog_epilog import injob
+assert injob.ready(), injob.why()
+for step in range(22):
+    time.sleep(1)
+    injob.step()
+    injob.loss(1.0 if step < 2 else 2.0 + step)
+END
+"""
+
 
 @pytest.fixture(scope="module", params=VERSIONS)
 def slurm(request: pytest.FixtureRequest) -> Iterator[Slurm]:
@@ -95,6 +108,25 @@ def test_a_report_tells_what_really_happened(slurm: Slurm) -> None:
     assert {name: one["runs"] for name, one in status.items()} == {"passed": 3, "failed": 1, "requeued": 1}
     # On two nodes, as its user asked.
     assert (places["runs"]["more_nodes"], places["runs"]["more_nodes_asked"]) == (1, 1)
+
+
+def test_gpu_time_after_the_best_loss_is_told_by_the_job_through_its_guard(slurm: Slurm) -> None:
+    since = slurm.target.run(["date", "+%FT%T"], user="root").out.strip()
+    job = slurm.submit("--gpu-tier=guaranteed", "--gpus=8", "-n1", "--mem=100", body=LOSSES)
+    slurm.finish(job, 90)
+
+    def told() -> dict[str, dict[str, float]] | None:
+        words = ["berth", "report", "--since", since, "--json", "-"]
+        found: dict[str, dict[str, dict[str, float]]] = json.loads(
+            slurm.target.run(words, user="root", timeout=120).out
+        )
+        return found["losses"] or None
+
+    # slurmdbd hears of it some seconds after the end.
+    found = until("its best loss in the report", told, 60, every=2.0)
+    print(found)
+    assert found["passed"]["runs"] == 1
+    assert round(8 * 15 / 3_600, 2) <= found["passed"]["after_best_gpu_hours"] < found["passed"]["gpu_hours"]
 
 
 def test_a_lent_gpu_is_given_back_and_the_borrower_goes_on_from_its_checkpoint(slurm: Slurm) -> None:

@@ -7,22 +7,22 @@ import time
 
 import pytest
 
+from .failing import PYTHON, runs, trains
 from .harness import Slurm, until
 from .nodes import nodes_of
 from .test_planner import segment_of
 
 LOST = 'echo "RuntimeError: NCCL communicator was aborted: Connection reset by peer" >&2; exit 1'
-PYTHON = "/opt/berth/bin/python"
 
 COMMONEST = {
     "syntax_error": f"printf 'def f(:\\n' >/tmp/t.$SLURM_JOB_ID.py; {PYTHON} /tmp/t.$SLURM_JOB_ID.py",
     "incorrect_inputs": "cat /data/imagenet/train.idx",
     "permission_error": "cat /etc/shadow",
     "import_error": f"{PYTHON} -c 'import apex_is_not_here'",
-    "cuda_init_failed": 'echo "RuntimeError: No CUDA GPUs are available" >&2; exit 1',
-    "gpu_out_of_memory": 'echo "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"; exit 1',
+    "cuda_init_failed": trains(1, "BERTH_FAKE_CUDA_INIT=100"),
+    "gpu_out_of_memory": trains(8),
     "cpu_out_of_memory": "kill -KILL $$",
-    "invalid_mem_access": "kill -SEGV $$",
+    "invalid_mem_access": runs("import ctypes\nctypes.string_at(0)"),
     "gpu_ecc_error": 'echo "CUDA error: uncorrectable ECC error encountered" >&2; exit 1',
     "mpi_runtime_failure": LOST,
 }

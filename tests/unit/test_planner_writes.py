@@ -87,7 +87,7 @@ def test_a_pass_writes_nothing_itself_and_then_one_update_at_a_time(tmp_path: Pa
 
 
 def test_step_times_are_kept_and_disturb_no_plan(tmp_path: Path, channel: socket.socket) -> None:
-    slurm = Slurm([node("n1", used=0xFF)], [running(1, "n1", 0xFF, 3_000)])
+    slurm = Slurm([node("n1", used=0xFF)], [running(1, "n1", 0xFF, 3_000, segment={"tier": "guaranteed"})])
     planner = planner_of(slurm, tmp_path, channel)
     planner.one_pass(ended=False)
     said: list[bytes] = []

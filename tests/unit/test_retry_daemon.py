@@ -108,6 +108,15 @@ def ended(slurm: Slurm, word: NodeWord | None = None, before: JobFacts | None = 
     return failures
 
 
+@pytest.mark.parametrize("k", ["1", "3", "8"])
+def test_a_suspected_node_is_avoided_by_jobs_of_any_size(k: str) -> None:
+    slurm = Slurm(values={**PLACED, "k": k, "f.retry": "auto"})
+    broken = NodeWord(5, "n1", "cuda_init_failed", transient=True, sign="its log says: no cuda-capable device")
+    ended(slurm, broken)
+
+    assert slurm.values["avoids"].startswith("n1@")
+
+
 def class_told(failures: Failures) -> str:
     [name] = [key for key in failures.told if "." in key]
     return name.removeprefix("failed.")

@@ -1,0 +1,51 @@
+"""GPU time after the best loss, of the runs that told of their losses: what early stopping would have saved at most."""
+
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import Any
+
+from policy.report.rows import Run
+
+
+@dataclass(slots=True)
+class _After:
+    runs: int = 0
+    gpu_s: float = 0.0
+    after_s: float = 0.0
+
+
+class Losses:
+    """Runs that are over."""
+
+    def __init__(self) -> None:
+        self._ends: defaultdict[str, _After] = defaultdict(_After)
+
+    def add(self, run: Run, status: str) -> None:
+        """One of them."""
+        best = _best_at(run)
+        if best is None or run.end is None:
+            return
+        one = self._ends[status]
+        one.runs += 1
+        one.gpu_s += run.gpu_s
+        one.after_s += min(run.gpus * (run.end - best), run.gpu_s)
+
+    def figures(self) -> dict[str, Any]:
+        """Runs and GPU hours by how the runs ended."""
+        return {
+            status: {
+                "runs": one.runs,
+                "gpu_hours": round(one.gpu_s / 3_600, 2),
+                "after_best_gpu_hours": round(one.after_s / 3_600, 2),
+            }
+            for status, one in sorted(self._ends.items())
+        }
+
+
+def _best_at(run: Run) -> float | None:
+    """A moment within the run; what a requeued job says of its run before is of that one."""
+    said = run.said.get("best_at", "")
+    if not (said.isascii() and said.isdigit()) or run.start is None or run.end is None:
+        return None
+    best = float(said)
+    return best if run.start <= best <= run.end else None
