@@ -20,6 +20,7 @@ from topology.fabric import Fabric
 if TYPE_CHECKING:
     from policy.facts import Memory, NodeFacts, PartitionFacts
     from policy.sharing.fragmentation import Shape
+    from policy.sharing.neighbours import Neighbours
     from policy.sharing.sharers import Sharers
     from policy.sharing.tenants import Tenants
     from topology.model import Machine
@@ -202,6 +203,8 @@ class Cluster:
     """For nodes with guests: GPUs that are claimed for now by jobs which may have one."""
     closed: dict[int, int] = field(default_factory=dict)
     """GPUs that take no new guest, as their guards say."""
+    neighbours: "Neighbours | None" = None
+    """What is known of packed jobs beside each other; None where the site keeps no profiles."""
 
     def now(self, limit: float) -> View:
         """What a job of this time limit can start on at once."""

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from policy.cluster import Bools
     from policy.facts import JobFacts, NodeFacts, Reading
     from policy.sharing.fragmentation import Shape
+    from policy.sharing.neighbours import Neighbours
 
 SOON = 5.0
 """Seconds until the GPUs of a job past its time limit are taken to come free."""
@@ -54,6 +55,8 @@ class Picture:
         self._sharers: dict[int, Sharers] = {}
         self.closed: dict[int, int] = {}
         """GPUs that take no new guest, by node."""
+        self.neighbours: Neighbours | None = None
+        """What is known of packed jobs beside each other."""
         self._leaving: dict[int, int] = {}
         """Seats of guests that end: nodes may have been read a moment before."""
         self._shapes: tuple[Shape, ...] = ()
@@ -150,6 +153,7 @@ class Picture:
                 shapes=self._shapes,
                 sharers=self._sharers,
                 closed=self.closed,
+                neighbours=self.neighbours,
             )
         )
 

@@ -17,6 +17,7 @@ from policy.facts import JobFacts, Reading
 from policy.settings import Sharing
 from policy.sharing.choosing import Chooser
 from policy.sharing.classes import Classes
+from policy.sharing.neighbours import Neighbours
 from policy.sharing.tenants import Mate
 
 _READINGS_KEPT = 10
@@ -28,6 +29,8 @@ class Company:
 
     def __init__(self, sharing: Sharing) -> None:
         self._profiles: Profiles | None = None
+        self._least, self._capped = sharing.least_speed / 100, sharing.way == "mps"
+        self._looks = sharing.least_speed > 0
         try:
             if sharing.profiles:
                 self._profiles = Profiles(Path(sharing.profiles), sharing.fit)
@@ -48,12 +51,19 @@ class Company:
         """Jobs that brought each other down, as packed jobs are told apart."""
         return self._profiles.foes if self._profiles is not None else frozenset()
 
+    @property
+    def neighbours(self) -> Neighbours | None:
+        """What is known of packed jobs beside each other; None where nobody looks at that."""
+        return self._profiles.neighbours if self._profiles is not None and self._looks else None
+
     def look(self, reading: Reading, *, writes: bool) -> None:
         """Slurm was read; `writes`: whether the file of profiles is this berthd's to write."""
         if self._profiles is not None:
             self._lately.append(reading)
             self._by_id = None
             self._profiles.refresh(reading.at, writes=writes)
+            if self._looks:
+                self._profiles.know_neighbours(reading.at, self._least, capped=self._capped)
 
     def hear(self, word: GuardWord, at: float) -> str:
         """Learn from a guard; why its guest should go elsewhere, or empty."""
