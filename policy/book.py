@@ -205,7 +205,13 @@ class Book:
         picture = self.cluster
         if demand.share is not None:
             return packing.place(
-                demand, view, picture.tenants, moment or picture.at, picture.shapes, picture.neighbours
+                demand,
+                view,
+                picture.tenants,
+                moment or picture.at,
+                picture.shapes,
+                picture.neighbours,
+                picture.shelves,
             )
         return _pinnable(policy, demand, view)
 

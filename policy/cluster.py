@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from policy.cost import CostModel
 from policy.placement.tables import MOST_GPUS, Ints, SetTables
 from policy.settings import Sharing
+from policy.sharing.shelves import Shelves
 from topology.fabric import Fabric
 
 if TYPE_CHECKING:
@@ -203,6 +204,8 @@ class Cluster:
     """For nodes with guests: GPUs that are claimed for now by jobs which may have one."""
     closed: dict[int, int] = field(default_factory=dict)
     """GPUs that take no new guest, as their guards say."""
+    shelves: Shelves = field(default_factory=Shelves)
+    """Of the tenants what is asked again and again; it looks by itself whether they have changed."""
     neighbours: "Neighbours | None" = None
     """What is known of packed jobs beside each other; None where the site keeps no profiles."""
 

@@ -11,6 +11,7 @@ from policy.cluster import COLUMNS, FAR, Cluster, Fleet
 from policy.sharing.companions import who_is
 from policy.sharing.fragmentation import learned
 from policy.sharing.sharers import Guest, Host, Sharers
+from policy.sharing.shelves import Shelves
 from policy.sharing.tenants import NOBODY, Share, Tenant, Tenants, party
 from policy.tiers import GUARANTEED
 from policy.timeline import State, as_row
@@ -53,6 +54,7 @@ class Picture:
         self._mem = np.zeros((count, COLUMNS), np.int64)
         self._tenants: dict[int, Tenants] = {}
         self._sharers: dict[int, Sharers] = {}
+        self._shelves = Shelves()
         self.closed: dict[int, int] = {}
         """GPUs that take no new guest, by node."""
         self.neighbours: Neighbours | None = None
@@ -154,6 +156,7 @@ class Picture:
                 sharers=self._sharers,
                 closed=self.closed,
                 neighbours=self.neighbours,
+                shelves=self._shelves,
             )
         )
 

@@ -26,7 +26,7 @@ Numbers = tuple[float, float, float]
 LEVEL = 0.85
 """Part of the promises that hold."""
 
-MOST_KINDS = 256
+MOST_KINDS = 512
 """Kinds of jobs whose speeds beside each other are kept; with more of them, what is kept is begun anew."""
 
 

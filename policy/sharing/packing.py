@@ -16,8 +16,9 @@ import numpy as np
 from policy.errors import BadCompany, NotNow
 from policy.placement.base import Berth, Policy
 from policy.placement.tables import Ints, positions
-from policy.sharing.fragmentation import DEFAULT, Shape, stranded
+from policy.sharing.fragmentation import DEFAULT, Shape
 from policy.sharing.neighbours import NOBODY_KNOWN, Meeting, Neighbours
+from policy.sharing.shelves import Asked, Shelves
 from policy.sharing.tenants import Share, Tenant, Tenants
 
 if TYPE_CHECKING:
@@ -90,11 +91,14 @@ def place(
     start: float,
     shapes: Sequence[Shape],
     neighbours: Neighbours | None = None,
+    shelves: Shelves | None = None,
 ) -> Berth:
-    """The best place for a packed job from `start` on, or `NotNow`."""
+    """The best place for a packed job from `start` on, or `NotNow`; `shelves` remember what did not change."""
     share = demand.share
     assert share is not None, "whole GPUs are the policies' own question"  # noqa: S101 - narrows the type
-    found = _candidates(demand, share, view, tenants, start)
+    shelves = shelves or Shelves()
+    shelves.bring(tenants)
+    found = _candidates(demand, share, view, shelves, start)
     if demand.n > 1:
         found = _on_enough_nodes(found, demand.n)
     if not found.nodes.size:
@@ -106,8 +110,8 @@ def place(
             company.found, company.known = found, {}
     else:
         found = found.where(found.broken == found.broken.min())
-    added = added_fragmentation(demand, share, view, tenants, start, found, shapes or DEFAULT)
-    order = _cheapest_first(added, found, view)
+    added = _added(demand, share, view, shelves, start, found, tuple(shapes or DEFAULT))
+    order = _cheapest_first(added, found, view, all_of_them=demand.n > 1 or company is not None)
     if demand.n > 1:
         order = _cheapest_set(order, added, found, demand.n)
     elif company is not None:
@@ -137,14 +141,20 @@ def place_whole(
     if demand.n != 1 or not found.nodes.size:
         raise NotNow(f"no node has {demand.k} free GPU{'s' if demand.k > 1 else ''} for this job now")
     found = found.where(found.broken == found.broken.min())
-    added = added_fragmentation(demand, Share(_WHOLE), view, tenants, start, found, shapes or DEFAULT)
+    shelves = Shelves()
+    shelves.bring(tenants)
+    added = _added(demand, Share(_WHOLE), view, shelves, start, found, tuple(shapes or DEFAULT))
     first = int(_cheapest_first(added, found, view)[0])
     why = f"it leaves the least room that nobody can use, of {found.nodes.size} nodes that fit alike"
     return Policy.berth(demand, view, [int(found.nodes[first])], positions(int(found.masks[first])), why)
 
 
-def _cheapest_first(added: "Floats", found: Candidates, view: "View") -> Ints:
-    return np.lexsort((added, found.nodes, ~view.quiet[found.nodes], np.floor(added / ALIKE), found.broken))
+def _cheapest_first(added: "Floats", found: Candidates, view: "View", *, all_of_them: bool = False) -> Ints:
+    """The rows in their order, or those of the cheapest step alone."""
+    step = np.floor(added / ALIKE)
+    rows = np.arange(step.size) if all_of_them else np.flatnonzero(step == step.min())
+    nodes = found.nodes[rows]
+    return rows[np.lexsort((added[rows], nodes, ~view.quiet[nodes], step[rows], found.broken[rows]))]
 
 
 def _met(there: Iterable[Tenant], mask: int, start: float, end: float) -> list[Tenant]:
@@ -177,6 +187,20 @@ def _cheapest_with(company: _Company, order: Ints, added: "Floats") -> int:
     return best if best >= 0 else worst
 
 
+def _added(
+    demand: "Demand",
+    share: Share,
+    view: "View",
+    shelves: Shelves,
+    start: float,
+    found: Candidates,
+    shapes: tuple[Shape, ...],
+) -> "Floats":
+    """By how much each place would add to the expected fragmentation of its node, in percent of a GPU."""
+    asked = Asked(demand.k, share.percent, demand.cpus or 0, shapes)
+    return shelves.added(asked, view, found.nodes, np.where(found.joins, found.masks, 0), start)
+
+
 def _in_good_company(found: Candidates, company: _Company, n: int) -> Candidates:
     """The places of a job on several nodes where all keep their speed, if there are enough."""
     rows = np.arange(found.nodes.size)
@@ -199,20 +223,12 @@ def _bad_company(company: _Company) -> str:
     )
 
 
-def _candidates(
-    demand: "Demand", share: Share, view: "View", tenants: Mapping[int, Tenants], start: float
-) -> Candidates:
+def _candidates(demand: "Demand", share: Share, view: "View", shelves: Shelves, start: float) -> Candidates:
     """All shared sets with room; of free GPUs the best set of each node, or for several nodes each of the best."""
     fleet, fits = view.fleet, Policy.fitting(demand, view)
     end = start + demand.limit
-    joined = [
-        (node, mask)
-        for node, there in tenants.items()
-        # Most nodes are full: what is left of a GPU is known, and looked at before its tenants one by one.
-        if fits[node] and share.party in there.sets and max(there.left(start).values(), default=0) >= share.percent
-        for mask in there.open_to(share, demand.k, fleet.gpu_mem_for_shares(node), start, end)
-    ]
-    nodes, masks = (np.array(joined, np.int64).reshape(-1, 2)).T
+    capacity = np.maximum(0, fleet.gpu_mem - fleet.sharing.gpu_mem_reserve)
+    nodes, masks = shelves.open_to(share, demand.k, fits, capacity, start, end)
     linked = fleet.tables.look_up(demand.k, demand.level, fleet.offset[nodes] + masks) >= 0
     nodes, masks = nodes[linked], masks[linked]
     opened = _opened(demand, view, fits)
@@ -247,37 +263,6 @@ def _opened(demand: "Demand", view: "View", fits: "Bools") -> Candidates:
     all_nodes, all_masks = np.concatenate(nodes), np.concatenate(masks)
     nothing = np.zeros(all_nodes.size, np.int64)
     return Candidates(all_nodes, all_masks, nothing > 0, nothing)
-
-
-def added_fragmentation(
-    demand: "Demand",
-    share: Share,
-    view: "View",
-    tenants: Mapping[int, Tenants],
-    start: float,
-    found: Candidates,
-    shapes: Sequence[Shape],
-) -> "Floats":
-    """By how much each place would add to the expected fragmentation of its node, in percent of a GPU."""
-    left = {node: tenants[node].left(start) for node in found.nodes.tolist() if node in tenants}
-    width = max(map(len, left.values()), default=0)
-    free = np.bitwise_count(view.free[found.nodes]).astype(np.int64)
-    before = np.zeros((found.nodes.size, width + demand.k), np.int64)
-    after = before.copy()
-    if width:
-        nothing = [0] * (width + demand.k)
-        parts = {node: [*some.values(), *nothing[len(some) :]] for node, some in left.items()}
-        before[:] = [parts.get(node, nothing) for node in found.nodes.tolist()]
-        after[:] = before
-        for row in np.flatnonzero(found.joins).tolist():
-            columns = list(left[int(found.nodes[row])])
-            for gpu in positions(int(found.masks[row])):
-                after[row, columns.index(gpu)] -= share.percent
-    opens = ~found.joins
-    after[opens, width:] = _WHOLE - share.percent
-    cpus = view.cpus[found.nodes]
-    then: Floats = stranded(free - demand.k * opens, after, cpus - (demand.cpus or 0), shapes)
-    return then - stranded(free, before, cpus, shapes)
 
 
 def _on_enough_nodes(found: Candidates, n: int) -> Candidates:
