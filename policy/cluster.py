@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from policy.sharing.fragmentation import Shape
     from policy.sharing.neighbours import Neighbours
     from policy.sharing.sharers import Sharers
-    from policy.sharing.tenants import Tenants
+    from policy.sharing.tenants import Mate, Tenants
     from topology.model import Machine
 
 Bools = NDArray[np.bool_]
@@ -204,6 +204,8 @@ class Cluster:
     """For nodes with guests: GPUs that are claimed for now by jobs which may have one."""
     closed: dict[int, int] = field(default_factory=dict)
     """GPUs that take no new guest, as their guards say."""
+    spare_sms: "Mapping[Mate, int]" = field(default_factory=dict)
+    """Percent of the SMs that hosts, by user and name, leave to guests under MPS, as far as known; 0: none may come."""
     shelves: Shelves = field(default_factory=Shelves)
     """Of the tenants what is asked again and again; it looks by itself whether they have changed."""
     neighbours: "Neighbours | None" = None

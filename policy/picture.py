@@ -12,7 +12,7 @@ from policy.sharing.companions import who_is
 from policy.sharing.fragmentation import learned
 from policy.sharing.sharers import Guest, Host, Sharers
 from policy.sharing.shelves import Shelves
-from policy.sharing.tenants import NOBODY, Share, Tenant, Tenants, party
+from policy.sharing.tenants import NOBODY, Mate, Share, Tenant, Tenants, party
 from policy.tiers import GUARANTEED
 from policy.timeline import State, as_row
 
@@ -57,6 +57,8 @@ class Picture:
         self._shelves = Shelves()
         self.closed: dict[int, int] = {}
         """GPUs that take no new guest, by node."""
+        self.spare_sms: dict[Mate, int] = {}
+        """Percent of the SMs that hosts leave to a guest, as far as known."""
         self.neighbours: Neighbours | None = None
         """What is known of packed jobs beside each other."""
         self._leaving: dict[int, int] = {}
@@ -156,6 +158,7 @@ class Picture:
                 sharers=self._sharers,
                 closed=self.closed,
                 neighbours=self.neighbours,
+                spare_sms=self.spare_sms,
                 shelves=self._shelves,
             )
         )

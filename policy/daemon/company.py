@@ -15,6 +15,7 @@ from policy.daemon.profiles import Profiles
 from policy.errors import BerthError
 from policy.facts import JobFacts, Reading
 from policy.settings import Sharing
+from policy.sharing.activity import Activity
 from policy.sharing.choosing import Chooser
 from policy.sharing.classes import Classes
 from policy.sharing.neighbours import Neighbours
@@ -37,6 +38,8 @@ class Company:
         except BerthError as problem:
             log.error(f"{problem}; guests are seated by rules alone")
         self._matcher = ProcessMatcher()
+        self.activity = Activity()
+        """How busy hosts keep the SMs, for the shares of guests beside them."""
         self._lately: deque[Reading] = deque(maxlen=_READINGS_KEPT)
         self._by_id: Mapping[int, JobFacts] | None = None
         self.classes = Classes(self._profiles.companions if self._profiles is not None else None)
@@ -76,6 +79,7 @@ class Company:
             return ""
         if self._by_id is None:
             self._by_id = {job.id: job for job in self._lately[-1].jobs}
+        self._hear_activity(word, self._by_id, at)
         return self._profiles.hear(word, self._by_id, at)
 
     def close(self) -> None:
@@ -83,6 +87,12 @@ class Company:
         self._matcher.close()
         if self._profiles is not None:
             self._profiles.close(time.time())
+
+    def _hear_activity(self, word: GuardWord, jobs: Mapping[int, JobFacts], at: float) -> None:
+        alone = word.alone
+        if alone is not None and alone.sms is not None and alone.job in jobs and not jobs[alone.job].rides:
+            job = jobs[alone.job]
+            self.activity.hear((job.user, job.name), at, alone.sms)
 
     def _blame(self, profiles: Profiles, word: GuardWord, at: float) -> None:
         """The cause and those who were on its GPU are never put together again."""

@@ -293,6 +293,7 @@ class Planner:
             self._picture = Picture(fleet)
         self._picture.closed = self._guards.closed(fleet.index, reading.at)
         self._picture.neighbours = self._company.neighbours
+        self._picture.spare_sms = self._company.activity.all_left(reading.at)
         self._changed = self._picture.update(reading)
         if self._runs is not None:
             self._ended += self._runs.ended(reading.jobs, reading.at)
