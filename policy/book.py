@@ -204,7 +204,15 @@ class Book:
     def _best_in(self, view: View, moment: float, demand: Demand, policy: Policy) -> Berth:
         picture = self.cluster
         if demand.share is not None:
-            return packing.place(demand, view, picture.tenants, moment or picture.at, picture.shapes)
+            return packing.place(
+                demand,
+                view,
+                picture.tenants,
+                moment or picture.at,
+                picture.shapes,
+                picture.neighbours,
+                picture.shelves,
+            )
         return _pinnable(policy, demand, view)
 
     def start_of(self, demand: Demand, nodes: Sequence[int], mask: int) -> float | None:
@@ -259,7 +267,12 @@ class Book:
             if cpus < (demand.cpus or 0) or mem < (self.fleet.mem[node] if demand.mem is None else demand.mem):
                 continue
             joins = any(tenant.mask == mask and tenant.there(moment) for tenant in there)
-            if free & mask == mask or (joins and admits(there, mask, share, capacity, moment, moment + demand.limit)):
+            end = moment + demand.limit
+            if free & mask == mask or (
+                joins
+                and admits(there, mask, share, capacity, moment, end)
+                and packing.bears(picture.neighbours, share, there, mask, moment, end)
+            ):
                 return moment if moment > picture.at else 0.0
         return None
 

@@ -15,13 +15,15 @@ from numpy.typing import NDArray
 from policy.cost import CostModel
 from policy.placement.tables import MOST_GPUS, Ints, SetTables
 from policy.settings import Sharing
+from policy.sharing.shelves import Shelves
 from topology.fabric import Fabric
 
 if TYPE_CHECKING:
     from policy.facts import Memory, NodeFacts, PartitionFacts
     from policy.sharing.fragmentation import Shape
+    from policy.sharing.neighbours import Neighbours
     from policy.sharing.sharers import Sharers
-    from policy.sharing.tenants import Tenants
+    from policy.sharing.tenants import Mate, Tenants
     from topology.model import Machine
 
 Bools = NDArray[np.bool_]
@@ -202,6 +204,12 @@ class Cluster:
     """For nodes with guests: GPUs that are claimed for now by jobs which may have one."""
     closed: dict[int, int] = field(default_factory=dict)
     """GPUs that take no new guest, as their guards say."""
+    spare_sms: "Mapping[Mate, int]" = field(default_factory=dict)
+    """Percent of the SMs that hosts, by user and name, leave to guests under MPS, as far as known; 0: none may come."""
+    shelves: Shelves = field(default_factory=Shelves)
+    """Of the tenants what is asked again and again; it looks by itself whether they have changed."""
+    neighbours: "Neighbours | None" = None
+    """What is known of packed jobs beside each other; None where the site keeps no profiles."""
 
     def now(self, limit: float) -> View:
         """What a job of this time limit can start on at once."""

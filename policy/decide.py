@@ -71,7 +71,10 @@ def decide(
         if demand.share is not None:
             uid = number(fields, "uid") or 0
             sharing, mate = book.fleet.sharing, (uid, fields.get("name", ""))
-            share = replace(demand.share, party=party(uid, sharing), mate=mate, foes=foes_of(mate, sharing))
+            picky = book.cluster.neighbours is not None and sharing.company_wait > 0
+            share = replace(
+                demand.share, party=party(uid, sharing), mate=mate, foes=foes_of(mate, sharing), picky=picky
+            )
             demand = replace(demand, share=share)
         elif demand.tier is not ALONE:
             demand = replace(demand, user=number(fields, "uid") or 0)

@@ -9,6 +9,7 @@
     └── Answer                    not a fault: an answer to "where shall this job go?"
         ├── LeftToSlurm           Berth has no better place than plain Slurm
         ├── NotNow                a place exists, but not at this time
+        │   └── BadCompany        there is room, beside packed jobs that would slow it, or it them
         └── Never                 a Berth flag asks for what no machine here can give
 
 The topology side has a tree of its own (`topology.errors`), because it imports nothing of ours.
@@ -52,6 +53,10 @@ class LeftToSlurm(Answer):
 
 class NotNow(Answer):
     """Nothing fits at this time."""
+
+
+class BadCompany(NotNow):
+    """There is room now, but only beside jobs that a packed job rather waits for."""
 
 
 class Never(Answer):

@@ -24,6 +24,8 @@ class Move:
     """For a seat, how guest and host share the GPU; empty for GPUs of its own."""
     slope: float | None = None
     """For a seat beside a host, the speed that this is predicted to lose at most."""
+    sms: int | None = None
+    """For a seat under MPS, percent of the SMs that the guest is held to."""
 
 
 @dataclass(frozen=True, slots=True)

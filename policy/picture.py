@@ -11,7 +11,8 @@ from policy.cluster import COLUMNS, FAR, Cluster, Fleet
 from policy.sharing.companions import who_is
 from policy.sharing.fragmentation import learned
 from policy.sharing.sharers import Guest, Host, Sharers
-from policy.sharing.tenants import NOBODY, Share, Tenant, Tenants, party
+from policy.sharing.shelves import Shelves
+from policy.sharing.tenants import NOBODY, Mate, Share, Tenant, Tenants, party
 from policy.tiers import GUARANTEED
 from policy.timeline import State, as_row
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from policy.cluster import Bools
     from policy.facts import JobFacts, NodeFacts, Reading
     from policy.sharing.fragmentation import Shape
+    from policy.sharing.neighbours import Neighbours
 
 SOON = 5.0
 """Seconds until the GPUs of a job past its time limit are taken to come free."""
@@ -52,8 +54,13 @@ class Picture:
         self._mem = np.zeros((count, COLUMNS), np.int64)
         self._tenants: dict[int, Tenants] = {}
         self._sharers: dict[int, Sharers] = {}
+        self._shelves = Shelves()
         self.closed: dict[int, int] = {}
         """GPUs that take no new guest, by node."""
+        self.spare_sms: dict[Mate, int] = {}
+        """Percent of the SMs that hosts leave to a guest, as far as known."""
+        self.neighbours: Neighbours | None = None
+        """What is known of packed jobs beside each other."""
         self._leaving: dict[int, int] = {}
         """Seats of guests that end: nodes may have been read a moment before."""
         self._shapes: tuple[Shape, ...] = ()
@@ -150,6 +157,9 @@ class Picture:
                 shapes=self._shapes,
                 sharers=self._sharers,
                 closed=self.closed,
+                neighbours=self.neighbours,
+                spare_sms=self.spare_sms,
+                shelves=self._shelves,
             )
         )
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from policy.book import Book
 from policy.demand import Demand
-from policy.errors import NotNow
+from policy.errors import BadCompany, NotNow
 from policy.placement.base import Policy
 from policy.sharing import seats
 from policy.sharing.tenants import EVERYBODY, Share
@@ -53,7 +53,10 @@ def why(entry: Waiting, planned: Book, running: Book, policy: Policy) -> Reason 
     demand, _ = entry.demand_at(at)
     if not bool((demand.candidates & running.cluster.up).any()):
         return Reason("node", "all nodes that could hold it are down, drained or reserved")
-    if demand is not entry.demand and _fits(running, entry, policy, insisting=False):
+    if company := _bad_company(running, demand, policy):
+        left = max(0, round(entry.picky_until - at))
+        return Reason("capacity", f"{company}; it waits {left} s more for better company")
+    if entry.insists is not None and at < entry.until and _fits(running, entry, policy, insisting=False):
         left = max(0, round(entry.until - at))
         return Reason("locality", f"it waits {left} s more for GPUs that share one {demand.level} level")
     if _fits(running, entry, policy, insisting=True):
@@ -82,6 +85,19 @@ def _no_part(demand: Demand, share: Share) -> str:
     memory = "" if share.gpu_mem is None else f" and {share.gpu_mem} MiB"
     beside = "" if share.party == EVERYBODY else ", on its own or beside jobs of its user"
     return f"{gpus} where it could run {'has' if demand.k == 1 else 'have'} {share.percent} %{memory} free{beside}"
+
+
+def _bad_company(running: Book, demand: Demand, policy: Policy) -> str:
+    """What is wrong with whom a picky job could join now; empty where it could join nobody."""
+    if demand.share is None or not demand.share.picky:
+        return ""
+    try:
+        running.now(demand, policy)
+    except BadCompany as company:
+        return str(company)
+    except NotNow:
+        return ""
+    return ""
 
 
 def _fits(book: Book, entry: Waiting, policy: Policy, *, insisting: bool) -> bool:

@@ -166,7 +166,9 @@ class Riding:
         pure = entry.demand.tier.name == OPPORTUNISTIC
         why = "a seat is free" if pure else "a seat is free, until GPUs of its own are"
         self._changes.append(
-            Move(entry.job, found.berth, 0.0, why, adopted=entry.adopted, way=found.way, slope=found.slope)
+            Move(
+                entry.job, found.berth, 0.0, why, adopted=entry.adopted, way=found.way, slope=found.slope, sms=found.sms
+            )
         )
         self._take(entry, found.berth.nodes[0], found.berth.mask)
         entry.nodes, entry.mask = found.berth.nodes, found.berth.mask
@@ -205,7 +207,9 @@ class Riding:
             if found is None:
                 break
             self._changes.append(
-                Move(entry.job, found.berth, 0.0, "a seat is free", task, way=found.way, slope=found.slope)
+                Move(
+                    entry.job, found.berth, 0.0, "a seat is free", task, way=found.way, slope=found.slope, sms=found.sms
+                )
             )
             entry.given[task] = found.berth.nodes, found.berth.mask
             self._claim(entry, found.berth.nodes[0], found.berth.mask)

@@ -34,6 +34,10 @@ class Sharing:
     """The predictor's fit; empty: the one that ships."""
     unsure: str = "try"
     """`try`: a guest may go where its host is promised nothing, and moves if that suffers; `wait`: it waits."""
+    least_speed: int = 80
+    """Percent of the speed with its share alone that each packed job of a GPU has to be promised; 0: nobody looks."""
+    company_wait: int = 600
+    """Seconds for which a packed job waits for such company, before it goes wherever there is room."""
     evict_grace: int = 0
     """Seconds between a guest's warning and its end; 0: no warning."""
     evict_signal: str = "USR1"

@@ -66,6 +66,11 @@ class Waiting:
     """Whether it has a seat that it will start on, in Slurm's record or not yet."""
     unfit: str = ""
     """Of a guest that waits though seats are free, why none of them is for it, or not yet."""
+    picky: Share | None = None
+    """Of a packed job, its share as long as it waits for good company, until `picky_until`."""
+    picky_until: float = 0.0
+    picky_number: int = 0
+    """Takes its shape's last place for as long."""
     guest_from: float = FAR
     """When it may take a seat while it waits; a guest by nature from its submission on."""
 
@@ -96,9 +101,12 @@ class Waiting:
 
     def demand_at(self, at: float) -> tuple[Demand, Shape]:
         """What it needs at this moment."""
+        found = (self.demand, self.shape)
         if self.insists is not None and at < self.until:
-            return self.insists, self.insists_shape
-        return self.demand, self.shape
+            found = self.insists, self.insists_shape
+        if self.picky is not None and at < self.picky_until:
+            return replace(found[0], share=self.picky), (*found[1][:-1], self.picky_number)
+        return found
 
 
 def ours(job: JobFacts) -> bool:
@@ -181,11 +189,18 @@ class Reader:
         found = insisted(segment)
         narrow = binding(found.level, n) if found else wide
         nodes = tuple(fleet.index[name] for name in pinned if name in fleet.index)
+        since = self._may_start_since(job, at)
+        picky = self._picky(share)
         return Waiting(
             job=job,
             demand=demand,
             insists=demand.at_level(narrow) if narrow != wide else None,
-            until=self._may_start_since(job, at) + (found.wait if found else 0),
+            until=since + (found.wait if found else 0),
+            picky=picky,
+            picky_until=since + fleet.sharing.company_wait,
+            picky_number=number
+            if picky is None
+            else self._fitting(job, asked_nodes(segment), k, cpus, mem, picky, tuple(avoided))[0],
             nodes=nodes if len(nodes) == n and bool(np.all(fitting[list(nodes)])) else (),
             mask=job.gpus or 0,
             packed=job.share > 0,
@@ -208,6 +223,13 @@ class Reader:
         mate = job.user, job.name
         way = segment.get("way", sharing.way)
         return Share(int(segment["share"]), gpu_mem, party(job.user, sharing), way, mate, foes_of(mate, sharing))
+
+    def _picky(self, share: Share | None) -> Share | None:
+        """A packed job as it waits for good company; None where nobody looks at that."""
+        sharing = self._fleet.sharing
+        if share is None or not (sharing.profiles and sharing.least_speed and sharing.company_wait):
+            return None
+        return replace(share, picky=True)
 
     def _without_gpus(self, job: JobFacts) -> Waiting:
         n = max(1, job.count)

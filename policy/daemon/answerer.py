@@ -96,6 +96,10 @@ class Answerer:
         self._held = {
             nonce: held for nonce, held in self._held.items() if held.expires > now and nonce not in snapshot.seen
         }
+        if self._book is not None:
+            snapshot.cluster.shelves.adopt(self._book.cluster.shelves)
+            if snapshot.cluster.neighbours is not None:
+                snapshot.cluster.neighbours.adopt(self._book.cluster.neighbours)
         book = Book(snapshot.cluster)
         self._next = (book, iter(list(self._held.values())))
         self.catch_up()

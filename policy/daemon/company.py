@@ -15,8 +15,10 @@ from policy.daemon.profiles import Profiles
 from policy.errors import BerthError
 from policy.facts import JobFacts, Reading
 from policy.settings import Sharing
+from policy.sharing.activity import Activity
 from policy.sharing.choosing import Chooser
 from policy.sharing.classes import Classes
+from policy.sharing.neighbours import Neighbours
 from policy.sharing.tenants import Mate
 
 _READINGS_KEPT = 10
@@ -28,12 +30,16 @@ class Company:
 
     def __init__(self, sharing: Sharing) -> None:
         self._profiles: Profiles | None = None
+        self._least, self._capped = sharing.least_speed / 100, sharing.way == "mps"
+        self._looks = sharing.least_speed > 0
         try:
             if sharing.profiles:
                 self._profiles = Profiles(Path(sharing.profiles), sharing.fit)
         except BerthError as problem:
             log.error(f"{problem}; guests are seated by rules alone")
         self._matcher = ProcessMatcher()
+        self.activity = Activity()
+        """How busy hosts keep the SMs, for the shares of guests beside them."""
         self._lately: deque[Reading] = deque(maxlen=_READINGS_KEPT)
         self._by_id: Mapping[int, JobFacts] | None = None
         self.classes = Classes(self._profiles.companions if self._profiles is not None else None)
@@ -48,12 +54,19 @@ class Company:
         """Jobs that brought each other down, as packed jobs are told apart."""
         return self._profiles.foes if self._profiles is not None else frozenset()
 
+    @property
+    def neighbours(self) -> Neighbours | None:
+        """What is known of packed jobs beside each other; None where nobody looks at that."""
+        return self._profiles.neighbours if self._profiles is not None and self._looks else None
+
     def look(self, reading: Reading, *, writes: bool) -> None:
         """Slurm was read; `writes`: whether the file of profiles is this berthd's to write."""
         if self._profiles is not None:
             self._lately.append(reading)
             self._by_id = None
             self._profiles.refresh(reading.at, writes=writes)
+            if self._looks:
+                self._profiles.know_neighbours(reading.at, self._least, capped=self._capped)
 
     def hear(self, word: GuardWord, at: float) -> str:
         """Learn from a guard; why its guest should go elsewhere, or empty."""
@@ -66,6 +79,7 @@ class Company:
             return ""
         if self._by_id is None:
             self._by_id = {job.id: job for job in self._lately[-1].jobs}
+        self._hear_activity(word, self._by_id, at)
         return self._profiles.hear(word, self._by_id, at)
 
     def close(self) -> None:
@@ -73,6 +87,12 @@ class Company:
         self._matcher.close()
         if self._profiles is not None:
             self._profiles.close(time.time())
+
+    def _hear_activity(self, word: GuardWord, jobs: Mapping[int, JobFacts], at: float) -> None:
+        alone = word.alone
+        if alone is not None and alone.sms is not None and alone.job in jobs and not jobs[alone.job].rides:
+            job = jobs[alone.job]
+            self.activity.hear((job.user, job.name), at, alone.sms)
 
     def _blame(self, profiles: Profiles, word: GuardWord, at: float) -> None:
         """The cause and those who were on its GPU are never put together again."""

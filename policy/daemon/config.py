@@ -56,6 +56,8 @@ _SHARING = {
     "profiles": str,
     "fit": str,
     "unsure": str,
+    "least_speed": int,
+    "company_wait": str,
     "evict_grace": int,
     "evict_signal": str,
 }
@@ -219,6 +221,7 @@ def _sharing(path: Path, table: dict[str, Any]) -> Sharing:
         "tier_default": tiers.parse_default,
         "tier_allowed": tiers.parse_allowed,
         "guest_after": flags.parse_time,
+        "company_wait": flags.parse_time,
     }
     values = dict(table)
     for key in read.keys() & table.keys():
@@ -228,6 +231,8 @@ def _sharing(path: Path, table: dict[str, Any]) -> Sharing:
             raise ConfigError(f"{path}: [sharing] {key}: {problem}") from None
     if not 0 <= values.get("evict_grace", 0) <= MOST_GRACE:
         raise ConfigError(f"{path}: [sharing] evict_grace is from 0 to {MOST_GRACE} s, not {values['evict_grace']}")
+    if not 0 <= values.get("least_speed", 0) <= 100:
+        raise ConfigError(f"{path}: [sharing] least_speed is from 0 to 100 percent, not {values['least_speed']}")
     for key in ("profiles", "fit"):
         if key in values and not values[key].startswith("/"):
             raise ConfigError(f"{path}: [sharing] {key} is a path from / on, not {values[key]!r}")

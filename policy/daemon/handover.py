@@ -1,7 +1,8 @@
 """Pictures on their way from the planner to the answerer.
 
 Each is written to an anonymous file whose descriptor is passed over a socket: the answerer sees a whole picture or
-none, however slowly the planner writes. What seldom changes, the fleet, travels only when it is new.
+none, however slowly the planner writes. What seldom changes, the fleet and what is known of jobs, travels only when it
+is new.
 """
 
 import io
@@ -12,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from policy.cluster import Cluster, Fleet
+from policy.cluster import Cluster
 from policy.order import Ended
 
 UNSEEN = b"unseen"
@@ -50,11 +51,10 @@ class Sender:
 
     def __init__(self, channel: socket.socket) -> None:
         self._channel = channel
-        self._sent: Fleet | None = None
+        self._sent: dict[str, object] = {}
 
     def send(self, snapshot: Snapshot) -> None:
         """Hand over a snapshot."""
-        fleet = snapshot.cluster.fleet if snapshot.cluster else None
         data = io.BytesIO()
         _Pickler(data, self._sent).dump(snapshot)
         file = os.memfd_create("berth-snapshot", os.MFD_CLOEXEC)
@@ -64,7 +64,7 @@ class Sender:
             socket.send_fds(self._channel, [b"snapshot"], [file])
         finally:
             os.close(file)
-        self._sent = fleet or self._sent
+        self._sent |= _lasting(snapshot)
 
 
 class Receiver:
@@ -74,7 +74,7 @@ class Receiver:
         # Python's recv_fds passes no flags on, so the socket itself must not block.
         channel.setblocking(False)  # noqa: FBT003 - its only argument
         self._channel = channel
-        self._fleet: Fleet | None = None
+        self._known: dict[str, object] = {}
 
     def receive(self) -> Snapshot | None:
         """The newest snapshot that waits; None where there is none (any more)."""
@@ -89,26 +89,32 @@ class Receiver:
             for file in files:
                 with open(file, "rb") as whole:  # noqa: PTH123 - a descriptor has no path
                     whole.seek(0)
-                    one: Snapshot = _Unpickler(whole, self._fleet).load()
+                    one: Snapshot = _Unpickler(whole, self._known).load()
                 # Of the others only what they tell of ended jobs is worth keeping.
                 newest = replace(one, ended=(*newest.ended, *one.ended)) if newest else one
-            if newest is not None and newest.cluster is not None:
-                self._fleet = newest.cluster.fleet
+                self._known |= _lasting(one)
+
+
+def _lasting(snapshot: Snapshot) -> dict[str, object]:
+    """What both ends remember of a snapshot."""
+    cluster = snapshot.cluster
+    return {} if cluster is None else {"fleet": cluster.fleet, "neighbours": cluster.neighbours}
 
 
 class _Pickler(pickle.Pickler):
-    def __init__(self, file: io.BytesIO, known: Fleet | None) -> None:
+    def __init__(self, file: io.BytesIO, known: dict[str, object]) -> None:
         super().__init__(file, protocol=5)
-        self._known = known
+        # By identity: they cannot be compared.
+        self._names = {id(value): name for name, value in known.items() if value is not None}
 
     def persistent_id(self, value: Any) -> str | None:
-        return "fleet" if value is self._known and value is not None else None
+        return self._names.get(id(value))
 
 
 class _Unpickler(pickle.Unpickler):  # only ever reads what our own child process wrote into an inherited socket
-    def __init__(self, file: Any, known: Fleet | None) -> None:
+    def __init__(self, file: Any, known: dict[str, object]) -> None:
         super().__init__(file)
         self._known = known
 
-    def persistent_load(self, _: str) -> Fleet | None:
-        return self._known
+    def persistent_load(self, name: str) -> object:
+        return self._known[name]

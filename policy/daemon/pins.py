@@ -114,6 +114,7 @@ def moved(move: Move, at: float) -> dict[str, str]:
         **berth_values(move.berth, share="share" in old, packed="share" in old and not move.start, tier=tier),
         **(seat_values(move.way) if move.way else {}),
         **({} if move.slope is None else {"slope": f"{move.slope:.2f}"}),
+        **({} if move.sms is None else {"sms": str(move.sms)}),
         "at": str(int(at)),
         "pins": str(int(old.get("pins", "0")) + 1),
         "why": f"{move.reason}; {move.berth.why}",
@@ -124,7 +125,7 @@ def moved(move: Move, at: float) -> dict[str, str]:
 
 
 _OF_THE_LAST_PLACE = frozenset(
-    {"start", "because", "because_text", "whole", "granted", "parked", "held", "held_text", "slope"}
+    {"start", "because", "because_text", "whole", "granted", "parked", "held", "held_text", "slope", "sms"}
 )
 
 

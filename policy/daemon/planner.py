@@ -298,6 +298,8 @@ class Planner:
         if self._picture is None or self._picture.fleet is not fleet:
             self._picture = Picture(fleet)
         self._picture.closed = self._guards.closed(fleet.index, reading.at)
+        self._picture.neighbours = self._company.neighbours
+        self._picture.spare_sms = self._company.activity.all_left(reading.at)
         self._changed = self._picture.update(reading)
         if self._runs is not None:
             self._ended += self._runs.ended(reading.jobs, reading.at)

@@ -16,6 +16,7 @@ from policy.daemon.guards import Alone, GuardWord, Together
 from policy.errors import ConfigError, FormatError
 from policy.facts import JobFacts
 from policy.sharing.companions import LEAST, Companions, who_is
+from policy.sharing.neighbours import Neighbours, numbers_of
 from policy.sharing.predictor import Fit
 from policy.sharing.profiles import Key, Measured, Store
 from policy.sharing.tenants import Mate
@@ -34,6 +35,12 @@ ENOUGH_S = 30.0
 MOST = 20_000
 """Profiles, and pairs, that are kept: some users give each job a name of its own."""
 
+KNOWN_EVERY = 60.0
+"""Seconds between two looks at what is new of packed jobs: it travels to the answerer."""
+
+MOST_NEIGHBOURS = 2_000
+"""Profiles by which packed jobs are put together, those measured last: some milliseconds of the answerer's."""
+
 _FULL_RUN_S = 600.0
 """As many seconds alone count as one run."""
 
@@ -47,6 +54,7 @@ class Profiles:
     def __init__(self, path: Path, fit: str = "", name_of: Callable[[int], str] | None = None) -> None:
         self._path = path
         self._names: dict[int, str] = {}
+        self._uids: dict[str, int | None] = {}
         self._find_name = name_of or _name_of
         self._mark: tuple[int, int] | None = None
         self._new = Store()
@@ -57,8 +65,13 @@ class Profiles:
         self._used: dict[Key, float] = {}
         self._writer: threading.Thread | None = None
         self.foes: frozenset[tuple[Mate, Mate]] = frozenset()
+        self.neighbours: Neighbours | None = None
+        """What is known of packed jobs: another one whenever something new is."""
+        self._neighbours_at = -KNOWN_EVERY
+        self._news = True
         self.store = Store()
-        self.companions = Companions(self.store, load_fit(fit), self.name_of)
+        self._fit = load_fit(fit)
+        self.companions = Companions(self.store, self._fit, self.name_of)
 
     def name_of(self, user: int) -> str:
         """A user's name, asked for once."""
@@ -78,6 +91,18 @@ class Profiles:
             self._written, self._urgent = at, False
             self._writer = threading.Thread(target=self._save, args=(self._to_write(at),), name="berth-profiles")
             self._writer.start()
+
+    def know_neighbours(self, at: float, least: float, *, capped: bool) -> None:
+        """Bring what is known of packed jobs up to date, now and then."""
+        if not self._news or at - self._neighbours_at < KNOWN_EVERY:
+            return
+        self._news, self._neighbours_at = False, at
+        measured = [item for item in self.store.measured.items() if item[1].busy is not None]
+        # The last measured one counts, if one name has several.
+        last = sorted(measured, key=lambda item: item[1].at)[-MOST_NEIGHBOURS:]
+        known = {mate: numbers_of(one) for key, one in last if (mate := self._mate(key)) is not None}
+        if self.neighbours is None or known != self.neighbours.known:
+            self.neighbours = Neighbours(known, self._fit, least=least, capped=capped)
 
     def close(self, at: float) -> None:
         """Write what is not written yet."""
@@ -117,9 +142,11 @@ class Profiles:
 
     def _mate(self, key: Key) -> Mate | None:
         """Who that is in Slurm's records; None where the user is gone."""
-        user = next((uid for uid, name in self._names.items() if name == key.user), None)
-        user = _uid_of(key.user) if user is None else user
-        return None if user is None else (user, key.name)
+        if key.user not in self._uids:
+            user = next((uid for uid, name in self._names.items() if name == key.user), None)
+            self._uids[key.user] = _uid_of(key.user) if user is None else user
+        found = self._uids[key.user]
+        return None if found is None else (found, key.name)
 
     @property
     def _is_new(self) -> bool:
@@ -143,7 +170,7 @@ class Profiles:
             self.store.add(one, new)
             self._new.add(one, new)
             if at - self._used.get(one, 0.0) >= USED_AFTER:
-                self._used[one] = at
+                self._used[one], self._news = at, True
                 self.companions.learned(one)
 
     def _learn_together(self, host: JobFacts, guest: JobFacts, said: Together, at: float) -> None:
@@ -171,7 +198,7 @@ class Profiles:
         for pair in self._new_pairs:
             store.tried[pair] = self.store.tried[pair]
         log.info(f"{len(store.measured)} profiles and {len(store.tried)} pairs of jobs in {self._path}")
-        self.store = store
+        self.store, self._news = store, True
         self.companions.renew(store)
         self._find_foes()
 

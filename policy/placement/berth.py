@@ -40,6 +40,8 @@ _NODE_BITS = 8
 _LINKS = 14
 """Bits of a code below its islands, and below its links: the node's byte and six bits of broken islands."""
 
+_MOST_BROKEN = 63
+
 
 class BerthPolicy(Policy):
     """Of the GPUs that none beats by more than two percent, those that are linked best and missed least.
@@ -106,8 +108,11 @@ class BerthPolicy(Policy):
     def _one_node(self, demand: "Demand", view: "View", fits: "Bools") -> Berth:
         tables = view.fleet.tables
         fast = fast_enough(demand, view, fits)
-        entries = view.fleet.offset + (view.free if fast is None else fast[0])
-        codes = tables.look_up(demand.k, demand.level, entries)
+        offered = view.free if fast is None else fast[0]
+        codes = tables.look_up(demand.k, demand.level, view.fleet.offset + offered)
+        if fast is not None:
+            offered, codes = _with_all_free(demand, view, offered, np.where(fits, codes, -1))
+        entries = view.fleet.offset + offered
         left = np.bitwise_count(view.free).astype(np.int64) - demand.k
         values = np.where(fits & (codes >= 0), codes + ((_MOST_LEFT - left) << 1) + view.quiet, -1)
         node = int(values.argmax()) if fast is None else _least_missed(demand, view, values)
@@ -135,7 +140,7 @@ class BerthPolicy(Policy):
         else:
             reason = f"best of {able} nodes that fit, {rivals + 1} equal in bandwidth, by free GPUs left over"
         kept = view.fleet.tables.islands_kept(machine, int(view.free[node]), mask)
-        broken = 63 - (int(values[node]) >> 8 & 63)
+        broken = _MOST_BROKEN - (int(values[node]) >> _NODE_BITS & _MOST_BROKEN)
         free = int(view.free[node]).bit_count()
         sets = f"best of {comb(free, k)} sets of its {free} free GPUs" if free > k else "all its free GPUs"
         return f"{reason}; {sets}; {_islands(kept, broken)}"
@@ -162,6 +167,34 @@ class BerthPolicy(Policy):
 
 
 _NEAR = {"nvlink": "; all in one NVLink domain", "leaf": "; all in one leaf", "pod": "; all in one pod"}
+
+
+def _with_all_free(demand: "Demand", view: "View", fast: Ints, codes: Ints) -> tuple[Ints, Ints]:
+    """The GPUs to choose from and their codes, where islands count with all their free GPUs and not the fast alone.
+
+    Only the best linked sets matter, and only where a node has slow GPUs free too.
+    """
+    fleet, tables = view.fleet, view.fleet.tables
+    rows = np.flatnonzero((codes >= 0) & (codes >> _LINKS == codes.max() >> _LINKS) & (fast != view.free))
+    if not rows.size:
+        return fast, codes
+    fast, codes = fast.copy(), codes.copy()
+    offsets, free = fleet.offset[rows], view.free[rows]
+    codes[rows] = _judged(demand, view, rows, fast[rows], codes[rows])
+    tidy = tables.tidy(offsets, free, fast[rows])
+    others = tables.look_up(demand.k, demand.level, offsets + tidy)
+    others = np.where(others >= 0, _judged(demand, view, rows, tidy, others), others)
+    better = others > codes[rows]
+    fast[rows[better]], codes[rows[better]] = tidy[better], others[better]
+    return fast, codes
+
+
+def _judged(demand: "Demand", view: "View", rows: Ints, offered: Ints, codes: Ints) -> Ints:
+    """Codes with the islands that their sets really break."""
+    offsets, tables = view.fleet.offset[rows], view.fleet.tables
+    picks = tables.row(demand.k, demand.level).picks[offsets + offered]
+    unbroken = _MOST_BROKEN - np.minimum(tables.broken(offsets, view.free[rows], picks), _MOST_BROKEN)
+    return np.asarray(codes + ((unbroken - (codes >> _NODE_BITS & _MOST_BROKEN)) << _NODE_BITS))
 
 
 def _least_missed(demand: "Demand", view: "View", values: Ints) -> int:

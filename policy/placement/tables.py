@@ -4,7 +4,7 @@ A *code* orders sets: weakest pair first, then the sum over pairs, then fewest b
 placement uses it for what concerns the node rather than the set.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -113,6 +113,31 @@ class SetTables:
         return sum(
             1 for island in self._islands[machine.shape] if (island & free).bit_count() > 1 and not island & taken
         )
+
+    def broken(self, offsets: Ints, free: Ints, taken: Ints) -> Ints:
+        """For each node, how many islands with at least two free GPUs a set takes some of, but not all."""
+        broken = np.zeros(offsets.size, np.int64)
+        for rows, island in self._islands_at(offsets):
+            alive = np.where(rows, free & island, 0)
+            part = taken & alive
+            broken += (np.bitwise_count(alive) > 1) & (part != 0) & (part != alive)
+        return broken
+
+    def tidy(self, offsets: Ints, free: Ints, some: Ints) -> Ints:
+        """For each node, of some free GPUs those whose islands are among them as a whole, or serve no two GPUs."""
+        kept = some.copy()
+        for rows, island in self._islands_at(offsets):
+            alive = np.where(rows, free & island, 0)
+            torn = (np.bitwise_count(alive) > 1) & (some & alive != alive)
+            kept &= ~np.where(torn, alive, 0)
+        return kept
+
+    def _islands_at(self, offsets: Ints) -> Iterator[tuple[NDArray[np.bool_], int]]:
+        for shape, start in self._start.items():
+            rows = offsets == start
+            if rows.any():
+                for island in self._islands[shape]:
+                    yield rows, island
 
     def _fill(self, row: Row, k: int, level: str, entries: Ints) -> None:
         starts = list(self._start.items())

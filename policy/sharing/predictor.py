@@ -181,8 +181,17 @@ def _familiar(fit: Fit, own: Array) -> NDArray[np.bool_]:
 
 
 def _wide(own: Array, width: Array) -> Array:
+    return np.asarray(bumps(WIDE_AT, own, width) @ _WHITENED[tuple(width.tolist())])
+
+
+def _whitening(width: Array) -> Array:
+    """What turns the wide bumps' heights into features that say different things."""
     among = bumps(WIDE_AT, WIDE_AT, width) + 1e-4 * np.eye(len(WIDE_AT))
-    return np.asarray(np.linalg.solve(np.linalg.cholesky(among), bumps(WIDE_AT, own, width).T).T)
+    return np.asarray(np.linalg.inv(np.linalg.cholesky(among)).T)
+
+
+_WHITENED = {tuple(width.tolist()): _whitening(width) for width in (WIDE_OWN, WIDE_OTHER)}
+"""Worked out once: a prediction for one pair has to be quick."""
 
 
 def _plain(own: Array) -> Array:

@@ -41,6 +41,8 @@ class Seat:
     way: str
     slope: float | None = None
     """Speed that its host is predicted to lose to it at most; None where nobody predicted it."""
+    sms: int | None = None
+    """Percent of the SMs that it is held to; None: as many as its guard lets it have."""
 
 
 class Unfit(NotNow):
@@ -248,6 +250,12 @@ class Left:
         here = np.flatnonzero(rows)
         if not here.size:
             return None
+        if self.cluster.spare_sms:
+            here = np.array([row for row in here.tolist() if self._spare(demand, self.hosts[row]) != 0], np.int64)
+            if not here.size:
+                raise Unfit(
+                    "the hosts with a free seat keep nearly all multiprocessors busy, and would share them by MPS"
+                )
         # A guest on one GPU of n holds up all n.
         place, gpus = self.place[here], self._gpus[here]
         keys: tuple[Keys, ...] = (place, ~self.cluster.quiet[place], self._guests[place], gpus)
@@ -260,9 +268,17 @@ class Left:
         of = "on one GPU" if host.gpus == 1 else f"on {host.gpus} GPUs"
         fate = "at the same time, in one fault domain: a fatal error of one ends both" if way == "mps" else "in turn"
         why, slope = f"beside a guaranteed job {of}, {fate}", None
+        if (sms := self._spare(demand, host)) is not None:
+            why = f"{why}; held to {sms} % of the multiprocessors, which its host leaves"
         if judge is not None:
             why, slope = f"{why}; {judge.why(host.who)}", judge.slope(host.who)
-        return Seat(self._berth(demand, int(self.place[row]), mask, why), way, slope)
+        return Seat(self._berth(demand, int(self.place[row]), mask, why), way, slope, sms)
+
+    def _spare(self, demand: "Demand", host: Host) -> int | None:
+        """Percent of the SMs that a host leaves to this guest; None where nobody knows, or they take turns."""
+        if way_of(demand, host, self.cluster.fleet.sharing) != "mps":
+            return None
+        return self.cluster.spare_sms.get((host.who.user, host.who.name))
 
     def _judged(self, judge: Judge, here: "Ints") -> "tuple[Ints, tuple[Keys, ...]]":
         """The rows that are right for a guest, and by what they are put in order."""

@@ -45,6 +45,8 @@ class Share:
     mate: Mate = UNNAMED
     foes: frozenset[Mate] = frozenset()
     """With whom it was on a GPU that one of them brought down: never again."""
+    picky: bool = False
+    """Whether it rather waits than join jobs with which it, or they, would not keep their speed."""
 
     def granted(self, capacity: int) -> int:
         """MiB that count as its own, on a GPU that has so many for packed jobs (0: nobody knows)."""

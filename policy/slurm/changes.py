@@ -13,10 +13,10 @@ from policy.slurm.interface import JobText, Pin
 from policy.tiers import GUARANTEED, OPPORTUNISTIC
 
 _OF_A_PLACE = frozenset(
-    {"nodes", "gpus", "seats", "start", "share", "gpu_mem", "way", "whole", "granted", "tier", "parked", "slope"}
+    {"nodes", "gpus", "seats", "start", "share", "gpu_mem", "way", "whole", "granted", "tier", "parked", "slope", "sms"}
 )
 
-_WHERE = frozenset({"nodes", "gpus", "seats", "start", "way", "level", "gbps", "sum", "slope"})
+_WHERE = frozenset({"nodes", "gpus", "seats", "start", "way", "level", "gbps", "sum", "slope", "sms"})
 
 _OF_FAILURES = frozenset({"fail", "fail_text", "fail_at", "tried", "tried_before", "again", "retry_text"})
 """Written beside the plan, which may not have read them yet."""
@@ -174,7 +174,9 @@ def _tier(place: Pin) -> dict[str, str]:
         return {}
     mem = {"mem": values["gpu_mem"]} if "gpu_mem" in values else {}
     slope = {"slope": values["slope"]} if "slope" in values else {}
-    return {"tier": values["tier"], **mem, "way": values.get("way", "time"), **slope}
+    # A guest under MPS is held to what its host leaves; what both have beyond that is the guard's.
+    held = {"share": values["sms"]} if place.guest and "sms" in values else {}
+    return {"tier": values["tier"], **held, **mem, "way": values.get("way", "time"), **slope}
 
 
 def _typed(job: JobText, place: Pin) -> dict[str, str]:

@@ -14,6 +14,7 @@ from policy.errors import SlurmError
 from policy.facts import JobFacts, Memory, Reading
 from policy.slurm import changes, fields, records, text
 from policy.slurm.interface import JobText, Pin
+from policy.tasks import waiting_tasks
 
 _SECONDS = 20
 _MOST_RECORDS = 400
@@ -38,6 +39,9 @@ _KEYS = {
 
 _TEXTS = frozenset({"tres_per_node", "tres_per_job", "admin_comment", "extra"})
 """Of those, what is the base of later changes."""
+
+_TASKS_AT_ONCE = 20
+"""Tasks of an array that are changed one by one in one update; the plan comes back to the others in its next pass."""
 
 OVER = re.compile(r"already|not running|Invalid job id|not pending|finished|completing", re.IGNORECASE)
 """What Slurm says of a job that has ended."""
@@ -259,10 +263,28 @@ class CommandGateway:
         record = self._texts[job.id]
         name = job_id if isinstance(job_id, str) else record.name
         words = [f"{_KEYS[key]}={_begin(value) if key == 'begin' else value}" for key, value in values.items()]
-        self._run("scontrol", "update", f"JobId={name}", *words)
+        if "[" in name and "req_nodes" in values:
+            self._update_rest(name, words)
+        else:
+            self._run("scontrol", "update", f"JobId={name}", *words)
         if isinstance(job_id, int):
             written = {key: value for key, value in values.items() if key in _TEXTS}
             self._texts[job_id] = replace(record, job=replace(job, **written))  # type: ignore[arg-type]
+
+    def _update_rest(self, name: str, words: Iterable[str]) -> None:
+        """Change the tasks of an array that have not split off, such as `11_[4,5]`.
+
+        Where nodes change, scontrol takes no list. It takes the array's number as long as no task has a record of its
+        own, and refuses it else; then it is one task after the other, each of which gets a record by that.
+        """
+        array, _, tasks = name.partition("_")
+        try:
+            self._run("scontrol", "update", f"JobId={array}", *words)
+        except SlurmError as problem:
+            if "not supported for job arrays" not in str(problem):
+                raise
+            for task in waiting_tasks(tasks.strip("[]"))[:_TASKS_AT_ONCE]:
+                self._run("scontrol", "update", f"JobId={array}_{task}", *words)
 
     def _read_seldom(self) -> tuple[Mapping[str, str], bool, bool]:
         now = time.monotonic()

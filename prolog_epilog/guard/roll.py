@@ -30,6 +30,8 @@ class Member:
     way: str
     mem_mib: int | None = None
     slope: float | None = None
+    share: int | None = None
+    """Of a guest under MPS, percent of the SMs that it is held to; None: the guard alone holds it."""
 
 
 @dataclass(slots=True)
@@ -93,4 +95,4 @@ class Roll:
 def _member(file: Share) -> Member:
     folder = Path(file.word) if file.word else None
     words = {uuid: folder / uuid for uuid in file.uuids} if folder else {}
-    return Member(file.job, file.uid, file.uuids, words, file.way, file.mem_mib, file.slope)
+    return Member(file.job, file.uid, file.uuids, words, file.way, file.mem_mib, file.slope, file.share)

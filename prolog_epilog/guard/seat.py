@@ -149,7 +149,7 @@ class Seat:
         self.grip = Grip(self._ground, self._set.action, self.uuid, guest)
         self._parting = Parting(self._errands, guest)
         self._memory = MemoryTarget(self._set.machine)
-        law, blind = self._law(self.grip), blind_law(self._set, self._peak)
+        law, blind = self._law(self.grip), blind_law(self._set, self._peak, held=guest.share is not None)
         self._do(now, self.decider.guest_arrives(now, law, blind))
         if self.host is None and self._arrival is None:
             self.grip.hold(now, 1.0, by_freezer=False)

@@ -3,6 +3,7 @@
 gateway_script.py fits                 the gateways that can be used here
 gateway_script.py read                 two readings of each, and what changed between them
 gateway_script.py act '{"NAME": {..}}' one change of each kind by each gateway, to jobs of its own
+gateway_script.py rest '{"NAME": {..}}' a place for what is left of arrays, by each gateway
 gateway_script.py guests '{"NAME": ..}' what is done to guests by each gateway, to jobs of its own
 """
 
@@ -15,6 +16,7 @@ from typing import Any
 
 from policy.errors import BerthError, ConfigError
 from policy.facts import Reading
+from policy.slurm.changes import target
 from policy.slurm.gateways import open_gateway
 from policy.slurm.interface import Gateway, Pin
 
@@ -110,6 +112,18 @@ def act(gateway: Gateway, jobs: dict[str, int]) -> dict[str, Any]:
     }
 
 
+def rest(gateway: Gateway, jobs: dict[str, int]) -> dict[str, Any]:
+    """The tasks that have not split off of an array that waits, and of one of which a task runs."""
+    values = {"state": "placed", "id": "00", "n": "1", "k": "2", "asked": "", "why": "moved"}
+    said = {}
+    for name in ("waits", "runs"):
+        reading = gateway.read(ended=False)
+        job = next(job for job in reading.jobs if job.array == jobs[name] and job.tasks)
+        gateway.pin(target(job), Pin(("n4",), (0, 5), seats=True, values=values))
+        said[name] = target(job)
+    return said
+
+
 def guests(gateway: Gateway, jobs: dict[str, int]) -> dict[str, Any]:
     """Each is warned, put back or parked; the test looks at what Slurm and the jobs themselves say of it."""
     gateway.read(ended=False)
@@ -126,7 +140,7 @@ def guests(gateway: Gateway, jobs: dict[str, int]) -> dict[str, Any]:
     }
 
 
-DOES: dict[str, Callable[[Gateway, dict[str, int]], dict[str, Any]]] = {"act": act, "guests": guests}
+DOES: dict[str, Callable[[Gateway, dict[str, int]], dict[str, Any]]] = {"act": act, "rest": rest, "guests": guests}
 
 
 def main() -> None:

@@ -319,6 +319,33 @@ def test_all_gateways_write_the_same(still: Slurm, scene: Scene) -> None:
     assert requeued["restarts"] == 1
 
 
+def test_all_gateways_pin_what_is_left_of_an_array_and_no_task_that_runs(still: Slurm, scene: Scene) -> None:
+    batch = "sbatch --parsable -p plain -t 30 -o /dev/null --mem=10 -n1 --wrap 'exec sleep 900'"
+    jobs = {}
+    for name in scene.readings:
+        waits, runs = still.target.bash(
+            f"{batch} --array=1-5 -H -w n4 --gres=gpu:1\n{batch} --array=1-5%1 -w n3 --gres=gpu:1"
+        ).out.split()
+        jobs[name] = {"waits": int(waits), "runs": int(runs)}
+    for one in jobs.values():
+        until("a task to run", partial(_runs, still, one["runs"]))
+
+    said = ask(still, "rest", json.dumps(jobs))
+
+    for name, one in jobs.items():
+        assert said[name] == {"waits": f"{one['waits']}_[1-5]", "runs": f"{one['runs']}_[2-5]"}, name
+        asked = "squeue -h -a -r -O ArrayTaskID:9,State:9,ReqNodes:9,tres-per-node:60 -j"
+        for array, first in ((one["waits"], 1), (one["runs"], 2)):
+            tasks = sorted(line.split() for line in still.target.bash(f"{asked} {array}", user="root").out.splitlines())
+            if first == 2:
+                assert tasks[0][:3] == ["1", "RUNNING", "n3"], name
+                assert "g0" not in tasks[0][3], name
+            for number, (task, state, nodes, tres) in enumerate(tasks[first - 1 :], first):
+                assert (int(task), state, nodes) == (number, "PENDING", "n4"), name
+                assert tres.startswith("gres/gpu:g0:1,gres/gpu:g5:1,gres/seat:g0:1"), name
+        still.target.bash(f"scancel {one['waits']} {one['runs']}", user="root")
+
+
 def _records(slurm: Slurm, jobs: dict[str, int], task: int) -> list[dict[str, Any]]:
     """What Slurm itself says of the jobs that were written to."""
     found = []

@@ -7,7 +7,7 @@ import pytest
 
 from prolog_epilog.guard.laws.aimd import FeedForwardAimd
 from prolog_epilog.guard.laws.antman import Antman
-from prolog_epilog.guard.laws.choice import LAWS, chosen_law
+from prolog_epilog.guard.laws.choice import LAWS, blind_law, chosen_law
 from prolog_epilog.guard.laws.law import Law, Reading
 from prolog_epilog.guard.laws.muxflow import Muxflow, complement
 from prolog_epilog.guard.laws.pi import ProportionalIntegral
@@ -206,6 +206,13 @@ def test_muxflow_gives_what_the_host_leaves() -> None:
     assert complement(0.5, MuxflowSettings()) == pytest.approx(0.4)
     assert complement(0.0, MuxflowSettings()) == 0.9
     assert complement(1.0, MuxflowSettings()) == 0.1
+
+
+@pytest.mark.parametrize(("held", "duty"), [(False, 0.4), (True, 1.0)])
+def test_a_guest_that_mps_holds_to_what_its_host_leaves_is_not_cut_twice(held: bool, duty: float) -> None:
+    law = blind_law(GuardSettings(), 0.5, held=held)
+
+    assert law.duty(Reading(0.0, None, 0.0, 0.0, 0.0, 0.0, None)) == pytest.approx(duty)
 
 
 @pytest.mark.parametrize(

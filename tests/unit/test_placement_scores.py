@@ -127,6 +127,41 @@ def test_links_decide_among_gpus_that_are_alike() -> None:
     assert BerthPolicy().place(demand(fleet, 1, 2), view(fleet, fleet.full)).gpus == (0, 3)
 
 
+def test_a_slow_gpu_of_an_island_counts_when_the_island_is_judged() -> None:
+    # Pairs are linked. Node 0 has a pair free, one GPU of it slow: taking the other breaks it. Node 1 has a lone
+    # GPU and a pair free, all fast: the lone one breaks nothing, though more is left over there.
+    scores = np.ones((2, 8))
+    scores[0, 1] = 1.5
+    fleet = build(Layout(2, 8), {"compute": scores}, machine=machine("n0", "a6000"))
+    free = np.array([0b11, 0b10000011])
+
+    berth = BerthPolicy().place(demand(fleet, 1, 1), view(fleet, free))
+
+    assert (berth.nodes, berth.gpus) == ((1,), (7,))
+    assert "cut into" not in berth.why.replace("no NVLink island cut into", "")
+
+
+def test_a_lone_fast_gpu_goes_before_one_whose_partner_is_slow() -> None:
+    scores = np.ones((1, 8))
+    scores[0, 1] = 1.5
+    fleet = build(Layout(1, 8), {"compute": scores}, machine=machine("n0", "a6000"))
+
+    assert BerthPolicy().place(demand(fleet, 1, 1), view(fleet, np.array([0b111]))).gpus == (2,)
+
+
+@pytest.mark.parametrize("slower", [1.0, 1.01, 1.019])
+def test_a_node_with_just_enough_gpus_goes_before_one_that_would_be_broken_into(slower: float) -> None:
+    scores = np.ones((3, 8))
+    scores[0, 4:], scores[1, 1::2], scores[2, 2] = 1.4, slower, 1.4
+    fleet = build(Layout(3, 8), {"compute": scores})
+    free = np.array([0xFF, 0b1111, 0b11111])
+
+    assert BerthPolicy().place(demand(fleet, 1, 4), view(fleet, free)).nodes == (1,)
+    # Four fast ones of five break their island; so do four of eight, and that node has more left over.
+    free[1] = 0
+    assert BerthPolicy().place(demand(fleet, 1, 4), view(fleet, free)).nodes == (2,)
+
+
 def test_slow_gpus_go_to_the_job_that_does_not_suffer() -> None:
     scores = np.ones((2, 4))
     scores[1] = 2.0

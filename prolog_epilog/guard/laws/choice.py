@@ -36,6 +36,9 @@ def chosen_law(settings: GuardSettings, slope: float, *, service: bool) -> Law:
     return LAWS[settings.law](settings, slope, service)
 
 
-def blind_law(settings: GuardSettings, highest_activity: float) -> Law:
-    """The law for a host without a heartbeat, whose SMs were active to this share at most when it ran alone."""
-    return Muxflow(settings.muxflow, complement(highest_activity, settings.muxflow))
+def blind_law(settings: GuardSettings, highest_activity: float, *, held: bool = False) -> Law:
+    """The law for a host without a heartbeat, whose SMs were active to this share at most when it ran alone.
+
+    A guest that MPS holds to what the host leaves is not cut by that a second time.
+    """
+    return Muxflow(settings.muxflow, 1.0 if held else complement(highest_activity, settings.muxflow))

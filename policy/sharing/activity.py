@@ -1,0 +1,82 @@
+"""How busy hosts keep the SMs when they are alone, minute by minute, and what that leaves a guest.
+
+Kept by user and job name, so that a service on ten GPUs, or one begun anew each day, is one: the busiest counts.
+A week is kept in five-minute slots, in memory alone; a berthd that begins anew has the last minutes again after one.
+"""
+
+from collections import deque
+from collections.abc import Iterator
+
+from policy.sharing.complement import Complement, Sample, forecast, share
+from policy.sharing.tenants import Mate
+
+SLOT = 300.0
+_WEEK_OF_SLOTS = int(8 * 86_400 / SLOT)
+MOST_HOSTS = 2_000
+"""Names that are kept, five megabytes; those heard of last."""
+
+_UNHEARD = 255
+
+
+class _Host:
+    """One name's activity: the last minutes as they were, the rest by slots."""
+
+    def __init__(self) -> None:
+        self.latest: deque[Sample] = deque()
+        self.slots = bytearray([_UNHEARD]) * _WEEK_OF_SLOTS
+        self.last = 0
+
+    def hear(self, sample: Sample) -> None:
+        self.latest.append(sample)
+        while self.latest[0].at < sample.at - SLOT:
+            self.latest.popleft()
+        slot = int(sample.at // SLOT)
+        for passed in range(max(self.last + 1, slot - _WEEK_OF_SLOTS + 1), slot + 1):
+            self.slots[passed % _WEEK_OF_SLOTS] = _UNHEARD
+        self.last = max(self.last, slot)
+        place, percent = slot % _WEEK_OF_SLOTS, round(min(sample.activity, 100.0))
+        self.slots[place] = percent if self.slots[place] == _UNHEARD else max(percent, self.slots[place])
+
+    def samples(self) -> Iterator[Sample]:
+        yield from self.latest
+        for slot in range(max(0, self.last - _WEEK_OF_SLOTS + 1), self.last):
+            if (percent := self.slots[slot % _WEEK_OF_SLOTS]) != _UNHEARD:
+                # Somewhere in these minutes: both ends count.
+                yield Sample(slot * SLOT, percent)
+                yield Sample((slot + 1) * SLOT, percent)
+
+
+class Activity:
+    """What guards said of hosts alone."""
+
+    def __init__(self, rules: Complement | None = None) -> None:
+        self._rules = rules or Complement()
+        self._hosts: dict[Mate, _Host] = {}
+        self._known: dict[Mate, tuple[float, int]] = {}
+
+    def hear(self, mate: Mate, at: float, part: float) -> None:
+        """A minute of a host alone; `part` is the part of the SMs that were active."""
+        host = self._hosts.pop(mate, None) or _Host()
+        self._hosts[mate] = host
+        if len(self._hosts) > MOST_HOSTS:
+            del self._hosts[next(iter(self._hosts))]
+        host.hear(Sample(at, 100.0 * part))
+        self._known.pop(mate, None)
+
+    def left(self, mate: Mate, at: float) -> int | None:
+        """Percent of the SMs for a guest that comes now, 0 for too little; None where the last minutes are unknown."""
+        host = self._hosts.get(mate)
+        if host is None or not host.latest or host.latest[-1].at < at - self._rules.recent:
+            return None
+        known = self._known.get(mate)
+        if known is None or at - known[0] > SLOT / 5:
+            # MPS itself rounds a percentage down to whole SMs.
+            known = self._known[mate] = (
+                at,
+                int(share(forecast(list(host.samples()), at, self._rules), 100, self._rules)),
+            )
+        return known[1]
+
+    def all_left(self, at: float) -> dict[Mate, int]:
+        """The same of all hosts of which it is known."""
+        return {mate: left for mate in self._hosts if (left := self.left(mate, at)) is not None}

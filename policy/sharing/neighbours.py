@@ -1,0 +1,166 @@
+"""How packed jobs bear each other on one GPU, predicted from what was measured of each alone.
+
+It travels from the planner, which has the profiles, to the answerer: three numbers for each known job, and the fit.
+What follows from them is worked out where it is asked for, and kept. Of jobs that nobody measured there is no opinion.
+
+A prediction knows two jobs. Of more, slowdowns multiply; a job held to a part of the SMs presses that much less
+(policy.sharing.complement). Both are rules that nobody measured.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+
+from policy.sharing import predictor
+from policy.sharing.complement import under_share
+from policy.sharing.predictor import Fit
+from policy.sharing.profiles import Measured
+from policy.sharing.sources import PRIORS
+from policy.sharing.tenants import Mate, Share, Tenant
+
+Numbers = tuple[float, float, float]
+"""A job alone, as the predictor takes it: kernel time, memory time, and doublings of memory."""
+
+LEVEL = 0.85
+"""Part of the promises that hold."""
+
+MOST_KINDS = 512
+"""Kinds of jobs whose speeds beside each other are kept; with more of them, what is kept is begun anew."""
+
+
+@dataclass(frozen=True, slots=True)
+class Meeting:
+    """What comes of it if a packed job joins others."""
+
+    own: float = 1.0
+    """Its speed, in parts of that with its share alone."""
+    theirs: float = 1.0
+    """Of those who are there the slowest one's."""
+    least: float = 1.0
+    """What is promised to the one who is promised least."""
+    lost: float = 0.0
+    """Percent of a GPU that they and it lose by its coming."""
+    known: bool = False
+    """Whether anything is known of it and of one of them."""
+
+
+NOBODY_KNOWN = Meeting()
+
+
+def numbers_of(measured: Measured) -> Numbers:
+    """A job as it was measured alone; what was not is taken from jobs that load a GPU much."""
+    prior = PRIORS["mixed"]
+    found = [
+        getattr(prior, name) if getattr(measured, name) is None else getattr(measured, name)
+        for name in ("busy", "bandwidth", "memory")
+    ]
+    one, two, three = predictor.rounded(predictor.profile(*found)).tolist()
+    return one, two, three
+
+
+class _Table:
+    """Speeds of kinds of jobs beside each other; a kind is a job's numbers under its share."""
+
+    def __init__(self) -> None:
+        self.kinds: dict[Numbers, int] = {}
+        self.speeds: list[list[float]] = []
+        self.promises: list[list[float]] = []
+        self.meetings: dict[tuple[int, int, tuple[tuple[int, int], ...]], Meeting] = {}
+
+    def add(self, new: list[Numbers], fit: Fit) -> None:
+        """Predict some kinds beside each other and beside all that are known."""
+        kinds = [*self.kinds, *new]
+        said = predictor.predict(fit, np.array(new), np.array(kinds), LEVEL)
+        # Nobody gains by company, and the fit's pairs that say so were measured alone at a bad moment.
+        own, other = np.clip(said.host, 0.01, 1.0), np.clip(said.guest, 0.01, 1.0)
+        own_least, other_least = np.clip(said.host_least, 0.0, own), np.clip(said.guest_least, 0.0, other)
+        for place in range(len(self.kinds)):
+            self.speeds[place] += other[:, place].tolist()
+            self.promises[place] += other_least[:, place].tolist()
+        self.speeds += own.tolist()
+        self.promises += own_least.tolist()
+        self.kinds |= {kind: len(self.kinds) + place for place, kind in enumerate(new)}
+
+
+class Neighbours:
+    """What is known of packed jobs, by user and name."""
+
+    def __init__(self, known: Mapping[Mate, Numbers], fit: Fit, *, least: float, capped: bool) -> None:
+        """`least` is the part of its speed that each has to be promised; `capped`: whether shares bound SMs."""
+        self.least, self.known = least, known
+        self.fit, self.capped = fit, capped
+        self.table = _Table()
+        """Predictions, which depend on the fit and on no profile."""
+        self._kinds: dict[tuple[Mate, int], Numbers | None] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What was worked out stays where it was."""
+        return {"least": self.least, "known": self.known, "fit": self.fit, "capped": self.capped}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self.table, self._kinds = _Table(), {}
+
+    def adopt(self, old: Self | None) -> None:
+        """Take over what another has worked out."""
+        if old is not None and (old.fit.source, old.capped) == (self.fit.source, self.capped):
+            self.table = old.table
+
+    def bears(self, meeting: Meeting) -> bool:
+        """Whether all of them keep their speed."""
+        return meeting.least >= self.least
+
+    def meeting(self, share: Share, there: Iterable[Tenant]) -> Meeting:
+        """What comes of it if a job joins these."""
+        one = self._kind(share.mate, share.percent)
+        if one is None:
+            return NOBODY_KNOWN
+        met = [(kind, tenant.percent) for tenant in there if (kind := self._kind(tenant.mate, tenant.percent))]
+        if not met:
+            return NOBODY_KNOWN
+        table = self.table
+        missing = [kind for kind in dict.fromkeys((one, *(kind for kind, _ in met))) if kind not in table.kinds]
+        if missing and len(table.kinds) + len(missing) > MOST_KINDS:
+            table = self.table = _Table()
+            missing = list(dict.fromkeys((one, *(kind for kind, _ in met))))
+        if missing:
+            table.add(missing, self.fit)
+        key = table.kinds[one], share.percent, tuple(sorted((table.kinds[kind], percent) for kind, percent in met))
+        if key not in table.meetings:
+            table.meetings[key] = _meet(table, *key)
+        return table.meetings[key]
+
+    def _kind(self, mate: Mate, percent: int) -> Numbers | None:
+        place = mate, percent
+        if place not in self._kinds:
+            numbers = self.known.get(mate)
+            self._kinds[place] = None if numbers is None else self._under(numbers, percent)
+        return self._kinds[place]
+
+    def _under(self, numbers: Numbers, percent: int) -> Numbers:
+        busy, bandwidth, memory = numbers
+        if self.capped:
+            busy, bandwidth, _ = under_share(busy, bandwidth, float(percent))
+        one, two, three = predictor.rounded(np.array([busy, bandwidth, memory])).tolist()
+        return one, two, three
+
+
+def _meet(table: _Table, one: int, percent: int, met: tuple[tuple[int, int], ...]) -> Meeting:
+    everybody = [(one, percent), *met]
+    own, theirs, least, lost = 1.0, 1.0, 1.0, 0.0
+    for place, (kind, part) in enumerate(everybody):
+        speed, sure = 1.0, 1.0
+        for other_place, (other, _) in enumerate(everybody):
+            if other_place != place:
+                speed *= table.speeds[kind][other]
+                # What is not sure of one of them is in doubt for all.
+                sure = min(sure, table.promises[kind][other] / table.speeds[kind][other])
+        least = min(least, speed * sure)
+        if place == 0:
+            own, lost = speed, lost + part * (1.0 - speed)
+        else:
+            theirs = min(theirs, speed)
+            lost += part * speed * (1.0 / table.speeds[kind][one] - 1.0)
+    return Meeting(own, theirs, least, lost, known=True)
