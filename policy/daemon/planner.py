@@ -27,6 +27,7 @@ from policy.daemon.guards import AVOID_FOR, Guards, GuardWord
 from policy.daemon.handover import HURRY, UNSEEN, Sender, Snapshot
 from policy.daemon.levels import Levels, LevelWord
 from policy.daemon.living_scores import LivingScores
+from policy.daemon.moving import Moving
 from policy.daemon.notices import Notice, Notices, open_notices
 from policy.daemon.pins import Pins
 from policy.daemon.step_times import StepTimes, StepWord
@@ -66,6 +67,7 @@ class Planner:
         self._steps = StepTimes(config.steps)
         self._living = LivingScores(config.steps, config.scores)
         self._pins = Pins(gateway, config.pinned_file, self._evictions)
+        self._moving = Moving(gateway, config, self._company.classes, self._pins)
         self._degraded = Degraded(gateway)
         self._levels = Levels(gateway)
         self._failures = Failures(gateway)
@@ -103,10 +105,13 @@ class Planner:
         changes = self._replan(picture, self._reading)
         self._hand_over(self._reading)
         self._moved.clear()
+        self._moving.touched.clear()
         self._steps.write_due(self._reading.at, self._fleets.model_of)
         if self._acts:
             self._living.step(self._reading.at)
             self._pins.written += self._evictions.step(self._reading.jobs, self._reading.at)
+            self._pins.written += self._moving.step(self._plan, picture, self._reading)
+            self._moved |= self._moving.touched
             self._put_off(changes)
             self._pins.list_pinned(self._plan.queue)
             self._pins.written += self._degraded.send_elsewhere(self._reading.at)
@@ -213,7 +218,9 @@ class Planner:
                 self._pins.written += 1
                 return True
             self._reasons_left = 0
-        return False
+        looked = self._acts and self._moving.search(self._plan, self._picture, self._reading)
+        self._moved |= self._moving.touched
+        return looked
 
     def _put_off(self, changes: Sequence[Change]) -> None:
         # A guest's way out takes longest.
@@ -314,7 +321,7 @@ class Planner:
                 notices_late=self.notices_late,
                 updates=self._pins.written,
                 ended=tuple(self._ended),
-                failures=self._failures.told,
+                failures=self._failures.told | self._moving.told,
             )
         )
         self._ended.clear()
