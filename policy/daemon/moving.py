@@ -136,7 +136,7 @@ class Moving:
             return
         if entry is not None and found.berth is not None:
             who = ", ".join(f"JobId={move.mover.id}" for move in found.moves)
-            pin = Move(entry.job, found.berth, until, f"room is made for it: {who} moves", adopted=entry.adopted)
+            pin = Move(entry.job, found.berth, until, f"room was made for it: {who} moved on", adopted=entry.adopted)
             self.touched.add(entry.job.id)
             if self._pins.write([pin], reading):
                 self._all_off("the waiting job did not get its place")

@@ -149,7 +149,7 @@ def test_from_the_record_to_the_new_place(folder: Path) -> None:
     planner = begun(slurm, folder)
     assert slurm.segments[1]["move_to"] == "n2:7"
     assert slurm.segments[1]["move_for"] == "9"
-    assert slurm.segments[9]["why"].startswith("room is made for it: JobId=1 moves")
+    assert slurm.segments[9]["why"].startswith("room was made for it: JobId=1 moved on")
     assert passes(planner, slurm, 28) == []
     assert passes(planner, slurm, 5) == ["evict 1"]
     assert passes(planner, slurm) == []
