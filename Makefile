@@ -110,7 +110,7 @@ bench-scores: setup ## scores of simulated fleets with known truth beside the ex
 bench-classify: setup ## failure classes on real logs, of programs seen and never seen
 	@$(PY) -m tests.bench.classify
 
-bench-retry: setup ## GPU time lost to failed trials: fixed and adaptive retries, pre-flight
+bench-retry: setup ## GPU time lost to failed trials: fixed and adaptive retries, pre-flight; waits with and without moving
 	@$(PY) -m tests.bench.retry
 
 bench-topology: setup ## a cluster of 12,500 nodes loaded, its node sets, the best of 16 GPUs

@@ -13,7 +13,7 @@ from .nodes import berth_conf
 from .test_guests import all_nodes
 from .test_planner import SLEEP, segment_of
 
-# Counts up in a loop; saves on its signal, and says from where it goes on. `leaves`: it ends by the signal as a failure.
+# Counts up in a loop, saves on its signal, and says from where it goes on; then it leaves or stays.
 WORKS = """
 log={shared}/work.$SLURM_JOB_ID saved={shared}/saved.$SLURM_JOB_ID
 n=$(cat $saved 2>/dev/null || echo 0)
