@@ -164,7 +164,7 @@ def one_run(task: tuple[str, str, int]) -> dict[str, float | str]:
         "all_h": sum(hours(one) for one in outcome.stretches),
         "wait_s": fmean(waits),
         "first_word_s": median(outcome.ends[name] - submit for name, submit in work.told.items()),
-        "moved": float(outcome.extra.get("moved", 0)),
+        "moved": float(str(outcome.extra.get("moved", 0))),
         **waits_by_reason(outcome),
         **empty_nodes(outcome),
     }
@@ -178,7 +178,9 @@ def movable(jobs: Sequence[Job], seed: int) -> dict[str, float]:
 
 def waits_by_reason(outcome: Outcome) -> dict[str, float]:
     """Hours that jobs of several GPUs waited, by reason."""
-    seconds = outcome.extra["waits"]["seconds"]
+    waits = outcome.extra["waits"]
+    assert isinstance(waits, dict), "the simulation counts waits by reason"
+    seconds = waits["seconds"]
     return {f"{reason}_h": sum(seconds[size][reason] for size in SIZES[1:]) / HOUR for reason in REASONS}
 
 
@@ -186,7 +188,7 @@ KEPT = ("lost_h", "all_h", "wait_s", "empty", "first_word_s", "moved", *(f"{reas
 
 
 def moving_figures(row: Mapping[str, float], base: Mapping[str, float]) -> list[Figure]:
-    """With running jobs moved beside the same week without: waits of jobs of several GPUs by reason, and empty nodes."""
+    """With running jobs moved beside the same week without: waits of larger jobs by reason, and empty nodes."""
     peer = "not moved"
     return [
         Figure("moving_moves", row["moved"], "moves"),

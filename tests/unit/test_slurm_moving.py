@@ -44,7 +44,6 @@ def test_a_movable_job_makes_room_for_a_gang_and_pays_what_it_said() -> None:
     ("rules", "movable"),
     [
         (RULES, {}),
-        (RULES, {"second": 1.0}),
         (RULES, {"first": 50_000.0}),
         (replace(RULES, enabled=False), {"first": 1.0}),
     ],
