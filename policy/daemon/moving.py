@@ -203,7 +203,7 @@ class Moving:
         at = reading.at
         if job is None:
             return self._ended(going)
-        if job.start is not None and job.state in _LEAVING and job.start > going.began:
+        if job.state == "RUNNING" and job.start is not None and job.start > going.began:
             return self._call_off(going, "it has started anew already")
         going.job = job
         if job.state == "PENDING":

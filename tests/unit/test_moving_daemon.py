@@ -66,7 +66,9 @@ class Slurm:
                 fact = replace(fact, segment=dict(values), begin=begin, priority=2 if job_id == 1 else 1)
             else:
                 fact = running(job_id, nodes[0], mask, 9_000, segment=dict(values) or None, state=state, nodes=nodes)
-                fact = replace(fact, start=int(NOW) - 1_000, required=nodes)
+                # Of one that was put back Slurm names the next start while it still ends.
+                start = int(self.at) + 120 if state == "COMPLETING" else int(NOW) - 1_000
+                fact = replace(fact, start=start, required=nodes)
             self.known[job_id] = key, fact
         return self.known[job_id][1]
 
