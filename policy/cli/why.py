@@ -203,7 +203,7 @@ def _moment(seconds: str) -> str:
 def _typed(values: Mapping[str, str]) -> dict[str, Any]:
     numbers = {
         *("n", "k", "cpus", "mem", "at", "start", "pins", "wait", "until", "share", "gpu_mem", "granted", "degraded"),
-        *("parked", "upgrade", "evicted", "fail_at", "again", "tried_before"),
+        *("parked", "upgrade", "evicted", "move_until", "move_for", "fail_at", "again", "tried_before"),
     }
     typed: dict[str, Any] = {}
     for key, value in values.items():
