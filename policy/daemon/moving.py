@@ -13,21 +13,19 @@ from dataclasses import dataclass
 from policy.book import Claim, claim_on
 from policy.cluster import Fleet
 from policy.daemon import log
-from policy.daemon.config import Config
 from policy.daemon.evictions import BACK_AFTER, PATIENCE
+from policy.daemon.hands import Hands, Writer
 from policy.daemon.movers import Movers, began
-from policy.daemon.pins import Pins
 from policy.errors import FormatError, NotNow, SlurmError
 from policy.facts import JobFacts, Reading
 from policy.moves import Move
 from policy.moving import Moved, Proposal, off_slow, open_for
 from policy.picture import Picture
 from policy.placement.base import Berth, Policy
-from policy.placement.registry import create
 from policy.plan import Plan
 from policy.segment import UNDER_WAY
+from policy.settings import Moving as Rules
 from policy.sharing.classes import Classes
-from policy.slurm.interface import Gateway
 from policy.slurm.outcomes import Outcome, outcome
 from policy.waiting import Waiting
 
@@ -64,16 +62,17 @@ class Moving:
 
     def __init__(
         self,
-        gateway: Gateway,
-        config: Config,
+        gateway: Hands,
+        rules: Rules,
+        policy: Policy,
         classes: Classes,
-        pins: Pins,
+        pins: Writer,
         ask: Callable[[int], Outcome] = outcome,
+        say: Callable[[str], None] = log.info,
     ) -> None:
-        self._gateway, self._pins, self._ask = gateway, pins, ask
-        self._rules = config.settings.moving
-        self._policy = create(config.policy)
-        self._movers = Movers(self._rules, classes)
+        self._gateway, self._pins, self._ask, self._say = gateway, pins, ask, say
+        self._rules, self._policy = rules, policy
+        self._movers = Movers(rules, classes)
         self._going: dict[int, _Going] = {}
         self._before_others: dict[int, float] = {}
         """Until when some jobs come first."""
@@ -126,7 +125,7 @@ class Moving:
             for move in found.moves:
                 if not self._ask(move.mover.id).may_requeue:
                     self._movers.never(move.mover.id)
-                    log.info(f"JobId={move.mover.id} says --movable and --no-requeue, or has no script: it stays")
+                    self._say(f"JobId={move.mover.id} says --movable and --no-requeue, or has no script: it stays")
                     return
             for move in found.moves:
                 self._record(jobs[move.mover.id], move, found, until)
@@ -152,7 +151,7 @@ class Moving:
         self._gateway.annotate(job.id, under_way(job, berth, found.gang, found.reason, until, self._rules.grace))
         self._movers.note(job.id, until - self._rules.grace)
         self._going[job.id] = _Going(job, until, found.gang, berth.names, berth.mask, until - self._rules.grace)
-        log.info(
+        self._say(
             f"JobId={job.id} NodeList={','.join(job.nodes)} is moved to {','.join(berth.names)} "
             f"GPUs={','.join(map(str, berth.gpus))}: {found.reason}"
         )
@@ -163,7 +162,7 @@ class Moving:
         signal = own.removeprefix("B:") or self._rules.signal
         try:
             self._gateway.warn(going.job.id, signal, batch=own.startswith("B:"))
-            log.info(f"JobId={going.job.id} was sent {signal}, {self._rules.grace} s before it is put back")
+            self._say(f"JobId={going.job.id} was sent {signal}, {self._rules.grace} s before it is put back")
         except (SlurmError, KeyError) as problem:
             log.error(f"JobId={going.job.id} could not be told to save its work: {problem}")
 
@@ -197,7 +196,7 @@ class Moving:
             going = taken_over(job, values, reading.at + self._rules.grace)
             if going is not None and (job.state in _LEAVING | _BY_THE_SIGNAL or job.state == "PENDING"):
                 self._going[job.id] = going
-                log.info(f"JobId={job.id} was being moved by an earlier berthd")
+                self._say(f"JobId={job.id} was being moved by an earlier berthd")
 
     def _go_on(self, going: _Going, job: JobFacts | None, plan: Plan, picture: Picture, reading: Reading) -> int:
         at = reading.at
@@ -233,7 +232,7 @@ class Moving:
         job_id = going.job.id
         going.asked = self._gateway.evict(job_id)
         if going.asked:
-            log.info(f"JobId={job_id} was put back into the queue, to be moved")
+            self._say(f"JobId={job_id} was put back into the queue, to be moved")
             return 1
         return self._ended(going)
 
@@ -246,10 +245,10 @@ class Moving:
         if state in _BY_THE_SIGNAL:
             self._gateway.requeue(job_id)
             going.asked = True
-            log.info(f"JobId={job_id} ended on its signal and was put back into the queue, to be moved")
+            self._say(f"JobId={job_id} ended on its signal and was put back into the queue, to be moved")
             return 1
         self._drop(going)
-        log.info(f"JobId={job_id} has ended by itself and is not run again")
+        self._say(f"JobId={job_id} has ended by itself and is not run again")
         return 0
 
     def _settle(self, going: _Going, plan: Plan, picture: Picture, reading: Reading) -> int:
@@ -305,7 +304,7 @@ class Moving:
         self.touched.add(going.job.id)
         values = {key: value for key, value in (going.job.segment or {}).items() if key not in UNDER_WAY}
         self._gateway.annotate(going.job.id, values)
-        log.info(f"JobId={going.job.id} stays where it is: {why}")
+        self._say(f"JobId={going.job.id} stays where it is: {why}")
         return 1
 
     def _drop(self, going: _Going) -> None:

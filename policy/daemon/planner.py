@@ -67,7 +67,7 @@ class Planner:
         self._steps = StepTimes(config.steps)
         self._living = LivingScores(config.steps, config.scores)
         self._pins = Pins(gateway, config.pinned_file, self._evictions)
-        self._moving = Moving(gateway, config, self._company.classes, self._pins)
+        self._moving = Moving(gateway, config.settings.moving, create(config.policy), self._company.classes, self._pins)
         self._degraded = Degraded(gateway)
         self._levels = Levels(gateway)
         self._failures = Failures(gateway)
