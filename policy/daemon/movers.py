@@ -21,6 +21,9 @@ from policy.walk import USUAL_PART
 MOST_GANGS = 3
 """Waiting jobs, the first in line, that room is looked for."""
 
+MOST_MOVERS = 400
+"""Running jobs that are looked at, the smallest first: they find a place most easily, and reading them takes time."""
+
 HOUR = 3_600.0
 
 
@@ -54,7 +57,9 @@ class Movers:
         """All that may be moved."""
         if self._of is None or self._of[0] is not reading:
             self._never &= {job.id for job in reading.jobs} if self._never else set()
-            found = [self._mover(job, fleet, reading.at) for job in reading.jobs if self._may_move(job)]
+            able = [job for job in reading.jobs if self._may_move(job)]
+            able = sorted(able, key=lambda job: (job.gpus or 0).bit_count() * len(job.nodes))[:MOST_MOVERS]
+            found = [self._mover(job, fleet, reading.at) for job in able]
             self._of = reading, [mover for mover in found if mover is not None]
             for job in reading.jobs:
                 for when in moves_of(job.segment or {}):
