@@ -91,7 +91,7 @@ def test_a_job_saves_leaves_and_goes_on_elsewhere_and_the_gang_starts(slurm: Slu
         told = slurm.target.run(["berth", "why", str(job)], user="alice").out
         assert re.search(r"moved on\s+once while it ran", told)
         assert "room was made" in slurm.target.run(["berth", "why", str(gang)], user="alice").out
-        assert slurm.berthd_status()["moves"] == "1"
+        assert int(slurm.berthd_status()["moves"]) == 1
         ends_well(slurm, job)
 
 
