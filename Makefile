@@ -110,7 +110,7 @@ bench-scores: setup ## scores of simulated fleets with known truth beside the ex
 bench-classify: setup ## failure classes on real logs, of programs seen and never seen
 	@$(PY) -m tests.bench.classify
 
-bench-retry: setup ## GPU time lost to failed trials: fixed and adaptive retries, pre-flight
+bench-retry: setup ## GPU time lost to failed trials: fixed and adaptive retries, pre-flight; waits with and without moving
 	@$(PY) -m tests.bench.retry
 
 bench-gpu-mps: setup ## MPS on a real GPU: limits, escapes, faults, shares of two loops (skipped without one)

@@ -151,7 +151,7 @@ def _place(
     if wanted is not None and wanted != demand.n * demand.k and names_gpus(fields):
         raise LeftToSlurm(f"{demand.n} x {demand.k} GPUs are not the {wanted} that the request counts")
     if stale:
-        return _later(fields, request, demand, stale, insists, now)
+        return _later(fields, request, demand, stale, insists, now, settings)
     try:
         berth, start = _soonest(demand, wide, book, policy, relax_at_once=insists is not None and insists.wait == 0)
         nothing_in_sight = ""
@@ -162,7 +162,7 @@ def _place(
             _check_pin(settings, starts_now=False)
             berth, start, nothing_in_sight = book.some_day(demand, policy), 0.0, str(nothing)
         except NotNow:
-            return _later(fields, request, demand, str(nothing), insists, now)
+            return _later(fields, request, demand, str(nothing), insists, now, settings)
     begin = int(fields["begin"]) if fields.get("begin", "").isdigit() else 0
     start = max(start, float(begin) if begin > now else 0.0)
     packed = demand.share is not None and not (start or request.later or nothing_in_sight)
@@ -189,7 +189,7 @@ def _place(
         **(_host_on_the_node(demand) if demand.tier.name == GUARANTEED else {}),
         **_given(demand),
         "segment": body,
-        "message": message.line(text, [*_host_notes(demand), *message.notes(request.flags)]),
+        "message": message.line(text, [*_host_notes(demand), *message.notes_of(request, settings)]),
     }
     claim = None
     if not (request.later or "test" in fields or nothing_in_sight):
@@ -205,6 +205,7 @@ def _later(
     why: str,
     insists: locality.Insistence | None,
     now: float,
+    settings: Settings,
 ) -> Decision:
     """No place is in sight: the planner looks again in each pass."""
     if fields.get("client") != "batch":
@@ -218,7 +219,7 @@ def _later(
         "at": str(int(now)),
         "pins": "0",
         "why": why,
-        **{f"f.{name}": value for name, value in request.flags.items()},
+        **request.said,
     }
     reply = {
         "nonce": fields["nonce"],
@@ -227,7 +228,7 @@ def _later(
         **({} if demand.share is None else {"share": str(demand.share.percent)}),
         **_given(demand),
         "segment": segment.body(values),
-        "message": message.line(f"no place is in sight yet: {why}", message.notes(request.flags)),
+        "message": message.line(f"no place is in sight yet: {why}", message.notes_of(request, settings)),
     }
     return Decision("later", reply)
 
@@ -236,7 +237,7 @@ def _as_guest(
     fields: Mapping[str, str], request: Request, demand: Demand, book: Book, policy: Policy, now: float, stale: str
 ) -> Decision | None:
     """A seat for a job that asks for one; None where it is better off with GPUs of its own, or waits for them."""
-    base = {**_demanded(request, demand), **{f"f.{name}": value for name, value in request.flags.items()}}
+    base = {**_demanded(request, demand), **request.said}
     if demand.tier.upgrade and not stale:
         with suppress(NotNow):
             book.now(replace(demand, tier=replace(demand.tier, name=EXCLUSIVE)), policy)
@@ -349,7 +350,7 @@ def _values(
         **({"start": str(int(start))} if start else {}),
         "pins": "0",
         "why": berth.why,
-        **{f"f.{name}": value for name, value in request.flags.items()},
+        **request.said,
     }
 
 

@@ -144,7 +144,7 @@ CHECKS: dict[str, Callable[[str], None]] = {
     "retry": _retry,
 }
 
-ACTED_ON = frozenset({"locality", "app-class", "gpu-share", "gpu-tier", "retry"})
+ACTED_ON = frozenset({"locality", "app-class", "gpu-share", "gpu-tier", "movable", "retry"})
 
 
 def check(flags: Mapping[str, str]) -> None:

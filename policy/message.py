@@ -7,6 +7,8 @@ from policy import hostlist
 from policy.demand import Demand
 from policy.flags import ACTED_ON
 from policy.placement.base import Berth
+from policy.request import Request
+from policy.settings import Settings
 from policy.sharing.tenants import Share
 from policy.wire import MESSAGE_BYTES
 
@@ -65,6 +67,25 @@ def notes(flags: Collection[str]) -> list[str]:
     shared = "gpu-share" in flags or "gpu-tier" in flags
     idle = [name for name in flags if name not in ACTED_ON and not (name == "gpu-mem" and shared)]
     return [f"--{name}: accepted, not acted on yet" for name in idle]
+
+
+def notes_of(request: Request, settings: Settings) -> list[str]:
+    """The same of a request, on a site that moves running jobs or does not."""
+    said = notes(request.flags)
+    if "movable" in request.flags:
+        if not settings.moving.enabled:
+            said.append("--movable: accepted, this site moves no jobs")
+        elif why := _never_moved(request):
+            said.append(f"--movable: accepted, {why} is never moved")
+    return said
+
+
+def _never_moved(request: Request) -> str:
+    if not request.batch:
+        return "a job without a script"
+    if request.het:
+        return "a part of a heterogeneous job"
+    return "a packed job" if request.share else ""
 
 
 def line(text: str, more: Iterable[str] = ()) -> str:

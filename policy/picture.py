@@ -366,4 +366,7 @@ def _held(job: "JobFacts", node: str) -> int | None:
 
 def _end(job: "JobFacts", at: float) -> float:
     # Slurm takes the GPU of a guest for free, and starts who is planned there without a seat: so nobody is.
+    leaves = (job.segment or {}).get("move_until", "")
+    if leaves.isdigit() and not job.guest:
+        return max(float(leaves), at + SOON)
     return FAR if job.guest or job.end is None else max(float(job.end), at + SOON)

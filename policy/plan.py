@@ -14,7 +14,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from policy.book import Book
+from policy.book import Book, Claim
 from policy.cluster import FAR, Fleet
 from policy.errors import FormatError
 from policy.facts import JobFacts
@@ -48,6 +48,10 @@ class Plan:
         """The book of the last pass with all that was claimed in it."""
         self.queue: list[Waiting] = []
         """The jobs of the last pass in their order."""
+        self.kept: tuple[Claim, ...] = ()
+        """Places that are nobody else's, whoever comes first: those of jobs that are being moved there."""
+        self.first: frozenset[int] = frozenset()
+        """Jobs that claim their places before all others: room was made for them."""
 
     def replan(self, book: Book, jobs: Iterable[JobFacts], starting: AbstractSet[int] = frozenset()) -> list[Change]:
         """Claim the places of all waiting jobs in the book; what has to change comes back.
@@ -80,6 +84,9 @@ class Plan:
         walk.know_siblings(queue)
         guests = [entry for entry in queue if entry.only_guest]
         line = in_order(queue, riders(book, everybody, reader))
+        starting |= self.first
+        for claim in self.kept:
+            book.claim(claim)
         if starting:
             line = sorted(line, key=lambda one: isinstance(one, Rider) or one.job.id not in starting)
         for one in line:
@@ -134,13 +141,16 @@ class Plan:
         if len(touched) > max(64, len(book.fleet.names) // 4):
             return None
         picture.put_back(book, touched)
+        for claim in self.kept:
+            if not touched.isdisjoint(claim.nodes):
+                book.claim(replace(claim, nodes=tuple(node for node in claim.nodes if node in touched)))
         here = np.zeros(len(book.fleet.names), np.bool_)
         here[list(touched)] = True
         changes: list[Change] = []
         walk = Walk(book, self._policy, self._settings, self._free_since, changes, self._gathered, only=here)
         walk.know_siblings(queue)
         guests = [entry for entry in queue if entry.only_guest]
-        for entry in queue:
+        for entry in sorted(queue, key=lambda entry: entry.job.id not in self.first) if self.first else queue:
             if entry.only_guest:
                 continue
             if touched.isdisjoint(entry.place):

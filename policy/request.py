@@ -17,6 +17,7 @@ from policy.wire import number
 ASKED_KEYS = ("tres_per_job", "tres_per_node", "tres_per_task", "cpus_per_tres", "ntasks_per_tres", "req_nodes")
 
 _GPUS = re.compile(r"gres/gpu(?:[:=]([0-9]{1,6}))?")
+_SIGNAL = re.compile(r"(B:)?[1-9][0-9]?")
 _FEATURES = re.compile(r"[A-Za-z0-9_.\-]+(?:&[A-Za-z0-9_.\-]+)*")
 
 
@@ -54,10 +55,18 @@ class Request:
     """Whether it has a script, and so can be put back into the queue."""
     het: bool = False
     array: bool = False
+    signal: str = ""
+    """What it is to be sent before its end (`--signal`), as a number; after `B:` where it is for the script's shell."""
     later: bool = False
     """It may not start yet: held, begun later, or dependent on others."""
     asked: str = ""
     flags: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def said(self) -> dict[str, str]:
+        """What stands in the job's segment of what its user said."""
+        signal = {"signal": self.signal} if self.signal and "movable" in self.flags else {}
+        return {**{f"f.{name}": value for name, value in self.flags.items()}, **signal}
 
 
 def read(fields: Mapping[str, str]) -> Request:
@@ -104,6 +113,7 @@ def read(fields: Mapping[str, str]) -> Request:
         batch=fields.get("client", "batch") == "batch",
         het="het" in fields,
         array="array" in fields,
+        signal=fields.get("signal", "") if _SIGNAL.fullmatch(fields.get("signal", "")) else "",
         later=any(key in fields for key in ("held", "begin", "dependency")),
         asked=";".join(f"{key}:{fields[key]}" for key in ASKED_KEYS if key in fields),
         flags=flags,

@@ -23,6 +23,9 @@ LATER = "later"
 OBSERVED = "observed"
 """The `state` of a job that Berth only watches: it says what it would have done."""
 
+UNDER_WAY = frozenset({"move_until", "move_for", "move_to", "move_text"})
+"""What stands in the segment of a job that is being moved, until it has its new place."""
+
 _SEGMENT = re.compile(r"\[berth/1((?: [a-z][a-z0-9_.-]{0,63}=[!-Z\\^-~]*)*)\]")
 _OTHER_VERSION = re.compile(r"\[berth/(?!1[ \]])([^ \]]{1,16})[ \]]")
 

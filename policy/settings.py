@@ -55,6 +55,31 @@ class Sharing:
 
 
 @dataclass(frozen=True, slots=True)
+class Moving:
+    """The site's rules for moving running jobs that say `--movable`."""
+
+    enabled: bool = False
+    grace: int = 60
+    """Seconds that a job has to save its work before it is put back into the queue."""
+    signal: str = "USR1"
+    """What it is sent, where it names none itself (`--signal`)."""
+    cost: int = 300
+    """Seconds that a move costs a job that names no COST."""
+    restart: int = 60
+    """Seconds between a job's end here and its first work there: epilog, prolog, start."""
+    margin: float = 2.0
+    """How many times its cost a move has to gain."""
+    after: int = 300
+    """Seconds that a job has waited before others are moved for it."""
+    per_job: int = 1
+    """Moves of one job in an hour."""
+    per_hour: int = 12
+    """Moves of all jobs in an hour."""
+    at_once: int = 4
+    """Jobs that are moved for one that waits."""
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """The plan's part of berth.conf."""
 
@@ -67,3 +92,4 @@ class Settings:
     most_moves: int = 50
     """Updates in one pass: each takes slurmctld's write locks."""
     sharing: Sharing = Sharing()
+    moving: Moving = Moving()

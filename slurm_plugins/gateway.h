@@ -50,7 +50,7 @@ int gateway_read(bool afresh);
 int gateway_job(uint32_t job_id);
 int gateway_update(char *job, char *changes, struct text *said);
 int gateway_requeue(char *job, bool only_running, struct text *said);
-int gateway_signal(const char *job, const char *number);
+int gateway_signal(const char *job, char *number);
 int gateway_config(void);
 int gateway_ping(void);
 void gateway_forget(void);

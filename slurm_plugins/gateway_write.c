@@ -123,14 +123,21 @@ int gateway_requeue(char *job, bool only_running, struct text *said)
 	return problem_in(answer, said);
 }
 
-/* To the job's steps, as scancel does; the batch shell ends on many signals before its steps. */
-int gateway_signal(const char *job, const char *number)
+/* To the job's steps, as scancel does: the batch shell ends on many signals before its steps. With
+ * `batch` to the shell alone, as `scancel --batch`.
+ */
+int gateway_signal(const char *job, char *number)
 {
+	char *to = strchr(number, ' ');
 	uint64_t signal;
 
+	if (to)
+		*to++ = '\0';
+	if (to && strcmp(to, "batch"))
+		return EINVAL;
 	if (!parse_number(number, 64, &signal) || !signal)
 		return EINVAL;
-	return slurm_kill_job2(job, (uint16_t)signal, KILL_STEPS_ONLY, NULL)
+	return slurm_kill_job2(job, (uint16_t)signal, to ? KILL_JOB_BATCH : KILL_STEPS_ONLY, NULL)
 		   ? (errno ? errno : SLURM_ERROR)
 		   : 0;
 }

@@ -231,6 +231,22 @@ static void add_memory(struct text *out, uint64_t pn_min_memory)
 		text_addf(out, "mem_per_node=%" PRIu64 "\n", pn_min_memory);
 }
 
+static bool may_be_moved(const struct flag_values *flags)
+{
+	for (size_t i = 0; i < berth_option_count; i++)
+		if (flags->value[i] && !strcmp(berth_options[i].name, "movable"))
+			return true;
+	return false;
+}
+
+/* What a movable job has asked to be sent before its end: it saves its work on that. */
+static void add_signal(struct text *out, const job_desc_msg_t *job, const struct flag_values *flags)
+{
+	if (may_be_moved(flags) && job->warn_signal && job->warn_signal != NO_VAL16)
+		text_addf(out, "signal=%s%u\n", job->warn_flags & KILL_JOB_BATCH ? "B:" : "",
+			  (unsigned)job->warn_signal);
+}
+
 static void add_flags(struct text *out, const struct flag_values *flags)
 {
 	for (size_t i = 0; i < berth_option_count; i++) {
@@ -289,6 +305,7 @@ void request_write(const job_desc_msg_t *job, uint32_t submit_uid, const char *n
 	add_number(out, "max_nodes", job->max_nodes, NO_VAL);
 	add_memory(out, job->pn_min_memory);
 	add_number(out, "gpus", expected->gpus, 0);
+	add_signal(out, job, flags);
 	add_flags(out, flags);
 }
 

@@ -98,6 +98,7 @@ def rows(job_id: int, slurm_state: str, values: Mapping[str, str]) -> list[tuple
     if "because" in values and slurm_state == "PENDING":
         found.append(("waits for", f"{values['because']}: {values.get('because_text', '')}"))
     found += _guest(values)
+    found += _moved(values, slurm_state)
     if "degraded_text" in values:
         found.append(("sent away", values["degraded_text"]))
     if slurm_state in {"PENDING", "RUNNING"}:
@@ -112,6 +113,20 @@ def rows(job_id: int, slurm_state: str, values: Mapping[str, str]) -> list[tuple
         found.append(("decided", _moment(values["at"])))
     if values.get("pins", "0") != "0":
         found.append(("moved", f"{values['pins']} times since"))
+    return found
+
+
+def _moved(values: Mapping[str, str], slurm_state: str) -> list[tuple[str, str]]:
+    """What its user wants to know of a job that is moved while it runs."""
+    found = []
+    if "move_until" in values:
+        names, _, gpus = values.get("move_to", "").partition(":")
+        when = "" if slurm_state == "PENDING" else f" by {_moment(values['move_until'])}"
+        found.append(("moves on", f"to {names} (GPUs {gpus}){when}, because {values.get('move_text', '?')}"))
+    times = [one for one in values.get("moves", "").split(",") if one.isdigit()]
+    if times and not found:
+        often = "once" if len(times) == 1 else f"{len(times)} times"
+        found.append(("moved on", f"{often} while it ran, last at {_moment(times[-1])}"))
     return found
 
 
@@ -188,7 +203,7 @@ def _moment(seconds: str) -> str:
 def _typed(values: Mapping[str, str]) -> dict[str, Any]:
     numbers = {
         *("n", "k", "cpus", "mem", "at", "start", "pins", "wait", "until", "share", "gpu_mem", "granted", "degraded"),
-        *("parked", "upgrade", "evicted", "fail_at", "again", "tried_before"),
+        *("parked", "upgrade", "evicted", "move_until", "move_for", "fail_at", "again", "tried_before"),
     }
     typed: dict[str, Any] = {}
     for key, value in values.items():

@@ -11,7 +11,7 @@ from typing import Any
 from policy import flags, tiers
 from policy.errors import ConfigError, FormatError, nearest
 from policy.locality import parse_rules
-from policy.settings import Settings, Sharing
+from policy.settings import Moving, Settings, Sharing
 
 _HOOK = {
     "socket": str,
@@ -61,11 +61,24 @@ _SHARING = {
     "evict_grace": int,
     "evict_signal": str,
 }
-_TABLES = ("hook", "berthd", "notice", "users", "sharing", "node", "guard")
+_MOVING = {
+    "enabled": bool,
+    "grace": int,
+    "signal": str,
+    "cost": str,
+    "restart": int,
+    "margin": float,
+    "after": str,
+    "per_job": int,
+    "per_hour": int,
+    "at_once": int,
+}
+_TABLES = ("hook", "berthd", "notice", "users", "sharing", "moving", "node", "guard")
 """The node's own programs check theirs, `node` and `guard`."""
 NOTICE_PORT, USERS_PORT = 6826, 6827
 MOST_GRACE = 100
 """Seconds: an owner that waits longer for a free-looking place is planned elsewhere."""
+_SIGNALS = ("USR1", "USR2", "HUP", "INT", "TERM", "QUIT", "CONT")
 _WORDS = {
     "fail": ("open", "closed"),
     "message": ("always", "flags", "never"),
@@ -73,11 +86,12 @@ _WORDS = {
     "way": ("mps", "time"),
     "guest_way": ("time", "mps"),
     "unsure": ("try", "wait"),
-    "evict_signal": ("USR1", "USR2", "HUP", "INT", "TERM", "QUIT", "CONT"),
+    "evict_signal": _SIGNALS,
+    "signal": _SIGNALS,
     "gateway": ("auto", "pyslurm", "libslurm", "command"),
     "order": ("slurm", "size"),
 }
-_KINDS = {str: "a text in quotes", int: "a whole number", bool: "true or false"}
+_KINDS = {str: "a text in quotes", int: "a whole number", bool: "true or false", float: "a number with a point"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +174,11 @@ def load(path: Path, *, must_exist: bool = False) -> Config:
         policy=berthd.get("policy", defaults.policy),
         tick=_at_least(path, berthd, "tick_ms", 50, 1_000) / 1_000,
         reserve_seconds=_at_least(path, berthd, "reserve_seconds", 1, defaults.reserve_seconds),
-        settings=replace(_settings(path, berthd), sharing=_sharing(path, _checked(path, tables, "sharing", _SHARING))),
+        settings=replace(
+            _settings(path, berthd),
+            sharing=_sharing(path, _checked(path, tables, "sharing", _SHARING)),
+            moving=_moving(path, _checked(path, tables, "moving", _MOVING)),
+        ),
         scores=Path(berthd["scores"]) if "scores" in berthd else None,
         steps=_steps(path, berthd),
         observe=berthd.get("mode", "act") == "observe",
@@ -237,6 +255,23 @@ def _sharing(path: Path, table: dict[str, Any]) -> Sharing:
         if key in values and not values[key].startswith("/"):
             raise ConfigError(f"{path}: [sharing] {key} is a path from / on, not {values[key]!r}")
     return Sharing(**values)
+
+
+_LEAST = {"grace": 0, "restart": 0, "margin": 1, "per_job": 1, "per_hour": 1, "at_once": 1}
+
+
+def _moving(path: Path, table: dict[str, Any]) -> Moving:
+    """The rules for moving running jobs."""
+    values = dict(table)
+    for key in {"cost", "after"} & table.keys():
+        try:
+            values[key] = flags.parse_time(table[key])
+        except FormatError as problem:
+            raise ConfigError(f"{path}: [moving] {key}: {problem}") from None
+    for key, least in _LEAST.items():
+        if values.get(key, least) < least:
+            raise ConfigError(f"{path}: [moving] {key} is at least {least}, not {values[key]}")
+    return Moving(**values)
 
 
 def _checked(path: Path, tables: dict[str, Any], name: str, known: dict[str, type]) -> dict[str, Any]:

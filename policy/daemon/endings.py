@@ -28,7 +28,7 @@ _PAYLOAD = re.compile(
 )
 _MOST_JOBS = 2**32 - 1
 _OF_THE_LAST_FAILURE = frozenset({"again", "retry_text", "tried_before"})
-_PUT_BACK_BY_BERTH = ("evicted", "degraded")
+_PUT_BACK_BY_BERTH = ("evicted", "degraded", "moves")
 """Counts that grow when Berth itself puts a job back."""
 
 
@@ -89,6 +89,8 @@ def put_back(before: JobFacts, at: float, reading: Reading) -> Trial:
 
 def by_berth(before: Mapping[str, str], now: Mapping[str, str]) -> bool:
     """Whether it was Berth that put a job back."""
+    if "move_until" in before or "move_until" in now:
+        return True
     return any(before.get(key) != now.get(key) for key in _PUT_BACK_BY_BERTH)
 
 

@@ -12,7 +12,7 @@ from policy.errors import DaemonError, SlurmError
 from policy.facts import Reading
 from policy.moves import Change, Evict, Move, Own, Park, Release
 from policy.riding import PARKED_FOR
-from policy.segment import LATER
+from policy.segment import LATER, UNDER_WAY
 from policy.settings import Sharing
 from policy.slurm.changes import target
 from policy.slurm.interface import Gateway, Pin
@@ -124,8 +124,9 @@ def moved(move: Move, at: float) -> dict[str, str]:
     return values
 
 
-_OF_THE_LAST_PLACE = frozenset(
-    {"start", "because", "because_text", "whole", "granted", "parked", "held", "held_text", "slope", "sms"}
+_OF_THE_LAST_PLACE = (
+    frozenset({"start", "because", "because_text", "whole", "granted", "parked", "held", "held_text", "slope", "sms"})
+    | UNDER_WAY
 )
 
 

@@ -30,6 +30,7 @@ from policy.daemon.hosts import Hosts
 from policy.daemon.levels import Levels, LevelWord
 from policy.daemon.living_scores import LivingScores
 from policy.daemon.losses import LossWord
+from policy.daemon.moving import Moving
 from policy.daemon.notices import Notice, Notices, open_notices
 from policy.daemon.pins import Pins
 from policy.daemon.step_times import StepWord
@@ -68,6 +69,7 @@ class Planner:
         self._culprits = Culprits(gateway)
         self._living = LivingScores(config.steps, config.scores)
         self._pins = Pins(gateway, config.pinned_file, self._evictions)
+        self._moving = Moving(gateway, config.settings.moving, create(config.policy), self._company.classes, self._pins)
         self._degraded = Degraded(gateway)
         self._levels = Levels(gateway)
         accounts = Accounts()
@@ -108,9 +110,12 @@ class Planner:
         self._hand_over(self._reading)
         self._moved.clear()
         self._hosts.write_due(self._reading.at, self._fleets.model_of)
+        self._moving.touched.clear()
         if self._acts:
             self._living.step(self._reading.at)
             self._pins.written += self._evictions.step(self._reading.jobs, self._reading.at)
+            self._pins.written += self._moving.step(self._plan, picture, self._reading)
+            self._moved |= self._moving.touched
             self._put_off(changes)
             self._pins.list_pinned(self._plan.queue)
             self._pins.written += self._degraded.send_elsewhere(self._reading.at)
@@ -218,7 +223,9 @@ class Planner:
                 self._pins.written += 1
                 return True
             self._reasons_left = 0
-        return False
+        looked = self._acts and self._moving.search(self._plan, self._picture, self._reading)
+        self._moved |= self._moving.touched
+        return looked
 
     def _put_off(self, changes: Sequence[Change]) -> None:
         # A guest's way out takes longest.
@@ -322,7 +329,7 @@ class Planner:
                 notices_late=self.notices_late,
                 updates=self._pins.written,
                 ended=tuple(self._ended),
-                failures=self._failures.told,
+                failures=self._failures.told | self._moving.told,
             )
         )
         self._ended.clear()

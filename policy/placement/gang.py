@@ -70,7 +70,11 @@ def _fullest_group(demand: "Demand", slowest: "Floats", groups: Ints) -> "Ints |
 
 
 def _least_missed(demand: "Demand", view: "View", able: Ints, slowest: "Floats") -> Ints:
-    """Of the nodes that do not slow the gang down: those of few leaves, then the fullest, then the slowest."""
+    """Of the nodes that do not slow the gang down: those of few leaves, then empty ones, the fullest, the slowest.
+
+    A gang goes at the pace of the node where neighbours are in its way most (Philly, table 5); what it leaves of empty
+    nodes is for small jobs, which go where most is taken.
+    """
     threshold = np.partition(slowest, demand.n - 1)[demand.n - 1]
     fine = np.flatnonzero(slowest <= threshold * (1 + ALIKE))
     leaf = view.fleet.fabric.leaf[able[fine]]
@@ -78,6 +82,7 @@ def _least_missed(demand: "Demand", view: "View", able: Ints, slowest: "Floats")
     # Without a known leaf each node is as far from the others.
     with_it = np.where(leaf == NOBODY, 0, counts[which])
     left = np.bitwise_count(view.free[able[fine]])
-    order = np.lexsort((able[fine], -slowest[fine], left, which, -with_it))
+    taken = view.free[able[fine]] != view.fleet.full[able[fine]]
+    order = np.lexsort((able[fine], -slowest[fine], left, taken, which, -with_it))
     chosen: Ints = fine[order[: demand.n]]
     return chosen

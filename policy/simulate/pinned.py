@@ -13,7 +13,7 @@ know by then, and slurmctld starts it. Plain Slurm is played beside it with the 
     True
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from random import Random
 from time import perf_counter
@@ -43,6 +43,9 @@ BEFORE = 1.0
 
 SCHED_INTERVAL = 60.0
 """Slurm's default: after so many seconds there is a main pass even if nothing asked for one."""
+
+REQUEUE_DELAY = 121.0
+"""Seconds for which Slurm keeps a job from starting that was put back, unless it is told otherwise."""
 
 QUIET_TICK = 120.0
 """Seconds between berthd's passes while nothing changes."""
@@ -76,6 +79,8 @@ class _World:
         self._queue: dict[int, Record] = {}
         """Waiting jobs in Slurm's order."""
         self._running: dict[int, Record] = {}
+        self._back: dict[int, Record] = {}
+        """Jobs that were put back, until they may start again."""
         self._left = len(self._records)
         self._main = Loop(clock, settings.delays.main, self._main_pass)
         self._anyway = Loop(clock, SCHED_INTERVAL, self._main_pass)
@@ -103,7 +108,7 @@ class _World:
         """All that Slurm would tell now."""
         names = self._fleet.names
         jobs = [record.as_facts(names) for record in self._running.values()]
-        jobs += [record.as_facts(names) for record in self._queue.values()]
+        jobs += [record.as_facts(names) for record in (*self._back.values(), *self._queue.values())]
         return Reading(
             at=EPOCH + self._clock.now,
             nodes=self._nodes.facts(),
@@ -125,6 +130,45 @@ class _World:
             return
         record.pin, record.pin_mask, record.segment = nodes, mask, values
         self._updated(record)
+        if record.begin is not None:
+            self._enqueue(record)
+
+    def annotate(self, job_id: int, values: Mapping[str, str]) -> None:
+        """One update."""
+        record = self._by_id[job_id]
+        record.segment = dict(values)
+        self._updated(record)
+
+    def state(self, job_id: int) -> str:
+        """What a job does."""
+        return self._by_id[job_id].state
+
+    def put_back(self, job_id: int) -> bool:
+        """Put a job that runs back into the queue; what it has done is saved, and the move costs it what it said."""
+        record, now = self._by_id[job_id], self._clock.now
+        if record.state != "RUNNING":
+            return False
+        ran = max(0.0, now - record.begun - record.debt)
+        before = record.asked.job.work if record.left is None else record.left
+        record.left = max(0.0, before - ran / self._rate(record))
+        record.debt = record.asked.movable or 0.0
+        record.runs.append((record.begun, now, record.nodes, record.masks))
+        record.run += 1
+        self._end(record)
+        record.begin = now + REQUEUE_DELAY
+        self._clock.at(record.begin, partial(self._enqueue, record))
+        return True
+
+    def _enqueue(self, record: Record) -> None:
+        """A job that was put back may start again."""
+        if record.begin is None or record.state != "PENDING":
+            return
+        record.begin = None
+        del self._back[record.id]
+        self._queue[record.id] = record
+        self._queue = dict(sorted(self._queue.items(), key=lambda item: (-item[1].asked.job.priority, item[0])))
+        record.changed()
+        self._changed(asks_for_pass=True)
 
     def unpin(self, job_id: int) -> None:
         """One update."""
@@ -186,12 +230,14 @@ class _World:
         self._unplanned += bool(record.k and not record.pin)
         self._nodes.take(record)
         record.changed()
-        length = record.asked.job.work * self._rate(record)
+        record.run += 1
+        left = record.asked.job.work if record.left is None else record.left
+        length = record.debt + left * self._rate(record)
         if self._settings.kill and length > record.limit:
             length = record.limit
             self._killed += 1
         record.ended = record.begun + length
-        self._clock.at(record.ended + self._delays.end, partial(self._complete, record))
+        self._clock.at(record.ended + self._delays.end, partial(self._complete, record, record.run))
         self._changed()
 
     def _rate(self, record: Record) -> float:
@@ -202,12 +248,18 @@ class _World:
             return self._settings.rate(job, record.nodes, record.masks)
         return cost_of(job, self._fleet, record.nodes, record.masks)
 
-    def _complete(self, record: Record) -> None:
-        """A job has ended, and slurmctld knows it; its epilogs begin."""
+    def _complete(self, record: Record, run: int) -> None:
+        """A job has ended, unless it was put back before."""
+        if run == record.run:
+            self._left -= 1
+            self._end(record)
+
+    def _end(self, record: Record) -> None:
+        """A run is over, and slurmctld knows it; its epilogs begin."""
         del self._running[record.id]
         record.state, record.epilogs = "COMPLETING", len(record.nodes)
+        record.changed()
         self._nodes.give(record)
-        self._left -= 1
         self._changed()
         for node in record.nodes:
             self._clock.at(self._clock.now + self._delays.notice, partial(self._epilog, record, node))
@@ -233,6 +285,12 @@ class _World:
         def over() -> None:
             self._nodes.epilog_ends(node)
             record.epilogs -= 1
+            if not record.epilogs and record.begin is not None:
+                record.state = "PENDING"
+                self._back[record.id] = record
+                record.changed()
+            elif not record.epilogs:
+                record.state = "COMPLETED"
             self._changed()
             if not record.epilogs:
                 self._main_pass()
@@ -245,6 +303,8 @@ class _World:
             self._tick.not_before = self._planner.one_pass(self._clock.now)
             if self._queue:
                 self._quiet_tick.wake()
+            if self._planner.moving:
+                self._clock.at(self._clock.now + 1.0, self._tick.wake)
 
     def outcome(self, began: float) -> Outcome:
         """What came of it."""
@@ -252,26 +312,25 @@ class _World:
         stretches = [
             Stretch(
                 record.asked.job.id,
-                record.begun,
-                record.ended,
+                begun,
+                ended,
                 tuple(
-                    node * width + place
-                    for node, mask in zip(record.nodes, record.masks, strict=True)
-                    for place in positions(mask)
+                    node * width + place for node, mask in zip(nodes, masks, strict=True) for place in positions(mask)
                 ),
             )
             for record in self._records
+            for begun, ended, nodes, masks in (*record.runs, (record.begun, record.ended, record.nodes, record.masks))
         ]
         return Outcome(
             policy=self._policy.name,
             jobs=[record.asked.job for record in self._records],
-            starts={record.asked.job.id: record.begun for record in self._records},
+            starts={record.asked.job.id: record.first_begun for record in self._records},
             ends={record.asked.job.id: record.ended for record in self._records},
             stretches=sorted(stretches, key=lambda one: (one.start, one.job)),
             gpus=int(self._fleet.size.sum()),
             gpu_seconds_held=sum(len(one.gpus) * (one.end - one.start) for one in stretches),
             wall_s=perf_counter() - began,
-            moves=0,
+            moves=self._planner.moved if self._planner else 0,
             extra={
                 "updates": self._updates,
                 "denied": self._denied,

@@ -5,13 +5,14 @@ thing at a time. Each takes as long as the real one does (`Delays`).
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from math import ceil
 from typing import TYPE_CHECKING, Protocol
 
 from policy import segment
 from policy.book import Book, Claim
+from policy.daemon.moving import Moving
 from policy.daemon.pins import moved
 from policy.decide import Decision, Understanding, decide
 from policy.demand import A_YEAR
@@ -20,7 +21,9 @@ from policy.moves import Change, Move
 from policy.picture import Picture
 from policy.placement.base import Policy
 from policy.plan import Plan
+from policy.sharing.classes import Classes
 from policy.simulate.pinned_clock import Clock
+from policy.simulate.pinned_hands import Hands
 from policy.simulate.pinned_jobs import EPOCH, Record
 from policy.simulate.pinned_settings import PinnedSettings
 
@@ -45,6 +48,18 @@ class Slurm(Protocol):
 
     def unpin(self, job_id: int) -> None:
         """One update."""
+        ...
+
+    def annotate(self, job_id: int, values: Mapping[str, str]) -> None:
+        """Another segment."""
+        ...
+
+    def state(self, job_id: int) -> str:
+        """What a job does."""
+        ...
+
+    def put_back(self, job_id: int) -> bool:
+        """Back into the queue with a job that runs, and not before some time; False where it has ended."""
         ...
 
 
@@ -107,6 +122,8 @@ def request_of(record: Record) -> dict[str, str]:
         fields["time_limit"] = str(ceil(record.limit / 60))
     if job.app_class in ("compute", "mixed", "memory"):
         fields["flag.app_class"] = job.app_class
+    if asked.movable is not None:
+        fields["flag.movable"] = f"{asked.movable // 60:.0f}:{asked.movable % 60:02.0f}"
     if asked.level:
         fields["flag.locality"] = f"{asked.level}@{asked.wait // 60}:{asked.wait % 60:02d}"
     return fields
@@ -132,6 +149,9 @@ class Planner:
         self._picture = Picture(fleet)
         self._free_at = 0.0
         """When it has done what it does now."""
+        self._rules = rules = settings.site.moving
+        hands = Hands(slurm)
+        self._moving = Moving(hands, rules, policy, Classes(), hands, hands.ask, lambda _: None)
         self._notices: list[tuple[int, Callable[[float], None]]] = []
         self._handed_over = 0.0
         self.reasons: Counter[str] = Counter()
@@ -145,7 +165,22 @@ class Planner:
         done = now + self._delays.read + self._delays.plan
         self._hand_over(now, done)
         self._free_at = self._write(changes, reading.at, done)
+        if self._rules.enabled:
+            self._moving.step(self._plan, self._picture, reading)
+            if not changes:
+                while self._moving.search(self._plan, self._picture, reading):
+                    pass
         return self._free_at
+
+    @property
+    def moving(self) -> bool:
+        """Whether a job is on its way."""
+        return "moving" in self._moving.told
+
+    @property
+    def moved(self) -> int:
+        """Running jobs that were moved."""
+        return int(self._moving.told.get("moves", "0"))
 
     def notice(self, node: int, answer: Callable[[float], None], now: float) -> None:
         """A node's Epilog tells that a job has ended; `answer` is told when it may go on."""

@@ -1,7 +1,7 @@
 """A job in the simulation of berthd beside slurmctld: what slurmctld's record says of it, and what berthd reads."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import ceil
 
 from policy.demand import A_YEAR
@@ -45,12 +45,27 @@ class Record:
     epilogs: int = 0
     """Of its nodes, how many still run its epilog."""
     updates: int = 0
+    left: float | None = None
+    """Seconds of ideal run time that are left after it was put back; None: all of them."""
+    debt: float = 0.0
+    """Seconds that it computes nothing new at its next start."""
+    begin: float | None = None
+    """Not to be started before, after it was put back."""
+    run: int = 0
+    """Grows with each start, so that the end of an earlier run is known to be stale."""
+    runs: list[tuple[float, float, tuple[int, ...], tuple[int, ...]]] = field(default_factory=list)
+    """Earlier runs: from when to when, nodes and masks."""
     facts: JobFacts | None = None
 
     @property
     def cpus(self) -> int:
         """Cores on each of its nodes."""
         return self.asked.cpus or max(1, self.k)
+
+    @property
+    def first_begun(self) -> float:
+        """When its first run began."""
+        return self.runs[0][0] if self.runs else self.begun
 
     @property
     def limit(self) -> int:
@@ -81,13 +96,14 @@ class Record:
                 cpus=self.cpus * self.nodes_wanted,
                 nodes=tuple(names[node] for node in self.nodes),
                 required=tuple(names[node] for node in self.pin),
-                reason=self.reason,
+                reason=self.reason if self.begin is None else "BeginTime",
                 gpus=self.pin_mask if pinned else None,
                 segment=self.segment,
                 count=self.nodes_wanted,
                 mem=0,
                 holds=self.masks if runs else (),
                 wants_gpus=self.k > 0,
+                begin=None if self.begin is None else EPOCH + ceil(self.begin),
             )
         return self.facts
 

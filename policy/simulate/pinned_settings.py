@@ -20,6 +20,8 @@ class Submission:
     """Its nodes, or GPUs, must be this near to each other..."""
     wait: int = 0
     """...for so many seconds; then the nearest will do."""
+    movable: float | None = None
+    """Seconds that a move costs it while it runs; None: it does not say `--movable`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,6 +63,11 @@ class Profile:
         """Nodes that a job of this duration can use now without being in the way of a planned one."""
         return self._ledger.up & (self._hole_until >= self._now + duration)
 
+    @property
+    def hole_until(self) -> Floats:
+        """For each node, when the first planned job starts there."""
+        return self._hole_until
+
     def longest(self, k: int) -> float:
         """The longest duration for which some node has k GPUs free now."""
         found = self._longest.get(k)

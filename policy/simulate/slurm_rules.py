@@ -27,6 +27,7 @@ from policy.simulate.result import Outcome, Stretch
 from policy.simulate.rooms import empty_nodes
 from policy.simulate.slurm_jobs import Task, Tasks
 from policy.simulate.slurm_ledger import Ledger
+from policy.simulate.slurm_moving import LOOK_EVERY, Relocator
 from policy.simulate.slurm_pass import Passes
 from policy.simulate.slurm_priority import Queue
 from policy.simulate.slurm_running import Running
@@ -39,7 +40,17 @@ if TYPE_CHECKING:
 
 __all__ = ["Locality", "Multifactor", "Quotas", "SlurmSettings", "run"]
 
-_RANKS = {"end": 0, "kill": 0, "node": 1, "submit": 2, "relax": 3, "overrun": 4, "priority": 5, "backfill": 6}
+_RANKS = {
+    "end": 0,
+    "kill": 0,
+    "node": 1,
+    "submit": 2,
+    "relax": 3,
+    "overrun": 4,
+    "priority": 5,
+    "backfill": 6,
+    "move": 7,
+}
 """What happens at one moment happens in this order."""
 
 
@@ -71,6 +82,8 @@ class _World:
         self._queue = Queue(settings, int(fleet.size.sum()))
         self._waits = Waits(self._ledger, settings.quotas.gpus, self._running.held)
         self._passes = Passes(self._queue, self._running, self._waits, policy, settings, self._start)
+        moving = settings.moving
+        self._relocator = Relocator(self._ledger, policy, moving, settings.movable) if moving.enabled else None
         self._run_times = RunTimes() if settings.durations == "predicted" else None
         tasks = Tasks(fleet, settings)
         self._tasks = [tasks.of(index, job) for index, job in enumerate(jobs)]
@@ -82,6 +95,7 @@ class _World:
         self._requeues = 0
         self._backfill_at = -1.0
         self._counted_at = -1.0
+        self._looked_at = -1.0
         for task in self._tasks:
             self._push(task.job.submit, "submit", task, 0)
         for event in settings.events:
@@ -99,11 +113,13 @@ class _World:
                 )
             now = events[0][0]
             self._waits.advance(now)
-            changed = backfill = False
+            changed = backfill = move = False
             while events and events[0][0] == now:
                 _, _, _, what, subject, serial = heapq.heappop(events)
                 if what == "backfill":
                     backfill = True
+                elif what == "move":
+                    move = True
                 else:
                     changed |= self._happens(what, subject, serial, now)
             if changed:
@@ -111,7 +127,9 @@ class _World:
                 self._preempt(now)
             if backfill:
                 self._passes.backfill(now)
-            if changed and len(self._queue):
+            if move:
+                self._relocate(now)
+            if (changed or move) and len(self._queue):
                 self._come_back(now)
 
     def outcome(self, began: float) -> Outcome:
@@ -140,6 +158,7 @@ class _World:
                 "waits": totals(self._waits, {job.id: job.gpus for job in measured}),
                 "levels": {size: dict(counted) for size, counted in levels.items()},
                 "killed": self._killed,
+                **({"moved": self._relocator.moves} if self._relocator else {}),
                 **self._empty_nodes(stretches),
             },
         )
@@ -161,6 +180,9 @@ class _World:
             every = self._settings.bf_interval_s
             self._backfill_at = (now // every + 1) * every
             self._push(self._backfill_at, "backfill", None, 0)
+        if self._relocator is not None and self._looked_at <= now:
+            self._looked_at = (now // LOOK_EVERY + 1) * LOOK_EVERY
+            self._push(self._looked_at, "move", None, 0)
         if self._settings.order == "slurm" and self._counted_at <= now:
             every = self._settings.multifactor.calc_period_s
             self._counted_at = (now // every + 1) * every
@@ -238,6 +260,21 @@ class _World:
         self._queue.usage.change(task.sharing, -task.job.gpus, now)
         self._requeues += 1
         self._wait(task, now)
+
+    def _relocate(self, now: float) -> None:
+        """Move running jobs where that is worth it; for whom room is made has its GPUs stand idle meanwhile."""
+        relocator = self._relocator
+        if relocator is None or (found := relocator.look(self._queue, self._running.tasks.values(), now)) is None:
+            return
+        for task, _ in found.movers:
+            self._running.stop(task, now)
+            task.debt = relocator.debt(task)
+        if found.gang is not None:
+            gang, berth = found.gang
+            gang.debt += self._settings.moving.grace + self._settings.moving.restart
+            self._start(gang, berth, now)
+        for task, berth in found.movers:
+            self._running.start(task, berth, now)
 
     def _preempt(self, now: float) -> None:
         """Requeue borrowers, the last started first, until the first job within its quota can start."""

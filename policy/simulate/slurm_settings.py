@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from policy.errors import UsageError, nearest
+from policy.settings import Moving
 from topology.fabric import LEVELS
 
 if TYPE_CHECKING:
@@ -96,6 +97,10 @@ class SlurmSettings:
     """Slow nodes, and with an infinite factor nodes that are down."""
     truth: "Mapping[str, Floats] | None" = None
     """True scores; policies see those of the fleet. None: they are the same."""
+    moving: Moving = field(default_factory=Moving)
+    """Rules for moving running jobs; off unless they are enabled."""
+    movable: Mapping[str, float] = field(default_factory=dict)
+    """Jobs that may be moved, by id, and what a move costs each, in seconds."""
     measured: AbstractSet[str] | None = None
     """Jobs that figures are about; None: all."""
 

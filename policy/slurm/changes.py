@@ -38,7 +38,8 @@ def pin(job: JobText, place: Pin) -> dict[str, str]:
     _must_wait(job)
     nodes, gpus = ",".join(place.nodes), ",".join(map(str, place.gpus))
     before = segment_of(job.admin_comment) or {}
-    parked = "parked" in before
+    # Put back into the queue by Berth, it has a begin time that is not its user's.
+    parked = "parked" in before or "move_until" in before
     values = {**place.values, **{key: value for key, value in before.items() if key in _OF_FAILURES}}
     return {
         **_typed(job, place),

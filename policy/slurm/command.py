@@ -149,9 +149,10 @@ class CommandGateway:
             raise
         return changes.was_put_back(self.job(job_id))
 
-    def warn(self, job_id: int, signal: str) -> None:
-        """Send a signal to the steps of a running job."""
-        self._run("scancel", "-s", signal, (self._texts.get(job_id) or self._record(job_id)).name)
+    def warn(self, job_id: int, signal: str, *, batch: bool = False) -> None:
+        """Send a signal to the steps of a running job, or to its script's shell alone."""
+        to = ["--batch"] if batch else []
+        self._run("scancel", *to, "-s", signal, (self._texts.get(job_id) or self._record(job_id)).name)
 
     def park(self, job_id: int | str, values: Mapping[str, str], seconds: int) -> None:
         """Take a waiting guest off its node."""

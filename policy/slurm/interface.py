@@ -93,8 +93,8 @@ class Gateway(Protocol):
         """Put a job that runs back into the queue; False where it has ended, or is about to: it is not run again."""
         ...
 
-    def warn(self, job_id: int, signal: str) -> None:
-        """Send a signal to the steps of a running job."""
+    def warn(self, job_id: int, signal: str, *, batch: bool = False) -> None:
+        """Send a signal to the steps of a running job, or with `batch` to its script's shell alone."""
         ...
 
     def park(self, job_id: int | str, values: Mapping[str, str], seconds: int) -> None:

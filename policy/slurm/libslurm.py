@@ -140,9 +140,10 @@ class LibslurmGateway:
             raise
         return changes.was_put_back(self.job(job_id))
 
-    def warn(self, job_id: int, signal: str) -> None:
-        """Send a signal to the steps of a running job."""
-        self._program.ask(f"signal {job_id} {int(Signals['SIG' + signal])}")
+    def warn(self, job_id: int, signal: str, *, batch: bool = False) -> None:
+        """Send a signal to the steps of a running job, or to its script's shell alone."""
+        number = int(signal) if signal.isdigit() else int(Signals["SIG" + signal])
+        self._program.ask(f"signal {job_id} {number}{' batch' if batch else ''}")
 
     def park(self, job_id: int | str, values: Mapping[str, str], seconds: int) -> None:
         """Take a waiting guest off its node."""

@@ -213,9 +213,9 @@ class PyslurmGateway:
         """Put a job that runs back into the queue; False where it has ended, or is about to."""
         return self._command.evict(job_id)
 
-    def warn(self, job_id: int, signal: str) -> None:
-        """Send a signal to the steps of a running job."""
-        self._command.warn(job_id, signal)
+    def warn(self, job_id: int, signal: str, *, batch: bool = False) -> None:
+        """Send a signal to the steps of a running job, or to its script's shell alone."""
+        self._command.warn(job_id, signal, batch=batch)
 
     def park(self, job_id: int | str, values: Mapping[str, str], seconds: int) -> None:
         """Take a waiting guest off its node: it clears fields, which pyslurm cannot."""

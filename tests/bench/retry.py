@@ -7,6 +7,8 @@ The trace has no failures, so failing jobs are added until their trials take the
     adaptive             what `decide` allows, with the share of mistakes that the rules make on unknown programs
     adaptive, pre-flight  besides, jobs of several GPUs, good ones too, first run on one GPU for up to 10 minutes
 
+    moving               adaptive, and half of the jobs say --movable=5: what berthd's own search moves
+
 Lost are the GPU hours of failed trials and of all pre-flights. Empty nodes are counted while 62 to 72 % of the GPUs are
 busy, and weighed by time; Philly had fewer than 4.5 % of them.
 """
@@ -15,7 +17,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -27,10 +29,12 @@ import numpy as np
 from policy.placement.base import Policy
 from policy.placement.registry import create
 from policy.placement.slurm_like import SlurmPolicy
+from policy.settings import Moving
 from policy.simulate.jobs import Job
 from policy.simulate.result import Outcome, Stretch
 from policy.simulate.slurm_jobs import Task
 from policy.simulate.slurm_rules import SlurmSettings, _World
+from policy.simulate.slurm_waits import REASONS, SIZES
 from tests.bench import philly, philly_data
 from tests.bench.retry_trials import (
     GPU_HOURS_EACH,
@@ -52,11 +56,18 @@ NODES = 100
 PER_NODE = 8
 TWO_THIRDS = (0.62, 0.72)
 EMPTY_IN_PHILLY = 0.045
+MOVABLE = 0.5
+"""Of the jobs; nobody knows how many would say so."""
+MOVE_COST_S = 300.0
+"""What a move costs each of them, besides the restart."""
+NO_MOVES = "adaptive"
 WAYS: dict[str, Callable[[Failing], list[Run]]] = {
     "fixed": fixed,
     "adaptive": adaptive,
     "preflight": with_preflight,
 }
+MOVING = {"moving": "adaptive"}
+"""Rows beside those, with running jobs moved, and how their jobs are retried."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,9 +146,11 @@ def sizes(week: Sequence[Job]) -> tuple[list[int], list[int], list[int]]:
 def one_run(task: tuple[str, str, int]) -> dict[str, float | str]:
     """One policy, one way and one seed, as figures."""
     name, way, seed = task
-    work = workload(way, seed)
+    work = workload(MOVING.get(way, way), seed)
     plain = name == "slurm"
     settings = SlurmSettings() if plain else SlurmSettings(pinned=True, durations="predicted")
+    if way in MOVING:
+        settings = replace(settings, moving=Moving(enabled=True), movable=movable(work.jobs, seed))
     world = _Chained(work, SlurmPolicy() if plain else create(name), settings, seed)
     world.play()
     outcome = world.outcome(0.0)
@@ -151,8 +164,43 @@ def one_run(task: tuple[str, str, int]) -> dict[str, float | str]:
         "all_h": sum(hours(one) for one in outcome.stretches),
         "wait_s": fmean(waits),
         "first_word_s": median(outcome.ends[name] - submit for name, submit in work.told.items()),
+        "moved": float(str(outcome.extra.get("moved", 0))),
+        **waits_by_reason(outcome),
         **empty_nodes(outcome),
     }
+
+
+def movable(jobs: Sequence[Job], seed: int) -> dict[str, float]:
+    """The jobs that may be moved, and at which cost."""
+    draw = Random(seed)
+    return {job.id: MOVE_COST_S for job in jobs if draw.random() < MOVABLE}
+
+
+def waits_by_reason(outcome: Outcome) -> dict[str, float]:
+    """Hours that jobs of several GPUs waited, by reason."""
+    waits = outcome.extra["waits"]
+    assert isinstance(waits, dict), "the simulation counts waits by reason"
+    seconds = waits["seconds"]
+    return {f"{reason}_h": sum(seconds[size][reason] for size in SIZES[1:]) / HOUR for reason in REASONS}
+
+
+KEPT = ("lost_h", "all_h", "wait_s", "empty", "first_word_s", "moved", *(f"{reason}_h" for reason in REASONS))
+
+
+def moving_figures(row: Mapping[str, float], base: Mapping[str, float]) -> list[Figure]:
+    """With running jobs moved beside the same week without: waits of larger jobs by reason, and empty nodes."""
+    peer = "not moved"
+    return [
+        Figure("moving_moves", row["moved"], "moves"),
+        *(
+            Figure(f"moving_{one}_h", row[f"{one}_h"], "h", peer, base[f"{one}_h"])
+            for one in REASONS
+            if base[f"{one}_h"]
+        ),
+        Figure("moving_wait_s", row["wait_s"], "s", peer, base["wait_s"]),
+        Figure("moving_gpu_h", row["all_h"], "GPU h", peer, base["all_h"]),
+        at_least("moving_empty_nodes", row["empty"], EMPTY_IN_PHILLY, "", peer, base["empty"]),
+    ]
 
 
 def hours(stretch: Stretch) -> float:
@@ -211,15 +259,12 @@ def main() -> None:
     parser.add_argument("--draws", type=int, default=200, help="draws that are only counted (default: 200)")
     args = parser.parse_args()
     philly_data.need(philly_data.WEEK)
-    tasks = [("berth", way, seed) for way in WAYS for seed in range(args.seeds)]
+    tasks = [("berth", way, seed) for way in (*WAYS, *MOVING) for seed in range(args.seeds)]
     tasks += [("slurm", "fixed", seed) for seed in range(args.seeds)]
     with ProcessPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         runs = list(pool.map(one_run, tasks))
     rows = {
-        key: {
-            name: fmean(float(run[name]) for run in some)
-            for name in ("lost_h", "all_h", "wait_s", "empty", "first_word_s")
-        }
+        key: {name: fmean(float(run[name]) for run in some) for name in KEPT}
         for key, some in ((key, list(group)) for key, group in groupby(runs, lambda run: (run["policy"], run["way"])))
     }
     week = philly_data.jobs(philly_data.WEEK)
@@ -243,6 +288,7 @@ def main() -> None:
             Figure(f"{way}_wait_s", row["wait_s"], "s", "fixed", base["wait_s"]),
             Figure(f"{way}_first_word_s", row["first_word_s"], "s", "fixed", base["first_word_s"]),
         ]
+    figures += moving_figures(rows["berth", "moving"], rows["berth", NO_MOVES])
     berth, plain = base["empty"], rows["slurm", "fixed"]["empty"]
     figures += [
         at_least("empty_nodes", berth, EMPTY_IN_PHILLY, "", "slurm", plain),

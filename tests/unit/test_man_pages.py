@@ -89,6 +89,7 @@ KEYS: dict[str, dict[str, Any]] = {
     "notice": config._NOTICE,
     "users": config._USERS,
     "sharing": config._SHARING,
+    "moving": config._MOVING,
     **keys_of(NodeConfig(), "node"),
     **keys_of(GuardSettings(), "guard"),
 }

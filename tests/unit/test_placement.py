@@ -271,7 +271,7 @@ def test_every_flag_is_answered_and_kept() -> None:
 
     decision = ask([node("n1")], tres_per_job="gres/gpu:1", **flags)
 
-    assert decision.fields["message"].endswith("; --movable: accepted, not acted on yet")
+    assert decision.fields["message"].endswith("; --movable: accepted, this site moves no jobs")
     assert "f.movable= f.app-class=compute" in decision.fields["segment"]
 
 

@@ -1,0 +1,133 @@
+"""A running job is moved on a real Slurm: told to save, put back, started elsewhere, and nothing is lost on the way."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from .harness import Slurm, until
+from .nodes import berth_conf
+from .test_guests import all_nodes
+from .test_planner import SLEEP, segment_of
+
+# Counts up in a loop, saves on its signal, and says from where it goes on; then it leaves or stays.
+WORKS = """
+log={shared}/work.$SLURM_JOB_ID saved={shared}/saved.$SLURM_JOB_ID
+n=$(cat $saved 2>/dev/null || echo 0)
+echo "start $SLURMD_NODENAME $n" >>$log
+trap 'echo $n >$saved; echo "saved $n" >>$log; {then}' USR1
+until [ -e {shared}/enough.$SLURM_JOB_ID ]; do n=$((n + 1)); sleep 0.2 & wait $!; done
+echo "done $n" >>$log
+"""
+LEAVES, STAYS = "exit 75", "exec sleep 600"
+CONF = '[moving]\nenabled = true\ngrace = {grace}\nrestart = 5\nafter = "0:02"\nper_job = 1\n'
+
+
+@contextmanager
+def in_the_way(slurm: Slurm, grace: int, then: str, *options: str) -> Iterator[tuple[int, int, str, str]]:
+    """A movable job of one GPU, the gang of a whole node that it keeps waiting, and the nodes: its own, the other."""
+    with berth_conf(slurm, CONF.format(grace=grace)):
+        nodes = all_nodes(slurm)
+        others = {node: filler(slurm, node, 8) for node in nodes[1:]}
+        body = WORKS.format(shared=slurm.shared, then=then)
+        words = ["--gpus=1", "-n1", "--mem=10", "--signal=B:USR1@60", "-t", "30", *options]
+        job = slurm.submit(*words, body=body)
+        slurm.wait_state(job, {"RUNNING"})
+        assert slurm.show(job)["NodeList"] == nodes[0]
+        slurm.target.run(["scancel", str(others[nodes[1]])], user="root")
+        slurm.wait_state(others[nodes[1]], {"CANCELLED"})
+        filler(slurm, nodes[1], 7)
+        slurm.settle()
+        gang = slurm.submit("--gpus=8", "-t", "10", body=SLEEP)
+        yield job, gang, nodes[0], nodes[1]
+
+
+def filler(slurm: Slurm, node: str, gpus: int) -> int:
+    job = slurm.submit(f"--gpus={gpus}", "-w", node, "-n1", "--mem=10", "-t", "30", body=SLEEP)
+    slurm.wait_state(job, {"RUNNING"})
+    return job
+
+
+def work(slurm: Slurm, job: int) -> list[str]:
+    """What the job wrote of its runs."""
+    return slurm.target.bash(f"cat {slurm.shared}/work.{job}", user="root", check=False).out.splitlines()
+
+
+def runs_again(slurm: Slurm, job: int, seconds: float = 60.0) -> list[str]:
+    """Wait until it was started a second time; what it wrote."""
+
+    def twice() -> list[str] | None:
+        lines = work(slurm, job)
+        return lines if sum(line.startswith("start") for line in lines) == 2 else None
+
+    return until(f"job {job} to run again", twice, seconds)
+
+
+def ends_well(slurm: Slurm, job: int) -> None:
+    slurm.target.bash(f"touch {slurm.shared}/enough.{job}", user="root")
+    slurm.finish(job)
+    assert slurm.show(job)["Restarts"] == "1"
+
+
+def assert_nothing_lost(lines: list[str], first: str, second: str) -> None:
+    """It goes on where it saved, on the other node."""
+    saved = next(line.split()[1] for line in lines if line.startswith("saved"))
+    starts = [line.split()[1:] for line in lines if line.startswith("start")]
+    assert starts == [[first, "0"], [second, saved]]
+    assert int(saved) > 0
+
+
+def test_a_job_saves_leaves_and_goes_on_elsewhere_and_the_gang_starts(slurm: Slurm) -> None:
+    with in_the_way(slurm, 5, STAYS, "--movable=0:30") as (job, gang, here, there):
+        slurm.wait_state(gang, {"RUNNING"}, 60)
+        assert slurm.show(gang)["NodeList"] == here
+        assert_nothing_lost(runs_again(slurm, job), here, there)
+        record, values = slurm.show(job), segment_of(slurm, job)
+        assert (record["NodeList"], record["TresPerNode"]) == (there, "gres/gpu:g7:1,gres/seat:g7:1")
+        assert not {"move_until", "move_to"} & values.keys()
+        told = slurm.target.run(["berth", "why", str(job)], user="alice").out
+        assert re.search(r"moved on\s+once while it ran", told)
+        assert "room was made" in slurm.target.run(["berth", "why", str(gang)], user="alice").out
+        assert int(slurm.berthd_status()["moves"]) == 1
+        ends_well(slurm, job)
+
+
+def test_who_leaves_by_itself_is_run_again_without_waiting_for_the_grace(slurm: Slurm) -> None:
+    with in_the_way(slurm, 100, LEAVES, "--movable=0:30") as (job, gang, here, there):
+        slurm.wait_state(gang, {"RUNNING"}, 60)
+        assert_nothing_lost(runs_again(slurm, job), here, there)
+        ends_well(slurm, job)
+
+
+def test_nobody_is_moved_who_did_not_say_so_or_must_not_be_requeued(slurm: Slurm) -> None:
+    with in_the_way(slurm, 3, STAYS, "--movable=0:30", "--no-requeue") as (job, gang, _, _):
+        log = until(
+            "berthd to look at it",
+            lambda: text if "it stays" in (text := slurm.target.bash("svc berthd log", user="root").out) else None,
+        )
+        assert f"JobId={job} says --movable and --no-requeue" in log
+        assert (slurm.state(job), slurm.state(gang)) == ("RUNNING", "PENDING")
+        assert not any(line.startswith("saved") for line in work(slurm, job))
+
+
+@pytest.mark.hard
+@pytest.mark.parametrize("moment", ["grace", "leaving"])
+def test_berthd_killed_in_the_middle_loses_nothing(slurm: Slurm, moment: str) -> None:
+    with in_the_way(slurm, 6, STAYS, "--movable=0:30") as (job, gang, here, there):
+        until("the job to be told", lambda: any("saved" in line for line in work(slurm, job)) or None, 60)
+        if moment == "leaving":
+            slurm.wait_state(job, {"PENDING", "COMPLETING"}, 60)
+        slurm.target.run(["svc", "berthd", "kill"], user="root")
+        slurm.berthd("start")
+        slurm.wait_state(gang, {"RUNNING"}, 90)
+        lines = runs_again(slurm, job, 150)
+        saved = [line.split()[1] for line in lines if line.startswith("saved")]
+        starts = [line.split()[1:] for line in lines if line.startswith("start")]
+        assert starts[0] == [here, "0"]
+        assert starts[1][1] == saved[0]
+        assert "move_until" not in segment_of(slurm, job)
+        assert there
+        ends_well(slurm, job)
