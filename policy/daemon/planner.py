@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from policy.daemon import log
+from policy.daemon.accounts import Accounts
 from policy.daemon.company import Company
 from policy.daemon.config import Config, load
 from policy.daemon.culprits import Culprits
@@ -29,6 +30,7 @@ from policy.daemon.levels import Levels, LevelWord
 from policy.daemon.living_scores import LivingScores
 from policy.daemon.notices import Notice, Notices, open_notices
 from policy.daemon.pins import Pins
+from policy.daemon.preflights import Preflights
 from policy.daemon.step_times import StepTimes, StepWord
 from policy.daemon.watcher import Watcher
 from policy.errors import BerthError, SlurmError
@@ -68,7 +70,9 @@ class Planner:
         self._pins = Pins(gateway, config.pinned_file, self._evictions)
         self._degraded = Degraded(gateway)
         self._levels = Levels(gateway)
-        self._failures = Failures(gateway)
+        accounts = Accounts()
+        self._preflights = Preflights(gateway, accounts, config.preflight_wait)
+        self._failures = Failures(gateway, accounts=accounts, preflights=self._preflights)
         self._explainer = Explainer(gateway, create(config.policy))
         self._watcher = Watcher(create(config.policy)) if config.observe else None
         self._picture: Picture | None = None
@@ -111,6 +115,7 @@ class Planner:
             self._pins.list_pinned(self._plan.queue)
             self._pins.written += self._degraded.send_elsewhere(self._reading.at)
             self._failures.watch(self._reading)
+            self._preflights.step(self._reading)
             self._reasons_left = MOST_REASONS
 
     def take(self, found: Sequence[Notice]) -> None:
@@ -314,7 +319,7 @@ class Planner:
                 notices_late=self.notices_late,
                 updates=self._pins.written,
                 ended=tuple(self._ended),
-                failures=self._failures.told,
+                failures={**self._failures.told, **self._preflights.told},
             )
         )
         self._ended.clear()
