@@ -65,7 +65,7 @@ class Preflights:
             if job.state in _WAITING and not job.reason.startswith(_NOT_ITS_OWN)
         }
         for number, since in self._could_begin.items():
-            if reading.at - since >= self._wait and number in self._jobs:
+            if reading.at - since >= self._wait and number in self._jobs and number not in self._ended:
                 self._give_up(number, self._jobs[number][0])
         for number in flying.keys() & self._jobs.keys():
             job_id, seen = self._jobs[number]

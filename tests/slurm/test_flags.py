@@ -18,7 +18,7 @@ FLAGS = {
     "--movable": "2:00",
     "--retry": "auto",
 }
-ACTED_ON = {"--locality", "--app-class", "--gpu-tier", "--gpu-share", "--gpu-mem", "--retry"}
+ACTED_ON = {"--locality", "--app-class", "--gpu-tier", "--gpu-share", "--gpu-mem", "--preflight", "--retry"}
 BAD = (
     "--locality=rack",
     "--locality=nvlink@soon",

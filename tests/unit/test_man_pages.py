@@ -89,6 +89,7 @@ KEYS: dict[str, dict[str, Any]] = {
     "notice": config._NOTICE,
     "users": config._USERS,
     "sharing": config._SHARING,
+    "preflight": config._PREFLIGHT,
     **keys_of(NodeConfig(), "node"),
     **keys_of(GuardSettings(), "guard"),
 }
