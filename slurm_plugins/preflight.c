@@ -43,6 +43,15 @@ void preflight_other_command(void)
 	unsetenv(PREFLIGHT_ASKED);
 }
 
+static bool left_alone(slurm_opt_t *opt)
+{
+	char *partition = slurm_option_get(opt, "partition");
+	bool skipped = client_skips(partition);
+
+	slurm_xfree((void **)&partition);
+	return skipped;
+}
+
 /* Where the user says nothing, the site's rule for jobs of this size. */
 static bool find_wish(slurm_opt_t *opt, const struct preflight_config *config, struct wish *wish)
 {
@@ -56,7 +65,7 @@ static bool find_wish(slurm_opt_t *opt, const struct preflight_config *config, s
 	unsetenv(PREFLIGHT_ASKED);
 	if (no || slurm_option_isset(opt, "test-only"))
 		return false;
-	if (!asked && (!config->above || preflight_gpus(opt) <= config->above))
+	if (!asked && (!config->above || preflight_gpus(opt) <= config->above || left_alone(opt)))
 		return false;
 	if (wish->seconds > config->longest) {
 		wish->seconds = config->longest;

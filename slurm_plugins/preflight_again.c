@@ -48,7 +48,8 @@ void again_keep_input(void)
 	if (!S_ISFIFO(status.st_mode) || poll(&writers, 1, 0) < 0 || !(writers.revents & POLLHUP) ||
 	    ioctl(STDIN_FILENO, FIONREAD, &waiting) || waiting < 1 || pipe2(ends, O_CLOEXEC))
 		return;
-	fcntl(ends[1], F_SETPIPE_SZ, waiting);
+	/* As many places as there: each write of whoever filled it may have taken one. */
+	fcntl(ends[1], F_SETPIPE_SZ, fcntl(STDIN_FILENO, F_GETPIPE_SZ));
 	if (tee(STDIN_FILENO, ends[1], (size_t)waiting, SPLICE_F_NONBLOCK) == waiting)
 		input.copy = ends[0];
 	else

@@ -23,7 +23,7 @@ from typing import NoReturn
 
 from prolog_epilog.injob import word
 from prolog_epilog.injob.errors import InjobError
-from prolog_epilog.preflight import shims
+from prolog_epilog.preflight import shims, verdict
 from prolog_epilog.preflight.launchers import HERE, cut
 
 GRACE = 10.0
@@ -92,6 +92,10 @@ def _watch(command: Sequence[str], folder: Path, until: float) -> int:
     status = script.returncode
     said = "ended well" if status == 0 else f"failed with {_status(status)}"
     _say(f"the script {said} after {time.monotonic() - started:.0f} s")
+    by_itself = status not in {0, -signal.SIGTERM} and not told.heard
+    if by_itself and (cause := verdict.passing(128 - status if status < 0 else status)):
+        _say(f"{cause}: that says nothing against the job, which may start")
+        return 0
     if status == -signal.SIGTERM:
         # Told to go, as Slurm knows it of any job.
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -162,19 +166,19 @@ class _Told:
     """Slurm wants the pre-flight to end: so does its script, and then its status is told."""
 
     def __init__(self) -> None:
-        self._heard = False
+        self.heard = False
         self._script: subprocess.Popen[bytes] | None = None
 
     def hear(self, number: int, _: FrameType | None) -> None:
         """The signal's handler."""
-        self._heard = True
+        self.heard = True
         if self._script is not None:
             _signal(self._script, number)
 
     def pass_on_to(self, script: "subprocess.Popen[bytes]") -> None:
         """From now on, and what was heard before."""
         self._script = script
-        if self._heard:
+        if self.heard:
             _signal(script, signal.SIGTERM)
 
 

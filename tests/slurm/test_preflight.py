@@ -80,6 +80,7 @@ def test_a_typo_costs_a_job_of_32_gpus_less_than_a_gpu_minute(slurm: Slurm) -> N
     slurm.wait_state(job, {"CANCELLED"})
 
     assert slurm.state(first) == "FAILED"
+    print(f"{gpu_seconds(slurm, first):.0f} GPU s of the pre-flight, 0 of 32 GPUs")
     assert gpu_seconds(slurm, first) <= 60
     assert slurm.show(job)["RunTime"] == "00:00:00"
     shown = why(slurm, job)
@@ -224,6 +225,15 @@ def test_an_array_sends_its_first_task_ahead(slurm: Slurm) -> None:
         assert "JobState=COMPLETED" in text
 
 
+def test_a_fault_of_the_node_says_nothing_against_the_job(slurm: Slurm) -> None:
+    lost = 'echo "RuntimeError: NCCL communicator was aborted: Connection reset by peer" >&2; exit 1'
+    first, job = fly(slurm, "--gpus=2", body=f'[ -z "$BERTH_PREFLIGHT" ] && exit 0\n{lost}')
+
+    slurm.finish(job)
+    assert slurm.state(first) == "COMPLETED"
+    assert "mpi_runtime_failure: that says nothing against the job" in output(slurm, first, preflight=True)
+
+
 @contextmanager
 def site_rule(slurm: Slurm, text: str) -> Iterator[None]:
     conf = "/etc/slurm/berth.conf"
@@ -234,11 +244,12 @@ def site_rule(slurm: Slurm, text: str) -> Iterator[None]:
         slurm.target.bash(f"mv {conf}.kept {conf}", user="root")
 
 
+@pytest.mark.hard
 def test_a_site_gives_large_jobs_a_preflight_in_its_pool(slurm: Slurm) -> None:
     with site_rule(slurm, 'above = 4\\npartition = "other"\\ntime = "1:30"\\nlongest = "2:00"'):
         small = sbatch(slurm, "--gpus=4", body="true")
         without = sbatch(slurm, "--gpus=8", "--preflight=no", body="true")
-        large = sbatch(slurm, "--gpus=8", "--mem=16G", "-n8", "-c2", body="sleep 8")
+        large = sbatch(slurm, "--gpus=8", "--mem=16G", "-n8", "-c2", body="sleep 1")
         asked = sbatch(slurm, "--gpus=2", "--preflight=10", body="true")
 
         assert "pre-flight" not in small.err + without.err
@@ -252,6 +263,7 @@ def test_a_site_gives_large_jobs_a_preflight_in_its_pool(slurm: Slurm) -> None:
             slurm.finish(job_id(result))
 
 
+@pytest.mark.hard
 def test_a_pool_may_be_the_seats_of_idle_guests(slurm: Slurm) -> None:
     host = slurm.submit("--gpus=1", "--gpu-tier=guaranteed", "-C", "h100", body="sleep 60")
     slurm.wait_state(host, {"RUNNING"})

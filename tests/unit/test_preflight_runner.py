@@ -147,6 +147,32 @@ def test_a_preflight_that_is_told_to_go_passes_it_on(world: dict[str, str], tmp_
         assert "saved" in runner.stdout.read()
 
 
+LOST = "RuntimeError: NCCL communicator was aborted: Connection reset by peer"
+
+
+@pytest.mark.parametrize(
+    ("said", "status", "told"),
+    [
+        (LOST, 0, "mpi_runtime_failure: that says nothing against the job"),
+        ("CUDA error: uncorrectable ECC error encountered", 0, "gpu_ecc_error"),
+        ("ModuleNotFoundError: No module named 'apex'", 1, "failed with exit status 1"),
+        ("nothing that anybody knows", 1, "failed with exit status 1"),
+        (f"{LOST}\nModuleNotFoundError: No module named 'apex'", 1, "failed with exit status 1"),
+    ],
+)
+def test_what_may_pass_by_itself_says_nothing_against_the_job(
+    world: dict[str, str], tmp_path: Path, said: str, status: int, told: str
+) -> None:
+    file = script(tmp_path, f'echo "{said}" >&2; exit 1')
+    log = tmp_path / "log"
+    with log.open("w") as out:
+        done = subprocess.run(
+            [*RUNNER, "--seconds=60", "--", str(file)], cwd=ROOT, env=world, stdout=out, stderr=out, check=False
+        )
+
+    assert (done.returncode, told in log.read_text()) == (status, True)
+
+
 def launcher(tmp_path: Path, name: str, folder: str = "bin") -> Path:
     """A launcher that only prints what it is asked for."""
     file = tmp_path / folder / name
