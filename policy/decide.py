@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from policy import locality, message, segment
+from policy import locality, message, preflight, segment
 from policy.book import Book, Claim, claim_on
 from policy.cluster import Fleet
 from policy.decide_guest import Answer as GuestAnswer
@@ -37,7 +37,7 @@ class Understanding:
     """Remembers what requests mean on a fleet: users submit the same few shapes over and over, often by the hundred."""
 
     _MOST = 2_048
-    _OF_ONE_JOB = frozenset({"nonce", "uid", "begin", "name"})
+    _OF_ONE_JOB = frozenset({"nonce", "uid", "begin", "name", preflight.KEY})
 
     def __init__(self) -> None:
         self._fleet: Fleet | None = None
@@ -66,6 +66,21 @@ def decide(
     stale: str = "",
 ) -> Decision:
     """Answer a submit request; `stale` says why the book is too old to choose a place by."""
+    decision = _decide(fields, book, policy, settings, now, understanding, stale)
+    if preflight.KEY not in fields:
+        return decision
+    return replace(decision, fields=preflight.kept(decision.fields, fields[preflight.KEY]))
+
+
+def _decide(
+    fields: Mapping[str, str],
+    book: Book,
+    policy: Policy,
+    settings: Settings,
+    now: float,
+    understanding: Understanding | None,
+    stale: str,
+) -> Decision:
     try:
         request, demand = (understanding or Understanding()).of(fields, book.fleet)
         if demand.share is not None:

@@ -120,6 +120,15 @@ def _optional_time(least: int) -> Callable[[str], None]:
     return check
 
 
+def _preflight(text: str) -> None:
+    time, comma, must = text.partition(",")
+    if text == "no":
+        return
+    if comma and must != "must":
+        raise FormatError(f"{text!r}: behind the time may stand ,must and nothing else")
+    _optional_time(1)(time)
+
+
 def _retry(text: str) -> None:
     if text != "auto" and not (text.isascii() and text.isdigit() and len(text) <= 3 and int(text) <= 100):
         raise FormatError(f"{text!r} is neither auto nor a number from 0 to 100")
@@ -139,12 +148,10 @@ CHECKS: dict[str, Callable[[str], None]] = {
     "gpu-tier": _tier,
     "gpu-share": _percent,
     "gpu-mem": _size,
-    "preflight": _optional_time(1),
+    "preflight": _preflight,
     "movable": _optional_time(0),
     "retry": _retry,
 }
-
-ACTED_ON = frozenset({"locality", "app-class", "gpu-share", "gpu-tier", "movable", "retry"})
 
 
 def check(flags: Mapping[str, str]) -> None:

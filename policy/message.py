@@ -5,7 +5,6 @@ from collections.abc import Collection, Iterable
 
 from policy import hostlist
 from policy.demand import Demand
-from policy.flags import ACTED_ON
 from policy.placement.base import Berth
 from policy.request import Request
 from policy.settings import Settings
@@ -63,10 +62,10 @@ def links(berth: Berth) -> str:
 
 
 def notes(flags: Collection[str]) -> list[str]:
-    """What is said about flags that do not do yet all that they say."""
-    shared = "gpu-share" in flags or "gpu-tier" in flags
-    idle = [name for name in flags if name not in ACTED_ON and not (name == "gpu-mem" and shared)]
-    return [f"--{name}: accepted, not acted on yet" for name in idle]
+    """What is said about flags that do nothing by themselves."""
+    if "gpu-mem" in flags and not {"gpu-share", "gpu-tier"} & set(flags):
+        return ["--gpu-mem: accepted, it acts beside --gpu-share or --gpu-tier"]
+    return []
 
 
 def notes_of(request: Request, settings: Settings) -> list[str]:

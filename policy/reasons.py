@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from policy import preflight
 from policy.book import Book
 from policy.demand import Demand
 from policy.errors import BadCompany, NotNow
@@ -45,7 +46,8 @@ def why(entry: Waiting, planned: Book, running: Book, policy: Policy) -> Reason 
         return None if entry.start == 0.0 else _no_seat(entry, planned)
     for start, kind, text in _SLURMS if entry.parked is None else ():
         if job.reason.startswith(start):
-            return Reason(kind, text)
+            first = preflight.first(job.segment) if start == "Dependency" else None
+            return Reason(kind, text if first is None else f"it waits for its pre-flight, job {first}")
     if not (job.may_start or entry.may_start_at(at)):
         return Reason("fair_share", f"a limit of its account, QOS or partition: {job.reason}")
     if entry.start == 0.0:

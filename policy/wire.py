@@ -16,6 +16,7 @@ MESSAGE_BYTES = 512
 SUBMIT_KEYS = frozenset(
     {
         *("nonce", "uid", "test", "client", "array", "het", "held", "begin", "dependency", "exclusive", "time_limit"),
+        "preflight",
         *(
             "name",
             "partition",

@@ -11,22 +11,16 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cli_options.h"
 #include "client_side.h"
 #include "options.h"
+#include "preflight.h"
 #include "slurm_api.h"
 #include "tres.h"
 
 const char plugin_name[] = "Berth cli_filter plugin";
 const char plugin_type[] = "cli_filter/berth";
 const uint32_t plugin_version = SLURM_VERSION_NUMBER;
-
-typedef struct slurm_options slurm_opt_t;
-
-/* Exported by Slurm's library to its cli_filter plugins; what get returns is the caller's. */
-extern char *slurm_option_get(slurm_opt_t *opt, const char *name);
-extern int slurm_option_set(slurm_opt_t *opt, const char *name, const char *value, bool early);
-extern bool slurm_option_reset(slurm_opt_t *opt, const char *name);
-extern bool slurm_option_isset(slurm_opt_t *opt, const char *name);
 
 int init(void);
 int fini(void);
@@ -61,19 +55,18 @@ int fini(void)
 
 int cli_filter_p_setup_defaults(slurm_opt_t *opt, bool early)
 {
-	(void)opt;
-	(void)early;
+	if (early && option_is_ours(opt, "ignore-pbs"))
+		preflight_keep_script();
 	return SLURM_SUCCESS;
 }
 
-/* Slurm says "invalid-context" when another command is asked for an option that only srun has. */
-static bool is_srun(slurm_opt_t *opt)
+bool option_is_ours(slurm_opt_t *opt, const char *name)
 {
-	char *exact = slurm_option_get(opt, "exact");
-	bool srun = exact && strcmp(exact, "invalid-context");
+	char *value = slurm_option_get(opt, name);
+	bool ours = value && strcmp(value, "invalid-context");
 
-	slurm_xfree((void **)&exact);
-	return srun;
+	slurm_xfree((void **)&value);
+	return ours;
 }
 
 static bool partition_skipped(slurm_opt_t *opt)
@@ -85,8 +78,7 @@ static bool partition_skipped(slurm_opt_t *opt)
 	return skipped;
 }
 
-/* What a request names, before anything is changed: --gpus=a100:1,v100:1 counts as two models. */
-static void scan_requests(slurm_opt_t *opt, struct tres_found *found)
+void requests_scan(slurm_opt_t *opt, struct tres_found *found)
 {
 	*found = (struct tres_found){0};
 	for (size_t i = 0; i < REQUEST_COUNT; i++) {
@@ -164,8 +156,7 @@ static void ask_untyped_for_binding(slurm_opt_t *opt)
 	slurm_option_set(opt, "gres", request, false);
 }
 
-/* What a request asks beside GPUs stays. */
-static int drop_gpus(slurm_opt_t *opt)
+int requests_drop_gpus(slurm_opt_t *opt)
 {
 	int rc = SLURM_SUCCESS;
 
@@ -205,16 +196,7 @@ static int ask_for_share(slurm_opt_t *opt, const struct tres_found *found)
 	}
 	if (found->model[0] && require_model(opt, found->model) != SLURM_SUCCESS)
 		return SLURM_ERROR;
-	return drop_gpus(opt);
-}
-
-static bool is_salloc(slurm_opt_t *opt)
-{
-	char *bell = slurm_option_get(opt, "bell");
-	bool salloc = bell && strcmp(bell, "invalid-context");
-
-	slurm_xfree((void **)&bell);
-	return salloc;
+	return requests_drop_gpus(opt);
 }
 
 /* true, once, where the user of this very command gave --gpu-share. */
@@ -230,18 +212,22 @@ int cli_filter_p_pre_submit(slurm_opt_t *opt, int offset)
 {
 	struct tres_found found;
 	bool share = share_asked();
-	bool srun = is_srun(opt);
+	bool srun = option_is_ours(opt, "exact");
 	bool step = srun && inside_allocation();
 
-	(void)offset;
+	if (option_is_ours(opt, "ignore-pbs"))
+		return preflight_sbatch(opt, offset);
+	preflight_other_command();
+	if (step && getenv(PREFLIGHT_HERE))
+		return preflight_step(opt);
 	/* What a step asked for does not matter, but what the job has. */
 	if (step)
 		share = getenv(SHARDS_HERE) || getenv(GUEST_HERE);
-	if (!srun && !(share && is_salloc(opt)))
+	if (!srun && !(share && option_is_ours(opt, "bell")))
 		return SLURM_SUCCESS;
-	scan_requests(opt, &found);
+	requests_scan(opt, &found);
 	if (share && found.gpu)
-		return step ? drop_gpus(opt) : ask_for_share(opt, &found);
+		return step ? requests_drop_gpus(opt) : ask_for_share(opt, &found);
 	if (!srun)
 		return SLURM_SUCCESS;
 	/* --gres=none is a request too. */
@@ -262,6 +248,6 @@ int cli_filter_p_pre_submit(slurm_opt_t *opt, int offset)
 void cli_filter_p_post_submit(int offset, uint32_t job_id, uint32_t step_id)
 {
 	(void)offset;
-	(void)job_id;
-	(void)step_id;
+	if (step_id == NO_VAL)
+		preflight_submitted(job_id);
 }

@@ -19,6 +19,17 @@ bool client_skips(const char *partition)
 	return config_skips(&config, partition);
 }
 
+void client_preflight_config(struct preflight_config *config)
+{
+	char path[CONFIG_TEXT_MAX + 1];
+	char error[CONFIG_ERROR_MAX];
+
+	/* Left at its defaults where there is no such file, or a broken one. */
+	if (!config_path(getenv("SLURM_CONF"), path))
+		path[0] = '\0';
+	config_load_preflight(path, config, error);
+}
+
 bool inside_allocation(void)
 {
 	return getenv("SLURM_JOB_ID") || getenv("SLURM_JOBID");

@@ -5,11 +5,15 @@
 
 #include <stdbool.h>
 
+#include "config.h"
+
 /*
  * Does Berth leave jobs of this partition alone? A login node without berth.conf says no, which is
  * right wherever no partition is skipped. NULL: unknown, or the default one.
  */
 bool client_skips(const char *partition);
+/* The table [preflight], as this machine has it. */
+void client_preflight_config(struct preflight_config *config);
 /* Is this srun about to start a step of an existing job? */
 bool inside_allocation(void);
 /* Take model names out of what srun reads from its environment. Only ever for a step. */

@@ -1,36 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "config.h"
 
-#include <errno.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "text.h"
-
-enum key_kind { KEY_PATH, KEY_LIST, KEY_NUMBER, KEY_FAIL, KEY_MESSAGE };
-
-struct key {
-	const char *name;
-	enum key_kind kind;
-	size_t offset; /* into the table's struct */
-	size_t size;
-	uint32_t min, max;
-	const char *right;
-};
-
-struct table {
-	const char *name;
-	const struct key *keys;
-	size_t key_count;
-	const void *defaults;
-	size_t size;
-};
+#include "config_table.h"
 
 #define MEMBER(type, field) offsetof(type, field), sizeof(((type *)0)->field)
 #define FIELD(field) MEMBER(struct hook_config, field)
 #define NOTICE(field) MEMBER(struct notice_config, field)
+#define PREFLIGHT(field) MEMBER(struct preflight_config, field)
+#define PREFLIGHT_TIMES "a time such as \"10:00\", from 1 s to one day"
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 
 static const struct key hook_keys[] = {
@@ -74,283 +55,50 @@ static const struct notice_config notice_defaults = {.port = CONFIG_NOTICE_PORT}
 static const struct table notice_table = {"notice", notice_keys, COUNT(notice_keys),
 					  &notice_defaults, sizeof(notice_defaults)};
 
+static const struct key preflight_keys[] = {
+    {"above", KEY_NUMBER, PREFLIGHT(above), 0, 1000000, "a whole number from 0 to 1000000"},
+    {"time", KEY_TIME, PREFLIGHT(time), 1, 86400, PREFLIGHT_TIMES},
+    {"longest", KEY_TIME, PREFLIGHT(longest), 1, 86400, PREFLIGHT_TIMES},
+    {"wait", KEY_TIME, PREFLIGHT(wait), 1, 31536000, "a time such as \"1:00:00\", at least 1 s"},
+    {"partition", KEY_LIST, PREFLIGHT(partition), 0, 0,
+     "partitions, comma-separated, at most 1023 bytes"},
+    {"tier", KEY_LIST, PREFLIGHT(tier), 0, 0, "a tier, as --gpu-tier takes it"},
+    {"fail", KEY_FAIL, PREFLIGHT(fail_closed), 0, 0, "\"open\" or \"closed\""},
+};
+
+static const struct preflight_config preflight_defaults = {
+    .time = 600,
+    .longest = 1800,
+    .wait = 3600,
+};
+static const struct table preflight_table = {"preflight", preflight_keys, COUNT(preflight_keys),
+					     &preflight_defaults, sizeof(preflight_defaults)};
+
 void config_defaults(struct hook_config *config)
 {
 	*config = hook_defaults;
 }
 
-static unsigned int edit_distance(const char *a, const char *b)
-{
-	enum { LONGEST = 32 };
-	unsigned int row[LONGEST + 1];
-	size_t la = strlen(a), lb = strlen(b);
-
-	if (la > LONGEST || lb > LONGEST)
-		return LONGEST;
-	for (size_t j = 0; j <= lb; j++)
-		row[j] = (unsigned int)j;
-	for (size_t i = 1; i <= la; i++) {
-		unsigned int diagonal = row[0];
-
-		row[0] = (unsigned int)i;
-		for (size_t j = 1; j <= lb; j++) {
-			unsigned int best = diagonal + (a[i - 1] != b[j - 1]);
-
-			diagonal = row[j];
-			if (row[j] + 1 < best)
-				best = row[j] + 1;
-			if (row[j - 1] + 1 < best)
-				best = row[j - 1] + 1;
-			row[j] = best;
-		}
-	}
-	return row[lb];
-}
-
-static const char *nearest_key(const struct table *table, const char *name)
-{
-	const char *best = table->keys[0].name;
-	unsigned int best_distance = edit_distance(name, best);
-
-	for (size_t i = 1; i < table->key_count; i++) {
-		unsigned int distance = edit_distance(name, table->keys[i].name);
-
-		if (distance < best_distance) {
-			best = table->keys[i].name;
-			best_distance = distance;
-		}
-	}
-	return best;
-}
-
-static bool set_message(const char *value, enum message_mode *mode)
-{
-	static const char *const words[] = {"always", "flags", "never"};
-
-	for (size_t i = 0; i < COUNT(words); i++)
-		if (!strcmp(value, words[i])) {
-			*mode = (enum message_mode)i;
-			return true;
-		}
-	return false;
-}
-
-static bool set_value(void *config, const struct key *key, char *value, bool quoted)
-{
-	void *field = (char *)config + key->offset;
-	uint64_t number;
-
-	if ((key->kind == KEY_NUMBER) == quoted)
-		return false;
-	switch (key->kind) {
-	case KEY_NUMBER:
-		if (!parse_number(value, key->max, &number) || number < key->min)
-			return false;
-		*(uint32_t *)field = (uint32_t)number;
-		return true;
-	case KEY_PATH:
-		if (*value && *value != '/')
-			return false;
-		/* fallthrough */
-	case KEY_LIST:
-		if (strlen(value) >= key->size)
-			return false;
-		memcpy(field, value, strlen(value) + 1);
-		return true;
-	case KEY_FAIL:
-		*(bool *)field = !strcmp(value, "closed");
-		return *(bool *)field || !strcmp(value, "open");
-	case KEY_MESSAGE:
-		return set_message(value, field);
-	}
-	return false;
-}
-
-static char *skip_blank(char *s)
-{
-	while (*s == ' ' || *s == '\t')
-		s++;
-	return s;
-}
-
-static bool only_comment_follows(char *s)
-{
-	s = skip_blank(s);
-	return !*s || *s == '#' || *s == '\r';
-}
-
-/*
- * A plain TOML string or a bare word, cut out in place. Escapes are refused, not interpreted: none
- * of our values needs one.
- */
-static char *take_value(char *s, bool *quoted)
-{
-	char *end;
-	char quote = *s;
-
-	*quoted = quote == '"' || quote == '\'';
-	if (*quoted) {
-		s++;
-		end = strchr(s, quote);
-		if (!end || !only_comment_follows(end + 1))
-			return NULL;
-		*end = '\0';
-		if (quote == '"' && strchr(s, '\\'))
-			return NULL;
-		return s;
-	}
-	end = s + strcspn(s, " \t\r#");
-	if (!only_comment_follows(end))
-		return NULL;
-	*end = '\0';
-	return s;
-}
-
-/* Is this line a table's header? Then *inside says whether it is the one we read. */
-static bool is_header(char *line, const struct table *table, bool *inside)
-{
-	static const char allowed[] =
-	    "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-. ";
-	size_t inner;
-
-	if (*line != '[')
-		return false;
-	line = skip_blank(line + 1);
-	inner = strspn(line, allowed);
-	if (!inner || line[inner] != ']' || !only_comment_follows(line + inner + 1))
-		return false;
-	while (inner && line[inner - 1] == ' ')
-		inner--;
-	*inside = inner == strlen(table->name) && !strncmp(line, table->name, inner);
-	return true;
-}
-
-static bool parse_line(char *line, const struct table *table, void *config, uint32_t *seen,
-		       char error[CONFIG_ERROR_MAX], unsigned int number)
-{
-	char *name = line;
-	char *equals = strchr(line, '=');
-	char *value;
-	bool quoted;
-
-	if (!equals) {
-		snprintf(error, CONFIG_ERROR_MAX, "line %u: want key = value", number);
-		return false;
-	}
-	value = skip_blank(equals + 1);
-	*equals = '\0';
-	name[strcspn(name, " \t")] = '\0';
-	for (size_t i = 0; i < table->key_count; i++) {
-		const struct key *key = &table->keys[i];
-
-		if (strcmp(name, key->name))
-			continue;
-		if (*seen & (1u << i)) {
-			snprintf(error, CONFIG_ERROR_MAX, "line %u: %s is set twice", number, name);
-			return false;
-		}
-		*seen |= 1u << i;
-		value = take_value(value, &quoted);
-		if (value && set_value(config, key, value, quoted))
-			return true;
-		snprintf(error, CONFIG_ERROR_MAX, "line %u: %s must be %s", number, name,
-			 key->right);
-		return false;
-	}
-	snprintf(error, CONFIG_ERROR_MAX,
-		 "line %u: [%s] has no key \"%.64s\"; the nearest right one is %s", number,
-		 table->name, name, nearest_key(table, name));
-	return false;
-}
-
-static bool parse_lines(char *text, const struct table *table, void *config,
-			char error[CONFIG_ERROR_MAX])
-{
-	bool inside = false;
-	uint32_t seen = 0;
-	unsigned int number = 0;
-	char *next = text;
-
-	while (next) {
-		char *line = skip_blank(next);
-
-		number++;
-		next = strchr(next, '\n');
-		if (next)
-			*next++ = '\0';
-		if (is_header(line, table, &inside) || !inside || only_comment_follows(line))
-			continue;
-		if (!parse_line(line, table, config, &seen, error, number))
-			return false;
-	}
-	return true;
-}
-
-static bool parse(const char *text, const struct table *table, void *config,
-		  char error[CONFIG_ERROR_MAX])
-{
-	char *copy = strdup(text);
-	bool ok;
-
-	memcpy(config, table->defaults, table->size);
-	if (!copy) {
-		snprintf(error, CONFIG_ERROR_MAX, "out of memory");
-		return false;
-	}
-	ok = parse_lines(copy, table, config, error);
-	if (!ok)
-		memcpy(config, table->defaults, table->size);
-	free(copy);
-	return ok;
-}
-
-static bool load(const char *path, const struct table *table, void *config,
-		 char error[CONFIG_ERROR_MAX])
-{
-	char reason[CONFIG_ERROR_MAX];
-	FILE *file = fopen(path, "re");
-	size_t len;
-	char *text;
-	bool ok;
-
-	memcpy(config, table->defaults, table->size);
-	if (!file) {
-		if (errno == ENOENT)
-			return true;
-		snprintf(error, CONFIG_ERROR_MAX, "%.200s: cannot read: %s", path, strerror(errno));
-		return false;
-	}
-	text = malloc(CONFIG_FILE_MAX + 1);
-	len = text ? fread(text, 1, CONFIG_FILE_MAX, file) : 0;
-	if (!text || ferror(file) || !feof(file)) {
-		snprintf(error, CONFIG_ERROR_MAX, "%.200s: cannot read, or longer than 1 MiB",
-			 path);
-		ok = false;
-	} else {
-		text[len] = '\0';
-		ok = parse(text, table, config, reason);
-		if (!ok)
-			snprintf(error, CONFIG_ERROR_MAX, "%.200s: %.300s", path, reason);
-	}
-	free(text);
-	fclose(file);
-	return ok;
-}
-
 bool config_parse(const char *text, struct hook_config *config, char error[CONFIG_ERROR_MAX])
 {
-	return parse(text, &hook_table, config, error);
+	return table_parse(text, &hook_table, config, error);
 }
 
 bool config_load(const char *path, struct hook_config *config, char error[CONFIG_ERROR_MAX])
 {
-	return load(path, &hook_table, config, error);
+	return table_load(path, &hook_table, config, error);
 }
 
 bool config_load_notice(const char *path, struct notice_config *config,
 			char error[CONFIG_ERROR_MAX])
 {
-	return load(path, &notice_table, config, error);
+	return table_load(path, &notice_table, config, error);
+}
+
+bool config_load_preflight(const char *path, struct preflight_config *config,
+			   char error[CONFIG_ERROR_MAX])
+{
+	return table_load(path, &preflight_table, config, error);
 }
 
 bool config_path(const char *slurm_conf, char path[CONFIG_TEXT_MAX + 1])

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The tables [hook] and [notice] of berth.conf. No Slurm in here. */
+/* The tables [hook], [notice] and [preflight] of berth.conf. No Slurm in here. */
 #ifndef BERTH_CONFIG_H
 #define BERTH_CONFIG_H
 
@@ -35,6 +35,16 @@ struct notice_config {
 	char log[CONFIG_TEXT_MAX + 1];
 };
 
+struct preflight_config {
+	uint32_t above; /* jobs of more GPUs have one unasked; 0: none has */
+	uint32_t time;	/* seconds, as the others */
+	uint32_t longest;
+	uint32_t wait; /* berthd's alone */
+	char partition[CONFIG_TEXT_MAX + 1];
+	char tier[64];
+	bool fail_closed;
+};
+
 #define CONFIG_ERROR_MAX 512
 
 void config_defaults(struct hook_config *config);
@@ -45,6 +55,8 @@ bool config_load(const char *path, struct hook_config *config, char error[CONFIG
 /* The same for the table [notice]. */
 bool config_load_notice(const char *path, struct notice_config *config,
 			char error[CONFIG_ERROR_MAX]);
+bool config_load_preflight(const char *path, struct preflight_config *config,
+			   char error[CONFIG_ERROR_MAX]);
 /* BERTH_CONF, else berth.conf next to slurm.conf. false: the path is too long. */
 bool config_path(const char *slurm_conf, char path[CONFIG_TEXT_MAX + 1]);
 /* Is any of these comma-separated partitions one that Berth does not touch? */

@@ -149,6 +149,8 @@ static void keep_request(job_desc_msg_t *job, const struct flag_values *flags, c
 	if (asked.len && !asked.failed)
 		segment_add(&body, "asked", text_str(&asked));
 	segment_add(&body, "why", why);
+	if (request_preflight(job))
+		segment_add(&body, "preflight", request_preflight(job));
 	for (size_t i = 0; i < berth_option_count; i++) {
 		char key[WIRE_KEY_MAX];
 
@@ -170,11 +172,11 @@ static void tell_flags(char **err_msg, const struct flag_values *flags)
 	for (size_t i = 0; i < berth_option_count; i++) {
 		char message[MESSAGE_MAX + 1];
 
-		if (!flags->value[i])
+		/* sbatch has seen to it, or has said why not. */
+		if (!flags->value[i] || !strcmp(berth_options[i].name, OPTION_PREFLIGHT))
 			continue;
 		snprintf(message, sizeof(message), "--%s: %s", berth_options[i].name,
-			 !berth_options[i].acted_on ? "accepted, not acted on yet"
-			 : strcmp(berth_options[i].name, OPTION_SHARE)
+			 strcmp(berth_options[i].name, OPTION_SHARE)
 			     ? "not applied, berthd did not answer"
 			     : "not applied, berthd did not answer: the job asks for whole GPUs");
 		tell(err_msg, message);

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "options.h"
 
-#include <stdint.h>
 #include <string.h>
 
 #include "limits.h"
@@ -30,8 +29,7 @@ static bool take_digits(const char **s, size_t max_digits, uint64_t *out)
 	return count > 0;
 }
 
-/* M, M:S, H:M:S, D-H, D-H:M, D-H:M:S, as Slurm writes times. */
-static bool time_seconds(const char *s, uint64_t *seconds)
+bool time_seconds(const char *s, uint64_t *seconds)
 {
 	uint64_t part[3] = {0, 0, 0};
 	uint64_t days = 0;
@@ -72,11 +70,32 @@ static bool check_time(const char *value)
 	return time_seconds(value, &seconds);
 }
 
+bool preflight_value(const char *value, uint64_t *seconds, bool *must)
+{
+	size_t len = strcspn(value, ",");
+	char time[FLAG_VALUE_MAX + 1];
+	uint64_t given;
+
+	if (len >= sizeof(time) || (value[len] && strcmp(value + len, ",must")))
+		return false;
+	memcpy(time, value, len);
+	time[len] = '\0';
+	if (value[len])
+		*must = true;
+	if (!len)
+		return true;
+	if (!time_seconds(time, &given) || given < 1)
+		return false;
+	*seconds = given;
+	return true;
+}
+
 static bool check_preflight(const char *value)
 {
 	uint64_t seconds;
+	bool must;
 
-	return time_seconds(value, &seconds) && seconds >= 1;
+	return !strcmp(value, PREFLIGHT_NO) || preflight_value(value, &seconds, &must);
 }
 
 static bool check_locality(const char *value)
@@ -143,27 +162,28 @@ static bool check_retry(const char *value)
 const struct berth_option berth_options[] = {
     {"locality", "LEVEL[@TIME]",
      "GPUs joined at LEVEL: nvlink, node, leaf, pod or any; after TIME one level less will do",
-     "nvlink, node, leaf, pod or any, and after an @ " RIGHT_TIME, VALUE_REQUIRED, true,
-     check_locality},
+     "nvlink, node, leaf, pod or any, and after an @ " RIGHT_TIME, VALUE_REQUIRED, check_locality},
     {"app-class", "CLASS", "how much the job suffers from a slow GPU: compute, mixed or memory",
-     "compute, mixed or memory", VALUE_REQUIRED, true, check_class},
+     "compute, mixed or memory", VALUE_REQUIRED, check_class},
     {"gpu-tier", "TIER",
      "exclusive, guaranteed[,mps] (may have a guest) or opportunistic[,upgrade][,mps] (a guest)",
      "exclusive, guaranteed or opportunistic; behind guaranteed may stand ,mps, behind "
      "opportunistic ,upgrade and ,mps",
-     VALUE_REQUIRED, true, check_tier},
+     VALUE_REQUIRED, check_tier},
     {"gpu-share", "PCT", "share of one GPU's multiprocessors, 1 to 100 percent",
-     "a whole number of percent from 1 to 100", VALUE_REQUIRED, true, check_share},
+     "a whole number of percent from 1 to 100", VALUE_REQUIRED, check_share},
     {"gpu-mem", "SIZE", "GPU memory the job needs, such as 20G",
-     "a whole number, at least 1, with M, G or T (none: M)", VALUE_REQUIRED, true, check_mem},
-    {"preflight", "TIME",
-     "check the GPUs before the job starts, for at most TIME (may be left out)",
-     RIGHT_TIME ", at least one second", VALUE_OPTIONAL, false, check_preflight},
+     "a whole number, at least 1, with M, G or T (none: M)", VALUE_REQUIRED, check_mem},
+    {"preflight", "TIME[,must]",
+     "the script runs first on one GPU, for at most TIME (may be left out); no: not even by the "
+     "site's rule",
+     RIGHT_TIME ", at least one second; behind it may stand ,must; or no", VALUE_OPTIONAL,
+     check_preflight},
     {"movable", "COST",
      "the job may be moved to other GPUs; a move costs it COST of time (may be left out)",
-     RIGHT_TIME, VALUE_OPTIONAL, false, check_time},
+     RIGHT_TIME, VALUE_OPTIONAL, check_time},
     {"retry", "auto|N", "run again after a failure: as its class advises, or at most N times",
-     "auto or a whole number from 0 to 100", VALUE_REQUIRED, false, check_retry},
+     "auto or a whole number from 0 to 100", VALUE_REQUIRED, check_retry},
 };
 
 const size_t berth_option_count = sizeof(berth_options) / sizeof(berth_options[0]);

@@ -5,6 +5,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 /* How Slurm names a flag of ours in the environments that it hands around, without the flag. */
 #define OPTION_ENV_PREFIX "_SLURM_SPANK_OPTION_berth_"
@@ -12,6 +13,9 @@
 #define OPTION_SHARE "gpu-share"
 /* The flag by which a job owns its GPUs alone, or with a guest, or is a guest. */
 #define OPTION_TIER "gpu-tier"
+/* The flag by which a job's script runs first on one GPU, and the value by which it never does. */
+#define OPTION_PREFLIGHT "preflight"
+#define PREFLIGHT_NO "no"
 /* Slurm sets it in the tasks of a job that has a part of a GPU: its shares of this node, added up.
  */
 #define SHARDS_HERE "SLURM_SHARDS_ON_NODE"
@@ -29,13 +33,16 @@ struct berth_option {
 	const char *usage;
 	const char *right; /* what a right value is, for the sentence about a wrong one */
 	enum option_value takes;
-	bool acted_on; /* false: accepted and kept, and the user is told so */
 	bool (*check)(const char *value);
 };
 
 extern const struct berth_option berth_options[];
 extern const size_t berth_option_count;
 
+/* M, M:S, H:M:S, D-H, D-H:M, D-H:M:S, as Slurm writes times. */
+bool time_seconds(const char *s, uint64_t *seconds);
+/* [TIME][,must]; what is not said stays as it is. */
+bool preflight_value(const char *value, uint64_t *seconds, bool *must);
 /* `value` NULL or "": the flag was given without one. */
 bool option_value_ok(const struct berth_option *option, const char *value);
 /*

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "options.h"
+#include "preflight.h"
 
 static bool given(const char *s)
 {
@@ -46,6 +47,25 @@ bool flags_read(const job_desc_msg_t *job, struct flag_values *flags, int *wrong
 	if (*wrong == (int)berth_option_count && !flags->any)
 		*wrong = flag_from_env(job->environment, job->env_size, "SLURM_SPANK_", flags);
 	return *wrong == (int)berth_option_count;
+}
+
+const char *request_preflight(const job_desc_msg_t *job)
+{
+	static const char first[] = PREFLIGHT_JOB "=", is_one[] = PREFLIGHT_SECONDS "=";
+	uint64_t id;
+
+	for (uint32_t i = 0; job->spank_job_env && i < job->spank_job_env_size; i++) {
+		const char *entry = job->spank_job_env[i];
+
+		if (!entry)
+			continue;
+		if (!strncmp(entry, is_one, strlen(is_one)))
+			return "run";
+		if (!strncmp(entry, first, strlen(first)) &&
+		    parse_number(entry + strlen(first), UINT32_MAX, &id) && id > 0)
+			return entry + strlen(first);
+	}
+	return NULL;
 }
 
 void flags_free(struct flag_values *flags)
@@ -283,6 +303,7 @@ void request_write(const job_desc_msg_t *job, uint32_t submit_uid, const char *n
 	if (job->begin_time > 0)
 		add_number(out, "begin", (uint64_t)job->begin_time, NO_VAL64);
 	add_mark(out, "dependency", given(job->dependency));
+	add_string(out, "preflight", request_preflight(job));
 	add_mark(out, "exclusive", job->shared == 0);
 	text_addf(out, "client=%s\n", request_is_batch(job) ? "batch" : "alloc");
 	if (job->time_limit != INFINITE)

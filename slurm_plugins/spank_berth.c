@@ -5,6 +5,7 @@
 #include "slurm_api.h"
 #include "spank_client.h"
 #include "spank_node.h"
+#include "spank_preflight.h"
 
 SPANK_PLUGIN(berth, 1);
 
@@ -23,6 +24,7 @@ int slurm_spank_init(spank_t spank, int argc, char **argv)
 		return spank_client_register(spank, 1);
 	case S_CTX_ALLOCATOR:
 		spank_client_forget_outer_job();
+		spank_client_set_preflight_tier();
 		return spank_client_register(spank, 1);
 	case S_CTX_REMOTE:
 		/* slurmstepd wants to know the flags that it passes on; nothing fails there. */
@@ -33,6 +35,15 @@ int slurm_spank_init(spank_t spank, int argc, char **argv)
 	}
 }
 
+int slurm_spank_init_post_opt(spank_t spank, int argc, char **argv)
+{
+	(void)argc;
+	(void)argv;
+	if (spank_context() == S_CTX_ALLOCATOR || spank_context() == S_CTX_LOCAL)
+		spank_client_hand_on_preflight(spank);
+	return ESPANK_SUCCESS;
+}
+
 int slurm_spank_task_init_privileged(spank_t spank, int argc, char **argv)
 {
 	spank_node_inspect(spank, argc, argv);
@@ -41,8 +52,7 @@ int slurm_spank_task_init_privileged(spank_t spank, int argc, char **argv)
 
 int slurm_spank_task_init(spank_t spank, int argc, char **argv)
 {
-	(void)argc;
-	(void)argv;
 	spank_node_prepare(spank);
+	spank_preflight_begin(spank, argc, argv);
 	return ESPANK_SUCCESS;
 }

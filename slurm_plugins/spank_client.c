@@ -10,6 +10,7 @@
 
 #include "client_side.h"
 #include "options.h"
+#include "preflight.h"
 
 #define USAGE_MAX 160
 
@@ -27,6 +28,8 @@ static int on_option(int index, const char *value, int remote)
 	if (option_value_ok(option, value)) {
 		if (!strcmp(option->name, OPTION_SHARE))
 			setenv(SHARE_ASKED, "1", 1);
+		if (!strcmp(option->name, OPTION_PREFLIGHT))
+			setenv(PREFLIGHT_ASKED, value ? value : "", 1);
 		return ESPANK_SUCCESS;
 	}
 	slurm_error("--%s=%s: want %s", option->name, value ? value : "", option->right);
@@ -86,12 +89,23 @@ static void forget_flags(const char *prefix)
 	}
 }
 
+/* What cli_filter says, it says later; what is there already is an outer job's, or anybody's. */
+static void forget_preflight(void)
+{
+	unsetenv(PREFLIGHT_ASKED);
+	unsetenv(PREFLIGHT_JOB);
+	unsetenv(PREFLIGHT_SECONDS);
+	unsetenv("SLURM_SPANK_" PREFLIGHT_JOB);
+	unsetenv("SLURM_SPANK_" PREFLIGHT_SECONDS);
+}
+
 /*
  * Slurm hands the flags of a job to its tasks, and takes them for those of whatever is submitted
  * there. The shell of salloc has them in the other of the two forms, too.
  */
 void spank_client_forget_outer_job(void)
 {
+	forget_preflight();
 	if (!inside_allocation())
 		return;
 	unsetenv(SHARDS_HERE);
@@ -104,4 +118,31 @@ void spank_client_prepare_srun(void)
 {
 	if (inside_allocation() && !client_skips(getenv("SLURM_JOB_PARTITION")))
 		client_strip_environment();
+}
+
+static void hand_on(spank_t spank, const char *name)
+{
+	const char *value = getenv(name);
+
+	if (value && spank_job_control_setenv(spank, name, value, 1) != ESPANK_SUCCESS)
+		slurm_error("berth: %s could not be handed to the job", name);
+	unsetenv(name);
+}
+
+void spank_client_hand_on_preflight(spank_t spank)
+{
+	if (getenv(PREFLIGHT_ASKED))
+		slurm_error("berth: no pre-flight: slurm.conf has no CliFilterPlugins=berth here; "
+			    "tell your administrator");
+	unsetenv(PREFLIGHT_ASKED);
+	hand_on(spank, PREFLIGHT_JOB);
+	hand_on(spank, PREFLIGHT_SECONDS);
+}
+
+void spank_client_set_preflight_tier(void)
+{
+	const char *tier = getenv(PREFLIGHT_TIER);
+
+	if (tier && getenv(PREFLIGHT_SUBMIT))
+		setenv("SLURM_SPANK_" OPTION_ENV_PREFIX "gpu_tier", tier, 1);
 }

@@ -12,4 +12,9 @@ void spank_client_forget_outer_job(void);
 /* srun, before it reads its environment. */
 void spank_client_prepare_srun(void);
 
+/* What cli_filter found out about a pre-flight becomes part of the job. */
+void spank_client_hand_on_preflight(spank_t spank);
+/* The tier that the site wants for pre-flights, unless its user names another. */
+void spank_client_set_preflight_tier(void);
+
 #endif

@@ -18,6 +18,7 @@
 #include "share_file.h"
 #include "slurm_api.h"
 #include "spank_injected.h"
+#include "spank_preflight.h"
 
 #define MPS_PREFIX "CUDA_MPS_"
 /* Where MPS's pipes of shared GPUs are; see prolog_epilog/. */
@@ -47,9 +48,10 @@ static struct settings settings_from(int argc, char **argv)
 	struct settings settings = {.folder = SHARE_FOLDER, .devices = CHECK_WARN};
 
 	for (int i = 0; i < argc; i++) {
-		bool known = !strncmp(argv[i], "shares=/", 8);
+		bool folder = !strncmp(argv[i], "shares=/", 8);
+		bool known = folder || spank_preflight_knows(argv[i]);
 
-		if (known)
+		if (folder)
 			settings.folder = argv[i] + strlen("shares=");
 		for (int word = CHECK_OFF; word <= CHECK_STOP; word++) {
 			if (strncmp(argv[i], "devices=", 8) || strcmp(argv[i] + 8, words[word]))
@@ -59,7 +61,7 @@ static struct settings settings_from(int argc, char **argv)
 		}
 		if (!known && found.task == 0)
 			slurm_error("berth: plugstack.conf: %s is not known; right are "
-				    "devices=off|warn|stop and shares=/FOLDER",
+				    "devices=off|warn|stop, shares=/FOLDER and preflight=/PYTHON",
 				    argv[i]);
 	}
 	return settings;

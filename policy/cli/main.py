@@ -25,6 +25,7 @@ _COMMANDS = (
     "policy.cli.classify",
     "policy.cli.report",
     "policy.cli.vc",
+    "policy.cli.ready",
 )
 
 

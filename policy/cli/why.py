@@ -5,7 +5,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from policy import hostlist, segment
+from policy import hostlist, preflight, segment
 from policy.cli.output import print_json, print_table
 from policy.errors import BerthError, ConfigError, DaemonError, SlurmError, UsageError
 from policy.retry.classes import CLASSES
@@ -36,7 +36,7 @@ def run(options: argparse.Namespace) -> int:
     state, values = look_up(job_id)
     if values is None:
         raise BerthError(f"job {job_id} has no decision of Berth: it asked for no GPUs, or came past the plugin")
-    failure = _failure_now(job_id, state)
+    failure = _failure_now(job_id, state, values)
     if options.json:
         print_json({"job": job_id, "slurm_state": state, "decision": _typed(values), "failure": dict(failure)})
     else:
@@ -66,12 +66,14 @@ def look_up(job_id: int) -> tuple[str, Mapping[str, str] | None]:
     return job.state, segment.fields(job.admin_comment)
 
 
-def _failure_now(job_id: int, state: str) -> list[tuple[str, str]]:
-    """What a job that has just failed, failed of."""
+def _failure_now(job_id: int, state: str, values: Mapping[str, str]) -> list[tuple[str, str]]:
+    """What a job that has just failed, failed of; or its pre-flight, with which it was ended."""
     from policy.cli.classify import shipped_rules  # noqa: PLC0415 - most jobs did not fail
-    from policy.cli.why_failed import FAILED, failure_rows  # noqa: PLC0415
+    from policy.cli.why_failed import FAILED, failure_rows, preflight_rows  # noqa: PLC0415
     from policy.slurm.outcomes import outcome  # noqa: PLC0415
 
+    if state == "CANCELLED" and (first := preflight.first(values)) is not None:
+        return preflight_rows(first, values, outcome, shipped_rules)
     return failure_rows(outcome(job_id), shipped_rules()) if state in FAILED else []
 
 
@@ -97,6 +99,7 @@ def rows(job_id: int, slurm_state: str, values: Mapping[str, str]) -> list[tuple
         found.append(("expected", _moment(values["start"])))
     if "because" in values and slurm_state == "PENDING":
         found.append(("waits for", f"{values['because']}: {values.get('because_text', '')}"))
+    found += _preflight(values, slurm_state)
     found += _guest(values)
     found += _moved(values, slurm_state)
     if "degraded_text" in values:
@@ -149,6 +152,18 @@ _TIERS = {
     "guaranteed": "owns these GPUs and may have a guest on each, {way}",
     "opportunistic": "a guest: has a seat on this GPU, shares it {way}, and leaves when an owner needs it",
 }
+
+
+def _preflight(values: Mapping[str, str], slurm_state: str) -> list[tuple[str, str]]:
+    """That a job is a pre-flight, or has one."""
+    if preflight.is_one(values):
+        return [("pre-flight", "this job is one: it tries a script on one GPU, and another job waits for it")]
+    number = preflight.first(values)
+    if number is None:
+        return []
+    if "preflight_text" in values:
+        return [("pre-flight", f"job {number} {values['preflight_text']}")]
+    return [("pre-flight", f"job {number}{' runs first, on one GPU' if slurm_state == 'PENDING' else ''}")]
 
 
 def _guest(values: Mapping[str, str]) -> list[tuple[str, str]]:

@@ -6,7 +6,9 @@ asks, who sees the line of the log where the log is theirs to read.
 
 import os
 import stat
+from collections.abc import Callable, Mapping
 
+from policy.errors import SlurmError
 from policy.retry import history
 from policy.retry.classes import CLASSES
 from policy.retry.classify import TAIL_BYTES, Classification, Facts, classify
@@ -28,6 +30,26 @@ def failure_rows(found: Outcome, rules: Rules) -> list[tuple[str, str]]:
         decision = decide(runs, limits)
         rows.append(("try again", f"{'yes' if decision.again else 'no'}: {decision.reason}"))
     return rows
+
+
+def preflight_rows(
+    number: int, values: Mapping[str, str], ask: Callable[[int], Outcome], rules: Callable[[], Rules]
+) -> list[tuple[str, str]]:
+    """What a cancelled job's pre-flight failed of: found anew as long as Slurm knows it, then as berthd wrote it."""
+    try:
+        found = ask(number)
+    except SlurmError:
+        kind = CLASSES.get(values.get("preflight_fail", ""))
+        if kind is None:
+            return []
+        return [("failed", f"in its pre-flight: {kind.name}: {kind.what}"), ("known by", values["preflight_sign"])]
+    if found.state in FAILED:
+        failure = of_end(found, rules())
+        rows = [("failed", f"in its pre-flight: {failure.failure}: {CLASSES[failure.failure].what}")]
+        return [*rows, ("known by", failure.reason), *(("see", path) for path in found.logs[:1])]
+    if found.state in {"CANCELLED", "TIMEOUT", "DEADLINE"}:
+        return [("ended", f"with its pre-flight, job {number}, which was {found.state.lower()}")]
+    return []
 
 
 def of_end(found: Outcome, rules: Rules) -> Classification:

@@ -73,7 +73,16 @@ _MOVING = {
     "per_hour": int,
     "at_once": int,
 }
-_TABLES = ("hook", "berthd", "notice", "users", "sharing", "moving", "node", "guard")
+_PREFLIGHT = {
+    "above": int,
+    "time": str,
+    "longest": str,
+    "wait": str,
+    "partition": str,
+    "tier": str,
+    "fail": str,
+}
+_TABLES = ("hook", "berthd", "notice", "users", "sharing", "moving", "preflight", "node", "guard")
 """The node's own programs check theirs, `node` and `guard`."""
 NOTICE_PORT, USERS_PORT = 6826, 6827
 MOST_GRACE = 100
@@ -123,6 +132,8 @@ class Config:
     users_hosts: tuple[str, ...] = ()
     """Where users' commands find berthd; none: they do without."""
     users_port: int = USERS_PORT
+    preflight_wait: float = 3_600.0
+    """Seconds for which a pre-flight that could begin keeps its job waiting."""
 
 
 def config_path() -> Path:
@@ -189,7 +200,28 @@ def load(path: Path, *, must_exist: bool = False) -> Config:
         munge_socket=notice.get("munge_socket", ""),
         users_hosts=tuple(re.findall(r"[^, ]+", users.get("hosts", ""))),
         users_port=_port(path, users, "users", USERS_PORT),
+        preflight_wait=_preflight(path, _checked(path, tables, "preflight", _PREFLIGHT)),
     )
+
+
+def _preflight(path: Path, table: dict[str, Any]) -> float:
+    """What sbatch makes of the table is checked here too, where somebody reads what is wrong."""
+    if not 0 <= table.get("above", 0) <= 1_000_000:
+        raise ConfigError(f"{path}: [preflight] above is from 0 to 1000000 GPUs, not {table['above']}")
+    times = {"time": 600, "longest": 1_800, "wait": 3_600}
+    for key in times.keys() & table.keys():
+        most = 31_536_000 if key == "wait" else 86_400
+        try:
+            times[key] = flags.parse_time(table[key])
+        except FormatError as problem:
+            raise ConfigError(f"{path}: [preflight] {key}: {problem}") from None
+        if not 1 <= times[key] <= most:
+            raise ConfigError(f"{path}: [preflight] {key} is from 1 to {most} s, not {table[key]!r}")
+    try:
+        flags.parse_tier(table.get("tier") or "exclusive")
+    except FormatError as problem:
+        raise ConfigError(f"{path}: [preflight] tier: {problem}") from None
+    return float(times["wait"])
 
 
 def _steps(path: Path, berthd: dict[str, Any]) -> Path | None:

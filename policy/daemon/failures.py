@@ -11,10 +11,11 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from policy import segment
+from policy import preflight, segment
 from policy.daemon import log
 from policy.daemon.accounts import Accounts
 from policy.daemon.endings import NodeWord, by_berth, class_of, failed, limits, put_back
+from policy.daemon.preflights import Preflights
 from policy.errors import SlurmError
 from policy.facts import JobFacts, Reading
 from policy.retry import history
@@ -52,11 +53,16 @@ class Failures:
     """The jobs that have just ended, and what is known of those that failed."""
 
     def __init__(
-        self, gateway: Gateway, ask: Callable[[int], Outcome] = outcome, accounts: Accounts | None = None
+        self,
+        gateway: Gateway,
+        ask: Callable[[int], Outcome] = outcome,
+        accounts: Accounts | None = None,
+        preflights: Preflights | None = None,
     ) -> None:
         self._gateway = gateway
         self._ask = ask
         self._accounts = accounts or Accounts()
+        self._preflights = preflights
         self._running: dict[int, JobFacts] = {}
         self._over: dict[int, _Over] = {}
         self._words: dict[int, tuple[float, NodeWord]] = {}
@@ -160,7 +166,11 @@ class Failures:
         self._classes[failure.failure] += 1
         log.info(f"JobId={found.name} failed: {failure.failure}, {failure.sign}")
         decision, config = None, self._gateway.config()
-        if "f.retry" in values:
+        if preflight.is_one(values):
+            # The job that depends on it ends with it: a second try would be for nobody.
+            if self._preflights is not None:
+                self._preflights.failed(found.id, failure, config, at)
+        elif "f.retry" in values:
             decision = decide(runs, limits(found, reading, config))
             log.info(f"JobId={found.name} is {'' if decision.again else 'not '}tried again: {decision.reason}")
         new = failed(values, runs, found.ended, decision, at)

@@ -33,6 +33,7 @@ from policy.daemon.losses import LossWord
 from policy.daemon.moving import Moving
 from policy.daemon.notices import Notice, Notices, open_notices
 from policy.daemon.pins import Pins
+from policy.daemon.preflights import Preflights
 from policy.daemon.step_times import StepWord
 from policy.daemon.watcher import Watcher
 from policy.errors import BerthError, SlurmError
@@ -73,7 +74,8 @@ class Planner:
         self._degraded = Degraded(gateway)
         self._levels = Levels(gateway)
         accounts = Accounts()
-        self._failures = Failures(gateway, accounts=accounts)
+        self._preflights = Preflights(gateway, accounts, config.preflight_wait)
+        self._failures = Failures(gateway, accounts=accounts, preflights=self._preflights)
         self._hosts = Hosts(gateway, config.steps, accounts)
         self._explainer = Explainer(gateway, create(config.policy))
         self._watcher = Watcher(create(config.policy)) if config.observe else None
@@ -120,6 +122,7 @@ class Planner:
             self._pins.list_pinned(self._plan.queue)
             self._pins.written += self._degraded.send_elsewhere(self._reading.at)
             self._failures.watch(self._reading)
+            self._preflights.step(self._reading)
             self._reasons_left = MOST_REASONS
 
     def take(self, found: Sequence[Notice]) -> None:
@@ -329,7 +332,7 @@ class Planner:
                 notices_late=self.notices_late,
                 updates=self._pins.written,
                 ended=tuple(self._ended),
-                failures=self._failures.told | self._moving.told,
+                failures=self._failures.told | self._preflights.told | self._moving.told,
             )
         )
         self._ended.clear()

@@ -18,7 +18,6 @@ FLAGS = {
     "--movable": "2:00",
     "--retry": "auto",
 }
-ACTED_ON = {"--locality", "--app-class", "--gpu-tier", "--gpu-share", "--gpu-mem", "--movable", "--retry"}
 BAD = (
     "--locality=rack",
     "--locality=nvlink@soon",
@@ -87,13 +86,6 @@ def test_sbatch_lines_do_what_options_do(slurm: Slurm) -> None:
     assert segment["f.locality"] == "nvlink@1"
     assert segment["level"] == "nvlink"
     assert len(seen(slurm.finish(job))[0].gpus) == 2
-
-
-@pytest.mark.parametrize("flag", [flag for flag in FLAGS if flag not in ACTED_ON])
-def test_a_flag_not_acted_on_yet_says_so(slurm: Slurm, flag: str) -> None:
-    result = slurm.sbatch("--gpus=1", f"{flag}={FLAGS[flag]}")
-
-    assert f"{flag}: accepted, not acted on yet" in result.err
 
 
 def test_a_flag_without_gpus_is_not_silent(slurm: Slurm) -> None:

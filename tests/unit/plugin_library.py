@@ -13,6 +13,7 @@ PURE = (
     "tres.c",
     "features.c",
     "config.c",
+    "config_table.c",
     "segment.c",
     "reply.c",
     "reply_lines.c",

@@ -33,7 +33,7 @@ def shares() -> Path:
 def program() -> Path:
     target = Path(tempfile.mkdtemp(prefix="berth-notice-")) / "berth-notice"
     command = ["gcc", "-std=gnu11", "-D_GNU_SOURCE", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-pthread"]
-    sources = ("berth_notice.c", "config.c", "share_file.c", "path_list.c", "text.c")
+    sources = ("berth_notice.c", "config.c", "config_table.c", "options.c", "share_file.c", "path_list.c", "text.c")
     command += [f'-DSHARE_FOLDER="{shares()}"', "-o", str(target), *(str(SOURCES / name) for name in sources)]
     subprocess.run(command, check=True)
     return target

@@ -90,6 +90,7 @@ KEYS: dict[str, dict[str, Any]] = {
     "users": config._USERS,
     "sharing": config._SHARING,
     "moving": config._MOVING,
+    "preflight": config._PREFLIGHT,
     **keys_of(NodeConfig(), "node"),
     **keys_of(GuardSettings(), "guard"),
 }

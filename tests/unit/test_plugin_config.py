@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from policy.daemon.config import load
+from policy.errors import ConfigError
 from tests.unit.plugin_library import Config, library
 
 
@@ -81,6 +83,50 @@ def test_a_missing_file_is_the_defaults_and_an_unreadable_one_is_an_error(tmp_pa
     assert not library().config_load(str(tmp_path).encode(), ctypes.byref(config), error)
     assert str(tmp_path) in error.value.decode()
     assert settings(config) == DEFAULTS
+
+
+class PreflightConfig(ctypes.Structure):
+    """struct preflight_config."""
+
+    _fields_ = (
+        ("above", ctypes.c_uint32),
+        ("time", ctypes.c_uint32),
+        ("longest", ctypes.c_uint32),
+        ("wait", ctypes.c_uint32),
+        ("partition", ctypes.c_char * 1024),
+        ("tier", ctypes.c_char * 64),
+        ("fail_closed", ctypes.c_bool),
+    )
+
+
+def preflight(tmp_path: Path, content: str) -> tuple[tuple[object, ...], str]:
+    config, error = PreflightConfig(), ctypes.create_string_buffer(512)
+    file = tmp_path / "berth.conf"
+    file.write_text(content)
+    library().config_load_preflight(str(file).encode(), ctypes.byref(config), error)
+    found = (config.above, config.time, config.longest, config.wait, config.partition, config.tier, config.fail_closed)
+    return found, error.value.decode()
+
+
+USUAL = (0, 600, 1800, 3600, b"", b"", False)
+
+
+def test_the_rules_for_preflights_are_read(tmp_path: Path) -> None:
+    assert preflight(tmp_path, "") == (USUAL, "")
+    text = '[preflight]\nabove = 8\ntime = "1:30"\nlongest = "20"\nwait = "0:30:00"\npartition = "pool,b"\n'
+    text += 'tier = "opportunistic"\nfail = "closed"\n'
+    assert preflight(tmp_path, text) == ((8, 90, 1200, 1800, b"pool,b", b"opportunistic", True), "")
+
+
+@pytest.mark.parametrize(
+    "line", ["time = 600", 'time = "0"', 'time = "soon"', 'longest = "2-0"', "above = -1", "tier = 1", "until = 3"]
+)
+def test_a_wrong_rule_leaves_all_of_them_at_their_defaults_and_berthd_says_so(tmp_path: Path, line: str) -> None:
+    found, error = preflight(tmp_path, f"[preflight]\nabove = 8\n{line}\n".replace("above = 8\nabove", "above"))
+    assert found == USUAL
+    assert error
+    with pytest.raises(ConfigError, match="preflight"):
+        load(tmp_path / "berth.conf")
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ RIGHT = {
     "gpu-tier": ["exclusive", "guaranteed", "guaranteed,mps", "opportunistic", "opportunistic,mps,upgrade"],
     "gpu-share": ["1", "100", "30%"],
     "gpu-mem": ["1", "1M", "20G", "2T"],
-    "preflight": ["", "1", "0:01", "1-0"],
+    "preflight": ["", "1", "0:01", "1-0", "no", ",must", "10,must", "0:30,must"],
     "movable": ["", "0", "10", "1-2:3"],
     "retry": ["auto", "0", "100"],
 }
@@ -22,7 +22,7 @@ WRONG = {
     "gpu-tier": ["", "gold", "exclusive,mps", "guaranteed,upgrade", "opportunistic,", "opportunistic,mps,mps"],
     "gpu-share": ["", "0", "101", "30%%", "3.5", "-1", "0030x", "1000"],
     "gpu-mem": ["", "0", "0G", "1K", "1GB", "G", "-1G"],
-    "preflight": ["0", "0:00", "soon", "1:"],
+    "preflight": ["0", "0:00", "soon", "1:", "no,must", "0,must", "1,", "1,may", "must", "1,must,must"],
     "movable": ["x", "1:2:3:4", "-1", "1 "],
     "retry": ["", "101", "never", "-1", "1x"],
 }

@@ -1,0 +1,288 @@
+"""Pre-flights on a real Slurm: a job's script runs first on one GPU, and a failure there costs no more than that."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from .harness import Slurm, job_id, until
+from .target import Result
+from .test_planner import segment_of
+from .test_retry import why
+
+WHOLE_CLUSTER = "#SBATCH -N4 --gpus-per-node=8 --ntasks-per-node=8 --mem=8000 -t 5\n"
+FIRST_STEP = """
+if [ "$BERTH_PREFLIGHT" = 1 ]; then
+    /opt/berth/bin/python -c 'import time, berth_injob; berth_injob.step(0.1); time.sleep(100)'
+    echo "not reached"
+fi
+"""
+
+
+def sbatch(slurm: Slurm, *words: str, body: str, name: str = "job", check: bool = True, env: str = "") -> Result:
+    """Submit a file, as users do; what it writes goes to the shared folder."""
+    file = f"{slurm.shared}/{name}.sh"
+    slurm._write(file, f"#!/bin/bash\n{body}\n")
+    return slurm.target.bash(
+        f"cd {slurm.shared} && {env} sbatch -o {slurm.shared}/%j.out {' '.join(words)} {file}",
+        user="alice",
+        check=check,
+    )
+
+
+def fly(slurm: Slurm, *words: str, body: str, env: str = "") -> tuple[int, int]:
+    """Submit a job with a pre-flight; the ids of both."""
+    result = sbatch(slurm, "--preflight=2", *words, body=body, env=env)
+    found = re.search(r"berth: pre-flight (\d+) runs first", result.err)
+    assert found, result.text
+    return int(found[1]), job_id(result)
+
+
+def output(slurm: Slurm, job: int, preflight: bool = False) -> str:
+    suffix = ".preflight" if preflight else ""
+    return slurm.target.bash(f"cat {slurm.shared}/{job}.out{suffix}", user="root", check=False).out
+
+
+def gpu_seconds(slurm: Slurm, job: int) -> float:
+    """What a job that is over took of GPUs."""
+    record = slurm.show(job)
+    gpus = sum(int(count) for count in re.findall(r"gres/gpu=(\d+)", record["AllocTRES"]))
+    hours, minutes, seconds = map(int, record["RunTime"].split(":"))
+    return gpus * (hours * 3600 + minutes * 60 + seconds)
+
+
+def test_a_good_script_runs_on_one_gpu_until_its_first_step_and_then_in_full(slurm: Slurm) -> None:
+    body = WHOLE_CLUSTER + 'echo "seen $SLURM_NNODES $SLURM_NTASKS"\nsrun -N4 -n32 bash -c "echo task"' + FIRST_STEP
+    first, job = fly(slurm, body=body)
+    waiting = slurm.show(job)
+    assert f"afterok:{first}" in waiting["Dependency"]
+    assert segment_of(slurm, job)["preflight"] == str(first)
+    assert segment_of(slurm, first)["preflight"] == "run"
+
+    text = slurm.finish(job)
+
+    assert "seen 4 32\n" in text
+    assert text.count("task") == 32
+    assert slurm.state(first) == "COMPLETED"
+    assert gpu_seconds(slurm, first) <= 60
+    flight = output(slurm, first, preflight=True)
+    assert "seen 1 1\n" in flight
+    assert flight.count("task") == 1
+    assert "its first step was done" in flight
+    assert "not reached" not in flight
+
+
+def test_a_typo_costs_a_job_of_32_gpus_less_than_a_gpu_minute(slurm: Slurm) -> None:
+    first, job = fly(slurm, body=f"{WHOLE_CLUSTER}{TYPO}")
+    slurm.wait_state(job, {"CANCELLED"})
+
+    assert slurm.state(first) == "FAILED"
+    print(f"{gpu_seconds(slurm, first):.0f} GPU s of the pre-flight, 0 of 32 GPUs")
+    assert gpu_seconds(slurm, first) <= 60
+    assert slurm.show(job)["RunTime"] == "00:00:00"
+    shown = why(slurm, job)
+    assert shown["failed"].startswith("in its pre-flight: import_error")
+    assert "No module named 'apex_is_not_here'" in shown["known by"]
+    assert shown["see"] == f"{slurm.shared}/{first}.out.preflight"
+    said = until("berthd to tell", lambda: re.search(rf"JobId={job} ends with its .*", berthd_log(slurm)), 90)
+    assert f"job {first}: import_error" in said[0]
+    assert int(slurm.berthd_status()["preflights_failed"]) >= 1
+
+
+TYPO = "/opt/berth/bin/python -c 'import apex_is_not_here'"
+
+
+def berthd_log(slurm: Slurm) -> str:
+    return slurm.target.bash("svc berthd log", user="root").out
+
+
+def test_it_needs_no_berthd(slurm: Slurm) -> None:
+    slurm.berthd("stop")
+    good = fly(slurm, "--gpus=4", body="sleep 1")
+    bad = fly(slurm, "--gpus=4", "--retry=auto", body=TYPO)
+    ended = [slurm.wait_state(job, {"COMPLETED", "CANCELLED", "FAILED"}) for job in (*good, *bad)]
+
+    assert ended == ["COMPLETED", "COMPLETED", "FAILED", "CANCELLED"]
+    assert segment_of(slurm, good[1])["preflight"] == str(good[0])
+
+
+def test_what_a_script_starts_within_it_is_one_process(slurm: Slurm) -> None:
+    body = (
+        "#SBATCH --gpus-per-node=4 -N2 --ntasks-per-node=4 -c2\n"
+        "srun -N2 -n8 --gpus-per-task=1 --gpu-bind=single:1 -c2 -w $(scontrol show hostnames | head -1) "
+        "bash -c 'echo task $SLURM_PROCID of $SLURM_NTASKS on $SLURM_CPUS_ON_NODE' &\n"
+        "srun -N2 --ntasks-per-node=4 bash -c 'sleep 3; echo other' &\nwait\n"
+        'id=$(sbatch --parsable --gpus=2 --preflight --wrap hostname)\necho "nested [$id] $?"\n'
+        "torchrun() { :; }\nmpirun -np 8 ./train\n"
+    )
+    first, job = fly(slurm, "-D", slurm.shared, body=body)
+    slurm.wait_state(first, {"FAILED"})
+    flight = output(slurm, first, preflight=True)
+
+    assert flight.count("task 0 of 1") == 1
+    assert flight.count("other") == 1
+    assert "nested [] 0" in flight
+    assert "mpirun: command not found" in flight
+    slurm.wait_state(job, {"CANCELLED"})
+    assert slurm.target.run(["squeue", "-h", "-o", "%i"]).out == ""
+
+
+def test_a_cancelled_preflight_ends_its_job_and_a_cancelled_job_its_preflight(slurm: Slurm) -> None:
+    one = fly(slurm, "--gpus=2", body="sleep 90")
+    other = fly(slurm, "--gpus=2", body="sleep 90")
+    for first, _ in (one, other):
+        slurm.wait_state(first, {"RUNNING"})
+    slurm.target.run(["scancel", str(one[0])], user="alice")
+    slurm.target.run(["scancel", str(other[1])], user="alice")
+
+    for job in (*one, *other):
+        slurm.wait_state(job, {"CANCELLED"})
+    assert f"pre-flight, job {one[0]}, which was cancelled" in why(slurm, one[1])["ended"]
+
+
+def test_only_the_jobs_id_is_printed_and_a_dependency_is_added_to_the_users_own(slurm: Slurm) -> None:
+    before = slurm.submit("--gpus=1", body="sleep 60")
+    result = sbatch(slurm, "--preflight", "--parsable", "--gpus=2", f"-d afterany:{before}", body="true")
+    job = int(result.out)
+    first = segment_of(slurm, job)["preflight"]
+
+    assert re.fullmatch(r"\d+\n?", result.out)
+    assert f"afterok:{first}" in slurm.show(job)["Dependency"]
+    assert f"afterany:{before}" in slurm.show(job)["Dependency"]
+    assert f"afterany:{before}" in slurm.show(int(first))["Dependency"]
+    assert slurm.show(int(first))["TimeLimit"] == "00:11:00"
+    quiet = sbatch(slurm, "--preflight", "-Q", "--gpus=2", f"-d afterany:{before}", body="true")
+    assert (quiet.out, quiet.err) == ("", "")
+    assert len(slurm.target.run(["squeue", "-h"]).out.splitlines()) == 5
+
+
+CANNOT = {
+    "a heterogeneous job has none": ["--gpus=1", ":", "--gpus=1"],
+    "the job is held": ["--gpus=2", "--hold"],
+    "no other dependency can be added": ["--gpus=2", "-d", "afterok:1?afterok:2"],
+    "the job asks for no GPUs": ["-n1"],
+}
+
+
+@pytest.mark.parametrize("reason", CANNOT)
+def test_what_cannot_be_preflighted_is_said_and_goes_on_without(slurm: Slurm, reason: str) -> None:
+    words = CANNOT[reason]
+    result = sbatch(slurm, "--preflight", *map(quoted, words), body="true")
+    assert f"no pre-flight: {reason}" in result.err
+    assert "afterok:" not in slurm.show(job_id(result))["Dependency"].replace("afterok:1", "")
+    must = sbatch(slurm, "--preflight=5,must", *map(quoted, words), body="true", check=False)
+    assert must.rc != 0
+    assert reason in must.err
+    assert "nothing is submitted" in must.err
+
+
+def quoted(word: str) -> str:
+    return f"'{word}'"
+
+
+def test_srun_and_salloc_say_that_they_have_none(slurm: Slurm) -> None:
+    for command in ("srun", "salloc"):
+        result = slurm.target.run([command, "--preflight", "--gpus=1", "-t1", "true"], user="alice")
+        assert "works in sbatch only" in result.err
+
+
+def test_a_script_from_a_file_or_a_here_document_and_a_wrapped_command(slurm: Slurm) -> None:
+    here = slurm.target.bash(
+        f"cd {slurm.shared} && sbatch --preflight=1 --gpus=2 -o %j.out <<'EOF'\n#!/bin/bash\necho here $#\nEOF",
+        user="alice",
+    )
+    slurm._write(f"{slurm.shared}/from.sh", "#!/bin/bash\necho here $#\n")
+    file = slurm.target.bash(f"cd {slurm.shared} && sbatch --preflight=1 --gpus=2 -o %j.out <from.sh", user="alice")
+    wrap = slurm.target.bash(
+        f"cd {slurm.shared} && sbatch --preflight=1 --gpus=2 -o %j.out --wrap 'echo here $#'", user="alice"
+    )
+    for result in (here, file, wrap):
+        first = int(re.findall(r"pre-flight (\d+) runs", result.err)[0])
+        assert "here 0" in slurm.finish(job_id(result))
+        assert "here 0" in output(slurm, first, preflight=True)
+
+
+def test_a_preflight_is_not_left_alone_by_a_job_that_is_refused(slurm: Slurm) -> None:
+    result = sbatch(slurm, "--preflight", "-N9", "--gpus-per-node=8", body="sleep 60", check=False)
+
+    assert result.rc != 0
+    assert "is cancelled: its job was not submitted" in result.err
+    until("nothing to run", lambda: slurm.target.run(["squeue", "-h"]).out == "" or None)
+
+
+def test_an_array_sends_its_first_task_ahead(slurm: Slurm) -> None:
+    first, job = fly(slurm, "--gpus=1", "--array=3-5%2", body='echo "task $SLURM_ARRAY_TASK_ID"')
+    until("all to be over", lambda: slurm.target.run(["squeue", "-h"]).out == "" or None)
+
+    assert slurm.state(first) == "COMPLETED"
+    flights = slurm.target.bash(f"cat {slurm.shared}/*.out.preflight | grep -c '^task 3$'", user="root").out
+    assert int(flights) == 1
+    for task in (3, 4, 5):
+        text = slurm.target.run(["scontrol", "show", "job", f"{job}_{task}"], user="root").out
+        assert "JobState=COMPLETED" in text
+
+
+def test_a_fault_of_the_node_says_nothing_against_the_job(slurm: Slurm) -> None:
+    lost = 'echo "RuntimeError: NCCL communicator was aborted: Connection reset by peer" >&2; exit 1'
+    first, job = fly(slurm, "--gpus=2", body=f'[ -z "$BERTH_PREFLIGHT" ] && exit 0\n{lost}')
+
+    slurm.finish(job)
+    assert slurm.state(first) == "COMPLETED"
+    assert "mpi_runtime_failure: that says nothing against the job" in output(slurm, first, preflight=True)
+
+
+@contextmanager
+def site_rule(slurm: Slurm, text: str) -> Iterator[None]:
+    conf = "/etc/slurm/berth.conf"
+    slurm.target.bash(f"cp {conf} {conf}.kept; printf '\\n[preflight]\\n{text}\\n' >>{conf}", user="root")
+    try:
+        yield
+    finally:
+        slurm.target.bash(f"mv {conf}.kept {conf}", user="root")
+
+
+@pytest.mark.hard
+def test_a_site_gives_large_jobs_a_preflight_in_its_pool(slurm: Slurm) -> None:
+    with site_rule(slurm, 'above = 4\\npartition = "other"\\ntime = "1:30"\\nlongest = "2:00"'):
+        small = sbatch(slurm, "--gpus=4", body="true")
+        without = sbatch(slurm, "--gpus=8", "--preflight=no", body="true")
+        large = sbatch(slurm, "--gpus=8", "--mem=16G", "-n8", "-c2", body="sleep 1")
+        asked = sbatch(slurm, "--gpus=2", "--preflight=10", body="true")
+
+        assert "pre-flight" not in small.err + without.err
+        first = int(re.findall(r"pre-flight (\d+) runs first, on one GPU for at most 90 s", large.err)[0])
+        record = slurm.show(first)
+        assert record["Partition"] == "other"
+        assert "cpu=2," in record["ReqTRES"]
+        assert "mem=2G" in record["ReqTRES"]
+        assert "takes at most 120 s here" in asked.err
+        for result in (small, without, large, asked):
+            slurm.finish(job_id(result))
+
+
+@pytest.mark.hard
+def test_a_pool_may_be_the_seats_of_idle_guests(slurm: Slurm) -> None:
+    host = slurm.submit("--gpus=1", "--gpu-tier=guaranteed", "-C", "h100", body="sleep 60")
+    slurm.wait_state(host, {"RUNNING"})
+    with site_rule(slurm, 'tier = "opportunistic"'):
+        first, job = fly(slurm, "--gpus=2", "-n1", "--mem=100", body="sleep 1")
+        assert segment_of(slurm, first)["tier"] == "opportunistic"
+        slurm.finish(job)
+    assert "gres/seat" in slurm.show(first)["AllocTRES"] + slurm.show(first).get("TresPerNode", "")
+
+
+@pytest.mark.hard
+def test_a_preflight_that_does_not_begin_keeps_its_job_no_longer_than_the_site_allows(slurm: Slurm) -> None:
+    slurm.hold_gpus("n4", range(8))
+    with site_rule(slurm, 'partition = "other"\\nwait = "0:05"'):
+        slurm.berthd("stop")
+        slurm.berthd("start")
+        first, job = fly(slurm, "--gpus=2", body="true")
+        slurm.finish(job)
+        assert slurm.state(first) == "CANCELLED"
+        assert "did not begin within 5 s" in why(slurm, job)["pre-flight"]
+    slurm.berthd("stop")
+    slurm.berthd("start")
