@@ -3,20 +3,13 @@
 It may take its time, and it may die: the answerer goes on with the last picture and starts a new one.
 """
 
-import argparse
-import os
-import select
-import signal
-import socket
-import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path
 
 from policy.daemon import log
 from policy.daemon.accounts import Accounts
 from policy.daemon.company import Company
-from policy.daemon.config import Config, load
+from policy.daemon.config import Config
 from policy.daemon.culprits import Culprits
 from policy.daemon.degraded import Degraded
 from policy.daemon.endings import NodeWord
@@ -25,34 +18,30 @@ from policy.daemon.explainer import MOST_REASONS, Explainer
 from policy.daemon.failures import Failures
 from policy.daemon.fleets import Fleets
 from policy.daemon.guards import AVOID_FOR, Guards, GuardWord
-from policy.daemon.handover import HURRY, UNSEEN, Sender, Snapshot
+from policy.daemon.handover import Sender, Snapshot
 from policy.daemon.hosts import Hosts
 from policy.daemon.levels import Levels, LevelWord
 from policy.daemon.living_scores import LivingScores
 from policy.daemon.losses import LossWord
 from policy.daemon.moving import Moving
-from policy.daemon.notices import Notice, Notices, open_notices
+from policy.daemon.notices import Notice
 from policy.daemon.pins import Pins
 from policy.daemon.preflights import Preflights
 from policy.daemon.step_times import StepWord
 from policy.daemon.watcher import Watcher
-from policy.errors import BerthError, SlurmError
+from policy.errors import SlurmError
 from policy.facts import JobFacts, Reading
 from policy.moves import Change, Evict, Move
 from policy.order import Ended, Runs
 from policy.picture import Picture
 from policy.placement.registry import create
 from policy.plan import Plan
-from policy.slurm.gateways import open_gateway
 from policy.slurm.interface import Gateway
 
 _CHEAP = 0.01
 """Seconds of a whole pass up to which each notice gets one; it knows better than a look at a few nodes."""
 
-_SHOWN_AFTER = 0.05
-"""Seconds until Slurm shows a job that was just answered for."""
-
-_HAND_OVER_EVERY = 0.2
+HAND_OVER_EVERY = 0.2
 """Seconds between pictures for the answerer that notices give rise to: each costs it a millisecond or two."""
 
 
@@ -238,7 +227,7 @@ class Planner:
 
     def hand_over_if_due(self) -> None:
         """Let the answerer know what notices have changed."""
-        if self._stale and self._reading is not None and time.monotonic() - self._handed_over >= _HAND_OVER_EVERY:
+        if self._stale and self._reading is not None and time.monotonic() - self._handed_over >= HAND_OVER_EVERY:
             self._hand_over(self._reading)
 
     def _use_freed(self, found: Sequence[Notice]) -> list[Change]:
@@ -346,65 +335,3 @@ def _places(move: Move) -> tuple[str, ...]:
 
 def _key(change: Change) -> tuple[int, str | int | None]:
     return change.job.id, change.task if isinstance(change, Move) else None
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Plan until the answerer's end of the channel closes."""
-    parser = argparse.ArgumentParser(prog="berthd-planner")
-    parser.add_argument("--channel", type=int, required=True)
-    parser.add_argument("--config", type=Path, required=True)
-    parser.add_argument("--gateway", required=True)
-    options = parser.parse_args(arguments)
-    # The answerer decides when to end: it closes the channel.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # Planning gives way to whatever answers a waiting user.
-    os.nice(1)
-    channel = socket.socket(fileno=options.channel)
-    try:
-        config = load(options.config)
-        gateway = open_gateway(config.gateway if options.gateway == "auto" else options.gateway, log.info)
-        planner = Planner(gateway, config, Sender(channel))
-        listener = open_notices(config.notice_port, config.munge_socket) if config.notice_port else None
-        try:
-            _passes(planner, channel, config.tick, listener)
-        finally:
-            planner.close()
-    except BerthError as problem:
-        log.error(problem)
-        return 1
-    except (BrokenPipeError, ConnectionResetError):
-        return 0
-    return 0
-
-
-def _passes(planner: Planner, channel: socket.socket, tick: float, listener: Notices | None) -> None:
-    ended = False
-    heard: list[socket.socket | Notices] = [channel, *([listener] if listener else [])]
-    while True:
-        due = time.monotonic() + tick
-        planner.one_pass(ended=ended)
-        if listener:
-            listener.in_charge, planner.notices_late = planner.in_charge, listener.late
-        ended, left, writing = False, tick, True
-        # At least once, however long the pass took: an Epilog waits.
-        while left > 0:
-            left = due - time.monotonic()
-            wait = 0.0 if writing else max(0.0, min(left, _HAND_OVER_EVERY))
-            readable, _, _ = select.select(heard, [], [], wait)
-            if channel in readable:
-                word = channel.recv(64)
-                if not word:
-                    return
-                ended = ended or UNSEEN in word
-                if HURRY in word:
-                    due = min(due, time.monotonic() + _SHOWN_AFTER)
-                    left = min(left, _SHOWN_AFTER)
-            if listener and (found := listener.ready()):
-                planner.take(found)
-                writing = True
-            planner.hand_over_if_due()
-            writing = writing and planner.write_one()
-
-
-if __name__ == "__main__":
-    sys.exit(main())

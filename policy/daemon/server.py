@@ -245,7 +245,7 @@ def _listen(path: Path) -> socket.socket:
 
 def planner_command(config: Path, gateway: str) -> list[str]:
     """How the planner is started: the same interpreter, the same packages."""
-    return [sys.executable, "-m", "policy.daemon.planner", "--config", str(config), "--gateway", gateway]
+    return [sys.executable, "-m", "policy.daemon.planning", "--config", str(config), "--gateway", gateway]
 
 
 def desk_command(config: Path, gateway: str, path: Path) -> list[str]:

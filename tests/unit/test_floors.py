@@ -84,7 +84,7 @@ def test_what_a_user_waits_for_loads_no_number_crunching(code: str) -> None:
 
 
 def test_the_planning_process_leaves_the_solver_to_another() -> None:
-    assert "scipy" not in loaded_by("import policy.daemon.planner")
+    assert "scipy" not in loaded_by("import policy.daemon.planning")
 
 
 def test_the_answering_process_loads_no_graph_library() -> None:

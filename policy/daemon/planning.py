@@ -1,0 +1,84 @@
+"""The planning process's loop: a pass every tick, and between two passes the notices, then one write after another."""
+
+import argparse
+import os
+import select
+import signal
+import socket
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from policy.daemon import log
+from policy.daemon.config import load
+from policy.daemon.handover import HURRY, UNSEEN, Sender
+from policy.daemon.notices import Notices, open_notices
+from policy.daemon.planner import HAND_OVER_EVERY, Planner
+from policy.errors import BerthError
+from policy.slurm.gateways import open_gateway
+
+_SHOWN_AFTER = 0.05
+"""Seconds until Slurm shows a job that was just answered for."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Plan until the answerer's end of the channel closes."""
+    parser = argparse.ArgumentParser(prog="berthd-planner")
+    parser.add_argument("--channel", type=int, required=True)
+    parser.add_argument("--config", type=Path, required=True)
+    parser.add_argument("--gateway", required=True)
+    options = parser.parse_args(arguments)
+    # The answerer decides when to end: it closes the channel.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Planning gives way to whatever answers a waiting user.
+    os.nice(1)
+    channel = socket.socket(fileno=options.channel)
+    try:
+        config = load(options.config)
+        gateway = open_gateway(config.gateway if options.gateway == "auto" else options.gateway, log.info)
+        planner = Planner(gateway, config, Sender(channel))
+        listener = open_notices(config.notice_port, config.munge_socket) if config.notice_port else None
+        try:
+            _passes(planner, channel, config.tick, listener)
+        finally:
+            planner.close()
+    except BerthError as problem:
+        log.error(problem)
+        return 1
+    except (BrokenPipeError, ConnectionResetError):
+        return 0
+    return 0
+
+
+def _passes(planner: Planner, channel: socket.socket, tick: float, listener: Notices | None) -> None:
+    ended = False
+    heard: list[socket.socket | Notices] = [channel, *([listener] if listener else [])]
+    while True:
+        due = time.monotonic() + tick
+        planner.one_pass(ended=ended)
+        if listener:
+            listener.in_charge, planner.notices_late = planner.in_charge, listener.late
+        ended, left, writing = False, tick, True
+        # At least once, however long the pass took: an Epilog waits.
+        while left > 0:
+            left = due - time.monotonic()
+            wait = 0.0 if writing else max(0.0, min(left, HAND_OVER_EVERY))
+            readable, _, _ = select.select(heard, [], [], wait)
+            if channel in readable:
+                word = channel.recv(64)
+                if not word:
+                    return
+                ended = ended or UNSEEN in word
+                if HURRY in word:
+                    due = min(due, time.monotonic() + _SHOWN_AFTER)
+                    left = min(left, _SHOWN_AFTER)
+            if listener and (found := listener.ready()):
+                planner.take(found)
+                writing = True
+            planner.hand_over_if_due()
+            writing = writing and planner.write_one()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
