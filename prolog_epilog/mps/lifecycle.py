@@ -337,13 +337,15 @@ def _leave(paths: Paths, config: Config, state: SetState, tenant: Tenant) -> lis
     """Others stay."""
     control = control_of(paths, config, state.uuids)
     files.grant(control.pipe, [one.uid for one in state.tenants])
-    if not daemon.running(state):
-        return [f"the MPS daemon of {state.name} died while jobs shared the GPU; the next one starts it anew"]
     try:
-        method_of(state).leave(control, state, tenant)
+        if daemon.running(state):
+            method_of(state).leave(control, state, tenant)
+            return []
     except ControlError as error:
-        return [str(error)]
-    return []
+        # A daemon that is just dying still has a process for a moment.
+        if daemon.running(state):
+            return [str(error)]
+    return [f"the MPS daemon of {state.name} died while jobs shared the GPU; the next one starts it anew"]
 
 
 def _stop(paths: Paths, config: Config, state: SetState) -> list[str]:

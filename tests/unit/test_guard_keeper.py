@@ -198,7 +198,7 @@ def test_slurm_that_does_not_answer_does_not_save_the_guest(world: World) -> Non
     arrive(world, OTHER, planned=False)
     world.seconds(4)
 
-    assert guest.process.poll() is not None
+    assert guest.process.wait(5.0)
     assert "slurmctld is gone" in world.said
 
 
@@ -214,7 +214,7 @@ def test_an_owner_with_a_berth_lets_its_guest_save_its_work(world: World) -> Non
     world.seconds(20)
     assert guest.process.poll() is None
     world.seconds(15)
-    assert guest.process.poll() is not None
+    assert guest.process.wait(5.0)
     words = [one for one in world.told if one.word != "state"]
     assert [one.word for one in words] == ["leave", "evict"]
     assert words[0].text.endswith(" state=init word=leave grace=30")
@@ -282,7 +282,7 @@ def test_at_grace_0_the_owner_waits_for_the_end(tmp_path: Path, world: World) ->
     arrive(world, OTHER, planned=True)
 
     assert world.seconds(6, until=lambda: safe(world, OTHER)) < 2.0
-    assert guest.process.poll() is not None
+    assert guest.process.wait(5.0)
 
 
 @pytest.mark.parametrize("gate", [True, False])
@@ -338,7 +338,7 @@ def test_a_full_gpu_is_answered_by_memory_first_and_then_by_eviction(world: Worl
     assert world.state == "Overlimit"
     assert guest.order().duty == 0
     world.seconds(40)
-    assert guest.process.poll() is not None
+    assert guest.process.wait(5.0)
     assert world.slurm.asked == [f"requeue {GUEST}"]
 
 
@@ -366,7 +366,7 @@ def test_a_hardware_fault_ends_the_guest_and_drains_the_node(world: World) -> No
     world.seconds(5)
 
     assert world.state == "Disabled"
-    assert guest.process.poll() is not None
+    assert guest.process.wait(5.0)
     assert f"drain n1 berth: GPU {UUID}: Xid 79" in world.slurm.asked
     assert world.told[-1].state == "disabled"
     world.goes(GUEST)
@@ -391,7 +391,7 @@ def test_by_mps_a_programs_fault_clears_the_gpu_for_a_minute(world: World) -> No
     world.seconds(3)
     world.devices.came.append((UUID, 31))
     world.seconds(5)
-    assert guest.process.poll() is not None
+    assert guest.process.wait(5.0)
     assert world.state == "Disabled"
     world.goes(GUEST)
     world.seconds(65)
@@ -419,7 +419,7 @@ def test_a_driver_that_says_nothing_costs_the_guest_its_seat(world: World) -> No
     assert world.state == "Disabled"
     assert guest.order().duty == 0
     world.seconds(40)
-    assert guest.process.poll() is not None
+    assert guest.process.wait(5.0)
 
 
 def test_a_guard_that_begins_anew_shuts_the_gate_until_it_knows_the_host(world: World) -> None:
