@@ -105,8 +105,12 @@ def _mend_driver(_slurm: Slurm, node: Node) -> None:
 
 def _break_memory(slurm: Slurm, node: Node, job: int) -> None:
     """The driver reports a double-bit error, of which the program only knows that it failed."""
-    node.bash(f"echo 'xid 0 48' >>{MACHINE}.live", check=True)
-    until("the guard to hear of it", lambda: "Xid 48 on GPU" in node.bash("svc berth-guard log") or None)
+
+    def heard() -> bool:
+        # Nobody is told of an event who did not listen yet, and the guard has only just found the job.
+        return "Xid 48 on GPU" in node.bash(f"echo 'xid 0 48' >>{MACHINE}.live; sleep 0.5; svc berth-guard log")
+
+    until("the guard to hear of it", heard)
     go(slurm, job)
 
 

@@ -16,7 +16,7 @@ from .test_retry import failure, given_up
 BUILD = Path(__file__).resolve().parents[2] / "build"
 NODE = "n4"
 pytestmark = pytest.mark.hard
-"""A minute and a half: `make test-hard`. test_retry.py has what every change should be tested with."""
+"""A minute, more beside others: `make test-hard`. test_retry.py has what every change should be tested with."""
 
 
 @pytest.fixture(scope="module")
