@@ -30,12 +30,6 @@ class Job:
         return _or_zero(self.environment.get("SLURM_JOB_START_TIME", ""))
 
     @property
-    def restarts(self) -> int | None:
-        """How often Slurm had started the job before this run; None where it does not say."""
-        text = self.environment.get("SLURM_JOB_RESTART_COUNT", "")
-        return int(text) if _NUMBER.fullmatch(text) else None
-
-    @property
     def ended_badly(self) -> bool:
         """Whether it failed; one that was told to go did not."""
         return self.environment.get("SLURM_JOB_EXIT_CODE2", "0:0") not in {"0:0", "0:15"}

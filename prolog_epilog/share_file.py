@@ -45,8 +45,6 @@ class Share:
     """Folder of the job's words (docs/formats.md)."""
     start: int = 0
     """When this run of the job began, seconds since 1970; 0: not known."""
-    restarts: int | None = None
-    """How often Slurm had started the job before; SPANK compares it with what it knows of a batch script."""
     slope: float | None = None
     """Of a guest: the share of its speed that its host is predicted to lose to it."""
     level: str = ""
@@ -80,7 +78,6 @@ def text(share: Share) -> str:
         ("word", share.word),
         ("slope", "" if share.slope is None else f"{share.slope:g}"),
         ("start", str(share.start) if share.start else ""),
-        ("restarts", "" if share.restarts is None else str(share.restarts)),
         ("level", share.level),
         ("level_text", share.level_text),
     ]
@@ -119,7 +116,6 @@ def parse(contents: str) -> Share:
             node=values.get("node", ""),
             word=values.get("word", ""),
             start=int(values.get("start", "0")),
-            restarts=int(values["restarts"]) if "restarts" in values else None,
             slope=float(values["slope"]) if "slope" in values else None,
             level=values.get("level", ""),
             level_text=values.get("level_text", ""),

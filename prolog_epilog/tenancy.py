@@ -8,7 +8,7 @@ import fcntl
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 
 from prolog_epilog import arrivals, cgroups, devices, files, inject, quarantine, share_file, state, time_slices
@@ -47,10 +47,12 @@ def begin(job: Job, berth: Berth, here: Here) -> int:
         node=job.node,
         slope=berth.slope,
         start=job.start,
-        restarts=job.restarts,
     )
     # First, so that the Epilog of a Prolog that was killed half-way knows what to clear.
     if not _write(here, file):
+        # What a run of the job before has left here is no word about this one.
+        with suppress(OSError):
+            share_file.remove(here.paths, job.id)
         return 0
     try:
         gpus = _gpus(here, berth)
@@ -76,7 +78,7 @@ def begin(job: Job, berth: Berth, here: Here) -> int:
 
 def refuse(job: Job, here: Here, why: str) -> int:
     """Have SPANK stop a job whose share is not known; the site's scripts must not touch GPUs that others may use."""
-    _write(here, Share(job.id, job.uid, why=why, start=job.start, restarts=job.restarts))
+    _write(here, Share(job.id, job.uid, why=why, start=job.start))
     return run_chain(here.config.chain_prolog, job, (), here)
 
 

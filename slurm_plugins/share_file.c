@@ -78,7 +78,7 @@ static void make_showable(char *why)
 
 /* What a line may say once only. */
 struct seen {
-	bool job, uid, status, restarts;
+	bool job, uid, status;
 };
 
 /* false: a key that we know has a value that it must not have. Other keys are others' business. */
@@ -102,9 +102,6 @@ static bool take(struct share_file *file, struct seen *seen, char *key, char *va
 		again = *file->why != '\0';
 		make_showable(value);
 		file->why = value;
-	} else if (!strcmp(key, "restarts")) {
-		again = seen->restarts;
-		seen->restarts = file->counts = ok = take_id(value, &file->restarts);
 	} else if (!strcmp(key, "minors")) {
 		ok = take_minors(file, value);
 	} else if (!strncmp(key, "set.", 4)) {
@@ -123,8 +120,8 @@ bool share_file_parse(struct share_file *file, size_t len, uint32_t job,
 	struct seen seen = {0};
 	char *next = file->text + strlen(HEADER);
 
-	file->job = file->uid = file->restarts = 0;
-	file->degraded = file->counts = false;
+	file->job = file->uid = 0;
+	file->degraded = false;
 	file->why = "";
 	file->minor_count = file->variable_count = 0;
 	if (len > SHARE_FILE_MAX)

@@ -30,8 +30,6 @@ struct share_file {
 	uint32_t uid;
 	bool degraded;	 /* the share could not be set up: no user code may run */
 	const char *why; /* one sentence; "" where nothing is wrong */
-	bool counts;	 /* the file says how often the job had been started before */
-	uint32_t restarts;
 	uint8_t minors[GPU_POSITIONS];
 	size_t minor_count; /* 0: the file names no GPUs */
 	struct share_variable variables[SHARE_VARIABLES_MAX];

@@ -175,19 +175,6 @@ static void check_mps(const struct settings *settings)
 		 "job %u is stopped before it starts: %s; berthd moves the job", found.job, why);
 }
 
-/* A share file that no Prolog has replaced is no word about this run. */
-static bool is_of_another_run(spank_t spank)
-{
-	uint32_t restarts;
-	uint32_t step;
-
-	/* Slurm tells the count to batch scripts alone; whatever a step runs, runs after one. */
-	return found.file.counts && spank_get_item(spank, S_JOB_STEPID, &step) == ESPANK_SUCCESS &&
-	       step == SLURM_BATCH_SCRIPT &&
-	       spank_get_item(spank, S_SLURM_RESTART_COUNT, &restarts) == ESPANK_SUCCESS &&
-	       restarts != found.file.restarts;
-}
-
 void spank_node_inspect(spank_t spank, int argc, char **argv)
 {
 	struct settings settings;
@@ -203,11 +190,6 @@ void spank_node_inspect(spank_t spank, int argc, char **argv)
 	if (found.result == SHARE_READ && found.file.uid != uid) {
 		found.result = SHARE_BAD;
 		snprintf(found.refused, sizeof(found.refused), "it is another user's");
-	}
-	if (found.result == SHARE_READ && is_of_another_run(spank)) {
-		found.result = SHARE_BAD;
-		snprintf(found.refused, sizeof(found.refused), "it is of another run of the job");
-		share_file_degrade(settings.folder, found.job, geteuid(), found.refused);
 	}
 	judge(spank);
 	if (found.result == SHARE_READ && !found.stop)

@@ -5,6 +5,8 @@
     limits        what all methods to hold a share have in common: set, then read back
     namespaces, partitions, ceiling    the methods, strongest first
     lifecycle     attach a job, detach a job
+    modes         who may use a GPU without MPS
+    losses        who lost MPS, also where a job ended before anybody looked
     walls         the kernel's limit of memory, where there is one
     trouble       what the guard does when a server fails
 

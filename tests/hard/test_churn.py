@@ -116,7 +116,8 @@ class Chaos:
         self.slurm.target.bash(script, user="root", check=False)
 
     def _on_a_node(self, script: str) -> None:
-        self.nodes[self.dice.choice(NAMES)].bash(script)
+        # On a loaded machine a power cycle, which waits for daemons, takes minutes.
+        self.nodes[self.dice.choice(NAMES)].bash(script, timeout=300.0)
 
     def cancel(self) -> None:
         self._to_a_job("scancel")

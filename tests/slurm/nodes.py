@@ -45,9 +45,9 @@ class Node:
     name: str
     target: Container
 
-    def bash(self, script: str, *, user: str = "root", check: bool = False) -> str:
+    def bash(self, script: str, *, user: str = "root", check: bool = False, timeout: float = 90.0) -> str:
         """Run a script there; what it printed."""
-        return self.target.bash(script, user=user, check=check).out
+        return self.target.bash(script, user=user, check=check, timeout=timeout).out
 
     def left(self) -> str:
         """What is left of sharing."""

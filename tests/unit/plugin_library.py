@@ -150,8 +150,6 @@ class ShareFile(ctypes.Structure):
         ("uid", ctypes.c_uint32),
         ("degraded", ctypes.c_bool),
         ("why", ctypes.c_char_p),
-        ("counts", ctypes.c_bool),
-        ("restarts", ctypes.c_uint32),
         ("minors", ctypes.c_uint8 * GPU_POSITIONS),
         ("minor_count", ctypes.c_size_t),
         ("variables", ShareVariable * SHARE_VARIABLES_MAX),

@@ -149,15 +149,6 @@ def test_a_share_without_mps_needs_none(node: Node) -> None:
     assert node.start(PACKED_ENVIRONMENT).environment is not None
 
 
-@pytest.mark.parametrize(("step", "starts"), [(BATCH, False), (STEP, True), (INTERACTIVE, True)])
-def test_a_share_file_of_the_run_before_is_not_used(node: Node, step: int, starts: bool) -> None:
-    node.share("status=ok", "minors=0,1", "restarts=1")
-    assert node.start({**PACKED_ENVIRONMENT, "RESTARTS": "1"}, step=step).environment is not None
-    again = node.start({**PACKED_ENVIRONMENT, "RESTARTS": "2"}, step=step)
-    assert (again.environment is not None) is starts
-    assert ("of another run" in again.said) is not starts
-
-
 def test_what_the_user_says_of_mps_is_not_believed(node: Node, pipe: str) -> None:
     node.share("status=ok", f"set.CUDA_MPS_PIPE_DIRECTORY={pipe}", "set.CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=30")
     hostile = {

@@ -23,7 +23,6 @@ LINES = (
     "share=30",
     "level_text=not%20held",
     "start=1700000000",
-    "restarts=2",
     "set.CUDA_MPS_PIPE_DIRECTORY=/run/berth/mps/GPU-a/pipe",
     "set.MOTTO=a%20b%3Dc%25",
     "unset.CUDA_MPS_LOG_DIRECTORY=",

@@ -56,10 +56,6 @@ spank_err_t spank_get_item(spank_t spank, enum spank_item item, ...)
 	case S_TASK_ID:
 		*va_arg(arguments, int *) = (int)number(4);
 		break;
-	case S_SLURM_RESTART_COUNT:
-		*va_arg(arguments, uint32_t *) =
-		    getenv("RESTARTS") ? (uint32_t)atoi(getenv("RESTARTS")) : 0;
-		break;
 	case S_JOB_ENV:
 		*va_arg(arguments, char ***) = environ;
 		break;

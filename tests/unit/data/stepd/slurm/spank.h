@@ -12,7 +12,7 @@
 #define SLURM_INTERACTIVE_STEP 0xfffffffau
 
 enum { ESPANK_SUCCESS = 0, ESPANK_ERROR = 3000 };
-enum spank_item { S_JOB_UID, S_JOB_ID, S_JOB_STEPID, S_JOB_ENV, S_TASK_ID, S_SLURM_RESTART_COUNT };
+enum spank_item { S_JOB_UID, S_JOB_ID, S_JOB_STEPID, S_JOB_ENV, S_TASK_ID };
 
 typedef int spank_err_t;
 typedef struct spank_handle *spank_t;
