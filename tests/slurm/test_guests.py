@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import pytest
 
 from .harness import Slurm, until
-from .nodes import berth_conf, output
+from .nodes import berth_conf, nodes_of, output
 from .test_planner import segment_of
 
 SLEEP = "exec sleep 300"
@@ -233,3 +233,22 @@ def test_heavy_packed_jobs_are_kept_apart_and_wait_for_better_company_so_long_an
     assert slurm.state(third) == "PENDING", "there is room, and bad company"
     slurm.wait_state(third, {"RUNNING"}, 100)
     assert "no better company came free in time" in segment_of(slurm, third)["why"]
+
+
+@pytest.mark.hard
+def test_a_guest_under_mps_is_held_to_what_its_host_leaves(known: Slurm) -> None:
+    node, *others = all_nodes(known)
+    occupy(known, "exclusive", *others)
+    host = known.submit("--gpu-tier=guaranteed,mps", "--gpus=8", "-w", node, "-J", "serve", "-t", "30", body=SLEEP)
+    known.wait_state(host, {"RUNNING"})
+    # A guard speaks of its host once a minute.
+    time.sleep(75)
+    job = sit(known, "--gpu-tier=opportunistic,mps", "-J", "light")
+
+    extra = known.show(job)["Extra"]
+    assert " tier=opportunistic share=" in extra
+    percent = extra.split("share=")[1].split()[0]
+    assert f"held to {percent} % of the multiprocessors, which its host leaves" in segment_of(known, job)["why"]
+    file = nodes_of(known)[node].bash(f"cat /run/berth/jobs/{job}")
+    assert f"share={percent}\n" in file
+    assert f"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE={percent}\n" in file
