@@ -276,6 +276,15 @@ class Book:
                 return moment if moment > picture.at else 0.0
         return None
 
+    def company(self, demand: Demand, nodes: Sequence[int], mask: int) -> str:
+        """Of a share that starts now on certain GPUs: what is known of those there, as the end of a sentence."""
+        picture = self.cluster
+        there = picture.tenants.get(nodes[0], Tenants())
+        if demand.share is None:
+            return ""
+        end = picture.at + demand.limit
+        return packing.told(picture.neighbours, demand.share, there, mask, picture.at, end)
+
     def _first_on_shared(self, demand: Demand) -> dict[int, float]:
         """For nodes whose shared GPUs can hold a share, the first moment at which one set of them can."""
         share, found = demand.share, dict[int, float]()

@@ -117,8 +117,9 @@ class Walk:
             since = self._free_since.setdefault(job.id, at)
             stuck = at - since > STUCK_AFTER and job.reason.startswith(_BLAMES_PLACE)
             if not stuck:
+                company = "" if entry.packed else book.company(demand, entry.nodes, entry.mask)
                 self._claim(entry, demand, entry.nodes, entry.mask, 0.0)
-                self._ask_for_a_part(entry, demand, start)
+                self._ask_for_a_part(entry, demand, start, company)
                 return
             candidates = demand.candidates.copy()
             candidates[list(entry.nodes)] = False
@@ -148,7 +149,7 @@ class Walk:
             return "its place is not free, and Slurm may preempt for it elsewhere"
         return ""
 
-    def _ask_for_a_part(self, entry: Waiting, demand: Demand, start: float | None) -> None:
+    def _ask_for_a_part(self, entry: Waiting, demand: Demand, start: float | None, company: str = "") -> None:
         """Let a packed job ask for its part of its GPUs while it may take it, and for all of them until then.
 
         Slurm counts percent, but knows neither whose jobs may be together nor a GPU's memory, and would start it.
@@ -156,7 +157,8 @@ class Walk:
         if demand.share is None or not entry.nodes or entry.packed == (start == 0.0):
             return
         view = self._book.cluster.now(demand.limit)
-        berth = Policy.spread(demand, view, entry.nodes, [entry.mask] * len(entry.nodes), "where it was pinned before")
+        why = f"where it was pinned before{company}"
+        berth = Policy.spread(demand, view, entry.nodes, [entry.mask] * len(entry.nodes), why)
         if not entry.packed:
             if len(self._changes) < self._settings.most_moves:
                 self._changes.append(Move(entry.job, berth, 0.0, "its part of them is free", adopted=entry.adopted))

@@ -97,7 +97,8 @@ class Profiles:
         if not self._news or at - self._neighbours_at < KNOWN_EVERY:
             return
         self._news, self._neighbours_at = False, at
-        measured = [item for item in self.store.measured.items() if item[1].busy is not None]
+        named = (item for item in self.store.measured.items() if not item[0].name.startswith("class:"))
+        measured = [item for item in named if item[1].busy is not None]
         # The last measured one counts, if one name has several.
         last = sorted(measured, key=lambda item: item[1].at)[-MOST_NEIGHBOURS:]
         known = {mate: numbers_of(one) for key, one in last if (mate := self._mate(key)) is not None}

@@ -33,6 +33,8 @@ _SETS_TRIED = 64
 
 _WHOLE = 100
 
+_NO_BETTER = ", and no better company came free in time"
+
 MOST_MET = 128
 """Places at which a job's company is looked at; the cheapest come first."""
 
@@ -54,6 +56,14 @@ class Candidates:
     def where(self, rows: "Bools") -> "Candidates":
         """Some of them."""
         return Candidates(self.nodes[rows], self.masks[rows], self.joins[rows], self.broken[rows])
+
+
+def told(neighbours: Neighbours | None, share: Share, there: Tenants, mask: int, start: float, end: float) -> str:
+    """What is known of whom a job joins, as the end of a sentence; empty where nothing is."""
+    met = neighbours.meeting(share, _met(there, mask, start, end)) if neighbours is not None else NOBODY_KNOWN
+    if neighbours is None or not met.known:
+        return ""
+    return f"; {_speeds(met)}{'' if neighbours.bears(met) else _NO_BETTER}"
 
 
 @dataclass(slots=True)
@@ -131,7 +141,12 @@ def bears(neighbours: Neighbours | None, share: Share, there: Tenants, mask: int
 
 
 def place_whole(
-    demand: "Demand", view: "View", tenants: Mapping[int, Tenants], start: float, shapes: Sequence[Shape]
+    demand: "Demand",
+    view: "View",
+    tenants: Mapping[int, Tenants],
+    start: float,
+    shapes: Sequence[Shape],
+    shelves: Shelves | None = None,
 ) -> Berth:
     """The place for whole GPUs of one node that strands least, among the best linked sets; or `NotNow`.
 
@@ -141,7 +156,7 @@ def place_whole(
     if demand.n != 1 or not found.nodes.size:
         raise NotNow(f"no node has {demand.k} free GPU{'s' if demand.k > 1 else ''} for this job now")
     found = found.where(found.broken == found.broken.min())
-    shelves = Shelves()
+    shelves = shelves or Shelves()
     shelves.bring(tenants)
     added = _added(demand, Share(_WHOLE), view, shelves, start, found, tuple(shapes or DEFAULT))
     first = int(_cheapest_first(added, found, view)[0])
@@ -300,7 +315,7 @@ def _reasons(
     others = f"{len(here)} other packed job{'s' if len(here) > 1 else ''}"
     beside = f"beside {others}, {left} % stay free"
     if company is not None and (met := company.at(row)).known:
-        beside += f"; {_speeds(met)}{'' if company.bears(row) else ', and no better company came free in time'}"
+        beside += f"; {_speeds(met)}{'' if company.bears(row) else _NO_BETTER}"
         return f"{beside}; with what they lose by that it costs least, {of}"
     return f"{beside}; it leaves the least room that nobody can use, {of}"
 

@@ -66,7 +66,7 @@ class Shelves:
     def __init__(self) -> None:
         self._row: dict[int, int] = {}
         self._seen: list[Tenants] = []
-        self._grow(64)
+        self._grow(4)
         self._costs: dict[Asked, _Costs] = {}
 
     def __getstate__(self) -> dict[str, Any]:

@@ -31,6 +31,7 @@ from policy.placement.base import Berth as Found
 from policy.placement.berth import BerthPolicy
 from policy.sharing import packing
 from policy.sharing.fragmentation import stranded, usual
+from policy.sharing.shelves import Shelves
 from policy.sharing.tenants import EVERYBODY, Share, Tenant, Tenants
 from tests.bench import sharing_packers
 from tests.bench.sharing_feed import DATA, WHOLE, WORKLOADS, Ask, Filled, Nodes, Packer, Place, arrivals, fill, read
@@ -77,6 +78,7 @@ class Berth:
         self._fleet, self._live = fleet_of(nodes), live
         self._shapes = usual((ask.gpus, ask.milli // 10, ask.cpus) for ask in asks if ask.gpus)
         self._tenants: dict[int, Tenants] = {}
+        self._shelves = Shelves()
         self._everywhere = np.ones(len(nodes.names), np.bool_)
 
     def __call__(self, nodes: Nodes, ask: Ask) -> Place | None:
@@ -93,7 +95,9 @@ class Berth:
 
     def _share(self, demand: Demand, view: View, ask: Ask) -> Found:
         percent = ask.milli // 10
-        found = packing.place(replace(demand, share=Share(percent)), view, self._tenants, 0.0, self._shapes)
+        found = packing.place(
+            replace(demand, share=Share(percent)), view, self._tenants, 0.0, self._shapes, shelves=self._shelves
+        )
         there = self._tenants.get(found.nodes[0], Tenants()).everybody
         tenant = Tenant(found.mask, percent, 0, EVERYBODY, 0.0, FAR)
         self._tenants[found.nodes[0]] = Tenants((*there, tenant))
@@ -102,7 +106,7 @@ class Berth:
     def _whole(self, demand: Demand, view: View) -> Found:
         if self._live:
             return BerthPolicy().place(demand, view)
-        return packing.place_whole(demand, view, self._tenants, 0.0, self._shapes)
+        return packing.place_whole(demand, view, self._tenants, 0.0, self._shapes, self._shelves)
 
     def _without_gpus(self, nodes: Nodes, ask: Ask) -> Place | None:
         free = (nodes.left == WHOLE).sum(axis=1)
@@ -145,12 +149,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0] if __doc__ else "")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--every", type=int, default=1, metavar="K", help="only every k-th node: faster, not published")
+    parser.add_argument("--workload", action="append", choices=WORKLOADS, help="only this one; may be repeated")
     arguments = parser.parse_args()
     if not (DATA / "openb_node_list_gpu_node.csv").exists():
         print(f"left out: {DATA} is not there; BERTH_DATA names the folder of traces/", file=sys.stderr)
         return 0
     figures, ours_ms = [], []
-    for workload in WORKLOADS:
+    for workload in arguments.workload or WORKLOADS:
         asks = read(workload)
         found: dict[str, list[Filled]] = defaultdict(list)
         for seed in range(arguments.seeds):
@@ -193,6 +198,16 @@ def _rows(workload: str, mean: dict[str, Filled]) -> list[Figure]:
         *rows,
         Figure(f"{workload}_percent_of_130", ours.at_130, "%", "FGD, same feeds", fgd.at_130),
         Figure(f"{workload}_first_refusal", ours.first_refusal, "%", "FGD, same feeds", fgd.first_refusal),
+        *(
+            Figure(
+                f"{workload}_first_refusal_beside_{name.replace(' ', '_')}",
+                ours.first_refusal,
+                "%",
+                f"{name}, same feeds",
+                mean[name].first_refusal,
+            )
+            for name in ("best fit", "dot product")
+        ),
         Figure(f"{workload}_live_percent", live[0], "%", "FGD, CPU jobs by Slurm", live[1]),
     ]
 

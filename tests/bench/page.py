@@ -101,6 +101,10 @@ of sixty one-minute rounds with trials and what they teach; `realised_first` is 
 Alibaba's pods fed until as many GPUs were asked for as there are. FGD is our own implementation of its published
 measure; what its authors published stands beside it. "Live" is what berthd does today.
 """,
+    "company": """
+Jobs of half a GPU each, in turn; true speeds are the measured pairs', of which the fit has seen one half and the other
+is counted. `company` goes wherever there is room, `picky` rather waits than take bad company: it is not placed here.
+""",
     "sharing-day": """
 A simulation: host slowdowns follow from the guard's law on modelled contention and are not measured.
 """,

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
 from .harness import Slurm, until
-from .nodes import berth_conf, output
+from .nodes import berth_conf, nodes_of, output
 from .test_planner import segment_of
 
 SLEEP = "exec sleep 300"
@@ -166,8 +167,8 @@ HALF = {"busy": 0.4, "bandwidth": 0.2, "memory": 4_000.0}
 LIGHT = {"busy": 0.1, "bandwidth": 0.04, "memory": 2_500.0}
 
 
-@pytest.fixture
-def known(slurm: Slurm) -> Iterator[Slurm]:
+@contextmanager
+def measured(slurm: Slurm, *more: str) -> Iterator[Slurm]:
     """Alice's jobs were measured, and berthd knows it."""
     rows = [{"format": "berth-profiles/1"}]
     for name, alone in (("heavy", HEAVY), ("half", HALF), ("light", LIGHT)):
@@ -175,9 +176,21 @@ def known(slurm: Slurm) -> Iterator[Slurm]:
     text = "".join(f"{json.dumps(row)}\n" for row in rows)
     owner = "install -o slurm -d /var/lib/berth && install -o slurm -m 600 /dev/stdin"
     slurm.target.bash(f"{owner} {PROFILES} <<'END'\n{text}END", user="root")
-    with berth_conf(slurm, f'[sharing]\nprofiles = "{PROFILES}"'):
+    with berth_conf(slurm, "\n".join(["[sharing]", f'profiles = "{PROFILES}"', *more])):
         yield slurm
     slurm.target.bash(f"rm -f {PROFILES}", user="root")
+
+
+@pytest.fixture
+def known(slurm: Slurm) -> Iterator[Slurm]:
+    with measured(slurm):
+        yield slurm
+
+
+@pytest.fixture
+def known_in_turn(slurm: Slurm) -> Iterator[Slurm]:
+    with measured(slurm, 'way = "time"', 'company_wait = "1"'):
+        yield slurm
 
 
 def test_of_two_guests_the_heavy_one_goes_beside_the_light_host(known: Slurm) -> None:
@@ -197,3 +210,45 @@ def test_of_two_guests_the_heavy_one_goes_beside_the_light_host(known: Slurm) ->
     assert "predicted speeds: its host 0.9" in why
     assert "slope=0." in known.show(guests["heavy"])["Extra"]
     assert "predicted speeds: its host 1.00" in segment_of(known, guests["light"])["why"]
+
+
+@pytest.mark.hard
+def test_heavy_packed_jobs_are_kept_apart_and_wait_for_better_company_so_long_and_no_longer(
+    known_in_turn: Slurm,
+) -> None:
+    slurm = known_in_turn
+    node = all_nodes(slurm)[1]
+    slurm.hold_gpus(node, range(2, 8))
+    packed = ("--gpu-share=30", "-n1", "-w", node, "-t", "20")
+    jobs = [slurm.submit(*packed, "-J", name, body=SLEEP) for name in ("heavy", "heavy", "light")]
+    for job in jobs:
+        slurm.wait_state(job, {"RUNNING"})
+    places = [segment_of(slurm, job)["gpus"] for job in jobs]
+    assert places[0] != places[1], "each heavy one has a GPU"
+    why = slurm.target.run(["berth", "why", str(jobs[2])], user="root").out
+    assert "predicted speeds: it " in why
+
+    third = slurm.submit(*packed, "-J", "heavy", body=SLEEP)
+    slurm.settle()
+    assert slurm.state(third) == "PENDING", "there is room, and bad company"
+    slurm.wait_state(third, {"RUNNING"}, 100)
+    assert "no better company came free in time" in segment_of(slurm, third)["why"]
+
+
+@pytest.mark.hard
+def test_a_guest_under_mps_is_held_to_what_its_host_leaves(known: Slurm) -> None:
+    node, *others = all_nodes(known)
+    occupy(known, "exclusive", *others)
+    host = known.submit("--gpu-tier=guaranteed,mps", "--gpus=8", "-w", node, "-J", "serve", "-t", "30", body=SLEEP)
+    known.wait_state(host, {"RUNNING"})
+    # A guard speaks of its host once a minute.
+    time.sleep(75)
+    job = sit(known, "--gpu-tier=opportunistic,mps", "-J", "light")
+
+    extra = known.show(job)["Extra"]
+    assert " tier=opportunistic share=" in extra
+    percent = extra.split("share=")[1].split()[0]
+    assert f"held to {percent} % of the multiprocessors, which its host leaves" in segment_of(known, job)["why"]
+    file = nodes_of(known)[node].bash(f"cat /run/berth/jobs/{job}")
+    assert f"share={percent}\n" in file
+    assert f"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE={percent}\n" in file

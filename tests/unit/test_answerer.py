@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -16,8 +16,10 @@ from policy.cli import ask
 from policy.daemon.answerer import SLICE, STALE_AFTER, Answerer
 from policy.daemon.config import Config
 from policy.daemon.handover import Receiver, Sender, Snapshot
+from policy.daemon.profiles import load_fit
 from policy.decide import Understanding
 from policy.errors import DaemonError
+from policy.sharing.neighbours import Neighbours
 from tests.unit.policy_world import NONCE, NOW, book, machine, node, reading, submit
 from topology.files import dump
 
@@ -178,6 +180,32 @@ def test_the_newest_picture_is_handed_over_whole_and_the_fleet_only_once() -> No
         assert newest.seen == {"2"}
         assert newest.cluster is not None
         assert newest.cluster.fleet is got.cluster.fleet
+
+
+def test_what_is_known_of_packed_jobs_travels_when_it_is_new_and_its_predictions_are_kept() -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    fit, answers = load_fit(), answerer()
+    with ours, theirs:
+        sender, receiver = Sender(theirs), Receiver(ours)
+        seen = []
+        for known in ({}, {(1, "a"): (0.5, 0.2, 1.0)}):
+            neighbours = Neighbours(known, fit, least=0.8, capped=False)
+            first = snapshot()
+            assert first.cluster is not None
+            told = Snapshot(replace(first.cluster, neighbours=neighbours), frozenset(), "", "", "")
+            for _ in range(2):
+                sender.send(told)
+                got = receiver.receive()
+                assert got is not None
+                assert got.cluster is not None
+                assert got.cluster.neighbours is not None
+                answers.take(got, NOW)
+                seen.append(got.cluster.neighbours)
+
+        assert seen[0] is seen[1]
+        assert seen[2] is seen[3]
+        assert (seen[0].known, seen[2].known) == ({}, {(1, "a"): (0.5, 0.2, 1.0)})
+        assert seen[2].table is seen[0].table
 
 
 @dataclass

@@ -11,7 +11,7 @@ from policy.daemon.config import Config, load
 from policy.daemon.guards import Alone, GuardWord, Together
 from policy.daemon.notices import Notice
 from policy.daemon.planner import Planner
-from policy.daemon.profiles import WRITE_EVERY, Profiles
+from policy.daemon.profiles import KNOWN_EVERY, WRITE_EVERY, Profiles
 from policy.decide import decide
 from policy.errors import ConfigError
 from policy.facts import JobFacts
@@ -193,7 +193,8 @@ def test_the_planner_puts_a_guest_back_that_harms_its_host_and_gives_it_no_such_
 
 
 @pytest.mark.parametrize(
-    ("key", "value"), [("profiles", '"x"'), ("fit", '"x"'), ("unsure", '"maybe"'), ("profiles", "1")]
+    ("key", "value"),
+    [("profiles", '"x"'), ("fit", '"x"'), ("unsure", '"maybe"'), ("profiles", "1"), ("least_speed", "101")],
 )
 def test_a_wrong_word_in_berth_conf_is_named(tmp_path: Path, key: str, value: str) -> None:
     conf = tmp_path / "berth.conf"
@@ -215,6 +216,33 @@ def test_without_a_fit_guests_are_seated_by_rules(
     assert company.hear(word(together=Together(1, 60.0, 0.5, 1.0)), NOW) == ""
     company.close()
     assert "guests are seated by rules alone" in capsys.readouterr().err
+
+
+def test_packed_jobs_are_known_by_user_and_name_once_a_minute_at_most(tmp_path: Path) -> None:
+    company = Company(Sharing(profiles=str(tmp_path / "profiles"), least_speed=70))
+    look = replace(reading([node("n1", used=1)], list(jobs().values())), at=NOW)
+    company.look(look, writes=False)
+    assert company.neighbours is not None
+    assert company.neighbours.known == {}
+
+    company.hear(word(job=0, alone=Alone(1, 60.0, busy=0.5, bandwidth=0.3, memory=3_000.0)), NOW)
+    company.look(replace(look, at=NOW + KNOWN_EVERY - 1), writes=False)
+    assert company.neighbours.known == {}
+    company.look(replace(look, at=NOW + KNOWN_EVERY), writes=False)
+    first = company.neighbours
+    assert first is not None
+    assert (set(first.known), first.least) == ({(jobs()[1].user, "train")}, 0.7)
+    company.look(replace(look, at=NOW + 9 * KNOWN_EVERY), writes=False)
+    assert company.neighbours is first, "nothing is new"
+    company.close()
+
+
+def test_where_nobody_looks_at_speeds_packed_jobs_have_no_neighbours(tmp_path: Path) -> None:
+    for sharing in (Sharing(), Sharing(profiles=str(tmp_path / "profiles"), least_speed=0)):
+        company = Company(sharing)
+        company.look(reading([node("n1")], []), writes=False)
+        assert company.neighbours is None
+        company.close()
 
 
 def test_where_jobs_have_profiles_the_seats_beside_hosts_are_the_planners(tmp_path: Path) -> None:

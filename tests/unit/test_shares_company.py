@@ -169,6 +169,7 @@ def test_it_waits_for_good_company_so_long_and_no_longer() -> None:
     [move] = replan(jobs, NOW + SHARING.company_wait + 1)
     assert isinstance(move, Move)
     assert move.start == 0.0
+    assert "no better company came free in time" in move.berth.why
 
 
 def test_it_is_told_for_what_it_waits() -> None:
