@@ -7,15 +7,22 @@ from typing import Any
 import pytest
 
 from policy import segment
+from policy.book import Claim
 from policy.daemon.config import Config, load
 from policy.daemon.planner import Planner
+from policy.decide import decide
 from policy.errors import ConfigError, SlurmError
 from policy.facts import JobFacts, NodeFacts, Reading
+from policy.moves import Move
+from policy.picture import Picture
+from policy.placement.berth import BerthPolicy
+from policy.plan import Plan
 from policy.settings import Moving, Settings
 from policy.slurm import changes
 from policy.slurm.interface import JobText, Pin
 from policy.slurm.outcomes import Outcome
-from tests.unit.policy_world import NOW, machine, node, reading, running, waiting
+from policy.wire import Message, check_submit
+from tests.unit.policy_world import NOW, book, fleet, machine, node, reading, running, submit, waiting
 from topology import files
 
 RULES = Moving(enabled=True, grace=30, restart=10, cost=60, after=60)
@@ -317,6 +324,7 @@ def test_a_pin_of_a_moved_job_lets_it_begin_now() -> None:
     [
         ('cost = "soon"', r"\[moving\] cost: 'soon' is not a time"),
         ("margin = 0.5", r"\[moving\] margin is at least 1, not 0.5"),
+        ("enabled = true\n[berthd]\npin_ahead = false", r"\[moving\] enabled goes with"),
         ("margin = 2", "margin is a number with a point, not 2"),
         ("per_hours = 2", r"\[moving\] has no key per_hours; did you mean per_hour"),
     ],
@@ -331,3 +339,61 @@ def test_the_settings_of_a_site(tmp_path: Path) -> None:
     (tmp_path / "berth.conf").write_text('[moving]\nenabled = true\ngrace = 120\ncost = "10:00"\nsignal = "USR2"\n')
     assert load(tmp_path / "berth.conf").settings.moving == Moving(enabled=True, grace=120, cost=600, signal="USR2")
     assert not load(Path("/nonexistent")).settings.moving.enabled
+
+
+# At submission.
+
+
+def decided(rules: Moving = RULES, **fields: str) -> tuple[dict[str, str], str]:
+    """What stands in the segment of a movable job, and what its user reads."""
+    look = reading([node("n1")])
+    answer = decide(
+        submit(tres_per_job="gres/gpu:1", **{"flag.movable": "5"}, **fields), book(look), BerthPolicy(),
+        Settings(moving=rules), NOW,
+    )  # fmt: skip
+    values = segment.fields(f"[berth/1 {answer.fields['segment']}]") or {}
+    return values, answer.fields["message"]
+
+
+def test_the_signal_of_a_movable_job_stands_in_its_record() -> None:
+    values, said = decided(signal="B:10")
+    assert (values["signal"], values["f.movable"]) == ("B:10", "5")
+    assert "--movable" not in said
+    assert "signal" not in decided(signal="no signal")[0]
+    check_submit(Message("submit", submit(signal="B:10")))
+
+
+def test_who_is_never_moved_is_told_so() -> None:
+    assert decided(client="alloc")[1].endswith("--movable: accepted, a job without a script is never moved")
+    assert decided(replace(RULES, enabled=False))[1].endswith("--movable: accepted, this site moves no jobs")
+
+
+# The plan while a job is moved.
+
+
+def test_nobody_slips_into_the_place_that_room_was_made_for() -> None:
+    """A small job that stands before the gang cannot start where it is pinned; a node comes free."""
+    small = waiting(5, "n2", 0b1, priority=9)
+    gang = waiting(9, "n1", 0xFF, priority=1)
+    look = reading([node("n1"), node("n2", used=0xFF)], [running(2, "n2", 0xFF, 9_000), small, gang])
+    plan = Plan(BerthPolicy(), Settings())
+    picture = Picture(fleet(look))
+    picture.update(look)
+    assert {move.job.id for move in plan.replan(picture.book(), look.jobs) if isinstance(move, Move)} >= {5}
+    plan = Plan(BerthPolicy(), Settings())
+    plan.first = frozenset({9})
+    assert not [move for move in plan.replan(picture.book(), look.jobs) if isinstance(move, Move) and move.start == 0]
+
+
+def test_the_place_that_a_job_moves_to_is_kept_for_it() -> None:
+    look = reading([node("n1", used=0xFF), node("n2", used=0x7F)], [waiting(5, "n1", 0b1)])
+    picture = Picture(fleet(look))
+    picture.update(look)
+    plan = Plan(BerthPolicy(), Settings())
+    [move] = plan.replan(picture.book(), look.jobs)
+    assert isinstance(move, Move)
+    assert move.berth.names == ("n2",)
+    plan = Plan(BerthPolicy(), Settings())
+    plan.kept = (Claim((1,), 0x80, 1, 100, NOW, NOW + 3_600),)
+    assert not [one for one in plan.replan(picture.book(), look.jobs) if isinstance(one, Move) and one.start == 0]
+    assert not plan.freed(picture, [1], look.jobs)
