@@ -38,6 +38,7 @@ class Slurm:
     pins: dict[int, tuple[tuple[str, ...], int]] = field(default_factory=dict)
     movable: str | None = "1:00"
     may_requeue: bool = True
+    restarts: int = 0
     ends: str = ""
     """As what the job ends in the moment in which it is to be put back."""
     refuses: str = ""
@@ -94,6 +95,9 @@ class Slurm:
         self.done.append(f"annotate {job_id}{' moving' if 'move_until' in values else ''}")
         self.segments[job_id] = dict(values)
 
+    def config(self) -> dict[str, str]:
+        return {"SchedulerParameters": "bf_continue,max_batch_requeue=3"}
+
     def warn(self, job_id: int, signal: str, *, batch: bool = False) -> None:
         self.done.append(f"{signal} {job_id}{' batch' if batch else ''}")
 
@@ -112,7 +116,7 @@ class Slurm:
         self.segments[job_id] = dict(pin.values)
 
     def ask(self, job_id: int) -> Outcome:
-        return Outcome(job_id, job_id, "RUNNING", None, may_requeue=self.may_requeue)
+        return Outcome(job_id, job_id, "RUNNING", None, may_requeue=self.may_requeue, restarts=self.restarts)
 
 
 class Channel:
@@ -129,8 +133,9 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def berthd(slurm: Slurm, folder: Path, rules: Moving = RULES) -> Planner:
-    config = Config(topology_dir=folder, fabric="none", pinned_file=folder / "pinned", settings=Settings(moving=rules))
+def berthd(slurm: Slurm, folder: Path, rules: Moving = RULES, scores: Path | None = None) -> Planner:
+    settings = Settings(moving=rules)
+    config = Config(topology_dir=folder, fabric="none", pinned_file=folder / "pinned", settings=settings, scores=scores)
     planner = Planner(slurm, config, Channel())  # type: ignore[arg-type]
     planner._moving._ask = slurm.ask
     return planner
@@ -201,17 +206,42 @@ def test_its_own_signal_goes_where_its_user_wants_it(folder: Path) -> None:
         ({"movable": None}, RULES),
         ({"movable": "12:00:00"}, RULES),
         ({"may_requeue": False}, RULES),
+        ({"restarts": 3}, RULES),
         ({"refuses": "no"}, RULES),
         ({}, replace(RULES, enabled=False)),
         ({}, replace(RULES, after=3_600)),
     ],
 )
 def test_it_stays(changes_: dict[str, Any], rules: Moving, folder: Path) -> None:
-    """It did not say so, it is too dear, it cannot be put back, Slurm takes no record, no moving here, not yet."""
+    """It did not say so, is too dear, cannot be put back, or not again; no record is taken; none move here, or yet."""
     slurm = Slurm(**changes_)
     planner = berthd(slurm, folder, rules)
     for _ in range(3):
         assert passes(planner, slurm, 15) == []
+
+
+def test_a_job_leaves_a_slow_gpu_of_its_own_node(folder: Path) -> None:
+    slurm = Slurm()
+    slurm.states[9] = "CANCELLED"
+    table = folder / "scores.csv"
+    rows = [
+        f"{name},{gpu},GPU-{name}-{gpu},compute,{1.5 if (name, gpu) == ('n1', 0) else 1.0},5,0.01,2026-11-01"
+        for name in ("n1", "n2") for gpu in range(8)
+    ]  # fmt: skip
+    table.write_text("# berth-scores/1\nnode,position,uuid,class,score,runs,spread,at\n" + "\n".join(rows) + "\n")
+    planner = berthd(slurm, folder, scores=table)
+
+    assert passes(planner, slurm) == ["annotate 1 moving", "USR1 1"]
+    assert slurm.segments[1]["move_for"] == "0"
+    assert "its slowest GPU takes 1.50 of the usual time" in slurm.segments[1]["move_text"]
+    passes(planner, slurm, 31)
+    slurm.states[1] = "PENDING"
+    if "n1" in slurm.segments[1]["move_to"]:
+        # slurmd refuses a job on the node that it has just left.
+        assert passes(planner, slurm) == []
+    [done] = passes(planner, slurm, 4)
+    assert done.startswith("pin 1")
+    assert slurm.pins[1] != (("n1",), 0b1)
 
 
 def test_a_gang_that_starts_elsewhere_meanwhile_leaves_it_in_peace(folder: Path) -> None:
