@@ -149,6 +149,13 @@ def _add_rules(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--quotas", default="", metavar="FILE", help="slurm: account,gpus")
     group.add_argument("--borrow", type=_cost, default=0.0, metavar="S", help="slurm: quotas may be exceeded so long")
     group.add_argument(
+        "--movable",
+        type=_cost,
+        default=0.0,
+        metavar="PART",
+        help="slurm, berthd: so many of the jobs, 0 to 1, may be moved while they run, each for --move-cost",
+    )
+    group.add_argument(
         "--spread", action="store_true", help="slurm: jobs without a number of nodes may lie on nodes in any way"
     )
 
@@ -236,6 +243,7 @@ _AS_THEY_ARE = (
         "quotas",
         "borrow",
         "spread",
+        "movable",
     ),
 )
 """Options that a study has by the same name."""

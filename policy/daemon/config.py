@@ -3,7 +3,7 @@
 import os
 import re
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -188,7 +188,7 @@ def load(path: Path, *, must_exist: bool = False) -> Config:
         settings=replace(
             _settings(path, berthd),
             sharing=_sharing(path, _checked(path, tables, "sharing", _SHARING)),
-            moving=_moving(path, _checked(path, tables, "moving", _MOVING)),
+            moving=_moving(path, _checked(path, tables, "moving", _MOVING), berthd),
         ),
         scores=Path(berthd["scores"]) if "scores" in berthd else None,
         steps=_steps(path, berthd),
@@ -292,9 +292,11 @@ def _sharing(path: Path, table: dict[str, Any]) -> Sharing:
 _LEAST = {"grace": 0, "restart": 0, "margin": 1, "per_job": 1, "per_hour": 1, "at_once": 1}
 
 
-def _moving(path: Path, table: dict[str, Any]) -> Moving:
+def _moving(path: Path, table: dict[str, Any], berthd: Mapping[str, Any]) -> Moving:
     """The rules for moving running jobs."""
     values = dict(table)
+    if values.get("enabled") and not (berthd.get("repin", True) and berthd.get("pin_ahead", True)):
+        raise ConfigError(f"{path}: [moving] enabled goes with repin = true and pin_ahead = true in [berthd] only")
     for key in {"cost", "after"} & table.keys():
         try:
             values[key] = flags.parse_time(table[key])

@@ -97,11 +97,16 @@ def by_berth(before: Mapping[str, str], now: Mapping[str, str]) -> bool:
 def limits(found: Outcome, reading: Reading, config: Mapping[str, str]) -> Limits:
     """What bounds the tries of a job with `--retry`."""
     values = found.values or {}
-    match = _MAX_REQUEUES.search(config.get("SchedulerParameters", ""))
-    left = (int(match[1]) if match else _REQUEUES) - found.restarts
+    left = requeues_left(found, config)
     return Limits(
         tries(values), found.may_requeue, left, _spare_nodes(values, len(found.nodes), reading, found.partition)
     )
+
+
+def requeues_left(found: Outcome, config: Mapping[str, str]) -> int:
+    """How often Slurm requeues a job yet before it holds it."""
+    match = _MAX_REQUEUES.search(config.get("SchedulerParameters", ""))
+    return (int(match[1]) if match else _REQUEUES) - found.restarts
 
 
 def _spare_nodes(values: Mapping[str, str], needed: int, reading: Reading, partition: str) -> int:

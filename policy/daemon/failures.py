@@ -140,7 +140,7 @@ class Failures:
             over.found = self._ask(over.id)
         found, before = over.found, over.job
         values = found.values
-        if values is None or "id" not in values or (before and by_berth(before.segment or {}, values)):
+        if values is None or "id" not in values or by_berth((before and before.segment) or values, values):
             return True
         if found.state == "PENDING":
             if before is not None and not before.guest:

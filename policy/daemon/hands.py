@@ -19,6 +19,10 @@ class Hands(Protocol):
         """One job's record."""
         ...
 
+    def config(self) -> Mapping[str, str]:
+        """Slurm's configuration."""
+        ...
+
     def annotate(self, job_id: int, values: Mapping[str, str]) -> None:
         """Another segment."""
         ...

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from policy.book import Claim, claim_on
 from policy.cluster import Fleet
 from policy.daemon import log
+from policy.daemon.endings import requeues_left
 from policy.daemon.evictions import BACK_AFTER, PATIENCE
 from policy.daemon.hands import Hands, Writer
 from policy.daemon.movers import Movers, began
@@ -123,9 +124,9 @@ class Moving:
         until = reading.at + self._rules.grace
         try:
             for move in found.moves:
-                if not self._ask(move.mover.id).may_requeue:
+                if why := self._may_not(move.mover.id):
                     self._movers.never(move.mover.id)
-                    self._say(f"JobId={move.mover.id} says --movable and --no-requeue, or has no script: it stays")
+                    self._say(f"JobId={move.mover.id} says --movable and {why}: it stays")
                     return
             for move in found.moves:
                 self._record(jobs[move.mover.id], move, found, until)
@@ -144,6 +145,15 @@ class Moving:
         self._count += len(found.moves)
         for going in self._going.values():
             self._signal(going)
+
+    def _may_not(self, job_id: int) -> str:
+        """Why Slurm would not put a job back and start it again; empty where it would."""
+        found = self._ask(job_id)
+        if not found.may_requeue:
+            return "--no-requeue, or has no script"
+        if requeues_left(found, self._gateway.config()) < 1:
+            return "was requeued so often that Slurm would hold it (max_batch_requeue)"
+        return ""
 
     def _record(self, job: JobFacts, move: Moved, found: Proposal, until: float) -> None:
         berth = move.berth

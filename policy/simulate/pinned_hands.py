@@ -33,6 +33,10 @@ class Hands:
         """Every job may be put back."""
         return Outcome(job_id, job_id, self._slurm.state(job_id), None)
 
+    def config(self) -> Mapping[str, str]:
+        """No bound on requeues."""
+        return {"SchedulerParameters": "max_batch_requeue=999999"}
+
     def annotate(self, job_id: int, values: Mapping[str, str]) -> None:
         """Another segment."""
         self._slurm.annotate(job_id, values)

@@ -153,7 +153,7 @@ class _World:
                 len(one.gpus) * max(0.0, min(one.end, last) - max(one.start, first)) for one in stretches
             ),
             wall_s=perf_counter() - began,
-            moves=self._requeues,
+            moves=self._requeues + (self._relocator.moves if self._relocator else 0),
             extra={
                 "waits": totals(self._waits, {job.id: job.gpus for job in measured}),
                 "levels": {size: dict(counted) for size, counted in levels.items()},

@@ -60,6 +60,8 @@ class Study:
     quotas: str = ""
     borrow: float = 0.0
     spread: bool = False
+    movable: float = 0.0
+    """Part of the jobs that say `--movable`; running ones are moved where that is worth it."""
     sweeps: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
     def with_values(self, values: Sequence[tuple[str, str]]) -> "Study":
@@ -135,6 +137,7 @@ SWEEPABLE: dict[str, Callable[[str], object]] = {
     "limits": str,
     "locality": str,
     "borrow": _cost,
+    "movable": _cost,
 }
 """Options that a sweep may vary, and how their values are read."""
 
@@ -179,6 +182,8 @@ def check(study: Study) -> None:
     """Refuse what cannot be run before anything is read."""
     for swept in dict.fromkeys(cell.swept for cell in cells(study)):
         one = study.with_values(swept)
+        if one.movable > 1 or (one.movable and one.mode == "pal-rounds"):
+            raise UsageError("--movable is a part of the jobs, from 0 to 1, and belongs to --mode slurm and berthd")
         if one.mode == "pal-rounds" and one.order == "slurm":
             raise UsageError("--order slurm belongs to --mode slurm; with pal-rounds take fifo, las, srtf or srsf")
         if one.mode == "berthd":
@@ -195,7 +200,7 @@ def check(study: Study) -> None:
             )
 
 
-_NOT_WITH_BERTHD = ("events", "quotas", "borrow", "spread", "weigh_waits", "move_cost")
+_NOT_WITH_BERTHD = ("events", "quotas", "borrow", "spread", "weigh_waits")
 
 
 def _check_berthd(study: Study) -> None:
@@ -205,6 +210,8 @@ def _check_berthd(study: Study) -> None:
     for name in _NOT_WITH_BERTHD:
         if getattr(study, name):
             raise UsageError(f"--{name.replace('_', '-')} belongs to --mode slurm; leave it out with --mode berthd")
+    if study.move_cost and not study.movable:
+        raise UsageError("--move-cost belongs to --mode slurm, or to --movable; leave it out with --mode berthd")
     if study.backfill is False or study.durations != "limit":
         raise UsageError("--no-backfill and --durations belong to --mode slurm; leave them out with --mode berthd")
 

@@ -12,12 +12,14 @@ from collections.abc import Set as AbstractSet
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
+from random import Random
 from typing import Any
 
 from policy.cluster import Fleet
 from policy.errors import BerthError, FormatError, nearest
 from policy.flags import parse_locality
 from policy.placement.base import Policy
+from policy.settings import Moving, Settings
 from policy.simulate.events import NodeEvent
 from policy.simulate.inputs import Trace, cluster, read_traces
 from policy.simulate.inputs.others import completed, read_events, read_quotas
@@ -130,6 +132,8 @@ def _slurm(study: Study, cell: Cell, jobs: Sequence[Job], fleet: Fleet) -> Outco
         locality=Locality(locality.level, waited, study.weigh_waits) if locality else Locality(),
         quotas=Quotas(read_quotas(study.quotas), study.borrow) if study.quotas else Quotas(),
         requeue_cost_s=study.move_cost,
+        moving=Moving(enabled=study.movable > 0),
+        movable=_movable(study, cell, jobs),
         events=_events(study, fleet),
     )
     return run(jobs, fleet, policy_named(cell.policy, cell.seed), settings)
@@ -140,13 +144,25 @@ def _berthd(study: Study, cell: Cell, jobs: Sequence[Job], fleet: Fleet) -> Outc
 
     locality = parse_locality(study.locality) if study.locality else None
     settings = PinnedSettings(
-        berthd=cell.policy != PLAIN_SLURM, delays=Delays(backfill=study.bf_interval), seed=cell.seed
+        berthd=cell.policy != PLAIN_SLURM,
+        site=Settings(moving=Moving(enabled=study.movable > 0)),
+        delays=Delays(backfill=study.bf_interval),
+        seed=cell.seed,
     )
+    movable = _movable(study, cell, jobs)
     level, wait = "", 0
     if locality is not None:
         level, wait = locality.level, settings.site.locality_wait if locality.wait is None else locality.wait
-    asked = [Submission(job, 0, level if job.gpus > 1 else "", wait) for job in jobs]
+    asked = [Submission(job, 0, level if job.gpus > 1 else "", wait, movable.get(job.id)) for job in jobs]
     return run(asked, fleet, policy_named(cell.policy, cell.seed), settings)
+
+
+def _movable(study: Study, cell: Cell, jobs: Sequence[Job]) -> dict[str, float]:
+    """The jobs that say `--movable`, and what a move costs each; of plain Slurm none."""
+    if cell.policy == PLAIN_SLURM:
+        return {}
+    draw = Random(cell.seed)  # noqa: S311 - for experiments, not a secret
+    return {job.id: study.move_cost for job in jobs if draw.random() < study.movable}
 
 
 def _events(study: Study, fleet: Fleet) -> Sequence[NodeEvent]:

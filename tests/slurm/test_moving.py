@@ -27,13 +27,19 @@ CONF = '[moving]\nenabled = true\ngrace = {grace}\nrestart = 5\nafter = "0:02"\n
 
 
 @contextmanager
-def in_the_way(slurm: Slurm, grace: int, then: str, *options: str) -> Iterator[tuple[int, int, str, str]]:
+def in_the_way(
+    slurm: Slurm, grace: int, then: str, *options: str, step: bool = False
+) -> Iterator[tuple[int, int, str, str]]:
     """A movable job of one GPU, the gang of a whole node that it keeps waiting, and the nodes: its own, the other."""
     with berth_conf(slurm, CONF.format(grace=grace)):
         nodes = all_nodes(slurm)
         others = {node: filler(slurm, node, 8) for node in nodes[1:]}
         body = WORKS.format(shared=slurm.shared, then=then)
-        words = ["--gpus=1", "-n1", "--mem=10", "--signal=B:USR1@60", "-t", "30", *options]
+        words = ["--gpus=1", "-n1", "--mem=10", "-t", "30", *options]
+        if step:
+            body = f"srun bash -s <<'END'\n{body}\nEND"
+        else:
+            words.append("--signal=B:USR1@60")
         job = slurm.submit(*words, body=body)
         slurm.wait_state(job, {"RUNNING"})
         assert slurm.show(job)["NodeList"] == nodes[0]
@@ -95,6 +101,7 @@ def test_a_job_saves_leaves_and_goes_on_elsewhere_and_the_gang_starts(slurm: Slu
         ends_well(slurm, job)
 
 
+@pytest.mark.hard
 def test_who_leaves_by_itself_is_run_again_without_waiting_for_the_grace(slurm: Slurm) -> None:
     with in_the_way(slurm, 100, LEAVES, "--movable=0:30") as (job, gang, here, there):
         slurm.wait_state(gang, {"RUNNING"}, 60)
@@ -102,6 +109,15 @@ def test_who_leaves_by_itself_is_run_again_without_waiting_for_the_grace(slurm: 
         ends_well(slurm, job)
 
 
+@pytest.mark.hard
+def test_the_steps_are_told_where_a_job_names_no_signal(slurm: Slurm) -> None:
+    with in_the_way(slurm, 5, STAYS, "--movable=0:30", step=True) as (job, gang, here, there):
+        slurm.wait_state(gang, {"RUNNING"}, 60)
+        assert_nothing_lost(runs_again(slurm, job), here, there)
+        ends_well(slurm, job)
+
+
+@pytest.mark.hard
 def test_nobody_is_moved_who_did_not_say_so_or_must_not_be_requeued(slurm: Slurm) -> None:
     with in_the_way(slurm, 3, STAYS, "--movable=0:30", "--no-requeue") as (job, gang, _, _):
         log = until(

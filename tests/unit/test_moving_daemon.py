@@ -7,15 +7,22 @@ from typing import Any
 import pytest
 
 from policy import segment
+from policy.book import Claim
 from policy.daemon.config import Config, load
 from policy.daemon.planner import Planner
+from policy.decide import decide
 from policy.errors import ConfigError, SlurmError
 from policy.facts import JobFacts, NodeFacts, Reading
+from policy.moves import Move
+from policy.picture import Picture
+from policy.placement.berth import BerthPolicy
+from policy.plan import Plan
 from policy.settings import Moving, Settings
 from policy.slurm import changes
 from policy.slurm.interface import JobText, Pin
 from policy.slurm.outcomes import Outcome
-from tests.unit.policy_world import NOW, machine, node, reading, running, waiting
+from policy.wire import Message, check_submit
+from tests.unit.policy_world import NOW, book, fleet, machine, node, reading, running, submit, waiting
 from topology import files
 
 RULES = Moving(enabled=True, grace=30, restart=10, cost=60, after=60)
@@ -31,6 +38,7 @@ class Slurm:
     pins: dict[int, tuple[tuple[str, ...], int]] = field(default_factory=dict)
     movable: str | None = "1:00"
     may_requeue: bool = True
+    restarts: int = 0
     ends: str = ""
     """As what the job ends in the moment in which it is to be put back."""
     refuses: str = ""
@@ -87,6 +95,9 @@ class Slurm:
         self.done.append(f"annotate {job_id}{' moving' if 'move_until' in values else ''}")
         self.segments[job_id] = dict(values)
 
+    def config(self) -> dict[str, str]:
+        return {"SchedulerParameters": "bf_continue,max_batch_requeue=3"}
+
     def warn(self, job_id: int, signal: str, *, batch: bool = False) -> None:
         self.done.append(f"{signal} {job_id}{' batch' if batch else ''}")
 
@@ -105,7 +116,7 @@ class Slurm:
         self.segments[job_id] = dict(pin.values)
 
     def ask(self, job_id: int) -> Outcome:
-        return Outcome(job_id, job_id, "RUNNING", None, may_requeue=self.may_requeue)
+        return Outcome(job_id, job_id, "RUNNING", None, may_requeue=self.may_requeue, restarts=self.restarts)
 
 
 class Channel:
@@ -122,8 +133,9 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def berthd(slurm: Slurm, folder: Path, rules: Moving = RULES) -> Planner:
-    config = Config(topology_dir=folder, fabric="none", pinned_file=folder / "pinned", settings=Settings(moving=rules))
+def berthd(slurm: Slurm, folder: Path, rules: Moving = RULES, scores: Path | None = None) -> Planner:
+    settings = Settings(moving=rules)
+    config = Config(topology_dir=folder, fabric="none", pinned_file=folder / "pinned", settings=settings, scores=scores)
     planner = Planner(slurm, config, Channel())  # type: ignore[arg-type]
     planner._moving._ask = slurm.ask
     return planner
@@ -194,17 +206,42 @@ def test_its_own_signal_goes_where_its_user_wants_it(folder: Path) -> None:
         ({"movable": None}, RULES),
         ({"movable": "12:00:00"}, RULES),
         ({"may_requeue": False}, RULES),
+        ({"restarts": 3}, RULES),
         ({"refuses": "no"}, RULES),
         ({}, replace(RULES, enabled=False)),
         ({}, replace(RULES, after=3_600)),
     ],
 )
 def test_it_stays(changes_: dict[str, Any], rules: Moving, folder: Path) -> None:
-    """It did not say so, it is too dear, it cannot be put back, Slurm takes no record, no moving here, not yet."""
+    """It did not say so, is too dear, cannot be put back, or not again; no record is taken; none move here, or yet."""
     slurm = Slurm(**changes_)
     planner = berthd(slurm, folder, rules)
     for _ in range(3):
         assert passes(planner, slurm, 15) == []
+
+
+def test_a_job_leaves_a_slow_gpu_of_its_own_node(folder: Path) -> None:
+    slurm = Slurm()
+    slurm.states[9] = "CANCELLED"
+    table = folder / "scores.csv"
+    rows = [
+        f"{name},{gpu},GPU-{name}-{gpu},compute,{1.5 if (name, gpu) == ('n1', 0) else 1.0},5,0.01,2026-11-01"
+        for name in ("n1", "n2") for gpu in range(8)
+    ]  # fmt: skip
+    table.write_text("# berth-scores/1\nnode,position,uuid,class,score,runs,spread,at\n" + "\n".join(rows) + "\n")
+    planner = berthd(slurm, folder, scores=table)
+
+    assert passes(planner, slurm) == ["annotate 1 moving", "USR1 1"]
+    assert slurm.segments[1]["move_for"] == "0"
+    assert "its slowest GPU takes 1.50 of the usual time" in slurm.segments[1]["move_text"]
+    passes(planner, slurm, 31)
+    slurm.states[1] = "PENDING"
+    if "n1" in slurm.segments[1]["move_to"]:
+        # slurmd refuses a job on the node that it has just left.
+        assert passes(planner, slurm) == []
+    [done] = passes(planner, slurm, 4)
+    assert done.startswith("pin 1")
+    assert slurm.pins[1] != (("n1",), 0b1)
 
 
 def test_a_gang_that_starts_elsewhere_meanwhile_leaves_it_in_peace(folder: Path) -> None:
@@ -317,6 +354,7 @@ def test_a_pin_of_a_moved_job_lets_it_begin_now() -> None:
     [
         ('cost = "soon"', r"\[moving\] cost: 'soon' is not a time"),
         ("margin = 0.5", r"\[moving\] margin is at least 1, not 0.5"),
+        ("enabled = true\n[berthd]\npin_ahead = false", r"\[moving\] enabled goes with"),
         ("margin = 2", "margin is a number with a point, not 2"),
         ("per_hours = 2", r"\[moving\] has no key per_hours; did you mean per_hour"),
     ],
@@ -331,3 +369,61 @@ def test_the_settings_of_a_site(tmp_path: Path) -> None:
     (tmp_path / "berth.conf").write_text('[moving]\nenabled = true\ngrace = 120\ncost = "10:00"\nsignal = "USR2"\n')
     assert load(tmp_path / "berth.conf").settings.moving == Moving(enabled=True, grace=120, cost=600, signal="USR2")
     assert not load(Path("/nonexistent")).settings.moving.enabled
+
+
+# At submission.
+
+
+def decided(rules: Moving = RULES, **fields: str) -> tuple[dict[str, str], str]:
+    """What stands in the segment of a movable job, and what its user reads."""
+    look = reading([node("n1")])
+    answer = decide(
+        submit(tres_per_job="gres/gpu:1", **{"flag.movable": "5"}, **fields), book(look), BerthPolicy(),
+        Settings(moving=rules), NOW,
+    )  # fmt: skip
+    values = segment.fields(f"[berth/1 {answer.fields['segment']}]") or {}
+    return values, answer.fields["message"]
+
+
+def test_the_signal_of_a_movable_job_stands_in_its_record() -> None:
+    values, said = decided(signal="B:10")
+    assert (values["signal"], values["f.movable"]) == ("B:10", "5")
+    assert "--movable" not in said
+    assert "signal" not in decided(signal="no signal")[0]
+    check_submit(Message("submit", submit(signal="B:10")))
+
+
+def test_who_is_never_moved_is_told_so() -> None:
+    assert decided(client="alloc")[1].endswith("--movable: accepted, a job without a script is never moved")
+    assert decided(replace(RULES, enabled=False))[1].endswith("--movable: accepted, this site moves no jobs")
+
+
+# The plan while a job is moved.
+
+
+def test_nobody_slips_into_the_place_that_room_was_made_for() -> None:
+    """A small job that stands before the gang cannot start where it is pinned; a node comes free."""
+    small = waiting(5, "n2", 0b1, priority=9)
+    gang = waiting(9, "n1", 0xFF, priority=1)
+    look = reading([node("n1"), node("n2", used=0xFF)], [running(2, "n2", 0xFF, 9_000), small, gang])
+    plan = Plan(BerthPolicy(), Settings())
+    picture = Picture(fleet(look))
+    picture.update(look)
+    assert {move.job.id for move in plan.replan(picture.book(), look.jobs) if isinstance(move, Move)} >= {5}
+    plan = Plan(BerthPolicy(), Settings())
+    plan.first = frozenset({9})
+    assert not [move for move in plan.replan(picture.book(), look.jobs) if isinstance(move, Move) and move.start == 0]
+
+
+def test_the_place_that_a_job_moves_to_is_kept_for_it() -> None:
+    look = reading([node("n1", used=0xFF), node("n2", used=0x7F)], [waiting(5, "n1", 0b1)])
+    picture = Picture(fleet(look))
+    picture.update(look)
+    plan = Plan(BerthPolicy(), Settings())
+    [move] = plan.replan(picture.book(), look.jobs)
+    assert isinstance(move, Move)
+    assert move.berth.names == ("n2",)
+    plan = Plan(BerthPolicy(), Settings())
+    plan.kept = (Claim((1,), 0x80, 1, 100, NOW, NOW + 3_600),)
+    assert not [one for one in plan.replan(picture.book(), look.jobs) if isinstance(one, Move) and one.start == 0]
+    assert not plan.freed(picture, [1], look.jobs)

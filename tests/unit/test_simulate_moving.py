@@ -1,7 +1,11 @@
 """berthd's own moving of running jobs, played beside the simulated slurmctld."""
 
+import json
+from pathlib import Path
+
 import pytest
 
+from policy.cli.main import main
 from policy.placement.berth import BerthPolicy
 from policy.settings import Moving, Settings
 from policy.simulate.jobs import Job
@@ -47,3 +51,41 @@ def test_no_gpu_serves_two_while_jobs_move() -> None:
     for start, end, gpu in held:
         others = [other for other in held if other[2] == gpu and other != (start, end, gpu)]
         assert all(other[1] <= start or other[0] >= end for other in others)
+
+
+@pytest.mark.parametrize("mode", ["slurm", "berthd"])
+def test_the_command_plays_it(mode: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trace = tmp_path / "trace.csv"
+    rows = [(0, 100, 4), (1, 5_000, 1), (2, 298, 3), (200, 9_000, 3), (400, 600, 4)]
+    lines = [f"{number},{gpus},{at},{work}" for number, (at, work, gpus) in enumerate(rows)]
+    trace.write_text("job_id,num_gpus,submit_time,duration\n" + "\n".join(lines) + "\n")
+    words = [
+        str(trace),
+        "--nodes",
+        "2",
+        "--gpus-per-node",
+        "4",
+        "--mode",
+        mode,
+        "--policy",
+        "berth",
+        "--json",
+        "--limits",
+        "2",
+    ]
+
+    assert main(["simulate", *words]) == 0
+    [stayed] = json.loads(capsys.readouterr().out)
+    assert main(["simulate", *words, "--movable", "1", "--move-cost", "60"]) == 0
+    [moved] = json.loads(capsys.readouterr().out)
+    assert (stayed["moves"], moved["moves"]) == (0, 1)
+    assert moved["avg_wait_s"] < stayed["avg_wait_s"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["--movable", "2"], ["--movable", "0.5", "--mode", "pal-rounds"], ["--move-cost", "5", "--mode", "berthd"]],
+)
+def test_what_makes_no_sense_is_refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["simulate", "x.csv", "--nodes", "2", "--gpus-per-node", "4", *words]) != 0
+    assert "mov" in capsys.readouterr().err
