@@ -91,6 +91,8 @@ static const char *obstacle(slurm_opt_t *opt, int offset)
 		return "the job is held, and it may be too early for its script";
 	if (slurm_option_isset(opt, "clusters"))
 		return "--clusters may send the job away from it";
+	if (slurm_option_isset(opt, "container") || slurm_option_isset(opt, "container-id"))
+		return "its script runs in a container, where Berth's runner is not";
 	dependency = slurm_option_get(opt, "dependency");
 	either = dependency && strchr(dependency, '?');
 	slurm_xfree((void **)&dependency);

@@ -282,6 +282,8 @@ int preflight_shrink(slurm_opt_t *opt, uint64_t seconds)
 	/* The runner ends it in time; Slurm counts whole minutes, and is there should it fail. */
 	rc |= set_number(opt, "time", (seconds + 59) / 60 + 1);
 	rc |= slurm_option_set(opt, "requeue", NULL, false);
+	/* What its user's own dependency will never let begin must not lie in the queue. */
+	rc |= slurm_option_set(opt, "kill-on-invalid-dep", "yes", false);
 	rc |= name_itself(opt);
 	rc |= first_task_only(opt);
 	rc |= go_to_the_pool(opt);

@@ -21,6 +21,9 @@ REMEMBERED = 3_600.0
 
 _WAITING = frozenset({"PENDING", "ARRAY"})
 _GOES_ON = frozenset({"RUNNING", "COMPLETING", "CONFIGURING", "SUSPENDED", "STOPPED", "SIGNALING", "RESIZING"})
+_OVER = frozenset(
+    {"CANCELLED", "COMPLETED", "FAILED", "TIMEOUT", "DEADLINE", "NODE_FAIL", "BOOT_FAIL", "OUT_OF_MEMORY", "REVOKED"}
+)
 _NOT_ITS_OWN = ("Dependency", "BeginTime")
 """Reasons for which the job itself would wait as well."""
 _DEPENDENCY = re.compile(rb"^\s*Dependency=(\S*)", re.MULTILINE)
@@ -69,9 +72,19 @@ class Preflights:
                 self._give_up(number, self._jobs[number][0])
         for number in flying.keys() & self._jobs.keys():
             job_id, seen = self._jobs[number]
-            # One reading may be older than the other half of a change.
-            if job_id not in present and reading.at - seen > 2.0:
+            if job_id in present or reading.at - seen <= 2.0:
+                continue
+            if self._is_over(job_id):
                 self._end(number, f"job {job_id}, which waited for it, is gone")
+            else:
+                self._jobs[number] = job_id, reading.at
+
+    def _is_over(self, job_id: int) -> bool:
+        """By its record: a reading may leave a job out, and to end its pre-flight would end the job."""
+        try:
+            return self._gateway.job(job_id).state in _OVER
+        except SlurmError:
+            return False
 
     def _remember(self, present: Mapping[int, JobFacts], at: float) -> None:
         self._jobs = {number: job for number, job in self._jobs.items() if job[1] + REMEMBERED > at}

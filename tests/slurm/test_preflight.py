@@ -206,7 +206,7 @@ def test_a_script_from_a_file_or_a_here_document_and_a_wrapped_command(slurm: Sl
 
 
 def test_a_preflight_is_not_left_alone_by_a_job_that_is_refused(slurm: Slurm) -> None:
-    result = sbatch(slurm, "--preflight", "-N9", "--gpus-per-node=8", body="sleep 60", check=False)
+    result = sbatch(slurm, "--preflight", "-w", "nosuch", "--gpus=2", body="sleep 60", check=False)
 
     assert result.rc != 0
     assert "is cancelled: its job was not submitted" in result.err

@@ -27,8 +27,8 @@ def program() -> Path:
     target = Path(tempfile.mkdtemp(prefix="berth-stepd-")) / "stepd"
     command = ["gcc", "-std=gnu11", "-D_GNU_SOURCE", "-O1", "-g", "-Wall", "-Wextra", "-Werror"]
     command += [f"-I{STEPD}", f"-I{SOURCES}", "-o", str(target), str(STEPD / "stepd.c")]
-    command += [str(SOURCES / name) for name in ("spank_node.c", "spank_injected.c")]
-    command += [str(SOURCES / name) for name in ("share_file.c", "path_list.c", "devices.c", "text.c", "mps_listens.c")]
+    sources = ("spank_node.c", "spank_injected.c", "spank_preflight.c", "share_file.c", "path_list.c", "devices.c")
+    command += [str(SOURCES / name) for name in (*sources, "text.c", "mps_listens.c")]
     subprocess.run(command, check=True)
     return target
 
@@ -341,3 +341,39 @@ def test_a_list_that_the_kernel_could_not_take_is_left_alone(node: Node, room: i
     found = given(node, {"PATH": "/bin", "PYTHONPATH": mine})
     assert found["PYTHONPATH"] == (f"{HOOKS}:{mine}" if fits else mine)
     subprocess.run(["/bin/true"], env=found, check=True)
+
+
+FLIES = {"SLURM_SPANK_BERTH_PREFLIGHT_SECONDS": "600", "PATH": "/bin"}
+
+
+def test_the_script_of_a_preflight_starts_under_the_runner(node: Node) -> None:
+    node.plugstack = ["preflight=/bin/true"]
+    started = node.start(FLIES, flag="")
+    words = "/bin/true -I -m prolog_epilog.preflight.runner --seconds=600 -- SCRIPT"
+    assert started == Task({**FLIES, "BERTH_PREFLIGHT": "1", "words": words}, "")
+
+
+@pytest.mark.parametrize(
+    ("environment", "step"),
+    [
+        (FLIES, STEP),
+        (FLIES, INTERACTIVE),
+        ({**FLIES, "SLURM_SPANK_BERTH_PREFLIGHT_SECONDS": "600; rm"}, BATCH),
+        ({**FLIES, "SLURM_SPANK_BERTH_PREFLIGHT_SECONDS": "9" * 20}, BATCH),
+        ({"PATH": "/bin"}, BATCH),
+    ],
+)
+def test_nothing_else_does(node: Node, environment: dict[str, str], step: int) -> None:
+    node.plugstack = ["preflight=/bin/true"]
+    assert node.start(environment, flag="", step=step) == Task(environment, "")
+
+
+@pytest.mark.parametrize("image", ["x", "docker://" + "x" * 300])
+def test_where_the_runner_cannot_start_the_preflight_ends_at_once_and_well(node: Node, image: str) -> None:
+    node.plugstack = ["preflight=/no/such/python"]
+    left = node.start(FLIES, flag="")
+    assert left.environment == {}
+    assert "left out: /no/such/python cannot be started" in left.said
+    node.plugstack = ["preflight=/bin/true"]
+    left = node.start({**FLIES, "SLURM_SPANK__SLURM_SPANK_OPTION_pyxis_container_image": image}, flag="")
+    assert left.environment == {}

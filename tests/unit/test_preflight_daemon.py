@@ -103,9 +103,11 @@ def test_a_preflight_whose_job_is_gone_is_ended_once() -> None:
     slurm = Slurm()
     known = flights(slurm)
     known.step(look(flying(), real()))
-    known.step(look(flying(), at=NOW + 1))
-    assert slurm.done == []
-    for at in (5, 6):
+    for at in (1, 5, 9):
+        known.step(look(flying(), at=NOW + at))
+    assert slurm.done == [], "a reading that leaves the job out does not mean that it is over"
+    slurm.state = "CANCELLED"
+    for at in (15, 16):
         known.step(look(flying(), at=NOW + at))
 
     assert slurm.done == [f"scancel {FIRST}"]

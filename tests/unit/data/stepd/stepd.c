@@ -9,6 +9,7 @@
  * d is denied by the cgroup, - does not exist.
  */
 #include <errno.h>
+#include <fcntl.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,6 +17,7 @@
 #include <unistd.h>
 
 #include "spank_node.h"
+#include "spank_preflight.h"
 
 static char **given;
 
@@ -29,9 +31,8 @@ int access(const char *path, int mode)
 	unsigned int minor;
 	char state;
 
-	(void)mode;
 	if (sscanf(path, "/dev/nvidia%u", &minor) != 1)
-		abort();
+		return faccessat(AT_FDCWD, path, mode, 0);
 	state = minor < strlen(given[6]) ? given[6][minor] : '-';
 	errno = state == 'd' ? EPERM : ENOENT;
 	return state == 'o' ? 0 : -1;
@@ -70,7 +71,7 @@ spank_err_t spank_getenv(spank_t spank, const char *name, char *value, int size)
 
 	(void)spank;
 	if (!found)
-		return ESPANK_ERROR;
+		return ESPANK_ENV_NOEXIST;
 	return snprintf(value, (size_t)size, "%s", found) < size ? ESPANK_SUCCESS : ESPANK_ERROR;
 }
 
@@ -84,6 +85,17 @@ spank_err_t spank_unsetenv(spank_t spank, const char *name)
 {
 	(void)spank;
 	return unsetenv(name);
+}
+
+/* What would be started stands before the environment. */
+spank_err_t spank_prepend_task_argv(spank_t spank, int argc, const char *argv[])
+{
+	(void)spank;
+	printf("words=");
+	for (int i = 0; i < argc; i++)
+		printf("%s ", argv[i]);
+	puts("SCRIPT");
+	return ESPANK_SUCCESS;
 }
 
 spank_err_t spank_option_getopt(spank_t spank, struct spank_option *option, char **value)
@@ -112,6 +124,7 @@ int main(int argc, char **argv)
 	given = argv;
 	spank_node_inspect(NULL, argc - 7, argv + 7);
 	spank_node_prepare(NULL);
+	spank_preflight_begin(NULL, argc - 7, argv + 7);
 	for (char **entry = environ; *entry; entry++)
 		puts(*entry);
 	return 0;
