@@ -1,4 +1,4 @@
-"""Whether a failure in a pre-flight says anything of the job: a lost peer or a faulty GPU does not.
+"""Whether a failure in a pre-flight says anything of the job: a lost peer, a faulty GPU or too little room does not.
 
 By the same rules that decide whether a failed job is tried again (docs/failures.md), on the end of the script's own
 log, with the user's own rights. Where that cannot be found out the failure stands.
@@ -14,10 +14,12 @@ TAIL_BYTES = 256 * 1024
 _SECONDS = 20.0
 _TELL_NOTHING = frozenset({"no_signature", "job_preempted"})
 """Nothing known was found; and what a script says of children that it ended itself."""
+_ROOM = frozenset({"gpu_out_of_memory", "cpu_out_of_memory"})
+"""A model that is divided over the GPUs of the job need not fit one of them, with one GPU's part of a node."""
 
 
 def passing(status: int) -> str:
-    """What the failure was, if it may pass by itself, by the class's name; else nothing."""
+    """What the failure was, by the class's name, if it may pass by itself or is of one GPU alone; else nothing."""
     program = os.path.join(os.path.dirname(sys.executable), "berth")  # noqa: PTH118, PTH120 - as everywhere here
     command = [program, "classify", "-", "--json", "--exit-code", f"{status}:0"]
     try:
@@ -28,7 +30,8 @@ def passing(status: int) -> str:
         failure = str(found["class"])
     except (OSError, subprocess.SubprocessError, ValueError, LookupError, TypeError):
         return ""
-    return failure if found.get("transient") is True and failure not in _TELL_NOTHING else ""
+    passes = failure in _ROOM or (found.get("transient") is True and failure not in _TELL_NOTHING)
+    return failure if passes else ""
 
 
 def _log() -> bytes:

@@ -155,6 +155,7 @@ LOST = "RuntimeError: NCCL communicator was aborted: Connection reset by peer"
     [
         (LOST, 0, "mpi_runtime_failure: that says nothing against the job"),
         ("CUDA error: uncorrectable ECC error encountered", 0, "gpu_ecc_error"),
+        ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 GiB", 0, "gpu_out_of_memory"),
         ("ModuleNotFoundError: No module named 'apex'", 1, "failed with exit status 1"),
         ("nothing that anybody knows", 1, "failed with exit status 1"),
         (f"{LOST}\nModuleNotFoundError: No module named 'apex'", 1, "failed with exit status 1"),
