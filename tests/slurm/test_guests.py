@@ -237,9 +237,11 @@ def test_heavy_packed_jobs_are_kept_apart_and_wait_for_better_company_so_long_an
 
 @pytest.mark.hard
 def test_a_guest_under_mps_is_held_to_what_its_host_leaves(known: Slurm) -> None:
-    node, *others = all_nodes(known)
-    occupy(known, "exclusive", *others)
-    host = known.submit("--gpu-tier=guaranteed,mps", "--gpus=8", "-w", node, "-J", "serve", "-t", "30", body=SLEEP)
+    # Volta tells nobody how many of its SMs are active; Hopper does.
+    node = all_nodes(known)[1]
+    occupy(known, "exclusive", *(one for one in all_nodes(known) if one != node))
+    occupy(known, "exclusive", node, gpus=7)
+    host = known.submit("--gpu-tier=guaranteed,mps", "--gpus=1", "-w", node, "-J", "serve", "-t", "30", body=SLEEP)
     known.wait_state(host, {"RUNNING"})
     # A guard speaks of its host once a minute.
     time.sleep(75)
