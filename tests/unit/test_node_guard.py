@@ -225,9 +225,9 @@ def test_a_wrong_berth_conf_ends_the_guard_with_a_sentence(world: World) -> None
 
 def test_the_cause_is_not_run_again_where_its_epilog_was_quicker_than_the_guard(world: World, job_cgroup: Path) -> None:
     world.scontrol('case "$3" in 8) echo "   JobState=RUNNING";; *) echo "   JobState=FAILED";; esac')
-    run = {"SLURM_JOB_START_TIME": "1000"}
     for job in (4242, 8):
-        world.run("prolog", berth(2, share=30, way="mps"), "2", job=job, user=os.getuid(), **run)
+        extra = berth(2, share=30, way="mps")
+        world.run("prolog", extra, "2", job=job, user=os.getuid(), SLURM_JOB_START_TIME="1000")
     watching = guard(world)
     victim = app(world, 8, "hold=60")
     assert watching.stderr is not None
@@ -239,7 +239,8 @@ def test_the_cause_is_not_run_again_where_its_epilog_was_quicker_than_the_guard(
     culprit = subprocess.Popen([sys.executable, "-c", code], env={**world.environment, **share.environment})
     try:
         assert culprit.wait(60) == 1
-        world.run("epilog", berth(2, share=30, way="mps"), "2", job=4242, **run, SLURM_JOB_EXIT_CODE2="1:0")
+        ended = world.run("epilog", extra, "2", 4242, SLURM_JOB_START_TIME="1000", SLURM_JOB_EXIT_CODE2="1:0")
+        assert ended.returncode == 0
         assert victim.wait(60) == 1
         until = time.monotonic() + 60
         while "requeue" not in world.asked and time.monotonic() < until:
