@@ -221,3 +221,33 @@ def test_a_wrong_berth_conf_ends_the_guard_with_a_sentence(world: World) -> None
 
     assert watching.wait(30) == 2
     assert "is one of warn, terminate, requeue" in watching.communicate()[1]
+
+
+def test_the_cause_is_not_run_again_where_its_epilog_was_quicker_than_the_guard(world: World, job_cgroup: Path) -> None:
+    world.scontrol('case "$3" in 8) echo "   JobState=RUNNING";; *) echo "   JobState=FAILED";; esac')
+    for job in (4242, 8):
+        extra = berth(2, share=30, way="mps")
+        world.run("prolog", extra, "2", job=job, user=os.getuid(), SLURM_JOB_START_TIME="1000")
+    watching = guard(world)
+    victim = app(world, 8, "hold=60")
+    assert watching.stderr is not None
+    assert "of no job" in watching.stderr.readline()
+    enter = f"import os; open('{job_cgroup}/cgroup.procs', 'w').write('0')"
+    code = f"{enter}; os.execv('{APP}', ['{APP}', 'hold=4', 'fault'])"
+    share = share_file.read(world.paths, 4242)
+    assert share is not None
+    culprit = subprocess.Popen([sys.executable, "-c", code], env={**world.environment, **share.environment})
+    try:
+        assert culprit.wait(60) == 1
+        ended = world.run("epilog", extra, "2", 4242, SLURM_JOB_START_TIME="1000", SLURM_JOB_EXIT_CODE2="1:0")
+        assert ended.returncode == 0
+        assert victim.wait(60) == 1
+        until = time.monotonic() + 60
+        while "requeue" not in world.asked and time.monotonic() < until:
+            time.sleep(0.1)
+        time.sleep(1.5)
+    finally:
+        watching.terminate()
+    assert "the cause was job 4242" in watching.communicate(timeout=60)[1]
+    assert [line for line in world.asked.splitlines() if "requeue" in line] == ["requeue 8"]
+    world.run("epilog", job=8)
