@@ -273,14 +273,16 @@ def _with(answer: GuestAnswer, more: Mapping[str, str]) -> GuestAnswer:
 def _host_notes(demand: Demand) -> list[str]:
     if demand.tier.name != GUARANTEED:
         return []
-    fate = ", at the same time and in one fault domain: its fatal error ends both" if demand.tier.mps else ""
+    fate = ", at the same time and in one fault domain: its fatal error ends both" if demand.host_way == "mps" else ""
+    if demand.tier.mps and not fate:
+        fate = ", in turn: under MPS only hosts with one GPU on a node can have one"
     return [f"it may have a guest{fate}"]
 
 
 def _host_on_the_node(demand: Demand) -> dict[str, str]:
     """What the node has to know of a job that may have a guest."""
     mem = {} if demand.gpu_mem is None else {"mem": str(demand.gpu_mem)}
-    return {"way": "mps" if demand.tier.mps else "time", **mem}
+    return {"way": demand.host_way, **mem}
 
 
 def share_on_the_node(share: Share, berth: Berth) -> dict[str, str]:
@@ -383,7 +385,7 @@ def _demanded(request: Request, demand: Demand) -> dict[str, str]:
 
 def _tiered(demand: Demand) -> dict[str, str]:
     """What the segment says of hosts, of guests, and of those that may become guests; nothing of most jobs."""
-    host = {"tier": GUARANTEED, "way": "mps" if demand.tier.mps else "time"}
+    host = {"tier": GUARANTEED, "way": demand.host_way}
     gpu_mem = demand.gpu_mem if demand.share is None and demand.tier is not ALONE else None
     return {
         **(host if demand.tier.name == GUARANTEED else {}),

@@ -66,6 +66,11 @@ class Demand:
         """GPUs of the whole job."""
         return self.k if self.n == ANY_SPREAD else self.n * self.k
 
+    @property
+    def host_way(self) -> str:
+        """How a host shares its GPUs with guests: several GPUs of a node have one MPS daemon, which no guest could join."""
+        return "mps" if self.tier.mps and self.k == 1 else "time"
+
     def at_level(self, level: str) -> "Demand":
         """The same demand at another level."""
         return replace(self, level=level)

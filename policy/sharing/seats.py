@@ -96,9 +96,14 @@ def find_idle(demand: "Demand", cluster: "Cluster") -> Seat:
 
 
 def way_of(demand: "Demand", host: Host, sharing: Sharing) -> str:
-    """How a guest and its host are on a GPU: in turn, unless both bear to share one fate."""
-    together = host.mps and demand.tier.mps
-    return "mps" if together and (sharing.multi_user or host.user == demand.user) else "time"
+    """How a guest and its host are on a GPU: in turn, unless both bear to share one fate; nothing: not at all.
+
+    A host under MPS keeps its GPUs to MPS, one daemon for all that it has on a node: who joins has just the same ones.
+    """
+    if not host.mps:
+        return "time"
+    together = demand.tier.mps and (sharing.multi_user or host.user == demand.user)
+    return "mps" if together and host.mask.bit_count() == 1 else ""
 
 
 def to_evict(book: "Book", places: Iterable[int] | None = None) -> list[Eviction]:
@@ -250,6 +255,8 @@ class Left:
         here = np.flatnonzero(rows)
         if not here.size:
             return None
+        if any(self.hosts[row].mps for row in here.tolist()):
+            here = self._that_take(demand, here)
         if self.cluster.spare_sms:
             here = np.array([row for row in here.tolist() if self._spare(demand, self.hosts[row]) != 0], np.int64)
             if not here.size:
@@ -273,6 +280,16 @@ class Left:
         if judge is not None:
             why, slope = f"{why}; {judge.why(host.who)}", judge.slope(host.who)
         return Seat(self._berth(demand, int(self.place[row]), mask, why), way, slope, sms)
+
+    def _that_take(self, demand: "Demand", here: "Ints") -> "Ints":
+        """Without the hosts under MPS that this guest cannot join."""
+        ways = [way_of(demand, self.hosts[row], self.cluster.fleet.sharing) for row in here.tolist()]
+        found: Ints = here[np.array([bool(way) for way in ways])]
+        if not found.size:
+            raise Unfit(
+                "the hosts with a free seat run under MPS, which only jobs of their users that say so too can join"
+            )
+        return found
 
     def _spare(self, demand: "Demand", host: Host) -> int | None:
         """Percent of the SMs that a host leaves to this guest; None where nobody knows, or they take turns."""

@@ -30,6 +30,14 @@ def answer(
     return decision, segment.fields(f"[berth/1 {decision.fields.get('segment', '')}]") or {}
 
 
+def test_a_host_with_several_gpus_on_a_node_shares_them_in_turn_though_it_would_bear_mps() -> None:
+    decision, values = answer(
+        [node("n1")], [], {"tres_per_job": "gres/gpu:2", "gpus": "2", "flag.gpu-tier": "guaranteed,mps"}
+    )
+    assert (decision.fields["way"], values["way"]) == ("time", "time")
+    assert "in turn: under MPS only hosts with one GPU" in decision.fields["message"]
+
+
 def test_a_guest_is_given_a_seat_that_is_free() -> None:
     decision, values = answer([node("n1", used=FULL)], [host(1, "n1", FULL)], {**GUEST, "flag.gpu-mem": "4G"})
     reply = decision.fields

@@ -76,20 +76,35 @@ def test_memory_of_host_and_guest_has_to_fit_where_both_name_theirs() -> None:
     ("host_way", "guest_mps", "user", "multi", "way"),
     [
         ("mps", True, 7, False, "mps"),
-        ("mps", True, 8, False, "time"),
         ("mps", True, 8, True, "mps"),
         ("time", True, 7, False, "time"),
-        ("mps", False, 7, False, "time"),
     ],
 )
 def test_one_fault_domain_only_where_both_want_it(
     host_way: str, guest_mps: bool, user: int, multi: bool, way: str
 ) -> None:
-    jobs = [host(1, "n1", FULL, user=7, segment={"way": host_way})]
+    jobs = [host(1, "n1", 0b1, user=7, segment={"way": host_way}), running(2, "n1", 0b1111_1110, 9_000)]
     segment = {"mps": "1"} if guest_mps else {}
     seat = seat_of([node("n1", used=FULL)], jobs, user=user, segment=segment, sharing=Sharing(multi_user=multi))
     assert seat.way == way
     assert ("fatal error of one ends both" in seat.berth.why) == (way == "mps")
+
+
+@pytest.mark.parametrize(
+    ("mask", "guest_mps", "user"),
+    [(0b1, True, 8), (0b1, False, 7), (0b11, True, 7)],
+    ids=["another user's", "one that takes turns", "on two GPUs, which have one daemon"],
+)
+def test_a_host_under_mps_takes_nobody_who_cannot_join_it(mask: int, guest_mps: bool, user: int) -> None:
+    taken = running(2, "n1", FULL & ~mask, 9_000)
+    jobs = [host(1, "n1", mask, user=7, segment={"way": "mps"}), taken]
+    segment = {"mps": "1"} if guest_mps else {}
+    with pytest.raises(NotNow, match="run under MPS"):
+        seat_of([node("n1", used=FULL)], jobs, user=user, segment=segment)
+
+    in_turn = host(3, "n2", FULL, user=7)
+    nodes = [node("n1", used=FULL), node("n2", used=FULL)]
+    assert seat_of(nodes, [*jobs, in_turn], user=user, segment=segment).berth.names == ("n2",)
 
 
 def test_waiting_guests_get_seats_in_order_and_never_the_same_one() -> None:
