@@ -68,7 +68,7 @@ class Demand:
 
     @property
     def host_way(self) -> str:
-        """How a host shares its GPUs with guests: several GPUs of a node have one MPS daemon, which no guest could join."""
+        """How a host shares GPUs with guests: several of a node have one MPS daemon, which no guest could join."""
         return "mps" if self.tier.mps and self.k == 1 else "time"
 
     def at_level(self, level: str) -> "Demand":
