@@ -41,7 +41,7 @@ def test_dead_daemon_jobs_run_as_with_plain_slurm(slurm: Slurm) -> None:
     assert segment is not None
     assert segment["state"] == "passed"
     assert segment["f.movable"] == ""
-    assert "--movable: accepted, this site moves no jobs" in result.err
+    assert "--movable: not applied, berthd did not answer" in result.err
 
 
 def test_dead_daemon_is_logged_once_a_minute_at_most(slurm: Slurm) -> None:
