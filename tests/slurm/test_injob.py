@@ -16,19 +16,25 @@ MINE = ":/home/tests/a b:"
 """A user's own PYTHONPATH, with all that one may hold."""
 HOOKS, LIBRARY = "/usr/share/berth/injob", "/usr/lib/berth/libberth_injob.so"
 
-# Steps twenty times a second, and says what it sees of its order whenever that has changed.
+# Steps twenty times a second, and says what it sees of its order whenever that has changed: from beside the gate, which
+# holds the steps for as long as it is shut.
 STEPS = """
-import json, sys, time
+import json, sys, threading, time
 import berth_injob
-heard, before = berth_injob.ready(), None
+heard = berth_injob.ready()
 job = berth_injob._injob.job()
+def tell():
+    before = None
+    while True:
+        now = job.duty()
+        if now != before:
+            print(json.dumps({"heard": heard, "duty": now, "why": berth_injob.why()}), flush=True)
+            before = now
+        time.sleep(0.01)
+threading.Thread(target=tell, daemon=True).start()
 while True:
     time.sleep(0.05)
     berth_injob.step()
-    now = job.duty()
-    if now != before:
-        print(json.dumps({"heard": heard, "duty": now, "why": berth_injob.why()}), flush=True)
-        before = now
 """
 # What a task's environment has of ours, as one line of JSON.
 SHOW = """
