@@ -73,10 +73,15 @@ def class_of(found: Outcome, word: NodeWord | None) -> Classification:
     return classify(b"", Facts(found.exit_code or None, found.signal), shipped_rules())
 
 
+def lost_nodes(before: JobFacts, reading: Reading) -> tuple[str, ...]:
+    """Those of the nodes where a job ran that are no more."""
+    up = {node.name for node in reading.nodes if node.up}
+    return tuple(name for name in before.nodes if name not in up)
+
+
 def put_back(before: JobFacts, at: float, reading: Reading) -> Trial:
     """The run of a job that somebody put back into the queue while it ran: its node was lost, or it was told to go."""
-    up = {node.name for node in reading.nodes if node.up}
-    lost = tuple(name for name in before.nodes if name not in up)
+    lost = lost_nodes(before, reading)
     ran = at - (before.start or at)
     if lost:
         sign = f"node {lost[0]} was lost"

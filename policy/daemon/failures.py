@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from policy import preflight, segment
 from policy.daemon import log
 from policy.daemon.accounts import Accounts
-from policy.daemon.endings import NodeWord, by_berth, class_of, failed, limits, put_back
+from policy.daemon.endings import NodeWord, by_berth, class_of, failed, limits, lost_nodes, put_back
 from policy.daemon.preflights import Preflights
 from policy.errors import SlurmError
 from policy.facts import JobFacts, Reading
@@ -31,6 +31,8 @@ PATIENCE = 600.0
 """Seconds after which a job is given up that does not come to its end, and a word is forgotten."""
 
 _LOOK_AGAIN = 1.0
+_NODES_SHOWN = 1.5
+"""Seconds until a reading shows of a node what it showed of its jobs: nodes are read less often."""
 _HOLDING = frozenset(
     {"RUNNING", "COMPLETING", "CONFIGURING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT", "RESIZING"}
 )
@@ -144,6 +146,10 @@ class Failures:
             return True
         if found.state == "PENDING":
             if before is not None and not before.guest:
+                if reading.at - over.since < _NODES_SHOWN and not lost_nodes(before, reading):
+                    # Its record is asked for anew then: it may be pinned elsewhere meanwhile.
+                    over.due, over.found = at + _LOOK_AGAIN, None
+                    return False
                 self._note(before, found, reading, at)
             return True
         if found.state not in _FAILED:

@@ -280,16 +280,23 @@ def test_a_word_of_an_earlier_run_says_nothing_of_this_one() -> None:
     assert class_told(failures) == "semantic_error"
 
 
-@pytest.mark.parametrize(("up", "failure"), [(False, "mpi_runtime_failure"), (True, "job_preempted")])
-def test_a_job_that_slurm_put_back_is_noted(up: bool, failure: str) -> None:
+@pytest.mark.parametrize(
+    ("at_once", "soon", "failure"),
+    [(False, False, "mpi_runtime_failure"), (True, False, "mpi_runtime_failure"), (True, True, "job_preempted")],
+    ids=["lost", "lost, and its node is read later", "told to go"],
+)
+def test_a_job_that_slurm_put_back_is_noted(at_once: bool, soon: bool, failure: str) -> None:
     slurm = Slurm({**PLACED, "f.retry": "1"}, "PENDING")
     failures = Failures(slurm, slurm.outcome)  # type: ignore[arg-type]
     failures.watch(look(job(segment=slurm.values), at=NOW - 1))
     back = waiting(5, "n1", 1, segment=slurm.values)
-    there = look(back, nodes=[node("n1", up=up), node("n2")])
+    there = look(back, nodes=[node("n1", up=at_once), node("n2")])
     failures.watch(there)
-
     assert failures.step(there, NOW) == 5
+    later = look(back, at=NOW + 2, nodes=[node("n1", up=soon), node("n2")])
+    failures.watch(later)
+    failures.step(later, NOW + 2)
+
     assert slurm.done == ["annotate 5"]
     assert slurm.values["fail"] == failure
     # Who was pushed out loses no try.
