@@ -33,10 +33,11 @@ opened. In brackets NVLink bandwidth of the weakest pair and of all pairs togeth
 compared with all subsets by brute force. The rows below are those where Slurm alone chose less.
 """
 MATRIX = """
-`make test` (`tests/slurm/test_matrix.py`): every form of asking for GPUs x every form of `srun` inside, plus the same
-request to `srun` and `salloc`; plain Slurm beside Berth with berthd alive and dead. "Same" is the exit code and the
-number of GPUs opened; requests by socket get one GPU or two, as the sockets happen to be free, with plain Slurm too.
-Forms that name a model are compared with the same request by feature, in the test itself.
+`make test-hard` (`tests/slurm/test_matrix.py`; `make test` tries a third of it): every form of asking for GPUs x every
+form of `srun` inside, plus the same request to `srun` and `salloc`; plain Slurm beside Berth with berthd alive and
+dead. "Same" is the exit code and the number of GPUs opened; requests by socket get one GPU or two, as the sockets
+happen to be free, with plain Slurm too. Forms that name a model are compared with the same request by feature, in the
+test itself.
 """
 FAILING = """
 `make test-hard` (`tests/slurm/test_failing.py`): each way to fail is a real one, of a job with `--retry=auto` on a real
