@@ -20,6 +20,8 @@ from policy.slurm.gateways import open_gateway
 
 _SHOWN_AFTER = 0.05
 """Seconds until Slurm shows a job that was just answered for."""
+_TURN = 0.0005
+"""Seconds that a pass keeps the interpreter from the threads of the notices; a notice needs it some six times."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -33,6 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # Planning gives way to whatever answers a waiting user.
     os.nice(1)
+    sys.setswitchinterval(_TURN)
     channel = socket.socket(fileno=options.channel)
     try:
         config = load(options.config)
