@@ -42,6 +42,8 @@ class NodeConfig:
     """The hardest answer to a job that takes more than its share: `warn`, `terminate`, `requeue`."""
     inject: str = "none"
     """What jobs with a host or a guest beside them get: `none`; `hooks`, PyTorch's; `all`, guests the library too."""
+    count_launches: bool = False
+    """With `all`: hosts get the library too, so that one without a heartbeat is judged by how fast it launches."""
     inject_from: str = "/usr"
     """Where both were installed: `prefix` of prolog_epilog/injob/c/Makefile."""
     log: str = ""

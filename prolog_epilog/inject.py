@@ -23,12 +23,13 @@ _TRY_SECONDS = 20.0
 def wanted(config: NodeConfig, tier: str) -> dict[str, str]:
     """What the site wants in jobs of a tier, by the variable that lists it.
 
-    A host has to be heard only. A guest has to be held back too: the library does that for programs of any kind.
+    A host has to be heard only, by its launches if it says nothing of itself and the site wants that. A guest has to be
+    held back too: the library does that for programs of any kind.
     """
     found = {}
     if tier and config.inject != "none":
         found[HOOKS] = f"{config.inject_from}/share/berth/injob"
-        if config.inject == "all" and tier == OPPORTUNISTIC:
+        if config.inject == "all" and (tier == OPPORTUNISTIC or config.count_launches):
             found[LIBRARY] = f"{config.inject_from}/lib/berth/libberth_injob.so"
     return found
 

@@ -2,7 +2,8 @@
 
 Ranks of one job wait for each other, so the job is as slow as its slowest rank. A beat is given once all ranks that
 live have ended a step, and it is that of the rank that is slowest against itself alone: the worst, not the mean. Times
-are scaled to the first rank's, so that ranks with steps of their own length have one baseline.
+are scaled to the first rank's, so that ranks with steps of their own length have one baseline. A host that tells no
+steps is judged by how fast it launches.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from prolog_epilog.guard.signals import HostBeat
+from prolog_epilog.guard.work_rate import WorkRate
 from prolog_epilog.injob.word import Beat
 
 __all__ = ["Heart", "Rank"]
@@ -46,6 +48,7 @@ class Heart:
 
     def __init__(self) -> None:
         self._ranks: dict[Rank, _Pulse] = {}
+        self._work_rate = WorkRate()
         self._since: float | None = None  # when the first rank of the next beat was heard
         self._began: float | None = None
         self._heard_s = 0.0
@@ -60,8 +63,14 @@ class Heart:
         least, most = _SERVES
         return not least < self._spent_s / self._heard_s / max(1, len(self._ranks)) < most
 
+    @property
+    def by_launches(self) -> bool:
+        """Whether it is judged by its launches, because it has told no steps yet."""
+        return self._work_rate.counts
+
     def take(self, now: float, words: Mapping[Rank, Beat], *, alone: bool) -> HostBeat | None:
         """What was heard since the last call; `alone`: no guest ran meanwhile."""
+        words = self._work_rate.heard(now, words)
         self._ranks = {rank: pulse for rank, pulse in self._ranks.items() if rank in words}
         fresh: dict[Rank, tuple[int, float]] = {}
         for rank, beat in words.items():

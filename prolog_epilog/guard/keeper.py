@@ -156,5 +156,5 @@ def _beats(host: Member) -> dict[Rank, Beat]:
     found: dict[Rank, Beat] = {}
     for uuid, page in host.words.items():
         with suppress(WordError, OSError):
-            found |= {(uuid, beat.slot): beat for beat in word.read_beats(page) if beat.ready}
+            found |= {(uuid, beat.slot): beat for beat in word.read_beats(page) if beat.ready or beat.launches}
     return found

@@ -205,7 +205,7 @@ class Seat:
         fresh = look if look is not self._look else None
         self._look = look
         alone = self.grip is None or self.grip.duty == 0.0
-        beat = self._heart.take(now, words, alone=alone) if self.host is not None else None
+        beat = self._hear(now, words, alone=alone) if self.host is not None else None
         if fresh is not None:
             self._note(fresh, alone=alone)
         self._count(now, beat, fresh)
@@ -225,6 +225,14 @@ class Seat:
             self.grip.memory = self._memory.wish(now, self._look, self.grip)
             self.grip.turn(now)
         self._changes(now)
+
+    def _hear(self, now: float, words: Mapping[Rank, Beat], *, alone: bool) -> HostBeat | None:
+        by_launches = self._heart.by_launches
+        beat = self._heart.take(now, words, alone=alone)
+        if by_launches and not self._heart.by_launches and any(one.steps for one in words.values()):
+            # Its first step: what was learned of its launches says nothing of its steps.
+            self._do(now, self.decider.owner_arrives(now, self._law(self.grip), tolerates=True, evict_grace_s=0.0))
+        return beat
 
     def _note(self, look: Look, *, alone: bool) -> None:
         busy = look.sample.sm_active if look.sample.sm_active is not None else look.sample.utilisation

@@ -19,7 +19,20 @@ from prolog_epilog.guard.senses import Look
 from prolog_epilog.guard.settings import GuardSettings
 from prolog_epilog.guard.signals import DeviceSample
 from prolog_epilog.injob import word
-from prolog_epilog.injob.word import AT, EPOCH, PEAK, READY, STEP_NS, STEPS, USED, Order, Place, map_order, read_order
+from prolog_epilog.injob.word import (
+    AT,
+    EPOCH,
+    LAUNCHES,
+    PEAK,
+    READY,
+    STEP_NS,
+    STEPS,
+    USED,
+    Order,
+    Place,
+    map_order,
+    read_order,
+)
 from prolog_epilog.paths import Paths
 from prolog_epilog.share_file import Share
 
@@ -110,6 +123,8 @@ class Program:
     place: Place | None = None
     step: float = 0.0
     """Seconds a step at full speed; 0: it makes none."""
+    tells: bool = True
+    """Whether it tells its steps; else only the library in it counts its launches, a thousand for each."""
     obeys: bool = True
     done: float = 0.0
 
@@ -126,6 +141,9 @@ class Program:
             return
         self.done += seconds * speed / self.step
         numbers = self.place.numbers
+        if not self.tells:
+            numbers[LAUNCHES] = round(1000 * self.done)
+            return
         steps = int(self.done) - numbers[STEPS]
         if steps > 0 and speed > 0.0:
             numbers[STEPS] += steps
@@ -181,7 +199,9 @@ class World:
     def state(self) -> str:
         return self.seat.state.value
 
-    def comes(self, job: int, tier: str, *, way: str = "time", step: float = 0.0, mem: int | None = None) -> Program:
+    def comes(
+        self, job: int, tier: str, *, way: str = "time", step: float = 0.0, mem: int | None = None, tells: bool = True
+    ) -> Program:
         """A job's Prolog has run, and its program begins."""
         word.create(self.paths.word(job), (UUID,), 0, -1)
         share = Share(
@@ -192,10 +212,10 @@ class World:
         folder = self.cgroups.job("system.slice/slurmstepd.scope", job)
         page = self.paths.word(job) / UUID
         process = subprocess.Popen(["/bin/sleep", "600"])
-        program = Program(job, page, process, folder / "step_0/user/task_0", step=step)
+        program = Program(job, page, process, folder / "step_0/user/task_0", step=step, tells=tells)
         if step:
             program.place = Place(page)
-            program.place.numbers[READY] = 1
+            program.place.numbers[READY] = int(tells)
         self.programs[job] = program
         return program
 

@@ -85,6 +85,16 @@ def test_each_tier_gets_what_it_needs_and_the_site_wants(
     assert prolog(world, tier) == ({name: paths[name] for name in names}, "")
 
 
+@pytest.mark.parametrize(
+    ("choice", "names"), [("none", []), ("hooks", ["PYTHONPATH"]), ("all", ["PYTHONPATH", "LD_PRELOAD"])]
+)
+def test_a_host_whose_launches_are_counted_gets_the_library_too(
+    world: World, prefix: Path, choice: str, names: list[str]
+) -> None:
+    world.settings |= {"inject": choice, "inject_from": str(prefix), "count_launches": True}
+    assert list(prolog(world, "guaranteed")[0]) == names
+
+
 def test_a_packed_job_gets_none_of_it(world: World) -> None:
     world.run("prolog", berth(2, share=30, way="time"), "2")
     file = share_file.read(world.paths, 7)

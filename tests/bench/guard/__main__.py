@@ -24,6 +24,7 @@ from tests.bench.table import Figure, at_least, at_most, report
 
 PART = 4
 """Tables beside the first are about every fourth pair."""
+LAUNCHES, NOTHING = "no heartbeat: launches are counted", "no heartbeat, no launches"
 DEFAULT = "Berth: AIMD with feed-forward"
 COLUMNS: tuple[tuple[str, Callable[[Summary], str]], ...] = (
     ("slowdown p99", lambda one: f"{one.slowdown_p99:.2%}"),
@@ -109,6 +110,8 @@ def _conditions(world: World, cases: Sequence[Case], runs: Runs) -> dict[str, Su
         {
             "oracle": systems.oracle(Linear),
             "no minute alone: an owner comes to a guest": systems.guarded(world, settings, alone_s=0.0),
+            LAUNCHES: systems.guarded(world, settings, hears="launches"),
+            NOTHING: systems.guarded(world, settings, hears=""),
         },
         cases,
         runs,
@@ -173,7 +176,7 @@ def _show(console: Console, title: str, rows: dict[str, Summary]) -> None:
 def _figures(world: World, laws: dict[str, Summary], others: dict[str, Summary]) -> list[Figure]:
     ours, tgs, mps = laws[DEFAULT], laws["TGS"], laws["no guard: MPS only"]
     owner, late = others["no minute alone: an owner comes to a guest"], others["contention by the fitted model"]
-    sliced = others["by time slices"]
+    sliced, by_launches, blind = others["by time slices"], others[LAUNCHES], others[NOTHING]
     return [
         at_most("slowdown_p99", ours.slowdown_p99, BOUND, "of 10 s windows", "MPS only", mps.slowdown_p99),
         at_most("slowdown_mean", ours.slowdown_mean, 0.02, "", "MPS only", mps.slowdown_mean),
@@ -188,6 +191,17 @@ def _figures(world: World, laws: dict[str, Summary], others: dict[str, Summary])
         at_most("actions", ours.actions, 6.0, "a minute", "TGS", tgs.actions),
         at_most("owner_comes_slowdown_p99", owner.slowdown_p99, BOUND, "of 10 s windows"),
         at_least("owner_comes_guest_share_harmed", owner.guest_share_harmed, 0.45, "of the oracle's"),
+        at_most(
+            "launches_slowdown_p99", by_launches.slowdown_p99, BOUND, "of 10 s windows", NOTHING, blind.slowdown_p99
+        ),
+        Figure("launches_guest_share", by_launches.guest_share, "of the oracle's", NOTHING, blind.guest_share),
+        Figure(
+            "launches_guest_share_harmed",
+            by_launches.guest_share_harmed,
+            "of the oracle's",
+            NOTHING,
+            blind.guest_share_harmed,
+        ),
         at_most("contended_slowdown_p99", late.slowdown_p99, BOUND, "of 10 s windows"),
         at_least("contended_guest_share_harmed", late.guest_share_harmed, 0.45, "of the oracle's"),
         at_most("sliced_slowdown_p99", sliced.slowdown_p99, BOUND, "of 10 s windows"),

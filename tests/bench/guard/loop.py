@@ -1,7 +1,8 @@
 """One pair in a closed loop: the host steps, the guard hears it late, the guest gets its duty late.
 
 Time runs in ticks of 0.1 s. The guard's own Decider is called as berth-guard calls it: for every new beat, and once a
-second with a reading of the device. It sees nothing but beats and samples of the age that the case names.
+second with a reading of the device. It sees nothing but beats and samples of the age that the case names. Where the
+host tells no steps, its launches are counted, and the guard's own Heart makes beats of them.
 """
 
 from __future__ import annotations
@@ -9,19 +10,24 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from prolog_epilog.guard.decider import Action, Decider, Do
+from prolog_epilog.guard.heart import Heart
 from prolog_epilog.guard.signals import DeviceSample, HostBeat
+from prolog_epilog.injob.word import Beat
 from tests.bench.guard.cases import SECONDS, Case
 from tests.bench.guard.device import Physics, Profile, sensed
 
 TICK = 0.1
 ALONE_S = 61.0
 """How long the host runs before the guest: a GPU has to be Healthy for a minute before a guest is admitted."""
+LAUNCHES, LAUNCHING = 1000, 0.3
+"""Of a step: how many, and in which first part of it; then the host waits for the GPU."""
 Floats = npt.NDArray[np.float64]
 
 
@@ -81,10 +87,84 @@ def controlled(
     guest: Profile,
     *,
     alone_s: float = ALONE_S,
-    heartbeat: bool = True,
+    hears: str = "steps",
 ) -> Outcome:
-    """The pair under the guard; the clock is 0 when the guest comes, and the host ran `alone_s` before."""
-    return _Loop(case, physics, decider, host, guest, alone_s, heartbeat=heartbeat).run()
+    """The pair under the guard; the clock is 0 when the guest comes, and the host ran `alone_s` before.
+
+    It `hears` the host's "steps", its "launches", or nothing of it ("").
+    """
+    delay = ticks(case.sensor_delay_s + TICK / 2.0 - 1e-9)
+    kinds = {"steps": _Steps, "launches": _Launches, "": _Nothing}
+    ear = kinds[hears](delay, -ticks(alone_s) * TICK)
+    return _Loop(case, physics, decider, host, guest, alone_s, ear, delay).run()
+
+
+class _Ear(Protocol):
+    """How the guard hears the host, some ticks late."""
+
+    def ended(self, tick: int, steps: int, at: float) -> None:
+        """Steps ended, the last at this moment."""
+
+    def worked(self, tick: int, done: int, part: float) -> None:
+        """So many steps are done, and of the next one this part."""
+
+    def hear(self, tick: int, *, alone: bool) -> HostBeat | None:
+        """What has arrived."""
+
+
+class _Nothing:
+    def __init__(self, delay: int, began: float) -> None:
+        self._delay = delay
+        self._heard = began
+
+    def ended(self, tick: int, steps: int, at: float) -> None:
+        pass
+
+    def worked(self, tick: int, done: int, part: float) -> None:
+        pass
+
+    def hear(self, tick: int, *, alone: bool) -> HostBeat | None:  # noqa: ARG002 - nothing is nothing
+        return None
+
+
+class _Steps(_Nothing):
+    def __init__(self, delay: int, began: float) -> None:
+        super().__init__(delay, began)
+        self._waiting: deque[tuple[int, int, float]] = deque()
+
+    def ended(self, tick: int, steps: int, at: float) -> None:
+        self._waiting.append((tick + 1 + self._delay, steps, at))
+
+    def hear(self, tick: int, *, alone: bool) -> HostBeat | None:  # noqa: ARG002 - steps are what they are
+        steps, last = 0, self._heard
+        while self._waiting and self._waiting[0][0] <= tick:
+            _, more, last = self._waiting.popleft()
+            steps += more
+        if not steps:
+            return None
+        before, self._heard = self._heard, last
+        return HostBeat(last, steps, last - before)
+
+
+class _Launches(_Nothing):
+    def __init__(self, delay: int, began: float) -> None:
+        super().__init__(delay, began)
+        self._heart = Heart()
+        self._waiting: deque[tuple[int, int]] = deque()
+
+    def worked(self, tick: int, done: int, part: float) -> None:
+        launches = round(LAUNCHES * (done + min(1.0, part / LAUNCHING)))
+        self._waiting.append((tick + 1 + self._delay, launches))
+
+    def hear(self, tick: int, *, alone: bool) -> HostBeat | None:
+        launches = 0
+        while self._waiting and self._waiting[0][0] <= tick:
+            launches = self._waiting.popleft()[1]
+        word = replace(_SILENT, launches=launches)
+        return self._heart.take(tick * TICK, {("GPU", 1): word}, alone=alone) if launches else None
+
+
+_SILENT = Beat(1, 1, True, False, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, ())
 
 
 class _Loop:
@@ -96,15 +176,14 @@ class _Loop:
         host: Profile,
         guest: Profile,
         alone_s: float,
-        *,
-        heartbeat: bool,
+        ear: _Ear,
+        delay: int,
     ) -> None:
         self._case, self._physics, self._decider = case, physics, decider
         self._host, self._guest = host, guest
-        self._heartbeat = heartbeat
+        self._ear, self._delay = ear, delay
         self._first = -ticks(alone_s)
         self._steps = steps_of(case, SECONDS + alone_s)
-        self._delay = ticks(case.sensor_delay_s + TICK / 2.0 - 1e-9)
         self._actions = 0
         self._sits = alone_s < ALONE_S  # the guest was there first: an owner came to it
         self._present = False
@@ -116,22 +195,16 @@ class _Loop:
         ends = np.cumsum(self._steps).tolist()
         burst = [1.0] * -self._first + bursts_of(case)
         speeds, duties, gains = ([0.0] * len(burst) for _ in range(3))
-        waiting: deque[tuple[int, int, float]] = deque()  # ticks of beats on their way to the guard
         samples: deque[tuple[int, DeviceSample]] = deque()
-        work, done, heard = 0.0, 0, self._first * TICK
+        work, done, ear = 0.0, 0, self._ear
         state = (0.0, 0.0, 1.0, 0.0)  # burst, duty, speed, gain of the tick before
         duty = 0.0
         for index, factor in enumerate(burst):
             tick = index + self._first
             now = tick * TICK
-            steps, last = 0, heard
-            while waiting and waiting[0][0] <= tick:
-                _, more, last = waiting.popleft()
-                steps += more
+            beat = ear.hear(tick, alone=self._asked == 0.0 or not self._present)
             second = tick % 10 == 0
-            if steps or second:
-                beat = HostBeat(last, steps, last - heard) if steps else None
-                heard = last
+            if beat is not None or second:
                 device = None
                 if second:
                     samples.append((tick + self._delay, sensed(self._host, self._guest, factor, duty, now)))
@@ -148,11 +221,11 @@ class _Loop:
             after = work + speed * TICK
             if ends[done] <= after:
                 upto = bisect_right(ends, after, done)
-                if self._heartbeat:
-                    ended = now + (ends[upto - 1] - work) / speed
-                    waiting.append((tick + 1 + self._delay, upto - done, ended))
+                ear.ended(tick, upto - done, now + (ends[upto - 1] - work) / speed)
                 done = upto
             work = after
+            began = ends[done - 1] if done else 0.0
+            ear.worked(tick, done, (work - began) / (ends[done] - began))
             speeds[index], duties[index], gains[index] = speed, mean, state[3]
         begin = -self._first
         past = begin * TICK

@@ -90,14 +90,15 @@ def guarded(
     settings: GuardSettings,
     physics: Callable[[Case], Physics] = Linear,
     alone_s: float = ALONE_S,
+    hears: str = "steps",
 ) -> Runner:
-    """The guard under the law that the settings name."""
+    """The guard under the law that the settings name, and what it hears of the host."""
 
     def run(case: Case) -> Pair:
         host, guest = world.profile(case.host), world.profile(case.guest)
         law = chosen_law(settings, case.predicted_slope, service=case.kind == "serving")
         decider = Decider(settings, law, blind_law(settings, ACTIVITY * host.busy), -alone_s)
-        return numbers(case, controlled(case, physics(case), decider, host, guest, alone_s=alone_s))
+        return numbers(case, controlled(case, physics(case), decider, host, guest, alone_s=alone_s, hears=hears))
 
     return run
 
@@ -111,7 +112,7 @@ def muxflow(world: World, settings: GuardSettings, *, allocates: bool) -> Runner
         activity = ACTIVITY * busiest if allocates else 1.0 - FIXED_SHARE - settings.muxflow.margin
         blind = blind_law(settings, activity)
         decider = Decider(settings, chosen_law(settings, 0.0, service=False), blind, -ALONE_S)
-        outcome = controlled(case, Linear(case), decider, host, guest, heartbeat=False)
+        outcome = controlled(case, Linear(case), decider, host, guest, hears="")
         return numbers(case, outcome)
 
     return run
