@@ -19,6 +19,7 @@ from policy.sharing.sharers import Guest, Sharers
 from policy.sharing.tenants import Share, Tenant, Tenants, admits, barred
 from policy.tiers import EXCLUSIVE, GUARANTEED, OPPORTUNISTIC
 from policy.timeline import State, as_row, states_of, taken
+from topology.fabric import NOBODY
 
 OPENS = 600.0
 """Seconds by which a small job would rather wait longer on paper than open a wholly free node: jobs on whole nodes need
@@ -165,7 +166,38 @@ class Book:
             moment = self._first_moment(demand, policy)
             if moment is None:
                 raise nothing_now from None
+            apart = self._apart_from_gangs(demand)
+            later = None if apart is None else self._first_moment(apart, policy)
+            if apart is not None and later is not None and later <= moment + OPENS:
+                return self._best_at(later, apart, policy), later
             return self._best_at(moment, demand, policy), moment
+
+    def _apart_from_gangs(self, demand: Demand) -> Demand | None:
+        """The demand of a job on one whole node without nodes of one leaf that come free together; None for others.
+
+        One job runs on them. If the next one on several nodes gets them, it is as near together, and nobody has to be
+        waited for.
+        """
+        picture, fleet = self.cluster, self.fleet
+        if demand.n > 1 or demand.share is not None or not demand.k:
+            return None
+        whole = demand.candidates & (fleet.fabric.leaf != NOBODY)
+        if demand.cpus is not None:
+            whole &= fleet.size == demand.k
+        here = np.flatnonzero(whole & picture.up)
+        free = picture.gpus[here] == fleet.full[here, None]
+        moments = np.where(free, picture.times[here], FAR).min(axis=1, initial=FAR)
+        busy = (moments > picture.at) & np.isfinite(moments)
+        here, moments = here[busy], moments[busy]
+        _, which, counts = np.unique(
+            np.stack([fleet.fabric.leaf[here], moments]), axis=1, return_inverse=True, return_counts=True
+        )
+        together = here[counts[which.ravel()] > 1]
+        if not together.size:
+            return None
+        candidates = demand.candidates.copy()
+        candidates[together] = False
+        return replace(demand, candidates=candidates)
 
     def some_day(self, demand: Demand, policy: Policy) -> Berth:
         """The best place on an empty cluster with all nodes up, for a job that has none in sight; or `NotNow`."""

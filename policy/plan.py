@@ -26,7 +26,7 @@ from policy.settings import Settings
 from policy.sharing.choosing import Chooser
 from policy.sharing.classes import Classes
 from policy.waiting import Reader, Waiting, ours, without_gpus
-from policy.walk import Walk
+from policy.walk import Gathered, Walk
 
 
 class Plan:
@@ -42,8 +42,7 @@ class Plan:
         self._fleet: Fleet | None = None
         self._free_since: dict[int, float] = {}
         """Since when a job's place has looked free to this plan."""
-        self._gathered: dict[int, float] = {}
-        """When each big job last looked for a sooner place."""
+        self._gathered: dict[int, Gathered] = {}
         self.book: Book | None = None
         """The book of the last pass with all that was claimed in it."""
         self.queue: list[Waiting] = []
@@ -81,7 +80,7 @@ class Plan:
             entry.job.id: self._gathered[entry.job.id] for entry in queue if entry.job.id in self._gathered
         }
         walk = Walk(book, self._policy, self._settings, self._free_since, changes, self._gathered)
-        walk.know_siblings(queue)
+        walk.know(queue)
         guests = [entry for entry in queue if entry.only_guest]
         line = in_order(queue, riders(book, everybody, reader))
         starting |= self.first
@@ -148,7 +147,7 @@ class Plan:
         here[list(touched)] = True
         changes: list[Change] = []
         walk = Walk(book, self._policy, self._settings, self._free_since, changes, self._gathered, only=here)
-        walk.know_siblings(queue)
+        walk.know(queue)
         guests = [entry for entry in queue if entry.only_guest]
         for entry in sorted(queue, key=lambda entry: entry.job.id not in self.first) if self.first else queue:
             if entry.only_guest:

@@ -1,12 +1,12 @@
 """One walk along the queue: each job claims its place, and moves where it has to."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from policy.book import Book, Claim, claim_on
-from policy.cluster import Bools
+from policy.cluster import FAR, Bools
 from policy.demand import Demand
 from policy.errors import NotNow
 from policy.facts import JobFacts
@@ -37,6 +37,10 @@ idle for hours costs more than it brings forward."""
 USUAL_PART = 0.5
 """How much of its time limit a job is taken to use, where places that start or run differently are compared."""
 
+FOR_OTHERS = 600.0
+"""Seconds, or half of its time limit if that is shorter, by which a job may end later than it could, so that jobs that
+wait behind it get its GPUs sooner."""
+
 _BLAMES_PLACE = ("Resources", "ReqNodeNotAvail", "Nodes_required", "Reservation")
 
 
@@ -49,6 +53,16 @@ def worth_moving(limit: float) -> float:
     return min(60.0, max(4.0, limit / 20))
 
 
+@dataclass(slots=True)
+class Gathered:
+    """What is remembered of a job that looks for sooner places."""
+
+    looked: float = 0.0
+    """When it did last."""
+    end: float = FAR
+    """The soonest end that was ever in sight for it."""
+
+
 class Walk:
     """One walk along the queue. Claims only ever take, so what has not fitted once will not fit later in the walk."""
 
@@ -59,7 +73,7 @@ class Walk:
         settings: Settings,
         free_since: dict[int, float],
         changes: list[Change],
-        gathered: dict[int, float],
+        gathered: dict[int, Gathered],
         *,
         only: "Bools | None" = None,
     ) -> None:
@@ -77,12 +91,16 @@ class Walk:
         self._gathered = gathered
         self._gathering = 0
         """Jobs on several nodes that were met and cannot start now."""
+        self._crowd = 0
+        """GPU jobs that wait for nothing but room."""
         self._siblings: dict[int, dict[int, Sequence[int]]] = {}
         """For each heterogeneous job, the nodes of its components: Slurm gives no node to two of them."""
 
-    def know_siblings(self, queue: Iterable[Waiting]) -> None:
-        """Look at where the components of heterogeneous jobs are pinned, before any of them moves."""
+    def know(self, queue: Iterable[Waiting]) -> None:
+        """Look at the whole line before anybody moves: how many wait for room, and where components are pinned."""
+        at = self._book.cluster.at
         for entry in queue:
+            self._crowd += entry.job.wants_gpus and entry.start != 0.0 and entry.may_start_at(at)
             if entry.job.het:
                 self._siblings.setdefault(entry.job.het, {})[entry.job.id] = entry.nodes
 
@@ -243,17 +261,21 @@ class Walk:
             return None
         if start is not None and not ((relaxed or self._gathers(entry)) and self._has_turn(entry)):
             return None
-        found = self._soonest(demand)
+        cost = 0.0 if start is None else self._cost(entry, demand)
+        here = FAR if start is None else self._end(demand, start, cost)
+        found = self._soonest(entry, demand, here)
         if found is None:
             return None
         berth, moment = found
         if start is None:
             reason = "its former place is gone" if entry.mask else "a place is in sight"
             return Move(entry.job, berth, moment, reason, adopted=entry.adopted)
-        gain = self._end(demand, start, self._cost(entry, demand)) - self._end(demand, moment, berth.cost)
-        if gain <= worth_moving(demand.limit):
+        gain = here + self._burden(demand, cost) - self._end(demand, moment, berth.cost)
+        if gain - self._burden(demand, berth.cost) <= worth_moving(demand.limit):
             return None
-        return Move(entry.job, berth, moment, relaxed or "it is expected to end sooner there")
+        sooner = self._end(demand, moment, berth.cost) < here
+        reason = "it is expected to end sooner there" if sooner else self._why_for_others()
+        return Move(entry.job, berth, moment, relaxed or reason)
 
     def _gathers(self, entry: Waiting) -> bool:
         """Whether a job looks for sooner places than its own: the first in line that need several nodes do.
@@ -265,25 +287,46 @@ class Walk:
     def _has_turn(self, entry: Waiting) -> bool:
         """Whether a job may look for a place that is not free yet either: now and then, for looking is dear."""
         at = self._book.cluster.at
-        if at - self._gathered.get(entry.job.id, 0.0) < max(GATHER_EVERY, entry.demand.limit / 60):
+        memory = self._gathered.setdefault(entry.job.id, Gathered())
+        if at - memory.looked < max(GATHER_EVERY, entry.demand.limit / 60):
             return False
-        self._gathered[entry.job.id] = at
+        memory.looked = at
         return True
 
-    def _soonest(self, demand: Demand) -> tuple[Berth, float] | None:
-        """The place where a job is expected to end first: near nodes may be worth a later start."""
-        best: tuple[Berth, float] | None = None
+    def _soonest(self, entry: Waiting, demand: Demand, here: float) -> tuple[Berth, float] | None:
+        """The place that is best for a job and those behind it; where it is now it would end at `here`.
+
+        Near nodes may be worth a later start, but not an end that is much later than one that was in sight before.
+        """
+        options: list[tuple[Berth, float]] = []
         for level in LEVELS_OF_NODES[LEVELS_OF_NODES.index("leaf") :] if demand.level == "any" else (demand.level,):
             try:
                 berth, moment = self._book.soonest(demand.at_level(level), self._policy)
             except NotNow:
                 continue
-            if best is None or self._end(demand, moment, berth.cost) < self._end(demand, best[1], best[0].cost):
-                best = berth, moment
-        return best
+            options.append((berth, moment))
+        if not options:
+            return None
+        ends = [self._end(demand, moment, berth.cost) for berth, moment in options]
+        memory = self._gathered.setdefault(entry.job.id, Gathered())
+        memory.end = min(memory.end, here, *ends)
+        latest = max(memory.end + min(FOR_OTHERS, demand.limit / 2), min(ends))
+        may_be = [place for place, end in enumerate(ends) if end <= latest]
+        return options[min(may_be, key=lambda place: ends[place] + self._burden(demand, options[place][0].cost))]
 
     def _end(self, demand: Demand, start: float, cost: float) -> float:
         return max(start, self._book.cluster.at) + cost * USUAL_PART * demand.limit
+
+    def _burden(self, demand: Demand, cost: float) -> float:
+        """What a place costs the others.
+
+        For each job that waits for room, the seconds that a job needs there times the part of all GPUs that it holds.
+        """
+        part = demand.n * demand.k / max(1, int(self._book.fleet.size.sum()))
+        return cost * USUAL_PART * demand.limit * part * self._crowd
+
+    def _why_for_others(self) -> str:
+        return f"nearer nodes come free soon enough, and {self._crowd} jobs wait for room"
 
     def _cost(self, entry: Waiting, demand: Demand) -> float:
         view = self._book.cluster.now(demand.limit)

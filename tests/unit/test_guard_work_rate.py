@@ -76,7 +76,7 @@ def test_what_a_program_rests_by_itself_is_nobodys_harm() -> None:
 def test_who_tells_steps_is_judged_by_them_alone() -> None:
     heart = Heart()
     hear(heart, lambda now: 1000 * now + 1, 0, 20)
-    assert heart.by_launches
+    before = heart.by_launches
     python = replace(SILENT, slot=2, library=False, ready=True)
 
     def told(now: float, steps: int) -> HostBeat | None:
@@ -84,7 +84,7 @@ def test_who_tells_steps_is_judged_by_them_alone() -> None:
         return heart.take(now, {PLACE: replace(SILENT, launches=99_999), ("GPU-a", 2): step}, alone=True)
 
     assert told(20.0, 1) is None  # what came before is not known
-    assert not heart.by_launches
+    assert (before, heart.by_launches) == (True, False)
     assert told(20.5, 2) == HostBeat(20.5, 1, 0.5)
 
 
