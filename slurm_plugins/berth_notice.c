@@ -12,6 +12,7 @@
 #include <netdb.h>
 #include <poll.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -44,11 +45,24 @@ struct job {
 	struct notice_config config;
 };
 
+/* Since the start, when the first host had been told: what came before was not berthd's time. */
+static _Atomic int64_t told_us = -1;
+static struct timespec began;
+
 static struct {
 	pthread_mutex_t lock;
 	pthread_cond_t ended;
 	const char *outcome;
 } result = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+static int64_t spent_us(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (int64_t)(now.tv_sec - began.tv_sec) * 1000000 +
+	       (now.tv_nsec - began.tv_nsec) / 1000;
+}
 
 /*
  * NULL: no libmunge, or no munged. The library is loaded by hand, so that neither the build nor a
@@ -134,6 +148,7 @@ static size_t find_hosts(const struct notice_config *config, struct host hosts[H
 
 static void tell(struct host *host, const char *line, size_t len)
 {
+	int64_t none = -1;
 	int problem = 0;
 	socklen_t size = sizeof(problem);
 
@@ -141,8 +156,10 @@ static void tell(struct host *host, const char *line, size_t len)
 	/* A line of some hundred bytes fits into a new connection's buffer. */
 	if (problem || send(host->fd, line, len, MSG_NOSIGNAL) != (ssize_t)len)
 		try_next(host);
-	else
+	else {
 		host->told = true;
+		atomic_compare_exchange_strong(&told_us, &none, spent_us());
+	}
 }
 
 /* Did this host say that all is done? It is left when it says anything else, or hangs up. */
@@ -250,20 +267,15 @@ static const char *notice_in_time(struct job *job, const struct timespec *until)
 	return outcome;
 }
 
-static void write_log(const struct job *job, const struct timespec *began, const char *outcome)
+static void write_log(const struct job *job, const char *outcome)
 {
 	/* O_NONBLOCK: a pipe that nobody reads must not hold up the Epilog. */
 	int fd = open(job->config.log,
 		      O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0640);
-	struct timespec now;
-	int64_t spent;
 
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	spent =
-	    (int64_t)(now.tv_sec - began->tv_sec) * 1000000 + (now.tv_nsec - began->tv_nsec) / 1000;
 	if (fd >= 0)
-		dprintf(fd, "%" PRIu32 "\t%s\t%" PRId64 "\t%s\n", job->id, job->node, spent,
-			outcome);
+		dprintf(fd, "%" PRIu32 "\t%s\t%" PRId64 "\t%s\t%" PRId64 "\n", job->id, job->node,
+			spent_us(), outcome, atomic_load(&told_us));
 }
 
 /* berth.conf where the plugins look for it; slurmd has slurm.conf elsewhere where it is sent to it.
@@ -350,7 +362,6 @@ static bool load_job(struct job *job)
 int main(void)
 {
 	static struct job job;
-	struct timespec began;
 	struct timespec until;
 	const char *outcome;
 
@@ -364,7 +375,7 @@ int main(void)
 	if (load_job(&job) && load_config(&job.config) && *job.config.hosts) {
 		outcome = notice_in_time(&job, &until);
 		if (*job.config.log)
-			write_log(&job, &began, outcome);
+			write_log(&job, outcome);
 	}
 	/* Not exit(): the thread may be anywhere, even in a library's own lock. */
 	_exit(0);

@@ -144,9 +144,9 @@ def test_berthd_is_told_which_job_ends_where_and_waited_for(site: Site) -> None:
     with berthd(site, says(DONE)) as told:
         site.run()
     assert [plain(line) for line in told] == [b"berth/1 epilog job=18 node=n1"]
-    ((job, node, microseconds, outcome),) = site.log
+    ((job, node, microseconds, outcome, told_after),) = site.log
     assert (job, node, outcome) == ("18", "n1", "done")
-    assert 0 < int(microseconds) < 1e6 * LATE
+    assert 0 < int(told_after) < int(microseconds) < 1e6 * LATE
 
 
 def leave_share(job: int, status: str, mode: int = 0o644) -> None:

@@ -241,8 +241,9 @@ def test_chaos_ends_with_every_node_resumed_and_every_notice_on() -> None:
 
 def test_how_long_epilogs_waited_is_read_from_the_notices(tmp_path: Path) -> None:
     assert outcome.notices(tmp_path / "none") == ()
-    (tmp_path / "log").write_text("9\tn1\t62314\tdone\n29\tn32\t919\ttimeout\n")
+    (tmp_path / "log").write_text("9\tn1\t62314\tdone\t60000\n29\tn32\t919\tunreachable\t-1\n")
     assert outcome.notices(tmp_path / "log") == (62314, 919)
+    assert outcome.answers(tmp_path / "log") == (2314,)
 
 
 def comment(nodes: str, gpus: str, state: str = "placed") -> str:

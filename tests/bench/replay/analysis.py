@@ -69,6 +69,8 @@ class Summary:
     makespan: float
     """Mean over the runs: from the first submission to the last end."""
     longest: float
+    weighed_wait: float
+    """Mean wait of GPU jobs, each counted with its GPUs: what one job on many waits less, many on few wait more."""
     by_class: dict[str, tuple[int, float, float, float]]
     """Jobs, mean, 95th percentile and longest wait."""
 
@@ -92,6 +94,7 @@ def summary(runs: Sequence[Run]) -> Summary:
         utilisation=statistics.fmean(_utilisation(run) for run in runs),
         makespan=statistics.fmean(_makespan(run) for run in runs),
         longest=max(one.wait for one in counted),
+        weighed_wait=statistics.fmean((one.wait for one in on_gpus), weights=[one.width for one in on_gpus]),
         by_class={
             name: (len(waits), statistics.fmean(waits), percentile(waits, 0.95), max(waits))
             for name, waits in classes.items()
@@ -121,6 +124,7 @@ class Ratios:
     makespan: float
     wait: float
     gpu_wait: float
+    weighed_wait: float
     p95_wait: float
     """Of the worst class."""
     worst_class: str
@@ -146,6 +150,7 @@ def ratios(ours: Sequence[Run], theirs: Sequence[Run]) -> Ratios:
         makespan=a.makespan / b.makespan,
         wait=a.wait / b.wait,
         gpu_wait=a.gpu_wait / b.gpu_wait,
+        weighed_wait=a.weighed_wait / b.weighed_wait,
         p95_wait=over(worst, 2),
         worst_class=worst,
         longest_wait=a.longest / b.longest,

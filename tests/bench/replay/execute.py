@@ -52,6 +52,7 @@ def run(testbed: Testbed, system: System, seed: int, shape: Shape, mode: str, fo
         updates=outcome.count(slurm_log, "_slurm_rpc_update_job", "complete"),
         denied=outcome.count(slurm_log, "request to shrink"),
         notices_us=outcome.notices(folder / NOTICES),
+        answers_us=outcome.answers(folder / NOTICES),
         cpu_share=round(used / wall / cores, 3),
         notes={"acts": chaos.acts, "pins_left": chaos.pins_left} if chaos else {},
     )

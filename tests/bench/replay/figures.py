@@ -17,7 +17,7 @@ MOST_OVER_PLAIN = {
     "longest_wait": 1.0,
     "longest_in_class": 1.25,
 }
-MORE_RATIOS = ("gpu_jct", "gpu_wait")
+MORE_RATIOS = ("gpu_jct", "gpu_wait", "weighed_wait")
 
 
 def by_system(runs: Sequence[Run]) -> dict[str, list[Run]]:
@@ -75,7 +75,10 @@ def _promises(runs: Sequence[Run]) -> list[Figure]:
     bad = faults(runs)
     gpu_jobs = sum(one.width > 0 for run in runs for one in run.outcomes)
     waits = [spent / 1000 for run in runs for spent in run.notices_us]
+    of_berthd = [spent / 1000 for run in runs for spent in run.answers_us]
     epilogs = [at_most("epilog_p99_ms", percentile(waits, 0.99), 50, "ms")] if waits else []
+    epilogs += [Figure("epilog_p50_ms", percentile(waits, 0.50), "ms")] if waits else []
+    epilogs += [Figure("epilog_answer_p99_ms", percentile(of_berthd, 0.99), "ms")] if of_berthd else []
     return [
         *epilogs,
         at_most("unplanned", bad.unplanned, 0, f"of {gpu_jobs} jobs"),

@@ -85,7 +85,9 @@ class Run:
     denied: int = 0
     """Updates that would have shrunk a running job."""
     notices_us: tuple[int, ...] = ()
-    """How long each Epilog waited for berthd's word, microseconds."""
+    """How long each Epilog took to tell berthd and to wait for its word, microseconds."""
+    answers_us: tuple[int, ...] = ()
+    """How long of that it waited, after berthd had been told."""
     cpu_share: float = 0.0
     """Share of the machine's processors that the cluster itself used."""
     notes: dict[str, Any] = field(default_factory=dict)
@@ -101,7 +103,8 @@ class Run:
         outcomes = tuple(
             Outcome(**{**one, "nodes": tuple(one["nodes"]), "gpus": tuple(one["gpus"])}) for one in data.pop("outcomes")
         )
-        data["notices_us"] = tuple(data["notices_us"])
+        for name in ("notices_us", "answers_us"):
+            data[name] = tuple(data.get(name, ()))
         return cls(outcomes=outcomes, looks=tuple(Look(**one) for one in data.pop("looks")), **data)
 
 
@@ -150,8 +153,14 @@ def count(path: Path, *words: str) -> int:
 
 
 def notices(path: Path) -> tuple[int, ...]:
-    """From the log of berth-notice: job, node, microseconds, outcome."""
+    """From the log of berth-notice: job, node, microseconds, outcome, microseconds until berthd was told."""
     return tuple(int(row[2]) for row in _rows(path) if len(row) > 3) if path.exists() else ()
+
+
+def answers(path: Path) -> tuple[int, ...]:
+    """The part of it that was berthd's."""
+    rows = [row for row in _rows(path) if len(row) > 4] if path.exists() else []
+    return tuple(int(row[2]) - int(row[4]) for row in rows if int(row[4]) >= 0)
 
 
 def _rows(path: Path, first: str = "") -> Iterator[list[str]]:
