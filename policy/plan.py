@@ -18,6 +18,7 @@ from policy.book import Book, Claim
 from policy.cluster import FAR, Fleet
 from policy.errors import FormatError
 from policy.facts import JobFacts
+from policy.gathering import Memory
 from policy.moves import Change, Release
 from policy.picture import HOLDING, Picture
 from policy.placement.base import Policy
@@ -26,7 +27,7 @@ from policy.settings import Settings
 from policy.sharing.choosing import Chooser
 from policy.sharing.classes import Classes
 from policy.waiting import Reader, Waiting, ours, without_gpus
-from policy.walk import Gathered, Walk
+from policy.walk import Walk
 
 
 class Plan:
@@ -42,7 +43,7 @@ class Plan:
         self._fleet: Fleet | None = None
         self._free_since: dict[int, float] = {}
         """Since when a job's place has looked free to this plan."""
-        self._gathered: dict[int, Gathered] = {}
+        self._memories: dict[int, Memory] = {}
         self.book: Book | None = None
         """The book of the last pass with all that was claimed in it."""
         self.queue: list[Waiting] = []
@@ -76,10 +77,10 @@ class Plan:
             entry.job.id: self._free_since[entry.job.id] for entry in queue if entry.job.id in self._free_since
         }
         self.book, self.queue = book, queue
-        self._gathered = {
-            entry.job.id: self._gathered[entry.job.id] for entry in queue if entry.job.id in self._gathered
+        self._memories = {
+            entry.job.id: self._memories[entry.job.id] for entry in queue if entry.job.id in self._memories
         }
-        walk = Walk(book, self._policy, self._settings, self._free_since, changes, self._gathered)
+        walk = Walk(book, self._policy, self._settings, self._free_since, changes, self._memories)
         walk.know(queue)
         guests = [entry for entry in queue if entry.only_guest]
         line = in_order(queue, riders(book, everybody, reader))
@@ -146,7 +147,7 @@ class Plan:
         here = np.zeros(len(book.fleet.names), np.bool_)
         here[list(touched)] = True
         changes: list[Change] = []
-        walk = Walk(book, self._policy, self._settings, self._free_since, changes, self._gathered, only=here)
+        walk = Walk(book, self._policy, self._settings, self._free_since, changes, self._memories, only=here)
         walk.know(queue)
         guests = [entry for entry in queue if entry.only_guest]
         for entry in sorted(queue, key=lambda entry: entry.job.id not in self.first) if self.first else queue:

@@ -1,18 +1,18 @@
 """One walk along the queue: each job claims its place, and moves where it has to."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from policy.book import Book, Claim, claim_on
-from policy.cluster import FAR, Bools
+from policy.cluster import Bools
 from policy.demand import Demand
 from policy.errors import NotNow
 from policy.facts import JobFacts
+from policy.gathering import Memory, Outlook
 from policy.moves import Change, Move, Release
 from policy.placement.base import Berth, Policy
-from policy.placement.gang import LEVELS_OF_NODES
 from policy.settings import Settings
 from policy.tasks import waiting_tasks
 from policy.waiting import Shape, Waiting
@@ -23,9 +23,6 @@ STUCK_AFTER = 120
 MOST_EXPECTED = 40
 """Jobs without GPUs, the first in line, that room is left for: those behind them start long after."""
 
-GATHER_EVERY = 3.0
-"""Seconds between two looks of one job for a sooner place, or a sixtieth of its time limit if that is longer."""
-
 GATHER_AT_ONCE = 5
 """Jobs on several nodes, the first in line, that gather nodes at the same time. With one they wait for each other; with
 many more, GPUs stand idle for jobs that are not next."""
@@ -34,33 +31,7 @@ NEAR = 600.0
 """Seconds before the expected start of these jobs in which their nodes are not filled up, and no longer: what stands
 idle for hours costs more than it brings forward."""
 
-USUAL_PART = 0.5
-"""How much of its time limit a job is taken to use, where places that start or run differently are compared."""
-
-FOR_OTHERS = 600.0
-"""Seconds, or half of its time limit if that is shorter, by which a job may end later than it could, so that jobs that
-wait behind it get its GPUs sooner."""
-
 _BLAMES_PLACE = ("Resources", "ReqNodeNotAvail", "Nodes_required", "Reservation")
-
-
-def worth_moving(limit: float) -> float:
-    """Seconds that a job must gain by moving to a place that is not free yet either.
-
-    >>> worth_moving(60), worth_moving(600), worth_moving(86_400)
-    (4.0, 30.0, 60.0)
-    """
-    return min(60.0, max(4.0, limit / 20))
-
-
-@dataclass(slots=True)
-class Gathered:
-    """What is remembered of a job that looks for sooner places."""
-
-    looked: float = 0.0
-    """When it did last."""
-    end: float = FAR
-    """The soonest end that was ever in sight for it."""
 
 
 class Walk:
@@ -73,11 +44,11 @@ class Walk:
         settings: Settings,
         free_since: dict[int, float],
         changes: list[Change],
-        gathered: dict[int, Gathered],
+        memories: dict[int, Memory],
         *,
         only: "Bools | None" = None,
     ) -> None:
-        """`free_since` and `gathered` outlive the walk; `only` are the nodes that it is confined to."""
+        """`free_since` and `memories` outlive the walk; `only` are the nodes that it is confined to."""
         self._book = book
         self._policy = policy
         self._settings = settings
@@ -88,19 +59,18 @@ class Walk:
         """For shapes that fit nowhere now, the shortest time limit that was tried."""
         self._most: int | None = None
         self._expected = 0
-        self._gathered = gathered
         self._gathering = 0
         """Jobs on several nodes that were met and cannot start now."""
-        self._crowd = 0
-        """GPU jobs that wait for nothing but room."""
+        self._outlook = Outlook(book, policy, memories)
         self._siblings: dict[int, dict[int, Sequence[int]]] = {}
         """For each heterogeneous job, the nodes of its components: Slurm gives no node to two of them."""
 
     def know(self, queue: Iterable[Waiting]) -> None:
         """Look at the whole line before anybody moves: how many wait for room, and where components are pinned."""
-        at = self._book.cluster.at
+        at, whole = self._book.cluster.at, self._only is None
         for entry in queue:
-            self._crowd += entry.job.wants_gpus and entry.start != 0.0 and entry.may_start_at(at)
+            if whole and entry.start != 0.0 and entry.job.wants_gpus and entry.may_start_at(at):
+                self._outlook.crowd += 1
             if entry.job.het:
                 self._siblings.setdefault(entry.job.het, {})[entry.job.id] = entry.nodes
 
@@ -259,23 +229,16 @@ class Walk:
             return Move(entry.job, berth, 0.0, relaxed or "it can start there now", adopted=entry.adopted)
         if self._only is not None or not self._settings.pin_ahead:
             return None
-        if start is not None and not ((relaxed or self._gathers(entry)) and self._has_turn(entry)):
+        if start is not None and not ((relaxed or self._gathers(entry)) and self._outlook.has_turn(entry)):
             return None
-        cost = 0.0 if start is None else self._cost(entry, demand)
-        here = FAR if start is None else self._end(demand, start, cost)
-        found = self._soonest(entry, demand, here)
-        if found is None:
+        place = self._outlook.best(entry, demand, start)
+        if place is None:
             return None
-        berth, moment = found
         if start is None:
             reason = "its former place is gone" if entry.mask else "a place is in sight"
-            return Move(entry.job, berth, moment, reason, adopted=entry.adopted)
-        gain = here + self._burden(demand, cost) - self._end(demand, moment, berth.cost)
-        if gain - self._burden(demand, berth.cost) <= worth_moving(demand.limit):
-            return None
-        sooner = self._end(demand, moment, berth.cost) < here
-        reason = "it is expected to end sooner there" if sooner else self._why_for_others()
-        return Move(entry.job, berth, moment, relaxed or reason)
+            return Move(entry.job, place.berth, place.start, reason, adopted=entry.adopted)
+        why = self._outlook.why_better(entry, demand, start, place)
+        return Move(entry.job, place.berth, place.start, relaxed or why) if why else None
 
     def _gathers(self, entry: Waiting) -> bool:
         """Whether a job looks for sooner places than its own: the first in line that need several nodes do.
@@ -283,54 +246,6 @@ class Walk:
         Nodes empty before their time limits tell; if they stuck to their nodes, others would overtake them for ever.
         """
         return entry.collects and self._gathering < GATHER_AT_ONCE
-
-    def _has_turn(self, entry: Waiting) -> bool:
-        """Whether a job may look for a place that is not free yet either: now and then, for looking is dear."""
-        at = self._book.cluster.at
-        memory = self._gathered.setdefault(entry.job.id, Gathered())
-        if at - memory.looked < max(GATHER_EVERY, entry.demand.limit / 60):
-            return False
-        memory.looked = at
-        return True
-
-    def _soonest(self, entry: Waiting, demand: Demand, here: float) -> tuple[Berth, float] | None:
-        """The place that is best for a job and those behind it; where it is now it would end at `here`.
-
-        Near nodes may be worth a later start, but not an end that is much later than one that was in sight before.
-        """
-        options: list[tuple[Berth, float]] = []
-        for level in LEVELS_OF_NODES[LEVELS_OF_NODES.index("leaf") :] if demand.level == "any" else (demand.level,):
-            try:
-                berth, moment = self._book.soonest(demand.at_level(level), self._policy)
-            except NotNow:
-                continue
-            options.append((berth, moment))
-        if not options:
-            return None
-        ends = [self._end(demand, moment, berth.cost) for berth, moment in options]
-        memory = self._gathered.setdefault(entry.job.id, Gathered())
-        memory.end = min(memory.end, here, *ends)
-        latest = max(memory.end + min(FOR_OTHERS, demand.limit / 2), min(ends))
-        may_be = [place for place, end in enumerate(ends) if end <= latest]
-        return options[min(may_be, key=lambda place: ends[place] + self._burden(demand, options[place][0].cost))]
-
-    def _end(self, demand: Demand, start: float, cost: float) -> float:
-        return max(start, self._book.cluster.at) + cost * USUAL_PART * demand.limit
-
-    def _burden(self, demand: Demand, cost: float) -> float:
-        """What a place costs the others.
-
-        For each job that waits for room, the seconds that a job needs there times the part of all GPUs that it holds.
-        """
-        part = demand.n * demand.k / max(1, int(self._book.fleet.size.sum()))
-        return cost * USUAL_PART * demand.limit * part * self._crowd
-
-    def _why_for_others(self) -> str:
-        return f"nearer nodes come free soon enough, and {self._crowd} jobs wait for room"
-
-    def _cost(self, entry: Waiting, demand: Demand) -> float:
-        view = self._book.cluster.now(demand.limit)
-        return Policy.spread(demand, view, entry.nodes, [entry.mask] * len(entry.nodes), "").cost
 
     def _now(self, demand: Demand, shape: Shape) -> Berth | None:
         if not self._may_have(demand) or self._refused.get(shape, demand.limit + 1) <= demand.limit:

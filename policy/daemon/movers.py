@@ -8,6 +8,7 @@ from policy.demand import Demand
 from policy.errors import FormatError, NotNow
 from policy.facts import JobFacts, Reading
 from policy.flags import parse_time
+from policy.gathering import USUAL_PART
 from policy.moving import Gang, Mover
 from policy.picture import Picture
 from policy.placement.base import Policy
@@ -16,7 +17,6 @@ from policy.segment import PINNED_STATES
 from policy.settings import Moving as Rules
 from policy.sharing.classes import Classes
 from policy.waiting import Reader, Waiting
-from policy.walk import USUAL_PART
 
 MOST_GANGS = 3
 """Waiting jobs, the first in line, that room is looked for."""
