@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
 
+from topology.scores import Score, encode
+
 from .harness import Slurm, until
 from .nodes import berth_conf
 from .test_guests import all_nodes
 from .test_planner import SLEEP, segment_of
+
+SCORES = "/etc/slurm/berth/moving.csv"
 
 # Counts up in a loop, saves on its signal, and says from where it goes on; then it leaves or stays.
 WORKS = """
@@ -147,3 +152,43 @@ def test_berthd_killed_in_the_middle_loses_nothing(slurm: Slurm, moment: str) ->
         assert "move_until" not in segment_of(slurm, job)
         assert there
         ends_well(slurm, job)
+
+
+@contextmanager
+def scores(slurm: Slurm, slow: str, score: float) -> Iterator[None]:
+    """A calibration of today's by which all GPUs of one node are slow and all others are typical."""
+    at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() - 3_600))
+    table = [
+        Score(name, gpu.position, gpu.uuid, "compute", score if name == slow else 1.0, 3, 0.01, at, 0.02)
+        for name, machine in slurm.machines.items()
+        for gpu in machine.gpus
+    ]
+    slurm.target.run(["tee", SCORES], user="root", stdin=encode(table))
+    with berth_conf(slurm, CONF.format(grace=3)):
+        slurm.target.bash(
+            rf"sed -i 's|^\[berthd\]$|[berthd]\nscores = \"{SCORES}\"|' /etc/slurm/berth.conf; svc berthd restart",
+            user="root",
+        )
+        slurm.berthd("start")
+        yield
+    slurm.target.bash(f"rm -f {SCORES}", user="root")
+
+
+@pytest.mark.hard
+def test_a_job_that_suffers_from_slow_gpus_leaves_them_when_better_ones_come_free(slurm: Slurm) -> None:
+    here, there, *others = all_nodes(slurm)
+    with scores(slurm, here, 1.5):
+        better, *_ = [filler(slurm, node, 8) for node in (there, *others)]
+        options = ("--gpus=1", "-n1", "--mem=10", "-t", "30", "--signal=B:USR1@60", "--movable=0:05")
+        body = WORKS.format(shared=slurm.shared, then=STAYS)
+        suffers = slurm.submit(*options, "--app-class=compute", body=body)
+        bears_it = slurm.submit(*options, "--app-class=memory", body=body)
+        for job in (suffers, bears_it):
+            slurm.wait_state(job, {"RUNNING"})
+            assert slurm.show(job)["NodeList"] == here
+        slurm.target.run(["scancel", str(better)], user="root")
+
+        assert_nothing_lost(runs_again(slurm, suffers, 90), here, there)
+        assert "takes 1.50 of the usual time" in slurm.target.bash("svc berthd log", user="root").out
+        assert (slurm.show(bears_it)["NodeList"], slurm.show(bears_it)["Restarts"]) == (here, "0")
+        ends_well(slurm, suffers)
