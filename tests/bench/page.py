@@ -43,6 +43,11 @@ FAILING = """
 `make test-hard` (`tests/slurm/test_failing.py`): each way to fail is a real one, of a job with `--retry=auto` on a real
 Slurm; the driver, its memory and its faults are simulated. *Why* is what berthd says.
 """
+GUARD_ROWS = """
+`make test-hard` (`tests/slurm/test_guard.py`): seconds until each thing had happened, on a real Slurm with a simulated
+driver; the guest has 2 s to save its work. Beside the guest a job of another user runs on the next GPU: it must get no
+signal, never stand still, and run once. v1 and v2 are the hierarchies of control groups.
+"""
 FAMILIES = """
 `make bench-placement`: how much less Berth takes than PAL with the same jobs, order, backfill and scores, in percent,
 in the geometric mean over pairs of a trace and a seed, with 95 % bootstrap intervals. *Gap closed* is the part of the
@@ -317,6 +322,17 @@ def failing_section(paths: list[Path]) -> Iterator[str]:
     yield f"\n({taken(paths[-1])})"
 
 
+def guard_section(paths: list[Path]) -> Iterator[str]:
+    yield "\n## What the guard does to guests, and how soon"
+    yield GUARD_ROWS
+    tables = [{one["what"]: one["seconds"] for one in read(path)} for path in paths]
+    yield row("seconds", *(path.stem.removeprefix("guard-rows-").replace("-", ", ") for path in paths))
+    yield row(*["---"] * (1 + len(paths)))
+    for what in dict.fromkeys(what for table in tables for what in table):
+        yield row(what, *(f"{table[what]:.1f}" if what in table else "" for table in tables))
+    yield f"\n({taken(paths[-1])})"
+
+
 def sections(page: str) -> dict[str, str]:
     """The parts of a page by their headings; what stands before the first of them has none."""
     found: dict[str, str] = {}
@@ -340,6 +356,7 @@ def main() -> int:
         ("placements-*.json", placements_section),
         ("matrix-*.json", matrix_section),
         ("failing-*.json", failing_section),
+        ("guard-rows-*.json", guard_section),
     ):
         if paths := sorted(BUILD.glob(pattern)):
             lines += section(paths)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
-from .guard_world import MACHINE, SETTINGS, Scene, guard_conf, scene
+from .guard_world import MACHINE, NAME, SETTINGS, Scene, guard_conf, scene
 from .harness import Slurm, until
-from .nodes import output
+from .nodes import nodes_of, output
+
+BUILD = Path(__file__).resolve().parents[2] / "build"
 
 pytestmark = pytest.mark.hard
 """Five minutes: `make test-hard`. What every change should be tested with stands in test_guests.py."""
@@ -18,9 +22,14 @@ pytestmark = pytest.mark.hard
 
 @pytest.fixture(scope="module")
 def guarded(slurm: Slurm) -> Iterator[Slurm]:
-    """A cluster whose guards are quicker than a site's."""
+    """A cluster whose guards are quicker than a site's; what was measured is kept for docs/measurements.md."""
+    _rows.clear()
     with guard_conf(slurm, SETTINGS):
         yield slurm
+    unified = nodes_of(slurm)[NAME].bash("stat -fc %T /sys/fs/cgroup", check=True).strip() == "cgroup2fs"
+    BUILD.mkdir(exist_ok=True)
+    path = BUILD / f"guard-rows-{slurm.name}-{'v2' if unified else 'v1'}.json"
+    path.write_text(json.dumps(_rows, indent=1) + "\n", encoding="utf-8")
 
 
 @pytest.fixture
@@ -29,8 +38,12 @@ def here(guarded: Slurm) -> Iterator[Scene]:
         yield made
 
 
+_rows: list[dict[str, str | float]] = []
+
+
 def report(what: str, seconds: float) -> None:
     print(f"{what}: {seconds:.2f} s")
+    _rows.append({"what": what, "seconds": round(seconds, 2)})
 
 
 def longest_pause(times: list[float]) -> float:

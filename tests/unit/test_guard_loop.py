@@ -98,6 +98,14 @@ def test_an_owner_that_comes_to_a_guest_is_measured_with_the_gate_shut() -> None
     assert outcome.duty[80:].any()
 
 
+def test_a_host_that_only_launches_is_protected_almost_as_well() -> None:
+    hears = {words: systems.guarded(WORLD, GuardSettings(), hears=words)(CASE) for words in ("steps", "launches", "")}
+    worst = {words: float(np.quantile(pair.windows, 0.95)) for words, pair in hears.items()}
+
+    assert worst["steps"] <= worst["launches"] < 0.08 < worst[""]
+    assert hears["launches"].gain > 0.5 * hears["steps"].gain
+
+
 def test_muxflow_sees_no_heartbeat() -> None:
     pair = systems.muxflow(WORLD, GuardSettings(), allocates=True)(CASE)
 
