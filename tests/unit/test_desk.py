@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -101,12 +101,9 @@ def test_a_question_is_answered_for_whom_munge_vouches_for() -> None:
 def test_what_is_no_credential_is_hung_up_on_and_nobody_is_asked(data: bytes) -> None:
     asked: list[bytes] = []
     with desk(lambda _, text: asked.append(text), patience=0.3) as made:
-        peer = connected(made.port)
-        try:
+        with connected(made.port) as peer, suppress(ConnectionError):
             peer.sendall(data)
             assert heard(peer) == b""
-        except ConnectionError:
-            pass
         assert asked == []
         assert ask(made.port) == b""
         assert asked == [b"berth/1 status"]
