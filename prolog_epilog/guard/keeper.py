@@ -115,10 +115,12 @@ class Keeper:
 
     def _hear_slurm(self, now: float) -> None:
         guests = {seat.grip.guest.job: seat for seat in self.seats.values() if seat.grip is not None}
+        fresh: set[int] = set()
         if now - self._watched >= _STEPS_S:
             self._watched = now
-            self._thaws.watch(guests)
-        for job in self._stirred | self._strangers():
+            # One that has just begun may have been sent away already.
+            fresh = self._thaws.watch(guests)
+        for job in fresh | self._stirred | self._strangers():
             if job in guests:
                 guests[job].stirs(now)
 

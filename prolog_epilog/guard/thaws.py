@@ -37,21 +37,30 @@ class Thaws:
         self._handle: int = self._kernel.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
         self._jobs: dict[int, int] = {}
         self._watched: set[Path] = set()
+        self._heeded: set[int] = set()
+        """Jobs of the watched steps."""
 
-    def watch(self, jobs: Iterable[int]) -> None:
-        """Watch these jobs; call it again and again, for steps come and go."""
+    def watch(self, jobs: Iterable[int]) -> set[int]:
+        """Watch these jobs; call it again and again, for steps come and go.
+
+        Jobs of which nothing was watched before are told: what was written to their freezers until now, nobody heard.
+        """
         if self._handle < 0:
-            return
+            return set()
+        before = self._heeded
+        self._heeded = set()
         now: set[Path] = set()
         for job in jobs:
             for path in freezer.switches(job, self._root):
                 now.add(path)
+                self._heeded.add(job)
                 if path not in self._watched:
                     mark = self._kernel.inotify_add_watch(self._handle, os.fsencode(path), _MODIFY)
                     if mark >= 0:
                         self._jobs[mark] = job
         # What is gone has taken its watch along.
         self._watched = now
+        return self._heeded - before
 
     def heard(self) -> set[int]:
         """The jobs of which a step was let go, or frozen, by anybody since the last call."""

@@ -83,7 +83,12 @@ class Slurm:
     sends_away: bool = True
     """Whether it is because berthd sent them away that it ends guests."""
 
+    ends: set[int] = field(default_factory=set)
+    """Whom it ends."""
+
     def is_sent_away(self, job: int) -> bool:
+        if job not in self.ends:
+            return False  # of each guest that begins this is asked once
         self.asked.append(f"is {job} sent away")
         return self.sends_away
 

@@ -274,14 +274,15 @@ def test_a_frozen_guest_that_slurm_kills_can_die(kernels: Path, tmp_path: Path) 
 def test_it_is_heard_when_slurm_lets_a_job_go_on(kernels: Path) -> None:
     thaws = Thaws()
     try:
-        thaws.watch([JOB])
+        assert thaws.watch([JOB]) == {JOB}
+        assert thaws.watch([JOB]) == set()
         assert thaws.heard() == set()
         (kernels / "step_0" / "freezer.state").write_text("THAWED")
         assert thaws.heard() == {JOB}
         assert thaws.heard() == set()
         late = kernels / "step_7"
         late.mkdir()
-        thaws.watch([JOB])
+        assert thaws.watch([JOB]) == set()
         (late / "freezer.state").write_text("THAWED")
         assert thaws.heard() == {JOB}
         late.rmdir()

@@ -305,6 +305,17 @@ def test_what_ignores_slurms_word_is_killed_where_berthd_sent_it_away(world: Wor
     assert any("was sent away, and Slurm has sent it SIGTERM" in said for said in world.said)
 
 
+def test_who_was_sent_away_as_soon_as_it_began_is_not_left_to_killwait(world: World) -> None:
+    """Slurm wrote to its freezers before the guard had a look at them."""
+    guest = world.comes(GUEST, "opportunistic")
+    stubborn(world, GUEST)
+    world.slurm.ends.add(GUEST)
+    world.seconds(10, until=lambda: guest.process.poll() is not None)
+
+    assert guest.process.wait(5) == -9
+    assert world.slurm.asked == [f"is {GUEST} sent away"]
+
+
 def test_what_its_user_ends_has_the_time_that_slurm_gives_it(world: World) -> None:
     world.slurm.sends_away = False
     guest = world.comes(GUEST, "opportunistic", step=0.2)
@@ -530,6 +541,7 @@ def arrive(world: World, job: int, *, planned: bool) -> None:
 
 def slurm_ends(world: World, job: int) -> None:
     """What is seen of it by somebody whose processes ignore SIGTERM."""
+    world.slurm.ends.add(job)
     (world.programs[job].group.parent.parent / "cgroup.freeze").write_text("0\n")
 
 
