@@ -64,9 +64,9 @@ class Heart:
         return not least < self._spent_s / self._heard_s / max(1, len(self._ranks)) < most
 
     @property
-    def by_launches(self) -> bool:
-        """Whether it is judged by its launches, because it has told no steps yet."""
-        return self._work_rate.counts
+    def measure(self) -> int:
+        """Another number whenever its times are measured anew: another process's launches, or steps in their place."""
+        return self._work_rate.measure
 
     def take(self, now: float, words: Mapping[Rank, Beat], *, alone: bool) -> HostBeat | None:
         """What was heard since the last call; `alone`: no guest ran meanwhile."""

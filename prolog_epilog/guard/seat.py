@@ -227,10 +227,10 @@ class Seat:
         self._changes(now)
 
     def _hear(self, now: float, words: Mapping[Rank, Beat], *, alone: bool) -> HostBeat | None:
-        by_launches = self._heart.by_launches
+        measure = self._heart.measure
         beat = self._heart.take(now, words, alone=alone)
-        if by_launches and not self._heart.by_launches and any(one.steps for one in words.values()):
-            # Its first step: what was learned of its launches says nothing of its steps.
+        if self._heart.measure != measure:
+            # How many launches are a step is learned with the gate shut, or harm would be taken for its usual pace.
             self._do(now, self.decider.owner_arrives(now, self._law(self.grip), tolerates=True, evict_grace_s=0.0))
         return beat
 

@@ -77,15 +77,14 @@ class WorkRate:
 
     def __init__(self) -> None:
         self._counts: dict[tuple[str, int], _Count] = {}
-
-    @property
-    def counts(self) -> bool:
-        """Whether anybody is judged by launches."""
-        return bool(self._counts)
+        self.measure = 0
+        """Another number whenever times of before say nothing of those that follow."""
 
     def heard(self, now: float, words: Mapping[tuple[str, int], Beat]) -> Mapping[tuple[str, int], Beat]:
         """What there is to judge by: the processes' own steps, and where none of them tells any, steps of launches."""
         if any(beat.steps for beat in words.values()) or not any(beat.launches for beat in words.values()):
+            if self._counts and any(beat.steps for beat in words.values()):
+                self.measure += 1
             self._counts.clear()
             return {place: beat for place, beat in words.items() if beat.ready}
         self._counts = {place: count for place, count in self._counts.items() if place in words}
@@ -94,6 +93,7 @@ class WorkRate:
     def _stepping(self, now: float, place: tuple[str, int], beat: Beat) -> Beat:
         count = self._counts.get(place)
         if count is None or count.pid != beat.pid or beat.launches < count.launches:
+            self.measure += 1
             count = self._counts[place] = _Count(beat.pid, now, beat.launches, beat.launches, now)
         count.hear(now, beat.launches)
         return replace(beat, steps=count.steps, step_ns=count.step_ns, at_ns=count.at_ns)

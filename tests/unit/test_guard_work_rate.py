@@ -12,7 +12,7 @@ import pytest
 from prolog_epilog.guard.heart import Heart
 from prolog_epilog.guard.signals import HostBeat
 from prolog_epilog.guard.work_rate import WorkRate
-from prolog_epilog.injob.word import READY, Beat
+from prolog_epilog.injob.word import LAUNCHES, READY, Beat
 
 from .guard_world import World
 
@@ -76,7 +76,7 @@ def test_what_a_program_rests_by_itself_is_nobodys_harm() -> None:
 def test_who_tells_steps_is_judged_by_them_alone() -> None:
     heart = Heart()
     hear(heart, lambda now: 1000 * now + 1, 0, 20)
-    before = heart.by_launches
+    before = heart.measure
     python = replace(SILENT, slot=2, library=False, ready=True)
 
     def told(now: float, steps: int) -> HostBeat | None:
@@ -84,7 +84,7 @@ def test_who_tells_steps_is_judged_by_them_alone() -> None:
         return heart.take(now, {PLACE: replace(SILENT, launches=99_999), ("GPU-a", 2): step}, alone=True)
 
     assert told(20.0, 1) is None  # what came before is not known
-    assert (before, heart.by_launches) == (True, False)
+    assert heart.measure == before + 1
     assert told(20.5, 2) == HostBeat(20.5, 1, 0.5)
 
 
@@ -156,4 +156,20 @@ def test_the_first_step_ends_what_was_learned_of_launches(world: World) -> None:
 
     assert world.seat.decider.baseline.step == pytest.approx(0.5, rel=0.02)
     assert learned != pytest.approx(0.5, rel=0.2)
+    assert guest.order().duty > 0
+
+
+def test_the_next_process_is_measured_behind_a_shut_gate(world: World) -> None:
+    """Its pace beside the guest must not be taken for its pace alone."""
+    first = world.comes(HOST, "guaranteed", step=0.1, tells=False)
+    world.seconds(70)
+    guest = world.comes(GUEST, "opportunistic", step=0.2)
+    world.seconds(20)
+    assert guest.order().duty > 0
+
+    assert first.place is not None
+    first.done, first.place.numbers[LAUNCHES] = 0.0, 0
+    world.seconds(0.3)
+    assert guest.order().duty == 0
+    world.seconds(30)
     assert guest.order().duty > 0
