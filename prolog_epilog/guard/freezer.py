@@ -33,21 +33,21 @@ __all__ = [
     "thaw_expired",
 ]
 
-ROOT = Path("/sys/fs/cgroup")
+ROOT = cgroups.ROOT
 LEASE_SECONDS = 4.0
 """A guest is thawed at the latest so long after the guard's last sign of life."""
 
-_V2 = ("system.slice/*slurmstepd.scope", "*slurmstepd.scope")
-_V1 = ("freezer/slurm*/uid_*",)
+_V1 = "freezer/slurm*/uid_*"
 _STEPD = "slurmstepd"
 _LEASE_BYTES = 64
 
 
 def jobs_groups(job: int, root: Path = ROOT) -> list[Path]:
     """The control groups that Slurm made for a job as a whole, where its processes can be frozen."""
-    patterns = _V2 if cgroups.version(root) == "v2" else _V1
-    found = (path for pattern in patterns for path in root.glob(f"{pattern}/job_{job}"))
+    if cgroups.version(root) == "v2":
+        return cgroups.groups_of(job, root)
     # What a user's own systemd made may bear any name.
+    found = root.glob(f"{_V1}/job_{job}")
     return [path for path in found if cgroups.job_in(f"0::/{path.relative_to(root)}") == job]
 
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
-from prolog_epilog import audit, cgroups
+from prolog_epilog import audit
 from prolog_epilog.audit import Action, Judge
 from prolog_epilog.devices import GpuProcess
 from prolog_epilog.state import SetState, Tenant
@@ -108,44 +106,3 @@ def test_a_process_of_no_job_is_never_ended() -> None:
     judge = Judge("requeue")
 
     assert [one.what for _ in range(20) for one in judge.answers([excess(None)])] == ["warn"]
-
-
-@pytest.mark.parametrize(
-    ("text", "job"),
-    [
-        ("0::/system.slice/slurmstepd.scope/job_42/step_0/user/task_0\n", 42),
-        ("0::/system.slice/n1_slurmstepd.scope/job_42/step_batch/user/task_special\n", 42),
-        ("0::/../../slurmstepd.scope/job_42/step_extern\n", 42),
-        ("3:memory:/slurm/uid_1000/job_42/step_0/task_0\n1:name=systemd:/system.slice/slurmd.service\n", 42),
-        ("3:devices:/docker/abc/slurm_n1/uid_1000/job_42/step_0\n", 42),
-        ("0::/system.slice/slurmstepd.scope/job_42/step_0/user/slurmstepd.scope/job_43/x\n", 42),
-        ("0::/user.slice/user-1000.slice/user@1000.service/slurmstepd.scope/job_43/x\n", None),
-        ("0::/user.slice/user-1000.slice/session-1.scope\n", None),
-        ("0::/system.slice/sshd.service/job_42\n", None),
-        ("", None),
-    ],
-)
-def test_a_processs_job_is_what_slurm_made_of_it(text: str, job: int | None) -> None:
-    assert cgroups.job_in(text) == job
-
-
-def test_this_process_is_in_no_job() -> None:
-    assert cgroups.job_of(os.getpid()) is None
-    assert cgroups.job_of(2**22 + 1) is None
-
-
-def test_jobs_with_a_control_group_are_listed(tmp_path: Path) -> None:
-    for path in (
-        "system.slice/slurmstepd.scope/job_1/step_0",
-        "system.slice/n1_slurmstepd.scope/job_2",
-        "memory/slurm/uid_0/job_3",
-        "memory/slurm_n1/uid_0/job_4",
-        "user.slice/job_5",
-    ):
-        (tmp_path / path).mkdir(parents=True)
-
-    assert cgroups.jobs(tmp_path) == {1, 2, 3, 4}
-    assert cgroups.version(tmp_path) == "v1"
-    (tmp_path / "cgroup.controllers").write_text("cpu memory dmem\n")
-    assert cgroups.version(tmp_path) == "v2"
-    assert "dmem" in cgroups.controllers(tmp_path)
