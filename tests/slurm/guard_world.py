@@ -67,18 +67,19 @@ def program(*words: str) -> str:
 
 # Which jobs have frozen processes, and how many of Slurm's own are frozen.
 _FROZEN = f"""{PYTHON} - <<'END'
-import json, os, re
+import json, os
 from contextlib import suppress
 from pathlib import Path
 root, jobs, stepds = Path("/sys/fs/cgroup"), set(), 0
 for folder, _, _ in os.walk(root / "freezer" if (root / "freezer").is_dir() else root):
-    job = re.search(r"/job_(\\d+)", folder)
-    for name, word in (("freezer.state", "FROZEN"), ("cgroup.events", "frozen 1")) if job else ():
+    for name, word in (("freezer.state", "FROZEN"), ("cgroup.events", "frozen 1")):
         with suppress(OSError):
             if word in Path(folder, name).read_text():
-                jobs.add(int(job[1]))
-                pids = Path(folder, "cgroup.procs").read_text().split()
-                stepds += sum(Path("/proc", pid, "comm").read_text().strip() == "slurmstepd" for pid in pids)
+                # The job by what its programs were told: groups bear other names in each version of Slurm.
+                for pid in Path(folder, "cgroup.procs").read_text().split():
+                    words = Path("/proc", pid, "environ").read_bytes().split(b"\\0")
+                    jobs |= {{int(word[13:]) for word in words if word.startswith(b"SLURM_JOB_ID=")}}
+                    stepds += Path("/proc", pid, "comm").read_text().strip() == "slurmstepd"
 print(json.dumps({{"jobs": sorted(jobs), "stepds": stepds}}))
 END"""
 
