@@ -46,7 +46,8 @@ Slurm; the driver, its memory and its faults are simulated. *Why* is what berthd
 GUARD_ROWS = """
 `make test-hard` (`tests/slurm/test_guard.py`): seconds until each thing had happened, on a real Slurm with a simulated
 driver; the guest has 2 s to save its work. Beside the guest a job of another user runs on the next GPU: it must get no
-signal, never stand still, and run once. v1 and v2 are the hierarchies of control groups.
+signal, never stand still, and run once. v1 and v2 are the hierarchies of control groups. For v2 all controllers but
+memory's were moved to the unified hierarchy of the same machine, and Slurm was shown only its line of /proc/PID/cgroup.
 """
 FAMILIES = """
 `make bench-placement`: how much less Berth takes than PAL with the same jobs, order, backfill and scores, in percent,
@@ -59,6 +60,12 @@ PUBLISHED = """
 *Allocated* counts GPUs that a job holds, *useful* the ideal time of the measured jobs, both as a part of the cluster
 until the last of them ends. The load sweep is drawn: its jobs are not PAL's.
 """
+# Benchmarks with several tables: how each of them is called.
+CALLS = {
+    "replay-adversary": 'bench-replay REPLAY="--mode adversary --systems plain,berth --seeds 1"',
+    "replay-chaos": 'bench-replay REPLAY="--mode chaos --systems berth --seeds 5"',
+    "replay-26.05": 'bench-replay SLURM=26.05 REPLAY="--systems plain,berth --seeds 1 --jobs 500"',
+}
 # What a reader would ask about a figure, by benchmark.
 REMARKS = {
     "plan": """
@@ -80,6 +87,15 @@ plain Slurm's and Berth's, and in seed 3, the one looked at, the cores were 85 t
 fifth seed had them for itself (no job unplanned, Epilogs 90 ms); plain Slurm's fifth had not, so the two are no fair
 pair. An unplanned job is one whose submission berthd did not answer within 50 ms. `weighed_wait_ratio` counts each wait
 with the job's GPUs: what jobs on few GPUs wait less, as they fit in between, those on 32 wait more.
+""",
+    "replay-adversary": """
+The replay's cluster under a stream of jobs of one GPU or two, in which four nodes never fall empty by themselves, and
+five jobs of 32 GPUs. It had the machine to itself.
+""",
+    "replay-chaos": """
+The replay while berthd is killed every 20 s, slurmctld restarted, nodes drained and resumed, and half of the Epilogs'
+notices lost. The clock of one node is not tried: containers share the kernel's. It had the machine to itself; so had the
+run without trouble.
 """,
     "node": """
 Prolog and Epilog as slurmd calls them, with a simulated driver and MPS: what starting MPS takes on a real GPU comes
@@ -198,7 +214,7 @@ def taken(path: Path) -> str:
 def bench_section(path: Path) -> Iterator[str]:
     data = read(path)
     notes = data.pop("notes")
-    yield f"\n## `make bench-{path.stem}`\n"
+    yield f"\n## `make {CALLS.get(path.stem, f'bench-{path.stem}')}`\n"
     yield "; ".join(f"{key} {value}" for key, value in notes.items()) + ".\n"
     if path.stem in REMARKS:
         yield REMARKS[path.stem].lstrip("\n")

@@ -22,6 +22,8 @@ from .systems import SYSTEMS, System
 from .testbed import BUILD, Testbed, TestbedError
 from .workload import Shape
 
+SLURM = "24.11"
+
 
 def main() -> int:
     """Turn a failure into one sentence and an exit status."""
@@ -55,10 +57,14 @@ def _perform(args: argparse.Namespace) -> int:
     runs = [Run.load(BUILD / f"{_name(args, *pair)}.json") for pair in wanted]
     print(details(runs))
     title = f"{args.mode}: {args.jobs} jobs on 64 nodes x 8 GPUs, Slurm {args.slurm}"
-    report(
-        args.mode if args.mode == "replay" else f"replay-{args.mode}", title, _figures(args, runs), _notes(args, runs)
-    )
+    report(_table(args), title, _figures(args, runs), _notes(args, runs))
     return 0
+
+
+def _table(args: argparse.Namespace) -> str:
+    """The name under which the figures are kept: each mode and each Slurm has its own."""
+    words = ["replay", *([args.mode] if args.mode != "replay" else []), *([args.slurm] if args.slurm != SLURM else [])]
+    return "-".join(words)
 
 
 def _figures(args: argparse.Namespace, runs: list[Run]) -> list[Figure]:
@@ -89,7 +95,7 @@ def _name(args: argparse.Namespace, system: System, seed: int, mode: str = "") -
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.replay", description=(__doc__ or "").split("\n", 1)[0])
-    parser.add_argument("--slurm", default="24.11")
+    parser.add_argument("--slurm", default=SLURM)
     parser.add_argument("--seeds", default="1,2,3,4,5")
     parser.add_argument("--systems", default="plain,plain2,berth,random", help=f"of {', '.join(SYSTEMS)}")
     parser.add_argument("--mode", default="replay", choices=("replay", "adversary", "chaos"))
