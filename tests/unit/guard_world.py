@@ -59,8 +59,8 @@ class Cgroups:
         (folder / "cgroup.procs").write_text("")
         return folder
 
-    def job(self, place: str, job: int, name: str = "") -> Path:
-        base = f"{place}/{name or f'job_{job}'}"
+    def job(self, place: str, job: int) -> Path:
+        base = f"{place}/job_{job}"
         for tail in ("", "/step_0", "/step_0/slurm", "/step_0/user", "/step_0/user/task_0", "/step_0/user/task_1"):
             self.group(base + tail)
         return self.root / base
