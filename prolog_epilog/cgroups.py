@@ -1,9 +1,12 @@
 """Which job a process belongs to, by Slurm's control groups (v1 and v2)."""
 
+import os
 import re
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+
+from prolog_epilog import processes
 
 ROOT = Path("/sys/fs/cgroup")
 
@@ -12,7 +15,7 @@ ROOT = Path("/sys/fs/cgroup")
 _SLUID = "s[0-9A-Z]{13}"
 _JOB = re.compile(
     r"/(?:(?:[\w.-]+_)?slurmstepd\.scope|slurm(?:_[\w.-]+)?/uid_\d+)"
-    rf"/(?P<name>job_(?P<job>\d{{1,10}})|{_SLUID})(?:/|$)",
+    rf"/(?P<name>job_\d{{1,10}}|{_SLUID})(?:/|$)",
     re.ASCII,
 )
 # What a user's own systemd makes: he names these groups as he likes.
@@ -72,13 +75,15 @@ def _job_named(group: Path) -> int | None:
 
 
 def _job_watched(group: Path) -> int | None:
-    """What the slurmstepd of one of its steps calls itself, in a group to which only root can move a process."""
+    """What the slurmstepd of one of its steps calls itself."""
     for file in group.glob("step_*/slurm/cgroup.procs"):
         with suppress(OSError):
-            for pid in file.read_text(encoding="ascii").split():
-                with suppress(OSError):
-                    if title := _TITLE.match(Path(f"/proc/{pid}/cmdline").read_bytes()):
-                        return int(title.group(1))
+            for pid in map(int, file.read_text(encoding="ascii").split()):
+                # It also starts programs of the user there, who may call themselves anything.
+                if processes.real_user_of(pid) != os.getuid():
+                    continue
+                if title := _TITLE.match(Path(f"/proc/{pid}/cmdline").read_bytes()):
+                    return int(title.group(1))
     return None
 
 

@@ -10,7 +10,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Proven", "alive", "boot_id", "children", "end", "prove", "serving", "start_detached", "user_of"]
+__all__ = [
+    "Proven",
+    "alive",
+    "boot_id",
+    "children",
+    "end",
+    "prove",
+    "real_user_of",
+    "serving",
+    "start_detached",
+    "user_of",
+]
 
 _POLL_SECONDS = 0.02
 _KILL_SECONDS = 5.0
@@ -54,11 +65,20 @@ def alive(process: Proven, boot: str) -> bool:
 
 def user_of(pid: int) -> int | None:
     """Effective user of a process."""
+    return _user(pid, 2)
+
+
+def real_user_of(pid: int) -> int | None:
+    """Who started a process: a setuid program is still its caller's, a daemon that acts for somebody still root's."""
+    return _user(pid, 1)
+
+
+def _user(pid: int, place: int) -> int | None:
     try:
         lines = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return None
-    return next((int(line.split()[2]) for line in lines if line.startswith("Uid:")), None)
+    return next((int(line.split()[place]) for line in lines if line.startswith("Uid:")), None)
 
 
 def children(pid: int) -> tuple[int, ...]:

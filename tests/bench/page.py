@@ -89,11 +89,11 @@ the job's GPUs: what jobs on few GPUs wait less, as they fit in between, those o
 p95 of the wait is about the same for every size (79 to 87 s in seed 5), with Berth it grows with the size (26 to 96
 s).
 
-Seed 5 once more, one cluster after the other and nothing beside it (2026-11-22): JCT 0.81, wait 0.60, makespan 1.04,
-p95 of the worst class 1.12, longest wait 1.18, GPU-weighted wait 0.97 of plain Slurm's; Epilogs 7 ms in the middle,
-p99 71 ms, of which berthd's answer is 57; 2 of 994 jobs unplanned; updates 1.24. The control that pins random GPUs:
-JCT 42.1 s beside Berth's 38.7 and plain Slurm's 48.1, stretch 1.44 beside 1.26 and 1.32, longest wait 134 s beside 106
-and 89.
+Seed 5 once more (`--systems plain,berth,random --seeds 5`), one cluster after the other and nothing beside it: JCT
+0.81, wait 0.60, makespan 1.04, p95 of the worst class 1.12, longest wait 1.18, GPU-weighted wait 0.97 of plain
+Slurm's; Epilogs 7 ms in the middle, p99 71 ms, of which berthd's answer is 57; 2 of 994 jobs unplanned; updates 1.24.
+The control that pins random GPUs: JCT 42.1 s beside Berth's 38.7 and plain Slurm's 48.1, stretch 1.44 beside 1.26 and
+1.32, longest wait 134 s beside 106 and 89.
 """,
     "replay-adversary": """
 The replay's cluster under a stream of jobs of one GPU or two, in which four nodes never fall empty by themselves, and

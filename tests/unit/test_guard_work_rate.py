@@ -14,7 +14,7 @@ from prolog_epilog.guard.signals import HostBeat
 from prolog_epilog.guard.work_rate import WorkRate
 from prolog_epilog.injob.word import LAUNCHES, READY, Beat
 
-from .guard_world import World
+from .guard_world import Program, World
 
 HOST, GUEST = 107, 7
 SILENT = Beat(1, 100, True, False, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, ())
@@ -126,12 +126,19 @@ def test_few_launches_and_absurd_ones_are_no_trouble(launches: int) -> None:
     assert all(0.0 < one < 60.0 for one in times)
 
 
-def test_a_host_that_only_launches_is_protected_within_the_bound_and_its_guest_works(world: World) -> None:
-    world.harm = 0.2
-    host = world.comes(HOST, "guaranteed", step=0.1, tells=False)
+def paired(world: World, step: float) -> tuple[Program, Program]:
+    """A host that only launches, and a guest that runs beside it."""
+    host = world.comes(HOST, "guaranteed", step=step, tells=False)
     world.seconds(70)
     guest = world.comes(GUEST, "opportunistic", step=0.2)
     world.seconds(10)
+    assert guest.order().duty > 0
+    return host, guest
+
+
+def test_a_host_that_only_launches_is_protected_within_the_bound_and_its_guest_works(world: World) -> None:
+    world.harm = 0.2
+    host, guest = paired(world, 0.1)
     before, began = host.done, guest.done
     world.seconds(120)
 
@@ -141,11 +148,7 @@ def test_a_host_that_only_launches_is_protected_within_the_bound_and_its_guest_w
 
 
 def test_the_first_step_ends_what_was_learned_of_launches(world: World) -> None:
-    host = world.comes(HOST, "guaranteed", step=0.5, tells=False)
-    world.seconds(70)
-    guest = world.comes(GUEST, "opportunistic", step=0.2)
-    world.seconds(10)
-    assert guest.order().duty > 0
+    host, guest = paired(world, 0.5)
     learned = world.seat.decider.baseline.step
 
     assert host.place is not None
@@ -161,11 +164,7 @@ def test_the_first_step_ends_what_was_learned_of_launches(world: World) -> None:
 
 def test_the_next_process_is_measured_behind_a_shut_gate(world: World) -> None:
     """Its pace beside the guest must not be taken for its pace alone."""
-    first = world.comes(HOST, "guaranteed", step=0.1, tells=False)
-    world.seconds(70)
-    guest = world.comes(GUEST, "opportunistic", step=0.2)
-    world.seconds(20)
-    assert guest.order().duty > 0
+    first, guest = paired(world, 0.1)
 
     assert first.place is not None
     first.done, first.place.numbers[LAUNCHES] = 0.0, 0

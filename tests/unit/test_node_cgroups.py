@@ -6,6 +6,7 @@ import os
 import subprocess
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -33,22 +34,30 @@ def test_a_processs_job_is_what_slurm_made_of_it(text: str, job: int | None) -> 
     assert cgroups.job_in(text) == job
 
 
+@contextmanager
+def called(title: str, user: int | None = None) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that calls itself so."""
+    with subprocess.Popen(["bash", "-c", f"exec -a '{title}' sleep 60"], user=user) as process:
+        while not Path(f"/proc/{process.pid}/cmdline").read_bytes().startswith(title.encode()):
+            time.sleep(0.01)
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
 @pytest.fixture
 def watched(tmp_path: Path) -> Iterator[Path]:
     """A node of Slurm 26.05: job 42's group is named by its SLUID, and its slurmstepd lives."""
     group = tmp_path / "system.slice/n1_slurmstepd.scope/sF75M82ANNKE00"
     (group / "step_batch/slurm").mkdir(parents=True)
     (tmp_path / "cgroup.controllers").touch()
-    words = ["bash", "-c", "exec -a 'slurmstepd: [42.batch]' sleep 60"]
-    with subprocess.Popen(words) as stepd:
-        while b"slurmstepd" not in Path(f"/proc/{stepd.pid}/cmdline").read_bytes()[:10]:
-            time.sleep(0.01)
+    with called("slurmstepd: [42.batch]") as stepd:
         (group / "step_batch/slurm/cgroup.procs").write_text(f"{os.getpid()}\n{stepd.pid}\n")
         monkey = pytest.MonkeyPatch()
         monkey.setattr(cgroups, "_known", {})
         yield tmp_path
         monkey.undo()
-        stepd.kill()
 
 
 def test_a_group_that_does_not_tell_its_job_is_known_by_who_watches_its_steps(watched: Path) -> None:
@@ -74,13 +83,26 @@ def test_nothing_that_a_user_can_name_is_taken_for_slurms(watched: Path) -> None
     own = "user.slice/user-1000.slice/user@1000.service/slurmstepd.scope/sF75M82ANNKE00"
     stranger = "system.slice/slurmstepd.scope/sF75M82ARQXZ00"
     (watched / stranger / "step_0/slurm").mkdir(parents=True)
-    # Whoever is called so outside the groups of slurmstepd is somebody else.
-    (watched / stranger / "step_0/slurm/cgroup.procs").write_text(f"{os.getpid()}\n4194303\nnonsense\n")
+    # No slurmstepd, and nobody.
+    (watched / stranger / "step_0/slurm/cgroup.procs").write_text(f"{os.getpid()}\n4194303\n")
 
     assert cgroups.job_in(f"0::/{own}/step_0\n", watched) is None
     assert cgroups.job_in(f"0::/{stranger}/step_0\n", watched) is None
     assert cgroups.job_in("0::/system.slice/slurmstepd.scope/system\n", watched) is None
     assert cgroups.jobs(watched) == {42}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can run a program as another user")
+def test_a_users_program_that_slurmstepd_started_is_not_believed(watched: Path) -> None:
+    """As a step's own epilog, which is where slurmstepd is: whatever it calls itself."""
+    file = next(watched.rglob("cgroup.procs"))
+    with called("slurmstepd: [43.batch]", user=65_534) as liar:
+        file.write_text(f"{liar.pid}\n{file.read_text()}")
+        assert cgroups.jobs(watched) == {42}
+
+        cgroups._known.clear()
+        file.write_text(f"{liar.pid}\n")
+        assert cgroups.jobs(watched) == set()
 
 
 def test_this_process_is_in_no_job() -> None:
