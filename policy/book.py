@@ -411,4 +411,7 @@ def _pinnable(policy: Policy, demand: Demand, view: View) -> Berth:
     berth = policy.place(demand, view)
     if any(mask != berth.mask for mask in berth.masks):
         raise NotNow(f"policy {policy.name} chose other GPUs on each node, which Slurm cannot pin")
+    blocks = view.fleet.fabric.blocks
+    if blocks is not None and not blocks.allow(berth.nodes):
+        raise NotNow(f"policy {policy.name} chose nodes of several blocks, which Slurm's topology/block does not start")
     return berth

@@ -16,6 +16,7 @@ from policy.cost import CostModel
 from policy.placement.tables import MOST_GPUS, Ints, SetTables
 from policy.settings import Sharing
 from policy.sharing.shelves import Shelves
+from topology.blocks import IN_NO_BLOCK
 from topology.fabric import Fabric
 
 if TYPE_CHECKING:
@@ -102,10 +103,16 @@ def build_fleet(
     sharing: Sharing | None = None,
 ) -> Fleet:
     """Join what Slurm says about the nodes with their topology; the fabric may be one of other nodes too."""
+    names = tuple(node.name for node in nodes)
+    known = fabric.over(names) if fabric else Fabric.flat(names)
     not_ready = {node.name: reason for node in nodes if (reason := _not_ready(node, machines.get(node.name)))}
+    if known.blocks is not None:
+        for place in np.flatnonzero(known.blocks.block == IN_NO_BLOCK).tolist():
+            if nodes[place].gpus:
+                why = f"{names[place]} is in no block, and Slurm's topology/block starts nothing there"
+                not_ready.setdefault(names[place], why)
     usable = [machines[node.name] if node.gpus and node.name not in not_ready else None for node in nodes]
     tables = SetTables(machine for machine in usable if machine is not None)
-    names = tuple(node.name for node in nodes)
     every_feature = {feature for node in nodes for feature in node.features}
     return Fleet(
         names=names,
@@ -127,7 +134,7 @@ def build_fleet(
         memory=memory,
         memory_counts=memory_counts,
         tables=tables,
-        fabric=fabric.over(names) if fabric else Fabric.flat(names),
+        fabric=known,
         costs=costs or CostModel(),
         shares=np.array([node.shards >= node.gpus > 0 for node in nodes], np.bool_),
         gpu_mem=np.array([_gpu_mem(machine) for machine in usable], np.int64),

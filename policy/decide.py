@@ -13,6 +13,7 @@ from policy.decide_guest import Answer as GuestAnswer
 from policy.decide_guest import on_a_seat, parked
 from policy.demand import Demand, on_fleet
 from policy.errors import Answer, FormatError, LeftToSlurm, Never, NotNow
+from policy.flags import Locality
 from policy.placement.base import Berth, Policy
 from policy.request import Request, flags_of, names_gpus, read, wanted_gpus
 from policy.settings import Settings
@@ -152,8 +153,9 @@ def _place(
     now: float,
     stale: str,
 ) -> Decision:
+    asked = request.locality or _by_switches(request, demand, book.fleet)
     insists = locality.settle(
-        request.locality, demand.gpus, settings.locality_rules, settings.locality_wait, settings.locality_cap
+        asked, demand.gpus, settings.locality_rules, settings.locality_wait, settings.locality_cap
     )
     wide = demand.at_level(locality.binding("any", demand.n))
     demand = wide if insists is None else demand.at_level(locality.binding(insists.level, demand.n))
@@ -211,6 +213,12 @@ def _place(
         # What is free now is taken at once: who asks next, by the same picture, may come beside it.
         claim = claim_on(book.fleet, demand, berth.nodes, berth.mask, start or book.cluster.at)
     return Decision("place", reply, claim)
+
+
+def _by_switches(request: Request, demand: Demand, fleet: Fleet) -> Locality | None:
+    """Where Slurm has a tree of switches, it would hold a job back that is pinned to more leaves than it asked for."""
+    in_a_tree = fleet.fabric.blocks is None and bool((fleet.fabric.leaf != NOBODY).any())
+    return locality.of_switches(request.switches, request.switch_wait, demand.n) if in_a_tree else None
 
 
 def _later(

@@ -212,16 +212,8 @@ def _layouts(request: "Request", sizes: list[int]) -> list[tuple[int, int]]:
 
 
 def _one(request: "Request", fleet: "Fleet", allowed: "Bools", memory: "Memory", n: int, k: int, limit: int) -> Demand:
-    tasks_here = request.tasks_per_node or -(-(request.tasks or n) // n)
-    least = max(
-        tasks_here * request.cpus_per_task,
-        -(-request.min_cpus // n),
-        request.min_cpus_per_node,
-        request.cpus_per_gpu * k,
-    )
-    # Slurm hands out whole cores.
-    threads = int(fleet.threads[allowed].max(initial=1))
-    cpus = -(-least // threads) * threads
+    least = _least_cpus(request, n, k)
+    cpus = _of_whole_cores(least, request, fleet, allowed, n)
     mem = _memory_needed(request, fleet, memory, cpus, k)
     whole = request.whole_nodes
     return Demand(
@@ -255,6 +247,31 @@ def _guest_after(request: "Request", fleet: "Fleet", tier: Tier, gpus: int) -> i
         return 0
     one_gpu = gpus == 1 and request.batch and not (request.het or request.whole_nodes or request.share)
     return fleet.sharing.guest_after if one_gpu and tier.name == EXCLUSIVE else None
+
+
+def _tasks_on_each(request: "Request", n: int) -> int:
+    return request.tasks_per_node or -(-(request.tasks or n) // n)
+
+
+def _least_cpus(request: "Request", n: int, k: int) -> int:
+    return max(
+        _tasks_on_each(request, n) * request.cpus_per_task,
+        -(-request.min_cpus // n),
+        request.min_cpus_per_node,
+        request.cpus_per_gpu * k,
+    )
+
+
+def _of_whole_cores(least: int, request: "Request", fleet: "Fleet", allowed: "Bools", n: int) -> int:
+    """CPUs of each node, as many as its cores have: Slurm hands out whole cores."""
+    of_nodes = fleet.threads[allowed]
+    if of_nodes.size and (request.threads_per_core or 1) > int(of_nodes.min()):
+        raise LeftToSlurm(f"not every node has {request.threads_per_core} threads per core")
+    threads = int(of_nodes.max(initial=1))
+    cores = -(-least // (request.threads_per_core or threads))
+    if request.tasks_per_core:
+        cores = max(cores, -(-_tasks_on_each(request, n) // request.tasks_per_core))
+    return cores * threads
 
 
 def _share(request: "Request", fleet: "Fleet", allowed: "Bools") -> Share | None:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from policy import flags as flag_table
-from policy.errors import FormatError
+from policy.errors import FormatError, LeftToSlurm
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +57,19 @@ def settle(
             return None
         found = fitting[-1]
     return found if cap is None else Insistence(found.level, min(found.wait, cap))
+
+
+def of_switches(count: int | None, wait: int | None, nodes: int) -> flag_table.Locality | None:
+    """What `--switches=COUNT@TIME` asks, in words of our own; None where it asks nothing of so many nodes.
+
+    >>> of_switches(1, 90, 2), of_switches(1, 90, 1), of_switches(4, None, 4)
+    (Locality(level='leaf', wait=90), None, None)
+    """
+    if count is None or count >= nodes:
+        return None
+    if count > 1:
+        raise LeftToSlurm(f"with --switches={count} Slurm counts leaves as it chooses")
+    return flag_table.Locality("leaf", wait)
 
 
 def binding(level: str, nodes: int) -> str:

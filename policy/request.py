@@ -35,6 +35,9 @@ class Request:
     min_cpus: int = 0
     min_cpus_per_node: int = 0
     cpus_per_gpu: int = 0
+    threads_per_core: int | None = None
+    """Threads of each core that it uses; None: all."""
+    tasks_per_core: int | None = None
     tied: bool = False
     """CPUs or tasks hang on GPUs: a pin takes that tie away and has to replace it."""
     memory: Memory | None = None
@@ -46,6 +49,10 @@ class Request:
     excluded: tuple[str, ...] = ()
     limit: int | None = None
     locality: flag_table.Locality | None = None
+    switches: int | None = None
+    """Leaves that it may have its nodes in (`--switches`), while it waits for that."""
+    switch_wait: int | None = None
+    """Seconds of that wait; None: as long as the site lets it."""
     share: int | None = None
     """Percent of each GPU; None for whole ones."""
     gpu_mem: int | None = None
@@ -97,6 +104,8 @@ def read(fields: Mapping[str, str]) -> Request:
         min_cpus=number(fields, "min_cpus") or 0,
         min_cpus_per_node=number(fields, "pn_min_cpus") or 0,
         cpus_per_gpu=cpus_per_gpu,
+        threads_per_core=number(fields, "threads_per_core"),
+        tasks_per_core=number(fields, "ntasks_per_core"),
         tied=bool(cpus_per_gpu or per_task or "ntasks_per_tres" in fields),
         memory=None if whole_memory else _memory(fields),
         whole_memory=whole_memory,
@@ -107,6 +116,8 @@ def read(fields: Mapping[str, str]) -> Request:
         excluded=hostlist.expand(fields.get("exc_nodes", "")),
         limit=None if (minutes := number(fields, "time_limit")) is None else minutes * 60,
         locality=flag_table.parse_locality(flags["locality"]) if "locality" in flags else None,
+        switches=number(fields, "switches"),
+        switch_wait=number(fields, "switch_wait"),
         share=share,
         gpu_mem=flag_table.mebibytes(flags["gpu-mem"]) if "gpu-mem" in flags else None,
         qos=fields.get("qos", ""),
@@ -155,6 +166,8 @@ def _refuse_what_only_slurm_can(fields: Mapping[str, str]) -> None:
     ):
         if key in fields:
             raise LeftToSlurm(reason)
+    if "slurms_own" in fields:
+        raise LeftToSlurm(f"with {fields['slurms_own'].replace(',', ' and ')} only Slurm can choose")
     if "features" in fields and not _FEATURES.fullmatch(fields["features"]):
         raise LeftToSlurm(f"the constraint {fields['features']!r} is more than features joined by &")
 

@@ -40,6 +40,8 @@ bool request_is_test(const job_desc_msg_t *job);
 void request_write(const job_desc_msg_t *job, uint32_t submit_uid, const char *nonce,
 		   const struct flag_values *flags, const struct reply_expected *expected,
 		   struct text *out);
+/* Options by which Slurm alone can choose nodes, as users write them: "--contiguous,--tmp". */
+void request_slurms_own(const job_desc_msg_t *job, struct text *out);
 /* "tres_per_job:gres/gpu:2;..." for the segment's key `asked`. */
 void request_asked(const job_desc_msg_t *job, struct text *out);
 

@@ -140,13 +140,16 @@ static bool user_wants_messages(const job_desc_msg_t *job, const struct flag_val
 /* The segment that the plugin writes on its own: what was asked for, and why berthd did not act. */
 static void keep_request(job_desc_msg_t *job, const struct flag_values *flags, const char *why)
 {
-	struct text body, asked;
+	struct text body, asked, slurms_own;
 
 	text_init(&body, SEGMENT_BODY_MAX);
 	text_init(&asked, SEGMENT_BODY_MAX);
+	text_init(&slurms_own, SEGMENT_BODY_MAX);
 	segment_add(&body, "state", "passed");
 	request_asked(job, &asked);
-	if (asked.len && !asked.failed)
+	request_slurms_own(job, &slurms_own);
+	/* berthd may give it a place by this later. */
+	if (asked.len && !asked.failed && !slurms_own.len && !slurms_own.failed)
 		segment_add(&body, "asked", text_str(&asked));
 	segment_add(&body, "why", why);
 	if (request_preflight(job))
@@ -164,6 +167,7 @@ static void keep_request(job_desc_msg_t *job, const struct flag_values *flags, c
 			    "longer than 4096 bytes, or slurmctld is out of memory");
 	text_free(&body);
 	text_free(&asked);
+	text_free(&slurms_own);
 }
 
 /* Flags are never dropped silently, least of all when berthd is not there to say so. */

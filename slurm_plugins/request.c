@@ -278,6 +278,58 @@ static void add_flags(struct text *out, const struct flag_values *flags)
 	}
 }
 
+static bool number_given(uint16_t value)
+{
+	return value && value != NO_VAL16 && value != INFINITE16;
+}
+
+void request_slurms_own(const job_desc_msg_t *job, struct text *out)
+{
+	/* `shared` is 0 for whole nodes, and 1 for nodes that anybody may share. */
+	const char *apart = job->shared == NO_VAL16 || job->shared < 2 ? NULL : "--exclusive=user";
+	const struct {
+		const char *name;
+		bool given;
+	} options[] = {
+	    {"--contiguous", number_given(job->contiguous)},
+	    {"--spread-job", (job->bitflags & SPREAD_JOB) != 0},
+	    {"--tmp", job->pn_min_tmp_disk && job->pn_min_tmp_disk != NO_VAL},
+	    {"--core-spec", job->core_spec != NO_VAL16},
+	    {"--segment", number_given(job->segment_size)},
+	    {"--cores-per-socket", number_given(job->cores_per_socket)},
+	    {"--ntasks-per-socket", number_given(job->ntasks_per_socket)},
+	    {apart, apart != NULL},
+	};
+
+	for (size_t i = 0; i < sizeof(options) / sizeof(options[0]); i++) {
+		if (!options[i].given)
+			continue;
+		if (out->len)
+			text_add(out, ",");
+		text_add(out, options[i].name);
+	}
+}
+
+static void add_slurms_own(struct text *out, const job_desc_msg_t *job)
+{
+	struct text options;
+
+	text_init(&options, SEGMENT_BODY_MAX);
+	request_slurms_own(job, &options);
+	out->failed = out->failed || options.failed;
+	add_string(out, "slurms_own", options.len ? text_str(&options) : NULL);
+	text_free(&options);
+}
+
+static void add_switches(struct text *out, const job_desc_msg_t *job)
+{
+	if (!job->req_switch || job->req_switch == NO_VAL)
+		return;
+	add_number(out, "switches", job->req_switch, NO_VAL);
+	if (job->wait4switch != NO_VAL && job->wait4switch != INFINITE)
+		text_addf(out, "switch_wait=%" PRIu32 "\n", job->wait4switch);
+}
+
 void request_write(const job_desc_msg_t *job, uint32_t submit_uid, const char *nonce,
 		   const struct flag_values *flags, const struct reply_expected *expected,
 		   struct text *out)
@@ -317,6 +369,10 @@ void request_write(const job_desc_msg_t *job, uint32_t submit_uid, const char *n
 	if (ntasks_per_gpu_given(job))
 		add_number(out, "ntasks_per_tres", job->ntasks_per_tres, NO_VAL16);
 	add_number(out, "sockets_per_node", job->sockets_per_node, NO_VAL16);
+	if (number_given(job->threads_per_core))
+		add_number(out, "threads_per_core", job->threads_per_core, NO_VAL16);
+	if (number_given(job->ntasks_per_core))
+		add_number(out, "ntasks_per_core", job->ntasks_per_core, NO_VAL16);
 	add_number(out, "num_tasks", job->num_tasks, NO_VAL);
 	add_number(out, "ntasks_per_node", job->ntasks_per_node, NO_VAL16);
 	add_number(out, "cpus_per_task", job->cpus_per_task, NO_VAL16);
@@ -326,6 +382,8 @@ void request_write(const job_desc_msg_t *job, uint32_t submit_uid, const char *n
 	add_number(out, "max_nodes", job->max_nodes, NO_VAL);
 	add_memory(out, job->pn_min_memory);
 	add_number(out, "gpus", expected->gpus, 0);
+	add_switches(out, job);
+	add_slurms_own(out, job);
 	add_signal(out, job, flags);
 	add_flags(out, flags);
 }

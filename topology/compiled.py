@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 
 from topology import atomic, files
+from topology.blocks import IN_NO_BLOCK, Blocks
 from topology.errors import TopologyError, TopologyFileError
 from topology.fabric import NOBODY, Fabric
 from topology.islands import islands
@@ -32,13 +33,13 @@ if TYPE_CHECKING:
 
 __all__ = ["FILE_NAME", "FORMAT", "CompiledCluster", "load", "save", "sources", "stamp"]
 
-FORMAT = "berth-cluster/1"
+FORMAT = "berth-cluster/2"
 FILE_NAME = "cluster.compiled"
 """What it is called in the folder of its topology files."""
 
 #: Columns with one value a node.
-_COLUMNS = ("names", "kind", "uuids", "at", "machine_domain", "domain", "leaf", "pod")
-_KEYS = {*_COLUMNS, "stamp", "kinds", "domains", "leaves", "pods", "conflicts"}
+_COLUMNS = ("names", "kind", "uuids", "at", "machine_domain", "domain", "leaf", "pod", "block")
+_KEYS = {*_COLUMNS, "stamp", "kinds", "domains", "leaves", "pods", "conflicts", "block_sizes"}
 
 
 class CompiledCluster:
@@ -50,7 +51,9 @@ class CompiledCluster:
         self._place = {name: i for i, name in enumerate(data["names"])}
         domain, leaf, pod = (np.array(data[key], np.int64) for key in ("domain", "leaf", "pod"))
         lists = (tuple(data[key]) for key in ("domains", "leaves", "pods", "conflicts"))
-        self.fabric = Fabric(tuple(data["names"]), domain, leaf, pod, *lists)
+        sizes = tuple(data["block_sizes"])
+        blocks = Blocks(sizes, np.array(data["block"], np.int64)) if sizes else None
+        self.fabric = Fabric(tuple(data["names"]), domain, leaf, pod, *lists, blocks=blocks)
         kind = np.array(data["kind"], np.int64)
         places: dict[Shape, int] = {}
         of_kind = np.array([places.setdefault(one.shape, len(places)) for one in self._kinds], np.int64)
@@ -136,6 +139,8 @@ def save(path: str | os.PathLike[str], machines: Iterable[Machine], fabric: Fabr
         "leaves": fabric.leaves,
         "pods": fabric.pods,
         "conflicts": fabric.conflicts,
+        "block": fabric.blocks.block.tolist() if fabric.blocks else [IN_NO_BLOCK] * len(machines),
+        "block_sizes": fabric.blocks.sizes if fabric.blocks else (),
     }
     data["kinds"] = [json.loads(files.encode(kind)) for kind in kinds]
     body = json.dumps(data, separators=(",", ":")).encode()

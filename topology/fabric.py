@@ -7,11 +7,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import numpy as np
+
+from topology.blocks import IN_NO_BLOCK, Blocks
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -47,6 +49,8 @@ class Fabric:
     pods: tuple[str, ...] = ()
     conflicts: tuple[str, ...] = ()
     """Where the machines and Slurm's file part, one sentence each, for people."""
+    blocks: Blocks | None = field(default=None, kw_only=True)
+    """Where Slurm chooses by blocks, what it takes together; None where it takes any nodes."""
 
     @classmethod
     def flat(cls, names: Sequence[str]) -> Fabric:
@@ -83,7 +87,8 @@ class Fabric:
             conflicts += _torn(domain, domains, pod, pods, "pod")
         elif slurm and slurm.kind != "flat":
             conflicts.append(f"{slurm.source} names none of the {len(names)} nodes that have a topology file")
-        return cls(names, domain, leaf_, pod, domains, leaf_names, pods, tuple(conflicts))
+        blocks = _blocks(slurm, at) if slurm and slurm.kind == "block" else None
+        return cls(names, domain, leaf_, pod, domains, leaf_names, pods, tuple(conflicts), blocks=blocks)
 
     def over(self, names: Sequence[str]) -> Fabric:
         """The same groups for these nodes in this order; of nodes that are not in it nothing is known."""
@@ -91,7 +96,8 @@ class Fabric:
         # NOBODY is the last place, and there stands NOBODY.
         place = np.array([at.get(name, NOBODY) for name in names], np.int64)
         domain, leaf, pod = (np.append(groups, NOBODY)[place] for groups in (self.domain, self.leaf, self.pod))
-        return replace(self, names=tuple(names), domain=domain, leaf=leaf, pod=pod)
+        blocks = self.blocks.over(place) if self.blocks else None
+        return replace(self, names=tuple(names), domain=domain, leaf=leaf, pod=pod, blocks=blocks)
 
     def groups(self, level: FabricLevel) -> Ints:
         """Group number of each node at this level; at `nvlink` of domains that span nodes."""
@@ -122,6 +128,13 @@ class Fabric:
             groups = self.groups(LEVELS[place])
             found = np.where((groups[a] == groups[b]) & (groups[a] != NOBODY), place, found)
         return found
+
+
+def _blocks(slurm: SlurmFabric, at: Mapping[str, int]) -> Blocks:
+    block = np.full(len(at), IN_NO_BLOCK, np.int64)
+    for number, leaf in enumerate(slurm.leaves):
+        block[[at[node] for node in leaf.nodes if node in at]] = number
+    return Blocks(slurm.block_sizes, block)
 
 
 def _fill_block(

@@ -26,16 +26,22 @@ class Gang(NamedTuple):
 
 
 def choose(demand: "Demand", view: "View", able: Ints, mask: int) -> Gang | None:
-    """The best n of the nodes that have these GPUs free; None where a demand insists on a level, and no group has n.
+    """The best n of the nodes that have these GPUs free; None where no group of the level that it insists on has n.
+
+    Nor does any where Slurm chooses by blocks, and would not start the job on any n of them.
 
     At each level the group that holds the gang at the least threshold; of groups that are alike the one that it
     fills best. A level farther away is taken only where it is faster by what its distance costs.
     """
     fleet, fabric = view.fleet, view.fleet.fabric
     slowest = node_scores(fleet, demand.app_class, able, mask)
+    allowed = fabric.blocks.groups(demand.n, able) if fabric.blocks else None
     best: Gang | None = None
     for reach, groups in zip(LEVELS_OF_NODES, (fabric.domain, fabric.leaf, fabric.pod, None), strict=True):
-        inside = np.arange(able.size) if groups is None else _fullest_group(demand, slowest, groups[able])
+        here = groups if groups is None else groups[able]
+        if allowed is not None:
+            here = allowed if here is None else _of_both(here, allowed)
+        inside = np.arange(able.size) if here is None else _fullest_group(demand, slowest, here)
         if inside is None:
             if reach == demand.level:
                 break
@@ -50,6 +56,12 @@ def choose(demand: "Demand", view: "View", able: Ints, mask: int) -> Gang | None
         if reach == demand.level:
             break
     return best
+
+
+def _of_both(groups: Ints, others: Ints) -> Ints:
+    """Groups of the nodes that share one of either kind."""
+    in_one = (groups == NOBODY) | (others == NOBODY)
+    return np.where(in_one, NOBODY, groups * (int(others.max(initial=0)) + 1) + others)
 
 
 def _fullest_group(demand: "Demand", slowest: "Floats", groups: Ints) -> "Ints | None":

@@ -39,9 +39,12 @@ class Ahead:
                         return moment, record.pin
             return None
         enough = np.count_nonzero(self._room_for(record) & open_nodes, axis=1) >= record.nodes_wanted
-        row = int(enough.argmax())
-        nodes = self._choice.nodes_for(record, open_nodes, self._counts[row], self._cpus[row]) if enough[row] else None
-        return None if nodes is None else (self._moments[row], nodes)
+        for row in np.flatnonzero(enough).tolist():
+            nodes = self._choice.nodes_for(record, open_nodes, self._counts[row], self._cpus[row])
+            # Enough of them, but not of one block.
+            if nodes is not None:
+                return self._moments[row], nodes
+        return None
 
     def _room_for(self, record: Record) -> Bools:
         """For each row the nodes with as many GPUs and cores as a job needs there."""

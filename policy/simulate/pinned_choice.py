@@ -1,4 +1,4 @@
-"""What slurmctld itself chooses for a job that is not pinned: nodes as its tree plugin does, then cores, then GPUs."""
+"""What slurmctld itself chooses for a job that is not pinned: nodes as its tree or block plugin does, cores, GPUs."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -9,6 +9,7 @@ from policy.cluster import Bools
 from policy.placement.tables import Ints
 from policy.simulate.pinned_jobs import Record
 from policy.simulate.pinned_nodes import Nodes, pick_cores, pick_gpus
+from topology.blocks import IN_NO_BLOCK
 from topology.fabric import NOBODY
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ class Choice:
         # Without a fabric all nodes count as one leaf: the plugin is topology/flat then.
         self._leaf: Ints = nobody if (fabric.leaf == NOBODY).any() else fabric.leaf
         self._pod: Ints = nobody if (fabric.pod == NOBODY).any() else fabric.pod
+        self._blocks = fabric.blocks
         self._links = [_links(machine) for machine in nodes.fleet.machines]
 
     def nodes_for(self, record: Record, open_nodes: Bools, counts: Ints, cpus: Ints) -> tuple[int, ...] | None:
@@ -34,6 +36,8 @@ class Choice:
             fits &= counts >= record.k
         found = np.flatnonzero(fits)
         wanted = record.nodes_wanted
+        if self._blocks is not None:
+            found = _of_one_block(found, self._blocks.groups(wanted, found), wanted)
         if found.size < wanted:
             return None
         leaf = self._leaf[found]
@@ -71,6 +75,16 @@ class Choice:
         for taken, gpus in zip(pick_cores(nodes.cores[node], record.cpus), nodes.sockets[node], strict=True):
             near |= gpus if taken else 0
         return pick_gpus(int(nodes.gpus[node]), near, record.k, self._links[node])
+
+
+def _of_one_block(found: Ints, groups: Ints, wanted: int) -> Ints:
+    """Of nodes, those of the block or aggregated block that has just enough of them; none where none has."""
+    held = np.bincount(groups[groups != IN_NO_BLOCK], minlength=1)
+    if held.max() < wanted:
+        return found[:0]
+    best = int(np.where(held >= wanted, held, found.size + 1).argmin())
+    of_best: Ints = found[groups == best]
+    return of_best
 
 
 def _links(machine: "Machine | None") -> list[list[int]]:

@@ -7,6 +7,7 @@ from policy.book import Book
 from policy.cluster import Fleet, build_fleet
 from policy.facts import JobFacts, Memory, NodeFacts, PartitionFacts, Reading
 from policy.picture import open_book
+from topology.fabric import Fabric
 from topology.model import Gpu, Link, Machine
 
 NOW = 1_000_000.0
@@ -106,11 +107,13 @@ def reading(nodes: list[NodeFacts], jobs: list[JobFacts] | None = None, **change
     return Reading(**{**facts, **changes})  # type: ignore[arg-type]
 
 
-def fleet(look: Reading, kinds: Mapping[str, str] | None = None) -> Fleet:
+def fleet(look: Reading, kinds: Mapping[str, str] | None = None, fabric: Fabric | None = None) -> Fleet:
     """The fleet of a reading; nodes are of kind h100 unless told."""
     kinds = {one.name: "h100" for one in look.nodes} if kinds is None else kinds
     machines = {name: machine(name, kind) for name, kind in kinds.items()}
-    return build_fleet(look.nodes, look.partitions, machines, look.memory, memory_counts=look.memory_counts)
+    return build_fleet(
+        look.nodes, look.partitions, machines, look.memory, memory_counts=look.memory_counts, fabric=fabric
+    )
 
 
 def book(look: Reading, kinds: Mapping[str, str] | None = None) -> Book:

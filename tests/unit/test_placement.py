@@ -253,6 +253,29 @@ def test_a_gang_is_placed_in_one_leaf_without_being_asked() -> None:
     assert "all in one leaf" in decision.fields["message"]
 
 
+def test_switches_are_a_wait_for_one_leaf() -> None:
+    decision = ask_joined(joined("leaf", 0, 1, 1), **TWO_NODES, switches="1", switch_wait="90")
+
+    assert "insists=leaf wait=90" in decision.fields["segment"]
+    assert "insists" not in ask_joined(joined("leaf", 0, 1, 1), **TWO_NODES, switches="2").fields["segment"]
+    assert "insists" not in ask_joined(Fabric.flat(("n1", "n2")), **TWO_NODES, switches="1").fields["segment"]
+
+
+def test_what_users_say_in_berths_words_counts_before_switches() -> None:
+    decision = ask_joined(joined("leaf", 0, 1, 1), **TWO_NODES, switches="1", **{"flag.locality": "pod@5"})
+
+    assert "insists=pod wait=300" in decision.fields["segment"]
+
+
+def test_more_than_one_switch_is_left_to_slurm() -> None:
+    three = {"tres_per_node": "gres/gpu:8", "min_nodes": "3", "max_nodes": "3"}
+
+    decision = ask_joined(joined("leaf", 0, 1, 1), **three, switches="2")
+
+    assert decision.verb == "pass"
+    assert "--switches=2" in decision.fields["message"]
+
+
 def test_a_level_that_is_only_busy_is_never_refused() -> None:
     nodes = [node("n1", used=0xFF, up=False)]
 

@@ -41,6 +41,8 @@ FLEET = fleet(reading([node(f"n{i}") for i in range(1, 5)]))
             800,
         ),
         ({"tres_per_job": "gres/gpu:2", "pn_min_cpus": "6"}, 1, 2, 6, 600),
+        ({"tres_per_job": "gres/gpu:2", "num_tasks": "4", "threads_per_core": "1"}, 1, 2, 4, 400),
+        ({"tres_per_job": "gres/gpu:2", "num_tasks": "4", "ntasks_per_core": "1"}, 1, 2, 4, 400),
         ({"tres_per_job": "gres/gpu:2", "mem_per_node": "5000"}, 1, 2, 1, 5_000),
         ({"tres_per_job": "gres/gpu:2", "mem_per_cpu": "50", "num_tasks": "3"}, 1, 2, 3, 150),
         ({"tres_per_job": "gres/gpu:2", "mem_per_tres": "gres/gpu:1000"}, 1, 2, 1, 2_000),
@@ -64,6 +66,8 @@ def test_every_form_becomes_nodes_gpus_cpus_and_memory(
         ({"tres_per_job": "gres/gpu:1", "sockets_per_node": "2"}, "sockets"),
         ({"tres_per_job": "gres/gpu:1", "reservation": "r1"}, "reservation"),
         ({"tres_per_job": "gres/gpu:1", "prefer": "rack1"}, "--prefer"),
+        ({"tres_per_job": "gres/gpu:1", "slurms_own": "--contiguous,--tmp"}, "with --contiguous and --tmp only Slurm"),
+        ({"tres_per_job": "gres/gpu:1", "threads_per_core": "2"}, "2 threads per core"),
         ({"tres_per_job": "gres/gpu:1", "partition": "gpu,nope"}, "partition nope"),
         ({"tres_per_job": "gres/gpu:1", "partition": "nope"}, "partition nope"),
         ({"tres_per_job": "gres/gpu:1", "features": "a|b"}, "more than features joined by &"),
@@ -104,6 +108,17 @@ def test_cpus_are_whole_cores() -> None:
     threaded = fleet(reading([node("n1", threads=2)]))
 
     assert on_fleet(read(submit(tres_per_job="gres/gpu:1", cpus_per_task="3")), threaded).cpus == 4
+
+
+def test_a_job_that_uses_one_thread_of_each_core_needs_as_many_cores() -> None:
+    threaded = fleet(reading([node("n1", threads=2)]))
+
+    asked = {"tres_per_job": "gres/gpu:1", "num_tasks": "2", "cpus_per_task": "3"}
+
+    assert on_fleet(read(submit(**asked)), threaded).cpus == 6
+    assert on_fleet(read(submit(**asked, threads_per_core="1")), threaded).cpus == 12
+    assert on_fleet(read(submit(**asked, threads_per_core="2")), threaded).cpus == 6
+    assert on_fleet(read(submit(tres_per_job="gres/gpu:1", num_tasks="3", ntasks_per_core="1")), threaded).cpus == 6
 
 
 def test_without_any_default_memory_a_job_takes_all_of_a_node() -> None:

@@ -170,8 +170,8 @@ def test_any_changed_byte_is_refused(tmp_path_factory: pytest.TempPathFactory, d
 def test_other_files_and_other_versions_are_refused(tmp_path: Path) -> None:
     path = saved(tmp_path)
     content = path.read_bytes()
-    path.write_bytes(content.replace(b"berth-cluster/1", b"berth-cluster/2", 1))
-    refused(path, "its format is berth-cluster/2, and this Berth reads berth-cluster/1")
+    path.write_bytes(content.replace(b"berth-cluster/2", b"berth-cluster/3", 1))
+    refused(path, "its format is berth-cluster/3, and this Berth reads berth-cluster/2")
     path.write_bytes(b"\x80\x04}.")
     refused(path, "no compiled cluster")
     path.write_bytes(b"")

@@ -24,6 +24,7 @@ from topology.providers.slurm_layout import (
     Kind,
     Leaf,
     SlurmFabric,
+    block_sizes_of,
     fail,
     leaves_of,
     names_of,
@@ -111,7 +112,8 @@ def _read_conf(path: Path) -> SlurmFabric:
             entries.append(Entry(where, pairs[head], nodes, children))
     if kind is None:
         fail(str(path), "there is no line of SwitchName, BlockName or RingName in it")
-    return SlurmFabric(str(path), kind, leaves_of(kind, entries, sizes, str(path)))
+    leaves = leaves_of(kind, entries, sizes, str(path))
+    return SlurmFabric(str(path), kind, leaves, block_sizes=block_sizes_of(kind, sizes, leaves))
 
 
 def _statements(path: Path, includers: tuple[Path, ...]) -> Iterator[tuple[str, str]]:

@@ -13,10 +13,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NoReturn, TypeAlias
 
+from topology.blocks import sizes_of
 from topology.errors import HostlistError, TopologyFileError
 from topology.hostlist import expand
 
-__all__ = ["Entry", "Kind", "Leaf", "SlurmFabric", "fail", "leaves_of", "names_of", "perhaps", "text_of", "whole"]
+__all__ = [
+    "Entry",
+    "Kind",
+    "Leaf",
+    "SlurmFabric",
+    "block_sizes_of",
+    "fail",
+    "leaves_of",
+    "names_of",
+    "perhaps",
+    "text_of",
+    "whole",
+]
 
 Kind: TypeAlias = Literal["tree", "block", "ring", "flat"]
 
@@ -42,6 +55,8 @@ class SlurmFabric:
     leaves: tuple[Leaf, ...] = ()
     name: str = ""
     """As topology.yaml calls it; empty for topology.conf, which has one only."""
+    block_sizes: tuple[int, ...] = ()
+    """Of blocks, the sizes that Slurm goes by, in nodes; the first is that of a block."""
 
     def check(self, known: Collection[str]) -> None:
         """Raise a TopologyFileError where the file names a node that is not among these, all of Slurm's."""
@@ -145,6 +160,11 @@ def _block_pods(blocks: Sequence[Entry], sizes: Sequence[int] | None, source: st
             if len(members) > 1:
                 pods |= dict.fromkeys((block.name for block in members), f"{members[0].name}..{members[-1].name}")
     return pods
+
+
+def block_sizes_of(kind: Kind, given: Sequence[int] | None, leaves: Sequence[Leaf]) -> tuple[int, ...]:
+    """The sizes of blocks that Slurm goes by; nothing for other kinds."""
+    return sizes_of(given, len(leaves[0].nodes)) if kind == "block" else ()
 
 
 def whole(word: str, where: str, what: str) -> int:

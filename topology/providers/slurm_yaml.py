@@ -8,7 +8,18 @@ from pathlib import Path
 from typing import Any, cast
 
 from topology.errors import TopologyFileError
-from topology.providers.slurm_layout import Entry, Kind, SlurmFabric, fail, leaves_of, names_of, perhaps, text_of, whole
+from topology.providers.slurm_layout import (
+    Entry,
+    Kind,
+    SlurmFabric,
+    block_sizes_of,
+    fail,
+    leaves_of,
+    names_of,
+    perhaps,
+    text_of,
+    whole,
+)
 
 __all__ = ["read_yaml"]
 
@@ -77,7 +88,8 @@ def _unit(name: str, unit: dict[str, Any], path: Path) -> SlurmFabric:
         words = _items(body["block_sizes"], path, "block_sizes")
         sizes = [whole(_scalar(word, path), _at(word, path), "block_sizes") for word in words]
     found = cast("Kind", kind)
-    return SlurmFabric(str(path), found, leaves_of(found, entries, sizes or None, str(path)), name)
+    leaves = leaves_of(found, entries, sizes or None, str(path))
+    return SlurmFabric(str(path), found, leaves, name, block_sizes_of(found, sizes, leaves))
 
 
 def _at(node: Any, path: Path) -> str:

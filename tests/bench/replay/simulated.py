@@ -26,6 +26,7 @@ from policy.simulate.pinned import run as simulate
 from policy.simulate.pinned_settings import Rate
 from policy.simulate.world import Layout, build_of, fabric_of
 from topology import files
+from topology.blocks import Blocks
 from topology.model import Machine
 from topology.scores import Score
 
@@ -55,6 +56,8 @@ class Ground:
     delays: Delays = Delays()  # noqa: RUF009 - it is frozen
     lost_notices: float = 0.0
     """Part of the Epilogs' notices that never arrive."""
+    topology: str = "tree"
+    """Slurm's plugin."""
 
 
 def play(jobs: Sequence[Job], seed: int, system: System, ground: Ground, chance: int = 0) -> Run:
@@ -69,9 +72,9 @@ def play(jobs: Sequence[Job], seed: int, system: System, ground: Ground, chance:
         lost_notices=ground.lost_notices,
         seed=PLAYS * seed + chance,
     )
-    own = fleet(ground.stretch, machines, known)
+    own = fleet(ground.stretch, machines, known, ground.topology)
     policy = create(system.policy if system.berth else "slurm")
-    done = simulate([_submission(job) for job in jobs], own, policy, settings)
+    done = simulate([_submission(job, ground.topology) for job in jobs], own, policy, settings)
     rate = settings.rate
     assert rate is not None, "it was given above"
     outcomes = []
@@ -128,12 +131,17 @@ def level_of(fleet: Fleet, machines: Mapping[str, Machine], nodes: Sequence[int]
     return "nvlink" if together else "node"
 
 
-def fleet(stretch: Stretch, machines: Mapping[str, Machine], scores: Mapping[str, Floats]) -> Fleet:
+def fleet(
+    stretch: Stretch, machines: Mapping[str, Machine], scores: Mapping[str, Floats], topology: str = "tree"
+) -> Fleet:
     """The replay's cluster on paper."""
     levels = {level: factor for level, factor in stretch.level.items() if level != "nvlink"}
+    fabric = fabric_of(Layout(NODES, GPUS, LEAF, POD // LEAF), list(machines))
+    if topology == "block":
+        fabric = replace(fabric, blocks=Blocks((LEAF, POD), fabric.leaf))
     made = build_of(
         machines,
-        fabric_of(Layout(NODES, GPUS, LEAF, POD // LEAF), list(machines)),
+        fabric,
         scores,
         CostModel({EVERYONE: one_factor(**levels)}),
     )
@@ -152,7 +160,9 @@ def _tables(scores: Sequence[Score]) -> dict[str, Floats]:
     return tables
 
 
-def _submission(job: Job) -> Submission:
+def _submission(job: Job, topology: str) -> Submission:
+    # topology/block reads no --switches; Berth's flag comes to the same there.
+    leaf_wait = job.leaf_wait if topology == "tree" else 0
     asked = SimulatedJob(
         id=job.name,
         gpus=job.width,
@@ -162,7 +172,7 @@ def _submission(job: Job) -> Submission:
         limit=60.0 * job.limit,
         nodes=job.nodes,
     )
-    return Submission(asked, job.cpus, "leaf" if job.leaf_wait else "", job.leaf_wait)
+    return Submission(asked, job.cpus, "leaf" if leaf_wait else "", leaf_wait)
 
 
 # Beside real runs
@@ -172,7 +182,13 @@ def play_again(runs: Sequence[Run]) -> list[Run]:
     """The jobs of real runs on paper, each a few times."""
     ground = Ground(Stretch.load(table_path()), machines_found())
     return [
-        play(draw(run.seed, _shape(run)), run.seed, SYSTEMS[run.system], ground, chance)
+        play(
+            draw(run.seed, _shape(run)),
+            run.seed,
+            SYSTEMS[run.system],
+            replace(ground, topology=run.settings["topology"]),
+            chance,
+        )
         for run in runs
         for chance in range(PLAYS)
     ]
@@ -212,10 +228,11 @@ def main() -> int:
     parser.add_argument("--load", type=float, default=Shape().load)
     parser.add_argument("--plays", type=int, default=1, help="of each seed: what differs is chance alone")
     parser.add_argument("--lost-notices", type=float, default=0.0, help="part of the Epilogs' notices")
+    parser.add_argument("--topology", default="tree", choices=("tree", "block"))
     parser.add_argument("--machines", type=Path, help="a folder of topology files of the four kinds of machines")
     args = parser.parse_args()
     kinds = files.load_directory(args.machines) if args.machines else machines_found()
-    ground = Ground(Stretch.load(table_path()), kinds, lost_notices=args.lost_notices)
+    ground = Ground(Stretch.load(table_path()), kinds, lost_notices=args.lost_notices, topology=args.topology)
     shape = Shape(jobs=args.jobs, mean=args.mean, load=args.load)
     runs = [
         play(draw(seed, shape), seed, SYSTEMS[name], ground, chance)

@@ -1,0 +1,94 @@
+"""Slurm's topology/block: which nodes it gives to one job together, and refuses in any other combination.
+
+A job gets nodes of one block; one that is bigger than a block gets as few blocks as can hold it, within one aggregated
+block. Blocks are counted in the order of Slurm's file, and those of an aggregated block stand together in it.
+
+>>> blocks = Blocks((2, 4), np.array([0, 0, 1, 1, 2, 2]))
+>>> blocks.groups(2, np.array([0, 2, 3, 5])).tolist()
+[0, 1, 1, 2]
+>>> blocks.groups(3, np.array([0, 2, 3, 5])).tolist()
+[0, 0, 0, 1]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    Ints: TypeAlias = "npt.NDArray[np.int64]"
+
+__all__ = ["IN_NO_BLOCK", "Blocks"]
+
+IN_NO_BLOCK = -1
+
+_DEFAULT_LEVELS = range(5)
+"""Without BlockSizes Slurm makes aggregated blocks of 2, 4, 8 and 16."""
+
+
+class _Reach(NamedTuple):
+    """What Slurm takes for a job of some size."""
+
+    blocks: int
+    """Blocks that stand together, among which all its nodes are; 0: all blocks."""
+    part: int
+    """Blocks of a part of those."""
+    parts: int
+    """In how many parts its nodes may be."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Blocks:
+    """The block of each node, by its place in Slurm's file, and the sizes that Slurm goes by."""
+
+    sizes: tuple[int, ...]
+    """Nodes of a block, then of each kind of aggregated block. Of one size alone, aggregated blocks are Slurm's own."""
+    block: Ints
+    """IN_NO_BLOCK for nodes that the file does not name: Slurm starts nothing there."""
+
+    def over(self, places: Ints) -> Blocks:
+        """The same for the nodes that have these places here; -1 for one that is not here."""
+        return Blocks(self.sizes, np.append(self.block, IN_NO_BLOCK)[places])
+
+    def groups(self, count: int, nodes: Ints) -> Ints:
+        """For a job of `count` nodes, the group that each of these belongs to: it may have any `count` of one group.
+
+        IN_NO_BLOCK for nodes that it cannot have: where only some parts of an aggregated block may serve it, the
+        fullest do.
+        """
+        reach, block = self._reach(count), self.block[nodes]
+        known = block != IN_NO_BLOCK
+        group = np.where(known, block // reach.blocks if reach.blocks else 0, IN_NO_BLOCK)
+        if reach.blocks == reach.part * reach.parts:
+            return group
+        parts, which, counts = np.unique(block[known] // reach.part, return_inverse=True, return_counts=True)
+        over = parts * reach.part // reach.blocks if reach.blocks else np.zeros_like(parts)
+        order = np.lexsort((parts, -counts, over))
+        rank = np.empty_like(order)
+        rank[order] = np.arange(order.size) - np.searchsorted(over[order], over[order])
+        group[known] = np.where(rank[which] < reach.parts, group[known], IN_NO_BLOCK)
+        return group
+
+    def allow(self, nodes: Sequence[int]) -> bool:
+        """Whether Slurm can start a job on exactly these nodes."""
+        here = np.asarray(nodes, np.int64)
+        groups = self.groups(here.size, here)
+        return bool((groups == groups[0]).all() and groups[0] != IN_NO_BLOCK)
+
+    def _reach(self, count: int) -> _Reach:
+        base = self.sizes[0]
+        levels = [(size // base).bit_length() - 1 for size in self.sizes]
+        least = (-(-count // base) - 1).bit_length()
+        part = 1 << max((level for level in levels if level < least), default=0)
+        together = min((level for level in levels if level >= least), default=None)
+        return _Reach(0 if together is None else 1 << together, part, -(-count // (base * part)))
+
+
+def sizes_of(given: Sequence[int] | None, first: int) -> tuple[int, ...]:
+    """The sizes that Slurm goes by: those of its file, else powers of two of the nodes of its first block."""
+    return tuple(given) if given else tuple(first << level for level in _DEFAULT_LEVELS)
