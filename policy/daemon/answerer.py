@@ -21,6 +21,9 @@ from policy.placement.registry import create
 STALE_AFTER = 30.0
 """Seconds after which a picture is too old to place jobs by."""
 
+MOST_COMPLAINTS = 20
+"""Different sentences about requests that cannot be read, after which no more are logged."""
+
 SLICE = 8
 """Claims taken over into a new picture between two requests, about a third of a millisecond."""
 
@@ -64,6 +67,7 @@ class Answerer:
         self._planned = (0, 0, 0)
         self._observed: Mapping[str, str] = {}
         self._failures: Mapping[str, str] = {}
+        self._complaints: set[str] = set()
 
     @property
     def catching_up(self) -> bool:
@@ -124,8 +128,9 @@ class Answerer:
             if message.verb == "status":
                 return wire.encode("status", self._status(now))
             wire.check_submit(message)
-        except FormatError:
+        except FormatError as problem:
             # Whoever wrote that cannot check a reply either; the plugin fails open.
+            self._say_once(f"a request is not answered: {problem}; are plugin and berthd of one release?")
             return None
         decision = self._decide(message.fields, now)
         self._counters.answers += 1
@@ -137,6 +142,12 @@ class Answerer:
         if decision.claim is not None:
             self._hold(message.fields["nonce"], decision.claim, now)
         return reply
+
+    def _say_once(self, complaint: str) -> None:
+        """A stranger's plugin would say the same with each job."""
+        if complaint not in self._complaints and len(self._complaints) < MOST_COMPLAINTS:
+            self._complaints.add(complaint)
+            log.error(complaint)
 
     def _decide(self, fields: dict[str, str], now: float) -> Decision:
         if self._book is None:

@@ -335,3 +335,14 @@ def test_what_a_request_means_is_remembered_but_not_beyond_its_fleet() -> None:
     assert again is first
     assert other[1].k == 2
     assert elsewhere[1].candidates.size == 2
+
+
+def test_a_request_of_another_release_is_named_once_in_the_log(capfd: pytest.CaptureFixture[str]) -> None:
+    made = Answerer(Config(), "1.0", 1)
+
+    for _ in range(3):
+        assert made.answer(b"berth/1 submit\nnonce=0123456789abcdef\nuid=1\nmoon=full\n", NOW) is None
+
+    said = capfd.readouterr().err
+    assert said.count("unknown key moon in a submit request") == 1
+    assert "of one release" in said

@@ -1,3 +1,6 @@
+import re
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -79,3 +82,12 @@ def test_a_request_that_is_none_is_refused(message: wire.Message, what: str) -> 
 def test_a_number_is_decimal_without_sign_or_leading_zeros(text: str) -> None:
     with pytest.raises(FormatError, match="uid"):
         wire.number({"uid": text}, "uid")
+
+
+def test_berthd_knows_every_key_that_the_plugin_sends() -> None:
+    source = (Path(__file__).parents[2] / "slurm_plugins" / "request.c").read_text(encoding="utf-8")
+    sent = set(re.findall(r'add_(?:string|number|mark)\(out, "([a-z_]+)"', source))
+    sent |= set(re.findall(r'"(?:[^"]*\\n)?([a-z_]+)=(?:%|\\n|")', source))
+
+    assert {"partition", "uid", "mem_per_node", "switch_wait", "slurms_own"} <= sent
+    assert sent <= wire.SUBMIT_KEYS
