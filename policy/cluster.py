@@ -174,6 +174,8 @@ class View:
     """Nodes that take jobs at that moment, for as long as the job may run."""
     quiet: Bools
     """Nodes without a job in its epilog: those start a job at once."""
+    crowded: bool = False
+    """Whether most GPUs of the cluster are taken: what one job leaves, another takes."""
 
     def with_free(self, free: Ints) -> "View":
         """The same moment with other GPUs free."""
@@ -224,7 +226,9 @@ class Cluster:
         fits_hole = self.hole_until >= closes
         if fits_hole.all():
             is_open = self.up & (self.reserved_from >= closes)
-            return View(self.fleet, self.gpus_now, self.cpus_now, self.mem_now, is_open, self.quiet)
+            return View(
+                self.fleet, self.gpus_now, self.cpus_now, self.mem_now, is_open, self.quiet, crowded=self.crowded
+            )
         return View(
             self.fleet,
             np.where(fits_hole, self.gpus_now, self.gpus[:, 0]),
@@ -232,6 +236,7 @@ class Cluster:
             np.where(fits_hole, self.mem_now, self.mem[:, 0]),
             self.up & (self.reserved_from >= closes),
             self.quiet,
+            crowded=self.crowded,
         )
 
     def then(self, moment: float, limit: float) -> View:
@@ -244,7 +249,13 @@ class Cluster:
             np.take_along_axis(self.mem, column, 1)[:, 0],
             self.up & (self.reserved_from >= moment + limit),
             np.ones_like(self.quiet),
+            crowded=self.crowded,
         )
+
+    @property
+    def crowded(self) -> bool:
+        """Whether most GPUs are taken."""
+        return 2 * self.free_gpus < int(self.fleet.size.sum())
 
     @property
     def free_gpus(self) -> int:

@@ -13,7 +13,6 @@ from policy.decide_guest import Answer as GuestAnswer
 from policy.decide_guest import on_a_seat, parked
 from policy.demand import Demand, on_fleet
 from policy.errors import Answer, FormatError, LeftToSlurm, Never, NotNow
-from policy.flags import Locality
 from policy.placement.base import Berth, Policy
 from policy.request import Request, flags_of, names_gpus, read, wanted_gpus
 from policy.settings import Settings
@@ -153,10 +152,7 @@ def _place(
     now: float,
     stale: str,
 ) -> Decision:
-    asked = request.locality or _by_switches(request, demand, book.fleet)
-    insists = locality.settle(
-        asked, demand.gpus, settings.locality_rules, settings.locality_wait, settings.locality_cap
-    )
+    insists = _insistence(request, demand, book.fleet, settings)
     wide = demand.at_level(locality.binding("any", demand.n))
     demand = wide if insists is None else demand.at_level(locality.binding(insists.level, demand.n))
     if demand.level == "nvlink" and (never := _never_at_level(request, demand, book)):
@@ -215,10 +211,15 @@ def _place(
     return Decision("place", reply, claim)
 
 
-def _by_switches(request: Request, demand: Demand, fleet: Fleet) -> Locality | None:
-    """Where Slurm has a tree of switches, it would hold a job back that is pinned to more leaves than it asked for."""
-    in_a_tree = fleet.fabric.blocks is None and bool((fleet.fabric.leaf != NOBODY).any())
-    return locality.of_switches(request.switches, request.switch_wait, demand.n) if in_a_tree else None
+def _insistence(request: Request, demand: Demand, fleet: Fleet, settings: Settings) -> locality.Insistence | None:
+    """What a job insists on; nothing where Slurm's blocks give it no choice."""
+    blocks, asked = fleet.fabric.blocks, request.locality
+    if asked is None and blocks is None and bool((fleet.fabric.leaf != NOBODY).any()):
+        # With a tree of switches Slurm would hold a job back that is pinned to more leaves than it asked for.
+        asked = locality.of_switches(request.switches, request.switch_wait, demand.n)
+    found = locality.settle(asked, demand.gpus, settings.locality_rules, settings.locality_wait, settings.locality_cap)
+    bound = blocks is not None and 1 < demand.n <= blocks.sizes[0]
+    return None if bound and found is not None and found.level in {"leaf", "pod"} else found
 
 
 def _later(

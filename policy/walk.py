@@ -23,9 +23,9 @@ STUCK_AFTER = 120
 MOST_EXPECTED = 40
 """Jobs without GPUs, the first in line, that room is left for: those behind them start long after."""
 
-GATHER_AT_ONCE = 5
-"""Jobs on several nodes, the first in line, that gather nodes at the same time. With one they wait for each other; with
-many more, GPUs stand idle for jobs that are not next."""
+GATHER_AT_ONCE = 16
+"""Jobs on several nodes, the first in line, that gather nodes at the same time. With one they wait for each other, with
+few they wait longer than jobs that fit in between; with many more, GPUs stand idle for jobs that are not next."""
 
 NEAR = 600.0
 """Seconds before the expected start of these jobs in which their nodes are not filled up, and no longer: what stands

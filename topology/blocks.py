@@ -47,7 +47,7 @@ class Blocks:
     """The block of each node, by its place in Slurm's file, and the sizes that Slurm goes by."""
 
     sizes: tuple[int, ...]
-    """Nodes of a block, then of each kind of aggregated block. Of one size alone, aggregated blocks are Slurm's own."""
+    """Nodes of a block, then of each kind of aggregated block."""
     block: Ints
     """IN_NO_BLOCK for nodes that the file does not name: Slurm starts nothing there."""
 

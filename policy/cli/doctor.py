@@ -77,7 +77,8 @@ def examine(gateway: "Gateway", settings: "Config", status: Callable[[], Mapping
     yield _seats(gpu_nodes)
     machines, problems = _machines(settings.topology_dir)
     yield _topologies(gpu_nodes, machines, problems, settings.topology_dir)
-    yield _fabric(machines, [node.name for node in reading.nodes], settings.fabric)
+    by_blocks = config.get("TopologyPlugin") == "topology/block"
+    yield _fabric(machines, [node.name for node in reading.nodes], settings.fabric, by_blocks=by_blocks)
     yield from _compiled(settings)
     try:
         found = status()
@@ -183,7 +184,7 @@ def _topologies(
     return Finding("topology files", ok=True, text=f"{len(nodes)} GPU nodes described")
 
 
-def _fabric(machines: Mapping[str, "Machine"], nodes: Sequence[str], choice: str) -> Finding:
+def _fabric(machines: Mapping[str, "Machine"], nodes: Sequence[str], choice: str, *, by_blocks: bool) -> Finding:
     """Whether Slurm's file can be read, names nodes that there are, and agrees with the machines."""
     from policy.cli.topo.sources import fabric_of  # noqa: PLC0415 - only doctor needs it
     from policy.daemon.config import fabric_file  # noqa: PLC0415
@@ -191,6 +192,9 @@ def _fabric(machines: Mapping[str, "Machine"], nodes: Sequence[str], choice: str
     from topology.providers import slurm_fabric  # noqa: PLC0415
 
     source = fabric_file(choice)
+    unknown = "Slurm chooses by blocks (topology/block) and Berth knows none, so jobs on several nodes may never start"
+    if source is None and by_blocks:
+        return Finding("fabric", ok=False, text=f"{unknown}; leave [berthd] fabric out of berth.conf")
     if source is None:
         why = "switched off in berth.conf" if choice else "Slurm has no topology.conf or topology.yaml"
         return Finding("fabric", ok=True, text=f"no leaves and pods: {why}")
@@ -199,6 +203,8 @@ def _fabric(machines: Mapping[str, "Machine"], nodes: Sequence[str], choice: str
         fabric = fabric_of(machines.values(), source)
     except (BerthError, TopologyError) as problem:
         return Finding("fabric", ok=False, text=str(problem))
+    if by_blocks and fabric.blocks is None:
+        return Finding("fabric", ok=False, text=f"{unknown}; {source} has no line of BlockName")
     if fabric.conflicts:
         more = f" (and {len(fabric.conflicts) - 1} more)" if len(fabric.conflicts) > 1 else ""
         text = f"{fabric.conflicts[0]}{more}; mend {source}, or run berth topo discover again"

@@ -13,7 +13,7 @@ from policy.errors import NotNow
 from policy.placement.base import Berth, Policy, take_off
 from policy.placement.gang import Gang, choose
 from policy.placement.pal import PalPolicy
-from policy.placement.speed import ALIKE, fast_enough
+from policy.placement.speed import alike, fast_enough
 from policy.placement.tables import Ints, positions
 from policy.placement.together import place_together
 from topology.fabric import NOBODY
@@ -115,13 +115,13 @@ class BerthPolicy(Policy):
         entries = view.fleet.offset + offered
         left = np.bitwise_count(view.free).astype(np.int64) - demand.k
         values = np.where(fits & (codes >= 0), codes + ((_MOST_LEFT - left) << 1) + view.quiet, -1)
-        node = int(values.argmax()) if fast is None else _least_missed(demand, view, values)
+        node = _least_missed(demand, view, values)
         if values[node] < 0:
             raise NotNow(_nothing_free(demand))
         mask = int(tables.row(demand.k, demand.level).picks[entries[node]])
         why = self._reasons(view, values, node, mask, demand.k)
         if fast is not None:
-            why += f"; no score above {fast[1] * (1 + ALIKE):.2f}"
+            why += f"; no score above {fast[1] * (1 + alike(view)):.2f}"
         return self.berth(demand, view, [node], positions(mask), why)
 
     @staticmethod
@@ -198,8 +198,14 @@ def _judged(demand: "Demand", view: "View", rows: Ints, offered: Ints, codes: In
 
 
 def _least_missed(demand: "Demand", view: "View", values: Ints) -> int:
-    """Of the best nodes the slowest, as far as the job does not suffer from it."""
+    """Of the best nodes those whose leaf has fewest nodes free for gangs, then the slowest that the job can bear."""
     best = np.flatnonzero(values == values.max())
+    leaf = view.fleet.fabric.leaf
+    if best.size > 1:
+        in_leaf = leaf != NOBODY
+        empty = in_leaf & view.open & (view.free == view.fleet.full)
+        room = np.where(in_leaf[best], np.bincount(leaf[empty], minlength=int(leaf.max()) + 2)[leaf[best]], 0)
+        best = best[room == room.min()]
     table = view.fleet.scores_of(demand.app_class)
     return int(best[0] if table is None else best[table[best].mean(axis=1).argmax()])
 

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from policy.placement.speed import ALIKE, node_scores
+from policy.placement.speed import alike, node_scores
 from policy.placement.tables import Ints
 from topology.fabric import NOBODY
 
@@ -41,7 +41,7 @@ def choose(demand: "Demand", view: "View", able: Ints, mask: int) -> Gang | None
         here = groups if groups is None else groups[able]
         if allowed is not None:
             here = allowed if here is None else _of_both(here, allowed)
-        inside = np.arange(able.size) if here is None else _fullest_group(demand, slowest, here)
+        inside = np.arange(able.size) if here is None else _fullest_group(demand, view, slowest, here)
         if inside is None:
             if reach == demand.level:
                 break
@@ -51,7 +51,7 @@ def choose(demand: "Demand", view: "View", able: Ints, mask: int) -> Gang | None
         level = fleet.fabric.level(nodes)
         factor = fleet.costs.locality(demand.model, demand.app_class, level, demand.gpus)
         gang = Gang(float(slowest[chosen].max()) * factor, nodes, level)
-        if best is None or gang.cost < best.cost * (1 - ALIKE):
+        if best is None or gang.cost < best.cost * (1 - alike(view)):
             best = gang
         if reach == demand.level:
             break
@@ -64,7 +64,7 @@ def _of_both(groups: Ints, others: Ints) -> Ints:
     return np.where(in_one, NOBODY, groups * (int(others.max(initial=0)) + 1) + others)
 
 
-def _fullest_group(demand: "Demand", slowest: "Floats", groups: Ints) -> "Ints | None":
+def _fullest_group(demand: "Demand", view: "View", slowest: "Floats", groups: Ints) -> "Ints | None":
     """Which of the nodes are in the group that serves the gang best, None where no group holds it."""
     known = np.flatnonzero(groups != NOBODY)
     _, inverse, counts = np.unique(groups[known], return_inverse=True, return_counts=True)
@@ -75,8 +75,8 @@ def _fullest_group(demand: "Demand", slowest: "Floats", groups: Ints) -> "Ints |
     order = np.lexsort((slowest[known], inverse))
     first = np.concatenate([[0], np.cumsum(counts)[:-1]])
     threshold = slowest[known][order][first[able_groups] + demand.n - 1]
-    alike = able_groups[threshold <= threshold.min() * (1 + ALIKE)]
-    chosen = alike[counts[alike].argmin()]
+    as_fast = able_groups[threshold <= threshold.min() * (1 + alike(view))]
+    chosen = as_fast[counts[as_fast].argmin()]
     group: Ints = known[inverse == chosen]
     return group
 
@@ -88,7 +88,7 @@ def _least_missed(demand: "Demand", view: "View", able: Ints, slowest: "Floats")
     nodes is for small jobs, which go where most is taken.
     """
     threshold = np.partition(slowest, demand.n - 1)[demand.n - 1]
-    fine = np.flatnonzero(slowest <= threshold * (1 + ALIKE))
+    fine = np.flatnonzero(slowest <= threshold * (1 + alike(view)))
     leaf = view.fleet.fabric.leaf[able[fine]]
     _, which, counts = np.unique(leaf, return_inverse=True, return_counts=True)
     # Without a known leaf each node is as far from the others.

@@ -18,6 +18,15 @@ if TYPE_CHECKING:
 ALIKE = 0.02
 """Scores within two percent are alike: so much the median of a few runs is off (std 0.009 to 0.036 a run)."""
 
+ALIKE_IN_A_CROWD = 0.1
+"""The same where most GPUs are taken: the slow one that a job avoids is another's then, and what counts for all of them is
+that nodes and leaves stay whole."""
+
+
+def alike(view: "View") -> float:
+    """By what part of them scores may differ and count as equal."""
+    return ALIKE_IN_A_CROWD if view.crowded else ALIKE
+
 
 def fast_enough(demand: "Demand", view: "View", fits: "Bools") -> tuple[Ints, float] | None:
     """The free GPUs that a job on one node should be offered, as masks, and the best score it can have.
@@ -39,7 +48,7 @@ def fast_enough(demand: "Demand", view: "View", fits: "Bools") -> tuple[Ints, fl
         for place, level in enumerate(_levels(demand))
         if (threshold := _threshold(demand, view, scores, least, level)) is not None
     )[2]
-    return view.free & _as_masks(scores <= chosen * (1 + ALIKE)), chosen
+    return view.free & _as_masks(scores <= chosen * (1 + alike(view))), chosen
 
 
 def _levels(demand: "Demand") -> tuple[str, ...]:

@@ -62,9 +62,10 @@ until the last of them ends. The load sweep is drawn: its jobs are not PAL's.
 """
 # Benchmarks with several tables: how each of them is called.
 CALLS = {
-    "replay-adversary": 'bench-replay REPLAY="--mode adversary --systems plain,berth --seeds 1"',
-    "replay-chaos": 'bench-replay REPLAY="--mode chaos --systems berth --seeds 5"',
-    "replay-26.05": 'bench-replay SLURM=26.05 REPLAY="--systems plain,berth --seeds 1 --jobs 500"',
+    "replay-tree": 'bench-replay REPLAY="--topology tree --systems plain,berth"',
+    "replay-adversary-tree": 'bench-replay REPLAY="--mode adversary --topology tree --systems plain,berth --seeds 1"',
+    "replay-chaos-tree": 'bench-replay REPLAY="--mode chaos --topology tree --systems berth --seeds 5"',
+    "replay-26.05-tree": 'bench-replay SLURM=26.05 REPLAY="--topology tree --systems plain,berth --seeds 1 --jobs 500"',
 }
 # What a reader would ask about a figure, by benchmark.
 REMARKS = {
@@ -77,7 +78,7 @@ looks for room for each job once; it keeps no order, no later starts, and no cor
 A lone slurmctld with 1,024 nodes and 1,000 held jobs. Reading is slower than pinning because slurmctld counts the GRES
 of all nodes anew, under its locks, for every reading of nodes, also for one that says that nothing has changed.
 """,
-    "replay": """
+    "replay-tree": """
 The same 1,500 jobs, a third without GPUs, on a real Slurm with 64 nodes of 8 GPUs and leaves of 4 nodes. Each job
 sleeps its duration times the stretch of the GPUs that it really got, by a table that no policy sees; Berth knows
 scores as calibration would measure them. Plain Slurm has the same SchedulerParameters, the links in gres.conf, tree
@@ -95,16 +96,16 @@ Slurm's; Epilogs 7 ms in the middle, p99 71 ms, of which berthd's answer is 57; 
 The control that pins random GPUs: JCT 42.1 s beside Berth's 38.7 and plain Slurm's 48.1, stretch 1.44 beside 1.26 and
 1.32, longest wait 134 s beside 106 and 89.
 """,
-    "replay-adversary": """
+    "replay-adversary-tree": """
 The replay's cluster under a stream of jobs of one GPU or two, in which four nodes never fall empty by themselves, and
 five jobs of 32 GPUs. It had the machine to itself.
 """,
-    "replay-26.05": """
+    "replay-26.05-tree": """
 One seed, one cluster after the other. Jobs come for 79 s only, so it measures how the cluster fills. The class of
 `p95_wait_ratio` is that of 8 GPUs (44 jobs, 28 s beside 24 s); the 13 jobs of 32 GPUs, fewer than the 30 from which on
 a class counts there, waited 31 s in the mean beside plain Slurm's 19 s.
 """,
-    "replay-chaos": """
+    "replay-chaos-tree": """
 The replay while berthd is killed every 20 s, slurmctld restarted, nodes drained and resumed, and half of the Epilogs'
 notices lost. The clock of one node is not tried: containers share the kernel's. It had the machine to itself; so had
 the run without trouble.

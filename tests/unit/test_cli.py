@@ -252,6 +252,21 @@ def test_doctor_reads_the_fabric(slurm: Path, tmp_path: Path, text: str, ok: boo
     assert says in found.text
 
 
+@pytest.mark.parametrize(
+    ("text", "ok"), [("", False), ("SwitchName=s Nodes=n[1-4]\n", False), ("BlockName=b Nodes=n[1-4]\n", True)]
+)
+def test_doctor_misses_blocks_where_slurm_goes_by_them(slurm: Path, tmp_path: Path, text: str, ok: bool) -> None:
+    with (slurm / "scontrol-show-config").open("a") as config:
+        config.write("TopologyPlugin          = topology/block\n")
+    fabric = tmp_path / "topology.conf"
+    fabric.write_text(text)
+
+    found = examine(slurm, described(tmp_path / "t"), {}, str(fabric) if text else "none")["fabric"]
+
+    assert found.ok == ok
+    assert ok or "Slurm chooses by blocks" in found.text
+
+
 def test_doctor_names_a_domain_across_leaves(slurm: Path, tmp_path: Path) -> None:
     folder = described(tmp_path / "t")
     for number in (1, 2):

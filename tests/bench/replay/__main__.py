@@ -23,6 +23,7 @@ from .testbed import BUILD, Testbed, TestbedError
 from .workload import Shape
 
 SLURM = "24.11"
+TOPOLOGY = "block"
 
 
 def main() -> int:
@@ -62,9 +63,9 @@ def _perform(args: argparse.Namespace) -> int:
 
 
 def _table(args: argparse.Namespace) -> str:
-    """The name under which the figures are kept: each mode and each Slurm has its own."""
-    words = ["replay", *([args.mode] if args.mode != "replay" else []), *([args.slurm] if args.slurm != SLURM else [])]
-    return "-".join(words)
+    """The name under which the figures are kept: each mode, each Slurm and each topology plugin has its own."""
+    usual = ((args.mode, "replay"), (args.slurm, SLURM), (args.topology, TOPOLOGY))
+    return "-".join(["replay", *(word for word, default in usual if word != default)])
 
 
 def _figures(args: argparse.Namespace, runs: list[Run]) -> list[Figure]:
@@ -102,7 +103,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--jobs", type=int, default=Shape().jobs)
     parser.add_argument("--mean", type=float, default=Shape().mean, help="seconds of a job on ideal GPUs")
     parser.add_argument("--load", type=float, default=Shape().load)
-    parser.add_argument("--topology", default="tree", choices=("tree", "block"))
+    parser.add_argument("--topology", default=TOPOLOGY, choices=("block", "tree"))
     parser.add_argument("--again", action="store_true", help="run what has been run already")
     parser.add_argument("--no-build", action="store_true", help="take the images as they are")
     parser.add_argument("--keep", action="store_true", help="leave the cluster up")

@@ -1,0 +1,119 @@
+"""Slurm's topology/block, whose blocks bind a job's nodes, and options by which only Slurm can choose."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import combinations
+
+import numpy as np
+import pytest
+
+from policy import segment as segments
+from topology.blocks import Blocks
+
+from .harness import Slurm, until
+from .test_planner import SLEEP, fill, segment_of
+
+NODES = ("n1", "n2", "n3", "n4")
+BLOCKS = Blocks((2,), np.array([0, 0, 1, 1]))
+CONF = "BlockName=b1 Nodes=n[1-2]\nBlockName=b2 Nodes=n[3-4]\nBlockSizes=2\n"
+
+RESTART = """
+svc slurmctld restart
+for i in $(seq 200); do scontrol ping | grep -q UP && break; sleep 0.1; done
+scontrol reconfigure
+"""
+
+
+@pytest.fixture
+def blocks(slurm: Slurm) -> Iterator[Slurm]:
+    """The cluster with two blocks of two nodes."""
+    if not slurm.can_reconfigure:
+        pytest.skip("this cluster's configuration is not ours")
+    slurm.target.bash(
+        f"cp /etc/slurm/slurm.conf /tmp/slurm.conf.kept\n"
+        f"printf '{CONF}' > /etc/slurm/topology.conf\n"
+        f"echo TopologyPlugin=topology/block >> /etc/slurm/slurm.conf\n{RESTART}",
+        user="root",
+    )
+    try:
+        slurm.clear()
+        until("berthd to read the blocks", lambda: "topology.conf" in berthd_log(slurm) or None)
+        slurm.settle()
+        yield slurm
+    finally:
+        slurm.target.bash(
+            f"cp /tmp/slurm.conf.kept /etc/slurm/slurm.conf\nrm /etc/slurm/topology.conf\n{RESTART}", user="root"
+        )
+        slurm.clear()
+        slurm.settle()
+
+
+def berthd_log(slurm: Slurm) -> str:
+    return slurm.target.bash("svc berthd log | grep 'leaves and pods from' | tail -1", user="root").out
+
+
+def test_berth_and_slurm_agree_which_nodes_a_job_can_have_together(blocks: Slurm) -> None:
+    for count in range(1, len(NODES) + 1):
+        for chosen in combinations(range(len(NODES)), count):
+            names = ",".join(NODES[node] for node in chosen)
+            asked = ["sbatch", "--test-only", "-p", "plain", f"-N{count}", "-w", names, "--wrap", "true"]
+            said = blocks.target.run(asked, user="alice", check=False)
+            assert (said.rc == 0) is BLOCKS.allow(chosen), f"{names}: {said.err}"
+
+
+def test_a_gang_waits_for_nodes_of_one_block_and_starts_there(blocks: Slurm) -> None:
+    first, _ = fill(blocks, "n2", "n4")
+    blocks.settle()
+    # Two nodes are free, one in each block: Slurm would never start it on them.
+    job = blocks.submit("-N2", "--gpus-per-node=8", "--locality=any", body="srun -N2 -n2 hostname; sleep 1")
+    assert set(segment_of(blocks, job)["nodes"].split(",")) in ({"n1", "n2"}, {"n3", "n4"})
+    blocks.target.run(["scancel", str(first)], user="root")
+
+    output = blocks.finish(job, 40)
+
+    assert set(output.split()) == {"n1", "n2"}
+    assert segment_of(blocks, job)["nodes"] == "n1,n2"
+
+
+def test_segments_are_left_to_slurm_which_takes_no_node_list_beside_them(blocks: Slurm) -> None:
+    job = blocks.submit("-N2", "--segment=1", "--gpus-per-node=8", body="srun -N2 -n2 hostname")
+
+    assert len(set(blocks.finish(job, 40).split())) == 2
+    assert left_to_slurm(blocks, job) == "with --segment only Slurm can choose"
+
+
+@pytest.mark.parametrize("option", ["--contiguous", "--spread-job", "--ntasks-per-socket=1", "--exclusive=user"])
+def test_what_only_slurm_can_choose_by_is_left_to_it(slurm: Slurm, option: str) -> None:
+    job = slurm.submit("-N1", "--gpus=2", option, body="true")
+    slurm.finish(job)
+
+    assert left_to_slurm(slurm, job) == f"with {option.removesuffix('=1')} only Slurm can choose"
+
+
+@pytest.mark.parametrize("option", ["--threads-per-core=1", "--ntasks-per-core=1", "--hint=nomultithread"])
+def test_options_about_cores_are_planned_for(slurm: Slurm, option: str) -> None:
+    job = slurm.submit("-N1", "-n2", "--gpus=2", option, body="true")
+    slurm.finish(job)
+
+    assert segment_of(slurm, job)["state"] == "placed"
+
+
+def test_what_only_slurm_can_choose_by_is_not_placed_later_either(slurm: Slurm) -> None:
+    """berthd takes over jobs that came while it was away, and knows no more of them than the plugin wrote down."""
+    slurm.berthd("pause")
+    job = slurm.submit("-N1", "--gpus=2", "--contiguous", "--begin=now+8", body="true")
+    plain = slurm.submit("-N1", "--gpus=2", "--begin=now+60", body=SLEEP)
+    slurm.berthd("resume")
+    until("berthd to take over what it can", lambda: segment_of(slurm, plain)["state"] == "placed" or None, 30)
+
+    slurm.finish(job)
+
+    assert left_to_slurm(slurm, job) == "berthd did not answer"
+    assert slurm.show(job)["ReqNodeList"] == "(null)"
+
+
+def left_to_slurm(slurm: Slurm, job: int) -> str:
+    values = segments.fields(slurm.show(job)["AdminComment"]) or {}
+    assert values["state"] == "passed", values
+    return values["why"]
