@@ -175,7 +175,7 @@ class View:
     quiet: Bools
     """Nodes without a job in its epilog: those start a job at once."""
     crowded: bool = False
-    """Whether most GPUs of the cluster are taken: what one job leaves, another takes."""
+    """Whether most GPUs are taken: what one job leaves, another takes."""
 
     def with_free(self, free: Ints) -> "View":
         """The same moment with other GPUs free."""
@@ -203,6 +203,8 @@ class Cluster:
     reserved_from: Floats
     waiting: int = 0
     """Pinned jobs that wait."""
+    crowded: bool = False
+    """Whether most GPUs of the cluster are taken."""
     tenants: "dict[int, Tenants]" = field(default_factory=dict)
     """For nodes with shared GPUs, or some that are planned to be: who holds what part of them."""
     shapes: "tuple[Shape, ...]" = ()
@@ -251,11 +253,6 @@ class Cluster:
             np.ones_like(self.quiet),
             crowded=self.crowded,
         )
-
-    @property
-    def crowded(self) -> bool:
-        """Whether most GPUs are taken."""
-        return 2 * self.free_gpus < int(self.fleet.size.sum())
 
     @property
     def free_gpus(self) -> int:

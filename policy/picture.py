@@ -160,6 +160,7 @@ class Picture:
                 neighbours=self.neighbours,
                 spare_sms=self.spare_sms,
                 shelves=self._shelves,
+                crowded=2 * int(np.bitwise_count(self._gpus[:, 0]).sum()) < int(self.fleet.size.sum()),
             )
         )
 

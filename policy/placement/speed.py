@@ -19,8 +19,8 @@ ALIKE = 0.02
 """Scores within two percent are alike: so much the median of a few runs is off (std 0.009 to 0.036 a run)."""
 
 ALIKE_IN_A_CROWD = 0.1
-"""The same where most GPUs are taken: the slow one that a job avoids is another's then, and what counts for all of them is
-that nodes and leaves stay whole."""
+"""The same where most GPUs are taken: the slow one that a job avoids is another's then, and what counts for all of them
+is that nodes and leaves stay whole."""
 
 
 def alike(view: "View") -> float:

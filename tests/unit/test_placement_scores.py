@@ -1,5 +1,6 @@
 """Berth's own policy where GPUs have scores, nodes have leaves, and jobs are placed together."""
 
+from dataclasses import replace
 from itertools import combinations
 
 import numpy as np
@@ -16,7 +17,7 @@ from policy.placement.berth import BerthPolicy
 from policy.placement.pal import PalPolicy
 from policy.placement.speed import ALIKE
 from policy.simulate.world import Layout, build, view
-from tests.unit.policy_world import machine
+from tests.unit.policy_world import book, machine, node, reading
 
 LEAF_POD = CostModel({"*": one_factor(leaf=1.3, pod=1.7, any=1.7)})
 
@@ -256,3 +257,33 @@ def full_queue(seed: int, leaves: bool) -> tuple[Fleet, list[Demand]]:
         jobs.append(demand(fleet, ANY_SPREAD, gpus, app_class=str(draw.choice(["A", "B"]))))
         left -= gpus
     return fleet, jobs
+
+
+def test_a_job_on_one_node_leaves_whole_leaves_to_gangs() -> None:
+    fleet = build(Layout(6, 4, nodes_per_leaf=2), costs=LEAF_POD)
+    free = np.array([15, 15, 15, 1, 15, 15])
+
+    assert BerthPolicy().place(demand(fleet, 1, 4), view(fleet, free)).nodes == (2,)
+
+
+def test_where_most_gpus_are_taken_a_little_speed_is_no_reason_to_break_a_leaf() -> None:
+    scores = np.ones((4, 4))
+    scores[2] = 1.08
+    fleet = build(Layout(4, 4, nodes_per_leaf=2), {"compute": scores}, LEAF_POD)
+    now = view(fleet, np.array([15, 15, 15, 0]))
+
+    assert BerthPolicy().place(demand(fleet, 1, 4), now).nodes != (2,)
+    assert BerthPolicy().place(demand(fleet, 1, 4), replace(now, crowded=True)).nodes == (2,)
+
+    scores[2] = 1.2
+    slow = replace(fleet, scores={"compute": scores})
+    assert BerthPolicy().place(demand(slow, 1, 4), replace(now, fleet=slow, crowded=True)).nodes != (2,)
+
+
+def test_a_cluster_is_crowded_when_most_of_its_gpus_are_taken() -> None:
+    nodes = [node("n1"), node("n2")]
+    half = book(reading([nodes[0], node("n2", used=0xFF)])).cluster
+
+    assert not half.now(60).crowded
+    assert book(reading([node("n1", used=1), node("n2", used=0xFF)])).cluster.now(60).crowded
+    assert not book(reading(nodes)).cluster.now(60).crowded
