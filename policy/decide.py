@@ -19,6 +19,7 @@ from policy.settings import Settings
 from policy.sharing.tenants import Share, foes_of, party
 from policy.tiers import ALONE, EXCLUSIVE, GUARANTEED, OPPORTUNISTIC
 from policy.wire import number
+from policy.written import demanded, insisted_on, place_values
 from topology.fabric import NOBODY
 
 MOST_NODES = 1_024
@@ -179,7 +180,7 @@ def _place(
     begin = int(fields["begin"]) if fields.get("begin", "").isdigit() else 0
     start = max(start, float(begin) if begin > now else 0.0)
     packed = demand.share is not None and not (start or request.later or nothing_in_sight)
-    values = _values(fields["nonce"], request, demand, berth, start, now, insists, packed=packed)
+    values = place_values(fields["nonce"], request, demand, berth, start, now, insists, packed=packed)
     body = segment.body(values)
     if len(body) > segment.MAX_BODY or demand.n > MOST_NODES:
         raise LeftToSlurm(f"a place on {demand.n} nodes is too long to be written into the job")
@@ -238,8 +239,8 @@ def _later(
     values = {
         "state": segment.LATER,
         "id": fields["nonce"],
-        **_demanded(request, demand),
-        **_insisted(insists),
+        **demanded(request, demand),
+        **insisted_on(insists),
         "at": str(int(now)),
         "pins": "0",
         "why": why,
@@ -261,7 +262,7 @@ def _as_guest(
     fields: Mapping[str, str], request: Request, demand: Demand, book: Book, policy: Policy, now: float, stale: str
 ) -> Decision | None:
     """A seat for a job that asks for one; None where it is better off with GPUs of its own, or waits for them."""
-    base = {**_demanded(request, demand), **request.said}
+    base = {**demanded(request, demand), **request.said}
     if demand.tier.upgrade and not stale:
         with suppress(NotNow):
             book.now(replace(demand, tier=replace(demand.tier, name=EXCLUSIVE)), policy)
@@ -352,83 +353,3 @@ def _never_at_level(request: Request, demand: Demand, book: Book) -> str:
         f"--locality=nvlink: no node of {where} that fits the job joins {demand.k} GPUs pairwise by NVLink, {most}, "
         f"or ask for --locality=node"
     )
-
-
-def _values(
-    nonce: str,
-    request: Request,
-    demand: Demand,
-    berth: Berth,
-    start: float,
-    now: float,
-    insists: locality.Insistence | None,
-    *,
-    packed: bool,
-) -> dict[str, str]:
-    """The segment of a place."""
-    return {
-        "state": "waiting" if start else "placed",
-        "id": nonce,
-        **_demanded(request, demand),
-        **berth_values(berth, share=demand.share is not None, packed=packed, tier=demand.tier.name),
-        **_insisted(insists),
-        "at": str(int(now)),
-        **({"start": str(int(start))} if start else {}),
-        "pins": "0",
-        "why": berth.why,
-        **request.said,
-    }
-
-
-def _demanded(request: Request, demand: Demand) -> dict[str, str]:
-    return {
-        "asked": request.asked,
-        "n": str(demand.n),
-        "k": str(demand.k),
-        **({} if demand.cpus is None else {"cpus": str(demand.cpus)}),
-        **({} if demand.mem is None else {"mem": str(demand.mem)}),
-        **_shared(demand.share),
-        **_tiered(demand),
-    }
-
-
-def _tiered(demand: Demand) -> dict[str, str]:
-    """What the segment says of hosts, of guests, and of those that may become guests; nothing of most jobs."""
-    host = {"tier": GUARANTEED, "way": demand.host_way}
-    gpu_mem = demand.gpu_mem if demand.share is None and demand.tier is not ALONE else None
-    return {
-        **(host if demand.tier.name == GUARANTEED else {}),
-        **({} if gpu_mem is None else {"gpu_mem": str(gpu_mem)}),
-        **({"mps": "1"} if demand.tier.mps else {}),
-        **({} if demand.guest_after is None else {"upgrade": str(demand.guest_after)}),
-    }
-
-
-def _shared(share: Share | None) -> dict[str, str]:
-    """What the segment says of a packed job's request; `mem` there is the node's memory."""
-    if share is None:
-        return {}
-    gpu_mem = {} if share.gpu_mem is None else {"gpu_mem": str(share.gpu_mem)}
-    return {"share": str(share.percent), **gpu_mem, "way": share.way}
-
-
-def _insisted(insists: locality.Insistence | None) -> dict[str, str]:
-    return {"insists": insists.level, "wait": str(insists.wait)} if insists else {}
-
-
-def berth_values(berth: Berth, *, share: bool = False, packed: bool = False, tier: str = EXCLUSIVE) -> dict[str, str]:
-    """The part of a segment that says where.
-
-    Slurm counts percent, but knows neither whose jobs may be together nor a GPU's memory: a packed job asks for its
-    part only while its place is free, and until then for its GPUs whole.
-    """
-    return {
-        "nodes": ",".join(berth.names),
-        "gpus": ",".join(map(str, berth.gpus)),
-        "seats": "1" if berth.seats and not packed and tier == EXCLUSIVE else "0",
-        **({"whole": "1"} if share and not packed else {}),
-        **({"granted": str(berth.gpu_mem)} if packed and berth.gpu_mem else {}),
-        "level": berth.level,
-        "gbps": f"{berth.min_gbps:g}",
-        "sum": f"{berth.sum_gbps:g}",
-    }

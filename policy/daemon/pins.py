@@ -6,7 +6,6 @@ from pathlib import Path
 
 from policy.daemon import log, pinned
 from policy.daemon.evictions import Evictions
-from policy.decide import berth_values
 from policy.decide_guest import seat_values
 from policy.errors import DaemonError, SlurmError
 from policy.facts import Reading
@@ -18,6 +17,7 @@ from policy.slurm.changes import target
 from policy.slurm.interface import Gateway, Pin
 from policy.tiers import EXCLUSIVE, OPPORTUNISTIC
 from policy.waiting import Waiting
+from policy.written import berth_values
 
 _RETRY_LIST_EVERY = 60.0
 

@@ -17,7 +17,8 @@ from policy.placement.berth import BerthPolicy
 from policy.placement.pal import PalPolicy
 from policy.placement.speed import ALIKE
 from policy.simulate.world import Layout, build, view
-from tests.unit.policy_world import book, machine, node, reading
+from tests.unit import policy_world
+from tests.unit.policy_world import book, machine, reading
 
 LEAF_POD = CostModel({"*": one_factor(leaf=1.3, pod=1.7, any=1.7)})
 
@@ -281,9 +282,10 @@ def test_where_most_gpus_are_taken_a_little_speed_is_no_reason_to_break_a_leaf()
 
 
 def test_a_cluster_is_crowded_when_most_of_its_gpus_are_taken() -> None:
-    nodes = [node("n1"), node("n2")]
-    half = book(reading([nodes[0], node("n2", used=0xFF)])).cluster
+    def crowded(first: int, second: int) -> bool:
+        nodes = [policy_world.node("n1", used=first), policy_world.node("n2", used=second)]
+        return book(reading(nodes)).cluster.now(60).crowded
 
-    assert not half.now(60).crowded
-    assert book(reading([node("n1", used=1), node("n2", used=0xFF)])).cluster.now(60).crowded
-    assert not book(reading(nodes)).cluster.now(60).crowded
+    assert not crowded(0, 0)
+    assert not crowded(0, 0xFF)
+    assert crowded(1, 0xFF)
