@@ -78,6 +78,21 @@ looks for room for each job once; it keeps no order, no later starts, and no cor
 A lone slurmctld with 1,024 nodes and 1,000 held jobs. Reading is slower than pinning because slurmctld counts the GRES
 of all nodes anew, under its locks, for every reading of nodes, also for one that says that nothing has changed.
 """,
+    "replay": """
+The same 1,500 jobs, a third without GPUs, on a real Slurm with 64 nodes of 8 GPUs in blocks of 4 nodes. Each job sleeps
+its duration times the stretch of the GPUs that it really got, by a table that no policy sees; Berth knows scores as
+calibration would measure them. Plain Slurm has the same SchedulerParameters, the links in gres.conf and topology/block,
+which gives a job nodes of one block or none. Jobs of the first 15 and the last 5 percent of the arrivals are not
+measured. 64 slurmds, slurmctld, berthd and the jobs share two cores; one cluster ran at a time, beside plain Slurm's
+runs now and then a process of low priority, beside Berth's nothing. An unplanned job is one whose submission berthd did
+not answer within 50 ms. `weighed_wait_ratio` counts each wait with the job's GPUs.
+
+The class of `p95_wait_ratio` is that of 32 GPUs; the others are within 1.03: 8 GPUs 78 s beside 78, 16 GPUs 83 beside
+80. Jobs on 1 to 4 GPUs wait half as long or less, since they fit in between, and jobs that need a whole block wait for
+it: 65 s in the mean beside 53. Plain Slurm keeps all of them in line. Tried on paper, with little or no gain for those
+on 32 GPUs: no empty node for a small job while older ones wait for several; nodes held for the first jobs on one whole
+node, too; 3, 5, 8, 10 or 16 jobs that gather at once (16 did best, and is what runs here).
+""",
     "replay-tree": """
 The same 1,500 jobs, a third without GPUs, on a real Slurm with 64 nodes of 8 GPUs and leaves of 4 nodes. Each job
 sleeps its duration times the stretch of the GPUs that it really got, by a table that no policy sees; Berth knows

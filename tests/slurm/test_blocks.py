@@ -12,7 +12,7 @@ from policy import segment as segments
 from topology.blocks import Blocks
 
 from .harness import Slurm, until
-from .test_planner import SLEEP, fill, segment_of
+from .test_planner import fill, segment_of
 
 NODES = ("n1", "n2", "n3", "n4")
 BLOCKS = Blocks((2,), np.array([0, 0, 1, 1]))
@@ -85,7 +85,8 @@ def test_segments_are_left_to_slurm_which_takes_no_node_list_beside_them(blocks:
 
 @pytest.mark.parametrize("option", ["--contiguous", "--spread-job", "--ntasks-per-socket=1", "--exclusive=user"])
 def test_what_only_slurm_can_choose_by_is_left_to_it(slurm: Slurm, option: str) -> None:
-    job = slurm.submit("-N1", "--gpus=2", option, body="true")
+    # Not --gpus: together with --spread-job it ends slurmctld 24.11 itself, with or without Berth.
+    job = slurm.submit("-N1", "--gres=gpu:2", option, body="true")
     slurm.finish(job)
 
     assert left_to_slurm(slurm, job) == f"with {option.removesuffix('=1')} only Slurm can choose"
@@ -101,11 +102,13 @@ def test_options_about_cores_are_planned_for(slurm: Slurm, option: str) -> None:
 
 def test_what_only_slurm_can_choose_by_is_not_placed_later_either(slurm: Slurm) -> None:
     """berthd takes over jobs that came while it was away, and knows no more of them than the plugin wrote down."""
+    holders = fill(slurm, *NODES)
     slurm.berthd("pause")
-    job = slurm.submit("-N1", "--gpus=2", "--contiguous", "--begin=now+8", body="true")
-    plain = slurm.submit("-N1", "--gpus=2", "--begin=now+60", body=SLEEP)
+    job = slurm.submit("-N1", "--gpus=2", "--contiguous", body="true")
+    plain = slurm.submit("-N1", "--gpus=2", body="true")
     slurm.berthd("resume")
-    until("berthd to take over what it can", lambda: segment_of(slurm, plain)["state"] == "placed" or None, 30)
+    until("berthd to take over what it can", lambda: segment_of(slurm, plain)["state"] == "waiting" or None, 30)
+    slurm.target.run(["scancel", *map(str, holders)], user="root")
 
     slurm.finish(job)
 
