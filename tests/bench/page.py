@@ -84,8 +84,8 @@ its duration times the stretch of the GPUs that it really got, by a table that n
 calibration would measure them. Plain Slurm has the same SchedulerParameters, the links in gres.conf and topology/block,
 which gives a job nodes of one block or none. Jobs of the first 15 and the last 5 percent of the arrivals are not
 measured. 64 slurmds, slurmctld, berthd and the jobs share two cores; one cluster ran at a time, beside plain Slurm's
-runs now and then a process of low priority, beside Berth's nothing. An unplanned job is one whose submission berthd did
-not answer within 50 ms. `weighed_wait_ratio` counts each wait with the job's GPUs.
+runs now and then a process of low priority, beside Berth's hardly anything. An unplanned job is one whose submission
+berthd did not answer within 50 ms. `weighed_wait_ratio` counts each wait with the job's GPUs.
 
 The class of `p95_wait_ratio` is that of 32 GPUs; the others are within 1.03: 8 GPUs 78 s beside 78, 16 GPUs 83 beside
 80. Jobs on 1 to 4 GPUs wait half as long or less, since they fit in between, and jobs that need a whole block wait for
