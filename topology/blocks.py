@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["IN_NO_BLOCK", "Blocks"]
 
 IN_NO_BLOCK = -1
+"""As topology.fabric's NOBODY: a group of nodes is a group to whoever compares them."""
 
 _DEFAULT_LEVELS = range(5)
 """Without BlockSizes Slurm makes aggregated blocks of 2, 4, 8 and 16."""

@@ -220,6 +220,8 @@ def _check(data: Any) -> None:
         lowest = 0 if column == "kind" else NOBODY
         if nodes and not lowest <= min(data[column]) <= max(data[column]) < len(data[names]):
             raise ValueError(f"a number in {column} has no entry in {names}")
+    if nodes and (min(data["block"]) < IN_NO_BLOCK or any(size < 1 for size in data["block_sizes"])):
+        raise ValueError("a block or a block size is no number that can be one")
     sizes = [len(kind["gpus"]) for kind in data["kinds"]]
     if any(len(uuids) != sizes[kind] for kind, uuids in zip(data["kind"], data["uuids"], strict=True)):
         raise ValueError("a node has not as many UUIDs as GPUs")

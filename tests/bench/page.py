@@ -88,12 +88,8 @@ runs now and then a process of low priority, beside Berth's hardly anything. An 
 berthd did not answer within 50 ms. `weighed_wait_ratio` counts each wait with the job's GPUs.
 
 The class of `p95_wait_ratio` is that of 32 GPUs; the others are within 1.03: 8 GPUs 78 s beside 78, 16 GPUs 83 beside
-80. Jobs on 1 to 4 GPUs wait half as long or less, since they fit in between, and jobs that need a whole block wait for
-it: 65 s in the mean beside 53. Plain Slurm keeps all of them in line. Such a job starts 0.1 s after the last one before
-it on its block ends (plain Slurm's: 0.5 s), and had the first of its four nodes to itself for 2 to 5 s only: few blocks
-are emptied for them, most follow another one on the same block. Tried on paper, with little or no gain for them: no
-empty node for a small job while older ones wait for several; nodes held for the first jobs on one whole node, too; 3,
-5, 8, 10 or 16 jobs that gather at once (16 did best, and is what runs here).
+80. Jobs on 1 to 4 GPUs wait half to two thirds as long, since they fit in between, and those that need a whole block
+wait for it: 65 s in the mean beside 53. Plain Slurm keeps all of them in line.
 
 The simulator's waits are too short here, for plain Slurm as for Berth, where with a tree they were within 3 %; why is
 not known. On paper the same five seeds have p95 1.08 and longest wait 1.02.

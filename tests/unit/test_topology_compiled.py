@@ -24,6 +24,7 @@ from topology.fabric import NOBODY, Fabric
 from topology.islands import islands
 from topology.model import Discovered, Machine, Nic
 from topology.nodesets import NodeSets
+from topology.providers import slurm_fabric
 
 PAIRS = {(0, 1): 4, (2, 3): 4}
 
@@ -194,6 +195,8 @@ def change(path: Path, edit: Callable[[dict[str, Any]], object]) -> None:
         (lambda data: data["names"].append("n9"), "one value a node"),
         (lambda data: data.update(names=["n0", "n0", "n1"]), "one value a node"),
         (lambda data: data.update(leaf=[0, 0, 0]), "leaf has no entry in leaves"),
+        (lambda data: data.update(block=[0, -2, 0]), "a block or a block size"),
+        (lambda data: data.update(block_sizes=[0]), "a block or a block size"),
         (lambda data: data.update(kind=[0, -1, 0]), "kind has no entry in kinds"),
         (lambda data: data["uuids"][1].pop(), "as many UUIDs as GPUs"),
         (lambda data: data.update(pod=["a", "b", "c"]), "not a compiled cluster"),
@@ -269,3 +272,14 @@ def test_loading_needs_no_graph_library(tmp_path: Path) -> None:
         check=True,
     )
     assert done.stdout.strip() == "False"
+
+
+def test_slurms_blocks_come_back(tmp_path: Path) -> None:
+    nodes = [dataclasses.replace(make_machine(1, {}), node=name) for name in ("n1", "n2", "n3")]
+    (tmp_path / "topology.conf").write_text("BlockName=b Nodes=n[1-2]\nBlockSizes=2\n")
+    compiled.save(tmp_path / "cluster", nodes, Fabric.of(nodes, slurm_fabric.read(tmp_path / "topology.conf")))
+
+    found = compiled.load(tmp_path / "cluster").fabric.blocks
+
+    assert found is not None
+    assert (found.sizes, found.block.tolist()) == ((2,), [0, 0, -1])
