@@ -13,6 +13,7 @@ from policy.decide_guest import Answer as GuestAnswer
 from policy.decide_guest import on_a_seat, parked
 from policy.demand import Demand, on_fleet
 from policy.errors import Answer, FormatError, LeftToSlurm, Never, NotNow
+from policy.gathering import first_place
 from policy.placement.base import Berth, Policy
 from policy.request import Request, flags_of, names_gpus, read, wanted_gpus
 from policy.settings import Settings
@@ -167,7 +168,8 @@ def _place(
     if stale:
         return _later(fields, request, demand, stale, insists, now, settings)
     try:
-        berth, start = _soonest(demand, wide, book, policy, relax_at_once=insists is not None and insists.wait == 0)
+        at_once = insists is not None and insists.wait == 0
+        berth, start = _soonest(demand, wide, book, policy, relax_at_once=at_once, ahead=settings.pin_ahead)
         nothing_in_sight = ""
         _check_pin(settings, starts_now=not (start or request.later))
     except NotNow as nothing:
@@ -310,14 +312,16 @@ def _given(demand: Demand) -> dict[str, str]:
     }
 
 
-def _soonest(demand: Demand, wide: Demand, book: Book, policy: Policy, *, relax_at_once: bool) -> tuple[Berth, float]:
+def _soonest(
+    demand: Demand, wide: Demand, book: Book, policy: Policy, *, relax_at_once: bool, ahead: bool
+) -> tuple[Berth, float]:
     try:
         if relax_at_once:
             try:
                 return book.now(demand, policy), 0.0
             except NotNow:
                 demand = wide
-        return book.soonest(demand, policy)
+        return first_place(book, demand, policy) if ahead else book.soonest(demand, policy)
     except NotNow as nothing:
         if not bool((demand.candidates & book.cluster.up).any()):
             raise NotNow("every node that could hold it is down, drained or reserved") from None

@@ -1,7 +1,9 @@
 """Places that are not free yet: which is best for a job, and for those that wait behind it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
+
+import numpy as np
 
 from policy.book import Book
 from policy.cluster import FAR
@@ -9,6 +11,7 @@ from policy.demand import Demand
 from policy.errors import NotNow
 from policy.placement.base import Berth, Policy
 from policy.placement.gang import LEVELS_OF_NODES
+from policy.placement.speed import ALIKE_IN_A_CROWD, node_scores
 from policy.waiting import Waiting
 
 GATHER_EVERY = 3.0
@@ -39,6 +42,8 @@ class Memory:
     """When it last looked for a sooner place."""
     end: float = FAR
     """The soonest end that was ever in sight for it."""
+    refuses_since: float | None = None
+    """When it could first have started on GPUs that are too slow for it."""
 
 
 class Place(NamedTuple):
@@ -46,6 +51,62 @@ class Place(NamedTuple):
 
     berth: Berth
     start: float
+
+
+def expected_end(demand: Demand, start: float, cost: float, at: float) -> float:
+    """When a job is taken to end that starts then on a place of this cost."""
+    return max(start, at) + cost * USUAL_PART * demand.limit
+
+
+def latest_end(demand: Demand, soonest: float) -> float:
+    """When a job may end at the latest, so that jobs that wait behind it get its GPUs sooner."""
+    return soonest + min(FOR_OTHERS, demand.limit / 2)
+
+
+def crowd_behind(book: Book, demand: Demand, waiting: int) -> float:
+    """How much of a job's GPUs those want that wait: for each of them its part of all GPUs."""
+    return waiting * demand.n * demand.k / max(1, int(book.fleet.size.sum()))
+
+
+def first_place(book: Book, demand: Demand, policy: Policy) -> Place:
+    """Where a job that comes is pinned: what is free now, unless it is expected to end sooner on faster GPUs.
+
+    Of places that are not free yet, that which is best for it and for those who wait.
+    """
+    found, at = ways(book, demand, policy), book.cluster.at
+    ends = [expected_end(demand, one.start, one.berth.cost, at) for one in found]
+    if found[0].start == 0.0:
+        return found[ends.index(min(ends))]
+    others = crowd_behind(book, demand, book.cluster.waiting)
+    fair = [(one, end) for one, end in zip(found, ends, strict=True) if end <= latest_end(demand, min(ends))]
+    return min(fair, key=lambda one: one[1] + one[0].berth.cost * USUAL_PART * demand.limit * others)[0]
+
+
+def ways(book: Book, demand: Demand, policy: Policy) -> list[Place]:
+    """The place that is free first, and of a job on several nodes those without the GPUs that slow it down there."""
+    place = Place(*book.soonest(demand, policy))
+    found = [place]
+    while (faster := faster_than(place.berth, book, demand, policy)) is not None:
+        place = faster
+        found.append(place)
+    return found
+
+
+def faster_than(berth: Berth, book: Book, demand: Demand, policy: Policy) -> Place | None:
+    """The first place whose slowest GPU is clearly faster; None for a job on one node, for which one is never far."""
+    fleet = book.fleet
+    if demand.n == 1 or not policy.weighs_scores or fleet.scores_of(demand.app_class) is None:
+        return None
+    slowest = node_scores(fleet, demand.app_class, np.arange(len(fleet.names)), berth.mask)
+    there = float(slowest[list(berth.nodes)].max())
+    faster = demand.candidates & (slowest < there * (1 - ALIKE_IN_A_CROWD))
+    if int(np.count_nonzero(faster)) < demand.n:
+        return None
+    try:
+        place = Place(*book.soonest(replace(demand, candidates=faster), policy))
+    except NotNow:
+        return None
+    return place if place.berth.cost < berth.cost else None
 
 
 class Outlook:
@@ -56,7 +117,6 @@ class Outlook:
         self._book = book
         self._policy = policy
         self._memories = memories
-        self._gpus = max(1, int(book.fleet.size.sum()))
         self.crowd = 0
         """GPU jobs that wait for nothing but room."""
 
@@ -77,7 +137,7 @@ class Outlook:
         places = []
         for level in LEVELS_OF_NODES[LEVELS_OF_NODES.index("leaf") :] if demand.level == "any" else (demand.level,):
             try:
-                places.append(Place(*self._book.soonest(demand.at_level(level), self._policy)))
+                places += ways(self._book, demand.at_level(level), self._policy)
             except NotNow:
                 continue
         if not places:
@@ -87,7 +147,7 @@ class Outlook:
         memory.end = min(memory.end, *ends)
         if start is not None:
             memory.end = min(memory.end, self._end(demand, start, self._cost(entry, demand)))
-        latest = max(memory.end + min(FOR_OTHERS, demand.limit / 2), min(ends))
+        latest = max(latest_end(demand, memory.end), min(ends))
         fair = [place for place, end in zip(places, ends, strict=True) if end <= latest]
         return min(fair, key=lambda place: self._weight(demand, place.start, place.berth.cost))
 
@@ -101,18 +161,48 @@ class Outlook:
             return "it is expected to end sooner there"
         return f"nearer nodes come free soon enough, and {self.crowd} jobs wait for room"
 
+    def refuses(self, entry: Waiting, demand: Demand, berth: Berth, start: float | None) -> bool:
+        """Whether a job on several nodes had better wait than start now on slow GPUs: it is expected to end sooner.
+
+        By time limits it is; most jobs end before, so that the wait is shorter still. It never waits for longer than
+        the slow GPUs would cost it in all of its time limit. Where it is pinned now it would start at `start`.
+        """
+        if demand.n == 1 or not self._policy.weighs_scores:
+            return False
+        end, cost = self._end(demand, 0.0, berth.cost), berth.cost
+        faster = faster_than(berth, self._book, demand, self._policy)
+        if faster is not None and self._end(demand, faster.start, faster.berth.cost) < end:
+            cost = faster.berth.cost
+        elif start is not None and self._is_faster(entry, demand, berth):
+            pinned = self._cost(entry, demand)
+            cost = pinned if self._end(demand, start, pinned) < end else cost
+        memory, at = self._memory(entry), self._book.cluster.at
+        if memory.refuses_since is None:
+            memory.refuses_since = at
+        entry.refuses_until = memory.refuses_since + (berth.cost - cost) * demand.limit
+        return at < entry.refuses_until
+
+    def _is_faster(self, entry: Waiting, demand: Demand, berth: Berth) -> bool:
+        """Whether the GPUs that a job is pinned to are clearly faster than others."""
+        fleet = self._book.fleet
+        there, here = (
+            float(node_scores(fleet, demand.app_class, np.array(nodes), mask).max(initial=0.0))
+            for nodes, mask in ((entry.nodes, entry.mask), (berth.nodes, berth.mask))
+        )
+        return bool(entry.nodes) and there < here * (1 - ALIKE_IN_A_CROWD)
+
     def _memory(self, entry: Waiting) -> Memory:
         return self._memories.setdefault(entry.job.id, Memory())
 
     def _end(self, demand: Demand, start: float, cost: float) -> float:
-        return max(start, self._book.cluster.at) + cost * USUAL_PART * demand.limit
+        return expected_end(demand, start, cost, self._book.cluster.at)
 
     def _weight(self, demand: Demand, start: float, cost: float) -> float:
         """A job's end, and what its place costs the others.
 
         For each job that waits for room, the seconds that a job needs there times the part of all GPUs that it holds.
         """
-        others = self.crowd * demand.n * demand.k / self._gpus
+        others = crowd_behind(self._book, demand, self.crowd)
         return self._end(demand, start, cost) + cost * USUAL_PART * demand.limit * others
 
     def _cost(self, entry: Waiting, demand: Demand) -> float:

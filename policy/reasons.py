@@ -53,8 +53,8 @@ def why(entry: Waiting, planned: Book, running: Book, policy: Policy) -> Reason 
     if entry.start == 0.0:
         return None
     demand, _ = entry.demand_at(at)
-    if not bool((demand.candidates & running.cluster.up).any()):
-        return Reason("node", "all nodes that could hold it are down, drained or reserved")
+    if nodes := _of_its_nodes(entry, demand, running):
+        return Reason("node", nodes)
     if company := _bad_company(running, demand, policy):
         left = max(0, round(entry.picky_until - at))
         return Reason("capacity", f"{company}; it waits {left} s more for better company")
@@ -72,6 +72,14 @@ def why(entry: Waiting, planned: Book, running: Book, policy: Policy) -> Reason 
     if demand.n == 1:
         return Reason("fragmentation", f"{free} GPUs are free, but no node has {demand.k} with the cores and memory")
     return Reason("fragmentation", f"{free} GPUs are free, but no {demand.n} nodes have the same {demand.k}")
+
+
+def _of_its_nodes(entry: Waiting, demand: Demand, running: Book) -> str:
+    """What is wrong with the nodes that could hold a job; empty where nothing is."""
+    if not bool((demand.candidates & running.cluster.up).any()):
+        return "all nodes that could hold it are down, drained or reserved"
+    left = max(0, round(entry.refuses_until - running.cluster.at))
+    return f"the GPUs that are free are slow for it; it waits {left} s more at most for faster ones" if left else ""
 
 
 def _no_seat(entry: Waiting, planned: Book) -> Reason | None:

@@ -50,6 +50,8 @@ class Waiting:
     """The nodes of its claim, as last planned."""
     mask_planned: int = 0
     """The GPUs of its claim."""
+    refuses_until: float = 0.0
+    """Until when it leaves slow GPUs that are free, since it is expected to end sooner on others."""
     packed: bool = False
     """Whether its pin asks for a part of its GPUs only."""
     given: dict[int, tuple[tuple[int, ...], int]] = field(default_factory=dict)

@@ -85,7 +85,7 @@ class Walk:
 
     def settle(self, entry: Waiting) -> None:
         """Claim a job's place, after moving it if it has to."""
-        entry.start, entry.place = None, ()
+        entry.start, entry.place, entry.refuses_until = None, (), 0.0
         job, book, at = entry.job, self._book, self._book.cluster.at
         if _impossible(job) and entry.nodes:
             self._changes.append(Release(job, "Slurm found that the place can never start it"))
@@ -210,7 +210,7 @@ class Walk:
         """Move a job to the nodes of this pass if it can start there now; its former claim stays until a full pass."""
         demand, shape = entry.demand_at(self._book.cluster.at)
         berth = self._now(demand, shape)
-        if berth is not None:
+        if berth is not None and not self._refuses(entry, demand, berth, entry.start):
             self._move(entry, demand, Move(entry.job, berth, 0.0, "it can start there now", adopted=entry.adopted))
 
     def _move(self, entry: Waiting, demand: Demand, move: Move) -> None:
@@ -225,7 +225,7 @@ class Walk:
     def _better(self, entry: Waiting, demand: Demand, shape: Shape, start: float | None) -> Move | None:
         relaxed = _relaxed(entry, self._book.cluster.at)
         berth = self._now(demand, shape)
-        if berth is not None:
+        if berth is not None and not self._refuses(entry, demand, berth, start):
             return Move(entry.job, berth, 0.0, relaxed or "it can start there now", adopted=entry.adopted)
         if self._only is not None or not self._settings.pin_ahead:
             return None
@@ -239,6 +239,9 @@ class Walk:
             return Move(entry.job, place.berth, place.start, reason, adopted=entry.adopted)
         why = self._outlook.why_better(entry, demand, start, place)
         return Move(entry.job, place.berth, place.start, relaxed or why) if why else None
+
+    def _refuses(self, entry: Waiting, demand: Demand, berth: Berth, start: float | None) -> bool:
+        return self._settings.pin_ahead and self._outlook.refuses(entry, demand, berth, start)
 
     def _gathers(self, entry: Waiting) -> bool:
         """Whether a job looks for sooner places than its own: the first in line that need several nodes do.

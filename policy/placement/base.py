@@ -79,6 +79,9 @@ class Policy(ABC):
     """Whether asking again about the same jobs, while they hold what it gave them and nothing else has changed, brings
     nothing new: a simulator need not ask then."""
 
+    weighs_scores: bool = False
+    """Whether it avoids slow GPUs: a job on several nodes may then wait for faster ones."""
+
     @abstractmethod
     def place(self, demand: "Demand", view: "View") -> Berth:
         """Choose nodes and GPUs, or raise `NotNow` or `Never`."""

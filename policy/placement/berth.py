@@ -53,6 +53,7 @@ class BerthPolicy(Policy):
     name = "berth"
     sticky = False
     steady = True
+    weighs_scores = True
 
     def __init__(self, *, move_s: float = 0.0) -> None:
         """`move_s` is what a move costs a running job; it moves only where it gains more in what is left of it."""
