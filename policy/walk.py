@@ -31,6 +31,9 @@ NEAR = 600.0
 """Seconds before the expected start of these jobs in which their nodes are not filled up, and no longer: what stands
 idle for hours costs more than it brings forward."""
 
+EARLY = 0.25
+"""Of the time until then, the part in which others may still come and go: so soon they are hardly ever in the way."""
+
 _BLAMES_PLACE = ("Resources", "ReqNodeNotAvail", "Nodes_required", "Reservation")
 
 
@@ -293,7 +296,8 @@ class Walk:
         can be.
         """
         picture = self._book.cluster
-        picture.hole_until[list(claim.nodes)] = max(picture.at, claim.start - NEAR)
+        early = picture.at + EARLY * (claim.start - picture.at)
+        picture.hole_until[list(claim.nodes)] = max(early, claim.start - NEAR)
 
     def _bar(self, claim: Claim) -> None:
         # Slurm's main pass takes the nodes of a waiting pin away from jobs behind it; those start by backfill, late.

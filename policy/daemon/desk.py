@@ -40,7 +40,7 @@ TOO_LATE = 3.0
 
 _BACKLOG = 1_024
 _SAY_EVERY = 60.0
-_NICENESS = 5
+_NICENESS = 10
 
 _REFUSED = {NO_MUNGED: "start munged on this host", REPLAYED: "it came a second time"}
 

@@ -19,7 +19,7 @@ from policy.sharing.choosing import Problem
 from policy.sharing.matching import Matching, match
 
 _HEAD = struct.Struct("!Q")
-_NICE = 5
+_NICE = 10
 
 
 class ProcessMatcher:

@@ -30,9 +30,10 @@ def picture_of(nodes: list[NodeFacts], jobs: list[JobFacts]) -> tuple[Picture, l
     return picture, list(jobs)
 
 
-def given(book: Book, gpus: str) -> tuple[str, ...]:
+def given(book: Book, gpus: str, minutes: int = 60) -> tuple[str, ...]:
     """Where a job that comes now is pinned."""
-    decision = decide(submit(tres_per_job=f"gres/gpu:{gpus}"), book, BerthPolicy(), Settings(), NOW)
+    request = submit(tres_per_job=f"gres/gpu:{gpus}", time_limit=str(minutes))
+    decision = decide(request, book, BerthPolicy(), Settings(), NOW)
     assert decision.claim is not None
     return tuple(book.fleet.names[node] for node in decision.claim.nodes)
 
@@ -54,6 +55,24 @@ def test_a_job_on_one_node_leaves_the_nodes_of_a_gang_to_the_next_one_if_it_need
 
 def test_a_part_of_a_node_is_not_kept_from_anything() -> None:
     assert given(gang_beside(300), "2") == ("n1",)
+
+
+@pytest.mark.parametrize(("minutes", "place"), [(2, "n1"), (3, "n3")])
+def test_nodes_that_a_gang_gathers_are_filled_up_by_jobs_that_end_long_before_it_can_start(
+    minutes: int, place: str
+) -> None:
+    """n1 is empty, n2 not before 500 s have passed: the first 125 s of them are anybody's."""
+    gang = waiting(
+        50, "n1", FULL, required=("n1", "n2"), submitted=int(NOW) - 100, limit=3_600,
+        segment={"n": "2", "nodes": "n1,n2", "level": "leaf"},
+    )  # fmt: skip
+    busy = [running(2, "n2", FULL, 500), running(3, "n3", FULL, 300), running(4, "n4", FULL, 50_000)]
+    picture, jobs = picture_of([node("n1"), *(node(f"n{number}", used=FULL) for number in (2, 3, 4))], [*busy, gang])
+    plan = Plan(BerthPolicy(), Settings())
+    plan.replan(picture.book(), jobs)
+
+    assert plan.book is not None
+    assert given(plan.book, "1", minutes) == (place,)
 
 
 def gang_that_may_move(crowd: int, near_in: float, plan: Plan | None = None, far_in: float = 300) -> list[Move]:

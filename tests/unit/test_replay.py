@@ -2,6 +2,7 @@
 
 import shutil
 import subprocess
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 from random import Random
@@ -389,6 +390,15 @@ def test_figures_say_what_was_missed() -> None:
     assert found["random_wait_ratio"].value == pytest.approx(1.2)
     assert found["unplanned"].good is True
     assert found["updates_per_job"].value == pytest.approx(0.5)
+
+
+def test_of_an_epilogs_wait_what_came_before_berthd_knew_is_told_apart() -> None:
+    run = replace(replayed("berth", 5.0, 1.2), notices_us=(9_000, 60_000), answers_us=(7_000, 20_000))
+    found = {figure.name: figure.value for figure in figures([run])}
+
+    assert found["epilog_p99_ms"] == pytest.approx(59.5, abs=0.1)
+    assert found["epilog_answer_p99_ms"] == pytest.approx(19.9, abs=0.1)
+    assert found["epilog_before_p99_ms"] == pytest.approx(39.6, abs=0.1)
 
 
 def test_a_run_comes_back_from_its_file(tmp_path: Path) -> None:

@@ -79,6 +79,10 @@ def _promises(runs: Sequence[Run]) -> list[Figure]:
     epilogs = [at_most("epilog_p99_ms", percentile(waits, 0.99), 50, "ms")] if waits else []
     epilogs += [Figure("epilog_p50_ms", percentile(waits, 0.50), "ms")] if waits else []
     epilogs += [Figure("epilog_answer_p99_ms", percentile(of_berthd, 0.99), "ms")] if of_berthd else []
+    if of_berthd and len(of_berthd) == len(waits):
+        # What a node needs on its own, until berthd has heard of it: no answer can make up for that.
+        before = [spent - answer for spent, answer in zip(waits, of_berthd, strict=True)]
+        epilogs.append(Figure("epilog_before_p99_ms", percentile(before, 0.99), "ms"))
     return [
         *epilogs,
         at_most("unplanned", bad.unplanned, 0, f"of {gpu_jobs} jobs"),
