@@ -1,6 +1,7 @@
 """The planning process's loop: a pass every tick, and between two passes the notices, then one write after another."""
 
 import argparse
+import gc
 import os
 import select
 import signal
@@ -22,6 +23,9 @@ _SHOWN_AFTER = 0.05
 """Seconds until Slurm shows a job that was just answered for."""
 _TURN = 0.0005
 """Seconds that a pass keeps the interpreter from the threads of the notices; a notice needs it some six times."""
+_COLLECT_EVERY = 10.0
+"""Seconds between two collections of garbage, each in a quiet moment if one comes within as many seconds more: it holds
+up the threads of the notices for 20 ms."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -55,6 +59,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _passes(planner: Planner, channel: socket.socket, tick: float, listener: Notices | None) -> None:
+    # As in the answerer, what exists now is never walked over again.
+    gc.freeze()
+    gc.disable()
+    collect_at = 0.0
     ended = False
     heard: list[socket.socket | Notices] = [channel, *([listener] if listener else [])]
     while True:
@@ -81,6 +89,10 @@ def _passes(planner: Planner, channel: socket.socket, tick: float, listener: Not
                 writing = True
             planner.hand_over_if_due()
             writing = writing and planner.write_one()
+            quiet = not (writing or readable)
+            if time.monotonic() >= (collect_at if quiet else collect_at + _COLLECT_EVERY):
+                collect_at = time.monotonic() + _COLLECT_EVERY
+                gc.collect()
 
 
 if __name__ == "__main__":
