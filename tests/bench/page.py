@@ -84,15 +84,26 @@ its duration times the stretch of the GPUs that it really got, by a table that n
 calibration would measure them. Plain Slurm has the same SchedulerParameters, the links in gres.conf and topology/block,
 which gives a job nodes of one block or none. Jobs of the first 15 and the last 5 percent of the arrivals are not
 measured. 64 slurmds, slurmctld, berthd and the jobs share two cores; one cluster ran at a time, beside plain Slurm's
-runs now and then a process of low priority, beside Berth's hardly anything. An unplanned job is one whose submission
-berthd did not answer within 50 ms. `weighed_wait_ratio` counts each wait with the job's GPUs.
+seeds 6, 8, 9 and 10 a process of low priority, beside Berth's hardly anything. What that does, and chance: plain
+Slurm's seed 7 with such a process and then without it, JCT 0.975, wait 0.94, makespan 1.01, p95 of the worst class
+1.01, longest wait 1.02 of the first. An unplanned job is one whose submission berthd did not answer within 50 ms.
+`weighed_wait_ratio` counts each wait with the job's GPUs.
 
-The class of `p95_wait_ratio` is that of 32 GPUs; the others are within 1.03: 8 GPUs 78 s beside 78, 16 GPUs 83 beside
-80. Jobs on 1 to 4 GPUs wait half to two thirds as long, since they fit in between, and those that need a whole block
-wait for it: 65 s in the mean beside 53. Plain Slurm keeps all of them in line.
+The rules were chosen on paper on seeds 1 to 5, but for one number (`EARLY`), for which 6 to 10 were played on paper
+too. Before gangs left slow GPUs alone, seeds 1 to 5 had JCT 0.887, p95 1.27 (32 GPUs), longest wait 1.22, weighed
+wait 1.05, on the same kind of machine: two slow GPUs of 512 held some gangs up for nearly twice their time, and all
+that waited for their blocks.
 
-The simulator's waits are too short here, for plain Slurm as for Berth, where with a tree they were within 3 %; why is
-not known. On paper the same five seeds have p95 1.08 and longest wait 1.02.
+Jobs on 1, 2 and 4 GPUs wait 0.49, 0.55 and 0.76 times as long in the mean, those on 8, 16 and 32 1.02, 1.03 and 1.00
+times.
+
+Of an Epilog's wait at most 30 ms are berthd's to choose; `epilog_before_p99_ms` is what the node needs until berthd
+has heard of it. berthd runs at nice -5 in its container; without that, seeds 6 and 8 had 91 and 105 ms instead of 89
+and 62. Since these runs its planner collects garbage in quiet moments only; what that brings is not measured yet.
+
+The simulator has as many GPUs waiting as the real runs (`sim_weighed_error`), but the wrong ones: jobs on 1 to 4 GPUs
+wait 0.6 to 0.7 times as long there, those on 16 and 32 as long as they do. The GPUs of jobs on 1 to 4 are a quarter of
+all, so that 4 % of what the large ones wait is a third of what the small ones do; the mean over jobs counts those.
 """,
     "replay-tree": """
 The same 1,500 jobs, a third without GPUs, on a real Slurm with 64 nodes of 8 GPUs and leaves of 4 nodes. Each job

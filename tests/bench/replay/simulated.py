@@ -17,7 +17,6 @@ from pathlib import Path
 import numpy as np
 
 from policy.cluster import Fleet, Floats
-from policy.cost import EVERYONE, CostModel, one_factor
 from policy.placement.base import positions
 from policy.placement.registry import create
 from policy.simulate.jobs import Job as SimulatedJob
@@ -43,6 +42,9 @@ from .workload import Job, Shape, draw
 CORES = 16
 """Of each node."""
 
+TICK = 1.0
+"""Seconds between two passes, as in `systems.System.berth_conf`."""
+
 PLAYS = 3
 """Times that a run is played for one figure: the end of a single run hangs on where its last long job landed."""
 
@@ -53,7 +55,7 @@ class Ground:
 
     stretch: Stretch
     kinds: Mapping[str, Machine]
-    delays: Delays = Delays()  # noqa: RUF009 - it is frozen
+    delays: Delays = Delays(tick=TICK)  # noqa: RUF009 - it is frozen
     lost_notices: float = 0.0
     """Part of the Epilogs' notices that never arrive."""
     topology: str = "tree"
@@ -72,7 +74,7 @@ def play(jobs: Sequence[Job], seed: int, system: System, ground: Ground, chance:
         lost_notices=ground.lost_notices,
         seed=PLAYS * seed + chance,
     )
-    own = fleet(ground.stretch, machines, known, ground.topology)
+    own = fleet(machines, known, ground.topology)
     policy = create(system.policy if system.berth else "slurm")
     done = simulate([_submission(job, ground.topology) for job in jobs], own, policy, settings)
     rate = settings.rate
@@ -131,20 +133,13 @@ def level_of(fleet: Fleet, machines: Mapping[str, Machine], nodes: Sequence[int]
     return "nvlink" if together else "node"
 
 
-def fleet(
-    stretch: Stretch, machines: Mapping[str, Machine], scores: Mapping[str, Floats], topology: str = "tree"
-) -> Fleet:
+def fleet(machines: Mapping[str, Machine], scores: Mapping[str, Floats], topology: str = "tree") -> Fleet:
     """The replay's cluster on paper."""
-    levels = {level: factor for level, factor in stretch.level.items() if level != "nvlink"}
     fabric = fabric_of(Layout(NODES, GPUS, LEAF, POD // LEAF), list(machines))
     if topology == "block":
         fabric = replace(fabric, blocks=Blocks((LEAF, POD), fabric.leaf))
-    made = build_of(
-        machines,
-        fabric,
-        scores,
-        CostModel({EVERYONE: one_factor(**levels)}),
-    )
+    # What levels cost berthd does not know either: it has what its own cost model says.
+    made = build_of(machines, fabric, scores)
     return replace(made, cpus=np.full(NODES, CORES, np.int64))
 
 
@@ -202,13 +197,15 @@ def _shape(run: Run) -> Shape:
 def sim_figures(runs: Sequence[Run]) -> list[Figure]:
     """How far the simulator is from the real runs; beside it how far two real runs are from each other."""
     systems = by_system(runs)
-    errors = {name: error(play_again(systems[name]), systems[name]) for name in (PLAIN, BERTH) if name in systems}
-    if not errors:
+    played = {name: play_again(systems[name]) for name in (PLAIN, BERTH) if name in systems}
+    if not played:
         return []
+    errors = {name: error(own, systems[name]) for name, own in played.items()}
     both = len(systems.get(NOISE, ())) == len(systems.get(PLAIN, ())) > 0
     noise = error(systems[NOISE], systems[PLAIN]) if both else None
     peer = "plain beside plain" if both else ""
     each = [Figure(f"sim_error_{name}", value, "", peer, noise) for name, value in errors.items()]
+    each += [Figure(f"sim_weighed_error_{name}", weighed_error(own, systems[name]), "") for name, own in played.items()]
     return [*each, at_most("sim_error", max(errors.values()), 0.10, "", peer, noise)]
 
 
@@ -216,6 +213,11 @@ def error(ours: Sequence[Run], found: Sequence[Run]) -> float:
     """The greater of the relative errors in mean wait and mean makespan."""
     a, b = summary(ours), summary(found)
     return max(abs(a.wait / b.wait - 1), abs(a.makespan / b.makespan - 1))
+
+
+def weighed_error(ours: Sequence[Run], found: Sequence[Run]) -> float:
+    """The relative error in the GPUs that wait on the average: who of them waits is another question."""
+    return abs(summary(ours).weighed_wait / summary(found).weighed_wait - 1)
 
 
 def main() -> int:
