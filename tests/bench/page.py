@@ -89,10 +89,10 @@ Slurm's seed 7 with such a process and then without it, JCT 0.975, wait 0.94, ma
 1.01, longest wait 1.02 of the first. An unplanned job is one whose submission berthd did not answer within 50 ms.
 `weighed_wait_ratio` counts each wait with the job's GPUs.
 
-The rules were chosen on paper on seeds 1 to 5, but for one number (`EARLY`), for which 6 to 10 were played on paper
-too. Before gangs left slow GPUs alone, seeds 1 to 5 had JCT 0.887, p95 1.27 (32 GPUs), longest wait 1.22, weighed
-wait 1.05, on the same kind of machine: two slow GPUs of 512 held some gangs up for nearly twice their time, and all
-that waited for their blocks.
+The rules were chosen on paper on seeds 1 to 5, but for one number (`EARLY`): for that, 6 to 10 were played on paper
+too, after real runs of 6 and 8 without it (JCT 0.949, p95 1.07, longest wait 1.01). Before gangs left slow GPUs alone,
+seeds 1 to 5 had JCT 0.887, p95 1.27 (32 GPUs), longest wait 1.22, weighed wait 1.05, on the same kind of machine: two
+slow GPUs of 512 held some gangs up for nearly twice their time, and all that waited for their blocks.
 
 Jobs on 1, 2 and 4 GPUs wait 0.49, 0.55 and 0.76 times as long in the mean, those on 8, 16 and 32 1.02, 1.03 and 1.00
 times.
@@ -101,9 +101,10 @@ Of an Epilog's wait at most 30 ms are berthd's to choose; `epilog_before_p99_ms`
 has heard of it. berthd runs at nice -5 in its container; without that, seeds 6 and 8 had 91 and 105 ms instead of 89
 and 62. Since these runs its planner collects garbage in quiet moments only; what that brings is not measured yet.
 
-The simulator has as many GPUs waiting as the real runs (`sim_weighed_error`), but the wrong ones: jobs on 1 to 4 GPUs
-wait 0.6 to 0.7 times as long there, those on 16 and 32 as long as they do. The GPUs of jobs on 1 to 4 are a quarter of
-all, so that 4 % of what the large ones wait is a third of what the small ones do; the mean over jobs counts those.
+The simulator has as many GPUs waiting as the real runs (`sim_weighed_error`), but not the same: beside berthd, jobs on
+1 to 4 GPUs wait 0.6 to 0.7 times as long there, those on 16 and 32 as long as they do. The GPUs of jobs on 1 to 4 are
+a quarter of all, so that 4 % of what the large ones wait is a third of what the small ones do; the mean over jobs
+counts those.
 """,
     "replay-tree": """
 The same 1,500 jobs, a third without GPUs, on a real Slurm with 64 nodes of 8 GPUs and leaves of 4 nodes. Each job
