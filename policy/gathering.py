@@ -63,9 +63,13 @@ def latest_end(demand: Demand, soonest: float) -> float:
     return soonest + min(FOR_OTHERS, demand.limit / 2)
 
 
-def crowd_behind(book: Book, demand: Demand, waiting: int) -> float:
-    """How much of a job's GPUs those want that wait: for each of them its part of all GPUs."""
-    return waiting * demand.n * demand.k / max(1, int(book.fleet.size.sum()))
+def weight(book: Book, demand: Demand, start: float, cost: float, crowd: int) -> float:
+    """A job's end, and what its place costs the others.
+
+    For each job that waits for room, the seconds that a job needs there times the part of all GPUs that it holds.
+    """
+    others = crowd * demand.n * demand.k / max(1, int(book.fleet.size.sum()))
+    return expected_end(demand, start, cost, book.cluster.at) + cost * USUAL_PART * demand.limit * others
 
 
 def first_place(book: Book, demand: Demand, policy: Policy) -> Place:
@@ -77,9 +81,8 @@ def first_place(book: Book, demand: Demand, policy: Policy) -> Place:
     ends = [expected_end(demand, one.start, one.berth.cost, at) for one in found]
     if found[0].start == 0.0:
         return found[ends.index(min(ends))]
-    others = crowd_behind(book, demand, book.cluster.waiting)
-    fair = [(one, end) for one, end in zip(found, ends, strict=True) if end <= latest_end(demand, min(ends))]
-    return min(fair, key=lambda one: one[1] + one[0].berth.cost * USUAL_PART * demand.limit * others)[0]
+    fair = [one for one, end in zip(found, ends, strict=True) if end <= latest_end(demand, min(ends))]
+    return min(fair, key=lambda one: weight(book, demand, one.start, one.berth.cost, book.cluster.waiting))
 
 
 def ways(book: Book, demand: Demand, policy: Policy) -> list[Place]:
@@ -198,12 +201,7 @@ class Outlook:
         return expected_end(demand, start, cost, self._book.cluster.at)
 
     def _weight(self, demand: Demand, start: float, cost: float) -> float:
-        """A job's end, and what its place costs the others.
-
-        For each job that waits for room, the seconds that a job needs there times the part of all GPUs that it holds.
-        """
-        others = crowd_behind(self._book, demand, self.crowd)
-        return self._end(demand, start, cost) + cost * USUAL_PART * demand.limit * others
+        return weight(self._book, demand, start, cost, self.crowd)
 
     def _cost(self, entry: Waiting, demand: Demand) -> float:
         view = self._book.cluster.now(demand.limit)
