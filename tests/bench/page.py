@@ -65,6 +65,7 @@ CALLS = {
     "replay-tree": 'bench-replay REPLAY="--topology tree --systems plain,berth"',
     "replay-adversary-tree": 'bench-replay REPLAY="--mode adversary --topology tree --systems plain,berth --seeds 1"',
     "replay-chaos-tree": 'bench-replay REPLAY="--mode chaos --topology tree --systems berth --seeds 5"',
+    "replay-26.05": 'bench-replay SLURM=26.05 REPLAY="--systems plain,berth --seeds 6 --jobs 500"',
     "replay-26.05-tree": 'bench-replay SLURM=26.05 REPLAY="--topology tree --systems plain,berth --seeds 1 --jobs 500"',
 }
 # What a reader would ask about a figure, by benchmark.
@@ -127,6 +128,11 @@ The control that pins random GPUs: JCT 42.1 s beside Berth's 38.7 and plain Slur
     "replay-adversary-tree": """
 The replay's cluster under a stream of jobs of one GPU or two, in which four nodes never fall empty by themselves, and
 five jobs of 32 GPUs. It had the machine to itself.
+""",
+    "replay-26.05": """
+One seed, one cluster after the other, beside both now and then a process of low priority. Jobs come for 81 s only, so
+it measures how the cluster fills: with plain Slurm they wait 2.3 s in the mean, and there is little to gain. The
+longest wait is that of a class with fewer than 30 jobs. berthd's planner collects garbage in quiet moments here.
 """,
     "replay-26.05-tree": """
 One seed, one cluster after the other. Jobs come for 79 s only, so it measures how the cluster fills. The class of
