@@ -99,8 +99,9 @@ Jobs on 1, 2 and 4 GPUs wait 0.49, 0.55 and 0.76 times as long in the mean, thos
 times.
 
 Of an Epilog's wait at most 30 ms are berthd's to choose; `epilog_before_p99_ms` is what the node needs until berthd
-has heard of it. berthd runs at nice -5 in its container; without that, seeds 6 and 8 had 91 and 105 ms instead of 89
-and 62. Since these runs its planner collects garbage in quiet moments only; what that brings is not measured yet.
+has heard of it. berthd runs at nice -5 in its container; in the runs before without that and without `EARLY`, seeds 6
+and 8 had 91 and 105 ms instead of 89 and 62. Since these runs its planner collects garbage in quiet moments only; what
+that brings is not measured yet.
 
 The simulator has as many GPUs waiting as the real runs (`sim_weighed_error`), but not the same: beside berthd, jobs on
 1 to 4 GPUs wait 0.6 to 0.7 times as long there, those on 16 and 32 as long as they do. The GPUs of jobs on 1 to 4 are

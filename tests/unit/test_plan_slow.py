@@ -98,11 +98,10 @@ def gang_at(nodes: tuple[str, ...]) -> JobFacts:
 
 
 def replanned(
-    plan: Plan, ends: dict[str, float | None], gang: JobFacts, at: float = NOW
+    plan: Plan, ends: dict[str, float | None], gang: JobFacts
 ) -> tuple[list[tuple[tuple[str, ...], float]], str]:
     """Where the gang is moved in a pass, and why it waits after it."""
     picture, jobs = picture_of(ends, [gang])
-    picture.at = at
     moves = [one for one in plan.replan(picture.book(), jobs) if isinstance(one, Move) and one.job.id == gang.id]
     [entry] = [entry for entry in plan.queue if entry.job.id == gang.id]
     assert plan.book is not None
