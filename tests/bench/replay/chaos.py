@@ -1,8 +1,4 @@
-"""Trouble during a replay: daemons die, nodes are drained. Each act is kept with its moment.
-
-Not tried: the clock of one node off. All containers share the clock of one kernel, and munge refuses a credential from
-a clock that is more than five minutes away, so such a node never talks to slurmctld.
-"""
+"""Trouble during a replay: daemons die, nodes are drained, clocks are off. Each act is kept with its moment."""
 
 from __future__ import annotations
 
@@ -17,6 +13,10 @@ from .testbed import NODES, TestbedError, shell
 KILL_EVERY, DRAIN_EVERY, DRAINED_FOR = 20.0, 15.0, 10.0
 DEAF_EVERY = 10.0
 """Seconds after which Epilogs stop telling berthd that a job ends, or begin again: half of all notices are lost."""
+
+CLOCK_OFF = -120
+"""Seconds by which one host's clock is off all the time (`Testbed.prepare`). Five minutes and more would be no trouble
+of ours: munge refuses all that such a node says, to slurmctld as to berthd."""
 
 RESTART_AT = 0.5
 """Part of the time of arrivals after which slurmctld is restarted."""

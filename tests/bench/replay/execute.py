@@ -13,7 +13,7 @@ from pathlib import Path
 from containers import cluster as clusters
 
 from . import outcome
-from .chaos import Chaos
+from .chaos import CLOCK_OFF, Chaos
 from .systems import System, notice_log
 from .testbed import FOLDER, PROGRAMS, USER, Testbed, TestbedError, shell
 from .workload import Job, Shape, draw, draw_adversary, plan_text
@@ -35,7 +35,7 @@ class Progress:
 def run(testbed: Testbed, system: System, seed: int, shape: Shape, mode: str, folder: Path) -> outcome.Run:
     """Replay a seed's jobs on a cluster prepared for the system; `folder` keeps the logs."""
     jobs = draw_adversary(seed, shape) if mode == "adversary" else draw(seed, shape)
-    testbed.prepare(system, seed)
+    testbed.prepare(system, seed, CLOCK_OFF if mode == "chaos" else 0)
     chaos = Chaos(testbed.controller, jobs[-1].at, seed) if mode == "chaos" else None
     began, used = time.monotonic(), testbed.processor_seconds()
     with chaos or contextlib.nullcontext():

@@ -23,6 +23,8 @@ USER = "alice"
 FOLDER = "/home/replay"
 PROGRAMS = f"{FOLDER}/bin"
 LEAF, POD, NODES = 4, 16, 64
+HOST, ITS_FIRST, ITS_LAST = "h4", 49, 64
+"""The container whose clock may be off, and its nodes."""
 
 
 class TestbedError(Exception):
@@ -84,6 +86,7 @@ class Testbed:
     topology: str = "tree"
     rebuild: bool = True
     _up: clusters.Cluster | None = None
+    _off: int = 0
 
     @property
     def controller(self) -> str:
@@ -91,8 +94,8 @@ class Testbed:
         assert self._up is not None, "prepare() comes first"
         return f"{self._up.project}-ctl"
 
-    def prepare(self, system: System, seed: int) -> None:
-        """Bring the right cluster up, idle and configured."""
+    def prepare(self, system: System, seed: int, clock_off: int = 0) -> None:
+        """Bring the right cluster up, idle and configured; the clock of one of its hosts so many seconds off."""
         wanted = clusters.Cluster(self.slurm, berth=system.berth)
         if self._up != wanted:
             self.remove()
@@ -101,11 +104,13 @@ class Testbed:
             if self.rebuild:
                 clusters.build(clusters.Cluster(self.slurm, berth=True), PROFILE)
             clusters.up(wanted, settings, time_limit=240, rebuild=self.rebuild)
-            self._up = wanted
+            self._up, self._off = wanted, 0
             self._install()
         # What an earlier run left when it failed.
         shell(self.controller, f"scancel --user={USER}")
         self._configure(system, seed)
+        if self._off != clock_off:
+            self._set_clock(clock_off)
         self._wait_idle()
 
     def processor_seconds(self) -> float:
@@ -165,6 +170,23 @@ class Testbed:
             clusters.docker("cp", f"{folder}/scores.csv", f"{self.controller}:/etc/slurm/berth/scores.csv")
             clusters.docker("cp", f"{folder}/berth.conf", f"{self.controller}:/etc/slurm/berth.conf")
         shell(self.controller, "berthd --check-config && svc berthd restart")
+
+    def _set_clock(self, off: int) -> None:
+        """All containers read one kernel's clock: libfaketime gives all programs of one of them another, munged too.
+        The jobs' own program is linked statically and goes by the kernel's."""
+        host = self.controller.removesuffix("ctl") + HOST
+        preload = "ls /usr/lib/*/faketime/libfaketimeMT.so.1 > /etc/ld.so.preload" if off else "rm /etc/ld.so.preload"
+        shell(
+            host,
+            f"set -e; echo '{off:+}s' > /etc/faketimerc; {preload}\n"
+            ". /usr/share/berth-cluster/lib.sh\n"
+            "pkill -x munged; while pgrep -x munged >/dev/null; do sleep 0.05; done; start_munge\n"
+            f"for node in $(seq {ITS_FIRST} {ITS_LAST}); do svc slurmd.n$node restart & done; wait\n",
+        )
+        found = round(float(shell(host, "date +%s.%N")) - time.time())
+        if abs(found - off) > 1:
+            raise TestbedError(f"the clock of {host} is {found} s off, it should be {off}")
+        self._off = off
 
     def _wait_idle(self, seconds: float = 120) -> None:
         """Until every node is idle, and berthd answers where there is one."""
