@@ -23,11 +23,11 @@ wait_for_config() {
 	done
 }
 
-# The key of this cluster's controller; that of the image may differ from the one in another image.
+# start_munge [WRAPPER...]. The key of this cluster's controller; that of the image may differ from the one in another.
 start_munge() {
 	install -o munge -g munge -m 400 "$MUNGE_KEY" /etc/munge/munge.key
 	install -d -o munge -g munge -m 755 /run/munge
-	setpriv --reuid=munge --regid=munge --init-groups munged
+	setpriv --reuid=munge --regid=munge --init-groups "$@" munged
 }
 
 # keep NAME COMMAND... &: run it, and again whenever it ends, unless `svc NAME stop` forbids it. Each daemon is the
