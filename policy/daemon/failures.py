@@ -104,7 +104,12 @@ class Failures:
 
     def watch(self, reading: Reading) -> None:
         """Find the GPU jobs that ran at the last reading and run no more."""
-        running = {job.id: job for job in reading.jobs if job.state in _HOLDING and job.wants_gpus and job.segment}
+        running = {
+            # While a job ends, Slurm names only the nodes that it still ends on: never one that was lost.
+            job.id: self._running.get(job.id, job) if job.state == "COMPLETING" else job
+            for job in reading.jobs
+            if job.state in _HOLDING and job.wants_gpus and job.segment
+        }
         for job_id in self._running.keys() - running.keys():
             self._over[job_id] = _Over(job_id, reading.at, reading.at, self._running[job_id])
         self._running = running

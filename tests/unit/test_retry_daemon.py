@@ -303,6 +303,24 @@ def test_a_job_that_slurm_put_back_is_noted(at_once: bool, soon: bool, failure: 
     assert len(history.trials(slurm.values)) == 1
 
 
+@pytest.mark.parametrize("still_ends_on", [(), ("n2",)])
+def test_the_node_that_was_lost_is_known_though_slurm_names_only_where_the_job_still_ends(
+    still_ends_on: tuple[str, ...],
+) -> None:
+    slurm = Slurm(dict(PLACED), "PENDING")
+    failures = Failures(slurm, slurm.outcome)  # type: ignore[arg-type]
+    before = replace(job(segment=slurm.values), nodes=("n1", "n2"))
+    nodes = [node("n1", up=False), node("n2")]
+    failures.watch(look(before, at=NOW - 2))
+    failures.watch(look(replace(before, state="COMPLETING", nodes=still_ends_on), at=NOW - 1, nodes=nodes))
+    back = look(waiting(5, "n1", 1, segment=slurm.values), at=NOW + 2, nodes=nodes)
+    failures.watch(back)
+    failures.step(back, NOW + 2)
+
+    assert slurm.values["fail"] == "mpi_runtime_failure"
+    assert slurm.values["fail_text"] == "node n1 was lost"
+
+
 @pytest.mark.parametrize("key", ["evicted", "degraded"])
 def test_what_berth_itself_puts_back_did_not_fail(key: str) -> None:
     slurm = Slurm({**PLACED, key: "1"}, "PENDING")
