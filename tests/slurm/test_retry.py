@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
@@ -149,22 +151,43 @@ def test_a_job_that_slurm_puts_back_is_noted_and_loses_no_try(slurm: Slurm) -> N
     assert slurm.state(job) == "PENDING"
 
 
+@contextmanager
+def lost(slurm: Slurm, name: str) -> Iterator[None]:
+    """A node that Slurm holds to be down."""
+    node = nodes_of(slurm)[name]
+    # Else it would register, and be taken back, in the same moment.
+    node.bash("svc slurmd pause", check=True)
+    try:
+        slurm.target.run(["scontrol", "update", f"NodeName={name}", "State=DOWN", "Reason=test"], user="root")
+        yield
+    finally:
+        slurm.target.run(["scancel", "--user=alice"], user="root")
+        node.bash("svc slurmd resume")
+        # Where its slurmd has registered meanwhile, Slurm has taken it back by itself.
+        slurm.target.run(["scontrol", "update", f"NodeName={name}", "State=RESUME"], user="root", check=False)
+
+
 def test_a_job_whose_node_is_lost_is_put_back_by_slurm_and_noted(slurm: Slurm) -> None:
     job = slurm.submit("--gpus=1", "-w", "n3", body="exec sleep 300")
     slurm.wait_state(job, {"RUNNING"})
     slurm.settle()
-    node = nodes_of(slurm)["n3"]
-    # Else it would register, and be taken back, in the same moment.
-    node.bash("svc slurmd pause", check=True)
-    try:
-        slurm.target.run(["scontrol", "update", "NodeName=n3", "State=DOWN", "Reason=test"], user="root")
+
+    with lost(slurm, "n3"):
         until("it to be noted", lambda: segment_of(slurm, job).get("fail") == "mpi_runtime_failure" or None)
         assert "node n3 was lost" in segment_of(slurm, job)["fail_text"]
-    finally:
-        slurm.target.run(["scancel", str(job)], user="root")
-        node.bash("svc slurmd resume")
-        # Where its slurmd has registered meanwhile, Slurm has taken it back by itself.
-        slurm.target.run(["scontrol", "update", "NodeName=n3", "State=RESUME"], user="root", check=False)
+
+
+def test_the_lost_one_of_several_nodes_is_named_though_the_job_still_ends_on_another(slurm: Slurm) -> None:
+    job = slurm.submit(
+        "-N2", "--gpus-per-node=8", "--locality=any", body="trap 'sleep 3; exit' TERM; sleep 300 & wait"
+    )  # fmt: skip
+    slurm.wait_state(job, {"RUNNING"})
+    slurm.settle()
+    second = slurm.target.bash(f"scontrol show hostnames $(squeue -h -j {job} -o %N) | tail -n 1").out.strip()
+
+    with lost(slurm, second):
+        until("it to be noted", lambda: segment_of(slurm, job).get("fail"))
+        assert f"node {second} was lost" in segment_of(slurm, job)["fail_text"]
 
 
 def test_no_log_is_read_that_its_user_could_not_read(slurm: Slurm) -> None:

@@ -401,6 +401,20 @@ def test_of_an_epilogs_wait_what_came_before_berthd_knew_is_told_apart() -> None
     assert found["epilog_before_p99_ms"] == pytest.approx(39.6, abs=0.1)
 
 
+def test_a_gpu_is_handed_over_only_to_a_job_that_waited_for_it() -> None:
+    def job(name: str, asked: float, started: float, ended: float, gpus: tuple[int, ...]) -> Outcome:
+        begun = Outcome(name, len(gpus), "mixed", at=asked, seconds=1.0, limit=1, asked=asked, started=started)
+        return replace(begun, ended=ended, nodes=("n1",), gpus=gpus, state="completed")
+
+    jobs = (
+        job("last", asked=30.0, started=30.5, ended=40.0, gpus=(1,)),
+        job("waited", asked=5.0, started=10.5, ended=20.0, gpus=(0, 1)),
+        job("first", asked=1.0, started=1.5, ended=10.0, gpus=(0,)),
+    )
+
+    assert analysis.handovers(Run("plain", 1, "24.11", {}, jobs, ())) == [0.5]
+
+
 def test_a_run_comes_back_from_its_file(tmp_path: Path) -> None:
     from tests.bench.replay.execute import write_json  # noqa: PLC0415
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise, product
 from typing import Protocol
 
 from .outcome import Outcome, Run
@@ -100,6 +101,20 @@ def summary(runs: Sequence[Run]) -> Summary:
             for name, waits in classes.items()
         },
     )
+
+
+def handovers(run: Run) -> list[float]:
+    """Seconds for which a GPU stood idle between two jobs, the second of which was waiting already."""
+    on_gpu: dict[tuple[str, int], list[Outcome]] = {}
+    for one in sorted(run.outcomes, key=lambda one: one.started):
+        for place in product(one.nodes, one.gpus) if one.done else ():
+            on_gpu.setdefault(place, []).append(one)
+    return [
+        later.started - earlier.ended
+        for jobs in on_gpu.values()
+        for earlier, later in pairwise(jobs)
+        if later.asked < earlier.ended
+    ]
 
 
 def _makespan(run: Run) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..table import Figure, at_most
-from .analysis import Ratios, faults, percentile, ratios, summary
+from .analysis import Ratios, faults, handovers, percentile, ratios, summary
 from .outcome import Run
 
 PLAIN, NOISE, BERTH, RANDOM = "plain", "plain2", "berth", "random"
@@ -67,6 +67,9 @@ def _absolute(systems: dict[str, list[Run]]) -> list[Figure]:
         found += [Figure(f"{name}_{key}_s", getattr(one, key), "s") for key in keys]
         found.append(Figure(f"{name}_stretch", one.stretch, "of ideal GPUs"))
         found.append(Figure(f"{name}_utilisation", one.utilisation, "of the GPUs"))
+        # Half of the times at which a GPU goes from a job to one that waits: gathering for many nodes takes longer.
+        if idle := [idle for run in runs for idle in handovers(run)]:
+            found.append(Figure(f"{name}_handover_p50_s", percentile(idle, 0.50), "s"))
     return found
 
 
