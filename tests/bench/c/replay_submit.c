@@ -28,6 +28,8 @@
 
 #define PROCESSES 4
 #define FLAGS_MAX 8
+/* Seconds for which a submission is tried again that slurmctld has cut off. */
+#define PATIENCE 10
 
 #if SLURM_VERSION_NUMBER >= SLURM_VERSION_NUM(25, 11, 0)
 #define JOB_ID(response) ((response)->step_id.job_id)
@@ -128,7 +130,12 @@ static void submit(const struct line *line, const char *program)
 	job.spank_job_env_size = spank_flags(line->flags, texts, flags);
 	job.spank_job_env = job.spank_job_env_size ? flags : NULL;
 	asked = now();
-	rc = slurm_submit_batch_job(&job, &response);
+	/* A slurmctld that is restarted cuts off whom it has not answered: a user submits again. */
+	while ((rc = slurm_submit_batch_job(&job, &response)) && errno == ECONNRESET &&
+	       now() - asked < PATIENCE) {
+		printf("%s\tcut off\n", line->name);
+		sleep(1);
+	}
 	printf("%s\t%u\t%.3f\t%.0f%s%s\n", line->name, rc ? 0 : JOB_ID(response), asked,
 	       (now() - asked) * 1e6, rc ? "\t" : "", rc ? slurm_strerror(errno) : "");
 	fflush(stdout);
