@@ -47,8 +47,8 @@ TICK = 1.0
 """Seconds between two passes, as in `systems.System.berth_conf`."""
 
 BACKFILL = 2.1
-"""Seconds between two of slurmctld's backfill passes: bf_interval, and what a pass takes. Starts by backfill came 2.08 s
-after each other in real runs of plain Slurm, 2.18 s beside berthd."""
+"""Seconds between two of slurmctld's backfill passes: bf_interval, and what a pass takes. Starts by backfill came
+2.08 s after each other in real runs of plain Slurm, 2.18 s beside berthd."""
 
 PLAYS = 3
 """Times that a run is played for one figure: the end of a single run hangs on where its last long job landed."""
