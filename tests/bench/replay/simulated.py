@@ -12,6 +12,7 @@ import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import permutations
 from pathlib import Path
 
 import numpy as np
@@ -211,6 +212,7 @@ def sim_figures(runs: Sequence[Run]) -> list[Figure]:
     peer = "plain beside plain" if both else ""
     each = [Figure(f"sim_error_{name}", value, "", peer, noise) for name, value in errors.items()]
     each += [Figure(f"sim_weighed_error_{name}", weighed_error(own, systems[name]), "") for name, own in played.items()]
+    each += [Figure(f"sim_chance_{name}", chance_alone(own), "") for name, own in played.items()]
     return [*each, at_most("sim_error", max(errors.values()), 0.10, "", peer, noise)]
 
 
@@ -218,6 +220,12 @@ def error(ours: Sequence[Run], found: Sequence[Run]) -> float:
     """The greater of the relative errors in mean wait and mean makespan."""
     a, b = summary(ours), summary(found)
     return max(abs(a.wait / b.wait - 1), abs(a.makespan / b.makespan - 1))
+
+
+def chance_alone(played: Sequence[Run]) -> float:
+    """How far two plays of all seeds are from each other at most, by `error`: what real runs would differ by as well."""
+    plays = [played[chance::PLAYS] for chance in range(PLAYS)]
+    return max(error(one, other) for one, other in permutations(plays, 2))
 
 
 def weighed_error(ours: Sequence[Run], found: Sequence[Run]) -> float:
