@@ -11,7 +11,7 @@ import pytest
 
 from policy import segment
 from policy.daemon.config import load
-from tests.bench.replay import analysis, outcome, workload
+from tests.bench.replay import analysis, outcome, simulated, workload
 from tests.bench.replay.chaos import Chaos
 from tests.bench.replay.figures import figures
 from tests.bench.replay.outcome import Outcome, Run
@@ -399,6 +399,13 @@ def test_of_an_epilogs_wait_what_came_before_berthd_knew_is_told_apart() -> None
     assert found["epilog_p99_ms"] == pytest.approx(59.5, abs=0.1)
     assert found["epilog_answer_p99_ms"] == pytest.approx(19.9, abs=0.1)
     assert found["epilog_before_p99_ms"] == pytest.approx(39.6, abs=0.1)
+
+
+def test_chance_alone_is_the_most_that_two_plays_of_all_seeds_differ_by() -> None:
+    waits = [[10.0, 11.0, 10.5], [20.0, 22.0, 21.0]]
+    played = [replayed("berth", wait, 1.2, seed) for seed, own in enumerate(waits) for wait in own]
+
+    assert simulated.chance_alone(played) == pytest.approx(0.1)
 
 
 def test_a_gpu_is_handed_over_only_to_a_job_that_waited_for_it() -> None:

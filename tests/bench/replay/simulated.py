@@ -223,7 +223,7 @@ def error(ours: Sequence[Run], found: Sequence[Run]) -> float:
 
 
 def chance_alone(played: Sequence[Run]) -> float:
-    """How far two plays of all seeds are from each other at most, by `error`: what real runs would differ by as well."""
+    """How far two plays of all seeds are from each other at most, by `error`: as far as two real runs may be."""
     plays = [played[chance::PLAYS] for chance in range(PLAYS)]
     return max(error(one, other) for one, other in permutations(plays, 2))
 
