@@ -2,10 +2,11 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
 
+from policy import segment
 from policy.escape import unescape
 from policy.facts import JobFacts, Reading
 from policy.retry import history
@@ -71,6 +72,13 @@ def class_of(found: Outcome, word: NodeWord | None) -> Classification:
     if word is not None:
         return Classification(word.failure, word.transient, word.sign, word.sign)
     return classify(b"", Facts(found.exit_code or None, found.signal), shipped_rules())
+
+
+def as_it_ran(job: JobFacts) -> JobFacts:
+    """A job that ends, with all nodes of its place: Slurm names only those it still ends on, never a lost one."""
+    values = job.segment or {}
+    planned = values.get("nodes", "").split(",") if values.get("state") in segment.PINNED_STATES else ()
+    return replace(job, nodes=tuple(dict.fromkeys((*job.nodes, *filter(None, planned)))))
 
 
 def lost_nodes(before: JobFacts, reading: Reading) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from policy import preflight, segment
 from policy.daemon import log
 from policy.daemon.accounts import Accounts
-from policy.daemon.endings import NodeWord, by_berth, class_of, failed, limits, lost_nodes, put_back
+from policy.daemon.endings import NodeWord, as_it_ran, by_berth, class_of, failed, limits, lost_nodes, put_back
 from policy.daemon.preflights import Preflights
 from policy.errors import SlurmError
 from policy.facts import JobFacts, Reading
@@ -105,8 +105,7 @@ class Failures:
     def watch(self, reading: Reading) -> None:
         """Find the GPU jobs that ran at the last reading and run no more."""
         running = {
-            # While a job ends, Slurm names only the nodes that it still ends on: never one that was lost.
-            job.id: self._running.get(job.id, job) if job.state == "COMPLETING" else job
+            job.id: self._running.get(job.id) or as_it_ran(job) if job.state == "COMPLETING" else job
             for job in reading.jobs
             if job.state in _HOLDING and job.wants_gpus and job.segment
         }

@@ -303,15 +303,17 @@ def test_a_job_that_slurm_put_back_is_noted(at_once: bool, soon: bool, failure: 
     assert len(history.trials(slurm.values)) == 1
 
 
+@pytest.mark.parametrize("seen_running", [True, False], ids=["was seen to run", "was not"])
 @pytest.mark.parametrize("still_ends_on", [(), ("n2",)])
 def test_the_node_that_was_lost_is_known_though_slurm_names_only_where_the_job_still_ends(
-    still_ends_on: tuple[str, ...],
+    still_ends_on: tuple[str, ...], seen_running: bool
 ) -> None:
-    slurm = Slurm(dict(PLACED), "PENDING")
+    slurm = Slurm({**PLACED, "n": "2", "nodes": "n1,n2"}, "PENDING")
     failures = Failures(slurm, slurm.outcome)  # type: ignore[arg-type]
     before = replace(job(segment=slurm.values), nodes=("n1", "n2"))
     nodes = [node("n1", up=False), node("n2")]
-    failures.watch(look(before, at=NOW - 2))
+    if seen_running:
+        failures.watch(look(before, at=NOW - 2))
     failures.watch(look(replace(before, state="COMPLETING", nodes=still_ends_on), at=NOW - 1, nodes=nodes))
     back = look(waiting(5, "n1", 1, segment=slurm.values), at=NOW + 2, nodes=nodes)
     failures.watch(back)
