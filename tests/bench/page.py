@@ -87,14 +87,14 @@ its duration times the stretch of the GPUs that it really got, by a table that n
 calibration would measure them. Plain Slurm has the same SchedulerParameters, the links in gres.conf and topology/block,
 which gives a job nodes of one block or none. Jobs of the first 15 and the last 5 percent of the arrivals are not
 measured. 64 slurmds, slurmctld, berthd and the jobs share two cores, of which the controller's container gets what it
-needs first; one cluster ran at a time and had the machine to itself. An unplanned job is one whose submission berthd
+needs first; one cluster ran at a time, beside it hardly anything. An unplanned job is one whose submission berthd
 did not answer within 50 ms. `weighed_wait_ratio` counts each wait with the job's GPUs. `handover_p50_s`: how long a GPU
 stands idle between two jobs, the second of which was waiting, in the middle.
 
 The rules were chosen on paper on seeds 1 to 5, but for one number (`EARLY`): for that, 6 to 10 were played on paper
-too, after real runs of 6 and 8 without it (JCT 0.949, p95 1.07, longest wait 1.01). The day before, the same seeds on a
-machine of which the cluster used 29 % and others had the rest: JCT 0.883, wait 0.74, makespan 0.99, p95 1.02, longest
-0.995, Epilogs' p99 79 ms (of it berthd's answer 66).
+too, after real runs of 6 and 8 without it (JCT 0.949, p95 1.07, longest wait 1.01). Some hours before, the same seeds
+on a slower machine, of which the cluster used 29 %: JCT 0.883, wait 0.74, makespan 0.99, p95 1.02, longest 0.995,
+Epilogs' p99 79 ms (of it berthd's answer 66).
 
 Chance: Berth's seed 6 was run three times on one day, with 34.3, 36.0 and 37.0 s of JCT, 9.2, 10.9 and 11.9 s of wait,
 a longest wait of 104, 99 and 108 s, and 38.4, 35.7 and 44.0 s of wait counted with GPUs. In the second of them the
@@ -106,10 +106,11 @@ times. Of an Epilog's wait at most 30 ms are berthd's to choose; `epilog_before_
 berthd has heard of it.
 
 The simulator beside berthd: mean wait 12.0 s instead of 14.0, makespan 1.6 % longer, as many GPUs waiting
-(`sim_weighed_error`). More jobs come than there is room for, so that all who wait pay for each GPU second that is lost:
-on paper jobs hold 0.919 of the GPUs, really 0.910, mostly because nodes are gathered for 32 GPUs a little longer
-(a GPU stands idle for 2.9 s before such a job in the mean, on paper for 2.0), and one percent of 200 s is 2 s for those
-who come last. Two runs of one seed differ as much.
+(`sim_weighed_error`), as many starts by backfill for each size of job. Two plays of the same five seeds that differ by
+chance alone are up to `sim_chance` apart, so ten percent is more than five seeds can tell. More jobs come than there is
+room for, so that all who wait pay for each GPU second that is lost: on paper jobs hold 0.919 of the GPUs, really 0.910,
+mostly because nodes are gathered for 32 GPUs a little longer (a GPU stands idle for 2.9 s before such a job in the
+mean, on paper for 2.0), and really the stretch is 0.5 % longer; one percent of 200 s is 2 s for those who come last.
 """,
     "replay-adversary": """
 The replay's cluster under a stream of jobs of one GPU or two, in which four nodes never fall empty by themselves, and
