@@ -158,7 +158,9 @@ def lost(slurm: Slurm, name: str) -> Iterator[None]:
     # Else it would register, and be taken back, in the same moment.
     node.bash("svc slurmd pause", check=True)
     try:
-        slurm.target.run(["scontrol", "update", f"NodeName={name}", "State=DOWN", "Reason=test"], user="root")
+        # Drained as well: an answer that is still on its way would end the state DOWN, but not this one.
+        for state in ("DRAIN", "DOWN"):
+            slurm.target.run(["scontrol", "update", f"NodeName={name}", f"State={state}", "Reason=test"], user="root")
         yield
     finally:
         slurm.target.run(["scancel", "--user=alice"], user="root")
