@@ -115,7 +115,7 @@ chance alone are up to `sim_chance` apart, so ten percent is more than five seed
 room for, so that all who wait pay for each GPU second that is lost: on paper jobs hold 0.919 of the GPUs, really 0.910,
 mostly because nodes are gathered for 32 GPUs a little longer (a GPU stands idle for 2.9 s before such a job in the
 mean, on paper for 2.0), and really the stretch is 0.5 % longer; one percent of 200 s is 2 s for those who come last.
-That is what looks likely, not shown: utilisation, idle time, makespan and starts by backfill were compared by hand, with
+That is likely, not shown: utilisation, idle time, makespan and starts by backfill were compared by hand, with
 one or two plays of some seeds before the last change to the simulator's constants. One of these, the time between two
 backfill passes, was read off the real runs of seeds 6 to 8; with it the error was 0.137, before it 0.136.
 """,
