@@ -87,14 +87,18 @@ def lost_nodes(before: JobFacts, reading: Reading) -> tuple[str, ...]:
     return tuple(name for name in before.nodes if name not in up)
 
 
-def put_back(before: JobFacts, at: float, reading: Reading) -> Trial:
+def began_anew(before: JobFacts, boot_times: Mapping[str, int]) -> tuple[str, ...]:
+    """Those of the nodes where a job ran that booted meanwhile: Slurm need not have called them down."""
+    return tuple(name for name in before.nodes if before.start and boot_times.get(name, 0) > before.start)
+
+
+def put_back(before: JobFacts, at: float, lost: Sequence[str], anew: Sequence[str] = ()) -> Trial:
     """The run of a job that somebody put back into the queue while it ran: its node was lost, or it was told to go."""
-    lost = lost_nodes(before, reading)
     ran = at - (before.start or at)
-    if lost:
-        sign = f"node {lost[0]} was lost"
+    if lost or anew:
+        sign = f"node {lost[0]} was lost" if lost else f"node {anew[0]} booted while it ran"
         failure = Classification("mpi_runtime_failure", transient=True, reason=sign, sign=sign)
-        return Trial(failure, before.nodes, ran, "NODE_FAIL", bad_nodes=lost)
+        return Trial(failure, before.nodes, ran, "NODE_FAIL", bad_nodes=tuple(lost or anew))
     sign = "it was put back into the queue from outside"
     told = Classification("job_preempted", transient=True, reason=sign, sign=sign)
     return Trial(told, before.nodes, ran, "PREEMPTED")

@@ -8,19 +8,30 @@ else put back into the queue is only noted.
 """
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from policy import preflight, segment
 from policy.daemon import log
 from policy.daemon.accounts import Accounts
-from policy.daemon.endings import NodeWord, as_it_ran, by_berth, class_of, failed, limits, lost_nodes, put_back
+from policy.daemon.endings import (
+    NodeWord,
+    as_it_ran,
+    began_anew,
+    by_berth,
+    class_of,
+    failed,
+    limits,
+    lost_nodes,
+    put_back,
+)
 from policy.daemon.preflights import Preflights
 from policy.errors import SlurmError
 from policy.facts import JobFacts, Reading
 from policy.retry import history
 from policy.retry.classes import CLASSES
 from policy.retry.decision import Trial, decide
+from policy.slurm.boots import boot_times
 from policy.slurm.interface import Gateway
 from policy.slurm.outcomes import Outcome, outcome
 
@@ -60,9 +71,11 @@ class Failures:
         ask: Callable[[int], Outcome] = outcome,
         accounts: Accounts | None = None,
         preflights: Preflights | None = None,
+        ask_boots: Callable[[Iterable[str]], Mapping[str, int]] = boot_times,
     ) -> None:
         self._gateway = gateway
         self._ask = ask
+        self._ask_boots = ask_boots
         self._accounts = accounts or Accounts()
         self._preflights = preflights
         self._running: dict[int, JobFacts] = {}
@@ -196,7 +209,17 @@ class Failures:
     def _note(self, before: JobFacts, found: Outcome, reading: Reading, at: float) -> None:
         """A job was put back into the queue while it ran, by Slurm or a person."""
         values = found.values or {}
-        run = put_back(before, at, reading)
+        lost = lost_nodes(before, reading)
+        run = put_back(before, at, lost, () if lost else self._began_anew(before))
         self._classes[run.failure.failure] += 1
         log.info(f"JobId={found.name} was put back into the queue: {run.failure.failure}, {run.failure.sign}")
         self._gateway.annotate(found.id, failed(values, [*history.trials(values), run], int(at), None, at))
+
+    def _began_anew(self, before: JobFacts) -> tuple[str, ...]:
+        if not before.nodes:
+            return ()
+        try:
+            return began_anew(before, self._ask_boots(before.nodes))
+        except SlurmError as problem:
+            log.error(f"JobId={before.id} was put back, and whether its nodes booted is not known: {problem}")
+            return ()

@@ -169,6 +169,22 @@ def lost(slurm: Slurm, name: str) -> Iterator[None]:
         slurm.target.run(["scontrol", "update", f"NodeName={name}", "State=RESUME"], user="root", check=False)
 
 
+@contextmanager
+def booted(slurm: Slurm, name: str) -> Iterator[None]:
+    """A node of which nothing is left but a slurmd that says that it has just booted."""
+    node = nodes_of(slurm)[name]
+    own = "/usr/local/sbin/slurmd"  # found before Slurm's
+    node.bash("svc slurmd stop; pkill -KILL -x slurmstepd; pkill -KILL -x sleep", check=False)
+    node.bash(
+        f"printf '#!/bin/sh\nexec /usr/sbin/slurmd -b \"$@\"\n' >{own}; chmod 755 {own}; svc slurmd start", check=True
+    )
+    try:
+        yield
+    finally:
+        slurm.target.run(["scancel", "--user=alice"], user="root")
+        node.bash(f"rm {own}; svc slurmd restart", check=True)
+
+
 def test_a_job_whose_node_is_lost_is_put_back_by_slurm_and_noted(slurm: Slurm) -> None:
     job = slurm.submit("--gpus=1", "-w", "n3", body="exec sleep 300")
     slurm.wait_state(job, {"RUNNING"})
@@ -177,6 +193,18 @@ def test_a_job_whose_node_is_lost_is_put_back_by_slurm_and_noted(slurm: Slurm) -
     with lost(slurm, "n3"):
         until("it to be noted", lambda: segment_of(slurm, job).get("fail") == "mpi_runtime_failure" or None)
         assert "node n3 was lost" in segment_of(slurm, job)["fail_text"]
+
+
+def test_a_node_that_boots_has_lost_its_job_though_slurm_never_calls_it_down(slurm: Slurm) -> None:
+    job = slurm.submit("--gpus=1", "-w", "n3", body="exec sleep 300")
+    slurm.wait_state(job, {"RUNNING"})
+    slurm.settle()
+    # Slurm counts a job that began less than MessageTimeout and five seconds before a boot as one that is yet to begin.
+    time.sleep(17)
+
+    with booted(slurm, "n3"):
+        until("it to be noted", lambda: segment_of(slurm, job).get("fail"), 90)
+        assert segment_of(slurm, job)["fail_text"] == "node n3 booted while it ran"
 
 
 def test_the_lost_one_of_several_nodes_is_named_though_the_job_still_ends_on_another(slurm: Slurm) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from policy.retry import history
 from policy.retry.classify import Classification
 from policy.retry.decision import Trial
 from policy.slurm import changes
+from policy.slurm.boots import boot_times
 from policy.slurm.interface import JobText, Pin
 from policy.slurm.outcomes import Outcome, outcome
 from policy.waiting import nodes_avoided
@@ -321,6 +323,43 @@ def test_the_node_that_was_lost_is_known_though_slurm_names_only_where_the_job_s
 
     assert slurm.values["fail"] == "mpi_runtime_failure"
     assert slurm.values["fail_text"] == "node n1 was lost"
+
+
+@pytest.mark.parametrize(
+    ("booted", "failure", "text"),
+    [
+        (NOW - 50, "mpi_runtime_failure", "node n1 booted while it ran"),
+        (NOW - 90_000, "job_preempted", "it was put back into the queue from outside"),
+        (None, "job_preempted", "it was put back into the queue from outside"),
+    ],
+    ids=["while it ran", "before", "is not known"],
+)
+def test_a_node_that_booted_has_lost_its_job_though_slurm_never_called_it_down(
+    booted: float | None, failure: str, text: str
+) -> None:
+    slurm = Slurm({**PLACED, "f.retry": "1"}, "PENDING")
+
+    def boots(names: Iterable[str]) -> dict[str, int]:
+        if booted is None:
+            raise SlurmError("Unable to contact slurm controller")
+        return {name: int(booted) for name in names}
+
+    failures = Failures(slurm, slurm.outcome, ask_boots=boots)  # type: ignore[arg-type]
+    failures.watch(look(job(segment=slurm.values), at=NOW - 1))
+    back = look(waiting(5, "n1", 1, segment=slurm.values), at=NOW)
+    failures.watch(back)
+    failures.step(replace(back, at=NOW + 2), NOW + 2)
+
+    assert (slurm.values["fail"], slurm.values["fail_text"]) == (failure, text)
+
+
+def test_slurms_json_says_when_a_node_booted() -> None:
+    def run(*words: str) -> bytes:
+        assert words == ("scontrol", "show", "node", "n1,n2", "--json")
+        told = {"set": True, "infinite": False, "number": 1_700_000_000}
+        return json.dumps({"nodes": [{"name": "n1", "boot_time": told}, {"name": "n2", "boot_time": {}}]}).encode()
+
+    assert boot_times(["n1", "n2"], run) == {"n1": 1_700_000_000}
 
 
 @pytest.mark.parametrize("key", ["evicted", "degraded"])
