@@ -28,6 +28,15 @@ _COMMANDS = (
     "policy.cli.ready",
 )
 
+_OURS = frozenset({"policy", "topology", "prolog_epilog"})
+
+
+class MissingPackageError(BerthError):
+    """A package that this command needs, and that a smaller installation does not bring."""
+
+    def __init__(self, name: str | None) -> None:
+        super().__init__(f"this command needs the Python package {name}: install Berth with '.[daemon]'")
+
 
 def build_parser() -> argparse.ArgumentParser:
     """The whole command line."""
@@ -55,6 +64,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _say(problem, 2)
     except (BerthError, TopologyError) as problem:
         return _say(problem, 1)
+    except ModuleNotFoundError as problem:
+        if (problem.name or "").partition(".")[0] in _OURS:
+            raise
+        return _say(MissingPackageError(problem.name), 1)
     except KeyboardInterrupt:
         return 130
     return code

@@ -36,7 +36,11 @@ def run(options: argparse.Namespace) -> int:
     state, values = look_up(job_id)
     if values is None:
         raise BerthError(f"job {job_id} has no decision of Berth: it asked for no GPUs, or came past the plugin")
-    failure = _failure_now(job_id, state, values)
+    try:
+        failure = _failure_now(job_id, state, values)
+    except SlurmError as problem:
+        # berthd has told the decision; where Slurm's commands are missing, that is all there is.
+        failure = [("failed", f"what of is not known here: {problem}")]
     if options.json:
         print_json({"job": job_id, "slurm_state": state, "decision": _typed(values), "failure": dict(failure)})
     else:
