@@ -4,13 +4,16 @@ import argparse
 import re
 import sys
 from collections.abc import Iterable
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
-from policy.errors import BerthError, SlurmError, UsageError
+from policy.errors import BerthError, UsageError
 
 if TYPE_CHECKING:
-    from policy.slurm.command import CommandGateway
+    from policy.slurm.interface import Gateway
 
+_BY_HAND = "given back to Slurm by berth release"
+_FOR_NOW = "given back to Slurm until berthd runs again"
 _NAME = re.compile(r"[1-9][0-9]*(?:_[0-9]+)?", re.ASCII)
 
 
@@ -21,39 +24,55 @@ def register(commands: Any) -> None:
         "jobs", nargs="*", metavar="JOBID", help="jobs to give back; an array's number is all its tasks, 7_3 is one"
     )
     parser.add_argument("--all", action="store_true", help="all waiting jobs that Berth pinned")
+    parser.add_argument(
+        "--for-now", action="store_true", help="with --all: until a berthd runs again, which gives them places anew"
+    )
     parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
     """Release jobs one by one; one that fails does not keep the others."""
-    from policy.slurm.command import CommandGateway  # noqa: PLC0415 - keeps `berth --help` fast
+    from policy.slurm.gateways import open_gateway  # noqa: PLC0415 - keeps `berth --help` fast
 
     if bool(options.jobs) == options.all:
         raise UsageError("berth release takes job numbers, or --all")
+    if options.for_now and not options.all:
+        raise UsageError(
+            "--for-now goes with --all: a berthd that runs would give single jobs their places back at once"
+        )
     wrong = [word for word in options.jobs if not _NAME.fullmatch(word)]
     if wrong:
         raise UsageError(f"{wrong[0]!r} is not a job's number, nor a task's such as 7_3")
-    gateway = CommandGateway()
-    job_ids = gateway.pinned_jobs() if options.all else _named(gateway, options.jobs)
-    released, failed = 0, 0
-    for job_id in job_ids:
-        try:
-            if gateway.release(job_id, "given back to Slurm by berth release"):
-                released += 1
-            elif not options.all:
-                sys.stderr.write(f"berth: job {job_id} has no pin of Berth\n")
-        except SlurmError as problem:
-            if options.all and "only the place of a waiting job" in str(problem):
-                continue  # it started a moment ago
-            failed += 1
-            sys.stderr.write(f"berth: error: {problem}\n")
-    sys.stdout.write(f"{released} job{'' if released == 1 else 's'} given back to Slurm\n")
-    if failed:
-        raise BerthError(f"{failed} of {len(job_ids)} jobs keep their place")
+    with closing(open_gateway("auto")) as gateway:
+        if options.for_now and not gateway.in_control():
+            # A standby's berthd has pinned nothing: these are the pins of the one beside the active slurmctld.
+            sys.stdout.write("nothing given back: the active slurmctld does not run on this host, or does not answer\n")
+            return 0
+        _release(gateway, options)
     return 0
 
 
-def _named(gateway: "CommandGateway", names: Iterable[str]) -> list[int | str]:
+def _release(gateway: "Gateway", options: argparse.Namespace) -> None:
+    job_ids = gateway.pinned_jobs() if options.all else _named(gateway, options.jobs)
+    reason = _FOR_NOW if options.for_now else _BY_HAND
+    released, failed = 0, 0
+    for job_id in job_ids:
+        try:
+            if gateway.release(job_id, reason, for_now=options.for_now):
+                released += 1
+            elif not options.all:
+                sys.stderr.write(f"berth: job {job_id} has no pin of Berth\n")
+        except BerthError as problem:
+            if options.all and "only the place of a waiting job" in str(problem):
+                continue  # it started a moment ago
+            failed += 1
+            sys.stderr.write(f"berth: error: job {job_id} keeps its place: {problem}\n")
+    sys.stdout.write(f"{released} job{'' if released == 1 else 's'} given back to Slurm\n")
+    if failed:
+        raise BerthError(f"{failed} of {len(job_ids)} jobs keep their place")
+
+
+def _named(gateway: "Gateway", names: Iterable[str]) -> list[int | str]:
     """What some names mean: of an array each task that has split off has a record of its own."""
     found: list[int | str] = []
     for name in names:

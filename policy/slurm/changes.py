@@ -12,9 +12,9 @@ from policy.slurm import fields
 from policy.slurm.interface import JobText, Pin
 from policy.tiers import GUARANTEED, OPPORTUNISTIC
 
-_OF_A_PLACE = frozenset(
-    {"nodes", "gpus", "seats", "start", "share", "gpu_mem", "way", "whole", "granted", "tier", "parked", "slope", "sms"}
-)
+_OF_A_PLACE_ALONE = frozenset({"nodes", "gpus", "seats", "start", "whole", "granted", "slope", "sms"})
+
+_OF_A_PLACE = _OF_A_PLACE_ALONE | {"share", "gpu_mem", "way", "tier", "parked"}
 
 _WHERE = frozenset({"nodes", "gpus", "seats", "start", "way", "level", "gbps", "sum", "slope", "sms"})
 
@@ -68,21 +68,24 @@ def park(job: JobText, values: Mapping[str, str], seconds: int) -> dict[str, str
     }
 
 
-def release(job: JobText, reason: str) -> dict[str, str] | None:
+def release(job: JobText, reason: str, *, for_now: bool = False) -> dict[str, str] | None:
     """A request equal to the user's; None where the job has no pin (any more).
 
-    A packed job gets its GPUs whole: without Berth nobody would hold it to its share.
+    A packed job gets its GPUs whole: without Berth nobody would hold it to its share. `for_now` its segment keeps all
+    that it asked for, and the next berthd gives it a place again; else it is left to Slurm for good.
     """
     _must_wait(job)
     values = segment.fields(job.admin_comment)
     if values is None or not (values.get("state") in segment.PINNED_STATES or "parked" in values):
         return None
-    asked = _asked(values)
-    kept = {key: value for key, value in values.items() if key not in _OF_A_PLACE}
+    # A job without a script carries its request into its first step, where no later pin would fit it.
+    later = for_now and not _pinned_by_job(job)
+    dropped, state = (_OF_A_PLACE_ALONE, segment.LATER) if later else (_OF_A_PLACE, "released")
+    kept = {key: value for key, value in values.items() if key not in dropped}
     return {
         **_untyped(job, values),
-        "req_nodes": asked.get("req_nodes", ""),
-        "admin_comment": segment.put(job.admin_comment, {**kept, "state": "released", "why": reason}),
+        "req_nodes": _asked(values).get("req_nodes", ""),
+        "admin_comment": segment.put(job.admin_comment, {**kept, "state": state, "why": reason}),
         "extra": segment.remove(job.extra),
         **({"begin": values["parked"]} if values.get("parked", "").isdigit() else {}),
     }

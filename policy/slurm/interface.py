@@ -105,8 +105,11 @@ class Gateway(Protocol):
         """Let go of what it holds; a closed gateway is not used again."""
         ...
 
-    def release(self, job_id: int | str, reason: str) -> bool:
-        """Undo the pin of a waiting job; False where it has none (any more)."""
+    def release(self, job_id: int | str, reason: str, *, for_now: bool = False) -> bool:
+        """Undo the pin of a waiting job; False where it has none (any more).
+
+        `for_now` it is until the next berthd takes it, else for good.
+        """
         ...
 
     def pinned_jobs(self, called: str = "") -> list[int | str]:

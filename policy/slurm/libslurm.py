@@ -111,9 +111,9 @@ class LibslurmGateway:
         job = self._known_text(job_id) if hurry else self._text(job_id)
         self._update(job_id, changes.pin(job, pin))
 
-    def release(self, job_id: int | str, reason: str) -> bool:
+    def release(self, job_id: int | str, reason: str, *, for_now: bool = False) -> bool:
         """Give a waiting job back to Slurm with a request equal to the user's."""
-        restored = changes.release(self._text(job_id), reason)
+        restored = changes.release(self._text(job_id), reason, for_now=for_now)
         if restored is not None:
             self._update(job_id, restored)
         return restored is not None

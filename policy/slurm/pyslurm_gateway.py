@@ -187,9 +187,9 @@ class PyslurmGateway:
             extra=_bytes(changed["extra"]),
         )
 
-    def release(self, job_id: int | str, reason: str) -> bool:
+    def release(self, job_id: int | str, reason: str, *, for_now: bool = False) -> bool:
         """Give a waiting job back to Slurm: it clears fields, which pyslurm cannot."""
-        return self._command.release(job_id, reason)
+        return self._command.release(job_id, reason, for_now=for_now)
 
     def annotate(self, job_id: int, values: Mapping[str, str]) -> None:
         """Another segment."""

@@ -6,6 +6,8 @@ import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
 
 from policy import segment as segments
 
@@ -272,6 +274,32 @@ def test_after_release_no_pin_is_left_and_slurm_goes_on_alone(slurm: Slurm) -> N
         record = slurm.show(job)
         assert record["ReqNodeList"] == "(null)"
         assert not re.search(r"gpu:g\d", record["TresPerNode"])
+    slurm.target.run(["scancel", *map(str, holders)], user="root")
+    for job in jobs[:2]:
+        slurm.finish(job)
+
+
+def test_a_restart_of_the_unit_costs_no_job_its_place_nor_what_it_asked_for(slurm: Slurm) -> None:
+    holders = fill(slurm, "n1", "n2", "n3", "n4")
+    jobs = [
+        slurm.submit("--gpus=2", "--locality=nvlink@30:00"),
+        slurm.submit("-N2", "--gpus-per-node=8"),
+        slurm.submit("--array=1-3", "--gpus=4"),
+        slurm.submit("--gpus=1", "--gpu-share=30", "--retry=auto"),
+    ]
+    before = [segment_of(slurm, job) for job in jobs]
+    unit = (Path(__file__).parents[2] / "policy" / "daemon" / "berthd.service").read_text(encoding="utf-8")
+    [given_back] = re.findall(r"^ExecStopPost=/opt/berth/bin/(.*)$", unit, re.MULTILINE)
+    slurm.berthd("stop")
+    slurm.target.run(given_back.split(), user="slurm")
+
+    assert [slurm.show(job)["ReqNodeList"] for job in jobs] == ["(null)"] * 4
+    slurm.berthd("start")
+    for job, asked in zip(jobs, before, strict=True):
+        until(f"job {job} to have a place again", partial(pinned_to, slurm, job), PLANNED_WITHIN + SLACK)
+        now = segment_of(slurm, job)
+        kept = {key for key in asked if key.startswith("f.")} | {"asked", "n", "k", "share", "insists"} & asked.keys()
+        assert {key: now.get(key) for key in kept} == {key: asked[key] for key in kept}
     slurm.target.run(["scancel", *map(str, holders)], user="root")
     for job in jobs[:2]:
         slurm.finish(job)

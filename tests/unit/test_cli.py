@@ -1,6 +1,8 @@
 import json
 import os
+import re
 import shutil
+import socket
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -9,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from policy import segment
 from policy.cli import doctor
 from policy.cli.main import main
 from policy.cli.why import rows
@@ -67,6 +70,19 @@ def test_why_for_programs_has_a_version_and_types(slurm: Path, capsys: pytest.Ca
     assert printed["decision"]["seats"] is True
 
 
+def test_why_of_a_failed_job_tells_the_decision_where_slurms_commands_are_missing(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("policy.cli.why.look_up", lambda _: ("FAILED", {"state": "placed", "why": "best of 3"}))
+    monkeypatch.setenv("PATH", "/nowhere")
+
+    assert main(["why", "7"]) == 0
+
+    told = capsys.readouterr().out
+    assert "best of 3" in told
+    assert "scontrol is not on PATH" in told
+
+
 def test_why_of_a_job_left_to_slurm_gives_the_reason_and_the_flags() -> None:
     values = {"state": "passed", "why": "the tasks of an array are not placed yet", "f.movable": "", "f.retry": "3"}
 
@@ -84,6 +100,7 @@ def test_why_of_a_job_left_to_slurm_gives_the_reason_and_the_flags() -> None:
         (["why", "99999"], 1, "job 99999 is not known"),
         (["release"], 2, "--all"),
         (["release", "--all", "5"], 2, "--all"),
+        (["release", "--for-now", "5"], 2, "--all"),
         (["release", "7_"], 2, "not a job's number"),
         (["status"], 1, "berthd"),
     ],
@@ -99,6 +116,21 @@ def test_an_error_is_one_line_and_an_exit_status(
     assert error.count("\n") == 1
 
 
+@pytest.mark.parametrize("missing", ["numpy", "msgspec"])
+def test_a_package_that_a_smaller_installation_lacks_is_named(
+    slurm: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, missing: str
+) -> None:
+    def without(_: object) -> int:
+        raise ModuleNotFoundError(f"No module named '{missing}'", name=missing)
+
+    monkeypatch.setattr("policy.cli.release.run", without)
+
+    assert main(["release", "--all"]) == 1
+    assert capsys.readouterr().err == (
+        f"berth: error: this command needs the Python package {missing}: install Berth with '.[daemon]'\n"
+    )
+
+
 def test_release_all_gives_back_each_waiting_pinned_job(slurm: Path, capsys: pytest.CaptureFixture[str]) -> None:
     # Only jobs that wait are listed by squeue -t PENDING; the recording does not filter, so do it here.
     queue = slurm / "squeue"
@@ -109,6 +141,60 @@ def test_release_all_gives_back_each_waiting_pinned_job(slurm: Path, capsys: pyt
     assert "1 job given back to Slurm" in capsys.readouterr().out
     [update] = (slurm / "updates").read_text().splitlines()
     assert f"JobId={waiting_job(slurm)}" in json.loads(update)
+
+
+def only_waiting(slurm: Path) -> None:
+    """Only jobs that wait are listed by squeue -t PENDING; the recording does not filter, so do it here."""
+    queue = slurm / "squeue"
+    queue.write_text("".join(line for line in queue.read_text().splitlines(keepends=True) if "|~PENDING|~" in line))
+
+
+def test_what_the_unit_gives_back_at_berthds_end_the_next_berthd_takes_again(
+    slurm: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    only_waiting(slurm)
+    (slurm / "scontrol-ping").write_text(f"Slurmctld(primary) at {socket.gethostname()} is UP\n")
+    unit = (ROOT / "policy" / "daemon" / "berthd.service").read_text()
+    [command] = re.findall(r"^ExecStopPost=/opt/berth/bin/berth (.*)$", unit, re.MULTILINE)
+
+    assert main(command.split()) == 0
+
+    assert "1 job given back to Slurm" in capsys.readouterr().out
+    [update] = [json.loads(line) for line in (slurm / "updates").read_text().splitlines()]
+    written = dict(word.partition("=")[::2] for word in update)
+    values = segment.fields(written["AdminComment"]) or {}
+    assert (values["state"], values["why"]) == ("later", "given back to Slurm until berthd runs again")
+    assert "gpus" not in values
+    assert written["TresPerNode"] == "gres/gpu:8"
+
+
+def test_the_end_of_a_standbys_berthd_leaves_the_pins_of_the_active_one(
+    slurm: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    only_waiting(slurm)
+    (slurm / "scontrol-ping").write_text("Slurmctld(primary) at elsewhere is UP\nSlurmctld(backup) at here is UP\n")
+
+    assert main(["release", "--all", "--for-now"]) == 0
+
+    assert "nothing given back" in capsys.readouterr().out
+    assert not (slurm / "updates").exists()
+
+
+def test_a_job_whose_segment_cannot_be_read_does_not_keep_the_others_pinned(
+    slurm: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    only_waiting(slurm)
+    as_tasks(slurm, 80, {80: 3, 81: 4})
+    records = json.loads((slurm / "scontrol-json").read_text())
+    records["jobs"][0]["admin_comment"] = "[berth/2 x=1]"
+    (slurm / "scontrol-json").write_text(json.dumps(records))
+
+    assert main(["release", "--all"]) == 1
+
+    told = capsys.readouterr()
+    assert "1 job given back to Slurm" in told.out
+    assert "job 80 keeps its place: a segment of version berth/2" in told.err
+    assert released(slurm) == ["JobId=80_4"]
 
 
 def as_tasks(slurm: Path, array: int, tasks: Mapping[int, int]) -> None:

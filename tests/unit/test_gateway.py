@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from policy import segment
 from policy.errors import ConfigError, SlurmError
 from policy.facts import Memory, Reservation
 from policy.slurm import changes, text
@@ -322,6 +323,35 @@ def test_a_release_restores_an_equal_request(folder: Path, gateway: CommandGatew
     assert update["Extra"] == "mine"
     assert update["AdminComment"].startswith("a[berth/1 state=released ")
     assert "nodes=" not in update["AdminComment"].replace("req_nodes", "")
+
+
+def test_a_release_for_now_leaves_all_that_the_next_plan_has_to_know(folder: Path, gateway: CommandGateway) -> None:
+    job_id = pinned(folder)
+    body = "state=waiting id=00 asked=gpus:1 n=1 k=1 share=30 gpu_mem=12 way=mps f.retry=auto nodes=n2 gpus=0 seats=0"
+    change(folder, job_id, admin_comment=f"[berth/1 {body}]", extra="[berth/1 nodes=n2 gpus=0 share=30]")
+
+    assert gateway.release(job_id, "because", for_now=True)
+
+    [update] = updates(folder)
+    assert (update["TresPerNode"], update["ReqNodeList"], update["Extra"]) == ("gres/gpu:1", "", "")
+    values = segment.fields(update["AdminComment"]) or {}
+    assert values == {
+        "state": "later", "id": "00", "asked": "gpus:1", "n": "1", "k": "1", "share": "30", "gpu_mem": "12",
+        "way": "mps", "f.retry": "auto", "why": "because",
+    }  # fmt: skip
+
+
+def test_a_job_without_a_script_is_left_to_slurm_for_good_as_its_first_step_has_its_request(
+    folder: Path, gateway: CommandGateway
+) -> None:
+    job_id = pinned(folder)
+    change(folder, job_id, tres_per_job="gres/gpu:g0:1,gres/gpu:g1:1")
+    change(folder, job_id, admin_comment="[berth/1 state=waiting id=00 n=1 k=2 nodes=n2 gpus=0,1 seats=1]")
+
+    assert gateway.release(job_id, "because", for_now=True)
+
+    [update] = updates(folder)
+    assert "state=released" in update["AdminComment"]
 
 
 def test_a_job_without_a_pin_is_not_released(folder: Path, gateway: CommandGateway) -> None:
