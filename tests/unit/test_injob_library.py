@@ -511,6 +511,64 @@ def test_other_preloaded_libraries_still_find_what_lies_behind_them(tmp_path: Pa
         assert int(said.stdout) == os.getpid() + 1
 
 
+BETWEEN = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stddef.h>
+typedef int (*look_t)(size_t *, size_t *);
+static look_t real;
+__attribute__((constructor)) static void find(void) { real = (look_t)dlsym(RTLD_NEXT, "cuMemGetInfo_v2"); }
+int cuMemGetInfo_v2(size_t *free, size_t *total)
+{
+	int result = real ? real(free, total) : 999;
+	*free += 1;
+	return result;
+}
+"""
+
+
+@pytest.mark.parametrize("berth_first", [True, False])
+def test_another_library_that_comes_between_cuda_calls_is_called_once(
+    made: Path, tmp_path: Path, *, berth_first: bool
+) -> None:
+    source, other = tmp_path / "other.c", tmp_path / "other.so"
+    source.write_text(BETWEEN)
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", str(other), str(source)], check=True)
+    both = [str(cuda.injob_library()), str(other)][:: 1 if berth_first else -1]
+    code = """
+context = Context()
+free, total = c.c_size_t(), c.c_size_t()
+print(c.CDLL(None).cuMemGetInfo_v2(c.byref(free), c.byref(total)), free.value % 2)
+"""
+
+    preload = ":".join([*both, str(cuda.library())])
+    assert cuda.run(code, str(made), LD_PRELOAD=preload).split() == ["0", "0" if berth_first else "1"]
+
+
+def test_threads_that_come_to_a_gpu_together_take_one_place_on_its_word(tmp_path: Path) -> None:
+    words = word.create(tmp_path / "42", [cuda.uuid(0), cuda.uuid(1)], os.getuid(), os.getgid())
+    for one in words:
+        OrderPage(one).give(OPEN, quota=100 * MIB, lease_s=600)
+    code = f"""{ORDER}
+contexts = [Context(1) for _ in range(8)]
+at_once = threading.Barrier(8)
+def through(context):
+    cuda.cuCtxSetCurrent(context)
+    at_once.wait()
+    result, give_back = ALLOCATIONS["cuMemAlloc_v2"](1)
+    assert result == 0
+    assert give_back() == 0
+threads = [threading.Thread(target=through, args=(context,)) for context in contexts]
+for one in threads: one.start()
+for one in threads: one.join()
+second = Path(os.environ["BERTH_WORD"].split(":")[1])
+print([one.used for one in read_beats(second) if one.pid == os.getpid()])
+"""
+    for _ in range(5):
+        said = cuda.run(code, ":".join(map(str, words)), BERTH_FAKE_CUDA_GPUS="2")
+        assert said.strip() == "[0]"
+
+
 def test_the_library_shows_nothing_but_what_it_is_for() -> None:
     names = subprocess.run(
         ["nm", "-D", "--defined-only", cuda.injob_library()], capture_output=True, text=True, check=True

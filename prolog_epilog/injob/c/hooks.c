@@ -8,6 +8,7 @@
 
 #include <dlfcn.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <string.h>
 
 #include "process.h"
@@ -113,6 +114,19 @@ static void *come_between(const struct entry *entry, void *real)
 	return entry->ours;
 }
 
+/*
+ * Where the loaded objects are searched in their order, each stands where it belongs already, and
+ * to come between once more would lead two libraries like ours back to each other for ever.
+ */
+static bool in_load_order(void *handle)
+{
+	static void *_Atomic program;
+
+	if (!program)
+		atomic_store(&program, dlopen(NULL, RTLD_LAZY | RTLD_NOLOAD));
+	return handle == RTLD_DEFAULT || handle == program;
+}
+
 EXPORT void *dlsym(void *handle, const char *name)
 {
 	dlsym_t real = real_dlsym();
@@ -120,7 +134,10 @@ EXPORT void *dlsym(void *handle, const char *name)
 	void *found;
 
 	/* The last call is a jump: for RTLD_NEXT the C library looks at who called. */
-	if (name[0] != 'c' || name[1] != 'u' || name[2] < 'A' || name[2] > 'Z')
+	if (handle == RTLD_NEXT || name[0] != 'c' || name[1] != 'u' || name[2] < 'A' ||
+	    name[2] > 'Z')
+		return real(handle, name);
+	if (in_load_order(handle))
 		return real(handle, name);
 	found = real(handle, name);
 	entry = found ? named(name) : NULL;

@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,6 +13,9 @@
 #include <unistd.h>
 
 #define PAGE 4096
+
+/* The kernel's locks do not keep threads apart that look for a slot: they share the descriptor. */
+static pthread_mutex_t placing = PTHREAD_MUTEX_INITIALIZER;
 
 static const struct order *map_order(const char *path)
 {
@@ -46,12 +50,10 @@ static int slot_lock(int descriptor, int command, unsigned int slot, short *type
 	return result;
 }
 
-void word_take_place(struct word *word)
+static void take_free_slot(struct word *word)
 {
 	short kind = F_WRLCK;
 
-	if (!word->slots || word->placed)
-		return;
 	for (unsigned int slot = 1; slot < SLOTS; slot++, kind = F_WRLCK) {
 		if (slot_lock(word->beat, F_OFD_SETLK, slot, &kind))
 			continue;
@@ -61,6 +63,16 @@ void word_take_place(struct word *word)
 		word->placed = true;
 		return;
 	}
+}
+
+void word_take_place(struct word *word)
+{
+	if (!word->slots)
+		return;
+	pthread_mutex_lock(&placing);
+	if (!word->placed)
+		take_free_slot(word);
+	pthread_mutex_unlock(&placing);
 }
 
 bool word_slot_lives(const struct word *word, unsigned int slot)
@@ -131,6 +143,8 @@ void words_forget(struct words *words)
 		if (words->word[i].beat >= 0)
 			close(words->word[i].beat);
 	words->count = 0;
+	/* Another of the parent's threads may have held it. */
+	pthread_mutex_init(&placing, NULL);
 }
 
 uint64_t now_ns(void)
