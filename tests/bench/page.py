@@ -101,9 +101,10 @@ a longest wait of 104, 99 and 108 s, and 38.4, 35.7 and 44.0 s of wait counted w
 controller's container had no precedence: Epilogs' p99 43 ms, beside 37 and 46, so on a machine with processors to spare
 that is not what counts.
 
-The control that pins random GPUs (seed 6, `--systems random`): JCT 38.7 s beside Berth's 37.0 and plain Slurm's 43.5,
-makespan 434 s beside 394 and 413, longest wait 122 s beside 108 and 94, stretch 1.200 beside 1.193 and 1.200.
-It had no place for 15 of 983 jobs (6 times it chose nodes of several blocks), and `make lint` ran beside its start.
+The control that pins random GPUs (the same five seeds, `--systems random`): JCT 41.4 s beside Berth's 38.7 and plain
+Slurm's 43.7, wait 16.5 s beside 13.9 and 18.7, makespan 408 s beside 386 and 399, longest wait 153 s beside 116 and
+119, utilisation 0.872 beside 0.910 and 0.915. It had no place for 110 of 5,017 jobs (43 times it chose nodes of several
+blocks); processes of low priority ran beside it at times.
 
 Jobs on 1, 2 and 4 GPUs wait 0.49, 0.57 and 0.71 times as long in the mean, those on 8, 16 and 32 0.98, 1.06 and 1.07
 times. Of an Epilog's wait at most 30 ms are berthd's to choose; `epilog_before_p99_ms` is what the node needs until
