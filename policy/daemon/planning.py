@@ -66,13 +66,15 @@ def _passes(planner: Planner, channel: socket.socket, tick: float, listener: Not
     ended = False
     heard: list[socket.socket | Notices] = [channel, *([listener] if listener else [])]
     while True:
-        due = time.monotonic() + tick
+        began = time.monotonic()
+        due = began + tick
         planner.one_pass(ended=ended)
+        write_until = _write_until(began, time.monotonic(), tick)
         if listener:
             listener.in_charge, planner.notices_late = planner.in_charge, listener.late
         ended, left, writing = False, tick, True
         # At least once, however long the pass took: an Epilog waits.
-        while left > 0:
+        while left > 0 or (writing and time.monotonic() < write_until):
             left = due - time.monotonic()
             wait = 0.0 if writing else max(0.0, min(left, HAND_OVER_EVERY))
             readable, _, _ = select.select(heard, [], [], wait)
@@ -93,6 +95,15 @@ def _passes(planner: Planner, channel: socket.socket, tick: float, listener: Not
             if time.monotonic() >= (collect_at if quiet else collect_at + _COLLECT_EVERY):
                 collect_at = time.monotonic() + _COLLECT_EVERY
                 gc.collect()
+
+
+def _write_until(began: float, ended: float, tick: float) -> float:
+    """Until when writing may put off the next pass, which plans anew what was not written.
+
+    Where passes take longer than the tick, no time is left for it otherwise: one update a pass.
+    """
+    took = ended - began
+    return ended + took / 2 if took > tick else began
 
 
 if __name__ == "__main__":
