@@ -23,7 +23,7 @@ _MOST_RECORDS = 400
 _RARELY = 15.0
 """Seconds between readings of what seldom changes: configuration, who is in control, federation."""
 
-_HOLDING = frozenset(text.JOB_STATES.split(",")) - {"PENDING"}
+_HOLDING = frozenset(text.JOB_STATES.split(",")) - frozenset(text.WAITING_STATES.split(","))
 """States in which a job holds what it has."""
 
 _KEYS = {
@@ -161,7 +161,7 @@ class CommandGateway:
 
     def pinned_jobs(self, called: str = "") -> list[int | str]:
         """Waiting jobs with typed GPUs and required nodes, as our pins have."""
-        return changes.pinned((line.job for line in self._read_queue("PENDING").values()), called)
+        return changes.pinned((line.job for line in self._read_queue(text.WAITING_STATES).values()), called)
 
     def close(self) -> None:
         """Nothing to let go of."""
@@ -173,7 +173,7 @@ class CommandGateway:
         lines = text.jobs(self._run("squeue", "-h", "-a", "-r", "-t", states, "-O", text.queue_format(mark)), mark)
         arrays: Mapping[int, str] = {}
         if any(line.job.array and line.job.state == "PENDING" for line in lines):
-            arrays = text.arrays(self._run("squeue", "-h", "-a", "-t", "PENDING", "-O", text.ARRAY_FORMAT))
+            arrays = text.arrays(self._run("squeue", "-h", "-a", "-t", text.WAITING_STATES, "-O", text.ARRAY_FORMAT))
         return text.with_arrays(lines, arrays)
 
     def _kept(

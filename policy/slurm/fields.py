@@ -29,6 +29,10 @@ _CLOSED = frozenset(
     }
 )
 
+PUT_BACK = ("REQUEUE_HOLD", "SPECIAL_EXIT")
+"""Marks of jobs that were put back into the queue on hold; Slurm writes them in place of PENDING, and leaves the former
+there when the job is released, until it starts."""
+
 
 class Gres(NamedTuple):
     """A node's GPUs with a type of their own, its other GPUs, its seats, and its GPUs that count in percent."""
@@ -91,6 +95,15 @@ def takes_jobs(state: str) -> bool:
 def names(text: str) -> frozenset[str]:
     """A list of names with commas."""
     return frozenset(filter(None, text.split(",")))
+
+
+def job_state(text: str) -> str:
+    """A job's state, of its marks only those that tell more than that it waits: a hold is seen by the reason.
+
+    >>> job_state("REQUEUE_HOLD"), job_state("REQUEUED"), job_state("RUNNING")
+    ('PENDING', 'REQUEUED', 'RUNNING')
+    """
+    return "PENDING" if text in PUT_BACK else text
 
 
 @lru_cache(maxsize=16_384)

@@ -254,11 +254,12 @@ def job_facts(record: JobRecord) -> JobFacts:
     requests = (record.tres_per_node, record.tres_per_job, record.tres_per_socket, record.tres_per_task)
     # Tasks that ended before they split off are no concern of anyone.
     tasks, at_once = ("", None) if record.over else fields.tasks(unescape(record.tasks))
-    waits = not record.nodes and record.state == "PENDING"
+    state = fields.job_state(record.state)
+    waits = not record.nodes and state == "PENDING"
     return JobFacts(
         id=record.id,
         # The record of array tasks that have not split off stands for many jobs, none of them placed.
-        state="ARRAY" if tasks else record.state,
+        state="ARRAY" if tasks else state,
         partition=unescape(record.partition),
         priority=record.priority,
         submitted=record.submitted,
@@ -321,7 +322,7 @@ def node_facts(record: NodeRecord) -> NodeFacts:
 def _job_text(record: JobRecord) -> JobText:
     return JobText(
         id=record.id,
-        state=record.state,
+        state=fields.job_state(record.state),
         user_id=record.user,
         admin_comment=unescape(record.admin_comment),
         extra=unescape(record.extra),

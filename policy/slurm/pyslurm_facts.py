@@ -128,12 +128,13 @@ def job_facts(job: Any, row: JobRow, requests: Requests, held: Mapping[str, Used
     tasks, _ = fields.tasks(row.array_tasks_waiting or "")
     nodes = hostlist.expand(row.allocated_nodes or "")
     submitted, eligible = row.submit_time or 0, row.eligible_time or 0
-    waits = row.state == "PENDING" and not nodes
+    state = fields.job_state(row.state)
+    waits = state == "PENDING" and not nodes
     wants_gpus = fields.wants_gpus(requests)
     return JobFacts(
         id=row.id,
         # The record of array tasks that have not split off stands for many jobs, none of them placed.
-        state="ARRAY" if tasks else row.state,
+        state="ARRAY" if tasks else state,
         partition=row.partition or "",
         priority=row.priority or 0,
         submitted=submitted,
@@ -186,7 +187,7 @@ def job_text(row: JobRow, requests: Requests) -> JobText:
     """What a change of the job is based on."""
     return JobText(
         id=row.id,
-        state=row.state,
+        state=fields.job_state(row.state),
         user_id=row.user_id,
         admin_comment=row.admin_comment or "",
         extra=row.extra or "",

@@ -45,7 +45,10 @@ class QueueLine:
     admin_comment: str
 
 
-JOB_STATES = "PENDING,RUNNING,SUSPENDED,CONFIGURING,COMPLETING,STOPPED,SIGNALING,STAGE_OUT,RESIZING"
+WAITING_STATES = ",".join(("PENDING", *fields.PUT_BACK))
+"""For squeue -t, which takes a job with a mark for no PENDING one."""
+
+JOB_STATES = f"{WAITING_STATES},RUNNING,SUSPENDED,CONFIGURING,COMPLETING,STOPPED,SIGNALING,STAGE_OUT,RESIZING"
 
 _NOTHING = frozenset({"(null)", "N/A"})
 
@@ -112,12 +115,13 @@ def _job(values: tuple[str, ...]) -> QueueLine:
     job_id, count, submitted = int(found["JobID"]), int(found["NumNodes"]), _moment(found["SubmitTime"]) or 0
     array, _, task = found["JobArrayID"].partition("_")
     eligible = _moment(found["EligibleTime"]) or 0
-    waits = found["State"] == "PENDING" and not found["NodeList"]
+    state = fields.job_state(found["State"])
+    waits = state == "PENDING" and not found["NodeList"]
     requests = [found[f"tres-per-{part}"] for part in ("node", "job", "socket", "task")]
     return QueueLine(
         JobFacts(
             id=job_id,
-            state=found["State"],
+            state=state,
             partition=found["Partition"],
             priority=int(found["PriorityLong"]),
             submitted=submitted,

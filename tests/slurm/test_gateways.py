@@ -319,6 +319,18 @@ def test_all_gateways_write_the_same(still: Slurm, scene: Scene) -> None:
     assert requeued["restarts"] == 1
 
 
+def test_to_all_gateways_a_job_that_was_put_back_on_hold_waits(still: Slurm, scene: Scene) -> None:
+    [job] = _submit(still, "alice", "special -w n1 -n1 --mem=10").values()
+    still.wait_state(job, {"RUNNING"})
+    still.target.bash(f"scontrol requeuehold State=SpecialExit {job}", user="root")
+    still.wait_state(job, {"SPECIAL_EXIT"})
+
+    for name, reading in ask(still, "read").items():
+        [found] = [one for one in reading["all"]["jobs"] if one["id"] == job]
+        assert (name, found["state"], job in reading["live"]) == (name, "PENDING", True)
+        assert found["reason"].replace("_", " ") == "job requeued in special exit state", name
+
+
 def test_all_gateways_pin_what_is_left_of_an_array_and_no_task_that_runs(still: Slurm, scene: Scene) -> None:
     batch = "sbatch --parsable -p plain -t 30 -o /dev/null --mem=10 -n1 --wrap 'exec sleep 900'"
     jobs = {}

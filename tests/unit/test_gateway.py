@@ -12,6 +12,7 @@ from policy.slurm.command import CommandGateway
 from policy.slurm.gateways import open_gateway
 from policy.slurm.interface import Pin
 from policy.slurm.recorded import recorded_gateway
+from policy.waiting import ours
 from tests.unit.policy_world import waiting
 
 DATA = Path(__file__).parent / "data"
@@ -440,6 +441,36 @@ def test_a_missing_command_says_what_to_install(monkeypatch: pytest.MonkeyPatch,
 def test_an_unknown_gateway_is_refused(name: str) -> None:
     with pytest.raises(ConfigError, match="unknown gateway"):
         open_gateway(name)
+
+
+@pytest.mark.parametrize("state", ["REQUEUE_HOLD", "SPECIAL_EXIT"])
+def test_a_job_that_was_put_back_on_hold_and_released_waits_as_any_other(folder: Path, state: str) -> None:
+    job_id = pinned(folder)
+    queue, recording = folder / "squeue", recorded_gateway(folder)._bytes
+    queue.write_text(queue.read_text().replace(f"{job_id}|~PENDING|~", f"{job_id}|~{state}|~"))
+    states: list[str] = []
+
+    def run(*command: str) -> bytes:
+        states.extend(command[command.index("-t") + 1].split(",") if command[0] == "squeue" else [])
+        return recording(*command)
+
+    gateway = CommandGateway(run)
+    job = next(job for job in gateway.read(ended=False).jobs if job.id == job_id)
+
+    assert (job.state, job.may_start, ours(job)) == ("PENDING", True, True)
+    assert job_id in gateway.pinned_jobs()
+    gateway.pin(job_id, place("placed"), hurry=True)
+    assert updates(folder)[0]["ReqNodeList"] == "n3"
+    # By PENDING squeue means a job without any such mark.
+    assert states.count(state) == states.count("PENDING") > 0
+
+
+@pytest.mark.parametrize("state", ["REQUEUED", "COMPLETING"])
+def test_a_job_that_still_ends_does_not_wait_yet(folder: Path, state: str) -> None:
+    queue = folder / "squeue"
+    queue.write_text(queue.read_text().replace("|~PENDING|~", f"|~{state}|~", 1))
+
+    assert [job.state for job in recorded_gateway(folder).read(ended=False).jobs].count(state) == 1
 
 
 @pytest.mark.parametrize("state", ["PENDING", "ARRAY"])

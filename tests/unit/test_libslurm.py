@@ -259,6 +259,20 @@ def test_a_job_that_started_after_the_reading_is_left_alone(
     assert not [line for line in stand_in.asked if line.startswith("update")]
 
 
+@pytest.mark.parametrize("state", ["REQUEUE_HOLD", "SPECIAL_EXIT"])
+def test_a_job_that_was_put_back_on_hold_and_released_waits_as_any_other(
+    gateway: LibslurmGateway, stand_in: StandIn, recorded: str, state: str
+) -> None:
+    stand_in.answers("read", recorded.replace('"PENDING"', f'"{state}"'))
+    waits = job(gateway.read(ended=False), state="PENDING")
+
+    gateway.pin(waits.id, PLACE, hurry=True)
+    gateway.pin(waits.id, PLACE)
+
+    assert len([line for line in stand_in.asked if line.startswith("update")]) == 2
+    assert gateway.job(waits.id).state == "PENDING"
+
+
 def test_a_task_is_pinned_by_its_name_with_the_texts_of_its_array(
     gateway: LibslurmGateway, stand_in: StandIn, recorded: str
 ) -> None:

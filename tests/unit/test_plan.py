@@ -79,7 +79,13 @@ def test_one_free_place_is_given_to_one_job_only() -> None:
     assert len(replan(nodes, jobs)) == 1
 
 
-@pytest.mark.parametrize("reason", ["Dependency", "JobHeldUser", "BeginTime", "QOSMaxJobsPerUserLimit"])
+@pytest.mark.parametrize(
+    "reason",
+    [
+        *("Dependency", "JobHeldUser", "BeginTime", "QOSMaxJobsPerUserLimit"),
+        *("job requeued in held state", "launch failure limit exceeded requeued held"),
+    ],
+)
 def test_a_job_that_may_not_start_neither_moves_nor_takes_a_place(reason: str) -> None:
     nodes = [node("n1"), node("n2", used=0xFF)]
     jobs = [running(2, "n2", 0xFF, 3_000), waiting(5, "n2", 0b11, reason=reason)]
