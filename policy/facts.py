@@ -36,6 +36,7 @@ class NodeFacts:
     cpus: int
     cpus_used: int
     mem: int
+    """MB that Slurm hands out: without what it keeps for the system."""
     mem_used: int
     threads: int
     up: bool

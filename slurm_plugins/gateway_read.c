@@ -141,6 +141,13 @@ static void allocated(node_info_t *node, uint64_t *cpus, uint64_t *memory)
 #endif
 }
 
+/* As slurmctld counts: what MemSpecLimit keeps for the system is never handed out. */
+static uint64_t memory_for_jobs(const node_info_t *node)
+{
+	return node->real_memory > node->mem_spec_limit ? node->real_memory - node->mem_spec_limit
+							: 0;
+}
+
 static void node_line(uint32_t place, node_info_t *node)
 {
 	char *state = slurm_node_state_string_complete(node->node_state);
@@ -152,7 +159,7 @@ static void node_line(uint32_t place, node_info_t *node)
 	json_text(&line, node->name);
 	json_number(&line, node->cpus_efctv);
 	json_number(&line, cpus);
-	json_number(&line, node->real_memory);
+	json_number(&line, memory_for_jobs(node));
 	json_number(&line, memory);
 	json_number(&line, node->threads);
 	json_text(&line, state);

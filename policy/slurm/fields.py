@@ -166,6 +166,17 @@ def mem(tres: str, count: int) -> int | None:
     return round(float(match.group(1)) * _MB[match.group(2)] / max(1, count)) if match else None
 
 
+def mem_for_jobs(real: int, kept: int) -> int:
+    """MB of a node that Slurm hands out: its RealMemory without what MemSpecLimit keeps for the system.
+
+    Where Slurm hands out no memory it compares requests with RealMemory; who asks for more than this is left to it.
+
+    >>> mem_for_jobs(64_000, 4_000), mem_for_jobs(4_000, 64_000)
+    (60000, 0)
+    """
+    return max(0, real - kept)
+
+
 @lru_cache(maxsize=16_384)
 def held(detail: str) -> int:
     """The GPUs that a job holds on a node, from what Slurm says of its GRES there.

@@ -86,6 +86,7 @@ class NodeRow(NamedTuple):
     effective_cpus: int
     allocated_cpus: int
     real_memory: int | None
+    memory_reserved_for_system: int | None
     allocated_memory: int
     threads_per_core: int | None
     active_features: list[str]
@@ -229,7 +230,7 @@ def node_facts(row: NodeRow, has: Gres, used: Used) -> NodeFacts:
         name=row.name,
         cpus=row.effective_cpus,
         cpus_used=row.allocated_cpus,
-        mem=row.real_memory or 0,
+        mem=fields.mem_for_jobs(row.real_memory or 0, row.memory_reserved_for_system or 0),
         mem_used=row.allocated_memory,
         threads=row.threads_per_core or 1,
         up=fields.takes_jobs(row.state),

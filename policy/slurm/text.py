@@ -18,15 +18,16 @@ from policy.slurm import changes, fields
 _NODE = re.compile(
     r"NodeName=(?P<name>\S+) .*?CoresPerSocket=\S+\s+CPUAlloc=(?P<used>\d+) CPUEfctv=(?P<cpus>\d+) .*?"
     r"ActiveFeatures=(?P<features>\S*) .*?Gres=(?P<gres>\S*) (?:GresDrain=\S* )?GresUsed=(?P<gres_used>\S*) .*?"
-    r"RealMemory=(?P<mem>\d+) AllocMem=(?P<mem_used>\d+) .*?State=(?P<state>\S+) ThreadsPerCore=(?P<threads>\d+) .*?"
-    r"MCS_label=\S* (?:Partitions=(?P<partitions>\S*))?"
+    r"RealMemory=(?P<mem>\d+) AllocMem=(?P<mem_used>\d+) (?P<special>.*?)State=(?P<state>\S+) "
+    r"ThreadsPerCore=(?P<threads>\d+) .*?MCS_label=\S* (?:Partitions=(?P<partitions>\S*))?"
 )
 _NODE_WITHOUT_GRES = re.compile(
     r"NodeName=(?P<name>\S+) .*?CPUAlloc=(?P<used>\d+) CPUEfctv=(?P<cpus>\d+) .*?"
     r"ActiveFeatures=(?P<features>\S*) .*?"
-    r"RealMemory=(?P<mem>\d+) AllocMem=(?P<mem_used>\d+) .*?State=(?P<state>\S+) ThreadsPerCore=(?P<threads>\d+) .*?"
-    r"MCS_label=\S* (?:Partitions=(?P<partitions>\S*))?"
+    r"RealMemory=(?P<mem>\d+) AllocMem=(?P<mem_used>\d+) (?P<special>.*?)State=(?P<state>\S+) "
+    r"ThreadsPerCore=(?P<threads>\d+) .*?MCS_label=\S* (?:Partitions=(?P<partitions>\S*))?"
 )
+_FOR_SYSTEM = re.compile(r"MemSpecLimit=(\d+)")
 _QUEUE_FIELDS = (
     *("JobID", "State", "UserID", "Partition", "PriorityLong", "SubmitTime", "StartTime", "EndTime", "EligibleTime"),
     *("TimeLimit", "NumCPUs", "NumNodes", "NodeList", "ReqNodes", "ExcNodes", "Feature", "Reason", "tres-per-job"),
@@ -70,11 +71,12 @@ def _node(line: str) -> NodeFacts:
     found = match.groupdict()
     has = fields.gres(found.get("gres") or "")
     used = fields.gres_used(found.get("gres_used") or "")
+    kept = _FOR_SYSTEM.search(found["special"])
     return NodeFacts(
         name=found["name"],
         cpus=int(found["cpus"]),
         cpus_used=int(found["used"]),
-        mem=int(found["mem"]),
+        mem=fields.mem_for_jobs(int(found["mem"]), int(kept[1]) if kept else 0),
         mem_used=int(found["mem_used"]),
         threads=int(found["threads"]),
         up=fields.takes_jobs(found["state"]),

@@ -77,6 +77,7 @@ def node(name: str, **values: Any) -> SimpleNamespace:
         "effective_cpus": 16,
         "allocated_cpus": 0,
         "real_memory": 64_000,
+        "memory_reserved_for_system": None,
         "allocated_memory": 0,
         "threads_per_core": 1,
         "active_features": ["v100"],

@@ -1,4 +1,5 @@
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -62,6 +63,31 @@ def test_nodes_are_read_with_the_gpus_that_are_in_use(gateway: CommandGateway) -
     assert (nodes["n1"].cpus, nodes["n1"].cpus_used, nodes["n1"].mem, nodes["n1"].mem_used) == (32, 3, 64_000, 300)
     assert nodes["n1"].features == {"v100", "rack1"}
     assert nodes["n1"].partitions == {"gpu", "plain"}
+
+
+@pytest.mark.parametrize(
+    ("shown", "mem"),
+    [
+        ("MemSpecLimit=4000", 60_000),
+        ("CoreSpecCount=2 CPUSpecList=0-1 MemSpecLimit=4000", 60_000),
+        ("CoreSpecCount=2 ", 64_000),
+        ("MemSpecLimit=70000", 0),
+    ],
+)
+def test_what_slurm_keeps_for_the_system_is_no_memory_for_jobs(folder: Path, shown: str, mem: int) -> None:
+    lines = (folder / "scontrol-show-node").read_text().splitlines()
+    with_gpus = lines[0].replace(" State=", f" {shown} State=")
+    without = re.sub("Gres=.*? NodeAddr", "NodeAddr", with_gpus)
+
+    assert [node.mem for node in text.nodes(f"{with_gpus}\n{without}\n")] == [mem, mem]
+
+
+def test_an_admins_comment_keeps_no_memory_for_the_system(folder: Path) -> None:
+    line = (folder / "scontrol-show-node").read_text().splitlines()[0]
+
+    [node] = text.nodes(f"{line} Comment=MemSpecLimit=4000 State=IDLE")
+
+    assert node.mem == 64_000
 
 
 def test_a_drained_node_is_not_up_whatever_its_reason_says(gateway: CommandGateway) -> None:

@@ -214,6 +214,12 @@ def test_nodes_are_read_with_their_gpus(world: World) -> None:
     assert (found[3].features, found[3].partitions) == (frozenset(), frozenset())
 
 
+def test_what_slurm_keeps_for_the_system_is_no_memory_for_jobs(world: World) -> None:
+    world.nodes = [node("n1", memory_reserved_for_system=4_000), node("n2", memory_reserved_for_system=70_000)]
+
+    assert [one.mem for one in world.gateway().read(ended=False).nodes] == [60_000, 0]
+
+
 def test_a_sites_own_gres_does_not_stop_the_reading(world: World) -> None:
     odd = vars(node("n1"))
     odd.pop("configured_gres")
