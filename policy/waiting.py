@@ -1,5 +1,6 @@
 """The jobs that wait, as the plan sees them: what each needs, where it is pinned, and until when it insists."""
 
+import itertools
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -139,7 +140,10 @@ class Reader:
         self._fleet = fleet
         self._classes = classes or Classes()
         self._known: dict[int, tuple[JobFacts, Waiting | FormatError]] = {}
-        self._candidates: dict[tuple[object, ...], tuple[int, Bools]] = {}
+        self._candidates: dict[tuple[object, ...], Bools] = {}
+        self._numbers: dict[tuple[tuple[object, ...], Share | None], int] = {}
+        # Never the same again: what is forgotten must not pass for another's.
+        self._next_number = itertools.count(1)
         self._eligible: dict[int, float] = {}
 
     def read(self, job: JobFacts, at: float) -> Waiting:
@@ -156,10 +160,20 @@ class Reader:
         self._known.pop(job_id, None)
 
     def forget(self, present: set[int]) -> None:
-        """Drop jobs that wait no more."""
+        """Drop jobs that wait no more, and what was made for them."""
         if len(self._known) > 2 * len(present) + 64:
             self._known = {job_id: known for job_id, known in self._known.items() if job_id in present}
             self._eligible = {job_id: since for job_id, since in self._eligible.items() if job_id in present}
+        # A job has two numbers at most.
+        if len(self._numbers) > 4 * len(self._known) + 64:
+            self._forget_shapes()
+
+    def _forget_shapes(self) -> None:
+        entries = [entry for _, entry in self._known.values() if isinstance(entry, Waiting)]
+        used = {number for entry in entries for number in (entry.shape[-1], entry.picky_number)}
+        self._numbers = {shape: number for shape, number in self._numbers.items() if number in used}
+        places = {place for place, _ in self._numbers}
+        self._candidates = {place: found for place, found in self._candidates.items() if place in places}
 
     def _make(self, job: JobFacts, at: float) -> Waiting | FormatError:
         try:
@@ -253,14 +267,18 @@ class Reader:
     ) -> tuple[int, Bools]:
         """The nodes that could ever hold a job, and a number that is the same for the same nodes and shares."""
         excluded = job.excluded + avoided
-        key = (job.partition, job.features, only, excluded, k, cpus, mem, share)
-        if key not in self._candidates:
+        # Of a share its memory alone counts: most packed jobs have a name of their own.
+        place = (job.partition, job.features, only, excluded, k, cpus, mem, None if share is None else (share.gpu_mem,))
+        shape = (place, share)
+        if shape not in self._numbers:
+            self._numbers[shape] = next(self._next_number)
+        if place not in self._candidates:
             features = job.features.split("&") if _FEATURES.fullmatch(job.features) else ()
             allowed = allowed_nodes(self._fleet, job.partition, features, only, excluded)
             if share is not None:
                 allowed &= able_to_share(self._fleet, share.gpu_mem)
-            self._candidates[key] = len(self._candidates), candidates(self._fleet, allowed, k, cpus, mem)
-        return self._candidates[key]
+            self._candidates[place] = candidates(self._fleet, allowed, k, cpus, mem)
+        return self._numbers[shape], self._candidates[place]
 
     def _may_start_since(self, job: JobFacts, at: float) -> float:
         """When the wait of a job began to count: at its submission, or when it had to wait for nothing else."""

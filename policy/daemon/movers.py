@@ -61,6 +61,8 @@ class Movers:
             able = sorted(able, key=lambda job: (job.gpus or 0).bit_count() * len(job.nodes))[:MOST_MOVERS]
             found = [self._mover(job, fleet, reading.at) for job in able]
             self._of = reading, [mover for mover in found if mover is not None]
+            if self._reader is not None:
+                self._reader[1].forget({job.id for job in able})
             for job in reading.jobs:
                 for when in moves_of(job.segment or {}):
                     self._begun.setdefault((job.id, when), float(when))
