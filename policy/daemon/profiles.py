@@ -63,6 +63,7 @@ class Profiles:
         self._written = 0.0
         self._urgent = self._writes = False
         self._used: dict[Key, float] = {}
+        """Since when a job's last figures have been in use; who is not in here has waited long enough."""
         self._writer: threading.Thread | None = None
         self.foes: frozenset[tuple[Mate, Mate]] = frozenset()
         self.neighbours: Neighbours | None = None
@@ -206,6 +207,7 @@ class Profiles:
     def _to_write(self, at: float) -> Store:
         """What the file is to hold: a copy, which nobody changes meanwhile."""
         self._new, self._new_pairs = Store(), set()
+        self._used = {key: since for key, since in self._used.items() if at - since < USED_AFTER}
         self.store.age(at)
         if max(len(self.store.measured), len(self.store.tried)) > MOST and self.store.trim(MOST):
             self.companions.renew(self.store)

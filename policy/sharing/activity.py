@@ -59,7 +59,9 @@ class Activity:
         host = self._hosts.pop(mate, None) or _Host()
         self._hosts[mate] = host
         if len(self._hosts) > MOST_HOSTS:
-            del self._hosts[next(iter(self._hosts))]
+            oldest = next(iter(self._hosts))
+            del self._hosts[oldest]
+            self._known.pop(oldest, None)
         host.hear(Sample(at, 100.0 * part))
         self._known.pop(mate, None)
 

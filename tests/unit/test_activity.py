@@ -16,7 +16,7 @@ from policy.picture import Picture
 from policy.placement.berth import BerthPolicy
 from policy.plan import Plan
 from policy.settings import Settings, Sharing
-from policy.sharing.activity import Activity
+from policy.sharing.activity import MOST_HOSTS, Activity
 from policy.sharing.complement import Complement
 from policy.slurm import changes
 from policy.slurm.interface import JobText, Pin
@@ -49,6 +49,16 @@ def test_the_same_time_yesterday_and_a_week_ago_counts_as_far_ahead_as_the_share
 
 def test_a_host_that_was_not_heard_lately_is_not_guessed_at() -> None:
     assert heard((NOW - 400, 0.2)).left(SERVE, NOW) is None
+
+
+def test_hosts_that_were_heard_of_long_ago_leave_nothing_behind() -> None:
+    activity = Activity()
+    for number in range(MOST_HOSTS + 500):
+        activity.hear((7, f"serve-{number}"), NOW, 0.2)
+        activity.left((7, f"serve-{number}"), NOW)
+
+    assert activity.left((7, "serve-0"), NOW) is None
+    assert {len(activity._hosts), len(activity._known)} == {MOST_HOSTS}
 
 
 def test_little_left_is_none_and_much_left_is_most() -> None:

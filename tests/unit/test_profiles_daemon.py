@@ -11,7 +11,7 @@ from policy.daemon.config import Config, load
 from policy.daemon.guards import Alone, GuardWord, Together
 from policy.daemon.notices import Notice
 from policy.daemon.planner import Planner
-from policy.daemon.profiles import KNOWN_EVERY, WRITE_EVERY, Profiles
+from policy.daemon.profiles import KNOWN_EVERY, USED_AFTER, WRITE_EVERY, Profiles
 from policy.decide import decide
 from policy.errors import ConfigError
 from policy.facts import JobFacts
@@ -49,6 +49,18 @@ def written(made: Profiles, at: float) -> None:
     made.refresh(at, writes=True)
     assert made._writer is not None
     made._writer.join()
+
+
+def test_what_was_in_use_long_ago_is_no_longer_counted(tmp_path: Path) -> None:
+    made = opened(tmp_path / "profiles")
+    known = jobs()
+    for number in range(50):
+        known[1] = replace(known[1], name=f"train-{number}")
+        made.hear(word(job=0, alone=Alone(1, 60.0, step=0.2, busy=0.5)), known, NOW)
+    made.hear(word(job=0, alone=Alone(1, 60.0, step=0.2, busy=0.5)), jobs(), NOW + USED_AFTER)
+    written(made, NOW + USED_AFTER + WRITE_EVERY / 2)
+
+    assert {key.name for key in made._used} == {"train", "class:mixed"}
 
 
 def test_figures_of_a_job_alone_become_its_profile_and_its_classs(tmp_path: Path) -> None:
