@@ -408,6 +408,9 @@ class Book:
 
 def _pinnable(policy: Policy, demand: Demand, view: View) -> Berth:
     """A policy's answer, if Slurm can pin it: a typed request is the same on each node."""
+    if not view.fleet.names:
+        # No policy has to bear that: all nodes of a cloud may be gone for a while.
+        raise NotNow("the cluster has no nodes now")
     berth = policy.place(demand, view)
     if any(mask != berth.mask for mask in berth.masks):
         raise NotNow(f"policy {policy.name} chose other GPUs on each node, which Slurm cannot pin")

@@ -199,8 +199,18 @@ class Plan:
 
     def _reader_of(self, fleet: Fleet) -> Reader:
         if self._reader is None or self._fleet is not fleet:
+            if self._fleet is not None:
+                self.kept = _renumbered(self.kept, self._fleet, fleet)
             self._reader, self._fleet = Reader(fleet, self._classes), fleet
         return self._reader
+
+
+def _renumbered(claims: Iterable[Claim], old: Fleet, new: Fleet) -> tuple[Claim, ...]:
+    """The same claims on a fleet whose nodes have other numbers, as far as they are there."""
+    return tuple(
+        replace(claim, nodes=tuple(new.index[name] for node in claim.nodes if (name := old.names[node]) in new.index))
+        for claim in claims
+    )
 
 
 def _running_tasks(jobs: Iterable[JobFacts]) -> dict[int, int]:

@@ -9,6 +9,7 @@ from policy.decide import decide
 from policy.facts import JobFacts, NodeFacts
 from policy.moves import Change, Move, Release
 from policy.placement.berth import BerthPolicy
+from policy.placement.registry import OURS, create
 from policy.plan import Plan
 from policy.settings import Settings
 from policy.walk import STUCK_AFTER
@@ -55,6 +56,32 @@ def test_a_pin_moves_to_the_soonest_place_when_its_own_is_gone(changes: dict[str
 
     assert isinstance(move, Move)
     assert (move.berth.names, move.start) == (("n1",), NOW + 600)
+
+
+@pytest.mark.parametrize("policy", sorted(OURS))
+def test_on_a_cluster_without_nodes_all_jobs_wait(policy: str) -> None:
+    without = replace(waiting(7, "n1", 0b1), gpus=None, required=(), segment=None, wants_gpus=False)
+    look = reading([], [waiting(5, "n1", 0b11), waiting(6, "n1", 0b1, segment={"n": "2"}), without])
+    plan = Plan(create(policy), Settings())
+
+    assert plan.replan(book(look), look.jobs) == []
+    assert [entry.start for entry in plan.queue] == [None] * 3
+
+
+def test_a_place_that_is_kept_for_a_job_stays_kept_when_nodes_go_and_come() -> None:
+    plan = Plan(BerthPolicy(), Settings())
+    nodes, job = [node(f"n{number}") for number in (1, 2, 3)], waiting(5, "n1", 0xFF)
+    look = reading(nodes, [job])
+    plan.replan(book(look), look.jobs)
+    plan.kept = (Claim((1, 2), 0xFF, 8, 100, NOW, NOW + 3_600),)
+
+    # Without n1 the others have other numbers.
+    look = reading(nodes[2:], [job])
+    assert not [move for move in plan.replan(book(look), look.jobs) if isinstance(move, Move) and not move.start]
+    look = reading([node("n0"), *nodes[2:]], [job])
+    [move] = plan.replan(book(look), look.jobs)
+    assert isinstance(move, Move)
+    assert (move.berth.names, move.start) == (("n0",), 0.0)
 
 
 def test_the_higher_priority_gets_the_place_that_came_free() -> None:

@@ -15,7 +15,9 @@ from policy.daemon.planner import Planner
 from policy.daemon.step_times import StepWord
 from policy.facts import JobFacts, NodeFacts, Reading
 from policy.slurm.interface import Pin
+from tests.unit.guest_world import parked
 from tests.unit.policy_world import machine, node, reading, running, waiting
+from tests.unit.share_world import packed_waiting
 from topology import files
 from topology.calibrate.steps import JobReport, load
 
@@ -84,6 +86,35 @@ def test_a_pass_writes_nothing_itself_and_then_one_update_at_a_time(tmp_path: Pa
     assert [job for job, *_ in slurm.pins] == [5]
     assert write_all(planner) == 1
     assert {job: nodes for job, nodes, _ in slurm.pins} == {5: ("n2",), 6: ("n2",)}
+
+
+class Explained(Slurm):
+    """The same, where jobs have waited long enough for a reason."""
+
+    def annotate(self, job_id: int, values: Mapping[str, str]) -> None:
+        assert values["because_text"], job_id
+
+
+def test_a_cloud_without_nodes_for_a_while_ends_no_planner(tmp_path: Path, channel: socket.socket) -> None:
+    jobs = [waiting(5, "n1", 0b01), packed_waiting(6, "n1", 1, 30), parked(7), waiting(8, "n1", 0xFF)]
+    slurm = Explained([node("n1")], jobs)
+    planner = planner_of(slurm, tmp_path, channel)
+    planner.one_pass(ended=False)
+    write_all(planner)
+    before, nodes = len(slurm.pins), slurm.nodes
+
+    slurm.nodes = []
+    for _ in range(2):
+        planner.one_pass(ended=False)
+        planner.take([Notice(3, "n1", [].append)])
+        write_all(planner)
+    assert len(slurm.pins) == before
+
+    slurm.nodes = nodes
+    slurm.jobs = [young(9, "n2", 0b01, 9)]
+    planner.one_pass(ended=False)
+    write_all(planner)
+    assert slurm.pins[before:] == [(9, ("n1",), (0,))]
 
 
 def test_step_times_are_kept_and_disturb_no_plan(tmp_path: Path, channel: socket.socket) -> None:
