@@ -102,13 +102,15 @@ def test_a_cloud_without_nodes_for_a_while_ends_no_planner(tmp_path: Path, chann
     planner.one_pass(ended=False)
     write_all(planner)
     before, nodes = len(slurm.pins), slurm.nodes
+    answers: list[bytes] = []
 
     slurm.nodes = []
     for _ in range(2):
         planner.one_pass(ended=False)
-        planner.take([Notice(3, "n1", [].append)])
+        planner.take([Notice(3, "n1", answers.append)])
         write_all(planner)
     assert len(slurm.pins) == before
+    assert answers == [b"berth/1 done\n"] * 2
 
     slurm.nodes = nodes
     slurm.jobs = [young(9, "n2", 0b01, 9)]

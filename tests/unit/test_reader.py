@@ -6,8 +6,8 @@ from policy.daemon.movers import Movers
 from policy.facts import JobFacts
 from policy.settings import Moving, Sharing
 from policy.waiting import Reader
-from tests.unit.policy_world import NOW, running
-from tests.unit.share_world import fleet, node, packed_waiting, reading
+from tests.unit.policy_world import NOW, reading, running
+from tests.unit.share_world import fleet, node, packed_waiting
 
 SHARING = Sharing(profiles="/profiles", least_speed=90, company_wait=60)
 
