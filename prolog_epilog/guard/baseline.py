@@ -71,7 +71,8 @@ class Baseline:
             self.forget()
         self._strange = 0
         if self._weight:
-            keep = exp((self._at - beat.at) / self._settings.memory_s)
+            # A beat that is older than the last one makes nothing count more.
+            keep = exp(min(0.0, self._at - beat.at) / self._settings.memory_s)
             self._weight *= keep
             self._spread *= keep
             self._beats *= keep
@@ -80,7 +81,8 @@ class Baseline:
         if self._weight:
             self._spread += beat.steps * (1.0 - share) * distance * distance
             self._beats += 1.0
-        self._mean += share * distance
+        # Beats are divided by it, so that rounding must not make nothing of it.
+        self._mean = max(self._mean + share * distance, min(self._mean, mean))
         self._steps += beat.steps
         self._weight += beat.steps
         self._at = beat.at

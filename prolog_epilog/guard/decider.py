@@ -94,7 +94,7 @@ class DutyRecord:
         if since <= begin:
             return duty
         if end <= begin:
-            return next(duty for since, duty in reversed(changes) if since <= begin)
+            return next((duty for since, duty in reversed(changes) if since <= begin), changes[0][1])
         total, upto = 0.0, end
         for since, duty in reversed(changes):
             if since < upto:

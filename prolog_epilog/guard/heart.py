@@ -40,7 +40,9 @@ class _Pulse:
 
     def learn(self, mean: float, steps: int) -> None:
         self.weight = min(self.weight + steps, 200.0)
-        self.alone += (mean - self.alone) * min(1.0, steps / self.weight)
+        between = self.alone + (mean - self.alone) * min(1.0, steps / self.weight)
+        # Beats are divided by it, so that rounding must not make nothing of it.
+        self.alone = max(between, min(self.alone or mean, mean))
 
 
 class Heart:
@@ -51,6 +53,7 @@ class Heart:
         self._work_rate = WorkRate()
         self._since: float | None = None  # when the first rank of the next beat was heard
         self._began: float | None = None
+        self._at = float("-inf")  # of the last beat
         self._heard_s = 0.0
         self._spent_s = 0.0
         self._steps = 0
@@ -78,8 +81,13 @@ class Heart:
             if pulse is None or pulse.pid != beat.pid or beat.steps < pulse.steps or beat.step_ns < pulse.step_ns:
                 # From now on: how long the steps before took is nobody's harm.
                 self._ranks[rank] = _Pulse(beat.pid, beat.steps, beat.step_ns)
-            elif beat.steps > pulse.steps and beat.step_ns > pulse.step_ns:
-                fresh[rank] = (beat.steps - pulse.steps, (beat.step_ns - pulse.step_ns) / 1e9)
+                continue
+            steps, took_ns = beat.steps - pulse.steps, beat.step_ns - pulse.step_ns
+            if 0 < steps <= took_ns:
+                fresh[rank] = (steps, took_ns / 1e9)
+            elif took_ns > 0 < steps:
+                # No step is shorter than a nanosecond: what was told is not true, and what follows may be.
+                pulse.steps, pulse.step_ns = beat.steps, beat.step_ns
         if not fresh:
             return None
         self._since = now if self._since is None else self._since
@@ -95,7 +103,8 @@ class Heart:
             if alone or not pulse.weight:
                 pulse.learn(took / steps, steps)
         self._since = None
-        at = max(words[rank].at_ns for rank in fresh) / 1e9
+        # Time goes on, whatever a process says: what was learned fades by what passed between two beats.
+        at = self._at = max(self._at, *(words[rank].at_ns / 1e9 for rank in fresh))
         self._count(fresh, at)
         first = self._ranks[min(rank for rank, pulse in self._ranks.items() if pulse.weight)].alone
         worst = max(fresh, key=lambda rank: fresh[rank][1] / fresh[rank][0] / self._ranks[rank].alone)

@@ -27,7 +27,8 @@ class MemoryTarget:
         """The GPU is full: the guest gives back what is above the mark."""
         if look is None or look.sample.memory is None:
             return
-        used = sum(beat.used for beat in grip.beats())
+        # What its processes say is theirs to say: together they hold no more than there is.
+        used = min(sum(beat.used for beat in grip.beats()), look.memory_bytes)
         over = round((look.sample.memory - self._mark + _SLACK) * look.memory_bytes)
         # Nothing is asked of a guest whose memory nobody can tell: its quota and the state machine remain.
         if used > 0:
@@ -41,6 +42,6 @@ class MemoryTarget:
         if look.sample.memory < self._mark - 2.0 * _SLACK - _RAISE:
             self._changed = now
             self._bytes += round(_RAISE * look.memory_bytes)
-            if self._bytes >= max((beat.peak for beat in grip.beats()), default=0):
+            if self._bytes >= min(max((beat.peak for beat in grip.beats()), default=0), look.memory_bytes):
                 self._bytes = 0
         return self._bytes

@@ -193,9 +193,9 @@ class OrderPage:
         epoch, before = numbers[DUTY] >> 32, numbers[DUTY] & 0xFFFF
         if duty != before:
             epoch = (epoch + 1) & 0xFFFFFFFF
-        numbers[MEMORY] = memory
-        numbers[HOST_BOUND] = host_bound
-        numbers[QUOTA] = quota
+        for place, number in ((MEMORY, memory), (HOST_BOUND, host_bound), (QUOTA, quota)):
+            # What no GPU has is no bound either, and a number that does not fit would be an error of the guard's.
+            numbers[place] = min(max(number, 0), _MOST)
         numbers[UNTIL] = time.monotonic_ns() + round(lease_s * 1e9)
         numbers[DUTY] = epoch << 32 | duty
         return epoch
@@ -239,7 +239,7 @@ def _decode(page: bytes, slot: int, now: int) -> Beat | None:
     losses, best_at = numbers[-2:]
     if max(*numbers[:15], losses) > _MOST or max(at, best_at) > now or (steps and not at):
         return None
-    if max(step_ns, idle_ns, own_ns) > now:
+    if max(step_ns, idle_ns, own_ns) > now or steps > step_ns:
         return None
     kept = min(steps, RECENT)
     ring = numbers[16 : 16 + RECENT]

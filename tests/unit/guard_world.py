@@ -125,6 +125,7 @@ class Program:
     word: Path
     process: subprocess.Popen[bytes]
     group: Path
+    uuid: str = UUID
     place: Place | None = None
     step: float = 0.0
     """Seconds a step at full speed; 0: it makes none."""
@@ -205,19 +206,27 @@ class World:
         return self.seat.state.value
 
     def comes(
-        self, job: int, tier: str, *, way: str = "time", step: float = 0.0, mem: int | None = None, tells: bool = True
+        self,
+        job: int,
+        tier: str,
+        *,
+        way: str = "time",
+        step: float = 0.0,
+        mem: int | None = None,
+        tells: bool = True,
+        uuid: str = UUID,
     ) -> Program:
         """A job's Prolog has run, and its program begins."""
-        word.create(self.paths.word(job), (UUID,), 0, -1)
+        word.create(self.paths.word(job), (uuid,), 0, -1)
         share = Share(
-            job, 1000, gpus=(3,), minors=(3,), uuids=(UUID,), way=way, tier=tier, node="n1", mem_mib=mem,
+            job, 1000, gpus=(3,), minors=(3,), uuids=(uuid,), way=way, tier=tier, node="n1", mem_mib=mem,
             word=str(self.paths.word(job)),
         )  # fmt: skip
         share_file.write(self.paths, share)
         folder = self.cgroups.job("system.slice/slurmstepd.scope", job)
-        page = self.paths.word(job) / UUID
+        page = self.paths.word(job) / uuid
         process = subprocess.Popen(["/bin/sleep", "600"])
-        program = Program(job, page, process, folder / "step_0/user/task_0", step=step, tells=tells)
+        program = Program(job, page, process, folder / "step_0/user/task_0", uuid, step=step, tells=tells)
         if step:
             program.place = Place(page)
             program.place.numbers[READY] = int(tells)
@@ -250,10 +259,16 @@ class World:
             program.run(self.now, PERIOD, duty if program is guest else 1.0 - self.harm * duty)
         if self.driver and round(self.now * 10) % 10 == 0:
             sample = DeviceSample(self.now, 0.5, self.sm_active, 1.0, held_back=False, memory=self.memory)
-            self.devices.looks = {UUID: Look(sample, frozenset(self.programs.keys() - self.off_gpu), 80 * GIB)}
+            self.devices.looks = {uuid: Look(sample, self._on(uuid), 80 * GIB) for uuid in self._uuids()}
         self.keeper.turn(self.now)
         for _ in range(8):
             self.keeper.errands.run(0.0)
+
+    def _uuids(self) -> set[str]:
+        return {UUID, *(program.uuid for program in self.programs.values())}
+
+    def _on(self, uuid: str) -> frozenset[int]:
+        return frozenset(job for job, one in self.programs.items() if one.uuid == uuid and job not in self.off_gpu)
 
     def _speed(self, guest: Program) -> float:
         """How fast the guest may run: jobs below 100 are guests."""

@@ -172,6 +172,7 @@ def test_of_a_process_with_both_parts_the_library_is_the_gate(guard: Guard) -> N
 
     # Gated, it ends steps all the same, of which its hooks tell.
     hooks.numbers[word.AT] = time.monotonic_ns()
+    hooks.numbers[word.STEP_NS] += 10**9
     hooks.numbers[word.STEPS] += 5
     library.numbers[word.LAUNCHES] += 500
     library.numbers[word.IDLE_NS] += 10**9
