@@ -160,6 +160,18 @@ class Decider:
             return self._give(now, 0.0, "an owner has come: its step time is measured first")
         return self._leave(now, "an owner has come that takes no guest", evict_grace_s)
 
+    def mistrust(self, now: float, law: Law) -> list[Action]:
+        """What was heard of the host cannot be reckoned with: nothing that was learned from it is kept.
+
+        Until it is heard again it counts as a host that fell silent.
+        """
+        self._law = law
+        self.baseline = Baseline(self._settings.baseline)
+        self._heard = float("-inf")
+        if not self._present:
+            return []
+        return self._give(now, min(self._settings.action.silent_duty, self._duty), "nothing can be made of its heartbeat")
+
     def unplanned_job(self, now: float) -> list[Action]:
         """A job without a berth was given this GPU: the guest is frozen and ended before that job's first task."""
         self._by = Do.FREEZER

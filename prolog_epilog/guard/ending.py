@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from threading import Event
 
+from prolog_epilog.errors import NodeError
 from prolog_epilog.guard import freezer
 from prolog_epilog.guard.grip import Grip
 from prolog_epilog.guard.settings import ActionSettings
@@ -44,7 +46,9 @@ class Ending:
         self._killed: float | None = None
         self.over = False
         if ask is not None or grip.by_freezer:
-            grip.hold(now, 0.0, by_freezer=ask is not None)
+            # One that cannot be frozen, as with a full /run, is ended all the same.
+            with suppress(NodeError, OSError):
+                grip.hold(now, 0.0, by_freezer=ask is not None)
         lives = self._lives()
         self._asked = ask(lives) if ask is not None else Event()
         self.over = not lives

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from math import ceil
 
 from prolog_epilog.arrivals import Arrival
+from prolog_epilog.errors import NodeError
 from prolog_epilog.guard import freezer
 from prolog_epilog.guard.decider import Action, Decider, Do, Guest
 from prolog_epilog.guard.ending import Ending
@@ -79,6 +80,8 @@ class Seat:
         self._figures = Figures()
         self._ticked = self._told = now - _TICK_S
         self._look: Look | None = None
+        self._sample: DeviceSample | None = None
+        """Of which the Decider does not know yet."""
         self._empty_since = self._deserted_since = self._now = now
         self._broken = False
         self._told_state: State | None = None
@@ -204,6 +207,8 @@ class Seat:
         """Hear, decide, act."""
         fresh = look if look is not self._look else None
         self._look = look
+        if fresh is not None:
+            self._sample = self._judged(fresh)
         alone = self.grip is None or self.grip.duty == 0.0
         beat = self._hear(now, words, alone=alone) if self.host is not None else None
         if fresh is not None:
@@ -212,11 +217,30 @@ class Seat:
         guest = self._guest(now)
         disobeys = guest is not None and not guest.obeys
         if beat is not None or fresh is not None or disobeys or now - self._ticked >= _TICK_S:
-            self._ticked = now
-            sample = None if fresh is None else self._judged(fresh)
-            self._do(now, self.decider.tick(now, beat, sample, guest))
+            self._decide(now, beat, guest)
             if beat is not None and self.decider.baseline.known:
                 self.slowdown = beat.took / beat.steps / self.decider.baseline.step - 1.0
+        self._go_on(now)
+
+    def mistrust(self, now: float) -> None:
+        """What is heard here cannot be reckoned with: the host is measured anew, and counts as silent until then.
+
+        What does not hang on it, a guest's end above all, goes on.
+        """
+        self._heart, self._figures, self.slowdown = Heart(), Figures(), 0.0
+        self._memory = MemoryTarget(self._set.machine)
+        self._do(now, self.decider.mistrust(now, self._law(self.grip)))
+        # A guest that cannot be heard either may be the cause: the freezer needs no answer of it.
+        self._decide(now, None, Guest(obeys=False) if self.grip is not None and self._ending is None else None)
+        self._go_on(now)
+
+    def _decide(self, now: float, beat: HostBeat | None, guest: Guest | None) -> None:
+        self._ticked = now
+        sample, self._sample = self._sample, None
+        self._do(now, self.decider.tick(now, beat, sample, guest))
+
+    def _go_on(self, now: float) -> None:
+        """Do again what has to be done again and again."""
         if self._ending is None and self.grip is not None:
             self._heed_slurm(now, self.grip)
         if self._ending is not None:
@@ -325,11 +349,18 @@ class Seat:
     # What is done.
 
     def _do(self, now: float, actions: Sequence[Action]) -> None:
+        problems: list[NodeError | OSError] = []
         for action in actions:
             if self.grip is None and action.do is not Do.DRAIN:
                 continue
             self.counts.actions[action.do.value] = self.counts.actions.get(action.do.value, 0) + 1
-            self._act(now, action)
+            try:
+                self._act(now, action)
+            except (NodeError, OSError) as problem:
+                # Nothing is decided twice: what comes behind an action that failed has to be done all the same.
+                problems.append(problem)
+        if problems:
+            raise problems[0]
 
     def _act(self, now: float, action: Action) -> None:
         grip = self.grip

@@ -1,0 +1,55 @@
+"""What went wrong in one part of the guard while the others go on: said once, and again when it lasts.
+
+A part that fails ten times a second, perhaps because somebody wants it to, must not fill the log.
+"""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+from prolog_epilog.errors import NodeError
+
+__all__ = ["Mishaps", "sentence"]
+
+_AGAIN_S = 60.0
+_MOST_KNOWN = 256
+
+
+class Mishaps:
+    """All of one thread."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say = say
+        self._said: dict[tuple[str, str], float] = {}
+
+    def note(self, where: str, problem: Exception) -> None:
+        """Something failed; `where` names the part and the jobs."""
+        # Its text may have a number in it that is another one each time, its place has not.
+        key, now = (where, _place(problem)), time.monotonic()
+        if now - self._said.get(key, float("-inf")) < _AGAIN_S:
+            return
+        if len(self._said) >= _MOST_KNOWN:
+            self._said.clear()
+        self._said[key] = now
+        self._say(f"{where}: {sentence(problem)}")
+
+    def attempt(self, where: str, part: Callable[[], object]) -> None:
+        """Do this part; what fails in it is no other part's trouble."""
+        try:
+            part()
+        except Exception as problem:  # noqa: BLE001 - whatever it is, the others go on
+            self.note(where, problem)
+
+
+def sentence(problem: Exception) -> str:
+    """For the log: of what nobody reckoned with also where it happened."""
+    return str(problem) if isinstance(problem, NodeError) else f"{problem!r} ({_place(problem)})"
+
+
+def _place(problem: Exception) -> str:
+    frames = traceback.extract_tb(problem.__traceback__)
+    where = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
+    return f"{type(problem).__name__} {where}" if isinstance(problem, NodeError) else where
