@@ -170,7 +170,8 @@ class Decider:
         self._heard = float("-inf")
         if not self._present:
             return []
-        return self._give(now, min(self._settings.action.silent_duty, self._duty), "nothing can be made of its heartbeat")
+        duty = min(self._settings.action.silent_duty, self._duty)
+        return self._give(now, duty, "nothing can be made of what the host tells")
 
     def unplanned_job(self, now: float) -> list[Action]:
         """A job without a berth was given this GPU: the guest is frozen and ended before that job's first task."""

@@ -13,6 +13,7 @@ from functools import partial
 
 from prolog_epilog.errors import Interrupted, NodeError, SlurmError
 from prolog_epilog.guard import notice
+from prolog_epilog.guard.mishaps import sentence
 from prolog_epilog.guard.notice import Notice, Payload
 from prolog_epilog.guard.options import NoticeOptions
 from prolog_epilog.guard.roll import Member
@@ -113,8 +114,8 @@ class Errands:
             errand.work()
         except Interrupted:
             raise
-        except NodeError as problem:
-            self.say(str(problem))
+        except Exception as problem:  # noqa: BLE001 - the errands behind it are run whatever it is
+            self.say(sentence(problem))
 
     def _tell(self, one: Payload) -> bool:
         try:

@@ -46,10 +46,10 @@ class Mishaps:
 
 def sentence(problem: Exception) -> str:
     """For the log: of what nobody reckoned with also where it happened."""
-    return str(problem) if isinstance(problem, NodeError) else f"{problem!r} ({_place(problem)})"
+    return str(problem) if isinstance(problem, NodeError) else f"{_place(problem)}: {problem}"
 
 
 def _place(problem: Exception) -> str:
     frames = traceback.extract_tb(problem.__traceback__)
-    where = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
-    return f"{type(problem).__name__} {where}" if isinstance(problem, NodeError) else where
+    where = f" in {Path(frames[-1].filename).name}, line {frames[-1].lineno}" if frames else ""
+    return f"{type(problem).__name__}{where}"

@@ -24,6 +24,7 @@ __all__ = ["Notice", "Payload", "credential", "tell"]
 SECONDS = 0.3
 """For one notice, from its beginning to its end."""
 
+_KEEP_S = 600.0
 _DONE = b"berth/1 done\n"
 _SOCKET = 8  # MUNGE_OPT_SOCKET
 _MOST_ANSWER = 64
@@ -124,8 +125,26 @@ def tell(
             one.close()
 
 
+_Address = tuple[int, int, int, str, Any]
+_addresses: dict[tuple[str, int], tuple[float, _Address]] = {}
+"""Where berthd's hosts are, and until when that is not asked again."""
+
+
+def _address(host: str, port: int) -> _Address:
+    """A name service that hangs has no deadline: it is asked seldom, and its last answer holds while it gives none."""
+    until, known = _addresses.get((host, port), (0.0, None))
+    if known is None or time.monotonic() >= until:
+        try:
+            known = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        except OSError:
+            if known is None:
+                raise
+        _addresses[host, port] = (time.monotonic() + _KEEP_S, known)
+    return known
+
+
 def _connect(host: str, port: int) -> socket.socket:
-    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    family, kind, protocol, _, address = _address(host, port)
     made = socket.socket(family, kind, protocol)
     made.setblocking(False)  # noqa: FBT003 - its only argument
     made.connect_ex(address)

@@ -27,6 +27,7 @@ from prolog_epilog.guard.grip import Ground
 from prolog_epilog.guard.keeper import PERIOD, Keeper
 from prolog_epilog.guard.levels import LevelNotice, Levels
 from prolog_epilog.guard.machine import State
+from prolog_epilog.guard.mishaps import Mishaps
 from prolog_epilog.guard.notice import Notice
 from prolog_epilog.guard.options import NoticeOptions
 from prolog_epilog.guard.senses import Senses
@@ -118,7 +119,7 @@ def _loop(watch: Watch, settings: GuardSettings, notices: NoticeOptions, dead_ma
     slow = threading.Thread(target=_slow, args=(watch, levels, errands, stop), name="slow", daemon=True)
     slow.start()
     try:
-        return _turn(watch, keeper, dead_man, stop)
+        return _turn(watch, keeper, dead_man, slow, stop)
     finally:
         stop.set()
         keeper.release()
@@ -126,36 +127,43 @@ def _loop(watch: Watch, settings: GuardSettings, notices: NoticeOptions, dead_ma
         slow.join(2.0)
 
 
-def _turn(watch: Watch, keeper: Keeper, dead_man: deadman.DeadMan, stop: threading.Event) -> int:
-    due = time.monotonic()
+def _turn(
+    watch: Watch, keeper: Keeper, dead_man: deadman.DeadMan, slow: threading.Thread, stop: threading.Event
+) -> int:
+    mishaps, due = _mishaps(watch), time.monotonic()
     while not stop.wait(max(0.0, due - time.monotonic())):
         now = time.monotonic()
         due = max(due + PERIOD, now)
-        try:
-            keeper.turn(now)
-        except (NodeError, OSError) as problem:
-            watch.say(str(problem))
+        mishaps.attempt("a turn of the guard", partial(keeper.turn, now))
         if not dead_man.lives():
             watch.say("the guard's dead-man has died: all are thawed, and the guard begins anew")
+            return 1
+        if not slow.is_alive():
+            watch.say("the guard's slow thread has ended: nobody would be evicted, and the guard begins anew")
             return 1
     return 0
 
 
 def _slow(watch: Watch, levels: Levels, errands: Errands, stop: threading.Event) -> None:
-    due = time.monotonic()
+    mishaps, due = _mishaps(watch), time.monotonic()
     while not stop.is_set():
-        try:
-            errands.run(due - time.monotonic())
-        except Interrupted:
-            os.kill(os.getpid(), signal.SIGTERM)
+        mishaps.attempt("an errand", partial(_run_errand, errands, due - time.monotonic()))
         now = time.monotonic()
         if now >= due:
             due = max(due + watches.PERIOD, now)
-            watches.step(watch)
-            try:
-                levels.look()
-            except NodeError as problem:
-                watch.say(str(problem))
+            mishaps.attempt("the audit", partial(watches.step, watch))
+            mishaps.attempt("how shares are held", levels.look)
+
+
+def _run_errand(errands: Errands, seconds: float) -> None:
+    try:
+        errands.run(seconds)
+    except Interrupted:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _mishaps(watch: Watch) -> Mishaps:
+    return Mishaps(lambda said: watch.say(said, again=True))
 
 
 def _tell_level(notices: NoticeOptions, one: LevelNotice) -> bool:

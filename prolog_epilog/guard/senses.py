@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from prolog_epilog import cgroups
-from prolog_epilog.errors import NodeError
+from prolog_epilog.guard.mishaps import sentence
 from prolog_epilog.guard.signals import DeviceSample
 from prolog_epilog.guard.telemetry import Telemetry
 
@@ -65,8 +65,8 @@ class Senses:
         while not self._stop.is_set():
             try:
                 self._look()
-            except NodeError as problem:
-                self._say(str(problem))
+            except Exception as problem:  # noqa: BLE001 - without this thread no device is seen any more
+                self._say(sentence(problem))
                 self._close()
             due = max(due + PERIOD, time.monotonic())
             self._listen(due)
