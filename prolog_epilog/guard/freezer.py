@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from prolog_epilog import cgroups, files
+from prolog_epilog import cgroups, files, processes
 from prolog_epilog.errors import NodeError
 from prolog_epilog.paths import Paths
 
@@ -144,7 +144,7 @@ def send(job: int, number: signal.Signals, *, root: Path = ROOT, catchers_only: 
             handle = os.pidfd_open(pid)
             try:
                 # The handle is taken: whatever has this number now is what gets the signal.
-                theirs = cgroups.job_of(pid) == job and not _name(pid).startswith(_STEPD)
+                theirs = cgroups.job_of(pid) == job and not _is_stepd(pid)
                 if theirs and (not catchers_only or _catches(pid, number)):
                     signal.pidfd_send_signal(handle, number)
                     sent += 1
@@ -175,8 +175,37 @@ def _has_stepd(group: Path) -> bool:
     """Whether Slurm's own process is in there: then the group cannot be frozen, Slurm would not hear the job's end."""
     with suppress(OSError):
         words = (group / "cgroup.procs").read_text(encoding="ascii").split()
-        return any(_name(int(word)).startswith(_STEPD) for word in words)
+        return any(_is_stepd(int(word)) for word in words)
     return False
+
+
+def _is_stepd(pid: int) -> bool:
+    """Whether this is Slurm's own process, or a task that it forked and that is not the user's program yet.
+
+    Anybody may call a program slurmstepd, or run Slurm's own: only root's counts. A task gives up root some time before
+    it becomes the user's program; until then its memory is laid out as that of the slurmstepd that forked it. That
+    layout is drawn when a program begins, and of root's processes only root can read it.
+    """
+    if _is_roots_stepd(pid):
+        return True
+    if not _name(pid).startswith(_STEPD):
+        return False
+    parent, layout = _origin(pid)
+    return _is_roots_stepd(parent) and layout is not None and layout == _origin(parent)[1]
+
+
+def _is_roots_stepd(pid: int) -> bool:
+    return _name(pid).startswith(_STEPD) and processes.real_user_of(pid) == os.getuid()
+
+
+def _origin(pid: int) -> tuple[int, tuple[str, str] | None]:
+    """A process's parent, and where its program and its stack begin; None where the kernel does not say."""
+    with suppress(OSError, IndexError):
+        # The name before them may hold blanks and brackets.
+        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+        program, stack = fields[23], fields[25]
+        return int(fields[1]), None if stack == "0" else (program, stack)
+    return 0, None
 
 
 def _name(pid: int) -> str:

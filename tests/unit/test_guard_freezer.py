@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -280,6 +281,88 @@ def test_a_warning_reaches_only_who_catches_it(kernels: Kernels) -> None:
         finally:
             catcher.kill()
             deaf.kill()
+
+
+NOBODY = 65_534
+FORKS = """
+#include <stdio.h>
+#include <unistd.h>
+int main(int count, char **words)
+{
+	char byte;
+	pid_t task;
+	if (count < 3)
+		return pause();
+	task = fork();
+	if (task == 0) {
+		if (setresuid(65534, 65534, 65534) || read(0, &byte, 1) != 1)
+			_exit(1);
+		execl(words[2], "slurmstepd", "600", NULL);
+		_exit(2);
+	}
+	printf("%d\\n", task);
+	fflush(stdout);
+	return pause();
+}
+"""
+"""Waits for ever, or as Slurm's own program does forks a task that gives up root, and becomes a program when told."""
+
+
+@pytest.fixture
+def stepd() -> Iterator[Path]:
+    """A program that is called as Slurm's own is, where everybody can run it."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        made = Path(folder) / "slurmstepd"
+        subprocess.run(["cc", "-x", "c", "-o", made, "-"], input=FORKS, text=True, check=True, timeout=60)
+        made.chmod(0o755)
+        yield made
+
+
+def test_a_guest_that_bears_the_name_of_slurms_own_program_is_held_all_the_same(kernels: Kernels, stepd: Path) -> None:
+    with subprocess.Popen([stepd], user=NOBODY) as guest:
+        try:
+            (kernels.programs / "cgroup.procs").write_text(str(guest.pid))
+
+            assert freezer.freeze(JOB)
+            time.sleep(0.1)
+            assert freezer.is_frozen(JOB)
+            freezer.thaw(JOB)
+            assert freezer.send(JOB, signal.SIGKILL) == 1
+            assert guest.wait(10) == -signal.SIGKILL
+        finally:
+            freezer.thaw(JOB)
+            guest.kill()
+
+
+@pytest.mark.parametrize("program", ["Slurm's own", "the user's"])
+def test_a_task_is_slurms_until_it_becomes_the_users_program_whatever_that_is_called(
+    kernels: Kernels, stepd: Path, program: str
+) -> None:
+    own = stepd.parent / "bin/slurmstepd"
+    own.parent.mkdir(mode=0o755)
+    shutil.copy("/bin/sleep", own)
+    becomes = stepd if program == "Slurm's own" else own
+    with subprocess.Popen([stepd, "forks", becomes], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as parent:
+        try:
+            assert parent.stdin is not None
+            assert parent.stdout is not None
+            task = int(parent.stdout.readline())
+            (kernels.programs / "cgroup.procs").write_text(str(task))
+            time.sleep(0.1)
+            assert not freezer.freeze(JOB)
+            assert freezer.send(JOB, signal.SIGKILL) == 0
+
+            parent.stdin.write("x")
+            parent.stdin.flush()
+            time.sleep(0.2)
+
+            assert freezer.freeze(JOB)
+            freezer.thaw(JOB)
+            assert freezer.send(JOB, signal.SIGKILL) == 1
+        finally:
+            freezer.thaw(JOB)
+            parent.kill()
 
 
 def test_a_frozen_guest_that_slurm_kills_can_die(kernels: Kernels, tmp_path: Path) -> None:
