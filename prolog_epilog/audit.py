@@ -53,8 +53,12 @@ def look(
         for uuid in one.uuids:
             by_job: dict[int | None, list[GpuProcess]] = {}
             for process in processes(uuid):
-                if process.pid not in own and process.kind != "graphics":
-                    by_job.setdefault(job_of(process.pid), []).append(process)
+                if process.pid in own:
+                    continue
+                job = job_of(process.pid)
+                # An X server draws for whoever sits there; what a job draws, it could as well compute.
+                if job is not None or process.kind != "graphics":
+                    by_job.setdefault(job, []).append(process)
             for job, running in by_job.items():
                 tenant = None if job is None else one.tenant(job)
                 found += _foreign(uuid, job, running) if tenant is None else _tenant(uuid, one, tenant, running)
@@ -69,13 +73,17 @@ def _foreign(uuid: str, job: int | None, running: Sequence[GpuProcess]) -> list[
 
 def _tenant(uuid: str, one: SetState, tenant: Tenant, running: Sequence[GpuProcess]) -> list[Excess]:
     found = []
-    clients = {process.pid for process in running if process.kind == "mps"}
+    # MPS knows nothing of graphics, also where a client of it draws.
+    drawing = {process.pid for process in running if process.kind == "graphics"}
+    clients = {process.pid for process in running if process.kind == "mps"} - drawing
     outside = tuple(pid for pid in _pids(running) if pid not in clients)
     if outside and one.method != "time":
         text = f"job {tenant.job} uses GPU {uuid} past MPS, without its limits: process {_list(outside)}"
         found.append(Excess(uuid, tenant.job, "outside", outside, text))
     # NVML may list a client twice: as a process with a context, and as a client of MPS.
-    memory = {process.pid: process.memory_mib or 0 for process in running}
+    memory: dict[int, int] = {}
+    for process in running:
+        memory[process.pid] = max(process.memory_mib or 0, memory.get(process.pid, 0))
     taken = sum(memory.values())
     if tenant.mem_mib is not None and taken > tenant.mem_mib + SLACK_MIB:
         text = f"job {tenant.job} holds {taken} MiB of GPU {uuid}, and was given {tenant.mem_mib} MiB"

@@ -146,11 +146,13 @@ class Telemetry:
             return 0
 
     def users(self, uuid: str) -> frozenset[int]:
-        """Processes that compute on this GPU."""
+        """Processes that compute or draw on this GPU: shaders take it from others as kernels do."""
         nvml, found = self._nvml, set()
-        for call in ("nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetMPSComputeRunningProcesses_v3"):
-            with suppress(nvml.NVMLError):
-                found |= {int(one.pid) for one in getattr(nvml, call)(self._gpus[uuid].handle)}
+        for kind in ("Compute", "MPSCompute", "Graphics"):
+            # An older pynvml or driver may lack one of them.
+            with suppress(nvml.NVMLError, AttributeError):
+                call = getattr(nvml, f"nvmlDeviceGet{kind}RunningProcesses_v3")
+                found |= {int(one.pid) for one in call(self._gpus[uuid].handle)}
         return frozenset(found)
 
     def xid(self, seconds: float) -> tuple[str, int] | None:

@@ -49,6 +49,22 @@ def test_a_hopper_tells_its_busy_sms(tmp_path: Path) -> None:
     assert watched
 
 
+def test_who_draws_uses_the_gpu_as_well(tmp_path: Path) -> None:
+    happens = "process 1 4711 type=compute memory=10\nprocess 1 4713 type=graphics memory=10\n"
+
+    assert told(tmp_path, "hgx-h100", happens)[1] == [4711, 4713]
+
+
+@pytest.mark.parametrize("kind", ["Compute", "Graphics", "MPSCompute"])
+def test_a_driver_that_cannot_tell_one_kind_of_users_tells_the_others(tmp_path: Path, kind: str) -> None:
+    kinds = {"Compute": (4710, "compute"), "Graphics": (4711, "graphics"), "MPSCompute": (4712, "mps")}
+    happens = f"refuse nvmlDeviceGet{kind}RunningProcesses_v3 not-supported\n"
+    happens += "".join(f"process 1 {pid} type={one} memory=10\n" for pid, one in kinds.values())
+
+    expected = [pid for name, (pid, _) in kinds.items() if name != kind]
+    assert told(tmp_path, "hgx-h100", happens)[1] == expected
+
+
 def test_an_older_device_has_utilisation_alone(tmp_path: Path) -> None:
     sample, _, xid, *_ = told(tmp_path, "dgx-1v", "gpu 1 util=50 throttle=0x1\n")
 

@@ -54,6 +54,8 @@ def test_all_is_well() -> None:
         (GpuProcess(99, "compute", 100), (None, "foreign", (99,))),
         (GpuProcess(70, "compute", 100), (7, "outside", (70,))),
         (GpuProcess(70, "mps", 4096 + audit.SLACK_MIB + 1), (7, "memory", (70,))),
+        (GpuProcess(70, "graphics", 100), (7, "outside", (70,))),
+        (GpuProcess(90, "graphics", 100), (9, "foreign", (90,))),
     ],
 )
 def test_each_excess_is_seen(running: GpuProcess, expected: tuple[int | None, str, tuple[int, ...]]) -> None:
@@ -65,10 +67,28 @@ def test_memory_is_that_of_all_processes_of_the_job() -> None:
     assert look(GpuProcess(70, "mps", None), GpuProcess(71, "mps", 3000)) == []
 
 
+def test_what_a_job_draws_counts_as_what_it_computes() -> None:
+    assert look(GpuProcess(70, "graphics", 9000)) == [(7, "outside", (70,)), (7, "memory", (70,))]
+    assert look(GpuProcess(70, "mps", 3000), GpuProcess(71, "graphics", 3000)) == [
+        (7, "outside", (71,)),
+        (7, "memory", (70, 71)),
+    ]
+    # A process that does both is listed for each, and of one of them the driver may not tell the memory.
+    assert look(GpuProcess(70, "mps", 9000), GpuProcess(70, "graphics", None)) == [
+        (7, "outside", (70,)),
+        (7, "memory", (70,)),
+    ]
+
+
+def test_an_x_server_is_nobodys_harm() -> None:
+    assert look(GpuProcess(99, "graphics", 9000)) == []
+    assert look(GpuProcess(99, "graphics", 9000), GpuProcess(99, "compute", 10)) == [(None, "foreign", (99,))]
+
+
 def test_by_time_nobody_goes_through_mps() -> None:
     books = replace(BOOKS, method="time")
 
-    assert look(GpuProcess(70, "compute", 100), books=books) == []
+    assert look(GpuProcess(70, "compute", 100), GpuProcess(71, "graphics", 100), books=books) == []
     assert look(GpuProcess(90, "compute", 100), books=books) == [(9, "foreign", (90,))]
 
 
