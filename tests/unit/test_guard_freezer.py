@@ -343,7 +343,9 @@ def test_a_task_is_slurms_until_it_becomes_the_users_program_whatever_that_is_ca
     own.parent.mkdir(mode=0o755)
     shutil.copy("/bin/sleep", own)
     becomes = stepd if program == "Slurm's own" else own
-    with subprocess.Popen([stepd, "forks", becomes], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as parent:
+    with subprocess.Popen(
+        [stepd, "forks", becomes], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as parent:
         try:
             assert parent.stdin is not None
             assert parent.stdout is not None
