@@ -20,12 +20,32 @@ class PartitionFacts:
     name: str
     default: bool = False
     up: bool = True
+    """Whether it takes new jobs and starts them."""
+    drains: bool = False
+    """Whether it takes no new jobs, but starts those that wait (State=DRAIN)."""
     whole_nodes: bool = False
     time_limit: int | None = None
     """Seconds of a job that names no limit (DefaultTime, else MaxTime)."""
     memory: Memory = Memory()
     counts_cpus_by_gpu: bool = False
     """Whether it has a DefCpuPerGPU, which Slurm cannot apply to GPUs of several types."""
+    max_time: int | None = None
+    """Seconds that its jobs may ask for; None: any."""
+    min_nodes: int = 0
+    max_nodes: int | None = None
+    tier: int = 1
+    """Slurm looks at jobs of a higher PriorityTier first, whatever their priority."""
+
+    @property
+    def starts(self) -> bool:
+        """Whether jobs that wait in it are started."""
+        return self.up or self.drains
+
+    def admits(self, limit: int | None, nodes: int | None) -> bool:
+        """Whether its limits let a job in; None for what is not known of the job."""
+        if limit is not None and self.max_time is not None and limit > self.max_time:
+            return False
+        return nodes is None or (nodes >= self.min_nodes and (self.max_nodes is None or nodes <= self.max_nodes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +180,8 @@ class Reading:
     memory: Memory = Memory()
     memory_counts: bool = True
     """Whether Slurm hands out memory at all (CR_*_Memory)."""
+    in_all_partitions: bool = False
+    """Whether Slurm takes a job for several partitions only if it can run in each of them (EnforcePartLimits=ALL)."""
     version: str = ""
     in_control: bool = True
     """Whether the slurmctld of this host is the one in control."""

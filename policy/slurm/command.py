@@ -102,6 +102,7 @@ class CommandGateway:
             seen=frozenset(job.segment["id"] for job in jobs if job.segment and "id" in job.segment),
             memory=text.default_memory(config) if memory_counts else Memory(),
             memory_counts=memory_counts,
+            in_all_partitions=text.in_all_partitions(config),
             version=config.get("SLURM_VERSION", ""),
             in_control=in_control,
             federated=federated,

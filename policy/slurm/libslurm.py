@@ -88,6 +88,7 @@ class LibslurmGateway:
             seen=self._seen,
             memory=text.default_memory(config) if memory_counts else Memory(),
             memory_counts=memory_counts,
+            in_all_partitions=text.in_all_partitions(config),
             version=config.get("SLURM_VERSION", ""),
             in_control=_is_here(ping.controller),
             federated=bool(ping.federation),

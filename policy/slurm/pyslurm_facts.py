@@ -263,15 +263,22 @@ def _together(one: Used, other: Used) -> Used:
 
 def partition_facts(partition: Any) -> PartitionFacts:
     """A `pyslurm.Partition` as Berth sees it."""
-    minutes = _number(partition.default_time) or _number(partition.max_time)
+    longest = _number(partition.max_time)
+    minutes = _number(partition.default_time) or longest
     return PartitionFacts(
         name=partition.name,
         default=partition.is_default,
         up=partition.state == "UP",
+        drains=partition.state == "DRAIN",
         whole_nodes=partition.oversubscribe == "EXCLUSIVE",
         time_limit=minutes * 60 if minutes else None,
         memory=_memory(partition),
         counts_cpus_by_gpu=partition.default_cpus_per_gpu is not None,
+        max_time=None if longest is None else longest * 60,
+        min_nodes=_number(partition.min_nodes) or 0,
+        max_nodes=_number(partition.max_nodes),
+        # A tier of 0 comes as none.
+        tier=_number(partition.priority_tier) or 0,
     )
 
 

@@ -157,6 +157,7 @@ class PyslurmGateway:
             seen=frozenset(segment["id"] for segment in segments if "id" in segment),
             memory=text.default_memory(seldom.config) if memory_counts else Memory(),
             memory_counts=memory_counts,
+            in_all_partitions=text.in_all_partitions(seldom.config),
             version=seldom.config.get("SLURM_VERSION", ""),
             in_control=seldom.in_control,
             # Jobs of a federation have a cluster of origin.

@@ -209,10 +209,15 @@ def partitions(text: str) -> tuple[PartitionFacts, ...]:
             name=one["PartitionName"],
             default=one.get("Default") == "YES",
             up=one.get("State", "UP") == "UP",
+            drains=one.get("State") == "DRAIN",
             whole_nodes="EXCLUSIVE" in one.get("OverSubscribe", "") or one.get("Exclusive", "") == "NODE",
             time_limit=limit(one.get("DefaultTime", "NONE")) or limit(one.get("MaxTime", "UNLIMITED")),
             counts_cpus_by_gpu="DefCpuPerGPU" in one.get("JobDefaults", ""),
             memory=memory(one, dict(re.findall(r"(\w+)=(\d+)", one.get("JobDefaults", "")))),
+            max_time=limit(one.get("MaxTime", "UNLIMITED")),
+            min_nodes=_count(one.get("MinNodes", "0")) or 0,
+            max_nodes=_count(one.get("MaxNodes", "UNLIMITED")),
+            tier=int(one.get("PriorityTier", "1")),
         )
         for one in records(text, "PartitionName")
     )
@@ -233,6 +238,11 @@ def memory(one: Mapping[str, str], defaults: Mapping[str, str]) -> Memory:
 def default_memory(config: Mapping[str, str]) -> Memory:
     """What a job gets that names no memory, where its partition has no rule of its own."""
     return memory(config, dict(re.findall(r"(\w+)=(\d+)", config.get("JobDefaults", ""))))
+
+
+def in_all_partitions(config: Mapping[str, str]) -> bool:
+    """Whether Slurm takes a job for several partitions only if it can run in each of them."""
+    return config.get("EnforcePartLimits", "").upper() == "ALL"
 
 
 def reservations(text: str) -> tuple[Reservation, ...]:
@@ -265,4 +275,8 @@ def limit(text: str) -> int | None:
 
 
 def _moment(text: str) -> int | None:
+    return int(text) if text.isdigit() else None
+
+
+def _count(text: str) -> int | None:
     return int(text) if text.isdigit() else None

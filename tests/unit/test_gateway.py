@@ -120,6 +120,48 @@ def test_partitions_reservations_and_defaults_are_read(gateway: CommandGateway) 
     assert (reading.memory, reading.memory_counts) == (Memory(per_cpu=100), True)
 
 
+def change_partition(folder: Path, *changes: tuple[str, str]) -> None:
+    file = folder / "scontrol-show-partition"
+    first, *others = file.read_text().splitlines()
+    for old, new in changes:
+        assert old in first
+        first = first.replace(old, new)
+    file.write_text("\n".join([first, *others]) + "\n")
+
+
+def test_a_partitions_limits_and_tier_are_read(folder: Path) -> None:
+    change_partition(
+        folder, ("MaxNodes=UNLIMITED", "MaxNodes=8"), ("MinNodes=0", "MinNodes=2"), ("PriorityTier=1", "PriorityTier=7")
+    )
+
+    gpu, plain = recorded_gateway(folder).read(ended=False).partitions
+
+    assert (gpu.max_time, gpu.min_nodes, gpu.max_nodes, gpu.tier) == (3_600, 2, 8, 7)
+    assert (plain.max_time, plain.min_nodes, plain.max_nodes, plain.tier) == (3_600, 0, None, 1)
+
+
+@pytest.mark.parametrize(
+    ("state", "up", "starts"),
+    [("UP", True, True), ("DRAIN", False, True), ("DOWN", False, False), ("INACTIVE", False, False)],
+)
+def test_a_draining_partition_takes_no_new_jobs_but_starts_those_that_wait(
+    folder: Path, state: str, up: bool, starts: bool
+) -> None:
+    change_partition(folder, ("State=UP", f"State={state}"))
+
+    gpu, _ = recorded_gateway(folder).read(ended=False).partitions
+
+    assert (gpu.up, gpu.starts) == (up, starts)
+
+
+@pytest.mark.parametrize(("rule", "all_of_them"), [("NO", False), ("ANY", False), ("ALL", True)])
+def test_whether_a_job_has_to_fit_all_its_partitions_is_read(folder: Path, rule: str, all_of_them: bool) -> None:
+    with (folder / "scontrol-show-config").open("a") as file:
+        file.write(f"EnforcePartLimits       = {rule}\n")
+
+    assert recorded_gateway(folder).read(ended=False).in_all_partitions is all_of_them
+
+
 def test_an_admins_comment_on_a_reservation_changes_nothing(folder: Path) -> None:
     shown = folder / "scontrol-show-reservation"
     shown.write_text(shown.read_text().rstrip("\n") + " Comment=moved to Nodes=n1 StartTime=5\n")

@@ -115,6 +115,10 @@ def test_a_recorded_answer_is_read_as_facts(gateway: LibslurmGateway, stand_in: 
     assert [node.gpus_used for node in reading.nodes] == [0b101, 0b11, 0, 0xFF]
     assert [(node.gpus, node.loose, node.seats, node.up) for node in reading.nodes] == [(8, 0, 8, True)] * 4
     assert {one.name: one.default for one in reading.partitions} == {"gpu": True, "plain": False}
+    assert [(one.max_time, one.max_nodes, one.tier, one.starts) for one in reading.partitions] == [
+        (None, None, 1, True)
+    ] * 2
+    assert not reading.in_all_partitions
     [reservation] = reading.reservations
     assert (reservation.name, reservation.nodes, reservation.end - reservation.start) == ("later", ("n3", "n4"), 3_600)
     assert (reading.memory, reading.memory_counts, reading.version) == (Memory(per_cpu=100), True, "24.11.5")

@@ -237,7 +237,16 @@ def test_a_sites_own_gres_does_not_stop_the_reading(world: World) -> None:
 def test_partitions_and_reservations_are_read(world: World) -> None:
     world.partitions = [
         partition("gpu", is_default=True, max_time=120, default_memory_per_gpu=4_000, default_cpus_per_gpu=2),
-        partition("odd", state="DOWN", oversubscribe="EXCLUSIVE", default_time=30, default_memory_per_node=2_000),
+        partition(
+            "odd",
+            state="DOWN",
+            oversubscribe="EXCLUSIVE",
+            default_time=30,
+            default_memory_per_node=2_000,
+            min_nodes=2,
+            max_nodes=4,
+            priority_tier=3,
+        ),
         partition("plain", default_memory_per_cpu=500, default_memory_per_node=None),
     ]
     world.reservations = [
@@ -250,6 +259,13 @@ def test_partitions_and_reservations_are_read(world: World) -> None:
     assert (gpu.time_limit, gpu.memory, gpu.counts_cpus_by_gpu, gpu.up) == (7_200, Memory(per_gpu=4_000), True, True)
     assert (odd.time_limit, odd.memory, odd.whole_nodes, odd.up) == (1_800, Memory(per_node=2_000), True, False)
     assert (plain.time_limit, plain.memory, plain.default) == (None, Memory(per_cpu=500), False)
+    assert [one.starts for one in reading.partitions] == [True, False, True]
+    assert [one.tier for one in reading.partitions] == [1, 3, 1]
+    assert [(one.max_time, one.min_nodes, one.max_nodes) for one in reading.partitions] == [
+        (7_200, 0, None),
+        (None, 2, 4),
+        (None, 0, None),
+    ]
     [later] = reading.reservations
     assert (later.name, later.nodes, later.start, later.end) == ("later", ("n1", "n2"), 10, 20)
 
