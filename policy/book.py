@@ -4,7 +4,7 @@ berthd's planner fills one from a reading of Slurm, running jobs first, then the
 takes the finished picture and claims each place that it gives until Slurm shows the job.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -163,14 +163,21 @@ class Book:
         try:
             return self.now(demand, policy), 0.0
         except NotNow as nothing_now:
-            moment = self._first_moment(demand, policy)
-            if moment is None:
+            found = [place for part in demand.parts() if (place := self._later(part, policy)) is not None]
+            if not found:
                 raise nothing_now from None
-            apart = self._apart_from_gangs(demand)
-            later = None if apart is None else self._first_moment(apart, policy)
-            if apart is not None and later is not None and later <= moment + OPENS:
-                return self._best_at(later, apart, policy), later
-            return self._best_at(moment, demand, policy), moment
+            return min(found, key=lambda place: place[1])
+
+    def _later(self, demand: Demand, policy: Policy) -> tuple[Berth, float] | None:
+        """The same for a place that is not free yet; None where none is in sight."""
+        moment = self._first_moment(demand, policy)
+        if moment is None:
+            return None
+        apart = self._apart_from_gangs(demand)
+        later = None if apart is None else self._first_moment(apart, policy)
+        if apart is not None and later is not None and later <= moment + OPENS:
+            return self._best_at(later, apart, policy), later
+        return self._best_at(moment, demand, policy), moment
 
     def _apart_from_gangs(self, demand: Demand) -> Demand | None:
         """The demand of a job on one whole node without nodes of one leaf that come free together; None for others.
@@ -195,22 +202,24 @@ class Book:
         together = here[counts[which.ravel()] > 1]
         if not together.size:
             return None
-        candidates = demand.candidates.copy()
-        candidates[together] = False
-        return replace(demand, candidates=candidates)
+        return demand.without(together)
 
     def some_day(self, demand: Demand, policy: Policy) -> Berth:
         """The best place on an empty cluster with all nodes up, for a job that has none in sight; or `NotNow`."""
         fleet = self.fleet
         all_nodes = np.ones(len(fleet.names), np.bool_)
         view = View(fleet, fleet.full, fleet.cpus, fleet.mem, all_nodes, all_nodes)
-        if demand.share is not None:
-            return packing.place(demand, view, {}, self.cluster.at, self.cluster.shapes)
-        return _pinnable(policy, demand, view)
+
+        def place(part: Demand) -> Berth:
+            if part.share is not None:
+                return packing.place(part, view, {}, self.cluster.at, self.cluster.shapes)
+            return _pinnable(policy, part, view)
+
+        return in_first_part(demand, place)
 
     def now(self, demand: Demand, policy: Policy) -> Berth:
         """The best place that is free now, or `NotNow`."""
-        return self._best_at(0.0, demand, policy)
+        return in_first_part(demand, lambda part: self._best_at(0.0, part, policy))
 
     def _best_at(self, moment: float, demand: Demand, policy: Policy) -> Berth:
         """The best place at a moment, 0 for now. Where a share goes is no policy's question."""
@@ -336,6 +345,10 @@ class Book:
 
     def soonest_without_gpus(self, demand: Demand) -> tuple[tuple[int, ...], float] | None:
         """Where and when Slurm will probably start a job without GPUs: on the first nodes with room, as it does."""
+        found = [place for part in demand.parts() if (place := self._first_room(part)) is not None]
+        return min(found, key=lambda place: place[1], default=None)
+
+    def _first_room(self, demand: Demand) -> tuple[tuple[int, ...], float] | None:
         picture = self.cluster
         for moment in (0.0, *self._moments_of(demand)):
             view = picture.then(moment, demand.limit) if moment else picture.now(demand.limit)
@@ -404,6 +417,18 @@ class Book:
         ever, place = fits.any(axis=1), (np.arange(nodes.size), fits.argmax(axis=1))
         opens = (gpus[place] == fleet.full[nodes]) & (fleet.size[nodes] > demand.k)
         return np.compress(ever, times[place]), np.compress(ever, opens)
+
+
+def in_first_part(demand: Demand, place: Callable[[Demand], Berth]) -> Berth:
+    """The place in the first partition that has one; or `NotNow`, as the first of them says it."""
+    first, *others = demand.parts()
+    try:
+        return place(first)
+    except NotNow:
+        for part in others:
+            with suppress(NotNow):
+                return place(part)
+        raise
 
 
 def _pinnable(policy: Policy, demand: Demand, view: View) -> Berth:

@@ -62,6 +62,8 @@ class Fleet:
     members: Mapping[str, Bools]
     partitions: "Mapping[str, PartitionFacts]"
     default_partition: str | None
+    in_all_partitions: bool
+    """Whether a job for several partitions must be able to run in each of them."""
     memory: "Memory"
     memory_counts: bool
     tables: SetTables
@@ -98,6 +100,7 @@ def build_fleet(
     memory: "Memory",
     *,
     memory_counts: bool,
+    in_all_partitions: bool = False,
     fabric: Fabric | None = None,
     costs: CostModel | None = None,
     sharing: Sharing | None = None,
@@ -131,6 +134,7 @@ def build_fleet(
         members={one.name: np.array([one.name in node.partitions for node in nodes], np.bool_) for one in partitions},
         partitions={one.name: one for one in partitions},
         default_partition=next((one.name for one in partitions if one.default), None),
+        in_all_partitions=in_all_partitions,
         memory=memory,
         memory_counts=memory_counts,
         tables=tables,

@@ -9,12 +9,14 @@ import numpy as np
 from policy.cluster import CUT
 from policy.errors import LeftToSlurm, Never
 from policy.flags import Tier
+from policy.partitions import choose, pools
 from policy.sharing.tenants import Share
 from policy.tiers import ALONE, EXCLUSIVE, OPPORTUNISTIC, settle
 
 if TYPE_CHECKING:
     from policy.cluster import Bools, Fleet
     from policy.facts import Memory
+    from policy.placement.tables import Ints
     from policy.request import Request
 
 A_YEAR = 365 * 86_400
@@ -60,6 +62,9 @@ class Demand:
     """Seconds of waiting after which it may begin as a guest; None: never."""
     remaining: float = 0.0
     """Seconds of ideal run time that are left, as far as predicted; 0 where nobody can say."""
+    pools: "tuple[Bools, ...]" = ()
+    """Of several partitions, their candidates, first those that Slurm tries first: all its nodes are in one of them.
+    Empty where any of the candidates go together."""
 
     @property
     def gpus(self) -> int:
@@ -75,6 +80,25 @@ class Demand:
         """The same demand at another level."""
         return replace(self, level=level)
 
+    def parts(self) -> tuple["Demand", ...]:
+        """The same demand in one partition after the other; itself where any candidates go together."""
+        return tuple(replace(self, candidates=pool, pools=()) for pool in self.pools) if self.pools else (self,)
+
+    def within(self, nodes: "Bools") -> "Demand":
+        """The same demand on some nodes alone."""
+        return replace(self, candidates=self.candidates & nodes, pools=tuple(pool & nodes for pool in self.pools))
+
+    def without(self, nodes: "Sequence[int] | Ints") -> "Demand":
+        """The same demand anywhere but on some nodes."""
+        others = np.ones(len(self.candidates), np.bool_)
+        others[nodes] = False
+        return self.within(others)
+
+    @property
+    def could_be_held(self) -> bool:
+        """Whether there are enough nodes that could ever hold it."""
+        return any(int(part.candidates.sum()) >= self.n for part in self.parts())
+
 
 def on_fleet(request: "Request", fleet: "Fleet") -> Demand:
     """The demand that fits this fleet: one node if one can hold it, else whole nodes."""
@@ -84,9 +108,8 @@ def on_fleet(request: "Request", fleet: "Fleet") -> Demand:
     unknown = [name for name in names.split(",") if name not in fleet.partitions]
     if unknown:
         raise LeftToSlurm(f"partition {unknown[0]} is not known")
-    # Of several partitions Slurm starts the job in the first that can: the place may be in any of them.
     partitions = [fleet.partitions[name] for name in names.split(",")]
-    allowed = _allowed(request, fleet)
+    allowed = _allowed(request, fleet, names.split(","))
     if any(partition.whole_nodes for partition in partitions):
         if request.share:
             raise Never(f"--gpu-share takes a part of a GPU, partition {names} hands out whole nodes: leave it away")
@@ -98,20 +121,31 @@ def on_fleet(request: "Request", fleet: "Fleet") -> Demand:
         tier = replace(tier, mps=True)
     if tier.name == OPPORTUNISTIC:
         _refuse_what_no_guest_can_be(request, fleet, allowed, names)
-    limits = [partition.time_limit for partition in partitions]
+    usable = choose(fleet, names, request.limit, None, comes=True).names
+    limits = [fleet.partitions[name].time_limit for name in usable]
     limit = request.limit if request.limit is not None else max((A_YEAR if one is None else one) for one in limits)
     memory = request.memory or next((one.memory for one in partitions if _any(one.memory)), fleet.memory)
     tried = []
     for n, k in _layouts(request, fleet.size[allowed & fleet.ready].tolist()):
-        demand = _one(request, fleet, allowed, memory, n, k, limit)
+        inside = pools(fleet, choose(fleet, names, request.limit, n, comes=True).names, n)
+        demand = _one(request, fleet, allowed & np.logical_or.reduce(inside), memory, n, k, limit)
         demand = replace(demand, tier=tier, guest_after=_guest_after(request, fleet, tier, n * k))
+        demand = replace(demand, pools=in_pools(demand.candidates, inside))
         if tier.name == OPPORTUNISTIC and n * k != 1:
             raise Never(f"--gpu-tier=opportunistic: a guest has one GPU, not {n * k}; ask for --gpus=1")
-        if int(demand.candidates.sum()) >= n:
+        if demand.could_be_held:
             return demand
         tried.append(demand)
     _explain_without_pins(fleet, allowed, names)
-    raise LeftToSlurm(_nothing_holds(request, tried, names))
+    why = _nothing_holds(request, tried, names)
+    if fleet.in_all_partitions and len(partitions) > 1:
+        why += ", and by EnforcePartLimits=ALL its nodes have to be in all of them"
+    raise LeftToSlurm(why)
+
+
+def in_pools(candidates: "Bools", inside: "Sequence[Bools]") -> "tuple[Bools, ...]":
+    """The pools of a demand with these candidates; none where one partition holds them all."""
+    return tuple(candidates & pool for pool in inside) if len(inside) > 1 else ()
 
 
 def _allowed_to_share(request: "Request", fleet: "Fleet", allowed: "Bools", names: str) -> "Bools":
@@ -164,13 +198,11 @@ def candidates(fleet: "Fleet", allowed: "Bools", k: int, cpus: int | None, mem: 
 
 
 def allowed_nodes(
-    fleet: "Fleet", partition: str, features: Sequence[str], only: Sequence[str], excluded: Sequence[str]
+    fleet: "Fleet", inside: "Sequence[Bools]", features: Sequence[str], only: Sequence[str], excluded: Sequence[str]
 ) -> "Bools":
-    """Nodes of some partitions that have all features and are neither left out nor outside a node list."""
+    """Nodes of some pools that have all features and are neither left out nor outside a node list."""
     nothing = np.zeros(len(fleet.names), np.bool_)
-    allowed = nothing.copy()
-    for name in partition.split(","):
-        allowed |= fleet.members.get(name, nothing)
+    allowed: Bools = np.logical_or.reduce([nothing, *inside])
     for feature in features:
         allowed &= fleet.features.get(feature, nothing)
     if only:
@@ -181,9 +213,8 @@ def allowed_nodes(
     return allowed
 
 
-def _allowed(request: "Request", fleet: "Fleet") -> "Bools":
-    name = request.partition or fleet.default_partition or ""
-    return allowed_nodes(fleet, name, request.features, request.only, request.excluded)
+def _allowed(request: "Request", fleet: "Fleet", names: Sequence[str]) -> "Bools":
+    return allowed_nodes(fleet, pools(fleet, names, 1), request.features, request.only, request.excluded)
 
 
 _AS_HET = "Slurm can only say so as a heterogeneous job, such as `-N1 --gres=gpu:8 : -N1 --gres=gpu:4` for 12"
@@ -278,7 +309,7 @@ def _share(request: "Request", fleet: "Fleet", allowed: "Bools") -> Share | None
     if request.share is None:
         return None
     percent = request.share
-    if request.array and request.gpu_mem is not None:
+    if request.array and request.gpu_mem is not None and allowed.any():
         # Slurm starts as many tasks of an array on one GPU as fit by percent: so that they fit by memory too.
         least = int(fleet.gpu_mem[allowed].min()) - fleet.sharing.gpu_mem_reserve
         percent = min(100, max(percent, -(-100 * request.gpu_mem // least)))

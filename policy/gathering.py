@@ -1,6 +1,6 @@
 """Places that are not free yet: which is best for a job, and for those that wait behind it."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -102,11 +102,11 @@ def faster_than(berth: Berth, book: Book, demand: Demand, policy: Policy) -> Pla
         return None
     slowest = node_scores(fleet, demand.app_class, np.arange(len(fleet.names)), berth.mask)
     there = float(slowest[list(berth.nodes)].max())
-    faster = demand.candidates & (slowest < there * (1 - ALIKE_IN_A_CROWD))
-    if int(np.count_nonzero(faster)) < demand.n:
+    faster = demand.within(slowest < there * (1 - ALIKE_IN_A_CROWD))
+    if not faster.could_be_held:
         return None
     try:
-        place = Place(*book.soonest(replace(demand, candidates=faster), policy))
+        place = Place(*book.soonest(faster, policy))
     except NotNow:
         return None
     return place if place.berth.cost < berth.cost else None

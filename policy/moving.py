@@ -219,6 +219,10 @@ def _ways(demand: "Demand", view: "View", node: int, movers: Sequence[Mover]) ->
 
 def _groups(demand: "Demand", fleet: "Fleet") -> "list[Ints]":
     """The node sets, one of which has to hold all of a demand."""
+    return [group for part in demand.parts() for group in _groups_of_part(part, fleet)]
+
+
+def _groups_of_part(demand: "Demand", fleet: "Fleet") -> "list[Ints]":
     nodes = np.flatnonzero(demand.candidates)
     fabric = fleet.fabric
     of = {"nvlink": fabric.domain, "leaf": fabric.leaf, "pod": fabric.pod}.get(demand.level)

@@ -2,18 +2,19 @@
 
 import itertools
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from policy import hostlist
 from policy.cluster import FAR, Bools, Fleet
-from policy.demand import A_YEAR, Demand, able_to_share, allowed_nodes, candidates
+from policy.demand import A_YEAR, Demand, able_to_share, allowed_nodes, candidates, in_pools
 from policy.errors import FormatError
 from policy.facts import JobFacts
 from policy.flags import Tier
 from policy.locality import binding, insisted
+from policy.partitions import Choice, choose, pools
 from policy.segment import LATER, PINNED_STATES
 from policy.sharing.classes import Classes
 from policy.sharing.tenants import Share, foes_of, party
@@ -76,6 +77,10 @@ class Waiting:
     """Takes its shape's last place for as long."""
     guest_from: float = FAR
     """When it may take a seat while it waits; a guest by nature from its submission on."""
+    tier: int = 1
+    """The highest PriorityTier of its partitions."""
+    apart: bool = False
+    """Whether it lists several partitions, and the place may be in the wrong one of them."""
 
     @property
     def order(self) -> tuple[int, int, int, int]:
@@ -96,7 +101,11 @@ class Waiting:
             return self.parked <= at
         # Slurm starts it at its begin time by the pin that it has then: on a GPU that is wholly free it would get all
         # of it, and run without MPS, though it asked for a part.
-        return self.job.may_start_at(at + (PART_BEFORE if self.demand.share is not None else 0.0))
+        at += PART_BEFORE if self.demand.share is not None else 0.0
+        if self.apart and self.job.reason.startswith("Partition"):
+            # That is of one of its partitions; another would start it.
+            return self.job.begin is None or self.job.begin <= at
+        return self.job.may_start_at(at)
 
     def pinned_to(self, place: tuple[int, ...], mask: int) -> bool:
         """Whether its pin is just these GPUs."""
@@ -140,7 +149,7 @@ class Reader:
         self._fleet = fleet
         self._classes = classes or Classes()
         self._known: dict[int, tuple[JobFacts, Waiting | FormatError]] = {}
-        self._candidates: dict[tuple[object, ...], Bools] = {}
+        self._candidates: dict[tuple[object, ...], tuple[Bools, tuple[Bools, ...]]] = {}
         self._numbers: dict[tuple[tuple[object, ...], Share | None], int] = {}
         # Never the same again: what is forgotten must not pass for another's.
         self._next_number = itertools.count(1)
@@ -193,11 +202,13 @@ class Reader:
         # A seat that it was sent away from is no place for GPUs of its own.
         left_seat = job.guest and "parked" in segment and "upgrade" in segment
         pinned = () if job.gpus is None or left_seat else job.required
-        number, fitting = self._fitting(job, asked_nodes(segment), k, cpus, mem, share, tuple(avoided))
+        choice = choose(fleet, job.partition, job.limit, n or None)
+        only = asked_nodes(segment)
+        number, fitting, inside = self._fitting(job, choice, only, n, k, cpus, mem, share, tuple(avoided))
         limit = A_YEAR if job.limit is None else job.limit
         wide = binding("any", n)
         app_class = self._classes.of(job)
-        demand = Demand(n, k, cpus, mem, wide, limit, fitting, app_class=app_class, share=share)
+        demand = Demand(n, k, cpus, mem, wide, limit, fitting, app_class=app_class, share=share, pools=inside)
         if "tier" in segment or "upgrade" in segment:
             demand = _with_tier(demand, job, segment)
         parked = segment.get("parked", "")
@@ -216,8 +227,8 @@ class Reader:
             picky_until=since + fleet.sharing.company_wait,
             picky_number=number
             if picky is None
-            else self._fitting(job, asked_nodes(segment), k, cpus, mem, picky, tuple(avoided))[0],
-            nodes=nodes if len(nodes) == n and bool(np.all(fitting[list(nodes)])) else (),
+            else self._fitting(job, choice, only, n, k, cpus, mem, picky, tuple(avoided))[0],
+            nodes=nodes if len(nodes) == n and _in_one_partition(demand, nodes) else (),
             mask=job.gpus or 0,
             packed=job.share > 0,
             shape=(n, k, cpus, mem, wide, number),
@@ -229,6 +240,8 @@ class Reader:
             seated=job.guest and not parked,
             parked=float(parked) if parked.isdigit() else None,
             guest_from=float(job.submitted + int(upgrade)) if upgrade.isdigit() else FAR,
+            tier=choice.tier,
+            apart=choice.apart,
         )
 
     def _share(self, job: JobFacts, segment: Mapping[str, str]) -> Share | None:
@@ -250,35 +263,46 @@ class Reader:
     def _without_gpus(self, job: JobFacts) -> Waiting:
         n = max(1, job.count)
         cpus, mem = -(-job.cpus // n), job.mem or 0
-        number, fitting = self._fitting(job, job.required, 0, cpus, mem)
+        choice = choose(self._fleet, job.partition, job.limit, n)
+        number, fitting, inside = self._fitting(job, choice, job.required, n, 0, cpus, mem)
         limit = A_YEAR if job.limit is None else job.limit
         shape = (n, 0, cpus, mem, "any", number)
-        return Waiting(job, Demand(n, 0, cpus, mem, "any", limit, fitting), None, 0.0, (), 0, shape, shape)
+        demand = Demand(n, 0, cpus, mem, "any", limit, fitting, pools=inside)
+        return Waiting(job, demand, None, 0.0, (), 0, shape, shape, tier=choice.tier, apart=choice.apart)
 
     def _fitting(
         self,
         job: JobFacts,
+        choice: Choice,
         only: tuple[str, ...],
+        n: int,
         k: int,
         cpus: int | None,
         mem: int | None,
         share: Share | None = None,
         avoided: tuple[str, ...] = (),
-    ) -> tuple[int, Bools]:
-        """The nodes that could ever hold a job, and a number that is the same for the same nodes and shares."""
+    ) -> tuple[int, Bools, tuple[Bools, ...]]:
+        """The nodes that could ever hold a job, and a number that is the same for the same nodes and shares.
+
+        Of several partitions, their parts of these nodes too (`Demand.pools`).
+        """
         excluded = job.excluded + avoided
+        several = n > 1 and len(choice.names) > 1
         # Of a share its memory alone counts: most packed jobs have a name of their own.
-        place = (job.partition, job.features, only, excluded, k, cpus, mem, None if share is None else (share.gpu_mem,))
+        size = (k, cpus, mem, None if share is None else (share.gpu_mem,))
+        place = (choice.names, several, job.features, only, excluded, *size)
         shape = (place, share)
         if shape not in self._numbers:
             self._numbers[shape] = next(self._next_number)
         if place not in self._candidates:
             features = job.features.split("&") if _FEATURES.fullmatch(job.features) else ()
-            allowed = allowed_nodes(self._fleet, job.partition, features, only, excluded)
+            inside = pools(self._fleet, choice.names, n)
+            allowed = allowed_nodes(self._fleet, inside, features, only, excluded)
             if share is not None:
                 allowed &= able_to_share(self._fleet, share.gpu_mem)
-            self._candidates[place] = candidates(self._fleet, allowed, k, cpus, mem)
-        return self._numbers[shape], self._candidates[place]
+            fitting = candidates(self._fleet, allowed, k, cpus, mem)
+            self._candidates[place] = fitting, in_pools(fitting, inside)
+        return self._numbers[shape], *self._candidates[place]
 
     def _may_start_since(self, job: JobFacts, at: float) -> float:
         """When the wait of a job began to count: at its submission, or when it had to wait for nothing else."""
@@ -287,6 +311,11 @@ class Reader:
         elif self._eligible.get(job.id) == -1.0:
             self._eligible[job.id] = at
         return max(float(job.submitted), float(job.begin or 0), self._eligible.get(job.id, 0.0))
+
+
+def _in_one_partition(demand: Demand, nodes: Sequence[int]) -> bool:
+    """Whether nodes are candidates, and Slurm could start the job on all of them together."""
+    return any(bool(np.all(part[list(nodes)])) for part in demand.pools or (demand.candidates,))
 
 
 def nodes_avoided(segment: Mapping[str, str], at: float) -> dict[str, float]:

@@ -1,7 +1,6 @@
 """One walk along the queue: each job claims its place, and moves where it has to."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 
 import numpy as np
 
@@ -35,6 +34,7 @@ EARLY = 0.25
 """Of the time until then, the part in which others may still come and go: so soon they are hardly ever in the way."""
 
 _BLAMES_PLACE = ("Resources", "ReqNodeNotAvail", "Nodes_required", "Reservation")
+_BLAMES_PARTITION = ("None", "Partition")
 
 
 class Walk:
@@ -80,11 +80,7 @@ class Walk:
     def _apart_from_siblings(self, entry: Waiting, demand: Demand) -> Demand:
         others = self._siblings.get(entry.job.het, {})
         taken = [node for job_id, nodes in others.items() if job_id != entry.job.id for node in nodes]
-        if not taken:
-            return demand
-        candidates = demand.candidates.copy()
-        candidates[taken] = False
-        return replace(demand, candidates=candidates)
+        return demand.without(taken) if taken else demand
 
     def settle(self, entry: Waiting) -> None:
         """Claim a job's place, after moving it if it has to."""
@@ -106,15 +102,13 @@ class Walk:
         stuck = False
         if start == 0.0:
             since = self._free_since.setdefault(job.id, at)
-            stuck = at - since > STUCK_AFTER and job.reason.startswith(_BLAMES_PLACE)
+            stuck = at - since > STUCK_AFTER and _may_be_its_place(entry)
             if not stuck:
                 company = "" if entry.packed else book.company(demand, entry.nodes, entry.mask)
                 self._claim(entry, demand, entry.nodes, entry.mask, 0.0)
                 self._ask_for_a_part(entry, demand, start, company)
                 return
-            candidates = demand.candidates.copy()
-            candidates[list(entry.nodes)] = False
-            demand = replace(demand, candidates=candidates)
+            demand = demand.without(entry.nodes)
         else:
             self._free_since.pop(job.id, None)
         if self._may_change():
@@ -258,7 +252,7 @@ class Walk:
             return None
         try:
             if self._only is not None:
-                demand = replace(demand, candidates=demand.candidates & self._only)
+                demand = demand.within(self._only)
             return self._book.now(demand, self._policy)
         except NotNow:
             self._refused[shape] = min(demand.limit, self._refused.get(shape, demand.limit))
@@ -335,6 +329,14 @@ def _relaxed(entry: Waiting, at: float) -> str:
 def _impossible(job: JobFacts) -> bool:
     """Whether Slurm has found that it can never start the job where it is pinned, and holds it for that."""
     return job.reason.startswith("BadConstraints") and job.wants_gpus
+
+
+def _may_be_its_place(entry: Waiting) -> bool:
+    """Whether a job may not start on a place that looks free because of that place, as far as Slurm's reason tells.
+
+    Where a place is in the wrong one of several partitions Slurm names no reason, or that of another one.
+    """
+    return entry.job.reason.startswith(_BLAMES_PLACE + _BLAMES_PARTITION if entry.apart else _BLAMES_PLACE)
 
 
 def _why_given_back(job: JobFacts) -> str:

@@ -28,7 +28,7 @@ class Fleets:
         """The fleet of a reading; `apart` are the users whose packed jobs are put beside nobody, `foes` are pairs."""
         new_files = self._topologies.refresh()
         new_scores = self._scores.refresh()
-        key = (reading.partitions, reading.memory, reading.memory_counts)
+        key = (reading.partitions, reading.memory, reading.memory_counts, reading.in_all_partitions)
         if self._fleet is None or new_files or key != self._key or not self._same_nodes(reading):
             self._fleet = build_fleet(
                 reading.nodes,
@@ -36,6 +36,7 @@ class Fleets:
                 self._topologies.machines,
                 reading.memory,
                 memory_counts=reading.memory_counts,
+                in_all_partitions=reading.in_all_partitions,
                 fabric=self._topologies.fabric,
                 sharing=self._sharing,
             )

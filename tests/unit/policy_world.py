@@ -112,7 +112,13 @@ def fleet(look: Reading, kinds: Mapping[str, str] | None = None, fabric: Fabric 
     kinds = {one.name: "h100" for one in look.nodes} if kinds is None else kinds
     machines = {name: machine(name, kind) for name, kind in kinds.items()}
     return build_fleet(
-        look.nodes, look.partitions, machines, look.memory, memory_counts=look.memory_counts, fabric=fabric
+        look.nodes,
+        look.partitions,
+        machines,
+        look.memory,
+        memory_counts=look.memory_counts,
+        in_all_partitions=look.in_all_partitions,
+        fabric=fabric,
     )
 
 

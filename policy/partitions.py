@@ -1,0 +1,84 @@
+"""Of a job that lists several partitions (`-p a,b`): which may start it, and on which nodes together.
+
+Slurm starts it in one of them, on nodes of that one alone, and tries those of a higher PriorityTier first. With a pin
+on nodes of two partitions, or of one that is down or does not admit the job, it would wait for ever: so only the
+others count. Of a job that lists one partition nothing of this is asked, for there is nowhere else to place it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from policy.cluster import Bools, Fleet
+    from policy.facts import PartitionFacts
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What is left of the partitions that a job lists."""
+
+    names: tuple[str, ...]
+    """Those that it may be placed in, in Slurm's order."""
+    tier: int
+    """The highest PriorityTier of those that may start it: there Slurm looks at it first."""
+    apart: bool
+    """Whether a place may be in the wrong one of them, though the right one would start it."""
+
+
+def choose(fleet: "Fleet", listed: str, limit: int | None, nodes: int | None, *, comes: bool = False) -> Choice:
+    """The partitions that may start a job of this time limit and number of nodes; `comes` if it is not in them yet.
+
+    Where none may, all that are up, and where none is, all: one of them may change.
+    """
+    names = tuple(listed.split(","))
+    if len(names) == 1:
+        one = fleet.partitions.get(listed)
+        return Choice(names, 1 if one is None else one.tier, apart=False)
+    known = [fleet.partitions[name] for name in names if name in fleet.partitions]
+    known.sort(key=lambda one: -one.tier)
+    starting = [one for one in known if one.starts]
+    admitting = [one for one in starting if one.admits(limit, nodes)]
+    # One that drains takes no new job, though Slurm may keep it in the job's list.
+    welcoming = [one for one in admitting if one.up] if comes else admitting
+    best = welcoming or admitting or starting or known
+    placed = known if fleet.in_all_partitions else best
+    return Choice(
+        tuple(one.name for one in placed) or names,
+        max((one.tier for one in best), default=1),
+        apart=bool(admitting) and (len(best) < len(names) or _differ(fleet, known)),
+    )
+
+
+def _differ(fleet: "Fleet", partitions: "Sequence[PartitionFacts]") -> bool:
+    first = fleet.members[partitions[0].name]
+    return any(not np.array_equal(first, fleet.members[one.name]) for one in partitions[1:])
+
+
+def pools(fleet: "Fleet", names: Sequence[str], nodes: int) -> "list[Bools]":
+    """Sets of nodes, one of which has to hold all nodes of a job, in the order in which Slurm tries them.
+
+    A node of partitions of one tier is as good in each, so for a job on one node these are one pool; and a partition
+    whose nodes are all in another that is tried before, or at the same time, needs no look of its own.
+    """
+    nothing = np.zeros(len(fleet.names), np.bool_)
+    members = [fleet.members.get(name, nothing) for name in names]
+    if len(members) == 1:
+        return members
+    if fleet.in_all_partitions:
+        return [np.logical_and.reduce(members)]
+    tiers = [fleet.partitions[name].tier if name in fleet.partitions else 1 for name in names]
+    if nodes == 1:
+        together = {tier: nothing.copy() for tier in tiers}
+        for tier, here in zip(tiers, members, strict=True):
+            together[tier] |= here
+        tiers, members = list(together), list(together.values())
+    found: list[tuple[int, Bools]] = []
+    for tier, here in zip(tiers, members, strict=True):
+        if any(bool((here <= other).all()) for _, other in found):
+            continue
+        found = [(its, other) for its, other in found if its != tier or not bool((other <= here).all())]
+        found.append((tier, here))
+    return [here for _, here in found]

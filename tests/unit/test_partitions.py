@@ -1,0 +1,243 @@
+"""Jobs that list several partitions (`-p a,b`): Slurm starts each in one of them, on nodes of that one alone."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from policy.decide import Decision, decide
+from policy.demand import on_fleet
+from policy.facts import JobFacts, NodeFacts, PartitionFacts
+from policy.moves import Change, Move, Release
+from policy.placement.berth import BerthPolicy
+from policy.plan import Plan
+from policy.request import read
+from policy.segment import fields as segment_fields
+from policy.settings import Settings
+from policy.walk import STUCK_AFTER
+from tests.unit.policy_world import NOW, book, fleet, node, reading, running, submit, waiting
+
+GPU, DEBUG = PartitionFacts("gpu", default=True), PartitionFacts("debug")
+BOTH = "gpu,debug"
+
+
+def inside(name: str, *partitions: str, **changes: object) -> NodeFacts:
+    return node(name, partitions=frozenset(partitions), **changes)
+
+
+def asked(
+    nodes: list[NodeFacts],
+    partitions: Sequence[PartitionFacts] = (GPU, DEBUG),
+    jobs: Sequence[JobFacts] = (),
+    *,
+    in_all: bool = False,
+    **fields: str,
+) -> Decision:
+    look = reading(nodes, list(jobs), partitions=tuple(partitions), in_all_partitions=in_all)
+    fields = {"tres_per_node": "gres/gpu:2", "partition": BOTH, **fields}
+    return decide(submit(**fields), book(look), BerthPolicy(), Settings(), NOW)
+
+
+def replan(
+    nodes: list[NodeFacts],
+    jobs: list[JobFacts],
+    partitions: Sequence[PartitionFacts] = (GPU, DEBUG),
+    plan: Plan | None = None,
+    at: float = NOW,
+) -> list[Change]:
+    plan = plan or Plan(BerthPolicy(), Settings())
+    look = reading(nodes, jobs, at=at, partitions=tuple(partitions))
+    return plan.replan(book(look), look.jobs)
+
+
+def moved_to(changes: list[Change]) -> tuple[str, ...]:
+    [move] = changes
+    assert isinstance(move, Move)
+    return move.berth.names
+
+
+def gang(job_id: int, *names: str, **changes: object) -> JobFacts:
+    segment = {"n": str(len(names)), "nodes": ",".join(names)}
+    return waiting(job_id, names[0], 0b11, partition=BOTH, required=names, segment=segment, **changes)
+
+
+# At submission
+
+
+def test_a_job_on_several_nodes_gets_them_all_in_one_partition() -> None:
+    nodes = [inside("n1", "gpu"), inside("n2", "debug"), inside("n3", "debug")]
+
+    decision = asked(nodes, min_nodes="2")
+
+    assert decision.fields["nodes"] == "n2,n3"
+
+
+def test_a_job_that_no_partition_holds_alone_is_left_to_slurm() -> None:
+    decision = asked([inside("n1", "gpu"), inside("n2", "debug")], min_nodes="2")
+
+    assert decision.verb == "pass"
+    assert "partition gpu,debug has no 2 nodes" in decision.fields["message"]
+
+
+def test_of_two_partitions_with_room_the_one_listed_first_is_taken() -> None:
+    nodes = [inside(f"n{number}", "debug" if number < 3 else "gpu") for number in range(1, 5)]
+
+    assert asked(nodes, min_nodes="2").fields["nodes"] == "n3,n4"
+    assert asked(nodes, min_nodes="2", partition="debug,gpu").fields["nodes"] == "n1,n2"
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_partition_of_a_higher_tier_is_tried_before_those_listed_first(count: int) -> None:
+    nodes = [inside(f"n{number}", "gpu" if number < 3 else "debug") for number in range(1, 5)]
+
+    decision = asked(nodes, [GPU, PartitionFacts("debug", tier=5)], min_nodes=str(count))
+
+    assert set(decision.fields["nodes"].split(",")) <= {"n3", "n4"}
+
+
+def test_a_job_that_can_start_now_in_another_partition_does_not_wait_for_the_first() -> None:
+    nodes = [inside("n1", "gpu", used=0xFF), inside("n2", "gpu"), inside("n3", "debug"), inside("n4", "debug")]
+
+    assert asked(nodes, jobs=[running(1, "n1", 0xFF, 600)], min_nodes="2").fields["nodes"] == "n3,n4"
+
+
+def test_a_job_that_can_start_nowhere_now_waits_in_the_partition_that_is_free_first() -> None:
+    nodes = [inside(f"n{number}", "gpu" if number < 3 else "debug", used=0xFF) for number in range(1, 5)]
+    jobs = [running(number, f"n{number}", 0xFF, 600 if number < 3 else 60) for number in range(1, 5)]
+
+    assert asked(nodes, jobs=jobs, min_nodes="2").fields["nodes"] == "n3,n4"
+
+
+def test_a_place_is_in_all_partitions_where_slurm_enforces_the_limits_of_all() -> None:
+    nodes = [inside("n1", "gpu"), inside("n2", "debug"), inside("n3", "gpu", "debug", used=0b1111)]
+
+    decision = asked(nodes, jobs=[running(1, "n3", 0b1111, 600)], in_all=True)
+
+    assert decision.fields["nodes"] == "n3"
+
+
+def test_a_job_is_left_to_slurm_where_it_needs_a_node_of_all_partitions_and_there_is_none() -> None:
+    decision = asked([inside("n1", "gpu"), inside("n2", "debug")], in_all=True)
+
+    assert decision.verb == "pass"
+    assert "EnforcePartLimits=ALL" in decision.fields["message"]
+    assert (segment_fields(f"[berth/1 {decision.fields['segment']}]") or {})["state"] == "passed"
+
+
+@pytest.mark.parametrize(
+    "gpu",
+    [
+        PartitionFacts("gpu", up=False),
+        PartitionFacts("gpu", up=False, drains=True),
+        PartitionFacts("gpu", max_time=1_800),
+        PartitionFacts("gpu", min_nodes=2),
+    ],
+)
+def test_a_partition_that_cannot_start_the_job_is_not_chosen(gpu: PartitionFacts) -> None:
+    # submit() asks for an hour.
+    assert asked([inside("n1", "gpu"), inside("n2", "debug")], [gpu, DEBUG]).fields["nodes"] == "n2"
+
+
+def test_a_partition_that_admits_fewer_nodes_is_not_chosen() -> None:
+    nodes = [inside(f"n{number}", "gpu" if number < 3 else "debug") for number in range(1, 5)]
+
+    assert asked(nodes, [PartitionFacts("gpu", max_nodes=1), DEBUG], min_nodes="2").fields["nodes"] == "n3,n4"
+
+
+def test_a_job_whose_partitions_are_all_down_keeps_its_place_in_one_of_them() -> None:
+    down = [PartitionFacts("gpu", up=False), PartitionFacts("debug", up=False)]
+
+    assert asked([inside("n1", "gpu"), inside("n2", "debug")], down).fields["nodes"] in {"n1", "n2"}
+
+
+def test_identical_partitions_are_as_one() -> None:
+    nodes = [inside(f"n{number}", "gpu", "debug") for number in range(1, 4)]
+    look = reading(nodes, partitions=(GPU, DEBUG))
+
+    one, two = (
+        on_fleet(read(submit(tres_per_node="gres/gpu:2", min_nodes="2", partition=listed)), fleet(look))
+        for listed in ("gpu", BOTH)
+    )
+
+    assert two.parts() == (two,)
+    assert one.candidates.tolist() == two.candidates.tolist()
+
+
+# While it waits
+
+
+DOWN = PartitionFacts("gpu", up=False)
+SHORT = PartitionFacts("gpu", max_time=1_800)
+
+
+@pytest.mark.parametrize("gpu", [DOWN, SHORT, PartitionFacts("gpu", min_nodes=2)])
+@pytest.mark.parametrize("reason", ["None", "Priority", "PartitionDown", "PartitionTimeLimit", "PartitionNodeLimit"])
+def test_a_job_moves_to_the_partition_that_can_start_it(gpu: PartitionFacts, reason: str) -> None:
+    nodes = [inside("n1", "gpu"), inside("n2", "debug")]
+
+    assert moved_to(replan(nodes, [waiting(5, "n1", 0b11, partition=BOTH, reason=reason)], [gpu, DEBUG])) == ("n2",)
+
+
+def test_a_draining_partition_starts_what_waits() -> None:
+    nodes = [inside("n1", "gpu"), inside("n2", "debug")]
+    draining = PartitionFacts("gpu", up=False, drains=True)
+
+    assert replan(nodes, [waiting(5, "n1", 0b11, partition=BOTH)], [draining, DEBUG]) == []
+
+
+@pytest.mark.parametrize("partitions", [[DOWN], [DOWN, PartitionFacts("debug", up=False)], [SHORT]])
+def test_a_job_that_no_partition_of_it_can_start_is_left_where_it_is(partitions: list[PartitionFacts]) -> None:
+    listed = ",".join(one.name for one in partitions)
+    job = waiting(5, "n1", 0b11, partition=listed, reason="PartitionDown")
+    plan = Plan(BerthPolicy(), Settings())
+
+    assert replan([inside("n1", "gpu"), inside("n2", "gpu", "debug")], [job], partitions, plan) == []
+    assert [entry.place for entry in plan.queue] == [()]
+
+
+def test_a_pin_over_two_partitions_moves_into_one() -> None:
+    nodes = [inside("n1", "gpu"), inside("n2", "debug"), inside("n3", "debug")]
+
+    assert moved_to(replan(nodes, [gang(5, "n1", "n2")])) == ("n2", "n3")
+
+
+def test_a_pin_within_one_partition_stays() -> None:
+    nodes = [inside("n1", "gpu"), inside("n2", "gpu"), inside("n3", "debug"), inside("n4", "debug")]
+
+    assert replan(nodes, [gang(5, "n3", "n4")]) == []
+
+
+@pytest.mark.parametrize("reason", ["None", "PartitionConfig"])
+def test_a_job_that_does_not_start_on_a_free_place_is_planned_elsewhere_whatever_the_reason(reason: str) -> None:
+    nodes = [inside("n1", "gpu"), inside("n2", "debug")]
+    plan, job = Plan(BerthPolicy(), Settings()), waiting(5, "n1", 0b11, partition=BOTH, reason=reason)
+
+    assert replan(nodes, [job], plan=plan) == []
+    assert moved_to(replan(nodes, [job], plan=plan, at=NOW + STUCK_AFTER + 1)) == ("n2",)
+
+
+def test_a_job_that_starts_in_none_of_its_partitions_is_given_back() -> None:
+    nodes = [inside("n1", "gpu"), inside("n2", "debug", up=False)]
+    plan, job = Plan(BerthPolicy(), Settings()), waiting(5, "n1", 0b11, partition=BOTH, reason="None")
+
+    assert replan(nodes, [job], plan=plan) == []
+    [change] = replan(nodes, [job], plan=plan, at=NOW + STUCK_AFTER + 1)
+    assert isinstance(change, Release)
+
+
+@pytest.mark.parametrize("listed", ["gpu", "gpu,twin"])
+def test_a_job_of_one_partition_is_not_stuck_for_want_of_a_reason(listed: str) -> None:
+    nodes = [inside("n1", "gpu", "twin"), inside("n2", "gpu", "twin")]
+    plan, job = Plan(BerthPolicy(), Settings()), waiting(5, "n1", 0b11, partition=listed, reason="None")
+    partitions = [GPU, PartitionFacts("twin")]
+
+    assert replan(nodes, [job], partitions, plan) == []
+    assert replan(nodes, [job], partitions, plan, NOW + STUCK_AFTER + 1) == []
+
+
+def test_a_job_without_gpus_takes_its_room_in_one_partition() -> None:
+    nodes = [inside("n1", "gpu"), inside("n2", "debug"), inside("n3", "debug")]
+    job = waiting(5, "n1", 0, partition=BOTH, required=(), segment={}, count=2, cpus=2, mem=100, wants_gpus=False)
+    plan = Plan(BerthPolicy(), Settings())
+
+    assert replan(nodes, [job], plan=plan) == []
+    assert [entry.place for entry in plan.queue] == [(1, 2)]
