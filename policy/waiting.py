@@ -83,11 +83,11 @@ class Waiting:
     """Whether it lists several partitions, and the place may be in the wrong one of them."""
 
     @property
-    def order(self) -> tuple[int, int, int, int]:
+    def order(self) -> tuple[int, int, int, int, int]:
         """Slurm's own order; what is left of an array comes after its tasks that have split off."""
         job = self.job
         task = _AFTER_ALL_TASKS if job.task is None else job.task
-        return (-job.priority, job.submitted, job.array or job.id, task)
+        return (-self.tier, -job.priority, job.submitted, job.array or job.id, task)
 
     @property
     def must_leave(self) -> bool:

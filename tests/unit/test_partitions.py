@@ -241,3 +241,36 @@ def test_a_job_without_gpus_takes_its_room_in_one_partition() -> None:
 
     assert replan(nodes, [job], plan=plan) == []
     assert [entry.place for entry in plan.queue] == [(1, 2)]
+
+
+# The order
+
+
+def test_a_higher_tier_goes_before_a_higher_priority() -> None:
+    """Slurm's sort_job_queue2 compares the partitions' PriorityTier first."""
+    nodes = [
+        node("n1", partitions=frozenset({"gpu", "urgent"}), used=0b1111_1100),
+        inside("n2", "gpu", "urgent", used=0xFF),
+    ]
+    jobs = [running(1, "n1", 0b1111_1100, 3_000), running(2, "n2", 0xFF, 3_000)]
+    jobs += [
+        waiting(5, "n2", 0b11, priority=9),
+        waiting(6, "n2", 0b11, priority=1, partition="gpu,urgent"),
+        waiting(7, "n2", 0b11, priority=5),
+    ]
+    plan = Plan(BerthPolicy(), Settings())
+
+    [move] = replan(nodes, jobs, [GPU, PartitionFacts("urgent", tier=2)], plan)
+
+    assert move.job.id == 6
+    assert [entry.job.id for entry in plan.queue] == [6, 5, 7]
+
+
+def test_the_tier_of_a_partition_that_starts_nothing_does_not_count() -> None:
+    nodes = [inside("n1", "gpu", "urgent")]
+    jobs = [waiting(5, "n1", 0b11, priority=9), waiting(6, "n1", 0b1100, priority=1, partition="gpu,urgent")]
+    plan = Plan(BerthPolicy(), Settings())
+
+    replan(nodes, jobs, [GPU, PartitionFacts("urgent", up=False, tier=2)], plan)
+
+    assert [entry.job.id for entry in plan.queue] == [5, 6]
