@@ -1,0 +1,79 @@
+"""Jobs that list several partitions: placed in one that can start them, and planned anew when it no longer can."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from .harness import Slurm, seen
+from .test_planner import PLANNED_WITHIN, SLACK, fill, moved, segment_of
+
+
+@contextmanager
+def partition(slurm: Slurm, name: str, nodes: str, *more: str) -> Iterator[None]:
+    """One more partition, for a time; Slurm lets go of it only when nobody uses it."""
+    words = [f"PartitionName={name}", f"Nodes={nodes}", "MaxTime=INFINITE", "State=UP", *more]
+    slurm.target.run(["scontrol", "create", *words], user="root")
+    try:
+        time.sleep(PLANNED_WITHIN)  # berthd has to have seen it
+        yield
+    finally:
+        slurm.clear()
+        slurm.target.run(["scontrol", "delete", f"PartitionName={name}"], user="root")
+
+
+def test_a_job_of_a_partition_that_goes_down_starts_on_its_place_in_the_other(slurm: Slurm) -> None:
+    with partition(slurm, "left", "n1"):
+        [first] = fill(slurm, "n1", minutes=5)
+        [second] = fill(slurm, "n4", minutes=30)
+        job = slurm.submit("--gpus=4", "-p", "left,other")
+        assert segment_of(slurm, job)["nodes"] == "n1"
+
+        began = time.monotonic()
+        slurm.target.run(["scontrol", "update", "PartitionName=left", "State=DOWN"], user="root")
+        assert moved(slurm, job, "n4", began) < PLANNED_WITHIN + SLACK
+        # That its former place comes free is nothing to it.
+        slurm.target.run(["scancel", str(first)], user="root")
+        time.sleep(PLANNED_WITHIN)
+        assert (slurm.state(job), segment_of(slurm, job)["nodes"]) == ("PENDING", "n4")
+        slurm.target.run(["scancel", str(second)], user="root")
+
+        [probe] = seen(slurm.finish(job))
+        assert (probe.node, len(probe.gpus)) == ("n4", 4)
+        assert slurm.show(job)["Partition"] == "other"
+
+
+def test_a_job_that_comes_when_a_partition_is_down_starts_in_the_other(slurm: Slurm) -> None:
+    with partition(slurm, "left", "n1"):
+        slurm.target.run(["scontrol", "update", "PartitionName=left", "State=DOWN"], user="root")
+        time.sleep(PLANNED_WITHIN)
+
+        [probe] = seen(slurm.finish(slurm.submit("--gpus=4", "-p", "left,other")))
+
+        assert probe.node == "n4"
+
+
+def test_a_job_on_two_nodes_has_both_in_one_partition(slurm: Slurm) -> None:
+    with partition(slurm, "left", "n1"), partition(slurm, "right", "n[2-3]"):
+        job = slurm.submit("--gpus-per-node=4", "-N2", "-p", "left,right")
+
+        assert segment_of(slurm, job)["nodes"] == "n2,n3"
+        slurm.finish(job)
+        assert (slurm.show(job)["Partition"], slurm.show(job)["NodeList"]) == ("right", "n[2-3]")
+
+
+def test_a_job_of_a_higher_tier_is_planned_before_one_of_a_higher_priority(slurm: Slurm) -> None:
+    with partition(slurm, "urgent", "n4", "PriorityTier=5"):
+        [holder] = fill(slurm, "n4", minutes=5)
+        earlier = slurm.submit("--gpus=8", "-p", "other", body="sleep 3")
+        later = slurm.submit("--gpus=8", "-p", "urgent")
+        slurm.target.run(["scontrol", "update", f"JobId={earlier}", "Priority=1000000"], user="root")
+        time.sleep(PLANNED_WITHIN)
+        slurm.target.run(["scancel", str(holder)], user="root")
+
+        slurm.finish(later)
+        slurm.finish(earlier)
+        starts = [slurm.show(job)["StartTime"] for job in (later, earlier)]
+        assert starts == sorted(starts)
+        assert starts[0] != starts[1]
