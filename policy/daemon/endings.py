@@ -7,6 +7,7 @@ from functools import cache
 from importlib import resources
 
 from policy import segment
+from policy.errors import FormatError
 from policy.escape import unescape
 from policy.facts import JobFacts, Reading
 from policy.retry import history
@@ -51,7 +52,10 @@ def read_word(payload: bytes) -> NodeWord | None:
     match = _PAYLOAD.fullmatch(payload)
     if match is None or int(match[1]) > _MOST_JOBS:
         return None
-    sign = unescape(match[6].decode())
+    try:
+        sign = unescape(match[6].decode())
+    except FormatError:
+        return None
     if not sign.isprintable():
         return None
     return NodeWord(int(match[1]), match[2].decode(), match[4].decode(), match[5] == b"1", sign, int(match[3]))
