@@ -14,7 +14,7 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -106,7 +106,7 @@ class Notices:
         self._open: dict[int, _Connection] = {}
         """Eldest first: all have the same patience."""
         self._work: queue.SimpleQueue[tuple[_Connection, bytes] | None] = queue.SimpleQueue()
-        self._results: queue.SimpleQueue[tuple[_Connection, Credential]] = queue.SimpleQueue()
+        self._results: queue.SimpleQueue[tuple[_Connection, Credential | None]] = queue.SimpleQueue()
         self._answers: queue.SimpleQueue[tuple[_Connection, bytes]] = queue.SimpleQueue()
         self._found: queue.SimpleQueue[Notice] = queue.SimpleQueue()
         self._unanswered: deque[_Connection] = deque()
@@ -169,7 +169,8 @@ class Notices:
                 elif file == self._wake:
                     os.eventfd_read(self._wake)
                 elif (connection := self._open.get(file)) and connection.reading:
-                    self._read(connection)
+                    with self._alone(connection):
+                        self._read(connection)
             self._decoded()
             self._answer()
             now = time.monotonic()
@@ -216,8 +217,9 @@ class Notices:
             accepted.setblocking(False)  # noqa: FBT003 - its only argument
             connection = _Connection(accepted, address[0], time.monotonic())
             self._open[accepted.fileno()] = connection
-            self._poll.register(accepted, select.EPOLLIN)
-            self._read(connection)
+            with self._alone(connection):
+                self._poll.register(accepted, select.EPOLLIN)
+                self._read(connection)
 
     def _make_room(self) -> bool:
         """Who has said nothing for a while goes for a new one; if nobody has, the new ones wait in the backlog."""
@@ -260,8 +262,18 @@ class Notices:
             connection, credential = work
             if connection.closed:
                 continue
-            self._results.put((connection, self._decode(credential)))
+            self._results.put((connection, self._vouched(connection, credential)))
             os.eventfd_write(self._wake, 1)
+
+    def _vouched(self, connection: _Connection, credential: bytes) -> Credential | None:
+        """What munged says; None where it cannot even be asked."""
+        try:
+            return self._decode(credential)
+        except Exception as fault:  # noqa: BLE001 - one credential must not end the answers to all
+            self._say_fault(connection, fault)
+            return None
+
+    # In the thread of the sockets again
 
     def _decoded(self) -> None:
         while True:
@@ -269,22 +281,48 @@ class Notices:
                 connection, credential = self._results.get_nowait()
             except queue.Empty:
                 return
-            content = _PAYLOAD.fullmatch(credential.payload)
-            word = words.read(credential.payload)
-            if word and self._may_speak(credential):
-                self.taken += 1
-                # Whoever says such a thing waits for what is done about it, not for a while.
-                self._tell(Notice(word.job, word.node, partial(self._reply, connection), word=word))
-            elif content and int(content[1]) <= _MOST_JOBS and self._may_speak(credential):
-                self.taken += 1
-                connection.answer_by = connection.since + self._within
-                self._unanswered.append(connection)
-                job, node, degraded = int(content[1]), content[2].decode(), bool(content[3])
-                self._tell(Notice(job, node, partial(self._reply, connection), degraded))
-            else:
-                self.refused += 1
-                self._say_why(connection.peer, credential)
+            if credential is None:
                 self._close(connection)
+                continue
+            with self._alone(connection):
+                self._hear(connection, credential)
+
+    def _hear(self, connection: _Connection, credential: Credential) -> None:
+        # Any user can have munge vouch for any text: what is none of ours is not even read.
+        notice = self._notice(connection, credential.payload) if self._may_speak(credential) else None
+        if notice is None:
+            self.refused += 1
+            self._say_why(connection.peer, credential)
+            self._close(connection)
+            return
+        self.taken += 1
+        # Whoever says another word waits for what is done about it, not for a while.
+        if notice.word is None:
+            connection.answer_by = connection.since + self._within
+            self._unanswered.append(connection)
+        self._tell(notice)
+
+    def _notice(self, connection: _Connection, payload: bytes) -> Notice | None:
+        """What a payload says; None where it is no notice."""
+        reply = partial(self._reply, connection)
+        if word := words.read(payload):
+            return Notice(word.job, word.node, reply, word=word)
+        content = _PAYLOAD.fullmatch(payload)
+        if content is None or int(content[1]) > _MOST_JOBS:
+            return None
+        return Notice(int(content[1]), content[2].decode(), reply, degraded=bool(content[3]))
+
+    @contextlib.contextmanager
+    def _alone(self, connection: _Connection) -> Iterator[None]:
+        """A fault of ours over one connection costs that connection, and not the thread that serves all."""
+        try:
+            yield
+        except Exception as fault:  # noqa: BLE001 - nothing starts this thread again
+            self._say_fault(connection, fault)
+            self._close(connection)
+
+    def _say_fault(self, connection: _Connection, fault: Exception) -> None:
+        self._say("fault", f"a fault of berthd's own, a notice from {connection.peer} is not heard: {fault!r}")
 
     def _tell(self, notice: Notice) -> None:
         self._found.put(notice)

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from policy.daemon import config
+from policy.daemon import config, words
 from policy.daemon import notices as module
 from policy.daemon.guards import GuardWord
 from policy.daemon.levels import LevelWord
@@ -182,6 +182,56 @@ def test_root_and_berths_own_user_are_believed_and_nobody_else(
     assert "a notice from 127.0.0.1 was refused: uid 1234" in capsys.readouterr().err
     for peer in peers:
         peer.close()
+
+
+def test_a_users_text_is_not_even_read(notices: Notices, monkeypatch: pytest.MonkeyPatch) -> None:
+    def read(payload: bytes) -> None:
+        raise AssertionError(f"somebody read {payload!r}")
+
+    monkeypatch.setattr(words, "read", read)
+    assert heard(client(notices, credential(TEXT, uid=1000) + b"\n")) == b""
+    assert notices.refused == 1
+
+
+def test_a_users_notice_with_a_stray_percent_sign_silences_nobody(notices: Notices) -> None:
+    text = b"berth/1 failed job=1 node=a start=0 class=x transient=0 sign=%"
+    for uid in (1000, 0):
+        assert heard(client(notices, credential(text, uid=uid) + b"\n")) == b""
+    peer = client(notices, credential(TEXT) + b"\n")
+    take(notices)[0].answer()
+    assert heard(peer) == b"berth/1 done\n"
+    assert notices.refused == 2
+
+
+def test_a_fault_over_one_notice_costs_that_one_alone(
+    notices: Notices, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with monkeypatch.context() as broken:
+        broken.setattr(words, "read", lambda _: 1 // 0)
+        peers = [client(notices, credential(b"berth/1 any %d" % number) + b"\n") for number in range(3)]
+        assert [heard(peer) for peer in peers] == [b""] * 3
+    peer = client(notices, credential(TEXT) + b"\n")
+    take(notices)[0].answer()
+    assert heard(peer) == b"berth/1 done\n"
+    assert capsys.readouterr().err.count("ZeroDivisionError") == 1
+
+
+def test_so_does_a_fault_over_a_credential(capsys: pytest.CaptureFixture[str]) -> None:
+    decode = Munge(library=str(munge.library())).decode
+    faults = iter([ValueError("odd"), ValueError("odd")])
+
+    def sometimes(line: bytes) -> Credential:
+        for fault in faults:
+            raise fault
+        return decode(line)
+
+    with hub(sometimes) as notices:
+        for _ in range(2):
+            assert heard(client(notices, credential(TEXT) + b"\n")) == b""
+        peer = client(notices, credential(TEXT) + b"\n")
+        take(notices)[0].answer()
+        assert heard(peer) == b"berth/1 done\n"
+    assert capsys.readouterr().err.count("odd") == 1
 
 
 def test_a_notice_counts_once(notices: Notices, capsys: pytest.CaptureFixture[str]) -> None:
