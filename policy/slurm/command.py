@@ -2,7 +2,6 @@
 
 import os
 import re
-import secrets
 import socket
 import subprocess
 import time
@@ -168,8 +167,7 @@ class CommandGateway:
         """Nothing to let go of."""
 
     def _read_queue(self, states: str) -> dict[int, text.QueueLine]:
-        # A mark that no text in the queue can hold, because it was not there before.
-        mark = f"|{secrets.token_hex(4)}"
+        mark = text.new_mark()
         # Without -r squeue would show a task that waits with a place of its own as a part of its array's record.
         lines = text.jobs(self._run("squeue", "-h", "-a", "-r", "-t", states, "-O", text.queue_format(mark)), mark)
         arrays: Mapping[int, str] = {}

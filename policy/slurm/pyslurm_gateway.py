@@ -33,10 +33,8 @@ _PROBE_SECONDS = 30
 _MOST_LISTED = 1_000
 """Jobs named to squeue in one call; where more are to be asked for, it lists all."""
 
-_REQUESTS = ",".join(
-    f"{field}:|" for field in ("JobID", "tres-per-node", "tres-per-job", "tres-per-socket", "tres-per-task")
-)
-"""For squeue -O: fields that hold no free text."""
+_REQUESTS = ("JobID", "tres-per-node", "tres-per-job", "tres-per-socket", "tres-per-task")
+"""Fields for squeue -O."""
 
 _NOTHING = fields.Used(0, 0)
 _NO_GRES = fields.Gres(0, 0, 0, 0)
@@ -289,15 +287,17 @@ class PyslurmGateway:
 
     def _ask_requests(self, jobs: Sequence[int]) -> Mapping[int, facts.Requests]:
         listed = [f"--jobs={','.join(map(str, jobs))}"] if len(jobs) <= _MOST_LISTED else []
+        mark = text.new_mark()
+        asked = text.squeue_format(_REQUESTS, mark)
         try:
-            answer = self._run("squeue", "-h", "-a", "-t", "all", *listed, "-O", _REQUESTS)
+            answer = self._run("squeue", "-h", "-a", "-t", "all", *listed, "-O", asked)
         except SlurmError as problem:
             if "Invalid job id" not in str(problem):
                 raise
             return {}  # it was purged a moment ago
         wanted = set(jobs)
-        lines = (line.split("|") for line in answer.decode("utf-8", "surrogateescape").splitlines())
-        found = {int(job_id): facts.Requests(*map(_value, texts)) for job_id, *texts, _ in lines}
+        lines = text.squeue_records(answer.decode("utf-8", "surrogateescape"), mark, len(_REQUESTS))
+        found = {int(job_id): facts.Requests(*map(_value, texts)) for job_id, *texts in lines}
         return {job_id: requests for job_id, requests in found.items() if job_id in wanted}
 
     def _take_nodes(self, nodes: Sequence[Any]) -> None:

@@ -6,6 +6,7 @@ job before. Comments of users and paths are not asked for at all.
 """
 
 import re
+import secrets
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -54,9 +55,35 @@ JOB_STATES = f"{WAITING_STATES},RUNNING,SUSPENDED,CONFIGURING,COMPLETING,STOPPED
 _NOTHING = frozenset({"(null)", "N/A"})
 
 
-def queue_format(mark: str) -> str:
+def new_mark() -> str:
+    """A mark that no text in the queue can hold, because it was not there before."""
+    return f"|{secrets.token_hex(4)}"
+
+
+def squeue_format(fields: Iterable[str], mark: str) -> str:
     """For squeue -O: each field at its full length, ended by the mark."""
-    return ",".join(f"{field}:{mark}" for field in _QUEUE_FIELDS)
+    return ",".join(f"{field}:{mark}" for field in fields)
+
+
+def squeue_records(printed: str, mark: str, count: int) -> list[tuple[str, ...]]:
+    r"""The records of so many fields that squeue printed in the squeue_format of this mark.
+
+    >>> squeue_records("7|~no newline|~\n8|~\na newline|~\n", "|~", 2)
+    [('7', 'no newline'), ('8', '\na newline')]
+    """
+    # A newline before each record, instead of one after it.
+    *values, rest = f"\n{printed}".split(mark)
+    records = [tuple(values[place : place + count]) for place in range(0, len(values), count)]
+    wrong = [record for record in records if len(record) != count or not record[0].startswith("\n")]
+    if wrong or rest != "\n":
+        line = "|".join(wrong[0]) if wrong else rest
+        raise SlurmError(f"squeue printed a line that Berth cannot read: {line.lstrip()[:80]!r}")
+    return [(first[1:], *others) for first, *others in records]
+
+
+def queue_format(mark: str) -> str:
+    """What is asked of each job of the queue."""
+    return squeue_format(_QUEUE_FIELDS, mark)
 
 
 def nodes(text: str) -> list[NodeFacts]:
@@ -103,16 +130,11 @@ def _value(text: str) -> str:
 
 def jobs(text: str, mark: str) -> list[QueueLine]:
     """Read `squeue -r -O` with the queue_format of this mark, a line a task; one as before gives the same object."""
-    *lines, rest = text.split(f"{mark}\n")
-    if rest:
-        raise SlurmError(f"squeue printed a line that Berth cannot read: {rest[:80]!r}")
-    return [_job(tuple(line.split(mark))) for line in lines]
+    return [_job(record) for record in squeue_records(text, mark, len(_QUEUE_FIELDS))]
 
 
 @lru_cache(maxsize=16_384)
 def _job(values: tuple[str, ...]) -> QueueLine:
-    if len(values) != len(_QUEUE_FIELDS):
-        raise SlurmError(f"squeue printed a line that Berth cannot read: {'|'.join(values)[:80]!r}")
     found = dict(zip(_QUEUE_FIELDS, map(_value, values), strict=True))
     job_id, count, submitted = int(found["JobID"]), int(found["NumNodes"]), _moment(found["SubmitTime"]) or 0
     array, _, task = found["JobArrayID"].partition("_")

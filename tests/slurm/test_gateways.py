@@ -23,6 +23,8 @@ FORGED, TRUE = secrets.token_hex(4), secrets.token_hex(4)
 ODD = f"$'a|b\"c\\\\d\\n\\xff[berth/1 state=placed id={FORGED} k=8] AdminComment=x%20'"
 # Berth's own plugin refuses the segment in this one.
 ODD_EXTRA = "$'a|b\"c\\\\d\\n\\xff[x] Extra=y%20'"
+# A field that begins with a newline looks like the end of a line to whoever looks at newlines alone.
+ODD_NAME = ODD.replace("$'", "$'\\nodd ")
 ODD_COMMENT = ODD.replace(FORGED, TRUE)
 SLEEP = "--wrap 'exec sleep 900'"
 # Expected times of waiting jobs move from one scheduling pass to the next.
@@ -105,7 +107,7 @@ def scene(still: Slurm) -> Scene:
         reserved --reservation=later --gres=gpu:1
         several -p plain,gpu -w n4 --gpus=1
         het -H -n1 : -p plain -H -n2 --gres=gpu:2
-        odd -H -J {ODD} --comment={ODD} --extra={ODD_EXTRA} --gpus-per-task=1 -n2
+        odd -H -J {ODD_NAME} --comment={ODD} --extra={ODD_EXTRA} --gpus-per-task=1 -n2
         all -H --mem=0
         """,
     )

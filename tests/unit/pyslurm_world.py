@@ -164,7 +164,9 @@ class World:
     def run(self, *command: str) -> bytes:
         self.commands.append(command)
         if command[0] == "squeue":
-            return self.printed.get("squeue", "").encode()
+            # Every reading has a mark of its own, which ends each field.
+            mark = command[-1].rpartition(":")[2]
+            return self.printed.get("squeue", "").replace("|", mark).encode()
         return self.printed.get(" ".join(command[:3]), "").encode()
 
     def gateway(self) -> PyslurmGateway:

@@ -4,6 +4,8 @@ import shutil
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from policy import segment
 from policy.errors import ConfigError, SlurmError
@@ -172,16 +174,40 @@ def test_an_admins_comment_on_a_reservation_changes_nothing(folder: Path) -> Non
     assert reservation.start > 5
 
 
-def test_a_job_is_known_by_its_account_and_by_its_name_as_its_user_wrote_it(folder: Path) -> None:
+ODD_NAMES = [
+    "a|b PENDING,(null)",
+    *("\nx", "x\n", "\n", "a\nb", "\n\n", "\r", "\r\nx", "a\rb\r", "\0", "\\0"),
+    *("\v\f\x1c\x1d\x1e\x85\u2028\u2029", "\n77|PENDING|", "|\n1|\n", "|", "\t", " ", "\udcff\udcfe", "n" * 1_000_000),
+]
+
+
+def name_one(folder: Path, name: str) -> int:
+    """Give the first job of the recorded queue an account and another name; its number."""
     queue = folder / "squeue"
-    lines = queue.read_text().splitlines()
-    fields = lines[0].split("|~")
-    fields[-4:-2] = ["lab", "a|b PENDING,(null)"]
-    queue.write_text("\n".join(["|~".join(fields), *lines[1:]]) + "\n")
+    first, _, rest = queue.read_text().partition("\n")
+    fields = first.split("|~")
+    fields[-4:-2] = ["lab", name]
+    queue.write_bytes(f"{'|~'.join(fields)}\n{rest}".encode("utf-8", "surrogateescape"))
+    return int(fields[0])
 
-    job = next(job for job in recorded_gateway(folder).read(ended=False).jobs if job.id == int(fields[0]))
 
-    assert (job.account, job.name) == ("lab", "a|b PENDING,(null)")
+@pytest.mark.parametrize("name", ODD_NAMES, ids=lambda name: repr(name[:20]))
+def test_a_job_is_known_by_its_account_and_by_its_name_as_its_user_wrote_it(folder: Path, name: str) -> None:
+    before = recorded_gateway(folder).read(ended=False).jobs
+    number = name_one(folder, name)
+
+    after = {job.id: job for job in recorded_gateway(folder).read(ended=False).jobs}
+
+    assert (after[number].account, after[number].name) == ("lab", name)
+    assert [job for job in before if job.id != number] == [job for job in after.values() if job.id != number]
+
+
+@pytest.mark.parametrize("name", ["\nx", "x\n", "\n"], ids=repr)
+def test_what_is_pinned_is_found_whatever_a_job_is_called(folder: Path, name: str) -> None:
+    pins = recorded_gateway(folder).pinned_jobs()
+    assert pins
+    name_one(folder, name)
+    assert recorded_gateway(folder).pinned_jobs() == pins
 
 
 def test_nonces_are_seen_once_slurm_shows_the_job(gateway: CommandGateway) -> None:
@@ -494,8 +520,26 @@ def test_time_limits_are_read(printed: str, seconds: int | None) -> None:
 def test_output_that_nobody_knows_is_an_error_not_a_guess() -> None:
     with pytest.raises(SlurmError, match="squeue printed"):
         text.jobs("1|2|3|~\n", "|~")
+    with pytest.raises(SlurmError, match="squeue printed"):
+        text.jobs("slurm_load_jobs error\n", "|~")
     with pytest.raises(SlurmError, match="scontrol show node printed"):
         text.nodes("NodeName=n1 nothing else\n")
+
+
+TEXTS = st.text(st.characters(exclude_characters="|~") | st.sampled_from("\n\r"), max_size=8)
+
+
+@given(st.lists(st.tuples(st.integers(1, 9).map(str), TEXTS, TEXTS, TEXTS), max_size=4))
+def test_records_are_told_apart_whatever_their_texts_hold(records: list[tuple[str, ...]]) -> None:
+    printed = "".join("".join(f"{field}|~" for field in record) + "\n" for record in records)
+
+    assert text.squeue_records(printed, "|~", 4) == records
+
+
+@pytest.mark.parametrize("printed", ["1|~2|~", "1|~2|~\n3|~\n", "1|~2|~3|~4|~\n", "1|~2|~\n\n", "error\n"])
+def test_records_that_lack_a_field_or_an_end_are_an_error(printed: str) -> None:
+    with pytest.raises(SlurmError, match="squeue printed a line that Berth cannot read"):
+        text.squeue_records(printed, "|~", 2)
 
 
 def test_a_missing_command_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
