@@ -78,9 +78,14 @@ _DECODER = msgspec.json.Decoder(_Answer)
 def decode(data: bytes) -> list[JobJson]:
     """The jobs of an answer."""
     try:
+        return _decode(data)
+    except (msgspec.MsgspecError, ValueError) as problem:
+        raise SlurmError(f"Slurm's JSON of jobs has another form than Berth knows: {problem}") from None
+
+
+def _decode(data: bytes) -> list[JobJson]:
+    try:
         return _DECODER.decode(data).jobs
     except UnicodeDecodeError:
         # Slurm passes on whatever bytes a user wrote; the slower reader takes them as they are.
         return msgspec.convert(json.loads(data.decode("utf-8", "surrogateescape")), _Answer).jobs
-    except msgspec.MsgspecError as problem:
-        raise SlurmError(f"Slurm's JSON of jobs has another form than Berth knows: {problem}") from None

@@ -283,6 +283,22 @@ def test_texts_with_bytes_that_are_no_text_come_back_as_they_were(folder: Path, 
     assert updates(folder)[0]["AdminComment"] == "a \udcff\udcfe[berth/1 state=noted]"
 
 
+@pytest.mark.parametrize("record", ['{"extra": "OOPS", "job_id": "one"}', '{"extra": "OOPS", "job_id": 1'])
+def test_nor_do_they_hide_that_the_json_is_of_another_form(folder: Path, record: str) -> None:
+    (folder / "scontrol-json").write_bytes(f'{{"jobs": [{record}]}}'.encode().replace(b"OOPS", b"\xff"))
+
+    with pytest.raises(SlurmError, match="another form than Berth knows"):
+        recorded_gateway(folder).job(1)
+
+
+@pytest.mark.parametrize("name", ["\nx", "\r\n\v", "\0", "\u2028", "n" * 1_000_000], ids=lambda name: repr(name[:9]))
+def test_a_jobs_own_record_keeps_its_odd_texts(folder: Path, name: str) -> None:
+    job_id = pinned(folder)
+    change(folder, job_id, name=name, extra=name)
+
+    assert recorded_gateway(folder).job(job_id).extra == name
+
+
 def test_in_a_hurry_texts_are_asked_for_once_and_again_when_they_changed(folder: Path) -> None:
     job_id = pinned(folder)
     asked: list[str] = []
