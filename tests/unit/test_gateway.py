@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from policy import segment
 from policy.errors import ConfigError, SlurmError
 from policy.facts import Memory, Reservation
-from policy.slurm import changes, text
+from policy.slurm import changes, fields, text
 from policy.slurm.command import CommandGateway
 from policy.slurm.gateways import open_gateway
 from policy.slurm.interface import Pin
@@ -185,10 +185,10 @@ def name_one(folder: Path, name: str) -> int:
     """Give the first job of the recorded queue an account and another name; its number."""
     queue = folder / "squeue"
     first, _, rest = queue.read_text().partition("\n")
-    fields = first.split("|~")
-    fields[-4:-2] = ["lab", name]
-    queue.write_bytes(f"{'|~'.join(fields)}\n{rest}".encode("utf-8", "surrogateescape"))
-    return int(fields[0])
+    values = first.split("|~")
+    values[-4:-2] = ["lab", name]
+    queue.write_bytes(f"{'|~'.join(values)}\n{rest}".encode("utf-8", "surrogateescape"))
+    return int(values[0])
 
 
 @pytest.mark.parametrize("name", ODD_NAMES, ids=lambda name: repr(name[:20]))
@@ -523,6 +523,11 @@ def test_gpus_with_a_type_of_their_own_are_told_from_others(folder: Path, gres: 
     [node] = text.nodes(f"{before} Gres={gres} {rest.partition(' ')[2]}")
 
     assert (node.gpus, node.loose) == (gpus, loose)
+
+
+def test_a_request_that_names_no_gpu_that_can_be_costs_no_memory() -> None:
+    assert fields.pinned("gres/gpu:g63:1") == 1 << 63
+    assert fields.pinned("gres/gpu:g99999999999999999999:1") is None
 
 
 @pytest.mark.parametrize(
