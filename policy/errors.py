@@ -3,7 +3,8 @@
     BerthError                    one sentence: what, where, what to do
     ├── FormatError               a text that is not what docs/formats.md says
     ├── ConfigError               berth.conf
-    ├── SlurmError                Slurm's commands failed or answered nonsense
+    ├── SlurmError                Slurm's commands failed
+    │   └── UnreadableError       Slurm answered in a form that Berth does not know
     ├── DaemonError               berthd cannot be reached, or cannot start
     ├── UsageError                a command was called in a wrong way
     └── Answer                    not a fault: an answer to "where shall this job go?"
@@ -33,6 +34,10 @@ class ConfigError(BerthError):
 
 class SlurmError(BerthError):
     """Slurm could not be read or written."""
+
+
+class UnreadableError(SlurmError):
+    """Slurm answered in a form that Berth does not know."""
 
 
 class DaemonError(BerthError):

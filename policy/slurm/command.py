@@ -13,6 +13,7 @@ from policy.errors import SlurmError
 from policy.facts import JobFacts, Memory, Reading
 from policy.slurm import changes, fields, records, text
 from policy.slurm.interface import JobText, Pin
+from policy.slurm.waits import WAITS
 from policy.tasks import waiting_tasks
 
 _SECONDS = 20
@@ -312,6 +313,7 @@ def run_command(*command: str) -> bytes:
     """Run one of Slurm's commands and return what it printed."""
     # Times as seconds since 1970, so that no time zone comes in between.
     # All tasks of an array, not only those that fit on a screen.
+    WAITS.begin()
     environment = {**os.environ, "SLURM_TIME_FORMAT": "%s", "SLURM_BITSTR_LEN": "0", "LC_ALL": "C.UTF-8"}
     try:
         done = subprocess.run(

@@ -4,7 +4,7 @@ import json
 
 import msgspec
 
-from policy.errors import SlurmError
+from policy.errors import UnreadableError
 
 
 class Number(msgspec.Struct, frozen=True):
@@ -80,7 +80,7 @@ def decode(data: bytes) -> list[JobJson]:
     try:
         return _decode(data)
     except (msgspec.MsgspecError, ValueError) as problem:
-        raise SlurmError(f"Slurm's JSON of jobs has another form than Berth knows: {problem}") from None
+        raise UnreadableError(f"Slurm's JSON of jobs has another form than Berth knows: {problem}") from None
 
 
 def _decode(data: bytes) -> list[JobJson]:

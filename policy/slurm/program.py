@@ -9,7 +9,8 @@ from pathlib import Path
 
 import msgspec
 
-from policy.errors import SlurmError
+from policy.errors import SlurmError, UnreadableError
+from policy.slurm.waits import WAITS
 
 _SECONDS = 20.0
 _SAID_BYTES = 2_048
@@ -170,12 +171,13 @@ class Program:
             *records, last = _DECODER.decode_lines(data)
         except (msgspec.MsgspecError, ValueError) as problem:
             self.close()
-            raise SlurmError(f"{self._path.name} answered in a form that Berth does not know: {problem}") from None
+            raise UnreadableError(f"{self._path.name} answered in a form that Berth does not know: {problem}") from None
         if isinstance(last, _Error):
             raise SlurmError(f"Slurm said: {last.text}")
         return records
 
     def _read_answer(self, process: subprocess.Popen[bytes]) -> bytes:
+        WAITS.begin()
         out, err = _fileno(process.stdout), _fileno(process.stderr)
         due = time.monotonic() + self._seconds
         data = bytearray()

@@ -19,12 +19,13 @@ from dataclasses import dataclass
 from importlib import metadata
 from typing import Any, TypeVar
 
-from policy.errors import SlurmError
+from policy.errors import SlurmError, UnreadableError
 from policy.facts import JobFacts, Memory, NodeFacts, PartitionFacts, Reading, Reservation
 from policy.slurm import changes, fields, text
 from policy.slurm import pyslurm_facts as facts
 from policy.slurm.command import CommandGateway, Runner, run_command
 from policy.slurm.interface import JobText, Pin
+from policy.slurm.waits import WAITS
 
 _RARELY = 15.0
 """Seconds between readings of what seldom changes: configuration, who is in control, the nodes' GRES."""
@@ -237,19 +238,20 @@ class PyslurmGateway:
 
     @contextmanager
     def _speaking(self, what: str) -> Iterator[None]:
+        WAITS.begin()
         try:
             yield
         except self._slurm.PyslurmError as problem:
             raise SlurmError(f"{what}: {problem}") from None
         except ValueError as problem:
             advice = "set gateway in berth.conf to libslurm or command"
-            raise SlurmError(f"{what}, because pyslurm stumbled over {problem}; {advice}") from None
+            raise UnreadableError(f"{what}, because pyslurm stumbled over {problem}; {advice}") from None
 
     def _take_all(self) -> None:
-        nodes = list(self._slurm.Nodes.load().values())
-        partitions = map(facts.partition_facts, self._slurm.Partitions.load().values())
-        reservations = map(facts.reservation_facts, self._slurm.Reservations.load().values())
-        self._take_jobs(self._slurm.Jobs.load().values())
+        nodes = list(_all(self._slurm.Nodes))
+        partitions = map(facts.partition_facts, _all(self._slurm.Partitions))
+        reservations = map(facts.reservation_facts, _all(self._slurm.Reservations))
+        self._take_jobs(_all(self._slurm.Jobs))
         self._take_nodes(nodes)
         self._partitions = _kept(partitions, self._partitions)
         self._reservations = _kept((one for one in reservations if one.nodes), self._reservations)
@@ -317,6 +319,12 @@ class PyslurmGateway:
                 self._run("scontrol", "show", "node", "-a", "-o", "-d").decode("utf-8", "surrogateescape")
             )
             return {node.name: fields.Gres(node.gpus, node.loose, node.seats, node.shards) for node in found}
+
+
+def _all(kind: Any) -> Iterable[Any]:
+    WAITS.begin()
+    found: Mapping[Any, Any] = kind.load()
+    return found.values()
 
 
 def _job(job: Any, row: facts.JobRow, requests: facts.Requests, before: _Job | None) -> _Job:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from policy import hostlist
-from policy.errors import SlurmError
+from policy.errors import UnreadableError
 from policy.facts import JobFacts, Memory, NodeFacts, PartitionFacts, Reservation
 from policy.slurm import changes, fields
 
@@ -77,7 +77,7 @@ def squeue_records(printed: str, mark: str, count: int) -> list[tuple[str, ...]]
     wrong = [record for record in records if len(record) != count or not record[0].startswith("\n")]
     if wrong or rest != "\n":
         line = "|".join(wrong[0]) if wrong else rest
-        raise SlurmError(f"squeue printed a line that Berth cannot read: {line.lstrip()[:80]!r}")
+        raise UnreadableError(f"squeue printed a line that Berth cannot read: {line.lstrip()[:80]!r}")
     return [(first[1:], *others) for first, *others in records]
 
 
@@ -94,7 +94,7 @@ def nodes(text: str) -> list[NodeFacts]:
 def _node(line: str) -> NodeFacts:
     match = (_NODE if " Gres=" in line else _NODE_WITHOUT_GRES).match(line) or _NODE_WITHOUT_GRES.match(line)
     if match is None:
-        raise SlurmError(f"scontrol show node printed a line that Berth cannot read: {line[:80]!r}")
+        raise UnreadableError(f"scontrol show node printed a line that Berth cannot read: {line[:80]!r}")
     found = match.groupdict()
     has = fields.gres(found.get("gres") or "")
     used = fields.gres_used(found.get("gres_used") or "")
