@@ -5,10 +5,12 @@ none, however slowly the planner writes. What seldom changes, the fleet and what
 is new.
 """
 
+import contextlib
 import io
 import os
 import pickle
 import socket
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -21,6 +23,13 @@ UNSEEN = b"unseen"
 
 HURRY = b"hurry"
 """Its other one: it gave a place to a job that a guest has to leave for."""
+
+
+_ALIVE = b"alive"
+"""The planner's sign of life."""
+
+_SIGN_EVERY = 1.0
+"""Seconds; more often is no more news."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +61,17 @@ class Sender:
     def __init__(self, channel: socket.socket) -> None:
         self._channel = channel
         self._sent: dict[str, object] = {}
+        self._next_sign = 0.0
+
+    def sign(self) -> None:
+        """Let the answerer know that the planner goes on."""
+        now = time.monotonic()
+        if now < self._next_sign:
+            return
+        self._next_sign = now + _SIGN_EVERY
+        # A full channel has signs enough in it, and that the other end is gone is seen where it is read.
+        with contextlib.suppress(OSError):
+            self._channel.send(_ALIVE, socket.MSG_DONTWAIT)
 
     def send(self, snapshot: Snapshot) -> None:
         """Hand over a snapshot."""
@@ -75,9 +95,15 @@ class Receiver:
         channel.setblocking(False)  # noqa: FBT003 - its only argument
         self._channel = channel
         self._known: dict[str, object] = {}
+        self._sign = False
+
+    def take_sign(self) -> bool:
+        """Whether there was a sign of life since this was asked last: a word, or a picture, not why there is none."""
+        sign, self._sign = self._sign, False
+        return sign
 
     def receive(self) -> Snapshot | None:
-        """The newest snapshot that waits; None where there is none (any more)."""
+        """The newest snapshot that waits; None where there is none (yet), an EOFError where there will be none."""
         newest: Snapshot | None = None
         while True:
             try:
@@ -85,11 +111,15 @@ class Receiver:
             except BlockingIOError:
                 return newest
             if not message:
+                if newest is None:
+                    raise EOFError
                 return newest
+            self._sign = self._sign or message == _ALIVE
             for file in files:
                 with open(file, "rb") as whole:  # noqa: PTH123 - a descriptor has no path
                     whole.seek(0)
                     one: Snapshot = _Unpickler(whole, self._known).load()
+                self._sign = self._sign or one.cluster is not None
                 # Of the others only what they tell of ended jobs is worth keeping.
                 newest = replace(one, ended=(*newest.ended, *one.ended)) if newest else one
                 self._known |= _lasting(one)

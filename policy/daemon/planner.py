@@ -29,7 +29,7 @@ from policy.daemon.pins import Pins
 from policy.daemon.preflights import Preflights
 from policy.daemon.step_times import StepWord
 from policy.daemon.watcher import Watcher
-from policy.errors import SlurmError
+from policy.errors import FormatError, SlurmError, UnreadableError
 from policy.facts import JobFacts, Reading
 from policy.moves import Change, Evict, Move
 from policy.order import Ended, Runs
@@ -37,6 +37,7 @@ from policy.picture import Picture
 from policy.placement.registry import create
 from policy.plan import Plan
 from policy.slurm.interface import Gateway
+from policy.slurm.waits import WAITS
 
 _CHEAP = 0.01
 """Seconds of a whole pass up to which each notice gets one; it knows better than a look at a few nodes."""
@@ -70,6 +71,8 @@ class Planner:
         self._watcher = Watcher(create(config.policy)) if config.observe else None
         self._picture: Picture | None = None
         self._problem = ""
+        self._blind = False
+        """Whether Slurm answers, and nothing can be made of it: the pins are in nobody's care then."""
         self._reading: Reading | None = None
         self._by_number: tuple[Reading, dict[int, JobFacts]] | None = None
         self._changed: frozenset[int] = frozenset()
@@ -85,6 +88,7 @@ class Planner:
         self._ended: list[Ended] = []
         self.notices_taken = 0
         self.notices_late = 0
+        WAITS.tell(self._sign)
 
     def one_pass(self, *, ended: bool) -> None:
         """Read, plan, hand over; what is to be written is put off, so that Epilogs need not wait for it."""
@@ -97,6 +101,7 @@ class Planner:
             return
         if self._watcher is not None:
             self._watcher.watch(picture.book(), self._reading)
+        self._sign()
         changes = self._replan(picture, self._reading)
         self._hand_over(self._reading)
         self._moved.clear()
@@ -192,6 +197,7 @@ class Planner:
 
     def close(self) -> None:
         """Write what is in memory alone."""
+        WAITS.tell(None)
         self._company.close()
 
     def write_one(self) -> bool:
@@ -226,7 +232,8 @@ class Planner:
             self._moved.add(change.job.id)
 
     def hand_over_if_due(self) -> None:
-        """Let the answerer know what notices have changed."""
+        """Let the answerer know what notices have changed, and that this process goes on."""
+        self._sign()
         if self._stale and self._reading is not None and time.monotonic() - self._handed_over >= HAND_OVER_EVERY:
             self._hand_over(self._reading)
 
@@ -279,17 +286,10 @@ class Planner:
 
     def _look(self, *, ended: bool) -> Picture | None:
         """Bring the picture up to date; None where Slurm cannot be read."""
-        try:
-            reading = self._gateway.read(ended=ended)
-        except SlurmError as problem:
-            if str(problem) != self._problem:
-                log.error(f"{problem}; the last picture of Slurm stays in use")
-            self._problem = str(problem)
-            self._sender.send(Snapshot(None, frozenset(), "", self._gateway.name, str(problem)))
+        reading = self._read(ended=ended)
+        if reading is None:
             return None
-        if self._problem:
-            log.info("Slurm can be read again")
-            self._problem = ""
+        self._sign()
         self._reading = reading
         self._company.look(reading, writes=self._acts)
         self._hosts.look(reading)
@@ -303,6 +303,30 @@ class Planner:
         if self._runs is not None:
             self._ended += self._runs.ended(reading.jobs, reading.at)
         return self._picture
+
+    def _read(self, *, ended: bool) -> Reading | None:
+        """What Slurm shows; where that cannot be had, the last picture stays in use."""
+        try:
+            reading = self._gateway.read(ended=ended)
+        except SlurmError as fault:
+            problem, blind = str(fault), isinstance(fault, UnreadableError)
+        except (FormatError, LookupError, ValueError) as fault:
+            problem, blind = f"Slurm's answer cannot be read: {fault!r}", True
+        else:
+            if self._problem:
+                log.info("Slurm can be read again")
+            self._problem, self._blind = "", False
+            return reading
+        if problem != self._problem:
+            log.error(f"{problem}; the last picture of Slurm stays in use")
+        self._problem, self._blind = problem, blind
+        self._sender.send(Snapshot(None, frozenset(), "", self._gateway.name, problem))
+        return None
+
+    def _sign(self) -> None:
+        """Whoever waits for Slurm lives; who cannot read what it says is of no use, and is not to be kept for long."""
+        if not self._blind:
+            self._sender.sign()
 
     def _hand_over(self, reading: Reading) -> None:
         book = self._plan.book

@@ -17,6 +17,7 @@ from policy.daemon.answerer import Answerer
 from policy.daemon.child import Child
 from policy.daemon.handover import HURRY, UNSEEN, Receiver
 from policy.daemon.notify import notify, watchdog_seconds
+from policy.daemon.vigil import Vigil
 from policy.errors import DaemonError
 from policy.wire import REQUEST_BYTES
 
@@ -31,8 +32,16 @@ _COLLECT_EVERY = 60.0
 class Server:
     """Owns the socket, the planner process, and the loop."""
 
-    def __init__(self, answerer: Answerer, path: Path, planner_command: list[str], desk: Child | None = None) -> None:
+    def __init__(
+        self,
+        answerer: Answerer,
+        path: Path,
+        planner_command: list[str],
+        desk: Child | None = None,
+        vigil: Vigil | None = None,
+    ) -> None:
         self._answerer = answerer
+        self._vigil = vigil or Vigil()
         self._path = path
         self._planner_command = planner_command
         self._desk = desk
@@ -49,7 +58,7 @@ class Server:
         self._said_ready = False
 
     def run(self) -> None:
-        """Answer until a signal says stop."""
+        """Answer until a signal says stop; a DaemonError where no planner lives long enough to be of use."""
         wake = self._catch_signals()
         self._start_planner()
         # What exists now lives as long as the process: never walk over it again. Replies make no cycles, so
@@ -84,7 +93,7 @@ class Server:
             self._answer(connection)
             self._hurry()
         elif self._channel is not None and file == self._channel.fileno():
-            self._take_snapshot()
+            self._take_word()
         elif file == wake:
             os.read(wake, 64)
 
@@ -133,14 +142,16 @@ class Server:
             with contextlib.suppress(OSError):
                 self._channel.send(HURRY)
 
-    def _take_snapshot(self) -> None:
+    def _take_word(self) -> None:
         assert self._receiver is not None and self._channel is not None  # noqa: S101, PT018 - narrows the types
         try:
             snapshot = self._receiver.receive()
-        except OSError:
-            snapshot = None
+        except (OSError, EOFError):
+            self._hang_up()
+            return
+        if self._receiver.take_sign():
+            self._vigil.hear(time.monotonic())
         if snapshot is None:
-            self._lose_planner()
             return
         if self._answerer.take(snapshot, time.time()):
             with contextlib.suppress(OSError):
@@ -156,16 +167,30 @@ class Server:
                 del self._silent[file]
                 self._poll.unregister(file)
                 connection.close()
-        if self._planner is not None and self._planner.poll() is not None:
-            self._lose_planner()
-        if self._planner is None and now >= self._restart_at and not self._stop:
-            self._start_planner()
+        if not self._stop:
+            self._tend_planner(now)
         if self._desk is not None:
             self._desk.tend(now)
         if watchdog:
             notify("WATCHDOG=1")
 
+    def _tend_planner(self, now: float) -> None:
+        """Never waits for it, not even for the end of one that was killed: a hung file system can keep that up."""
+        if self._planner is None:
+            if now >= self._restart_at:
+                self._start_planner()
+        elif (code := self._planner.poll()) is not None:
+            self._lose_planner(code, now)
+        elif self._vigil.is_silent(now):
+            log.error(f"the planner has neither read Slurm nor waited for it for {self._vigil.silent_for:g} s: killed")
+            self._planner.kill()
+        elif self._channel is None:
+            self._planner.kill()
+        if reason := self._vigil.hopeless:
+            raise DaemonError(f"{reason}; berthd ends, so that its unit gives waiting jobs back to Slurm")
+
     def _start_planner(self) -> None:
+        self._vigil.hear(time.monotonic())
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self._planner = subprocess.Popen(
@@ -176,19 +201,19 @@ class Server:
         self._channel, self._receiver = ours, Receiver(ours)
         self._poll.register(ours, select.EPOLLIN)
 
-    def _lose_planner(self) -> None:
-        """Forget a planner that died; a new one starts a moment later, and the last picture stays."""
+    def _hang_up(self) -> None:
         if self._channel is not None:
             self._poll.unregister(self._channel)
             self._channel.close()
             self._channel = None
-        if self._planner is not None:
-            if self._planner.poll() is None:
-                self._planner.kill()
-            code = self._planner.wait()
-            log.error(f"the planner ended with {code}; a new one starts in {_RESTART_AFTER:.0f} s")
-            self._planner = None
-            self._restart_at = time.monotonic() + _RESTART_AFTER
+
+    def _lose_planner(self, code: int, now: float) -> None:
+        """Forget a planner that died; a new one starts a moment later, and the last picture stays."""
+        self._hang_up()
+        log.error(f"the planner ended with {code}; a new one starts in {_RESTART_AFTER:.0f} s")
+        self._planner = None
+        self._restart_at = now + _RESTART_AFTER
+        self._vigil.end(now)
 
     def _catch_signals(self) -> int:
         read_end, write_end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -215,7 +240,9 @@ class Server:
                 self._planner.wait(5)
             except subprocess.TimeoutExpired:
                 self._planner.kill()
-                self._planner.wait()
+                # Whatever keeps it from dying must not keep berthd's unit from undoing the pins.
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    self._planner.wait(5)
         log.info("stopped")
 
 

@@ -268,6 +268,9 @@ def test_berthd_starts_with_a_table_that_is_the_guards(tmp_path: Path) -> None:
 class Channel:
     """Takes pictures."""
 
+    def sign(self) -> None:
+        pass
+
     def send(self, _: Any) -> None:
         pass
 

@@ -162,6 +162,9 @@ def test_one_that_cannot_be_requeued_is_named_once(capsys: pytest.CaptureFixture
 class Channel:
     """Takes pictures."""
 
+    def sign(self) -> None:
+        pass
+
     def send(self, _: Any) -> None:
         pass
 
