@@ -15,6 +15,11 @@ _PLACE = re.compile(r"\s+Nodes=(\S+) CPU_IDs=\S* Mem=\d+ GRES=(\S*)\s*")
 _GRES = re.compile(r"(?<![\w/])(gpu|shard|seat)(?::([^:,()]+))?:(\d+)(?:\(([^)]*)\))?")
 _OUR_TYPE = re.compile(r"g(0|[1-9][0-9]?)")
 _STATE = re.compile(r"^   JobState=(\S+)", re.MULTILINE)
+_IDS = re.compile(r"^JobId=(\d+) (?:ArrayJobId=(\d+) ArrayTaskId=(\S+) )?", re.MULTILINE)
+_UNKNOWN = "Invalid job id"
+"""What Slurm says of a job that it has forgotten."""
+_MOST_LOOKS = 4
+"""Only a user's text makes more than one line look like a job's first one."""
 _BRACKET = re.compile(r"([^\[\]]*)(?:\[([0-9,-]+)\])?")
 
 
@@ -27,25 +32,25 @@ class Scontrol:
 
     def gpus(self, job: int, node: str) -> tuple[int, ...]:
         """Positions of the GPUs that Slurm gave a job on a node, ascending."""
-        return positions(self._run(_JOB_SECONDS, "show", "job", str(job), "-d"), node)
+        return positions(self._show(_JOB_SECONDS, job, "-d")[1], node)
 
     def is_there(self, job: int) -> bool:
         """Whether Slurm still has a job on some node; True where it does not say."""
         try:
-            text = self._run(_JOB_SECONDS, "show", "job", str(job))
+            _, text = self._show(_JOB_SECONDS, job)
         except SlurmError as problem:
-            return "Invalid job id" not in str(problem)
+            return _UNKNOWN not in str(problem)
         states = _STATE.findall(text)
         return len(states) != 1 or states[0] in {"RUNNING", "COMPLETING", "CONFIGURING", "SUSPENDED", "STOPPED"}
 
     def state(self, job: int) -> str:
         """A job's state as Slurm says it; empty where its texts imitate one, or where it is no single job."""
-        states: list[str] = _STATE.findall(self._run(_JOB_SECONDS, "show", "job", str(job)))
+        states: list[str] = _STATE.findall(self._show(_JOB_SECONDS, job)[1])
         return states[0] if len(states) == 1 else ""
 
     def is_sent_away(self, job: int) -> bool:
         """Whether Slurm ends a guest because berthd sent it away, and not because its user or its time limit does."""
-        text = self._run(_CHANGE_SECONDS, "show", "job", str(job))
+        _, text = self._show(_CHANGE_SECONDS, job)
         state = re.search(r"^   JobState=(\S+)", text, re.MULTILINE)
         berth = re.search(r"^   AdminComment=.*\[berth/1 ([^\]]*)\]", text, re.MULTILINE)
         back = berth is not None and any(word.startswith("parked=") for word in berth.group(1).split(" "))
@@ -62,15 +67,38 @@ class Scontrol:
         """Take a node out of service, with a reason for a human."""
         self._run(_CHANGE_SECONDS, "update", f"NodeName={node}", "State=DRAIN", f"Reason={reason}")
 
-    def requeue(self, job: int) -> None:
-        """Put a job back into the queue."""
-        self._run(_CHANGE_SECONDS, "requeue", str(job))
+    def requeue(self, job: int, *, if_running: bool = False) -> None:
+        """Put a job back into the queue, also one that is just ending; with `if_running` only one that still runs."""
+        name, _ = self._show(_CHANGE_SECONDS, job)
+        self._run(_CHANGE_SECONDS, "requeue", *(["Incomplete"] if if_running else []), name)
 
     def configuration(self) -> dict[str, str]:
         """Slurm's own settings."""
         lines = self._run(_CHANGE_SECONDS, "show", "config").split("\n")
         found = (re.match(r"(\w+(?:\[\d+\])?)\s+=\s?(.*)", line) for line in lines)
         return {match.group(1): match.group(2).strip() for match in found if match}
+
+    def _show(self, seconds: float, job: int, *words: str) -> tuple[str, str]:
+        """How Slurm names a job alone, and what it says of it.
+
+        One task of each array bears the array's number. Under that Slurm shows the other tasks too, and would put all
+        of them back: such a task is `ARRAY_TASK`.
+        """
+        text = self._run(seconds, "show", "job", str(job), *words)
+        found = [(int(number), int(array or 0), task) for number, array, task in _IDS.findall(text)]
+        # The first of these lines is Slurm's own, and a later one may be a user's text; of an array all is one user's.
+        number, array, task = found[0] if found else (0, 0, "")
+        if job not in {number, array}:
+            raise SlurmError(f"scontrol shows nothing of job {job}")
+        if array != job:
+            return f"{array}_{task}" if task.isdecimal() else str(job), text
+        own = dict.fromkeys(task for *ids, task in found if ids == [job, job] and task.isdecimal())
+        for task in list(own)[:_MOST_LOOKS]:
+            alone = self._run(seconds, "show", "job", f"{job}_{task}", *words)
+            first = _IDS.search(alone)
+            if first is not None and first.groups() == (str(job), str(job), task):
+                return f"{job}_{task}", alone
+        raise SlurmError(f"{_UNKNOWN}: of array {job} Slurm has no task any more with its number")
 
     def _run(self, seconds: float, *words: str) -> str:
         path = self._path or next((place for place in _PLACES if os.access(place, os.X_OK)), "")

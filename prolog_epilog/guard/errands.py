@@ -63,6 +63,7 @@ class Errands:
         """Have the guest put back into the queue, by berthd or else by Slurm itself; set once that is asked.
 
         Slurm would run a job again that has ended by itself, so it is asked only for one whose processes were seen.
+        SIGTERM does not wait for Slurm: where that is slow it must put back also what that has ended by then.
         """
         done = threading.Event()
 

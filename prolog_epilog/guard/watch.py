@@ -191,7 +191,8 @@ class Watch:
         if action.what == "terminate":
             self._end(excess.uuid, excess.pids)
         elif action.what == "requeue" and excess.job is not None:
-            self._requeue(excess.job)
+            # Within ten seconds it may have come to its end, and what has ended is not run again.
+            self._requeue(excess.job, if_running=True)
 
     def clear_lost(self) -> None:
         """Take jobs out of the books whose Epilog never came: no control group here, and Slurm does not know them.
@@ -254,9 +255,9 @@ class Watch:
         servers = {server.pid for server in one.servers if processes.alive(server, self.boot)}
         return {one.daemon.pid, *servers, *processes.children(one.daemon.pid)}
 
-    def _requeue(self, job: int) -> None:
+    def _requeue(self, job: int, *, if_running: bool = False) -> None:
         try:
-            self.slurm.requeue(job)
+            self.slurm.requeue(job, if_running=if_running)
         except SlurmError as problem:
             self.say(str(problem))
 

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from .guard_world import MACHINE, NAME, SETTINGS, Scene, guard_conf, scene
+from .guard_world import MACHINE, NAME, SETTINGS, Scene, guard_conf, program, scene
 from .harness import Slurm, until
 from .nodes import nodes_of, output
+from .test_retry import task_states
 
 BUILD = Path(__file__).resolve().parents[2] / "build"
 
@@ -108,6 +109,23 @@ def test_without_berthd_the_guard_ends_a_guest_and_slurm_puts_it_back(here: Scen
     report("a job without a berth ended after its submission, while berthd was dead", time.monotonic() - began)
     here.put_back(guest)
     here.assert_neighbour_untouched()
+
+
+def test_of_an_array_of_guests_the_guard_puts_back_the_task_that_has_to_go_and_no_other(here: Scene) -> None:
+    body = f"[ $SLURM_ARRAY_TASK_ID = 2 ] || exit 0\n{program('gate')}"
+    options = ["--gpu-tier=opportunistic", "--array=1-2%1", "--gpus=1", "-w", NAME, "-n1", "--mem=100", "-t", "30"]
+    # The last task that starts keeps the array's number.
+    array = here.slurm.submit(*options, body=body)
+    until("the last task to work", lambda: here.work(array) or None, 90)
+    here.driver(f"process {here.gpu(array)} {here.pid(array)} type=compute memory=500 real=1")
+    assert task_states(here.slurm, array) == {"1": "COMPLETED", "2": "RUNNING"}
+    gpu = here.gpu(array)
+    here.slurm.berthd("stop")
+
+    here.slurm.finish(here.job_without_a_berth(gpu, "true"))
+
+    here.put_back(array)
+    assert task_states(here.slurm, array)["1"] == "COMPLETED"
 
 
 def test_memory_is_asked_for_first_and_then_the_seat(here: Scene) -> None:

@@ -120,7 +120,9 @@ def test_a_job_without_a_berth_waits_until_its_stubborn_guest_is_gone(node: Node
     bystander = subprocess.Popen(["/bin/sleep", "100"])
     node.processes.append(bystander)
     time.sleep(1.0)
-    node.slurm_knows("gpu:g2:1(IDX:2)")
+    node.slurm_knows("gpu:g2:1(IDX:2)", job=8)
+    # Of the guest, too, when the guard asks.
+    node.scontrol(f'sed "s/^JobId=8 /JobId=$3 /" {node.folder}/job')
 
     done = node.run("prolog", "", "2", job=8)
 

@@ -136,7 +136,8 @@ def test_a_job_without_gpus_asks_nobody(site: World) -> None:
     [
         ("exec /bin/sleep 30", "did not end within 1 s"),
         ("echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1", "Invalid job id specified"),
-        ("exit 0", ""),
+        ("exit 0", "shows nothing of job 7"),
+        ("echo 'JobId=7 JobName=train'", ""),
     ],
 )
 def test_a_slurm_that_does_not_answer_costs_a_second_and_no_node(site: World, body: str, says: str) -> None:

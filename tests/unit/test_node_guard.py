@@ -174,7 +174,7 @@ def app(world: World, job: int, *actions: str) -> subprocess.Popen[str]:
 
 
 def test_after_a_fault_mps_runs_again_and_the_victims_are_requeued(world: World, job_cgroup: Path) -> None:
-    world.scontrol("exit 0")
+    world.scontrol('echo "JobId=$3 JobName=train"; echo "   JobState=RUNNING"')
     for job in (4242, 8):
         world.run("prolog", berth(2, share=30, way="mps"), "2", job=job, user=os.getuid())
     watching = guard(world)
@@ -224,7 +224,8 @@ def test_a_wrong_berth_conf_ends_the_guard_with_a_sentence(world: World) -> None
 
 
 def test_the_cause_is_not_run_again_where_its_epilog_was_quicker_than_the_guard(world: World, job_cgroup: Path) -> None:
-    world.scontrol('case "$3" in 8) echo "   JobState=RUNNING";; *) echo "   JobState=FAILED";; esac')
+    states = 'case "$3" in 8) echo "   JobState=RUNNING";; *) echo "   JobState=FAILED";; esac'
+    world.scontrol(f'echo "JobId=$3 JobName=train"; {states}')
     for job in (4242, 8):
         extra = berth(2, share=30, way="mps")
         world.run("prolog", extra, "2", job=job, user=os.getuid(), SLURM_JOB_START_TIME="1000")

@@ -65,7 +65,8 @@ class Slurm:
     def state(self, _job: int) -> str:
         return self.now
 
-    def requeue(self, job: int) -> None:
+    def requeue(self, job: int, *, if_running: bool = False) -> None:
+        assert not if_running
         self.requeued.append(job)
 
 
