@@ -20,7 +20,7 @@ from pathlib import Path
 import pynvml
 import pytest
 
-from prolog_epilog import arrivals, devices, files, share_file
+from prolog_epilog import arrivals, devices, files, share_file, time_slices
 from prolog_epilog.config import NodeConfig
 from prolog_epilog.devices import Driver, Gpu
 from prolog_epilog.extra import GUARANTEED, OPPORTUNISTIC
@@ -53,6 +53,7 @@ class Node:
     def seat(self, job: int, tier: str) -> dict[str, str]:
         """What a job's Prolog leaves; the job's environment."""
         word.create(self.paths.word(job), (self.gpu.uuid,), 0, -1)
+        time_slices.attach(self.paths, [self.gpu], Tenant(job, 0, 0, tier=tier))
         folder = str(self.paths.word(job))
         share_file.write(
             self.paths,
@@ -63,6 +64,7 @@ class Node:
 
     def leave(self) -> None:
         for job in (HOST, GUEST):
+            time_slices.detach(self.paths, job)
             self.paths.job(job).unlink(missing_ok=True)
             shutil.rmtree(self.paths.word(job), ignore_errors=True)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from prolog_epilog import share_file
+from prolog_epilog import files, share_file, state
 from prolog_epilog.errors import SlurmError
 from prolog_epilog.guard.errands import Errands
 from prolog_epilog.guard.grip import Ground
@@ -35,9 +35,27 @@ from prolog_epilog.injob.word import (
 )
 from prolog_epilog.paths import Paths
 from prolog_epilog.share_file import Share
+from prolog_epilog.state import SetState, Tenant
 
 UUID = "GPU-00000000-0000-0000-0000-000000000001"
 GIB = 1 << 30
+
+
+def book(paths: Paths, job: int, uuids: tuple[str, ...], *, method: str = "time", tier: str = "") -> None:
+    """A job's Prolog writes it into the books of these GPUs, which are one set."""
+    files.prepare(paths)
+    found = state.load(paths, uuids[0]) or SetState("boot", uuids, (), method, multi_user=True)
+    state.store(paths, found.with_tenant(Tenant(job, 0, 0, tier=tier)))
+
+
+def strike(paths: Paths, job: int) -> None:
+    """Its Epilog takes it out of them."""
+    for one in list(state.everything(paths)):
+        left = one.without(job)
+        if left.tenants:
+            state.store(paths, left)
+        else:
+            state.forget(paths, one.uuids)
 
 
 class Cgroups:
@@ -222,6 +240,7 @@ class World:
             job, 1000, gpus=(3,), minors=(3,), uuids=(uuid,), way=way, tier=tier, node="n1", mem_mib=mem,
             word=str(self.paths.word(job)),
         )  # fmt: skip
+        book(self.paths, job, (uuid,), tier=tier)
         share_file.write(self.paths, share)
         folder = self.cgroups.job("system.slice/slurmstepd.scope", job)
         page = self.paths.word(job) / uuid
@@ -238,6 +257,7 @@ class World:
         program = self.programs.pop(job)
         program.process.kill()
         program.process.wait()
+        strike(self.paths, job)
         share_file.remove(self.paths, job)
         word.remove(self.paths.word(job))
         (program.group / "cgroup.procs").write_text("")

@@ -34,7 +34,7 @@ from prolog_epilog.injob.word import APP, AT, OWN_NS, OWN_STEPS, READY, STEP_NS,
 from prolog_epilog.paths import Paths
 from prolog_epilog.share_file import Share
 from tests.fakes.munge import credential
-from tests.unit.guard_world import Devices, Slurm
+from tests.unit.guard_world import Devices, Slurm, book, strike
 from tests.unit.policy_world import running
 from tests.unit.test_notices import hub, take
 from topology.calibrate.living import refresh
@@ -80,6 +80,7 @@ class Node:
         self.job, self.done = job, 0.0
         folder = self.paths.word(job)
         words = word.create(folder, UUIDS, os.getuid(), os.getgid())
+        book(self.paths, job, UUIDS)
         share_file.write(
             self.paths,
             Share(job, os.getuid(), "", tuple(range(GPUS)), tuple(range(GPUS)), UUIDS, None, None, "time", GUARANTEED,
@@ -93,6 +94,7 @@ class Node:
         for place in self.places:
             place.close()
         if self.job:
+            strike(self.paths, self.job)
             share_file.remove(self.paths, self.job)
             word.remove(self.paths.word(self.job))
         self.places, self.job = [], 0
