@@ -209,6 +209,7 @@ class Watch:
                 self._take_back(tenant)
         for sentence in lifecycle.sweep(self.paths, self.config):
             self.say(sentence, again=True)
+        self._clear_files()
         arrivals.clean(self.paths, lambda job: not tenancy.is_over(job, self.slurm))
         share_file.remove_old(self.paths)
 
@@ -223,6 +224,31 @@ class Watch:
         if not share_file.has_later(self.paths, tenant.job, tenant.start):
             share_file.remove(self.paths, tenant.job)
             word.remove(self.paths.word(tenant.job))
+
+    def _clear_files(self) -> None:
+        """Remove share files that outlived the books: an Epilog takes its job out of these first, and may be killed."""
+        files = share_file.jobs(self.paths)
+        # After the files: who has a good one now was in the books before.
+        booked = {tenant.job for one in state.everything(self.paths) for tenant in one.tenants}
+        for job, written in files.items():
+            if job not in booked and time.time() - written >= _SELDOM:
+                self._clear_file(job, written)
+
+    def _clear_file(self, job: int, written: float) -> None:
+        file = None
+        with suppress(NodeError):
+            file = share_file.read(self.paths, job)
+        # One that could not share is still to be told of (share_file.remove_old).
+        if (file is not None and file.degraded) or not tenancy.is_over(job, self.slurm):
+            return
+        # It may have been started again while Slurm was asked.
+        if share_file.jobs(self.paths).get(job) != written:
+            return
+        self.say(f"job {job} is over, and what its Epilog left of its share is removed", again=True)
+        freezer.release(self.paths, job)
+        share_file.remove(self.paths, job, 0 if file is None else file.start)
+        if not self.paths.job(job).exists():
+            word.remove(self.paths.word(job))
 
     def end_clients(self, guest: Member) -> None:
         """Have MPS end a guest's clients."""

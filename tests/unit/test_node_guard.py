@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from prolog_epilog import cgroups, share_file, state
+from prolog_epilog.guard import freezer
 from tests.fakes.mps import APP
 
 from .node_world import ROOT, World, berth, is_alive
@@ -93,16 +94,21 @@ def test_the_guard_takes_back_the_share_of_a_job_whose_epilog_never_came(world: 
 
 @pytest.mark.parametrize("mps_lives", [True, False])
 def test_the_guard_clears_what_an_epilog_that_was_killed_has_left(world: World, mps_lives: bool) -> None:
-    world.run("prolog", berth(2, share=30, way="mps"), "2")
+    world.slurm_knows("seat:g2:1(IDX:2)")
+    world.run("prolog", berth(2, tier="opportunistic", way="mps"))
     [left] = state.everything(world.paths)
     state.store(world.paths, left.without(7))
+    freezer.lease(world.paths, 7)
+    ago = time.time() - 90.0
+    os.utime(world.paths.job(7), (ago, ago))
+    world.scontrol("echo 'JobId=7 JobName=train'; echo '   JobState=CANCELLED'")
     if not mps_lives:
         for pid in world.daemons():
             os.kill(pid, signal.SIGKILL)
 
     watching = guard(world)
     until = time.monotonic() + 60
-    while list(state.everything(world.paths)) and time.monotonic() < until:
+    while (list(state.everything(world.paths)) or world.paths.job(7).exists()) and time.monotonic() < until:
         time.sleep(0.1)
     watching.terminate()
     said = watching.communicate(timeout=30)[1]
@@ -110,6 +116,10 @@ def test_the_guard_clears_what_an_epilog_that_was_killed_has_left(world: World, 
     assert list(state.everything(world.paths)) == []
     assert world.daemons() == []
     assert "MPS failed" not in said
+    assert "job 7 is over, and what its Epilog left of its share is removed" in said
+    assert not world.paths.job(7).exists()
+    assert not world.paths.word(7).exists()
+    assert freezer.leases(world.paths) == {}
 
 
 def test_the_guard_leaves_a_job_alone_that_slurm_knows(world: World) -> None:

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -18,6 +19,7 @@ from prolog_epilog.audit import Judge
 from prolog_epilog.config import NodeConfig
 from prolog_epilog.errors import NodeError
 from prolog_epilog.guard.watch import Watch
+from prolog_epilog.injob import word
 from prolog_epilog.mps import Attached, Tenant, attach, detach, losses, tenants
 from prolog_epilog.mps.losses import Record
 from prolog_epilog.mps.trouble import reset_after_fault, server_status
@@ -99,6 +101,57 @@ def test_the_guard_that_found_a_job_over_does_not_take_mps_from_its_next_run(nod
     assert [one.start for one in tenants(node.paths, FIRST)] == [SECOND_RUN]
     assert share_file.read(node.paths, 7) is not None
     assert uses_mps(node, again[0])
+
+
+def left_behind(paths: Paths, job: int, seconds: float, **more: Any) -> None:
+    """The share file of a job whose Epilog has taken it out of the books, and was killed so many seconds ago."""
+    files.prepare(paths)
+    share_file.write(paths, Share(job, USER, gpus=(0,), minors=(0,), uuids=(FIRST,), way="time", node="n1", **more))
+    then = time.time() - seconds
+    os.utime(paths.job(job), (then, then))
+
+
+def cleared(paths: Paths, slurm: Slurm) -> list[int]:
+    """The jobs whose share files are there still when the guard has looked."""
+    Watch(paths, NodeConfig(), slurm, Judge("warn"), "boot").clear_lost()  # type: ignore[arg-type]
+    return sorted(share_file.jobs(paths))
+
+
+def test_the_share_file_of_a_job_that_is_over_goes_where_its_epilog_left_it(tmp_path: Path) -> None:
+    paths = Paths(tmp_path)
+    left_behind(paths, 5, 90.0, start=FIRST_RUN)
+    left_behind(paths, 6, 90.0)
+    # berth-notice tells berthd of the first, and a job's Prolog may be about to write down the second in the books.
+    left_behind(paths, 7, 90.0, why="no MPS")
+    left_behind(paths, 8, 30.0)
+    paths.job(9).write_text("what a full disk leaves")
+    os.utime(paths.job(9), (0, 0))
+
+    assert cleared(paths, Slurm()) == [7, 8]
+
+
+def test_a_share_file_stays_where_slurm_has_the_job(tmp_path: Path) -> None:
+    class Busy(Slurm):
+        def is_there(self, _job: int) -> bool:
+            return True
+
+    paths = Paths(tmp_path)
+    left_behind(paths, 5, 90.0)
+
+    assert cleared(paths, Busy()) == [5]
+
+
+@pytest.mark.parametrize("start", [FIRST_RUN, 0])
+def test_a_job_that_runs_again_while_slurm_is_asked_keeps_its_share_file(tmp_path: Path, start: int) -> None:
+    paths = Paths(tmp_path)
+    left_behind(paths, 5, 90.0, start=start)
+
+    def runs_again() -> None:
+        left_behind(paths, 5, 0.0, start=SECOND_RUN if start else 0)
+        word.create(paths.word(5), (FIRST,), 0, -1)
+
+    assert cleared(paths, Slurm(runs_again)) == [5]
+    assert paths.word(5).exists()
 
 
 def test_a_share_file_of_a_later_run_stays(tmp_path: Path) -> None:
