@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import signal
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +17,8 @@ __all__ = [
     "boot_id",
     "children",
     "end",
+    "end_all",
+    "held",
     "prove",
     "real_user_of",
     "serving",
@@ -127,6 +130,46 @@ def end(process: Proven, boot: str, patience: float) -> bool:
         finally:
             os.close(handle)
     return not alive(process, boot)
+
+
+@contextlib.contextmanager
+def held(pids: Iterable[int], is_theirs: Callable[[int], bool]) -> Iterator[dict[int, int]]:
+    """Handles of these processes, and their numbers; `is_theirs` says whose a number is once its handle is taken."""
+    with contextlib.ExitStack() as stack:
+        handles: dict[int, int] = {}
+        for pid in pids:
+            with contextlib.suppress(OSError):
+                handle = os.pidfd_open(pid)
+                stack.callback(os.close, handle)
+                if is_theirs(pid):
+                    handles[handle] = pid
+        yield handles
+
+
+def end_all(handles: Mapping[int, int], is_theirs: Callable[[int], bool], patience: float) -> None:
+    """Ask these processes to end, all at once, and kill those that have not after so many seconds.
+
+    Whose they are is asked before each signal: a process may be moved to somebody else while it is waited for.
+    """
+    left = dict(handles)
+    for number, seconds in ((signal.SIGTERM, patience), (signal.SIGKILL, _KILL_SECONDS)):
+        left = {handle: pid for handle, pid in left.items() if is_theirs(pid)}
+        for handle in left:
+            with contextlib.suppress(OSError):
+                signal.pidfd_send_signal(handle, number)
+        _await(left, seconds)
+
+
+def _await(handles: dict[int, int], seconds: float) -> None:
+    """Wait for these processes, and let go of those that end."""
+    ends = select.poll()
+    for handle in handles:
+        ends.register(handle, select.POLLIN)
+    until = time.monotonic() + seconds
+    while handles and (left := until - time.monotonic()) > 0.0:
+        for handle, _ in ends.poll(left * 1000.0):
+            ends.unregister(handle)
+            del handles[handle]
 
 
 def _gone(process: Proven, boot: str, seconds: float) -> bool:

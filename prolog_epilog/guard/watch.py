@@ -26,7 +26,7 @@ from prolog_epilog import (
     tenancy,
     time_slices,
 )
-from prolog_epilog.audit import Action
+from prolog_epilog.audit import Action, Excess
 from prolog_epilog.config import NodeConfig
 from prolog_epilog.devices import Driver
 from prolog_epilog.errors import Interrupted, NodeError, SlurmError
@@ -189,7 +189,7 @@ class Watch:
         excess = action.excess
         self.say(f"{excess.text}; {_DONE[action.what]}", again=True)
         if action.what == "terminate":
-            self._end(excess.uuid, excess.pids)
+            self._end(excess)
         elif action.what == "requeue" and excess.job is not None:
             # Within ten seconds it may have come to its end, and what has ended is not run again.
             self._requeue(excess.job, if_running=True)
@@ -287,15 +287,14 @@ class Watch:
         except SlurmError as problem:
             self.say(str(problem))
 
-    def _end(self, uuid: str, pids: Sequence[int]) -> None:
+    def _end(self, excess: Excess) -> None:
         """MPS first: a client that is killed while it computes may take the others with it."""
-        proven = [found for found in (processes.prove(pid, self.boot) for pid in pids) if found is not None]
-        one = state.load(self.paths, uuid)
-        if one is not None and one.method != time_slices.METHOD:
-            trouble.terminate_clients(self.paths, self.config, uuid, pids)
-        for process in proven:
-            if cgroups.job_of(process.pid) is not None:
-                processes.end(process, self.boot, _END_SECONDS)
+        is_theirs = lambda pid: cgroups.job_of(pid) == excess.job  # noqa: E731 - asked again before each signal
+        with processes.held(excess.pids, is_theirs) as found:
+            one = state.load(self.paths, excess.uuid)
+            if one is not None and one.method != time_slices.METHOD:
+                trouble.terminate_clients(self.paths, self.config, excess.uuid, tuple(found.values()))
+            processes.end_all(found, is_theirs, _END_SECONDS)
 
 
 _DONE = {

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -17,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from prolog_epilog import arrivals, cgroups, files, quarantine, share_file, state
-from prolog_epilog.audit import Judge
+from prolog_epilog.audit import Action, Excess, Judge
 from prolog_epilog.config import NodeConfig
 from prolog_epilog.devices import GpuProcess
 from prolog_epilog.guard import freezer, program
@@ -244,3 +245,64 @@ def test_the_job_of_a_process_stays_known_when_it_has_ended(tmp_path: Path, monk
 
     assert watch.jobs == {80: 8, 81: None}
     assert watch.users == {8: 1008}
+
+
+DEAF = "import signal, time; signal.signal(15, signal.SIG_IGN); print(flush=True); time.sleep(100)"
+
+
+@pytest.fixture
+def deaf() -> Iterator[list[subprocess.Popen[bytes]]]:
+    """Five processes that ignore SIGTERM."""
+    made = [subprocess.Popen([sys.executable, "-c", DEAF], stdout=subprocess.PIPE) for _ in range(5)]
+    for one in made:
+        assert one.stdout is not None
+        one.stdout.readline()
+    yield made
+    for one in made:
+        one.kill()
+        one.communicate()
+
+
+def ends(folder: Path, deaf: list[subprocess.Popen[bytes]]) -> None:
+    """The guard answers job 7's excess."""
+    watch = Watch(Paths(folder), NodeConfig(violation="terminate"), Scontrol("/bin/true"), Judge("terminate"), "boot")
+    excess = Excess("GPU-b", 7, "memory", tuple(one.pid for one in deaf), "job 7 holds too much")
+    watch.act(Action("terminate", excess))
+
+
+def test_many_processes_that_ignore_sigterm_are_ended_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, deaf: list[subprocess.Popen[bytes]]
+) -> None:
+    monkeypatch.setattr(cgroups, "job_of", lambda _: 7)
+    began = time.monotonic()
+
+    ends(tmp_path, deaf)
+
+    assert time.monotonic() - began < 8.0
+    assert [one.wait(1) for one in deaf] == [-signal.SIGKILL] * 5
+
+
+def test_a_process_of_another_job_by_now_gets_no_signal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, deaf: list[subprocess.Popen[bytes]]
+) -> None:
+    asked: Counter[int] = Counter()
+    # SIGTERM would end these two.
+    never, soon = others = [subprocess.Popen(["/bin/sleep", "100"]) for _ in range(2)]
+    later = deaf[0]
+    looks = {never.pid: 0, soon.pid: 1, later.pid: 2}
+
+    def job_of(pid: int) -> int | None:
+        """The number becomes another job's, or no job's, while the guard is at it."""
+        asked[pid] += 1
+        return 7 if asked[pid] <= looks.get(pid, 9) else (8 if pid != later.pid else None)
+
+    monkeypatch.setattr(cgroups, "job_of", job_of)
+    try:
+        ends(tmp_path, [*others, *deaf])
+
+        assert [one.wait(1) for one in deaf[1:]] == [-signal.SIGKILL] * 4
+        assert [one.poll() for one in (never, soon, later)] == [None] * 3
+    finally:
+        for one in others:
+            one.kill()
+            one.wait()
