@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from math import ceil
 from pathlib import Path
 
 from prolog_epilog import cgroups, chain, config, devices, inject, processes, share_file, state
@@ -12,6 +13,8 @@ from prolog_epilog.config import NodeConfig
 from prolog_epilog.errors import ConfigError, HardwareFault, NodeError, SlurmError
 from prolog_epilog.extra import OPPORTUNISTIC
 from prolog_epilog.mps import control
+from prolog_epilog.mps.control import Abilities
+from prolog_epilog.mps.partitions import chunk_size
 from prolog_epilog.paths import Paths
 from prolog_epilog.slurm import Scontrol
 
@@ -52,8 +55,9 @@ def examine(path: str, paths: Paths, slurm_conf: str = "") -> Iterator[Finding]:
     yield from scripts(settings)
     yield from injected(settings)
     yield from _driver(paths)
-    yield _program(settings)
+    yield from _mps(settings, paths)
     yield _cgroups()
+    yield from words_apart(paths)
     yield _guard()
     yield from leftovers(paths, cgroups.jobs(), slurm.is_there)
 
@@ -167,11 +171,21 @@ def _gpu(driver: devices.Driver, gpu: devices.Gpu, *, is_shared: bool) -> Iterat
         yield Finding(name, ok=False, text=f"compute mode {mode}, but nobody shares it: jobs will fail on it; {cure}")
 
 
-def _program(settings: NodeConfig) -> Finding:
+def _mps(settings: NodeConfig, paths: Paths) -> Iterator[Finding]:
     try:
-        able = control.abilities(settings.mps_control)
+        able = control.abilities(settings.mps_control, paths.mps)
     except NodeError as problem:
-        return Finding("MPS", ok=False, text=str(problem))
+        yield Finding("MPS", ok=False, text=str(problem))
+        return
+    yield _program(settings, able)
+    if able.static and not able.namespaces and settings.static_partitions != "never":
+        with suppress(NodeError):
+            chunks = _chunks()
+            if chunks:
+                yield parts(chunks)
+
+
+def _program(settings: NodeConfig, able: Abilities) -> Finding:
     ways = [("namespaces", able.namespaces), ("static partitions", able.static), ("server ceilings", True)]
     text = "shares are held by " + next(way for way, there in ways if there)
     if settings.multi_user and able.multi_user is None:
@@ -180,12 +194,41 @@ def _program(settings: NodeConfig) -> Finding:
     return Finding("MPS", ok=True, text=text)
 
 
+def _chunks() -> int:
+    """Parts of the GPU here that has the fewest; 0 where none is known."""
+    with devices.driver() as driver:
+        uuids = [gpu.uuid for gpu in driver.gpus()]
+        known = [(driver.multiprocessors(uuid) or 0) // chunk_size(driver.capability(uuid)) for uuid in uuids]
+    return min(filter(None, known), default=0)
+
+
+def parts(chunks: int) -> Finding:
+    """Which shares take more of a GPU in parts than Slurm's books say; no fault, where nobody asks for such."""
+    text = (
+        f"a GPU here has {chunks} parts, and each share gets one at least: of shares below {ceil(100 / chunks)} % "
+        "fewer fit than Slurm's books allow; set [node] static_partitions = never if your users ask for such"
+    )
+    return Finding("static partitions", ok=True, text=text)
+
+
 def _cgroups() -> Finding:
     version = cgroups.version()
     if version == "none":
         return Finding("cgroups", ok=False, text="none; shares are watched by job, set ProctrackType=proctrack/cgroup")
     wall = "dmem" in cgroups.controllers()
     return Finding("cgroups", ok=True, text=f"{version}, {'with' if wall else 'without'} a wall for GPU memory (dmem)")
+
+
+def words_apart(paths: Paths) -> Iterator[Finding]:
+    """Where hosts and guests write; nothing where none has been yet."""
+    if not paths.words.is_dir():
+        return
+    advice = (
+        f"{paths.words} is part of /run's file system, which a hostile job could fill there; "
+        "give it a small one of its own (docs/injob.md, Safety)"
+    )
+    text = f"{paths.words} is a file system of its own" if paths.words.is_mount() else advice
+    yield Finding("words", ok=True, text=text)
 
 
 def _guard() -> Finding:

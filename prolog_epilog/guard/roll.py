@@ -1,7 +1,7 @@
 """Who sits where: hosts and guests of this node's GPUs, by the share files that their Prologs wrote.
 
-A Prolog writes the job into the books before its share file is good, and an Epilog takes it out of them first. So a good
-file of a job that is not in the books is one that its Epilog is about to remove, or never came to.
+A Prolog writes the job into the books before its share file is good, and an Epilog takes it out of them first. So a
+good file of a job that is not in the books is one that its Epilog is about to remove, or never came to.
 """
 
 from __future__ import annotations

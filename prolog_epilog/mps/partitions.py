@@ -87,7 +87,11 @@ class Partitions(InteractiveServer):
 
 
 def chunks_of(state: SetState, tenant: Tenant) -> int:
-    """Parts for a share, rounded down so that all shares of 100 % together fit."""
+    """Parts for a share, rounded down: shares of 100 % together fit where none of them is smaller than a part.
+
+    A smaller share gets a part all the same. Slurm's books do not know of that, so of many small shares the last may
+    find none left: such a job is degraded, and moved.
+    """
     if not state.chunks:
         raise CannotShare("the number of multiprocessors is not known; set [node] static_partitions = never")
     return max(1, tenant.share * state.chunks // 100)

@@ -145,12 +145,11 @@ def test_a_daemon_that_is_not_ours_is_found(world: World) -> None:
             daemon.kill()
 
 
-def test_a_whole_node_is_examined(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def examined(world: World) -> dict[str, tuple[bool, str]]:
     """In a program of its own: the simulated driver is one for each process."""
     lines = "\n".join(f"{key} = {value}" for key, value in SLURM.items())
     (world.folder / "slurm").write_text(lines)
     world.scontrol(f"cat {world.folder}/slurm")
-    world.happens("gpu 3 compute-mode=3")
     done = subprocess.run(
         [sys.executable, "-c", EXAMINE, str(world.configure()), str(world.root)],
         cwd=ROOT,
@@ -160,7 +159,13 @@ def test_a_whole_node_is_examined(world: World, monkeypatch: pytest.MonkeyPatch)
         check=True,
         timeout=60,
     )
-    found = {name: (ok, text) for name, ok, text in json.loads(done.stdout)}
+    return {name: (ok, text) for name, ok, text in json.loads(done.stdout)}
+
+
+def test_a_whole_node_is_examined(world: World) -> None:
+    world.happens("gpu 3 compute-mode=3")
+
+    found = examined(world)
 
     assert found["berth.conf"][0]
     assert found["Prolog"] == (True, "berth-prolog")
@@ -172,6 +177,40 @@ def test_a_whole_node_is_examined(world: World, monkeypatch: pytest.MonkeyPatch)
         False,
         "does not run, so nothing sees a job that takes more than its share; systemctl enable --now berth-guard",
     )
+    assert not {"static partitions", "words"} & found.keys()
+
+
+def test_a_site_hears_which_shares_take_more_than_they_are_of_a_gpu_in_parts(world: World) -> None:
+    world.mps_wishes({"driver": "static"})
+    assert "static partitions" not in examined(world)
+
+    # An H100 has 132 multiprocessors, eight to a part; of a V100 here the number is known, and of the others not.
+    world.happens("gpu 0-3 sm=9.0 cores=16896")
+    world.happens("gpu 4 cores=5120")
+    ok, text = examined(world)["static partitions"]
+    assert ok
+    assert text.startswith("a GPU here has 16 parts, and each share gets one at least: of shares below 7 % fewer fit")
+    world.settings["static_partitions"] = "never"
+    assert "static partitions" not in examined(world)
+
+
+@pytest.mark.parametrize(("chunks", "least"), [(16, "7 %"), (27, "4 %"), (20, "5 %")])
+def test_a_share_is_too_small_where_it_is_less_than_a_part(chunks: int, least: str) -> None:
+    assert f"of shares below {least} fewer fit" in doctor.parts(chunks).text
+
+
+@pytest.mark.parametrize(("mounted", "says"), [(False, "is part of /run's file system"), (True, "of its own")])
+def test_words_that_may_fill_run_are_a_remark(
+    world: World, monkeypatch: pytest.MonkeyPatch, mounted: bool, says: str
+) -> None:
+    assert list(doctor.words_apart(world.paths)) == []
+    world.paths.words.mkdir(parents=True)
+    monkeypatch.setattr(Path, "is_mount", lambda _: mounted)
+
+    [found] = doctor.words_apart(world.paths)
+
+    assert found.ok
+    assert says in found.text
 
 
 def test_a_node_without_anything_is_told_what_is_missing(
