@@ -66,8 +66,9 @@ def test_a_job_on_two_nodes_has_both_in_one_partition(slurm: Slurm) -> None:
 def test_a_job_of_a_higher_tier_is_planned_before_one_of_a_higher_priority(slurm: Slurm) -> None:
     with partition(slurm, "urgent", "n4", "PriorityTier=5"):
         [holder] = fill(slurm, "n4", minutes=5)
-        earlier = slurm.submit("--gpus=8", "-p", "other", body="sleep 3")
-        later = slurm.submit("--gpus=8", "-p", "urgent")
+        earlier = slurm.submit("--gpus=8", "-p", "other")
+        # Long enough for the other's start to be in another second.
+        later = slurm.submit("--gpus=8", "-p", "urgent", body="sleep 3")
         slurm.target.run(["scontrol", "update", f"JobId={earlier}", "Priority=1000000"], user="root")
         time.sleep(PLANNED_WITHIN)
         slurm.target.run(["scancel", str(holder)], user="root")
