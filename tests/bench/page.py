@@ -276,7 +276,8 @@ def number(value: float | None) -> str:
 def taken(path: Path) -> str:
     """When a file was made, and where."""
     day = dt.datetime.fromtimestamp(path.stat().st_mtime, dt.UTC).date().isoformat()
-    return f"{day}, {platform.machine()}, {os.cpu_count()} cores, Linux {platform.release()}"
+    release = ".".join(platform.release().split(".")[:2])
+    return f"{day}, {platform.machine()}, {os.cpu_count()} cores, Linux {release}"
 
 
 def bench_section(path: Path) -> Iterator[str]:

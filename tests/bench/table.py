@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import platform
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -61,8 +62,14 @@ def report(bench: str, title: str, figures: Sequence[Figure], notes: dict[str, s
         }
         for figure in figures
     }
-    content["notes"] = {"machine": platform.platform(), **notes}
+    content["notes"] = {"machine": machine(), **notes}
     (FOLDER / f"{bench}.json").write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+
+
+def machine() -> str:
+    """What figures were taken on, as far as they hang on it."""
+    release = ".".join(platform.release().split(".")[:2])
+    return f"{platform.machine()}, {os.cpu_count()} cores, Linux {release}"
 
 
 def at_most(
