@@ -17,6 +17,9 @@ _MAX_TEXT = 65_536
 _SEGMENT = re.compile(r"\[berth/1((?: [a-z][a-z0-9_.-]{0,63}=[!-Z\\^-~]*)*)\]")
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,15}")
 _NODE = re.compile(r"[A-Za-z0-9_.-]{1,255}")
+_WORD = re.compile(
+    r"([A-Za-z0-9_.-]*)(?:\[([0-9]{1,9}(?:-[0-9]{1,9})?(?:,[0-9]{1,9}(?:-[0-9]{1,9})?)*)\])?(?=,|\Z)", re.ASCII
+)
 _FRACTION = re.compile(r"0(?:\.[0-9]{1,6})?|1(?:\.0{1,6})?")
 _SHARING_KEYS = ("share", "mem", "way", "tier", "slope")
 
@@ -58,13 +61,32 @@ def read(text: str, node: str) -> Berth | None:
     values = dict(word.split("=", 1) for word in found[0].split())
     if len(values) != len(found[0].split()):
         raise ExtraError("the job's Extra says a key twice; requeue the job")
-    nodes = tuple(_unescaped("nodes", values.get("nodes", "")).split(","))
-    if len(nodes) > MAX_NODES or not all(map(_NODE.fullmatch, nodes)):
+    nodes = _expand(_unescaped("nodes", values.get("nodes", "")))
+    if not 0 < len(nodes) <= MAX_NODES or not all(map(_NODE.fullmatch, nodes)):
         raise ExtraError("the job's Extra has no list of nodes; requeue the job")
     if node not in nodes:
         raise ExtraError(f"the job's Extra names other nodes than {node}; requeue the job")
     berth = Berth(nodes, _gpus(_unescaped("gpus", values.get("gpus", ""))))
     return _shared(berth, values) if any(key in values for key in _SHARING_KEYS) else berth
+
+
+def _expand(text: str) -> tuple[str, ...]:
+    """The names of a host list, `a,n[01-03,7]`, in its order; nothing where it is none, or names too many."""
+    if "[" not in text:
+        return tuple(text.split(","))
+    nodes: list[str] = []
+    at = 0
+    while at <= len(text):
+        word = _WORD.match(text, at)
+        if word is None:
+            return ()
+        at = word.end() + 1
+        for first, last in (item.partition("-")[::2] for item in (word[2] or "").split(",")):
+            numbers = range(int(first or 0), int(last or first or 0) + 1)
+            if not numbers or len(nodes) + len(numbers) > MAX_NODES:
+                return ()
+            nodes += [word[1] + str(number).zfill(len(first)) if first else word[1] for number in numbers]
+    return tuple(nodes)
 
 
 def asks_share(text: str) -> bool:

@@ -32,6 +32,7 @@ def test_what_nobody_escaped_is_refused(text: str) -> None:
         ("[berth/1 nodes=n1 gpus=0,3]", Berth(("n1",), (0, 3))),
         ("note[berth/1 nodes=n0,n1 gpus=5]", Berth(("n0", "n1"), (5,))),
         ("[berth/1 nodes=n0%2Cn1 gpus=5]", Berth(("n0", "n1"), (5,))),
+        ("[berth/1 nodes=a,n%5B0-1,09-10%5D gpus=5]", Berth(("a", "n0", "n1", "n09", "n10"), (5,))),
         ("[berth/1 nodes=n1 gpus=0 share=30 mem=12288 way=mps]", Berth(("n1",), (0,), 30, 12288, "mps")),
         ("[berth/1 nodes=n1 gpus=0 share=30 way=time]", Berth(("n1",), (0,), 30, None, "time")),
         ("[berth/1 nodes=n1 gpus=0 colour=blue]", Berth(("n1",), (0,))),
@@ -61,6 +62,12 @@ def test_a_berth_is_read(text: str, expected: Berth | None) -> None:
         "[berth/1 nodes=n1 gpus=0 gpus=1]",
         "[berth/1 nodes=$(reboot),n1 gpus=0]",
         "[berth/1 nodes=n1,%0A gpus=0]",
+        "[berth/1 nodes=n1,n%5B1-2 gpus=0]",
+        "[berth/1 nodes=n1,n%5B2-1%5D gpus=0]",
+        "[berth/1 nodes=n1,n%5B1-2%5Dx gpus=0]",
+        "[berth/1 nodes=n1,n%5B%5D gpus=0]",
+        "[berth/1 nodes=n%5B1-1025%5D gpus=0]",
+        "[berth/1 nodes=n%5B1-999999999%5D gpus=0]",
         "[berth/1 nodes=n1 gpus=0 share=0 way=mps]",
         "[berth/1 nodes=n1 gpus=0 share=101 way=mps]",
         "[berth/1 nodes=n1 gpus=0 share=30]",
@@ -75,7 +82,7 @@ def test_a_berth_that_berth_does_not_write_is_refused_with_a_sentence(text: str)
         extra.read(text, "n1")
 
 
-@given(st.text(alphabet="[]berth/1 nodesgpuharw=0,3%A\n", max_size=80))
+@given(st.text(alphabet="[]berth/1 nodesgpuharw=0,3-%A5BD\n", max_size=80))
 def test_no_text_does_more_than_be_refused(text: str) -> None:
     for words in (text, f"[berth/1 {text}]", f"[berth/1 nodes=n1 gpus=0 {text}]"):
         try:
