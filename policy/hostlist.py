@@ -1,5 +1,8 @@
 """Host lists and lists of GPUs as Slurm writes them."""
 
+import re
+from collections.abc import Iterable
+
 from policy.errors import FormatError
 from topology import hostlist
 from topology.errors import HostlistError
@@ -15,6 +18,38 @@ def expand(text: str) -> tuple[str, ...]:
         return hostlist.expand(text)
     except HostlistError as problem:
         raise FormatError(str(problem)) from None
+
+
+def fold(names: Iterable[str]) -> str:
+    """A host list of names in their order, with what counts up in brackets; the plugin folds alike (hostlist.c).
+
+    >>> fold(["a", "n08", "n09", "n10", "n7", "n5"])
+    'a,n[08-10,7,5]'
+    """
+    groups: list[tuple[str, list[str]]] = []
+    for name in names:
+        match = _COUNTED.fullmatch(name)
+        prefix, digits = (match[1], match[2]) if match else (name, "")
+        if groups and digits and groups[-1][0] == prefix and groups[-1][1]:
+            groups[-1][1].append(digits)
+        else:
+            groups.append((prefix, [digits] if digits else []))
+    return ",".join(
+        prefix + (f"[{_fold_digits(numbers)}]" if len(numbers) > 1 else "".join(numbers)) for prefix, numbers in groups
+    )
+
+
+_COUNTED = re.compile(r"(.*?)([0-9]{1,9})")
+
+
+def _fold_digits(numbers: list[str]) -> str:
+    runs: list[list[str]] = []
+    for number in numbers:
+        if runs and number == str(int(runs[-1][-1]) + 1).zfill(len(runs[-1][0])):
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return ",".join(run[0] if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
 
 
 def fold_numbers(numbers: tuple[int, ...]) -> str:
