@@ -6,13 +6,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from policy import locality, message, preflight, segment
+from policy import locality, message, pin_text, preflight, segment
 from policy.book import Book, Claim, claim_on
 from policy.cluster import Fleet
 from policy.decide_guest import Answer as GuestAnswer
 from policy.decide_guest import on_a_seat, parked
 from policy.demand import Demand, on_fleet
-from policy.errors import Answer, FormatError, LeftToSlurm, Never, NotNow
+from policy.errors import Answer, FormatError, LeftToSlurm, Never, NotNow, TooLong
 from policy.gathering import first_place
 from policy.placement.base import Berth, Policy
 from policy.request import Request, flags_of, names_gpus, read, wanted_gpus
@@ -39,7 +39,7 @@ class Understanding:
     """Remembers what requests mean on a fleet: users submit the same few shapes over and over, often by the hundred."""
 
     _MOST = 2_048
-    _OF_ONE_JOB = frozenset({"nonce", "uid", "begin", "name", preflight.KEY})
+    _OF_ONE_JOB = frozenset({"nonce", "uid", "begin", "name", "extra_bytes", preflight.KEY})
 
     def __init__(self) -> None:
         self._fleet: Fleet | None = None
@@ -69,6 +69,11 @@ def decide(
 ) -> Decision:
     """Answer a submit request; `stale` says why the book is too old to choose a place by."""
     decision = _decide(fields, book, policy, settings, now, understanding, stale)
+    if decision.verb == "place":
+        try:
+            pin_text.check(decision.fields, fields)
+        except TooLong as problem:
+            decision = say_no(fields, problem, now)
     if preflight.KEY not in fields:
         return decision
     return replace(decision, fields=preflight.kept(decision.fields, fields[preflight.KEY]))

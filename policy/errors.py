@@ -4,7 +4,8 @@
     ├── FormatError               a text that is not what docs/formats.md says
     ├── ConfigError               berth.conf
     ├── SlurmError                Slurm's commands failed
-    │   └── UnreadableError       Slurm answered in a form that Berth does not know
+    │   ├── UnreadableError       Slurm answered in a form that Berth does not know
+    │   └── TooLong               what would be written into a job is longer than Slurm takes
     ├── DaemonError               berthd cannot be reached, or cannot start
     ├── UsageError                a command was called in a wrong way
     └── Answer                    not a fault: an answer to "where shall this job go?"
@@ -38,6 +39,10 @@ class SlurmError(BerthError):
 
 class UnreadableError(SlurmError):
     """Slurm answered in a form that Berth does not know."""
+
+
+class TooLong(SlurmError):
+    """What would be written into a job is longer than Slurm takes; it was not written."""
 
 
 class DaemonError(BerthError):

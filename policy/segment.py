@@ -20,6 +20,9 @@ PINNED_STATES = frozenset({"placed", "waiting"})
 LATER = "later"
 """The `state` of a job for which no place was in sight; the planner gives it one."""
 
+RELEASED = "released"
+"""The `state` of a job that was given back to Slurm for good."""
+
 OBSERVED = "observed"
 """The `state` of a job that Berth only watches: it says what it would have done."""
 

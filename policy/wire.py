@@ -32,7 +32,7 @@ SUBMIT_KEYS = frozenset(
         *("tres_per_job", "tres_per_node", "tres_per_socket", "tres_per_task", "cpus_per_tres", "mem_per_tres"),
         *("ntasks_per_tres", "sockets_per_node", "num_tasks", "ntasks_per_node", "cpus_per_task", "min_cpus"),
         *("threads_per_core", "ntasks_per_core", "switches", "switch_wait", "slurms_own"),
-        *("pn_min_cpus", "min_nodes", "max_nodes", "mem_per_node", "mem_per_cpu", "gpus", "signal"),
+        *("pn_min_cpus", "min_nodes", "max_nodes", "mem_per_node", "mem_per_cpu", "gpus", "signal", "extra_bytes"),
     }
 )
 

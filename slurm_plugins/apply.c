@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "pin_text.h"
 #include "segment.h"
 
 void apply_default_cpus(job_desc_msg_t *job, uint32_t per_gpu, uint32_t share)
@@ -19,13 +20,6 @@ void apply_default_cpus(job_desc_msg_t *job, uint32_t per_gpu, uint32_t share)
 		return;
 	snprintf(per_tres, sizeof(per_tres), "gres/gpu:%" PRIu32, cpus);
 	set_string(&job->cpus_per_tres, per_tres);
-}
-
-static void add_typed(struct text *tres, const char *name, const struct reply *reply, size_t count)
-{
-	for (size_t i = 0; i < reply->gpu_count; i++)
-		text_addf(tres, "%sgres/%s:g%u:%zu", tres->len ? "," : "", name, reply->gpus[i],
-			  count);
 }
 
 /*
@@ -47,27 +41,6 @@ static char **pinned_field(job_desc_msg_t *job, const struct reply *reply)
 	alone = others.len == 0 && !others.failed;
 	text_free(&others);
 	return alone ? &job->tres_per_job : &job->tres_per_node;
-}
-
-static bool gpu_request(char *const *field, const job_desc_msg_t *job, const struct reply *reply,
-			struct text *tres)
-{
-	size_t count = field == &job->tres_per_job ? reply->node_count : 1;
-
-	text_init(tres, FOREIGN_TEXT_MAX);
-	/* Also for a job that gets a share: until it is pinned it must not start beside others. */
-	if (reply->verb == REPLY_LATER)
-		text_addf(tres, "gres/gpu:%zu", reply->gpu_count);
-	else if (reply->guest)
-		add_typed(tres, "seat", reply, 1);
-	else if (reply->share)
-		add_typed(tres, "shard", reply, reply->share);
-	else
-		add_typed(tres, "gpu", reply, count);
-	if (reply->seats)
-		add_typed(tres, "seat", reply, count);
-	tres_keep_others(*field, tres);
-	return !tres->failed;
 }
 
 /* What was asked beside GPUs (a NIC, say) stays where it was asked. */
@@ -150,30 +123,6 @@ static void set_cpus(job_desc_msg_t *job, const struct reply *reply)
 		job->min_cpus = (uint32_t)wanted;
 }
 
-static bool extra_text(const job_desc_msg_t *job, const struct reply *reply, struct text *extra)
-{
-	struct text body;
-
-	text_init(&body, REPLY_MAX_BYTES);
-	segment_add(&body, "nodes", reply->nodes);
-	text_add(&body, " gpus=");
-	for (size_t i = 0; i < reply->gpu_count; i++)
-		text_addf(&body, "%s%u", i ? "," : "", reply->gpus[i]);
-	if (reply->share)
-		text_addf(&body, " share=%" PRIu32, reply->share);
-	if (reply->way && !reply->share)
-		segment_add(&body, "tier", reply->guest ? "opportunistic" : "guaranteed");
-	if (reply->gpu_mem)
-		text_addf(&body, " mem=%" PRIu64, reply->gpu_mem);
-	if (reply->way)
-		segment_add(&body, "way", reply->way);
-	segment_set(extra, job->extra, text_str(&body));
-	if (body.failed)
-		extra->failed = true;
-	text_free(&body);
-	return !extra->failed;
-}
-
 /* Memory for each GPU is counted by GPUs, of which a job with a share has none. */
 static void set_memory(job_desc_msg_t *job, const struct reply *reply)
 {
@@ -235,9 +184,9 @@ bool apply_gpus(job_desc_msg_t *job, const struct reply *reply)
 
 	text_init(&comment, FOREIGN_TEXT_MAX + SEGMENT_BODY_MAX);
 	segment_set(&comment, job->admin_comment, reply->segment);
-	text_init(&extra, FOREIGN_TEXT_MAX + REPLY_MAX_BYTES);
-	ok = gpu_request(field, job, reply, &tres) && !comment.failed &&
-	     (!pin || extra_text(job, reply, &extra));
+	text_init(&extra, SLURM_TEXT_MAX);
+	ok = pin_tres(reply, *field, field == &job->tres_per_job ? reply->node_count : 1, &tres) &&
+	     !comment.failed && (!pin || pin_extra(reply, job->extra, &extra));
 	if (ok) {
 		set_request(job, reply, field, text_str(&tres));
 		if (pin) {

@@ -63,7 +63,7 @@ enum feature_join models_require(job_desc_msg_t *job, const char *model);
 void apply_default_cpus(job_desc_msg_t *job, uint32_t per_gpu, uint32_t share);
 /*
  * Pin the job, or, where it is planned later, ask for its GPUs in the one form that every pin can
- * replace. false: out of memory, and the job is unchanged.
+ * replace. false: Slurm would not take a text so long, or out of memory; the job is unchanged.
  */
 bool apply_gpus(job_desc_msg_t *job, const struct reply *reply);
 /* Write a segment's body into the job's admin_comment. false: out of memory, or too long. */

@@ -200,6 +200,19 @@ static int go_without(job_desc_msg_t *job, const struct flag_values *flags, char
 	return SLURM_SUCCESS;
 }
 
+/* berthd answered, and what it says cannot be written down: Slurm would refuse the whole job. */
+static int leave_to_slurm(job_desc_msg_t *job, const struct flag_values *flags, char **err_msg)
+{
+	static const char why[] = "what Berth would write into the job is longer than Slurm takes";
+	char message[MESSAGE_MAX + 1];
+
+	keep_request(job, flags, why);
+	snprintf(message, sizeof(message), "berth: left to Slurm: %s", why);
+	if (user_wants_messages(job, flags))
+		tell(err_msg, message);
+	return SLURM_SUCCESS;
+}
+
 static bool applied(enum outcome outcome, job_desc_msg_t *job, const struct reply *reply)
 {
 	switch (outcome) {
@@ -218,8 +231,10 @@ static int act_on(enum outcome outcome, job_desc_msg_t *job, const struct flag_v
 {
 	if (outcome == OUTCOME_REFUSE)
 		return refuse(err_msg, ESLURM_REQUESTED_NODE_CONFIG_UNAVAILABLE, reply->message);
-	if (!applied(outcome, job, reply))
+	if (outcome > OUTCOME_REFUSE)
 		return go_without(job, flags, err_msg);
+	if (!applied(outcome, job, reply))
+		return leave_to_slurm(job, flags, err_msg);
 	if (reply->message && *reply->message && user_wants_messages(job, flags))
 		tell(err_msg, reply->message);
 	return SLURM_SUCCESS;

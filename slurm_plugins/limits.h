@@ -32,6 +32,8 @@
 #define DEVICE_MINORS 255
 #define PATH_BYTES 1024
 
+/* Slurm refuses a job whose Extra, features or TRES text is longer. */
+#define SLURM_TEXT_MAX 1024
 /* A text that belongs to others (admin_comment, Extra) is left alone beyond this. */
 #define FOREIGN_TEXT_MAX 65536
 #define FLAG_VALUE_MAX 255

@@ -28,7 +28,7 @@ enum feature_join models_require(job_desc_msg_t *job, const char *model)
 	enum feature_join result;
 	struct text features;
 
-	text_init(&features, FOREIGN_TEXT_MAX);
+	text_init(&features, SLURM_TEXT_MAX);
 	result = features_join(job->features, model, &features);
 	if (features.failed)
 		result = JOIN_UNCLEAR;

@@ -127,7 +127,7 @@ bool request_one_gpu(job_desc_msg_t *job)
 	struct text tres;
 	bool ok;
 
-	text_init(&tres, FOREIGN_TEXT_MAX);
+	text_init(&tres, SLURM_TEXT_MAX);
 	text_add(&tres, "gres/gpu:1");
 	tres_keep_others(*field, &tres);
 	ok = !tres.failed;
@@ -340,6 +340,8 @@ void request_write(const job_desc_msg_t *job, uint32_t submit_uid, const char *n
 	add_mark(out, "test", request_is_test(job));
 	add_string(out, "partition", job->partition);
 	add_string(out, "account", job->account);
+	if (given(job->extra))
+		text_addf(out, "extra_bytes=%zu\n", strlen(job->extra));
 	add_string(out, "name", job->name);
 	add_string(out, "qos", job->qos);
 	add_string(out, "reservation", job->reservation);

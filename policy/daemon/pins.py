@@ -4,11 +4,12 @@ import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from policy import segment
 from policy.daemon import log, pinned
 from policy.daemon.evictions import Evictions
 from policy.decide_guest import seat_values
-from policy.errors import DaemonError, SlurmError
-from policy.facts import Reading
+from policy.errors import DaemonError, SlurmError, TooLong
+from policy.facts import JobFacts, Reading
 from policy.moves import Change, Evict, Move, Own, Park, Release
 from policy.riding import PARKED_FOR
 from policy.segment import LATER, UNDER_WAY
@@ -82,9 +83,21 @@ class Pins:
         if share and not self._kept_out.isdisjoint(berth.names):
             raise SlurmError("another packed job could not be taken away from there")
         place = Pin(berth.names, berth.gpus, seats, values, share)
-        self._gateway.pin(target(change.job, change.task), place, hurry=hurry)
+        try:
+            self._gateway.pin(target(change.job, change.task), place, hurry=hurry)
+        except TooLong as problem:
+            self._give_up(change.job, f"given back to Slurm: {problem}")
+            return
         self.written += 1
         log.info(f"JobId={_name(change)} NodeList={values['nodes']} GPUs={values['gpus']} pinned: {change.reason}")
+
+    def _give_up(self, job: JobFacts, why: str) -> None:
+        """Let Slurm place a job that no place can be written into: every pass would try it again."""
+        if not self._gateway.release(job.id, why):
+            # It waited for its first place, with a request that is its user's.
+            self._gateway.annotate(job.id, {**(job.segment or {}), "state": segment.RELEASED, "why": why})
+        self.written += 1
+        log.info(f"JobId={job.id} {why}")
 
     def list_pinned(self, queue: Iterable[Waiting]) -> None:
         """Let the plugin know which jobs have a place that their owners cannot change by hand."""

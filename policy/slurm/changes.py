@@ -5,7 +5,7 @@ The keys are the names that the fields have in Slurm's job description.
 
 from collections.abc import Iterable, Mapping
 
-from policy import segment
+from policy import pin_text, segment
 from policy.errors import FormatError, SlurmError
 from policy.facts import JobFacts
 from policy.slurm import fields
@@ -34,7 +34,10 @@ ENDED = frozenset(
 
 
 def pin(job: JobText, place: Pin) -> dict[str, str]:
-    """A place. `disable_job_shrink` keeps an update that comes too late from harming a running job."""
+    """A place; TooLong where Slurm would not take it.
+
+    `disable_job_shrink` keeps an update that comes too late from harming a running job.
+    """
     _must_wait(job)
     nodes, gpus = ",".join(place.nodes), ",".join(map(str, place.gpus))
     before = segment_of(job.admin_comment) or {}
@@ -45,7 +48,7 @@ def pin(job: JobText, place: Pin) -> dict[str, str]:
         **_typed(job, place),
         "req_nodes": nodes,
         "admin_comment": segment.put(job.admin_comment, values),
-        "extra": segment.put(job.extra, {"nodes": nodes, "gpus": gpus, **_share(place), **_tier(place)}),
+        "extra": pin_text.extra_text(job.extra, place.nodes, gpus, {**_share(place), **_tier(place)}),
         **({"begin": NOW} if parked else {}),
         # Who may have to leave has to be able to come back.
         **({"requeue": "1"} if place.guest else {}),
@@ -190,7 +193,7 @@ def _typed(job: JobText, place: Pin) -> dict[str, str]:
     count = place.share or (len(place.nodes) if by_job else 1)
     whole = ("gpu", "seat") if place.seats else ("gpu",)
     kinds = ("seat",) if place.guest else ("shard",) if place.share else whole
-    tres = ",".join(f"gres/{kind}:g{gpu}:{count}" for kind in kinds for gpu in place.gpus)
+    tres = pin_text.tres_text(kinds, place.gpus, count)
     if by_job:
         return {"tres_per_job": tres}
     # A job that no plugin saw may ask by job; Slurm refuses such a number beside typed GPUs.

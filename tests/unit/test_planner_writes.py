@@ -13,6 +13,7 @@ from policy.daemon.handover import Sender
 from policy.daemon.notices import Notice
 from policy.daemon.planner import Planner
 from policy.daemon.step_times import StepWord
+from policy.errors import TooLong
 from policy.facts import JobFacts, NodeFacts, Reading
 from policy.slurm.interface import Pin
 from tests.unit.guest_world import parked
@@ -117,6 +118,36 @@ def test_a_cloud_without_nodes_for_a_while_ends_no_planner(tmp_path: Path, chann
     planner.one_pass(ended=False)
     write_all(planner)
     assert slurm.pins[before:] == [(9, ("n1",), (0,))]
+
+
+class Refusing(Slurm):
+    """A Slurm that takes no pin, since the job's texts are long already."""
+
+    def __init__(self, nodes: list[NodeFacts], jobs: list[JobFacts]) -> None:
+        super().__init__(nodes, jobs)
+        self.given_back: list[tuple[int, str]] = []
+
+    def pin(self, job_id: int | str, pin: Pin, *, hurry: bool) -> None:
+        super().pin(job_id, pin, hurry=hurry)
+        raise TooLong("the job's Extra has 1100 bytes, and Slurm takes 1024")
+
+    def release(self, job_id: int | str, reason: str) -> bool:
+        self.given_back.append((int(job_id), reason))
+        return job_id == 5
+
+    def annotate(self, job_id: int, values: Mapping[str, str]) -> None:
+        self.given_back.append((job_id, f"{values['state']}: {values['why']}"))
+
+
+def test_a_job_that_no_place_can_be_written_into_is_given_back_for_good(tmp_path: Path, channel: socket.socket) -> None:
+    first = young(6, "n1", 0b10, 8)
+    first = replace(first, gpus=None, required=(), segment={**(first.segment or {}), "state": "later"})
+    slurm = Refusing([node("n1", used=0xFF), node("n2")], [running(1, "n1", 0xFF, 3_000), young(5, "n1", 1, 9), first])
+    planner = planner_of(slurm, tmp_path, channel)
+    planner.one_pass(ended=False)
+    write_all(planner)
+    why = "given back to Slurm: the job's Extra has 1100 bytes, and Slurm takes 1024"
+    assert slurm.given_back == [(5, why), (6, why), (6, f"released: {why}")]
 
 
 def test_step_times_are_kept_and_disturb_no_plan(tmp_path: Path, channel: socket.socket) -> None:

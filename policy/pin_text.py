@@ -1,0 +1,53 @@
+"""What a pin writes into a job's Extra and request, and how much of that Slurm takes.
+
+The plugin writes the same at submission (slurm_plugins/pin_text.c).
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from policy import hostlist, segment
+from policy.errors import TooLong
+from policy.wire import number
+
+MOST_BYTES = 1_024
+"""Slurm refuses a whole submission, and a whole update, whose Extra or TRES text is longer."""
+
+
+def extra_text(own: str, nodes: Sequence[str], gpus: str, more: Mapping[str, str]) -> str:
+    """A job's Extra with its place in it; nodes are folded only where their names would not fit."""
+    plain = segment.put(own, {"nodes": ",".join(nodes), "gpus": gpus, **more})
+    if _bytes(plain) <= MOST_BYTES:
+        return plain
+    folded = segment.put(own, {"nodes": hostlist.fold(nodes), "gpus": gpus, **more})
+    if _bytes(folded) > MOST_BYTES:
+        raise TooLong(
+            f"with the place in it the job's Extra has {_bytes(folded)} bytes, and Slurm takes {MOST_BYTES}"
+            f"{'; a shorter --extra would do' if segment.remove(own) else ''}"
+        )
+    return folded
+
+
+def tres_text(kinds: Iterable[str], gpus: Iterable[int | str], count: int) -> str:
+    """The request for exactly these GPUs."""
+    text = ",".join(f"gres/{kind}:g{gpu}:{count}" for kind in kinds for gpu in gpus)
+    if len(text) > MOST_BYTES:
+        raise TooLong(f"a request for these GPUs one by one has {len(text)} bytes, and Slurm takes {MOST_BYTES}")
+    return text
+
+
+def check(reply: Mapping[str, str], request: Mapping[str, str]) -> None:
+    """Raise TooLong where the plugin could not write the place of a reply into the job of a request."""
+    guest, share = "guest" in reply, int(reply.get("share", "0"))
+    tier = {} if share or "way" not in reply else {"tier": "opportunistic" if guest else "guaranteed"}
+    more = {**tier, **{key: reply[key] for key in ("share", "mem", "way") if key in reply}}
+    nodes, gpus = reply["nodes"].split(","), reply["gpus"]
+    # What its user has written there stands for as many bytes, whatever they say.
+    extra_text("x" * (number(request, "extra_bytes") or 0), nodes, gpus, more)
+    whole = ("gpu", "seat") if reply["seats"] == "1" else ("gpu",)
+    kinds = ("seat",) if guest else ("shard",) if share else whole
+    by_job = request.get("client") != "batch" and not share
+    tres_text(kinds, gpus.split(","), share or (len(nodes) if by_job else 1))
+
+
+def _bytes(text: str) -> int:
+    return len(text.encode("utf-8", "surrogateescape"))

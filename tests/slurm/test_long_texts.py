@@ -1,0 +1,39 @@
+"""Slurm refuses a job with a long Extra or request: Berth never makes one long by what it writes there itself."""
+
+from __future__ import annotations
+
+from .harness import Slurm
+from .scripted import place, scripted
+
+LONGEST = 1_024
+
+
+def test_a_long_extra_leaves_the_job_to_slurm_and_stays_as_it_is(slurm: Slurm) -> None:
+    slurm.berthd("start")
+    slurm.settle()
+    own = "x" * 1_000
+    done = slurm.sbatch(f"--extra={own}", "--gpus=1", "-H", body="true", check=False)
+    assert (done.rc, "a shorter --extra would do" in done.text) == (0, True), done.text
+    record = slurm.show(int(done.out.split()[-1]))
+    assert (record["Extra"], record.get("ReqNodeList", "(null)")) == (own, "(null)")
+    assert "state=passed" in record["AdminComment"]
+
+
+def test_the_plugin_does_not_rely_on_berthd_for_it(slurm: Slurm) -> None:
+    with scripted(slurm, place("n1", "3", "tres_per_job:gres/gpu:1")):
+        done = slurm.sbatch(f"--extra={'x' * 1_000}", "--gpus=1", "-H", body="true", check=False)
+        assert (done.rc, "longer than Slurm takes" in done.text) == (0, True), done.text
+        short = slurm.submit("--extra=mine", "--gpus=1", "-H", body="true")
+    record = slurm.show(short)
+    assert record["Extra"] == "mine[berth/1 nodes=n1 gpus=3]"
+    assert len(record["Extra"]) <= LONGEST
+
+
+def test_a_user_who_makes_extra_long_later_gets_the_job_started_all_the_same(slurm: Slurm) -> None:
+    """berthd cannot write the place of a task then: Slurm chooses."""
+    slurm.berthd("start")
+    slurm.settle()
+    array = slurm.submit("--gpus=1", "--array=1-2", "-H", body="true")
+    slurm.target.run(["scontrol", "update", f"JobId={array}", f"Extra={'x' * 1_010}"], user="alice")
+    slurm.target.run(["scontrol", "release", str(array)], user="alice")
+    slurm.finish(array)
