@@ -20,6 +20,18 @@ def expand(text: str) -> tuple[str, ...]:
         raise FormatError(str(problem)) from None
 
 
+MOST_IN_A_REQUEST = 8_192
+"""Names in the node lists of a request: to open a few that are longer would take as long as the plugin waits."""
+
+
+def expand_short(text: str) -> tuple[str, ...]:
+    """The same of what a user wrote; a FormatError too where it names more hosts than clusters have."""
+    try:
+        return hostlist.expand_at_most(text, MOST_IN_A_REQUEST)
+    except HostlistError as problem:
+        raise FormatError(str(problem)) from None
+
+
 def fold(names: Iterable[str]) -> str:
     """A host list of names in their order, with what counts up in brackets; the plugin folds alike (hostlist.c).
 

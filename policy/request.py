@@ -84,7 +84,7 @@ def read(fields: Mapping[str, str]) -> Request:
         _refuse_what_no_share_can_be(fields, flags)
     _refuse_what_only_slurm_can(fields)
     nodes = _node_count(fields)
-    only = hostlist.expand(fields.get("req_nodes", ""))
+    only = hostlist.expand_short(fields.get("req_nodes", ""))
     total, per_node, per_task = (None, 1, None) if share and not names_gpus(fields) else _gpus(fields, nodes)
     tasks = number(fields, "num_tasks")
     if nodes is None and len(only) > 1:
@@ -113,7 +113,7 @@ def read(fields: Mapping[str, str]) -> Request:
         partition=fields.get("partition"),
         features=tuple(fields["features"].split("&")) if "features" in fields else (),
         only=only,
-        excluded=hostlist.expand(fields.get("exc_nodes", "")),
+        excluded=hostlist.expand_short(fields.get("exc_nodes", "")),
         limit=None if (minutes := number(fields, "time_limit")) is None else minutes * 60,
         locality=flag_table.parse_locality(flags["locality"]) if "locality" in flags else None,
         switches=number(fields, "switches"),
@@ -169,7 +169,8 @@ def _refuse_what_only_slurm_can(fields: Mapping[str, str]) -> None:
     if "slurms_own" in fields:
         raise LeftToSlurm(f"with {fields['slurms_own'].replace(',', ' and ')} only Slurm can choose")
     if "features" in fields and not _FEATURES.fullmatch(fields["features"]):
-        raise LeftToSlurm(f"the constraint {fields['features']!r} is more than features joined by &")
+        shown = f"{fields['features'][:80]!r}{' and so on' if len(fields['features']) > 80 else ''}"
+        raise LeftToSlurm(f"the constraint {shown} is more than features joined by &")
 
 
 def _node_count(fields: Mapping[str, str]) -> int | None:

@@ -8,10 +8,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
+from itertools import islice
 
 from topology.errors import HostlistError
 
-__all__ = ["expand", "fold"]
+__all__ = ["expand", "expand_at_most", "fold"]
 
 _MOST_HOSTS = 65_536
 #: A name with its brackets; a bracket that belongs to no pair stands alone.
@@ -27,36 +28,46 @@ def expand(text: str) -> tuple[str, ...]:
     >>> expand("a,n[01-03,7]")
     ('a', 'n01', 'n02', 'n03', 'n7')
     """
+    return expand_at_most(text, _MOST_HOSTS)
+
+
+def expand_at_most(text: str, most: int) -> tuple[str, ...]:
+    """The same, not remembered, where it names no more hosts than that; else a HostlistError."""
     if "[" not in text and "]" not in text:
-        return tuple(name for word in text.split(",") if (name := word.strip()))
+        plain = tuple(name for word in text.split(",") if (name := word.strip()))
+        if len(plain) > most:
+            raise _too_many(text, most)
+        return plain
     names: list[str] = []
     for word in filter(None, map(str.strip, _WORD.findall(text))):
-        names += _expand_word(word, text)
-        if len(names) > _MOST_HOSTS:
-            raise _too_many(text)
+        names += _expand_word(word, text, most)
+        if len(names) > most:
+            raise _too_many(text, most)
     return tuple(names)
 
 
-def _expand_word(word: str, text: str) -> list[str]:
+def _expand_word(word: str, text: str, most: int) -> list[str]:
     if word in {"[", "]"}:
         raise _wrong(text)
     names = [""]
     for at, piece in enumerate(_BRACKETS.split(word)):
         # Every second piece stood in brackets.
-        endings = [number for part in piece.split(",") for number in _numbers(part, text)] if at % 2 else [piece]
-        if len(names) * len(endings) > _MOST_HOSTS:
-            raise _too_many(text)
+        inside = at % 2
+        numbers = (number for part in piece.split(",") for number in _numbers(part, text, most))
+        endings = list(islice(numbers, most + 1)) if inside else [piece]
+        if len(names) * len(endings) > most:
+            raise _too_many(text, most)
         names = [name + ending for name in names for ending in endings]
     return names
 
 
-def _numbers(part: str, text: str) -> Iterator[str]:
+def _numbers(part: str, text: str, most: int) -> Iterator[str]:
     match = _RANGE.fullmatch(part.strip())
     first, last = (match.group(1), match.group(2) or match.group(1)) if match else ("1", "0")
     if int(last) < int(first):
         raise _wrong(text)
-    if int(last) - int(first) >= _MOST_HOSTS:
-        raise _too_many(text)
+    if int(last) - int(first) >= most:
+        raise _too_many(text, most)
     return (str(number).zfill(len(first)) for number in range(int(first), int(last) + 1))
 
 
@@ -64,8 +75,8 @@ def _wrong(text: str) -> HostlistError:
     return HostlistError(f'"{text[:80]}" is not a host list such as n[01-16,20]')
 
 
-def _too_many(text: str) -> HostlistError:
-    return HostlistError(f'"{text[:80]}" names more than {_MOST_HOSTS} hosts')
+def _too_many(text: str, most: int) -> HostlistError:
+    return HostlistError(f'"{text[:80]}" names more than {most} hosts')
 
 
 def fold(names: Iterable[str]) -> str:
