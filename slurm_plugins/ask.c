@@ -134,6 +134,7 @@ static enum outcome exchange(const struct text *request, const struct reply_expe
 	};
 	size_t len = 0;
 
+	reply->ours = false;
 	switch (client_ask(config.socket, geteuid(), config.deadline_ms, request->data,
 			   request->len, reply->text, REPLY_MAX_BYTES, &len)) {
 	case ASK_DEAD:
@@ -152,6 +153,15 @@ static enum outcome exchange(const struct text *request, const struct reply_expe
 	return reply_parse(reply, len, expected, error) ? verbs[reply->verb] : OUTCOME_BAD;
 }
 
+/*
+ * What counts against berthd for everybody. A reply with our nonce that is wrong elsewhere does
+ * not: berthd lives, and what one user writes must not cost the others their places.
+ */
+static bool is_failure(enum outcome outcome, const struct reply *reply)
+{
+	return outcome == OUTCOME_TIMEOUT || (outcome == OUTCOME_BAD && !reply->ours);
+}
+
 static enum outcome guarded(const struct text *request, const struct reply_expected *expected,
 			    struct reply *reply)
 {
@@ -162,8 +172,7 @@ static enum outcome guarded(const struct text *request, const struct reply_expec
 	if (breaker_allows(&breaker, monotonic_us() / 1000)) {
 		outcome = exchange(request, expected, reply, &why, error);
 		/* A refused connection costs nothing, and trying on finds a restarted berthd. */
-		breaker_report(&breaker, monotonic_us() / 1000,
-			       outcome != OUTCOME_TIMEOUT && outcome != OUTCOME_BAD);
+		breaker_report(&breaker, monotonic_us() / 1000, !is_failure(outcome, reply));
 	}
 	if (outcome > OUTCOME_REFUSE)
 		complain(outcome, why);

@@ -263,10 +263,16 @@ static bool check_gpus_and_more(struct reply *reply, char *values[KEY_COUNT],
 	       check_site_factor(reply, values[KEY_SITE_FACTOR], error);
 }
 
+static bool has_nonce(char *values[KEY_COUNT], const struct reply_expected *expected)
+{
+	return values[KEY_NONCE] && !strcmp(values[KEY_NONCE], expected->nonce);
+}
+
 bool reply_parse(struct reply *reply, size_t len, const struct reply_expected *expected,
 		 char error[REPLY_ERROR_MAX])
 {
 	char *values[KEY_COUNT] = {NULL};
+	bool well_formed;
 
 	reply->nodes = reply->segment = reply->message = reply->way = NULL;
 	reply->node_count = reply->gpu_count = 0;
@@ -279,9 +285,11 @@ bool reply_parse(struct reply *reply, size_t len, const struct reply_expected *e
 	reply->pn_min_cpus = 0;
 	reply->mem_per_node = 0;
 	reply->site_factor = 0;
-	if (!reply_split(reply, len, values, error))
+	well_formed = reply_split(reply, len, values, error);
+	reply->ours = has_nonce(values, expected);
+	if (!well_formed)
 		return false;
-	if (strcmp(values[KEY_NONCE], expected->nonce))
+	if (!reply->ours)
 		return reply_fail(error, "its nonce is not that of the request");
 	if (values[KEY_SEGMENT] && !printable(values[KEY_SEGMENT], "[]", SEGMENT_BODY_MAX))
 		return reply_fail(error,

@@ -27,6 +27,7 @@ struct reply_expected {
 };
 
 struct reply {
+	bool ours; /* it has the request's nonce, though all else may be wrong: berthd lives */
 	enum reply_verb verb;
 	/* The berth; of a job that is planned later only the two counts. */
 	const char *nodes; /* comma-separated; strings point into `text` */

@@ -119,6 +119,7 @@ class Reply(ctypes.Structure):
     """struct reply."""
 
     _fields_ = (
+        ("ours", ctypes.c_bool),
         ("verb", ctypes.c_int),
         ("nodes", ctypes.c_char_p),
         ("node_count", ctypes.c_size_t),
