@@ -243,6 +243,8 @@ def _later(
     if fields.get("client") != "batch":
         # srun and salloc carry their request into the first step, where a pin that comes later does not fit it.
         raise LeftToSlurm(why)
+    if demand.n > MOST_NODES:
+        raise LeftToSlurm(f"a job on {demand.n} nodes is more than can be pinned")
     values = {
         "state": segment.LATER,
         "id": fields["nonce"],

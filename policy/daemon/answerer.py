@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from policy import wire
 from policy.book import Book, Claim
+from policy.bounds import within
 from policy.daemon import log
 from policy.daemon.config import Config
 from policy.daemon.handover import Snapshot
@@ -132,13 +133,10 @@ class Answerer:
             # Whoever wrote that cannot check a reply either; the plugin fails open.
             self._say_once(f"a request is not answered: {problem}; are plugin and berthd of one release?")
             return None
-        decision = self._decide(message.fields, now)
+        decision = within(self._decide(message.fields, now), message.fields, now)
         self._counters.answers += 1
         self._counters.verbs[decision.verb] += 1
         reply = wire.encode(decision.verb, decision.fields)
-        if len(reply) > wire.REPLY_BYTES:
-            decision = say_no(message.fields, LeftToSlurm("the answer would be too long"), now)
-            return wire.encode(decision.verb, decision.fields)
         if decision.claim is not None:
             self._hold(message.fields["nonce"], decision.claim, now)
         return reply

@@ -140,3 +140,16 @@ def test_lying_daemon_harms_nobody(slurm: Slurm, lie: str) -> None:
     assert len(seen(output)[0].gpus) == 2
     assert re.fullmatch(r"gres/gpu:2", record.get("TresPerJob") or record.get("TresPerNode") or "")
     assert slurm.target.bash("pgrep -o slurmctld", user="root").out == pid
+
+
+def test_one_users_long_requests_cost_nobody_else_a_place(slurm: Slurm) -> None:
+    slurm.berthd("start")
+    slurm.settle()
+    constraint = "a|" * 2_500 + "a"
+    for _ in range(4):
+        # Slurm itself takes no constraint of that length; Berth was asked before it saw that.
+        assert slurm.sbatch("--gpus=1", "-H", "-C", constraint, body="true", check=False, user="bob").rc != 0
+    job = slurm.submit("--gpus=1", "-H", body="true")
+    segment = segments.fields(slurm.comment(job))
+    assert segment is not None
+    assert segment["state"] == "placed"
