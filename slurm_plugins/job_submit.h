@@ -72,9 +72,11 @@ bool apply_segment(job_desc_msg_t *job, const char *body);
 /* slurmctld's own; what is in it is nobody else's to know. */
 typedef struct job_record job_record_t;
 
-/* Would this change of a job undo the pin that berthd holds on it? Then *message is for the user.
+/*
+ * Would this change of a job by user `uid` undo the pin that berthd holds on it, or start a guest
+ * without a seat? Then *message is for the user.
  */
-bool change_breaks_pin(const job_desc_msg_t *change, const job_record_t *record,
-		       char message[MESSAGE_MAX + 1]);
+bool change_breaks_plan(const job_desc_msg_t *change, const job_record_t *record, uint32_t uid,
+			char message[MESSAGE_MAX + 1]);
 
 #endif

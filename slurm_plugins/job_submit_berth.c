@@ -14,6 +14,7 @@
 #include "ask.h"
 #include "client.h"
 #include "options.h"
+#include "recent.h"
 #include "segment.h"
 
 const char plugin_name[] = "Berth job_submit plugin";
@@ -226,8 +227,8 @@ static bool applied(enum outcome outcome, job_desc_msg_t *job, const struct repl
 	}
 }
 
-static int act_on(enum outcome outcome, job_desc_msg_t *job, const struct flag_values *flags,
-		  const struct reply *reply, char **err_msg)
+static int act_on(enum outcome outcome, job_desc_msg_t *job, uint32_t submit_uid,
+		  const struct flag_values *flags, const struct reply *reply, char **err_msg)
 {
 	if (outcome == OUTCOME_REFUSE)
 		return refuse(err_msg, ESLURM_REQUESTED_NODE_CONFIG_UNAVAILABLE, reply->message);
@@ -235,6 +236,9 @@ static int act_on(enum outcome outcome, job_desc_msg_t *job, const struct flag_v
 		return go_without(job, flags, err_msg);
 	if (!applied(outcome, job, reply))
 		return leave_to_slurm(job, flags, err_msg);
+	if (outcome == OUTCOME_LATER && reply->guest)
+		recent_note(job->user_id == NO_VAL ? submit_uid : job->user_id, RECENT_GUEST,
+			    monotonic_us());
 	if (reply->message && *reply->message && user_wants_messages(job, flags))
 		tell(err_msg, reply->message);
 	return SLURM_SUCCESS;
@@ -246,7 +250,7 @@ static int submit_gpu_job(job_desc_msg_t *job, uint32_t submit_uid, const struct
 	uint64_t started_us = monotonic_us();
 	struct reply reply;
 	enum outcome outcome = ask_berthd(job, submit_uid, flags, &reply);
-	int rc = act_on(outcome, job, flags, &reply, err_msg);
+	int rc = act_on(outcome, job, submit_uid, flags, &reply, err_msg);
 
 	ask_log(outcome, started_us, job, submit_uid);
 	return rc;
@@ -326,7 +330,7 @@ int job_modify(job_desc_msg_t *job, job_record_t *record, uint32_t submit_uid, c
 	rc = check_extra(job->extra, submit_uid, err_msg);
 	if (rc != SLURM_SUCCESS)
 		return rc;
-	if (change_breaks_pin(job, record, message))
+	if (change_breaks_plan(job, record, submit_uid, message))
 		return refuse(err_msg, ESLURM_ACCESS_DENIED, message);
 	request_scan(job, &found);
 	rc = check_gres(&found, submit_uid, err_msg);

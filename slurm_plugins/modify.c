@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which changes of a waiting job would break its pin. */
+/* Which changes of a waiting job would break its pin, or free it from what holds it. */
 #include "job_submit.h"
 
 #include <dlfcn.h>
@@ -8,7 +8,9 @@
 #include <stdio.h>
 
 #include "ask.h"
+#include "client.h"
 #include "pinned.h"
+#include "recent.h"
 
 #if SLURM_VERSION_NUMBER >= SLURM_VERSION_NUM(25, 11, 0)
 #define NUMBER_OF(change) ((change)->step_id.job_id)
@@ -44,26 +46,44 @@ static char *formatted(slurm_formatter formatter, const char *format, ...)
 	return made;
 }
 
+struct listed {
+	uint32_t id; /* the record's own */
+	uint32_t kinds;
+};
+
 /*
  * A record has no public layout, but Slurm's log formatter writes a record's own id. What the
  * change itself says is a way around for the day that it is gone: it may name an array where one
  * task is meant.
  */
-static uint32_t record_id(const job_desc_msg_t *change, const job_record_t *record)
+static struct listed look_up(const job_desc_msg_t *change, const job_record_t *record)
 {
+	const char *path = hook_config()->pinned_file;
+	struct listed job = {0};
 	slurm_formatter formatter;
-	uint32_t id = 0;
+	uint32_t array = 0;
 
 	*(void **)&formatter = dlsym(RTLD_DEFAULT, "vxstrfmt");
 	if (formatter) {
 		char *name = formatted(formatter, "%pJ", record);
 
-		id = name ? pinned_record_id(name) : 0;
+		job.id = name ? pinned_record_id(name) : 0;
+		array = name ? pinned_array_id(name) : 0;
 		slurm_xfree((void **)&name);
 	}
-	if (!id && change->job_id_str)
-		id = pinned_record_id(change->job_id_str);
-	return id ? id : NUMBER_OF(change);
+	if (!job.id && change->job_id_str) {
+		job.id = pinned_record_id(change->job_id_str);
+		array = pinned_array_id(change->job_id_str);
+	}
+	if (!job.id)
+		job.id = NUMBER_OF(change);
+	if (!*path)
+		return job;
+	job.kinds = pinned_kinds(path, job.id);
+	/* A change of one task makes a record of its own, which no list can name yet. */
+	if (!job.kinds && array && array != job.id)
+		job.kinds = pinned_kinds(path, array) & ~LISTED_PINNED;
+	return job;
 }
 
 /* The job as the user called it. */
@@ -75,23 +95,50 @@ static void name_job(const job_desc_msg_t *change, uint32_t id, char *name, size
 		snprintf(name, size, "%" PRIu32, id);
 }
 
-bool change_breaks_pin(const job_desc_msg_t *change, const job_record_t *record,
-		       char message[MESSAGE_MAX + 1])
-{
-	const char *path = hook_config()->pinned_file;
-	char name[64];
-	uint32_t id;
+static const char pinned_sentence[] =
+    "berth: job %s has a planned place, so its node list, its Extra and how many nodes, GPUs, "
+    "CPUs, tasks and how much memory it asks for cannot change while it waits; cancel it and "
+    "submit it again, or ask your administrator";
+static const char parked_sentence[] =
+    "berth: job %s is a guest that waits for a seat, so its start time, its node list, its Extra "
+    "and what it asks for cannot change; it starts by itself as soon as a seat is free. To have it "
+    "otherwise cancel it and submit it again";
+static const char recent_sentence[] =
+    "berth: the start time of job %s cannot change yet: you submitted a guest a moment ago, and "
+    "berthd has not listed it; try again in half a minute";
 
-	if (!*path || !touches_place(change))
+/* Also a moment that is past, and now: a guest without a seat would start on whole GPUs. */
+static bool touches_start(const job_desc_msg_t *change)
+{
+	return change->begin_time != 0;
+}
+
+/* Why a job may not be changed so, as a sentence about it; NULL: it may. */
+static const char *objection(const job_desc_msg_t *change, uint32_t kinds, uint32_t uid)
+{
+	if (kinds & LISTED_PARKED)
+		return parked_sentence;
+	if ((kinds & LISTED_PINNED) && touches_place(change))
+		return pinned_sentence;
+	if (!kinds && touches_start(change) && recent_has(uid, RECENT_GUEST, monotonic_us()))
+		return recent_sentence;
+	return NULL;
+}
+
+bool change_breaks_plan(const job_desc_msg_t *change, const job_record_t *record, uint32_t uid,
+			char message[MESSAGE_MAX + 1])
+{
+	struct listed job;
+	const char *why;
+	char name[64];
+
+	if (!touches_place(change) && !touches_start(change))
 		return false;
-	id = record_id(change, record);
-	if (!pinned_lists(path, id))
+	job = look_up(change, record);
+	why = objection(change, job.kinds, uid);
+	if (!why)
 		return false;
-	name_job(change, id, name, sizeof(name));
-	snprintf(message, MESSAGE_MAX + 1,
-		 "berth: job %s has a planned place, so its node list, its Extra and how many "
-		 "nodes, GPUs, CPUs, tasks and how much memory it asks for cannot change while it "
-		 "waits; cancel it and submit it again, or ask your administrator",
-		 name);
+	name_job(change, job.id, name, sizeof(name));
+	snprintf(message, MESSAGE_MAX + 1, why, name);
 	return true;
 }

@@ -6,15 +6,22 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+/* It has a place. */
+#define LISTED_PINNED 1u
+/* A guest without a seat: only its begin time holds it. */
+#define LISTED_PARKED 2u
+
 /*
- * Does the file list this job? Whatever is wrong with the file says no: without a list no change
- * of a job may be refused.
+ * What the file says of this job; 0 where it does not list it. Whatever is wrong with the file says
+ * 0: without a list no change of a job may be refused.
  */
-bool pinned_lists(const char *path, uint32_t job_id);
+uint32_t pinned_kinds(const char *path, uint32_t job_id);
 /*
  * The id of the record that Slurm calls "18", "18_3", "18+1", "JobId=18_*" or "JobId=18_3(21)";
  * there it is 21. 0: none.
  */
 uint32_t pinned_record_id(const char *name);
+/* The array of "18_3" or "JobId=18_3(21)", 18; 0: it is of none. */
+uint32_t pinned_array_id(const char *name);
 
 #endif

@@ -5,24 +5,46 @@ The plugin asks no daemon from job_modify, where slurmctld holds its write locks
 
 import sys
 from array import array
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from policy.errors import DaemonError
+from policy.waiting import Waiting
 
-HEADER = b"berth-pinned/1\n\0"
+HEADER = b"berth-pinned/2\n\0"
+
+PINNED = 1
+"""It has a place."""
+PARKED = 2
+"""A guest without a seat: nothing but its begin time holds it."""
 
 
-def write(path: Path, job_ids: Iterable[int]) -> None:
-    """Replace the list by these jobs' own ids; a reader sees the former list or the new one, never a part."""
-    ids = array("I", sorted(set(job_ids)))
+def listed(queue: Iterable[Waiting]) -> dict[int, int]:
+    """Of jobs that wait, what the plugin has to know of whom."""
+    kinds: dict[int, int] = defaultdict(int)
+    for entry in queue:
+        job = entry.job
+        if entry.nodes:
+            kinds[job.id] |= PINNED
+        if entry.parked is not None:
+            kinds[job.id] |= PARKED
+            if job.tasks:
+                # To change one task makes a record of its own of it, with a number that nobody knows yet.
+                kinds[job.array or job.id] |= PARKED
+    return dict(kinds)
+
+
+def write(path: Path, jobs: Mapping[int, int]) -> None:
+    """Replace the list by these jobs' own ids and kinds; a reader sees the former list or the new one, never a part."""
+    words = array("I", [word for job in sorted(jobs.items()) for word in job])
     if sys.byteorder == "big":
-        ids.byteswap()
+        words.byteswap()
     new = path.with_name(f"{path.name}.new")
     try:
         path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
         with new.open("wb") as file:
-            file.write(HEADER + ids.tobytes())
+            file.write(HEADER + words.tobytes())
         new.replace(path)
     except OSError as problem:
         raise DaemonError(f"cannot write {path}: {problem.strerror}; [hook] pinned_file says where it lies") from None

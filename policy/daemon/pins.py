@@ -1,7 +1,7 @@
 """Writes what the plan decided into Slurm, and keeps the list of pinned jobs that the plugin reads."""
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from policy import segment
@@ -30,7 +30,7 @@ class Pins:
         self._gateway = gateway
         self._evictions = evictions or Evictions(gateway, Sharing())
         self._pinned_file = pinned_file
-        self._listed: frozenset[int] | None = None
+        self._listed: Mapping[int, int] | None = None
         self._no_list_before = 0.0
         self._kept_out: set[str] = set()
         """Nodes with a packed job that Slurm may start where another is to be: it could not be taken away."""
@@ -100,8 +100,8 @@ class Pins:
         log.info(f"JobId={job.id} {why}")
 
     def list_pinned(self, queue: Iterable[Waiting]) -> None:
-        """Let the plugin know which jobs have a place that their owners cannot change by hand."""
-        jobs = frozenset(entry.job.id for entry in queue if entry.nodes)
+        """Let the plugin know which jobs have a place, or none yet, that their owners cannot change by hand."""
+        jobs = pinned.listed(queue)
         now = time.monotonic()
         if jobs == self._listed or now < self._no_list_before:
             return

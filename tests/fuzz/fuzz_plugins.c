@@ -262,22 +262,28 @@ static void fuzz_pinned(const uint8_t *data, size_t size)
 	char *name = copy_of(data, size);
 	uint32_t id = pinned_record_id(name);
 	bool stands = false;
+	size_t step = 0;
 
+	MUST(!pinned_array_id(name) || strchr(name, '_'));
 	free(name);
+	if (size >= 16 && !memcmp(data, "berth-pinned/1\n", 16))
+		step = 4;
+	else if (size >= 16 && !memcmp(data, "berth-pinned/2\n", 16))
+		step = 8;
 	if (fd < 0) {
 		fd = memfd_create("pinned", 0);
 		MUST(fd >= 0);
 		snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
 	}
 	MUST(!ftruncate(fd, 0) && pwrite(fd, data, size, 0) == (ssize_t)size);
-	for (size_t at = 16; at + 4 <= size && !memcmp(data, "berth-pinned/1\n", 16); at += 4) {
+	for (size_t at = 16; at + step <= size && step; at += step) {
 		uint32_t stored;
 
 		memcpy(&stored, data + at, sizeof(stored));
 		id = at == 16 ? le32toh(stored) : id;
 		stands |= le32toh(stored) == id;
 	}
-	if (pinned_lists(path, id))
+	if (pinned_kinds(path, id))
 		MUST(stands);
 }
 

@@ -10,7 +10,7 @@ import pytest
 
 from policy.daemon import pinned
 
-from .harness import Slurm, job_id
+from .harness import Slurm, job_id, until
 from .scripted import later, scripted
 
 LIST = "/run/berth/pinned"
@@ -42,9 +42,9 @@ ALLOWED = (
 )
 
 
-def put_list(slurm: Slurm, folder: Path, jobs: Iterable[int]) -> None:
-    """Make these the jobs that berthd holds a pin on."""
-    pinned.write(folder / "pinned", jobs)
+def put_list(slurm: Slurm, folder: Path, jobs: Iterable[int], kind: int = pinned.PINNED) -> None:
+    """Make these the jobs that berthd has listed."""
+    pinned.write(folder / "pinned", dict.fromkeys(jobs, kind))
     content = base64.b64encode((folder / "pinned").read_bytes()).decode()
     slurm.target.bash(f"echo {content} | base64 -d >{LIST}.new && mv {LIST}.new {LIST}", user="root")
 
@@ -127,3 +127,39 @@ def test_a_job_is_found_by_its_other_name_too(slurm: Slurm, tmp_path: Path) -> N
         pytest.skip("this Slurm knows no SLUID")
     rc, text = change(slurm, name, "ReqNodeList=n2")
     assert (rc, "has a planned place" in text) == (1, True), text
+
+
+@pytest.mark.usefixtures("answering")
+def test_a_guest_that_waits_for_a_seat_is_started_by_nobody_but_berthd(slurm: Slurm, tmp_path: Path) -> None:
+    job = held(slurm, "--begin=now+1hour")
+    put_list(slurm, tmp_path, [job], pinned.PARKED)
+    for words in ("StartTime=now", "StartTime=now+600", *REFUSED):
+        rc, text = change(slurm, job, words)
+        assert (rc, "is a guest that waits for a seat" in text) == (1, True), (words, text)
+    for words in ALLOWED:
+        if "StartTime" not in words:
+            assert change(slurm, job, words) == (0, ""), words
+    assert change(slurm, job, "StartTime=now", user="root") == (0, "")
+
+
+@pytest.mark.usefixtures("answering")
+def test_neither_is_a_task_of_an_array_of_such_guests(slurm: Slurm, tmp_path: Path) -> None:
+    array = held(slurm, "--array=1-3", "--begin=now+1hour")
+    put_list(slurm, tmp_path, [array], pinned.PARKED)
+    rc, text = change(slurm, f"{array}_2", "StartTime=now")
+    assert (rc, "is a guest that waits for a seat" in text) == (1, True), text
+
+
+def test_the_owner_of_a_parked_guest_cannot_start_it_on_whole_gpus(slurm: Slurm) -> None:
+    """Not even in the moment before berthd has seen it; the list is berthd's own."""
+    slurm.berthd("start")
+    slurm.settle()
+    owners = [slurm.submit("--gpu-tier=exclusive", "--gpus=8", "-w", node, body="sleep 60") for node in slurm.machines]
+    for owner in owners:
+        slurm.wait_state(owner, {"RUNNING"})
+    guest = slurm.submit("--gpu-tier=opportunistic", "--gpus=1", body="true")
+    rc, text = change(slurm, guest, "StartTime=now")
+    assert (rc, "berth: " in text) == (1, True), text
+    until(
+        "berthd to list the guest", lambda: "waits for a seat" in change(slurm, guest, "StartTime=now")[1] or None, 40
+    )

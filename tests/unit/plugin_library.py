@@ -19,6 +19,7 @@ PURE = (
     "reply_lines.c",
     "client.c",
     "pinned.c",
+    "recent.c",
     "hostlist.c",
     "pin_text.c",
     "share_file.c",
@@ -39,7 +40,7 @@ BOOLEAN = (
     "path_list_has",
     "pin_extra",
     "pin_tres",
-    "pinned_lists",
+    "recent_has",
     "reply_parse",
     "segment_claimed",
     "share_file_degrade",
@@ -177,7 +178,8 @@ def library() -> ctypes.CDLL:
     built.path_list_separators.restype = ctypes.c_char_p
     built.option_in_env.restype = ctypes.c_void_p
     built.tres_per_gpu.restype = ctypes.c_uint32
-    built.pinned_record_id.restype = ctypes.c_uint32
+    for name in ("pinned_array_id", "pinned_kinds", "pinned_record_id"):
+        getattr(built, name).restype = ctypes.c_uint32
     return built
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from policy import segment
+from policy.daemon import pinned
 from policy.daemon.config import Config, load
 from policy.daemon.evictions import Evictions
 from policy.daemon.guards import BELIEVED_FOR, Guards, GuardWord
@@ -21,7 +22,7 @@ from policy.settings import Settings, Sharing
 from policy.slurm import changes
 from policy.slurm.interface import JobText, Pin
 from policy.waiting import nodes_avoided
-from tests.unit.guest_world import NOW, guest, host, node, parked, plan, reading, running, waiting
+from tests.unit.guest_world import NOW, guest, host, node, parked, plan, reading, running, seated, waiting
 from tests.unit.policy_world import machine
 from tests.unit.share_world import with_memory
 from topology import files
@@ -337,6 +338,24 @@ def test_an_owner_is_pinned_and_the_guest_in_its_way_leaves_first(tmp_path: Path
     write_all(planner)
     assert slurm.done[:2] == ["annotate 5", "evict 5"]
     assert slurm.done[2].startswith("pin 6 n1")
+
+
+def listed(path: Path) -> dict[int, int]:
+    """What the plugin knows of each job."""
+    words = memoryview(path.read_bytes()[16:]).cast("I")
+    return dict(zip(words[::2], words[1::2], strict=True))
+
+
+def test_guests_without_a_seat_are_listed_so_that_nobody_starts_them_by_hand(tmp_path: Path) -> None:
+    jobs = [running(1, "n1", FULL, 9_000), waiting(4, "n1", 1), parked(5)]
+    jobs += [parked(8, array=6, tasks="2-4", state="ARRAY"), seated(9, "n2", 0)]
+    slurm = Slurm([node("n1", used=FULL, seats_used=FULL), node("n2", used=FULL)], [*jobs, host(2, "n2", FULL)])
+    planner_of(slurm, tmp_path).one_pass(ended=False)
+
+    there = listed(tmp_path / "pinned")
+    # The array by its own number too: its tasks have none yet.
+    assert {job for job, kinds in there.items() if kinds & pinned.PARKED} == {5, 6, 8}
+    assert {job for job, kinds in there.items() if kinds & pinned.PINNED} >= {4, 9}
 
 
 def test_a_guest_without_a_seat_is_parked_by_the_planner(tmp_path: Path) -> None:
