@@ -1,0 +1,166 @@
+"""The whole job_submit plugin in a test, with as much of slurmctld as it sees, for each Slurm whose headers lie here.
+
+The headers come with the first image (`build/headers`); without any there is nothing to build against.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+import re
+import socket
+import subprocess
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from policy import wire
+from policy.daemon import pinned
+
+ROOT = Path(__file__).parents[2]
+SOURCES = ROOT / "slurm_plugins"
+FAKE = ROOT / "tests" / "fakes" / "slurmctld" / "slurmctld.c"
+HEADERS = sorted((ROOT / "build" / "headers").glob("*"))
+USER = 12_345
+"""Neither root nor who runs the tests."""
+
+Answer = Callable[[wire.Message], bytes | None]
+
+
+@functools.cache
+def library(headers: Path) -> ctypes.CDLL:
+    """Built once for each Slurm."""
+    names = [name for key in ("JOB_SUBMIT_SRCS", "PURE") for name in _sources(key)]
+    target = Path(tempfile.mkdtemp(prefix="berth-whole-")) / "plugin.so"
+    command = ["gcc", "-std=gnu11", "-D_GNU_SOURCE", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared"]
+    command += ["-pthread", f"-I{SOURCES}", f"-I{headers}", "-Wl,-Bsymbolic", "-o", str(target), str(FAKE)]
+    command += [str(SOURCES / name) for name in names]
+    subprocess.run(command, check=True)
+    # The plugin looks for slurmctld's symbols among those of the program.
+    built = ctypes.CDLL(str(target), mode=os.RTLD_GLOBAL)
+    built.fake_job.restype = ctypes.c_void_p
+    return built
+
+
+def _sources(key: str) -> list[str]:
+    """The C files that the plugins' Makefile names under this key."""
+    text = (SOURCES / "Makefile").read_text().replace("\\\n", " ")
+    line = re.search(rf"^{key}\s*:=(.*)$", text, re.MULTILINE)
+    assert line is not None, key
+    found: list[str] = re.findall(r"[a-z_0-9]+\.c", line[1])
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What slurmctld does with a submission or a change, and what its user reads."""
+
+    rc: int
+    text: str
+    fields: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Plugin:
+    """The plugin as slurmctld has it."""
+
+    built: ctypes.CDLL
+    folder: Path
+
+    def submit(self, user: int = USER, flags: Mapping[str, str] | None = None, /, **fields: str) -> Said:
+        """A batch job."""
+        return self._call("fake_submit", (ctypes.c_uint32(user),), {"script": "#!/bin/sh", **fields}, flags or {})
+
+    def modify(self, record: str, user: int = USER, /, **fields: str) -> Said:
+        """A change of a job by its name in Slurm's log, such as `JobId=18_3(21)`."""
+        return self._call("fake_modify", (record.encode(), ctypes.c_uint32(user)), fields, {})
+
+    def list(self, jobs: Mapping[int, int]) -> None:
+        """Make these the jobs that berthd has listed."""
+        pinned.write(self.folder / "pinned", jobs)
+
+    @contextmanager
+    def berthd(self, answer: Answer) -> Iterator[None]:
+        """A berthd that says what the test wants, to each that asks."""
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server:
+            server.bind(str(self.folder / "sock"))
+            server.listen(8)
+
+            def serve() -> None:
+                while True:
+                    try:
+                        connection, _ = server.accept()
+                    except OSError:
+                        return
+                    with connection:
+                        reply = answer(wire.decode(connection.recv(70_000)))
+                        if reply is not None:
+                            connection.send(reply)
+
+            thread = threading.Thread(target=serve)
+            thread.start()
+            try:
+                yield
+            finally:
+                server.shutdown(socket.SHUT_RDWR)
+                thread.join()
+        (self.folder / "sock").unlink()
+
+    def _call(
+        self, function: str, middle: tuple[object, ...], fields: Mapping[str, str], flags: Mapping[str, str]
+    ) -> Said:
+        job = ctypes.c_void_p(self.built.fake_job())
+        said = ctypes.create_string_buffer(4_096)
+        try:
+            for name, value in fields.items():
+                assert self.built.fake_set(job, name.encode(), value.encode()), name
+            for name, value in flags.items():
+                self.built.fake_flag(job, f"_SLURM_SPANK_OPTION_berth_{name.replace('-', '_')}={value}".encode())
+            rc = getattr(self.built, function)(job, *middle, said, ctypes.c_size_t(len(said)))
+            return Said(rc, said.value.decode(), self._fields(job))
+        finally:
+            self.built.fake_end(job)
+
+    def _fields(self, job: ctypes.c_void_p) -> dict[str, str]:
+        value = ctypes.create_string_buffer(70_000)
+        size = ctypes.c_size_t(len(value))
+        return {
+            name: value.value.decode()
+            for name in (
+                "admin_comment",
+                "extra",
+                "features",
+                "partition",
+                "req_nodes",
+                "tres_per_job",
+                "tres_per_node",
+            )
+            if self.built.fake_get(job, name.encode(), value, size)
+        }
+
+
+@contextmanager
+def loaded(headers: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, hook: str = "") -> Iterator[Plugin]:
+    """The plugin between init and fini, with a berth.conf."""
+    conf = folder / "berth.conf"
+    conf.write_text(f'[hook]\nsocket = "{folder}/sock"\npinned_file = "{folder}/pinned"\ndeadline_ms = 1000\n{hook}\n')
+    monkeypatch.setenv("BERTH_CONF", str(conf))
+    built = library(headers)
+    built.init()
+    try:
+        yield Plugin(built, folder)
+    finally:
+        built.fini()
+
+
+each_slurm = pytest.mark.parametrize(
+    "headers",
+    HEADERS or [pytest.param(None, marks=pytest.mark.skip("no headers"))],
+    ids=lambda path: path and path.name,
+)

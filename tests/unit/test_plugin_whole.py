@@ -1,0 +1,149 @@
+"""The job_submit plugin as a whole: what becomes of submissions and changes, with and without a berthd."""
+
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from policy import segment, wire
+from policy.daemon.pinned import PARKED, PINNED
+from tests.unit.plugin_whole import USER, Plugin, Said, each_slurm, loaded
+
+pytestmark = each_slurm
+users = count(20_000)
+"""The plugin remembers users between two tests."""
+
+
+@pytest.fixture
+def plugin(headers: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Plugin]:
+    with loaded(headers, tmp_path, monkeypatch) as made:
+        yield made
+
+
+def reply(verb: str, request: wire.Message, /, **fields: str) -> bytes:
+    return wire.encode(verb, {"nonce": request.fields["nonce"], **fields})
+
+
+def place(request: wire.Message) -> bytes:
+    values = segment.body({"state": "placed", "id": "0"})
+    return reply("place", request, nodes="n1", gpus="3", seats="1", segment=values)
+
+
+def park(request: wire.Message) -> bytes:
+    values = segment.body({"state": "later", "parked": "0"})
+    return reply("later", request, n="1", k="1", guest="1", begin="1900000000", segment=values)
+
+
+def refused(said: Said) -> bool:
+    return said.rc != 0 and said.text.startswith("berth: ")
+
+
+# What is written into a job
+
+
+def test_a_place_is_written_beside_the_users_own_extra(plugin: Plugin) -> None:
+    with plugin.berthd(place):
+        said = plugin.submit(tres_per_job="gres/gpu:1", extra="mine")
+    assert (said.rc, said.fields["extra"], said.fields["req_nodes"]) == (0, "mine[berth/1 nodes=n1 gpus=3]", "n1")
+
+
+def test_a_place_for_which_there_is_no_room_leaves_the_job_to_slurm(plugin: Plugin) -> None:
+    own = "x" * 1_000
+    with plugin.berthd(place):
+        said = plugin.submit(tres_per_job="gres/gpu:1", extra=own)
+    assert (said.rc, said.fields["extra"], said.fields["tres_per_job"]) == (0, own, "gres/gpu:1")
+    assert "req_nodes" not in said.fields
+    assert "longer than Slurm takes" in said.text
+    assert "state=passed" in said.fields["admin_comment"]
+
+
+def test_berthd_is_told_how_much_room_extra_leaves(plugin: Plugin) -> None:
+    asked: list[wire.Message] = []
+    with plugin.berthd(asked.append):
+        plugin.submit(tres_per_job="gres/gpu:1", extra="x" * 990)
+        plugin.submit(tres_per_job="gres/gpu:1")
+    assert [request.fields.get("extra_bytes") for request in asked] == ["990", None]
+
+
+# The breaker
+
+
+def test_replies_that_are_wrong_in_a_field_do_not_turn_the_plugin_from_berthd(plugin: Plugin) -> None:
+    def wrong(request: wire.Message) -> bytes:
+        return reply("pass", request, segment="x" * 5_002)
+
+    with plugin.berthd(wrong):
+        for _ in range(5):
+            assert plugin.submit(tres_per_job="gres/gpu:1").rc == 0
+    with plugin.berthd(place):
+        assert "req_nodes" in plugin.submit(tres_per_job="gres/gpu:1").fields
+
+
+def test_replies_to_somebody_else_do(plugin: Plugin) -> None:
+    with plugin.berthd(lambda _: wire.encode("pass", {"nonce": "0" * 16})):
+        for _ in range(3):
+            plugin.submit(tres_per_job="gres/gpu:1")
+    with plugin.berthd(place):
+        assert "req_nodes" not in plugin.submit(tres_per_job="gres/gpu:1").fields
+
+
+# Changes of waiting jobs
+
+STARTS = {"begin_time": "1000"}
+PLACES = (
+    {"req_nodes": "n2"},
+    {"req_nodes": ""},
+    {"tres_per_node": "gres/gpu:2"},
+    {"extra": "mine"},
+    {"min_nodes": "2"},
+)
+
+
+def test_a_pinned_job_keeps_its_place_and_may_be_started_at_another_time(plugin: Plugin) -> None:
+    plugin.list({18: PINNED})
+    for change in PLACES:
+        said = plugin.modify("JobId=18", **change)
+        assert refused(said), change
+        assert "job 18 has a planned place" in said.text
+    # A job that is to be tried again is started at once by its owner so.
+    assert plugin.modify("JobId=18", **STARTS).rc == 0
+    assert plugin.modify("JobId=18", time_limit="5", partition="other").rc == 0
+
+
+def test_a_guest_without_a_seat_is_neither_started_nor_changed_by_hand(plugin: Plugin) -> None:
+    plugin.list({18: PARKED})
+    for change in (STARTS, {"begin_time": "1900000000"}, *PLACES):
+        said = plugin.modify("JobId=18", **change)
+        assert refused(said), change
+        assert "job 18 is a guest that waits for a seat" in said.text
+        assert "cancel it and submit it again" in said.text
+    assert plugin.modify("JobId=18", time_limit="5").rc == 0
+    assert plugin.modify("JobId=18", 0, **STARTS).rc == 0
+    assert plugin.modify("JobId=19", **STARTS).rc == 0
+
+
+def test_a_task_of_an_array_of_such_guests_is_held_like_its_array(plugin: Plugin) -> None:
+    plugin.list({18: PARKED, 22: PINNED})
+    assert refused(plugin.modify("JobId=18_*", **STARTS))
+    # The change itself has just made this record.
+    assert refused(plugin.modify("JobId=18_3(21)", **STARTS))
+    # This task has its seat.
+    assert plugin.modify("JobId=18_2(22)", **STARTS).rc == 0
+    plugin.list({18: PINNED})
+    assert plugin.modify("JobId=18_3(21)", req_nodes="n2").rc == 0
+
+
+def test_nobody_is_quicker_than_the_list(plugin: Plugin) -> None:
+    user = next(users)
+    plugin.list({18: PINNED})
+    with plugin.berthd(park):
+        said = plugin.submit(user, {"gpu-tier": "opportunistic"}, tres_per_job="gres/gpu:1")
+    assert said.rc == 0
+    said = plugin.modify("JobId=19", user, **STARTS)
+    assert (refused(said), "try again in half a minute" in said.text) == (True, True)
+    assert plugin.modify("JobId=19", user, time_limit="5").rc == 0
+    # What berthd has listed it knows, and others have submitted no guest.
+    assert plugin.modify("JobId=18", user, **STARTS).rc == 0
+    assert plugin.modify("JobId=19", next(users), **STARTS).rc == 0
+    assert plugin.modify("JobId=19", USER, **STARTS).rc == 0
