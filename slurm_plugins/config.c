@@ -129,19 +129,28 @@ static const char *next_name(const char **list, size_t *len)
 	return *len ? name : NULL;
 }
 
+static bool is_skipped(const struct hook_config *config, const char *name, size_t len)
+{
+	const char *skip = config->skip_partitions;
+	const char *skipped;
+	size_t skipped_len;
+
+	while ((skipped = next_name(&skip, &skipped_len)))
+		if (len == skipped_len && !strncmp(name, skipped, len))
+			return true;
+	return false;
+}
+
 bool config_skips(const struct hook_config *config, const char *partitions)
 {
-	const char *wanted, *skipped;
-	size_t wanted_len, skipped_len;
+	const char *name;
+	size_t len;
+	bool any = false;
 
-	if (!partitions)
-		return false;
-	while ((wanted = next_name(&partitions, &wanted_len))) {
-		const char *skip = config->skip_partitions;
-
-		while ((skipped = next_name(&skip, &skipped_len)))
-			if (wanted_len == skipped_len && !strncmp(wanted, skipped, wanted_len))
-				return true;
+	while (partitions && (name = next_name(&partitions, &len))) {
+		if (!is_skipped(config, name, len))
+			return false;
+		any = true;
 	}
-	return false;
+	return any;
 }

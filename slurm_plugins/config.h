@@ -59,7 +59,10 @@ bool config_load_preflight(const char *path, struct preflight_config *config,
 			   char error[CONFIG_ERROR_MAX]);
 /* BERTH_CONF, else berth.conf next to slurm.conf. false: the path is too long. */
 bool config_path(const char *slurm_conf, char path[CONFIG_TEXT_MAX + 1]);
-/* Is any of these comma-separated partitions one that Berth does not touch? */
+/*
+ * Is each of these comma-separated partitions one that Berth does not touch? A job that may land in
+ * another is Berth's: else nobody would have to be who adds a skipped one to the list.
+ */
 bool config_skips(const struct hook_config *config, const char *partitions);
 
 #endif

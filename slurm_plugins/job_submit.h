@@ -72,11 +72,23 @@ bool apply_segment(job_desc_msg_t *job, const char *body);
 /* slurmctld's own; what is in it is nobody else's to know. */
 typedef struct job_record job_record_t;
 
+/* A job that is to be changed, as far as berthd's list knows it. */
+struct listed {
+	uint32_t id;	/* the record's own */
+	uint32_t kinds; /* LISTED_...; 0: not listed, or not yet */
+};
+
+/* Does this change anything that the list has to be asked for? */
+bool change_matters(const job_desc_msg_t *change);
+struct listed change_look_up(const job_desc_msg_t *change, const job_record_t *record);
 /*
- * Would this change of a job by user `uid` undo the pin that berthd holds on it, or start a guest
- * without a seat? Then *message is for the user.
+ * Would this change by user `uid` undo the pin that berthd holds on the job, start a guest without
+ * a seat, or bring a job to Berth's partitions that was never looked at? Then *message is for the
+ * user.
  */
-bool change_breaks_plan(const job_desc_msg_t *change, const job_record_t *record, uint32_t uid,
-			char message[MESSAGE_MAX + 1]);
+bool change_refused(const job_desc_msg_t *change, const struct listed *job, uint32_t uid,
+		    char message[MESSAGE_MAX + 1]);
+/* Is the job, after this change, in partitions that Berth does not touch? */
+bool change_is_elsewhere(const job_desc_msg_t *change, const struct listed *job);
 
 #endif

@@ -44,6 +44,11 @@ static bool trusted(uint32_t uid)
 	return uid == 0 || uid == geteuid();
 }
 
+static uint32_t owner(const job_desc_msg_t *job, uint32_t submit_uid)
+{
+	return job->user_id == NO_VAL ? submit_uid : job->user_id;
+}
+
 /* Each plugin of a chain has its say: what is there stays, and a newline separates. */
 static void tell(char **err_msg, const char *message)
 {
@@ -237,8 +242,7 @@ static int act_on(enum outcome outcome, job_desc_msg_t *job, uint32_t submit_uid
 	if (!applied(outcome, job, reply))
 		return leave_to_slurm(job, flags, err_msg);
 	if (outcome == OUTCOME_LATER && reply->guest)
-		recent_note(job->user_id == NO_VAL ? submit_uid : job->user_id, RECENT_GUEST,
-			    monotonic_us());
+		recent_note(owner(job, submit_uid), RECENT_GUEST, monotonic_us());
 	if (reply->message && *reply->message && user_wants_messages(job, flags))
 		tell(err_msg, reply->message);
 	return SLURM_SUCCESS;
@@ -299,6 +303,16 @@ static const char *partitions_of(const job_desc_msg_t *job)
 	return default_name ? *default_name : NULL;
 }
 
+/* What nobody has checked must not come to Berth's partitions before berthd has seen it. */
+static void note_unchecked(const job_desc_msg_t *job, uint32_t uid)
+{
+	struct tres_found found;
+
+	request_scan(job, &found);
+	if (request_wants_gpus(job, &found) || found.shared || found.bad_model)
+		recent_note(uid, RECENT_UNCHECKED, monotonic_us());
+}
+
 int job_submit(job_desc_msg_t *job, uint32_t submit_uid, char **err_msg)
 {
 	struct flag_values flags;
@@ -307,8 +321,12 @@ int job_submit(job_desc_msg_t *job, uint32_t submit_uid, char **err_msg)
 	int rc = check_extra(job->extra, submit_uid, err_msg);
 
 	component_begin(job);
-	if (rc != SLURM_SUCCESS || config_skips(hook_config(), partitions_of(job)))
+	if (rc != SLURM_SUCCESS)
 		return rc;
+	if (config_skips(hook_config(), partitions_of(job))) {
+		note_unchecked(job, owner(job, submit_uid));
+		return SLURM_SUCCESS;
+	}
 	if (flags_read(job, &flags, &wrong))
 		rc = submit_with_flags(job, submit_uid, &flags, err_msg);
 	else
@@ -322,16 +340,22 @@ int job_modify(job_desc_msg_t *job, job_record_t *record, uint32_t submit_uid, c
 {
 	char message[MESSAGE_MAX + 1];
 	struct tres_found found;
+	struct listed listed;
 	int rc;
 
 	/* berthd's own pins come this way, as SlurmUser. */
 	if (trusted(submit_uid))
 		return SLURM_SUCCESS;
 	rc = check_extra(job->extra, submit_uid, err_msg);
-	if (rc != SLURM_SUCCESS)
+	if (rc != SLURM_SUCCESS || !change_matters(job))
 		return rc;
-	if (change_breaks_plan(job, record, submit_uid, message))
+	listed = change_look_up(job, record);
+	if (change_refused(job, &listed, submit_uid, message))
 		return refuse(err_msg, ESLURM_ACCESS_DENIED, message);
+	if (change_is_elsewhere(job, &listed)) {
+		note_unchecked(job, submit_uid);
+		return SLURM_SUCCESS;
+	}
 	request_scan(job, &found);
 	rc = check_gres(&found, submit_uid, err_msg);
 	if (rc != SLURM_SUCCESS || !found.model[0])

@@ -46,17 +46,12 @@ static char *formatted(slurm_formatter formatter, const char *format, ...)
 	return made;
 }
 
-struct listed {
-	uint32_t id; /* the record's own */
-	uint32_t kinds;
-};
-
 /*
  * A record has no public layout, but Slurm's log formatter writes a record's own id. What the
  * change itself says is a way around for the day that it is gone: it may name an array where one
  * task is meant.
  */
-static struct listed look_up(const job_desc_msg_t *change, const job_record_t *record)
+struct listed change_look_up(const job_desc_msg_t *change, const job_record_t *record)
 {
 	const char *path = hook_config()->pinned_file;
 	struct listed job = {0};
@@ -107,38 +102,73 @@ static const char recent_sentence[] =
     "berth: the start time of job %s cannot change yet: you submitted a guest a moment ago, and "
     "berthd has not listed it; try again in half a minute";
 
+static const char unchecked_sentence[] =
+    "berth: job %s asks for GPUs in a partition that Berth does not look at, so it cannot move to "
+    "another; cancel it and submit it there";
+static const char just_unchecked_sentence[] = "berth: job %s cannot move to this partition yet: "
+					      "you asked for GPUs in one that Berth does not "
+					      "look at a moment ago; try again in half a minute";
+
 /* Also a moment that is past, and now: a guest without a seat would start on whole GPUs. */
 static bool touches_start(const job_desc_msg_t *change)
 {
 	return change->begin_time != 0;
 }
 
+static bool names_partition(const job_desc_msg_t *change)
+{
+	return change->partition && *change->partition;
+}
+
+bool change_matters(const job_desc_msg_t *change)
+{
+	return touches_place(change) || touches_start(change) || names_partition(change);
+}
+
+/* To one of Berth's own. */
+static bool comes_here(const job_desc_msg_t *change)
+{
+	return names_partition(change) && !config_skips(hook_config(), change->partition);
+}
+
 /* Why a job may not be changed so, as a sentence about it; NULL: it may. */
 static const char *objection(const job_desc_msg_t *change, uint32_t kinds, uint32_t uid)
 {
-	if (kinds & LISTED_PARKED)
+	bool place = touches_place(change), start = touches_start(change);
+
+	if ((kinds & LISTED_PARKED) && (place || start))
 		return parked_sentence;
-	if ((kinds & LISTED_PINNED) && touches_place(change))
+	if ((kinds & LISTED_PINNED) && place)
 		return pinned_sentence;
-	if (!kinds && touches_start(change) && recent_has(uid, RECENT_GUEST, monotonic_us()))
+	if (!kinds && start && recent_has(uid, RECENT_GUEST, monotonic_us()))
 		return recent_sentence;
+	if ((kinds & LISTED_UNCHECKED) && comes_here(change))
+		return unchecked_sentence;
+	/* What a planned job asks for cannot have changed. */
+	if (!(kinds & (LISTED_PINNED | LISTED_PARKED)) && comes_here(change) &&
+	    recent_has(uid, RECENT_UNCHECKED, monotonic_us()))
+		return just_unchecked_sentence;
 	return NULL;
 }
 
-bool change_breaks_plan(const job_desc_msg_t *change, const job_record_t *record, uint32_t uid,
-			char message[MESSAGE_MAX + 1])
+bool change_refused(const job_desc_msg_t *change, const struct listed *job, uint32_t uid,
+		    char message[MESSAGE_MAX + 1])
 {
-	struct listed job;
-	const char *why;
+	const char *why = objection(change, job->kinds, uid);
 	char name[64];
 
-	if (!touches_place(change) && !touches_start(change))
-		return false;
-	job = look_up(change, record);
-	why = objection(change, job.kinds, uid);
 	if (!why)
 		return false;
-	name_job(change, job.id, name, sizeof(name));
+	name_job(change, job->id, name, sizeof(name));
 	snprintf(message, MESSAGE_MAX + 1, why, name);
 	return true;
+}
+
+/* Where the job is now no plugin can see: a job that berthd has not listed counts as one of ours.
+ */
+bool change_is_elsewhere(const job_desc_msg_t *change, const struct listed *job)
+{
+	if (names_partition(change))
+		return config_skips(hook_config(), change->partition);
+	return (job->kinds & LISTED_ELSEWHERE) != 0;
 }

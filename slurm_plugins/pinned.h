@@ -10,6 +10,10 @@
 #define LISTED_PINNED 1u
 /* A guest without a seat: only its begin time holds it. */
 #define LISTED_PARKED 2u
+/* It is in partitions alone that Berth does not touch. */
+#define LISTED_ELSEWHERE 4u
+/* There it asks for GPUs, in a way that nobody has looked at. */
+#define LISTED_UNCHECKED 8u
 
 /*
  * What the file says of this job; 0 where it does not list it. Whatever is wrong with the file says

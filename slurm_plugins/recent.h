@@ -11,6 +11,8 @@
 
 /* A guest without a seat. */
 #define RECENT_GUEST 1u
+/* GPUs in a partition that Berth does not touch. */
+#define RECENT_UNCHECKED 2u
 
 /* How long a note lasts: many times as long as berthd takes from one list to the next. */
 #define RECENT_SECONDS 30

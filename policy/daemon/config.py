@@ -126,6 +126,8 @@ class Config:
     order_weight: int = 0
     """Points of priority between the smallest and the largest jobs (policy.order); 0: the order is all Slurm's."""
     pinned_file: Path = Path("/run/berth/pinned")
+    skip_partitions: frozenset[str] = frozenset()
+    """Those that Berth does not touch."""
     notice_port: int = 0
     """Where the Epilogs' notices come in, on every interface; 0: nobody is told of them."""
     munge_socket: str = ""
@@ -196,6 +198,7 @@ def load(path: Path, *, must_exist: bool = False) -> Config:
         gateway=berthd.get("gateway", defaults.gateway),
         order_weight=_order_weight(path, berthd),
         pinned_file=Path(hook.get("pinned_file", defaults.pinned_file)),
+        skip_partitions=frozenset(re.findall(r"[^, ]+", hook.get("skip_partitions", ""))),
         notice_port=notice_port if notice.get("hosts") else 0,
         munge_socket=notice.get("munge_socket", ""),
         users_hosts=tuple(re.findall(r"[^, ]+", users.get("hosts", ""))),

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from policy.errors import DaemonError
+from policy.facts import JobFacts
 from policy.waiting import Waiting
 
 HEADER = b"berth-pinned/2\n\0"
@@ -20,8 +21,16 @@ PARKED = 2
 """A guest without a seat: nothing but its begin time holds it."""
 
 
-def listed(queue: Iterable[Waiting]) -> dict[int, int]:
-    """Of jobs that wait, what the plugin has to know of whom."""
+ELSEWHERE = 4
+"""It is in partitions alone that Berth does not touch: what is asked for there is nobody's business."""
+UNCHECKED = 8
+"""There it asks for GPUs, so that it cannot come to Berth's partitions unseen."""
+
+
+def listed(
+    queue: Iterable[Waiting], jobs: Iterable[JobFacts] = (), skipped: frozenset[str] = frozenset()
+) -> dict[int, int]:
+    """Of jobs that wait, what the plugin has to know of whom; `jobs` are all that Slurm has."""
     kinds: dict[int, int] = defaultdict(int)
     for entry in queue:
         job = entry.job
@@ -32,6 +41,12 @@ def listed(queue: Iterable[Waiting]) -> dict[int, int]:
             if job.tasks:
                 # To change one task makes a record of its own of it, with a number that nobody knows yet.
                 kinds[job.array or job.id] |= PARKED
+    for job in jobs if skipped else ():
+        if job.state in {"PENDING", "ARRAY"} and skipped.issuperset(job.partition.split(",")):
+            # Of a job with a place its owner cannot change the request.
+            unchecked = UNCHECKED if job.wants_gpus and not kinds.get(job.id) else 0
+            for number in {job.id, job.array} if job.tasks and job.array else {job.id}:
+                kinds[number] |= ELSEWHERE | unchecked
     return dict(kinds)
 
 

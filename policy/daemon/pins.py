@@ -26,10 +26,18 @@ _RETRY_LIST_EVERY = 60.0
 class Pins:
     """One update a change. What Slurm then shows is what later passes plan with."""
 
-    def __init__(self, gateway: Gateway, pinned_file: Path, evictions: Evictions | None = None) -> None:
+    def __init__(
+        self,
+        gateway: Gateway,
+        pinned_file: Path,
+        evictions: Evictions | None = None,
+        skipped: frozenset[str] = frozenset(),
+    ) -> None:
+        """`skipped` are the partitions that Berth does not touch."""
         self._gateway = gateway
         self._evictions = evictions or Evictions(gateway, Sharing())
         self._pinned_file = pinned_file
+        self._skipped = skipped
         self._listed: Mapping[int, int] | None = None
         self._no_list_before = 0.0
         self._kept_out: set[str] = set()
@@ -99,9 +107,9 @@ class Pins:
         self.written += 1
         log.info(f"JobId={job.id} {why}")
 
-    def list_pinned(self, queue: Iterable[Waiting]) -> None:
-        """Let the plugin know which jobs have a place, or none yet, that their owners cannot change by hand."""
-        jobs = pinned.listed(queue)
+    def list_pinned(self, queue: Iterable[Waiting], everybody: Iterable[JobFacts] = ()) -> None:
+        """Let the plugin know which jobs their owners cannot change by hand, or not as they like."""
+        jobs = pinned.listed(queue, everybody, self._skipped)
         now = time.monotonic()
         if jobs == self._listed or now < self._no_list_before:
             return

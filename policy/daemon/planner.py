@@ -59,7 +59,7 @@ class Planner:
         self._guards = Guards()
         self._culprits = Culprits(gateway)
         self._living = LivingScores(config.steps, config.scores)
-        self._pins = Pins(gateway, config.pinned_file, self._evictions)
+        self._pins = Pins(gateway, config.pinned_file, self._evictions, config.skip_partitions)
         self._moving = Moving(gateway, config.settings.moving, create(config.policy), self._company.classes, self._pins)
         self._degraded = Degraded(gateway)
         self._levels = Levels(gateway)
@@ -113,7 +113,7 @@ class Planner:
             self._pins.written += self._moving.step(self._plan, picture, self._reading)
             self._moved |= self._moving.touched
             self._put_off(changes)
-            self._pins.list_pinned(self._plan.queue)
+            self._pins.list_pinned(self._plan.queue, self._reading.jobs)
             self._pins.written += self._degraded.send_elsewhere(self._reading.at)
             self._failures.watch(self._reading)
             self._preflights.step(self._reading)

@@ -72,6 +72,32 @@ def test_a_skipped_partition_is_plain_slurm(slurm: Slurm) -> None:
     assert record["TresPerJob"] == "gres/gpu:2"
 
 
+def test_a_skipped_partition_beside_another_is_no_way_around_berth(slurm: Slurm) -> None:
+    slurm.berthd("start")
+    slurm.settle()
+    job = slurm.submit("-p", "plain,gpu", "--gpus=2", "-H")
+    segment = segments.fields(slurm.comment(job))
+    assert segment is not None
+    assert segment["state"] == "placed"
+    assert slurm.sbatch("-p", "gpu,plain", "--gres=gpu:g0:1", check=False).rc != 0
+
+
+def test_nobody_comes_from_a_skipped_partition_with_a_request_that_berth_never_saw(slurm: Slurm) -> None:
+    slurm.berthd("start")
+    slurm.settle()
+    job = slurm.submit("-p", "plain", "--gres=gpu:g0:1,seat:g0:1", "-H")
+    change = ["scontrol", "update", f"JobId={job}", "Partition=gpu"]
+    early = slurm.target.run(change, check=False)
+    assert (early.rc != 0, "berth: " in early.text) == (True, True), early.text
+
+    def listed() -> bool:
+        return "cancel it and submit it there" in slurm.target.run(change, check=False).text
+
+    until("berthd to list the job", lambda: listed() or None, 40)
+    assert slurm.target.run(["scontrol", "update", f"JobId={job}", "Gres=gpu:g1:1"]).rc == 0
+    assert slurm.target.run(change, user="root").rc == 0
+
+
 def test_the_berth_reaches_the_node_in_extra(slurm: Slurm) -> None:
     job = slurm.submit("--gpus=2", "-C", "a6000", body="exec sleep 30")
     slurm.wait_state(job, {"RUNNING"})

@@ -358,6 +358,20 @@ def test_guests_without_a_seat_are_listed_so_that_nobody_starts_them_by_hand(tmp
     assert {job for job, kinds in there.items() if kinds & pinned.PINNED} >= {4, 9}
 
 
+def test_jobs_that_wait_where_berth_does_not_look_are_listed_as_such() -> None:
+    jobs = [
+        replace(waiting(3, "n1", 1), partition="plain", segment=None),
+        replace(waiting(4, "n1", 1), partition="plain,cpu", wants_gpus=False),
+        replace(waiting(5, "n1", 1), partition="gpu,plain"),
+        running(6, "n1", 1, 9_000, partition="plain"),
+        replace(waiting(8, "n1", 1), partition="cpu", array=7, tasks="1-3", state="ARRAY"),
+    ]
+    elsewhere, unchecked = pinned.ELSEWHERE, pinned.ELSEWHERE | pinned.UNCHECKED
+    found = pinned.listed((), jobs, frozenset({"plain", "cpu"}))
+    assert found == {3: unchecked, 4: elsewhere, 7: unchecked, 8: unchecked}
+    assert pinned.listed((), jobs) == {}
+
+
 def test_a_guest_without_a_seat_is_parked_by_the_planner(tmp_path: Path) -> None:
     stuck = replace(waiting(5, "n1", 0b1, segment={"tier": "opportunistic", "way": "time"}), guest=True)
     slurm = Slurm([node("n1", used=FULL, seats_used=FULL)], [running(1, "n1", FULL, 9_000), stuck])

@@ -131,9 +131,15 @@ def test_a_wrong_rule_leaves_all_of_them_at_their_defaults_and_berthd_says_so(tm
 
 @pytest.mark.parametrize(
     ("partitions", "skipped"),
-    [(b"debug", True), (b"gpu,debug", True), (b"gpu", False), (b"debug2", False), (b"", False), (None, False)],
+    [
+        *((b"debug", True), (b"debug, cpu", True), (b"cpu,debug,cpu", True)),
+        *((b"gpu,debug", False), (b"cpu,gpu", False), (b"gpu", False), (b"debug2", False)),
+        *((b"", False), (b",", False), (None, False)),
+    ],
 )
-def test_a_job_that_may_land_in_a_skipped_partition_is_left_alone(partitions: bytes | None, skipped: bool) -> None:
+def test_a_job_that_may_land_in_any_other_than_skipped_partitions_is_berths(
+    partitions: bytes | None, skipped: bool
+) -> None:
     config, _ = parse('[hook]\nskip_partitions = "cpu, debug"\n')
     assert library().config_skips(ctypes.byref(config), partitions) == skipped
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from policy import segment, wire
-from policy.daemon.pinned import PARKED, PINNED
+from policy.daemon.pinned import ELSEWHERE, PARKED, PINNED, UNCHECKED
 from tests.unit.plugin_whole import USER, Plugin, Said, each_slurm, loaded
 
 pytestmark = each_slurm
@@ -17,7 +17,7 @@ users = count(20_000)
 
 @pytest.fixture
 def plugin(headers: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Plugin]:
-    with loaded(headers, tmp_path, monkeypatch) as made:
+    with loaded(headers, tmp_path, monkeypatch, 'skip_partitions = "plain,cpu"') as made:
         yield made
 
 
@@ -147,3 +147,62 @@ def test_nobody_is_quicker_than_the_list(plugin: Plugin) -> None:
     assert plugin.modify("JobId=18", user, **STARTS).rc == 0
     assert plugin.modify("JobId=19", next(users), **STARTS).rc == 0
     assert plugin.modify("JobId=19", USER, **STARTS).rc == 0
+
+
+# Partitions that Berth does not touch
+
+
+def test_a_skipped_partition_in_the_list_opens_no_way_around_berth(plugin: Plugin) -> None:
+    asked: list[wire.Message] = []
+    with plugin.berthd(asked.append):
+        assert plugin.submit(partition="gpu,plain", tres_per_job="gres/gpu:1").rc == 0
+    assert [request.fields["partition"] for request in asked] == ["gpu,plain"]
+    for tres in ("gres/gpu:g0:1", "gres/shard:100", "gres/seat:g1:1"):
+        assert refused(plugin.submit(partition="plain,gpu", tres_per_node=tres)), tres
+
+
+def test_where_all_partitions_are_skipped_the_job_is_left_alone(plugin: Plugin) -> None:
+    for partitions in ("plain", "cpu,plain"):
+        for tres in ("gres/gpu:a100:2", "gres/gpu:g0:1", "gres/shard:100"):
+            said = plugin.submit(next(users), partition=partitions, tres_per_node=tres)
+            assert (said.rc, said.text) == (0, "")
+            assert said.fields == {"partition": partitions, "tres_per_node": tres}
+
+
+def test_no_change_brings_a_request_to_berths_partitions_that_nobody_looked_at(plugin: Plugin) -> None:
+    plugin.list({18: ELSEWHERE | UNCHECKED, 19: ELSEWHERE})
+    said = plugin.modify("JobId=18", partition="gpu")
+    assert (refused(said), "cancel it and submit it there" in said.text) == (True, True)
+    assert refused(plugin.modify("JobId=18", partition="plain,gpu"))
+    assert plugin.modify("JobId=18", partition="cpu").rc == 0
+    # A job without GPUs goes where it likes.
+    assert plugin.modify("JobId=19", partition="gpu").rc == 0
+    assert plugin.modify("JobId=20", partition="gpu").rc == 0
+
+
+def test_nor_does_a_quick_one(plugin: Plugin) -> None:
+    user = next(users)
+    plugin.submit(user, partition="plain", tres_per_node="gres/gpu:g0:1")
+    said = plugin.modify("JobId=21", user, partition="gpu")
+    assert (refused(said), "try again in half a minute" in said.text) == (True, True)
+    user = next(users)
+    plugin.list({19: ELSEWHERE})
+    plugin.submit(user, partition="plain", time_limit="5")
+    assert plugin.modify("JobId=19", user, partition="gpu").rc == 0
+    assert plugin.modify("JobId=19", user, tres_per_node="gres/gpu:g0:1").rc == 0
+    assert refused(plugin.modify("JobId=19", user, partition="gpu"))
+    assert plugin.modify("JobId=19", 0, partition="gpu").rc == 0
+    plugin.list({19: PINNED})
+    assert plugin.modify("JobId=19", user, partition="gpu").rc == 0
+
+
+def test_changes_in_skipped_partitions_are_slurms_own_affair(plugin: Plugin) -> None:
+    plugin.list({19: ELSEWHERE})
+    for change in ({"tres_per_node": "gres/gpu:a100:2"}, {"tres_per_node": "gres/shard:1"}):
+        said = plugin.modify("JobId=19", next(users), **change)
+        assert (said.rc, said.fields) == (0, change)
+        said = plugin.modify("JobId=20", next(users), partition="plain", **change)
+        assert (said.rc, said.fields["tres_per_node"]) == (0, change["tres_per_node"])
+        # Of a job that is not listed nobody knows where it is: it counts as one of Berth's.
+        assert refused(plugin.modify("JobId=20", next(users), **change))
+        assert refused(plugin.modify("JobId=19", next(users), partition="gpu,plain", **change))
