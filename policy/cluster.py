@@ -78,6 +78,8 @@ class Fleet:
     """MiB of each node's smallest GPU; 0 where nobody knows, CUT where MIG has cut one of them."""
     sharing: Sharing = field(default_factory=Sharing)
     """The site's rules for packed jobs."""
+    skipped: frozenset[str] = frozenset()
+    """Partitions that Berth does not touch."""
 
     def scores_of(self, app_class: str) -> "Floats | None":
         """The scores that count for a class; None where all GPUs count as equal."""

@@ -9,7 +9,7 @@ import numpy as np
 from policy.cluster import CUT
 from policy.errors import LeftToSlurm, Never
 from policy.flags import Tier
-from policy.partitions import choose, pools
+from policy.partitions import choose, not_skipped, placed_in, pools
 from policy.sharing.tenants import Share
 from policy.tiers import ALONE, EXCLUSIVE, OPPORTUNISTIC, settle
 
@@ -108,6 +108,7 @@ def on_fleet(request: "Request", fleet: "Fleet") -> Demand:
     unknown = [name for name in names.split(",") if name not in fleet.partitions]
     if unknown:
         raise LeftToSlurm(f"partition {unknown[0]} is not known")
+    rules_of, names = not_skipped(fleet, names), placed_in(fleet, names)
     partitions = [fleet.partitions[name] for name in names.split(",")]
     allowed = _allowed(request, fleet, names.split(","))
     if any(partition.whole_nodes for partition in partitions):
@@ -116,7 +117,7 @@ def on_fleet(request: "Request", fleet: "Fleet") -> Demand:
         request = replace(request, whole_nodes=True)
     if request.share:
         allowed = _allowed_to_share(request, fleet, allowed, names)
-    tier = ALONE if request.share else settle(request.flags, request.qos, names, *fleet.sharing.tiers)
+    tier = ALONE if request.share else settle(request.flags, request.qos, rules_of, *fleet.sharing.tiers)
     if tier is not ALONE and fleet.sharing.guest_way == "mps":
         tier = replace(tier, mps=True)
     if tier.name == OPPORTUNISTIC:

@@ -28,6 +28,16 @@ class Choice:
     """Whether a place may be in the wrong one of them, though the right one would start it."""
 
 
+def not_skipped(fleet: "Fleet", listed: str) -> str:
+    """Those of a list that Berth touches, whose rules hold for the job; all where it touches none of them."""
+    return ",".join(name for name in listed.split(",") if name not in fleet.skipped) or listed
+
+
+def placed_in(fleet: "Fleet", listed: str) -> str:
+    """Those of a list whose nodes Berth may give a job; all where Slurm wants nodes that are in all of them."""
+    return listed if fleet.in_all_partitions else not_skipped(fleet, listed)
+
+
 def choose(fleet: "Fleet", listed: str, limit: int | None, nodes: int | None, *, comes: bool = False) -> Choice:
     """The partitions that may start a job of this time limit and number of nodes; `comes` if it is not in them yet.
 

@@ -14,7 +14,7 @@ from policy.errors import FormatError
 from policy.facts import JobFacts
 from policy.flags import Tier
 from policy.locality import binding, insisted
-from policy.partitions import Choice, choose, pools
+from policy.partitions import Choice, choose, placed_in, pools
 from policy.segment import LATER, PINNED_STATES
 from policy.sharing.classes import Classes
 from policy.sharing.tenants import Share, foes_of, party
@@ -202,7 +202,7 @@ class Reader:
         # A seat that it was sent away from is no place for GPUs of its own.
         left_seat = job.guest and "parked" in segment and "upgrade" in segment
         pinned = () if job.gpus is None or left_seat else job.required
-        choice = choose(fleet, job.partition, job.limit, n or None)
+        choice = choose(fleet, placed_in(fleet, job.partition), job.limit, n or None)
         only = asked_nodes(segment)
         number, fitting, inside = self._fitting(job, choice, only, n, k, cpus, mem, share, tuple(avoided))
         limit = A_YEAR if job.limit is None else job.limit

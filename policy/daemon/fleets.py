@@ -18,6 +18,7 @@ class Fleets:
         self._topologies = Topologies(config.topology_dir, config.fabric)
         self._scores = ScoreTable(config.scores, config.steps)
         self._sharing = config.settings.sharing
+        self._skipped = config.skip_partitions
         self._fleet: Fleet | None = None
         self._nodes: list[NodeFacts] = []
         self._key: object = None
@@ -40,6 +41,7 @@ class Fleets:
                 fabric=self._topologies.fabric,
                 sharing=self._sharing,
             )
+            self._fleet = replace(self._fleet, skipped=self._skipped)
             self._fleet.tables.warm()
             self._key = key
             new_scores = True

@@ -1,5 +1,6 @@
 """Tiers at submission: what a job is, what it may ask for, and what it is answered."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,11 +10,12 @@ from policy.cli.why import rows
 from policy.daemon.config import load
 from policy.decide import Decision, decide
 from policy.errors import ConfigError, FormatError, Never
-from policy.facts import JobFacts, NodeFacts
+from policy.facts import JobFacts, NodeFacts, PartitionFacts
 from policy.flags import Tier, parse_tier
+from policy.picture import Picture
 from policy.placement.berth import BerthPolicy
 from policy.settings import Settings, Sharing
-from tests.unit.guest_world import NOW, book, host, node, running
+from tests.unit.guest_world import NOW, book, fleet, host, node, reading, running
 from tests.unit.policy_world import submit
 
 FULL = 0xFF
@@ -150,6 +152,21 @@ def test_of_several_partitions_each_has_to_allow_what_is_asked() -> None:
     assert tiers.settle(flags, "", "a", (), allowed).name == "guaranteed"
     with pytest.raises(Never, match="partition b may be exclusive"):
         tiers.settle(flags, "", "a,b", (), allowed)
+
+
+@pytest.mark.parametrize("in_all", [False, True])
+def test_of_a_list_with_a_skipped_partition_the_rules_of_the_others_hold_and_their_nodes_count(in_all: bool) -> None:
+    sharing = Sharing(tier_default=tiers.parse_default("partition=gpu:guaranteed exclusive"))
+    nodes = [node("n1", partitions=frozenset({"plain"})), node("n2", partitions=frozenset({"plain", "gpu"}))]
+    nodes.append(node("n3", partitions=frozenset({"gpu"}), up=False))
+    parts = (PartitionFacts("gpu", default=True, time_limit=3_600), PartitionFacts("plain", time_limit=3_600))
+    look = replace(reading(nodes, []), partitions=parts, in_all_partitions=in_all)
+    picture = Picture(replace(fleet(look, sharing), skipped=frozenset({"plain"}), in_all_partitions=in_all))
+    picture.update(look)
+    fields = submit(**{**ONE, "partition": "plain,gpu"})
+    decision = decide(fields, picture.book(), BerthPolicy(), Settings(), NOW)
+    values = segment.fields(f"[berth/1 {decision.fields['segment']}]") or {}
+    assert (decision.verb, decision.fields["nodes"], values["tier"]) == ("place", "n2", "guaranteed")
 
 
 @pytest.mark.parametrize(

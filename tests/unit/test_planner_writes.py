@@ -14,7 +14,7 @@ from policy.daemon.notices import Notice
 from policy.daemon.planner import Planner
 from policy.daemon.step_times import StepWord
 from policy.errors import TooLong
-from policy.facts import JobFacts, NodeFacts, Reading
+from policy.facts import JobFacts, NodeFacts, PartitionFacts, Reading
 from policy.slurm.interface import Pin
 from tests.unit.guest_world import parked
 from tests.unit.policy_world import machine, node, reading, running, waiting
@@ -57,10 +57,11 @@ def channel() -> Iterator[socket.socket]:
     theirs.close()
 
 
-def planner_of(slurm: Slurm, folder: Path, channel: socket.socket) -> Planner:
+def planner_of(slurm: Slurm, folder: Path, channel: socket.socket, skipped: str = "") -> Planner:
     for one in slurm.nodes:
         files.dump(machine(one.name, "h100"), folder / f"{one.name}.json")
     config = Config(topology_dir=folder, fabric="none", pinned_file=folder / "pinned", steps=folder / "steps")
+    config = replace(config, skip_partitions=frozenset(filter(None, [skipped])))
     return Planner(slurm, config, Sender(channel))  # type: ignore[arg-type]
 
 
@@ -148,6 +149,23 @@ def test_a_job_that_no_place_can_be_written_into_is_given_back_for_good(tmp_path
     write_all(planner)
     why = "given back to Slurm: the job's Extra has 1100 bytes, and Slurm takes 1024"
     assert slurm.given_back == [(5, why), (6, why), (6, f"released: {why}")]
+
+
+@pytest.mark.parametrize(("skipped", "moved_to"), [("", ["n2"]), ("plain", ["n3"])])
+def test_of_a_list_with_a_skipped_partition_only_the_others_give_places(
+    tmp_path: Path, channel: socket.socket, skipped: str, moved_to: list[str]
+) -> None:
+    both = frozenset({"gpu", "plain"})
+    nodes = [node("n1", used=0xFF), node("n2", partitions=frozenset({"plain"})), node("n3", partitions=both)]
+    job = replace(young(5, "n1", 0b1, 9), partition="gpu,plain")
+    slurm = Slurm(nodes if skipped else nodes[:2], [running(1, "n1", 0xFF, 3_000), job])
+    now = slurm.read
+    parts = (PartitionFacts("gpu", default=True, time_limit=3_600), PartitionFacts("plain", default=False))
+    slurm.read = lambda *, ended: replace(now(ended=ended), partitions=parts)  # type: ignore[method-assign]
+    planner = planner_of(slurm, tmp_path, channel, skipped)
+    planner.one_pass(ended=False)
+    write_all(planner)
+    assert [list(nodes) for _, nodes, _ in slurm.pins] == [moved_to]
 
 
 def test_step_times_are_kept_and_disturb_no_plan(tmp_path: Path, channel: socket.socket) -> None:
