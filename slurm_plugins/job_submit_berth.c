@@ -91,6 +91,10 @@ static int check_gres(const struct tres_found *found, uint32_t uid, char **err_m
 		return refuse(err_msg, ESLURM_INVALID_GRES,
 			      "berth: a GPU model is a word of letters, digits, '.', '_' and '-'; "
 			      "see the features that sinfo -o %f lists");
+	if (found->bad_count)
+		return refuse(err_msg, ESLURM_INVALID_GRES,
+			      "berth: a number of GPUs is digits alone, such as gpu:2 or "
+			      "gpu:MODEL:2; say how many GPUs the job needs");
 	if (trusted(uid))
 		return SLURM_SUCCESS;
 	if (found->position_type)
@@ -309,7 +313,7 @@ static void note_unchecked(const job_desc_msg_t *job, uint32_t uid)
 	struct tres_found found;
 
 	request_scan(job, &found);
-	if (request_wants_gpus(job, &found) || found.shared || found.bad_model)
+	if (request_wants_gpus(job, &found) || found.shared || found.bad_model || found.bad_count)
 		recent_note(uid, RECENT_UNCHECKED, monotonic_us());
 }
 

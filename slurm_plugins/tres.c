@@ -24,7 +24,7 @@ static bool same_word(const char *s, size_t len, const char *word)
 	return strlen(word) == len && !strncasecmp(s, word, len);
 }
 
-/* Slurm takes a suffix of 1024s in a count. */
+/* Slurm takes a suffix of 1024s in a count, and others that nobody needs for GPUs. */
 static bool parse_count(const char *s, size_t len, uint64_t *count)
 {
 	uint64_t n = 0;
@@ -148,8 +148,11 @@ void tres_scan(const char *tres, struct tres_found *found)
 		s = e.end;
 		if (e.kind == ELEMENT_SHARED)
 			found->shared = true;
-		/* A count that we cannot read is Slurm's to refuse. */
-		if (e.kind != ELEMENT_GPU || !e.count_ok || e.count == 0)
+		if (e.kind != ELEMENT_GPU)
+			continue;
+		/* Slurm reads more suffixes than we do, and multiplies without a bound. */
+		found->bad_count |= !e.count_ok;
+		if (!e.count_ok || e.count == 0)
 			continue;
 		found->gpu = true;
 		found->gpus += e.count;

@@ -18,6 +18,7 @@ struct tres_found {
 	char model[MODEL_NAME_MAX + 1];
 	bool several_models;
 	bool bad_model;	    /* a model name that cannot be a node feature */
+	bool bad_count;	    /* GPUs in a number that cannot be read, though Slurm might */
 	bool position_type; /* gpu:gK */
 	bool shared;	    /* shard or seat */
 };

@@ -76,6 +76,7 @@ class Found(ctypes.Structure):
         ("model", ctypes.c_char * 64),
         ("several_models", ctypes.c_bool),
         ("bad_model", ctypes.c_bool),
+        ("bad_count", ctypes.c_bool),
         ("position_type", ctypes.c_bool),
         ("shared", ctypes.c_bool),
     )

@@ -54,6 +54,39 @@ def test_a_request_is_counted_and_its_model_named(request_text: str, gpus: int, 
     assert (found.gpus, found.gpu, found.model) == (gpus, gpus > 0, model)
 
 
+@pytest.mark.parametrize(
+    "request_text",
+    [
+        "gres/gpu:2066035336255469781kb",
+        "gres/gpu=2066035336255469781kb",
+        "gres/gpu:h100:2066035336255469781kb",
+        "gres/gpu:1m",
+        "gres/gpu:2mib",
+        "gres/gpu:1000001",
+        "gres/gpu:18446744073709551617",
+        "gres/gpu:h100:many",
+        "gres/gpu:h100:+2",
+        "gres/gpu:h100:",
+        "gres/gpu:",
+        "gres/gpu::2",
+        "gres/nic:1,gres/gpu:2x",
+    ],
+)
+def test_gpus_in_a_number_that_nobody_can_read_are_no_request_without_gpus(request_text: str) -> None:
+    assert scan(request_text).bad_count
+
+
+@pytest.mark.parametrize(
+    "request_text",
+    [
+        *("gres/gpu", "gpu:2", "gres/gpu:h100:2", "gres/gpu=2", "gres/gpu:h100=2", "gres/gpu:h100", "gres/gpu:0"),
+        *("gres/gpu:1k", "gres/nic:2mib", "license/x:many", "cpu=2,gres/gpu=1", "gres/gpu:1,gres/nic", ""),
+    ],
+)
+def test_every_other_number_stays_as_it_is(request_text: str) -> None:
+    assert not scan(request_text).bad_count
+
+
 def test_what_users_may_not_ask_for_is_seen_in_any_field() -> None:
     assert scan("gres/gpu:g0:1").position_type
     assert scan("gres/gpu:2", "gres/gpu:g63").position_type

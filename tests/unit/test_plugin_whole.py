@@ -66,6 +66,18 @@ def test_berthd_is_told_how_much_room_extra_leaves(plugin: Plugin) -> None:
     assert [request.fields.get("extra_bytes") for request in asked] == ["990", None]
 
 
+# Requests that cannot be counted
+
+
+def test_gpus_that_slurm_would_count_and_we_cannot_are_refused(plugin: Plugin) -> None:
+    many = "gres/gpu:2066035336255469781kb"
+    for said in (plugin.submit(tres_per_job=many), plugin.modify("JobId=18", tres_per_job=many)):
+        assert (refused(said), "a number of GPUs is digits alone" in said.text) == (True, True)
+    user = next(users)
+    assert plugin.submit(user, partition="plain", tres_per_job=many).rc == 0
+    assert refused(plugin.modify("JobId=19", user, partition="gpu"))
+
+
 # The breaker
 
 
