@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import product
 
 from policy.errors import FormatError, Never
 from policy.flags import TIERS, Tier, parse_tier
@@ -61,8 +62,14 @@ def _parse(text: str) -> Rules:
 
 
 def find(rules: Rules, qos: str, partition: str) -> str:
-    """What the rules say: that of the QOS before that of the partition, before that of all; empty for nothing."""
-    for kind, name in (("qos", qos), ("partition", partition), ("", "")):
+    """What the rules say: that of the QOS before that of the partition, before that of all; empty for nothing.
+
+    Of a list of QOS the first that a rule names counts.
+
+    >>> find(parse_default("qos=borrow:opportunistic guaranteed"), "vision,borrow", "gpu")
+    'opportunistic'
+    """
+    for kind, name in (*(("qos", one) for one in qos.split(",")), ("partition", partition), ("", "")):
         for rule in rules:
             if rule.kind == kind and (rule.name == name or not kind):
                 return rule.value
@@ -70,17 +77,20 @@ def find(rules: Rules, qos: str, partition: str) -> str:
 
 
 def settle(flags: Mapping[str, str], qos: str, partitions: str, default: Rules, allowed: Rules) -> Tier:
-    """The tier of a job; of several partitions the first counts for what it gets, and each for what it may ask."""
+    """The tier of a job; of several partitions the first counts for what it gets, and each for what it may ask.
+
+    Of several QOS too each counts for that: Slurm may start it by any of them.
+    """
     names = partitions.split(",")
     asked = flags.get("gpu-tier")
     if asked is None:
         said = find(default, qos, names[0])
         return parse_tier(said) if said else ALONE
     tier = parse_tier(asked)
-    for name in names:
-        may = find(allowed, qos, name)
+    for one, name in product(qos.split(","), names):
+        may = find(allowed, one, name)
         if may and tier.name not in may.split("+"):
-            by_qos = any(rule.kind == "qos" and rule.name == qos for rule in allowed)
-            where = f"QOS {qos}" if by_qos else f"partition {name}"
+            by_qos = any(rule.kind == "qos" and rule.name == one for rule in allowed)
+            where = f"QOS {one}" if by_qos else f"partition {name}"
             raise Never(f"--gpu-tier={asked}: a job of {where} may be {' or '.join(may.split('+'))}")
     return tier

@@ -169,6 +169,24 @@ def test_of_a_list_with_a_skipped_partition_the_rules_of_the_others_hold_and_the
     assert (decision.verb, decision.fields["nodes"], values["tier"]) == ("place", "n2", "guaranteed")
 
 
+def test_of_several_qos_each_has_to_allow_what_is_asked_and_a_rule_for_any_makes_the_tier() -> None:
+    default = tiers.parse_default("qos=borrow:opportunistic qos=late:guaranteed exclusive")
+    for qos, tier in (
+        ("borrow", "opportunistic"),
+        ("vision,borrow", "opportunistic"),
+        ("late,borrow", "guaranteed"),
+        ("vision", "exclusive"),
+        ("", "exclusive"),
+        ("borrowed", "exclusive"),
+    ):
+        assert tiers.settle({}, qos, "gpu", default, ()).name == tier, qos
+    allowed = tiers.parse_allowed("qos=borrow:opportunistic")
+    assert tiers.settle({"gpu-tier": "guaranteed"}, "vision", "gpu", (), allowed).name == "guaranteed"
+    for qos in ("vision,borrow", "borrow,vision"):
+        with pytest.raises(Never, match="QOS borrow may be opportunistic"):
+            tiers.settle({"gpu-tier": "guaranteed"}, qos, "gpu", (), allowed)
+
+
 @pytest.mark.parametrize(
     "text", ["guarantied", "exclusive,mps", "guaranteed,upgrade", "opportunistic,mps,mps", "opportunistic,"]
 )
