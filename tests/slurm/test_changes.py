@@ -152,7 +152,6 @@ def test_neither_is_a_task_of_an_array_of_such_guests(slurm: Slurm, tmp_path: Pa
 
 def test_the_owner_of_a_parked_guest_cannot_start_it_on_whole_gpus(slurm: Slurm) -> None:
     """Not even in the moment before berthd has seen it; the list is berthd's own."""
-    slurm.berthd("start")
     slurm.settle()
     owners = [slurm.submit("--gpu-tier=exclusive", "--gpus=8", "-w", node, body="sleep 60") for node in slurm.machines]
     for owner in owners:

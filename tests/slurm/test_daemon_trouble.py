@@ -143,7 +143,6 @@ def test_lying_daemon_harms_nobody(slurm: Slurm, lie: str) -> None:
 
 
 def test_one_users_long_requests_cost_nobody_else_a_place(slurm: Slurm) -> None:
-    slurm.berthd("start")
     slurm.settle()
     constraint = "a|" * 2_500 + "a"
     for _ in range(4):

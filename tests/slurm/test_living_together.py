@@ -73,7 +73,6 @@ def test_a_skipped_partition_is_plain_slurm(slurm: Slurm) -> None:
 
 
 def test_a_skipped_partition_beside_another_is_no_way_around_berth(slurm: Slurm) -> None:
-    slurm.berthd("start")
     slurm.settle()
     job = slurm.submit("-p", "plain,gpu", "--gpus=2", "-H")
     segment = segments.fields(slurm.comment(job))
@@ -83,7 +82,6 @@ def test_a_skipped_partition_beside_another_is_no_way_around_berth(slurm: Slurm)
 
 
 def test_nobody_comes_from_a_skipped_partition_with_a_request_that_berth_never_saw(slurm: Slurm) -> None:
-    slurm.berthd("start")
     slurm.settle()
     job = slurm.submit("-p", "plain", "--gres=gpu:g0:1,seat:g0:1", "-H")
     change = ["scontrol", "update", f"JobId={job}", "Partition=gpu"]
@@ -141,7 +139,6 @@ def test_berthd_restarted_keeps_what_it_promised(slurm: Slurm) -> None:
     waiting = slurm.submit("--gpus=8", "-C", "a6000")
     before = slurm.show(waiting)["ReqNodeList"]
     slurm.berthd("stop")
-    slurm.berthd("start")
 
     until(
         "berthd to know the waiting job again",

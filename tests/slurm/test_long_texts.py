@@ -9,7 +9,6 @@ LONGEST = 1_024
 
 
 def test_a_long_extra_leaves_the_job_to_slurm_and_stays_as_it_is(slurm: Slurm) -> None:
-    slurm.berthd("start")
     slurm.settle()
     own = "x" * 1_000
     done = slurm.sbatch(f"--extra={own}", "--gpus=1", "-H", body="true", check=False)
@@ -31,7 +30,6 @@ def test_the_plugin_does_not_rely_on_berthd_for_it(slurm: Slurm) -> None:
 
 def test_a_user_who_makes_extra_long_later_gets_the_job_started_all_the_same(slurm: Slurm) -> None:
     """berthd cannot write the place of a task then: Slurm chooses."""
-    slurm.berthd("start")
     slurm.settle()
     array = slurm.submit("--gpus=1", "--array=1-2", "-H", body="true")
     slurm.target.run(["scontrol", "update", f"JobId={array}", f"Extra={'x' * 1_010}"], user="alice")
