@@ -98,6 +98,9 @@ static const char parked_sentence[] =
     "berth: job %s is a guest that waits for a seat, so its start time, its node list, its Extra "
     "and what it asks for cannot change; it starts by itself as soon as a seat is free. To have it "
     "otherwise cancel it and submit it again";
+static const char shares_sentence[] =
+    "berth: job %s shares a GPU, and its Extra tells the node how; it cannot change while the job "
+    "runs";
 static const char recent_sentence[] =
     "berth: the start time of job %s cannot change yet: you submitted a guest a moment ago, and "
     "berthd has not listed it; try again in half a minute";
@@ -140,6 +143,8 @@ static const char *objection(const job_desc_msg_t *change, uint32_t kinds, uint3
 		return parked_sentence;
 	if ((kinds & LISTED_PINNED) && place)
 		return pinned_sentence;
+	if ((kinds & LISTED_SHARES) && change->extra)
+		return shares_sentence;
 	if (!kinds && start && recent_has(uid, RECENT_GUEST, monotonic_us()))
 		return recent_sentence;
 	if ((kinds & LISTED_UNCHECKED) && comes_here(change))

@@ -14,6 +14,8 @@
 #define LISTED_ELSEWHERE 4u
 /* There it asks for GPUs, in a way that nobody has looked at. */
 #define LISTED_UNCHECKED 8u
+/* It runs beside others on a GPU: its node knows of that from its Extra. */
+#define LISTED_SHARES 16u
 
 /*
  * What the file says of this job; 0 where it does not list it. Whatever is wrong with the file says

@@ -25,6 +25,8 @@ ELSEWHERE = 4
 """It is in partitions alone that Berth does not touch: what is asked for there is nobody's business."""
 UNCHECKED = 8
 """There it asks for GPUs, so that it cannot come to Berth's partitions unseen."""
+SHARES = 16
+"""It runs beside others on a GPU: were it requeued without its Extra, no node would hold it to its part."""
 
 
 def listed(
@@ -41,8 +43,11 @@ def listed(
             if job.tasks:
                 # To change one task makes a record of its own of it, with a number that nobody knows yet.
                 kinds[job.array or job.id] |= PARKED
-    for job in jobs if skipped else ():
-        if job.state in {"PENDING", "ARRAY"} and skipped.issuperset(job.partition.split(",")):
+    for job in jobs:
+        waits = job.state in {"PENDING", "ARRAY"}
+        if not waits and job.segment and not job.segment.keys().isdisjoint(("share", "tier")):
+            kinds[job.id] |= SHARES
+        if skipped and waits and skipped.issuperset(job.partition.split(",")):
             # Of a job with a place its owner cannot change the request.
             unchecked = UNCHECKED if job.wants_gpus and not kinds.get(job.id) else 0
             for number in {job.id, job.array} if job.tasks and job.array else {job.id}:

@@ -358,6 +358,16 @@ def test_guests_without_a_seat_are_listed_so_that_nobody_starts_them_by_hand(tmp
     assert {job for job, kinds in there.items() if kinds & pinned.PINNED} >= {4, 9}
 
 
+def test_jobs_that_run_beside_others_are_listed_so_that_nobody_takes_their_extra_away() -> None:
+    jobs = [
+        running(1, "n1", 1, 9_000, segment={"state": "placed"}),
+        running(2, "n1", 2, 9_000, segment={"state": "placed", "share": "30"}),
+        running(3, "n1", 4, 9_000, segment={"state": "placed", "tier": "opportunistic"}),
+        waiting(4, "n1", 8, segment={"state": "placed", "tier": "guaranteed"}),
+    ]
+    assert pinned.listed((), jobs) == {2: pinned.SHARES, 3: pinned.SHARES}
+
+
 def test_jobs_that_wait_where_berth_does_not_look_are_listed_as_such() -> None:
     jobs = [
         replace(waiting(3, "n1", 1), partition="plain", segment=None),

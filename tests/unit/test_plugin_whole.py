@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from policy import segment, wire
-from policy.daemon.pinned import ELSEWHERE, PARKED, PINNED, UNCHECKED
+from policy.daemon.pinned import ELSEWHERE, PARKED, PINNED, SHARES, UNCHECKED
 from tests.unit.plugin_whole import USER, Plugin, Said, each_slurm, loaded
 
 pytestmark = each_slurm
@@ -133,6 +133,14 @@ def test_a_guest_without_a_seat_is_neither_started_nor_changed_by_hand(plugin: P
     assert plugin.modify("JobId=18", time_limit="5").rc == 0
     assert plugin.modify("JobId=18", 0, **STARTS).rc == 0
     assert plugin.modify("JobId=19", **STARTS).rc == 0
+
+
+def test_who_runs_beside_others_keeps_what_tells_its_node_so(plugin: Plugin) -> None:
+    plugin.list({18: SHARES})
+    for extra in ("", "mine"):
+        said = plugin.modify("JobId=18", extra=extra)
+        assert (refused(said), "job 18 shares a GPU" in said.text) == (True, True)
+    assert plugin.modify("JobId=18", time_limit="5", begin_time="1900000000").rc == 0
 
 
 def test_a_task_of_an_array_of_such_guests_is_held_like_its_array(plugin: Plugin) -> None:
