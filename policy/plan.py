@@ -53,6 +53,12 @@ class Plan:
         self.first: frozenset[int] = frozenset()
         """Jobs that claim their places before all others: room was made for them."""
 
+    @property
+    def looks(self) -> int:
+        """Jobs that looked for a place that is not free yet in the last whole pass: most of its time was theirs."""
+        at = None if self.book is None else self.book.cluster.at
+        return sum(memory.looked == at for memory in self._memories.values())
+
     def replan(self, book: Book, jobs: Iterable[JobFacts], starting: AbstractSet[int] = frozenset()) -> list[Change]:
         """Claim the places of all waiting jobs in the book; what has to change comes back.
 

@@ -154,6 +154,7 @@ class Planner:
         self._moving = Moving(hands, rules, policy, Classes(), hands, hands.ask, lambda _: None)
         self._notices: list[tuple[int, Callable[[float], None]]] = []
         self._handed_over = 0.0
+        self._pass_took = 0.0
         self.reasons: Counter[str] = Counter()
         """Updates by what made them necessary."""
 
@@ -161,8 +162,8 @@ class Planner:
         """A whole pass; when it is over."""
         reading = self._slurm.look()
         self._picture.update(reading)
-        changes = self._plan.replan(self._picture.book(), reading.jobs)
-        done = now + self._delays.read + self._delays.plan
+        changes = self._replan(reading)
+        done = now + self._delays.read + self._pass_took
         self._hand_over(now, done)
         self._free_at = self._write(changes, reading.at, done)
         if self._rules.enabled:
@@ -198,10 +199,11 @@ class Planner:
         nodes = {node for node, _ in found}
         changed = self._picture.update(reading)
         changes, took = None, self._delays.freed
-        if self._delays.plan > CHEAP:
+        if self._pass_took > CHEAP:
             changes = self._plan.freed(self._picture, changed | nodes, reading.jobs)
         if changes is None:
-            changes, took = self._plan.replan(self._picture.book(), reading.jobs), self._delays.plan
+            changes = self._replan(reading)
+            took = self._pass_took
         planned = now + self._delays.read + took
         here = [change for change in changes if isinstance(change, Move) and not nodes.isdisjoint(change.berth.nodes)]
         done = self._write(here, reading.at, planned)
@@ -211,6 +213,11 @@ class Planner:
         if now - self._handed_over >= self._delays.hand_over:
             self._hand_over(now, done)
         self._free_at = done
+
+    def _replan(self, reading: Reading) -> list[Change]:
+        changes = self._plan.replan(self._picture.book(), reading.jobs)
+        self._pass_took = self._delays.plan + self._delays.look * self._plan.looks
+        return changes
 
     def _write(self, changes: Iterable[Change], read_at: float, now: float) -> float:
         """Write changes one after another; when the last is written."""

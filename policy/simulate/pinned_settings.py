@@ -50,8 +50,10 @@ class Delays:
     """berthd's `tick_ms`."""
     read: float = 0.01
     """berthd's look at Slurm."""
-    plan: float = 0.03
-    """A whole pass."""
+    plan: float = 0.003
+    """A whole pass in which no job looks for a place that is not free yet."""
+    look: float = 0.018
+    """What each job adds to a pass that does."""
     freed: float = 0.005
     """Planning what one ended job has freed."""
     update: float = 0.003

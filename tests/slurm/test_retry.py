@@ -174,7 +174,7 @@ def booted(slurm: Slurm, name: str) -> Iterator[None]:
     """A node of which nothing is left but a slurmd that says that it has just booted."""
     node = nodes_of(slurm)[name]
     own = "/usr/local/sbin/slurmd"  # found before Slurm's
-    node.bash("svc slurmd stop; pkill -KILL -x slurmstepd; pkill -KILL -x sleep", check=False)
+    node.bash("svc slurmd stop; pkill -KILL -x slurmstepd; pkill -KILL -f '^sleep 300'", check=False)
     node.bash(
         f"printf '#!/bin/sh\nexec /usr/sbin/slurmd -b \"$@\"\n' >{own}; chmod 755 {own}; svc slurmd start", check=True
     )
@@ -199,8 +199,8 @@ def test_a_node_that_boots_has_lost_its_job_though_slurm_never_calls_it_down(slu
     job = slurm.submit("--gpus=1", "-w", "n3", body="exec sleep 300")
     slurm.wait_state(job, {"RUNNING"})
     slurm.settle()
-    # Slurm counts a job that began less than MessageTimeout and five seconds before a boot as one that is yet to begin.
-    time.sleep(17)
+    # A job that began less than some twenty seconds before its node did is to Slurm one that is yet to begin there.
+    time.sleep(25)
 
     with booted(slurm, "n3"):
         until("it to be noted", lambda: segment_of(slurm, job).get("fail"), 90)
