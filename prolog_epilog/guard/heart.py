@@ -38,6 +38,10 @@ class _Pulse:
     """Seconds a step without a guest; one that was never heard alone is compared with its first beat."""
     weight: float = 0.0
 
+    def guess(self, mean: float) -> None:
+        """Until it is heard alone; a guest that slows it from its first step on must not become its usual pace."""
+        self.alone, self.weight = mean, 1e-9
+
     def learn(self, mean: float, steps: int) -> None:
         self.weight = min(self.weight + steps, 200.0)
         between = self.alone + (mean - self.alone) * min(1.0, steps / self.weight)
@@ -100,8 +104,10 @@ class Heart:
         for rank, (steps, took) in fresh.items():
             pulse = self._ranks[rank]
             pulse.steps, pulse.step_ns = words[rank].steps, words[rank].step_ns
-            if alone or not pulse.weight:
+            if alone:
                 pulse.learn(took / steps, steps)
+            elif not pulse.weight:
+                pulse.guess(took / steps)
         self._since = None
         # Time goes on, whatever a process says: what was learned fades by what passed between two beats.
         at = self._at = max(self._at, *(words[rank].at_ns / 1e9 for rank in fresh))

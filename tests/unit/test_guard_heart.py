@@ -100,3 +100,20 @@ def test_requests_are_told_from_steps() -> None:
             heart.take(second, job.words, alone=True)
             job.steps(0, second + 1.0, share / 4, 4)
         assert heart.serves is serves
+
+
+def test_a_rank_that_was_slowed_from_its_first_step_on_is_compared_with_what_it_does_alone() -> None:
+    job, heart = Job(2), Heart()
+    heart.take(0.0, job.words, alone=False)
+    job.steps(0, 2.0, 1.0, 2)
+    job.steps(1, 2.0, 2.0)
+    heart.take(2.0, job.words, alone=False)
+    for rank in (0, 1):
+        job.steps(rank, 3.0, 1.0)
+    heart.take(3.0, job.words, alone=True)
+    for rank, took in ((0, 1.0), (1, 1.5)):
+        job.steps(rank, 4.5, took)
+
+    beat = heart.take(4.5, job.words, alone=False)
+    assert beat is not None
+    assert beat.took == pytest.approx(1.5)
