@@ -150,7 +150,11 @@ class Program:
     tells: bool = True
     """Whether it tells its steps; else only the library in it counts its launches, a thousand for each."""
     obeys: bool = True
+    lies: bool = False
+    """Whether it ignores its gate, and copies the order's epoch as if it had obeyed."""
     done: float = 0.0
+    ended: float | None = None
+    """When its last step did, or its first one began."""
 
     def order(self) -> Order:
         return read_order(map_order(self.word))
@@ -162,7 +166,9 @@ class Program:
     def run(self, now: float, seconds: float, speed: float) -> None:
         """Go on for so long at this speed, and tell of the steps that ended."""
         if self.place is None or not self.step:
+            self.ended = None
             return
+        self.ended = now - seconds if self.ended is None else self.ended
         self.done += seconds * speed / self.step
         numbers = self.place.numbers
         if not self.tells:
@@ -170,10 +176,11 @@ class Program:
             return
         steps = int(self.done) - numbers[STEPS]
         if steps > 0 and speed > 0.0:
+            before, self.ended = self.ended, now - (self.done - int(self.done)) * self.step / speed
             numbers[STEPS] += steps
-            numbers[STEP_NS] += round(steps * self.step / speed * 1e9)
-            numbers[AT] = round(now * 1e9)
-        if self.obeys:
+            numbers[STEP_NS] += round((self.ended - before) * 1e9)
+            numbers[AT] = round(self.ended * 1e9)
+        if (self.obeys or self.lies) and not self.frozen:
             numbers[EPOCH] = self.order().epoch
 
     def holds(self, used: int) -> None:
@@ -196,6 +203,7 @@ class World:
         self.memory = 0.3
         self.sm_active = 0.3
         self.driver = True
+        self.tells_utilisation = True
         self.off_gpu: set[int] = set()
         """Jobs with nothing on the GPU."""
         self.harm = 0.0
@@ -278,7 +286,10 @@ class World:
             (program.group / "cgroup.procs").write_text(f"{program.process.pid}\n" if lives else "")
             program.run(self.now, PERIOD, duty if program is guest else 1.0 - self.harm * duty)
         if self.driver and round(self.now * 10) % 10 == 0:
-            sample = DeviceSample(self.now, 0.5, self.sm_active, 1.0, held_back=False, memory=self.memory)
+            busy = 0.5 if duty > 0.0 or any(one is not guest for one in self.programs.values()) else 0.0
+            utilisation = busy if self.tells_utilisation else None
+            sms = self.sm_active if self.tells_utilisation else None
+            sample = DeviceSample(self.now, utilisation, sms, 1.0, held_back=False, memory=self.memory)
             self.devices.looks = {uuid: Look(sample, self._on(uuid), 80 * GIB) for uuid in self._uuids()}
         self.keeper.turn(self.now)
         for _ in range(8):
@@ -294,7 +305,7 @@ class World:
         """How fast the guest may run: jobs below 100 are guests."""
         if guest.process.poll() is not None or guest.frozen:
             return 0.0
-        return guest.order().duty / 1000 if guest.obeys else 1.0
+        return guest.order().duty / 1000 if guest.obeys and not guest.lies else 1.0
 
     def close(self) -> None:
         for program in self.programs.values():
