@@ -11,15 +11,23 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
-from math import sqrt
+from math import hypot, sqrt
 
 from prolog_epilog.guard.baseline import Baseline, ChangeDetector
 from prolog_epilog.guard.laws.law import Law, Reading
 from prolog_epilog.guard.machine import Machine, Transition
 from prolog_epilog.guard.settings import GuardSettings
 from prolog_epilog.guard.signals import APPLICATION_XIDS, HARDWARE_XIDS, DeviceSample, HostBeat
+from prolog_epilog.guard.trust import Trust
 
-__all__ = ["Action", "Decider", "Do", "DutyRecord", "Guest"]
+__all__ = ["BELIEVED", "Action", "Decider", "Do", "DutyRecord", "Guest"]
+
+BELIEVED = float("-inf")
+"""Since when a guest is held that no freezer reaches: that its shut gate holds it has to be believed."""
+_SAME = 0.01
+"""Step times that differ by less are the same."""
+_HELD = 0.95
+"""A guest that was held for this part of a step did not slow that step by more than the measurement errs."""
 
 
 class Do(Enum):
@@ -59,6 +67,8 @@ class Guest:
     runs: bool = True
     obeys: bool = True
     """Its gate has taken the last word, or it has none yet to take."""
+    held_since: float | None = BELIEVED
+    """Since when the kernel has held all of it still; None: it does not."""
 
 
 @dataclass(slots=True)
@@ -120,8 +130,17 @@ class Decider:
         self._record = DutyRecord(settings.action.silent_host_s + 60.0)
         # A host whose slowdown no guest can explain: faster than alone, or slower than the guest's whole duty.
         self._strange = ChangeDetector(slack=1.0, largest=4.0, beats=1e8)
+        self._trust = Trust()
+        self._usual: float | None = (
+            None  # while a slower host is measured anew: seconds a step up to which it is as before
+        )
+        self._guest: Guest | None = None
+        self._runs: bool | None = None
+        self._law_since = now
+        self._asked_since: float | None = None
         self._watched_from = now
         self._heard: float | None = None
+        self._pace = 0.0  # seconds a step, as heard last
         self._device: DeviceSample | None = None
         self._present = False
         self._duty = 0.0
@@ -144,17 +163,18 @@ class Decider:
         """
         self._law, self._blind = law or self._law, blind or self._blind
         self._present, self._leaving, self._by, self._asked_memory = True, None, Do.GATE, False
+        self._trust, self._usual = Trust(), None
         return self._give(now, 0.0, "the guest has just come", always=True)
 
     def guest_left(self, now: float) -> None:
         """The guest is gone, for whatever reason."""
-        self._present, self._leaving = False, None
+        self._present, self._leaving, self._usual = False, None, None
         self._note(now, 0.0)
 
     def owner_arrives(self, now: float, law: Law, *, tolerates: bool, evict_grace_s: float) -> list[Action]:
         """An owner starts where a guest sits: it stays with its gate shut, or leaves, as the owner's tier says."""
         self._law = law
-        self._watched_from, self._heard = now, None
+        self._watched_from, self._heard, self._usual = now, None, None
         self.baseline = Baseline(self._settings.baseline)
         if tolerates:
             return self._give(now, 0.0, "an owner has come: its step time is measured first")
@@ -167,11 +187,26 @@ class Decider:
         """
         self._law = law
         self.baseline = Baseline(self._settings.baseline)
-        self._heard = float("-inf")
+        self._heard, self._usual = float("-inf"), None
         if not self._present:
             return []
         duty = min(self._settings.action.silent_duty, self._duty)
         return self._give(now, duty, "nothing can be made of what the host tells")
+
+    def felt(self, now: float, *, runs: bool) -> None:
+        """A guest that the freezer holds to its duty runs all or nothing; its host's steps feel which of them it is.
+
+        Where its turns are too rare for the law to hear of each, the time between them has the duty that makes them so.
+        """
+        if runs is self._runs:
+            return
+        self._runs = runs
+        rare = self._duty * self._settings.bound.window_s < self._settings.action.freeze_slot_s
+        self._record.set(now, 1.0 if runs else self._duty if rare else 0.0)
+
+    def begin_anew(self, now: float, law: Law) -> None:
+        """The guest is held now: what the law had learned of it is how it did as it liked."""
+        self._law, self._law_since = law, now
 
     def unplanned_job(self, now: float) -> list[Action]:
         """A job without a berth was given this GPU: the guest is frozen and ended before that job's first task."""
@@ -195,6 +230,7 @@ class Decider:
     ) -> Sequence[Action]:
         """What to do now: called for each new beat, and once a second with or without one."""
         actions: list[Action] = []
+        self._guest = guest
         if device is not None:
             self._device = device
             actions += self._look(now, device)
@@ -202,14 +238,15 @@ class Decider:
             actions += self._shed(now, self.machine.no_sample(now))
         duty = self._duty
         if beat is not None:
-            self._heard = now
+            self._heard, self._pace = now, beat.took / beat.steps
             duty = self._record.mean(beat.at - beat.took, beat.at)
-            if duty == 0.0:
-                self.baseline.add(beat)
+            if duty == 0.0 and self._ran_alone(beat):
+                self._learn(beat)
         if not self._present:
             return actions
         if guest is not None:
             actions += self._obedience(now, guest)
+            actions += self._distrust(now)
         if self._leaving is not None:
             return actions + self._escalate(now, self._leaving)
         wanted, cause = self._wanted(now, beat, duty, device)
@@ -227,16 +264,91 @@ class Decider:
             return 0.0, "the host's step time alone is being measured"
         if beat is not None and duty > 0.0:
             self._suspect(reading, beat)
+        if beat is not None and beat.at - beat.took < self._law_since:
+            reading = reading._replace(beat=None)  # partly of the time before this law
         wanted = self._law.duty(reading)
+        if self._asks(now):
+            return 0.0, "the host is slower than the gate explains: the guest is frozen to see whose doing that is"
         if self._pausing(now):
             return 0.0, "a pause to measure the host's step time alone"
         return wanted, "the host's step time"
 
+    def measures(self, now: float) -> bool:
+        """Whether what the host does now becomes its baseline, so that nothing but the freezer may vouch for the guest.
+
+        A host that has fallen silent is not waited for with a frozen guest.
+        """
+        if not self._present or self._leaving is not None or self._duty > 0.0 or self._heard is None:
+            return False
+        return now - self._heard <= self._settings.action.silent_host_s + 3.0 * max(self.baseline.step, self._pace)
+
+    def ran_alone(self, now: float, held_since: float | None) -> bool:
+        """Whether a step that ends now ran while the freezer held the guest."""
+        return held_since is not None and now - held_since - self._settings.action.drain_s >= _HELD * self._pace
+
+    def _ran_alone(self, beat: HostBeat) -> bool:
+        """Whether no guest can have slowed these steps, whatever it says: only such steps are a baseline."""
+        if not self._present:
+            return True
+        if self._guest is None:
+            return self._leaving is None
+        held = self._guest.held_since
+        return held is not None and beat.at - held - self._settings.action.drain_s >= _HELD * beat.took
+
+    def _learn(self, beat: HostBeat) -> None:
+        """Steps that ran alone are the host's baseline, and say whose doing a slowdown was."""
+        base, usual = self.baseline, self._usual
+        was_known = base.known
+        if was_known:
+            usual = base.step * (1.0 + max(_SAME, 3.0 * base.noise / sqrt(beat.steps)))
+        base.add(beat)
+        if usual is None or not base.known:
+            return
+        step, self._usual = beat.took / beat.steps if was_known else base.step, None
+        held = None if self._guest is None else self._guest.held_since
+        if held is None or held == BELIEVED:
+            return
+        whole = beat.at - beat.took >= held + self._settings.action.drain_s
+        if whole or not was_known:
+            self._trust.alone(as_ever=step <= usual)
+
+    def _asks(self, now: float) -> bool:
+        """Whether the guest is frozen until the host has shown whether it is slow by itself."""
+        if not self._trust.asks:
+            self._asked_since = None
+            return False
+        self._asked_since = now if self._asked_since is None else self._asked_since
+        if now - self._asked_since < max(self._settings.baseline.pause_s, 3.0 * self.baseline.step):
+            return True
+        # It has shown nothing: a guest that cannot be frozen, or one step that goes on and on.
+        self._trust.alone(as_ever=False)
+        return False
+
+    def _distrust(self, now: float) -> list[Action]:
+        """A guest that takes more than its gate lets it is the freezer's, for as long as it is here."""
+        if self._by is Do.FREEZER or self._leaving is not None or not self._trust.lost:
+            return []
+        self._by = Do.FREEZER
+        cause = "its host is slower than its gate explains, and as fast as alone whenever it is frozen"
+        return self._give(now, self._duty, cause, always=True)
+
     def _suspect(self, reading: Reading, beat: HostBeat) -> None:
-        """Slowdowns that no guest explains come from a baseline that is no longer true: measure it anew."""
-        beyond = max(-reading.loss, reading.loss - reading.duty) - max(0.01, 3.0 * reading.base_error)
-        if self._strange.alarm(beyond * sqrt(beat.steps) / reading.noise):
+        """Slowdowns that no guest explains come from a baseline that is no longer true, or from a guest's lie.
+
+        The host is measured anew with the guest frozen, which shows which of them it is.
+        """
+        spare = max(_SAME, 3.0 * reading.base_error)
+        deviation = reading.noise / sqrt(beat.steps)
+        excess = reading.loss - reading.duty
+        # A step in which the gate was opened late says nothing against the guest, and nothing for it.
+        told = self._guest is not None and self._guest.held_since is None and self._by is Do.GATE
+        if told and reading.duty >= 0.5 * self._duty:
+            self._trust.beside((excess - spare) / deviation)
+        if self._strange.alarm((max(-reading.loss, excess) - spare) / deviation):
             self._strange.reset()
+            if excess > 0.0:
+                again = reading.noise / sqrt(self._settings.baseline.steps)
+                self._usual = reading.base * (1.0 + max(_SAME, 3.0 * hypot(reading.base_error, again)))
             self.baseline.forget()
 
     def _pausing(self, now: float) -> bool:
@@ -315,6 +427,7 @@ class Decider:
 
     def _note(self, now: float, duty: float) -> None:
         tune = self._settings.action
+        self._runs = None
         # Work that a stopped guest has queued runs on for a while; less duty than before is felt at once.
         self._record.set(now + tune.gate_lag_s + (tune.drain_s if duty == 0.0 < self._duty else 0.0), duty)
         self._duty = duty

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from prolog_epilog.guard import freezer
+from prolog_epilog.guard.decider import BELIEVED
 from prolog_epilog.guard.roll import Member
 from prolog_epilog.guard.settings import ActionSettings
 from prolog_epilog.injob import word
@@ -39,6 +40,10 @@ class Grip:
         self.duty = 0.0
         self.by_freezer = False
         self.frozen = False
+        self.held_since: float | None = None
+        """Since when the kernel has held all of it; BELIEVED where its freezer reaches nobody."""
+        self.measured = False
+        """Whether the host's step time alone is measured: the gate's word is not enough for that."""
         self.epoch = 0
         self.wrote = False
         """Whether its freezer was written to since this was cleared."""
@@ -59,6 +64,7 @@ class Grip:
         self._credit = 0.0
         self._before: dict[int, Beat] = {}
         self._still_since = 0.0
+        self._answered = False
 
     @property
     def cooperates(self) -> bool:
@@ -70,6 +76,7 @@ class Grip:
         if duty != self.duty:
             self._still_since = now
             self._before = {}
+            self._answered = False
         self.duty, self.by_freezer = duty, by_freezer
         self._slot_until = self._credit = 0.0
         self.turn(now)
@@ -77,7 +84,7 @@ class Grip:
     def turn(self, now: float) -> None:
         """Ten times a second: renew what would end, and pulse the freezer."""
         self._tell(now)
-        if not self.by_freezer or self.duty >= 1.0 or now < self._let_go_until:
+        if not self._is_held or now < self._let_go_until:
             if self.frozen:
                 self._thaw()
             return
@@ -92,6 +99,13 @@ class Grip:
                 self._freeze(now)
         if self.frozen:
             self._keep_frozen(now)
+
+    @property
+    def _is_held(self) -> bool:
+        """Whether the freezer has work to do. A gate that has not answered yet gets its time to do so."""
+        if self.by_freezer:
+            return self.duty < 1.0
+        return self.measured and self.duty == 0.0 and self._answered
 
     def _tell(self, now: float) -> None:
         # A gate that is not obeyed stays open where the freezer does its work, but for shutting it.
@@ -114,19 +128,26 @@ class Grip:
         freezer.lease(self._ground.paths, self.guest.job)
         self._leased = now
         self.frozen = self.wrote = True
-        freezer.freeze(self.guest.job, self._ground.cgroups)
+        self._seize(now)
+
+    def _seize(self, now: float) -> None:
+        if not freezer.freeze(self.guest.job, self._ground.cgroups):
+            self.held_since = BELIEVED
+        elif self.held_since in {None, BELIEVED}:
+            self.held_since = now
 
     def _keep_frozen(self, now: float) -> None:
         """New tasks of the guest are frozen as they come, and the lease is renewed."""
         self.wrote = True
-        self.stirred |= freezer.was_thawed(self.guest.job, self._ground.cgroups)
+        if freezer.was_thawed(self.guest.job, self._ground.cgroups):
+            self.stirred, self.held_since = True, None
         if now - self._leased >= _RENEW_S:
             freezer.lease(self._ground.paths, self.guest.job)
             self._leased = now
             if self._is_to_end(now):
                 self._thaw()
                 return
-        freezer.freeze(self.guest.job, self._ground.cgroups)
+        self._seize(now)
 
     def _is_to_end(self, now: float) -> bool:
         """Whether Slurm or its user ends the guest, which it cannot hear: it is let go to die, or once to clean up."""
@@ -142,31 +163,30 @@ class Grip:
         self.wrote = True
         freezer.thaw(self.guest.job, self._ground.cgroups)
         freezer.end_lease(self._ground.paths, self.guest.job)
-        self.frozen = False
+        self.frozen, self.held_since = False, None
 
     def obeys(self, now: float, *, on_gpu: bool) -> bool:
         """Whether the guest does what it was told, as far as is seen; without anything on the GPU it has nothing to do.
 
-        In the first moments it is believed to: nobody waits for the answer. Who does asks `stands_still`.
+        In the first moments it is believed to: nobody waits for the answer. Who does asks `says_it_stands`.
         """
-        if self.duty >= 1.0:
+        if self.duty >= 1.0 or (self.frozen and not self.by_freezer):
             return True
         beats = self._gated()
         if not beats:
+            self._answered |= not on_gpu
             return not on_gpu
         if not self._has_settled(now, beats):
             return True
-        return all(self._follows(now, beat) for beat in beats)
+        follows = all(self._follows(now, beat) for beat in beats)
+        self._answered |= follows
+        # Another of its GPUs may be the one that is measured, and what is frozen cannot answer.
+        return follows or (not self.frozen and freezer.is_frozen(self.guest.job, self._ground.cgroups))
 
-    def stands_still(self, now: float, *, seen: bool, on_gpu: bool) -> bool:
-        """Whether a guest with a shut gate is known to keep off the GPU, for somebody who is about to use it.
-
-        `seen`: the device was looked at since the gate was shut; `on_gpu` is what that look showed.
-        """
+    def says_it_stands(self, now: float) -> bool:
+        """Whether a guest with a shut gate tells that it keeps off the GPU; the device knows whether that is true."""
         if self.duty > 0.0:
             return False
-        if seen and not on_gpu:
-            return True
         beats = self._gated()
         if not beats or not self._has_settled(now, beats):
             return False

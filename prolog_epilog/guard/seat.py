@@ -35,6 +35,10 @@ _MOST_GRACE = 99_999
 """What a notice can tell of."""
 _WAITS_S = 600.0
 """How long a GPU that nobody uses is watched until it can be told to be Healthy; berthd believes no word longer."""
+_SHOWS_S = 1.5
+"""The device is looked at once a second, and what it says of its load may be about the second before."""
+_IDLE = 0.02
+"""Share of time with a kernel that is no program's."""
 _WARNING = signal.SIGUSR1
 """What a guest that has to leave may save its work by; sent only to processes that catch it."""
 
@@ -209,7 +213,7 @@ class Seat:
         self._look = look
         if fresh is not None:
             self._sample = self._judged(fresh)
-        alone = self.grip is None or self.grip.duty == 0.0
+        alone = self.grip is None or (self.grip.duty == 0.0 and self.decider.ran_alone(now, self.grip.held_since))
         beat = self._hear(now, words, alone=alone) if self.host is not None else None
         if fresh is not None:
             self._note(fresh, alone=alone)
@@ -247,7 +251,10 @@ class Seat:
             self._end(now, self._ending)
         if self.grip is not None:
             self.grip.memory = self._memory.wish(now, self._look, self.grip)
+            self.grip.measured = self.host is not None and self._ending is None and self.decider.measures(now)
             self.grip.turn(now)
+            if self.grip.by_freezer and 0.0 < self.grip.duty < 1.0:
+                self.decider.felt(now, runs=not self.grip.frozen)
         self._changes(now)
 
     def _hear(self, now: float, words: Mapping[Rank, Beat], *, alone: bool) -> HostBeat | None:
@@ -289,8 +296,10 @@ class Seat:
             return None
         if self._is_awaited:
             # Its owner's Prolog waits: what is not known to stand still is held by the freezer.
-            return Guest(runs=True, obeys=self._stands_still(now, self.grip))
-        return Guest(runs=True, obeys=self.grip.obeys(now, on_gpu=self._is_on_gpu()))
+            obeys = self._stands_still(now, self.grip) or self._may_be_believed(now, self.grip)
+        else:
+            obeys = self.grip.obeys(now, on_gpu=self._is_on_gpu())
+        return Guest(runs=True, obeys=obeys, held_since=self.grip.held_since)
 
     @property
     def _is_awaited(self) -> bool:
@@ -298,8 +307,15 @@ class Seat:
         return self._arrival is not None and self._arrival.planned and self._set.action.evict_grace_s > 0.0
 
     def _stands_still(self, now: float, grip: Grip) -> bool:
-        seen = self._look is not None and self._look.sample.at > grip.told_at
-        return grip.stands_still(now, seen=seen, on_gpu=self._is_on_gpu())
+        """Nobody but the guest uses this GPU now, so that the device shows whether its gate tells the truth."""
+        look = self._look
+        if look is None or look.sample.at <= grip.told_at:
+            return False
+        return not self._is_on_gpu() or (_is_idle(look.sample) and grip.says_it_stands(now))
+
+    def _may_be_believed(self, now: float, grip: Grip) -> bool:
+        """For the moment that it takes until the device has shown it; nobody is told that he is safe by that."""
+        return now - grip.told_at < _SHOWS_S and grip.says_it_stands(now)
 
     def _is_on_gpu(self) -> bool:
         # Without a look at the device the guest counts as being there.
@@ -393,6 +409,7 @@ class Seat:
             return
         if action.do is Do.FREEZER and not grip.by_freezer:
             self._log(f"job {grip.guest.job} is held by the freezer on GPU {self.uuid}: {action.cause}")
+            self.decider.begin_anew(now, self._law(grip))
         grip.hold(now, action.duty, by_freezer=action.do is Do.FREEZER)
 
     def _notice(self, word: str) -> Notice:
@@ -411,3 +428,9 @@ class Seat:
 
     def _log(self, sentence: str) -> None:
         self._say(sentence)
+
+
+def _is_idle(sample: DeviceSample) -> bool:
+    """Whether the device says that nothing computes on it; one that cannot tell does not say so."""
+    busy = sample.utilisation if sample.utilisation is not None else sample.sm_active
+    return busy is not None and busy <= _IDLE

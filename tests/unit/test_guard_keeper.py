@@ -209,7 +209,7 @@ def test_an_owner_with_a_berth_lets_its_guest_save_its_work(world: World) -> Non
 
     took = world.seconds(6, until=lambda: safe(world, OTHER))
 
-    assert took < 1.0
+    assert took < 2.0  # the device is looked at once a second
     assert guest.order().duty == 0
     world.seconds(20)
     assert guest.process.poll() is None
