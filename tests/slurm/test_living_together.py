@@ -92,8 +92,14 @@ def test_nobody_comes_from_a_skipped_partition_with_a_request_that_berth_never_s
         return "cancel it and submit it there" in slurm.target.run(change, check=False).text
 
     until("berthd to list the job", lambda: listed() or None, 40)
-    assert slurm.target.run(["scontrol", "update", f"JobId={job}", "Gres=gpu:g1:1"]).rc == 0
     assert slurm.target.run(change, user="root").rc == 0
+
+
+def test_in_a_skipped_partition_exact_gpus_are_nobodys_business(slurm: Slurm) -> None:
+    slurm.settle()
+    job = slurm.submit("-p", "plain", "--gres=gpu:g0:1,seat:g0:1", "-H")
+    change = ["scontrol", "update", f"JobId={job}", "Gres=gpu:g1:1"]
+    until("berthd to list the job", lambda: slurm.target.run(change, check=False).rc == 0 or None, 40)
 
 
 def test_the_berth_reaches_the_node_in_extra(slurm: Slurm) -> None:
@@ -139,6 +145,7 @@ def test_berthd_restarted_keeps_what_it_promised(slurm: Slurm) -> None:
     waiting = slurm.submit("--gpus=8", "-C", "a6000")
     before = slurm.show(waiting)["ReqNodeList"]
     slurm.berthd("stop")
+    slurm.berthd("start")
 
     until(
         "berthd to know the waiting job again",
