@@ -38,7 +38,7 @@ class Delays:
     """From there to the Epilog's notice at berthd."""
     epilog: float = 0.05
     """What else there is to an epilog until slurmctld knows that it ended; meanwhile the node takes no job."""
-    most_held_up: float = 0.3
+    most_held_up: float = 0.03
     """How long an Epilog waits for berthd's answer at most."""
     main: float = 1.0
     """Between two looks of slurmctld at whether a main pass was asked for."""

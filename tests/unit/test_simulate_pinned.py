@@ -140,7 +140,7 @@ def test_lost_notices_lose_no_job() -> None:
 
 
 def test_a_slow_berthd_loses_no_job_and_moves_none_that_runs() -> None:
-    slow = PinnedSettings(delays=Delays(tick=5, read=1, plan=2, update=0.5))
+    slow = PinnedSettings(delays=Delays(tick=5, read=1, plan=2, update=0.5, most_held_up=0.3))
     outcome = play(crowd(3), slow)
 
     assert outcome.ends.keys() == crowded(3).ends.keys()

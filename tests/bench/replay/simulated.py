@@ -18,7 +18,6 @@ from pathlib import Path
 import numpy as np
 
 from policy.cluster import Fleet, Floats
-from policy.daemon.notices import ANSWER_WITHIN
 from policy.placement.base import positions
 from policy.placement.registry import create
 from policy.simulate.jobs import Job as SimulatedJob
@@ -61,7 +60,7 @@ class Ground:
 
     stretch: Stretch
     kinds: Mapping[str, Machine]
-    delays: Delays = Delays(tick=TICK, backfill=BACKFILL, most_held_up=ANSWER_WITHIN)  # noqa: RUF009 - it is frozen
+    delays: Delays = Delays(tick=TICK, backfill=BACKFILL)  # noqa: RUF009 - it is frozen
     lost_notices: float = 0.0
     """Part of the Epilogs' notices that never arrive."""
     topology: str = "tree"
