@@ -200,6 +200,8 @@ def up(cluster: Cluster, settings: Settings, *, time_limit: float, rebuild: bool
         down(cluster)
         found = []
     if not found:
+        # Volumes of a cluster whose containers somebody else removed: nodes would begin with its former key.
+        down(cluster)
         say(f"starting {cluster.project} (Slurm {cluster.slurm}, profile {settings.profile}) ...")
         start(cluster, settings)
     wait(cluster, settings.profile, time_limit)

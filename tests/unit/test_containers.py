@@ -152,6 +152,23 @@ def test_a_cluster_in_another_state_is_started_anew(monkeypatch: pytest.MonkeyPa
     assert not cluster.is_current(mine, [container("berth2411-ctl"), found], wanted)
 
 
+def test_what_a_removed_cluster_left_is_gone_before_the_next_one_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[str] = []
+
+    def docker(*words: str) -> str:
+        done.append(" ".join(word for word in words if not word.startswith(("--", "label="))))
+        return "berth2411_config\n" if words[:2] == ("volume", "ls") else ""
+
+    monkeypatch.setattr(cluster.Cluster, "containers", lambda _: [])
+    monkeypatch.setattr(cluster, "docker", docker)
+    monkeypatch.setattr(cluster, "start", lambda *_: done.append("start"))
+    monkeypatch.setattr(cluster, "wait", lambda *_: None)
+    mine = cluster.Cluster("24.11", berth=True)
+    cluster.up(mine, cluster.Settings("base", "berth", ""), time_limit=1, rebuild=False)
+
+    assert done.index("volume rm berth2411_config") < done.index("start")
+
+
 def test_waiting_stops_at_once_when_a_container_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster.Cluster, "containers", lambda _: [container("berth2411-n3", state="exited")])
     monkeypatch.setattr(cluster, "tail", lambda name: f"{name}: entry: no machine file")
