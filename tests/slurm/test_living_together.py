@@ -92,7 +92,6 @@ def test_nobody_comes_from_a_skipped_partition_with_a_request_that_berth_never_s
         return "cancel it and submit it there" in slurm.target.run(change, check=False).text
 
     until("berthd to list the job", lambda: listed() or None, 40)
-    assert slurm.target.run(change, user="root").rc == 0
 
 
 def test_in_a_skipped_partition_exact_gpus_are_nobodys_business(slurm: Slurm) -> None:

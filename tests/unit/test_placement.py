@@ -302,7 +302,7 @@ def test_a_message_is_one_printable_line_of_at_most_512_bytes() -> None:
     decision = ask([node("n1")], tres_per_job="gres/gpu:1", features="ä" * 600 + "\n")
 
     message = decision.fields["message"]
-    assert len(message) == MESSAGE_BYTES
+    assert len(message) <= MESSAGE_BYTES
     assert message.isascii()
     assert message.isprintable()
 
