@@ -253,6 +253,8 @@ class World:
     jobs: dict[int, JobFacts] = field(default_factory=dict)
     at: float = NOW
     cpus: int = 32
+    kept_out: set[str] = field(default_factory=set)
+    """As in Pins: nodes with a packed job that started before it could be taken away from there."""
 
     def __post_init__(self) -> None:
         self.plan = Plan(BerthPolicy(), Settings(sharing=self.sharing))
@@ -303,6 +305,7 @@ class World:
     def replan(self) -> None:
         look = self.read()
         self.picture.update(look)
+        self.kept_out.clear()
         for change in self.plan.replan(self.picture.book(), look.jobs):
             if isinstance(change, Move):
                 self.obey(change)
@@ -313,11 +316,13 @@ class World:
 
     def obey(self, move: Move) -> None:
         job = self.jobs[move.job.id]
-        if job.state != "PENDING":
-            self.plan.reread(job.id)
-            return
         values = moved(move, self.at)
         share = 0 if "whole" in values else int(values.get("share", "0"))
+        if job.state != "PENDING" or (share and not self.kept_out.isdisjoint(move.berth.names)):
+            if move.job.share:
+                self.kept_out.update(move.job.required)
+            self.plan.reread(job.id)
+            return
         self.jobs[job.id] = replace(job, required=move.berth.names, gpus=move.berth.mask, share=share, segment=values)
         self.start()
 
@@ -350,6 +355,7 @@ class World:
         if notice and self.plan.book is not None:
             self.picture.update(look)
             self.picture.end(job.id, job.nodes[0])
+            self.kept_out.clear()
         self.jobs[job.id] = replace(job, state="COMPLETED")
         if notice and self.plan.book is not None:
             self.start()
