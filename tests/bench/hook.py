@@ -80,6 +80,7 @@ class Controller:
             "chown -R slurm: /var/log/berth /run/berth; rm -f /run/berth/*.sock\n"
             f"{AS_SLURM} env BERTH_ECHO_LOG={LOG['echo']} slurmctld -c\n"
             "for i in $(seq 100); do scontrol ping | grep -q 'is UP' && break; sleep 0.1; done\n"
+            "[ $i -lt 100 ] || { grep -E 'error|fatal' /var/log/berth/slurmctld.log >&2; exit 1; }\n"
             f"{daemon}\n"
         )
         if plugin == "berth":
