@@ -7,6 +7,7 @@ takes the finished picture and claims each place that it gives until Slurm shows
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import count
 
 import numpy as np
 
@@ -63,10 +64,15 @@ def seat_on(demand: Demand, node: int, mask: int, start: float) -> Claim:
     return Claim((node,), mask, demand.cpus or 0, demand.mem or 0, start, end, None, OPPORTUNISTIC)
 
 
+_STATES = count(1)
+
+
 class Book:
     """A picture that can be claimed from."""
 
     def __init__(self, cluster: Cluster) -> None:
+        self.state = next(_STATES)
+        """Another number, never used before, after each change."""
         self.fleet = cluster.fleet
         self.cluster = replace(
             cluster,
@@ -88,6 +94,7 @@ class Book:
 
     def claim(self, claim: Claim) -> None:
         """Take a place out of the picture."""
+        self.state = next(_STATES)
         picture = self.cluster
         for node in claim.nodes:
             if claim.tier == OPPORTUNISTIC:
@@ -150,11 +157,13 @@ class Book:
 
     def set_row(self, node: int, states: Iterable[State]) -> None:
         """Write a node's timeline: moments with the GPUs, CPUs and memory that are free from then on."""
+        self.state = next(_STATES)
         picture = self.cluster
         picture.times[node], picture.gpus[node], picture.cpus[node], picture.mem[node] = as_row(states)
 
     def advance(self, at: float) -> None:
         """Let the time of the picture be later; moments that have passed are put off by its own rows alone."""
+        self.state = next(_STATES)
         self.cluster = replace(self.cluster, at=at)
         self.cluster.times[:, 0] = at
 

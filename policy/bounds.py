@@ -12,6 +12,9 @@ from policy.errors import LeftToSlurm
 from policy.escape import escape, unescape
 
 _MOST_REASON = 512
+_BYTES_OF_ONE = 12
+"""At most, of a character on the wire: four bytes of UTF-8, each escaped."""
+_FIRST_LINE = 64
 _CUT_ESCAPE = re.compile(r"%[0-9A-F]?\Z")
 
 
@@ -27,8 +30,12 @@ def within(decision: Decision, fields: dict[str, str], now: float) -> Decision:
 
 
 def _fits(decision: Decision) -> bool:
-    body = len(decision.fields.get("segment", ""))
-    return body <= segment.MAX_BODY and len(wire.encode(decision.verb, decision.fields)) <= wire.REPLY_BYTES
+    if len(decision.fields.get("segment", "")) > segment.MAX_BODY:
+        return False
+    longest = sum(len(key) + _BYTES_OF_ONE * len(value) + 2 for key, value in decision.fields.items())
+    if longest + _FIRST_LINE <= wire.REPLY_BYTES:
+        return True
+    return len(wire.encode(decision.verb, decision.fields)) <= wire.REPLY_BYTES
 
 
 def _with_a_short_reason(reply: dict[str, str]) -> dict[str, str]:

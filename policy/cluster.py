@@ -53,6 +53,8 @@ class Fleet:
     offset: Ints
     ready: Bools
     """Nodes whose GPUs can be pinned."""
+    full: Ints = field(init=False)
+    """Each node's mask with all GPUs free."""
     not_ready: Mapping[str, str]
     """Why each other GPU node cannot be placed on."""
     gpu_counts: Ints
@@ -89,10 +91,10 @@ class Fleet:
         """MiB of each GPU of a node that packed jobs may be granted; 0 where nobody knows."""
         return max(0, int(self.gpu_mem[node]) - self.sharing.gpu_mem_reserve)
 
-    @property
-    def full(self) -> Ints:
-        """Each node's mask with all GPUs free."""
-        return np.where(self.ready, (np.int64(1) << self.size) - 1, 0)
+    def __post_init__(self) -> None:
+        full = np.where(self.ready, (np.int64(1) << self.size) - 1, 0)
+        full.flags.writeable = False
+        object.__setattr__(self, "full", full)
 
 
 def build_fleet(

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
@@ -11,14 +12,15 @@ from policy.book import Book, Claim, claim_on
 from policy.cluster import Fleet
 from policy.decide_guest import Answer as GuestAnswer
 from policy.decide_guest import on_a_seat, parked
-from policy.demand import Demand, on_fleet
+from policy.demand import Demand
 from policy.errors import Answer, FormatError, LeftToSlurm, Never, NotNow, TooLong
 from policy.gathering import first_place
 from policy.placement.base import Berth, Policy
-from policy.request import Request, flags_of, names_gpus, read, wanted_gpus
+from policy.request import Request, flags_of, names_gpus, wanted_gpus
 from policy.settings import Settings
 from policy.sharing.tenants import Share, foes_of, party
 from policy.tiers import ALONE, EXCLUSIVE, GUARANTEED, OPPORTUNISTIC
+from policy.understanding import Known, Understanding
 from policy.wire import number
 from policy.written import demanded, insisted_on, place_values
 from topology.fabric import NOBODY
@@ -33,29 +35,6 @@ class Decision:
     verb: str
     fields: dict[str, str]
     claim: Claim | None = None
-
-
-class Understanding:
-    """Remembers what requests mean on a fleet: users submit the same few shapes over and over, often by the hundred."""
-
-    _MOST = 2_048
-    _OF_ONE_JOB = frozenset({"nonce", "uid", "begin", "name", "extra_bytes", preflight.KEY})
-
-    def __init__(self) -> None:
-        self._fleet: Fleet | None = None
-        self._known: dict[frozenset[tuple[str, str]], tuple[Request, Demand]] = {}
-
-    def of(self, fields: Mapping[str, str], fleet: Fleet) -> tuple[Request, Demand]:
-        """The request and its demand on this fleet; LeftToSlurm and Never pass through."""
-        if fleet is not self._fleet or len(self._known) > self._MOST:
-            self._fleet, self._known = fleet, {}
-        key = frozenset(item for item in fields.items() if item[0] not in self._OF_ONE_JOB)
-        if "begin" in fields:
-            key |= {("begin", "")}
-        if key not in self._known:
-            request = read(fields)
-            self._known[key] = (request, on_fleet(request, fleet))
-        return self._known[key]
 
 
 def decide(
@@ -89,7 +68,8 @@ def _decide(
     stale: str,
 ) -> Decision:
     try:
-        request, demand = (understanding or Understanding()).of(fields, book.fleet)
+        known = (understanding or Understanding()).of(fields, book.fleet)
+        request, demand = known.request, known.demand
         if demand.share is not None:
             uid = number(fields, "uid") or 0
             sharing, mate = book.fleet.sharing, (uid, fields.get("name", ""))
@@ -104,7 +84,9 @@ def _decide(
             if guest := _as_guest(fields, request, demand, book, policy, now, stale):
                 return guest
             demand = replace(demand, tier=replace(demand.tier, name=EXCLUSIVE))
-        return _place(fields, request, demand, book, policy, settings, now, stale)
+        # What depends on whose job it is is no kind of request's.
+        kind = known if demand is known.demand else Known(request, demand)
+        return _place(fields, kind, book, policy, settings, now, stale)
     except (Answer, FormatError) as answer:
         return say_no(fields, answer, now)
 
@@ -151,14 +133,14 @@ def say_no(fields: Mapping[str, str], answer: Exception, now: float) -> Decision
 
 def _place(
     fields: Mapping[str, str],
-    request: Request,
-    demand: Demand,
+    kind: Known,
     book: Book,
     policy: Policy,
     settings: Settings,
     now: float,
     stale: str,
 ) -> Decision:
+    request, demand = kind.request, kind.demand
     insists = _insistence(request, demand, book.fleet, settings)
     wide = demand.at_level(locality.binding("any", demand.n))
     demand = wide if insists is None else demand.at_level(locality.binding(insists.level, demand.n))
@@ -174,7 +156,8 @@ def _place(
         return _later(fields, request, demand, stale, insists, now, settings)
     try:
         at_once = insists is not None and insists.wait == 0
-        berth, start = _soonest(demand, wide, book, policy, relax_at_once=at_once, ahead=settings.pin_ahead)
+        find = partial(_soonest, demand, wide, book, policy, relax_at_once=at_once, ahead=settings.pin_ahead)
+        berth, start = kind.next_place(book, find)
         nothing_in_sight = ""
         _check_pin(settings, starts_now=not (start or request.later))
     except NotNow as nothing:
@@ -222,7 +205,7 @@ def _place(
 def _insistence(request: Request, demand: Demand, fleet: Fleet, settings: Settings) -> locality.Insistence | None:
     """What a job insists on; nothing where Slurm's blocks give it no choice."""
     blocks, asked = fleet.fabric.blocks, request.locality
-    if asked is None and blocks is None and bool((fleet.fabric.leaf != NOBODY).any()):
+    if asked is None and request.switches is not None and blocks is None and bool((fleet.fabric.leaf != NOBODY).any()):
         # With a tree of switches Slurm would hold a job back that is pinned to more leaves than it asked for.
         asked = locality.of_switches(request.switches, request.switch_wait, demand.n)
     found = locality.settle(asked, demand.gpus, settings.locality_rules, settings.locality_wait, settings.locality_cap)

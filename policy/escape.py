@@ -21,6 +21,9 @@ def escape(text: str) -> str:
     """The text with every byte that the formats reserve written as %XX."""
     if _PLAIN.fullmatch(text):
         return text
+    if text.isascii() and text.isprintable():
+        # What nearly all texts are; a tenth of the time that translate() takes, in the hook of each submission.
+        return text.replace("%", "%25").replace(" ", "%20").replace("[", "%5B").replace("]", "%5D")
     # Latin-1 maps each byte to the character of the same number, so that translate() works on bytes.
     return text.encode("utf-8", "surrogateescape").decode("latin-1").translate(_TABLE)
 

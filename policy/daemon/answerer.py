@@ -14,10 +14,11 @@ from policy.bounds import within
 from policy.daemon import log
 from policy.daemon.config import Config
 from policy.daemon.handover import Snapshot
-from policy.decide import Decision, Understanding, decide, only_watch, say_no
+from policy.decide import Decision, decide, only_watch, say_no
 from policy.errors import BerthError, FormatError, LeftToSlurm
 from policy.order import SizeOrder, asked_in
 from policy.placement.registry import create
+from policy.understanding import Known, Understanding
 
 STALE_AFTER = 30.0
 """Seconds after which a picture is too old to place jobs by."""
@@ -69,6 +70,9 @@ class Answerer:
         self._observed: Mapping[str, str] = {}
         self._failures: Mapping[str, str] = {}
         self._complaints: set[str] = set()
+        self._last: Known | None = None
+        self._repeated: dict[str, str] | None = None
+        """A request that came as the one before did, and is expected to come again."""
 
     @property
     def catching_up(self) -> bool:
@@ -139,7 +143,18 @@ class Answerer:
         reply = wire.encode(decision.verb, decision.fields)
         if decision.claim is not None:
             self._hold(message.fields["nonce"], decision.claim, now)
+        last, self._last = self._last, self._understanding.last
+        repeats = last is not None and last is self._last and decision.verb == "place"
+        self._repeated = message.fields if repeats else None
         return reply
+
+    def look_ahead(self, now: float) -> None:
+        """After a reply, find the place for one more request of its kind, if users are sending many of them."""
+        repeated, self._repeated = self._repeated, None
+        kind, book = self._last, self._book
+        if repeated is None or kind is None or book is None or kind.is_placed(book) or self.catching_up:
+            return
+        self._decide(repeated, now)
 
     def _say_once(self, complaint: str) -> None:
         """A stranger's plugin would say the same with each job."""

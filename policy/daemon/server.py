@@ -73,6 +73,7 @@ class Server:
                 for file, _ in self._poll.poll(timeout):
                     self._serve(file, wake)
                 self._answerer.catch_up()
+                self._answerer.look_ahead(time.time())
                 now = time.monotonic()
                 if now >= tend_at:
                     tend_at = now + min(every or 0.5, 0.5)

@@ -14,7 +14,7 @@ from policy import segment
 from policy.book import Book, Claim
 from policy.daemon.moving import Moving
 from policy.daemon.pins import moved
-from policy.decide import Decision, Understanding, decide
+from policy.decide import Decision, decide
 from policy.demand import A_YEAR
 from policy.facts import Reading
 from policy.moves import Change, Move
@@ -26,6 +26,7 @@ from policy.simulate.pinned_clock import Clock
 from policy.simulate.pinned_hands import Hands
 from policy.simulate.pinned_jobs import EPOCH, Record
 from policy.simulate.pinned_settings import PinnedSettings
+from policy.understanding import Understanding
 
 if TYPE_CHECKING:
     from policy.cluster import Fleet

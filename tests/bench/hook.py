@@ -98,9 +98,9 @@ class Controller:
             f"for i in $(seq 300); do {condition} && exit 0; sleep 0.1; done; cat /var/log/berth/*.out >&2; exit 1"
         )
 
-    def submit(self, count: int, parallel: int) -> tuple[float, list[float]]:
-        """Submissions a second, and each one's latency at the client in ms."""
-        output = self.bash(f"{SUBMIT} -n {count} -P {parallel} -g 2 -H -p gpu")
+    def submit(self, count: int, parallel: int, *, mixed: bool = False) -> tuple[float, list[float]]:
+        """Submissions a second, and each one's latency at the client in ms; all of one kind, or each of its own."""
+        output = self.bash(f"{SUBMIT} -n {count} -P {parallel} -g 2 -H -p gpu{' -m' if mixed else ''}")
         *lines, last = output.splitlines()
         _, total, failed = last.split()
         if failed != "0":
@@ -144,6 +144,8 @@ def main() -> int:
     client: dict[str, list[list[float]]] = {}
     inside: dict[str, list[list[float]]] = {}
     rates: dict[tuple[str, int], list[float]] = {}
+    mixed: list[list[float]] = []
+    mixed_rates: list[float] = []
     with Controller(args.slurm) as controller:
         for number in range(args.rounds):
             for plugin in ("none", "echo", "berth"):
@@ -152,13 +154,18 @@ def main() -> int:
                     controller.submit(50, 1)  # warm
                     if plugin != "none":
                         controller.hook(plugin)
-                    for parallel in (1, 2):
-                        rate, latencies = controller.submit(args.jobs, parallel)
-                        rates.setdefault((plugin, parallel), []).append(rate)
-                        if parallel == 1:
+                    # The queue grows meanwhile: who comes first changes from round to round.
+                    for kind in ("one", "mixed") if number % 2 else ("mixed", "one"):
+                        if kind == "one":
+                            rate, latencies = controller.submit(args.jobs, 1)
+                            rates.setdefault((plugin, 1), []).append(rate)
                             client.setdefault(plugin, []).append(latencies)
                             if plugin != "none":
                                 inside.setdefault(plugin, []).append(controller.hook(plugin))
+                        elif plugin == "berth":
+                            mixed_rates.append(controller.submit(args.jobs, 1, mixed=True)[0])
+                            mixed.append(controller.hook(plugin))
+                    rates.setdefault((plugin, 2), []).append(controller.submit(args.jobs, 2)[0])
         print("bench-hook: berthd hung, then dead", flush=True)
         dead, opened, hung_rate = trouble(controller)
         slurm = controller.bash("sinfo --version").strip()
@@ -178,6 +185,8 @@ def main() -> int:
         Figure("hook_p99_ms", p99, "ms", echo, echo99),
         at_most("p50_over_echo_ms", p50 - echo50, 0.3, "ms"),
         at_most("p99_over_echo_ms", p99 - echo99, 2.0, "ms"),
+        Figure("mixed_p50_over_echo_ms", median(at(0.5), mixed) - echo50, "ms"),
+        Figure("mixed_p99_over_echo_ms", median(at(0.99), mixed) - echo99, "ms"),
         Figure(
             "client_p50_ms",
             median(at(0.5), client["berth"]),
@@ -193,6 +202,7 @@ def main() -> int:
             median(at(0.99), client["none"]),
         ),
         at_least("rate_vs_echo", median_rate["berth", 1] / median_rate["echo", 1], 0.9, "", echo, 1.0),
+        Figure("mixed_rate_vs_echo", statistics.median(mixed_rates) / median_rate["echo", 1], "", echo, 1.0),
         Figure("rate_2_vs_echo", median_rate["berth", 2] / median_rate["echo", 2], "", echo, 1.0),
         Figure("rate_1", median_rate["berth", 1], "1/s", "no plugin", median_rate["none", 1]),
         Figure("rate_2", median_rate["berth", 2], "1/s", "no plugin", median_rate["none", 2]),

@@ -213,10 +213,10 @@ Failing jobs are drawn from Philly's table 7 and played in the simulator; exclud
 """,
     "hook": """
 Submissions are held jobs through libslurm, so that the cost of scheduling stays out; berthd reads and plans once a
-second meanwhile. The rates vary by a third from round to round on two cores that slurmctld, berthd and the client
-share: with berthd stopped and the breaker open, where the hook takes microseconds, `hung_rate_1` is no higher than
-Berth's own `rate_1`. What arithmetic allows at one client: a submission with the bare echo takes about 1.1 ms, Berth's
-decision `p50_over_echo_ms` more, so `rate_vs_echo` cannot exceed about 0.85.
+second meanwhile. They are all of one kind, as from a loop: as long as the picture stays the same, berthd has the place
+of the next one already; of `mixed` each has a time limit that no other has, so that all is done anew. What arithmetic
+allows at one client: a submission with the bare echo takes 1.0 to 1.5 ms, Berth's decision `p50_over_echo_ms` more, so
+`rate_vs_echo` cannot exceed about 0.87 to 0.9. `hung_rate_1` is with berthd stopped and the breaker open.
 """,
     "placement": """
 The same jobs, order, backfill and scores for all policies, in the model of PAL's artifact. Each figure is the *worst*

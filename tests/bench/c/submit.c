@@ -30,6 +30,7 @@ struct plan {
 	const char *partition;
 	char flag[256];
 	bool held;
+	bool mixed;
 };
 
 static uint64_t now_us(void)
@@ -40,7 +41,7 @@ static uint64_t now_us(void)
 	return (uint64_t)now.tv_sec * 1000000 + (uint64_t)now.tv_nsec / 1000;
 }
 
-static bool submit_one(const struct plan *plan)
+static bool submit_one(const struct plan *plan, long at)
 {
 	static char *environment[] = {"PATH=/usr/bin:/bin", NULL};
 	char *flags[] = {(char *)plan->flag, NULL};
@@ -58,7 +59,7 @@ static bool submit_one(const struct plan *plan)
 	job.user_id = getuid();
 	job.group_id = getgid();
 	job.min_cpus = 1;
-	job.time_limit = 10;
+	job.time_limit = plan->mixed ? 10 + (uint32_t)at : 10;
 	job.partition = (char *)plan->partition;
 	if (plan->begin_in)
 		job.begin_time = time(NULL) + plan->begin_in;
@@ -90,7 +91,7 @@ static void work(const struct plan *plan, long jobs, int out)
 
 	for (long i = 0; i < jobs; i++) {
 		uint64_t started = now_us();
-		bool ok = submit_one(plan);
+		bool ok = submit_one(plan, i);
 		uint64_t spent = ok ? now_us() - started : 0;
 
 		if (!ok && !told)
@@ -117,10 +118,11 @@ static long number(const char *s)
 static void usage(void)
 {
 	fputs("usage: submit -n JOBS [-P PROCESSES] [-g GPUS] [-f job|node|task] [-b SECONDS]\n"
-	      "              [-p PARTITION] [-F FLAG=VALUE] [-H]\n"
+	      "              [-p PARTITION] [-F FLAG=VALUE] [-H] [-m]\n"
 	      "  -g GPUS    such as 2 or a100:2      -f how they are asked for (job: --gpus)\n"
 	      "  -b SECONDS the job begins no earlier than that from now\n"
-	      "  -F         a flag of Berth, such as locality=nvlink      -H submit held\n",
+	      "  -F         a flag of Berth, such as locality=nvlink      -H submit held\n"
+	      "  -m         each has a time limit of its own\n",
 	      stderr);
 	exit(2);
 }
@@ -137,7 +139,7 @@ static void read_arguments(int argc, char **argv, struct plan *plan)
 {
 	int option;
 
-	while ((option = getopt(argc, argv, "n:P:g:f:b:p:F:H")) != -1) {
+	while ((option = getopt(argc, argv, "n:P:g:f:b:p:F:Hm")) != -1) {
 		switch (option) {
 		case 'n':
 			plan->jobs = number(optarg);
@@ -162,6 +164,9 @@ static void read_arguments(int argc, char **argv, struct plan *plan)
 			break;
 		case 'H':
 			plan->held = true;
+			break;
+		case 'm':
+			plan->mixed = true;
 			break;
 		default:
 			usage();
