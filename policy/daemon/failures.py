@@ -81,8 +81,8 @@ class Failures:
         self._running: dict[int, JobFacts] = {}
         self._over: dict[int, _Over] = {}
         self._words: dict[int, tuple[float, NodeWord]] = {}
-        self._settled: dict[tuple[int, int], float] = {}
-        """Job and start of runs that were looked into: their nodes need not speak any more."""
+        self._settled: dict[tuple[int, int, str], float] = {}
+        """Job, start and first node of runs that were looked into: those nodes need not speak any more."""
         self._left: dict[int, float] = {}
         """Jobs that failed before they began, and are others' to send on."""
         self._classes: Counter[str] = Counter()
@@ -100,7 +100,7 @@ class Failures:
         """A node speaks of a job, perhaps not for the first time; whether it was looked into."""
         self._words = {job: one for job, one in self._words.items() if one[0] + PATIENCE > at}
         self._settled = {run: since for run, since in self._settled.items() if since + PATIENCE > at}
-        if (word.job, word.start) in self._settled or word.failure not in CLASSES:
+        if (word.job, word.start, word.node) in self._settled or word.failure not in CLASSES:
             return True
         self._words[word.job] = at, word
         if word.job in self._over:
@@ -141,7 +141,7 @@ class Failures:
             del self._over[over.id]
             _, word = self._words.pop(over.id, (0.0, None))
             if word is not None:
-                self._settled[word.job, word.start] = at
+                self._settled[word.job, word.start, word.node] = at
         return over.id
 
     def _settle(self, over: _Over, reading: Reading, at: float) -> bool:
@@ -183,7 +183,7 @@ class Failures:
     def _conclude(self, found: Outcome, word: NodeWord | None, reading: Reading, at: float) -> None:
         """A job failed: try it again where its user wants that and it may help."""
         values = found.values or {}
-        self._settled[found.id, found.started] = at
+        self._settled[found.id, found.started, next(iter(found.nodes), "")] = at
         failure = class_of(found, word)
         runs = [*history.trials(values), Trial(failure, found.nodes, found.ended - found.started, found.state)]
         self._classes[failure.failure] += 1

@@ -110,6 +110,19 @@ def ended(slurm: Slurm, word: NodeWord | None = None, before: JobFacts | None = 
     return failures
 
 
+def test_a_run_elsewhere_in_the_same_second_is_looked_into_too() -> None:
+    slurm = Slurm(values={**PLACED, "f.retry": "auto"})
+    first = replace(NCCL, start=slurm.ended - 900)
+    failures = ended(slurm, first)
+    assert failures.hear(first, NOW), "it need not say that again"
+    slurm.state, slurm.nodes = "FAILED", ("n2",)
+
+    assert not failures.hear(replace(first, node="n2"), NOW)
+    failures.step(look(), NOW)
+
+    assert failures.told["failed"] == "2"
+
+
 @pytest.mark.parametrize("k", ["1", "3", "8"])
 def test_a_suspected_node_is_avoided_by_jobs_of_any_size(k: str) -> None:
     slurm = Slurm(values={**PLACED, "k": k, "f.retry": "auto"})
