@@ -1,8 +1,9 @@
 """berth why JOBID: what Berth decided for a job, and its reasons."""
 
 import argparse
+import re
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from policy import hostlist, preflight, segment
@@ -19,20 +20,24 @@ _STATES = {
     "released": "its place was given up, Slurm chooses",
 }
 
+_NAME = re.compile(r"[1-9][0-9]*(?:[_+][0-9]+)?", re.ASCII)
+
 
 def register(commands: Any) -> None:
     """Add the command."""
     parser = commands.add_parser("why", help="why a job got, or waits for, its GPUs")
-    parser.add_argument("job", metavar="JOBID", help="a job's number")
+    parser.add_argument(
+        "job", metavar="JOBID", help="a job's number; 7_3 is a task of an array, 7+1 a part of a heterogeneous job"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
     """Print one job's decision."""
-    if not (options.job.isascii() and options.job.isdigit()):
-        raise UsageError(f"{options.job!r} is not a job's number; berth why takes one, such as 1234")
-    job_id = int(options.job)
+    if not _NAME.fullmatch(options.job):
+        raise UsageError(f"{options.job!r} is not a job's number; berth why takes one, such as 1234, 7_3 or 7+1")
+    job_id = number_of(options.job)
     state, values = look_up(job_id)
     if values is None:
         raise BerthError(f"job {job_id} has no decision of Berth: it asked for no GPUs, or came past the plugin")
@@ -46,6 +51,21 @@ def run(options: argparse.Namespace) -> int:
     else:
         print_table([*rows(job_id, state, values), *failure])
     return 0
+
+
+def number_of(name: str, run: Callable[..., bytes] | None = None) -> int:
+    """A job's number. Slurm knows that of a task or a part; tasks that wait may share the whole array's."""
+    from policy.slurm import job_json  # noqa: PLC0415 - most names are numbers
+    from policy.slurm.command import run_command  # noqa: PLC0415
+
+    if name.isdigit():
+        return int(name)
+    found = job_json.decode((run or run_command)("scontrol", "show", "job", name, "--json"))
+    exact = [job for job in found if name in {job.name, job.part}]
+    chosen = exact or (found if len(found) == 1 and "_" in name else [])
+    if not chosen:
+        raise SlurmError(f"job {name} is not known to Slurm (any more); sacct may still know it")
+    return chosen[0].job_id
 
 
 def look_up(job_id: int) -> tuple[str, Mapping[str, str] | None]:

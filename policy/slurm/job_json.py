@@ -49,6 +49,8 @@ class JobJson(msgspec.Struct):
     stderr_expanded: str = ""
     array_job_id: Number = Number()
     array_task_id: Number = Number()
+    het_job_id: Number = Number()
+    het_job_offset: Number = Number()
 
     @property
     def state(self) -> str:
@@ -60,6 +62,12 @@ class JobJson(msgspec.Struct):
         """How scontrol names this job alone: of a task `ARRAY_TASK`, as its number may be the whole array's."""
         is_task = self.array_task_id.set and self.array_job_id.set and self.array_job_id.number > 0
         return f"{self.array_job_id.number}_{self.array_task_id.number}" if is_task else self.job_id
+
+    @property
+    def part(self) -> str:
+        """How its user names it, if it is a part of a heterogeneous job."""
+        is_part = self.het_job_id.set and self.het_job_offset.set and self.het_job_id.number > 0
+        return f"{self.het_job_id.number}+{self.het_job_offset.number}" if is_part else ""
 
     @property
     def logs(self) -> tuple[str, ...]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 from policy import segment as segments
 
 from .harness import PROBE, Slurm, job_id, seen, until
@@ -88,3 +90,25 @@ def test_a_waiting_component_does_not_end_on_the_node_of_another(slurm: Slurm) -
     slurm.target.run(["scancel", str(holders["n3"])], user="root")
     until("the job to end", lambda: slurm.state(job) == "COMPLETED" or None, 60)
     assert {node for node, _ in where(slurm.finish(job))} == {"n1", "n3"}
+
+
+def test_a_user_may_ask_by_the_name_of_a_component_or_a_task(slurm: Slurm) -> None:
+    parts = submit(slurm, "sleep 100")
+    array = slurm.submit("--gpus=1", "-n1", "--mem=10", "--array=1-3%2", body="exec sleep 100")
+
+    def told(name: str) -> dict[str, object]:
+        lines = slurm.target.run(["berth", "why", name, "--json"], user="alice").out
+        found: dict[str, object] = json.loads(lines)
+        return found
+
+    slurm.wait_state(parts + 1, {"RUNNING"})
+    assert told(f"{parts}+1")["job"] == parts + 1
+    until("two tasks to run", lambda: states_of(slurm, array).count("RUNNING") == 2 or None)
+    shown = [str(told(f"{array}_{task}")["slurm_state"]) for task in (1, 2, 3)]
+    assert sorted(shown) == ["PENDING", "RUNNING", "RUNNING"]
+    refused = slurm.target.run(["berth", "why", f"{array}_9"], user="alice", check=False)
+    assert "is not known to Slurm" in refused.err
+
+
+def states_of(slurm: Slurm, job: int) -> list[str]:
+    return slurm.target.run(["squeue", "-h", "-r", "-j", str(job), "-o", "%T"], user="root").out.split()

@@ -97,6 +97,7 @@ def test_why_of_a_job_left_to_slurm_gives_the_reason_and_the_flags() -> None:
     ("arguments", "code", "what"),
     [
         (["why", "seven"], 2, "not a job's number"),
+        (["why", "7_"], 2, "not a job's number"),
         (["why", "99999"], 1, "job 99999 is not known"),
         (["release"], 2, "--all"),
         (["release", "--all", "5"], 2, "--all"),
