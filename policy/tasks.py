@@ -4,6 +4,8 @@
 [1, 3, 4, 5, 10, 15, 20]
 >>> waiting_tasks("1-2,...")
 [1, 2]
+>>> waits(15, "1,10-20:5%2"), waits(12, "1,10-20:5%2")
+(True, False)
 """
 
 import re
@@ -33,3 +35,15 @@ def _expand(text: str) -> tuple[int, ...]:
 def waiting_tasks(text: str) -> list[int]:
     """The first tasks that wait, in ascending order."""
     return list(_expand(text))
+
+
+def waits(task: int, text: str) -> bool:
+    """Whether a task is one of those; behind "..." any may be."""
+    for word in text.partition("%")[0].split(","):
+        match = _RANGE.fullmatch(word)
+        if match is None:
+            return word.startswith("...")
+        first, last, step = int(match[1]), int(match[2] or match[1]), int(match[3] or 1)
+        if first <= task <= last and (task - first) % max(1, step) == 0:
+            return True
+    return False

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from policy import hostlist, preflight, segment
+from policy import hostlist, preflight, segment, tasks
 from policy.cli.output import print_json, print_table
 from policy.errors import BerthError, ConfigError, DaemonError, SlurmError, UsageError
 from policy.retry.classes import CLASSES
@@ -61,8 +61,10 @@ def number_of(name: str, run: Callable[..., bytes] | None = None) -> int:
     if name.isdigit():
         return int(name)
     found = job_json.decode((run or run_command)("scontrol", "show", "job", name, "--json"))
-    exact = [job for job in found if name in {job.name, job.part}]
-    chosen = exact or (found if len(found) == 1 and "_" in name else [])
+    chosen = [job for job in found if name in {job.name, job.part}]
+    if not chosen and (task := name.partition("_")[2]):
+        # Of an array later releases show all records, whichever task is asked for.
+        chosen = [job for job in found if tasks.waits(int(task), job.array_task_string)]
     if not chosen:
         raise SlurmError(f"job {name} is not known to Slurm (any more); sacct may still know it")
     return chosen[0].job_id

@@ -268,7 +268,7 @@ class _Simulation:
         return self.policy.place_together([one.demand_now()], self.everything.with_free(free))[0]
 
     def _free(self) -> "Ints":
-        free = self.fleet.full
+        free = self.fleet.full.copy()
         for one in self.running:
             assert one.berth, "what runs has a berth"  # noqa: S101 - narrows the type
             free[list(one.berth.nodes)] &= ~np.array(one.berth.masks, np.int64)

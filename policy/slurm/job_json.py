@@ -49,6 +49,8 @@ class JobJson(msgspec.Struct):
     stderr_expanded: str = ""
     array_job_id: Number = Number()
     array_task_id: Number = Number()
+    array_task_string: str = ""
+    """The tasks of an array that have no record of their own yet."""
     het_job_id: Number = Number()
     het_job_offset: Number = Number()
 
