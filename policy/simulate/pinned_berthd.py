@@ -205,8 +205,7 @@ class Planner:
         if changes is None:
             changes = self._replan(reading)
             took = self._pass_took
-        # What has ended the notice itself says: berthd asks Slurm for nothing here.
-        planned = now + took
+        planned = now + self._delays.read + took
         here = [change for change in changes if isinstance(change, Move) and not nodes.isdisjoint(change.berth.nodes)]
         done = self._write(here, reading.at, planned)
         for _, answer in found:

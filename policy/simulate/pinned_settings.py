@@ -48,15 +48,15 @@ class Delays:
     """`bf_resolution`: reservations begin and end at multiples of it."""
     tick: float = 0.25
     """berthd's `tick_ms`."""
-    read: float = 0.012
+    read: float = 0.01
     """berthd's look at Slurm."""
-    plan: float = 0.0005
+    plan: float = 0.003
     """A whole pass in which no job looks for a place that is not free yet."""
-    look: float = 0.012
+    look: float = 0.018
     """What each job adds to a pass that does."""
-    freed: float = 0.001
+    freed: float = 0.005
     """Planning what one ended job has freed."""
-    update: float = 0.004
+    update: float = 0.003
     """Writing one pin."""
     hand_over: float = 0.2
     """Between pictures for the answerer that notices give rise to."""
