@@ -26,7 +26,10 @@ class Submission:
 
 @dataclass(frozen=True, slots=True)
 class Delays:
-    """Seconds that things take. The defaults were measured on a test cluster of 64 nodes on one machine."""
+    """Seconds that things take, as on a test cluster of 64 nodes on one machine.
+
+    Those of berthd come from a profile; timed in a run they were others, and fitted less (docs/measurements.md).
+    """
 
     submit: float = 0.002
     """From the question to the job in the queue."""

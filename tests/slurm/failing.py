@@ -122,7 +122,7 @@ def _mend_memory(slurm: Slurm, node: Node) -> None:
 
 def _lose_node(slurm: Slurm, node: Node, _job: int) -> None:
     node.bash("touch /run/cluster/slurmd.stopped; svc slurmd kill", check=True)
-    # Else its last words, worked off after the update, would bring the node back.
+    # Its last words, worked off after the update, might bring the node back.
     time.sleep(1)
     # Slurm itself would find that out after SlurmdTimeout, which is minutes.
     slurm.target.run(["scontrol", "update", f"NodeName={node.name}", "State=DOWN", "Reason=lost"], user="root")
