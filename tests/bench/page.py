@@ -155,9 +155,9 @@ The replay's cluster under a stream of jobs of one GPU or two, in which four nod
 five jobs of 32 GPUs. It had the machine to itself.
 """,
     "replay-26.05": """
-Two seeds of the same 1,500 jobs, one cluster after the other and hardly anything beside them. It was run after that with
-1,000 jobs, which misses more (above), and is no replacement for it. The p95 is that of the 110
-jobs on 32 GPUs; whether more seeds would keep it and the longest wait within their bounds was not tried. The simulator
+Two seeds of the same 1,500 jobs, one cluster after the other and hardly anything beside them. It was run after that
+with 1,000 jobs, which misses more (above), and is no replacement for it. The p95 is that of the 110 jobs
+on 32 GPUs; whether more seeds would keep it and the longest wait within their bounds was not tried. The simulator
 is 0.29 off in plain Slurm's mean wait, 0.02 where waits are counted with GPUs; it was made after 24.11.
 """,
     "replay-26.05-tree": """
