@@ -46,6 +46,10 @@ class Claim:
     tier: str = EXCLUSIVE
     """Of whole GPUs: whether a guest there may stay, or it takes a seat alone."""
 
+    def lasting(self, limit: float) -> "Claim":
+        """The same claim of a job with another time limit."""
+        return replace(self, end=self.start + limit)
+
 
 def claim_on(fleet: Fleet, demand: Demand, nodes: Sequence[int], mask: int, start: float) -> Claim:
     """What a demand takes on a place from `start` on."""

@@ -249,6 +249,12 @@ class Cluster:
             crowded=self.crowded,
         )
 
+    def limits_like(self, limit: float) -> tuple[float, float]:
+        """Jobs of all time limits above the first of these and up to the second see what one of this limit sees now."""
+        closing = np.concatenate([self.hole_until, self.reserved_from]) - self.at
+        later = closing >= limit
+        return float(closing[~later].max(initial=0.0)), float(closing[later].min(initial=FAR))
+
     def then(self, moment: float, limit: float) -> View:
         """What is expected to be free at a later moment."""
         column = np.maximum((self.times <= moment).sum(axis=1) - 1, 0)[:, None]

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
+from typing import Literal
 
 import numpy as np
 
@@ -20,12 +20,14 @@ from policy.request import Request, flags_of, names_gpus, wanted_gpus
 from policy.settings import Settings
 from policy.sharing.tenants import Share, foes_of, party
 from policy.tiers import ALONE, EXCLUSIVE, GUARANTEED, OPPORTUNISTIC
-from policy.understanding import Known, Understanding
+from policy.understanding import Understanding
 from policy.wire import number
 from policy.written import demanded, insisted_on, place_values
 from topology.fabric import NOBODY
 
 MOST_NODES = 1_024
+
+HoldsFor = Literal["one", "kind", "any limit"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +37,9 @@ class Decision:
     verb: str
     fields: dict[str, str]
     claim: Claim | None = None
+    holds_for: HoldsFor = "one"
+    """Who would get the same: only this job; all that differ in nonce, name and user alone, while the book does not
+    change; or also those with other time limits, where they see the same GPUs free."""
 
 
 def decide(
@@ -84,9 +89,7 @@ def _decide(
             if guest := _as_guest(fields, request, demand, book, policy, now, stale):
                 return guest
             demand = replace(demand, tier=replace(demand.tier, name=EXCLUSIVE))
-        # What depends on whose job it is is no kind of request's.
-        kind = known if demand is known.demand else Known(request, demand)
-        return _place(fields, kind, book, policy, settings, now, stale)
+        return _place(fields, request, demand, book, policy, settings, now, stale)
     except (Answer, FormatError) as answer:
         return say_no(fields, answer, now)
 
@@ -133,14 +136,14 @@ def say_no(fields: Mapping[str, str], answer: Exception, now: float) -> Decision
 
 def _place(
     fields: Mapping[str, str],
-    kind: Known,
+    request: Request,
+    demand: Demand,
     book: Book,
     policy: Policy,
     settings: Settings,
     now: float,
     stale: str,
 ) -> Decision:
-    request, demand = kind.request, kind.demand
     insists = _insistence(request, demand, book.fleet, settings)
     wide = demand.at_level(locality.binding("any", demand.n))
     demand = wide if insists is None else demand.at_level(locality.binding(insists.level, demand.n))
@@ -156,8 +159,7 @@ def _place(
         return _later(fields, request, demand, stale, insists, now, settings)
     try:
         at_once = insists is not None and insists.wait == 0
-        find = partial(_soonest, demand, wide, book, policy, relax_at_once=at_once, ahead=settings.pin_ahead)
-        berth, start = kind.next_place(book, find)
+        berth, start = _soonest(demand, wide, book, policy, relax_at_once=at_once, ahead=settings.pin_ahead)
         nothing_in_sight = ""
         _check_pin(settings, starts_now=not (start or request.later))
     except NotNow as nothing:
@@ -178,7 +180,7 @@ def _place(
         body = segment.body({**values, "state": "waiting", "why": nothing_in_sight})
         text = f"waits for {message.place(berth, demand.share)}, or what comes before: {nothing_in_sight}"
     elif start:
-        text = message.waiting(berth, demand, start - now, insists.wait if insists else None)
+        text = message.waiting(berth, demand, start - int(now), insists.wait if insists else None)
     else:
         text = message.placed(berth, demand.share) + (", if still free when the job may start" if request.later else "")
     if "test" in fields:
@@ -199,7 +201,15 @@ def _place(
     if not (request.later or "test" in fields or nothing_in_sight):
         # What is free now is taken at once: who asks next, by the same picture, may come beside it.
         claim = claim_on(book.fleet, demand, berth.nodes, berth.mask, start or book.cluster.at)
-    return Decision("place", reply, claim)
+    return Decision("place", reply, claim, _holds_for(request, demand, free_now=not (start or nothing_in_sight)))
+
+
+def _holds_for(request: Request, demand: Demand, *, free_now: bool) -> HoldsFor:
+    if demand.share is not None or demand.tier is not ALONE:
+        # Of jobs that share GPUs it matters whose they are.
+        return "one"
+    # Of several partitions the limit says which may start it; gangs may wait for others to end.
+    return "any limit" if free_now and demand.n == 1 and "," not in (request.partition or "") else "kind"
 
 
 def _insistence(request: Request, demand: Demand, fleet: Fleet, settings: Settings) -> locality.Insistence | None:
@@ -247,7 +257,7 @@ def _later(
         "segment": segment.body(values),
         "message": message.line(f"no place is in sight yet: {why}", message.notes_of(request, settings)),
     }
-    return Decision("later", reply)
+    return Decision("later", reply, holds_for=_holds_for(request, demand, free_now=False))
 
 
 def _as_guest(

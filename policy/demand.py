@@ -127,11 +127,16 @@ def on_fleet(request: "Request", fleet: "Fleet") -> Demand:
     limit = request.limit if request.limit is not None else max((A_YEAR if one is None else one) for one in limits)
     memory = request.memory or next((one.memory for one in partitions if _any(one.memory)), fleet.memory)
     tried = []
-    for n, k in _layouts(request, fleet.size[allowed & fleet.ready].tolist()):
+    sizes = np.flatnonzero(np.bincount(fleet.size[allowed & fleet.ready])).tolist()
+    for n, k in _layouts(request, sizes):
         inside = pools(fleet, choose(fleet, names, request.limit, n, comes=True).names, n)
         demand = _one(request, fleet, allowed & np.logical_or.reduce(inside), memory, n, k, limit)
-        demand = replace(demand, tier=tier, guest_after=_guest_after(request, fleet, tier, n * k))
-        demand = replace(demand, pools=in_pools(demand.candidates, inside))
+        demand = replace(
+            demand,
+            tier=tier,
+            guest_after=_guest_after(request, fleet, tier, n * k),
+            pools=in_pools(demand.candidates, inside),
+        )
         if tier.name == OPPORTUNISTIC and n * k != 1:
             raise Never(f"--gpu-tier=opportunistic: a guest has one GPU, not {n * k}; ask for --gpus=1")
         if demand.could_be_held:
@@ -222,7 +227,7 @@ _AS_HET = "Slurm can only say so as a heterogeneous job, such as `-N1 --gres=gpu
 
 
 def _layouts(request: "Request", sizes: list[int]) -> list[tuple[int, int]]:
-    """Nodes and GPUs on each, the wanted form first."""
+    """Nodes and GPUs on each, the wanted form first; `sizes` are those of machines, each once, ascending."""
     if request.per_node is not None:
         return [(request.nodes or 1, request.per_node)]
     total = request.total or 0
@@ -231,7 +236,7 @@ def _layouts(request: "Request", sizes: list[int]) -> list[tuple[int, int]]:
             raise LeftToSlurm(f"{total} GPUs cannot be the same on each of {request.nodes} nodes; {_AS_HET}")
         layouts = [(request.nodes, total // request.nodes)]
     else:
-        whole = [(total // size, size) for size in sorted(set(sizes), reverse=True) if size and total % size == 0]
+        whole = [(total // size, size) for size in reversed(sizes) if size and total % size == 0]
         layouts = [(1, total), *(layout for layout in whole if layout[0] > 1)]
         if total > max(sizes, default=total) and len(layouts) == 1:
             raise LeftToSlurm(f"{total} GPUs are more than a node has, and no number of whole nodes; {_AS_HET}")

@@ -1,38 +1,28 @@
 """What is remembered between requests: users submit the same few kinds over and over, often by the hundred."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 from policy import preflight
-from policy.book import Book
 from policy.cluster import Fleet
 from policy.demand import Demand, on_fleet
-from policy.placement.base import Berth
 from policy.request import Request, read
+from policy.wire import number
 
 _MOST = 2_048
 _OF_ONE_JOB = frozenset({"nonce", "uid", "begin", "name", "extra_bytes", preflight.KEY})
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Known:
-    """A kind of request: what it asks for, and where the next one of it goes while nothing changes in the book."""
+    """A kind of request, and what it asks for."""
 
     request: Request
     demand: Demand
-    _place: tuple[Berth, float] | None = None
-    _state: int = 0
 
-    def is_placed(self, book: Book) -> bool:
-        """Whether the place of the next one is known."""
-        return self._place is not None and self._state == book.state
-
-    def next_place(self, book: Book, find: Callable[[], tuple[Berth, float]]) -> tuple[Berth, float]:
-        """The place that `find` finds in this book, and when it is free; NotNow passes through."""
-        if self._place is None or self._state != book.state:
-            self._place = None
-            self._place, self._state = find(), book.state
-        return self._place
+    def lasting(self, limit: int) -> "Known":
+        """The same kind with another time limit."""
+        return Known(replace(self.request, limit=limit), replace(self.demand, limit=limit))
 
 
 class Understanding:
@@ -40,20 +30,30 @@ class Understanding:
 
     def __init__(self) -> None:
         self._fleet: Fleet | None = None
-        self._known: dict[frozenset[tuple[str, str]], Known] = {}
-        self.last: Known | None = None
-        """The kind that was asked for last."""
+        self._known: dict[tuple[frozenset[tuple[str, str]], int | None], Known] = {}
+        self._of_any_limit: dict[frozenset[tuple[str, str]], Known] = {}
 
     def of(self, fields: Mapping[str, str], fleet: Fleet) -> Known:
         """The kind of a request on this fleet; LeftToSlurm and Never pass through."""
         if fleet is not self._fleet or len(self._known) > _MOST:
-            self._fleet, self._known = fleet, {}
-        key = frozenset(item for item in fields.items() if item[0] not in _OF_ONE_JOB)
+            self._fleet, self._known, self._of_any_limit = fleet, {}, {}
+        limit = number(fields, "time_limit")
+        kind = frozenset(item for item in fields.items() if item[0] not in _OF_ONE_JOB)
+        if limit is not None:
+            kind -= {("time_limit", fields["time_limit"])}
         if "begin" in fields:
-            key |= {("begin", "")}
-        if key not in self._known:
-            self.last = None
-            request = read(fields)
-            self._known[key] = Known(request, on_fleet(request, fleet))
-        self.last = self._known[key]
-        return self.last
+            kind |= {("begin", "")}
+        known = self._known.get((kind, limit))
+        if known is None:
+            other = self._of_any_limit.get(kind) if limit is not None else None
+            known = other.lasting(limit * 60) if other is not None and limit is not None else _read(fields, fleet)
+            self._known[kind, limit] = known
+            if limit is not None and "," not in fields.get("partition", ""):
+                # Of several partitions the limit says which may start it.
+                self._of_any_limit[kind] = known
+        return known
+
+
+def _read(fields: Mapping[str, str], fleet: Fleet) -> Known:
+    request = read(fields)
+    return Known(request, on_fleet(request, fleet))

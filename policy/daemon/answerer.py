@@ -14,14 +14,12 @@ from policy.bounds import within
 from policy.daemon import log
 from policy.daemon.config import Config
 from policy.daemon.handover import Snapshot
+from policy.daemon.ready import STALE_AFTER, Asked, Shelf, asked_by
 from policy.decide import Decision, decide, only_watch, say_no
 from policy.errors import BerthError, FormatError, LeftToSlurm
 from policy.order import SizeOrder, asked_in
 from policy.placement.registry import create
-from policy.understanding import Known, Understanding
-
-STALE_AFTER = 30.0
-"""Seconds after which a picture is too old to place jobs by."""
+from policy.understanding import Understanding
 
 MOST_COMPLAINTS = 20
 """Different sentences about requests that cannot be read, after which no more are logged."""
@@ -35,6 +33,21 @@ class _Held:
     claim: Claim
     given: float
     expires: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Said:
+    """What a reply leaves to be done once it is on its way."""
+
+    nonce: str
+    claim: Claim | None
+    at: float
+    asked: Asked | None = None
+    fields: dict[str, str] = field(default_factory=dict)
+    decision: Decision | None = None
+    reply: bytes = b""
+    state: int = 0
+    """Of the book, when the reply was made."""
 
 
 @dataclass(slots=True)
@@ -54,6 +67,8 @@ class Answerer:
         self._settings = config.settings
         self._observe = config.observe
         self._order = SizeOrder(config.order_weight) if config.order_weight else None
+        # By size a job's priority hangs on who submits it, and a site that only watches has time.
+        self._keeps_replies = not (config.observe or config.order_weight)
         self._reserve = config.reserve_seconds
         self._version = version
         self._pid = pid
@@ -70,9 +85,8 @@ class Answerer:
         self._observed: Mapping[str, str] = {}
         self._failures: Mapping[str, str] = {}
         self._complaints: set[str] = set()
-        self._last: Known | None = None
-        self._repeated: dict[str, str] | None = None
-        """A request that came as the one before did, and is expected to come again."""
+        self._shelf = Shelf()
+        self._said: _Said | None = None
 
     @property
     def catching_up(self) -> bool:
@@ -91,6 +105,8 @@ class Answerer:
 
     def take(self, snapshot: Snapshot, now: float) -> bool:
         """Begin with a new picture; True if places were given that it should show, but does not."""
+        self.settle()
+        self._shelf.clear()
         self._problem = snapshot.problem
         self._gateway = snapshot.gateway or self._gateway
         if self._order is not None:
@@ -127,7 +143,13 @@ class Answerer:
             book.claim(held.claim)
 
     def answer(self, datagram: bytes, now: float) -> bytes | None:
-        """The reply to one request; None where it is not worth one."""
+        """The reply to one request; None where it is not worth one. `settle` does the rest, once it is sent."""
+        self.settle()
+        asked = asked_by(datagram) if self._keeps_replies else None
+        if asked is not None and self._book is not None and (ready := self._shelf.find(asked, self._book, now)):
+            self._count(ready.verb)
+            self._said = _Said(asked.nonce, ready.claim_of(asked.limit), now)
+            return ready.to(asked.nonce)
         try:
             message = wire.decode(datagram)
             if message.verb == "status":
@@ -137,24 +159,46 @@ class Answerer:
             # Whoever wrote that cannot check a reply either; the plugin fails open.
             self._say_once(f"a request is not answered: {problem}; are plugin and berthd of one release?")
             return None
-        decision = within(self._decide(message.fields, now), message.fields, now)
-        self._counters.answers += 1
-        self._counters.verbs[decision.verb] += 1
-        reply = wire.encode(decision.verb, decision.fields)
-        if decision.claim is not None:
-            self._hold(message.fields["nonce"], decision.claim, now)
-        last, self._last = self._last, self._understanding.last
-        repeats = last is not None and last is self._last and decision.verb == "place"
-        self._repeated = message.fields if repeats else None
+        decision, reply = self._reply(message.fields, now)
+        self._count(decision.verb)
+        state = 0 if self._book is None else self._book.state
+        self._said = _Said(message.fields["nonce"], decision.claim, now, asked, message.fields, decision, reply, state)
         return reply
 
-    def look_ahead(self, now: float) -> None:
-        """After a reply, find the place for one more request of its kind, if users are sending many of them."""
-        repeated, self._repeated = self._repeated, None
-        kind, book = self._last, self._book
-        if repeated is None or kind is None or book is None or kind.is_placed(book) or self.catching_up:
+    def settle(self) -> None:
+        """Take what the last reply gave away out of the picture, and let the reply stand ready for others."""
+        said, self._said = self._said, None
+        if said is None:
             return
-        self._decide(repeated, now)
+        if said.asked is not None and said.decision is not None and self._book is not None:
+            self._shelf.remember(said.asked, said.fields, said.at)
+            if said.claim is None and said.state == self._book.state:
+                self._shelf.keep(said.asked, said.decision, said.reply, self._book, said.at)
+        if said.claim is not None:
+            self._hold(said.nonce, said.claim, said.at)
+
+    def expects(self, now: float) -> bool:
+        """Whether there is a reply to be made before it is asked for."""
+        book = self._book
+        return book is not None and not self.catching_up and self._shelf.expected(book, now) is not None
+
+    def look_ahead(self, now: float) -> None:
+        """Between two requests, make the reply to a kind that users are sending many of."""
+        self.settle()
+        book = self._book
+        if book is None or self.catching_up or (expected := self._shelf.expected(book, now)) is None:
+            return
+        asked, fields = expected
+        decision, reply = self._reply(fields, now)
+        self._shelf.keep(asked, decision, reply, book, now)
+
+    def _reply(self, fields: dict[str, str], now: float) -> tuple[Decision, bytes]:
+        decision = within(self._decide(fields, now), fields, now)
+        return decision, wire.encode(decision.verb, decision.fields)
+
+    def _count(self, verb: str) -> None:
+        self._counters.answers += 1
+        self._counters.verbs[verb] += 1
 
     def _say_once(self, complaint: str) -> None:
         """A stranger's plugin would say the same with each job."""

@@ -69,7 +69,8 @@ class Server:
         tend_at = collect_at = 0.0
         try:
             while not self._stop:
-                timeout = 0.0 if self._answerer.catching_up else 0.5
+                busy = self._answerer.catching_up or self._answerer.expects(time.time())
+                timeout = 0.0 if busy else 0.5
                 for file, _ in self._poll.poll(timeout):
                     self._serve(file, wake)
                 self._answerer.catch_up()
@@ -136,6 +137,7 @@ class Server:
             with contextlib.suppress(OSError):
                 connection.send(reply)
         connection.close()
+        self._answerer.settle()
 
     def _hurry(self) -> None:
         """A guest that is in an owner's way leaves soonest when the planner looks at once."""

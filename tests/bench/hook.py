@@ -26,7 +26,14 @@ LOG = {"echo": "/var/log/berth/echo.log", "berth": "/var/log/berth/hook.log"}
 AS_SLURM = "setpriv --reuid=slurm --regid=slurm --init-groups"
 # A shell as process 1: it reaps the daemons that this benchmark kills.
 IDLE = ("bash", "-c", "while :; do sleep 1; done")
-SUBMIT = "/usr/libexec/berth-bench/submit"
+SUBMIT = "/usr/libexec/berth-bench/submit -g 2 -p gpu"
+STREAMS = {
+    "one": "-H",
+    "limits": "-H -m limit",
+    "new": "-H -m memory",
+    "taken": "",
+}
+"""Jobs of one kind, with time limits of their own, of kinds never seen before: all held; and those that start."""
 
 
 class Controller:
@@ -98,9 +105,9 @@ class Controller:
             f"for i in $(seq 300); do {condition} && exit 0; sleep 0.1; done; cat /var/log/berth/*.out >&2; exit 1"
         )
 
-    def submit(self, count: int, parallel: int, *, mixed: bool = False) -> tuple[float, list[float]]:
-        """Submissions a second, and each one's latency at the client in ms; all of one kind, or each of its own."""
-        output = self.bash(f"{SUBMIT} -n {count} -P {parallel} -g 2 -H -p gpu{' -m' if mixed else ''}")
+    def submit(self, count: int, parallel: int = 1, stream: str = "one") -> tuple[float, list[float]]:
+        """Submissions a second, and each one's latency at the client in ms."""
+        output = self.bash(f"{SUBMIT} -n {count} -P {parallel} {STREAMS[stream]}")
         *lines, last = output.splitlines()
         _, total, failed = last.split()
         if failed != "0":
@@ -123,13 +130,13 @@ def trouble(controller: Controller) -> tuple[float, float, float]:
     """Medians (ms) of the hook with berthd dead, and hung after the breaker opened; submissions a second then."""
     with controller.running("berth"):
         controller.bash("pkill -STOP -f berthd")
-        controller.submit(50, 1)
+        controller.submit(50)
         controller.hook("berth")
-        rate, _ = controller.submit(400, 1)
+        rate, _ = controller.submit(400)
         opened = controller.hook("berth", "open")
         controller.bash("pkill -KILL -f berthd; sleep 6")  # longer than the breaker stays open
         controller.hook("berth")
-        controller.submit(400, 1)
+        controller.submit(400)
         dead = controller.hook("berth", "dead") + controller.hook("berth", "open")
     return statistics.median(dead), statistics.median(opened), rate
 
@@ -142,30 +149,27 @@ def main() -> int:
     args = parser.parse_args()
     subprocess.run([sys.executable, CLUSTER, "build", "--slurm", args.slurm], check=True)
     client: dict[str, list[list[float]]] = {}
-    inside: dict[str, list[list[float]]] = {}
-    rates: dict[tuple[str, int], list[float]] = {}
-    mixed: list[list[float]] = []
-    mixed_rates: list[float] = []
+    inside: dict[tuple[str, str], list[list[float]]] = {}
+    rates: dict[tuple[str, str], list[float]] = {}
     with Controller(args.slurm) as controller:
         for number in range(args.rounds):
+            # The queue grows meanwhile: who comes first changes from round to round. Jobs that start come last.
+            held = ["one", "limits", "new"]
+            turns = [*held[number % 3 :], *held[: number % 3], "taken"]
             for plugin in ("none", "echo", "berth"):
                 print(f"bench-hook: round {number + 1} of {args.rounds}, plugin {plugin}", flush=True)
                 with controller.running(plugin):
-                    controller.submit(50, 1)  # warm
+                    controller.submit(50)  # warm
                     if plugin != "none":
                         controller.hook(plugin)
-                    # The queue grows meanwhile: who comes first changes from round to round.
-                    for kind in ("one", "mixed") if number % 2 else ("mixed", "one"):
-                        if kind == "one":
-                            rate, latencies = controller.submit(args.jobs, 1)
-                            rates.setdefault((plugin, 1), []).append(rate)
+                    for stream in turns:
+                        rate, latencies = controller.submit(args.jobs, 1, stream)
+                        rates.setdefault((plugin, stream), []).append(rate)
+                        if stream == "one":
                             client.setdefault(plugin, []).append(latencies)
-                            if plugin != "none":
-                                inside.setdefault(plugin, []).append(controller.hook(plugin))
-                        elif plugin == "berth":
-                            mixed_rates.append(controller.submit(args.jobs, 1, mixed=True)[0])
-                            mixed.append(controller.hook(plugin))
-                    rates.setdefault((plugin, 2), []).append(controller.submit(args.jobs, 2)[0])
+                        if plugin != "none":
+                            inside.setdefault((plugin, stream), []).append(controller.hook(plugin))
+                    rates.setdefault((plugin, "two clients"), []).append(controller.submit(args.jobs, 2)[0])
         print("bench-hook: berthd hung, then dead", flush=True)
         dead, opened, hung_rate = trouble(controller)
         slurm = controller.bash("sinfo --version").strip()
@@ -176,17 +180,34 @@ def main() -> int:
     def at(share: float) -> Callable[[list[float]], float]:
         return lambda values: quantile(values, share)
 
-    p50, p99 = median(at(0.5), inside["berth"]), median(at(0.99), inside["berth"])
-    echo50, echo99 = median(at(0.5), inside["echo"]), median(at(0.99), inside["echo"])
+    def over_echo(stream: str, share: float) -> float:
+        return median(at(share), inside["berth", stream]) - median(at(share), inside["echo", stream])
+
     median_rate = {key: statistics.median(values) for key, values in rates.items()}
     echo = "C plugin, bare echo daemon"
     figures = [
-        Figure("hook_p50_ms", p50, "ms", echo, echo50),
-        Figure("hook_p99_ms", p99, "ms", echo, echo99),
-        at_most("p50_over_echo_ms", p50 - echo50, 0.3, "ms"),
-        at_most("p99_over_echo_ms", p99 - echo99, 2.0, "ms"),
-        at_most("mixed_p50_over_echo_ms", median(at(0.5), mixed) - echo50, 0.3, "ms"),
-        at_most("mixed_p99_over_echo_ms", median(at(0.99), mixed) - echo99, 2.0, "ms"),
+        Figure(
+            f"hook_{name}_ms",
+            median(at(share), inside["berth", "one"]),
+            "ms",
+            echo,
+            median(at(share), inside["echo", "one"]),
+        )
+        for name, share in (("p50", 0.5), ("p99", 0.99))
+    ]
+    for stream in STREAMS:
+        prefix = "" if stream == "one" else f"{stream}_"
+        figures += [
+            at_most(f"{prefix}p50_over_echo_ms", over_echo(stream, 0.5), 0.3, "ms"),
+            at_most(f"{prefix}p99_over_echo_ms", over_echo(stream, 0.99), 2.0, "ms"),
+        ]
+        ratio = median_rate["berth", stream] / median_rate["echo", stream]
+        name = f"{prefix}rate_vs_echo"
+        figures.append(
+            at_least(name, ratio, 0.9, "", echo, 1.0) if stream == "one" else Figure(name, ratio, "", echo, 1.0)
+        )
+    two = median_rate["berth", "two clients"]
+    figures += [
         Figure(
             "client_p50_ms",
             median(at(0.5), client["berth"]),
@@ -201,13 +222,11 @@ def main() -> int:
             "no plugin",
             median(at(0.99), client["none"]),
         ),
-        at_least("rate_vs_echo", median_rate["berth", 1] / median_rate["echo", 1], 0.9, "", echo, 1.0),
-        Figure("mixed_rate_vs_echo", statistics.median(mixed_rates) / median_rate["echo", 1], "", echo, 1.0),
-        Figure("rate_2_vs_echo", median_rate["berth", 2] / median_rate["echo", 2], "", echo, 1.0),
-        Figure("rate_1", median_rate["berth", 1], "1/s", "no plugin", median_rate["none", 1]),
-        Figure("rate_2", median_rate["berth", 2], "1/s", "no plugin", median_rate["none", 2]),
-        Figure("echo_rate_1", median_rate["echo", 1], "1/s", "no plugin", median_rate["none", 1]),
-        Figure("hung_rate_1", hung_rate, "1/s", "no plugin", median_rate["none", 1]),
+        Figure("rate_2_vs_echo", two / median_rate["echo", "two clients"], "", echo, 1.0),
+        Figure("rate_1", median_rate["berth", "one"], "1/s", "no plugin", median_rate["none", "one"]),
+        Figure("rate_2", two, "1/s", "no plugin", median_rate["none", "two clients"]),
+        Figure("echo_rate_1", median_rate["echo", "one"], "1/s", "no plugin", median_rate["none", "one"]),
+        Figure("hung_rate_1", hung_rate, "1/s", "no plugin", median_rate["none", "one"]),
         at_most("dead_ms", dead, 0.05, "ms"),
         at_most("open_ms", opened, 0.05, "ms"),
     ]

@@ -1,5 +1,4 @@
 import os
-import random
 import shutil
 import signal
 import socket
@@ -9,16 +8,16 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from policy import decide, segment, wire
+from policy import segment, wire
 from policy.cli import ask
-from policy.daemon.answerer import SLICE, STALE_AFTER, Answerer
+from policy.daemon.answerer import SLICE, Answerer
 from policy.daemon.config import Config
 from policy.daemon.handover import Receiver, Sender, Snapshot
 from policy.daemon.profiles import load_fit
+from policy.daemon.ready import STALE_AFTER
 from policy.errors import DaemonError
 from policy.sharing.neighbours import Neighbours
 from policy.understanding import Understanding
@@ -337,53 +336,6 @@ def test_what_a_request_means_is_remembered_but_not_beyond_its_fleet() -> None:
     assert again is first
     assert other.demand.k == 2
     assert elsewhere.demand.candidates.size == 2
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_who_looks_ahead_answers_as_who_does_not(seed: int) -> None:
-    chance = random.Random(seed)
-    kinds: list[dict[str, str]] = [
-        {"tres_per_job": "gres/gpu:1"},
-        {"tres_per_job": "gres/gpu:4", "held": "1"},
-        {"tres_per_job": "gres/gpu:8", "flag.locality": "nvlink"},
-        {"tres_per_node": "gres/gpu:8", "min_nodes": "2", "max_nodes": "2"},
-        {"tres_per_job": "gres/gpu:2", "begin": str(int(NOW) + 60)},
-        {"tres_per_job": "gres/gpu:1", "flag.gpu-share": "30"},
-    ]
-    ahead, plain = answerer(nodes=6), answerer(nodes=6)
-    kind = kinds[0]
-    for step in range(60):
-        if chance.random() < 0.4:
-            kind = chance.choice(kinds)
-        if chance.random() < 0.1:
-            for one in (ahead, plain):
-                one.take(snapshot(6, NOW + step), NOW + step)
-                while one.catching_up:
-                    one.catch_up()
-        same = {**kind, "nonce": f"{step:016x}", "uid": str(chance.choice([1000, 1001]))}
-
-        assert put(ahead, NOW + step, **same) == put(plain, NOW + step, **same)
-        ahead.look_ahead(NOW + step)
-
-
-def test_the_place_for_another_request_of_a_kind_is_found_before_it_comes(monkeypatch: pytest.MonkeyPatch) -> None:
-    searches: list[str] = []
-    search = decide._soonest
-
-    def counted(*arguments: Any, **more: Any) -> Any:
-        searches.append("search")
-        return search(*arguments, **more)
-
-    monkeypatch.setattr(decide, "_soonest", counted)
-    made = answerer(nodes=3)
-    for number in range(2):
-        put(made, nonce=f"{number:016x}")
-        made.look_ahead(NOW)
-    assert len(searches) == 3
-
-    put(made, nonce="a" * 16)
-
-    assert len(searches) == 3
 
 
 def test_a_request_of_another_release_is_named_once_in_the_log(capfd: pytest.CaptureFixture[str]) -> None:

@@ -30,7 +30,7 @@ struct plan {
 	const char *partition;
 	char flag[256];
 	bool held;
-	bool mixed;
+	char own; /* each job's own: l: time limit, m: memory; 0: nothing */
 };
 
 static uint64_t now_us(void)
@@ -59,7 +59,9 @@ static bool submit_one(const struct plan *plan, long at)
 	job.user_id = getuid();
 	job.group_id = getgid();
 	job.min_cpus = 1;
-	job.time_limit = plan->mixed ? 10 + (uint32_t)at : 10;
+	job.time_limit = plan->own == 'l' ? 10 + (uint32_t)at : 10;
+	if (plan->own == 'm')
+		job.pn_min_memory = 100 + (uint64_t)at;
 	job.partition = (char *)plan->partition;
 	if (plan->begin_in)
 		job.begin_time = time(NULL) + plan->begin_in;
@@ -118,11 +120,11 @@ static long number(const char *s)
 static void usage(void)
 {
 	fputs("usage: submit -n JOBS [-P PROCESSES] [-g GPUS] [-f job|node|task] [-b SECONDS]\n"
-	      "              [-p PARTITION] [-F FLAG=VALUE] [-H] [-m]\n"
+	      "              [-p PARTITION] [-F FLAG=VALUE] [-H] [-m limit|memory]\n"
 	      "  -g GPUS    such as 2 or a100:2      -f how they are asked for (job: --gpus)\n"
 	      "  -b SECONDS the job begins no earlier than that from now\n"
 	      "  -F         a flag of Berth, such as locality=nvlink      -H submit held\n"
-	      "  -m         each has a time limit of its own\n",
+	      "  -m         each has a time limit, or an amount of memory, of its own\n",
 	      stderr);
 	exit(2);
 }
@@ -139,7 +141,7 @@ static void read_arguments(int argc, char **argv, struct plan *plan)
 {
 	int option;
 
-	while ((option = getopt(argc, argv, "n:P:g:f:b:p:F:Hm")) != -1) {
+	while ((option = getopt(argc, argv, "n:P:g:f:b:p:F:Hm:")) != -1) {
 		switch (option) {
 		case 'n':
 			plan->jobs = number(optarg);
@@ -166,14 +168,14 @@ static void read_arguments(int argc, char **argv, struct plan *plan)
 			plan->held = true;
 			break;
 		case 'm':
-			plan->mixed = true;
+			plan->own = optarg[0];
 			break;
 		default:
 			usage();
 		}
 	}
 	if (plan->jobs < 1 || plan->processes < 1 || plan->processes > PROCESSES_MAX ||
-	    !strchr("jnt", plan->form) || optind != argc)
+	    !strchr("jnt", plan->form) || (plan->own && !strchr("lm", plan->own)) || optind != argc)
 		usage();
 }
 
