@@ -22,7 +22,8 @@ AVOID_FOR = 3_600.0
 """Seconds for which it keeps away from a node that failed it."""
 
 PATIENCE = 300.0
-"""Seconds to wait for a job to end after its Epilog has spoken: its other nodes have Epilogs too."""
+"""Seconds to wait for a job to end after its Epilog has spoken, for its other nodes have Epilogs too, and for Slurm to
+take what is to be done."""
 
 _ENDING = frozenset({"RUNNING", "COMPLETING", "CONFIGURING", "SUSPENDED", "STAGE_OUT"})
 _FAILED = frozenset({"FAILED", "NODE_FAIL", "BOOT_FAIL", "PENDING"})
@@ -50,6 +51,9 @@ class Degraded:
                     continue
                 updates += self._send(job, nodes, at)
             except SlurmError as problem:
+                # A slurmctld that is busy, or that has the job between two states, takes it a moment later.
+                if at - since < PATIENCE:
+                    continue
                 log.error(f"JobId={job_id} could not have its share and is not sent elsewhere: {problem}")
             del self._met[job_id]
         return updates

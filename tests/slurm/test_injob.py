@@ -136,7 +136,7 @@ exec python3 {slurm.shared}/steps.py
         slurm.wait_state(host, {"RUNNING"})
         still = hears(slurm, guest, "to stand still", 0, 0, after=alone)
         beside = hears(slurm, guest, "to go on beside its host", 1, 1000, after=still)
-        assert lines(slurm, host)[0] == {"heard": True, "duty": 1000, "why": ""}
+        assert until("the host's first line", lambda: lines(slurm, host))[0] == {"heard": True, "duty": 1000, "why": ""}
         slurm.target.run(["scancel", str(host)])
         hears(slurm, guest, "that it is alone again", 1000, 1000, after=beside - 1)
         assert slurm.state(guest) == "RUNNING"

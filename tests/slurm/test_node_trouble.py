@@ -77,7 +77,7 @@ def sent_away(slurm: Slurm, job: int, times: int) -> None:
             start(slurm, job)
         return state == "PENDING" and moves == str(times)
 
-    until(f"job {job} to be sent elsewhere for the {times}. time", away, every=1)
+    until(f"job {job} to be sent elsewhere for the {times}. time", away, 120, every=1)
     start(slurm, job)
 
 

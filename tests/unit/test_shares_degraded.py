@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -152,11 +153,37 @@ def test_one_that_somebody_requeued_already_only_keeps_away() -> None:
     assert slurm.done == ["annotate 5"]
 
 
-def test_one_that_cannot_be_requeued_is_named_once(capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_that_cannot_be_requeued_is_tried_again_for_a_while_and_named_once(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     degraded = met(Slurm(refuses="job 5 is not known to Slurm"))
 
-    assert (degraded.send_elsewhere(NOW), degraded.send_elsewhere(NOW)) == (0, 0)
+    assert [degraded.send_elsewhere(NOW + after) for after in (0, 1, PATIENCE, PATIENCE + 1)] == [0, 0, 0, 0]
     assert capsys.readouterr().err.count("JobId=5") == 1
+
+
+def test_what_slurm_refuses_once_is_done_later() -> None:
+    slurm = Slurm(refuses="Requested operation is presently disabled")
+    degraded = met(slurm)
+
+    assert degraded.send_elsewhere(NOW) == 0
+    slurm.refuses = ""
+    assert degraded.send_elsewhere(NOW + 1) == 2
+    assert slurm.done == ["requeue 5", "annotate 5"]
+    assert degraded.send_elsewhere(NOW + 2) == 0
+
+
+def test_one_that_is_back_in_the_queue_but_could_not_be_told_keeps_away_all_the_same() -> None:
+    slurm = Slurm()
+    annotate, slurm.annotate = slurm.annotate, Mock(side_effect=SlurmError("slurmctld does not answer"))  # type: ignore[method-assign]
+    degraded = met(slurm)
+    degraded.send_elsewhere(NOW)
+
+    slurm.annotate = annotate  # type: ignore[method-assign]
+    degraded.send_elsewhere(NOW + 1)
+
+    assert slurm.done == ["requeue 5", "annotate 5"]
+    assert set(nodes_avoided(slurm.values, NOW + 1)) == {"n1"}
 
 
 class Channel:
