@@ -11,7 +11,7 @@ from policy.errors import DaemonError
 if TYPE_CHECKING:
     from policy.daemon.config import Config
 
-_UNITS = {"snapshot_age_ms": "ms"}
+_UNITS = {"snapshot_age_ms": "ms", "look_ms": "ms", "pass_ms": "ms"}
 _TEXTS = {"version", "slurm", "gateway", "problem"}
 
 

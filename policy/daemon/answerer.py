@@ -82,6 +82,7 @@ class Answerer:
         self._problem = "Slurm was not read yet"
         self._leave = ""
         self._planned = (0, 0, 0)
+        self._took: Mapping[str, str] = {}
         self._observed: Mapping[str, str] = {}
         self._failures: Mapping[str, str] = {}
         self._complaints: set[str] = set()
@@ -116,6 +117,7 @@ class Answerer:
         self._slurm = snapshot.version
         self._leave = snapshot.leave
         self._planned = snapshot.notices, snapshot.notices_late, snapshot.updates
+        self._took = snapshot.took
         self._observed = snapshot.observed
         self._failures = snapshot.failures
         self._held = {
@@ -262,6 +264,7 @@ class Answerer:
             "slurm": self._slurm,
             "gateway": self._gateway,
         }
+        status.update(self._took)
         status.update(self._observed)
         status.update(self._failures)
         if self._problem:

@@ -49,6 +49,8 @@ class Snapshot:
     notices_late: int = 0
     """Those whose Epilogs went on before their pins were written."""
     updates: int = 0
+    took: Mapping[str, str] = field(default_factory=dict)
+    """Milliseconds of the planner's last looks at Slurm and passes, in the middle, for `berth status`."""
     ended: tuple[Ended, ...] = ()
     """GPU jobs that ended since the last picture, where the site orders jobs by size."""
     failures: Mapping[str, str] = field(default_factory=dict)

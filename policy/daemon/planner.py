@@ -3,7 +3,9 @@
 It may take its time, and it may die: the answerer goes on with the last picture and starts a new one.
 """
 
+import statistics
 import time
+from collections import deque
 from collections.abc import Sequence
 
 from policy.daemon import log
@@ -42,6 +44,9 @@ from policy.slurm.waits import WAITS
 _CHEAP = 0.01
 """Seconds of a whole pass up to which each notice gets one; it knows better than a look at a few nodes."""
 
+_LAST = 60
+"""Looks and passes of which `berth status` tells how long they took: about a minute of them."""
+
 HAND_OVER_EVERY = 0.2
 """Seconds between pictures for the answerer that notices give rise to: each costs it a millisecond or two."""
 
@@ -79,6 +84,8 @@ class Planner:
         self._handed_over = 0.0
         self._stale = False
         self._pass_took = 0.0
+        self._looks_took: deque[float] = deque(maxlen=_LAST)
+        self._passes_took: deque[float] = deque(maxlen=_LAST)
         self._to_write: dict[tuple[int, str | int | None], Change] = {}
         """What is planned and not yet written, one change for each job or task; later plans replace earlier ones."""
         self._moved: set[int] = set()
@@ -267,6 +274,7 @@ class Planner:
         began = time.monotonic()
         changes = self._plan.replan(picture.book(), reading.jobs, starting)
         self._pass_took = time.monotonic() - began
+        self._passes_took.append(self._pass_took)
         return changes
 
     @property
@@ -286,9 +294,11 @@ class Planner:
 
     def _look(self, *, ended: bool) -> Picture | None:
         """Bring the picture up to date; None where Slurm cannot be read."""
+        began = time.monotonic()
         reading = self._read(ended=ended)
         if reading is None:
             return None
+        self._looks_took.append(time.monotonic() - began)
         self._sign()
         self._reading = reading
         self._company.look(reading, writes=self._acts)
@@ -345,11 +355,16 @@ class Planner:
                 notices_late=self.notices_late,
                 updates=self._pins.written,
                 ended=tuple(self._ended),
+                took={"look_ms": _middle(self._looks_took), "pass_ms": _middle(self._passes_took)},
                 failures=self._failures.told | self._preflights.told | self._moving.told,
             )
         )
         self._ended.clear()
         self._handed_over, self._stale = time.monotonic(), False
+
+
+def _middle(took: Sequence[float]) -> str:
+    return f"{statistics.median(took) * 1_000:.1f}" if took else ""
 
 
 def _places(move: Move) -> tuple[str, ...]:

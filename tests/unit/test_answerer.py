@@ -270,6 +270,14 @@ def test_a_real_berthd_places_a_job_by_what_slurm_printed(daemon: Daemon) -> Non
     assert (reply.verb, reply.fields["nodes"], reply.fields["gpus"]) == ("place", "n1", "5")
 
 
+def test_status_tells_how_long_looks_and_passes_take(daemon: Daemon) -> None:
+    daemon.until(lambda: {"look_ms", "pass_ms"} <= ask.status(daemon.path).keys())
+
+    status = ask.status(daemon.path)
+    assert 0 < float(status["pass_ms"]) < 1_000
+    assert 0 < float(status["look_ms"]) < 1_000
+
+
 def test_its_socket_is_for_slurms_user_only(daemon: Daemon) -> None:
     assert daemon.path.stat().st_mode & 0o777 == 0o600
 
