@@ -83,6 +83,7 @@ def run_show(options: argparse.Namespace) -> int:
 def run_refresh(options: argparse.Namespace) -> int:
     """Merge what sacct says into the store; what was counted before is not counted again."""
     import os  # noqa: PLC0415 - keeps `berth --help` fast
+    import secrets  # noqa: PLC0415 - the same
 
     from policy.sharing import profiles, sources  # noqa: PLC0415 - the same
     from policy.slurm.command import run_command  # noqa: PLC0415 - the same
@@ -94,9 +95,11 @@ def run_refresh(options: argparse.Namespace) -> int:
     if path.parent.stat().st_uid != os.geteuid():
         raise UsageError(f"berth profile refresh writes {path} as berthd does: run it as the owner of {path.parent}")
     store = profiles.Store.read(_text(path)) if path.exists() else profiles.Store()
-    printed = run_command(*sources.COMMAND.split(), "-S", options.since).decode("utf-8", "replace")
+    mark = secrets.token_hex(8)
+    printed = run_command(*sources.COMMAND.split(), "--delimiter", mark, "-S", options.since).decode("utf-8", "replace")
     last = {key: one.at for key, one in store.measured.items()}
-    found = [(key, one) for key, one in sources.from_sacct(printed.splitlines()) if one.at > last.get(key, 0.0)]
+    lines = printed.removesuffix("\n").split("\n")
+    found = [(key, one) for key, one in sources.from_sacct(lines, mark) if one.at > last.get(key, 0.0)]
     for key, one in found:
         store.add(key, one)
     if found:

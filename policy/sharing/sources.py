@@ -76,13 +76,16 @@ def profile_for(store: Store, key: Key, app_class: str = "", gpu_mem: float | No
     return replace(own, **missing)
 
 
-def from_sacct(lines: Iterable[str]) -> Iterator[tuple[Key, Measured]]:
-    """Measurements of jobs that had one GPU for themselves, from the output of COMMAND.
+def from_sacct(lines: Iterable[str], mark: str = "|") -> Iterator[tuple[Key, Measured]]:
+    """Measurements of jobs that had one GPU for themselves, from the output of COMMAND with `--delimiter` MARK.
+
+    A job's name is its user's text, with line ends and bars as he likes: only a mark that nobody can guess keeps him
+    from writing lines about other users' jobs.
 
     Jobs with several GPUs are left out: Slurm adds up what the GPUs of a task did. So are packed jobs and guests, and,
     where the table knows seats, owners that may have had a guest: none of them was alone.
     """
-    rows = list(_rows(lines))
+    rows = list(_rows(lines, mark))
     # An owner without its seat may have had a guest.
     needed = frozenset({"gres/seat"} if any("gres/seat" in row["AllocTRES"] for row in rows) else ())
     steps: dict[str, list[Mapping[str, str]]] = {}
@@ -122,19 +125,26 @@ def _mean(values: Iterable[float | None]) -> float | None:
     return fmean(known) if known else None
 
 
-def _rows(lines: Iterable[str]) -> Iterator[Mapping[str, str]]:
+def _rows(lines: Iterable[str], mark: str) -> Iterator[Mapping[str, str]]:
     header: list[str] = []
+    begun = ""
     for number, line in enumerate(lines, 1):
-        cells = line.rstrip("\n").split("|")
+        begun += line if line.endswith("\n") else f"{line}\n"
+        cells = begun.removesuffix("\n").split(mark)
         if not header:
             header = cells
             missing = [name for name in _COLUMNS if name not in header]
             if missing:
                 raise FormatError(f"line 1 of the accounting has no column {missing[0]}; use {COMMAND}")
-        elif len(cells) != len(header):
+        elif len(cells) < len(header):
+            continue  # a name with a line end in it
+        elif len(cells) > len(header):
             raise FormatError(f"line {number} of the accounting has {len(cells)} columns, the header {len(header)}")
         else:
             yield dict(zip(header, cells, strict=True))
+        begun = ""
+    if begun:
+        raise FormatError("the last line of the accounting is not whole")
 
 
 def _tres(text: str) -> dict[str, str]:

@@ -160,10 +160,15 @@ def test_the_command_shows_ones_own_profiles_alone(
 
 
 SACCT = """#!/bin/sh
-echo "JobID|User|Account|JobName|End|ElapsedRaw|AllocTRES|TRESUsageInAve|TRESUsageInMax"
-echo "7|ann|lab|train|1763700000|900|gres/gpu=1|gres/gpumem=2900M,gres/gpuutil=41|gres/gpumem=3012M"
-echo "8|bob|lab|serve|Unknown|900|gres/gpu=1|gres/gpuutil=41|gres/gpumem=3012M"
 echo "$@" >>"$0.asked"
+while [ "$1" != --delimiter ]; do shift; done
+sed "s/@/$2/g" <<END
+JobID@User@Account@JobName@End@ElapsedRaw@AllocTRES@TRESUsageInAve@TRESUsageInMax
+7@ann@lab@train@1763700000@900@gres/gpu=1@gres/gpumem=2900M,gres/gpuutil=41@gres/gpumem=3012M
+8@bob@lab@serve@Unknown@900@gres/gpu=1@gres/gpuutil=41@gres/gpumem=3012M
+9@eve@lab@a|b
+9|ann|lab|train|1763799999|900|gres/gpu=1|gres/gpumem=2900M,gres/gpuutil=99|gres/gpumem=3012M@1763700000@900@gres/gpu=1@gres/gpumem=2900M,gres/gpuutil=12@gres/gpumem=3012M
+END
 """
 
 
@@ -177,10 +182,12 @@ def test_refresh_adds_what_sacct_knows_once(
     file = tmp_path / "profiles"
 
     assert main(["profile", "refresh", "--store", str(file), "--since", "now-1hour"]) == 0
-    assert "1 jobs added, 1 profiles" in capsys.readouterr().out
+    assert "2 jobs added, 2 profiles" in capsys.readouterr().out
     once = file.read_text()
     assert main(["profile", "refresh", "--store", str(file)]) == 0
     assert file.read_text() == once
+    # Eve's job has a name that looks like a line about Ann's.
+    assert sorted(one.busy or 0.0 for one in Store.read(once).measured.values()) == [0.12, 0.41]
     assert Store.read(once).measured[ANN].busy == 0.41
     assert file.stat().st_mode & 0o777 == 0o600
     assert "-S now-1hour" in (tmp_path / "sacct.asked").read_text()

@@ -51,7 +51,15 @@ def test_a_running_job_and_one_without_figures_are_left_out() -> None:
     assert not list(from_sacct([*lines("gres/gpu=1"), running]))
 
 
-@pytest.mark.parametrize("text", [["JobID|User"], [HEADER, "7|ann"], lines("gres/gpu=1", step("0", 900, 50, "many"))])
+@pytest.mark.parametrize(
+    "text",
+    [
+        ["JobID|User"],
+        [HEADER, "7|ann"],
+        [HEADER, "7|ann|lab|a|b|1|1|x|y|z"],
+        lines("gres/gpu=1", step("0", 900, 50, "many")),
+    ],
+)
 def test_a_table_that_is_not_sacct_s_is_refused(text: list[str]) -> None:
     with pytest.raises(FormatError, match="accounting"):
         list(from_sacct(text))
