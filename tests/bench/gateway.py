@@ -70,7 +70,7 @@ class Beside(Controller):
 def measure(version: str, rounds: int) -> tuple[str, dict[str, dict[str, list[float]]]]:
     """Slurm's version, and the milliseconds of each gateway by what it did."""
     with Beside(version) as controller, controller.running("none"):
-        controller.submit(JOBS, 1)
+        controller.submit(JOBS)
         slurm = controller.bash("sinfo --version").strip()
         printed = controller.bash(
             f"{AS_SLURM} /opt/berth/bin/python - {rounds} {CHANGED} <<'END'\n{SCRIPT}\nEND\n", timeout=600
