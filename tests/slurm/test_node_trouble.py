@@ -69,15 +69,18 @@ def start(slurm: Slurm, job: int) -> None:
 
 
 def sent_away(slurm: Slurm, job: int, times: int) -> None:
-    """Wait until berthd has sent it elsewhere so often."""
+    """Wait until berthd has sent it elsewhere so often.
+
+    It may be once more: between the requeue and the count the job looks as one that is to be started.
+    """
 
     def away() -> bool:
-        moves, state = tell(slurm, job).get("degraded", "0"), slurm.state(job)
-        if state == "PENDING" and moves == str(times - 1):
+        moves, state = int(tell(slurm, job).get("degraded", "0")), slurm.state(job)
+        if state == "PENDING" and moves < times:
             start(slurm, job)
-        return state == "PENDING" and moves == str(times)
+        return state in {"PENDING", "FAILED"} and moves >= times
 
-    until(f"job {job} to be sent elsewhere for the {times}. time", away, 120, every=1)
+    until(f"job {job} to be sent elsewhere for the {times}. time", away, every=1)
     start(slurm, job)
 
 
