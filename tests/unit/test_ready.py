@@ -12,10 +12,9 @@ from policy.daemon.config import Config
 from policy.daemon.handover import Snapshot
 from policy.daemon.ready import STALE_AFTER, asked_by
 from policy.facts import PartitionFacts
-from policy.order import SizeOrder
+from policy.order import Ended
+from policy.runtime import Asked
 from tests.unit.policy_world import NOW, book, node, reading, running, submit, waiting
-
-MODES = ("ready", "at once")
 
 
 def answerer(*, ready: bool = True, **config: Any) -> Answerer:
@@ -148,7 +147,7 @@ def test_of_a_kind_that_came_once_nobody_expects_another(searches: list[str]) ->
     assert len(searches) == 1
 
 
-def test_a_kind_that_nobody_asked_for_lately_is_not_expected(searches: list[str]) -> None:
+def test_a_kind_that_nobody_asked_for_lately_is_not_expected() -> None:
     made = answerer()
     take(made, look(NOW), NOW)
     for _ in range(2):
@@ -168,7 +167,7 @@ def test_a_ready_reply_takes_its_gpus_for_as_long_as_the_job_may_run() -> None:
     reply = ask(made, tres_per_job="gres/gpu:4", time_limit="10")
 
     assert reply is not None
-    assert f"start%3D{int(NOW) + 20 * 60}".encode() in reply or f"start={int(NOW) + 20 * 60}".encode() in reply
+    assert f"start={int(NOW) + 20 * 60}".encode() in reply
 
 
 @pytest.mark.parametrize("minutes", ["1", "9", "10", "11", "60"])
@@ -204,8 +203,20 @@ def test_a_picture_that_grows_too_old_ends_the_ready_replies() -> None:
 
 
 def test_a_site_that_orders_by_size_answers_each_user_by_his_own_jobs() -> None:
-    assert not answerer(order_weight=100)._keeps_replies
-    assert SizeOrder(100) is not None
+    made = answerer(order_weight=100)
+    take(made, look(NOW), NOW)
+    hours = {"1000": 90, "1001": 1, "1002": 10}
+    ended = [Ended(Asked(user, "", "", 4), 3_600.0 * long) for user, long in hours.items()]
+    take(made, replace(look(NOW), ended=tuple(ended * 20)), NOW)
+
+    replies = []
+    for uid in ("1000", "1001", "1000"):
+        replies.append(ask(made, uid=uid, held="1", gpus="4", time_limit="6000") or b"")
+        made.settle()
+        made.look_ahead(NOW)
+
+    assert replies[0] == replies[2]
+    assert [b"site_factor=-" in reply for reply in replies] == [True, False, True]
 
 
 @pytest.mark.parametrize(
