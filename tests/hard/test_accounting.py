@@ -39,7 +39,7 @@ echo "from $done"
 for step in $(seq $((done + 1)) 400); do echo $step >$file; sleep 1; done
 """
 
-# Its loss is best after two seconds, and it goes on for twenty more.
+# Its loss is best after six seconds, and it goes on for sixteen more.
 LOSSES = """
 exec /opt/berth/bin/python - <<'END'
 import time
@@ -48,7 +48,7 @@ assert injob.ready(), injob.why()
 for step in range(22):
     time.sleep(1)
     injob.step()
-    injob.loss(1.0 if step < 2 else 2.0 + step)
+    injob.loss(8.0 - step if step < 6 else 8.0 + step)
 END
 """
 
@@ -126,7 +126,7 @@ def test_gpu_time_after_the_best_loss_is_told_by_the_job_through_its_guard(slurm
     found = until("its best loss in the report", told, 60, every=2.0)
     print(found)
     assert found["passed"]["runs"] == 1
-    assert round(8 * 15 / 3_600, 2) <= found["passed"]["after_best_gpu_hours"] < found["passed"]["gpu_hours"]
+    assert round(8 * 12 / 3_600, 2) <= found["passed"]["after_best_gpu_hours"] < found["passed"]["gpu_hours"]
 
 
 def test_a_lent_gpu_is_given_back_and_the_borrower_goes_on_from_its_checkpoint(slurm: Slurm) -> None:
