@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from policy.cost import CostModel
+from policy.others import Others
 from policy.placement.tables import MOST_GPUS, Ints, SetTables
 from policy.settings import Sharing
 from policy.sharing.shelves import Shelves
@@ -55,6 +56,8 @@ class Fleet:
     """Nodes whose GPUs can be pinned."""
     full: Ints = field(init=False)
     """Each node's mask with all GPUs free."""
+    others: Others = field(init=False)
+    """All nodes, to be told without some."""
     not_ready: Mapping[str, str]
     """Why each other GPU node cannot be placed on."""
     gpu_counts: Ints
@@ -95,6 +98,7 @@ class Fleet:
         full = np.where(self.ready, (np.int64(1) << self.size) - 1, 0)
         full.flags.writeable = False
         object.__setattr__(self, "full", full)
+        object.__setattr__(self, "others", Others(self.names))
 
 
 def build_fleet(

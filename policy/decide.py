@@ -15,6 +15,8 @@ from policy.decide_guest import on_a_seat, parked
 from policy.demand import Demand
 from policy.errors import Answer, FormatError, LeftToSlurm, Never, NotNow, TooLong
 from policy.gathering import first_place
+from policy.others import KEY as OTHERS
+from policy.others import mark_of
 from policy.placement.base import Berth, Policy
 from policy.request import Request, flags_of, names_gpus, wanted_gpus
 from policy.settings import Settings
@@ -103,6 +105,7 @@ def only_watch(decision: Decision) -> Decision:
     body = decision.fields["segment"]
     values = segment.fields(f"[berth/1 {body}]") or {}
     values["state"] = segment.OBSERVED
+    values.pop(OTHERS, None)
     return Decision("pass", {"nonce": decision.fields["nonce"], "segment": segment.body(values)})
 
 
@@ -173,6 +176,8 @@ def _place(
     start = max(start, float(begin) if begin > now else 0.0)
     packed = demand.share is not None and not (start or request.later or nothing_in_sight)
     values = place_values(fields["nonce"], request, demand, berth, start, now, insists, packed=packed)
+    others = book.fleet.others.but(berth.names) if settings.exclude_others and not fields.get("exc_nodes") else ""
+    values |= {OTHERS: mark_of(others)} if others else {}
     body = segment.body(values)
     if len(body) > segment.MAX_BODY or demand.n > MOST_NODES:
         raise LeftToSlurm(f"a place on {demand.n} nodes is too long to be written into the job")
@@ -191,6 +196,7 @@ def _place(
         "nodes": values["nodes"],
         "gpus": values["gpus"],
         "seats": values["seats"],
+        **({"exc_nodes": others} if others else {}),
         **(share_on_the_node(demand.share, berth) if packed and demand.share else {}),
         **(_host_on_the_node(demand) if demand.tier.name == GUARANTEED else {}),
         **_given(demand),

@@ -89,6 +89,8 @@ class Settings:
     repin: bool = True
     pin_ahead: bool = True
     """Whether jobs are pinned to places that are not free yet; where Slurm preempts, only it knows what it frees."""
+    exclude_others: bool = True
+    """Whether a pinned job excludes all nodes but its own, so that Slurm has less to test."""
     most_moves: int = 50
     """Updates in one pass: each takes slurmctld's write locks."""
     sharing: Sharing = Sharing()

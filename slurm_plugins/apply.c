@@ -191,6 +191,8 @@ bool apply_gpus(job_desc_msg_t *job, const struct reply *reply)
 		set_request(job, reply, field, text_str(&tres));
 		if (pin) {
 			set_string(&job->req_nodes, reply->nodes);
+			if (reply->exc_nodes)
+				set_string(&job->exc_nodes, reply->exc_nodes);
 			set_string(&job->extra, text_str(&extra));
 		}
 		/* Slurm's numbers have no sign: their middle stands for 0. */

@@ -189,6 +189,7 @@ enum outcome ask_berthd(const job_desc_msg_t *job, uint32_t submit_uid,
 	    .share = flags_share(flags),
 	    .cpus_per_tres = job->cpus_per_tres != NULL,
 	    .batch = request_is_batch(job),
+	    .exc_nodes = job->exc_nodes && *job->exc_nodes,
 	    .node_exists = find_node ? node_exists : NULL,
 	};
 	struct text request;

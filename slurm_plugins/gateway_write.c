@@ -17,11 +17,9 @@ static char **field_of(job_desc_msg_t *job, const char *name)
 		const char *name;
 		char **field;
 	} fields[] = {
-	    {"req_nodes", &job->req_nodes},
-	    {"tres_per_node", &job->tres_per_node},
-	    {"tres_per_job", &job->tres_per_job},
-	    {"admin_comment", &job->admin_comment},
-	    {"extra", &job->extra},
+	    {"req_nodes", &job->req_nodes},	    {"exc_nodes", &job->exc_nodes},
+	    {"tres_per_node", &job->tres_per_node}, {"tres_per_job", &job->tres_per_job},
+	    {"admin_comment", &job->admin_comment}, {"extra", &job->extra},
 	};
 
 	for (size_t i = 0; i < sizeof(fields) / sizeof(*fields); i++) {

@@ -13,6 +13,8 @@
 
 #define REPLY_MAX_NODES 1024
 #define NODE_NAME_MAX 255
+/* Nodes that one job excludes: each is looked up. */
+#define OTHERS_MAX 131072
 /* A position is K of the GRES type gK. */
 #define GPU_POSITIONS 64
 #define MIN_CPUS_MAX 1000000u

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "hostlist.h"
 #include "reply_lines.h"
 #include "text.h"
 
@@ -79,6 +80,32 @@ static bool check_nodes(struct reply *reply, char *nodes, bool (*exists)(const c
 	return true;
 }
 
+/*
+ * Slurm refuses a whole submission that excludes a node it does not know, or one that it requires.
+ */
+static bool check_others(struct reply *reply, const char *others,
+			 const struct reply_expected *expected, char error[REPLY_ERROR_MAX])
+{
+	const char *name = reply->nodes;
+
+	if (!others)
+		return true;
+	if (expected->exc_nodes)
+		return reply_fail(error, "it excludes nodes where the user does so");
+	if (!hostlist_all(others, OTHERS_MAX, expected->node_exists))
+		return reply_fail(error, "the nodes that it excludes are no list of nodes that "
+					 "Slurm knows");
+	for (size_t i = 0; i < reply->node_count; i++) {
+		size_t len = strcspn(name, ",");
+
+		if (hostlist_has(others, name, len))
+			return reply_fail(error, "it excludes a node that it places the job on");
+		name += len + 1;
+	}
+	reply->exc_nodes = others;
+	return true;
+}
+
 static bool check_gpus(struct reply *reply, char *gpus, char error[REPLY_ERROR_MAX])
 {
 	int last = -1;
@@ -108,6 +135,7 @@ static bool check_berth(struct reply *reply, char *values[KEY_COUNT],
 		return reply_fail(
 		    error, "it places a job, but this slurmctld does not let nodes be checked");
 	if (!check_nodes(reply, values[KEY_NODES], expected->node_exists, error) ||
+	    !check_others(reply, values[KEY_EXC_NODES], expected, error) ||
 	    !check_gpus(reply, values[KEY_GPUS], error))
 		return false;
 	if (!parse_number(values[KEY_SEATS], 1, &seats))
@@ -274,7 +302,7 @@ bool reply_parse(struct reply *reply, size_t len, const struct reply_expected *e
 	char *values[KEY_COUNT] = {NULL};
 	bool well_formed;
 
-	reply->nodes = reply->segment = reply->message = reply->way = NULL;
+	reply->nodes = reply->segment = reply->message = reply->way = reply->exc_nodes = NULL;
 	reply->node_count = reply->gpu_count = 0;
 	reply->seats = false;
 	reply->guest = false;

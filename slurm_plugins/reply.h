@@ -22,7 +22,8 @@ struct reply_expected {
 	uint64_t min_cpus;	/* the user's; 0: none */
 	uint32_t share;		/* percent of each GPU; 0: the job wants whole GPUs */
 	bool cpus_per_tres;
-	bool batch; /* has a script, and can be put back into the queue */
+	bool batch;	/* has a script, and can be put back into the queue */
+	bool exc_nodes; /* its user excludes nodes already */
 	bool (*node_exists)(const char *name); /* NULL: nodes cannot be checked, so no pins */
 };
 
@@ -32,6 +33,7 @@ struct reply {
 	/* The berth; of a job that is planned later only the two counts. */
 	const char *nodes; /* comma-separated; strings point into `text` */
 	size_t node_count;
+	const char *exc_nodes; /* all the others, as a host list; NULL: not given */
 	uint8_t gpus[GPU_POSITIONS];
 	size_t gpu_count; /* on each node */
 	bool seats;

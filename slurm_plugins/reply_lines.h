@@ -11,6 +11,7 @@
 enum reply_key {
 	KEY_NONCE,
 	KEY_NODES,
+	KEY_EXC_NODES,
 	KEY_GPUS,
 	KEY_SEATS,
 	KEY_SHARE,

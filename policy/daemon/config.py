@@ -39,6 +39,7 @@ _BERTHD = {
     "locality_cap": str,
     "repin": bool,
     "pin_ahead": bool,
+    "exclude_others": bool,
     "gateway": str,
     "order": str,
     "order_weight": int,
@@ -264,6 +265,7 @@ def _settings(path: Path, berthd: dict[str, Any]) -> Settings:
         locality_cap=cap,
         repin=berthd.get("repin", True),
         pin_ahead=berthd.get("pin_ahead", True),
+        exclude_others=berthd.get("exclude_others", True),
     )
 
 

@@ -11,6 +11,7 @@ from policy.decide_guest import seat_values
 from policy.errors import DaemonError, SlurmError, TooLong
 from policy.facts import JobFacts, Reading
 from policy.moves import Change, Evict, Move, Own, Park, Release
+from policy.others import Others
 from policy.riding import PARKED_FOR
 from policy.segment import LATER, UNDER_WAY
 from policy.settings import Sharing
@@ -42,6 +43,8 @@ class Pins:
         self._no_list_before = 0.0
         self._kept_out: set[str] = set()
         """Nodes with a packed job that Slurm may start where another is to be: it could not be taken away."""
+        self.others: Others | None = None
+        """All nodes; None where pinned jobs exclude none."""
         self.written = 0
 
     def begin(self) -> None:
@@ -90,7 +93,8 @@ class Pins:
         seats, share = values["seats"] == "1", 0 if "whole" in values else int(values.get("share", "0"))
         if share and not self._kept_out.isdisjoint(berth.names):
             raise SlurmError("another packed job could not be taken away from there")
-        place = Pin(berth.names, berth.gpus, seats, values, share)
+        others = self.others.but(berth.names) if self.others is not None else ""
+        place = Pin(berth.names, berth.gpus, seats, values, share, others)
         try:
             self._gateway.pin(target(change.job, change.task), place, hurry=hurry)
         except TooLong as problem:

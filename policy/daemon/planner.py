@@ -58,6 +58,7 @@ class Planner:
         self._gateway = gateway
         self._sender = sender
         self._fleets = Fleets(config)
+        self._exclude_others = config.settings.exclude_others
         self._company = Company(config.settings.sharing)
         self._plan = Plan(create(config.policy), config.settings, self._company.chooser, self._company.classes)
         self._evictions = Evictions(gateway, config.settings.sharing)
@@ -306,6 +307,7 @@ class Planner:
         fleet = self._fleets.of(reading, self._culprits.users(reading.at), self._company.foes)
         if self._picture is None or self._picture.fleet is not fleet:
             self._picture = Picture(fleet)
+            self._pins.others = fleet.others if self._exclude_others else None
         self._picture.closed = self._guards.closed(fleet.index, reading.at)
         self._picture.neighbours = self._company.neighbours
         self._picture.spare_sms = self._company.activity.all_left(reading.at)

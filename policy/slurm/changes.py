@@ -5,18 +5,18 @@ The keys are the names that the fields have in Slurm's job description.
 
 from collections.abc import Iterable, Mapping
 
-from policy import pin_text, segment
+from policy import others, pin_text, segment
 from policy.errors import FormatError, SlurmError
 from policy.facts import JobFacts
 from policy.slurm import fields
 from policy.slurm.interface import JobText, Pin
 from policy.tiers import GUARANTEED, OPPORTUNISTIC
 
-_OF_A_PLACE_ALONE = frozenset({"nodes", "gpus", "seats", "start", "whole", "granted", "slope", "sms"})
+_OF_A_PLACE_ALONE = frozenset({"nodes", "gpus", "seats", "start", "whole", "granted", "slope", "sms", others.KEY})
 
 _OF_A_PLACE = _OF_A_PLACE_ALONE | {"share", "gpu_mem", "way", "tier", "parked"}
 
-_WHERE = frozenset({"nodes", "gpus", "seats", "start", "way", "level", "gbps", "sum", "slope", "sms"})
+_WHERE = frozenset({"nodes", "gpus", "seats", "start", "way", "level", "gbps", "sum", "slope", "sms", others.KEY})
 
 _OF_FAILURES = frozenset({"fail", "fail_text", "fail_at", "tried", "tried_before", "again", "retry_text"})
 """Written beside the plan, which may not have read them yet."""
@@ -44,9 +44,14 @@ def pin(job: JobText, place: Pin) -> dict[str, str]:
     # Put back into the queue by Berth, it has a begin time that is not its user's.
     parked = "parked" in before or "move_until" in before
     values = {**place.values, **{key: value for key, value in before.items() if key in _OF_FAILURES}}
+    excluded = _others(job, before, place.others)
+    values.pop(others.KEY, None)
+    if excluded.get("exc_nodes"):
+        values[others.KEY] = others.mark_of(excluded["exc_nodes"])
     return {
         **_typed(job, place),
         "req_nodes": nodes,
+        **excluded,
         "admin_comment": segment.put(job.admin_comment, values),
         "extra": pin_text.extra_text(job.extra, place.nodes, gpus, {**_share(place), **_tier(place)}),
         **({"begin": NOW} if parked else {}),
@@ -65,6 +70,7 @@ def park(job: JobText, values: Mapping[str, str], seconds: int) -> dict[str, str
         "tres_per_node": f"gres/gpu:{values.get('k', '1')}",
         **({"tres_per_job": ""} if job.tres_per_job else {}),
         "req_nodes": _asked(values).get("req_nodes", ""),
+        **_others(job, segment_of(job.admin_comment)),
         "admin_comment": segment.put(job.admin_comment, {k: v for k, v in values.items() if k not in _WHERE}),
         "extra": segment.remove(job.extra),
         "begin": f"+{seconds}",
@@ -88,6 +94,7 @@ def release(job: JobText, reason: str, *, for_now: bool = False) -> dict[str, st
     return {
         **_untyped(job, values),
         "req_nodes": _asked(values).get("req_nodes", ""),
+        **_others(job, values),
         "admin_comment": segment.put(job.admin_comment, {**kept, "state": state, "why": reason}),
         "extra": segment.remove(job.extra),
         **({"begin": values["parked"]} if values.get("parked", "").isdigit() else {}),
@@ -152,6 +159,14 @@ def may_hold_pin(job: JobFacts) -> bool:
 
 def _asked(values: Mapping[str, str]) -> dict[str, str]:
     return dict(item.partition(":")[::2] for item in values.get("asked", "").split(";"))
+
+
+def _others(job: JobText, before: Mapping[str, str] | None, told: str = "") -> dict[str, str]:
+    """All nodes but those of the place, where the user excludes none; what Berth wrote before it takes back."""
+    ours = others.is_ours(job.excluded, before)
+    if job.excluded and not ours:
+        return {}
+    return {"exc_nodes": told} if told or ours else {}
 
 
 def _must_wait(job: JobText) -> None:

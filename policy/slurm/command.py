@@ -9,6 +9,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import replace
 from typing import TypeVar
 
+from policy import others
 from policy.errors import SlurmError
 from policy.facts import JobFacts, Memory, Reading
 from policy.slurm import changes, fields, records, text
@@ -28,6 +29,7 @@ _HOLDING = frozenset(text.JOB_STATES.split(",")) - frozenset(text.WAITING_STATES
 
 _KEYS = {
     "req_nodes": "ReqNodeList",
+    "exc_nodes": "ExcNodeList",
     "tres_per_node": "TresPerNode",
     "tres_per_job": "TresPerJob",
     "admin_comment": "AdminComment",
@@ -37,8 +39,11 @@ _KEYS = {
 }
 """What scontrol calls the fields of a change."""
 
-_TEXTS = frozenset({"tres_per_node", "tres_per_job", "admin_comment", "extra"})
-"""Of those, what is the base of later changes."""
+_TEXTS = {
+    **{key: key for key in ("tres_per_node", "tres_per_job", "admin_comment", "extra")},
+    "exc_nodes": "excluded",
+}
+"""Of those, what is the base of later changes, and where it stands in a `JobText`."""
 
 _TASKS_AT_ONCE = 20
 """Tasks of an array that are changed one by one in one update; the plan comes back to the others in its next pass."""
@@ -269,7 +274,7 @@ class CommandGateway:
         else:
             self._run("scontrol", "update", f"JobId={name}", *words)
         if isinstance(job_id, int):
-            written = {key: value for key, value in values.items() if key in _TEXTS}
+            written = {_TEXTS[key]: value for key, value in values.items() if key in _TEXTS}
             self._texts[job_id] = replace(record, job=replace(job, **written))  # type: ignore[arg-type]
 
     def _update_rest(self, name: str, words: Iterable[str]) -> None:
@@ -305,8 +310,12 @@ def _begin(value: str) -> str:
     return "now" if value == changes.NOW else time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(int(value)))
 
 
-def _key(one: JobText | text.QueueLine) -> tuple[str, str, str]:
-    return one.tres_per_node, one.tres_per_job, one.admin_comment
+def _key(one: JobText | text.QueueLine) -> tuple[object, ...]:
+    if isinstance(one, JobText):
+        excluded = others.of_the_user(one.excluded, changes.segment_of(one.admin_comment))
+    else:
+        excluded = one.job.excluded
+    return one.tres_per_node, one.tres_per_job, one.admin_comment, excluded
 
 
 def run_command(*command: str) -> bytes:

@@ -20,6 +20,7 @@ class JobText:
     required: str
     tres_per_node: str
     tres_per_job: str
+    excluded: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,8 @@ class Pin:
     values: Mapping[str, str]
     share: int = 0
     """Percent of each GPU; 0 for whole GPUs."""
+    others: str = ""
+    """All nodes but these, to be excluded where the user excludes none."""
 
     @property
     def guest(self) -> bool:

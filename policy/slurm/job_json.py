@@ -34,6 +34,7 @@ class JobJson(msgspec.Struct):
     partition: str = ""
     nodes: str = ""
     required_nodes: str = ""
+    excluded_nodes: str = ""
     tres_per_node: str = ""
     tres_per_job: str = ""
     gres_detail: list[str] = []

@@ -7,7 +7,7 @@ from pathlib import Path
 from signal import Signals
 from typing import Any, TypeVar
 
-from policy import hostlist
+from policy import hostlist, others
 from policy.errors import SlurmError
 from policy.escape import escape, unescape
 from policy.facts import JobFacts, Memory, NodeFacts, PartitionFacts, Reading, Reservation
@@ -257,6 +257,7 @@ def job_facts(record: JobRecord) -> JobFacts:
     tasks, at_once = ("", None) if record.over else fields.tasks(unescape(record.tasks))
     state = fields.job_state(record.state)
     waits = not record.nodes and state == "PENDING"
+    values = changes.segment_of(unescape(record.admin_comment))
     return JobFacts(
         id=record.id,
         # The record of array tasks that have not split off stands for many jobs, none of them placed.
@@ -270,14 +271,14 @@ def job_facts(record: JobRecord) -> JobFacts:
         cpus=record.cpus,
         nodes=hostlist.expand(record.nodes),
         required=hostlist.expand(record.required),
-        excluded=hostlist.expand(record.excluded),
+        excluded=others.of_the_user(record.excluded, values),
         features=unescape(record.features),
         reason=unescape(record.reason),
         # A job with a script is pinned by node, one without by job: srun would trip over the former.
         gpus=fields.pinned(record.tres_per_node) or fields.pinned(record.tres_per_job),
         share=fields.share(record.tres_per_node),
         guest=fields.guest(record.tres_per_node),
-        segment=changes.segment_of(unescape(record.admin_comment)),
+        segment=values,
         user=record.user,
         count=record.count,
         mem=fields.mem(record.tres, record.count),
@@ -330,6 +331,7 @@ def _job_text(record: JobRecord) -> JobText:
         required=unescape(record.required),
         tres_per_node=unescape(record.tres_per_node),
         tres_per_job=unescape(record.tres_per_job),
+        excluded=unescape(record.excluded),
     )
 
 

@@ -6,7 +6,7 @@ from itertools import zip_longest
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from policy import hostlist
+from policy import hostlist, others
 from policy.facts import JobFacts, Memory, NodeFacts, PartitionFacts, Reservation
 from policy.slurm import changes, fields
 from policy.slurm.fields import Gres, Used
@@ -132,6 +132,7 @@ def job_facts(job: Any, row: JobRow, requests: Requests, held: Mapping[str, Used
     state = fields.job_state(row.state)
     waits = state == "PENDING" and not nodes
     wants_gpus = fields.wants_gpus(requests)
+    values = changes.segment_of(row.admin_comment or "")
     return JobFacts(
         id=row.id,
         # The record of array tasks that have not split off stands for many jobs, none of them placed.
@@ -145,14 +146,14 @@ def job_facts(job: Any, row: JobRow, requests: Requests, held: Mapping[str, Used
         cpus=row.cpus,
         nodes=nodes,
         required=hostlist.expand(row.required_nodes or ""),
-        excluded=hostlist.expand(row.excluded_nodes or ""),
+        excluded=others.of_the_user(row.excluded_nodes or "", values),
         features=",".join(row.constraints),
         reason=row.state_reason or "None",
         # A job with a script is pinned by node, one without by job: srun would trip over the former.
         gpus=fields.pinned(requests.per_node) or fields.pinned(requests.per_job),
         share=fields.share(requests.per_node),
         guest=fields.guest(requests.per_node),
-        segment=changes.segment_of(row.admin_comment or ""),
+        segment=values,
         user=row.user_id,
         count=count,
         mem=_mem(job, count),
@@ -195,6 +196,7 @@ def job_text(row: JobRow, requests: Requests) -> JobText:
         required=row.required_nodes or "",
         tres_per_node=requests.per_node,
         tres_per_job=requests.per_job,
+        excluded=row.excluded_nodes or "",
     )
 
 

@@ -175,12 +175,13 @@ class PyslurmGateway:
             return
         changed = changes.pin(self._known_text(job_id) if hurry else self.job(job_id), pin)
         # What pyslurm cannot say.
-        if not {"tres_per_job", "begin", "requeue"}.isdisjoint(changed):
+        if not {"tres_per_job", "begin", "requeue"}.isdisjoint(changed) or changed.get("exc_nodes") == "":
             self._command.pin(job_id, pin)
             return
         self._modify(
             job_id,
             required_nodes=changed["req_nodes"],
+            **({"excluded_nodes": changed["exc_nodes"]} if "exc_nodes" in changed else {}),
             # pyslurm puts its own prefix to each part.
             gres_per_node=changed["tres_per_node"].replace("gres/", ""),
             admin_comment=_bytes(changed["admin_comment"]),

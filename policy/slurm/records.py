@@ -34,6 +34,7 @@ def _record(job: JobJson) -> Record:
             required=job.required_nodes,
             tres_per_node=job.tres_per_node,
             tres_per_job=job.tres_per_job,
+            excluded=job.excluded_nodes,
         ),
         str(job.name),
         tuple(map(fields.held, job.gres_detail)),

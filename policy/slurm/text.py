@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from policy import hostlist
+from policy import hostlist, others
 from policy.errors import UnreadableError
 from policy.facts import JobFacts, Memory, NodeFacts, PartitionFacts, Reservation
 from policy.slurm import changes, fields
@@ -142,6 +142,7 @@ def _job(values: tuple[str, ...]) -> QueueLine:
     state = fields.job_state(found["State"])
     waits = state == "PENDING" and not found["NodeList"]
     requests = [found[f"tres-per-{part}"] for part in ("node", "job", "socket", "task")]
+    own = changes.segment_of(found["admin_comment"])
     return QueueLine(
         JobFacts(
             id=job_id,
@@ -155,14 +156,14 @@ def _job(values: tuple[str, ...]) -> QueueLine:
             cpus=int(found["NumCPUs"]),
             nodes=hostlist.expand(found["NodeList"]),
             required=hostlist.expand(found["ReqNodes"]),
-            excluded=hostlist.expand(found["ExcNodes"]),
+            excluded=others.of_the_user(found["ExcNodes"], own),
             reason=found["Reason"],
             features=found["Feature"],
             # A job with a script is pinned by node, one without by job: srun would trip over the former.
             gpus=fields.pinned(requests[0]) or fields.pinned(requests[1]),
             share=fields.share(requests[0]),
             guest=fields.guest(requests[0]),
-            segment=changes.segment_of(found["admin_comment"]),
+            segment=own,
             user=int(found["UserID"]),
             count=count,
             mem=fields.mem(found["tres-alloc"], count),

@@ -62,14 +62,14 @@ class Beside(Controller):
     """A lone slurmctld of the images that the checkout's own clusters use."""
 
     def __init__(self, version: str) -> None:
-        super().__init__(version)
+        super().__init__(version, "none")
         self.name = f"{PREFIX}-bench-gateway-{version.replace('.', '')}"
         self.image = f"{PREFIX}-cluster:{version}"
 
 
 def measure(version: str, rounds: int) -> tuple[str, dict[str, dict[str, list[float]]]]:
     """Slurm's version, and the milliseconds of each gateway by what it did."""
-    with Beside(version) as controller, controller.running("none"):
+    with Beside(version) as controller, controller.running():
         controller.submit(JOBS)
         slurm = controller.bash("sinfo --version").strip()
         printed = controller.bash(

@@ -113,6 +113,7 @@ class Expected(ctypes.Structure):
         ("share", ctypes.c_uint32),
         ("cpus_per_tres", ctypes.c_bool),
         ("batch", ctypes.c_bool),
+        ("exc_nodes", ctypes.c_bool),
         ("node_exists", NodeExists),
     )
 
@@ -125,6 +126,7 @@ class Reply(ctypes.Structure):
         ("verb", ctypes.c_int),
         ("nodes", ctypes.c_char_p),
         ("node_count", ctypes.c_size_t),
+        ("exc_nodes", ctypes.c_char_p),
         ("gpus", ctypes.c_uint8 * GPU_POSITIONS),
         ("gpu_count", ctypes.c_size_t),
         ("seats", ctypes.c_bool),

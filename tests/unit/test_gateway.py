@@ -389,6 +389,15 @@ def test_a_pin_keeps_foreign_text_and_the_form_of_the_request(folder: Path, gate
     ]
 
 
+def test_a_later_pin_in_a_hurry_knows_what_the_first_one_excluded(folder: Path, gateway: CommandGateway) -> None:
+    job_id = pinned(folder)
+    change(folder, job_id, admin_comment="", extra="")
+
+    gateway.pin(job_id, Pin(("n3",), (0,), seats=False, values={"state": "placed"}, others="n[1-2,4]"))
+    gateway.pin(job_id, Pin(("n4",), (0,), seats=False, values={"state": "placed"}, others="n[1-3]"))
+    assert [update["ExcNodeList"] for update in updates(folder)] == ["n[1-2,4]", "n[1-3]"]
+
+
 def test_a_job_without_a_script_is_pinned_by_job(folder: Path, gateway: CommandGateway) -> None:
     job_id = pinned(folder)
     change(folder, job_id, tres_per_job="gres/gpu:g0:2", tres_per_node="")

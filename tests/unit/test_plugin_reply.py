@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from policy.escape import escape
 from tests.unit.plugin_library import (
     REPLY_MAX_BYTES,
     Expected,
@@ -51,12 +52,13 @@ def parse(
     min_cpus: int = 0,
     share: int = 0,
     batch: bool = True,
+    excludes: bool = False,
 ) -> tuple[Reply, str]:
     """The parsed reply and "", or the reason why it was dropped."""
     raw = reply_text.encode() if isinstance(reply_text, str) else reply_text
     reply, error = Reply(), ctypes.create_string_buffer(160)
     ctypes.memmove(ctypes.addressof(reply) + Reply.text.offset, raw[:REPLY_MAX_BYTES], min(len(raw), REPLY_MAX_BYTES))
-    expected = Expected(NONCE.encode(), gpus, per_node, min_cpus, share, cpus_per_tres, batch, node_exists)
+    expected = Expected(NONCE.encode(), gpus, per_node, min_cpus, share, cpus_per_tres, batch, excludes, node_exists)
     ok = library().reply_parse(ctypes.byref(reply), ctypes.c_size_t(len(raw)), ctypes.byref(expected), error)
     assert ok or error.value
     return reply, "" if ok else error.value.decode()
@@ -69,6 +71,47 @@ def test_a_right_place_is_taken_whole() -> None:
     assert list(reply.gpus[: reply.gpu_count]) == [0, 3]
     assert reply.segment == b"state=placed asked=tres_per_job:gres/gpu:4 why=a%20b"
     assert reply.message == b"berth: placed"
+
+
+@pytest.mark.parametrize("others", ["n3", "n[3-9]", "n[3,5-1024]", "n[03-09,10]", "n3,n[4-5],n77", "n[1000-1001]"])
+def test_the_other_nodes_are_taken_as_they_are_told(others: str) -> None:
+    reply, error = parse(wire("place", **GOOD, exc_nodes=escape(others)))
+    assert (error, reply.exc_nodes) == ("", others.encode())
+
+
+@pytest.mark.parametrize(
+    ("others", "why"),
+    [
+        ("n[2-9]", "excludes a node that it places the job on"),
+        ("n3,n1", "excludes a node that it places the job on"),
+        ("n[1-1]", "excludes a node that it places the job on"),
+        ("n3,m4", "no list of nodes that Slurm knows"),
+        ("n[3-4],m[1-2]", "no list of nodes that Slurm knows"),
+        ("n[3-4]x", "no list of nodes"),
+        ("n[3-4][1-2]", "no list of nodes"),
+        ("n[3-4],", "no list of nodes"),
+        (",n3", "no list of nodes"),
+        ("n[3-4", "no list of nodes"),
+        ("n3]", "no list of nodes"),
+        ("n[]", "no list of nodes"),
+        ("n[9-3]", "no list of nodes"),
+        ("n[3-]", "no list of nodes"),
+        ("n[3--5]", "no list of nodes"),
+        ("n[3;4]", "no list of nodes"),
+        ("n[3-99999999999]", "no list of nodes"),
+        ("n[3-999999999]", "no list of nodes"),
+        ("n" * 250 + "[3-4]", "no list of nodes"),
+        ("", "no list of nodes"),
+    ],
+)
+def test_a_list_of_others_that_slurm_would_refuse_drops_the_reply(others: str, why: str) -> None:
+    _, error = parse(wire("place", **GOOD, exc_nodes=escape(others)))
+    assert why in error
+
+
+def test_nobody_excludes_nodes_where_the_user_does() -> None:
+    _, error = parse(wire("place", **GOOD, exc_nodes="n3"), excludes=True)
+    assert "where the user does so" in error
 
 
 def test_pass_and_refuse() -> None:

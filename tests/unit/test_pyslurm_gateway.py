@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -290,6 +291,22 @@ def test_a_pin_is_one_update_and_keeps_foreign_bytes(world: World) -> None:
         )
     ]
     assert [command for command in world.commands if "update" in command] == []
+
+
+def test_other_nodes_are_excluded_in_the_same_update_and_read_as_nobodys_wish(world: World) -> None:
+    world.jobs = [Job(1)]
+    gateway = world.gateway()
+    gateway.read(ended=False)
+    gateway.pin(1, replace(PLACE, others="n[1-2]"), hurry=True)
+    [(_, written)] = world.written
+    assert written["excluded_nodes"] == "n[1-2]"
+
+    comment = written["admin_comment"].decode()
+    world.jobs = [
+        Job(number, excluded_nodes=excluded, admin_comment=comment)
+        for number, excluded in enumerate(("n[1-2]", "n2,n1", "n2"), 1)
+    ]
+    assert [job.excluded for job in gateway.read(ended=False).jobs] == [(), (), ("n2",)]
 
 
 def test_what_pyslurm_cannot_write_goes_through_scontrol(world: World) -> None:
