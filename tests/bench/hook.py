@@ -1,8 +1,8 @@
 """`make bench-hook`: what job_submit costs at 1,024 nodes x 8 GPUs while berthd plans, beside a bare echo.
 
-One run compares three slurmctlds: without a plugin, with a C plugin that asks a bare echo daemon, with Berth.
-They take turns, several rounds each, because the machine's mood changes more than they differ; figures are medians
-over the rounds.
+Three slurmctlds stand side by side, each in a container: without a plugin, with a C plugin that asks a bare echo
+daemon, with Berth. They get the same submissions in turns of half a second, since the machine's mood changes more than
+they differ. Latencies are told of all turns together, and rates by all the time that a stream's turns took.
 """
 
 from __future__ import annotations
@@ -12,8 +12,11 @@ import datetime
 import statistics
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 from typing import Self
 
@@ -29,22 +32,23 @@ AS_SLURM = "setpriv --reuid=slurm --regid=slurm --init-groups"
 # A shell as process 1: it reaps the daemons that this benchmark kills.
 IDLE = ("bash", "-c", "while :; do sleep 1; done")
 SUBMIT = "/usr/libexec/berth-bench/submit -g 2 -p gpu"
-STREAMS = {
-    "one": "-H",
-    "limits": "-H -m limit",
-    "new": "-H -m memory",
-    "two": "-H -P 2",
-    "taken": "",
-}
-"""Held jobs: of one kind, with time limits of their own, of kinds never seen before, of one kind from two clients at
-once. And jobs that start."""
+HELD = {"one": "-H", "limits": "-H -m limit", "new": "-H -m memory", "two": "-H -P 2"}
+"""Jobs of one kind, with time limits of their own, of kinds never seen before, of one kind from two clients at once."""
+STREAMS = {**HELD, "taken": ""}
+"""And jobs that start."""
+PLUGINS = ("none", "echo", "berth")
+CALM = 0.3
+"""Seconds between two turns, for what slurmctld puts off."""
 
 
 class Controller:
     """A container with a lone slurmctld."""
 
-    def __init__(self, version: str) -> None:
-        self.name = f"berth-bench-{version.replace('.', '')}"
+    def __init__(self, version: str, plugin: str, layout: str = "by-position") -> None:
+        """`layout` is how its nodes' GPUs are named: as Berth needs it, or `by-model`, as is usual."""
+        self.plugin = plugin
+        self.layout = layout
+        self.name = f"berth-bench-{version.replace('.', '')}-{plugin}"
         self.image = f"berth-cluster:{version}"
 
     def __enter__(self) -> Self:
@@ -66,7 +70,7 @@ class Controller:
             check=True,
             stdout=subprocess.DEVNULL,
         )
-        self.bash((HERE / "hook_controller.sh").read_text(encoding="utf-8"), str(NODES))
+        self.bash((HERE / "hook_controller.sh").read_text(encoding="utf-8"), str(NODES), self.layout)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -89,8 +93,9 @@ class Controller:
         return done.stdout
 
     @contextmanager
-    def running(self, plugin: str) -> Iterator[None]:
-        """slurmctld with this job_submit plugin (none: without), an empty queue, and the daemon it asks."""
+    def running(self) -> Iterator[None]:
+        """slurmctld with its job_submit plugin (none: without), an empty queue, and the daemon it asks."""
+        plugin = self.plugin
         setting = "#JobSubmitPlugins" if plugin == "none" else f"JobSubmitPlugins={plugin}"
         daemon = {
             "none": "true",
@@ -130,11 +135,32 @@ class Controller:
             raise RuntimeError(f"{failed} of {count} submissions failed")
         return count / (float(total) / 1e6), [float(line) / 1000 for line in lines]
 
-    def hook(self, plugin: str, outcome: str | None = None) -> list[float]:
+    def hook(self, outcome: str | None = None) -> list[float]:
         """Milliseconds inside the hook since the last call of this function, from the plugin's own log."""
-        text = self.bash(f"cat {LOG[plugin]} 2>/dev/null; : > {LOG[plugin]}")
+        if self.plugin not in LOG:
+            return []
+        log = LOG[self.plugin]
+        text = self.bash(f"cat {log} 2>/dev/null; : > {log}")
         rows = [line.split("\t") for line in text.splitlines()]
         return [float(row[1]) / 1000 for row in rows if outcome is None or row[2] == outcome]
+
+
+@dataclass(slots=True)
+class Measured:
+    """What one slurmctld did with one stream, in all turns."""
+
+    seconds: float = 0.0
+    client: list[float] = field(default_factory=list)
+    inside: list[float] = field(default_factory=list)
+    """Milliseconds of each submission, at the client and in the hook."""
+
+    @property
+    def rate(self) -> float:
+        return len(self.client) / self.seconds
+
+
+Table = dict[tuple[str, str], Measured]
+"""By plugin and stream."""
 
 
 def quantile(values: list[float], share: float) -> float:
@@ -142,123 +168,100 @@ def quantile(values: list[float], share: float) -> float:
     return sorted(values)[min(len(values) - 1, int(share * len(values)))]
 
 
+def take_turns(controllers: Sequence[Controller], turns: int, jobs: int) -> Table:
+    """All streams; those whose jobs start come last, since they keep slurmctld busy from then on."""
+    table: Table = {(one.plugin, stream): Measured() for one in controllers for stream in STREAMS}
+    for streams in (tuple(HELD), tuple(stream for stream in STREAMS if stream not in HELD)):
+        for number in range(turns):
+            print(f"bench-hook: {', '.join(streams)}: turn {number + 1} of {turns}", flush=True)
+            # Nobody is always the one after the same other.
+            for stream, place in product(streams, range(len(controllers))):
+                controller = controllers[(place + number) % len(controllers)]
+                measured = table[controller.plugin, stream]
+                rate, latencies = controller.submit(jobs, stream)
+                measured.seconds += jobs / rate
+                measured.client += latencies
+                measured.inside += controller.hook()
+                time.sleep(CALM)
+    return table
+
+
 def trouble(controller: Controller) -> tuple[float, float, float]:
     """Medians (ms) of the hook with berthd dead, and hung after the breaker opened; submissions a second then."""
-    with controller.running("berth"):
+    with controller.running():
         controller.bash("pkill -STOP -f berthd")
         controller.submit(50)
-        controller.hook("berth")
+        controller.hook()
         rate, _ = controller.submit(400)
-        opened = controller.hook("berth", "open")
+        opened = controller.hook("open")
         controller.bash("pkill -KILL -f berthd; sleep 6")  # longer than the breaker stays open
-        controller.hook("berth")
+        controller.hook()
         controller.submit(400)
-        dead = controller.hook("berth", "dead") + controller.hook("berth", "open")
+        dead = controller.hook("dead") + controller.hook("open")
     return statistics.median(dead), statistics.median(opened), rate
+
+
+def figures_of(table: Table) -> list[Figure]:
+    """Latencies and rates of all streams."""
+    echo, bare = "C plugin, bare echo daemon", "no plugin"
+
+    def over_echo(stream: str, share: float) -> float:
+        return quantile(table["berth", stream].inside, share) - quantile(table["echo", stream].inside, share)
+
+    one = {plugin: table[plugin, "one"] for plugin in PLUGINS}
+    figures = []
+    for name, share in (("p50", 0.5), ("p99", 0.99)):
+        peers = quantile(one["echo"].inside, share)
+        figures.append(Figure(f"hook_{name}_ms", quantile(one["berth"].inside, share), "ms", echo, peers))
+    for stream in ("one", "limits", "new", "taken"):
+        prefix = "" if stream == "one" else f"{stream}_"
+        ratio = table["berth", stream].rate / table["echo", stream].rate
+        figures += [
+            at_most(f"{prefix}p50_over_echo_ms", over_echo(stream, 0.5), 0.3, "ms"),
+            at_most(f"{prefix}p99_over_echo_ms", over_echo(stream, 0.99), 2.0, "ms"),
+            at_least(f"{prefix}rate_vs_echo", ratio, 0.9, "", echo, 1.0),
+        ]
+    for name, share in (("p50", 0.5), ("p99", 0.99)):
+        peers = quantile(one["none"].client, share)
+        figures.append(Figure(f"client_{name}_ms", quantile(one["berth"].client, share), "ms", bare, peers))
+    two = {plugin: table[plugin, "two"].rate for plugin in PLUGINS}
+    return [
+        *figures,
+        Figure("rate_2_vs_echo", two["berth"] / two["echo"], "", echo, 1.0),
+        Figure("rate_1", one["berth"].rate, "1/s", bare, one["none"].rate),
+        Figure("rate_2", two["berth"], "1/s", bare, two["none"]),
+        Figure("echo_rate_1", one["echo"].rate, "1/s", bare, one["none"].rate),
+    ]
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0] if __doc__ else "")
     parser.add_argument("--slurm", default="24.11")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--jobs", type=int, default=500, help="submissions in each round and mode")
+    parser.add_argument("--turns", type=int, default=20, help="of each slurmctld in each stream")
+    parser.add_argument("--jobs", type=int, default=150, help="submissions in each turn")
     args = parser.parse_args()
     subprocess.run([sys.executable, CLUSTER, "build", "--slurm", args.slurm], check=True)
-    client: dict[tuple[str, str], list[list[float]]] = {}
-    inside: dict[tuple[str, str], list[list[float]]] = {}
-    rates: dict[tuple[str, str], list[float]] = {}
-    with Controller(args.slurm) as controller:
-        for number in range(args.rounds):
-            # The queue grows meanwhile: who comes first changes from round to round.
-            held = ["one", "limits", "new"]
-            turns = [*held[number % 3 :], *held[: number % 3]]
-            for plugin in ("none", "echo", "berth"):
-                print(f"bench-hook: round {number + 1} of {args.rounds}, plugin {plugin}", flush=True)
-                with controller.running(plugin):
-                    controller.submit(50)  # warm
-                    if plugin != "none":
-                        controller.hook(plugin)
-                    # Jobs that start come last: they keep slurmctld busy.
-                    for stream in (*turns, "two", "taken"):
-                        rate, latencies = controller.submit(args.jobs, stream)
-                        rates.setdefault((plugin, stream), []).append(rate)
-                        client.setdefault((plugin, stream), []).append(latencies)
-                        if plugin != "none":
-                            inside.setdefault((plugin, stream), []).append(controller.hook(plugin))
+    with ExitStack() as stack:
+        controllers = [stack.enter_context(Controller(args.slurm, plugin)) for plugin in PLUGINS]
+        with ExitStack() as daemons:
+            for controller in controllers:
+                daemons.enter_context(controller.running())
+                controller.submit(50)  # warm
+                controller.hook()
+            table = take_turns(controllers, args.turns, args.jobs)
         print("bench-hook: berthd hung, then dead", flush=True)
-        dead, opened, hung_rate = trouble(controller)
-        slurm = controller.bash("sinfo --version").strip()
-
-    def median(of: Callable[[list[float]], float], rounds: list[list[float]]) -> float:
-        return statistics.median(of(values) for values in rounds)
-
-    def at(share: float) -> Callable[[list[float]], float]:
-        return lambda values: quantile(values, share)
-
-    def over_echo(stream: str, share: float) -> float:
-        return median(at(share), inside["berth", stream]) - median(at(share), inside["echo", stream])
-
-    median_rate = {key: statistics.median(values) for key, values in rates.items()}
-    echo = "C plugin, bare echo daemon"
+        with_berth = controllers[PLUGINS.index("berth")]
+        dead, opened, hung_rate = trouble(with_berth)
+        slurm = with_berth.bash("sinfo --version").strip()
     figures = [
-        Figure(
-            f"hook_{name}_ms",
-            median(at(share), inside["berth", "one"]),
-            "ms",
-            echo,
-            median(at(share), inside["echo", "one"]),
-        )
-        for name, share in (("p50", 0.5), ("p99", 0.99))
-    ]
-    for stream in ("one", "limits", "new", "taken"):
-        prefix = "" if stream == "one" else f"{stream}_"
-        figures += [
-            at_most(f"{prefix}p50_over_echo_ms", over_echo(stream, 0.5), 0.3, "ms"),
-            at_most(f"{prefix}p99_over_echo_ms", over_echo(stream, 0.99), 2.0, "ms"),
-        ]
-        ratio = median_rate["berth", stream] / median_rate["echo", stream]
-        name = f"{prefix}rate_vs_echo"
-        figures.append(
-            at_least(name, ratio, 0.9, "", echo, 1.0) if stream == "one" else Figure(name, ratio, "", echo, 1.0)
-        )
-    two = median_rate["berth", "two"]
-    figures += [
-        Figure(
-            "client_p50_ms",
-            median(at(0.5), client["berth", "one"]),
-            "ms",
-            "no plugin",
-            median(at(0.5), client["none", "one"]),
-        ),
-        Figure(
-            "client_p99_ms",
-            median(at(0.99), client["berth", "one"]),
-            "ms",
-            "no plugin",
-            median(at(0.99), client["none", "one"]),
-        ),
-        Figure("rate_2_vs_echo", two / median_rate["echo", "two"], "", echo, 1.0),
-        Figure("rate_1", median_rate["berth", "one"], "1/s", "no plugin", median_rate["none", "one"]),
-        Figure("rate_2", two, "1/s", "no plugin", median_rate["none", "two"]),
-        Figure("echo_rate_1", median_rate["echo", "one"], "1/s", "no plugin", median_rate["none", "one"]),
-        Figure("hung_rate_1", hung_rate, "1/s", "no plugin", median_rate["none", "one"]),
+        *figures_of(table),
+        Figure("hung_rate_1", hung_rate, "1/s", "no plugin", table["none", "one"].rate),
         at_most("dead_ms", dead, 0.05, "ms"),
         at_most("open_ms", opened, 0.05, "ms"),
     ]
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
-    notes = {
-        "slurm": slurm,
-        "nodes": str(NODES),
-        "rounds": str(args.rounds),
-        "jobs": str(args.jobs),
-        "date": today,
-    }
-    report(
-        "hook",
-        f"job_submit at {NODES} nodes x 8 GPUs, {slurm}, medians of {args.rounds} rounds",
-        figures,
-        notes,
-    )
+    notes = {"slurm": slurm, "nodes": str(NODES), "turns": str(args.turns), "jobs": str(args.jobs), "date": today}
+    report("hook", f"job_submit at {NODES} nodes x 8 GPUs, {slurm}, {args.turns} turns", figures, notes)
     return 0
 
 
