@@ -17,6 +17,7 @@ from policy.errors import Answer, FormatError, LeftToSlurm, Never, NotNow, TooLo
 from policy.gathering import first_place
 from policy.others import KEY as OTHERS
 from policy.others import mark_of
+from policy.partitions import others
 from policy.placement.base import Berth, Policy
 from policy.request import Request, flags_of, names_gpus, wanted_gpus
 from policy.settings import Settings
@@ -176,8 +177,8 @@ def _place(
     start = max(start, float(begin) if begin > now else 0.0)
     packed = demand.share is not None and not (start or request.later or nothing_in_sight)
     values = place_values(fields["nonce"], request, demand, berth, start, now, insists, packed=packed)
-    others = book.fleet.others.but(berth.names) if settings.exclude_others and not fields.get("exc_nodes") else ""
-    values |= {OTHERS: mark_of(others)} if others else {}
+    excluded = _excluded(fields, request, berth, book.fleet, settings)
+    values |= {OTHERS: mark_of(excluded)} if excluded else {}
     body = segment.body(values)
     if len(body) > segment.MAX_BODY or demand.n > MOST_NODES:
         raise LeftToSlurm(f"a place on {demand.n} nodes is too long to be written into the job")
@@ -196,7 +197,7 @@ def _place(
         "nodes": values["nodes"],
         "gpus": values["gpus"],
         "seats": values["seats"],
-        **({"exc_nodes": others} if others else {}),
+        **({"exc_nodes": excluded} if excluded else {}),
         **(share_on_the_node(demand.share, berth) if packed and demand.share else {}),
         **(_host_on_the_node(demand) if demand.tier.name == GUARANTEED else {}),
         **_given(demand),
@@ -208,6 +209,12 @@ def _place(
         # What is free now is taken at once: who asks next, by the same picture, may come beside it.
         claim = claim_on(book.fleet, demand, berth.nodes, berth.mask, start or book.cluster.at)
     return Decision("place", reply, claim, _holds_for(request, demand, free_now=not (start or nothing_in_sight)))
+
+
+def _excluded(fields: Mapping[str, str], request: Request, berth: Berth, fleet: Fleet, settings: Settings) -> str:
+    if not settings.exclude_others or fields.get("exc_nodes"):
+        return ""
+    return others(fleet, request.partition or fleet.default_partition or "", berth.names)
 
 
 def _holds_for(request: Request, demand: Demand, *, free_now: bool) -> HoldsFor:

@@ -92,3 +92,27 @@ def pools(fleet: "Fleet", names: Sequence[str], nodes: int) -> "list[Bools]":
         found = [(its, other) for its, other in found if its != tier or not bool((other <= here).all())]
         found.append((tier, here))
     return [here for _, here in found]
+
+
+def others(fleet: "Fleet", listed: str, nodes: Sequence[str]) -> str:
+    """What a job of these partitions excludes when it is pinned to these nodes: all others, as a host list."""
+    return fleet.others.but((*nodes, *_left_open(fleet, listed, nodes)))
+
+
+def _left_open(fleet: "Fleet", listed: str, nodes: Sequence[str]) -> tuple[str, ...]:
+    """The nodes of those of several partitions that do not hold the whole place.
+
+    Slurm tries the job in these too, and calls it impossible where its request leaves none of their nodes open.
+    """
+    names = listed.split(",")
+    if len(names) == 1:
+        return ()
+    places = [fleet.index[node] for node in nodes if node in fleet.index]
+    found = np.zeros(len(fleet.names), np.bool_)
+    for name in names:
+        here = fleet.members.get(name)
+        if here is None:
+            return fleet.names
+        if not here[places].all():
+            found |= here
+    return tuple(fleet.names[at] for at in np.flatnonzero(found))

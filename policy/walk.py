@@ -327,8 +327,11 @@ def _relaxed(entry: Waiting, at: float) -> str:
 
 
 def _impossible(job: JobFacts) -> bool:
-    """Whether Slurm has found that it can never start the job where it is pinned, and holds it for that."""
-    return job.reason.startswith("BadConstraints") and job.wants_gpus
+    """Whether Slurm has found that it can never start the job where it is pinned, and holds it for that.
+
+    Of several partitions it says so of each, and holds the job for none.
+    """
+    return job.reason.startswith("BadConstraints") and job.wants_gpus and not (job.priority and "," in job.partition)
 
 
 def _may_be_its_place(entry: Waiting) -> bool:

@@ -5,13 +5,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from policy import segment
+from policy.cluster import Fleet
 from policy.daemon import log, pinned
 from policy.daemon.evictions import Evictions
 from policy.decide_guest import seat_values
 from policy.errors import DaemonError, SlurmError, TooLong
 from policy.facts import JobFacts, Reading
 from policy.moves import Change, Evict, Move, Own, Park, Release
-from policy.others import Others
+from policy.partitions import others
 from policy.riding import PARKED_FOR
 from policy.segment import LATER, UNDER_WAY
 from policy.settings import Sharing
@@ -43,7 +44,7 @@ class Pins:
         self._no_list_before = 0.0
         self._kept_out: set[str] = set()
         """Nodes with a packed job that Slurm may start where another is to be: it could not be taken away."""
-        self.others: Others | None = None
+        self.fleet: Fleet | None = None
         """All nodes; None where pinned jobs exclude none."""
         self.written = 0
 
@@ -93,8 +94,8 @@ class Pins:
         seats, share = values["seats"] == "1", 0 if "whole" in values else int(values.get("share", "0"))
         if share and not self._kept_out.isdisjoint(berth.names):
             raise SlurmError("another packed job could not be taken away from there")
-        others = self.others.but(berth.names) if self.others is not None else ""
-        place = Pin(berth.names, berth.gpus, seats, values, share, others)
+        excluded = others(self.fleet, change.job.partition, berth.names) if self.fleet is not None else ""
+        place = Pin(berth.names, berth.gpus, seats, values, share, excluded)
         try:
             self._gateway.pin(target(change.job, change.task), place, hurry=hurry)
         except TooLong as problem:

@@ -44,6 +44,25 @@ def test_a_job_of_a_partition_that_goes_down_starts_on_its_place_in_the_other(sl
         assert slurm.show(job)["Partition"] == "other"
 
 
+def test_slurm_calls_no_job_impossible_because_its_place_is_in_another_partition(slurm: Slurm) -> None:
+    with partition(slurm, "left", "n1"):
+        fill(slurm, "n1", minutes=5)
+        fill(slurm, "n4", minutes=30)
+        job = slurm.submit("--gpus=4", "-p", "left,other")
+        assert segment_of(slurm, job)["nodes"] == "n1"
+        slurm.target.bash("pkill -STOP -f policy.daemon", user="root")
+        try:
+            # Now Slurm tries it in the other partition alone.
+            slurm.target.run(["scontrol", "update", "PartitionName=left", "State=DOWN"], user="root")
+            reasons = set()
+            for _ in range(40):  # several passes
+                reasons.add(slurm.show(job)["Reason"])
+                time.sleep(0.2)
+            assert "BadConstraints" not in reasons
+        finally:
+            slurm.target.bash("pkill -CONT -f policy.daemon", user="root")
+
+
 def test_a_job_that_comes_when_a_partition_is_down_starts_in_the_other(slurm: Slurm) -> None:
     with partition(slurm, "left", "n1"):
         slurm.target.run(["scontrol", "update", "PartitionName=left", "State=DOWN"], user="root")

@@ -90,6 +90,8 @@ def test_a_job_pinned_to_a_drained_node_is_moved(slurm: Slurm) -> None:
 
 def test_two_jobs_never_get_the_same_gpu(slurm: Slurm) -> None:
     """Submitted in one burst, before Slurm has shown any of them to berthd."""
+    # A node that was just resumed is used from the next look on.
+    until("berthd to see all nodes empty", lambda: int(slurm.berthd_status()["empty_nodes"]) == 4 or None)
     script = "for i in $(seq 16); do sbatch --parsable --gpus=2 -t 1 --mem=50 -o /dev/null --wrap 'sleep 4'; done"
     jobs = [int(word) for word in slurm.target.bash(script).out.split()]
     places = [segment_of(slurm, job) for job in jobs]

@@ -8,6 +8,7 @@ from policy.decide import Decision, decide
 from policy.demand import on_fleet
 from policy.facts import JobFacts, NodeFacts, PartitionFacts
 from policy.moves import Change, Move, Release
+from policy.partitions import others
 from policy.placement.berth import BerthPolicy
 from policy.plan import Plan
 from policy.request import read
@@ -274,3 +275,38 @@ def test_the_tier_of_a_partition_that_starts_nothing_does_not_count() -> None:
     replan(nodes, jobs, [GPU, PartitionFacts("urgent", up=False, tier=2)], plan)
 
     assert [entry.job.id for entry in plan.queue] == [5, 6]
+
+
+# What a pinned job excludes
+
+
+def test_slurm_finds_nodes_in_each_partition_that_it_tries_the_job_in() -> None:
+    nodes = [inside("g1", "gpu"), inside("g2", "gpu"), inside("d1", "debug"), inside("b1", "gpu", "debug")]
+    known = fleet(reading(nodes, partitions=(GPU, DEBUG)))
+
+    assert others(known, "gpu", ("g1",)) == "b1,d1,g2"
+    # debug's are all left open: one of them alone may lack what the job needs.
+    assert others(known, BOTH, ("g1",)) == "g2"
+    assert others(known, BOTH, ("b1",)) == "d1,g[1-2]"
+    assert others(known, BOTH, ("b1", "g2")) == "g1"
+    assert others(known, "gpu,unheard-of", ("g1",)) == ""
+
+
+def test_a_submission_excludes_no_partitions_last_node() -> None:
+    answer = asked([inside("g1", "gpu"), inside("g2", "gpu"), inside("d1", "debug", used=0xFF)]).fields
+
+    assert {"g1": "g2", "g2": "g1"}[answer["nodes"]] == answer["exc_nodes"]
+
+
+@pytest.mark.parametrize(("partition", "priority", "stays"), [(BOTH, 100, True), (BOTH, 0, False), ("gpu", 100, False)])
+def test_of_several_partitions_one_that_cannot_start_it_is_no_reason(
+    partition: str, priority: int, stays: bool
+) -> None:
+    nodes = [inside("g1", "gpu", used=0xFF), inside("d1", "debug", used=0xFF)]
+    holders = [running(1, "g1", 0xFF, 300), running(2, "d1", 0xFF, 3_000)]
+    job = waiting(5, "g1", 0b11, reason="BadConstraints", partition=partition, priority=priority)
+
+    changes = replan(nodes, [*holders, job])
+
+    assert bool(changes) is not stays
+    assert all(isinstance(change, Release) for change in changes)
