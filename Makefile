@@ -66,7 +66,7 @@ lint: setup ## ruff, mypy --strict, clang-format, gcc -Wall -Wextra -Werror, cpp
 
 format: setup ## let ruff and clang-format rewrite what they would complain about
 	@$(VENV)/bin/ruff check --fix --quiet $(PYDIRS); $(VENV)/bin/ruff format --quiet $(PYDIRS)
-	@clang-format -i slurm_plugins/*.[ch] tests/fakes/nvml/*.[ch] tests/fuzz/*.c tests/bench/c/*.c tests/fakes/cuda/*.[ch]
+	@clang-format -i --style=file:slurm_plugins/.clang-format slurm_plugins/*.[ch] tests/fakes/nvml/*.[ch] tests/fuzz/*.c tests/bench/c/*.c tests/fakes/cuda/*.[ch]
 	@clang-format -i --style=file:slurm_plugins/.clang-format prolog_epilog/injob/c/*.[ch]
 
 bench: bench-hook bench-passes bench-gateway bench-plan bench-topology bench-placement bench-events bench-placement-speed bench-published bench-simulate bench-philly bench-runtime bench-node bench-guard bench-injob bench-packing bench-company bench-predictor bench-matching bench-sharing-day bench-scores bench-classify bench-retry ## every benchmark, each beside its peer; tables here, figures in build/bench/*.json
