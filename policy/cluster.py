@@ -57,7 +57,7 @@ class Fleet:
     full: Ints = field(init=False)
     """Each node's mask with all GPUs free."""
     others: Others = field(init=False)
-    """All nodes, to be told without some."""
+    """The nodes that pinned jobs exclude, to be told without some."""
     not_ready: Mapping[str, str]
     """Why each other GPU node cannot be placed on."""
     gpu_counts: Ints
@@ -85,6 +85,8 @@ class Fleet:
     """The site's rules for packed jobs."""
     skipped: frozenset[str] = frozenset()
     """Partitions that Berth does not touch."""
+    unnamed: frozenset[str] = frozenset()
+    """Nodes that no job excludes by name, for Slurm may soon know them no more."""
 
     def scores_of(self, app_class: str) -> "Floats | None":
         """The scores that count for a class; None where all GPUs count as equal."""
@@ -98,7 +100,7 @@ class Fleet:
         full = np.where(self.ready, (np.int64(1) << self.size) - 1, 0)
         full.flags.writeable = False
         object.__setattr__(self, "full", full)
-        object.__setattr__(self, "others", Others(self.names))
+        object.__setattr__(self, "others", Others([name for name in self.names if name not in self.unnamed]))
 
 
 def build_fleet(

@@ -212,7 +212,7 @@ def _place(
 
 
 def _excluded(fields: Mapping[str, str], request: Request, berth: Berth, fleet: Fleet, settings: Settings) -> str:
-    if not settings.exclude_others or fields.get("exc_nodes"):
+    if fields.get("exc_nodes") or not settings.excludes_others(len(fleet.names)):
         return ""
     return others(fleet, request.partition or fleet.default_partition or "", berth.names)
 

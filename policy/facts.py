@@ -75,6 +75,8 @@ class NodeFacts:
     """GPUs whose parts Slurm can count, in percent (GRES shard, 100 of each)."""
     shared: tuple[int, ...] = ()
     """Percent of each GPU that packed jobs hold, by position; empty where none does."""
+    dynamic: bool = False
+    """Whether Slurm can forget it while it runs."""
 
 
 _WAITS_FOR_ROOM = (

@@ -89,9 +89,13 @@ class Settings:
     repin: bool = True
     pin_ahead: bool = True
     """Whether jobs are pinned to places that are not free yet; where Slurm preempts, only it knows what it frees."""
-    exclude_others: bool = True
-    """Whether a pinned job excludes all nodes but its own, so that Slurm has less to test."""
+    exclude_others: int = 100
+    """From how many nodes on a pinned job excludes all but its own, so that Slurm has less to test; 0 for never."""
     most_moves: int = 50
     """Updates in one pass: each takes slurmctld's write locks."""
     sharing: Sharing = Sharing()
     moving: Moving = Moving()
+
+    def excludes_others(self, nodes: int) -> bool:
+        """Whether pinned jobs of a cluster of so many nodes exclude those that are not theirs."""
+        return 0 < self.exclude_others <= nodes

@@ -39,7 +39,7 @@ _BERTHD = {
     "locality_cap": str,
     "repin": bool,
     "pin_ahead": bool,
-    "exclude_others": bool,
+    "exclude_others": int,
     "gateway": str,
     "order": str,
     "order_weight": int,
@@ -265,7 +265,7 @@ def _settings(path: Path, berthd: dict[str, Any]) -> Settings:
         locality_cap=cap,
         repin=berthd.get("repin", True),
         pin_ahead=berthd.get("pin_ahead", True),
-        exclude_others=berthd.get("exclude_others", True),
+        exclude_others=_at_least(path, berthd, "exclude_others", 0, defaults.exclude_others),
     )
 
 

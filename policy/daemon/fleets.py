@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from policy.cluster import Fleet, build_fleet
 from policy.daemon import log
+from policy.daemon.absences import Absences
 from policy.daemon.config import Config
 from policy.daemon.score_table import ScoreTable
 from policy.daemon.topologies import Topologies
@@ -19,6 +20,7 @@ class Fleets:
         self._scores = ScoreTable(config.scores, config.steps)
         self._sharing = config.settings.sharing
         self._skipped = config.skip_partitions
+        self._absences = Absences()
         self._fleet: Fleet | None = None
         self._nodes: list[NodeFacts] = []
         self._key: object = None
@@ -51,6 +53,9 @@ class Fleets:
             self._fleet = replace(self._fleet, scores=self._scores.on(self._fleet))
         if (self._fleet.sharing.apart, self._fleet.sharing.foes) != (apart, foes):
             self._fleet = replace(self._fleet, sharing=replace(self._sharing, apart=apart, foes=foes))
+        unnamed = self._absences.of(reading.nodes, reading.at)
+        if self._fleet.unnamed != unnamed:
+            self._fleet = replace(self._fleet, unnamed=unnamed)
         self._nodes = list(reading.nodes)
         return self._fleet
 

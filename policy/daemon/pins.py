@@ -90,12 +90,10 @@ class Pins:
             self.written += self._evictions.begin(change.job, change.reason, at)
 
     def _pin(self, change: Move, at: float, *, hurry: bool) -> None:
-        berth, values = change.berth, moved(change, at)
-        seats, share = values["seats"] == "1", 0 if "whole" in values else int(values.get("share", "0"))
-        if share and not self._kept_out.isdisjoint(berth.names):
+        values = moved(change, at)
+        place = self._place(values, change.berth.names, change.berth.gpus, change.job.partition)
+        if place.share and not self._kept_out.isdisjoint(place.nodes):
             raise SlurmError("another packed job could not be taken away from there")
-        excluded = others(self.fleet, change.job.partition, berth.names) if self.fleet is not None else ""
-        place = Pin(berth.names, berth.gpus, seats, values, share, excluded)
         try:
             self._gateway.pin(target(change.job, change.task), place, hurry=hurry)
         except TooLong as problem:
@@ -103,6 +101,18 @@ class Pins:
             return
         self.written += 1
         log.info(f"JobId={_name(change)} NodeList={values['nodes']} GPUs={values['gpus']} pinned: {change.reason}")
+
+    def pin_again(self, job: JobFacts) -> None:
+        """Write the place of a waiting job as it is, with the nodes that it is to exclude by now."""
+        values = dict(job.segment or {})
+        gpus = tuple(map(int, values["gpus"].split(",")))
+        self._gateway.pin(target(job), self._place(values, job.required, gpus, job.partition), hurry=False)
+        self.written += 1
+
+    def _place(self, values: Mapping[str, str], nodes: tuple[str, ...], gpus: tuple[int, ...], partitions: str) -> Pin:
+        share = 0 if "whole" in values else int(values.get("share", "0"))
+        excluded = others(self.fleet, partitions, nodes) if self.fleet is not None else ""
+        return Pin(nodes, gpus, values["seats"] == "1", values, share, excluded)
 
     def _give_up(self, job: JobFacts, why: str) -> None:
         """Let Slurm place a job that no place can be written into: every pass would try it again."""

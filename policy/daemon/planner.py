@@ -6,7 +6,7 @@ It may take its time, and it may die: the answerer goes on with the last picture
 import statistics
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from policy.daemon import log
 from policy.daemon.accounts import Accounts
@@ -23,6 +23,7 @@ from policy.daemon.guards import AVOID_FOR, Guards, GuardWord
 from policy.daemon.handover import Sender, Snapshot
 from policy.daemon.hosts import Hosts
 from policy.daemon.levels import Levels, LevelWord
+from policy.daemon.lists import Lists
 from policy.daemon.living_scores import LivingScores
 from policy.daemon.losses import LossWord
 from policy.daemon.moving import Moving
@@ -58,7 +59,7 @@ class Planner:
         self._gateway = gateway
         self._sender = sender
         self._fleets = Fleets(config)
-        self._exclude_others = config.settings.exclude_others
+        self._excludes_others = config.settings.excludes_others
         self._company = Company(config.settings.sharing)
         self._plan = Plan(create(config.policy), config.settings, self._company.chooser, self._company.classes)
         self._evictions = Evictions(gateway, config.settings.sharing)
@@ -66,6 +67,7 @@ class Planner:
         self._culprits = Culprits(gateway)
         self._living = LivingScores(config.steps, config.scores)
         self._pins = Pins(gateway, config.pinned_file, self._evictions, config.skip_partitions)
+        self._lists = Lists(self._pins)
         self._moving = Moving(gateway, config.settings.moving, create(config.policy), self._company.classes, self._pins)
         self._degraded = Degraded(gateway)
         self._levels = Levels(gateway)
@@ -179,11 +181,14 @@ class Planner:
             self._move_on(word.job, harm)
 
     def _job(self, job_id: int) -> JobFacts | None:
+        return self._jobs().get(job_id)
+
+    def _jobs(self) -> Mapping[int, JobFacts]:
         if self._reading is None:
-            return None
+            return {}
         if self._by_number is None or self._by_number[0] is not self._reading:
             self._by_number = self._reading, {job.id: job for job in self._reading.jobs}
-        return self._by_number[1].get(job_id)
+        return self._by_number[1]
 
     def _send_away(self, word: GuardWord) -> bool:
         """Put a guest back as its guard asks; whether the guard may leave that to us."""
@@ -217,6 +222,9 @@ class Planner:
             return True
         if (job_id := self._levels.write_one()) is not None:
             self._pins.written += 1
+            self._moved.add(job_id)
+            return True
+        if self._acts and (job_id := self._lists.write_one(self._jobs())) is not None:
             self._moved.add(job_id)
             return True
         now = time.time()
@@ -307,7 +315,11 @@ class Planner:
         fleet = self._fleets.of(reading, self._culprits.users(reading.at), self._company.foes)
         if self._picture is None or self._picture.fleet is not fleet:
             self._picture = Picture(fleet)
-            self._pins.fleet = fleet if self._exclude_others else None
+        if self._excludes_others(len(fleet.names)):
+            self._pins.fleet = fleet
+            self._lists.look(fleet, reading.jobs)
+        else:
+            self._pins.fleet = None
         self._picture.closed = self._guards.closed(fleet.index, reading.at)
         self._picture.neighbours = self._company.neighbours
         self._picture.spare_sms = self._company.activity.all_left(reading.at)

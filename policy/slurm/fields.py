@@ -91,6 +91,11 @@ def takes_jobs(state: str) -> bool:
     return "*" not in state and not _CLOSED & set(re.findall(r"[A-Z_]+", state))
 
 
+def is_dynamic(state: str) -> bool:
+    """Whether Slurm can forget a node in this state while it runs (`scontrol delete`)."""
+    return "DYNAMIC" in state
+
+
 @lru_cache(maxsize=4_096)
 def names(text: str) -> frozenset[str]:
     """A list of names with commas."""

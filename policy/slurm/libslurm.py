@@ -309,6 +309,7 @@ def node_facts(record: NodeRecord) -> NodeFacts:
         threads=record.threads,
         up=fields.takes_jobs(record.state),
         completing="COMPLETING" in record.state,
+        dynamic=fields.is_dynamic(record.state),
         gpus=has.gpus,
         loose=has.loose,
         seats=has.seats,

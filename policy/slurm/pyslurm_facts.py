@@ -237,6 +237,7 @@ def node_facts(row: NodeRow, has: Gres, used: Used) -> NodeFacts:
         threads=row.threads_per_core or 1,
         up=fields.takes_jobs(row.state),
         completing="COMPLETING" in row.state,
+        dynamic=fields.is_dynamic(row.state),
         gpus=has.gpus,
         loose=has.loose,
         seats=has.seats,

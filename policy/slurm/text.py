@@ -108,6 +108,7 @@ def _node(line: str) -> NodeFacts:
         threads=int(found["threads"]),
         up=fields.takes_jobs(found["state"]),
         completing="COMPLETING" in found["state"],
+        dynamic=fields.is_dynamic(found["state"]),
         gpus=has.gpus,
         loose=has.loose,
         seats=has.seats,

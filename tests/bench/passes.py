@@ -26,7 +26,7 @@ LOOK_S = 20.0
 SYSTEMS = {
     "plain": ("none", "by-model", ""),
     "berth": ("berth", "by-position", ""),
-    "everywhere": ("berth", "by-position", "exclude_others = false"),
+    "everywhere": ("berth", "by-position", "exclude_others = 0"),
 }
 """The plugin, how GPUs are named, and lines for berth.conf."""
 

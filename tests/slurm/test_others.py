@@ -108,7 +108,7 @@ def test_a_job_that_runs_again_finds_other_nodes(slurm: Slurm) -> None:
 
 
 def test_a_site_may_want_no_such_lists(slurm: Slurm) -> None:
-    with berth_conf(slurm, "exclude_others = false"):
+    with berth_conf(slurm, "exclude_others = 0"):
         fill(slurm, *sorted(NODES))
         job = slurm.submit("--gpus=8", "-N1", body=SLEEP)
         required, excluded = lists(slurm, job)

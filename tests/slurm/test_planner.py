@@ -38,9 +38,11 @@ def fill(slurm: Slurm, *nodes: str, minutes: int = 30) -> list[int]:
 
 @contextmanager
 def berth_conf(slurm: Slurm, lines: str) -> Iterator[None]:
-    """More lines in berth.conf's table [berthd], which is its last; berthd starts anew with them."""
+    """More lines in berth.conf's table [berthd], or others in place of its own; berthd starts anew with them."""
+    keys = "|".join(re.findall(r"^\w+", lines, re.MULTILINE)) or "no key"
     slurm.target.bash(
         f"cp /etc/slurm/berth.conf /tmp/berth.conf.kept\n"
+        f"sed -i -E '/^({keys}) *=/d' /etc/slurm/berth.conf\n"
         f"sed -i '/^\\[berthd\\]/r /dev/stdin' /etc/slurm/berth.conf <<'END'\n{lines}\nEND",
         user="root",
     )

@@ -131,7 +131,7 @@ def reply(settings: Settings | None = None, **fields: str) -> dict[str, str]:
     names = ["n1", "n2", "n3", "n4"]
     there = book(reading([node(name) for name in names]))
     asked = submit(**{"tres_per_job": "gres/gpu:8", "gpus": "8", **fields})
-    return decide(asked, there, BerthPolicy(), settings or Settings(), NOW).fields
+    return decide(asked, there, BerthPolicy(), settings or Settings(exclude_others=4), NOW).fields
 
 
 def test_a_submission_is_answered_with_the_other_nodes() -> None:
@@ -142,7 +142,7 @@ def test_a_submission_is_answered_with_the_other_nodes() -> None:
     assert is_ours(answer["exc_nodes"], values)
 
 
-def test_not_where_the_user_excludes_nodes_or_the_site_wants_none() -> None:
-    for answer in (reply(exc_nodes="n4"), reply(Settings(exclude_others=False))):
+def test_not_where_the_user_excludes_nodes_or_the_site_wants_none_or_nodes_are_few() -> None:
+    for answer in (reply(exc_nodes="n4"), reply(Settings(exclude_others=0)), reply(Settings(exclude_others=5))):
         assert "exc_nodes" not in answer
         assert KEY not in (segment.fields(f"[berth/1 {answer['segment']}]") or {})

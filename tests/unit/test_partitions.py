@@ -31,11 +31,12 @@ def asked(
     jobs: Sequence[JobFacts] = (),
     *,
     in_all: bool = False,
+    settings: Settings | None = None,
     **fields: str,
 ) -> Decision:
     look = reading(nodes, list(jobs), partitions=tuple(partitions), in_all_partitions=in_all)
     fields = {"tres_per_node": "gres/gpu:2", "partition": BOTH, **fields}
-    return decide(submit(**fields), book(look), BerthPolicy(), Settings(), NOW)
+    return decide(submit(**fields), book(look), BerthPolicy(), settings or Settings(), NOW)
 
 
 def replan(
@@ -293,7 +294,8 @@ def test_slurm_finds_nodes_in_each_partition_that_it_tries_the_job_in() -> None:
 
 
 def test_a_submission_excludes_no_partitions_last_node() -> None:
-    answer = asked([inside("g1", "gpu"), inside("g2", "gpu"), inside("d1", "debug", used=0xFF)]).fields
+    nodes = [inside("g1", "gpu"), inside("g2", "gpu"), inside("d1", "debug", used=0xFF)]
+    answer = asked(nodes, settings=Settings(exclude_others=1)).fields
 
     assert {"g1": "g2", "g2": "g1"}[answer["nodes"]] == answer["exc_nodes"]
 

@@ -15,6 +15,8 @@ from policy.daemon.planner import Planner
 from policy.daemon.step_times import StepWord
 from policy.errors import TooLong
 from policy.facts import JobFacts, NodeFacts, PartitionFacts, Reading
+from policy.others import KEY, mark_of
+from policy.settings import Settings
 from policy.slurm.interface import Pin
 from tests.unit.guest_world import parked
 from tests.unit.policy_world import machine, node, reading, running, waiting
@@ -31,6 +33,7 @@ class Slurm:
     def __init__(self, nodes: list[NodeFacts], jobs: list[JobFacts]) -> None:
         self.nodes, self.jobs = nodes, jobs
         self.pins: list[tuple[int | str, tuple[str, ...], tuple[int, ...]]] = []
+        self.others: list[str] = []
         self.in_a_hurry: set[int | str] = set()
         self.ahead = 0.0
 
@@ -41,6 +44,7 @@ class Slurm:
 
     def pin(self, job_id: int | str, pin: Pin, *, hurry: bool) -> None:
         self.pins.append((job_id, pin.nodes, pin.gpus))
+        self.others.append(pin.others)
         if hurry:
             self.in_a_hurry.add(job_id)
 
@@ -57,11 +61,13 @@ def channel() -> Iterator[socket.socket]:
     theirs.close()
 
 
-def planner_of(slurm: Slurm, folder: Path, channel: socket.socket, skipped: str = "") -> Planner:
+def planner_of(
+    slurm: Slurm, folder: Path, channel: socket.socket, skipped: str = "", settings: Settings | None = None
+) -> Planner:
     for one in slurm.nodes:
         files.dump(machine(one.name, "h100"), folder / f"{one.name}.json")
     config = Config(topology_dir=folder, fabric="none", pinned_file=folder / "pinned", steps=folder / "steps")
-    config = replace(config, skip_partitions=frozenset(filter(None, [skipped])))
+    config = replace(config, skip_partitions=frozenset(filter(None, [skipped])), settings=settings or Settings())
     return Planner(slurm, config, Sender(channel))  # type: ignore[arg-type]
 
 
@@ -224,3 +230,27 @@ def test_what_is_planned_anew_is_written_once_and_as_it_was_planned_last(
     write_all(planner)
 
     assert [(job, nodes) for job, nodes, _ in slurm.pins] == [(5, ("n3",))]
+
+
+def test_a_waiting_job_excludes_nobody_who_takes_no_jobs_for_long(
+    tmp_path: Path, channel: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Slurm, "annotate", lambda *_: None)
+    nodes = [node("n1", used=0xFF), *(node(name, used=0xFF) for name in ("n2", "n3", "n4"))]
+    holders = [running(number, one.name, 0xFF, 3_000 - number) for number, one in enumerate(nodes)]
+    waits = young(5, "n4", 0b01, 9)
+    waits = replace(waits, segment={**(waits.segment or {}), KEY: mark_of("n[1-3]")})
+    slurm = Slurm(nodes, [*holders, waits])
+    planner = planner_of(slurm, tmp_path, channel, settings=Settings(exclude_others=4, repin=False))
+
+    for slurm.ahead in (0.0, 60.0):
+        planner.one_pass(ended=False)
+        write_all(planner)
+    assert slurm.pins == []
+    slurm.nodes = [*nodes[:2], replace(nodes[2], up=False), nodes[3]]
+    for slurm.ahead in (120.0, 720.0):
+        planner.one_pass(ended=False)
+        write_all(planner)
+
+    assert slurm.pins == [(5, ("n4",), (0,))]
+    assert slurm.others == ["n[1-2]"]

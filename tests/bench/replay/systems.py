@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +33,7 @@ class System:
         text = text.replace("[hook]\n", '[hook]\nmessage = "never"\n')
         # The tests' cluster is read four times a second; notices tell what counts, and reading takes slurmctld's locks.
         text = text.replace("tick_ms = 250\n", "tick_ms = 1000\n")
+        text = re.sub("^exclude_others = .*\n", "", text, flags=re.MULTILINE)
         return text.replace("[berthd]\n", "\n".join(["[berthd]", *own, ""]))
 
     def priority_conf(self) -> str:

@@ -1,0 +1,33 @@
+"""Nodes that Slurm may soon know no more: no job's record should name them for long (see lists.py)."""
+
+from collections.abc import Iterable
+
+from policy.facts import NodeFacts
+
+AWAY_FOR = 600.0
+"""Seconds after which a node that takes no jobs may be on its way out of slurm.conf; a reboot takes less."""
+
+LOOK_EVERY = 60.0
+"""Seconds between two looks: each change makes all places be computed anew."""
+
+
+class Absences:
+    """Remembers since when nodes take no jobs."""
+
+    def __init__(self) -> None:
+        self._since: dict[str, float] = {}
+        self._last: float | None = None
+        self._found: frozenset[str] = frozenset()
+
+    def of(self, nodes: Iterable[NodeFacts], at: float) -> frozenset[str]:
+        """Those that can vanish while Slurm runs, or have taken no jobs for long."""
+        if self._last is not None and 0 <= at - self._last < LOOK_EVERY:
+            return self._found
+        # Nobody knows how long those have been away that are so at the first look.
+        new = at if self._last is not None else at - AWAY_FOR
+        self._last = at
+        nodes = list(nodes)
+        self._since = {node.name: self._since.get(node.name, new) for node in nodes if not node.up}
+        dynamic = {node.name for node in nodes if node.dynamic}
+        self._found = frozenset(dynamic | {name for name, since in self._since.items() if at - since >= AWAY_FOR})
+        return self._found

@@ -1,0 +1,75 @@
+"""Keeps what pinned jobs exclude free of nodes that may be taken out of slurm.conf.
+
+Once Slurm does not know a node any more, it refuses every change to a job whose record excludes it by name ("Invalid
+node name"): its user's as well as ours, so that it can neither move nor be given back. So a node that takes no jobs for
+long is taken off the lists of the jobs that wait. Those of jobs that run cannot be changed.
+"""
+
+from collections.abc import Iterable, Mapping
+from itertools import islice
+
+from policy.cluster import Fleet
+from policy.daemon import log
+from policy.daemon.pins import Pins
+from policy.errors import SlurmError
+from policy.facts import JobFacts
+from policy.others import KEY, mark_of
+from policy.partitions import others
+
+MOST_A_PASS = 5
+"""Updates: there is no hurry, and each takes slurmctld's write locks."""
+
+_AT_ONCE = 200
+"""Jobs that are looked at before something else has its turn."""
+
+
+class Lists:
+    """Goes through the jobs that wait, some in each pass, whenever there are more nodes that no list may name."""
+
+    def __init__(self, pins: Pins) -> None:
+        self._pins = pins
+        self._fleet: Fleet | None = None
+        self._due: dict[int, None] = {}
+        self._left = 0
+
+    def look(self, fleet: Fleet, jobs: Iterable[JobFacts]) -> None:
+        """Begin where more nodes are not to be named."""
+        before, self._fleet, self._left = self._fleet, fleet, MOST_A_PASS
+        if before is fleet:
+            return
+        if before is not None and (gone := set(before.names) - set(fleet.names)):
+            _warn(sorted(gone), sum(KEY in (job.segment or {}) for job in jobs))
+        if fleet.unnamed - (before.unnamed if before is not None else frozenset()):
+            self._due = {job.id: None for job in jobs if _waits(job)}
+
+    def write_one(self, jobs: Mapping[int, JobFacts]) -> int | None:
+        """Bring one list up to date; the job's number, or None where none is left for this pass."""
+        if not self._left or self._fleet is None:
+            return None
+        for job_id in list(islice(self._due, _AT_ONCE)):
+            del self._due[job_id]
+            job = jobs.get(job_id)
+            if job is None or not _waits(job) or self._is_right(job, self._fleet):
+                continue
+            self._left -= 1
+            try:
+                self._pins.pin_again(job)
+            except SlurmError as problem:
+                log.error(f"JobId={job_id} excludes what it did: {problem}")
+            return job_id
+        return None
+
+    def _is_right(self, job: JobFacts, fleet: Fleet) -> bool:
+        return (job.segment or {}).get(KEY) == mark_of(others(fleet, job.partition, job.required))
+
+
+def _waits(job: JobFacts) -> bool:
+    return job.state == "PENDING" and bool(job.required) and KEY in (job.segment or {})
+
+
+def _warn(gone: list[str], count: int) -> None:
+    if count:
+        log.error(
+            f"NodeList={','.join(gone)} Slurm knows it no more, and refuses every change to those of {count} jobs that"
+            " exclude it by name; a line NodeName=... State=FUTURE for it in slurm.conf lets them be changed again"
+        )
