@@ -23,11 +23,9 @@ class Absences:
         """Those that can vanish while Slurm runs, or have taken no jobs for long."""
         if self._last is not None and 0 <= at - self._last < LOOK_EVERY:
             return self._found
-        # Nobody knows how long those have been away that are so at the first look.
-        new = at if self._last is not None else at - AWAY_FOR
         self._last = at
         nodes = list(nodes)
-        self._since = {node.name: self._since.get(node.name, new) for node in nodes if not node.up}
+        self._since = {node.name: self._since.get(node.name, at) for node in nodes if not node.up}
         dynamic = {node.name for node in nodes if node.dynamic}
         self._found = frozenset(dynamic | {name for name, since in self._since.items() if at - since >= AWAY_FOR})
         return self._found

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from policy import hostlist
 
@@ -113,3 +114,35 @@ def test_a_site_may_want_no_such_lists(slurm: Slurm) -> None:
         job = slurm.submit("--gpus=8", "-N1", body=SLEEP)
         required, excluded = lists(slurm, job)
         assert (len(required), excluded) == (1, set())
+
+
+CONF = "/etc/slurm/slurm.conf"
+
+
+@contextmanager
+def other_nodes(slurm: Slurm, sed: str) -> Iterator[None]:
+    """Another slurm.conf for a while."""
+    slurm.target.bash(f"cp {CONF} /tmp/slurm.conf.kept; sed -i '{sed}' {CONF}; scontrol reconfigure", user="root")
+    try:
+        yield
+    finally:
+        slurm.target.bash(f"cp /tmp/slurm.conf.kept {CONF}; scontrol reconfigure", user="root")
+        nodes = ["scontrol", "show", "node", "n4"]
+        until("n4 to be back", lambda: "State=IDLE " in slurm.target.run(nodes, user="root", check=False).out or None)
+
+
+def test_a_node_that_leaves_slurm_conf_too_early_keeps_jobs_from_changes_until_a_line_is_back(slurm: Slurm) -> None:
+    """What the admin guide says of it: if Slurm should behave otherwise one day, the lists need less care."""
+    fill(slurm, "n1", "n2", "n3")
+    job = slurm.submit("--gpus=8", "-N1", "-w", "n1", body=SLEEP)
+    change = ["scontrol", "update", f"JobId={job}", "TimeLimit=4"]
+    assert "n4" in lists(slurm, job)[1]
+
+    with other_nodes(slurm, "/^NodeName=n4/d; /^PartitionName=other/d"):
+        until("Slurm to forget n4", lambda: "n4" not in slurm.target.run(["sinfo", "-h", "-N"]).out or None)
+        assert slurm.target.run(change, check=False).rc != 0
+        said = "NodeList=n4 Slurm knows it no more, and refuses every change"
+        until("berthd to say so", lambda: said in slurm.target.bash("svc berthd log", user="root").out)
+    with other_nodes(slurm, "s/^NodeName=n4.*/& State=FUTURE/"):
+        slurm.target.run(change)
+    assert slurm.state(job) == "PENDING"

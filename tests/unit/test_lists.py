@@ -40,10 +40,6 @@ def test_a_node_that_was_back_in_between_is_away_since_then() -> None:
     assert absences.of(away, NOW + AWAY_FOR + LOOK_EVERY) == frozenset()
 
 
-def test_nobody_knows_how_long_a_node_is_away_at_the_first_look() -> None:
-    assert Absences().of([node("n1", up=False), node("n2")], NOW) == {"n1"}
-
-
 def test_a_dynamic_node_is_never_named() -> None:
     assert Absences().of([node("n1", dynamic=True), node("n2")], NOW) == {"n1"}
     assert fields.is_dynamic("IDLE+DYNAMIC_NORM")
