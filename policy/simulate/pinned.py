@@ -73,7 +73,7 @@ class _World:
         self._clock = clock = Clock(begins - self._draw.uniform(0, settings.delays.main))
         self._nodes = Nodes(fleet)
         self._passes = Passes(self._nodes, settings, self._start)
-        self._records = [_record(number, job, fleet) for number, job in enumerate(jobs, 1)]
+        self._records = [_record(number, job, fleet, settings) for number, job in enumerate(jobs, 1)]
         self._by_nonce = {record.nonce: record for record in self._records}
         self._by_id = {record.id: record for record in self._records}
         self._queue: dict[int, Record] = {}
@@ -350,12 +350,12 @@ def cost_of(job: Job, fleet: "Fleet", nodes: Sequence[int], masks: Sequence[int]
     return predicted(demand_of(job, fleet), fleet, nodes, masks, level)
 
 
-def _record(number: int, asked: Submission, fleet: "Fleet") -> Record:
+def _record(number: int, asked: Submission, fleet: "Fleet", settings: PinnedSettings) -> Record:
     job, width = asked.job, int(fleet.size.max(initial=1))
     nodes = job.nodes or _nodes_for(job.gpus, width)
     if job.gpus % nodes:
         raise UsageError(f"job {job.id}: {job.gpus} GPUs cannot be the same on each of {nodes} nodes")
-    record = Record(number, asked, nodes, job.gpus // nodes, f"{number:016x}")
+    record = Record(number, asked, nodes, job.gpus // nodes, f"{number:016x}", settings.foresees)
     if int(((fleet.size >= record.k) & (fleet.cpus >= record.cpus)).sum()) < nodes:
         raise UsageError(
             f"job {job.id} asks for {nodes} nodes with {record.k} GPUs and {record.cpus} cores each and could never "

@@ -23,6 +23,8 @@ class Record:
     k: int
     """GPUs on each of its nodes."""
     nonce: str
+    foreseen: bool = False
+    """Whether its end is known beforehand."""
     entered: float | None = None
     """When it came into the queue."""
     state: str = "PENDING"
@@ -70,13 +72,15 @@ class Record:
     @property
     def limit(self) -> int:
         """Seconds that it may run: Slurm counts whole minutes."""
+        if self.foreseen:
+            return max(1, ceil(self.asked.job.work))
         limit = self.asked.job.limit
         return A_YEAR if limit is None else min(A_YEAR, 60 * ceil(limit / 60))
 
     @property
     def end_by_limit(self) -> float:
-        """When its time limit ends it."""
-        return self.started + self.limit
+        """When its time limit ends it, or when it will end where that is known."""
+        return self.ended if self.foreseen else self.started + self.limit
 
     def as_facts(self, names: tuple[str, ...]) -> JobFacts:
         """What a gateway would read; the same object until something changes."""
@@ -91,7 +95,7 @@ class Record:
                 priority=int(self.asked.job.priority),
                 submitted=EPOCH + int(self.entered or 0),
                 start=start,
-                end=start + self.limit if start is not None else None,
+                end=self._end_of(start) if start is not None else None,
                 limit=self.limit,
                 cpus=self.cpus * self.nodes_wanted,
                 nodes=tuple(names[node] for node in self.nodes),
@@ -106,6 +110,9 @@ class Record:
                 begin=None if self.begin is None else EPOCH + ceil(self.begin),
             )
         return self.facts
+
+    def _end_of(self, start: int) -> int:
+        return EPOCH + ceil(self.ended) if self.foreseen else start + self.limit
 
     def changed(self) -> None:
         """Its record is another than before."""

@@ -87,6 +87,8 @@ class PinnedSettings:
     """None: what the cost model says."""
     kill: bool = True
     """Whether a time limit ends a job."""
+    foresees: bool = False
+    """Whether each job's run time stands for its time limit, and its real end is known once it runs: an oracle."""
     queue_depth: int = 2_000
     """Jobs tried in a main pass, and in backfill."""
     lost_notices: float = 0.0

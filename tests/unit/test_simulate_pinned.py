@@ -19,7 +19,7 @@ from policy.simulate.pinned import Delays, PinnedSettings, Submission, run
 from policy.simulate.pinned_ahead import Reserved
 from policy.simulate.pinned_choice import Choice
 from policy.simulate.pinned_clock import Clock, Loop
-from policy.simulate.pinned_jobs import Record
+from policy.simulate.pinned_jobs import EPOCH, Record
 from policy.simulate.pinned_nodes import Nodes
 from policy.simulate.pinned_passes import Passes
 from policy.simulate.result import Outcome
@@ -34,6 +34,7 @@ from topology.model import Machine
 FLEET = replace(build(Layout(nodes=8, gpus_per_node=8, nodes_per_leaf=4)), cpus=np.full(8, 16, np.int64))
 BERTHD = PinnedSettings()
 PLAIN = PinnedSettings(berthd=False)
+ORACLE = PinnedSettings(foresees=True, kill=False)
 
 
 def job(name: str, gpus: int, at: float, work: float = 60, *, limit: float = 120, nodes: int | None = None) -> Job:
@@ -67,7 +68,7 @@ def mean_wait(outcome: Outcome) -> float:
     return float(np.mean([outcome.starts[one.id] - one.submit for one in outcome.jobs]))
 
 
-@pytest.mark.parametrize("settings", [BERTHD, PLAIN], ids=["berthd", "plain"])
+@pytest.mark.parametrize("settings", [BERTHD, PLAIN, ORACLE], ids=["berthd", "plain", "oracle"])
 @pytest.mark.parametrize("seed", [1, 2])
 def test_every_job_runs_once_and_no_gpu_serves_two(seed: int, settings: PinnedSettings) -> None:
     asked = crowd(seed)
@@ -165,6 +166,18 @@ def test_a_limit_ends_a_job() -> None:
     assert outcome.extra["killed"] == 1
     kept = play(asked, PinnedSettings(kill=False))
     assert kept.ends["long"] - kept.starts["long"] == pytest.approx(500)
+
+
+def test_an_oracle_reads_how_long_jobs_take_and_when_they_will_end() -> None:
+    asked = Submission(job("1", gpus=8, at=0, work=7.4, limit=600))
+    told, known = (Record(1, asked, 1, 8, "1", foreseen=foreseen) for foreseen in (False, True))
+    for record in (told, known):
+        record.state, record.started, record.ended = "RUNNING", 10.0, 25.2
+
+    ends = [(facts.limit, facts.end) for facts in (told.as_facts(("n1",)), known.as_facts(("n1",)))]
+
+    assert ends == [(600, EPOCH + 610), (8, EPOCH + 26)]
+    assert [told.end_by_limit, known.end_by_limit] == [610, 25.2]
 
 
 def test_a_job_that_no_node_could_hold_is_refused() -> None:

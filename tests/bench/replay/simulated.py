@@ -35,7 +35,7 @@ from .analysis import summary
 from .figures import BERTH, NOISE, PLAIN, by_system, details
 from .outcome import Outcome, Run
 from .stretch import GPUS, Stretch, linked, machine_of, table_path
-from .systems import SYSTEMS, System
+from .systems import ORACLE, SYSTEMS, System
 from .testbed import LEAF, NODES, POD
 from .testbed import kinds as machines_found
 from .workload import Job, Shape, draw
@@ -77,6 +77,7 @@ def play(jobs: Sequence[Job], seed: int, system: System, ground: Ground, chance:
         rate=rate_of(ground.stretch, machines),
         kill=False,
         lost_notices=ground.lost_notices,
+        foresees=system.foresees,
         seed=PLAYS * seed + chance,
     )
     own = fleet(machines, known, ground.topology)
@@ -234,9 +235,10 @@ def weighed_error(ours: Sequence[Run], found: Sequence[Run]) -> float:
 
 def main() -> int:
     """Play seeds of some systems and print what came of them."""
+    systems = {**SYSTEMS, ORACLE.name: ORACLE}
     parser = argparse.ArgumentParser(prog="python -m tests.bench.replay.simulated", description=__doc__)
     parser.add_argument("--seeds", default="1,2,3")
-    parser.add_argument("--systems", default="plain,berth,random", help=f"of {', '.join(SYSTEMS)}")
+    parser.add_argument("--systems", default="plain,berth,random", help=f"of {', '.join(systems)}")
     parser.add_argument("--jobs", type=int, default=Shape().jobs)
     parser.add_argument("--mean", type=float, default=Shape().mean)
     parser.add_argument("--load", type=float, default=Shape().load)
@@ -249,7 +251,7 @@ def main() -> int:
     ground = Ground(Stretch.load(table_path()), kinds, lost_notices=args.lost_notices, topology=args.topology)
     shape = Shape(jobs=args.jobs, mean=args.mean, load=args.load)
     runs = [
-        play(draw(seed, shape), seed, SYSTEMS[name], ground, chance)
+        play(draw(seed, shape), seed, systems[name], ground, chance)
         for name in args.systems.split(",")
         for seed in map(int, args.seeds.split(","))
         for chance in range(args.plays)

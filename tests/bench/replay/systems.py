@@ -23,6 +23,8 @@ class System:
     policy: str = "berth"
     scores: bool = True
     by_size: bool = False
+    foresees: bool = False
+    """On paper alone: who knows all jobs' ends."""
 
     def berth_conf(self) -> str:
         """The test cluster's berth.conf, with what this system has of its own."""
@@ -58,3 +60,5 @@ SYSTEMS = {
         System("sized", berth=True, by_size=True),
     )
 }
+
+ORACLE = System("oracle", berth=True, foresees=True)
