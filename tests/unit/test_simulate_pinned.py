@@ -25,6 +25,7 @@ from policy.simulate.pinned_passes import Passes
 from policy.simulate.result import Outcome
 from policy.simulate.world import Layout, build
 from tests.bench.replay import simulated
+from tests.bench.replay.limits import limit_figures
 from tests.bench.replay.systems import SYSTEMS
 from tests.bench.replay.workload import Shape, draw
 from tests.unit.policy_world import machine
@@ -368,3 +369,12 @@ def test_the_replay_on_paper_stretches_jobs_as_the_table_says(system: str) -> No
         assert (len(one.nodes), len(one.gpus)) == (asked.nodes, asked.gpus)
         slowest = max(stretch.gpu[f"{node}:{gpu}"] for node in one.nodes for gpu in one.gpus)
         assert one.stretch == pytest.approx((1 + SENSITIVITY[asked.app_class] * (slowest - 1)) * LEVEL[one.level])
+
+
+def test_what_no_plan_can_do_is_told_beside_plain_slurm() -> None:
+    found = {one.name: one for one in limit_figures([1], Shape(jobs=40), simulated.Ground(table(), KINDS), 1)}
+
+    assert {name.partition("_")[0] for name in found} == {"plain", "berth", "oracle"}
+    assert found["plain_wait"].ratio is None
+    assert found["oracle_wait"].peer_value == found["plain_wait"].value
+    assert all(0 < one.value <= 1 for name, one in found.items() if name.endswith("utilisation"))

@@ -10,20 +10,25 @@ import datetime
 import sys
 import time
 
+from containers import cluster as clusters
 from containers.cluster import ClusterError
 
 from ..table import Figure, report
 from .execute import run, write_json
 from .figures import adversary_figures, chaos_figures, details, figures
+from .limits import limit_figures
 from .outcome import Run
-from .simulated import sim_figures
-from .stretch import NoTableError
+from .simulated import Ground, sim_figures
+from .stretch import NoTableError, Stretch, table_path
 from .systems import SYSTEMS, System
-from .testbed import BUILD, Testbed, TestbedError
+from .testbed import BUILD, PROFILE, Testbed, TestbedError, kinds
 from .workload import Shape
 
 SLURM = "24.11"
 TOPOLOGY = "block"
+PAPER = "paper"
+PLAYS = 2
+"""Of each seed on paper: what differs is chance alone."""
 
 
 def main() -> int:
@@ -40,6 +45,8 @@ def _perform(args: argparse.Namespace) -> int:
     shape = Shape(jobs=args.jobs, mean=args.mean, load=args.load)
     testbed = Testbed(args.slurm, args.topology, rebuild=not args.no_build)
     seeds = [int(seed) for seed in args.seeds.split(",")]
+    if args.mode == PAPER:
+        return _play_on_paper(args, seeds, shape)
     # System by system: each change between plain Slurm and Berth is a new cluster.
     wanted = [(SYSTEMS[name], seed) for name in args.systems.split(",") for seed in seeds]
     missing = [pair for pair in wanted if args.again or not (BUILD / f"{_name(args, *pair)}.json").exists()]
@@ -59,6 +66,17 @@ def _perform(args: argparse.Namespace) -> int:
     print(details(runs))
     title = f"{args.mode}: {args.jobs} jobs on 64 nodes x 8 GPUs, Slurm {args.slurm}"
     report(_table(args), title, _figures(args, runs), _notes(args, runs))
+    return 0
+
+
+def _play_on_paper(args: argparse.Namespace, seeds: list[int], shape: Shape) -> int:
+    wanted = clusters.Cluster(args.slurm, berth=True)
+    if not args.no_build:
+        clusters.build(wanted, PROFILE)
+    ground = Ground(Stretch.load(table_path()), kinds(wanted.image), topology=args.topology)
+    found = limit_figures(seeds, shape, ground, PLAYS)
+    notes = {key: text for key, text in _notes(args, []).items() if key != "processors"}
+    report(_table(args), f"on paper: {args.jobs} jobs on 64 nodes x 8 GPUs", found, {**notes, "plays": str(PLAYS)})
     return 0
 
 
@@ -84,7 +102,7 @@ def _notes(args: argparse.Namespace, runs: list[Run]) -> dict[str, str]:
         "mean": f"{args.mean:g} s on ideal GPUs",
         "load": f"{args.load:g}",
         "topology": f"topology/{args.topology}",
-        "processors": f"{max(run.cpu_share for run in runs):.0%} at most",
+        "processors": f"{max((run.cpu_share for run in runs), default=0):.0%} at most",
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
     }
 
@@ -99,7 +117,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--slurm", default=SLURM)
     parser.add_argument("--seeds", default="1,2,3,4,5")
     parser.add_argument("--systems", default="plain,plain2,berth,random", help=f"of {', '.join(SYSTEMS)}")
-    parser.add_argument("--mode", default="replay", choices=("replay", "adversary", "chaos"))
+    parser.add_argument("--mode", default="replay", choices=("replay", "adversary", "chaos", PAPER))
     parser.add_argument("--jobs", type=int, default=Shape().jobs)
     parser.add_argument("--mean", type=float, default=Shape().mean, help="seconds of a job on ideal GPUs")
     parser.add_argument("--load", type=float, default=Shape().load)
