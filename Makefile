@@ -74,8 +74,8 @@ bench: bench-hook bench-passes bench-gateway bench-plan bench-topology bench-pla
 bench-hook: setup ## latency of job_submit and submissions a second: no plugin, a bare echo, Berth
 	@$(call with-engine,$(PY) -m tests.bench.hook --slurm $(SLURM))
 
-bench-passes: setup ## what slurmctld needs for jobs that start and jobs that wait on 1,024 nodes, with Berth and without
-	@$(call with-engine,$(PY) -m tests.bench.passes --slurm $(SLURM))
+bench-passes: setup ## what slurmctld needs for jobs that start and jobs that wait on 1,024 nodes, with Berth and without (PASSES="--nodes 64")
+	@$(call with-engine,$(PY) -m tests.bench.passes --slurm $(SLURM) $(PASSES))
 
 bench-gateway: setup ## how long it takes to read Slurm and to pin a job: the program on libslurm, pyslurm, the commands
 	@$(call with-engine,$(PY) -m tests.bench.gateway --slurm $(SLURM))

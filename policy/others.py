@@ -6,7 +6,7 @@ slurmctld some ten milliseconds a job, and all the others wait meanwhile (docs/m
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple
@@ -64,6 +64,16 @@ class Others:
     def __init__(self, names: Sequence[str]) -> None:
         self._names = names
         self._known: _Known | None = None
+        self._parts: dict[tuple[str, ...], Others] = {}
+
+    def outside(self, partitions: tuple[str, ...], members: Callable[[], Container[str]]) -> "Others":
+        """Those of them that are in none of some partitions; remembered, for the same are asked for again."""
+        if not partitions:
+            return self
+        if partitions not in self._parts:
+            left_open = members()
+            self._parts[partitions] = Others([name for name in self._names if name not in left_open])
+        return self._parts[partitions]
 
     def but(self, nodes: Iterable[str]) -> str:
         """The host list of all nodes but these; empty where there are none, or it would be too long."""

@@ -95,24 +95,21 @@ def pools(fleet: "Fleet", names: Sequence[str], nodes: int) -> "list[Bools]":
 
 
 def others(fleet: "Fleet", listed: str, nodes: Sequence[str]) -> str:
-    """What a job of these partitions excludes when it is pinned to these nodes: all others, as a host list."""
-    return fleet.others.but((*nodes, *_left_open(fleet, listed, nodes)))
+    """What a job of these partitions excludes when it is pinned to these nodes: all others, as a host list.
 
-
-def _left_open(fleet: "Fleet", listed: str, nodes: Sequence[str]) -> tuple[str, ...]:
-    """The nodes of those of several partitions that do not hold the whole place.
-
-    Slurm tries the job in these too, and calls it impossible where its request leaves none of their nodes open.
+    Of several partitions, those that do not hold the whole place stay open: Slurm tries the job in these too, and calls
+    it impossible where its request leaves none of their nodes.
     """
     names = listed.split(",")
     if len(names) == 1:
-        return ()
+        return fleet.others.but(nodes)
+    if not all(name in fleet.members for name in names):
+        return ""
     places = [fleet.index[node] for node in nodes if node in fleet.index]
-    found = np.zeros(len(fleet.names), np.bool_)
-    for name in names:
-        here = fleet.members.get(name)
-        if here is None:
-            return fleet.names
-        if not here[places].all():
-            found |= here
-    return tuple(fleet.names[at] for at in np.flatnonzero(found))
+    lacking = tuple(name for name in names if not fleet.members[name][places].all())
+    return fleet.others.outside(lacking, lambda: _members(fleet, lacking)).but(nodes)
+
+
+def _members(fleet: "Fleet", partitions: Sequence[str]) -> set[str]:
+    found = np.logical_or.reduce([fleet.members[name] for name in partitions])
+    return {fleet.names[at] for at in np.flatnonzero(found)}

@@ -44,10 +44,11 @@ CALM = 0.3
 class Controller:
     """A container with a lone slurmctld."""
 
-    def __init__(self, version: str, plugin: str, layout: str = "by-position") -> None:
+    def __init__(self, version: str, plugin: str, layout: str = "by-position", nodes: int = NODES) -> None:
         """`layout` is how its nodes' GPUs are named: as Berth needs it, or `by-model`, as is usual."""
         self.plugin = plugin
         self.layout = layout
+        self.nodes = nodes
         self.name = f"berth-bench-{version.replace('.', '')}-{plugin}"
         self.image = f"berth-cluster:{version}"
 
@@ -70,7 +71,7 @@ class Controller:
             check=True,
             stdout=subprocess.DEVNULL,
         )
-        self.bash((HERE / "hook_controller.sh").read_text(encoding="utf-8"), str(NODES), self.layout)
+        self.bash((HERE / "hook_controller.sh").read_text(encoding="utf-8"), str(self.nodes), self.layout)
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -1,4 +1,4 @@
-"""`make bench-passes`: what slurmctld has to do for jobs on 1,024 nodes, where each that Berth pins requires one.
+"""`make bench-passes`: what slurmctld has to do for jobs on many nodes, where each that Berth pins requires one.
 
 A lone slurmctld, three times: plain, with GPUs named by their model as is usual; with Berth; and with Berth whose
 pinned jobs do not exclude the other nodes. Each gets as many whole-node jobs as fill the cluster, then some that wait;
@@ -25,7 +25,7 @@ WAIT_S = 900.0
 LOOK_S = 20.0
 SYSTEMS = {
     "plain": ("none", "by-model", ""),
-    "berth": ("berth", "by-position", ""),
+    "berth": ("berth", "by-position", "exclude_others = 1"),
     "everywhere": ("berth", "by-position", "exclude_others = 0"),
 }
 """The plugin, how GPUs are named, and lines for berth.conf."""
@@ -48,12 +48,12 @@ class Found:
     version: str
 
 
-def measure(controller: Controller, waiting: int) -> Found:
+def measure(controller: Controller, nodes: int, waiting: int) -> Found:
     """Fill the cluster, let some wait, look at the passes."""
     began = time.monotonic()
-    controller.bash(f"{SUBMIT} -n {NODES}", timeout=WAIT_S)
+    controller.bash(f"{SUBMIT} -n {nodes}", timeout=WAIT_S)
     until_empty(controller)
-    fill_ms = 1_000 * (time.monotonic() - began) / NODES
+    fill_ms = 1_000 * (time.monotonic() - began) / nodes
     output = controller.bash(f"{SUBMIT} -n {waiting}", timeout=WAIT_S)
     each = [float(line) / 1_000 for line in output.splitlines()[:-1]]
     time.sleep(2)
@@ -90,24 +90,25 @@ def number(text: str, label: str) -> float:
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("--slurm", default="24.11")
+    parser.add_argument("--nodes", type=int, default=NODES)
     parser.add_argument("--waiting", type=int, default=200)
     args = parser.parse_args()
     subprocess.run([sys.executable, CLUSTER, "build", "--slurm", args.slurm], check=True)
     found = {}
     for name, (plugin, layout, lines) in SYSTEMS.items():
         print(f"bench-passes: {name}", flush=True)
-        with Controller(args.slurm, plugin, layout) as controller:
+        with Controller(args.slurm, plugin, layout, args.nodes) as controller:
             controller.bash(
                 f"sed -i 's/,bf_continue/,bf_continue,{DEEP}/' {CONF}; echo '[berthd]' >>/etc/slurm/berth.conf\n"
                 f"echo '{lines}' >>/etc/slurm/berth.conf"
             )
             with controller.running():
-                found[name] = measure(controller, args.waiting)
-    figures_of(found, args.waiting)
+                found[name] = measure(controller, args.nodes, args.waiting)
+    figures_of(found, args.nodes, args.waiting)
     return 0
 
 
-def figures_of(found: dict[str, Found], waiting: int) -> None:
+def figures_of(found: dict[str, Found], nodes: int, waiting: int) -> None:
     """The table."""
     plain, berth, everywhere = (found[name] for name in SYSTEMS)
     alone, before = "plain Slurm", "no excluded nodes"
@@ -130,11 +131,16 @@ def figures_of(found: dict[str, Found], waiting: int) -> None:
     ]
     notes = {
         "slurm": berth.version,
-        "nodes": str(NODES),
+        "nodes": str(nodes),
         "waiting": str(waiting),
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
     }
-    report("passes", f"jobs of 8 GPUs on {NODES} nodes, {berth.version}, {waiting} wait", figures, notes)
+    report(
+        "passes" if nodes == NODES else f"passes-{nodes}",
+        f"jobs of 8 GPUs on {nodes} nodes, {berth.version}, {waiting} wait",
+        figures,
+        notes,
+    )
 
 
 if __name__ == "__main__":
