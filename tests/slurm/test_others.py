@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 from policy import hostlist
 
 from .harness import Slurm, until
+from .own_slurm import OwnSlurm
 from .test_planner import SLACK, SLEEP, berth_conf, fill
 
 NODES = {"n1", "n2", "n3", "n4"}
@@ -116,33 +116,32 @@ def test_a_site_may_want_no_such_lists(slurm: Slurm) -> None:
         assert (len(required), excluded) == (1, set())
 
 
-CONF = "/etc/slurm/slurm.conf"
+def test_slurm_refuses_changes_to_a_job_that_excludes_a_node_it_no_longer_knows(slurm: Slurm) -> None:
+    """What the admin guide says of it: should Slurm do otherwise one day, Berth's lists need less care."""
+    own = OwnSlurm(slurm, "/tmp/fewer-nodes", 18_000)
+    conf = f"{own.folder}/slurm.conf"
+    env = {"SLURM_CONF": conf}
 
+    def nodes() -> set[str]:
+        # It may be starting anew.
+        return set(own.target.run(["sinfo", "-h", "-N", "-o", "%N"], user="root", env=env, check=False).out.split())
 
-@contextmanager
-def other_nodes(slurm: Slurm, sed: str) -> Iterator[None]:
-    """Another slurm.conf for a while."""
-    slurm.target.bash(f"cp {CONF} /tmp/slurm.conf.kept; sed -i '{sed}' {CONF}; scontrol reconfigure", user="root")
+    def change(limit: int) -> str:
+        words = ["scontrol", "update", f"JobId={job}", f"TimeLimit={limit}"]
+        return own.target.run(words, user="root", env=env, check=False).text
+
     try:
-        yield
+        own.start({"slurm.conf": ""}, dict.fromkeys(("n1", "n2", "n3"), "CPUs=2"))
+        until("slurmctld to answer", lambda: len(nodes()) == 3 or None)
+        sbatch = ["sbatch", "--parsable", "--hold", "-t", "9", "-w", "n1", "-x", "n[2-3]", "-o", "/dev/null"]
+        job = own.ask(*sbatch, "--wrap", "true").strip()
+        assert change(8) == ""
+        own.target.bash(f"sed -i '/^NodeName=n3/d' {conf}", user="root")
+        own.ask("scontrol", "reconfigure")
+        until("n3 to be forgotten", lambda: nodes() == {"n1", "n2"} or None)
+        assert "Invalid node name" in change(7)
+        own.target.bash(f"echo 'NodeName=n3 State=FUTURE' >>{conf}", user="root")
+        own.ask("scontrol", "reconfigure")
+        until("the job to be changed", lambda: change(6) == "" or None)
     finally:
-        slurm.target.bash(f"cp /tmp/slurm.conf.kept {CONF}; scontrol reconfigure", user="root")
-        nodes = ["scontrol", "show", "node", "n4"]
-        until("n4 to be back", lambda: "State=IDLE " in slurm.target.run(nodes, user="root", check=False).out or None)
-
-
-def test_a_node_that_leaves_slurm_conf_too_early_keeps_jobs_from_changes_until_a_line_is_back(slurm: Slurm) -> None:
-    """What the admin guide says of it: if Slurm should behave otherwise one day, the lists need less care."""
-    fill(slurm, "n1", "n2", "n3")
-    job = slurm.submit("--gpus=8", "-N1", "-w", "n1", body=SLEEP)
-    change = ["scontrol", "update", f"JobId={job}", "TimeLimit=4"]
-    assert "n4" in lists(slurm, job)[1]
-
-    with other_nodes(slurm, "/^NodeName=n4/d; /^PartitionName=other/d"):
-        until("Slurm to forget n4", lambda: "n4" not in slurm.target.run(["sinfo", "-h", "-N"]).out or None)
-        assert slurm.target.run(change, check=False).rc != 0
-        said = "NodeList=n4 Slurm knows it no more, and refuses every change"
-        until("berthd to say so", lambda: said in slurm.target.bash("svc berthd log", user="root").out)
-    with other_nodes(slurm, "s/^NodeName=n4.*/& State=FUTURE/"):
-        slurm.target.run(change)
-    assert slurm.state(job) == "PENDING"
+        own.stop()
