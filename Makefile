@@ -71,8 +71,8 @@ format: setup ## let ruff and clang-format rewrite what they would complain abou
 
 bench: bench-hook bench-passes bench-gateway bench-plan bench-topology bench-placement bench-events bench-placement-speed bench-published bench-simulate bench-philly bench-runtime bench-node bench-guard bench-injob bench-packing bench-company bench-predictor bench-matching bench-sharing-day bench-scores bench-classify bench-retry ## every benchmark, each beside its peer; tables here, figures in build/bench/*.json
 
-bench-hook: setup ## latency of job_submit and submissions a second: no plugin, a bare echo, Berth
-	@$(call with-engine,$(PY) -m tests.bench.hook --slurm $(SLURM))
+bench-hook: setup ## latency of job_submit and submissions a second: no plugin, a bare echo, Berth (HOOK="--turns 6")
+	@$(call with-engine,$(PY) -m tests.bench.hook --slurm $(SLURM) $(HOOK))
 
 bench-passes: setup ## what slurmctld needs for jobs that start and jobs that wait on 1,024 nodes, with Berth and without (PASSES="--nodes 64")
 	@$(call with-engine,$(PY) -m tests.bench.passes --slurm $(SLURM) $(PASSES))

@@ -240,10 +240,13 @@ def main() -> int:
     parser.add_argument("--slurm", default="24.11")
     parser.add_argument("--turns", type=int, default=20, help="of each slurmctld in each stream")
     parser.add_argument("--jobs", type=int, default=150, help="submissions in each turn")
+    parser.add_argument("--tick", type=int, default=1_000, help="milliseconds between two looks of berthd at Slurm")
     args = parser.parse_args()
     subprocess.run([sys.executable, CLUSTER, "build", "--slurm", args.slurm], check=True)
     with ExitStack() as stack:
         controllers = [stack.enter_context(Controller(args.slurm, plugin)) for plugin in PLUGINS]
+        for controller in controllers:
+            controller.bash(f"printf '[berthd]\\ntick_ms = {args.tick}\\n' >>/etc/slurm/berth.conf")
         with ExitStack() as daemons:
             for controller in controllers:
                 daemons.enter_context(controller.running())
@@ -262,7 +265,13 @@ def main() -> int:
     ]
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
     notes = {"slurm": slurm, "nodes": str(NODES), "turns": str(args.turns), "jobs": str(args.jobs), "date": today}
-    report("hook", f"job_submit at {NODES} nodes x 8 GPUs, {slurm}, {args.turns} turns", figures, notes)
+    usual = args.tick == parser.get_default("tick")
+    report(
+        "hook" if usual else f"hook-{args.tick}ms",
+        f"job_submit at {NODES} nodes x 8 GPUs, {slurm}, {args.turns} turns",
+        figures,
+        notes,
+    )
     return 0
 
 
