@@ -2,7 +2,7 @@
 
 Slurm tests each waiting job on every node that its request leaves open, in each main pass and each backfill pass, also
 where it requires one of them by name. GPUs with a type each make that test dear: on a thousand nodes it takes
-slurmctld some ten milliseconds a job, and all the others wait meanwhile (docs/measurements.md, `make bench-passes`).
+slurmctld up to a tenth of a second a job, and all others wait meanwhile (docs/measurements.md, `make bench-passes`).
 """
 
 import re

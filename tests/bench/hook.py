@@ -113,7 +113,7 @@ class Controller:
             f"{daemon}\n"
         )
         if plugin == "berth":
-            self.wait("berth status --json | grep -q '\"free_gpus\": 8192'")
+            self.wait(f"berth status --json | grep -q '\"free_gpus\": {8 * self.nodes}'")
         try:
             yield
         finally:
