@@ -212,7 +212,8 @@ def _place(
 
 
 def _excluded(fields: Mapping[str, str], request: Request, berth: Berth, fleet: Fleet, settings: Settings) -> str:
-    if fields.get("exc_nodes") or not settings.excludes_others(len(fleet.names)):
+    # One that may not start yet is not tested, and gets its list when it may (daemon/lists.py).
+    if request.later or fields.get("exc_nodes") or not settings.excludes_others(len(fleet.names)):
         return ""
     return others(fleet, request.partition or fleet.default_partition or "", berth.names)
 

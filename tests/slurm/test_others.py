@@ -56,6 +56,20 @@ def test_a_pinned_job_excludes_the_others_wherever_it_is_pinned(slurm: Slurm) ->
     assert lists(slurm, job) == (set(), set())
 
 
+def test_a_held_job_excludes_the_others_once_it_may_start(slurm: Slurm) -> None:
+    fill(slurm, *sorted(NODES))
+    job = slurm.submit("--gpus=8", "-N1", "--hold", body=SLEEP)
+    assert lists(slurm, job)[1] == set()
+
+    slurm.target.run(["scontrol", "release", str(job)])
+
+    def told() -> bool | None:
+        required, excluded = lists(slurm, job)
+        return (len(required) == 1 and excluded == NODES - required) or None
+
+    until("it to exclude the other nodes", told, 2 + SLACK)
+
+
 def test_tasks_of_an_array_exclude_what_is_not_theirs(slurm: Slurm) -> None:
     array = slurm.submit("--gpus=8", "-N1", "--array=1-3", body=SLEEP)
     tasks = [f"{array}_{number}" for number in (1, 2, 3)]

@@ -79,7 +79,7 @@ def test_lists_that_name_a_node_that_may_go_are_written_again_some_in_each_pass(
     before, after = world(), world("n4")
     assert after.others.but(["n1"]) == "n[2-3]"
     jobs = [told(before, job_id) for job_id in range(10, 10 + MOST_A_PASS + 2)]
-    no_list, runs = waiting(5, "n1", 0b10), running(6, "n2", 0xFF, 600)
+    no_list, runs = waiting(5, "n1", 0b10, reason="JobHeldUser"), running(6, "n2", 0xFF, 600)
     right = told(after, 7)
     everybody = [no_list, runs, right, *jobs]
     pins = Pins()
@@ -95,14 +95,15 @@ def test_lists_that_name_a_node_that_may_go_are_written_again_some_in_each_pass(
 
 
 def test_a_job_that_cannot_be_changed_is_not_tried_for_ever() -> None:
-    jobs = [told(world(), 10)]
+    jobs = [told(world(), 10), waiting(11, "n1", 0b10)]
     pins = Pins(refuses=True)
     lists = Lists(pins)  # type: ignore[arg-type]
+    known = world("n4")
     for _ in range(3):
-        lists.look(world("n4"), jobs)
+        lists.look(known, jobs)
         write_all(lists, jobs)
 
-    assert pins.again == [10]
+    assert sorted(pins.again) == [10, 11]
 
 
 def test_a_node_that_comes_back_makes_nobody_be_written_again() -> None:
@@ -123,3 +124,26 @@ def test_the_log_says_what_to_do_where_a_node_was_taken_out_too_early(capsys: py
     lists.look(fleet(reading([node(name) for name in NAMES[:-1]])), jobs)
 
     assert "n4 Slurm knows it no more, and refuses every change to those of 1 jobs" in capsys.readouterr().err
+
+
+def test_a_job_gets_its_list_when_it_may_start() -> None:
+    job = waiting(10, "n1", 0b1)
+    nobodys = [
+        replace(job, id=21, reason="JobHeldUser"),
+        replace(job, id=22, reason="Dependency"),
+        replace(job, id=23, excluded=("n3",)),
+        replace(job, id=24, share=30),
+        replace(job, id=25, guest=True),
+        replace(job, id=26, required=()),
+        replace(job, id=27, gpus=None),
+    ]
+    pins = Pins()
+    lists = Lists(pins)  # type: ignore[arg-type]
+    jobs = [*nobodys, job]
+    lists.look(world(), jobs)
+
+    assert write_all(lists, jobs) == 1
+    assert pins.again == [10]
+    # There is none to write where it would be too long, or nobody else is there.
+    lists.look(world(*NAMES[1:]), jobs)
+    assert write_all(lists, jobs) == 0

@@ -142,7 +142,12 @@ def test_a_submission_is_answered_with_the_other_nodes() -> None:
     assert is_ours(answer["exc_nodes"], values)
 
 
-def test_not_where_the_user_excludes_nodes_or_the_site_wants_none_or_nodes_are_few() -> None:
-    for answer in (reply(exc_nodes="n4"), reply(Settings(exclude_others=0)), reply(Settings(exclude_others=5))):
+def test_not_where_the_user_excludes_nodes_or_the_job_is_held_or_the_site_wants_none() -> None:
+    for answer in (
+        reply(exc_nodes="n4"),
+        reply(held="1"),
+        reply(Settings(exclude_others=0)),
+        reply(Settings(exclude_others=5)),
+    ):
         assert "exc_nodes" not in answer
         assert KEY not in (segment.fields(f"[berth/1 {answer['segment']}]") or {})
