@@ -236,6 +236,8 @@ Slurm tests a job on all nodes that its request leaves open, also where it requi
 make that test dearer. *No excluded nodes* is how Berth pinned jobs until it let them exclude all nodes but their own
 (`exclude_others`): then a pass gets to 21 of the jobs before its time is up, with plain Slurm to 100, with Berth to all
 of them in less than a tenth of that time. `berth_main_ms` is 0 where no main pass came in these 20 s.
+On 64 nodes (`PASSES="--nodes 64"`), where lists are not written by default, a pass over all 200 takes 48 ms with plain
+Slurm, 19 ms with lists and 192 ms without; a submission that waits takes 1.5, 2.4 and 3.4 ms.
 """,
     "hook": """
 Submissions through libslurm from one client. Three slurmctlds stand side by side and get the same in turns of half a
