@@ -17,15 +17,13 @@ class Absences:
     def __init__(self) -> None:
         self._since: dict[str, float] = {}
         self._last: float | None = None
-        self._found: frozenset[str] = frozenset()
+        self._away: frozenset[str] = frozenset()
 
     def of(self, nodes: Iterable[NodeFacts], at: float) -> frozenset[str]:
         """Those that can vanish while Slurm runs, or have taken no jobs for long."""
-        if self._last is not None and 0 <= at - self._last < LOOK_EVERY:
-            return self._found
-        self._last = at
         nodes = list(nodes)
-        self._since = {node.name: self._since.get(node.name, at) for node in nodes if not node.up}
-        dynamic = {node.name for node in nodes if node.dynamic}
-        self._found = frozenset(dynamic | {name for name, since in self._since.items() if at - since >= AWAY_FOR})
-        return self._found
+        if self._last is None or not 0 <= at - self._last < LOOK_EVERY:
+            self._last = at
+            self._since = {node.name: self._since.get(node.name, at) for node in nodes if not node.up}
+            self._away = frozenset(name for name, since in self._since.items() if at - since >= AWAY_FOR)
+        return self._away | {node.name for node in nodes if node.dynamic}

@@ -8,7 +8,7 @@ A job that may not start yet, held or for another's sake, excludes nobody: Slurm
 at its submission. It gets one when it may.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from itertools import islice
 
 from policy.cluster import Fleet
@@ -27,7 +27,7 @@ _AT_ONCE = 200
 
 
 class Lists:
-    """Goes through the jobs that wait, some in each pass, whenever there are more nodes that no list may name."""
+    """Goes through the jobs that wait, some in each pass: whose list names what it should not, and who has none yet."""
 
     def __init__(self, pins: Pins) -> None:
         self._pins = pins
@@ -38,7 +38,7 @@ class Lists:
         self._left = 0
 
     def look(self, fleet: Fleet, jobs: Iterable[JobFacts]) -> None:
-        """Begin where more nodes are not to be named."""
+        """Find whose list is to be written, once in each pass."""
         before, self._fleet, self._left = self._fleet, fleet, MOST_A_PASS
         if before is not fleet:
             self._refused.clear()
@@ -50,14 +50,17 @@ class Lists:
         if fleet.unnamed - (before.unnamed if before is not None else frozenset()):
             self._due |= {job.id: None for job in jobs if _waits(job)}
 
-    def write_one(self, jobs: Mapping[int, JobFacts]) -> int | None:
-        """Bring one list up to date; the job's number, or None where none is left for this pass."""
+    def write_one(self, jobs: Mapping[int, JobFacts], moved: Container[int]) -> int | None:
+        """Bring one list up to date; the job's number, or None where none is left for this pass.
+
+        Who has moved since the reading has a list, and another place than `jobs` says.
+        """
         if not self._left or self._fleet is None:
             return None
         for job_id in list(islice(self._due, _AT_ONCE)):
             del self._due[job_id]
             job = jobs.get(job_id)
-            if job is None or not (_waits(job) or _lacks(job)) or self._is_right(job, self._fleet):
+            if job is None or job_id in moved or not (_waits(job) or _lacks(job)) or self._is_right(job, self._fleet):
                 continue
             self._left -= 1
             try:

@@ -119,6 +119,8 @@ class Planner:
         self._moving.touched.clear()
         if self._acts:
             self._living.step(self._reading.at)
+            if self._pins.fleet is not None:
+                self._lists.look(self._pins.fleet, self._reading.jobs)
             self._pins.written += self._evictions.step(self._reading.jobs, self._reading.at)
             self._pins.written += self._moving.step(self._plan, picture, self._reading)
             self._moved |= self._moving.touched
@@ -224,7 +226,7 @@ class Planner:
             self._pins.written += 1
             self._moved.add(job_id)
             return True
-        if self._acts and (job_id := self._lists.write_one(self._jobs())) is not None:
+        if self._acts and (job_id := self._lists.write_one(self._jobs(), self._moved)) is not None:
             self._moved.add(job_id)
             return True
         now = time.time()
@@ -315,11 +317,7 @@ class Planner:
         fleet = self._fleets.of(reading, self._culprits.users(reading.at), self._company.foes)
         if self._picture is None or self._picture.fleet is not fleet:
             self._picture = Picture(fleet)
-        if self._excludes_others(len(fleet.names)):
-            self._pins.fleet = fleet
-            self._lists.look(fleet, reading.jobs)
-        else:
-            self._pins.fleet = None
+        self._pins.fleet = fleet if self._excludes_others(len(fleet.names)) else None
         self._picture.closed = self._guards.closed(fleet.index, reading.at)
         self._picture.neighbours = self._company.neighbours
         self._picture.spare_sms = self._company.activity.all_left(reading.at)

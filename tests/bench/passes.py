@@ -41,7 +41,7 @@ class Found:
     """For the submission of each job that then has to wait."""
     wait_p99_ms: float
     main_ms: float
-    """A main pass, in the middle; 0 where there was none."""
+    """A main pass, in the mean; 0 where there was none."""
     backfill_ms: float
     tested: float
     """Jobs that a backfill pass gets to."""

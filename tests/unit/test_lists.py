@@ -41,7 +41,9 @@ def test_a_node_that_was_back_in_between_is_away_since_then() -> None:
 
 
 def test_a_dynamic_node_is_never_named() -> None:
-    assert Absences().of([node("n1", dynamic=True), node("n2")], NOW) == {"n1"}
+    absences = Absences()
+    assert absences.of([node("n1", dynamic=True), node("n2")], NOW) == {"n1"}
+    assert absences.of([node("n2"), node("n3", dynamic=True)], NOW + 1) == {"n3"}
     assert fields.is_dynamic("IDLE+DYNAMIC_NORM")
     assert not fields.is_dynamic("MIXED+PLANNED")
 
@@ -70,7 +72,7 @@ def told(known: Fleet, job_id: int, **changes: object) -> JobFacts:
 
 def write_all(lists: Lists, jobs: Sequence[JobFacts]) -> int:
     written = 0
-    while lists.write_one({job.id: job for job in jobs}) is not None:
+    while lists.write_one({job.id: job for job in jobs}, ()) is not None:
         written += 1
     return written
 

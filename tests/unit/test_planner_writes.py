@@ -254,3 +254,16 @@ def test_a_waiting_job_excludes_nobody_who_takes_no_jobs_for_long(
 
     assert slurm.pins == [(5, ("n4",), (0,))]
     assert slurm.others == ["n[1-2]"]
+
+
+def test_a_job_that_moves_in_a_pass_is_not_put_back_for_its_list(tmp_path: Path, channel: socket.socket) -> None:
+    jobs = [running(1, "n1", 0xFF, 3_000), young(5, "n1", 0b01, 9)]
+    slurm = Slurm([node("n1", used=0xFF), node("n2")], jobs)
+    planner = planner_of(slurm, tmp_path, channel, settings=Settings(exclude_others=1))
+
+    planner.one_pass(ended=False)
+    write_all(planner)
+
+    # What the reading shows of it is out of date, its old place too.
+    assert [(job, nodes) for job, nodes, _ in slurm.pins] == [(5, ("n2",))]
+    assert slurm.others == ["n1"]
