@@ -1,6 +1,6 @@
 """What the cluster holds now and when it comes free, kept from reading to reading: only changed nodes are redone."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -15,9 +15,10 @@ from policy.sharing.shelves import Shelves
 from policy.sharing.tenants import NOBODY, Mate, Share, Tenant, Tenants, party
 from policy.tiers import GUARANTEED
 from policy.timeline import State, as_row
+from policy.used import Used
 
 if TYPE_CHECKING:
-    from policy.cluster import Bools
+    from policy.cluster import Bools, Floats
     from policy.facts import JobFacts, NodeFacts, Reading
     from policy.sharing.fragmentation import Shape
     from policy.sharing.neighbours import Neighbours
@@ -65,6 +66,7 @@ class Picture:
         """Seats of guests that end: nodes may have been read a moment before."""
         self._shapes: tuple[Shape, ...] = ()
         self._learned = -LEARN_EVERY
+        self._used = Used()
 
     def update(self, reading: "Reading") -> frozenset[int]:
         """Take a reading over; which nodes look different now."""
@@ -144,7 +146,7 @@ class Picture:
                 at=self.at,
                 up=self._open,
                 quiet=self._quiet,
-                times=self._times,
+                times=self._expected(range(len(self.fleet.names))),
                 gpus=self._gpus,
                 cpus=self._cpus,
                 mem=self._mem,
@@ -171,7 +173,6 @@ class Picture:
         for theirs, ours in (
             (picture.up, self._open),
             (picture.quiet, self._quiet),
-            (picture.times, self._times),
             (picture.gpus, self._gpus),
             (picture.cpus, self._cpus),
             (picture.mem, self._mem),
@@ -181,6 +182,7 @@ class Picture:
             (picture.reserved_from, self._reserved_from),
         ):
             theirs[here] = ours[here]
+        picture.times[here] = self._expected(here)
         picture.hole_until[here] = FAR
         for place in here if self._tenants or picture.tenants else ():
             picture.tenants.pop(place, None)
@@ -192,6 +194,18 @@ class Picture:
             if place in self._sharers:
                 picture.sharers[place] = self._sharers[place]
         book.advance(self.at)
+
+    def _expected(self, places: "Sequence[int]") -> "Floats":
+        """The moments of some rows as jobs are expected to end, which is before their time limits end them.
+
+        Packed jobs' ends stand in `_tenants` too: there limits count.
+        """
+        times, part = self._times[places], self._used.part
+        if part == 1.0:
+            return times
+        sooner: Floats = np.maximum(self.at + part * (times - self.at), np.minimum(times, self.at + SOON))
+        shared = [place in self._tenants for place in places] if self._tenants else False
+        return np.where(np.reshape(shared, (-1, 1)), times, sooner)
 
     def is_free(self, places: Iterable[int], mask: int) -> bool:
         """Whether no running job holds any of these GPUs on any of these nodes."""
@@ -215,9 +229,16 @@ class Picture:
                     self._jobs_of[place][job_id] = job
                     changed.add(place)
         for job_id in self._holding.keys() - holding.keys():
+            self._learn_from(self._holding[job_id])
             changed |= self._forget(job_id)
         self._holding = holding
         return changed
+
+    def _learn_from(self, job: "JobFacts") -> None:
+        """A job holds nothing any more; what berthd itself has ended tells nothing."""
+        if job.start is None or job.end is None or job.guest or "move_until" in (job.segment or {}):
+            return
+        self._used.learn(self.at - job.start, job.end - job.start)
 
     def _forget(self, job_id: int) -> set[int]:
         places = set(self._places(self._holding[job_id])) if job_id in self._holding else set()

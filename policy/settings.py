@@ -89,7 +89,7 @@ class Settings:
     repin: bool = True
     pin_ahead: bool = True
     """Whether jobs are pinned to places that are not free yet; where Slurm preempts, only it knows what it frees."""
-    exclude_others: int = 100
+    exclude_others: int = 32
     """From how many nodes on a pinned job excludes all but its own, so that Slurm has less to test; 0 for never."""
     most_moves: int = 50
     """Updates in one pass: each takes slurmctld's write locks."""
