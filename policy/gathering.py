@@ -14,7 +14,7 @@ from policy.placement.gang import LEVELS_OF_NODES
 from policy.placement.speed import ALIKE_IN_A_CROWD, node_scores
 from policy.waiting import Waiting
 
-GATHER_EVERY = 3.0
+GATHER_EVERY = 5.0
 """Seconds between two looks of one job for a sooner place, or a sixtieth of its time limit if that is longer."""
 
 USUAL_PART = 0.5
