@@ -112,12 +112,13 @@ Jobs on 1, 2 and 4 GPUs wait 0.36, 0.46 and 0.57 times as long in the mean, thos
 times. Of an Epilog's wait at most 30 ms are berthd's to choose; `epilog_before_p99_ms` is what the node needs until
 berthd has heard of it.
 
-The simulator beside the real runs: with Berth the mean wait is within 3 % and how many GPUs wait within 2 %; two plays
-of these seeds on paper differ by 5 % by chance alone. With earlier rules it was 10 % off, likely since slurmctld's
-passes, which the simulator takes to be quick, were slower: without lists of excluded nodes a backfill pass over 200
-waiting jobs takes 192 ms, with them 19 (`make bench-passes`). Plain Slurm's mean wait is 14 % shorter on paper (17.2 s),
-the GPUs that wait are 6 % fewer: small jobs pass others more easily there. Of that 7 % is what two real runs of the same
-five seeds differ by: 18.7 s the day before and 20.0 s now, with the same `handover_p50_s` (0.80 and 0.79).
+The simulator beside the real runs: with Berth the mean wait is within 3 % and how many GPUs wait within 2 %; two
+plays of these seeds on paper differ by 5 % by chance alone. With earlier rules it was 10 % off, likely since
+slurmctld's passes, which the simulator takes to be quick, were slower: without lists of excluded nodes a backfill
+pass over 200 waiting jobs takes 192 ms, with them 19 (`make bench-passes`). Plain Slurm's mean wait is 14 % shorter
+on paper (17.2 s), the GPUs that wait are 6 % fewer: small jobs pass others more easily there. Of that 7 % is what two
+real runs of the same five seeds differ by: 18.7 s the day before and 20.0 s now, with the same `handover_p50_s` (0.80
+and 0.79).
 """,
     "replay-adversary": """
 The replay's cluster under a stream of jobs of one GPU or two, in which four nodes never fall empty by themselves, and
