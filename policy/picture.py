@@ -35,7 +35,8 @@ HOLDING = frozenset({"RUNNING", "SUSPENDED", "CONFIGURING", "STOPPED", "RESIZING
 class Picture:
     """All running jobs on their nodes, and none that wait."""
 
-    def __init__(self, fleet: Fleet) -> None:
+    def __init__(self, fleet: Fleet, used: Used | None = None) -> None:
+        """`used` outlives the picture: what jobs use of their limits is the same on another fleet."""
         count = len(fleet.names)
         self.fleet = fleet
         self.at = 0.0
@@ -66,7 +67,7 @@ class Picture:
         """Seats of guests that end: nodes may have been read a moment before."""
         self._shapes: tuple[Shape, ...] = ()
         self._learned = -LEARN_EVERY
-        self._used = Used()
+        self._used = used or Used()
 
     def update(self, reading: "Reading") -> frozenset[int]:
         """Take a reading over; which nodes look different now."""

@@ -1,7 +1,8 @@
 """How much of their time limits jobs use, learned from those that end.
 
 Limits tell when jobs end at the latest, and most end long before. Where that is so, a plan by limits keeps nodes open
-to small jobs for too long, and the jobs on several nodes, whose nodes these are, wait for them.
+to small jobs for too long, and the jobs on several nodes, whose nodes these are, wait for them. `policy.runtime` tells
+how long one job will run by its owner's history; a plan of all nodes needs one number, and none that is too small.
 
     >>> used = Used()
     >>> used.part

@@ -41,6 +41,7 @@ from policy.placement.registry import create
 from policy.plan import Plan
 from policy.slurm.interface import Gateway
 from policy.slurm.waits import WAITS
+from policy.used import Used
 
 _CHEAP = 0.01
 """Seconds of a whole pass up to which each notice gets one; it knows better than a look at a few nodes."""
@@ -78,6 +79,7 @@ class Planner:
         self._explainer = Explainer(gateway, create(config.policy))
         self._watcher = Watcher(create(config.policy)) if config.observe else None
         self._picture: Picture | None = None
+        self._used = Used()
         self._problem = ""
         self._blind = False
         """Whether Slurm answers, and nothing can be made of it: the pins are in nobody's care then."""
@@ -316,7 +318,7 @@ class Planner:
         self._hosts.look(reading)
         fleet = self._fleets.of(reading, self._culprits.users(reading.at), self._company.foes)
         if self._picture is None or self._picture.fleet is not fleet:
-            self._picture = Picture(fleet)
+            self._picture = Picture(fleet, self._used)
         self._pins.fleet = fleet if self._excludes_others(len(fleet.names)) else None
         self._picture.closed = self._guards.closed(fleet.index, reading.at)
         self._picture.neighbours = self._company.neighbours

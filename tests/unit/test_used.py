@@ -12,6 +12,7 @@ from policy.placement.berth import BerthPolicy
 from policy.plan import Plan
 from policy.settings import Settings
 from policy.used import FLOOR, LEAST, MOST, Used
+from tests.unit import share_world
 from tests.unit.policy_world import NOW, fleet, node, reading, running, waiting
 from tests.unit.test_plan_crowd import FULL, given
 from topology.fabric import Fabric
@@ -66,6 +67,18 @@ def test_running_jobs_are_expected_to_use_as_much_of_what_is_left_as_others_used
     assert moments(book, "n4") == pytest.approx([40_000.0])
 
 
+def test_where_packed_jobs_are_limits_count() -> None:
+    nodes = [share_world.node("n1", used=0xFE, shared=(30,)), share_world.node("n2", used=FULL)]
+    stay = [share_world.packed(1, "n1", 0, 30), running(2, "n1", 0xFE, 500), running(3, "n2", FULL, 500)]
+    before = reading(nodes, [*stay, *ended(LEAST, 0.8)], at=NOW - 1)
+    picture = Picture(share_world.fleet(before))
+    picture.update(before)
+    picture.update(reading(nodes, stay))
+
+    assert 500.0 in moments(picture.book(), "n1")
+    assert moments(picture.book(), "n2") == pytest.approx([400.0])
+
+
 def test_a_job_at_its_limit_is_not_over_before_it() -> None:
     late = [running(2, "n2", FULL, SOON + 1), running(3, "n3", FULL, SOON - 3)]
     book = picture_after(ended(LEAST, FLOOR), late).book()
@@ -89,6 +102,7 @@ def test_a_node_that_is_planned_again_by_itself_shows_the_same_as_in_a_whole_pas
         pytest.param(ended(LEAST - 1, 0.8), id="too few"),
         pytest.param(ended(LEAST, 1.0), id="limits used up"),
         pytest.param(ended(LEAST, 0.8, segment={"move_until": "9"}), id="moved by berthd"),
+        pytest.param(ended(LEAST, 0.8, guest=True), id="guests"),
         pytest.param(ended(LEAST, 0.8, start=None), id="never started"),
         pytest.param(ended(LEAST, 0.8, end=None), id="without limit"),
     ],
