@@ -47,6 +47,9 @@ SCHED_INTERVAL = 60.0
 REQUEUE_DELAY = 121.0
 """Seconds for which Slurm keeps a job from starting that was put back, unless it is told otherwise."""
 
+MINUTE = 60.0
+"""Where in it the first job comes decides what backfill's rounding brings."""
+
 QUIET_TICK = 120.0
 """Seconds between berthd's passes while nothing changes."""
 
@@ -70,9 +73,11 @@ class _World:
         first = min((one.job.submit for one in jobs), default=0.0)
         self._draw = Random(settings.seed)  # noqa: S311 - for experiments, not a secret
         begins = first - BEFORE - settings.delays.read - settings.delays.plan
-        self._clock = clock = Clock(begins - self._draw.uniform(0, settings.delays.main))
+        shown = self._draw.uniform(0, MINUTE)
+        # slurmctld looks whether a pass was asked for as each second begins.
+        self._clock = clock = Clock(begins - (begins + shown) % settings.delays.main)
         self._nodes = Nodes(fleet)
-        self._passes = Passes(self._nodes, settings, self._start)
+        self._passes = Passes(self._nodes, settings, self._start, shown)
         self._records = [_record(number, job, fleet, settings) for number, job in enumerate(jobs, 1)]
         self._by_nonce = {record.nonce: record for record in self._records}
         self._by_id = {record.id: record for record in self._records}
@@ -267,7 +272,9 @@ class _World:
     def _epilog(self, record: Record, node: int) -> None:
         """An epilog asks berthd, and waits for its answer, but not long."""
         if self._planner is None:
-            self._end_epilog(record, node, self._clock.now)
+            # Without an Epilog slurmd says so, and slurmctld asks for a pass instead of making one.
+            self._epilog_over(record, node)
+            self._main.wake()
         elif self._settings.lost_notices and self._draw.random() < self._settings.lost_notices:
             self._end_epilog(record, node, self._clock.now + self._delays.most_held_up)
         else:
@@ -283,19 +290,22 @@ class _World:
 
     def _end_epilog(self, record: Record, node: int, answered: float) -> None:
         def over() -> None:
-            self._nodes.epilog_ends(node)
-            record.epilogs -= 1
-            if not record.epilogs and record.begin is not None:
-                record.state = "PENDING"
-                self._back[record.id] = record
-                record.changed()
-            elif not record.epilogs:
-                record.state = "COMPLETED"
-            self._changed()
+            self._epilog_over(record, node)
             if not record.epilogs:
                 self._main_pass()
 
         self._clock.at(answered + self._delays.epilog, over)
+
+    def _epilog_over(self, record: Record, node: int) -> None:
+        self._nodes.epilog_ends(node)
+        record.epilogs -= 1
+        if not record.epilogs and record.begin is not None:
+            record.state = "PENDING"
+            self._back[record.id] = record
+            record.changed()
+        elif not record.epilogs:
+            record.state = "COMPLETED"
+        self._changed()
 
     def _plan(self) -> None:
         """One pass of berthd; while jobs wait there is another after some time even if nothing changes."""

@@ -1,7 +1,6 @@
-"""What backfill looks at: when running jobs give back what they hold, and what is reserved already."""
+"""What backfill asks select/cons_tres: when a job could start, if running jobs use their time limits."""
 
-from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -11,16 +10,35 @@ from policy.simulate.pinned_choice import Choice
 from policy.simulate.pinned_jobs import Record
 from policy.simulate.pinned_nodes import Nodes
 
-FIRST_WINDOW = 30.0
+FIRST_WINDOW = 30
 """Seconds within which ends of running jobs are looked at as one; each next window is at least twice as wide."""
 
 
 class Ahead:
-    """What comes free when, as far as running jobs' limits tell: one row now, and one after each batch of ends."""
+    """What is free now, and once the first, the first two... of the running jobs have ended: a row for each."""
 
-    def __init__(self, nodes: Nodes, choice: Choice, running: Iterable[Record], now: float) -> None:
+    def __init__(
+        self, nodes: Nodes, choice: Choice, running: Sequence[tuple[int, Record]], now: int, *, by_nodes: bool
+    ) -> None:
+        """`running`: with the second in which each ends.
+
+        `by_nodes`: a planned start is the end of the last job on the nodes that were chosen, as from 25.05.1 on;
+        before, it is the end of the last job on any node that the job might have.
+        """
         self._choice = choice
-        self._moments, self._gpus, self._cpus = _rows(nodes, running, now)
+        self._now = now
+        self._by_nodes = by_nodes
+        ending = sorted(running, key=lambda one: (one[0], one[1].id))
+        self._ends: Ints = np.array([end for end, _ in ending], np.int64)
+        freed = np.zeros((len(ending) + 1, nodes.count), np.int64)
+        cores = np.zeros_like(freed)
+        freed[0], cores[0] = nodes.gpus, nodes.cpus
+        for row, (_, record) in enumerate(ending, 1):
+            freed[row, record.nodes] = record.masks
+            cores[row, record.nodes] = [sum(held) for held in record.cores]
+        self._on: Bools = cores[1:] > 0
+        self._gpus: Ints = np.bitwise_or.accumulate(freed)
+        self._cpus: Ints = cores.cumsum(axis=0)
         self._counts: Ints = np.bitwise_count(self._gpus)
         self._room: dict[tuple[int, int], Bools] = {}
 
@@ -30,21 +48,66 @@ class Ahead:
             return pin_fits(record, self._gpus[0], self._cpus[0])
         return int(np.count_nonzero(self._room_for(record)[0])) >= record.nodes_wanted
 
-    def soonest(self, record: Record, open_nodes: Bools) -> tuple[float, tuple[int, ...]] | None:
-        """When and on which of some nodes there is room."""
-        if record.pin:
-            if all(open_nodes[node] for node in record.pin):
-                for moment, gpus, cpus in zip(self._moments, self._gpus, self._cpus, strict=True):
-                    if pin_fits(record, gpus, cpus):
-                        return moment, record.pin
+    def soonest(
+        self, record: Record, open_nodes: Bools, start: float, until: float | None
+    ) -> tuple[float, tuple[int, ...]] | None:
+        """When, of these nodes, on which; for a start after now. Ends of jobs after `until` are not looked at."""
+        if start <= self._now and (nodes := self._nodes_in(0, record, open_nodes)):
+            return self._now, nodes
+        over = int(self._ends.searchsorted(start, "left"))
+        if nodes := self._nodes_in(over, record, open_nodes):
+            return start, nodes
+        last = self._ends.size if until is None else int(self._ends.searchsorted(until, "right"))
+        near: Ints = over + np.flatnonzero((self._on[over:last] & open_nodes).any(axis=1))
+        if not near.size or not self._enough(int(near[-1]) + 1, record, open_nodes):
             return None
-        enough = np.count_nonzero(self._room_for(record) & open_nodes, axis=1) >= record.nodes_wanted
-        for row in np.flatnonzero(enough).tolist():
-            nodes = self._choice.nodes_for(record, open_nodes, self._counts[row], self._cpus[row])
-            # Enough of them, but not of one block.
-            if nodes is not None:
-                return self._moments[row], nodes
+        for row in self._batches(near):
+            if nodes := self._nodes_in(row, record, open_nodes):
+                return self._end(row, near, nodes), nodes
         return None
+
+    def _batches(self, near: Ints) -> list[int]:
+        """Rows after each batch of ends of those jobs that hold nodes which a job might have.
+
+        A job that holds none is passed by without a look at the window: the next is in the batch whenever it ends.
+        """
+        ends = self._ends
+        first = int(ends[near[0]])
+        base, window = first + FIRST_WINDOW - first % FIRST_WINDOW, FIRST_WINDOW
+        rows: list[int] = []
+        taken, row = 0, int(near[0])
+        while taken < near.size:
+            while row < ends.size and ends[row] > base + window:
+                window *= 2
+            within = int(ends.searchsorted(base + window, "right"))
+            upto = int(near.searchsorted(within))
+            passed = int(near[upto - 1]) + 1 if upto > taken else row
+            taken = min(upto + (passed < within), near.size)
+            row = int(near[taken - 1]) + 1
+            rows.append(row)
+            window *= 2
+        return rows
+
+    def _end(self, row: int, near: Ints, nodes: Sequence[int]) -> float:
+        last = row - 1
+        if self._by_nodes:
+            on_them = self._on[near[0] : row, list(nodes)].any(axis=1)
+            last = int(near[0]) + int(np.flatnonzero(on_them)[-1]) if on_them.any() else last
+        return max(int(self._ends[last]), self._now + 1)
+
+    def _nodes_in(self, row: int, record: Record, open_nodes: Bools) -> tuple[int, ...]:
+        """Nodes for a job as they are in one row."""
+        if not self._enough(row, record, open_nodes):
+            return ()
+        if record.pin:
+            return record.pin
+        # There may be enough of them, but not of one block.
+        return self._choice.nodes_for(record, open_nodes, self._counts[row], self._cpus[row]) or ()
+
+    def _enough(self, row: int, record: Record, open_nodes: Bools) -> bool:
+        if record.pin:
+            return bool(open_nodes[list(record.pin)].all()) and pin_fits(record, self._gpus[row], self._cpus[row])
+        return int(np.count_nonzero(self._room_for(record)[row] & open_nodes)) >= record.nodes_wanted
 
     def _room_for(self, record: Record) -> Bools:
         """For each row the nodes with as many GPUs and cores as a job needs there."""
@@ -58,60 +121,3 @@ def pin_fits(record: Record, gpus: Ints, cpus: Ints) -> bool:
     """Whether a job's pinned GPUs and its cores are free."""
     mask = record.pin_mask
     return all(int(gpus[node]) & mask == mask and int(cpus[node]) >= record.cpus for node in record.pin)
-
-
-def _rows(nodes: Nodes, running: Iterable[Record], now: float) -> tuple[list[float], Ints, Ints]:
-    """Moments, and the GPUs and cores that are free from each on."""
-    gpus, cpus = nodes.gpus.copy(), nodes.cpus.copy()
-    moments, rows_of_gpus, rows_of_cpus = [now], [gpus.copy()], [cpus.copy()]
-    ending = sorted(running, key=lambda record: (record.end_by_limit, record.id))
-    ends = [max(record.end_by_limit, now + 1) for record in ending]
-    at, window = 0, FIRST_WINDOW
-    while at < len(ending):
-        first = ends[at]
-        while at < len(ending) and ends[at] <= first + window:
-            record = ending[at]
-            for node, mask, cores in zip(record.nodes, record.masks, record.cores, strict=True):
-                gpus[node] |= mask
-                cpus[node] += sum(cores)
-            at += 1
-        moments.append(ends[at - 1])
-        rows_of_gpus.append(gpus.copy())
-        rows_of_cpus.append(cpus.copy())
-        window *= 2
-        while at < len(ending) and ends[at] > first + window:
-            window *= 2
-    return moments, np.array(rows_of_gpus), np.array(rows_of_cpus)
-
-
-class Reserved:
-    """Stretches of time, and the nodes that no reservation holds in each."""
-
-    def __init__(self, count: int, now: float) -> None:
-        self._begins = [now]
-        self._open: list[Bools] = [np.ones(count, np.bool_)]
-
-    def open_for(self, start: float, limit: float) -> tuple[Bools, float | None]:
-        """Nodes that are open for so long from a moment on, and when that may next be otherwise."""
-        first = max(0, bisect_left(self._begins, start + 1e-9) - 1)
-        open_nodes = self._open[first]
-        for number in range(first + 1, len(self._begins)):
-            if self._begins[number] > start + limit:
-                break
-            open_nodes = open_nodes & self._open[number]
-        return open_nodes, self._begins[first + 1] if first + 1 < len(self._begins) else None
-
-    def reserve(self, nodes: Sequence[int], begin: float, end: float) -> None:
-        """Close nodes for a time."""
-        begin = max(begin, self._begins[0])
-        first, last = self._cut(begin), self._cut(end)
-        for number in range(first, last):
-            self._open[number][list(nodes)] = False
-
-    def _cut(self, at: float) -> int:
-        """The stretch that begins at a moment; made where there is none."""
-        number = bisect_left(self._begins, at)
-        if number == len(self._begins) or self._begins[number] != at:
-            self._begins.insert(number, at)
-            self._open.insert(number, self._open[number - 1].copy())
-        return number

@@ -78,11 +78,11 @@ class Choice:
 
 
 def _of_one_block(found: Ints, groups: Ints, wanted: int) -> Ints:
-    """Of nodes, those of the block or aggregated block that has just enough of them; none where none has."""
+    """Of nodes, those of the last block or aggregated block that has just enough of them; none where none has."""
     held = np.bincount(groups[groups != IN_NO_BLOCK], minlength=1)
     if held.max() < wanted:
         return found[:0]
-    best = int(np.where(held >= wanted, held, found.size + 1).argmin())
+    best = held.size - 1 - int(np.where(held >= wanted, held, found.size + 1)[::-1].argmin())
     of_best: Ints = found[groups == best]
     return of_best
 

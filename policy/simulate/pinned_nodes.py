@@ -42,6 +42,11 @@ class Nodes:
         quiet: Bools = self.epilogs == 0
         return quiet
 
+    def free_for(self, record: Record, nodes: Sequence[int]) -> bool:
+        """Whether a job's GPUs and cores are free there: a job beyond its time limit still holds what it holds."""
+        gpus, cpus = self.gpus[list(nodes)], self.cpus[list(nodes)]
+        return bool((np.bitwise_count(gpus) >= record.k).all() and (cpus >= record.cpus).all())
+
     def take(self, record: Record) -> None:
         """A job starts: its nodes and masks are set, its cores are chosen here."""
         held = []

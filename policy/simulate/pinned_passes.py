@@ -1,22 +1,25 @@
 """slurmctld's two ways to start jobs, pinned or not, as 24.11 to 26.05 do it.
 
 Main pass: in order. A pinned job that cannot start takes its nodes out of the pass; one that is not pinned ends it,
-since it blocks the partition. Backfill: in order, each job gets the first start that running jobs' limits and the
-reservations of those before it leave; a start now is a start, a later one reserves whole nodes.
+since it blocks the partition. Backfill: in order, each job gets the first start that running jobs' limits and what is
+planned for those before it leave; a start now is a start, a later one holds whole nodes. It is told step by step as
+sched/backfill of 24.11.5 takes them, since who passes whom hangs on its rounding.
 
 A node on which an epilog runs takes no job, though Slurm's picture shows its GPUs as free.
 """
 
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
+from math import floor
 
 import numpy as np
 
 from policy.cluster import Bools
-from policy.simulate.pinned_ahead import Ahead, Reserved, pin_fits
+from policy.simulate.pinned_ahead import Ahead, pin_fits
 from policy.simulate.pinned_choice import Choice
 from policy.simulate.pinned_jobs import Record
 from policy.simulate.pinned_nodes import Nodes
+from policy.simulate.pinned_reserved import Reserved
 from policy.simulate.pinned_settings import PinnedSettings
 
 Start = Callable[[Record, tuple[int, ...], tuple[int, ...]], None]
@@ -25,11 +28,14 @@ Start = Callable[[Record, tuple[int, ...], tuple[int, ...]], None]
 class Passes:
     """Main pass and backfill on one cluster."""
 
-    def __init__(self, nodes: Nodes, settings: PinnedSettings, start: Start) -> None:
+    def __init__(self, nodes: Nodes, settings: PinnedSettings, start: Start, phase: float = 0.0) -> None:
+        """`phase`: what Slurm's clock shows at the first moment, by the minute."""
         self._nodes = nodes
         self._choice = Choice(nodes)
         self._depth = settings.queue_depth
         self._resolution = settings.delays.resolution
+        self._by_nodes = settings.ends_by_nodes
+        self._phase = phase
         self._switches = not settings.berthd
         self._start = start
 
@@ -72,11 +78,11 @@ class Passes:
         return now - (now if record.tried is None else record.tried) < record.asked.wait
 
     def backfill(self, queue: Iterable[Record], running: Iterable[Record], now: float) -> None:
-        """One backfill pass."""
-        holding = list(running)
-        ahead = Ahead(self._nodes, self._choice, holding, now)
-        plan = Reserved(self._nodes.count, now)
-        quiet = self._nodes.quiet
+        """One backfill pass, in Slurm's whole seconds."""
+        moment = floor(now + self._phase)
+        holding = [(self._end_of(record), record) for record in running]
+        ahead = self._look_ahead(holding, moment)
+        plan = Reserved(self._nodes.count, moment, self._resolution)
         waiting = list(islice(queue, self._depth))
         for record in waiting:
             if record.tried is None:
@@ -85,42 +91,61 @@ class Passes:
         for number, record in enumerate(waiting):
             if number > last:
                 return
-            found = _soonest(record, ahead, plan, now)
+            found = self._soonest(record, ahead, plan, moment, now)
             if found is None:
                 continue
             start, nodes = found
-            if start <= now:
-                if not all(quiet[node] for node in nodes):
-                    start = now + 1
-                elif record.pin or not self._waits_for_leaf(record, nodes, now):
-                    masks = (record.pin_mask,) * len(nodes) if record.pin else self._choice.gpus_for(record, nodes)
-                    self._start(record, nodes, masks)
-                    holding.append(record)
-                    ahead = Ahead(self._nodes, self._choice, holding, now)
-                    last = _last_that_fits(waiting[: last + 1], ahead)
-                    continue
-            begin = start // self._resolution * self._resolution
-            end = (start + record.limit) // self._resolution * self._resolution
-            plan.reserve(nodes, begin, max(end, begin + self._resolution))
+            if start > moment:
+                plan.reserve(nodes, *plan.slot(start, record.limit))
+                continue
+            masks = (record.pin_mask,) * len(nodes) if record.pin else self._choice.gpus_for(record, nodes)
+            self._start(record, nodes, masks)
+            holding.append((self._end_of(record), record))
+            ahead = self._look_ahead(holding, moment)
+            last = _last_that_fits(waiting[: last + 1], ahead)
+
+    def _end_of(self, record: Record) -> int:
+        return floor(record.end_by_limit + self._phase)
+
+    def _look_ahead(self, holding: Sequence[tuple[int, Record]], moment: int) -> Ahead:
+        return Ahead(self._nodes, self._choice, holding, moment, by_nodes=self._by_nodes)
+
+    def _soonest(
+        self, record: Record, ahead: Ahead, plan: Reserved, moment: int, now: float
+    ) -> tuple[float, tuple[int, ...]] | None:
+        """When and where a job can start beside what is planned for those before it; `moment`: it can now."""
+        usable = np.ones(self._nodes.count, np.bool_)
+        if record.pin:
+            usable[:] = False
+            usable[list(record.pin)] = True
+        later: float | None = moment
+        while later is not None:
+            start_at = later
+            open_nodes, later = plan.open_for(start_at, start_at + record.limit, usable)
+            found = ahead.soonest(record, open_nodes, start_at, later)
+            if found is None:
+                continue
+            start, nodes = found
+            if start <= moment:
+                if self._may_start(record, nodes, now):
+                    return start, nodes
+                start, later = moment + 1, None
+            if plan.overlaps(nodes, *plan.slot(start, record.limit)):
+                later = start if start > start_at else start + self._resolution
+            elif later is None or start <= later:
+                return start, nodes
+        return None
+
+    def _may_start(self, record: Record, nodes: Sequence[int], now: float) -> bool:
+        free = self._nodes.free_for(record, nodes)
+        if not free or not all(self._nodes.quiet[node] for node in nodes):
+            return False
+        return bool(record.pin) or not self._waits_for_leaf(record, nodes, now)
 
 
 def _last_that_fits(waiting: Sequence[Record], ahead: Ahead) -> int:
     """The place of the last job for which there is room now: what is planned for those behind it changes nothing."""
     return next((at for at in reversed(range(len(waiting))) if ahead.starts_now(waiting[at])), -1)
-
-
-def _soonest(record: Record, ahead: Ahead, plan: Reserved, now: float) -> tuple[float, tuple[int, ...]] | None:
-    """When and where a job can start beside the reservations of those before it."""
-    start_at: float | None = now
-    while start_at is not None:
-        open_nodes, later = plan.open_for(start_at, record.limit)
-        found = ahead.soonest(record, open_nodes)
-        if found is not None:
-            start = max(found[0], start_at)
-            if later is None or start <= later:
-                return start, found[1]
-        start_at = later
-    return None
 
 
 def _wait_for(record: Record, reason: str) -> None:

@@ -33,12 +33,12 @@ class Delays:
 
     submit: float = 0.002
     """From the question to the job in the queue."""
-    launch: float = 0.05
+    launch: float = 0.03
     """From Slurm's decision to the job's first instruction."""
-    end: float = 0.03
+    end: float = 0.007
     """From the job's last instruction to slurmctld's knowledge of it."""
     notice: float = 0.02
-    """From there to the Epilog's notice at berthd."""
+    """From there to the Epilog's notice at berthd; without berthd, to slurmd's word that no Epilog is to run."""
     epilog: float = 0.05
     """What else there is to an epilog until slurmctld knows that it ended; meanwhile the node takes no job."""
     most_held_up: float = 0.03
@@ -89,9 +89,11 @@ class PinnedSettings:
     """Whether a time limit ends a job."""
     foresees: bool = False
     """Whether each job's run time stands for its time limit, and its real end is known once it runs: an oracle."""
+    ends_by_nodes: bool = False
+    """Whether only jobs on the nodes that were chosen put off a planned start: Slurm 25.05.1 on."""
     queue_depth: int = 2_000
     """Jobs tried in a main pass, and in backfill."""
     lost_notices: float = 0.0
     """Part of the Epilogs' notices that never arrive."""
     seed: int = 0
-    """For what is left to chance: where in its second slurmctld is when the first job comes, which notices are lost."""
+    """For what is left to chance: what Slurm's clock shows when the first job comes, which notices are lost."""

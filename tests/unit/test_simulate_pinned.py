@@ -16,7 +16,6 @@ from policy.placement.berth import BerthPolicy
 from policy.placement.slurm_like import SlurmPolicy
 from policy.simulate.jobs import Job
 from policy.simulate.pinned import Delays, PinnedSettings, Submission, run
-from policy.simulate.pinned_ahead import Reserved
 from policy.simulate.pinned_choice import Choice
 from policy.simulate.pinned_clock import Clock, Loop
 from policy.simulate.pinned_jobs import EPOCH, Record
@@ -300,16 +299,6 @@ def numa(size: int) -> Machine:
     whole = machine("n0", "v100", size)
     gpus = tuple(replace(gpu, numa=gpu.position // 4) for gpu in whole.gpus)
     return replace(whole, gpus=gpus)
-
-
-def test_reservations_close_nodes_for_their_time() -> None:
-    plan = Reserved(3, 0.0)
-    plan.reserve([1], 60.0, 120.0)
-
-    assert plan.open_for(0.0, 30.0)[0].tolist() == [True, True, True]
-    open_nodes, later = plan.open_for(0.0, 90.0)
-    assert (open_nodes.tolist(), later) == ([True, False, True], 60.0)
-    assert plan.open_for(120.0, 1e6)[0].tolist() == [True, True, True]
 
 
 def test_a_loop_that_wakes_itself_never_stays_at_one_moment() -> None:

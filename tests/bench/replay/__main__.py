@@ -9,6 +9,8 @@ import argparse
 import datetime
 import sys
 import time
+from functools import partial
+from pathlib import Path
 
 from containers import cluster as clusters
 from containers.cluster import ClusterError
@@ -18,13 +20,13 @@ from .execute import run, write_json
 from .figures import adversary_figures, chaos_figures, details, figures
 from .limits import limit_figures
 from .outcome import Run
+from .passes import pass_figures
 from .simulated import Ground, sim_figures
 from .stretch import NoTableError, Stretch, table_path
 from .systems import SYSTEMS, System
-from .testbed import BUILD, PROFILE, Testbed, TestbedError, kinds
+from .testbed import BUILD, PROFILE, SLURM, Testbed, TestbedError, kinds
 from .workload import Shape
 
-SLURM = "24.11"
 TOPOLOGY = "block"
 PAPER = "paper"
 PLAYS = 2
@@ -73,7 +75,7 @@ def _play_on_paper(args: argparse.Namespace, seeds: list[int], shape: Shape) -> 
     wanted = clusters.Cluster(args.slurm, berth=True)
     if not args.no_build:
         clusters.build(wanted, PROFILE)
-    ground = Ground(Stretch.load(table_path()), kinds(wanted.image), topology=args.topology)
+    ground = Ground(Stretch.load(table_path()), kinds(wanted.image), topology=args.topology, slurm=args.slurm)
     found = limit_figures(seeds, shape, ground, PLAYS)
     notes = {key: text for key, text in _notes(args, []).items() if key != "processors"}
     report(_table(args), f"on paper: {args.jobs} jobs on 64 nodes x 8 GPUs", found, {**notes, "plays": str(PLAYS)})
@@ -92,7 +94,13 @@ def _figures(args: argparse.Namespace, runs: list[Run]) -> list[Figure]:
     if args.mode == "chaos":
         calm = [BUILD / f"{_name(args, SYSTEMS[run.system], run.seed, 'replay')}.json" for run in runs]
         return chaos_figures(runs, [Run.load(path) for path in calm if path.exists()])
-    return figures(runs) + sim_figures(runs)
+    folder = partial(_folder, args)
+    return figures(runs) + sim_figures(runs) + pass_figures(runs, folder)
+
+
+def _folder(args: argparse.Namespace, run: Run) -> Path:
+    """Where the logs of a run lie."""
+    return BUILD / _name(args, SYSTEMS[run.system], run.seed)
 
 
 def _notes(args: argparse.Namespace, runs: list[Run]) -> dict[str, str]:

@@ -36,7 +36,7 @@ from .figures import BERTH, NOISE, PLAIN, by_system, details
 from .outcome import Outcome, Run
 from .stretch import GPUS, Stretch, linked, machine_of, table_path
 from .systems import ORACLE, SYSTEMS, System
-from .testbed import LEAF, NODES, POD
+from .testbed import LEAF, NODES, POD, SLURM
 from .testbed import kinds as machines_found
 from .workload import Job, Shape, draw
 
@@ -65,6 +65,7 @@ class Ground:
     """Part of the Epilogs' notices that never arrive."""
     topology: str = "tree"
     """Slurm's plugin."""
+    slurm: str = SLURM
 
 
 def play(jobs: Sequence[Job], seed: int, system: System, ground: Ground, chance: int = 0) -> Run:
@@ -76,13 +77,14 @@ def play(jobs: Sequence[Job], seed: int, system: System, ground: Ground, chance:
         delays=ground.delays,
         rate=rate_of(ground.stretch, machines),
         kill=False,
+        ends_by_nodes=ground.slurm >= "25.05",
         lost_notices=ground.lost_notices,
         foresees=system.foresees,
         seed=PLAYS * seed + chance,
     )
     own = fleet(machines, known, ground.topology)
     policy = create(system.policy if system.berth else "slurm")
-    done = simulate([_submission(job, ground.topology) for job in jobs], own, policy, settings)
+    done = simulate([submission(job, ground.topology) for job in jobs], own, policy, settings)
     rate = settings.rate
     assert rate is not None, "it was given above"
     outcomes = []
@@ -139,6 +141,11 @@ def level_of(fleet: Fleet, machines: Mapping[str, Machine], nodes: Sequence[int]
     return "nvlink" if together else "node"
 
 
+def fleet_of(ground: Ground) -> Fleet:
+    """The cluster of a run on paper, without scores."""
+    return fleet(_machines(ground.kinds), {}, ground.topology)
+
+
 def fleet(machines: Mapping[str, Machine], scores: Mapping[str, Floats], topology: str = "tree") -> Fleet:
     """The replay's cluster on paper."""
     fabric = fabric_of(Layout(NODES, GPUS, LEAF, POD // LEAF), list(machines))
@@ -161,7 +168,8 @@ def _tables(scores: Sequence[Score]) -> dict[str, Floats]:
     return tables
 
 
-def _submission(job: Job, topology: str) -> Submission:
+def submission(job: Job, topology: str) -> Submission:
+    """A job as its user submits it on paper."""
     # topology/block reads no --switches; Berth's flag comes to the same there.
     leaf_wait = job.leaf_wait if topology == "tree" else 0
     asked = SimulatedJob(
@@ -179,15 +187,20 @@ def _submission(job: Job, topology: str) -> Submission:
 # Beside real runs
 
 
+def ground_of(run: Run) -> Ground:
+    """What a real run stood on."""
+    table, kinds = Stretch.load(table_path()), machines_found()
+    return Ground(table, kinds, topology=run.settings["topology"], slurm=run.slurm)
+
+
 def play_again(runs: Sequence[Run]) -> list[Run]:
     """The jobs of real runs on paper, each a few times."""
-    ground = Ground(Stretch.load(table_path()), machines_found())
     return [
         play(
-            draw(run.seed, _shape(run)),
+            draw(run.seed, shape_of(run)),
             run.seed,
             SYSTEMS[run.system],
-            replace(ground, topology=run.settings["topology"]),
+            ground_of(run),
             chance,
         )
         for run in runs
@@ -195,7 +208,8 @@ def play_again(runs: Sequence[Run]) -> list[Run]:
     ]
 
 
-def _shape(run: Run) -> Shape:
+def shape_of(run: Run) -> Shape:
+    """How the jobs of a real run were drawn."""
     values = {key: value for key, value in run.settings.items() if key in asdict(Shape())}
     return Shape(**{**values, "widths": {int(width): share for width, share in values["widths"].items()}})
 
@@ -245,10 +259,12 @@ def main() -> int:
     parser.add_argument("--plays", type=int, default=1, help="of each seed: what differs is chance alone")
     parser.add_argument("--lost-notices", type=float, default=0.0, help="part of the Epilogs' notices")
     parser.add_argument("--topology", default="tree", choices=("tree", "block"))
+    parser.add_argument("--slurm", default=SLURM)
     parser.add_argument("--machines", type=Path, help="a folder of topology files of the four kinds of machines")
     args = parser.parse_args()
     kinds = files.load_directory(args.machines) if args.machines else machines_found()
-    ground = Ground(Stretch.load(table_path()), kinds, lost_notices=args.lost_notices, topology=args.topology)
+    stretch = Stretch.load(table_path())
+    ground = Ground(stretch, kinds, lost_notices=args.lost_notices, topology=args.topology, slurm=args.slurm)
     shape = Shape(jobs=args.jobs, mean=args.mean, load=args.load)
     runs = [
         play(draw(seed, shape), seed, systems[name], ground, chance)

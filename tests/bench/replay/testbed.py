@@ -19,6 +19,8 @@ HERE = Path(__file__).parent
 BUILD = HERE.parents[2] / "build" / "replay"
 KINDS = BUILD / "machines"
 PROFILE = "scale"
+SLURM = "24.11"
+"""Which one is played where none is named."""
 USER = "alice"
 FOLDER = "/home/replay"
 PROGRAMS = f"{FOLDER}/bin"
