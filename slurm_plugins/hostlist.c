@@ -205,6 +205,22 @@ static bool next_range(struct walk *walk, struct range *range)
 	return !walk->wrong;
 }
 
+/* The next number, in as many digits or one more. */
+static void count_up(char *number)
+{
+	size_t len = strlen(number), at = len;
+
+	while (at > 0 && number[at - 1] == '9')
+		number[--at] = '0';
+	if (at > 0) {
+		number[at - 1]++;
+	} else {
+		memmove(number + 1, number, len + 1);
+		*number = '1';
+	}
+}
+
+/* The digits count up in place: a list of all nodes but a few is read while the user waits. */
 static bool each_is(const struct range *range, bool (*is)(const char *name))
 {
 	char name[NODE_NAME_MAX + 1];
@@ -216,12 +232,13 @@ static bool each_is(const struct range *range, bool (*is)(const char *name))
 	*number = '\0';
 	if (!range->width)
 		return is(name);
-	for (uint32_t i = range->first; i <= range->last; i++) {
-		snprintf(number, DIGITS_MAX + 1, "%0*" PRIu32, (int)range->width, i);
-		if (!is(name))
-			return false;
+	snprintf(number, DIGITS_MAX + 1, "%0*" PRIu32, (int)range->width, range->first);
+	for (uint32_t i = range->first; is(name); i++) {
+		if (i == range->last)
+			return true;
+		count_up(number);
 	}
-	return true;
+	return false;
 }
 
 bool hostlist_all(const char *list, size_t most, bool (*is)(const char *name))

@@ -53,12 +53,13 @@ def parse(
     share: int = 0,
     batch: bool = True,
     excludes: bool = False,
+    exists: object = node_exists,
 ) -> tuple[Reply, str]:
     """The parsed reply and "", or the reason why it was dropped."""
     raw = reply_text.encode() if isinstance(reply_text, str) else reply_text
     reply, error = Reply(), ctypes.create_string_buffer(160)
     ctypes.memmove(ctypes.addressof(reply) + Reply.text.offset, raw[:REPLY_MAX_BYTES], min(len(raw), REPLY_MAX_BYTES))
-    expected = Expected(NONCE.encode(), gpus, per_node, min_cpus, share, cpus_per_tres, batch, excludes, node_exists)
+    expected = Expected(NONCE.encode(), gpus, per_node, min_cpus, share, cpus_per_tres, batch, excludes, exists)
     ok = library().reply_parse(ctypes.byref(reply), ctypes.c_size_t(len(raw)), ctypes.byref(expected), error)
     assert ok or error.value
     return reply, "" if ok else error.value.decode()
@@ -77,6 +78,25 @@ def test_a_right_place_is_taken_whole() -> None:
 def test_the_other_nodes_are_taken_as_they_are_told(others: str) -> None:
     reply, error = parse(wire("place", **GOOD, exc_nodes=escape(others)))
     assert (error, reply.exc_nodes) == ("", others.encode())
+
+
+@pytest.mark.parametrize(
+    ("others", "names"),
+    [
+        ("n[8-11]", "n8 n9 n10 n11"),
+        ("n[08-11]", "n08 n09 n10 n11"),
+        ("n[098-101,7]", "n098 n099 n100 n101 n7"),
+        ("n[99-100],n[999998-1000001]", "n99 n100 n999998 n999999 n1000000 n1000001"),
+        ("n[999999998-999999999]", "n999999998 n999999999"),
+        ("n[007-007]", "n007"),
+    ],
+)
+def test_slurm_is_asked_for_each_of_the_others(others: str, names: str) -> None:
+    asked: list[str] = []
+    exists = NodeExists(lambda name: asked.append(name.decode()) is None)
+    parse(wire("place", **GOOD, exc_nodes=escape(others)), exists=exists)
+
+    assert asked == [*GOOD["nodes"].split(","), *names.split()]
 
 
 @pytest.mark.parametrize(
