@@ -271,10 +271,12 @@ class _World:
 
     def _epilog(self, record: Record, node: int) -> None:
         """An epilog asks berthd, and waits for its answer, but not long."""
-        if self._planner is None:
-            # Without an Epilog slurmd says so, and slurmctld asks for a pass instead of making one.
+        if not self._settings.epilog:
+            # slurmd says so, and slurmctld asks for a pass instead of making one.
             self._epilog_over(record, node)
             self._main.wake()
+        elif self._planner is None:
+            self._end_epilog(record, node, self._clock.now)
         elif self._settings.lost_notices and self._draw.random() < self._settings.lost_notices:
             self._end_epilog(record, node, self._clock.now + self._delays.most_held_up)
         else:

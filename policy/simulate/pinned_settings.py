@@ -38,7 +38,7 @@ class Delays:
     end: float = 0.007
     """From the job's last instruction to slurmctld's knowledge of it."""
     notice: float = 0.02
-    """From there to the Epilog's notice at berthd; without berthd, to slurmd's word that no Epilog is to run."""
+    """From there to the Epilog's notice at berthd; where there is no Epilog, to slurmd's word for it."""
     epilog: float = 0.05
     """What else there is to an epilog until slurmctld knows that it ended; meanwhile the node takes no job."""
     most_held_up: float = 0.03
@@ -89,6 +89,8 @@ class PinnedSettings:
     """Whether a time limit ends a job."""
     foresees: bool = False
     """Whether each job's run time stands for its time limit, and its real end is known once it runs: an oracle."""
+    epilog: bool = True
+    """Whether the site has an Epilog: slurmctld then makes a pass when it ends. berthd's notices are part of it."""
     ends_by_nodes: bool = False
     """Whether only jobs on the nodes that were chosen put off a planned start: Slurm 25.05.1 on."""
     queue_depth: int = 2_000

@@ -135,7 +135,7 @@ def test_a_job_beyond_its_limit_still_holds_what_it_holds() -> None:
 @pytest.mark.parametrize("seed", range(4))
 def test_without_an_epilog_slurm_looks_at_its_queue_when_the_next_second_begins(seed: int) -> None:
     fleet = replace(build(Layout(1, 8)), cpus=np.full(1, 16, np.int64))
-    settings = PinnedSettings(berthd=False, seed=seed)
+    settings = PinnedSettings(berthd=False, epilog=False, seed=seed)
     # The third waits behind the second: backfill has no part in it.
     asked = [Submission(job(str(number), 8, 0.5 * number, work=10.3)) for number in range(3)]
     done = run(asked, fleet, SlurmPolicy(), settings)

@@ -8,7 +8,7 @@ from ..table import Figure, at_most
 from .analysis import Ratios, faults, handovers, percentile, ratios, summary
 from .outcome import Run
 
-PLAIN, NOISE, BERTH, RANDOM = "plain", "plain2", "berth", "random"
+PLAIN, NOISE, EPILOG, BERTH, RANDOM = "plain", "plain2", "epilog", "berth", "random"
 MOST_OVER_PLAIN = {
     "jct": 0.95,
     "makespan": 1.02,
@@ -36,10 +36,13 @@ def figures(runs: Sequence[Run]) -> list[Figure]:
     if plain and BERTH in systems:
         noise = ratios(systems[NOISE], plain) if NOISE in systems else None
         found += _ratios(ratios(systems[BERTH], plain), noise)
-    for name in (RANDOM, NOISE):
+    for name in (RANDOM, NOISE, EPILOG):
         if plain and name in systems:
             other = ratios(systems[name], plain)
             found += [Figure(f"{name}_{key}_ratio", getattr(other, key), "") for key in MOST_OVER_PLAIN]
+    if BERTH in systems and EPILOG in systems:
+        other = ratios(systems[BERTH], systems[EPILOG])
+        found += [Figure(f"over_epilog_{key}_ratio", getattr(other, key), "") for key in MOST_OVER_PLAIN]
     if BERTH in systems:
         found += _promises(systems[BERTH])
     return found

@@ -77,6 +77,7 @@ def play(jobs: Sequence[Job], seed: int, system: System, ground: Ground, chance:
         delays=ground.delays,
         rate=rate_of(ground.stretch, machines),
         kill=False,
+        epilog=system.epilog,
         ends_by_nodes=ground.slurm >= "25.05",
         lost_notices=ground.lost_notices,
         foresees=system.foresees,

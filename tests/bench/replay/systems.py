@@ -11,7 +11,7 @@ SCORES = "/etc/slurm/berth/scores.csv"
 BASE = Path(__file__).resolve().parents[3] / "containers" / "config" / "berth.conf"
 
 SIZE_WEIGHT = 600
-"""Points between the smallest and the largest jobs; waiting for a minute is worth 200 (`priority_conf`)."""
+"""Points between the smallest and the largest jobs; waiting for a minute is worth 200 (`slurm_conf`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +23,7 @@ class System:
     policy: str = "berth"
     scores: bool = True
     by_size: bool = False
+    epilog: bool = True
     foresees: bool = False
     """On paper alone: who knows all jobs' ends."""
 
@@ -38,9 +39,15 @@ class System:
         text = re.sub("^exclude_others = .*\n", "", text, flags=re.MULTILINE)
         return text.replace("[berthd]\n", "\n".join(["[berthd]", *own, ""]))
 
-    def priority_conf(self) -> str:
-        """Lines of slurm.conf: where size counts, age counts against it, so that no job is overtaken for ever."""
-        return "PriorityWeightAge=1000\nPriorityMaxAge=00:05:00\nPriorityCalcPeriod=1\n" if self.by_size else ""
+    def slurm_conf(self) -> str:
+        """Lines of slurm.conf that are its own."""
+        own = ""
+        if self.by_size:
+            # Age counts against size, so that no job is overtaken for ever.
+            own += "PriorityWeightAge=1000\nPriorityMaxAge=00:05:00\nPriorityCalcPeriod=1\n"
+        if self.epilog and not self.berth:
+            own += "Epilog=/bin/true\n"
+        return own
 
 
 def notice_log() -> str:
@@ -52,8 +59,9 @@ def notice_log() -> str:
 SYSTEMS = {
     system.name: system
     for system in (
-        System("plain", berth=False),
-        System("plain2", berth=False),  # the same once more: how much two runs differ by chance
+        System("plain", berth=False, epilog=False),
+        System("plain2", berth=False, epilog=False),  # the same once more: how much two runs differ by chance
+        System("epilog", berth=False),  # after each Epilog slurmctld looks at its queue, as it does with Berth's
         System("berth", berth=True),
         System("random", berth=True, policy="pinned-random"),
         System("noscores", berth=True, scores=False),

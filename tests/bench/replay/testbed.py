@@ -149,8 +149,8 @@ class Testbed:
             f"chmod 1777 {FOLDER}\n"
             f"cat > /etc/slurm/topology.conf <<'END'\n{topology_conf(self.topology)}END\n"
             f"cat >> /etc/slurm/slurm.conf <<'END'\n{fragment}TopologyPlugin=topology/{self.topology}\n"
-            "Include priority.conf\nEND\n"
-            "touch /etc/slurm/priority.conf\n"
+            "Include system.conf\nEND\n"
+            "touch /etc/slurm/system.conf\n"
             "svc slurmctld restart\n"
             "for try in $(seq 100); do scontrol ping 2>/dev/null | grep -q 'is UP' && break; sleep 0.1; done\n"
             "scontrol reconfigure\n",
@@ -160,7 +160,7 @@ class Testbed:
         """Berth's configuration and scores; a fresh log of everything."""
         shell(
             self.controller,
-            f"cat > /etc/slurm/priority.conf <<'END'\n{system.priority_conf()}END\nscontrol reconfigure\n",
+            f"cat > /etc/slurm/system.conf <<'END'\n{system.slurm_conf()}END\nscontrol reconfigure\n",
         )
         if not system.berth:
             return
