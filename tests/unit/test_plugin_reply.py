@@ -93,8 +93,12 @@ def test_the_other_nodes_are_taken_as_they_are_told(others: str) -> None:
 )
 def test_slurm_is_asked_for_each_of_the_others(others: str, names: str) -> None:
     asked: list[str] = []
-    exists = NodeExists(lambda name: asked.append(name.decode()) is None)
-    parse(wire("place", **GOOD, exc_nodes=escape(others)), exists=exists)
+
+    def exists(name: bytes) -> bool:
+        asked.append(name.decode())
+        return True
+
+    parse(wire("place", **GOOD, exc_nodes=escape(others)), exists=NodeExists(exists))
 
     assert asked == [*GOOD["nodes"].split(","), *names.split()]
 
