@@ -363,7 +363,7 @@ def test_the_replay_on_paper_stretches_jobs_as_the_table_says(system: str) -> No
 def test_what_no_plan_can_do_is_told_beside_plain_slurm() -> None:
     found = {one.name: one for one in limit_figures([1], Shape(jobs=40), simulated.Ground(table(), KINDS), 1)}
 
-    assert {name.partition("_")[0] for name in found} == {"plain", "berth", "oracle"}
+    assert {name.partition("_")[0] for name in found} == {"plain", "epilog", "berth", "oracle"}
     assert found["plain_wait"].ratio is None
     assert found["oracle_wait"].peer_value == found["plain_wait"].value
     assert all(0 < one.value <= 1 for name, one in found.items() if name.endswith("utilisation"))

@@ -15,11 +15,11 @@ from .simulated import Ground, play
 from .systems import ORACLE, SYSTEMS
 from .workload import Shape, draw
 
-COMPARED = (SYSTEMS["plain"], SYSTEMS["berth"], ORACLE)
+COMPARED = (SYSTEMS["plain"], SYSTEMS["epilog"], SYSTEMS["berth"], ORACLE)
 
 
 def limit_figures(seeds: Sequence[int], shape: Shape, ground: Ground, plays: int) -> list[Figure]:
-    """Each system's waits, those of berthd and the oracle beside plain Slurm's."""
+    """Each system's waits beside plain Slurm's."""
     found: list[Figure] = []
     plain: dict[str, float] = {}
     for system in COMPARED:
