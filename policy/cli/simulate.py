@@ -141,6 +141,12 @@ def _add_rules(group: argparse._ArgumentGroup) -> None:
         "--bf-interval", type=_cost, default=30.0, metavar="S", help="slurm, berthd: default %(default)g"
     )
     group.add_argument(
+        "--slurm",
+        choices=("24.11", "25.05", "25.11", "26.05"),
+        default="24.11",
+        help="berthd: whose backfill; 25.05 and later plan starts sooner",
+    )
+    group.add_argument(
         "--locality", default="", metavar="LEVEL[@TIME]", help="slurm, berthd: all jobs wait for this level"
     )
     group.add_argument(
@@ -238,6 +244,7 @@ _AS_THEY_ARE = (
         "models",
         "durations",
         "bf_interval",
+        "slurm",
         "locality",
         "weigh_waits",
         "quotas",

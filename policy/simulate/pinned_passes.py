@@ -22,6 +22,9 @@ from policy.simulate.pinned_nodes import Nodes
 from policy.simulate.pinned_reserved import Reserved
 from policy.simulate.pinned_settings import PinnedSettings
 
+ENDS_BY_NODES = "25.05"
+"""From its second release on, backfill lets no job on other nodes put off a start that it plans."""
+
 Start = Callable[[Record, tuple[int, ...], tuple[int, ...]], None]
 
 
@@ -34,7 +37,7 @@ class Passes:
         self._choice = Choice(nodes)
         self._depth = settings.queue_depth
         self._resolution = settings.delays.resolution
-        self._by_nodes = settings.ends_by_nodes
+        self._by_nodes = settings.slurm >= ENDS_BY_NODES
         self._phase = phase
         self._switches = not settings.berthd
         self._start = start

@@ -91,8 +91,8 @@ class PinnedSettings:
     """Whether each job's run time stands for its time limit, and its real end is known once it runs: an oracle."""
     epilog: bool = True
     """Whether the site has an Epilog: slurmctld then makes a pass when it ends. berthd's notices are part of it."""
-    ends_by_nodes: bool = False
-    """Whether only jobs on the nodes that were chosen put off a planned start: Slurm 25.05.1 on."""
+    slurm: str = "24.11"
+    """Whose backfill it is."""
     queue_depth: int = 2_000
     """Jobs tried in a main pass, and in backfill."""
     lost_notices: float = 0.0

@@ -55,6 +55,8 @@ class Study:
     models: str = "trace"
     durations: str = "limit"
     bf_interval: float = 30.0
+    slurm: str = "24.11"
+    """Whose backfill is played in --mode berthd."""
     locality: str = ""
     weigh_waits: bool = False
     quotas: str = ""

@@ -147,6 +147,7 @@ def _berthd(study: Study, cell: Cell, jobs: Sequence[Job], fleet: Fleet) -> Outc
         berthd=cell.policy != PLAIN_SLURM,
         site=Settings(moving=Moving(enabled=study.movable > 0)),
         delays=Delays(backfill=study.bf_interval),
+        slurm=study.slurm,
         seed=cell.seed,
     )
     movable = _movable(study, cell, jobs)

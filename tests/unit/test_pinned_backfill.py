@@ -122,6 +122,19 @@ def test_with_blocks_the_last_of_equals_is_taken() -> None:
     assert seen == [(6,), (7,), (4, 5), (7,)]
 
 
+@pytest.mark.parametrize(("slurm", "passes"), [("24.11", True), ("25.05", False), ("26.05", False)])
+def test_a_small_job_passes_a_gang_whose_planned_start_is_put_off(slurm: str, passes: bool) -> None:
+    bench = Bench(nodes=4, settings=replace(PLAIN, slurm=slurm))
+    for gpus, node, limit in ((4, 0, 60), (8, 1, 60), (8, 2, 120), (8, 3, 120)):
+        bench.add(gpus, on=(node,), limit=limit)
+    bench.main()
+    bench.add(16)
+    small = bench.add(4, limit=60)
+
+    # The gang can have nodes 0 and 1 at 60; what runs on 2 and 3 puts that off to 120.
+    assert bench.backfill() == ([small.id] if passes else [])
+
+
 def test_a_job_beyond_its_limit_still_holds_what_it_holds() -> None:
     bench = Bench(nodes=1, settings=replace(PLAIN, kill=False))
     bench.add(8, limit=60)

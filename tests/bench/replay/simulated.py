@@ -78,7 +78,7 @@ def play(jobs: Sequence[Job], seed: int, system: System, ground: Ground, chance:
         rate=rate_of(ground.stretch, machines),
         kill=False,
         epilog=system.epilog,
-        ends_by_nodes=ground.slurm >= "25.05",
+        slurm=ground.slurm,
         lost_notices=ground.lost_notices,
         foresees=system.foresees,
         seed=PLAYS * seed + chance,
