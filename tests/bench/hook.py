@@ -35,7 +35,13 @@ IDLE = ("bash", "-c", "while :; do sleep 1; done")
 SUBMIT = "/usr/libexec/berth-bench/submit -g 2 -p gpu"
 HELD = {"one": "-H", "limits": "-H -m limit", "new": "-H -m memory", "two": "-H -P 2"}
 """Jobs of one kind, with time limits of their own, of kinds never seen before, of one kind from two clients at once."""
-STREAMS = {**HELD, "taken": ""}
+AS_PLACED = (
+    '-H -w n5 -g g0:1,gres/gpu:g1:1 -c "[berth/1 id=0123456789abcdef state=placed asked=tres_per_job:gres/gpu:2 '
+    'nodes=n5 gpus=0,1 k=2 n=1 cpus=1 mem=100 why=best%20of%201024%20nodes%20that%20fit]"'
+)
+"""Jobs that say themselves what Berth writes into a job of one kind: what slurmctld takes longer for them it takes
+whoever wrote it, and however fast. Only the echo's slurmctld gets these."""
+STREAMS = {**HELD, "placed": AS_PLACED, "taken": ""}
 """And jobs that start."""
 PLUGINS = ("none", "echo", "berth")
 CALM = 0.3
@@ -180,12 +186,14 @@ def quantile(values: list[float], share: float) -> float:
 def take_turns(controllers: Sequence[Controller], turns: int, jobs: int) -> Table:
     """All streams; those whose jobs start come last, since they keep slurmctld busy from then on."""
     table: Table = {(one.plugin, stream): Measured() for one in controllers for stream in STREAMS}
-    for streams in (tuple(HELD), tuple(stream for stream in STREAMS if stream not in HELD)):
+    for streams in ((*HELD, "placed"), ("taken",)):
         for number in range(turns):
             print(f"bench-hook: {', '.join(streams)}: turn {number + 1} of {turns}", flush=True)
             # Nobody is always the one after the same other.
             for stream, place in product(streams, range(len(controllers))):
                 controller = controllers[(place + number) % len(controllers)]
+                if stream == "placed" and controller.plugin != "echo":
+                    continue
                 measured = table[controller.plugin, stream]
                 rate, latencies = controller.submit(jobs, stream)
                 measured.turns.append(rate)
@@ -237,6 +245,7 @@ def figures_of(table: Table) -> list[Figure]:
     two = {plugin: table[plugin, "two"] for plugin in PLUGINS}
     return [
         *figures,
+        Figure("placed_rate_vs_echo", table["echo", "placed"].beside(table["echo", "one"]), "", echo, 1.0),
         Figure("rate_2_vs_echo", two["berth"].beside(two["echo"]), "", echo, 1.0),
         Figure("rate_1", one["berth"].rate, "1/s", bare, one["none"].rate),
         Figure("rate_2", two["berth"].rate, "1/s", bare, two["none"].rate),

@@ -68,8 +68,9 @@ CALLS = {
     "replay-tree": 'bench-replay REPLAY="--topology tree --systems plain,berth"',
     "replay-adversary-tree": 'bench-replay REPLAY="--mode adversary --topology tree --systems plain,berth --seeds 1"',
     "replay-chaos-tree": 'bench-replay REPLAY="--mode chaos --topology tree --systems berth --seeds 5"',
-    "replay-26.05": 'bench-replay SLURM=26.05 REPLAY="--systems plain,berth --seeds 6,7"',
+    "replay-26.05": 'bench-replay SLURM=26.05 REPLAY="--systems plain,berth --seeds 6,7,8,9,10"',
     "replay-paper": 'bench-replay REPLAY="--mode paper --seeds 6,7,8,9,10"',
+    "replay-paper-26.05": 'bench-replay SLURM=26.05 REPLAY="--mode paper --seeds 6,7,8,9,10"',
     "replay-26.05-tree": 'bench-replay SLURM=26.05 REPLAY="--topology tree --systems plain,berth --seeds 1 --jobs 500"',
 }
 # What a reader would ask about a figure, by benchmark.
@@ -112,25 +113,31 @@ Jobs on 1, 2 and 4 GPUs wait 0.36, 0.46 and 0.57 times as long in the mean, thos
 times. Of an Epilog's wait at most 30 ms are berthd's to choose; `epilog_before_p99_ms` is what the node needs until
 berthd has heard of it.
 
-The simulator beside the real runs: with Berth the mean wait is within 3 % and how many GPUs wait within 2 %; two
-plays of these seeds on paper differ by 5 % by chance alone. With earlier rules it was 10 % off, likely since
-slurmctld's passes, which the simulator takes to be quick, were slower: without lists of excluded nodes a backfill
-pass over 200 waiting jobs takes 192 ms, with them 19 (`make bench-passes`). Plain Slurm's mean wait is 14 % shorter
-on paper (17.2 s), the GPUs that wait are 6 % fewer: small jobs pass others more easily there. Of that 7 % is what two
-real runs of the same five seeds differ by: 18.7 s the day before and 20.0 s now, with the same `handover_p50_s` (0.80
-and 0.79). What berthd takes was timed in one run with earlier rules (seed 6, by hand): a look at Slurm 12 ms in the
-middle, a pass 0.5 ms and 12 ms more for each job that looks for a place that is not free yet, the nodes that one job
-has left 1 ms, an update 4 ms; of four notices three are planned by their nodes alone, and Slurm is not asked for
-them. The simulator takes 10, 3, 18, 5 and 3 ms, and asks: with the times as taken the waits on paper were shorter
-(9.2 and 12.3 s instead of 10.8 and 14.3 s in seeds 6 and 7), and the ones that fit better were kept.
+The simulator beside the real runs: mean waits and makespans are within 4 % with plain Slurm and 5 % with Berth; two
+plays of these seeds on paper differ by up to 9 % by chance alone, two real sets of plain Slurm's runs by 7 % (18.7 s of
+mean wait the day before, 20.0 s in this one). Each backfill pass of plain Slurm in which something started was made
+again on paper, from the jobs and nodes that the real one found by slurmctld's log: `sim_same_passes` of the 746 passes
+start just the same jobs, `sim_same_nodes` of these starts are on the same nodes. Before, small jobs passed others more
+easily on paper, and plain Slurm's mean wait was 14 % shorter there. What was wrong, found in Slurm's source and in
+these passes: by which windows ends of running jobs are looked at; that planned starts are rounded up to the minute at
+their end; which of equal blocks is taken (the last one); and that without an Epilog, as in plain Slurm's cluster here,
+slurmctld makes no pass when a job ends, but at the next second if something asked for one. With an Epilog plain
+Slurm's jobs would wait 4 % shorter on paper (below). That slurmctld hears of a job's end after 7 ms, and that a job
+begins 30 ms after its start, is from the times in 26.05's log.
+
+What berthd takes was timed in one run with earlier rules (seed 6, by hand): a look at Slurm 12 ms in the middle, a pass
+0.5 ms and 12 ms more for each job that looks for a place that is not free yet, the nodes that one job has left 1 ms, an
+update 4 ms; of four notices three are planned by their nodes alone, and Slurm is not asked for them. The simulator
+takes 10, 3, 18, 5 and 3 ms, and asks.
 """,
     "replay-adversary": """
 The replay's cluster under a stream of jobs of one GPU or two, in which four nodes never fall empty by themselves, and
-five jobs of 32 GPUs; beside it at times a process of low priority.
+five jobs of 32 GPUs. Simulations and unit tests ran at idle priority on one of the two processors.
 """,
     "replay-chaos": """
 The replay while berthd is killed every 20 s, slurmctld restarted, nodes drained and resumed, half of the Epilogs'
-notices lost, and the clocks of 16 nodes two minutes late. It had the machine to itself; so had the run without trouble.
+notices lost, and the clocks of 16 nodes two minutes late. Simulations ran at idle priority beside it, and hardly
+anything beside the run without trouble.
 Whom slurmctld cuts off while it ends submits again, as a user would: in a run before, two of 1,500 were cut off.
 """,
     "replay-tree": """
@@ -156,19 +163,24 @@ The replay's cluster under a stream of jobs of one GPU or two, in which four nod
 five jobs of 32 GPUs. It had the machine to itself.
 """,
     "replay-26.05": """
-Two seeds of the same 1,500 jobs with today's rules (`policy/used.py`, lists of excluded nodes on 64 nodes too), but
-gangs looked for sooner places every three seconds instead of five, which costs more updates. With earlier rules the
-same two seeds had JCT 0.83, wait 0.63, p95 1.12, longest wait 1.09 and Epilogs' p99 40 ms, and five seeds (below)
-missed the longest wait by 4 % and Epilogs' p99 by 5 ms. Beside plain Slurm's runs simulations ran at idle priority on
-one of the two processors, beside Berth's hardly anything; plain Slurm's seeds 8 to 10 were run, Berth's were not, for
-want of time. What is missed is p95 of the jobs on 8 GPUs (75.6 beside 68.5 s) and the longest wait of all (112.9
-beside 111.7 s; three real runs of one seed with 24.11 had 99 to 108 s). Jobs on 32 GPUs wait 66.3 s beside 60.8,
-those on 1 GPU 4.9 beside 19.8.
+The same 1,500 jobs and rules. With earlier rules (time limits alone, a look for sooner places every three seconds, no
+lists of excluded nodes): JCT 0.867, wait 0.707, makespan 1.016, p95 1.09, longest wait 1.044, in a class 1.115, updates
+1.445, Epilogs' p99 55 ms. Beside plain Slurm's runs simulations ran at idle priority on one of the two processors,
+beside Berth's hardly anything. 26.05's log does not say what its backfill passes start, so they cannot be made again.
 
-The simulator plays the backfill of 24.11, and is 0.24 off in plain Slurm's mean wait: with 26.05 jobs pass fewer of
-those before them. In seed 6, 28 of 368 jobs on one GPU passed another such job by more than 2.5 s, with 24.11 63 did;
-those that came 120 to 150 s after the first waited 10 to 29 s, with 24.11 0.3 to 37 s, on paper 0.1 to 28 s. How many
-GPUs wait is right within 1 % with plain Slurm and 6 % with Berth.
+What is missed is the longest wait: 118 s beside 112 s, of the jobs on 32 GPUs, which wait 66 s in the mean, with 24.11
+too. It is plain Slurm that is another: there they wait 58 s, with 24.11 65 s. From 25.05.1 on jobs on other nodes do
+not put off a planned start any more (its changelog), so small jobs pass those before them less: with 24.11 63 of the
+368 jobs on one GPU of seed 6 passed another such job by more than 2.5 s, with 26.05 28.
+
+Who of them waits is what both choose, and not how many GPUs wait: that is the same within 2 % (`weighed_wait_ratio`).
+With plain Slurm jobs on 1, 2 and 4 GPUs wait 22, 25 and 29 s, with Berth 8, 11 and 18 s; a job on 32 GPUs that is to
+wait a second less has others wait 32 GPU-seconds more. On paper (seeds 1 to 5, 15 to 45 plays) none of these brought
+its wait below 60 s beside plain Slurm's 52: nobody on nodes that a gang waits for (60.3 s instead of 61.5), places
+compared by three quarters of the limits or by three tenths instead of half (60.7, 62.5), running jobs taken to use half
+or a tenth of their limits (61.6, 61.2, with jobs on one GPU waiting 8 and 12 instead of 6 s), 8 or 32 gangs that gather
+at once (61.7, 61.3), a second place that is kept for the first in line (60.0 to 60.4). With the ends of all jobs known
+it is 48 s: what a gang lacks is to know which nodes will be free first.
 """,
     "replay-26.05-tree": """
 One seed, one cluster after the other. Jobs come for 79 s only, so it measures how the cluster fills. The class of
@@ -225,12 +237,15 @@ Failing jobs are drawn from Philly's table 7 and played in the simulator; exclud
 No real run: the replay's jobs in the simulator of berthd beside slurmctld, two plays of each seed. The oracle is
 berthd's own plan that is told how long each job takes, and when each that runs will really end; all other rows know
 time limits only, which are whole minutes for jobs of 25 s. `wait_8`: of jobs on 8 GPUs; `weighed_wait` counts each wait
-with the job's GPUs; `longest_of_a_run` is the mean over the plays.
+with the job's GPUs; `longest_of_a_run` is the mean over the plays. `epilog_` is plain Slurm with an Epilog: slurmctld
+makes a pass whenever one ends, as it does with Berth's.
 
 How many GPUs wait is the same with plain Slurm and with Berth within 2 %, and the oracle takes a tenth off it: who of
-them waits is what a plan decides. Berth lets jobs on few GPUs into gaps that would stand empty, so that they wait 0.36
-times as long and gangs 1.07 times. Even the oracle's longest wait is 1.02 of plain Slurm's, in a run 0.93. In the real
-runs, where plain Slurm's jobs wait longer than on paper, Berth's longest wait is 0.95 of plain Slurm's.
+them waits is what a plan decides. Berth lets jobs on few GPUs into gaps that would stand empty, so that they wait 0.3
+times as long and gangs 1.12 times.
+""",
+    "replay-paper-26.05": """
+The same with the backfill of 25.05.1 and later.
 """,
     "passes": """
 Jobs of 8 GPUs on nodes of 8. `fill`: from the first of 1,024 submissions until the last of these jobs has started.
@@ -250,8 +265,9 @@ Submissions through libslurm from one client. Three slurmctlds stand side by sid
 second. Without a prefix: held jobs of one kind, as from a loop. `limits`: held jobs with time limits of their own.
 `new`: held jobs, none of a kind that was seen before. `taken`: jobs that start, on nodes of a cloud, and so take their
 GPUs; slurmctld schedules meanwhile, with both processors busy. berthd reads and plans once a second all the time.
-Latencies are those inside the hook, over all turns; `rate` is submissions over all the time that they took.
-`hung_rate_1` is with berthd stopped and the breaker open.
+Latencies are those inside the hook, over all turns; `rate` is submissions over all the time that they took, and a rate
+beside the echo's the median over the rounds, each beside the echo's turn of the same round. `hung_rate_1` is with
+berthd stopped and the breaker open.
 
 A job that starts tells Slurm which nodes to leave out (`bench-passes`); its list is read twice, here and by slurmctld,
 which is what `taken` takes longer for, and why its rate is twice the echo's: with the echo Slurm tests all nodes. Two

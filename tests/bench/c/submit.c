@@ -28,6 +28,8 @@ struct plan {
 	char form; /* j: --gpus, n: --gpus-per-node, t: --gpus-per-task */
 	long begin_in;
 	const char *partition;
+	const char *node;
+	const char *comment;
 	char flag[256];
 	bool held;
 	char own; /* each job's own: l: time limit, m: memory; 0: nothing */
@@ -67,6 +69,11 @@ static bool submit_one(const struct plan *plan, long at)
 		job.begin_time = time(NULL) + plan->begin_in;
 	if (plan->held)
 		job.priority = 0;
+	if (plan->node) {
+		job.req_nodes = (char *)plan->node;
+		job.min_nodes = job.max_nodes = 1;
+	}
+	job.extra = job.admin_comment = (char *)plan->comment;
 	if (*plan->flag) {
 		job.spank_job_env = flags;
 		job.spank_job_env_size = 1;
@@ -120,9 +127,11 @@ static long number(const char *s)
 static void usage(void)
 {
 	fputs("usage: submit -n JOBS [-P PROCESSES] [-g GPUS] [-f job|node|task] [-b SECONDS]\n"
-	      "              [-p PARTITION] [-F FLAG=VALUE] [-H] [-m limit|memory]\n"
+	      "              [-p PARTITION] [-w NODE] [-c TEXT] [-F FLAG=VALUE] [-H]\n"
+	      "              [-m limit|memory]\n"
 	      "  -g GPUS    such as 2 or a100:2      -f how they are asked for (job: --gpus)\n"
 	      "  -b SECONDS the job begins no earlier than that from now\n"
+	      "  -w NODE    on that node alone       -c TEXT extra and admin comment\n"
 	      "  -F         a flag of Berth, such as locality=nvlink      -H submit held\n"
 	      "  -m         each has a time limit, or an amount of memory, of its own\n",
 	      stderr);
@@ -141,7 +150,7 @@ static void read_arguments(int argc, char **argv, struct plan *plan)
 {
 	int option;
 
-	while ((option = getopt(argc, argv, "n:P:g:f:b:p:F:Hm:")) != -1) {
+	while ((option = getopt(argc, argv, "n:P:g:f:b:p:w:c:F:Hm:")) != -1) {
 		switch (option) {
 		case 'n':
 			plan->jobs = number(optarg);
@@ -160,6 +169,12 @@ static void read_arguments(int argc, char **argv, struct plan *plan)
 			break;
 		case 'p':
 			plan->partition = optarg;
+			break;
+		case 'w':
+			plan->node = optarg;
+			break;
+		case 'c':
+			plan->comment = optarg;
 			break;
 		case 'F':
 			read_flag(optarg, plan);
