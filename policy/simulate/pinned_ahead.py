@@ -1,6 +1,7 @@
 """What backfill asks select/cons_tres: when a job could start, if running jobs use their time limits."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -12,6 +13,15 @@ from policy.simulate.pinned_nodes import Nodes
 
 FIRST_WINDOW = 30
 """Seconds within which ends of running jobs are looked at as one; each next window is at least twice as wide."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """What is free once some of the running jobs have ended."""
+
+    gpus: Ints
+    cpus: Ints
+    counts: Ints
 
 
 class Ahead:
@@ -30,23 +40,22 @@ class Ahead:
         self._by_nodes = by_nodes
         ending = sorted(running, key=lambda one: (one[0], one[1].id))
         self._ends: Ints = np.array([end for end, _ in ending], np.int64)
-        freed = np.zeros((len(ending) + 1, nodes.count), np.int64)
-        cores = np.zeros_like(freed)
-        freed[0], cores[0] = nodes.gpus, nodes.cpus
-        for row, (_, record) in enumerate(ending, 1):
-            freed[row, record.nodes] = record.masks
-            cores[row, record.nodes] = [sum(held) for held in record.cores]
-        self._on: Bools = cores[1:] > 0
-        self._gpus: Ints = np.bitwise_or.accumulate(freed)
-        self._cpus: Ints = cores.cumsum(axis=0)
-        self._counts: Ints = np.bitwise_count(self._gpus)
-        self._room: dict[tuple[int, int], Bools] = {}
+        held = [
+            (place, node, mask, sum(cores))
+            for place, (_, record) in enumerate(ending)
+            for node, mask, cores in zip(record.nodes, record.masks, record.cores, strict=True)
+        ]
+        # By job, each on each of its nodes: what a whole table would take of a big cluster is too much.
+        self._job, self._node, self._mask, self._cores = np.array(held, np.int64).reshape(-1, 4).T.copy()
+        # Made as they are asked for; few are.
+        self._rows = {0: _Row(nodes.gpus.copy(), nodes.cpus.copy(), np.bitwise_count(nodes.gpus))}
+        self._room: dict[tuple[int, int, int], Bools] = {}
 
     def starts_now(self, record: Record) -> bool:
         """Whether there is room for a job now, whatever is reserved."""
         if record.pin:
-            return pin_fits(record, self._gpus[0], self._cpus[0])
-        return int(np.count_nonzero(self._room_for(record)[0])) >= record.nodes_wanted
+            return pin_fits(record, self._rows[0].gpus, self._rows[0].cpus)
+        return int(np.count_nonzero(self._room_for(record, 0))) >= record.nodes_wanted
 
     def soonest(
         self, record: Record, open_nodes: Bools, start: float, until: float | None
@@ -58,8 +67,11 @@ class Ahead:
         if nodes := self._nodes_in(over, record, open_nodes):
             return start, nodes
         last = self._ends.size if until is None else int(self._ends.searchsorted(until, "right"))
-        near: Ints = over + np.flatnonzero((self._on[over:last] & open_nodes).any(axis=1))
-        if not near.size or not self._enough(int(near[-1]) + 1, record, open_nodes):
+        if not self._enough(last, record, open_nodes):
+            return None
+        among = self._of_jobs(over, last)
+        near: Ints = np.unique(self._job[among][open_nodes[self._node[among]]])
+        if not near.size:
             return None
         for row in self._batches(near):
             if nodes := self._nodes_in(row, record, open_nodes):
@@ -91,29 +103,48 @@ class Ahead:
     def _end(self, row: int, near: Ints, nodes: Sequence[int]) -> float:
         last = row - 1
         if self._by_nodes:
-            on_them = self._on[near[0] : row, list(nodes)].any(axis=1)
-            last = int(near[0]) + int(np.flatnonzero(on_them)[-1]) if on_them.any() else last
+            among = self._of_jobs(int(near[0]), row)
+            last = int(self._job[among][np.isin(self._node[among], nodes)].max(initial=near[0]))
         return max(int(self._ends[last]), self._now + 1)
 
-    def _nodes_in(self, row: int, record: Record, open_nodes: Bools) -> tuple[int, ...]:
+    def _of_jobs(self, first: int, last: int) -> slice:
+        """What these jobs hold."""
+        begin, end = self._job.searchsorted([first, last]).tolist()
+        return slice(begin, end)
+
+    def _row(self, number: int) -> _Row:
+        """What is free once so many jobs have ended."""
+        if number not in self._rows:
+            before = max(known for known in self._rows if known < number)
+            among = self._of_jobs(before, number)
+            gpus, cpus = self._rows[before].gpus.copy(), self._rows[before].cpus.copy()
+            np.bitwise_or.at(gpus, self._node[among], self._mask[among])
+            np.add.at(cpus, self._node[among], self._cores[among])
+            self._rows[number] = _Row(gpus, cpus, np.bitwise_count(gpus))
+        return self._rows[number]
+
+    def _nodes_in(self, number: int, record: Record, open_nodes: Bools) -> tuple[int, ...]:
         """Nodes for a job as they are in one row."""
-        if not self._enough(row, record, open_nodes):
+        if not self._enough(number, record, open_nodes):
             return ()
         if record.pin:
             return record.pin
         # There may be enough of them, but not of one block.
-        return self._choice.nodes_for(record, open_nodes, self._counts[row], self._cpus[row]) or ()
+        row = self._row(number)
+        return self._choice.nodes_for(record, open_nodes, row.counts, row.cpus) or ()
 
-    def _enough(self, row: int, record: Record, open_nodes: Bools) -> bool:
+    def _enough(self, number: int, record: Record, open_nodes: Bools) -> bool:
         if record.pin:
-            return bool(open_nodes[list(record.pin)].all()) and pin_fits(record, self._gpus[row], self._cpus[row])
-        return int(np.count_nonzero(self._room_for(record)[row] & open_nodes)) >= record.nodes_wanted
+            row = self._row(number)
+            return bool(open_nodes[list(record.pin)].all()) and pin_fits(record, row.gpus, row.cpus)
+        return int(np.count_nonzero(self._room_for(record, number) & open_nodes)) >= record.nodes_wanted
 
-    def _room_for(self, record: Record) -> Bools:
-        """For each row the nodes with as many GPUs and cores as a job needs there."""
-        key = (record.k, record.cpus)
+    def _room_for(self, record: Record, number: int) -> Bools:
+        """In one row the nodes with as many GPUs and cores as a job needs there."""
+        key = (number, record.k, record.cpus)
         if key not in self._room:
-            self._room[key] = (self._counts >= record.k) & (self._cpus >= record.cpus)
+            row = self._row(number)
+            self._room[key] = (row.counts >= record.k) & (row.cpus >= record.cpus)
         return self._room[key]
 
 

@@ -19,7 +19,7 @@ from policy.simulate.pinned_ahead import Ahead, pin_fits
 from policy.simulate.pinned_choice import Choice
 from policy.simulate.pinned_jobs import Record
 from policy.simulate.pinned_nodes import Nodes
-from policy.simulate.pinned_reserved import Reserved
+from policy.simulate.pinned_reserved import Reserved, bits
 from policy.simulate.pinned_settings import PinnedSettings
 
 ENDS_BY_NODES = "25.05"
@@ -34,6 +34,7 @@ class Passes:
     def __init__(self, nodes: Nodes, settings: PinnedSettings, start: Start, phase: float = 0.0) -> None:
         """`phase`: what Slurm's clock shows at the first moment, by the minute."""
         self._nodes = nodes
+        self._all = (1 << nodes.count) - 1
         self._choice = Choice(nodes)
         self._depth = settings.queue_depth
         self._resolution = settings.delays.resolution
@@ -117,15 +118,14 @@ class Passes:
         self, record: Record, ahead: Ahead, plan: Reserved, moment: int, now: float
     ) -> tuple[float, tuple[int, ...]] | None:
         """When and where a job can start beside what is planned for those before it; `moment`: it can now."""
-        usable = np.ones(self._nodes.count, np.bool_)
-        if record.pin:
-            usable[:] = False
-            usable[list(record.pin)] = True
+        usable = bits(record.pin) if record.pin else self._all
         later: float | None = moment
         while later is not None:
             start_at = later
             open_nodes, later = plan.open_for(start_at, start_at + record.limit, usable)
-            found = ahead.soonest(record, open_nodes, start_at, later)
+            if open_nodes.bit_count() < record.nodes_wanted:
+                continue
+            found = ahead.soonest(record, plan.as_array(open_nodes), start_at, later)
             if found is None:
                 continue
             start, nodes = found

@@ -17,7 +17,7 @@ from policy.simulate.world import Layout, build
 from tests.unit.test_simulate_pinned import PLAIN, Bench, job
 from topology.blocks import Blocks
 
-ALL = np.ones(3, np.bool_)
+ALL = 0b111
 
 
 # The table of what is planned
@@ -27,12 +27,24 @@ def test_reservations_close_nodes_for_their_time() -> None:
     plan = Reserved(3, 0, 60)
     plan.reserve([1], 60, 120)
 
-    assert plan.open_for(0, 30, ALL)[0].tolist() == [True, True, True]
-    assert plan.open_for(0, 90, ALL)[0].tolist() == [True, False, True]
-    assert plan.open_for(120, 1_000_000, ALL)[0].tolist() == [True, True, True]
+    assert plan.open_for(0, 30, ALL)[0] == 0b111
+    assert plan.open_for(0, 90, ALL)[0] == 0b101
+    assert plan.open_for(120, 1_000_000, ALL)[0] == 0b111
+    assert plan.as_array(0b101).tolist() == [True, False, True]
     assert plan.overlaps([0, 1], 0, 61)
     assert not plan.overlaps([0, 1], 0, 60)
     assert not plan.overlaps([0, 2], 0, 1_000)
+
+
+def test_stretches_that_do_not_differ_become_one() -> None:
+    plan = Reserved(2, 0, 60)
+    plan.reserve([0], 60, 120)
+    plan.reserve([0], 120, 180)
+
+    # One stretch until 180: what opens then is the next moment worth a try.
+    assert plan.open_for(60, 90, 0b11) == (0b10, 180)
+    assert plan.overlaps([0], 60, 180)
+    assert not plan.overlaps([0], 180, 240)
 
 
 @pytest.mark.parametrize(("start", "limit", "slot"), [(0, 60, (0, 60)), (61, 60, (60, 180)), (119, 1, (60, 120))])
@@ -48,9 +60,9 @@ def test_a_later_start_is_tried_where_nodes_open_and_not_where_they_close() -> N
     assert plan.open_for(0, 60, ALL)[1] == 120
     assert plan.open_for(120, 180, ALL)[1] == 240
     # As in Slurm: a stretch that begins after the job's end counts for its neighbour.
-    assert plan.open_for(0, 60, np.array([False, False, True]))[1] == 240
-    assert plan.open_for(0, 200, np.array([True, False, False]))[1] == 120
-    assert plan.open_for(130, 1_000, np.array([True, False, False]))[1] is None
+    assert plan.open_for(0, 60, 0b100)[1] == 240
+    assert plan.open_for(0, 200, 0b001)[1] == 120
+    assert plan.open_for(130, 1_000, 0b001)[1] is None
 
 
 # When running jobs end
