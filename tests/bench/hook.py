@@ -36,8 +36,8 @@ SUBMIT = "/usr/libexec/berth-bench/submit -g 2 -p gpu"
 HELD = {"one": "-H", "limits": "-H -m limit", "new": "-H -m memory", "two": "-H -P 2"}
 """Jobs of one kind, with time limits of their own, of kinds never seen before, of one kind from two clients at once."""
 AS_PLACED = (
-    '-H -w n5 -g g0:1,gres/gpu:g1:1 -c "[berth/1 id=0123456789abcdef state=placed asked=tres_per_job:gres/gpu:2 '
-    'nodes=n5 gpus=0,1 k=2 n=1 cpus=1 mem=100 why=best%20of%201024%20nodes%20that%20fit]"'
+    '-H -w g5 -g g0:1,gres/gpu:g1:1 -c "[berth/1 id=0123456789abcdef state=placed asked=tres_per_job:gres/gpu:2 '
+    'nodes=g5 gpus=0,1 k=2 n=1 cpus=1 mem=100 why=best%20of%201024%20nodes%20that%20fit]"'
 )
 """Jobs that say themselves what Berth writes into a job of one kind: what slurmctld takes longer for them it takes
 whoever wrote it, and however fast. Only the echo's slurmctld gets these."""

@@ -104,10 +104,14 @@ processors, beside Berth's hardly anything.
 Chance: with earlier rules Berth's seed 6 was run three times on one day, with 34.3, 36.0 and 37.0 s of JCT, 9.2, 10.9
 and 11.9 s of wait, a longest wait of 104, 99 and 108 s, and 38.4, 35.7 and 44.0 s of wait counted with GPUs.
 
-The control that pins random GPUs, with earlier rules (the same five seeds, `--systems random`; plain Slurm's JCT was
-43.7 s and its wait 18.7 s then, Berth's 38.7 and 13.9): JCT 41.4 s, wait 16.5 s, makespan 408 s beside 399 and 386,
-longest wait 153 s beside 119 and 116, utilisation 0.872 beside 0.915 and 0.910. It had no place for 110 of 5,017 jobs
-(43 times it chose nodes of several blocks); processes of low priority ran beside it at times.
+The control that pins random GPUs (`--systems random`, seeds 6 and 7, where plain Slurm has 45.4 s of JCT, 20.0 s of
+wait, a makespan of 410 s, a longest wait of 123 s and a utilisation of 0.885, and Berth 37.2, 12.1, 391, 113 and
+0.930): 40.7, 15.4, 452, 175 and 0.866. It had no place for 42 of 1,972 jobs. Processes of low priority ran beside it.
+With earlier rules and all five seeds it had 41.4, 16.5, 408, 153 and 0.872, plain Slurm 43.7, 18.7, 399, 119 and 0.915.
+
+Plain Slurm with an Epilog, /bin/true, after which slurmctld makes a pass as it does after Berth's (`--systems epilog`,
+seeds 6 and 7): JCT 45.1, wait 19.7 s, makespan 416 s, longest wait 114 s, `handover_p50_s` 0.47 instead of 0.77. Over
+that Berth has JCT 0.82, wait 0.61, makespan 0.94, p95 0.98, longest wait 0.99, in a class 1.02.
 
 Jobs on 1, 2 and 4 GPUs wait 0.36, 0.46 and 0.57 times as long in the mean, those on 8, 16 and 32 0.88, 0.95 and 1.02
 times. Of an Epilog's wait at most 30 ms are berthd's to choose; `epilog_before_p99_ms` is what the node needs until
@@ -121,8 +125,7 @@ start just the same jobs, `sim_same_nodes` of these starts are on the same nodes
 easily on paper, and plain Slurm's mean wait was 14 % shorter there. What was wrong, found in Slurm's source and in
 these passes: by which windows ends of running jobs are looked at; that planned starts are rounded up to the minute at
 their end; which of equal blocks is taken (the last one); and that without an Epilog, as in plain Slurm's cluster here,
-slurmctld makes no pass when a job ends, but at the next second if something asked for one. With an Epilog plain
-Slurm's jobs would wait 4 % shorter on paper (below). That slurmctld hears of a job's end after 7 ms, and that a job
+slurmctld makes no pass when a job ends, but at the next second if something asked for one. That slurmctld hears of a job's end after 7 ms, and that a job
 begins 30 ms after its start, is from the times in 26.05's log.
 
 What berthd takes was timed in one run with earlier rules (seed 6, by hand): a look at Slurm 12 ms in the middle, a pass
@@ -269,13 +272,15 @@ Latencies are those inside the hook, over all turns; `rate` is submissions over 
 beside the echo's the median over the rounds, each beside the echo's turn of the same round. `hung_rate_1` is with
 berthd stopped and the breaker open.
 
+`placed_rate_vs_echo`: the echo's slurmctld with jobs that say themselves what Berth writes into a job of the first kind
+(node, a type for each GPU, texts). So much slower is slurmctld whoever placed the job; no plugin that does can have a
+`rate_vs_echo` above it.
+
 A job that starts tells Slurm which nodes to leave out (`bench-passes`); its list is read twice, here and by slurmctld,
-which is what `taken` takes longer for, and why its rate is twice the echo's: with the echo Slurm tests all nodes. Two
-earlier runs of this benchmark: without such lists `rate_vs_echo` 0.82, `new` 0.29 ms over the echo and 0.66 of its
-rate, `taken` 0.20 ms and 0.60; with lists for held jobs too 0.68, 0.65 ms, 0.51, 0.46 ms and 2.4 (with a look at Slurm
-every ten seconds, `--tick 10000`, 0.68 as well). A job that may not start yet gets none since. An earlier form of it,
-one slurmctld after the other: 0.77, 0.99 ms, 0.46, 0.26 ms and 0.73. The rates of held jobs hang on what else the two
-processors do: 0.87 and 1.00 here, though a submission takes 0.06 ms more in either stream.
+and its rate is more than twice the echo's all the same: with the echo Slurm tests all nodes. Nothing else ran this
+time. Forty minutes before, with a check of the code at idle priority beside it, `rate_vs_echo` was 0.871, `limits`
+0.903, `new` 0.29 ms over the echo and 0.652 of its rate, `taken` 0.38 ms, p99 2.6 ms, and 2.2; with rates over all time
+instead of medians, the same day, 0.875, 1.00, 0.35 ms, 0.773, 0.52 ms, 3.5 ms and 2.1.
 """,
     "placement": """
 The same jobs, order, backfill and scores for all policies, in the model of PAL's artifact. Each figure is the *worst*
