@@ -125,8 +125,8 @@ start just the same jobs, `sim_same_nodes` of these starts are on the same nodes
 easily on paper, and plain Slurm's mean wait was 14 % shorter there. What was wrong, found in Slurm's source and in
 these passes: by which windows ends of running jobs are looked at; that planned starts are rounded up to the minute at
 their end; which of equal blocks is taken (the last one); and that without an Epilog, as in plain Slurm's cluster here,
-slurmctld makes no pass when a job ends, but at the next second if something asked for one. That slurmctld hears of a job's end after 7 ms, and that a job
-begins 30 ms after its start, is from the times in 26.05's log.
+slurmctld makes no pass when a job ends, but at the next second if something asked for one. That slurmctld hears of a
+job's end after 7 ms, and that a job begins 30 ms after its start, is from the times in 26.05's log.
 
 What berthd takes was timed in one run with earlier rules (seed 6, by hand): a look at Slurm 12 ms in the middle, a pass
 0.5 ms and 12 ms more for each job that looks for a place that is not free yet, the nodes that one job has left 1 ms, an
