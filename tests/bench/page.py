@@ -101,8 +101,11 @@ before, the same seeds): JCT 0.886, wait 0.747, makespan 0.965, p95 1.04, longes
 %, Epilogs' p99 79 ms. Beside plain Slurm's runs simulations and unit tests ran at idle priority on one of the two
 processors, beside Berth's hardly anything.
 
-Chance: with earlier rules Berth's seed 6 was run three times on one day, with 34.3, 36.0 and 37.0 s of JCT, 9.2, 10.9
-and 11.9 s of wait, a longest wait of 104, 99 and 108 s, and 38.4, 35.7 and 44.0 s of wait counted with GPUs.
+Chance: `plain2` is plain Slurm's seed 6 once more (`--systems plain,plain2 --seeds 6`), *plain over plain* is that over
+the first run of that seed: 15.1 beside 17.8 s of mean wait, a longest wait of 93 beside 112 s. Of five seeds together
+less is chance: two sets of plain Slurm's runs had 18.7 and 20.0 s, and longest waits of 119 and 123 s. With earlier
+rules Berth's seed 6 was run three times on one day, with 34.3, 36.0 and 37.0 s of JCT, 9.2, 10.9 and 11.9 s of wait, a
+longest wait of 104, 99 and 108 s, and 38.4, 35.7 and 44.0 s of wait counted with GPUs.
 
 The control that pins random GPUs (`--systems random`, seeds 6 and 7, where plain Slurm has 45.4 s of JCT, 20.0 s of
 wait, a makespan of 410 s, a longest wait of 123 s and a utilisation of 0.885, and Berth 37.2, 12.1, 391, 113 and
