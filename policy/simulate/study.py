@@ -22,6 +22,9 @@ nodes: whole nodes together, since the GPUs of a node are alike, with each GPU's
 """
 
 
+SLURM = "24.11"
+
+
 @dataclass(frozen=True, slots=True)
 class Study:
     """All options of one call, in plain values, so that a file can hold them."""
@@ -55,7 +58,7 @@ class Study:
     models: str = "trace"
     durations: str = "limit"
     bf_interval: float = 30.0
-    slurm: str = "24.11"
+    slurm: str = SLURM
     """Whose backfill is played in --mode berthd."""
     locality: str = ""
     weigh_waits: bool = False
@@ -190,6 +193,8 @@ def check(study: Study) -> None:
             raise UsageError("--order slurm belongs to --mode slurm; with pal-rounds take fifo, las, srtf or srsf")
         if one.mode == "berthd":
             _check_berthd(one)
+        elif one.slurm != SLURM:
+            raise UsageError(f"--slurm {one.slurm} belongs to --mode berthd; leave it out with --mode {one.mode}")
         if one.fabric and (not one.topology or one.nodes_per_leaf):
             raise UsageError(
                 "--fabric says which nodes of --topology share a leaf: give --topology, and no --nodes-per-leaf"

@@ -159,15 +159,14 @@ class Measured:
 
     turns: list[float] = field(default_factory=list)
     """Submissions a second in each."""
-    seconds: float = 0.0
     client: list[float] = field(default_factory=list)
     inside: list[float] = field(default_factory=list)
     """Milliseconds of each submission, at the client and in the hook."""
 
     @property
     def rate(self) -> float:
-        """In all turns together."""
-        return len(self.client) / self.seconds
+        """In all turns together, which have as many submissions each."""
+        return statistics.harmonic_mean(self.turns)
 
     def beside(self, other: Measured) -> float:
         """How many times as many submissions a second as the other, in the median round."""
@@ -197,7 +196,6 @@ def take_turns(controllers: Sequence[Controller], turns: int, jobs: int) -> Tabl
                 measured = table[controller.plugin, stream]
                 rate, latencies = controller.submit(jobs, stream)
                 measured.turns.append(rate)
-                measured.seconds += jobs / rate
                 measured.client += latencies
                 measured.inside += controller.hook()
                 time.sleep(CALM)

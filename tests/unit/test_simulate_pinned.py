@@ -10,6 +10,7 @@ from random import Random
 import numpy as np
 import pytest
 
+from policy import walk
 from policy.cli.main import main
 from policy.errors import UsageError
 from policy.placement.berth import BerthPolicy
@@ -332,6 +333,23 @@ def test_the_command_plays_berthd(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert main([*arguments, "--workers", "1"]) == 0
     rows = capsys.readouterr().out.splitlines()
     assert [row.split()[0] for row in rows[1:]] == ["slurm", "berth"]
+
+
+def test_whose_backfill_it_is_is_no_question_to_other_modes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["simulate", trace(tmp_path), "--nodes", "4", "--gpus-per-node", "8", "--slurm", "26.05"]
+
+    assert main([*arguments, "--mode", "slurm"]) != 0
+    assert "--slurm 26.05 belongs to --mode berthd" in capsys.readouterr().err
+    assert main([*arguments, "--mode", "berthd", "--policy", "slurm", "--workers", "1"]) == 0
+
+
+def test_a_constant_of_the_plan_can_be_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("EARLY", 0.25), ("GATHER_AT_ONCE", 16)):
+        monkeypatch.setattr(walk, name, value)
+    simulated.change("policy.walk.EARLY=0.5")
+    simulated.change("policy.walk.GATHER_AT_ONCE=8")
+
+    assert (walk.EARLY, walk.GATHER_AT_ONCE) == (0.5, 8)
 
 
 @pytest.mark.parametrize("option", [["--quotas", "q.csv"], ["--order", "las"], ["--durations", "true"]])

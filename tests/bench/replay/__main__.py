@@ -17,7 +17,7 @@ from containers.cluster import ClusterError
 
 from ..table import Figure, report
 from .execute import run, write_json
-from .figures import adversary_figures, chaos_figures, details, figures
+from .figures import NOISE, PLAIN, adversary_figures, chaos_figures, details, figures
 from .limits import limit_figures
 from .outcome import Run
 from .passes import pass_figures
@@ -64,11 +64,18 @@ def _perform(args: argparse.Namespace) -> int:
     finally:
         if missing and not args.keep:
             testbed.remove()
-    runs = [Run.load(BUILD / f"{_name(args, *pair)}.json") for pair in wanted]
+    paths = [BUILD / f"{_name(args, *pair)}.json" for pair in wanted + _again(args, wanted)]
+    runs = [Run.load(path) for path in paths]
     print(details(runs))
     title = f"{args.mode}: {args.jobs} jobs on 64 nodes x 8 GPUs, Slurm {args.slurm}"
     report(_table(args), title, _figures(args, runs), _notes(args, runs))
     return 0
+
+
+def _again(args: argparse.Namespace, wanted: list[tuple[System, int]]) -> list[tuple[System, int]]:
+    """The second runs of plain Slurm that there are of these seeds: what chance does stands beside what Berth does."""
+    twins = [(SYSTEMS[NOISE], seed) for system, seed in wanted if system.name == PLAIN]
+    return [one for one in twins if one not in wanted and (BUILD / f"{_name(args, *one)}.json").exists()]
 
 
 def _play_on_paper(args: argparse.Namespace, seeds: list[int], shape: Shape) -> int:

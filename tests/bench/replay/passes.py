@@ -36,7 +36,7 @@ LINES = {
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """Passes in which something started really or on paper, and starts that came in both."""
+    """Passes in which something really started, and starts that came on paper too."""
 
     passes: int = 0
     same: int = 0
@@ -110,6 +110,7 @@ class _Ledger:
         self._records: dict[int, Record] = {}
         self._waiting: dict[int, Record] = {}
         self._running: dict[int, Record] = {}
+        self._settings = PinnedSettings(berthd=False, kill=False, slurm=run.slurm)
         outcomes = {one.name: one for one in run.outcomes}
         for name, number in _submitted(folder / "submit.log"):
             submission = asked[name]
@@ -141,8 +142,7 @@ class _Ledger:
             record.nodes, record.masks, record.started = at, masks, now
             nodes.take(record)
 
-        settings = PinnedSettings(berthd=False, kill=False)
-        Passes(nodes, settings, start).backfill(list(waiting.values()), list(running.values()), now)
+        Passes(nodes, self._settings, start).backfill(list(waiting.values()), list(running.values()), now)
         both = really.keys() & on_paper.keys()
         same_nodes = sum(really[job] == on_paper[job] for job in both)
         return Agreement(1, int(really.keys() == on_paper.keys()), len(both), same_nodes)

@@ -12,6 +12,7 @@ import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from importlib import import_module
 from itertools import permutations
 from pathlib import Path
 
@@ -201,10 +202,11 @@ def play_again(runs: Sequence[Run]) -> list[Run]:
             draw(run.seed, shape_of(run)),
             run.seed,
             SYSTEMS[run.system],
-            ground_of(run),
+            ground,
             chance,
         )
         for run in runs
+        for ground in [ground_of(run)]
         for chance in range(PLAYS)
     ]
 
@@ -248,6 +250,14 @@ def weighed_error(ours: Sequence[Run], found: Sequence[Run]) -> float:
     return abs(summary(ours).weighed_wait / summary(found).weighed_wait - 1)
 
 
+def change(text: str) -> None:
+    """Give a constant of the plan another value, to see what it does."""
+    name, _, value = text.partition("=")
+    module, _, constant = name.rpartition(".")
+    where = import_module(module)
+    setattr(where, constant, type(getattr(where, constant))(float(value)))
+
+
 def main() -> int:
     """Play seeds of some systems and print what came of them."""
     systems = {**SYSTEMS, ORACLE.name: ORACLE}
@@ -261,8 +271,13 @@ def main() -> int:
     parser.add_argument("--lost-notices", type=float, default=0.0, help="part of the Epilogs' notices")
     parser.add_argument("--topology", default="tree", choices=("tree", "block"))
     parser.add_argument("--slurm", default=SLURM)
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="NAME=NUMBER", help="a constant, such as policy.walk.EARLY=0"
+    )
     parser.add_argument("--machines", type=Path, help="a folder of topology files of the four kinds of machines")
     args = parser.parse_args()
+    for one in args.set:
+        change(one)
     kinds = files.load_directory(args.machines) if args.machines else machines_found()
     stretch = Stretch.load(table_path())
     ground = Ground(stretch, kinds, lost_notices=args.lost_notices, topology=args.topology, slurm=args.slurm)
