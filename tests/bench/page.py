@@ -181,12 +181,13 @@ not put off a planned start any more (its changelog), so small jobs pass those b
 
 Who of them waits is what both choose, and not how many GPUs wait: that is the same within 2 % (`weighed_wait_ratio`).
 With plain Slurm jobs on 1, 2 and 4 GPUs wait 22, 25 and 29 s, with Berth 8, 11 and 18 s; a job on 32 GPUs that is to
-wait a second less has others wait 32 GPU-seconds more. On paper (seeds 1 to 5, 15 to 45 plays) none of these brought
-its wait below 60 s beside plain Slurm's 52: nobody on nodes that a gang waits for (60.3 s instead of 61.5), places
-compared by three quarters of the limits or by three tenths instead of half (60.7, 62.5), running jobs taken to use half
-or a tenth of their limits (61.6, 61.2, with jobs on one GPU waiting 8 and 12 instead of 6 s), 8 or 32 gangs that gather
-at once (61.7, 61.3), a second place that is kept for the first in line (60.0 to 60.4). With the ends of all jobs known
-it is 48 s: what a gang lacks is to know which nodes will be free first.
+wait a second less has others wait 32 GPU-seconds more. On paper (`python -m tests.bench.replay.simulated --topology
+block --slurm 26.05 --seeds 1,2,3,4,5 --plays 3 --systems berth --set policy.walk.EARLY=0`, and so on) none of these
+brought its wait below 60 s beside plain Slurm's 52: `walk.EARLY` 0 or 0.5 (60.3 and 61.2 instead of 61.5 s; 9 plays for
+the first and the last), `gathering.USUAL_PART` 0.75 or 0.3 (60.7, 62.5), `used.FLOOR` 0.5 (61.6, with jobs on one GPU
+waiting 8 instead of 6 s), `walk.GATHER_AT_ONCE` 32 (61.3), `gathering.GATHER_EVERY` 3 (61.2), `gathering.FOR_OTHERS` 0
+(60.5). With the ends of all jobs known (`--systems oracle`) it is 48 s: what a gang lacks is to know which nodes will
+be free first.
 """,
     "replay-26.05-tree": """
 One seed, one cluster after the other. Jobs come for 79 s only, so it measures how the cluster fills. The class of
