@@ -247,7 +247,7 @@ time limits only, which are whole minutes for jobs of 25 s. `wait_8`: of jobs on
 with the job's GPUs; `longest_of_a_run` is the mean over the plays. `epilog_` is plain Slurm with an Epilog: slurmctld
 makes a pass whenever one ends, as it does with Berth's.
 
-How many GPUs wait is the same with plain Slurm and with Berth within 2 %, and the oracle takes a tenth off it: who of
+How many GPUs wait is the same with plain Slurm and with Berth within 3 %, and the oracle takes a tenth off it: who of
 them waits is what a plan decides. Berth lets jobs on few GPUs into gaps that would stand empty, so that they wait 0.3
 times as long and gangs 1.12 times.
 """,
