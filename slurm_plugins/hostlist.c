@@ -224,11 +224,12 @@ static void count_up(char *number)
 static bool each_is(const struct range *range, bool (*is)(const char *name))
 {
 	char name[NODE_NAME_MAX + 1];
-	char *number = name + range->prefix_len;
+	char *number;
 
 	if (range->prefix_len + DIGITS_MAX > NODE_NAME_MAX)
 		return false;
 	memcpy(name, range->prefix, range->prefix_len);
+	number = name + range->prefix_len;
 	*number = '\0';
 	if (!range->width)
 		return is(name);

@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "config.h"
+#include "hostlist.h"
 #include "options.h"
 #include "path_list.h"
 #include "pinned.h"
@@ -76,12 +77,27 @@ static void check_nodes(const struct reply *reply)
 		MUST(reply->gpus[i] < GPU_POSITIONS && (!i || reply->gpus[i] > reply->gpus[i - 1]));
 }
 
+/* Slurm refuses a submission that excludes a node it does not know, or one that it requires. */
+static void check_others(const struct reply *reply)
+{
+	char name[] = "n0";
+
+	MUST(strlen(reply->exc_nodes) > 0);
+	for (size_t i = 1; i <= 9; i++) {
+		name[1] = (char)('0' + i);
+		MUST(!strstr(reply->nodes, name) || !hostlist_has(reply->exc_nodes, name, 2));
+	}
+	MUST(hostlist_all(reply->exc_nodes, 1000, node_exists));
+}
+
 static void check_gpus(const struct reply *reply, const struct reply_expected *expected)
 {
 	if (reply->verb == REPLY_PLACE)
 		check_nodes(reply);
 	else
-		MUST(!reply->nodes && !reply->seats);
+		MUST(!reply->nodes && !reply->seats && !reply->exc_nodes);
+	if (reply->exc_nodes)
+		check_others(reply);
 	MUST(reply->node_count >= 1 && reply->node_count <= REPLY_MAX_NODES);
 	MUST(reply->gpu_count >= 1 && reply->gpu_count <= GPU_POSITIONS);
 	if (expected->gpus)
