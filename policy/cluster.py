@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from policy.cost import CostModel
 from policy.others import Others
+from policy.pieces import leaf_order
 from policy.placement.tables import MOST_GPUS, Ints, SetTables
 from policy.settings import Sharing
 from policy.sharing.shelves import Shelves
@@ -58,6 +59,8 @@ class Fleet:
     """Each node's mask with all GPUs free."""
     others: Others = field(init=False)
     """The nodes that pinned jobs exclude, to be told without some."""
+    leaf_order: Ints = field(init=False)
+    """Each node's leaf as its place in the order in which pieces of nodes fill them."""
     not_ready: Mapping[str, str]
     """Why each other GPU node cannot be placed on."""
     gpu_counts: Ints
@@ -100,6 +103,7 @@ class Fleet:
         full = np.where(self.ready, (np.int64(1) << self.size) - 1, 0)
         full.flags.writeable = False
         object.__setattr__(self, "full", full)
+        object.__setattr__(self, "leaf_order", leaf_order(self.fabric, self.scores))
         object.__setattr__(self, "others", Others([name for name in self.names if name not in self.unnamed]))
 
 
@@ -215,6 +219,14 @@ class Cluster:
     hole_until: Floats
     """When the first planned job starts on the node; before that a short job fits in."""
     reserved_from: Floats
+    pieces: Ints
+    """GPUs of each node that are held by jobs on a piece of it."""
+    wanted: Bools
+    """Nodes that jobs on several of them wait for: all that those could be on."""
+    gathered: Bools
+    """Those that the first of these jobs have been promised."""
+    pieces_wait: int = 0
+    """GPUs that jobs on a piece of a node wait for."""
     waiting: int = 0
     """Pinned jobs that wait."""
     crowded: bool = False

@@ -48,6 +48,7 @@ class Picture:
         """Jobs and places of theirs that the picture shows as free already, though an Epilog may still tell of them."""
         self._up = np.zeros(count, np.bool_)
         self._quiet = np.zeros(count, np.bool_)
+        self._pieces = np.zeros(count, np.int64)
         self._open = np.zeros(count, np.bool_)
         self._reserved_from = np.full(count, FAR)
         self._times = np.zeros((count, COLUMNS))
@@ -156,6 +157,9 @@ class Picture:
                 mem_now=self._mem[:, 0],
                 hole_until=np.full(len(self.fleet.names), FAR),
                 reserved_from=self._reserved_from,
+                pieces=self._pieces,
+                wanted=np.zeros(len(self.fleet.names), np.bool_),
+                gathered=np.zeros(len(self.fleet.names), np.bool_),
                 tenants=self._tenants,
                 shapes=self._shapes,
                 sharers=self._sharers,
@@ -174,6 +178,7 @@ class Picture:
         for theirs, ours in (
             (picture.up, self._open),
             (picture.quiet, self._quiet),
+            (picture.pieces, self._pieces),
             (picture.gpus, self._gpus),
             (picture.cpus, self._cpus),
             (picture.mem, self._mem),
@@ -185,6 +190,7 @@ class Picture:
             theirs[here] = ours[here]
         picture.times[here] = self._expected(here)
         picture.hole_until[here] = FAR
+        picture.gathered[here] = False
         for place in here if self._tenants or picture.tenants else ():
             picture.tenants.pop(place, None)
             if place in self._tenants:
@@ -275,6 +281,8 @@ class Picture:
         mem = max(0, total_mem - (node.mem_used - given if memory_counts else 0))
         ends = sorted((_end(job, self.at), job.id, job) for job in self._jobs_of[place].values() if not job.rides)
         held = {job.id: _held(job, node.name) for _, _, job in ends}
+        alone = [held[job.id] or 0 for _, _, job in ends if not job.share]
+        self._pieces[place] = sum(mask.bit_count() for mask in alone if mask != full)
         # A shared GPU comes free with the last of its jobs.
         known, last = 0, {}
         for _, _, job in reversed(ends):

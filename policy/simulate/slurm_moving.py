@@ -124,7 +124,22 @@ class Relocator:
         everywhere = np.ones(count, np.bool_)
         return Book(
             Cluster(
-                fleet, now, ledger.up, everywhere, times, gpus, cpus, mem, free, fleet.cpus, fleet.mem, far, far.copy()
+                fleet=fleet,
+                at=now,
+                up=ledger.up,
+                quiet=everywhere,
+                times=times,
+                gpus=gpus,
+                cpus=cpus,
+                mem=mem,
+                gpus_now=free,
+                cpus_now=fleet.cpus,
+                mem_now=fleet.mem,
+                hole_until=far,
+                reserved_from=far.copy(),
+                pieces=np.zeros(count, np.int64),
+                wanted=~everywhere,
+                gathered=~everywhere,
             )
         )
 
