@@ -344,12 +344,12 @@ def test_whose_backfill_it_is_is_no_question_to_other_modes(tmp_path: Path, caps
 
 
 def test_a_constant_of_the_plan_can_be_tried(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in (("EARLY", 0.25), ("GATHER_AT_ONCE", 16)):
+    for name, value in (("NEAR", 600.0), ("GATHER_AT_ONCE", 16)):
         monkeypatch.setattr(walk, name, value)
-    simulated.change("policy.walk.EARLY=0.5")
+    simulated.change("policy.walk.NEAR=0.5")
     simulated.change("policy.walk.GATHER_AT_ONCE=8")
 
-    assert (walk.EARLY, walk.GATHER_AT_ONCE) == (0.5, 8)
+    assert (walk.NEAR, walk.GATHER_AT_ONCE) == (0.5, 8)
 
 
 @pytest.mark.parametrize("option", [["--quotas", "q.csv"], ["--order", "las"], ["--durations", "true"]])

@@ -46,12 +46,12 @@ def moments(book: Book, name: str) -> list[float]:
 
 @pytest.mark.parametrize(("part", "place"), [(1.0, "n1"), (0.7, "n3")])
 def test_the_nodes_that_a_gang_gathers_are_left_alone_for_as_long_as_jobs_usually_run(part: float, place: str) -> None:
-    """n2's job may run for 500 s. If jobs use up their limits, n1 is anybody's for a quarter of that."""
+    """n2's job may run for 800 s. If jobs use up their limits, n1 is anybody's until ten minutes before."""
     gang = waiting(
         50, "n1", FULL, required=("n1", "n2"), submitted=int(NOW) - 100, limit=3_600,
         segment={"n": "2", "nodes": "n1,n2", "level": "leaf"},
     )  # fmt: skip
-    stay = [*BUSY, gang]
+    stay = [running(2, "n2", FULL, 800), running(3, "n3", FULL, 700), BUSY[2], gang]
     picture = picture_after(ended(LEAST, part), stay)
     plan = Plan(BerthPolicy(), Settings())
     plan.replan(picture.book(), stay)

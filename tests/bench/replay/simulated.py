@@ -272,7 +272,7 @@ def main() -> int:
     parser.add_argument("--topology", default="tree", choices=("tree", "block"))
     parser.add_argument("--slurm", default=SLURM)
     parser.add_argument(
-        "--set", action="append", default=[], metavar="NAME=NUMBER", help="a constant, such as policy.walk.EARLY=0"
+        "--set", action="append", default=[], metavar="NAME=NUMBER", help="a constant, such as policy.walk.NEAR=0"
     )
     parser.add_argument("--machines", type=Path, help="a folder of topology files of the four kinds of machines")
     args = parser.parse_args()
