@@ -78,9 +78,7 @@ class Book:
     def __init__(self, cluster: Cluster) -> None:
         self.state = next(_STATES)
         """Another number, never used before, after each change."""
-        self._together: dict[tuple[int, int], tuple[Demand, Bools | None]] = {}
-        self._behind_gangs: dict[tuple[int, int, int], tuple[Demand, Demand]] = {}
-        """What was found before, by the number of an array of candidates that is kept beside it; until it changes."""
+        self._like = pieces.Found()
         self.fleet = cluster.fleet
         self.cluster = replace(
             cluster,
@@ -134,7 +132,7 @@ class Book:
             picture.gpus_now[node] &= ~claim.mask
             if claim.share is None and claim.mask not in (0, int(self.fleet.full[node])):
                 picture.pieces[node] += claim.mask.bit_count()
-                self._look_again()
+                self._like.forget()
             picture.cpus_now[node] = max(0, int(picture.cpus_now[node]) - cpus)
             picture.mem_now[node] = max(0, int(picture.mem_now[node]) - mem)
         elif picture.hole_until[node] > start:
@@ -244,66 +242,41 @@ class Book:
         """The best place that is free now, or `NotNow`."""
         return in_first_part(demand, lambda part: self._best_at(0.0, part, policy))
 
-    def together(self, demand: Demand) -> "Bools | None":
-        """Where a job on a piece of a node should be; None where it does not matter."""
-        if not pieces.is_piece(demand):
-            return None
-        key = id(demand.candidates), demand.k
-        known = self._together.get(key)
-        if known is None:
-            known = self._together[key] = demand, pieces.together(demand, self.cluster)
-        return known[1]
-
-    def behind_gangs(self, demand: Demand) -> Demand:
+    def behind_gangs(self, demand: Demand, policy: Policy) -> Demand:
         """What is left of a demand by jobs on several nodes that came before it: itself, where that is all of it."""
-        nodes = self.together(demand)
-        if nodes is None:
-            return demand
-        key = id(demand.candidates), demand.k, demand.limit
-        known = self._behind_gangs.get(key)
-        if known is None:
-            left = pieces.behind_gangs(demand, self.cluster, nodes)
-            known = self._behind_gangs[key] = demand, left
-            self._together[id(left.candidates), demand.k] = left, nodes
-        if known[1] is known[0]:
-            return demand
-        return replace(demand, candidates=known[1].candidates)
-
-    def _look_again(self) -> None:
-        self._together.clear()
-        self._behind_gangs.clear()
+        return self._like.behind_gangs(demand, self.cluster) if policy.gathers_pieces else demand
 
     def want(self, nodes: Bools) -> None:
         """A job on several of these nodes waits."""
         if not bool(self.cluster.wanted[nodes].all()):
             self.cluster.wanted[:] |= nodes
-            self._look_again()
+            self._like.forget()
 
     def gather(self, nodes: Sequence[int], until: float) -> None:
         """Nobody fills up nodes any more that have been promised to a job on several, but for those that end before."""
         self.cluster.hole_until[list(nodes)] = until
         self.cluster.gathered[list(nodes)] = True
-        self._look_again()
+        self._like.forget()
 
     def begin(self, pieces_wait: int) -> None:
         """Another walk along the queue begins: who wants which nodes is told as it comes to them."""
         self.cluster = replace(self.cluster, pieces_wait=pieces_wait)
         self.cluster.wanted[:] = False
-        self._look_again()
+        self._like.forget()
 
     def now_together(self, demand: Demand, policy: Policy) -> Berth:
         """The best place that is free now with a job's like, if it has to be with them; else as `now`."""
-        nodes = self.together(demand)
+        nodes = self._like.nodes(demand, self.cluster) if policy.gathers_pieces else None
         if nodes is None:
             return self.now(demand, policy)
         try:
             berth = self.now(demand.within(nodes), policy)
         except NotNow:
             return self.now(demand, policy)
-        if self.cluster.crowded:
+        if demand.k == 1 and self.cluster.crowded:
             return berth
         anywhere = self.now(demand, policy)
-        return anywhere if pieces.clearly_better(anywhere, berth) else berth
+        return anywhere if pieces.clearly_better(anywhere, berth, crowded=self.cluster.crowded) else berth
 
     def _best_at(self, moment: float, demand: Demand, policy: Policy) -> Berth:
         """The best place at a moment, 0 for now. Where a share goes is no policy's question."""

@@ -336,7 +336,7 @@ def _soonest(
             except NotNow:
                 demand = wide
         # It is the last in line.
-        demand = book.behind_gangs(demand)
+        demand = book.behind_gangs(demand, policy)
         return first_place(book, demand, policy) if ahead else book.soonest(demand, policy)
     except NotNow as nothing:
         if not bool((demand.candidates & book.cluster.up).any()):

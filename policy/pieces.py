@@ -11,6 +11,7 @@ How many leaves depends on how many GPUs small jobs hold and wait for. Beyond th
 - else when it has waited for `MOST` seconds or half of its time limit (docs/placement.md).
 """
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -33,10 +34,8 @@ the leaves of such jobs, so that jobs on several nodes which came before it get 
 
 
 def leaf_order(fabric: "Fabric", scores: "Mapping[str, Floats]") -> "Ints":
-    """Each node's leaf as its place in the order in which pieces of nodes fill them; who is in none is a leaf alone."""
-    leaf = fabric.leaf
-    own = np.where(leaf == NOBODY, leaf.max(initial=0) + 1 + np.arange(leaf.size), leaf)
-    _, own = np.unique(own, return_inverse=True)
+    """Each node's leaf as its place in the order in which pieces of nodes fill them."""
+    _, own = np.unique(fabric.leaf, return_inverse=True)
     slowest = np.zeros(own.max(initial=-1) + 1)
     for table in scores.values():
         np.maximum.at(slowest, own, table.max(axis=1, initial=0.0))
@@ -59,13 +58,13 @@ def patience(limit: float) -> float:
 
 
 def together(demand: "Demand", picture: "Cluster") -> "Bools | None":
-    """The nodes that a job on a piece of one should be on; None where it is none, or they are all that it could be on.
+    """The nodes that a job on a piece of one should be on; None where that does not matter.
 
-    Nodes that it would take as a whole stay in.
+    Nodes that it would take as a whole stay in. Where leaves are not known, fuller nodes first is all that can be done.
     """
-    if not is_piece(demand):
-        return None
     here = demand.candidates & picture.up
+    if not is_piece(demand) or bool((picture.fleet.fabric.leaf[here] == NOBODY).any()):
+        return None
     nodes = _first_leaves(demand, picture, here)
     if not bool((nodes & ~picture.gathered).any()):
         nodes = _first_leaves(demand, picture, here & ~picture.gathered)
@@ -93,6 +92,47 @@ def behind_gangs(demand: "Demand", picture: "Cluster", nodes: "Bools | None") ->
     return left if bool((left.candidates & picture.up).any()) else demand
 
 
-def clearly_better(there: "Berth", here: "Berth") -> bool:
-    """Whether a place apart from its like is worth it to a job that could be among them."""
-    return there.cost < here.cost * (1 - ALIKE_IN_A_CROWD)
+class Found:
+    """What was found for some candidates, which jobs of a kind have in common; until the picture changes."""
+
+    def __init__(self) -> None:
+        self._nodes: dict[tuple[int, int], tuple[Demand, Bools | None]] = {}
+        self._left: dict[tuple[int, int, int], tuple[Demand, Demand]] = {}
+        """By the number of an array of candidates, with a demand that holds the array so that the number stays its."""
+
+    def forget(self) -> None:
+        """The picture has changed."""
+        self._nodes.clear()
+        self._left.clear()
+
+    def nodes(self, demand: "Demand", picture: "Cluster") -> "Bools | None":
+        """As `together`."""
+        if not is_piece(demand):
+            return None
+        key = id(demand.candidates), demand.k
+        if key not in self._nodes:
+            self._nodes[key] = demand, together(demand, picture)
+        return self._nodes[key][1]
+
+    def behind_gangs(self, demand: "Demand", picture: "Cluster") -> "Demand":
+        """As `behind_gangs`; the same demand where nothing is taken from it."""
+        nodes = self.nodes(demand, picture)
+        if nodes is None:
+            return demand
+        key = id(demand.candidates), demand.k, demand.limit
+        if key not in self._left:
+            left = behind_gangs(demand, picture, nodes)
+            self._left[key] = demand, left
+            self._nodes[id(left.candidates), demand.k] = left, nodes
+        first, left = self._left[key]
+        return demand if left is first else replace(demand, candidates=left.candidates)
+
+
+def clearly_better(there: "Berth", here: "Berth", *, crowded: bool) -> bool:
+    """Whether a place apart from its like is worth it to a job that could be among them.
+
+    Better links always are. Faster GPUs are not where most are taken: they would be another's just as well.
+    """
+    if there.min_gbps > here.min_gbps:
+        return True
+    return not crowded and there.cost < here.cost * (1 - ALIKE_IN_A_CROWD)

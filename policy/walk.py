@@ -303,7 +303,7 @@ class Walk:
         until = entry.since + patience(demand.limit)
         if until <= self._book.cluster.at:
             return demand, shape
-        left = self._book.behind_gangs(demand)
+        left = self._book.behind_gangs(demand, self._policy)
         if left is demand:
             return demand, shape
         entry.waits_for_its_like = until

@@ -82,6 +82,9 @@ class Policy(ABC):
     weighs_scores: bool = False
     """Whether it avoids slow GPUs: a job on several nodes may then wait for faster ones."""
 
+    gathers_pieces: bool = False
+    """Whether jobs on a piece of a node are kept together on few leaves, where it chooses among the nodes of those."""
+
     @abstractmethod
     def place(self, demand: "Demand", view: "View") -> Berth:
         """Choose nodes and GPUs, or raise `NotNow` or `Never`."""

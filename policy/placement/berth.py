@@ -54,6 +54,7 @@ class BerthPolicy(Policy):
     sticky = False
     steady = True
     weighs_scores = True
+    gathers_pieces = True
 
     def __init__(self, *, move_s: float = 0.0) -> None:
         """`move_s` is what a move costs a running job; it moves only where it gains more in what is left of it."""

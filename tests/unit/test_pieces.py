@@ -6,15 +6,18 @@ import numpy as np
 import pytest
 
 from policy.book import Book
+from policy.decide import decide
 from policy.facts import JobFacts, NodeFacts
 from policy.picture import Picture
 from policy.pieces import MOST, leaf_order, patience
 from policy.placement.berth import BerthPolicy
+from policy.placement.registry import create
 from policy.reasons import why
-from tests.unit.policy_world import NOW, fleet, node, running, waiting
+from policy.settings import Settings
+from tests.unit.policy_world import NOW, fleet, node, running, submit, waiting
 from tests.unit.test_plan_crowd import FULL, given
 from tests.unit.test_plan_events import World, moves
-from topology.fabric import NOBODY, Fabric
+from topology.fabric import Fabric
 
 LEAF = 2
 
@@ -48,12 +51,12 @@ def gang(**changes: object) -> JobFacts:
 
 
 def test_leaves_are_filled_in_one_order_those_with_slow_gpus_first() -> None:
-    fabric = replace(Fabric.flat([f"n{number}" for number in range(1, 7)]), leaf=np.array([0, 0, 1, 1, NOBODY, NOBODY]))
-    table = np.ones((6, 8))
+    fabric = replace(Fabric.flat([f"n{number}" for number in range(1, 5)]), leaf=np.array([0, 0, 1, 1]))
+    table = np.ones((4, 8))
     table[3, 5] = 1.5
 
-    assert leaf_order(fabric, {}).tolist() == [0, 0, 1, 1, 2, 3]
-    assert leaf_order(fabric, {"compute": table}).tolist() == [1, 1, 0, 0, 2, 3]
+    assert leaf_order(fabric, {}).tolist() == [0, 0, 1, 1]
+    assert leaf_order(fabric, {"compute": table}).tolist() == [1, 1, 0, 0]
 
 
 def test_a_piece_goes_where_other_pieces_are_though_a_node_elsewhere_is_fuller() -> None:
@@ -81,6 +84,27 @@ def test_nobody_has_to_be_with_its_like_where_gpus_are_clearly_better() -> None:
     assert given(planned(world_of(busy(0x0F, 0, 0, 0), jobs, slow=(0, 1))), "1") != ("n1",)
     crowd = [*jobs, running(2, "n2", FULL, 600), running(3, "n3", FULL, 600)]
     assert given(planned(world_of(busy(0x0F, FULL, FULL, 0), crowd, slow=(0, 1))), "1") == ("n1",)
+
+
+def test_better_links_are_worth_another_leaf() -> None:
+    """Of n1's eight GPUs the two that are free have no NVLink between them."""
+    jobs = [running(1, "n1", 0b1101_0111, 600), running(2, "n2", FULL, 600), running(3, "n3", FULL, 600)]
+    world = world_of(busy(0b1101_0111, FULL, FULL, 0), jobs)
+    kinds = {"n1": "a6000", "n2": "a6000", "n3": "h100", "n4": "h100"}
+    world.picture = Picture(replace(fleet(world.read(), kinds), fabric=world.picture.fleet.fabric))
+
+    assert given(planned(world), "2") == ("n4",)
+    assert given(planned(world), "1") == ("n1",)
+
+
+def test_where_leaves_are_not_known_and_for_other_policies_nothing_changes() -> None:
+    jobs = [running(1, "n1", 0x0F, 600), running(2, "n3", 0x3F, 600)]
+    world = World(busy(0x0F, 0, 0x3F, 0), jobs)
+    assert given(planned(world), "2") == ("n3",)
+
+    other = planned(world_of(busy(0x0F, 0, 0x3F, 0), jobs))
+    request = submit(tres_per_job="gres/gpu:2", time_limit="60")
+    assert decide(request, other, create("packed"), Settings(), NOW).fields["nodes"] == "n3"
 
 
 def crowded(**changes: object) -> World:
