@@ -2,14 +2,19 @@
 
 from dataclasses import replace
 
+import hypothesis
 import numpy as np
 import pytest
+from hypothesis import strategies as st
 
-from policy.book import Book
+from policy.book import Book, claim_on
 from policy.decide import decide
+from policy.demand import Demand
+from policy.errors import NotNow
 from policy.facts import JobFacts, NodeFacts
 from policy.picture import Picture
 from policy.pieces import MOST, leaf_order, patience
+from policy.placement.base import Berth
 from policy.placement.berth import BerthPolicy
 from policy.placement.registry import create
 from policy.reasons import why
@@ -201,3 +206,43 @@ def test_a_promise_to_a_gang_that_stands_idle_for_hours_is_nobodys_loss() -> Non
     book = planned(world_of(busy(FULL, FULL, FULL, FULL, 0, FULL), jobs))
 
     assert given(book, "1", minutes=60) == ("n5",)
+
+
+NODES = st.integers(0, 5)
+STEP = st.one_of(
+    st.tuples(st.just("claim"), NODES, st.integers(1, FULL)),
+    st.tuples(st.just("gather"), NODES, st.integers(0, 900)),
+    st.tuples(st.just("want"), NODES, NODES),
+    st.tuples(st.just("begin"), st.integers(0, 40), st.just(0)),
+)
+
+
+@hypothesis.settings(max_examples=200, deadline=None)
+@hypothesis.given(steps=st.lists(STEP, max_size=8), k=st.integers(1, 8), limit=st.sampled_from([60, 600, 6_000]))
+def test_what_was_found_never_outlives_the_picture(steps: list[tuple[str, int, int]], k: int, limit: int) -> None:
+    """Who has looked after each change sees what one sees who never looked before."""
+    book = planned(world_of(busy(0x0F, 0, FULL, 0, 0x03, 0), [running(1, "n1", 0x0F, 600)]))
+    policy = BerthPolicy()
+    everywhere = np.ones(6, np.bool_)
+    demand = Demand(1, k, 1, 100, "node", limit, everywhere)
+    for what, first, second in steps:
+        if what == "claim":
+            book.claim(claim_on(book.fleet, demand, [first], second, NOW))
+        elif what == "gather":
+            book.gather([first], NOW + second)
+        elif what == "want":
+            book.want((np.arange(6) == first) | (np.arange(6) == second))
+        else:
+            book.begin(first)
+        fresh = Book(book.cluster)
+        left, others = (one.behind_gangs(demand, policy).candidates.tolist() for one in (book, fresh))
+        assert left == others
+        assert found(book, demand) == found(fresh, demand)
+
+
+def found(book: Book, demand: Demand) -> Berth | None:
+    """Where a job goes that comes now."""
+    try:
+        return book.now_together(book.behind_gangs(demand, BerthPolicy()), BerthPolicy())
+    except NotNow:
+        return None
