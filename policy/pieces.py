@@ -7,7 +7,8 @@ several nodes runs as slowly as the slowest of all its GPUs.
 
 How many leaves depends on how many GPUs small jobs hold and wait for. Beyond them a job goes
 
-- at once where nobody on several nodes waits that came before it, and where the GPUs there are clearly better,
+- at once if no job on several nodes that came before it waits for the nodes there, also where there is room among its
+  like but the GPUs elsewhere are clearly better,
 - else when it has waited for `MOST` seconds or half of its time limit (docs/placement.md).
 """
 
@@ -58,12 +59,12 @@ def patience(limit: float) -> float:
 
 
 def together(demand: "Demand", picture: "Cluster") -> "Bools | None":
-    """The nodes that a job on a piece of one should be on; None where that does not matter.
+    """The nodes that a demand for a piece of one should be on; None where that does not matter.
 
     Nodes that it would take as a whole stay in. Where leaves are not known, fuller nodes first is all that can be done.
     """
     here = demand.candidates & picture.up
-    if not is_piece(demand) or bool((picture.fleet.fabric.leaf[here] == NOBODY).any()):
+    if bool((picture.fleet.fabric.leaf[here] == NOBODY).any()):
         return None
     nodes = _first_leaves(demand, picture, here)
     if not bool((nodes & ~picture.gathered).any()):
@@ -106,7 +107,7 @@ class Found:
         self._left.clear()
 
     def nodes(self, demand: "Demand", picture: "Cluster") -> "Bools | None":
-        """As `together`."""
+        """As `together`; None for what is no piece."""
         if not is_piece(demand):
             return None
         key = id(demand.candidates), demand.k

@@ -236,8 +236,6 @@ class Walk:
             return None
         if start is None:
             reason = "its former place is gone" if entry.mask else "a place is in sight"
-            if entry.waits_for_its_like:
-                reason = "jobs on several nodes before it wait for the nodes where it was pinned"
             return Move(entry.job, place.berth, place.start, reason, adopted=entry.adopted)
         why = self._outlook.why_better(entry, demand, start, place)
         return Move(entry.job, place.berth, place.start, relaxed or why) if why else None
