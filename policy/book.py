@@ -78,7 +78,7 @@ class Book:
     def __init__(self, cluster: Cluster) -> None:
         self.state = next(_STATES)
         """Another number, never used before, after each change."""
-        self._like = pieces.Found()
+        self._leaves = pieces.Leaves()
         self.fleet = cluster.fleet
         self.cluster = replace(
             cluster,
@@ -94,8 +94,6 @@ class Book:
             quiet=cluster.quiet.copy(),
             reserved_from=cluster.reserved_from.copy(),
             pieces=cluster.pieces.copy(),
-            wanted=cluster.wanted.copy(),
-            gathered=cluster.gathered.copy(),
             tenants=dict(cluster.tenants),
             sharers=dict(cluster.sharers),
             tolerated=dict(cluster.tolerated),
@@ -132,7 +130,6 @@ class Book:
             picture.gpus_now[node] &= ~claim.mask
             if claim.share is None and claim.mask not in (0, int(self.fleet.full[node])):
                 picture.pieces[node] += claim.mask.bit_count()
-                self._like.forget()
             picture.cpus_now[node] = max(0, int(picture.cpus_now[node]) - cpus)
             picture.mem_now[node] = max(0, int(picture.mem_now[node]) - mem)
         elif picture.hole_until[node] > start:
@@ -176,6 +173,7 @@ class Book:
     def advance(self, at: float) -> None:
         """Let the time of the picture be later; moments that have passed are put off by its own rows alone."""
         self.state = next(_STATES)
+        self._leaves.forget()
         self.cluster = replace(self.cluster, at=at)
         self.cluster.times[:, 0] = at
 
@@ -242,31 +240,13 @@ class Book:
         """The best place that is free now, or `NotNow`."""
         return in_first_part(demand, lambda part: self._best_at(0.0, part, policy))
 
-    def behind_gangs(self, demand: Demand, policy: Policy) -> Demand:
-        """What is left of a demand by jobs on several nodes that came before it: itself, where that is all of it."""
-        return self._like.behind_gangs(demand, self.cluster) if policy.gathers_pieces else demand
-
-    def want(self, nodes: Bools) -> None:
-        """A job on several of these nodes waits."""
-        if not bool(self.cluster.wanted[nodes].all()):
-            self.cluster.wanted[:] |= nodes
-            self._like.forget()
-
-    def gather(self, nodes: Sequence[int], until: float) -> None:
-        """Nobody fills up nodes any more that have been promised to a job on several, but for those that end before."""
-        self.cluster.hole_until[list(nodes)] = until
-        self.cluster.gathered[list(nodes)] = True
-        self._like.forget()
-
-    def begin(self, pieces_wait: int) -> None:
-        """Another walk along the queue begins: who wants which nodes is told as it comes to them."""
-        self.cluster = replace(self.cluster, pieces_wait=pieces_wait)
-        self.cluster.wanted[:] = False
-        self._like.forget()
+    def await_pieces(self, gpus: int) -> None:
+        """Jobs on pieces of nodes wait for so many GPUs."""
+        self.cluster = replace(self.cluster, pieces_wait=gpus)
 
     def now_together(self, demand: Demand, policy: Policy) -> Berth:
         """The best place that is free now with a job's like, if it has to be with them; else as `now`."""
-        nodes = self._like.nodes(demand, self.cluster) if policy.gathers_pieces else None
+        nodes = self._leaves.nodes(demand, self.cluster) if policy.gathers_pieces else None
         if nodes is None:
             return self.now(demand, policy)
         try:

@@ -221,10 +221,6 @@ class Cluster:
     reserved_from: Floats
     pieces: Ints
     """GPUs of each node that are held by jobs on a piece of it."""
-    wanted: Bools
-    """Nodes that jobs on several of them wait for: all that those could be on."""
-    gathered: Bools
-    """Those that the first of these jobs have been promised."""
     pieces_wait: int = 0
     """GPUs that jobs on a piece of a node wait for."""
     waiting: int = 0

@@ -335,8 +335,6 @@ def _soonest(
                 return book.now(demand, policy), 0.0
             except NotNow:
                 demand = wide
-        # It is the last in line.
-        demand = book.behind_gangs(demand, policy)
         return first_place(book, demand, policy) if ahead else book.soonest(demand, policy)
     except NotNow as nothing:
         if not bool((demand.candidates & book.cluster.up).any()):

@@ -158,8 +158,6 @@ class Picture:
                 hole_until=np.full(len(self.fleet.names), FAR),
                 reserved_from=self._reserved_from,
                 pieces=self._pieces,
-                wanted=np.zeros(len(self.fleet.names), np.bool_),
-                gathered=np.zeros(len(self.fleet.names), np.bool_),
                 tenants=self._tenants,
                 shapes=self._shapes,
                 sharers=self._sharers,
@@ -190,7 +188,6 @@ class Picture:
             theirs[here] = ours[here]
         picture.times[here] = self._expected(here)
         picture.hole_until[here] = FAR
-        picture.gathered[here] = False
         for place in here if self._tenants or picture.tenants else ():
             picture.tenants.pop(place, None)
             if place in self._tenants:

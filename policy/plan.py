@@ -159,8 +159,6 @@ class Plan:
         for entry in sorted(queue, key=lambda entry: entry.job.id not in self.first) if self.first else queue:
             if entry.only_guest:
                 continue
-            if entry.start != 0.0 and entry.may_start_at(book.cluster.at):
-                walk.want(entry)
             if touched.isdisjoint(entry.place):
                 if entry.start != 0.0 and entry.job.wants_gpus and walk.may_fit(entry):
                     walk.bring(entry)

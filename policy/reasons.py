@@ -62,7 +62,7 @@ def why(entry: Waiting, planned: Book, running: Book, policy: Policy) -> Reason 
         left = max(0, round(entry.until - at))
         return Reason("locality", f"it waits {left} s more for GPUs that share one {demand.level} level")
     if _fits(running, entry, policy, insisting=True):
-        return Reason("fair_share", _kept_for_others(entry, at))
+        return Reason("fair_share", "GPUs that fit are free, and kept for jobs before it in Slurm's order")
     if demand.share is not None:
         return Reason("capacity", _no_part(demand, demand.share))
     here = demand.candidates & running.cluster.up
@@ -72,12 +72,6 @@ def why(entry: Waiting, planned: Book, running: Book, policy: Policy) -> Reason 
     if demand.n == 1:
         return Reason("fragmentation", f"{free} GPUs are free, but no node has {demand.k} with the cores and memory")
     return Reason("fragmentation", f"{free} GPUs are free, but no {demand.n} nodes have the same {demand.k}")
-
-
-def _kept_for_others(entry: Waiting, at: float) -> str:
-    left = max(0, round(entry.waits_for_its_like - at))
-    whom = f"jobs on several nodes before it, for {left} s more at most" if left else "jobs before it in Slurm's order"
-    return f"GPUs that fit are free, and kept for {whom}"
 
 
 def _of_its_nodes(entry: Waiting, demand: Demand, running: Book) -> str:

@@ -44,8 +44,6 @@ class Waiting:
     shape: Shape
     """Equal for jobs that a place fits or does not fit alike, apart from their time limits."""
     insists_shape: Shape
-    since: float = 0.0
-    """Since when only room keeps it waiting."""
     collects: bool = False
     """Whether it needs several nodes, which only come together if someone gathers them."""
     start: float | None = None
@@ -72,8 +70,6 @@ class Waiting:
     """Whether it has a seat that it will start on, in Slurm's record or not yet."""
     unfit: str = ""
     """Of a guest that waits though seats are free, why none of them is for it, or not yet."""
-    waits_for_its_like: float = 0.0
-    """Until when it leaves GPUs that are free to jobs on several nodes before it."""
     picky: Share | None = None
     """Of a packed job, its share as long as it waits for good company, until `picky_until`."""
     picky_until: float = 0.0
@@ -238,7 +234,6 @@ class Reader:
             shape=(n, k, cpus, mem, wide, number),
             insists_shape=(n, k, cpus, mem, narrow, number),
             adopted=adopted,
-            since=since,
             collects=n > 1,
             holds_until=min(avoided.values(), default=FAR),
             only_guest=demand.tier.name == OPPORTUNISTIC or (job.guest and not parked),

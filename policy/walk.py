@@ -11,7 +11,7 @@ from policy.errors import NotNow
 from policy.facts import JobFacts
 from policy.gathering import Memory, Outlook
 from policy.moves import Change, Move, Release
-from policy.pieces import is_piece, patience
+from policy.pieces import is_piece
 from policy.placement.base import Berth, Policy
 from policy.settings import Settings
 from policy.tasks import waiting_tasks
@@ -77,7 +77,7 @@ class Walk:
                 self._siblings.setdefault(entry.job.het, {})[entry.job.id] = entry.nodes
             if entry.start != 0.0 and is_piece(entry.demand) and entry.may_start_at(at):
                 waits += entry.demand.k
-        self._book.begin(waits)
+        self._book.await_pieces(waits)
 
     def _apart_from_siblings(self, entry: Waiting, demand: Demand) -> Demand:
         others = self._siblings.get(entry.job.het, {})
@@ -102,7 +102,6 @@ class Walk:
             demand, shape = self._apart_from_siblings(entry, demand), (*shape[:-1], -job.id)
         start = book.start_of(demand, entry.nodes, entry.mask) if entry.nodes else None
         stuck = False
-        demand, shape = self._behind_gangs(entry, demand, shape)
         if start == 0.0:
             since = self._free_since.setdefault(job.id, at)
             stuck = at - since > STUCK_AFTER and _may_be_its_place(entry)
@@ -161,7 +160,7 @@ class Walk:
         """Give tasks of an array places of their own, as far as they can start now; one stays with the array's pin."""
         if not entry.may_start_at(self._book.cluster.at):
             return
-        demand, shape = self._behind_gangs(entry, *entry.demand_at(self._book.cluster.at))
+        demand, shape = entry.demand_at(self._book.cluster.at)
         tasks = waiting_tasks(entry.job.tasks)
         at_the_pin = 1 if entry.start == 0.0 else 0
         room = len(tasks) if entry.job.at_once is None else entry.job.at_once - running
@@ -208,7 +207,7 @@ class Walk:
 
     def bring(self, entry: Waiting) -> None:
         """Move a job to the nodes of this pass if it can start there now; its former claim stays until a full pass."""
-        demand, shape = self._behind_gangs(entry, *entry.demand_at(self._book.cluster.at))
+        demand, shape = entry.demand_at(self._book.cluster.at)
         berth = self._now(demand, shape)
         if berth is not None and not self._refuses(entry, demand, berth, entry.start):
             self._move(entry, demand, Move(entry.job, berth, 0.0, "it can start there now", adopted=entry.adopted))
@@ -282,31 +281,9 @@ class Walk:
             self._most = None
         elif entry.job.wants_gpus:
             self._bar(claim)
-            self.want(entry)
             if self._gathers(entry):
                 self._favour(claim)
             self._gathering += entry.collects
-
-    def want(self, entry: Waiting) -> None:
-        """A job on several nodes cannot start yet; pieces of its nodes go to jobs after it only where they have to."""
-        if entry.collects:
-            self._book.want(entry.demand.candidates)
-
-    def _behind_gangs(self, entry: Waiting, demand: Demand, shape: Shape) -> tuple[Demand, Shape]:
-        """What is left of a demand for a job that waits for its like, and the shape of that.
-
-        Who has waited for as long as that may take is not bound by it any more.
-        """
-        entry.waits_for_its_like = 0.0
-        until = entry.since + patience(demand.limit)
-        if until <= self._book.cluster.at:
-            return demand, shape
-        left = self._book.behind_gangs(demand, self._policy)
-        if left is demand:
-            return demand, shape
-        entry.waits_for_its_like = until
-        # Another shape: who is bound may fit nowhere where others of its shape do.
-        return left, (*shape[:4], f"{shape[4]}, behind", shape[5])
 
     def _favour(self, claim: Claim) -> None:
         """Nobody fills up the nodes of the first in line that need several, shortly before they start.
@@ -314,7 +291,8 @@ class Walk:
         A time limit only tells when a job ends at the latest, and the nodes should be free together as soon as they
         can be.
         """
-        self._book.gather(claim.nodes, max(self._book.cluster.at, claim.start - NEAR))
+        picture = self._book.cluster
+        picture.hole_until[list(claim.nodes)] = max(picture.at, claim.start - NEAR)
 
     def _bar(self, claim: Claim) -> None:
         # Slurm's main pass takes the nodes of a waiting pin away from jobs behind it; those start by backfill, late.

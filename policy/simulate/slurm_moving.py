@@ -138,8 +138,6 @@ class Relocator:
                 hole_until=far,
                 reserved_from=far.copy(),
                 pieces=np.zeros(count, np.int64),
-                wanted=~everywhere,
-                gathered=~everywhere,
             )
         )
 

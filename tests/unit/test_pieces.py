@@ -1,10 +1,9 @@
-"""Jobs on a piece of a node keep together, and leave other leaves to jobs on several nodes: for a bounded time."""
+"""Jobs on a piece of a node keep together, and leave other leaves to jobs on several nodes."""
 
 from dataclasses import replace
 
 import hypothesis
 import numpy as np
-import pytest
 from hypothesis import strategies as st
 
 from policy.book import Book, claim_on
@@ -13,11 +12,10 @@ from policy.demand import Demand
 from policy.errors import NotNow
 from policy.facts import JobFacts, NodeFacts
 from policy.picture import Picture
-from policy.pieces import MOST, leaf_order, patience
+from policy.pieces import leaf_order
 from policy.placement.base import Berth
 from policy.placement.berth import BerthPolicy
 from policy.placement.registry import create
-from policy.reasons import why
 from policy.settings import Settings
 from tests.unit.policy_world import NOW, fleet, node, running, submit, waiting
 from tests.unit.test_plan_crowd import FULL, given
@@ -47,12 +45,6 @@ def planned(world: World) -> Book:
 
 def busy(*used: int) -> list[NodeFacts]:
     return [node(f"n{number}", used=mask) for number, mask in enumerate(used, 1)]
-
-
-def gang(**changes: object) -> JobFacts:
-    """It needs two whole nodes, is first in line, and pinned to n5 and n6."""
-    facts = {"priority": 9, "required": ("n5", "n6"), "segment": {"n": "2", "nodes": "n5,n6", "level": "leaf"}}
-    return waiting(50, "n5", FULL, **{**facts, **changes})
 
 
 def test_leaves_are_filled_in_one_order_those_with_slow_gpus_first() -> None:
@@ -112,137 +104,49 @@ def test_where_leaves_are_not_known_and_for_other_policies_nothing_changes() -> 
     assert decide(request, other, create("packed"), Settings(), NOW).fields["nodes"] == "n3"
 
 
-def crowded(**changes: object) -> World:
-    """One GPU of n1 is free beside two pieces, and all of n3; n5 and n6 are a gang's. A piece of two waits for n1."""
+def test_without_room_among_its_like_a_piece_starts_elsewhere_at_once() -> None:
+    """n1 and n2 have one GPU left, and a job on two nodes that cannot start either is before it in line."""
     jobs = [
-        running(1, "n1", 0x0F, 900),
-        running(2, "n1", 0x70, 900),
-        running(3, "n2", FULL, 900),
-        running(4, "n4", FULL, 5_000),
+        running(1, "n1", 0x7F, 900),
+        running(2, "n2", FULL, 900),
         running(5, "n5", FULL, 300),
         running(6, "n6", FULL, 300),
-        gang(),
+        waiting(50, "n5", FULL, priority=9, required=("n5", "n6"), segment={"n": "2", "nodes": "n5,n6"}),
+        waiting(60, "n1", 0b11),
     ]
-    piece = waiting(60, "n1", 0b11, **{"submitted": int(NOW - 10), **changes})
-    return world_of(busy(0x7F, FULL, 0, FULL, FULL, FULL), [*jobs, piece])
+    world = world_of(busy(0x7F, FULL, 0, FULL, FULL, FULL), [*jobs, running(4, "n4", FULL, 5_000)])
 
-
-@pytest.mark.parametrize(("waits_for", "moved"), [(10, []), (MOST - 10, []), (MOST + 10, [("n3",)])])
-def test_a_piece_leaves_the_other_leaves_to_gangs_before_it_but_not_for_ever(
-    waits_for: float, moved: list[tuple[str, ...]]
-) -> None:
-    """Two GPUs are free on n3 alone. The gang cannot have n3 now, but its like would never get a leaf otherwise."""
-    world = crowded(submitted=int(NOW - waits_for), limit=86_400)
-
-    assert [move.berth.names for move in moves(world.full())] == moved
-
-
-def test_half_of_its_time_limit_is_the_longest_that_a_short_job_waits() -> None:
-    assert (patience(120.0), patience(86_400.0)) == (60.0, MOST)
-    world = crowded(submitted=int(NOW - 61), limit=120)
-
-    assert [move.berth.names for move in moves(world.full())] == [("n3",)]
-
-
-def test_a_piece_whose_turn_it_is_waits_for_nobody() -> None:
-    world = crowded(priority=10)
-
-    assert [move.berth.names for move in moves(world.full())] == [("n3",)]
-
-
-def test_without_a_gang_that_waits_a_piece_starts_where_it_can() -> None:
-    world = crowded()
-    del world.jobs[50]
-
-    assert [move.berth.names for move in moves(world.full())] == [("n3",)]
-
-
-def test_a_gang_that_could_not_have_those_nodes_keeps_nobody_from_them() -> None:
-    world = crowded()
-    world.nodes = {
-        name: replace(one, features=frozenset({"big"}) if name in {"n5", "n6"} else frozenset())
-        for name, one in world.nodes.items()
-    }
-    world.jobs[50] = gang(segment={"n": "2", "nodes": "n5,n6", "level": "leaf"}, features="big")
-    fabric = world.picture.fleet.fabric
-    world.picture = Picture(replace(fleet(world.read()), fabric=fabric))
-
-    assert [move.berth.names for move in moves(world.full())] == [("n3",)]
-
-
-def test_an_epilogs_notice_is_planned_by_the_same_rule() -> None:
-    """n4's job ends: the leaf is free, and the gang's if it cannot have n5 and n6 sooner."""
-    world = crowded()
-    world.full()
-
-    assert [move.job.id for move in moves(world.end(2))] == [60], "n1 is on the leaf of its like"
-    other = crowded()
-    other.full()
-    assert 60 not in [move.job.id for move in moves(other.end(4))]
-
-
-def test_its_owner_is_told_for_whom_it_waits_and_how_long() -> None:
-    world = crowded(limit=120)
-    book = planned(world)
-    entry = next(entry for entry in world.plan.queue if entry.job.id == 60)
-
-    reason = why(entry, book, world.picture.book(), BerthPolicy())
-
-    assert reason is not None
-    assert reason.kind == "fair_share"
-    assert reason.text == "GPUs that fit are free, and kept for jobs on several nodes before it, for 50 s more at most"
-
-
-def test_a_promise_to_a_gang_that_stands_idle_for_hours_is_nobodys_loss() -> None:
-    """The gang waits for n6 for three hours; n5 is empty until then."""
-    jobs = [
-        running(1, "n1", FULL, 20_000),
-        running(2, "n2", FULL, 20_000),
-        running(3, "n3", FULL, 20_000),
-        running(4, "n4", FULL, 20_000),
-        running(6, "n6", FULL, 10_000),
-        gang(),
-    ]
-    book = planned(world_of(busy(FULL, FULL, FULL, FULL, 0, FULL), jobs))
-
-    assert given(book, "1", minutes=60) == ("n5",)
+    assert [move.berth.names for move in moves(world.full()) if move.job.id == 60] == [("n3",)]
 
 
 NODES = st.integers(0, 5)
 STEP = st.one_of(
     st.tuples(st.just("claim"), NODES, st.integers(1, FULL)),
-    st.tuples(st.just("gather"), NODES, st.integers(0, 900)),
-    st.tuples(st.just("want"), NODES, NODES),
-    st.tuples(st.just("begin"), st.integers(0, 40), st.just(0)),
+    st.tuples(st.just("await"), st.integers(0, 40), st.just(0)),
+    st.tuples(st.just("drain"), NODES, st.just(0)),
 )
 
 
 @hypothesis.settings(max_examples=200, deadline=None)
-@hypothesis.given(steps=st.lists(STEP, max_size=8), k=st.integers(1, 8), limit=st.sampled_from([60, 600, 6_000]))
-def test_what_was_found_never_outlives_the_picture(steps: list[tuple[str, int, int]], k: int, limit: int) -> None:
+@hypothesis.given(steps=st.lists(STEP, max_size=8), k=st.integers(1, 8))
+def test_which_leaves_are_open_is_as_new_whatever_was_asked_before(steps: list[tuple[str, int, int]], k: int) -> None:
     """Who has looked after each change sees what one sees who never looked before."""
     book = planned(world_of(busy(0x0F, 0, FULL, 0, 0x03, 0), [running(1, "n1", 0x0F, 600)]))
-    policy = BerthPolicy()
-    everywhere = np.ones(6, np.bool_)
-    demand = Demand(1, k, 1, 100, "node", limit, everywhere)
+    demand = Demand(1, k, 1, 100, "node", 600, np.ones(6, np.bool_))
     for what, first, second in steps:
         if what == "claim":
             book.claim(claim_on(book.fleet, demand, [first], second, NOW))
-        elif what == "gather":
-            book.gather([first], NOW + second)
-        elif what == "want":
-            book.want((np.arange(6) == first) | (np.arange(6) == second))
+        elif what == "await":
+            book.await_pieces(first)
         else:
-            book.begin(first)
-        fresh = Book(book.cluster)
-        left, others = (one.behind_gangs(demand, policy).candidates.tolist() for one in (book, fresh))
-        assert left == others
-        assert found(book, demand) == found(fresh, demand)
+            book.cluster.up[first] = False
+            book.advance(NOW)
+        assert found(book, demand) == found(Book(book.cluster), demand)
 
 
 def found(book: Book, demand: Demand) -> Berth | None:
     """Where a job goes that comes now."""
     try:
-        return book.now_together(book.behind_gangs(demand, BerthPolicy()), BerthPolicy())
+        return book.now_together(demand, BerthPolicy())
     except NotNow:
         return None
