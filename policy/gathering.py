@@ -17,6 +17,12 @@ from policy.waiting import Waiting
 GATHER_EVERY = 5.0
 """Seconds between two looks of one job for a sooner place, or a sixtieth of its time limit if that is longer."""
 
+FIRST = 8
+"""Jobs on several nodes, the first in line, that may look again after `FIRST_EVERY`: they have waited longest."""
+
+FIRST_EVERY = 1.0
+"""Seconds between two looks of one of these, or a sixtieth of its time limit if that is longer."""
+
 USUAL_PART = 0.5
 """How much of its time limit a job is taken to use, where places that start or run differently are compared."""
 
@@ -123,11 +129,15 @@ class Outlook:
         self.crowd = 0
         """GPU jobs that wait for nothing but room."""
 
-    def has_turn(self, entry: Waiting) -> bool:
-        """Whether a job may look for a place that is not free yet either: now and then, for looking is dear."""
+    def has_turn(self, entry: Waiting, before_it: int) -> bool:
+        """Whether a job may look for a place that is not free yet either: now and then, for looking is dear.
+
+        `before_it` are the jobs on several nodes that wait before it in line.
+        """
         at = self._book.cluster.at
         memory = self._memory(entry)
-        if at - memory.looked < max(GATHER_EVERY, entry.demand.limit / 60):
+        every = FIRST_EVERY if before_it < FIRST else GATHER_EVERY
+        if at - memory.looked < max(every, entry.demand.limit / 60):
             return False
         memory.looked = at
         return True

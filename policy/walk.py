@@ -228,7 +228,7 @@ class Walk:
             return Move(entry.job, berth, 0.0, relaxed or "it can start there now", adopted=entry.adopted)
         if self._only is not None or not self._settings.pin_ahead:
             return None
-        if start is not None and not ((relaxed or self._gathers(entry)) and self._outlook.has_turn(entry)):
+        if start is not None and not ((relaxed or self._gathers(entry)) and self._has_turn(entry)):
             return None
         place = self._outlook.best(entry, demand, start)
         if place is None:
@@ -241,6 +241,9 @@ class Walk:
 
     def _refuses(self, entry: Waiting, demand: Demand, berth: Berth, start: float | None) -> bool:
         return self._settings.pin_ahead and self._outlook.refuses(entry, demand, berth, start)
+
+    def _has_turn(self, entry: Waiting) -> bool:
+        return self._outlook.has_turn(entry, self._gathering)
 
     def _gathers(self, entry: Waiting) -> bool:
         """Whether a job looks for sooner places than its own: the first in line that need several nodes do.

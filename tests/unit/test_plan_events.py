@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from policy.decide import decide
 from policy.facts import JobFacts, NodeFacts, PartitionFacts, Reading
 from policy.flags import parse_locality
+from policy.gathering import FIRST, FIRST_EVERY, GATHER_EVERY, Memory, Outlook
 from policy.locality import Insistence, SizeRule, binding, parse_rules, settle
 from policy.moves import Change, Move
 from policy.picture import Picture
@@ -334,6 +335,28 @@ def test_the_second_in_line_gathers_too() -> None:
     found = moves(world.full())
 
     assert [(move.job.id, set(move.berth.names) & {"n5"}) for move in found if move.job.id == 12] == [(12, {"n5"})]
+
+
+@pytest.mark.parametrize(
+    ("before_it", "limit", "every"),
+    [(0, 60, FIRST_EVERY), (FIRST - 1, 60, FIRST_EVERY), (FIRST, 60, GATHER_EVERY), (0, 7_200, 120.0)],
+)
+def test_the_first_in_line_look_for_sooner_places_more_often(before_it: int, limit: int, every: float) -> None:
+    big = waiting(5, "n1", 0xFF, limit=limit, required=("n1", "n2"), segment={"n": "2", "nodes": "n1,n2"})
+    world = World(full_nodes(2), [*(running(place, f"n{place}", 0xFF, 10_000) for place in (1, 2)), big])
+    world.full()
+    [entry] = world.plan.queue
+    memories: dict[int, Memory] = {}
+
+    def looks(after: float) -> bool:
+        book = world.picture.book()
+        book.advance(NOW + after)
+        return Outlook(book, BerthPolicy(), memories).has_turn(entry, before_it)
+
+    assert looks(0.0)
+    assert not looks(every - 0.1)
+    assert looks(every)
+    assert not looks(every + 0.1), "a look begins the time anew"
 
 
 @pytest.mark.parametrize(("part_ends", "where"), [(300, "n1"), (3_000, "n2")])
