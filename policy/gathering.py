@@ -50,6 +50,9 @@ class Memory:
     """The soonest end that was ever in sight for it."""
     refuses_since: float | None = None
     """When it could first have started on GPUs that are too slow for it."""
+    blamed: frozenset[str] = frozenset()
+    """Of a job of several partitions, those that did not start it on a free place, until `blamed_until`."""
+    blamed_until: float = 0.0
 
 
 class Place(NamedTuple):

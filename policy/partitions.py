@@ -16,6 +16,11 @@ if TYPE_CHECKING:
     from policy.facts import PartitionFacts
 
 
+BLAMED_FOR = 3_600.0
+"""Seconds for which a job is not placed in a partition that did not start it on a free place: whom it admits by group,
+QOS, or account with all that are below it, only Slurm knows."""
+
+
 @dataclass(frozen=True, slots=True)
 class Choice:
     """What is left of the partitions that a job lists."""
@@ -92,6 +97,18 @@ def pools(fleet: "Fleet", names: Sequence[str], nodes: int) -> "list[Bools]":
         found = [(its, other) for its, other in found if its != tier or not bool((other <= here).all())]
         found.append((tier, here))
     return [here for _, here in found]
+
+
+def holding(fleet: "Fleet", listed: str, place: Sequence[int]) -> frozenset[str]:
+    """Those of a list that have all nodes of a place."""
+    names = (name for name in listed.split(",") if name in fleet.members)
+    return frozenset(name for name in names if fleet.members[name][list(place)].all())
+
+
+def beyond(fleet: "Fleet", listed: str, blamed: frozenset[str]) -> "Bools":
+    """The nodes that a job can have in its other partitions."""
+    names = [name for name in listed.split(",") if name in fleet.members and name not in blamed]
+    return np.logical_or.reduce([np.zeros(len(fleet.names), np.bool_), *(fleet.members[name] for name in names)])
 
 
 def others(fleet: "Fleet", listed: str, nodes: Sequence[str]) -> str:

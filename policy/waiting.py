@@ -28,6 +28,9 @@ _FEATURES = re.compile(r"[A-Za-z0-9_.\-&]+")
 PART_BEFORE = 3.0
 """Seconds before its begin time in which a packed job asks for its part of a GPU: berthd looks each second or so."""
 
+OF_ONE_PARTITION = ("Partition", "InvalidAccount", "InvalidQOS")
+"""Slurm's reasons that another partition of a job's list would not have."""
+
 
 @dataclass(slots=True)
 class Waiting:
@@ -102,8 +105,8 @@ class Waiting:
         # Slurm starts it at its begin time by the pin that it has then: on a GPU that is wholly free it would get all
         # of it, and run without MPS, though it asked for a part.
         at += PART_BEFORE if self.demand.share is not None else 0.0
-        if self.apart and self.job.reason.startswith("Partition"):
-            # That is of one of its partitions; another would start it.
+        if self.apart and self.job.reason.startswith(OF_ONE_PARTITION):
+            # Another would start it.
             return self.job.begin is None or self.job.begin <= at
         return self.job.may_start_at(at)
 

@@ -11,11 +11,12 @@ from policy.errors import NotNow
 from policy.facts import JobFacts
 from policy.gathering import Memory, Outlook
 from policy.moves import Change, Move, Release
+from policy.partitions import BLAMED_FOR, beyond, holding
 from policy.pieces import is_piece
 from policy.placement.base import Berth, Policy
 from policy.settings import Settings
 from policy.tasks import waiting_tasks
-from policy.waiting import Shape, Waiting
+from policy.waiting import OF_ONE_PARTITION, Shape, Waiting
 
 STUCK_AFTER = 120
 """Seconds for which a job may fail to start on a place that looks free, before its place is given up."""
@@ -32,7 +33,7 @@ NEAR = 600.0
 idle for hours costs more than it brings forward."""
 
 _BLAMES_PLACE = ("Resources", "ReqNodeNotAvail", "Nodes_required", "Reservation")
-_BLAMES_PARTITION = ("None", "Partition")
+_BLAMES_PARTITION = ("None", *OF_ONE_PARTITION)
 
 
 class Walk:
@@ -62,6 +63,7 @@ class Walk:
         self._expected = 0
         self._gathering = 0
         """Jobs on several nodes that were met and cannot start now."""
+        self._memories = memories
         self._outlook = Outlook(book, policy, memories)
         self._siblings: dict[int, dict[int, Sequence[int]]] = {}
         """For each heterogeneous job, the nodes of its components: Slurm gives no node to two of them."""
@@ -94,7 +96,7 @@ class Walk:
         if not (entry.may_start_at(at) or entry.must_leave):
             self._ask_for_a_part(entry, entry.demand, None)
             return
-        demand, shape = entry.demand_at(at)
+        demand, shape = self._demand(entry)
         if not job.wants_gpus:
             self._expect(entry, demand)
             return
@@ -110,7 +112,10 @@ class Walk:
                 self._claim(entry, demand, entry.nodes, entry.mask, 0.0)
                 self._ask_for_a_part(entry, demand, start, company)
                 return
-            demand = demand.without(entry.nodes)
+            blamed = self._blame_partition(entry)
+            demand, shape = self._demand(entry) if blamed else (demand.without(entry.nodes), shape)
+            # Of another partition what comes free later will do as well.
+            start = None if blamed else start
         else:
             self._free_since.pop(job.id, None)
         if self._may_change():
@@ -126,6 +131,30 @@ class Walk:
         if start is not None:
             self._claim(entry, demand, entry.nodes, entry.mask, start)
         self._ask_for_a_part(entry, demand, start)
+
+    def _demand(self, entry: Waiting) -> tuple[Demand, Shape]:
+        """What a job needs now, outside of partitions that did not start it."""
+        at = self._book.cluster.at
+        demand, shape = entry.demand_at(at)
+        memory = self._memories.get(entry.job.id)
+        if memory is None or memory.blamed_until <= at:
+            return demand, shape
+        left = demand.within(beyond(self._book.fleet, entry.job.partition, memory.blamed))
+        return (left, (*shape[:-1], -entry.job.id)) if left.could_be_held else (demand, shape)
+
+    def _blame_partition(self, entry: Waiting) -> bool:
+        """Remember that those partitions of a job that have its place did not start it there; whether others are left."""
+        if not entry.apart:
+            return False
+        fleet, listed, at = self._book.fleet, entry.job.partition, self._book.cluster.at
+        memory = self._memories.setdefault(entry.job.id, Memory())
+        blamed = holding(fleet, listed, entry.nodes)
+        if memory.blamed_until > at:
+            blamed |= memory.blamed
+        if not entry.demand.within(beyond(fleet, listed, blamed)).could_be_held:
+            return False
+        memory.blamed, memory.blamed_until = blamed, at + BLAMED_FOR
+        return True
 
     def _given_back(self, entry: Waiting, *, stuck: bool) -> str:
         """Why a job that found no better place is left to Slurm; empty where it keeps its pin."""
@@ -160,7 +189,7 @@ class Walk:
         """Give tasks of an array places of their own, as far as they can start now; one stays with the array's pin."""
         if not entry.may_start_at(self._book.cluster.at):
             return
-        demand, shape = entry.demand_at(self._book.cluster.at)
+        demand, shape = self._demand(entry)
         tasks = waiting_tasks(entry.job.tasks)
         at_the_pin = 1 if entry.start == 0.0 else 0
         room = len(tasks) if entry.job.at_once is None else entry.job.at_once - running
@@ -207,7 +236,7 @@ class Walk:
 
     def bring(self, entry: Waiting) -> None:
         """Move a job to the nodes of this pass if it can start there now; its former claim stays until a full pass."""
-        demand, shape = entry.demand_at(self._book.cluster.at)
+        demand, shape = self._demand(entry)
         berth = self._now(demand, shape)
         if berth is not None and not self._refuses(entry, demand, berth, entry.start):
             self._move(entry, demand, Move(entry.job, berth, 0.0, "it can start there now", adopted=entry.adopted))

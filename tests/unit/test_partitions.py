@@ -8,7 +8,7 @@ from policy.decide import Decision, decide
 from policy.demand import on_fleet
 from policy.facts import JobFacts, NodeFacts, PartitionFacts
 from policy.moves import Change, Move, Release
-from policy.partitions import others
+from policy.partitions import BLAMED_FOR, others
 from policy.placement.berth import BerthPolicy
 from policy.plan import Plan
 from policy.request import read
@@ -16,9 +16,11 @@ from policy.segment import fields as segment_fields
 from policy.settings import Settings
 from policy.walk import STUCK_AFTER
 from tests.unit.policy_world import NOW, book, fleet, node, reading, running, submit, waiting
+from tests.unit.test_plan_events import World
 
 GPU, DEBUG = PartitionFacts("gpu", default=True), PartitionFacts("debug")
 BOTH = "gpu,debug"
+FULL = 0xFF
 
 
 def inside(name: str, *partitions: str, **changes: object) -> NodeFacts:
@@ -208,13 +210,68 @@ def test_a_pin_within_one_partition_stays() -> None:
     assert replan(nodes, [gang(5, "n3", "n4")]) == []
 
 
-@pytest.mark.parametrize("reason", ["None", "PartitionConfig"])
+@pytest.mark.parametrize("reason", ["None", "PartitionConfig", "InvalidAccount", "InvalidQOS"])
 def test_a_job_that_does_not_start_on_a_free_place_is_planned_elsewhere_whatever_the_reason(reason: str) -> None:
     nodes = [inside("n1", "gpu"), inside("n2", "debug")]
     plan, job = Plan(BerthPolicy(), Settings()), waiting(5, "n1", 0b11, partition=BOTH, reason=reason)
 
     assert replan(nodes, [job], plan=plan) == []
     assert moved_to(replan(nodes, [job], plan=plan, at=NOW + STUCK_AFTER + 1)) == ("n2",)
+
+
+def test_a_partition_that_did_not_start_a_job_is_not_tried_again_soon() -> None:
+    """Only Slurm knows whom a partition admits: groups, accounts with all below them, QOS."""
+    nodes = [inside("n1", "gpu"), inside("n2", "gpu"), inside("n3", "debug", used=FULL)]
+    jobs = [running(1, "n3", FULL, 600), waiting(5, "n1", 0b11, partition=BOTH, reason="None")]
+    plan, at = Plan(BerthPolicy(), Settings()), NOW + STUCK_AFTER + 1
+
+    assert replan(nodes, jobs, plan=plan) == []
+    assert moved_to(replan(nodes, jobs, plan=plan, at=at)) == ("n3",), "n2 is free, but of the same partition"
+    jobs[1] = waiting(5, "n3", 0b11, partition=BOTH, reason="None")
+    assert replan(nodes, jobs, plan=plan, at=at + 60) == []
+    assert moved_to(replan(nodes, jobs, plan=plan, at=at + BLAMED_FOR + 1)) != ("n3",), "what it admits may change"
+
+
+def test_of_three_partitions_two_may_fail_it() -> None:
+    nodes = [inside("n1", "gpu"), inside("n2", "debug"), inside("n3", "third")]
+    partitions, listed = [GPU, DEBUG, PartitionFacts("third")], f"{BOTH},third"
+    plan, at = Plan(BerthPolicy(), Settings()), NOW
+    job = waiting(5, "n1", 0b11, partition=listed, reason="None")
+    places = ["n1"]
+
+    for _ in range(2):
+        assert replan(nodes, [job], partitions, plan, at) == []
+        at += STUCK_AFTER + 1
+        [place] = moved_to(replan(nodes, [job], partitions, plan, at))
+        places.append(place)
+        job = waiting(5, place, 0b11, partition=listed, reason="None")
+
+    assert sorted(places) == ["n1", "n2", "n3"]
+
+
+def test_nodes_that_another_partition_has_too_are_still_the_jobs() -> None:
+    nodes = [inside("n1", "gpu"), inside("n2", "gpu", "debug"), inside("n3", "debug", used=FULL)]
+    jobs = [running(1, "n3", FULL, 600), waiting(5, "n1", 0b11, partition=BOTH, reason="None")]
+    plan = Plan(BerthPolicy(), Settings())
+
+    assert replan(nodes, jobs, plan=plan) == []
+    assert moved_to(replan(nodes, jobs, plan=plan, at=NOW + STUCK_AFTER + 1)) == ("n2",)
+
+
+def test_the_notice_of_an_end_does_not_bring_a_job_back_to_a_partition_that_did_not_start_it() -> None:
+    nodes = [inside("n1", "gpu"), inside("n2", "gpu", used=FULL), inside("n3", "debug", used=FULL)]
+    jobs = [running(1, "n3", FULL, 600), running(2, "n2", FULL, 900)]
+    stuck = waiting(5, "n1", 0b11, partition=BOTH, reason="None")
+    world = World(nodes, [*jobs, stuck], partitions=(GPU, DEBUG))
+    world.full()
+    world.at += STUCK_AFTER + 1
+    assert moved_to(world.full()) == ("n3",)
+    world.jobs[5] = waiting(5, "n3", 0b11, partition=BOTH, reason="None")
+    world.full()
+
+    assert world.end(2) == []
+    assert world.end(1) == []
+    assert [(entry.nodes, entry.start) for entry in world.plan.queue] == [((2,), 0.0)]
 
 
 def test_a_job_that_starts_in_none_of_its_partitions_is_given_back() -> None:

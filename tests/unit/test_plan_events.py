@@ -25,7 +25,8 @@ from topology.fabric import Fabric
 class World:
     """A cluster that is read again and again, as the planner does."""
 
-    def __init__(self, nodes: list[NodeFacts], jobs: list[JobFacts]) -> None:
+    def __init__(self, nodes: list[NodeFacts], jobs: list[JobFacts], **facts: object) -> None:
+        self.facts = facts
         self.nodes = {one.name: one for one in nodes}
         self.jobs = {job.id: job for job in jobs}
         self.at = NOW
@@ -33,7 +34,7 @@ class World:
         self.plan = Plan(BerthPolicy(), Settings())
 
     def read(self) -> Reading:
-        return reading(list(self.nodes.values()), list(self.jobs.values()), at=self.at)
+        return reading(list(self.nodes.values()), list(self.jobs.values()), at=self.at, **self.facts)
 
     def full(self) -> list[Change]:
         look = self.read()
