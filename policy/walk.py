@@ -143,7 +143,7 @@ class Walk:
         return (left, (*shape[:-1], -entry.job.id)) if left.could_be_held else (demand, shape)
 
     def _blame_partition(self, entry: Waiting) -> bool:
-        """Remember that those partitions of a job that have its place did not start it there; whether others are left."""
+        """Remember that those partitions of a job that have its place did not start it; whether others are left."""
         if not entry.apart:
             return False
         fleet, listed, at = self._book.fleet, entry.job.partition, self._book.cluster.at
