@@ -77,16 +77,17 @@ class _OpenLeaves:
         """Holds the array of candidates, so that its number stays its own."""
         fleet = picture.fleet
         self._here = demand.candidates & picture.up
-        # Where leaves are not known, fuller nodes first is all that can be done.
-        self._known = not bool((fleet.fabric.leaf[self._here] == NOBODY).any())
-        room = np.bincount(fleet.leaf_order, np.where(self._here, fleet.size, 0))
-        self._before = np.cumsum(room) - room
+        self._before: Ints | None = None
+        """For each leaf the GPUs of those before it; None where leaves are not known, and nothing is kept together."""
+        if not bool((fleet.fabric.leaf[self._here] == NOBODY).any()):
+            room = np.bincount(fleet.leaf_order, np.where(self._here, fleet.size, 0))
+            self._before = np.cumsum(room) - room
         self._open = 0
         self._nodes: Bools | None = None
 
     def nodes(self, picture: "Cluster") -> "Bools | None":
         """What is open now; None for all candidates."""
-        if not self._known:
+        if self._before is None:
             return None
         need = int(picture.pieces[self._here].sum()) + picture.pieces_wait + self._demand.k
         count = int(np.searchsorted(self._before, need))
