@@ -9,7 +9,7 @@ import numpy as np
 from policy.cluster import CUT
 from policy.errors import LeftToSlurm, Never
 from policy.flags import Tier
-from policy.partitions import choose, not_skipped, placed_in, pools
+from policy.partitions import choose, first_for_some, not_skipped, placed_in, pools
 from policy.sharing.tenants import Share
 from policy.tiers import ALONE, EXCLUSIVE, OPPORTUNISTIC, settle
 
@@ -122,6 +122,8 @@ def on_fleet(request: "Request", fleet: "Fleet") -> Demand:
         tier = replace(tier, mps=True)
     if tier.name == OPPORTUNISTIC:
         _refuse_what_no_guest_can_be(request, fleet, allowed, names)
+    if first := first_for_some(fleet, names, request.limit):
+        raise LeftToSlurm(f"partition {first} comes before others of {names} and admits some only: Slurm knows whom")
     usable = choose(fleet, names, request.limit, None, comes=True).names
     limits = [fleet.partitions[name].time_limit for name in usable]
     limit = request.limit if request.limit is not None else max((A_YEAR if one is None else one) for one in limits)

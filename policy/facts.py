@@ -35,6 +35,8 @@ class PartitionFacts:
     max_nodes: int | None = None
     tier: int = 1
     """Slurm looks at jobs of a higher PriorityTier first, whatever their priority."""
+    for_all: bool = True
+    """Whether it admits every group, account and QOS."""
 
     @property
     def starts(self) -> bool:

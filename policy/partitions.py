@@ -58,6 +58,9 @@ def choose(fleet: "Fleet", listed: str, limit: int | None, nodes: int | None, *,
     admitting = [one for one in starting if one.admits(limit, nodes)]
     # One that drains takes no new job, though Slurm may keep it in the job's list.
     welcoming = [one for one in admitting if one.up] if comes else admitting
+    if comes:
+        # Slurm refuses a job at once whose place is in a partition that does not admit it.
+        welcoming = [one for one in welcoming if one.for_all] or welcoming
     best = welcoming or admitting or starting or known
     placed = known if fleet.in_all_partitions else best
     return Choice(
@@ -65,6 +68,19 @@ def choose(fleet: "Fleet", listed: str, limit: int | None, nodes: int | None, *,
         max((one.tier for one in best), default=1),
         apart=bool(admitting) and (len(best) < len(names) or _differ(fleet, known)),
     )
+
+
+def first_for_some(fleet: "Fleet", listed: str, limit: int | None) -> str:
+    """A partition that may not admit a job that comes, and that Slurm tries before all that admit everybody; or empty.
+
+    Where none of a list admits everybody, its user is taken to know; so with EnforcePartLimits=ALL.
+    """
+    known = [fleet.partitions[name] for name in listed.split(",") if name in fleet.partitions]
+    welcoming = [one for one in known if one.up and one.admits(limit, None)]
+    tiers = [one.tier for one in welcoming if one.for_all]
+    if fleet.in_all_partitions or not tiers:
+        return ""
+    return next((one.name for one in welcoming if not one.for_all and one.tier > max(tiers)), "")
 
 
 def _differ(fleet: "Fleet", partitions: "Sequence[PartitionFacts]") -> bool:

@@ -226,6 +226,10 @@ def records(text: str, first: str) -> Iterator[dict[str, str]]:
             yield dict(reversed([word.split("=", 1) for word in line.split() if "=" in word]))
 
 
+_FOR_ALL = {"AllowGroups": "ALL", "AllowAccounts": "ALL", "AllowQos": "ALL", "DenyAccounts": "", "DenyQos": ""}
+"""What a partition that admits everybody says."""
+
+
 def partitions(text: str) -> tuple[PartitionFacts, ...]:
     """Read `scontrol show partition -o`."""
     return tuple(
@@ -242,6 +246,7 @@ def partitions(text: str) -> tuple[PartitionFacts, ...]:
             min_nodes=_count(one.get("MinNodes", "0")) or 0,
             max_nodes=_count(one.get("MaxNodes", "UNLIMITED")),
             tier=int(one.get("PriorityTier", "1")),
+            for_all=all(one.get(name, all_of_them) == all_of_them for name, all_of_them in _FOR_ALL.items()),
         )
         for one in records(text, "PartitionName")
     )

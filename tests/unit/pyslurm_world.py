@@ -100,6 +100,11 @@ PARTITION: dict[str, Any] = {
     "default_memory_per_node": "UNLIMITED",
     "default_memory_per_gpu": None,
     "default_cpus_per_gpu": None,
+    "allowed_groups": ["ALL"],
+    "allowed_accounts": ["ALL"],
+    "allowed_qos": ["ALL"],
+    "denied_accounts": ["ALL"],
+    "denied_qos": ["ALL"],
 }
 
 

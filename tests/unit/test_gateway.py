@@ -141,6 +141,23 @@ def test_a_partitions_limits_and_tier_are_read(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("admits_all", "admits_some"),
+    [
+        ("AllowGroups=ALL", "AllowGroups=owners"),
+        ("AllowAccounts=ALL", "AllowAccounts=physics,chemistry"),
+        ("AllowAccounts=ALL", "DenyAccounts=guests"),
+        ("AllowQos=ALL", "DenyQos=scavenger"),
+    ],
+)
+def test_whether_a_partition_admits_everybody_is_read(folder: Path, admits_all: str, admits_some: str) -> None:
+    change_partition(folder, (admits_all, admits_some))
+
+    gpu, plain = recorded_gateway(folder).read(ended=False).partitions
+
+    assert (gpu.for_all, plain.for_all) == (False, True)
+
+
+@pytest.mark.parametrize(
     ("state", "up", "starts"),
     [("UP", True, True), ("DRAIN", False, True), ("DOWN", False, False), ("INACTIVE", False, False)],
 )

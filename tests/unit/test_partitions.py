@@ -1,6 +1,7 @@
 """Jobs that list several partitions (`-p a,b`): Slurm starts each in one of them, on nodes of that one alone."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -96,6 +97,28 @@ def test_a_partition_of_a_higher_tier_is_tried_before_those_listed_first(count: 
     decision = asked(nodes, [GPU, PartitionFacts("debug", tier=5)], min_nodes=str(count))
 
     assert set(decision.fields["nodes"].split(",")) <= {"n3", "n4"}
+
+
+def test_a_job_that_comes_is_placed_where_everybody_is_admitted() -> None:
+    """Slurm refuses it at once if its place is in a partition that does not admit it."""
+    nodes = [inside("n1", "gpu"), inside("n2", "debug")]
+    owners = replace(GPU, for_all=False)
+
+    assert asked(nodes, [GPU, DEBUG]).fields["nodes"] == "n1"
+    assert asked(nodes, [owners, DEBUG]).fields["nodes"] == "n2"
+    assert asked(nodes, [owners, replace(DEBUG, for_all=False)]).fields["nodes"] == "n1", "its user may know"
+
+
+def test_a_job_whose_first_partition_may_not_admit_it_is_left_to_slurm() -> None:
+    """Its owners want their own nodes before all others."""
+    nodes = [inside("n1", "gpu"), inside("n2", "debug")]
+    owners = replace(GPU, for_all=False, tier=5)
+
+    decision = asked(nodes, [owners, DEBUG])
+    assert decision.verb == "pass"
+    assert "partition gpu comes before others of gpu,debug and admits some only" in decision.fields["message"]
+    assert asked(nodes, [replace(owners, up=False), DEBUG]).fields["nodes"] == "n2"
+    assert asked(nodes, [owners, replace(DEBUG, for_all=False)]).fields["nodes"] == "n1"
 
 
 def test_a_job_that_can_start_now_in_another_partition_does_not_wait_for_the_first() -> None:

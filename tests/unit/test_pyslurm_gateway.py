@@ -247,8 +247,11 @@ def test_partitions_and_reservations_are_read(world: World) -> None:
             min_nodes=2,
             max_nodes=4,
             priority_tier=3,
+            denied_qos=["guest"],
         ),
-        partition("plain", default_memory_per_cpu=500, default_memory_per_node=None),
+        partition(
+            "plain", default_memory_per_cpu=500, default_memory_per_node=None, allowed_accounts=["physics", "chemistry"]
+        ),
     ]
     world.reservations = [
         SimpleNamespace(name="later", nodes="n[1-2]", start_time=10, end_time=20),
@@ -260,6 +263,7 @@ def test_partitions_and_reservations_are_read(world: World) -> None:
     assert (gpu.time_limit, gpu.memory, gpu.counts_cpus_by_gpu, gpu.up) == (7_200, Memory(per_gpu=4_000), True, True)
     assert (odd.time_limit, odd.memory, odd.whole_nodes, odd.up) == (1_800, Memory(per_node=2_000), True, False)
     assert (plain.time_limit, plain.memory, plain.default) == (None, Memory(per_cpu=500), False)
+    assert (gpu.for_all, odd.for_all, plain.for_all) == (True, False, False)
     assert [one.starts for one in reading.partitions] == [True, False, True]
     assert [one.tier for one in reading.partitions] == [1, 3, 1]
     assert [(one.max_time, one.min_nodes, one.max_nodes) for one in reading.partitions] == [
