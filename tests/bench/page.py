@@ -289,7 +289,7 @@ does can have a `rate_vs_echo` above it.
 
 A job that starts tells Slurm which nodes to leave out (`bench-passes`); its list is read twice, here and by slurmctld,
 and its rate is more than twice the echo's all the same: with the echo Slurm tests all nodes. What is missed here
-is `new`'s rate, and `rate_vs_echo` by a hair: in an equally quiet run the same morning it was 0.960, so that is how
+is `new`'s rate, and `rate_vs_echo` by a hair: in an equally quiet run earlier that day it was 0.960, so that is how
 far two runs differ. That run searched the open leaves anew after each small job that starts, and had 2.36 ms in
 `taken`'s p99 and 0.69 of the rate in `new`. With checks of the code at idle priority beside it, `rate_vs_echo` was
 0.858, `limits` 0.872, `new` 0.25 ms over the echo, p99 2.3 ms and 0.674 of its rate, `taken` 0.30 ms, p99 2.5 ms, and
