@@ -123,10 +123,10 @@ def holding(fleet: "Fleet", listed: str, place: Sequence[int]) -> frozenset[str]
 
 def beyond(fleet: "Fleet", listed: str, blamed: frozenset[str]) -> "Bools":
     """The nodes that a job can have in its other partitions."""
-    names = [name for name in listed.split(",") if name in fleet.members and name not in blamed]
     found = np.zeros(len(fleet.names), np.bool_)
-    for name in names:
-        found |= fleet.members[name]
+    for name in listed.split(","):
+        if name in fleet.members and name not in blamed:
+            found |= fleet.members[name]
     return found
 
 
