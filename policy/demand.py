@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from policy.admission import Who
 from policy.cluster import CUT
 from policy.errors import LeftToSlurm, Never
 from policy.flags import Tier
-from policy.partitions import choose, first_for_some, not_skipped, placed_in, pools
+from policy.partitions import choose, first_for_some, not_skipped, placed_in, pools, shut_to
 from policy.sharing.tenants import Share
 from policy.tiers import ALONE, EXCLUSIVE, OPPORTUNISTIC, settle
 
@@ -65,6 +66,9 @@ class Demand:
     pools: "tuple[Bools, ...]" = ()
     """Of several partitions, their candidates, first those that Slurm tries first: all its nodes are in one of them.
     Empty where any of the candidates go together."""
+
+    shut: tuple[str, ...] = ()
+    """Those of several partitions that do not admit it (policy.partitions.shut_to)."""
 
     @property
     def gpus(self) -> int:
@@ -122,22 +126,24 @@ def on_fleet(request: "Request", fleet: "Fleet") -> Demand:
         tier = replace(tier, mps=True)
     if tier.name == OPPORTUNISTIC:
         _refuse_what_no_guest_can_be(request, fleet, allowed, names)
-    if first := first_for_some(fleet, names, request.limit):
+    who = Who(request.account, request.qos, request.admitted)
+    if first := first_for_some(fleet, names, request.limit, who):
         raise LeftToSlurm(f"partition {first} comes before others of {names} and admits some only: Slurm knows whom")
-    usable = choose(fleet, names, request.limit, None, comes=True).names
+    usable = choose(fleet, names, request.limit, None, who=who).names
     limits = [fleet.partitions[name].time_limit for name in usable]
     limit = request.limit if request.limit is not None else max((A_YEAR if one is None else one) for one in limits)
     memory = request.memory or next((one.memory for one in partitions if _any(one.memory)), fleet.memory)
     tried = []
     sizes = np.flatnonzero(np.bincount(fleet.size[allowed & fleet.ready])).tolist()
     for n, k in _layouts(request, sizes):
-        inside = pools(fleet, choose(fleet, names, request.limit, n, comes=True).names, n)
+        inside = pools(fleet, choose(fleet, names, request.limit, n, who=who).names, n)
         demand = _one(request, fleet, allowed & np.logical_or.reduce(inside), memory, n, k, limit)
         demand = replace(
             demand,
             tier=tier,
             guest_after=_guest_after(request, fleet, tier, n * k),
             pools=in_pools(demand.candidates, inside),
+            shut=shut_to(fleet, names, who),
         )
         if tier.name == OPPORTUNISTIC and n * k != 1:
             raise Never(f"--gpu-tier=opportunistic: a guest has one GPU, not {n * k}; ask for --gpus=1")

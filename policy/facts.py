@@ -14,6 +14,20 @@ class Memory:
 
 
 @dataclass(frozen=True, slots=True)
+class Rule:
+    """The accounts, or the QOS, that a partition admits; in small letters, since Slurm does not tell them apart."""
+
+    only: frozenset[str] | None = None
+    """None: any but those of `never`."""
+    never: frozenset[str] = frozenset()
+
+    @property
+    def admits_all(self) -> bool:
+        """Whether there is nothing to ask."""
+        return self.only is None and not self.never
+
+
+@dataclass(frozen=True, slots=True)
 class PartitionFacts:
     """A partition."""
 
@@ -35,8 +49,10 @@ class PartitionFacts:
     max_nodes: int | None = None
     tier: int = 1
     """Slurm looks at jobs of a higher PriorityTier first, whatever their priority."""
-    for_all: bool = True
-    """Whether it admits every group, account and QOS."""
+    for_all_groups: bool = True
+    """Whether it has no AllowGroups; who is in these, slurmctld says of each job."""
+    accounts: Rule = Rule()
+    qos: Rule = Rule()
 
     @property
     def starts(self) -> bool:

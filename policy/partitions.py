@@ -5,20 +5,23 @@ on nodes of two partitions, or of one that is down or does not admit the job, it
 others count. Of a job that lists one partition nothing of this is asked, for there is nowhere else to place it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from policy.admission import admits
+
 if TYPE_CHECKING:
+    from policy.admission import Who
     from policy.cluster import Bools, Fleet
     from policy.facts import PartitionFacts
 
 
 BLAMED_FOR = 3_600.0
-"""Seconds for which a job is not placed in a partition that did not start it on a free place: whom it admits by group,
-QOS, or account with all that are below it, only Slurm knows."""
+"""Seconds for which a job is not placed in a partition that did not start it on a free place: only Slurm knows for sure
+whom it admits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +46,19 @@ def placed_in(fleet: "Fleet", listed: str) -> str:
     return listed if fleet.in_all_partitions else not_skipped(fleet, listed)
 
 
-def choose(fleet: "Fleet", listed: str, limit: int | None, nodes: int | None, *, comes: bool = False) -> Choice:
-    """The partitions that may start a job of this time limit and number of nodes; `comes` if it is not in them yet.
+def choose(
+    fleet: "Fleet",
+    listed: str,
+    limit: int | None,
+    nodes: int | None,
+    *,
+    who: "Who | None" = None,
+    shut: Collection[str] = (),
+) -> Choice:
+    """The partitions that may start a job of this time limit and number of nodes.
 
-    Where none may, all that are up, and where none is, all: one of them may change.
+    `who` it is counts for a job that comes; for one that waits, which of them are `shut` to it (`shut_to`). Where none
+    may start it, all that are up, and where none is, all: one of them may change.
     """
     names = tuple(listed.split(","))
     if len(names) == 1:
@@ -54,13 +66,16 @@ def choose(fleet: "Fleet", listed: str, limit: int | None, nodes: int | None, *,
         return Choice(names, 1 if one is None else one.tier, apart=False)
     known = [fleet.partitions[name] for name in names if name in fleet.partitions]
     known.sort(key=lambda one: -one.tier)
-    starting = [one for one in known if one.starts]
+    opened = [one for one in known if one.name not in shut] or known
+    starting = [one for one in opened if one.starts]
     admitting = [one for one in starting if one.admits(limit, nodes)]
-    # One that drains takes no new job, though Slurm may keep it in the job's list.
-    welcoming = [one for one in admitting if one.up] if comes else admitting
-    if comes:
+    welcoming = admitting
+    if who is not None:
+        # One that drains takes no new job, though Slurm may keep it in the job's list.
+        up = [one for one in admitting if one.up]
+        sure = [one for one in up if admits(one, who)]
         # Slurm refuses a job at once whose place is in a partition that does not admit it.
-        welcoming = [one for one in welcoming if one.for_all] or welcoming
+        welcoming = sure or [one for one in up if admits(one, who) is None] or up
     best = welcoming or admitting or starting or known
     placed = known if fleet.in_all_partitions else best
     return Choice(
@@ -70,17 +85,26 @@ def choose(fleet: "Fleet", listed: str, limit: int | None, nodes: int | None, *,
     )
 
 
-def first_for_some(fleet: "Fleet", listed: str, limit: int | None) -> str:
-    """A partition that may not admit a job that comes, and that Slurm tries before all that admit everybody; or empty.
+def shut_to(fleet: "Fleet", listed: str, who: "Who") -> tuple[str, ...]:
+    """Those of several partitions that do not admit a job, as far as can be told."""
+    names = listed.split(",")
+    if len(names) == 1:
+        return ()
+    return tuple(name for name in names if name in fleet.partitions and admits(fleet.partitions[name], who) is False)
 
-    Where none of a list admits everybody, its user is taken to know; so with EnforcePartLimits=ALL.
+
+def first_for_some(fleet: "Fleet", listed: str, limit: int | None, who: "Who") -> str:
+    """A partition of which nobody knows whether it admits a job that comes, and that Slurm tries before all that do.
+
+    Empty where there is none. Where none of a list is known to admit it, its user is taken to know; so with
+    EnforcePartLimits=ALL.
     """
     known = [fleet.partitions[name] for name in listed.split(",") if name in fleet.partitions]
-    welcoming = [one for one in known if one.up and one.admits(limit, None)]
-    tiers = [one.tier for one in welcoming if one.for_all]
+    welcoming = [(one, admits(one, who)) for one in known if one.up and one.admits(limit, None)]
+    tiers = [one.tier for one, sure in welcoming if sure]
     if fleet.in_all_partitions or not tiers:
         return ""
-    return next((one.name for one in welcoming if not one.for_all and one.tier > max(tiers)), "")
+    return next((one.name for one, sure in welcoming if sure is None and one.tier > max(tiers)), "")
 
 
 def _differ(fleet: "Fleet", partitions: "Sequence[PartitionFacts]") -> bool:

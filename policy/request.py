@@ -57,7 +57,10 @@ class Request:
     """Percent of each GPU; None for whole ones."""
     gpu_mem: int | None = None
     """MiB of each GPU that a packed job, a host or a guest asks for."""
+    account: str = ""
     qos: str = ""
+    admitted: frozenset[str] | None = None
+    """Of several partitions, those that admit its user's groups; None where slurmctld did not say."""
     batch: bool = True
     """Whether it has a script, and so can be put back into the queue."""
     het: bool = False
@@ -120,7 +123,9 @@ def read(fields: Mapping[str, str]) -> Request:
         switch_wait=number(fields, "switch_wait"),
         share=share,
         gpu_mem=flag_table.mebibytes(flags["gpu-mem"]) if "gpu-mem" in flags else None,
+        account=fields.get("account", ""),
         qos=fields.get("qos", ""),
+        admitted=frozenset(fields["admitted"].split(",")) if "admitted" in fields else None,
         batch=fields.get("client", "batch") == "batch",
         het="het" in fields,
         array="array" in fields,

@@ -205,7 +205,8 @@ class Reader:
         # A seat that it was sent away from is no place for GPUs of its own.
         left_seat = job.guest and "parked" in segment and "upgrade" in segment
         pinned = () if job.gpus is None or left_seat else job.required
-        choice = choose(fleet, placed_in(fleet, job.partition), job.limit, n or None)
+        shut = segment.get("shut", "").split(",")
+        choice = choose(fleet, placed_in(fleet, job.partition), job.limit, n or None, shut=shut)
         only = asked_nodes(segment)
         number, fitting, inside = self._fitting(job, choice, only, n, k, cpus, mem, share, tuple(avoided))
         limit = A_YEAR if job.limit is None else job.limit

@@ -20,6 +20,7 @@ SUBMIT_KEYS = frozenset(
         *(
             "name",
             "partition",
+            "admitted",
             "account",
             "qos",
             "reservation",

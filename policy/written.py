@@ -42,6 +42,7 @@ def demanded(request: Request, demand: Demand) -> dict[str, str]:
         "k": str(demand.k),
         **({} if demand.cpus is None else {"cpus": str(demand.cpus)}),
         **({} if demand.mem is None else {"mem": str(demand.mem)}),
+        **({"shut": ",".join(demand.shut)} if demand.shut else {}),
         **_shared(demand.share),
         **_tiered(demand),
     }

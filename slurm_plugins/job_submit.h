@@ -45,6 +45,15 @@ void request_slurms_own(const job_desc_msg_t *job, struct text *out);
 /* "tres_per_job:gres/gpu:2;..." for the segment's key `asked`. */
 void request_asked(const job_desc_msg_t *job, struct text *out);
 
+/* slurmctld's own; what is in it is nobody else's to know. */
+typedef struct part_record part_record_t;
+
+/*
+ * Of a job that lists several partitions, those whose AllowGroups admit user `uid`: "gpu,debug".
+ * false: it lists one, this Slurm does not tell, or out of memory.
+ */
+bool admitted_partitions(const job_desc_msg_t *job, uint32_t uid, struct text *out);
+
 /* Around each submission, for what follows. */
 void component_begin(const job_desc_msg_t *job);
 void component_end(const job_desc_msg_t *job);

@@ -321,6 +321,20 @@ static void add_slurms_own(struct text *out, const job_desc_msg_t *job)
 	text_free(&options);
 }
 
+static void add_admitted(struct text *out, const job_desc_msg_t *job, uint32_t uid)
+{
+	struct text partitions;
+
+	text_init(&partitions, FOREIGN_TEXT_MAX);
+	/* None of them is an answer too. */
+	if (admitted_partitions(job, uid, &partitions)) {
+		text_add(out, "admitted=");
+		text_add_escaped(out, text_str(&partitions));
+		text_add(out, "\n");
+	}
+	text_free(&partitions);
+}
+
 static void add_switches(struct text *out, const job_desc_msg_t *job)
 {
 	if (!job->req_switch || job->req_switch == NO_VAL)
@@ -339,6 +353,7 @@ void request_write(const job_desc_msg_t *job, uint32_t submit_uid, const char *n
 	text_addf(out, "berth/1 submit\nnonce=%s\nuid=%" PRIu32 "\n", nonce, uid);
 	add_mark(out, "test", request_is_test(job));
 	add_string(out, "partition", job->partition);
+	add_admitted(out, job, uid);
 	add_string(out, "account", job->account);
 	if (given(job->extra))
 		text_addf(out, "extra_bytes=%zu\n", strlen(job->extra));

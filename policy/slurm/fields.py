@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
+from policy.facts import Rule
 from policy.hostlist import fold_numbers
 
 _TYPED_GPU = re.compile(r"(?:^|,)gpu:g(\d+):1(?:\(S:[^)]*\))?(?=,|$)")
@@ -216,3 +217,13 @@ def numbers(text: str) -> Iterator[int]:
         bounds, _, step = part.partition(":")
         first, _, last = bounds.partition("-")
         yield from range(int(first), int(last or first) + 1, int(step or 1))
+
+
+def rule(only: Iterable[str], never: Iterable[str]) -> Rule:
+    """What Allow and Deny of a partition say together; ALL stands for there being no such line.
+
+    >>> rule(["ALL"], []).admits_all, sorted(rule(["Physics", "chemistry"], ["ALL"]).only)
+    (True, ['chemistry', 'physics'])
+    """
+    allowed, denied = (frozenset(name.lower() for name in names) - {"all"} for names in (only, never))
+    return Rule(allowed or None, denied)

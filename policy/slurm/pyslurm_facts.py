@@ -264,9 +264,6 @@ def _together(one: Used, other: Used) -> Used:
     return Used(one.gpus | other.gpus, one.seats | other.seats, shared)
 
 
-_FOR_ALL = ("allowed_groups", "allowed_accounts", "allowed_qos", "denied_accounts", "denied_qos")
-
-
 def partition_facts(partition: Any) -> PartitionFacts:
     """A `pyslurm.Partition` as Berth sees it."""
     longest = _number(partition.max_time)
@@ -285,8 +282,10 @@ def partition_facts(partition: Any) -> PartitionFacts:
         max_nodes=_number(partition.max_nodes),
         # A tier of 0 comes as none.
         tier=_number(partition.priority_tier) or 0,
+        for_all_groups=partition.allowed_groups == ["ALL"],
         # Whom it denies is ALL too where it denies nobody.
-        for_all=all(getattr(partition, whom) == ["ALL"] for whom in _FOR_ALL),
+        accounts=fields.rule(partition.allowed_accounts, partition.denied_accounts),
+        qos=fields.rule(partition.allowed_qos, partition.denied_qos),
     )
 
 

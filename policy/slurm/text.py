@@ -13,7 +13,7 @@ from functools import lru_cache
 
 from policy import hostlist, others
 from policy.errors import UnreadableError
-from policy.facts import JobFacts, Memory, NodeFacts, PartitionFacts, Reservation
+from policy.facts import JobFacts, Memory, NodeFacts, PartitionFacts, Reservation, Rule
 from policy.slurm import changes, fields
 
 _NODE = re.compile(
@@ -226,10 +226,6 @@ def records(text: str, first: str) -> Iterator[dict[str, str]]:
             yield dict(reversed([word.split("=", 1) for word in line.split() if "=" in word]))
 
 
-_FOR_ALL = {"AllowGroups": "ALL", "AllowAccounts": "ALL", "AllowQos": "ALL", "DenyAccounts": "", "DenyQos": ""}
-"""What a partition that admits everybody says."""
-
-
 def partitions(text: str) -> tuple[PartitionFacts, ...]:
     """Read `scontrol show partition -o`."""
     return tuple(
@@ -246,10 +242,17 @@ def partitions(text: str) -> tuple[PartitionFacts, ...]:
             min_nodes=_count(one.get("MinNodes", "0")) or 0,
             max_nodes=_count(one.get("MaxNodes", "UNLIMITED")),
             tier=int(one.get("PriorityTier", "1")),
-            for_all=all(one.get(name, all_of_them) == all_of_them for name, all_of_them in _FOR_ALL.items()),
+            for_all_groups=one.get("AllowGroups", "ALL") == "ALL",
+            accounts=_rule(one, "Accounts"),
+            qos=_rule(one, "Qos"),
         )
         for one in records(text, "PartitionName")
     )
+
+
+def _rule(one: Mapping[str, str], whom: str) -> Rule:
+    allowed, denied = (one.get(verb + whom, "ALL").split(",") for verb in ("Allow", "Deny"))
+    return fields.rule(allowed, denied)
 
 
 def memory(one: Mapping[str, str], defaults: Mapping[str, str]) -> Memory:

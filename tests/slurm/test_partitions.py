@@ -83,6 +83,36 @@ def test_a_partition_that_does_not_admit_the_users_group_does_not_cost_him_the_j
         assert probe.node == "n4"
 
 
+@pytest.mark.parametrize("tier", [1, 5])
+def test_of_restricted_partitions_each_user_is_placed_in_his_own(slurm: Slurm, tier: int) -> None:
+    """What only slurmctld knows it tells with the submission."""
+    with (
+        partition(slurm, "left", "n1", "AllowGroups=bob", f"PriorityTier={tier}"),
+        partition(slurm, "right", "n2", "AllowGroups=alice"),
+    ):
+        for user, node in (("alice", "n2"), ("bob", "n1")):
+            job = slurm.submit("--gpus=4", "-p", "left,right", user=user)
+            assert segment_of(slurm, job)["nodes"] == node
+            [probe] = seen(slurm.finish(job))
+            assert (probe.node, len(probe.gpus)) == (node, 4)
+
+
+def test_a_job_waits_for_its_own_partition_though_another_of_its_list_is_free(slurm: Slurm) -> None:
+    with (
+        partition(slurm, "left", "n1", "AllowGroups=bob"),
+        partition(slurm, "right", "n2", "AllowGroups=alice"),
+    ):
+        [holder] = fill(slurm, "n2", minutes=5)
+        job = slurm.submit("--gpus=4", "-p", "left,right")
+        time.sleep(2 * PLANNED_WITHIN)
+        segment = segment_of(slurm, job)
+        assert (segment["nodes"], segment["shut"], segment["pins"]) == ("n2", "left", "0")
+        slurm.target.run(["scancel", str(holder)], user="root")
+
+        [probe] = seen(slurm.finish(job))
+        assert (probe.node, len(probe.gpus)) == ("n2", 4)
+
+
 def test_a_job_on_two_nodes_has_both_in_one_partition(slurm: Slurm) -> None:
     with partition(slurm, "left", "n1"), partition(slurm, "right", "n[2-3]"):
         job = slurm.submit("--gpus-per-node=4", "-N2", "-p", "left,right")

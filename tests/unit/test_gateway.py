@@ -1,13 +1,15 @@
 import json
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from policy import segment
 from policy.errors import ConfigError, SlurmError
-from policy.facts import Memory, Reservation
+from policy.facts import Memory, Reservation, Rule
 from policy.slurm import changes, text
 from policy.slurm.command import CommandGateway
 from policy.slurm.gateways import open_gateway
@@ -141,20 +143,27 @@ def test_a_partitions_limits_and_tier_are_read(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("admits_all", "admits_some"),
+    ("admits_all", "admits_some", "read"),
     [
-        ("AllowGroups=ALL", "AllowGroups=owners"),
-        ("AllowAccounts=ALL", "AllowAccounts=physics,chemistry"),
-        ("AllowAccounts=ALL", "DenyAccounts=guests"),
-        ("AllowQos=ALL", "DenyQos=scavenger"),
+        ("AllowGroups=ALL", "AllowGroups=owners", {"for_all_groups": False}),
+        (
+            "AllowAccounts=ALL",
+            "AllowAccounts=Physics,chemistry",
+            {"accounts": Rule(only=frozenset({"physics", "chemistry"}))},
+        ),
+        ("AllowAccounts=ALL", "DenyAccounts=guests", {"accounts": Rule(never=frozenset({"guests"}))}),
+        ("AllowQos=ALL", "AllowQos=normal", {"qos": Rule(only=frozenset({"normal"}))}),
+        ("AllowQos=ALL", "DenyQos=scavenger", {"qos": Rule(never=frozenset({"scavenger"}))}),
     ],
 )
-def test_whether_a_partition_admits_everybody_is_read(folder: Path, admits_all: str, admits_some: str) -> None:
+def test_whom_a_partition_admits_is_read(folder: Path, admits_all: str, admits_some: str, read: dict[str, Any]) -> None:
+    before = recorded_gateway(folder).read(ended=False).partitions
     change_partition(folder, (admits_all, admits_some))
 
     gpu, plain = recorded_gateway(folder).read(ended=False).partitions
 
-    assert (gpu.for_all, plain.for_all) == (False, True)
+    assert gpu == replace(before[0], **read)
+    assert (plain.for_all_groups, plain.accounts, plain.qos) == (True, Rule(), Rule())
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,10 @@ from dataclasses import replace
 
 import pytest
 
+from policy.admission import Who, admits
 from policy.decide import Decision, decide
 from policy.demand import on_fleet
-from policy.facts import JobFacts, NodeFacts, PartitionFacts
+from policy.facts import JobFacts, NodeFacts, PartitionFacts, Rule
 from policy.moves import Change, Move, Release
 from policy.partitions import BLAMED_FOR, others
 from policy.placement.berth import BerthPolicy
@@ -102,23 +103,109 @@ def test_a_partition_of_a_higher_tier_is_tried_before_those_listed_first(count: 
 def test_a_job_that_comes_is_placed_where_everybody_is_admitted() -> None:
     """Slurm refuses it at once if its place is in a partition that does not admit it."""
     nodes = [inside("n1", "gpu"), inside("n2", "debug")]
-    owners = replace(GPU, for_all=False)
+    owners = replace(GPU, for_all_groups=False)
 
     assert asked(nodes, [GPU, DEBUG]).fields["nodes"] == "n1"
     assert asked(nodes, [owners, DEBUG]).fields["nodes"] == "n2"
-    assert asked(nodes, [owners, replace(DEBUG, for_all=False)]).fields["nodes"] == "n1", "its user may know"
+    assert asked(nodes, [owners, replace(DEBUG, for_all_groups=False)]).fields["nodes"] == "n1", "its user may know"
 
 
 def test_a_job_whose_first_partition_may_not_admit_it_is_left_to_slurm() -> None:
     """Its owners want their own nodes before all others."""
     nodes = [inside("n1", "gpu"), inside("n2", "debug")]
-    owners = replace(GPU, for_all=False, tier=5)
+    owners = replace(GPU, for_all_groups=False, tier=5)
 
     decision = asked(nodes, [owners, DEBUG])
     assert decision.verb == "pass"
     assert "partition gpu comes before others of gpu,debug and admits some only" in decision.fields["message"]
     assert asked(nodes, [replace(owners, up=False), DEBUG]).fields["nodes"] == "n2"
-    assert asked(nodes, [owners, replace(DEBUG, for_all=False)]).fields["nodes"] == "n1"
+    assert asked(nodes, [owners, replace(DEBUG, for_all_groups=False)]).fields["nodes"] == "n1"
+
+
+ACCOUNTS = Rule(only=frozenset({"physics"}))
+NO_GUESTS = Rule(never=frozenset({"guests"}))
+ONE_QOS = Rule(only=frozenset({"high"}))
+NO_SCAVENGER = Rule(never=frozenset({"scavenger"}))
+
+
+@pytest.mark.parametrize(
+    ("partition", "who", "answer"),
+    [
+        (GPU, Who(), True),
+        (replace(GPU, for_all_groups=False), Who(), None),
+        (replace(GPU, for_all_groups=False), Who(by_groups=frozenset({"gpu"})), True),
+        (replace(GPU, for_all_groups=False), Who(by_groups=frozenset()), False),
+        (replace(GPU, accounts=ACCOUNTS), Who("Physics"), True),
+        # Slurm admits all that are below physics, and who names no account has one.
+        (replace(GPU, accounts=ACCOUNTS), Who("optics"), None),
+        (replace(GPU, accounts=ACCOUNTS), Who(), None),
+        (replace(GPU, accounts=NO_GUESTS), Who("guests"), False),
+        (replace(GPU, accounts=NO_GUESTS), Who("optics"), None),
+        (replace(GPU, qos=ONE_QOS), Who(qos="High"), True),
+        (replace(GPU, qos=ONE_QOS), Who(qos="normal"), False),
+        (replace(GPU, qos=ONE_QOS), Who(), None),
+        # Of several it gets the first that may start it.
+        (replace(GPU, qos=ONE_QOS), Who(qos="normal,high"), None),
+        (replace(GPU, qos=NO_SCAVENGER), Who(qos="scavenger"), False),
+        (replace(GPU, qos=NO_SCAVENGER), Who(qos="normal"), True),
+        (replace(GPU, accounts=ACCOUNTS, qos=ONE_QOS), Who("physics"), None),
+        (replace(GPU, accounts=ACCOUNTS, qos=ONE_QOS), Who("optics", "normal"), False),
+    ],
+)
+def test_whom_a_partition_admits(partition: PartitionFacts, who: Who, answer: bool | None) -> None:
+    assert admits(partition, who) is answer
+
+
+@pytest.mark.parametrize(("tier", "first"), [(1, "n1"), (5, "n1"), (0, "n2")])
+@pytest.mark.parametrize(("admitted", "places"), [("gpu,debug", "both"), ("gpu", "n1"), ("debug", "n2"), ("", "both")])
+def test_of_restricted_partitions_a_job_gets_one_that_admits_its_user(
+    tier: int, first: str, admitted: str, places: str
+) -> None:
+    nodes = [inside("n1", "gpu"), inside("n2", "debug")]
+    owners = [replace(GPU, for_all_groups=False, tier=tier), replace(DEBUG, for_all_groups=False)]
+
+    assert asked(nodes, owners, admitted=admitted).fields["nodes"] == (first if places == "both" else places)
+
+
+def test_a_partition_that_refuses_the_job_does_not_keep_its_place_from_berth() -> None:
+    """However soon Slurm tries it."""
+    nodes = [inside("n1", "gpu"), inside("n2", "debug")]
+    owners = replace(GPU, for_all_groups=False, qos=ONE_QOS, tier=5)
+
+    assert asked(nodes, [owners, DEBUG], admitted="debug").fields["nodes"] == "n2"
+    assert asked(nodes, [owners, DEBUG], admitted=BOTH, qos="normal").fields["nodes"] == "n2"
+    assert asked(nodes, [owners, DEBUG], admitted=BOTH, qos="high").fields["nodes"] == "n1"
+    assert asked(nodes, [owners, DEBUG], admitted=BOTH).verb == "pass"
+
+
+def test_of_partitions_that_may_refuse_it_a_job_gets_one_that_nobody_knows_to() -> None:
+    nodes = [inside("n1", "gpu"), inside("n2", "debug")]
+    owners = [replace(GPU, qos=ONE_QOS), replace(DEBUG, accounts=ACCOUNTS)]
+
+    assert asked(nodes, owners, qos="normal", account="optics").fields["nodes"] == "n2"
+
+
+def test_a_waiting_job_is_not_moved_to_a_partition_that_does_not_admit_it() -> None:
+    nodes = [inside("n1", "gpu"), inside("n2", "debug", used=FULL)]
+    owners = replace(GPU, for_all_groups=False)
+    busy = running(1, "n2", FULL, 600)
+    decision = asked(nodes, [owners, DEBUG], [busy], admitted="debug")
+    assert decision.fields["nodes"] == "n2"
+    segment = segment_fields(f"[berth/1 {decision.fields['segment']}]")
+    assert segment is not None
+    assert segment["shut"] == "gpu"
+
+    job = waiting(5, "n2", 0b11, partition=BOTH, segment=segment)
+    assert replan(nodes, [busy, job], [owners, DEBUG]) == []
+    del segment["shut"]
+    unaware = waiting(5, "n2", 0b11, partition=BOTH, segment=segment)
+    assert moved_to(replan(nodes, [busy, unaware], [owners, DEBUG])) == ("n1",)
+
+
+def test_a_job_that_its_user_gave_to_partitions_all_shut_to_it_keeps_a_place() -> None:
+    job = waiting(5, "n1", 0b11, partition=BOTH, segment={"shut": BOTH})
+
+    assert replan([inside("n1", "gpu"), inside("n2", "debug")], [job]) == []
 
 
 def test_a_job_that_can_start_now_in_another_partition_does_not_wait_for_the_first() -> None:

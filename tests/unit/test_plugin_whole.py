@@ -181,6 +181,25 @@ def test_a_skipped_partition_in_the_list_opens_no_way_around_berth(plugin: Plugi
         assert refused(plugin.submit(partition="plain,gpu", tres_per_node=tres)), tres
 
 
+@pytest.mark.parametrize(
+    ("partition", "admitted"),
+    [
+        ("gpu,of12345,of1", "gpu,of12345"),
+        ("of1,of2", ""),
+        ("nowhere,gpu", "gpu"),
+        ("of12345", None),
+        ("gpu", None),
+    ],
+)
+def test_of_several_partitions_berthd_hears_which_admit_the_users_groups(
+    plugin: Plugin, partition: str, admitted: str | None
+) -> None:
+    asked: list[wire.Message] = []
+    with plugin.berthd(asked.append):
+        assert plugin.submit(USER, partition=partition, tres_per_job="gres/gpu:1").rc == 0
+    assert [request.fields.get("admitted") for request in asked] == [admitted]
+
+
 def test_where_all_partitions_are_skipped_the_job_is_left_alone(plugin: Plugin) -> None:
     for partitions in ("plain", "cpu,plain"):
         for tres in ("gres/gpu:a100:2", "gres/gpu:g0:1", "gres/shard:100"):

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from policy.errors import SlurmError
-from policy.facts import JobFacts, Memory, NodeFacts
+from policy.facts import JobFacts, Memory, NodeFacts, Rule
 from policy.slurm.interface import Pin
 
 from .pyslurm_world import RUNNING, Job, Stumbling, World, held, node, partition
@@ -248,9 +248,10 @@ def test_partitions_and_reservations_are_read(world: World) -> None:
             max_nodes=4,
             priority_tier=3,
             denied_qos=["guest"],
+            allowed_groups=["owners"],
         ),
         partition(
-            "plain", default_memory_per_cpu=500, default_memory_per_node=None, allowed_accounts=["physics", "chemistry"]
+            "plain", default_memory_per_cpu=500, default_memory_per_node=None, allowed_accounts=["Physics", "chemistry"]
         ),
     ]
     world.reservations = [
@@ -263,7 +264,9 @@ def test_partitions_and_reservations_are_read(world: World) -> None:
     assert (gpu.time_limit, gpu.memory, gpu.counts_cpus_by_gpu, gpu.up) == (7_200, Memory(per_gpu=4_000), True, True)
     assert (odd.time_limit, odd.memory, odd.whole_nodes, odd.up) == (1_800, Memory(per_node=2_000), True, False)
     assert (plain.time_limit, plain.memory, plain.default) == (None, Memory(per_cpu=500), False)
-    assert (gpu.for_all, odd.for_all, plain.for_all) == (True, False, False)
+    assert [one.for_all_groups for one in reading.partitions] == [True, False, True]
+    assert [one.qos for one in reading.partitions] == [Rule(), Rule(never=frozenset({"guest"})), Rule()]
+    assert [one.accounts for one in reading.partitions] == [Rule(), Rule(), Rule(frozenset({"physics", "chemistry"}))]
     assert [one.starts for one in reading.partitions] == [True, False, True]
     assert [one.tier for one in reading.partitions] == [1, 3, 1]
     assert [(one.max_time, one.min_nodes, one.max_nodes) for one in reading.partitions] == [

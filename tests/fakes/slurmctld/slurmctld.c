@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * As much of slurmctld as the job_submit plugin sees of it, so that the whole plugin runs inside a
- * test: Slurm's allocator and log, nodes n1 to n9, and job descriptions whose fields are set and
- * read by name. A job's record is its name as Slurm's log writes it, "JobId=18_3(21)".
+ * test: Slurm's allocator and log, nodes n1 to n9, partitions whose names tell whom they admit, and
+ * job descriptions whose fields are set and read by name. A job's record is its name as Slurm's log
+ * writes it, "JobId=18_3(21)".
  */
 #include <inttypes.h>
 #include <stdarg.h>
@@ -19,6 +20,8 @@ int job_modify(job_desc_msg_t *job, job_record_t *record, uint32_t submit_uid, c
 
 char *vxstrfmt(const char *format, va_list arguments);
 void *find_node_record_no_alias(const char *name);
+part_record_t *find_part_record(char *name);
+int validate_group(part_record_t *partition, uid_t uid);
 void *fake_job(void);
 void fake_end(job_desc_msg_t *job);
 int fake_set(job_desc_msg_t *job, const char *field, const char *value);
@@ -74,6 +77,20 @@ char *vxstrfmt(const char *format, va_list arguments)
 void *find_node_record_no_alias(const char *name)
 {
 	return name[0] == 'n' && name[1] >= '1' && name[1] <= '9' && !name[2] ? &slurm_conf : NULL;
+}
+
+/* A partition's record is its name. */
+part_record_t *find_part_record(char *name)
+{
+	return strcmp(name, "nowhere") ? (part_record_t *)name : NULL;
+}
+
+/* Of "of12345" user 12345 alone is in its groups. */
+int validate_group(part_record_t *partition, uid_t uid)
+{
+	const char *name = (const char *)partition;
+
+	return strncmp(name, "of", 2) != 0 || strtoul(name + 2, NULL, 10) == uid;
 }
 
 /* As slurm_init_job_desc_msg() leaves it, for the fields that the plugin looks at. */
