@@ -328,6 +328,11 @@ class Planner:
             self._ended += self._runs.ended(reading.jobs, reading.at)
         return self._picture
 
+    @property
+    def look_takes(self) -> float:
+        """Seconds that a look at Slurm takes, of late."""
+        return statistics.median(self._looks_took) if self._looks_took else 0.0
+
     def _read(self, *, ended: bool) -> Reading | None:
         """What Slurm shows; where that cannot be had, the last picture stays in use."""
         try:

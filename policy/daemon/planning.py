@@ -21,6 +21,10 @@ from policy.slurm.gateways import open_gateway
 
 _SHOWN_AFTER = 0.05
 """Seconds until Slurm shows a job that was just answered for."""
+_REST = 20.0
+"""For so many times as long as a look takes, Slurm is let alone: while it packs its jobs for us, nobody submits one."""
+_MOST_TICKS = 1.5
+"""Between two looks however long they take, since what goes wrong has to be mended within two seconds."""
 _TURN = 0.0005
 """Seconds that a pass keeps the interpreter from the threads of the notices; a notice needs it some six times."""
 _COLLECT_EVERY = 10.0
@@ -67,8 +71,8 @@ def _passes(planner: Planner, channel: socket.socket, tick: float, listener: Not
     heard: list[socket.socket | Notices] = [channel, *([listener] if listener else [])]
     while True:
         began = time.monotonic()
-        due = began + tick
         planner.one_pass(ended=ended)
+        due = began + pause(tick, planner.look_takes)
         write_until = _write_until(began, time.monotonic(), tick)
         if listener:
             listener.in_charge, planner.notices_late = planner.in_charge, listener.late
@@ -95,6 +99,15 @@ def _passes(planner: Planner, channel: socket.socket, tick: float, listener: Not
             if time.monotonic() >= (collect_at if quiet else collect_at + _COLLECT_EVERY):
                 collect_at = time.monotonic() + _COLLECT_EVERY
                 gc.collect()
+
+
+def pause(tick: float, look_takes: float) -> float:
+    """Seconds from one look at Slurm to the next.
+
+    >>> pause(1.0, 0.01), pause(1.0, 0.06), pause(1.0, 0.5)
+    (1.0, 1.2, 1.5)
+    """
+    return min(max(tick, _REST * look_takes), _MOST_TICKS * tick)
 
 
 def _write_until(began: float, ended: float, tick: float) -> float:
