@@ -18,6 +18,7 @@
 
 static struct hook_config config;
 static struct breaker breaker;
+static struct client client;
 static int hook_log_fd = -1;
 
 /* A node's record, or NULL. slurmctld holds its node lock around us. */
@@ -50,6 +51,7 @@ void ask_init(void)
 {
 	read_config();
 	breaker_init(&breaker, config.breaker_failures, config.breaker_seconds);
+	client_init(&client);
 	/*
 	 * Not in any public header, so its absence must cost the pins only, not slurmctld. The name
 	 * without alias: a pin must name the node itself.
@@ -72,6 +74,7 @@ void ask_fini(void)
 	if (hook_log_fd >= 0)
 		close(hook_log_fd);
 	hook_log_fd = -1;
+	client_hang_up(&client);
 }
 
 void ask_log(enum outcome outcome, uint64_t started_us, const job_desc_msg_t *job,
@@ -135,7 +138,7 @@ static enum outcome exchange(const struct text *request, const struct reply_expe
 	size_t len = 0;
 
 	reply->ours = false;
-	switch (client_ask(config.socket, geteuid(), config.deadline_ms, request->data,
+	switch (client_ask(&client, config.socket, geteuid(), config.deadline_ms, request->data,
 			   request->len, reply->text, REPLY_MAX_BYTES, &len)) {
 	case ASK_DEAD:
 		*why = "nobody listens";
@@ -149,8 +152,11 @@ static enum outcome exchange(const struct text *request, const struct reply_expe
 	case ASK_OK:
 		break;
 	}
+	if (reply_parse(reply, len, expected, error))
+		return verbs[reply->verb];
 	*why = error;
-	return reply_parse(reply, len, expected, error) ? verbs[reply->verb] : OUTCOME_BAD;
+	client_hang_up(&client);
+	return OUTCOME_BAD;
 }
 
 /*

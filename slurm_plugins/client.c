@@ -94,20 +94,67 @@ static enum ask_result exchange(int fd, uint64_t until_us, const char *request, 
 	return n ? ASK_OK : ASK_DEAD;
 }
 
-enum ask_result client_ask(const char *path, uid_t owner, uint32_t deadline_ms, const char *request,
-			   size_t request_len, char *reply, size_t size, size_t *reply_len)
+void client_init(struct client *client)
 {
-	uint64_t until_us = monotonic_us() + 1000 * (uint64_t)deadline_ms;
-	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+	pthread_mutex_init(&client->busy, NULL);
+	client->fd = -1;
+}
+
+static enum ask_result connect_new(int *fd, const char *path, uid_t owner)
+{
 	enum ask_result result;
 
-	if (fd < 0)
+	*fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+	if (*fd < 0)
 		return ASK_DEAD;
-	result = connect_to(fd, path);
-	if (result == ASK_OK && !listener_is(fd, owner))
-		result = ASK_BAD;
-	if (result == ASK_OK)
-		result = exchange(fd, until_us, request, request_len, reply, size, reply_len);
-	close(fd);
+	result = connect_to(*fd, path);
+	if (result == ASK_OK && !listener_is(*fd, owner))
+		return ASK_BAD;
 	return result;
+}
+
+static void hang_up(int *fd)
+{
+	if (*fd >= 0)
+		close(*fd);
+	*fd = -1;
+}
+
+enum ask_result client_ask(struct client *client, const char *path, uid_t owner,
+			   uint32_t deadline_ms, const char *request, size_t request_len,
+			   char *reply, size_t size, size_t *reply_len)
+{
+	uint64_t until_us = monotonic_us() + 1000 * (uint64_t)deadline_ms;
+	/* Whoever comes while another waits for an answer has a connection of its own. */
+	bool keeps = pthread_mutex_trylock(&client->busy) == 0;
+	int fd = keeps ? client->fd : -1;
+	enum ask_result result = ASK_DEAD;
+
+	if (fd >= 0)
+		result = exchange(fd, until_us, request, request_len, reply, size, reply_len);
+	/* berthd has hung up since: it was started anew, or nobody asked for long. */
+	if (result == ASK_DEAD) {
+		hang_up(&fd);
+		result = connect_new(&fd, path, owner);
+		if (result == ASK_OK)
+			result =
+			    exchange(fd, until_us, request, request_len, reply, size, reply_len);
+	}
+	/* An answer that comes too late must not be taken for the next one. */
+	if (result != ASK_OK || !keeps)
+		hang_up(&fd);
+	if (keeps) {
+		client->fd = fd;
+		pthread_mutex_unlock(&client->busy);
+	}
+	return result;
+}
+
+void client_hang_up(struct client *client)
+{
+	/* Whoever uses it now will see for himself. */
+	if (pthread_mutex_trylock(&client->busy))
+		return;
+	hang_up(&client->fd);
+	pthread_mutex_unlock(&client->busy);
 }

@@ -14,7 +14,7 @@ from policy.bounds import within
 from policy.daemon import log
 from policy.daemon.config import Config
 from policy.daemon.handover import Snapshot
-from policy.daemon.ready import STALE_AFTER, Asked, Shelf, asked_by
+from policy.daemon.ready import STALE_AFTER, Asked, Ready, Shelf, asked_by
 from policy.decide import Decision, decide, only_watch, say_no
 from policy.errors import BerthError, FormatError, LeftToSlurm
 from policy.order import SizeOrder, asked_in
@@ -37,16 +37,14 @@ class _Held:
 
 @dataclass(frozen=True, slots=True)
 class _Said:
-    """What a reply leaves to be done once it is on its way."""
+    """What a reply that was made for one request leaves to be done once it is on its way."""
 
-    nonce: str
-    claim: Claim | None
+    asked: Asked | None
+    fields: dict[str, str]
+    decision: Decision
+    reply: bytes
     at: float
-    asked: Asked | None = None
-    fields: dict[str, str] = field(default_factory=dict)
-    decision: Decision | None = None
-    reply: bytes = b""
-    state: int = 0
+    state: int
     """Of the book, when the reply was made."""
 
 
@@ -88,6 +86,8 @@ class Answerer:
         self._complaints: set[str] = set()
         self._shelf = Shelf()
         self._said: _Said | None = None
+        self._gave: tuple[Asked, Ready, float] | None = None
+        """The reply from the shelf that was given last, and when."""
 
     @property
     def catching_up(self) -> bool:
@@ -149,8 +149,7 @@ class Answerer:
         self.settle()
         asked = asked_by(datagram) if self._keeps_replies else None
         if asked is not None and self._book is not None and (ready := self._shelf.find(asked, self._book, now)):
-            self._count(ready.verb)
-            self._said = _Said(asked.nonce, ready.claim_of(asked.limit), now)
+            self._gave = asked, ready, now
             return ready.to(asked.nonce)
         try:
             message = wire.decode(datagram)
@@ -162,22 +161,31 @@ class Answerer:
             self._say_once(f"a request is not answered: {problem}; are plugin and berthd of one release?")
             return None
         decision, reply = self._reply(message.fields, now)
-        self._count(decision.verb)
         state = 0 if self._book is None else self._book.state
-        self._said = _Said(message.fields["nonce"], decision.claim, now, asked, message.fields, decision, reply, state)
+        self._said = _Said(asked, message.fields, decision, reply, now, state)
         return reply
 
     def settle(self) -> None:
         """Take what the last reply gave away out of the picture, and let the reply stand ready for others."""
+        gave, self._gave = self._gave, None
+        if gave is not None:
+            asked, ready, at = gave
+            self._count(ready.verb)
+            self._shelf.used(asked, at)
+            self._hold(asked.nonce.decode(), ready.claim_of(asked.limit), at)
         said, self._said = self._said, None
-        if said is None:
+        if said is not None:
+            self._count(said.decision.verb)
+            self._keep(said)
+            self._hold(said.fields["nonce"], said.decision.claim, said.at)
+
+    def _keep(self, said: _Said) -> None:
+        """Let a reply that was just made stand ready for others."""
+        if said.asked is None or self._book is None:
             return
-        if said.asked is not None and said.decision is not None and self._book is not None:
-            self._shelf.remember(said.asked, said.fields, said.at)
-            if said.claim is None and said.state == self._book.state:
-                self._shelf.keep(said.asked, said.decision, said.reply, self._book, said.at)
-        if said.claim is not None:
-            self._hold(said.nonce, said.claim, said.at)
+        self._shelf.remember(said.asked, said.fields, said.at)
+        if said.decision.claim is None and said.state == self._book.state:
+            self._shelf.keep(said.asked, said.decision, said.reply, self._book, said.at)
 
     def expects(self, now: float) -> bool:
         """Whether there is a reply to be made before it is asked for."""
@@ -233,7 +241,9 @@ class Answerer:
         points = str(self._order.points(asked_in(fields)))
         return replace(decision, fields={**decision.fields, "site_factor": points})
 
-    def _hold(self, nonce: str, claim: Claim, now: float) -> None:
+    def _hold(self, nonce: str, claim: Claim | None, now: float) -> None:
+        if claim is None:
+            return
         self._held[nonce] = _Held(claim, now, now + self._reserve)
         if self._book is not None:
             self._hurry = self._hurry or self._book.displaces(claim)

@@ -6,14 +6,20 @@ the book changes or the second ends. For the kinds that were asked for lately it
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 from policy.book import Book, Claim
 from policy.decide import Decision
 
-_OF_ONE_JOB = re.compile(rb"\n(nonce|uid|name|time_limit)=((?:[!-$&-Z\\^-~]|%[0-9A-F]{2})*)(?=\n)")
-_NONCE = re.compile(rb"[0-9a-f]{16}")
+_BEGINNING = b"berth/1 submit\nnonce="
+_NONCE = slice(len(_BEGINNING), len(_BEGINNING) + 16)
+_REST = slice(_NONCE.stop, None)
+_OF_ONE_JOB = re.compile(rb"\n(uid|name|time_limit)=((?:[!-$&-Z\\^-~]|%[0-9A-F]{2})*)(?=\n)")
 _LIMIT = re.compile(rb"0|[1-9][0-9]{0,8}")
+
+_MOST_REQUESTS = 64
+"""Requests whose kinds are kept: a loop submits the same again, but for the nonce."""
 
 _MOST = 4
 """Kinds that replies are made for before they are asked for: each takes a search after each place that was given."""
@@ -32,7 +38,7 @@ class Asked(NamedTuple):
     """A datagram, taken apart."""
 
     kind: Kind
-    nonce: str
+    nonce: bytes
     limit: int | None
     """Seconds."""
 
@@ -56,9 +62,9 @@ class Ready:
             return self.limits is None and limit is None
         return self.limits[0] < limit <= self.limits[1]
 
-    def to(self, nonce: str) -> bytes:
+    def to(self, nonce: bytes) -> bytes:
         """The datagram of the reply to one request."""
-        return nonce.encode().join(self.around_nonces)
+        return nonce.join(self.around_nonces)
 
     def claim_of(self, limit: int | None) -> Claim | None:
         """What the reply to a request with this time limit takes."""
@@ -92,9 +98,13 @@ class Shelf:
         lately = self._kinds.get(asked.kind)
         if lately is None or lately.ready is None or not lately.ready.holds(asked.limit, book, now):
             return None
-        lately.at, lately.again = now, True
-        self._kinds[asked.kind] = self._kinds.pop(asked.kind)
         return lately.ready
+
+    def used(self, asked: Asked, now: float) -> None:
+        """Note that a reply was of use; apart from `find`, since its asker need not wait for that."""
+        if lately := self._kinds.pop(asked.kind, None):
+            lately.at, lately.again = now, True
+            self._kinds[asked.kind] = lately
 
     def remember(self, asked: Asked, fields: dict[str, str], now: float) -> None:
         """Note a kind that no reply stood ready for; of those asked for lately it may be the one too many."""
@@ -129,13 +139,20 @@ class Shelf:
 
 def asked_by(datagram: bytes) -> Asked | None:
     """The kind of a request; None where it has to be looked at more closely."""
-    pieces = _OF_ONE_JOB.split(datagram)
-    own = dict(zip(pieces[1::3], pieces[2::3], strict=True))
-    limit = own.get(b"time_limit")
-    if not _NONCE.fullmatch(own.get(b"nonce", b"")) or not (limit is None or _LIMIT.fullmatch(limit)):
+    nonce = datagram[_NONCE]
+    of_kind = _kind_of(datagram[_REST]) if datagram.startswith(_BEGINNING) and nonce.isalnum() else None
+    return None if of_kind is None else Asked(of_kind[0], nonce, of_kind[1])
+
+
+@lru_cache(maxsize=_MOST_REQUESTS)
+def _kind_of(rest: bytes) -> tuple[Kind, int | None] | None:
+    """The kind of a request and its time limit, by all that comes after the nonce."""
+    pieces = _OF_ONE_JOB.split(rest)
+    limit = dict(zip(pieces[1::3], pieces[2::3], strict=True)).get(b"time_limit")
+    if not (rest.startswith(b"\n") and (limit is None or _LIMIT.fullmatch(limit))):
         return None
     del pieces[2::3]
-    return Asked(tuple(pieces), own[b"nonce"].decode(), None if limit is None else int(limit) * 60)
+    return tuple(pieces), None if limit is None else int(limit) * 60
 
 
 def _ready(asked: Asked, decision: Decision, reply: bytes, book: Book, now: float) -> Ready:
@@ -145,5 +162,5 @@ def _ready(asked: Asked, decision: Decision, reply: bytes, book: Book, now: floa
         limits = book.cluster.limits_like(asked.limit) if others else (asked.limit - 1.0, float(asked.limit))
     # Its texts tell the second, and a picture that is too old by then is none to choose a place by.
     until = min(float(int(now) + 1), book.cluster.at + STALE_AFTER)
-    around = tuple(reply.split(asked.nonce.encode()))
+    around = tuple(reply.split(asked.nonce))
     return Ready(decision.verb, around, decision.claim, book.state, until, limits)

@@ -24,7 +24,9 @@ from policy.wire import REQUEST_BYTES
 _BACKLOG = 1_024
 _MOST_CONNECTIONS = 512
 _PATIENCE = 2.0
-"""Seconds that a connection may stay silent."""
+"""Seconds that a connection may stay silent that has not asked yet."""
+_KEPT = 60.0
+"""Seconds that one is kept which has: slurmctld asks again over the same."""
 _RESTART_AFTER = 1.0
 _COLLECT_EVERY = 60.0
 
@@ -47,7 +49,8 @@ class Server:
         self._desk = desk
         self._allowed = {0, os.geteuid()}
         self._poll = select.epoll()
-        self._silent: dict[int, tuple[socket.socket, float]] = {}
+        self._open: dict[int, tuple[socket.socket, float]] = {}
+        """Connections by file number, and until when each may be silent."""
         self._listener = _listen(path)
         self._poll.register(self._listener, select.EPOLLIN)
         self._planner: subprocess.Popen[bytes] | None = None
@@ -87,13 +90,10 @@ class Server:
             self._close()
 
     def _serve(self, file: int, wake: int) -> None:
-        if file == self._listener.fileno():
+        if file in self._open:
+            self._hear(file)
+        elif file == self._listener.fileno():
             self._accept()
-        elif file in self._silent:
-            connection, _ = self._silent.pop(file)
-            self._poll.unregister(file)
-            self._answer(connection)
-            self._hurry()
         elif self._channel is not None and file == self._channel.fileno():
             self._take_word()
         elif file == wake:
@@ -109,9 +109,11 @@ class Server:
                 log.error(f"cannot accept a connection: {problem}")
                 return
             connection.setblocking(False)  # noqa: FBT003 - its only argument
-            if len(self._silent) < _MOST_CONNECTIONS and self._may_ask(connection):
-                self._answer(connection)
-                self._hurry()
+            if len(self._open) < _MOST_CONNECTIONS and self._may_ask(connection):
+                file = connection.fileno()
+                self._open[file] = connection, time.monotonic() + _PATIENCE
+                self._poll.register(file, select.EPOLLIN)
+                self._hear(file)
             else:
                 connection.close()
 
@@ -120,24 +122,30 @@ class Server:
         uid: int = struct.unpack("iII", peer)[1]
         return uid in self._allowed
 
-    def _answer(self, connection: socket.socket) -> None:
-        """Reply and close; a request that is not there yet waits in the poll."""
+    def _hear(self, file: int) -> None:
+        """Reply to a request; one that is not there yet waits in the poll."""
+        connection, _ = self._open[file]
         try:
             datagram = connection.recv(REQUEST_BYTES + 1)
         except BlockingIOError:
-            self._silent[connection.fileno()] = (connection, time.monotonic() + _PATIENCE)
-            self._poll.register(connection, select.EPOLLIN)
             return
         except OSError:
-            connection.close()
-            return
+            datagram = b""
         reply = self._answerer.answer(datagram, time.time()) if datagram else None
-        if reply is not None:
+        if reply is None:
+            self._drop(file)
+        else:
             # An asker that has gone, or does not read, has met its own deadline.
             with contextlib.suppress(OSError):
                 connection.send(reply)
-        connection.close()
+            self._open[file] = connection, time.monotonic() + _KEPT
         self._answerer.settle()
+        self._hurry()
+
+    def _drop(self, file: int) -> None:
+        connection, _ = self._open.pop(file)
+        self._poll.unregister(file)
+        connection.close()
 
     def _hurry(self) -> None:
         """A guest that is in an owner's way leaves soonest when the planner looks at once."""
@@ -165,11 +173,9 @@ class Server:
             notify("READY=1")
 
     def _tend(self, now: float, *, watchdog: bool) -> None:
-        for file, (connection, until) in list(self._silent.items()):
+        for file, (_, until) in list(self._open.items()):
             if now > until:
-                del self._silent[file]
-                self._poll.unregister(file)
-                connection.close()
+                self._drop(file)
         if not self._stop:
             self._tend_planner(now)
         if self._desk is not None:
@@ -231,6 +237,8 @@ class Server:
 
     def _close(self) -> None:
         self._listener.close()
+        for file in list(self._open):
+            self._drop(file)
         if self._desk is not None:
             self._desk.stop()
         with contextlib.suppress(FileNotFoundError):

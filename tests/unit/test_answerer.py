@@ -305,6 +305,30 @@ def test_new_topology_files_are_picked_up(daemon: Daemon, tmp_path: Path) -> Non
     daemon.until(lambda: daemon.ask(tres_per_job="gres/gpu:8").fields.get("nodes") == "n4")
 
 
+def test_a_connection_is_kept_for_the_next_request_until_berthd_ends(daemon: Daemon) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as channel:
+        channel.settimeout(5)
+        channel.connect(str(daemon.path))
+        for _ in range(3):
+            channel.send(wire.encode("submit", submit(tres_per_job="gres/gpu:1")))
+            assert wire.decode(channel.recv(wire.REPLY_BYTES)).verb == "place"
+        # Its planner may take seconds to end; whoever asks meanwhile must not wait for nothing.
+        os.kill(daemon.planners()[0], signal.SIGSTOP)
+        began = time.monotonic()
+        daemon.process.send_signal(signal.SIGTERM)
+        assert channel.recv(wire.REPLY_BYTES) == b""
+        assert time.monotonic() - began < 2
+
+
+def test_what_is_no_request_ends_its_connection(daemon: Daemon) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as channel:
+        channel.settimeout(5)
+        channel.connect(str(daemon.path))
+        channel.send(b"hello")
+        assert channel.recv(wire.REPLY_BYTES) == b""
+    assert daemon.ask(tres_per_job="gres/gpu:1").verb == "place"
+
+
 def test_a_silent_connection_does_not_keep_others_waiting(daemon: Daemon) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as silent:
         silent.connect(str(daemon.path))

@@ -15,14 +15,24 @@ OK, DEAD, TIMEOUT, BAD = range(4)
 SIZE = 64
 
 
-def ask(path: Path, *, deadline_ms: int = 50, owner: int | None = None) -> tuple[int, bytes, float]:
+class Client:
+    """struct client, opaque but for its room."""
+
+    def __init__(self) -> None:
+        self.room = ctypes.create_string_buffer(256)
+        library().client_init(self.room)
+
+
+def ask(
+    path: Path, *, deadline_ms: int = 50, owner: int | None = None, client: Client | None = None
+) -> tuple[int, bytes, float]:
     """Result, answer, seconds."""
     reply = ctypes.create_string_buffer(SIZE)
     length = ctypes.c_size_t()
     started = time.monotonic()
     result = library().client_ask(
-        str(path).encode(), os.getuid() if owner is None else owner, ctypes.c_uint32(deadline_ms), b"hello",
-        ctypes.c_size_t(5), reply, ctypes.c_size_t(SIZE), ctypes.byref(length),
+        (client or Client()).room, str(path).encode(), os.getuid() if owner is None else owner,
+        ctypes.c_uint32(deadline_ms), b"hello", ctypes.c_size_t(5), reply, ctypes.c_size_t(SIZE), ctypes.byref(length),
     )  # fmt: skip
     return result, reply.raw[: length.value], time.monotonic() - started
 
@@ -118,6 +128,119 @@ def test_a_strangers_socket_is_not_spoken_to(tmp_path: Path) -> None:
         else:
             server.listen(8)
         assert ask(tmp_path / "s", owner=os.getuid() + 1)[0] == BAD
+
+
+@contextmanager
+def berthd(path: Path, answer: Callable[[bytes], bytes]) -> Iterator[list[int]]:
+    """Answers each request of each connection; how many requests came over each."""
+    came: list[int] = []
+
+    def hear(connection: socket.socket, number: int) -> None:
+        with connection:
+            while request := connection.recv(1000):
+                came[number] += 1
+                try:
+                    connection.send(answer(request))
+                except OSError:
+                    return
+
+    def serve() -> None:
+        while True:
+            try:
+                connection, _ = server.accept()
+            except OSError:
+                return
+            open_ones.append(connection)
+            came.append(0)
+            hears.append(threading.Thread(target=hear, args=(connection, len(came) - 1)))
+            hears[-1].start()
+
+    hears: list[threading.Thread] = []
+    open_ones: list[socket.socket] = []
+    with listener(path) as server:
+        accepts = threading.Thread(target=serve)
+        accepts.start()
+        try:
+            yield came
+        finally:
+            server.shutdown(socket.SHUT_RDWR)
+            accepts.join()
+            for connection in open_ones:
+                if connection.fileno() >= 0:
+                    connection.shutdown(socket.SHUT_RDWR)
+            for thread in hears:
+                thread.join()
+    path.unlink()
+
+
+def test_a_connection_is_kept_from_one_question_to_the_next(tmp_path: Path) -> None:
+    client = Client()
+    with berthd(tmp_path / "s", lambda request: request + b" world") as came:
+        for _ in range(5):
+            assert ask(tmp_path / "s", client=client)[:2] == (OK, b"hello world")
+    assert came == [5]
+
+
+def test_a_berthd_that_was_started_anew_is_found_at_once(tmp_path: Path) -> None:
+    client = Client()
+    for number in (b"1", b"2"):
+        with berthd(tmp_path / "s", lambda _, number=number: number) as came:  # type: ignore[misc]
+            assert [ask(tmp_path / "s", client=client)[:2] for _ in range(2)] == [(OK, number)] * 2
+        assert came == [2]
+    result, _, seconds = ask(tmp_path / "s", client=client)
+    assert result == DEAD
+    assert seconds < 0.02
+
+
+def test_an_answer_that_comes_too_late_is_not_taken_for_the_next(tmp_path: Path) -> None:
+    answers = iter([b"late", b"in time"])
+
+    def answer(_: bytes) -> bytes:
+        reply = next(answers)
+        if reply == b"late":
+            time.sleep(0.2)
+        return reply
+
+    client = Client()
+    with berthd(tmp_path / "s", answer) as came:
+        assert ask(tmp_path / "s", client=client)[0] == TIMEOUT
+        time.sleep(0.3)
+        assert ask(tmp_path / "s", client=client)[:2] == (OK, b"in time")
+    assert came == [1, 1]
+
+
+def test_who_comes_while_another_waits_is_not_held_up(tmp_path: Path) -> None:
+    held, let_go = threading.Event(), threading.Event()
+    answers = iter([b"first", b"second"])
+
+    def answer(_: bytes) -> bytes:
+        reply = next(answers)
+        if reply == b"first":
+            held.set()
+            let_go.wait(5)
+        return reply
+
+    client, got = Client(), []
+    with berthd(tmp_path / "s", answer) as came:
+        waits = threading.Thread(target=lambda: got.append(ask(tmp_path / "s", deadline_ms=5_000, client=client)[:2]))
+        waits.start()
+        assert held.wait(5)
+        assert ask(tmp_path / "s", client=client)[:2] == (OK, b"second")
+        let_go.set()
+        waits.join()
+        assert ask_after_hang_up(tmp_path / "s", client) == DEAD
+    assert got == [(OK, b"first")]
+    assert came[:2] == [1, 1]
+
+
+def ask_after_hang_up(path: Path, client: Client) -> int:
+    """What comes of a question when this hung up first and nobody listens."""
+    library().client_hang_up(client.room)
+    path.rename(path.with_suffix(".away"))
+    try:
+        return ask(path, client=client)[0]
+    finally:
+        path.with_suffix(".away").rename(path)
 
 
 class Breaker:
