@@ -101,6 +101,7 @@ class Passes:
         self.before_write: Callable[[], None] = lambda: None
         self.in_charge = True
         self.notices_late = 0
+        self.look_takes = 0.0
 
     def one_pass(self, *, ended: bool) -> None:
         assert not ended, "the answerer has asked for no ended jobs"
@@ -198,3 +199,15 @@ def test_where_nothing_is_left_to_write_the_loop_waits_for_the_tick(clock: Clock
 
     assert planner.written[0] == 2
     assert planner.begun[1] - planner.begun[0] == pytest.approx(TICK)
+
+
+@pytest.mark.parametrize(("look_takes", "pause"), [(0.04 * TICK, TICK), (0.06 * TICK, 1.2 * TICK), (TICK, 1.5 * TICK)])
+def test_where_a_look_takes_long_slurm_is_let_alone_for_longer(
+    clock: Clock, answerer: Answerer, look_takes: float, pause: float
+) -> None:
+    planner = Passes(clock, look_takes, changes=2)
+    planner.look_takes = look_takes
+
+    planner.run(answerer)
+
+    assert planner.begun[1] - planner.begun[0] == pytest.approx(pause)
