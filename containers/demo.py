@@ -39,7 +39,7 @@ done
 echo "OPEN ${open#,}"
 """
 DRIVER = r"""
-d=$(mktemp -d /home/alice/demo.XXXXXX); chmod 755 $d; cat > $d/job.sh <<'END'
+d=$(mktemp -d -p /home/alice); chmod 755 $d; cat > $d/job.sh <<'END'
 {job}
 END
 for partition in plain gpu; do for request in {requests}; do

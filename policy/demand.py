@@ -129,6 +129,7 @@ def on_fleet(request: "Request", fleet: "Fleet") -> Demand:
     who = Who(request.account, request.qos, request.admitted)
     if first := first_for_some(fleet, names, request.limit, who):
         raise LeftToSlurm(f"partition {first} comes before others of {names} and admits some only: Slurm knows whom")
+    shut = shut_to(fleet, names, who)
     usable = choose(fleet, names, request.limit, None, who=who).names
     limits = [fleet.partitions[name].time_limit for name in usable]
     limit = request.limit if request.limit is not None else max((A_YEAR if one is None else one) for one in limits)
@@ -143,7 +144,7 @@ def on_fleet(request: "Request", fleet: "Fleet") -> Demand:
             tier=tier,
             guest_after=_guest_after(request, fleet, tier, n * k),
             pools=in_pools(demand.candidates, inside),
-            shut=shut_to(fleet, names, who),
+            shut=shut,
         )
         if tier.name == OPPORTUNISTIC and n * k != 1:
             raise Never(f"--gpu-tier=opportunistic: a guest has one GPU, not {n * k}; ask for --gpus=1")

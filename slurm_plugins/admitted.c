@@ -9,20 +9,24 @@
 #include <dlfcn.h>
 #include <string.h>
 
-struct rules {
-	/* As slurmctld asks them itself before it starts a job, under the same lock. */
-	part_record_t *(*find)(char *name);
-	int (*admits)(part_record_t *partition, uid_t uid);
-};
+/* As slurmctld asks them itself of each job that comes, under the same lock. */
+static part_record_t *(*find)(char *name);
+static int (*admits)(part_record_t *partition, uid_t uid);
 
-static void keep_admitted(const struct rules *rules, char *names, uid_t uid, struct text *out)
+void admitted_init(void)
+{
+	*(void **)&find = dlsym(RTLD_DEFAULT, "find_part_record");
+	*(void **)&admits = dlsym(RTLD_DEFAULT, "validate_group");
+}
+
+static void keep_admitted(char *names, uid_t uid, struct text *out)
 {
 	char *rest = NULL;
 
 	for (char *name = strtok_r(names, ",", &rest); name; name = strtok_r(NULL, ",", &rest)) {
-		part_record_t *partition = rules->find(name);
+		part_record_t *partition = find(name);
 
-		if (!partition || rules->admits(partition, uid) != 1)
+		if (!partition || admits(partition, uid) != 1)
 			continue;
 		if (out->len)
 			text_add(out, ",");
@@ -32,22 +36,17 @@ static void keep_admitted(const struct rules *rules, char *names, uid_t uid, str
 
 bool admitted_partitions(const job_desc_msg_t *job, uint32_t uid, struct text *out)
 {
-	struct rules rules = {NULL, NULL};
 	struct text names;
 	bool known;
 
 	/* Of a job that names one partition nobody asks: there is no other to place it in. */
-	if (!job->partition || !strchr(job->partition, ','))
-		return false;
-	*(void **)&rules.find = dlsym(RTLD_DEFAULT, "find_part_record");
-	*(void **)&rules.admits = dlsym(RTLD_DEFAULT, "validate_group");
-	if (!rules.find || !rules.admits)
+	if (!job->partition || !strchr(job->partition, ',') || !find || !admits)
 		return false;
 	text_init(&names, FOREIGN_TEXT_MAX);
 	text_add(&names, job->partition);
 	known = !names.failed;
 	if (known)
-		keep_admitted(&rules, names.data, (uid_t)uid, out);
+		keep_admitted(names.data, (uid_t)uid, out);
 	text_free(&names);
 	return known && !out->failed;
 }

@@ -48,6 +48,8 @@ void request_asked(const job_desc_msg_t *job, struct text *out);
 /* slurmctld's own; what is in it is nobody else's to know. */
 typedef struct part_record part_record_t;
 
+void admitted_init(void);
+
 /*
  * Of a job that lists several partitions, those whose AllowGroups admit user `uid`: "gpu,debug".
  * false: it lists one, this Slurm does not tell, or out of memory.

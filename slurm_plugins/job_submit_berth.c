@@ -29,6 +29,7 @@ int job_modify(job_desc_msg_t *job, job_record_t *record, uint32_t submit_uid, c
 int init(void)
 {
 	ask_init();
+	admitted_init();
 	return SLURM_SUCCESS;
 }
 
@@ -300,10 +301,11 @@ static int submit_with_flags(job_desc_msg_t *job, uint32_t submit_uid,
 /* A job without -p goes to the default partition, whose name slurmctld exports. */
 static const char *partitions_of(const job_desc_msg_t *job)
 {
-	char **default_name = dlsym(RTLD_DEFAULT, "default_part_name");
+	char **default_name;
 
 	if (job->partition && *job->partition)
 		return job->partition;
+	default_name = dlsym(RTLD_DEFAULT, "default_part_name");
 	return default_name ? *default_name : NULL;
 }
 

@@ -23,8 +23,9 @@ _SHOWN_AFTER = 0.05
 """Seconds until Slurm shows a job that was just answered for."""
 _REST = 20.0
 """For so many times as long as a look takes, Slurm is let alone: while it packs its jobs for us, nobody submits one."""
-_MOST_TICKS = 1.5
-"""Between two looks however long they take, since what goes wrong has to be mended within two seconds."""
+_READ_WITHIN = 1.5
+"""Ticks until a look that saw a change has ended, unless that takes longer than half of one: what goes wrong has to be
+mended within two seconds."""
 _TURN = 0.0005
 """Seconds that a pass keeps the interpreter from the threads of the notices; a notice needs it some six times."""
 _COLLECT_EVERY = 10.0
@@ -104,10 +105,10 @@ def _passes(planner: Planner, channel: socket.socket, tick: float, listener: Not
 def pause(tick: float, look_takes: float) -> float:
     """Seconds from one look at Slurm to the next.
 
-    >>> pause(1.0, 0.01), pause(1.0, 0.06), pause(1.0, 0.5)
-    (1.0, 1.2, 1.5)
+    >>> pause(1.0, 0.01), pause(1.0, 0.06), pause(1.0, 0.25), pause(1.0, 0.75)
+    (1.0, 1.2, 1.25, 1.0)
     """
-    return min(max(tick, _REST * look_takes), _MOST_TICKS * tick)
+    return max(tick, min(_REST * look_takes, _READ_WITHIN * tick - look_takes))
 
 
 def _write_until(began: float, ended: float, tick: float) -> float:

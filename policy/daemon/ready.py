@@ -139,6 +139,7 @@ class Shelf:
 
 def asked_by(datagram: bytes) -> Asked | None:
     """The kind of a request; None where it has to be looked at more closely."""
+    # Nothing of a regular expression is in the processor's caches any more between two submissions.
     nonce = datagram[_NONCE]
     of_kind = _kind_of(datagram[_REST]) if datagram.startswith(_BEGINNING) and nonce.isalnum() else None
     return None if of_kind is None else Asked(of_kind[0], nonce, of_kind[1])

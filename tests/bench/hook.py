@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import json
 import statistics
 import subprocess
 import sys
@@ -269,13 +270,15 @@ def main() -> int:
                 controller.submit(50)  # warm
                 controller.hook()
             table = take_turns(controllers, args.turns, args.jobs)
+            with_berth = controllers[PLUGINS.index("berth")]
+            status = json.loads(with_berth.bash("berth status --json"))
         print("bench-hook: berthd hung, then dead", flush=True)
-        with_berth = controllers[PLUGINS.index("berth")]
         dead, opened, hung_rate = trouble(with_berth)
         slurm = with_berth.bash("sinfo --version").strip()
     figures = [
         *figures_of(table),
         Figure("hung_rate_1", hung_rate, "1/s", "no plugin", table["none", "one"].rate),
+        Figure("look_ms", status["look_ms"], f"ms, {status['waiting']} jobs wait at the end"),
         at_most("dead_ms", dead, 0.05, "ms"),
         at_most("open_ms", opened, 0.05, "ms"),
     ]

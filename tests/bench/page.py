@@ -293,10 +293,9 @@ and its rate is more than twice the echo's all the same: with the echo Slurm tes
 
 Of three runs in a row this is the last: `rate_vs_echo` was 0.950, 0.997 and 0.951, `limits` 0.847, 0.950 and 0.900,
 `new` 0.72, 0.69 and 0.68 with 0.32 to 0.33 ms over the echo's median. `new` is what is missed here: each of its jobs
-needs a search of its own, and nothing of its code is in the caches any more after slurmctld has had the processor. The
-echo daemon, like berthd before, is connected to anew for each submission; slurmctld keeps its connection to berthd,
-which is worth 0.05 ms of the 0.07 that the echo was faster before, on this machine, and 0.84 in `rate_vs_echo` then.
-Beside that stands berthd's look at Slurm, 70 ms with 7,500 jobs: while slurmctld packs them all, nobody submits one.
+needs a search of its own. The echo daemon, like berthd before, is connected to anew for each submission; slurmctld
+keeps its connection to berthd. When it did not, on this machine, `rate_vs_echo` was 0.842 and the median 0.073 ms over
+the echo's. Beside that stands `look_ms`, berthd's look at Slurm: while slurmctld packs all jobs, nobody submits one.
 """,
     "placement": """
 The same jobs, order, backfill and scores for all policies, in the model of PAL's artifact. Each figure is the *worst*

@@ -9,12 +9,10 @@ import ctypes
 import functools
 import os
 import re
-import socket
 import subprocess
 import tempfile
-import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +20,8 @@ import pytest
 
 from policy import wire
 from policy.daemon import pinned
+
+from . import fake_berthd
 
 ROOT = Path(__file__).parents[2]
 SOURCES = ROOT / "slurm_plugins"
@@ -85,32 +85,9 @@ class Plugin:
         """Make these the jobs that berthd has listed."""
         pinned.write(self.folder / "pinned", jobs)
 
-    @contextmanager
-    def berthd(self, answer: Answer) -> Iterator[None]:
-        """A berthd that says what the test wants, to each that asks."""
-        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server:
-            server.bind(str(self.folder / "sock"))
-            server.listen(8)
-
-            def serve() -> None:
-                while True:
-                    try:
-                        connection, _ = server.accept()
-                    except OSError:
-                        return
-                    with connection:
-                        reply = answer(wire.decode(connection.recv(70_000)))
-                        if reply is not None:
-                            connection.send(reply)
-
-            thread = threading.Thread(target=serve)
-            thread.start()
-            try:
-                yield
-            finally:
-                server.shutdown(socket.SHUT_RDWR)
-                thread.join()
-        (self.folder / "sock").unlink()
+    def berthd(self, answer: Answer) -> AbstractContextManager[Sequence[int]]:
+        """A berthd that says what the test wants, to each that asks; how many requests came over each connection."""
+        return fake_berthd.berthd(self.folder / "sock", lambda request: answer(wire.decode(request)))
 
     def _call(
         self, function: str, middle: tuple[object, ...], fields: Mapping[str, str], flags: Mapping[str, str]

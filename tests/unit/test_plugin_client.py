@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.unit.fake_berthd import berthd
 from tests.unit.plugin_library import library
 
 OK, DEAD, TIMEOUT, BAD = range(4)
@@ -130,49 +131,6 @@ def test_a_strangers_socket_is_not_spoken_to(tmp_path: Path) -> None:
         assert ask(tmp_path / "s", owner=os.getuid() + 1)[0] == BAD
 
 
-@contextmanager
-def berthd(path: Path, answer: Callable[[bytes], bytes]) -> Iterator[list[int]]:
-    """Answers each request of each connection; how many requests came over each."""
-    came: list[int] = []
-
-    def hear(connection: socket.socket, number: int) -> None:
-        with connection:
-            while request := connection.recv(1000):
-                came[number] += 1
-                try:
-                    connection.send(answer(request))
-                except OSError:
-                    return
-
-    def serve() -> None:
-        while True:
-            try:
-                connection, _ = server.accept()
-            except OSError:
-                return
-            open_ones.append(connection)
-            came.append(0)
-            hears.append(threading.Thread(target=hear, args=(connection, len(came) - 1)))
-            hears[-1].start()
-
-    hears: list[threading.Thread] = []
-    open_ones: list[socket.socket] = []
-    with listener(path) as server:
-        accepts = threading.Thread(target=serve)
-        accepts.start()
-        try:
-            yield came
-        finally:
-            server.shutdown(socket.SHUT_RDWR)
-            accepts.join()
-            for connection in open_ones:
-                if connection.fileno() >= 0:
-                    connection.shutdown(socket.SHUT_RDWR)
-            for thread in hears:
-                thread.join()
-    path.unlink()
-
-
 def test_a_connection_is_kept_from_one_question_to_the_next(tmp_path: Path) -> None:
     client = Client()
     with berthd(tmp_path / "s", lambda request: request + b" world") as came:
@@ -228,19 +186,17 @@ def test_who_comes_while_another_waits_is_not_held_up(tmp_path: Path) -> None:
         assert ask(tmp_path / "s", client=client)[:2] == (OK, b"second")
         let_go.set()
         waits.join()
-        assert ask_after_hang_up(tmp_path / "s", client) == DEAD
     assert got == [(OK, b"first")]
-    assert came[:2] == [1, 1]
+    assert came == [1, 1]
 
 
-def ask_after_hang_up(path: Path, client: Client) -> int:
-    """What comes of a question when this hung up first and nobody listens."""
-    library().client_hang_up(client.room)
-    path.rename(path.with_suffix(".away"))
-    try:
-        return ask(path, client=client)[0]
-    finally:
-        path.with_suffix(".away").rename(path)
+def test_a_connection_that_was_hung_up_is_not_asked_again(tmp_path: Path) -> None:
+    client = Client()
+    with berthd(tmp_path / "s", lambda request: request) as came:
+        assert ask(tmp_path / "s", client=client)[0] == OK
+        library().client_hang_up(client.room)
+        assert ask(tmp_path / "s", client=client)[0] == OK
+    assert came == [1, 1]
 
 
 class Breaker:

@@ -48,6 +48,18 @@ def test_a_place_is_written_beside_the_users_own_extra(plugin: Plugin) -> None:
     assert (said.rc, said.fields["extra"], said.fields["req_nodes"]) == (0, "mine[berth/1 nodes=n1 gpus=3]", "n1")
 
 
+def test_a_connection_is_kept_until_an_answer_is_not_to_the_question(plugin: Plugin) -> None:
+    numbers = count()
+
+    def answer(request: wire.Message) -> bytes:
+        return b"berth/1 pass\nnonce=0123456789abcdef\n" if next(numbers) == 2 else place(request)
+
+    with plugin.berthd(answer) as came:
+        said = [plugin.submit(tres_per_job="gres/gpu:1").fields.get("req_nodes") for _ in range(5)]
+    assert said == ["n1", "n1", None, "n1", "n1"]
+    assert came == [3, 2]
+
+
 def test_a_place_for_which_there_is_no_room_leaves_the_job_to_slurm(plugin: Plugin) -> None:
     own = "x" * 1_000
     with plugin.berthd(place):
