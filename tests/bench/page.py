@@ -291,8 +291,8 @@ does can have a `rate_vs_echo` above it.
 A job that starts tells Slurm which nodes to leave out (`bench-passes`); its list is read twice, here and by slurmctld,
 and its rate is more than twice the echo's all the same: with the echo Slurm tests all nodes.
 
-Of three runs in a row this is the last: `rate_vs_echo` was 0.950, 0.997 and 0.951, `limits` 0.847, 0.950 and 0.900,
-`new` 0.72, 0.69 and 0.68 with 0.32 to 0.33 ms over the echo's median. `new` is what is missed here: each of its jobs
+The three runs before had 0.950, 0.997 and 0.951 in `rate_vs_echo`, in `limits` 0.847, 0.950 and 0.900, in `new` 0.72,
+0.69 and 0.68 with 0.32 to 0.33 ms over the echo's median. `new` is what is missed here: each of its jobs
 needs a search of its own. The echo daemon, like berthd before, is connected to anew for each submission; slurmctld
 keeps its connection to berthd. When it did not, on this machine, `rate_vs_echo` was 0.842 and the median 0.073 ms over
 the echo's. Beside that stands `look_ms`, berthd's look at Slurm: while slurmctld packs all jobs, nobody submits one.
