@@ -95,7 +95,8 @@ class Demand:
     def without(self, nodes: "Sequence[int] | Ints") -> "Demand":
         """The same demand anywhere but on some nodes."""
         others = np.ones(len(self.candidates), np.bool_)
-        others[nodes] = False
+        # A tuple would be taken for an index of several dimensions.
+        others[list(nodes)] = False
         return self.within(others)
 
     @property

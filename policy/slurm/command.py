@@ -24,7 +24,7 @@ _MOST_RECORDS = 400
 _RARELY = 15.0
 """Seconds between readings of what seldom changes: configuration, who is in control, federation."""
 
-_HOLDING = frozenset(text.JOB_STATES.split(",")) - frozenset(text.WAITING_STATES.split(","))
+_HOLDING = frozenset(text.HOLDING_STATES.split(","))
 """States in which a job holds what it has."""
 
 _KEYS = {
@@ -92,7 +92,7 @@ class CommandGateway:
         config, in_control, federated = self._read_seldom()
         at = time.time()
         nodes = text.nodes(self._run("scontrol", "show", "node", "-o", "-d"))
-        self._queue = self._read_queue("all" if ended else text.JOB_STATES)
+        self._queue = self._read_queue("all" if ended else f"{self._waiting_states()},{text.HOLDING_STATES}")
         partitions = text.partitions(self._run("scontrol", "show", "partition", "-o", "-a"))
         reservations = text.reservations(self._run("scontrol", "show", "reservation", "-o"))
         known, self._facts = self._facts, {}
@@ -167,7 +167,7 @@ class CommandGateway:
 
     def pinned_jobs(self, called: str = "") -> list[int | str]:
         """Waiting jobs with typed GPUs and required nodes, as our pins have."""
-        return changes.pinned((line.job for line in self._read_queue(text.WAITING_STATES).values()), called)
+        return changes.pinned((line.job for line in self._read_queue(self._waiting_states()).values()), called)
 
     def close(self) -> None:
         """Nothing to let go of."""
@@ -178,8 +178,11 @@ class CommandGateway:
         lines = text.jobs(self._run("squeue", "-h", "-a", "-r", "-t", states, "-O", text.queue_format(mark)), mark)
         arrays: Mapping[int, str] = {}
         if any(line.job.array and line.job.state == "PENDING" for line in lines):
-            arrays = text.arrays(self._run("squeue", "-h", "-a", "-t", text.WAITING_STATES, "-O", text.ARRAY_FORMAT))
+            arrays = text.arrays(self._run("squeue", "-h", "-a", "-t", self._waiting_states(), "-O", text.ARRAY_FORMAT))
         return text.with_arrays(lines, arrays)
+
+    def _waiting_states(self) -> str:
+        return text.waiting_states(self._read_seldom()[0].get("SLURM_VERSION", ""))
 
     def _kept(
         self, kind: str, facts: Iterable[T], known: Mapping[Hashable, object], key: Callable[[T], Hashable]

@@ -15,7 +15,8 @@ _PERCENTS = re.compile(r"(?:^|,)shard:g\d+:100(?=[(,]|$)")
 _USED = re.compile(r"(gpu|shard|seat):g(\d+):([1-9]\d*)")
 _PINNED = re.compile(r"gres/(?:gpu|shard|seat):g(\d{1,2})(?!\d)")
 _SHARE = re.compile(r"gres/shard:g\d+:(\d+)")
-_GPU_REQUEST = re.compile(r"\bgres[:/](?:gpu|shard|seat)\b")
+_GPU_REQUEST = re.compile(r"gres[:/](?:gpu|shard|seat)\b")
+"""Slurm finds `gres` anywhere in an element of a request, so we do too."""
 _HELD = re.compile(r"(gpu|shard):(?:([^:,()]+):)?[1-9]\d*\((?:IDX:)?([\d,-]*)")
 _OWN_TYPE = re.compile(r"g(\d+)")
 _MEM = re.compile(r"(?:^|,)mem=(\d+(?:\.\d+)?)([KMGTP]?)")
@@ -33,6 +34,9 @@ _CLOSED = frozenset(
 PUT_BACK = ("REQUEUE_HOLD", "SPECIAL_EXIT")
 """Marks of jobs that were put back into the queue on hold; Slurm writes them in place of PENDING, and leaves the former
 there when the job is released, until it starts."""
+
+EXPEDITING = "EXPEDITING"
+"""Slurm 25.11 and later write it in place of PENDING for a job that `--requeue=expedite` puts back at the front."""
 
 
 class Gres(NamedTuple):
@@ -106,10 +110,10 @@ def names(text: str) -> frozenset[str]:
 def job_state(text: str) -> str:
     """A job's state, of its marks only those that tell more than that it waits: a hold is seen by the reason.
 
-    >>> job_state("REQUEUE_HOLD"), job_state("REQUEUED"), job_state("RUNNING")
-    ('PENDING', 'REQUEUED', 'RUNNING')
+    >>> job_state("REQUEUE_HOLD"), job_state("EXPEDITING"), job_state("REQUEUED"), job_state("RUNNING")
+    ('PENDING', 'PENDING', 'REQUEUED', 'RUNNING')
     """
-    return "PENDING" if text in PUT_BACK else text
+    return "PENDING" if text in PUT_BACK or text == EXPEDITING else text
 
 
 @lru_cache(maxsize=16_384)

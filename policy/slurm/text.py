@@ -47,10 +47,8 @@ class QueueLine:
     admin_comment: str
 
 
-WAITING_STATES = ",".join(("PENDING", *fields.PUT_BACK))
-"""For squeue -t, which takes a job with a mark for no PENDING one."""
-
-JOB_STATES = f"{WAITING_STATES},RUNNING,SUSPENDED,CONFIGURING,COMPLETING,STOPPED,SIGNALING,STAGE_OUT,RESIZING"
+HOLDING_STATES = "RUNNING,SUSPENDED,CONFIGURING,COMPLETING,STOPPED,SIGNALING,STAGE_OUT,RESIZING"
+"""For squeue -t: jobs that hold what they were given."""
 
 _NOTHING = frozenset({"(null)", "N/A"})
 
@@ -127,6 +125,18 @@ def _names(text: str | None) -> frozenset[str]:
 
 def _value(text: str) -> str:
     return "" if text in _NOTHING else text
+
+
+def waiting_states(version: str) -> str:
+    """The states of waiting jobs for squeue -t, which takes a job with a mark for no PENDING one.
+
+    An older squeue refuses a state that it does not know.
+
+    >>> waiting_states("24.11.5"), waiting_states("26.05.0")
+    ('PENDING,REQUEUE_HOLD,SPECIAL_EXIT', 'PENDING,REQUEUE_HOLD,SPECIAL_EXIT,EXPEDITING')
+    """
+    numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
+    return ",".join(("PENDING", *fields.PUT_BACK, *((fields.EXPEDITING,) if numbers >= (25, 11) else ())))
 
 
 def jobs(text: str, mark: str) -> list[QueueLine]:

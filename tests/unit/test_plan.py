@@ -158,6 +158,18 @@ def test_a_job_that_does_not_start_on_a_free_place_moves_or_is_given_back() -> N
     assert change.berth.names == ("n2",)
 
 
+def test_a_gang_that_does_not_start_on_a_free_place_moves() -> None:
+    plan = Plan(BerthPolicy(), Settings())
+    segment = {"nodes": "n1,n2", "n": "2"}
+    job = waiting(5, "n1", 0b11, required=("n1", "n2"), count=2, segment=segment)
+    nodes = [node(f"n{number}") for number in range(1, 5)]
+
+    assert replan(nodes, [job], plan=plan) == []
+    [change] = replan(nodes, [job], plan=plan, at=NOW + STUCK_AFTER + 1)
+    assert isinstance(change, Move)
+    assert change.berth.names == ("n3", "n4")
+
+
 def test_a_job_that_waits_for_its_turn_only_is_not_stuck() -> None:
     plan = Plan(BerthPolicy(), Settings())
     job = waiting(5, "n1", 0b11, reason="Priority")
