@@ -98,6 +98,10 @@ static int check_gres(const struct tres_found *found, uint32_t uid, char **err_m
 			      "gpu:MODEL:2; say how many GPUs the job needs");
 	if (trusted(uid))
 		return SLURM_SUCCESS;
+	if (found->hidden)
+		return refuse(err_msg, ESLURM_INVALID_GRES,
+			      "berth: GPUs, shards and seats are asked for as gres/NAME at the "
+			      "start of an element, with nothing before it; write gres/gpu:N");
 	if (found->position_type)
 		return refuse(err_msg, ESLURM_INVALID_GRES,
 			      "berth: GPUs are not chosen by position (gpu:g0); ask for gpu:N or "
@@ -315,7 +319,8 @@ static void note_unchecked(const job_desc_msg_t *job, uint32_t uid)
 	struct tres_found found;
 
 	request_scan(job, &found);
-	if (request_wants_gpus(job, &found) || found.shared || found.bad_model || found.bad_count)
+	if (request_wants_gpus(job, &found) || found.shared || found.hidden || found.bad_model ||
+	    found.bad_count)
 		recent_note(uid, RECENT_UNCHECKED, monotonic_us());
 }
 

@@ -89,6 +89,28 @@ static void parse_element(const char *start, const char *end, struct element *e)
 		parse_type_and_count(e->name_end + 1, end, e);
 }
 
+/*
+ * Slurm takes "gres" from anywhere in an element: "xgres/gpu:1" is a GPU for it, though no TRES is
+ * called so. Slurm itself writes it at the start alone.
+ */
+static bool hides_gpus(const struct element *e)
+{
+	bool plain = e->kind != ELEMENT_OTHER;
+
+	for (const char *s = e->start; e->end - s > 5; s++) {
+		struct element inner;
+
+		if (strncasecmp(s, "gres", 4) || !strchr("/:=", s[4]))
+			continue;
+		if (s == e->start && plain)
+			continue;
+		parse_element(s + 5, e->end, &inner);
+		if (inner.kind != ELEMENT_OTHER)
+			return true;
+	}
+	return false;
+}
+
 static const char *element_end(const char *s)
 {
 	return s + strcspn(s, ",;");
@@ -146,6 +168,7 @@ void tres_scan(const char *tres, struct tres_found *found)
 
 		parse_element(s, element_end(s), &e);
 		s = e.end;
+		found->hidden |= hides_gpus(&e);
 		if (e.kind == ELEMENT_SHARED)
 			found->shared = true;
 		if (e.kind != ELEMENT_GPU)

@@ -42,6 +42,9 @@ ALLOWED = (
 )
 
 
+HIDDEN = ("xgres/seat:g0:1", "xgres/shard:g0:5", "xgres/gpu:g1:1", "xgres:gpu:g0:1", "gres/nic:gres/gpu:g0:1")
+
+
 def put_list(slurm: Slurm, folder: Path, jobs: Iterable[int], kind: int = pinned.PINNED) -> None:
     """Make these the jobs that berthd has listed."""
     pinned.write(folder / "pinned", dict.fromkeys(jobs, kind))
@@ -52,6 +55,20 @@ def put_list(slurm: Slurm, folder: Path, jobs: Iterable[int], kind: int = pinned
 def change(slurm: Slurm, job: int | str, words: str, user: str = "alice") -> tuple[int, str]:
     done = slurm.target.run(["scontrol", "update", f"JobId={job}", *words.split()], user=user, check=False)
     return done.rc, done.text
+
+
+def test_a_held_job_gets_no_gpu_by_a_name_that_only_slurm_reads(slurm: Slurm) -> None:
+    words = ["sbatch", "-H", "-t", "5", "-o", "/dev/null", "--wrap", "true"]
+    job = job_id(slurm.target.run(words))
+
+    for hidden in HIDDEN:
+        for field in ("TresPerNode", "TresPerJob", "TresPerSocket", "TresPerTask"):
+            rc, _ = change(slurm, job, f"{field}={hidden}")
+            shown = slurm.show(job)
+            assert (rc != 0 or field == "TresPerSocket", "gres" in shown.get(field, "")) == (True, False), (
+                field,
+                hidden,
+            )
 
 
 def held(slurm: Slurm, *options: str) -> int:

@@ -99,6 +99,28 @@ def test_what_users_may_not_ask_for_is_seen_in_any_field() -> None:
 
 
 @pytest.mark.parametrize(
+    "request_text",
+    [
+        "xgres/gpu:g1:1",
+        "xgres/seat:g0:1",
+        "xgres/shard:g0:5",
+        "license/gres/gpu:1",
+        "gres/nic:1,xgres:seat:g0:1",
+        "gres/gres/gpu:1",
+        "gres/nic:gres/gpu:1",
+        "xgres=gpu:1",
+    ],
+)
+def test_what_slurm_finds_inside_of_an_element_is_seen(request_text: str) -> None:
+    assert scan(request_text).hidden
+
+
+@pytest.mark.parametrize("request_text", ["gres/gpu:2", "gres:gpu:2", "gres/nic:progress:1,gres/gpu:a100:1", "cpu=2"])
+def test_what_stands_at_the_start_of_an_element_is_not_hidden(request_text: str) -> None:
+    assert not scan(request_text).hidden
+
+
+@pytest.mark.parametrize(
     ("before", "after"),
     [
         ("gres/gpu:a100:2", "gres/gpu:2"),
