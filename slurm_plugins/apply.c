@@ -98,10 +98,32 @@ static uint64_t task_count(const job_desc_msg_t *job, size_t nodes)
 	return nodes;
 }
 
+static bool tasks_given(const job_desc_msg_t *job)
+{
+	bool in_all = job->num_tasks != NO_VAL && job->num_tasks > 0;
+
+	return in_all || (job->ntasks_per_node != NO_VAL16 && job->ntasks_per_node > 0);
+}
+
 /*
- * cpus_per_tres must go, since Slurm cannot count it over several GRES types: say it in CPUs. With
- * several tasks Slurm refuses more CPUs than the tasks take, whatever min_cpus says, and splits
- * min_cpus unevenly over nodes; so there it is said in CPUs of a task, rounded up.
+ * GPUs on each node make Slurm lay the tasks evenly on the nodes; GPUs of the whole job do not: it
+ * fills the first node. So where a pin says the latter, the tasks of a node are said too.
+ */
+static void spread_tasks(job_desc_msg_t *job, const struct reply *reply)
+{
+	uint64_t on_each =
+	    (task_count(job, reply->node_count) + reply->node_count - 1) / reply->node_count;
+
+	if (reply->node_count < 2 || job->num_tasks == NO_VAL || job->num_tasks == 0)
+		return;
+	if ((job->ntasks_per_node == NO_VAL16 || job->ntasks_per_node == 0) && on_each < NO_VAL16)
+		job->ntasks_per_node = (uint16_t)on_each;
+}
+
+/*
+ * cpus_per_tres must go, since Slurm cannot count it over several GRES types: say it in CPUs. Where
+ * the number of tasks is given Slurm refuses more CPUs than the tasks take, whatever min_cpus says,
+ * and splits min_cpus unevenly over nodes; so there it is said in CPUs of a task, rounded up.
  */
 static void set_cpus(job_desc_msg_t *job, const struct reply *reply)
 {
@@ -115,7 +137,8 @@ static void set_cpus(job_desc_msg_t *job, const struct reply *reply)
 	if (wanted < reply->min_cpus)
 		wanted = reply->min_cpus;
 	per_task = (wanted + tasks - 1) / tasks;
-	if (tasks > 1 && per_task > 1 && per_task < NO_VAL16 && job->cpus_per_task == NO_VAL16) {
+	if ((tasks > 1 || tasks_given(job)) && per_task > 1 && per_task < NO_VAL16 &&
+	    job->cpus_per_task == NO_VAL16) {
 		job->cpus_per_task = (uint16_t)per_task;
 		wanted = per_task * tasks;
 	}
@@ -160,6 +183,8 @@ static void set_request(job_desc_msg_t *job, const struct reply *reply, char **f
 	keep_others(&job->tres_per_socket);
 	keep_others(&job->tres_per_task);
 	set_string(field, tres);
+	if (field == &job->tres_per_job)
+		spread_tasks(job, reply);
 	if (job->tres_bind && strstr(job->tres_bind, "gres/gpu:per_task"))
 		set_string(&job->tres_bind, NULL);
 	set_string(&job->cpus_per_tres, NULL);
