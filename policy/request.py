@@ -207,6 +207,9 @@ def _gpus(fields: Mapping[str, str], nodes: int | None) -> tuple[int | None, int
         raise LeftToSlurm("it asks for no GPUs")
     if "ntasks_per_tres" in fields and "num_tasks" not in fields:
         raise LeftToSlurm("--ntasks-per-gpu without a number of tasks")
+    if "ntasks_per_tres" in fields and by_node is not None:
+        # Slurm binds these tasks by a count of GPUs on each node, which it cannot make of GPUs that are named one by one.
+        raise LeftToSlurm("--ntasks-per-gpu with GPUs for each node")
     return by_job, by_node, by_task
 
 

@@ -106,15 +106,24 @@ static bool tasks_given(const job_desc_msg_t *job)
 }
 
 /*
- * GPUs on each node make Slurm lay the tasks evenly on the nodes; GPUs of the whole job do not: it
- * fills the first node. So where a pin says the latter, the tasks of a node are said too.
+ * Slurm lays tasks on nodes as it likes, the first node full, and GPUs and CPUs follow the tasks
+ * where they hang on each other. A pin has the same GPUs on each node, so there the tasks must be
+ * the same too.
  */
-static void spread_tasks(job_desc_msg_t *job, const struct reply *reply)
+static bool tasks_follow_gpus(const job_desc_msg_t *job)
 {
-	uint64_t on_each =
-	    (task_count(job, reply->node_count) + reply->node_count - 1) / reply->node_count;
+	struct tres_found on_each = {0};
 
-	if (reply->node_count < 2 || job->num_tasks == NO_VAL || job->num_tasks == 0)
+	tres_scan(job->tres_per_node, &on_each);
+	return !on_each.gpus || job->cpus_per_tres || job->ntasks_per_tres != NO_VAL16;
+}
+
+static void lay_tasks_evenly(job_desc_msg_t *job, const struct reply *reply)
+{
+	uint64_t nodes = reply->node_count;
+	uint64_t on_each = (task_count(job, nodes) + nodes - 1) / nodes;
+
+	if (nodes < 2 || job->num_tasks == NO_VAL || job->num_tasks == 0)
 		return;
 	if ((job->ntasks_per_node == NO_VAL16 || job->ntasks_per_node == 0) && on_each < NO_VAL16)
 		job->ntasks_per_node = (uint16_t)on_each;
@@ -176,6 +185,8 @@ static void set_guest(job_desc_msg_t *job, const struct reply *reply)
 static void set_request(job_desc_msg_t *job, const struct reply *reply, char **field,
 			const char *tres)
 {
+	if (tasks_follow_gpus(job))
+		lay_tasks_evenly(job, reply);
 	set_cpus(job, reply);
 	keep_gpus_per_task(job);
 	keep_others(&job->tres_per_job);
@@ -183,8 +194,6 @@ static void set_request(job_desc_msg_t *job, const struct reply *reply, char **f
 	keep_others(&job->tres_per_socket);
 	keep_others(&job->tres_per_task);
 	set_string(field, tres);
-	if (field == &job->tres_per_job)
-		spread_tasks(job, reply);
 	if (job->tres_bind && strstr(job->tres_bind, "gres/gpu:per_task"))
 		set_string(&job->tres_bind, NULL);
 	set_string(&job->cpus_per_tres, NULL);

@@ -79,6 +79,7 @@ def test_every_form_becomes_nodes_gpus_cpus_and_memory(
         ({"tres_per_node": "gres/gpu:1,gres/nic:1"}, "gres/nic:1"),
         ({"tres_per_node": "gres/gpu:a100:1"}, "a100"),
         ({"tres_per_task": "gres/gpu=1"}, "number of tasks"),
+        ({"tres_per_node": "gres/gpu:2", "ntasks_per_tres": "1", "num_tasks": "2"}, "--ntasks-per-gpu"),
         ({"tres_per_job": "gres/gpu:0"}, "no GPUs"),
         # What no node can hold by CPUs or memory is never pinned to one.
         ({"tres_per_job": "gres/gpu:2", "num_tasks": "40"}, "40 CPUs"),
