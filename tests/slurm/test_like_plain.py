@@ -1,0 +1,101 @@
+"""Requests that plain Slurm runs, run with Berth too, and with the same tasks, CPUs and GPUs."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from containers.cluster import PREFIX
+from tests.differential.outcome import Outcome, Request, outcome_of, prepare
+
+from .conftest import OWN, cluster
+from .harness import Slurm
+from .target import Container, Target
+
+FOLDER = "/home/differential"
+
+SAME = """
+srun -n1 --gpus=1
+srun -n1 --gpus=2 --cpus-per-gpu=4
+srun -N1 --ntasks-per-node=1 --gres=gpu:8 --cpus-per-gpu=2
+sbatch -N1 --ntasks-per-node=1 --gres=gpu:8 --cpus-per-gpu=2
+sbatch -N2 --ntasks-per-node=1 --gpus-per-node=8 --cpus-per-gpu=2
+srun -N1 --gres=gpu:2 --ntasks-per-gpu=2
+srun -N2 --gres=gpu:2 --ntasks-per-gpu=1
+sbatch -N2 --gres=gpu:2 --ntasks-per-gpu=1
+sbatch -n8 --ntasks-per-gpu=2
+srun -N2 -n4 --gpus-per-node=2 --cpus-per-gpu=2
+sbatch -N2 -n4 --gpus-per-node=2 --cpus-per-gpu=2
+srun -N2 -n4 --gpus-per-node=2
+sbatch -n5 -N2 --gpus-per-node=2
+srun -n2 --gpus-per-task=1 --cpus-per-gpu=2
+sbatch --gpus=4 --ntasks-per-gpu=1
+sbatch -N2 --gpus=4 --ntasks-per-gpu=1
+srun -n2 --gpus=1 --cpus-per-task=3
+sbatch -N2 --gpus-per-node=4 --ntasks-per-node=2 --cpus-per-task=2
+srun -n2 -N2 --gpus-per-task=2 --cpus-per-task=3
+srun -N1 -n3 --gpus=2 --cpus-per-gpu=5
+srun --gpus=2 --cpus-per-gpu=9 -n1
+srun -n2 --gres=gpu:1 --cpus-per-gpu=3
+srun --gres=gpu:1 --mem-per-cpu=200 -c2
+srun -N2 --gres=gpu:4 --exclusive
+srun --gres=none
+srun -N1 --gres=gpu:9
+srun -N1 -n2 --gpus=2 --gpu-bind=map_gpu:0,1
+sbatch -n2 --tres-per-task=cpu:2,gres/gpu:1
+""".strip().splitlines()
+
+EVENLY = """
+sbatch -n4 -N2 --gpus=4
+srun -n4 -N2 --gpus=4
+srun -n4 -N2 --gpus-per-task=2
+srun -N2 -n4 --gpus=4 --mem-per-gpu=2000
+srun --gpus=9 -N3
+""".strip().splitlines()
+"""Slurm may lay these as it likes, and Berth lays them evenly: what they have in all is the same."""
+
+
+@pytest.fixture(scope="module")
+def plain(slurm: Slurm) -> Iterator[Target]:
+    """A cluster of the same nodes without Berth."""
+    if OWN:
+        pytest.skip("there is no second Slurm beside the machine's own")
+    cluster("up", "--slurm", slurm.name, "--without-berth")
+    try:
+        yield Container(f"{PREFIX}{slurm.name.replace('.', '')}-plain-ctl")
+    finally:
+        cluster("down", "--slurm", slurm.name, "--without-berth")
+
+
+def both(plain: Target, berth: Target, text: str) -> tuple[Outcome, Outcome]:
+    """What became of a request on each cluster, run at the same time."""
+    command, *options = shlex.split(text)
+    request = Request(command, tuple(options))
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(outcome_of, plain, request, folder=FOLDER)
+        second = pool.submit(outcome_of, berth, request, folder=FOLDER)
+        return first.result(), second.result()
+
+
+def in_all(outcome: Outcome) -> tuple[int, int, int]:
+    """Nodes, tasks, and CPUs of all nodes."""
+    nodes = [node for node in outcome.tasks if node]
+    return len(nodes), sum(map(len, nodes)), sum(node[0][0] for node in nodes)
+
+
+def test_a_request_becomes_the_same_as_on_plain_slurm(slurm: Slurm, plain: Target) -> None:
+    for target in (plain, slurm.target):
+        prepare(target, FOLDER)
+
+    found = {text: both(plain, slurm.target, text) for text in (*SAME, *EVENLY)}
+
+    # The tables in which plain Slurm itself ran nothing would compare nothing.
+    assert sum(bool(one.tasks) for one, _ in found.values()) >= len(found) - 2
+    assert {text: pair for text in SAME if (pair := found[text])[0] != pair[1]} == {}
+    for text in EVENLY:
+        one, other = found[text]
+        assert (one.rc, in_all(one)) == (other.rc, in_all(other)), text
+        assert len(set(other.tasks)) == 1, text
