@@ -8,7 +8,7 @@ updates. So the place of a job that is next is fixed until it starts.
 A pass looks at all waiting jobs; what one ended job frees is planned by looking only at the nodes that it left.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
@@ -19,6 +19,7 @@ from policy.cluster import FAR, Fleet
 from policy.errors import FormatError
 from policy.facts import JobFacts
 from policy.gathering import Memory
+from policy.isolation import Isolation
 from policy.moves import Change, Release
 from policy.picture import HOLDING, Picture
 from policy.placement.base import Policy
@@ -34,11 +35,18 @@ class Plan:
     """Keeps the waiting jobs' places right from pass to pass; all else it needs comes with each pass."""
 
     def __init__(
-        self, policy: Policy, settings: Settings, chooser: Chooser | None = None, classes: Classes | None = None
+        self,
+        policy: Policy,
+        settings: Settings,
+        chooser: Chooser | None = None,
+        classes: Classes | None = None,
+        tell: Callable[[str], None] | None = None,
     ) -> None:
+        """`tell` gets a line where planning a job fails by a defect."""
         self._policy = policy
         self._settings = settings
         self._chooser, self._classes = chooser, classes
+        self.isolation = Isolation(tell)
         self._reader: Reader | None = None
         self._fleet: Fleet | None = None
         self._free_since: dict[int, float] = {}
@@ -64,19 +72,18 @@ class Plan:
 
         Jobs that are `starting` claim theirs first: Slurm has probably started them since the picture was made.
         """
-        everybody = list(jobs)
+        everybody, at, isolation = list(jobs), book.cluster.at, self.isolation
         reader = self._reader_of(book.fleet)
+        isolation.begin(at)
         changes: list[Change] = []
         queue: list[Waiting] = []
         running = _running_tasks(everybody)
         for job in everybody:
-            if not (without_gpus(job) or ours(job)):
-                continue
-            try:
-                queue.append(reader.read(job, book.cluster.at))
-            except FormatError as problem:
-                if job.wants_gpus:
-                    changes.append(Release(job, f"its segment cannot be read: {problem}"))
+            entry = isolation.job(job, at, _read, reader, job, at)
+            if isinstance(entry, Waiting):
+                queue.append(entry)
+            elif entry is not None and job.wants_gpus:
+                changes.append(Release(job, f"its segment cannot be read: {entry}"))
         queue.sort(key=lambda entry: entry.order)
         reader.forget({entry.job.id for entry in queue})
         self._free_since = {
@@ -87,22 +94,23 @@ class Plan:
             entry.job.id: self._memories[entry.job.id] for entry in queue if entry.job.id in self._memories
         }
         walk = Walk(book, self._policy, self._settings, self._free_since, changes, self._memories)
-        walk.know(queue)
+        isolation.group(at, walk.know, queue)
         guests = [entry for entry in queue if entry.only_guest]
-        line = in_order(queue, riders(book, everybody, reader))
+        line = in_order(queue, isolation.group(at, riders, book, everybody, reader) or [])
         starting |= self.first
         for claim in self.kept:
-            book.claim(claim)
+            isolation.group(at, book.claim, claim)
         if starting:
             line = sorted(line, key=lambda one: isinstance(one, Rider) or one.job.id not in starting)
         for one in line:
             if isinstance(one, Rider):
-                changes += upgrade(book, one, queue)
+                changes += isolation.job(one.entry.job, at, upgrade, book, one, queue) or []
             elif not one.only_guest:
-                walk.settle(one)
+                isolation.job(one.job, at, walk.settle, one)
                 if one.job.tasks:
-                    walk.spread_tasks(one, running.get(one.job.array, 0))
+                    isolation.job(one.job, at, walk.spread_tasks, one, running.get(one.job.array, 0))
         self._ride(everybody, guests, queue, changes)
+        isolation.clear(changes)
         book.cluster = replace(book.cluster, waiting=sum(entry.job.wants_gpus for entry in queue))
         return changes
 
@@ -116,15 +124,16 @@ class Plan:
     ) -> None:
         """What the owners' plan means to guests; some nodes' alone, or all."""
         assert self.book is not None, "owners were planned"  # noqa: S101 - narrows the type
+        isolation, at = self.isolation, self.book.cluster.at
         riding = Riding(self.book, self._settings, self._free_since, changes, self._chooser, places)
-        riding.evict(jobs, places)
-        riding.look(guests, queue)
+        isolation.group(at, riding.evict, jobs, places)
+        isolation.group(at, riding.look, guests, queue)
         # Those that have a seat first: nobody takes it from them.
         for entry in sorted(guests, key=lambda entry: not entry.nodes):
-            riding.settle(entry)
+            isolation.job(entry.job, at, riding.settle, entry)
         for entry in queue:
             if entry.guest_from < FAR and not entry.only_guest:
-                riding.offer(entry)
+                isolation.job(entry.job, at, riding.offer, entry)
 
     def starting(self, touched: AbstractSet[int]) -> frozenset[int]:
         """Jobs whose places were free at the last look, but for those on nodes that have just been touched."""
@@ -142,35 +151,29 @@ class Plan:
         """
         if self.book is None or self._fleet is not self.book.fleet:
             return None
-        book, touched = self.book, set(nodes)
+        book, touched, isolation, at = self.book, set(nodes), self.isolation, self.book.cluster.at
         queue = self._bring_up_to_date(jobs, touched)
         if len(touched) > max(64, len(book.fleet.names) // 4):
             return None
         picture.put_back(book, touched)
         for claim in self.kept:
             if not touched.isdisjoint(claim.nodes):
-                book.claim(replace(claim, nodes=tuple(node for node in claim.nodes if node in touched)))
+                here_too = tuple(node for node in claim.nodes if node in touched)
+                isolation.group(at, book.claim, replace(claim, nodes=here_too))
         here = np.zeros(len(book.fleet.names), np.bool_)
         here[list(touched)] = True
         changes: list[Change] = []
         walk = Walk(book, self._policy, self._settings, self._free_since, changes, self._memories, only=here)
-        walk.know(queue)
+        isolation.group(at, walk.know, queue)
         guests = [entry for entry in queue if entry.only_guest]
         for entry in sorted(queue, key=lambda entry: entry.job.id not in self.first) if self.first else queue:
             if entry.only_guest:
                 continue
-            if touched.isdisjoint(entry.place):
-                if entry.start != 0.0 and entry.job.wants_gpus and walk.may_fit(entry):
-                    walk.bring(entry)
-                if entry.collects and entry.start != 0.0:
-                    walk.leave_empty_nodes_to(entry)
-            elif touched.issuperset(entry.place):
-                walk.settle(entry)
-            else:
-                walk.hold(entry, touched, free_now=picture.is_free(entry.place, entry.mask))
+            isolation.job(entry.job, at, _freed_for, walk, entry, touched, picture)
         # Seats elsewhere are claimed still.
         seated = [entry for entry in guests if entry.place and touched.isdisjoint(entry.place)]
         self._ride(jobs, [entry for entry in guests if entry not in seated], queue, changes, touched)
+        isolation.clear(changes)
         self.queue = queue
         return changes
 
@@ -180,16 +183,15 @@ class Plan:
         known = {entry.job.id: entry for entry in self.queue}
         queue = []
         for job in jobs:
-            if not (without_gpus(job) or ours(job)):
+            old = known.get(job.id)
+            if old is not None and old.job is job and not self.isolation.leaves(job):
+                queue.append(known.pop(job.id))
                 continue
-            old = known.pop(job.id, None)
-            if old is not None and old.job is job:
-                queue.append(old)
-                continue
-            try:
-                entry = self._reader.read(job, self.book.cluster.at)
-            except FormatError:
-                continue  # the next whole pass gives it back
+            at = self.book.cluster.at
+            entry = self.isolation.job(job, at, _read, self._reader, job, at)
+            if not isinstance(entry, Waiting):
+                continue  # what cannot be read the next whole pass gives back
+            known.pop(job.id, None)
             if old is not None and entry.pinned_to(old.place, old.mask_planned):
                 # Slurm shows what was planned.
                 entry.start, entry.place, entry.mask_planned = old.start, old.place, old.mask_planned
@@ -209,6 +211,29 @@ class Plan:
                 self.kept = _renumbered(self.kept, self._fleet, fleet)
             self._reader, self._fleet = Reader(fleet, self._classes), fleet
         return self._reader
+
+
+def _read(reader: Reader, job: JobFacts, at: float) -> Waiting | FormatError | None:
+    """A job of the queue; None where it is none of the plan's."""
+    if not (without_gpus(job) or ours(job)):
+        return None
+    try:
+        return reader.read(job, at)
+    except FormatError as problem:
+        return problem
+
+
+def _freed_for(walk: Walk, entry: Waiting, touched: set[int], picture: Picture) -> None:
+    """What nodes that have just changed mean to one job."""
+    if touched.isdisjoint(entry.place):
+        if entry.start != 0.0 and entry.job.wants_gpus and walk.may_fit(entry):
+            walk.bring(entry)
+        if entry.collects and entry.start != 0.0:
+            walk.leave_empty_nodes_to(entry)
+    elif touched.issuperset(entry.place):
+        walk.settle(entry)
+    else:
+        walk.hold(entry, touched, free_now=picture.is_free(entry.place, entry.mask))
 
 
 def _renumbered(claims: Iterable[Claim], old: Fleet, new: Fleet) -> tuple[Claim, ...]:

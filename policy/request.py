@@ -208,7 +208,7 @@ def _gpus(fields: Mapping[str, str], nodes: int | None) -> tuple[int | None, int
     if "ntasks_per_tres" in fields and "num_tasks" not in fields:
         raise LeftToSlurm("--ntasks-per-gpu without a number of tasks")
     if "ntasks_per_tres" in fields and by_node is not None:
-        # Slurm binds these tasks by a count of GPUs on each node, which it cannot make of GPUs that are named one by one.
+        # Slurm binds such tasks by a count of GPUs on each node; a pin names them one by one.
         raise LeftToSlurm("--ntasks-per-gpu with GPUs for each node")
     return by_job, by_node, by_task
 

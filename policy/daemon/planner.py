@@ -6,7 +6,8 @@ It may take its time, and it may die: the answerer goes on with the last picture
 import statistics
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
 
 from policy.daemon import log
 from policy.daemon.accounts import Accounts
@@ -43,6 +44,8 @@ from policy.slurm.interface import Gateway
 from policy.slurm.waits import WAITS
 from policy.used import Used
 
+T = TypeVar("T")
+
 _CHEAP = 0.01
 """Seconds of a whole pass up to which each notice gets one; it knows better than a look at a few nodes."""
 
@@ -62,7 +65,8 @@ class Planner:
         self._fleets = Fleets(config)
         self._excludes_others = config.settings.excludes_others
         self._company = Company(config.settings.sharing)
-        self._plan = Plan(create(config.policy), config.settings, self._company.chooser, self._company.classes)
+        company = self._company
+        self._plan = Plan(create(config.policy), config.settings, company.chooser, company.classes, log.error)
         self._evictions = Evictions(gateway, config.settings.sharing)
         self._guards = Guards()
         self._culprits = Culprits(gateway)
@@ -117,21 +121,26 @@ class Planner:
         changes = self._replan(picture, self._reading)
         self._hand_over(self._reading)
         self._moved.clear()
-        self._hosts.write_due(self._reading.at, self._fleets.model_of)
+        reading, apart = self._reading, self._apart
+        apart(self._hosts.write_due, reading.at, self._fleets.model_of)
         self._moving.touched.clear()
         if self._acts:
-            self._living.step(self._reading.at)
+            apart(self._living.step, reading.at)
             if self._pins.fleet is not None:
-                self._lists.look(self._pins.fleet, self._reading.jobs)
-            self._pins.written += self._evictions.step(self._reading.jobs, self._reading.at)
-            self._pins.written += self._moving.step(self._plan, picture, self._reading)
+                apart(self._lists.look, self._pins.fleet, reading.jobs)
+            self._pins.written += apart(self._evictions.step, reading.jobs, reading.at) or 0
+            self._pins.written += apart(self._moving.step, self._plan, picture, reading) or 0
             self._moved |= self._moving.touched
             self._put_off(changes)
-            self._pins.list_pinned(self._plan.queue, self._reading.jobs)
-            self._pins.written += self._degraded.send_elsewhere(self._reading.at)
-            self._failures.watch(self._reading)
-            self._preflights.step(self._reading)
+            apart(self._pins.list_pinned, self._plan.queue, reading.jobs)
+            self._pins.written += apart(self._degraded.send_elsewhere, reading.at) or 0
+            apart(self._failures.watch, reading)
+            apart(self._preflights.step, reading)
             self._reasons_left = MOST_REASONS
+
+    def _apart(self, step: Callable[..., T], *arguments: object) -> T | None:
+        """One part of a pass; what it throws, other than Slurm's own trouble, costs that part alone."""
+        return self._plan.isolation.group(time.time(), step, *arguments)
 
     def take(self, found: Sequence[Notice]) -> None:
         """Plan what ended jobs have freed: pins on their nodes first, then their Epilogs go on, then the other pins."""
@@ -375,7 +384,7 @@ class Planner:
                 updates=self._pins.written,
                 ended=tuple(self._ended),
                 took={"look_ms": _middle(self._looks_took), "pass_ms": _middle(self._passes_took)},
-                failures=self._failures.told | self._preflights.told | self._moving.told,
+                failures=self._failures.told | self._preflights.told | self._moving.told | self._plan.isolation.told,
             )
         )
         self._ended.clear()
