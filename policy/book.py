@@ -16,6 +16,7 @@ from policy.cluster import FAR, Bools, Cluster, Fleet, Floats, View
 from policy.demand import Demand
 from policy.errors import NotNow
 from policy.placement.base import Berth, Policy
+from policy.placement.tables import Ints
 from policy.sharing import packing
 from policy.sharing.sharers import Guest, Sharers
 from policy.sharing.tenants import Share, Tenant, Tenants, admits, barred
@@ -247,7 +248,7 @@ class Book:
     def now_together(self, demand: Demand, policy: Policy) -> Berth:
         """The best place that is free now with a job's like, if it has to be with them; else as `now`."""
         nodes = self._leaves.nodes(demand, self.cluster) if policy.gathers_pieces else None
-        if nodes is None:
+        if nodes is None or len(self._weights_of(demand)) > 1:
             return self.now(demand, policy)
         try:
             berth = self.now(demand.within(nodes), policy)
@@ -280,6 +281,30 @@ class Book:
         return without if without is not None and without.cost <= best.cost * AS_GOOD else best
 
     def _best_in(self, view: View, moment: float, demand: Demand, policy: Policy) -> Berth:
+        """The best place on the nodes of least weight that have one: what fits on some fits on more."""
+        weights = self._weights_of(demand)
+        if len(weights) < 2:
+            return self._best_of_all(view, moment, demand, policy)
+        assert self.fleet.weights is not None, "there are weights"  # noqa: S101 - narrows the type
+        best, nothing = None, NotNow("no node could hold it")
+        least, most, tried = 0, len(weights) - 1, 0
+        while least <= most:
+            try:
+                light = demand.within(self.fleet.weights <= weights[tried])
+                best, most = self._best_of_all(view, moment, light, policy), tried - 1
+            except NotNow as none_there:
+                nothing, least = none_there, tried + 1
+            tried = (least + most) // 2
+        if best is None:
+            raise nothing
+        return best
+
+    def _weights_of(self, demand: Demand) -> Ints:
+        """The different weights of the nodes that could hold a job, the least first; none where they do not count."""
+        weights = self.fleet.weights
+        return np.zeros(0, np.int64) if weights is None else np.unique(weights[demand.candidates])
+
+    def _best_of_all(self, view: View, moment: float, demand: Demand, policy: Policy) -> Berth:
         picture = self.cluster
         if demand.share is not None:
             return packing.place(

@@ -88,6 +88,8 @@ class Fleet:
     """The site's rules for packed jobs."""
     skipped: frozenset[str] = frozenset()
     """Partitions that Berth does not touch."""
+    weights: Ints | None = None
+    """Slurm's Weight of each node, which is taken first where it is less; None where all are alike or none counts."""
     unnamed: frozenset[str] = frozenset()
     """Nodes that no job excludes by name, for Slurm may soon know them no more."""
 
@@ -118,6 +120,7 @@ def build_fleet(
     fabric: Fabric | None = None,
     costs: CostModel | None = None,
     sharing: Sharing | None = None,
+    by_weight: bool = True,
 ) -> Fleet:
     """Join what Slurm says about the nodes with their topology; the fabric may be one of other nodes too."""
     names = tuple(node.name for node in nodes)
@@ -157,7 +160,13 @@ def build_fleet(
         shares=np.array([node.shards >= node.gpus > 0 for node in nodes], np.bool_),
         gpu_mem=np.array([_gpu_mem(machine) for machine in usable], np.int64),
         sharing=sharing or Sharing(),
+        weights=_weights(nodes) if by_weight else None,
     )
+
+
+def _weights(nodes: "Sequence[NodeFacts]") -> Ints | None:
+    weights = np.array([node.weight for node in nodes], np.int64)
+    return weights if np.unique(weights).size > 1 else None
 
 
 def _gpu_mem(machine: "Machine | None") -> int:

@@ -95,6 +95,8 @@ class NodeFacts:
     """Percent of each GPU that packed jobs hold, by position; empty where none does."""
     dynamic: bool = False
     """Whether Slurm can forget it while it runs."""
+    weight: int = 1
+    """Slurm takes nodes of less weight first."""
 
 
 _WAITS_FOR_ROOM = (

@@ -209,7 +209,8 @@ class Plan:
         if self._reader is None or self._fleet is not fleet:
             if self._fleet is not None:
                 self.kept = _renumbered(self.kept, self._fleet, fleet)
-            self._reader, self._fleet = Reader(fleet, self._classes), fleet
+            eligible = None if self._reader is None else self._reader.eligible
+            self._reader, self._fleet = Reader(fleet, self._classes, eligible), fleet
         return self._reader
 
 

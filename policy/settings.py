@@ -91,6 +91,8 @@ class Settings:
     """Whether jobs are pinned to places that are not free yet; where Slurm preempts, only it knows what it frees."""
     exclude_others: int = 32
     """From how many nodes on a pinned job excludes all but its own, so that Slurm has less to test; 0 for never."""
+    node_weight: bool = True
+    """Whether nodes of less Weight are taken first, as Slurm does; links and scores decide within one weight."""
     most_moves: int = 50
     """Updates in one pass: each takes slurmctld's write locks."""
     sharing: Sharing = Sharing()

@@ -148,7 +148,8 @@ def without_gpus(job: JobFacts) -> bool:
 class Reader:
     """Turns facts of jobs into `Waiting`, and remembers what has not changed."""
 
-    def __init__(self, fleet: Fleet, classes: Classes | None = None) -> None:
+    def __init__(self, fleet: Fleet, classes: Classes | None = None, eligible: dict[int, float] | None = None) -> None:
+        """`eligible` is an earlier reader's: since when a job waits does not depend on the fleet."""
         self._fleet = fleet
         self._classes = classes or Classes()
         self._known: dict[int, tuple[JobFacts, Waiting | FormatError]] = {}
@@ -156,7 +157,8 @@ class Reader:
         self._numbers: dict[tuple[tuple[object, ...], Share | None], int] = {}
         # Never the same again: what is forgotten must not pass for another's.
         self._next_number = itertools.count(1)
-        self._eligible: dict[int, float] = {}
+        self.eligible: dict[int, float] = {} if eligible is None else eligible
+        """Since when only room keeps a job waiting; -1 while something else does."""
 
     def read(self, job: JobFacts, at: float) -> Waiting:
         """One waiting job; a FormatError where its segment cannot be read."""
@@ -175,7 +177,7 @@ class Reader:
         """Drop jobs that wait no more, and what was made for them."""
         if len(self._known) > 2 * len(present) + 64:
             self._known = {job_id: known for job_id, known in self._known.items() if job_id in present}
-            self._eligible = {job_id: since for job_id, since in self._eligible.items() if job_id in present}
+            self.eligible = {job_id: since for job_id, since in self.eligible.items() if job_id in present}
         # A job has two numbers at most.
         if len(self._numbers) > 4 * len(self._known) + 64:
             self._forget_shapes()
@@ -311,10 +313,10 @@ class Reader:
     def _may_start_since(self, job: JobFacts, at: float) -> float:
         """When the wait of a job began to count: at its submission, or when it had to wait for nothing else."""
         if not job.may_start_at(at):
-            self._eligible[job.id] = -1.0
-        elif self._eligible.get(job.id) == -1.0:
-            self._eligible[job.id] = at
-        return max(float(job.submitted), float(job.begin or 0), self._eligible.get(job.id, 0.0))
+            self.eligible[job.id] = -1.0
+        elif self.eligible.get(job.id) == -1.0:
+            self.eligible[job.id] = at
+        return max(float(job.submitted), float(job.begin or 0), self.eligible.get(job.id, 0.0))
 
 
 def _in_one_partition(demand: Demand, nodes: Sequence[int]) -> bool:

@@ -167,6 +167,7 @@ static void node_line(uint32_t place, node_info_t *node)
 	json_text(&line, node->gres_used);
 	json_text(&line, node->features_act);
 	json_text(&line, node->partitions);
+	json_number(&line, node->weight);
 	slurm_xfree((void **)&state);
 }
 

@@ -40,6 +40,7 @@ _BERTHD = {
     "repin": bool,
     "pin_ahead": bool,
     "exclude_others": int,
+    "node_weight": bool,
     "gateway": str,
     "order": str,
     "order_weight": int,
@@ -265,6 +266,7 @@ def _settings(path: Path, berthd: dict[str, Any]) -> Settings:
         locality_cap=cap,
         repin=berthd.get("repin", True),
         pin_ahead=berthd.get("pin_ahead", True),
+        node_weight=berthd.get("node_weight", defaults.node_weight),
         exclude_others=_at_least(path, berthd, "exclude_others", 0, defaults.exclude_others),
     )
 

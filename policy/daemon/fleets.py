@@ -19,6 +19,7 @@ class Fleets:
         self._topologies = Topologies(config.topology_dir, config.fabric)
         self._scores = ScoreTable(config.scores, config.steps)
         self._sharing = config.settings.sharing
+        self._by_weight = config.settings.node_weight
         self._skipped = config.skip_partitions
         self._absences = Absences()
         self._fleet: Fleet | None = None
@@ -42,6 +43,7 @@ class Fleets:
                 in_all_partitions=reading.in_all_partitions,
                 fabric=self._topologies.fabric,
                 sharing=self._sharing,
+                by_weight=self._by_weight,
             )
             self._fleet = replace(self._fleet, skipped=self._skipped)
             self._fleet.tables.warm()

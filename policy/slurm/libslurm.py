@@ -307,6 +307,7 @@ def node_facts(record: NodeRecord) -> NodeFacts:
         mem=record.mem,
         mem_used=record.mem_used,
         threads=record.threads,
+        weight=record.weight,
         up=fields.takes_jobs(record.state),
         completing="COMPLETING" in record.state,
         dynamic=fields.is_dynamic(record.state),

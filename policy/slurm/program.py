@@ -72,6 +72,7 @@ class NodeRecord(msgspec.Struct, array_like=True, frozen=True, tag="node"):
     gres_used: str
     features: str
     partitions: str
+    weight: int = 1
 
 
 class PartitionRecord(msgspec.Struct, array_like=True, frozen=True, tag="partition"):

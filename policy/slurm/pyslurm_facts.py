@@ -89,6 +89,7 @@ class NodeRow(NamedTuple):
     memory_reserved_for_system: int | None
     allocated_memory: int
     threads_per_core: int | None
+    weight: int | None
     active_features: list[str]
     partitions: list[str]
 
@@ -235,6 +236,7 @@ def node_facts(row: NodeRow, has: Gres, used: Used) -> NodeFacts:
         mem=fields.mem_for_jobs(row.real_memory or 0, row.memory_reserved_for_system or 0),
         mem_used=row.allocated_memory,
         threads=row.threads_per_core or 1,
+        weight=1 if row.weight is None else row.weight,
         up=fields.takes_jobs(row.state),
         completing="COMPLETING" in row.state,
         dynamic=fields.is_dynamic(row.state),

@@ -20,13 +20,13 @@ _NODE = re.compile(
     r"NodeName=(?P<name>\S+) .*?CoresPerSocket=\S+\s+CPUAlloc=(?P<used>\d+) CPUEfctv=(?P<cpus>\d+) .*?"
     r"ActiveFeatures=(?P<features>\S*) .*?Gres=(?P<gres>\S*) (?:GresDrain=\S* )?GresUsed=(?P<gres_used>\S*) .*?"
     r"RealMemory=(?P<mem>\d+) AllocMem=(?P<mem_used>\d+) (?P<special>.*?)State=(?P<state>\S+) "
-    r"ThreadsPerCore=(?P<threads>\d+) .*?MCS_label=\S* (?:Partitions=(?P<partitions>\S*))?"
+    r"ThreadsPerCore=(?P<threads>\d+) .*?Weight=(?P<weight>\d+) .*?MCS_label=\S* (?:Partitions=(?P<partitions>\S*))?"
 )
 _NODE_WITHOUT_GRES = re.compile(
     r"NodeName=(?P<name>\S+) .*?CPUAlloc=(?P<used>\d+) CPUEfctv=(?P<cpus>\d+) .*?"
     r"ActiveFeatures=(?P<features>\S*) .*?"
     r"RealMemory=(?P<mem>\d+) AllocMem=(?P<mem_used>\d+) (?P<special>.*?)State=(?P<state>\S+) "
-    r"ThreadsPerCore=(?P<threads>\d+) .*?MCS_label=\S* (?:Partitions=(?P<partitions>\S*))?"
+    r"ThreadsPerCore=(?P<threads>\d+) .*?Weight=(?P<weight>\d+) .*?MCS_label=\S* (?:Partitions=(?P<partitions>\S*))?"
 )
 _FOR_SYSTEM = re.compile(r"MemSpecLimit=(\d+)")
 _QUEUE_FIELDS = (
@@ -104,6 +104,7 @@ def _node(line: str) -> NodeFacts:
         mem=fields.mem_for_jobs(int(found["mem"]), int(kept[1]) if kept else 0),
         mem_used=int(found["mem_used"]),
         threads=int(found["threads"]),
+        weight=int(found["weight"]),
         up=fields.takes_jobs(found["state"]),
         completing="COMPLETING" in found["state"],
         dynamic=fields.is_dynamic(found["state"]),

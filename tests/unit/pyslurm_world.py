@@ -80,6 +80,7 @@ def node(name: str, **values: Any) -> SimpleNamespace:
         "memory_reserved_for_system": None,
         "allocated_memory": 0,
         "threads_per_core": 1,
+        "weight": 1,
         "active_features": ["v100"],
         "partitions": ["gpu"],
         "configured_gres": gres,
