@@ -12,7 +12,7 @@ from containers.cluster import PREFIX
 from tests.differential.outcome import Outcome, Request, outcome_of, prepare
 
 from .conftest import OWN, cluster
-from .harness import Slurm
+from .harness import Slurm, until
 from .target import Container, Target
 
 FOLDER = "/home/differential"
@@ -99,3 +99,22 @@ def test_a_request_becomes_the_same_as_on_plain_slurm(slurm: Slurm, plain: Targe
         one, other = found[text]
         assert (one.rc, in_all(one)) == (other.rc, in_all(other)), text
         assert len(set(other.tasks)) == 1, text
+
+
+def test_the_node_of_least_weight_is_taken_as_on_plain_slurm(slurm: Slurm, plain: Target) -> None:
+    targets = (plain, slurm.target)
+    where = ["srun", "-Q", "--gpus=2", "hostname"]
+    weigh = "scontrol update NodeName=n{} Weight={}"
+    try:
+        for cheap in (3, 4, 1):
+            for target in targets:
+                target.bash("\n".join(weigh.format(n, 1 if n == cheap else 100) for n in range(1, 5)), user="root")
+            assert plain.run(where).out.strip() == f"n{cheap}"
+            until(
+                f"berthd to take n{cheap}, whose weight is the least now",
+                lambda: slurm.target.run(where).out.strip() == f"n{cheap}" or None,
+                seconds=20,
+            )
+    finally:
+        for target in targets:
+            target.bash("\n".join(weigh.format(n, 1) for n in range(1, 5)), user="root")
