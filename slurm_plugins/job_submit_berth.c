@@ -302,15 +302,33 @@ static int submit_with_flags(job_desc_msg_t *job, uint32_t submit_uid,
 	return SLURM_SUCCESS;
 }
 
-/* A job without -p goes to the default partition, whose name slurmctld exports. */
+/*
+ * A job without -p goes to the default partition, whose name slurmctld exports; with a reservation
+ * to that one's partition, which nobody tells a plugin. NULL: it may be any.
+ */
 static const char *partitions_of(const job_desc_msg_t *job)
 {
 	char **default_name;
 
 	if (job->partition && *job->partition)
 		return job->partition;
+	if (job->reservation && *job->reservation)
+		return NULL;
 	default_name = dlsym(RTLD_DEFAULT, "default_part_name");
 	return default_name ? *default_name : NULL;
+}
+
+/* What is Berth's alone is asked for by nobody else, wherever the job goes. */
+static int check_own_gres(const job_desc_msg_t *job, uint32_t uid, char **err_msg)
+{
+	struct tres_found found;
+
+	request_scan(job, &found);
+	if (trusted(uid) || !(found.seat || found.hidden))
+		return SLURM_SUCCESS;
+	/* Of these two alone: the rest is the partition's own matter. */
+	found = (struct tres_found){.shared = found.seat, .hidden = found.hidden};
+	return check_gres(&found, uid, err_msg);
 }
 
 /* What nobody has checked must not come to Berth's partitions before berthd has seen it. */
@@ -336,7 +354,7 @@ int job_submit(job_desc_msg_t *job, uint32_t submit_uid, char **err_msg)
 		return rc;
 	if (config_skips(hook_config(), partitions_of(job))) {
 		note_unchecked(job, owner(job, submit_uid));
-		return SLURM_SUCCESS;
+		return check_own_gres(job, submit_uid, err_msg);
 	}
 	if (flags_read(job, &flags, &wrong))
 		rc = submit_with_flags(job, submit_uid, &flags, err_msg);
@@ -365,7 +383,7 @@ int job_modify(job_desc_msg_t *job, job_record_t *record, uint32_t submit_uid, c
 		return refuse(err_msg, ESLURM_ACCESS_DENIED, message);
 	if (change_is_elsewhere(job, &listed)) {
 		note_unchecked(job, submit_uid);
-		return SLURM_SUCCESS;
+		return check_own_gres(job, submit_uid, err_msg);
 	}
 	request_scan(job, &found);
 	rc = check_gres(&found, submit_uid, err_msg);

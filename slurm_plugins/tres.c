@@ -171,6 +171,8 @@ void tres_scan(const char *tres, struct tres_found *found)
 		found->hidden |= hides_gpus(&e);
 		if (e.kind == ELEMENT_SHARED)
 			found->shared = true;
+		found->seat |= e.kind == ELEMENT_SHARED && e.name_end - e.start >= 4 &&
+			       !strncasecmp(e.name_end - 4, "seat", 4);
 		if (e.kind != ELEMENT_GPU)
 			continue;
 		/* Slurm reads more suffixes than we do, and multiplies without a bound. */

@@ -21,6 +21,7 @@ struct tres_found {
 	bool bad_count;	    /* GPUs in a number that cannot be read, though Slurm might */
 	bool position_type; /* gpu:gK */
 	bool shared;	    /* shard or seat */
+	bool seat;	    /* which no GPU outside of Berth's partitions has */
 	bool hidden;	    /* GPUs, shards or seats where Slurm sees them and a reader does not */
 };
 

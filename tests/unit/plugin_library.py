@@ -79,6 +79,7 @@ class Found(ctypes.Structure):
         ("bad_count", ctypes.c_bool),
         ("position_type", ctypes.c_bool),
         ("shared", ctypes.c_bool),
+        ("seat", ctypes.c_bool),
         ("hidden", ctypes.c_bool),
     )
 

@@ -1,5 +1,6 @@
 """The job_submit plugin as a whole: what becomes of submissions and changes, with and without a berthd."""
 
+import ctypes
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
@@ -95,6 +96,25 @@ def test_gpus_that_slurm_would_count_and_we_cannot_are_refused(plugin: Plugin) -
 def test_gpus_that_only_slurm_would_see_are_refused(plugin: Plugin, field: str, hidden: str) -> None:
     for said in (plugin.submit(**{field: hidden}), plugin.modify("JobId=18", **{field: hidden})):
         assert (refused(said), "gres/NAME at the start" in said.text) == (True, True)
+
+
+@pytest.mark.parametrize("own", ["gres/seat:g0:1", "gres/seat=1", "xgres/gpu:g0:1"])
+def test_what_is_berths_alone_is_refused_in_any_partition(plugin: Plugin, own: str) -> None:
+    user = next(users)
+    assert refused(plugin.submit(user, partition="plain", tres_per_node=own))
+    assert refused(plugin.modify("JobId=18", user, partition="plain", tres_per_node=own))
+    # On GPUs that Berth does not look at shards are the site's own.
+    assert plugin.submit(user, partition="plain", tres_per_node="gres/shard:2").rc == 0
+
+
+def test_a_reservation_may_lead_to_any_partition(plugin: Plugin) -> None:
+    default = ctypes.c_char_p.in_dll(plugin.built, "default_part_name")
+    before, default.value = default.value, b"plain"
+    try:
+        assert plugin.submit(next(users), tres_per_node="gres/shard:2").rc == 0
+        assert refused(plugin.submit(next(users), reservation="r1", tres_per_node="gres/shard:2"))
+    finally:
+        default.value = before
 
 
 # The breaker

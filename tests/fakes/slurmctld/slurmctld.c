@@ -128,6 +128,7 @@ static char **text_field(job_desc_msg_t *job, const char *name)
 	    {"partition", &job->partition},
 	    {"qos", &job->qos},
 	    {"req_nodes", &job->req_nodes},
+	    {"reservation", &job->reservation},
 	    {"script", &job->script},
 	    {"tres_per_job", &job->tres_per_job},
 	    {"tres_per_node", &job->tres_per_node},
@@ -182,9 +183,9 @@ void fake_flag(job_desc_msg_t *job, const char *entry)
 void fake_end(job_desc_msg_t *job)
 {
 	static const char *const names[] = {
-	    "admin_comment", "cpus_per_tres", "extra",	       "features",	 "job_id_str",
-	    "mem_per_tres",  "partition",     "qos",	       "req_nodes",	 "script",
-	    "tres_per_job",  "tres_per_node", "tres_per_task", "tres_per_socket"};
+	    "admin_comment", "cpus_per_tres", "extra",	       "features",	  "job_id_str",
+	    "mem_per_tres",  "partition",     "qos",	       "req_nodes",	  "script",
+	    "tres_per_job",  "tres_per_node", "tres_per_task", "tres_per_socket", "reservation"};
 
 	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
 		set_string(text_field(job, names[i]), NULL);
