@@ -71,6 +71,7 @@ def examine(gateway: "Gateway", settings: "Config", status: Callable[[], Mapping
     yield _preemption(config, pin_ahead=settings.settings.pin_ahead)
     yield _gres_types(config)
     yield _cpus_by_gpu(config, reading.partitions)
+    yield _counted_by_model(config)
     yield _plugin(config)
     gpu_nodes = [node for node in reading.nodes if node.gpus or node.loose]
     yield _types(gpu_nodes)
@@ -124,6 +125,17 @@ def _cpus_by_gpu(config: Mapping[str, str], partitions: Sequence["PartitionFacts
         f"set in {_some(places)}; Slurm never starts a job with it and typed GPUs, set [hook] def_cpu_per_gpu instead"
     )
     return Finding("DefCpuPerGPU", not places, advice if places else "not set")
+
+
+def _counted_by_model(config: Mapping[str, str]) -> Finding:
+    """A limit or a billing weight by model needs its TRES in AccountingStorageTRES, so that tells of all of them."""
+    tracked = config.get("AccountingStorageTRES", "").lower().split(",")
+    found = [name for name in tracked if re.match(r"gres/gpu:(?!g\d{1,2}$)", name)]
+    advice = (
+        f"AccountingStorageTRES has {_some(found)}, and jobs hold GPUs by place (gpu:g0): limits and billing weights "
+        "by model count nothing; give each model a partition, and set limits and weights of gres/gpu there"
+    )
+    return Finding("limits by model", not found, advice if found else "none")
 
 
 def _plugin(config: Mapping[str, str]) -> Finding:

@@ -287,7 +287,7 @@ def test_doctor_finds_nothing_wrong_where_nothing_is(slurm: Path, tmp_path: Path
     findings = examine(slurm, described(tmp_path / "t"), {"answers": "3"})
 
     assert [finding for finding in findings.values() if not finding.ok] == []
-    assert len(findings) == 11
+    assert len(findings) == 12
 
 
 @pytest.mark.parametrize(
@@ -298,6 +298,12 @@ def test_doctor_finds_nothing_wrong_where_nothing_is(slurm: Path, tmp_path: Path
         ("scontrol-show-config", "SLURM_VERSION", "PreemptType = preempt/qos\nSLURM_VERSION", "preemption"),
         ("scontrol-show-config", "gpu,shard,seat", "gpu", "GresTypes"),
         ("scontrol-show-config", "JobDefaults             = (null)", "JobDefaults = DefCpuPerGPU=4", "DefCpuPerGPU"),
+        (
+            "scontrol-show-config",
+            "SLURM_VERSION",
+            "AccountingStorageTRES = cpu,gres/gpu:h100\nSLURM_VERSION",
+            "limits by model",
+        ),
         ("scontrol-show-partition", "JobDefaults=(null)", "JobDefaults=DefCpuPerGPU=4", "DefCpuPerGPU"),
         ("scontrol-show-config", "JobSubmitPlugins        = berth", "JobSubmitPlugins = berth,lua", "JobSubmitPlugins"),
         ("scontrol-show-node", "Gres=gpu:g0:1,", "Gres=gpu:a100:1,", "GPU types"),
