@@ -15,14 +15,20 @@ MOST_BYTES = 1_024
 
 def extra_text(own: str, nodes: Sequence[str], gpus: str, more: Mapping[str, str]) -> str:
     """A job's Extra with its place in it; nodes are folded only where their names would not fit."""
-    plain = segment.put(own, {"nodes": ",".join(nodes), "gpus": gpus, **more})
-    if _bytes(plain) <= MOST_BYTES:
+    return segment.put(own, _values_that_fit(_bytes(segment.remove(own)), nodes, gpus, more))
+
+
+def _values_that_fit(own_bytes: int, nodes: Sequence[str], gpus: str, more: Mapping[str, str]) -> dict[str, str]:
+    """What stands in the segment beside so many bytes of the user's."""
+    plain = {"nodes": ",".join(nodes), "gpus": gpus, **more}
+    if own_bytes + _bytes(segment.put("", plain)) <= MOST_BYTES:
         return plain
-    folded = segment.put(own, {"nodes": hostlist.fold(nodes), "gpus": gpus, **more})
-    if _bytes(folded) > MOST_BYTES:
+    folded = {"nodes": hostlist.fold(nodes), "gpus": gpus, **more}
+    whole = own_bytes + _bytes(segment.put("", folded))
+    if whole > MOST_BYTES:
         raise TooLong(
-            f"with the place in it the job's Extra has {_bytes(folded)} bytes, and Slurm takes {MOST_BYTES}"
-            f"{'; a shorter --extra would do' if segment.remove(own) else ''}"
+            f"with the place in it the job's Extra has {whole} bytes, and Slurm takes {MOST_BYTES}"
+            f"{'; a shorter --extra would do' if own_bytes else ''}"
         )
     return folded
 
@@ -41,8 +47,8 @@ def check(reply: Mapping[str, str], request: Mapping[str, str]) -> None:
     tier = {} if share or "way" not in reply else {"tier": "opportunistic" if guest else "guaranteed"}
     more = {**tier, **{key: reply[key] for key in ("share", "mem", "way") if key in reply}}
     nodes, gpus = reply["nodes"].split(","), reply["gpus"]
-    # What its user has written there stands for as many bytes, whatever they say.
-    extra_text("x" * (number(request, "extra_bytes") or 0), nodes, gpus, more)
+    # Only its length is known of what its user has written there, and that may be any number.
+    _values_that_fit(number(request, "extra_bytes") or 0, nodes, gpus, more)
     whole = ("gpu", "seat") if reply["seats"] == "1" else ("gpu",)
     kinds = ("seat",) if guest else ("shard",) if share else whole
     by_job = request.get("client") != "batch" and not share

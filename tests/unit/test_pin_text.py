@@ -1,6 +1,7 @@
 """What a pin writes into a job fits into what Slurm takes, or Slurm places the job: plugin, berthd and node alike."""
 
 import ctypes
+import tracemalloc
 
 import pytest
 from hypothesis import given
@@ -140,3 +141,16 @@ def test_a_long_extra_leads_to_a_pass_that_says_so() -> None:
     assert values is not None
     # With an id the planner leaves it alone too.
     assert (values["state"], "id" in values) == ("passed", True)
+
+
+def test_an_extra_of_any_length_costs_no_memory() -> None:
+    tracemalloc.start()
+    try:
+        decision = answer(extra_bytes=str(10**8))
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert decision.verb == "pass"
+    assert "a shorter --extra would do" in decision.fields["message"]
+    assert most < 10**7
+    assert answer(extra_bytes="9" * 19).verb == "pass"
