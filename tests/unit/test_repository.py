@@ -69,3 +69,11 @@ def test_locks_hold_hashes_and_no_addresses() -> None:
         text = lock.read_text()
         assert "--hash=sha256:" in text
         assert "://" not in text
+
+
+@pytest.mark.parametrize("unit", ["policy/daemon/berthd.service", "prolog_epilog/berth-guard.service"])
+def test_what_runs_for_ever_is_bounded_by_its_unit(unit: str) -> None:
+    text = (ROOT / unit).read_text()
+
+    assert re.search(r"^MemoryMax=[0-9]+G$", text, re.MULTILINE)
+    assert re.search(r"^TasksMax=[0-9]+$", text, re.MULTILINE)
