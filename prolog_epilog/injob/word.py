@@ -217,13 +217,16 @@ def read_order(numbers: memoryview) -> Order:
 def read_beats(word: Path) -> tuple[Beat, ...]:
     """The beats of the living processes of a job on a GPU; what cannot be true is left out.
 
-    A page that the job has cut or grown gets its size back, so that nobody can fill the file system with one.
+    A page that the job has cut or grown gets its size back, so that nobody can fill the file system with one. One that
+    is cut again before it is read is a `WordError`.
     """
     descriptor = _open(beat_path(word), os.O_RDWR | os.O_NONBLOCK)
     try:
         if os.fstat(descriptor).st_size != PAGE:
             os.ftruncate(descriptor, PAGE)
         page = os.pread(descriptor, PAGE, 0)
+        if len(page) != PAGE:
+            raise WordError(f"{beat_path(word)} is cut while it is read: its job does that")
         now = time.monotonic_ns()
         held = (slot for slot in SLOTS if any(page[slot * SLOT : slot * SLOT + 8]) and not _free(descriptor, slot))
         return tuple(beat for slot in held if (beat := _decode(page, slot, now)))

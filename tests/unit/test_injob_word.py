@@ -192,6 +192,27 @@ def test_a_beat_that_the_job_cuts_or_grows_gets_its_size_back(made: Path, size: 
     place.close()
 
 
+@pytest.mark.parametrize("size", [0, 8, 264, 300, 4095])
+def test_a_beat_that_is_cut_while_it_is_read_is_as_unreadable_as_any(
+    made: Path, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    place = Place(made)
+    pread = os.pread
+
+    def cut_before(descriptor: int, count: int, at: int) -> bytes:
+        os.ftruncate(descriptor, size)
+        return pread(descriptor, count, at)
+
+    monkeypatch.setattr(os, "pread", cut_before)
+    with pytest.raises(WordError, match="is cut while it is read"):
+        read_beats(made)
+    monkeypatch.undo()
+
+    read_beats(made)
+    assert word.beat_path(made).stat().st_size == 4096
+    place.close()
+
+
 def test_a_link_in_the_place_of_a_page_is_never_followed(tmp_path: Path) -> None:
     folder, target = tmp_path / "42", tmp_path / "victim"
     folder.mkdir()
