@@ -173,7 +173,7 @@ def _place(
             berth, start, nothing_in_sight = book.some_day(demand, policy), 0.0, str(nothing)
         except NotNow:
             return _later(fields, request, demand, str(nothing), insists, now, settings)
-    begin = int(fields["begin"]) if fields.get("begin", "").isdigit() else 0
+    begin = number(fields, "begin") or 0
     start = max(start, float(begin) if begin > now else 0.0)
     packed = demand.share is not None and not (start or request.later or nothing_in_sight)
     values = place_values(fields["nonce"], request, demand, berth, start, now, insists, packed=packed)

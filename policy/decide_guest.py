@@ -8,6 +8,7 @@ from policy.demand import Demand
 from policy.errors import NotNow
 from policy.riding import PARKED_FOR
 from policy.sharing import seats
+from policy.wire import number
 
 Answer = tuple[str, dict[str, str], Claim | None]
 """A reply's verb and fields, and what the seat takes."""
@@ -62,7 +63,7 @@ def parked(fields: Mapping[str, str], base: Mapping[str, str], why: str, now: fl
         "id": fields["nonce"],
         **base,
         "tier": "opportunistic",
-        "parked": fields.get("begin", "0"),
+        "parked": str(number(fields, "begin") or 0),
         "at": str(int(now)),
         "pins": "0",
         "why": why,
@@ -86,6 +87,5 @@ def seat_values(way: str) -> dict[str, str]:
 
 def _later(fields: Mapping[str, str], now: float) -> bool:
     # Tasks of an array get their seats one by one.
-    begins = fields.get("begin", "")
     held = any(key in fields for key in ("held", "dependency", "array"))
-    return held or (begins.isdigit() and int(begins) > now)
+    return held or (number(fields, "begin") or 0) > now

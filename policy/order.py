@@ -12,6 +12,7 @@ from math import inf
 
 from policy.facts import JobFacts
 from policy.runtime import Asked, RunTimes
+from policy.wire import number
 
 _COMPARED = 500
 """Jobs that ended last, whose GPU time is compared with."""
@@ -60,9 +61,9 @@ class SizeOrder:
 
 def asked_in(fields: Mapping[str, str]) -> Asked:
     """What a submit request says of a job's size and owner."""
-    minutes = fields.get("time_limit", "")
-    limit = 60.0 * int(minutes) if minutes else inf
-    return Asked(fields.get("uid", ""), "", fields.get("account", ""), int(fields.get("gpus", "0")), limit)
+    minutes = number(fields, "time_limit")
+    limit = 60.0 * minutes if minutes else inf
+    return Asked(fields.get("uid", ""), "", fields.get("account", ""), number(fields, "gpus") or 0, limit)
 
 
 class Runs:

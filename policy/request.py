@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from policy import flags as flag_table
 from policy import hostlist
-from policy.errors import FormatError, LeftToSlurm, Never
+from policy.errors import LeftToSlurm, Never
 from policy.facts import Memory
 from policy.wire import number
 
@@ -233,7 +233,4 @@ def _memory(fields: Mapping[str, str]) -> Memory | None:
 
 def wanted_gpus(fields: Mapping[str, str]) -> int | None:
     """How many GPUs the plugin counted; a place must give exactly as many."""
-    try:
-        return number(fields, "gpus")
-    except FormatError:
-        return None
+    return number(fields, "gpus")

@@ -30,6 +30,8 @@ UNDER_WAY = frozenset({"move_until", "move_for", "move_to", "move_text"})
 """What stands in the segment of a job that is being moved, until it has its new place."""
 
 _SEGMENT = re.compile(r"\[berth/1((?: [a-z][a-z0-9_.-]{0,63}=[!-Z\\^-~]*)*)\]")
+_LONG_NUMBER = re.compile(r"[0-9]{21}")
+_NUMBERS = re.compile(r"[0-9.,:;@-]+")
 _OTHER_VERSION = re.compile(r"\[berth/(?!1[ \]])([^ \]]{1,16})[ \]]")
 
 
@@ -39,7 +41,7 @@ def body(values: Mapping[str, str]) -> str:
 
 
 def fields(text: str) -> dict[str, str] | None:
-    """The values of the segment in a text, or None where there is none."""
+    """The values of the segment in a text, or None where there is none; a `FormatError` where it is none of ours."""
     match = _SEGMENT.search(text)
     if match is None:
         other = _OTHER_VERSION.search(text)
@@ -48,7 +50,15 @@ def fields(text: str) -> dict[str, str] | None:
                 f"a segment of version berth/{other.group(1)}; this Berth knows berth/1, install the newer release"
             )
         return None
-    return {key: unescape(value) for key, _, value in (word.partition("=") for word in match.group(1).split())}
+    values = {key: unescape(value) for key, _, value in (word.partition("=") for word in match.group(1).split())}
+    # No number of ours is so long, and Python reads none of some thousand digits. A flag's value is its user's.
+    if _LONG_NUMBER.search(match.group(1)):
+        for key, value in values.items():
+            if not key.startswith("f.") and _LONG_NUMBER.search(value) and _NUMBERS.fullmatch(value):
+                raise FormatError(
+                    f"a segment whose {key} is a number of more than 20 digits; Berth writes none so long"
+                )
+    return values
 
 
 def put(text: str, values: Mapping[str, str]) -> str:

@@ -133,6 +133,24 @@ def test_a_fault_of_ours_leaves_the_job_to_slurm_and_the_daemon_alive(
     assert put(made).verb == "place"
 
 
+GUEST = {"flag.gpu-tier": "opportunistic", "tres_per_job": "gres/gpu:1", "gpus": "1"}
+
+
+@pytest.mark.parametrize("digits", [21, 5_000])
+@pytest.mark.parametrize(
+    ("asked", "key"),
+    [({}, "begin"), ({}, "time_limit"), ({}, "gpus"), ({}, "extra_bytes"), (GUEST, "begin"), (GUEST, "time_limit")],
+)
+def test_a_number_of_so_many_digits_is_called_malformed(
+    asked: dict[str, str], key: str, digits: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    reply = put(answerer(), **{**asked, key: "9" * digits})
+
+    assert reply.verb == "pass"
+    assert f"{key}=99" in reply.fields["message"]
+    assert "fault" not in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("datagram", [b"", b"GET / HTTP/1.1\r\n", b"berth/1 submit\nnonce=x\n", b"berth/2 submit\n"])
 def test_what_is_no_request_gets_no_answer(datagram: bytes) -> None:
     assert answerer().answer(datagram, NOW) is None

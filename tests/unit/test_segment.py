@@ -44,3 +44,16 @@ def test_a_segment_that_is_not_well_formed_is_foreign_text() -> None:
 def test_a_newer_segment_is_refused_rather_than_misread() -> None:
     with pytest.raises(FormatError, match="berth/2"):
         segment.fields("x[berth/2 state=placed]")
+
+
+@pytest.mark.parametrize("values", ["k=" + "1" * 5_000, "moves=5," + "1" * 21, "id=1 parked=" + "0" * 30])
+def test_a_number_that_nobody_could_have_written_makes_a_segment_unreadable(values: str) -> None:
+    with pytest.raises(FormatError, match="more than 20 digits"):
+        segment.fields(f"x[berth/1 {values}]")
+
+
+def test_what_a_user_wrote_may_be_any_number() -> None:
+    text = "1" * 30
+    values = {"k": "1" * 20, "f.app-class": text, "why": f"no {text}"}
+
+    assert segment.fields(segment.put("", values)) == values
