@@ -260,6 +260,9 @@ def _layouts(request: "Request", sizes: list[int]) -> list[tuple[int, int]]:
 
 def _one(request: "Request", fleet: "Fleet", allowed: "Bools", memory: "Memory", n: int, k: int, limit: int) -> Demand:
     least = _least_cpus(request, n, k)
+    if request.cpus_per_gpu and least > request.cpus_per_gpu * k:
+        # Slurm then takes more nodes, and so more GPUs, or refuses.
+        raise LeftToSlurm(f"--cpus-per-gpu={request.cpus_per_gpu} gives {k} GPUs fewer CPUs than else was asked")
     cpus = _of_whole_cores(least, request, fleet, allowed, n)
     mem = _memory_needed(request, fleet, memory, cpus, k)
     whole = request.whole_nodes

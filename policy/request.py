@@ -205,12 +205,20 @@ def _gpus(fields: Mapping[str, str], nodes: int | None) -> tuple[int | None, int
         by_job = None
     if not (by_job or by_node):
         raise LeftToSlurm("it asks for no GPUs")
-    if "ntasks_per_tres" in fields and "num_tasks" not in fields:
+    if "ntasks_per_tres" in fields:
+        _check_tasks_per_gpu(fields, by_job, by_node)
+    return by_job, by_node, by_task
+
+
+def _check_tasks_per_gpu(fields: Mapping[str, str], by_job: int | None, by_node: int | None) -> None:
+    tasks, on_each_gpu = number(fields, "num_tasks"), number(fields, "ntasks_per_tres") or 0
+    if tasks is None:
         raise LeftToSlurm("--ntasks-per-gpu without a number of tasks")
-    if "ntasks_per_tres" in fields and by_node is not None:
+    if by_node is not None:
         # Slurm binds such tasks by a count of GPUs on each node; a pin names them one by one.
         raise LeftToSlurm("--ntasks-per-gpu with GPUs for each node")
-    return by_job, by_node, by_task
+    if tasks != (by_job or 0) * on_each_gpu:
+        raise LeftToSlurm("--ntasks-per-gpu does not agree with the numbers of tasks and GPUs")
 
 
 def _counted(fields: Mapping[str, str], key: str) -> int | None:
