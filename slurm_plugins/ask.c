@@ -83,7 +83,7 @@ void ask_log(enum outcome outcome, uint64_t started_us, const job_desc_msg_t *jo
 	static const char *const names[] = {
 	    [OUTCOME_PLACE] = "place",	 [OUTCOME_LATER] = "later", [OUTCOME_PASS] = "pass",
 	    [OUTCOME_REFUSE] = "refuse", [OUTCOME_DEAD] = "dead",   [OUTCOME_TIMEOUT] = "timeout",
-	    [OUTCOME_BAD] = "bad",	 [OUTCOME_OPEN] = "open",
+	    [OUTCOME_BAD] = "bad",	 [OUTCOME_OPEN] = "open",   [OUTCOME_LARGE] = "large",
 	};
 	uint32_t uid = job->user_id == NO_VAL ? submit_uid : job->user_id;
 
@@ -168,25 +168,10 @@ static bool is_failure(enum outcome outcome, const struct reply *reply)
 	return outcome == OUTCOME_TIMEOUT || (outcome == OUTCOME_BAD && !reply->ours);
 }
 
-static enum outcome guarded(const struct text *request, const struct reply_expected *expected,
-			    struct reply *reply)
-{
-	char error[REPLY_ERROR_MAX];
-	const char *why = "too many failures in a row";
-	enum outcome outcome = OUTCOME_OPEN;
-
-	if (breaker_allows(&breaker, monotonic_us() / 1000)) {
-		outcome = exchange(request, expected, reply, &why, error);
-		/* A refused connection costs nothing, and trying on finds a restarted berthd. */
-		breaker_report(&breaker, monotonic_us() / 1000, !is_failure(outcome, reply));
-	}
-	if (outcome > OUTCOME_REFUSE)
-		complain(outcome, why);
-	return outcome;
-}
-
-enum outcome ask_berthd(const job_desc_msg_t *job, uint32_t submit_uid,
-			const struct flag_values *flags, struct reply *reply)
+/* Write the request, and ask. */
+static enum outcome tried(const job_desc_msg_t *job, uint32_t submit_uid,
+			  const struct flag_values *flags, struct reply *reply, const char **why,
+			  char error[REPLY_ERROR_MAX])
 {
 	char nonce[NONCE_LEN + 1];
 	struct reply_expected expected = {
@@ -199,23 +184,40 @@ enum outcome ask_berthd(const job_desc_msg_t *job, uint32_t submit_uid,
 	    .node_exists = find_node ? node_exists : NULL,
 	};
 	struct text request;
-	enum outcome outcome;
+	enum outcome outcome = OUTCOME_LARGE;
 
+	if (!make_nonce(nonce)) {
+		*why = "no random numbers for a nonce";
+		breaker_not_tried(&breaker);
+		return OUTCOME_BAD;
+	}
 	request_count_gpus(job, &expected);
 	text_init(&request, REQUEST_MAX_BYTES);
-	if (!make_nonce(nonce)) {
-		outcome = OUTCOME_BAD;
-		complain(outcome, "no random numbers for a nonce");
+	request_write(job, submit_uid, nonce, flags, &expected, &request);
+	if (request.failed) {
+		breaker_not_tried(&breaker);
 	} else {
-		request_write(job, submit_uid, nonce, flags, &expected, &request);
-		if (request.failed) {
-			outcome = OUTCOME_BAD;
-			complain(outcome,
-				 "the request is longer than 65536 bytes, or out of memory");
-		} else {
-			outcome = guarded(&request, &expected, reply);
-		}
+		outcome = exchange(&request, &expected, reply, why, error);
+		/* A refused connection costs nothing, and trying on finds a restarted berthd. */
+		breaker_report(&breaker, monotonic_us() / 1000, !is_failure(outcome, reply));
 	}
 	text_free(&request);
+	return outcome;
+}
+
+enum outcome ask_berthd(const job_desc_msg_t *job, uint32_t submit_uid,
+			const struct flag_values *flags, struct reply *reply)
+{
+	char error[REPLY_ERROR_MAX];
+	const char *why = "too many failures in a row";
+	enum outcome outcome = OUTCOME_OPEN;
+
+	if (request_too_large(job))
+		return OUTCOME_LARGE;
+	/* First of all: while nobody is asked, a submission costs nothing. */
+	if (breaker_allows(&breaker, monotonic_us() / 1000))
+		outcome = tried(job, submit_uid, flags, reply, &why, error);
+	if (outcome > OUTCOME_REFUSE && outcome != OUTCOME_LARGE)
+		complain(outcome, why);
 	return outcome;
 }

@@ -14,6 +14,7 @@ enum outcome {
 	OUTCOME_TIMEOUT,
 	OUTCOME_BAD,
 	OUTCOME_OPEN,
+	OUTCOME_LARGE, /* not asked: it would cost the others too much */
 };
 
 /* The configuration in use; read once, since `scontrol reconfigure` starts slurmctld anew. */

@@ -24,6 +24,14 @@ bool breaker_allows(struct breaker *breaker, uint64_t now_ms)
 	return allowed;
 }
 
+void breaker_not_tried(struct breaker *breaker)
+{
+	pthread_mutex_lock(&breaker->lock);
+	/* The next one probes in this one's place. */
+	breaker->probing = false;
+	pthread_mutex_unlock(&breaker->lock);
+}
+
 void breaker_report(struct breaker *breaker, uint64_t now_ms, bool ok)
 {
 	pthread_mutex_lock(&breaker->lock);

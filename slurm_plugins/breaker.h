@@ -20,8 +20,9 @@ struct breaker {
 };
 
 void breaker_init(struct breaker *breaker, uint32_t failures, uint32_t seconds);
-/* May this caller try? If so, it must report how it went. */
+/* May this caller try? If so, it must report how it went, or that it has not tried. */
 bool breaker_allows(struct breaker *breaker, uint64_t now_ms);
+void breaker_not_tried(struct breaker *breaker);
 void breaker_report(struct breaker *breaker, uint64_t now_ms, bool ok);
 
 #endif

@@ -36,6 +36,8 @@ bool request_wants_gpus(const job_desc_msg_t *job, const struct tres_found *foun
 bool request_one_gpu(job_desc_msg_t *job);
 /* Does it only ask when it would start? */
 bool request_is_test(const job_desc_msg_t *job);
+/* A field that is larger than any honest one, as "it lists more than 64 partitions"; NULL: none. */
+const char *request_too_large(const job_desc_msg_t *job);
 /* The request as wire text. */
 void request_write(const job_desc_msg_t *job, uint32_t submit_uid, const char *nonce,
 		   const struct flag_values *flags, const struct reply_expected *expected,

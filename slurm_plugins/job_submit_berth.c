@@ -74,7 +74,13 @@ static int refuse(char **err_msg, int code, const char *message)
 
 static int check_extra(const char *extra, uint32_t uid, char **err_msg)
 {
-	if (!segment_claimed(extra) || trusted(uid))
+	if (!extra || trusted(uid))
+		return SLURM_SUCCESS;
+	/* Slurm refuses it too, after we have gone through all of it under its locks. */
+	if (strnlen(extra, FOREIGN_TEXT_MAX + 1) > FOREIGN_TEXT_MAX)
+		return refuse(err_msg, ESLURM_PATHNAME_TOO_LONG,
+			      "berth: Extra is longer than Slurm takes; make it shorter");
+	if (!segment_claimed(extra))
 		return SLURM_SUCCESS;
 	return refuse(err_msg, ESLURM_ACCESS_DENIED,
 		      "berth: text with \"[berth/\" in Extra is written by Berth alone; "
@@ -215,10 +221,9 @@ static int go_without(job_desc_msg_t *job, const struct flag_values *flags, char
 	return SLURM_SUCCESS;
 }
 
-/* berthd answered, and what it says cannot be written down: Slurm would refuse the whole job. */
-static int leave_to_slurm(job_desc_msg_t *job, const struct flag_values *flags, char **err_msg)
+static int leave_to_slurm(job_desc_msg_t *job, const struct flag_values *flags, const char *why,
+			  char **err_msg)
 {
-	static const char why[] = "what Berth would write into the job is longer than Slurm takes";
 	char message[MESSAGE_MAX + 1];
 
 	keep_request(job, flags, why);
@@ -241,15 +246,29 @@ static bool applied(enum outcome outcome, job_desc_msg_t *job, const struct repl
 	}
 }
 
+/* berthd was not asked: reading such a request would hold up everybody else's. */
+static int leave_large(job_desc_msg_t *job, const struct flag_values *flags, char **err_msg)
+{
+	const char *why = request_too_large(job);
+
+	return leave_to_slurm(job, flags, why ? why : "its request is longer than 65536 bytes",
+			      err_msg);
+}
+
 static int act_on(enum outcome outcome, job_desc_msg_t *job, uint32_t submit_uid,
 		  const struct flag_values *flags, const struct reply *reply, char **err_msg)
 {
 	if (outcome == OUTCOME_REFUSE)
 		return refuse(err_msg, ESLURM_REQUESTED_NODE_CONFIG_UNAVAILABLE, reply->message);
+	if (outcome == OUTCOME_LARGE)
+		return leave_large(job, flags, err_msg);
 	if (outcome > OUTCOME_REFUSE)
 		return go_without(job, flags, err_msg);
+	/* Slurm would refuse the whole job. */
 	if (!applied(outcome, job, reply))
-		return leave_to_slurm(job, flags, err_msg);
+		return leave_to_slurm(
+		    job, flags, "what Berth would write into the job is longer than Slurm takes",
+		    err_msg);
 	if (outcome == OUTCOME_LATER && reply->guest)
 		recent_note(owner(job, submit_uid), RECENT_GUEST, monotonic_us());
 	if (reply->message && *reply->message && user_wants_messages(job, flags))

@@ -11,6 +11,12 @@
 #define REPLY_MAX_LINES 64
 #define WIRE_KEY_MAX 64
 
+/* What one field of a job may have, to be sent; Slurm itself takes less of most. */
+#define FIELD_MAX 4096
+#define NODE_LIST_MAX 32768
+#define PARTITIONS_MAX 64
+#define FEATURES_MAX 256
+
 #define REPLY_MAX_NODES 1024
 #define NODE_NAME_MAX 255
 /* Nodes that one job excludes: each is looked up. */

@@ -356,7 +356,7 @@ void request_write(const job_desc_msg_t *job, uint32_t submit_uid, const char *n
 	add_admitted(out, job, uid);
 	add_string(out, "account", job->account);
 	if (given(job->extra))
-		text_addf(out, "extra_bytes=%zu\n", strlen(job->extra));
+		text_addf(out, "extra_bytes=%zu\n", strnlen(job->extra, FOREIGN_TEXT_MAX));
 	add_string(out, "name", job->name);
 	add_string(out, "qos", job->qos);
 	add_string(out, "reservation", job->reservation);

@@ -209,8 +209,22 @@ class Breaker:
     def allows(self, at_ms: int) -> bool:
         return bool(library().breaker_allows(self.room, ctypes.c_uint64(at_ms)))
 
+    def not_tried(self) -> None:
+        library().breaker_not_tried(self.room)
+
     def report(self, at_ms: int, *, ok: bool) -> None:
         library().breaker_report(self.room, ctypes.c_uint64(at_ms), ctypes.c_bool(ok))
+
+
+def test_who_has_not_tried_leaves_the_probe_to_the_next_one_and_says_nothing_of_berthd() -> None:
+    breaker = Breaker(failures=1, seconds=5)
+    breaker.allows(0)
+    breaker.report(0, ok=False)
+    assert breaker.allows(5_000)
+    breaker.not_tried()
+    assert [breaker.allows(5_001) for _ in range(2)] == [True, False]
+    breaker.report(5_001, ok=False)
+    assert not breaker.allows(10_000)
 
 
 def test_the_breaker_opens_after_failures_in_a_row_only() -> None:

@@ -139,6 +139,63 @@ def test_replies_to_somebody_else_do(plugin: Plugin) -> None:
         assert "req_nodes" not in plugin.submit(tres_per_job="gres/gpu:1").fields
 
 
+def test_while_berthd_is_not_asked_no_request_is_written(plugin: Plugin) -> None:
+    several = {"partition": ",".join(["gpu"] * 50), "tres_per_job": "gres/gpu:1"}
+    with plugin.berthd(lambda _: wire.encode("pass", {"nonce": "0" * 16})):
+        for _ in range(3):
+            plugin.submit(**several)
+    before = plugin.built.fake_groups_asked()
+    with plugin.berthd(place) as came:
+        said = plugin.submit(**several)
+    assert (said.rc, came, plugin.built.fake_groups_asked()) == (0, [], before)
+    assert "berthd%20did%20not%20answer" in said.fields["admin_comment"]
+
+
+# Requests that would hold up everybody else's
+
+LARGE = [
+    ({"partition": ",".join(["gpu"] * 65)}, "it lists more than 64 partitions"),
+    ({"partition": "g" * 4_097}, "its list of partitions is longer than 4096 bytes"),
+    ({"partition": ",".join(["gpu"] * 7_500)}, "its list of partitions is longer than 4096 bytes"),
+    ({"features": "&".join(["a"] * 257)}, "its --constraint has more than 256 features"),
+    ({"features": "a&b|" * 29_000}, "its --constraint is longer than 4096 bytes"),
+    ({"req_nodes": "n1," * 11_000}, "its --nodelist is longer than 32768 bytes"),
+    ({"qos": "q" * 5_000}, "its QOS is longer than 4096 bytes"),
+    ({"mem_per_tres": "gres/gpu:1," * 500}, "its --mem-per-gpu is longer than 4096 bytes"),
+]
+
+
+@pytest.mark.parametrize(("fields", "why"), LARGE, ids=lambda value: value if isinstance(value, str) else "")
+def test_a_request_that_is_too_large_is_left_to_slurm(plugin: Plugin, fields: dict[str, str], why: str) -> None:
+    with plugin.berthd(place) as came:
+        said = [plugin.submit(USER, {"gpu-tier": "guaranteed"}, tres_per_job="gres/gpu:1", **fields) for _ in range(5)]
+        assert came == []
+        # None of them is berthd's failure.
+        assert "req_nodes" in plugin.submit(tres_per_job="gres/gpu:1").fields
+    assert {one.rc for one in said} == {0}
+    assert said[0].text == f"berth: left to Slurm: {why}"
+    values = segment.fields(said[0].fields["admin_comment"]) or {}
+    assert (values["state"], values["why"]) == ("passed", why)
+
+
+def test_a_request_as_large_as_it_may_be_is_sent(plugin: Plugin) -> None:
+    several = ",".join(f"{number:02}{'g' * 61}" for number in range(64))
+    with plugin.berthd(place):
+        for fields in ({"partition": several}, {"features": "&".join(["a"] * 256)}, {"features": "a" * 4_096}):
+            said = plugin.submit(tres_per_job="gres/gpu:1", **fields)
+            assert said.fields["req_nodes"] == "n1"
+
+
+def test_an_extra_that_no_slurm_takes_is_not_gone_through(plugin: Plugin) -> None:
+    asked: list[wire.Message] = []
+    with plugin.berthd(asked.append):
+        for own in ("x" * 65_537, "x" * 70_000 + "[berth/1 gpus=0]"):
+            said = plugin.submit(tres_per_job="gres/gpu:1", extra=own)
+            assert (refused(said), "longer than Slurm takes" in said.text) == (True, True)
+            assert refused(plugin.modify("JobId=18", extra=own))
+    assert asked == []
+
+
 # Changes of waiting jobs
 
 STARTS = {"begin_time": "1000"}

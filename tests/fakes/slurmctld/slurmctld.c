@@ -22,6 +22,7 @@ char *vxstrfmt(const char *format, va_list arguments);
 void *find_node_record_no_alias(const char *name);
 part_record_t *find_part_record(char *name);
 int validate_group(part_record_t *partition, uid_t uid);
+unsigned fake_groups_asked(void);
 void *fake_job(void);
 void fake_end(job_desc_msg_t *job);
 int fake_set(job_desc_msg_t *job, const char *field, const char *value);
@@ -85,11 +86,20 @@ part_record_t *find_part_record(char *name)
 	return strcmp(name, "nowhere") ? (part_record_t *)name : NULL;
 }
 
+/* How often the plugin has asked whom a partition admits: once a name in each request it writes. */
+static unsigned groups_asked;
+
+unsigned fake_groups_asked(void)
+{
+	return groups_asked;
+}
+
 /* Of "of12345" user 12345 alone is in its groups. */
 int validate_group(part_record_t *partition, uid_t uid)
 {
 	const char *name = (const char *)partition;
 
+	groups_asked++;
 	return strncmp(name, "of", 2) != 0 || strtoul(name + 2, NULL, 10) == uid;
 }
 
