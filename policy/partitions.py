@@ -36,9 +36,14 @@ class Choice:
     """Whether a place may be in the wrong one of them, though the right one would start it."""
 
 
+def names_in(listed: str) -> tuple[str, ...]:
+    """The partitions of a list, each once and in its order: a user may name one a thousand times."""
+    return tuple(dict.fromkeys(listed.split(",")))
+
+
 def not_skipped(fleet: "Fleet", listed: str) -> str:
     """Those of a list that Berth touches, whose rules hold for the job; all where it touches none of them."""
-    return ",".join(name for name in listed.split(",") if name not in fleet.skipped) or listed
+    return ",".join(name for name in names_in(listed) if name not in fleet.skipped) or listed
 
 
 def placed_in(fleet: "Fleet", listed: str) -> str:
@@ -60,9 +65,9 @@ def choose(
     `who` it is counts for a job that comes; for one that waits, which of them are `shut` to it (`shut_to`). Where none
     may start it, all that are up, and where none is, all: one of them may change.
     """
-    names = tuple(listed.split(","))
+    names = names_in(listed)
     if len(names) == 1:
-        one = fleet.partitions.get(listed)
+        one = fleet.partitions.get(names[0])
         return Choice(names, 1 if one is None else one.tier, apart=False)
     known = [fleet.partitions[name] for name in names if name in fleet.partitions]
     known.sort(key=lambda one: -one.tier)
@@ -87,7 +92,7 @@ def choose(
 
 def shut_to(fleet: "Fleet", listed: str, who: "Who") -> tuple[str, ...]:
     """Those of several partitions that do not admit a job, as far as can be told."""
-    names = listed.split(",")
+    names = names_in(listed)
     if len(names) == 1:
         return ()
     return tuple(name for name in names if name in fleet.partitions and admits(fleet.partitions[name], who) is False)
@@ -99,7 +104,7 @@ def first_for_some(fleet: "Fleet", listed: str, limit: int | None, who: "Who") -
     Empty where there is none. Where none of a list is known to admit it, its user is taken to know; so with
     EnforcePartLimits=ALL.
     """
-    known = [fleet.partitions[name] for name in listed.split(",") if name in fleet.partitions]
+    known = [fleet.partitions[name] for name in names_in(listed) if name in fleet.partitions]
     welcoming = [(one, admits(one, who)) for one in known if one.up and one.admits(limit, None)]
     tiers = [one.tier for one, sure in welcoming if sure]
     if fleet.in_all_partitions or not tiers:
@@ -130,25 +135,27 @@ def pools(fleet: "Fleet", names: Sequence[str], nodes: int) -> "list[Bools]":
         for tier, here in zip(tiers, members, strict=True):
             together[tier] |= here
         tiers, members = list(together), list(together.values())
-    found: list[tuple[int, Bools]] = []
+    # As numbers, for each is compared with each.
+    found: list[tuple[int, int, Bools]] = []
     for tier, here in zip(tiers, members, strict=True):
-        if any(bool((here <= other).all()) for _, other in found):
+        mask = int.from_bytes(np.packbits(here).tobytes())
+        if any(mask & other == mask for _, other, _ in found):
             continue
-        found = [(its, other) for its, other in found if its != tier or not bool((other <= here).all())]
-        found.append((tier, here))
-    return [here for _, here in found]
+        found = [one for one in found if one[0] != tier or one[1] & mask != one[1]]
+        found.append((tier, mask, here))
+    return [here for _, _, here in found]
 
 
 def holding(fleet: "Fleet", listed: str, place: Sequence[int]) -> frozenset[str]:
     """Those of a list that have all nodes of a place."""
-    names = (name for name in listed.split(",") if name in fleet.members)
+    names = (name for name in names_in(listed) if name in fleet.members)
     return frozenset(name for name in names if fleet.members[name][list(place)].all())
 
 
 def beyond(fleet: "Fleet", listed: str, blamed: frozenset[str]) -> "Bools":
     """The nodes that a job can have in its other partitions."""
     found = np.zeros(len(fleet.names), np.bool_)
-    for name in listed.split(","):
+    for name in names_in(listed):
         if name in fleet.members and name not in blamed:
             found |= fleet.members[name]
     return found
@@ -160,7 +167,7 @@ def others(fleet: "Fleet", listed: str, nodes: Sequence[str]) -> str:
     Of several partitions, those that do not hold the whole place stay open: Slurm tries the job in these too, and calls
     it impossible where its request leaves none of their nodes.
     """
-    names = listed.split(",")
+    names = names_in(listed)
     if len(names) == 1:
         return fleet.others.but(nodes)
     if not all(name in fleet.members for name in names):

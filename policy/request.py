@@ -12,6 +12,7 @@ from policy import flags as flag_table
 from policy import hostlist
 from policy.errors import LeftToSlurm, Never
 from policy.facts import Memory
+from policy.partitions import names_in
 from policy.wire import number
 
 ASKED_KEYS = ("tres_per_job", "tres_per_node", "tres_per_task", "cpus_per_tres", "ntasks_per_tres", "req_nodes")
@@ -113,8 +114,8 @@ def read(fields: Mapping[str, str]) -> Request:
         memory=None if whole_memory else _memory(fields),
         whole_memory=whole_memory,
         whole_nodes="exclusive" in fields,
-        partition=fields.get("partition"),
-        features=tuple(fields["features"].split("&")) if "features" in fields else (),
+        partition=",".join(names_in(fields["partition"])) if "partition" in fields else None,
+        features=tuple(dict.fromkeys(fields["features"].split("&"))) if "features" in fields else (),
         only=only,
         excluded=hostlist.expand_short(fields.get("exc_nodes", "")),
         limit=None if (minutes := number(fields, "time_limit")) is None else minutes * 60,

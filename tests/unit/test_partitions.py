@@ -1,5 +1,6 @@
 """Jobs that list several partitions (`-p a,b`): Slurm starts each in one of them, on nodes of that one alone."""
 
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -10,7 +11,7 @@ from policy.decide import Decision, decide
 from policy.demand import on_fleet
 from policy.facts import JobFacts, NodeFacts, PartitionFacts, Rule
 from policy.moves import Change, Move, Release
-from policy.partitions import BLAMED_FOR, others
+from policy.partitions import BLAMED_FOR, choose, others
 from policy.placement.berth import BerthPolicy
 from policy.plan import Plan
 from policy.request import read
@@ -82,6 +83,41 @@ def test_a_job_that_no_partition_holds_alone_is_left_to_slurm() -> None:
 
     assert decision.verb == "pass"
     assert "partition gpu,debug has no 2 nodes" in decision.fields["message"]
+
+
+def test_a_name_that_is_listed_a_thousand_times_counts_once() -> None:
+    nodes = [inside("n1", "gpu"), inside("n2", "debug")]
+    for names, features in (("gpu,debug", "rack1"), ("gpu", "rack1")):
+        many = ",".join(names.split(",") * 1_000)
+        request = read(submit(tres_per_job="gres/gpu:2", partition=many, features="&".join([features] * 1_000)))
+        assert (request.partition, request.features) == (names, (features,))
+        assert asked(nodes, partition=many) == asked(nodes, partition=names)
+    there = fleet(reading(nodes, partitions=(GPU, DEBUG)))
+    assert choose(there, "gpu,gpu", None, 1) == choose(there, "gpu", None, 1)
+    assert others(there, "gpu,debug,gpu", ["n1"]) == others(there, BOTH, ["n1"])
+
+
+def test_as_many_partitions_and_features_as_are_sent_cost_no_others_their_answers() -> None:
+    names = [f"p{number:02}" for number in range(64)]
+    # Each node is in half of them, and no partition is within another.
+    nodes = [
+        inside(f"n{at}", *(name for bit, name in enumerate(names) if at * (2 * bit + 1) & 64)) for at in range(1_024)
+    ]
+    there = book(reading(nodes, partitions=tuple(PartitionFacts(name, tier=at) for at, name in enumerate(names))))
+    fields = {
+        "partition": ",".join(names),
+        "features": "&".join(["rack1", *(f"f{number}" for number in range(255))]),
+        "tres_per_node": "gres/gpu:2",
+        "min_nodes": "4",
+        "max_nodes": "4",
+    }
+    took = []
+    for _ in range(3):
+        began = time.process_time()
+        decide(submit(**fields), there, BerthPolicy(), Settings(), NOW)
+        decide(submit(**{**fields, "features": "rack1"}), there, BerthPolicy(), Settings(), NOW)
+        took.append(time.process_time() - began)
+    assert min(took) < 0.05
 
 
 def test_of_two_partitions_with_room_the_one_listed_first_is_taken() -> None:
