@@ -1,8 +1,9 @@
 """After a job that failed: berthd is told what the end of its log is a sign of.
 
 The controller may not see users' files, and root must not open them. So the job's first node does it, in a process that
-the Epilog leaves behind: neither job nor node wait for it. Another one, with the rights of the job's user and none of
-root's, opens the log; a third, with nobody's, goes through what was read. Nothing of the text leaves the node.
+the Epilog leaves behind: neither job nor node wait for it, and there is one for all jobs that fail. Another one, with
+the rights of the job's user and none of root's, opens the log; a third, with nobody's, goes through what was read.
+Nothing of the text leaves the node.
 """
 
 import json
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from prolog_epilog.here import Here
+    from prolog_epilog.spool import Failed
 
 TAIL_BYTES = 256 * 1024
 """How much of the end of a log is read."""
@@ -71,8 +73,19 @@ def leave_behind(job: Job, here: "Here") -> None:
         return
     if first_node(job.environment.get("SLURM_JOB_NODELIST", "")) != job.node:
         return
+    from prolog_epilog import spool  # noqa: PLC0415 - most jobs end well
+
     try:
+        spool.add(here.paths, job, code)
+        with spool.alone(here.paths) as nobody_does:
+            pass
+        if not nobody_does:
+            # Whoever looks into the others takes it too.
+            return
         between = os.fork()
+    except NodeError as problem:
+        here.say(f"what job {job.id} failed of is not looked into: {problem}")
+        return
     except OSError as problem:
         here.say(f"what job {job.id} failed of is not looked into: {problem.strerror}")
         return
@@ -83,7 +96,7 @@ def leave_behind(job: Job, here: "Here") -> None:
     try:
         os.setsid()
         if not os.fork():
-            _alone(job, here, code)
+            _alone(here)
     finally:
         os._exit(0)
 
@@ -98,11 +111,10 @@ def first_node(folded: str) -> str:
     return re.sub(r"\[(\d+)[^\]]*\]", r"\1", first.group()) if first else ""
 
 
-def _alone(job: Job, here: "Here", code: str) -> None:
-    """In the process that stays."""
+def _alone(here: "Here") -> None:
+    """In the process that stays: there is one on a node, however many jobs fail."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    signal.alarm(_ALL_SECONDS)
     null = os.open(os.devnull, os.O_RDWR)
     for file in (0, 1, 2):
         os.dup2(null, file)
@@ -110,32 +122,93 @@ def _alone(job: Job, here: "Here", code: str) -> None:
     os.chdir("/")
     os.nice(10)
     try:
-        tell(job, here, code)
+        go_through(here)
     except Exception as problem:  # noqa: BLE001 - nobody sees it but the log
-        import syslog  # noqa: PLC0415 - only where something is wrong
-
-        syslog.openlog("berth-epilog", facility=syslog.LOG_DAEMON)
-        syslog.syslog(syslog.LOG_ERR, f"job {job.id} failed, and berthd was not told of what: {problem}")
+        _log(f"failed jobs are not looked into: {problem}")
 
 
-def tell(job: Job, here: "Here", code: str) -> None:
-    """Read, classify, tell."""
-    from prolog_epilog.guard import notice, options  # noqa: PLC0415 - the Epilog does without
+def _log(sentence: str) -> None:
+    import syslog  # noqa: PLC0415 - only where something is wrong
+
+    syslog.openlog("berth-epilog", facility=syslog.LOG_DAEMON)
+    syslog.syslog(syslog.LOG_ERR, sentence)
+
+
+def go_through(here: "Here") -> None:
+    """Look into all that failed, and tell; at once over where another process does that."""
+    from prolog_epilog import spool  # noqa: PLC0415 - the Epilog does without
+
+    while True:
+        with spool.alone(here.paths) as mine:
+            if not mine:
+                return
+            _tell_all(here)
+        # Who came just before the lock was free again has left it to us.
+        if not spool.waiting(here.paths):
+            return
+
+
+@dataclass(slots=True)
+class _Untold:
+    word: FailureWord
+    until: float
+    due: float
+    pause: float = 1.0
+
+
+def _tell_all(here: "Here") -> None:
+    from prolog_epilog import spool  # noqa: PLC0415 - the Epilog does without
+    from prolog_epilog.guard import notice, options  # noqa: PLC0415
 
     _, where = options.load(here.conf)
-    if not where.hosts:
-        return
-    word = look(job, here, code)
-    # It says yes once it has looked into the job, which may still be ending on other nodes.
-    signal.alarm(_TELL_SECONDS + _ALL_SECONDS)
-    until, pause = time.monotonic() + _TELL_SECONDS, 1.0
-    while time.monotonic() < until:
-        with suppress(OSError):
-            if notice.tell(where, word):
-                return
-        time.sleep(pause)
-        pause = min(2 * pause, 15.0)
-    raise NodeError(f"no berthd on {', '.join(where.hosts)} took it; is it up?")
+    untold: list[_Untold] = []
+    while True:
+        names = spool.waiting(here.paths) if len(untold) < spool.MOST else []
+        if names and (failed := spool.take(here.paths, names[0])) and where.hosts:
+            word = _looked_into(failed, here)
+            now = time.monotonic()
+            untold += [_Untold(word, now + _TELL_SECONDS, now)] if word else []
+        for one in [one for one in untold if one.due <= time.monotonic()]:
+            # It says yes once it has looked into the job, which may still be ending on other nodes.
+            why = f"no berthd on {', '.join(where.hosts)} took it; is it up?"
+            try:
+                if notice.tell(where, one.word):
+                    untold.remove(one)
+                    continue
+            except (NodeError, OSError) as problem:
+                why = str(problem)
+            one.due, one.pause = time.monotonic() + one.pause, min(2 * one.pause, 15.0)
+            if one.due > one.until:
+                _log(f"job {one.word.job} failed, and berthd was not told of what: {why}")
+                untold.remove(one)
+        if not (names or untold):
+            return
+        if not names:
+            time.sleep(0.25)
+
+
+def _looked_into(failed: "Failed", here: "Here") -> FailureWord | None:
+    """What is told of a job; None where that cannot be known any more."""
+
+    def too_long(*_: object) -> None:
+        raise NodeError("that takes too long")
+
+    if time.time() - failed.at > _TELL_SECONDS:
+        _log(f"job {failed.job.id} failed, and berthd was not told of what: too many failed before it")
+        return None
+    try:
+        signal.signal(signal.SIGALRM, too_long)
+        signal.alarm(_ALL_SECONDS)
+        return look(failed.job, here, failed.code)
+    except Exception as problem:  # noqa: BLE001 - the next one may be looked into all the same
+        _log(f"job {failed.job.id} failed, and berthd was not told of what: {problem}")
+        return None
+    finally:
+        signal.alarm(0)
+        # Those that read logs were not waited for.
+        with suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
 
 
 def look(job: Job, here: "Here", code: str) -> FailureWord:

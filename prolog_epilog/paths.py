@@ -66,6 +66,11 @@ class Paths:
         return self.root / "lost"
 
     @property
+    def failed(self) -> Path:
+        """Jobs that failed, of which berthd is to be told."""
+        return self.root / "failed"
+
+    @property
     def xids(self) -> Path:
         """Faults of GPUs that the guard has heard of."""
         return self.root / "xids"

@@ -9,14 +9,17 @@ import stat
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from policy.daemon.endings import NodeWord, read_word
-from prolog_epilog import aftermath, config, files, xids
+from prolog_epilog import aftermath, config, files, spool, xids
 from prolog_epilog.aftermath import TAIL_BYTES, FailureWord
 from prolog_epilog.errors import NodeError
+from prolog_epilog.guard import notice
 from prolog_epilog.here import Here
 from prolog_epilog.job import Job
 from prolog_epilog.slurm import Scontrol
@@ -232,6 +235,115 @@ def test_the_epilog_ends_while_its_child_still_looks_and_berthd_is_told_until_it
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     payload = bytes.fromhex(heard[0].decode().strip().removeprefix("MUNGE:").removesuffix(":")).decode()
     assert "class=gpu_out_of_memory transient=0" in payload
+
+
+# However many jobs fail, there is one process for them
+
+
+@pytest.fixture
+def another(world: World) -> Iterator[None]:
+    """Another process looks into what failed already."""
+    files.prepare(world.paths)
+    files.own_folder(world.paths.failed)
+    code = (
+        "import fcntl, os, sys; fcntl.lockf(os.open(sys.argv[1], os.O_RDWR | os.O_CREAT, 0o600), fcntl.LOCK_EX);"
+        " print(flush=True); sys.stdin.read()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code, str(world.paths.failed / ".lock")], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdout.readline()
+        yield
+        process.stdin.close()
+
+
+def no_fork() -> int:
+    raise AssertionError("a process more")
+
+
+def test_a_storm_of_failed_jobs_costs_no_processes_and_few_files(
+    world: World, another: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    there = replace(here(world), say=said.append)
+    monkeypatch.setattr(os, "fork", no_fork)
+    for number in range(1, 501):
+        aftermath.leave_behind(replace(job(uid=1_000 + number % 2), id=number), there)
+    assert len(spool.waiting(world.paths)) == 2 * spool.MOST_OF_A_USER
+    for number in range(501, 1_001):
+        aftermath.leave_behind(replace(job(uid=number), id=number), there)
+
+    assert len(spool.waiting(world.paths)) == len(list(world.paths.failed.glob("[0-9]*"))) == spool.MOST
+    assert len(said) == 1_000 - spool.MOST
+    assert said[-1].startswith("what job 1000 failed of is not looked into: 256 failed jobs wait for berthd")
+    assert world.asked == ""
+
+
+def test_each_users_second_failure_waits_for_everybodys_first(world: World) -> None:
+    for number, uid in ((1, 1_000), (2, 1_000), (3, 1_000), (4, 1_001), (5, 0)):
+        spool.add(world.paths, replace(job(uid=uid), id=number), "1:0")
+        os.utime(world.paths.failed / f"{uid}.{number}", ns=(number, number))
+
+    assert spool.waiting(world.paths) == ["1000.1", "1001.4", "0.5", "1000.2", "1000.3"]
+
+
+def told_by_one(world: World, monkeypatch: pytest.MonkeyPatch, answers: list[bool]) -> list[int]:
+    """What berthd hears of the jobs in the folder; job 3 cannot be looked into."""
+    heard = []
+
+    def look(job: Job, _: Here, code: str) -> FailureWord:
+        if job.id == 3:
+            raise ZeroDivisionError("a fault of ours")
+        assert (code, job.node, job.extra, job.environment) == ("1:0", NODE, berth(0), {"SLURM_JOB_START_TIME": "1000"})
+        return FailureWord(job.id, job.node, "core_dump", transient=True, sign="x")
+
+    def tell(_: object, word: FailureWord) -> bool:
+        heard.append(word.job)
+        if not (answer := answers.pop(0) if answers else True):
+            raise NodeError("munge signs nothing")
+        return answer
+
+    with world.configure().open("a") as conf:
+        conf.write('[notice]\nhosts = "127.0.0.1"\n')
+    monkeypatch.setattr(aftermath, "look", look)
+    monkeypatch.setattr(notice, "tell", tell)
+    monkeypatch.setattr(aftermath, "_log", lambda _: None)
+    aftermath.go_through(here(world))
+    return heard
+
+
+def test_one_process_looks_into_all_and_goes_on_after_one_that_it_cannot_look_into(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(1, 6):
+        spool.add(world.paths, replace(job(), id=number), "1:0")
+    (world.paths.failed / f"{os.geteuid()}.4").write_text("{")
+    spool.add(world.paths, replace(job(), id=5), "1:0")
+
+    heard = told_by_one(world, monkeypatch, [True, False])
+
+    assert sorted(heard) == [1, 2, 2, 5]
+    assert spool.waiting(world.paths) == []
+
+
+def test_a_job_that_has_waited_too_long_is_not_told_of(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in (1, 2):
+        spool.add(world.paths, replace(job(), id=number), "1:0")
+    path = world.paths.failed / f"{os.geteuid()}.1"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "at": time.time() - 1_000}))
+
+    assert told_by_one(world, monkeypatch, []) == [2]
+
+
+def test_what_another_process_goes_through_is_left_to_it(
+    world: World, another: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spool.add(world.paths, job(), "1:0")
+
+    assert told_by_one(world, monkeypatch, []) == []
+    assert len(spool.waiting(world.paths)) == 1
 
 
 def epilog(world: World) -> subprocess.CompletedProcess[str]:

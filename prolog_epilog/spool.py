@@ -1,0 +1,127 @@
+"""Failed jobs that somebody has yet to look into: a folder with a bound, and a lock for the one who goes through it.
+
+However many jobs fail while berthd is away, there is one process for them, and no more files than this.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+
+from prolog_epilog import files
+from prolog_epilog.errors import NodeError, StateError
+from prolog_epilog.job import Job
+from prolog_epilog.paths import Paths
+
+__all__ = ["MOST", "MOST_OF_A_USER", "Failed", "add", "alone", "take", "waiting"]
+
+MOST = 256
+MOST_OF_A_USER = 64
+"""So that one who lets jobs fail by the hundred does not keep the others' out."""
+
+_NAME = re.compile(r"(0|[1-9][0-9]{0,9})\.([1-9][0-9]{0,9})")
+_START = "SLURM_JOB_START_TIME"
+_MOST_EXTRA = 8_192
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """A job that failed, with as much of its environment as is needed."""
+
+    job: Job
+    code: str
+    at: float
+    """When it ended, seconds since 1970."""
+
+
+def add(paths: Paths, job: Job, code: str) -> None:
+    """Leave a job to whoever holds the lock; a NodeError where there are too many already."""
+    with suppress(FileExistsError):
+        paths.root.mkdir(0o755, parents=True)
+    files.own_folder(paths.failed)
+    name = f"{job.uid}.{job.id}"
+    if not _NAME.fullmatch(name):
+        raise NodeError(f"job {job.id} has no number that can name a file")
+    names = [one for one in _names(paths) if one != name]
+    of_user = sum(one.startswith(f"{job.uid}.") for one in names)
+    if len(names) >= MOST or of_user >= MOST_OF_A_USER:
+        raise NodeError(
+            f"{len(names)} failed jobs wait for berthd on this node already, {of_user} of its user; is it up?"
+        )
+    content = {
+        "node": job.node,
+        "extra": job.extra[:_MOST_EXTRA],
+        "start": job.environment.get(_START, "")[:32],
+        "code": code,
+        "at": time.time(),
+    }
+    files.write(paths.failed / name, json.dumps(content))
+
+
+def waiting(paths: Paths) -> list[str]:
+    """Whose turn it is: the oldest first, but each user's second only after everybody's first."""
+    found = []
+    for name in _names(paths):
+        with suppress(OSError):
+            found.append(((paths.failed / name).lstat().st_mtime_ns, name))
+    before: Counter[str] = Counter()
+    turns = []
+    for at, name in sorted(found):
+        user = name.partition(".")[0]
+        turns.append((before[user], at, name))
+        before[user] += 1
+    return [name for _, _, name in sorted(turns)]
+
+
+def take(paths: Paths, name: str) -> Failed | None:
+    """Take a job out; None where it is gone, or cannot be read."""
+    path = paths.failed / name
+    user, _, job = name.partition(".")
+    try:
+        text = files.read(path)
+        path.unlink(missing_ok=True)
+        found = json.loads(text or "{}")
+        environment = {_START: str(found["start"])}
+        made = Job(int(job), int(user), str(found["node"]), str(found["extra"]), (), environment)
+        return Failed(made, str(found["code"]), float(found["at"]))
+    except (StateError, OSError, ValueError, KeyError, TypeError):
+        # It must not stand in the way of the others.
+        with suppress(OSError):
+            path.unlink(missing_ok=True)
+        return None
+
+
+@contextmanager
+def alone(paths: Paths) -> Iterator[bool]:
+    """Hold the lock; False where another one does. Processes that are forked meanwhile do not hold it."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        handle = os.open(paths.failed / ".lock", flags, 0o600)
+    except OSError as problem:
+        raise StateError(f"cannot lock {paths.failed}: {problem.strerror}; check the file system") from None
+    try:
+        yield _locks(handle)
+    finally:
+        os.close(handle)
+
+
+def _locks(handle: int) -> bool:
+    try:
+        fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+def _names(paths: Paths) -> list[str]:
+    try:
+        return [one.name for one in paths.failed.iterdir() if _NAME.fullmatch(one.name)]
+    except FileNotFoundError:
+        return []
