@@ -42,7 +42,8 @@ def request(choice: dict[str, str]) -> Request:
 
 def at_random(seed: int, count: int) -> Iterator[Request]:
     """So many requests, each once."""
-    drawn, seen = random.Random(seed), set()
+    drawn = random.Random(seed)
+    seen: set[Request] = set()
     while len(seen) < count:
         # Most requests of many options contradict themselves, and say nothing.
         one = request(

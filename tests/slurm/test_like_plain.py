@@ -110,11 +110,11 @@ def test_the_node_of_least_weight_is_taken_as_on_plain_slurm(slurm: Slurm, plain
             for target in targets:
                 target.bash("\n".join(weigh.format(n, 1 if n == cheap else 100) for n in range(1, 5)), user="root")
             assert plain.run(where).out.strip() == f"n{cheap}"
-            until(
-                f"berthd to take n{cheap}, whose weight is the least now",
-                lambda: slurm.target.run(where).out.strip() == f"n{cheap}" or None,
-                seconds=20,
-            )
+
+            def taken(node: str = f"n{cheap}") -> bool | None:
+                return slurm.target.run(where).out.strip() == node or None
+
+            until(f"berthd to take n{cheap}, whose weight is the least now", taken, seconds=20)
     finally:
         for target in targets:
             target.bash("\n".join(weigh.format(n, 1) for n in range(1, 5)), user="root")
