@@ -287,10 +287,16 @@ void request_slurms_own(const job_desc_msg_t *job, struct text *out)
 {
 	/* `shared` is 0 for whole nodes, and 1 for nodes that anybody may share. */
 	const char *apart = job->shared == NO_VAL16 || job->shared < 2 ? NULL : "--exclusive=user";
+	/* A step that says --gres itself binds its tasks to GPUs by a count, and not those of a
+	 * pin. */
+	bool bound = !request_is_batch(job) && given(job->tres_bind) && gpus_in(job->tres_per_node);
+	bool overcommits = job->overcommit != NO_VAL8 && job->overcommit;
 	const struct {
 		const char *name;
 		bool given;
 	} options[] = {
+	    {"--gpu-bind", bound},
+	    {"--overcommit", overcommits},
 	    {"--contiguous", number_given(job->contiguous)},
 	    {"--spread-job", (job->bitflags & SPREAD_JOB) != 0},
 	    {"--tmp", job->pn_min_tmp_disk && job->pn_min_tmp_disk != NO_VAL},

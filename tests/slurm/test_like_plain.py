@@ -46,6 +46,12 @@ srun --gres=none
 srun -N1 --gres=gpu:9
 srun -N1 -n2 --gpus=2 --gpu-bind=map_gpu:0,1
 sbatch -n2 --tres-per-task=cpu:2,gres/gpu:1
+srun -n2 --gres=gpu:2 --gpu-bind=single:1
+srun -n4 --gres=gpu:4 --gpu-bind=per_task:1
+srun -n4 --gpus-per-task=1 --gpu-bind=none
+sbatch -n5 --gres=gpu:1 --cpus-per-gpu=3
+sbatch -n4 --gpus=2 --ntasks-per-gpu=1
+sbatch -n5 --gres=gpu:2 --cpus-per-gpu=3 --overcommit
 """.strip().splitlines()
 
 EVENLY = """

@@ -1,0 +1,45 @@
+"""Whether two outcomes of a request differ, and whether docs/admin.md says that they may ("As on plain Slurm")."""
+
+from __future__ import annotations
+
+from .outcome import Outcome, Request
+
+Totals = tuple[int, int, int, int]
+
+
+def totals(outcome: Outcome) -> Totals:
+    """Nodes, tasks, CPUs of all nodes, and GPUs of all nodes as far as one task of each sees them."""
+    nodes = [node for node in outcome.tasks if node]
+    cpus = sum(node[0][0] for node in nodes)
+    return len(nodes), sum(map(len, nodes)), cpus, sum(max(task[1] for task in node) for node in nodes)
+
+
+def difference(request: Request, plain: Outcome, berth: Outcome) -> str:
+    """What a user would miss with Berth; empty where nothing."""
+    if plain == berth or _allowed(request, plain, berth):
+        return ""
+    if plain.rc == 0 and berth.rc != 0:
+        return "plain Slurm runs it, Berth does not"
+    if plain.rc != 0:
+        return "plain Slurm refuses it in other words"
+    return "other tasks, CPUs or GPUs"
+
+
+def _allowed(request: Request, plain: Outcome, berth: Outcome) -> bool:
+    words = request.options
+    if plain.rc != 0 and berth.rc == 0:
+        # Slurm's own count refuses what there is room for.
+        return True
+    if plain.rc != berth.rc:
+        return False
+    asks = any(word.startswith(("--gpus", "--gres=gpu", "--tres-per-task")) for word in words)
+    if "--exclusive" in words and not asks and any(word.startswith("--gpu-bind") for word in words):
+        # Of a node that is all its own a task may see GPUs that it did not ask for.
+        return [[task[0] for task in node] for node in plain.tasks] == [
+            [task[0] for task in node] for node in berth.tasks
+        ]
+    on_each = any(word.startswith(("--gres=gpu", "--gpus-per-node")) for word in words)
+    if asks and not on_each and len(berth.tasks) > 1:
+        # GPUs of the whole job: Slurm lays tasks and GPUs as it likes, Berth the same on each node.
+        return totals(plain)[:2] == totals(berth)[:2]
+    return False
