@@ -1,4 +1,4 @@
-"""Requests at random, on plain Slurm and with Berth: nothing that plain Slurm runs is refused or becomes another job."""
+"""Requests at random, on plain Slurm and with Berth: what plain Slurm runs is neither refused nor another job."""
 
 from __future__ import annotations
 
