@@ -17,7 +17,7 @@ ONE_THREAD := OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1
 with-engine = containers/bootstrap engine-start && { $(1); rc=$$?; containers/bootstrap engine-stop; exit $$rc; }
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-hard test-vm test-fast lint format bench bench-hook bench-passes bench-topology bench-placement bench-simulate bench-philly bench-runtime bench-published bench-events bench-placement-speed bench-plan bench-gateway bench-replay bench-node bench-guard bench-injob bench-packing bench-company bench-predictor bench-matching bench-sharing-day bench-scores bench-classify bench-retry bench-gpu-mps bench-gpu-guard check-artifact measurements cluster-up cluster-down fuzz clean lock
+.PHONY: help setup demo test test-hard test-vm test-fast lint format bench bench-hook bench-passes bench-harm bench-topology bench-placement bench-simulate bench-philly bench-runtime bench-published bench-events bench-placement-speed bench-plan bench-gateway bench-replay bench-node bench-guard bench-injob bench-packing bench-company bench-predictor bench-matching bench-sharing-day bench-scores bench-classify bench-retry bench-gpu-mps bench-gpu-guard check-artifact measurements cluster-up cluster-down fuzz clean lock
 
 help: ## this page
 	@echo "Berth: the right GPUs for every Slurm job. Start with 'make demo'."
@@ -76,6 +76,9 @@ bench-hook: setup ## latency of job_submit and submissions a second: no plugin, 
 
 bench-passes: setup ## what slurmctld needs for jobs that start and jobs that wait on 1,024 nodes, with Berth and without (PASSES="--nodes 64")
 	@$(call with-engine,$(PY) -m tests.bench.passes --slurm $(SLURM) $(PASSES))
+
+bench-harm: setup ## a job that asks nothing of Berth, beside plain Slurm in the same run (HARM="--turns 20")
+	@$(call with-engine,$(PY) -m tests.bench.harm --slurm $(SLURM) $(HARM))
 
 bench-gateway: setup ## how long it takes to read Slurm and to pin a job: the program on libslurm, pyslurm, the commands
 	@$(call with-engine,$(PY) -m tests.bench.gateway --slurm $(SLURM))
