@@ -19,6 +19,17 @@ bool client_skips(const char *partition)
 	return config_skips(&config, partition);
 }
 
+bool client_is_silent(void)
+{
+	char path[CONFIG_TEXT_MAX + 1];
+	char error[CONFIG_ERROR_MAX];
+	struct hook_config config;
+
+	if (!config_path(getenv("SLURM_CONF"), path) || !config_load(path, &config, error))
+		return false;
+	return config.message == MESSAGE_NEVER;
+}
+
 void client_preflight_config(struct preflight_config *config)
 {
 	char path[CONFIG_TEXT_MAX + 1];

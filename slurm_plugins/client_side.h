@@ -12,6 +12,8 @@
  * right wherever no partition is skipped. NULL: unknown, or the default one.
  */
 bool client_skips(const char *partition);
+/* Does this site say nothing about what succeeds ([hook] message = "never")? */
+bool client_is_silent(void);
 /* The table [preflight], as this machine has it. */
 void client_preflight_config(struct preflight_config *config);
 /* Is this srun about to start a step of an existing job? */

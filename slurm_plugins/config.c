@@ -37,7 +37,7 @@ static const struct hook_config hook_defaults = {
     .deadline_ms = 50,
     .breaker_failures = 3,
     .breaker_seconds = 5,
-    .message = MESSAGE_ALWAYS,
+    .message = MESSAGE_FLAGS,
     .pinned_file = "/run/berth/pinned",
 };
 

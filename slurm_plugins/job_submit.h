@@ -38,6 +38,8 @@ bool request_one_gpu(job_desc_msg_t *job);
 bool request_is_test(const job_desc_msg_t *job);
 /* A field that is larger than any honest one, as "it lists more than 64 partitions"; NULL: none. */
 const char *request_too_large(const job_desc_msg_t *job);
+/* Does who submits want to read the job's id alone (--parsable), or nothing (-Q)? */
+bool request_is_quiet(const job_desc_msg_t *job);
 /* The request as wire text. */
 void request_write(const job_desc_msg_t *job, uint32_t submit_uid, const char *nonce,
 		   const struct flag_values *flags, const struct reply_expected *expected,

@@ -144,6 +144,9 @@ static int wrong_flag(int wrong, char **err_msg)
 
 static bool user_wants_messages(const job_desc_msg_t *job, const struct flag_values *flags)
 {
+	/* What a script reads has to be what Slurm alone would say. */
+	if (request_is_quiet(job))
+		return false;
 	/* Whoever only asks where and when wants to read the answer. */
 	if (request_is_test(job))
 		return true;

@@ -16,6 +16,8 @@
 #include "text.h"
 #include "tres.h"
 
+#define TELL_MAX (AGAIN_WHY_MAX + 64)
+
 /* What there is to do in this sbatch. */
 struct wish {
 	bool must; /* without its pre-flight the job is not wanted */
@@ -28,6 +30,13 @@ static struct {
 	bool is_one;	/* this sbatch submits a pre-flight */
 } state;
 
+/* sbatch itself keeps it back with -Q. */
+static void tell(slurm_opt_t *opt, const char *text)
+{
+	if (!slurm_option_isset(opt, "parsable") && !client_is_silent())
+		slurm_info("berth: %s", text);
+}
+
 void preflight_keep_script(void)
 {
 	again_keep_input();
@@ -37,7 +46,7 @@ void preflight_other_command(void)
 {
 	const char *asked = getenv(PREFLIGHT_ASKED);
 
-	if (asked && strcmp(asked, PREFLIGHT_NO))
+	if (asked && strcmp(asked, PREFLIGHT_NO) && !client_is_silent())
 		slurm_info("berth: --" OPTION_PREFLIGHT " works in sbatch only; this goes on "
 			   "without a pre-flight");
 	unsetenv(PREFLIGHT_ASKED);
@@ -57,6 +66,7 @@ static bool find_wish(slurm_opt_t *opt, const struct preflight_config *config, s
 {
 	const char *asked = getenv(PREFLIGHT_ASKED);
 	bool no = asked && !strcmp(asked, PREFLIGHT_NO);
+	char text[TELL_MAX];
 
 	*wish = (struct wish){.seconds = config->time};
 	wish->must = config->fail_closed;
@@ -69,7 +79,9 @@ static bool find_wish(slurm_opt_t *opt, const struct preflight_config *config, s
 		return false;
 	if (wish->seconds > config->longest) {
 		wish->seconds = config->longest;
-		slurm_info("berth: a pre-flight takes at most %" PRIu64 " s here", wish->seconds);
+		snprintf(text, sizeof(text), "a pre-flight takes at most %" PRIu64 " s here",
+			 wish->seconds);
+		tell(opt, text);
 	}
 	return true;
 }
@@ -99,10 +111,13 @@ static const char *obstacle(slurm_opt_t *opt, int offset)
 	return either ? "no other dependency can be added to one with \"?\"" : NULL;
 }
 
-static int go_without(const struct wish *wish, const char *why)
+static int go_without(slurm_opt_t *opt, const struct wish *wish, const char *why)
 {
+	char text[TELL_MAX];
+
 	if (!wish->must) {
-		slurm_info("berth: no pre-flight: %s; the job goes on without", why);
+		snprintf(text, sizeof(text), "no pre-flight: %s; the job goes on without", why);
+		tell(opt, text);
 		return SLURM_SUCCESS;
 	}
 	slurm_error("berth: no pre-flight: %s; nothing is submitted. Mend that, or say "
@@ -151,20 +166,22 @@ static int submit_first(slurm_opt_t *opt, const struct preflight_config *config,
 			const struct wish *wish)
 {
 	char why[AGAIN_WHY_MAX];
+	char text[TELL_MAX];
 	uint32_t id = again_submit(wish->seconds, config->tier, why);
 
 	if (!id)
-		return go_without(wish, why);
+		return go_without(opt, wish, why);
 	state.first = id;
 	atexit(cancel_if_alone);
 	if (depend_on(opt, id) != SLURM_SUCCESS) {
 		slurm_error("berth: the job cannot be made to depend on its pre-flight");
 		return SLURM_ERROR;
 	}
-	slurm_info("berth: pre-flight %" PRIu32 " runs first, on one GPU for at most %" PRIu64
-		   " s; "
-		   "if it fails, the job ends with it",
-		   id, wish->seconds);
+	snprintf(text, sizeof(text),
+		 "pre-flight %" PRIu32 " runs first, on one GPU for at most %" PRIu64 " s; "
+		 "if it fails, the job ends with it",
+		 id, wish->seconds);
+	tell(opt, text);
 	return SLURM_SUCCESS;
 }
 
@@ -190,7 +207,7 @@ static int become_preflight(slurm_opt_t *opt, int offset, const char *submit)
 static int only_test(slurm_opt_t *opt)
 {
 	unsetenv(PREFLIGHT_ASKED);
-	slurm_info("berth: within a pre-flight sbatch only tests, and submits nothing");
+	tell(opt, "within a pre-flight sbatch only tests, and submits nothing");
 	return slurm_option_set(opt, "test-only", NULL, false);
 }
 
@@ -209,7 +226,7 @@ int preflight_sbatch(slurm_opt_t *opt, int offset)
 	if (!find_wish(opt, &config, &wish) || state.first)
 		return SLURM_SUCCESS;
 	why = obstacle(opt, offset);
-	return why ? go_without(&wish, why) : submit_first(opt, &config, &wish);
+	return why ? go_without(opt, &wish, why) : submit_first(opt, &config, &wish);
 }
 
 void preflight_submitted(uint32_t job_id)

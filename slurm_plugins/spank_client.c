@@ -125,15 +125,16 @@ static void hand_on(spank_t spank, const char *name)
 	const char *value = getenv(name);
 
 	if (value && spank_job_control_setenv(spank, name, value, 1) != ESPANK_SUCCESS)
-		slurm_error("berth: %s could not be handed to the job", name);
+		slurm_info("berth: %s could not be handed to the job", name);
 	unsetenv(name);
 }
 
 void spank_client_hand_on_preflight(spank_t spank)
 {
-	if (getenv(PREFLIGHT_ASKED))
-		slurm_error("berth: no pre-flight: slurm.conf has no CliFilterPlugins=berth here; "
-			    "tell your administrator");
+	/* The job goes on: no error. */
+	if (getenv(PREFLIGHT_ASKED) && !client_is_silent())
+		slurm_info("berth: no pre-flight: slurm.conf has no CliFilterPlugins=berth here; "
+			   "tell your administrator");
 	unsetenv(PREFLIGHT_ASKED);
 	hand_on(spank, PREFLIGHT_JOB);
 	hand_on(spank, PREFLIGHT_SECONDS);

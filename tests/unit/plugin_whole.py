@@ -74,7 +74,7 @@ class Plugin:
     folder: Path
 
     def submit(self, user: int = USER, flags: Mapping[str, str] | None = None, /, **fields: str) -> Said:
-        """A batch job."""
+        """A batch job; `arguments` are the words of its script's command line, joined by newlines."""
         return self._call("fake_submit", (ctypes.c_uint32(user),), {"script": "#!/bin/sh", **fields}, flags or {})
 
     def modify(self, record: str, user: int = USER, /, **fields: str) -> Said:
@@ -95,7 +95,11 @@ class Plugin:
         job = ctypes.c_void_p(self.built.fake_job())
         said = ctypes.create_string_buffer(4_096)
         try:
+            for word in filter(None, fields.get("arguments", "").split("\n")):
+                self.built.fake_set(job, b"argument", word.encode())
             for name, value in fields.items():
+                if name == "arguments":
+                    continue
                 assert self.built.fake_set(job, name.encode(), value.encode()), name
             for name, value in flags.items():
                 self.built.fake_flag(job, f"_SLURM_SPANK_OPTION_berth_{name.replace('-', '_')}={value}".encode())

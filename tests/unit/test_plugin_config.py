@@ -26,7 +26,7 @@ def settings(config: Config) -> tuple[object, ...]:
     )  # fmt: skip
 
 
-DEFAULTS = (b"/run/berth/berthd.sock", 50, 3, 5, False, b"", 0, 0, b"", b"/run/berth/pinned")
+DEFAULTS = (b"/run/berth/berthd.sock", 50, 3, 5, False, b"", 0, 1, b"", b"/run/berth/pinned")
 
 
 def test_an_empty_file_is_the_defaults() -> None:
@@ -40,13 +40,13 @@ def test_every_key_is_read_and_other_tables_are_left_alone() -> None:
         '[berthd]\ntopology_dir = "/x"\nlist = [\n  "[hook]",\n]\n'
         "[ hook ]  # ours\n"
         'socket = "/tmp/b.sock" # comment\n deadline_ms=20\nbreaker_failures = 1\r\nbreaker_seconds = 9\n'
-        'fail = \'closed\'\nskip_partitions = "debug, cpu"\ndef_cpu_per_gpu = 8\nmessage = "flags"\n'
+        'fail = \'closed\'\nskip_partitions = "debug, cpu"\ndef_cpu_per_gpu = 8\nmessage = "never"\n'
         'hook_log = "/var/log/x # not a comment"\npinned_file = ""\n'
         "[later]\nsocket = 3\n"
     )
     assert error == ""
     assert settings(config) == (
-        b"/tmp/b.sock", 20, 1, 9, True, b"debug, cpu", 8, 1, b"/var/log/x # not a comment", b"",
+        b"/tmp/b.sock", 20, 1, 9, True, b"debug, cpu", 8, 2, b"/var/log/x # not a comment", b"",
     )  # fmt: skip
 
 

@@ -12,6 +12,7 @@ from policy.daemon.pinned import ELSEWHERE, PARKED, PINNED, SHARES, UNCHECKED
 from tests.unit.plugin_whole import USER, Plugin, Said, each_slurm, loaded
 
 pytestmark = each_slurm
+FLAG = {"locality": "any"}
 users = count(20_000)
 """The plugin remembers users between two tests."""
 
@@ -29,6 +30,11 @@ def reply(verb: str, request: wire.Message, /, **fields: str) -> bytes:
 def place(request: wire.Message) -> bytes:
     values = segment.body({"state": "placed", "id": "0"})
     return reply("place", request, nodes="n1", gpus="3", seats="1", segment=values)
+
+
+def place_with_words(request: wire.Message) -> bytes:
+    values = segment.body({"state": "placed", "id": "0"})
+    return reply("place", request, nodes="n1", gpus="3", seats="1", segment=values, message="berth: n1")
 
 
 def park(request: wire.Message) -> bytes:
@@ -64,7 +70,7 @@ def test_a_connection_is_kept_until_an_answer_is_not_to_the_question(plugin: Plu
 def test_a_place_for_which_there_is_no_room_leaves_the_job_to_slurm(plugin: Plugin) -> None:
     own = "x" * 1_000
     with plugin.berthd(place):
-        said = plugin.submit(tres_per_job="gres/gpu:1", extra=own)
+        said = plugin.submit(USER, FLAG, tres_per_job="gres/gpu:1", extra=own)
     assert (said.rc, said.fields["extra"], said.fields["tres_per_job"]) == (0, own, "gres/gpu:1")
     assert "req_nodes" not in said.fields
     assert "longer than Slurm takes" in said.text
@@ -341,3 +347,104 @@ def test_changes_in_skipped_partitions_are_slurms_own_affair(plugin: Plugin) -> 
         # Of a job that is not listed nobody knows where it is: it counts as one of Berth's.
         assert refused(plugin.modify("JobId=20", next(users), **change))
         assert refused(plugin.modify("JobId=19", next(users), partition="gpu,plain", **change))
+
+
+# What who submits reads of a success
+
+GPU = {"tres_per_job": "gres/gpu:1"}
+EVERYTHING = {
+    "a place": (GPU, place_with_words),
+    "left to Slurm": (GPU, lambda request: reply("pass", request, message="berth: left to Slurm: no")),
+    "no room": (GPU | {"extra": "x" * 1_000}, place_with_words),
+    "no answer": (GPU, lambda _: None),
+    "no GPUs": ({}, place_with_words),
+}
+
+
+@pytest.mark.parametrize("what", EVERYTHING)
+@pytest.mark.parametrize(
+    ("message", "flags", "line", "spoken"),
+    [
+        ("always", FLAG, "sbatch train.sh", True),
+        ("flags", FLAG, "sbatch train.sh", True),
+        ("never", FLAG, "sbatch train.sh", False),
+        ("never", FLAG, "sbatch --test-only train.sh", True),
+        ("flags", {}, "sbatch train.sh", False),
+        ("always", FLAG, "sbatch --parsable train.sh", False),
+        ("always", FLAG, "sbatch --parsable --test-only train.sh", False),
+    ],
+)
+def test_a_success_speaks_as_the_site_and_the_user_want(
+    headers: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, message: str, flags: dict[str, str], line: str,
+    what: str, *, spoken: bool,
+) -> None:  # fmt: skip
+    fields, answer = EVERYTHING[what]
+    with loaded(headers, tmp_path, monkeypatch, f'message = "{message}"') as made, made.berthd(answer):
+        said = made.submit(USER, flags, **fields, submit_line=line, arguments="/home/train.sh")
+    assert said.rc == 0
+    assert bool(said.text) is spoken, said.text
+
+
+def test_a_plain_job_is_silent_where_the_site_says_nothing(plugin: Plugin) -> None:
+    with plugin.berthd(place_with_words):
+        assert plugin.submit(tres_per_job="gres/gpu:1").text == ""
+        assert plugin.submit(USER, FLAG, tres_per_job="gres/gpu:1").text == "berth: n1"
+
+
+@pytest.mark.parametrize("message", ["always", "flags", "never"])
+def test_a_refusal_is_always_read(headers: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, message: str) -> None:
+    with (
+        loaded(headers, tmp_path, monkeypatch, f'message = "{message}"') as made,
+        made.berthd(lambda request: reply("refuse", request, message="berth: no")),
+    ):
+        said = made.submit(**GPU, submit_line="sbatch --parsable -Q train.sh", arguments="train.sh")
+    assert (said.rc != 0, said.text) == (True, "berth: no")
+
+
+@pytest.mark.parametrize(
+    ("line", "arguments", "quiet"),
+    [
+        ("sbatch --parsable train.sh", "/home/train.sh", True),
+        ("sbatch --gpus 1 --pars -p gpu train.sh a b", "train.sh\na\nb", True),
+        ("sbatch -Q train.sh", "train.sh", True),
+        ("sbatch -vQ --gpus=1 train.sh", "train.sh", True),
+        ("sbatch -Qp gpu train.sh", "train.sh", True),
+        ("sbatch --quiet", "", True),
+        ("sbatch --parsable", "", True),
+        ("sbatch --wrap=python -Q train.py --parsable", "", True),
+        ("sbatch --wrap python train.py --gpus=1 --parsable", "", True),
+        ("sbatch train.sh", "train.sh", False),
+        ("sbatch train.sh --parsable -Q", "train.sh\n--parsable\n-Q", False),
+        ("sbatch -p Q --partition=--parsable train.sh", "train.sh", False),
+        ("sbatch -JQ -pQ --parsable-not train.sh", "train.sh", False),
+        ("sbatch --par gpu --q normal train.sh", "train.sh", False),
+        ("sbatch --wrap=pip install --quiet -Q x", "", False),
+        # Where the script's own words are not found in the line, all of it is looked through.
+        ("sbatch train.sh 'a b' --parsable", "train.sh\na b\n--parsable", True),
+        ("", "", False),
+        ("s", "train.sh\nmany\nmore\nwords", False),
+    ],
+)
+def test_the_command_line_tells_who_wants_silence(plugin: Plugin, line: str, arguments: str, *, quiet: bool) -> None:
+    with plugin.berthd(place_with_words):
+        said = plugin.submit(USER, FLAG, **GPU, submit_line=line, arguments=arguments)
+    assert (said.rc, said.text == "") == (0, quiet)
+
+
+@pytest.mark.parametrize(
+    ("script", "quiet"),
+    [
+        ("#!/bin/sh\n#SBATCH --parsable\ntrue\n", True),
+        ("#!/bin/sh\n# words\n\n  \t\n#SBATCH\t--gpus=1 -Q\n", True),
+        ("#!/bin/sh\r\n#SBATCH --quiet\r\ntrue\r\n", True),
+        ("#!/bin/sh\n#SBATCH --gpus=1 # --parsable\ntrue\n", False),
+        ("#!/bin/sh\n##SBATCH --parsable\n#SBATCHX --parsable\n #SBATCH --parsable\n", False),
+        ("#!/bin/sh\ntrue\n#SBATCH --parsable\n", False),
+        ("#!/bin/sh\n#SBATCH\n--parsable\n", False),
+        ("#!/bin/sh\n#SBATCH", False),
+    ],
+)
+def test_a_script_tells_it_too(plugin: Plugin, script: str, *, quiet: bool) -> None:
+    with plugin.berthd(place_with_words):
+        said = plugin.submit(USER, FLAG, **GPU, script=script)
+    assert (said.rc, said.text == "") == (0, quiet)

@@ -140,6 +140,7 @@ static char **text_field(job_desc_msg_t *job, const char *name)
 	    {"req_nodes", &job->req_nodes},
 	    {"reservation", &job->reservation},
 	    {"script", &job->script},
+	    {"submit_line", &job->submit_line},
 	    {"tres_per_job", &job->tres_per_job},
 	    {"tres_per_node", &job->tres_per_node},
 	    {"tres_per_task", &job->tres_per_task},
@@ -152,6 +153,15 @@ static char **text_field(job_desc_msg_t *job, const char *name)
 	return NULL;
 }
 
+/* One more word of the script and its arguments. */
+static void add_argument(job_desc_msg_t *job, const char *word)
+{
+	job->argv = realloc(job->argv, (job->argc + 1) * sizeof(char *));
+	if (!job->argv)
+		abort();
+	job->argv[job->argc++] = strdup(word);
+}
+
 /* 0 where it is no field that is known here. */
 int fake_set(job_desc_msg_t *job, const char *name, const char *value)
 {
@@ -159,6 +169,8 @@ int fake_set(job_desc_msg_t *job, const char *name, const char *value)
 
 	if (field)
 		set_string(field, value);
+	else if (!strcmp(name, "argument"))
+		add_argument(job, value);
 	else if (!strcmp(name, "begin_time"))
 		job->begin_time = (time_t)strtoull(value, NULL, 10);
 	else if (!strcmp(name, "min_nodes"))
@@ -193,15 +205,25 @@ void fake_flag(job_desc_msg_t *job, const char *entry)
 void fake_end(job_desc_msg_t *job)
 {
 	static const char *const names[] = {
+<<<<<<< HEAD
 	    "admin_comment", "cpus_per_tres", "extra",	       "features",	  "job_id_str",
 	    "mem_per_tres",  "partition",     "qos",	       "req_nodes",	  "script",
 	    "tres_per_job",  "tres_per_node", "tres_per_task", "tres_per_socket", "reservation"};
+=======
+	    "admin_comment", "cpus_per_tres", "extra",	       "features",	 "job_id_str",
+	    "mem_per_tres",  "partition",     "qos",	       "req_nodes",	 "script",
+	    "tres_per_job",  "tres_per_node", "tres_per_task", "tres_per_socket",
+	    "submit_line"};
+>>>>>>> 9456fea (hook: a success is silent with --parsable, -Q or --quiet, and for plain GPU jobs by default)
 
 	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
 		set_string(text_field(job, names[i]), NULL);
 	for (uint32_t i = 0; i < job->spank_job_env_size; i++)
 		free(job->spank_job_env[i]);
 	free(job->spank_job_env);
+	for (uint32_t i = 0; i < job->argc; i++)
+		free(job->argv[i]);
+	free(job->argv);
 	free(job);
 }
 
