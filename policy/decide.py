@@ -13,7 +13,7 @@ from policy.cluster import Fleet
 from policy.decide_guest import Answer as GuestAnswer
 from policy.decide_guest import on_a_seat, parked
 from policy.demand import Demand
-from policy.errors import Answer, FormatError, LeftToSlurm, Never, NotNow, TooLong
+from policy.errors import Answer, FormatError, Impossible, LeftToSlurm, Never, NotNow, TooLong
 from policy.gathering import first_place
 from policy.others import KEY as OTHERS
 from policy.others import mark_of
@@ -100,7 +100,8 @@ def _decide(
 def only_watch(decision: Decision) -> Decision:
     """The same decision where nothing may be changed: the place is written down, and Slurm chooses."""
     if decision.verb == "pass":
-        return Decision("pass", {key: value for key, value in decision.fields.items() if key != "message"})
+        silent = {key: value for key, value in decision.fields.items() if key not in {"message", "urgent"}}
+        return Decision("pass", silent)
     if decision.verb not in {"place", "later"}:
         return decision
     body = decision.fields["segment"]
@@ -113,6 +114,7 @@ def only_watch(decision: Decision) -> Decision:
 def say_no(fields: Mapping[str, str], answer: Exception, now: float) -> Decision:
     """The reply where there is no place: left to Slurm, unless a Berth flag can never be met or read."""
     reason = str(answer)
+    urgent = isinstance(answer, Impossible)
     try:
         flags = flags_of(fields)
     except FormatError as wrong_flag:
@@ -133,7 +135,8 @@ def say_no(fields: Mapping[str, str], answer: Exception, now: float) -> Decision
     reply = {
         "nonce": fields["nonce"],
         "segment": segment.body(values),
-        "message": message.line(f"left to Slurm: {reason}", notes),
+        "message": message.line(reason if urgent else f"left to Slurm: {reason}", notes),
+        **({"urgent": "1"} if urgent else {}),
     }
     return Decision("pass", reply)
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from policy.admission import Who
 from policy.cluster import CUT
-from policy.errors import LeftToSlurm, Never
+from policy.errors import Impossible, LeftToSlurm, Never
 from policy.flags import Tier
 from policy.partitions import choose, first_for_some, not_skipped, placed_in, pools, shut_to
 from policy.sharing.tenants import Share
@@ -135,6 +135,7 @@ def on_fleet(request: "Request", fleet: "Fleet") -> Demand:
     limits = [fleet.partitions[name].time_limit for name in usable]
     limit = request.limit if request.limit is not None else max((A_YEAR if one is None else one) for one in limits)
     memory = request.memory or next((one.memory for one in partitions if _any(one.memory)), fleet.memory)
+    _explain_the_impossible(request, fleet, names.split(","), allowed)
     tried = []
     sizes = np.flatnonzero(np.bincount(fleet.size[allowed & fleet.ready])).tolist()
     for n, k in _layouts(request, sizes):
@@ -355,6 +356,54 @@ def _explain_without_pins(fleet: "Fleet", allowed: "Bools", partition: str) -> N
     """Raise with the first GPU node that could have been a candidate, had it a topology."""
     for place in np.flatnonzero(allowed & ~fleet.ready & (fleet.gpu_counts > 0)).tolist():
         raise LeftToSlurm(fleet.not_ready.get(fleet.names[place], f"partition {partition} has no placeable node"))
+
+
+MOST_MODELS = 8
+"""Named in one sentence."""
+
+
+def _explain_the_impossible(request: "Request", fleet: "Fleet", names: Sequence[str], allowed: "Bools") -> None:
+    """Raise where no node has what is asked by name, or GPUs enough: Slurm's own words would not name it.
+
+    Not a refusal: a node that is powered down may not be shown to Berth, and one that boots may have other features.
+    """
+    nothing = np.zeros(len(fleet.names), np.bool_)
+    inside = np.logical_or.reduce([nothing, *pools(fleet, names, 1)])
+    everywhere = np.ones(len(fleet.names), np.bool_)
+    for feature in request.features:
+        having = fleet.features.get(feature, nothing)
+        if not having.any():
+            raise Impossible(f"no node has the GPU model or feature {feature}{_models_in(fleet, everywhere)}")
+        if not (having & inside).any():
+            where = f"partition {','.join(names)}"
+            raise Impossible(f"no node of {where} has the GPU model or feature {feature}{_models_in(fleet, inside)}")
+    counts = fleet.gpu_counts[allowed]
+    most = int(counts.max(initial=0))
+    if not most:
+        return
+    if request.total is not None and request.nodes is None:
+        k, enough = request.total, int(counts.sum()) >= request.total
+    else:
+        n = request.nodes or 1
+        k = request.per_node if request.per_node is not None else -(-(request.total or 0) // n)
+        enough = int((counts >= k).sum()) >= n
+    if enough or k <= most:
+        return
+    models = set(request.features) & _models(fleet, allowed)
+    what = f"{k} {models.pop()} GPUs" if len(models) == 1 else f"{k} GPUs"
+    raise Impossible(f"no node of partition {','.join(names)} holds {what}; the largest has {most}")
+
+
+def _models(fleet: "Fleet", nodes: "Bools") -> set[str]:
+    """The models of GPUs on some nodes, as users ask for them: by the feature of that name."""
+    found = (fleet.machines[place] for place in np.flatnonzero(nodes).tolist())
+    return {one.model for one in found if one is not None and one.model in fleet.features}
+
+
+def _models_in(fleet: "Fleet", nodes: "Bools") -> str:
+    models = sorted(_models(fleet, nodes))
+    more = f" and {len(models) - MOST_MODELS} more" if len(models) > MOST_MODELS else ""
+    return f"; GPU models here: {', '.join(models[:MOST_MODELS])}{more}" if models else ""
 
 
 def _nothing_holds(request: "Request", tried: list[Demand], partition: str) -> str:

@@ -10,6 +10,7 @@
     ├── UsageError                a command was called in a wrong way
     └── Answer                    not a fault: an answer to "where shall this job go?"
         ├── LeftToSlurm           Berth has no better place than plain Slurm
+        │   └── Impossible        and Slurm most likely has none at all
         ├── NotNow                a place exists, but not at this time
         │   └── BadCompany        there is room, beside packed jobs that would slow it, or it them
         └── Never                 a Berth flag asks for what no machine here can give
@@ -59,6 +60,10 @@ class Answer(BerthError):
 
 class LeftToSlurm(Answer):
     """The job goes on as plain Slurm would take it; the text is the reason."""
+
+
+class Impossible(LeftToSlurm):
+    """No node that Berth knows could ever hold it, so Slurm most likely refuses it; the text says why."""
 
 
 class NotNow(Answer):

@@ -144,12 +144,13 @@ static int wrong_flag(int wrong, char **err_msg)
 
 static bool user_wants_messages(const job_desc_msg_t *job, const struct flag_values *flags)
 {
+	/* Whoever only asks where and when wants to read the answer; with -Q the client hides it.
+	 */
+	if (request_is_test(job))
+		return true;
 	/* What a script reads has to be what Slurm alone would say. */
 	if (request_is_quiet(job))
 		return false;
-	/* Whoever only asks where and when wants to read the answer. */
-	if (request_is_test(job))
-		return true;
 	switch (hook_config()->message) {
 	case MESSAGE_ALWAYS:
 		return true;
@@ -274,7 +275,8 @@ static int act_on(enum outcome outcome, job_desc_msg_t *job, uint32_t submit_uid
 		    err_msg);
 	if (outcome == OUTCOME_LATER && reply->guest)
 		recent_note(owner(job, submit_uid), RECENT_GUEST, monotonic_us());
-	if (reply->message && *reply->message && user_wants_messages(job, flags))
+	if (reply->message && *reply->message &&
+	    (user_wants_messages(job, flags) || (reply->urgent && !request_is_quiet(job))))
 		tell(err_msg, reply->message);
 	return SLURM_SUCCESS;
 }

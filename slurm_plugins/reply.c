@@ -305,6 +305,7 @@ bool reply_parse(struct reply *reply, size_t len, const struct reply_expected *e
 	reply->nodes = reply->segment = reply->message = reply->way = reply->exc_nodes = NULL;
 	reply->node_count = reply->gpu_count = 0;
 	reply->seats = false;
+	reply->urgent = false;
 	reply->guest = false;
 	reply->begin = 0;
 	reply->share = 0;
@@ -328,6 +329,9 @@ bool reply_parse(struct reply *reply, size_t len, const struct reply_expected *e
 		return false;
 	if (reply->verb == REPLY_REFUSE && !*values[KEY_MESSAGE])
 		return reply_fail(error, "it refuses without a reason");
+	if (values[KEY_URGENT] && strcmp(values[KEY_URGENT], "1") != 0)
+		return reply_fail(error, "urgent is not 1");
+	reply->urgent = values[KEY_URGENT] != NULL;
 	reply->segment = values[KEY_SEGMENT];
 	reply->message = values[KEY_MESSAGE];
 	return true;

@@ -48,6 +48,7 @@ struct reply {
 	int32_t site_factor;   /* 0: Slurm's own default */
 	const char *segment;   /* NULL: not given */
 	const char *message;   /* NULL: not given */
+	bool urgent;	       /* Slurm will most likely refuse the job: `message` says why */
 	char text[REPLY_MAX_BYTES + 1];
 };
 

@@ -30,6 +30,7 @@ static const struct {
     /* Without it the request as the user wrote it could not be had back. */
     [KEY_SEGMENT] = {"segment", FOR_GPUS | FOR_PASS, FOR_GPUS},
     [KEY_MESSAGE] = {"message", FOR_ALL, FOR_REFUSE},
+    [KEY_URGENT] = {"urgent", FOR_PASS, 0},
 };
 
 bool reply_fail(char error[REPLY_ERROR_MAX], const char *why)

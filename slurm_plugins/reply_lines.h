@@ -27,6 +27,7 @@ enum reply_key {
 	KEY_SITE_FACTOR,
 	KEY_SEGMENT,
 	KEY_MESSAGE,
+	KEY_URGENT,
 	KEY_COUNT
 };
 

@@ -143,6 +143,7 @@ class Reply(ctypes.Structure):
         ("site_factor", ctypes.c_int32),
         ("segment", ctypes.c_char_p),
         ("message", ctypes.c_char_p),
+        ("urgent", ctypes.c_bool),
         ("text", ctypes.c_char * (REPLY_MAX_BYTES + 1)),
     )
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import policy.placement.base
-from policy.decide import Decision, decide
+from policy.decide import Decision, decide, only_watch
 from policy.facts import JobFacts, NodeFacts, PartitionFacts, Reservation
 from policy.picture import open_book
 from policy.placement.berth import BerthPolicy
@@ -305,6 +305,16 @@ def test_a_message_is_one_printable_line_of_at_most_512_bytes() -> None:
     assert len(message) <= MESSAGE_BYTES
     assert message.isascii()
     assert message.isprintable()
+
+
+def test_what_no_node_has_is_left_to_slurm_and_named_at_all_events() -> None:
+    decision = ask([node("n1", features=frozenset({"h100"}))], tres_per_job="gres/gpu:2", features="h200")
+
+    assert decision.verb == "pass"
+    assert decision.fields["urgent"] == "1"
+    assert decision.fields["message"] == "berth: no node has the GPU model or feature h200; GPU models here: h100"
+    assert not {"urgent", "message"} & set(only_watch(decision).fields)
+    assert "urgent" not in ask([node("n1")], tres_per_job="gres/gpu:1", prefer="rack1").fields
 
 
 def test_a_count_that_the_plugin_sees_otherwise_is_left_to_slurm() -> None:

@@ -433,3 +433,12 @@ def test_escaping_is_undone_exactly(raw: bytes) -> None:
     buffer = ctypes.create_string_buffer(escaped)
     assert library().unescape(buffer)
     assert buffer.value == raw
+
+
+def test_only_a_pass_is_urgent() -> None:
+    reply, error = parse(wire("pass", nonce=NONCE, message="no", urgent="1"))
+    assert (error, reply.urgent) == ("", True)
+    assert not parse(wire("pass", nonce=NONCE))[0].urgent
+    assert "urgent" in parse(wire("pass", nonce=NONCE, urgent="0"))[1]
+    assert parse(wire("refuse", nonce=NONCE, message="no", urgent="1"))[1]
+    assert parse(wire("place", **GOOD, urgent="1"))[1]

@@ -371,7 +371,7 @@ EVERYTHING = {
         ("never", FLAG, "sbatch --test-only train.sh", True),
         ("flags", {}, "sbatch train.sh", False),
         ("always", FLAG, "sbatch --parsable train.sh", False),
-        ("always", FLAG, "sbatch --parsable --test-only train.sh", False),
+        ("always", FLAG, "sbatch --parsable --test-only train.sh", True),
     ],
 )
 def test_a_success_speaks_as_the_site_and_the_user_want(
@@ -448,3 +448,25 @@ def test_a_script_tells_it_too(plugin: Plugin, script: str, *, quiet: bool) -> N
     with plugin.berthd(place_with_words):
         said = plugin.submit(USER, FLAG, **GPU, script=script)
     assert (said.rc, said.text == "") == (0, quiet)
+
+
+@pytest.mark.parametrize(
+    ("message", "line", "urgent", "spoken"),
+    [
+        ("never", "sbatch train.sh", True, True),
+        ("flags", "sbatch train.sh", True, True),
+        ("flags", "sbatch train.sh", False, False),
+        ("flags", "sbatch --parsable train.sh", True, False),
+    ],
+)
+def test_what_slurm_will_refuse_is_explained(
+    headers: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, message: str, line: str, *, urgent: bool,
+    spoken: bool,
+) -> None:  # fmt: skip
+    more = {"urgent": "1"} if urgent else {}
+    with (
+        loaded(headers, tmp_path, monkeypatch, f'message = "{message}"') as made,
+        made.berthd(lambda request: reply("pass", request, message="berth: no node has", **more)),
+    ):
+        said = made.submit(**GPU, submit_line=line, arguments="train.sh")
+    assert (said.rc, said.text) == (0, "berth: no node has" if spoken else "")

@@ -1,7 +1,9 @@
+from dataclasses import replace
+
 import pytest
 
 from policy.demand import on_fleet
-from policy.errors import FormatError, LeftToSlurm
+from policy.errors import FormatError, Impossible, LeftToSlurm
 from policy.facts import Memory, PartitionFacts
 from policy.request import read
 from tests.unit.policy_world import fleet, node, reading, submit
@@ -71,7 +73,7 @@ def test_every_form_becomes_nodes_gpus_cpus_and_memory(
         ({"tres_per_job": "gres/gpu:1", "partition": "gpu,nope"}, "partition nope"),
         ({"tres_per_job": "gres/gpu:1", "partition": "nope"}, "partition nope"),
         ({"tres_per_job": "gres/gpu:1", "features": "a|b"}, "more than features joined by &"),
-        ({"tres_per_job": "gres/gpu:1", "features": "rack9"}, "no node of partition gpu with what else was asked"),
+        ({"tres_per_job": "gres/gpu:1", "features": "rack9"}, "no node has the GPU model or feature rack9"),
         ({"tres_per_job": "gres/gpu:1", "min_nodes": "1", "max_nodes": "2"}, "range of 1 to 2 nodes"),
         ({"tres_per_job": "gres/gpu:3", "min_nodes": "2", "max_nodes": "2"}, "same on each of 2 nodes"),
         ({"tres_per_job": "gres/gpu:12"}, "heterogeneous job"),
@@ -154,3 +156,83 @@ def test_a_node_without_topology_is_named() -> None:
 def test_gpus_without_types_of_their_own_are_named() -> None:
     with pytest.raises(LeftToSlurm, match="n1 has GPUs without a GRES type"):
         on_fleet(read(submit(tres_per_job="gres/gpu:1")), fleet(reading([node("n1", gpus=0, loose=8)])))
+
+
+MIXED = fleet(
+    reading(
+        [
+            node("n1", features=frozenset({"rack1", "h100"})),
+            node("n2", features=frozenset({"rack1", "a6000"}), partitions=frozenset({"gpu", "old"})),
+            node("n3", gpus=4, features=frozenset({"h100"})),
+        ],
+        partitions=(PartitionFacts("gpu", default=True, time_limit=3_600), PartitionFacts("old", time_limit=3_600)),
+    ),
+    {"n1": "h100", "n2": "a6000"},
+)
+
+
+@pytest.mark.parametrize(
+    ("fields", "sentence"),
+    [
+        (
+            {"tres_per_job": "gres/gpu:2", "features": "h200"},
+            "no node has the GPU model or feature h200; GPU models here: a6000, h100",
+        ),
+        (
+            {"tres_per_job": "gres/gpu:2", "features": "rack1&h200"},
+            "no node has the GPU model or feature h200; GPU models here: a6000, h100",
+        ),
+        (
+            {"tres_per_job": "gres/gpu:2", "features": "h100", "partition": "old"},
+            "no node of partition old has the GPU model or feature h100; GPU models here: a6000",
+        ),
+        (
+            {"tres_per_job": "gres/gpu:16", "features": "h100"},
+            "no node of partition gpu holds 16 h100 GPUs; the largest has 8",
+        ),
+        (
+            {"tres_per_node": "gres/gpu:16", "features": "h100", "min_nodes": "2", "max_nodes": "2"},
+            "no node of partition gpu holds 16 h100 GPUs; the largest has 8",
+        ),
+        ({"tres_per_node": "gres/gpu:9"}, "no node of partition gpu holds 9 GPUs; the largest has 8"),
+        (
+            {"tres_per_job": "gres/gpu:9", "features": "rack1&a6000"},
+            "no node of partition gpu holds 9 a6000 GPUs; the largest has 8",
+        ),
+    ],
+)
+def test_what_no_node_has_is_named(fields: dict[str, str], sentence: str) -> None:
+    with pytest.raises(Impossible) as caught:
+        on_fleet(read(submit(**fields)), MIXED)
+
+    assert str(caught.value) == sentence
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"tres_per_job": "gres/gpu:12", "features": "h100"},
+        {"tres_per_job": "gres/gpu:12"},
+        {"tres_per_job": "gres/gpu:2", "num_tasks": "40"},
+        {"tres_per_job": "gres/gpu:1", "features": "h100&a6000"},
+    ],
+)
+def test_what_slurm_might_start_on_other_nodes_is_not_called_impossible(fields: dict[str, str]) -> None:
+    with pytest.raises(LeftToSlurm) as caught:
+        on_fleet(read(submit(**fields)), MIXED)
+
+    assert not isinstance(caught.value, Impossible)
+
+
+def test_at_most_eight_models_are_named() -> None:
+    nodes = [node(f"n{i}", features=frozenset({f"m{i}"})) for i in range(10)]
+    many = fleet(reading(nodes), {one.name: "h100" for one in nodes})
+    machines = tuple(replace(one, model=f"m{i}") for i, one in enumerate(many.machines) if one)
+
+    with pytest.raises(Impossible, match=r"m0, m1, m2, m3, m4, m5, m6, m7 and 2 more$"):
+        on_fleet(read(submit(tres_per_job="gres/gpu:1", features="h200")), replace(many, machines=machines))
+
+
+def test_without_any_model_none_is_named() -> None:
+    with pytest.raises(Impossible, match=r"feature h200$"):
+        on_fleet(read(submit(tres_per_job="gres/gpu:1", features="h200")), FLEET)
