@@ -205,16 +205,10 @@ void fake_flag(job_desc_msg_t *job, const char *entry)
 void fake_end(job_desc_msg_t *job)
 {
 	static const char *const names[] = {
-<<<<<<< HEAD
-	    "admin_comment", "cpus_per_tres", "extra",	       "features",	  "job_id_str",
-	    "mem_per_tres",  "partition",     "qos",	       "req_nodes",	  "script",
-	    "tres_per_job",  "tres_per_node", "tres_per_task", "tres_per_socket", "reservation"};
-=======
-	    "admin_comment", "cpus_per_tres", "extra",	       "features",	 "job_id_str",
-	    "mem_per_tres",  "partition",     "qos",	       "req_nodes",	 "script",
-	    "tres_per_job",  "tres_per_node", "tres_per_task", "tres_per_socket",
-	    "submit_line"};
->>>>>>> 9456fea (hook: a success is silent with --parsable, -Q or --quiet, and for plain GPU jobs by default)
+	    "admin_comment", "cpus_per_tres",	"extra",	"features",
+	    "job_id_str",    "mem_per_tres",	"partition",	"qos",
+	    "req_nodes",     "script",		"tres_per_job", "tres_per_node",
+	    "tres_per_task", "tres_per_socket", "reservation",	"submit_line"};
 
 	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
 		set_string(text_field(job, names[i]), NULL);
