@@ -115,6 +115,9 @@ class Plugin:
             name: value.value.decode()
             for name in (
                 "admin_comment",
+                "cpus_per_task",
+                "cpus_per_tres",
+                "ntasks_per_node",
                 "extra",
                 "features",
                 "partition",

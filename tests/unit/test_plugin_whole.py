@@ -2,6 +2,7 @@
 
 import ctypes
 from collections.abc import Iterator
+from functools import partial
 from itertools import count
 from pathlib import Path
 
@@ -27,9 +28,9 @@ def reply(verb: str, request: wire.Message, /, **fields: str) -> bytes:
     return wire.encode(verb, {"nonce": request.fields["nonce"], **fields})
 
 
-def place(request: wire.Message) -> bytes:
+def place(request: wire.Message, nodes: str = "n1", gpus: str = "3") -> bytes:
     values = segment.body({"state": "placed", "id": "0"})
-    return reply("place", request, nodes="n1", gpus="3", seats="1", segment=values)
+    return reply("place", request, nodes=nodes, gpus=gpus, seats="1", segment=values)
 
 
 def place_with_words(request: wire.Message) -> bytes:
@@ -53,6 +54,42 @@ def test_a_place_is_written_beside_the_users_own_extra(plugin: Plugin) -> None:
     with plugin.berthd(place):
         said = plugin.submit(tres_per_job="gres/gpu:1", extra="mine")
     assert (said.rc, said.fields["extra"], said.fields["req_nodes"]) == (0, "mine[berth/1 nodes=n1 gpus=3]", "n1")
+
+
+@pytest.mark.parametrize(
+    ("asked", "got"),
+    [
+        ({"num_tasks": "1", "cpus_per_tres": "gres/gpu:4"}, {"cpus_per_task": "8"}),
+        ({"ntasks_per_node": "1", "cpus_per_tres": "gres/gpu:4"}, {"cpus_per_task": "8", "ntasks_per_node": "1"}),
+        ({"num_tasks": "2", "cpus_per_tres": "gres/gpu:4"}, {"cpus_per_task": "4"}),
+        ({"cpus_per_tres": "gres/gpu:4"}, {}),
+        ({"num_tasks": "1"}, {}),
+    ],
+)
+def test_cpus_for_each_gpu_become_cpus_of_the_tasks(plugin: Plugin, asked: dict[str, str], got: dict[str, str]) -> None:
+    with plugin.berthd(partial(place, gpus="2,3")):
+        said = plugin.submit(tres_per_job="gres/gpu:2", **asked)
+
+    assert "cpus_per_tres" not in said.fields
+    assert {name: said.fields[name] for name in ("cpus_per_task", "ntasks_per_node") if name in said.fields} == got
+
+
+@pytest.mark.parametrize(
+    ("asked", "on_each"),
+    [
+        ({"tres_per_job": "gres/gpu:2"}, "2"),
+        ({"tres_per_node": "gres/gpu:1", "cpus_per_tres": "gres/gpu:2"}, "2"),
+        # Here Slurm lays tasks as it likes, and no GPU hangs on it.
+        ({"tres_per_node": "gres/gpu:1"}, None),
+    ],
+)
+def test_tasks_that_follow_gpus_are_the_same_on_each_node(
+    plugin: Plugin, asked: dict[str, str], on_each: str | None
+) -> None:
+    with plugin.berthd(partial(place, nodes="n1,n2")):
+        said = plugin.submit(num_tasks="4", min_nodes="2", max_nodes="2", **asked)
+
+    assert (said.rc, said.fields.get("ntasks_per_node")) == (0, on_each)
 
 
 def test_a_connection_is_kept_until_an_answer_is_not_to_the_question(plugin: Plugin) -> None:

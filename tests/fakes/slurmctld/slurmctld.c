@@ -162,6 +162,32 @@ static void add_argument(job_desc_msg_t *job, const char *word)
 	job->argv[job->argc++] = strdup(word);
 }
 
+static uint16_t *short_field(job_desc_msg_t *job, const char *name)
+{
+	if (!strcmp(name, "cpus_per_task"))
+		return &job->cpus_per_task;
+	if (!strcmp(name, "ntasks_per_node"))
+		return &job->ntasks_per_node;
+	return NULL;
+}
+
+static uint32_t *number_field(job_desc_msg_t *job, const char *name)
+{
+	const struct {
+		const char *name;
+		uint32_t *field;
+	} fields[] = {
+	    {"min_cpus", &job->min_cpus},     {"min_nodes", &job->min_nodes},
+	    {"max_nodes", &job->max_nodes},   {"num_tasks", &job->num_tasks},
+	    {"time_limit", &job->time_limit},
+	};
+
+	for (size_t i = 0; i < sizeof(fields) / sizeof(fields[0]); i++)
+		if (!strcmp(fields[i].name, name))
+			return fields[i].field;
+	return NULL;
+}
+
 /* 0 where it is no field that is known here. */
 int fake_set(job_desc_msg_t *job, const char *name, const char *value)
 {
@@ -173,10 +199,10 @@ int fake_set(job_desc_msg_t *job, const char *name, const char *value)
 		add_argument(job, value);
 	else if (!strcmp(name, "begin_time"))
 		job->begin_time = (time_t)strtoull(value, NULL, 10);
-	else if (!strcmp(name, "min_nodes"))
-		job->min_nodes = (uint32_t)strtoul(value, NULL, 10);
-	else if (!strcmp(name, "time_limit"))
-		job->time_limit = (uint32_t)strtoul(value, NULL, 10);
+	else if (number_field(job, name))
+		*number_field(job, name) = (uint32_t)strtoul(value, NULL, 10);
+	else if (short_field(job, name))
+		*short_field(job, name) = (uint16_t)strtoul(value, NULL, 10);
 	else
 		return 0;
 	return 1;
@@ -185,10 +211,17 @@ int fake_set(job_desc_msg_t *job, const char *name, const char *value)
 int fake_get(job_desc_msg_t *job, const char *name, char *value, size_t size)
 {
 	char **field = text_field(job, name);
+	uint32_t *number = number_field(job, name);
+	uint16_t *small = short_field(job, name);
 
-	if (!field || !*field)
+	if (field && *field)
+		snprintf(value, size, "%s", *field);
+	else if (number && *number != NO_VAL)
+		snprintf(value, size, "%u", (unsigned)*number);
+	else if (small && *small != NO_VAL16)
+		snprintf(value, size, "%u", (unsigned)*small);
+	else
 		return 0;
-	snprintf(value, size, "%s", *field);
 	return 1;
 }
 
