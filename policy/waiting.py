@@ -223,6 +223,9 @@ class Reader:
         narrow = binding(found.level, n) if found else wide
         nodes = tuple(fleet.index[name] for name in pinned if name in fleet.index)
         since = self._may_start_since(job, at)
+        if found and (until := segment.get("until", "")).isdigit():
+            # So an earlier berthd wrote it (policy.daemon.explainer): a restart forgets no wait.
+            since = max(since, float(until) - found.wait)
         picky = self._picky(share)
         return Waiting(
             job=job,

@@ -17,6 +17,7 @@ from policy.used import Used
 from tests.unit.policy_world import NOW, book, fleet, machine, node, reading, running, submit, waiting
 
 POLICY = BerthPolicy()
+INSISTS = {"insists": "nvlink", "wait": "600"}
 KINDS = {"n1": "h100", "n2": "l40s", "n3": "l40s"}
 
 
@@ -73,9 +74,21 @@ def test_switched_off_all_nodes_weigh_the_same() -> None:
     assert (on.weights is not None, off.weights) == (True, None)
 
 
+def test_a_wait_goes_on_after_a_restart() -> None:
+    old = int(NOW) - 5_000
+    segment = {**INSISTS, "until": str(int(NOW) + 598)}
+    nodes = [node("n1"), node("n2")]
+    job = waiting(5, "n1", 0b11, submitted=old, segment=segment)
+    look = reading(nodes, [job])
+    plan = Plan(POLICY, Settings())
+    plan.replan(book(look), look.jobs)
+
+    assert plan.queue[0].until == NOW + 598
+
+
 def test_the_plan_keeps_waits_over_a_new_fleet() -> None:
     plan = Plan(POLICY, Settings())
-    held = waiting(5, "n1", 0b11, reason="JobHeldUser", submitted=int(NOW) - 5_000)
+    held = waiting(5, "n1", 0b11, reason="JobHeldUser", submitted=int(NOW) - 5_000, segment=INSISTS)
     for at, job in ((NOW, held), (NOW + 1, replace(held, reason="Resources")), (NOW + 2, replace(held, reason="None"))):
         look = reading([node("n1"), node("n2")], [job], at=at)
         picture = Picture(fleet(look), Used())
@@ -83,4 +96,4 @@ def test_the_plan_keeps_waits_over_a_new_fleet() -> None:
         assert not [one for one in plan.replan(picture.book(), look.jobs) if isinstance(one, Move)]
 
     [entry] = plan.queue
-    assert entry.until == NOW + 1
+    assert entry.until == NOW + 601
