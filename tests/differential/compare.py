@@ -32,7 +32,7 @@ def _allowed(request: Request, plain: Outcome, berth: Outcome) -> bool:
         return True
     if plain.rc != berth.rc:
         return False
-    asks = any(word.startswith(("--gpus", "--gres=gpu", "--tres-per-task")) for word in words)
+    asks = any(word.startswith(("--gpus", "--gres=gpu", "--tres-per-task")) for word in words if word != "--gres=gpu:0")
     if "--exclusive" in words and not asks and any(word.startswith("--gpu-bind") for word in words):
         # Of a node that is all its own a task may see GPUs that it did not ask for.
         return [[task[0] for task in node] for node in plain.tasks] == [
