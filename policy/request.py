@@ -220,6 +220,9 @@ def _check_tasks_per_gpu(fields: Mapping[str, str], by_job: int | None, by_node:
         raise LeftToSlurm("--ntasks-per-gpu with GPUs for each node")
     if tasks != (by_job or 0) * on_each_gpu:
         raise LeftToSlurm("--ntasks-per-gpu does not agree with the numbers of tasks and GPUs")
+    if (number(fields, "min_cpus") or 0) > tasks * (number(fields, "cpus_per_task") or 1):
+        # sbatch itself lowers the tasks to what the GPUs take, and still asks for the CPUs of all.
+        raise LeftToSlurm("--ntasks-per-gpu with more CPUs than its tasks take")
 
 
 def _counted(fields: Mapping[str, str], key: str) -> int | None:

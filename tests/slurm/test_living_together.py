@@ -83,7 +83,7 @@ def test_a_skipped_partition_beside_another_is_no_way_around_berth(slurm: Slurm)
 
 def test_nobody_comes_from_a_skipped_partition_with_a_request_that_berth_never_saw(slurm: Slurm) -> None:
     slurm.settle()
-    job = slurm.submit("-p", "plain", "--gres=gpu:g0:1,seat:g0:1", "-H")
+    job = slurm.submit("-p", "plain", "--gres=gpu:g0:1", "-H")
     change = ["scontrol", "update", f"JobId={job}", "Partition=gpu"]
     early = slurm.target.run(change, check=False)
     assert (early.rc != 0, "berth: " in early.text) == (True, True), early.text
@@ -96,9 +96,14 @@ def test_nobody_comes_from_a_skipped_partition_with_a_request_that_berth_never_s
 
 def test_in_a_skipped_partition_exact_gpus_are_nobodys_business(slurm: Slurm) -> None:
     slurm.settle()
-    job = slurm.submit("-p", "plain", "--gres=gpu:g0:1,seat:g0:1", "-H")
+    job = slurm.submit("-p", "plain", "--gres=gpu:g0:1", "-H")
     change = ["scontrol", "update", f"JobId={job}", "Gres=gpu:g1:1"]
     until("berthd to list the job", lambda: slurm.target.run(change, check=False).rc == 0 or None, 40)
+
+
+def test_a_seat_is_refused_in_any_partition(slurm: Slurm) -> None:
+    done = slurm.sbatch("-p", "plain", "--gres=gpu:g0:1,seat:g0:1", "-H", check=False)
+    assert (done.rc != 0, "not asked for by hand" in done.err) == (True, True), done.text
 
 
 def test_the_berth_reaches_the_node_in_extra(slurm: Slurm) -> None:

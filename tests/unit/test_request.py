@@ -82,6 +82,10 @@ def test_every_form_becomes_nodes_gpus_cpus_and_memory(
         ({"tres_per_node": "gres/gpu:a100:1"}, "a100"),
         ({"tres_per_task": "gres/gpu=1"}, "number of tasks"),
         ({"tres_per_job": "gres/gpu:2", "ntasks_per_tres": "1", "num_tasks": "4"}, "does not agree"),
+        (
+            {"tres_per_job": "gres/gpu:2", "ntasks_per_tres": "1", "num_tasks": "2", "min_cpus": "4"},
+            "more CPUs than its tasks",
+        ),
         ({"tres_per_job": "gres/gpu:1", "cpus_per_tres": "gres/gpu:3", "num_tasks": "5"}, "--cpus-per-gpu=3"),
         ({"tres_per_job": "gres/gpu:1", "cpus_per_tres": "gres/gpu:1", "pn_min_cpus": "4"}, "--cpus-per-gpu=1"),
         ({"tres_per_node": "gres/gpu:2", "ntasks_per_tres": "1", "num_tasks": "2"}, "--ntasks-per-gpu"),
