@@ -90,6 +90,8 @@ class Fleet:
     """Partitions that Berth does not touch."""
     weights: Ints | None = None
     """Slurm's Weight of each node, which is taken first where it is less; None where all are alike or none counts."""
+    counted: frozenset[str] = frozenset()
+    """GPU models that the site counts for limits and bills, as features of nodes."""
     unnamed: frozenset[str] = frozenset()
     """Nodes that no job excludes by name, for Slurm may soon know them no more."""
 

@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from policy import locality, message, pin_text, preflight, segment
+from policy import counted, locality, message, pin_text, preflight, segment
 from policy.book import Book, Claim, claim_on
 from policy.cluster import Fleet
 from policy.decide_guest import Answer as GuestAnswer
@@ -201,6 +201,7 @@ def _place(
         "gpus": values["gpus"],
         "seats": values["seats"],
         **({"exc_nodes": excluded} if excluded else {}),
+        **_counted(book.fleet, demand, berth),
         **(share_on_the_node(demand.share, berth) if packed and demand.share else {}),
         **(_host_on_the_node(demand) if demand.tier.name == GUARANTEED else {}),
         **_given(demand),
@@ -212,6 +213,12 @@ def _place(
         # What is free now is taken at once: who asks next, by the same picture, may come beside it.
         claim = claim_on(book.fleet, demand, berth.nodes, berth.mask, start or book.cluster.at)
     return Decision("place", reply, claim, _holds_for(request, demand, free_now=not (start or nothing_in_sight)))
+
+
+def _counted(fleet: Fleet, demand: Demand, berth: Berth) -> dict[str, str]:
+    """What counts whole GPUs by model."""
+    found = counted.of_place(fleet, berth.names, demand.k) if demand.share is None else {}
+    return {"licenses": counted.text(found)} if found else {}
 
 
 def _excluded(fields: Mapping[str, str], request: Request, berth: Berth, fleet: Fleet, settings: Settings) -> str:

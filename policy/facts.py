@@ -204,6 +204,8 @@ class Reading:
     """Whether Slurm hands out memory at all (CR_*_Memory)."""
     in_all_partitions: bool = False
     """Whether Slurm takes a job for several partitions only if it can run in each of them (EnforcePartLimits=ALL)."""
+    counted: frozenset[str] = frozenset()
+    """GPU models that the site counts for limits and bills."""
     version: str = ""
     in_control: bool = True
     """Whether the slurmctld of this host is the one in control."""

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "counted.h"
 #include "pin_text.h"
 #include "segment.h"
 
@@ -206,6 +207,17 @@ static void set_request(job_desc_msg_t *job, const struct reply *reply, char **f
 	set_guest(job, reply);
 }
 
+/* Slurm counts GPUs by model as licences; a request for one licence or another stays as it is. */
+void apply_licenses(job_desc_msg_t *job, const char *ours)
+{
+	struct text joined;
+
+	text_init(&joined, SLURM_TEXT_MAX);
+	if (counted_join(job->licenses, ours, &joined))
+		set_string(&job->licenses, joined.len ? text_str(&joined) : NULL);
+	text_free(&joined);
+}
+
 /* All texts are made before the first field is changed: a job is changed in whole or not at all. */
 bool apply_gpus(job_desc_msg_t *job, const struct reply *reply)
 {
@@ -228,6 +240,8 @@ bool apply_gpus(job_desc_msg_t *job, const struct reply *reply)
 			if (reply->exc_nodes)
 				set_string(&job->exc_nodes, reply->exc_nodes);
 			set_string(&job->extra, text_str(&extra));
+			if (reply->licenses)
+				apply_licenses(job, reply->licenses);
 		}
 		/* Slurm's numbers have no sign: their middle stands for 0. */
 		if (reply->site_factor)

@@ -182,6 +182,7 @@ static enum outcome tried(const job_desc_msg_t *job, uint32_t submit_uid,
 	    .batch = request_is_batch(job),
 	    .exc_nodes = job->exc_nodes && *job->exc_nodes,
 	    .node_exists = find_node ? node_exists : NULL,
+	    .licenses = slurm_conf.licenses,
 	};
 	struct text request;
 	enum outcome outcome = OUTCOME_LARGE;

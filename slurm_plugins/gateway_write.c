@@ -20,6 +20,7 @@ static char **field_of(job_desc_msg_t *job, const char *name)
 	    {"req_nodes", &job->req_nodes},	    {"exc_nodes", &job->exc_nodes},
 	    {"tres_per_node", &job->tres_per_node}, {"tres_per_job", &job->tres_per_job},
 	    {"admin_comment", &job->admin_comment}, {"extra", &job->extra},
+	    {"licenses", &job->licenses},
 	};
 
 	for (size_t i = 0; i < sizeof(fields) / sizeof(*fields); i++) {

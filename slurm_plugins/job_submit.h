@@ -24,6 +24,9 @@ const char *request_preflight(const job_desc_msg_t *job);
 /* --gpu-share in percent; 0: whole GPUs are wanted. */
 uint32_t flags_share(const struct flag_values *flags);
 
+/* Does the job want GPUs whole, rather than a share or a seat? */
+bool flags_own_gpus(const struct flag_values *flags);
+
 /* Everything that the fields of GPU requests say together. */
 void request_scan(const job_desc_msg_t *job, struct tres_found *found);
 /* How many GPUs the job asks for; see struct reply_expected. */
@@ -40,6 +43,8 @@ bool request_is_test(const job_desc_msg_t *job);
 const char *request_too_large(const job_desc_msg_t *job);
 /* Does who submits want to read the job's id alone (--parsable), or nothing (-Q)? */
 bool request_is_quiet(const job_desc_msg_t *job);
+/* Count the GPUs of a request that names their model; a place will say so for all. */
+void request_count_model(job_desc_msg_t *job, const char *model);
 /* The request as wire text. */
 void request_write(const job_desc_msg_t *job, uint32_t submit_uid, const char *nonce,
 		   const struct flag_values *flags, const struct reply_expected *expected,
@@ -81,6 +86,8 @@ void apply_default_cpus(job_desc_msg_t *job, uint32_t per_gpu, uint32_t share);
  * replace. false: Slurm would not take a text so long, or out of memory; the job is unchanged.
  */
 bool apply_gpus(job_desc_msg_t *job, const struct reply *reply);
+/* Replace the licences that count a job's GPUs by model. */
+void apply_licenses(job_desc_msg_t *job, const char *ours);
 /* Write a segment's body into the job's admin_comment. false: out of memory, or too long. */
 bool apply_segment(job_desc_msg_t *job, const char *body);
 

@@ -13,6 +13,7 @@
 
 #include "ask.h"
 #include "client.h"
+#include "counted.h"
 #include "options.h"
 #include "recent.h"
 #include "segment.h"
@@ -117,6 +118,16 @@ static int check_gres(const struct tres_found *found, uint32_t uid, char **err_m
 			      "berth: shard and seat are not asked for by hand; use --gpu-share or "
 			      "--gpu-tier");
 	return SLURM_SUCCESS;
+}
+
+/* One could take all that there are, and keep everybody else from these GPUs. */
+static int check_licenses(const char *licenses, uint32_t uid, char **err_msg)
+{
+	if (trusted(uid) || !counted_named(licenses))
+		return SLURM_SUCCESS;
+	return refuse(err_msg, ESLURM_INVALID_LICENSES,
+		      "berth: licences called berth_MODEL count GPUs by themselves and are not asked "
+		      "for by hand; leave them out, and ask for gpu:MODEL:N");
 }
 
 static const char unclear_join[] =
@@ -316,6 +327,10 @@ static int submit_with_flags(job_desc_msg_t *job, uint32_t submit_uid,
 		wants_gpus = request_one_gpu(job);
 	if (wants_gpus) {
 		apply_default_cpus(job, hook_config()->def_cpu_per_gpu, share);
+		if (found.model[0] && flags_own_gpus(flags))
+			request_count_model(job, found.model);
+		if (counted_model(slurm_conf.licenses, NULL))
+			recent_note(owner(job, submit_uid), RECENT_COUNTED, monotonic_us());
 		return submit_gpu_job(job, submit_uid, flags, err_msg);
 	}
 	if (flags->any) {
@@ -374,6 +389,8 @@ int job_submit(job_desc_msg_t *job, uint32_t submit_uid, char **err_msg)
 	int rc = check_extra(job->extra, submit_uid, err_msg);
 
 	component_begin(job);
+	if (rc == SLURM_SUCCESS)
+		rc = check_licenses(job->licenses, submit_uid, err_msg);
 	if (rc != SLURM_SUCCESS)
 		return rc;
 	if (config_skips(hook_config(), partitions_of(job))) {
@@ -400,6 +417,8 @@ int job_modify(job_desc_msg_t *job, job_record_t *record, uint32_t submit_uid, c
 	if (trusted(submit_uid))
 		return SLURM_SUCCESS;
 	rc = check_extra(job->extra, submit_uid, err_msg);
+	if (rc == SLURM_SUCCESS)
+		rc = check_licenses(job->licenses, submit_uid, err_msg);
 	if (rc != SLURM_SUCCESS || !change_matters(job))
 		return rc;
 	listed = change_look_up(job, record);

@@ -9,6 +9,7 @@
 
 #include "ask.h"
 #include "client.h"
+#include "counted.h"
 #include "pinned.h"
 #include "recent.h"
 
@@ -19,10 +20,15 @@
 #endif
 
 /* A change carries only what it changes. An empty text is a change too: it clears the field. */
+static bool touches_gpus(const job_desc_msg_t *change)
+{
+	return change->tres_per_job || change->tres_per_node || change->tres_per_socket ||
+	       change->tres_per_task;
+}
+
 static bool touches_place(const job_desc_msg_t *change)
 {
-	bool texts = change->req_nodes || change->extra || change->tres_per_job ||
-		     change->tres_per_node || change->tres_per_socket || change->tres_per_task ||
+	bool texts = change->req_nodes || change->extra || touches_gpus(change) ||
 		     change->cpus_per_tres || change->mem_per_tres;
 	bool counts = change->min_nodes != NO_VAL || change->max_nodes != NO_VAL ||
 		      change->min_cpus != NO_VAL || change->max_cpus != NO_VAL ||
@@ -105,6 +111,10 @@ static const char recent_sentence[] =
     "berth: the start time of job %s cannot change yet: you submitted a guest a moment ago, and "
     "berthd has not listed it; try again in half a minute";
 
+static const char counted_sentence[] =
+    "berth: the licences of job %s count its GPUs, so neither can change; cancel it and submit it "
+    "again, or ask your administrator";
+
 static const char unchecked_sentence[] =
     "berth: job %s asks for GPUs in a partition that Berth does not look at, so it cannot move to "
     "another; cancel it and submit it there";
@@ -118,6 +128,12 @@ static bool touches_start(const job_desc_msg_t *change)
 	return change->begin_time != 0;
 }
 
+/* Without licences that count GPUs no user's change of licences is ours to look at. */
+static bool touches_licenses(const job_desc_msg_t *change)
+{
+	return change->licenses && counted_model(slurm_conf.licenses, NULL);
+}
+
 static bool names_partition(const job_desc_msg_t *change)
 {
 	return change->partition && *change->partition;
@@ -125,7 +141,8 @@ static bool names_partition(const job_desc_msg_t *change)
 
 bool change_matters(const job_desc_msg_t *change)
 {
-	return touches_place(change) || touches_start(change) || names_partition(change);
+	return touches_place(change) || touches_start(change) || names_partition(change) ||
+	       touches_licenses(change);
 }
 
 /* To one of Berth's own. */
@@ -147,6 +164,10 @@ static const char *objection(const job_desc_msg_t *change, uint32_t kinds, uint3
 		return shares_sentence;
 	if (!kinds && start && recent_has(uid, RECENT_GUEST, monotonic_us()))
 		return recent_sentence;
+	if ((kinds & LISTED_COUNTED) && (touches_licenses(change) || touches_gpus(change)))
+		return counted_sentence;
+	if (!kinds && touches_licenses(change) && recent_has(uid, RECENT_COUNTED, monotonic_us()))
+		return counted_sentence;
 	if ((kinds & LISTED_UNCHECKED) && comes_here(change))
 		return unchecked_sentence;
 	/* What a planned job asks for cannot have changed. */

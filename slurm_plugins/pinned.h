@@ -16,6 +16,8 @@
 #define LISTED_UNCHECKED 8u
 /* It runs beside others on a GPU: its node knows of that from its Extra. */
 #define LISTED_SHARES 16u
+/* Its licences count its GPUs by model. */
+#define LISTED_COUNTED 32u
 
 /*
  * What the file says of this job; 0 where it does not list it. Whatever is wrong with the file says

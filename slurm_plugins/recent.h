@@ -13,6 +13,8 @@
 #define RECENT_GUEST 1u
 /* GPUs in a partition that Berth does not touch. */
 #define RECENT_UNCHECKED 2u
+/* GPUs that licences count by model. */
+#define RECENT_COUNTED 4u
 
 /* How long a note lasts: many times as long as berthd takes from one list to the next. */
 #define RECENT_SECONDS 30

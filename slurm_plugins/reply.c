@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "counted.h"
 #include "hostlist.h"
 #include "reply_lines.h"
 #include "text.h"
@@ -276,6 +277,16 @@ static bool check_site_factor(struct reply *reply, const char *value, char error
 	return true;
 }
 
+/* Slurm refuses a whole submission that names a licence it does not know. */
+static bool check_licenses(struct reply *reply, const char *value,
+			   const struct reply_expected *expected, char error[REPLY_ERROR_MAX])
+{
+	if (value && (strlen(value) > SLURM_TEXT_MAX || !counted_valid(value, expected->licenses)))
+		return reply_fail(error, "its licenses are none of those that count GPUs here");
+	reply->licenses = value;
+	return true;
+}
+
 static bool check_gpus_and_more(struct reply *reply, char *values[KEY_COUNT],
 				const struct reply_expected *expected, char error[REPLY_ERROR_MAX])
 {
@@ -288,6 +299,7 @@ static bool check_gpus_and_more(struct reply *reply, char *values[KEY_COUNT],
 	return check_sharing(reply, values, expected, error) &&
 	       check_cpus(reply, values, expected, error) &&
 	       check_memory(reply, values[KEY_MEM_PER_NODE], error) &&
+	       check_licenses(reply, values[KEY_LICENSES], expected, error) &&
 	       check_site_factor(reply, values[KEY_SITE_FACTOR], error);
 }
 

@@ -25,6 +25,7 @@ struct reply_expected {
 	bool batch;	/* has a script, and can be put back into the queue */
 	bool exc_nodes; /* its user excludes nodes already */
 	bool (*node_exists)(const char *name); /* NULL: nodes cannot be checked, so no pins */
+	const char *licenses; /* that the site has; NULL: none */
 };
 
 struct reply {
@@ -46,6 +47,7 @@ struct reply {
 	uint16_t pn_min_cpus;  /* 0: not given */
 	uint64_t mem_per_node; /* MB; 0: not given */
 	int32_t site_factor;   /* 0: Slurm's own default */
+	const char *licenses;  /* that count the GPUs by model; NULL: not given */
 	const char *segment;   /* NULL: not given */
 	const char *message;   /* NULL: not given */
 	bool urgent;	       /* Slurm will most likely refuse the job: `message` says why */

@@ -3,9 +3,11 @@
 #include "job_submit.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "counted.h"
 #include "options.h"
 #include "preflight.h"
 
@@ -75,12 +77,26 @@ void flags_free(struct flag_values *flags)
 	*flags = (struct flag_values){0};
 }
 
-uint32_t flags_share(const struct flag_values *flags)
+static const char *flag(const struct flag_values *flags, const char *name)
 {
 	for (size_t i = 0; i < berth_option_count; i++)
-		if (flags->value[i] && !strcmp(berth_options[i].name, OPTION_SHARE))
-			return (uint32_t)strtoul(flags->value[i], NULL, 10);
-	return 0;
+		if (flags->value[i] && !strcmp(berth_options[i].name, name))
+			return flags->value[i];
+	return NULL;
+}
+
+uint32_t flags_share(const struct flag_values *flags)
+{
+	const char *share = flag(flags, OPTION_SHARE);
+
+	return share ? (uint32_t)strtoul(share, NULL, 10) : 0;
+}
+
+bool flags_own_gpus(const struct flag_values *flags)
+{
+	const char *tier = flag(flags, OPTION_TIER);
+
+	return !flags_share(flags) && !(tier && !strncmp(tier, "opportunistic", 13));
 }
 
 void request_scan(const job_desc_msg_t *job, struct tres_found *found)
@@ -179,6 +195,23 @@ void request_count_gpus(const job_desc_msg_t *job, struct reply_expected *expect
 		   job->num_tasks % job->ntasks_per_tres == 0) {
 		expected->gpus = job->num_tasks / job->ntasks_per_tres;
 	}
+}
+
+void request_count_model(job_desc_msg_t *job, const char *model)
+{
+	struct reply_expected asked = {0};
+	char ours[MODEL_NAME_MAX + 32];
+
+	if (!counted_model(slurm_conf.licenses, model))
+		return;
+	request_count_gpus(job, &asked);
+	if (!asked.gpus)
+		asked.gpus = asked.gpus_per_node *
+			     (job->min_nodes && job->min_nodes != NO_VAL ? job->min_nodes : 1);
+	if (!asked.gpus || asked.gpus > GPUS_MAX)
+		return;
+	snprintf(ours, sizeof(ours), "berth_%s:%" PRIu64, model, asked.gpus);
+	apply_licenses(job, ours);
 }
 
 static void add_string(struct text *out, const char *key, const char *value)

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from policy.cli import ask
+from policy.cli.doctor_models import Printed, by_model, nothing
 from policy.cli.output import print_json
 from policy.errors import BerthError
 
@@ -46,10 +47,10 @@ def run(options: argparse.Namespace) -> int:
 
         return doctor_node.run(options)
     from policy.daemon.config import config_path, load  # noqa: PLC0415
-    from policy.slurm.command import CommandGateway  # noqa: PLC0415
+    from policy.slurm.command import CommandGateway, run_command  # noqa: PLC0415
 
     config = load(config_path())
-    findings = list(examine(CommandGateway(), config, lambda: ask.status(config.socket)))
+    findings = list(examine(CommandGateway(), config, lambda: ask.status(config.socket), run_command))
     if options.json:
         print_json({"checks": [asdict(finding) for finding in findings]})
     else:
@@ -58,7 +59,9 @@ def run(options: argparse.Namespace) -> int:
     return 0 if all(finding.ok for finding in findings) else 1
 
 
-def examine(gateway: "Gateway", settings: "Config", status: Callable[[], Mapping[str, str]]) -> Iterator[Finding]:
+def examine(
+    gateway: "Gateway", settings: "Config", status: Callable[[], Mapping[str, str]], printed: Printed = nothing
+) -> Iterator[Finding]:
     """All checks, in the order in which an admin would mend things."""
     try:
         yield _version(gateway.version())
@@ -71,9 +74,10 @@ def examine(gateway: "Gateway", settings: "Config", status: Callable[[], Mapping
     yield _preemption(config, pin_ahead=settings.settings.pin_ahead)
     yield _gres_types(config)
     yield _cpus_by_gpu(config, reading.partitions)
-    yield _counted_by_model(config)
     yield _plugin(config)
     gpu_nodes = [node for node in reading.nodes if node.gpus or node.loose]
+    wrong = by_model(config, gpu_nodes, printed)
+    yield Finding("limits by model", not wrong, wrong or "all that there are count")
     yield _types(gpu_nodes)
     yield _seats(gpu_nodes)
     machines, problems = _machines(settings.topology_dir)
@@ -125,17 +129,6 @@ def _cpus_by_gpu(config: Mapping[str, str], partitions: Sequence["PartitionFacts
         f"set in {_some(places)}; Slurm never starts a job with it and typed GPUs, set [hook] def_cpu_per_gpu instead"
     )
     return Finding("DefCpuPerGPU", not places, advice if places else "not set")
-
-
-def _counted_by_model(config: Mapping[str, str]) -> Finding:
-    """A limit or a billing weight by model needs its TRES in AccountingStorageTRES, so that tells of all of them."""
-    tracked = config.get("AccountingStorageTRES", "").lower().split(",")
-    found = [name for name in tracked if re.match(r"gres/gpu:(?!g\d{1,2}$)", name)]
-    advice = (
-        f"AccountingStorageTRES has {_some(found)}, and jobs hold GPUs by place (gpu:g0): limits and billing weights "
-        "by model count nothing; give each model a partition, and set limits and weights of gres/gpu there"
-    )
-    return Finding("limits by model", not found, advice if found else "none")
 
 
 def _plugin(config: Mapping[str, str]) -> Finding:

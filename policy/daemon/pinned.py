@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from policy import counted
 from policy.errors import DaemonError
 from policy.facts import JobFacts
 from policy.waiting import Waiting
@@ -27,6 +28,9 @@ UNCHECKED = 8
 """There it asks for GPUs, so that it cannot come to Berth's partitions unseen."""
 SHARES = 16
 """It runs beside others on a GPU: were it requeued without its Extra, no node would hold it to its part."""
+
+COUNTED = 32
+"""Its licences count its GPUs by model."""
 
 
 def listed(
@@ -47,6 +51,8 @@ def listed(
         waits = job.state in {"PENDING", "ARRAY"}
         if not waits and job.segment and not job.segment.keys().isdisjoint(("share", "tier")):
             kinds[job.id] |= SHARES
+        if "berth_" in job.licenses and counted.ours(job.licenses):
+            kinds[job.id] |= COUNTED
         if skipped and waits and skipped.issuperset(job.partition.split(",")):
             # Of a job with a place its owner cannot change the request.
             unchecked = UNCHECKED if job.wants_gpus and not kinds.get(job.id) else 0

@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from policy import segment
+from policy import counted, segment
 from policy.cluster import Fleet
 from policy.daemon import log, pinned
 from policy.daemon.evictions import Evictions
@@ -46,6 +46,8 @@ class Pins:
         """Nodes with a packed job that Slurm may start where another is to be: it could not be taken away."""
         self.fleet: Fleet | None = None
         """All nodes; None where pinned jobs exclude none."""
+        self.counting: Fleet | None = None
+        """The same; None where the site counts no GPU model."""
         self.written = 0
 
     def begin(self) -> None:
@@ -112,7 +114,16 @@ class Pins:
     def _place(self, values: Mapping[str, str], nodes: tuple[str, ...], gpus: tuple[int, ...], partitions: str) -> Pin:
         share = 0 if "whole" in values else int(values.get("share", "0"))
         excluded = others(self.fleet, partitions, nodes) if self.fleet is not None else ""
-        return Pin(nodes, gpus, values["seats"] == "1", values, share, excluded)
+        return Pin(nodes, gpus, values["seats"] == "1", values, share, excluded, self._licenses(values, nodes, gpus))
+
+    def _licenses(
+        self, values: Mapping[str, str], nodes: tuple[str, ...], gpus: tuple[int, ...]
+    ) -> dict[str, int] | None:
+        """What counts whole GPUs by model; of a share and of a seat nobody counts any."""
+        if self.counting is None:
+            return None
+        whole = "share" not in values and values.get("tier") != OPPORTUNISTIC
+        return counted.of_place(self.counting, nodes, len(gpus)) if whole else {}
 
     def _give_up(self, job: JobFacts, why: str) -> None:
         """Let Slurm place a job that no place can be written into: every pass would try it again."""

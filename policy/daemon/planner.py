@@ -329,6 +329,7 @@ class Planner:
         if self._picture is None or self._picture.fleet is not fleet:
             self._picture = Picture(fleet, self._used)
         self._pins.fleet = fleet if self._excludes_others(len(fleet.names)) else None
+        self._pins.counting = fleet if fleet.counted else None
         self._picture.closed = self._guards.closed(fleet.index, reading.at)
         self._picture.neighbours = self._company.neighbours
         self._picture.spare_sms = self._company.activity.all_left(reading.at)

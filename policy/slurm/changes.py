@@ -5,7 +5,7 @@ The keys are the names that the fields have in Slurm's job description.
 
 from collections.abc import Iterable, Mapping
 
-from policy import others, pin_text, segment
+from policy import counted, others, pin_text, segment
 from policy.errors import FormatError, SlurmError
 from policy.facts import JobFacts
 from policy.slurm import fields
@@ -52,6 +52,7 @@ def pin(job: JobText, place: Pin) -> dict[str, str]:
         **_typed(job, place),
         "req_nodes": nodes,
         **excluded,
+        **_licenses(job, place.licenses),
         "admin_comment": segment.put(job.admin_comment, values),
         "extra": pin_text.extra_text(job.extra, place.nodes, gpus, {**_share(place), **_tier(place)}),
         **({"begin": NOW} if parked else {}),
@@ -167,6 +168,11 @@ def _others(job: JobText, before: Mapping[str, str] | None, told: str = "") -> d
     if job.excluded and not ours:
         return {}
     return {"exc_nodes": told} if told or ours else {}
+
+
+def _licenses(job: JobText, wanted: Mapping[str, int] | None) -> dict[str, str]:
+    changed = None if wanted is None else counted.change(job.licenses, wanted)
+    return {} if changed is None else {"licenses": changed}
 
 
 def _must_wait(job: JobText) -> None:

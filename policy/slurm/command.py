@@ -9,7 +9,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import replace
 from typing import TypeVar
 
-from policy import others
+from policy import counted, others
 from policy.errors import SlurmError
 from policy.facts import JobFacts, Memory, Reading
 from policy.slurm import changes, fields, records, text
@@ -34,13 +34,14 @@ _KEYS = {
     "tres_per_job": "TresPerJob",
     "admin_comment": "AdminComment",
     "extra": "Extra",
+    "licenses": "Licenses",
     "begin": "StartTime",
     "requeue": "Requeue",
 }
 """What scontrol calls the fields of a change."""
 
 _TEXTS = {
-    **{key: key for key in ("tres_per_node", "tres_per_job", "admin_comment", "extra")},
+    **{key: key for key in ("tres_per_node", "tres_per_job", "admin_comment", "extra", "licenses")},
     "exc_nodes": "excluded",
 }
 """Of those, what is the base of later changes, and where it stands in a `JobText`."""
@@ -108,6 +109,7 @@ class CommandGateway:
             memory=text.default_memory(config) if memory_counts else Memory(),
             memory_counts=memory_counts,
             in_all_partitions=text.in_all_partitions(config),
+            counted=counted.models(config.get("Licenses", "")),
             version=config.get("SLURM_VERSION", ""),
             in_control=in_control,
             federated=federated,

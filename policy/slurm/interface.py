@@ -21,6 +21,7 @@ class JobText:
     tres_per_node: str
     tres_per_job: str
     excluded: str = ""
+    licenses: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,8 @@ class Pin:
     """Percent of each GPU; 0 for whole GPUs."""
     others: str = ""
     """All nodes but these, to be excluded where the user excludes none."""
+    licenses: Mapping[str, int] | None = None
+    """What counts its GPUs by model; None where the site counts no model."""
 
     @property
     def guest(self) -> bool:

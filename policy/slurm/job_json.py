@@ -35,6 +35,7 @@ class JobJson(msgspec.Struct):
     nodes: str = ""
     required_nodes: str = ""
     excluded_nodes: str = ""
+    licenses: str = ""
     tres_per_node: str = ""
     tres_per_job: str = ""
     gres_detail: list[str] = []

@@ -7,7 +7,7 @@ from pathlib import Path
 from signal import Signals
 from typing import Any, TypeVar
 
-from policy import hostlist, others
+from policy import counted, hostlist, others
 from policy.errors import SlurmError
 from policy.escape import escape, unescape
 from policy.facts import JobFacts, Memory, NodeFacts, PartitionFacts, Reading, Reservation
@@ -89,6 +89,7 @@ class LibslurmGateway:
             memory=text.default_memory(config) if memory_counts else Memory(),
             memory_counts=memory_counts,
             in_all_partitions=text.in_all_partitions(config),
+            counted=counted.models(config.get("Licenses", "")),
             version=config.get("SLURM_VERSION", ""),
             in_control=_is_here(ping.controller),
             federated=bool(ping.federation),
@@ -334,6 +335,7 @@ def _job_text(record: JobRecord) -> JobText:
         tres_per_node=unescape(record.tres_per_node),
         tres_per_job=unescape(record.tres_per_job),
         excluded=unescape(record.excluded),
+        licenses=unescape(record.licenses),
     )
 
 

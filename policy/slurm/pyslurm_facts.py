@@ -198,6 +198,7 @@ def job_text(row: JobRow, requests: Requests) -> JobText:
         tres_per_node=requests.per_node,
         tres_per_job=requests.per_job,
         excluded=row.excluded_nodes or "",
+        licenses=",".join(row.licenses),
     )
 
 

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from typing import Any, TypeVar
 
+from policy import counted
 from policy.errors import SlurmError, UnreadableError
 from policy.facts import JobFacts, Memory, NodeFacts, PartitionFacts, Reading, Reservation
 from policy.slurm import changes, fields, text
@@ -157,6 +158,7 @@ class PyslurmGateway:
             memory=text.default_memory(seldom.config) if memory_counts else Memory(),
             memory_counts=memory_counts,
             in_all_partitions=text.in_all_partitions(seldom.config),
+            counted=counted.models(seldom.config.get("Licenses", "")),
             version=seldom.config.get("SLURM_VERSION", ""),
             in_control=seldom.in_control,
             # Jobs of a federation have a cluster of origin.
@@ -175,7 +177,7 @@ class PyslurmGateway:
             return
         changed = changes.pin(self._known_text(job_id) if hurry else self.job(job_id), pin)
         # What pyslurm cannot say.
-        if not {"tres_per_job", "begin", "requeue"}.isdisjoint(changed) or changed.get("exc_nodes") == "":
+        if not {"tres_per_job", "begin", "requeue", "licenses"}.isdisjoint(changed) or changed.get("exc_nodes") == "":
             self._command.pin(job_id, pin)
             return
         self._modify(

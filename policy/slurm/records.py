@@ -35,6 +35,7 @@ def _record(job: JobJson) -> Record:
             tres_per_node=job.tres_per_node,
             tres_per_job=job.tres_per_job,
             excluded=job.excluded_nodes,
+            licenses=job.licenses,
         ),
         str(job.name),
         tuple(map(fields.held, job.gres_detail)),

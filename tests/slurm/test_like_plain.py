@@ -100,7 +100,9 @@ def test_a_request_becomes_the_same_as_on_plain_slurm(slurm: Slurm, plain: Targe
 
     # The tables in which plain Slurm itself ran nothing would compare nothing.
     assert sum(bool(one.tasks) for one, _ in found.values()) >= len(found) - 2
-    assert {text: pair for text in SAME if (pair := found[text])[0] != pair[1]} == {}
+    for text in SAME:
+        one, other = found[text]
+        assert one == other, f"{text}: plain {one.text()}, with Berth {other.text()}"
     for text in EVENLY:
         one, other = found[text]
         assert (one.rc, in_all(one)) == (other.rc, in_all(other)), text

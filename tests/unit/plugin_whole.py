@@ -81,6 +81,10 @@ class Plugin:
         """A change of a job by its name in Slurm's log, such as `JobId=18_3(21)`."""
         return self._call("fake_modify", (record.encode(), ctypes.c_uint32(user)), fields, {})
 
+    def site_licenses(self, licenses: str) -> None:
+        """What `Licenses` of slurm.conf says."""
+        self.built.fake_licenses(licenses.encode())
+
     def list(self, jobs: Mapping[int, int]) -> None:
         """Make these the jobs that berthd has listed."""
         pinned.write(self.folder / "pinned", jobs)
@@ -120,6 +124,7 @@ class Plugin:
                 "ntasks_per_node",
                 "extra",
                 "features",
+                "licenses",
                 "partition",
                 "req_nodes",
                 "tres_per_job",
@@ -141,6 +146,7 @@ def loaded(headers: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, hook: s
         yield Plugin(built, folder)
     finally:
         built.fini()
+        built.fake_licenses(None)
 
 
 each_slurm = pytest.mark.parametrize(

@@ -28,6 +28,7 @@ void fake_end(job_desc_msg_t *job);
 int fake_set(job_desc_msg_t *job, const char *field, const char *value);
 int fake_get(job_desc_msg_t *job, const char *field, char *value, size_t size);
 void fake_flag(job_desc_msg_t *job, const char *entry);
+void fake_licenses(const char *of_the_site);
 int fake_submit(job_desc_msg_t *job, uint32_t uid, char *said, size_t size);
 int fake_modify(job_desc_msg_t *job, const char *record, uint32_t uid, char *said, size_t size);
 
@@ -134,6 +135,7 @@ static char **text_field(job_desc_msg_t *job, const char *name)
 	    {"extra", &job->extra},
 	    {"features", &job->features},
 	    {"job_id_str", &job->job_id_str},
+	    {"licenses", &job->licenses},
 	    {"mem_per_tres", &job->mem_per_tres},
 	    {"partition", &job->partition},
 	    {"qos", &job->qos},
@@ -188,6 +190,12 @@ static uint32_t *number_field(job_desc_msg_t *job, const char *name)
 	return NULL;
 }
 
+/* Licenses= of slurm.conf. */
+void fake_licenses(const char *of_the_site)
+{
+	set_string(&slurm_conf.licenses, of_the_site);
+}
+
 /* 0 where it is no field that is known here. */
 int fake_set(job_desc_msg_t *job, const char *name, const char *value)
 {
@@ -239,7 +247,7 @@ void fake_end(job_desc_msg_t *job)
 {
 	static const char *const names[] = {
 	    "admin_comment", "cpus_per_tres",	"extra",	"features",
-	    "job_id_str",    "mem_per_tres",	"partition",	"qos",
+	    "job_id_str",    "licenses",	"mem_per_tres", "partition",	"qos",
 	    "req_nodes",     "script",		"tres_per_job", "tres_per_node",
 	    "tres_per_task", "tres_per_socket", "reservation",	"submit_line"};
 

@@ -1,0 +1,70 @@
+"""What berth doctor says of limits and bills by GPU model: which bite no more, and what is wrong with the licences."""
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from policy.counted import PREFIX, ours
+from policy.errors import SlurmError
+from policy.facts import NodeFacts
+
+_BY_MODEL = re.compile(r"gres/gpu:(?!g\d{1,2}\b)([^=:,\s]+)", re.IGNORECASE)
+
+_QOS = "Name,GrpTRES,GrpTRESMins,GrpTRESRunMins,MaxTRES,MaxTRESMins,MaxTRESPA,MaxTRESPerNode,MaxTRESPU,MinTRES"
+_ASSOCIATION = "Account,User,GrpTRES,GrpTRESMins,GrpTRESRunMins,MaxTRES,MaxTRESMins,MaxTRESPerNode"
+
+Printed = Callable[..., bytes]
+"""Runs one of Slurm's commands, word by word, and returns what it printed."""
+
+
+def nothing(*_: str) -> bytes:
+    """Where only the configuration is looked at."""
+    return b""
+
+
+def by_model(config: Mapping[str, str], nodes: Sequence[NodeFacts], printed: Printed) -> str:
+    """What is wrong, in one sentence; empty where all is well."""
+    dead = sorted(set(_dead(config, printed)))
+    if dead:
+        places, models = zip(*dead, strict=True)
+        named = ", ".join(sorted({f"gres/gpu:{model} by license/{PREFIX}{model}" for model in models}))
+        return (
+            f"{', '.join(dict.fromkeys(places))}: by model, and with Berth no job holds GPUs by model; "
+            f"replace {named}, see docs/admin.md, Limits and billing by model"
+        )
+    return "; ".join(_licences(config, nodes))
+
+
+def _dead(config: Mapping[str, str], printed: Printed) -> Iterator[tuple[str, str]]:
+    """Where a limit or a weight stands that counts nothing, and of which model."""
+    for key in ("AccountingStorageTRES", "PriorityWeightTRES"):
+        yield from ((key, model) for model in _BY_MODEL.findall(config.get(key, "")))
+    for line in _lines(printed, "scontrol", "show", "partition", "-o", "-a"):
+        name = re.search(r"PartitionName=(\S+)", line)
+        yield from ((f"partition {name[1] if name else '?'}", model) for model in _BY_MODEL.findall(line))
+    if "slurmdbd" not in config.get("AccountingStorageType", ""):
+        return
+    for line in _lines(printed, "sacctmgr", "-nP", "show", "qos", f"format={_QOS}"):
+        yield from ((f"QOS {line.partition('|')[0]}", model) for model in _BY_MODEL.findall(line))
+    for line in _lines(printed, "sacctmgr", "-nP", "show", "assoc", f"format={_ASSOCIATION}"):
+        account, user, *_ = [*line.split("|"), ""]
+        who = f"user {user} of account {account}" if user else f"account {account}"
+        yield from ((who, model) for model in _BY_MODEL.findall(line))
+
+
+def _licences(config: Mapping[str, str], nodes: Sequence[NodeFacts]) -> Iterator[str]:
+    tracked = config.get("AccountingStorageTRES", "").lower().split(",")
+    for name, count in sorted(ours(config.get("Licenses", "")).items()):
+        gpus = sum(node.gpus + node.loose for node in nodes if name.removeprefix(PREFIX) in node.features)
+        if not gpus:
+            yield f"Licenses has {name}, and no GPU node has the feature {name.removeprefix(PREFIX)}"
+        elif count < gpus:
+            yield f"Licenses has {count} of {name} for {gpus} GPUs: jobs would wait for licences; write {name}:{gpus}"
+        elif f"license/{name}".lower() not in tracked:
+            yield f"add license/{name} to AccountingStorageTRES, or no limit can name it"
+
+
+def _lines(printed: Printed, *command: str) -> list[str]:
+    try:
+        return printed(*command).decode("utf-8", "replace").splitlines()
+    except SlurmError as problem:
+        return [f"{command[0]} could not be asked: {problem}"]
