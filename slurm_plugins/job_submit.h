@@ -43,8 +43,6 @@ bool request_is_test(const job_desc_msg_t *job);
 const char *request_too_large(const job_desc_msg_t *job);
 /* Does who submits want to read the job's id alone (--parsable), or nothing (-Q)? */
 bool request_is_quiet(const job_desc_msg_t *job);
-/* Count the GPUs of a request that names their model; a place will say so for all. */
-void request_count_model(job_desc_msg_t *job, const char *model);
 /* The request as wire text. */
 void request_write(const job_desc_msg_t *job, uint32_t submit_uid, const char *nonce,
 		   const struct flag_values *flags, const struct reply_expected *expected,
@@ -75,6 +73,8 @@ const char *components_nodes(const job_desc_msg_t *job);
 void models_strip(job_desc_msg_t *job);
 /* Ask for the node feature `model` beside the user's own constraint. */
 enum feature_join models_require(job_desc_msg_t *job, const char *model);
+/* Count the GPUs of a request that names their model; a place will say so for all. */
+void models_count(job_desc_msg_t *job, const char *model);
 
 /*
  * Fill in a site's CPUs for each GPU where the user named no CPUs; for a share of a GPU the same

@@ -328,7 +328,7 @@ static int submit_with_flags(job_desc_msg_t *job, uint32_t submit_uid,
 	if (wants_gpus) {
 		apply_default_cpus(job, hook_config()->def_cpu_per_gpu, share);
 		if (found.model[0] && flags_own_gpus(flags))
-			request_count_model(job, found.model);
+			models_count(job, found.model);
 		if (counted_model(slurm_conf.licenses, NULL))
 			recent_note(owner(job, submit_uid), RECENT_COUNTED, monotonic_us());
 		return submit_gpu_job(job, submit_uid, flags, err_msg);

@@ -5,6 +5,11 @@
  */
 #include "job_submit.h"
 
+#include <inttypes.h>
+#include <stdio.h>
+
+#include "counted.h"
+
 static void strip(char *tres)
 {
 	if (tres)
@@ -36,4 +41,21 @@ enum feature_join models_require(job_desc_msg_t *job, const char *model)
 		set_string(&job->features, text_str(&features));
 	text_free(&features);
 	return result;
+}
+
+void models_count(job_desc_msg_t *job, const char *model)
+{
+	struct reply_expected asked = {0};
+	char ours[MODEL_NAME_MAX + 32];
+
+	if (!counted_model(slurm_conf.licenses, model))
+		return;
+	request_count_gpus(job, &asked);
+	if (!asked.gpus)
+		asked.gpus = asked.gpus_per_node *
+			     (job->min_nodes && job->min_nodes != NO_VAL ? job->min_nodes : 1);
+	if (!asked.gpus || asked.gpus > GPUS_MAX)
+		return;
+	snprintf(ours, sizeof(ours), "berth_%s:%" PRIu64, model, asked.gpus);
+	apply_licenses(job, ours);
 }

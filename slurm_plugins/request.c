@@ -3,11 +3,9 @@
 #include "job_submit.h"
 
 #include <inttypes.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "counted.h"
 #include "options.h"
 #include "preflight.h"
 
@@ -195,23 +193,6 @@ void request_count_gpus(const job_desc_msg_t *job, struct reply_expected *expect
 		   job->num_tasks % job->ntasks_per_tres == 0) {
 		expected->gpus = job->num_tasks / job->ntasks_per_tres;
 	}
-}
-
-void request_count_model(job_desc_msg_t *job, const char *model)
-{
-	struct reply_expected asked = {0};
-	char ours[MODEL_NAME_MAX + 32];
-
-	if (!counted_model(slurm_conf.licenses, model))
-		return;
-	request_count_gpus(job, &asked);
-	if (!asked.gpus)
-		asked.gpus = asked.gpus_per_node *
-			     (job->min_nodes && job->min_nodes != NO_VAL ? job->min_nodes : 1);
-	if (!asked.gpus || asked.gpus > GPUS_MAX)
-		return;
-	snprintf(ours, sizeof(ours), "berth_%s:%" PRIu64, model, asked.gpus);
-	apply_licenses(job, ours);
 }
 
 static void add_string(struct text *out, const char *key, const char *value)
