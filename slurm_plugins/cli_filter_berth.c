@@ -33,11 +33,11 @@ static const struct {
 	bool (*strip)(char *value);
 	const char *as_tres; /* what makes the value a whole TRES */
 } requests[] = {
-    {"gres", tres_strip_models, ""},
-    {"gpus", gpus_strip_models, "gpu:"},
-    {"gpus-per-node", gpus_strip_models, "gpu:"},
-    {"gpus-per-socket", gpus_strip_models, "gpu:"},
-    {"gpus-per-task", gpus_strip_models, "gpu:"},
+    {"gres", gres_strip_models, ""},
+    {"gpus", gpus_strip_models, "gres/gpu:"},
+    {"gpus-per-node", gpus_strip_models, "gres/gpu:"},
+    {"gpus-per-socket", gpus_strip_models, "gres/gpu:"},
+    {"gpus-per-task", gpus_strip_models, "gres/gpu:"},
     {"tres-per-task", tres_strip_models, ""},
 };
 

@@ -27,7 +27,10 @@ uint32_t flags_share(const struct flag_values *flags);
 /* Does the job want GPUs whole, rather than a share or a seat? */
 bool flags_own_gpus(const struct flag_values *flags);
 
-/* Everything that the fields of GPU requests say together. */
+/*
+ * Everything that the fields of GPU requests say together: all in which Slurm reads GRES.
+ * tres_bind, tres_freq and licenses give a job none.
+ */
 void request_scan(const job_desc_msg_t *job, struct tres_found *found);
 /* How many GPUs the job asks for; see struct reply_expected. */
 void request_count_gpus(const job_desc_msg_t *job, struct reply_expected *expected);

@@ -316,8 +316,9 @@ static int submit_with_flags(job_desc_msg_t *job, uint32_t submit_uid,
 	rc = check_gres(&found, submit_uid, err_msg);
 	if (rc != SLURM_SUCCESS)
 		return rc;
-	/* An administrator who names positions or seats has placed the job already. */
-	if (found.position_type || found.shared)
+	/* An administrator who names positions or seats has placed the job already; GPUs that only
+	 * Slurm reads are Slurm's to place. */
+	if (found.position_type || found.shared || found.hidden)
 		return SLURM_SUCCESS;
 	rc = handle_models(job, &found, err_msg);
 	if (rc != SLURM_SUCCESS)

@@ -22,6 +22,8 @@ void models_strip(job_desc_msg_t *job)
 	strip(job->tres_per_node);
 	strip(job->tres_per_socket);
 	strip(job->tres_per_task);
+	strip(job->cpus_per_tres);
+	strip(job->mem_per_tres);
 	/* sbatch exports the request into the job, where each srun reads it for its step. */
 	for (uint32_t i = 0; job->environment && i < job->env_size; i++)
 		if (job->environment[i])

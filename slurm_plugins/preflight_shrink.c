@@ -86,7 +86,7 @@ static uint64_t gpus_by_node(slurm_opt_t *opt)
 {
 	uint64_t gpus = gpus_of(opt, "gres", "");
 
-	return gpus ? gpus : gpus_of(opt, "gpus-per-node", "gpu:");
+	return gpus ? gpus : gpus_of(opt, "gpus-per-node", "gres/gpu:");
 }
 
 static uint64_t tasks_of(slurm_opt_t *opt)
@@ -101,8 +101,8 @@ static uint64_t tasks_of(slurm_opt_t *opt)
 uint64_t preflight_gpus(slurm_opt_t *opt)
 {
 	uint64_t by_node = gpus_by_node(opt);
-	uint64_t by_job = gpus_of(opt, "gpus", "gpu:");
-	uint64_t by_task = gpus_of(opt, "gpus-per-task", "gpu:");
+	uint64_t by_job = gpus_of(opt, "gpus", "gres/gpu:");
+	uint64_t by_task = gpus_of(opt, "gpus-per-task", "gres/gpu:");
 	uint64_t nodes = number_of(opt, "nodes");
 	uint64_t per_gpu = number_of(opt, "ntasks-per-gpu");
 
@@ -114,7 +114,7 @@ uint64_t preflight_gpus(slurm_opt_t *opt)
 		return by_node * (nodes ? nodes : 1);
 	if (by_task)
 		return by_task * tasks_of(opt);
-	return per_gpu ? tasks_of(opt) / per_gpu : gpus_of(opt, "gpus-per-socket", "gpu:");
+	return per_gpu ? tasks_of(opt) / per_gpu : gpus_of(opt, "gpus-per-socket", "gres/gpu:");
 }
 
 /* How many GPUs of a node the real job has: one of them is the pre-flight's part. */

@@ -99,11 +99,20 @@ bool flags_own_gpus(const struct flag_values *flags)
 
 void request_scan(const job_desc_msg_t *job, struct tres_found *found)
 {
+	struct tres_found about = {0};
+
 	*found = (struct tres_found){0};
 	tres_scan(job->tres_per_job, found);
 	tres_scan(job->tres_per_node, found);
 	tres_scan(job->tres_per_socket, found);
 	tres_scan(job->tres_per_task, found);
+	/* These ask for no GPU, but Slurm makes a GRES of the job of each that they name. */
+	tres_scan(job->cpus_per_tres, &about);
+	tres_scan(job->mem_per_tres, &about);
+	found->hidden |= about.hidden;
+	found->position_type |= about.position_type;
+	found->shared |= about.shared;
+	found->seat |= about.seat;
 }
 
 bool request_is_batch(const job_desc_msg_t *job)

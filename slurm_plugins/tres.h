@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Slurm's request strings: "gres/gpu:a100:2,gres/nic:1", "gres/gpu=1", and the bare "a100:2" of
- * --gpus and its like. No Slurm in here.
+ * --gpus and its like. They are read as Slurm reads them: `make fuzz-tres` compares the two. No
+ * Slurm in here.
  */
 #ifndef BERTH_TRES_H
 #define BERTH_TRES_H
@@ -14,7 +15,7 @@
 
 struct tres_found {
 	bool gpu;      /* GPUs are asked for, at least one */
-	uint64_t gpus; /* how many, added up */
+	uint64_t gpus; /* how many: the last number of each type, added up */
 	char model[MODEL_NAME_MAX + 1];
 	bool several_models;
 	bool bad_model;	    /* a model name that cannot be a node feature */
@@ -22,7 +23,7 @@ struct tres_found {
 	bool position_type; /* gpu:gK */
 	bool shared;	    /* shard or seat */
 	bool seat;	    /* which no GPU outside of Berth's partitions has */
-	bool hidden;	    /* GPUs, shards or seats where Slurm sees them and a reader does not */
+	bool hidden;	    /* GPUs, shards or seats in a spelling that only Slurm may read */
 };
 
 /* Add what `tres` (may be NULL) asks for to *found. */
@@ -32,6 +33,8 @@ void tres_scan(const char *tres, struct tres_found *found);
  * one element. Types gK stay. true: the string was changed.
  */
 bool tres_strip_models(char *tres);
+/* The same for --gres, where "gres/" may be left away. */
+bool gres_strip_models(char *gres);
 /* The same for --gpus, --gpus-per-node and so on: "a100:2" becomes "2". */
 bool gpus_strip_models(char *gpus);
 /* Both, for a NAME=VALUE entry of an environment whose name srun reads a request from. */

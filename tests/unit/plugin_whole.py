@@ -124,11 +124,18 @@ class Plugin:
                 "ntasks_per_node",
                 "extra",
                 "features",
+<<<<<<< HEAD
                 "licenses",
+=======
+                "mem_per_tres",
+>>>>>>> 9b13b2e (tres: requests are read as Slurm reads them, in every field that can give a job GRES)
                 "partition",
                 "req_nodes",
+                "tres_bind",
                 "tres_per_job",
                 "tres_per_node",
+                "tres_per_socket",
+                "tres_per_task",
             )
             if self.built.fake_get(job, name.encode(), value, size)
         }

@@ -24,7 +24,7 @@ def program() -> Path:
     target = Path(tempfile.mkdtemp(prefix="berth-shrink-")) / "shrink"
     command = ["gcc", "-std=gnu11", "-D_GNU_SOURCE", "-O1", "-g", "-Wall", "-Wextra", "-Werror"]
     command += [f"-I{DATA / 'stepd'}", f"-I{SOURCES}", "-o", str(target), str(DATA / "sbatch" / "shrink.c")]
-    command += [str(SOURCES / name) for name in ("preflight_shrink.c", "tres.c", "text.c")]
+    command += [str(SOURCES / name) for name in ("preflight_shrink.c", "tres.c", "tres_element.c", "text.c")]
     subprocess.run(command, check=True)
     return target
 
@@ -43,7 +43,7 @@ def shrink(words: dict[str, str], seconds: int = 600, pool: str = "") -> tuple[i
     ("words", "gpus", "left"),
     [
         ({"gpus": "32"}, 32, {"gres": "gpu:1"}),
-        ({"gres": "gpu:a100:8,nic:1", "nodes": "4"}, 32, {"gres": "gpu:a100:1,nic:1"}),
+        ({"gres": "gres/gpu:a100:8,gres/nic:1", "nodes": "4"}, 32, {"gres": "gpu:a100:1,gres/nic:1"}),
         ({"gpus-per-node": "8", "nodes": "4-4", "exclusive": "exclusive", "switches": "1"}, 32, {"gres": "gpu:1"}),
         ({"gpus-per-task": "2", "ntasks": "8"}, 16, {"gres": "gpu:1"}),
         ({"ntasks-per-gpu": "2", "ntasks": "8", "nodelist": "n[1-4]"}, 4, {"gres": "gpu:1"}),

@@ -32,16 +32,28 @@ def join(user: str | None, model: str) -> str | None:
         ("gres/gpu", 1, b""),
         ("gres/gpu:2", 2, b""),
         ("gres/gpu=2", 2, b""),
-        ("gres:gpu:2", 2, b""),
-        ("gpu:2", 2, b""),
+        # Neither does Slurm read these.
+        ("gpu:2", 0, b""),
+        ("gres:gpu:2", 0, b""),
+        ("gres/GPU:2", 0, b""),
+        ("gres//gpu:2", 0, b""),
         ("gres/gpu:a100", 1, b"a100"),
         ("gres/gpu:a100:2", 2, b"a100"),
         ("gres/gpu:a100=2", 2, b"a100"),
         ("gres/gpu:4090", 4090, b""),
         ("gres/gpu:4090:2", 2, b"4090"),
         ("gres/nic:1,gres/gpu:a100:2", 2, b"a100"),
-        ("gres/gpu:a100:1,gres/gpu:a100:3", 4, b"a100"),
+        # Of one GRES that is named twice Slurm takes the last number.
+        ("gres/gpu:a100:1,gres/gpu:a100:3", 3, b"a100"),
+        ("gres/gpu:3,gres/nic:1,gres/gpu:2", 2, b""),
+        ("gres/gpu:3,gres/gpu:0", 3, b""),
         ("gres/gpu:1k", 1024, b""),
+        ("gres/gpu:1KiB", 1024, b""),
+        # What is no number behind a colon is a type.
+        ("gres/gpu:1080ti", 1, b"1080ti"),
+        ("gres/gpu:2x", 1, b"2x"),
+        ("gres/gpu:1kib2", 1, b"1kib2"),
+        ("gres/gpu:0m", 0, b""),
         ("gres/gpu:0", 0, b""),
         ("gres/nic:2", 0, b""),
         ("cpu=2", 0, b""),
@@ -66,10 +78,16 @@ def test_a_request_is_counted_and_its_model_named(request_text: str, gpus: int, 
         "gres/gpu:18446744073709551617",
         "gres/gpu:h100:many",
         "gres/gpu:h100:+2",
+        "gres/gpu=h100",
+        "gres/gpu=h100:2",
+        "gres/gpu=h100=2",
+        "gres/gpu:2=",
+        "gres/gpu:2kb",
+        "gres/gpu:h100:x:y",
         "gres/gpu:h100:",
         "gres/gpu:",
         "gres/gpu::2",
-        "gres/nic:1,gres/gpu:2x",
+        "gres/nic:1,gres/gpu:2kb",
     ],
 )
 def test_gpus_in_a_number_that_nobody_can_read_are_no_request_without_gpus(request_text: str) -> None:
@@ -79,7 +97,7 @@ def test_gpus_in_a_number_that_nobody_can_read_are_no_request_without_gpus(reque
 @pytest.mark.parametrize(
     "request_text",
     [
-        *("gres/gpu", "gpu:2", "gres/gpu:h100:2", "gres/gpu=2", "gres/gpu:h100=2", "gres/gpu:h100", "gres/gpu:0"),
+        *("gres/gpu", "gres/gpu:h100:2", "gres/gpu=2", "gres/gpu:h100=2", "gres/gpu:h100", "gres/gpu:0"),
         *("gres/gpu:1k", "gres/nic:2mib", "license/x:many", "cpu=2,gres/gpu=1", "gres/gpu:1,gres/nic", ""),
     ],
 )
@@ -109,13 +127,28 @@ def test_what_users_may_not_ask_for_is_seen_in_any_field() -> None:
         "gres/gres/gpu:1",
         "gres/nic:gres/gpu:1",
         "xgres=gpu:1",
+        "gresgpu:2",
+        "license/gresseat:g0:1",
+        "gres:gpu:2",
+        "GRES/gpu:2",
+        "gres/nic:1;gres/gpu:2",
+        # A nameless element is the last that Slurm reads.
+        "gres/2,gres/gpu:1",
+        "gres/:x,gres/nic:1,gres/seat:1",
+        "xgres5,gres/shard:1",
     ],
 )
 def test_what_slurm_finds_inside_of_an_element_is_seen(request_text: str) -> None:
     assert scan(request_text).hidden
 
 
-@pytest.mark.parametrize("request_text", ["gres/gpu:2", "gres:gpu:2", "gres/nic:progress:1,gres/gpu:a100:1", "cpu=2"])
+@pytest.mark.parametrize(
+    "request_text",
+    [
+        *("gres/gpu:2", "gres/nic:progress:1,gres/gpu:a100:1", "cpu=2", "license/seat:1", "gres/nic:gpu:1", "gpu:2"),
+        *("gres/gpu:1,gres/2", "gres/,gres,gres/gpu:1", "gres/gpux:1,xgres/nic:1", "gres/gpu:1,"),
+    ],
+)
 def test_what_stands_at_the_start_of_an_element_is_not_hidden(request_text: str) -> None:
     assert not scan(request_text).hidden
 
@@ -126,7 +159,8 @@ def test_what_stands_at_the_start_of_an_element_is_not_hidden(request_text: str)
         ("gres/gpu:a100:2", "gres/gpu:2"),
         ("gres/gpu:a100=2", "gres/gpu=2"),
         ("gres/gpu:a100", "gres/gpu:1"),
-        ("gpu:a100:2", "gpu:2"),
+        ("gres/gpu:a100:1,gres/gpu:a100:3", "gres/gpu:3"),
+        ("gpu:a100:2", "gpu:a100:2"),
         ("gres/gpu:a,gres/gpu:9,gres/nic:1", "gres/gpu:10,gres/nic:1"),
         ("gres/gpu:a100:1,gres/gpu:v100:1", "gres/gpu:2"),
         ("gres/nic:mlx:1,gres/gpu:a100:2,license/x:1", "gres/nic:mlx:1,gres/gpu:2,license/x:1"),
@@ -142,7 +176,10 @@ def test_models_leave_a_request_and_the_rest_stays(before: str, after: str) -> N
 
 @pytest.mark.parametrize(
     ("before", "after"),
-    [("a100:2", "2"), ("a100", "1"), ("2", "2"), ("a100:1,v100:3", "4"), ("g1:1", "g1:1"), ("", "")],
+    [
+        *(("a100:2", "2"), ("a100", "1"), ("2", "2"), ("a100:1,v100:3", "4"), ("a100:1,a100:3", "3")),
+        *(("g1:1", "g1:1"), ("1080ti", "1"), ("a100=2", "2"), ("", "")),
+    ],
 )
 def test_models_leave_the_bare_form(before: str, after: str) -> None:
     assert in_place("gpus_strip_models", before) == after
@@ -157,6 +194,8 @@ def test_models_leave_the_bare_form(before: str, after: str) -> None:
         ("SLURM_GPUS_PER_SOCKET=a100:1", "SLURM_GPUS_PER_SOCKET=1"),
         ("SLURM_TRES_PER_TASK=cpu=2,gres/gpu:a100=1", "SLURM_TRES_PER_TASK=cpu=2,gres/gpu=1"),
         ("SLURM_STEP_GRES=gres/gpu:a100:1", "SLURM_STEP_GRES=gres/gpu:1"),
+        ("SLURM_GRES=nic:1,gpu:a100:1,gres/gpu:v100:3", "SLURM_GRES=nic:1,gpu:4"),
+        ("SLURM_TRES_PER_TASK=gpu:a100:1", "SLURM_TRES_PER_TASK=gpu:a100:1"),
         ("SLURM_GPUS_HET_GROUP_1=a100:2", "SLURM_GPUS_HET_GROUP_1=2"),
         ("SLURM_GPUS_ON_NODE=a100:2", "SLURM_GPUS_ON_NODE=a100:2"),
         ("SLURM_TRES_BIND=gres/gpu:per_task:1", "SLURM_TRES_BIND=gres/gpu:per_task:1"),
@@ -213,8 +252,8 @@ def test_what_is_asked_beside_gpus_survives_a_pin() -> None:
     assert taken(out) == b"gres/nic:1,license/x:2"
 
 
-def test_cpus_per_gpu_are_read_in_both_spellings() -> None:
-    assert [library().tres_per_gpu(each) for each in (b"gres/gpu:4", b"gpu:3", b"gres/nic:2", None)] == [4, 3, 0, 0]
+def test_cpus_per_gpu_are_read_as_slurm_reads_them() -> None:
+    assert [library().tres_per_gpu(each) for each in (b"gres/gpu:4", b"gres/gpu=3", b"gpu:3", None)] == [4, 3, 0, 0]
 
 
 def test_every_request_variable_of_srun_is_covered() -> None:

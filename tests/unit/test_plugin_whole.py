@@ -134,13 +134,6 @@ def test_gpus_that_slurm_would_count_and_we_cannot_are_refused(plugin: Plugin) -
     assert refused(plugin.modify("JobId=19", user, partition="gpu"))
 
 
-@pytest.mark.parametrize("hidden", ["xgres/seat:g0:1", "xgres/shard:g0:5", "xgres/gpu:g1:1", "gres/nic:1,xgres/gpu:1"])
-@pytest.mark.parametrize("field", ["tres_per_node", "tres_per_job", "tres_per_socket", "tres_per_task"])
-def test_gpus_that_only_slurm_would_see_are_refused(plugin: Plugin, field: str, hidden: str) -> None:
-    for said in (plugin.submit(**{field: hidden}), plugin.modify("JobId=18", **{field: hidden})):
-        assert (refused(said), "gres/NAME at the start" in said.text) == (True, True)
-
-
 @pytest.mark.parametrize("own", ["gres/seat:g0:1", "gres/seat=1", "xgres/gpu:g0:1"])
 def test_what_is_berths_alone_is_refused_in_any_partition(plugin: Plugin, own: str) -> None:
     user = next(users)

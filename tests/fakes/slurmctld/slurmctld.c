@@ -143,6 +143,8 @@ static char **text_field(job_desc_msg_t *job, const char *name)
 	    {"reservation", &job->reservation},
 	    {"script", &job->script},
 	    {"submit_line", &job->submit_line},
+	    {"tres_bind", &job->tres_bind},
+	    {"tres_freq", &job->tres_freq},
 	    {"tres_per_job", &job->tres_per_job},
 	    {"tres_per_node", &job->tres_per_node},
 	    {"tres_per_task", &job->tres_per_task},
@@ -246,10 +248,17 @@ void fake_flag(job_desc_msg_t *job, const char *entry)
 void fake_end(job_desc_msg_t *job)
 {
 	static const char *const names[] = {
+<<<<<<< HEAD
 	    "admin_comment", "cpus_per_tres",	"extra",	"features",
 	    "job_id_str",    "licenses",	"mem_per_tres", "partition",	"qos",
 	    "req_nodes",     "script",		"tres_per_job", "tres_per_node",
 	    "tres_per_task", "tres_per_socket", "reservation",	"submit_line"};
+=======
+	    "admin_comment", "cpus_per_tres", "extra",	       "features",	  "job_id_str",
+	    "mem_per_tres",  "partition",     "qos",	       "req_nodes",	  "script",
+	    "tres_per_job",  "tres_per_node", "tres_per_task", "tres_per_socket", "reservation",
+	    "submit_line",   "licenses",      "tres_bind",     "tres_freq"};
+>>>>>>> 9b13b2e (tres: requests are read as Slurm reads them, in every field that can give a job GRES)
 
 	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
 		set_string(text_field(job, names[i]), NULL);
