@@ -4,6 +4,7 @@
 SLURM   ?= 24.11
 PROFILE ?= base
 FUZZ_SECONDS ?= 60
+COUNT   ?= 100000000
 
 VENV    := .venv
 PY      := $(VENV)/bin/python
@@ -17,7 +18,7 @@ ONE_THREAD := OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1
 with-engine = containers/bootstrap engine-start && { $(1); rc=$$?; containers/bootstrap engine-stop; exit $$rc; }
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-hard test-vm test-fast lint format bench bench-hook bench-passes bench-harm bench-topology bench-placement bench-simulate bench-philly bench-runtime bench-published bench-events bench-placement-speed bench-plan bench-gateway bench-replay bench-node bench-guard bench-injob bench-packing bench-company bench-predictor bench-matching bench-sharing-day bench-scores bench-classify bench-retry bench-gpu-mps bench-gpu-guard check-artifact measurements cluster-up cluster-down fuzz clean lock
+.PHONY: help setup demo test test-hard test-vm test-fast lint format bench bench-hook bench-passes bench-harm bench-topology bench-placement bench-simulate bench-philly bench-runtime bench-published bench-events bench-placement-speed bench-plan bench-gateway bench-replay bench-node bench-guard bench-injob bench-packing bench-company bench-predictor bench-matching bench-sharing-day bench-scores bench-classify bench-retry bench-gpu-mps bench-gpu-guard check-artifact measurements cluster-up cluster-down fuzz fuzz-tres clean lock
 
 help: ## this page
 	@echo "Berth: the right GPUs for every Slurm job. Start with 'make demo'."
@@ -42,7 +43,7 @@ test: setup ## units, fuzzing, and real Slurm clusters of every tested version; 
 	@$(call with-engine,FUZZ_SECONDS=$(FUZZ_SECONDS) tests/all)
 
 test-hard: setup ## the larger clusters, 64 nodes and one with accounting, and what takes minutes
-	@$(call with-engine,$(PY) -m pytest tests/hard tests/slurm -m "hard and not vm" && BERTH_FULL_MATRIX=1 $(PY) -m pytest tests/slurm/test_matrix.py)
+	@$(call with-engine,$(PY) -m tests.fuzz.tres --count 2000000 && $(PY) -m pytest tests/hard tests/slurm -m "hard and not vm" && BERTH_FULL_MATRIX=1 $(PY) -m pytest tests/slurm/test_matrix.py)
 
 test-vm: setup ## the test cluster on fresh Debian 12 and 13 machines (virtual ones): systemd, cgroup v2, AppArmor
 	@BERTH_RERUN="make test-vm" containers/bootstrap vm-packages
@@ -168,6 +169,9 @@ cluster-down: ## take the test cluster down, and the Docker engine if we started
 
 fuzz: setup ## fuzz the plugin's parsers (FUZZ_SECONDS=...)
 	@$(MAKE) --no-print-directory -C tests/fuzz run SECONDS=$(FUZZ_SECONDS)
+
+fuzz-tres: setup ## read random TRES requests beside each tested Slurm's own function (COUNT=... for each)
+	@$(call with-engine,$(PY) -m tests.fuzz.tres --count $(COUNT))
 
 lock: setup ## renew requirements/*.lock from pyproject.toml (needs uv)
 	@$(VENV)/bin/pip install --quiet uv

@@ -47,7 +47,7 @@ static void parse_type_and_count(char sign, const char *s, const char *end, stru
 	const char *last = memrchr(s, '=', len);
 	enum number number;
 
-	if (!last && sign != '=')
+	if (!last)
 		last = memrchr(s, ':', len);
 	e->count = 1;
 	number = parse_count(last ? last + 1 : s, end, &e->count);
