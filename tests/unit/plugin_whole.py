@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from policy import wire
+from policy import segment, wire
 from policy.daemon import pinned
 
 from . import fake_berthd
@@ -29,6 +29,15 @@ FAKE = ROOT / "tests" / "fakes" / "slurmctld" / "slurmctld.c"
 HEADERS = sorted((ROOT / "build" / "headers").glob("*"))
 USER = 12_345
 """Neither root nor who runs the tests."""
+
+LISTS = {"arguments": "argument", "environment": "environment"}
+"""Fields of several words, joined by newlines, and what one of them is called."""
+SHOWN = (
+    *("admin_comment", "cpus_per_task", "cpus_per_tres", "environment", "exc_nodes", "extra", "features"),
+    *("licenses", "max_nodes", "mem_per_tres", "min_cpus", "min_nodes", "ntasks_per_node", "ntasks_per_tres", "partition", "pn_min_cpus"),
+    *("pn_min_memory", "req_nodes", "requeue", "site_factor", "tres_bind", "tres_per_job", "tres_per_node"),
+    *("tres_per_socket", "tres_per_task"),
+)
 
 Answer = Callable[[wire.Message], bytes | None]
 
@@ -74,8 +83,9 @@ class Plugin:
     folder: Path
 
     def submit(self, user: int = USER, flags: Mapping[str, str] | None = None, /, **fields: str) -> Said:
-        """A batch job; `arguments` are the words of its script's command line, joined by newlines."""
-        return self._call("fake_submit", (ctypes.c_uint32(user),), {"script": "#!/bin/sh", **fields}, flags or {})
+        """A batch job, or with an empty `script` one without."""
+        script = {} if fields.get("script") == "" else {"script": "#!/bin/sh"}
+        return self._call("fake_submit", (ctypes.c_uint32(user),), {**script, **fields}, flags or {})
 
     def modify(self, record: str, user: int = USER, /, **fields: str) -> Said:
         """A change of a job by its name in Slurm's log, such as `JobId=18_3(21)`."""
@@ -99,12 +109,10 @@ class Plugin:
         job = ctypes.c_void_p(self.built.fake_job())
         said = ctypes.create_string_buffer(4_096)
         try:
-            for word in filter(None, fields.get("arguments", "").split("\n")):
-                self.built.fake_set(job, b"argument", word.encode())
             for name, value in fields.items():
-                if name == "arguments":
-                    continue
-                assert self.built.fake_set(job, name.encode(), value.encode()), name
+                one = LISTS.get(name, name)
+                for word in filter(None, value.split("\n")) if name in LISTS else [value]:
+                    assert self.built.fake_set(job, one.encode(), word.encode()), name
             for name, value in flags.items():
                 self.built.fake_flag(job, f"_SLURM_SPANK_OPTION_berth_{name.replace('-', '_')}={value}".encode())
             rc = getattr(self.built, function)(job, *middle, said, ctypes.c_size_t(len(said)))
@@ -115,30 +123,24 @@ class Plugin:
     def _fields(self, job: ctypes.c_void_p) -> dict[str, str]:
         value = ctypes.create_string_buffer(70_000)
         size = ctypes.c_size_t(len(value))
-        return {
-            name: value.value.decode()
-            for name in (
-                "admin_comment",
-                "cpus_per_task",
-                "cpus_per_tres",
-                "ntasks_per_node",
-                "extra",
-                "features",
-<<<<<<< HEAD
-                "licenses",
-=======
-                "mem_per_tres",
->>>>>>> 9b13b2e (tres: requests are read as Slurm reads them, in every field that can give a job GRES)
-                "partition",
-                "req_nodes",
-                "tres_bind",
-                "tres_per_job",
-                "tres_per_node",
-                "tres_per_socket",
-                "tres_per_task",
-            )
-            if self.built.fake_get(job, name.encode(), value, size)
-        }
+        return {name: value.value.decode() for name in SHOWN if self.built.fake_get(job, name.encode(), value, size)}
+
+
+def reply(verb: str, request: wire.Message, /, **fields: str) -> bytes:
+    """An answer to this very request."""
+    return wire.encode(verb, {"nonce": request.fields["nonce"], **fields})
+
+
+def place(request: wire.Message, nodes: str = "n1", gpus: str = "3", **more: str) -> bytes:
+    """A place with whole GPUs, or with what `more` says of them."""
+    seats = "0" if {"share", "guest", "way"} & more.keys() else "1"
+    values = segment.body({"state": "placed", "id": "0"})
+    return reply("place", request, nodes=nodes, gpus=gpus, seats=seats, segment=values, **more)
+
+
+def refused(said: Said) -> bool:
+    """Whether it is Berth that refused it."""
+    return said.rc != 0 and said.text.startswith("berth: ")
 
 
 @contextmanager

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from policy import segment, wire
-from tests.unit.plugin_whole import USER, Plugin, Said, each_slurm, loaded
+from policy import wire
+from tests.unit.plugin_whole import USER, Plugin, Said, each_slurm, loaded, place, refused
 
 pytestmark = each_slurm
 REQUESTS = ("tres_per_job", "tres_per_node", "tres_per_socket", "tres_per_task")
@@ -23,17 +23,6 @@ users = count(40_000)
 def plugin(headers: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Plugin]:
     with loaded(headers, tmp_path, monkeypatch, 'skip_partitions = "plain"') as made:
         yield made
-
-
-def place(request: wire.Message) -> bytes:
-    values = segment.body({"state": "placed", "id": "0"})
-    return wire.encode(
-        "place", {"nonce": request.fields["nonce"], "nodes": "n1", "gpus": "3", "seats": "1", "segment": values}
-    )
-
-
-def refused(said: Said) -> bool:
-    return said.rc != 0 and said.text.startswith("berth: ")
 
 
 def both(plugin: Plugin, fields: dict[str, str], user: int = USER) -> tuple[Said, Said]:

@@ -10,7 +10,7 @@ import pytest
 
 from policy import segment, wire
 from policy.daemon.pinned import ELSEWHERE, PARKED, PINNED, SHARES, UNCHECKED
-from tests.unit.plugin_whole import USER, Plugin, Said, each_slurm, loaded
+from tests.unit.plugin_whole import USER, Plugin, each_slurm, loaded, place, refused, reply
 
 pytestmark = each_slurm
 FLAG = {"locality": "any"}
@@ -24,27 +24,13 @@ def plugin(headers: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> It
         yield made
 
 
-def reply(verb: str, request: wire.Message, /, **fields: str) -> bytes:
-    return wire.encode(verb, {"nonce": request.fields["nonce"], **fields})
-
-
-def place(request: wire.Message, nodes: str = "n1", gpus: str = "3") -> bytes:
-    values = segment.body({"state": "placed", "id": "0"})
-    return reply("place", request, nodes=nodes, gpus=gpus, seats="1", segment=values)
-
-
 def place_with_words(request: wire.Message) -> bytes:
-    values = segment.body({"state": "placed", "id": "0"})
-    return reply("place", request, nodes="n1", gpus="3", seats="1", segment=values, message="berth: n1")
+    return place(request, message="berth: n1")
 
 
 def park(request: wire.Message) -> bytes:
     values = segment.body({"state": "later", "parked": "0"})
     return reply("later", request, n="1", k="1", guest="1", begin="1900000000", segment=values)
-
-
-def refused(said: Said) -> bool:
-    return said.rc != 0 and said.text.startswith("berth: ")
 
 
 # What is written into a job

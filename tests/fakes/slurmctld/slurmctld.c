@@ -7,6 +7,7 @@
  */
 #include <inttypes.h>
 #include <stdarg.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -121,75 +122,87 @@ void *fake_job(void)
 	job->contiguous = job->core_spec = job->segment_size = job->cores_per_socket = NO_VAL16;
 	job->ntasks_per_socket = job->ntasks_per_core = job->sockets_per_node = NO_VAL16;
 	job->threads_per_core = job->shared = job->requeue = NO_VAL16;
+	job->overcommit = NO_VAL8;
 	return job;
 }
 
-static char **text_field(job_desc_msg_t *job, const char *name)
-{
-	const struct {
-		const char *name;
-		char **field;
-	} fields[] = {
-	    {"admin_comment", &job->admin_comment},
-	    {"cpus_per_tres", &job->cpus_per_tres},
-	    {"extra", &job->extra},
-	    {"features", &job->features},
-	    {"job_id_str", &job->job_id_str},
-	    {"licenses", &job->licenses},
-	    {"mem_per_tres", &job->mem_per_tres},
-	    {"partition", &job->partition},
-	    {"qos", &job->qos},
-	    {"req_nodes", &job->req_nodes},
-	    {"reservation", &job->reservation},
-	    {"script", &job->script},
-	    {"submit_line", &job->submit_line},
-	    {"tres_bind", &job->tres_bind},
-	    {"tres_freq", &job->tres_freq},
-	    {"tres_per_job", &job->tres_per_job},
-	    {"tres_per_node", &job->tres_per_node},
-	    {"tres_per_task", &job->tres_per_task},
-	    {"tres_per_socket", &job->tres_per_socket},
-	};
+/* A text, or a number of `size` bytes, whose NO_VAL ends in 0xfe as each of Slurm's does. */
+static const struct field {
+	const char *name;
+	size_t offset, size;
+} fields[] = {
+#define TEXT(field)                                                                                \
+	{                                                                                          \
+#field, offsetof(job_desc_msg_t, field), 0                                         \
+	}
+#define NUMBER(field)                                                                              \
+	{                                                                                          \
+#field, offsetof(job_desc_msg_t, field), sizeof(((job_desc_msg_t *)NULL)->field)   \
+	}
+    TEXT(admin_comment),
+    TEXT(cpus_per_tres),
+    TEXT(exc_nodes),
+    TEXT(extra),
+    TEXT(features),
+    TEXT(job_id_str),
+    TEXT(licenses),
+    TEXT(mem_per_tres),
+    TEXT(partition),
+    TEXT(qos),
+    TEXT(req_nodes),
+    TEXT(reservation),
+    TEXT(script),
+    TEXT(submit_line),
+    TEXT(tres_bind),
+    TEXT(tres_freq),
+    TEXT(tres_per_job),
+    TEXT(tres_per_node),
+    TEXT(tres_per_task),
+    TEXT(tres_per_socket),
+    NUMBER(begin_time),
+    NUMBER(contiguous),
+    NUMBER(cpus_per_task),
+    NUMBER(het_job_offset),
+    NUMBER(max_nodes),
+    NUMBER(min_cpus),
+    NUMBER(min_nodes),
+    NUMBER(ntasks_per_core),
+    NUMBER(ntasks_per_node),
+    NUMBER(ntasks_per_tres),
+    NUMBER(num_tasks),
+    NUMBER(overcommit),
+    NUMBER(pn_min_cpus),
+    NUMBER(pn_min_memory),
+    NUMBER(req_switch),
+    NUMBER(requeue),
+    NUMBER(site_factor),
+    NUMBER(threads_per_core),
+    NUMBER(time_limit),
+    NUMBER(wait4switch),
+    NUMBER(warn_flags),
+    NUMBER(warn_signal),
+};
 
+static const struct field *field_called(const char *name)
+{
 	for (size_t i = 0; i < sizeof(fields) / sizeof(fields[0]); i++)
 		if (!strcmp(fields[i].name, name))
-			return fields[i].field;
+			return &fields[i];
 	return NULL;
 }
 
-/* One more word of the script and its arguments. */
-static void add_argument(job_desc_msg_t *job, const char *word)
+static char **text_of(job_desc_msg_t *job, const struct field *field)
 {
-	job->argv = realloc(job->argv, (job->argc + 1) * sizeof(char *));
-	if (!job->argv)
+	return (char **)((char *)job + field->offset);
+}
+
+static char **longer(char **list, uint32_t *count, const char *word)
+{
+	list = realloc(list, (*count + 1) * sizeof(char *));
+	if (!list)
 		abort();
-	job->argv[job->argc++] = strdup(word);
-}
-
-static uint16_t *short_field(job_desc_msg_t *job, const char *name)
-{
-	if (!strcmp(name, "cpus_per_task"))
-		return &job->cpus_per_task;
-	if (!strcmp(name, "ntasks_per_node"))
-		return &job->ntasks_per_node;
-	return NULL;
-}
-
-static uint32_t *number_field(job_desc_msg_t *job, const char *name)
-{
-	const struct {
-		const char *name;
-		uint32_t *field;
-	} fields[] = {
-	    {"min_cpus", &job->min_cpus},     {"min_nodes", &job->min_nodes},
-	    {"max_nodes", &job->max_nodes},   {"num_tasks", &job->num_tasks},
-	    {"time_limit", &job->time_limit},
-	};
-
-	for (size_t i = 0; i < sizeof(fields) / sizeof(fields[0]); i++)
-		if (!strcmp(fields[i].name, name))
-			return fields[i].field;
-	return NULL;
+	list[(*count)++] = strdup(word);
+	return list;
 }
 
 /* Licenses= of slurm.conf. */
@@ -198,76 +211,72 @@ void fake_licenses(const char *of_the_site)
 	set_string(&slurm_conf.licenses, of_the_site);
 }
 
-/* 0 where it is no field that is known here. */
+/*
+ * `argument` is one more word of the script and its arguments, `environment` one more variable.
+ * 0 where it is no field that is known here.
+ */
 int fake_set(job_desc_msg_t *job, const char *name, const char *value)
 {
-	char **field = text_field(job, name);
+	const struct field *field = field_called(name);
+	uint64_t number = strtoull(value, NULL, 10);
 
-	if (field)
-		set_string(field, value);
-	else if (!strcmp(name, "argument"))
-		add_argument(job, value);
-	else if (!strcmp(name, "begin_time"))
-		job->begin_time = (time_t)strtoull(value, NULL, 10);
-	else if (number_field(job, name))
-		*number_field(job, name) = (uint32_t)strtoul(value, NULL, 10);
-	else if (short_field(job, name))
-		*short_field(job, name) = (uint16_t)strtoul(value, NULL, 10);
-	else
-		return 0;
-	return 1;
+	if (!strcmp(name, "argument"))
+		job->argv = longer(job->argv, &job->argc, value);
+	else if (!strcmp(name, "environment"))
+		job->environment = longer(job->environment, &job->env_size, value);
+	else if (field && !field->size)
+		set_string(text_of(job, field), value);
+	else if (field)
+		memcpy((char *)job + field->offset, &number, field->size);
+	return field || !strcmp(name, "argument") || !strcmp(name, "environment");
 }
 
 int fake_get(job_desc_msg_t *job, const char *name, char *value, size_t size)
 {
-	char **field = text_field(job, name);
-	uint32_t *number = number_field(job, name);
-	uint16_t *small = short_field(job, name);
+	const struct field *field = field_called(name);
+	uint64_t number = 0, none = NO_VAL64;
 
-	if (field && *field)
-		snprintf(value, size, "%s", *field);
-	else if (number && *number != NO_VAL)
-		snprintf(value, size, "%u", (unsigned)*number);
-	else if (small && *small != NO_VAL16)
-		snprintf(value, size, "%u", (unsigned)*small);
-	else
+	if (!strcmp(name, "environment")) {
+		size_t used = 0;
+
+		for (uint32_t i = 0; i < job->env_size; i++)
+			used += (size_t)snprintf(value + used, size - used, "%s%s",
+						 used ? "\n" : "", job->environment[i]);
+		return job->env_size > 0;
+	}
+	if (!field)
 		return 0;
-	return 1;
+	if (!field->size) {
+		const char *text = *text_of(job, field);
+
+		return text && snprintf(value, size, "%s", text) >= 0;
+	}
+	memcpy(&number, (char *)job + field->offset, field->size);
+	none &= UINT64_MAX >> (64 - 8 * field->size);
+	return number && number != none && snprintf(value, size, "%" PRIu64, number) > 0;
 }
 
 /* As SPANK passes a flag: "_SLURM_SPANK_OPTION_berth_gpu_tier=opportunistic". */
 void fake_flag(job_desc_msg_t *job, const char *entry)
 {
-	job->spank_job_env =
-	    realloc(job->spank_job_env, (job->spank_job_env_size + 1) * sizeof(char *));
-	if (!job->spank_job_env)
-		abort();
-	job->spank_job_env[job->spank_job_env_size++] = strdup(entry);
+	job->spank_job_env = longer(job->spank_job_env, &job->spank_job_env_size, entry);
+}
+
+static void free_words(char **list, uint32_t count)
+{
+	for (uint32_t i = 0; i < count; i++)
+		free(list[i]);
+	free(list);
 }
 
 void fake_end(job_desc_msg_t *job)
 {
-	static const char *const names[] = {
-<<<<<<< HEAD
-	    "admin_comment", "cpus_per_tres",	"extra",	"features",
-	    "job_id_str",    "licenses",	"mem_per_tres", "partition",	"qos",
-	    "req_nodes",     "script",		"tres_per_job", "tres_per_node",
-	    "tres_per_task", "tres_per_socket", "reservation",	"submit_line"};
-=======
-	    "admin_comment", "cpus_per_tres", "extra",	       "features",	  "job_id_str",
-	    "mem_per_tres",  "partition",     "qos",	       "req_nodes",	  "script",
-	    "tres_per_job",  "tres_per_node", "tres_per_task", "tres_per_socket", "reservation",
-	    "submit_line",   "licenses",      "tres_bind",     "tres_freq"};
->>>>>>> 9b13b2e (tres: requests are read as Slurm reads them, in every field that can give a job GRES)
-
-	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
-		set_string(text_field(job, names[i]), NULL);
-	for (uint32_t i = 0; i < job->spank_job_env_size; i++)
-		free(job->spank_job_env[i]);
-	free(job->spank_job_env);
-	for (uint32_t i = 0; i < job->argc; i++)
-		free(job->argv[i]);
-	free(job->argv);
+	for (size_t i = 0; i < sizeof(fields) / sizeof(fields[0]); i++)
+		if (!fields[i].size)
+			set_string(text_of(job, &fields[i]), NULL);
+	free_words(job->spank_job_env, job->spank_job_env_size);
+	free_words(job->argv, job->argc);
+	free_words(job->environment, job->env_size);
 	free(job);
 }
 
