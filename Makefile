@@ -18,7 +18,7 @@ ONE_THREAD := OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1
 with-engine = containers/bootstrap engine-start && { $(1); rc=$$?; containers/bootstrap engine-stop; exit $$rc; }
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-hard test-vm test-fast lint format bench bench-hook bench-passes bench-harm bench-topology bench-placement bench-simulate bench-philly bench-runtime bench-published bench-events bench-placement-speed bench-plan bench-gateway bench-replay bench-node bench-guard bench-injob bench-packing bench-company bench-predictor bench-matching bench-sharing-day bench-scores bench-classify bench-retry bench-gpu-mps bench-gpu-guard check-artifact measurements cluster-up cluster-down fuzz fuzz-tres clean lock
+.PHONY: help setup demo test test-hard test-vm test-fast lint format bench bench-hook bench-passes bench-harm bench-topology bench-placement bench-simulate bench-philly bench-runtime bench-published bench-events bench-placement-speed bench-plan bench-gateway bench-replay bench-node bench-guard bench-injob bench-packing bench-company bench-predictor bench-matching bench-sharing-day bench-scores bench-classify bench-retry bench-gpu-mps bench-gpu-guard check-artifact measurements cluster-up cluster-down fuzz fuzz-tres coverage-c sanitize clean lock
 
 help: ## this page
 	@echo "Berth: the right GPUs for every Slurm job. Start with 'make demo'."
@@ -172,6 +172,12 @@ fuzz: setup ## fuzz the plugin's parsers (FUZZ_SECONDS=...)
 
 fuzz-tres: setup ## read random TRES requests beside each tested Slurm's own function (COUNT=... for each)
 	@$(call with-engine,$(PY) -m tests.fuzz.tres --count $(COUNT))
+
+coverage-c: setup ## lines of the plugins' C that unit tests and the fuzzer's inputs run, by file
+	@$(PY) -m tests.fuzz.instrumented
+
+sanitize: setup ## the same tests under ASan and UBSan
+	@$(PY) -m tests.fuzz.instrumented --sanitize
 
 lock: setup ## renew requirements/*.lock from pyproject.toml (needs uv)
 	@$(VENV)/bin/pip install --quiet uv

@@ -62,6 +62,8 @@ until the last of them ends. The load sweep is drawn: its jobs are not PAL's.
 """
 # Benchmarks with several tables: how each of them is called.
 CALLS = {
+    "coverage-c": "coverage-c",
+    "fuzz-tres": "fuzz-tres",
     "replay": 'bench-replay REPLAY="--systems plain,berth --seeds 6,7,8,9,10"',
     "replay-adversary": 'bench-replay REPLAY="--mode adversary --systems plain,berth --seeds 1"',
     "replay-chaos": 'bench-replay REPLAY="--mode chaos --systems berth --seeds 6"',
@@ -79,6 +81,16 @@ REMARKS = {
 A pass is timed from a reading to the plan, with 1,000 waiting jobs of twenty shapes on a full cluster; one job has
 ended since the pass before. `event_*` is what one Epilog's notice costs. The naive peer counts free GPUs by node and
 looks for room for each job once; it keeps no order, no later starts, and no cores or memory.
+""",
+    "coverage-c": """
+By gcov: unit tests of the plugins, then the fuzzer's corpus. What no unit test builds is run by tests on a cluster,
+which count no lines.
+""",
+    "fuzz-tres": """
+Random request texts, read by the plugin's parser and by `slurm_get_next_tres()` of that Slurm's own library: Debian's
+24.11.5 and 26.05.5. A difference is a text with GPUs, shards or seats for Slurm that ours neither reads with the same
+type and number nor refuses; one with GPUs for ours that Slurm does not read; or one that says something else to Slurm
+after its GPUs or their models were taken out. The run ends at the first.
 """,
     "gateway": """
 A lone slurmctld with 1,024 nodes and 1,000 held jobs. Reading is slower than pinning because slurmctld counts the GRES

@@ -144,10 +144,14 @@ def refused(said: Said) -> bool:
 
 
 @contextmanager
-def loaded(headers: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, hook: str = "") -> Iterator[Plugin]:
+def loaded(
+    headers: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, hook: str = "", deadline_ms: int = 1000
+) -> Iterator[Plugin]:
     """The plugin between init and fini, with a berth.conf."""
     conf = folder / "berth.conf"
-    conf.write_text(f'[hook]\nsocket = "{folder}/sock"\npinned_file = "{folder}/pinned"\ndeadline_ms = 1000\n{hook}\n')
+    conf.write_text(
+        f'[hook]\nsocket = "{folder}/sock"\npinned_file = "{folder}/pinned"\ndeadline_ms = {deadline_ms}\n{hook}\n'
+    )
     monkeypatch.setenv("BERTH_CONF", str(conf))
     built = library(headers)
     built.init()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -9,12 +10,14 @@ from pathlib import Path
 import pytest
 
 from policy import segment, wire
+from policy.daemon.pinned import PINNED
 from tests.unit.plugin_whole import USER, Plugin, Said, each_slurm, loaded, place, refused, reply
 
 pytestmark = each_slurm
 SHARE = {"gpu-share": "30"}
 NO_SCRIPT = {"script": ""}
 MEM_PER_CPU = 1 << 63
+ON_SEVEN = {"tres_per_node": "gres/gpu:1", "min_nodes": "7", "max_nodes": "7"}
 
 
 @pytest.fixture
@@ -309,10 +312,48 @@ def test_a_site_file_that_is_wrong_costs_no_submission(
 def test_a_berthd_that_is_silent_is_waited_for_until_the_deadline_alone(
     headers: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with loaded(headers, tmp_path, monkeypatch, "deadline_ms = 20") as made, made.berthd(lambda _: None):
+    log = tmp_path / "hook.log"
+    with (
+        loaded(headers, tmp_path, monkeypatch, f'hook_log = "{log}"', deadline_ms=20) as made,
+        socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as silent,
+    ):
+        silent.bind(str(tmp_path / "sock"))
+        silent.listen()
         said = made.submit(tres_per_job="gres/gpu:1")
     assert (said.rc, said.fields["tres_per_job"]) == (0, "gres/gpu:1")
     assert "berthd%20did%20not%20answer" in said.fields["admin_comment"]
+    waited, outcome = log.read_text().split()[1:3]
+    assert outcome == "timeout"
+    assert int(waited) >= 20_000
+
+
+def test_an_answer_that_is_longer_than_any_right_one_is_dropped(plugin: Plugin) -> None:
+    with plugin.berthd(lambda request: place(request) + b"x" * 16_384):
+        said = plugin.submit(tres_per_job="gres/gpu:1")
+    assert (said.rc, "req_nodes" in said.fields) == (0, False)
+
+
+def test_a_request_of_many_long_fields_is_left_to_slurm(plugin: Plugin) -> None:
+    long = {"req_nodes": "n1," * 10_900, "exc_nodes": "n2," * 10_900, "features": "f" * 4_000}
+    with plugin.berthd(place) as came:
+        said = plugin.submit(USER, {"locality": "any"}, tres_per_job="gres/gpu:1", **long)
+    assert (said.rc, said.text, came) == (0, "berth: left to Slurm: its request is longer than 65536 bytes", [])
+
+
+def test_nodes_are_folded_where_their_names_have_no_room(plugin: Plugin) -> None:
+    nodes = "n1,n3,n4,n5,n7,n8,n9"
+    room = 1_024 - len(f"[berth/1 nodes={nodes} gpus=3]")
+    for own, shown in ((room, nodes), (room + 1, "n%5B1,3-5,7-9%5D")):
+        done = placed(plugin, None, {"nodes": nodes}, extra="x" * own, **ON_SEVEN).fields
+        assert done["extra"] == "x" * own + f"[berth/1 nodes={shown} gpus=3]"
+
+
+def test_a_change_of_a_record_without_a_readable_name_is_known_by_what_it_says(plugin: Plugin) -> None:
+    plugin.list({18: PINNED})
+    for named in ("18", "18_*"):
+        said = plugin.modify("-", job_id_str=named, req_nodes="n2")
+        assert (refused(said), f"job {named} has a planned place" in said.text) == (True, True)
+    assert plugin.modify("-", req_nodes="n2").rc == 0
 
 
 def test_what_a_user_of_the_preflight_asks_is_kept_without_berthd(plugin: Plugin) -> None:
