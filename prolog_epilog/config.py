@@ -1,6 +1,7 @@
 """The table `[node]` of berth.conf, checked to the last key; the other tables are for others."""
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
@@ -9,6 +10,9 @@ from prolog_epilog.errors import ConfigError
 
 CONFIGLESS = "/etc/slurm/berth.conf"
 """Where berth.conf is on nodes to which the controller sends slurm.conf."""
+
+_TABLE = re.compile(rb"^[^#\w\n]*node", re.MULTILINE)
+"""How a line begins that could make the table."""
 
 _WORDS = {
     "inject": ("none", "hooks", "all"),
@@ -72,7 +76,7 @@ def load(path: str) -> NodeConfig:
         return NodeConfig()
     except OSError as problem:
         raise ConfigError(f"{path}: {problem.strerror}; let root read it") from None
-    if b"node" not in text:
+    if not _TABLE.search(text):
         # Most sites set nothing here; reading TOML takes longer than all the rest of a Prolog.
         return NodeConfig()
     return _config(path, text)

@@ -4,6 +4,8 @@
 
 slurmd runs them without words; the words are for tests and for scripts that call them. Nothing is read from the
 environment but what slurmd itself puts there.
+
+slurmd starts the shell script `front/berth-prolog`, which ends at once for a job that has nothing to do with Berth.
 """
 
 import os
@@ -17,6 +19,9 @@ from prolog_epilog import job as jobs
 from prolog_epilog.errors import CalledWrongly, ConfigError
 from prolog_epilog.here import DEV, ROOT, Here
 from prolog_epilog.slurm import Scontrol
+
+_NOT_SLURMDS = frozenset({"LC_CTYPE", "PWD", "OLDPWD", "SHLVL", "_"})
+"""Python adds the first when it starts in the C locale, the shell before it the others; slurmd gives none of them."""
 
 _WORDS = {"--config": "config", "--root": "root", "--dev": "dev"}
 
@@ -63,8 +68,7 @@ def _main(name: str, run: Callable[[jobs.Job, Here], int], words: Sequence[str])
     report = _Report(name)
     try:
         options = _options(name, words)
-        # Python itself puts LC_CTYPE there when it starts in the C locale; slurmd never does.
-        job = jobs.of({key: value for key, value in os.environ.items() if key != "LC_CTYPE"}, name)
+        job = jobs.of({key: value for key, value in os.environ.items() if key not in _NOT_SLURMDS}, name)
     except CalledWrongly as problem:
         report.say(str(problem))
         # From slurmd any other status would take the node out of service, and it is not the node's fault.

@@ -137,9 +137,12 @@ def test_each_program_has_a_page_and_each_page_is_installed() -> None:
     named = {
         name.strip() for page in PAGES for name in plain(page.name).split(".SH NAME\n")[1].split(" - ")[0].split(",")
     }
-    installed = project["tool"]["hatch"]["build"]["targets"]["wheel"]["shared-data"]
+    wheel = project["tool"]["hatch"]["build"]["targets"]["wheel"]
+    installed = wheel["shared-data"]
+    programs = {name.removesuffix("-python") for name in project["project"]["scripts"]}
 
-    assert named == {*project["project"]["scripts"], "berth-notice", "berth.conf"}
+    assert set(wheel["shared-scripts"].values()) == {"berth-prolog", "berth-epilog"} < programs
+    assert named == {*programs, "berth-notice", "berth.conf"}
     assert installed == {f"docs/man/{page.name}": f"share/man/man{page.suffix[1:]}/{page.name}" for page in PAGES}
 
 
