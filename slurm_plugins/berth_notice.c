@@ -4,6 +4,7 @@
  * the jobs that wait for this node are pinned before Slurm gives it away. Slurm drains a node
  * whose Epilog fails, and gives the node to nobody while it runs. So this program is silent, ends
  * within 300 ms whatever the network, munged or berthd do, tries nothing twice, and exits with 0.
+ * The Epilog of a job without GPUs does not wait for the answer.
  */
 #include <dlfcn.h>
 #include <errno.h>
@@ -17,6 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -359,6 +361,39 @@ static bool load_job(struct job *job)
 	       !job->node[strspn(job->node, allowed)];
 }
 
+/* A guest has no GPU in Slurm's books, but a berth. */
+static bool had_gpus(void)
+{
+	const char *gpus = getenv("SLURM_JOB_GPUS");
+	const char *extra = getenv("SLURM_JOB_EXTRA");
+
+	return (gpus && *gpus) || (extra && strstr(extra, "[berth/"));
+}
+
+/*
+ * Go on in a process of its own session, and let the Epilog end. Slurm kills what is left in the
+ * Epilog's process group, and waits while somebody has its output open.
+ */
+static void go_on_alone(void)
+{
+	pid_t between = fork();
+	int null;
+
+	if (between < 0)
+		return;
+	if (between > 0) {
+		waitpid(between, NULL, 0);
+		_exit(0);
+	}
+	if (setsid() < 0 || fork() != 0)
+		_exit(0);
+	null = open("/dev/null", O_RDWR | O_CLOEXEC);
+	for (int fd = 0; fd < 3; fd++) {
+		if (null < 0 || dup2(null, fd) < 0)
+			_exit(0);
+	}
+}
+
 int main(void)
 {
 	static struct job job;
@@ -373,6 +408,8 @@ int main(void)
 		until.tv_sec++;
 	}
 	if (load_job(&job) && load_config(&job.config) && *job.config.hosts) {
+		if (!job.degraded && !had_gpus())
+			go_on_alone();
 		outcome = notice_in_time(&job, &until);
 		if (*job.config.log)
 			write_log(&job, outcome);
