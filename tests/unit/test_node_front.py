@@ -54,8 +54,13 @@ class Node:
         self.world = World(folder)
         self.folder = folder
         text = (FRONT / "berth-prolog").read_text()
-        assert text.count("/run/berth/") == text.count("/etc/slurm/berth.conf") == 1
-        text = text.replace("/run/berth", str(self.world.root)).replace("/etc/slurm/berth.conf", f"{folder}/none")
+        for path, other in (
+            ("/run/berth/", f"{self.world.root}/"),
+            ("/dev/nvidia", f"{self.world.dev}/nvidia"),
+            ("/etc/slurm/berth.conf", f"{folder}/none"),
+        ):
+            assert path in text
+            text = text.replace(path, other)
         for context in CONTEXTS:
             self._program(f"bin/berth-{context}", text)
             self._program(f"bin/berth-{context}-python", '#!/bin/sh\necho python "$@"\n')
@@ -104,12 +109,19 @@ def node(tmp_path: Path) -> Node:
 EXTRAS = {
     "none": "",
     "a user's": "project=a; $(touch owned) `id` 'x' \"y\"\n* [ber] berth/1",
-    "whole": berth(3),
+    "whole": berth(0, 3),
+    "whole, and a user's": f"gpus=1 share=3 {berth(3)} tier=guaranteed",
+    "other GPUs": berth(0, 33),
+    "other node": berth(3).replace("n1", "n2"),
+    "two nodes": berth(3).replace("n1", "n1,n2"),
+    "no end": berth(3)[:-1],
+    "no number": berth(3).replace("3", "3x"),
+    "twice": berth(3) + berth(3),
+    "exclusive": berth(3, tier="exclusive"),
     "shared": berth(3, share=30, way="mps"),
     "seat": berth(3, tier="opportunistic", way="time"),
     "forged": "[berth/9 [berth/",
 }
-CODES = ("0:0", "0:15", "1:0", "")
 
 
 def put(path: Path, what: str) -> None:
@@ -123,26 +135,50 @@ def put(path: Path, what: str) -> None:
         path.symlink_to("nowhere")
 
 
+CALLS = [
+    (context, gpus, extra, code)
+    for context, codes in (("prolog", ("",)), ("epilog", ("0:0", "0:15", "1:0", "")))
+    for gpus, extra, code in product(("", "3", "0,3", "x"), EXTRAS, codes)
+]
+STATES = [("none", False), ("none", True), ("file", False), ("link", False)]
+"""The job's share file, and whether any GPU of the node is shared."""
+
+
 def test_what_it_ends_is_nothing_for_the_program(node: Node) -> None:
     ended = set()
-    for share, books in product(("none", "file", "link"), (False, True)):
+    for share, books in STATES:
         put(node.world.jobs / "7", share)
         put(node.world.root / "gpus" / "GPU-1", "file" if books else "none")
         calls = []
-        for context, gpus, extra, code in product(CONTEXTS, ("", "0,3", "x"), EXTRAS, CODES):
+        for context, gpus, extra, code in CALLS:
             environment = node.world.slurmd(context, EXTRAS[extra], gpus)
             if code:
                 environment["SLURM_JOB_EXIT_CODE2"] = code
             if not node.front(context, environment):
                 calls.append((context, environment))
-                ended.add((context, gpus, extra, code, share))
+                ended.add((context, gpus, extra, code, share, books))
         before = sorted(node.folder.rglob("*"))
         assert node.program(calls) == [(0, [], "")] * len(calls)
         assert sorted(node.folder.rglob("*")) == before
     # It does end what it is there for, and no more.
+    plain = {"none", "a user's"}
+    whole = {"whole", "whole, and a user's"}
     assert ended == {
-        (context, "", extra, code, "none") for context in CONTEXTS for extra in ("none", "a user's") for code in CODES
+        (context, gpus, extra, code, share, books)
+        for (context, gpus, extra, code), (share, books) in product(CALLS, STATES)
+        if (extra in plain or (extra in whole and gpus == "3" and code in {"", "0:0", "0:15"}))
+        and share == "none"
+        and not (context == "prolog" and gpus and books)
     }
+
+
+def test_device_files_are_counted_as_the_program_does(node: Node) -> None:
+    call = ("prolog", node.world.slurmd("prolog", berth(3), "3"))
+    assert node.front(*call) == ""
+    (node.world.dev / "nvidia1").unlink()
+
+    assert node.front(*call) == "python"
+    assert "names other GPUs than Slurm gave it" in node.program([call])[0][2]
 
 
 BY_KEY = {
