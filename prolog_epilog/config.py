@@ -82,6 +82,18 @@ def load(path: str) -> NodeConfig:
     return _config(path, text)
 
 
+def skipped(path: str) -> frozenset[str]:
+    """The partitions of [hook] skip_partitions; none where berth.conf does not say."""
+    import tomllib  # noqa: PLC0415 - see load()
+
+    try:
+        with open(path, "rb") as file:  # noqa: PTH123 - pathlib costs the Prolog 10 ms
+            listed = tomllib.load(file)["hook"]["skip_partitions"]
+    except (OSError, KeyError, TypeError, UnicodeDecodeError, tomllib.TOMLDecodeError):
+        return frozenset()
+    return frozenset(name.strip() for name in str(listed).split(","))
+
+
 def _config(path: str, text: bytes) -> NodeConfig:
     import tomllib  # noqa: PLC0415 - see load()
 

@@ -3,9 +3,9 @@
 It may be called twice, after a Prolog that failed, and after a restart of the node: it goes by what it finds.
 """
 
-from prolog_epilog import extra
-from prolog_epilog.errors import ExtraError
-from prolog_epilog.here import Here, berth_of, indices_of, run_chain
+from prolog_epilog import extra, given
+from prolog_epilog.errors import Disagreement, ExtraError
+from prolog_epilog.here import Here, indices_of, run_chain
 from prolog_epilog.job import Job
 
 
@@ -21,8 +21,12 @@ def run(job: Job, here: Here) -> int:
         return tenancy.end(job, here)
     if not here.config.chain_epilog:
         return 0
+    berth, held = None, None
     try:
-        berth = berth_of(job, here)
+        berth, held = given.look(job, here, everywhere=True)
+    except Disagreement:
+        # What it ran on is others' as well.
+        return run_chain(here.config.chain_epilog, job, (), here)
     except ExtraError:
-        berth = None
-    return run_chain(here.config.chain_epilog, job, indices_of(job, berth, here), here)
+        pass
+    return run_chain(here.config.chain_epilog, job, indices_of(job, berth, here, held), here)

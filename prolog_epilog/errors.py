@@ -9,8 +9,10 @@
     ├── HardwareFault             a GPU that needs a human: the node is drained, the text is the reason
     ├── ConfigError               the table [node] of berth.conf
     ├── ExtraError                a berth in a job's Extra that is not believed
+    │   └── Disagreement          what Slurm gave the job and what its Extra says do not agree: it must not start
     ├── FormatError               a file that is not what docs/formats.md says
     ├── SlurmError                scontrol failed or answered nonsense
+    │   └── Imitated              the job's own texts look like what scontrol prints
     ├── ChainError                a script of the site's own failed; carries its exit status
     ├── TookTooLong               a program was ended because its time was up
     ├── Interrupted               Slurm ends the Prolog or Epilog itself
@@ -56,12 +58,25 @@ class ExtraError(NodeError):
     """A job's Extra that does not say what Berth writes there."""
 
 
+class Disagreement(ExtraError):
+    """A job that would hold another part of a GPU than Slurm counts for it."""
+
+    def __init__(self, text: str, *, hold: bool = True) -> None:
+        super().__init__(text)
+        self.hold = hold
+        """Whether berthd can tell its user why; else only what SPANK says of the stopped job does."""
+
+
 class FormatError(NodeError):
     """A text that does not follow docs/formats.md."""
 
 
 class SlurmError(NodeError):
     """Slurm could not be asked or changed."""
+
+
+class Imitated(SlurmError):
+    """Slurm answers, and a user's text makes the answer ambiguous."""
 
 
 class ChainError(NodeError):

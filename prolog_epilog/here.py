@@ -5,12 +5,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from prolog_epilog import chain, extra
+from prolog_epilog import chain, config
 from prolog_epilog.config import NodeConfig
-from prolog_epilog.errors import ChainError, ExtraError, NodeError, SlurmError
+from prolog_epilog.errors import ChainError, NodeError, SlurmError
 from prolog_epilog.extra import Berth
 from prolog_epilog.job import Job
-from prolog_epilog.slurm import Scontrol
+from prolog_epilog.slurm import Held, Scontrol
 
 if TYPE_CHECKING:
     from prolog_epilog.paths import Paths
@@ -47,6 +47,10 @@ class Here:
         """Whether a job has a share file, good or bad."""
         return os.path.lexists(f"{self.root}/jobs/{job}")
 
+    def skips(self, partition: str) -> bool:
+        """Whether Berth leaves this partition alone."""
+        return partition in config.skipped(self.conf)
+
     def has_books(self) -> bool:
         """Whether any GPU of the node was ever shared since its start."""
         try:
@@ -55,42 +59,16 @@ class Here:
             return False
 
 
-def berth_of(job: Job, here: Here) -> Berth | None:
-    """The berth in a job's Extra; one that names other GPUs than Slurm does is not believed."""
-    berth = extra.read(job.extra, job.node)
-    if berth is None:
-        return None
-    named = chain.indices(berth.gpus, chain.minors(here.dev))
-    if not set(job.indices) <= set(named):
-        raise ExtraError(f"the job's Extra names other GPUs than Slurm gave it ({_list(job.indices)}); requeue the job")
-    if berth.tier == extra.OPPORTUNISTIC:
-        _check_seats(job, berth, here)
-    elif berth.is_shared and not job.indices:
-        raise ExtraError("the job's Extra names GPUs, but Slurm gave it none on this node; requeue the job")
-    return berth
-
-
-def _check_seats(job: Job, berth: Berth, here: Here) -> None:
-    """Slurm's variables name no seats, so that it has to be asked; where it does not answer, SPANK still looks."""
-    try:
-        seats = here.slurm.gpus(job.id, job.node)
-    except SlurmError as problem:
-        here.say(f"{problem}; the seats of job {job.id} were not compared with its Extra")
-        return
-    if seats != berth.gpus:
-        raise ExtraError(f"the job's Extra names other seats than Slurm gave it ({_list(seats)}); requeue the job")
-
-
-def indices_of(job: Job, berth: Berth | None, here: Here) -> tuple[int, ...]:
-    """The indices of all of a job's GPUs; asks Slurm where the job has no berth.
+def indices_of(job: Job, berth: Berth | None, here: Here, held: Held | None = None) -> tuple[int, ...]:
+    """The indices of all of a job's GPUs; `held` where Slurm has said it already.
 
     Where Slurm names none, the job has none of its own: a guest's seat is on the GPU of another job.
     """
     if not job.indices:
         return ()
     known = chain.minors(here.dev)
-    if berth is not None:
-        return chain.indices(berth.gpus, known)
+    if held is not None or berth is not None:
+        return chain.indices(held.positions if held is not None else berth.gpus if berth else (), known)
     try:
         return chain.indices(here.slurm.gpus(job.id, job.node), known)
     except SlurmError as problem:

@@ -1,28 +1,35 @@
 """What happens on a node before a job: the site's own Prolog, and the job's share of its GPUs."""
 
-from prolog_epilog import extra
-from prolog_epilog.errors import ExtraError
-from prolog_epilog.here import Here, berth_of, indices_of, run_chain
+from prolog_epilog import extra, given
+from prolog_epilog.errors import Disagreement, ExtraError
+from prolog_epilog.here import Here, indices_of, run_chain
 from prolog_epilog.job import Job
 
 
 def run(job: Job, here: Here) -> int:
     """The Prolog's exit status: not 0 takes the node out of service."""
+    berth, held = None, None
     try:
-        berth = berth_of(job, here)
+        berth, held = given.look(job, here, everywhere=bool(here.config.chain_prolog))
+    except Disagreement as problem:
+        return _refuse(job, here, problem, hold=problem.hold)
     except ExtraError as problem:
-        here.say(str(problem))
-        berth = None
         if extra.asks_share(job.extra):
-            from prolog_epilog import tenancy  # noqa: PLC0415 - most jobs share nothing
-
-            return tenancy.refuse(job, here, str(problem))
+            return _refuse(job, here, problem, hold=False)
+        here.say(str(problem))
     if (berth is not None and berth.is_shared) or ((berth is not None or job.indices) and here.has_books()):
         from prolog_epilog import tenancy  # noqa: PLC0415 - most jobs share nothing
 
         if berth is not None and berth.is_shared:
             return tenancy.begin(job, berth, here)
-        tenancy.clear(job, berth, here)
+        tenancy.clear(job, berth, here, held)
     if not here.config.chain_prolog:
         return 0
-    return run_chain(here.config.chain_prolog, job, indices_of(job, berth, here), here)
+    return run_chain(here.config.chain_prolog, job, indices_of(job, berth, here, held), here)
+
+
+def _refuse(job: Job, here: Here, problem: ExtraError, *, hold: bool) -> int:
+    from prolog_epilog import tenancy  # noqa: PLC0415 - most jobs share nothing
+
+    here.say(str(problem))
+    return tenancy.refuse(job, here, str(problem), hold=hold)

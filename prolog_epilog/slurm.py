@@ -2,10 +2,11 @@
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from prolog_epilog import children
-from prolog_epilog.errors import SlurmError, TookTooLong
+from prolog_epilog.errors import Imitated, SlurmError, TookTooLong
 
 _PLACES = ("/usr/bin/scontrol", "/usr/local/bin/scontrol", "/opt/slurm/bin/scontrol", "/usr/local/slurm/bin/scontrol")
 _JOB_SECONDS = 1.0
@@ -16,11 +17,29 @@ _GRES = re.compile(r"(?<![\w/])(gpu|shard|seat)(?::([^:,()]+))?:(\d+)(?:\(([^)]*
 _OUR_TYPE = re.compile(r"g(0|[1-9][0-9]?)")
 _STATE = re.compile(r"^   JobState=(\S+)", re.MULTILINE)
 _IDS = re.compile(r"^JobId=(\d+) (?:ArrayJobId=(\d+) ArrayTaskId=(\S+) )?", re.MULTILINE)
+_HET = re.compile(r"JobId=\d+ [^\n]*?HetJobId=(\d+) HetJobOffset=(\d+)")
+_COMMENT = re.compile(r"^   AdminComment=(.*)$", re.MULTILINE)
 _UNKNOWN = "Invalid job id"
 """What Slurm says of a job that it has forgotten."""
 _MOST_LOOKS = 4
 """Only a user's text makes more than one line look like a job's first one."""
 _BRACKET = re.compile(r"([^\[\]]*)(?:\[([0-9,-]+)\])?")
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What Slurm gave a job on one node: GPUs as positions."""
+
+    gpus: frozenset[int] = frozenset()
+    """Whole ones."""
+    shards: Mapping[int, int] = field(default_factory=dict)
+    """Percent of each shared one."""
+    seats: frozenset[int] = frozenset()
+
+    @property
+    def positions(self) -> tuple[int, ...]:
+        """All of its GPUs, ascending; a seat counts only where there is nothing else."""
+        return tuple(sorted(self.gpus | self.shards.keys() or self.seats))
 
 
 class Scontrol:
@@ -32,7 +51,11 @@ class Scontrol:
 
     def gpus(self, job: int, node: str) -> tuple[int, ...]:
         """Positions of the GPUs that Slurm gave a job on a node, ascending."""
-        return positions(self._show(_JOB_SECONDS, job, "-d")[1], node)
+        return self.held(job, node).positions
+
+    def held(self, job: int, node: str) -> Held:
+        """What Slurm gave a job on a node."""
+        return held(self._show(_JOB_SECONDS, job, "-d")[1], node)
 
     def is_there(self, job: int) -> bool:
         """Whether Slurm still has a job on some node; True where it does not say."""
@@ -51,10 +74,13 @@ class Scontrol:
     def is_sent_away(self, job: int) -> bool:
         """Whether Slurm ends a guest because berthd sent it away, and not because its user or its time limit does."""
         _, text = self._show(_CHANGE_SECONDS, job)
-        state = re.search(r"^   JobState=(\S+)", text, re.MULTILINE)
-        berth = re.search(r"^   AdminComment=.*\[berth/1 ([^\]]*)\]", text, re.MULTILINE)
+        states, comments = _STATE.findall(text), _COMMENT.findall(text)
+        if len(states) != 1 or len(comments) != 1:
+            # A job's name or comment poses as Slurm's word.
+            return False
+        berth = re.search(r"\[berth/1 ([^\]]*)\]", comments[0])
         back = berth is not None and any(word.startswith("parked=") for word in berth.group(1).split(" "))
-        return back and state is not None and state.group(1) in _ON_ITS_WAY_BACK
+        return back and states[0] in _ON_ITS_WAY_BACK
 
     def logs(self, job: int) -> tuple[str, ...]:
         """Where a batch job's output goes. It is a user's text, like other lines that may look like these."""
@@ -72,6 +98,12 @@ class Scontrol:
         name, _ = self._show(_CHANGE_SECONDS, job)
         self._run(_CHANGE_SECONDS, "requeue", *(["Incomplete"] if if_running else []), name)
 
+    def hold(self, job: int) -> None:
+        """Put a batch job that starts back into the queue, held; of a heterogeneous job all parts go together."""
+        name, text = self._show(_CHANGE_SECONDS, job)
+        part = _HET.match(_ids(text))
+        self._run(_CHANGE_SECONDS, "requeuehold", part.group(1) if part else name)
+
     def configuration(self) -> dict[str, str]:
         """Slurm's own settings."""
         lines = self._run(_CHANGE_SECONDS, "show", "config").split("\n")
@@ -82,9 +114,12 @@ class Scontrol:
         """How Slurm names a job alone, and what it says of it.
 
         One task of each array bears the array's number. Under that Slurm shows the other tasks too, and would put all
-        of them back: such a task is `ARRAY_TASK`.
+        of them back: such a task is `ARRAY_TASK`. So it is with the first part of a heterogeneous job, `JOB+0`.
         """
         text = self._run(seconds, "show", "job", str(job), *words)
+        part = _HET.match(_ids(text))
+        if part and part.groups() == (str(job), "0"):
+            return f"{job}+0", self._run(seconds, "show", "job", f"{job}+0", *words)
         found = [(int(number), int(array or 0), task) for number, array, task in _IDS.findall(text)]
         # The first of these lines is Slurm's own, and a later one may be a user's text; of an array all is one user's.
         number, array, task = found[0] if found else (0, 0, "")
@@ -114,35 +149,48 @@ class Scontrol:
         return ended.output
 
 
-def positions(text: str, node: str) -> tuple[int, ...]:
+def held(text: str, node: str) -> Held:
     """Read `scontrol show job -d`.
 
-    Where JOB_GRES stands twice, a job's name or comment poses as Slurm's word: then nothing of it is believed.
+    Where JOB_GRES stands twice, or not where Slurm writes it, a job's name or comment poses as Slurm's word: then
+    nothing of it is believed.
     """
     lines = text.split("\n")
     marks = [number for number, line in enumerate(lines) if line.lstrip().startswith("JOB_GRES=")]
     if not marks:
-        return ()
-    if len(marks) > 1:
-        raise SlurmError("the job's texts imitate what scontrol prints; its GPUs are not known")
+        return Held()
+    before = [number for number, line in enumerate(lines) if line.lstrip().startswith("Socks/Node=")]
+    if len(marks) > 1 or [number + 1 for number in before] != marks:
+        raise Imitated("the job's texts imitate what scontrol prints; its GPUs are not known")
     for line in lines[marks[0] + 1 :]:
         match = _PLACE.fullmatch(line)
         if match is None:
             break
         if _among(node, match.group(1)):
-            return _positions(match.group(2))
+            return _held(match.group(2))
     raise SlurmError(f"scontrol shows no GPUs of the job on {node}")
 
 
-def _positions(gres: str) -> tuple[int, ...]:
-    """Of `gpu:g0:1(IDX:0),shard:g2:30(30/100)`; a seat counts only where there is nothing else."""
-    found: dict[str, set[int]] = {"gpu": set(), "shard": set(), "seat": set()}
+def _held(gres: str) -> Held:
+    """Of `gpu:g0:1(IDX:0),shard:g2:30(30/100)`; shards without a type of ours say in turn what each GPU gives."""
+    found: dict[str, dict[int, int]] = {"gpu": {}, "shard": {}, "seat": {}}
     for name, kind, count, where in _GRES.findall(gres):
         if int(count) == 0:
             continue
         typed = _OUR_TYPE.fullmatch(kind)
-        found[name] |= {int(typed.group(1))} if typed else _numbers(where.removeprefix("IDX:"))
-    return tuple(sorted(found["gpu"] | found["shard"] or found["seat"]))
+        if typed:
+            found[name][int(typed.group(1))] = found[name].get(int(typed.group(1)), 0) + int(count)
+        elif name == "shard":
+            parts = [part.partition("/")[0] for part in where.split(",")]
+            found[name] |= {gpu: int(part) for gpu, part in enumerate(parts) if part.isdecimal() and int(part)}
+        else:
+            found[name] |= dict.fromkeys(_numbers(where.removeprefix("IDX:")), 1)
+    return Held(frozenset(found["gpu"]), found["shard"], frozenset(found["seat"]))
+
+
+def _ids(text: str) -> str:
+    """What stands before a job's name, the first of its user's texts."""
+    return text.partition(" JobName=")[0]
 
 
 def _numbers(text: str) -> set[int]:

@@ -14,7 +14,7 @@ from dataclasses import replace
 from prolog_epilog import arrivals, cgroups, devices, files, inject, quarantine, share_file, state, time_slices
 from prolog_epilog.arrivals import Arrival
 from prolog_epilog.devices import Gpu
-from prolog_epilog.errors import Busy, CannotShare, FormatError, HardwareFault, NodeError
+from prolog_epilog.errors import Busy, CannotShare, FormatError, HardwareFault, NodeError, SlurmError
 from prolog_epilog.extra import OPPORTUNISTIC, Berth
 from prolog_epilog.guard import freezer
 from prolog_epilog.here import Here, drain, indices_of, run_chain
@@ -26,7 +26,7 @@ from prolog_epilog.mps import lifecycle, losses
 from prolog_epilog.mps.losses import Loss, Record
 from prolog_epilog.paths import Paths
 from prolog_epilog.share_file import Share
-from prolog_epilog.slurm import Scontrol
+from prolog_epilog.slurm import Held, Scontrol
 from prolog_epilog.state import Tenant
 
 _UNFINISHED = "the Prolog did not come to its end on this node; berthd moves the job"
@@ -76,16 +76,27 @@ def begin(job: Job, berth: Berth, here: Here) -> int:
         return 1
 
 
-def refuse(job: Job, here: Here, why: str) -> int:
-    """Have SPANK stop a job whose share is not known; the site's scripts must not touch GPUs that others may use."""
+def refuse(job: Job, here: Here, why: str, *, hold: bool = False) -> int:
+    """Have SPANK stop a job whose share is not known; the site's scripts must not touch GPUs that others may use.
+
+    With `hold` it also goes back into the queue, held. Slurm holds batch jobs only, and none that must not be requeued:
+    what SPANK says is all that the user of another job reads.
+    """
     _write(here, Share(job.id, job.uid, why=why, start=job.start))
+    if hold:
+        try:
+            here.slurm.hold(job.id)
+        except SlurmError as problem:
+            here.say(f"job {job.id} is stopped, and not held: {problem}")
+        else:
+            here.say(f"job {job.id} is held")
     return run_chain(here.config.chain_prolog, job, (), here)
 
 
-def clear(job: Job, berth: Berth | None, here: Here) -> None:
+def clear(job: Job, berth: Berth | None, here: Here, held: Held | None = None) -> None:
     """Free a job's whole GPUs of jobs whose Epilog was lost, and of guests; no other job that Slurm has is touched."""
     try:
-        gpus = _gpus(here, berth) if berth else _named(here, indices_of(job, None, here))
+        gpus = _gpus(here, berth) if berth else _named(here, indices_of(job, None, here, held))
         uuids = {gpu.uuid for gpu in gpus}
         guests = {guest.job for guest in arrivals.guests_on(here.paths, tuple(uuids))}
         for one in list(state.everything(here.paths)):

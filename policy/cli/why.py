@@ -128,6 +128,8 @@ def rows(job_id: int, slurm_state: str, values: Mapping[str, str]) -> list[tuple
     found += _preflight(values, slurm_state)
     found += _guest(values)
     found += _moved(values, slurm_state)
+    if "disagrees" in values and slurm_state == "PENDING":
+        found.append(("held", values["disagrees"]))
     if "degraded_text" in values:
         found.append(("sent away", values["degraded_text"]))
     if slurm_state in {"PENDING", "RUNNING"}:

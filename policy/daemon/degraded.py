@@ -11,6 +11,7 @@ from policy import segment
 from policy.daemon import log
 from policy.daemon.evictions import BACK_AFTER
 from policy.errors import FormatError, SlurmError
+from policy.slurm import disagreement
 from policy.slurm.interface import Gateway, JobText
 from policy.tiers import OPPORTUNISTIC
 from policy.waiting import nodes_avoided
@@ -64,6 +65,11 @@ class Degraded:
             values = segment.fields(job.admin_comment)
         except FormatError:
             values = None
+        if job.state == "PENDING" and values is not None and (why := disagreement.of_text(job, values)):
+            # Its node has held it (prolog_epilog/given.py).
+            self._gateway.annotate(job.id, {**values, "disagrees": f"{why}; cancel it and submit it again"})
+            log.error(f"JobId={job.id} UserId={job.user_id} was held on {where}: {why}")
+            return 1
         if job.state not in _FAILED or values is None or not {"share", "tier"} & values.keys():
             log.info(f"JobId={job.id} could not have its share on {where}; it is {job.state.lower()} and stays so")
             return 0

@@ -15,6 +15,7 @@ from policy.daemon.company import Company
 from policy.daemon.config import Config
 from policy.daemon.culprits import Culprits
 from policy.daemon.degraded import Degraded
+from policy.daemon.disagreements import Disagreements
 from policy.daemon.endings import NodeWord
 from policy.daemon.evictions import Evictions
 from policy.daemon.explainer import MOST_REASONS, Explainer
@@ -75,6 +76,7 @@ class Planner:
         self._lists = Lists(self._pins)
         self._moving = Moving(gateway, config.settings.moving, create(config.policy), self._company.classes, self._pins)
         self._degraded = Degraded(gateway)
+        self._disagreements = Disagreements(config.skip_partitions)
         self._levels = Levels(gateway)
         accounts = Accounts()
         self._preflights = Preflights(gateway, accounts, config.preflight_wait)
@@ -134,6 +136,7 @@ class Planner:
             self._put_off(changes)
             apart(self._pins.list_pinned, self._plan.queue, reading.jobs)
             self._pins.written += apart(self._degraded.send_elsewhere, reading.at) or 0
+            apart(self._disagreements.look, reading)
             apart(self._failures.watch, reading)
             apart(self._preflights.step, reading)
             self._reasons_left = MOST_REASONS
@@ -385,7 +388,11 @@ class Planner:
                 updates=self._pins.written,
                 ended=tuple(self._ended),
                 took={"look_ms": _middle(self._looks_took), "pass_ms": _middle(self._passes_took)},
-                failures=self._failures.told | self._preflights.told | self._moving.told | self._plan.isolation.told,
+                failures=self._failures.told
+                | self._disagreements.told
+                | self._preflights.told
+                | self._moving.told
+                | self._plan.isolation.told,
             )
         )
         self._ended.clear()

@@ -46,6 +46,7 @@ def pin(job: JobText, place: Pin) -> dict[str, str]:
     values = {**place.values, **{key: value for key, value in before.items() if key in _OF_FAILURES}}
     excluded = _others(job, before, place.others)
     values.pop(others.KEY, None)
+    values.pop("disagrees", None)
     if excluded.get("exc_nodes"):
         values[others.KEY] = others.mark_of(excluded["exc_nodes"])
     return {

@@ -15,6 +15,7 @@ _PERCENTS = re.compile(r"(?:^|,)shard:g\d+:100(?=[(,]|$)")
 _USED = re.compile(r"(gpu|shard|seat):g(\d+):([1-9]\d*)")
 _PINNED = re.compile(r"gres/(?:gpu|shard|seat):g(\d{1,2})(?!\d)")
 _SHARE = re.compile(r"gres/shard:g\d+:(\d+)")
+_SEAT = re.compile(r"gres/seat:g\d")
 _GPU_REQUEST = re.compile(r"gres[:/](?:gpu|shard|seat)\b")
 """Slurm finds `gres` anywhere in an element of a request, so we do too."""
 _HELD = re.compile(r"(gpu|shard):(?:([^:,()]+):)?[1-9]\d*\((?:IDX:)?([\d,-]*)")
@@ -146,8 +147,10 @@ def guest(per_node: str) -> bool:
 
     >>> guest("gres/seat:g3:1"), guest("gres/gpu:g2:1,gres/seat:g2:1"), guest("gres/gpu:1"), guest("")
     (True, False, False, False)
+    >>> guest("xgres/seat:g3:1"), share("xgres/shard:g3:5")
+    (True, 5)
     """
-    return per_node.startswith("gres/seat:g") and "gres/gpu" not in per_node and "gres/shard" not in per_node
+    return bool(_SEAT.search(per_node)) and "gres/gpu" not in per_node and "gres/shard" not in per_node
 
 
 @lru_cache(maxsize=16_384)

@@ -7,11 +7,13 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from prolog_epilog import state
+from prolog_epilog.errors import ExtraError
+from prolog_epilog.extra import OPPORTUNISTIC, Berth, read
 from prolog_epilog.paths import Paths
 from tests.fakes import nvml
 from tests.fakes.mps import CONTROL
@@ -39,13 +41,17 @@ class World:
     folder: Path
     settings: dict[str, object] = field(default_factory=dict)
     environment: dict[str, str] = field(default_factory=dict)
+    skipped: str = ""
+    """Partitions that Berth leaves alone."""
 
     def __post_init__(self) -> None:
         self.dev.mkdir()
         for minor in range(8):
             (self.dev / f"nvidia{minor}").touch()
         (self.dev / "nvidiactl").touch()
-        self.settings["scontrol"] = str(self.script("scontrol", f'echo "$@" >>{self.folder}/asked\nexit 1'))
+        (self.folder / "records").mkdir()
+        answer = f"[ -e {self.folder}/records/$3 ] || exit 1\nexec /bin/cat {self.folder}/records/$3"
+        self.settings["scontrol"] = str(self.script("scontrol", f'echo "$@" >>{self.folder}/asked\n{answer}'))
 
     def with_gpus(self) -> None:
         """A simulated driver with eight GPUs, and a simulated MPS."""
@@ -115,10 +121,19 @@ class World:
         (self.folder / "job").write_text(JOB_TEXT.format(job=job, node=NODE, gres=gres))
         self.scontrol(f"cat {self.folder}/job")
 
+    def slurm_gave(self, extra: str, job: int) -> None:
+        """Slurm gave a job just what its Extra says; where nobody can read that it knows no such job."""
+        with contextlib.suppress(ExtraError):
+            if found := read(extra, NODE):
+                (self.folder / "records" / str(job)).write_text(
+                    JOB_TEXT.format(job=job, node=NODE, gres=",".join(map(_gres(found), found.gpus)))
+                )
+
     def configure(self) -> Path:
         path = self.folder / "berth.conf"
         lines = [f"{key} = {_toml(value)}" for key, value in self.settings.items()]
-        path.write_text("\n".join(["[node]", *lines, ""]))
+        hook = ["[hook]", f'skip_partitions = "{self.skipped}"', ""] if self.skipped else [""]
+        path.write_text("\n".join(["[node]", *lines, *hook]))
         return path
 
     def slurmd(
@@ -145,6 +160,7 @@ class World:
     def run(
         self, context: str, extra: str = "", gpus: str = "", job: int = 7, user: int = 1000, **more: str
     ) -> subprocess.CompletedProcess[str]:
+        self.slurm_gave(extra, job)
         return subprocess.run(
             self.command(context),
             cwd=ROOT,
@@ -156,6 +172,7 @@ class World:
         )
 
     def start(self, context: str, extra: str = "", gpus: str = "") -> subprocess.Popen[bytes]:
+        self.slurm_gave(extra, 7)
         return subprocess.Popen(
             self.command(context),
             cwd=ROOT,
@@ -164,6 +181,15 @@ class World:
             stderr=subprocess.DEVNULL,
             process_group=0,
         )
+
+
+def _gres(found: Berth) -> Callable[[int], str]:
+    """What Slurm says of each GPU."""
+    if found.tier == OPPORTUNISTIC:
+        return lambda gpu: f"seat:g{gpu}:1(IDX:{gpu})"
+    if found.share is None or found.tier:
+        return lambda gpu: f"gpu:g{gpu}:1(IDX:{gpu})"
+    return lambda gpu: f"shard:g{gpu}:{found.share}({'0/100,' * gpu}{found.share}/100)"
 
 
 def _toml(value: object) -> str:

@@ -89,7 +89,7 @@ def test_a_seat_that_slurm_did_not_give_is_not_taken(world: World) -> None:
     done = world.run("prolog", berth(2, **GUEST))
 
     assert done.returncode == 0
-    assert "names other seats than Slurm gave it (5)" in done.stderr
+    assert "Slurm gave the job a seat on GPU 5 here, and its Extra says a seat on GPU 2" in done.stderr
     assert share(world).degraded
     assert world.books() == {}
 

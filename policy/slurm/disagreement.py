@@ -1,0 +1,51 @@
+"""What a job asks of Slurm beside the place that Berth gave it.
+
+Both are written by one update, and only Slurm's own user and root may change either. Where they do not agree, a user
+has found a way around that: the job would pay for one part of a GPU and have another. Its node does not start it
+(prolog_epilog/given.py); berthd looks at it again in each reading.
+"""
+
+from collections.abc import Collection, Mapping
+
+from policy.facts import JobFacts
+from policy.slurm import fields
+from policy.slurm.interface import JobText
+from policy.tiers import OPPORTUNISTIC
+
+
+def of_running(job: JobFacts, skipped: frozenset[str], trusted: Collection[int]) -> str:
+    """Why a job that runs should not; empty where there is nothing to say.
+
+    Who is `trusted` places jobs by hand, and in partitions that Berth skips shards are nobody's business.
+    """
+    if job.segment is None and (job.user in trusted or (not job.guest and job.partition in skipped)):
+        return ""
+    return _compared(job.share, job.guest, job.gpus, job.segment or {})
+
+
+def of_text(job: JobText, values: Mapping[str, str]) -> str:
+    """The same of a job's record."""
+    asked = job.tres_per_node
+    gpus = fields.pinned(asked) or fields.pinned(job.tres_per_job)
+    return _compared(fields.share(asked), fields.guest(asked), gpus, values)
+
+
+def _compared(share: int, guest: bool, gpus: int | None, values: Mapping[str, str]) -> str:  # noqa: FBT001 - as facts say it
+    placed = "nodes" in values and "gpus" in values
+    rides = placed and values.get("tier") == OPPORTUNISTIC
+    part = int(values.get("share", "0")) if placed and not rides and "whole" not in values else 0
+    # Of whole GPUs a job has what it pays for, whichever they are.
+    same = (share, guest) == (part, rides) and (not (share or guest) or _mask(values) == gpus)
+    if same or not (placed or share or guest):
+        return ""
+    return f"Slurm gives it {_said(share, guest, gpus)}, and its place is {_said(part, rides, _mask(values))}"
+
+
+def _mask(values: Mapping[str, str]) -> int:
+    return sum(1 << int(gpu) for gpu in values.get("gpus", "").split(",") if gpu.isdecimal())
+
+
+def _said(share: int, guest: bool, gpus: int | None) -> str:  # noqa: FBT001 - as facts say it
+    where = ",".join(str(gpu) for gpu in range(64) if (gpus or 0) >> gpu & 1)
+    what = f"{share} % of " if share else "a seat on " if guest else ""
+    return f"{what}GPU {where}" if where else f"{what}GPUs of Slurm's choice"

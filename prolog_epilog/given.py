@@ -1,0 +1,130 @@
+"""What Slurm gave a job on this node, beside what the job's Extra says.
+
+A user may find a way to change a request that Berth has placed already. Then the job pays for one part of a GPU and its
+Extra lets it have another. So nothing of an Extra counts before Slurm's own word on this node agrees with it: which
+GPUs, as a whole, in parts or as seats, and how much of each.
+"""
+
+import re
+
+from prolog_epilog import chain, extra
+from prolog_epilog.errors import Disagreement, ExtraError, Imitated, SlurmError
+from prolog_epilog.extra import GUARANTEED, OPPORTUNISTIC, Berth
+from prolog_epilog.here import Here
+from prolog_epilog.job import Job
+from prolog_epilog.slurm import Held
+
+_FIRST_NODE = re.compile(r"(?:[^,\[]|\[[^\]]*\])*")
+_FIRST_NUMBER = re.compile(r"\[(\d+)[^\]]*\]")
+_WHAT_TO_DO = "cancel it and submit it again"
+
+
+def look(job: Job, here: Here, *, everywhere: bool) -> tuple[Berth | None, Held | None]:
+    """A job's berth, where it is to be believed, and what Slurm gave it, where that had to be asked.
+
+    A job with whole GPUs asks on its first node, and `everywhere` only where somebody goes by its answer. Raises
+    Disagreement where the job must not start, and ExtraError where its berth is not to be believed.
+    """
+    problem: ExtraError | None = None
+    try:
+        berth = extra.read(job.extra, job.node)
+    except ExtraError as error:
+        berth, problem = None, error
+    if not _has_to_be_asked(job, berth, here, everywhere=everywhere):
+        return _believed(berth, problem), None
+    try:
+        held = here.slurm.held(job.id, job.node)
+    except Imitated as error:
+        sentence = f"{error}; {_WHAT_TO_DO} under another name and without such a comment"
+        raise Disagreement(sentence, hold=False) from None
+    except SlurmError as error:
+        here.say(f"{error}; what Slurm gave job {job.id} was not compared with its Extra")
+        return _by_environment(job, _believed(berth, problem), here), None
+    if (why := objection(held, berth)) and not _may(job, berth, held, here):
+        raise Disagreement(f"Slurm gave the job {why}" + (f": {problem}" if problem else f"; {_WHAT_TO_DO}"))
+    berth = _believed(berth, problem)
+    if berth is not None and not berth.is_shared and held.gpus != set(berth.gpus):
+        # It has what it pays for: an administrator has changed it, or its owner before berthd had listed it.
+        here.say(f"the job's Extra names GPUs {_list(berth.gpus)}, and Slurm gave it {_list(held.gpus)}: these count")
+        return None, held
+    return _by_environment(job, berth, here), held
+
+
+def objection(held: Held, berth: Berth | None) -> str:
+    """What is wrong with what a job holds; empty where it agrees with its Extra, or is whole GPUs alone."""
+    seats = held.seats - held.gpus
+    if berth is None or not berth.is_shared:
+        fits = not held.shards and not seats
+    elif berth.tier == OPPORTUNISTIC:
+        fits = not held.gpus and not held.shards and held.seats == set(berth.gpus)
+    elif berth.tier == GUARANTEED:
+        fits = not held.shards and not seats and held.gpus == set(berth.gpus)
+    else:
+        fits = not held.gpus and not held.seats and held.shards == dict.fromkeys(berth.gpus, berth.share)
+    return "" if fits else f"{_given(held)} here, and its Extra says {_said(berth)}"
+
+
+def _may(job: Job, berth: Berth | None, held: Held, here: Here) -> bool:
+    """Whether the job is an administrator's, or in partitions that Berth leaves alone, and says nothing of a berth."""
+    if berth is not None or "[berth/" in job.extra:
+        return False
+    if job.uid == 0 or here.trouble:
+        return True
+    if not held.seats - held.gpus and here.skips(job.environment.get("SLURM_JOB_PARTITION", "")):
+        return True
+    try:
+        return here.slurm.configuration().get("SlurmUser", "").endswith(f"({job.uid})")
+    except SlurmError as problem:
+        here.say(str(problem))
+        return False
+
+
+def _has_to_be_asked(job: Job, berth: Berth | None, here: Here, *, everywhere: bool) -> bool:
+    if "[berth/" not in job.extra and not job.indices:
+        return False
+    return everywhere or here.has_books() or (berth is not None and berth.is_shared) or _is_first(job)
+
+
+def _is_first(job: Job) -> bool:
+    """Whether this is the job's first node; True where Slurm does not say."""
+    nodes = job.environment.get("SLURM_JOB_NODELIST", "")
+    first = _FIRST_NODE.match(nodes)
+    return not nodes or first is None or _FIRST_NUMBER.sub(r"\1", first.group()) == job.node
+
+
+def _believed(berth: Berth | None, problem: ExtraError | None) -> Berth | None:
+    if problem is not None:
+        raise problem
+    return berth
+
+
+def _by_environment(job: Job, berth: Berth | None, here: Here) -> Berth | None:
+    """What the Prolog's environment tells: of typed GPUs the last one, no seats and no numbers."""
+    if berth is None:
+        return None
+    named = chain.indices(berth.gpus, chain.minors(here.dev))
+    if not set(job.indices) <= set(named):
+        raise ExtraError(f"the job's Extra names other GPUs than Slurm gave it ({_list(job.indices)}); requeue the job")
+    if berth.is_shared and berth.tier != OPPORTUNISTIC and not job.indices:
+        raise ExtraError("the job's Extra names GPUs, but Slurm gave it none on this node; requeue the job")
+    return berth
+
+
+def _given(held: Held) -> str:
+    whole = [f"GPU {gpu}" for gpu in sorted(held.gpus)]
+    parts = [f"{percent} % of GPU {gpu}" for gpu, percent in sorted(held.shards.items())]
+    seats = [f"a seat on GPU {gpu}" for gpu in sorted(held.seats - held.gpus)]
+    return ", ".join([*whole, *parts, *seats]) or "no GPU"
+
+
+def _said(berth: Berth | None) -> str:
+    if berth is None:
+        return "nothing of GPUs"
+    gpus = _list(berth.gpus)
+    if berth.tier == OPPORTUNISTIC:
+        return f"a seat on GPU {gpus}"
+    return f"GPU {gpus}" if berth.share is None or berth.tier else f"{berth.share} % of GPU {gpus}"
+
+
+def _list(numbers: "frozenset[int] | tuple[int, ...]") -> str:
+    return ",".join(map(str, sorted(numbers))) or "none"
