@@ -40,8 +40,12 @@ def look(job: Job, here: Here, *, everywhere: bool) -> tuple[Berth | None, Held 
     except SlurmError as error:
         here.say(f"{error}; what Slurm gave job {job.id} was not compared with its Extra")
         return _by_environment(job, _believed(berth, problem), here), None
+    if not held.runs and not held.positions:
+        here.say(f"job {job.id} is about to end; what Slurm gave it was not compared with its Extra")
+        return _by_environment(job, _believed(berth, problem), here), None
     if (why := objection(held, berth)) and not _may(job, berth, held, here):
-        raise Disagreement(f"Slurm gave the job {why}" + (f": {problem}" if problem else f"; {_WHAT_TO_DO}"))
+        sentence = f"Slurm gave the job {why}" + (f": {problem}" if problem else f"; {_WHAT_TO_DO}")
+        raise Disagreement(sentence, hold=held.runs)
     berth = _believed(berth, problem)
     if berth is not None and not berth.is_shared and held.gpus != set(berth.gpus):
         # It has what it pays for: an administrator has changed it, or its owner before berthd had listed it.

@@ -3,7 +3,7 @@
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from prolog_epilog import children
 from prolog_epilog.errors import Imitated, SlurmError, TookTooLong
@@ -11,6 +11,8 @@ from prolog_epilog.errors import Imitated, SlurmError, TookTooLong
 _PLACES = ("/usr/bin/scontrol", "/usr/local/bin/scontrol", "/opt/slurm/bin/scontrol", "/usr/local/slurm/bin/scontrol")
 _JOB_SECONDS = 1.0
 _CHANGE_SECONDS = 5.0
+_RUNS = frozenset({"RUNNING", "CONFIGURING", "SUSPENDED", "STOPPED"})
+_IMITATES = "the job's texts imitate what scontrol prints; its GPUs are not known"
 _ON_ITS_WAY_BACK = frozenset({"COMPLETING", "PENDING", "REQUEUED"})
 _PLACE = re.compile(r"\s+Nodes=(\S+) CPU_IDs=\S* Mem=\d+ GRES=(\S*)\s*")
 _GRES = re.compile(r"(?<![\w/])(gpu|shard|seat)(?::([^:,()]+))?:(\d+)(?:\(([^)]*)\))?")
@@ -35,6 +37,8 @@ class Held:
     shards: Mapping[int, int] = field(default_factory=dict)
     """Percent of each shared one."""
     seats: frozenset[int] = frozenset()
+    runs: bool = True
+    """Whether the job is not about to end: of one that is, Slurm may have forgotten what it held."""
 
     @property
     def positions(self) -> tuple[int, ...]:
@@ -99,10 +103,13 @@ class Scontrol:
         self._run(_CHANGE_SECONDS, "requeue", *(["Incomplete"] if if_running else []), name)
 
     def hold(self, job: int) -> None:
-        """Put a batch job that starts back into the queue, held; of a heterogeneous job all parts go together."""
+        """Put a batch job that starts back into the queue, held; of a heterogeneous job all parts go together.
+
+        One that was cancelled meanwhile stays so: without `Incomplete` Slurm would bring it back.
+        """
         name, text = self._show(_CHANGE_SECONDS, job)
         part = _HET.match(_ids(text))
-        self._run(_CHANGE_SECONDS, "requeuehold", part.group(1) if part else name)
+        self._run(_CHANGE_SECONDS, "requeuehold", "Incomplete", part.group(1) if part else name)
 
     def configuration(self) -> dict[str, str]:
         """Slurm's own settings."""
@@ -155,23 +162,27 @@ def held(text: str, node: str) -> Held:
     Where JOB_GRES stands twice, or not where Slurm writes it, a job's name or comment poses as Slurm's word: then
     nothing of it is believed.
     """
+    states = _STATE.findall(text)
+    runs = bool(states) and states[0] in _RUNS
     lines = text.split("\n")
     marks = [number for number, line in enumerate(lines) if line.lstrip().startswith("JOB_GRES=")]
+    if len(states) > 1:
+        raise Imitated(_IMITATES)
     if not marks:
-        return Held()
+        return Held(runs=runs)
     before = [number for number, line in enumerate(lines) if line.lstrip().startswith("Socks/Node=")]
     if len(marks) > 1 or [number + 1 for number in before] != marks:
-        raise Imitated("the job's texts imitate what scontrol prints; its GPUs are not known")
+        raise Imitated(_IMITATES)
     for line in lines[marks[0] + 1 :]:
         match = _PLACE.fullmatch(line)
         if match is None:
             break
         if _among(node, match.group(1)):
-            return _held(match.group(2))
+            return replace(read_gres(match.group(2)), runs=runs)
     raise SlurmError(f"scontrol shows no GPUs of the job on {node}")
 
 
-def _held(gres: str) -> Held:
+def read_gres(gres: str) -> Held:
     """Of `gpu:g0:1(IDX:0),shard:g2:30(30/100)`; shards without a type of ours say in turn what each GPU gives."""
     found: dict[str, dict[int, int]] = {"gpu": {}, "shard": {}, "seat": {}}
     for name, kind, count, where in _GRES.findall(gres):

@@ -92,7 +92,7 @@ def slurm_gave(world: World, gres: str, *, held_by_slurm: bool = True) -> None:
         f"""case "$1 $2" in
         "show job") exec /bin/cat {world.folder}/job ;;
         "show config") echo "SlurmUser               = slurm(64030)" ;;
-        "requeuehold 7") {refusal} ;;
+        "requeuehold Incomplete") {refusal} ;;
         *) exit 1 ;;
         esac"""
     )
@@ -105,7 +105,7 @@ def test_a_job_that_pays_for_less_than_it_holds_does_not_start(world: World) -> 
 
     # The node is none the worse for it.
     assert done.returncode == 0
-    assert "requeuehold 7\n" in world.asked
+    assert "requeuehold Incomplete 7\n" in world.asked
     assert why(world) == done.stderr.split("berth-prolog: ")[1].strip()
     assert "Slurm gave the job 1 % of GPU 0 here, and its Extra says 90 % of GPU 0" in why(world)
     assert "cancel it and submit it again" in why(world)
@@ -120,7 +120,7 @@ def test_neither_does_one_whose_extra_says_that_its_gpus_are_whole(world: World,
 
     world.run("prolog", WHOLE, "0" if gres.startswith("shard") else "")
 
-    assert "requeuehold 7\n" in world.asked
+    assert "requeuehold Incomplete 7\n" in world.asked
     # Others may be on that GPU.
     assert (world.folder / "seen").read_text() == "[]\n"
 
@@ -131,8 +131,31 @@ def test_neither_do_shards_without_a_berth_that_can_be_read(world: World, extra:
 
     world.run("prolog", extra, "0", SLURM_JOB_PARTITION="gpu")
 
-    assert "requeuehold 7\n" in world.asked
+    assert "requeuehold Incomplete 7\n" in world.asked
     assert "5 % of GPU 0" in why(world)
+
+
+def test_a_job_that_is_cancelled_meanwhile_is_not_brought_back(world: World) -> None:
+    """Slurm has forgotten what it held, or still says it; either way there is nothing to hold."""
+    for gres, state in (("", "CANCELLED"), ("", "COMPLETING"), ("shard:g0:1(1/100)", "COMPLETING")):
+        slurm_gave(world, gres)
+        text = (world.folder / "job").read_text().replace("JobState=RUNNING", f"JobState={state}")
+        if not gres:
+            text = text[: text.index("   JOB_GRES=")] + text[text.index("   MinCPUsNode") :]
+        (world.folder / "job").write_text(text)
+
+        assert world.run("prolog", PACKED, "0").returncode == 0
+
+        assert "requeuehold" not in world.asked
+        assert ("Slurm gave the job" in why(world)) is bool(gres)
+
+
+def test_whoever_is_held_is_held_only_while_it_runs(world: World) -> None:
+    slurm_gave(world, "shard:g0:1(1/100)")
+
+    world.run("prolog", PACKED, "0")
+
+    assert world.asked.splitlines()[-1] == "requeuehold Incomplete 7"
 
 
 def test_a_job_that_slurm_does_not_hold_is_stopped_by_spank(world: World) -> None:
@@ -230,5 +253,5 @@ def test_a_part_of_a_heterogeneous_job_is_asked_for_alone_and_held_with_all(worl
 
     world.run("prolog", PACKED, "0")
 
-    assert "requeuehold 7\n" in world.asked
+    assert "requeuehold Incomplete 7\n" in world.asked
     assert "1 % of GPU 0 here" in why(world)
