@@ -43,7 +43,7 @@ test: setup ## units, fuzzing, and real Slurm clusters of every tested version; 
 	@$(call with-engine,FUZZ_SECONDS=$(FUZZ_SECONDS) tests/all)
 
 test-hard: setup ## the larger clusters, 64 nodes and one with accounting, and what takes minutes
-	@$(call with-engine,$(PY) -m tests.fuzz.tres --count 2000000 && $(PY) -m pytest tests/hard tests/slurm -m "hard and not vm" && BERTH_FULL_MATRIX=1 $(PY) -m pytest tests/slurm/test_matrix.py)
+	@$(call with-engine,$(PY) -m tests.fuzz.tres --count 2000000 && $(PY) -m pytest tests/hard tests/slurm tests/hostile -m "hard and not vm" && BERTH_FULL_MATRIX=1 $(PY) -m pytest tests/slurm/test_matrix.py)
 
 test-vm: setup ## the test cluster on fresh Debian 12 and 13 machines (virtual ones): systemd, cgroup v2, AppArmor
 	@BERTH_RERUN="make test-vm" containers/bootstrap vm-packages

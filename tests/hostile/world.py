@@ -1,0 +1,156 @@
+"""An attacker with jobs of her own, a victim beside her, and what must hold whatever she did."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from policy import segment
+from policy.hostlist import expand
+from policy.slurm import disagreement
+from policy.slurm.interface import JobText
+from prolog_epilog import extra, given
+from prolog_epilog import slurm as node_slurm
+from tests.slurm.harness import Slurm, seen, until
+from tests.slurm.nodes import let_go, nodes_of, output, said, waiting_body
+from tests.slurm.target import Target
+
+from .attacks import Attack
+
+ATTACKER, VICTIM, NODE = "alice", "bob", "n3"
+_MARK = "\x1e"
+_TRES = ("tres_per_node", "tres_per_job", "tres_per_socket", "tres_per_task")
+_HIDES = re.compile(r"(?:^|,)[^,]+gres[:/](?:gpu|shard|seat)")
+_PATIENCE = 90.0
+
+
+@dataclass(frozen=True, slots=True)
+class Victim:
+    """A packed job of another user that runs all the time, and one that waits for the whole node behind it."""
+
+    runs: int
+    waits: int
+    start: str
+    pipe: str
+
+
+def carry_out(
+    target: Target, attacks: Sequence[Attack], names: dict[str, str], user: str = ATTACKER
+) -> Iterator[tuple[Attack, int, str]]:
+    """Run each attack in a shell of its own; its exit status, and what it printed."""
+    settings = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in names.items())
+    rows = "\n".join(f"( {one.command}\n) </dev/null 2>&1; printf '\\036%s\\036' $?" for one in attacks)
+    parts = target.bash(f"cd /tmp\n{settings}{rows}\ntrue", user=user, check=False, timeout=500).out.split(_MARK)
+    assert len(parts) == 2 * len(attacks) + 1, parts[-1]
+    for number, one in enumerate(attacks):
+        yield one, int(parts[2 * number + 1]), parts[2 * number]
+
+
+def got_through(target: Target, attacks: Sequence[Attack], names: dict[str, str]) -> list[str]:
+    """The attacks that were not refused as they have to be."""
+    return [
+        f"{one.name}: ended with {code} and said {text.strip()[-300:]!r}"
+        for one, code, text in carry_out(target, attacks, names)
+        if one.refusal and (code == 0 or not re.search(one.refusal, text))
+    ]
+
+
+def own_jobs(slurm: Slurm) -> dict[str, str]:
+    """The attacker's: one with a place that may not start, one held without GPUs, one elsewhere, one that runs."""
+    planned = slurm.submit("-n1", "--gpus=2", "--begin=now+1hour", body="true", user=ATTACKER)
+    held = slurm.submit("-H", "-n1", body="true", user=ATTACKER)
+    plain = slurm.submit("-H", "-n1", "-p", "plain", body="true", user=ATTACKER)
+    packed = slurm.submit("-n1", "-w", "n4", "--gpu-share=20", body="exec sleep 600", user=ATTACKER)
+    slurm.wait_state(packed, {"RUNNING"})
+    names = {"PINNED": planned, "HELD": held, "PLAIN": plain, "PACKED": packed}
+    for name, change in (("PINNED", "NumTasks=1"), ("PACKED", "Extra=mine")):
+        # Both are in berthd's list of jobs whose owner cannot change them, which is a second behind.
+        words = ["scontrol", "update", f"JobId={names[name]}", change]
+        until(f"berthd to list {name}", partial(_status, slurm, words))
+    return {name: str(job) for name, job in names.items()}
+
+
+def _status(slurm: Slurm, words: list[str]) -> int:
+    return slurm.target.run(words, user=ATTACKER, check=False).rc
+
+
+@contextmanager
+def beside_a_victim(slurm: Slurm) -> Iterator[Victim]:
+    """Its job has to go on untouched, and the one that waits behind it has to start as soon as it ends."""
+    runs = slurm.submit("-n1", "-w", NODE, "--gpu-share=30", "--gpu-mem=1G", body=waiting_body(), user=VICTIM)
+    slurm.wait_state(runs, {"RUNNING"})
+    assert said(slurm, runs)["mps"] is True
+    waits = slurm.submit("-n1", "-w", NODE, "--gpus=8", user=VICTIM)
+    before = slurm.show(runs)
+    pipe = re.search(r"CUDA_MPS_PIPE_DIRECTORY=(\S+)", output(slurm, runs))
+    assert pipe
+    yield Victim(runs, waits, before["StartTime"], pipe[1])
+    after = slurm.show(runs)
+    same = ("JobState", "StartTime", "Restarts", "NodeList", "Extra", "TresPerNode", "Priority", "TimeLimit")
+    assert {name: after.get(name) for name in same} == {name: before.get(name) for name in same}
+    assert slurm.state(waits) == "PENDING"
+    # Its GPU still has its daemon, and its program.
+    assert nodes_of(slurm)[NODE].bash(
+        f"pgrep -u {VICTIM} -f fake-cuda-app >/dev/null && [ -S {pipe[1]}/control ] && echo on"
+    )
+    let_go(slurm, runs)
+    slurm.finish(runs)
+    slurm.wait_state(waits, {"RUNNING", "COMPLETED"}, _PATIENCE)
+    [probe] = seen(slurm.finish(waits))
+    assert (probe.node, probe.gpus) == (NODE, tuple(range(8)))
+
+
+def all_gone(slurm: Slurm) -> None:
+    """Cancel her jobs; berthd may put one that was stopped on its node back into the queue meanwhile."""
+    script = f"scancel -u {ATTACKER}; squeue -h -u {ATTACKER} | grep -q . || echo none"
+    until("the attacker's jobs to be gone", lambda: "none" in slurm.target.bash(script, user="root", check=False).out)
+
+
+def jobs_of_the_attacker(slurm: Slurm) -> list[dict[str, Any]]:
+    """As Slurm has them: JSON, in which no text poses as another."""
+    words = ["scontrol", "show", "jobs", "--json"]
+    found: list[dict[str, Any]] = json.loads(slurm.target.run(words, user="root").out)["jobs"]
+    return [job for job in found if job["user_name"] == ATTACKER]
+
+
+def assert_nothing_gained(slurm: Slurm) -> None:
+    """No job asks for, or holds, anything that Berth has not given it."""
+    assert [sentence for job in jobs_of_the_attacker(slurm) for sentence in _wrong_with(job)] == []
+
+
+def _wrong_with(job: dict[str, Any]) -> Iterator[str]:
+    states = set(job["job_state"])
+    name = f"job {job['job_id']} {sorted(states)}"
+    asked = [job[field] for field in _TRES]
+    if any(map(_HIDES.search, asked)):
+        yield f"{name} asks for what nobody has looked at: {asked}"
+    if any(text.count("[berth/") > 1 for text in (job["extra"], job["admin_comment"])):
+        yield f"{name} has several segments"
+    try:
+        values = segment.fields(job["admin_comment"]) or {}
+    except Exception as problem:  # noqa: BLE001 - whatever it is, it is wrong
+        yield f"{name} has an AdminComment that nobody can read: {problem}"
+        return
+    # A job that ended keeps its last request, and does no harm.
+    if states & {"PENDING", "RUNNING", "SUSPENDED"} and job["partition"] != "plain":
+        text = JobText(job["job_id"], "", 0, job["admin_comment"], job["extra"], "", asked[0], asked[1])
+        if why := disagreement.of_text(text, values):
+            yield f"{name}: {why}"
+    if "[berth/" in job["extra"]:
+        place = segment.fields(job["extra"]) or {}
+        if [place.get(key) for key in ("nodes", "gpus")] != [values.get(key) for key in ("nodes", "gpus")]:
+            yield f"{name} has an Extra of its own: {job['extra']}"
+    if "RUNNING" in states and job["partition"] != "plain":
+        yield from (f"{name}: {why}" for why in _held_on_nodes(job))
+
+
+def _held_on_nodes(job: dict[str, Any]) -> Iterator[str]:
+    for node, detail in zip(expand(job["nodes"]), job["gres_detail"], strict=False):
+        if why := given.objection(node_slurm.read_gres(detail), extra.read(job["extra"], node)):
+            yield why
