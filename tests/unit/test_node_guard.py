@@ -15,7 +15,7 @@ import pytest
 
 from prolog_epilog import cgroups, share_file, state
 from prolog_epilog.guard import freezer
-from tests.fakes.mps import APP
+from tests.fakes.mps import programs
 
 from .node_world import ROOT, World, berth, is_alive
 
@@ -177,7 +177,7 @@ def app(world: World, job: int, *actions: str) -> subprocess.Popen[str]:
     share = share_file.read(world.paths, job)
     assert share is not None
     process = subprocess.Popen(
-        [str(APP), *actions], env={**world.environment, **share.environment}, stdout=subprocess.PIPE, text=True
+        [programs.app(), *actions], env={**world.environment, **share.environment}, stdout=subprocess.PIPE, text=True
     )
     STARTED.append(process)
     return process
@@ -194,7 +194,7 @@ def test_after_a_fault_mps_runs_again_and_the_victims_are_requeued(world: World,
     assert "of no job" in watching.stderr.readline()
     # In its control group before it begins, as slurmd does it.
     enter = f"import os; open('{job_cgroup}/cgroup.procs', 'w').write('0')"
-    code = f"{enter}; os.execv('{APP}', ['{APP}', 'hold=4', 'fault'])"
+    code = f"{enter}; os.execv('{programs.app()}', ['fake-cuda-app', 'hold=4', 'fault'])"
     share = share_file.read(world.paths, 4242)
     assert share is not None
     culprit = subprocess.Popen([sys.executable, "-c", code], env={**world.environment, **share.environment})
@@ -244,7 +244,7 @@ def test_the_cause_is_not_run_again_where_its_epilog_was_quicker_than_the_guard(
     assert watching.stderr is not None
     assert "of no job" in watching.stderr.readline()
     enter = f"import os; open('{job_cgroup}/cgroup.procs', 'w').write('0')"
-    code = f"{enter}; os.execv('{APP}', ['{APP}', 'hold=4', 'fault'])"
+    code = f"{enter}; os.execv('{programs.app()}', ['fake-cuda-app', 'hold=4', 'fault'])"
     share = share_file.read(world.paths, 4242)
     assert share is not None
     culprit = subprocess.Popen([sys.executable, "-c", code], env={**world.environment, **share.environment})

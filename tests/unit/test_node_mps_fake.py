@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -12,7 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.fakes import mps
+from tests.fakes.mps import programs
+from tests.fakes.mps.daemon import Daemon
+from tests.fakes.mps.node import Machine
+from tests.fakes.mps.service import ACTIVE, Client, Limits, Server
 from tests.fakes.mps.world import GPUS, USER, App, Node, await_true, fresh_node, needs_root
 
 FIRST = GPUS[1]
@@ -34,7 +38,7 @@ class Site:
 
     def control(self, *words: str, text: str = "", user: int | None = None) -> tuple[int, str]:
         done = subprocess.run(
-            [mps.CONTROL, *words],
+            [programs.control(), *words],
             input=text,
             env=self.environment,
             capture_output=True,
@@ -123,6 +127,24 @@ def test_a_client_that_names_a_gpu_too_many_loses_all_its_limits(site: Site) -> 
     assert escaped.says() == {"alloc": 9000, "error": 0}
 
 
+def test_nvml_shows_a_program_before_the_program_can_say_that_it_runs(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", FIRST)
+    made = Daemon(str(site.pipe), str(site.pipe), {"protocol": 2, "multi_user": False, "static": False})
+    server = made.service.servers["v2"] = Server("v2", USER, Limits(), [FIRST])
+    server.status = ACTIVE
+    ours, theirs = socket.socketpair()
+    with contextlib.ExitStack() as stack:
+        for one in (ours, theirs, made.selector, *(key.fileobj for key in made.selector.get_map().values())):
+            stack.callback(one.close)  # type: ignore[union-attr]
+        made.service.pending.append(Client(ours, {"pid": os.getpid(), "uid": USER, "server": ""}, "default"))
+        shown: list[tuple[int, int]] = []
+        monkeypatch.setattr(made, "_tell", lambda *_: shown.extend(Machine(made.path).processes))
+        made._serve_pending()
+    assert [pid for _, pid in shown] == [os.getpid()]
+
+
 @needs_root
 def test_another_user_waits_until_the_first_ones_clients_are_gone(site: Site) -> None:
     site.control("-d")
@@ -159,7 +181,7 @@ def test_quit_waits_for_clients_unless_it_may_not(site: Site) -> None:
     site.control("-d")
     client = site.app("hold=60")
     client.says()
-    with subprocess.Popen([mps.CONTROL], stdin=subprocess.PIPE, env=site.environment, text=True) as quitting:
+    with subprocess.Popen([programs.control()], stdin=subprocess.PIPE, env=site.environment, text=True) as quitting:
         assert quitting.stdin
         quitting.stdin.write("quit\n")
         quitting.stdin.close()

@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.fakes.place import copy_of
+
 __all__ = ["environment", "injob_library", "launcher", "library", "run", "uuid"]
 
 _HERE = Path(__file__).parent
@@ -19,7 +21,7 @@ _INJOB = _ROOT / "prolog_epilog" / "injob" / "c"
 def library() -> Path:
     """The simulated driver; made anew where its source is newer."""
     subprocess.run(["make", "-s", "-C", _HERE], check=True, capture_output=True, text=True)
-    return _HERE / "build" / "libcuda.so.1"
+    return copy_of(_HERE / "build", "cuda") / "libcuda.so.1"
 
 
 def launcher() -> Path:
@@ -31,7 +33,7 @@ def launcher() -> Path:
 def injob_library() -> Path:
     """The library that comes between program and driver."""
     subprocess.run(["make", "-s", "-C", _INJOB], check=True, capture_output=True, text=True)
-    return _ROOT / "build" / "injob" / "libberth_injob.so"
+    return copy_of(_ROOT / "build" / "injob", "injob") / "libberth_injob.so"
 
 
 def uuid(gpu: int) -> str:

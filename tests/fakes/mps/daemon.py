@@ -204,9 +204,11 @@ class Daemon:
             if error:
                 self._tell(client, {"error": error})
                 continue
-            self._tell(client, self.service.admit(client, server))
+            admitted = self.service.admit(client, server)
+            # NVML shows it before the program can tell anybody that it runs.
             for gpu in client.gpus:
                 self._show(client, gpu)
+            self._tell(client, admitted)
 
     def _show(self, client: Client, gpu: node.Gpu) -> None:
         node.note(self.service.machine, gpu, client.pid, "mps", client.used[gpu.uuid])

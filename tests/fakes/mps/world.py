@@ -25,6 +25,7 @@ from prolog_epilog.devices import Gpu
 from prolog_epilog.mps import Attached, Tenant, attach
 from prolog_epilog.paths import Paths
 from tests.fakes import mps, nvml
+from tests.fakes.mps import programs
 
 GPUS = ("GPU-0a000000-0000-0000-0000-000000000000", "GPU-0b000000-0000-0000-0000-000000000000")
 #: Whose jobs these are: as root another user than root, else the only one that we can be.
@@ -43,7 +44,7 @@ class App:
 
     def __init__(self, arguments: tuple[str, ...], environment: Mapping[str, str], user: int | None) -> None:
         self.process = subprocess.Popen(
-            [mps.APP, *arguments], env=dict(environment), stdout=subprocess.PIPE, user=user, group=user
+            [programs.app(), *arguments], env=dict(environment), stdout=subprocess.PIPE, user=user, group=user
         )
         self.pid = self.process.pid
         self._said = b""
@@ -82,7 +83,7 @@ class Node:
         boot = root / "boot_id"
         boot.write_text("boot-1\n")
         self.paths = Paths(root=root / "run", boot_id=boot, systemd=root / "no-systemd")
-        self.config = NodeConfig(mps_control=str(mps.CONTROL), mps_start_timeout=30, mps_stop_timeout=1)
+        self.config = NodeConfig(mps_control=programs.control(), mps_start_timeout=60, mps_stop_timeout=30)
         self.apps: list[App] = []
         self.wishes: dict[str, Any] = {"machine": str(self.machine), "devices": ""}
         self.wish()
@@ -194,6 +195,8 @@ def fresh_node(monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
     root.chmod(0o711)
     made = Node(root)
     monkeypatch.setenv("BERTH_FAKE_NVML", str(made.machine))
+    # On a loaded machine a process may need longer to end; what shall not end by itself is said with `wish`.
+    monkeypatch.setattr("prolog_epilog.mps.daemon._LEAVE_SECONDS", 30.0)
     try:
         yield made
     finally:

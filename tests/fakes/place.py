@@ -1,0 +1,44 @@
+"""Copies of fakes at a place that every user can reach and whose path holds no space.
+
+A checkout may lie in a folder that is closed to other users, and LD_PRELOAD takes a space for the end of a path.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+__all__ = ["copy_of"]
+
+
+@functools.cache
+def _folder() -> Path:
+    made, owner = Path(tempfile.mkdtemp(prefix="berth-fakes-", dir="/tmp")), os.getpid()
+    made.chmod(0o755)
+
+    def remove() -> None:
+        if os.getpid() == owner:
+            shutil.rmtree(made, ignore_errors=True)
+
+    atexit.register(remove)
+    return made
+
+
+@functools.cache
+def copy_of(source: Path, name: str) -> Path:
+    """A copy of a folder's files, without its subfolders, that every user may read and run; removed at the end."""
+    target = _folder() / name
+    target.mkdir(parents=True)
+    for file in source.iterdir():
+        if file.is_file():
+            shutil.copyfile(file, target / file.name)
+            (target / file.name).chmod(0o755 if os.access(file, os.X_OK) else 0o644)
+    for folder in [target, *target.parents]:
+        if folder == _folder():
+            break
+        folder.chmod(0o755)
+    return target
