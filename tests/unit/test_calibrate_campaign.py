@@ -321,7 +321,7 @@ def stub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr("policy.slurm.gateways.open_gateway", lambda _: Gateway())
     monkeypatch.setattr("policy.cli.calibrate.run._TICK_S", 0.05)
     program = tmp_path / "berth"
-    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m policy.cli.main "$@"\n')
+    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m policy.cli.main "$@"\n')
     program.chmod(0o755)
     return tmp_path
 

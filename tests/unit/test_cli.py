@@ -19,6 +19,7 @@ from policy.daemon import main as berthd
 from policy.daemon.config import Config, load
 from policy.errors import ConfigError, DaemonError
 from policy.slurm.recorded import recorded_gateway
+from tests.programs import python_program
 from tests.unit.policy_world import machine
 from topology.files import dump
 
@@ -34,13 +35,13 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     commands = tmp_path / "bin"
     commands.mkdir()
     script = (
-        f"#!{sys.executable}\nimport sys\nfrom pathlib import Path\nsys.path.insert(0, {str(ROOT)!r})\n"
+        "import sys\nfrom pathlib import Path\n"
+        f"sys.path.insert(0, {str(ROOT)!r})\n"
         "from policy.slurm.recorded import Recording\n"
         f"sys.stdout.buffer.write(Recording(Path({str(recording)!r}))(Path(sys.argv[0]).name, *sys.argv[1:]))\n"
     )
     for name in ("scontrol", "squeue"):
-        (commands / name).write_text(script)
-        (commands / name).chmod(0o755)
+        python_program(commands / name, script)
     monkeypatch.setenv("PATH", f"{commands}:{os.environ['PATH']}")
     monkeypatch.setenv("BERTH_CONF", str(tmp_path / "berth.conf"))
     return recording

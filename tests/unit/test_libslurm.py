@@ -2,7 +2,6 @@ import doctest
 import importlib
 import json
 import os
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from policy.slurm.gateways import open_gateway, program_path
 from policy.slurm.interface import Pin
 from policy.slurm.libslurm import LibslurmGateway
 from policy.slurm.program import Program
+from tests.programs import python_program
 
 DATA = Path(__file__).parent / "data"
 VERSIONS = ("24.11", "26.05")
@@ -52,8 +52,7 @@ class StandIn:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.path = folder / "berth-slurm"
-        self.path.write_text(f"#!{sys.executable}\n{STAND_IN.format(folder=str(folder))}")
-        self.path.chmod(0o755)
+        python_program(self.path, STAND_IN.format(folder=str(folder)))
         self.answers("config", CONFIG)
         self.answers("ping", f'["ping","{os.uname().nodename}",""]')
 

@@ -6,7 +6,6 @@ import doctest
 import importlib
 import json
 import os
-import sys
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -24,6 +23,7 @@ from policy.report.site import Site
 from policy.report.spread import Spread
 from policy.report.tally import Period, Tally
 from policy.report.text import text
+from tests.programs import python_program
 
 DAY = 86_400
 FOREVER = Period(0.0, float("inf"))
@@ -312,13 +312,12 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     commands.mkdir()
     (tmp_path / "answer").write_text(f"{HEADER}\n")
     show = "import os, sys; open(sys.path[0] + '/../asked', 'a').write(' '.join(sys.argv[1:]) + chr(10))"
-    (commands / "sacct").write_text(
-        f"#!{sys.executable}\n{show}\nassert os.environ['SLURM_TIME_FORMAT'] == '%s'\n"
-        "sys.stdout.write(open(sys.path[0] + '/../answer').read())\n"
+    python_program(
+        commands / "sacct",
+        f"{show}\nassert os.environ['SLURM_TIME_FORMAT'] == '%s'\n"
+        "sys.stdout.write(open(sys.path[0] + '/../answer').read())\n",
     )
-    (commands / "scontrol").write_text(f"#!{sys.executable}\nraise SystemExit(1)\n")
-    for name in ("sacct", "scontrol"):
-        (commands / name).chmod(0o755)
+    python_program(commands / "scontrol", "raise SystemExit(1)\n")
     monkeypatch.setenv("PATH", f"{commands}:{os.environ['PATH']}")
     monkeypatch.setenv("SLURM_CONF", str(tmp_path / "slurm.conf"))
     monkeypatch.delenv("BERTH_CONF", raising=False)
@@ -355,9 +354,7 @@ def test_a_saved_answer_needs_no_slurm(slurm: Path, capsys: pytest.CaptureFixtur
 
 
 def test_a_sacct_that_fails_is_told_in_its_own_words(slurm: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (slurm / "bin" / "sacct").write_text(
-        f"#!{sys.executable}\nraise SystemExit('Slurm accounting storage is disabled')\n"
-    )
+    python_program(slurm / "bin" / "sacct", "raise SystemExit('Slurm accounting storage is disabled')\n")
 
     assert main(["report"]) == 1
     assert "Slurm accounting storage is disabled" in capsys.readouterr().err

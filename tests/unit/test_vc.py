@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ import pytest
 from policy import vc
 from policy.cli.main import main
 from policy.errors import FormatError
+from tests.programs import python_program
 
 TWO = """
 format = "berth-vc/1"
@@ -62,10 +62,9 @@ elif words[0] == 'modify':
 def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     commands = tmp_path / "bin"
     commands.mkdir()
-    (commands / "sacctmgr").write_text(f"#!{sys.executable}\n{SACCTMGR}")
+    python_program(commands / "sacctmgr", SACCTMGR)
     (commands / "scontrol").write_text("#!/bin/sh\necho 'ClusterName             = hall'\n")
-    for name in ("sacctmgr", "scontrol"):
-        (commands / name).chmod(0o755)
+    (commands / "scontrol").chmod(0o755)
     monkeypatch.setenv("PATH", f"{commands}:{os.environ['PATH']}")
     return tmp_path
 
