@@ -121,9 +121,9 @@ def test_a_link_in_the_way_of_the_older_log_is_replaced_and_not_followed(
     assert untouched(treasure)
 
 
-@pytest.mark.parametrize("name", ["berth.prom", f".berth.prom.{os.getpid()}", f"berth.prom.{os.getpid()}.tmp"])
+@pytest.mark.parametrize("name", ["berth.prom", ".berth.prom.{pid}", "berth.prom.{pid}.tmp"])
 def test_a_link_beside_the_metrics_is_replaced_and_not_followed(tmp_path: Path, treasure: Path, name: str) -> None:
-    (tmp_path / name).symlink_to(treasure / "secret")
+    (tmp_path / name.format(pid=os.getpid())).symlink_to(treasure / "secret")
     path = tmp_path / "berth.prom"
 
     assert metrics.write(str(path), [], {(1, "GPU-1", "audit"): 1}) == ""
