@@ -17,6 +17,10 @@ ONE_THREAD := OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1
 # Runs a recipe line with a Docker engine, and stops that engine again if it was started for it.
 with-engine = containers/bootstrap engine-start && { $(1); rc=$$?; containers/bootstrap engine-stop; exit $$rc; }
 
+# Whether a cluster can run here: what that needs is installed and an engine answers. Else one sentence says why not.
+cluster-runs = BERTH_RERUN="make $(firstword $(MAKECMDGOALS))" containers/bootstrap cluster-packages \
+    && BERTH_RERUN="make $(firstword $(MAKECMDGOALS))" containers/bootstrap engine-start
+
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-hard test-vm test-fast lint format bench bench-hook bench-passes bench-harm bench-topology bench-placement bench-simulate bench-philly bench-runtime bench-published bench-events bench-placement-speed bench-plan bench-gateway bench-replay bench-node bench-guard bench-injob bench-packing bench-company bench-predictor bench-matching bench-sharing-day bench-scores bench-classify bench-retry bench-gpu-mps bench-gpu-guard check-artifact measurements cluster-up cluster-down fuzz fuzz-tres coverage-c sanitize clean lock
 
@@ -26,7 +30,7 @@ help: ## this page
 	@echo "Variables: SLURM=24.11|26.05 PROFILE=base|scale|accounting FUZZ_SECONDS=$(FUZZ_SECONDS)"
 
 $(VENV)/.installed: requirements/dev.lock pyproject.toml
-	@BERTH_RERUN="make $(firstword $(MAKECMDGOALS) setup)" containers/bootstrap packages
+	@BERTH_RERUN="make $(firstword $(MAKECMDGOALS) setup)" containers/bootstrap base-packages
 	@echo "setup: Python environment in $(VENV)"
 	@test -x $(PY) || python3 -m venv $(VENV)
 	@$(PY) -m pip install --quiet --disable-pip-version-check --require-hashes -r $<
@@ -36,11 +40,13 @@ $(VENV)/.installed: requirements/dev.lock pyproject.toml
 setup: $(VENV)/.installed ## install what is missing: packages, Docker engine, Python environment
 	@BERTH_RERUN="make $(firstword $(MAKECMDGOALS) setup)" containers/bootstrap packages
 
-demo: setup ## bring a cluster up, show plain Slurm and Berth side by side, take it down (SLURM=...)
-	@$(call with-engine,$(PY) -m containers.demo --slurm $(SLURM))
+demo: $(VENV)/.installed ## bring a cluster up, show plain Slurm and Berth side by side, take it down (SLURM=...)
+	@if $(cluster-runs); then $(call with-engine,$(PY) -m containers.demo --slurm $(SLURM)); \
+	 else $(PY) -m containers.on_paper; fi
 
-test: setup ## units, fuzzing, and real Slurm clusters of every tested version; what takes minutes is in test-hard
-	@$(call with-engine,FUZZ_SECONDS=$(FUZZ_SECONDS) tests/all)
+test: $(VENV)/.installed ## units, fuzzing, and real Slurm clusters of every tested version; what takes minutes is in test-hard
+	@if $(cluster-runs); then $(call with-engine,FUZZ_SECONDS=$(FUZZ_SECONDS) $(PY) -m tests.all); \
+	 else FUZZ_SECONDS=$(FUZZ_SECONDS) $(PY) -m tests.all --without-clusters; fi
 
 test-hard: setup ## the larger clusters, 64 nodes and one with accounting, and what takes minutes
 	@$(call with-engine,$(PY) -m tests.fuzz.tres --count 2000000 && $(PY) -m pytest tests/hard tests/slurm tests/hostile -m "hard and not vm" && BERTH_FULL_MATRIX=1 $(PY) -m pytest tests/slurm/test_matrix.py)
@@ -49,7 +55,7 @@ test-vm: setup ## the test cluster on fresh Debian 12 and 13 machines (virtual o
 	@BERTH_RERUN="make test-vm" containers/bootstrap vm-packages
 	@$(call with-engine,$(PY) -m pytest tests/hard -m vm)
 
-test-fast: setup ## what needs no Slurm, under a minute
+test-fast: $(VENV)/.installed ## what needs no Slurm, under a minute
 	@$(PY) -m pytest tests -m "not slurm and not hard and not slow and not gpu"
 
 lint: setup ## ruff, mypy --strict, clang-format, gcc -Wall -Wextra -Werror, cppcheck

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
+from pathlib import Path
 
 import pytest
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
-def test_a_minute_of_fuzzing_finds_nothing(fuzzer: subprocess.Popen[str]) -> None:
-    output, _ = fuzzer.communicate(timeout=240)
+@pytest.mark.timeout(0)
+def test_a_minute_of_fuzzing_finds_nothing() -> None:
+    seconds = os.environ.get("FUZZ_SECONDS", "60")
+    command = ["make", "--no-print-directory", "-C", str(Path(__file__).parent), "run", f"SECONDS={seconds}"]
+    done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
 
-    assert fuzzer.returncode == 0, output[-3000:]
-    done = re.search(r"stat::number_of_executed_units: *(\d+)", output)
-    assert done, output[-3000:]
-    assert int(done[1]) > 10_000
+    output = done.stdout + done.stderr
+    assert done.returncode == 0, output[-3000:]
+    units = re.search(r"stat::number_of_executed_units: *(\d+)", output)
+    assert units, output[-3000:]
+    assert int(units[1]) > 1_000

@@ -7,6 +7,7 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -95,6 +96,16 @@ def test_build_context_holds_what_the_dockerfile_copies() -> None:
         assert any(source == entry or source.startswith(f"{entry}/") for entry in allowed), source
 
 
+@pytest.mark.parametrize("stage", ["plain", "berth", "accounting"])
+def test_what_an_image_takes_from_a_checkout_is_readable_whatever_umask_made_it(stage: str) -> None:
+    text = (CONTAINERS / "Dockerfile").read_text()
+    body = re.split(rf"^FROM \w+ AS {stage}$", text, flags=re.MULTILINE)[1].partition("\nFROM ")[0]
+    copied = re.findall(r"^COPY (?!--from).* (\S+)/$", body, re.MULTILINE)
+    made_readable = re.findall(r"^RUN chmod -R a\+rX,go-w (\S+)", body, re.MULTILINE)
+    assert copied
+    assert [one for one in copied if not one.startswith(tuple(made_readable))] == []
+
+
 def test_no_address_of_a_mirror_or_registry_in_the_tree() -> None:
     for path in [*CONTAINERS.rglob("*"), ROOT / ".dockerignore"]:
         if path.is_file() and "__pycache__" not in path.parts:
@@ -181,23 +192,82 @@ def tools(tmp_path: Path) -> Path:
     """A folder for PATH with what bootstrap's checks need, and a user who is not root."""
     folder = tmp_path / "bin"
     folder.mkdir()
-    for name in ("sh", "dirname", "sed", "head", "tr", "uname", "grep", "cat", "python3", "gcc", "make", "cppcheck"):
+    for name in ("sh", "dirname", "sed", "head", "tr", "grep", "cat", "sort", "gcc", "make", "cppcheck"):
         (folder / name).symlink_to(shutil.which(name) or pytest.skip(f"{name} is not installed here"))
-    (folder / "id").write_text("#!/bin/sh\necho 1000\n")
-    (folder / "id").chmod(0o755)
+    stand_in(folder / "id", "echo 1000")
+    stand_in(folder / "python3", f'exec "{sys.executable}" "$@"')
     return folder
 
 
-def test_bootstrap_without_root_names_the_one_command(tools: Path) -> None:
-    environment = {"PATH": str(tools), "BERTH_RERUN": "make demo"}
+def stand_in(path: Path, line: str = "exit 1") -> None:
+    assert not path.is_symlink(), "the machine's own program would be written over"
+    path.write_text(f"#!/bin/sh\n{line}\n")
+    path.chmod(0o755)
+
+
+def bootstrap(tools: Path, command: str, **more: str) -> str:
+    """What it says when it cannot go on: one sentence."""
+    environment = {"PATH": str(tools), "BERTH_RERUN": "make demo", **more}
     done = subprocess.run(
-        [CONTAINERS / "bootstrap", "packages"], env=environment, capture_output=True, text=True, check=False
+        [CONTAINERS / "bootstrap", command], env=environment, capture_output=True, text=True, check=False
     )
     assert done.returncode == 1
-    assert re.search(
-        r"^bootstrap: installing .*clang.*docker.* needs root; run: sudo make demo$", done.stderr, re.MULTILINE
+    [line] = done.stderr.splitlines()
+    return line
+
+
+def test_bootstrap_without_root_names_the_one_command(tools: Path) -> None:
+    stand_in(tools / "apt-get")
+    line = bootstrap(tools, "packages")
+    assert re.match(r"bootstrap: installing .*clang.*docker.* needs root; run: sudo make demo$", line)
+    assert "gcc" not in line
+
+
+@pytest.mark.parametrize(
+    ("manager", "words"),
+    [
+        ("dnf", "dnf install clang clang-tools-extra compiler-rt debootstrap docker-compose moby-engine"),
+        ("zypper", "zypper install clang clang-tools debootstrap docker docker-compose"),
+    ],
+)
+def test_without_apt_get_the_packages_have_the_names_that_this_machine_knows(
+    tools: Path, manager: str, words: str
+) -> None:
+    stand_in(tools / manager, "echo it was run")
+    line = bootstrap(tools, "packages")
+    # /usr/sbin has debootstrap on some machines.
+    assert line.replace("debootstrap ", "") == (
+        f"bootstrap: this machine has no apt-get; run as root: {words.replace('debootstrap ', '')}"
     )
-    assert "gcc" not in done.stderr
+
+
+def test_without_any_package_manager_debians_names_are_named(tools: Path) -> None:
+    assert "install by hand what Debian calls clang fuzzer clang-format" in bootstrap(tools, "packages")
+
+
+def test_units_need_neither_docker_nor_the_linters(tools: Path) -> None:
+    done = subprocess.run([CONTAINERS / "bootstrap", "base-packages"], env={"PATH": str(tools)}, check=False)
+    assert done.returncode == 0
+
+
+def test_an_engine_that_only_root_may_start_is_one_sentence(tools: Path) -> None:
+    stand_in(tools / "docker")
+    assert bootstrap(tools, "engine-start") == ("bootstrap: starting the Docker engine needs root; run: sudo make demo")
+
+
+def test_an_engine_that_may_not_run_here_is_one_sentence(tools: Path, tmp_path: Path) -> None:
+    stand_in(tools / "docker")
+    stand_in(tools / "id", "echo 0")
+    stand_in(tools / "dockerd", "echo 'failed to start daemon: operation not permitted'; exit 1")
+    for name in ("cut", "mkdir", "rm", "setsid", "sleep", "tail"):
+        (tools / name).symlink_to(shutil.which(name) or pytest.skip(f"{name} is not installed here"))
+    stand_in(tools / "unshare", 'while [ "${1#--}" != "$1" ]; do shift; done; exec "$@"')
+    line = bootstrap(tools, "engine-start", BERTH_ENGINE_ROOT=str(tmp_path))
+    log = tmp_path / "engine.log"
+    assert line == (
+        "bootstrap: the Docker engine did not start (failed to start daemon: operation not permitted);"
+        f" its log is {log}"
+    )
 
 
 needs_engine = pytest.mark.skipif(os.geteuid() != 0 or shutil.which("dockerd") is None, reason="needs root and dockerd")
