@@ -48,7 +48,8 @@ test: $(VENV)/.installed ## units, fuzzing, and real Slurm clusters of every tes
 	@if $(cluster-runs); then $(call with-engine,FUZZ_SECONDS=$(FUZZ_SECONDS) $(PY) -m tests.all); \
 	 else FUZZ_SECONDS=$(FUZZ_SECONDS) $(PY) -m tests.all --without-clusters; fi
 
-test-hard: setup ## the larger clusters, 64 nodes and one with accounting, and what takes minutes
+test-hard: setup ## the larger clusters, 64 nodes and one with accounting, what takes minutes, and ten times the drawn examples
+	@BERTH_EXAMPLES=10 $(PY) -m pytest tests/unit -m "hypothesis and not slow" -n auto
 	@$(call with-engine,$(PY) -m tests.fuzz.tres --count 2000000 && $(PY) -m pytest tests/hard tests/slurm tests/hostile -m "hard and not vm" && BERTH_FULL_MATRIX=1 $(PY) -m pytest tests/slurm/test_matrix.py)
 
 test-vm: setup ## the test cluster on fresh Debian 12 and 13 machines (virtual ones): systemd, cgroup v2, AppArmor
@@ -56,7 +57,7 @@ test-vm: setup ## the test cluster on fresh Debian 12 and 13 machines (virtual o
 	@$(call with-engine,$(PY) -m pytest tests/hard -m vm)
 
 test-fast: $(VENV)/.installed ## what needs no Slurm, under a minute
-	@$(PY) -m pytest tests -m "not slurm and not hard and not slow and not gpu"
+	@BERTH_EXAMPLES=0.2 $(PY) -m pytest tests/unit -m "not slow" -n auto --quiet
 
 lint: setup ## ruff, mypy --strict, clang-format, gcc -Wall -Wextra -Werror, cppcheck
 	@$(VENV)/bin/ruff check $(PYDIRS)

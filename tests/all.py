@@ -158,10 +158,6 @@ def main(arguments: list[str]) -> int:
     clusters = "--without-clusters" not in arguments
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     BUILD.mkdir(exist_ok=True)
-    # What several of them use is made before they need it at the same time.
-    made = ("tests/fakes/nvml", "tests/fakes/cuda", "prolog_epilog/injob/c")
-    if not all(succeeds("make", "-s", "-C", one) for one in made):
-        return 1
     fuzzing = succeeds("containers/bootstrap", "tool-packages")
     every = parts(clusters=clusters, fuzzing=fuzzing)
     say(f"{' and '.join(part.name for part in every)} run side by side{expected(every)}; logs: {BUILD}/tests-*.log")

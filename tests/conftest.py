@@ -4,5 +4,7 @@ from __future__ import annotations
 
 from hypothesis import settings
 
-settings.register_profile("berth", deadline=None)
+from tests.examples import examples
+
+settings.register_profile("berth", deadline=None, max_examples=examples(100))
 settings.load_profile("berth")

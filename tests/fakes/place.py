@@ -1,4 +1,4 @@
-"""Copies of fakes at a place that every user can reach and whose path holds no space.
+"""Builds of fakes, and copies of them at a place that every user can reach and whose path holds no space.
 
 A checkout may lie in a folder that is closed to other users, and LD_PRELOAD takes a space for the end of a path.
 """
@@ -6,13 +6,15 @@ A checkout may lie in a folder that is closed to other users, and LD_PRELOAD tak
 from __future__ import annotations
 
 import atexit
+import fcntl
 import functools
 import os
 import shutil
+import subprocess
 import tempfile
 from pathlib import Path
 
-__all__ = ["copy_of"]
+__all__ = ["copy_of", "make"]
 
 
 @functools.cache
@@ -42,3 +44,10 @@ def copy_of(source: Path, name: str) -> Path:
             break
         folder.chmod(0o755)
     return target
+
+
+def make(folder: Path, *words: str) -> None:
+    """Build what is older than its source; several processes of tests may ask for it at once."""
+    with (folder / "Makefile").open() as makefile:
+        fcntl.flock(makefile, fcntl.LOCK_EX)
+        subprocess.run(["make", "-s", "-C", folder, *words], check=True, capture_output=True, text=True)

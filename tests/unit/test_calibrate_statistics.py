@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from tests.bench.scores_exact import exact
 from tests.bench.scores_fleets import LONGHORN, centred, found, measured
+from tests.examples import examples
 from topology.calibrate.health import watch_list
 from topology.calibrate.peers import peers_of, verdicts
 from topology.calibrate.posterior import Disturbance, Floats, Outlier, Variances, fit, locate
@@ -284,7 +285,7 @@ def test_classes_have_scores_of_their_own() -> None:
     assert scores["memory"].std() < 0.002 < scores["compute"].std()
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(st.data())
 def test_whatever_is_missing_scores_are_finite_and_every_gpu_is_told_of(data: st.DataObject) -> None:
     plan = Plan(

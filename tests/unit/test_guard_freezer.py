@@ -25,6 +25,7 @@ from prolog_epilog.guard.roll import Member
 from prolog_epilog.guard.settings import ActionSettings
 from prolog_epilog.guard.thaws import Thaws
 from prolog_epilog.paths import Paths
+from tests.examples import examples
 
 from .guard_world import Cgroups
 
@@ -98,7 +99,7 @@ def test_a_task_that_was_put_into_a_frozen_group_is_thawed_with_it(
 numbers = st.integers(1, 60)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     version=st.sampled_from(["v1", "v2"]),
     jobs=st.lists(st.tuples(st.integers(0, 2), numbers), min_size=1, max_size=5),

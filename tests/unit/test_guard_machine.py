@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from prolog_epilog.guard.machine import Machine, State, Transition
 from prolog_epilog.guard.settings import MachineSettings
 from prolog_epilog.guard.signals import DeviceSample
+from tests.examples import examples
 
 CALM = DeviceSample(0.0, utilisation=0.3, sm_active=0.2, clock=1.0, memory=0.4)
 BUSY = DeviceSample(0.0, utilisation=0.97, sm_active=0.7, clock=1.0, memory=0.4)
@@ -141,7 +142,7 @@ samples = st.builds(
 )
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(st.lists(st.tuples(samples, st.integers(1, 90), st.booleans()), max_size=12))
 def test_only_a_minute_of_health_ever_admits(fed: list[tuple[DeviceSample, int, bool]]) -> None:
     clock = Clock()

@@ -22,6 +22,7 @@ from prolog_epilog.guard.seat import Seat
 from prolog_epilog.injob import word
 from prolog_epilog.injob.word import AT, LAUNCHES, OPEN, PEAK, READY, STEP_NS, STEPS, UNTIL, USED, Place, map_order
 from prolog_epilog.paths import Paths
+from tests.examples import examples
 
 from .guard_world import GIB, UUID, Program, World
 
@@ -246,7 +247,7 @@ GROWTH = st.tuples(
 """Steps, their time, and when the last one ended: as odd as they come, but often enough of a kind that is believed."""
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(
     told=st.lists(GROWTH, min_size=1, max_size=15),
     launches=st.lists(NUMBERS, max_size=4),

@@ -18,6 +18,7 @@ from policy.settings import Settings
 from policy.sharing.choosing import Chooser
 from policy.sharing.companions import Companions
 from policy.sharing.profiles import Key, Store
+from tests.examples import examples
 from tests.unit.company_world import ALONE, Elsewhere
 from tests.unit.guest_world import NOW, fleet, reading
 from tests.unit.guest_world import node as gpu_node
@@ -154,7 +155,7 @@ def by_profiles() -> Chooser:
 
 
 @pytest.mark.parametrize("knows", [False, True])
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=examples(100))
 @given(events=st.lists(EVENTS, min_size=1, max_size=25))
 def test_whatever_happens_seats_and_gpus_agree_and_owners_do_not_wait(
     knows: bool, events: list[tuple[object, ...]]

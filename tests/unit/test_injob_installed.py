@@ -18,6 +18,7 @@ from prolog_epilog.config import NodeConfig
 from prolog_epilog.errors import ConfigError
 from prolog_epilog.injob import word
 from prolog_epilog.injob.word import OrderPage, read_beats
+from tests.fakes.place import make
 
 from .node_world import ROOT, World, berth
 
@@ -28,8 +29,7 @@ GUEST = {"tier": "opportunistic", "way": "time"}
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What `make install` lays down, below a prefix of its own."""
     target = tmp_path_factory.mktemp("installed")
-    command = ["make", "-s", "-C", f"{ROOT}/prolog_epilog/injob/c", "install", f"DESTDIR={target}"]
-    subprocess.run(command, check=True, capture_output=True, text=True)
+    make(ROOT / "prolog_epilog/injob/c", "install", f"DESTDIR={target}")
     return target / "usr"
 
 

@@ -18,6 +18,7 @@ from prolog_epilog.injob import word
 from prolog_epilog.injob.errors import WordError
 from prolog_epilog.injob.job import Job
 from prolog_epilog.injob.word import OPEN, Order, OrderPage, Place, read_beats
+from tests.examples import examples
 
 UUID = "GPU-00000000-0000-0000-0000-000000000000"
 
@@ -163,7 +164,7 @@ def test_a_word_of_another_version_is_not_obeyed(made: Path) -> None:
     assert "older or newer than the node's" in Job((made,)).why
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(rubbish=st.binary(min_size=256, max_size=1024), slot=st.integers(1, 12))
 def test_rubbish_in_the_beat_is_never_believed_nor_fatal(made: Path, rubbish: bytes, slot: int) -> None:
     places = [Place(made) for _ in range(3)]

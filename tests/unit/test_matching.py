@@ -23,6 +23,7 @@ from policy.sharing.matching import (
     values,
 )
 from policy.sharing.predictor import Speeds
+from tests.examples import examples
 
 DAY = 86_400.0
 
@@ -75,7 +76,7 @@ def valid(seats: Seats, guests: Guests, tables: Tables, seat: Ints) -> bool:
     )
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(cases())
 def test_a_matching_by_kinds_is_as_good_as_one_seat_by_seat(made: tuple[Seats, Guests, Tables]) -> None:
     found = match(*made)
@@ -85,7 +86,7 @@ def test_a_matching_by_kinds_is_as_good_as_one_seat_by_seat(made: tuple[Seats, G
     assert worth(*made, found.seat) == pytest.approx(found.value)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(cases())
 def test_baselines_give_valid_seats_and_never_more_than_the_matching(made: tuple[Seats, Guests, Tables]) -> None:
     seats, guests, _ = made
@@ -98,7 +99,7 @@ def test_baselines_give_valid_seats_and_never_more_than_the_matching(made: tuple
     assert (busy[seats.profile[loaded[loaded >= 0]]] < 0.8).all()
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(cases())
 def test_between_matchings_nobody_moves_and_no_useful_seat_stays_free(made: tuple[Seats, Guests, Tables]) -> None:
     seats, guests, tables = made

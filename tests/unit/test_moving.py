@@ -15,6 +15,7 @@ from policy.moving import Gang, Mover, Proposal, off_slow, open_for, price
 from policy.picture import Picture
 from policy.placement.berth import BerthPolicy
 from policy.settings import Moving
+from tests.examples import examples
 from tests.unit.policy_world import NOW, fleet, node, reading, running
 
 RULES = Moving(enabled=True, grace=30, restart=30, cost=60)
@@ -161,7 +162,7 @@ JOBS = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(JOBS, st.sampled_from([(1, 8), (1, 4), (2, 8), (2, 4)]), st.sampled_from(["any", "nvlink", "leaf"]))
 def test_whatever_is_proposed_is_free_paid_for_and_wanted(
     drawn: list[tuple[int, int, int, bool, int]], shape: tuple[int, int], level: str

@@ -25,6 +25,7 @@ from prolog_epilog.mps.losses import Record
 from prolog_epilog.mps.trouble import reset_after_fault, server_status
 from prolog_epilog.paths import Paths
 from prolog_epilog.share_file import Share
+from tests.examples import examples
 from tests.fakes.mps.world import GPUS, USER, App, Node, await_true, fresh_node
 
 FIRST = GPUS[1]
@@ -315,7 +316,7 @@ def test_while_mps_is_begun_anew_nobody_gets_the_gpu_without_it(node: Node, monk
     assert node.clean()
 
 
-@settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(6), deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     plan=st.lists(st.sampled_from(["run again", "fault", "old epilog", "guard", "neighbour"]), min_size=3, max_size=6)
 )

@@ -17,6 +17,7 @@ from policy.placement.base import Berth
 from policy.placement.berth import BerthPolicy
 from policy.placement.registry import create
 from policy.settings import Settings
+from tests.examples import examples
 from tests.unit.policy_world import NOW, fleet, node, running, submit, waiting
 from tests.unit.test_plan_crowd import FULL, given
 from tests.unit.test_plan_events import World, moves
@@ -127,7 +128,7 @@ STEP = st.one_of(
 )
 
 
-@hypothesis.settings(max_examples=200, deadline=None)
+@hypothesis.settings(max_examples=examples(200), deadline=None)
 @hypothesis.given(steps=st.lists(STEP, max_size=8), k=st.integers(1, 8))
 def test_which_leaves_are_open_is_as_new_whatever_was_asked_before(steps: list[tuple[str, int, int]], k: int) -> None:
     """Who has looked after each change sees what one sees who never looked before."""

@@ -13,6 +13,7 @@ from policy.placement.base import Berth, Policy
 from policy.placement.registry import create
 from policy.simulate.jobs import Job
 from policy.simulate.world import Layout, build, demand_of, view
+from tests.examples import examples
 
 NODES, GPUS = 8, 4
 CLASSES = ("compute", "mixed", "memory")
@@ -74,7 +75,7 @@ ROUND = {
 }
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @example("flat", 0.0, 3, [1, 4, 16, 1, 1], 34)
 @given(**ROUND)
 def test_together_is_never_worse_than_one_after_another(

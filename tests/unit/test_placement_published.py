@@ -25,6 +25,7 @@ from policy.simulate.jobs import Job
 from policy.simulate.rounds import RoundsSettings, run
 from policy.simulate.world import Layout, build, demand_of, view
 from tests.bench.simulate import data_folder, sia_fleet, sia_trace
+from tests.examples import examples
 
 PUBLISHED = ("packed", "random", "pinned-random", "pm-first", "pal")
 
@@ -199,7 +200,7 @@ def possible(moment: View, asked: Demand) -> bool:
     return any(sum(mask & one == one for mask in free) >= asked.n for one in sets)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(questions(), st.sampled_from(PUBLISHED))
 def test_every_policy_places_exactly_what_is_asked_for_on_free_gpus_or_says_not_now(
     question: tuple[View, Demand], name: str
@@ -219,7 +220,7 @@ def test_every_policy_places_exactly_what_is_asked_for_on_free_gpus_or_says_not_
         assert len(set(berth.masks)) == 1
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(questions())
 def test_nobody_beats_pm_first_by_its_slowest_gpu(question: tuple[View, Demand]) -> None:
     moment, asked = question
@@ -256,7 +257,7 @@ def test_nobody_beats_pm_first_by_its_slowest_gpu(question: tuple[View, Demand])
 # ---- bins
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.lists(st.floats(0.5, 3.0).map(lambda score: round(score, 3)), min_size=2, max_size=9), st.integers(1, 4))
 def test_clusters_are_the_best_there_are(scores: list[float], k: int) -> None:
     values = np.array(scores)

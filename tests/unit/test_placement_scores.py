@@ -17,6 +17,7 @@ from policy.placement.berth import BerthPolicy
 from policy.placement.pal import PalPolicy
 from policy.placement.speed import ALIKE
 from policy.simulate.world import Layout, build, view
+from tests.examples import examples
 from tests.unit import policy_world
 from tests.unit.policy_world import book, machine, reading
 
@@ -45,7 +46,7 @@ def random_world(seed: int, nodes: int = 6, gpus: int = 4, **plan: int) -> tuple
     return fleet, view(fleet, draw.integers(0, 1 << gpus, nodes))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(seed=st.integers(0, 10**6), k=st.integers(1, 4))
 def test_on_one_node_no_set_is_faster_by_more_than_what_is_alike(seed: int, k: int) -> None:
     fleet, now = random_world(seed)
@@ -67,7 +68,7 @@ def test_on_one_node_no_set_is_faster_by_more_than_what_is_alike(seed: int, k: i
     assert berth.mask.bit_count() == k
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(seed=st.integers(0, 10**6), n=st.integers(2, 4))
 def test_no_gang_of_whole_nodes_would_be_cheaper_elsewhere(seed: int, n: int) -> None:
     fleet, now = random_world(seed, nodes=8, nodes_per_leaf=2, leaves_per_pod=2)

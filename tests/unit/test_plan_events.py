@@ -18,6 +18,7 @@ from policy.placement.berth import BerthPolicy
 from policy.plan import Plan
 from policy.settings import Settings
 from policy.tasks import waiting_tasks
+from tests.examples import examples
 from tests.unit.policy_world import NOW, fleet, node, reading, running, submit, waiting
 from topology.fabric import Fabric
 
@@ -109,7 +110,7 @@ def test_a_job_that_came_since_the_last_pass_is_not_robbed_of_its_place() -> Non
     assert world.end(1) == [], "job 7 was given n1 by the answerer, and comes before job 5"
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, 3), st.sampled_from([1, 3, 15, 255]), st.integers(1, 9)), min_size=1, max_size=9),
     st.permutations(range(4)),

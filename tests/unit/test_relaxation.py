@@ -16,6 +16,7 @@ from policy.simulate.jobs import Job
 from policy.simulate.relaxation import Relaxation
 from policy.simulate.rounds import RoundsSettings, run
 from policy.simulate.world import Layout, build, demand_of, view
+from tests.examples import examples
 
 
 def fleet(scores: list[list[float]], leaf: int = 0, across: float = 1.7) -> Fleet:
@@ -42,7 +43,7 @@ def cheapest(on: Fleet, gpus: int) -> float:
 SCORES = st.lists(st.lists(st.floats(0.8, 3.0), min_size=2, max_size=2), min_size=4, max_size=4)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(SCORES, st.integers(1, 5), st.sampled_from([0, 2]), st.sampled_from([1.0, 1.7, 3.0]))
 def test_no_set_of_gpus_is_cheaper(scores: list[list[float]], gpus: int, leaf: int, across: float) -> None:
     on = fleet(scores, leaf, across)

@@ -12,6 +12,7 @@ from policy.daemon.answerer import Answerer
 from policy.daemon.config import Config
 from policy.daemon.handover import Snapshot
 from policy.decide import Decision
+from tests.examples import examples
 from tests.unit.policy_world import NONCE, NOW, book, node, reading, submit
 from tests.unit.test_plugin_reply import PASS, parse
 
@@ -55,7 +56,7 @@ def said(made: Answerer, fields: dict[str, str]) -> tuple[wire.Message, str]:
     return wire.decode(reply), dropped
 
 
-@settings(deadline=None, max_examples=120, suppress_health_check=[HealthCheck.too_slow])
+@settings(deadline=None, max_examples=examples(120), suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.dictionaries(st.sampled_from(FREE), long_texts, max_size=2),
     flags,

@@ -18,6 +18,7 @@ from policy.retry.classes import CLASSES, NO_SIGNATURE
 from policy.retry.classify import TAIL_BYTES, Classification, Facts, classify
 from policy.retry.patterns import MOST_WAYS, REACH, bounded
 from policy.retry.rules import read_rules
+from tests.examples import examples
 
 FAILURES = Path(__file__).resolve().parents[1] / "fixtures" / "failures"
 RULES = shipped_rules()
@@ -116,7 +117,7 @@ def test_only_the_end_of_a_log_counts() -> None:
     assert of(b"MemoryError\n" + b"step 1\n" * TAIL_BYTES).failure == NO_SIGNATURE
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.binary(max_size=3_000), st.integers(-1, 400))
 def test_any_rubbish_has_a_class(rubbish: bytes, code: int) -> None:
     assert classify(rubbish, Facts(exit_code=code), RULES).failure in CLASSES

@@ -23,6 +23,7 @@ from policy.simulate.orders import ORDERS, Progress, order_named
 from policy.simulate.result import Outcome
 from policy.simulate.rounds import RoundsSettings, arrivals, run
 from policy.simulate.world import Layout, build, demand_of
+from tests.examples import examples
 
 ROUND = 100.0
 PACKED = create("packed")
@@ -273,7 +274,7 @@ POLICIES = (
 SCORES = [[0.9, 1.0, 1.1, 1.0], [1.0, 2.5, 1.0, 0.95]]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(TRACES, st.sampled_from(POLICIES), st.sampled_from([0.0, 70.0, 250.0]), st.booleans())
 def test_jumping_over_rounds_changes_nothing(
     jobs: list[Job], policy: Policy, move_cost_s: float, backfill: bool
@@ -289,7 +290,7 @@ def test_jumping_over_rounds_changes_nothing(
     assert jumped.gpu_seconds_held == pytest.approx(stepped.gpu_seconds_held)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(TRACES, st.sampled_from(POLICIES), st.sampled_from(sorted(ORDERS)), st.booleans())
 def test_no_gpu_serves_two_jobs_and_every_job_gets_all_it_asks_for(
     jobs: list[Job], policy: Policy, order: str, backfill: bool

@@ -17,6 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tests.strategies import machines, make_machine
 from topology import compiled, files
 from topology.errors import TopologyFileError
@@ -48,7 +49,7 @@ def clusters(draw: st.DrawFn) -> list[Machine]:
     ]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(clusters())
 def test_machines_come_back_as_they_were(tmp_path_factory: pytest.TempPathFactory, each: list[Machine]) -> None:
     path = tmp_path_factory.mktemp("compiled") / "cluster"
@@ -157,7 +158,7 @@ def test_a_file_cut_short_is_refused(tmp_path: Path, share: float) -> None:
     refused(path, "checksum")
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(data=st.data())
 def test_any_changed_byte_is_refused(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     path = saved(tmp_path_factory.mktemp("changed"))

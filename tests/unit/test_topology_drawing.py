@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tests.pictures import FOLDER, PICTURES, cluster
 from tests.strategies import machines
 from topology.drawing import draw_cluster, draw_node
@@ -92,7 +93,7 @@ def test_a_picture_shows_every_gpu_nic_and_link(node: Machine) -> None:
     assert len(lines) == len(switched) + sum(link.via == "direct" for link in node.links)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(machines(max_gpus=10), st.text(max_size=30))
 def test_any_machine_makes_a_picture(node: Machine, problem: str) -> None:
     root = parsed(draw_node(replace(node, problems=(problem,))))

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tests.strategies import machines, make_machine
 from topology import files
 from topology.errors import MachineError, TopologyError, TopologyFileError
@@ -46,7 +47,7 @@ def changed(path: str, value: object) -> dict[str, Any]:
     return data
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(machines())
 def test_what_is_encoded_decodes_to_the_same(machine: Machine) -> None:
     again = files.decode(json.loads(files.encode(machine)))
@@ -118,7 +119,7 @@ _json = st.recursive(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.sampled_from(["node", "gpus/0", "gpus/0/uuid", "links", "links/0/a", "paths", "paths/0", "problems"]), _json)
 def test_any_value_anywhere_is_read_or_refused(path: str, value: object) -> None:
     with contextlib.suppress(TopologyError):

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.bench.topology import plain_candidates
+from tests.examples import examples
 from tests.strategies import machines, make_machine
 from topology.errors import QuestionError
 from topology.fabric import LEVELS, NOBODY, Fabric, FabricLevel
@@ -38,7 +39,7 @@ def clusters(draw: st.DrawFn) -> tuple[list[Machine], Fabric]:
     return each, Fabric(names, domain, leaf, pod_of[leaf], *labels)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(clusters(), st.data())
 def test_the_arrays_find_what_loops_find(cluster: tuple[list[Machine], Fabric], data: st.DataObject) -> None:
     each, fabric = cluster
@@ -53,7 +54,7 @@ def test_the_arrays_find_what_loops_find(cluster: tuple[list[Machine], Fabric], 
         assert [one[1] for one in seen] == sorted(one[1] for one in seen)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(clusters(), st.integers(1, 8))
 def test_every_set_could_hold_the_job(cluster: tuple[list[Machine], Fabric], gpus: int) -> None:
     each, fabric = cluster

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tests.strategies import make_machine
 from topology.errors import TopologyFileError, UnknownError
 from topology.fabric import NOBODY, Fabric
@@ -240,7 +241,7 @@ def fabrics(draw: st.DrawFn) -> Fabric:
     return Fabric(names_, plain.domain, leaf_of, pod_of, plain.domains, tuple(leaf for leaf, _, _ in lines), pods)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(fabrics())
 def test_a_tree_that_is_written_is_read_back(tmp_path_factory: pytest.TempPathFactory, fabric: Fabric) -> None:
     folder = tmp_path_factory.mktemp("tree")

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tests.strategies import machines, make_machine
 from topology.errors import QuestionError, TooManySetsError
 from topology.islands import islands, positions
@@ -67,7 +68,7 @@ def bits(gpus: tuple[int, ...] | set[int]) -> int:
     return sum(1 << gpu for gpu in gpus)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(machines(), st.data())
 def test_best_is_what_looking_at_every_set_finds(machine: Machine, data: st.DataObject) -> None:
     free = data.draw(st.sets(st.integers(0, machine.size - 1)))
@@ -77,7 +78,7 @@ def test_best_is_what_looking_at_every_set_finds(machine: Machine, data: st.Data
     assert (choice.gpus if choice else None) == brute_best(machine, free, k, level)
 
 
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=examples(4), deadline=None)
 @given(machines(min_gpus=8, max_gpus=8))
 def test_best_is_right_for_every_free_set_and_every_k(machine: Machine) -> None:
     table, known = SubsetTable(machine), brute_islands(machine)
@@ -90,7 +91,7 @@ def test_best_is_right_for_every_free_set_and_every_k(machine: Machine) -> None:
             assert choice.gpus == best
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(machines(min_gpus=2), st.data())
 def test_a_choice_says_of_itself_what_is_true(machine: Machine, data: st.DataObject) -> None:
     free = data.draw(st.sets(st.integers(0, machine.size - 1), min_size=2))
@@ -104,7 +105,7 @@ def test_a_choice_says_of_itself_what_is_true(machine: Machine, data: st.DataObj
     assert positions(choice.mask) == choice.gpus
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(machines(min_gpus=2), st.data())
 def test_keys_order_choices_as_best_does(machine: Machine, data: st.DataObject) -> None:
     """What is best among all GPUs is at least as good as what is best without one of them."""
@@ -119,7 +120,7 @@ def test_keys_order_choices_as_best_does(machine: Machine, data: st.DataObject) 
     assert whole.key[:2] >= part.key[:2]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(machines(), st.data())
 def test_ranked_holds_every_set_once_in_the_order_of_merit(machine: Machine, data: st.DataObject) -> None:
     k = data.draw(st.integers(1, machine.size))
@@ -130,7 +131,7 @@ def test_ranked_holds_every_set_once_in_the_order_of_merit(machine: Machine, dat
     assert [positions(mask) for mask in SubsetTable(machine).ranked(k)] == expected
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(machines())
 def test_islands_are_the_maximal_cliques(machine: Machine) -> None:
     assert {frozenset(positions(mask)) for mask in islands(machine.shape)} == set(brute_islands(machine))

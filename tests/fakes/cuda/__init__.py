@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.fakes.place import copy_of
+from tests.fakes.place import copy_of, make
 
 __all__ = ["environment", "injob_library", "launcher", "library", "run", "uuid"]
 
@@ -20,7 +20,7 @@ _INJOB = _ROOT / "prolog_epilog" / "injob" / "c"
 @functools.cache
 def library() -> Path:
     """The simulated driver; made anew where its source is newer."""
-    subprocess.run(["make", "-s", "-C", _HERE], check=True, capture_output=True, text=True)
+    make(_HERE)
     return copy_of(_HERE / "build", "cuda") / "libcuda.so.1"
 
 
@@ -32,7 +32,7 @@ def launcher() -> Path:
 @functools.cache
 def injob_library() -> Path:
     """The library that comes between program and driver."""
-    subprocess.run(["make", "-s", "-C", _INJOB], check=True, capture_output=True, text=True)
+    make(_INJOB)
     return copy_of(_ROOT / "build" / "injob", "injob") / "libberth_injob.so"
 
 

@@ -10,6 +10,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from tests.fakes.place import make
+
 __all__ = ["MACHINES", "environment", "library", "run"]
 
 _HERE = Path(__file__).parent
@@ -23,7 +25,7 @@ _EPILOGUE = "\njson.dump(answer, sys.stdout)\n"
 @functools.cache
 def library() -> Path:
     """The built library; made anew where its source is newer."""
-    subprocess.run(["make", "-s", "-C", _HERE], check=True, capture_output=True, text=True)
+    make(_HERE)
     return _HERE / "build" / "libnvidia-ml.so.1"
 
 
