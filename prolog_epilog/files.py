@@ -34,7 +34,9 @@ def prepare(paths: Paths) -> None:
     with _told("make", paths.root):
         # On a controller this folder belongs to Slurm's user and holds berthd's socket.
         with contextlib.suppress(FileExistsError):
-            paths.root.mkdir(0o755, parents=True)
+            paths.root.mkdir(parents=True)
+            # A job's programs pass through it, whatever slurmd's umask is.
+            paths.root.chmod(0o755)
         if not stat.S_ISDIR(paths.root.lstat().st_mode):
             raise StateError(f"{paths.root} is not a folder; remove it")
     for folder in (paths.jobs, paths.gpus, paths.mps):

@@ -44,7 +44,8 @@ class Failed:
 def add(paths: Paths, job: Job, code: str) -> None:
     """Leave a job to whoever holds the lock; a NodeError where there are too many already."""
     with suppress(FileExistsError):
-        paths.root.mkdir(0o755, parents=True)
+        paths.root.mkdir(parents=True)
+        paths.root.chmod(0o755)
     files.own_folder(paths.failed)
     name = f"{job.uid}.{job.id}"
     if not _NAME.fullmatch(name):

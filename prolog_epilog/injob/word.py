@@ -7,6 +7,7 @@ harms only its own heartbeat. Each number is one aligned 64-bit store, so neithe
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import mmap
 import os
@@ -125,7 +126,11 @@ def beat_path(word: Path) -> Path:
 
 def create(folder: Path, uuids: Sequence[str], uid: int, gid: int) -> tuple[Path, ...]:
     """Make the words of a job in a folder that only root can write; made anew they keep what stands in them."""
-    folder.mkdir(mode=0o755, parents=True, exist_ok=True)
+    for one in (folder.parent, folder):
+        with contextlib.suppress(FileExistsError):
+            one.mkdir(parents=True)
+            # A job's programs pass through it, whatever slurmd's umask is.
+            one.chmod(0o755)
     words = []
     for uuid in uuids:
         if not uuid or {"/", ":"} & set(uuid):

@@ -13,8 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from prolog_epilog import files, state
+from prolog_epilog import files, spool, state
 from prolog_epilog.errors import Busy, StateError
+from prolog_epilog.injob import word
+from prolog_epilog.job import Job
 from prolog_epilog.paths import Paths
 from prolog_epilog.processes import Proven
 from prolog_epilog.state import SetState, Tenant
@@ -122,9 +124,23 @@ def test_a_folder_of_somebody_elses_making_is_refused(paths: Paths, tmp_path: Pa
         files.own_folder(link)
 
 
+def test_a_jobs_programs_can_pass_whatever_umask_slurmd_has(tmp_path: Path) -> None:
+    paths, other = Paths(root=tmp_path / "run" / "berth"), Paths(root=tmp_path / "other")
+    before = os.umask(0o077)
+    try:
+        files.prepare(paths)
+        word.create(paths.word(7), [A], os.getuid(), os.getgid())
+        spool.add(other, Job(7, 1000, "n1", "", (), {}), "1:0")
+    finally:
+        os.umask(before)
+    for folder in (paths.root, paths.words, paths.word(7), other.root):
+        assert folder.stat().st_mode & 0o777 == 0o755, folder
+
+
 def test_berthds_folder_is_left_as_it_is(tmp_path: Path) -> None:
     root = tmp_path / "berth"
-    root.mkdir(0o750)
+    root.mkdir()
+    root.chmod(0o750)
     files.prepare(Paths(root=root))
     assert root.stat().st_mode & 0o777 == 0o750
 
