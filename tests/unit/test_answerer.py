@@ -339,6 +339,7 @@ def test_a_connection_is_kept_for_the_next_request_until_berthd_ends(daemon: Dae
         # Its planner may take seconds to end; whoever asks meanwhile must not wait for nothing.
         [planner] = daemon.planners()
         os.kill(planner, signal.SIGSTOP)
+        daemon.until(lambda: "State:\tT" in Path(f"/proc/{planner}/status").read_text())
         daemon.process.send_signal(signal.SIGTERM)
         assert channel.recv(wire.REPLY_BYTES) == b""
         assert "State:\tT" in Path(f"/proc/{planner}/status").read_text(), "berthd waited for its planner first"

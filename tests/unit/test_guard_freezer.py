@@ -26,6 +26,7 @@ from prolog_epilog.guard.settings import ActionSettings
 from prolog_epilog.guard.thaws import Thaws
 from prolog_epilog.paths import Paths
 from tests.examples import examples
+from tests.fakes.mps.world import await_true
 
 from .guard_world import Cgroups
 
@@ -352,13 +353,13 @@ def test_a_task_is_slurms_until_it_becomes_the_users_program_whatever_that_is_ca
             assert parent.stdout is not None
             task = int(parent.stdout.readline())
             (kernels.programs / "cgroup.procs").write_text(str(task))
-            time.sleep(0.1)
             assert not freezer.freeze(JOB)
             assert freezer.send(JOB, signal.SIGKILL) == 0
 
             parent.stdin.write("x")
             parent.stdin.flush()
-            time.sleep(0.2)
+            # Its words change as it becomes the user's program.
+            await_true(lambda: b"600" in Path(f"/proc/{task}/cmdline").read_bytes())
 
             assert freezer.freeze(JOB)
             freezer.thaw(JOB)

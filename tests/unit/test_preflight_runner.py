@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from policy.cli.main import main as berth
+from tests.programs import python_program
 
 ROOT = Path(__file__).parents[2]
 RUNNER = [sys.executable, "-I", "-m", "prolog_epilog.preflight.runner"]
@@ -76,8 +77,11 @@ def test_the_words_of_the_script_are_its_own(world: dict[str, str], tmp_path: Pa
     assert done.stdout == "a b|--seconds=1|$x||"
 
 
-@pytest.mark.parametrize("head", [f"#!{PYTHON}", "#!/usr/bin/env python3", f"#! {PYTHON} -u"])
+@pytest.mark.parametrize("head", ["#!PYTHON", "#!/usr/bin/env python3", "#! PYTHON -u"])
 def test_any_interpreter_will_do(world: dict[str, str], tmp_path: Path, head: str) -> None:
+    # The path of a checkout may hold a space, which ends an interpreter's name.
+    (tmp_path / "interpreter").symlink_to(Path(PYTHON).resolve())
+    head = head.replace("PYTHON", str(tmp_path / "interpreter"))
     done, _ = fly(world, script(tmp_path, "import os, sys\nprint(os.environ['BERTH_PREFLIGHT'])\nsys.exit(3)", head))
 
     assert (done.returncode, done.stdout) == (3, "1\n")
@@ -92,7 +96,7 @@ def test_a_script_that_cannot_be_started_is_its_own_failure(world: dict[str, str
 
 def test_the_first_step_of_a_program_ends_it_well(world: dict[str, str], tmp_path: Path) -> None:
     text = "import time, berth_injob\nfor _ in range(100):\n    time.sleep(0.3)\n    berth_injob.step()"
-    done, took = fly(world, script(tmp_path, f"{PYTHON} - <<'END'\n{text}\nEND\necho not reached"))
+    done, took = fly(world, script(tmp_path, f"'{PYTHON}' - <<'END'\n{text}\nEND\necho not reached"))
 
     assert done.returncode == 0
     assert "its first step was done after 0 s" in done.stderr or "after 1 s" in done.stderr
@@ -101,7 +105,7 @@ def test_the_first_step_of_a_program_ends_it_well(world: dict[str, str], tmp_pat
 
 
 def test_ready_ends_it_well(world: dict[str, str], tmp_path: Path) -> None:
-    done, took = fly(world, script(tmp_path, f"{PYTHON} -m policy.cli.main ready; sleep 50"))
+    done, took = fly(world, script(tmp_path, f"'{PYTHON}' -m policy.cli.main ready; sleep 50"))
 
     assert done.returncode == 0
     assert "it said that it is ready" in done.stderr
@@ -206,7 +210,7 @@ def test_an_environment_that_a_script_loads_hides_nothing_from_it(world: dict[st
 
 def test_a_python_launcher_is_caught_whatever_its_path(world: dict[str, str], tmp_path: Path) -> None:
     file = launcher(tmp_path, "torchrun", "env")
-    file.write_text(f"#!{PYTHON}\nimport sys\nprint(sys.argv[1:])\n")
+    python_program(file, "import sys\nprint(sys.argv[1:])\n")
     done, _ = fly(world, script(tmp_path, f"env {file} --nproc-per-node=8 train.py"))
 
     assert "'--nproc-per-node=1'" in done.stdout
