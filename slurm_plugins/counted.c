@@ -92,7 +92,8 @@ bool counted_valid(const char *licenses, const char *of_the_site)
 	const char *rest = licenses;
 	struct licence one;
 
-	if (strspn(licenses, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.:,") !=
+	if (strspn(licenses,
+		   "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.:,") !=
 	    strlen(licenses))
 		return false;
 	while (next_licence(&rest, &one)) {

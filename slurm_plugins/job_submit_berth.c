@@ -125,9 +125,10 @@ static int check_licenses(const char *licenses, uint32_t uid, char **err_msg)
 {
 	if (trusted(uid) || !counted_named(licenses))
 		return SLURM_SUCCESS;
-	return refuse(err_msg, ESLURM_INVALID_LICENSES,
-		      "berth: licences called berth_MODEL count GPUs by themselves and are not asked "
-		      "for by hand; leave them out, and ask for gpu:MODEL:N");
+	return refuse(
+	    err_msg, ESLURM_INVALID_LICENSES,
+	    "berth: licences called berth_MODEL count GPUs by themselves and are not asked "
+	    "for by hand; leave them out, and ask for gpu:MODEL:N");
 }
 
 static const char unclear_join[] =

@@ -25,7 +25,7 @@ struct reply_expected {
 	bool batch;	/* has a script, and can be put back into the queue */
 	bool exc_nodes; /* its user excludes nodes already */
 	bool (*node_exists)(const char *name); /* NULL: nodes cannot be checked, so no pins */
-	const char *licenses; /* that the site has; NULL: none */
+	const char *licenses;		       /* that the site has; NULL: none */
 };
 
 struct reply {

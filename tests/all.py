@@ -101,7 +101,8 @@ def parts(*, clusters: bool, fuzzing: bool) -> list[Part]:
     units = Part("units", ["tests", *elsewhere, "-m", "not hard", "-n", str(CPUS)], nice=5 if clusters else 0)
     fuzz = [Part("fuzz", ["tests/fuzz"], nice=5)] if fuzzing else []
     versions = VERSIONS if clusters else ()
-    on_slurm = [Part(v, ["tests/slurm", "tests/hostile", "-m", "not hard"], {"BERTH_TEST_VERSIONS": v}) for v in versions]
+    words = ["tests/slurm", "tests/hostile", "-m", "not hard"]
+    on_slurm = [Part(v, words, {"BERTH_TEST_VERSIONS": v}) for v in versions]
     return [units, *fuzz, *on_slurm]
 
 

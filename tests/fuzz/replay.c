@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Runs a libFuzzer target once over files, with any compiler: `make coverage-c` counts lines by it. */
+/* Runs a libFuzzer target once over files, with any compiler: `make coverage-c` counts lines by it.
+ */
 #include <stdint.h>
 #include <stdio.h>
 

@@ -24,7 +24,8 @@ def test_a_long_extra_leaves_the_job_to_slurm_and_stays_as_it_is(slurm: Slurm) -
 
 def test_the_plugin_does_not_rely_on_berthd_for_it(slurm: Slurm) -> None:
     with scripted(slurm, place("n1", "3", "tres_per_job:gres/gpu:1")):
-        done = slurm.sbatch(f"--extra={'x' * 1_000}", "--gpus=1", "--gpu-tier=exclusive", "-H", body="true", check=False)
+        long = [f"--extra={'x' * 1_000}", "--gpus=1", "--gpu-tier=exclusive"]
+        done = slurm.sbatch(*long, "-H", body="true", check=False)
         assert (done.rc, "longer than Slurm takes" in done.text) == (0, True), done.text
         short = slurm.submit("--extra=mine", "--gpus=1", "-H", body="true")
     record = slurm.show(short)

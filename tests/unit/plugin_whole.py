@@ -34,7 +34,8 @@ LISTS = {"arguments": "argument", "environment": "environment"}
 """Fields of several words, joined by newlines, and what one of them is called."""
 SHOWN = (
     *("admin_comment", "cpus_per_task", "cpus_per_tres", "environment", "exc_nodes", "extra", "features"),
-    *("licenses", "max_nodes", "mem_per_tres", "min_cpus", "min_nodes", "ntasks_per_node", "ntasks_per_tres", "partition", "pn_min_cpus"),
+    *("licenses", "max_nodes", "mem_per_tres", "min_cpus", "min_nodes", "ntasks_per_node", "ntasks_per_tres"),
+    *("partition", "pn_min_cpus"),
     *("pn_min_memory", "req_nodes", "requeue", "site_factor", "tres_bind", "tres_per_job", "tres_per_node"),
     *("tres_per_socket", "tres_per_task"),
 )
@@ -131,7 +132,7 @@ def reply(verb: str, request: wire.Message, /, **fields: str) -> bytes:
     return wire.encode(verb, {"nonce": request.fields["nonce"], **fields})
 
 
-def place(request: wire.Message, nodes: str = "n1", gpus: str = "3", **more: str) -> bytes:
+def place(request: wire.Message, /, nodes: str = "n1", gpus: str = "3", **more: str) -> bytes:
     """A place with whole GPUs, or with what `more` says of them."""
     seats = "0" if {"share", "guest", "way"} & more.keys() else "1"
     values = segment.body({"state": "placed", "id": "0"})
