@@ -89,6 +89,24 @@ static void keep_gpus_per_task(job_desc_msg_t *job)
 	text_free(&others);
 }
 
+/*
+ * From 26.05 on an srun that makes its own allocation gives its step what the job has for each
+ * task: were it CPUs alone, the step would forget --gpus-per-task. CPUs have a field of their own.
+ */
+static void say_cpus_of_tasks(job_desc_msg_t *job)
+{
+	const char *cpus = job->tres_per_task;
+	uint64_t number;
+
+	if (request_is_batch(job) || !cpus || strncmp(cpus, "cpu", 3) || !strchr(":=", cpus[3]) ||
+	    !parse_number(cpus + 4, NO_VAL16 - 1, &number) || !number)
+		return;
+	if (job->cpus_per_task == NO_VAL16)
+		job->cpus_per_task = (uint16_t)number;
+	if (job->cpus_per_task == number)
+		set_string(&job->tres_per_task, NULL);
+}
+
 /* How many tasks the job will have: as Slurm counts where the user does not say. */
 static uint64_t task_count(const job_desc_msg_t *job, size_t nodes)
 {
@@ -194,6 +212,7 @@ static void set_request(job_desc_msg_t *job, const struct reply *reply, char **f
 	keep_others(&job->tres_per_node);
 	keep_others(&job->tres_per_socket);
 	keep_others(&job->tres_per_task);
+	say_cpus_of_tasks(job);
 	set_string(field, tres);
 	if (job->tres_bind && strstr(job->tres_bind, "gres/gpu:per_task"))
 		set_string(&job->tres_bind, NULL);

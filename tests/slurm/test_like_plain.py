@@ -32,6 +32,8 @@ sbatch -N2 -n4 --gpus-per-node=2 --cpus-per-gpu=2
 srun -N2 -n4 --gpus-per-node=2
 sbatch -n5 -N2 --gpus-per-node=2
 srun -n2 --gpus-per-task=1 --cpus-per-gpu=2
+srun -n2 --gpus-per-task=1 -c2
+srun --tres-per-task=cpu=2,gres/gpu=1 -n2
 sbatch --gpus=4 --ntasks-per-gpu=1
 sbatch -N2 --gpus=4 --ntasks-per-gpu=1
 srun -n2 --gpus=1 --cpus-per-task=3

@@ -360,3 +360,22 @@ def test_what_a_user_of_the_preflight_asks_is_kept_without_berthd(plugin: Plugin
     said = plugin.submit(USER, {"locality": "any"}, tres_per_job="gres/gpu:1", tres_per_node="gres/nic:1")
     values = segment.fields(said.fields["admin_comment"]) or {}
     assert (values["f.locality"], values["asked"]) == ("any", "tres_per_job:gres/gpu:1;tres_per_node:gres/nic:1")
+
+
+@pytest.mark.parametrize(
+    ("script", "asked", "cpus", "left"),
+    [
+        ("", {"tres_per_task": "cpu:2,gres/gpu:1", "cpus_per_task": "2"}, "2", None),
+        ("", {"tres_per_task": "gres/gpu=1,cpu=3"}, "3", None),
+        # What is more than CPUs, or other CPUs, has no other field.
+        ("", {"tres_per_task": "cpu:2,gres/gpu:1,license/a:1"}, None, "cpu:2,license/a:1"),
+        ("", {"tres_per_task": "cpu:2,gres/gpu:1", "cpus_per_task": "4"}, "4", "cpu:2"),
+        ("#!/bin/sh", {"tres_per_task": "cpu:2,gres/gpu:1", "cpus_per_task": "2"}, "2", "cpu:2"),
+    ],
+)
+def test_the_step_of_an_srun_forgets_no_gpus_for_each_task(
+    plugin: Plugin, script: str, asked: dict[str, str], cpus: str | None, left: str | None
+) -> None:
+    done = placed(plugin, None, {"gpus": "2,3"}, script=script, num_tasks="2", **asked)
+
+    assert (done.fields.get("cpus_per_task"), done.fields.get("tres_per_task")) == (cpus, left)
