@@ -14,15 +14,30 @@ def totals(outcome: Outcome) -> Totals:
     return len(nodes), sum(map(len, nodes)), cpus, sum(max(task[1] for task in node) for node in nodes)
 
 
+ENVIRONMENT: dict[str, str] = {}
+"""Variables that may differ where the tasks are the same, each with its reason, as docs/admin.md has them."""
+
+
 def difference(request: Request, plain: Outcome, berth: Outcome) -> str:
     """What a user would miss with Berth; empty where nothing."""
-    if plain == berth or _allowed(request, plain, berth):
+    if plain == berth:
+        names = changed_variables(plain, berth) - ENVIRONMENT.keys()
+        return f"other variables: {', '.join(sorted(names))}" if names else ""
+    if _allowed(request, plain, berth):
         return ""
+    if (plain.rc, plain.tasks, plain.steps) == (berth.rc, berth.tasks, berth.steps) and plain.rc == 0:
+        return f"it holds {berth.has}, not {plain.has}"
     if plain.rc == 0 and berth.rc != 0:
         return "plain Slurm runs it, Berth does not"
     if plain.rc != 0:
         return "plain Slurm refuses it in other words"
     return "other tasks, CPUs or GPUs"
+
+
+def changed_variables(plain: Outcome, berth: Outcome) -> set[str]:
+    """The variables of the first task that differ."""
+    one, other = plain.environment, berth.environment
+    return {name for name in {*one, *other} if one.get(name) != other.get(name)}
 
 
 def _allowed(request: Request, plain: Outcome, berth: Outcome) -> bool:

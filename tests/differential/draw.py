@@ -1,15 +1,16 @@
-"""Requests drawn from the grammar of GPU jobs: each pair of words once, or at random."""
+"""Requests drawn from the grammar of GPU jobs: all words of so many options together once, or at random."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from itertools import combinations, product
+
+from covertable import make
 
 from .outcome import Request
 
 GRAMMAR: dict[str, tuple[str, ...]] = {
-    "command": ("srun", "sbatch"),
+    "command": ("srun", "sbatch", "salloc", "#SBATCH", "SBATCH_"),
     "gpus": (
         *("", "--gpus=1", "--gpus=2", "--gpus=4", "--gpus=9", "--gres=gpu:1", "--gres=gpu:2", "--gres=gpu:8"),
         *("--gpus-per-node=2", "--gpus-per-task=1", "--gpus-per-task=2", "--tres-per-task=gres/gpu:1"),
@@ -26,18 +27,26 @@ GRAMMAR: dict[str, tuple[str, ...]] = {
     "where": ("", "", "", "-C h100", "-C v100|h100", "--exclusive", "--exclusive=user"),
     "layout": ("", "", "", "-m cyclic", "-m plane=2", "--hint=nomultithread", "--threads-per-core=1"),
     "size": ("", "", "", "--overcommit", "--contiguous", "--spread-job", "--tmp=1"),
+    "more": ("", "", "", "--array=1-2", ": -n1 --gpus=1", "--test-only"),
+    "step": ("", "", "", "-n1", "-n1 --gpus=1", "--exact -n1 -c1 --gpus=1", "--gres=none", "-n2 --gpus-per-task=1"),
 }
 """What one option says in each of its forms; an empty word leaves the option away, and stands more often."""
-
 
 LEFT_AWAY = 0.55
 """How often an option is left away that also may stand."""
 
 
 def request(choice: dict[str, str]) -> Request:
-    """The request of one word for each option."""
-    words = [word for name, value in choice.items() if name != "command" for word in value.split()]
-    return Request(choice["command"], tuple(words))
+    """The request of one word for each option, without what its command does not know."""
+    command, more, step = choice["command"], choice["more"], choice["step"]
+    if command in {"srun", "salloc"} and more in {"--array=1-2", "--test-only" if command == "salloc" else ""}:
+        more = ""
+    if more.startswith(":") and command != "sbatch":
+        more = ""
+    words = [
+        word for name, value in choice.items() if name not in {"command", "more", "step"} for word in value.split()
+    ]
+    return Request(command, (*words, *more.split()), () if command == "srun" or more else tuple(step.split()))
 
 
 def at_random(seed: int, count: int) -> Iterator[Request]:
@@ -57,42 +66,9 @@ def at_random(seed: int, count: int) -> Iterator[Request]:
             yield one
 
 
-def all_pairs(seed: int = 0) -> Iterator[Request]:
-    """Requests in which each two words of different options stand together at least once."""
-    drawn = random.Random(seed)
-    names = list(GRAMMAR)
-    left = {
-        ((one, first), (other, second))
-        for one, other in combinations(names, 2)
-        for first, second in product(GRAMMAR[one], GRAMMAR[other])
-    }
-    while left:
-        tries = [_with(drawn, names, drawn.choice(sorted(left)), left) for _ in range(8)]
-        best = max(tries, key=lambda choice: len(_pairs(choice) & left))
-        left -= _pairs(best)
-        yield request(best)
-
-
-def _pairs(choice: dict[str, str]) -> set[tuple[tuple[str, str], tuple[str, str]]]:
-    return set(combinations(choice.items(), 2))
-
-
-def _with(
-    drawn: random.Random,
-    names: list[str],
-    pair: tuple[tuple[str, str], tuple[str, str]],
-    left: set[tuple[tuple[str, str], tuple[str, str]]],
-) -> dict[str, str]:
-    """A choice that holds this pair, and each further word with as many new pairs as can be."""
-    known = dict(pair)
-    for name in sorted(names, key=lambda _: drawn.random()):
-        if name in known:
-            continue
-        words = sorted(set(GRAMMAR[name]), key=lambda _: drawn.random())
-
-        def gain(word: str, name: str = name) -> int:
-            found = {tuple(sorted(((name, word), item), key=lambda one: names.index(one[0]))) for item in known.items()}
-            return len(found & left)
-
-        known[name] = max(words, key=gain)
-    return {name: known[name] for name in names}
+def covering(strength: int) -> list[Request]:
+    """Requests in which each words of so many different options stand together at least once; always the same."""
+    words = {name: list(dict.fromkeys(choices)) for name, choices in GRAMMAR.items()}
+    return list(
+        dict.fromkeys(request({name: str(row[name]) for name in GRAMMAR}) for row in make(words, strength=strength))
+    )

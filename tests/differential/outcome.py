@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections import Counter
-from dataclasses import asdict, dataclass
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -18,16 +19,30 @@ for k in 0 1 2 3 4 5 6 7; do
     case "$( ( : < /dev/nvidia$k ) 2>&1 )" in *"No such device or address"*) open=$((open + 1)) ;; esac
 done
 cuda=0; [ -z "$CUDA_VISIBLE_DEVICES" ] || cuda=$(echo "$CUDA_VISIBLE_DEVICES" | tr , '\n' | wc -l)
-echo "TASK node=${SLURMD_NODENAME:-$(hostname)} cpus=${SLURM_CPUS_ON_NODE:-0} open=$open cuda=$cuda"
+where="job=$SLURM_JOB_ID.$SLURM_STEP_ID node=${SLURMD_NODENAME:-$(hostname)}"
+echo "TASK $where cpus=${SLURM_CPUS_ON_NODE:-0} open=$open cuda=$cuda"
+if [ "${SLURM_PROCID:-0}" = 0 ] && [ "${SLURM_STEP_ID:-0}" = 0 ]; then
+    echo "HAS $(scontrol show job -o "$SLURM_JOB_ID" | grep -o ' AllocTRES=[^ ]*')"
+    env | grep -E '^(SLURM|CUDA|GPU|ROCR|ZE)[A-Z_]*=' | sed 's/^/ENV /'
+fi
 """
-"""Prints what a task has: its CPUs, the GPU devices that open, the GPUs that CUDA would show."""
+"""Prints what a task has: its CPUs, the GPU devices that open, the GPUs that CUDA would show; the first also more."""
 
-BATCH = "#!/bin/bash\n{head}\nsrun bash {task}\necho STEP=$?\n"
-"""A batch script whose step asks for nothing of its own."""
+RUN = r"""
+out=$(mktemp -d "$FOLDER/out.XXXXXX"); cd "$out" || exit 9
+trap 'cat "$out"/* 2>/dev/null; rm -rf "$out"' EXIT
+"""
 
-_TASK_LINE = re.compile(r"TASK node=(\S+) cpus=(\d+) open=(\d+) cuda=(\d+)")
+_TASK_LINE = re.compile(r"TASK job=(\S+) node=(\S+) cpus=(\d+) open=(\d+) cuda=(\d+)")
 _OURS = re.compile(r"^\w+: (?:error: )?(?:berth: |berth \d|--).*$")
 _JOB_NUMBERS = re.compile(r"\b(?:job|StepId=|JobId=) ?\d+\S*")
+
+ITS_OWN = re.compile(
+    r"SLURM_(?:JOB_?ID|ARRAY_JOB_ID|ARRAY_TASK_ID|HET_JOB_ID\w*|STEP_?ID|.*NODELIST|.*NODENAME|TOPOLOGY_ADDR|.*PORT|.*HOST|.*IPADDR|"
+    r".*START_TIME|.*END_TIME|.*PID|.*SUBMIT_DIR|.*_UID|.*_GID|SUBMIT_HOST|.*CONF|WORKING_CLUSTER|JOB_GPUS|STEP_GPUS|"
+    r"GTIDS|NODEID|LOCALID|.*HASH|.*SLUID|OOM_KILL_STEP|.*COMMENT|SRUN_COMM_HOST|.*KEY)|SLURMD_\w+"
+)
+"""Variables that differ from job to job, whoever places it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +51,15 @@ class Outcome:
 
     rc: int
     tasks: tuple[tuple[tuple[int, int, int], ...], ...]
-    """For each node, sorted: for each task there its CPUs, GPUs that open, GPUs that CUDA shows."""
+    """For each step and node, sorted: for each task there its CPUs, GPUs that open, GPUs that CUDA shows."""
     said: str
     """Slurm's own words where it failed."""
-    memory: str = ""
-    billed: str = ""
+    has: str = ""
+    """What the job holds and is billed for."""
     steps: str = ""
+    """How its steps ended."""
+    environment: Mapping[str, str] = field(default_factory=dict, compare=False)
+    """What its first task reads of Slurm."""
 
     def text(self) -> str:
         return json.dumps(asdict(self))
@@ -49,41 +67,112 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A command with options, or a batch script whose `#SBATCH` lines say them."""
+    """A job, as one of the ways to ask for it: `sbatch`, `srun`, `salloc`, `#SBATCH` lines, or `SBATCH_` variables."""
 
     command: str
     options: tuple[str, ...]
+    step: tuple[str, ...] = ()
+    """Options of each step of a job that has a script."""
 
     def text(self) -> str:
-        return f"{self.command} {shlex.join(self.options)}"
+        step = f" -- srun {shlex.join(self.step)}" if self.step else ""
+        return f"{self.command} {shlex.join(self.options)}{step}"
 
 
 def outcome_of(target: Target, request: Request, *, folder: str, user: str = "alice", seconds: int = 40) -> Outcome:
     """Run one request to its end."""
-    options = shlex.join(request.options)
-    task, script, out = f"{folder}/task.sh", f"{folder}/batch.sh", f"{folder}/batch.out"
-    if request.command == "sbatch":
-        line = f"sbatch -Q -W -t1 -o {out} {options} {script}; rc=$?; cat {out} 2>/dev/null; rm -f {out}; exit $rc"
-    else:
-        line = f"srun -Q -t1 --immediate={seconds} {options} bash {task}"
-    done = target.run(["timeout", str(seconds + 10), "bash", "-c", line], user=user, check=False, timeout=seconds + 30)
-    by_node: dict[str, Counter[tuple[int, int, int]]] = {}
-    for node, cpus, opened, cuda in _TASK_LINE.findall(done.out):
-        by_node.setdefault(node, Counter())[int(cpus), int(opened), int(cuda)] += 1
+    lines = f"FOLDER={folder}\n{RUN}{_commands(request, f'{folder}/task.sh', seconds)}\n"
+    done = target.run(
+        ["timeout", str(seconds + 10), "bash", "-s"], user=user, check=False, timeout=seconds + 30, stdin=lines
+    )
+    nodes: dict[tuple[str, str], Counter[tuple[int, int, int]]] = defaultdict(Counter)
+    for job, node, cpus, opened, cuda in _TASK_LINE.findall(done.out):
+        nodes[job, node][int(cpus), int(opened), int(cuda)] += 1
     said = "" if done.rc == 0 else _words(done.err + done.out)
     return Outcome(
         rc=done.rc,
-        tasks=tuple(sorted(tuple(sorted(tasks.elements())) for tasks in by_node.values())),
+        tasks=tuple(sorted(tuple(sorted(tasks.elements())) for tasks in nodes.values())),
         said=said,
-        steps="".join(re.findall(r"STEP=(\d+)", done.out)),
+        has=" ".join(sorted(_has(text) for text in re.findall(r"^HAS +AllocTRES=(\S+)", done.out, re.MULTILINE))),
+        steps="".join(sorted(re.findall(r"^STEP=(\d+)", done.out, re.MULTILINE))),
+        environment=_environment(done.out),
     )
 
 
 def prepare(target: Target, folder: str) -> None:
-    """Lay the scripts where all nodes and users read them."""
+    """Lay the script where all nodes and users read it."""
     target.bash(f"install -d -m 1777 {folder}", user="root")
-    for name, text in (("task.sh", TASK), ("batch.sh", BATCH.format(head="", task=f"{folder}/task.sh"))):
-        target.run(["tee", f"{folder}/{name}"], user="root", stdin=text)
+    target.run(["tee", f"{folder}/task.sh"], user="root", stdin=TASK)
+
+
+def _commands(request: Request, task: str, seconds: int) -> str:
+    """What a shell runs."""
+    every_part = ("--het-group=0,1",) if ":" in request.options else ()
+    options, step = shlex.join(request.options), shlex.join(request.step or every_part)
+    if request.command == "srun":
+        return f"srun -Q -t1 --immediate={seconds} {options} bash {task} </dev/null"
+    if request.command == "salloc":
+        return f"salloc -Q -t1 --immediate={seconds} {options} srun {step} bash {task} </dev/null"
+    head = given = variables = ""
+    if request.command == "#SBATCH":
+        head = "".join(f"#SBATCH {line}\n" for line in _joined(request.options))
+    elif request.command == "SBATCH_":
+        variables, given = _as_variables(request.options)
+    else:
+        given = options
+    script = f"#!/bin/bash\n{head}srun {step} bash {task}\necho STEP=$?\n"
+    run = f"{variables} sbatch -Q -W -t1 -o %j {given} script"
+    write = f"cat >../script.$$ <<'END'\n{script}END\nmv ../script.$$ script"
+    return f"{write}\n{run} </dev/null; rc=$?; rm -f script; exit $rc"
+
+
+def _joined(options: tuple[str, ...]) -> list[str]:
+    """Options with their values, one a line: `-C h100` are two words on a command line."""
+    lines: list[str] = []
+    for word in options:
+        if lines and not word.startswith("-"):
+            lines[-1] += f" {word}"
+        else:
+            lines.append(word)
+    return lines
+
+
+_VARIABLES = (
+    *(
+        "gpus",
+        "gres",
+        "gpus-per-node",
+        "gpus-per-task",
+        "cpus-per-gpu",
+        "mem-per-gpu",
+        "gpu-bind",
+        "mem",
+        "mem-per-cpu",
+    ),
+    *("exclusive", "hint", "threads-per-core"),
+)
+
+
+def _as_variables(options: tuple[str, ...]) -> tuple[str, str]:
+    """What sbatch reads from its environment, and the options that have no variable."""
+    variables, left = [], []
+    for word in options:
+        name, _, value = word.removeprefix("--").partition("=")
+        if word.startswith("--") and value and name in _VARIABLES:
+            variables.append(f"SBATCH_{name.upper().replace('-', '_')}={shlex.quote(value)}")
+        else:
+            left.append(word)
+    return " ".join(variables), shlex.join(left)
+
+
+def _has(tres: str) -> str:
+    """What a job holds, without what is Berth's own to count."""
+    return ",".join(one for one in tres.split(",") if not one.startswith(("gres/seat", "gres/gpu:", "license/berth_")))
+
+
+def _environment(text: str) -> dict[str, str]:
+    found = (line.partition("=") for line in re.findall(r"^ENV (.*)$", text, re.MULTILINE))
+    return {name: value for name, _, value in found if not ITS_OWN.fullmatch(name)}
 
 
 def _words(text: str) -> str:
