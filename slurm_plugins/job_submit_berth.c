@@ -266,9 +266,18 @@ static bool applied(enum outcome outcome, job_desc_msg_t *job, const struct repl
 static int leave_large(job_desc_msg_t *job, const struct flag_values *flags, char **err_msg)
 {
 	const char *why = request_too_large(job);
+	char message[MESSAGE_MAX + 1];
 
-	return leave_to_slurm(job, flags, why ? why : "its request is longer than 65536 bytes",
-			      err_msg);
+	if (!why)
+		why = "its request is longer than 65536 bytes";
+	if (!hook_config()->fail_closed)
+		return leave_to_slurm(job, flags, why, err_msg);
+	/* Else whoever writes enough would have what this site gives nobody. */
+	snprintf(message, sizeof(message),
+		 "berth: this site takes no GPU job that berthd has not seen, and berthd is not "
+		 "asked for this one: %s; make it shorter",
+		 why);
+	return refuse(err_msg, ESLURM_SUBMISSIONS_DISABLED, message);
 }
 
 static int act_on(enum outcome outcome, job_desc_msg_t *job, uint32_t submit_uid,

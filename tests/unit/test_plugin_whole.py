@@ -200,6 +200,17 @@ def test_a_request_that_is_too_large_is_left_to_slurm(plugin: Plugin, fields: di
     assert (values["state"], values["why"]) == ("passed", why)
 
 
+def test_one_that_is_too_large_is_no_way_around_a_site_that_insists_on_berthd(
+    headers: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with loaded(headers, tmp_path, monkeypatch, 'fail = "closed"') as insists:
+        for fields, why in LARGE:
+            said = insists.submit(tres_per_job="gres/gpu:1", **fields)
+            assert refused(said)
+            assert f"{why}; make it shorter" in said.text
+        assert insists.submit(**LARGE[0][0]).rc == 0  # without GPUs
+
+
 def test_a_request_as_large_as_it_may_be_is_sent(plugin: Plugin) -> None:
     several = ",".join(f"{number:02}{'g' * 61}" for number in range(64))
     with plugin.berthd(place):
