@@ -56,14 +56,24 @@ def decide(
 ) -> Decision:
     """Answer a submit request; `stale` says why the book is too old to choose a place by."""
     decision = _decide(fields, book, policy, settings, now, understanding, stale)
-    if decision.verb == "place":
-        try:
+    try:
+        if "guest" in decision.fields:
+            pin_text.check(_longest_seat(decision.fields, book), fields)
+        elif decision.verb == "place":
             pin_text.check(decision.fields, fields)
-        except TooLong as problem:
-            decision = say_no(fields, problem, now)
+    except TooLong as problem:
+        # Left to Slurm a guest would have a GPU of its own, which its tier may not be allowed.
+        decision = say_no(fields, Never(str(problem)) if "guest" in decision.fields else problem, now)
     if preflight.KEY not in fields:
         return decision
     return replace(decision, fields=preflight.kept(decision.fields, fields[preflight.KEY]))
+
+
+def _longest_seat(reply: Mapping[str, str], book: Book) -> dict[str, str]:
+    """What a guest's Extra may have to hold one day, wherever it sits."""
+    name = max(book.fleet.names, key=len, default="")
+    longest = {"nodes": name, "gpus": "63", "seats": "0", "share": "100", "mem": str(1 << 24), "way": "time"}
+    return {**reply, **longest}
 
 
 def _decide(

@@ -219,3 +219,14 @@ def test_the_sites_rules_are_read_and_checked(tmp_path: Path) -> None:
         conf.write_text(f"[sharing]\n{wrong}\n")
         with pytest.raises(ConfigError, match=says):
             load(conf)
+
+
+@pytest.mark.parametrize("nodes", [[node("n1", used=FULL)], []], ids=["a seat is free", "none is"])
+def test_an_extra_that_leaves_no_room_for_a_seat_brings_no_gpu_of_its_own(nodes: list[NodeFacts]) -> None:
+    nodes = nodes or [node("n1", used=FULL, seats_used=FULL)]
+    jobs = [host(1, "n1", FULL)] if not nodes[0].seats_used else [running(1, "n1", FULL, 9_000)]
+
+    for own, verbs in (("800", {"place", "later"}), ("1000", {"refuse"})):
+        decision, _ = answer(nodes, jobs, {**GUEST, "extra_bytes": own})
+        assert decision.verb in verbs
+    assert "a shorter --extra would do" in decision.fields["message"]
