@@ -10,7 +10,7 @@ from tests.slurm.nodes import assert_nothing_left, nodes_of
 from . import attacks, mutations
 from .world import NODE, all_gone, assert_nothing_gained, beside_a_victim, carry_out, got_through, own_jobs
 
-pytestmark = [pytest.mark.slurm, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slurm, pytest.mark.timeout(1_200)]
 
 
 def test_no_attack_gets_through(slurm: Slurm) -> None:

@@ -67,7 +67,8 @@ def own_jobs(slurm: Slurm) -> dict[str, str]:
     held = slurm.submit("-H", "-n1", body="true", user=ATTACKER)
     plain = slurm.submit("-H", "-n1", "-p", "plain", body="true", user=ATTACKER)
     packed = slurm.submit("-n1", "-w", "n4", "--gpu-share=20", body="exec sleep 600", user=ATTACKER)
-    slurm.wait_state(packed, {"RUNNING"})
+    # Where jobs of hers still end on that node, only Slurm's own next pass starts it.
+    slurm.wait_state(packed, {"RUNNING"}, 2 * _PATIENCE)
     names = {"PINNED": planned, "HELD": held, "PLAIN": plain, "PACKED": packed}
     for name, change in (("PINNED", "NumTasks=1"), ("PACKED", "Extra=mine")):
         # Both are in berthd's list of jobs whose owner cannot change them, which is a second behind.
