@@ -120,9 +120,10 @@ def jobs_of_the_attacker(slurm: Slurm) -> list[dict[str, Any]]:
     return [job for job in found if job["user_name"] == ATTACKER]
 
 
-def assert_nothing_gained(slurm: Slurm) -> None:
-    """No job asks for, or holds, anything that Berth has not given it."""
-    found = [sentence for job in jobs_of_the_attacker(slurm) for sentence in _wrong_with(job)]
+def assert_nothing_gained(slurm: Slurm, since: int) -> None:
+    """No job from this number on asks for, or holds, anything that Berth has not given it."""
+    jobs = [job for job in jobs_of_the_attacker(slurm) if job["job_id"] >= since]
+    found = [sentence for job in jobs for sentence in _wrong_with(job)]
     assert not found, "\n".join(found)
 
 
