@@ -8,7 +8,7 @@ import signal
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from prolog_epilog.errors import Interrupted, TookTooLong
 
@@ -19,8 +19,7 @@ _REAP_SECONDS = 0.5
 _SIGNALS = (signal.SIGCHLD, signal.SIGTERM)
 
 
-@dataclass(frozen=True, slots=True)
-class Ended:
+class Ended(NamedTuple):
     """How a program ended."""
 
     code: int

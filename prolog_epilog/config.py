@@ -3,8 +3,7 @@
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, NamedTuple
 
 from prolog_epilog.errors import ConfigError
 
@@ -26,8 +25,7 @@ _IN_LISTS = ("inject_from",)
 _LEAST = {"chain_timeout": 1, "mps_start_timeout": 1, "mps_stop_timeout": 1}
 
 
-@dataclass(frozen=True, slots=True)
-class NodeConfig:
+class NodeConfig(NamedTuple):
     """What an admin can set on the nodes."""
 
     chain_prolog: tuple[str, ...] = ()
@@ -103,8 +101,7 @@ def _config(path: str, text: bytes) -> NodeConfig:
         raise ConfigError(f"{path}: {problem}") from None
     if not isinstance(table, dict):
         raise ConfigError(f"{path}: node is a table, [node]")
-    defaults = NodeConfig()
-    known = {field.name: getattr(defaults, field.name) for field in fields(NodeConfig)}
+    known = NodeConfig()._asdict()
     return NodeConfig(**{key: _value(path, key, value, known) for key, value in table.items()})
 
 

@@ -5,7 +5,7 @@ controller lost the plugin reads what users wrote.
 """
 
 import re
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from prolog_epilog.errors import ExtraError
 from prolog_epilog.escape import unescape
@@ -27,8 +27,7 @@ GUARANTEED, OPPORTUNISTIC = "guaranteed", "opportunistic"
 """Tiers of jobs about whose GPUs there is more to say: a host that may have a guest, and a guest."""
 
 
-@dataclass(frozen=True, slots=True)
-class Berth:
+class Berth(NamedTuple):
     """The GPUs of a job on each of its nodes."""
 
     nodes: tuple[str, ...]

@@ -2,8 +2,7 @@
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from prolog_epilog import chain, config
 from prolog_epilog.config import NodeConfig
@@ -20,8 +19,7 @@ DEV = "/dev"
 MAX_REASON = 200
 
 
-@dataclass(frozen=True, slots=True)
-class Here:
+class Here(NamedTuple):
     """The node, for one call."""
 
     config: NodeConfig

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from prolog_epilog.errors import CalledWrongly
 
@@ -12,8 +12,7 @@ _MAX = (1 << 32) - 1
 _MOST_DIGITS = 12
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
+class Job(NamedTuple):
     """What slurmd says of a job. The texts in `environment` are the user's: data, never words of a command."""
 
     id: int

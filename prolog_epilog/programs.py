@@ -12,7 +12,6 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
 
 from prolog_epilog import config, logfile
 from prolog_epilog import job as jobs
@@ -40,13 +39,13 @@ def epilog() -> int:
     return _main("epilog", run, sys.argv[1:])
 
 
-@dataclass(slots=True)
 class _Report:
     """What a call says: at once to slurmd's log, and at its end as one line to the file of [node] log."""
 
-    name: str
-    started: float = field(default_factory=time.monotonic)
-    sentences: list[str] = field(default_factory=list)
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.started = time.monotonic()
+        self.sentences: list[str] = []
 
     def say(self, sentence: str) -> None:
         """One sentence for the admin; a user's text in it makes no second line."""
@@ -78,7 +77,7 @@ def _main(name: str, run: Callable[[jobs.Job, Here], int], words: Sequence[str])
     if trouble:
         report.say(trouble)
     try:
-        code = run(job, replace(_here(settings, trouble, report, options), conf=conf))
+        code = run(job, _here(settings, trouble, report, options)._replace(conf=conf))
     except Exception as problem:  # noqa: BLE001 - a fault of ours must not take the node out of service
         report.say(f"this is a fault in Berth, please report it: {type(problem).__name__}: {problem}")
         code = 0

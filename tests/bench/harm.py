@@ -1,7 +1,7 @@
 """`make bench-harm`: what a job pays for Berth that asks nothing of it, beside plain Slurm in the same run.
 
 Both clusters are up; each command runs on one and then on the other, in turn, so that what else the machine does meets
-both alike. Of each command the median counts.
+both alike. Of each command the median counts. Prolog and Epilog of a job without GPUs are also timed alone, on a node.
 """
 
 from __future__ import annotations
@@ -27,6 +27,17 @@ COMMANDS = {
     "gpu": "srun -Q --gpus=1 true",
 }
 MOST_CPU, MOST_GPU = 1.05, 1.25
+SCRIPTS = {
+    "prolog": ("/opt/berth/bin/berth-prolog",),
+    "epilog": ("/opt/berth/bin/berth-epilog", "/usr/libexec/berth/berth-notice"),
+}
+MOST_SCRIPTS_MS = 5.0
+"""Of a job without GPUs, as slurmd calls them."""
+
+AS_SLURMD = (
+    "env -i SLURMD_NODENAME=n1 SLURM_CONF=/etc/slurm/slurm.conf SLURM_JOB_ID=999999 SLURM_JOB_UID=1000"
+    " SLURM_JOB_EXIT_CODE2=0:0 SLURM_SCRIPT_CONTEXT={context}_slurmd {script}"
+)
 IN_A_ROW = 5
 TIMED = """
 for i in $(seq {count}); do
@@ -36,10 +47,20 @@ done
 """
 
 
-def times(target: Target, command: str, count: int, pause: float) -> list[float]:
+def times(target: Target, command: str, count: int, pause: float, user: str = "alice") -> list[float]:
     """Milliseconds of each of so many runs."""
     script = TIMED.format(count=count, command=command, pause=pause)
-    return [int(line) / 1_000 for line in target.bash(script, timeout=300).out.split()]
+    return [int(line) / 1_000 for line in target.bash(script, user=user, timeout=300).out.split()]
+
+
+def scripts(node: Target, count: int) -> dict[str, float]:
+    """Milliseconds of a node's Prolog and Epilog of a job without GPUs; the start of `env` is in it."""
+    return {
+        context: statistics.median(
+            times(node, "; ".join(AS_SLURMD.format(context=context, script=one) for one in paths), count, 0.1, "root")
+        )
+        for context, paths in SCRIPTS.items()
+    }
 
 
 def measure(plain: Target, berth: Target, turns: int, pause: float) -> dict[str, tuple[float, float]]:
@@ -65,7 +86,8 @@ def main() -> int:
             subprocess.run([sys.executable, CLUSTER, "up", "--slurm", args.slurm, *words], check=True)
         plain, berth = Container(f"{name}-plain-ctl"), Container(f"{name}-ctl")
         time.sleep(3)
-        figures = []
+        alone = scripts(Container(f"{name}-n1"), 5 * args.turns)
+        figures = [at_most(f"{what}_ms", took, MOST_SCRIPTS_MS, "ms") for what, took in alone.items()]
         for way, pause in (("row", 0.0), ("apart", 3.0)):
             print(f"bench-harm: {'back to back' if way == 'row' else '3 s apart'}", flush=True)
             found = measure(plain, berth, args.turns, pause)

@@ -91,7 +91,7 @@ KEYS: dict[str, dict[str, Any]] = {
     "sharing": config._SHARING,
     "moving": config._MOVING,
     "preflight": config._PREFLIGHT,
-    **keys_of(NodeConfig(), "node"),
+    "node": NodeConfig()._asdict(),
     **keys_of(GuardSettings(), "guard"),
 }
 

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -267,13 +266,13 @@ def test_a_storm_of_failed_jobs_costs_no_processes_and_few_files(
     world: World, another: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said: list[str] = []
-    there = replace(here(world), say=said.append)
+    there = here(world)._replace(say=said.append)
     monkeypatch.setattr(os, "fork", no_fork)
     for number in range(1, 501):
-        aftermath.leave_behind(replace(job(uid=1_000 + number % 2), id=number), there)
+        aftermath.leave_behind(job(uid=1_000 + number % 2)._replace(id=number), there)
     assert len(spool.waiting(world.paths)) == 2 * spool.MOST_OF_A_USER
     for number in range(501, 1_001):
-        aftermath.leave_behind(replace(job(uid=number), id=number), there)
+        aftermath.leave_behind(job(uid=number)._replace(id=number), there)
 
     assert len(spool.waiting(world.paths)) == len(list(world.paths.failed.glob("[0-9]*"))) == spool.MOST
     assert len(said) == 1_000 - spool.MOST
@@ -283,7 +282,7 @@ def test_a_storm_of_failed_jobs_costs_no_processes_and_few_files(
 
 def test_each_users_second_failure_waits_for_everybodys_first(world: World) -> None:
     for number, uid in ((1, 1_000), (2, 1_000), (3, 1_000), (4, 1_001), (5, 0)):
-        spool.add(world.paths, replace(job(uid=uid), id=number), "1:0")
+        spool.add(world.paths, job(uid=uid)._replace(id=number), "1:0")
         os.utime(world.paths.failed / f"{uid}.{number}", ns=(number, number))
 
     assert spool.waiting(world.paths) == ["1000.1", "1001.4", "0.5", "1000.2", "1000.3"]
@@ -318,9 +317,9 @@ def test_one_process_looks_into_all_and_goes_on_after_one_that_it_cannot_look_in
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for number in range(1, 6):
-        spool.add(world.paths, replace(job(), id=number), "1:0")
+        spool.add(world.paths, job()._replace(id=number), "1:0")
     (world.paths.failed / f"{os.geteuid()}.4").write_text("{")
-    spool.add(world.paths, replace(job(), id=5), "1:0")
+    spool.add(world.paths, job()._replace(id=5), "1:0")
 
     heard = told_by_one(world, monkeypatch, [True, False])
 
@@ -330,7 +329,7 @@ def test_one_process_looks_into_all_and_goes_on_after_one_that_it_cannot_look_in
 
 def test_a_job_that_has_waited_too_long_is_not_told_of(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in (1, 2):
-        spool.add(world.paths, replace(job(), id=number), "1:0")
+        spool.add(world.paths, job()._replace(id=number), "1:0")
     path = world.paths.failed / f"{os.geteuid()}.1"
     path.write_text(json.dumps({**json.loads(path.read_text()), "at": time.time() - 1_000}))
 

@@ -6,7 +6,6 @@ import json
 import stat
 import subprocess
 import sys
-from dataclasses import fields
 from itertools import product
 from pathlib import Path
 
@@ -222,7 +221,7 @@ CONFS = {
 }
 
 
-@pytest.mark.parametrize("name", [*CONFS, *[field.name for field in fields(NodeConfig)]])
+@pytest.mark.parametrize("name", [*CONFS, *NodeConfig._fields])
 def test_scripts_and_log_of_the_site_are_never_left_out(node: Node, name: str) -> None:
     if name in CONFS:
         text, prolog, epilog = CONFS[name]

@@ -72,7 +72,7 @@ def test_a_slow_server_is_awaited_and_one_that_is_too_slow_is_refused(node: Node
     node.wish(slow_start=1.5)
     assert node.app("hold=60", given=node.attach(1, 30).environment).says()["mps"]
     detach(node.paths, node.config, 1)
-    node.config = replace(node.config, mps_start_timeout=1, mps_stop_timeout=1)
+    node.config = node.config._replace(mps_start_timeout=1, mps_stop_timeout=1)
     node.wish(slow_start=20)
     with pytest.raises(ControlError, match="INITIALIZING"):
         node.attach(2, 30)
@@ -95,7 +95,7 @@ def test_a_server_of_the_wrong_user_is_refused(node: Node) -> None:
 
 
 def test_a_node_without_mps_says_so(node: Node) -> None:
-    node.config = replace(node.config, mps_control="/nowhere/nvidia-cuda-mps-control")
+    node.config = node.config._replace(mps_control="/nowhere/nvidia-cuda-mps-control")
     with pytest.raises(ControlError, match="is not on this node"):
         node.attach(1, 30)
     assert node.mode() == devices.DEFAULT

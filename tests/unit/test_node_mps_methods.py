@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -70,7 +69,7 @@ def test_faults_and_clients_under_namespaces(node: Node) -> None:
 @needs_root
 def test_a_namespace_is_open_to_its_own_user_alone(node: Node) -> None:
     node.wish(driver="v3")
-    node.config = replace(node.config, multi_user=True)
+    node.config = node.config._replace(multi_user=True)
     mine, other = node.attach(1, 30), node.attach(2, 50, uid=USER + 1)
     assert node.app("hold=60", given=mine.environment, user=USER).says()["sms"] == [38]
     assert node.app("hold=60", given=other.environment, user=USER + 1).says()["sms"] == [66]
@@ -115,7 +114,7 @@ def test_without_partitions_the_ceiling_holds(node: Node, why: str) -> None:
     elif why == "cores":
         node.live("gpu 0-1 cores=0")
     elif why == "config":
-        node.config = replace(node.config, static_partitions="never")
+        node.config = node.config._replace(static_partitions="never")
     else:
         gpus = (0, 1)
     attached = node.attach(1, 30, gpus=gpus)
@@ -129,7 +128,7 @@ def test_without_partitions_the_ceiling_holds(node: Node, why: str) -> None:
 @pytest.mark.parametrize("driver", ["v2", "v3"])
 def test_two_users_share_where_the_site_wants_it(node: Node, driver: str) -> None:
     node.wish(driver=driver)
-    node.config = replace(node.config, multi_user=True)
+    node.config = node.config._replace(multi_user=True)
     first, second = node.attach(1, 30), node.attach(2, 50, uid=USER + 1)
     mine = node.app("hold=60", given=first.environment, user=USER)
     other = node.app("hold=60", given=second.environment, user=USER + 1)
@@ -145,7 +144,7 @@ def test_a_daemon_for_one_user_stays_that_though_the_site_now_wants_several(node
     if USER == 0:
         pytest.skip("root shares with nobody")
     node.attach(1, 30)
-    node.config = replace(node.config, multi_user=True)
+    node.config = node.config._replace(multi_user=True)
     with pytest.raises(CannotShare, match="no two users"):
         node.attach(2, 30, uid=USER + 1)
 
