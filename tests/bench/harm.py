@@ -2,11 +2,13 @@
 
 Both clusters are up; each command runs on one and then on the other, in turn, so that what else the machine does meets
 both alike. Of each command the median counts. Prolog and Epilog of a job without GPUs are also timed alone, on a node.
+At the end plain Slurm gets as many scripts that do nothing: what slurmd needs to start any script is not Berth's.
 """
 
 from __future__ import annotations
 
 import argparse
+import datetime
 import re
 import statistics
 import subprocess
@@ -35,32 +37,33 @@ MOST_SCRIPTS_MS = 5.0
 """Of a job without GPUs, as slurmd calls them."""
 
 AS_SLURMD = (
-    "env -i SLURMD_NODENAME=n1 SLURM_CONF=/etc/slurm/slurm.conf SLURM_JOB_ID=999999 SLURM_JOB_UID=1000"
-    " SLURM_JOB_EXIT_CODE2=0:0 SLURM_SCRIPT_CONTEXT={context}_slurmd {script}"
+    "export SLURMD_NODENAME=n1 SLURM_CONF=/etc/slurm/slurm.conf SLURM_JOB_ID=999999 SLURM_JOB_UID=1000"
+    " SLURM_JOB_EXIT_CODE2=0:0 SLURM_SCRIPT_CONTEXT={context}_slurmd"
 )
+EMPTY_SCRIPTS = r"printf 'Prolog=/bin/true\nEpilog=/bin/true\nEpilog=/bin/true\n' >>/etc/slurm/slurm.conf"
 IN_A_ROW = 5
 TIMED = """
 for i in $(seq {count}); do
-    before=$(date +%s%N); {command} || exit; after=$(date +%s%N)
-    echo $(((after - before) / 1000)); sleep {pause}
+    before=${{EPOCHREALTIME/./}}; {command} || exit; after=${{EPOCHREALTIME/./}}
+    echo $((after - before)); sleep {pause}
 done
 """
 
 
-def times(target: Target, command: str, count: int, pause: float, user: str = "alice") -> list[float]:
+def times(target: Target, command: str, count: int, pause: float, user: str = "alice", first: str = "") -> list[float]:
     """Milliseconds of each of so many runs."""
-    script = TIMED.format(count=count, command=command, pause=pause)
+    script = first + TIMED.format(count=count, command=command, pause=pause)
     return [int(line) / 1_000 for line in target.bash(script, user=user, timeout=300).out.split()]
 
 
 def scripts(node: Target, count: int) -> dict[str, float]:
-    """Milliseconds of a node's Prolog and Epilog of a job without GPUs; the start of `env` is in it."""
-    return {
-        context: statistics.median(
-            times(node, "; ".join(AS_SLURMD.format(context=context, script=one) for one in paths), count, 0.1, "root")
-        )
-        for context, paths in SCRIPTS.items()
-    }
+    """Milliseconds of a node's Prolog and Epilog of a job without GPUs."""
+    found = {}
+    for context, paths in SCRIPTS.items():
+        command = "; ".join(paths)
+        took = times(node, command, count, 0.1, "root", AS_SLURMD.format(context=context))
+        found[context] = statistics.median(took)
+    return found
 
 
 def measure(plain: Target, berth: Target, turns: int, pause: float) -> dict[str, tuple[float, float]]:
@@ -95,8 +98,14 @@ def main() -> int:
                 most = MOST_GPU if what == "gpu" else MOST_CPU
                 figures.append(Figure(f"{what}_{way}_ms", other, "ms", "plain Slurm", one))
                 figures.append(at_most(f"{what}_{way}_ratio", other / one, most, ""))
+        plain.bash(f"{EMPTY_SCRIPTS}; scontrol reconfigure", user="root")
+        time.sleep(3)
+        print("bench-harm: beside scripts that do nothing", flush=True)
+        for what, (one, other) in measure(plain, berth, args.turns, 0.0).items():
+            figures.append(Figure(f"{what}_scripts_ms", other, "ms", "plain Slurm, empty scripts", one))
         version = re.findall(r"[\d.]+", plain.run(["sinfo", "--version"]).out)[0]
-        report("harm", f"one job, with Berth and without, Slurm {version}", figures, {"slurm": version})
+        notes = {"slurm": version, "date": datetime.date.today().isoformat()}  # noqa: DTZ011 - the day here
+        report("harm", f"one job, with Berth and without, Slurm {version}", figures, notes)
     finally:
         for words in both:
             subprocess.run([sys.executable, CLUSTER, "down", "--slurm", args.slurm, *words], check=True)

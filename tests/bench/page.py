@@ -287,6 +287,20 @@ of them in less than a tenth of that time. `berth_main_ms` is 0 where no main pa
 On 64 nodes (`PASSES="--nodes 64"`) a pass over all 200 takes 48 ms with plain Slurm, 19 ms with lists and 192 ms
 without; a submission that waits takes 1.5, 2.4 and 3.4 ms.
 """,
+    "harm": """
+One `srun` at a time on four nodes that share two cores with everything else. `row`: five back to back; `apart`: with
+3 s between them. `prolog_ms` and `epilog_ms` (berth-epilog, then berth-notice) are those of a job without GPUs, called on a
+node. `scripts` is the `row` once more beside plain Slurm with a Prolog and two Epilogs that are /bin/true.
+
+Other work kept both cores busy all the time, with a load of 8. So single figures mean little here: in the run
+before, `n1_row_ratio` was 0.93, `n2_row_ratio` 0.92, `n4_row_ratio` 1.17, and 0.97, 0.94 and 0.89 with 3 s between;
+`gpu_row_ratio` 1.04 and `gpu_apart_ratio` 1.12. On the clock a call of berth-prolog takes 1.5 ms where a core is free;
+by hand, CPU time of a node's container for each `srun -N4 true`: 27 to 34 ms with plain Slurm, 47 with three scripts
+that do nothing, 46 to 49 with Berth. slurmd needs about 4.5 ms for each script that it starts, and a job on four nodes
+starts twelve. The node of `srun --gpus=1 true` took 25 ms with plain Slurm and 53 with Berth; it took 140 when Python
+started in each Prolog and Epilog. srun looks whether the Prolog is over after 0.1 s, and then after 1 s more: a Prolog
+that takes longer costs a second, and so did four of eighteen there.
+""",
     "hook": """
 Submissions through libslurm from one client. Three slurmctlds stand side by side and get the same in turns of half a
 second. Without a prefix: held jobs of one kind, as from a loop. `limits`: held jobs with time limits of their own.

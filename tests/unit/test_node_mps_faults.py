@@ -104,7 +104,7 @@ def test_a_node_without_mps_says_so(node: Node) -> None:
 def test_a_daemon_that_does_not_quit_is_ended(node: Node) -> None:
     node.attach(1, 30)
     node.wish(hang_quit=True)
-    node.config = replace(node.config, mps_stop_timeout=1)
+    node.config = node.config._replace(mps_stop_timeout=1)
     done = detach(node.paths, node.config, 1)
     assert done.stopped == (FIRST,)
     assert len(done.leftovers) == 2
@@ -175,7 +175,7 @@ def test_one_tenants_fault_is_everybodys_and_is_over_when_all_clients_are_gone(n
 
 def test_a_server_that_does_not_recover_is_started_anew_with_all_limits(node: Node) -> None:
     attached = node.attach(1, 30, 2048)
-    node.config = replace(node.config, mps_stop_timeout=1)
+    node.config = node.config._replace(mps_stop_timeout=1)
     node.wish(no_verbs=["terminate_client"])
     guilty = node.app("ignore-errors", "fault", "hold=60", given=attached.environment)
     guilty.says()
