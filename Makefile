@@ -27,7 +27,7 @@ cluster-runs = BERTH_RERUN="make $(firstword $(MAKECMDGOALS))" containers/bootst
 help: ## this page
 	@echo "Berth: the right GPUs for every Slurm job. Start with 'make demo'."
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-21s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
-	@echo "Variables: SLURM=24.11|26.05 PROFILE=base|scale|accounting FUZZ_SECONDS=$(FUZZ_SECONDS)"
+	@echo "Variables: SLURM=24.11|26.05 PROFILE=base|scale|accounting FUZZ_SECONDS=$(FUZZ_SECONDS) COUNT=$(COUNT)"
 
 $(VENV)/.installed: requirements/dev.lock pyproject.toml
 	@BERTH_RERUN="make $(firstword $(MAKECMDGOALS) setup)" containers/bootstrap base-packages

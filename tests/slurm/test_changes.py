@@ -42,7 +42,10 @@ ALLOWED = (
 )
 
 
-HIDDEN = ("xgres/seat:g0:1", "xgres/shard:g0:5", "xgres/gpu:g1:1", "xgres:gpu:g0:1", "gres/nic:gres/gpu:g0:1")
+HIDDEN = (
+    *("xgres/seat:g0:1", "xgres/shard:g0:5", "xgres/gpu:g1:1", "xgres:gpu:g0:1", "gres/nic:gres/gpu:g0:1"),
+    *("gresgpu:g0:1", "license/gresseat:g0:1", "gres/gpu:1;gres/seat:g0:1"),
+)
 
 
 def put_list(slurm: Slurm, folder: Path, jobs: Iterable[int], kind: int = pinned.PINNED) -> None:

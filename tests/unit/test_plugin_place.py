@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -37,7 +36,7 @@ def asked_by(plugin: Plugin, flags: dict[str, str] | None = None, /, **fields: s
 
 def placed(plugin: Plugin, flags: dict[str, str] | None, said: dict[str, str], /, **fields: str) -> Said:
     """A submission whose place has these words beside the usual ones."""
-    with plugin.berthd(partial(place, **said)):
+    with plugin.berthd(lambda request: place(request, **said)):
         done = plugin.submit(USER, flags, **fields)
     assert (done.rc, done.fields["req_nodes"]) == (0, said.get("nodes", "n1")), done
     return done
