@@ -12,6 +12,7 @@ PURE = (
     "options.c",
     "tres.c",
     "tres_element.c",
+    "counted.c",
     "features.c",
     "config.c",
     "config_table.c",
@@ -119,6 +120,7 @@ class Expected(ctypes.Structure):
         ("batch", ctypes.c_bool),
         ("exc_nodes", ctypes.c_bool),
         ("node_exists", NodeExists),
+        ("licenses", ctypes.c_char_p),
     )
 
 
@@ -143,6 +145,7 @@ class Reply(ctypes.Structure):
         ("pn_min_cpus", ctypes.c_uint16),
         ("mem_per_node", ctypes.c_uint64),
         ("site_factor", ctypes.c_int32),
+        ("licenses", ctypes.c_char_p),
         ("segment", ctypes.c_char_p),
         ("message", ctypes.c_char_p),
         ("urgent", ctypes.c_bool),
