@@ -418,6 +418,7 @@ def test_what_began_in_the_window_may_end_after_it_and_nothing_else_begins(
     assert len(load(stub / "runs")) == 4
 
 
+@pytest.mark.slow
 def test_an_hour_has_no_more_beginnings_than_are_allowed_also_after_an_interruption(
     stub: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -232,6 +232,7 @@ def test_release_of_an_array_gives_back_each_of_its_tasks_that_waits(
     assert released(slurm) == ["JobId=80_0", "JobId=80_1", "JobId=80_7"]
 
 
+@pytest.mark.slow
 def test_release_of_tasks_that_share_a_record_leaves_those_that_run(slurm: Path) -> None:
     as_tasks(slurm, 80, {80: 1})
     line = (slurm / "squeue").read_text()
@@ -245,6 +246,7 @@ def test_release_of_tasks_that_share_a_record_leaves_those_that_run(slurm: Path)
     assert released(slurm) == ["JobId=80_1", "JobId=80_2", "JobId=80_2"]
 
 
+@pytest.mark.slow
 def test_release_of_one_task_leaves_the_others(slurm: Path, capsys: pytest.CaptureFixture[str]) -> None:
     as_tasks(slurm, 80, {80: 0, 81: 1, 95: 7})
 

@@ -16,6 +16,8 @@ from prolog_epilog.injob.word import OPEN
 
 from .guard_world import GIB, UUID, World
 
+pytestmark = pytest.mark.slow
+
 GUEST, HOST, OTHER = 7, 107, 108
 
 

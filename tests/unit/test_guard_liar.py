@@ -17,6 +17,8 @@ from prolog_epilog.guard.signals import DeviceSample, HostBeat
 
 from .guard_world import UUID, Program, World
 
+pytestmark = pytest.mark.slow
+
 GUEST, HOST, OWNER = 7, 107, 108
 
 

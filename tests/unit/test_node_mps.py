@@ -18,6 +18,8 @@ from prolog_epilog.mps import detach, sweep, tenants
 from prolog_epilog.mps.trouble import server_status
 from tests.fakes.mps.world import GPUS, USER, Node, await_true, fresh_node, needs_root
 
+pytestmark = pytest.mark.slow
+
 FIRST = GPUS[1]  # position 0 is the GPU with minor 0
 
 

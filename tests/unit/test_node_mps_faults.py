@@ -16,6 +16,8 @@ from prolog_epilog.mps import detach, tenants
 from prolog_epilog.mps.trouble import culprits, reset_after_fault, server_status, terminate_clients
 from tests.fakes.mps.world import GPUS, Node, await_true, fresh_node, needs_root
 
+pytestmark = pytest.mark.slow
+
 FIRST = GPUS[1]
 
 

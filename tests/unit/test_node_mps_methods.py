@@ -15,6 +15,8 @@ from prolog_epilog.mps.trouble import reset_after_fault, server_status, terminat
 from prolog_epilog.mps.walls import raise_wall
 from tests.fakes.mps.world import GPUS, USER, Node, fresh_node, needs_root
 
+pytestmark = pytest.mark.slow
+
 FIRST = GPUS[1]
 
 

@@ -28,6 +28,8 @@ from prolog_epilog.share_file import Share
 from tests.examples import examples
 from tests.fakes.mps.world import GPUS, USER, App, Node, await_true, fresh_node
 
+pytestmark = pytest.mark.slow
+
 FIRST = GPUS[1]
 FIRST_RUN, SECOND_RUN = 1_000, 2_000
 

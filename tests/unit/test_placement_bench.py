@@ -95,6 +95,7 @@ def test_a_pair_runs_all_policies_on_the_same_case(monkeypatch: pytest.MonkeyPat
     assert found["relaxation"]["geomean_jct_s"] <= min(found[policy]["geomean_jct_s"] for policy in found)
 
 
+@pytest.mark.slow
 def test_with_slow_nodes_pal_runs_with_and_without_what_the_detector_finds(monkeypatch: pytest.MonkeyPatch) -> None:
     def stormy(family: Family, trace: int, seed: int) -> Case:
         whole = case(family, trace, seed)

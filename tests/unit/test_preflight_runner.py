@@ -14,6 +14,8 @@ import pytest
 from policy.cli.main import main as berth
 from tests.programs import python_program
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 RUNNER = [sys.executable, "-I", "-m", "prolog_epilog.preflight.runner"]
 PYTHON = sys.executable

@@ -380,6 +380,7 @@ def many(number: int) -> Iterator[str]:
         yield line(job + 1, gpus=2 ** (job % 5), submit=10_000 + 30 * job, start=10_000 + 30 * job + wait)
 
 
+@pytest.mark.slow
 def test_memory_hardly_grows_with_the_jobs() -> None:
     import tracemalloc  # noqa: PLC0415
 

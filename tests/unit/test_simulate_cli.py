@@ -125,6 +125,7 @@ def test_placements_are_enough_to_recompute_the_result(
         assert work * (1 - 1e-6) <= done[name] <= work + (360 if mode == "pal-rounds" else 1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", [mode for mode in studies.MODES if mode != "berthd"])
 def test_the_same_seed_gives_the_same_bytes(workload: Path, capsys: pytest.CaptureFixture[str], mode: str) -> None:
     setup = [*SETUP, "--mode", mode, "--policy", "berth", "--policy", "random", "--scores", "gpus.csv", "--seed", "1:2"]

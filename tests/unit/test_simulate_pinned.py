@@ -32,6 +32,8 @@ from tests.unit.policy_world import machine
 from tests.unit.test_replay import KINDS, LEVEL, SENSITIVITY, table
 from topology.model import Machine
 
+pytestmark = pytest.mark.slow
+
 FLEET = replace(build(Layout(nodes=8, gpus_per_node=8, nodes_per_leaf=4)), cpus=np.full(8, 16, np.int64))
 BERTHD = PinnedSettings()
 PLAIN = PinnedSettings(berthd=False)

@@ -162,6 +162,7 @@ def three_jobs(node: Node, seconds: int) -> None:
     node.run(GPUS + 1)
 
 
+@pytest.mark.slow
 def test_a_gpu_that_became_slow_is_found_within_an_hour_of_jobs(node: Node, tmp_path: Path) -> None:
     node.own[SLOW] = 1.2 * STEP_S
     table = calibrated(tmp_path)
@@ -187,6 +188,7 @@ def test_a_job_that_waits_for_its_input_moves_no_score(node: Node, tmp_path: Pat
     assert all(abs(score - 1.0) < 0.01 for score in living(tmp_path))
 
 
+@pytest.mark.slow
 def test_a_long_job_reports_each_hour_and_at_its_end(node: Node) -> None:
     node.begin(11)
     node.run(2_100)

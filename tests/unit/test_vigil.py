@@ -27,6 +27,8 @@ from policy.slurm.waits import WAITS, Waits
 from tests.unit.policy_world import node, reading, submit
 from tests.unit.test_answerer import snapshot
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 
 BERTHD = """
