@@ -25,6 +25,8 @@ from policy.understanding import Understanding
 from tests.unit.policy_world import NONCE, NOW, book, machine, node, reading, submit
 from topology.files import dump
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 RECORDING = Path(__file__).parent / "data" / "slurm-24.11"
 

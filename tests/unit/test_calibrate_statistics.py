@@ -18,6 +18,8 @@ from topology.calibrate.simulated import Plan, Step, draw
 from topology.calibrate.statistics import calibrate, table
 from topology.calibrate.variances import PUBLISHED, complete_blocks, reml
 
+pytestmark = pytest.mark.slow
+
 SMALL = replace(LONGHORN, nodes=64)
 CALM = Plan(nodes=32, waiting=0.0, slow_gpus=0.0)
 TRUE = Variances(0.026**2, 0.010**2, 0.049**2, 0.019**2)

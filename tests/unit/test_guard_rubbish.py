@@ -26,6 +26,8 @@ from tests.examples import examples
 
 from .guard_world import GIB, UUID, Program, World
 
+pytestmark = pytest.mark.slow
+
 GUEST, HOST = 7, 107
 OTHER_GUEST, OTHER_HOST = 8, 108
 OTHER_UUID = "GPU-00000000-0000-0000-0000-000000000002"

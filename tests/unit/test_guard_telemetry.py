@@ -9,6 +9,8 @@ import pytest
 
 from tests.fakes import nvml
 
+pytestmark = pytest.mark.slow
+
 CODE = """
 import time
 from pathlib import Path

@@ -17,6 +17,8 @@ from prolog_epilog.share_file import Share
 
 from .node_world import World, berth
 
+pytestmark = pytest.mark.slow
+
 GUEST = {"tier": "opportunistic", "way": "time"}
 
 

@@ -16,6 +16,8 @@ from prolog_epilog.injob.word import LAUNCHES, READY, Beat
 
 from .guard_world import Program, World
 
+pytestmark = pytest.mark.slow
+
 HOST, GUEST = 107, 7
 SILENT = Beat(1, 100, True, False, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, ())
 PLACE = ("GPU-a", 1)

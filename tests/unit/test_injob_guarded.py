@@ -22,6 +22,8 @@ from prolog_epilog.injob.word import OPEN, Place, read_beats
 from prolog_epilog.paths import Paths
 from tests.fakes import cuda
 
+pytestmark = pytest.mark.slow
+
 UUID = "GPU-a"
 LEASE_S = 0.6
 

@@ -26,6 +26,8 @@ from tests.fakes import munge
 
 from .node_world import NODE, ROOT, World, berth
 
+pytestmark = pytest.mark.slow
+
 RECORD = """JobId={other} ArrayJobId=7 ArrayTaskId=1 JobName=train
    StdErr=/nowhere/other
    StdOut=/nowhere/other

@@ -16,6 +16,8 @@ from policy.sharing import predictor, training
 from policy.sharing.conformal import LEVELS, Margins, quantiles
 from policy.sharing.predictor import Array, Fit
 
+pytestmark = pytest.mark.slow
+
 LIGHT = predictor.profile(0.1, 0.02, 2_000)
 MIDDLE = predictor.profile(0.5, 0.3, 3_500)
 HEAVY = predictor.profile(0.97, 0.7, 4_000)
@@ -98,7 +100,6 @@ def test_less_is_promised_of_a_job_like_none_that_was_measured() -> None:
     assert shortfall[1] > shortfall[0] > 0
 
 
-@pytest.mark.slow
 def test_training_finds_the_law_behind_a_table(made: tuple[Path, Path]) -> None:
     pairs = read_pairs(*made)
     errors = []
@@ -111,7 +112,6 @@ def test_training_finds_the_law_behind_a_table(made: tuple[Path, Path]) -> None:
     assert np.mean(errors) < 0.02
 
 
-@pytest.mark.slow
 def test_promises_hold_as_often_as_they_say(trained: Fit, tmp_path: Path) -> None:
     fresh = read_pairs(*table(tmp_path, seed=1, noise=0.0101))
 
@@ -162,7 +162,6 @@ def test_a_fit_comes_back_as_it_was_written(trained: Fit) -> None:
         Fit.read(text.replace("berth-fit/1", "berth-fit/9"))
 
 
-@pytest.mark.slow
 def test_the_command_trains_and_judges(
     made: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
