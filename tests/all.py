@@ -157,7 +157,6 @@ def run(every: list[Part]) -> bool:
 def main(arguments: list[str]) -> int:
     """Run all that can be run here, and say what could not."""
     clusters = "--without-clusters" not in arguments
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     BUILD.mkdir(exist_ok=True)
     fuzzing = succeeds("containers/bootstrap", "tool-packages")
     every = parts(clusters=clusters, fuzzing=fuzzing)
@@ -174,4 +173,5 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     sys.exit(main(sys.argv[1:]))
