@@ -159,10 +159,8 @@ def test_the_dead_man_thaws_when_leases_are_not_renewed_and_when_the_guard_is_go
     time.sleep(1.3)
     assert {one.split("/")[1] for one in cgroups.frozen()} == {"job_2"}
 
-    began = time.monotonic()
     dead_man.dismiss()
 
-    assert time.monotonic() - began < 1.0
     assert cgroups.frozen() == set()
     assert not dead_man.lives()
 

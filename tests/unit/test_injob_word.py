@@ -77,7 +77,7 @@ def test_an_order_that_nobody_renews_ends_with_its_lease(made: Path) -> None:
 
     job.gate()
 
-    assert 0.03 < time.monotonic() - began < 1
+    assert 0.03 < time.monotonic() - began < 10
     assert job.duty() == OPEN
 
 

@@ -13,6 +13,8 @@ from tests.unit.fake_berthd import berthd
 from tests.unit.plugin_library import library
 
 OK, DEAD, TIMEOUT, BAD = range(4)
+#: What comes at once comes well before this on a loaded machine too.
+LONG_MS, SOON_S = 20_000, 10.0
 SIZE = 64
 
 
@@ -25,7 +27,7 @@ class Client:
 
 
 def ask(
-    path: Path, *, deadline_ms: int = 50, owner: int | None = None, client: Client | None = None
+    path: Path, *, deadline_ms: int = LONG_MS, owner: int | None = None, client: Client | None = None
 ) -> tuple[int, bytes, float]:
     """Result, answer, seconds."""
     reply = ctypes.create_string_buffer(SIZE)
@@ -73,7 +75,7 @@ def test_an_answer_comes_back(tmp_path: Path) -> None:
 def test_nobody_there_is_known_at_once(tmp_path: Path) -> None:
     result, _, seconds = ask(tmp_path / "none")
     assert result == DEAD
-    assert seconds < 0.02
+    assert seconds < SOON_S
     with listener(tmp_path / "left"):
         pass
     assert ask(tmp_path / "left")[0] == DEAD
@@ -83,7 +85,7 @@ def test_silence_ends_at_the_deadline(tmp_path: Path) -> None:
     with listener(tmp_path / "s"):
         result, _, seconds = ask(tmp_path / "s", deadline_ms=60)
     assert result == TIMEOUT
-    assert 0.055 <= seconds < 0.5
+    assert 0.055 <= seconds < SOON_S
 
 
 def test_a_full_queue_does_not_block(tmp_path: Path) -> None:
@@ -94,11 +96,11 @@ def test_a_full_queue_does_not_block(tmp_path: Path) -> None:
             client.setblocking(False)
             client.connect_ex(str(tmp_path / "s"))
             waiting.append(client)
-        result, _, seconds = ask(tmp_path / "s", deadline_ms=1000)
+        result, _, seconds = ask(tmp_path / "s")
         for client in waiting:
             client.close()
     assert result == TIMEOUT
-    assert seconds < 0.2
+    assert seconds < SOON_S
 
 
 def test_a_hang_up_without_an_answer_is_no_answer(tmp_path: Path) -> None:
@@ -147,7 +149,7 @@ def test_a_berthd_that_was_started_anew_is_found_at_once(tmp_path: Path) -> None
         assert came == [2]
     result, _, seconds = ask(tmp_path / "s", client=client)
     assert result == DEAD
-    assert seconds < 0.02
+    assert seconds < SOON_S
 
 
 def test_an_answer_that_comes_too_late_is_not_taken_for_the_next(tmp_path: Path) -> None:
@@ -161,7 +163,7 @@ def test_an_answer_that_comes_too_late_is_not_taken_for_the_next(tmp_path: Path)
 
     client = Client()
     with berthd(tmp_path / "s", answer) as came:
-        assert ask(tmp_path / "s", client=client)[0] == TIMEOUT
+        assert ask(tmp_path / "s", client=client, deadline_ms=50)[0] == TIMEOUT
         time.sleep(0.3)
         assert ask(tmp_path / "s", client=client)[:2] == (OK, b"in time")
     assert came == [1, 1]
@@ -175,14 +177,14 @@ def test_who_comes_while_another_waits_is_not_held_up(tmp_path: Path) -> None:
         reply = next(answers)
         if reply == b"first":
             held.set()
-            let_go.wait(5)
+            let_go.wait(SOON_S)
         return reply
 
     client, got = Client(), []
     with berthd(tmp_path / "s", answer) as came:
-        waits = threading.Thread(target=lambda: got.append(ask(tmp_path / "s", deadline_ms=5_000, client=client)[:2]))
+        waits = threading.Thread(target=lambda: got.append(ask(tmp_path / "s", client=client)[:2]))
         waits.start()
-        assert held.wait(5)
+        assert held.wait(SOON_S)
         assert ask(tmp_path / "s", client=client)[:2] == (OK, b"second")
         let_go.set()
         waits.join()
