@@ -439,7 +439,7 @@ def test_work_that_does_not_end_is_ended_at_the_deadline(tmp_path: Path, made: P
     ended, _ = leaves(tmp_path, made, code, signal.SIGTERM)
 
     assert ended == -signal.SIGKILL
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 50
 
 
 def test_a_programs_own_handler_is_kept(tmp_path: Path, made: Path) -> None:

@@ -208,7 +208,7 @@ def test_a_held_lock_is_waited_for_in_time(paths: Paths) -> None:
         start = time.monotonic()
         with pytest.raises(Busy, match=B), files.locked(paths, [B], 0.1):
             pass
-        assert 0.1 <= time.monotonic() - start < 2
+        assert 0.1 <= time.monotonic() - start < 20
     with files.locked(paths, [B], 0.1):
         pass
 
