@@ -23,7 +23,10 @@ ROOT = Path(__file__).resolve().parents[2]
 SOURCES = ROOT / "slurm_plugins"
 FOLDER = ROOT / "build" / "coverage"
 UNIT = ROOT / "tests" / "unit"
-TESTS = [*map(str, sorted(UNIT.glob("test_plugin_*.py"))), f"{UNIT}/test_berth_notice.py", f"{UNIT}/test_pin_text.py"]
+TESTS = [
+    *map(str, sorted(UNIT.glob("test_plugin_*.py"))),
+    *(f"{UNIT}/test_{name}.py" for name in ("berth_notice", "counted", "pin_text")),
+]
 LEAST = 90
 COUNTING = f"--coverage -fprofile-update=atomic -dumpdir {FOLDER}/objects/$$- -include {FOLDER}/dump.h"
 # A program that ends by _exit() would not write its counts.
