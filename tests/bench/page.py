@@ -290,8 +290,8 @@ without; a submission that waits takes 1.5, 2.4 and 3.4 ms.
 """,
     "harm": """
 One `srun` at a time on four nodes that share two cores with everything else. `row`: five back to back; `apart`: with
-3 s between them. `prolog_ms` and `epilog_ms` (berth-epilog, then berth-notice) are those of a job without GPUs, called on a
-node. `scripts` is the `row` once more beside plain Slurm with a Prolog and two Epilogs that are /bin/true.
+3 s between them. `prolog_ms` and `epilog_ms` (berth-epilog, then berth-notice) are those of a job without GPUs, called
+on a node. `scripts` is the `row` once more beside plain Slurm with a Prolog and two Epilogs that are /bin/true.
 
 Other work kept both cores busy all the time, with a load of 8. So single figures mean little here: in the run
 before, `n1_row_ratio` was 0.93, `n2_row_ratio` 0.92, `n4_row_ratio` 1.17, and 0.97, 0.94 and 0.89 with 3 s between;
