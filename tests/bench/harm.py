@@ -104,7 +104,7 @@ def main() -> int:
         for what, (one, other) in measure(plain, berth, args.turns, 0.0).items():
             figures.append(Figure(f"{what}_scripts_ms", other, "ms", "plain Slurm, empty scripts", one))
         version = re.findall(r"[\d.]+", plain.run(["sinfo", "--version"]).out)[0]
-        notes = {"slurm": version, "date": datetime.date.today().isoformat()}  # noqa: DTZ011 - the day here
+        notes = {"slurm": version, "date": datetime.datetime.now(datetime.UTC).date().isoformat()}
         report("harm", f"one job, with Berth and without, Slurm {version}", figures, notes)
     finally:
         for words in both:

@@ -293,9 +293,11 @@ One `srun` at a time on four nodes that share two cores with everything else. `r
 3 s between them. `prolog_ms` and `epilog_ms` (berth-epilog, then berth-notice) are those of a job without GPUs, called
 on a node. `scripts` is the `row` once more beside plain Slurm with a Prolog and two Epilogs that are /bin/true.
 
-Other work kept both cores busy all the time, with a load of 8. So single figures mean little here: in the run
-before, `n1_row_ratio` was 0.93, `n2_row_ratio` 0.92, `n4_row_ratio` 1.17, and 0.97, 0.94 and 0.89 with 3 s between;
-`gpu_row_ratio` 1.04 and `gpu_apart_ratio` 1.12. On the clock a call of berth-prolog takes 1.5 ms where a core is free;
+Other work kept both cores busy (a load of 4 to 5), so single figures mean little here. The two runs before, at a load
+of 8, had in this order (1, 2, 4 nodes, GPU) 0.93, 0.92, 1.17, 1.04 and 1.13, 1.07, 1.26, 1.18 in a row, 0.97, 0.94,
+0.89, 1.12 and 1.12, 1.23, 1.18, 0.89 with 3 s between. On four nodes in a row what is missed is what any scripts cost:
+beside empty ones the ratio is 0.98 (1.02 in the run before). In a row the GPU job is pinned to the node on which the
+Epilog of the one before still runs, and waits for it. A call of berth-prolog takes 1.5 ms where a core is free;
 by hand, CPU time of a node's container for each `srun -N4 true`: 27 to 34 ms with plain Slurm, 47 with three scripts
 that do nothing, 46 to 49 with Berth. slurmd needs about 4.5 ms for each script that it starts, and a job on four nodes
 starts twelve. The node of `srun --gpus=1 true` took 25 ms with plain Slurm and 53 with Berth; it took 140 when Python
