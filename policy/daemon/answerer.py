@@ -15,6 +15,7 @@ from policy.daemon import log
 from policy.daemon.config import Config
 from policy.daemon.handover import Snapshot
 from policy.daemon.ready import STALE_AFTER, Asked, Ready, Shelf, asked_by
+from policy.daemon.untaken import Untaken
 from policy.decide import Decision, decide, only_watch, say_no
 from policy.errors import BerthError, FormatError, LeftToSlurm
 from policy.order import SizeOrder, asked_in
@@ -23,6 +24,8 @@ from policy.understanding import Understanding
 
 MOST_COMPLAINTS = 20
 """Different sentences about requests that cannot be read, after which no more are logged."""
+
+_UNTAKEN = "Slurm took no job like this with a place, a moment ago"
 
 SLICE = 8
 """Claims taken over into a new picture between two requests, about a third of a millisecond."""
@@ -39,6 +42,7 @@ class _Held:
 class _Said:
     """What a reply that was made for one request leaves to be done once it is on its way."""
 
+    datagram: bytes
     asked: Asked | None
     fields: dict[str, str]
     decision: Decision
@@ -86,7 +90,8 @@ class Answerer:
         self._complaints: set[str] = set()
         self._shelf = Shelf()
         self._said: _Said | None = None
-        self._gave: tuple[Asked, Ready, float] | None = None
+        self._untaken = Untaken()
+        self._gave: tuple[bytes, Asked, Ready, float] | None = None
         """The reply from the shelf that was given last, and when."""
 
     @property
@@ -120,6 +125,7 @@ class Answerer:
         self._took = snapshot.took
         self._observed = snapshot.observed
         self._failures = snapshot.failures
+        self._untaken.look(snapshot.seen, snapshot.cluster.at, now)
         self._held = {
             nonce: held for nonce, held in self._held.items() if held.expires > now and nonce not in snapshot.seen
         }
@@ -147,9 +153,10 @@ class Answerer:
     def answer(self, datagram: bytes, now: float) -> bytes | None:
         """The reply to one request; None where it is not worth one. `settle` does the rest, once it is sent."""
         self.settle()
-        asked = asked_by(datagram) if self._keeps_replies else None
+        untaken = self._untaken.leaves(datagram, now)
+        asked = asked_by(datagram) if self._keeps_replies and not untaken else None
         if asked is not None and self._book is not None and (ready := self._shelf.find(asked, self._book, now)):
-            self._gave = asked, ready, now
+            self._gave = datagram, asked, ready, now
             return ready.to(asked.nonce)
         try:
             message = wire.decode(datagram)
@@ -160,22 +167,25 @@ class Answerer:
             # Whoever wrote that cannot check a reply either; the plugin fails open.
             self._say_once(f"a request is not answered: {problem}; are plugin and berthd of one release?")
             return None
-        decision, reply = self._reply(message.fields, now)
+        decision, reply = self._reply(message.fields, now, _UNTAKEN if untaken else "")
         state = 0 if self._book is None else self._book.state
-        self._said = _Said(asked, message.fields, decision, reply, now, state)
+        self._said = _Said(datagram, asked, message.fields, decision, reply, now, state)
         return reply
 
     def settle(self) -> None:
         """Take what the last reply gave away out of the picture, and let the reply stand ready for others."""
         gave, self._gave = self._gave, None
         if gave is not None:
-            asked, ready, at = gave
+            datagram, asked, ready, at = gave
             self._count(ready.verb)
+            self._untaken.given(asked.nonce.decode(), datagram, at)
             self._shelf.used(asked, at)
             self._hold(asked.nonce.decode(), ready.claim_of(asked.limit), at)
         said, self._said = self._said, None
         if said is not None:
             self._count(said.decision.verb)
+            if said.decision.verb in {"place", "later"} and "test" not in said.fields:
+                self._untaken.given(said.fields["nonce"], said.datagram, said.at)
             self._keep(said)
             self._hold(said.fields["nonce"], said.decision.claim, said.at)
 
@@ -202,8 +212,9 @@ class Answerer:
         decision, reply = self._reply(fields, now)
         self._shelf.keep(asked, decision, reply, book, now)
 
-    def _reply(self, fields: dict[str, str], now: float) -> tuple[Decision, bytes]:
-        decision = within(self._decide(fields, now), fields, now)
+    def _reply(self, fields: dict[str, str], now: float, leave: str = "") -> tuple[Decision, bytes]:
+        made = say_no(fields, LeftToSlurm(leave), now) if leave else self._decide(fields, now)
+        decision = within(made, fields, now)
         return decision, wire.encode(decision.verb, decision.fields)
 
     def _count(self, verb: str) -> None:
