@@ -54,7 +54,7 @@ def _allowed(request: Request, plain: Outcome, berth: Outcome) -> bool:
             [task[0] for task in node] for node in berth.tasks
         ]
     on_each = any(word.startswith(("--gres=gpu", "--gpus-per-node")) for word in words)
-    if asks and not on_each and len(berth.tasks) > 1:
-        # GPUs of the whole job: Slurm lays tasks and GPUs as it likes, Berth the same on each node.
-        return totals(plain)[:2] == totals(berth)[:2]
+    if asks and not on_each and max(len(plain.tasks), len(berth.tasks)) > 1:
+        # GPUs of the whole job: Slurm lays tasks and GPUs as it likes, Berth the same on each of as few nodes as can be.
+        return totals(plain)[1] == totals(berth)[1] and len(berth.tasks) <= len(plain.tasks)
     return False

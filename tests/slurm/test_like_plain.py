@@ -9,6 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from containers.cluster import PREFIX
+from tests.differential.compare import difference
+from tests.differential.draw import covering
 from tests.differential.outcome import Outcome, Request, outcome_of, prepare
 
 from .conftest import OWN, cluster
@@ -109,6 +111,27 @@ def test_a_request_becomes_the_same_as_on_plain_slurm(slurm: Slurm, plain: Targe
         one, other = found[text]
         assert (one.rc, in_all(one)) == (other.rc, in_all(other)), text
         assert len(set(other.tasks)) == 1, text
+
+
+@pytest.mark.timeout(1_200)
+def test_requests_in_which_each_two_words_meet_become_the_same(slurm: Slurm, plain: Target) -> None:
+    pair = (plain, slurm.target)
+    for target in pair:
+        prepare(target, FOLDER)
+
+    def run(request: Request) -> tuple[Outcome, Outcome]:
+        with ThreadPoolExecutor(2) as pool:
+            one, other = pool.map(lambda target: outcome_of(target, request, folder=FOLDER, seconds=8), pair)
+        return one, other
+
+    ran = 0
+    for request in covering(2):
+        one, other = run(request)
+        ran += bool(one.tasks)
+        why = difference(request, one, other)
+        # What plain Slurm itself does otherwise each time tells nothing.
+        assert not why or run(request)[0] != one, f"{request.text()}: {why}: {one.text()}, with Berth {other.text()}"
+    assert ran > 30
 
 
 def test_the_node_of_least_weight_is_taken_as_on_plain_slurm(slurm: Slurm, plain: Target) -> None:
