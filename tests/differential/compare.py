@@ -55,6 +55,6 @@ def _allowed(request: Request, plain: Outcome, berth: Outcome) -> bool:
         ]
     on_each = any(word.startswith(("--gres=gpu", "--gpus-per-node")) for word in words)
     if asks and not on_each and max(len(plain.tasks), len(berth.tasks)) > 1:
-        # GPUs of the whole job: Slurm lays tasks and GPUs as it likes, Berth the same on each of as few nodes as can be.
+        # GPUs of the whole job: Slurm lays tasks and GPUs as it likes, Berth alike on as few nodes as can be.
         return totals(plain)[1] == totals(berth)[1] and len(berth.tasks) <= len(plain.tasks)
     return False
