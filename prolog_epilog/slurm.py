@@ -3,7 +3,8 @@
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import NamedTuple
 
 from prolog_epilog import children
 from prolog_epilog.errors import Imitated, SlurmError, TookTooLong
@@ -28,13 +29,12 @@ _MOST_LOOKS = 4
 _BRACKET = re.compile(r"([^\[\]]*)(?:\[([0-9,-]+)\])?")
 
 
-@dataclass(frozen=True, slots=True)
-class Held:
+class Held(NamedTuple):
     """What Slurm gave a job on one node: GPUs as positions."""
 
     gpus: frozenset[int] = frozenset()
     """Whole ones."""
-    shards: Mapping[int, int] = field(default_factory=dict)
+    shards: Mapping[int, int] = MappingProxyType({})
     """Percent of each shared one."""
     seats: frozenset[int] = frozenset()
     runs: bool = True
@@ -178,7 +178,7 @@ def held(text: str, node: str) -> Held:
         if match is None:
             break
         if _among(node, match.group(1)):
-            return replace(read_gres(match.group(2)), runs=runs)
+            return read_gres(match.group(2))._replace(runs=runs)
     raise SlurmError(f"scontrol shows no GPUs of the job on {node}")
 
 

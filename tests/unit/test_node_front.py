@@ -13,7 +13,7 @@ import pytest
 
 from prolog_epilog.config import NodeConfig, load
 
-from .node_world import ROOT, World, berth
+from .node_world import JOB_TEXT, NODE, ROOT, World, berth
 
 FRONT = ROOT / "prolog_epilog" / "front"
 CONTEXTS = ("prolog", "epilog")
@@ -141,24 +141,42 @@ CALLS = [
 ]
 STATES = [("none", False), ("none", True), ("file", False), ("link", False)]
 """The job's share file, and whether any GPU of the node is shared."""
+ASKS = {"os.killpg", "os.posix_spawn", "open"}
+"""What it takes the program to ask scontrol."""
+
+
+def gave(node: Node, extra: str, gres: str = "") -> None:
+    """What Slurm gave job 7: what its Extra says, or GPU 3."""
+    (node.world.folder / "records" / "7").unlink(missing_ok=True)
+    node.world.slurm_gave(extra, 7)
+    if gres or not (node.world.folder / "records" / "7").exists():
+        text = JOB_TEXT.format(job=7, node=NODE, gres=gres or "gpu:g3:1(IDX:3),seat:g3:1(IDX:3)")
+        (node.world.folder / "records" / "7").write_text(text)
+
+
+def asks_slurm(node: Node) -> None:
+    node.configure(f'[node]\nscontrol = "{node.world.folder}/scontrol"\n')
 
 
 def test_what_it_ends_is_nothing_for_the_program(node: Node) -> None:
     ended = set()
+    asks_slurm(node)
     for share, books in STATES:
         put(node.world.jobs / "7", share)
         put(node.world.root / "gpus" / "GPU-1", "file" if books else "none")
-        calls = []
         for context, gpus, extra, code in CALLS:
-            environment = node.world.slurmd(context, EXTRAS[extra], gpus)
+            environment = node.world.slurmd(context, EXTRAS[extra], gpus, SLURM_JOB_NODELIST=NODE)
             if code:
                 environment["SLURM_JOB_EXIT_CODE2"] = code
-            if not node.front(context, environment):
-                calls.append((context, environment))
-                ended.add((context, gpus, extra, code, share, books))
-        before = sorted(node.folder.rglob("*"))
-        assert node.program(calls) == [(0, [], "")] * len(calls)
-        assert sorted(node.folder.rglob("*")) == before
+            gave(node, EXTRAS[extra])
+            if node.front(context, environment):
+                continue
+            ended.add((context, gpus, extra, code, share, books))
+            before = sorted(node.folder.rglob("*"))
+            [(status, events, said)] = node.program([(context, environment)])
+            assert (status, said) == (0, "")
+            assert set(events) <= (ASKS if context == "prolog" and gpus else set())
+            assert sorted(node.folder.rglob("*")) == before
     # It does end what it is there for, and no more.
     plain = {"none", "a user's"}
     whole = {"whole", "whole, and a user's"}
@@ -171,8 +189,71 @@ def test_what_it_ends_is_nothing_for_the_program(node: Node) -> None:
     }
 
 
+WHOLE = "gpu:g3:1(IDX:3)"
+GIVEN = {
+    WHOLE: True,
+    f"{WHOLE},seat:g3:1(IDX:3)": True,
+    f"{WHOLE},nic:1": True,
+    "gpu:g0:1(IDX:0)": False,
+    f"gpu:g0:1(IDX:0),{WHOLE}": False,
+    f"{WHOLE},seat:g0:1(IDX:0)": False,
+    f"{WHOLE},shard:g3:30(30/100)": False,
+    "shard:g3:1(1/100)": False,
+    "seat:g3:1(IDX:3)": False,
+    "gpu:1(IDX:3)": False,
+    "": False,
+}
+
+
+@pytest.mark.parametrize("extra", [berth(3), ""])
+@pytest.mark.parametrize("gres", GIVEN)
+def test_what_slurm_gave_is_compared(node: Node, extra: str, gres: str) -> None:
+    asks_slurm(node)
+    gave(node, extra, gres or "x")
+    call = ("prolog", node.world.slurmd("prolog", extra, "3", SLURM_JOB_NODELIST=NODE))
+
+    over = node.front(*call) == ""
+
+    # Without a berth any whole GPUs are right.
+    others = not extra and gres in {"gpu:g0:1(IDX:0)", f"gpu:g0:1(IDX:0),{WHOLE}"}
+    assert over == (GIVEN[gres] or others)
+    if over:
+        assert node.program([call])[0][::2] == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("change", "more"),
+    [
+        (("JobName=train", "JobName=x GRES=gpu:g3:1(IDX:3)"), {}),
+        (("JobState=RUNNING", "JobState=COMPLETING"), {}),
+        ((" GRES=", " SERG="), {}),
+        (("x", "x"), {"SLURM_JOB_NODELIST": "n[1-2]"}),
+    ],
+)
+def test_what_slurm_says_unclearly_is_the_programs(node: Node, change: tuple[str, str], more: dict[str, str]) -> None:
+    asks_slurm(node)
+    gave(node, berth(3))
+    record = node.world.folder / "records" / "7"
+    record.write_text(record.read_text().replace(*change))
+    environment = node.world.slurmd("prolog", berth(3), "3", SLURM_JOB_NODELIST=NODE)
+
+    assert node.front("prolog", environment | more) == "python"
+
+
+def test_a_slurm_that_does_not_answer_is_the_programs(node: Node) -> None:
+    asks_slurm(node)
+    call = ("prolog", node.world.slurmd("prolog", berth(3), "3", SLURM_JOB_NODELIST=NODE))
+    for body in ("exit 1", "exec sleep 60"):
+        node.world.scontrol(body)
+        assert node.front(*call) == "python"
+    (node.world.folder / "scontrol").unlink()
+    assert node.front(*call) == "python"
+
+
 def test_device_files_are_counted_as_the_program_does(node: Node) -> None:
-    call = ("prolog", node.world.slurmd("prolog", berth(3), "3"))
+    asks_slurm(node)
+    gave(node, berth(3))
+    call = ("prolog", node.world.slurmd("prolog", berth(3), "3", SLURM_JOB_NODELIST=NODE))
     assert node.front(*call) == ""
     (node.world.dev / "nvidia1").unlink()
 
