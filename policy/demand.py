@@ -264,6 +264,7 @@ def _one(request: "Request", fleet: "Fleet", allowed: "Bools", memory: "Memory",
     if request.cpus_per_gpu and least > request.cpus_per_gpu * k:
         # Slurm then takes more nodes, and so more GPUs, or refuses.
         raise LeftToSlurm(f"--cpus-per-gpu={request.cpus_per_gpu} gives {k} GPUs fewer CPUs than else was asked")
+    _check_even(request, n, k)
     cpus = _of_whole_cores(least, request, fleet, allowed, n)
     mem = _memory_needed(request, fleet, memory, cpus, k)
     whole = request.whole_nodes
@@ -311,6 +312,17 @@ def _least_cpus(request: "Request", n: int, k: int) -> int:
         request.min_cpus_per_node,
         request.cpus_per_gpu * k,
     )
+
+
+def _check_even(request: "Request", n: int, k: int) -> None:
+    """CPUs of a pinned job are said for each task: what its tasks cannot share evenly Slurm has to share out."""
+    if not (request.tasks or request.tasks_per_node):
+        return
+    tasks = _tasks_on_each(request, n)
+    if request.cpus_per_gpu * k % tasks and not request.whole_nodes:
+        raise LeftToSlurm(f"{tasks} tasks cannot share the {request.cpus_per_gpu * k} CPUs of {k} GPUs evenly")
+    if n > 1 and request.min_cpus_per_node > tasks * request.cpus_per_task:
+        raise LeftToSlurm("--mincpus on several nodes, with more CPUs than their tasks take")
 
 
 def _of_whole_cores(least: int, request: "Request", fleet: "Fleet", allowed: "Bools", n: int) -> int:

@@ -40,6 +40,13 @@ def changed_variables(plain: Outcome, berth: Outcome) -> set[str]:
     return {name for name in {*one, *other} if one.get(name) != other.get(name)}
 
 
+def more_cpus(plain: Outcome, berth: Outcome) -> bool:
+    """Whether all is the same but for CPUs, of which tasks have more with Berth."""
+    one, other = ([task for node in outcome.tasks for task in node] for outcome in (plain, berth))
+    same = [task[1:] for task in one] == [task[1:] for task in other] and plain.has == berth.has
+    return same and all(a[0] <= b[0] for a, b in zip(one, other, strict=True))
+
+
 def _allowed(request: Request, plain: Outcome, berth: Outcome) -> bool:
     words = request.options
     if plain.rc != 0 and berth.rc == 0:
@@ -53,6 +60,9 @@ def _allowed(request: Request, plain: Outcome, berth: Outcome) -> bool:
         return [[task[0] for task in node] for node in plain.tasks] == [
             [task[0] for task in node] for node in berth.tasks
         ]
+    if "--exclusive" in words and more_cpus(plain, berth):
+        # Of a whole node on 24.11 Slurm gives a step the cores beside its GPUs alone, or all, as these lie.
+        return True
     on_each = any(word.startswith(("--gres=gpu", "--gpus-per-node")) for word in words)
     if asks and not on_each and max(len(plain.tasks), len(berth.tasks)) > 1:
         # GPUs of the whole job: Slurm lays tasks and GPUs as it likes, Berth alike on as few nodes as can be.

@@ -61,6 +61,9 @@ def test_every_form_becomes_nodes_gpus_cpus_and_memory(
     assert (demand.n, demand.k, demand.cpus, demand.mem) == (n, k, cpus, mem)
 
 
+TWO_NODES = {"min_nodes": "2", "max_nodes": "2"}
+
+
 @pytest.mark.parametrize(
     ("fields", "reason"),
     [
@@ -82,6 +85,11 @@ def test_every_form_becomes_nodes_gpus_cpus_and_memory(
         ({"tres_per_node": "gres/gpu:a100:1"}, "a100"),
         ({"tres_per_task": "gres/gpu=1"}, "number of tasks"),
         ({"tres_per_job": "gres/gpu:2", "ntasks_per_tres": "1", "num_tasks": "4"}, "does not agree"),
+        (
+            {"tres_per_job": "gres/gpu:2", "cpus_per_tres": "gres/gpu:5", "num_tasks": "3"},
+            "3 tasks cannot share the 10",
+        ),
+        ({"tres_per_node": "gres/gpu:2", **TWO_NODES, "num_tasks": "6", "pn_min_cpus": "10"}, "--mincpus on several"),
         (
             {"tres_per_job": "gres/gpu:2", "ntasks_per_tres": "1", "num_tasks": "2", "min_cpus": "4"},
             "more CPUs than its tasks",
