@@ -199,6 +199,8 @@ class Reading:
     reservations: tuple[Reservation, ...] = ()
     seen: frozenset[str] = frozenset()
     """Nonces found in the queue, of ended jobs too."""
+    refused: frozenset[str] = frozenset()
+    """Those of jobs that Slurm refused at their submission for what they ask for: it keeps a record of each."""
     memory: Memory = Memory()
     memory_counts: bool = True
     """Whether Slurm hands out memory at all (CR_*_Memory)."""

@@ -25,7 +25,7 @@ from policy.understanding import Understanding
 MOST_COMPLAINTS = 20
 """Different sentences about requests that cannot be read, after which no more are logged."""
 
-_UNTAKEN = "Slurm took no job like this with a place, a moment ago"
+_UNTAKEN = "Slurm refused a job like this with a place, a moment ago"
 
 SLICE = 8
 """Claims taken over into a new picture between two requests, about a third of a millisecond."""
@@ -125,7 +125,7 @@ class Answerer:
         self._took = snapshot.took
         self._observed = snapshot.observed
         self._failures = snapshot.failures
-        self._untaken.look(snapshot.seen, snapshot.cluster.at, now)
+        self._untaken.look(snapshot.refused, now)
         self._held = {
             nonce: held for nonce, held in self._held.items() if held.expires > now and nonce not in snapshot.seen
         }

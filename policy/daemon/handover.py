@@ -43,6 +43,8 @@ class Snapshot:
     problem: str
     leave: str = ""
     """Why all jobs are left to Slurm; empty where they are not."""
+    refused: frozenset[str] = frozenset()
+    """Nonces of jobs that Slurm refused at their submission."""
     observed: Mapping[str, str] = field(default_factory=dict)
     """What a watching Berth has seen, for `berth status`."""
     notices: int = 0

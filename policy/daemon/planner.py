@@ -382,6 +382,7 @@ class Planner:
                 self._gateway.name,
                 "",
                 leave=federated,
+                refused=reading.refused,
                 observed=self._watcher.told() if self._watcher else {},
                 notices=self.notices_taken,
                 notices_late=self.notices_late,

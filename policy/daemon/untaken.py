@@ -1,19 +1,19 @@
 """Places that Slurm did not take: it refused the job, perhaps only because of what Berth wrote into it.
 
-Nobody tells berthd that a submission was refused. But a job that got a place and is in no later reading never came to
-be; then the next of its kind from the same user is left to Slurm, which refuses it in its own words or runs it.
+Nobody tells berthd that a submission was refused, but Slurm keeps a record of it. From then on the next jobs of its
+kind from the same user are left to Slurm for a while, which refuses them in its own words, or runs them.
 """
 
 import re
-from collections.abc import Container
+from collections.abc import Set as AbstractSet
 
 from policy.daemon import log
 
 LEFT_FOR = 300.0
 """Seconds in which no job of the kind gets a place."""
 
-UNTIL = 10.0
-"""Seconds after which a job that is in no reading is not going to be in one."""
+_KEPT = 60.0
+"""Seconds after which a place was taken, or nobody will know any more."""
 
 _MOST = 2_048
 _LOG_EVERY = 60.0
@@ -30,7 +30,7 @@ def kind_of(datagram: bytes) -> Kind:
 
 
 class Untaken:
-    """Who was given a place for what, and whose job never came."""
+    """Who was given a place for what of late, and for what Slurm refused it."""
 
     def __init__(self) -> None:
         self._given: dict[str, tuple[Kind, float]] = {}
@@ -39,18 +39,18 @@ class Untaken:
 
     def given(self, nonce: str, datagram: bytes, now: float) -> None:
         """Note a place."""
-        if len(self._given) < _MOST:
-            self._given[nonce] = kind_of(datagram), now
+        if len(self._given) >= _MOST:
+            del self._given[next(iter(self._given))]
+        self._given[nonce] = kind_of(datagram), now
 
-    def look(self, seen: Container[str], read_at: float, now: float) -> None:
-        """Compare with a reading."""
-        for nonce, (kind, at) in list(self._given.items()):
-            if nonce in seen:
-                del self._given[nonce]
-            elif read_at > at + UNTIL:
-                del self._given[nonce]
-                self._leave(kind, now)
-        self._left = {kind: until for kind, until in self._left.items() if until > now}
+    def look(self, refused: AbstractSet[str], now: float) -> None:
+        """Take in whom Slurm has refused."""
+        for nonce in refused & self._given.keys():
+            self._leave(self._given.pop(nonce)[0], now)
+        while self._given and next(iter(self._given.values()))[1] < now - _KEPT:
+            del self._given[next(iter(self._given))]
+        if self._left:
+            self._left = {kind: until for kind, until in self._left.items() if until > now}
 
     def leaves(self, datagram: bytes, now: float) -> bool:
         """Whether a request is of a kind that is left to Slurm."""
@@ -64,6 +64,6 @@ class Untaken:
             self._said = now
             uid = _UID.search(kind)
             log.error(
-                f"a job of uid {uid[1].decode() if uid else '?'} that was given a place never came: Slurm refused it; "
-                f"the next of its kind is left to Slurm for {LEFT_FOR / 60:.0f} minutes"
+                f"Slurm refused a job of uid {uid[1].decode() if uid else '?'} with the place that it was given; "
+                f"the next of its kind are left to Slurm for {LEFT_FOR / 60:.0f} minutes"
             )

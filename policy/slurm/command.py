@@ -106,6 +106,7 @@ class CommandGateway:
             partitions=self._kept("partition", partitions, known, lambda partition: partition.name),
             reservations=self._kept("reservation", reservations, known, lambda one: one.name),
             seen=frozenset(job.segment["id"] for job in jobs if job.segment and "id" in job.segment),
+            refused=fields.refused(jobs),
             memory=text.default_memory(config) if memory_counts else Memory(),
             memory_counts=memory_counts,
             in_all_partitions=text.in_all_partitions(config),

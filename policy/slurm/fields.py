@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
-from policy.facts import Rule
+from policy.facts import JobFacts, Rule
 from policy.hostlist import fold_numbers
 
 _TYPED_GPU = re.compile(r"(?:^|,)gpu:g(\d+):1(?:\(S:[^)]*\))?(?=,|$)")
@@ -38,6 +38,15 @@ there when the job is released, until it starts."""
 
 EXPEDITING = "EXPEDITING"
 """Slurm 25.11 and later write it in place of PENDING for a job that `--requeue=expedite` puts back at the front."""
+
+
+def refused(jobs: Iterable[JobFacts]) -> frozenset[str]:
+    """The nonces of jobs that Slurm has refused at their submission, since they could never run as they are."""
+    return frozenset(
+        job.segment["id"]
+        for job in jobs
+        if job.state == "FAILED" and job.reason == "BadConstraints" and job.segment and "id" in job.segment
+    )
 
 
 class Gres(NamedTuple):

@@ -54,6 +54,7 @@ class LibslurmGateway:
         self._shown: dict[type, tuple[Any, ...]] = {}
         self._live: tuple[JobFacts, ...] = ()
         self._seen: frozenset[str] = frozenset()
+        self._refused: frozenset[str] = frozenset()
 
     def version(self) -> str:
         """Slurm's version."""
@@ -86,6 +87,7 @@ class LibslurmGateway:
             partitions=self._all(PartitionFacts),
             reservations=tuple(one for one in self._all(Reservation) if one.nodes),
             seen=self._seen,
+            refused=self._refused,
             memory=text.default_memory(config) if memory_counts else Memory(),
             memory_counts=memory_counts,
             in_all_partitions=text.in_all_partitions(config),
@@ -211,6 +213,7 @@ class LibslurmGateway:
             jobs = self._all(JobFacts)
             self._live = tuple(job for job in jobs if not self._records[job.id].over)
             self._seen = frozenset(job.segment["id"] for job in jobs if job.segment and "id" in job.segment)
+            self._refused = fields.refused(jobs)
         self._starts, self._in_step = self._program.starts, True
 
     def _take(self, record: Record, known: Mapping[tuple[str, int], Fact]) -> None:

@@ -155,6 +155,7 @@ class PyslurmGateway:
             partitions=tuple(self._partitions.values()),
             reservations=tuple(self._reservations.values()),
             seen=frozenset(segment["id"] for segment in segments if "id" in segment),
+            refused=fields.refused(job.facts for job in self._jobs.values()),
             memory=text.default_memory(seldom.config) if memory_counts else Memory(),
             memory_counts=memory_counts,
             in_all_partitions=text.in_all_partitions(seldom.config),

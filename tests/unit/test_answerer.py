@@ -19,7 +19,7 @@ from policy.daemon.config import Config
 from policy.daemon.handover import Receiver, Sender, Snapshot
 from policy.daemon.profiles import load_fit
 from policy.daemon.ready import STALE_AFTER
-from policy.daemon.untaken import LEFT_FOR, UNTIL
+from policy.daemon.untaken import LEFT_FOR
 from policy.errors import DaemonError
 from policy.sharing.neighbours import Neighbours
 from policy.understanding import Understanding
@@ -80,35 +80,41 @@ def test_a_place_of_a_job_that_never_shows_up_comes_free_after_a_while() -> None
 
     made.take(snapshot(at=late), late)
 
-    assert put(made, late, uid="1001").fields["gpus"] == "0,1,2,3"
+    assert put(made, late).fields["gpus"] == "0,1,2,3"
+
+
+def refused(at: float, *nonces: str) -> Snapshot:
+    found = frozenset(nonce * 16 for nonce in nonces)
+    return replace(snapshot(at=at, seen=found), refused=found)
 
 
 def test_who_was_refused_with_a_place_is_left_to_slurm_the_next_time() -> None:
     made = answerer()
     for nonce in "12":
         assert put(made, nonce=nonce * 16).verb == "place"
-    late = NOW + UNTIL + 1
-    made.take(snapshot(at=late, seen=frozenset({"1" * 16})), late)
+    late = NOW + 1
+    made.take(refused(late, "2", "9"), late)
 
     again = put(made, late, nonce="3" * 16, name="other", time_limit="7")
-    assert (again.verb, "took no job like this" in again.fields["message"]) == ("pass", True)
+    assert (again.verb, "refused a job like this" in again.fields["message"]) == ("pass", True)
     # Nobody else's, nothing else, and not for ever; nor is the answer kept for others.
     assert put(made, late, nonce="4" * 16, uid="1001").verb == "place"
     assert put(made, late, nonce="5" * 16, tres_per_job="gres/gpu:2").verb == "place"
-    made.take(snapshot(at=late + 2, seen=frozenset({"4" * 16, "5" * 16})), late + 2)
+    made.take(refused(late + 2, "2"), late + 2)
     assert put(made, late + 2, nonce="6" * 16).verb == "pass"
     after = late + LEFT_FOR + 1
-    made.take(snapshot(at=after), after)
+    made.take(refused(after, "2"), after)
     assert put(made, after, nonce="7" * 16).verb == "place"
 
 
-def test_who_only_asked_was_not_refused() -> None:
-    made = answerer()
-    put(made, nonce="1" * 16, test="1")
-    late = NOW + UNTIL + 1
-    made.take(snapshot(at=late), late)
+def test_a_reply_that_stood_ready_may_be_refused_too() -> None:
+    made = answerer(nodes=4)
+    for nonce in "1234":
+        put(made, nonce=nonce * 16, tres_per_job="gres/gpu:1")
+        made.look_ahead(NOW)
+    made.take(refused(NOW + 1, "4"), NOW + 1)
 
-    assert put(made, late, nonce="2" * 16).verb == "place"
+    assert put(made, NOW + 1, nonce="5" * 16, tres_per_job="gres/gpu:1").verb == "pass"
 
 
 def test_a_test_a_held_and_a_dependent_job_keep_no_place() -> None:

@@ -1,6 +1,7 @@
 import json
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from policy import segment
 from policy.errors import ConfigError, SlurmError
 from policy.facts import Memory, Reservation
-from policy.slurm import changes, text
+from policy.slurm import changes, fields, text
 from policy.slurm.command import CommandGateway
 from policy.slurm.gateways import open_gateway
 from policy.slurm.interface import Pin
@@ -537,3 +538,14 @@ def test_a_job_that_still_ends_does_not_wait_yet(folder: Path, state: str) -> No
 def test_a_waiting_job_and_an_arrays_record_may_hold_a_pin(state: str) -> None:
     assert changes.may_hold_pin(waiting(6, "n1", 0b11, state=state))
     assert not changes.may_hold_pin(waiting(6, "n1", 0b11, state=state, required=()))
+
+
+def test_whom_slurm_refused_at_the_submission_is_told_by_its_record() -> None:
+    jobs = [
+        waiting(1, "n1", 1, state="FAILED", reason="BadConstraints"),
+        waiting(2, "n1", 1, state="FAILED", reason="NonZeroExitCode"),
+        waiting(3, "n1", 1, reason="BadConstraints"),
+        replace(waiting(4, "n1", 1, state="FAILED", reason="BadConstraints"), segment=None),
+    ]
+
+    assert fields.refused(jobs) == {f"{1:016x}"}
