@@ -23,7 +23,7 @@ def wrong(slurm: Slurm) -> Iterator[None]:
         pytest.skip("it breaks the Berth that is installed")
     file = slurm.target.bash("echo /opt/berth/lib/python3*/site-packages/policy/decide.py", user="root").out.strip()
     slurm.settle()
-    slurm.target.bash(f"cp {file} /tmp/decide.py; sed -i 's/str(demand.min_cpus)/\"999999\"/' {file}", user="root")
+    slurm.target.bash(f"cp {file} /tmp/decide.py; sed -i 's/str(demand.min_cpus)/\"40\"/' {file}", user="root")
     try:
         assert slurm.target.bash(f"cmp -s {file} /tmp/decide.py", user="root", check=False).rc == 1
         slurm.target.bash(RESTART, user="root")
