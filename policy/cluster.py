@@ -90,6 +90,9 @@ class Fleet:
     """Partitions that Berth does not touch."""
     weights: Ints | None = None
     """Slurm's Weight of each node, which is taken first where it is less; None where all are alike or none counts."""
+    cpus_by_gpu: bool = False
+    """Whether jobs get CPUs for each of their GPUs without asking (DefCpuPerGPU)."""
+    one_task_per_core: bool = False
     counted: frozenset[str] = frozenset()
     """GPU models that the site counts for limits and bills, as features of nodes."""
     unnamed: frozenset[str] = frozenset()

@@ -16,7 +16,7 @@ from policy.tiers import ALONE, EXCLUSIVE, OPPORTUNISTIC, settle
 
 if TYPE_CHECKING:
     from policy.cluster import Bools, Fleet
-    from policy.facts import Memory
+    from policy.facts import Memory, PartitionFacts
     from policy.placement.tables import Ints
     from policy.request import Request
 
@@ -116,6 +116,7 @@ def on_fleet(request: "Request", fleet: "Fleet") -> Demand:
     rules_of, names = not_skipped(fleet, names), placed_in(fleet, names)
     partitions = [fleet.partitions[name] for name in names.split(",")]
     allowed = _allowed(request, fleet, names.split(","))
+    _check_site(request, fleet, partitions)
     if any(partition.whole_nodes for partition in partitions):
         if request.share:
             raise Never(f"--gpu-share takes a part of a GPU, partition {names} hands out whole nodes: leave it away")
@@ -136,11 +137,12 @@ def on_fleet(request: "Request", fleet: "Fleet") -> Demand:
     limit = request.limit if request.limit is not None else max((A_YEAR if one is None else one) for one in limits)
     memory = request.memory or next((one.memory for one in partitions if _any(one.memory)), fleet.memory)
     _explain_the_impossible(request, fleet, names.split(","), allowed)
+    most_cpus = min((one.max_cpus for one in partitions if one.max_cpus is not None), default=float("inf"))
     tried = []
     sizes = np.flatnonzero(np.bincount(fleet.size[allowed & fleet.ready])).tolist()
     for n, k in _layouts(request, sizes):
         inside = pools(fleet, choose(fleet, names, request.limit, n, who=who).names, n)
-        demand = _one(request, fleet, allowed & np.logical_or.reduce(inside), memory, n, k, limit)
+        demand = _one(request, fleet, allowed & np.logical_or.reduce(inside), memory, n, k, limit, most_cpus)
         demand = replace(
             demand,
             tier=tier,
@@ -158,6 +160,15 @@ def on_fleet(request: "Request", fleet: "Fleet") -> Demand:
     if fleet.in_all_partitions and len(partitions) > 1:
         why += ", and by EnforcePartLimits=ALL its nodes have to be in all of them"
     raise LeftToSlurm(why)
+
+
+def _check_site(request: "Request", fleet: "Fleet", partitions: "Sequence[PartitionFacts]") -> None:
+    """What a site has set, and Slurm does not do for a job that is pinned."""
+    by_gpu = fleet.cpus_by_gpu or any(partition.counts_cpus_by_gpu for partition in partitions)
+    if by_gpu and not request.cpus_per_gpu and request.cpus_per_task <= 1:
+        raise LeftToSlurm("DefCpuPerGPU counts for no job with a place; [hook] def_cpu_per_gpu of berth.conf does")
+    if fleet.one_task_per_core and (request.cpus_per_gpu or (request.tasks or 1) > 1) and not request.tasks_per_core:
+        raise LeftToSlurm("with CR_ONE_TASK_PER_CORE Slurm counts CPUs of tasks and GPUs otherwise than a place")
 
 
 def in_pools(candidates: "Bools", inside: "Sequence[Bools]") -> "tuple[Bools, ...]":
@@ -259,13 +270,17 @@ def _layouts(request: "Request", sizes: list[int]) -> list[tuple[int, int]]:
     return layouts
 
 
-def _one(request: "Request", fleet: "Fleet", allowed: "Bools", memory: "Memory", n: int, k: int, limit: int) -> Demand:
+def _one(
+    request: "Request", fleet: "Fleet", allowed: "Bools", memory: "Memory", n: int, k: int, limit: int, most_cpus: float
+) -> Demand:
     least = _least_cpus(request, n, k)
     if request.cpus_per_gpu and least > request.cpus_per_gpu * k:
         # Slurm then takes more nodes, and so more GPUs, or refuses.
         raise LeftToSlurm(f"--cpus-per-gpu={request.cpus_per_gpu} gives {k} GPUs fewer CPUs than else was asked")
     _check_even(request, n, k)
     cpus = _of_whole_cores(least, request, fleet, allowed, n)
+    if cpus > most_cpus:
+        raise LeftToSlurm(f"{cpus} CPUs on a node are more than the {most_cpus} that its partition gives")
     mem = _memory_needed(request, fleet, memory, cpus, k)
     whole = request.whole_nodes
     return Demand(

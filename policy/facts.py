@@ -43,6 +43,8 @@ class PartitionFacts:
     memory: Memory = Memory()
     counts_cpus_by_gpu: bool = False
     """Whether it has a DefCpuPerGPU, which Slurm cannot apply to GPUs of several types."""
+    max_cpus: int | None = None
+    """CPUs that its jobs may use of a node (MaxCPUsPerNode); None: all."""
     max_time: int | None = None
     """Seconds that its jobs may ask for; None: any."""
     min_nodes: int = 0
@@ -208,6 +210,10 @@ class Reading:
     """Whether Slurm takes a job for several partitions only if it can run in each of them (EnforcePartLimits=ALL)."""
     counted: frozenset[str] = frozenset()
     """GPU models that the site counts for limits and bills."""
+    cpus_by_gpu: bool = False
+    """Whether jobs have a DefCpuPerGPU (JobDefaults), which Slurm cannot apply to GPUs of several types."""
+    one_task_per_core: bool = False
+    """Whether Slurm gives each task a core of its own (CR_ONE_TASK_PER_CORE)."""
     version: str = ""
     in_control: bool = True
     """Whether the slurmctld of this host is the one in control."""

@@ -32,7 +32,10 @@ class Fleets:
         """The fleet of a reading; `apart` are the users whose packed jobs are put beside nobody, `foes` are pairs."""
         new_files = self._topologies.refresh()
         new_scores = self._scores.refresh()
-        key = (reading.partitions, reading.memory, reading.memory_counts, reading.in_all_partitions, reading.counted)
+        key = (
+            *(reading.partitions, reading.memory, reading.memory_counts, reading.in_all_partitions, reading.counted),
+            *(reading.cpus_by_gpu, reading.one_task_per_core),
+        )
         if self._fleet is None or new_files or key != self._key or not self._same_nodes(reading):
             self._fleet = build_fleet(
                 reading.nodes,
@@ -45,7 +48,13 @@ class Fleets:
                 sharing=self._sharing,
                 by_weight=self._by_weight,
             )
-            self._fleet = replace(self._fleet, skipped=self._skipped, counted=reading.counted)
+            self._fleet = replace(
+                self._fleet,
+                skipped=self._skipped,
+                counted=reading.counted,
+                cpus_by_gpu=reading.cpus_by_gpu,
+                one_task_per_core=reading.one_task_per_core,
+            )
             self._fleet.tables.warm()
             self._key = key
             new_scores = True

@@ -91,6 +91,8 @@ class LibslurmGateway:
             memory=text.default_memory(config) if memory_counts else Memory(),
             memory_counts=memory_counts,
             in_all_partitions=text.in_all_partitions(config),
+            cpus_by_gpu=text.cpus_by_gpu(config),
+            one_task_per_core=text.one_task_per_core(config),
             counted=counted.models(config.get("Licenses", "")),
             version=config.get("SLURM_VERSION", ""),
             in_control=_is_here(ping.controller),

@@ -280,6 +280,7 @@ def partition_facts(partition: Any) -> PartitionFacts:
         time_limit=minutes * 60 if minutes else None,
         memory=_memory(partition),
         counts_cpus_by_gpu=partition.default_cpus_per_gpu is not None,
+        max_cpus=_number(partition.max_cpus_per_node),
         max_time=None if longest is None else longest * 60,
         min_nodes=_number(partition.min_nodes) or 0,
         max_nodes=_number(partition.max_nodes),

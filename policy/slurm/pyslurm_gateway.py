@@ -159,6 +159,8 @@ class PyslurmGateway:
             memory=text.default_memory(seldom.config) if memory_counts else Memory(),
             memory_counts=memory_counts,
             in_all_partitions=text.in_all_partitions(seldom.config),
+            cpus_by_gpu=text.cpus_by_gpu(seldom.config),
+            one_task_per_core=text.one_task_per_core(seldom.config),
             counted=counted.models(seldom.config.get("Licenses", "")),
             version=seldom.config.get("SLURM_VERSION", ""),
             in_control=seldom.in_control,

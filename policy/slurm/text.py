@@ -249,6 +249,7 @@ def partitions(text: str) -> tuple[PartitionFacts, ...]:
             time_limit=limit(one.get("DefaultTime", "NONE")) or limit(one.get("MaxTime", "UNLIMITED")),
             counts_cpus_by_gpu="DefCpuPerGPU" in one.get("JobDefaults", ""),
             memory=memory(one, dict(re.findall(r"(\w+)=(\d+)", one.get("JobDefaults", "")))),
+            max_cpus=_count(one.get("MaxCPUsPerNode", "UNLIMITED")),
             max_time=limit(one.get("MaxTime", "UNLIMITED")),
             min_nodes=_count(one.get("MinNodes", "0")) or 0,
             max_nodes=_count(one.get("MaxNodes", "UNLIMITED")),
@@ -281,6 +282,16 @@ def memory(one: Mapping[str, str], defaults: Mapping[str, str]) -> Memory:
 def default_memory(config: Mapping[str, str]) -> Memory:
     """What a job gets that names no memory, where its partition has no rule of its own."""
     return memory(config, dict(re.findall(r"(\w+)=(\d+)", config.get("JobDefaults", ""))))
+
+
+def cpus_by_gpu(config: Mapping[str, str]) -> bool:
+    """Whether jobs get CPUs for each of their GPUs without asking."""
+    return "DefCpuPerGPU" in config.get("JobDefaults", "")
+
+
+def one_task_per_core(config: Mapping[str, str]) -> bool:
+    """Whether a task that uses one thread takes a core all the same."""
+    return "ONE_TASK_PER_CORE" in config.get("SelectTypeParameters", "").upper()
 
 
 def in_all_partitions(config: Mapping[str, str]) -> bool:

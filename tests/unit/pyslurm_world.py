@@ -96,6 +96,7 @@ PARTITION: dict[str, Any] = {
     "max_time": "UNLIMITED",
     "min_nodes": 0,
     "max_nodes": "UNLIMITED",
+    "max_cpus_per_node": "UNLIMITED",
     "priority_tier": 1,
     "default_memory_per_cpu": None,
     "default_memory_per_node": "UNLIMITED",

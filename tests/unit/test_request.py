@@ -1,4 +1,5 @@
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -153,6 +154,36 @@ def test_a_partitions_own_memory_and_limit_come_first() -> None:
     demand = on_fleet(read(fields), fleet(reading([node("n1")], partitions=(partition,))))
 
     assert (demand.mem, demand.limit) == (777, 120)
+
+
+@pytest.mark.parametrize(
+    ("site", "fields", "reason"),
+    [
+        ({"cpus_by_gpu": True}, {}, "DefCpuPerGPU"),
+        ({"cpus_by_gpu": True}, {"cpus_per_tres": "gres/gpu:2", "num_tasks": "1"}, ""),
+        ({"cpus_by_gpu": True}, {"cpus_per_task": "2"}, ""),
+        ({"one_task_per_core": True}, {"num_tasks": "2"}, "CR_ONE_TASK_PER_CORE"),
+        ({"one_task_per_core": True}, {"cpus_per_tres": "gres/gpu:2"}, "CR_ONE_TASK_PER_CORE"),
+        ({"one_task_per_core": True}, {"num_tasks": "1", "cpus_per_task": "4"}, ""),
+        ({"counts_cpus_by_gpu": True}, {}, "DefCpuPerGPU"),
+        ({"max_cpus": 8}, {"num_tasks": "9"}, "9 CPUs on a node are more than the 8"),
+        ({"max_cpus": 8}, {"num_tasks": "8"}, ""),
+    ],
+)
+def test_what_a_site_has_set_and_no_pin_can_have_is_slurms(
+    site: dict[str, Any], fields: dict[str, str], reason: str
+) -> None:
+    of_partition = {key: value for key, value in site.items() if key in {"counts_cpus_by_gpu", "max_cpus"}}
+    partition = replace(PartitionFacts("gpu", default=True, time_limit=3_600), **of_partition)
+    here = fleet(reading([node("n1")], partitions=(partition,)))
+    here = replace(here, **{key: value for key, value in site.items() if key not in of_partition})
+    request = read(submit(tres_per_job="gres/gpu:2", **fields))
+
+    if not reason:
+        assert on_fleet(request, here).n == 1
+        return
+    with pytest.raises(LeftToSlurm, match=reason):
+        on_fleet(request, here)
 
 
 def test_numbers_that_are_none_are_errors_that_name_their_key() -> None:
