@@ -136,6 +136,8 @@ def on_fleet(request: "Request", fleet: "Fleet") -> Demand:
     limits = [fleet.partitions[name].time_limit for name in usable]
     limit = request.limit if request.limit is not None else max((A_YEAR if one is None else one) for one in limits)
     memory = request.memory or next((one.memory for one in partitions if _any(one.memory)), fleet.memory)
+    if request.whole_nodes and memory.per_gpu is not None:
+        raise LeftToSlurm("memory for each GPU of whole nodes: Slurm would count it for their seats too")
     _explain_the_impossible(request, fleet, names.split(","), allowed)
     most_cpus = min((one.max_cpus for one in partitions if one.max_cpus is not None), default=float("inf"))
     tried = []

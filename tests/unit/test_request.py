@@ -168,12 +168,14 @@ def test_a_partitions_own_memory_and_limit_come_first() -> None:
         ({"counts_cpus_by_gpu": True}, {}, "DefCpuPerGPU"),
         ({"max_cpus": 8}, {"num_tasks": "9"}, "9 CPUs on a node are more than the 8"),
         ({"max_cpus": 8}, {"num_tasks": "8"}, ""),
+        ({"whole_nodes": True}, {"mem_per_tres": "gres/gpu:300"}, "memory for each GPU of whole nodes"),
+        ({"whole_nodes": True}, {"mem_per_node": "300"}, ""),
     ],
 )
 def test_what_a_site_has_set_and_no_pin_can_have_is_slurms(
     site: dict[str, Any], fields: dict[str, str], reason: str
 ) -> None:
-    of_partition = {key: value for key, value in site.items() if key in {"counts_cpus_by_gpu", "max_cpus"}}
+    of_partition = {key: value for key, value in site.items() if hasattr(PartitionFacts, key)}
     partition = replace(PartitionFacts("gpu", default=True, time_limit=3_600), **of_partition)
     here = fleet(reading([node("n1")], partitions=(partition,)))
     here = replace(here, **{key: value for key, value in site.items() if key not in of_partition})
