@@ -136,8 +136,6 @@ def on_fleet(request: "Request", fleet: "Fleet") -> Demand:
     limits = [fleet.partitions[name].time_limit for name in usable]
     limit = request.limit if request.limit is not None else max((A_YEAR if one is None else one) for one in limits)
     memory = request.memory or next((one.memory for one in partitions if _any(one.memory)), fleet.memory)
-    if request.whole_nodes and memory.per_gpu is not None:
-        raise LeftToSlurm("memory for each GPU of whole nodes: Slurm would count it for their seats too")
     _explain_the_impossible(request, fleet, names.split(","), allowed)
     most_cpus = min((one.max_cpus for one in partitions if one.max_cpus is not None), default=float("inf"))
     tried = []
@@ -280,6 +278,8 @@ def _one(
         # Slurm then takes more nodes, and so more GPUs, or refuses.
         raise LeftToSlurm(f"--cpus-per-gpu={request.cpus_per_gpu} gives {k} GPUs fewer CPUs than else was asked")
     _check_even(request, n, k)
+    if request.whole_nodes and memory.per_gpu is not None:
+        raise LeftToSlurm("memory for each GPU of whole nodes: Slurm would count it for their seats too")
     cpus = _of_whole_cores(least, request, fleet, allowed, n)
     if cpus > most_cpus:
         raise LeftToSlurm(f"{cpus} CPUs on a node are more than the {most_cpus} that its partition gives")
