@@ -77,6 +77,11 @@ void ask_fini(void)
 	client_hang_up(&client);
 }
 
+static uint32_t owner_of(const job_desc_msg_t *job, uint32_t submit_uid)
+{
+	return job->user_id == NO_VAL ? submit_uid : job->user_id;
+}
+
 void ask_log(enum outcome outcome, uint64_t started_us, const job_desc_msg_t *job,
 	     uint32_t submit_uid)
 {
@@ -85,10 +90,10 @@ void ask_log(enum outcome outcome, uint64_t started_us, const job_desc_msg_t *jo
 	    [OUTCOME_REFUSE] = "refuse", [OUTCOME_DEAD] = "dead",   [OUTCOME_TIMEOUT] = "timeout",
 	    [OUTCOME_BAD] = "bad",	 [OUTCOME_OPEN] = "open",   [OUTCOME_LARGE] = "large",
 	};
-	uint32_t uid = job->user_id == NO_VAL ? submit_uid : job->user_id;
 
 	if (hook_log_fd >= 0)
-		hook_log_write(hook_log_fd, monotonic_us() - started_us, names[outcome], uid);
+		hook_log_write(hook_log_fd, monotonic_us() - started_us, names[outcome],
+			       owner_of(job, submit_uid));
 }
 
 /* true at most once a minute for each kind of complaint, whatever the rate of submissions. */
@@ -102,17 +107,20 @@ static bool may_complain(_Atomic uint64_t *last_us)
 	return atomic_compare_exchange_strong(last_us, &last, now);
 }
 
-static void complain(enum outcome outcome, const char *why)
+static void complain(enum outcome outcome, const char *why, uint32_t uid)
 {
 	static _Atomic uint64_t last_silence;
 	static _Atomic uint64_t last_bad;
 
 	if (outcome == OUTCOME_BAD) {
 		if (may_complain(&last_bad))
-			slurm_error("berth: berthd's answer was dropped: %s", why);
+			slurm_error("berth: berthd's answer to a job of uid %" PRIu32
+				    " was dropped: %s",
+				    uid, why);
 	} else if (may_complain(&last_silence)) {
-		slurm_error("berth: berthd does not answer on %s (%s); jobs are %s without it",
-			    config.socket, why, config.fail_closed ? "refused" : "taken");
+		slurm_error("berth: berthd does not answer on %s (%s; a job of uid %" PRIu32
+			    "); jobs are %s without it",
+			    config.socket, why, uid, config.fail_closed ? "refused" : "taken");
 	}
 }
 
@@ -200,7 +208,8 @@ static enum outcome tried(const job_desc_msg_t *job, uint32_t submit_uid,
 	} else {
 		outcome = exchange(&request, &expected, reply, why, error);
 		/* A refused connection costs nothing, and trying on finds a restarted berthd. */
-		breaker_report(&breaker, monotonic_us() / 1000, !is_failure(outcome, reply));
+		breaker_report(&breaker, monotonic_us() / 1000, owner_of(job, submit_uid),
+			       !is_failure(outcome, reply));
 	}
 	text_free(&request);
 	return outcome;
@@ -216,9 +225,9 @@ enum outcome ask_berthd(const job_desc_msg_t *job, uint32_t submit_uid,
 	if (request_too_large(job))
 		return OUTCOME_LARGE;
 	/* First of all: while nobody is asked, a submission costs nothing. */
-	if (breaker_allows(&breaker, monotonic_us() / 1000))
+	if (breaker_allows(&breaker, monotonic_us() / 1000, owner_of(job, submit_uid)))
 		outcome = tried(job, submit_uid, flags, reply, &why, error);
 	if (outcome > OUTCOME_REFUSE && outcome != OUTCOME_LARGE)
-		complain(outcome, why);
+		complain(outcome, why, owner_of(job, submit_uid));
 	return outcome;
 }

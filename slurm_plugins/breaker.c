@@ -7,12 +7,33 @@ void breaker_init(struct breaker *breaker, uint32_t failures, uint32_t seconds)
 	pthread_mutex_init(&breaker->lock, NULL);
 }
 
-bool breaker_allows(struct breaker *breaker, uint64_t now_ms)
+static bool is_aside(const struct breaker *breaker, uint64_t now_ms, uint32_t uid)
+{
+	for (size_t i = 0; i < BREAKER_ASIDE; i++)
+		if (breaker->aside[i].uid == uid && now_ms < breaker->aside[i].until)
+			return true;
+	return false;
+}
+
+static void set_aside(struct breaker *breaker, uint64_t until, uint32_t uid)
+{
+	size_t first = 0;
+
+	for (size_t i = 1; i < BREAKER_ASIDE; i++)
+		if (breaker->aside[i].until < breaker->aside[first].until)
+			first = i;
+	breaker->aside[first].uid = uid;
+	breaker->aside[first].until = until;
+}
+
+bool breaker_allows(struct breaker *breaker, uint64_t now_ms, uint32_t uid)
 {
 	bool allowed;
 
 	pthread_mutex_lock(&breaker->lock);
-	if (!breaker->open_until) {
+	if (is_aside(breaker, now_ms, uid)) {
+		allowed = false;
+	} else if (!breaker->open_until) {
 		allowed = true;
 	} else if (now_ms < breaker->open_until || breaker->probing) {
 		allowed = false;
@@ -32,15 +53,28 @@ void breaker_not_tried(struct breaker *breaker)
 	pthread_mutex_unlock(&breaker->lock);
 }
 
-void breaker_report(struct breaker *breaker, uint64_t now_ms, bool ok)
+static void take_failure(struct breaker *breaker, uint64_t until, uint32_t uid)
+{
+	if (!breaker->failed++) {
+		breaker->first_uid = uid;
+		breaker->several = false;
+	}
+	breaker->several = breaker->several || uid != breaker->first_uid;
+	if (breaker->open_until || (breaker->several && breaker->failed >= breaker->failures))
+		breaker->open_until = until;
+	else if (breaker->failed >= breaker->failures)
+		set_aside(breaker, until, uid);
+}
+
+void breaker_report(struct breaker *breaker, uint64_t now_ms, uint32_t uid, bool ok)
 {
 	pthread_mutex_lock(&breaker->lock);
 	breaker->probing = false;
 	if (ok) {
 		breaker->failed = 0;
 		breaker->open_until = 0;
-	} else if (breaker->open_until || ++breaker->failed >= breaker->failures) {
-		breaker->open_until = now_ms + 1000 * (uint64_t)breaker->seconds;
+	} else {
+		take_failure(breaker, now_ms + 1000 * (uint64_t)breaker->seconds, uid);
 	}
 	pthread_mutex_unlock(&breaker->lock);
 }

@@ -205,23 +205,30 @@ class Breaker:
     """struct breaker, opaque but for its room."""
 
     def __init__(self, failures: int, seconds: int) -> None:
-        self.room = ctypes.create_string_buffer(256)
+        self.room = ctypes.create_string_buffer(4_096)
         library().breaker_init(self.room, ctypes.c_uint32(failures), ctypes.c_uint32(seconds))
 
-    def allows(self, at_ms: int) -> bool:
-        return bool(library().breaker_allows(self.room, ctypes.c_uint64(at_ms)))
+    def allows(self, at_ms: int, uid: int = 7) -> bool:
+        return bool(library().breaker_allows(self.room, ctypes.c_uint64(at_ms), ctypes.c_uint32(uid)))
 
     def not_tried(self) -> None:
         library().breaker_not_tried(self.room)
 
-    def report(self, at_ms: int, *, ok: bool) -> None:
-        library().breaker_report(self.room, ctypes.c_uint64(at_ms), ctypes.c_bool(ok))
+    def report(self, at_ms: int, uid: int = 7, *, ok: bool) -> None:
+        library().breaker_report(self.room, ctypes.c_uint64(at_ms), ctypes.c_uint32(uid), ctypes.c_bool(ok))
+
+
+def opened(at_ms: int = 0) -> Breaker:
+    """Two users have failed."""
+    breaker = Breaker(failures=2, seconds=5)
+    for uid in (1, 2):
+        assert breaker.allows(at_ms, uid)
+        breaker.report(at_ms, uid, ok=False)
+    return breaker
 
 
 def test_who_has_not_tried_leaves_the_probe_to_the_next_one_and_says_nothing_of_berthd() -> None:
-    breaker = Breaker(failures=1, seconds=5)
-    breaker.allows(0)
-    breaker.report(0, ok=False)
+    breaker = opened()
     assert breaker.allows(5_000)
     breaker.not_tried()
     assert [breaker.allows(5_001) for _ in range(2)] == [True, False]
@@ -235,20 +242,50 @@ def test_the_breaker_opens_after_failures_in_a_row_only() -> None:
         assert breaker.allows(0)
         breaker.report(0, ok=ok)
     assert breaker.allows(0)
-    breaker.report(0, ok=False)
+    breaker.report(0, 8, ok=False)
     assert not breaker.allows(4999)
 
 
 def test_one_caller_probes_while_the_others_go_without() -> None:
-    breaker = Breaker(failures=1, seconds=5)
-    breaker.allows(0)
-    breaker.report(0, ok=False)
+    breaker = opened()
     assert [breaker.allows(5000) for _ in range(3)] == [True, False, False]
     breaker.report(5050, ok=False)
     assert not breaker.allows(10049)
     assert breaker.allows(10050)
     breaker.report(10051, ok=True)
     assert all(breaker.allows(10052) for _ in range(3))
+
+
+def test_one_users_failures_cost_nobody_else_anything() -> None:
+    breaker = Breaker(failures=3, seconds=5)
+    for _ in range(3):
+        assert breaker.allows(0, 666)
+        breaker.report(0, 666, ok=False)
+    assert not breaker.allows(4_999, 666)
+    assert breaker.allows(0, 1)
+    breaker.report(0, 1, ok=True)
+    # What went well for another is no reason to try that one's requests again.
+    assert not breaker.allows(4_999, 666)
+    assert breaker.allows(5_000, 666)
+
+
+def test_after_one_users_failures_the_first_of_another_opens_it_for_all() -> None:
+    breaker = Breaker(failures=3, seconds=5)
+    for _ in range(3):
+        breaker.report(0, 666, ok=False)
+    breaker.report(0, 1, ok=False)
+
+    assert not any(breaker.allows(4_999, uid) for uid in (1, 2, 666))
+
+
+def test_of_many_users_that_fail_alone_each_goes_without() -> None:
+    breaker = Breaker(failures=1, seconds=5)
+    for uid in range(100):
+        breaker.report(uid, uid, ok=False)
+        breaker.report(uid, 1_000, ok=True)
+
+    # The first ones have been forgotten for the last ones.
+    assert [breaker.allows(100, uid) for uid in (0, 35, 36, 99)] == [True, True, False, False]
 
 
 def test_lines_of_the_hook_log_are_whole_when_threads_write(tmp_path: Path) -> None:
