@@ -32,7 +32,7 @@ help: ## this page
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-21s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo "Variables: SLURM=24.11|26.05 PROFILE=base|scale|accounting FUZZ_SECONDS=$(FUZZ_SECONDS) COUNT=$(COUNT)"
 
-$(VENV)/.installed: requirements/dev.lock pyproject.toml
+$(VENV)/.installed: requirements/dev.lock pyproject.toml prolog_epilog/front/berth-prolog
 	@BERTH_RERUN="make $(firstword $(MAKECMDGOALS) setup)" containers/bootstrap base-packages
 	@echo "setup: Python environment in $(VENV)"
 	@test -x $(PY) || python3 -m venv $(VENV)
