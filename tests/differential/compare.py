@@ -49,7 +49,7 @@ def more_cpus(plain: Outcome, berth: Outcome) -> bool:
 
 def _allowed(request: Request, plain: Outcome, berth: Outcome) -> bool:
     words = request.options
-    if plain.rc != 0 and berth.rc == 0:
+    if (plain.rc != 0 or not plain.tasks) and berth.rc == 0:
         # Slurm's own count refuses what there is room for.
         return True
     if plain.rc != berth.rc:

@@ -121,16 +121,19 @@ def test_requests_in_which_each_two_words_meet_become_the_same(slurm: Slurm, pla
 
     def run(request: Request) -> tuple[Outcome, Outcome]:
         with ThreadPoolExecutor(2) as pool:
-            one, other = pool.map(lambda target: outcome_of(target, request, folder=FOLDER, seconds=8), pair)
+            one, other = pool.map(lambda target: outcome_of(target, request, folder=FOLDER, seconds=20), pair)
         return one, other
 
     ran = 0
     for request in covering(2):
         one, other = run(request)
         ran += bool(one.tasks)
+        if not difference(request, one, other):
+            continue
+        # What Slurm itself does otherwise each time tells nothing.
+        one, other = run(request)
         why = difference(request, one, other)
-        # What plain Slurm itself does otherwise each time tells nothing.
-        assert not why or run(request)[0] != one, f"{request.text()}: {why}: {one.text()}, with Berth {other.text()}"
+        assert not why, f"{request.text()}: {why}: {one.text()}, with Berth {other.text()}"
     assert ran > 30
 
 
