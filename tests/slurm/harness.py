@@ -189,13 +189,16 @@ class Slurm:
         )
 
     def berthd(self, verb: str) -> None:
-        """start, stop, pause or resume the daemon; after a start, wait until it answers."""
+        """start, stop, pause or resume the daemon; after a start, wait until it has read Slurm, or says why not."""
         self.target.run(["svc", "berthd", verb], user="root")
         if verb == "start":
-            until(
-                "berthd to answer",
-                lambda: self.target.run(["berth", "status"], user="root", check=False).rc == 0,
-            )
+            until("berthd to read Slurm", self._berthd_is_ready)
+
+    def _berthd_is_ready(self) -> bool:
+        """Before it has a picture of Slurm it leaves all jobs to it."""
+        answer = self.target.run(["berth", "status", "--json"], user="root", check=False)
+        status = json.loads(answer.out) if answer.rc == 0 else {}
+        return "snapshot_age_ms" in status or status.get("problem", "not read yet").find("not read yet") < 0
 
     @property
     def can_reconfigure(self) -> bool:
