@@ -40,7 +40,7 @@ def text(licenses: Mapping[str, int]) -> str:
 
 
 def change(present: str, wanted: Mapping[str, int]) -> str | None:
-    """What a job's licences are to be, or None where they may stay as they are.
+    """Return the text that a job's licences have to become, or None where they may stay as they are.
 
     To a request for one licence or another nothing can be added.
     """

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from prolog_epilog.errors import ExtraError, NodeError
 from prolog_epilog.escape import escape
-from prolog_epilog.job import Job
+from prolog_epilog.job import Job, first_node
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -99,16 +99,6 @@ def leave_behind(job: Job, here: "Here") -> None:
             _alone(here)
     finally:
         os._exit(0)
-
-
-def first_node(folded: str) -> str:
-    """The first of a list such as `n[1-3,07],login`: it ran the job's script.
-
-    >>> first_node("rack[2-3]n[07,9],login"), first_node("n4")
-    ('rack2n07', 'n4')
-    """
-    first = re.match(r"(?:[^,\[]|\[[^\]]*\])+", folded)
-    return re.sub(r"\[(\d+)[^\]]*\]", r"\1", first.group()) if first else ""
 
 
 def _alone(here: "Here") -> None:

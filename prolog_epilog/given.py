@@ -5,17 +5,13 @@ Extra lets it have another. So nothing of an Extra counts before Slurm's own wor
 GPUs, as a whole, in parts or as seats, and how much of each.
 """
 
-import re
-
 from prolog_epilog import chain, extra
 from prolog_epilog.errors import Disagreement, ExtraError, Imitated, SlurmError
 from prolog_epilog.extra import GUARANTEED, OPPORTUNISTIC, Berth
 from prolog_epilog.here import Here
-from prolog_epilog.job import Job
+from prolog_epilog.job import Job, first_node
 from prolog_epilog.slurm import Held
 
-_FIRST_NODE = re.compile(r"(?:[^,\[]|\[[^\]]*\])*")
-_FIRST_NUMBER = re.compile(r"\[(\d+)[^\]]*\]")
 _WHAT_TO_DO = "cancel it and submit it again"
 
 
@@ -91,9 +87,7 @@ def _has_to_be_asked(job: Job, berth: Berth | None, here: Here, *, everywhere: b
 
 def _is_first(job: Job) -> bool:
     """Whether this is the job's first node; True where Slurm does not say."""
-    nodes = job.environment.get("SLURM_JOB_NODELIST", "")
-    first = _FIRST_NODE.match(nodes)
-    return not nodes or first is None or _FIRST_NUMBER.sub(r"\1", first.group()) == job.node
+    return first_node(job.environment.get("SLURM_JOB_NODELIST", "")) in {"", job.node}
 
 
 def _believed(berth: Berth | None, problem: ExtraError | None) -> Berth | None:

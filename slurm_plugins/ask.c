@@ -77,11 +77,6 @@ void ask_fini(void)
 	client_hang_up(&client);
 }
 
-static uint32_t owner_of(const job_desc_msg_t *job, uint32_t submit_uid)
-{
-	return job->user_id == NO_VAL ? submit_uid : job->user_id;
-}
-
 void ask_log(enum outcome outcome, uint64_t started_us, const job_desc_msg_t *job,
 	     uint32_t submit_uid)
 {
@@ -93,7 +88,7 @@ void ask_log(enum outcome outcome, uint64_t started_us, const job_desc_msg_t *jo
 
 	if (hook_log_fd >= 0)
 		hook_log_write(hook_log_fd, monotonic_us() - started_us, names[outcome],
-			       owner_of(job, submit_uid));
+			       request_owner(job, submit_uid));
 }
 
 /* true at most once a minute for each kind of complaint, whatever the rate of submissions. */
@@ -208,7 +203,7 @@ static enum outcome tried(const job_desc_msg_t *job, uint32_t submit_uid,
 	} else {
 		outcome = exchange(&request, &expected, reply, why, error);
 		/* A refused connection costs nothing, and trying on finds a restarted berthd. */
-		breaker_report(&breaker, monotonic_us() / 1000, owner_of(job, submit_uid),
+		breaker_report(&breaker, monotonic_us() / 1000, request_owner(job, submit_uid),
 			       !is_failure(outcome, reply));
 	}
 	text_free(&request);
@@ -225,9 +220,9 @@ enum outcome ask_berthd(const job_desc_msg_t *job, uint32_t submit_uid,
 	if (request_too_large(job))
 		return OUTCOME_LARGE;
 	/* First of all: while nobody is asked, a submission costs nothing. */
-	if (breaker_allows(&breaker, monotonic_us() / 1000, owner_of(job, submit_uid)))
+	if (breaker_allows(&breaker, monotonic_us() / 1000, request_owner(job, submit_uid)))
 		outcome = tried(job, submit_uid, flags, reply, &why, error);
 	if (outcome > OUTCOME_REFUSE && outcome != OUTCOME_LARGE)
-		complain(outcome, why, owner_of(job, submit_uid));
+		complain(outcome, why, request_owner(job, submit_uid));
 	return outcome;
 }

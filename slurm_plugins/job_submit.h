@@ -40,6 +40,11 @@ bool request_is_batch(const job_desc_msg_t *job);
 bool request_wants_gpus(const job_desc_msg_t *job, const struct tres_found *found);
 /* --gpu-share alone means one GPU: ask for it. false: out of memory. */
 bool request_one_gpu(job_desc_msg_t *job);
+/* Whose job it is: root may submit one for another. */
+static inline uint32_t request_owner(const job_desc_msg_t *job, uint32_t submit_uid)
+{
+	return job->user_id == NO_VAL ? submit_uid : job->user_id;
+}
 /* Does it only ask when it would start? */
 bool request_is_test(const job_desc_msg_t *job);
 /* A field that is larger than any honest one, as "it lists more than 64 partitions"; NULL: none. */

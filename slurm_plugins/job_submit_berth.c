@@ -46,11 +46,6 @@ static bool trusted(uint32_t uid)
 	return uid == 0 || uid == geteuid();
 }
 
-static uint32_t owner(const job_desc_msg_t *job, uint32_t submit_uid)
-{
-	return job->user_id == NO_VAL ? submit_uid : job->user_id;
-}
-
 /* Each plugin of a chain has its say: what is there stays, and a newline separates. */
 static void tell(char **err_msg, const char *message)
 {
@@ -295,7 +290,7 @@ static int act_on(enum outcome outcome, job_desc_msg_t *job, uint32_t submit_uid
 		    job, flags, "what Berth would write into the job is longer than Slurm takes",
 		    err_msg);
 	if (outcome == OUTCOME_LATER && reply->guest)
-		recent_note(owner(job, submit_uid), RECENT_GUEST, monotonic_us());
+		recent_note(request_owner(job, submit_uid), RECENT_GUEST, monotonic_us());
 	if (reply->message && *reply->message &&
 	    (user_wants_messages(job, flags) || (reply->urgent && !request_is_quiet(job))))
 		tell(err_msg, reply->message);
@@ -341,7 +336,7 @@ static int submit_with_flags(job_desc_msg_t *job, uint32_t submit_uid,
 		if (found.model[0] && flags_own_gpus(flags))
 			models_count(job, found.model);
 		if (counted_model(slurm_conf.licenses, NULL))
-			recent_note(owner(job, submit_uid), RECENT_COUNTED, monotonic_us());
+			recent_note(request_owner(job, submit_uid), RECENT_COUNTED, monotonic_us());
 		return submit_gpu_job(job, submit_uid, flags, err_msg);
 	}
 	if (flags->any) {
@@ -405,7 +400,7 @@ int job_submit(job_desc_msg_t *job, uint32_t submit_uid, char **err_msg)
 	if (rc != SLURM_SUCCESS)
 		return rc;
 	if (config_skips(hook_config(), partitions_of(job))) {
-		note_unchecked(job, owner(job, submit_uid));
+		note_unchecked(job, request_owner(job, submit_uid));
 		return check_own_gres(job, submit_uid, err_msg);
 	}
 	if (flags_read(job, &flags, &wrong))

@@ -1,4 +1,4 @@
-"""What berth doctor says of limits and bills by GPU model: which bite no more, and what is wrong with the licences."""
+"""Checks limits and bills by GPU model for berth doctor: those that count nothing, and the licences that do."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,12 +17,12 @@ Printed = Callable[..., bytes]
 
 
 def nothing(*_: str) -> bytes:
-    """Where only the configuration is looked at."""
+    """Print nothing: for tests, and where only slurm.conf is checked."""
     return b""
 
 
 def by_model(config: Mapping[str, str], nodes: Sequence[NodeFacts], printed: Printed) -> str:
-    """What is wrong, in one sentence; empty where all is well."""
+    """Say in one sentence what is wrong; return an empty text where all is well."""
     dead = sorted(set(_dead(config, printed)))
     if dead:
         places, models = zip(*dead, strict=True)
@@ -35,7 +35,7 @@ def by_model(config: Mapping[str, str], nodes: Sequence[NodeFacts], printed: Pri
 
 
 def _dead(config: Mapping[str, str], printed: Printed) -> Iterator[tuple[str, str]]:
-    """Where a limit or a weight stands that counts nothing, and of which model."""
+    """Yield the place and the model of each limit or weight that counts nothing."""
     for key in ("AccountingStorageTRES", "PriorityWeightTRES"):
         yield from ((key, model) for model in _BY_MODEL.findall(config.get(key, "")))
     for line in _lines(printed, "scontrol", "show", "partition", "-o", "-a"):

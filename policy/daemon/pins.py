@@ -119,7 +119,7 @@ class Pins:
     def _licenses(
         self, values: Mapping[str, str], nodes: tuple[str, ...], gpus: tuple[int, ...]
     ) -> dict[str, int] | None:
-        """What counts whole GPUs by model; of a share and of a seat nobody counts any."""
+        """Return the licences that count a place by model: none for a share or a seat, None where no model counts."""
         if self.counting is None:
             return None
         whole = "share" not in values and values.get("tier") != OPPORTUNISTIC

@@ -25,12 +25,12 @@ Kind = bytes
 
 
 def kind_of(datagram: bytes) -> Kind:
-    """What has to be the same."""
+    """Cut a request down to what all jobs of its kind share."""
     return _OF_ONE_JOB.sub(b"", datagram)
 
 
 class Untaken:
-    """Who was given a place for what of late, and for what Slurm refused it."""
+    """Remembers the places given of late, and the kinds of jobs that Slurm refused with one."""
 
     def __init__(self) -> None:
         self._given: dict[str, tuple[Kind, float]] = {}

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from tests.slurm.forbidden import OF_A_PLACE
+
 POSITION = "GPUs are not chosen by position"
 OWN = "shard and seat are not asked for by hand"
 HIDDEN = "are asked for as gres/NAME at the start"
@@ -128,24 +130,9 @@ UPDATES = (
     *(
         update("PINNED", words, PLACED)
         for words in (
-            *(
-                "ReqNodeList=n2",
-                "ReqNodeList=",
-                "Gres=gpu:1",
-                "TresPerNode=gres/gpu:3",
-                "TresPerNode=",
-                "TresPerJob=gres/gpu:1",
-            ),
-            *(
-                "NumNodes=2",
-                "NumCPUs=3",
-                "NumTasks=2",
-                "CPUsPerTask=2",
-                "MinCPUsNode=2",
-                "MinMemoryNode=100",
-                "Extra=mine",
-            ),
-            *("ReqNodeList=n2 TimeLimit=3", "Extra=", "TresPerNode=xgres/shard:g0:1", "TresPerTask=xgres/seat:g0:1"),
+            *OF_A_PLACE,
+            *("TresPerNode=", "TresPerJob=gres/gpu:1", "Extra="),
+            *("TresPerNode=xgres/shard:g0:1", "TresPerTask=xgres/seat:g0:1"),
         )
     ),
     *(

@@ -10,24 +10,11 @@ import pytest
 
 from policy.daemon import pinned
 
+from .forbidden import OF_A_PLACE
 from .harness import Slurm, job_id, until
 from .scripted import later, scripted
 
 LIST = "/run/berth/pinned"
-REFUSED = (
-    "ReqNodeList=n2",
-    "ReqNodeList=",
-    "Gres=gpu:1",
-    "TresPerNode=gres/gpu:3",
-    "NumNodes=2",
-    "NumCPUs=3",
-    "NumTasks=2",
-    "CPUsPerTask=2",
-    "MinCPUsNode=2",
-    "MinMemoryNode=100",
-    "Extra=mine",
-    "ReqNodeList=n2 TimeLimit=3",
-)
 ALLOWED = (
     "TimeLimit=3",
     "Nice=10",
@@ -91,13 +78,13 @@ def answering(slurm: Slurm) -> Iterable[None]:
 def test_a_change_that_breaks_the_pin_is_refused_with_what_to_do_instead(slurm: Slurm, tmp_path: Path) -> None:
     job = held(slurm)
     put_list(slurm, tmp_path, [job])
-    updates = [f"scontrol update JobId={job} {words} 2>&1; echo rc=$?; echo ===" for words in (*REFUSED, *ALLOWED)]
+    updates = [f"scontrol update JobId={job} {words} 2>&1; echo rc=$?; echo ===" for words in (*OF_A_PLACE, *ALLOWED)]
     said = slurm.target.bash("\n".join(updates)).out.split("===\n")
-    for words, text in zip(REFUSED, said, strict=False):
+    for words, text in zip(OF_A_PLACE, said, strict=False):
         assert f"berth: job {job} has a planned place" in text, words
         assert "submit it again" in text, words
         assert "rc=1" in text, words
-    assert said[len(REFUSED) :] == ["rc=0\n"] * len(ALLOWED) + [""]
+    assert said[len(OF_A_PLACE) :] == ["rc=0\n"] * len(ALLOWED) + [""]
     for verb in ("hold", "release"):
         slurm.target.run(["scontrol", verb, str(job)])
 
@@ -153,7 +140,7 @@ def test_a_job_is_found_by_its_other_name_too(slurm: Slurm, tmp_path: Path) -> N
 def test_a_guest_that_waits_for_a_seat_is_started_by_nobody_but_berthd(slurm: Slurm, tmp_path: Path) -> None:
     job = held(slurm, "--begin=now+1hour")
     put_list(slurm, tmp_path, [job], pinned.PARKED)
-    for words in ("StartTime=now", "StartTime=now+600", *REFUSED):
+    for words in ("StartTime=now", "StartTime=now+600", *OF_A_PLACE):
         rc, text = change(slurm, job, words)
         assert (rc, "is a guest that waits for a seat" in text) == (1, True), (words, text)
     for words in ALLOWED:

@@ -20,7 +20,7 @@ from prolog_epilog.aftermath import TAIL_BYTES, FailureWord
 from prolog_epilog.errors import NodeError
 from prolog_epilog.guard import notice
 from prolog_epilog.here import Here
-from prolog_epilog.job import Job
+from prolog_epilog.job import Job, first_node
 from prolog_epilog.slurm import Scontrol
 from tests.fakes import munge
 
@@ -77,7 +77,7 @@ def logs(world: World, out: Path, error: Path) -> None:
     [("n1", "n1"), ("n[07-12,3],x", "n07"), ("a[2-3]b[4]", "a2b4"), ("x,n[1-2]", "x"), ("", ""), ("[", "")],
 )
 def test_the_first_node_ran_the_script(folded: str, first: str) -> None:
-    assert aftermath.first_node(folded) == first
+    assert first_node(folded) == first
 
 
 @pytest.mark.parametrize("sign", ["its log says: cuda out of memory", "100 % [x]", "-", "[" * 500, "x" * 500])
