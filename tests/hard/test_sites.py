@@ -81,7 +81,11 @@ def set_up(target: Container, change: str, *, berth: bool) -> None:
     until("all nodes to be idle", lambda: target.run(idle, user="root", check=False).out.strip() == "4" or None, 60)
     if berth:
         status = ["berth", "status", "--json"]
-        until("all GPUs to be free", lambda: '"free_gpus": 32' in target.run(status, check=False).out or None, 60)
+        until(
+            "all GPUs to be free",
+            lambda: '"free_gpus": 32' in target.run(status, user="root", check=False).out or None,
+            60,
+        )
 
 
 def run(target: Target, request: Request) -> Outcome:
