@@ -113,9 +113,28 @@ def clusters(scores: "Floats", k: int) -> "tuple[Ints, Floats]":
 
 
 def _best_k1(scores: "Floats") -> int:
-    from sklearn.metrics import silhouette_score  # noqa: PLC0415 - takes a second to load, and few want it
-
     most = min(_MOST_K1, np.unique(scores).size - 1, scores.size - 1)
-    column = scores.reshape(-1, 1)
-    found = {k: float(silhouette_score(column, clusters(scores, k)[0])) for k in range(_ARTIFACT_K1, most + 1)}
+    found = {k: silhouette(scores, clusters(scores, k)[0]) for k in range(_ARTIFACT_K1, most + 1)}
     return max(found, key=found.__getitem__, default=_ARTIFACT_K1)
+
+
+def silhouette(scores: "Floats", labels: "Ints") -> float:
+    """Mean over the scores of how much nearer each is to its own cluster than to the next one; alone counts 0."""
+    members = [np.sort(scores[labels == label]) for label in range(int(labels.max()) + 1)]
+    apart = np.array([_distances(scores, some) for some in members])
+    size = np.array([some.size for some in members])
+    place = np.arange(scores.size)
+    near = apart[labels, place] / np.maximum(size[labels] - 1, 1)
+    others = apart / size[:, None]
+    others[labels, place] = np.inf
+    next_ = others.min(axis=0)
+    gain: Floats = (next_ - near) / np.maximum(np.maximum(next_, near), 1e-300)
+    return float(np.where(size[labels] > 1, gain, 0.0).mean())
+
+
+def _distances(scores: "Floats", to: "Floats") -> "Floats":
+    """For each score the sum of its distances to sorted others; no square of their number is held in memory."""
+    sums = np.concatenate(([0.0], np.cumsum(to)))
+    below = np.searchsorted(to, scores)
+    found: Floats = scores * below - sums[below] + (sums[-1] - sums[below]) - scores * (to.size - below)
+    return found

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sklearn.metrics import silhouette_score
 
 from policy.cluster import Fleet, View
 from policy.cost import CostModel, pal_locality
@@ -16,7 +17,7 @@ from policy.demand import ANY_SPREAD, Demand
 from policy.errors import ConfigError, NotNow, UsageError
 from policy.placement import registry
 from policy.placement.base import Berth, Policy
-from policy.placement.bins import BINNINGS, binned, bins_of, clusters
+from policy.placement.bins import BINNINGS, binned, bins_of, clusters, silhouette
 from policy.placement.packed import PackedPolicy
 from policy.placement.pal import PalPolicy
 from policy.placement.pm_first import PmFirstPolicy
@@ -287,6 +288,14 @@ def test_the_intended_search_finds_clusters_that_the_coded_one_misses() -> None:
 
     assert len(set(binned(scores, "artifact").tolist())) == 2
     assert len(set(binned(scores, "silhouette").tolist())) == 3
+
+
+def test_the_silhouette_is_the_one_that_everybody_means() -> None:
+    draw = np.random.default_rng(2)
+    for _ in range(20):
+        scores = draw.normal(1.0, 0.1, 40)
+        labels = clusters(scores, int(draw.integers(2, 8)))[0]
+        assert silhouette(scores, labels) == pytest.approx(silhouette_score(scores.reshape(-1, 1), labels))
 
 
 def test_equal_scores_make_one_bin() -> None:
