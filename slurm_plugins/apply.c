@@ -55,38 +55,25 @@ static void keep_others(char **field)
 	text_free(&others);
 }
 
-static char **environment_entry(const job_desc_msg_t *job, const char *name_and_equals)
+static bool environment_has(const job_desc_msg_t *job, const char *name_and_equals)
 {
 	for (uint32_t i = 0; job->environment && i < job->env_size; i++)
 		if (job->environment[i] &&
 		    !strncmp(job->environment[i], name_and_equals, strlen(name_and_equals)))
-			return &job->environment[i];
-	return NULL;
+			return true;
+	return false;
 }
 
 /*
- * sbatch tells its steps --gpus-per-task by SLURM_TRES_PER_TASK. Slurm 26.05 writes that variable
- * anew from the job, where a pin leaves "cpu=2" at most; so the steps hear it by the older name.
+ * sbatch tells its steps --gpus-per-task by SLURM_TRES_PER_TASK, and slurmctld writes that variable
+ * anew if the job has tres_per_task, of which a pin leaves CPUs at most.
  */
-static void keep_gpus_per_task(job_desc_msg_t *job)
+static bool steps_read_gpus_per_task(const job_desc_msg_t *job)
 {
-	char **entry = environment_entry(job, "SLURM_TRES_PER_TASK=");
 	struct tres_found found = {0};
-	char older[64];
-	struct text others;
 
 	tres_scan(job->tres_per_task, &found);
-	if (!entry || !found.gpus || environment_entry(job, "SLURM_GPUS_PER_TASK="))
-		return;
-	text_init(&others, FOREIGN_TEXT_MAX);
-	tres_keep_others(job->tres_per_task, &others);
-	/* CPUs have a variable of their own; anything else has none and must stay where it is. */
-	if (others.len == 0 ||
-	    (!strncmp(text_str(&others), "cpu", 3) && !strchr(text_str(&others), ','))) {
-		snprintf(older, sizeof(older), "SLURM_GPUS_PER_TASK=%" PRIu64, found.gpus);
-		set_string(entry, older);
-	}
-	text_free(&others);
+	return found.gpus && environment_has(job, "SLURM_TRES_PER_TASK=");
 }
 
 /*
@@ -98,7 +85,7 @@ static void say_cpus_of_tasks(job_desc_msg_t *job)
 	const char *cpus = job->tres_per_task;
 	uint64_t number;
 
-	if (request_is_batch(job) || !cpus || strncmp(cpus, "cpu", 3) || !strchr(":=", cpus[3]) ||
+	if (!cpus || strncmp(cpus, "cpu", 3) || !strchr(":=", cpus[3]) ||
 	    !parse_number(cpus + 4, NO_VAL16 - 1, &number) || !number)
 		return;
 	if (job->cpus_per_task == NO_VAL16)
@@ -204,15 +191,17 @@ static void set_guest(job_desc_msg_t *job, const struct reply *reply)
 static void set_request(job_desc_msg_t *job, const struct reply *reply, char **field,
 			const char *tres)
 {
+	bool by_field = !request_is_batch(job) || steps_read_gpus_per_task(job);
+
 	if (tasks_follow_gpus(job))
 		lay_tasks_evenly(job, reply);
 	set_cpus(job, reply);
-	keep_gpus_per_task(job);
 	keep_others(&job->tres_per_job);
 	keep_others(&job->tres_per_node);
 	keep_others(&job->tres_per_socket);
 	keep_others(&job->tres_per_task);
-	say_cpus_of_tasks(job);
+	if (by_field)
+		say_cpus_of_tasks(job);
 	set_string(field, tres);
 	if (job->tres_bind && strstr(job->tres_bind, "gres/gpu:per_task"))
 		set_string(&job->tres_bind, NULL);

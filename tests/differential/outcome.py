@@ -85,6 +85,9 @@ def outcome_of(target: Target, request: Request, *, folder: str, user: str = "al
     done = target.run(
         ["timeout", str(seconds + 10), "bash", "-s"], user=user, check=False, timeout=seconds + 30, stdin=lines
     )
+    if done.rc:
+        # A job that did not start would stand before the next request's.
+        target.run(["scancel", "--quiet", "-u", user], user=user, check=False)
     nodes: dict[tuple[str, str], Counter[tuple[int, int, int]]] = defaultdict(Counter)
     for job, node, cpus, opened, cuda in _TASK_LINE.findall(done.out):
         nodes[job, node][int(cpus), int(opened), int(cuda)] += 1

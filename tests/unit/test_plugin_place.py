@@ -151,25 +151,30 @@ def test_a_pin_stands_where_steps_find_it(plugin: Plugin, fields: dict[str, str]
 
 
 @pytest.mark.parametrize(
-    ("variables", "tres", "left"),
+    ("tres", "left", "cpus"),
     [
-        ("SLURM_TRES_PER_TASK=gres/gpu=2", "gres/gpu:2", "SLURM_GPUS_PER_TASK=2"),
-        ("A=1\nSLURM_TRES_PER_TASK=cpu=2,gres/gpu=2", "cpu=2,gres/gpu:2", "A=1\nSLURM_GPUS_PER_TASK=2"),
-        (
-            "SLURM_TRES_PER_TASK=gres/gpu=2,gres/nic=1",
-            "gres/gpu:2,gres/nic:1",
-            "SLURM_TRES_PER_TASK=gres/gpu=2,gres/nic=1",
-        ),
-        (
-            "SLURM_GPUS_PER_TASK=2\nSLURM_TRES_PER_TASK=gres/gpu=2",
-            "gres/gpu:2",
-            "SLURM_GPUS_PER_TASK=2\nSLURM_TRES_PER_TASK=gres/gpu=2",
-        ),
+        ("gres/gpu:2", None, None),
+        ("cpu=2,gres/gpu:2", None, "2"),
+        ("gres/gpu:2,gres/nic:1", "gres/nic:1", None),
+        ("cpu=2,gres/gpu:2,gres/nic:1", "cpu=2,gres/nic:1", None),
     ],
 )
-def test_steps_still_hear_how_many_gpus_a_task_has(plugin: Plugin, variables: str, tres: str, left: str) -> None:
+def test_steps_still_hear_how_many_gpus_a_task_has(
+    plugin: Plugin, tres: str, left: str | None, cpus: str | None
+) -> None:
+    """slurmctld writes the variable anew from a job that has `tres_per_task`."""
+    variables = f"A=1\nSLURM_TRES_PER_TASK={tres}"
     done = placed(plugin, None, {"gpus": "2,3"}, tres_per_task=tres, num_tasks="1", environment=variables)
-    assert done.fields["environment"] == left
+
+    assert done.fields["environment"] == variables
+    assert (done.fields.get("tres_per_task"), done.fields.get("cpus_per_task")) == (left, cpus)
+
+
+def test_cpus_of_a_batch_job_stay_where_they_were_asked(plugin: Plugin) -> None:
+    fields = {"tres_per_task": "cpu=2", "environment": "SLURM_TRES_PER_TASK=cpu=2"}
+    done = placed(plugin, None, {"gpus": "2,3"}, tres_per_job="gres/gpu:2", num_tasks="1", **fields)
+
+    assert (done.fields["tres_per_task"], done.fields["environment"]) == ("cpu=2", fields["environment"])
 
 
 def test_models_leave_the_environment_with_the_request(plugin: Plugin) -> None:
