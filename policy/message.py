@@ -58,7 +58,8 @@ def links(berth: Berth) -> str:
         return f"NVLink {least}{gbps(berth.min_gbps)} between every pair{on_each}"
     if berth.sum_gbps > 0:
         return f"NVLink joins some pairs{on_each}, {gbps(berth.sum_gbps)} in all"
-    return "no NVLink between those of a node" if on_each else "no NVLink between them"
+    without = "no NVLink between those of a node" if on_each else "no NVLink between them"
+    return f"{without}, {gbps(berth.paths[0])} between the farthest two"
 
 
 def notes(flags: Collection[str]) -> list[str]:

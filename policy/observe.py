@@ -26,7 +26,7 @@ class Comparison:
     @property
     def better_links(self) -> bool:
         """Whether the best ones are joined better."""
-        return (self.best.min_gbps, self.best.sum_gbps) > (self.got.min_gbps, self.got.sum_gbps)
+        return self.best.paths > self.got.paths
 
 
 def compare(book: Book, demand: Demand, nodes: Sequence[int], masks: Sequence[int], policy: Policy) -> Comparison:

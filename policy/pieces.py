@@ -103,6 +103,6 @@ def clearly_better(there: "Berth", here: "Berth", *, crowded: bool) -> bool:
 
     Better links always are. Faster GPUs are not where most are taken: they would be another's just as well.
     """
-    if there.min_gbps > here.min_gbps:
+    if there.paths[0] > here.paths[0]:
         return True
     return not crowded and there.cost < here.cost * (1 - ALIKE_IN_A_CROWD)

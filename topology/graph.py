@@ -41,7 +41,16 @@ if TYPE_CHECKING:
 
     Floats: TypeAlias = npt.NDArray[np.float64]
 
-__all__ = ["Path", "bandwidths", "cluster_graph", "generation", "node_graph", "widest_path"]
+__all__ = [
+    "Path",
+    "bandwidths",
+    "cluster_graph",
+    "generation",
+    "nic_steps",
+    "node_graph",
+    "widest_path",
+    "widest_paths",
+]
 
 _PCIE = {3: 15.754, 4: 31.508, 5: 63.015}
 _SOCKET = {3: 10.0, 4: 16.0, 5: 22.0}
@@ -239,15 +248,50 @@ def _fewest_hops(graph: nx.Graph, start: str, end: str, gbps: float, barred: fro
     return tuple(reversed(hops))
 
 
+def widest_paths(graph: nx.Graph, machine: Machine) -> tuple[tuple[float, ...], ...]:
+    """GB/s of the widest path of each pair of a node's GPUs, which are ends only; 0 on the diagonal.
+
+    All paths of a maximum spanning tree are widest paths. GPUs hand nothing on, so the tree is that of all other
+    vertices; a GPU has one or two edges to them, and perhaps some to other GPUs.
+    """
+    uuids = [gpu.uuid for gpu in machine.gpus]
+    ends = set(uuids)
+    tree_ = nx.maximum_spanning_tree(graph.subgraph(graph.nodes - ends), weight="gbps")
+    ways = [[(hub, edge["gbps"]) for hub, edge in graph.adj[uuid].items() if hub not in ends] for uuid in uuids]
+    from_hub = {hub: _widest_from(tree_, hub) for way in ways for hub, _ in way}
+    rows = [[0.0] * len(uuids) for _ in uuids]
+    for a, b in combinations(range(len(uuids)), 2):
+        wide = [graph.edges[uuids[a], uuids[b]]["gbps"]] if graph.has_edge(uuids[a], uuids[b]) else [0.0]
+        wide += [min(up, from_hub[hub].get(other, 0.0), down) for hub, up in ways[a] for other, down in ways[b]]
+        rows[a][b] = rows[b][a] = max(wide)
+    return tuple(map(tuple, rows))
+
+
+def _widest_from(tree_: nx.Graph, start: str) -> dict[str, float]:
+    """GB/s from a vertex of a tree to each that it reaches."""
+    wide = {start: math.inf}
+    for above, below in nx.bfs_edges(tree_, start):
+        wide[below] = min(wide[above], tree_.edges[above, below]["gbps"])
+    return wide
+
+
+def nic_steps(graph: nx.Graph, machine: Machine) -> tuple[int, ...]:
+    """Edges from each GPU to its nearest NIC, not through other GPUs; 0 where no NIC can be reached."""
+    ends = {gpu.uuid for gpu in machine.gpus}
+    nics = [vertex for vertex, data in graph.nodes(data=True) if data["kind"] == "nic"]
+    hubs = graph.subgraph(graph.nodes - ends)
+    steps = nx.multi_source_dijkstra_path_length(hubs, nics, weight=lambda *_: 1) if nics else {}
+    found = [[steps[hub] + 1 for hub in graph.adj[gpu.uuid] if hub in steps] for gpu in machine.gpus]
+    return tuple(min(some, default=0) for some in found)
+
+
 def bandwidths(machine: Machine, gpus: Iterable[int] | None = None) -> Floats:
     """GB/s of the widest path of each pair of GPUs, NVLink or PCIe, one direction; infinite on the diagonal.
 
     `np.array(machine.gbps)` is the same of NVLink alone.
     """
     chosen = list(range(machine.size) if gpus is None else gpus)
-    graph = node_graph(machine)
-    matrix = np.full((len(chosen), len(chosen)), np.inf)
-    for i, j in combinations(range(len(chosen)), 2):
-        a, b = machine.gpus[chosen[i]].uuid, machine.gpus[chosen[j]].uuid
-        matrix[i, j] = matrix[j, i] = widest_path(graph, a, b).gbps
+    matrix = np.array(widest_paths(node_graph(machine), machine)).reshape(machine.size, machine.size)
+    matrix = matrix[np.ix_(chosen, chosen)]
+    np.fill_diagonal(matrix, np.inf)
     return matrix

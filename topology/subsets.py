@@ -1,11 +1,11 @@
 """The best k GPUs of one node, exactly.
 
-Every set of k GPUs is looked at. What does not depend on which GPUs are free (bandwidth, PCIe nearness) is
-worked out once for each shape of machine and each k; a question then costs one pass over an array of masks.
+Compares every set of k GPUs. What does not depend on which GPUs are free (bandwidth, distance) is worked out once
+for each kind of machine and each k; a question then costs one pass over an array of masks.
 
->>> table = SubsetTable(machine)                                             # doctest: +SKIP
->>> table.best(free_mask=0b11111110, k=2)                                    # doctest: +SKIP
-Choice(mask=36, gpus=(2, 5), min_gbps=56.248, sum_gbps=56.248, broken=0, near_min=2, near_sum=2)
+>>> from topology.machines import machine
+>>> SubsetTable(machine("a6000-pairs", "n1")).best(free_mask=0b11111110, k=2)
+Choice(mask=192, gpus=(6, 7), min_gbps=56.248, sum_gbps=56.248, nic_steps=5, broken=0, near_min=2, near_sum=2)
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from topology.errors import QuestionError, TooManySetsError
 from topology.islands import islands, positions
-from topology.model import Machine, Shape
+from topology.model import Machine
+from topology.wiring import Wiring, wiring
 
 if TYPE_CHECKING:
     import numpy as np
@@ -44,19 +45,22 @@ class Choice:
     mask: int
     gpus: tuple[int, ...]
     min_gbps: float
-    """NVLink bandwidth of the weakest pair; 0 for one GPU."""
+    """GB/s over the widest path of the weakest pair, NVLink or PCIe; 0 for one GPU."""
     sum_gbps: float
-    """NVLink bandwidth of all pairs together."""
+    """GB/s over the widest paths of all pairs together."""
+    nic_steps: int
+    """Edges from each GPU to its nearest NIC, all together."""
     broken: int
     """Islands with two or more free GPUs that this set cuts into."""
     near_min: int
     near_sum: int
 
     @property
-    def key(self) -> tuple[float, float, int, int, int, tuple[int, ...]]:
+    def key(self) -> tuple[float, float, int, int, int, int, tuple[int, ...]]:
         """Greater is better."""
         lowest = tuple(-position for position in self.gpus)
-        return (self.min_gbps, self.sum_gbps, -self.broken, self.near_min, self.near_sum, lowest)
+        nics = 0 if len(self.gpus) == 1 else -self.nic_steps
+        return (self.min_gbps, self.sum_gbps, nics, -self.broken, self.near_min, self.near_sum, lowest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,20 +69,23 @@ class _Ranking:
 
     masks: Masks
     group_end: Numbers
-    """For each set, the end of the run of sets that have the same bandwidths."""
+    """For each set, the end of the run of sets that differ in nothing that is compared before islands."""
+    linked: npt.NDArray[np.bool]
+    """Whether every pair of the set is joined by NVLink."""
     min_gbps: Numbers
     sum_gbps: Numbers
+    nic_steps: Numbers
     near_min: Numbers
     near_sum: Numbers
 
 
 class SubsetTable:
-    """Answers for one shape of machine; `SubsetTable.of` shares the table among machines of equal shape."""
+    """Answers for one kind of machine; `SubsetTable.of` shares the table among machines of equal wiring."""
 
-    _shared: dict[Shape, SubsetTable] = {}  # noqa: RUF012  a cache
+    _shared: dict[Wiring, SubsetTable] = {}  # noqa: RUF012  a cache
 
     def __init__(self, machine: Machine) -> None:
-        self.shape: Shape = machine.shape
+        self.wiring: Wiring = wiring(machine)
         self.islands: tuple[int, ...] = islands(machine.shape)
         """Masks of the NVLink islands, the widest first."""
         self._everything = (1 << machine.size) - 1
@@ -87,18 +94,19 @@ class SubsetTable:
 
     @classmethod
     def of(cls, machine: Machine) -> SubsetTable:
-        """The table that all machines of this shape share."""
-        table = cls._shared.get(machine.shape)
+        """The table that all machines of this wiring share."""
+        table = cls._shared.get(wiring(machine))
         if table is None:
-            table = cls._shared[machine.shape] = cls(machine)
+            table = cls._shared[wiring(machine)] = cls(machine)
         return table
 
     def best(self, free_mask: int, k: int, level: Level = "node") -> Choice | None:
         """The best k of the free GPUs, or None where there are too few.
 
-        Greatest bandwidth of the weakest pair, then of all pairs; then the fewest islands cut into, then the
-        closest over PCIe (weakest pair, then sum), then the lowest positions. At level `nvlink` only sets
-        qualify in which every pair is joined by NVLink; one GPU always does.
+        Greatest bandwidth of the weakest pair, then of all pairs, both over the widest path there is; then the
+        nearest NICs (not for one GPU), then the fewest islands cut into, then the closest over PCIe (weakest
+        pair, then sum), then the lowest positions. At level `nvlink` only sets qualify in which every pair is
+        joined by NVLink; one GPU always does.
         """
         free_mask &= self._everything
         question = (free_mask, k, level)
@@ -112,7 +120,7 @@ class SubsetTable:
 
     def ranked(self, k: int) -> tuple[int, ...]:
         """All sets of k GPUs as masks, best first as `best` would take them on an idle node."""
-        if not 1 <= k <= self.shape.size:
+        if not 1 <= k <= self.wiring.size:
             return ()
         import numpy as np  # noqa: PLC0415
 
@@ -130,8 +138,10 @@ class SubsetTable:
 
         ranking = self._ranking(k)
         fits = (ranking.masks & np.uint64(self._everything & ~free)) == 0
+        if level == "nvlink":
+            fits &= ranking.linked
         first = int(fits.argmax())
-        if level == "nvlink" and k > 1 and not ranking.min_gbps[first]:
+        if not fits[first]:
             return None
         rivals = np.flatnonzero(fits[first : ranking.group_end[first]]) + first
         broken = self._broken(ranking.masks[rivals], free)
@@ -144,6 +154,7 @@ class SubsetTable:
             gpus=positions(mask),
             min_gbps=int(ranking.min_gbps[index]) / _EXACT,
             sum_gbps=int(ranking.sum_gbps[index]) / _EXACT,
+            nic_steps=int(ranking.nic_steps[index]),
             broken=int(broken[winner]),
             near_min=int(ranking.near_min[index]),
             near_sum=int(ranking.near_sum[index]),
@@ -163,33 +174,40 @@ class SubsetTable:
 
     def _ranking(self, k: int) -> _Ranking:
         if k not in self._rankings:
-            self._rankings[k] = _rank(self.shape, k)
+            self._rankings[k] = _rank(self.wiring, k)
         return self._rankings[k]
 
 
-def _rank(shape: Shape, k: int) -> _Ranking:
+def _rank(of: Wiring, k: int) -> _Ranking:
     import numpy as np  # noqa: PLC0415
 
-    count = math.comb(shape.size, k)
+    count = math.comb(of.size, k)
     if count > _MOST_SETS:
         raise TooManySetsError(
-            f"{shape.size} GPUs have {count} sets of {k}; Berth compares at most {_MOST_SETS} on a node"
+            f"{of.size} GPUs have {count} sets of {k}; Berth compares at most {_MOST_SETS} on a node"
         )
     # Lexicographic order, which is "lowest positions first"; the sort below is stable and keeps it.
-    sets = np.array(list(combinations(range(shape.size), k)), dtype=np.int64)
+    sets = np.array(list(combinations(range(of.size), k)), dtype=np.int64)
     masks = (np.uint64(1) << sets.astype(np.uint64)).sum(axis=1, dtype=np.uint64)
-    gbps = np.rint(np.array(shape.gbps) * _EXACT).astype(np.int64)
+    gbps = np.rint(np.array(of.gbps) * _EXACT).astype(np.int64)
     min_gbps, sum_gbps = _over_pairs(gbps, sets)
-    near_min, near_sum = _over_pairs(np.array(shape.near, dtype=np.int64), sets)
-    order = np.lexsort((-near_sum, -near_min, -sum_gbps, -min_gbps))
-    min_gbps, sum_gbps = min_gbps[order], sum_gbps[order]
-    starts = np.flatnonzero((np.diff(min_gbps) != 0) | (np.diff(sum_gbps) != 0)) + 1
+    nic_steps: Numbers = np.array(of.nic_steps, np.int64)[sets].sum(axis=1)
+    near_min, near_sum = _over_pairs(np.array(of.shape.near, dtype=np.int64), sets)
+    joined = (np.array(of.shape.gbps) > 0).astype(np.int64)
+    linked = _over_pairs(joined, sets)[0] > 0 if k > 1 else np.ones(count, np.bool_)
+    before = [-min_gbps, -sum_gbps, nic_steps] if k > 1 else []
+    after = [-near_min, -near_sum] if k > 1 else [nic_steps]
+    order = np.lexsort([*reversed(after), *reversed(before)])
+    changes = [np.diff(column[order]) != 0 for column in before]
+    starts = np.flatnonzero(np.logical_or.reduce(changes)) + 1 if changes else np.zeros(0, np.int64)
     ends = np.append(starts, count)
     return _Ranking(
         masks=masks[order],
         group_end=ends[np.searchsorted(ends, np.arange(count), side="right")],
-        min_gbps=min_gbps,
-        sum_gbps=sum_gbps,
+        linked=linked[order],
+        min_gbps=min_gbps[order],
+        sum_gbps=sum_gbps[order],
+        nic_steps=nic_steps[order],
         near_min=near_min[order],
         near_sum=near_sum[order],
     )

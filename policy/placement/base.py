@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from policy.errors import NotNow
-from policy.placement.tables import links, positions
+from policy.placement.tables import links, paths, positions
 
 if TYPE_CHECKING:
     from policy.cluster import Bools, Fleet, View
@@ -49,12 +49,16 @@ class Berth:
     seats: bool
     level: str
     min_gbps: float
+    """NVLink of the weakest pair on a node; 0 where a pair has none."""
     sum_gbps: float
+    """NVLink of all pairs on a node together."""
     why: str
     cost: float = 1.0
     """Predicted over ideal run time."""
     gpu_mem: int = 0
     """MiB of each GPU that a packed job is granted; 0 for whole GPUs, and where nobody knows how much there is."""
+    paths: tuple[float, float] = (0.0, 0.0)
+    """GB/s over the widest path, NVLink or not: of the weakest pair on a node, and of all pairs together."""
 
     @property
     def mask(self) -> int:
@@ -138,13 +142,15 @@ class Policy(ABC):
         """Put a choice of GPUs, perhaps others on each node, into words and numbers."""
         fleet = view.fleet
         level: str = "node" if len(nodes) == 1 else fleet.fabric.level(nodes)
-        weakest, together = 0.0, 0.0
+        weakest, together, widest = 0.0, 0.0, (0.0, 0.0)
         if level == "node" or demand.n > 1:
-            weakest, together = min(
-                links(machine, positions(mask))
-                for node, mask in zip(nodes, masks, strict=True)
-                if (machine := fleet.machines[node])
-            )
+            # Nodes of one kind are joined alike; 0 is for those of no known kind.
+            kinds = {(int(fleet.offset[node]) or -node, mask): node for node, mask in zip(nodes, masks, strict=True)}
+            sets = [
+                (machine, positions(mask)) for (_, mask), node in kinds.items() if (machine := fleet.machines[node])
+            ]
+            weakest, together = min(links(*one) for one in sets)
+            widest = min(paths(*one) for one in sets)
         if level == "node" and weakest > 0:
             level = "nvlink"
         return Berth(
@@ -158,6 +164,7 @@ class Policy(ABC):
             why=why,
             cost=predicted(demand, view.fleet, nodes, masks, level),
             gpu_mem=granted(demand, view.fleet, nodes),
+            paths=widest,
         )
 
 

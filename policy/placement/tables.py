@@ -1,7 +1,7 @@
 """The best GPU set for every mask of free GPUs, as arrays, so that a thousand nodes are compared in one numpy step.
 
-A *code* orders sets: weakest pair first, then the sum over pairs, then fewest broken islands. Its low byte is zero:
-placement uses it for what concerns the node rather than the set.
+A *code* orders sets: weakest pair first, then the sum over pairs, both over the widest path, then fewest broken
+islands. Its low byte is zero: placement uses it for what concerns the node rather than the set.
 """
 
 from collections.abc import Iterable, Iterator
@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topology.subsets import SubsetTable
+from topology.wiring import Wiring, wiring
 
 if TYPE_CHECKING:
     from topology.model import Machine
@@ -38,24 +39,24 @@ class Row(NamedTuple):
 
 
 class SetTables:
-    """Tables of all machine shapes of a cluster."""
+    """Tables of all kinds of machines of a cluster, by their wiring."""
 
     def __init__(self, machines: Iterable["Machine"]) -> None:
-        self._shapes: dict[Any, Machine] = {}
+        self._shapes: dict[Wiring, Machine] = {}
         for machine in machines:
             if machine.size <= MOST_GPUS:
-                self._shapes.setdefault(machine.shape, machine)
+                self._shapes.setdefault(wiring(machine), machine)
         # Entry 0 serves nodes without a topology: nothing is ever free there.
-        self._start: dict[Any, int] = {}
+        self._start: dict[Wiring, int] = {}
         length = 1
         for shape, machine in self._shapes.items():
             self._start[shape] = length
             length += 1 << machine.size
         self._length = length
         self._rows: dict[tuple[int, str], Row] = {}
-        self._choosers: dict[Any, SubsetTable] = {}
+        self._choosers: dict[Wiring, SubsetTable] = {}
         self._islands = {shape: tuple(self._chooser(shape).islands) for shape in self._shapes}
-        self._ranked: dict[tuple[Any, int], Ints] = {}
+        self._ranked: dict[tuple[Wiring, int], Ints] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         """Small machines need no chooser once they are warm; making one again would cost a request 100 ms."""
@@ -64,7 +65,7 @@ class SetTables:
 
     def offset(self, machine: "Machine | None") -> int:
         """Where a node's entries start; 0 is the entry of nodes that cannot be placed on."""
-        return 0 if machine is None else self._start.get(machine.shape, 0)
+        return 0 if machine is None else self._start.get(wiring(machine), 0)
 
     def row(self, k: int, level: str) -> Row:
         """The table for k GPUs at a level; entries may still be unknown, `look_up` fills them."""
@@ -103,15 +104,15 @@ class SetTables:
 
     def ranked(self, machine: "Machine", k: int) -> Ints:
         """All sets of k GPUs of a machine as masks, the best first, whatever is free."""
-        key = (machine.shape, k)
+        key = (wiring(machine), k)
         if key not in self._ranked:
-            self._ranked[key] = np.array(self._chooser(machine.shape).ranked(k), dtype=np.int64)
+            self._ranked[key] = np.array(self._chooser(key[0]).ranked(k), dtype=np.int64)
         return self._ranked[key]
 
     def islands_kept(self, machine: "Machine", free: int, taken: int) -> int:
         """How many islands that can still serve two GPUs the set leaves untouched."""
         return sum(
-            1 for island in self._islands[machine.shape] if (island & free).bit_count() > 1 and not island & taken
+            1 for island in self._islands[wiring(machine)] if (island & free).bit_count() > 1 and not island & taken
         )
 
     def broken(self, offsets: Ints, free: Ints, taken: Ints) -> Ints:
@@ -150,7 +151,7 @@ class SetTables:
             row.picks[entry] = choice.mask
             row.codes[entry] = code(choice.min_gbps, choice.sum_gbps, choice.broken)
 
-    def _chooser(self, shape: Any) -> SubsetTable:
+    def _chooser(self, shape: Wiring) -> SubsetTable:
         if shape not in self._choosers:
             self._choosers[shape] = SubsetTable.of(self._shapes[shape])
         return self._choosers[shape]
@@ -164,8 +165,17 @@ def code(min_gbps: float, sum_gbps: float, broken: int) -> int:
 
 
 def links(machine: "Machine", gpus: tuple[int, ...]) -> tuple[float, float]:
-    """GB/s of the weakest pair, and of all pairs together."""
-    pairs = [machine.gbps[a][b] for place, a in enumerate(gpus) for b in gpus[place + 1 :]]
+    """GB/s over NVLink of the weakest pair, and of all pairs together."""
+    return _over_pairs(machine.gbps, gpus)
+
+
+def paths(machine: "Machine", gpus: tuple[int, ...]) -> tuple[float, float]:
+    """GB/s over the widest path, NVLink or not, of the weakest pair, and of all pairs together."""
+    return _over_pairs(wiring(machine).gbps, gpus)
+
+
+def _over_pairs(gbps: tuple[tuple[float, ...], ...], gpus: tuple[int, ...]) -> tuple[float, float]:
+    pairs = [gbps[a][b] for place, a in enumerate(gpus) for b in gpus[place + 1 :]]
     return (min(pairs), sum(pairs)) if pairs else (0.0, 0.0)
 
 

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import policy.placement.base
+from policy.cluster import build_fleet
 from policy.decide import Decision, decide, only_watch
 from policy.facts import JobFacts, NodeFacts, PartitionFacts, Reservation
 from policy.picture import open_book
@@ -16,6 +17,7 @@ from policy.settings import Settings
 from policy.wire import MESSAGE_BYTES
 from tests.unit.policy_world import NOW, book, fleet, node, reading, running, submit
 from topology.fabric import NOBODY, Fabric
+from topology.machines import machine as named
 
 KINDS = {"n1": "v100", "n2": "h100", "n3": "a6000", "n4": "l40s"}
 POLICY = BerthPolicy()
@@ -53,6 +55,19 @@ def test_inside_a_node_the_best_linked_pair_that_breaks_least_is_taken_not_the_l
     decision = ask([node("n1")], {"n1": "v100"}, tres_per_job="gres/gpu:2")
 
     assert place(decision) == ("n1", "0,4")
+
+
+def test_of_gpus_without_nvlink_two_of_one_socket_are_taken() -> None:
+    """On n1, which is fuller, the two that are free are of different sockets."""
+    nodes = [node("n1", gpus=4, used=0b0110), node("n2", gpus=4, used=0b1000)]
+    machines = {name: named("l40s", name) for name in ("n1", "n2")}
+    look = reading(nodes)
+    opened = open_book(build_fleet(look.nodes, look.partitions, machines, look.memory, memory_counts=True), look)
+
+    decision = decide(submit(tres_per_job="gres/gpu:2"), opened, POLICY, Settings(), NOW)
+
+    assert place(decision) == ("n2", "0,1")
+    assert decision.fields["message"].endswith("no NVLink between them, 31.5 GB/s between the farthest two")
 
 
 def test_one_gpu_breaks_no_pair_when_a_widow_is_free() -> None:

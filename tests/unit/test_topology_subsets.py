@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import random
 import time
-from fractions import Fraction
 from itertools import combinations
 
+import networkx as nx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.examples import examples
-from tests.strategies import machines, make_machine
+from tests.strategies import machines, make_machine, wired_machines
 from topology.errors import QuestionError, TooManySetsError
+from topology.graph import node_graph
 from topology.islands import islands, positions
+from topology.machines import machine, names
 from topology.model import Machine
 from topology.subsets import Level, SubsetTable
 
@@ -27,41 +29,62 @@ CUBE_MESH = {
 PAIRS = {(0, 5): 4, (1, 4): 4, (2, 7): 4, (3, 6): 4}
 
 
-def exact(machine: Machine, a: int, b: int) -> Fraction:
-    return Fraction(round(machine.gbps[a][b] * 1_000_000))
+class Distances:
+    """kB/s over the widest path of each pair, by looking for paths over ever narrower edges; steps to a NIC."""
+
+    def __init__(self, machine: Machine) -> None:
+        graph = node_graph(machine)
+        uuids = [gpu.uuid for gpu in machine.gpus]
+        self.machine, self.islands = machine, brute_islands(machine)
+        self.wide = dict.fromkeys(combinations(range(machine.size), 2), 0)
+        for gbps in sorted({edge["gbps"] for *_, edge in graph.edges(data=True)}):
+            wide = nx.Graph((u, v) for u, v, edge in graph.edges(data=True) if edge["gbps"] >= gbps)
+            groups = list(nx.connected_components(wide.subgraph(wide.nodes - set(uuids))))
+            next_to = [set(wide.adj[uuid]) if uuid in wide else set() for uuid in uuids]
+            for a, b in self.wide:
+                if uuids[b] in next_to[a] or any(group & next_to[a] and group & next_to[b] for group in groups):
+                    self.wide[a, b] = round(gbps * 1_000_000)
+        self.steps = []
+        for uuid in uuids:
+            far = nx.single_source_shortest_path_length(graph.subgraph(graph.nodes - set(uuids) | {uuid}), uuid)
+            self.steps.append(min((far[nic] for nic in far if graph.nodes[nic]["kind"] == "nic"), default=0))
+
+    def merit(self, free: set[int], gpus: tuple[int, ...]) -> tuple[int, int, int, int, int, int, int, tuple[int, ...]]:
+        pairs = list(combinations(gpus, 2))
+        speeds = [self.wide[pair] for pair in pairs] or [0]
+        nears = [self.machine.near[a][b] for a, b in pairs] or [0]
+        taken = set(gpus)
+        cut = sum(
+            1 for island in self.islands if len(island & free) >= 2 and island & taken and (island & free) - taken
+        )
+        nics = -sum(self.steps[gpu] for gpu in gpus)
+        first, last = (nics, 0) if pairs else (0, nics)
+        return (min(speeds), sum(speeds), first, -cut, min(nears), sum(nears), last, tuple(-gpu for gpu in gpus))
+
+    def best(self, free: set[int], k: int, level: str) -> tuple[int, ...] | None:
+        """The best set, of all that there are."""
+        candidates = [
+            gpus
+            for gpus in combinations(sorted(free), k)
+            if level == "node" or all(self.machine.gbps[a][b] > 0 for a, b in combinations(gpus, 2))
+        ]
+        return max(candidates, key=lambda gpus: self.merit(free, gpus), default=None)
 
 
 def brute_islands(machine: Machine) -> list[frozenset[int]]:
     """Every clique of two or more GPUs that no other clique contains."""
-    everyone = range(machine.size)
-    cliques = [
-        frozenset(gpus)
-        for k in range(2, machine.size + 1)
-        for gpus in combinations(everyone, k)
-        if all(machine.gbps[a][b] > 0 for a, b in combinations(gpus, 2))
-    ]
-    return [clique for clique in cliques if not any(clique < other for other in cliques)]
+    joined = [{b for b in range(machine.size) if machine.gbps[a][b] > 0} for a in range(machine.size)]
+    found = []
 
+    def grow(clique: frozenset[int], more: set[int], seen: set[int]) -> None:
+        if not more and not seen and len(clique) > 1:
+            found.append(clique)
+        for gpu in sorted(more):
+            grow(clique | {gpu}, more & joined[gpu], seen & joined[gpu])
+            more, seen = more - {gpu}, seen | {gpu}
 
-def merit(
-    machine: Machine, free: set[int], gpus: tuple[int, ...], known: list[frozenset[int]]
-) -> tuple[Fraction, Fraction, int, int, int, tuple[int, ...]]:
-    pairs = list(combinations(gpus, 2))
-    speeds = [exact(machine, a, b) for a, b in pairs] or [Fraction(0)]
-    nears = [machine.near[a][b] for a, b in pairs] or [0]
-    taken = set(gpus)
-    cut = sum(1 for island in known if len(island & free) >= 2 and island & taken and (island & free) - taken)
-    return (min(speeds), sum(speeds, Fraction(0)), -cut, min(nears), sum(nears), tuple(-gpu for gpu in gpus))
-
-
-def brute_best(machine: Machine, free: set[int], k: int, level: str) -> tuple[int, ...] | None:
-    candidates = [
-        gpus
-        for gpus in combinations(sorted(free), k)
-        if level == "node" or all(machine.gbps[a][b] > 0 for a, b in combinations(gpus, 2))
-    ]
-    known = brute_islands(machine)
-    return max(candidates, key=lambda gpus: merit(machine, free, gpus, known), default=None)
+    grow(frozenset(), set(range(machine.size)), set())
+    return found
 
 
 def bits(gpus: tuple[int, ...] | set[int]) -> int:
@@ -75,19 +98,49 @@ def test_best_is_what_looking_at_every_set_finds(machine: Machine, data: st.Data
     k = data.draw(st.integers(1, machine.size))
     level: Level = data.draw(st.sampled_from(LEVELS))
     choice = SubsetTable(machine).best(bits(free), k, level)
-    assert (choice.gpus if choice else None) == brute_best(machine, free, k, level)
+    assert (choice.gpus if choice else None) == Distances(machine).best(free, k, level)
+
+
+@settings(max_examples=examples(500), deadline=None)
+@given(wired_machines(), st.data())
+def test_best_is_what_looking_at_every_set_of_a_machine_that_could_be_built_finds(
+    machine: Machine, data: st.DataObject
+) -> None:
+    free = data.draw(st.sets(st.integers(0, machine.size - 1), min_size=1))
+    k = data.draw(st.integers(1, min(len(free), 4)))
+    level: Level = data.draw(st.sampled_from(LEVELS))
+    choice = SubsetTable(machine).best(bits(free), k, level)
+    assert (choice.gpus if choice else None) == Distances(machine).best(free, k, level)
+
+
+@pytest.mark.parametrize("name", names())
+def test_best_is_right_for_every_k_of_every_named_machine(name: str) -> None:
+    node = machine(name, "n1")
+    table, known = SubsetTable(node), Distances(node)
+    draw = random.Random(1)
+    for free in [set(range(node.size)), *(set(draw.sample(range(node.size), node.size * 3 // 4)) for _ in range(6))]:
+        for k in range(1, len(free) + 1):
+            choice = table.best(bits(free), k)
+            assert choice is not None
+            assert choice.gpus == max(combinations(sorted(free), k), key=lambda some: known.merit(free, some))
+
+
+def test_two_gpus_without_nvlink_hang_off_one_socket() -> None:
+    found = SubsetTable(machine("l40s", "n1")).best(0b1111, 2)
+    assert found is not None
+    assert (found.gpus, found.min_gbps) == ((2, 3), 31.508)  # the NIC is beside these
 
 
 @settings(max_examples=examples(4), deadline=None)
 @given(machines(min_gpus=8, max_gpus=8))
 def test_best_is_right_for_every_free_set_and_every_k(machine: Machine) -> None:
-    table, known = SubsetTable(machine), brute_islands(machine)
+    table, known = SubsetTable(machine), Distances(machine)
     for mask in range(1, 1 << machine.size):
         free = set(positions(mask))
         for k in range(1, len(free) + 1):
             choice = table.best(mask, k)
             assert choice is not None
-            _, best = max((merit(machine, free, gpus, known), gpus) for gpus in combinations(sorted(free), k))
+            _, best = max((known.merit(free, gpus), gpus) for gpus in combinations(sorted(free), k))
             assert choice.gpus == best
 
 
@@ -98,9 +151,10 @@ def test_a_choice_says_of_itself_what_is_true(machine: Machine, data: st.DataObj
     k = data.draw(st.integers(1, len(free)))
     choice = SubsetTable(machine).best(bits(free), k)
     assert choice is not None
-    least, total, cut, near_min, near_sum, _ = merit(machine, free, choice.gpus, brute_islands(machine))
-    assert choice.min_gbps == float(least / 1_000_000)
-    assert choice.sum_gbps == float(total / 1_000_000)
+    least, total, nics, cut, near_min, near_sum, *_ = Distances(machine).merit(free, choice.gpus)
+    assert choice.min_gbps == least / 1_000_000
+    assert choice.sum_gbps == total / 1_000_000
+    assert -choice.nic_steps == nics or k == 1
     assert (-choice.broken, choice.near_min, choice.near_sum) == (cut, near_min, near_sum)
     assert positions(choice.mask) == choice.gpus
 
@@ -124,10 +178,8 @@ def test_keys_order_choices_as_best_does(machine: Machine, data: st.DataObject) 
 @given(machines(), st.data())
 def test_ranked_holds_every_set_once_in_the_order_of_merit(machine: Machine, data: st.DataObject) -> None:
     k = data.draw(st.integers(1, machine.size))
-    known, everyone = brute_islands(machine), set(range(machine.size))
-    expected = sorted(
-        combinations(range(machine.size), k), key=lambda gpus: merit(machine, everyone, gpus, known), reverse=True
-    )
+    known, everyone = Distances(machine), set(range(machine.size))
+    expected = sorted(combinations(range(machine.size), k), key=lambda gpus: known.merit(everyone, gpus), reverse=True)
     assert [positions(mask) for mask in SubsetTable(machine).ranked(k)] == expected
 
 

@@ -1,0 +1,78 @@
+"""A node's graph as arrays: how wide the way between each two of its GPUs is, and how far the nearest NIC.
+
+Placement compares sets of GPUs by these; the graph itself is asked once for each kind of machine.
+
+>>> from topology.machines import machine
+>>> node = wiring(machine("l40s", "n1"))
+>>> node.gbps[0]                          # GPU 1 hangs off the same socket, 2 and 3 off the other
+(0.0, 31.508, 16.0, 16.0)
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import Any
+
+from topology.model import Machine, Shape
+
+__all__ = ["Wiring", "wiring"]
+
+_KINDS = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Wiring:
+    """What sets of GPUs are compared by; machines of equal wiring share all that is computed from it."""
+
+    shape: Shape
+    gbps: tuple[tuple[float, ...], ...]
+    """GB/s of the widest path of each pair, one direction: NVLink, chip-to-chip, PCIe, between sockets. Symmetric."""
+    nic_steps: tuple[int, ...]
+    """Edges from each GPU to its nearest NIC; 0 for all where the node has none."""
+
+    @property
+    def size(self) -> int:
+        """Number of GPUs."""
+        return len(self.gbps)
+
+
+_found: dict[Any, Wiring] = {}
+_same: dict[Wiring, Wiring] = {}
+
+
+def wiring(machine: Machine) -> Wiring:
+    """The wiring of a machine; that of equal machines is one object."""
+    key = _what_decides(machine)
+    known = _found.get(key)
+    if known is None:
+        if len(_found) >= _KINDS:
+            _found.clear()
+        made = _compile(machine)
+        known = _found[key] = _same.setdefault(made, made)
+    return known
+
+
+def _what_decides(machine: Machine) -> Any:
+    gpus = machine.gpus
+    return (
+        machine.model,
+        gpus[0].name if gpus else "",
+        machine.shape,
+        _vias(machine.links),
+        tuple((gpu.numa, gpu.c2c_gbps) for gpu in gpus),
+        tuple((nic.numa, nic.gbps) for nic in machine.nics),
+        machine.nic_paths,
+    )
+
+
+@functools.lru_cache(maxsize=_KINDS)
+def _vias(links: tuple[Any, ...]) -> frozenset[str]:
+    return frozenset(link.via for link in links)
+
+
+def _compile(machine: Machine) -> Wiring:
+    from topology.graph import nic_steps, node_graph, widest_paths  # noqa: PLC0415  compute nodes have no networkx
+
+    graph = node_graph(machine)
+    return Wiring(machine.shape, widest_paths(graph, machine), nic_steps(graph, machine))
