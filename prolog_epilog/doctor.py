@@ -187,7 +187,9 @@ def _mps(settings: NodeConfig, paths: Paths) -> Iterator[Finding]:
 
 def _program(settings: NodeConfig, able: Abilities) -> Finding:
     ways = [("namespaces", able.namespaces), ("static partitions", able.static), ("server ceilings", True)]
-    text = "shares are held by " + next(way for way, there in ways if there)
+    tried = [*ways[:2], ("several users", able.multi_user is not None)]
+    said = ", ".join(f"{what} {'yes' if there else 'no'}" for what, there in tried)
+    text = f"shares are held by {next(way for way, there in ways if there)} (tried: {said})"
     if settings.multi_user and able.multi_user is None:
         advice = f"{text}; [node] multi_user needs a newer driver: this one has no option for it"
         return Finding("MPS", ok=False, text=advice)

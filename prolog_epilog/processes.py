@@ -181,8 +181,10 @@ def _gone(process: Proven, boot: str, seconds: float) -> bool:
     return True
 
 
-def start_detached(argv: Sequence[str], environment: Mapping[str, str]) -> int:
+def start_detached(argv: Sequence[str], environment: Mapping[str, str], log: Path | None = None) -> int:
     """Start a program that outlives us, in a session of its own and with none of our descriptors; its number.
+
+    What it prints is appended to `log`.
 
     slurmd kills the process group of a Prolog at its end, and waits for every descriptor that it gave to it. Returns
     when the process has become the program: the pipe closes with that, and not before.
@@ -190,7 +192,7 @@ def start_detached(argv: Sequence[str], environment: Mapping[str, str]) -> int:
     reading, writing = os.pipe()
     middle = os.fork()
     if middle == 0:
-        _become(argv, environment, writing)
+        _become(argv, environment, writing, log)
     os.close(writing)
     os.waitpid(middle, 0)
     with os.fdopen(reading, "rb") as pipe:
@@ -201,15 +203,18 @@ def start_detached(argv: Sequence[str], environment: Mapping[str, str]) -> int:
     return int(pid)
 
 
-def _become(argv: Sequence[str], environment: Mapping[str, str], writing: int) -> None:
+def _become(argv: Sequence[str], environment: Mapping[str, str], writing: int, log: Path | None) -> None:
     """In the child: one more fork, so that the program has no parent that must bury it."""
     try:
         os.setsid()
         if os.fork():
             os._exit(0)
         null = os.open("/dev/null", os.O_RDWR)
-        for number in (0, 1, 2):
-            os.dup2(null, number)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
+        out = null if log is None else os.open(log, flags, 0o600)
+        os.dup2(null, 0)
+        for number in (1, 2):
+            os.dup2(out, number)
         os.dup2(writing, 3, inheritable=False)
         os.closerange(4, os.sysconf("SC_OPEN_MAX"))
         os.chdir("/")

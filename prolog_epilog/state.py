@@ -67,6 +67,8 @@ class SetState:
     tenants: tuple[Tenant, ...] = ()
     #: Parts into which the multiprocessors can be divided, for `partitions`.
     chunks: int = 0
+    #: Whether a tenant can change the daemon's limits, as was tried.
+    loose: bool = False
 
     @property
     def name(self) -> str:
@@ -186,6 +188,7 @@ def _encode(state: SetState) -> dict[str, Any]:
         "method": state.method,
         "multi_user": state.multi_user,
         "chunks": state.chunks,
+        "loose": state.loose,
         "daemon": _encode_process(state.daemon) if state.daemon else None,
         "servers": [_encode_process(server) for server in state.servers],
         "tenants": {
@@ -221,6 +224,7 @@ def _decode(content: dict[str, Any]) -> SetState:
         method=str(content["method"]),
         multi_user=bool(content["multi_user"]),
         chunks=int(content["chunks"]),
+        loose=bool(content.get("loose", False)),
         daemon=_decode_process(content["daemon"]) if content["daemon"] else None,
         servers=tuple(map(_decode_process, content["servers"])),
         tenants=tuple(

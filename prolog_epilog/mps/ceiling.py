@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import time
 from dataclasses import dataclass
 
 from prolog_epilog.errors import ControlError
-from prolog_epilog.mps.control import Control, mebibytes
+from prolog_epilog.mps.control import Control, Refused, mebibytes
 from prolog_epilog.mps.limits import (
     Level,
     await_server,
@@ -21,6 +22,7 @@ from prolog_epilog.state import SetState, Tenant
 
 __all__ = ["Ceiling", "InteractiveServer", "least_ceiling"]
 
+_UNKNOWN = "Unknown command"
 #: Below 1 GiB MPS may show nothing that could be compared, so that a ceiling is never lower.
 _LEAST_MIB = 1024
 #: A limit cannot be taken away again; this one is above every GPU's memory.
@@ -39,24 +41,33 @@ class InteractiveServer:
 
     def server(self, control: Control) -> int | None:
         """Its process."""
-        words = control.tell("get_server_list").split()
-        return int(words[0]) if words and words[0].isdigit() else None
+        return next(iter(_numbers(control.tell("get_server_list"))), None)
 
     def status(self, control: Control) -> str:
         """ACTIVE, INITIALIZING, FAULT, or GONE."""
         server = self.server(control)
-        return "GONE" if server is None else control.tell(f"get_server_status {server}").strip() or "GONE"
+        if server is None:
+            return "GONE"
+        try:
+            return control.tell(f"get_server_status {server}").strip() or "GONE"
+        except Refused as refused:
+            return _status_by_percentage(control, server) if _UNKNOWN in refused.said else "GONE"
 
     def clients(self, control: Control) -> tuple[int, ...]:
         """Processes that are connected."""
         server = self.server(control)
-        words = [] if server is None else control.tell(f"get_client_list {server}").split()
-        return tuple(int(word) for word in words if word.isdigit())
+        try:
+            return () if server is None else _numbers(control.tell(f"get_client_list {server}"))
+        except Refused:
+            return ()
 
     def terminate(self, control: Control, pid: int) -> bool:
         """Destroy a client's contexts."""
         server = self.server(control)
-        return server is not None and control.tell(f"terminate_client {server} {pid}").strip() == "0"
+        try:
+            return server is not None and control.tell(f"terminate_client {server} {pid}").strip() == "0"
+        except Refused:
+            return False
 
     def start(self, control: Control, state: SetState, until: float) -> Proven:
         """Start the server before any client does."""
@@ -64,11 +75,25 @@ class InteractiveServer:
         control.tell(f"start_server -uid {uid}", max(1.0, until - time.monotonic()))
         return await_server(lambda: self.server(control), lambda: self.status(control), uid, state.boot, until)
 
+    def loose(self, control: Control, state: SetState) -> bool:
+        """Whether a tenant can change the server's limits, tried by setting what is set already.
+
+        On drivers 535 and 550 a user can where the server is his own, and on 535 where it is anybody's.
+        """
+        percent, uid = ceiling_of(state)[0], state.tenants[0].uid
+        if os.geteuid() != 0 or uid == 0:
+            return uid == os.geteuid()
+        try:
+            control.tell(f"set_active_thread_percentage {self.server(control)} {percent}", uid=uid)
+        except ControlError:
+            return False
+        return True
+
     def set_default_memory(self, control: Control, mib: int) -> None:
-        """Memory limit of each client of any server to come."""
-        for uuid in control.uuids:
-            control.tell(f"set_default_device_pinned_mem_limit {uuid} {mib}M")
-            shown = control.tell(f"get_default_device_pinned_mem_limit {uuid}")
+        """Memory limit of each client of any server to come; by ordinal, since a UUID is ignored without a word."""
+        for ordinal, uuid in enumerate(control.uuids):
+            control.tell(f"set_default_device_pinned_mem_limit {ordinal} {mib}M")
+            shown = control.tell(f"get_default_device_pinned_mem_limit {ordinal}")
             check_memory(shown, mib, f"the default memory limit of {uuid}")
 
     def set_memory(self, control: Control, server: int, memory: int | None) -> None:
@@ -76,14 +101,28 @@ class InteractiveServer:
 
         Set whatever it shows before: a value that was read is no proof that it holds.
         """
-        for uuid in control.uuids:
-            if memory is None and mebibytes(control.tell(f"get_device_pinned_mem_limit {server} {uuid}")) is None:
+        for ordinal, uuid in enumerate(control.uuids):
+            if memory is None and mebibytes(control.tell(f"get_device_pinned_mem_limit {server} {ordinal}")) is None:
                 continue
             ceiling = _NO_LIMIT_MIB if memory is None else least_ceiling(memory)
-            control.tell(f"set_default_device_pinned_mem_limit {uuid} {ceiling}M")
-            control.tell(f"set_device_pinned_mem_limit {server} {uuid} {ceiling}M")
-            shown = control.tell(f"get_device_pinned_mem_limit {server} {uuid}")
+            control.tell(f"set_default_device_pinned_mem_limit {ordinal} {ceiling}M")
+            control.tell(f"set_device_pinned_mem_limit {server} {ordinal} {ceiling}M")
+            shown = control.tell(f"get_device_pinned_mem_limit {server} {ordinal}")
             check_memory(shown, ceiling, f"the memory limit of {uuid}")
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    """Numbers that stand alone on a line: a sentence may hold one too."""
+    return tuple(int(line) for line in text.split("\n") if line.strip().isdigit())
+
+
+def _status_by_percentage(control: Control, server: int) -> str:
+    """Driver 535 knows no get_server_status; a server that is still starting tells no percentage."""
+    try:
+        shown = control.tell(f"get_active_thread_percentage {server}").strip()
+    except Refused:
+        return "GONE"
+    return "ACTIVE" if shown else "INITIALIZING"
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,4 +178,8 @@ class Ceiling(InteractiveServer):
             held = f"MPS holds the job at {percent} % of the multiprocessors until a job with a larger share joins it"
         else:
             held = f"the job's environment holds it at {tenant.share} % of the multiprocessors, MPS at {percent} %"
+        if state.loose:
+            return Level(
+                "open-ceiling", f"{held}, unless it raises that itself, as this driver allows; {memory_words(tenant)}"
+            )
         return Level("server-ceiling", f"{held}; {memory_words(tenant)}")

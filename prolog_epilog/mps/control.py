@@ -2,23 +2,37 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import re
+import shutil
+import signal
 import subprocess
+import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from prolog_epilog import processes
 from prolog_epilog.errors import ControlError
 
-__all__ = ["Abilities", "Config", "Control", "abilities", "mebibytes"]
+__all__ = ["Abilities", "Config", "Control", "Refused", "abilities", "clear_trials", "mebibytes"]
 
 #: A control command answers in milliseconds; one that hangs says that the daemon is ill.
 COMMAND_SECONDS = 10.0
 _POLL_SECONDS = 0.05
 #: sun_path holds 108 bytes; past that the daemon dies with a sentence that says nothing.
 _MAX_SOCKET_PATH = 107
+_TRIAL = "try-"
+_TRIAL_POLL_SECONDS = 0.01
+_MISSING = "{program} is not on this node; install the driver's MPS or set [node] mps_control"
+#: Sentences of drivers 535 and 550, and of the interface of 615.
+_REFUSAL = re.compile(
+    r"Unknown command|Invalid |Insufficient privileges|Server (?:\d+ )?not found|Not enough privilege|Unable to accept"
+)
 _UNITS = {"": 1 / (1 << 20), "K": 1 / 1024, "M": 1, "G": 1024, "T": 1 << 20}
 
 
@@ -46,9 +60,17 @@ class Config(Protocol):
         """`auto`: where the driver can; `never`."""
 
 
+class Refused(ControlError):
+    """MPS answered a command with a refusal; `said` is all of it."""
+
+    def __init__(self, text: str, said: str) -> None:
+        super().__init__(text)
+        self.said = said
+
+
 @dataclass(frozen=True, slots=True)
 class Abilities:
-    """What this driver's control program says that it can."""
+    """What this driver's daemon starts with."""
 
     namespaces: bool
     static: bool
@@ -68,7 +90,8 @@ class Control:
     def environment(self) -> dict[str, str]:
         """All that the program sees: nothing of a user's, and the daemon's GPUs by UUID."""
         return {
-            "PATH": "/usr/bin:/bin",
+            # The daemon finds its server by it: beside itself (containers), or in /usr/sbin (Debian).
+            "PATH": f"{Path(self.program).parent}:/usr/sbin:/usr/bin:/sbin:/bin",
             "LC_ALL": "C",
             "CUDA_MPS_PIPE_DIRECTORY": str(self.pipe),
             "CUDA_MPS_LOG_DIRECTORY": str(self.log),
@@ -81,9 +104,15 @@ class Control:
         if len(str(path)) > _MAX_SOCKET_PATH:
             raise ControlError(f"{path} is longer than {_MAX_SOCKET_PATH} bytes, too long for a socket; use /run/berth")
 
-    def tell(self, command: str, seconds: float = COMMAND_SECONDS) -> str:
-        """A command of the interactive interface (MPS v2); what it printed."""
-        return _run(self.program, [], self.environment, seconds, command + "\n")
+    def tell(self, command: str, seconds: float = COMMAND_SECONDS, *, uid: int | None = None) -> str:
+        """A command of the interactive interface (MPS v2), perhaps as another user; what it printed.
+
+        Its exit status is 0 whatever happened: a Refused has the sentence.
+        """
+        shown = _run(self.program, [], self.environment, seconds, command + "\n", uid)
+        if _REFUSAL.match(shown.strip()):
+            raise Refused(f"MPS refused {command!r}: {shown.strip().splitlines()[0]}", shown.strip())
+        return shown
 
     def call(self, *words: str, seconds: float = COMMAND_SECONDS) -> str:
         """A module's verb (MPS v3); what it printed."""
@@ -98,12 +127,76 @@ class Control:
         return _await(lambda: self.call(*words), until)
 
 
-def abilities(program: str, pipe: Path = Path("/run/berth/mps")) -> Abilities:
-    """Ask the program's own help: versions of driver and manual do not always agree. Never the default pipe in /tmp."""
-    text = _run(program, ["-h"], Control(program, pipe, pipe, ()).environment, COMMAND_SECONDS)
-    flags = set(re.findall(r"(?<![\w-])--?[A-Za-z][\w-]*", text))
-    multi_user = next((flag for flag in ("--multiuser", "-multiuser-server", "-m", "-M") if flag in flags), None)
-    return Abilities("--protocol" in flags, bool({"-S", "--static-partitioning"} & flags), multi_user)
+def abilities(program: str, folder: Path, *, static: bool = True, multi_user: bool = True) -> Abilities:
+    """Find out what this driver's daemon starts with, by starting it; its help does not tell.
+
+    A daemon with an option that it does not know ends at once. Each is tried in a folder of its own below `folder`,
+    never in the default one in /tmp, without a server and without a GPU.
+    """
+    if not os.access(program, os.X_OK):
+        raise ControlError(_MISSING.format(program=program))
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with _folder_locked(folder, fcntl.LOCK_SH):
+            return _try_all(program, folder, static=static, multi_user=multi_user)
+    except OSError as error:
+        raise ControlError(f"what MPS can do cannot be tried in {folder} ({error.strerror}); try it as root") from error
+
+
+def _try_all(program: str, folder: Path, *, static: bool, multi_user: bool) -> Abilities:
+    flags = ("--multiuser", "-multiuser-server") if multi_user else ()
+    return Abilities(
+        namespaces=_starts_with(program, folder, ("-p", "3")),
+        static=static and _starts_with(program, folder, ("-S",)),
+        multi_user=next((flag for flag in flags if _starts_with(program, folder, (flag,))), None),
+    )
+
+
+def _starts_with(program: str, folder: Path, options: tuple[str, ...]) -> bool:
+    with tempfile.TemporaryDirectory(prefix=_TRIAL, dir=folder) as place:
+        trial = Control(program, Path(place), Path(place), ())
+        trial.check_path()
+        try:
+            daemon = subprocess.Popen(
+                [program, "-f", *options],
+                env=trial.environment,
+                cwd="/",
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )
+        except OSError as error:
+            raise ControlError(f"{program} cannot be run ({error.strerror}); check its rights") from error
+        try:
+            until = time.monotonic() + COMMAND_SECONDS
+            while daemon.poll() is None and time.monotonic() < until:
+                if os.path.lexists(trial.pipe / "control"):
+                    return True
+                time.sleep(_TRIAL_POLL_SECONDS)
+            return False
+        finally:
+            daemon.kill()
+            daemon.wait()
+
+
+def clear_trials(program: str, folder: Path) -> None:
+    """End what the trials of a killed Prolog left; nothing where one is under way."""
+    with suppress(OSError), _folder_locked(folder, fcntl.LOCK_EX | fcntl.LOCK_NB):
+        for place in folder.glob(f"{_TRIAL}*"):
+            for pid in processes.serving(program, f"CUDA_MPS_PIPE_DIRECTORY={place}"):
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            shutil.rmtree(place, ignore_errors=True)
+
+
+@contextmanager
+def _folder_locked(folder: Path, how: int) -> Iterator[None]:
+    number = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(number, how)
+        yield
+    finally:
+        os.close(number)
 
 
 def mebibytes(text: str) -> tuple[int, str] | None:
@@ -124,7 +217,14 @@ def _await(ask: Callable[[], str], until: float) -> str:
         time.sleep(_POLL_SECONDS)
 
 
-def _run(program: str, words: list[str], environment: Mapping[str, str], seconds: float, text: str = "") -> str:
+def _run(
+    program: str,
+    words: list[str],
+    environment: Mapping[str, str],
+    seconds: float,
+    text: str = "",
+    uid: int | None = None,
+) -> str:
     asked = (text or " ".join(words)).strip()
     try:
         done = subprocess.run(
@@ -138,11 +238,10 @@ def _run(program: str, words: list[str], environment: Mapping[str, str], seconds
             errors="replace",
             timeout=seconds,
             check=False,
+            user=uid,
         )
     except FileNotFoundError as error:
-        raise ControlError(
-            f"{program} is not on this node; install the driver's MPS or set [node] mps_control"
-        ) from error
+        raise ControlError(_MISSING.format(program=program)) from error
     except subprocess.TimeoutExpired as error:
         raise ControlError(f"MPS did not answer {asked!r} within {seconds:g} s; look at its control.log") from error
     except OSError as error:

@@ -16,6 +16,7 @@ from prolog_epilog.state import SetState
 
 __all__ = ["await_socket", "running", "start", "stop"]
 
+LOG = "control.log"
 _POLL_SECONDS = 0.02
 _LEAVE_SECONDS = 2.0
 #: After `quit` timed out the processes had their chance.
@@ -28,7 +29,10 @@ def running(state: SetState) -> bool:
 
 
 def start(paths: Paths, control: Control, state: SetState, options: tuple[str, ...]) -> Proven:
-    """Start the daemon, in the foreground of a session of its own: so its number is known, and not read from a file."""
+    """Start the daemon, in the foreground of a session of its own: so its number is known, and not read from a file.
+
+    In the foreground it keeps no log files: it prints what it and its servers say, and that is `control.log`.
+    """
     control.check_path()
     folder = paths.mps_set(state.name)
     files.remove_folder(folder)
@@ -42,12 +46,12 @@ def start(paths: Paths, control: Control, state: SetState, options: tuple[str, .
         pid = _as_unit(paths, control, state, argv)
     else:
         try:
-            pid = processes.start_detached(argv, control.environment)
+            pid = processes.start_detached(argv, control.environment, control.log / LOG)
         except OSError as error:
             raise ControlError(f"{control.program} cannot be run ({error.strerror}); check its rights") from error
     proven = processes.prove(pid, state.boot)
     if proven is None:
-        raise ControlError(f"the MPS daemon of {state.name} ended at once; look at {control.log}/control.log")
+        raise ControlError(f"the MPS daemon of {state.name} ended at once; look at {control.log}/{LOG}")
     return proven
 
 
@@ -67,6 +71,7 @@ def _as_unit(paths: Paths, control: Control, state: SetState, argv: list[str]) -
     _systemd(str(paths.systemctl), "reset-failed", unit, quiet=True)
     settings = [f"--setenv={name}={value}" for name, value in control.environment.items()]
     properties = ["--property=OOMScoreAdjust=-900", "--property=KillMode=control-group", "--property=Type=exec"]
+    properties += [f"--property=Standard{stream}=append:{control.log / LOG}" for stream in ("Output", "Error")]
     text = "--description=CUDA MPS for jobs that share GPUs"
     _systemd(
         str(paths.systemd_run), "--quiet", "--collect", f"--unit={unit}", text, *properties, *settings, "--", *argv

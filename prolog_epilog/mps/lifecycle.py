@@ -19,7 +19,7 @@ from prolog_epilog.devices import EXCLUSIVE_PROCESS, PROHIBITED, Driver, Gpu
 from prolog_epilog.errors import Busy, CannotShare, ControlError, DriverError
 from prolog_epilog.mps import daemon, losses, modes
 from prolog_epilog.mps.ceiling import Ceiling
-from prolog_epilog.mps.control import Abilities, Config, Control, abilities
+from prolog_epilog.mps.control import Abilities, Config, Control, abilities, clear_trials
 from prolog_epilog.mps.limits import Level, Method, NotOffered
 from prolog_epilog.mps.losses import Loss
 from prolog_epilog.mps.namespaces import Namespaces
@@ -96,7 +96,8 @@ def tenants(paths: Paths, uuid: str) -> tuple[Tenant, ...]:
 
 def attach(paths: Paths, config: Config, gpus: Sequence[Gpu], tenant: Tenant) -> Attached:
     """Give a job its share of these GPUs; CannotShare says why not, and leaves everything as it was."""
-    uuids = tuple(sorted(gpu.uuid for gpu in gpus))
+    order = tuple(gpu.uuid for gpu in sorted(gpus, key=lambda gpu: gpu.position))
+    uuids = tuple(sorted(order))
     _check(tenant, uuids)
     files.prepare(paths)
     seconds = _lock_seconds(config)
@@ -107,8 +108,13 @@ def attach(paths: Paths, config: Config, gpus: Sequence[Gpu], tenant: Tenant) ->
             if state and (state.uuids != uuids or all(state.method != method.name for method in _METHODS)):
                 raise CannotShare(f"GPU {uuid} is shared in another way or with other GPUs; berthd moves the job")
             if state:
-                return _join(paths, config, state, tenant)
-        return _first(paths, config, uuids, tenant)
+                return _seen_in(order, _join(paths, config, state, tenant))
+        return _seen_in(order, _first(paths, config, uuids, tenant))
+
+
+def _seen_in(order: tuple[str, ...], attached: Attached) -> Attached:
+    """Its GPUs by position, as a job without a share sees them, and not in the order of the books."""
+    return replace(attached, environment={**attached.environment, "CUDA_VISIBLE_DEVICES": ",".join(order)})
 
 
 def sweep(paths: Paths, config: Config, uuids: Sequence[str] | None = None, seconds: float = 0.0) -> tuple[str, ...]:
@@ -130,6 +136,7 @@ def sweep(paths: Paths, config: Config, uuids: Sequence[str] | None = None, seco
                 states.forget(paths, state.uuids)
             elif state and not state.tenants:
                 told += _stop(paths, config, state)
+    clear_trials(config.mps_control, paths.mps)
     for uuid in states.abandoned(paths):
         with contextlib.suppress(Busy), states.held(paths, [uuid], 0.0):
             pass  # who holds a lock without state removes the folder at the end
@@ -150,7 +157,9 @@ def _check(tenant: Tenant, uuids: Sequence[str]) -> None:
 
 def _first(paths: Paths, config: Config, uuids: tuple[str, ...], tenant: Tenant) -> Attached:
     """Nobody shares these GPUs yet."""
-    able = abilities(config.mps_control, paths.pipe(states.set_name(uuids)))
+    # A client names one partition, so a job with several GPUs could not have one on each.
+    static = config.static_partitions != "never" and len(uuids) == 1
+    able = abilities(config.mps_control, paths.mps, static=static, multi_user=config.multi_user)
     if config.multi_user and able.multi_user is None:
         raise CannotShare("this driver's MPS serves one user at a time; set multi_user = false in berth.conf")
     with devices.driver() as nvml:
@@ -162,7 +171,7 @@ def _first(paths: Paths, config: Config, uuids: tuple[str, ...], tenant: Tenant)
             multi_user=config.multi_user,
             tenants=(replace(tenant, alone_since=time.monotonic()),),
         )
-        for method, chunks in _choices(config, able, nvml, uuids):
+        for method, chunks in _choices(able, nvml, uuids):
             state = replace(state, method=method.name, chunks=chunks)
             states.store(paths, state)
             try:
@@ -176,13 +185,12 @@ def _first(paths: Paths, config: Config, uuids: tuple[str, ...], tenant: Tenant)
     raise CannotShare(f"this driver holds no shares on GPU {uuids[0]}; update it, or run without --gpu-share")
 
 
-def _choices(config: Config, able: Abilities, nvml: Driver, uuids: Sequence[str]) -> list[tuple[Method, int]]:
+def _choices(able: Abilities, nvml: Driver, uuids: Sequence[str]) -> list[tuple[Method, int]]:
     """Methods of this driver for these GPUs, strongest first, with the parts that a GPU can be divided into."""
     found: list[tuple[Method, int]] = []
     if able.namespaces:
         found.append((Namespaces(), 0))
-    # A client names one partition, so a job with several GPUs could not have one on each.
-    elif able.static and config.static_partitions != "never" and len(uuids) == 1:
+    elif able.static:
         chunks = (nvml.multiprocessors(uuids[0]) or 0) // chunk_size(nvml.capability(uuids[0]))
         if chunks:
             found.append((Partitions(), chunks))
@@ -199,7 +207,7 @@ def launch(paths: Paths, config: Config, state: SetState, able: Abilities) -> Se
     daemon.await_socket(control, state, until)
     modes.set_all(state.uuids, EXCLUSIVE_PROCESS)
     server = method.open(control, state, until)
-    state = replace(state, servers=(server,))
+    state = replace(state, servers=(server,), loose=method.loose(control, state))
     states.store(paths, state)
     return state
 
@@ -266,7 +274,8 @@ def revive(paths: Paths, config: Config, state: SetState) -> SetState:
     daemon.stop(paths, control, state, config.mps_stop_timeout)
     # Partitions went with their daemon.
     state = replace(state, tenants=tuple(replace(tenant, partitions=()) for tenant in state.tenants))
-    state = launch(paths, config, state, abilities(config.mps_control, control.pipe))
+    able = abilities(config.mps_control, paths.mps, static=False, multi_user=state.multi_user)
+    state = launch(paths, config, state, able)
     for tenant in state.tenants:
         again, _ = method.admit(control, state, tenant)
         state = state.with_tenant(again)
@@ -285,7 +294,6 @@ def _admit(paths: Paths, config: Config, state: SetState, tenant: Tenant) -> Att
         notes.append(f"{control.pipe} keeps no access list: other users of the node can reach this MPS daemon")
     environment = {
         "CUDA_MPS_PIPE_DIRECTORY": str(control.pipe),
-        "CUDA_VISIBLE_DEVICES": ",".join(state.uuids),
         **own,
     }
     unset = tuple(name for name in UNSET if name not in environment)

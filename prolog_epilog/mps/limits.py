@@ -69,6 +69,9 @@ class Method(Protocol):
     def open(self, control: Control, state: SetState, until: float) -> Proven:
         """Limits for clients to come, then the server, awaited."""
 
+    def loose(self, control: Control, state: SetState) -> bool:
+        """Whether a tenant can change the limits of all, tried as its user."""
+
     def admit(self, control: Control, state: SetState, tenant: Tenant) -> tuple[Tenant, dict[str, str]]:
         """Set this tenant's limits and read them back; with its environment. The state holds the tenant already."""
 
@@ -149,9 +152,9 @@ def await_server(
         if pid is not None:
             break
         if now == "FAULT":
-            raise ControlError("the MPS server failed at its start; look at its server.log")
+            raise ControlError("the MPS server failed at its start; look at its control.log")
         if time.monotonic() > (appear if now == "GONE" else until):
-            raise ControlError(f"the MPS server was not ready in time (it is {now}); look at its server.log")
+            raise ControlError(f"the MPS server was not ready in time (it is {now}); look at its control.log")
         time.sleep(_POLL_SECONDS)
     server = processes.prove(pid, boot)
     owner = processes.user_of(pid)

@@ -30,7 +30,7 @@ ALONE_SECONDS = 60.0
 
 _LOG_TAIL = 65536
 _MOST_BYTES = 1 << 16
-#: server.log names the process of a memory fault; words differ by driver.
+#: MPS's log names the process of a memory fault; words differ by driver.
 _CULPRIT = re.compile(r"client(?: process)?[ :]+(\d+)\b.*(?:fault|illegal|fatal|exception)", re.IGNORECASE)
 
 

@@ -49,11 +49,15 @@ class Namespaces:
         control.call("server", "set", _SERVER, *limits)
         return server
 
+    def loose(self, control: Control, state: SetState) -> bool:  # noqa: ARG002 - as others do
+        """Whether a tenant can change the limits of all: it has no socket but its namespace's."""
+        return False
+
     def admit(self, control: Control, state: SetState, tenant: Tenant) -> tuple[Tenant, dict[str, str]]:  # noqa: ARG002 - as others do
         """Make the tenant's namespace. A namespace without limits has the whole GPU, so each is read back."""
         if self.status(control) != "ACTIVE":
             # Clients of a server that is not there run without MPS, and without limits.
-            raise ControlError(f"the MPS server is {self.status(control)}; look at its server.log")
+            raise ControlError(f"the MPS server is {self.status(control)}; look at its control.log")
         name = _name(tenant.job)
         if name not in self._namespaces(control):
             control.call("namespace", "create", name, f"--server={_SERVER}")

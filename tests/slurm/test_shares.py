@@ -79,7 +79,7 @@ def test_what_holds_the_share_is_told_by_berth_why_as_the_node_has_it(slurm: Slu
     )
     file = nodes_of(slurm)[NODE].bash(f"grep ^level_text= /run/berth/jobs/{job}")
     line = next(line for line in why.splitlines() if line.startswith("enforced"))
-    assert f"({NODE}:server-ceiling)" in line
+    assert f"({NODE}:open-ceiling)" in line
     assert unescape(file.strip().partition("=")[2]) in line
     let_go(slurm, job)
     slurm.finish(job)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import socket
@@ -13,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fakes.mps import programs
+from tests.fakes.mps import TRANSCRIPTS, programs
 from tests.fakes.mps.daemon import Daemon
 from tests.fakes.mps.node import Machine
 from tests.fakes.mps.service import ACTIVE, Client, Limits, Server
@@ -95,8 +96,9 @@ def test_a_daemon_that_was_killed_gives_its_folder_to_the_next(site: Site) -> No
 
 @needs_root
 def test_commands_are_the_owners_alone(site: Site) -> None:
+    site.pipe.chmod(0o755)
     site.control("-d")
-    assert site.control(text="quit\n", user=OTHER)[0] == 1
+    assert site.control(text="quit\n", user=OTHER) == (0, "Not enough privilege to execute quit command")
     assert site.tell("get_default_active_thread_percentage") == "100.0"
 
 
@@ -110,9 +112,9 @@ def test_defaults_are_for_servers_to_come_and_the_servers_own_for_its_next_clien
     site.tell(f"set_active_thread_percentage {pid} 25")
     assert site.app("hold=60").says()["sms"] == [32]
     assert site.app("hold=60", CUDA_MPS_ACTIVE_THREAD_PERCENTAGE="10").says()["sms"] == [12]
-    site.tell(f"set_device_pinned_mem_limit {pid} {FIRST} 1044M")
-    assert site.tell(f"get_device_pinned_mem_limit {pid} {FIRST}") == "1G"
-    assert site.tell("get_device_pinned_mem_limit 1 0") == "Server not found"
+    site.tell(f"set_device_pinned_mem_limit {pid} 0 1044M")
+    assert site.tell(f"get_device_pinned_mem_limit {pid} 0") == "1G"
+    assert site.tell("get_device_pinned_mem_limit 1 0") == "Server 1 not found"
     clients = {int(word) for word in site.tell(f"get_client_list {pid}").split()}
     assert clients == {app.pid for app in site.node.apps}
 
@@ -120,7 +122,7 @@ def test_defaults_are_for_servers_to_come_and_the_servers_own_for_its_next_clien
 def test_a_client_that_names_a_gpu_too_many_loses_all_its_limits(site: Site) -> None:
     site.control("-d")
     pid = site.server()
-    site.tell(f"set_device_pinned_mem_limit {pid} {FIRST} 2G")
+    site.tell(f"set_device_pinned_mem_limit {pid} 0 2G")
     assert site.app("hold=60", CUDA_MPS_PINNED_DEVICE_MEM_LIMIT="0=1G").says()["memory"] == [1024]
     escaped = site.app("alloc=9000", "hold=60", CUDA_MPS_PINNED_DEVICE_MEM_LIMIT="0=2G,1=4G")
     assert escaped.says()["memory"] == [None]
@@ -131,7 +133,9 @@ def test_nvml_shows_a_program_before_the_program_can_say_that_it_runs(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", FIRST)
-    made = Daemon(str(site.pipe), str(site.pipe), {"protocol": 2, "multi_user": False, "static": False})
+    made = Daemon(
+        str(site.pipe), str(site.pipe), {"foreground": False, "protocol": 2, "multi_user": False, "static": False}
+    )
     server = made.service.servers["v2"] = Server("v2", USER, Limits(), [FIRST])
     server.status = ACTIVE
     ours, theirs = socket.socketpair()
@@ -209,3 +213,26 @@ def test_the_log_reads_as_the_real_one(site: Site) -> None:
     assert f"NEW CLIENT {app.pid} from user {USER}: Server is not ready, push client to pending list" in log
     assert "Starting new server" in log
     assert ": Ready" in log
+
+
+@needs_root
+@pytest.mark.parametrize("driver", ["r535", "r550"])
+def test_it_answers_as_the_real_program_of_that_driver(site: Site, driver: str) -> None:
+    """tests/real compares the same file with NVIDIA's own program."""
+    site.node.wish(driver=driver)
+    said = json.loads((TRANSCRIPTS / f"{driver}.json").read_text())
+    site.environment["CUDA_VISIBLE_DEVICES"] = ",".join(GPUS)
+    site.pipe.chmod(0o755)
+    assert site.control("-d") == (0, "")
+
+    found, server = [], ""
+    for user, command, _ in said:
+        _, answer = site.control(
+            text=command.replace("SERVER", server or "SERVER") + "\n", user=int(user) if user else None
+        )
+        if command == "get_server_list" and answer:
+            server = answer
+            await_true(lambda: site.tell(f"get_active_thread_percentage {server}") != "")  # noqa: B023 - at once
+        found.append([user, command, answer.replace(server, "SERVER") if server else answer])
+
+    assert found == [[user, command, answer.strip()] for user, command, answer in said]

@@ -120,7 +120,7 @@ def test_without_partitions_the_ceiling_holds(node: Node, why: str) -> None:
     else:
         gpus = (0, 1)
     attached = node.attach(1, 30, gpus=gpus)
-    assert attached.level.name == "server-ceiling"
+    assert attached.level.name == "open-ceiling"
     assert node.app("hold=60", given=attached.environment).says()["sms"] == [38] * len(gpus)
     detach(node.paths, node.config, 1)
     assert node.clean()
@@ -151,20 +151,19 @@ def test_a_daemon_for_one_user_stays_that_though_the_site_now_wants_several(node
         node.attach(2, 30, uid=USER + 1)
 
 
-def test_what_a_driver_can_is_read_from_its_help(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_driver_can_is_found_out_by_starting_it(node: Node) -> None:
     found = []
-    for driver in ("v2", "static", "v3"):
+    for driver in ("r535", "v2", "static", "v3"):
         node.wish(driver=driver)
-        wishes = node.root / "fake-mps.json"
-        program = node.root / "control"
-        program.write_text(f'#!/bin/sh\nexec env BERTH_FAKE_MPS={wishes} {node.config.mps_control} "$@"\n')
-        program.chmod(0o755)
-        found.append(abilities(str(program)))
+        found.append(abilities(node.config.mps_control, node.paths.mps))
     assert found == [
+        Abilities(namespaces=False, static=False, multi_user=None),
         Abilities(namespaces=False, static=False, multi_user="-multiuser-server"),
         Abilities(namespaces=False, static=True, multi_user="-multiuser-server"),
         Abilities(namespaces=True, static=False, multi_user="--multiuser"),
     ]
+    assert list(node.paths.mps.iterdir()) == []
+    assert node.clean()
 
 
 @pytest.mark.parametrize(
@@ -201,7 +200,7 @@ def test_units_of_memory() -> None:
 
 
 @pytest.mark.parametrize(
-    ("driver", "name"), [("v2", "server-ceiling+dmem"), ("v3", "namespace+dmem"), ("static", "static-partition+dmem")]
+    ("driver", "name"), [("v2", "open-ceiling+dmem"), ("v3", "namespace+dmem"), ("static", "static-partition+dmem")]
 )
 def test_where_the_kernel_limits_memory_the_level_says_so(node: Node, driver: str, name: str) -> None:
     node.wish(driver=driver)

@@ -43,8 +43,11 @@ def main(arguments: list[str]) -> int:
         return _speak(arguments, pipe)
     from tests.fakes.mps import node  # noqa: PLC0415 - see above
 
-    # What this driver can do: "v2" (default), "static" (with -S), "v3".
+    # What this driver can do: "r535", "r550", "v2" (default, as r550 with -multiuser-server), "static" (with -S), "v3".
     driver = str(node.settings(pipe).get("driver", "v2"))
+    if set(arguments) - _options(driver):
+        # Real ones take what they do not know for a command.
+        return _speak(arguments, pipe)
     if {"-h", "--help"} & set(arguments):
         sys.stdout.write(_HELP_V3 if driver == "v3" else _HELP + (_HELP_STATIC if driver == "static" else ""))
         return 0
@@ -54,19 +57,24 @@ def main(arguments: list[str]) -> int:
     return _daemon(arguments, pipe, driver)
 
 
+def _options(driver: str) -> set[str]:
+    if driver == "v3":
+        return {"-h", "--help", "-v", "--version", "-m", "--multiuser", "-p", "--protocol", "2", "3", *_DAEMON}
+    more = {"v2": {"-multiuser-server"}, "static": {"-multiuser-server", *_STATIC}}.get(driver, set())
+    return {"-h", "--help", "-d", "-f", *more}
+
+
 def _daemon(arguments: list[str], pipe: str, driver: str) -> int:
     import fcntl  # noqa: PLC0415 - see above
 
     words = set(arguments)
     protocol = 3 if driver == "v3" and ({"-p", "--protocol"} & words) and "3" in words else 2
     options = {
+        "foreground": not words & {"-d", "--daemon"},
         "protocol": protocol,
         "multi_user": bool(words & _MULTI_USER),
         "static": bool(words & _STATIC),
     }
-    if options["static"] and driver == "v2":
-        sys.stderr.write("Unknown option -S\n")
-        return 1
     log = os.environ.get("CUDA_MPS_LOG_DIRECTORY") or "/var/log/nvidia-mps"
     lock = os.open(f"{pipe}/control_lock", os.O_RDWR | os.O_CREAT, 0o666)
     try:
@@ -124,8 +132,12 @@ def _ask(pipe: str, words: list[str]) -> str | None:
     one = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
     answer = b""
     try:
-        one.connect(f"{pipe}/control_privileged")
-        one.send("\t".join(words).encode() + b"\n")
+        # Who did not start it comes in where clients do.
+        door, mark = (
+            ("control_privileged", b"") if os.access(f"{pipe}/control_privileged", os.W_OK) else ("control", b"!")
+        )
+        one.connect(f"{pipe}/{door}")
+        one.send(mark + "\t".join(words).encode() + b"\n")
         while data := one.recv(65536):
             answer += data
     except OSError:

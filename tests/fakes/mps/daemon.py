@@ -57,7 +57,7 @@ class Daemon:
     """Sockets, logs and processes around the service."""
 
     def __init__(self, pipe: str, log: str, options: dict[str, Any]) -> None:
-        self.pipe, self.log_folder = pipe, log
+        self.pipe, self.log_folder, self.foreground = pipe, log, options["foreground"]
         self.path = node.machine_file(node.settings(pipe))
         machine = node.Machine(self.path)
         gpus = machine.visible(os.environ.get("CUDA_VISIBLE_DEVICES"))
@@ -84,8 +84,13 @@ class Daemon:
     def say(self, who: str, text: str) -> None:
         """A line in control.log or server.log."""
         now = datetime.datetime.now().isoformat(" ", "milliseconds")  # noqa: DTZ005 - as the real one does
+        line = f"[{now} {who.capitalize()} {os.getpid():5d}] {text}\n"
+        if self.foreground:
+            sys.stdout.write(line)
+            sys.stdout.flush()
+            return
         with Path(self.log_folder, f"{who}.log").open("a") as file:
-            file.write(f"[{now} {who.capitalize()} {os.getpid():5d}] {text}\n")
+            file.write(line)
 
     def _listen(self, path: str, mode: int, accept: Callable[..., None], data: Any) -> None:
         one = listen(path, mode)
@@ -158,7 +163,14 @@ class Daemon:
     # Clients.
 
     def _new_client(self, connection: socket.socket, where: tuple[str, str]) -> None:
-        self._read(connection, lambda line: self._client_says(connection, where, json.loads(line)), self._hang_up)
+        self._read(connection, lambda line: self._hears(connection, where, line), self._hang_up)
+
+    def _hears(self, connection: socket.socket, where: tuple[str, str], line: bytes) -> None:
+        """Take a client's word, or a command of a user who may not come in by the other socket."""
+        if line.startswith(b"!"):
+            self._command(connection, line[1:].decode().split("\t"))
+        else:
+            self._client_says(connection, where, json.loads(line))
 
     def _client_says(self, connection: socket.socket, where: tuple[str, str], message: dict[str, Any]) -> None:
         client = self.clients.get(connection)
@@ -265,12 +277,16 @@ class Daemon:
         self._read(connection, lambda line: self._command(connection, line.decode().split("\t")), lambda _: None)
 
     def _command(self, connection: socket.socket, words: list[str]) -> None:
-        if peer(connection) not in {0, os.geteuid()}:
+        uid = 0 if peer(connection) in {0, os.geteuid()} else peer(connection)
+        if uid and self.service.protocol == 3:
             self._answer(connection, "Permission denied\n", 1)
             return
         self.say("control", f"Cmd:{' '.join(words)}")
         if words[0] in self.settings.get("no_verbs", []):
-            self._answer(connection, f"Invalid command {words[0]}\n", 0)
+            self._answer(connection, v2.unknown_command(words[0]), 0)
+            return
+        if words[0] == "quit" and uid:
+            self._answer(connection, "Not enough privilege to execute quit command\n", 0)
             return
         if words[0] == "quit":
             self.quitting.append(connection)
@@ -278,8 +294,7 @@ class Daemon:
                 for client in self.service.clients():
                     self.terminate(client)
             return
-        run = v3.run if self.service.protocol == 3 else v2.run
-        self._answer(connection, *run(self, words))
+        self._answer(connection, *(v3.run(self, words) if self.service.protocol == 3 else v2.run(self, words, uid)))
 
     def _answer(self, connection: socket.socket, text: str, code: int) -> None:
         with contextlib.suppress(OSError):

@@ -5,26 +5,69 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tests.fakes.mps import node
-from tests.fakes.mps.service import Client, Server
+from tests.fakes.mps.service import INITIALIZING, Client, Server
 
 if TYPE_CHECKING:
     from tests.fakes.mps.daemon import Daemon
 
-_UNKNOWN_SERVER = "Server not found\n"
+_SETTINGS = {"set_default_active_thread_percentage", "set_default_device_pinned_mem_limit"}
+_OF_A_SERVER = {"set_active_thread_percentage", "set_device_pinned_mem_limit"}
+_STATIC = {"sm_partition", "lspart", "device_query"}
 
 
-def run(daemon: Daemon, words: list[str]) -> tuple[str, int]:
+def run(daemon: Daemon, words: list[str], uid: int = 0) -> tuple[str, int]:
     """Text that the command prints, and its exit status: the real one's is 0 whatever happened."""
     name, arguments = words[0], words[1:]
+    too_old = name == "get_server_status" and _driver(daemon) == "r535"
+    if too_old or (name in _STATIC and not daemon.service.static):
+        return unknown_command(name), 0
+    refused = _refusal(daemon, name, arguments, uid)
+    if refused:
+        return refused, 0
     if name == "sm_partition":
         name, arguments = f"sm_partition_{arguments[0] if arguments else ''}", arguments[1:]
     function = _COMMANDS.get(name)
     if function is None:
-        return f"Invalid command {name}\n", 0
+        return unknown_command(words[0]), 0
     try:
         return function(daemon, arguments), 0
     except (IndexError, ValueError):
         return "Invalid argument\n", 0
+
+
+def unknown_command(name: str) -> str:
+    """What every driver says of a command that it does not know."""
+    return f'Unknown command "{name}"\n'
+
+
+def _driver(daemon: Daemon) -> str:
+    return str(daemon.settings.get("driver", "v2"))
+
+
+def _refusal(daemon: Daemon, name: str, words: list[str], uid: int) -> str:
+    """Why this user may not, as drivers 535 and 550 say it; empty where he may."""
+    if uid == 0:
+        return ""
+    who = f"Insufficient privileges for UID {uid}"
+    old = _driver(daemon) == "r535"
+    server = _server(daemon, words[0]) if words else None
+    if name == "start_server" and words[1:2] != [str(uid)]:
+        return f"{who}\n" if old else f"{who}. Only the root user may start server for another user.\n"
+    if old:
+        return ""
+    if name in _SETTINGS:
+        return f"{who}. Control deamon settings can only be modified by the user started it or by the root user.\n"
+    if server is None or server.uid == uid:
+        return ""
+    if name in _OF_A_SERVER:
+        return f"{who}. Only the root user may change settings for another user's server.\n"
+    if name == "terminate_client":
+        return f"{who}. Only the root user may terminate clients on another user's server.\n800\n"
+    return ""
+
+
+def _no_server(pid: str) -> str:
+    return f"Server {pid} not found\n"
 
 
 def _server(daemon: Daemon, pid: str) -> Server | None:
@@ -37,7 +80,7 @@ def _server_list(daemon: Daemon, _: list[str]) -> str:
 
 def _server_status(daemon: Daemon, words: list[str]) -> str:
     server = _server(daemon, words[0])
-    return f"{server.status}\n" if server else _UNKNOWN_SERVER
+    return f"{server.status}\n" if server else _no_server(words[0])
 
 
 def _start_server(daemon: Daemon, words: list[str]) -> str:
@@ -53,7 +96,7 @@ def _start_server(daemon: Daemon, words: list[str]) -> str:
 def _shutdown_server(daemon: Daemon, words: list[str]) -> str:
     server = _server(daemon, words[0])
     if server is None:
-        return _UNKNOWN_SERVER
+        return _no_server(words[0])
     if server.clients and "-f" not in words:
         return "The server has clients\n"
     for client in list(server.clients):
@@ -64,7 +107,7 @@ def _shutdown_server(daemon: Daemon, words: list[str]) -> str:
 
 def _client_list(daemon: Daemon, words: list[str]) -> str:
     server = _server(daemon, words[0])
-    return "".join(f"{client.pid}\n" for client in server.clients) if server else _UNKNOWN_SERVER
+    return "".join(f"{client.pid}\n" for client in server.clients) if server else _no_server(words[0])
 
 
 def _device_clients(daemon: Daemon, words: list[str]) -> str:
@@ -76,6 +119,8 @@ def _device_clients(daemon: Daemon, words: list[str]) -> str:
 
 
 def _ps(daemon: Daemon, words: list[str]) -> str:
+    if not daemon.service.clients():
+        return "Server not found\n"
     lines = ["PID       ID  SERVER    DEVICE             NAMESPACE COMMAND\n"]
     for number, client in enumerate(daemon.service.clients(), 1):
         if client.server and (not words or words[-1] == str(client.pid)):
@@ -90,7 +135,7 @@ def _shown_percent(daemon: Daemon, percent: float) -> str:
 
 
 def _set_default_percent(daemon: Daemon, words: list[str]) -> str:
-    daemon.service.defaults.percent = _percent(words[0])
+    daemon.service.defaults.percent = _percent(words[0], daemon.service.defaults.percent)
     return _shown_percent(daemon, daemon.service.defaults.percent)
 
 
@@ -101,21 +146,27 @@ def _default_percent(daemon: Daemon, _: list[str]) -> str:
 def _set_percent(daemon: Daemon, words: list[str]) -> str:
     server = _server(daemon, words[0])
     if server is None:
-        return _UNKNOWN_SERVER
-    server.limits.percent = _percent(words[1])
+        return _no_server(words[0])
+    if server.status == INITIALIZING:
+        return ""
+    server.limits.percent = _percent(words[1], server.limits.percent)
     return _shown_percent(daemon, server.limits.percent)
 
 
 def _get_percent(daemon: Daemon, words: list[str]) -> str:
     server = _server(daemon, words[0])
-    return _shown_percent(daemon, server.limits.percent) if server else _UNKNOWN_SERVER
+    if server is None:
+        return _no_server(words[0])
+    return "" if server.status == INITIALIZING else _shown_percent(daemon, server.limits.percent)
 
 
-def _percent(word: str) -> float:
-    value = float(word)
-    if not 0 < value <= 100:
-        raise ValueError(word)
-    return value
+def _percent(word: str, before: float) -> float:
+    """The new value; what cannot be one changes nothing, and nothing is said of it."""
+    try:
+        value = float(word)
+    except ValueError:
+        return before
+    return value if 0 < value <= 100 else before
 
 
 def _memory(word: str) -> int:
@@ -126,22 +177,31 @@ def _memory(word: str) -> int:
 
 
 def _shown_memory(daemon: Daemon, memory: dict[str, int], device: str) -> str:
-    gpu = daemon.service.device(device)
-    mib = daemon.settings.get("lie_memory", memory.get(gpu.uuid) if gpu else None)
+    mib = daemon.settings.get("lie_memory", memory.get(_place(daemon, device)))
     if mib is None:
-        return "\n"
+        return ""
     # As driver 595 prints it: whole gibibytes, rounded down.
     return f"{int(mib) // 1024}G\n" if int(mib) >= 1024 else f"{mib}M\n"
 
 
 def _limit(daemon: Daemon, memory: dict[str, int], device: str, value: str) -> str:
-    gpu = daemon.service.device(device)
-    if gpu:  # A device that is not there is not refused.
-        memory[gpu.uuid] = _memory(value)
+    # A device that is not there is not refused, and a UUID means nothing.
+    if device.isdigit():
+        memory[_place(daemon, device)] = _memory(value)
     return ""
 
 
+def _place(daemon: Daemon, device: str) -> str:
+    """Under which name a device's limit is kept."""
+    gpu = daemon.service.device(device) if device.isdigit() else None
+    return gpu.uuid if gpu else f"#{device}"
+
+
 def _set_default_memory(daemon: Daemon, words: list[str]) -> str:
+    if len(words) == 1:
+        # Without a value it takes the limit away.
+        daemon.service.defaults.memory.pop(_place(daemon, words[0]), None)
+        return ""
     return _limit(daemon, daemon.service.defaults.memory, words[0], words[1])
 
 
@@ -151,12 +211,12 @@ def _default_memory(daemon: Daemon, words: list[str]) -> str:
 
 def _set_memory(daemon: Daemon, words: list[str]) -> str:
     server = _server(daemon, words[0])
-    return _limit(daemon, server.limits.memory, words[1], words[2]) if server else _UNKNOWN_SERVER
+    return _limit(daemon, server.limits.memory, words[1], words[2]) if server else _no_server(words[0])
 
 
 def _get_memory(daemon: Daemon, words: list[str]) -> str:
     server = _server(daemon, words[0])
-    return _shown_memory(daemon, server.limits.memory, words[1]) if server else _UNKNOWN_SERVER
+    return _shown_memory(daemon, server.limits.memory, words[1]) if server else _no_server(words[0])
 
 
 def _set_priority(daemon: Daemon, words: list[str]) -> str:
@@ -169,7 +229,9 @@ def _terminate(daemon: Daemon, words: list[str]) -> str:
     found: list[Client] = [one for one in server.clients if str(one.pid) == words[1]] if server else []
     for client in found:
         daemon.terminate(client)
-    return "0\n" if found else "Client not found\n"
+    if server is None:
+        return f"{_no_server(words[0])}Server {words[0]} not found!\n1\n"
+    return "0\n" if found else f"Invalid process {words[1]}!\n1\n"
 
 
 def _devices(daemon: Daemon, _: list[str]) -> str:

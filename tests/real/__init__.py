@@ -1,0 +1,1 @@
+"""NVIDIA's own programs and libraries, from Debian's packages, without a GPU."""

@@ -1,0 +1,137 @@
+"""A real control program with a stub server beside it, and what it answers to a fixed list of commands."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from prolog_epilog.mps.control import Control
+from tests.real.packages import unpacked
+
+STUB = Path(__file__).parent / "nvidia-cuda-mps-server"
+OWNER, OTHER = 1000, 65534
+"""The user of the server, and one who has nothing to do with it."""
+UUIDS = ("GPU-aaaaaaaa-0000-0000-0000-000000000000", "GPU-bbbbbbbb-0000-0000-0000-000000000000")
+
+COMMANDS: tuple[tuple[int | None, str], ...] = (
+    *((None, text) for text in ("get_server_list", "get_default_active_thread_percentage")),
+    *((None, f"set_default_active_thread_percentage {value}") for value in (30, 0, 101, "x")),
+    (None, "get_default_active_thread_percentage"),
+    (None, "get_default_device_pinned_mem_limit 0"),
+    (None, f"set_default_device_pinned_mem_limit {UUIDS[0]} 5000M"),
+    (None, f"get_default_device_pinned_mem_limit {UUIDS[0]}"),
+    (None, "get_default_device_pinned_mem_limit 0"),
+    *((None, f"set_default_device_pinned_mem_limit {word}") for word in ("0 5000M", "1 500M", "7 3G", "0")),
+    *((None, f"get_default_device_pinned_mem_limit {ordinal}") for ordinal in (0, 1, 7, 99)),
+    (None, "get_server_status 4711"),
+    (None, "set_active_thread_percentage 4711 30"),
+    (None, "terminate_client 4711 1"),
+    *((None, text) for text in ("ps", "lspart", "sm_partition add 0 1", "device_query", "help")),
+    (OTHER, "set_default_active_thread_percentage 40"),
+    (OTHER, "set_default_device_pinned_mem_limit 0 80G"),
+    (OTHER, "start_server -uid 0"),
+    (None, "set_default_active_thread_percentage 30"),
+    (None, "set_default_device_pinned_mem_limit 0 5000M"),
+    (None, f"start_server -uid {OWNER}"),
+    (None, "get_server_list"),
+    *((None, f"{text} SERVER") for text in ("get_server_status", "get_client_list", "get_active_thread_percentage")),
+    (None, "set_active_thread_percentage SERVER 40"),
+    *((None, f"get_device_pinned_mem_limit SERVER {ordinal}") for ordinal in (0, 1, 2)),
+    (None, "set_device_pinned_mem_limit SERVER 0 2000M"),
+    (None, "get_device_pinned_mem_limit SERVER 0"),
+    (None, "get_default_device_pinned_mem_limit 0"),
+    (None, "terminate_client SERVER 4711"),
+    (OTHER, "set_active_thread_percentage SERVER 100"),
+    (OTHER, "terminate_client SERVER 4711"),
+    (OTHER, "get_active_thread_percentage SERVER"),
+    (OWNER, "set_active_thread_percentage SERVER 90"),
+    (OWNER, "set_device_pinned_mem_limit SERVER 0 80G"),
+    (OWNER, "get_device_pinned_mem_limit SERVER 0"),
+    (OWNER, "terminate_client SERVER 4711"),
+)
+
+
+def install(driver: str, folder: Path) -> str:
+    """The control program of this driver in a folder of its own, the stub server beside it; its path."""
+    found = unpacked(driver)
+    if isinstance(found, str):
+        raise FileNotFoundError(found)
+    folder.mkdir(parents=True, exist_ok=True)
+    folder.chmod(0o755)
+    shutil.copy2(found / "usr/bin/nvidia-cuda-mps-control", folder)
+    shutil.copy2(STUB, folder)
+    (folder / STUB.name).chmod(0o755)
+    return str(folder / "nvidia-cuda-mps-control")
+
+
+@contextmanager
+def running(program: str, folder: Path, uuids: tuple[str, ...] = UUIDS) -> Iterator[Control]:
+    """A daemon of its own in a folder, and the way to it."""
+    pipe, log = folder / "pipe", folder / "log"
+    for one in (pipe, log):
+        one.mkdir(parents=True)
+        one.chmod(0o777)
+    folder.chmod(0o755)
+    control = Control(program, pipe, log, uuids)
+    with (log / "control.log").open("ab") as out:
+        daemon = subprocess.Popen(
+            [program, "-f"], env=control.environment, stdin=subprocess.DEVNULL, stdout=out, stderr=out
+        )
+    try:
+        while not (pipe / "control").exists():
+            assert daemon.poll() is None, (log / "control.log").read_text()
+            time.sleep(0.01)
+        yield control
+    finally:
+        subprocess.run([program], input="quit -t 1\n", env=control.environment, text=True, check=False, timeout=20)
+        daemon.kill()
+        daemon.wait()
+
+
+def tell(control: Control, command: str, uid: int | None = None) -> str:
+    """What the program prints, word for word."""
+    done = subprocess.run(
+        [control.program],
+        input=command + "\n",
+        env=control.environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        user=uid,
+        cwd="/",
+        timeout=20,
+        check=False,
+    )
+    assert done.returncode == 0, (command, done.stdout)
+    return done.stdout
+
+
+def transcript(control: Control) -> list[list[str]]:
+    """Every command of the list with its answer; the server's number stands as SERVER, root as an empty user."""
+    found = []
+    server = ""
+    for uid, command in COMMANDS:
+        if not server and "SERVER" in command:
+            server = _ready(control)
+        answer = tell(control, command.replace("SERVER", server or "SERVER"), uid)
+        if command == "get_server_list" and answer.strip():
+            server = _ready(control)
+            answer = tell(control, command)
+        shown = answer.replace(server, "SERVER") if server else answer
+        found.append(["" if uid is None else str(uid), command, shown])
+    return found
+
+
+def _ready(control: Control) -> str:
+    """The server's number, once it is connected to the daemon."""
+    until = time.monotonic() + 20
+    while time.monotonic() < until:
+        server = tell(control, "get_server_list").strip()
+        if server and tell(control, f"get_active_thread_percentage {server}").strip():
+            return server
+        time.sleep(0.02)
+    raise AssertionError((control.log / "control.log").read_text())

@@ -1,0 +1,68 @@
+"""Debian's packages of NVIDIA's driver, unpacked below build/: nothing of them is installed, or in the repository.
+
+They are of Debian's section non-free, which is asked here alone, by an apt of its own that touches nothing of the
+machine's. Where that section cannot be reached the tests that need it are skipped, and say so.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import re
+import shutil
+import subprocess
+from functools import cache
+from pathlib import Path
+
+BUILD = Path(__file__).resolve().parents[2] / "build" / "real-driver"
+SUITES = {"r535": "bookworm", "r550": "trixie"}
+"""The suite that has each driver."""
+PACKAGES = ("nvidia-cuda-mps", "libcuda1", "libnvidia-ml1")
+KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
+MIRROR = "http://deb.debian.org/debian"
+
+
+@cache
+def unpacked(driver: str) -> Path | str:
+    """The folder with this driver's files, or why there is none."""
+    BUILD.mkdir(parents=True, exist_ok=True)
+    # Several processes of one run of the tests may want it at once.
+    with (BUILD / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return _unpack(driver, BUILD / driver)
+
+
+def _unpack(driver: str, folder: Path) -> Path | str:
+    if (folder / "usr").is_dir():
+        return folder
+    if not (shutil.which("apt-get") and shutil.which("dpkg-deb") and KEYRING.exists()):
+        return "this machine has no apt-get or no keyring of Debian's"
+    work = BUILD / f"{driver}.apt"
+    shutil.rmtree(work, ignore_errors=True)
+    for name in ("lists/partial", "cache/archives/partial", "debs"):
+        (work / name).mkdir(parents=True)
+    (work / "sources.list").write_text(f"deb [signed-by={KEYRING}] {_mirror()} {SUITES[driver]} non-free\n")
+    apt = [
+        "apt-get",
+        *("-o", f"Dir::Etc::SourceList={work / 'sources.list'}", "-o", "Dir::Etc::SourceParts=/dev/null"),
+        *("-o", f"Dir::State::Lists={work / 'lists'}", "-o", f"Dir::Cache={work / 'cache'}"),
+        *("-o", "APT::Sandbox::User=", "-o", "Acquire::Languages=none", "-o", "Acquire::Check-Valid-Until=false"),
+    ]
+    for words in ("update",), ("download", *PACKAGES):
+        done = subprocess.run(
+            [*apt, "-q", *words], cwd=work / "debs", capture_output=True, text=True, timeout=600, check=False
+        )
+        if done.returncode:
+            return f"apt-get {words[0]} failed: {(done.stderr.strip() or 'no word why').splitlines()[-1]}"
+    for package in (work / "debs").glob("*.deb"):
+        subprocess.run(["dpkg-deb", "-x", package, work / "root"], check=True)
+    (work / "root").rename(folder)
+    shutil.rmtree(work)
+    return folder
+
+
+def _mirror() -> str:
+    """The mirror that this machine's apt uses for Debian itself."""
+    words = ["apt-get", "indextargets", "--format", "$(ORIGIN)|$(LABEL)|$(REPO_URI)", "Created-By: Packages"]
+    shown = subprocess.run(words, capture_output=True, text=True, check=False).stdout
+    found = re.search(r"^Debian\|Debian\|(\S+)$", shown, re.MULTILINE)
+    return found[1] if found else MIRROR

@@ -1,0 +1,227 @@
+"""MPS as NVIDIA's real control programs keep it, 535 and 550, with a stub server in the GPU's place."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from prolog_epilog import processes, state
+from prolog_epilog.errors import ControlError
+from prolog_epilog.mps import detach, sweep, trouble
+from prolog_epilog.mps.ceiling import Ceiling
+from prolog_epilog.mps.control import Abilities, Control, Refused, abilities
+from prolog_epilog.state import SetState, Tenant
+from tests.fakes.mps import TRANSCRIPTS
+from tests.fakes.mps.world import GPUS, Node, await_true, fresh_node
+from tests.real.control_program import OTHER, OWNER, install, running, tell, transcript
+from tests.real.packages import SUITES, unpacked
+
+pytestmark = [
+    pytest.mark.skipif(os.geteuid() != 0, reason="only root can start processes of several users"),
+    pytest.mark.slow,
+]
+
+
+@pytest.fixture(params=SUITES)
+def driver(request: pytest.FixtureRequest) -> str:
+    """Its name."""
+    why = unpacked(str(request.param))
+    if isinstance(why, str):
+        pytest.skip(f"NVIDIA's {request.param} cannot be had: {why}")
+    return str(request.param)
+
+
+@pytest.fixture
+def node(driver: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
+    """A node with simulated GPUs, a real control program and the stub server."""
+    with fresh_node(monkeypatch) as made:
+        made.config = made.config._replace(mps_control=install(driver, made.root / "bin"))
+        (made.root / "told").touch(0o666)
+        (made.root / "told").chmod(0o666)
+        wish(made)
+        yield made
+
+
+@pytest.fixture
+def control(node: Node) -> Iterator[Control]:
+    """A daemon started by hand, two GPUs in its sight."""
+    with running(node.config.mps_control, node.root / "by-hand") as one:
+        yield one
+
+
+def limits(node: Node) -> dict[str, Any]:
+    """What the stub server knows."""
+    try:
+        return dict(json.loads((node.root / "told").read_text()))
+    except ValueError:  # it is being written
+        return {}
+
+
+def state_of(control: Control, *tenants: Tenant) -> SetState:
+    return SetState(
+        boot=processes.boot_id(), uuids=control.uuids, modes=(0,), method="ceiling", multi_user=False, tenants=tenants
+    )
+
+
+def test_it_answers_as_it_is_written_down(driver: str, control: Control) -> None:
+    assert transcript(control) == json.loads((TRANSCRIPTS / f"{driver}.json").read_text())
+
+
+def test_what_it_starts_with_is_tried_and_leaves_nothing(node: Node) -> None:
+    folder = node.root / "tries"
+
+    found = abilities(node.config.mps_control, folder)
+
+    assert found == Abilities(namespaces=False, static=False, multi_user=None)
+    assert list(folder.iterdir()) == []
+
+
+def test_memory_is_limited_to_the_byte_though_it_is_shown_in_whole_gibibytes(node: Node, control: Control) -> None:
+    way = Ceiling()
+    way.set_default_memory(control, 5000)
+
+    way.start(control, state_of(control, Tenant(1, OWNER, 30, 5000)), time.monotonic() + 20)
+
+    way.set_memory(control, way.server(control) or 0, 1500)
+    await_true(lambda: limits(node).get("memory") == [1500 << 20] * 2)
+    way.set_memory(control, way.server(control) or 0, None)
+    await_true(lambda: limits(node).get("memory") == [1 << 40] * 2)
+
+
+def test_a_server_is_starting_then_active_then_gone(node: Node, control: Control) -> None:
+    way = Ceiling()
+    wish(node, busy=True)
+    control.tell(f"start_server -uid {OWNER}")
+    await_true(lambda: way.server(control) is not None)
+    assert way.status(control) == "INITIALIZING"
+    os.kill(way.server(control) or 0, signal.SIGKILL)
+    await_true(lambda: way.status(control) == "GONE")
+    wish(node)
+    control.tell(f"start_server -uid {OWNER}")
+    await_true(lambda: way.status(control) == "ACTIVE")
+    assert processes.user_of(way.server(control) or 0) == OWNER
+
+
+def test_a_fault_is_seen_where_the_driver_tells_it(driver: str, node: Node, control: Control) -> None:
+    way = Ceiling()
+    control.tell(f"start_server -uid {OWNER}")
+    await_true(lambda: way.status(control) == "ACTIVE")
+    wish(node, fault=True)
+    assert way.status(control) == ("FAULT" if driver != "r535" else "ACTIVE")
+
+
+def test_a_sentence_with_a_number_is_no_client(control: Control) -> None:
+    with pytest.raises(Refused, match="Server 4711 not found"):
+        control.tell("get_client_list 4711")
+    assert Ceiling().clients(control) == ()
+    control.tell(f"start_server -uid {OWNER}")
+    await_true(lambda: Ceiling().status(control) == "ACTIVE")
+    assert not Ceiling().terminate(control, 4711)
+
+
+def test_clients_are_counted(node: Node, control: Control) -> None:
+    control.tell(f"start_server -uid {OWNER}")
+    await_true(lambda: Ceiling().status(control) == "ACTIVE")
+    wish(node, clients=[77, 78])
+    assert Ceiling().clients(control) == (77, 78)
+
+
+def test_that_a_user_can_raise_his_own_servers_limits_is_found_out(control: Control) -> None:
+    control.tell(f"start_server -uid {OWNER}")
+    await_true(lambda: Ceiling().status(control) == "ACTIVE")
+
+    tried = state_of(control, Tenant(1, OWNER, 30, None))
+
+    assert Ceiling().loose(control, tried)
+    assert tell(control, f"get_active_thread_percentage {Ceiling().server(control)}") == "30.0\n"
+
+
+def test_whether_another_user_can_depends_on_the_driver(driver: str, control: Control) -> None:
+    control.tell(f"start_server -uid {OWNER}")
+    await_true(lambda: Ceiling().status(control) == "ACTIVE")
+
+    assert Ceiling().loose(control, state_of(control, Tenant(1, OTHER, 30, None))) == (driver == "r535")
+
+
+def test_a_share_lives_and_ends(node: Node) -> None:
+    attached = node.attach(1, 30, mem=5000)
+
+    assert attached.level.name == "open-ceiling"
+    known = state.load(node.paths, GPUS[1])
+    assert known is not None
+    log = node.paths.log(known.name) / "control.log"
+    assert "NEW SERVER" in log.read_text()
+    assert trouble.server_status(node.paths, node.config, GPUS[1]) == "ACTIVE"
+    await_true(lambda: limits(node) == {"percent": 30.0, "memory": [5000 << 20]})
+    node.attach(2, 50, mem=2000)
+    await_true(lambda: limits(node) == {"percent": 50.0, "memory": [5000 << 20]})
+    detach(node.paths, node.config, 2)
+    detach(node.paths, node.config, 1)
+    assert node.clean()
+
+
+def test_two_gpus_of_one_job_are_seen_by_position_and_limited_alike(node: Node) -> None:
+    attached = node.attach(1, 30, mem=3000, gpus=(1, 0))
+
+    assert attached.environment["CUDA_VISIBLE_DEVICES"] == ",".join(gpu.uuid for gpu in node.gpus(0, 1))
+    await_true(lambda: limits(node).get("memory") == [3000 << 20] * 2)
+    detach(node.paths, node.config, 1)
+    assert node.clean()
+
+
+def test_two_daemons_serve_two_gpus(node: Node) -> None:
+    node.attach(1, 30, gpus=(0,))
+    node.attach(2, 40, gpus=(1,))
+    assert len({known.name for known in state.everything(node.paths)}) == 2
+    for job in (1, 2):
+        detach(node.paths, node.config, job)
+    assert node.clean()
+
+
+@pytest.mark.parametrize(
+    ("wishes", "said"), [({"dies": True}, "not ready in time"), ({"busy": True}, "it is INITIALIZING")]
+)
+def test_a_server_that_does_not_come_leaves_nothing(node: Node, wishes: dict[str, bool], said: str) -> None:
+    wish(node, **wishes)
+    node.config = node.config._replace(mps_start_timeout=4.0)
+
+    with pytest.raises(ControlError, match=said):
+        node.attach(1, 30)
+
+    assert node.clean()
+
+
+def test_a_server_that_is_nowhere_on_the_path_is_told(node: Node) -> None:
+    (node.root / "bin/nvidia-cuda-mps-server").unlink()
+
+    with pytest.raises(ControlError, match=r"not ready in time \(it is GONE\); look at its control.log"):
+        node.attach(1, 30)
+
+    assert node.clean()
+
+
+def test_what_a_killed_daemon_leaves_is_swept_up(node: Node) -> None:
+    node.attach(1, 30)
+    [known] = state.everything(node.paths)
+    assert known.daemon is not None
+    os.kill(known.daemon.pid, signal.SIGKILL)
+    await_true(lambda: trouble.server_status(node.paths, node.config, GPUS[1]) == "GONE")
+
+    node.attach(2, 30)
+
+    assert trouble.server_status(node.paths, node.config, GPUS[1]) == "ACTIVE"
+    for job in (1, 2):
+        detach(node.paths, node.config, job)
+    sweep(node.paths, node.config)
+    assert node.clean()
+
+
+def wish(node: Node, **wishes: object) -> None:
+    """What the stub servers of this node do from now on."""
+    (node.root / "stub-server.json").write_text(json.dumps(wishes | {"told": str(node.root / "told")}))
