@@ -171,7 +171,8 @@ def test_a_whole_node_is_examined(world: World) -> None:
     assert found["Prolog"] == (True, "berth-prolog")
     assert found["GPU 3"][0] is False
     assert "compute mode 3, but nobody shares it: jobs will fail on it; nvidia-smi -i GPU-" in found["GPU 3"][1]
-    assert found["MPS"] == (True, "shares are held by server ceilings")
+    tried = "namespaces no, static partitions no, several users yes"
+    assert found["MPS"] == (True, f"shares are held by server ceilings (tried: {tried})")
     assert found["cgroups"][1].startswith(("v1", "v2"))
     assert found["berth-guard"] == (
         False,
