@@ -1,8 +1,9 @@
 """Whether a node is ready for jobs that share GPUs, and what is left of those that did."""
 
+import os
 import stat
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from math import ceil
@@ -16,7 +17,7 @@ from prolog_epilog.mps import control
 from prolog_epilog.mps.control import Abilities
 from prolog_epilog.mps.partitions import chunk_size
 from prolog_epilog.paths import Paths
-from prolog_epilog.slurm import Scontrol
+from prolog_epilog.slurm import PREFIXES, Scontrol
 
 LEAST_KILL_WAIT = 60
 # 65534 is how Slurm prints that it has none.
@@ -26,6 +27,8 @@ _LIMITS = ("PrologEpilogTimeout", "PrologTimeout", "EpilogTimeout")
 # For what has no limit in berth.conf: Slurm's own answers, signals, the driver.
 _MARGIN = 15
 _DAEMON = "nvidia-cuda-mps-control"
+_NOTICES = tuple(Path(prefix, "libexec", "berth", "berth-notice") for prefix in PREFIXES)
+"""Where berth-epilog looks for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +65,11 @@ def examine(path: str, paths: Paths, slurm_conf: str = "") -> Iterator[Finding]:
     yield from leftovers(paths, cgroups.jobs(), slurm.is_there)
 
 
-def wiring(slurm: Mapping[str, str], settings: NodeConfig) -> Iterator[Finding]:
+def wiring(slurm: Mapping[str, str], settings: NodeConfig, notices: Sequence[Path] = _NOTICES) -> Iterator[Finding]:
     """How slurm.conf calls us."""
     for name in ("Prolog", "Epilog"):
         yield _called(slurm, name)
+    yield _notice(slurm, notices)
     flags = {flag.lower() for flag in slurm.get("PrologFlags", "").split(",")}
     starts = bool(flags & {"alloc", "contain", "x11"})
     text = (
@@ -106,7 +110,7 @@ def _limit(name: str, limit: int, least: int) -> Finding:
 
 
 def _called(slurm: Mapping[str, str], name: str) -> Finding:
-    calls = [value for key, value in slurm.items() if key == name or key.startswith(f"{name}[")]
+    calls = _calls(slurm, name)
     ours = f"berth-{name.lower()}"
     ok = any(Path(call).name == ours for call in calls)
     if not ok:
@@ -120,6 +124,25 @@ def _called(slurm: Mapping[str, str], name: str) -> Finding:
         )
         return Finding(name, ok=False, text=text)
     return Finding(name, ok=True, text=ours)
+
+
+def _notice(slurm: Mapping[str, str], notices: Sequence[Path]) -> Finding:
+    own = next((call for call in _calls(slurm, "Epilog") if Path(call).name == "berth-notice"), "")
+    found = next((path for path in notices if os.access(path, os.X_OK)), None)
+    if found and own:
+        advice = f"berth-epilog calls {found}; Epilog={own} is not needed, and costs each job 5 ms of CPU on each node"
+        return Finding("berth-notice", ok=True, text=advice)
+    if found or own:
+        return Finding("berth-notice", ok=True, text=f"berth-epilog calls {found}" if found else own)
+    advice = (
+        f"not found as {', '.join(map(str, notices))}, so berthd learns of free GPUs by its timer only; "
+        f"make -C slurm_plugins install, or link {notices[0]} to it"
+    )
+    return Finding("berth-notice", ok=False, text=advice)
+
+
+def _calls(slurm: Mapping[str, str], name: str) -> list[str]:
+    return [value for key, value in slurm.items() if key == name or key.startswith(f"{name}[")]
 
 
 def scripts(settings: NodeConfig) -> Iterator[Finding]:

@@ -9,7 +9,9 @@ from typing import NamedTuple
 from prolog_epilog import children
 from prolog_epilog.errors import Imitated, SlurmError, TookTooLong
 
-_PLACES = ("/usr/bin/scontrol", "/usr/local/bin/scontrol", "/opt/slurm/bin/scontrol", "/usr/local/slurm/bin/scontrol")
+PREFIXES = ("/usr", "/usr/local", "/opt/slurm", "/usr/local/slurm")
+"""Where Slurm's commands and Berth's programs are looked for, as in front/berth-prolog."""
+_PLACES = tuple(f"{prefix}/bin/scontrol" for prefix in PREFIXES)
 _JOB_SECONDS = 1.0
 _CHANGE_SECONDS = 5.0
 _RUNS = frozenset({"RUNNING", "CONFIGURING", "SUSPENDED", "STOPPED"})

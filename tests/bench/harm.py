@@ -29,10 +29,7 @@ COMMANDS = {
     "gpu": "srun -Q --gpus=1 true",
 }
 MOST_CPU, MOST_GPU = 1.05, 1.25
-SCRIPTS = {
-    "prolog": ("/opt/berth/bin/berth-prolog",),
-    "epilog": ("/opt/berth/bin/berth-epilog", "/usr/libexec/berth/berth-notice"),
-}
+SCRIPTS = {"prolog": "/opt/berth/bin/berth-prolog", "epilog": "/opt/berth/bin/berth-epilog"}
 MOST_SCRIPTS_MS = 5.0
 """Of a job without GPUs, as slurmd calls them."""
 
@@ -40,7 +37,7 @@ AS_SLURMD = (
     "export SLURMD_NODENAME=n1 SLURM_CONF=/etc/slurm/slurm.conf SLURM_JOB_ID=999999 SLURM_JOB_UID=1000"
     " SLURM_JOB_EXIT_CODE2=0:0 SLURM_SCRIPT_CONTEXT={context}_slurmd"
 )
-EMPTY_SCRIPTS = r"printf 'Prolog=/bin/true\nEpilog=/bin/true\nEpilog=/bin/true\n' >>/etc/slurm/slurm.conf"
+EMPTY_SCRIPTS = r"printf 'Prolog=/bin/true\nEpilog=/bin/true\n' >>/etc/slurm/slurm.conf"
 IN_A_ROW = 5
 TIMED = """
 for i in $(seq {count}); do
@@ -59,8 +56,7 @@ def times(target: Target, command: str, count: int, pause: float, user: str = "a
 def scripts(node: Target, count: int) -> dict[str, float]:
     """Milliseconds of a node's Prolog and Epilog of a job without GPUs."""
     found = {}
-    for context, paths in SCRIPTS.items():
-        command = "; ".join(paths)
+    for context, command in SCRIPTS.items():
         took = times(node, command, count, 0.1, "root", AS_SLURMD.format(context=context))
         found[context] = statistics.median(took)
     return found

@@ -290,8 +290,9 @@ without; a submission that waits takes 1.5, 2.4 and 3.4 ms.
 """,
     "harm": """
 One `srun` at a time on four nodes that share two cores with everything else. `row`: five back to back; `apart`: with
-3 s between them. `prolog_ms` and `epilog_ms` (berth-epilog, then berth-notice) are those of a job without GPUs, called
-on a node. `scripts` is the `row` once more beside plain Slurm with a Prolog and two Epilogs that are /bin/true.
+3 s between them. `prolog_ms` and `epilog_ms` (with berth-notice) are those of a job without GPUs, called on a node.
+`scripts` is the `row` once more beside plain Slurm with a Prolog and an Epilog that are /bin/true; where this page says
+three scripts or twelve, berth-notice was still an Epilog of its own.
 
 Other work kept both cores busy (a load of 4 to 5), so single figures mean little here. The two runs before, at a load
 of 8, had in this order (1, 2, 4 nodes, GPU) 0.93, 0.92, 1.17, 1.04 and 1.13, 1.07, 1.26, 1.18 in a row, 0.97, 0.94,

@@ -89,6 +89,25 @@ def test_a_limit_that_lets_our_own_ones_end_first_passes() -> None:
     assert list(failed(doctor.wiring(SLURM | {"PrologEpilogTimeout": "375"}, chained))) == ["PrologEpilogTimeout"]
 
 
+def test_the_notice_is_called_by_berth_epilog_or_has_a_line_of_its_own(tmp_path: Path) -> None:
+    there, absent = tmp_path / "berth-notice", tmp_path / "absent"
+    there.touch(0o755)
+    alone = {key: value for key, value in SLURM.items() if key != "Epilog[1]"}
+
+    def says(slurm: dict[str, str], *paths: Path) -> tuple[bool, str]:
+        found = {one.name: one for one in doctor.wiring(slurm, NodeConfig(), paths)}["berth-notice"]
+        return found.ok, found.text
+
+    assert says(alone, absent, there) == (True, f"berth-epilog calls {there}")
+    assert says(SLURM, absent) == (True, "/usr/libexec/berth/berth-notice")
+    ok, text = says(SLURM, there)
+    assert ok
+    assert "Epilog=/usr/libexec/berth/berth-notice is not needed" in text
+    ok, text = says(alone, absent)
+    assert not ok
+    assert text.endswith(f"make -C slurm_plugins install, or link {absent} to it")
+
+
 def test_scripts_that_will_be_left_out_are_named(world: World) -> None:
     good = world.script("good", "exit 0")
     settings = NodeConfig(chain_prolog=(str(good),), chain_epilog=(str(world.folder / "missing"),))

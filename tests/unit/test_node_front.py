@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from prolog_epilog.config import NodeConfig, load
+from prolog_epilog.slurm import PREFIXES
 
 from .node_world import JOB_TEXT, NODE, ROOT, World, berth
 
@@ -57,16 +58,17 @@ class Node:
             ("/run/berth/", f"{self.world.root}/"),
             ("/dev/nvidia", f"{self.world.dev}/nvidia"),
             ("/etc/slurm/berth.conf", f"{folder}/none"),
+            (" ".join(PREFIXES), f"{folder}/usr {folder}/opt"),
         ):
             assert path in text
             text = text.replace(path, other)
         for context in CONTEXTS:
-            self._program(f"bin/berth-{context}", text)
-            self._program(f"bin/berth-{context}-python", '#!/bin/sh\necho python "$@"\n')
+            self.install(f"bin/berth-{context}", text)
+            self.install(f"bin/berth-{context}-python", '#!/bin/sh\necho python "$@"\n')
 
-    def _program(self, name: str, text: str) -> None:
+    def install(self, name: str, text: str) -> None:
         path = self.folder / name
-        path.parent.mkdir(exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
         path.chmod(0o755)
 
@@ -351,6 +353,34 @@ def test_berth_conf_is_looked_for_where_the_program_does(node: Node) -> None:
 )
 def test_a_call_that_is_not_slurmds_is_the_programs(node: Node, change: dict[str, str]) -> None:
     assert node.front("prolog", node.world.slurmd("prolog") | change) == "python"
+
+
+NOTICE = '#!/bin/sh\necho "notice $SLURM_SCRIPT_CONTEXT $SLURM_JOB_ID" "$@"\n'
+
+
+@pytest.mark.parametrize("prefix", ["usr", "opt"])
+def test_an_epilog_ends_with_the_notice_and_a_prolog_does_not(node: Node, prefix: str) -> None:
+    node.install(f"{prefix}/libexec/berth/berth-notice", NOTICE)
+    quiet, busy = ("", ""), (berth(3, share=30, way="mps"), "3")
+
+    for context, last in (("prolog", []), ("epilog", ["notice epilog_slurmd 7"])):
+        assert node.front(context, node.world.slurmd(context, *quiet)).splitlines() == last
+        assert node.front(context, node.world.slurmd(context, *busy), "--root", "/a  b").splitlines() == [
+            "python --root /a  b",
+            *last,
+        ]
+        node.configure("[node]\nmulti_user = true\n")
+        assert node.front(context, node.world.slurmd(context, *quiet)).splitlines() == last
+
+
+def test_an_epilog_that_fails_tells_nobody_and_keeps_its_status(node: Node) -> None:
+    node.install("usr/libexec/berth/berth-notice", NOTICE)
+    node.install("bin/berth-epilog-python", "#!/bin/sh\necho python\nexit 3\n")
+    sent = node.world.slurmd("epilog", berth(3, share=30, way="mps"), "3")
+
+    done = subprocess.run([node.folder / "bin/berth-epilog"], env=sent, capture_output=True, text=True, check=False)
+
+    assert (done.returncode, done.stdout) == (3, "python\n")
 
 
 def test_options_are_handed_on_as_they_are(node: Node) -> None:
