@@ -33,7 +33,8 @@ def environment(base: Mapping[str, str], gpus: Sequence[int], facts: Mapping[str
     """Slurm's own environment of a Prolog or Epilog with these GPUs, and Berth's facts beside them."""
     found = {**base, **facts}
     text = ",".join(map(str, gpus))
-    for name in (*GPU_VARIABLES, *[name for name in _OTHER_VENDORS if name in base]):
+    # gres.conf says which of them Slurm sets (Flags=nvidia_gpu_env); a guest has none, since Slurm gave it no GPU.
+    for name in [name for name in (*GPU_VARIABLES, *_OTHER_VENDORS) if name in base] or GPU_VARIABLES:
         if gpus:
             found[name] = text
         else:

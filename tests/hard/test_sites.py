@@ -31,6 +31,9 @@ SITES = {
     "CR_LLN": f"sed -i 's/CR_Core_Memory/CR_Core_Memory,CR_LLN/' {SLURM}",
     "CR_ONE_TASK_PER_CORE": f"sed -i 's/CR_Core_Memory/CR_Core_Memory,CR_ONE_TASK_PER_CORE/' {SLURM}; {HALF_THE_CORES}",
     "two threads": HALF_THE_CORES,
+    "RestrictedCoresPerGPU": f"sed -i 's/^NodeName=DEFAULT Sockets=.*/& RestrictedCoresPerGPU=1/' {SLURM}",
+    "nvidia_gpu_env": f"sed -i 's/ Name=gpu .*/& Flags=nvidia_gpu_env/' {GRES}",
+    "no_gpu_env": f"sed -i 's/ Name=gpu .*/& Flags=no_gpu_env/' {GRES}",
     "topology/tree": (
         f"echo TopologyPlugin=topology/tree >>{SLURM}; printf 'SwitchName=a Nodes=n[1-2]\\nSwitchName=b Nodes=n[3-4]\\n"
         "SwitchName=c Switches=a,b\\n' >/etc/slurm/topology.conf"

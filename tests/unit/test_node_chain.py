@@ -106,6 +106,18 @@ def test_the_scripts_see_slurmds_environment_and_the_right_gpus(world: World) ->
     }
 
 
+@pytest.mark.parametrize("left_out", [("GPU_DEVICE_ORDINAL",), ("CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL")])
+def test_a_variable_that_gres_conf_turns_off_stays_off(left_out: tuple[str, ...]) -> None:
+    base = {name: "3" for name in chain.GPU_VARIABLES if name not in left_out}
+
+    assert chain.environment(base, (0, 3), {}) == dict.fromkeys(base, "0,3")
+    assert chain.environment(base, (), {}) == {}
+
+
+def test_a_guest_of_whom_slurm_names_no_gpu_has_the_common_variables() -> None:
+    assert chain.environment({}, (2,), {}) == dict.fromkeys(chain.GPU_VARIABLES, "2")
+
+
 def test_minors_are_told_where_they_are_not_positions(site: World) -> None:
     for minor in (0, 1, 2):
         (site.dev / f"nvidia{minor}").unlink()
