@@ -90,6 +90,8 @@ class Fleet:
     """Partitions that Berth does not touch."""
     weights: Ints | None = None
     """Slurm's Weight of each node, which is taken first where it is less; None where all are alike or none counts."""
+    cpus_kept: Ints | None = None
+    """CPUs of each node that its jobs get for each of their GPUs and no others do; None where no node keeps any."""
     cpus_by_gpu: bool = False
     """Whether jobs get CPUs for each of their GPUs without asking (DefCpuPerGPU)."""
     one_task_per_core: bool = False
@@ -166,6 +168,9 @@ def build_fleet(
         gpu_mem=np.array([_gpu_mem(machine) for machine in usable], np.int64),
         sharing=sharing or Sharing(),
         weights=_weights(nodes) if by_weight else None,
+        cpus_kept=np.array([node.cpus_kept for node in nodes], np.int64)
+        if any(node.cpus_kept for node in nodes)
+        else None,
     )
 
 

@@ -150,6 +150,7 @@ def on_fleet(request: "Request", fleet: "Fleet") -> Demand:
             pools=in_pools(demand.candidates, inside),
             shut=shut,
         )
+        _check_kept(demand, fleet, allowed)
         if tier.name == OPPORTUNISTIC and n * k != 1:
             raise Never(f"--gpu-tier=opportunistic: a guest has one GPU, not {n * k}; ask for --gpus=1")
         if demand.could_be_held:
@@ -169,6 +170,19 @@ def _check_site(request: "Request", fleet: "Fleet", partitions: "Sequence[Partit
         raise LeftToSlurm("DefCpuPerGPU counts for no job with a place; [hook] def_cpu_per_gpu of berth.conf does")
     if fleet.one_task_per_core and (request.cpus_per_gpu or (request.tasks or 1) > 1) and not request.tasks_per_core:
         raise LeftToSlurm("with CR_ONE_TASK_PER_CORE Slurm counts CPUs of tasks and GPUs otherwise than a place")
+
+
+def _check_kept(demand: Demand, fleet: "Fleet", allowed: "Bools") -> None:
+    """A job has the CPUs that are kept for its GPUs; which others are free, and not kept, Slurm alone knows."""
+    if fleet.cpus_kept is None or demand.cpus is None or demand.share or demand.tier.name == OPPORTUNISTIC:
+        return
+    kept = fleet.cpus_kept[allowed & (fleet.size >= demand.k) & (fleet.cpus_kept > 0)]
+    least = int(kept.min(initial=demand.cpus)) * demand.k
+    if demand.cpus > least:
+        raise LeftToSlurm(
+            f"{demand.cpus} CPUs beside {demand.k} GPUs of a node are more than the {least} that "
+            "RestrictedCoresPerGPU keeps for them"
+        )
 
 
 def in_pools(candidates: "Bools", inside: "Sequence[Bools]") -> "tuple[Bools, ...]":

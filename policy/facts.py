@@ -99,6 +99,8 @@ class NodeFacts:
     """Whether Slurm can forget it while it runs."""
     weight: int = 1
     """Slurm takes nodes of less weight first."""
+    cpus_kept: int = 0
+    """CPUs for each GPU that only jobs with GPUs get (RestrictedCoresPerGPU)."""
 
 
 _WAITS_FOR_ROOM = (

@@ -168,6 +168,9 @@ static void node_line(uint32_t place, node_info_t *node)
 	json_text(&line, node->features_act);
 	json_text(&line, node->partitions);
 	json_number(&line, node->weight);
+#if SLURM_VERSION_NUMBER >= SLURM_VERSION_NUM(24, 5, 0)
+	json_number(&line, node->res_cores_per_gpu);
+#endif
 	slurm_xfree((void **)&state);
 }
 

@@ -314,6 +314,7 @@ def node_facts(record: NodeRecord) -> NodeFacts:
         mem_used=record.mem_used,
         threads=record.threads,
         weight=record.weight,
+        cpus_kept=record.cores_kept * record.threads,
         up=fields.takes_jobs(record.state),
         completing="COMPLETING" in record.state,
         dynamic=fields.is_dynamic(record.state),

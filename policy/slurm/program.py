@@ -73,6 +73,7 @@ class NodeRecord(msgspec.Struct, array_like=True, frozen=True, tag="node"):
     features: str
     partitions: str
     weight: int = 1
+    cores_kept: int = 0
 
 
 class PartitionRecord(msgspec.Struct, array_like=True, frozen=True, tag="partition"):

@@ -29,6 +29,7 @@ _NODE_WITHOUT_GRES = re.compile(
     r"ThreadsPerCore=(?P<threads>\d+) .*?Weight=(?P<weight>\d+) .*?MCS_label=\S* (?:Partitions=(?P<partitions>\S*))?"
 )
 _FOR_SYSTEM = re.compile(r"MemSpecLimit=(\d+)")
+_FOR_GPUS = re.compile(r"RestrictedCoresPerGPU=(\d+)")
 _QUEUE_FIELDS = (
     *("JobID", "State", "UserID", "Partition", "PriorityLong", "SubmitTime", "StartTime", "EndTime", "EligibleTime"),
     *("TimeLimit", "NumCPUs", "NumNodes", "NodeList", "ReqNodes", "ExcNodes", "Feature", "Reason", "tres-per-job"),
@@ -96,7 +97,7 @@ def _node(line: str) -> NodeFacts:
     found = match.groupdict()
     has = fields.gres(found.get("gres") or "")
     used = fields.gres_used(found.get("gres_used") or "")
-    kept = _FOR_SYSTEM.search(found["special"])
+    kept, for_gpus = (pattern.search(found["special"]) for pattern in (_FOR_SYSTEM, _FOR_GPUS))
     return NodeFacts(
         name=found["name"],
         cpus=int(found["cpus"]),
@@ -105,6 +106,7 @@ def _node(line: str) -> NodeFacts:
         mem_used=int(found["mem_used"]),
         threads=int(found["threads"]),
         weight=int(found["weight"]),
+        cpus_kept=int(for_gpus[1]) * int(found["threads"]) if for_gpus else 0,
         up=fields.takes_jobs(found["state"]),
         completing="COMPLETING" in found["state"],
         dynamic=fields.is_dynamic(found["state"]),

@@ -83,6 +83,13 @@ def test_what_slurm_keeps_for_the_system_is_no_memory_for_jobs(folder: Path, sho
     assert [node.mem for node in text.nodes(f"{with_gpus}\n{without}\n")] == [mem, mem]
 
 
+def test_cores_kept_for_gpus_are_counted_in_cpus(folder: Path) -> None:
+    line = (folder / "scontrol-show-node").read_text().splitlines()[0]
+    kept = re.sub(r"State=(\S+) ThreadsPerCore=\d+", r"RestrictedCoresPerGPU=3(0-11) State=\1 ThreadsPerCore=2", line)
+
+    assert [node.cpus_kept for node in text.nodes(f"{line}\n{kept}\n")] == [0, 6]
+
+
 def test_an_admins_comment_keeps_no_memory_for_the_system(folder: Path) -> None:
     line = (folder / "scontrol-show-node").read_text().splitlines()[0]
 

@@ -188,6 +188,28 @@ def test_what_a_site_has_set_and_no_pin_can_have_is_slurms(
         on_fleet(request, here)
 
 
+@pytest.mark.parametrize(
+    ("kept", "tasks", "reason"),
+    [((2, 2), 4, ""), ((2, 2), 5, "5 CPUs beside 2 GPUs of a node"), ((0, 2), 5, "5 CPUs beside"), ((0, 0), 5, "")],
+)
+def test_cores_that_other_gpus_keep_are_slurms_to_count(kept: tuple[int, int], tasks: int, reason: str) -> None:
+    here = fleet(reading([node(f"n{number}", cpus_kept=cpus) for number, cpus in enumerate(kept, 1)]))
+    request = read(submit(tres_per_job="gres/gpu:2", num_tasks=str(tasks)))
+
+    if not reason:
+        assert on_fleet(request, here).n == 1
+        return
+    with pytest.raises(LeftToSlurm, match=reason):
+        on_fleet(request, here)
+
+
+def test_cores_that_gpus_keep_leave_no_packed_job_to_slurm() -> None:
+    here = fleet(reading([node("n1", cpus_kept=2, shards=0xFF)]))
+    request = read(submit(num_tasks="5", **{"flag.gpu-share": "50"}))
+
+    assert on_fleet(request, here).share is not None
+
+
 def test_numbers_that_are_none_are_errors_that_name_their_key() -> None:
     with pytest.raises(FormatError, match="num_tasks"):
         read(submit(tres_per_job="gres/gpu:1", num_tasks="-3"))
