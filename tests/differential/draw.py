@@ -10,7 +10,7 @@ from covertable import make
 from .outcome import Request
 
 GRAMMAR: dict[str, tuple[str, ...]] = {
-    "command": ("srun", "sbatch", "salloc", "#SBATCH", "SBATCH_"),
+    "command": ("srun", "sbatch", "salloc", "#SBATCH", "SBATCH_", "SALLOC_", "SLURM_"),
     "gpus": (
         *("", "--gpus=1", "--gpus=2", "--gpus=4", "--gpus=9", "--gres=gpu:1", "--gres=gpu:2", "--gres=gpu:8"),
         *("--gpus-per-node=2", "--gpus-per-task=1", "--gpus-per-task=2", "--tres-per-task=gres/gpu:1"),
@@ -39,14 +39,16 @@ LEFT_AWAY = 0.55
 def request(choice: dict[str, str]) -> Request:
     """The request of one word for each option, without what its command does not know."""
     command, more, step = choice["command"], choice["more"], choice["step"]
-    if command in {"srun", "salloc"} and more in {"--array=1-2", "--test-only" if command == "salloc" else ""}:
+    by_srun = command in {"srun", "SLURM_"}
+    waits = by_srun or command in {"salloc", "SALLOC_"}
+    if waits and more in {"--array=1-2", "" if by_srun else "--test-only"}:
         more = ""
     if more.startswith(":") and command != "sbatch":
         more = ""
     words = [
         word for name, value in choice.items() if name not in {"command", "more", "step"} for word in value.split()
     ]
-    return Request(command, (*words, *more.split()), () if command == "srun" or more else tuple(step.split()))
+    return Request(command, (*words, *more.split()), () if by_srun or more else tuple(step.split()))
 
 
 def at_random(seed: int, count: int) -> Iterator[Request]:

@@ -67,7 +67,10 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A job, as one of the ways to ask for it: `sbatch`, `srun`, `salloc`, `#SBATCH` lines, or `SBATCH_` variables."""
+    """A job, as one of the ways to ask for it.
+
+    `sbatch`, `srun`, `salloc`, `#SBATCH` lines, or variables: `SBATCH_`, `SALLOC_`, and srun's `SLURM_`.
+    """
 
     command: str
     options: tuple[str, ...]
@@ -111,18 +114,15 @@ def prepare(target: Target, folder: str) -> None:
 def _commands(request: Request, task: str, seconds: int) -> str:
     """What a shell runs."""
     every_part = ("--het-group=0,1",) if ":" in request.options else ()
-    options, step = shlex.join(request.options), shlex.join(request.step or every_part)
-    if request.command == "srun":
-        return f"srun -Q -t1 --immediate={seconds} {options} bash {task} </dev/null"
-    if request.command == "salloc":
-        return f"salloc -Q -t1 --immediate={seconds} {options} srun {step} bash {task} </dev/null"
-    head = given = variables = ""
+    variables, options = _as_variables(request) if request.command.endswith("_") else ("", shlex.join(request.options))
+    step = shlex.join(request.step or every_part)
+    if request.command in {"srun", "SLURM_"}:
+        return f"{variables} srun -Q -t1 --immediate={seconds} {options} bash {task} </dev/null"
+    if request.command in {"salloc", "SALLOC_"}:
+        return f"{variables} salloc -Q -t1 --immediate={seconds} {options} srun {step} bash {task} </dev/null"
+    head, given = "", options
     if request.command == "#SBATCH":
-        head = "".join(f"#SBATCH {line}\n" for line in _joined(request.options))
-    elif request.command == "SBATCH_":
-        variables, given = _as_variables(request.options)
-    else:
-        given = options
+        head, given = "".join(f"#SBATCH {line}\n" for line in _joined(request.options)), ""
     script = f"#!/bin/bash\n{head}srun {step} bash {task}\necho STEP=$?\n"
     run = f"{variables} sbatch -Q -W -t1 -o %j {given} script"
     write = f"cat >../script.$$ <<'END'\n{script}END\nmv ../script.$$ script"
@@ -140,29 +140,25 @@ def _joined(options: tuple[str, ...]) -> list[str]:
     return lines
 
 
-_VARIABLES = (
-    *(
-        "gpus",
-        "gres",
-        "gpus-per-node",
-        "gpus-per-task",
-        "cpus-per-gpu",
-        "mem-per-gpu",
-        "gpu-bind",
-        "mem",
-        "mem-per-cpu",
-    ),
-    *("exclusive", "hint", "threads-per-core"),
+_OF_ALL = (
+    *("gpus", "gres", "gpus-per-node", "gpus-per-socket", "gpus-per-task", "tres-per-task", "cpus-per-gpu", "gpu-bind"),
+    *("mem-per-gpu", "mem-per-cpu", "exclusive", "hint", "threads-per-core"),
 )
+_OF_SRUN = ("ntasks-per-node", "ntasks-per-gpu")
+_SHORT = {"-n": "NTASKS", "-N": "JOB_NUM_NODES", "-c": "CPUS_PER_TASK"}
+"""srun's too."""
 
 
-def _as_variables(options: tuple[str, ...]) -> tuple[str, str]:
-    """What sbatch reads from its environment, and the options that have no variable."""
+def _as_variables(request: Request) -> tuple[str, str]:
+    """What the command reads from its environment, and the options that have no variable."""
+    names = {f"--{name}": name.upper().replace("-", "_") for name in _OF_ALL} | {"--mem": "MEM_PER_NODE"}
+    if request.command == "SLURM_":
+        names |= {f"--{name}": name.upper().replace("-", "_") for name in _OF_SRUN} | _SHORT
     variables, left = [], []
-    for word in options:
-        name, _, value = word.removeprefix("--").partition("=")
-        if word.startswith("--") and value and name in _VARIABLES:
-            variables.append(f"SBATCH_{name.upper().replace('-', '_')}={shlex.quote(value)}")
+    for word in request.options:
+        name, _, value = word.partition("=") if word.startswith("--") else (word[:2], "", word[2:])
+        if name in names and value:
+            variables.append(f"{request.command}{names[name]}={shlex.quote(value)}")
         else:
             left.append(word)
     return " ".join(variables), shlex.join(left)
