@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
+from . import rest
+
 if TYPE_CHECKING:
     from tests.slurm.target import Target
 
@@ -69,7 +71,8 @@ class Outcome:
 class Request:
     """A job, as one of the ways to ask for it.
 
-    `sbatch`, `srun`, `salloc`, `#SBATCH` lines, or variables: `SBATCH_`, `SALLOC_`, and srun's `SLURM_`.
+    `sbatch`, `srun`, `salloc`, `#SBATCH` lines, variables (`SBATCH_`, `SALLOC_`, and srun's `SLURM_`), or the fields of
+    a job that `slurmrestd` sends.
     """
 
     command: str
@@ -120,6 +123,8 @@ def _commands(request: Request, task: str, seconds: int) -> str:
         return f"{variables} srun -Q -t1 --immediate={seconds} {options} bash {task} </dev/null"
     if request.command in {"salloc", "SALLOC_"}:
         return f"{variables} salloc -Q -t1 --immediate={seconds} {options} srun {step} bash {task} </dev/null"
+    if request.command == "slurmrestd":
+        return rest.commands(request.options, f"#!/bin/bash\nsrun {step} bash {task}\necho STEP=$?\n")
     head, given = "", options
     if request.command == "#SBATCH":
         head, given = "".join(f"#SBATCH {line}\n" for line in _joined(request.options)), ""

@@ -56,6 +56,16 @@ srun -n4 --gpus-per-task=1 --gpu-bind=none
 sbatch -n5 --gres=gpu:1 --cpus-per-gpu=3
 sbatch -n4 --gpus=2 --ntasks-per-gpu=1
 sbatch -n5 --gres=gpu:2 --cpus-per-gpu=3 --overcommit
+slurmrestd tres_per_node=gres/gpu:2
+slurmrestd tres_per_job=gres/gpu
+slurmrestd tres_per_job=gres/gpu:2 minimum_cpus=4
+slurmrestd tres_per_job=gres/gpu:1 cpus_per_task=3 tasks=2
+slurmrestd tres_per_task=cpu=2,gres/gpu=1 tasks=2
+slurmrestd tres_per_node=gres/gpu:2 nodes=2 tasks=4
+slurmrestd tres_per_node=gres/gpu:2 minimum_nodes=1 maximum_nodes=2
+slurmrestd tres_per_node=gres/gpu:2 cpus_per_tres=gres/gpu:2
+slurmrestd tres_per_node=gres/gpu:2 memory_per_tres=gres/gpu:300
+slurmrestd tasks=2
 """.strip().splitlines()
 
 EVENLY = """
@@ -111,6 +121,16 @@ def test_a_request_becomes_the_same_as_on_plain_slurm(slurm: Slurm, plain: Targe
         one, other = found[text]
         assert (one.rc, in_all(one)) == (other.rc, in_all(other)), text
         assert len(set(other.tasks)) == 1, text
+
+
+def test_a_job_that_comes_without_sbatch_has_a_place(slurm: Slurm) -> None:
+    prepare(slurm.target, FOLDER)
+    before = slurm.submit("-n1", body="true")
+
+    outcome = outcome_of(slurm.target, Request("slurmrestd", ("tres_per_node=gres/gpu:2",)), folder=FOLDER)
+
+    assert (outcome.rc, outcome.tasks) == (0, (((1, 2, 2),),))
+    assert slurm.comment(before + 1).startswith("[berth/1 state=placed ")
 
 
 @pytest.mark.timeout(1_200)
