@@ -10,6 +10,7 @@ import os
 import re
 import subprocess
 import sys
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -55,6 +56,16 @@ sacctmgr -iQ modify user carol set MaxTRESPerJob={h100}=1
 sacctmgr -iQ modify user alice,bob,carol set QosLevel+=three,each,user
 """
 
+CLOCK = "LD_PRELOAD=$(echo /usr/lib/*/faketime/libfaketimeMT.so.1) FAKETIME=+2h"
+LATER = f"""
+cat >/usr/local/sbin/slurmdbd <<END
+#!/bin/sh
+exec env {CLOCK} /usr/sbin/slurmdbd "\\$@"
+END
+chmod 755 /usr/local/sbin/slurmdbd; svc slurmdbd restart
+"""
+"""slurmdbd sums up an hour when it is over, and at its start all hours that are; sreport asks for no later one."""
+
 
 class Site(NamedTuple):
     """One of the two, and what it calls a GPU of a model."""
@@ -82,6 +93,29 @@ class Site(NamedTuple):
             return ("waits", re.sub("GRES|License|Licenses", "MODEL", reason)) if waits else None
 
         return until(f"{' '.join(options)} to run, or to wait for a limit", settled, 60)
+
+    def used(self) -> dict[str, int]:
+        """GPU seconds of each model and user, as sacct lists the jobs."""
+        words = ["sacct", "-nPXa", "-S", "now-1hour", "-o", "User,ElapsedRaw,AllocTRES"]
+        found: dict[str, int] = defaultdict(int)
+        for line in self.slurm.target.run(words, user="root", check=False).out.splitlines():
+            user, seconds, text = line.split("|")
+            tres = dict(word.split("=", 1) for word in text.split(",") if word)
+            for model in MODELS.values():
+                found[f"{user} {model}"] += int(seconds) * int(tres.get(f"{self.tres}{model}", 0))
+        return {name: seconds for name, seconds in found.items() if seconds}
+
+    @property
+    def database(self) -> Container:
+        """Where slurmdbd runs."""
+        return Container(f"{self.slurm.target.name.removesuffix('ctl')}dbd")
+
+    def reported(self, report: str) -> list[list[str]]:
+        """Lines of a report over these hours, in seconds, with the models by their names."""
+        tres = ",".join(f"{self.tres}{model}" for model in MODELS.values())
+        shell = f"export {CLOCK}; sreport -nP {report} start=$(date -d -4hours +%FT%T) end=now -t seconds -T {tres}"
+        text = self.database.bash(shell, user="root", check=False).out
+        return [line.split("|") for line in text.replace(self.tres, "").splitlines()]
 
     def end_all(self) -> None:
         """Cancel what is there."""
@@ -164,8 +198,6 @@ def test_the_database_tells_models_apart(sites: tuple[Site, Site]) -> None:
         words = ["sacct", "-nPX", "-j", str(job), "-o", "AllocTRES"]
         text = until("the job in sacct", lambda w=words, s=site: s.slurm.target.run(w, user="root").out.strip() or None)  # type: ignore[misc]
         held.append(dict(word.split("=", 1) for word in text.split(",")).get(f"{site.tres}h100"))
-        report = ["sreport", "-nP", "cluster", "Utilization", "-T", f"{site.tres}h100"]
-        assert site.slurm.target.run(report, user="root", check=False).rc == 0
     assert held == ["2", "2"]
 
 
@@ -182,3 +214,22 @@ def test_doctor_knows_which_limits_bite(sites: tuple[Site, Site]) -> None:
         "sed -i 's|^AccountingStorageTRES=.*|&,gres/gpu:h100|' /etc/slurm/slurm.conf" + RESTART, user="root"
     )
     assert "replace gres/gpu:h100 by license/berth_h100" in check()
+
+
+def test_reports_add_models_up_as_on_a_site_without_berth(sites: tuple[Site, Site]) -> None:
+    for site in sites:
+        for user, options in (("alice", "--gpus=h100:2"), ("bob", "--gpus=h100:1"), ("bob", "--gpus=v100:3")):
+            site.slurm.finish(site.slurm.submit(*options.split(), body="sleep 3", user=user))
+    for site in sites:
+        site.database.bash(LATER, user="root")
+
+        def summed_up(s: Site = site) -> dict[str, int] | None:
+            lines = s.reported("user TopUsage")
+            told = {f"{user} {model}": int(spent) for _, user, _, _, model, spent in lines if spent != "0"}
+            return told if told and told == s.used() else None
+
+        used = until("slurmdbd to have summed up what sacct lists", summed_up)
+        assert {line[1]: int(line[2]) for line in site.reported("cluster Utilization")} == {
+            model: sum(seconds for who, seconds in used.items() if who.endswith(f" {model}"))
+            for model in MODELS.values()
+        }
