@@ -33,6 +33,7 @@ SITES = {
     "two threads": HALF_THE_CORES,
     "RestrictedCoresPerGPU": f"sed -i 's/^NodeName=DEFAULT Sockets=.*/& RestrictedCoresPerGPU=1/' {SLURM}",
     "nvidia_gpu_env": f"sed -i 's/ Name=gpu .*/& Flags=nvidia_gpu_env/' {GRES}",
+    "env_uuid": f"sed -i 's/ Name=gpu .*/& Flags=env_uuid/' {GRES}",
     "no_gpu_env": f"sed -i 's/ Name=gpu .*/& Flags=no_gpu_env/' {GRES}",
     "topology/tree": (
         f"echo TopologyPlugin=topology/tree >>{SLURM}; printf 'SwitchName=a Nodes=n[1-2]\\nSwitchName=b Nodes=n[3-4]\\n"
