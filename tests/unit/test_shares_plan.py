@@ -98,7 +98,7 @@ def test_one_that_may_not_start_yet_asks_for_the_gpu_whole(reason: str) -> None:
     assert replan([node("n1")], [packed_waiting(5, "n1", 0, 50, reason=reason, **WHOLE)]) == []
 
 
-@pytest.mark.parametrize(("seconds", "asks"), [(60, False), (2, True), (0, True)])
+@pytest.mark.parametrize(("seconds", "asks"), [(60, False), (4, False), (3, True), (0, True)])
 def test_one_that_begins_at_a_time_asks_for_its_part_before_slurm_starts_it(seconds: int, asks: bool) -> None:
     """A job that was put back into the queue begins two minutes later, on a GPU that is wholly free by then."""
     job = packed_waiting(5, "n1", 0, 50, reason="BeginTime", begin=int(NOW) + seconds, **WHOLE)
