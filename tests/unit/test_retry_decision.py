@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from policy.retry.classes import CLASSES
 from policy.retry.classify import Classification
-from policy.retry.decision import FIRST_WAIT_S, LONGEST_WAIT_S, Limits, Trial, decide
+from policy.retry.decision import Decision, Limits, Trial, decide
 
 
 def trial(failure: str, *nodes: str, ran_s: float = 7_200.0, **more: object) -> Trial:
@@ -59,6 +59,17 @@ def test_no_more_nodes_are_left_out_than_can_be_spared() -> None:
 
     assert decide(lost, Limits(spare_nodes=1)).exclude_nodes == ("n2",)
     assert decide(lost, Limits(spare_nodes=0)).exclude_nodes == ()
+    assert decide(lost, Limits(spare_nodes=-1)).exclude_nodes == ()
+    assert decide(lost, Limits()).exclude_nodes == ("n0", "n1", "n2")
+    assert "without n0, n1, n2" in decide(lost, Limits()).reason
+
+
+def test_a_gpu_without_a_name_leaves_its_node_out() -> None:
+    lost = trial("gpu_ecc_error", "n1")
+
+    assert decide([lost], Limits()).exclude_nodes == ("n1",)
+    assert decide([trial("mpi_runtime_failure", "n1", bad_gpus=("GPU-7",))], Limits()).exclude_nodes == ("n1",)
+    assert decide([trial("model_ckpt_error", "n1")], Limits()).exclude_nodes == ()
 
 
 def test_a_failure_that_comes_back_early_and_elsewhere_follows_the_job() -> None:
@@ -73,8 +84,61 @@ def test_a_failure_that_comes_back_early_and_elsewhere_follows_the_job() -> None
 def test_waits_grow_and_end() -> None:
     waits = [decide([trial("model_ckpt_error")] * count, Limits(tries=99)).wait_s for count in range(1, 12)]
 
-    assert waits[:3] == [FIRST_WAIT_S, 2 * FIRST_WAIT_S, 4 * FIRST_WAIT_S]
-    assert waits[-1] == LONGEST_WAIT_S
+    assert waits[:7] == [60, 120, 240, 480, 960, 1_920, 3_600]
+    assert waits[-1] == 3_600
+
+
+def test_a_decision_says_which_try_comes_and_when() -> None:
+    """Four tries are usual, and all nodes but the job's own may be left out."""
+    first = decide([trial("mpi_runtime_failure", "n4")], Limits())
+
+    assert first == Decision(
+        again=True,
+        reason="a peer, a node or the network between them was lost: try 2 of 4, from the start, in 60 s, without n4",
+        wait_s=60.0,
+        exclude_nodes=("n4",),
+    )
+    assert decide([trial("model_ckpt_error")] * 3, Limits()).again
+    assert not decide([trial("model_ckpt_error")] * 4, Limits()).again
+    assert decide([trial("model_ckpt_error")] * 4, Limits()).reason.endswith("4 tries in a row came no further")
+
+
+def test_the_last_requeue_that_slurm_allows_is_used() -> None:
+    assert decide([trial("model_ckpt_error")], Limits(requeues_left=1)).again
+
+
+@pytest.mark.parametrize(("seconds", "again"), [(599.0, False), (600.0, True)])
+def test_a_trial_of_ten_minutes_has_worked(seconds: float, again: bool) -> None:
+    lost = [trial("cuda_init_failed", "n1", ran_s=3), trial("cuda_init_failed", "n2", ran_s=seconds)]
+
+    assert decide(lost, Limits()).again is again
+
+
+def test_what_follows_the_job_is_told_from_what_follows_a_node() -> None:
+    def fails(*trials: tuple[str, str]) -> bool:
+        return not decide([trial(failure, node, ran_s=3) for failure, node in trials], Limits(tries=9)).again
+
+    assert fails(("cuda_init_failed", "n1"), ("cuda_init_failed", "n2"))
+    assert not fails(("cuda_init_failed", "n1"), ("cuda_init_failed", "n1")), "the node may be at fault"
+    assert not fails(("mpi_runtime_failure", "n1"), ("cuda_init_failed", "n2")), "another failure"
+    assert not fails(("model_ckpt_error", "n1"), ("model_ckpt_error", "n2")), "no place is suspected of it"
+    assert fails(("no_signature", "n1"), ("no_signature", "n1")), "nobody knows what it is, and it comes at once"
+
+
+def test_checkpoints_and_evictions_end_a_row_of_tries() -> None:
+    """Of the last trial that left a checkpoint on they count; who was pushed out counts never."""
+    lost, saved = trial("model_ckpt_error"), trial("model_ckpt_error", progressed=True)
+    out = trial("job_preempted", state="PREEMPTED")
+
+    def tries(*trials: Trial) -> str:
+        return decide(trials, Limits(tries=99)).reason.partition("try ")[2].partition(" of")[0]
+
+    assert tries(lost, saved) == "2", "it came further itself"
+    assert tries(lost, saved, lost) == "2"
+    assert tries(lost, saved, lost, lost) == "3"
+    assert tries(lost, out, lost) == "3"
+    assert tries(lost, out) == "2"
+    assert tries(saved, out, lost) == "2"
 
 
 def test_who_was_pushed_out_neither_waits_nor_loses_a_try() -> None:
