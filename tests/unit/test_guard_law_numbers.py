@@ -79,6 +79,13 @@ def test_an_alarm_halves_the_duty() -> None:
     assert after(law, 1.1, duty, took=0.53) == pytest.approx(duty / 2)
 
 
+def test_the_mean_of_four_steps_is_half_as_noisy_as_one() -> None:
+    law, duty = began()
+    beat = HostBeat(BEGAN + 1.0, 4, 4 * 0.53)
+
+    assert law.duty(Reading(BEGAN + 1.1, beat, 0.5, 0.0, 0.02, duty)) == pytest.approx(duty / 2)
+
+
 @pytest.mark.parametrize(
     ("took", "closed"),
     [

@@ -73,6 +73,8 @@ def test_another_leaf_is_opened_when_pieces_need_it() -> None:
     assert given(planned(world_of(nodes, jobs)), "3") == ("n1",), "17: both leaves would do, n1 is as full as n2"
     waits = waiting(5, "n1", FULL >> 3, segment={"k": "5"})
     assert given(planned(world_of(nodes, [*jobs, waits])), "2") == ("n3",), "with 5 GPUs waited for, the fullest"
+    held = replace(waits, reason="Dependency")
+    assert given(planned(world_of(nodes, [*jobs, held])), "2") == ("n1",), "nobody knows when that one may start"
 
 
 def test_nobody_has_to_be_with_its_like_where_gpus_are_clearly_better() -> None:

@@ -1,5 +1,6 @@
 """What a place means to the others: nodes that belong together, and jobs that wait behind."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -75,7 +76,9 @@ def test_nodes_that_a_gang_gathers_are_filled_up_by_jobs_that_end_long_before_it
     assert given(plan.book, "1", minutes) == (place,)
 
 
-def gang_that_may_move(crowd: int, near_in: float, plan: Plan | None = None, far_in: float = 300) -> list[Move]:
+def gang_that_may_move(
+    crowd: int, near_in: float, plan: Plan | None = None, far_in: float = 300, others: Sequence[JobFacts] = ()
+) -> list[Move]:
     """A gang is pinned across two leaves for soon; one leaf for itself comes free later."""
     gang = waiting(
         50, "n1", FULL, required=("n1", "n3"), submitted=int(NOW) - 5_000, limit=3_600,
@@ -84,7 +87,7 @@ def gang_that_may_move(crowd: int, near_in: float, plan: Plan | None = None, far
     ends = {"n1": far_in, "n2": 50_000, "n3": far_in, "n4": 50_000, "n5": near_in, "n6": near_in}
     jobs = [running(number, name, FULL, seconds) for number, (name, seconds) in enumerate(ends.items(), 1)]
     behind = [waiting(100 + number, "n2", FULL, submitted=int(NOW)) for number in range(crowd)]
-    picture, jobs = picture_of([node(name, used=FULL) for name in ends], [*jobs, gang, *behind])
+    picture, jobs = picture_of([node(name, used=FULL) for name in ends], [*jobs, gang, *behind, *others])
     found = (plan or Plan(BerthPolicy(), Settings())).replan(picture.book(), jobs)
     return [one for one in found if isinstance(one, Move) and one.job.id == 50]
 
@@ -94,6 +97,14 @@ def test_a_gang_waits_somewhat_longer_for_a_near_place_when_many_wait_for_its_gp
     [move] = gang_that_may_move(60, near_in=700)
 
     assert (move.berth.names, move.start) == (("n5", "n6"), NOW + 700)
+    assert move.reason == "nearer nodes come free soon enough, and 61 jobs wait for room"
+
+
+def test_only_jobs_that_wait_for_gpus_and_nothing_else_are_a_crowd() -> None:
+    held = [waiting(200 + number, "n2", FULL, submitted=int(NOW), reason="Dependency") for number in range(3)]
+    cpus = replace(waiting(210, "n2", 0, submitted=int(NOW)), required=(), segment=None, wants_gpus=False)
+    [move] = gang_that_may_move(60, near_in=700, others=[*held, cpus])
+
     assert move.reason == "nearer nodes come free soon enough, and 61 jobs wait for room"
 
 

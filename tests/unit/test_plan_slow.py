@@ -78,6 +78,26 @@ def test_of_places_that_come_free_that_is_taken_where_it_ends_sooner() -> None:
     assert given(picture.book()) == (("n3", "n4"), 700.0)
 
 
+@pytest.mark.parametrize(("waiting_jobs", "place"), [(0, (("n1", "n2"), 100.0)), (1, (("n3", "n4"), 1_700.0))])
+def test_of_places_that_come_free_that_is_taken_which_holds_up_fewer_jobs_behind(
+    waiting_jobs: int, place: tuple[tuple[str, ...], float]
+) -> None:
+    """On n1 and n2 it would end two minutes sooner, and hold half of all GPUs for 25 minutes more."""
+    picture, _ = picture_of({"n1": 100, "n2": 100, "n3": 1_700, "n4": 1_700}, [])
+    book = picture.book()
+    book.cluster = replace(book.cluster, waiting=waiting_jobs)
+
+    assert given(book) == place
+
+
+def test_however_many_wait_what_is_free_now_is_taken_where_it_ends_sooner() -> None:
+    picture, _ = picture_of({"n1": None, "n2": None, "n3": 1_600, "n4": 1_600}, [])
+    book = picture.book()
+    book.cluster = replace(book.cluster, waiting=9)
+
+    assert given(book) == (("n1", "n2"), 0.0)
+
+
 def test_a_policy_that_knows_no_scores_waits_for_nothing() -> None:
     picture, _ = picture_of({"n1": None, "n2": None, "n3": 10, "n4": 10}, [])
 
