@@ -155,3 +155,43 @@ def test_a_new_place_is_told_with_its_reason() -> None:
 
     assert isinstance(move, Move)
     assert move.reason == "it can start there now"
+
+
+def test_a_pass_changes_no_more_pins_than_the_site_allows() -> None:
+    jobs = [running(1, "n1", FULL, 3_000), *(waiting(5 + number, "n1", 0b1) for number in range(4))]
+    look = reading([node("n1", used=FULL), node("n2")], jobs)
+
+    assert len(Plan(BerthPolicy(), Settings(most_moves=3)).replan(book(look), look.jobs)) == 3
+
+
+def test_tasks_of_an_array_are_told_that_their_places_are_free_now() -> None:
+    array = waiting(50, "n1", 0b1111, state="ARRAY", array=50, tasks="1-3")
+    look = reading([node("n1"), node("n2", used=0x0F)], [running(1, "n2", 0x0F, 9_000), array])
+    changes = Plan(BerthPolicy(), Settings()).replan(book(look), look.jobs)
+
+    assert [(one.task, one.start) for one in changes if isinstance(one, Move)] == [(2, 0.0), (3, 0.0)]
+
+
+@pytest.mark.parametrize(("left", "moved"), [(0, []), (0b1, [6])])
+def test_a_node_that_becomes_empty_between_passes_is_left_to_the_gang_that_gathers(left: int, moved: list[int]) -> None:
+    """One on which a job is left is of no use to the gang, so that a small job behind it takes what is free there."""
+    gang = waiting(5, "n1", FULL, priority=9, required=("n1", "n2"), segment={"n": "2", "nodes": "n1,n2"})
+    jobs = [running(number, f"n{number}", FULL, 3_000) for number in (1, 2)]
+    jobs += [running(3, "n3", FULL & ~left, 9_000), *([running(4, "n3", left, 9_000)] if left else [])]
+    world = World(full_nodes(3), [*jobs, gang, waiting(6, "n1", 0b11, priority=1)])
+    world.full()
+
+    changes = world.end(3)
+    assert changes is not None
+    assert [one.job.id for one in changes if isinstance(one, Move)] == moved
+
+
+def test_where_a_pinned_job_waits_is_the_last_choice_among_equal_nodes() -> None:
+    """Slurm's main pass takes the nodes of a waiting pin away from jobs behind it."""
+    jobs = [running(1, "n1", 0x0F, 600), running(2, "n2", 0x0F, 600)]
+    look = reading([node("n1", used=0x0F), node("n2", used=0x0F)], [*jobs, waiting(5, "n1", FULL)])
+    plan = Plan(BerthPolicy(), Settings())
+    plan.replan(book(look), look.jobs)
+
+    assert plan.book is not None
+    assert given(plan.book, "2", minutes=5) == ("n2",)
