@@ -24,7 +24,7 @@ FULL = 0xFF
 HOUR = 3_600
 
 
-def demand(n: int = 1, k: int = 8, limit: float = HOUR, nodes: int = 4) -> Demand:
+def demand(n: int = 1, k: int = 8, limit: int = HOUR, nodes: int = 4) -> Demand:
     return Demand(n, k, 1, 100, "any", limit, np.ones(nodes, np.bool_))
 
 
@@ -32,13 +32,13 @@ def demand(n: int = 1, k: int = 8, limit: float = HOUR, nodes: int = 4) -> Deman
     ("limit", "gain"),
     [(60, 4), (80, 4), (100, 5), (600, 30), (1_200, 60), (86_400, 60)],
 )
-def test_a_move_to_a_place_that_is_not_free_has_to_gain_a_twentieth_of_the_limit(limit: float, gain: float) -> None:
+def test_a_move_to_a_place_that_is_not_free_has_to_gain_a_twentieth_of_the_limit(limit: int, gain: float) -> None:
     """At least 4 s, for an update of a job costs slurmctld as much; a minute is worth it to everybody."""
     assert worth_moving(limit) == gain
 
 
 @pytest.mark.parametrize(("limit", "later"), [(600, 300), (1_200, 600), (86_400, 600)])
-def test_a_job_ends_for_others_sake_by_half_its_limit_later_and_ten_minutes_at_most(limit: float, later: float) -> None:
+def test_a_job_ends_for_others_sake_by_half_its_limit_later_and_ten_minutes_at_most(limit: int, later: float) -> None:
     assert latest_end(demand(limit=limit), 5_000.0) == 5_000 + later
 
 
