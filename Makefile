@@ -25,7 +25,7 @@ cluster-runs = BERTH_RERUN="make $(firstword $(MAKECMDGOALS))" containers/bootst
     && BERTH_RERUN="make $(firstword $(MAKECMDGOALS))" containers/bootstrap engine-start
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-hard test-vm test-fast lint format bench bench-hook bench-passes bench-harm bench-topology bench-placement bench-simulate bench-philly bench-runtime bench-published bench-events bench-placement-speed bench-plan bench-gateway bench-replay bench-node bench-guard bench-injob bench-packing bench-company bench-predictor bench-matching bench-sharing-day bench-scores bench-classify bench-retry bench-gpu-mps bench-gpu-guard check-artifact measurements cluster-up cluster-down fuzz fuzz-tres coverage-c sanitize clean lock
+.PHONY: help setup demo test test-hard test-vm test-fast lint format bench bench-hook bench-passes bench-harm bench-topology bench-placement bench-simulate bench-philly bench-runtime bench-published bench-events bench-placement-speed bench-plan bench-gateway bench-replay bench-node bench-guard bench-injob bench-packing bench-company bench-predictor bench-matching bench-sharing-day bench-scores bench-classify bench-retry bench-gpu-mps bench-gpu-guard check-artifact measurements cluster-up cluster-down fuzz fuzz-tres coverage coverage-c mutants sanitize clean lock
 
 help: ## this page
 	@echo "Berth: the right GPUs for every Slurm job. Start with 'make demo'."
@@ -182,6 +182,12 @@ fuzz: setup ## fuzz the plugin's parsers (FUZZ_SECONDS=...)
 
 fuzz-tres: setup ## read random TRES requests beside each tested Slurm's own function (COUNT=... for each)
 	@$(call with-engine,$(PY) -m tests.fuzz.tres --count $(COUNT))
+
+coverage: setup ## lines of our Python that the unit tests run, also in the programs that they start
+	@$(PY) -m tests.bench.coverage
+
+mutants: setup ## small changes of the code that decides, and whether a unit test notices; after make coverage (MUTANTS="policy/plan.py --sample 100")
+	@$(ONE_THREAD) $(PY) -m tests.bench.mutants $(MUTANTS)
 
 coverage-c: setup ## lines of the plugins' C that unit tests and the fuzzer's inputs run, by file
 	@$(PY) -m tests.fuzz.instrumented

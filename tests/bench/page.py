@@ -62,7 +62,9 @@ until the last of them ends. The load sweep is drawn: its jobs are not PAL's.
 """
 # Benchmarks with several tables: how each of them is called.
 CALLS = {
+    "coverage": "coverage",
     "coverage-c": "coverage-c",
+    "mutants": "mutants",
     "fuzz-tres": "fuzz-tres",
     "replay": 'bench-replay REPLAY="--systems plain,berth --seeds 6,7,8,9,10"',
     "replay-adversary": 'bench-replay REPLAY="--mode adversary --systems plain,berth --seeds 1"',
@@ -81,6 +83,15 @@ REMARKS = {
 A pass is timed from a reading to the plan, with 1,000 waiting jobs of twenty shapes on a full cluster; one job has
 ended since the pass before. `event_*` is what one Epilog's notice costs. The naive peer counts free GPUs by node and
 looks for room for each job once; it keeps no order, no later starts, and no cores or memory.
+""",
+    "coverage": """
+By coverage.py in every process with the environment's interpreter. Named are the files under 85 %. What only runs on
+a cluster is not counted, nor what a process did that was killed.
+""",
+    "mutants": """
+A change is one operator, number or statement; it is noticed if one of the tests that run its line fails, or needs four
+times its processor time and 20 s more. Tests of one change take 60 s at most, the quickest first. Changes are drawn by
+the seed. Some make no difference to any result, such as a step that only saves time.
 """,
     "coverage-c": """
 By gcov: unit tests of the plugins, then the fuzzer's corpus. What no unit test builds is run by tests on a cluster,

@@ -1,0 +1,223 @@
+"""`make mutants`: how many small changes of the code that decides the unit tests notice.
+
+Each change runs in a process of its own, which loads the changed file instead of the one on disk, with the tests that
+ran the changed line under `make coverage`, the quickest first. For a constant these are the tests that ran a line with
+its name. Programs that tests start run the file on disk, so what only they do counts as unnoticed.
+
+usage: python -m tests.bench.mutants [--sample N] [--seed N] [--constants] [--lines FIRST-LAST] [FILE ...]
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import datetime as dt
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import os
+import random
+import re
+import resource
+import signal
+import sqlite3
+import sys
+import time
+import traceback
+import xml.etree.ElementTree as ET
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from types import ModuleType
+
+import hypothesis
+import numpy as np  # noqa: F401 - once for all processes
+import pytest
+from coverage.numbits import numbits_to_nums
+
+from tests.bench.coverage import DATA, FOLDER, ROOT
+from tests.bench.mutator import Mutant, mutants
+from tests.bench.table import Figure, at_least, report
+
+#: What decides: the plan, places, costs, node sets, the guard's law, retries.
+FILES = (
+    *(f"policy/{name}.py" for name in ("plan", "gathering", "pieces", "walk", "waiting", "book", "cost")),
+    *(f"policy/placement/{name}.py" for name in ("berth", "gang", "speed", "tables", "base")),
+    "topology/nodesets.py",
+    *(f"prolog_epilog/guard/{name}.py" for name in ("laws/aimd", "laws/fit", "baseline")),
+    "policy/retry/decision.py",
+)
+MUST = 80.0
+LOG = ROOT / "build" / f"mutant-{os.getpid()}.log"
+"""What pytest said of the last change."""
+OPTIONS = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-W", "ignore::pytest.PytestAssertRewriteWarning"]
+#: Seconds that the tests of one change took under coverage, at most; the slowest are left out.
+ENOUGH_TESTS_S = 60.0
+SLOWER = 4.0
+"""A change may need so many times the processor time that its tests needed without it."""
+
+
+class Tests:
+    """Which tests ran which line, and how long they took."""
+
+    def __init__(self) -> None:
+        self._lines: dict[str, dict[int, set[str]]] = {}
+        with sqlite3.connect(DATA) as data:
+            rows = data.execute(
+                "SELECT path, context, numbits FROM line_bits JOIN file ON file.id = file_id "
+                "JOIN context ON context.id = context_id WHERE context LIKE 'tests.%'"
+            )
+            for path, context, bits in rows:
+                lines = self._lines.setdefault(path, defaultdict(set))
+                for line in numbits_to_nums(bits):
+                    lines[line].add(context)
+        self.took: dict[str, float] = defaultdict(float)
+        for case in ET.parse(FOLDER / "took.xml").iter("testcase"):  # noqa: S314 - pytest wrote it
+            name = f"{case.get('classname')}.{(case.get('name') or '').partition('[')[0]}"
+            if case.find("skipped") is None and case.find("failure") is None:
+                self.took[name] += float(case.get("time") or 0.0)
+
+    def of(self, path: str, mutant: Mutant) -> list[str]:
+        """The tests for a change, the quickest first."""
+        found = set(self._lines[path][mutant.line])
+        if mutant.names and not found:
+            word = re.compile(rf"\b({'|'.join(mutant.names)})\b")
+            for other, lines in self._lines.items():
+                text = (ROOT / other).read_text(encoding="utf-8").splitlines()
+                found.update(*(lines[i] for i, line in enumerate(text, 1) if i in lines and word.search(line)))
+        found = found or set().union(*self._lines[path].values())
+        chosen, seconds = list[str](), 0.0
+        for name in sorted(found & self.took.keys(), key=lambda one: (self.took[one], one)):
+            seconds += self.took[name]
+            if chosen and seconds > ENOUGH_TESTS_S:
+                break
+            chosen.append(name)
+        return chosen
+
+
+class _Changed(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Loads one module from changed text."""
+
+    def __init__(self, path: str, source: bytes) -> None:
+        self._path, self._source = path, source
+        self._name = path.removesuffix(".py").replace("/", ".")
+
+    def find_spec(self, name: str, path: object, target: object = None) -> importlib.machinery.ModuleSpec | None:
+        """Of the changed module alone."""
+        del path, target
+        return importlib.util.spec_from_loader(name, self, origin=self._path) if name == self._name else None
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Run the changed text."""
+        module.__file__ = str(ROOT / self._path)
+        exec(compile(self._source, self._path, "exec"), module.__dict__)  # noqa: S102
+
+
+class _Quickly:
+    """Hypothesis draws the same examples each time and does not shrink what it finds."""
+
+    def pytest_configure(self) -> None:
+        """After the profile of tests/conftest.py."""
+        phases = (hypothesis.Phase.explicit, hypothesis.Phase.generate)
+        hypothesis.settings.register_profile("mutants", phases=phases, database=None, derandomize=True)
+        hypothesis.settings.load_profile("mutants")
+
+
+def run(path: str, source: bytes, names: Sequence[str], cpu_s: float) -> str:
+    """`killed`, `survived` or `timeout`: what the tests say of a changed file, in a process of its own."""
+    child = os.fork()
+    if not child:
+        status = 3
+        try:
+            os.setsid()
+            resource.setrlimit(resource.RLIMIT_CPU, (int(cpu_s) + 1, int(cpu_s) + 2))
+            with LOG.open("wb") as log:
+                for file in (1, 2):
+                    os.dup2(log.fileno(), file)
+            sys.meta_path.insert(0, _Changed(path, source))
+            words = [_node_id(name) for name in names]
+            status = pytest.main([*OPTIONS, *words], [_Quickly()])
+        except BaseException:  # noqa: BLE001 - nothing of it may go on in the parent's place
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush()
+            os._exit(status)
+    deadline = time.monotonic() + 20 * cpu_s
+    while time.monotonic() < deadline:
+        done, status = os.waitpid(child, os.WNOHANG)
+        if done:
+            break
+        time.sleep(0.02)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(child, signal.SIGKILL)
+    if not done:
+        os.waitpid(child, 0)
+        return "timeout"
+    if os.WIFSIGNALED(status):
+        return "timeout" if os.WTERMSIG(status) in {signal.SIGXCPU, signal.SIGKILL} else "killed"
+    # Where a changed module cannot be imported pytest finds none of the tests that it was told, and says so.
+    if os.WEXITSTATUS(status) in {pytest.ExitCode.INTERNAL_ERROR, pytest.ExitCode.NO_TESTS_COLLECTED}:
+        raise RuntimeError(f"the tests of {path} could not be run, see {LOG}")
+    return "killed" if os.WEXITSTATUS(status) else "survived"
+
+
+def _node_id(name: str) -> str:
+    """As pytest calls a test: tests.unit.test_plan.test_it is tests/unit/test_plan.py::test_it."""
+    parts = name.split(".")
+    file = next(i for i in range(len(parts), 0, -1) if (ROOT / "/".join(parts[:i])).with_suffix(".py").exists())
+    return "::".join(["/".join(parts[:file]) + ".py", *parts[file:]])
+
+
+def check(path: str, chosen: Iterable[Mutant], tests: Tests) -> Counter[str]:
+    """Run some changes of one file, tell each that nobody noticed, and count."""
+    source, count = (ROOT / path).read_bytes(), Counter[str]()
+    for mutant in chosen:
+        names = tests.of(path, mutant)
+        cpu_s = 20.0 + SLOWER * sum(tests.took[name] for name in names)
+        result = run(path, mutant.apply(source), names, cpu_s) if names else "survived"
+        count[result] += 1
+        if result != "killed":
+            change = f"{' '.join(mutant.before.split())[:60]} -> {' '.join(mutant.text.split())[:60]}"
+            print(f"{path}:{mutant.line}: {result} {len(names)} tests: {change}", flush=True)
+    return count
+
+
+def main() -> int:
+    """Check a sample of each file."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sample", type=int, default=40, help="changes of each file, drawn by the seed; 0: all")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--constants", action="store_true", help="only what is assigned outside functions")
+    parser.add_argument("--lines", default="1-100000", help="FIRST-LAST")
+    parser.add_argument("files", nargs="*", default=FILES, metavar="FILE")
+    asked = parser.parse_args()
+    os.chdir(ROOT)
+    os.nice(19)
+    os.environ["BERTH_EXAMPLES"] = "0.2"
+    tests, figures, whole = Tests(), list[Figure](), Counter[str]()
+    first, last = map(int, asked.lines.split("-"))
+    for path in asked.files:
+        every = [one for one in mutants((ROOT / path).read_bytes()) if first <= one.line <= last]
+        every = [one for one in every if one.names] if asked.constants else every
+        chosen = random.Random(f"{asked.seed}/{path}").sample(every, min(asked.sample or len(every), len(every)))
+        ready = run(path, (ROOT / path).read_bytes(), sorted({n for m in chosen for n in tests.of(path, m)}), 600.0)
+        if ready != "survived":
+            print(f"{path}: its tests fail without a change ({ready})")
+            return 1
+        count = check(path, sorted(chosen, key=lambda one: one.start), tests)
+        print(f"{path}: {dict(count)} of {len(every)}", flush=True)
+        whole += count
+        figures.append(_figure(path, count))
+    figures.append(_figure("all", whole))
+    notes = {"seed": str(asked.seed), "sample": str(asked.sample), "date": dt.datetime.now(dt.UTC).date().isoformat()}
+    report("mutants", "Changes that the unit tests notice", figures, notes)
+    return int(not figures[-1].good)
+
+
+def _figure(name: str, count: Counter[str]) -> Figure:
+    noticed, all_of_them = count["killed"] + count["timeout"], max(1, count.total())
+    unit = f"% of {count.total()} ({count['timeout']} by time)"
+    return at_least(name, 100 * noticed / all_of_them, MUST, unit)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
