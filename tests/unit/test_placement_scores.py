@@ -130,6 +130,22 @@ def test_links_decide_among_gpus_that_are_alike() -> None:
     assert BerthPolicy().place(demand(fleet, 1, 2), view(fleet, fleet.full)).gpus == (0, 3)
 
 
+@pytest.mark.parametrize(
+    ("slower", "crowded", "gpus"),
+    [(1.019, False, (0, 3)), (1.021, False, (0, 1)), (1.09, True, (0, 3)), (1.11, True, (0, 1))],
+)
+def test_scores_are_alike_within_two_percent_and_within_ten_where_most_gpus_are_taken(
+    slower: float, crowded: bool, gpus: tuple[int, ...]
+) -> None:
+    """GPUs 0 and 3 are joined by two links, 0 and 1 by one."""
+    scores = np.full((1, 8), 1.5)
+    scores[0, [0, 1, 3]] = 1.0, 1.0, slower
+    fleet = build(Layout(1, 8), {"compute": scores}, machine=machine("n0", "v100"))
+    now = replace(view(fleet, fleet.full), crowded=crowded)
+
+    assert BerthPolicy().place(demand(fleet, 1, 2), now).gpus == gpus
+
+
 def test_a_slow_gpu_of_an_island_counts_when_the_island_is_judged() -> None:
     # Pairs are linked. Node 0 has a pair free, one GPU of it slow: taking the other breaks it. Node 1 has a lone
     # GPU and a pair free, all fast: the lone one breaks nothing, though more is left over there.

@@ -195,3 +195,11 @@ def test_where_a_pinned_job_waits_is_the_last_choice_among_equal_nodes() -> None
 
     assert plan.book is not None
     assert given(plan.book, "2", minutes=5) == ("n2",)
+
+
+def test_a_job_whose_segment_cannot_be_read_is_given_back_to_slurm() -> None:
+    look = reading([node("n1")], [waiting(5, "n1", 0b11, segment={"k": "two"})])
+    [change] = Plan(BerthPolicy(), Settings()).replan(book(look), look.jobs)
+
+    assert isinstance(change, Release)
+    assert change.reason.startswith("its segment cannot be read: ")
