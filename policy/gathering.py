@@ -199,13 +199,13 @@ class Outlook:
         return at < entry.refuses_until
 
     def _is_faster(self, entry: Waiting, demand: Demand, berth: Berth) -> bool:
-        """Whether the GPUs that a job is pinned to are clearly faster than others."""
+        """Whether the GPUs that a job is pinned to are clearly faster than those of another place."""
         fleet = self._book.fleet
         there, here = (
-            float(node_scores(fleet, demand.app_class, np.array(nodes), mask).max(initial=0.0))
+            float(node_scores(fleet, demand.app_class, np.array(nodes), mask).max())
             for nodes, mask in ((entry.nodes, entry.mask), (berth.nodes, berth.mask))
         )
-        return bool(entry.nodes) and there < here * (1 - ALIKE_IN_A_CROWD)
+        return there < here * (1 - ALIKE_IN_A_CROWD)
 
     def _memory(self, entry: Waiting) -> Memory:
         return self._memories.setdefault(entry.job.id, Memory())

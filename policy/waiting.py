@@ -1,6 +1,7 @@
 """The jobs that wait, as the plan sees them: what each needs, where it is pinned, and until when it insists."""
 
 import itertools
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -23,7 +24,6 @@ from policy.tiers import EXCLUSIVE, OPPORTUNISTIC
 Shape = tuple[int, int, int | None, int | None, str, int]
 
 _ASKED = re.compile(r"tres_per_(job|node):gres/gpu(?:[:=]([1-9][0-9]{0,3}))?")
-_AFTER_ALL_TASKS = 1 << 32
 _FEATURES = re.compile(r"[A-Za-z0-9_.\-&]+")
 PART_BEFORE = 3.0
 """Seconds before its begin time in which a packed job asks for its part of a GPU: berthd looks each second or so."""
@@ -86,10 +86,10 @@ class Waiting:
     """Whether it lists several partitions, and the place may be in the wrong one of them."""
 
     @property
-    def order(self) -> tuple[int, int, int, int, int]:
+    def order(self) -> tuple[int, int, int, int, float]:
         """Slurm's own order; what is left of an array comes after its tasks that have split off."""
         job = self.job
-        task = _AFTER_ALL_TASKS if job.task is None else job.task
+        task = math.inf if job.task is None else job.task
         return (-self.tier, -job.priority, job.submitted, job.array or job.id, task)
 
     @property

@@ -47,18 +47,11 @@ class FeedForwardAimd:
         self._peak = 0.0
         self._late = 0.0  # seconds of requests beyond the bound's p99, the old ones fading
         self._began: float | None = None
-        self._learned = 0.0
         self._pace = 1.0  # seconds from beat to beat
-        self._step = 0.0  # seconds of a step
         self._reaction = settings.reaction_s
         self._duty = 0.0
         self._raise_at = 0.0
         self._closed_until = 0.0
-
-    @property
-    def slope(self) -> float:
-        """The slope as known now."""
-        return self._fit.slope
 
     def duty(self, reading: Reading) -> float:
         """The guest's duty from now on."""
@@ -73,8 +66,7 @@ class FeedForwardAimd:
         noise = reading.noise / sqrt(beat.steps)
         error = sqrt(noise * noise + reading.base_error * reading.base_error)
         residual = (loss - self._fit.slope * duty) / error
-        self._step = step
-        self._age(reading.now)
+        self._age(reading.now, step)
         self._reaction = reading.now - beat.at + 1.5 * step + self._set.reaction_s
         if self._service and reading.slowdown > self._bound.slowdown + TAIL * noise:
             self._late += beat.took
@@ -94,7 +86,7 @@ class FeedForwardAimd:
         elif self._beats >= self._set.certain_beats and self._fit.error < self._set.certain * self._fit.slope:
             self._peak = max(self._peak, self._fit.slope)
 
-    def _age(self, now: float) -> None:
+    def _age(self, now: float, step: float) -> None:
         """What was learned before counts less as time goes by."""
         passed, tune = now - self._learned, self._set
         if passed <= 0.0:
@@ -105,7 +97,7 @@ class FeedForwardAimd:
         # A host that no burst can harm is not worth a false alarm; only what is beyond a burst counts for it.
         rarely = tune.false_alarm_s if worst > self._allowed else tune.harmless_alarm_s
         beats = rarely / self._pace
-        if self._step > tune.long_step_s and worst > self._allowed:
+        if step > tune.long_step_s and worst > self._allowed:
             beats = min(beats, tune.long_false_alarm_beats)
         self._harm.alarm_once_in(beats)
         self._fit.fade(exp(-passed / tune.memory_s))
