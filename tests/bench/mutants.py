@@ -47,7 +47,7 @@ FILES = (
     "policy/retry/decision.py",
 )
 MUST = 80.0
-LOG = ROOT / "build" / f"mutant-{os.getpid()}.log"
+LOG = ROOT / "build" / "mutant.log"
 """What pytest said of the last change."""
 OPTIONS = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-W", "ignore::pytest.PytestAssertRewriteWarning"]
 #: Seconds that the tests of one change took under coverage, at most; the slowest are left out.

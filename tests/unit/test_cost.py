@@ -54,3 +54,32 @@ def test_a_wait_is_worth_what_the_farther_level_would_cost() -> None:
     assert costs.worth_waiting("", "compute", 16, ("leaf", "any"), run_s=3600) == pytest.approx(1800)
     assert costs.worth_waiting("", "compute", 16, ("leaf", "any"), run_s=60) == pytest.approx(30)
     assert costs.worth_waiting("", "compute", 8, ("nvlink", "node"), run_s=60) == float("inf")
+
+
+@pytest.mark.parametrize(
+    ("model", "gpus", "leaf", "pod", "anywhere"),
+    [
+        ("", 1, 1.0, 1.0, 1.0),
+        ("", 2, 1.17, 1.3, 1.7),
+        ("resnet50", 15, 1.0, 1.0, 1.17),
+        ("resnet50", 16, 1.16, 1.16, 1.3),
+        ("PointNet", 7, 1.0, 1.0, 1.0),
+        ("PointNet", 8, 1.1, 1.1, 1.1),
+        ("PointNet", 12, 1.2, 1.2, 1.2),
+        ("PointNet", 15, 1.2, 1.2, 1.2),
+        ("PointNet", 16, 1.25, 1.25, 1.25),
+    ],
+)
+def test_where_a_site_says_nothing_published_measurements_count(
+    model: str, gpus: int, leaf: float, pod: float, anywhere: float
+) -> None:
+    """Philly's table 4, and what PAL's artifact measured of single models."""
+    costs = CostModel()
+
+    assert [costs.locality(model, "", level, gpus) for level in ("leaf", "pod", "any")] == [leaf, pod, anywhere]
+
+
+def test_pals_penalty_is_the_same_for_any_two_nodes() -> None:
+    costs = CostModel(pal_locality())
+
+    assert [costs.locality("", "", level, 2) for level in ("node", "leaf", "pod", "any")] == [1.0, 1.7, 1.7, 1.7]
