@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from .outcome import Outcome, Request
 
 Totals = tuple[int, int, int, int]
@@ -21,7 +23,7 @@ ENVIRONMENT: dict[str, str] = {}
 def difference(request: Request, plain: Outcome, berth: Outcome) -> str:
     """What a user would miss with Berth; empty where nothing."""
     if plain == berth:
-        names = changed_variables(plain, berth) - ENVIRONMENT.keys()
+        names = changed_variables(plain, berth, in_parts=":" in request.options) - ENVIRONMENT.keys()
         return f"other variables: {', '.join(sorted(names))}" if names else ""
     if _allowed(request, plain, berth):
         return ""
@@ -34,10 +36,21 @@ def difference(request: Request, plain: Outcome, berth: Outcome) -> str:
     return "other tasks, CPUs or GPUs"
 
 
-def changed_variables(plain: Outcome, berth: Outcome) -> set[str]:
-    """The variables of the first task that differ."""
+def changed_variables(plain: Outcome, berth: Outcome, *, in_parts: bool = False) -> set[str]:
+    """The variables of the first task that differ; of parts, lists go by the names of their nodes."""
     one, other = plain.environment, berth.environment
-    return {name for name in {*one, *other} if one.get(name) != other.get(name)}
+
+    def shown(value: str | None) -> object:
+        return sorted(value.split(",")) if value is not None and in_parts else value
+
+    return {name for name in {*one, *other} if shown(one.get(name)) != shown(other.get(name))}
+
+
+def shows_all_that_opens(plain: Outcome, berth: Outcome) -> bool:
+    """Whether all is the same but for CUDA_VISIBLE_DEVICES, which lacks GPUs that the task can open on plain Slurm."""
+    one, other = ([task for node in outcome.tasks for task in node] for outcome in (plain, berth))
+    same = [task[:2] for task in one] == [task[:2] for task in other] and plain.has == berth.has
+    return same and all(a[2] <= b[2] == b[1] for a, b in zip(one, other, strict=True))
 
 
 def more_cpus(plain: Outcome, berth: Outcome) -> bool:
@@ -47,13 +60,34 @@ def more_cpus(plain: Outcome, berth: Outcome) -> bool:
     return same and all(a[0] <= b[0] for a, b in zip(one, other, strict=True))
 
 
+def single_beside_tasks_per_gpu(words: tuple[str, ...]) -> bool:
+    """Whether srun asks for as many GPUs of each node as the first has (26.05), which Slurm then counts by type."""
+    counted = ("--gpus", "--gres=gpu", "--tres-per-task")
+    by_tasks = any(word.startswith("--ntasks-per-gpu") for word in words)
+    return by_tasks and "--gpu-bind=single:1" in words and not any(word.startswith(counted) for word in words)
+
+
+def nodes_of(outcome: Outcome) -> int:
+    """Nodes that the jobs of a request hold together."""
+    return sum(map(int, re.findall(r"\bnode=(\d+)", outcome.has)))
+
+
+def _without_nodes(has: str) -> str:
+    return re.sub(r"\bnode=\d+", "", has)
+
+
 def _allowed(request: Request, plain: Outcome, berth: Outcome) -> bool:
     words = request.options
+    if berth.steps != plain.steps and single_beside_tasks_per_gpu(words):
+        return True
     if (plain.rc != 0 or not plain.tasks) and berth.rc == 0:
         # Slurm's own count refuses what there is room for.
         return True
     if plain.rc != berth.rc:
         return False
+    if "--gpu-bind=none" in words and shows_all_that_opens(plain, berth):
+        # Beside GPUs for each task Slurm names some of the job's GPUs alone, where they are of one type.
+        return True
     asks = any(word.startswith(("--gpus", "--gres=gpu", "--tres-per-task")) for word in words if word != "--gres=gpu:0")
     if "--exclusive" in words and not asks and any(word.startswith("--gpu-bind") for word in words):
         # Of a node that is all its own a task may see GPUs that it did not ask for.
@@ -64,6 +98,8 @@ def _allowed(request: Request, plain: Outcome, berth: Outcome) -> bool:
         # Of a whole node on 24.11 Slurm gives a step the cores beside its GPUs alone, or all, as these lie.
         return True
     on_each = any(word.startswith(("--gres=gpu", "--gpus-per-node")) for word in words)
+    if asks and not on_each and plain.tasks == berth.tasks and nodes_of(berth) < nodes_of(plain):
+        return _without_nodes(plain.has) == _without_nodes(berth.has)
     if asks and not on_each and max(len(plain.tasks), len(berth.tasks)) > 1:
         # GPUs of the whole job: Slurm lays tasks and GPUs as it likes, Berth alike on as few nodes as can be.
         return totals(plain)[1] == totals(berth)[1] and len(berth.tasks) <= len(plain.tasks)

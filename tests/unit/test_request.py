@@ -98,6 +98,7 @@ TWO_NODES = {"min_nodes": "2", "max_nodes": "2"}
         ({"tres_per_job": "gres/gpu:1", "cpus_per_tres": "gres/gpu:3", "num_tasks": "5"}, "--cpus-per-gpu=3"),
         ({"tres_per_job": "gres/gpu:1", "cpus_per_tres": "gres/gpu:1", "pn_min_cpus": "4"}, "--cpus-per-gpu=1"),
         ({"tres_per_node": "gres/gpu:2", "ntasks_per_tres": "1", "num_tasks": "2"}, "--ntasks-per-gpu"),
+        ({"ntasks_per_tres": "1", "num_tasks": "2"}, "--ntasks-per-gpu without a number of GPUs"),
         ({"tres_per_job": "gres/gpu:0"}, "no GPUs"),
         # What no node can hold by CPUs or memory is never pinned to one.
         ({"tres_per_job": "gres/gpu:2", "num_tasks": "40"}, "40 CPUs"),
