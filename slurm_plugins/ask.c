@@ -133,10 +133,9 @@ static enum outcome exchange(const struct text *request, const struct reply_expe
 			     struct reply *reply, const char **why, char error[REPLY_ERROR_MAX])
 {
 	static const enum outcome verbs[] = {
-	    [REPLY_PLACE] = OUTCOME_PLACE,
-	    [REPLY_LATER] = OUTCOME_LATER,
-	    [REPLY_PASS] = OUTCOME_PASS,
-	    [REPLY_REFUSE] = OUTCOME_REFUSE,
+	    [REPLY_PLACE] = OUTCOME_PLACE, [REPLY_LATER] = OUTCOME_LATER,
+	    [REPLY_PASS] = OUTCOME_PASS,   [REPLY_REFUSE] = OUTCOME_REFUSE,
+	    [REPLY_BUSY] = OUTCOME_OPEN,
 	};
 	size_t len = 0;
 
@@ -205,6 +204,10 @@ static enum outcome tried(const job_desc_msg_t *job, uint32_t submit_uid,
 		/* A refused connection costs nothing, and trying on finds a restarted berthd. */
 		breaker_report(&breaker, monotonic_us() / 1000, request_owner(job, submit_uid),
 			       !is_failure(outcome, reply));
+		/* From now on its requests cost nobody anything. */
+		if (outcome == OUTCOME_OPEN)
+			breaker_set_aside(&breaker, monotonic_us() / 1000,
+					  request_owner(job, submit_uid), reply->seconds);
 	}
 	text_free(&request);
 	return outcome;
@@ -214,7 +217,7 @@ enum outcome ask_berthd(const job_desc_msg_t *job, uint32_t submit_uid,
 			const struct flag_values *flags, struct reply *reply)
 {
 	char error[REPLY_ERROR_MAX];
-	const char *why = "too many failures in a row";
+	const char *why = "too many failures in a row, or this user's requests take it too long";
 	enum outcome outcome = OUTCOME_OPEN;
 
 	if (request_too_large(job))

@@ -7,23 +7,37 @@ void breaker_init(struct breaker *breaker, uint32_t failures, uint32_t seconds)
 	pthread_mutex_init(&breaker->lock, NULL);
 }
 
-static bool is_aside(const struct breaker *breaker, uint64_t now_ms, uint32_t uid)
+/* NULL: nothing is known of this user. An entry that says nothing is nobody's, root's too. */
+static struct breaker_user *find(struct breaker *breaker, uint32_t uid)
 {
-	for (size_t i = 0; i < BREAKER_ASIDE; i++)
-		if (breaker->aside[i].uid == uid && now_ms < breaker->aside[i].until)
-			return true;
-	return false;
+	for (size_t i = 0; i < BREAKER_USERS; i++) {
+		struct breaker_user *user = &breaker->users[i];
+
+		if (user->uid == uid && (user->failed || user->until))
+			return user;
+	}
+	return NULL;
 }
 
-static void set_aside(struct breaker *breaker, uint64_t until, uint32_t uid)
+static struct breaker_user *find_or_make(struct breaker *breaker, uint32_t uid)
 {
-	size_t first = 0;
+	struct breaker_user *user = find(breaker, uid);
 
-	for (size_t i = 1; i < BREAKER_ASIDE; i++)
-		if (breaker->aside[i].until < breaker->aside[first].until)
-			first = i;
-	breaker->aside[first].uid = uid;
-	breaker->aside[first].until = until;
+	if (user)
+		return user;
+	user = &breaker->users[0];
+	for (size_t i = 1; i < BREAKER_USERS; i++)
+		if (breaker->users[i].until < user->until)
+			user = &breaker->users[i];
+	*user = (struct breaker_user){.uid = uid};
+	return user;
+}
+
+static bool is_aside(struct breaker *breaker, uint64_t now_ms, uint32_t uid)
+{
+	const struct breaker_user *user = find(breaker, uid);
+
+	return user && now_ms < user->until;
 }
 
 bool breaker_allows(struct breaker *breaker, uint64_t now_ms, uint32_t uid)
@@ -55,26 +69,41 @@ void breaker_not_tried(struct breaker *breaker)
 
 static void take_failure(struct breaker *breaker, uint64_t until, uint32_t uid)
 {
-	if (!breaker->failed++) {
-		breaker->first_uid = uid;
-		breaker->several = false;
-	}
-	breaker->several = breaker->several || uid != breaker->first_uid;
-	if (breaker->open_until || (breaker->several && breaker->failed >= breaker->failures))
+	struct breaker_user *user = find_or_make(breaker, uid);
+
+	/* Each user counts once, however many requests of one fail. */
+	if (!user->failed++)
+		breaker->failed++;
+	if (breaker->open_until || (breaker->failed > 1 && breaker->failed >= breaker->failures))
 		breaker->open_until = until;
-	else if (breaker->failed >= breaker->failures)
-		set_aside(breaker, until, uid);
+	else if (user->failed >= breaker->failures)
+		user->until = until;
+}
+
+static void take_success(struct breaker *breaker, uint32_t uid)
+{
+	struct breaker_user *user = find(breaker, uid);
+
+	breaker->failed = 0;
+	breaker->open_until = 0;
+	if (user)
+		user->failed = 0;
 }
 
 void breaker_report(struct breaker *breaker, uint64_t now_ms, uint32_t uid, bool ok)
 {
 	pthread_mutex_lock(&breaker->lock);
 	breaker->probing = false;
-	if (ok) {
-		breaker->failed = 0;
-		breaker->open_until = 0;
-	} else {
+	if (ok)
+		take_success(breaker, uid);
+	else
 		take_failure(breaker, now_ms + 1000 * (uint64_t)breaker->seconds, uid);
-	}
+	pthread_mutex_unlock(&breaker->lock);
+}
+
+void breaker_set_aside(struct breaker *breaker, uint64_t now_ms, uint32_t uid, uint32_t seconds)
+{
+	pthread_mutex_lock(&breaker->lock);
+	find_or_make(breaker, uid)->until = now_ms + 1000 * (uint64_t)seconds;
 	pthread_mutex_unlock(&breaker->lock);
 }

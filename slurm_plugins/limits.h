@@ -30,6 +30,8 @@
 #define SITE_FACTOR_MAX 1000000000u
 #define SEGMENT_BODY_MAX 4096
 #define MESSAGE_MAX 512
+/* In which a user whose requests are dear is not asked for. */
+#define BUSY_SECONDS_MAX 60
 /* MiB of one GPU. */
 #define GPU_MEM_MAX (1u << 24)
 

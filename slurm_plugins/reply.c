@@ -303,6 +303,19 @@ static bool check_gpus_and_more(struct reply *reply, char *values[KEY_COUNT],
 	       check_site_factor(reply, values[KEY_SITE_FACTOR], error);
 }
 
+/* Of a user whose requests are dear. */
+static bool check_seconds(struct reply *reply, const char *value, char error[REPLY_ERROR_MAX])
+{
+	uint64_t number;
+
+	if (!value)
+		return true;
+	if (!parse_number(value, BUSY_SECONDS_MAX, &number) || number < 1)
+		return reply_fail(error, "seconds is not a number from 1 to 60");
+	reply->seconds = (uint32_t)number;
+	return true;
+}
+
 static bool has_nonce(char *values[KEY_COUNT], const struct reply_expected *expected)
 {
 	return values[KEY_NONCE] && !strcmp(values[KEY_NONCE], expected->nonce);
@@ -326,6 +339,7 @@ bool reply_parse(struct reply *reply, size_t len, const struct reply_expected *e
 	reply->pn_min_cpus = 0;
 	reply->mem_per_node = 0;
 	reply->site_factor = 0;
+	reply->seconds = 0;
 	well_formed = reply_split(reply, len, values, error);
 	reply->ours = has_nonce(values, expected);
 	if (!well_formed)
@@ -341,6 +355,8 @@ bool reply_parse(struct reply *reply, size_t len, const struct reply_expected *e
 		return false;
 	if (reply->verb == REPLY_REFUSE && !*values[KEY_MESSAGE])
 		return reply_fail(error, "it refuses without a reason");
+	if (!check_seconds(reply, values[KEY_SECONDS], error))
+		return false;
 	if (values[KEY_URGENT] && strcmp(values[KEY_URGENT], "1") != 0)
 		return reply_fail(error, "urgent is not 1");
 	reply->urgent = values[KEY_URGENT] != NULL;

@@ -12,7 +12,7 @@
 
 #include "limits.h"
 
-enum reply_verb { REPLY_PLACE, REPLY_LATER, REPLY_PASS, REPLY_REFUSE };
+enum reply_verb { REPLY_PLACE, REPLY_LATER, REPLY_PASS, REPLY_REFUSE, REPLY_BUSY };
 
 /* What the request allows. */
 struct reply_expected {
@@ -51,6 +51,7 @@ struct reply {
 	const char *segment;   /* NULL: not given */
 	const char *message;   /* NULL: not given */
 	bool urgent;	       /* Slurm will most likely refuse the job: `message` says why */
+	uint32_t seconds;      /* of a busy berthd: how long this user is not to be asked for */
 	char text[REPLY_MAX_BYTES + 1];
 };
 

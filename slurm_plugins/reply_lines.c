@@ -30,8 +30,9 @@ static const struct {
     [KEY_LICENSES] = {"licenses", FOR_PLACE, 0},
     /* Without it the request as the user wrote it could not be had back. */
     [KEY_SEGMENT] = {"segment", FOR_GPUS | FOR_PASS, FOR_GPUS},
-    [KEY_MESSAGE] = {"message", FOR_ALL, FOR_REFUSE},
+    [KEY_MESSAGE] = {"message", FOR_TELLING, FOR_REFUSE},
     [KEY_URGENT] = {"urgent", FOR_PASS, 0},
+    [KEY_SECONDS] = {"seconds", FOR_BUSY, FOR_BUSY},
 };
 
 bool reply_fail(char error[REPLY_ERROR_MAX], const char *why)
@@ -43,13 +44,12 @@ bool reply_fail(char error[REPLY_ERROR_MAX], const char *why)
 static bool parse_verb(const char *line, enum reply_verb *verb)
 {
 	static const char *const lines[] = {
-	    [REPLY_PLACE] = "berth/1 place",
-	    [REPLY_LATER] = "berth/1 later",
-	    [REPLY_PASS] = "berth/1 pass",
-	    [REPLY_REFUSE] = "berth/1 refuse",
+	    [REPLY_PLACE] = "berth/1 place", [REPLY_LATER] = "berth/1 later",
+	    [REPLY_PASS] = "berth/1 pass",   [REPLY_REFUSE] = "berth/1 refuse",
+	    [REPLY_BUSY] = "berth/1 busy",
 	};
 
-	for (int i = REPLY_PLACE; i <= REPLY_REFUSE; i++) {
+	for (int i = REPLY_PLACE; i <= REPLY_BUSY; i++) {
 		if (!strcmp(line, lines[i])) {
 			*verb = (enum reply_verb)i;
 			return true;

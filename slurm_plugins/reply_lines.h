@@ -29,6 +29,7 @@ enum reply_key {
 	KEY_SEGMENT,
 	KEY_MESSAGE,
 	KEY_URGENT,
+	KEY_SECONDS,
 	KEY_COUNT
 };
 
@@ -36,8 +37,10 @@ enum reply_key {
 #define FOR_LATER (1u << REPLY_LATER)
 #define FOR_PASS (1u << REPLY_PASS)
 #define FOR_REFUSE (1u << REPLY_REFUSE)
+#define FOR_BUSY (1u << REPLY_BUSY)
 #define FOR_GPUS (FOR_PLACE | FOR_LATER)
-#define FOR_ALL (FOR_GPUS | FOR_PASS | FOR_REFUSE)
+#define FOR_TELLING (FOR_GPUS | FOR_PASS | FOR_REFUSE)
+#define FOR_ALL (FOR_TELLING | FOR_BUSY)
 
 /* Whether a verb is one of some, such as FOR_GPUS. */
 static inline bool reply_is(const struct reply *reply, unsigned int verbs)

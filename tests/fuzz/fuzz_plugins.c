@@ -154,6 +154,8 @@ static void fuzz_reply(const uint8_t *data, size_t size)
 		must_be_printable(reply.message, MESSAGE_MAX, "");
 	if (reply.verb == REPLY_REFUSE)
 		MUST(reply.message && *reply.message);
+	MUST(reply.verb == REPLY_BUSY ? reply.seconds >= 1 && reply.seconds <= BUSY_SECONDS_MAX
+				      : !reply.seconds);
 	if (reply.verb == REPLY_PLACE || reply.verb == REPLY_LATER)
 		check_gpus(&reply, &expected);
 	else

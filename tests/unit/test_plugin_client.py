@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 from tests.unit.fake_berthd import berthd
 from tests.unit.plugin_library import library
 
@@ -217,6 +219,9 @@ class Breaker:
     def report(self, at_ms: int, uid: int = 7, *, ok: bool) -> None:
         library().breaker_report(self.room, ctypes.c_uint64(at_ms), ctypes.c_uint32(uid), ctypes.c_bool(ok))
 
+    def set_aside(self, at_ms: int, uid: int, seconds: int) -> None:
+        library().breaker_set_aside(self.room, ctypes.c_uint64(at_ms), ctypes.c_uint32(uid), ctypes.c_uint32(seconds))
+
 
 def opened(at_ms: int = 0) -> Breaker:
     """Two users have failed."""
@@ -238,11 +243,11 @@ def test_who_has_not_tried_leaves_the_probe_to_the_next_one_and_says_nothing_of_
 
 def test_the_breaker_opens_after_failures_in_a_row_only() -> None:
     breaker = Breaker(failures=3, seconds=5)
-    for ok in (False, False, True, False, False):
-        assert breaker.allows(0)
-        breaker.report(0, ok=ok)
+    for uid, ok in ((1, False), (2, False), (3, True), (4, False), (5, False)):
+        assert breaker.allows(0, uid)
+        breaker.report(0, uid, ok=ok)
     assert breaker.allows(0)
-    breaker.report(0, 8, ok=False)
+    breaker.report(0, 6, ok=False)
     assert not breaker.allows(4999)
 
 
@@ -269,13 +274,44 @@ def test_one_users_failures_cost_nobody_else_anything() -> None:
     assert breaker.allows(5_000, 666)
 
 
-def test_after_one_users_failures_the_first_of_another_opens_it_for_all() -> None:
+def test_a_user_who_fails_while_others_do_not_goes_without_all_the_same() -> None:
     breaker = Breaker(failures=3, seconds=5)
     for _ in range(3):
         breaker.report(0, 666, ok=False)
-    breaker.report(0, 1, ok=False)
+        breaker.report(0, 1, ok=True)
 
-    assert not any(breaker.allows(4_999, uid) for uid in (1, 2, 666))
+    assert [breaker.allows(4_999, uid) for uid in (666, 1)] == [False, True]
+
+
+def test_a_success_in_between_is_no_row_of_a_users_failures() -> None:
+    breaker = Breaker(failures=3, seconds=5)
+    for ok in (False, False, True, False, False):
+        breaker.report(0, 666, ok=ok)
+        breaker.report(0, 1, ok=True)
+
+    assert breaker.allows(0, 666)
+
+
+@pytest.mark.parametrize("uid", [0, 666])
+def test_of_whom_berthd_says_so_nobody_asks_for_a_while(uid: int) -> None:
+    breaker = Breaker(failures=3, seconds=5)
+    assert breaker.allows(0, uid)
+    breaker.set_aside(1_000, uid, 4)
+
+    assert not breaker.allows(4_999, uid)
+    assert breaker.allows(4_999, 1)
+    assert breaker.allows(5_000, uid)
+
+
+def test_one_users_failures_count_once_with_those_of_others() -> None:
+    breaker = Breaker(failures=3, seconds=5)
+    for _ in range(30):
+        breaker.report(0, 666, ok=False)
+    breaker.report(0, 1, ok=False)
+    assert [breaker.allows(0, uid) for uid in (1, 2, 666)] == [True, True, False]
+    breaker.report(0, 2, ok=False)
+
+    assert not any(breaker.allows(4_999, uid) for uid in (1, 2, 3, 666))
 
 
 def test_of_many_users_that_fail_alone_each_goes_without() -> None:

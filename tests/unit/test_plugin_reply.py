@@ -442,3 +442,20 @@ def test_only_a_pass_is_urgent() -> None:
     assert "urgent" in parse(wire("pass", nonce=NONCE, urgent="0"))[1]
     assert parse(wire("refuse", nonce=NONCE, message="no", urgent="1"))[1]
     assert parse(wire("place", **GOOD, urgent="1"))[1]
+
+
+def test_a_busy_berthd_says_for_how_long() -> None:
+    reply, error = parse(wire("busy", nonce=NONCE, seconds="4"))
+    assert (error, reply.seconds, reply.ours) == ("", 4, True)
+    assert parse(wire("pass", nonce=NONCE))[0].seconds == 0
+
+
+@pytest.mark.parametrize(
+    "fields", [{}, {"seconds": ""}, {"seconds": "0"}, {"seconds": "61"}, {"seconds": "4", "message": "no"}]
+)
+def test_a_misshapen_busy_is_dropped(fields: dict[str, str]) -> None:
+    assert parse(wire("busy", nonce=NONCE, **fields))[1]
+
+
+def test_only_a_busy_berthd_names_seconds() -> None:
+    assert "does not belong" in parse(wire("pass", nonce=NONCE, seconds="4"))[1]

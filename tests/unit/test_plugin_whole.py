@@ -173,6 +173,19 @@ def test_while_berthd_is_not_asked_no_request_is_written(plugin: Plugin) -> None
     assert "berthd%20did%20not%20answer" in said.fields["admin_comment"]
 
 
+def test_of_a_user_whose_requests_are_dear_nobody_asks_berthd_for_a_while(plugin: Plugin) -> None:
+    def busy(request: wire.Message) -> bytes:
+        return reply("busy", request, seconds="60") if request.fields["uid"] == str(USER) else place(request)
+
+    with plugin.berthd(busy) as came:
+        said = [plugin.submit(tres_per_job="gres/gpu:1") for _ in range(3)]
+        other = plugin.submit(USER + 1, tres_per_job="gres/gpu:1")
+    assert (sum(came), [one.rc for one in said]) == (2, [0, 0, 0])
+    # The planner finds it a place by this.
+    assert all("asked=tres_per_job:gres/gpu:1" in one.fields["admin_comment"] for one in said)
+    assert "req_nodes" in other.fields
+
+
 # Requests that would hold up everybody else's
 
 LARGE = [
