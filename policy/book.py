@@ -14,7 +14,7 @@ import numpy as np
 from policy import pieces
 from policy.cluster import FAR, Bools, Cluster, Fleet, Floats, View
 from policy.demand import Demand
-from policy.errors import NotNow
+from policy.errors import NotNow, OutOfTime
 from policy.placement.base import Berth, Policy
 from policy.placement.tables import Ints
 from policy.sharing import packing
@@ -73,12 +73,19 @@ def seat_on(demand: Demand, node: int, mask: int, start: float) -> Claim:
 _STATES = count(1)
 
 
+def never() -> bool:
+    """There is time to look at every place."""
+    return False
+
+
 class Book:
     """A picture that can be claimed from."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.state = next(_STATES)
         """Another number, never used before, after each change."""
+        self.enough: Callable[[], bool] = never
+        """Whether no more places may be looked at: nobody would wait for the answer."""
         self._leaves = pieces.Leaves()
         self.fleet = cluster.fleet
         self.cluster = replace(
@@ -190,6 +197,7 @@ class Book:
 
     def _later(self, demand: Demand, policy: Policy) -> tuple[Berth, float] | None:
         """The same for a place that is not free yet; None where none is in sight."""
+        self._check_time()
         moment = self._first_moment(demand, policy)
         if moment is None:
             return None
@@ -226,6 +234,7 @@ class Book:
 
     def some_day(self, demand: Demand, policy: Policy) -> Berth:
         """The best place on an empty cluster with all nodes up, for a job that has none in sight; or `NotNow`."""
+        self._check_time()
         fleet = self.fleet
         all_nodes = np.ones(len(fleet.names), np.bool_)
         view = View(fleet, fleet.full, fleet.cpus, fleet.mem, all_nodes, all_nodes)
@@ -240,6 +249,10 @@ class Book:
     def now(self, demand: Demand, policy: Policy) -> Berth:
         """The best place that is free now, or `NotNow`."""
         return in_first_part(demand, lambda part: self._best_at(0.0, part, policy))
+
+    def _check_time(self) -> None:
+        if self.enough():
+            raise OutOfTime("berthd has looked at as many places as the time for an answer allows")
 
     def await_pieces(self, gpus: int) -> None:
         """Jobs on pieces of nodes wait for so many GPUs."""
@@ -261,6 +274,7 @@ class Book:
 
     def _best_at(self, moment: float, demand: Demand, policy: Policy) -> Berth:
         """The best place at a moment, 0 for now. Where a share goes is no policy's question."""
+        self._check_time()
         picture = self.cluster
         view = picture.then(moment, demand.limit) if moment else picture.now(demand.limit)
         if picture.sharers and not moment:

@@ -13,7 +13,7 @@ from policy.cluster import Fleet
 from policy.decide_guest import Answer as GuestAnswer
 from policy.decide_guest import on_a_seat, parked
 from policy.demand import Demand
-from policy.errors import Answer, FormatError, Impossible, LeftToSlurm, Never, NotNow, TooLong
+from policy.errors import Answer, FormatError, Impossible, LeftToSlurm, Never, NotNow, OutOfTime, TooLong
 from policy.gathering import first_place
 from policy.others import KEY as OTHERS
 from policy.others import mark_of
@@ -356,6 +356,8 @@ def _soonest(
             except NotNow:
                 demand = wide
         return first_place(book, demand, policy) if ahead else book.soonest(demand, policy)
+    except OutOfTime:
+        raise
     except NotNow as nothing:
         if not bool((demand.candidates & book.cluster.up).any()):
             raise NotNow("every node that could hold it is down, drained or reserved") from None

@@ -12,7 +12,8 @@
         ├── LeftToSlurm           Berth has no better place than plain Slurm
         │   └── Impossible        and Slurm most likely has none at all
         ├── NotNow                a place exists, but not at this time
-        │   └── BadCompany        there is room, beside packed jobs that would slow it, or it them
+        │   ├── BadCompany        there is room, beside packed jobs that would slow it, or it them
+        │   └── OutOfTime         nobody waits long enough for an answer to know
         └── Never                 a Berth flag asks for what no machine here can give
 
 The topology side has a tree of its own (`topology.errors`), because it imports nothing of ours.
@@ -72,6 +73,10 @@ class NotNow(Answer):
 
 class BadCompany(NotNow):
     """There is room now, but only beside jobs that a packed job rather waits for."""
+
+
+class OutOfTime(NotNow):
+    """There may be a place, but nobody waits long enough for an answer."""
 
 
 class Never(Answer):

@@ -9,7 +9,10 @@ from policy.demand import Demand, on_fleet
 from policy.request import Request, read
 from policy.wire import number
 
-_MOST = 2_048
+_MOST_BYTES = 8 << 20
+"""What may be remembered in all, nearly: whoever asks for new kinds all the time makes berthd no larger."""
+
+_BYTES_OF_ANY = 4_096
 _OF_ONE_JOB = frozenset({"nonce", "uid", "begin", "name", "extra_bytes", preflight.KEY})
 
 
@@ -32,11 +35,12 @@ class Understanding:
         self._fleet: Fleet | None = None
         self._known: dict[tuple[frozenset[tuple[str, str]], int | None], Known] = {}
         self._of_any_limit: dict[frozenset[tuple[str, str]], Known] = {}
+        self._bytes = 0
 
     def of(self, fields: Mapping[str, str], fleet: Fleet) -> Known:
         """The kind of a request on this fleet; LeftToSlurm and Never pass through."""
-        if fleet is not self._fleet or len(self._known) > _MOST:
-            self._fleet, self._known, self._of_any_limit = fleet, {}, {}
+        if fleet is not self._fleet:
+            self._forget_all(fleet)
         limit = number(fields, "time_limit")
         kind = frozenset(item for item in fields.items() if item[0] not in _OF_ONE_JOB)
         if limit is not None:
@@ -47,13 +51,29 @@ class Understanding:
         if known is None:
             other = self._of_any_limit.get(kind) if limit is not None else None
             known = other.lasting(limit * 60) if other is not None and limit is not None else _read(fields, fleet)
+            size = _bytes_of(fields, known)
+            if size > _MOST_BYTES // 64:
+                return known
+            if self._bytes + size > _MOST_BYTES:
+                self._forget_all(fleet)
+            self._bytes += size
             self._known[kind, limit] = known
             if limit is not None and "," not in fields.get("partition", ""):
                 # Of several partitions the limit says which may start it.
                 self._of_any_limit[kind] = known
         return known
 
+    def _forget_all(self, fleet: Fleet) -> None:
+        self._fleet, self._known, self._of_any_limit, self._bytes = fleet, {}, {}, 0
+
 
 def _read(fields: Mapping[str, str], fleet: Fleet) -> Known:
     request = read(fields)
-    return Known(request, on_fleet(request, fleet))
+    demand = on_fleet(request, fleet)
+    # The demand has the nodes, and names may be many.
+    return Known(replace(request, only=(), excluded=()), demand)
+
+
+def _bytes_of(fields: Mapping[str, str], known: Known) -> int:
+    text = sum(map(len, fields.values()))
+    return _BYTES_OF_ANY + 2 * text + known.demand.candidates.nbytes * (1 + len(known.demand.pools))

@@ -15,6 +15,7 @@ from topology.errors import HostlistError
 __all__ = ["expand", "expand_at_most", "fold"]
 
 _MOST_HOSTS = 65_536
+_MOST_DIGITS = 9
 #: A name with its brackets; a bracket that belongs to no pair stands alone.
 _WORD = re.compile(r"(?:[^,\[\]]|\[[^\[\]]*\])+|[\[\]]")
 _BRACKETS = re.compile(r"\[([^\[\]]*)\]")
@@ -53,12 +54,19 @@ def _expand_word(word: str, text: str, most: int) -> list[str]:
     for at, piece in enumerate(_BRACKETS.split(word)):
         # Every second piece stood in brackets.
         inside = at % 2
-        numbers = (number for part in piece.split(",") for number in _numbers(part, text, most))
+        numbers = (number for part in piece.split(",") for number in _part(part, text, most))
         endings = list(islice(numbers, most + 1)) if inside else [piece]
         if len(names) * len(endings) > most:
             raise _too_many(text, most)
         names = [name + ending for name in names for ending in endings]
     return names
+
+
+def _part(part: str, text: str, most: int) -> Iterable[str]:
+    """The numbers of a part; a long list has thousands of single ones."""
+    if len(part) <= _MOST_DIGITS and part.isascii() and part.isdigit():
+        return (part,)
+    return _numbers(part, text, most)
 
 
 def _numbers(part: str, text: str, most: int) -> Iterator[str]:

@@ -5,11 +5,11 @@ into each decision. When a new picture comes, those places are claimed in it a f
 no request ever waits for the whole of it.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from policy import wire
-from policy.book import Book, Claim
+from policy.book import Book, Claim, never
 from policy.bounds import within
 from policy.daemon import log
 from policy.daemon.config import Config
@@ -150,8 +150,11 @@ class Answerer:
                 return
             book.claim(held.claim)
 
-    def answer(self, datagram: bytes, now: float) -> bytes | None:
-        """The reply to one request; None where it is not worth one. `settle` does the rest, once it is sent."""
+    def answer(self, datagram: bytes, now: float, enough: Callable[[], bool] = never) -> bytes | None:
+        """The reply to one request; None where it is not worth one. `settle` does the rest, once it is sent.
+
+        `enough` says when to look no further for a place.
+        """
         self.settle()
         untaken = self._untaken.leaves(datagram, now)
         asked = asked_by(datagram) if self._keeps_replies and not untaken else None
@@ -167,7 +170,7 @@ class Answerer:
             # Whoever wrote that cannot check a reply either; the plugin fails open.
             self._say_once(f"a request is not answered: {problem}; are plugin and berthd of one release?")
             return None
-        decision, reply = self._reply(message.fields, now, _UNTAKEN if untaken else "")
+        decision, reply = self._reply(message.fields, now, enough, _UNTAKEN if untaken else "")
         state = 0 if self._book is None else self._book.state
         self._said = _Said(datagram, asked, message.fields, decision, reply, now, state)
         return reply
@@ -202,18 +205,25 @@ class Answerer:
         book = self._book
         return book is not None and not self.catching_up and self._shelf.expected(book, now) is not None
 
-    def look_ahead(self, now: float) -> None:
-        """Between two requests, make the reply to a kind that users are sending many of."""
+    def look_ahead(self, now: float, enough: Callable[[], bool] = never) -> Asked | None:
+        """Between two requests, make the reply to a kind that users are sending many of; which one."""
         self.settle()
         book = self._book
         if book is None or self.catching_up or (expected := self._shelf.expected(book, now)) is None:
-            return
+            return None
         asked, fields = expected
-        decision, reply = self._reply(fields, now)
+        decision, reply = self._reply(fields, now, enough)
         self._shelf.keep(asked, decision, reply, book, now)
+        return asked
 
-    def _reply(self, fields: dict[str, str], now: float, leave: str = "") -> tuple[Decision, bytes]:
-        made = say_no(fields, LeftToSlurm(leave), now) if leave else self._decide(fields, now)
+    def expect_no_more(self, asked: Asked) -> None:
+        """Make no reply to this kind before it is asked for."""
+        self._shelf.forget(asked)
+
+    def _reply(
+        self, fields: dict[str, str], now: float, enough: Callable[[], bool], leave: str = ""
+    ) -> tuple[Decision, bytes]:
+        made = say_no(fields, LeftToSlurm(leave), now) if leave else self._decide(fields, now, enough)
         decision = within(made, fields, now)
         return decision, wire.encode(decision.verb, decision.fields)
 
@@ -227,7 +237,7 @@ class Answerer:
             self._complaints.add(complaint)
             log.error(complaint)
 
-    def _decide(self, fields: dict[str, str], now: float) -> Decision:
+    def _decide(self, fields: dict[str, str], now: float, enough: Callable[[], bool]) -> Decision:
         if self._book is None:
             return say_no(fields, LeftToSlurm(f"berthd has no picture of Slurm yet ({self._problem})"), now)
         if self._leave:
@@ -236,6 +246,7 @@ class Answerer:
         stale = ""
         if age > STALE_AFTER:
             stale = f"berthd last read Slurm {age:.0f} s ago" + (f" ({self._problem})" if self._problem else "")
+        self._book.enough = enough
         try:
             decision = decide(fields, self._book, self._policy, self._settings, now, self._understanding, stale)
             return only_watch(decision) if self._observe else self._in_order(decision, fields)

@@ -21,6 +21,9 @@ _LIMIT = re.compile(rb"0|[1-9][0-9]{0,8}")
 _MOST_REQUESTS = 64
 """Requests whose kinds are kept: a loop submits the same again, but for the nonce."""
 
+_MOST_BYTES = 4_096
+"""Of a request whose kind is kept: users who submit by the hundred write less."""
+
 _MOST = 4
 """Kinds that replies are made for before they are asked for: each takes a search after each place that was given."""
 
@@ -124,6 +127,10 @@ class Shelf:
         else:
             lately.ready = _ready(asked, decision, reply, book, now)
 
+    def forget(self, asked: Asked) -> None:
+        """Have no reply to a kind made before it is asked for."""
+        self._kinds.pop(asked.kind, None)
+
     def clear(self) -> None:
         """Let no reply stand ready, for what they were made by has changed."""
         for lately in self._kinds.values():
@@ -140,6 +147,8 @@ class Shelf:
 def asked_by(datagram: bytes) -> Asked | None:
     """The kind of a request; None where it has to be looked at more closely."""
     # Nothing of a regular expression is in the processor's caches any more between two submissions.
+    if len(datagram) > _MOST_BYTES:
+        return None
     nonce = datagram[_NONCE]
     of_kind = _kind_of(datagram[_REST]) if datagram.startswith(_BEGINNING) and nonce.isalnum() else None
     return None if of_kind is None else Asked(of_kind[0], nonce, of_kind[1])

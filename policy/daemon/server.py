@@ -1,4 +1,8 @@
-"""The answering loop: one thread, one epoll, no call that can wait for anyone."""
+"""The answering loop: one thread, one epoll, no call that can wait for anyone.
+
+All requests that are there are read before one of them is answered: the one whose user is next (`turns`). Who has hung
+up meanwhile gets no answer, for nobody would read it.
+"""
 
 import contextlib
 import gc
@@ -10,6 +14,7 @@ import struct
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from policy.daemon import log
@@ -17,9 +22,10 @@ from policy.daemon.answerer import Answerer
 from policy.daemon.child import Child
 from policy.daemon.handover import HURRY, UNSEEN, Receiver
 from policy.daemon.notify import notify, watchdog_seconds
+from policy.daemon.turns import Turns, asker
 from policy.daemon.vigil import Vigil
 from policy.errors import DaemonError
-from policy.wire import REQUEST_BYTES
+from policy.wire import REQUEST_BYTES, encode
 
 _BACKLOG = 1_024
 _MOST_CONNECTIONS = 512
@@ -27,6 +33,8 @@ _PATIENCE = 2.0
 """Seconds that a connection may stay silent that has not asked yet."""
 _KEPT = 60.0
 """Seconds that one is kept which has: slurmctld asks again over the same."""
+_ENOUGH = 0.025
+"""Seconds of processor time after which no more places are looked at for a request: the plugin waits twice as long."""
 _RESTART_AFTER = 1.0
 _COLLECT_EVERY = 60.0
 
@@ -51,6 +59,9 @@ class Server:
         self._poll = select.epoll()
         self._open: dict[int, tuple[socket.socket, float]] = {}
         """Connections by file number, and until when each may be silent."""
+        self._asked: dict[int, bytes] = {}
+        """Requests that were read and are not answered yet, by the connection's file number."""
+        self._turns = Turns()
         self._listener = _listen(path)
         self._poll.register(self._listener, select.EPOLLIN)
         self._planner: subprocess.Popen[bytes] | None = None
@@ -73,11 +84,14 @@ class Server:
         try:
             while not self._stop:
                 busy = self._answerer.catching_up or self._answerer.expects(time.time())
-                timeout = 0.0 if busy else 0.5
-                for file, _ in self._poll.poll(timeout):
-                    self._serve(file, wake)
+                timeout = 0.0 if busy or self._asked else 0.5
+                for file, events in self._poll.poll(timeout):
+                    self._serve(file, events, wake)
+                if self._asked:
+                    self._answer_next()
                 self._answerer.catch_up()
-                self._answerer.look_ahead(time.time())
+                if not self._asked:
+                    self._look_ahead()
                 now = time.monotonic()
                 if now >= tend_at:
                     tend_at = now + min(every or 0.5, 0.5)
@@ -89,9 +103,9 @@ class Server:
             notify("STOPPING=1")
             self._close()
 
-    def _serve(self, file: int, wake: int) -> None:
+    def _serve(self, file: int, events: int, wake: int) -> None:
         if file in self._open:
-            self._hear(file)
+            self._hear(file, events)
         elif file == self._listener.fileno():
             self._accept()
         elif self._channel is not None and file == self._channel.fileno():
@@ -113,7 +127,7 @@ class Server:
                 file = connection.fileno()
                 self._open[file] = connection, time.monotonic() + _PATIENCE
                 self._poll.register(file, select.EPOLLIN)
-                self._hear(file)
+                self._hear(file, select.EPOLLIN)
             else:
                 connection.close()
 
@@ -122,27 +136,56 @@ class Server:
         uid: int = struct.unpack("iII", peer)[1]
         return uid in self._allowed
 
-    def _hear(self, file: int) -> None:
-        """Reply to a request; one that is not there yet waits in the poll."""
+    def _hear(self, file: int, events: int) -> None:
+        """Read a request; one that is not there yet waits in the poll."""
         connection, _ = self._open[file]
-        try:
-            datagram = connection.recv(REQUEST_BYTES + 1)
-        except BlockingIOError:
-            return
-        except OSError:
-            datagram = b""
-        reply = self._answerer.answer(datagram, time.time()) if datagram else None
+        if events & select.EPOLLHUP:
+            self._drop(file)
+        elif file not in self._asked:
+            try:
+                datagram = connection.recv(REQUEST_BYTES + 1)
+            except BlockingIOError:
+                return
+            except OSError:
+                datagram = b""
+            if datagram:
+                self._asked[file] = datagram
+            else:
+                self._drop(file)
+
+    def _answer_next(self) -> None:
+        """Reply to one request; the others may have to wait for one that comes now."""
+        askers = {file: asker(datagram) for file, datagram in self._asked.items()}
+        # Who asks for no job, such as `berth status`, comes first.
+        file = min(askers, key=lambda one: self._turns.of(who[1]) if (who := askers[one]) else -1)
+        datagram, who, now = self._asked.pop(file), askers[file], time.monotonic()
+        connection, _ = self._open[file]
+        began = time.thread_time()
+        if who and (seconds := self._turns.sent_away(who[1], now)):
+            reply: bytes | None = encode("busy", {"nonce": who[0], "seconds": str(seconds)})
+        else:
+            reply = self._answerer.answer(datagram, time.time(), _enough(began))
         if reply is None:
             self._drop(file)
         else:
             # An asker that has gone, or does not read, has met its own deadline.
             with contextlib.suppress(OSError):
                 connection.send(reply)
-            self._open[file] = connection, time.monotonic() + _KEPT
+            self._open[file] = connection, now + _KEPT
         self._answerer.settle()
         self._hurry()
+        if who:
+            self._turns.took(who[1], time.thread_time() - began, now)
+
+    def _look_ahead(self) -> None:
+        """What is dear is made for those alone who ask for it: others would have to wait for that."""
+        began = time.thread_time()
+        asked = self._answerer.look_ahead(time.time(), _enough(began))
+        if asked is not None and time.thread_time() - began > self._turns.usual:
+            self._answerer.expect_no_more(asked)
 
     def _drop(self, file: int) -> None:
+        self._asked.pop(file, None)
         connection, _ = self._open.pop(file)
         self._poll.unregister(file)
         connection.close()
@@ -164,6 +207,8 @@ class Server:
             self._vigil.hear(time.monotonic())
         if snapshot is None:
             return
+        if snapshot.cluster is not None:
+            self._turns.nodes(len(snapshot.cluster.fleet.names))
         if self._answerer.take(snapshot, time.time()):
             with contextlib.suppress(OSError):
                 self._channel.send(UNSEEN)
@@ -255,6 +300,10 @@ class Server:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     self._planner.wait(5)
         log.info("stopped")
+
+
+def _enough(began: float) -> Callable[[], bool]:
+    return lambda: time.thread_time() - began > _ENOUGH
 
 
 def _listen(path: Path) -> socket.socket:

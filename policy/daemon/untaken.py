@@ -6,6 +6,8 @@ kind from the same user are left to Slurm for a while, which refuses them in its
 
 import re
 from collections.abc import Set as AbstractSet
+from hashlib import blake2b
+from typing import NamedTuple
 
 from policy.daemon import log
 
@@ -20,13 +22,19 @@ _LOG_EVERY = 60.0
 _OF_ONE_JOB = re.compile(rb"\n(nonce|name|time_limit|begin)=[^\n]*(?=\n)")
 _UID = re.compile(rb"\nuid=([0-9]{1,10})\n")
 
-Kind = bytes
-"""A request without what is one job's alone; its user is in it."""
+
+class Kind(NamedTuple):
+    """A request without what is one job's alone, as a digest: a user may write long ones."""
+
+    digest: bytes
+    uid: str
 
 
 def kind_of(datagram: bytes) -> Kind:
     """Cut a request down to what all jobs of its kind share."""
-    return _OF_ONE_JOB.sub(b"", datagram)
+    uid = _UID.search(datagram)
+    digest = blake2b(_OF_ONE_JOB.sub(b"", datagram), digest_size=16).digest()
+    return Kind(digest, uid[1].decode() if uid else "?")
 
 
 class Untaken:
@@ -62,8 +70,7 @@ class Untaken:
             self._left[kind] = now + LEFT_FOR
         if now - self._said >= _LOG_EVERY:
             self._said = now
-            uid = _UID.search(kind)
             log.error(
-                f"Slurm refused a job of uid {uid[1].decode() if uid else '?'} with the place that it was given; "
+                f"Slurm refused a job of uid {kind.uid} with the place that it was given; "
                 f"the next of its kind are left to Slurm for {LEFT_FOR / 60:.0f} minutes"
             )

@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 import time
+import tracemalloc
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -430,6 +431,75 @@ def test_what_a_request_means_is_remembered_but_not_beyond_its_fleet() -> None:
     assert again is first
     assert other.demand.k == 2
     assert elsewhere.demand.candidates.size == 2
+
+
+@pytest.mark.parametrize("fields", [{"exc_nodes": "x[{0}-{1}]"}, {"name": "x", "comment": "{0}"}])
+def test_what_is_remembered_of_requests_is_bounded(fields: dict[str, str]) -> None:
+    understanding, fleet = Understanding(), book(reading([node("n1")])).fleet
+    tracemalloc.start()
+    for number in range(3_000):
+        more = {key: value.format(number, number + 900) for key, value in fields.items()}
+        understanding.of(submit(tres_per_job="gres/gpu:4", **more), fleet)
+    held, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert held < 16 << 20
+
+
+def test_places_that_slurm_may_refuse_are_not_remembered_by_their_whole_requests() -> None:
+    made = answerer()
+    tracemalloc.start()
+    for number in range(300):
+        put(made, nonce=f"{number:016x}", exc_nodes=f"x{number}," * 4_000)
+    held, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert held < 4 << 20
+
+
+def test_when_there_was_time_enough_no_further_places_are_looked_at() -> None:
+    made = answerer()
+    request = submit(tres_per_job="gres/gpu:4", client="batch")
+
+    late = made.answer(wire.encode("submit", request), NOW, lambda: True)
+    assert late is not None
+    reply = wire.decode(late)
+    assert (reply.verb, "the time for an answer" in reply.fields["message"]) == ("later", True)
+    assert put(made, nonce="1" * 16).verb == "place"
+
+
+def test_who_has_hung_up_gets_no_answer_and_no_place(daemon: Daemon) -> None:
+    answers = int(ask.status(daemon.path)["answers"])
+    os.kill(daemon.process.pid, signal.SIGSTOP)
+    for _ in range(3):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as channel:
+            channel.connect(str(daemon.path))
+            channel.send(wire.encode("submit", submit(tres_per_job="gres/gpu:1")))
+    os.kill(daemon.process.pid, signal.SIGCONT)
+    daemon.until(lambda: daemon.age_ms() >= 0)
+
+    assert int(ask.status(daemon.path)["answers"]) == answers
+
+
+def test_one_users_requests_do_not_stand_in_a_row_before_anothers(daemon: Daemon) -> None:
+    """All are there when berthd wakes up; of each user one is answered in turn."""
+    channels = [socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(9)]
+    os.kill(daemon.process.pid, signal.SIGSTOP)
+    for number, channel in enumerate(channels):
+        channel.connect(str(daemon.path))
+        uid = "1" if number == 8 else "666"
+        channel.send(wire.encode("submit", submit(tres_per_job="gres/gpu:1", nonce=f"{number:016x}", uid=uid)))
+    os.kill(daemon.process.pid, signal.SIGCONT)
+    replies = {}
+    for number, channel in enumerate(channels):
+        channel.settimeout(20)
+        replies[number] = wire.decode(channel.recv(wire.REPLY_BYTES))
+        channel.close()
+
+    # Eight GPUs are free: in the order in which they came the other user's would be the one that waits.
+    soon = [number for number, reply in replies.items() if "waits" not in reply.fields.get("message", "")]
+    assert len(soon) == 8
+    assert 8 in soon
 
 
 def test_a_request_of_another_release_is_named_once_in_the_log(capfd: pytest.CaptureFixture[str]) -> None:
