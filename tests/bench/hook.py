@@ -22,6 +22,8 @@ from itertools import product
 from pathlib import Path
 from typing import Self
 
+from containers.cluster import PREFIX
+
 from .table import Figure, at_least, at_most, report
 
 HERE = Path(__file__).parent
@@ -57,8 +59,8 @@ class Controller:
         self.plugin = plugin
         self.layout = layout
         self.nodes = nodes
-        self.name = f"berth-bench-{version.replace('.', '')}-{plugin}"
-        self.image = f"berth-cluster:{version}"
+        self.name = f"{PREFIX}-bench-{version.replace('.', '')}-{plugin}"
+        self.image = f"{PREFIX}-cluster:{version}"
 
     def __enter__(self) -> Self:
         self.remove()

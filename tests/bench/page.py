@@ -316,6 +316,19 @@ starts twelve. The node of `srun --gpus=1 true` took 25 ms with plain Slurm and 
 started in each Prolog and Epilog. srun looks whether the Prolog is over after 0.1 s, and then after 1 s more: a Prolog
 that takes longer costs a second, and so did four of eighteen there.
 """,
+    "flood": """
+A lone slurmctld with 1,024 nodes in 64 partitions that overlap, all nodes but 64 in use. One user submits a job on one
+GPU five times a second, first alone (*calm*), then beside another user's flood; the same again with plain Slurm. The
+flood's requests are of four kinds, each never seen before: gangs of 65 nodes in 64 partitions, the same with 32 KB of
+excluded nodes, 8,192 excluded nodes in few bytes, gangs that insist on one leaf. All exclude a node that does not
+exist, so that Slurm refuses them after the hook and none waits. They come as heterogeneous jobs of 16 components, each
+of which is a call of the hook. The flood's clients have the lowest priority, as if they ran elsewhere; slurmctld,
+berthd and the victim share two cores.
+
+`hook` is the time inside the victim's hook, `client` a whole submission; `victim_unanswered` counts hers that berthd
+gave no answer to. `flood_open` are those of the flood that were left to Slurm without asking berthd. `wait` is from
+submission to start, in whole seconds as Slurm tells them.
+""",
     "hook": """
 Submissions through libslurm from one client. Three slurmctlds stand side by side and get the same in turns of half a
 second. Without a prefix: held jobs of one kind, as from a loop. `limits`: held jobs with time limits of their own.
