@@ -20,7 +20,7 @@ _USUAL_PER_NODE = 2e-6
 CREDIT = 0.2
 """Seconds beyond the usual ones that a user may have taken: a script that submits two dozen large jobs owes no more."""
 
-PAID_OFF = 0.005
+PAID_OFF = 0.002
 """Seconds of debt that are paid off in a second: so long, at most, does one user's dear request stand in the way."""
 
 LONGEST = 60
