@@ -3,10 +3,28 @@
 from __future__ import annotations
 
 import os
+import tempfile
+from pathlib import Path
 
 from hypothesis import settings
 
 from tests.examples import examples
+
+MEMORY = Path("/dev/shm")
+ROOM = 2 << 30
+
+
+def in_memory() -> bool:
+    """Whether temporary files, programs among them, may be kept in memory: a disk makes some ten times slower."""
+    if "TMPDIR" in os.environ or not os.access(MEMORY, os.W_OK):
+        return False
+    found = os.statvfs(MEMORY)
+    return not found.f_flag & os.ST_NOEXEC and found.f_bavail * found.f_frsize >= ROOM
+
+
+if in_memory():
+    # Also for those whom tests start.
+    os.environ["TMPDIR"] = tempfile.tempdir = str(MEMORY)
 
 # Tests make files for processes of other users; what Berth itself makes under another umask has tests of its own.
 os.umask(0o022)

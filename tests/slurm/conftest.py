@@ -62,6 +62,8 @@ def slurm(request: pytest.FixtureRequest, clusters: dict[str, Slurm]) -> Slurm:
 @pytest.fixture(autouse=True)
 def quiet(slurm: Slurm) -> Iterator[None]:
     """Each test starts and ends with an empty queue and berthd running."""
-    slurm.clear()
+    if not slurm.is_clear:
+        slurm.clear()
+    slurm.is_clear = False
     yield
     slurm.clear()

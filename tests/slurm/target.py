@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import shlex
 import subprocess
@@ -9,6 +10,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from queue import Empty
+
+from .hands import Hands
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +31,11 @@ class Result:
 
 class CommandFailed(AssertionError):
     """A command that a test relied on ended badly."""
+
+
+@functools.cache
+def _hands(container: str) -> Hands:
+    return Hands(container)
 
 
 class Target(ABC):
@@ -48,8 +57,15 @@ class Target(ABC):
         env: Mapping[str, str] | None = None,
         stdin: str = "",
     ) -> Result:
+        result = self.perform(argv, user, env or {}, stdin, timeout)
+        if check and result.rc:
+            raise CommandFailed(f"{shlex.join(argv)} as {user} ended with {result.rc}: {result.err or result.out}")
+        return result
+
+    def perform(self, argv: Sequence[str], user: str, env: Mapping[str, str], stdin: str, timeout: float) -> Result:
+        """Run a command and wait for its end."""
         done = subprocess.run(
-            self.command(argv, user, env or {}),
+            self.command(argv, user, env),
             input=stdin,
             capture_output=True,
             text=True,
@@ -57,10 +73,6 @@ class Target(ABC):
             timeout=timeout,
             check=False,
         )
-        if check and done.returncode:
-            raise CommandFailed(
-                f"{shlex.join(argv)} as {user} ended with {done.returncode}: {done.stderr or done.stdout}"
-            )
         return Result(tuple(argv), done.returncode, done.stdout, done.stderr)
 
     def bash(self, script: str, *, user: str = "alice", check: bool = True, timeout: float = 90.0) -> Result:
@@ -93,6 +105,16 @@ class Container(Target):
     def command(self, argv: Sequence[str], user: str, env: Mapping[str, str]) -> list[str]:
         settings = [word for key, value in env.items() for word in ("-e", f"{key}={value}")]
         return ["docker", "exec", "-i", "-u", user, "-w", "/tmp", *settings, self.name, *argv]
+
+    def perform(self, argv: Sequence[str], user: str, env: Mapping[str, str], stdin: str, timeout: float) -> Result:
+        waiting = _hands(self.name).run(argv=list(argv), user=user, env=dict(env), stdin=stdin)
+        try:
+            answer = waiting.get(timeout=timeout)
+        except Empty:
+            raise subprocess.TimeoutExpired(list(argv), timeout) from None
+        if "failed" in answer:
+            raise CommandFailed(f"{shlex.join(argv)} as {user}: {answer['failed']}")
+        return Result(tuple(argv), answer["rc"], answer["out"], answer["err"])
 
 
 class Prefix(Target):

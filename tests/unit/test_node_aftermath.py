@@ -8,6 +8,7 @@ import socket
 import stat
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -47,7 +48,7 @@ def world(tmp_path: Path) -> World:
     tmp_path.chmod(0o755)
     for folder in tmp_path.parents:
         # pytest's own folders are root's alone.
-        if folder.stat().st_uid == os.geteuid() and folder.is_relative_to("/tmp/pytest-of-root"):
+        if folder.stat().st_uid == os.geteuid() and Path(tempfile.gettempdir()) in folder.parents:
             folder.chmod(0o755)
     return World(tmp_path)
 
