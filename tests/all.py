@@ -102,7 +102,7 @@ def parts(*, clusters: bool, fuzzing: bool) -> list[Part]:
     fuzz = [Part("fuzz", ["tests/fuzz"], nice=5)] if fuzzing else []
     versions = VERSIONS if clusters else ()
     words = ["tests/slurm", "tests/hostile", "-m", "not hard"]
-    on_slurm = [Part(v, words, {"BERTH_TEST_VERSIONS": v}) for v in versions]
+    on_slurm = [Part(v, words, {"BERTH_TEST_VERSIONS": v, "BERTH_TEST_DEAL": "1"}) for v in versions]
     return [units, *fuzz, *on_slurm]
 
 

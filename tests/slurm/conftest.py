@@ -12,6 +12,7 @@ import pytest
 
 from containers.cluster import PREFIX
 
+from .deal import has_its_turn
 from .harness import Slurm
 from .target import Container, from_environment
 
@@ -20,12 +21,23 @@ OWN = os.environ.get("BERTH_TEST_SLURM", "")
 VERSIONS = [OWN] if OWN else os.environ.get("BERTH_TEST_VERSIONS", "24.11,26.05").split(",")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.slurm)
             if item.get_closest_marker("timeout") is None:
                 item.add_marker(pytest.mark.timeout(600))
+    others = [item for item in items if is_anothers(item)]
+    config.hook.pytest_deselected(items=others)
+    items[:] = [item for item in items if item not in others]
+
+
+def is_anothers(item: pytest.Item) -> bool:
+    """Whether another Slurm version runs this test."""
+    call = getattr(item, "callspec", None)
+    if call is None or item.get_closest_marker("any_slurm") is None:
+        return False
+    return not has_its_turn(item.nodeid, str(call.params.get("slurm")))
 
 
 def cluster(*words: str) -> None:

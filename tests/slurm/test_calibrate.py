@@ -12,6 +12,8 @@ from topology.scores import decode as decode_scores
 
 from .harness import Slurm, until
 
+pytestmark = pytest.mark.any_slurm
+
 FOLDER = "/home/berth-calibration"
 RUNS, SCORES = f"{FOLDER}/runs", f"{FOLDER}/scores.csv"
 MOST_DELAY_S = 5.0

@@ -12,6 +12,8 @@ from policy import segment as segments
 
 from .harness import Slurm, job_id, seen, until
 
+pytestmark = pytest.mark.any_slurm
+
 LIAR = Path(__file__).with_name("lying_daemon.py")
 COMPLAINT = "berthd"
 

@@ -13,6 +13,8 @@ from .harness import Slurm, until
 from .nodes import berth_conf, nodes_of, output
 from .test_planner import segment_of
 
+pytestmark = pytest.mark.any_slurm
+
 SLEEP = "exec sleep 300"
 SAVES = "trap 'echo saved; exit' TERM; sleep 300 & wait"
 STUBBORN = "trap '' TERM; while :; do sleep 0.2; done"

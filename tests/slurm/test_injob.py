@@ -12,6 +12,8 @@ from .harness import Slurm, until
 from .nodes import Node, assert_nothing_left, berth_conf, nodes_of, output
 from .test_guests import all_nodes, occupy, seat
 
+pytestmark = pytest.mark.any_slurm
+
 MINE = ":/home/tests/a b:"
 """A user's own PYTHONPATH, with all that one may hold."""
 HOOKS, LIBRARY = "/usr/share/berth/injob", "/usr/lib/berth/libberth_injob.so"

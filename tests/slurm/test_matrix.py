@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from .deal import dealt
 from .harness import Slurm, everywhere, until
 
 BUILD = Path(__file__).resolve().parents[2] / "build"
@@ -95,10 +96,19 @@ pytestmark = pytest.mark.timeout(1_800)
 FULL = os.environ.get("BERTH_FULL_MATRIX") == "1"
 """Every job form with every step form, and with srun and salloc; else each job form has a third of the step forms."""
 
-PAIRS = {**{job: job for job in JOBS}, **MODELS}
 # Exit code and number of GPUs opened, for each step form of each job form.
 Cells = dict[str, dict[str, tuple[int, int]]]
 Table = dict[str, Cells]
+
+
+def jobs_of(slurm: Slurm) -> tuple[str, ...]:
+    """The job forms that this version is tried with."""
+    return JOBS if FULL else dealt(JOBS, slurm.name)
+
+
+def models_of(slurm: Slurm) -> dict[str, str]:
+    """Those that name a model, and what each equals."""
+    return MODELS if FULL else {job: MODELS[job] for job in dealt(tuple(MODELS), slurm.name)}
 
 
 def body(steps: tuple[str, ...]) -> str:
@@ -224,16 +234,18 @@ def matrix(slurm: Slurm, matrices: dict[str, Table]) -> Table:
 def matrix_of(slurm: Slurm) -> Table:
     """Every cell. Where jobs compete, Slurm may spread one over nodes: a job that differs is tried once more, alone."""
     slurm.clear()
+    jobs, models = jobs_of(slurm), models_of(slurm)
+    pairs = {job: job for job in jobs} | models
     table = {
-        "plain": run_all(slurm, "plain", JOBS + tuple(MODELS.values()), "plain"),
-        "alive": run_all(slurm, "gpu", JOBS + tuple(MODELS), "alive"),
+        "plain": run_all(slurm, "plain", tuple(dict.fromkeys(pairs.values())), "plain"),
+        "alive": run_all(slurm, "gpu", tuple(pairs), "alive"),
     }
-    for job, plain_job in {(d.job, d.plain_job) for d in differences(table, "alive", PAIRS)}:
+    for job, plain_job in {(d.job, d.plain_job) for d in differences(table, "alive", pairs)}:
         table["plain"] |= run_all(slurm, "plain", (plain_job,), "plain-again")
         table["alive"] |= run_all(slurm, "gpu", (job,), "alive-again")
     slurm.berthd("stop")
-    table["dead"] = run_all(slurm, "gpu", JOBS + tuple(MODELS), "dead")
-    for job, plain_job in {(d.job, d.plain_job) for d in differences(table, "dead", PAIRS)}:
+    table["dead"] = run_all(slurm, "gpu", tuple(pairs), "dead")
+    for job, plain_job in {(d.job, d.plain_job) for d in differences(table, "dead", pairs)}:
         table["plain"] |= run_all(slurm, "plain", (plain_job,), "plain-again")
         table["dead"] |= run_all(slurm, "gpu", (job,), "dead-again")
     slurm.berthd("start")
@@ -244,8 +256,8 @@ def matrix_of(slurm: Slurm) -> Table:
 
 
 @pytest.mark.parametrize("daemon", ["alive", "dead"])
-def test_what_ran_before_still_runs_and_sees_as_many_gpus(matrix: Table, daemon: str) -> None:
-    different = differences(matrix, daemon, {job: job for job in JOBS})
+def test_what_ran_before_still_runs_and_sees_as_many_gpus(slurm: Slurm, matrix: Table, daemon: str) -> None:
+    different = differences(matrix, daemon, {job: job for job in jobs_of(slurm)})
 
     assert not different, "\n".join(map(str, different))
     cells = [rc for row in matrix["plain"].values() for rc, _ in row.values()]
@@ -253,18 +265,18 @@ def test_what_ran_before_still_runs_and_sees_as_many_gpus(matrix: Table, daemon:
 
 
 @pytest.mark.parametrize("daemon", ["alive", "dead"])
-def test_jobs_that_name_a_model_run_like_those_that_name_a_feature(matrix: Table, daemon: str) -> None:
+def test_jobs_that_name_a_model_run_like_those_that_name_a_feature(slurm: Slurm, matrix: Table, daemon: str) -> None:
     """One type per GPU must not cost users the model names that they have in their scripts."""
-    different = differences(matrix, daemon, MODELS)
+    different = differences(matrix, daemon, models_of(slurm))
 
     assert not different, "\n".join(map(str, different))
 
 
 @pytest.mark.parametrize("daemon", ["alive", "dead"])
-def test_steps_may_name_the_model_too(matrix: Table, daemon: str) -> None:
+def test_steps_may_name_the_model_too(slurm: Slurm, matrix: Table, daemon: str) -> None:
     bad = {
         f"{job} / {step}": cell
-        for job, plain_job in MODELS.items()
+        for job, plain_job in models_of(slurm).items()
         for step, cell in matrix[daemon][slug(job)].items()
         if (model := re.search("(h100|v100|a6000|l40s):", step))
         and matrix["plain"][slug(plain_job)][step.replace(model[0], "")][0] == 0
@@ -272,4 +284,6 @@ def test_steps_may_name_the_model_too(matrix: Table, daemon: str) -> None:
     }
 
     assert bad == {}
-    assert any("gpu:h100:1" in step for step in matrix[daemon][slug("--gpus=h100:2")])
+    for job, plain_job in models_of(slurm).items():
+        named = plain_job.split()[-1]
+        assert any(f"gpu:{named}:1" in step for step in matrix[daemon][slug(job)])

@@ -16,6 +16,8 @@ from .nodes import berth_conf
 from .test_guests import all_nodes
 from .test_planner import SLEEP, segment_of
 
+pytestmark = pytest.mark.any_slurm
+
 SCORES = "/etc/slurm/berth/moving.csv"
 
 # Counts up in a loop, saves on its signal, and says from where it goes on; then it leaves or stays.

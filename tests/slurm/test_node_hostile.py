@@ -9,6 +9,8 @@ import pytest
 from .harness import Slurm
 from .nodes import assert_nothing_left, berth_conf, guard_said, let_go, nodes_of, output, said, waiting_body
 
+pytestmark = pytest.mark.any_slurm
+
 NODE = "n3"
 SMS = 84
 MARK = "/tmp/reached-root"

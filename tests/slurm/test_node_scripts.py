@@ -9,6 +9,8 @@ import pytest
 from .harness import Slurm, until
 from .nodes import berth_conf, let_go, nodes_of, waiting_body
 
+pytestmark = pytest.mark.any_slurm
+
 FOLDER = "/etc/slurm/site"
 LOG = "/home/site.log"
 NODE = "n1"

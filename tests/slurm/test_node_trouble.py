@@ -24,6 +24,8 @@ from .nodes import (
     waiting_body,
 )
 
+pytestmark = pytest.mark.any_slurm
+
 NODE = "n4"
 OTHERS = "n1,n2,n3"
 _UNMOUNT = "umount /run/berth"

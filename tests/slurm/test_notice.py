@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from .harness import Slurm, until
+
+pytestmark = pytest.mark.any_slurm
 
 LOG = "/home/berth-notice.log"
 CAP_US = 300_000

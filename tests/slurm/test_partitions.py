@@ -11,6 +11,8 @@ import pytest
 from .harness import Slurm, seen
 from .test_planner import PLANNED_WITHIN, SLACK, fill, moved, segment_of
 
+pytestmark = pytest.mark.any_slurm
+
 
 @contextmanager
 def partition(slurm: Slurm, name: str, nodes: str, *more: str) -> Iterator[None]:

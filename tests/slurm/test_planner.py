@@ -9,9 +9,13 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
+import pytest
+
 from policy import segment as segments
 
 from .harness import Slurm, seen, until
+
+pytestmark = pytest.mark.any_slurm
 
 SLEEP = "exec sleep 300"
 PLANNED_WITHIN = 2.0

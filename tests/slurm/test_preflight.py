@@ -13,6 +13,8 @@ from .target import Result
 from .test_planner import segment_of
 from .test_retry import why
 
+pytestmark = pytest.mark.any_slurm
+
 WHOLE_CLUSTER = "#SBATCH -N4 --gpus-per-node=8 --ntasks-per-node=8 --mem=8000 -t 5\n"
 FIRST_STEP = """
 if [ "$BERTH_PREFLIGHT" = 1 ]; then

@@ -14,6 +14,8 @@ from .harness import Slurm, until
 from .nodes import nodes_of
 from .test_planner import segment_of
 
+pytestmark = pytest.mark.any_slurm
+
 LOST = 'echo "RuntimeError: NCCL communicator was aborted: Connection reset by peer" >&2; exit 1'
 
 COMMONEST = {

@@ -21,6 +21,8 @@ from .nodes import (
     waiting_body,
 )
 
+pytestmark = pytest.mark.any_slurm
+
 NODE = "n2"
 SMS = 132
 GPU_MIB = 81_559

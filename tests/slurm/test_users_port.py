@@ -12,6 +12,8 @@ from .harness import Slurm, until
 from .nodes import berth_conf, nodes_of
 from .target import Result, Target
 
+pytestmark = pytest.mark.any_slurm
+
 # A login node without Slurm's commands, and with a berth.conf of its own.
 CONF = "/tmp/berth-users.conf"
 ELSEWHERE = {"PATH": "/usr/local/bin:/nowhere", "BERTH_CONF": CONF, "SLURM_CONF": "/nowhere/slurm.conf"}

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
 from policy import segment as segments
 
 from .harness import Slurm, seen, until
+
+pytestmark = pytest.mark.any_slurm
 
 SLEEP = "exec sleep 300"
 
