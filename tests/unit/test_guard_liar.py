@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from _pytest.mark import ParameterSet
 
 from prolog_epilog import arrivals, cgroups
 from prolog_epilog.arrivals import Arrival
@@ -20,6 +21,11 @@ from .guard_world import UUID, Program, World
 pytestmark = pytest.mark.slow
 
 GUEST, HOST, OWNER = 7, 107, 108
+
+
+def hard(*values: float | str) -> ParameterSet:
+    """A case of simulated minutes like another that `make test` runs."""
+    return pytest.param(*values, marks=pytest.mark.hard)
 
 
 @pytest.fixture
@@ -39,7 +45,14 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
 
 @pytest.mark.parametrize(
     ("step", "harm", "within_s"),
-    [(0.1, 0.15, 10), (0.1, 0.5, 25), (0.4, 0.15, 10), (0.4, 0.5, 25), (2.0, 0.15, 55), (2.0, 0.5, 45)],
+    [
+        (0.1, 0.15, 10),
+        hard(0.1, 0.5, 25),
+        hard(0.4, 0.15, 10),
+        hard(0.4, 0.5, 25),
+        hard(2.0, 0.15, 55),
+        (2.0, 0.5, 45),
+    ],
 )
 def test_a_guest_that_lies_about_its_gate_is_the_freezers_soon_and_for_good(
     world: World, step: float, harm: float, within_s: float
@@ -62,7 +75,7 @@ def test_a_guest_that_lies_about_its_gate_is_the_freezers_soon_and_for_good(
     assert said.startswith(f"job {GUEST} ")
 
 
-@pytest.mark.parametrize(("step", "within_s"), [(0.1, 25), (0.4, 25), (2.0, 95)])
+@pytest.mark.parametrize(("step", "within_s"), [hard(0.1, 25), (0.4, 25), hard(2.0, 95)])
 def test_a_liar_that_was_there_first_does_not_become_its_hosts_baseline(
     world: World, step: float, within_s: float
 ) -> None:
@@ -100,7 +113,7 @@ def test_a_liar_under_whom_the_host_has_changed_is_found_out_all_the_same(world:
 
 @pytest.mark.parametrize(
     ("first", "step", "harm", "seconds", "share"),
-    [("host", 0.4, 0.5, 200, 0.080), ("guest", 0.4, 0.5, 200, 0.080), ("host", 1.0, 0.3, 700, 0.131)],
+    [("host", 0.4, 0.5, 200, 0.080), ("guest", 0.4, 0.5, 200, 0.080), hard("host", 1.0, 0.3, 700, 0.131)],
 )
 def test_an_honest_guest_keeps_its_gate_and_the_share_that_it_had_without_such_measurements(
     world: World, first: str, step: float, harm: float, seconds: float, share: float
@@ -155,7 +168,7 @@ def test_a_host_that_stalls_now_and_then_costs_no_honest_guest_its_gate(world: W
     assert not by_freezer(world)
 
 
-@pytest.mark.parametrize("step", [0.4, 0.6, 0.8, 2.0])
+@pytest.mark.parametrize("step", [hard(0.4), 0.6, hard(0.8), hard(2.0)])
 def test_a_guest_without_a_gate_keeps_the_bound_in_the_freezers_turns(world: World, step: float) -> None:
     world.harm = 0.5
     host = world.comes(HOST, "guaranteed", step=step)
