@@ -11,10 +11,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeVar
 
+from tests.waiting import until
 from topology.files import decode
 from topology.model import Machine
 
 from .target import Container, Result, Target
+
+__all__ = ["PROBE", "Seen", "Slurm", "everywhere", "job_id", "seen", "until"]
 
 # Prints which GPU device files open: an allowed one answers ENXIO (there is no hardware), a denied one EPERM.
 PROBE = """
@@ -51,18 +54,6 @@ def seen(text: str) -> list[Seen]:
         Seen(node, task, tuple(int(gpu) for gpu in gpus.split(",") if gpu), cuda)
         for node, task, gpus, cuda in PROBE_LINE.findall(text)
     ]
-
-
-def until(what: str, get: Callable[[], T | None], seconds: float = 60.0, every: float = 0.15) -> T:
-    """Poll until `get` gives something; fail with a sentence."""
-    deadline = time.monotonic() + seconds
-    while True:
-        value = get()
-        if value:
-            return value
-        if time.monotonic() > deadline:
-            raise AssertionError(f"waited {seconds:.0f} s in vain: {what}")
-        time.sleep(every)
 
 
 class Slurm:

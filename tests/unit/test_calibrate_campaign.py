@@ -267,6 +267,7 @@ def test_the_request_names_each_gpu_and_has_the_lowest_priority() -> None:
     assert "--gres=gpu:8" in request(node("n1", gpus=0, loose=8), "gpu", "x", 60)
 
 
+@pytest.mark.slow
 def test_what_a_job_prints_becomes_a_visit_and_what_it_does_not_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     jobs = Jobs("test")
     good = [sys.executable, "-m", "policy.cli.main", "calibrate", "node", "--simulated", "1", "--node"]
@@ -331,6 +332,7 @@ def campaign(stub: Path, *options: str) -> int:
     return main(["calibrate", "run", *fixed, *options])
 
 
+@pytest.mark.slow
 def test_a_campaign_measures_all_nodes_writes_the_table_and_says_what_changed(
     stub: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -346,6 +348,7 @@ def test_a_campaign_measures_all_nodes_writes_the_table_and_says_what_changed(
     assert "0 nodes to be measured, 4 were measured lately" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_node_that_fails_is_told_and_the_rest_is_measured(
     stub: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -379,6 +382,7 @@ def clocks(local: Callable[[], time.struct_time]) -> SimpleNamespace:
     return SimpleNamespace(time=time.time, monotonic=time.monotonic, sleep=time.sleep, localtime=local)
 
 
+@pytest.mark.slow
 def test_nothing_begins_before_the_window_opens_and_all_is_measured_when_it_does(
     stub: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -398,6 +402,7 @@ def test_nothing_begins_before_the_window_opens_and_all_is_measured_when_it_does
     assert "4 nodes measured, 0 failed, 0 left" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_what_began_in_the_window_may_end_after_it_and_nothing_else_begins(
     stub: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

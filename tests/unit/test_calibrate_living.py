@@ -165,6 +165,7 @@ def test_errors_shrink_and_never_grow_where_nothing_changed() -> None:
     assert all(one.score.error < 0.03 for one in found)
 
 
+@pytest.mark.slow
 def test_on_simulated_fleets_the_error_falls_and_no_late_host_is_called_a_slow_chip() -> None:
     found = living(range(1), Weeks(jobs=400))
 

@@ -182,6 +182,7 @@ def test_the_node_is_told_what_the_host_is_predicted_to_lose() -> None:
     assert "slope" not in moved(owner, NOW)
 
 
+@pytest.mark.slow
 def test_the_matchers_own_process_gives_the_same_answer_and_survives_its_own_end() -> None:
     nodes, jobs = hosts("half", "light")
     world = World(nodes, [*jobs, guest(10, "light"), guest(11, "heavy")])

@@ -133,6 +133,7 @@ def test_a_package_that_a_smaller_installation_lacks_is_named(
     )
 
 
+@pytest.mark.slow
 def test_release_all_gives_back_each_waiting_pinned_job(slurm: Path, capsys: pytest.CaptureFixture[str]) -> None:
     # Only jobs that wait are listed by squeue -t PENDING; the recording does not filter, so do it here.
     queue = slurm / "squeue"
@@ -151,6 +152,7 @@ def only_waiting(slurm: Path) -> None:
     queue.write_text("".join(line for line in queue.read_text().splitlines(keepends=True) if "|~PENDING|~" in line))
 
 
+@pytest.mark.slow
 def test_what_the_unit_gives_back_at_berthds_end_the_next_berthd_takes_again(
     slurm: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -182,6 +184,7 @@ def test_the_end_of_a_standbys_berthd_leaves_the_pins_of_the_active_one(
     assert not (slurm / "updates").exists()
 
 
+@pytest.mark.slow
 def test_a_job_whose_segment_cannot_be_read_does_not_keep_the_others_pinned(
     slurm: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -220,6 +223,7 @@ def released(slurm: Path) -> list[str]:
     return [json.loads(line)[0] for line in (slurm / "updates").read_text().splitlines()]
 
 
+@pytest.mark.slow
 def test_release_of_an_array_gives_back_each_of_its_tasks_that_waits(
     slurm: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -206,6 +206,7 @@ def berth(*words: str, tries: int = 1) -> subprocess.CompletedProcess[str]:
     return done
 
 
+@pytest.mark.slow
 def test_why_on_a_host_without_slurm(child: Child, conf: Path) -> None:
     jobs = json.loads((conf.parent / "recording" / "scontrol-json").read_text())["jobs"]
     waits = next(job["job_id"] for job in jobs if job["job_state"] == ["PENDING"])

@@ -13,6 +13,7 @@ import pytest
 
 from prolog_epilog import chain, slurm
 from prolog_epilog.errors import SlurmError
+from tests.waiting import until
 
 from .node_world import JOB_TEXT, ROOT, World, berth, is_alive
 
@@ -199,7 +200,7 @@ def test_a_script_that_hangs_is_ended_with_all_it_started(world: World) -> None:
 
     assert done.returncode == 1
     assert "own did not end within 1 s; find out what it waits for" in done.stderr
-    assert not is_alive(int(written(world, "child")[0]))
+    until("its child to be gone", lambda: not is_alive(int(written(world, "child")[0])))
 
 
 def test_what_a_script_leaves_behind_does_not_hold_the_prolog(world: World) -> None:
@@ -209,7 +210,7 @@ def test_what_a_script_leaves_behind_does_not_hold_the_prolog(world: World) -> N
 
     assert world.run("prolog", berth(0), "0").returncode == 0
     # As Slurm itself does with what a Prolog leaves in its process group.
-    assert not is_alive(int(written(world, "child")[0]))
+    until("its child to be gone", lambda: not is_alive(int(written(world, "child")[0])))
 
 
 def test_slurms_own_time_out_ends_the_scripts_too(world: World) -> None:
@@ -222,7 +223,7 @@ def test_slurms_own_time_out_ends_the_scripts_too(world: World) -> None:
     os.killpg(program.pid, signal.SIGTERM)
 
     assert program.wait(10) == 1
-    assert not is_alive(int(written(world, "child")[0]))
+    until("its child to be gone", lambda: not is_alive(int(written(world, "child")[0])))
 
 
 @pytest.mark.parametrize(

@@ -160,6 +160,7 @@ def asks_slurm(node: Node) -> None:
     node.configure(f'[node]\nscontrol = "{node.world.folder}/scontrol"\n')
 
 
+@pytest.mark.slow
 def test_what_it_ends_is_nothing_for_the_program(node: Node) -> None:
     ended = set()
     asks_slurm(node)

@@ -93,6 +93,7 @@ def test_backfill_serves_every_policy(workload: Path, capsys: pytest.CaptureFixt
     assert all(with_it["avg_wait_s"] < one["avg_wait_s"] for one, with_it in zip(plain, filled, strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", studies.MODES)
 def test_placements_are_enough_to_recompute_the_result(
     workload: Path, capsys: pytest.CaptureFixture[str], mode: str

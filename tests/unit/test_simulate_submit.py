@@ -82,6 +82,7 @@ def figures(text: str) -> list[dict[str, Any]]:
     return [{name: value for name, value in one.items() if name != "wall_s"} for one in json.loads(text)]
 
 
+@pytest.mark.slow
 def test_an_array_gives_what_one_process_gives(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
     code, said, _ = berth(
         capsys, *STUDY, "--submit", "out", "--sbatch=--partition=cpu --time=10 --array=7", "--placements", "p.csv"

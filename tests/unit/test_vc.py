@@ -76,6 +76,7 @@ def played(script: str, folder: Path) -> list[str]:
     return (folder / "said").read_text().splitlines()
 
 
+@pytest.mark.slow
 def test_the_script_dumps_first_adds_what_is_missing_and_takes_nothing_away(slurm: Path) -> None:
     script = "\n".join(vc.commands(vc.read(TWO, "two.toml")))
     first, again = played(script, slurm), played(script, slurm)

@@ -5,7 +5,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
@@ -26,6 +26,7 @@ from policy.slurm.program import Program
 from policy.slurm.waits import WAITS, Waits
 from tests.unit.policy_world import node, reading, submit
 from tests.unit.test_answerer import snapshot
+from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 
@@ -67,18 +68,11 @@ def berthd(path: Path, planner: str, silent_for: float) -> Iterator["subprocess.
     command_line = [sys.executable, "-c", BERTHD, str(path), planner, str(silent_for)]
     with subprocess.Popen(command_line, cwd=ROOT, stderr=subprocess.PIPE, text=True) as process:
         try:
-            until(path.exists)
+            until("berthd to listen", path.exists, every=0.02)
             yield process
         finally:
             if process.poll() is None:
                 process.kill()
-
-
-def until(true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def reply(path: Path) -> wire.Message:

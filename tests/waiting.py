@@ -1,0 +1,21 @@
+"""Waiting for an event, with a generous limit: for all tests."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+def until(what: str, get: Callable[[], T | None], seconds: float = 60.0, every: float = 0.15) -> T:
+    """Poll until `get` gives something; fail with a sentence."""
+    deadline = time.monotonic() + seconds
+    while True:
+        value = get()
+        if value:
+            return value
+        if time.monotonic() > deadline:
+            raise AssertionError(f"waited {seconds:.0f} s in vain: {what}")
+        time.sleep(every)
