@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from containers.cluster import PREFIX
+from containers.cluster import PREFIX, Cluster
 
 from .deal import has_its_turn
 from .harness import Slurm
@@ -47,10 +47,14 @@ def cluster(*words: str) -> None:
 
 @pytest.fixture(scope="session")
 def clusters(request: pytest.FixtureRequest) -> Iterator[dict[str, Slurm]]:
-    """For each version four nodes of different machines, Berth in charge of the partition `gpu`; all up at once."""
+    """For each version four nodes of different machines, Berth in charge of the partition `gpu`; all up at once.
+
+    A cluster that was up before stays up.
+    """
     if OWN:
         yield {OWN: Slurm(OWN, from_environment(OWN))}
         return
+    ours = [version for version in VERSIONS if not Cluster(version, berth=True).containers()]
     capture = request.config.pluginmanager.getplugin("capturemanager")
     try:
         with capture.global_and_fixture_disabled():
@@ -61,7 +65,7 @@ def clusters(request: pytest.FixtureRequest) -> Iterator[dict[str, Slurm]]:
     finally:
         if not os.environ.get("BERTH_TEST_KEEP"):
             with capture.global_and_fixture_disabled():
-                for version in VERSIONS:
+                for version in ours:
                     cluster("down", "--slurm", version)
 
 
