@@ -14,6 +14,7 @@ from policy.daemon.ready import STALE_AFTER, asked_by
 from policy.facts import PartitionFacts
 from policy.order import Ended
 from policy.runtime import Asked
+from tests.examples import examples
 from tests.unit.policy_world import NOW, book, node, reading, running, submit, waiting
 
 
@@ -89,7 +90,7 @@ def world(chance: random.Random, at: float) -> Snapshot:
     return picture
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(examples(60)))
 def test_who_keeps_replies_ready_answers_as_who_makes_each_when_it_is_asked_for(seed: int) -> None:
     chance = random.Random(seed)
     made = [answerer(), answerer(ready=False)]

@@ -258,6 +258,7 @@ def test_unreadable_network_cards_are_a_problem_not_a_failure() -> None:
         ("nvmlSystemGetDriverVersion", ""),
     ],
 )
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["hgx-h100", "a6000-pairs"])
 def test_an_older_driver_costs_only_what_it_does_not_tell(
     altered: Altered, name: str, call: str, what_is_lost: str
