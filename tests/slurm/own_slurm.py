@@ -42,10 +42,10 @@ class OwnSlurm:
         script = START_NODES.format(folder=self.folder)
         self.target.run(["bash", "-s", *nodes], user="root", stdin=script)
 
-    def ask(self, *command: str) -> str:
+    def ask(self, *command: str, check: bool = True) -> str:
         """Run one of its commands; slurmd -G answers on standard error."""
         settings = {"SLURM_CONF": f"{self.folder}/slurm.conf"}
-        return self.target.run(command, user="root", env=settings).text
+        return self.target.run(command, user="root", env=settings, check=check).text
 
     def nodes(self) -> dict[str, dict[str, Any]]:
         """The nodes as slurmctld knows them."""

@@ -255,7 +255,7 @@ def said_by_slurm(slurm: Slurm, plugin: str, files_: Mapping[str, str], *shown: 
             {"slurm.conf": f"TopologyPlugin=topology/{plugin}", **files_},
             {node: "CPUs=1" for leaf in LEAVES.values() for node in leaf},
         )
-        until("slurmctld to answer", lambda: "UP" in own.ask("scontrol", "ping"))
+        until("slurmctld to answer", lambda: "UP" in own.ask("scontrol", "ping", check=False))
         return [own.ask("scontrol", "show", what) for what in shown]
     finally:
         own.stop()

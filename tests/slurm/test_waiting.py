@@ -24,6 +24,7 @@ def test_a_waiting_job_is_pinned_to_what_comes_free_soonest(slurm: Slurm) -> Non
     short = slurm.submit("--gpus=8", "-C", "v100", "-t", "10", body=SLEEP)
     for job in (long, short):
         slurm.wait_state(job, {"RUNNING"})
+    slurm.settle()
     waiting = slurm.submit("--gpus=8", "-x", "n3,n4")
 
     segment = segment_of(slurm, waiting)
@@ -38,6 +39,7 @@ def test_a_waiting_job_moves_when_it_could_start_elsewhere(slurm: Slurm) -> None
     short = slurm.submit("--gpus=8", "-C", "v100", "-t", "10", body=SLEEP)
     for job in (long, short):
         slurm.wait_state(job, {"RUNNING"})
+    slurm.settle()
     waiting = slurm.submit("--gpus=8", "-x", "n3,n4")
     assert segment_of(slurm, waiting)["nodes"] == "n1"
     slurm.target.run(["scancel", str(long)], user="root")
@@ -65,6 +67,7 @@ def test_release_gives_a_waiting_job_back_to_slurm(slurm: Slurm) -> None:
     holders = [slurm.submit("--gpus=8", "-w", f"n{i}", "-t", "30", body=SLEEP) for i in (1, 2, 3, 4)]
     for job in holders:
         slurm.wait_state(job, {"RUNNING"})
+    slurm.settle()
     waiting = slurm.submit("--gpus=2")
     assert slurm.show(waiting)["ReqNodeList"] != "(null)"
     slurm.berthd("stop")
@@ -83,6 +86,7 @@ def test_a_job_pinned_to_a_drained_node_is_moved(slurm: Slurm) -> None:
     second = slurm.submit("--gpus=8", "-C", "v100", "-t", "5", body=SLEEP)
     for job in (first, second):
         slurm.wait_state(job, {"RUNNING"})
+    slurm.settle()
     waiting = slurm.submit("--gpus=8", "-x", "n3,n4")
     assert segment_of(slurm, waiting)["nodes"] == "n1"
     slurm.target.run(["scontrol", "update", "nodename=n1", "state=drain", "reason=test"], user="root")
