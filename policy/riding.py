@@ -39,7 +39,7 @@ class Rider:
     place: int
 
     @property
-    def order(self) -> tuple[int, ...]:
+    def order(self) -> tuple[int, int, int, int, float]:
         """Slurm's own order, as of the jobs that wait."""
         return self.entry.order
 
