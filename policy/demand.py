@@ -349,6 +349,10 @@ def _check_even(request: "Request", n: int, k: int) -> None:
     """CPUs of a pinned job are said for each task: what its tasks cannot share evenly Slurm has to share out."""
     if not (request.tasks or request.tasks_per_node):
         return
+    follow_gpus = request.per_node is None or request.tied
+    if n > 1 and follow_gpus and not request.tasks_per_node and (request.tasks or 0) % n:
+        # Slurm 26.05 would count as many on each node as on the fullest.
+        raise LeftToSlurm(f"{request.tasks} tasks cannot be the same number on each of {n} nodes")
     tasks = _tasks_on_each(request, n)
     if request.cpus_per_gpu * k % tasks and not request.whole_nodes:
         raise LeftToSlurm(f"{tasks} tasks cannot share the {request.cpus_per_gpu * k} CPUs of {k} GPUs evenly")

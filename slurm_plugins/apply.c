@@ -118,10 +118,12 @@ static bool tasks_given(const job_desc_msg_t *job)
  */
 static bool tasks_follow_gpus(const job_desc_msg_t *job)
 {
-	struct tres_found on_each = {0};
+	struct tres_found on_each = {0}, in_all = {0};
 
 	tres_scan(job->tres_per_node, &on_each);
-	return !on_each.gpus || job->cpus_per_tres || job->ntasks_per_tres != NO_VAL16;
+	tres_scan(job->tres_per_job, &in_all);
+	return !on_each.gpus || in_all.gpus || job->cpus_per_tres ||
+	       job->ntasks_per_tres != NO_VAL16;
 }
 
 static void lay_tasks_evenly(job_desc_msg_t *job, const struct reply *reply)
@@ -129,7 +131,9 @@ static void lay_tasks_evenly(job_desc_msg_t *job, const struct reply *reply)
 	uint64_t nodes = reply->node_count;
 	uint64_t on_each = (task_count(job, nodes) + nodes - 1) / nodes;
 
-	if (nodes < 2 || job->num_tasks == NO_VAL || job->num_tasks == 0)
+	/* Of tasks that are not the same everywhere Slurm 26.05 counts as many on each node as on
+	 * the fullest. */
+	if (nodes < 2 || job->num_tasks == NO_VAL || job->num_tasks == 0 || job->num_tasks % nodes)
 		return;
 	if ((job->ntasks_per_node == NO_VAL16 || job->ntasks_per_node == 0) && on_each < NO_VAL16)
 		job->ntasks_per_node = (uint16_t)on_each;

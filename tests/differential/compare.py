@@ -72,6 +72,11 @@ def nodes_of(outcome: Outcome) -> int:
     return sum(map(int, re.findall(r"\bnode=(\d+)", outcome.has)))
 
 
+def cpus_held(outcome: Outcome) -> int:
+    """CPUs that the jobs of a request hold together."""
+    return sum(map(int, re.findall(r"\bcpu=(\d+)", outcome.has)))
+
+
 def _without_nodes(has: str) -> str:
     return re.sub(r"\bnode=\d+", "", has)
 
@@ -100,6 +105,10 @@ def _allowed(request: Request, plain: Outcome, berth: Outcome) -> bool:
     on_each = any(word.startswith(("--gres=gpu", "--gpus-per-node")) for word in words)
     if asks and not on_each and plain.tasks == berth.tasks and nodes_of(berth) < nodes_of(plain):
         return _without_nodes(plain.has) == _without_nodes(berth.has)
+    if cpus_held(berth) > cpus_held(plain):
+        return False
+    if asks and on_each and not any(word.startswith("-N") for word in words) and nodes_of(berth) < nodes_of(plain):
+        return totals(plain)[1] == totals(berth)[1]
     if asks and not on_each and max(len(plain.tasks), len(berth.tasks)) > 1:
         # GPUs of the whole job: Slurm lays tasks and GPUs as it likes, Berth alike on as few nodes as can be.
         return totals(plain)[1] == totals(berth)[1] and len(berth.tasks) <= len(plain.tasks)

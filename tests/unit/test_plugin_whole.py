@@ -65,15 +65,18 @@ def test_cpus_for_each_gpu_become_cpus_of_the_tasks(plugin: Plugin, asked: dict[
     [
         ({"tres_per_job": "gres/gpu:2"}, "2"),
         ({"tres_per_node": "gres/gpu:1", "cpus_per_tres": "gres/gpu:2"}, "2"),
+        ({"tres_per_node": "gres/gpu:1", "tres_per_job": "gres/gpu:2"}, "2"),
         # Here Slurm lays tasks as it likes, and no GPU hangs on it.
         ({"tres_per_node": "gres/gpu:1"}, None),
+        # Slurm 26.05 would bill three tasks on each of two nodes.
+        ({"tres_per_node": "gres/gpu:1", "tres_per_job": "gres/gpu:2", "num_tasks": "5"}, None),
     ],
 )
 def test_tasks_that_follow_gpus_are_the_same_on_each_node(
     plugin: Plugin, asked: dict[str, str], on_each: str | None
 ) -> None:
     with plugin.berthd(partial(place, nodes="n1,n2")):
-        said = plugin.submit(num_tasks="4", min_nodes="2", max_nodes="2", **asked)
+        said = plugin.submit(**{"num_tasks": "4", "min_nodes": "2", "max_nodes": "2", **asked})
 
     assert (said.rc, said.fields.get("ntasks_per_node")) == (0, on_each)
 

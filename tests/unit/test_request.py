@@ -91,6 +91,7 @@ TWO_NODES = {"min_nodes": "2", "max_nodes": "2"}
             "3 tasks cannot share the 10",
         ),
         ({"tres_per_node": "gres/gpu:2", **TWO_NODES, "num_tasks": "6", "pn_min_cpus": "10"}, "--mincpus on several"),
+        ({"tres_per_job": "gres/gpu:4", **TWO_NODES, "num_tasks": "5"}, "same number on each of 2 nodes"),
         (
             {"tres_per_job": "gres/gpu:2", "ntasks_per_tres": "1", "num_tasks": "2", "min_cpus": "4"},
             "more CPUs than its tasks",
