@@ -27,7 +27,7 @@ from policy.riding import Rider, Riding, in_order, riders, upgrade
 from policy.settings import Settings
 from policy.sharing.choosing import Chooser
 from policy.sharing.classes import Classes
-from policy.waiting import Reader, Waiting, ours, without_gpus
+from policy.waiting import WAITS, Reader, Waiting, ours, without_gpus
 from policy.walk import Walk
 
 
@@ -79,6 +79,8 @@ class Plan:
         queue: list[Waiting] = []
         running = _running_tasks(everybody)
         for job in everybody:
+            if job.state not in WAITS:
+                continue
             entry = isolation.job(job, at, _read, reader, job, at)
             if isinstance(entry, Waiting):
                 queue.append(entry)
@@ -183,6 +185,8 @@ class Plan:
         known = {entry.job.id: entry for entry in self.queue}
         queue = []
         for job in jobs:
+            if job.state not in WAITS:
+                continue  # most jobs run, and this is done at each job's end
             old = known.get(job.id)
             if old is not None and old.job is job and not self.isolation.leaves(job):
                 queue.append(known.pop(job.id))

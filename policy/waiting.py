@@ -124,10 +124,14 @@ class Waiting:
         return found
 
 
+WAITS = frozenset({"PENDING", "ARRAY"})
+"""States of jobs that the plan reads."""
+
+
 def ours(job: JobFacts) -> bool:
     """Whether a job waits with a pin that is still as Berth wrote it, or for its first one."""
     segment = job.segment
-    if job.state not in {"PENDING", "ARRAY"} or segment is None:
+    if job.state not in WAITS or segment is None:
         return False
     if segment.get("state") == LATER:
         return job.gpus is None and job.required == asked_nodes(segment)
@@ -142,7 +146,7 @@ def ours(job: JobFacts) -> bool:
 
 def without_gpus(job: JobFacts) -> bool:
     """Whether a job waits that needs no GPU; Slurm chooses for it, but it takes room."""
-    return job.state in {"PENDING", "ARRAY"} and not job.wants_gpus
+    return job.state in WAITS and not job.wants_gpus
 
 
 class Reader:

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from policy.errors import NotNow
-from policy.placement.tables import links, paths, positions
+from policy.placement.tables import positions
 
 if TYPE_CHECKING:
     from policy.cluster import Bools, Fleet, View
@@ -144,13 +144,13 @@ class Policy(ABC):
         level: str = "node" if len(nodes) == 1 else fleet.fabric.level(nodes)
         weakest, together, widest = 0.0, 0.0, (0.0, 0.0)
         if level == "node" or demand.n > 1:
-            # Nodes of one kind are joined alike; 0 is for those of no known kind.
-            kinds = {(int(fleet.offset[node]) or -node, mask): node for node, mask in zip(nodes, masks, strict=True)}
             sets = [
-                (machine, positions(mask)) for (_, mask), node in kinds.items() if (machine := fleet.machines[node])
+                fleet.tables.joined(machine, int(fleet.offset[node]), mask)
+                for node, mask in zip(nodes, masks, strict=True)
+                if (machine := fleet.machines[node])
             ]
-            weakest, together = min(links(*one) for one in sets)
-            widest = min(paths(*one) for one in sets)
+            weakest, together = min(one.links for one in sets)
+            widest = min(one.paths for one in sets)
         if level == "node" and weakest > 0:
             level = "nvlink"
         return Berth(

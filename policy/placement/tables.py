@@ -25,6 +25,7 @@ MOST_GPUS = 16
 WARM_GPUS = 8
 """Up to here all masks of free GPUs are worked out beforehand, 2,048 for each machine shape; beyond, on demand."""
 
+_MOST_JOINED = 1 << 16
 NOTHING = -1
 _UNKNOWN = -2
 _NODE_BITS, _BROKEN_BITS, _SUM_BITS = 8, 6, 24
@@ -36,6 +37,13 @@ class Row(NamedTuple):
 
     codes: Ints
     picks: Ints
+
+
+class Joined(NamedTuple):
+    """GB/s of the weakest pair, and of all pairs together: over NVLink, and over the widest path there is."""
+
+    links: tuple[float, float]
+    paths: tuple[float, float]
 
 
 class SetTables:
@@ -57,6 +65,7 @@ class SetTables:
         self._choosers: dict[Wiring, SubsetTable] = {}
         self._islands = {shape: tuple(self._chooser(shape).islands) for shape in self._shapes}
         self._ranked: dict[tuple[Wiring, int], Ints] = {}
+        self._joined: dict[tuple[int, int], Joined] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         """Small machines need no chooser once they are warm; making one again would cost a request 100 ms."""
@@ -108,6 +117,17 @@ class SetTables:
         if key not in self._ranked:
             self._ranked[key] = np.array(self._chooser(key[0]).ranked(k), dtype=np.int64)
         return self._ranked[key]
+
+    def joined(self, machine: "Machine", offset: int, mask: int) -> "Joined":
+        """How the GPUs of a mask are joined, on a node whose entries start at `offset`."""
+        known = self._joined.get((offset, mask))
+        if known is None:
+            gpus = positions(mask)
+            known = Joined(links(machine, gpus), paths(machine, gpus))
+            # 0 is for nodes of no known kind, which are not alike.
+            if offset and len(self._joined) < _MOST_JOINED:
+                self._joined[offset, mask] = known
+        return known
 
     def islands_kept(self, machine: "Machine", free: int, taken: int) -> int:
         """How many islands that can still serve two GPUs the set leaves untouched."""
