@@ -302,19 +302,17 @@ without; a submission that waits takes 1.5, 2.4 and 3.4 ms.
     "harm": """
 One `srun` at a time on four nodes that share two cores with everything else. `row`: five back to back; `apart`: with
 3 s between them. `prolog_ms` and `epilog_ms` (with berth-notice) are those of a job without GPUs, called on a node.
-`scripts` is the `row` once more beside plain Slurm with a Prolog and an Epilog that are /bin/true; where this page says
-three scripts or twelve, berth-notice was still an Epilog of its own.
+`scripts` is the `row` once more beside plain Slurm with a Prolog and an Epilog that are /bin/true.
 
-Other work kept both cores busy (a load of 4 to 5), so single figures mean little here. The two runs before, at a load
-of 8, had in this order (1, 2, 4 nodes, GPU) 0.93, 0.92, 1.17, 1.04 and 1.13, 1.07, 1.26, 1.18 in a row, 0.97, 0.94,
-0.89, 1.12 and 1.12, 1.23, 1.18, 0.89 with 3 s between. On four nodes in a row what is missed is what any scripts cost:
-beside empty ones the ratio is 0.98 (1.02 in the run before). In a row the GPU job is pinned to the node on which the
-Epilog of the one before still runs, and waits for it. A call of berth-prolog takes 1.5 ms where a core is free;
-by hand, CPU time of a node's container for each `srun -N4 true`: 27 to 34 ms with plain Slurm, 47 with three scripts
-that do nothing, 46 to 49 with Berth. slurmd needs about 4.5 ms for each script that it starts, and a job on four nodes
-starts twelve. The node of `srun --gpus=1 true` took 25 ms with plain Slurm and 53 with Berth; it took 140 when Python
-started in each Prolog and Epilog. srun looks whether the Prolog is over after 0.1 s, and then after 1 s more: a Prolog
-that takes longer costs a second, and so did four of eighteen there.
+On four nodes in a row 1.05 is missed, and any site with an Epilog misses it here. Plain Slurm alone, `srun -N4 true` in
+a row, medians of twice 25: 191 ms without scripts, 190 with a Prolog that is /bin/true, 204 with such an Epilog, 210
+with both, 223 with a Prolog and two Epilogs. slurmd needs about 4.5 ms of a core for each script that it starts, and the
+next job waits for the Epilogs of all its nodes. Tried: a shell script in place of Python where there is nothing to do
+(CPU of the node of `srun --gpus=1 true`: 140 ms before, 53 after), no waiting for berthd's answer, and one Epilog in
+place of two, which brought nothing that could be told from chance. Single figures of `apart` swing by 0.05 from run to
+run (n1 1.005, n4 0.98 in the run before). In a row the GPU job is pinned to the node on which the Epilog of the one
+before still runs, and waits for it. srun looks whether the Prolog is over after 0.1 s, and then after 1 s more: a Prolog
+that takes longer costs a second.
 """,
     "flood": """
 A lone slurmctld with 1,024 nodes in 64 partitions that overlap, all nodes but 64 in use. One user submits a job on one

@@ -468,9 +468,15 @@ def test_when_there_was_time_enough_no_further_places_are_looked_at() -> None:
     assert put(made, nonce="1" * 16).verb == "place"
 
 
+def stop(daemon: Daemon) -> None:
+    """Stop the answering process, and wait until it stands still."""
+    os.kill(daemon.process.pid, signal.SIGSTOP)
+    os.waitid(os.P_PID, daemon.process.pid, os.WSTOPPED)
+
+
 def test_who_has_hung_up_gets_no_answer_and_no_place(daemon: Daemon) -> None:
     answers = int(ask.status(daemon.path)["answers"])
-    os.kill(daemon.process.pid, signal.SIGSTOP)
+    stop(daemon)
     for _ in range(3):
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as channel:
             channel.connect(str(daemon.path))
@@ -484,7 +490,7 @@ def test_who_has_hung_up_gets_no_answer_and_no_place(daemon: Daemon) -> None:
 def test_one_users_requests_do_not_stand_in_a_row_before_anothers(daemon: Daemon) -> None:
     """All are there when berthd wakes up; of each user one is answered in turn."""
     channels = [socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(9)]
-    os.kill(daemon.process.pid, signal.SIGSTOP)
+    stop(daemon)
     for number, channel in enumerate(channels):
         channel.connect(str(daemon.path))
         uid = "1" if number == 8 else "666"

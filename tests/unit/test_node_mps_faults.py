@@ -50,10 +50,10 @@ def test_a_limit_that_reads_back_wrong_is_refused_and_nothing_stays(node: Node, 
 
 def test_a_driver_that_does_not_know_how_to_show_a_limit_is_refused(node: Node) -> None:
     node.wish(no_verbs=["get_default_device_pinned_mem_limit"])
-    with pytest.raises(ControlError, match="would not hold"):
+    with pytest.raises(ControlError, match='Unknown command "get_default_device_pinned_mem_limit"'):
         node.attach(1, 30, 2048)
     node.wish(no_verbs=["start_server"])
-    with pytest.raises(ControlError, match="not ready in time"):
+    with pytest.raises(ControlError, match='Unknown command "start_server"'):
         node.attach(1, 30)
     assert node.clean()
 

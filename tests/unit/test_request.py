@@ -93,6 +93,10 @@ TWO_NODES = {"min_nodes": "2", "max_nodes": "2"}
         ({"tres_per_node": "gres/gpu:2", **TWO_NODES, "num_tasks": "6", "pn_min_cpus": "10"}, "--mincpus on several"),
         ({"tres_per_job": "gres/gpu:4", **TWO_NODES, "num_tasks": "5"}, "same number on each of 2 nodes"),
         (
+            {"tres_per_node": "gres/gpu:1", "array": "1-2", "num_tasks": "1", "ntasks_per_node": "2"},
+            "fewer tasks than --ntasks-per-node",
+        ),
+        (
             {"tres_per_job": "gres/gpu:2", "ntasks_per_tres": "1", "num_tasks": "2", "min_cpus": "4"},
             "more CPUs than its tasks",
         ),
