@@ -11,12 +11,13 @@ Placement compares sets of GPUs by these; the graph itself is asked once for eac
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from topology.model import Machine, Shape
 
-__all__ = ["Wiring", "wiring"]
+__all__ = ["Wiring", "kind_of", "remember", "wiring"]
 
 _KINDS = 1024
 
@@ -43,7 +44,7 @@ _same: dict[Wiring, Wiring] = {}
 
 def wiring(machine: Machine) -> Wiring:
     """The wiring of a machine; that of equal machines is one object."""
-    key = _what_decides(machine)
+    key = kind_of(machine)
     known = _found.get(key)
     if known is None:
         if len(_found) >= _KINDS:
@@ -53,7 +54,13 @@ def wiring(machine: Machine) -> Wiring:
     return known
 
 
-def _what_decides(machine: Machine) -> Any:
+def remember(kinds: Mapping[Any, Wiring]) -> None:
+    """Take over what another process has compiled, so that this one needs no graph library."""
+    _found.update({kind: _same.setdefault(made, made) for kind, made in kinds.items()})
+
+
+def kind_of(machine: Machine) -> Any:
+    """All of a machine that decides its wiring."""
     gpus = machine.gpus
     return (
         machine.model,

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topology.subsets import SubsetTable
-from topology.wiring import Wiring, wiring
+from topology.wiring import Wiring, kind_of, remember, wiring
 
 if TYPE_CHECKING:
     from topology.model import Machine
@@ -51,7 +51,9 @@ class SetTables:
 
     def __init__(self, machines: Iterable["Machine"]) -> None:
         self._shapes: dict[Wiring, Machine] = {}
+        self._kinds: dict[Any, Wiring] = {}
         for machine in machines:
+            self._kinds[kind_of(machine)] = wiring(machine)
             if machine.size <= MOST_GPUS:
                 self._shapes.setdefault(wiring(machine), machine)
         # Entry 0 serves nodes without a topology: nothing is ever free there.
@@ -71,6 +73,11 @@ class SetTables:
         """Small machines need no chooser once they are warm; making one again would cost a request 100 ms."""
         big = {shape: chooser for shape, chooser in self._choosers.items() if self._shapes[shape].size > WARM_GPUS}
         return {**self.__dict__, "_choosers": big}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """A process that gets the tables of another answers at once: it compiles no graph."""
+        self.__dict__.update(state)
+        remember(self._kinds)
 
     def offset(self, machine: "Machine | None") -> int:
         """Where a node's entries start; 0 is the entry of nodes that cannot be placed on."""

@@ -306,12 +306,12 @@ One `srun` at a time on four nodes that share two cores with everything else. `r
 
 On four nodes in a row 1.05 is missed, and any site with an Epilog misses it here. Plain Slurm alone, `srun -N4 true` in
 a row, medians of twice 25: 191 ms without scripts, 190 with a Prolog that is /bin/true, 204 with such an Epilog, 210
-with both, 223 with a Prolog and two Epilogs. slurmd needs about 4.5 ms of a core for each script that it starts, and the
+with both, 223 with a Prolog and two Epilogs. slurmd needs about 4.5 ms of a core for each script that it starts; the
 next job waits for the Epilogs of all its nodes. Tried: a shell script in place of Python where there is nothing to do
 (CPU of the node of `srun --gpus=1 true`: 140 ms before, 53 after), no waiting for berthd's answer, and one Epilog in
 place of two, which brought nothing that could be told from chance. Single figures of `apart` swing by 0.05 from run to
 run (n1 1.005, n4 0.98 in the run before). In a row the GPU job is pinned to the node on which the Epilog of the one
-before still runs, and waits for it. srun looks whether the Prolog is over after 0.1 s, and then after 1 s more: a Prolog
+before still runs, and waits for it. srun looks whether the Prolog is over after 0.1 s, then after 1 s more: a Prolog
 that takes longer costs a second.
 """,
     "flood": """

@@ -1,5 +1,9 @@
 import doctest
+import pickle
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -68,6 +72,23 @@ def test_of_gpus_without_nvlink_two_of_one_socket_are_taken() -> None:
 
     assert place(decision) == ("n2", "0,1")
     assert decision.fields["message"].endswith("no NVLink between them, 31.5 GB/s between the farthest two")
+
+
+def test_a_process_that_gets_the_fleet_of_another_answers_without_the_graph_library(tmp_path: Path) -> None:
+    """berthd's first answer has a deadline, and loading that library alone takes longer."""
+    opened = book(reading([node(name) for name in KINDS]), KINDS)
+    opened.fleet.tables.warm()
+    asked = submit(tres_per_job="gres/gpu:2")
+    (tmp_path / "book").write_bytes(pickle.dumps((asked, opened)))
+    code = (
+        "import pickle, sys; from pathlib import Path; from policy.decide import decide; "
+        "from policy.placement.berth import BerthPolicy; from policy.settings import Settings; "
+        f"asked, opened = pickle.loads(Path({str(tmp_path / 'book')!r}).read_bytes()); "
+        f"print(decide(asked, opened, BerthPolicy(), Settings(), {NOW}).verb, 'networkx' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+
+    assert done.stdout.split() == ["place", "False"]
 
 
 def test_one_gpu_breaks_no_pair_when_a_widow_is_free() -> None:
