@@ -116,7 +116,7 @@ def test_a_request_becomes_the_same_as_on_plain_slurm(slurm: Slurm, plain: Targe
     found = {text: both(plain, slurm.target, text) for text in (*same, *evenly)}
 
     # The tables in which plain Slurm itself ran nothing would compare nothing.
-    assert sum(bool(one.tasks) for one, _ in found.values()) >= len(found) - 2
+    assert sum(bool(one.tasks) for one, _ in found.values()) >= len(found) * 9 // 10
     for text in same:
         one, other = found[text]
         assert one == other, f"{text}: plain {one.text()}, with Berth {other.text()}"
