@@ -199,7 +199,7 @@ class Outlook:
         return at < entry.refuses_until
 
     def _is_faster(self, entry: Waiting, demand: Demand, berth: Berth) -> bool:
-        """Whether the GPUs that a job is pinned to are clearly faster than those of another place."""
+        """Compare the GPUs that a job is pinned to with those of another place: true where they are clearly faster."""
         fleet = self._book.fleet
         there, here = (
             float(node_scores(fleet, demand.app_class, np.array(nodes), mask).max())

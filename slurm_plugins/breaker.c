@@ -3,7 +3,7 @@
 
 void breaker_init(struct breaker *breaker, uint32_t failures, uint32_t seconds)
 {
-	*breaker = (struct breaker){.failures = failures, .seconds = seconds};
+	*breaker = (struct breaker){.failures = failures, .seconds = seconds, .row = 1};
 	pthread_mutex_init(&breaker->lock, NULL);
 }
 
@@ -19,6 +19,12 @@ static struct breaker_user *find(struct breaker *breaker, uint32_t uid)
 	return NULL;
 }
 
+/* An entry that says nothing goes first, then that of the user who would be next to try again. */
+static uint64_t worth(const struct breaker_user *user)
+{
+	return user->failed || user->until ? user->until + 1 : 0;
+}
+
 static struct breaker_user *find_or_make(struct breaker *breaker, uint32_t uid)
 {
 	struct breaker_user *user = find(breaker, uid);
@@ -27,7 +33,7 @@ static struct breaker_user *find_or_make(struct breaker *breaker, uint32_t uid)
 		return user;
 	user = &breaker->users[0];
 	for (size_t i = 1; i < BREAKER_USERS; i++)
-		if (breaker->users[i].until < user->until)
+		if (worth(&breaker->users[i]) < worth(user))
 			user = &breaker->users[i];
 	*user = (struct breaker_user){.uid = uid};
 	return user;
@@ -72,8 +78,10 @@ static void take_failure(struct breaker *breaker, uint64_t until, uint32_t uid)
 	struct breaker_user *user = find_or_make(breaker, uid);
 
 	/* Each user counts once, however many requests of one fail. */
-	if (!user->failed++)
+	if (user->row != breaker->row)
 		breaker->failed++;
+	user->row = breaker->row;
+	user->failed++;
 	if (breaker->open_until || (breaker->failed > 1 && breaker->failed >= breaker->failures))
 		breaker->open_until = until;
 	else if (user->failed >= breaker->failures)
@@ -85,6 +93,7 @@ static void take_success(struct breaker *breaker, uint32_t uid)
 	struct breaker_user *user = find(breaker, uid);
 
 	breaker->failed = 0;
+	breaker->row++;
 	breaker->open_until = 0;
 	if (user)
 		user->failed = 0;
@@ -101,9 +110,9 @@ void breaker_report(struct breaker *breaker, uint64_t now_ms, uint32_t uid, bool
 	pthread_mutex_unlock(&breaker->lock);
 }
 
-void breaker_set_aside(struct breaker *breaker, uint64_t now_ms, uint32_t uid, uint32_t seconds)
+void breaker_set_aside(struct breaker *breaker, uint64_t now_ms, uint32_t uid, uint64_t seconds)
 {
 	pthread_mutex_lock(&breaker->lock);
-	find_or_make(breaker, uid)->until = now_ms + 1000 * (uint64_t)seconds;
+	find_or_make(breaker, uid)->until = now_ms + 1000 * seconds;
 	pthread_mutex_unlock(&breaker->lock);
 }

@@ -19,6 +19,7 @@
 struct breaker_user {
 	uint32_t uid;
 	uint32_t failed; /* in a row, of this user's */
+	uint32_t row;	 /* the breaker's, in which this user's failures are counted; 0: in none */
 	uint64_t until;	 /* goes without until then */
 };
 
@@ -26,7 +27,8 @@ struct breaker {
 	pthread_mutex_t lock;
 	uint32_t failures;
 	uint32_t seconds;
-	uint32_t failed;     /* users, in a row */
+	uint32_t failed;     /* users, since the last success */
+	uint32_t row;	     /* a number for that time, from 1 on */
 	uint64_t open_until; /* milliseconds of a monotonic clock; 0: closed */
 	bool probing;
 	struct breaker_user users[BREAKER_USERS];
@@ -38,6 +40,6 @@ bool breaker_allows(struct breaker *breaker, uint64_t now_ms, uint32_t uid);
 void breaker_not_tried(struct breaker *breaker);
 void breaker_report(struct breaker *breaker, uint64_t now_ms, uint32_t uid, bool ok);
 /* berthd has spent enough on this user: the user goes without for so long. */
-void breaker_set_aside(struct breaker *breaker, uint64_t now_ms, uint32_t uid, uint32_t seconds);
+void breaker_set_aside(struct breaker *breaker, uint64_t now_ms, uint32_t uid, uint64_t seconds);
 
 #endif

@@ -251,15 +251,17 @@ static bool check_cpus(struct reply *reply, char *values[KEY_COUNT],
 	return true;
 }
 
-static bool check_memory(struct reply *reply, const char *value, char error[REPLY_ERROR_MAX])
+/* A number that may be left out, from 1 on. */
+static bool take_number(const char *value, uint64_t most, uint64_t *number, const char *complaint,
+			char error[REPLY_ERROR_MAX])
 {
-	uint64_t number;
+	uint64_t found;
 
 	if (!value)
 		return true;
-	if (!parse_number(value, MEM_PER_NODE_MAX, &number) || number < 1)
-		return reply_fail(error, "mem_per_node is not a number from 1 to 2^40");
-	reply->mem_per_node = number;
+	if (!parse_number(value, most, &found) || found < 1)
+		return reply_fail(error, complaint);
+	*number = found;
 	return true;
 }
 
@@ -298,22 +300,10 @@ static bool check_gpus_and_more(struct reply *reply, char *values[KEY_COUNT],
 		return reply_fail(error, "it gives another number of GPUs than the job asked for");
 	return check_sharing(reply, values, expected, error) &&
 	       check_cpus(reply, values, expected, error) &&
-	       check_memory(reply, values[KEY_MEM_PER_NODE], error) &&
+	       take_number(values[KEY_MEM_PER_NODE], MEM_PER_NODE_MAX, &reply->mem_per_node,
+			   "mem_per_node is not a number from 1 to 2^40", error) &&
 	       check_licenses(reply, values[KEY_LICENSES], expected, error) &&
 	       check_site_factor(reply, values[KEY_SITE_FACTOR], error);
-}
-
-/* Of a user whose requests are dear. */
-static bool check_seconds(struct reply *reply, const char *value, char error[REPLY_ERROR_MAX])
-{
-	uint64_t number;
-
-	if (!value)
-		return true;
-	if (!parse_number(value, BUSY_SECONDS_MAX, &number) || number < 1)
-		return reply_fail(error, "seconds is not a number from 1 to 60");
-	reply->seconds = (uint32_t)number;
-	return true;
 }
 
 static bool has_nonce(char *values[KEY_COUNT], const struct reply_expected *expected)
@@ -355,7 +345,8 @@ bool reply_parse(struct reply *reply, size_t len, const struct reply_expected *e
 		return false;
 	if (reply->verb == REPLY_REFUSE && !*values[KEY_MESSAGE])
 		return reply_fail(error, "it refuses without a reason");
-	if (!check_seconds(reply, values[KEY_SECONDS], error))
+	if (!take_number(values[KEY_SECONDS], BUSY_SECONDS_MAX, &reply->seconds,
+			 "seconds is not a number from 1 to 60", error))
 		return false;
 	if (values[KEY_URGENT] && strcmp(values[KEY_URGENT], "1") != 0)
 		return reply_fail(error, "urgent is not 1");

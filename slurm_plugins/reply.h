@@ -51,7 +51,7 @@ struct reply {
 	const char *segment;   /* NULL: not given */
 	const char *message;   /* NULL: not given */
 	bool urgent;	       /* Slurm will most likely refuse the job: `message` says why */
-	uint32_t seconds;      /* of a busy berthd: how long this user is not to be asked for */
+	uint64_t seconds;      /* of a busy berthd: how long this user is not to be asked for */
 	char text[REPLY_MAX_BYTES + 1];
 };
 

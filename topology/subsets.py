@@ -95,9 +95,10 @@ class SubsetTable:
     @classmethod
     def of(cls, machine: Machine) -> SubsetTable:
         """The table that all machines of this wiring share."""
-        table = cls._shared.get(wiring(machine))
+        made = wiring(machine)
+        table = cls._shared.get(made)
         if table is None:
-            table = cls._shared[wiring(machine)] = cls(machine)
+            table = cls._shared[made] = cls(machine)
         return table
 
     def best(self, free_mask: int, k: int, level: Level = "node") -> Choice | None:

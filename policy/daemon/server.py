@@ -59,8 +59,8 @@ class Server:
         self._poll = select.epoll()
         self._open: dict[int, tuple[socket.socket, float]] = {}
         """Connections by file number, and until when each may be silent."""
-        self._asked: dict[int, bytes] = {}
-        """Requests that were read and are not answered yet, by the connection's file number."""
+        self._asked: dict[int, tuple[bytes, tuple[str, int] | None]] = {}
+        """Requests that were read and are not answered yet, and whose they are, by the connection's file number."""
         self._turns = Turns()
         self._listener = _listen(path)
         self._poll.register(self._listener, select.EPOLLIN)
@@ -149,17 +149,19 @@ class Server:
             except OSError:
                 datagram = b""
             if datagram:
-                self._asked[file] = datagram
+                self._asked[file] = datagram, asker(datagram)
             else:
                 self._drop(file)
 
     def _answer_next(self) -> None:
         """Reply to one request; the others may have to wait for one that comes now."""
-        askers = {file: asker(datagram) for file, datagram in self._asked.items()}
         # Who asks for no job, such as `berth status`, comes first.
-        file = min(askers, key=lambda one: self._turns.of(who[1]) if (who := askers[one]) else -1)
-        datagram, who, now = self._asked.pop(file), askers[file], time.monotonic()
+        file = min(self._asked, key=lambda one: self._turns.of(who[1]) if (who := self._asked[one][1]) else -1)
+        (datagram, who), now = self._asked.pop(file), time.monotonic()
         connection, _ = self._open[file]
+        if _has_hung_up(connection):
+            self._drop(file)
+            return
         began = time.thread_time()
         if who and (seconds := self._turns.sent_away(who[1], now)):
             reply: bytes | None = encode("busy", {"nonce": who[0], "seconds": str(seconds)})
@@ -178,7 +180,7 @@ class Server:
             self._turns.took(who[1], time.thread_time() - began, now)
 
     def _look_ahead(self) -> None:
-        """What is dear is made for those alone who ask for it: others would have to wait for that."""
+        """Make a reply that is soon asked for; where it was dear, make none of its kind again, since others wait."""
         began = time.thread_time()
         asked = self._answerer.look_ahead(time.time(), _enough(began))
         if asked is not None and time.thread_time() - began > self._turns.usual:
@@ -300,6 +302,13 @@ class Server:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     self._planner.wait(5)
         log.info("stopped")
+
+
+def _has_hung_up(connection: socket.socket) -> bool:
+    """Look whether the other end is closed: since its request was read, others were answered."""
+    poll = select.poll()
+    poll.register(connection, 0)
+    return bool(poll.poll(0))
 
 
 def _enough(began: float) -> Callable[[], bool]:

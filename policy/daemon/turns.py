@@ -1,4 +1,4 @@
-"""Whose request is answered next, and who is sent away for a while, so that no user's requests hold up another's.
+"""Chooses whose request is answered next and sends users away for a while, so that none holds up another's requests.
 
 A user's turn comes after those of all who were answered longer ago. Answers are cheap, but a request can be written for
 which a place is hard to find. What an answer takes beyond a usual one is the user's debt, which is paid off slowly. Who
@@ -49,7 +49,7 @@ class _User:
 
 
 class Turns:
-    """What is remembered of users who have asked; times are those of a monotonic clock."""
+    """Remembers when each user was answered and what the answers took; times are those of a monotonic clock."""
 
     def __init__(self) -> None:
         self._users: dict[int, _User] = {}

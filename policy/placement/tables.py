@@ -53,9 +53,9 @@ class SetTables:
         self._shapes: dict[Wiring, Machine] = {}
         self._kinds: dict[Any, Wiring] = {}
         for machine in machines:
-            self._kinds[kind_of(machine)] = wiring(machine)
+            made = self._kinds[kind_of(machine)] = wiring(machine)
             if machine.size <= MOST_GPUS:
-                self._shapes.setdefault(wiring(machine), machine)
+                self._shapes.setdefault(made, machine)
         # Entry 0 serves nodes without a topology: nothing is ever free there.
         self._start: dict[Wiring, int] = {}
         length = 1

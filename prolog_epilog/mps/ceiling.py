@@ -76,7 +76,7 @@ class InteractiveServer:
         return await_server(lambda: self.server(control), lambda: self.status(control), uid, state.boot, until)
 
     def loose(self, control: Control, state: SetState) -> bool:
-        """Whether a tenant can change the server's limits, tried by setting what is set already.
+        """Try as the first tenant to set a limit that is set already: true where MPS takes it.
 
         On drivers 535 and 550 a user can where the server is his own, and on 535 where it is anybody's.
         """

@@ -70,7 +70,7 @@ class Refused(ControlError):
 
 @dataclass(frozen=True, slots=True)
 class Abilities:
-    """What this driver's daemon starts with."""
+    """Names the options that this driver's daemon starts with."""
 
     namespaces: bool
     static: bool

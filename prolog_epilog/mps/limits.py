@@ -70,7 +70,7 @@ class Method(Protocol):
         """Limits for clients to come, then the server, awaited."""
 
     def loose(self, control: Control, state: SetState) -> bool:
-        """Whether a tenant can change the limits of all, tried as its user."""
+        """Find out whether a tenant can change the limits of all."""
 
     def admit(self, control: Control, state: SetState, tenant: Tenant) -> tuple[Tenant, dict[str, str]]:
         """Set this tenant's limits and read them back; with its environment. The state holds the tenant already."""

@@ -50,7 +50,7 @@ class Namespaces:
         return server
 
     def loose(self, control: Control, state: SetState) -> bool:  # noqa: ARG002 - as others do
-        """Whether a tenant can change the limits of all: it has no socket but its namespace's."""
+        """Return false: a tenant has no socket but its namespace's."""
         return False
 
     def admit(self, control: Control, state: SetState, tenant: Tenant) -> tuple[Tenant, dict[str, str]]:  # noqa: ARG002 - as others do

@@ -31,7 +31,7 @@ fi
 """Prints what a task has: its CPUs, the GPU devices that open, the GPUs that CUDA would show; the first also more."""
 
 RUN = r"""
-out=$(mktemp -d "$FOLDER/out.XXXXXX"); cd "$out" || exit 9
+out=$(mktemp -d -p "$FOLDER"); cd "$out" || exit 9
 trap 'cat "$out"/* 2>/dev/null; rm -rf "$out"' EXIT
 """
 

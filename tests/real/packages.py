@@ -18,7 +18,6 @@ SUITES = {"r535": "bookworm", "r550": "trixie"}
 """The suite that has each driver."""
 PACKAGES = ("nvidia-cuda-mps", "libcuda1", "libnvidia-ml1")
 KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
-MIRROR = "http://deb.debian.org/debian"
 
 
 @cache
@@ -36,11 +35,14 @@ def _unpack(driver: str, folder: Path) -> Path | str:
         return folder
     if not (shutil.which("apt-get") and shutil.which("dpkg-deb") and KEYRING.exists()):
         return "this machine has no apt-get or no keyring of Debian's"
+    mirror = _mirror()
+    if not mirror:
+        return "apt's sources name no mirror of Debian's"
     work = BUILD / f"{driver}.apt"
     shutil.rmtree(work, ignore_errors=True)
     for name in ("lists/partial", "cache/archives/partial", "debs"):
         (work / name).mkdir(parents=True)
-    (work / "sources.list").write_text(f"deb [signed-by={KEYRING}] {_mirror()} {SUITES[driver]} non-free\n")
+    (work / "sources.list").write_text(f"deb [signed-by={KEYRING}] {mirror} {SUITES[driver]} non-free\n")
     apt = [
         "apt-get",
         *("-o", f"Dir::Etc::SourceList={work / 'sources.list'}", "-o", "Dir::Etc::SourceParts=/dev/null"),
@@ -61,8 +63,8 @@ def _unpack(driver: str, folder: Path) -> Path | str:
 
 
 def _mirror() -> str:
-    """The mirror that this machine's apt uses for Debian itself."""
+    """Read the address that this machine's apt uses for Debian itself; empty where it has none."""
     words = ["apt-get", "indextargets", "--format", "$(ORIGIN)|$(LABEL)|$(REPO_URI)", "Created-By: Packages"]
     shown = subprocess.run(words, capture_output=True, text=True, check=False).stdout
     found = re.search(r"^Debian\|Debian\|(\S+)$", shown, re.MULTILINE)
-    return found[1] if found else MIRROR
+    return found[1] if found else ""

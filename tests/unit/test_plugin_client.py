@@ -220,7 +220,7 @@ class Breaker:
         library().breaker_report(self.room, ctypes.c_uint64(at_ms), ctypes.c_uint32(uid), ctypes.c_bool(ok))
 
     def set_aside(self, at_ms: int, uid: int, seconds: int) -> None:
-        library().breaker_set_aside(self.room, ctypes.c_uint64(at_ms), ctypes.c_uint32(uid), ctypes.c_uint32(seconds))
+        library().breaker_set_aside(self.room, ctypes.c_uint64(at_ms), ctypes.c_uint32(uid), ctypes.c_uint64(seconds))
 
 
 def opened(at_ms: int = 0) -> Breaker:
@@ -312,6 +312,27 @@ def test_one_users_failures_count_once_with_those_of_others() -> None:
     breaker.report(0, 2, ok=False)
 
     assert not any(breaker.allows(4_999, uid) for uid in (1, 2, 3, 666))
+
+
+def test_two_users_that_fail_in_turn_count_as_two() -> None:
+    breaker = Breaker(failures=3, seconds=5)
+    for uid in (1, 2, 1, 2):
+        breaker.report(0, uid, ok=False)
+    assert breaker.allows(0, 3)
+    for uid in (1, 2):
+        breaker.report(0, uid, ok=False)
+
+    assert [breaker.allows(4_999, uid) for uid in (1, 2, 3)] == [False, False, True]
+
+
+def test_after_a_success_users_are_counted_anew() -> None:
+    breaker = Breaker(failures=3, seconds=5)
+    for uid, ok in ((1, False), (9, True), (1, False), (2, False)):
+        breaker.report(0, uid, ok=ok)
+    assert breaker.allows(0, 9)
+    breaker.report(0, 3, ok=False)
+
+    assert not breaker.allows(4_999, 9)
 
 
 def test_of_many_users_that_fail_alone_each_goes_without() -> None:
