@@ -193,6 +193,8 @@ def test_a_gpu_that_is_gone_takes_the_node_out_with_a_reason(slurm: Slurm) -> No
             "the node to be drained",
             lambda: slurm.target.run(["sinfo", "-h", "-R", "-o", "%E"]).out.strip() or None,
         )
+        # Until its Prolog has ended, Slurm drains the node once more.
+        until("the job to be put back", lambda: slurm.state(job) == "PENDING")
         slurm.target.run(["scancel", str(job)])
     assert reason.startswith("berth: GPU 7 is gone, the driver has 7")
     slurm.target.run(["scontrol", "update", f"NodeName={NODE}", "State=RESUME"], user="root")

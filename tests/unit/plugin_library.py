@@ -149,7 +149,7 @@ class Reply(ctypes.Structure):
         ("segment", ctypes.c_char_p),
         ("message", ctypes.c_char_p),
         ("urgent", ctypes.c_bool),
-        ("seconds", ctypes.c_uint32),
+        ("seconds", ctypes.c_uint64),
         ("text", ctypes.c_char * (REPLY_MAX_BYTES + 1)),
     )
 
