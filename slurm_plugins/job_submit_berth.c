@@ -291,6 +291,8 @@ static int act_on(enum outcome outcome, job_desc_msg_t *job, uint32_t submit_uid
 		    err_msg);
 	if (outcome == OUTCOME_LATER && reply->guest)
 		recent_note(request_owner(job, submit_uid), RECENT_GUEST, monotonic_us());
+	if (outcome != OUTCOME_PASS && (reply->share || reply->guest || reply->way))
+		recent_note(request_owner(job, submit_uid), RECENT_SHARED, monotonic_us());
 	if (reply->message && *reply->message &&
 	    (user_wants_messages(job, flags) || (reply->urgent && !request_is_quiet(job))))
 		tell(err_msg, reply->message);

@@ -107,6 +107,9 @@ static const char parked_sentence[] =
 static const char shares_sentence[] =
     "berth: job %s shares a GPU, and its Extra tells the node how; it cannot change while the job "
     "runs";
+static const char just_shared_sentence[] =
+    "berth: the Extra of job %s and the GPUs that it asks for cannot change yet: you submitted "
+    "a job that shares a GPU a moment ago, and berthd has not listed it; try again in half a minute";
 static const char recent_sentence[] =
     "berth: the start time of job %s cannot change yet: you submitted a guest a moment ago, and "
     "berthd has not listed it; try again in half a minute";
@@ -162,6 +165,9 @@ static const char *objection(const job_desc_msg_t *change, uint32_t kinds, uint3
 		return pinned_sentence;
 	if ((kinds & LISTED_SHARES) && change->extra)
 		return shares_sentence;
+	if (!kinds && (change->extra || touches_gpus(change)) &&
+	    recent_has(uid, RECENT_SHARED, monotonic_us()))
+		return just_shared_sentence;
 	if (!kinds && start && recent_has(uid, RECENT_GUEST, monotonic_us()))
 		return recent_sentence;
 	if ((kinds & LISTED_COUNTED) && (touches_licenses(change) || touches_gpus(change)))

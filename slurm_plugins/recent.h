@@ -15,6 +15,8 @@
 #define RECENT_UNCHECKED 2u
 /* GPUs that licences count by model. */
 #define RECENT_COUNTED 4u
+/* A GPU that the job has not alone. */
+#define RECENT_SHARED 8u
 
 /* How long a note lasts: many times as long as berthd takes from one list to the next. */
 #define RECENT_SECONDS 30

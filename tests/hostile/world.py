@@ -70,15 +70,15 @@ def own_jobs(slurm: Slurm) -> dict[str, str]:
     # Where jobs of hers still end on that node, only Slurm's own next pass starts it.
     slurm.wait_state(packed, {"RUNNING"}, 2 * _PATIENCE)
     names = {"PINNED": planned, "HELD": held, "PLAIN": plain, "PACKED": packed}
-    for name, change in (("PINNED", "NumTasks=1"), ("PACKED", "Extra=mine")):
-        # Both are in berthd's list of jobs whose owner cannot change them, which is a second behind.
+    # Both are in berthd's list of jobs whose owner cannot change them, which is a second behind.
+    for name, change, why in (("PINNED", "NumTasks=1", "has a planned place"), ("PACKED", "Extra=mine", "shares a GPU, ")):
         words = ["scontrol", "update", f"JobId={names[name]}", change]
-        until(f"berthd to list {name}", partial(_status, slurm, words))
+        until(f"berthd to list {name}", partial(_refused, slurm, words, why))
     return {name: str(job) for name, job in names.items()}
 
 
-def _status(slurm: Slurm, words: list[str]) -> int:
-    return slurm.target.run(words, user=ATTACKER, check=False).rc
+def _refused(slurm: Slurm, words: list[str], why: str) -> bool:
+    return why in slurm.target.run(words, user=ATTACKER, check=False).text
 
 
 @contextmanager

@@ -218,19 +218,22 @@ class Slurm:
         self.settle()
 
     def settle(self) -> None:
-        """Wait until berthd sees as many GPUs free as Slurm does."""
+        """Wait until berthd has read Slurm from now on, and sees as many GPUs free as Slurm does."""
+        since = time.monotonic()
 
         def agreed() -> bool:
             gres = re.findall(r"GresUsed=(\S+)", self.target.run(["scontrol", "show", "node", "-d"], user="root").out)
             used = sum(len(set(re.findall(r"(?:gpu:(g\d+):1|shard:(g\d+):[1-9]\d*)\(", node))) for node in gres)
-            status = self._status()
+            now, status = time.monotonic(), self._status()
+            # As many may be free though another job holds them: one ended and one began since it read.
             return (
                 "problem" not in status
+                and now - float(status.get("snapshot_age_ms", "inf")) / 1e3 > since
                 and int(status.get("gpus", 0)) - int(status.get("free_gpus", 0)) == used
                 and len(gres) > 0
             )
 
-        until("berthd to see the same GPUs free as Slurm", lambda: agreed() or None)
+        until("berthd to see the same GPUs free as Slurm", agreed)
 
     def passes(self, count: int = 2) -> None:
         """Wait until berthd has read Slurm so often from now on: all but the last of these passes are over."""

@@ -314,6 +314,21 @@ def test_nobody_is_quicker_than_the_list(plugin: Plugin) -> None:
     assert plugin.modify("JobId=19", USER, **STARTS).rc == 0
 
 
+def test_nobody_takes_the_part_that_he_was_given_for_another_before_it_is_listed(plugin: Plugin) -> None:
+    user = next(users)
+    plugin.list({18: PINNED})
+    with plugin.berthd(partial(place, share="20")):
+        assert plugin.submit(user, {"gpu-share": "20"}, tres_per_job="gres/gpu:1").rc == 0
+    for change in ({"extra": ""}, {"extra": "mine"}, {"tres_per_node": "gres/gpu:2"}, {"tres_per_job": ""}):
+        said = plugin.modify("JobId=19", user, **change)
+        assert (refused(said), "try again in half a minute" in said.text) == (True, True), change
+        assert plugin.modify("JobId=19", next(users), **change).rc == 0
+    assert plugin.modify("JobId=19", user, time_limit="5").rc == 0
+    # A list that names the job knows what may change of it.
+    plugin.list({19: ELSEWHERE})
+    assert plugin.modify("JobId=19", user, extra="mine").rc == 0
+
+
 # Partitions that Berth does not touch
 
 
