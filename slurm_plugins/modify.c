@@ -109,7 +109,8 @@ static const char shares_sentence[] =
     "runs";
 static const char just_shared_sentence[] =
     "berth: the Extra of job %s and the GPUs that it asks for cannot change yet: you submitted "
-    "a job that shares a GPU a moment ago, and berthd has not listed it; try again in half a minute";
+    "a job that shares a GPU a moment ago, and berthd has not listed it; try again in half a "
+    "minute";
 static const char recent_sentence[] =
     "berth: the start time of job %s cannot change yet: you submitted a guest a moment ago, and "
     "berthd has not listed it; try again in half a minute";

@@ -65,9 +65,16 @@ def tell(slurm: Slurm, job: int) -> dict[str, str]:
     return segments.fields(slurm.comment(job)) or {}
 
 
-def start(slurm: Slurm, job: int) -> None:
-    """Slurm lets a requeued job wait for two minutes, from when it has left its nodes; a test does not."""
+def started(slurm: Slurm, job: int) -> bool:
+    """Slurm lets a requeued job wait for two minutes, from when it has left its nodes; a test does not.
+
+    It waits for the other place all the same: a node starts no job that it has just ended.
+    """
+    values = tell(slurm, job)
+    if "nodes" not in values or f"{values['nodes']}@" in values.get("avoids", ""):
+        return False
     slurm.target.run(["scontrol", "update", f"JobId={job}", "StartTime=now"], user="root", check=False)
+    return True
 
 
 def sent_away(slurm: Slurm, job: int, times: int) -> None:
@@ -79,11 +86,11 @@ def sent_away(slurm: Slurm, job: int, times: int) -> None:
     def away() -> bool:
         moves, state = int(tell(slurm, job).get("degraded", "0")), slurm.state(job)
         if state == "PENDING" and moves < times:
-            start(slurm, job)
+            started(slurm, job)
         return state in {"PENDING", "FAILED"} and moves >= times
 
     until(f"job {job} to be sent elsewhere for the {times}. time", away, every=1)
-    start(slurm, job)
+    until(f"job {job} to have another place", partial(started, slurm, job))
 
 
 @pytest.mark.parametrize("name", TROUBLES)
@@ -171,7 +178,7 @@ def test_after_three_moves_it_stays_failed(slurm: Slurm) -> None:
 
         def over() -> bool:
             if slurm.state(job) == "PENDING":
-                start(slurm, job)
+                started(slurm, job)
             return slurm.state(job) == "FAILED"
 
         until(f"job {job} to fail for good", over, every=1)
