@@ -68,13 +68,14 @@ def tell(slurm: Slurm, job: int) -> dict[str, str]:
 def started(slurm: Slurm, job: int) -> bool:
     """Slurm lets a requeued job wait for two minutes, from when it has left its nodes; a test does not.
 
-    It waits for the other place all the same: a node starts no job that it has just ended.
+    berthd gives it the other place three seconds before it may start. It waits for that: a node starts no job that it
+    has just ended.
     """
     values = tell(slurm, job)
-    if "nodes" not in values or f"{values['nodes']}@" in values.get("avoids", ""):
-        return False
-    slurm.target.run(["scontrol", "update", f"JobId={job}", "StartTime=now"], user="root", check=False)
-    return True
+    moved = "nodes" in values and f"{values['nodes']}@" not in values.get("avoids", "")
+    begin = "now" if moved else "now+3"
+    slurm.target.run(["scontrol", "update", f"JobId={job}", f"StartTime={begin}"], user="root", check=False)
+    return moved
 
 
 def sent_away(slurm: Slurm, job: int, times: int) -> None:

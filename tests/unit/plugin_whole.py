@@ -11,6 +11,7 @@ import os
 import re
 import subprocess
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from . import fake_berthd
 
 ROOT = Path(__file__).parents[2]
 SOURCES = ROOT / "slurm_plugins"
+_NOBODY = 1 << 30
 FAKE = ROOT / "tests" / "fakes" / "slurmctld" / "slurmctld.c"
 HEADERS = sorted((ROOT / "build" / "headers").glob("*"))
 USER = 12_345
@@ -144,6 +146,13 @@ def refused(said: Said) -> bool:
     return said.rc != 0 and said.text.startswith("berth: ")
 
 
+def _forget(built: ctypes.CDLL) -> None:
+    """Drive out what the plugin remembers of users, who submit in other tests too."""
+    now = ctypes.c_uint64(int(time.monotonic() * 1e6))
+    for uid in range(256):
+        built.recent_note(_NOBODY + uid, 1 << 31, now)
+
+
 @contextmanager
 def loaded(
     headers: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, hook: str = "", deadline_ms: int = 1000
@@ -161,6 +170,7 @@ def loaded(
     finally:
         built.fini()
         built.fake_licenses(None)
+        _forget(built)
 
 
 each_slurm = pytest.mark.parametrize(

@@ -317,7 +317,7 @@ def test_nobody_is_quicker_than_the_list(plugin: Plugin) -> None:
 def test_nobody_takes_the_part_that_he_was_given_for_another_before_it_is_listed(plugin: Plugin) -> None:
     user = next(users)
     plugin.list({18: PINNED})
-    with plugin.berthd(partial(place, share="20")):
+    with plugin.berthd(partial(place, share="20", way="mps")):
         assert plugin.submit(user, {"gpu-share": "20"}, tres_per_job="gres/gpu:1").rc == 0
     for change in ({"extra": ""}, {"extra": "mine"}, {"tres_per_node": "gres/gpu:2"}, {"tres_per_job": ""}):
         said = plugin.modify("JobId=19", user, **change)
