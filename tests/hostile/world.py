@@ -71,7 +71,10 @@ def own_jobs(slurm: Slurm) -> dict[str, str]:
     slurm.wait_state(packed, {"RUNNING"}, 2 * _PATIENCE)
     names = {"PINNED": planned, "HELD": held, "PLAIN": plain, "PACKED": packed}
     # Both are in berthd's list of jobs whose owner cannot change them, which is a second behind.
-    for name, change, why in (("PINNED", "NumTasks=1", "has a planned place"), ("PACKED", "Extra=mine", "shares a GPU, ")):
+    for name, change, why in (
+        ("PINNED", "NumTasks=1", "has a planned place"),
+        ("PACKED", "Extra=mine", "shares a GPU, "),
+    ):
         words = ["scontrol", "update", f"JobId={names[name]}", change]
         until(f"berthd to list {name}", partial(_refused, slurm, words, why))
     return {name: str(job) for name, job in names.items()}
