@@ -63,10 +63,11 @@ test-vm: setup ## the test cluster on fresh Debian 12 and 13 machines (virtual o
 test-fast: $(VENV)/.installed ## what needs no Slurm, under a minute
 	@BERTH_EXAMPLES=0.2 $(PY) -m pytest tests/unit -m "not slow" -n auto --quiet
 
-lint: setup ## ruff, mypy --strict, clang-format, gcc -Wall -Wextra -Werror, cppcheck
+lint: setup ## ruff, mypy --strict, import-linter, clang-format, gcc -Wall -Wextra -Werror, cppcheck
 	@$(VENV)/bin/ruff check $(PYDIRS)
 	@$(VENV)/bin/ruff format --check --quiet $(PYDIRS)
 	@$(VENV)/bin/mypy --no-error-summary
+	@PYTHONPATH=. $(VENV)/bin/lint-imports --no-cache >build/lint-imports.txt || { cat build/lint-imports.txt; exit 1; }
 	@$(MAKE) --silent -C slurm_plugins check
 	@$(MAKE) --silent -C tests/fakes/nvml
 	@$(MAKE) --silent -C tests/fakes/cuda
@@ -78,7 +79,7 @@ lint: setup ## ruff, mypy --strict, clang-format, gcc -Wall -Wextra -Werror, cpp
 
 format: setup ## let ruff and clang-format rewrite what they would complain about
 	@$(VENV)/bin/ruff check --fix --quiet $(PYDIRS); $(VENV)/bin/ruff format --quiet $(PYDIRS)
-	@clang-format -i --style=file:slurm_plugins/.clang-format slurm_plugins/*.[ch] tests/fakes/nvml/*.[ch] tests/fuzz/*.c tests/bench/c/*.c tests/fakes/cuda/*.[ch]
+	@clang-format -i --style=file:slurm_plugins/.clang-format slurm_plugins/*/*.[ch] tests/fakes/nvml/*.[ch] tests/fuzz/*.c tests/bench/c/*.c tests/fakes/cuda/*.[ch]
 	@clang-format -i --style=file:slurm_plugins/.clang-format prolog_epilog/injob/c/*.[ch]
 
 bench: bench-hook bench-flood bench-passes bench-gateway bench-plan bench-topology bench-placement bench-events bench-placement-speed bench-published bench-simulate bench-philly bench-runtime bench-node bench-guard bench-injob bench-packing bench-company bench-predictor bench-matching bench-sharing-day bench-scores bench-classify bench-retry ## every benchmark, each beside its peer; tables here, figures in build/bench/*.json
@@ -190,7 +191,7 @@ fuzz-tres: setup ## read random TRES requests beside each tested Slurm's own fun
 coverage: setup ## lines of our Python that the unit tests run, also in the programs that they start
 	@$(PY) -m tests.bench.coverage
 
-mutants: setup ## small changes of the code that decides, and whether a unit test notices; after make coverage (MUTANTS="policy/plan.py --sample 100")
+mutants: setup ## small changes of the code that decides, and whether a unit test notices; after make coverage (MUTANTS="policy/plan/plan.py --sample 100")
 	@$(ONE_THREAD) $(PY) -m tests.bench.mutants $(MUTANTS)
 
 coverage-c: setup ## lines of the plugins' C that unit tests and the fuzzer's inputs run, by file

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from prolog_epilog.errors import ExtraError, NodeError
-from prolog_epilog.escape import escape
-from prolog_epilog.job import Job, first_node
+from prolog_epilog.job.escape import escape
+from prolog_epilog.job.job import Job, first_node
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -148,7 +148,8 @@ class _Untold:
 
 def _tell_all(here: "Here") -> None:
     from prolog_epilog import spool  # noqa: PLC0415 - the Epilog does without
-    from prolog_epilog.guard import notice, options  # noqa: PLC0415
+    from prolog_epilog.guard import options  # noqa: PLC0415
+    from prolog_epilog.guard.tell import notice
 
     _, where = options.load(here.conf)
     untold: list[_Untold] = []
@@ -217,7 +218,8 @@ def look(job: Job, here: "Here", code: str) -> FailureWord:
 
 
 def _xids(job: Job, here: "Here", began: int) -> tuple[int, ...]:
-    from prolog_epilog import extra, xids  # noqa: PLC0415 - the Epilog does without
+    from prolog_epilog.guard.measure import xids  # noqa: PLC0415 - the Epilog does without
+    from prolog_epilog.job import extra
 
     try:
         berth = extra.read(job.extra, job.node)
@@ -296,7 +298,7 @@ def classify(text: bytes, words: "Sequence[str]") -> dict[str, object]:
     """Have Berth's own command look at a text, as nobody: it is a stranger's."""
     import subprocess  # noqa: PLC0415 - the Epilog does without
 
-    from prolog_epilog.children import CLEAN  # noqa: PLC0415
+    from prolog_epilog.node.children import CLEAN  # noqa: PLC0415
 
     program = os.path.join(os.path.dirname(sys.executable), "berth")  # noqa: PTH118, PTH120 - as everywhere here
     root = os.geteuid() == 0

@@ -10,8 +10,8 @@ import stat
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from prolog_epilog import children
 from prolog_epilog.errors import ChainError
+from prolog_epilog.node import children
 
 GPU_VARIABLES = ("SLURM_JOB_GPUS", "CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL")
 _OTHER_VENDORS = ("ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")

@@ -9,15 +9,17 @@ from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
 
-from prolog_epilog import cgroups, chain, config, devices, inject, processes, share_file, state
+from prolog_epilog import chain, config, inject
 from prolog_epilog.config import NodeConfig
 from prolog_epilog.errors import ConfigError, HardwareFault, NodeError, SlurmError
-from prolog_epilog.extra import OPPORTUNISTIC
+from prolog_epilog.job.extra import OPPORTUNISTIC
+from prolog_epilog.job.slurm import PREFIXES, Scontrol
 from prolog_epilog.mps import control
 from prolog_epilog.mps.control import Abilities
 from prolog_epilog.mps.partitions import chunk_size
-from prolog_epilog.paths import Paths
-from prolog_epilog.slurm import PREFIXES, Scontrol
+from prolog_epilog.node import cgroups, devices, processes
+from prolog_epilog.node.paths import Paths
+from prolog_epilog.tenants import share_file, state
 
 LEAST_KILL_WAIT = 60
 # 65534 is how Slurm prints that it has none.

@@ -3,10 +3,11 @@
 It may be called twice, after a Prolog that failed, and after a restart of the node: it goes by what it finds.
 """
 
-from prolog_epilog import extra, given
+from prolog_epilog import given
 from prolog_epilog.errors import Disagreement, ExtraError
 from prolog_epilog.here import Here, indices_of, run_chain
-from prolog_epilog.job import Job
+from prolog_epilog.job import extra
+from prolog_epilog.job.job import Job
 
 
 def run(job: Job, here: Here) -> int:

@@ -5,12 +5,13 @@ Extra lets it have another. So nothing of an Extra counts before Slurm's own wor
 GPUs, as a whole, in parts or as seats, and how much of each.
 """
 
-from prolog_epilog import chain, extra
+from prolog_epilog import chain
 from prolog_epilog.errors import Disagreement, ExtraError, Imitated, SlurmError
-from prolog_epilog.extra import GUARANTEED, OPPORTUNISTIC, Berth
 from prolog_epilog.here import Here
-from prolog_epilog.job import Job, first_node
-from prolog_epilog.slurm import Held
+from prolog_epilog.job import extra
+from prolog_epilog.job.extra import GUARANTEED, OPPORTUNISTIC, Berth
+from prolog_epilog.job.job import Job, first_node
+from prolog_epilog.job.slurm import Held
 
 _WHAT_TO_DO = "cancel it and submit it again"
 

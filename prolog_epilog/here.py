@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, NamedTuple
 from prolog_epilog import chain, config
 from prolog_epilog.config import NodeConfig
 from prolog_epilog.errors import ChainError, NodeError, SlurmError
-from prolog_epilog.extra import Berth
-from prolog_epilog.job import Job
-from prolog_epilog.slurm import Held, Scontrol
+from prolog_epilog.job.extra import Berth
+from prolog_epilog.job.job import Job
+from prolog_epilog.job.slurm import Held, Scontrol
 
 if TYPE_CHECKING:
-    from prolog_epilog.paths import Paths
+    from prolog_epilog.node.paths import Paths
 
 ROOT = "/run/berth"
 DEV = "/dev"
@@ -37,7 +37,7 @@ class Here(NamedTuple):
         """Berth's own files."""
         from pathlib import Path  # noqa: PLC0415
 
-        from prolog_epilog.paths import Paths  # noqa: PLC0415 - pathlib costs the Prolog 10 ms
+        from prolog_epilog.node.paths import Paths  # noqa: PLC0415 - pathlib costs the Prolog 10 ms
 
         return Paths(Path(self.root))
 

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator
 
 from prolog_epilog.config import NodeConfig
-from prolog_epilog.extra import OPPORTUNISTIC
+from prolog_epilog.job.extra import OPPORTUNISTIC
 
 HOOKS = "PYTHONPATH"
 LIBRARY = "LD_PRELOAD"

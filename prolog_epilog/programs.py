@@ -13,11 +13,12 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 
-from prolog_epilog import config, logfile
-from prolog_epilog import job as jobs
+from prolog_epilog import config
 from prolog_epilog.errors import CalledWrongly, ConfigError
 from prolog_epilog.here import DEV, ROOT, Here
-from prolog_epilog.slurm import Scontrol
+from prolog_epilog.job import job as jobs
+from prolog_epilog.job.slurm import Scontrol
+from prolog_epilog.node import logfile
 
 _NOT_SLURMDS = frozenset({"LC_CTYPE", "PWD", "OLDPWD", "SHLVL", "_"})
 """Python adds the first when it starts in the C locale, the shell before it the others; slurmd gives none of them."""

@@ -1,9 +1,10 @@
 """What happens on a node before a job: the site's own Prolog, and the job's share of its GPUs."""
 
-from prolog_epilog import extra, given
+from prolog_epilog import given
 from prolog_epilog.errors import Disagreement, ExtraError
 from prolog_epilog.here import Here, indices_of, run_chain
-from prolog_epilog.job import Job
+from prolog_epilog.job import extra
+from prolog_epilog.job.job import Job
 
 
 def run(job: Job, here: Here) -> int:

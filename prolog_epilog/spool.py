@@ -15,10 +15,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
-from prolog_epilog import files
 from prolog_epilog.errors import NodeError, StateError
-from prolog_epilog.job import Job
-from prolog_epilog.paths import Paths
+from prolog_epilog.job.job import Job
+from prolog_epilog.node import files
+from prolog_epilog.node.paths import Paths
 
 __all__ = ["MOST", "MOST_OF_A_USER", "Failed", "add", "alone", "take", "waiting"]
 

@@ -11,23 +11,24 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 
-from prolog_epilog import arrivals, cgroups, devices, files, inject, quarantine, share_file, state, time_slices
-from prolog_epilog.arrivals import Arrival
-from prolog_epilog.devices import Gpu
+from prolog_epilog import inject, time_slices
 from prolog_epilog.errors import Busy, CannotShare, FormatError, HardwareFault, NodeError, SlurmError
-from prolog_epilog.extra import OPPORTUNISTIC, Berth
-from prolog_epilog.guard import freezer
 from prolog_epilog.here import Here, drain, indices_of, run_chain
 from prolog_epilog.injob import word
 from prolog_epilog.injob.errors import WordError
 from prolog_epilog.injob.job import VARIABLE
-from prolog_epilog.job import Job
+from prolog_epilog.job.extra import OPPORTUNISTIC, Berth
+from prolog_epilog.job.job import Job
+from prolog_epilog.job.slurm import Held, Scontrol
 from prolog_epilog.mps import lifecycle, losses
 from prolog_epilog.mps.losses import Loss, Record
-from prolog_epilog.paths import Paths
-from prolog_epilog.share_file import Share
-from prolog_epilog.slurm import Held, Scontrol
-from prolog_epilog.state import Tenant
+from prolog_epilog.node import cgroups, devices, files, freezer
+from prolog_epilog.node.devices import Gpu
+from prolog_epilog.node.paths import Paths
+from prolog_epilog.tenants import arrivals, quarantine, share_file, state
+from prolog_epilog.tenants.arrivals import Arrival
+from prolog_epilog.tenants.share_file import Share
+from prolog_epilog.tenants.state import Tenant
 
 _UNFINISHED = "the Prolog did not come to its end on this node; berthd moves the job"
 _POLL_SECONDS = 0.02

@@ -1,19 +1,20 @@
 """Sharing by time: the driver's own time slices, any two users, no MPS; the guard sees to the shares.
 
-The books are those of MPS (prolog_epilog.state), with the method `time` and without processes of ours. Each GPU has its
+The books are those of MPS (prolog_epilog.tenants.state), with the method `time` and without processes of ours. Each GPU has its
 own: a job on several GPUs may have a guest, or a neighbour, on one of them.
 """
 
 from collections.abc import Sequence
 
-from prolog_epilog import files, processes, state
-from prolog_epilog.devices import Gpu
 from prolog_epilog.errors import CannotShare
-from prolog_epilog.extra import GUARANTEED
+from prolog_epilog.job.extra import GUARANTEED
 from prolog_epilog.mps.lifecycle import UNSET, Attached
 from prolog_epilog.mps.limits import Level
-from prolog_epilog.paths import Paths
-from prolog_epilog.state import SetState, Tenant
+from prolog_epilog.node import files, processes
+from prolog_epilog.node.devices import Gpu
+from prolog_epilog.node.paths import Paths
+from prolog_epilog.tenants import state
+from prolog_epilog.tenants.state import SetState, Tenant
 
 METHOD = "time"
 

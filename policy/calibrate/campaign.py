@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Literal, get_args
 
-from policy.errors import FormatError
+from policy.formats.errors import FormatError
 
 __all__ = ["FORMAT", "Campaign", "NodeState", "State", "begin", "decode", "encode"]
 

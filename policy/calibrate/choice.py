@@ -11,8 +11,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from policy.calibrate.campaign import Campaign
-from policy.errors import FormatError
-from policy.facts import JobFacts, NodeFacts, Reading
+from policy.formats.errors import FormatError
+from policy.formats.slurm_facts import JobFacts, NodeFacts, Reading
 
 __all__ = ["Rules", "Window", "free", "measurable", "next_nodes", "parse_window", "to_make_way"]
 

@@ -4,12 +4,12 @@ import socket
 import time
 from typing import TYPE_CHECKING
 
-from policy import wire
-from policy.daemon.ask import status
-from policy.errors import BerthError, DaemonError, FormatError
+from policy.formats import wire
+from policy.formats.errors import BerthError, DaemonError, FormatError
+from policy.site.ask import status
 
 if TYPE_CHECKING:
-    from policy.daemon.config import Config
+    from policy.site.config import Config
 
 __all__ = ["question", "status"]
 
@@ -19,7 +19,7 @@ _SECONDS = 3.0
 
 def question(config: "Config", text: str) -> dict[str, str]:
     """What the first of berthd's hosts that answers says; a `DaemonError` where none does."""
-    from policy.daemon.munge import Munge  # noqa: PLC0415 - only who asks over the network needs it
+    from policy.site.munge import Munge  # noqa: PLC0415 - only who asks over the network needs it
 
     munge = Munge(config.munge_socket)
     problems: list[str] = []

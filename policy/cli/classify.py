@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from policy.cli.output import print_json, print_table
-from policy.errors import UsageError
+from policy.formats.errors import UsageError
 
 if TYPE_CHECKING:
     from policy.retry.rules import Rules

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 from policy.cli import ask
 from policy.cli.doctor_models import Printed, by_model, nothing
 from policy.cli.output import print_json
-from policy.errors import BerthError
+from policy.formats.errors import BerthError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from policy.daemon.config import Config
-    from policy.facts import NodeFacts, PartitionFacts
+    from policy.formats.slurm_facts import NodeFacts, PartitionFacts
+    from policy.site.config import Config
     from policy.slurm.interface import Gateway
     from topology.model import Machine
 
@@ -46,8 +46,8 @@ def run(options: argparse.Namespace) -> int:
         from policy.cli import doctor_node  # noqa: PLC0415 - keeps `berth --help` fast
 
         return doctor_node.run(options)
-    from policy.daemon.config import config_path, load  # noqa: PLC0415
-    from policy.slurm.command import CommandGateway, run_command  # noqa: PLC0415
+    from policy.site.config import config_path, load  # noqa: PLC0415
+    from policy.slurm.by_command.command import CommandGateway, run_command  # noqa: PLC0415
 
     config = load(config_path())
     findings = list(examine(CommandGateway(), config, lambda: ask.status(config.socket), run_command))
@@ -192,7 +192,7 @@ def _topologies(
 def _fabric(machines: Mapping[str, "Machine"], nodes: Sequence[str], choice: str, *, by_blocks: bool) -> Finding:
     """Whether Slurm's file can be read, names nodes that there are, and agrees with the machines."""
     from policy.cli.topo.sources import fabric_of  # noqa: PLC0415 - only doctor needs it
-    from policy.daemon.config import fabric_file  # noqa: PLC0415
+    from policy.site.config import fabric_file  # noqa: PLC0415
     from topology.errors import TopologyError  # noqa: PLC0415
     from topology.providers import slurm_fabric  # noqa: PLC0415
 
@@ -220,7 +220,7 @@ def _fabric(machines: Mapping[str, "Machine"], nodes: Sequence[str], choice: str
 
 def _compiled(settings: "Config") -> Iterator[Finding]:
     """Nothing where there is no compiled cluster: few sites need one."""
-    from policy.daemon.config import fabric_file  # noqa: PLC0415 - only doctor needs it
+    from policy.site.config import fabric_file  # noqa: PLC0415 - only doctor needs it
 
     try:
         from topology import compiled  # noqa: PLC0415

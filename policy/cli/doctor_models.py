@@ -3,9 +3,9 @@
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from policy.counted import PREFIX, ours
-from policy.errors import SlurmError
-from policy.facts import NodeFacts
+from policy.formats.errors import SlurmError
+from policy.formats.slurm_facts import NodeFacts
+from policy.request.counted import PREFIX, ours
 
 _BY_MODEL = re.compile(r"gres/gpu:(?!g\d{1,2}\b)([^=:,\s]+)", re.IGNORECASE)
 

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from policy.errors import BerthError, UsageError
+from policy.formats.errors import BerthError, UsageError
 
 
 def register(commands: Any) -> None:
@@ -22,9 +22,10 @@ def run(options: argparse.Namespace) -> int:
     """Print them in one line; an empty one where the job has none."""
     if not (options.job.isascii() and options.job.isdigit()):
         raise UsageError(f"{options.job!r} is not a job's number; berth job-gpus takes one, such as 1234")
-    from prolog_epilog import config, share_file  # noqa: PLC0415 - keeps `berth --help` fast
-    from prolog_epilog.errors import NodeError  # noqa: PLC0415
-    from prolog_epilog.paths import Paths  # noqa: PLC0415
+    from prolog_epilog import config  # noqa: PLC0415 - the same
+    from prolog_epilog.errors import NodeError  # noqa: PLC0415 - the same
+    from prolog_epilog.node.paths import Paths  # noqa: PLC0415 - the same
+    from prolog_epilog.tenants import share_file  # noqa: PLC0415 - keeps `berth --help` fast
 
     job = int(options.job)
     try:
@@ -46,7 +47,7 @@ def run(options: argparse.Namespace) -> int:
 def _asked(job: int, node: str | None, scontrol: str) -> tuple[int, ...]:
     """What Slurm says; of another node the positions, because its device files are not ours to see."""
     from prolog_epilog import chain  # noqa: PLC0415 - keeps `berth --help` fast
-    from prolog_epilog.slurm import Scontrol  # noqa: PLC0415
+    from prolog_epilog.job.slurm import Scontrol  # noqa: PLC0415
 
     found = Scontrol(scontrol, os.environ.get("SLURM_CONF", "")).gpus(job, node or _this_node())
     return found if node else chain.indices(found, chain.minors())

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 
-from policy.errors import BerthError, UsageError
+from policy.formats.errors import BerthError, UsageError
 
 # Each is imported only when the parser is built; none may pull in numpy (a test holds that).
 _COMMANDS = (
@@ -18,7 +18,7 @@ _COMMANDS = (
     "policy.cli.doctor",
     "policy.cli.job_gpus",
     "policy.cli.topo",
-    "policy.cli.simulate",
+    "policy.simulate.command",
     "policy.cli.profile",
     "policy.cli.scores",
     "policy.cli.calibrate",

@@ -8,7 +8,7 @@ import sys
 from typing import Any
 
 from policy.cli.output import print_json, print_table
-from policy.errors import BerthError, SlurmError, UsageError
+from policy.formats.errors import BerthError, SlurmError, UsageError
 
 _SECONDS = 60
 _OURS = re.compile(r"^sbatch: (?:error: )?(berth: .*|--.*)$")

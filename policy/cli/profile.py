@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from policy.cli.output import print_json, print_table
-from policy.errors import FormatError, UsageError
+from policy.formats.errors import FormatError, UsageError
 
 if TYPE_CHECKING:
     from policy.sharing.predictor import Array, Fit
@@ -86,7 +86,7 @@ def run_refresh(options: argparse.Namespace) -> int:
     import secrets  # noqa: PLC0415 - the same
 
     from policy.sharing import profiles, sources  # noqa: PLC0415 - the same
-    from policy.slurm.command import run_command  # noqa: PLC0415 - the same
+    from policy.slurm.by_command.command import run_command  # noqa: PLC0415 - the same
     from topology import atomic  # noqa: PLC0415 - the same
 
     path = _where(options)
@@ -110,7 +110,7 @@ def run_refresh(options: argparse.Namespace) -> int:
 
 def _where(options: argparse.Namespace) -> Path:
     """The store that is meant."""
-    from policy.daemon import config  # noqa: PLC0415 - keeps `berth --help` fast
+    from policy.site import config  # noqa: PLC0415 - keeps `berth --help` fast
 
     if options.store is not None:
         return Path(options.store)

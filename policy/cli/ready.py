@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from policy.errors import BerthError
+from policy.formats.errors import BerthError
 
 
 def register(commands: Any) -> None:

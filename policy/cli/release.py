@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
-from policy.errors import BerthError, UsageError
+from policy.formats.errors import BerthError, UsageError
 
 if TYPE_CHECKING:
     from policy.slurm.interface import Gateway

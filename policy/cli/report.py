@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from policy.cli.output import print_json
-from policy.errors import SlurmError, UsageError
+from policy.formats.errors import SlurmError, UsageError
 
 if TYPE_CHECKING:
     from policy.report.site import Site
@@ -164,7 +164,7 @@ def _site(args: argparse.Namespace) -> Site:
 
 
 def _gpus_of_nodes() -> dict[str, int]:
-    from policy.slurm import text  # noqa: PLC0415
+    from policy.slurm.by_command import text  # noqa: PLC0415
 
     try:
         done = subprocess.run(
@@ -182,7 +182,7 @@ def _gpus_of_nodes() -> dict[str, int]:
 
 def _groups(fabric: str | None) -> dict[str, dict[str, str]]:
     """NVLink domains from Berth's topology files, where there are any; leaves and pods from Slurm's file."""
-    from policy.daemon.config import config_path, fabric_file, load  # noqa: PLC0415
+    from policy.site.config import config_path, fabric_file, load  # noqa: PLC0415
     from topology.files import load_directory  # noqa: PLC0415
     from topology.providers import slurm_fabric  # noqa: PLC0415
 

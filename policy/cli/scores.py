@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from policy.cli import scores_refresh
 from policy.cli.output import print_json
-from policy.errors import BerthError, UsageError
+from policy.formats.errors import BerthError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -223,7 +223,7 @@ def _write(output: str, text: str) -> int:
 def _path(args: argparse.Namespace) -> Path:
     if args.file:
         return Path(args.file)
-    from policy.daemon.config import config_path, load  # noqa: PLC0415
+    from policy.site.config import config_path, load  # noqa: PLC0415
 
     found = load(config_path()).scores
     if found is None:

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from policy.errors import BerthError, UsageError
+from policy.formats.errors import BerthError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,7 +37,7 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
 
 def refreshed(scores: Sequence[Score], record: Path) -> Sequence[Score]:
     """These scores by a record of step times; who has changed is told."""
-    from policy.daemon.step_times import records_of  # noqa: PLC0415 - keeps `berth --help` fast
+    from policy.site.step_records import records_of  # noqa: PLC0415 - keeps `berth --help` fast
     from topology.calibrate.living import refresh, table  # noqa: PLC0415 - the same
     from topology.calibrate.steps import load  # noqa: PLC0415 - the same
 
@@ -53,8 +53,8 @@ def refreshed(scores: Sequence[Score], record: Path) -> Sequence[Score]:
 
 
 def _run(args: argparse.Namespace) -> int:
-    from policy.daemon.config import config_path, load  # noqa: PLC0415 - keeps `berth --help` fast
-    from policy.daemon.living_scores import place_of  # noqa: PLC0415 - the same
+    from policy.site.config import config_path, load  # noqa: PLC0415 - keeps `berth --help` fast
+    from policy.site.step_records import place_of  # noqa: PLC0415 - the same
     from topology.scores import dump  # noqa: PLC0415 - the same
     from topology.scores import load as load_scores  # noqa: PLC0415 - the same
 

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from policy.cli import ask
 from policy.cli.output import print_json, print_table
-from policy.errors import DaemonError
+from policy.formats.errors import DaemonError
 
 if TYPE_CHECKING:
-    from policy.daemon.config import Config
+    from policy.site.config import Config
 
 _UNITS = {"snapshot_age_ms": "ms", "look_ms": "ms", "pass_ms": "ms"}
 _TEXTS = {"version", "slurm", "gateway", "problem"}
@@ -24,7 +24,7 @@ def register(commands: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print berthd's status; a problem that it reports makes the exit status 1."""
-    from policy.daemon.config import config_path, load  # noqa: PLC0415 - keeps `berth --help` fast
+    from policy.site.config import config_path, load  # noqa: PLC0415 - keeps `berth --help` fast
 
     found = _ask(load(config_path()))
     if options.json:

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from policy.errors import UsageError
+from policy.formats.errors import UsageError
 
 
 def register(commands: Any) -> None:
@@ -20,7 +20,7 @@ def register(commands: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print the plan."""
-    from policy import vc  # noqa: PLC0415 - keeps `berth --help` fast
+    from policy.slurm import virtual_clusters  # noqa: PLC0415 - keeps `berth --help` fast
 
     try:
         text = Path(options.file).read_text(encoding="utf-8")
@@ -28,7 +28,7 @@ def run(options: argparse.Namespace) -> int:
         raise UsageError(
             f"{options.file} cannot be read: {problem}; name a file as in docs/virtual-clusters.md"
         ) from None
-    found = vc.read(text, options.file)
-    lines = vc.slurm_conf(found) if options.slurm_conf else vc.commands(found)
+    found = virtual_clusters.read(text, options.file)
+    lines = virtual_clusters.slurm_conf(found) if options.slurm_conf else virtual_clusters.commands(found)
     sys.stdout.write("\n".join(lines) + "\n")
     return 0

@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from policy import hostlist, preflight, segment, tasks
 from policy.cli.output import print_json, print_table
-from policy.errors import BerthError, ConfigError, DaemonError, SlurmError, UsageError
+from policy.formats import array_tasks, hostlist, preflight_mark, segment
+from policy.formats.errors import BerthError, ConfigError, DaemonError, SlurmError, UsageError
 from policy.retry.classes import CLASSES
 
 _STATES = {
@@ -55,8 +55,8 @@ def run(options: argparse.Namespace) -> int:
 
 def number_of(name: str, run: Callable[..., bytes] | None = None) -> int:
     """A job's number. Slurm knows that of a task or a part; tasks that wait may share the whole array's."""
-    from policy.slurm import job_json  # noqa: PLC0415 - most names are numbers
-    from policy.slurm.command import run_command  # noqa: PLC0415
+    from policy.slurm.by_command import job_json  # noqa: PLC0415 - most names are numbers
+    from policy.slurm.by_command.command import run_command  # noqa: PLC0415
 
     if name.isdigit():
         return int(name)
@@ -64,7 +64,7 @@ def number_of(name: str, run: Callable[..., bytes] | None = None) -> int:
     chosen = [job for job in found if name in {job.name, job.part}]
     if not chosen and (task := name.partition("_")[2]):
         # Of an array later releases show all records, whichever task is asked for.
-        chosen = [job for job in found if tasks.waits(int(task), job.array_task_string)]
+        chosen = [job for job in found if array_tasks.waits(int(task), job.array_task_string)]
     if not chosen:
         raise SlurmError(f"job {name} is not known to Slurm (any more); sacct may still know it")
     return chosen[0].job_id
@@ -73,8 +73,8 @@ def number_of(name: str, run: Callable[..., bytes] | None = None) -> int:
 def look_up(job_id: int) -> tuple[str, Mapping[str, str] | None]:
     """A job's state and segment: from berthd where it answers users, else from Slurm's commands."""
     from policy.cli import ask  # noqa: PLC0415 - keeps `berth --help` fast
-    from policy.daemon.config import config_path, load  # noqa: PLC0415
-    from policy.slurm.command import CommandGateway  # noqa: PLC0415
+    from policy.site.config import config_path, load  # noqa: PLC0415
+    from policy.slurm.by_command.command import CommandGateway  # noqa: PLC0415
 
     without = ""
     try:
@@ -98,7 +98,7 @@ def _failure_now(job_id: int, state: str, values: Mapping[str, str]) -> list[tup
     from policy.cli.why_failed import FAILED, failure_rows, preflight_rows  # noqa: PLC0415
     from policy.slurm.outcomes import outcome  # noqa: PLC0415
 
-    if state == "CANCELLED" and (first := preflight.first(values)) is not None:
+    if state == "CANCELLED" and (first := preflight_mark.first(values)) is not None:
         return preflight_rows(first, values, outcome, shipped_rules)
     return failure_rows(outcome(job_id), shipped_rules()) if state in FAILED else []
 
@@ -184,9 +184,9 @@ _TIERS = {
 
 def _preflight(values: Mapping[str, str], slurm_state: str) -> list[tuple[str, str]]:
     """That a job is a pre-flight, or has one."""
-    if preflight.is_one(values):
+    if preflight_mark.is_one(values):
         return [("pre-flight", "this job is one: it tries a script on one GPU, and another job waits for it")]
-    number = preflight.first(values)
+    number = preflight_mark.first(values)
     if number is None:
         return []
     if "preflight_text" in values:

@@ -8,13 +8,14 @@ import os
 import stat
 from collections.abc import Callable, Mapping
 
-from policy.errors import SlurmError
+from policy.formats.errors import SlurmError
+from policy.formats.outcome import Outcome
 from policy.retry import history
 from policy.retry.classes import CLASSES
 from policy.retry.classify import TAIL_BYTES, Classification, Facts, classify
 from policy.retry.decision import Limits, Trial, decide
 from policy.retry.rules import Rules
-from policy.slurm.outcomes import Outcome, tries
+from policy.slurm.outcomes import tries
 
 FAILED = frozenset({"FAILED", "OUT_OF_MEMORY", "NODE_FAIL", "BOOT_FAIL", "PREEMPTED"})
 

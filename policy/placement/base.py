@@ -27,12 +27,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from policy.errors import NotNow
-from policy.placement.tables import positions
+from policy.formats.errors import NotNow
+from topology.tables import positions
 
 if TYPE_CHECKING:
-    from policy.cluster import Bools, Fleet, View
-    from policy.demand import Demand
+    from policy.cluster.fleet import Fleet
+    from policy.cluster.view import View
+    from policy.formats.arrays import Bools
+    from policy.request.demand import Demand
 
 __all__ = ["Berth", "NotNow", "Policy", "positions", "predicted", "take_off"]
 

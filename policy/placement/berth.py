@@ -8,19 +8,20 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from policy.demand import ANY_SPREAD
-from policy.errors import NotNow
+from policy.formats.errors import NotNow
 from policy.placement.base import Berth, Policy, take_off
 from policy.placement.gang import Gang, choose
-from policy.placement.pal import PalPolicy
+from policy.placement.joint.together import place_together
+from policy.placement.published.pal import PalPolicy
 from policy.placement.speed import alike, fast_enough
-from policy.placement.tables import Ints, positions
-from policy.placement.together import place_together
+from policy.request.demand import ANY_SPREAD
 from topology.fabric import NOBODY
+from topology.tables import Ints, positions
 
 if TYPE_CHECKING:
-    from policy.cluster import Bools, View
-    from policy.demand import Demand
+    from policy.cluster.view import View
+    from policy.formats.arrays import Bools
+    from policy.request.demand import Demand
 
 _MOST_LEFT = 127
 """Free GPUs left over are counted in 7 bits of a code's low byte; the last bit prefers nodes without an epilog."""

@@ -5,12 +5,13 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from policy.placement.speed import alike, node_scores
-from policy.placement.tables import Ints
 from topology.fabric import NOBODY
+from topology.tables import Ints
 
 if TYPE_CHECKING:
-    from policy.cluster import Floats, View
-    from policy.demand import Demand
+    from policy.cluster.view import View
+    from policy.formats.arrays import Floats
+    from policy.request.demand import Demand
 
 
 LEVELS_OF_NODES = ("nvlink", "leaf", "pod", "any")

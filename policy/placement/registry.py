@@ -12,7 +12,7 @@ from importlib import import_module
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, cast
 
-from policy.errors import ConfigError, nearest
+from policy.formats.errors import ConfigError, nearest
 
 if TYPE_CHECKING:
     from policy.placement.base import Policy
@@ -21,11 +21,11 @@ GROUP = "berth.policies"
 
 OURS = {
     "berth": "policy.placement.berth:BerthPolicy",
-    "packed": "policy.placement.packed:PackedPolicy",
-    "random": "policy.placement.random:RandomPolicy",
-    "pinned-random": "policy.placement.random:PinnedRandomPolicy",
-    "pm-first": "policy.placement.pm_first:PmFirstPolicy",
-    "pal": "policy.placement.pal:PalPolicy",
+    "packed": "policy.placement.published.packed:PackedPolicy",
+    "random": "policy.placement.published.random:RandomPolicy",
+    "pinned-random": "policy.placement.published.random:PinnedRandomPolicy",
+    "pm-first": "policy.placement.published.pm_first:PmFirstPolicy",
+    "pal": "policy.placement.published.pal:PalPolicy",
     "slurm": "policy.placement.slurm_like:SlurmPolicy",
 }
 

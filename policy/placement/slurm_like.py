@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from policy.demand import ANY_SPREAD
-from policy.errors import NotNow
+from policy.formats.errors import NotNow
 from policy.placement.base import Berth, Policy, positions
-from policy.placement.tables import Ints
+from policy.request.demand import ANY_SPREAD
+from topology.tables import Ints
 
 if TYPE_CHECKING:
-    from policy.cluster import View
-    from policy.demand import Demand
+    from policy.cluster.view import View
+    from policy.request.demand import Demand
     from topology.model import Machine, Shape
 
 

@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from policy.placement.tables import Ints
+from topology.tables import Ints
 
 if TYPE_CHECKING:
-    from policy.cluster import Bools, Fleet, Floats, View
-    from policy.demand import Demand
+    from policy.cluster.fleet import Fleet
+    from policy.cluster.view import View
+    from policy.formats.arrays import Bools, Floats
+    from policy.request.demand import Demand
 
 ALIKE = 0.02
 """Scores within two percent are alike: so much the median of a few runs is off (std 0.009 to 0.036 a run)."""

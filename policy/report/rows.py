@@ -13,8 +13,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from policy import hostlist, segment
-from policy.errors import FormatError
+from policy.formats import hostlist, segment
+from policy.formats.errors import FormatError
 
 COLUMNS = (
     *("JobIDRaw", "Submit", "Eligible", "Start", "End", "ElapsedRaw", "State", "ExitCode", "Reason"),

@@ -4,15 +4,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from policy.report.ends import STATUS, Ends
-from policy.report.losses import Losses
-from policy.report.places import Places
+from policy.report.counts.ends import STATUS, Ends
+from policy.report.counts.losses import Losses
+from policy.report.counts.places import Places
+from policy.report.counts.saved import Saved
+from policy.report.counts.use import Use
+from policy.report.counts.waits import Busy, Waits
+from policy.report.counts.worth import worth
 from policy.report.rows import Run
-from policy.report.saved import Saved
 from policy.report.site import Site
-from policy.report.use import Use
-from policy.report.waits import Busy, Waits
-from policy.report.worth import worth
 from policy.retry.rules import Rules
 
 FORMAT = "berth-report/1"

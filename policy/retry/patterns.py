@@ -8,7 +8,7 @@ longest literal text, which is found first, by plain search.
 import re
 from dataclasses import dataclass
 
-from policy.errors import FormatError
+from policy.formats.errors import FormatError
 
 REACH = 200
 """Characters of a line on either side of the literal that a pattern may look at."""

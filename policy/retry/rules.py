@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from policy.errors import FormatError, nearest
+from policy.formats.errors import FormatError, nearest
 from policy.retry.classes import CLASSES
 from policy.retry.patterns import Pattern, bounded
 

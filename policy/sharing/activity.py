@@ -7,8 +7,8 @@ A week is kept in five-minute slots, in memory alone; a berthd that begins anew 
 from collections import deque
 from collections.abc import Iterator
 
+from policy.request.share import Mate
 from policy.sharing.complement import Complement, Sample, forecast, share
-from policy.sharing.tenants import Mate
 
 SLOT = 300.0
 _WEEK_OF_SLOTS = int(8 * 86_400 / SLOT)

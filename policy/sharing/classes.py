@@ -6,8 +6,9 @@
 ''
 """
 
-from policy.facts import JobFacts
-from policy.sharing.companions import Companions, who_is
+from policy.cluster.shared.sharers import who_is
+from policy.formats.slurm_facts import JobFacts
+from policy.sharing.companions import Companions
 from policy.sharing.profiles import Measured
 from topology.calibrate.classes import Profile, by_rule
 

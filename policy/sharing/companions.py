@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from policy.facts import JobFacts
+from policy.cluster.shared.sharers import Who
 from policy.sharing import predictor
 from policy.sharing.predictor import Fit
 from policy.sharing.profiles import Key, Measured, Store, Verdict
@@ -28,17 +28,6 @@ MOST_NEW = 3_000
 """Pairs predicted in one look, some milliseconds; the others come with the next."""
 
 MOST_KEPT = 400_000
-
-
-class Who(NamedTuple):
-    """What a job's profile is found by."""
-
-    user: int
-    account: str
-    name: str
-    app_class: str = ""
-    gpu_mem: int | None = None
-    """MiB that it says it needs."""
 
 
 class Footing(StrEnum):
@@ -94,14 +83,6 @@ class Pair(NamedTuple):
         if self.footing is Footing.UNKNOWN:
             return f"{self.unmeasured} measured alone, so a guard watches, and the guest moves if its host suffers"
         return both
-
-
-def who_is(job: JobFacts) -> Who:
-    """What a job's profile is found by."""
-    segment = job.segment or {}
-    asked = segment.get("gpu_mem", "")
-    gpu_mem = int(asked) if asked.isdigit() else None
-    return Who(job.user, job.account, job.name, segment.get("f.app-class", ""), gpu_mem)
 
 
 _Numbers = tuple[float, float, float]

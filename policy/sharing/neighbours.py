@@ -8,17 +8,18 @@ A prediction knows two jobs. Of more, slowdowns multiply; a job held to a part o
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
+from policy.cluster.shared.company import NOBODY_KNOWN, Meeting
+from policy.cluster.shared.tenants import Tenant
+from policy.request.share import Mate, Share
 from policy.sharing import predictor
 from policy.sharing.complement import under_share
 from policy.sharing.predictor import Fit
 from policy.sharing.profiles import Measured
 from policy.sharing.sources import PRIORS
-from policy.sharing.tenants import Mate, Share, Tenant
 
 Numbers = tuple[float, float, float]
 """A job alone, as the predictor takes it: kernel time, memory time, and doublings of memory."""
@@ -28,25 +29,6 @@ LEVEL = 0.85
 
 MOST_KINDS = 512
 """Kinds of jobs whose speeds beside each other are kept; with more of them, what is kept is begun anew."""
-
-
-@dataclass(frozen=True, slots=True)
-class Meeting:
-    """What comes of it if a packed job joins others."""
-
-    own: float = 1.0
-    """Its speed, in parts of that with its share alone."""
-    theirs: float = 1.0
-    """Of those who are there the slowest one's."""
-    least: float = 1.0
-    """What is promised to the one who is promised least."""
-    lost: float = 0.0
-    """Percent of a GPU that they and it lose by its coming."""
-    known: bool = False
-    """Whether anything is known of it and of one of them."""
-
-
-NOBODY_KNOWN = Meeting()
 
 
 def numbers_of(measured: Measured) -> Numbers:
@@ -103,9 +85,9 @@ class Neighbours:
         self.__dict__.update(state)
         self.table, self._kinds = _Table(), {}
 
-    def adopt(self, old: Self | None) -> None:
+    def adopt(self, old: object) -> None:
         """Take over what another has worked out."""
-        if old is not None and (old.fit.source, old.capped) == (self.fit.source, self.capped):
+        if isinstance(old, Neighbours) and (old.fit.source, old.capped) == (self.fit.source, self.capped):
             self.table = old.table
 
     def bears(self, meeting: Meeting) -> bool:

@@ -18,7 +18,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from policy.errors import FormatError
+from policy.formats.errors import FormatError
 from policy.sharing.conformal import Margins
 
 Array = NDArray[np.float64]

@@ -19,7 +19,7 @@ from enum import StrEnum
 from math import isfinite
 from typing import Any, Self
 
-from policy.errors import FormatError, nearest
+from policy.formats.errors import FormatError, nearest
 
 FORMAT = "berth-profiles/1"
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from statistics import fmean, median
 
-from policy.errors import FormatError
+from policy.formats.errors import FormatError
 from policy.sharing.profiles import Key, Measured, Store, describe
 
 __all__ = ["COMMAND", "PRIORS", "Beat", "Key", "Store", "describe", "from_beats", "from_sacct", "profile_for"]

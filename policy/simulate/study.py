@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from policy.errors import UsageError, nearest
+from policy.formats.errors import UsageError, nearest
 from policy.simulate.inputs.traces import Unit
-from policy.simulate.slurm_settings import DURATIONS, ORDERS
+from policy.simulate.slurm_alone.settings import DURATIONS, ORDERS
 
 MODES = ("slurm", "berthd", "pal-rounds")
 

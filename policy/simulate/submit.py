@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from policy.errors import FormatError, SlurmError, UsageError
+from policy.formats.errors import FormatError, SlurmError, UsageError
 from policy.simulate.inputs.text import STDIN
 from policy.simulate.report.files import placement_files
 from policy.simulate.report.summary import Summary, as_plain

@@ -15,15 +15,15 @@ from dataclasses import replace
 from random import Random
 from typing import Any
 
-from policy.cluster import Fleet
-from policy.errors import BerthError, FormatError, nearest
-from policy.flags import parse_locality
+from policy.cluster.fleet import Fleet
+from policy.formats.errors import BerthError, FormatError, nearest
+from policy.formats.flags import parse_locality
 from policy.placement.base import Policy
-from policy.settings import Moving, Settings
-from policy.simulate.events import NodeEvent
+from policy.request.settings import Moving, Settings
 from policy.simulate.inputs import Trace, cluster, read_traces
 from policy.simulate.inputs.others import completed, read_events, read_quotas
 from policy.simulate.jobs import Job
+from policy.simulate.pal_rounds.events import NodeEvent
 from policy.simulate.report.files import write_placements
 from policy.simulate.report.summary import Summary, summarise
 from policy.simulate.result import Outcome
@@ -101,7 +101,7 @@ PUBLISHED_REPEAT = 2.0
 
 
 def _rounds(study: Study, cell: Cell, jobs: Sequence[Job], fleet: Fleet) -> Outcome:
-    from policy.simulate.rounds import RoundsSettings, run  # noqa: PLC0415 - each mode loads its own simulator
+    from policy.simulate.pal_rounds.rounds import RoundsSettings, run  # noqa: PLC0415 - each mode loads its own simulator
 
     settings = RoundsSettings(
         round_s=study.round,
@@ -117,8 +117,8 @@ def _rounds(study: Study, cell: Cell, jobs: Sequence[Job], fleet: Fleet) -> Outc
 
 
 def _slurm(study: Study, cell: Cell, jobs: Sequence[Job], fleet: Fleet) -> Outcome:
-    from policy.simulate.slurm_rules import run  # noqa: PLC0415
-    from policy.simulate.slurm_settings import Locality, Quotas, SlurmSettings  # noqa: PLC0415
+    from policy.simulate.slurm_alone.run import run  # noqa: PLC0415
+    from policy.simulate.slurm_alone.settings import Locality, Quotas, SlurmSettings  # noqa: PLC0415
 
     locality = parse_locality(study.locality) if study.locality else None
     waited = Locality().wait_s if locality is None or locality.wait is None else locality.wait
@@ -140,7 +140,7 @@ def _slurm(study: Study, cell: Cell, jobs: Sequence[Job], fleet: Fleet) -> Outco
 
 
 def _berthd(study: Study, cell: Cell, jobs: Sequence[Job], fleet: Fleet) -> Outcome:
-    from policy.simulate.pinned import Delays, PinnedSettings, Submission, run  # noqa: PLC0415
+    from policy.simulate.with_berthd.run import Delays, PinnedSettings, Submission, run  # noqa: PLC0415
 
     locality = parse_locality(study.locality) if study.locality else None
     settings = PinnedSettings(

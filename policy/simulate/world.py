@@ -5,14 +5,16 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from policy.cluster import Fleet, Floats, View, build_fleet
-from policy.cost import CostModel
-from policy.demand import A_YEAR, ANY_SPREAD, Demand
-from policy.facts import Memory, NodeFacts, PartitionFacts
-from policy.placement.tables import Ints
+from policy.cluster.cost import CostModel
+from policy.cluster.fleet import Fleet, build_fleet
+from policy.cluster.view import View
+from policy.formats.arrays import Floats
+from policy.formats.slurm_facts import Memory, NodeFacts, PartitionFacts
+from policy.request.demand import A_YEAR, ANY_SPREAD, Demand
 from policy.simulate.jobs import Job
 from topology.fabric import NOBODY, Fabric
 from topology.model import Gpu, Link, Machine
+from topology.tables import Ints
 
 PARTITION = "gpu"
 

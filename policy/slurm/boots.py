@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
-from policy.errors import SlurmError
-from policy.slurm.command import run_command
-from policy.slurm.job_json import Number
+from policy.formats.errors import SlurmError
+from policy.slurm.by_command.command import run_command
+from policy.slurm.by_command.job_json import Number
 
 
 class _Node(msgspec.Struct, frozen=True):

@@ -5,18 +5,23 @@ The keys are the names that the fields have in Slurm's job description.
 
 from collections.abc import Iterable, Mapping
 
-from policy import counted, others, pin_text, segment
-from policy.errors import FormatError, SlurmError
-from policy.facts import JobFacts
+from policy.formats import excluded_nodes, pin_text, segment
+from policy.formats.errors import FormatError, SlurmError
+from policy.formats.slurm_facts import JobFacts, JobText
+from policy.request import counted
+from policy.request.tiers import GUARANTEED, OPPORTUNISTIC
 from policy.slurm import fields
-from policy.slurm.interface import JobText, Pin
-from policy.tiers import GUARANTEED, OPPORTUNISTIC
+from policy.slurm.interface import Pin
 
-_OF_A_PLACE_ALONE = frozenset({"nodes", "gpus", "seats", "start", "whole", "granted", "slope", "sms", others.KEY})
+_OF_A_PLACE_ALONE = frozenset(
+    {"nodes", "gpus", "seats", "start", "whole", "granted", "slope", "sms", excluded_nodes.KEY}
+)
 
 _OF_A_PLACE = _OF_A_PLACE_ALONE | {"share", "gpu_mem", "way", "tier", "parked"}
 
-_WHERE = frozenset({"nodes", "gpus", "seats", "start", "way", "level", "gbps", "sum", "slope", "sms", others.KEY})
+_WHERE = frozenset(
+    {"nodes", "gpus", "seats", "start", "way", "level", "gbps", "sum", "slope", "sms", excluded_nodes.KEY}
+)
 
 _OF_FAILURES = frozenset({"fail", "fail_text", "fail_at", "tried", "tried_before", "again", "retry_text"})
 """Written beside the plan, which may not have read them yet."""
@@ -45,10 +50,10 @@ def pin(job: JobText, place: Pin) -> dict[str, str]:
     parked = "parked" in before or "move_until" in before
     values = {**place.values, **{key: value for key, value in before.items() if key in _OF_FAILURES}}
     excluded = _others(job, before, place.others)
-    values.pop(others.KEY, None)
+    values.pop(excluded_nodes.KEY, None)
     values.pop("disagrees", None)
     if excluded.get("exc_nodes"):
-        values[others.KEY] = others.mark_of(excluded["exc_nodes"])
+        values[excluded_nodes.KEY] = excluded_nodes.mark_of(excluded["exc_nodes"])
     return {
         **_typed(job, place),
         "req_nodes": nodes,
@@ -165,7 +170,7 @@ def _asked(values: Mapping[str, str]) -> dict[str, str]:
 
 def _others(job: JobText, before: Mapping[str, str] | None, told: str = "") -> dict[str, str]:
     """All nodes but those of the place, where the user excludes none; what Berth wrote before it takes back."""
-    ours = others.is_ours(job.excluded, before)
+    ours = excluded_nodes.is_ours(job.excluded, before)
     if job.excluded and not ours:
         return {}
     return {"exc_nodes": told} if told or ours else {}

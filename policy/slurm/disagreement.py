@@ -7,10 +7,9 @@ has found a way around that: the job would pay for one part of a GPU and have an
 
 from collections.abc import Collection, Mapping
 
-from policy.facts import JobFacts
+from policy.formats.slurm_facts import JobFacts, JobText
+from policy.request.tiers import OPPORTUNISTIC
 from policy.slurm import fields
-from policy.slurm.interface import JobText
-from policy.tiers import OPPORTUNISTIC
 
 
 def of_running(job: JobFacts, skipped: frozenset[str], trusted: Collection[int]) -> str:

@@ -5,8 +5,8 @@ from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
-from policy.facts import JobFacts, Rule
-from policy.hostlist import fold_numbers
+from policy.formats.hostlist import fold_numbers
+from policy.formats.slurm_facts import JobFacts, Rule
 
 _TYPED_GPU = re.compile(r"(?:^|,)gpu:g(\d+):1(?:\(S:[^)]*\))?(?=,|$)")
 _ANY_GPU = re.compile(r"(?:^|,)gpu(?::[^:,()]+)??:(\d+)")

@@ -5,7 +5,7 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
-from policy.errors import ConfigError
+from policy.formats.errors import ConfigError
 from policy.slurm.interface import Gateway
 
 _SECONDS = 10
@@ -17,7 +17,7 @@ def open_gateway(name: str, say: Callable[[str], None] = lambda _: None) -> Gate
     """The gateway of this name; `auto` takes the fastest that fits the Slurm here, and says which and why."""
     kind, _, folder = name.partition(":")
     if kind == "recorded" and folder:
-        from policy.slurm.recorded import recorded_gateway  # noqa: PLC0415
+        from policy.slurm.by_command.recorded import recorded_gateway  # noqa: PLC0415
 
         return recorded_gateway(Path(folder))
     openers = {"auto": lambda: _fastest(say), "pyslurm": _pyslurm, "libslurm": _libslurm, "command": _command}
@@ -43,7 +43,7 @@ def _fastest(say: Callable[[str], None]) -> Gateway:
 
 
 def _pyslurm() -> Gateway:
-    from policy.slurm import pyslurm_gateway  # noqa: PLC0415
+    from policy.slurm.by_library import pyslurm_gateway  # noqa: PLC0415
 
     if reason := pyslurm_gateway.fits():
         raise ConfigError(f"the gateway pyslurm does not fit: {reason}")
@@ -54,13 +54,13 @@ def _libslurm() -> Gateway:
     path = program_path()
     if reason := _unfit(path):
         raise ConfigError(f"the gateway libslurm does not fit: {reason}")
-    from policy.slurm.libslurm import LibslurmGateway  # noqa: PLC0415
+    from policy.slurm.by_library.libslurm import LibslurmGateway  # noqa: PLC0415
 
     return LibslurmGateway(path)
 
 
 def _command() -> Gateway:
-    from policy.slurm.command import CommandGateway  # noqa: PLC0415
+    from policy.slurm.by_command.command import CommandGateway  # noqa: PLC0415
 
     return CommandGateway()
 

@@ -4,24 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from policy.facts import Reading
-from policy.tiers import OPPORTUNISTIC
-
-
-@dataclass(frozen=True, slots=True)
-class JobText:
-    """What one job's record says of Berth, exact to the byte."""
-
-    id: int
-    state: str
-    user_id: int
-    admin_comment: str
-    extra: str
-    required: str
-    tres_per_node: str
-    tres_per_job: str
-    excluded: str = ""
-    licenses: str = ""
+from policy.formats.slurm_facts import JobText, Reading
+from policy.request.tiers import OPPORTUNISTIC
 
 
 @dataclass(frozen=True, slots=True)

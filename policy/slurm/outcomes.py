@@ -1,40 +1,17 @@
 """How a job ended, from its record: the slow form, asked for of jobs that failed and of no others."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
-from policy import hostlist
-from policy.errors import SlurmError
-from policy.slurm import changes, job_json
-from policy.slurm.command import run_command
-from policy.slurm.job_json import JobJson
+from policy.formats import hostlist
+from policy.formats.errors import SlurmError
+from policy.formats.outcome import Outcome
+from policy.slurm import changes
+from policy.slurm.by_command import job_json
+from policy.slurm.by_command.command import run_command
+from policy.slurm.by_command.job_json import JobJson
 
 TRIES = 4
 """Of `--retry=auto`, the first run among them."""
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What Slurm says of a job that is over."""
-
-    id: int
-    name: int | str
-    """How Slurm names this job alone: of an array's task `ARRAY_TASK`, as its number may be the whole array's."""
-    state: str
-    values: Mapping[str, str] | None
-    """Its segment."""
-    partition: str = ""
-    nodes: tuple[str, ...] = ()
-    started: int = 0
-    ended: int = 0
-    exit_code: int = 0
-    signal: int = 0
-    restarts: int = 0
-    """How often Slurm has requeued it."""
-    may_requeue: bool = True
-    """Whether its user lets Slurm requeue it, and it has a script."""
-    logs: tuple[str, ...] = ()
-    """Where its output went; its user's text."""
 
 
 def outcome(job_id: int, run: Callable[..., bytes] = run_command) -> Outcome:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from prolog_epilog.errors import ConfigError
-from prolog_epilog.guard.laws.choice import LAWS
+from prolog_epilog.guard.decide.choice import LAWS
 from prolog_epilog.guard.settings import GuardSettings, settings_from
 
 __all__ = ["NoticeOptions", "load"]

@@ -18,23 +18,27 @@ import time
 from functools import partial
 from pathlib import Path
 
-from prolog_epilog import arrivals, audit, config, processes
+from prolog_epilog import config
 from prolog_epilog.errors import ConfigError, Interrupted, NodeError
-from prolog_epilog.guard import deadman, freezer, notice, options
-from prolog_epilog.guard import watch as watches
-from prolog_epilog.guard.errands import Errands
-from prolog_epilog.guard.grip import Ground
-from prolog_epilog.guard.keeper import PERIOD, Keeper
-from prolog_epilog.guard.levels import LevelNotice, Levels
-from prolog_epilog.guard.machine import State
+from prolog_epilog.guard import options
+from prolog_epilog.guard.hold import deadman
+from prolog_epilog.guard.hold.grip import Ground
+from prolog_epilog.guard.hold.levels import LevelNotice, Levels
+from prolog_epilog.guard.measure.machine import State
+from prolog_epilog.guard.measure.senses import Senses
 from prolog_epilog.guard.mishaps import Mishaps
-from prolog_epilog.guard.notice import Notice
 from prolog_epilog.guard.options import NoticeOptions
-from prolog_epilog.guard.senses import Senses
+from prolog_epilog.guard.seats import watch as watches
+from prolog_epilog.guard.seats.keeper import PERIOD, Keeper
+from prolog_epilog.guard.seats.watch import Watch
 from prolog_epilog.guard.settings import GuardSettings
-from prolog_epilog.guard.watch import Watch
-from prolog_epilog.paths import Paths
-from prolog_epilog.slurm import Scontrol
+from prolog_epilog.guard.tell import notice
+from prolog_epilog.guard.tell.errands import Errands
+from prolog_epilog.guard.tell.notice import Notice
+from prolog_epilog.job.slurm import Scontrol
+from prolog_epilog.node import freezer, processes
+from prolog_epilog.node.paths import Paths
+from prolog_epilog.tenants import arrivals, audit
 
 _WRONG = 2
 """Exit status for what does not get better by trying again."""

@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from prolog_epilog import share_file, state
 from prolog_epilog.errors import NodeError, StateError
-from prolog_epilog.extra import GUARANTEED, OPPORTUNISTIC
-from prolog_epilog.paths import Paths
-from prolog_epilog.share_file import Share
+from prolog_epilog.job.extra import GUARANTEED, OPPORTUNISTIC
+from prolog_epilog.node.paths import Paths
+from prolog_epilog.tenants import share_file, state
+from prolog_epilog.tenants.share_file import Share
 
 __all__ = ["Member", "Roll", "Seating"]
 

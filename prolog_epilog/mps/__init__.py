@@ -15,6 +15,6 @@ Facts about MPS are from NVIDIA's manual (r550 to r615).
 
 from prolog_epilog.mps.lifecycle import Attached, Detached, attach, detach, sweep, tenants
 from prolog_epilog.mps.limits import Level
-from prolog_epilog.state import Tenant
+from prolog_epilog.tenants.state import Tenant
 
 __all__ = ["Attached", "Detached", "Level", "Tenant", "attach", "detach", "sweep", "tenants"]

@@ -17,8 +17,8 @@ from prolog_epilog.mps.limits import (
     memory_environment,
     memory_words,
 )
-from prolog_epilog.processes import Proven
-from prolog_epilog.state import SetState, Tenant
+from prolog_epilog.node.processes import Proven
+from prolog_epilog.tenants.state import SetState, Tenant
 
 __all__ = ["Ceiling", "InteractiveServer", "least_ceiling"]
 

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from prolog_epilog import processes
 from prolog_epilog.errors import ControlError
+from prolog_epilog.node import processes
 
 __all__ = ["Abilities", "Config", "Control", "Refused", "abilities", "clear_trials", "mebibytes"]
 

@@ -7,12 +7,12 @@ import os
 import subprocess
 import time
 
-from prolog_epilog import files, processes
 from prolog_epilog.errors import CannotShare, ControlError, HardwareFault
 from prolog_epilog.mps.control import COMMAND_SECONDS, Control
-from prolog_epilog.paths import Paths
-from prolog_epilog.processes import Proven
-from prolog_epilog.state import SetState
+from prolog_epilog.node import files, processes
+from prolog_epilog.node.paths import Paths
+from prolog_epilog.node.processes import Proven
+from prolog_epilog.tenants.state import SetState
 
 __all__ = ["await_socket", "running", "start", "stop"]
 

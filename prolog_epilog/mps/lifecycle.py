@@ -13,9 +13,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from prolog_epilog import devices, files, processes
-from prolog_epilog import state as states
-from prolog_epilog.devices import EXCLUSIVE_PROCESS, PROHIBITED, Driver, Gpu
 from prolog_epilog.errors import Busy, CannotShare, ControlError, DriverError
 from prolog_epilog.mps import daemon, losses, modes
 from prolog_epilog.mps.ceiling import Ceiling
@@ -24,8 +21,11 @@ from prolog_epilog.mps.limits import Level, Method, NotOffered
 from prolog_epilog.mps.losses import Loss
 from prolog_epilog.mps.namespaces import Namespaces
 from prolog_epilog.mps.partitions import Partitions, chunk_size
-from prolog_epilog.paths import Paths
-from prolog_epilog.state import SetState, Tenant
+from prolog_epilog.node import devices, files, processes
+from prolog_epilog.node.devices import EXCLUSIVE_PROCESS, PROHIBITED, Driver, Gpu
+from prolog_epilog.node.paths import Paths
+from prolog_epilog.tenants import state as states
+from prolog_epilog.tenants.state import SetState, Tenant
 
 __all__ = [
     "UNSET",

@@ -19,11 +19,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from prolog_epilog import processes
 from prolog_epilog.errors import ControlError
 from prolog_epilog.mps.control import Control, mebibytes
-from prolog_epilog.processes import Proven
-from prolog_epilog.state import SetState, Tenant
+from prolog_epilog.node import processes
+from prolog_epilog.node.processes import Proven
+from prolog_epilog.tenants.state import SetState, Tenant
 
 __all__ = [
     "Level",

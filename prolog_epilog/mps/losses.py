@@ -15,10 +15,10 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from prolog_epilog import files
 from prolog_epilog.errors import ControlError, StateError
-from prolog_epilog.paths import Paths
-from prolog_epilog.state import Tenant
+from prolog_epilog.node import files
+from prolog_epilog.node.paths import Paths
+from prolog_epilog.tenants.state import Tenant
 
 __all__ = ["Loss", "Record", "culprits", "evidence", "forget", "leave", "records"]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from prolog_epilog import devices
-from prolog_epilog.devices import EXCLUSIVE_PROCESS, PROHIBITED, Driver
 from prolog_epilog.errors import CannotShare
+from prolog_epilog.node import devices
+from prolog_epilog.node.devices import EXCLUSIVE_PROCESS, PROHIBITED, Driver
 
 __all__ = ["restore", "set_all", "usable"]
 

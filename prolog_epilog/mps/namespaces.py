@@ -6,7 +6,6 @@ import contextlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from prolog_epilog import files
 from prolog_epilog.errors import ControlError
 from prolog_epilog.mps.control import Control
 from prolog_epilog.mps.limits import (
@@ -17,8 +16,9 @@ from prolog_epilog.mps.limits import (
     memory_environment,
     memory_words,
 )
-from prolog_epilog.processes import Proven
-from prolog_epilog.state import SetState, Tenant
+from prolog_epilog.node import files
+from prolog_epilog.node.processes import Proven
+from prolog_epilog.tenants.state import SetState, Tenant
 
 __all__ = ["Namespaces"]
 

@@ -9,8 +9,8 @@ from prolog_epilog.errors import CannotShare, ControlError
 from prolog_epilog.mps.ceiling import InteractiveServer, least_ceiling
 from prolog_epilog.mps.control import Control
 from prolog_epilog.mps.limits import Level, NotOffered, ceiling_of, memory_environment, memory_words
-from prolog_epilog.processes import Proven
-from prolog_epilog.state import SetState, Tenant
+from prolog_epilog.node.processes import Proven
+from prolog_epilog.tenants.state import SetState, Tenant
 
 __all__ = ["Partitions", "chunk_size"]
 

@@ -6,14 +6,14 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from prolog_epilog import processes
-from prolog_epilog import state as states
 from prolog_epilog.errors import ControlError
 from prolog_epilog.mps import daemon, lifecycle, losses
 from prolog_epilog.mps.control import Config, Control
 from prolog_epilog.mps.limits import Method
-from prolog_epilog.paths import Paths
-from prolog_epilog.state import SetState, Tenant
+from prolog_epilog.node import processes
+from prolog_epilog.node.paths import Paths
+from prolog_epilog.tenants import state as states
+from prolog_epilog.tenants.state import SetState, Tenant
 
 __all__ = ["Reset", "culprits", "reset_after_fault", "server_status", "terminate_clients"]
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from prolog_epilog import devices
-from prolog_epilog import state as states
 from prolog_epilog.mps.lifecycle import method_of
 from prolog_epilog.mps.limits import Level
-from prolog_epilog.paths import Paths
+from prolog_epilog.node import devices
+from prolog_epilog.node.paths import Paths
+from prolog_epilog.tenants import state as states
 
 __all__ = ["raise_wall"]
 

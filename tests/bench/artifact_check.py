@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING, Any
 from policy.placement.base import Berth, positions
 from policy.placement.registry import create
 from policy.simulate.jobs import Job
-from policy.simulate.rounds import RoundsSettings, run
+from policy.simulate.pal_rounds.rounds import RoundsSettings, run
 from tests.bench.placement_speed import ARTIFACT, PalArtifact, its_folder
 from tests.bench.published import TRACES
 from tests.bench.simulate import data_folder, sia_fleet, sia_trace
 
 if TYPE_CHECKING:
-    from policy.cluster import View
-    from policy.demand import Demand
+    from policy.cluster.view import View
     from policy.placement.base import Policy
+    from policy.request.demand import Demand
 
 THEIR_CLASS = {"compute": "A", "mixed": "B", "memory": "C", "D": "D"}
 CASES = (("pal", False), ("pm_first", False), ("packed", False), ("packed", True))

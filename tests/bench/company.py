@@ -21,15 +21,16 @@ from pathlib import Path
 
 import numpy as np
 
-from policy.book import Book, claim_on
 from policy.cli.profile import read_pairs
-from policy.demand import Demand
-from policy.errors import NotNow
+from policy.formats.errors import NotNow
 from policy.placement.berth import BerthPolicy
-from policy.settings import Sharing
+from policy.plan.book import Book
+from policy.plan.claims import claim_on
+from policy.request.demand import Demand
+from policy.request.settings import Sharing
+from policy.request.share import EVERYBODY, Mate, Share
 from policy.sharing import training
 from policy.sharing.neighbours import Neighbours, Numbers
-from policy.sharing.tenants import EVERYBODY, Mate, Share
 from policy.sharing.training import Pairs
 from tests.bench.table import FOLDER, Figure, at_least, at_most, report
 from tests.unit.share_world import book, node

@@ -15,11 +15,12 @@ from multiprocessing import get_context
 
 import numpy as np
 
-from policy.cluster import Fleet, Floats
+from policy.cluster.fleet import Fleet
+from policy.formats.arrays import Floats
 from policy.placement.registry import create
-from policy.simulate.events import NodeEvent, Running, Watch
-from policy.simulate.rounds import RoundsSettings, run
-from policy.slowness import Slowness
+from policy.simulate.pal_rounds.events import NodeEvent, Running, Watch
+from policy.simulate.pal_rounds.rounds import RoundsSettings, run
+from tests.bench.paper.slowness import Slowness
 from tests.bench.placement_families import Case, case, families
 from tests.bench.placement_pairs import ORDERS, SEEN_NOISE
 from tests.bench.table import Figure, report

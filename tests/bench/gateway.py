@@ -20,7 +20,7 @@ CHANGED = 20
 # Runs beside slurmctld, as SlurmUser, with Berth's Python.
 SCRIPT = """
 import json, sys, time
-from policy.errors import BerthError
+from policy.formats.errors import BerthError
 from policy.slurm.gateways import open_gateway
 from policy.slurm.interface import Pin
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from policy.sharing import baselines, training
+from policy.sharing import training
 from policy.sharing.matching import (
     LEAST_CHANCE,
     Bools,
@@ -37,6 +37,7 @@ from policy.sharing.matching import (
     weight_of,
 )
 from policy.sharing.predictor import Speeds
+from tests.bench.paper import baselines
 from tests.bench.predictor import measured
 from tests.bench.table import Figure, at_least, at_most, report
 

@@ -161,7 +161,7 @@ def run(path: str, source: bytes, names: Sequence[str], cpu_s: float) -> str:
 
 
 def _node_id(name: str) -> str:
-    """As pytest calls a test: tests.unit.test_plan.test_it is tests/unit/test_plan.py::test_it."""
+    """Names a test as pytest does: tests.unit.policy.test_a.test_it becomes tests/unit/policy/test_a.py::test_it."""
     parts = name.split(".")
     file = next(i for i in range(len(parts), 0, -1) if (ROOT / "/".join(parts[:i])).with_suffix(".py").exists())
     return "::".join(["/".join(parts[:file]) + ".py", *parts[file:]])

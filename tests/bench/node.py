@@ -140,11 +140,12 @@ def looks(world: World, rounds: int) -> float:
     script = """
 import sys, time
 from pathlib import Path
-from prolog_epilog import audit, processes
+from prolog_epilog.node import processes
+from prolog_epilog.tenants import audit
 from prolog_epilog.config import NodeConfig
 from prolog_epilog.guard.program import Watch
-from prolog_epilog.paths import Paths
-from prolog_epilog.slurm import Scontrol
+from prolog_epilog.node.paths import Paths
+from prolog_epilog.job.slurm import Scontrol
 watch = Watch(Paths(Path(sys.argv[1])), NodeConfig(), Scontrol(), audit.Judge("warn"), processes.boot_id())
 watch.look()
 times = []

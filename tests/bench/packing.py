@@ -6,7 +6,7 @@ the GPUs asked for in twos to eights. Berth is our own code; best fit, dot produ
 Published are the means of ten feeds that FGD's authors ship with their simulator (hkust-adsl/kubernetes-scheduler-
 simulator, experiments/analysis/expected_results); feeds are drawn in the same way, but they are other ones.
 
-The constants of `policy.sharing.fragmentation` were chosen among some twenty on the feed with seed 100 of three
+The constants of `policy.cluster.shared.fragmentation` were chosen among some twenty on the feed with seed 100 of three
 workloads; the third with models (gpuspec33) was never looked at for it. Seeds from 0 on are what is reported.
 """
 
@@ -23,16 +23,18 @@ from dataclasses import fields, replace
 
 import numpy as np
 
-from policy.cluster import Fleet, View, build_fleet
-from policy.demand import Demand
-from policy.errors import NotNow
-from policy.facts import Memory, NodeFacts, PartitionFacts
+from policy.cluster.fleet import Fleet, build_fleet
+from policy.cluster.shared.fragmentation import stranded, usual
+from policy.cluster.shared.shelves import Shelves
+from policy.cluster.shared.tenants import Tenant, Tenants
+from policy.cluster.view import View
+from policy.formats.errors import NotNow
+from policy.formats.slurm_facts import Memory, NodeFacts, PartitionFacts
 from policy.placement.base import Berth as Found
 from policy.placement.berth import BerthPolicy
-from policy.sharing import packing
-from policy.sharing.fragmentation import stranded, usual
-from policy.sharing.shelves import Shelves
-from policy.sharing.tenants import EVERYBODY, Share, Tenant, Tenants
+from policy.plan import share_packing
+from policy.request.demand import Demand
+from policy.request.share import EVERYBODY, Share
 from tests.bench import sharing_packers
 from tests.bench.sharing_feed import DATA, WHOLE, WORKLOADS, Ask, Filled, Nodes, Packer, Place, arrivals, fill, read
 from tests.bench.table import Figure, at_least, report
@@ -95,7 +97,7 @@ class Berth:
 
     def _share(self, demand: Demand, view: View, ask: Ask) -> Found:
         percent = ask.milli // 10
-        found = packing.place(
+        found = share_packing.place(
             replace(demand, share=Share(percent)), view, self._tenants, 0.0, self._shapes, shelves=self._shelves
         )
         there = self._tenants.get(found.nodes[0], Tenants()).everybody
@@ -106,7 +108,7 @@ class Berth:
     def _whole(self, demand: Demand, view: View) -> Found:
         if self._live:
             return BerthPolicy().place(demand, view)
-        return packing.place_whole(demand, view, self._tenants, 0.0, self._shapes, self._shelves)
+        return share_packing.place_whole(demand, view, self._tenants, 0.0, self._shapes, self._shelves)
 
     def _without_gpus(self, nodes: Nodes, ask: Ask) -> Place | None:
         free = (nodes.left == WHOLE).sum(axis=1)
@@ -114,7 +116,7 @@ class Berth:
         added = stranded(free, parts, nodes.cpus - ask.cpus, self._shapes) - stranded(
             free, parts, nodes.cpus, self._shapes
         )
-        cost = np.where(sharing_packers.fitting(nodes, ask), np.floor(added / packing.ALIKE), FAR)
+        cost = np.where(sharing_packers.fitting(nodes, ask), np.floor(added / share_packing.ALIKE), FAR)
         node = int(cost.argmin())
         return None if cost[node] == FAR else (node, [])
 

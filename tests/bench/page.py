@@ -120,8 +120,9 @@ stands idle between two jobs, the second of which was waiting, in the middle.
 
 The rules were chosen on paper on seeds 1 to 5. Berth's runs before, when jobs on several nodes looked for a sooner
 place every five seconds and small jobs waited for their like: JCT 0.829, wait 0.628, makespan 0.973, p95 0.939, longest
-wait 0.878, in a class 0.878, updates 1.37, Epilogs' p99 32 ms. Without `policy/pieces.py` and with nodes that a gang
-gathers open to others in the first quarter of the time until it starts: JCT 0.827, wait 0.621, makespan 0.979, p95
+wait 0.878, in a class 0.878, updates 1.37, Epilogs' p99 32 ms. Without `policy/placement/keep_together.py` and
+with nodes that a gang gathers open to others in the first quarter of the
+time until it starts: JCT 0.827, wait 0.621, makespan 0.979, p95
 1.03, longest wait 0.952, in a class 0.995, updates 1.30, Epilogs' p99 33 ms. With earlier rules still (time limits
 alone told how long jobs run, and on 64 nodes no job excluded others): JCT 0.886, wait 0.747, makespan 0.965, p95 1.04,
 longest wait 0.98, in a class 1.03, updates 1.46, Epilogs' p99 44 ms, `handover_p50_s` 0.105; on a slower machine, of
@@ -208,8 +209,9 @@ The longest wait is one job of some thousands, by chance in seed 7 with both: 10
 chance does to it: with 24.11 two runs of plain Slurm's seed 6 had 112 and 93 s. Before jobs on several nodes that
 are first in line looked for sooner places each second, and with small jobs that waited for their like (seeds 6 to 8):
 JCT 0.816, wait 0.585, makespan 0.966, p95 1.059, longest wait 1.007, in a class 1.007, updates 1.36. Without
-`policy/pieces.py` (five seeds): longest wait 1.055, JCT 0.838, wait 0.640, makespan 0.969, p95 1.088, in a class 1.055,
-updates 1.31. With earlier rules still (time limits alone, a look for sooner places every three seconds, no lists of
+`policy/placement/keep_together.py` (five seeds): longest wait 1.055, JCT 0.838, wait 0.640, makespan 0.969,
+p95 1.088, in a class 1.055, updates 1.31. With earlier rules still
+(time limits alone, a look for sooner places every three seconds, no lists of
 excluded nodes): JCT 0.867, wait 0.707, makespan 1.016, p95 1.09, longest wait 1.044, in a class 1.115, updates 1.445,
 Epilogs' p99 55 ms.
 

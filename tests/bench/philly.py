@@ -1,8 +1,8 @@
 """`make bench-philly`: Philly under Slurm's rules, placed by plain Slurm's, packed, random and Berth's policy.
 
-What the trace lacks is drawn from seeds: limits and models (policy/simulate/philly.py), application classes, and the
-scores of the GPUs. Every policy gets the same jobs, limits, order and queue; `slurm` and `packed` know no scores, and
-`pinned-random` is the control: what it gains, the placement has not gained.
+What the trace lacks is drawn from seeds: limits and models (policy/simulate/pal_rounds/philly.py), application
+classes, and the scores of the GPUs. Every policy gets the same jobs, limits, order and queue; `slurm` and `packed`
+know no scores, and `pinned-random` is the control: what it gains, the placement has not gained.
 
     whole week     80 nodes of 8 GPUs, ten to a leaf of 8 nodes, two pods of 5 leaves; 14,167 jobs
     103959, e13805 the two virtual clusters on their own 8 and 16 nodes, over the whole trace
@@ -31,15 +31,15 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from policy.cluster import Fleet
-from policy.cost import CostModel
+from policy.cluster.cost import CostModel
+from policy.cluster.fleet import Fleet
 from policy.placement.registry import create
 from policy.placement.slurm_like import SlurmPolicy
 from policy.simulate.jobs import Job
-from policy.simulate.philly import LOCALITIES, quotas, with_limits, with_models
+from policy.simulate.pal_rounds.philly import LOCALITIES, quotas, with_limits, with_models
 from policy.simulate.result import Outcome
-from policy.simulate.slurm_rules import Locality, Quotas, SlurmSettings, run
-from policy.simulate.slurm_waits import REASONS
+from policy.simulate.slurm_alone.run import Locality, Quotas, SlurmSettings, run
+from policy.simulate.slurm_alone.waits import REASONS
 from policy.simulate.world import Layout, build
 from tests.bench import philly_data
 from tests.bench.table import FOLDER, Figure, report

@@ -13,9 +13,9 @@ import numpy.typing as npt
 
 from policy.placement.base import Policy
 from policy.placement.registry import create
-from policy.simulate.relaxation import Relaxation
-from policy.simulate.rounds import RoundsSettings, run
-from policy.slowness import Slowness
+from policy.simulate.pal_rounds.rounds import RoundsSettings, run
+from tests.bench.paper.relaxation import Relaxation
+from tests.bench.paper.slowness import Slowness
 from tests.bench.placement_families import Case, Family, case, traces_of
 
 Array = npt.NDArray[np.float64]

@@ -22,8 +22,9 @@ from typing import Any
 
 import numpy as np
 
-from policy.cluster import Fleet, Floats
-from policy.cost import ACROSS_NODES, CostModel, pal_locality
+from policy.cluster.cost import ACROSS_NODES, CostModel, pal_locality
+from policy.cluster.fleet import Fleet
+from policy.formats.arrays import Floats
 from policy.placement.registry import create
 from policy.simulate.jobs import Job
 from policy.simulate.world import Layout, build, demand_of, view

@@ -16,15 +16,15 @@ from dataclasses import replace
 
 import numpy as np
 
-from policy.cluster import Fleet, build_fleet
-from policy.daemon.movers import Movers
-from policy.facts import JobFacts, Memory, NodeFacts, PartitionFacts, Reading
-from policy.moves import Move
-from policy.moving import open_for
-from policy.picture import Picture
+from policy.cluster.fleet import Fleet, build_fleet
+from policy.formats.slurm_facts import JobFacts, Memory, NodeFacts, PartitionFacts, Reading
 from policy.placement.berth import BerthPolicy
-from policy.plan import Plan
-from policy.settings import Moving, Settings
+from policy.plan.changes import Move
+from policy.plan.plan import Plan
+from policy.plan.relocation.movable_jobs import Movers
+from policy.plan.relocation.worth import open_for
+from policy.plan.tracker import Picture
+from policy.request.settings import Moving, Settings
 from topology import machines
 from topology.fabric import Fabric
 

@@ -21,14 +21,14 @@ from multiprocessing import get_context
 
 import numpy as np
 
-from policy.cluster import Fleet
-from policy.cost import CostModel, pal_locality
+from policy.cluster.cost import CostModel, pal_locality
+from policy.cluster.fleet import Fleet
 from policy.placement.base import Policy
 from policy.placement.registry import create
-from policy.simulate.draw import measured_runs
 from policy.simulate.jobs import Job
-from policy.simulate.rounds import RoundsSettings, run
+from policy.simulate.pal_rounds.rounds import RoundsSettings, run
 from policy.simulate.world import Layout, build
+from tests.bench.paper.draw import measured_runs
 from tests.bench.simulate import data_folder, sia_fleet, sia_trace
 from tests.bench.table import FOLDER, Figure, report
 

@@ -29,12 +29,12 @@ import numpy as np
 from policy.placement.base import Policy
 from policy.placement.registry import create
 from policy.placement.slurm_like import SlurmPolicy
-from policy.settings import Moving
+from policy.request.settings import Moving
 from policy.simulate.jobs import Job
 from policy.simulate.result import Outcome, Stretch
-from policy.simulate.slurm_jobs import Task
-from policy.simulate.slurm_rules import SlurmSettings, _World
-from policy.simulate.slurm_waits import REASONS, SIZES
+from policy.simulate.slurm_alone.jobs import Task
+from policy.simulate.slurm_alone.run import SlurmSettings, _World
+from policy.simulate.slurm_alone.waits import REASONS, SIZES
 from tests.bench import philly, philly_data
 from tests.bench.retry_trials import (
     GPU_HOURS_EACH,

@@ -1,7 +1,7 @@
 """Run-time prediction on Philly, by time: each prediction knows only jobs that had ended when the job came.
 
 The trace has no users and no names, so account and size are all there is to learn from. The constants of
-policy/runtime.py were chosen on jobs of the second half; the figures are about jobs before it, from a fifth on.
+policy/history/runtime.py were chosen on jobs of the second half; the figures are about jobs before it, from a fifth on.
 Pinball loss is on the natural logarithm of seconds, where 0.1 is about 10 %, and in seconds beside it.
 """
 
@@ -16,9 +16,9 @@ from math import log
 from time import perf_counter
 from typing import Protocol
 
-from policy.runtime import QUANTILES, Asked, RunTimes
+from policy.history.runtime import QUANTILES, Asked, RunTimes
 from policy.simulate.jobs import Job
-from policy.simulate.philly import with_limits
+from policy.simulate.pal_rounds.philly import with_limits
 from tests.bench import philly_data
 from tests.bench.table import Figure, at_most, report
 

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import numpy as np
 
-from policy.cluster import Floats
-from policy.simulate.draw import whole_nodes
+from policy.formats.arrays import Floats
+from tests.bench.paper.draw import whole_nodes
 from tests.bench.scores_profiles import FILES, GPUS, NODES, TRACES, Gain, estimates, fleet_of, judged, profile
 from tests.bench.simulate import data_folder, sia_trace
 from topology.calibrate.runs import GpuVisit, Run, Visit

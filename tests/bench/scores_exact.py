@@ -12,9 +12,9 @@ from itertools import product
 
 import numpy as np
 
-from policy.placement.tables import Ints
 from topology.calibrate.posterior import Floats
 from topology.calibrate.simulated import Fleet, Plan
+from topology.tables import Ints
 
 
 @dataclass(frozen=True, slots=True)

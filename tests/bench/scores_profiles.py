@@ -19,11 +19,12 @@ from pathlib import Path
 
 import numpy as np
 
-from policy.cluster import Fleet, Floats
-from policy.cost import CostModel, pal_locality
+from policy.cluster.cost import CostModel, pal_locality
+from policy.cluster.fleet import Fleet
+from policy.formats.arrays import Floats
 from policy.placement.registry import create
 from policy.simulate.jobs import Job
-from policy.simulate.rounds import RoundsSettings, run
+from policy.simulate.pal_rounds.rounds import RoundsSettings, run
 from policy.simulate.world import Layout, build
 from tests.bench.simulate import data_folder, sia_trace
 from topology.calibrate.peers import verdicts

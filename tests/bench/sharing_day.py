@@ -21,9 +21,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from policy.cli.profile import load
-from policy.sharing import baselines, predictor
+from policy.sharing import predictor
 from policy.sharing.matching import Guests, Matching, Seats, Tables, match, match_between
 from tests.bench.guard import device
+from tests.bench.paper import baselines
 from tests.bench.sharing_world import (
     ACTIVITY,
     BANDWIDTH,

@@ -23,15 +23,15 @@ from pathlib import Path
 
 import numpy as np
 
-from policy.cluster import Fleet
-from policy.cost import CostModel, pal_locality
+from policy.cluster.cost import CostModel, pal_locality
+from policy.cluster.fleet import Fleet
 from policy.placement.registry import create
 from policy.simulate.inputs import read_traces
 from policy.simulate.inputs.scores import grids
 from policy.simulate.jobs import Job
-from policy.simulate.rounds import RoundsSettings, run
-from policy.simulate.slurm_rules import run as run_slurm
-from policy.simulate.slurm_settings import SlurmSettings
+from policy.simulate.pal_rounds.rounds import RoundsSettings, run
+from policy.simulate.slurm_alone.run import run as run_slurm
+from policy.simulate.slurm_alone.settings import SlurmSettings
 from policy.simulate.world import Layout, build
 from tests.bench import philly, philly_data
 from tests.bench.placement_speed import SHARES, WIDTHS, fleet_of

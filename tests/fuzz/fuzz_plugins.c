@@ -13,15 +13,15 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "config.h"
-#include "hostlist.h"
-#include "options.h"
-#include "path_list.h"
-#include "pinned.h"
-#include "reply.h"
-#include "segment.h"
-#include "share_file.h"
-#include "tres.h"
+#include "common/config.h"
+#include "common/hostlist.h"
+#include "common/options.h"
+#include "common/path_list.h"
+#include "pin/pinned.h"
+#include "berthd/reply.h"
+#include "pin/segment.h"
+#include "common/share_file.h"
+#include "common/tres.h"
 
 #define NONCE "0123456789abcdef"
 

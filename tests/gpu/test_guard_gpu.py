@@ -20,15 +20,17 @@ from pathlib import Path
 import pynvml
 import pytest
 
-from prolog_epilog import arrivals, devices, files, share_file, time_slices
+from prolog_epilog import time_slices
 from prolog_epilog.config import NodeConfig
-from prolog_epilog.devices import Driver, Gpu
-from prolog_epilog.extra import GUARANTEED, OPPORTUNISTIC
 from prolog_epilog.injob import word
+from prolog_epilog.job.extra import GUARANTEED, OPPORTUNISTIC
 from prolog_epilog.mps import lifecycle
 from prolog_epilog.mps.lifecycle import Tenant
-from prolog_epilog.paths import Paths
-from prolog_epilog.share_file import Share
+from prolog_epilog.node import devices, files
+from prolog_epilog.node.devices import Driver, Gpu
+from prolog_epilog.node.paths import Paths
+from prolog_epilog.tenants import arrivals, share_file
+from prolog_epilog.tenants.share_file import Share
 from tests.bench.table import Figure, report
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600)]

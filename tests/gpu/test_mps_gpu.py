@@ -19,14 +19,14 @@ from pathlib import Path
 import pynvml
 import pytest
 
-from prolog_epilog import devices
 from prolog_epilog.config import NodeConfig
-from prolog_epilog.devices import Driver, Gpu
-from prolog_epilog.guard.telemetry import Telemetry
+from prolog_epilog.guard.measure.telemetry import Telemetry
 from prolog_epilog.mps import lifecycle, trouble
 from prolog_epilog.mps.control import abilities
 from prolog_epilog.mps.lifecycle import Attached, Tenant
-from prolog_epilog.paths import Paths
+from prolog_epilog.node import devices
+from prolog_epilog.node.devices import Driver, Gpu
+from prolog_epilog.node.paths import Paths
 from tests.bench.table import Figure, report
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(300)]

@@ -38,8 +38,8 @@ sharing() {
 }
 sharing
 /opt/berth/bin/python - <<'PY'
-from prolog_epilog import state
-from prolog_epilog.paths import Paths
+from prolog_epilog.node.paths import Paths
+from prolog_epilog.tenants import state
 print(*sorted(tenant.job for one in state.everything(Paths()) for tenant in one.tenants))
 PY
 sharing

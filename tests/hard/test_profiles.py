@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from containers.cluster import PREFIX
-from policy import segment
+from policy.formats import segment
 from tests.slurm.harness import Slurm, until
 from tests.slurm.target import Container
 

@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from policy import segment
-from policy.hostlist import expand
+from policy.formats import segment
+from policy.formats.hostlist import expand
+from policy.formats.slurm_facts import JobText
 from policy.slurm import disagreement
-from policy.slurm.interface import JobText
-from prolog_epilog import extra, given
-from prolog_epilog import slurm as node_slurm
+from prolog_epilog import given
+from prolog_epilog.job import extra
+from prolog_epilog.job import slurm as node_slurm
 from tests.slurm.harness import Slurm, seen, until
 from tests.slurm.nodes import let_go, nodes_of, output, said, waiting_body
 from tests.slurm.target import Target

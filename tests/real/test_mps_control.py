@@ -11,12 +11,13 @@ from typing import Any
 
 import pytest
 
-from prolog_epilog import processes, state
 from prolog_epilog.errors import ControlError
 from prolog_epilog.mps import detach, sweep, trouble
 from prolog_epilog.mps.ceiling import Ceiling
 from prolog_epilog.mps.control import Abilities, Control, Refused, abilities
-from prolog_epilog.state import SetState, Tenant
+from prolog_epilog.node import processes
+from prolog_epilog.tenants import state
+from prolog_epilog.tenants.state import SetState, Tenant
 from tests.fakes.mps import TRANSCRIPTS
 from tests.fakes.mps.world import GPUS, Node, await_true, fresh_node
 from tests.real.control_program import OTHER, OWNER, install, running, tell, transcript

@@ -14,8 +14,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from policy.errors import BerthError, ConfigError
-from policy.facts import Reading
+from policy.formats.errors import BerthError, ConfigError
+from policy.formats.slurm_facts import Reading
 from policy.slurm.changes import target
 from policy.slurm.gateways import open_gateway
 from policy.slurm.interface import Gateway, Pin

@@ -29,8 +29,8 @@ ls -A /run/berth/gpus /run/berth/mps 2>/dev/null | grep -v '^/run\\|^$'
 cd /run/berth/jobs 2>/dev/null && grep -L '^status=degraded' -- * 2>/dev/null
 /opt/berth/bin/python - <<'PY'
 from pathlib import Path
-from prolog_epilog import devices
-from prolog_epilog.paths import Paths
+from prolog_epilog.node import devices
+from prolog_epilog.node.paths import Paths
 paths = Paths()
 if Path("/run/berth/gpus.json").exists():
     with devices.driver() as driver:

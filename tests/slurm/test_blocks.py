@@ -8,7 +8,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from policy import segment as segments
+from policy.formats import segment as segments
 from topology.blocks import Blocks
 
 from .harness import Slurm, until

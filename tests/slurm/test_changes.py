@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from policy.daemon import pinned
+from policy.daemon.write import pinned
 
 from .forbidden import OF_A_PLACE
 from .harness import Slurm, job_id, until

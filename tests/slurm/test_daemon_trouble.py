@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from policy import segment as segments
+from policy.formats import segment as segments
 
 from .harness import Slurm, job_id, seen, until
 

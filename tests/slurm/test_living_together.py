@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from policy import segment as segments
+from policy.formats import segment as segments
 
 from .harness import Slurm, until
 

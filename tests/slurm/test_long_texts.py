@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from policy import segment as segments
+from policy.formats import segment as segments
 
 from .harness import Slurm
 from .scripted import place, scripted

@@ -8,7 +8,7 @@ from functools import partial
 
 import pytest
 
-from policy import segment as segments
+from policy.formats import segment as segments
 
 from .harness import Slurm, until
 from .nodes import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from policy import segment as segments
+from policy.formats import segment as segments
 
 from .harness import Slurm, job_id
 from .scripted import later, place, scripted

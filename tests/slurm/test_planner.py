@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from policy import segment as segments
+from policy.formats import segment as segments
 
 from .harness import Slurm, seen, until
 

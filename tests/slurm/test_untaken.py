@@ -21,7 +21,9 @@ def wrong(slurm: Slurm) -> Iterator[None]:
     """A berthd that asks for more CPUs than there are, wherever GPUs have CPUs."""
     if OWN:
         pytest.skip("it breaks the Berth that is installed")
-    file = slurm.target.bash("echo /opt/berth/lib/python3*/site-packages/policy/decide.py", user="root").out.strip()
+    file = slurm.target.bash(
+        "echo /opt/berth/lib/python3*/site-packages/policy/plan/answer/decide.py", user="root"
+    ).out.strip()
     slurm.settle()
     slurm.target.bash(f"cp {file} /tmp/decide.py; sed -i 's/str(demand.min_cpus)/\"40\"/' {file}", user="root")
     try:

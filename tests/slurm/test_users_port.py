@@ -23,7 +23,7 @@ USERS = '[users]\nhosts = "ctl"'
 FLOOD = """
 from pathlib import Path
 from policy.cli import ask
-from policy.daemon.config import load
+from policy.site.config import load
 config, said = load(Path("{conf}")), []
 for _ in range(100):
     try:

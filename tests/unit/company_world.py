@@ -2,14 +2,14 @@
 
 from dataclasses import replace
 
-from policy.daemon.profiles import load_fit
-from policy.facts import JobFacts, NodeFacts
-from policy.moves import Change, Move
-from policy.picture import Picture
+from policy.daemon.passes.profiles import load_fit
+from policy.formats.slurm_facts import JobFacts, NodeFacts
 from policy.placement.berth import BerthPolicy
-from policy.plan import Plan
-from policy.settings import Settings, Sharing
-from policy.sharing.choosing import Chooser, Problem
+from policy.plan.changes import Change, Move
+from policy.plan.guests.choosing import Chooser, Problem
+from policy.plan.plan import Plan
+from policy.plan.tracker import Picture
+from policy.request.settings import Settings, Sharing
 from policy.sharing.companions import Companions
 from policy.sharing.matching import Matching, match
 from policy.sharing.profiles import Key, Measured, Store

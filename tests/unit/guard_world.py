@@ -7,17 +7,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from prolog_epilog import files, share_file, state
 from prolog_epilog.errors import SlurmError
-from prolog_epilog.guard.errands import Errands
-from prolog_epilog.guard.grip import Ground
-from prolog_epilog.guard.keeper import PERIOD, Keeper
-from prolog_epilog.guard.notice import Notice
+from prolog_epilog.guard.hold.grip import Ground
+from prolog_epilog.guard.measure.senses import Look
+from prolog_epilog.guard.measure.signals import DeviceSample
 from prolog_epilog.guard.options import NoticeOptions
-from prolog_epilog.guard.seat import Seat
-from prolog_epilog.guard.senses import Look
+from prolog_epilog.guard.seats.keeper import PERIOD, Keeper
+from prolog_epilog.guard.seats.seat import Seat
 from prolog_epilog.guard.settings import GuardSettings
-from prolog_epilog.guard.signals import DeviceSample
+from prolog_epilog.guard.tell.errands import Errands
+from prolog_epilog.guard.tell.notice import Notice
 from prolog_epilog.injob import word
 from prolog_epilog.injob.word import (
     AT,
@@ -33,9 +32,11 @@ from prolog_epilog.injob.word import (
     map_order,
     read_order,
 )
-from prolog_epilog.paths import Paths
-from prolog_epilog.share_file import Share
-from prolog_epilog.state import SetState, Tenant
+from prolog_epilog.node import files
+from prolog_epilog.node.paths import Paths
+from prolog_epilog.tenants import share_file, state
+from prolog_epilog.tenants.share_file import Share
+from prolog_epilog.tenants.state import SetState, Tenant
 
 UUID = "GPU-00000000-0000-0000-0000-000000000001"
 GIB = 1 << 30

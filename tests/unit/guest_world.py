@@ -1,12 +1,12 @@
 """Hosts, guests, and jobs that wait for seats, for the tests of tiers."""
 
-from policy.book import Book
-from policy.facts import JobFacts, NodeFacts, Reading
-from policy.moves import Change
-from policy.picture import Picture
+from policy.formats.slurm_facts import JobFacts, NodeFacts, Reading
 from policy.placement.berth import BerthPolicy
-from policy.plan import Plan
-from policy.settings import Settings, Sharing
+from policy.plan.book import Book
+from policy.plan.changes import Change
+from policy.plan.plan import Plan
+from policy.plan.tracker import Picture
+from policy.request.settings import Settings, Sharing
 from tests.unit.policy_world import NOW, reading, running, waiting
 from tests.unit.share_world import fleet, node
 

@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from prolog_epilog import state
 from prolog_epilog.errors import ExtraError
-from prolog_epilog.extra import OPPORTUNISTIC, Berth, read
-from prolog_epilog.paths import Paths
+from prolog_epilog.job.extra import OPPORTUNISTIC, Berth, read
+from prolog_epilog.node.paths import Paths
+from prolog_epilog.tenants import state
 from tests.fakes import nvml
 from tests.fakes.mps import programs
 

@@ -8,26 +8,26 @@ from pathlib import Path
 
 SOURCES = Path(__file__).parents[2] / "slurm_plugins"
 PURE = (
-    "text.c",
-    "options.c",
-    "tres.c",
-    "tres_element.c",
-    "counted.c",
-    "features.c",
-    "config.c",
-    "config_table.c",
-    "segment.c",
-    "reply.c",
-    "reply_lines.c",
-    "client.c",
-    "pinned.c",
-    "recent.c",
-    "hostlist.c",
-    "pin_text.c",
-    "share_file.c",
-    "path_list.c",
-    "breaker.c",
-    "hook_log.c",
+    "common/text.c",
+    "common/options.c",
+    "common/tres.c",
+    "common/tres_element.c",
+    "common/counted.c",
+    "common/features.c",
+    "common/config.c",
+    "common/config_table.c",
+    "pin/segment.c",
+    "berthd/reply.c",
+    "berthd/reply_lines.c",
+    "berthd/client.c",
+    "pin/pinned.c",
+    "berthd/recent.c",
+    "common/hostlist.c",
+    "pin/pin_text.c",
+    "common/share_file.c",
+    "common/path_list.c",
+    "berthd/breaker.c",
+    "berthd/hook_log.c",
 )
 BOOLEAN = (
     "breaker_allows",
@@ -182,7 +182,7 @@ def library() -> ctypes.CDLL:
     folder = tempfile.mkdtemp(prefix="berth-plugin-")
     target = Path(folder) / "libberthpure.so"
     command = ["gcc", "-std=gnu11", "-D_GNU_SOURCE", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-fPIC"]
-    command += ["-shared", "-pthread", "-o", str(target), *(str(SOURCES / name) for name in PURE)]
+    command += ["-shared", "-pthread", f"-I{SOURCES}", "-o", str(target), *(str(SOURCES / name) for name in PURE)]
     subprocess.run(command, check=True)
     built = ctypes.CDLL(str(target))
     for name in BOOLEAN:

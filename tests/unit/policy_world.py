@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from typing import cast
 
-from policy.book import Book
-from policy.cluster import Fleet, build_fleet
-from policy.facts import JobFacts, Memory, NodeFacts, PartitionFacts, Reading
-from policy.picture import open_book
+from policy.cluster.fleet import Fleet, build_fleet
+from policy.formats.slurm_facts import JobFacts, Memory, NodeFacts, PartitionFacts, Reading
+from policy.plan.book import Book
+from policy.plan.tracker import open_book
 from topology.fabric import Fabric
 from topology.model import Gpu, Link, Machine
 

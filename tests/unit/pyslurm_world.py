@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
-from policy.slurm.pyslurm_gateway import PyslurmGateway
+from policy.slurm.by_library.pyslurm_gateway import PyslurmGateway
 
 JOB: dict[str, Any] = {
     "state": "PENDING",

@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-from policy.book import Book
-from policy.cluster import Fleet, build_fleet
-from policy.facts import JobFacts, NodeFacts, Reading
-from policy.picture import open_book
-from policy.settings import Sharing
+from policy.cluster.fleet import Fleet, build_fleet
+from policy.formats.slurm_facts import JobFacts, NodeFacts, Reading
+from policy.plan.book import Book
+from policy.plan.tracker import open_book
+from policy.request.settings import Sharing
 from tests.unit import policy_world
 from tests.unit.policy_world import machine, reading, running, waiting
 from topology.model import Machine

@@ -13,9 +13,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import IO
 
-from policy.errors import SlurmError
-from policy.facts import NodeFacts
-from policy.slurm.command import run_command
+from policy.formats.errors import SlurmError
+from policy.formats.slurm_facts import NodeFacts
+from policy.slurm.by_command.command import run_command
 from topology.calibrate.runs import Visit, decode
 from topology.errors import TopologyError
 

@@ -8,7 +8,7 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from policy.errors import BerthError
+from policy.formats.errors import BerthError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from policy.errors import BerthError, SlurmError, UsageError
+from policy.formats.errors import BerthError, SlurmError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from policy.calibrate.choice import Rules
     from policy.cli.calibrate.jobs import Jobs, Outcome
     from policy.cli.calibrate.progress import Progress
-    from policy.facts import Reading
+    from policy.formats.slurm_facts import Reading
     from policy.slurm.interface import Gateway
     from topology.calibrate.runs import Visit
 
@@ -74,7 +74,7 @@ def _campaign_on(args: argparse.Namespace, rules: Rules, runs: Path, last: Mappi
     from policy.cli.calibrate.jobs import Jobs  # noqa: PLC0415
     from policy.cli.calibrate.progress import Progress  # noqa: PLC0415
     from policy.cli.calibrate.report import report  # noqa: PLC0415
-    from policy.daemon.config import config_path, load  # noqa: PLC0415
+    from policy.site.config import config_path, load  # noqa: PLC0415
     from policy.slurm.gateways import open_gateway  # noqa: PLC0415
 
     config = load(config_path())
@@ -252,8 +252,8 @@ def _rules(args: argparse.Namespace) -> Rules:
 
 
 def _seconds(text: str, option: str) -> int:
-    from policy.errors import FormatError  # noqa: PLC0415
-    from policy.flags import parse_time  # noqa: PLC0415
+    from policy.formats.errors import FormatError  # noqa: PLC0415
+    from policy.formats.flags import parse_time  # noqa: PLC0415
 
     try:
         return parse_time(text)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from policy.cli.output import print_json
 from policy.cli.topo.sources import FAILED, OK, WHAT, add_directory, load, machines
-from policy.errors import BerthError, UsageError
+from policy.formats.errors import BerthError, UsageError
 from topology.diff import Change, changes, cluster_changes
 from topology.errors import TopologyError
 from topology.model import Machine

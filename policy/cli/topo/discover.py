@@ -9,7 +9,7 @@ from pathlib import Path
 
 from policy.cli.topo.sources import DEGRADED, FAILED, OK, default_directory
 from policy.cli.topo.words import summary
-from policy.errors import BerthError
+from policy.formats.errors import BerthError
 from topology import files
 from topology.errors import TopologyError
 

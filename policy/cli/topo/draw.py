@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from policy.cli.topo.sources import OK, WHAT, add_directory, add_slurm_topology, fabric_file, fabric_of, machines
-from policy.errors import BerthError, UsageError
+from policy.formats.errors import BerthError, UsageError
 from topology.model import Machine
 
 __all__ = ["register", "run"]

@@ -20,8 +20,8 @@ from policy.cli.topo.sources import (
     fabric_of,
     nothing_in,
 )
-from policy.errors import FormatError, SlurmError, UsageError
-from policy.hostlist import expand
+from policy.formats.errors import FormatError, SlurmError, UsageError
+from policy.formats.hostlist import expand
 from topology import files
 from topology.errors import TopologyFileError
 
@@ -142,7 +142,7 @@ def _machines(args: argparse.Namespace, refused: dict[str, str]) -> Iterator[Mac
 
 def _layouts(source: str | None, machines: Iterable[Machine]) -> dict[str, CpuLayout]:
     """How Slurm counts the nodes' cores: from what the admin gives, else from Slurm itself."""
-    from policy.slurm.command import run_command  # noqa: PLC0415
+    from policy.slurm.by_command.command import run_command  # noqa: PLC0415
 
     if source:
         try:

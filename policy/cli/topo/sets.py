@@ -15,7 +15,7 @@ from policy.cli.topo.sources import (
     fabric_of,
     machines,
 )
-from policy.errors import UsageError
+from policy.formats.errors import UsageError
 from topology.model import Machine
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _free_now(found: Sequence[Machine]) -> list[int]:
     """What Slurm says is free on each machine; nothing on nodes that are down or that it does not know."""
-    from policy.slurm.command import CommandGateway  # noqa: PLC0415  not needed with --idle
+    from policy.slurm.by_command.command import CommandGateway  # noqa: PLC0415  not needed with --idle
 
     nodes = {node.name: node for node in CommandGateway().read(ended=False).nodes}
     free = []

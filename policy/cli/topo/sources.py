@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from policy.daemon import config
-from policy.errors import BerthError, UsageError
+from policy.formats.errors import BerthError, UsageError
+from policy.site import config
 from topology import files
 from topology.errors import TopologyFileError
 from topology.model import Machine

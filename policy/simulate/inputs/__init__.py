@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from policy.errors import FormatError
+from policy.formats.errors import FormatError
 from policy.simulate.inputs import sacct
 from policy.simulate.inputs.sacct import Recorded
 from policy.simulate.inputs.text import Table, read_table

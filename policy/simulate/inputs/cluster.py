@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from policy.cluster import Fleet
-from policy.cost import EVERYONE, PUBLISHED, CostModel, Table, one_factor, pal_locality
-from policy.errors import ConfigError, FormatError, UsageError, nearest
+from policy.cluster.cost import EVERYONE, PUBLISHED, CostModel, Table, one_factor, pal_locality
+from policy.cluster.fleet import Fleet
+from policy.formats.errors import ConfigError, FormatError, UsageError, nearest
 from policy.simulate import world
 from policy.simulate.inputs.scores import grids
 from policy.simulate.inputs.text import read_table
-from policy.simulate.philly import LOCALITIES
+from policy.simulate.pal_rounds.philly import LOCALITIES
 from policy.simulate.study import Study
 from topology import files
 from topology.fabric import LEVELS, Fabric

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from policy.errors import UsageError
-from policy.simulate import philly
-from policy.simulate.events import NodeEvent
+from policy.formats.errors import UsageError
 from policy.simulate.inputs.text import read_table
 from policy.simulate.jobs import Job
+from policy.simulate.pal_rounds import philly
+from policy.simulate.pal_rounds.events import NodeEvent
 
 
 def read_events(path: str, names: Sequence[str]) -> list[NodeEvent]:

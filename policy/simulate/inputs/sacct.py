@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from policy.errors import FormatError
-from policy.flags import parse_time
+from policy.formats.errors import FormatError
+from policy.formats.flags import parse_time
 from policy.simulate.inputs.text import Row, Table
 from policy.simulate.inputs.traces import Notes
 from policy.simulate.jobs import Job

@@ -8,8 +8,8 @@ from typing import TypeVar
 
 import numpy as np
 
-from policy.cluster import Floats
-from policy.errors import FormatError
+from policy.formats.arrays import Floats
+from policy.formats.errors import FormatError
 from policy.simulate.inputs.text import STDIN, Table, read_table
 from policy.simulate.study import Way
 from topology.model import Machine

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from policy.errors import FormatError, nearest
+from policy.formats.errors import FormatError, nearest
 
 STDIN = "-"
 

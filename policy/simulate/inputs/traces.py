@@ -6,8 +6,8 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Literal
 
-from policy.errors import FormatError, nearest
-from policy.flags import parse_time
+from policy.formats.errors import FormatError, nearest
+from policy.formats.flags import parse_time
 from policy.simulate.inputs.models import GPU_HOURS, ITERATION_S, app_class
 from policy.simulate.inputs.text import Row, Table
 from policy.simulate.jobs import Job

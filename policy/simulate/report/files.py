@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from policy.errors import UsageError
+from policy.formats.errors import UsageError
 from policy.simulate.report.summary import Summary
 from policy.simulate.result import Outcome
 from policy.simulate.study import Cell

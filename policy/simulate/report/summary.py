@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from policy.cluster import Floats
+from policy.formats.arrays import Floats
 from policy.simulate.result import Outcome
 
 _POINTS = 200

@@ -14,8 +14,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "hook_log.h"
-#include "job_submit.h"
+#include "berthd/hook_log.h"
+#include "job_submit/job_submit.h"
 
 #define DEADLINE_MS 50
 

@@ -17,7 +17,7 @@ from typing import Protocol
 import numpy as np
 from scipy.optimize import nnls
 
-from prolog_epilog.guard.signals import DeviceSample
+from prolog_epilog.guard.measure.signals import DeviceSample
 from tests.bench.guard.cases import Case
 
 LARGEST_LOSS = 0.9

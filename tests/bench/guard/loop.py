@@ -16,9 +16,9 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from prolog_epilog.guard.decider import Action, Decider, Do
-from prolog_epilog.guard.heart import Heart
-from prolog_epilog.guard.signals import DeviceSample, HostBeat
+from prolog_epilog.guard.decide.decider import Action, Decider, Do
+from prolog_epilog.guard.measure.heart import Heart
+from prolog_epilog.guard.measure.signals import DeviceSample, HostBeat
 from prolog_epilog.injob.word import Beat
 from tests.bench.guard.cases import SECONDS, Case
 from tests.bench.guard.device import Physics, Profile, sensed

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
-from prolog_epilog.guard.decider import Decider
-from prolog_epilog.guard.laws.choice import blind_law, chosen_law
+from prolog_epilog.guard.decide.choice import blind_law, chosen_law
+from prolog_epilog.guard.decide.decider import Decider
 from prolog_epilog.guard.settings import GuardSettings
 from tests.bench.guard import device
 from tests.bench.guard.cases import Case

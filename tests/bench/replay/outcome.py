@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from policy import hostlist, segment
+from policy.formats import hostlist, segment
 
 from .workload import Job
 

@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from policy import hostlist
-from policy.cluster import Fleet
-from policy.simulate.pinned import PinnedSettings, Submission
-from policy.simulate.pinned_jobs import Record
-from policy.simulate.pinned_nodes import Nodes
-from policy.simulate.pinned_passes import Passes
+from policy.cluster.fleet import Fleet
+from policy.formats import hostlist
+from policy.simulate.with_berthd.jobs import Record
+from policy.simulate.with_berthd.nodes import Nodes
+from policy.simulate.with_berthd.passes import Passes
+from policy.simulate.with_berthd.run import PinnedSettings, Submission
 
 from ..table import Figure
 from .figures import PLAIN

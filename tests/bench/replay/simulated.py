@@ -18,13 +18,14 @@ from pathlib import Path
 
 import numpy as np
 
-from policy.cluster import Fleet, Floats
+from policy.cluster.fleet import Fleet
+from policy.formats.arrays import Floats
 from policy.placement.base import positions
 from policy.placement.registry import create
 from policy.simulate.jobs import Job as SimulatedJob
-from policy.simulate.pinned import Delays, PinnedSettings, Submission
-from policy.simulate.pinned import run as simulate
-from policy.simulate.pinned_settings import Rate
+from policy.simulate.with_berthd.run import Delays, PinnedSettings, Submission
+from policy.simulate.with_berthd.run import run as simulate
+from policy.simulate.with_berthd.settings import Rate
 from policy.simulate.world import Layout, build_of, fabric_of
 from topology import files
 from topology.blocks import Blocks
@@ -272,7 +273,11 @@ def main() -> int:
     parser.add_argument("--topology", default="tree", choices=("tree", "block"))
     parser.add_argument("--slurm", default=SLURM)
     parser.add_argument(
-        "--set", action="append", default=[], metavar="NAME=NUMBER", help="a constant, such as policy.walk.NEAR=0"
+        "--set",
+        action="append",
+        default=[],
+        metavar="NAME=NUMBER",
+        help="a constant, such as policy.plan.queue_walk.NEAR=0",
     )
     parser.add_argument("--machines", type=Path, help="a folder of topology files of the four kinds of machines")
     args = parser.parse_args()

@@ -19,11 +19,11 @@ from typing import Any
 
 import pytest
 
-from prolog_epilog import devices
 from prolog_epilog.config import NodeConfig
-from prolog_epilog.devices import Gpu
 from prolog_epilog.mps import Attached, Tenant, attach
-from prolog_epilog.paths import Paths
+from prolog_epilog.node import devices
+from prolog_epilog.node.devices import Gpu
+from prolog_epilog.node.paths import Paths
 from tests.fakes import mps, nvml
 from tests.fakes.mps import programs
 

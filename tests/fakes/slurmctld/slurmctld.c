@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "job_submit.h"
+#include "job_submit/job_submit.h"
 
 int init(void);
 int fini(void);

@@ -9,10 +9,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "client_side.h"
-#include "preflight.h"
-#include "slurm_api.h"
-#include "tres.h"
+#include "common/client_side.h"
+#include "cli_filter/preflight.h"
+#include "common/slurm_api.h"
+#include "common/tres.h"
 
 #define MOST 64
 

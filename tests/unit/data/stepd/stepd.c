@@ -16,8 +16,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "spank_node.h"
-#include "spank_preflight.h"
+#include "spank/spank_node.h"
+#include "spank/spank_preflight.h"
 
 static char **given;
 

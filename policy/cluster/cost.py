@@ -1,0 +1,100 @@
+"""What a berth costs: one formula for berthd, the commands and the simulator.
+
+    predicted time / ideal time = greatest score of its GPUs  x  locality  x  interference
+
+*Locality* depends on the level at which the berth's GPUs meet, and, where a table says so, on the job's model or
+application class and on its width in GPUs. *Interference* depends on whether other jobs compute on the same nodes,
+and on guests that share the job's GPUs.
+
+>>> costs = CostModel()
+>>> costs.locality("resnet50", "compute", "leaf", gpus=16)
+1.16
+>>> costs.of(score=1.05, locality=1.16)
+1.218
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from policy.formats.errors import ConfigError, nearest
+from topology.fabric import LEVELS
+
+Widths = Mapping[int, float]
+"""Factor from a width in GPUs on: `{2: 1.1, 16: 1.3}`."""
+
+Table = Mapping[str, Mapping[str, Widths]]
+"""Model, application class, or `*` for all others; then level; then width."""
+
+EVERYONE = "*"
+
+
+def one_factor(**levels: float) -> dict[str, Widths]:
+    """A row whose factors do not depend on the width.
+
+    >>> one_factor(leaf=1.3, pod=1.7)
+    {'leaf': {2: 1.3}, 'pod': {2: 1.7}}
+    """
+    return {level: {2: factor} for level, factor in levels.items()}
+
+
+PUBLISHED: Table = {
+    # Two V100-class GPUs in two servers over RDMA against one server: 98.0 of 114.8 images/s (Philly, table 4).
+    # Farther away nothing is published for such jobs: PAL's default for any two nodes bounds it.
+    EVERYONE: one_factor(leaf=1.17, pod=1.3, any=1.7),
+    # PAL's own measurements by model, from its artifact; it has no levels beyond "another node".
+    "resnet50": {"leaf": {2: 1.0, 16: 1.16}, "pod": {2: 1.0, 16: 1.16}, "any": {2: 1.17, 16: 1.3}},
+    "PointNet": {level: {2: 1.0, 8: 1.1, 12: 1.2, 16: 1.25} for level in ("leaf", "pod", "any")},
+}
+"""Locality where a site says nothing."""
+
+ACROSS_NODES = 1.7
+"""PAL's locality penalty for a job on more than one node."""
+
+
+def pal_locality(across: float = ACROSS_NODES) -> Table:
+    """PAL's model: one penalty for any two nodes, none within a node."""
+    return {EVERYONE: one_factor(leaf=across, pod=across, any=across)}
+
+
+@dataclass(frozen=True, slots=True)
+class CostModel:
+    """The tables of a site."""
+
+    localities: Table = field(default_factory=lambda: PUBLISHED)
+    neighbours: float = 1.0
+    """Factor for other jobs on the same nodes. Philly's worst case is 1.52 (75.6 of 114.8 images/s, table 4)."""
+    guests: float = 1.0
+    """Factor for a guest on one of the job's GPUs; the guard keeps it near 1."""
+
+    def __post_init__(self) -> None:
+        for name, levels in self.localities.items():
+            for level, widths in levels.items():
+                if level not in LEVELS:
+                    raise ConfigError(f"locality of {name}: there is no level {level}{nearest(level, LEVELS)}")
+                if any(width < 1 or not 1.0 <= factor < 100.0 for width, factor in widths.items()):
+                    raise ConfigError(
+                        f"locality of {name}, level {level}: widths count from 1 and factors lie in 1 to 100"
+                    )
+
+    def locality(self, model: str, app_class: str, level: str, gpus: int) -> float:
+        """The factor of a level; rows of the model come before those of the class, and those before `*`."""
+        for name in (model, app_class, EVERYONE):
+            widths = self.localities.get(name, {}).get(level)
+            if widths:
+                return max(((width, factor) for width, factor in widths.items() if width <= gpus), default=(0, 1.0))[1]
+        return 1.0
+
+    def worth_waiting(self, model: str, app_class: str, gpus: int, levels: tuple[str, str], run_s: float) -> float:
+        """Seconds that waiting for the nearer of two levels can gain at most: what the farther one costs in a run.
+
+        Waiting longer than this is never worth it, and a long job may hold out longer than a short one (Philly).
+        Infinite where the tables see no difference: then somebody else knows why it should wait.
+        """
+        near, far = (self.locality(model, app_class, level, gpus) for level in levels)
+        return (far - near) * run_s if far > near else math.inf
+
+    def of(self, score: float, locality: float, *, shared_nodes: bool = False, has_guest: bool = False) -> float:
+        """Predicted over ideal time."""
+        interference = (self.neighbours if shared_nodes else 1.0) * (self.guests if has_guest else 1.0)
+        return score * locality * interference

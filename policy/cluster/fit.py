@@ -1,0 +1,382 @@
+"""From a `Request` to a `Demand` on this fleet: how many nodes, and what each has to give."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from policy.cluster.admission import Who
+from policy.cluster.fleet import Fleet
+from policy.cluster.partitions import choose, first_for_some, not_skipped, placed_in, pools, shut_to
+from policy.formats.arrays import CUT, Bools
+from policy.formats.errors import Impossible, LeftToSlurm, Never
+from policy.formats.flags import Tier
+from policy.formats.slurm_facts import Memory, PartitionFacts
+from policy.request.demand import A_YEAR, Demand
+from policy.request.parse import Request
+from policy.request.share import Share
+from policy.request.tiers import ALONE, EXCLUSIVE, OPPORTUNISTIC, settle
+
+
+def on_fleet(request: "Request", fleet: "Fleet") -> Demand:
+    """The demand that fits this fleet: one node if one can hold it, else whole nodes."""
+    names = request.partition or fleet.default_partition
+    if not names:
+        raise LeftToSlurm("there is no default partition")
+    unknown = [name for name in names.split(",") if name not in fleet.partitions]
+    if unknown:
+        raise LeftToSlurm(f"partition {unknown[0]} is not known")
+    rules_of, names = not_skipped(fleet, names), placed_in(fleet, names)
+    partitions = [fleet.partitions[name] for name in names.split(",")]
+    allowed = _allowed(request, fleet, names.split(","))
+    _check_site(request, fleet, partitions)
+    if any(partition.whole_nodes for partition in partitions):
+        if request.share:
+            raise Never(f"--gpu-share takes a part of a GPU, partition {names} hands out whole nodes: leave it away")
+        request = replace(request, whole_nodes=True)
+    if request.share:
+        allowed = _allowed_to_share(request, fleet, allowed, names)
+    tier = ALONE if request.share else settle(request.flags, request.qos, rules_of, *fleet.sharing.tiers)
+    if tier is not ALONE and fleet.sharing.guest_way == "mps":
+        tier = replace(tier, mps=True)
+    if tier.name == OPPORTUNISTIC:
+        _refuse_what_no_guest_can_be(request, fleet, allowed, names)
+    who = Who(request.account, request.qos, request.admitted)
+    if first := first_for_some(fleet, names, request.limit, who):
+        raise LeftToSlurm(f"partition {first} comes before others of {names} and admits some only: Slurm knows whom")
+    shut = shut_to(fleet, names, who)
+    usable = choose(fleet, names, request.limit, None, who=who).names
+    limits = [fleet.partitions[name].time_limit for name in usable]
+    limit = request.limit if request.limit is not None else max((A_YEAR if one is None else one) for one in limits)
+    memory = request.memory or next((one.memory for one in partitions if _any(one.memory)), fleet.memory)
+    _explain_the_impossible(request, fleet, names.split(","), allowed)
+    most_cpus = min((one.max_cpus for one in partitions if one.max_cpus is not None), default=float("inf"))
+    tried = []
+    sizes = np.flatnonzero(np.bincount(fleet.size[allowed & fleet.ready])).tolist()
+    for n, k in _layouts(request, sizes):
+        inside = pools(fleet, choose(fleet, names, request.limit, n, who=who).names, n)
+        demand = _one(request, fleet, allowed & np.logical_or.reduce(inside), memory, n, k, limit, most_cpus)
+        demand = replace(
+            demand,
+            tier=tier,
+            guest_after=_guest_after(request, fleet, tier, n * k),
+            pools=in_pools(demand.candidates, inside),
+            shut=shut,
+        )
+        _check_kept(demand, fleet, allowed)
+        if tier.name == OPPORTUNISTIC and n * k != 1:
+            raise Never(f"--gpu-tier=opportunistic: a guest has one GPU, not {n * k}; ask for --gpus=1")
+        if demand.could_be_held:
+            return demand
+        tried.append(demand)
+    _explain_without_pins(fleet, allowed, names)
+    why = _nothing_holds(request, tried, names)
+    if fleet.in_all_partitions and len(partitions) > 1:
+        why += ", and by EnforcePartLimits=ALL its nodes have to be in all of them"
+    raise LeftToSlurm(why)
+
+
+def in_pools(candidates: "Bools", inside: "Sequence[Bools]") -> "tuple[Bools, ...]":
+    """The pools of a demand with these candidates; none where one partition holds them all."""
+    return tuple(candidates & pool for pool in inside) if len(inside) > 1 else ()
+
+
+def _allowed_to_share(request: "Request", fleet: "Fleet", allowed: "Bools", names: str) -> "Bools":
+    """The nodes whose GPUs can be shared as asked; says which of the conditions no node meets."""
+    usable = allowed & fleet.ready
+    if not usable.any():
+        return allowed  # the search says why
+    if not (usable & fleet.shares).any():
+        raise LeftToSlurm(f"partition {names} has no GPUs that Slurm counts in percent (berth topo export writes them)")
+    if not (usable := usable & able_to_share(fleet, None)).any():
+        raise Never(f"--gpu-share={request.share}: the GPUs of partition {names} are cut by MIG: leave it away")
+    if request.gpu_mem is None:
+        return usable
+    if not (fleet.gpu_mem[usable] > 0).any():
+        raise Never(f"--gpu-mem: nobody knows how much memory the GPUs of partition {names} have: leave it away")
+    most = int(fleet.gpu_mem[usable].max()) - fleet.sharing.gpu_mem_reserve
+    if request.gpu_mem > most:
+        raise Never(f"--gpu-mem: no GPU of partition {names} has more than {most} MiB for packed jobs: ask for {most}M")
+    return usable & able_to_share(fleet, request.gpu_mem)
+
+
+def _refuse_what_no_guest_can_be(request: "Request", fleet: "Fleet", allowed: "Bools", names: str) -> None:
+    what = "--gpu-tier=opportunistic" if "gpu-tier" in request.flags else f"jobs of partition {names} are guests"
+    if not request.batch:
+        raise Never(f"{what}: a guest can be put back into the queue at any time, so only sbatch can submit one")
+    if request.whole_nodes:
+        raise Never(f"{what}: a guest has a seat on one GPU, not whole nodes; leave --exclusive away")
+    if request.het:
+        raise Never(f"{what}: a part of a heterogeneous job cannot be a guest; submit it as a job of its own")
+    if (allowed & fleet.ready).any() and not (allowed & fleet.ready & fleet.seats).any():
+        raise Never(f"{what}: partition {names} has no seats in Slurm's books (berth topo export writes them)")
+
+
+def able_to_share(fleet: "Fleet", gpu_mem: int | None) -> "Bools":
+    """Nodes whose GPUs can be shared, and have so much memory."""
+    able: Bools = fleet.shares & (fleet.gpu_mem != CUT)
+    if gpu_mem is not None:
+        able &= fleet.gpu_mem - fleet.sharing.gpu_mem_reserve >= gpu_mem
+    return able
+
+
+def candidates(fleet: "Fleet", allowed: "Bools", k: int, cpus: int | None, mem: int | None) -> "Bools":
+    """Which of the allowed nodes are big enough."""
+    fits = allowed & fleet.ready & (fleet.size >= k) if k else allowed.copy()
+    if cpus is not None:
+        fits &= fleet.cpus >= cpus
+    if mem is not None:
+        fits &= fleet.mem >= mem
+    return fits
+
+
+def allowed_nodes(
+    fleet: "Fleet", inside: "Sequence[Bools]", features: Sequence[str], only: Sequence[str], excluded: Sequence[str]
+) -> "Bools":
+    """Nodes of some pools that have all features and are neither left out nor outside a node list."""
+    nothing = np.zeros(len(fleet.names), np.bool_)
+    allowed: Bools = np.logical_or.reduce([nothing, *inside])
+    for feature in features:
+        allowed &= fleet.features.get(feature, nothing)
+    if only:
+        listed = nothing.copy()
+        listed[[fleet.index[name] for name in only if name in fleet.index]] = True
+        allowed &= listed
+    allowed[[fleet.index[name] for name in excluded if name in fleet.index]] = False
+    return allowed
+
+
+def _allowed(request: "Request", fleet: "Fleet", names: Sequence[str]) -> "Bools":
+    return allowed_nodes(fleet, pools(fleet, names, 1), request.features, request.only, request.excluded)
+
+
+_AS_HET = "Slurm can only say so as a heterogeneous job, such as `-N1 --gres=gpu:8 : -N1 --gres=gpu:4` for 12"
+
+
+def _layouts(request: "Request", sizes: list[int]) -> list[tuple[int, int]]:
+    """Nodes and GPUs on each, the wanted form first; `sizes` are those of machines, each once, ascending."""
+    if request.per_node is not None:
+        return [(request.nodes or 1, request.per_node)]
+    total = request.total or 0
+    if request.nodes is not None:
+        if total % request.nodes:
+            raise LeftToSlurm(f"{total} GPUs cannot be the same on each of {request.nodes} nodes; {_AS_HET}")
+        layouts = [(request.nodes, total // request.nodes)]
+    else:
+        whole = [(total // size, size) for size in reversed(sizes) if size and total % size == 0]
+        layouts = [(1, total), *(layout for layout in whole if layout[0] > 1)]
+        if total > max(sizes, default=total) and len(layouts) == 1:
+            raise LeftToSlurm(f"{total} GPUs are more than a node has, and no number of whole nodes; {_AS_HET}")
+    if request.per_task is not None:
+        per_task = request.per_task
+        layouts = [(n, k) for n, k in layouts if k % per_task == 0]
+        if not layouts:
+            raise LeftToSlurm(f"tasks of {per_task} GPUs cannot be the same on each of {request.nodes} nodes")
+    return layouts
+
+
+def _one(
+    request: "Request", fleet: "Fleet", allowed: "Bools", memory: "Memory", n: int, k: int, limit: int, most_cpus: float
+) -> Demand:
+    least = _least_cpus(request, n, k)
+    if request.cpus_per_gpu and least > request.cpus_per_gpu * k:
+        # Slurm then takes more nodes, and so more GPUs, or refuses.
+        raise LeftToSlurm(f"--cpus-per-gpu={request.cpus_per_gpu} gives {k} GPUs fewer CPUs than else was asked")
+    _check_even(request, n, k)
+    if request.whole_nodes and memory.per_gpu is not None:
+        raise LeftToSlurm("memory for each GPU of whole nodes: Slurm would count it for their seats too")
+    cpus = _of_whole_cores(least, request, fleet, allowed, n)
+    if cpus > most_cpus:
+        raise LeftToSlurm(f"{cpus} CPUs on a node are more than the {most_cpus} that its partition gives")
+    mem = _memory_needed(request, fleet, memory, cpus, k)
+    whole = request.whole_nodes
+    return Demand(
+        n=n,
+        k=k,
+        cpus=None if whole else cpus,
+        mem=mem,
+        level="any",
+        limit=limit,
+        candidates=candidates(fleet, allowed, k, cpus, mem),
+        app_class=request.flags.get("app-class", "compute"),
+        share=_share(request, fleet, allowed),
+        gpu_mem=None if request.share else request.gpu_mem,
+        mem_per_node=mem if _counts_by_node(request, fleet, n * k) and memory.per_gpu is not None else None,
+        min_cpus_per_node=least if n > 1 and request.tied else None,
+        min_cpus=max(request.min_cpus, request.cpus_per_gpu * k * n) if request.cpus_per_gpu else None,
+    )
+
+
+def _counts_by_node(request: "Request", fleet: "Fleet", gpus: int) -> bool:
+    """Whether it may have, now or later, no GPU in Slurm's books that memory could be counted by."""
+    if request.whole_memory:
+        return False
+    may_be_guest = gpus == 1 and request.batch and (bool(fleet.sharing.tier_default) or "gpu-tier" in request.flags)
+    return bool(request.share) or may_be_guest or (gpus == 1 and fleet.sharing.guest_after is not None)
+
+
+def _guest_after(request: "Request", fleet: "Fleet", tier: Tier, gpus: int) -> int | None:
+    """When it may begin as a guest, though it waits for a GPU of its own."""
+    if tier.upgrade:
+        return 0
+    one_gpu = gpus == 1 and request.batch and not (request.het or request.whole_nodes or request.share)
+    return fleet.sharing.guest_after if one_gpu and tier.name == EXCLUSIVE else None
+
+
+def _tasks_on_each(request: "Request", n: int) -> int:
+    return request.tasks_per_node or -(-(request.tasks or n) // n)
+
+
+def _least_cpus(request: "Request", n: int, k: int) -> int:
+    return max(
+        _tasks_on_each(request, n) * request.cpus_per_task,
+        -(-request.min_cpus // n),
+        request.min_cpus_per_node,
+        request.cpus_per_gpu * k,
+    )
+
+
+def _of_whole_cores(least: int, request: "Request", fleet: "Fleet", allowed: "Bools", n: int) -> int:
+    """CPUs of each node, as many as its cores have: Slurm hands out whole cores."""
+    of_nodes = fleet.threads[allowed]
+    if of_nodes.size and (request.threads_per_core or 1) > int(of_nodes.min()):
+        raise LeftToSlurm(f"not every node has {request.threads_per_core} threads per core")
+    threads = int(of_nodes.max(initial=1))
+    cores = -(-least // (request.threads_per_core or threads))
+    if request.tasks_per_core:
+        cores = max(cores, -(-_tasks_on_each(request, n) // request.tasks_per_core))
+    return cores * threads
+
+
+def _share(request: "Request", fleet: "Fleet", allowed: "Bools") -> Share | None:
+    if request.share is None:
+        return None
+    percent = request.share
+    if request.array and request.gpu_mem is not None and allowed.any():
+        # Slurm starts as many tasks of an array on one GPU as fit by percent: so that they fit by memory too.
+        least = int(fleet.gpu_mem[allowed].min()) - fleet.sharing.gpu_mem_reserve
+        percent = min(100, max(percent, -(-100 * request.gpu_mem // least)))
+    return Share(percent, request.gpu_mem, way=fleet.sharing.way)
+
+
+def _memory_needed(request: "Request", fleet: "Fleet", memory: "Memory", cpus: int, k: int) -> int | None:
+    if request.whole_memory:
+        return None if fleet.memory_counts else 0
+    if memory.per_node is not None:
+        return memory.per_node
+    if memory.per_cpu is not None:
+        return memory.per_cpu * cpus
+    if memory.per_gpu is not None:
+        return memory.per_gpu * k
+    return None if fleet.memory_counts else 0
+
+
+def _any(memory: "Memory") -> bool:
+    return memory.per_node is not None or memory.per_cpu is not None or memory.per_gpu is not None
+
+
+def _explain_without_pins(fleet: "Fleet", allowed: "Bools", partition: str) -> None:
+    """Raise with the first GPU node that could have been a candidate, had it a topology."""
+    for place in np.flatnonzero(allowed & ~fleet.ready & (fleet.gpu_counts > 0)).tolist():
+        raise LeftToSlurm(fleet.not_ready.get(fleet.names[place], f"partition {partition} has no placeable node"))
+
+
+def _nothing_holds(request: "Request", tried: list[Demand], partition: str) -> str:
+    one = tried[0]
+    needs = f"{one.k} GPU{'s' if one.k > 1 else ''}"
+    if one.cpus is not None:
+        needs += f", {one.cpus} CPU{'s' if one.cpus > 1 else ''}"
+    if one.mem:
+        needs += f" and {one.mem} MB"
+    if one.n > 1:
+        return f"partition {partition} has no {one.n} nodes that each hold {needs}"
+    constraint = " with what else was asked" if request.features or request.only or request.excluded else ""
+    return f"no node of partition {partition}{constraint} holds {needs}"
+
+
+def _check_site(request: "Request", fleet: "Fleet", partitions: "Sequence[PartitionFacts]") -> None:
+    """What a site has set, and Slurm does not do for a job that is pinned."""
+    by_gpu = fleet.cpus_by_gpu or any(partition.counts_cpus_by_gpu for partition in partitions)
+    if by_gpu and not request.cpus_per_gpu and request.cpus_per_task <= 1:
+        raise LeftToSlurm("DefCpuPerGPU counts for no job with a place; [hook] def_cpu_per_gpu of berth.conf does")
+    if fleet.one_task_per_core and (request.cpus_per_gpu or (request.tasks or 1) > 1) and not request.tasks_per_core:
+        raise LeftToSlurm("with CR_ONE_TASK_PER_CORE Slurm counts CPUs of tasks and GPUs otherwise than a place")
+
+
+def _check_kept(demand: Demand, fleet: "Fleet", allowed: "Bools") -> None:
+    """A job has the CPUs that are kept for its GPUs; which others are free, and not kept, Slurm alone knows."""
+    if fleet.cpus_kept is None or demand.cpus is None or demand.share or demand.tier.name == OPPORTUNISTIC:
+        return
+    kept = fleet.cpus_kept[allowed & (fleet.size >= demand.k) & (fleet.cpus_kept > 0)]
+    least = int(kept.min(initial=demand.cpus)) * demand.k
+    if demand.cpus > least:
+        raise LeftToSlurm(
+            f"{demand.cpus} CPUs beside {demand.k} GPUs of a node are more than the {least} that "
+            "RestrictedCoresPerGPU keeps for them"
+        )
+
+
+def _check_even(request: "Request", n: int, k: int) -> None:
+    """CPUs of a pinned job are said for each task: what its tasks cannot share evenly Slurm has to share out."""
+    if not (request.tasks or request.tasks_per_node):
+        return
+    if request.array and request.tasks and request.tasks < (request.tasks_per_node or 0) * n:
+        # Slurm 24.11 counts its tasks anew when one of them is given a place.
+        raise LeftToSlurm("an array of jobs with fewer tasks than --ntasks-per-node says")
+    follow_gpus = request.per_node is None or request.tied
+    if n > 1 and follow_gpus and not request.tasks_per_node and (request.tasks or 0) % n:
+        # Slurm 26.05 would count as many on each node as on the fullest.
+        raise LeftToSlurm(f"{request.tasks} tasks cannot be the same number on each of {n} nodes")
+    tasks = _tasks_on_each(request, n)
+    if request.cpus_per_gpu * k % tasks and not request.whole_nodes:
+        raise LeftToSlurm(f"{tasks} tasks cannot share the {request.cpus_per_gpu * k} CPUs of {k} GPUs evenly")
+    if n > 1 and request.min_cpus_per_node > tasks * request.cpus_per_task:
+        raise LeftToSlurm("--mincpus on several nodes, with more CPUs than their tasks take")
+
+
+def _explain_the_impossible(request: "Request", fleet: "Fleet", names: Sequence[str], allowed: "Bools") -> None:
+    """Raise where no node has what is asked by name, or GPUs enough: Slurm's own words would not name it.
+
+    Not a refusal: a node that is powered down may not be shown to Berth, and one that boots may have other features.
+    """
+    nothing = np.zeros(len(fleet.names), np.bool_)
+    inside = np.logical_or.reduce([nothing, *pools(fleet, names, 1)])
+    everywhere = np.ones(len(fleet.names), np.bool_)
+    for feature in request.features:
+        having = fleet.features.get(feature, nothing)
+        if not having.any():
+            raise Impossible(f"no node has the GPU model or feature {feature}{_models_in(fleet, everywhere)}")
+        if not (having & inside).any():
+            where = f"partition {','.join(names)}"
+            raise Impossible(f"no node of {where} has the GPU model or feature {feature}{_models_in(fleet, inside)}")
+    counts = fleet.gpu_counts[allowed]
+    most = int(counts.max(initial=0))
+    if not most:
+        return
+    if request.total is not None and request.nodes is None:
+        k, enough = request.total, int(counts.sum()) >= request.total
+    else:
+        n = request.nodes or 1
+        k = request.per_node if request.per_node is not None else -(-(request.total or 0) // n)
+        enough = int((counts >= k).sum()) >= n
+    if enough or k <= most:
+        return
+    models = set(request.features) & _models(fleet, allowed)
+    what = f"{k} {models.pop()} GPUs" if len(models) == 1 else f"{k} GPUs"
+    raise Impossible(f"no node of partition {','.join(names)} holds {what}; the largest has {most}")
+
+
+MOST_MODELS = 8
+"""Named in one sentence."""
+
+
+def _models(fleet: "Fleet", nodes: "Bools") -> set[str]:
+    """The models of GPUs on some nodes, as users ask for them: by the feature of that name."""
+    found = (fleet.machines[place] for place in np.flatnonzero(nodes).tolist())
+    return {one.model for one in found if one is not None and one.model in fleet.features}
+
+
+def _models_in(fleet: "Fleet", nodes: "Bools") -> str:
+    models = sorted(_models(fleet, nodes))
+    more = f" and {len(models) - MOST_MODELS} more" if len(models) > MOST_MODELS else ""
+    return f"; GPU models here: {', '.join(models[:MOST_MODELS])}{more}" if models else ""

@@ -1,0 +1,192 @@
+"""What stays the same between two readings: the nodes with their machines, their partitions and the site's rules."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from policy.cluster.cost import CostModel
+from policy.formats.arrays import CUT, Bools, Floats
+from policy.formats.excluded_nodes import Others
+from policy.formats.slurm_facts import Memory, NodeFacts, PartitionFacts
+from policy.request.counted import PREFIX
+from policy.request.settings import Sharing
+from topology.blocks import IN_NO_BLOCK
+from topology.fabric import Fabric
+from topology.model import Machine
+from topology.tables import MOST_GPUS, Ints, SetTables
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """What stays the same between two readings; arrays are in node order."""
+
+    names: tuple[str, ...]
+    index: Mapping[str, int]
+    machines: "tuple[Machine | None, ...]"
+    cpus: Ints
+    mem: Ints
+    threads: Ints
+    size: Ints
+    offset: Ints
+    ready: Bools
+    """Nodes whose GPUs can be pinned."""
+    full: Ints = field(init=False)
+    """Each node's mask with all GPUs free."""
+    others: Others = field(init=False)
+    """The nodes that pinned jobs exclude, to be told without some."""
+    leaf_order: Ints = field(init=False)
+    """Each node's leaf as its place in the order in which pieces of nodes fill them."""
+    not_ready: Mapping[str, str]
+    """Why each other GPU node cannot be placed on."""
+    gpu_counts: Ints
+    """GPUs that Slurm knows, also on nodes that cannot be placed on."""
+    seats: Bools
+    features: Mapping[str, Bools]
+    members: Mapping[str, Bools]
+    partitions: "Mapping[str, PartitionFacts]"
+    default_partition: str | None
+    in_all_partitions: bool
+    """Whether a job for several partitions must be able to run in each of them."""
+    memory: "Memory"
+    memory_counts: bool
+    tables: SetTables
+    fabric: Fabric
+    """Which NVLink domain, leaf and pod each node is in."""
+    costs: CostModel = field(default_factory=CostModel)
+    scores: "Mapping[str, Floats]" = field(default_factory=dict)
+    """For an application class, the score of each GPU: rows are nodes, columns positions. Without a row all are 1."""
+    shares: Bools = field(default_factory=lambda: np.zeros(0, np.bool_))
+    """Nodes whose GPUs Slurm counts in percent."""
+    gpu_mem: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    """MiB of each node's smallest GPU; 0 where nobody knows, CUT where MIG has cut one of them."""
+    sharing: Sharing = field(default_factory=Sharing)
+    """The site's rules for packed jobs."""
+    skipped: frozenset[str] = frozenset()
+    """Partitions that Berth does not touch."""
+    weights: Ints | None = None
+    """Slurm's Weight of each node, which is taken first where it is less; None where all are alike or none counts."""
+    cpus_kept: Ints | None = None
+    """CPUs of each node that its jobs get for each of their GPUs and no others do; None where no node keeps any."""
+    cpus_by_gpu: bool = False
+    """Whether jobs get CPUs for each of their GPUs without asking (DefCpuPerGPU)."""
+    one_task_per_core: bool = False
+    counted: frozenset[str] = frozenset()
+    """GPU models that the site counts for limits and bills, as features of nodes."""
+    unnamed: frozenset[str] = frozenset()
+    """Nodes that no job excludes by name, for Slurm may soon know them no more."""
+
+    def scores_of(self, app_class: str) -> "Floats | None":
+        """The scores that count for a class; None where all GPUs count as equal."""
+        return self.scores.get(app_class)
+
+    def gpu_mem_for_shares(self, node: int) -> int:
+        """MiB of each GPU of a node that packed jobs may be granted; 0 where nobody knows."""
+        return max(0, int(self.gpu_mem[node]) - self.sharing.gpu_mem_reserve)
+
+    def licences(self, nodes: Sequence[str], on_each: int) -> dict[str, int]:
+        """Returns the licences that count so many GPUs on each of these nodes by model."""
+        places = [self.index[name] for name in nodes]
+        found = {model: int(self.features[model][places].sum()) for model in self.counted if model in self.features}
+        return {f"{PREFIX}{model}": count * on_each for model, count in found.items() if count}
+
+    def __post_init__(self) -> None:
+        full = np.where(self.ready, (np.int64(1) << self.size) - 1, 0)
+        full.flags.writeable = False
+        object.__setattr__(self, "full", full)
+        object.__setattr__(self, "leaf_order", leaf_order(self.fabric, self.scores))
+        object.__setattr__(self, "others", Others([name for name in self.names if name not in self.unnamed]))
+
+
+def build_fleet(
+    nodes: "Sequence[NodeFacts]",
+    partitions: "Sequence[PartitionFacts]",
+    machines: "Mapping[str, Machine]",
+    memory: "Memory",
+    *,
+    memory_counts: bool,
+    in_all_partitions: bool = False,
+    fabric: Fabric | None = None,
+    costs: CostModel | None = None,
+    sharing: Sharing | None = None,
+    by_weight: bool = True,
+) -> Fleet:
+    """Join what Slurm says about the nodes with their topology; the fabric may be one of other nodes too."""
+    names = tuple(node.name for node in nodes)
+    known = fabric.over(names) if fabric else Fabric.flat(names)
+    not_ready = {node.name: reason for node in nodes if (reason := _not_ready(node, machines.get(node.name)))}
+    if known.blocks is not None:
+        for place in np.flatnonzero(known.blocks.block == IN_NO_BLOCK).tolist():
+            if nodes[place].gpus:
+                why = f"{names[place]} is in no block, and Slurm's topology/block starts nothing there"
+                not_ready.setdefault(names[place], why)
+    usable = [machines[node.name] if node.gpus and node.name not in not_ready else None for node in nodes]
+    tables = SetTables(machine for machine in usable if machine is not None)
+    every_feature = {feature for node in nodes for feature in node.features}
+    return Fleet(
+        names=names,
+        index={name: place for place, name in enumerate(names)},
+        machines=tuple(usable),
+        cpus=np.array([node.cpus for node in nodes], np.int64),
+        mem=np.array([node.mem for node in nodes], np.int64),
+        threads=np.array([max(1, node.threads) for node in nodes], np.int64),
+        size=np.array([machine.size if machine else 0 for machine in usable], np.int64),
+        offset=np.array([tables.offset(machine) for machine in usable], np.int64),
+        ready=np.array([machine is not None for machine in usable], np.bool_),
+        not_ready=not_ready,
+        gpu_counts=np.array([node.gpus + node.loose for node in nodes], np.int64),
+        seats=np.array([node.seats >= node.gpus > 0 for node in nodes], np.bool_),
+        features={name: np.array([name in node.features for node in nodes], np.bool_) for name in every_feature},
+        members={one.name: np.array([one.name in node.partitions for node in nodes], np.bool_) for one in partitions},
+        partitions={one.name: one for one in partitions},
+        default_partition=next((one.name for one in partitions if one.default), None),
+        in_all_partitions=in_all_partitions,
+        memory=memory,
+        memory_counts=memory_counts,
+        tables=tables,
+        fabric=known,
+        costs=costs or CostModel(),
+        shares=np.array([node.shards >= node.gpus > 0 for node in nodes], np.bool_),
+        gpu_mem=np.array([_gpu_mem(machine) for machine in usable], np.int64),
+        sharing=sharing or Sharing(),
+        weights=_weights(nodes) if by_weight else None,
+        cpus_kept=np.array([node.cpus_kept for node in nodes], np.int64)
+        if any(node.cpus_kept for node in nodes)
+        else None,
+    )
+
+
+def _gpu_mem(machine: "Machine | None") -> int:
+    if machine is None or not machine.gpus:
+        return 0
+    return CUT if any(gpu.mig for gpu in machine.gpus) else min(gpu.memory_mib for gpu in machine.gpus)
+
+
+def _not_ready(node: "NodeFacts", machine: "Machine | None") -> str | None:
+    if node.loose:
+        return f"node {node.name} has GPUs without a GRES type of their own"
+    if not node.gpus:
+        return None
+    if machine is None:
+        return f"no topology file for {node.name}"
+    if machine.size != node.gpus:
+        return f"the topology file of {node.name} has {machine.size} GPUs where Slurm has {node.gpus}"
+    if machine.size > MOST_GPUS:
+        return f"node {node.name} has more than {MOST_GPUS} GPUs"
+    return None
+
+
+def leaf_order(fabric: "Fabric", scores: "Mapping[str, Floats]") -> "Ints":
+    """Each node's leaf as its place in the order in which pieces of nodes fill them."""
+    _, own = np.unique(fabric.leaf, return_inverse=True)
+    slowest = np.zeros(own.max(initial=-1) + 1)
+    for table in scores.values():
+        np.maximum.at(slowest, own, table.max(axis=1, initial=0.0))
+    place = np.empty(slowest.size, np.int64)
+    place[np.argsort(-slowest, kind="stable")] = np.arange(slowest.size)
+    return place[own]
+
+
+def _weights(nodes: "Sequence[NodeFacts]") -> Ints | None:
+    weights = np.array([node.weight for node in nodes], np.int64)
+    return weights if np.unique(weights).size > 1 else None

@@ -1,0 +1,179 @@
+"""Of a job that lists several partitions (`-p a,b`): which may start it, and on which nodes together.
+
+Slurm starts it in one of them, on nodes of that one alone, and tries those of a higher PriorityTier first. With a pin
+on nodes of two partitions, or of one that is down or does not admit the job, it would wait for ever: so only the
+others count. Of a job that lists one partition nothing of this is asked, for there is nowhere else to place it.
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from policy.cluster.admission import admits
+from policy.request.parse import names_in
+
+if TYPE_CHECKING:
+    from policy.cluster.admission import Who
+    from policy.cluster.fleet import Fleet
+    from policy.formats.arrays import Bools
+    from policy.formats.slurm_facts import PartitionFacts
+
+
+BLAMED_FOR = 3_600.0
+"""Seconds for which a job is not placed in a partition that did not start it on a free place: only Slurm knows for sure
+whom it admits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What is left of the partitions that a job lists."""
+
+    names: tuple[str, ...]
+    """Those that it may be placed in, in Slurm's order."""
+    tier: int
+    """The highest PriorityTier of those that may start it: there Slurm looks at it first."""
+    apart: bool
+    """Whether a place may be in the wrong one of them, though the right one would start it."""
+
+
+def not_skipped(fleet: "Fleet", listed: str) -> str:
+    """Those of a list that Berth touches, whose rules hold for the job; all where it touches none of them."""
+    return ",".join(name for name in names_in(listed) if name not in fleet.skipped) or listed
+
+
+def placed_in(fleet: "Fleet", listed: str) -> str:
+    """Those of a list whose nodes Berth may give a job; all where Slurm wants nodes that are in all of them."""
+    return listed if fleet.in_all_partitions else not_skipped(fleet, listed)
+
+
+def choose(
+    fleet: "Fleet",
+    listed: str,
+    limit: int | None,
+    nodes: int | None,
+    *,
+    who: "Who | None" = None,
+    shut: Collection[str] = (),
+) -> Choice:
+    """The partitions that may start a job of this time limit and number of nodes.
+
+    `who` it is counts for a job that comes; for one that waits, which of them are `shut` to it (`shut_to`). Where none
+    may start it, all that are up, and where none is, all: one of them may change.
+    """
+    names = names_in(listed)
+    if len(names) == 1:
+        one = fleet.partitions.get(names[0])
+        return Choice(names, 1 if one is None else one.tier, apart=False)
+    known = [fleet.partitions[name] for name in names if name in fleet.partitions]
+    known.sort(key=lambda one: -one.tier)
+    opened = [one for one in known if one.name not in shut] or known
+    starting = [one for one in opened if one.starts]
+    admitting = [one for one in starting if one.admits(limit, nodes)]
+    welcoming = admitting
+    if who is not None:
+        # One that drains takes no new job, though Slurm may keep it in the job's list.
+        up = [one for one in admitting if one.up]
+        sure = [one for one in up if admits(one, who)]
+        # Slurm refuses a job at once whose place is in a partition that does not admit it.
+        welcoming = sure or [one for one in up if admits(one, who) is None] or up
+    best = welcoming or admitting or starting or known
+    placed = known if fleet.in_all_partitions else best
+    return Choice(
+        tuple(one.name for one in placed) or names,
+        max((one.tier for one in best), default=1),
+        apart=bool(admitting) and (len(best) < len(names) or _differ(fleet, known)),
+    )
+
+
+def shut_to(fleet: "Fleet", listed: str, who: "Who") -> tuple[str, ...]:
+    """Those of several partitions that do not admit a job, as far as can be told."""
+    names = names_in(listed)
+    if len(names) == 1:
+        return ()
+    return tuple(name for name in names if name in fleet.partitions and admits(fleet.partitions[name], who) is False)
+
+
+def first_for_some(fleet: "Fleet", listed: str, limit: int | None, who: "Who") -> str:
+    """A partition of which nobody knows whether it admits a job that comes, and that Slurm tries before all that do.
+
+    Empty where there is none. Where none of a list is known to admit it, its user is taken to know; so with
+    EnforcePartLimits=ALL.
+    """
+    known = [fleet.partitions[name] for name in names_in(listed) if name in fleet.partitions]
+    welcoming = [(one, admits(one, who)) for one in known if one.up and one.admits(limit, None)]
+    tiers = [one.tier for one, sure in welcoming if sure]
+    if fleet.in_all_partitions or not tiers:
+        return ""
+    return next((one.name for one, sure in welcoming if sure is None and one.tier > max(tiers)), "")
+
+
+def _differ(fleet: "Fleet", partitions: "Sequence[PartitionFacts]") -> bool:
+    first = fleet.members[partitions[0].name]
+    return any(not np.array_equal(first, fleet.members[one.name]) for one in partitions[1:])
+
+
+def pools(fleet: "Fleet", names: Sequence[str], nodes: int) -> "list[Bools]":
+    """Sets of nodes, one of which has to hold all nodes of a job, in the order in which Slurm tries them.
+
+    A node of partitions of one tier is as good in each, so for a job on one node these are one pool; and a partition
+    whose nodes are all in another that is tried before, or at the same time, needs no look of its own.
+    """
+    nothing = np.zeros(len(fleet.names), np.bool_)
+    members = [fleet.members.get(name, nothing) for name in names]
+    if len(members) == 1:
+        return members
+    if fleet.in_all_partitions:
+        return [np.logical_and.reduce(members)]
+    tiers = [fleet.partitions[name].tier if name in fleet.partitions else 1 for name in names]
+    if nodes == 1:
+        together = {tier: nothing.copy() for tier in tiers}
+        for tier, here in zip(tiers, members, strict=True):
+            together[tier] |= here
+        tiers, members = list(together), list(together.values())
+    # As numbers, for each is compared with each.
+    found: list[tuple[int, int, Bools]] = []
+    for tier, here in zip(tiers, members, strict=True):
+        mask = int.from_bytes(np.packbits(here).tobytes())
+        if any(mask & other == mask for _, other, _ in found):
+            continue
+        found = [one for one in found if one[0] != tier or one[1] & mask != one[1]]
+        found.append((tier, mask, here))
+    return [here for _, _, here in found]
+
+
+def holding(fleet: "Fleet", listed: str, place: Sequence[int]) -> frozenset[str]:
+    """Those of a list that have all nodes of a place."""
+    names = (name for name in names_in(listed) if name in fleet.members)
+    return frozenset(name for name in names if fleet.members[name][list(place)].all())
+
+
+def beyond(fleet: "Fleet", listed: str, blamed: frozenset[str]) -> "Bools":
+    """The nodes that a job can have in its other partitions."""
+    found = np.zeros(len(fleet.names), np.bool_)
+    for name in names_in(listed):
+        if name in fleet.members and name not in blamed:
+            found |= fleet.members[name]
+    return found
+
+
+def others(fleet: "Fleet", listed: str, nodes: Sequence[str]) -> str:
+    """What a job of these partitions excludes when it is pinned to these nodes: all others, as a host list.
+
+    Of several partitions, those that do not hold the whole place stay open: Slurm tries the job in these too, and calls
+    it impossible where its request leaves none of their nodes.
+    """
+    names = names_in(listed)
+    if len(names) == 1:
+        return fleet.others.but(nodes)
+    if not all(name in fleet.members for name in names):
+        return ""
+    places = [fleet.index[node] for node in nodes if node in fleet.index]
+    lacking = tuple(name for name in names if not fleet.members[name][places].all())
+    return fleet.others.outside(lacking, lambda: _members(fleet, lacking)).but(nodes)
+
+
+def _members(fleet: "Fleet", partitions: Sequence[str]) -> set[str]:
+    found = np.logical_or.reduce([fleet.members[name] for name in partitions])
+    return {fleet.names[at] for at in np.flatnonzero(found)}

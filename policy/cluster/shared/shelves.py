@@ -1,0 +1,241 @@
+"""Shared GPUs side by side, in arrays: which of a cluster's thousands have room for a share, in a fraction of a second.
+
+Most sets of GPUs are plain: all who share them are there now, and nobody else is planned to come. Those are compared
+all at once. The others, and those of whom somebody should have ended by now, are looked at one by one.
+"""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
+
+import numpy as np
+
+from policy.cluster.shared.fragmentation import Shape, stranded
+from policy.cluster.shared.tenants import MOST_TENANTS, Tenants, admits
+from policy.request.share import Share
+from topology.tables import MOST_GPUS, Ints
+
+if TYPE_CHECKING:
+    from policy.cluster.view import View
+    from policy.formats.arrays import Bools, Floats
+
+
+class Asked(NamedTuple):
+    """A request, and the usual ones by which its places are judged."""
+
+    k: int
+    percent: int
+    cpus: int
+    shapes: tuple[Shape, ...]
+
+
+class _Costs:
+    """What a request would add to each node's fragmentation, and in what state the node was then."""
+
+    def __init__(self, count: int) -> None:
+        self.free: Ints = np.full(count, -1, np.int64)
+        self.cpus: Ints = np.zeros(count, np.int64)
+        self.parts: Ints = np.zeros((count, MOST_GPUS), np.int64)
+        self.added: Floats = np.zeros((count, MOST_GPUS + 1))
+        """By the GPU that it joins; in the last place, on free GPUs."""
+
+
+_MOST_ASKED = 64
+"""Kinds of requests for which costs are kept."""
+
+_NEVER = float("inf")
+_SETS = MOST_GPUS
+"""Sets of GPUs kept for each node; a node with more of them is looked at set by set."""
+
+
+class Shelves:
+    """What `Tenants` of all nodes come to; a node is looked at anew only when its tenants are others."""
+
+    nodes: Ints
+    _parts: Ints
+    _node_since: "Floats"
+    _node_until: "Floats"
+    """Of the node in each row: what is left of each GPU, and from when to when."""
+    _mask: Ints
+    _k: Ints
+    _party: Ints
+    _left: Ints
+    _mem: Ints
+    _count: Ints
+    _since: "Floats"
+    _until: "Floats"
+    """Of its sets of GPUs, one a column: `_since` is for ever where a set is not plain."""
+
+    def __init__(self) -> None:
+        self._row: dict[int, int] = {}
+        self._seen: list[Tenants] = []
+        self._grow(4)
+        self._costs: dict[Asked, _Costs] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Costs stay where they were worked out."""
+        return {**self.__dict__, "_costs": {}}
+
+    def adopt(self, old: Self) -> None:
+        """Take over the costs that another has worked out: nodes are compared, not believed."""
+        self._costs = old._costs
+
+    def bring(self, tenants: Mapping[int, Tenants]) -> None:
+        """Look at the nodes whose tenants have changed."""
+        row, seen = self._row, self._seen
+        for node, there in tenants.items():
+            place = row.get(node)
+            if place is None:
+                place = row[node] = len(seen)
+                seen.append(there)
+                if place >= self.nodes.size:
+                    self._grow(2 * self.nodes.size)
+                self.nodes[place] = node
+            elif seen[place] is there:
+                continue
+            seen[place] = there
+            self._write(place, there)
+        if len(row) > len(tenants):
+            nobody = Tenants()
+            for node, place in row.items():
+                if node not in tenants and seen[place].everybody:
+                    seen[place] = nobody
+                    self._write(place, nobody)
+
+    def open_to(
+        self,
+        share: Share,
+        k: int,
+        fits: "Bools",
+        capacity: Ints,
+        start: float,
+        end: float,
+    ) -> tuple[Ints, Ints]:
+        """The nodes and sets of k GPUs, shared at `start`, that have room for a share until `end`, in order.
+
+        `capacity` is in MiB for each node, 0 where nobody knows.
+        """
+        used = len(self._seen)
+        nodes = self.nodes[:used]
+        mine = (self._k[:used] == k) & (self._party[:used] == share.party) & fits[nodes][:, None]
+        plain = mine & (self._since[:used] <= start) & (start < self._until[:used])
+        mib = capacity[nodes]
+        granted = mib * share.percent // 100 if share.gpu_mem is None else np.full(used, share.gpu_mem)
+        roomy = (mib == 0)[:, None] | (self._mem[:used] + granted[:, None] <= mib[:, None])
+        good = plain & (self._left[:used] >= share.percent) & (self._count[:used] < MOST_TENANTS) & roomy
+        for place, column in np.argwhere(mine & ~plain).tolist():
+            mask = int(self._mask[place, column])
+            there = self._seen[place]
+            good[place, column] = any(tenant.mask == mask and tenant.there(start) for tenant in there) and admits(
+                there, mask, share, int(mib[place]), start, end
+            )
+        if share.foes:
+            for place, column in np.argwhere(good).tolist():
+                mask = int(self._mask[place, column])
+                good[place, column] = admits(self._seen[place], mask, share, int(mib[place]), start, end)
+        places, columns = np.nonzero(good)
+        found, masks = nodes[places], self._mask[places, columns]
+        order = np.lexsort((masks, found))
+        return found[order], masks[order]
+
+    def added(self, asked: Asked, view: "View", nodes: Ints, masks: Ints, start: float) -> "Floats":
+        """By how much each place would add to its node's fragmentation; mask 0 means GPUs that nobody holds.
+
+        Most nodes are as they were when such a request came last, and only the others are worked out anew.
+        """
+        several = (masks & (masks - 1)) != 0
+        found = np.zeros(nodes.size)
+        if several.any():
+            found[several] = self._join_several(asked, view, nodes[several], masks[several], start)
+        here = np.unique(nodes[~several])
+        costs = self._costs_of(asked, view.free.size)
+        free = np.bitwise_count(view.free[here]).astype(np.int64)
+        cpus, parts = view.cpus[here], self.left(here, start)
+        other = (costs.free[here] != free) | (costs.cpus[here] != cpus) | (costs.parts[here] != parts).any(axis=1)
+        if other.any():
+            rows = here[other]
+            costs.free[rows], costs.cpus[rows], costs.parts[rows] = free[other], cpus[other], parts[other]
+            costs.added[rows] = _every_place(asked, free[other], cpus[other], parts[other])
+        column = np.where(masks > 0, np.bitwise_count(masks - 1), MOST_GPUS)
+        found[~several] = costs.added[nodes, column][~several]
+        return found
+
+    def _costs_of(self, asked: Asked, count: int) -> _Costs:
+        costs = self._costs.pop(asked, None)
+        if costs is None or costs.free.size != count:
+            costs = _Costs(count)
+        if len(self._costs) >= _MOST_ASKED:
+            del self._costs[next(iter(self._costs))]
+        self._costs[asked] = costs
+        return costs
+
+    def _join_several(self, asked: Asked, view: "View", nodes: Ints, masks: Ints, start: float) -> "Floats":
+        parts = self.left(nodes, start)
+        free = np.bitwise_count(view.free[nodes]).astype(np.int64)
+        after = parts - asked.percent * (masks[:, None] >> np.arange(MOST_GPUS) & 1)
+        cpus = view.cpus[nodes]
+        then: Floats = stranded(free, after, cpus - asked.cpus, asked.shapes)
+        return then - stranded(free, parts, cpus, asked.shapes)
+
+    def left(self, nodes: Ints, start: float) -> Ints:
+        """Percent that are left of each shared GPU of some nodes at a moment, 0 for all others: a row for each node."""
+        found = np.zeros((nodes.size, MOST_GPUS), np.int64)
+        place_of = np.full(int(max(nodes.max(initial=-1), self.nodes.max(initial=-1))) + 1, -1, np.int64)
+        place_of[self.nodes[: len(self._seen)]] = np.arange(len(self._seen))
+        places = place_of[nodes]
+        known = places >= 0
+        found[known] = self._parts[places[known]]
+        since, until = self._node_since[places], self._node_until[places]
+        for row in np.flatnonzero(known & ~((since <= start) & (start < until))).tolist():
+            found[row] = 0
+            for gpu, percent in self._seen[int(places[row])].left(start).items():
+                found[row, gpu] = percent
+        return found
+
+    def _write(self, place: int, there: Tenants) -> None:
+        self._k[place], self._parts[place] = 0, 0
+        self._node_since[place] = max((tenant.start for tenant in there), default=-_NEVER)
+        self._node_until[place] = min((tenant.end for tenant in there), default=_NEVER)
+        for gpu, percent in there.left(float(self._node_since[place])).items():
+            self._parts[place, gpu] = percent
+        sets = sorted((mask, party) for party, masks in there.sets.items() for mask in masks)
+        for column, (mask, party) in enumerate(sets[:_SETS]):
+            met = [tenant for tenant in there if tenant.mask & mask]
+            plain = all((tenant.mask, tenant.party) == (mask, party) for tenant in met)
+            self._mask[place, column], self._k[place, column] = mask, mask.bit_count()
+            self._party[place, column], self._count[place, column] = party, len(met)
+            self._left[place, column] = 100 - sum(tenant.percent for tenant in met)
+            self._mem[place, column] = sum(tenant.gpu_mem for tenant in met)
+            self._since[place, column] = max(tenant.start for tenant in met) if plain else _NEVER
+            self._until[place, column] = min(tenant.end for tenant in met)
+
+    def _grow(self, size: int) -> None:
+        old = self.nodes.size if self._seen else 0
+        shape = size, _SETS
+        new: dict[str, Ints | Floats] = {
+            "nodes": np.zeros(size, np.int64),
+            "_node_since": np.zeros(size),
+            "_node_until": np.zeros(size),
+            "_parts": np.zeros((size, MOST_GPUS), np.int64),
+            **{name: np.zeros(shape, np.int64) for name in ("_mask", "_k", "_party", "_left", "_mem", "_count")},
+            **{name: np.zeros(shape) for name in ("_since", "_until")},
+        }
+        for name, array in new.items():
+            if old:
+                array[:old] = getattr(self, name)
+            setattr(self, name, array)
+
+
+def _every_place(asked: Asked, free: Ints, cpus: Ints, parts: Ints) -> "Floats":
+    """What each place of some nodes would add: a row for a node, a column for a GPU to join, the last for free ones."""
+    width = int(np.flatnonzero(parts.any(axis=0)).max(initial=-1)) + 1
+    before = stranded(free, parts[:, :width], cpus, asked.shapes)
+    found = np.zeros((free.size, MOST_GPUS + 1))
+    rows, gpus = np.nonzero(parts >= asked.percent)
+    if rows.size:
+        after = parts[rows, :width]
+        after[np.arange(rows.size), gpus] -= asked.percent
+        found[rows, gpus] = stranded(free[rows], after, cpus[rows] - asked.cpus, asked.shapes) - before[rows]
+    opened = np.full((free.size, asked.k), 100 - asked.percent)
+    after = np.concatenate([parts[:, :width], opened], axis=1)
+    found[:, MOST_GPUS] = stranded(free - asked.k, after, cpus - asked.cpus, asked.shapes) - before
+    return found

@@ -1,0 +1,77 @@
+"""What is free on one node from which moment on: a few states in order, the last of which stays for ever."""
+
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from operator import itemgetter
+
+from policy.cluster.snapshot import COLUMNS, Cluster
+from policy.formats.arrays import FAR
+
+State = tuple[float, int, int, int]
+"""A moment, and the GPUs, CPUs and memory that are free from then on."""
+
+
+def states_of(picture: Cluster, node: int) -> list[State]:
+    """A node's timeline without the repeated last moment that fills it up."""
+    times = picture.times[node].tolist()
+    length = bisect_left(times, times[-1]) + 1
+    return list(
+        zip(
+            times[:length],
+            picture.gpus[node, :length].tolist(),
+            picture.cpus[node, :length].tolist(),
+            picture.mem[node, :length].tolist(),
+            strict=True,
+        )
+    )
+
+
+def taken(row: Sequence[State], start: float, end: float, mask: int, cpus: int, mem: int) -> list[State]:
+    """A timeline after GPUs, CPUs and memory are taken for a time.
+
+    >>> taken([(0.0, 0b11, 8, 100)], 5.0, 9.0, 0b01, 2, 30)
+    [(0.0, 2, 6, 70), (9.0, 3, 8, 100)]
+    """
+    at_start = at_end = row[0]
+    for state in row:
+        if state[0] <= start:
+            at_start = state
+        if state[0] > end:
+            break
+        at_end = state
+    # What is free from a moment on is bounded by the tightest later moment, which is the claim's start.
+    ceiling_cpus, ceiling_mem = max(0, at_start[2] - cpus), max(0, at_start[3] - mem)
+    others = ~mask
+    states: list[State] = []
+    for time, gpus, free_cpus, free_mem in row:
+        if time >= end:
+            states.append((time, gpus, free_cpus, free_mem))
+        elif time <= start:
+            states.append((time, gpus & others, min(free_cpus, ceiling_cpus), min(free_mem, ceiling_mem)))
+        else:
+            states.append((time, gpus & others, max(0, free_cpus - cpus), max(0, free_mem - mem)))
+    if end < FAR:
+        states.append((end, *at_end[1:]))
+    return states
+
+
+def as_row(states: Iterable[State]) -> tuple[tuple[float, ...], tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+    """The columns of a timeline of fixed length, from moments in any order."""
+    kept: list[State] = []
+    last: State | None = None
+    for state in sorted(states, key=_moment):
+        if last is not None and last[0] == state[0]:
+            # The same moment twice: the later entry has what the claim gives back.
+            kept[-1] = last = state
+        elif last is None or last[1:] != state[1:]:
+            kept.append(state)
+            last = state
+    # Leaving a moment out only makes estimates later; the last state must stay, or the node never frees.
+    while len(kept) > COLUMNS:
+        del kept[-2]
+    kept += [kept[-1]] * (COLUMNS - len(kept))
+    times, gpus, cpus, mem = zip(*kept, strict=True)
+    return times, gpus, cpus, mem
+
+
+_moment = itemgetter(0)

@@ -1,0 +1,305 @@
+"""What the answering process knows and says; no sockets here.
+
+It holds one finished picture of the cluster, and the places that it gave to jobs which Slurm has not shown yet. Both go
+into each decision. When a new picture comes, those places are claimed in it a few at a time between requests, so that
+no request ever waits for the whole of it.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+from policy.daemon.answer.ready import STALE_AFTER, Asked, Ready, Shelf, asked_by
+from policy.daemon.answer.untaken import Untaken
+from policy.daemon.passes.handover import Snapshot
+from policy.formats import wire
+from policy.formats.errors import BerthError, FormatError, LeftToSlurm
+from policy.history.size_order import SizeOrder, asked_in
+from policy.placement.registry import create
+from policy.plan.answer.decide import Decision, decide, only_watch, say_no
+from policy.plan.answer.known_requests import Understanding
+from policy.plan.answer.shorten import within
+from policy.plan.book import Book, never
+from policy.plan.claims import Claim
+from policy.site import log
+from policy.site.config import Config
+
+MOST_COMPLAINTS = 20
+"""Different sentences about requests that cannot be read, after which no more are logged."""
+
+_UNTAKEN = "Slurm refused a job like this with a place, a moment ago"
+
+SLICE = 8
+"""Claims taken over into a new picture between two requests, about a third of a millisecond."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    claim: Claim
+    given: float
+    expires: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Said:
+    """What a reply that was made for one request leaves to be done once it is on its way."""
+
+    datagram: bytes
+    asked: Asked | None
+    fields: dict[str, str]
+    decision: Decision
+    reply: bytes
+    at: float
+    state: int
+    """Of the book, when the reply was made."""
+
+
+@dataclass(slots=True)
+class Counters:
+    """What `status` counts."""
+
+    answers: int = 0
+    verbs: dict[str, int] = field(default_factory=lambda: {"place": 0, "later": 0, "pass": 0, "refuse": 0})
+
+
+class Answerer:
+    """Turns requests into replies."""
+
+    def __init__(self, config: Config, version: str, pid: int) -> None:
+        self._policy = create(config.policy)
+        self._understanding = Understanding()
+        self._settings = config.settings
+        self._observe = config.observe
+        self._order = SizeOrder(config.order_weight) if config.order_weight else None
+        # By size a job's priority hangs on who submits it, and a site that only watches has time.
+        self._keeps_replies = not (config.observe or config.order_weight)
+        self._reserve = config.reserve_seconds
+        self._version = version
+        self._pid = pid
+        self._hurry = False
+        self._book: Book | None = None
+        self._held: dict[str, _Held] = {}
+        self._next: tuple[Book, Iterator[_Held]] | None = None
+        self._counters = Counters()
+        self._slurm = ""
+        self._gateway = ""
+        self._problem = "Slurm was not read yet"
+        self._leave = ""
+        self._planned = (0, 0, 0)
+        self._took: Mapping[str, str] = {}
+        self._observed: Mapping[str, str] = {}
+        self._failures: Mapping[str, str] = {}
+        self._complaints: set[str] = set()
+        self._shelf = Shelf()
+        self._said: _Said | None = None
+        self._untaken = Untaken()
+        self._gave: tuple[bytes, Asked, Ready, float] | None = None
+        """The reply from the shelf that was given last, and when."""
+
+    @property
+    def catching_up(self) -> bool:
+        """Whether a new picture waits to be finished."""
+        return self._next is not None
+
+    def take_hurry(self) -> bool:
+        """Whether, since this was asked last, a job was given GPUs that a guest has to leave first."""
+        hurry, self._hurry = self._hurry, False
+        return hurry
+
+    @property
+    def ready(self) -> bool:
+        """Whether there is a picture to answer by."""
+        return self._book is not None
+
+    def take(self, snapshot: Snapshot, now: float) -> bool:
+        """Begin with a new picture; True if places were given that it should show, but does not."""
+        self.settle()
+        self._shelf.clear()
+        self._problem = snapshot.problem
+        self._gateway = snapshot.gateway or self._gateway
+        if self._order is not None:
+            self._order.learn(snapshot.ended)
+        if snapshot.cluster is None:
+            return False
+        self._slurm = snapshot.version
+        self._leave = snapshot.leave
+        self._planned = snapshot.notices, snapshot.notices_late, snapshot.updates
+        self._took = snapshot.took
+        self._observed = snapshot.observed
+        self._failures = snapshot.failures
+        self._untaken.look(snapshot.refused, now)
+        self._held = {
+            nonce: held for nonce, held in self._held.items() if held.expires > now and nonce not in snapshot.seen
+        }
+        if self._book is not None:
+            snapshot.cluster.shelves.adopt(self._book.cluster.shelves)
+            if snapshot.cluster.neighbours is not None:
+                snapshot.cluster.neighbours.adopt(self._book.cluster.neighbours)
+        book = Book(snapshot.cluster)
+        self._next = (book, iter(list(self._held.values())))
+        self.catch_up()
+        return any(held.given < snapshot.cluster.at for held in self._held.values())
+
+    def catch_up(self) -> None:
+        """Claim a few more places in the new picture; the last one puts it into use."""
+        if self._next is None:
+            return
+        book, claims = self._next
+        for _ in range(SLICE):
+            held = next(claims, None)
+            if held is None:
+                self._book, self._next = book, None
+                return
+            book.claim(held.claim)
+
+    def answer(self, datagram: bytes, now: float, enough: Callable[[], bool] = never) -> bytes | None:
+        """The reply to one request; None where it is not worth one. `settle` does the rest, once it is sent.
+
+        `enough` says when to look no further for a place.
+        """
+        self.settle()
+        untaken = self._untaken.leaves(datagram, now)
+        asked = asked_by(datagram) if self._keeps_replies and not untaken else None
+        if asked is not None and self._book is not None and (ready := self._shelf.find(asked, self._book, now)):
+            self._gave = datagram, asked, ready, now
+            return ready.to(asked.nonce)
+        try:
+            message = wire.decode(datagram)
+            if message.verb == "status":
+                return wire.encode("status", self._status(now))
+            wire.check_submit(message)
+        except FormatError as problem:
+            # Whoever wrote that cannot check a reply either; the plugin fails open.
+            self._say_once(f"a request is not answered: {problem}; are plugin and berthd of one release?")
+            return None
+        decision, reply = self._reply(message.fields, now, enough, _UNTAKEN if untaken else "")
+        state = 0 if self._book is None else self._book.state
+        self._said = _Said(datagram, asked, message.fields, decision, reply, now, state)
+        return reply
+
+    def settle(self) -> None:
+        """Take what the last reply gave away out of the picture, and let the reply stand ready for others."""
+        gave, self._gave = self._gave, None
+        if gave is not None:
+            datagram, asked, ready, at = gave
+            self._count(ready.verb)
+            self._untaken.given(asked.nonce.decode(), datagram, at)
+            self._shelf.used(asked, at)
+            self._hold(asked.nonce.decode(), ready.claim_of(asked.limit), at)
+        said, self._said = self._said, None
+        if said is not None:
+            self._count(said.decision.verb)
+            if said.decision.verb in {"place", "later"} and "test" not in said.fields:
+                self._untaken.given(said.fields["nonce"], said.datagram, said.at)
+            self._keep(said)
+            self._hold(said.fields["nonce"], said.decision.claim, said.at)
+
+    def _keep(self, said: _Said) -> None:
+        """Let a reply that was just made stand ready for others."""
+        if said.asked is None or self._book is None:
+            return
+        self._shelf.remember(said.asked, said.fields, said.at)
+        if said.decision.claim is None and said.state == self._book.state:
+            self._shelf.keep(said.asked, said.decision, said.reply, self._book, said.at)
+
+    def expects(self, now: float) -> bool:
+        """Whether there is a reply to be made before it is asked for."""
+        book = self._book
+        return book is not None and not self.catching_up and self._shelf.expected(book, now) is not None
+
+    def look_ahead(self, now: float, enough: Callable[[], bool] = never) -> Asked | None:
+        """Between two requests, make the reply to a kind that users are sending many of; which one."""
+        self.settle()
+        book = self._book
+        if book is None or self.catching_up or (expected := self._shelf.expected(book, now)) is None:
+            return None
+        asked, fields = expected
+        decision, reply = self._reply(fields, now, enough)
+        self._shelf.keep(asked, decision, reply, book, now)
+        return asked
+
+    def expect_no_more(self, asked: Asked) -> None:
+        """Make no reply to this kind before it is asked for."""
+        self._shelf.forget(asked)
+
+    def _reply(
+        self, fields: dict[str, str], now: float, enough: Callable[[], bool], leave: str = ""
+    ) -> tuple[Decision, bytes]:
+        made = say_no(fields, LeftToSlurm(leave), now) if leave else self._decide(fields, now, enough)
+        decision = within(made, fields, now)
+        return decision, wire.encode(decision.verb, decision.fields)
+
+    def _count(self, verb: str) -> None:
+        self._counters.answers += 1
+        self._counters.verbs[verb] += 1
+
+    def _say_once(self, complaint: str) -> None:
+        """A stranger's plugin would say the same with each job."""
+        if complaint not in self._complaints and len(self._complaints) < MOST_COMPLAINTS:
+            self._complaints.add(complaint)
+            log.error(complaint)
+
+    def _decide(self, fields: dict[str, str], now: float, enough: Callable[[], bool]) -> Decision:
+        if self._book is None:
+            return say_no(fields, LeftToSlurm(f"berthd has no picture of Slurm yet ({self._problem})"), now)
+        if self._leave:
+            return say_no(fields, LeftToSlurm(self._leave), now)
+        age = now - self._book.cluster.at
+        stale = ""
+        if age > STALE_AFTER:
+            stale = f"berthd last read Slurm {age:.0f} s ago" + (f" ({self._problem})" if self._problem else "")
+        self._book.enough = enough
+        try:
+            decision = decide(fields, self._book, self._policy, self._settings, now, self._understanding, stale)
+            return only_watch(decision) if self._observe else self._in_order(decision, fields)
+        except BerthError as problem:
+            return say_no(fields, problem, now)
+        except Exception as fault:  # noqa: BLE001 - a request that hits a fault of ours must not end the daemon for all
+            log.error(f"a fault of berthd's own, the job is left to Slurm: {fault!r}; request: {fields}")
+            return say_no(fields, LeftToSlurm("berthd met a fault of its own, its log says which"), now)
+
+    def _in_order(self, decision: Decision, fields: Mapping[str, str]) -> Decision:
+        """The decision, with what the site's order adds to the job's priority."""
+        if self._order is None or decision.verb not in {"place", "later"}:
+            return decision
+        points = str(self._order.points(asked_in(fields)))
+        return replace(decision, fields={**decision.fields, "site_factor": points})
+
+    def _hold(self, nonce: str, claim: Claim | None, now: float) -> None:
+        if claim is None:
+            return
+        self._held[nonce] = _Held(claim, now, now + self._reserve)
+        if self._book is not None:
+            self._hurry = self._hurry or self._book.displaces(claim)
+            self._book.claim(claim)
+        if self._next is not None:
+            self._next[0].claim(claim)
+
+    def _status(self, now: float) -> dict[str, str]:
+        cluster = self._book.cluster if self._book else None
+        counts = self._counters
+        status = {
+            "version": self._version,
+            "pid": str(self._pid),
+            "snapshot_age_ms": str(max(0, round((now - cluster.at) * 1_000))) if cluster else "",
+            "nodes": str(len(cluster.fleet.names)) if cluster else "0",
+            "gpus": str(int(cluster.fleet.gpu_counts.sum())) if cluster else "0",
+            "free_gpus": str(cluster.free_gpus) if cluster else "0",
+            "empty_nodes": str(cluster.empty_nodes) if cluster else "0",
+            "waiting": str(cluster.waiting) if cluster else "0",
+            "answers": str(counts.answers),
+            "placed": str(counts.verbs["place"]),
+            "later": str(counts.verbs["later"]),
+            "passed": str(counts.verbs["pass"]),
+            "refused": str(counts.verbs["refuse"]),
+            "notices": str(self._planned[0]),
+            "notices_late": str(self._planned[1]),
+            "updates": str(self._planned[2]),
+            "slurm": self._slurm,
+            "gateway": self._gateway,
+        }
+        status.update(self._took)
+        status.update(self._observed)
+        status.update(self._failures)
+        if self._problem:
+            status["problem"] = self._problem
+        return {key: value for key, value in status.items() if value}

@@ -1,0 +1,47 @@
+"""A process of berthd's that it can do without: started beside it, started again when it ends, ended with it."""
+
+import subprocess
+from collections.abc import Sequence
+
+from policy.site import log
+
+
+class Child:
+    """The process knows by the end of its standard input that berthd is no more."""
+
+    def __init__(self, name: str, command: Sequence[str], again_after: float = 30.0) -> None:
+        self._name = name
+        self._command = command
+        self._again_after = again_after
+        self._process: subprocess.Popen[bytes] | None = None
+        self._start_at = 0.0
+
+    def tend(self, now: float) -> None:
+        """See whether it lives; never waits for it."""
+        if self._process is not None and (code := self._process.poll()) is not None:
+            self._let_go(self._process)
+            self._start_at = now + self._again_after
+            log.error(f"{self._name} ended with {code}; it is started again in {self._again_after:.0f} s")
+        if self._process is None and now >= self._start_at:
+            try:
+                self._process = subprocess.Popen(self._command, stdin=subprocess.PIPE)
+            except OSError as problem:
+                self._start_at = now + self._again_after
+                log.error(f"{self._name} cannot be started: {problem.strerror}")
+
+    def stop(self) -> None:
+        """End it."""
+        if self._process is not None:
+            process = self._process
+            process.terminate()
+            try:
+                process.wait(2)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+            self._let_go(process)
+
+    def _let_go(self, process: subprocess.Popen[bytes]) -> None:
+        if process.stdin is not None:
+            process.stdin.close()
+        self._process = None

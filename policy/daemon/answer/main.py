@@ -1,0 +1,72 @@
+"""berthd: answers job_submit, and plans behind it."""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from policy.daemon.answer.answerer import Answerer
+from policy.daemon.answer.child import Child
+from policy.daemon.answer.server import Server, desk_command, planner_command
+from policy.formats.errors import BerthError, ConfigError
+from policy.placement.registry import create
+from policy.site import log
+from policy.site.config import config_path, load
+from policy.slurm.gateways import open_gateway
+
+WRONG_CONFIG = 2
+"""Exit status after which a service manager should not try again."""
+
+
+def package_version() -> str:
+    """The installed version of Berth."""
+    try:
+        return version("slurm-berth")
+    except PackageNotFoundError:
+        return "uninstalled"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run until SIGTERM."""
+    parser = argparse.ArgumentParser(prog="berthd", description="Berth's daemon, beside slurmctld.")
+    parser.add_argument(
+        "--config", type=Path, default=None, metavar="FILE", help="berth.conf (default: next to slurm.conf)"
+    )
+    parser.add_argument(
+        "--socket", type=Path, default=None, metavar="PATH", help="listen here instead of where berth.conf says"
+    )
+    parser.add_argument(
+        "--gateway",
+        default="auto",
+        metavar="NAME",
+        help="how Slurm is reached: auto (the default), pyslurm, libslurm, command, or recorded:FOLDER for tests",
+    )
+    parser.add_argument("--check-config", action="store_true", help="read the configuration and exit")
+    parser.add_argument("--version", action="version", version=f"berthd {package_version()}")
+    options = parser.parse_args(arguments)
+    try:
+        path = options.config or config_path()
+        config = load(path, must_exist=options.config is not None)
+        open_gateway(options.gateway)
+        create(config.policy)
+        if options.check_config:
+            sys.stdout.write(f"{path}: ok\n")
+            return 0
+        answerer = Answerer(config, package_version(), os.getpid())
+        listens = options.socket or config.socket
+        desk = Child("the desk for users' questions", desk_command(path, options.gateway, listens))
+        used = desk if config.users_hosts else None
+        Server(answerer, listens, planner_command(path, options.gateway), used).run()
+    except ConfigError as problem:
+        log.error(problem)
+        return WRONG_CONFIG
+    except BerthError as problem:
+        log.error(problem)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,350 @@
+"""The answering loop: one thread, one epoll, no call that can wait for anyone.
+
+All requests that are there are read before one of them is answered: the one whose user is next (`turns`). Who has hung
+up meanwhile gets no answer, for nobody would read it.
+"""
+
+import contextlib
+import gc
+import os
+import select
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from policy.daemon.answer.answerer import Answerer
+from policy.daemon.answer.child import Child
+from policy.daemon.answer.notify import notify, watchdog_seconds
+from policy.daemon.answer.turns import Turns, asker
+from policy.daemon.answer.vigil import Vigil
+from policy.daemon.passes.handover import HURRY, UNSEEN, Receiver
+from policy.formats.errors import DaemonError
+from policy.formats.wire import REQUEST_BYTES, encode
+from policy.site import log
+
+_BACKLOG = 1_024
+_MOST_CONNECTIONS = 512
+_PATIENCE = 2.0
+"""Seconds that a connection may stay silent that has not asked yet."""
+_KEPT = 60.0
+"""Seconds that one is kept which has: slurmctld asks again over the same."""
+_ENOUGH = 0.025
+"""Seconds of processor time after which no more places are looked at for a request: the plugin waits twice as long."""
+_RESTART_AFTER = 1.0
+_COLLECT_EVERY = 60.0
+
+
+class Server:
+    """Owns the socket, the planner process, and the loop."""
+
+    def __init__(
+        self,
+        answerer: Answerer,
+        path: Path,
+        planner_command: list[str],
+        desk: Child | None = None,
+        vigil: Vigil | None = None,
+    ) -> None:
+        self._answerer = answerer
+        self._vigil = vigil or Vigil()
+        self._path = path
+        self._planner_command = planner_command
+        self._desk = desk
+        self._allowed = {0, os.geteuid()}
+        self._poll = select.epoll()
+        self._open: dict[int, tuple[socket.socket, float]] = {}
+        """Connections by file number, and until when each may be silent."""
+        self._asked: dict[int, tuple[bytes, tuple[str, int] | None]] = {}
+        """Requests that were read and are not answered yet, and whose they are, by the connection's file number."""
+        self._turns = Turns()
+        self._listener = _listen(path)
+        self._poll.register(self._listener, select.EPOLLIN)
+        self._planner: subprocess.Popen[bytes] | None = None
+        self._channel: socket.socket | None = None
+        self._receiver: Receiver | None = None
+        self._restart_at = 0.0
+        self._stop = False
+        self._said_ready = False
+
+    def run(self) -> None:
+        """Answer until a signal says stop; a DaemonError where no planner lives long enough to be of use."""
+        wake = self._catch_signals()
+        self._start_planner()
+        # What exists now lives as long as the process: never walk over it again. Replies make no cycles, so
+        # collecting is left to quiet moments.
+        gc.freeze()
+        gc.disable()
+        every = watchdog_seconds()
+        tend_at = collect_at = 0.0
+        try:
+            while not self._stop:
+                busy = self._answerer.catching_up or self._answerer.expects(time.time())
+                timeout = 0.0 if busy or self._asked else 0.5
+                for file, events in self._poll.poll(timeout):
+                    self._serve(file, events, wake)
+                if self._asked:
+                    self._answer_next()
+                self._answerer.catch_up()
+                if not self._asked:
+                    self._look_ahead()
+                now = time.monotonic()
+                if now >= tend_at:
+                    tend_at = now + min(every or 0.5, 0.5)
+                    self._tend(now, watchdog=every is not None)
+                if now >= collect_at and not self._answerer.catching_up:
+                    collect_at = now + _COLLECT_EVERY
+                    gc.collect()
+        finally:
+            notify("STOPPING=1")
+            self._close()
+
+    def _serve(self, file: int, events: int, wake: int) -> None:
+        if file in self._open:
+            self._hear(file, events)
+        elif file == self._listener.fileno():
+            self._accept()
+        elif self._channel is not None and file == self._channel.fileno():
+            self._take_word()
+        elif file == wake:
+            os.read(wake, 64)
+
+    def _accept(self) -> None:
+        for _ in range(64):
+            try:
+                connection, _ = self._listener.accept()
+            except BlockingIOError:
+                return
+            except OSError as problem:
+                log.error(f"cannot accept a connection: {problem}")
+                return
+            connection.setblocking(False)  # noqa: FBT003 - its only argument
+            if len(self._open) < _MOST_CONNECTIONS and self._may_ask(connection):
+                file = connection.fileno()
+                self._open[file] = connection, time.monotonic() + _PATIENCE
+                self._poll.register(file, select.EPOLLIN)
+                self._hear(file, select.EPOLLIN)
+            else:
+                connection.close()
+
+    def _may_ask(self, connection: socket.socket) -> bool:
+        peer = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+        uid: int = struct.unpack("iII", peer)[1]
+        return uid in self._allowed
+
+    def _hear(self, file: int, events: int) -> None:
+        """Read a request; one that is not there yet waits in the poll."""
+        connection, _ = self._open[file]
+        if events & select.EPOLLHUP:
+            self._drop(file)
+        elif file not in self._asked:
+            try:
+                datagram = connection.recv(REQUEST_BYTES + 1)
+            except BlockingIOError:
+                return
+            except OSError:
+                datagram = b""
+            if datagram:
+                self._asked[file] = datagram, asker(datagram)
+            else:
+                self._drop(file)
+
+    def _answer_next(self) -> None:
+        """Reply to one request; the others may have to wait for one that comes now."""
+        # Who asks for no job, such as `berth status`, comes first.
+        file = min(self._asked, key=lambda one: self._turns.of(who[1]) if (who := self._asked[one][1]) else -1)
+        (datagram, who), now = self._asked.pop(file), time.monotonic()
+        connection, _ = self._open[file]
+        if _has_hung_up(connection):
+            self._drop(file)
+            return
+        began = time.thread_time()
+        if who and (seconds := self._turns.sent_away(who[1], now)):
+            reply: bytes | None = encode("busy", {"nonce": who[0], "seconds": str(seconds)})
+        else:
+            reply = self._answerer.answer(datagram, time.time(), _enough(began))
+        if reply is None:
+            self._drop(file)
+        else:
+            # An asker that has gone, or does not read, has met its own deadline.
+            with contextlib.suppress(OSError):
+                connection.send(reply)
+            self._open[file] = connection, now + _KEPT
+        self._answerer.settle()
+        self._hurry()
+        if who:
+            self._turns.took(who[1], time.thread_time() - began, now)
+
+    def _look_ahead(self) -> None:
+        """Make a reply that is soon asked for; where it was dear, make none of its kind again, since others wait."""
+        began = time.thread_time()
+        asked = self._answerer.look_ahead(time.time(), _enough(began))
+        if asked is not None and time.thread_time() - began > self._turns.usual:
+            self._answerer.expect_no_more(asked)
+
+    def _drop(self, file: int) -> None:
+        self._asked.pop(file, None)
+        connection, _ = self._open.pop(file)
+        self._poll.unregister(file)
+        connection.close()
+
+    def _hurry(self) -> None:
+        """A guest that is in an owner's way leaves soonest when the planner looks at once."""
+        if self._answerer.take_hurry() and self._channel is not None:
+            with contextlib.suppress(OSError):
+                self._channel.send(HURRY)
+
+    def _take_word(self) -> None:
+        assert self._receiver is not None and self._channel is not None  # noqa: S101, PT018 - narrows the types
+        try:
+            snapshot = self._receiver.receive()
+        except (OSError, EOFError):
+            self._hang_up()
+            return
+        if self._receiver.take_sign():
+            self._vigil.hear(time.monotonic())
+        if snapshot is None:
+            return
+        if snapshot.cluster is not None:
+            self._turns.nodes(len(snapshot.cluster.fleet.names))
+        if self._answerer.take(snapshot, time.time()):
+            with contextlib.suppress(OSError):
+                self._channel.send(UNSEEN)
+        if self._answerer.ready and not self._said_ready:
+            self._said_ready = True
+            log.info(f"answers on {self._path}")
+            notify("READY=1")
+
+    def _tend(self, now: float, *, watchdog: bool) -> None:
+        for file, (_, until) in list(self._open.items()):
+            if now > until:
+                self._drop(file)
+        if not self._stop:
+            self._tend_planner(now)
+        if self._desk is not None:
+            self._desk.tend(now)
+        if watchdog:
+            notify("WATCHDOG=1")
+
+    def _tend_planner(self, now: float) -> None:
+        """Never waits for it, not even for the end of one that was killed: a hung file system can keep that up."""
+        if self._planner is None:
+            if now >= self._restart_at:
+                self._start_planner()
+        elif (code := self._planner.poll()) is not None:
+            self._lose_planner(code, now)
+        elif self._vigil.is_silent(now):
+            log.error(f"the planner has neither read Slurm nor waited for it for {self._vigil.silent_for:g} s: killed")
+            self._planner.kill()
+        elif self._channel is None:
+            self._planner.kill()
+        if reason := self._vigil.hopeless:
+            raise DaemonError(f"{reason}; berthd ends, so that its unit gives waiting jobs back to Slurm")
+
+    def _start_planner(self) -> None:
+        self._vigil.hear(time.monotonic())
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            self._planner = subprocess.Popen(
+                [*self._planner_command, "--channel", str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+            )
+        self._channel, self._receiver = ours, Receiver(ours)
+        self._poll.register(ours, select.EPOLLIN)
+
+    def _hang_up(self) -> None:
+        if self._channel is not None:
+            self._poll.unregister(self._channel)
+            self._channel.close()
+            self._channel = None
+
+    def _lose_planner(self, code: int, now: float) -> None:
+        """Forget a planner that died; a new one starts a moment later, and the last picture stays."""
+        self._hang_up()
+        log.error(f"the planner ended with {code}; a new one starts in {_RESTART_AFTER:.0f} s")
+        self._planner = None
+        self._restart_at = now + _RESTART_AFTER
+        self._vigil.end(now)
+
+    def _catch_signals(self) -> int:
+        read_end, write_end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.set_wakeup_fd(write_end)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._on_signal)
+        self._poll.register(read_end, select.EPOLLIN)
+        return read_end
+
+    def _on_signal(self, *_: object) -> None:
+        self._stop = True
+
+    def _close(self) -> None:
+        self._listener.close()
+        for file in list(self._open):
+            self._drop(file)
+        if self._desk is not None:
+            self._desk.stop()
+        with contextlib.suppress(FileNotFoundError):
+            self._path.unlink()
+        if self._channel is not None:
+            self._channel.close()
+        if self._planner is not None:
+            self._planner.terminate()
+            try:
+                self._planner.wait(5)
+            except subprocess.TimeoutExpired:
+                self._planner.kill()
+                # Whatever keeps it from dying must not keep berthd's unit from undoing the pins.
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    self._planner.wait(5)
+        log.info("stopped")
+
+
+def _has_hung_up(connection: socket.socket) -> bool:
+    """Look whether the other end is closed: since its request was read, others were answered."""
+    poll = select.poll()
+    poll.register(connection, 0)
+    return bool(poll.poll(0))
+
+
+def _enough(began: float) -> Callable[[], bool]:
+    return lambda: time.thread_time() - began > _ENOUGH
+
+
+def _listen(path: Path) -> socket.socket:
+    """Bind the socket; a living berthd there is an error, a dead one's socket is replaced."""
+    try:
+        path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
+            try:
+                probe.connect(str(path))
+            except OSError:
+                with contextlib.suppress(FileNotFoundError):
+                    path.unlink()
+            else:
+                raise DaemonError(f"another berthd answers on {path}; stop it first")
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
+        before = os.umask(0o177)
+        try:
+            listener.bind(str(path))
+        finally:
+            os.umask(before)
+        listener.listen(_BACKLOG)
+    except OSError as problem:
+        raise DaemonError(f"cannot listen on {path}: {problem.strerror}") from None
+    return listener
+
+
+def planner_command(config: Path, gateway: str) -> list[str]:
+    """How the planner is started: the same interpreter, the same packages."""
+    return [sys.executable, "-m", "policy.daemon.passes.planning", "--config", str(config), "--gateway", gateway]
+
+
+def desk_command(config: Path, gateway: str, path: Path) -> list[str]:
+    """How users' questions are served: as the planner is started; it asks this process over its socket."""
+    command = [sys.executable, "-m", "policy.daemon.answer.desk", "--config", str(config), "--gateway", gateway]
+    return [*command, "--socket", str(path)]

@@ -1,0 +1,1 @@
+"""What nodes and guards tell berthd, and what it makes of it."""

@@ -1,0 +1,102 @@
+"""What jobs failed of, in Slurm's accounting: slurmctld lets nobody write into a job that is over, slurmdbd does.
+
+Nobody waits for slurmdbd: sacctmgr runs beside the planner, and what it cannot write in its time is left out.
+"""
+
+import subprocess
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from policy.formats import segment
+from policy.site import log
+
+AFTER = 5.0
+"""Seconds until a job is written: by then slurmctld's own word of its end has reached slurmdbd."""
+
+_AT_ONCE = 4
+_MOST_WAITING = 1_000
+_SECONDS = 30.0
+_REMEMBERED = 180.0
+"""Seconds for which it is known what was written of a job, so that another part's words do not take its place."""
+
+Start = Callable[[list[str]], "subprocess.Popen[bytes]"]
+
+
+@dataclass(slots=True)
+class _Note:
+    due: float
+    job_id: int
+    words: list[str]
+
+
+@dataclass(slots=True)
+class _Known:
+    """Of one job: the text that was written last, and what belongs into every text of it."""
+
+    since: float
+    text: str = ""
+    more: dict[str, str] = field(default_factory=dict)
+
+
+def _start(words: list[str]) -> "subprocess.Popen[bytes]":
+    nothing = subprocess.DEVNULL
+    return subprocess.Popen(words, stdin=nothing, stdout=nothing, stderr=nothing)
+
+
+class Accounts:
+    """Writes some at a time."""
+
+    def __init__(self, start: Start = _start) -> None:
+        self._start = start
+        self._waiting: deque[_Note] = deque(maxlen=_MOST_WAITING)
+        self._running: list[tuple[float, subprocess.Popen[bytes]]] = []
+        self._known: dict[int, _Known] = {}
+        self._said = False
+
+    def note(self, job_id: int, admin_comment: str, config: Mapping[str, str], at: float) -> None:
+        """Write a job's text, where the site has accounting."""
+        if not config.get("AccountingStorageType", "").endswith("slurmdbd"):
+            return
+        known = self._known_of(job_id, at)
+        known.text = segment.put(admin_comment, {**(segment.fields(admin_comment) or {}), **known.more})
+        cluster = config.get("ClusterName", "")
+        words = ["sacctmgr", "-i", "-Q", "modify", "job", "where", f"jobid={job_id}", f"cluster={cluster}"]
+        earlier = [one for one in self._waiting if one.job_id == job_id]
+        for one in earlier:
+            self._waiting.remove(one)
+        self._waiting.append(_Note(at + AFTER, job_id, [*words, "set", f"AdminComment={known.text}"]))
+
+    def add(
+        self, job_id: int, admin_comment: str, more: Mapping[str, str], config: Mapping[str, str], at: float
+    ) -> None:
+        """Write some words more into a job's segment: into what was noted of it, else into the text that it has."""
+        known = self._known_of(job_id, at)
+        known.more |= more
+        self.note(job_id, known.text or admin_comment, config, at)
+
+    def _known_of(self, job_id: int, at: float) -> _Known:
+        self._known = {job: one for job, one in self._known.items() if one.since + _REMEMBERED > at}
+        return self._known.setdefault(job_id, _Known(at))
+
+    def tend(self, at: float) -> None:
+        """Begin what is due, and see who has ended."""
+        left = []
+        for until, process in self._running:
+            if process.poll() is None and at < until:
+                left.append((until, process))
+                continue
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+            if process.returncode and not self._said:
+                self._said = True
+                log.error("sacctmgr cannot write what jobs failed of into the accounting; is SlurmUser its admin?")
+        self._running = left
+        while self._waiting and self._waiting[0].due <= at and len(self._running) < _AT_ONCE:
+            words = self._waiting.popleft().words
+            try:
+                self._running.append((at + _SECONDS, self._start(words)))
+            except OSError as problem:
+                log.error(f"sacctmgr cannot be run: {problem.strerror}; what jobs failed of is not in the accounting")
+                self._waiting.clear()

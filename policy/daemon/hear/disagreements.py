@@ -1,0 +1,43 @@
+"""Counts and names the jobs that run on another part of a GPU than Berth gave them.
+
+Their nodes should have held them (prolog_epilog/given.py).
+"""
+
+import os
+
+from policy.formats.slurm_facts import JobFacts, Reading
+from policy.site import log
+from policy.slurm import disagreement
+
+_RUNS = frozenset({"RUNNING", "SUSPENDED", "STOPPED"})
+
+
+class Disagreements:
+    """Looks at what each reading shows that was not there before."""
+
+    def __init__(self, skipped: frozenset[str]) -> None:
+        self._skipped = skipped
+        self._trusted = frozenset({0, os.geteuid()})
+        self._seen: dict[int, JobFacts] = {}
+        self._named: set[tuple[int, int | None]] = set()
+        self._count = 0
+
+    @property
+    def told(self) -> dict[str, str]:
+        """For `berth status`."""
+        return {"disagreements": str(self._count)} if self._count else {}
+
+    def look(self, reading: Reading) -> None:
+        """Name each run once."""
+        seen = {job.id: job for job in reading.jobs if job.state in _RUNS and job.wants_gpus}
+        self._named &= {(job.id, job.start) for job in seen.values()}
+        for job in seen.values():
+            # A record that did not change is the same object.
+            if job is self._seen.get(job.id) or (job.id, job.start) in self._named:
+                continue
+            if why := disagreement.of_running(job, self._skipped, self._trusted):
+                self._named.add((job.id, job.start))
+                self._count += 1
+                where = ",".join(job.nodes)
+                log.error(f"JobId={job.id} UserId={job.user} NodeList={where} runs against what Berth planned: {why}")
+        self._seen = seen

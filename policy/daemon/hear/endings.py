@@ -1,0 +1,149 @@
+"""What is made of a job's end: its class, and what its segment says afterwards. No text of a log gets there."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib import resources
+
+from policy.formats import segment
+from policy.formats.errors import FormatError
+from policy.formats.escape import unescape
+from policy.formats.outcome import Outcome, requeues_left
+from policy.formats.slurm_facts import JobFacts, Reading
+from policy.plan.waiting_jobs import asked_nodes, nodes_avoided
+from policy.retry import history
+from policy.retry.classes import NO_SIGNATURE
+from policy.retry.classify import Classification, Facts, classify
+from policy.retry.decision import Decision, Limits, Trial
+from policy.retry.rules import Rules, read_rules
+from policy.slurm.outcomes import tries
+
+AVOID_FOR = 6 * 3_600.0
+"""Seconds for which a job keeps away from a suspected node: a bound, should the node be innocent."""
+
+_PAYLOAD = re.compile(
+    rb"berth/1 failed job=([1-9][0-9]{0,9}) node=([A-Za-z0-9_.-]{1,255}) start=(0|[1-9][0-9]{0,10})"
+    rb" class=([a-z_]{1,32}) transient=([01]) sign=([!-Z\\^-~]{1,400})"
+)
+_MOST_JOBS = 2**32 - 1
+_OF_THE_LAST_FAILURE = frozenset({"again", "retry_text", "tried_before"})
+_PUT_BACK_BY_BERTH = ("evicted", "degraded", "moves")
+"""Counts that grow when Berth itself puts a job back."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeWord:
+    """What a node says of the log of a job that failed there (docs/formats.md, 11.5)."""
+
+    job: int
+    node: str
+    failure: str
+    transient: bool
+    sign: str
+    start: int = 0
+    """When the run began; 0 where the node cannot tell."""
+
+
+def read_word(payload: bytes) -> NodeWord | None:
+    """What a payload says; None where it is no such notice."""
+    match = _PAYLOAD.fullmatch(payload)
+    if match is None or int(match[1]) > _MOST_JOBS:
+        return None
+    try:
+        sign = unescape(match[6].decode())
+    except FormatError:
+        return None
+    if not sign.isprintable():
+        return None
+    return NodeWord(int(match[1]), match[2].decode(), match[4].decode(), match[5] == b"1", sign, int(match[3]))
+
+
+@cache
+def shipped_rules() -> Rules:
+    """Berth's own rules. Those of a site are used on the nodes, where the logs are."""
+    text = resources.files("policy.retry").joinpath("rules.toml").read_text(encoding="utf-8")
+    return read_rules(text, "rules.toml")
+
+
+def class_of(found: Outcome, word: NodeWord | None) -> Classification:
+    """What Slurm's state tells is no guess; then the log; then the exit code, as far as Berth knows it."""
+    by_state = classify(b"", Facts(state=found.state), shipped_rules())
+    if by_state.failure != NO_SIGNATURE:
+        return by_state
+    if word is not None:
+        return Classification(word.failure, word.transient, word.sign, word.sign)
+    return classify(b"", Facts(found.exit_code or None, found.signal), shipped_rules())
+
+
+def as_it_ran(job: JobFacts) -> JobFacts:
+    """A job that ends, with all nodes of its place: Slurm names only those it still ends on, never a lost one."""
+    values = job.segment or {}
+    planned = values.get("nodes", "").split(",") if values.get("state") in segment.PINNED_STATES else ()
+    return replace(job, nodes=tuple(dict.fromkeys((*job.nodes, *filter(None, planned)))))
+
+
+def lost_nodes(before: JobFacts, reading: Reading) -> tuple[str, ...]:
+    """Those of the nodes where a job ran that are no more."""
+    up = {node.name for node in reading.nodes if node.up}
+    return tuple(name for name in before.nodes if name not in up)
+
+
+def began_anew(before: JobFacts, boot_times: Mapping[str, int]) -> tuple[str, ...]:
+    """Those of the nodes where a job ran that booted meanwhile: Slurm need not have called them down."""
+    return tuple(name for name in before.nodes if before.start and boot_times.get(name, 0) > before.start)
+
+
+def put_back(before: JobFacts, at: float, lost: Sequence[str], anew: Sequence[str] = ()) -> Trial:
+    """The run of a job that somebody put back into the queue while it ran: its node was lost, or it was told to go."""
+    ran = at - (before.start or at)
+    if lost or anew:
+        sign = f"node {lost[0]} was lost" if lost else f"node {anew[0]} booted while it ran"
+        failure = Classification("mpi_runtime_failure", transient=True, reason=sign, sign=sign)
+        return Trial(failure, before.nodes, ran, "NODE_FAIL", bad_nodes=tuple(lost or anew))
+    sign = "it was put back into the queue from outside"
+    told = Classification("job_preempted", transient=True, reason=sign, sign=sign)
+    return Trial(told, before.nodes, ran, "PREEMPTED")
+
+
+def by_berth(before: Mapping[str, str], now: Mapping[str, str]) -> bool:
+    """Whether it was Berth that put a job back."""
+    if "move_until" in before or "move_until" in now:
+        return True
+    return any(before.get(key) != now.get(key) for key in _PUT_BACK_BY_BERTH)
+
+
+def limits(found: Outcome, reading: Reading, config: Mapping[str, str]) -> Limits:
+    """What bounds the tries of a job with `--retry`."""
+    values = found.values or {}
+    left = requeues_left(found, config)
+    return Limits(
+        tries(values), found.may_requeue, left, _spare_nodes(values, len(found.nodes), reading, found.partition)
+    )
+
+
+def _spare_nodes(values: Mapping[str, str], needed: int, reading: Reading, partition: str) -> int:
+    """Nodes that a job could do without; none where its user has named them."""
+    if asked_nodes(values):
+        return 0
+    k = int(values["k"]) if values.get("k", "").isdigit() else 1
+    able = [node for node in reading.nodes if node.up and partition in node.partitions and node.gpus >= k]
+    return max(0, len(able) - needed)
+
+
+def failed(
+    values: Mapping[str, str], runs: Sequence[Trial], ended: int, decision: Decision | None, at: float
+) -> dict[str, str]:
+    """The segment of a job after a run that failed."""
+    last = runs[-1].failure
+    kept = {key: value for key, value in values.items() if key not in _OF_THE_LAST_FAILURE}
+    new = {**kept, "fail": last.failure, "fail_text": last.sign, "fail_at": str(ended), **history.written(runs)}
+    if decision is None:
+        return new
+    new["retry_text"] = decision.reason
+    if decision.again:
+        new["again"] = str(int(at + decision.wait_s))
+    if decision.exclude_nodes:
+        avoids = {**nodes_avoided(values, at), **dict.fromkeys(decision.exclude_nodes, at + AVOID_FOR)}
+        new["avoids"] = ",".join(f"{name}@{int(until)}" for name, until in avoids.items())
+    return new

@@ -1,0 +1,53 @@
+"""What guards tell of hosts, that is of jobs that own their GPUs and may have guests: step times, and best losses.
+
+Guards tell of a job when it is over, and by then Slurm's readings show it no more. So hosts are remembered for a while.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from policy.daemon.hear.accounts import Accounts
+from policy.daemon.hear.losses import Losses, LossWord
+from policy.daemon.hear.step_times import StepTimes, StepWord
+from policy.formats.slurm_facts import JobFacts, Reading
+from policy.request.tiers import GUARANTEED
+from policy.slurm.interface import Gateway
+
+REMEMBERED = 300.0
+"""Seconds: a guard has told of all GPUs of a node within two minutes."""
+
+
+class Hosts:
+    """Those that run, and those that have just ended."""
+
+    def __init__(self, gateway: Gateway, record: Path | None, accounts: Accounts) -> None:
+        self._steps = StepTimes(record)
+        self._losses = Losses(gateway, accounts)
+        self._here: dict[int, JobFacts] = {}
+        self._gone: dict[int, tuple[float, JobFacts]] = {}
+
+    def look(self, reading: Reading) -> None:
+        """Remember them as a reading shows them."""
+        here = {job.id: job for job in reading.jobs if job.nodes and (job.segment or {}).get("tier") == GUARANTEED}
+        for job_id in self._here.keys() - here.keys():
+            self._gone[job_id] = reading.at, self._here[job_id]
+        self._here = here
+        self._gone = {job: one for job, one in self._gone.items() if one[0] + REMEMBERED > reading.at}
+
+    def hear(self, word: StepWord | LossWord, class_of: Callable[[JobFacts], str], at: float) -> None:
+        """A guard tells of a host; of one that nobody remembers, nothing is kept."""
+        job = self._here.get(word.job) or self._gone.get(word.job, (0.0, None))[1]
+        if job is None:
+            return
+        if isinstance(word, LossWord):
+            self._losses.hear(word, at)
+        else:
+            self._steps.hear(word, job, class_of(job), at)
+
+    def write_due(self, at: float, model_of: Callable[[str, str], str]) -> None:
+        """Add to the record of step times what is there whole."""
+        self._steps.write_due(at, model_of)
+
+    def write_one(self, at: float) -> int | None:
+        """Write of one job when its loss was best; its number."""
+        return self._losses.write_one(at)

@@ -1,0 +1,89 @@
+"""What holds jobs to their shares on their nodes, as the guards say: kept in the job's own segment for `berth why`."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from policy.formats import segment
+from policy.formats.errors import FormatError, SlurmError
+from policy.formats.escape import unescape
+from policy.site import log
+from policy.slurm.interface import Gateway
+
+MOST_NODES = 8
+"""Nodes of one job whose levels are kept; more would make its comment too long."""
+
+_PAYLOAD = re.compile(
+    rb"berth/1 level node=([A-Za-z0-9_.-]{1,255}) job=([1-9][0-9]{0,9}) level=([a-z0-9+.-]{1,64})"
+    rb" text=([!-Z\\^-~]{1,400})"
+)
+_MOST_JOBS = 2**32 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class LevelWord:
+    """One notice of a guard (docs/formats.md)."""
+
+    node: str
+    job: int
+    level: str
+    """In a word."""
+    text: str
+    """In a sentence."""
+
+
+def read_word(payload: bytes) -> LevelWord | None:
+    """What a payload says; None where it is no such notice."""
+    match = _PAYLOAD.fullmatch(payload)
+    if match is None or int(match[2]) > _MOST_JOBS:
+        return None
+    try:
+        text = unescape(match[4].decode())
+    except FormatError:
+        return None
+    return LevelWord(match[1].decode(), int(match[2]), match[3].decode(), text)
+
+
+class Levels:
+    """What was heard and is not written yet."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+        self._heard: dict[int, dict[str, LevelWord]] = {}
+
+    def hear(self, word: LevelWord) -> None:
+        """Keep it until there is time to write."""
+        self._heard.setdefault(word.job, {})[word.node] = word
+
+    def write_one(self) -> int | None:
+        """Write what was heard of one job; its number, or None where nothing is left to write."""
+        while self._heard:
+            job_id, words = self._heard.popitem()
+            try:
+                job = self._gateway.job(job_id)
+                values = segment.fields(job.admin_comment)
+                # One that has ended, or waits again, is not held by that any more.
+                if job.state != "RUNNING" or values is None or not {"share", "tier"} & values.keys():
+                    continue
+                after = held(values, words)
+                if after != values:
+                    self._gateway.annotate(job_id, after)
+                    return job_id
+            except (SlurmError, FormatError) as problem:
+                log.error(f"JobId={job_id}: what holds its share could not be written: {problem}")
+        return None
+
+
+def held(values: Mapping[str, str], words: Mapping[str, LevelWord]) -> dict[str, str]:
+    """The segment of a job after its nodes have said how they hold it."""
+    pairs = (pair.partition(":") for pair in values.get("held", "").split(",") if ":" in pair)
+    levels = {node: level for node, _, level in pairs}
+    for word in words.values():
+        if word.node in levels or len(levels) < MOST_NODES:
+            levels[word.node] = word.level
+    *_, last = words.values()
+    return {
+        **values,
+        "held": ",".join(f"{node}:{level}" for node, level in levels.items()),
+        "held_text": last.text,
+    }

@@ -1,0 +1,383 @@
+"""Notices of the nodes: "job J ends on node N", sent by `berth-notice`, and what guards say (docs/formats.md).
+
+A thread serves the sockets, so that no peer keeps the planner waiting, and the planner, which itself often waits for
+slurmctld, keeps no Epilog longer than `ANSWER_WITHIN`. Decoding a credential may wait for munged, and so it has another
+thread. The planner finds what has come through a descriptor of its own select.
+"""
+
+import contextlib
+import os
+import queue
+import re
+import select
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+
+from policy.daemon.hear import words
+from policy.daemon.hear.words import Word
+from policy.formats.errors import DaemonError
+from policy.site import log
+from policy.site.munge import EXPIRED, NO_MUNGED, REPLAYED, REWOUND, Credential, Munge
+from policy.site.ports import listen
+
+DONE, STANDBY = b"berth/1 done\n", b"berth/1 standby\n"
+
+_REQUEST_BYTES = 1_024
+"""A credential takes some 250."""
+_PREFIX = b"MUNGE:"
+_CREDENTIAL = re.compile(rb"MUNGE:[A-Za-z0-9+/=]+:")
+_PAYLOAD = re.compile(rb"berth/1 epilog job=([1-9][0-9]{0,9}) node=([A-Za-z0-9_.-]{1,255})( degraded)?")
+_MOST_JOBS = 2**32 - 1
+
+_MOST_OPEN = 256
+"""Together with the planner's own files well below 1,024, beyond which select() takes none."""
+_MOST_AT_ONCE = 64
+ANSWER_WITHIN = 0.03
+"""Seconds from an Epilog's call after which it goes on even if the planner has not written its pins yet: what is pinned
+to the node already starts then, and the plan goes on from there."""
+
+_PATIENCE = 2.0
+"""Seconds for a connection from beginning to end; the client goes after 0.3."""
+_MAY_BE_SILENT = 0.05
+"""Seconds in which a connection has to begin to speak when others want its place."""
+_SAY_EVERY = 60.0
+_LOOK_EVERY = 0.2
+"""Seconds between looks for connections that have become too old."""
+
+
+FAR_OFF = float("inf")
+
+
+@dataclass(slots=True, eq=False)
+class _Connection:
+    socket: socket.socket
+    peer: str
+    since: float
+    received: bytearray = field(default_factory=bytearray)
+    reading: bool = True
+    closed: bool = False
+    answer_by: float = FAR_OFF
+
+    @property
+    def until(self) -> float:
+        """When it is given up."""
+        return self.since + _PATIENCE
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """A root of this cluster says that a job ends on a node, and its Epilog waits for the answer; or a guard speaks."""
+
+    job: int
+    node: str
+    _reply: Callable[[bytes], None]
+    degraded: bool = False
+    """Whether the node could not set up the share of a packed job, which then never began."""
+    word: Word | None = None
+    """What else a node says; an Epilog's notice has none."""
+
+    def answer(self, *, done: bool = True) -> None:
+        """Let the Epilog end. `done=False` where another controller is in charge: it asked that one as well."""
+        self._reply(DONE if done else STANDBY)
+
+
+class Notices:
+    """Hostile or slow peers cost at most some connections and munged's time."""
+
+    def __init__(
+        self, listener: socket.socket, decode: Callable[[bytes], Credential], within: float = ANSWER_WITHIN
+    ) -> None:
+        self.taken = 0
+        self.refused = 0
+        self.late = 0
+        """Notices that were answered before the planner was through with them."""
+        self.in_charge = False
+        """Whether the controller of this host decides, as those are told whom the planner does not answer in time."""
+        self._within = within
+        self._listener = listener
+        self._decode = decode
+        self._trusted = {0, os.geteuid()}
+        self._poll = select.epoll()
+        self._listening = True
+        self._open: dict[int, _Connection] = {}
+        """Eldest first: all have the same patience."""
+        self._work: queue.SimpleQueue[tuple[_Connection, bytes] | None] = queue.SimpleQueue()
+        self._results: queue.SimpleQueue[tuple[_Connection, Credential | None]] = queue.SimpleQueue()
+        self._answers: queue.SimpleQueue[tuple[_Connection, bytes]] = queue.SimpleQueue()
+        self._found: queue.SimpleQueue[Notice] = queue.SimpleQueue()
+        self._unanswered: deque[_Connection] = deque()
+        """Eldest first."""
+        self._ending = False
+        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._said: dict[str, float] = {}
+        listener.setblocking(False)  # noqa: FBT003 - its only argument
+        self._poll.register(listener, select.EPOLLIN)
+        self._poll.register(self._wake, select.EPOLLIN)
+        self._decoder = threading.Thread(target=self._decode_all, name="berth-munge", daemon=True)
+        self._decoder.start()
+        self._server = threading.Thread(target=self._serve, name="berth-notices", daemon=True)
+        self._server.start()
+
+    @property
+    def port(self) -> int:
+        """Where it listens."""
+        port: int = self._listener.getsockname()[1]
+        return port
+
+    def fileno(self) -> int:
+        """Readable when something has come, to wait for in a select."""
+        return self._bell
+
+    def ready(self) -> list[Notice]:
+        """What has come since the last call."""
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_read(self._bell)
+        found: list[Notice] = []
+        with contextlib.suppress(queue.Empty):
+            while True:
+                found.append(self._found.get_nowait())
+        return found
+
+    def close(self) -> None:
+        """Hang up on all."""
+        self._ending = True
+        os.eventfd_write(self._wake, 1)
+        self._server.join()
+        for connection in list(self._open.values()):
+            self._close(connection)
+        self._listener.close()
+        self._work.put(None)
+        self._decoder.join(1.0)
+        self._poll.close()
+        os.close(self._bell)
+        # A decoder that still waits for munged will write to it.
+        if not self._decoder.is_alive():
+            os.close(self._wake)
+
+    # In the thread of the sockets
+
+    def _serve(self) -> None:
+        while not self._ending:
+            for file, _ in self._poll.poll(self._until_next()):
+                if file == self._listener.fileno():
+                    self._accept()
+                elif file == self._wake:
+                    os.eventfd_read(self._wake)
+                elif (connection := self._open.get(file)) and connection.reading:
+                    with self._alone(connection):
+                        self._read(connection)
+            self._decoded()
+            self._answer()
+            now = time.monotonic()
+            for late in [one for one in self._open.values() if one.until < now]:
+                self._close(late)
+            self._listen_again()
+
+    def _until_next(self) -> float:
+        """Seconds until somebody has waited long enough; at most a little while."""
+        next_one = self._unanswered[0].answer_by - time.monotonic() if self._unanswered else _LOOK_EVERY
+        return max(0.0, min(next_one, _LOOK_EVERY if self._listening else _MAY_BE_SILENT))
+
+    def _answer(self) -> None:
+        """Pass on what the planner answered, and let those go who have waited long enough."""
+        with contextlib.suppress(queue.Empty):
+            while True:
+                self._say_to(*self._answers.get_nowait())
+        now = time.monotonic()
+        while self._unanswered and (self._unanswered[0].closed or self._unanswered[0].answer_by <= now):
+            connection = self._unanswered.popleft()
+            if not connection.closed:
+                self.late += 1
+                self._say_to(connection, DONE if self.in_charge else STANDBY)
+
+    def _say_to(self, connection: _Connection, line: bytes) -> None:
+        if connection.closed:
+            return
+        # A client that has gone has met its own deadline.
+        with contextlib.suppress(OSError):
+            connection.socket.send(line)
+        self._close(connection)
+
+    def _accept(self) -> None:
+        for _ in range(_MOST_AT_ONCE):
+            if not self._make_room():
+                return
+            try:
+                accepted, address = self._listener.accept()
+            except BlockingIOError:
+                return
+            except OSError as problem:
+                self._say("accept", f"cannot accept a notice: {problem}")
+                return
+            accepted.setblocking(False)  # noqa: FBT003 - its only argument
+            connection = _Connection(accepted, address[0], time.monotonic())
+            self._open[accepted.fileno()] = connection
+            with self._alone(connection):
+                self._poll.register(accepted, select.EPOLLIN)
+                self._read(connection)
+
+    def _make_room(self) -> bool:
+        """Who has said nothing for a while goes for a new one; if nobody has, the new ones wait in the backlog."""
+        if len(self._open) < _MOST_OPEN:
+            return True
+        eldest = next((one for one in self._open.values() if one.reading), None)
+        if eldest is not None and eldest.since + _MAY_BE_SILENT < time.monotonic():
+            self._close(eldest)
+            return True
+        self._listening = False
+        self._poll.modify(self._listener, 0)
+        return False
+
+    def _listen_again(self) -> None:
+        if not self._listening and self._make_room():
+            self._listening = True
+            self._poll.modify(self._listener, select.EPOLLIN)
+
+    def _read(self, connection: _Connection) -> None:
+        try:
+            data = connection.socket.recv(_REQUEST_BYTES + 1 - len(connection.received))
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        connection.received += data
+        line, end, rest = bytes(connection.received).partition(b"\n")
+        if data and not end and len(line) <= _REQUEST_BYTES and line.startswith(_PREFIX[: len(line)]):
+            return
+        if not end or rest or not _CREDENTIAL.fullmatch(line) or self._work.qsize() >= _MOST_OPEN:
+            self._close(connection)
+            return
+        connection.reading = False
+        self._poll.unregister(connection.socket)
+        self._work.put((connection, line))
+
+    def _decode_all(self) -> None:
+        """The other thread."""
+        while (work := self._work.get()) is not None:
+            connection, credential = work
+            if connection.closed:
+                continue
+            self._results.put((connection, self._vouched(connection, credential)))
+            os.eventfd_write(self._wake, 1)
+
+    def _vouched(self, connection: _Connection, credential: bytes) -> Credential | None:
+        """What munged says; None where it cannot even be asked."""
+        try:
+            return self._decode(credential)
+        except Exception as fault:  # noqa: BLE001 - one credential must not end the answers to all
+            self._say_fault(connection, fault)
+            return None
+
+    # In the thread of the sockets again
+
+    def _decoded(self) -> None:
+        while True:
+            try:
+                connection, credential = self._results.get_nowait()
+            except queue.Empty:
+                return
+            if credential is None:
+                self._close(connection)
+                continue
+            with self._alone(connection):
+                self._hear(connection, credential)
+
+    def _hear(self, connection: _Connection, credential: Credential) -> None:
+        # Any user can have munge vouch for any text: what is none of ours is not even read.
+        notice = self._notice(connection, credential.payload) if self._may_speak(credential) else None
+        if notice is None:
+            self.refused += 1
+            self._say_why(connection.peer, credential)
+            self._close(connection)
+            return
+        self.taken += 1
+        # Whoever says another word waits for what is done about it, not for a while.
+        if notice.word is None:
+            connection.answer_by = connection.since + self._within
+            self._unanswered.append(connection)
+        self._tell(notice)
+
+    def _notice(self, connection: _Connection, payload: bytes) -> Notice | None:
+        """What a payload says; None where it is no notice."""
+        reply = partial(self._reply, connection)
+        if word := words.read(payload):
+            return Notice(word.job, word.node, reply, word=word)
+        content = _PAYLOAD.fullmatch(payload)
+        if content is None or int(content[1]) > _MOST_JOBS:
+            return None
+        return Notice(int(content[1]), content[2].decode(), reply, degraded=bool(content[3]))
+
+    @contextlib.contextmanager
+    def _alone(self, connection: _Connection) -> Iterator[None]:
+        """A fault of ours over one connection costs that connection, and not the thread that serves all."""
+        try:
+            yield
+        except Exception as fault:  # noqa: BLE001 - nothing starts this thread again
+            self._say_fault(connection, fault)
+            self._close(connection)
+
+    def _say_fault(self, connection: _Connection, fault: Exception) -> None:
+        self._say("fault", f"a fault of berthd's own, a notice from {connection.peer} is not heard: {fault!r}")
+
+    def _tell(self, notice: Notice) -> None:
+        self._found.put(notice)
+        os.eventfd_write(self._bell, 1)
+
+    def _reply(self, connection: _Connection, line: bytes) -> None:
+        """In the planner's thread."""
+        if not self._ending:
+            self._answers.put((connection, line))
+            os.eventfd_write(self._wake, 1)
+
+    def _may_speak(self, credential: Credential) -> bool:
+        return credential.error == 0 and credential.uid in self._trusted
+
+    def _close(self, connection: _Connection) -> None:
+        if connection.closed:
+            return
+        connection.closed = True
+        del self._open[connection.socket.fileno()]
+        connection.socket.close()
+
+    def _say_why(self, peer: str, credential: Credential) -> None:
+        """Log a refusal so that an admin knows what to mend."""
+        content = _PAYLOAD.fullmatch(credential.payload)
+        # Whoever has the key may name any node, but only to put it into our log.
+        sender = content[2].decode() if content and credential.uid in self._trusted else peer
+        what = f"a notice from {sender} was refused"
+        if credential.error in {EXPIRED, REWOUND}:
+            clock = f"its clock and this host's differ by {abs(credential.skew)} s"
+            self._say("clock", f"{what}: {clock}; keep the clocks in step (chrony, ntpd)")
+        elif credential.error == REPLAYED:
+            self._say("replay", f"{what}: it came a second time")
+        elif credential.error == NO_MUNGED:
+            self._say("munged", f"{what}: munged does not answer on this host ({credential.reason}); start it")
+        elif credential.error:
+            self._say("key", f"{what}: {credential.reason}; the nodes need the munge key of this host")
+        elif credential.uid not in self._trusted:
+            self._say("uid", f"{what}: uid {credential.uid} sent it, and only root's notices count")
+        else:
+            self._say("text", f"{what}: it is not a notice of this version of Berth")
+
+    def _say(self, kind: str, text: str) -> None:
+        """At most once a minute for each kind of trouble."""
+        now = time.monotonic()
+        if now >= self._said.get(kind, 0.0):
+            self._said[kind] = now + _SAY_EVERY
+            log.error(text)
+
+
+def open_notices(port: int, munge_socket: str = "") -> Notices | None:
+    """Listen on every interface; None, and a line in the log, where that cannot be: the timer alone pins jobs then."""
+    try:
+        munge = Munge(munge_socket)
+        return Notices(listen(port), munge.decode)
+    except DaemonError as problem:
+        log.error(f"no Epilog's notice is heard: {problem}")
+        return None

@@ -1,0 +1,136 @@
+"""What the guards say of jobs' step times, kept for the scores: the record `berth-steps/1` (docs/calibration.md).
+
+The ranks of a job report at about the same time, from all of its nodes, and become one line. Berthd keeps no database:
+where the record is lost, scores are again what the last calibration made them.
+"""
+
+import json
+import os
+import re
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+from policy.formats.slurm_facts import JobFacts
+from policy.site import log
+from topology.calibrate.steps import FORMAT, ClockReport, JobReport, Rank, Report, encode
+
+_PAYLOAD = re.compile(
+    rb"berth/1 steps node=([A-Za-z0-9_.-]{1,255}) gpu=([0-9]|[1-5][0-9]|6[0-3]) uuid=([A-Za-z0-9-]{1,64})"
+    rb" job=([1-9][0-9]{0,9}) app=([0-9a-f]{1,16}) own_ns=([0-9]{1,15}) steps=([0-9]{1,12})"
+    rb" mhz=([0-9]{1,5}) watts=([0-9]{1,5}) seconds=([0-9]{1,6})"
+)
+_TOGETHER_S = 120.0
+"""How long after the first of its ranks a job's line is written: nodes report within a minute."""
+_MOST_PENDING = 65_536
+"""GPUs whose reports wait to be written."""
+_LONGEST_LINE = 1 << 20
+_MOST_BYTES = 16 << 20
+"""A record that is longer becomes `RECORD.1`, and that goes."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepWord:
+    """One notice: a GPU of a job; 0 is what its guard has not seen."""
+
+    node: str
+    gpu: int
+    uuid: str
+    job: int
+    app: str
+    own_ns: int
+    steps: int
+    mhz: int
+    watts: int
+    seconds: int
+
+
+def read_word(payload: bytes) -> StepWord | None:
+    """Read a notice's payload; None where it is another one's."""
+    match = _PAYLOAD.fullmatch(payload)
+    if match is None:
+        return None
+    node, uuid, app = (match[place].decode() for place in (1, 3, 5))
+    gpu, job, own_ns, steps, mhz, watts, seconds = (int(match[place]) for place in (2, 4, 6, 7, 8, 9, 10))
+    return StepWord(node, gpu, uuid, job, app, own_ns, steps, mhz, watts, seconds)
+
+
+@dataclass(slots=True)
+class _Pending:
+    since: float
+    app: str
+    app_class: str
+    words: dict[tuple[str, int], StepWord] = field(default_factory=dict)
+
+
+class StepTimes:
+    """Gathers what comes, and writes each job's line once its ranks are there. Without a record it does nothing."""
+
+    def __init__(self, record: Path | None) -> None:
+        self._record = record
+        self._pending: dict[int, _Pending] = {}
+        self._waiting = 0
+        self._broken = ""
+
+    def hear(self, word: StepWord, job: JobFacts | None, app_class: str, at: float) -> None:
+        """One GPU's report. A job that Slurm no longer shows has no class, and is left out."""
+        if self._record is None or job is None or self._waiting >= _MOST_PENDING:
+            return
+        # The number says which command it is; whose belongs to it, because nobody else's runs are known to be alike.
+        one = self._pending.setdefault(job.id, _Pending(at, f"{job.user}-{word.app}", app_class))
+        self._waiting += (word.node, word.gpu) not in one.words
+        one.words[word.node, word.gpu] = word
+
+    def write_due(self, at: float, model_of: Callable[[str, str], str]) -> None:
+        """Add the lines of those jobs whose ranks have had time to report; `model_of` a GPU of a node, by its UUID."""
+        due = [job for job, one in self._pending.items() if at - one.since >= _TOGETHER_S]
+        if self._record is None or not due:
+            return
+        reports: list[Report] = []
+        for job in due:
+            one = self._pending.pop(job)
+            self._waiting -= len(one.words)
+            reports += _reports(job, one, at, model_of)
+        try:
+            _append(self._record, reports)
+            self._broken = ""
+        except OSError as problem:
+            if not self._broken:
+                log.error(f"{self._record}: {problem.strerror}; step times are not kept until that is mended")
+            self._broken = str(problem)
+
+
+def _reports(job: int, one: _Pending, at: float, model_of: Callable[[str, str], str]) -> list[Report]:
+    when = datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    words = [word for _, word in sorted(one.words.items())]
+    ranks = tuple(
+        Rank(word.node, word.gpu, word.uuid, round(word.own_ns / 1e6, 6), word.steps) for word in words if word.own_ns
+    )
+    made: list[Report] = [JobReport(str(job), one.app, one.app_class, when, ranks)] if ranks else []
+    for word in words:
+        if word.mhz and word.watts:
+            model = model_of(word.node, word.uuid)
+            clock = float(word.mhz), float(word.seconds)
+            made.append(ClockReport(word.node, word.gpu, word.uuid, when, model, float(word.watts), *clock, one.app))
+    return made
+
+
+def _append(record: Path, reports: list[Report]) -> None:
+    if not reports:
+        return
+    with suppress(FileNotFoundError):
+        if record.stat().st_size >= _MOST_BYTES:
+            record.replace(record.with_name(f"{record.name}.1"))
+    # Whose runs take how long is not for everybody.
+    descriptor = os.open(record, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640)
+    with os.fdopen(descriptor, "r+b") as file:
+        size = file.seek(0, os.SEEK_END)
+        begun = max(0, size - _LONGEST_LINE)
+        file.seek(begun)
+        # A last line that a crash broke off goes: it would spoil the next one.
+        size = begun + file.read().rfind(b"\n") + 1
+        file.truncate(size)
+        lines = [] if size else [json.dumps({"format": FORMAT})]
+        file.write("".join(f"{line}\n" for line in [*lines, *map(encode, reports)]).encode())

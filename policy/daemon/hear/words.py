@@ -1,0 +1,28 @@
+"""What nodes say to berthd besides that a job ends there: one reader for each kind of notice (docs/formats.md)."""
+
+from collections.abc import Callable
+
+from policy.daemon.hear import endings, guards, levels, losses, step_times
+from policy.daemon.hear.endings import NodeWord
+from policy.daemon.hear.guards import GuardWord
+from policy.daemon.hear.levels import LevelWord
+from policy.daemon.hear.losses import LossWord
+from policy.daemon.hear.step_times import StepWord
+
+Word = GuardWord | StepWord | LevelWord | LossWord | NodeWord
+
+_READERS: tuple[Callable[[bytes], Word | None], ...] = (
+    guards.read_word,
+    step_times.read_word,
+    levels.read_word,
+    losses.read_word,
+    endings.read_word,
+)
+
+
+def read(payload: bytes) -> Word | None:
+    """What a payload says; None where it is no such notice."""
+    for reader in _READERS:
+        if word := reader(payload):
+            return word
+    return None

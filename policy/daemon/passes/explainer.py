@@ -1,0 +1,67 @@
+"""Writes into waiting jobs why they wait, where `squeue -O AdminComment` and `berth why` show it to their owners."""
+
+import time
+from collections.abc import Set as AbstractSet
+
+from policy.formats.errors import SlurmError
+from policy.placement.base import Policy
+from policy.plan.book import Book
+from policy.plan.plan import Plan
+from policy.plan.wait_reasons import why
+from policy.site import log
+from policy.slurm.interface import Gateway
+
+FIRST_AFTER = 60.0
+"""Seconds that a job has waited before its reason is worth an update; most jobs start before."""
+
+AGAIN_AFTER = 300.0
+MOST_REASONS = 5
+"""Updates after one reading."""
+
+_MOST_LOOKED_AT = 100
+
+
+class Explainer:
+    """A few jobs each pass, those that were looked at longest ago."""
+
+    def __init__(self, gateway: Gateway, policy: Policy) -> None:
+        self._gateway = gateway
+        self._policy = policy
+        self._said: dict[int, tuple[float, str]] = {}
+        self._next = 0
+
+    def explain_one(self, plan: Plan, running: Book, changed: AbstractSet[int]) -> bool:
+        """Update one reason that has changed; whether there was one.
+
+        Jobs that were `changed` since the last reading are left alone: their segments here are the former ones.
+        """
+        planned, now = plan.book, time.monotonic()
+        if planned is None:
+            return False
+        # An array's number would mean its running tasks too, and those have segments of their own.
+        waiting = [
+            entry
+            for entry in plan.queue
+            if entry.job.wants_gpus and entry.start != 0.0 and entry.job.id not in changed and not entry.job.tasks
+        ]
+        present = {entry.job.id for entry in waiting}
+        self._said = {job_id: said for job_id, said in self._said.items() if job_id in present}
+        old = [entry for entry in waiting if planned.cluster.at - entry.job.submitted >= FIRST_AFTER]
+        for entry in [*old[self._next :], *old[: self._next]][:_MOST_LOOKED_AT]:
+            self._next = (self._next + 1) % max(1, len(old))
+            said_at, said = self._said.get(entry.job.id, (-AGAIN_AFTER, ""))
+            if now - said_at < AGAIN_AFTER:
+                continue
+            reason = why(entry, planned, running, self._policy)
+            if reason is None or f"{reason.kind} {reason.text}" == said:
+                continue
+            values = {**(entry.job.segment or {}), "because": reason.kind, "because_text": reason.text}
+            if entry.insists is not None:
+                values["until"] = str(int(entry.until))
+            try:
+                self._gateway.annotate(entry.job.id, values)
+            except SlurmError as problem:
+                log.error(f"JobId={entry.job.id}: why it waits could not be written: {problem}")
+            self._said[entry.job.id] = now, f"{reason.kind} {reason.text}"
+            return True
+        return False

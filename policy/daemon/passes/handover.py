@@ -1,0 +1,154 @@
+"""Pictures on their way from the planner to the answerer.
+
+Each is written to an anonymous file whose descriptor is passed over a socket: the answerer sees a whole picture or
+none, however slowly the planner writes. What seldom changes, the fleet and what is known of jobs, travels only when it
+is new.
+"""
+
+import contextlib
+import io
+import os
+import pickle
+import socket
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from policy.cluster.snapshot import Cluster
+from policy.history.size_order import Ended
+
+UNSEEN = b"unseen"
+"""The answerer's word back: it gave places to jobs that no picture has shown yet."""
+
+HURRY = b"hurry"
+"""Its other one: it gave a place to a job that a guest has to leave for."""
+
+
+_ALIVE = b"alive"
+"""The planner's sign of life."""
+
+_SIGN_EVERY = 1.0
+"""Seconds; more often is no more news."""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What the answerer needs to know; `cluster` is None where Slurm could not be read, `problem` says why."""
+
+    cluster: Cluster | None
+    seen: frozenset[str]
+    version: str
+    gateway: str
+    problem: str
+    leave: str = ""
+    """Why all jobs are left to Slurm; empty where they are not."""
+    refused: frozenset[str] = frozenset()
+    """Nonces of jobs that Slurm refused at their submission."""
+    observed: Mapping[str, str] = field(default_factory=dict)
+    """What a watching Berth has seen, for `berth status`."""
+    notices: int = 0
+    notices_late: int = 0
+    """Those whose Epilogs went on before their pins were written."""
+    updates: int = 0
+    took: Mapping[str, str] = field(default_factory=dict)
+    """Milliseconds of the planner's last looks at Slurm and passes, in the middle, for `berth status`."""
+    ended: tuple[Ended, ...] = ()
+    """GPU jobs that ended since the last picture, where the site orders jobs by size."""
+    failures: Mapping[str, str] = field(default_factory=dict)
+    """Jobs that failed since berthd's start, by class, for `berth status`."""
+
+
+class Sender:
+    """The planner's end."""
+
+    def __init__(self, channel: socket.socket) -> None:
+        self._channel = channel
+        self._sent: dict[str, object] = {}
+        self._next_sign = 0.0
+
+    def sign(self) -> None:
+        """Let the answerer know that the planner goes on."""
+        now = time.monotonic()
+        if now < self._next_sign:
+            return
+        self._next_sign = now + _SIGN_EVERY
+        # A full channel has signs enough in it, and that the other end is gone is seen where it is read.
+        with contextlib.suppress(OSError):
+            self._channel.send(_ALIVE, socket.MSG_DONTWAIT)
+
+    def send(self, snapshot: Snapshot) -> None:
+        """Hand over a snapshot."""
+        data = io.BytesIO()
+        _Pickler(data, self._sent).dump(snapshot)
+        file = os.memfd_create("berth-snapshot", os.MFD_CLOEXEC)
+        try:
+            with open(file, "wb", closefd=False) as whole:
+                whole.write(data.getbuffer())
+            socket.send_fds(self._channel, [b"snapshot"], [file])
+        finally:
+            os.close(file)
+        self._sent |= _lasting(snapshot)
+
+
+class Receiver:
+    """The answerer's end."""
+
+    def __init__(self, channel: socket.socket) -> None:
+        # Python's recv_fds passes no flags on, so the socket itself must not block.
+        channel.setblocking(False)  # noqa: FBT003 - its only argument
+        self._channel = channel
+        self._known: dict[str, object] = {}
+        self._sign = False
+
+    def take_sign(self) -> bool:
+        """Whether there was a sign of life since this was asked last: a word, or a picture, not why there is none."""
+        sign, self._sign = self._sign, False
+        return sign
+
+    def receive(self) -> Snapshot | None:
+        """The newest snapshot that waits; None where there is none (yet), an EOFError where there will be none."""
+        newest: Snapshot | None = None
+        while True:
+            try:
+                message, files, _, _ = socket.recv_fds(self._channel, 64, 4)
+            except BlockingIOError:
+                return newest
+            if not message:
+                if newest is None:
+                    raise EOFError
+                return newest
+            self._sign = self._sign or message == _ALIVE
+            for file in files:
+                with open(file, "rb") as whole:  # noqa: PTH123 - a descriptor has no path
+                    whole.seek(0)
+                    one: Snapshot = _Unpickler(whole, self._known).load()
+                self._sign = self._sign or one.cluster is not None
+                # Of the others only what they tell of ended jobs is worth keeping.
+                newest = replace(one, ended=(*newest.ended, *one.ended)) if newest else one
+                self._known |= _lasting(one)
+
+
+def _lasting(snapshot: Snapshot) -> dict[str, object]:
+    """What both ends remember of a snapshot."""
+    cluster = snapshot.cluster
+    return {} if cluster is None else {"fleet": cluster.fleet, "neighbours": cluster.neighbours}
+
+
+class _Pickler(pickle.Pickler):
+    def __init__(self, file: io.BytesIO, known: dict[str, object]) -> None:
+        super().__init__(file, protocol=5)
+        # By identity: they cannot be compared.
+        self._names = {id(value): name for name, value in known.items() if value is not None}
+
+    def persistent_id(self, value: Any) -> str | None:
+        return self._names.get(id(value))
+
+
+class _Unpickler(pickle.Unpickler):  # only ever reads what our own child process wrote into an inherited socket
+    def __init__(self, file: Any, known: dict[str, object]) -> None:
+        super().__init__(file)
+        self._known = known
+
+    def persistent_load(self, name: str) -> object:
+        return self._known[name]

@@ -1,0 +1,62 @@
+"""Living scores: the calibrated table, refreshed by what jobs told since, in a file of its own beside their record.
+
+What is calibrated stays as it is, so that no report ever counts twice. The arithmetic may take long on a large cluster,
+so the planner leaves it to a program of the lowest priority, once an hour where the record has grown.
+"""
+
+import os
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+from policy.site import log
+from policy.site.step_records import place_of
+
+_EVERY_S = 3_600.0
+_COMMAND = (sys.executable, "-m", "policy.cli.main", "scores", "refresh")
+
+
+def living_table(calibrated: Path, steps: Path | None) -> Path:
+    """The table to plan with: the living one, unless there was a calibration after it."""
+    if steps is not None:
+        living = place_of(steps)
+        with suppress(OSError):
+            if living.stat().st_mtime_ns >= calibrated.stat().st_mtime_ns:
+                return living
+    return calibrated
+
+
+class LivingScores:
+    """Starts the program when it is time, and looks how it ended."""
+
+    def __init__(self, steps: Path | None, scores: Path | None, command: tuple[str, ...] = _COMMAND) -> None:
+        self._steps = steps if scores is not None else None
+        self._command = ["nice", "-n", "19", *command, str(scores), "--steps", str(steps)]
+        self._next = 0.0
+        self._seen: tuple[int, int] | None = None
+        self._child: subprocess.Popen[bytes] | None = None
+
+    def step(self, at: float) -> None:
+        """In each pass; `at` in seconds since 1970."""
+        if self._child is not None and (code := self._child.poll()) is not None:
+            if code:
+                log.error(f"berth scores refresh ended with status {code}; the scores stay as they are")
+            self._child = None
+        if self._steps is None or self._child is not None or at < self._next:
+            return
+        self._next = at + _EVERY_S
+        try:
+            status = self._steps.stat()
+        except OSError:
+            return
+        seen = status.st_ino, status.st_size
+        if seen == self._seen:
+            return
+        self._seen = seen
+        try:
+            # Linear algebra takes all cores where nobody says that it may not.
+            environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+            self._child = subprocess.Popen(self._command, stdin=subprocess.DEVNULL, env=environment)
+        except OSError as problem:
+            log.error(f"berth scores refresh cannot be started: {problem.strerror}; the scores stay as they are")

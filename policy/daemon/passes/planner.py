@@ -1,0 +1,423 @@
+"""The planning process: reads Slurm, keeps the pins of waiting jobs right, hands pictures to the answerer.
+
+It may take its time, and it may die: the answerer goes on with the last picture and starts a new one.
+"""
+
+import statistics
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
+
+from policy.cluster.limits_used import Used
+from policy.daemon.hear.accounts import Accounts
+from policy.daemon.hear.disagreements import Disagreements
+from policy.daemon.hear.endings import NodeWord
+from policy.daemon.hear.guards import AVOID_FOR, Guards, GuardWord
+from policy.daemon.hear.hosts import Hosts
+from policy.daemon.hear.levels import Levels, LevelWord
+from policy.daemon.hear.losses import LossWord
+from policy.daemon.hear.notices import Notice
+from policy.daemon.hear.step_times import StepWord
+from policy.daemon.passes.company import Company
+from policy.daemon.passes.explainer import MOST_REASONS, Explainer
+from policy.daemon.passes.fleets import Fleets
+from policy.daemon.passes.handover import Sender, Snapshot
+from policy.daemon.passes.living_scores import LivingScores
+from policy.daemon.passes.watcher import Watcher
+from policy.daemon.write.culprits import Culprits
+from policy.daemon.write.degraded import Degraded
+from policy.daemon.write.evictions import Evictions
+from policy.daemon.write.failures import Failures
+from policy.daemon.write.lists import Lists
+from policy.daemon.write.pins import Pins
+from policy.daemon.write.preflights import Preflights
+from policy.formats.errors import FormatError, SlurmError, UnreadableError
+from policy.formats.slurm_facts import JobFacts, Reading
+from policy.history.size_order import Ended, Runs
+from policy.placement.registry import create
+from policy.plan.changes import Change, Evict, Move
+from policy.plan.plan import Plan
+from policy.plan.relocation.on_the_way import Moving
+from policy.plan.tracker import Picture
+from policy.site import log
+from policy.site.config import Config
+from policy.slurm.interface import Gateway
+from policy.slurm.outcomes import outcome
+from policy.slurm.waits import WAITS
+
+T = TypeVar("T")
+
+_CHEAP = 0.01
+"""Seconds of a whole pass up to which each notice gets one; it knows better than a look at a few nodes."""
+
+_LAST = 60
+"""Looks and passes of which `berth status` tells how long they took: about a minute of them."""
+
+HAND_OVER_EVERY = 0.2
+"""Seconds between pictures for the answerer that notices give rise to: each costs it a millisecond or two."""
+
+
+class Planner:
+    """One pass after another, and in between what an ended job frees."""
+
+    def __init__(self, gateway: Gateway, config: Config, sender: Sender) -> None:
+        self._gateway = gateway
+        self._sender = sender
+        self._fleets = Fleets(config)
+        self._excludes_others = config.settings.excludes_others
+        self._company = Company(config.settings.sharing)
+        company = self._company
+        self._plan = Plan(create(config.policy), config.settings, company.chooser, company.classes, log.error)
+        self._evictions = Evictions(gateway, config.settings.sharing)
+        self._guards = Guards()
+        self._culprits = Culprits(gateway)
+        self._living = LivingScores(config.steps, config.scores)
+        self._pins = Pins(gateway, config.pinned_file, self._evictions, config.skip_partitions)
+        self._lists = Lists(self._pins)
+        self._moving = Moving(
+            gateway,
+            config.settings.moving,
+            create(config.policy),
+            self._company.classes,
+            self._pins,
+            outcome,
+            log.info,
+            log.error,
+        )
+        self._degraded = Degraded(gateway)
+        self._disagreements = Disagreements(config.skip_partitions)
+        self._levels = Levels(gateway)
+        accounts = Accounts()
+        self._preflights = Preflights(gateway, accounts, config.preflight_wait)
+        self._failures = Failures(gateway, accounts=accounts, preflights=self._preflights)
+        self._hosts = Hosts(gateway, config.steps, accounts)
+        self._explainer = Explainer(gateway, create(config.policy))
+        self._watcher = Watcher(create(config.policy)) if config.observe else None
+        self._picture: Picture | None = None
+        self._used = Used()
+        self._problem = ""
+        self._blind = False
+        """Whether Slurm answers, and nothing can be made of it: the pins are in nobody's care then."""
+        self._reading: Reading | None = None
+        self._by_number: tuple[Reading, dict[int, JobFacts]] | None = None
+        self._changed: frozenset[int] = frozenset()
+        self._handed_over = 0.0
+        self._stale = False
+        self._pass_took = 0.0
+        self._looks_took: deque[float] = deque(maxlen=_LAST)
+        self._passes_took: deque[float] = deque(maxlen=_LAST)
+        self._to_write: dict[tuple[int, str | int | None], Change] = {}
+        """What is planned and not yet written, one change for each job or task; later plans replace earlier ones."""
+        self._moved: set[int] = set()
+        """Jobs that were changed since the last reading: what it shows of them is out of date."""
+        self._reasons_left = 0
+        self._runs = Runs() if config.order_weight else None
+        self._ended: list[Ended] = []
+        self.notices_taken = 0
+        self.notices_late = 0
+        WAITS.tell(self._sign)
+
+    def one_pass(self, *, ended: bool) -> None:
+        """Read, plan, hand over; what is to be written is put off, so that Epilogs need not wait for it."""
+        for change in self._to_write.values():
+            self._plan.reread(change.job.id)
+        self._to_write.clear()
+        self._pins.begin()
+        picture = self._look(ended=ended)
+        if picture is None or self._reading is None:
+            return
+        if self._watcher is not None:
+            self._watcher.watch(picture.book(), self._reading)
+        self._sign()
+        changes = self._replan(picture, self._reading)
+        self._hand_over(self._reading)
+        self._moved.clear()
+        reading, apart = self._reading, self._apart
+        apart(self._hosts.write_due, reading.at, self._fleets.model_of)
+        self._moving.touched.clear()
+        if self._acts:
+            apart(self._living.step, reading.at)
+            if self._pins.fleet is not None:
+                apart(self._lists.look, self._pins.fleet, reading.jobs)
+            self._pins.written += apart(self._evictions.step, reading.jobs, reading.at) or 0
+            self._pins.written += apart(self._moving.step, self._plan, picture, reading) or 0
+            self._moved |= self._moving.touched
+            self._put_off(changes)
+            apart(self._pins.list_pinned, self._plan.queue, reading.jobs)
+            self._pins.written += apart(self._degraded.send_elsewhere, reading.at) or 0
+            apart(self._disagreements.look, reading)
+            apart(self._failures.watch, reading)
+            apart(self._preflights.step, reading)
+            self._reasons_left = MOST_REASONS
+
+    def _apart(self, step: Callable[..., T], *arguments: object) -> T | None:
+        """One part of a pass; what it throws, other than Slurm's own trouble, costs that part alone."""
+        return self._plan.isolation.group(time.time(), step, *arguments)
+
+    def take(self, found: Sequence[Notice]) -> None:
+        """Plan what ended jobs have freed: pins on their nodes first, then their Epilogs go on, then the other pins."""
+        self._hear([notice for notice in found if notice.word])
+        found = [notice for notice in found if not notice.word]
+        self.notices_taken += len(found)
+        if not found:
+            return
+        for notice in found:
+            if notice.degraded and self._acts and self._reading is not None:
+                self._degraded.note(notice.job, notice.node, time.time())
+                self._failures.leave(notice.job, time.time())
+        rest: Sequence[Change] = ()
+        try:
+            rest = self._use_freed(found)
+        finally:
+            for notice in found:
+                notice.answer(done=self.in_charge)
+        self._put_off(rest)
+        self.hand_over_if_due()
+
+    def _hear(self, found: Sequence[Notice]) -> None:
+        """Do what nodes ask for, and remember what they tell; the yes means that they need not say it again."""
+        for notice in found:
+            match notice.word:
+                case GuardWord() as word:
+                    self._hear_guard(word, notice)
+                case StepWord() | LossWord() as word:
+                    notice.answer(done=self.in_charge)
+                    if self.in_charge:
+                        self._hosts.hear(word, self._company.classes.of, time.time())
+                case LevelWord() as word:
+                    notice.answer(done=self.in_charge)
+                    if self._acts:
+                        self._levels.hear(word)
+                case NodeWord() as word:
+                    notice.answer(done=self._failures.hear(word, time.time()) if self._acts else self.in_charge)
+        if self._picture is not None:
+            self._picture.closed = self._guards.closed(self._picture.fleet.index, time.time())
+
+    def _hear_guard(self, word: GuardWord, notice: Notice) -> None:
+        """A guest that has to leave is put back before its guard goes on: then it ends as Slurm expects it."""
+        reading = self._reading
+        self._guards.hear(word, time.time())
+        if word.word == "fault" and word.job:
+            self._culprits.blame(word.job, time.time())
+        if word.sends_away:
+            log.info(f"JobId={word.job} NodeList={word.node} its guard says {word.word}: {word.reason}")
+        notice.answer(done=reading is not None and reading.in_control and self._send_away(word))
+        if harm := self._company.hear(word, time.time()):
+            self._move_on(word.job, harm)
+
+    def _job(self, job_id: int) -> JobFacts | None:
+        return self._jobs().get(job_id)
+
+    def _jobs(self) -> Mapping[int, JobFacts]:
+        if self._reading is None:
+            return {}
+        if self._by_number is None or self._by_number[0] is not self._reading:
+            self._by_number = self._reading, {job.id: job for job in self._reading.jobs}
+        return self._by_number[1]
+
+    def _send_away(self, word: GuardWord) -> bool:
+        """Put a guest back as its guard asks; whether the guard may leave that to us."""
+        if not word.sends_away:
+            return True
+        job = self._job(word.job)
+        if not self._acts or job is None or not job.guest:
+            return False
+        at = time.time()
+        avoid = {word.node: at + AVOID_FOR[word.word]}
+        self._pins.written += self._evictions.obey(job, word.reason, at, avoid, word.patience)
+        return word.patience is not None or self._evictions.has_asked(word.job)
+
+    def _move_on(self, job_id: int, reason: str) -> None:
+        """Put a guest back that harms its host, so that it gets another seat."""
+        job = self._job(job_id)
+        if self._acts and job is not None and job.rides:
+            self._pins.written += self._evictions.begin(job, reason, time.time())
+
+    def close(self) -> None:
+        """Write what is in memory alone."""
+        WAITS.tell(None)
+        self._company.close()
+
+    def write_one(self) -> bool:
+        """Write one update that was put off; False when none is left. Each takes its time, and Epilogs come between."""
+        if self._reading is None or self._picture is None:
+            return False
+        if self._to_write:
+            self._write([self._to_write.pop(next(iter(self._to_write)))], self._reading)
+            return True
+        if (job_id := self._levels.write_one()) is not None:
+            self._pins.written += 1
+            self._moved.add(job_id)
+            return True
+        if self._acts and (job_id := self._lists.write_one(self._jobs(), self._moved)) is not None:
+            self._moved.add(job_id)
+            return True
+        now = time.time()
+        if self._acts and (job_id := self._failures.step(self._reading, now) or self._hosts.write_one(now)):
+            self._moved.add(job_id)
+            return True
+        if self._reasons_left:
+            self._reasons_left -= 1
+            if self._explainer.explain_one(self._plan, self._picture.book(), self._moved):
+                self._pins.written += 1
+                return True
+            self._reasons_left = 0
+        looked = self._acts and self._moving.search(self._plan, self._picture, self._reading)
+        self._moved |= self._moving.touched
+        return looked
+
+    def _put_off(self, changes: Sequence[Change]) -> None:
+        # A guest's way out takes longest.
+        for change in sorted(changes, key=lambda change: not isinstance(change, Evict)):
+            self._to_write[_key(change)] = change
+            self._moved.add(change.job.id)
+
+    def hand_over_if_due(self) -> None:
+        """Let the answerer know what notices have changed, and that this process goes on."""
+        self._sign()
+        if self._stale and self._reading is not None and time.monotonic() - self._handed_over >= HAND_OVER_EVERY:
+            self._hand_over(self._reading)
+
+    def _use_freed(self, found: Sequence[Notice]) -> list[Change]:
+        picture = self._picture
+        if picture is None or self._reading is None or not self._acts:
+            return []
+        # Asking Slurm would cost the Epilog the wait for slurmctld's locks, for what the notices say themselves.
+        known = [picture.end(notice.job, notice.node) for notice in found]
+        nodes = set().union(*known)
+        starting = self._plan.starting(nodes)
+        if not all(known):
+            starting = frozenset()
+            if self._look(ended=False) is not picture:
+                return []
+            nodes |= self._changed
+            nodes |= {picture.fleet.index[notice.node] for notice in found if notice.node in picture.fleet.index}
+        changes = self._plan.freed(picture, nodes, self._reading.jobs) if self._pass_took > _CHEAP else None
+        if changes is None:
+            changes = self._replan(picture, self._reading, starting)
+        self._stale = True
+        names = {notice.node for notice in found} | {picture.fleet.names[node] for node in set().union(*known)}
+        here = [change for change in changes if isinstance(change, Move) and not names.isdisjoint(_places(change))]
+        for change in here:
+            self._to_write.pop(_key(change), None)
+            self._moved.add(change.job.id)
+        self._write(here, self._reading, hurry=True)
+        return [change for change in changes if change not in here]
+
+    def _replan(self, picture: Picture, reading: Reading, starting: frozenset[int] = frozenset()) -> list[Change]:
+        began = time.monotonic()
+        changes = self._plan.replan(picture.book(), reading.jobs, starting)
+        self._pass_took = time.monotonic() - began
+        self._passes_took.append(self._pass_took)
+        return changes
+
+    @property
+    def in_charge(self) -> bool:
+        """Whether the slurmctld of this host is the one that decides."""
+        return self._reading is not None and self._reading.in_control
+
+    @property
+    def _acts(self) -> bool:
+        """Whether pins are ours to write: not on a standby, in a federation, or while only watching."""
+        reading = self._reading
+        return reading is not None and reading.in_control and not reading.federated and self._watcher is None
+
+    def _write(self, changes: Sequence[Change], reading: Reading, *, hurry: bool = False) -> None:
+        for job_id in self._pins.write(changes, reading, hurry=hurry):
+            self._plan.reread(job_id)
+
+    def _look(self, *, ended: bool) -> Picture | None:
+        """Bring the picture up to date; None where Slurm cannot be read."""
+        began = time.monotonic()
+        reading = self._read(ended=ended)
+        if reading is None:
+            return None
+        self._looks_took.append(time.monotonic() - began)
+        self._sign()
+        self._reading = reading
+        self._company.look(reading, writes=self._acts)
+        self._hosts.look(reading)
+        fleet = self._fleets.of(reading, self._culprits.users(reading.at), self._company.foes)
+        if self._picture is None or self._picture.fleet is not fleet:
+            self._picture = Picture(fleet, self._used)
+        self._pins.fleet = fleet if self._excludes_others(len(fleet.names)) else None
+        self._pins.counting = fleet if fleet.counted else None
+        self._picture.closed = self._guards.closed(fleet.index, reading.at)
+        self._picture.neighbours = self._company.neighbours
+        self._picture.spare_sms = self._company.activity.all_left(reading.at)
+        self._changed = self._picture.update(reading)
+        if self._runs is not None:
+            self._ended += self._runs.ended(reading.jobs, reading.at)
+        return self._picture
+
+    @property
+    def look_takes(self) -> float:
+        """Seconds that a look at Slurm takes, of late."""
+        return statistics.median(self._looks_took) if self._looks_took else 0.0
+
+    def _read(self, *, ended: bool) -> Reading | None:
+        """What Slurm shows; where that cannot be had, the last picture stays in use."""
+        try:
+            reading = self._gateway.read(ended=ended)
+        except SlurmError as fault:
+            problem, blind = str(fault), isinstance(fault, UnreadableError)
+        except (FormatError, LookupError, ValueError) as fault:
+            problem, blind = f"Slurm's answer cannot be read: {fault!r}", True
+        else:
+            if self._problem:
+                log.info("Slurm can be read again")
+            self._problem, self._blind = "", False
+            return reading
+        if problem != self._problem:
+            log.error(f"{problem}; the last picture of Slurm stays in use")
+        self._problem, self._blind = problem, blind
+        self._sender.send(Snapshot(None, frozenset(), "", self._gateway.name, problem))
+        return None
+
+    def _sign(self) -> None:
+        """Whoever waits for Slurm lives; who cannot read what it says is of no use, and is not to be kept for long."""
+        if not self._blind:
+            self._sender.sign()
+
+    def _hand_over(self, reading: Reading) -> None:
+        book = self._plan.book
+        assert book is not None, "a pass has left its book"  # noqa: S101 - narrows the type
+        federated = "the cluster is in a federation, whose jobs Berth leaves alone" if reading.federated else ""
+        self._sender.send(
+            Snapshot(
+                book.cluster,
+                reading.seen,
+                reading.version,
+                self._gateway.name,
+                "",
+                leave=federated,
+                refused=reading.refused,
+                observed=self._watcher.told() if self._watcher else {},
+                notices=self.notices_taken,
+                notices_late=self.notices_late,
+                updates=self._pins.written,
+                ended=tuple(self._ended),
+                took={"look_ms": _middle(self._looks_took), "pass_ms": _middle(self._passes_took)},
+                failures=self._failures.told
+                | self._disagreements.told
+                | self._preflights.told
+                | self._moving.told
+                | self._plan.isolation.told,
+            )
+        )
+        self._ended.clear()
+        self._handed_over, self._stale = time.monotonic(), False
+
+
+def _middle(took: Sequence[float]) -> str:
+    return f"{statistics.median(took) * 1_000:.1f}" if took else ""
+
+
+def _places(move: Move) -> tuple[str, ...]:
+    """The nodes that a move concerns: also those that a packed job must not start on any more."""
+    return (*move.berth.names, *(move.job.required if move.job.share else ()))
+
+
+def _key(change: Change) -> tuple[int, str | int | None]:
+    return change.job.id, change.task if isinstance(change, Move) else None

@@ -1,0 +1,124 @@
+"""The planning process's loop: a pass every tick, and between two passes the notices, then one write after another."""
+
+import argparse
+import gc
+import os
+import select
+import signal
+import socket
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from policy.daemon.hear.notices import Notices, open_notices
+from policy.daemon.passes.handover import HURRY, UNSEEN, Sender
+from policy.daemon.passes.planner import HAND_OVER_EVERY, Planner
+from policy.formats.errors import BerthError
+from policy.site import log
+from policy.site.config import load
+from policy.slurm.gateways import open_gateway
+
+_SHOWN_AFTER = 0.05
+"""Seconds until Slurm shows a job that was just answered for."""
+_REST = 20.0
+"""For so many times as long as a look takes, Slurm is let alone: while it packs its jobs for us, nobody submits one."""
+_READ_WITHIN = 1.5
+"""Ticks until a look that saw a change has ended, unless that takes longer than half of one: what goes wrong has to be
+mended within two seconds."""
+_TURN = 0.0005
+"""Seconds that a pass keeps the interpreter from the threads of the notices; a notice needs it some six times."""
+_COLLECT_EVERY = 10.0
+"""Seconds between two collections of garbage, each in a quiet moment if one comes within as many seconds more: it holds
+up the threads of the notices for 20 ms."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Plan until the answerer's end of the channel closes."""
+    parser = argparse.ArgumentParser(prog="berthd-planner")
+    parser.add_argument("--channel", type=int, required=True)
+    parser.add_argument("--config", type=Path, required=True)
+    parser.add_argument("--gateway", required=True)
+    options = parser.parse_args(arguments)
+    # The answerer decides when to end: it closes the channel.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Planning gives way to whatever answers a waiting user.
+    os.nice(1)
+    sys.setswitchinterval(_TURN)
+    channel = socket.socket(fileno=options.channel)
+    try:
+        config = load(options.config)
+        gateway = open_gateway(config.gateway if options.gateway == "auto" else options.gateway, log.info)
+        planner = Planner(gateway, config, Sender(channel))
+        listener = open_notices(config.notice_port, config.munge_socket) if config.notice_port else None
+        try:
+            _passes(planner, channel, config.tick, listener)
+        finally:
+            planner.close()
+    except BerthError as problem:
+        log.error(problem)
+        return 1
+    except (BrokenPipeError, ConnectionResetError):
+        return 0
+    return 0
+
+
+def _passes(planner: Planner, channel: socket.socket, tick: float, listener: Notices | None) -> None:
+    # As in the answerer, what exists now is never walked over again.
+    gc.freeze()
+    gc.disable()
+    collect_at = 0.0
+    ended = False
+    heard: list[socket.socket | Notices] = [channel, *([listener] if listener else [])]
+    while True:
+        began = time.monotonic()
+        planner.one_pass(ended=ended)
+        due = began + pause(tick, planner.look_takes)
+        write_until = _write_until(began, time.monotonic(), tick)
+        if listener:
+            listener.in_charge, planner.notices_late = planner.in_charge, listener.late
+        ended, left, writing = False, tick, True
+        # At least once, however long the pass took: an Epilog waits.
+        while left > 0 or (writing and time.monotonic() < write_until):
+            left = due - time.monotonic()
+            wait = 0.0 if writing else max(0.0, min(left, HAND_OVER_EVERY))
+            readable, _, _ = select.select(heard, [], [], wait)
+            if channel in readable:
+                word = channel.recv(64)
+                if not word:
+                    return
+                ended = ended or UNSEEN in word
+                if HURRY in word:
+                    due = min(due, time.monotonic() + _SHOWN_AFTER)
+                    left = min(left, _SHOWN_AFTER)
+            if listener and (found := listener.ready()):
+                planner.take(found)
+                writing = True
+            planner.hand_over_if_due()
+            writing = writing and planner.write_one()
+            quiet = not (writing or readable)
+            if time.monotonic() >= (collect_at if quiet else collect_at + _COLLECT_EVERY):
+                collect_at = time.monotonic() + _COLLECT_EVERY
+                gc.collect()
+
+
+def pause(tick: float, look_takes: float) -> float:
+    """Seconds from one look at Slurm to the next.
+
+    >>> pause(1.0, 0.01), pause(1.0, 0.06), pause(1.0, 0.25), pause(1.0, 0.75)
+    (1.0, 1.2, 1.25, 1.0)
+    """
+    return max(tick, min(_REST * look_takes, _READ_WITHIN * tick - look_takes))
+
+
+def _write_until(began: float, ended: float, tick: float) -> float:
+    """Until when writing may put off the next pass, which plans anew what was not written.
+
+    Where passes take longer than the tick, no time is left for it otherwise: one update a pass.
+    """
+    took = ended - began
+    return ended + took / 2 if took > tick else began
+
+
+if __name__ == "__main__":
+    sys.exit(main())

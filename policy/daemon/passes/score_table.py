@@ -1,0 +1,69 @@
+"""The scores that berthd plans with, read again when their file changed: as calibrated, or as jobs saw them since."""
+
+from pathlib import Path
+
+import numpy as np
+
+from policy.cluster.fleet import Fleet
+from policy.daemon.passes.living_scores import living_table
+from policy.formats.arrays import Floats
+from policy.site import log
+from topology.errors import TopologyError
+from topology.scores import Score, load
+
+
+class ScoreTable:
+    """A table that cannot be read is logged and costs the scores, nothing more."""
+
+    def __init__(self, path: Path | None, steps: Path | None = None) -> None:
+        self._calibrated, self._steps = path, steps
+        self._mark: tuple[object, ...] | None = None
+        self._scores: tuple[Score, ...] = ()
+
+    def refresh(self) -> bool:
+        """Whether there is anything new."""
+        if self._calibrated is None:
+            return False
+        path = living_table(self._calibrated, self._steps)
+        mark = (path, *_stamp(path))
+        if mark == self._mark:
+            return False
+        self._mark = mark
+        self._scores = ()
+        try:
+            self._scores = load(path)
+            log.info(f"{len(self._scores)} scores in {path}")
+        except TopologyError as problem:
+            log.error(f"{problem}; all GPUs count as equally fast")
+        return True
+
+    def on(self, fleet: Fleet) -> dict[str, Floats]:
+        """The scores of each class on a fleet; a GPU without one is taken for typical.
+
+        The UUID says which GPU is meant: one that was changed for another begins anew.
+        """
+        where = {
+            gpu.uuid: (place, gpu.position)
+            for place, machine in enumerate(fleet.machines)
+            if machine is not None
+            for gpu in machine.gpus
+        }
+        tables: dict[str, Floats] = {}
+        width = int(fleet.size.max(initial=0))
+        for score in self._scores:
+            if score.uuid:
+                found = where.get(score.uuid)
+            else:
+                found = (fleet.index[score.node], score.position) if score.node in fleet.index else None
+            if found is not None and found[1] < width:
+                table = tables.setdefault(score.app_class, np.ones((len(fleet.names), width)))
+                table[found] = score.score
+        return tables
+
+
+def _stamp(path: Path) -> tuple[int, int]:
+    try:
+        status = path.stat()
+    except OSError:
+        return (0, 0)
+    return status.st_mtime_ns, status.st_size

@@ -1,0 +1,104 @@
+"""Packed jobs, hosts and guests whose node could not set their share up: they are sent elsewhere, a few times.
+
+Their task was stopped before the user's code, and the Epilog says so. Such a job is put back into the queue once Slurm
+has it as failed, and only then: one that finished, was cancelled or ran out of time is never run again. What it has to
+keep away from stands in its segment, so that no restart of berthd forgets it; its user's node lists stay as they are.
+"""
+
+from collections.abc import Mapping
+
+from policy.formats import segment
+from policy.formats.errors import FormatError, SlurmError
+from policy.formats.slurm_facts import JobText
+from policy.plan.changes import BACK_AFTER
+from policy.plan.waiting_jobs import nodes_avoided
+from policy.request.tiers import OPPORTUNISTIC
+from policy.site import log
+from policy.slurm import disagreement
+from policy.slurm.interface import Gateway
+
+MOST = 3
+"""How often a job is sent elsewhere."""
+
+AVOID_FOR = 3_600.0
+"""Seconds for which it keeps away from a node that failed it."""
+
+PATIENCE = 300.0
+"""Seconds to wait for a job to end after its Epilog has spoken, for its other nodes have Epilogs too, and for Slurm to
+take what is to be done."""
+
+_ENDING = frozenset({"RUNNING", "COMPLETING", "CONFIGURING", "SUSPENDED", "STAGE_OUT"})
+_FAILED = frozenset({"FAILED", "NODE_FAIL", "BOOT_FAIL", "PENDING"})
+"""States of a job that did not get to its user's code; PENDING where somebody was quicker to requeue it."""
+
+
+class Degraded:
+    """The jobs that are to be sent elsewhere."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+        self._met: dict[int, tuple[float, set[str]]] = {}
+
+    def note(self, job: int, node: str, at: float) -> None:
+        """A node's Epilog says that the job could not have its share there."""
+        self._met.setdefault(job, (at, set()))[1].add(node)
+
+    def send_elsewhere(self, at: float) -> int:
+        """Requeue those that have ended by now; how many updates that took."""
+        updates = 0
+        for job_id, (since, nodes) in list(self._met.items()):
+            try:
+                job = self._gateway.job(job_id)
+                if job.state in _ENDING and at - since < PATIENCE:
+                    continue
+                updates += self._send(job, nodes, at)
+            except SlurmError as problem:
+                # A slurmctld that is busy, or that has the job between two states, takes it a moment later.
+                if at - since < PATIENCE:
+                    continue
+                log.error(f"JobId={job_id} could not have its share and is not sent elsewhere: {problem}")
+            del self._met[job_id]
+        return updates
+
+    def _send(self, job: JobText, nodes: set[str], at: float) -> int:
+        where = ",".join(sorted(nodes))
+        try:
+            values = segment.fields(job.admin_comment)
+        except FormatError:
+            values = None
+        if job.state == "PENDING" and values is not None and (why := disagreement.of_text(job, values)):
+            # Its node has held it (prolog_epilog/given.py).
+            self._gateway.annotate(job.id, {**values, "disagrees": f"{why}; cancel it and submit it again"})
+            log.error(f"JobId={job.id} UserId={job.user_id} was held on {where}: {why}")
+            return 1
+        if job.state not in _FAILED or values is None or not {"share", "tier"} & values.keys():
+            log.info(f"JobId={job.id} could not have its share on {where}; it is {job.state.lower()} and stays so")
+            return 0
+        count = int(values.get("degraded", "0")) if values.get("degraded", "0").isdigit() else MOST
+        if count >= MOST:
+            # Its segment says so since the last time: Slurm changes nothing of a job that has ended.
+            log.error(
+                f"JobId={job.id} could not have its share on {where}; it was sent elsewhere {count} times already"
+            )
+            return 0
+        if job.state != "PENDING":
+            self._gateway.requeue(job.id)
+        self._gateway.annotate(job.id, sent(values, where, at))
+        log.info(f"JobId={job.id} could not have its share on {where}: sent elsewhere, time {count + 1} of {MOST}")
+        return 2
+
+
+def sent(values: Mapping[str, str], where: str, at: float) -> dict[str, str]:
+    """The segment of a job that is sent away from some nodes."""
+    avoids = {**nodes_avoided(values, at), **dict.fromkeys(where.split(","), at + AVOID_FOR)}
+    count = int(values.get("degraded", "0")) + 1
+    last = "; if that fails, it is left as it ends" if count >= MOST else ""
+    kept = {key: value for key, value in values.items() if key not in {"held", "held_text"}}
+    return {
+        **kept,
+        "degraded": str(count),
+        "degraded_text": f"{where} could not set its share up: sent elsewhere, time {count} of {MOST}{last}",
+        "avoids": ",".join(f"{name}@{int(until)}" for name, until in avoids.items()),
+        # Its seat is given up, and it need not wait as long as Slurm lets a requeued job wait.
+        **({"parked": str(int(at + BACK_AFTER))} if values.get("tier") == OPPORTUNISTIC else {}),
+    }

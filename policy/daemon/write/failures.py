@@ -1,0 +1,226 @@
+"""Jobs that failed: what of, and whether they are tried again.
+
+The first node of a job that failed says what the end of its log is a sign of (docs/failures.md), and says it again
+until the job was looked into: so no end of berthd loses a failure. Slurm lets nobody change a job that is over. So the
+class stands in its segment only once the job is back in the queue, together with its tries and the time of the next
+one; of a job that stays failed it goes into the accounting. Slurm decides what may be requeued; a job that somebody
+else put back into the queue is only noted.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from policy.daemon.hear.accounts import Accounts
+from policy.daemon.hear.endings import (
+    NodeWord,
+    as_it_ran,
+    began_anew,
+    by_berth,
+    class_of,
+    failed,
+    limits,
+    lost_nodes,
+    put_back,
+)
+from policy.daemon.write.preflights import Preflights
+from policy.formats import preflight_mark, segment
+from policy.formats.errors import SlurmError
+from policy.formats.outcome import Outcome
+from policy.formats.slurm_facts import JobFacts, Reading
+from policy.retry import history
+from policy.retry.classes import CLASSES
+from policy.retry.decision import Trial, decide
+from policy.site import log
+from policy.slurm.boots import boot_times
+from policy.slurm.interface import Gateway
+from policy.slurm.outcomes import outcome
+
+WORD_WITHIN = 60.0
+"""Seconds that the node of a failed job has to say what its log is a sign of: it is busy, and no try begins earlier."""
+
+PATIENCE = 600.0
+"""Seconds after which a job is given up that does not come to its end, and a word is forgotten."""
+
+_LOOK_AGAIN = 1.0
+_NODES_SHOWN = 1.5
+"""Seconds until a reading shows of a node what it showed of its jobs: nodes are read less often."""
+_HOLDING = frozenset(
+    {"RUNNING", "COMPLETING", "CONFIGURING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT", "RESIZING"}
+)
+_FAILED = frozenset({"FAILED", "OUT_OF_MEMORY", "NODE_FAIL", "BOOT_FAIL", "PREEMPTED"})
+
+
+@dataclass(slots=True)
+class _Over:
+    """A job that runs no more."""
+
+    id: int
+    since: float
+    due: float
+    job: JobFacts | None = None
+    """As it ran; None where only its node tells of it."""
+    found: Outcome | None = None
+
+
+class Failures:
+    """The jobs that have just ended, and what is known of those that failed."""
+
+    def __init__(
+        self,
+        gateway: Gateway,
+        ask: Callable[[int], Outcome] = outcome,
+        accounts: Accounts | None = None,
+        preflights: Preflights | None = None,
+        ask_boots: Callable[[Iterable[str]], Mapping[str, int]] = boot_times,
+    ) -> None:
+        self._gateway = gateway
+        self._ask = ask
+        self._ask_boots = ask_boots
+        self._accounts = accounts or Accounts()
+        self._preflights = preflights
+        self._running: dict[int, JobFacts] = {}
+        self._over: dict[int, _Over] = {}
+        self._words: dict[int, tuple[float, NodeWord]] = {}
+        self._settled: dict[tuple[int, int, str], float] = {}
+        """Job, start and first node of runs that were looked into: those nodes need not speak any more."""
+        self._left: dict[int, float] = {}
+        """Jobs that failed before they began, and are others' to send on."""
+        self._classes: Counter[str] = Counter()
+        self._retried = 0
+
+    @property
+    def told(self) -> dict[str, str]:
+        """For `berth status`."""
+        if not self._classes:
+            return {}
+        counts = {f"failed.{name}": str(count) for name, count in sorted(self._classes.items())}
+        return {"failed": str(self._classes.total()), "retried": str(self._retried), **counts}
+
+    def hear(self, word: NodeWord, at: float) -> bool:
+        """A node speaks of a job, perhaps not for the first time; whether it was looked into."""
+        self._words = {job: one for job, one in self._words.items() if one[0] + PATIENCE > at}
+        self._settled = {run: since for run, since in self._settled.items() if since + PATIENCE > at}
+        if (word.job, word.start, word.node) in self._settled or word.failure not in CLASSES:
+            return True
+        self._words[word.job] = at, word
+        if word.job in self._over:
+            self._over[word.job].due = at
+        elif word.job not in self._running:
+            # So short a run that no reading has shown it, or one that ended while there was no berthd.
+            self._over[word.job] = _Over(word.job, at, at)
+        return False
+
+    def leave(self, job_id: int, at: float) -> None:
+        """A job's share could not be set up: that was no failure of its own."""
+        self._left = {job: since for job, since in self._left.items() if since + PATIENCE > at}
+        self._left[job_id] = at
+
+    def watch(self, reading: Reading) -> None:
+        """Find the GPU jobs that ran at the last reading and run no more."""
+        running = {
+            job.id: self._running.get(job.id) or as_it_ran(job) if job.state == "COMPLETING" else job
+            for job in reading.jobs
+            if job.state in _HOLDING and job.wants_gpus and job.segment
+        }
+        for job_id in self._running.keys() - running.keys():
+            self._over[job_id] = _Over(job_id, reading.at, reading.at, self._running[job_id])
+        self._running = running
+
+    def step(self, reading: Reading, at: float) -> int:
+        """Go on with one job whose time has come, and say which; 0 where there is none."""
+        self._accounts.tend(at)
+        over = next((one for one in self._over.values() if one.due <= at), None)
+        if over is None:
+            return 0
+        try:
+            done = self._settle(over, reading, at)
+        except SlurmError as problem:
+            log.error(f"JobId={over.id} has ended, and its end was not looked into: {problem}")
+            done = True
+        if done:
+            del self._over[over.id]
+            _, word = self._words.pop(over.id, (0.0, None))
+            if word is not None:
+                self._settled[word.job, word.start, word.node] = at
+        return over.id
+
+    def _settle(self, over: _Over, reading: Reading, at: float) -> bool:
+        """Look at one job; whether that was all."""
+        if self._left.pop(over.id, None) is not None:
+            return True
+        if over.found is None:
+            state = self._gateway.job(over.id).state
+            if state in _HOLDING:
+                over.due = at + _LOOK_AGAIN
+                return at - over.since >= PATIENCE
+            # Most jobs end well, and their records are worth no question.
+            if state not in _FAILED and state != "PENDING":
+                return True
+            over.found = self._ask(over.id)
+        found, before = over.found, over.job
+        values = found.values
+        if values is None or "id" not in values or by_berth((before and before.segment) or values, values):
+            return True
+        if found.state == "PENDING":
+            if before is not None and not before.guest:
+                if reading.at - over.since < _NODES_SHOWN and not lost_nodes(before, reading):
+                    # Its record is asked for anew then: it may be pinned elsewhere meanwhile.
+                    over.due, over.found = at + _LOOK_AGAIN, None
+                    return False
+                self._note(before, found, reading, at)
+            return True
+        if found.state not in _FAILED:
+            return True
+        _, word = self._words.get(found.id, (0.0, None))
+        if word is not None and word.start not in {0, found.started}:
+            word = None  # it speaks of an earlier run
+        if word is None and found.state == "FAILED" and at - over.since < WORD_WITHIN:
+            over.due = over.since + WORD_WITHIN
+            return False
+        self._conclude(found, word, reading, at)
+        return True
+
+    def _conclude(self, found: Outcome, word: NodeWord | None, reading: Reading, at: float) -> None:
+        """A job failed: try it again where its user wants that and it may help."""
+        values = found.values or {}
+        self._settled[found.id, found.started, next(iter(found.nodes), "")] = at
+        failure = class_of(found, word)
+        runs = [*history.trials(values), Trial(failure, found.nodes, found.ended - found.started, found.state)]
+        self._classes[failure.failure] += 1
+        log.info(f"JobId={found.name} failed: {failure.failure}, {failure.sign}")
+        decision, config = None, self._gateway.config()
+        if preflight_mark.is_one(values):
+            # The job that depends on it ends with it: a second try would be for nobody.
+            if self._preflights is not None:
+                self._preflights.failed(found.id, failure, config, at)
+        elif "f.retry" in values:
+            decision = decide(runs, limits(found, reading, config))
+            log.info(f"JobId={found.name} is {'' if decision.again else 'not '}tried again: {decision.reason}")
+        new = failed(values, runs, found.ended, decision, at)
+        if decision is not None and decision.again:
+            self._gateway.requeue(found.name)
+            # Until then Slurm itself keeps it from starting, for two minutes from its requeue on.
+            self._gateway.delay(found.id, new, round(decision.wait_s))
+            self._retried += 1
+        else:
+            text = self._gateway.job(found.id).admin_comment
+            self._accounts.note(found.id, segment.put(text, new), config, at)
+
+    def _note(self, before: JobFacts, found: Outcome, reading: Reading, at: float) -> None:
+        """A job was put back into the queue while it ran, by Slurm or a person."""
+        values = found.values or {}
+        lost = lost_nodes(before, reading)
+        run = put_back(before, at, lost, () if lost else self._began_anew(before))
+        self._classes[run.failure.failure] += 1
+        log.info(f"JobId={found.name} was put back into the queue: {run.failure.failure}, {run.failure.sign}")
+        self._gateway.annotate(found.id, failed(values, [*history.trials(values), run], int(at), None, at))
+
+    def _began_anew(self, before: JobFacts) -> tuple[str, ...]:
+        if not before.nodes:
+            return ()
+        try:
+            return began_anew(before, self._ask_boots(before.nodes))
+        except SlurmError as problem:
+            log.error(f"JobId={before.id} was put back, and whether its nodes booted is not known: {problem}")
+            return ()

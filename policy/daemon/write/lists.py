@@ -1,0 +1,96 @@
+"""Keeps what pinned jobs exclude up to date: free of nodes that may be taken out of slurm.conf, and there at all.
+
+Once Slurm does not know a node any more, it refuses every change to a job whose record excludes it by name ("Invalid
+node name"): its user's as well as ours, so that it can neither move nor be given back. So a node that takes no jobs for
+long is taken off the lists of the jobs that wait. Those of jobs that run cannot be changed.
+
+A job that may not start yet, held or for another's sake, excludes nobody: Slurm does not test it, and a list takes time
+at its submission. It gets one when it may.
+"""
+
+from collections.abc import Container, Iterable, Mapping
+from itertools import islice
+
+from policy.cluster.fleet import Fleet
+from policy.cluster.partitions import others
+from policy.daemon.write.pins import Pins
+from policy.formats.errors import SlurmError
+from policy.formats.excluded_nodes import KEY, mark_of
+from policy.formats.slurm_facts import JobFacts
+from policy.site import log
+
+MOST_A_PASS = 10
+"""Updates: there is no hurry, and each takes slurmctld's write locks."""
+
+_AT_ONCE = 200
+"""Jobs that are looked at before something else has its turn."""
+
+
+class Lists:
+    """Goes through the jobs that wait, some in each pass: whose list names what it should not, and who has none yet."""
+
+    def __init__(self, pins: Pins) -> None:
+        self._pins = pins
+        self._fleet: Fleet | None = None
+        self._due: dict[int, None] = {}
+        self._refused: set[int] = set()
+        """Jobs that Slurm let nobody change."""
+        self._left = 0
+
+    def look(self, fleet: Fleet, jobs: Iterable[JobFacts]) -> None:
+        """Find whose list is to be written, once in each pass."""
+        before, self._fleet, self._left = self._fleet, fleet, MOST_A_PASS
+        if before is not fleet:
+            self._refused.clear()
+        self._due |= {job.id: None for job in jobs if _lacks(job) and job.id not in self._refused}
+        if before is fleet:
+            return
+        if before is not None and (gone := set(before.names) - set(fleet.names)):
+            _warn(sorted(gone), sum(KEY in (job.segment or {}) for job in jobs))
+        if fleet.unnamed - (before.unnamed if before is not None else frozenset()):
+            self._due |= {job.id: None for job in jobs if _waits(job)}
+
+    def write_one(self, jobs: Mapping[int, JobFacts], moved: Container[int]) -> int | None:
+        """Bring one list up to date; the job's number, or None where none is left for this pass.
+
+        Who has moved since the reading has a list, and another place than `jobs` says.
+        """
+        if not self._left or self._fleet is None:
+            return None
+        for job_id in list(islice(self._due, _AT_ONCE)):
+            del self._due[job_id]
+            job = jobs.get(job_id)
+            if job is None or job_id in moved or not (_waits(job) or _lacks(job)) or self._is_right(job, self._fleet):
+                continue
+            self._left -= 1
+            try:
+                self._pins.pin_again(job)
+            except SlurmError as problem:
+                self._refused.add(job_id)
+                log.error(f"JobId={job_id} excludes what it did: {problem}")
+            return job_id
+        return None
+
+    def _is_right(self, job: JobFacts, fleet: Fleet) -> bool:
+        told = others(fleet, job.partition, job.required)
+        return (job.segment or {}).get(KEY) == (mark_of(told) if told else None)
+
+
+def _waits(job: JobFacts) -> bool:
+    return job.state == "PENDING" and bool(job.required) and KEY in (job.segment or {})
+
+
+def _lacks(job: JobFacts) -> bool:
+    """Whether a job that may start now, on whole GPUs that Berth gave it, excludes nobody."""
+    if job.state != "PENDING" or not job.required or job.gpus is None or job.excluded or not job.may_start:
+        return False
+    values = job.segment or {}
+    return not (job.share or job.guest or KEY in values) and "nodes" in values and "gpus" in values
+
+
+def _warn(gone: list[str], count: int) -> None:
+    if count:
+        log.error(
+            f"NodeList={','.join(gone)} Slurm knows it no more, and refuses every change to those of {count} jobs that"
+            " exclude it by name; a line NodeName=... State=FUTURE for it in slurm.conf lets them be changed again"
+        )

@@ -1,0 +1,151 @@
+"""Writes what the plan decided into Slurm, and keeps the list of pinned jobs that the plugin reads."""
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from policy.cluster.fleet import Fleet
+from policy.cluster.partitions import others
+from policy.daemon.write import pinned
+from policy.daemon.write.evictions import Evictions
+from policy.formats import segment
+from policy.formats.errors import DaemonError, SlurmError, TooLong
+from policy.formats.slurm_facts import JobFacts, Reading
+from policy.plan.answer.segment_values import moved, parked
+from policy.plan.changes import Change, Evict, Move, Own, Park, Release
+from policy.plan.guests.guest_pass import PARKED_FOR
+from policy.plan.waiting_jobs import Waiting
+from policy.request.settings import Sharing
+from policy.request.tiers import OPPORTUNISTIC
+from policy.site import log
+from policy.slurm.changes import target
+from policy.slurm.interface import Gateway, Pin
+
+_RETRY_LIST_EVERY = 60.0
+
+
+class Pins:
+    """One update a change. What Slurm then shows is what later passes plan with."""
+
+    def __init__(
+        self,
+        gateway: Gateway,
+        pinned_file: Path,
+        evictions: Evictions | None = None,
+        skipped: frozenset[str] = frozenset(),
+    ) -> None:
+        """`skipped` are the partitions that Berth does not touch."""
+        self._gateway = gateway
+        self._evictions = evictions or Evictions(gateway, Sharing())
+        self._pinned_file = pinned_file
+        self._skipped = skipped
+        self._listed: Mapping[int, int] | None = None
+        self._no_list_before = 0.0
+        self._kept_out: set[str] = set()
+        """Nodes with a packed job that Slurm may start where another is to be: it could not be taken away."""
+        self.fleet: Fleet | None = None
+        """All nodes; None where pinned jobs exclude none."""
+        self.counting: Fleet | None = None
+        """The same; None where the site counts no GPU model."""
+        self.written = 0
+
+    def begin(self) -> None:
+        """Slurm is about to be read again: what could not be written is planned anew."""
+        self._kept_out.clear()
+
+    def write(self, changes: Sequence[Change], reading: Reading, *, hurry: bool = False) -> list[int]:
+        """Write some changes; one that fails does not keep the others. The jobs of those that failed come back.
+
+        In a `hurry`, for an Epilog waits, pins are based on the texts of the reading; else each job is looked at again.
+        """
+        failed: list[int] = []
+        for change in changes:
+            name = _name(change)
+            try:
+                if isinstance(change, Release):
+                    if self._gateway.release(change.job.id, f"given back to Slurm: {change.reason}"):
+                        self.written += 1
+                    log.info(f"JobId={name} given back to Slurm: {change.reason}")
+                else:
+                    self._write_one(change, name, reading.at, hurry=hurry)
+            except SlurmError as problem:
+                failed.append(change.job.id)
+                if isinstance(change, Move) and change.job.share:
+                    self._kept_out.update(change.job.required)
+                log.error(f"JobId={name} keeps its place: {problem}")
+        return failed
+
+    def _write_one(self, change: Change, name: str, at: float, *, hurry: bool) -> None:
+        if isinstance(change, Move):
+            self._pin(change, at, hurry=hurry)
+        elif isinstance(change, Park):
+            self._gateway.park(target(change.job), parked(change, at), PARKED_FOR)
+            self.written += 1
+            log.info(f"JobId={name} waits on no node: {change.reason}")
+        elif isinstance(change, Own):
+            values = {**(change.job.segment or {}), "owns": "1", "why": change.reason}
+            self._gateway.annotate(change.job.id, values)
+            self.written += 1
+            log.info(f"JobId={name} has its GPU for itself: {change.reason}")
+        elif isinstance(change, Evict):
+            self.written += self._evictions.begin(change.job, change.reason, at)
+
+    def _pin(self, change: Move, at: float, *, hurry: bool) -> None:
+        values = moved(change, at)
+        place = self._place(values, change.berth.names, change.berth.gpus, change.job.partition)
+        if place.share and not self._kept_out.isdisjoint(place.nodes):
+            raise SlurmError("another packed job could not be taken away from there")
+        try:
+            self._gateway.pin(target(change.job, change.task), place, hurry=hurry)
+        except TooLong as problem:
+            self._give_up(change.job, f"given back to Slurm: {problem}")
+            return
+        self.written += 1
+        log.info(f"JobId={_name(change)} NodeList={values['nodes']} GPUs={values['gpus']} pinned: {change.reason}")
+
+    def pin_again(self, job: JobFacts) -> None:
+        """Write the place of a waiting job as it is, with the nodes that it is to exclude by now."""
+        values = dict(job.segment or {})
+        gpus = tuple(map(int, values["gpus"].split(",")))
+        self._gateway.pin(target(job), self._place(values, job.required, gpus, job.partition), hurry=False)
+        self.written += 1
+
+    def _place(self, values: Mapping[str, str], nodes: tuple[str, ...], gpus: tuple[int, ...], partitions: str) -> Pin:
+        share = 0 if "whole" in values else int(values.get("share", "0"))
+        excluded = others(self.fleet, partitions, nodes) if self.fleet is not None else ""
+        return Pin(nodes, gpus, values["seats"] == "1", values, share, excluded, self._licenses(values, nodes, gpus))
+
+    def _licenses(
+        self, values: Mapping[str, str], nodes: tuple[str, ...], gpus: tuple[int, ...]
+    ) -> dict[str, int] | None:
+        """Return the licences that count a place by model: none for a share or a seat, None where no model counts."""
+        if self.counting is None:
+            return None
+        whole = "share" not in values and values.get("tier") != OPPORTUNISTIC
+        return self.counting.licences(nodes, len(gpus)) if whole else {}
+
+    def _give_up(self, job: JobFacts, why: str) -> None:
+        """Let Slurm place a job that no place can be written into: every pass would try it again."""
+        if not self._gateway.release(job.id, why):
+            # It waited for its first place, with a request that is its user's.
+            self._gateway.annotate(job.id, {**(job.segment or {}), "state": segment.RELEASED, "why": why})
+        self.written += 1
+        log.info(f"JobId={job.id} {why}")
+
+    def list_pinned(self, queue: Iterable[Waiting], everybody: Iterable[JobFacts] = ()) -> None:
+        """Let the plugin know which jobs their owners cannot change by hand, or not as they like."""
+        jobs = pinned.listed(queue, everybody, self._skipped)
+        now = time.monotonic()
+        if jobs == self._listed or now < self._no_list_before:
+            return
+        try:
+            pinned.write(self._pinned_file, jobs)
+            self._listed = jobs
+        except DaemonError as problem:
+            self._no_list_before = now + _RETRY_LIST_EVERY
+            log.error(problem)
+
+
+def _name(change: Change) -> str:
+    task = change.task if isinstance(change, Move) else None
+    return str(change.job.id) if task is None else f"{change.job.array}_{task}"

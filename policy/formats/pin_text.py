@@ -1,0 +1,59 @@
+"""What a pin writes into a job's Extra and request, and how much of that Slurm takes.
+
+The plugin writes the same at submission (slurm_plugins/pin/pin_text.c).
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from policy.formats import hostlist, segment
+from policy.formats.errors import TooLong
+from policy.formats.wire import number
+
+MOST_BYTES = 1_024
+"""Slurm refuses a whole submission, and a whole update, whose Extra or TRES text is longer."""
+
+
+def extra_text(own: str, nodes: Sequence[str], gpus: str, more: Mapping[str, str]) -> str:
+    """A job's Extra with its place in it; nodes are folded only where their names would not fit."""
+    return segment.put(own, _values_that_fit(_bytes(segment.remove(own)), nodes, gpus, more))
+
+
+def _values_that_fit(own_bytes: int, nodes: Sequence[str], gpus: str, more: Mapping[str, str]) -> dict[str, str]:
+    """What stands in the segment beside so many bytes of the user's."""
+    plain = {"nodes": ",".join(nodes), "gpus": gpus, **more}
+    if own_bytes + _bytes(segment.put("", plain)) <= MOST_BYTES:
+        return plain
+    folded = {"nodes": hostlist.fold(nodes), "gpus": gpus, **more}
+    whole = own_bytes + _bytes(segment.put("", folded))
+    if whole > MOST_BYTES:
+        raise TooLong(
+            f"with the place in it the job's Extra has {whole} bytes, and Slurm takes {MOST_BYTES}"
+            f"{'; a shorter --extra would do' if own_bytes else ''}"
+        )
+    return folded
+
+
+def tres_text(kinds: Iterable[str], gpus: Iterable[int | str], count: int) -> str:
+    """The request for exactly these GPUs."""
+    text = ",".join(f"gres/{kind}:g{gpu}:{count}" for kind in kinds for gpu in gpus)
+    if len(text) > MOST_BYTES:
+        raise TooLong(f"a request for these GPUs one by one has {len(text)} bytes, and Slurm takes {MOST_BYTES}")
+    return text
+
+
+def check(reply: Mapping[str, str], request: Mapping[str, str]) -> None:
+    """Raise TooLong where the plugin could not write the place of a reply into the job of a request."""
+    guest, share = "guest" in reply, int(reply.get("share", "0"))
+    tier = {} if share or "way" not in reply else {"tier": "opportunistic" if guest else "guaranteed"}
+    more = {**tier, **{key: reply[key] for key in ("share", "mem", "way") if key in reply}}
+    nodes, gpus = reply["nodes"].split(","), reply["gpus"]
+    # Only its length is known of what its user has written there, and that may be any number.
+    _values_that_fit(number(request, "extra_bytes") or 0, nodes, gpus, more)
+    whole = ("gpu", "seat") if reply["seats"] == "1" else ("gpu",)
+    kinds = ("seat",) if guest else ("shard",) if share else whole
+    by_job = request.get("client") != "batch" and not share
+    tres_text(kinds, gpus.split(","), share or (len(nodes) if by_job else 1))
+
+
+def _bytes(text: str) -> int:
+    return len(text.encode("utf-8", "surrogateescape"))

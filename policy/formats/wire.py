@@ -1,0 +1,113 @@
+"""The wire `berth/1` (docs/formats.md, section 1): one datagram of text lines each way."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from policy.formats.errors import FormatError, nearest
+from policy.formats.escape import escape, unescape
+
+VERSION = "berth/1"
+REQUEST_BYTES = 65_536
+REPLY_BYTES = 16_384
+REPLY_LINES = 64
+MESSAGE_BYTES = 512
+
+SUBMIT_KEYS = frozenset(
+    {
+        *("nonce", "uid", "test", "client", "array", "het", "held", "begin", "dependency", "exclusive", "time_limit"),
+        "preflight",
+        *(
+            "name",
+            "partition",
+            "admitted",
+            "account",
+            "qos",
+            "reservation",
+            "licenses",
+            "features",
+            "prefer",
+            "req_nodes",
+            "exc_nodes",
+        ),
+        *("tres_per_job", "tres_per_node", "tres_per_socket", "tres_per_task", "cpus_per_tres", "mem_per_tres"),
+        *("ntasks_per_tres", "sockets_per_node", "num_tasks", "ntasks_per_node", "cpus_per_task", "min_cpus"),
+        *("threads_per_core", "ntasks_per_core", "switches", "switch_wait", "slurms_own"),
+        *("pn_min_cpus", "min_nodes", "max_nodes", "mem_per_node", "mem_per_cpu", "gpus", "signal", "extra_bytes"),
+    }
+)
+
+_DATAGRAM = re.compile(r"berth/1 ([a-z]+)\n((?:[a-z][a-z0-9_.-]{0,63}=[!-Z\\^-~]*\n)*)")
+_NUMBER = re.compile(r"0|[1-9][0-9]{0,18}")
+_NONCE = re.compile(r"[0-9a-f]{16}")
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A decoded datagram: its verb, and its values unescaped."""
+
+    verb: str
+    fields: dict[str, str]
+
+
+def encode(verb: str, fields: Mapping[str, str]) -> bytes:
+    """The datagram for a verb and its fields, in their order."""
+    lines = [f"{key}={escape(value)}\n" for key, value in fields.items()]
+    return f"{VERSION} {verb}\n{''.join(lines)}".encode("ascii")
+
+
+def decode(datagram: bytes) -> Message:
+    """Read a datagram; anything that the format does not allow is a `FormatError`."""
+    if len(datagram) > REQUEST_BYTES:
+        raise FormatError(f"a datagram of {len(datagram)} bytes; {REQUEST_BYTES} are allowed")
+    try:
+        text = datagram.decode("ascii")
+    except UnicodeDecodeError:
+        raise FormatError("a datagram with bytes that are not ASCII; values are percent-escaped") from None
+    match = _DATAGRAM.fullmatch(text)
+    if match is None:
+        raise FormatError(_what_is_wrong(text))
+    lines = match.group(2).split("\n")[:-1]
+    fields = dict([line.split("=", 1) for line in lines])
+    if len(fields) != len(lines):
+        raise FormatError("a datagram with a key that occurs twice")
+    if "%" in text:
+        fields = {key: unescape(value) for key, value in fields.items()}
+    return Message(match.group(1), fields)
+
+
+def check_submit(message: Message) -> None:
+    """Refuse what is no submit request, has no right nonce, or has a key that does not exist."""
+    fields = message.fields
+    if message.verb != "submit":
+        raise FormatError(f"unknown verb {message.verb}; submit and status are known")
+    if not _NONCE.fullmatch(fields.get("nonce", "")):
+        raise FormatError("a submit request whose nonce is not 16 hexadecimal digits")
+    if not fields.keys() <= SUBMIT_KEYS:
+        for key in fields:
+            if key not in SUBMIT_KEYS and not key.startswith("flag."):
+                raise FormatError(f"unknown key {key} in a submit request{nearest(key, SUBMIT_KEYS)}")
+
+
+def number(fields: Mapping[str, str], key: str) -> int | None:
+    """A field that holds a number, or None where it is left out."""
+    value = fields.get(key)
+    if value is None:
+        return None
+    if not _NUMBER.fullmatch(value):
+        raise FormatError(f"{key}={value}: a decimal number without sign or leading zeros belongs there")
+    return int(value)
+
+
+def _what_is_wrong(text: str) -> str:
+    first, _, rest = text.partition("\n")
+    version = first.split(" ", 1)[0]
+    if version != VERSION:
+        return (
+            f"a datagram that starts with {version[:32]!r}; this berthd speaks {VERSION}, install both from one release"
+        )
+    if not re.fullmatch(r"berth/1 [a-z]+", first):
+        return "a datagram whose first line is not 'berth/1 VERB'"
+    if not rest.endswith("\n"):
+        return "a datagram whose last line does not end"
+    return "a datagram with a line that is not key=value, percent-escaped"

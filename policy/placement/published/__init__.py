@@ -1,0 +1,1 @@
+"""Placement policies of published systems, to compare with."""

@@ -1,0 +1,119 @@
+"""`pm_first`: the fastest free GPUs by binned score, wherever they are."""
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from policy.formats.errors import NotNow
+from policy.placement.base import Berth, Policy
+from policy.placement.published.bins import Binning, Bins, bins_of
+from policy.placement.published.common import fill, gpus, lowest, same_on_each, sets_of, spread, usable
+from policy.request.demand import ANY_SPREAD
+
+if TYPE_CHECKING:
+    from policy.cluster.view import View
+    from policy.formats.arrays import Floats
+    from policy.request.demand import Demand
+    from topology.tables import Ints
+
+CLASSES = ("compute", "mixed", "memory")
+"""From the class that suffers most from a slow GPU to the one that suffers least; others follow by name."""
+
+
+class PmFirstPolicy(Policy):
+    """PM-First of PAL: GPUs in the order of their bins, whole groups before parts, nodes that match best first.
+
+    Published is that jobs run in the order of their classes, the most sensitive first, and that running jobs are
+    placed anew each round. Of nodes whose GPUs in the last bin are not all needed, those come first whose number of
+    such GPUs is nearest to what the whole job asks for, even where less than that is still missing: so the artifact.
+    """
+
+    name = "pm-first"
+    steady = True
+
+    def __init__(self, *, sticky: bool = False, binning: Binning = "artifact", sort_classes: bool = True) -> None:
+        """Set what differs from the published behaviour.
+
+        `sticky` keeps running jobs where they are. `binning` see `policy.placement.published.bins`. Without `sort_classes`
+        jobs are placed in the queue's order.
+        """
+        self.sticky = sticky
+        self.binning: Binning = binning
+        self.sort_classes = sort_classes
+        self._bins: dict[str, tuple[Floats | None, Ints, Bins]] = {}
+
+    def order(self, demands: "Sequence[Demand]") -> Sequence[int]:
+        """The most sensitive class first."""
+        if not self.sort_classes:
+            return range(len(demands))
+        return sorted(range(len(demands)), key=lambda job: class_rank(demands[job].app_class))
+
+    def place(self, demand: "Demand", view: "View") -> Berth:
+        """The fastest GPUs."""
+        bins, free = self.bins(demand, view), usable(demand, view)
+        if demand.gpus == 1 or demand.n == ANY_SPREAD:
+            return self.fastest(demand, view, free, bins)
+        return self.fastest_alike(demand, view, free, bins)
+
+    def bins(self, demand: "Demand", view: "View") -> Bins:
+        """The bins of the demand's class; kept until the scores change."""
+        table = view.fleet.scores_of(demand.app_class)
+        known = self._bins.get(demand.app_class)
+        # The same array means the same scores: tables are replaced, never changed.
+        if known is None or known[0] is not table or known[1] is not view.fleet.size:
+            known = (table, view.fleet.size, bins_of(view.fleet, table, self.binning))
+            self._bins[demand.app_class] = known
+        return known[2]
+
+    def fastest(self, demand: "Demand", view: "View", free: "Ints", bins: Bins) -> Berth:
+        """GPUs by bin, on any nodes."""
+        groups = free & bins.exactly
+        counts = np.bitwise_count(groups)
+        filled = counts.sum(axis=1).cumsum()
+        last = int(filled.searchsorted(demand.gpus))
+        if last == filled.size:
+            raise NotNow(f"fewer than {gpus(demand.gpus)} are free")
+        taken, left = {}, demand.gpus
+        if last:
+            before = free & bins.upto[last - 1]
+            nodes = before.nonzero()[0]
+            taken = dict(zip(nodes.tolist(), before[nodes].tolist(), strict=True))
+            left -= int(filled[last - 1])
+        able = groups[last].nonzero()[0]
+        away = np.abs(counts[last][able].astype(np.int64) - demand.gpus)
+        for node, mask in fill(groups[last], able[away.argsort(kind="stable")], left).items():
+            taken[node] = taken.get(node, 0) | mask
+        return spread(demand, view, taken, f"the fastest free GPUs, scores up to {bins.values[last]:.3f}")
+
+    def fastest_alike(self, demand: "Demand", view: "View", free: "Ints", bins: Bins) -> Berth:
+        """The same GPUs on each of n nodes, by the slowest of them."""
+        for score, here, counts in allowing(free, bins):
+            match = self.preference(counts, demand.k)
+            if demand.n == 1:
+                node = int(np.where(counts >= demand.k, match, np.iinfo(np.int64).max).argmin())
+                found = ([node], lowest(int(here[node]), demand.k)) if counts[node] >= demand.k else None
+            else:
+                size = int(view.fleet.size.max())
+                found = same_on_each(demand.n, demand.k, here, match, sets_of(size, demand.k))
+            if found:
+                nodes, mask = found
+                return self.spread(demand, view, nodes, [mask] * demand.n, f"no free GPUs beat score {score:.3f}")
+        where = "no node has" if demand.n == 1 else f"no {demand.n} nodes have the same"
+        raise NotNow(f"{where} {gpus(demand.k)} free")
+
+    def preference(self, counts: "Ints", k: int) -> "Ints":
+        """Of nodes that can all serve, the one with the least number comes first."""
+        return np.abs(counts - k)
+
+
+def allowing(free: "Ints", bins: Bins) -> "Iterator[tuple[float, Ints, Ints]]":
+    """For each bin its score, the free GPUs that are no slower, and their number on each node."""
+    for score, group in zip(bins.values, bins.upto, strict=True):
+        here = free & group
+        yield score, here, np.bitwise_count(here).astype(np.int64)
+
+
+def class_rank(app_class: str) -> tuple[int, str]:
+    """What sorts classes."""
+    return (CLASSES.index(app_class) if app_class in CLASSES else len(CLASSES), app_class)

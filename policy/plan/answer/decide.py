@@ -1,0 +1,398 @@
+"""From a submit request to the reply: the same pure step in berthd and wherever else a decision is asked for."""
+
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+
+from policy.cluster.fleet import Fleet
+from policy.cluster.partitions import others
+from policy.formats import pin_text, preflight_mark, segment
+from policy.formats.errors import Answer, FormatError, Impossible, LeftToSlurm, Never, NotNow, OutOfTime, TooLong
+from policy.formats.excluded_nodes import KEY as OTHERS
+from policy.formats.excluded_nodes import mark_of
+from policy.formats.wire import number
+from policy.placement.base import Berth, Policy
+from policy.plan.answer import message
+from policy.plan.answer.guest import Answer as GuestAnswer
+from policy.plan.answer.guest import on_a_seat, parked
+from policy.plan.answer.known_requests import Understanding
+from policy.plan.answer.segment_values import demanded, insisted_on, place_values
+from policy.plan.book import Book
+from policy.plan.claims import Claim, claim_on
+from policy.plan.later_places import first_place
+from policy.request import counted, locality
+from policy.request.demand import Demand
+from policy.request.parse import Request, flags_of, names_gpus, wanted_gpus
+from policy.request.settings import Settings
+from policy.request.share import Share, foes_of, party
+from policy.request.tiers import ALONE, EXCLUSIVE, GUARANTEED, OPPORTUNISTIC
+from topology.fabric import NOBODY
+
+MOST_NODES = 1_024
+
+HoldsFor = Literal["one", "kind", "any limit"]
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """A reply's verb and fields, and what the place takes, if it is one."""
+
+    verb: str
+    fields: dict[str, str]
+    claim: Claim | None = None
+    holds_for: HoldsFor = "one"
+    """Who would get the same: only this job; all that differ in nonce, name and user alone, while the book does not
+    change; or also those with other time limits, where they see the same GPUs free."""
+
+
+def decide(
+    fields: Mapping[str, str],
+    book: Book,
+    policy: Policy,
+    settings: Settings,
+    now: float,
+    understanding: Understanding | None = None,
+    stale: str = "",
+) -> Decision:
+    """Answer a submit request; `stale` says why the book is too old to choose a place by."""
+    decision = _decide(fields, book, policy, settings, now, understanding, stale)
+    try:
+        if "guest" in decision.fields:
+            pin_text.check(_longest_seat(decision.fields, book), fields)
+        elif decision.verb == "place":
+            pin_text.check(decision.fields, fields)
+    except TooLong as problem:
+        # Left to Slurm a guest would have a GPU of its own, which its tier may not be allowed.
+        decision = say_no(fields, Never(str(problem)) if "guest" in decision.fields else problem, now)
+    if preflight_mark.KEY not in fields:
+        return decision
+    return replace(decision, fields=preflight_mark.kept(decision.fields, fields[preflight_mark.KEY]))
+
+
+def _longest_seat(reply: Mapping[str, str], book: Book) -> dict[str, str]:
+    """What a guest's Extra may have to hold one day, wherever it sits."""
+    name = max(book.fleet.names, key=len, default="")
+    longest = {"nodes": name, "gpus": "63", "seats": "0", "share": "100", "mem": str(1 << 24), "way": "time"}
+    return {**reply, **longest}
+
+
+def _decide(
+    fields: Mapping[str, str],
+    book: Book,
+    policy: Policy,
+    settings: Settings,
+    now: float,
+    understanding: Understanding | None,
+    stale: str,
+) -> Decision:
+    try:
+        known = (understanding or Understanding()).of(fields, book.fleet)
+        request, demand = known.request, known.demand
+        if demand.share is not None:
+            uid = number(fields, "uid") or 0
+            sharing, mate = book.fleet.sharing, (uid, fields.get("name", ""))
+            picky = book.cluster.neighbours is not None and sharing.company_wait > 0
+            share = replace(
+                demand.share, party=party(uid, sharing), mate=mate, foes=foes_of(mate, sharing), picky=picky
+            )
+            demand = replace(demand, share=share)
+        elif demand.tier is not ALONE:
+            demand = replace(demand, user=number(fields, "uid") or 0)
+        if demand.tier.name == OPPORTUNISTIC:
+            if guest := _as_guest(fields, request, demand, book, policy, now, stale):
+                return guest
+            demand = replace(demand, tier=replace(demand.tier, name=EXCLUSIVE))
+        return _place(fields, request, demand, book, policy, settings, now, stale)
+    except (Answer, FormatError) as answer:
+        return say_no(fields, answer, now)
+
+
+def only_watch(decision: Decision) -> Decision:
+    """The same decision where nothing may be changed: the place is written down, and Slurm chooses."""
+    if decision.verb == "pass":
+        silent = {key: value for key, value in decision.fields.items() if key not in {"message", "urgent"}}
+        return Decision("pass", silent)
+    if decision.verb not in {"place", "later"}:
+        return decision
+    body = decision.fields["segment"]
+    values = segment.fields(f"[berth/1 {body}]") or {}
+    values["state"] = segment.OBSERVED
+    values.pop(OTHERS, None)
+    return Decision("pass", {"nonce": decision.fields["nonce"], "segment": segment.body(values)})
+
+
+def say_no(fields: Mapping[str, str], answer: Exception, now: float) -> Decision:
+    """The reply where there is no place: left to Slurm, unless a Berth flag can never be met or read."""
+    reason = str(answer)
+    urgent = isinstance(answer, Impossible)
+    try:
+        flags = flags_of(fields)
+    except FormatError as wrong_flag:
+        return Decision("refuse", {"nonce": fields["nonce"], "message": message.line(str(wrong_flag))})
+    if isinstance(answer, Never):
+        return Decision("refuse", {"nonce": fields["nonce"], "message": message.line(reason)})
+    values = {
+        "state": "passed",
+        "id": fields["nonce"],
+        "at": str(int(now)),
+        "why": reason,
+        **{f"f.{name}": value for name, value in flags.items()},
+    }
+    notes = message.notes(flags)
+    for name in ("locality", "gpu-share", "gpu-tier"):
+        if name in flags:
+            notes.insert(0, f"--{name}: not acted on")
+    reply = {
+        "nonce": fields["nonce"],
+        "segment": segment.body(values),
+        "message": message.line(reason if urgent else f"left to Slurm: {reason}", notes),
+        **({"urgent": "1"} if urgent else {}),
+    }
+    return Decision("pass", reply)
+
+
+def _place(
+    fields: Mapping[str, str],
+    request: Request,
+    demand: Demand,
+    book: Book,
+    policy: Policy,
+    settings: Settings,
+    now: float,
+    stale: str,
+) -> Decision:
+    insists = _insistence(request, demand, book.fleet, settings)
+    wide = demand.at_level(locality.binding("any", demand.n))
+    demand = wide if insists is None else demand.at_level(locality.binding(insists.level, demand.n))
+    if demand.level == "nvlink" and (never := _never_at_level(request, demand, book)):
+        if request.locality is not None:
+            raise Never(never)
+        # The site's rule is for jobs that can have it; only a user's own words can be refused.
+        insists, demand = None, wide
+    wanted = wanted_gpus(fields)
+    if wanted is not None and wanted != demand.n * demand.k and names_gpus(fields):
+        raise LeftToSlurm(f"{demand.n} x {demand.k} GPUs are not the {wanted} that the request counts")
+    if stale:
+        return _later(fields, request, demand, stale, insists, now, settings)
+    try:
+        at_once = insists is not None and insists.wait == 0
+        berth, start = _soonest(demand, wide, book, policy, relax_at_once=at_once, ahead=settings.pin_ahead)
+        nothing_in_sight = ""
+        _check_pin(settings, starts_now=not (start or request.later))
+    except NotNow as nothing:
+        # Pinned all the same: if a node came back, Slurm would be quicker than the planner.
+        try:
+            _check_pin(settings, starts_now=False)
+            berth, start, nothing_in_sight = book.some_day(demand, policy), 0.0, str(nothing)
+        except NotNow:
+            return _later(fields, request, demand, str(nothing), insists, now, settings)
+    begin = number(fields, "begin") or 0
+    start = max(start, float(begin) if begin > now else 0.0)
+    packed = demand.share is not None and not (start or request.later or nothing_in_sight)
+    values = place_values(fields["nonce"], request, demand, berth, start, now, insists, packed=packed)
+    excluded = _excluded(fields, request, berth, book.fleet, settings)
+    values |= {OTHERS: mark_of(excluded)} if excluded else {}
+    body = segment.body(values)
+    if len(body) > segment.MAX_BODY or demand.n > MOST_NODES:
+        raise LeftToSlurm(f"a place on {demand.n} nodes is too long to be written into the job")
+    if nothing_in_sight:
+        body = segment.body({**values, "state": "waiting", "why": nothing_in_sight})
+        text = f"waits for {message.place(berth, demand.share)}, or what comes before: {nothing_in_sight}"
+    elif start:
+        text = message.waiting(berth, demand, start - int(now), insists.wait if insists else None)
+    else:
+        text = message.placed(berth, demand.share) + (", if still free when the job may start" if request.later else "")
+    if "test" in fields:
+        # Only somebody who asks and does not submit wants to read it all at once.
+        text += f"; {berth.why}"
+    reply = {
+        "nonce": fields["nonce"],
+        "nodes": values["nodes"],
+        "gpus": values["gpus"],
+        "seats": values["seats"],
+        **({"exc_nodes": excluded} if excluded else {}),
+        **_counted(book.fleet, demand, berth),
+        **(share_on_the_node(demand.share, berth) if packed and demand.share else {}),
+        **(_host_on_the_node(demand) if demand.tier.name == GUARANTEED else {}),
+        **_given(demand),
+        "segment": body,
+        "message": message.line(text, [*_host_notes(demand), *message.notes_of(request, settings)]),
+    }
+    claim = None
+    if not (request.later or "test" in fields or nothing_in_sight):
+        # What is free now is taken at once: who asks next, by the same picture, may come beside it.
+        claim = claim_on(book.fleet, demand, berth.nodes, berth.mask, start or book.cluster.at)
+    return Decision("place", reply, claim, _holds_for(request, demand, free_now=not (start or nothing_in_sight)))
+
+
+def _counted(fleet: Fleet, demand: Demand, berth: Berth) -> dict[str, str]:
+    """What counts whole GPUs by model."""
+    found = fleet.licences(berth.names, demand.k) if demand.share is None else {}
+    return {"licenses": counted.text(found)} if found else {}
+
+
+def _excluded(fields: Mapping[str, str], request: Request, berth: Berth, fleet: Fleet, settings: Settings) -> str:
+    # One that may not start yet is not tested, and gets its list when it may (daemon/lists.py).
+    if request.later or fields.get("exc_nodes") or not settings.excludes_others(len(fleet.names)):
+        return ""
+    return others(fleet, request.partition or fleet.default_partition or "", berth.names)
+
+
+def _holds_for(request: Request, demand: Demand, *, free_now: bool) -> HoldsFor:
+    if demand.share is not None or demand.tier is not ALONE:
+        # Of jobs that share GPUs it matters whose they are.
+        return "one"
+    # Of several partitions the limit says which may start it; gangs may wait for others to end.
+    return "any limit" if free_now and demand.n == 1 and "," not in (request.partition or "") else "kind"
+
+
+def _insistence(request: Request, demand: Demand, fleet: Fleet, settings: Settings) -> locality.Insistence | None:
+    """What a job insists on; nothing where Slurm's blocks give it no choice."""
+    blocks, asked = fleet.fabric.blocks, request.locality
+    if asked is None and request.switches is not None and blocks is None and bool((fleet.fabric.leaf != NOBODY).any()):
+        # With a tree of switches Slurm would hold a job back that is pinned to more leaves than it asked for.
+        asked = locality.of_switches(request.switches, request.switch_wait, demand.n)
+    found = locality.settle(asked, demand.gpus, settings.locality_rules, settings.locality_wait, settings.locality_cap)
+    bound = blocks is not None and 1 < demand.n <= blocks.sizes[0]
+    return None if bound and found is not None and found.level in {"leaf", "pod"} else found
+
+
+def _later(
+    fields: Mapping[str, str],
+    request: Request,
+    demand: Demand,
+    why: str,
+    insists: locality.Insistence | None,
+    now: float,
+    settings: Settings,
+) -> Decision:
+    """No place is in sight: the planner looks again in each pass."""
+    if fields.get("client") != "batch":
+        # srun and salloc carry their request into the first step, where a pin that comes later does not fit it.
+        raise LeftToSlurm(why)
+    if demand.n > MOST_NODES:
+        raise LeftToSlurm(f"a job on {demand.n} nodes is more than can be pinned")
+    values = {
+        "state": segment.LATER,
+        "id": fields["nonce"],
+        **demanded(request, demand),
+        **insisted_on(insists),
+        "at": str(int(now)),
+        "pins": "0",
+        "why": why,
+        **request.said,
+    }
+    reply = {
+        "nonce": fields["nonce"],
+        "n": str(demand.n),
+        "k": str(demand.k),
+        **({} if demand.share is None else {"share": str(demand.share.percent)}),
+        **_given(demand),
+        "segment": segment.body(values),
+        "message": message.line(f"no place is in sight yet: {why}", message.notes_of(request, settings)),
+    }
+    return Decision("later", reply, holds_for=_holds_for(request, demand, free_now=False))
+
+
+def _as_guest(
+    fields: Mapping[str, str], request: Request, demand: Demand, book: Book, policy: Policy, now: float, stale: str
+) -> Decision | None:
+    """A seat for a job that asks for one; None where it is better off with GPUs of its own, or waits for them."""
+    base = {**demanded(request, demand), **request.said}
+    if demand.tier.upgrade and not stale:
+        with suppress(NotNow):
+            book.now(replace(demand, tier=replace(demand.tier, name=EXCLUSIVE)), policy)
+            return None
+    try:
+        return Decision(*_with(on_a_seat(fields, base, demand, book, now, stale), _given(demand)))
+    except NotNow as nothing:
+        if demand.tier.upgrade:
+            return None
+        return Decision(*_with(parked(fields, base, str(nothing), now), _given(demand)))
+
+
+def _with(answer: GuestAnswer, more: Mapping[str, str]) -> GuestAnswer:
+    verb, reply, claim = answer
+    return verb, {**reply, **more}, claim
+
+
+def _host_notes(demand: Demand) -> list[str]:
+    if demand.tier.name != GUARANTEED:
+        return []
+    fate = ", at the same time and in one fault domain: its fatal error ends both" if demand.host_way == "mps" else ""
+    if demand.tier.mps and not fate:
+        fate = ", in turn: under MPS only hosts with one GPU on a node can have one"
+    return [f"it may have a guest{fate}"]
+
+
+def _host_on_the_node(demand: Demand) -> dict[str, str]:
+    """What the node has to know of a job that may have a guest."""
+    mem = {} if demand.gpu_mem is None else {"mem": str(demand.gpu_mem)}
+    return {"way": demand.host_way, **mem}
+
+
+def share_on_the_node(share: Share, berth: Berth) -> dict[str, str]:
+    """What the node has to know of a packed job: the same numbers that it is planned with."""
+    mem = {"mem": str(berth.gpu_mem)} if berth.gpu_mem else {}
+    return {"share": str(share.percent), **mem, "way": share.way}
+
+
+def _given(demand: Demand) -> dict[str, str]:
+    """CPUs and memory that hung on GPUs and now have to be said."""
+    return {
+        **({} if demand.min_cpus is None else {"min_cpus": str(demand.min_cpus)}),
+        **({} if demand.min_cpus_per_node is None else {"pn_min_cpus": str(demand.min_cpus_per_node)}),
+        **({} if demand.mem_per_node is None else {"mem_per_node": str(demand.mem_per_node)}),
+    }
+
+
+def _soonest(
+    demand: Demand, wide: Demand, book: Book, policy: Policy, *, relax_at_once: bool, ahead: bool
+) -> tuple[Berth, float]:
+    try:
+        if relax_at_once:
+            try:
+                return book.now(demand, policy), 0.0
+            except NotNow:
+                demand = wide
+        return first_place(book, demand, policy) if ahead else book.soonest(demand, policy)
+    except OutOfTime:
+        raise
+    except NotNow as nothing:
+        if not bool((demand.candidates & book.cluster.up).any()):
+            raise NotNow("every node that could hold it is down, drained or reserved") from None
+        raise NotNow(f"{nothing}, and no end of what runs there is in sight") from None
+
+
+def _check_pin(settings: Settings, *, starts_now: bool) -> None:
+    """Raise NotNow where a place that is not free yet may not be written into the job."""
+    if not (starts_now or settings.pin_ahead):
+        raise NotNow("it cannot start now, and Slurm may preempt for it")
+
+
+def _never_at_level(request: Request, demand: Demand, book: Book) -> str:
+    """Why no machine could ever give `--locality=nvlink`, whatever is free, and what would work; empty if one can."""
+    fleet = book.fleet
+    if demand.n > 1:
+        domains = fleet.fabric.domain[demand.candidates]
+        if np.bincount(domains[domains != NOBODY]).max(initial=0) >= demand.n:
+            return ""
+        return (
+            f"--locality=nvlink: no NVLink domain joins {demand.n} nodes that fit the job; "
+            f"ask for GPUs of one node, or for --locality=node"
+        )
+    entries = (fleet.offset + fleet.full)[demand.candidates]
+    for k in range(demand.k, 0, -1):
+        if (fleet.tables.look_up(k, "nvlink", entries) >= 0).any():
+            if k == demand.k:
+                return ""
+            break
+    most = f"at most {k}: ask for {k} or fewer" if k > 1 else "none has NVLink: leave the flag away"
+    where = f"partition {request.partition or fleet.default_partition}"
+    return (
+        f"--locality=nvlink: no node of {where} that fits the job joins {demand.k} GPUs pairwise by NVLink, {most}, "
+        f"or ask for --locality=node"
+    )

@@ -1,0 +1,80 @@
+"""What is remembered between requests: users submit the same few kinds over and over, often by the hundred."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from policy.cluster.fit import on_fleet
+from policy.cluster.fleet import Fleet
+from policy.formats import preflight_mark
+from policy.formats.wire import number
+from policy.request.demand import Demand
+from policy.request.parse import Request, read
+
+_MOST_BYTES = 8 << 20
+"""What may be remembered in all, nearly: whoever asks for new kinds all the time makes berthd no larger."""
+
+_BYTES_OF_ANY = 4_096
+_OF_ONE_JOB = frozenset({"nonce", "uid", "begin", "name", "extra_bytes", preflight_mark.KEY})
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A kind of request, and what it asks for."""
+
+    request: Request
+    demand: Demand
+
+    def lasting(self, limit: int) -> "Known":
+        """The same kind with another time limit."""
+        return Known(replace(self.request, limit=limit), replace(self.demand, limit=limit))
+
+
+class Understanding:
+    """What requests mean on a fleet."""
+
+    def __init__(self) -> None:
+        self._fleet: Fleet | None = None
+        self._known: dict[tuple[frozenset[tuple[str, str]], int | None], Known] = {}
+        self._of_any_limit: dict[frozenset[tuple[str, str]], Known] = {}
+        self._bytes = 0
+
+    def of(self, fields: Mapping[str, str], fleet: Fleet) -> Known:
+        """The kind of a request on this fleet; LeftToSlurm and Never pass through."""
+        if fleet is not self._fleet:
+            self._forget_all(fleet)
+        limit = number(fields, "time_limit")
+        kind = frozenset(item for item in fields.items() if item[0] not in _OF_ONE_JOB)
+        if limit is not None:
+            kind -= {("time_limit", fields["time_limit"])}
+        if "begin" in fields:
+            kind |= {("begin", "")}
+        known = self._known.get((kind, limit))
+        if known is None:
+            other = self._of_any_limit.get(kind) if limit is not None else None
+            known = other.lasting(limit * 60) if other is not None and limit is not None else _read(fields, fleet)
+            size = _bytes_of(fields, known)
+            if size > _MOST_BYTES // 64:
+                return known
+            if self._bytes + size > _MOST_BYTES:
+                self._forget_all(fleet)
+            self._bytes += size
+            self._known[kind, limit] = known
+            if limit is not None and "," not in fields.get("partition", ""):
+                # Of several partitions the limit says which may start it.
+                self._of_any_limit[kind] = known
+        return known
+
+    def _forget_all(self, fleet: Fleet) -> None:
+        self._fleet, self._known, self._of_any_limit, self._bytes = fleet, {}, {}, 0
+
+
+def _read(fields: Mapping[str, str], fleet: Fleet) -> Known:
+    request = read(fields)
+    demand = on_fleet(request, fleet)
+    # The demand has the nodes, and names may be many.
+    return Known(replace(request, only=(), excluded=()), demand)
+
+
+def _bytes_of(fields: Mapping[str, str], known: Known) -> int:
+    text = sum(map(len, fields.values()))
+    return _BYTES_OF_ANY + 2 * text + known.demand.candidates.nbytes * (1 + len(known.demand.pools))

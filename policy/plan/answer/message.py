@@ -1,0 +1,111 @@
+"""The one line that a user reads after submission."""
+
+import re
+from collections.abc import Collection, Iterable
+
+from policy.formats import hostlist
+from policy.formats.wire import MESSAGE_BYTES
+from policy.placement.base import Berth
+from policy.request.demand import Demand
+from policy.request.parse import Request
+from policy.request.settings import Settings
+from policy.request.share import Share
+
+_NOT_PRINTABLE = re.compile(r"[^ -~]")
+
+
+def placed(berth: Berth, share: Share | None = None) -> str:
+    """A place that is free now."""
+    return f"{place(berth, share)}: {links(berth)}{_NEAR.get(berth.level, '') if len(berth.names) > 1 else ''}"
+
+
+_NEAR = {"nvlink": ", all in one NVLink domain", "leaf": ", all in one leaf", "pod": ", all in one pod"}
+
+
+def waiting(berth: Berth, demand: Demand, seconds: float, wait: int | None) -> str:
+    """A place that comes free later."""
+    text = f"waits for {place(berth, demand.share)}, expected in {duration(seconds)}"
+    if wait and demand.level in _FOR and demand.gpus > 1:
+        text += f"; waits up to {duration(wait)} for {_FOR[demand.level]}"
+    return text
+
+
+_FOR = {"nvlink": "NVLink between all pairs", "leaf": "nodes of one leaf", "pod": "nodes of one pod"}
+
+
+def place(berth: Berth, share: Share | None = None) -> str:
+    """Nodes and GPUs in short, such as `n1 GPUs 0,3` or `30 % of n1 GPU 0, with 12288 MiB`."""
+    names = (
+        ",".join(berth.names)
+        if len(berth.names) <= 4
+        else f"{','.join(berth.names[:3])} and {len(berth.names) - 3} more"
+    )
+    gpus = f"{names} GPU{'s' if len(berth.gpus) > 1 else ''} {hostlist.fold_numbers(berth.gpus)}"
+    if share is None:
+        return gpus
+    memory = "" if share.gpu_mem is None else f", with {share.gpu_mem} MiB{' of each' if len(berth.gpus) > 1 else ''}"
+    return f"{share.percent} % of {gpus}{memory}"
+
+
+def links(berth: Berth) -> str:
+    """How the GPUs on a node are joined."""
+    pairs = len(berth.gpus) * (len(berth.gpus) - 1) // 2
+    if not pairs:
+        return "one GPU on each node" if len(berth.names) > 1 else "one GPU"
+    on_each = " on each node" if len(berth.names) > 1 else ""
+    if berth.min_gbps > 0:
+        least = "" if abs(berth.sum_gbps - berth.min_gbps * pairs) < 0.05 * pairs else "at least "
+        return f"NVLink {least}{gbps(berth.min_gbps)} between every pair{on_each}"
+    if berth.sum_gbps > 0:
+        return f"NVLink joins some pairs{on_each}, {gbps(berth.sum_gbps)} in all"
+    without = "no NVLink between those of a node" if on_each else "no NVLink between them"
+    return f"{without}, {gbps(berth.paths[0])} between the farthest two"
+
+
+def notes(flags: Collection[str]) -> list[str]:
+    """What is said about flags that do nothing by themselves."""
+    if "gpu-mem" in flags and not {"gpu-share", "gpu-tier"} & set(flags):
+        return ["--gpu-mem: accepted, it acts beside --gpu-share or --gpu-tier"]
+    return []
+
+
+def notes_of(request: Request, settings: Settings) -> list[str]:
+    """The same of a request, on a site that moves running jobs or does not."""
+    said = notes(request.flags)
+    if "movable" in request.flags:
+        if not settings.moving.enabled:
+            said.append("--movable: accepted, this site moves no jobs")
+        elif why := _never_moved(request):
+            said.append(f"--movable: accepted, {why} is never moved")
+    return said
+
+
+def _never_moved(request: Request) -> str:
+    if not request.batch:
+        return "a job without a script"
+    if request.het:
+        return "a part of a heterogeneous job"
+    return "a packed job" if request.share else ""
+
+
+def line(text: str, more: Iterable[str] = ()) -> str:
+    """One printable line of at most 512 bytes."""
+    whole = "; ".join([f"berth: {text}", *more])
+    whole = _NOT_PRINTABLE.sub("?", whole)
+    return whole if len(whole) <= MESSAGE_BYTES else whole[: MESSAGE_BYTES - 3] + "..."
+
+
+def gbps(value: float) -> str:
+    """A bandwidth with its unit."""
+    return f"{value:.0f} GB/s" if value == int(value) or value >= 100 else f"{value:.1f} GB/s"
+
+
+def duration(seconds: float) -> str:
+    """A time as a person says it."""
+    if seconds < 90:
+        return f"{max(1, round(seconds))} s"
+    if seconds < 90 * 60:
+        return f"{round(seconds / 60)} min"
+    if seconds < 48 * 3_600:
+        return f"{round(seconds / 3_600)} h"
+    return f"{round(seconds / 86_400)} days"

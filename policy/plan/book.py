@@ -1,0 +1,488 @@
+"""The working copy of a `Cluster`: places are claimed in it as they are given, soonest first.
+
+berthd's planner fills one from a reading of Slurm, running jobs first, then the pinned ones that wait; its answerer
+takes the finished picture and claims each place that it gives until Slurm shows the job.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from itertools import count
+
+import numpy as np
+
+from policy.cluster.shared.sharers import Guest, Sharers
+from policy.cluster.shared.tenants import Tenant, Tenants, admits, barred
+from policy.cluster.snapshot import Cluster
+from policy.cluster.timeline import State, as_row, states_of, taken
+from policy.cluster.view import View
+from policy.formats.arrays import FAR, Bools, Floats
+from policy.formats.errors import NotNow, OutOfTime
+from policy.placement import keep_together
+from policy.placement.base import Berth, Policy
+from policy.plan import share_packing
+from policy.plan.claims import Claim
+from policy.request.demand import Demand
+from policy.request.share import Share
+from policy.request.tiers import EXCLUSIVE, GUARANTEED, OPPORTUNISTIC
+from topology.fabric import NOBODY
+from topology.tables import Ints
+
+OPENS = 600.0
+"""Seconds by which a small job would rather wait longer on paper than open a wholly free node: jobs on whole nodes need
+those, and free nodes that are open already come up sooner than time limits tell."""
+
+
+AS_GOOD = 1.01
+"""By how much a place may cost more than the best, where the best would cost a guest its seat."""
+
+
+_STATES = count(1)
+
+
+def never() -> bool:
+    """There is time to look at every place."""
+    return False
+
+
+class Book:
+    """A picture that can be claimed from."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.state = next(_STATES)
+        """Another number, never used before, after each change."""
+        self.enough: Callable[[], bool] = never
+        """Whether no more places may be looked at: nobody would wait for the answer."""
+        self._leaves = keep_together.Leaves()
+        self.fleet = cluster.fleet
+        self.cluster = replace(
+            cluster,
+            times=cluster.times.copy(),
+            gpus=cluster.gpus.copy(),
+            cpus=cluster.cpus.copy(),
+            mem=cluster.mem.copy(),
+            gpus_now=cluster.gpus_now.copy(),
+            cpus_now=cluster.cpus_now.copy(),
+            mem_now=cluster.mem_now.copy(),
+            hole_until=cluster.hole_until.copy(),
+            up=cluster.up.copy(),
+            quiet=cluster.quiet.copy(),
+            reserved_from=cluster.reserved_from.copy(),
+            pieces=cluster.pieces.copy(),
+            tenants=dict(cluster.tenants),
+            sharers=dict(cluster.sharers),
+            tolerated=dict(cluster.tolerated),
+        )
+
+    def claim(self, claim: Claim) -> None:
+        """Take a place out of the picture."""
+        self.state = next(_STATES)
+        picture = self.cluster
+        for node in claim.nodes:
+            if claim.tier == OPPORTUNISTIC:
+                self._seat(node, claim)
+                continue
+            if claim.tier == GUARANTEED and node in picture.sharers and claim.start <= picture.at:
+                picture.tolerated[node] = picture.tolerated.get(node, 0) | claim.mask
+            self._claim_on(node, claim)
+
+    def displaces(self, claim: Claim) -> bool:
+        """Whether a guest has to leave before a claim can begin."""
+        picture = self.cluster
+        if not picture.sharers or claim.start > picture.at or claim.tier != EXCLUSIVE:
+            return False
+        return any(picture.sharers[node].guest_mask & claim.mask for node in claim.nodes if node in picture.sharers)
+
+    def _claim_on(self, node: int, claim: Claim) -> None:
+        picture = self.cluster
+        if claim.share is not None or node in picture.tenants:
+            self._let_in(node, claim)
+        cpus = int(self.fleet.cpus[node]) if claim.cpus is None else claim.cpus
+        mem = int(self.fleet.mem[node]) if claim.mem is None else claim.mem
+        start = claim.start
+        if start <= picture.at:
+            start = picture.at
+            picture.gpus_now[node] &= ~claim.mask
+            if claim.share is None and claim.mask not in (0, int(self.fleet.full[node])):
+                picture.pieces[node] += claim.mask.bit_count()
+            picture.cpus_now[node] = max(0, int(picture.cpus_now[node]) - cpus)
+            picture.mem_now[node] = max(0, int(picture.mem_now[node]) - mem)
+        elif picture.hole_until[node] > start:
+            picture.hole_until[node] = start
+        self.set_row(node, taken(states_of(picture, node), start, claim.end, claim.mask, cpus, mem))
+
+    def _let_in(self, node: int, claim: Claim) -> None:
+        """Note what a claim means to the packed jobs of a node."""
+        picture, start = self.cluster, max(claim.start, self.cluster.at)
+        there = picture.tenants.get(node, Tenants())
+        if claim.share is None:
+            shared = 0
+            for tenant in there:
+                shared |= tenant.mask & claim.mask
+            new = [barred(shared, start, claim.end)] if shared else []
+        else:
+            granted = claim.share.granted(self.fleet.gpu_mem_for_shares(node))
+            new = [
+                Tenant(claim.mask, claim.share.percent, granted, claim.share.party, start, claim.end, claim.share.mate)
+            ]
+            planned = claim.mask & ~int(picture.gpus[node, 0])
+            for tenant in there:
+                planned &= ~tenant.mask if tenant.there(start) else -1
+            if planned and start <= picture.at:
+                # Free now, but for a job that waits: nobody may join for longer than until then.
+                new.append(barred(planned, float(picture.hole_until[node]), FAR))
+        picture.tenants[node] = Tenants((*there, *new))
+
+    def _seat(self, node: int, claim: Claim) -> None:
+        """Guests take nothing from owners, only from each other."""
+        there = self.cluster.sharers.get(node, Sharers())
+        guest = Guest(0, claim.mask, claim.cpus or 0, claim.mem or 0)
+        self.cluster.sharers[node] = replace(there, guests=(*there.guests, guest))
+
+    def set_row(self, node: int, states: Iterable[State]) -> None:
+        """Write a node's timeline: moments with the GPUs, CPUs and memory that are free from then on."""
+        self.state = next(_STATES)
+        picture = self.cluster
+        picture.times[node], picture.gpus[node], picture.cpus[node], picture.mem[node] = as_row(states)
+
+    def advance(self, at: float) -> None:
+        """Let the time of the picture be later; moments that have passed are put off by its own rows alone."""
+        self.state = next(_STATES)
+        self._leaves.forget()
+        self.cluster = replace(self.cluster, at=at)
+        self.cluster.times[:, 0] = at
+
+    def soonest(self, demand: Demand, policy: Policy) -> tuple[Berth, float]:
+        """The best place at the first moment at which there is one; `start` is 0 for a place that is free now."""
+        try:
+            return self.now_together(demand, policy), 0.0
+        except NotNow as nothing_now:
+            found = [place for part in demand.parts() if (place := self._later(part, policy)) is not None]
+            if not found:
+                raise nothing_now from None
+            return min(found, key=lambda place: place[1])
+
+    def _later(self, demand: Demand, policy: Policy) -> tuple[Berth, float] | None:
+        """The same for a place that is not free yet; None where none is in sight."""
+        self._check_time()
+        moment = self._first_moment(demand, policy)
+        if moment is None:
+            return None
+        apart = self._apart_from_gangs(demand)
+        later = None if apart is None else self._first_moment(apart, policy)
+        if apart is not None and later is not None and later <= moment + OPENS:
+            return self._best_at(later, apart, policy), later
+        return self._best_at(moment, demand, policy), moment
+
+    def _apart_from_gangs(self, demand: Demand) -> Demand | None:
+        """The demand of a job on one whole node without nodes of one leaf that come free together; None for others.
+
+        One job runs on them. If the next one on several nodes gets them, it is as near together, and nobody has to be
+        waited for.
+        """
+        picture, fleet = self.cluster, self.fleet
+        if demand.n > 1 or demand.share is not None or not demand.k:
+            return None
+        whole = demand.candidates & (fleet.fabric.leaf != NOBODY)
+        if demand.cpus is not None:
+            whole &= fleet.size == demand.k
+        here = np.flatnonzero(whole & picture.up)
+        free = picture.gpus[here] == fleet.full[here, None]
+        moments = np.where(free, picture.times[here], FAR).min(axis=1, initial=FAR)
+        busy = (moments > picture.at) & np.isfinite(moments)
+        here, moments = here[busy], moments[busy]
+        _, which, counts = np.unique(
+            np.stack([fleet.fabric.leaf[here], moments]), axis=1, return_inverse=True, return_counts=True
+        )
+        together = here[counts[which.ravel()] > 1]
+        if not together.size:
+            return None
+        return demand.without(together)
+
+    def some_day(self, demand: Demand, policy: Policy) -> Berth:
+        """The best place on an empty cluster with all nodes up, for a job that has none in sight; or `NotNow`."""
+        self._check_time()
+        fleet = self.fleet
+        all_nodes = np.ones(len(fleet.names), np.bool_)
+        view = View(fleet, fleet.full, fleet.cpus, fleet.mem, all_nodes, all_nodes)
+
+        def place(part: Demand) -> Berth:
+            if part.share is not None:
+                return share_packing.place(part, view, {}, self.cluster.at, self.cluster.shapes)
+            return _pinnable(policy, part, view)
+
+        return in_first_part(demand, place)
+
+    def now(self, demand: Demand, policy: Policy) -> Berth:
+        """The best place that is free now, or `NotNow`."""
+        return in_first_part(demand, lambda part: self._best_at(0.0, part, policy))
+
+    def _check_time(self) -> None:
+        if self.enough():
+            raise OutOfTime("berthd has looked at as many places as the time for an answer allows")
+
+    def await_pieces(self, gpus: int) -> None:
+        """Jobs on pieces of nodes wait for so many GPUs."""
+        self.cluster = replace(self.cluster, pieces_wait=gpus)
+
+    def now_together(self, demand: Demand, policy: Policy) -> Berth:
+        """The best place that is free now with a job's like, if it has to be with them; else as `now`."""
+        nodes = self._leaves.nodes(demand, self.cluster) if policy.gathers_pieces else None
+        if nodes is None or len(self._weights_of(demand)) > 1:
+            return self.now(demand, policy)
+        try:
+            berth = self.now(demand.within(nodes), policy)
+        except NotNow:
+            return self.now(demand, policy)
+        if demand.k == 1 and self.cluster.crowded:
+            return berth
+        anywhere = self.now(demand, policy)
+        return anywhere if keep_together.clearly_better(anywhere, berth, crowded=self.cluster.crowded) else berth
+
+    def _best_at(self, moment: float, demand: Demand, policy: Policy) -> Berth:
+        """The best place at a moment, 0 for now. Where a share goes is no policy's question."""
+        self._check_time()
+        picture = self.cluster
+        view = picture.then(moment, demand.limit) if moment else picture.now(demand.limit)
+        if picture.sharers and not moment:
+            return self._best_beside_guests(view, demand, policy)
+        return self._best_in(view, moment, demand, policy)
+
+    def _best_beside_guests(self, view: View, demand: Demand, policy: Policy) -> Berth:
+        """The best place, and of those that are as good one without guests: that of an owner spares their work."""
+        free = view.free.copy()
+        for node, sharers in self.cluster.sharers.items():
+            free[node] &= ~sharers.guest_mask
+        without = None
+        with suppress(NotNow):
+            without = self._best_in(view.with_free(free), 0.0, demand, policy)
+            if without.cost <= 1.0:
+                return without
+        best = self._best_in(view, 0.0, demand, policy)
+        return without if without is not None and without.cost <= best.cost * AS_GOOD else best
+
+    def _best_in(self, view: View, moment: float, demand: Demand, policy: Policy) -> Berth:
+        """The best place on the nodes of least weight that have one: what fits on some fits on more."""
+        weights = self._weights_of(demand)
+        if len(weights) < 2:
+            return self._best_of_all(view, moment, demand, policy)
+        assert self.fleet.weights is not None, "there are weights"  # noqa: S101 - narrows the type
+        best, nothing = None, NotNow("no node could hold it")
+        least, most, tried = 0, len(weights) - 1, 0
+        while least <= most:
+            try:
+                light = demand.within(self.fleet.weights <= weights[tried])
+                best, most = self._best_of_all(view, moment, light, policy), tried - 1
+            except NotNow as none_there:
+                nothing, least = none_there, tried + 1
+            tried = (least + most) // 2
+        if best is None:
+            raise nothing
+        return best
+
+    def _weights_of(self, demand: Demand) -> Ints:
+        """The different weights of the nodes that could hold a job, the least first; none where they do not count."""
+        weights = self.fleet.weights
+        return np.zeros(0, np.int64) if weights is None else np.unique(weights[demand.candidates])
+
+    def _best_of_all(self, view: View, moment: float, demand: Demand, policy: Policy) -> Berth:
+        picture = self.cluster
+        if demand.share is not None:
+            return share_packing.place(
+                demand,
+                view,
+                picture.tenants,
+                moment or picture.at,
+                picture.shapes,
+                picture.neighbours,
+                picture.shelves,
+            )
+        return _pinnable(policy, demand, view)
+
+    def start_of(self, demand: Demand, nodes: Sequence[int], mask: int) -> float | None:
+        """When a certain place is free: 0 for now, None for not in sight."""
+        latest = 0.0
+        for node in nodes:
+            start = self._start_on(demand, node, mask)
+            if start is None:
+                return None
+            latest = max(latest, start)
+        return latest
+
+    def _start_on(self, demand: Demand, node: int, mask: int) -> float | None:
+        # One node at a time and without arrays: this is asked for each waiting job in each pass.
+        picture, fleet = self.cluster, self.fleet
+        if not (demand.candidates[node] and picture.up[node]):
+            return None
+        if demand.share is not None:
+            return self._share_starts_on(demand, demand.share, node, mask)
+        if demand.cpus is None:
+            mask |= (1 << int(fleet.size[node])) - 1
+        cpus = int(fleet.cpus[node]) if demand.cpus is None else demand.cpus
+        mem = int(fleet.mem[node]) if demand.mem is None else demand.mem
+        last_start = float(picture.reserved_from[node]) - demand.limit
+        now_is_open = last_start >= picture.at
+        if now_is_open and picture.hole_until[node] >= picture.at + demand.limit:
+            now = int(picture.gpus_now[node]), int(picture.cpus_now[node]), int(picture.mem_now[node])
+            if now[0] & mask == mask and now[1] >= cpus and now[2] >= mem:
+                return 0.0
+        for place, (time, gpus, free_cpus, free_mem) in enumerate(states_of(picture, node)):
+            if gpus & mask == mask and free_cpus >= cpus and free_mem >= mem:
+                if time > last_start or time == FAR:
+                    return None
+                return time if place else 0.0
+        return None
+
+    def _share_starts_on(self, demand: Demand, share: Share, node: int, mask: int) -> float | None:
+        """The same for a share of certain GPUs: free ones, or shared ones with room for it all the time."""
+        picture, there = self.cluster, self.cluster.tenants.get(node, Tenants())
+        last_start = float(picture.reserved_from[node]) - demand.limit
+        capacity = self.fleet.gpu_mem_for_shares(node)
+        row = states_of(picture, node)
+        ends = {tenant.end for tenant in there if tenant.mask & mask}
+        for moment in sorted({state[0] for state in row} | ends | {picture.at}):
+            if moment < picture.at:
+                continue
+            if moment > last_start or moment == FAR:
+                return None
+            _, free, cpus, mem = max((state for state in row if state[0] <= moment), default=row[0])
+            if moment == picture.at and picture.hole_until[node] >= moment + demand.limit:
+                free, cpus, mem = (int(one[node]) for one in (picture.gpus_now, picture.cpus_now, picture.mem_now))
+            if cpus < (demand.cpus or 0) or mem < (self.fleet.mem[node] if demand.mem is None else demand.mem):
+                continue
+            joins = any(tenant.mask == mask and tenant.there(moment) for tenant in there)
+            end = moment + demand.limit
+            if free & mask == mask or (
+                joins
+                and admits(there, mask, share, capacity, moment, end)
+                and share_packing.bears(picture.neighbours, share, there, mask, moment, end)
+            ):
+                return moment if moment > picture.at else 0.0
+        return None
+
+    def company(self, demand: Demand, nodes: Sequence[int], mask: int) -> str:
+        """Of a share that starts now on certain GPUs: what is known of those there, as the end of a sentence."""
+        picture = self.cluster
+        there = picture.tenants.get(nodes[0], Tenants())
+        if demand.share is None:
+            return ""
+        end = picture.at + demand.limit
+        return share_packing.told(picture.neighbours, demand.share, there, mask, picture.at, end)
+
+    def _first_on_shared(self, demand: Demand) -> dict[int, float]:
+        """For nodes whose shared GPUs can hold a share, the first moment at which one set of them can."""
+        share, found = demand.share, dict[int, float]()
+        if share is None:
+            return found
+        for node, there in self.cluster.tenants.items():
+            sets = there.sets.get(share.party, frozenset())
+            linked = [mask for mask in sets if mask.bit_count() == demand.k and self._linked(demand, node, mask)]
+            starts = [self._start_on(demand, node, mask) for mask in linked]
+            if moments := [start or self.cluster.at for start in starts if start is not None]:
+                found[node] = min(moments)
+        return found
+
+    def _linked(self, demand: Demand, node: int, mask: int) -> bool:
+        entry = self.fleet.offset[node : node + 1] + mask
+        return bool(self.fleet.tables.look_up(demand.k, demand.level, entry)[0] >= 0)
+
+    def soonest_without_gpus(self, demand: Demand) -> tuple[tuple[int, ...], float] | None:
+        """Where and when Slurm will probably start a job without GPUs: on the first nodes with room, as it does."""
+        found = [place for part in demand.parts() if (place := self._first_room(part)) is not None]
+        return min(found, key=lambda place: place[1], default=None)
+
+    def _first_room(self, demand: Demand) -> tuple[tuple[int, ...], float] | None:
+        picture = self.cluster
+        for moment in (0.0, *self._moments_of(demand)):
+            view = picture.then(moment, demand.limit) if moment else picture.now(demand.limit)
+            nodes = np.flatnonzero(Policy.fitting(demand, view))
+            if nodes.size >= demand.n:
+                return tuple(nodes[: demand.n].tolist()), moment
+        return None
+
+    def _moments_of(self, demand: Demand) -> list[float]:
+        """The moment at which as many nodes as a job without GPUs needs have room each, if there is one."""
+        picture, here = self.cluster, np.flatnonzero(demand.candidates & self.cluster.up)
+        fits = (picture.cpus[here] >= (demand.cpus or 0)) & (picture.mem[here] >= (demand.mem or 0))
+        times = np.where(fits, picture.times[here], FAR).min(axis=1)
+        later = np.sort(times[np.isfinite(times) & (times > picture.at)])
+        return later[demand.n - 1 : demand.n].tolist()  # type: ignore[no-any-return]
+
+    def _first_moment(self, demand: Demand, policy: Policy) -> float | None:
+        return self._first_on_one(demand) if demand.n == 1 else self._first_on_several(demand, policy)
+
+    def _first_on_one(self, demand: Demand) -> float | None:
+        moments, opens = self._first_moments(demand)
+        first = [float(moments[(moments + OPENS * opens).argmin()])] if moments.size else []
+        return min([*first, *self._first_on_shared(demand).values()], default=None)
+
+    def _first_on_several(self, demand: Demand, policy: Policy) -> float | None:
+        """What is free only grows with time, so a place at one moment is a place at all later ones: search by halves.
+
+        A reservation ahead breaks that rule; then a place may be overlooked and the job is left to Slurm.
+        """
+        shared = self._first_on_shared(demand)
+        # A node may stand here twice, for its free GPUs and for its shared ones: that only makes the search longer.
+        alone = np.sort(np.concatenate([self._first_moments(demand)[0], [*shared.values()]]))
+        if alone.size < demand.n:
+            return None
+        # Before so many nodes have enough GPUs each for themselves there is no common set; soon after, mostly.
+        times = np.unique(self.cluster.times[demand.candidates & self.cluster.up])
+        if shared:
+            times = np.union1d(times, [tenant.end for node in shared for tenant in self.cluster.tenants[node]])
+        moments = times[np.isfinite(times) & (times >= alone[demand.n - 1])].tolist()
+        low, high, step = 0, len(moments), 1
+        while low < high:
+            middle = min(low + step - 1, (low + high) // 2)
+            try:
+                self._best_at(moments[middle], demand, policy)
+            except NotNow:
+                low, step = middle + 1, step * 2
+            else:
+                high = middle
+        return float(moments[low]) if low < len(moments) else None
+
+    def _first_moments(self, demand: Demand) -> tuple[Floats, Bools]:
+        """For each node that ever has enough, by itself, the first moment at which it has, and if it is opened then.
+
+        To open means to take a part of a node that is wholly free by then.
+        """
+        picture, fleet = self.cluster, self.fleet
+        nodes = np.flatnonzero(demand.candidates & picture.up)
+        gpus, times = picture.gpus[nodes], picture.times[nodes]
+        fits = fleet.tables.look_up(demand.k, demand.level, fleet.offset[nodes, None] + gpus) >= 0
+        if demand.cpus is None:
+            fits &= (gpus == fleet.full[nodes, None]) & (picture.cpus[nodes] >= fleet.cpus[nodes, None])
+        else:
+            fits &= picture.cpus[nodes] >= demand.cpus
+        fits &= picture.mem[nodes] >= (fleet.mem[nodes, None] if demand.mem is None else demand.mem)
+        fits &= np.isfinite(times) & (times + demand.limit <= picture.reserved_from[nodes, None])
+        ever, place = fits.any(axis=1), (np.arange(nodes.size), fits.argmax(axis=1))
+        opens = (gpus[place] == fleet.full[nodes]) & (fleet.size[nodes] > demand.k)
+        return np.compress(ever, times[place]), np.compress(ever, opens)
+
+
+def in_first_part(demand: Demand, place: Callable[[Demand], Berth]) -> Berth:
+    """The place in the first partition that has one; or `NotNow`, as the first of them says it."""
+    first, *others = demand.parts()
+    try:
+        return place(first)
+    except NotNow:
+        for part in others:
+            with suppress(NotNow):
+                return place(part)
+        raise
+
+
+def _pinnable(policy: Policy, demand: Demand, view: View) -> Berth:
+    """A policy's answer, if Slurm can pin it: a typed request is the same on each node."""
+    if not view.fleet.names:
+        # No policy has to bear that: all nodes of a cloud may be gone for a while.
+        raise NotNow("the cluster has no nodes now")
+    berth = policy.place(demand, view)
+    if any(mask != berth.mask for mask in berth.masks):
+        raise NotNow(f"policy {policy.name} chose other GPUs on each node, which Slurm cannot pin")
+    blocks = view.fleet.fabric.blocks
+    if blocks is not None and not blocks.allow(berth.nodes):
+        raise NotNow(f"policy {policy.name} chose nodes of several blocks, which Slurm's topology/block does not start")
+    return berth

@@ -1,0 +1,1 @@
+"""Guests: opportunistic jobs that run on a seat beside the owner of a GPU."""

@@ -1,0 +1,358 @@
+"""Which seat each waiting guest gets, by what is known of it and of the hosts.
+
+Who gets a seat is Slurm's own order; which one is chosen here. Guests that come one by one take the seat with the
+greatest gain over its price. Where several wait at once they are matched: that takes another process a moment, for
+which they are kept from seats, and its prices are those of the next minute.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from policy.cluster.shared.sharers import NOBODY, Host, Who, who_is
+from policy.formats.errors import NotNow
+from policy.plan.guests.seats import Left, Opinions, Seat, Unfit
+from policy.sharing.companions import Companions, Pair
+from policy.sharing.matching import Guests, Matching, Seats, Tables
+from topology.tables import positions
+
+if TYPE_CHECKING:
+    from policy.cluster.snapshot import Cluster
+    from policy.formats.arrays import Bools
+    from policy.plan.waiting_jobs import Shape, Waiting
+
+MATCH_EVERY = 60.0
+"""Seconds between two matchings of the same guests, while they wait for seats."""
+
+WAITS_FOR_MATCH = 10.0
+"""Seconds for which guests are kept from seats by a matching that is under way; the first one takes the longest."""
+
+MOST_GUESTS = 50
+"""Guests in a matching: as many as one pass gives seats to."""
+
+MOST_PAIRS = 2_000
+"""Pairs in a matching, at some microseconds each in the pass that asks for it."""
+
+MOST_JUDGED = 1_000
+"""Pairs that are looked at in a pass for guests that come one by one."""
+
+FEWEST_GUESTS = 8
+
+LOOKED_AT = 100
+"""Guests for which a pass looks at seats, the first in line."""
+
+MOST_UNFIT = 30
+"""Guests for which a pass looks in vain at seats that are right for others."""
+
+AGAIN_AFTER = 60.0
+"""Seconds after which a guest that no free seat was right for is looked at again, unless a matching takes it."""
+
+_PROMISED = 1.0
+"""A seat whose host is promised its speed is worth more than any other."""
+
+_FREE_GPU = ("idle",)
+
+_Kind = tuple[object, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What a matching is to decide, and what its numbers mean."""
+
+    seats: Seats
+    guests: Guests
+    tables: Tables
+    places: tuple[tuple[int, int], ...]
+    """Node and GPU of each seat."""
+    kinds: tuple[_Kind, ...]
+    """What is known of each seat's host."""
+    jobs: tuple[int, ...]
+    """The guests' jobs."""
+
+
+class Matcher(Protocol):
+    """Solves matchings elsewhere, one at a time."""
+
+    def ask(self, problem: Problem) -> None:
+        """Begin with one; a former one that is not done is forgotten."""
+        ...
+
+    def done(self) -> Matching | None:
+        """The answer, once."""
+        ...
+
+
+@dataclass(slots=True)
+class _Asked:
+    problem: Problem
+    at: float
+    jobs: frozenset[int]
+
+
+@dataclass(slots=True)
+class _Wishes:
+    seats: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """Of each matched guest, node and GPU."""
+    prices: dict[_Kind, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _Unfit:
+    """A guest for which no free seat was right."""
+
+    until: float
+    why: str
+    hosts: frozenset[Who]
+    """Who had seats; beside others it is looked at again."""
+
+
+class Chooser:
+    """Remembers from pass to pass what was matched and what it cost."""
+
+    def __init__(self, companions: Companions, matcher: Matcher, *, tries: bool) -> None:
+        """`tries`: whether guests may go where the host is promised nothing."""
+        self._companions = companions
+        self._matcher = matcher
+        self._tries = tries
+        self._asked: _Asked | None = None
+        self._matched: dict[int, float] = {}
+        """When each waiting guest was in a matching last."""
+        self._wishes = _Wishes()
+        self._unfit: dict[int, _Unfit] = {}
+        self._unfit_now = self._judged_now = 0
+        self._judges: dict[Who, _Judge] = {}
+        self._none_idle: set[Shape] = set()
+        """Shapes for which no GPU is idle, in this pass."""
+
+    def look(self, left: Left, waiting: Sequence["Waiting"]) -> None:
+        """Before seats are given: predict, hear the last matching, and have the next one made where it is time."""
+        at = left.cluster.at
+        self._unfit_now = self._judged_now = 0
+        self._judges.clear()
+        self._none_idle.clear()
+        present = {entry.job.id for entry in waiting}
+        self._matched = {job: when for job, when in self._matched.items() if job in present}
+        self._unfit = {job: one for job, one in self._unfit.items() if job in present and one.until > at}
+        self._hear(at)
+        if not left.whos or not waiting:
+            return
+        first = waiting[:LOOKED_AT]
+        self._companions.learn(left.whos, [who_is(entry.job) for entry in first])
+        due = [entry for entry in first if at - self._matched.get(entry.job.id, -MATCH_EVERY) >= MATCH_EVERY]
+        due = [entry for entry in due if self._companions.knows(who_is(entry.job))]
+        if self._asked is None and len(due) > 1:
+            self._ask(left, due)
+
+    def find(self, entry: "Waiting", left: Left) -> Seat:
+        """A seat for a guest, or `NotNow`."""
+        job, at = entry.job.id, left.cluster.at
+        wish = self._wishes.seats.pop(job, None)
+        if wish is not None and (found := self._wished(entry, left, wish)):
+            return found
+        if left.full:
+            return left.find(entry.demand)
+        asked = self._asked
+        if asked is not None and job in asked.jobs and at - asked.at < WAITS_FOR_MATCH:
+            raise Unfit("its seat is being chosen together with those of others")
+        before = self._unfit.get(job)
+        if before is not None and before.hosts.issuperset(left.whos):
+            return self._idle(entry, left, before.why)
+        judge = self._judge(entry, left)
+        if judge is None:
+            return self._idle(entry, left, "it is looked at after those before it in line")
+        try:
+            return left.find(entry.demand, judge)
+        except Unfit as unfit:
+            self._unfit[job] = _Unfit(at + AGAIN_AFTER, str(unfit), frozenset(left.whos))
+            self._unfit_now += 1
+            raise
+
+    def _judge(self, entry: "Waiting", left: Left) -> "_Judge | None":
+        """Who tells the hosts apart for a guest; None where this pass has done enough of that."""
+        who = who_is(entry.job)
+        if self._unfit_now >= MOST_UNFIT:
+            return None
+        if who not in self._judges:
+            if self._judged_now >= MOST_JUDGED or not self._companions.knows(who):
+                return None
+            self._judged_now += len(left.whos)
+            self._judges[who] = _Judge(self._companions, who, self._wishes.prices, tries=self._tries)
+        return self._judges[who]
+
+    def _wished(self, entry: "Waiting", left: Left, wish: tuple[int, int]) -> Seat | None:
+        judge = _Judge(self._companions, who_is(entry.job), self._wishes.prices, tries=self._tries)
+        try:
+            return left.at(entry.demand, wish[0], 1 << wish[1], judge)
+        except Unfit:
+            return None  # something was learned of the two since
+
+    def _idle(self, entry: "Waiting", left: Left, why: str) -> Seat:
+        """An idle GPU for a guest for which the seats beside hosts are not, or not now."""
+        if entry.shape not in self._none_idle:
+            try:
+                return left.find_idle(entry.demand)
+            except NotNow:
+                self._none_idle.add(entry.shape)
+        raise Unfit(why)
+
+    def _hear(self, at: float) -> None:
+        asked = self._asked
+        if asked is None:
+            return
+        found = self._matcher.done()
+        if found is not None:
+            problem, prices = asked.problem, dict[_Kind, float]()
+            for seat, kind in enumerate(found.kinds.of.tolist()):
+                known, price = problem.kinds[seat], float(found.price[kind])
+                prices[known] = min(price, prices.get(known, price))
+            places = zip(problem.jobs, found.seat.tolist(), strict=True)
+            self._wishes = _Wishes({job: problem.places[seat] for job, seat in places if seat >= 0}, prices)
+            # Who was to have a seat is offered it, whatever was said before.
+            self._unfit = {job: one for job, one in self._unfit.items() if job not in self._wishes.seats}
+        if found is not None or at - asked.at >= WAITS_FOR_MATCH:
+            self._asked = None
+
+    def _ask(self, left: Left, due: Sequence["Waiting"]) -> None:
+        problem = problem_of(left, due, self._companions, tries=self._tries)
+        if problem is None:
+            return
+        self._matcher.ask(problem)
+        self._asked = _Asked(problem, left.cluster.at, frozenset(problem.jobs))
+        self._matched.update(dict.fromkeys(problem.jobs, left.cluster.at))
+
+
+class _Judge:
+    """Tells hosts apart for one guest."""
+
+    def __init__(self, companions: Companions, who: Who, prices: dict[_Kind, float], *, tries: bool) -> None:
+        self.who = who
+        self._companions = companions
+        self._prices = prices
+        self._tries = tries
+        self._all: tuple[Sequence[Who], Opinions] | None = None
+        self.needs = companions.memory_of(who) or 0.0
+
+    def opinions(self, hosts: Sequence[Who]) -> Opinions:
+        return np.array([self._opinion(host) for host in hosts])
+
+    def of_all(self, hosts: Sequence[Who]) -> Opinions:
+        # Between two passes a notice brings others.
+        if self._all is None or self._all[0] is not hosts:
+            self._all = hosts, self.opinions(hosts)
+        return self._all[1]
+
+    def _opinion(self, host: Who) -> tuple[float, float, float, float]:
+        pair = self._companions.pair(host, self.who)
+        memory = self._companions.memory_of(host) or 0.0
+        if pair.safe:
+            price = self._prices.get(self._companions.kind_of(host), 0.0) if self._prices else 0.0
+            return (1.0, 1.0, pair.guest - price, memory)
+        return (float(_may(pair, tries=self._tries)), 0.0, pair.worth, memory)
+
+    def slope(self, host: Who) -> float | None:
+        pair = self._companions.pair(host, self.who)
+        return None if pair.unmeasured else 1.0 - pair.host
+
+    def why(self, host: Who) -> str:
+        return self._companions.pair(host, self.who).text
+
+
+def problem_of(left: Left, due: Sequence["Waiting"], companions: Companions, *, tries: bool) -> Problem | None:
+    """The matching of the first in line; None where there is nothing to choose."""
+    cluster = left.cluster
+    open_now = zip(left.place.tolist(), left.hosts, left.free.tolist(), strict=True)
+    there = [(place, host, mask) for place, host, mask in open_now if mask]
+    free_gpus = _idle(left, due[0])
+    if not there or len(due) <= len(free_gpus):
+        return None
+    # Guests of one shape may go to the same nodes.
+    groups = {entry.shape: left.enough(entry.demand) for entry in due[:MOST_GUESTS]}
+    group_of = {shape: number for number, shape in enumerate(groups)}
+    open_to = np.array(list(groups.values()))
+    patterns: dict[bytes, int] = {}
+    rows: dict[tuple[_Kind, int], tuple[int, Who, Bools]] = {}
+    profile, memory, places, kinds = [], [], [], []
+    for place, host, mask in (*((place, None, 1 << gpu) for place, gpu in free_gpus), *there):
+        nodes = open_to[:, place]
+        if not nodes.any():
+            continue
+        who = host.who if host else NOBODY
+        kind = companions.kind_of(who) if host else _FREE_GPU
+        row = kind, patterns.setdefault(nodes.tobytes(), len(patterns))
+        if row not in rows and len(rows) >= MOST_PAIRS // FEWEST_GUESTS:
+            continue
+        number, _, _ = rows.setdefault(row, (len(rows), who, nodes))
+        spare = _memory_left(cluster, place, host, companions)
+        for gpu in positions(mask):
+            profile.append(number)
+            memory.append(spare)
+            places.append((place, gpu))
+            kinds.append(kind)
+    if not rows:
+        return None
+    guests = due[: max(FEWEST_GUESTS, min(MOST_GUESTS, len(profile), MOST_PAIRS // len(rows)))]
+    columns = [who_is(entry.job) for entry in guests]
+    groups_of = [group_of[entry.shape] for entry in guests]
+    tables = _tables([row[1:] for row in rows.values()], columns, groups_of, companions, tries=tries)
+    return Problem(
+        Seats.of(profile, memory),
+        Guests.of(
+            profile=range(len(guests)),
+            memory=[(companions.memory_of(who) or 0.0) / 1_024 for who in columns],
+            age=[max(0.0, cluster.at - entry.job.submitted) / 3_600 for entry in guests],
+            # Slurm's order is the class: the first quarter of the line counts most.
+            weight=[2.0 - 0.25 * (4 * place // len(guests)) for place in range(len(guests))],
+        ),
+        tables,
+        tuple(places),
+        tuple(kinds),
+        tuple(entry.job.id for entry in guests),
+    )
+
+
+def _tables(
+    rows: Sequence[tuple[Who, "Bools"]],
+    columns: Sequence[Who],
+    groups: Sequence[int],
+    companions: Companions,
+    *,
+    tries: bool,
+) -> Tables:
+    """What each guest is worth on each kind of seat."""
+    worth, allowed = np.ones((len(rows), len(columns))), np.zeros((len(rows), len(columns)), np.bool_)
+    for row, (who, nodes) in enumerate(rows):
+        for column, guest in enumerate(columns):
+            if not nodes[groups[column]]:
+                continue
+            if who is NOBODY:
+                worth[row, column], allowed[row, column] = 1.0 + _PROMISED, True
+                continue
+            pair = companions.pair(who, guest)
+            allowed[row, column] = _may(pair, tries=tries)
+            worth[row, column] = pair.guest + _PROMISED if pair.safe else pair.worth
+    return Tables(worth, allowed)
+
+
+def _may(pair: Pair, *, tries: bool) -> bool:
+    return pair.safe or (tries and not pair.barred)
+
+
+def _idle(left: Left, first: "Waiting") -> list[tuple[int, int]]:
+    """Idle GPUs for at most as many guests as a matching has."""
+    found: list[tuple[int, int]] = []
+    for place in np.flatnonzero(left.enough(first.demand) & (left.idle != 0)).tolist():
+        found += [(place, gpu) for gpu in positions(int(left.idle[place]))]
+        if len(found) >= MOST_GUESTS:
+            break
+    return found[:MOST_GUESTS]
+
+
+def _memory_left(cluster: "Cluster", place: int, host: Host | None, companions: Companions) -> float:
+    """GiB that a guest may take; no end of it where nobody knows how much there is."""
+    capacity = cluster.fleet.gpu_mem_for_shares(place)
+    if not capacity:
+        return 1e6
+    taken = companions.memory_of(host.who) if host else None
+    return max(0.0, capacity - (taken or 0.0)) / 1_024

@@ -1,0 +1,328 @@
+"""Seats: where a guest may sit, and which guests have to go. Pure, as the rest of the plan.
+
+Guests never stand in an owner's way: the plan of owners is made as if there were none, and what it claims for now is
+taken from them. So whoever owns GPUs is as fast as without guests, and a guest has what is left.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from policy.cluster.shared.sharers import Guest, Host, Sharers, Who
+from policy.formats.arrays import CUT, FAR
+from policy.formats.errors import NotNow
+from policy.placement.base import Berth, Policy
+from policy.request.settings import Sharing
+
+if TYPE_CHECKING:
+    from policy.cluster.snapshot import Cluster
+    from policy.formats.arrays import Bools
+    from policy.plan.book import Book
+    from policy.request.demand import Demand
+    from topology.tables import Ints
+
+Keys = NDArray[Any]
+"""What rows are put in order by: whole numbers, fractions, or yes and no."""
+
+LEAST = 120.0
+"""Seconds for which an idle GPU has to be nobody's, as far as planned, before a guest begins on it."""
+
+NOTHING = Sharers()
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """A seat for a guest, and how it shares the GPU with its host."""
+
+    berth: Berth
+    way: str
+    slope: float | None = None
+    """Speed that its host is predicted to lose to it at most; None where nobody predicted it."""
+    sms: int | None = None
+    """Percent of the SMs that it is held to; None: as many as its guard lets it have."""
+
+
+class Unfit(NotNow):
+    """There are seats, and none of them is right for this guest."""
+
+
+Opinions = NDArray[np.float64]
+"""Of hosts as company for a guest, one a row: whether it may go there, whether the host is known to bear it (such hosts
+come before all others), what the seat is worth, and the MiB that the host needs, 0 where nobody knows."""
+
+
+class Judge(Protocol):
+    """Tells the hosts apart for one guest."""
+
+    needs: float
+    """MiB that the guest needs, 0 where nobody knows."""
+
+    def opinions(self, hosts: Sequence[Who]) -> Opinions:
+        """Of some hosts."""
+        ...
+
+    def of_all(self, hosts: Sequence[Who]) -> Opinions:
+        """Of all hosts with seats, asked for again and again."""
+        ...
+
+    def slope(self, host: Who) -> float | None:
+        """Speed that the host would lose, where that is known."""
+        ...
+
+    def why(self, host: Who) -> str:
+        """Why it may go there."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Eviction:
+    """A guest that has to go, and why."""
+
+    guest: Guest
+    reason: str
+
+
+def find(demand: "Demand", cluster: "Cluster") -> Seat:
+    """The best seat that is free now, or `NotNow`, by the rules of those who know nothing of the jobs."""
+    return Left(cluster).find(demand)
+
+
+def find_idle(demand: "Demand", cluster: "Cluster") -> Seat:
+    """The same where seats beside hosts are for others to choose."""
+    return Left(cluster).find_idle(demand)
+
+
+def way_of(demand: "Demand", host: Host, sharing: Sharing) -> str:
+    """How a guest and its host are on a GPU: in turn, unless both bear to share one fate; nothing: not at all.
+
+    A host under MPS keeps its GPUs to MPS, one daemon for all that it has on a node: who joins has just the same ones.
+    """
+    if not host.mps:
+        return "time"
+    together = demand.tier.mps and (sharing.multi_user or host.user == demand.user)
+    return "mps" if together and host.mask.bit_count() == 1 else ""
+
+
+def to_evict(book: "Book", places: Iterable[int] | None = None) -> list[Eviction]:
+    """The guests that have to leave some nodes (all, where None) for what is claimed there now."""
+    cluster, found = book.cluster, list[Eviction]()
+    for place in list(cluster.sharers) if places is None else places:
+        sharers = cluster.sharers.get(place, NOTHING)
+        if not sharers.guests:
+            continue
+        free = int(cluster.gpus_now[place]) | sharers.host_mask | cluster.tolerated.get(place, 0)
+        stay = []
+        for guest in sharers.guests:
+            if guest.mask & ~free:
+                found.append(Eviction(guest, "its GPU is needed by a job that has it alone"))
+            else:
+                stay.append(guest)
+        # The youngest in line go first.
+        stay.sort(key=lambda guest: (-guest.priority, guest.job))
+        cpus, mem = int(cluster.cpus_now[place]), int(cluster.mem_now[place])
+        while stay and (sum(one.cpus for one in stay) > cpus or sum(one.mem for one in stay) > mem):
+            found.append(Eviction(stay.pop(), "its CPUs and memory are needed by a job with GPUs of its own"))
+    return found
+
+
+class Left:
+    """What owners and the guests that are there leave, for one guest after the other.
+
+    Made once for all guests of a pass: a cluster has thousands of seats. Who is given one takes it from the others.
+    """
+
+    def __init__(self, cluster: "Cluster", places: Iterable[int] | None = None) -> None:
+        """Of some nodes, or of all."""
+        self.cluster = cluster
+        here = cluster.sharers.keys() if places is None else places
+        self._here: Bools = np.full(len(cluster.fleet.names), places is None)
+        if places is not None:
+            self._here[list(places)] = True
+        soon = cluster.hole_until < cluster.at + LEAST
+        # The first column of a timeline is what is free now and stays free.
+        self.idle: Ints = np.where(soon, cluster.gpus[:, 0], cluster.gpus_now)
+        """GPUs without owner or guest, by node."""
+        self._cpus: Ints = np.where(soon, cluster.cpus[:, 0], cluster.cpus_now)
+        self._mem: Ints = np.where(soon, cluster.mem[:, 0], cluster.mem_now)
+        self._guests = np.zeros(len(cluster.fleet.names), np.int64)
+        self.hosts: list[Host] = []
+        """Those with seats, or that had some before others took them."""
+        rows, whos = [], dict[Who, int]()
+        for place in here:
+            sharers = cluster.sharers.get(place, NOTHING)
+            taken = sharers.guest_mask
+            self.idle[place] &= ~taken
+            self._guests[place] = len(sharers.guests)
+            self._cpus[place] -= sum(guest.cpus for guest in sharers.guests)
+            self._mem[place] -= sum(guest.mem for guest in sharers.guests)
+            free = ~taken & ~cluster.closed.get(place, 0)
+            for host in sharers.hosts:
+                if host.mask & free:
+                    kind = whos.setdefault(host.who, len(whos))
+                    rows.append((place, host.mask & free, host.gpus, host.gpu_mem or 0, kind))
+                    self.hosts.append(host)
+        for place, closed in cluster.closed.items():
+            self.idle[place] &= ~closed
+        self.place, self.free, self._gpus, self._named, self._kind = np.array(rows, np.int64).reshape(-1, 5).T
+        self.whos = list(whos)
+        """The hosts' jobs, each once."""
+        fleet = cluster.fleet
+        self._capacity: Ints = np.maximum(0, fleet.gpu_mem - fleet.sharing.gpu_mem_reserve)
+        """MiB of each GPU, 0 where nobody knows."""
+
+    def take(self, place: int, mask: int, cpus: int, mem: int) -> None:
+        """A guest was given a seat."""
+        self.idle[place] &= ~mask
+        self.free[self.place == place] &= ~mask
+        self._guests[place] += 1
+        self._cpus[place] -= cpus
+        self._mem[place] -= mem
+
+    @property
+    def full(self) -> bool:
+        """Whether no host has a seat left."""
+        return not self.free.any()
+
+    def enough(self, demand: "Demand") -> "Bools":
+        """Nodes where a guest may go, with the CPUs and memory for it."""
+        fleet = self.cluster.fleet
+        able = self._here & demand.candidates & self.cluster.up & fleet.seats & (fleet.gpu_mem != CUT)
+        able &= self.cluster.reserved_from >= self.cluster.at + demand.limit
+        mem = fleet.mem if demand.mem is None else demand.mem
+        return able & (self._cpus >= (demand.cpus or 0)) & (self._mem >= mem)  # type: ignore[no-any-return]
+
+    def takes(self, demand: "Demand", place: int, mask: int) -> bool:
+        """Whether a certain seat is free."""
+        if not self.enough(demand)[place]:
+            return False
+        seats = self.free[(self.place == place) & self._fits(demand.gpu_mem, self._named)]
+        return bool(int(self.idle[place]) & mask) or bool((seats & mask).any())
+
+    def find(self, demand: "Demand", judge: Judge | None = None) -> Seat:
+        """The best seat, or `NotNow`: on an idle GPU, where nobody can be harmed, else beside a host."""
+        enough = self.enough(demand)
+        rows = enough[self.place] & (self.free != 0)
+        seat = self._idle(demand, enough & (self.idle != 0)) or self._beside(demand, rows, judge)
+        return seat or self._none(demand)
+
+    def find_idle(self, demand: "Demand") -> Seat:
+        """A seat on an idle GPU, or `NotNow`."""
+        seat = self._idle(demand, self.enough(demand) & (self.idle != 0))
+        if seat is None:
+            raise NotNow("its seat is chosen by what is known of it and of the hosts, if one is free")
+        return seat
+
+    def at(self, demand: "Demand", place: int, mask: int, judge: Judge) -> Seat | None:
+        """A certain seat, if it is still free."""
+        if not self.enough(demand)[place]:
+            return None
+        if int(self.idle[place]) & mask:
+            return self._on_idle(demand, place, mask)
+        return self._beside(demand, (self.place == place) & (self.free & mask != 0), judge, mask)
+
+    def _fits(self, needs: float | None, host: "Ints") -> "Bools":
+        """Of each host, whether GPUs have the memory that guest and host need; where one names none, nobody can say."""
+        capacity = self._capacity[self.place]
+        fits: Bools = (capacity == 0) | (host + (needs or 0) <= capacity)
+        return fits if needs else np.ones_like(fits)
+
+    def _idle(self, demand: "Demand", nodes: "Bools") -> Seat | None:
+        if demand.gpu_mem is not None:
+            nodes = nodes & ((self._capacity == 0) | (demand.gpu_mem <= self._capacity))
+        here = np.flatnonzero(nodes)
+        if not here.size:
+            return None
+        # Where few are idle no big job is likely to come: whole nodes stay without guests.
+        idle = np.bitwise_count(self.idle[here])
+        node = int(here[np.lexsort((here, idle, ~self.cluster.quiet[here]))[0]])
+        fleet = self.cluster.fleet
+        entry = fleet.offset[node : node + 1] + self.idle[node]
+        fleet.tables.look_up(1, "node", entry)
+        return self._on_idle(demand, node, int(fleet.tables.row(1, "node").picks[entry][0]))
+
+    def _on_idle(self, demand: "Demand", node: int, mask: int) -> Seat:
+        cluster = self.cluster
+        planned = cluster.hole_until[node] < FAR and not int(cluster.gpus[node, 0]) & mask
+        why = "on a GPU that waits for others of its job to come free" if planned else "on a GPU that nobody uses"
+        return Seat(self._berth(demand, node, mask, f"{why}; a guest leaves when its owner comes"), "time")
+
+    def _beside(self, demand: "Demand", rows: "Bools", judge: Judge | None, only: int = -1) -> Seat | None:
+        """The best of some hosts; `only` names the GPUs that count."""
+        rows = rows & self._fits(demand.gpu_mem, self._named)
+        here = np.flatnonzero(rows)
+        if not here.size:
+            return None
+        if any(self.hosts[row].mps for row in here.tolist()):
+            here = self._that_take(demand, here)
+        if self.cluster.spare_sms:
+            here = np.array([row for row in here.tolist() if self._spare(demand, self.hosts[row]) != 0], np.int64)
+            if not here.size:
+                raise Unfit(
+                    "the hosts with a free seat keep nearly all multiprocessors busy, and would share them by MPS"
+                )
+        # A guest on one GPU of n holds up all n.
+        place, gpus = self.place[here], self._gpus[here]
+        keys: tuple[Keys, ...] = (place, ~self.cluster.quiet[place], self._guests[place], gpus)
+        if judge is not None:
+            here, keys = self._judged(judge, here)
+        row = int(here[np.lexsort(keys)[0]])
+        host, mask = self.hosts[row], int(self.free[row]) & only
+        mask &= -mask
+        way = way_of(demand, host, self.cluster.fleet.sharing)
+        of = "on one GPU" if host.gpus == 1 else f"on {host.gpus} GPUs"
+        fate = "at the same time, in one fault domain: a fatal error of one ends both" if way == "mps" else "in turn"
+        why, slope = f"beside a guaranteed job {of}, {fate}", None
+        if (sms := self._spare(demand, host)) is not None:
+            why = f"{why}; held to {sms} % of the multiprocessors, which its host leaves"
+        if judge is not None:
+            why, slope = f"{why}; {judge.why(host.who)}", judge.slope(host.who)
+        return Seat(self._berth(demand, int(self.place[row]), mask, why), way, slope, sms)
+
+    def _that_take(self, demand: "Demand", here: "Ints") -> "Ints":
+        """Without the hosts under MPS that this guest cannot join."""
+        ways = [way_of(demand, self.hosts[row], self.cluster.fleet.sharing) for row in here.tolist()]
+        found: Ints = here[np.array([bool(way) for way in ways])]
+        if not found.size:
+            raise Unfit(
+                "the hosts with a free seat run under MPS, which only jobs of their users that say so too can join"
+            )
+        return found
+
+    def _spare(self, demand: "Demand", host: Host) -> int | None:
+        """Percent of the SMs that a host leaves to this guest; None where nobody knows, or they take turns."""
+        if way_of(demand, host, self.cluster.fleet.sharing) != "mps":
+            return None
+        return self.cluster.spare_sms.get((host.who.user, host.who.name))
+
+    def _judged(self, judge: Judge, here: "Ints") -> "tuple[Ints, tuple[Keys, ...]]":
+        """The rows that are right for a guest, and by what they are put in order."""
+        kinds = self._kind[here]
+        one = kinds.size == 1
+        table = judge.opinions([self.whos[int(kinds[0])]]) if one else judge.of_all(self.whos)[kinds]
+        place = self.place[here]
+        capacity = self._capacity[place]
+        fits = (table[:, 0] > 0) & ((capacity == 0) | (table[:, 3] + judge.needs <= capacity))
+        if not fits.any():
+            seats = int(np.bitwise_count(self.free[here]).sum())
+            raise Unfit(f"{seats} seats are free, and no host there is known to bear this guest")
+        here, table, place = here[fits], table[fits], place[fits]
+        safe, value, gpus = table[:, 1] > 0, table[:, 2].round(2), self._gpus[here]
+        # Where nothing is promised, the rule of those who know nothing: the fewest GPUs held up first.
+        first, second = np.where(safe, -value, gpus), np.where(safe, gpus, -value)
+        return here, (place, ~self.cluster.quiet[place], self._guests[place], second, first, ~safe)
+
+    def _berth(self, demand: "Demand", node: int, mask: int, why: str) -> Berth:
+        return Policy.spread(demand, self.cluster.now(demand.limit), [node], [mask], why)
+
+    def _none(self, demand: "Demand") -> Seat:
+        taken = int(self._guests.sum())
+        hosts = int(np.bitwise_count(self.free[self._fits(demand.gpu_mem, self._named)]).sum())
+        idle = int(np.bitwise_count(np.where(demand.candidates, self.idle, 0)).sum())
+        if idle + hosts:
+            raise NotNow(f"no node with a free seat has the cores and memory for one more guest ({idle + hosts} seats)")
+        raise NotNow(
+            f"no seat is free: {taken} have guests, and no other GPU where it could run is idle or may have one"
+        )

@@ -1,0 +1,259 @@
+"""The plan of the waiting jobs: where each stands in line, and which pins have to move.
+
+Jobs are taken in Slurm's own order and each claims its place, so that none that comes later can delay it. A pin moves
+only where the job could start now elsewhere and not where it is, where its place is gone, where its wait for a level
+ended, or where the first in line needs several nodes and others are expected sooner: everything else would only cost
+updates. So the place of a job that is next is fixed until it starts.
+
+A pass looks at all waiting jobs; what one ended job frees is planned by looking only at the nodes that it left.
+"""
+
+from collections.abc import Callable, Iterable
+from collections.abc import Set as AbstractSet
+from dataclasses import replace
+
+import numpy as np
+
+from policy.cluster.fleet import Fleet
+from policy.formats.arrays import FAR
+from policy.formats.errors import FormatError
+from policy.formats.slurm_facts import JobFacts
+from policy.placement.base import Policy
+from policy.plan.book import Book
+from policy.plan.changes import Change, Release
+from policy.plan.claims import Claim
+from policy.plan.guests.choosing import Chooser
+from policy.plan.guests.guest_pass import Rider, Riding, in_order, riders, upgrade
+from policy.plan.isolation import Isolation
+from policy.plan.later_places import Memory
+from policy.plan.queue_walk import Walk
+from policy.plan.tracker import HOLDING, Picture
+from policy.plan.waiting_jobs import WAITS, Reader, Waiting, ours, without_gpus
+from policy.request.settings import Settings
+from policy.sharing.classes import Classes
+
+
+class Plan:
+    """Keeps the waiting jobs' places right from pass to pass; all else it needs comes with each pass."""
+
+    def __init__(
+        self,
+        policy: Policy,
+        settings: Settings,
+        chooser: Chooser | None = None,
+        classes: Classes | None = None,
+        tell: Callable[[str], None] | None = None,
+    ) -> None:
+        """`tell` gets a line where planning a job fails by a defect."""
+        self._policy = policy
+        self._settings = settings
+        self._chooser, self._classes = chooser, classes
+        self.isolation = Isolation(tell)
+        self._reader: Reader | None = None
+        self._fleet: Fleet | None = None
+        self._free_since: dict[int, float] = {}
+        """Since when a job's place has looked free to this plan."""
+        self._memories: dict[int, Memory] = {}
+        self.book: Book | None = None
+        """The book of the last pass with all that was claimed in it."""
+        self.queue: list[Waiting] = []
+        """The jobs of the last pass in their order."""
+        self.kept: tuple[Claim, ...] = ()
+        """Places that are nobody else's, whoever comes first: those of jobs that are being moved there."""
+        self.first: frozenset[int] = frozenset()
+        """Jobs that claim their places before all others: room was made for them."""
+
+    @property
+    def looks(self) -> int:
+        """Jobs that looked for a place that is not free yet in the last whole pass: most of its time was theirs."""
+        at = None if self.book is None else self.book.cluster.at
+        return sum(memory.looked == at for memory in self._memories.values())
+
+    def replan(self, book: Book, jobs: Iterable[JobFacts], starting: AbstractSet[int] = frozenset()) -> list[Change]:
+        """Claim the places of all waiting jobs in the book; what has to change comes back.
+
+        Jobs that are `starting` claim theirs first: Slurm has probably started them since the picture was made.
+        """
+        everybody, at, isolation = list(jobs), book.cluster.at, self.isolation
+        reader = self._reader_of(book.fleet)
+        isolation.begin(at)
+        changes: list[Change] = []
+        queue: list[Waiting] = []
+        running = _running_tasks(everybody)
+        for job in everybody:
+            if job.state not in WAITS:
+                continue
+            entry = isolation.job(job, at, _read, reader, job, at)
+            if isinstance(entry, Waiting):
+                queue.append(entry)
+            elif entry is not None and job.wants_gpus:
+                changes.append(Release(job, f"its segment cannot be read: {entry}"))
+        queue.sort(key=lambda entry: entry.order)
+        reader.forget({entry.job.id for entry in queue})
+        self._free_since = {
+            entry.job.id: self._free_since[entry.job.id] for entry in queue if entry.job.id in self._free_since
+        }
+        self.book, self.queue = book, queue
+        self._memories = {
+            entry.job.id: self._memories[entry.job.id] for entry in queue if entry.job.id in self._memories
+        }
+        walk = Walk(book, self._policy, self._settings, self._free_since, changes, self._memories)
+        isolation.group(at, walk.know, queue)
+        guests = [entry for entry in queue if entry.only_guest]
+        line = in_order(queue, isolation.group(at, riders, book, everybody, reader) or [])
+        starting |= self.first
+        for claim in self.kept:
+            isolation.group(at, book.claim, claim)
+        if starting:
+            line = sorted(line, key=lambda one: isinstance(one, Rider) or one.job.id not in starting)
+        for one in line:
+            if isinstance(one, Rider):
+                changes += isolation.job(one.entry.job, at, upgrade, book, one, queue) or []
+            elif not one.only_guest:
+                isolation.job(one.job, at, walk.settle, one)
+                if one.job.tasks:
+                    isolation.job(one.job, at, walk.spread_tasks, one, running.get(one.job.array, 0))
+        self._ride(everybody, guests, queue, changes)
+        isolation.clear(changes)
+        book.cluster = replace(book.cluster, waiting=sum(entry.job.wants_gpus for entry in queue))
+        return changes
+
+    def _ride(
+        self,
+        jobs: Iterable[JobFacts],
+        guests: Iterable[Waiting],
+        queue: Iterable[Waiting],
+        changes: list[Change],
+        places: Iterable[int] | None = None,
+    ) -> None:
+        """What the owners' plan means to guests; some nodes' alone, or all."""
+        assert self.book is not None, "owners were planned"  # noqa: S101 - narrows the type
+        isolation, at = self.isolation, self.book.cluster.at
+        riding = Riding(self.book, self._settings, self._free_since, changes, self._chooser, places)
+        isolation.group(at, riding.evict, jobs, places)
+        isolation.group(at, riding.look, guests, queue)
+        # Those that have a seat first: nobody takes it from them.
+        for entry in sorted(guests, key=lambda entry: not entry.nodes):
+            isolation.job(entry.job, at, riding.settle, entry)
+        for entry in queue:
+            if entry.guest_from < FAR and not entry.only_guest:
+                isolation.job(entry.job, at, riding.offer, entry)
+
+    def starting(self, touched: AbstractSet[int]) -> frozenset[int]:
+        """Jobs whose places were free at the last look, but for those on nodes that have just been touched."""
+        return frozenset(entry.job.id for entry in self.queue if entry.start == 0.0 and touched.isdisjoint(entry.place))
+
+    def reread(self, job_id: int) -> None:
+        """A change could not be written: the job is where Slurm has it."""
+        if self._reader is not None:
+            self._reader.reread(job_id)
+
+    def freed(self, picture: Picture, nodes: Iterable[int], jobs: Iterable[JobFacts]) -> list[Change] | None:
+        """Plan again what a few changed nodes mean to the jobs of the last pass; None where only a pass can tell.
+
+        `jobs` is the last reading's queue; what is new or changed in it since the last pass is planned too.
+        """
+        if self.book is None or self._fleet is not self.book.fleet:
+            return None
+        book, touched, isolation, at = self.book, set(nodes), self.isolation, self.book.cluster.at
+        queue = self._bring_up_to_date(jobs, touched)
+        if len(touched) > max(64, len(book.fleet.names) // 4):
+            return None
+        picture.put_back(book, touched)
+        for claim in self.kept:
+            if not touched.isdisjoint(claim.nodes):
+                here_too = tuple(node for node in claim.nodes if node in touched)
+                isolation.group(at, book.claim, replace(claim, nodes=here_too))
+        here = np.zeros(len(book.fleet.names), np.bool_)
+        here[list(touched)] = True
+        changes: list[Change] = []
+        walk = Walk(book, self._policy, self._settings, self._free_since, changes, self._memories, only=here)
+        isolation.group(at, walk.know, queue)
+        guests = [entry for entry in queue if entry.only_guest]
+        for entry in sorted(queue, key=lambda entry: entry.job.id not in self.first) if self.first else queue:
+            if entry.only_guest:
+                continue
+            isolation.job(entry.job, at, _freed_for, walk, entry, touched, picture)
+        # Seats elsewhere are claimed still.
+        seated = [entry for entry in guests if entry.place and touched.isdisjoint(entry.place)]
+        self._ride(jobs, [entry for entry in guests if entry not in seated], queue, changes, touched)
+        isolation.clear(changes)
+        self.queue = queue
+        return changes
+
+    def _bring_up_to_date(self, jobs: Iterable[JobFacts], touched: set[int]) -> list[Waiting]:
+        """The queue of the last pass without those that are gone, with what is new or changed; adds their nodes."""
+        assert self._reader is not None and self.book is not None, "there was a pass"  # noqa: S101, PT018
+        known = {entry.job.id: entry for entry in self.queue}
+        queue = []
+        for job in jobs:
+            if job.state not in WAITS:
+                continue  # most jobs run, and this is done at each job's end
+            old = known.get(job.id)
+            if old is not None and old.job is job and not self.isolation.leaves(job):
+                queue.append(known.pop(job.id))
+                continue
+            at = self.book.cluster.at
+            entry = self.isolation.job(job, at, _read, self._reader, job, at)
+            if not isinstance(entry, Waiting):
+                continue  # what cannot be read the next whole pass gives back
+            known.pop(job.id, None)
+            if old is not None and entry.pinned_to(old.place, old.mask_planned):
+                # Slurm shows what was planned.
+                entry.start, entry.place, entry.mask_planned = old.start, old.place, old.mask_planned
+            else:
+                entry.start, entry.place = None, entry.nodes
+                touched.update(entry.nodes)
+                touched.update(old.place if old else ())
+            queue.append(entry)
+        for gone in known.values():
+            touched.update(gone.place)
+        queue.sort(key=lambda entry: entry.order)
+        return queue
+
+    def _reader_of(self, fleet: Fleet) -> Reader:
+        if self._reader is None or self._fleet is not fleet:
+            if self._fleet is not None:
+                self.kept = _renumbered(self.kept, self._fleet, fleet)
+            eligible = None if self._reader is None else self._reader.eligible
+            self._reader, self._fleet = Reader(fleet, self._classes, eligible), fleet
+        return self._reader
+
+
+def _read(reader: Reader, job: JobFacts, at: float) -> Waiting | FormatError | None:
+    """A job of the queue; None where it is none of the plan's."""
+    if not (without_gpus(job) or ours(job)):
+        return None
+    try:
+        return reader.read(job, at)
+    except FormatError as problem:
+        return problem
+
+
+def _freed_for(walk: Walk, entry: Waiting, touched: set[int], picture: Picture) -> None:
+    """What nodes that have just changed mean to one job."""
+    if touched.isdisjoint(entry.place):
+        if entry.start != 0.0 and entry.job.wants_gpus and walk.may_fit(entry):
+            walk.bring(entry)
+        if entry.collects and entry.start != 0.0:
+            walk.leave_empty_nodes_to(entry)
+    elif touched.issuperset(entry.place):
+        walk.settle(entry)
+    else:
+        walk.hold(entry, touched, free_now=picture.is_free(entry.place, entry.mask))
+
+
+def _renumbered(claims: Iterable[Claim], old: Fleet, new: Fleet) -> tuple[Claim, ...]:
+    """The same claims on a fleet whose nodes have other numbers, as far as they are there."""
+    return tuple(
+        replace(claim, nodes=tuple(new.index[name] for node in claim.nodes if (name := old.names[node]) in new.index))
+        for claim in claims
+    )
+
+
+def _running_tasks(jobs: Iterable[JobFacts]) -> dict[int, int]:
+    count: dict[int, int] = {}
+    for job in jobs:
+        if job.array and (job.state in HOLDING or (job.state == "PENDING" and job.task is not None)):
+            count[job.array] = count.get(job.array, 0) + 1
+    return count

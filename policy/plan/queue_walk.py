@@ -1,0 +1,382 @@
+"""One walk along the queue: each job claims its place, and moves where it has to."""
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from policy.cluster.partitions import BLAMED_FOR, beyond, holding
+from policy.formats.array_tasks import waiting_tasks
+from policy.formats.arrays import Bools
+from policy.formats.errors import NotNow
+from policy.formats.slurm_facts import JobFacts
+from policy.placement.base import Berth, Policy
+from policy.placement.keep_together import is_piece
+from policy.plan.book import Book
+from policy.plan.changes import Change, Move, Release
+from policy.plan.claims import Claim, claim_on
+from policy.plan.later_places import Memory, Outlook
+from policy.plan.waiting_jobs import OF_ONE_PARTITION, Shape, Waiting
+from policy.request.demand import Demand
+from policy.request.settings import Settings
+
+STUCK_AFTER = 120
+"""Seconds for which a job may fail to start on a place that looks free, before its place is given up."""
+
+MOST_EXPECTED = 40
+"""Jobs without GPUs, the first in line, that room is left for: those behind them start long after."""
+
+GATHER_AT_ONCE = 16
+"""Jobs on several nodes, the first in line, that gather nodes at the same time. With one they wait for each other, with
+few they wait longer than jobs that fit in between; with many more, GPUs stand idle for jobs that are not next."""
+
+NEAR = 600.0
+"""Seconds before the expected start of these jobs in which their nodes are not filled up, and no longer: what stands
+idle for hours costs more than it brings forward."""
+
+_BLAMES_PLACE = ("Resources", "ReqNodeNotAvail", "Nodes_required", "Reservation")
+_BLAMES_PARTITION = ("None", *OF_ONE_PARTITION)
+
+
+class Walk:
+    """One walk along the queue. Claims only ever take, so what has not fitted once will not fit later in the walk."""
+
+    def __init__(
+        self,
+        book: Book,
+        policy: Policy,
+        settings: Settings,
+        free_since: dict[int, float],
+        changes: list[Change],
+        memories: dict[int, Memory],
+        *,
+        only: "Bools | None" = None,
+    ) -> None:
+        """`free_since` and `memories` outlive the walk; `only` are the nodes that it is confined to."""
+        self._book = book
+        self._policy = policy
+        self._settings = settings
+        self._free_since = free_since
+        self._changes = changes
+        self._only = only
+        self._refused: dict[Shape, int] = {}
+        """For shapes that fit nowhere now, the shortest time limit that was tried."""
+        self._most: int | None = None
+        self._expected = 0
+        self._gathering = 0
+        """Jobs on several nodes that were met and cannot start now."""
+        self._memories = memories
+        self._outlook = Outlook(book, policy, memories)
+        self._siblings: dict[int, dict[int, Sequence[int]]] = {}
+        """For each heterogeneous job, the nodes of its components: Slurm gives no node to two of them."""
+
+    def know(self, queue: Iterable[Waiting]) -> None:
+        """Look at the whole line before anybody moves: how many wait for room, and where components are pinned."""
+        at, whole = self._book.cluster.at, self._only is None
+        waits = 0
+        for entry in queue:
+            if whole and entry.start != 0.0 and entry.job.wants_gpus and entry.may_start_at(at):
+                self._outlook.crowd += 1
+            if entry.job.het:
+                self._siblings.setdefault(entry.job.het, {})[entry.job.id] = entry.nodes
+            if entry.start != 0.0 and is_piece(entry.demand) and entry.may_start_at(at):
+                waits += entry.demand.k
+        self._book.await_pieces(waits)
+
+    def _apart_from_siblings(self, entry: Waiting, demand: Demand) -> Demand:
+        others = self._siblings.get(entry.job.het, {})
+        taken = [node for job_id, nodes in others.items() if job_id != entry.job.id for node in nodes]
+        return demand.without(taken) if taken else demand
+
+    def settle(self, entry: Waiting) -> None:
+        """Claim a job's place, after moving it if it has to."""
+        entry.start, entry.place, entry.refuses_until = None, (), 0.0
+        job, book, at = entry.job, self._book, self._book.cluster.at
+        if _impossible(job) and entry.nodes:
+            self._changes.append(Release(job, "Slurm found that the place can never start it"))
+            return
+        if not (entry.may_start_at(at) or entry.must_leave):
+            self._ask_for_a_part(entry, entry.demand, None)
+            return
+        demand, shape = self._demand(entry)
+        if not job.wants_gpus:
+            self._expect(entry, demand)
+            return
+        if job.het:
+            demand, shape = self._apart_from_siblings(entry, demand), (*shape[:-1], -job.id)
+        start = book.start_of(demand, entry.nodes, entry.mask) if entry.nodes else None
+        stuck = False
+        if start == 0.0:
+            since = self._free_since.setdefault(job.id, at)
+            stuck = at - since > STUCK_AFTER and _may_be_its_place(entry)
+            if not stuck:
+                company = "" if entry.packed else book.company(demand, entry.nodes, entry.mask)
+                self._claim(entry, demand, entry.nodes, entry.mask, 0.0)
+                self._ask_for_a_part(entry, demand, start, company)
+                return
+            blamed = self._blame_partition(entry)
+            demand, shape = self._demand(entry) if blamed else (demand.without(entry.nodes), shape)
+            # Of another partition what comes free later will do as well.
+            start = None if blamed else start
+        else:
+            self._free_since.pop(job.id, None)
+        if self._may_change():
+            move = self._better(entry, demand, shape, start)
+            if move is not None:
+                self._free_since.pop(job.id, None)
+                self._move(entry, demand, move)
+                return
+            stuck = stuck or (_impossible(job) and self._only is None)
+        if reason := self._given_back(entry, stuck=stuck):
+            self._changes.append(Release(job, reason))
+            return
+        if start is not None:
+            self._claim(entry, demand, entry.nodes, entry.mask, start)
+        self._ask_for_a_part(entry, demand, start)
+
+    def _demand(self, entry: Waiting) -> tuple[Demand, Shape]:
+        """What a job needs now, outside of partitions that did not start it."""
+        at = self._book.cluster.at
+        demand, shape = entry.demand_at(at)
+        memory = self._memories.get(entry.job.id)
+        if memory is None or memory.blamed_until <= at:
+            return demand, shape
+        left = demand.within(beyond(self._book.fleet, entry.job.partition, memory.blamed))
+        return (left, (*shape[:-1], -entry.job.id)) if left.could_be_held else (demand, shape)
+
+    def _blame_partition(self, entry: Waiting) -> bool:
+        """Remember that those partitions of a job that have its place did not start it; whether others are left."""
+        if not entry.apart:
+            return False
+        fleet, listed, at = self._book.fleet, entry.job.partition, self._book.cluster.at
+        memory = self._memories.setdefault(entry.job.id, Memory())
+        blamed = holding(fleet, listed, entry.nodes)
+        if memory.blamed_until > at:
+            blamed |= memory.blamed
+        if not entry.demand.within(beyond(fleet, listed, blamed)).could_be_held:
+            return False
+        memory.blamed, memory.blamed_until = blamed, at + BLAMED_FOR
+        return True
+
+    def _given_back(self, entry: Waiting, *, stuck: bool) -> str:
+        """Why a job that found no better place is left to Slurm; empty where it keeps its pin."""
+        if stuck:
+            return _why_given_back(entry.job)
+        if entry.nodes and not self._settings.pin_ahead:
+            # At this place Slurm could free nothing but what runs there.
+            return "its place is not free, and Slurm may preempt for it elsewhere"
+        return ""
+
+    def _ask_for_a_part(self, entry: Waiting, demand: Demand, start: float | None, company: str = "") -> None:
+        """Let a packed job ask for its part of its GPUs while it may take it, and for all of them until then.
+
+        Slurm counts percent, but knows neither whose jobs may be together nor a GPU's memory, and would start it.
+        """
+        if demand.share is None or not entry.nodes or entry.packed == (start == 0.0):
+            return
+        view = self._book.cluster.now(demand.limit)
+        why = f"where it was pinned before{company}"
+        berth = Policy.spread(demand, view, entry.nodes, [entry.mask] * len(entry.nodes), why)
+        if not entry.packed:
+            if len(self._changes) < self._settings.most_moves:
+                self._changes.append(Move(entry.job, berth, 0.0, "its part of them is free", adopted=entry.adopted))
+                entry.packed = True
+            return
+        # Before all else, as in _move.
+        until = start or self._book.cluster.at
+        self._changes.insert(0, Move(entry.job, berth, until, "its part of them is not free any more"))
+        entry.packed = False
+
+    def spread_tasks(self, entry: Waiting, running: int) -> None:
+        """Give tasks of an array places of their own, as far as they can start now; one stays with the array's pin."""
+        if not entry.may_start_at(self._book.cluster.at):
+            return
+        demand, shape = self._demand(entry)
+        tasks = waiting_tasks(entry.job.tasks)
+        at_the_pin = 1 if entry.start == 0.0 else 0
+        room = len(tasks) if entry.job.at_once is None else entry.job.at_once - running
+        at = self._book.cluster.at
+        for nodes, mask in entry.given.values():
+            self._book.claim(claim_on(self._book.fleet, demand, nodes, mask, at))
+        tasks = [task for task in tasks if task not in entry.given]
+        for task in tasks[at_the_pin : max(0, room - len(entry.given))]:
+            if not self._may_change():
+                return
+            berth = self._now(demand, shape)
+            if berth is None:
+                return
+            self._changes.append(Move(entry.job, berth, 0.0, "a task of its array can start there now", task))
+            entry.given[task] = berth.nodes, berth.mask
+            self._book.claim(claim_on(self._book.fleet, demand, berth.nodes, berth.mask, at))
+            self._most = None
+
+    def hold(self, entry: Waiting, touched: set[int], *, free_now: bool) -> None:
+        """Claim again what a job on several nodes had claimed on some of them; a whole pass may find it better."""
+        if not entry.may_start_at(self._book.cluster.at) or not entry.place:
+            return
+        demand, _ = entry.demand_at(self._book.cluster.at)
+        if free_now:
+            entry.start = 0.0
+        here = [place for place in entry.place if place in touched]
+        start = entry.start or self._book.cluster.at
+        self._book.claim(claim_on(self._book.fleet, demand, here, entry.mask_planned, start))
+        self._most = None
+
+    def leave_empty_nodes_to(self, entry: Waiting) -> None:
+        """Keep what has become wholly empty for a big job until the next whole pass says whether it collects it."""
+        assert self._only is not None, "a whole walk lets big jobs choose"  # noqa: S101 - narrows the type
+        book = self._book
+        whole = (book.cluster.gpus_now == book.fleet.full) & entry.demand.candidates
+        self._only &= ~whole
+        self._most = None
+
+    def may_fit(self, entry: Waiting) -> bool:
+        """Whether it is worth a look if a job could start now."""
+        if entry.job.het:
+            return False  # its components start together, by backfill, and are planned in whole passes
+        return entry.may_start_at(self._book.cluster.at) and self._may_have(entry.demand) and self._may_change()
+
+    def bring(self, entry: Waiting) -> None:
+        """Move a job to the nodes of this pass if it can start there now; its former claim stays until a full pass."""
+        demand, shape = self._demand(entry)
+        berth = self._now(demand, shape)
+        if berth is not None and not self._refuses(entry, demand, berth, entry.start):
+            self._move(entry, demand, Move(entry.job, berth, 0.0, "it can start there now", adopted=entry.adopted))
+
+    def _move(self, entry: Waiting, demand: Demand, move: Move) -> None:
+        """From here on the job is taken to be pinned there, before Slurm shows it."""
+        # What a packed job gives up is told to Slurm before somebody else is given it: those behind in line first, for
+        # only they can lose a place to those before them.
+        self._changes.insert(0 if entry.packed else len(self._changes), move)
+        self._claim(entry, demand, move.berth.nodes, move.berth.mask, move.start)
+        entry.nodes, entry.mask = tuple(move.berth.nodes), move.berth.mask
+        entry.packed = demand.share is not None and move.start == 0.0
+
+    def _better(self, entry: Waiting, demand: Demand, shape: Shape, start: float | None) -> Move | None:
+        relaxed = _relaxed(entry, self._book.cluster.at)
+        berth = self._now(demand, shape)
+        if berth is not None and not self._refuses(entry, demand, berth, start):
+            return Move(entry.job, berth, 0.0, relaxed or "it can start there now", adopted=entry.adopted)
+        if self._only is not None or not self._settings.pin_ahead:
+            return None
+        if start is not None and not ((relaxed or self._gathers(entry)) and self._has_turn(entry)):
+            return None
+        place = self._outlook.best(entry, demand, start)
+        if place is None:
+            return None
+        if start is None:
+            reason = "its former place is gone" if entry.mask else "a place is in sight"
+            return Move(entry.job, place.berth, place.start, reason, adopted=entry.adopted)
+        why = self._outlook.why_better(entry, demand, start, place)
+        return Move(entry.job, place.berth, place.start, relaxed or why) if why else None
+
+    def _refuses(self, entry: Waiting, demand: Demand, berth: Berth, start: float | None) -> bool:
+        return self._settings.pin_ahead and self._outlook.refuses(entry, demand, berth, start)
+
+    def _has_turn(self, entry: Waiting) -> bool:
+        return self._outlook.has_turn(entry, self._gathering)
+
+    def _gathers(self, entry: Waiting) -> bool:
+        """Whether a job looks for sooner places than its own: the first in line that need several nodes do.
+
+        Nodes empty before their time limits tell; if they stuck to their nodes, others would overtake them for ever.
+        """
+        return entry.collects and self._gathering < GATHER_AT_ONCE
+
+    def _now(self, demand: Demand, shape: Shape) -> Berth | None:
+        if not self._may_have(demand) or self._refused.get(shape, demand.limit + 1) <= demand.limit:
+            return None
+        try:
+            if self._only is not None:
+                return self._book.now(demand.within(self._only), self._policy)
+            return self._book.now_together(demand, self._policy)
+        except NotNow:
+            self._refused[shape] = min(demand.limit, self._refused.get(shape, demand.limit))
+            return None
+
+    def _expect(self, entry: Waiting, demand: Demand) -> None:
+        """Leave room for a job without GPUs where Slurm will probably start it."""
+        self._expected += 1
+        if self._expected > MOST_EXPECTED:
+            return
+        found = self._book.soonest_without_gpus(demand)
+        if found is not None:
+            nodes, start = found
+            self._claim(entry, demand, nodes, 0, start)
+
+    def _claim(self, entry: Waiting, demand: Demand, nodes: Sequence[int], mask: int, start: float) -> None:
+        at = self._book.cluster.at
+        claim = claim_on(self._book.fleet, demand, nodes, mask, start or at)
+        self._book.claim(claim)
+        entry.start, entry.place, entry.mask_planned = start, claim.nodes, mask
+        if entry.job.het:
+            self._siblings.setdefault(entry.job.het, {})[entry.job.id] = claim.nodes
+        if start == 0.0:
+            self._most = None
+        elif entry.job.wants_gpus:
+            self._bar(claim)
+            if self._gathers(entry):
+                self._favour(claim)
+            self._gathering += entry.collects
+
+    def _favour(self, claim: Claim) -> None:
+        """Nobody fills up the nodes of the first in line that need several, shortly before they start.
+
+        A time limit only tells when a job ends at the latest, and the nodes should be free together as soon as they
+        can be.
+        """
+        picture = self._book.cluster
+        picture.hole_until[list(claim.nodes)] = max(picture.at, claim.start - NEAR)
+
+    def _bar(self, claim: Claim) -> None:
+        # Slurm's main pass takes the nodes of a waiting pin away from jobs behind it; those start by backfill, late.
+        self._book.cluster.quiet[list(claim.nodes)] = False
+
+    def _may_change(self) -> bool:
+        return self._settings.repin and len(self._changes) < self._settings.most_moves
+
+    def _may_have(self, demand: Demand) -> bool:
+        """Whether some node may have the GPUs; a share may also go where none is free."""
+        return demand.k <= self._most_free or demand.share is not None
+
+    @property
+    def _most_free(self) -> int:
+        """The most GPUs that are free on one node: it spares looking for what needs more."""
+        if self._most is None:
+            now = self._book.cluster.gpus_now
+            self._most = int(np.bitwise_count(now if self._only is None else now[self._only]).max(initial=0))
+        return self._most
+
+
+def _relaxed(entry: Waiting, at: float) -> str:
+    """Why a job may now take less than it asked for; empty where it may not, or already has."""
+    if entry.insists is None or at < entry.until:
+        return ""
+    level = entry.insists.level
+    if (entry.job.segment or {}).get("level") != level:
+        return ""
+    if level == "nvlink":
+        where = "one node" if entry.demand.n == 1 else f"{entry.demand.n} nodes"
+        return f"its wait for NVLink between all pairs has ended, any GPUs of {where} will do"
+    return f"its wait for one {level} has ended, the nearest {entry.demand.n} nodes will do"
+
+
+def _impossible(job: JobFacts) -> bool:
+    """Whether Slurm has found that it can never start the job where it is pinned, and holds it for that.
+
+    Of several partitions it says so of each, and holds the job for none.
+    """
+    return job.reason.startswith("BadConstraints") and job.wants_gpus and not (job.priority and "," in job.partition)
+
+
+def _may_be_its_place(entry: Waiting) -> bool:
+    """Whether a job may not start on a place that looks free because of that place, as far as Slurm's reason tells.
+
+    Where a place is in the wrong one of several partitions Slurm names no reason, or that of another one.
+    """
+    return entry.job.reason.startswith(_BLAMES_PLACE + _BLAMES_PARTITION if entry.apart else _BLAMES_PLACE)
+
+
+def _why_given_back(job: JobFacts) -> str:
+    if _impossible(job):
+        return "no place can ever start it as it is now"
+    return f"it did not start in {STUCK_AFTER} s on a place that looks free"

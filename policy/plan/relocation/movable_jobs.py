@@ -1,0 +1,173 @@
+"""Who may be moved and for whom, as the plan and the readings of Slurm tell."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from policy.cluster.fleet import Fleet
+from policy.formats.errors import FormatError, NotNow
+from policy.formats.flags import parse_time
+from policy.formats.segment import PINNED_STATES
+from policy.formats.slurm_facts import JobFacts, Reading
+from policy.placement.base import Policy
+from policy.plan.book import Book
+from policy.plan.claims import claim_on
+from policy.plan.later_places import USUAL_PART
+from policy.plan.plan import Plan
+from policy.plan.relocation.worth import Gang, Mover
+from policy.plan.tracker import Picture
+from policy.plan.waiting_jobs import Reader, Waiting
+from policy.request.demand import Demand
+from policy.request.settings import Moving as Rules
+from policy.sharing.classes import Classes
+
+MOST_GANGS = 3
+"""Waiting jobs, the first in line, that room is looked for."""
+
+MOST_MOVERS = 400
+"""Running jobs that are looked at, the smallest first: they find a place most easily, and reading them takes time."""
+
+HOUR = 3_600.0
+
+
+class Movers:
+    """The jobs that may be moved now."""
+
+    def __init__(self, rules: Rules, classes: Classes | None = None) -> None:
+        self._rules = rules
+        self._classes = classes
+        self._reader: tuple[Fleet, Reader] | None = None
+        self._never: set[int] = set()
+        self._begun: dict[tuple[int, int], float] = {}
+        """Moves of the last hour: jobs, and when each was begun."""
+        self._of: tuple[Reading, list[Mover]] | None = None
+
+    def never(self, job_id: int) -> None:
+        """Slurm would not put this one back."""
+        self._never.add(job_id)
+        self._of = None
+
+    def note(self, job_id: int, at: float) -> None:
+        """A move has begun."""
+        self._begun[job_id, int(at)] = at
+
+    def in_the_last_hour(self, at: float) -> int:
+        """Moves of all jobs."""
+        self._begun = {one: when for one, when in self._begun.items() if when > at - HOUR}
+        return len(self._begun)
+
+    def of(self, reading: Reading, fleet: Fleet) -> list[Mover]:
+        """All that may be moved."""
+        if self._of is None or self._of[0] is not reading:
+            self._never &= {job.id for job in reading.jobs} if self._never else set()
+            able = [job for job in reading.jobs if self._may_move(job)]
+            able = sorted(able, key=lambda job: (job.gpus or 0).bit_count() * len(job.nodes))[:MOST_MOVERS]
+            found = [self._mover(job, fleet, reading.at) for job in able]
+            self._of = reading, [mover for mover in found if mover is not None]
+            if self._reader is not None:
+                self._reader[1].forget({job.id for job in able})
+            for job in reading.jobs:
+                for when in moves_of(job.segment or {}):
+                    self._begun.setdefault((job.id, when), float(when))
+        return [
+            mover for mover in self._of[1]
+            if sum(job_id == mover.id and when > reading.at - HOUR for (job_id, _), when in self._begun.items())
+            < self._rules.per_job
+        ]  # fmt: skip
+
+    def _may_move(self, job: JobFacts) -> bool:
+        values = job.segment
+        if job.state != "RUNNING" or values is None or "f.movable" not in values or job.id in self._never:
+            return False
+        if values.get("state") not in PINNED_STATES or not job.gpus or sorted(job.required) != sorted(job.nodes):
+            return False
+        # By the number of an array's last task Slurm would mean the whole array.
+        whole = not (job.share or job.guest or job.het or job.array == job.id) and "tier" not in values
+        return whole and "move_until" not in values and job.wants_gpus and not job.reservation
+
+    def _mover(self, job: JobFacts, fleet: Fleet, at: float) -> Mover | None:
+        values = job.segment or {}
+        nodes = tuple(fleet.index[name] for name in job.nodes)
+        said = values.get("f.movable", "")
+        end = job.end if job.end is not None else at + (job.limit or 0)
+        # On its signal it saves its work; with a COST its user has said what that leaves. Else nobody knows.
+        saves = bool(said) or "signal" in values
+        try:
+            demand = self.demand(job, fleet, at)
+        except FormatError:
+            return None
+        return Mover(
+            id=job.id,
+            demand=demand,
+            nodes=nodes,
+            mask=job.gpus or 0,
+            cost=float(parse_time(said) if said else self._rules.cost),
+            lost=0.0 if saves else max(0.0, at - (job.start or at)),
+            left=max(0.0, (end - at) * USUAL_PART),
+        )
+
+    def demand(self, job: JobFacts, fleet: Fleet, at: float) -> Demand:
+        """What a job needs, wherever it runs."""
+        if self._reader is None or self._reader[0] is not fleet:
+            self._reader = fleet, Reader(fleet, self._classes)
+        return self._reader[1].read(job, at).demand
+
+    def who_waits(self, queue: Sequence[Waiting], at: float, after: float) -> list[int]:
+        """The first in line that wait for room on GPUs that others hold, and have waited long enough."""
+        found: list[int] = []
+        for entry in queue:
+            if len(found) == MOST_GANGS:
+                break
+            job, demand = entry.job, entry.demand
+            alone = demand.share is None and not (entry.only_guest or job.het or job.tasks)
+            waits = entry.start != 0.0 and entry.may_start_at(at) and at - max(job.submitted, job.begin or 0) >= after
+            if job.wants_gpus and alone and waits and demand.gpus > 1:
+                found.append(job.id)
+        return found
+
+    def gang(self, entry: Waiting, plan: Plan, picture: Picture, policy: Policy) -> tuple[Gang | None, Book]:
+        """A waiting job, and a book that shows all claims but its own; None where its start is not in sight."""
+        assert plan.book is not None, "a pass has left its book"  # noqa: S101 - narrows the type
+        book = without_claim(entry, plan, picture)
+        at = book.cluster.at
+        expected = entry.start
+        demand, _ = entry.demand_at(at)
+        if demand is not entry.demand:
+            # When its wait for the level ends, it takes what is farther away.
+            relaxed = _soonest(book, entry.demand, policy)
+            if relaxed is not None:
+                relaxed = max(entry.until, relaxed)
+                expected = relaxed if expected is None else min(expected, relaxed)
+        return (None if not expected else Gang(entry.job.id, demand, expected)), book
+
+
+def without_claim(entry: Waiting, plan: Plan, picture: Picture) -> Book:
+    """A copy of the plan's book in which one waiting job has claimed nothing."""
+    assert plan.book is not None, "a pass has left its book"  # noqa: S101 - narrows the type
+    book, touched = Book(plan.book.cluster), set(entry.place)
+    if not touched:
+        return book
+    picture.put_back(book, touched)
+    at = book.cluster.at
+    for other in plan.queue:
+        if other is entry or touched.isdisjoint(other.place) or other.only_guest:
+            continue
+        here = [node for node in other.place if node in touched]
+        demand, _ = other.demand_at(at)
+        book.claim(claim_on(book.fleet, demand, here, other.mask_planned, other.start or at))
+    return book
+
+
+def _soonest(book: Book, demand: Demand, policy: Policy) -> float | None:
+    try:
+        return book.soonest(demand, policy)[1] or book.cluster.at
+    except NotNow:
+        return None
+
+
+def moves_of(values: Mapping[str, str]) -> Iterable[int]:
+    """When a job was moved, as far as its segment still says."""
+    return [int(one) for one in values.get("moves", "").split(",") if one.isdigit()]
+
+
+def began(values: Mapping[str, str] | None) -> float:
+    """When the move of a job under way began."""
+    return float(max(moves_of(values or {}), default=0))

@@ -1,0 +1,367 @@
+"""Running jobs on their way to other GPUs: told to save their work, put back into the queue, pinned to their new place.
+
+Before anything happens to a job, its segment says that it is being moved, where to and for whom; whoever reads that
+after a restart goes on from there, or leaves the job where it runs. In order: the record, the waiting job's pin, the
+signal, the grace, the requeue, and once the job has left, its new pin. Until then its new place is kept for it, and the
+place that it leaves is the waiting job's before all others. A job that ends by itself is not run again, unless it ends
+as a failure on the signal.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from policy.cluster.fleet import Fleet
+from policy.formats.errors import FormatError, NotNow, SlurmError
+from policy.formats.outcome import Outcome, requeues_left
+from policy.formats.segment import UNDER_WAY
+from policy.formats.slurm_facts import JobFacts, Reading
+from policy.placement.base import Berth, Policy
+from policy.plan.changes import BACK_AFTER, PATIENCE, Move
+from policy.plan.claims import Claim, claim_on
+from policy.plan.plan import Plan
+from policy.plan.relocation.movable_jobs import Movers, began
+from policy.plan.relocation.worth import Moved, Proposal, off_slow, open_for
+from policy.plan.relocation.writer import Hands, Writer
+from policy.plan.tracker import Picture
+from policy.plan.waiting_jobs import Waiting
+from policy.request.settings import Moving as Rules
+from policy.sharing.classes import Classes
+
+EVERY = 10.0
+"""Seconds between two looks for jobs that are worth moving."""
+
+MOST_KEPT = 120.0
+"""Seconds for which a job for which room was made, or that was moved, comes before all others."""
+
+_LEAVING = frozenset({"RUNNING", "COMPLETING", "CONFIGURING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT"})
+_BY_THE_SIGNAL = frozenset({"FAILED", "OUT_OF_MEMORY"})
+
+
+@dataclass(slots=True)
+class _Going:
+    job: JobFacts
+    until: float
+    """When it is put back if it has not left before."""
+    gang: int
+    """Who waits for its place; 0 where it goes for its own sake."""
+    names: tuple[str, ...]
+    mask: int
+    began: float
+    signalled: bool = False
+    asked: bool = False
+    """Whether Slurm was asked to put it back."""
+    left: float = 0.0
+    """When it was first seen to wait again."""
+    told: bool = False
+
+
+class Moving:
+    """The jobs that are being moved."""
+
+    def __init__(
+        self,
+        gateway: Hands,
+        rules: Rules,
+        policy: Policy,
+        classes: Classes,
+        pins: Writer,
+        ask: Callable[[int], Outcome],
+        say: Callable[[str], None],
+        complain: Callable[[str], None],
+    ) -> None:
+        self._gateway, self._pins, self._ask = gateway, pins, ask
+        self._say, self._complain = say, complain
+        self._rules, self._policy = rules, policy
+        self._movers = Movers(rules, classes)
+        self._going: dict[int, _Going] = {}
+        self._before_others: dict[int, float] = {}
+        """Until when some jobs come first."""
+        self._turns: list[int] = []
+        """Jobs of this round that are still to be looked at; 0 for those on slow GPUs."""
+        self._next = 0.0
+        self._recovered = False
+        self._count = self._called_off = 0
+        self.touched: set[int] = set()
+        """Jobs that were written to since the planner last took them out: what a reading showed of them is old."""
+
+    @property
+    def told(self) -> dict[str, str]:
+        """For `berth status`."""
+        counts = {"moves": self._count, "moving": len(self._going), "moves_called_off": self._called_off}
+        return {name: str(count) for name, count in counts.items() if count}
+
+    # Looking for what is worth it
+
+    def search(self, plan: Plan, picture: Picture, reading: Reading) -> bool:
+        """Look at one waiting job, or at those on slow GPUs; False where nothing is left to look at for now."""
+        if not self._rules.enabled or self._going or plan.book is None:
+            return False
+        at = reading.at
+        if not self._turns and at >= self._next:
+            self._next = at + EVERY
+            if self._movers.of(reading, plan.book.fleet) and self._movers.in_the_last_hour(at) < self._rules.per_hour:
+                self._turns = [*self._movers.who_waits(plan.queue, at, self._rules.after), 0]
+        if not self._turns:
+            return False
+        turn = self._turns.pop(0)
+        movers = self._movers.of(reading, plan.book.fleet)
+        entry = next((one for one in plan.queue if one.job.id == turn), None) if turn else None
+        if entry is not None:
+            gang, book = self._movers.gang(entry, plan, picture, self._policy)
+            found = open_for(gang, book, movers, self._policy, self._rules) if gang else None
+        else:
+            found = None if turn else off_slow(plan.book, movers, self._policy, self._rules)
+        if found is not None and self._movers.in_the_last_hour(at) + len(found.moves) <= self._rules.per_hour:
+            self._turns.clear()
+            self._begin(found, entry, reading)
+            self._tell(plan, at)
+        return True
+
+    def _begin(self, found: Proposal, entry: Waiting | None, reading: Reading) -> None:
+        """Record first; then the waiting job gets its place, and the others the signal."""
+        jobs = {job.id: job for job in reading.jobs}
+        until = reading.at + self._rules.grace
+        try:
+            for move in found.moves:
+                if why := self._may_not(move.mover.id):
+                    self._movers.never(move.mover.id)
+                    self._say(f"JobId={move.mover.id} says --movable and {why}: it stays")
+                    return
+            for move in found.moves:
+                self._record(jobs[move.mover.id], move, found, until)
+        except SlurmError as problem:
+            self._complain(f"no job is moved: {problem}")
+            self._all_off("Slurm did not take it down")
+            return
+        if entry is not None and found.berth is not None:
+            who = ", ".join(f"JobId={move.mover.id}" for move in found.moves)
+            pin = Move(entry.job, found.berth, until, f"room was made for it: {who} moved on", adopted=entry.adopted)
+            self.touched.add(entry.job.id)
+            if self._pins.write([pin], reading):
+                self._all_off("the waiting job did not get its place")
+                return
+            self._before_others[entry.job.id] = until + MOST_KEPT
+        self._count += len(found.moves)
+        for going in self._going.values():
+            self._signal(going)
+
+    def _may_not(self, job_id: int) -> str:
+        """Why Slurm would not put a job back and start it again; empty where it would."""
+        found = self._ask(job_id)
+        if not found.may_requeue:
+            return "--no-requeue, or has no script"
+        if requeues_left(found, self._gateway.config()) < 1:
+            return "was requeued so often that Slurm would hold it (max_batch_requeue)"
+        return ""
+
+    def _record(self, job: JobFacts, move: Moved, found: Proposal, until: float) -> None:
+        berth = move.berth
+        self.touched.add(job.id)
+        self._gateway.annotate(job.id, under_way(job, berth, found.gang, found.reason, until, self._rules.grace))
+        self._movers.note(job.id, until - self._rules.grace)
+        self._going[job.id] = _Going(job, until, found.gang, berth.names, berth.mask, until - self._rules.grace)
+        self._say(
+            f"JobId={job.id} NodeList={','.join(job.nodes)} is moved to {','.join(berth.names)} "
+            f"GPUs={','.join(map(str, berth.gpus))}: {found.reason}"
+        )
+
+    def _signal(self, going: _Going) -> None:
+        going.signalled = True
+        own = (going.job.segment or {}).get("signal", "")
+        signal = own.removeprefix("B:") or self._rules.signal
+        try:
+            self._gateway.warn(going.job.id, signal, batch=own.startswith("B:"))
+            self._say(f"JobId={going.job.id} was sent {signal}, {self._rules.grace} s before it is put back")
+        except (SlurmError, KeyError) as problem:
+            self._complain(f"JobId={going.job.id} could not be told to save its work: {problem}")
+
+    # On the way
+
+    def step(self, plan: Plan, picture: Picture, reading: Reading) -> int:
+        """Go on with those under way; how many updates that took."""
+        self._adopt(reading)
+        known = {job.id: job for job in reading.jobs if job.id in self._going}
+        updates = 0
+        for job_id, going in list(self._going.items()):
+            try:
+                updates += self._go_on(going, known.get(job_id), plan, picture, reading)
+            except (SlurmError, FormatError) as problem:
+                self._complain(f"JobId={job_id} is not moved any more: {problem}")
+                self._drop(going)
+        self._tell(plan, reading.at)
+        return updates
+
+    def _adopt(self, reading: Reading) -> None:
+        """Take over what an earlier berthd has begun."""
+        jobs: Iterable[JobFacts] = reading.jobs
+        if self._rules.enabled and not self._recovered:
+            # Who has ended meanwhile is in no usual reading.
+            self._recovered = True
+            jobs = self._gateway.read(ended=True).jobs
+        for job in jobs:
+            values = job.segment or {}
+            if "move_until" not in values or job.id in self._going or job.state == "ARRAY":
+                continue
+            going = taken_over(job, values, reading.at + self._rules.grace)
+            if going is not None and (job.state in _LEAVING | _BY_THE_SIGNAL or job.state == "PENDING"):
+                self._going[job.id] = going
+                self._say(f"JobId={job.id} was being moved by an earlier berthd")
+
+    def _go_on(self, going: _Going, job: JobFacts | None, plan: Plan, picture: Picture, reading: Reading) -> int:
+        at = reading.at
+        if job is None:
+            return self._ended(going)
+        if job.state == "RUNNING" and job.start is not None and job.start > going.began:
+            return self._call_off(going, "it has started anew already")
+        going.job = job
+        if job.state == "PENDING":
+            return self._settle(going, plan, picture, reading)
+        if going.asked or job.state == "COMPLETING":
+            self._speak_of(going, at)
+            return 0
+        if not self._wanted(going, plan):
+            # Who was told to save may end by that yet, and has to be run again then.
+            return self._call_off(going, "nobody needs its place any more") if at >= going.until else 0
+        if job.state == "RUNNING" and not going.signalled:
+            self._signal(going)
+            return 1
+        return self._put_back(going) if at >= going.until else 0
+
+    def _wanted(self, going: _Going, plan: Plan) -> bool:
+        """Whether the place that a job leaves is still the one that is waited for."""
+        if not going.gang:
+            return True
+        entry = next((one for one in plan.queue if one.job.id == going.gang), None)
+        if entry is None or entry.start == 0.0 or plan.book is None:
+            return False
+        names = {plan.book.fleet.names[node] for node in entry.nodes}
+        return bool(entry.mask & (going.job.gpus or 0)) and not names.isdisjoint(going.job.nodes)
+
+    def _put_back(self, going: _Going) -> int:
+        job_id = going.job.id
+        going.asked = self._gateway.evict(job_id)
+        if going.asked:
+            self._say(f"JobId={job_id} was put back into the queue, to be moved")
+            return 1
+        return self._ended(going)
+
+    def _ended(self, going: _Going) -> int:
+        """It ended before it was put back: by its own will, unless the signal ended it."""
+        job_id = going.job.id
+        state = self._gateway.job(job_id).state
+        if state in _LEAVING or state == "PENDING":
+            return 0  # the next reading tells
+        if state in _BY_THE_SIGNAL:
+            self._gateway.requeue(job_id)
+            going.asked = True
+            self._say(f"JobId={job_id} ended on its signal and was put back into the queue, to be moved")
+            return 1
+        self._drop(going)
+        self._say(f"JobId={job_id} has ended by itself and is not run again")
+        return 0
+
+    def _settle(self, going: _Going, plan: Plan, picture: Picture, reading: Reading) -> int:
+        """It waits again: give it its new place, and let it start."""
+        at = reading.at
+        going.left = going.left or at
+        # slurmd refuses a job on the node that it has just left.
+        if at - going.left < BACK_AFTER and not set(going.names).isdisjoint(going.job.required):
+            return 0
+        berth, start = self._place_for(going, plan, picture)
+        self._drop(going)
+        self.touched.add(going.job.id)
+        if berth is None:
+            values = {key: value for key, value in (going.job.segment or {}).items() if key not in UNDER_WAY}
+            self._gateway.delay(going.job.id, values, round(BACK_AFTER))
+            self._complain(f"JobId={going.job.id} has left for a place that is gone; it is planned as any other")
+            return 1
+        failed = self._pins.write([Move(going.job, berth, start, "it was moved here")], reading)
+        if not failed:
+            self._before_others[going.job.id] = at + MOST_KEPT
+            plan.reread(going.job.id)
+        return 0
+
+    def _place_for(self, going: _Going, plan: Plan, picture: Picture) -> tuple[Berth | None, float]:
+        """The place that was kept, or another where that is gone."""
+        assert plan.book is not None, "a pass has left its book"  # noqa: S101 - narrows the type
+        book, fleet = plan.book, plan.book.fleet
+        demand = self._movers.demand(going.job, fleet, book.cluster.at)
+        nodes = tuple(fleet.index[name] for name in going.names if name in fleet.index)
+        usable = len(nodes) == len(going.names) and all(
+            bool(book.cluster.up[node]) and bool(demand.candidates[node]) for node in nodes
+        )
+        if usable and picture.is_free(nodes, going.mask):
+            view = book.cluster.now(0)
+            return Policy.spread(demand, view, nodes, [going.mask] * len(nodes), "kept for it while it left"), 0.0
+        try:
+            return book.soonest(demand, self._policy)
+        except NotNow:
+            return None, 0.0
+
+    def _all_off(self, why: str) -> None:
+        for going in list(self._going.values()):
+            try:
+                self._call_off(going, why)
+            except SlurmError as problem:
+                self._complain(f"JobId={going.job.id} runs on, though its record says that it is moved: {problem}")
+                self._drop(going)
+
+    def _call_off(self, going: _Going, why: str) -> int:
+        """Leave a job where it runs."""
+        self._drop(going)
+        self._called_off += 1
+        self.touched.add(going.job.id)
+        values = {key: value for key, value in (going.job.segment or {}).items() if key not in UNDER_WAY}
+        self._gateway.annotate(going.job.id, values)
+        self._say(f"JobId={going.job.id} stays where it is: {why}")
+        return 1
+
+    def _drop(self, going: _Going) -> None:
+        self._going.pop(going.job.id, None)
+
+    def _speak_of(self, going: _Going, at: float) -> None:
+        if not going.told and at - going.until > PATIENCE:
+            going.told = True
+            self._complain(
+                f"JobId={going.job.id} still ends, {at - going.until:.0f} s after it was to leave (KillWait)"
+            )
+
+    def _tell(self, plan: Plan, at: float) -> None:
+        """What the plan has to keep for whom."""
+        self._before_others = {job_id: until for job_id, until in self._before_others.items() if until > at}
+        waited_for = {going.gang for going in self._going.values() if going.gang}
+        plan.first = frozenset(waited_for | self._before_others.keys())
+        if plan.book is not None:
+            kept = [self._claim(going, plan.book.fleet, at) for going in self._going.values()]
+            plan.kept = tuple(claim for claim in kept if claim is not None)
+
+    def _claim(self, going: _Going, fleet: Fleet, at: float) -> Claim | None:
+        nodes = [fleet.index[name] for name in going.names if name in fleet.index]
+        try:
+            return claim_on(fleet, self._movers.demand(going.job, fleet, at), nodes, going.mask, at)
+        except FormatError:
+            return None
+
+
+def under_way(job: JobFacts, berth: Berth, gang: int, reason: str, until: float, grace: float) -> dict[str, str]:
+    """The segment of a job that is about to be moved."""
+    values = dict(job.segment or {})
+    before = [one for one in values.get("moves", "").split(",") if one][-5:]
+    return {
+        **values,
+        "move_until": str(int(until)),
+        "move_for": str(gang),
+        "move_to": f"{','.join(berth.names)}:{','.join(map(str, berth.gpus))}",
+        "move_text": reason,
+        "moves": ",".join([*before, str(int(until - grace))]),
+    }
+
+
+def taken_over(job: JobFacts, values: Mapping[str, str], until: float) -> _Going | None:
+    """What the segment says of a move; None where it cannot be read."""
+    names, _, gpus = values.get("move_to", "").partition(":")
+    places = [one for one in gpus.split(",") if one.isdigit() and int(one) < 64]
+    gang = values.get("move_for", "")
+    if not (names and places and gang.isdigit()):
+        return None
+    return _Going(job, until, int(gang), tuple(names.split(",")), sum(1 << int(one) for one in places), began(values))

@@ -1,0 +1,341 @@
+"""Where a share goes: beside other packed jobs or on a free GPU, so that the least room is left that nobody can use.
+
+An NVLink island is cut into only where nothing else fits. Among the rest the place is taken that adds least to the
+node's expected fragmentation (policy.cluster.shared.fragmentation); joining a GPU that is shared already mostly lowers it.
+
+Where jobs have profiles, what they would lose beside each other (policy.sharing.neighbours) is added to that, both in
+percent of a GPU, and places where one of them would not keep its speed come last.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from policy.cluster.shared.company import NOBODY_KNOWN, Company, Meeting
+from policy.cluster.shared.fragmentation import DEFAULT, Shape
+from policy.cluster.shared.shelves import Asked, Shelves
+from policy.cluster.shared.tenants import Tenant, Tenants
+from policy.formats.errors import BadCompany, NotNow
+from policy.placement.base import Berth, Policy
+from policy.request.share import Share
+from topology.tables import Ints, positions
+
+if TYPE_CHECKING:
+    from policy.cluster.view import View
+    from policy.formats.arrays import Bools, Floats
+    from policy.request.demand import Demand
+
+_BROKEN = 63
+"""A code holds how many islands its set leaves unbroken, of so many at most, in the six bits above its low byte."""
+
+_SETS_TRIED = 64
+"""Sets looked at for a job on several nodes, which all have to give the same; the best linked ones come first."""
+
+_WHOLE = 100
+
+_NO_BETTER = ", and no better company came free in time"
+
+MOST_MET = 128
+"""Places at which a job's company is looked at; the cheapest come first."""
+
+ALIKE = 4
+"""Percent of a GPU: places whose costs are nearer than this go by the nodes' order, so that jobs gather on the first
+nodes. Smaller differences are noise of the distribution, and following them spreads jobs over all nodes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """Places that fit, one a row: a node, a set of GPUs there, and whether the set is shared already."""
+
+    nodes: Ints
+    masks: Ints
+    joins: "Bools"
+    broken: Ints
+    """NVLink islands that it cuts into."""
+
+    def where(self, rows: "Bools") -> "Candidates":
+        """Some of them."""
+        return Candidates(self.nodes[rows], self.masks[rows], self.joins[rows], self.broken[rows])
+
+
+def told(neighbours: Company | None, share: Share, there: Tenants, mask: int, start: float, end: float) -> str:
+    """What is known of whom a job joins, as the end of a sentence; empty where nothing is."""
+    met = neighbours.meeting(share, _met(there, mask, start, end)) if neighbours is not None else NOBODY_KNOWN
+    if neighbours is None or not met.known:
+        return ""
+    return f"; {_speeds(met)}{'' if neighbours.bears(met) else _NO_BETTER}"
+
+
+@dataclass(slots=True)
+class _Company:
+    """Whom a job would join at each place, looked at where it is asked for."""
+
+    neighbours: Company
+    share: Share
+    found: Candidates
+    tenants: Mapping[int, Tenants]
+    start: float
+    end: float
+    known: dict[int, Meeting] = field(default_factory=dict)
+    passed_over: int = 0
+    """Places that would have been taken but for whom it would meet there."""
+
+    def at(self, row: int) -> Meeting:
+        """What comes of it if it goes there."""
+        if not self.found.joins[row]:
+            return NOBODY_KNOWN
+        if row not in self.known:
+            there, mask = self.tenants[int(self.found.nodes[row])], int(self.found.masks[row])
+            self.known[row] = self.neighbours.meeting(self.share, _met(there, mask, self.start, self.end))
+        return self.known[row]
+
+    def bears(self, row: int) -> bool:
+        """Whether all keep their speed there."""
+        return self.neighbours.bears(self.at(row))
+
+
+def place(
+    demand: "Demand",
+    view: "View",
+    tenants: Mapping[int, Tenants],
+    start: float,
+    shapes: Sequence[Shape],
+    neighbours: Company | None = None,
+    shelves: Shelves | None = None,
+) -> Berth:
+    """The best place for a packed job from `start` on, or `NotNow`; `shelves` remember what did not change."""
+    share = demand.share
+    assert share is not None, "whole GPUs are the policies' own question"  # noqa: S101 - narrows the type
+    shelves = shelves or Shelves()
+    shelves.bring(tenants)
+    found = _candidates(demand, share, view, shelves, start)
+    if demand.n > 1:
+        found = _on_enough_nodes(found, demand.n)
+    if not found.nodes.size:
+        raise NotNow(_nothing(demand, share))
+    company = None
+    if neighbours is not None and found.joins.any():
+        company = _Company(neighbours, share, found, tenants, start, start + demand.limit)
+        if demand.n > 1 and (found := _in_good_company(found, company, demand.n)) is not company.found:
+            company.found, company.known = found, {}
+    else:
+        found = found.where(found.broken == found.broken.min())
+    added = _added(demand, share, view, shelves, start, found, tuple(shapes or DEFAULT))
+    order = _cheapest_first(added, found, view, all_of_them=demand.n > 1 or company is not None)
+    if demand.n > 1:
+        order = _cheapest_set(order, added, found, demand.n)
+    elif company is not None:
+        order = np.array([_cheapest_with(company, order, added)])
+    chosen = order[: demand.n]
+    first = int(chosen[0])
+    nodes, mask = sorted(found.nodes[chosen].tolist()), int(found.masks[first])
+    why = _reasons(found, first, share, tenants, start, company)
+    return Policy.berth(demand, view, nodes, positions(mask), why)
+
+
+def bears(neighbours: Company | None, share: Share, there: Tenants, mask: int, start: float, end: float) -> bool:
+    """Whether a picky job may join those on some GPUs; any other may join anybody."""
+    if neighbours is None or not share.picky:
+        return True
+    return neighbours.bears(neighbours.meeting(share, _met(there, mask, start, end)))
+
+
+def place_whole(
+    demand: "Demand",
+    view: "View",
+    tenants: Mapping[int, Tenants],
+    start: float,
+    shapes: Sequence[Shape],
+    shelves: Shelves | None = None,
+) -> Berth:
+    """The place for whole GPUs of one node that strands least, among the best linked sets; or `NotNow`.
+
+    For fleets without scores of single GPUs: it does not look at them.
+    """
+    found = _opened(demand, view, Policy.fitting(demand, view))
+    if demand.n != 1 or not found.nodes.size:
+        raise NotNow(f"no node has {demand.k} free GPU{'s' if demand.k > 1 else ''} for this job now")
+    found = found.where(found.broken == found.broken.min())
+    shelves = shelves or Shelves()
+    shelves.bring(tenants)
+    added = _added(demand, Share(_WHOLE), view, shelves, start, found, tuple(shapes or DEFAULT))
+    first = int(_cheapest_first(added, found, view)[0])
+    why = f"it leaves the least room that nobody can use, of {found.nodes.size} nodes that fit alike"
+    return Policy.berth(demand, view, [int(found.nodes[first])], positions(int(found.masks[first])), why)
+
+
+def _cheapest_first(added: "Floats", found: Candidates, view: "View", *, all_of_them: bool = False) -> Ints:
+    """The rows in their order, or those of the cheapest step alone."""
+    step = np.floor(added / ALIKE)
+    rows = np.arange(step.size) if all_of_them else np.flatnonzero(step == step.min())
+    nodes = found.nodes[rows]
+    return rows[np.lexsort((added[rows], nodes, ~view.quiet[nodes], step[rows], found.broken[rows]))]
+
+
+def _met(there: Iterable[Tenant], mask: int, start: float, end: float) -> list[Tenant]:
+    return [tenant for tenant in there if tenant.mask == mask and tenant.start < end and tenant.end > start]
+
+
+def _cheapest_with(company: _Company, order: Ints, added: "Floats") -> int:
+    """The row that costs least when what is lost by company is counted too.
+
+    Rows come by what they add alone, and company only makes them dearer: so few have to be looked at.
+    """
+    found, best, worst = company.found, -1, -1
+    price = (0, 0.0)
+    for row in order.tolist():
+        step = int(found.broken[row]), float(np.floor(added[row] / ALIKE))
+        if best >= 0 and step >= price:
+            break
+        if len(company.known) >= MOST_MET and found.joins[row]:
+            continue
+        if not company.bears(row):
+            company.passed_over += best < 0
+            if worst < 0 or company.at(row).lost < company.at(worst).lost:
+                worst = row
+            continue
+        whole = step[0], float(np.floor((added[row] + company.at(row).lost) / ALIKE))
+        if best < 0 or whole < price:
+            best, price = row, whole
+    if best < 0 and (worst < 0 or company.share.picky):
+        raise BadCompany(_bad_company(company))
+    return best if best >= 0 else worst
+
+
+def _added(
+    demand: "Demand",
+    share: Share,
+    view: "View",
+    shelves: Shelves,
+    start: float,
+    found: Candidates,
+    shapes: tuple[Shape, ...],
+) -> "Floats":
+    """By how much each place would add to the expected fragmentation of its node, in percent of a GPU."""
+    asked = Asked(demand.k, share.percent, demand.cpus or 0, shapes)
+    return shelves.added(asked, view, found.nodes, np.where(found.joins, found.masks, 0), start)
+
+
+def _in_good_company(found: Candidates, company: _Company, n: int) -> Candidates:
+    """The places of a job on several nodes where all keep their speed, if there are enough."""
+    rows = np.arange(found.nodes.size)
+    looked = rows[found.joins][:MOST_MET].tolist()
+    good = ~found.joins
+    good[[row for row in looked if company.bears(row)]] = True
+    better = _on_enough_nodes(found.where(good), n)
+    if better.nodes.size:
+        return better
+    if company.share.picky:
+        raise BadCompany(_bad_company(company))
+    return found
+
+
+def _bad_company(company: _Company) -> str:
+    percent, least = company.share.percent, company.neighbours.least
+    return (
+        f"{percent} % of GPUs are free only beside packed jobs with which it, or they, would not keep "
+        f"{least:.2f} of the speed that each has with its share alone"
+    )
+
+
+def _candidates(demand: "Demand", share: Share, view: "View", shelves: Shelves, start: float) -> Candidates:
+    """All shared sets with room; of free GPUs the best set of each node, or for several nodes each of the best."""
+    fleet, fits = view.fleet, Policy.fitting(demand, view)
+    end = start + demand.limit
+    capacity = np.maximum(0, fleet.gpu_mem - fleet.sharing.gpu_mem_reserve)
+    nodes, masks = shelves.open_to(share, demand.k, fits, capacity, start, end)
+    linked = fleet.tables.look_up(demand.k, demand.level, fleet.offset[nodes] + masks) >= 0
+    nodes, masks = nodes[linked], masks[linked]
+    opened = _opened(demand, view, fits)
+    rows = len(nodes)
+    return Candidates(
+        np.concatenate([nodes, opened.nodes]),
+        np.concatenate([masks, opened.masks]),
+        np.arange(rows + opened.nodes.size) < rows,
+        np.concatenate([np.zeros(rows, np.int64), opened.broken]),
+    )
+
+
+def _opened(demand: "Demand", view: "View", fits: "Bools") -> Candidates:
+    """Sets of GPUs that nobody holds."""
+    fleet, tables = view.fleet, view.fleet.tables
+    here = np.flatnonzero(fits)
+    if demand.n == 1:
+        entries = fleet.offset[here] + view.free[here]
+        codes = tables.look_up(demand.k, demand.level, entries)
+        able = codes >= 0
+        picks = tables.row(demand.k, demand.level).picks[entries[able]]
+        broken = _BROKEN - (codes[able] >> 8 & _BROKEN)
+        return Candidates(here[able], picks, np.zeros(picks.size, np.bool_), broken)
+    kinds = [here[fleet.offset[here] == offset] for offset in np.unique(fleet.offset[here]).tolist()]
+    nodes, masks = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+    for kind in kinds:
+        machine = fleet.machines[int(kind[0])]
+        for mask in tables.ranked(machine, demand.k)[:_SETS_TRIED].tolist() if machine else ():
+            having = kind[view.free[kind] & mask == mask]
+            nodes.append(having)
+            masks.append(np.full(having.size, mask, np.int64))
+    all_nodes, all_masks = np.concatenate(nodes), np.concatenate(masks)
+    nothing = np.zeros(all_nodes.size, np.int64)
+    return Candidates(all_nodes, all_masks, nothing > 0, nothing)
+
+
+def _on_enough_nodes(found: Candidates, n: int) -> Candidates:
+    """A typed request is the same on each node: sets that too few nodes have are none."""
+    _, inverse, counts = np.unique(found.masks, return_inverse=True, return_counts=True)
+    return found.where(counts[inverse] >= n)
+
+
+def _cheapest_set(order: Ints, added: "Floats", found: Candidates, n: int) -> Ints:
+    """The rows of the set that costs least on its n best nodes."""
+    best: tuple[float, Ints] | None = None
+    for mask in np.unique(found.masks).tolist():
+        rows = order[found.masks[order] == mask][:n]
+        cost = float(added[rows].sum())
+        if best is None or cost < best[0]:
+            best = cost, rows
+    assert best is not None, "there are candidates"  # noqa: S101 - narrows the type
+    return best[1]
+
+
+def _reasons(
+    found: Candidates,
+    row: int,
+    share: Share,
+    tenants: Mapping[int, Tenants],
+    start: float,
+    company: _Company | None = None,
+) -> str:
+    of = f"of {found.nodes.size} places that fit{_passed_over(company)}"
+    if not found.joins[row]:
+        return f"on a GPU that nobody uses; it leaves the least room that nobody can use, {of}"
+    node, mask = int(found.nodes[row]), int(found.masks[row])
+    here = [tenant for tenant in tenants[node] if tenant.mask == mask and tenant.there(start)]
+    left = _WHOLE - sum(tenant.percent for tenant in here) - share.percent
+    others = f"{len(here)} other packed job{'s' if len(here) > 1 else ''}"
+    beside = f"beside {others}, {left} % stay free"
+    if company is not None and (met := company.at(row)).known:
+        beside += f"; {_speeds(met)}{'' if company.bears(row) else _NO_BETTER}"
+        return f"{beside}; with what they lose by that it costs least, {of}"
+    return f"{beside}; it leaves the least room that nobody can use, {of}"
+
+
+def _speeds(met: Meeting) -> str:
+    both = f"it {met.own:.2f}, the slowest of them {met.theirs:.2f}"
+    return f"predicted speeds: {both} of what each has with its share alone"
+
+
+def _passed_over(company: _Company | None) -> str:
+    if company is None or not company.passed_over:
+        return ""
+    places = f"{company.passed_over} place{'s' if company.passed_over > 1 else ''}"
+    return f", of which {places} passed over: it, or those there, would not keep {company.neighbours.least:.2f} there"
+
+
+def _nothing(demand: "Demand", share: Share) -> str:
+    gpus = "a GPU" if demand.k == 1 else f"{demand.k} GPUs"
+    where = "no node has" if demand.n == 1 else f"no {demand.n} nodes have the same"
+    memory = "" if share.gpu_mem is None else f" and {share.gpu_mem} MiB"
+    return f"{where} {gpus} with {share.percent} %{memory} to share now"

@@ -1,0 +1,402 @@
+"""What the cluster holds now and when it comes free, kept from reading to reading: only changed nodes are redone."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from policy.cluster.fleet import Fleet
+from policy.cluster.limits_used import Used
+from policy.cluster.shared.fragmentation import learned
+from policy.cluster.shared.sharers import Guest, Host, Sharers, who_is
+from policy.cluster.shared.shelves import Shelves
+from policy.cluster.shared.tenants import Tenant, Tenants
+from policy.cluster.snapshot import COLUMNS, Cluster
+from policy.cluster.timeline import State, as_row
+from policy.formats.arrays import FAR
+from policy.plan.book import Book
+from policy.request.share import NOBODY, Mate, Share, party
+from policy.request.tiers import GUARANTEED
+
+if TYPE_CHECKING:
+    from policy.cluster.shared.company import Company
+    from policy.cluster.shared.fragmentation import Shape
+    from policy.formats.arrays import Bools, Floats
+    from policy.formats.slurm_facts import JobFacts, NodeFacts, Reading
+
+SOON = 5.0
+"""Seconds until the GPUs of a job past its time limit are taken to come free."""
+
+LEARN_EVERY = 60.0
+"""Seconds between two looks at what the usual jobs ask for, while GPUs are shared."""
+
+HOLDING = frozenset({"RUNNING", "SUSPENDED", "CONFIGURING", "STOPPED", "RESIZING", "SIGNALING", "STAGE_OUT"})
+
+
+class Picture:
+    """All running jobs on their nodes, and none that wait."""
+
+    def __init__(self, fleet: Fleet, used: Used | None = None) -> None:
+        """`used` outlives the picture: what jobs use of their limits is the same on another fleet."""
+        count = len(fleet.names)
+        self.fleet = fleet
+        self.at = 0.0
+        self._memory_counts = True
+        self._nodes: list[NodeFacts | None] = [None] * count
+        self._holding: dict[int, JobFacts] = {}
+        self._jobs_of: list[dict[int, JobFacts]] = [{} for _ in range(count)]
+        self._ended: set[tuple[int, int]] = set()
+        """Jobs and places of theirs that the picture shows as free already, though an Epilog may still tell of them."""
+        self._up = np.zeros(count, np.bool_)
+        self._quiet = np.zeros(count, np.bool_)
+        self._pieces = np.zeros(count, np.int64)
+        self._open = np.zeros(count, np.bool_)
+        self._reserved_from = np.full(count, FAR)
+        self._times = np.zeros((count, COLUMNS))
+        self._gpus = np.zeros((count, COLUMNS), np.int64)
+        self._cpus = np.zeros((count, COLUMNS), np.int64)
+        self._mem = np.zeros((count, COLUMNS), np.int64)
+        self._tenants: dict[int, Tenants] = {}
+        self._sharers: dict[int, Sharers] = {}
+        self._shelves = Shelves()
+        self.closed: dict[int, int] = {}
+        """GPUs that take no new guest, by node."""
+        self.spare_sms: dict[Mate, int] = {}
+        """Percent of the SMs that hosts leave to a guest, as far as known."""
+        self.neighbours: Company | None = None
+        """What is known of packed jobs beside each other."""
+        self._leaving: dict[int, int] = {}
+        """Seats of guests that end: nodes may have been read a moment before."""
+        self._shapes: tuple[Shape, ...] = ()
+        self._learned = -LEARN_EVERY
+        self._used = used or Used()
+
+    def update(self, reading: "Reading") -> frozenset[int]:
+        """Take a reading over; which nodes look different now."""
+        self.at = reading.at
+        self._memory_counts = reading.memory_counts
+        self._leaving = self._seats_left(reading.jobs)
+        changed = {place for place, node in enumerate(reading.nodes) if node is not self._nodes[place]}
+        changed |= self._take_jobs(job for job in reading.jobs if job.state in HOLDING)
+        for place in changed:
+            node = self._nodes[place] = reading.nodes[place]
+            self._up[place] = node.up
+            self._quiet[place] = not node.completing
+            self._write(place, node, memory_counts=reading.memory_counts)
+        changed.update(self._reserve(reading))
+        over = [job for job in reading.jobs if job.state == "COMPLETING"]
+        self._ended = {(job.id, place) for job in over for place in self._places(job)}
+        # A moment that has passed without the job ending is put off; the first column is always this moment.
+        np.maximum(self._times, self.at + SOON, out=self._times)
+        self._times[:, 0] = self.at
+        if self._tenants:
+            self._look_after_tenants(reading)
+        return frozenset(changed)
+
+    def end(self, job_id: int, name: str) -> frozenset[int]:
+        """A job ends on a node, as its Epilog says: nobody need ask Slurm for what is known already.
+
+        The places that come free by it: all of the job's, for it ends on its other nodes in the same moment, and who is
+        to have them together must not find one of them given away. Empty where nothing is known of the job there; then
+        only a reading tells. If the job stays elsewhere after all, the next reading says so.
+        """
+        place = self.fleet.index.get(name)
+        if place is None:
+            return frozenset()
+        if (job_id, place) in self._ended:
+            return frozenset({place})
+        job = self._jobs_of[place].get(job_id)
+        if job is None:
+            return frozenset()
+        places = self._places(job)
+        if any(self._nodes[one] is None or _held(job, self.fleet.names[one]) is None for one in places):
+            return frozenset()
+        for one in places:
+            self._end_on(one, job)
+        self._ended.update((job_id, one) for one in places if one != place)
+        return frozenset(places)
+
+    def _end_on(self, place: int, job: "JobFacts") -> None:
+        node = self._nodes[place]
+        assert node is not None, "a job was read with its nodes"  # noqa: S101 - narrows the type
+        mask = _held(job, node.name) or 0
+        self._jobs_of[place].pop(job.id, None)
+        # An owner's seat may be a guest's, who stays.
+        seats = (job.gpus or 0) if job.guest else mask & ~self._sharers.get(place, Sharers()).guest_mask
+        share = job.cpus // max(1, len(job.nodes))
+        mem = min(node.mem_used, job.mem or 0)
+        shared = [max(0, had - (job.share if mask >> gpu & 1 else 0)) for gpu, had in enumerate(node.shared)]
+        for gpu, left in enumerate(shared):
+            mask &= ~(1 << gpu if left else 0)
+        # The next reading brings another record in its place.
+        self._nodes[place] = node = replace(
+            node,
+            gpus_used=node.gpus_used & ~(0 if job.guest else mask),
+            seats_used=node.seats_used & ~seats,
+            shared=tuple(shared) if any(shared) else (),
+            cpus_used=max(0, node.cpus_used - share),
+            mem_used=node.mem_used - mem,
+            completing=True,
+        )
+        self._quiet[place] = False
+        self._write(place, node, memory_counts=self._memory_counts)
+
+    def book(self) -> Book:
+        """A book of its own to claim from."""
+        return Book(
+            Cluster(
+                fleet=self.fleet,
+                at=self.at,
+                up=self._open,
+                quiet=self._quiet,
+                times=self._expected(range(len(self.fleet.names))),
+                gpus=self._gpus,
+                cpus=self._cpus,
+                mem=self._mem,
+                gpus_now=self._gpus[:, 0],
+                cpus_now=self._cpus[:, 0],
+                mem_now=self._mem[:, 0],
+                hole_until=np.full(len(self.fleet.names), FAR),
+                reserved_from=self._reserved_from,
+                pieces=self._pieces,
+                tenants=self._tenants,
+                shapes=self._shapes,
+                sharers=self._sharers,
+                closed=self.closed,
+                neighbours=self.neighbours,
+                spare_sms=self.spare_sms,
+                shelves=self._shelves,
+                crowded=2 * int(np.bitwise_count(self._gpus[:, 0]).sum()) < int(self.fleet.size.sum()),
+            )
+        )
+
+    def put_back(self, book: Book, places: Iterable[int]) -> None:
+        """Undo all claims on some nodes of a book, and bring those nodes up to date."""
+        here = list(places)
+        picture = book.cluster
+        for theirs, ours in (
+            (picture.up, self._open),
+            (picture.quiet, self._quiet),
+            (picture.pieces, self._pieces),
+            (picture.gpus, self._gpus),
+            (picture.cpus, self._cpus),
+            (picture.mem, self._mem),
+            (picture.gpus_now, self._gpus[:, 0]),
+            (picture.cpus_now, self._cpus[:, 0]),
+            (picture.mem_now, self._mem[:, 0]),
+            (picture.reserved_from, self._reserved_from),
+        ):
+            theirs[here] = ours[here]
+        picture.times[here] = self._expected(here)
+        picture.hole_until[here] = FAR
+        for place in here if self._tenants or picture.tenants else ():
+            picture.tenants.pop(place, None)
+            if place in self._tenants:
+                picture.tenants[place] = self._tenants[place]
+        for place in here if self._sharers or picture.sharers else ():
+            picture.tolerated.pop(place, None)
+            picture.sharers.pop(place, None)
+            if place in self._sharers:
+                picture.sharers[place] = self._sharers[place]
+        book.advance(self.at)
+
+    def _expected(self, places: "Sequence[int]") -> "Floats":
+        """The moments of some rows as jobs are expected to end, which is before their time limits end them.
+
+        Packed jobs' ends stand in `_tenants` too: there limits count.
+        """
+        times, part = self._times[places], self._used.part
+        if part == 1.0:
+            return times
+        sooner: Floats = np.maximum(self.at + part * (times - self.at), np.minimum(times, self.at + SOON))
+        shared = [place in self._tenants for place in places] if self._tenants else False
+        return np.where(np.reshape(shared, (-1, 1)), times, sooner)
+
+    def is_free(self, places: Iterable[int], mask: int) -> bool:
+        """Whether no running job holds any of these GPUs on any of these nodes."""
+        return all(int(self._gpus[place, 0]) & mask == mask for place in places)
+
+    def _seats_left(self, jobs: "Iterable[JobFacts]") -> dict[int, int]:
+        left: dict[int, int] = {}
+        for job in jobs:
+            if job.guest and job.state == "COMPLETING":
+                for place in self._places(job):
+                    left[place] = left.get(place, 0) | (job.gpus or 0)
+        return left
+
+    def _take_jobs(self, jobs: "Iterable[JobFacts]") -> set[int]:
+        holding = {job.id: job for job in jobs}
+        changed: set[int] = set()
+        for job_id, job in holding.items():
+            if self._holding.get(job_id) is not job:
+                changed |= self._forget(job_id)
+                for place in self._places(job):
+                    self._jobs_of[place][job_id] = job
+                    changed.add(place)
+        for job_id in self._holding.keys() - holding.keys():
+            self._learn_from(self._holding[job_id])
+            changed |= self._forget(job_id)
+        self._holding = holding
+        return changed
+
+    def _learn_from(self, job: "JobFacts") -> None:
+        """A job holds nothing any more; what berthd itself has ended tells nothing."""
+        if job.start is None or job.end is None or job.guest or "move_until" in (job.segment or {}):
+            return
+        self._used.learn(self.at - job.start, job.end - job.start)
+
+    def _forget(self, job_id: int) -> set[int]:
+        places = set(self._places(self._holding[job_id])) if job_id in self._holding else set()
+        for place in places:
+            self._jobs_of[place].pop(job_id, None)
+        return places
+
+    def _places(self, job: "JobFacts") -> list[int]:
+        return [self.fleet.index[name] for name in job.nodes if name in self.fleet.index]
+
+    def _reserve(self, reading: "Reading") -> Iterable[int]:
+        """Close reserved nodes; which nodes open or close by that."""
+        is_open, reserved_from = self._up.copy(), np.full(len(self.fleet.names), FAR)
+        for one in reading.reservations:
+            places = [self.fleet.index[name] for name in one.nodes if name in self.fleet.index]
+            if one.start <= reading.at < one.end:
+                is_open[places] = False
+            elif one.start > reading.at:
+                reserved_from[places] = np.minimum(reserved_from[places], one.start)
+        different: Bools = (is_open != self._open) | (reserved_from != self._reserved_from)
+        self._open, self._reserved_from = is_open, reserved_from
+        places_changed: list[int] = np.flatnonzero(different).tolist()
+        return places_changed
+
+    def _write(self, place: int, node: "NodeFacts", *, memory_counts: bool) -> None:
+        """Write down when the jobs of a node give back what they hold."""
+        full, total_cpus, total_mem = self._total(place)
+        sharers = self._sharers_of(place, node)
+        free = _free_gpus(node, sharers.guest_mask | self._leaving.get(place, 0)) & full
+        # To those who plan for owners, guests are air.
+        cpus = max(0, node.cpus - node.cpus_used + sum(guest.cpus for guest in sharers.guests))
+        given = sum(guest.mem for guest in sharers.guests)
+        mem = max(0, total_mem - (node.mem_used - given if memory_counts else 0))
+        ends = sorted((_end(job, self.at), job.id, job) for job in self._jobs_of[place].values() if not job.rides)
+        held = {job.id: _held(job, node.name) for _, _, job in ends}
+        alone = [held[job.id] or 0 for _, _, job in ends if not job.share]
+        self._pieces[place] = sum(mask.bit_count() for mask in alone if mask != full)
+        # A shared GPU comes free with the last of its jobs.
+        known, last = 0, {}
+        for _, _, job in reversed(ends):
+            mask = held[job.id] or 0
+            last[job.id] = mask & ~known
+            known |= mask
+        # Nodes are read before jobs: a job that started in between holds GPUs that still looked free.
+        free &= ~known
+        # Where Slurm does not tell the GPUs of an untyped job, they come free with the last of those jobs.
+        unknown = full & ~free & ~known
+        last_unknown = max((number for number, (_, _, job) in enumerate(ends) if held[job.id] is None), default=-1)
+        states: list[State] = [(self.at, free, cpus, mem)]
+        for number, (end, _, job) in enumerate(ends):
+            _, gpus, cpus, mem = states[-1]
+            gpus |= full & (last[job.id] | (unknown if number == last_unknown else 0))
+            share = job.cpus / max(1, len(job.nodes))
+            # Where the memory of a job is not told, its share of the CPUs stands for it.
+            given = int(node.mem_used * share / max(1, node.cpus_used)) if job.mem is None else job.mem
+            states.append((end, gpus, min(total_cpus, cpus + int(share)), min(total_mem, mem + given)))
+        if ends:
+            # With its last job a node is empty, whatever the rounding above left over.
+            states[-1] = (*states[-1][:2], total_cpus, total_mem)
+        self._times[place], self._gpus[place], self._cpus[place], self._mem[place] = as_row(states)
+        tenants = self._tenants_of(place, node, ends, held)
+        if tenants:
+            self._tenants[place] = Tenants(tenants)
+        else:
+            self._tenants.pop(place, None)
+
+    def _sharers_of(self, place: int, node: "NodeFacts") -> Sharers:
+        """The hosts and guests of a node."""
+        hosts, guests = [], []
+        for job in self._jobs_of[place].values():
+            segment = job.segment or {}
+            if job.rides:
+                guests.append(Guest(job.id, job.gpus or 0, job.cpus, job.mem or 0, job.priority))
+            elif segment.get("tier") == GUARANTEED and (mask := _held(job, node.name)):
+                asked = segment.get("gpu_mem", "")
+                gpu_mem = int(asked) if asked.isdigit() else None
+                gpus = mask.bit_count() * len(job.nodes)
+                hosts.append(Host(mask, gpus, job.user, _bears_mps(segment), gpu_mem, who_is(job)))
+        sharers = Sharers(tuple(hosts), tuple(guests))
+        if hosts or guests:
+            self._sharers[place] = sharers
+        else:
+            self._sharers.pop(place, None)
+        return sharers
+
+    def _tenants_of(
+        self,
+        place: int,
+        node: "NodeFacts",
+        ends: "Iterable[tuple[float, int, JobFacts]]",
+        held: "dict[int, int | None]",
+    ) -> tuple[Tenant, ...]:
+        """Who shares GPUs of a node."""
+        sharing, capacity = self.fleet.sharing, self.fleet.gpu_mem_for_shares(place)
+        tenants = []
+        for end, _, job in ends:
+            if job.share and (mask := held[job.id]):
+                asked = (job.segment or {}).get("gpu_mem", "")
+                share = Share(job.share, int(asked) if asked.isdigit() else None, party(job.user, sharing))
+                mate = job.user, job.name
+                tenants.append(Tenant(mask, job.share, share.granted(capacity), share.party, 0.0, end, mate))
+        for gpu, percent in enumerate(node.shared):
+            told = sum(tenant.percent for tenant in tenants if tenant.mask >> gpu & 1)
+            if percent > told:
+                tenants.append(Tenant(1 << gpu, percent - told, 0, NOBODY, 0.0, FAR))
+        return tuple(tenants)
+
+    def _look_after_tenants(self, reading: "Reading") -> None:
+        """Packed jobs past their time limits end soon; what is usual is learned anew now and then."""
+        soon = self.at + SOON
+        for place, tenants in self._tenants.items():
+            if any(tenant.end < soon for tenant in tenants):
+                late = [replace(tenant, end=soon) if tenant.end < soon else tenant for tenant in tenants]
+                self._tenants[place] = Tenants(tuple(late))
+        if self.at - self._learned >= LEARN_EVERY:
+            self._learned, self._shapes = self.at, learned(reading.jobs)
+
+    def _total(self, place: int) -> tuple[int, int, int]:
+        fleet = self.fleet
+        full = (1 << int(fleet.size[place])) - 1 if fleet.ready[place] else 0
+        return full, int(fleet.cpus[place]), int(fleet.mem[place])
+
+
+def open_book(fleet: Fleet, reading: "Reading") -> Book:
+    """The book of a single reading."""
+    picture = Picture(fleet)
+    picture.update(reading)
+    return picture.book()
+
+
+def _free_gpus(node: "NodeFacts", guests: int) -> int:
+    # An exclusive job takes the seats of its GPUs too, so a GPU whose seat is taken is not free for it; but guests go.
+    return ((1 << node.gpus) - 1) & ~node.gpus_used & ~(node.seats_used & ~guests)
+
+
+def _bears_mps(segment: "Mapping[str, str]") -> bool:
+    return segment.get("way") == "mps"
+
+
+def _held(job: "JobFacts", node: str) -> int | None:
+    """The GPUs of a job on one of its nodes; None where nobody can tell."""
+    if job.guest:
+        # In Slurm's books it holds none; one that was given its GPU for good keeps others off.
+        return 0 if job.rides else job.gpus
+    if job.holds:
+        return job.holds[job.nodes.index(node)]
+    return job.gpus if job.wants_gpus else 0
+
+
+def _end(job: "JobFacts", at: float) -> float:
+    # Slurm takes the GPU of a guest for free, and starts who is planned there without a seat: so nobody is.
+    leaves = (job.segment or {}).get("move_until", "")
+    if leaves.isdigit() and not job.guest:
+        return max(float(leaves), at + SOON)
+    return FAR if job.guest or job.end is None else max(float(job.end), at + SOON)

@@ -1,0 +1,119 @@
+"""Why a job waits, in one of a few words and a sentence (after Philly's study of what jobs wait for).
+
+Slurm's own reason says which rule keeps a job; this says what would have to change for it to start.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from policy.formats import preflight_mark
+from policy.formats.errors import BadCompany, NotNow
+from policy.placement.base import Policy
+from policy.plan.book import Book
+from policy.plan.guests import seats
+from policy.plan.waiting_jobs import Waiting
+from policy.request.demand import Demand
+from policy.request.share import EVERYBODY, Share
+
+KINDS = ("fair_share", "fragmentation", "locality", "capacity", "dependency", "reservation", "node", "held")
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """One of KINDS, and a sentence for its owner."""
+
+    kind: str
+    text: str
+
+
+_SLURMS = (
+    ("Dependency", "dependency", "another job has to end first"),
+    ("BeginTime", "dependency", "its begin time has not come"),
+    ("JobHeld", "held", "it is held"),
+    ("Reservation", "reservation", "its reservation has not begun, or holds too little"),
+    ("Licenses", "capacity", "its licences are in use"),
+)
+
+
+def why(entry: Waiting, planned: Book, running: Book, policy: Policy) -> Reason | None:
+    """What keeps a job from starting; None where nothing does.
+
+    `planned` holds what waiting jobs have claimed, `running` only what runs.
+    """
+    job, at = entry.job, planned.cluster.at
+    if entry.only_guest and entry.may_start_at(at):
+        return None if entry.start == 0.0 else _no_seat(entry, planned)
+    for start, kind, text in _SLURMS if entry.parked is None else ():
+        if job.reason.startswith(start):
+            first = preflight_mark.first(job.segment) if start == "Dependency" else None
+            return Reason(kind, text if first is None else f"it waits for its pre-flight, job {first}")
+    if not (job.may_start or entry.may_start_at(at)):
+        return Reason("fair_share", f"a limit of its account, QOS or partition: {job.reason}")
+    if entry.start == 0.0:
+        return None
+    demand, _ = entry.demand_at(at)
+    if nodes := _of_its_nodes(entry, demand, running):
+        return Reason("node", nodes)
+    if company := _bad_company(running, demand, policy):
+        left = max(0, round(entry.picky_until - at))
+        return Reason("capacity", f"{company}; it waits {left} s more for better company")
+    if entry.insists is not None and at < entry.until and _fits(running, entry, policy, insisting=False):
+        left = max(0, round(entry.until - at))
+        return Reason("locality", f"it waits {left} s more for GPUs that share one {demand.level} level")
+    if _fits(running, entry, policy, insisting=True):
+        return Reason("fair_share", "GPUs that fit are free, and kept for jobs before it in Slurm's order")
+    if demand.share is not None:
+        return Reason("capacity", _no_part(demand, demand.share))
+    here = demand.candidates & running.cluster.up
+    free = int(np.bitwise_count(np.where(here, running.cluster.gpus_now, 0)).sum())
+    if free < demand.gpus:
+        return Reason("capacity", f"{free} GPUs are free where it could run, it needs {demand.gpus}")
+    if demand.n == 1:
+        return Reason("fragmentation", f"{free} GPUs are free, but no node has {demand.k} with the cores and memory")
+    return Reason("fragmentation", f"{free} GPUs are free, but no {demand.n} nodes have the same {demand.k}")
+
+
+def _of_its_nodes(entry: Waiting, demand: Demand, running: Book) -> str:
+    """What is wrong with the nodes that could hold a job; empty where nothing is."""
+    if not bool((demand.candidates & running.cluster.up).any()):
+        return "all nodes that could hold it are down, drained or reserved"
+    left = max(0, round(entry.refuses_until - running.cluster.at))
+    return f"the GPUs that are free are slow for it; it waits {left} s more at most for faster ones" if left else ""
+
+
+def _no_seat(entry: Waiting, planned: Book) -> Reason | None:
+    try:
+        seats.find(entry.demand, planned.cluster)
+    except NotNow as nothing:
+        return Reason("capacity", f"it waits for a seat: {nothing}")
+    return Reason("capacity", f"it waits for a seat: {entry.unfit}") if entry.unfit else None
+
+
+def _no_part(demand: Demand, share: Share) -> str:
+    gpus = "no GPU" if demand.k == 1 else f"no {demand.k} GPUs"
+    memory = "" if share.gpu_mem is None else f" and {share.gpu_mem} MiB"
+    beside = "" if share.party == EVERYBODY else ", on its own or beside jobs of its user"
+    return f"{gpus} where it could run {'has' if demand.k == 1 else 'have'} {share.percent} %{memory} free{beside}"
+
+
+def _bad_company(running: Book, demand: Demand, policy: Policy) -> str:
+    """What is wrong with whom a picky job could join now; empty where it could join nobody."""
+    if demand.share is None or not demand.share.picky:
+        return ""
+    try:
+        running.now(demand, policy)
+    except BadCompany as company:
+        return str(company)
+    except NotNow:
+        return ""
+    return ""
+
+
+def _fits(book: Book, entry: Waiting, policy: Policy, *, insisting: bool) -> bool:
+    demand = entry.demand_at(book.cluster.at)[0] if insisting else entry.demand
+    try:
+        book.now(demand, policy)
+    except NotNow:
+        return False
+    return True

@@ -1,0 +1,175 @@
+"""How jobs ended, what they failed of, and what was tried again.
+
+A run's failure class is what berthd found at its end (`fail` in the segment), else what state, exit code and signal
+tell without a log: that is often nothing, and is said to be nothing.
+"""
+
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+from policy.report.counts.spread import Spread
+from policy.report.rows import Run
+from policy.report.site import SIZES, size_of
+from policy.retry.classes import CLASSES
+from policy.retry.classify import Facts, classify
+from policy.retry.rules import Rules
+
+STATUS = {
+    "COMPLETED": "passed",
+    "CANCELLED": "killed",
+    "TIMEOUT": "timed out",
+    "DEADLINE": "timed out",
+    "PREEMPTED": "preempted",
+    "REQUEUED": "requeued",
+    "REVOKED": "requeued",
+    "FAILED": "failed",
+    "OUT_OF_MEMORY": "failed",
+    "NODE_FAIL": "failed",
+    "BOOT_FAIL": "failed",
+    "LAUNCH_FAILED": "failed",
+}
+"""Slurm's states of runs that are over, as in Philly's table 6, with time limits and preemption kept apart."""
+EARLY_S = 600.0
+"""A run of several GPUs that fails sooner would have failed on one GPU as well, mostly."""
+_SOON_S = 3_600.0
+_REMEMBERED_S = 7 * 86_400.0
+"""For how long a failed run may be tried again; so memory is bounded."""
+
+
+@dataclass(slots=True)
+class _Failures:
+    """Of one class."""
+
+    ran: Spread = field(default_factory=Spread)
+    gpu_s: float = 0.0
+    told: int = 0
+    """By berthd."""
+    users: set[str] = field(default_factory=set)
+    sizes: Counter[str] = field(default_factory=Counter)
+
+
+class Ends:
+    """Runs that are over."""
+
+    def __init__(self, rules: Rules) -> None:
+        self._runs: Counter[tuple[str, str]] = Counter()
+        self._gpu_s: Counter[tuple[str, str]] = Counter()
+        self._classes: defaultdict[str, _Failures] = defaultdict(_Failures)
+        self._tries = _Tries()
+        self._early: Counter[str] = Counter()
+
+        @cache
+        def guess(state: str, code: int, signal: int) -> str:
+            facts = Facts(code, signal, state, node_failed=state == "NODE_FAIL", out_of_memory=state == "OUT_OF_MEMORY")
+            return classify(b"", facts, rules).failure
+
+        self._guess = guess
+
+    def add(self, run: Run) -> None:
+        """One of them."""
+        status, size = STATUS.get(run.state, "other"), size_of(run.gpus)
+        self._runs[size, status] += 1
+        self._gpu_s[size, status] += round(run.gpu_s)
+        failure = self._failure(run, status)
+        if failure:
+            one = self._classes[failure]
+            one.ran.add(run.ran_s)
+            one.gpu_s += run.gpu_s
+            one.told += "fail" in run.said
+            one.users.add(run.user)
+            one.sizes[size] += 1
+            if run.gpus > 1 and run.ran_s < EARLY_S and not CLASSES[failure].suspect:
+                self._early["runs"] += 1
+                self._early["gpu_s"] += round((run.gpus - 1) * run.ran_s)
+        self._tries.add(run, failure, passed=status == "passed")
+
+    def forget(self, before: float) -> None:
+        """Of what ended a week before this moment, no more tries are expected."""
+        self._tries.forget(before - _REMEMBERED_S)
+
+    def _failure(self, run: Run, status: str) -> str:
+        if run.said.get("fail") in CLASSES:
+            return run.said["fail"]
+        # A job that failed and was requeued stands there as requeued, with the exit code of its failure.
+        failed = status in ("failed", "preempted") or (status == "requeued" and (run.code or run.signal))
+        if not failed or run.start is None:
+            return ""
+        return self._guess(run.state, run.code, run.signal)
+
+    def figures(self) -> dict[str, Any]:
+        """Runs and GPU hours by size and status, classes, tries."""
+        found = [status for status in dict.fromkeys((*STATUS.values(), "other")) if self._of(self._runs, status)]
+        return {
+            "status": {
+                status: {
+                    "runs": self._of(self._runs, status),
+                    "gpu_hours": round(self._of(self._gpu_s, status) / 3_600, 2),
+                    "runs_by_size": {size: self._runs[size, status] for size in SIZES if self._runs[size, status]},
+                }
+                for status in found
+            },
+            "failures": {
+                name: {
+                    "runs": one.ran.count,
+                    "gpu_hours": round(one.gpu_s / 3_600, 2),
+                    "told_by_berthd": one.told,
+                    "passes_by_itself": CLASSES[name].transient,
+                    "users": len(one.users),
+                    "p50_s": round(one.ran.quantile(0.5), 1),
+                    "p90_s": round(one.ran.quantile(0.9), 1),
+                    "runs_by_size": dict(one.sizes),
+                }
+                for name, one in sorted(self._classes.items(), key=lambda item: -item[1].gpu_s)
+            },
+            "early": {"runs": self._early["runs"], "gpu_hours": round(self._early["gpu_s"] / 3_600, 2)},
+            "tries": self._tries.figures(),
+        }
+
+    @staticmethod
+    def _of(counter: Counter[tuple[str, str]], status: str) -> int:
+        return sum(counter[size, status] for size in SIZES)
+
+
+class _Tries:
+    """Runs that came after a failure: of the same job, and of jobs that look like the one that failed before."""
+
+    def __init__(self) -> None:
+        self._failed: dict[str, tuple[str, float]] = {}
+        """By job: the class of its last run, and when that ended."""
+        self._alike: dict[tuple[str, ...], tuple[str, float]] = {}
+        self._counts: Counter[str] = Counter()
+        self._gpu_s: Counter[str] = Counter()
+
+    def add(self, run: Run, failure: str, *, passed: bool) -> None:
+        if run.start is None or run.end is None:
+            return
+        before = self._failed.pop(run.id, None)
+        if before:
+            self._note("again", run)
+            if passed:
+                self._note("passed_in_the_end", run)
+            elif failure == before[0] and not CLASSES[failure].transient:
+                self._note("failed_alike", run)
+        if not failure:
+            return
+        self._failed[run.id] = failure, run.end
+        key = (run.user, run.account, str(run.gpus), run.limit, failure, str(run.code))
+        other, ended = self._alike.get(key, ("", 0.0))
+        if other not in ("", run.id) and 0 <= run.submit - ended < _SOON_S and not CLASSES[failure].transient:
+            self._note("resubmitted_alike", run)
+        self._alike[key] = run.id, run.end
+
+    def forget(self, before: float) -> None:
+        self._failed = {job: one for job, one in self._failed.items() if one[1] > before}
+        self._alike = {key: one for key, one in self._alike.items() if one[1] > before}
+
+    def _note(self, name: str, run: Run) -> None:
+        self._counts[name] += 1
+        self._gpu_s[name] += round(run.gpu_s)
+
+    def figures(self) -> dict[str, Any]:
+        """Runs and GPU hours of each kind."""
+        names = ("again", "passed_in_the_end", "failed_alike", "resubmitted_alike")
+        return {name: {"runs": self._counts[name], "gpu_hours": round(self._gpu_s[name] / 3_600, 2)} for name in names}

@@ -1,0 +1,46 @@
+"""How busy the GPUs were that jobs held, where Slurm measured it (gres/gpuutil, by jobacct_gather and NVML)."""
+
+from collections import defaultdict
+from typing import Any
+
+from policy.report.counts.places import width
+from policy.report.rows import Run
+from policy.report.site import SIZES, size_of
+
+LOW = 0.4
+"""A job that keeps its GPUs less busy leaves room for a guest."""
+_BY = ("size", "nodes", "status")
+
+
+class Use:
+    """Means are weighed by GPU time."""
+
+    def __init__(self) -> None:
+        self._held: dict[str, defaultdict[str, float]] = {by: defaultdict(float) for by in _BY}
+        self._busy: dict[str, defaultdict[str, float]] = {by: defaultdict(float) for by in _BY}
+        self._all = self._measured = self._low = 0.0
+
+    def add(self, run: Run, status: str) -> None:
+        """A run that is over."""
+        self._all += run.gpu_s
+        if run.used is None:
+            return
+        self._measured += run.gpu_s
+        self._low += run.gpu_s * (run.used < LOW)
+        for by, key in (("size", size_of(run.gpus)), ("nodes", width(len(run.nodes))), ("status", status)):
+            self._held[by][key] += run.gpu_s
+            self._busy[by][key] += run.gpu_s * run.used
+
+    def figures(self, capacity: int, seconds: float) -> dict[str, Any]:
+        """Shares of 1."""
+        order = {"size": SIZES, "nodes": sorted(self._held["nodes"], key=lambda on: (len(on), on))}
+        return {
+            "gpu_hours": round(self._all / 3_600, 2),
+            "held": round(self._all / (capacity * seconds), 4) if capacity and seconds else None,
+            "measured_gpu_hours": round(self._measured / 3_600, 2),
+            "low_gpu_hours": round(self._low / 3_600, 2),
+            "busy": {
+                by: {key: round(self._busy[by][key] / held[key], 4) for key in order.get(by, sorted(held)) if held[key]}
+                for by, held in self._held.items()
+            },
+        }

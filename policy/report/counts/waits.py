@@ -1,0 +1,123 @@
+"""What jobs waited for.
+
+Where berthd planned a job it says which of its reasons kept it last. Slurm's accounting keeps only the last reason
+other than Priority and Resources, and not for how long: a limit there counts for the whole wait. All else is order or
+room, which Slurm does not tell apart; for that, minutes are counted in which enough GPUs were idle.
+"""
+
+from array import array
+from collections import Counter, defaultdict
+from itertools import accumulate
+from typing import Any
+
+from policy.report.counts.spread import Spread
+from policy.report.rows import Run
+from policy.report.site import SIZES, size_of
+
+DELAY_S = 60
+"""A shorter wait is no delay: schedulers need that long themselves."""
+ORDER_OR_ROOM = "order_or_room"
+_SLURMS = (
+    (("Assoc", "QOS", "MaxJobsPer", "MaxSubmit", "PartitionTimeLimit", "AccountLimit"), "fair_share"),
+    (("Dependency", "BeginTime", "JobArrayTaskLimit"), "dependency"),
+    (("JobHeld", "job_requeued_in_held"), "held"),
+    (("Reservation",), "reservation"),
+    (("ReqNodeNotAvail", "BootFail", "PartitionDown", "PartitionInactive", "NodeDown"), "node"),
+    (("Licenses", "BurstBuffer", "Cleaning"), "other"),
+)
+
+
+def kind_of(run: Run) -> tuple[str, str]:
+    """What a run waited for, and who says so."""
+    if because := run.said.get("because"):
+        return because, "berthd"
+    for starts, kind in _SLURMS:
+        if run.reason.startswith(starts):
+            return kind, "slurm"
+    return ORDER_OR_ROOM, "nobody"
+
+
+class Waits:
+    """Delays by size and reason."""
+
+    def __init__(self) -> None:
+        self._times = {size: Spread() for size in SIZES}
+        self._delays: dict[str, Counter[tuple[str, str]]] = {size: Counter() for size in SIZES}
+        self._seconds: dict[str, Counter[tuple[str, str]]] = {size: Counter() for size in SIZES}
+        self._untold: defaultdict[int, tuple[array[int], array[int]]] = defaultdict(lambda: (array("L"), array("L")))
+        """By GPUs: first and last minutes of delays without a reason. All that grows with the jobs: 16 bytes each."""
+        self.never_started = 0
+
+    def add(self, run: Run) -> None:
+        """A run that is over."""
+        if run.start is None:
+            self.never_started += 1
+            return
+        size = size_of(run.gpus)
+        self._times[size].add(run.wait_s)
+        if run.wait_s < DELAY_S:
+            return
+        why = kind_of(run)
+        self._delays[size][why] += 1
+        self._seconds[size][why] += round(run.wait_s)
+        if why[0] == ORDER_OR_ROOM:
+            begins, ends = self._untold[run.gpus]
+            begins.append(int(run.eligible // 60))
+            ends.append(int(run.start // 60))
+
+    def figures(self, busy: "Busy", capacity: int) -> dict[str, Any]:
+        """All sizes that occurred."""
+        idle = self._enough_idle(busy, capacity)
+        return {
+            size: {
+                "runs": times.count,
+                **times.figures(),
+                "delays": sum(self._delays[size].values()),
+                "reasons": [
+                    {
+                        "reason": kind,
+                        "by": by,
+                        "delays": count,
+                        "hours": round(self._seconds[size][kind, by] / 3_600, 2),
+                    }
+                    for (kind, by), count in self._delays[size].most_common()
+                ],
+                "enough_idle_hours": round(idle[size] / 60, 2),
+            }
+            for size, times in self._times.items()
+            if times.count
+        }
+
+    def _enough_idle(self, busy: "Busy", capacity: int) -> Counter[str]:
+        """Minutes of delays without a reason in which as many GPUs were idle as the job asked for; by size."""
+        found: Counter[str] = Counter()
+        first, counts = busy.minutes()
+        for gpus, (begins, ends) in self._untold.items():
+            # Up to each minute, how many had enough: one pass for all jobs of a size, whatever their waits.
+            enough = [0, *accumulate(capacity - taken >= gpus for taken in counts)]
+            last = len(counts)
+            for begin, end in zip(begins, ends, strict=True):
+                found[size_of(gpus)] += (
+                    enough[min(last, max(0, end - first))] - enough[min(last, max(0, begin - first))]
+                )
+        return found
+
+
+class Busy:
+    """GPUs held by jobs, minute by minute."""
+
+    def __init__(self) -> None:
+        self._changes: Counter[int] = Counter()
+
+    def add(self, run: Run, until: float) -> None:
+        """A run that is over, or goes on at the report's end."""
+        if run.start is not None:
+            self._changes[int(run.start // 60)] += run.gpus
+            self._changes[int(min(run.end or until, until) // 60)] -= run.gpus
+
+    def minutes(self) -> tuple[int, list[int]]:
+        """The first minute, and the GPUs held in each from then on."""
+        if not self._changes:
+            return 0, []
+        first, last = min(self._changes), max(self._changes)
+        return first, list(accumulate(self._changes.get(minute, 0) for minute in range(first, last + 1)))

@@ -1,0 +1,91 @@
+"""How near to each other a job's GPUs must be, and until when it insists on that.
+
+A job insists on its level for a time that starts when it may start. After that it takes the nearest level at which it
+can start, one step after the other from near to far, so the time is the most that locality can cost it.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from policy.formats import flags as flag_table
+from policy.formats.errors import FormatError, LeftToSlurm
+
+
+@dataclass(frozen=True, slots=True)
+class Insistence:
+    """A level, and for how many seconds a job insists on it."""
+
+    level: str
+    wait: int
+
+
+@dataclass(frozen=True, slots=True)
+class SizeRule:
+    """What a site asks for jobs from a number of GPUs on that say nothing themselves."""
+
+    gpus: int
+    insistence: Insistence
+
+
+def parse_rules(text: str, default_wait: int) -> tuple[SizeRule, ...]:
+    """Read a site's rules, such as `2:nvlink@5 9:leaf@30`: from 2 GPUs on, from 9 on.
+
+    >>> [(rule.gpus, rule.insistence.level, rule.insistence.wait) for rule in parse_rules("2:nvlink@5 9:leaf", 600)]
+    [(2, 'nvlink', 300), (9, 'leaf', 600)]
+    """
+    rules = []
+    for word in text.split():
+        gpus, colon, asked = word.partition(":")
+        if not (colon and gpus.isascii() and gpus.isdigit()):
+            raise FormatError(f"{word!r} is not GPUS:LEVEL[@TIME], such as 9:leaf@30")
+        locality = flag_table.parse_locality(asked)
+        rules.append(
+            SizeRule(int(gpus), Insistence(locality.level, default_wait if locality.wait is None else locality.wait))
+        )
+    return tuple(sorted(rules, key=lambda rule: rule.gpus))
+
+
+def settle(
+    asked: flag_table.Locality | None, gpus: int, rules: Sequence[SizeRule], default_wait: int, cap: int | None
+) -> Insistence | None:
+    """What a job insists on: what its user asked for, else the site's rule for its size; within the admin's cap."""
+    if asked is not None:
+        found = Insistence(asked.level, default_wait if asked.wait is None else asked.wait)
+    else:
+        fitting = [rule.insistence for rule in rules if rule.gpus <= gpus]
+        if not fitting:
+            return None
+        found = fitting[-1]
+    return found if cap is None else Insistence(found.level, min(found.wait, cap))
+
+
+def of_switches(count: int | None, wait: int | None, nodes: int) -> flag_table.Locality | None:
+    """What `--switches=COUNT@TIME` asks, in words of our own; None where it asks nothing of so many nodes.
+
+    >>> of_switches(1, 90, 2), of_switches(1, 90, 1), of_switches(4, None, 4)
+    (Locality(level='leaf', wait=90), None, None)
+    """
+    if count is None or count >= nodes:
+        return None
+    if count > 1:
+        raise LeftToSlurm(f"with --switches={count} Slurm counts leaves as it chooses")
+    return flag_table.Locality("leaf", wait)
+
+
+def binding(level: str, nodes: int) -> str:
+    """The level as a demand of so many nodes has to state it: what its nodes give anyway is no condition.
+
+    >>> binding("leaf", 1), binding("leaf", 2), binding("node", 2), binding("nvlink", 1)
+    ('node', 'leaf', 'any', 'nvlink')
+    """
+    if level == "nvlink":
+        return level
+    if nodes == 1:
+        return "node"
+    return "any" if level == "node" else level
+
+
+def insisted(segment: Mapping[str, str]) -> Insistence | None:
+    """What the segment of a placed job says that it insists on."""
+    level, wait = segment.get("insists", ""), segment.get("wait", "")
+    return Insistence(level, int(wait)) if level in flag_table.LEVELS and wait.isdigit() else None

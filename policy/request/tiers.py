@@ -1,0 +1,96 @@
+"""Which tier a job has: what it asks, else what its site gives to its QOS or partition, within what it may ask for."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import product
+
+from policy.formats.errors import FormatError, Never
+from policy.formats.flags import TIERS, Tier, parse_tier
+
+EXCLUSIVE, GUARANTEED, OPPORTUNISTIC = TIERS
+
+ALONE = Tier()
+"""What jobs are where nobody says anything."""
+
+_WORD = re.compile(r"(?:(qos|partition)=([A-Za-z0-9_.\-]+):)?(.+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What holds for the jobs of a QOS or a partition, or for all others."""
+
+    kind: str
+    """`qos`, `partition`, or empty for all."""
+    name: str
+    value: str
+
+
+Rules = tuple[Rule, ...]
+
+
+def parse_default(text: str) -> Rules:
+    """Read `tier_default`.
+
+    >>> [(rule.kind, rule.name, rule.value) for rule in parse_default("qos=scavenger:opportunistic guaranteed")]
+    [('qos', 'scavenger', 'opportunistic'), ('', '', 'guaranteed')]
+    """
+    rules = _parse(text)
+    for rule in rules:
+        parse_tier(rule.value)
+    return rules
+
+
+def parse_allowed(text: str) -> Rules:
+    """Read `tier_allowed`: tiers joined by `+`."""
+    rules = _parse(text)
+    for rule in rules:
+        for tier in rule.value.split("+"):
+            if parse_tier(tier).name != tier:
+                raise FormatError(f"{rule.value!r} is more than tiers joined by +, such as exclusive+guaranteed")
+    return rules
+
+
+def _parse(text: str) -> Rules:
+    rules = []
+    for word in text.split():
+        match = _WORD.fullmatch(word)
+        if match is None or "=" in match[3] or ":" in match[3]:
+            raise FormatError(f"{word!r} is not [qos=NAME:|partition=NAME:]TIER, such as qos=scavenger:opportunistic")
+        rules.append(Rule(match[1] or "", match[2] or "", match[3]))
+    return tuple(rules)
+
+
+def find(rules: Rules, qos: str, partition: str) -> str:
+    """What the rules say: that of the QOS before that of the partition, before that of all; empty for nothing.
+
+    Of a list of QOS the first that a rule names counts.
+
+    >>> find(parse_default("qos=borrow:opportunistic guaranteed"), "vision,borrow", "gpu")
+    'opportunistic'
+    """
+    for kind, name in (*(("qos", one) for one in qos.split(",")), ("partition", partition), ("", "")):
+        for rule in rules:
+            if rule.kind == kind and (rule.name == name or not kind):
+                return rule.value
+    return ""
+
+
+def settle(flags: Mapping[str, str], qos: str, partitions: str, default: Rules, allowed: Rules) -> Tier:
+    """The tier of a job; of several partitions the first counts for what it gets, and each for what it may ask.
+
+    Of several QOS too each counts for that: Slurm may start it by any of them.
+    """
+    names = partitions.split(",")
+    asked = flags.get("gpu-tier")
+    if asked is None:
+        said = find(default, qos, names[0])
+        return parse_tier(said) if said else ALONE
+    tier = parse_tier(asked)
+    for one, name in product(qos.split(","), names):
+        may = find(allowed, one, name)
+        if may and tier.name not in may.split("+"):
+            by_qos = any(rule.kind == "qos" and rule.name == one for rule in allowed)
+            where = f"QOS {one}" if by_qos else f"partition {name}"
+            raise Never(f"--gpu-tier={asked}: a job of {where} may be {' or '.join(may.split('+'))}")
+    return tier

@@ -1,0 +1,44 @@
+"""What changes on a simulated cluster while jobs run, and who watches it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from policy.formats.arrays import Floats
+    from policy.placement.base import Berth
+    from policy.request.demand import Demand
+
+
+@dataclass(frozen=True, slots=True)
+class NodeEvent:
+    """A node is slower for a while: all true scores of its GPUs times a factor.
+
+    It is in force in each round that begins between `start` and `end`, which are in seconds.
+    """
+
+    node: int
+    start: float
+    end: float
+    factor: float
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """What a job that ran in a round showed."""
+
+    job: str
+    demand: "Demand"
+    berth: "Berth"
+    times: "Floats"
+    """Time for a unit of work on each of its GPUs, before they wait for each other; by node, then position."""
+
+
+class Watch(Protocol):
+    """Learns from what running jobs show, and says what policies shall believe."""
+
+    def observe(self, at: float, running: Sequence[Running]) -> None:
+        """Called at the end of each round."""
+
+    def scores(self, at: float) -> "Mapping[str, Floats] | None":
+        """The scores that policies believe from now on; None: no change. Called before each placement."""

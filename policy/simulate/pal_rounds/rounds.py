@@ -1,0 +1,387 @@
+"""The `pal-rounds` simulator: jobs are placed once in each round, as PAL's published simulations do.
+
+In each round the queue is put in order and its longest head whose GPUs fit the cluster runs; with `backfill` a job
+that does not fit is skipped instead of ending that head. Policies that are not sticky place all of these jobs anew;
+sticky ones keep what runs, and stop jobs of lower priority, the last first, where a new job needs their GPUs. A job
+for which a policy finds no place waits for that round, and the GPUs counted for it stay empty. A running job does
+`round / (true score x locality)` of work in a round, and ends with the round in which it completes.
+
+Where nothing can change (same jobs, an order in which running changes nothing, a policy that would answer the same)
+rounds are jumped over in one step, so simulated weeks take fractions of a second.
+"""
+
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from random import Random
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from policy.formats.errors import Never, NotNow
+from policy.placement.base import positions
+from policy.simulate.pal_rounds.events import NodeEvent, Running, Watch
+from policy.simulate.pal_rounds.orders import UNCHANGING, Progress, order_named
+from policy.simulate.result import Outcome, Stretch
+from policy.simulate.world import demand_of, view
+
+if TYPE_CHECKING:
+    from policy.cluster.fleet import Fleet
+    from policy.cluster.view import View
+    from policy.formats.arrays import Floats
+    from policy.placement.base import Berth, Policy
+    from policy.simulate.jobs import Job
+    from topology.tables import Ints
+
+_AN_HOUR = 3600.0
+_PATIENCE = 10_000
+"""Rounds in a row in which a policy may leave the whole cluster empty before we say that it never will place."""
+_ROUNDING = 1e-9
+"""Relative error of adding up rounds; a job that is this close to its end is there."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoundsSettings:
+    """How rounds are run; the defaults are those of PAL's artifact on the Sia-Philly traces."""
+
+    round_s: float = 360.0
+    order: str = "fifo"
+    backfill: bool = False
+    """Skip jobs that do not fit, instead of stopping at the first."""
+    move_cost_s: float = 0.0
+    """What a job loses when it goes on elsewhere, or goes on after it was stopped."""
+    repeat: float = 0.0
+    """Jobs an hour (Poisson) that follow the trace, which repeats until all measured jobs have ended; 0: none.
+
+    Where they ask for more than the cluster can do, an order that favours young jobs never gets to the old ones, and
+    the simulation does not end: leave them out then.
+    """
+    measured: range | None = None
+    """Which jobs of the trace count in the figures, in order of arrival; None: all."""
+    events: Sequence[NodeEvent] = ()
+    noise: float = 0.0
+    """Relative standard deviation of the times that a watch sees."""
+    exact_end: bool = False
+    """End a job when its work is done; its GPUs stay taken until the round ends all the same."""
+    seed: int = 1
+    """Of the repeats' arrivals and of the noise; the artifact's is 1."""
+
+
+def run(
+    jobs: "Sequence[Job]",
+    fleet: "Fleet",
+    policy: "Policy",
+    settings: RoundsSettings | None = None,
+    *,
+    truth: "Mapping[str, Floats] | None" = None,
+    watch: Watch | None = None,
+) -> Outcome:
+    """Simulate a trace until all measured jobs have ended.
+
+    Policies see `fleet.scores`; jobs progress by `truth`, which is the same unless given.
+    """
+    began = time.perf_counter()
+    simulation = _Simulation(jobs, fleet, policy, settings or RoundsSettings(), truth, watch)
+    simulation.run()
+    return simulation.outcome(time.perf_counter() - began)
+
+
+def arrivals(jobs: "Sequence[Job]", per_hour: float, seed: int) -> "Iterator[Job]":
+    """The trace, then the same jobs again and again with Poisson arrivals in whole seconds, unless `per_hour` is 0.
+
+    The draws are those of PAL's artifact.
+    """
+    yield from jobs
+    draw = Random(seed)  # noqa: S311 - a simulation, not a secret
+    at, again = jobs[-1].submit, 0
+    while per_hour:
+        again += 1
+        for job in jobs:
+            at += math.ceil(-math.log(1.0 - draw.random()) / per_hour * _AN_HOUR)
+            yield replace(job, id=f"{job.id}~{again}", submit=at)
+
+
+class _Simulation:
+    """The state of one run."""
+
+    def __init__(
+        self,
+        jobs: "Sequence[Job]",
+        fleet: "Fleet",
+        policy: "Policy",
+        settings: RoundsSettings,
+        truth: "Mapping[str, Floats] | None",
+        watch: Watch | None,
+    ) -> None:
+        trace = sorted(jobs, key=lambda job: job.submit)
+        self.fleet, self.policy, self.settings, self.watch = fleet, policy, settings, watch
+        self.truth = fleet.scores if truth is None else truth
+        self.width = int(fleet.size.max())
+        self.capacity = int(fleet.size.sum())
+        self.measured = [trace[place] for place in settings.measured or range(len(trace))]
+        self.unfinished = {job.id for job in self.measured}
+        self.arrivals = arrivals(trace, settings.repeat, settings.seed)
+        self.next = next(self.arrivals, None)
+        self.order = order_named(settings.order)
+        self.everything: View = view(fleet, fleet.full)
+        self.queue: list[Progress] = []
+        self.running: list[Progress] = []
+        self.last: list[Progress] | None = None
+        self.factors: tuple[float, ...] = ()
+        self.true: dict[str, Floats] = {}
+        self.draw = np.random.default_rng(settings.seed)
+        self.arrived = self.moves = self.rounds = self.idle = 0
+        self.gpu_seconds = 0.0
+        self.starts: dict[str, float] = {}
+        self.ends: dict[str, float] = {}
+        self.stretches: list[Stretch] = []
+        static = settings.order in UNCHANGING and not settings.events and watch is None
+        self.jumps = static and (policy.sticky or policy.steady)
+
+    def run(self) -> None:
+        """All rounds."""
+        number = 0
+        while self.unfinished and (self.queue or self.next):
+            at = number * self.settings.round_s
+            self._admit(at)
+            if not self.queue:
+                number += self._rounds_to_arrival(at)
+                continue
+            self._weather(at)
+            self._listen(at)
+            chosen = self._chosen()
+            (self._place_new if self.policy.sticky else self._place_all)(chosen, at)
+            rounds = self._calm(at, chosen)
+            self._advance(at, rounds)
+            number += rounds
+            self.rounds += rounds
+        # Jobs that are not measured may still run.
+        for one in self.running:
+            self._close(one, number * self.settings.round_s)
+
+    def outcome(self, wall_s: float) -> Outcome:
+        """What it came to."""
+        return Outcome(
+            policy=self.policy.name,
+            jobs=self.measured,
+            starts=self.starts,
+            ends=self.ends,
+            stretches=self.stretches,
+            gpus=self.capacity,
+            gpu_seconds_held=self.gpu_seconds,
+            wall_s=wall_s,
+            moves=self.moves,
+            extra={"rounds": self.rounds},
+        )
+
+    def _admit(self, at: float) -> None:
+        while self.next and self.next.submit <= at:
+            if self.next.gpus > self.capacity:
+                raise Never(f"job {self.next.id} asks for {self.next.gpus} GPUs of {self.capacity}; leave it out")
+            self.queue.append(Progress(self.next, self.arrived, demand_of(self.next, self.fleet)))
+            self.arrived += 1
+            self.next = next(self.arrivals, None)
+
+    def _rounds_to_arrival(self, at: float) -> int:
+        assert self.next is not None, "asked only while jobs are to come"  # noqa: S101 - narrows the type
+        return max(1, math.ceil((self.next.submit - at) / self.settings.round_s))
+
+    def _chosen(self) -> list[Progress]:
+        """The jobs that run in this round: the head of the queue that fits by its number of GPUs."""
+        left, chosen = self.capacity, []
+        for one in sorted(self.queue, key=lambda one: (-one.job.priority, self.order(one))):
+            if one.demand.gpus <= left:
+                chosen.append(one)
+                left -= one.demand.gpus
+            elif not self.settings.backfill:
+                break
+            if not left:
+                break
+        return chosen
+
+    def _weather(self, at: float) -> None:
+        """The events that are in force in this round."""
+        if not self.settings.events:
+            return
+        factors = [1.0] * len(self.fleet.names)
+        for event in self.settings.events:
+            if event.start <= at < event.end:
+                factors[event.node] *= event.factor
+        if tuple(factors) != self.factors:
+            self.factors = tuple(factors)
+            self.true.clear()
+            for one in self.running:
+                one.slowdown = self._slowdown(one)
+
+    def _listen(self, at: float) -> None:
+        believed = self.watch.scores(at) if self.watch else None
+        if believed is not None:
+            self.fleet = replace(self.fleet, scores=believed)
+            self.everything = view(self.fleet, self.fleet.full)
+            self.last = None
+
+    def _place_all(self, chosen: list[Progress], at: float) -> None:
+        """Place all jobs of the round, whatever runs."""
+        if self.policy.steady and chosen == self.last:
+            return
+        held = [one.berth for one in chosen]
+        berths = self.policy.place_together([one.demand_now() for one in chosen], self.everything, held)
+        staying = set(chosen)
+        for one in self.running:
+            if one not in staying:
+                self._assign(one, None, at)
+        for one, berth in zip(chosen, berths, strict=True):
+            self._assign(one, berth, at)
+        self.last = chosen
+        self.running = [one for one in chosen if one.berth]
+
+    def _place_new(self, chosen: list[Progress], at: float) -> None:
+        """Keep what runs, and place the others; what is not chosen is stopped, but no sooner than its GPUs are needed.
+
+        All of those are stopped in the end: they come after a job that did not fit, for which the artifact stops
+        them even in vain.
+        """
+        staying = set(chosen)
+        new = [one for one in chosen if not one.berth]
+        leaving = [one for one in self.running if one not in staying]
+        leaving.sort(key=lambda one: (-one.job.priority, self.order(one), one.number))
+        if new:
+            free = self._free()
+            while leaving and new:
+                one = new.pop(0)
+                berth = self._place_one(one, free)
+                while berth is None and leaving:
+                    last = leaving.pop()
+                    _give_back(free, last)
+                    self._assign(last, None, at)
+                    berth = self._place_one(one, free)
+                self._assign(one, berth, at)
+                if berth:
+                    free[list(berth.nodes)] &= ~np.array(berth.masks, np.int64)
+            berths = self.policy.place_together([one.demand_now() for one in new], self.everything.with_free(free))
+            for one, berth in zip(new, berths, strict=True):
+                self._assign(one, berth, at)
+        for one in leaving:
+            self._assign(one, None, at)
+        self.running = [one for one in chosen if one.berth]
+
+    def _place_one(self, one: Progress, free: "Ints") -> "Berth | None":
+        return self.policy.place_together([one.demand_now()], self.everything.with_free(free))[0]
+
+    def _free(self) -> "Ints":
+        free = self.fleet.full.copy()
+        for one in self.running:
+            assert one.berth, "what runs has a berth"  # noqa: S101 - narrows the type
+            free[list(one.berth.nodes)] &= ~np.array(one.berth.masks, np.int64)
+        return free
+
+    def _assign(self, one: Progress, berth: "Berth | None", at: float) -> None:
+        """Give a job a berth, or take it away."""
+        if one.berth is not None:
+            if berth is not None and _same(one.berth, berth):
+                one.berth = berth
+                return
+            self._close(one, at)
+        one.berth = berth
+        if berth is None:
+            return
+        one.since = at
+        one.slowdown = self._slowdown(one)
+        if one.start is None:
+            one.start = self.starts[one.job.id] = at
+        else:
+            self.moves += 1
+            one.debt = self.settings.move_cost_s
+
+    def _close(self, one: Progress, at: float) -> None:
+        assert one.berth, "only what runs can end"  # noqa: S101 - narrows the type
+        gpus = tuple(
+            node * self.width + place
+            for node, mask in sorted(zip(one.berth.nodes, one.berth.masks, strict=True))
+            for place in positions(mask)
+        )
+        self.stretches.append(Stretch(one.job.id, one.since, at, gpus))
+
+    def _slowdown(self, one: Progress) -> float:
+        assert one.berth, "only what runs is slowed down"  # noqa: S101 - narrows the type
+        costs = self.fleet.costs
+        locality = costs.locality(one.demand.model, one.demand.app_class, one.berth.level, one.demand.gpus)
+        return costs.of(float(self._times(one).max()), locality)
+
+    def _times(self, one: Progress) -> "Floats":
+        """True scores of a job's GPUs, events included."""
+        assert one.berth, "only what runs has GPUs"  # noqa: S101 - narrows the type
+        table = self.true.get(one.demand.app_class)
+        if table is None:
+            given = self.truth.get(one.demand.app_class)
+            table = np.ones((len(self.fleet.names), self.width)) if given is None else given
+            if self.factors:
+                table = table * np.array(self.factors)[:, None]
+            self.true[one.demand.app_class] = table
+        gpus = [
+            (node, place)
+            for node, mask in zip(one.berth.nodes, one.berth.masks, strict=True)
+            for place in positions(mask)
+        ]
+        rows, columns = zip(*gpus, strict=True)
+        return table[rows, columns]
+
+    def _calm(self, at: float, chosen: list[Progress]) -> int:
+        """For how many rounds nothing can change."""
+        if not self.running:
+            self.idle += 1
+            if self.idle > _PATIENCE or (self.jumps and self.next is None):
+                raise NotNow(f"{self.policy.name} places none of {len(chosen)} jobs on an empty cluster")
+        else:
+            self.idle = 0
+        if not self.jumps or (len(self.running) < len(chosen) and not self.policy.steady):
+            return 1
+        round_s = self.settings.round_s
+        # A job whose end falls on a round's end by all but rounding ends there, as it does round by round.
+        rounds = [max(1, math.ceil((one.debt + one.left * one.slowdown) / round_s - _ROUNDING)) for one in self.running]
+        if self.next is not None:
+            rounds.append(self._rounds_to_arrival(at))
+        return min(rounds)
+
+    def _advance(self, at: float, rounds: int) -> None:
+        """Let the running jobs work for some rounds."""
+        span = rounds * self.settings.round_s
+        ended = []
+        for one in self.running:
+            paid = min(one.debt, span)
+            one.debt -= paid
+            left = one.left
+            one.done += (span - paid) / one.slowdown
+            one.service += span
+            self.gpu_seconds += span * one.demand.gpus
+            if one.left <= _ROUNDING * one.job.work:
+                ended.append(one)
+                exact = at + paid + left * one.slowdown
+                self.ends[one.job.id] = exact if self.settings.exact_end else at + span
+        if self.watch:
+            self.watch.observe(at + span, [self._shown(one) for one in self.running])
+        for one in ended:
+            self._close(one, at + span)
+            self.running.remove(one)
+            self.queue.remove(one)
+            self.unfinished.discard(one.job.id)
+
+    def _shown(self, one: Progress) -> Running:
+        assert one.berth, "only what runs shows times"  # noqa: S101 - narrows the type
+        times = self._times(one)
+        if self.settings.noise:
+            times = times * np.maximum(self.draw.normal(1.0, self.settings.noise, times.size), 0.01)
+        return Running(one.job.id, one.demand, one.berth, times)
+
+
+def _give_back(free: "Ints", one: Progress) -> None:
+    assert one.berth, "only what runs holds GPUs"  # noqa: S101 - narrows the type
+    free[list(one.berth.nodes)] |= np.array(one.berth.masks, np.int64)
+
+
+def _same(one: "Berth", other: "Berth") -> bool:
+    """Whether two berths are the same GPUs."""
+    if one.nodes == other.nodes:
+        return one.masks == other.masks
+    return dict(zip(one.nodes, one.masks, strict=True)) == dict(zip(other.nodes, other.masks, strict=True))

@@ -1,0 +1,1 @@
+"""Slurm's own scheduler on paper: priorities, the main pass, backfill, and what each costs."""

@@ -1,0 +1,204 @@
+"""Planned starts of one scheduling pass.
+
+As in Slurm's backfill, a planned start takes whole nodes out for as long as the job may run, whatever it needs of
+them; a job may use such a node earlier if it is sure to have ended by then. Between two planned starts on one node
+nothing is fitted in: each node keeps the start of the first and the end of the last.
+
+A pass plans for hundreds of jobs, so no plan looks at all nodes: they are sorted once by when they come free, and only
+those that this pass has *touched*, by a plan or by a start, are looked at anew.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from policy.formats.arrays import Bools, Floats
+from policy.request.demand import ANY_SPREAD, Demand
+from policy.simulate.slurm_alone.ledger import NEVER, Ledger
+from topology.fabric import NOBODY
+from topology.tables import Ints
+
+if TYPE_CHECKING:
+    from topology.fabric import Fabric
+
+
+class _Line(NamedTuple):
+    """Nodes by when they have k GPUs free."""
+
+    nodes: Ints
+    ready: Floats
+
+
+class _Starts(NamedTuple):
+    """Some nodes, when each has enough GPUs, and when a job could start there."""
+
+    nodes: Ints
+    ready: Floats
+    start: Floats
+
+
+class Profile:
+    """What is planned on each node, beside what the ledger knows of running jobs."""
+
+    def __init__(self, ledger: Ledger, now: float) -> None:
+        self._ledger = ledger
+        self._now = now
+        nodes = ledger.up.size
+        self._hole_until = np.full(nodes, NEVER)
+        """When the first planned job starts there."""
+        self._free_after = np.full(nodes, -NEVER)
+        self._is_touched = np.zeros(nodes, np.bool_)
+        self._order_touched = np.empty(nodes, np.int64)
+        self._touched = self._order_touched[:0]
+        self._untouched_with = list(ledger.nodes_with)
+        """How many untouched nodes have exactly so many GPUs free."""
+        self._counts = ledger.counts.copy()
+        """Free GPUs when the pass began."""
+        self._lines: dict[tuple[int, int], _Line] = {}
+        self._firsts: dict[tuple[int, int], int] = {}
+        self._longest: dict[int, float] = {}
+
+    def open_for(self, duration: float) -> Bools:
+        """Nodes that a job of this duration can use now without being in the way of a planned one."""
+        return self._ledger.up & (self._hole_until >= self._now + duration)
+
+    @property
+    def hole_until(self) -> Floats:
+        """For each node, when the first planned job starts there."""
+        return self._hole_until
+
+    def longest(self, k: int) -> float:
+        """The longest duration for which some node has k GPUs free now."""
+        found = self._longest.get(k)
+        if found is None:
+            found = NEVER
+            if not any(self._untouched_with[k:]):
+                nodes = self._touched
+                until = np.where(self._ledger.counts[nodes] >= k, self._hole_until[nodes], self._now)
+                found = float(until.max(initial=self._now)) - self._now
+            self._longest[k] = found
+        return found
+
+    def touch(self, nodes: Sequence[int]) -> None:
+        """Something has started there, or is planned."""
+        count = self._touched.size
+        for node in nodes:
+            # A full node is no place to start now, whatever is planned on it.
+            if self._counts[node]:
+                self._longest.clear()
+            if not self._is_touched[node]:
+                self._is_touched[node] = True
+                self._order_touched[count] = node
+                count += 1
+                if self._ledger.up[node]:
+                    self._untouched_with[self._counts[node]] -= 1
+        self._touched = self._order_touched[:count]
+
+    def reserve(self, nodes: Sequence[int], start: float, end: float) -> None:
+        """Plan a job there."""
+        self.touch(nodes)
+        for node in nodes:
+            self._hole_until[node] = min(self._hole_until[node], start)
+            self._free_after[node] = max(self._free_after[node], end)
+
+    def earliest(self, demand: Demand, duration: float) -> tuple[float, list[int]] | None:
+        """When and on which nodes a demand is expected to fit; None where no end is in sight."""
+        if demand.n == ANY_SPREAD and demand.k > self._ledger.soonest.shape[1]:
+            return self._spread(demand)
+        if demand.n <= 1:
+            return self._one(demand, duration)
+        groups = groups_of(self._ledger.fleet.fabric, demand.level)
+        if groups is None:
+            line, _ = self._line(demand)
+            # Among so many first ones in line, n are untouched.
+            first = line.nodes[: demand.n + self._touched.size]
+            ready = line.ready[: first.size]
+            keep = ~self._is_touched[first]
+            untouched = _Starts(first[keep], ready[keep], ready[keep])
+            return self._several(demand.n, duration, _joined(untouched, self._starts(self._touched, demand, duration)))
+        everywhere = self._starts(np.arange(self._ledger.up.size), demand, duration)
+        found = [
+            plan
+            for group in np.unique(groups[groups != NOBODY]).tolist()
+            if (plan := self._several(demand.n, duration, _some(everywhere, groups[everywhere.nodes] == group)))
+        ]
+        return min(found, key=lambda plan: plan[0], default=None)
+
+    def _one(self, demand: Demand, duration: float) -> tuple[float, list[int]] | None:
+        line, key = self._line(demand)
+        first = self._firsts.get(key, 0)
+        while first < line.nodes.size and self._is_touched[line.nodes[first]]:
+            first += 1
+        self._firsts[key] = first
+        start, node = NEVER, -1
+        if self._touched.size:
+            touched = self._starts(self._touched, demand, duration)
+            best = int(touched.start.argmin())
+            start, node = float(touched.start[best]), int(touched.nodes[best])
+        if first < line.nodes.size and line.ready[first] < start:
+            start, node = float(line.ready[first]), int(line.nodes[first])
+        return None if start == NEVER else (start, [node])
+
+    def _several(self, n: int, duration: float, starts: _Starts) -> tuple[float, list[int]] | None:
+        """The first moment at which n of these nodes can start a job together."""
+        nodes, ready, start = starts
+        if nodes.size < n:
+            return None
+        hole, after = self._hole_until[nodes], self._free_after[nodes]
+        for moment in np.sort(start)[n - 1 :].tolist():
+            if moment == NEVER:
+                return None
+            # A node that fits earlier may be planned for another job by then.
+            fits = (ready <= moment) & ((moment + duration <= hole) | (moment >= after))
+            if int(fits.sum()) >= n:
+                return moment, np.sort(nodes[fits])[:n].tolist()
+        return None
+
+    def _starts(self, here: Ints, demand: Demand, duration: float) -> _Starts:
+        ready = np.where(demand.candidates[here], self._ledger.soonest[here, demand.k - 1], NEVER)
+        np.maximum(ready, self._now, out=ready)
+        fits_hole = ready + duration <= self._hole_until[here]
+        return _Starts(here, ready, np.where(fits_hole, ready, np.maximum(ready, self._free_after[here])))
+
+    def _line(self, demand: Demand) -> tuple[_Line, tuple[int, int]]:
+        key = (id(demand.candidates), demand.k)
+        line = self._lines.get(key)
+        if line is None:
+            ready = np.where(demand.candidates, self._ledger.soonest[:, demand.k - 1], NEVER)
+            np.maximum(ready, self._now, out=ready)
+            nodes = np.argsort(ready, kind="stable")
+            line = self._lines[key] = _Line(nodes, ready[nodes])
+        return line, key
+
+    def _spread(self, demand: Demand) -> tuple[float, list[int]] | None:
+        """The nodes with most GPUs at the first moment at which enough are free, wherever they are."""
+        at = np.where(demand.candidates[:, None], self._ledger.soonest, NEVER)
+        clear = (self._hole_until == NEVER)[:, None]
+        at = np.where(clear, at, np.where(at < NEVER, np.maximum(at, self._free_after[:, None]), NEVER))
+        flat = np.sort(at, axis=None)
+        if flat.size < demand.k or flat[demand.k - 1] == NEVER:
+            return None
+        moment = max(float(flat[demand.k - 1]), self._now)
+        counts = (at <= moment).sum(axis=1)
+        order = np.argsort(-counts, kind="stable")
+        enough = int(np.searchsorted(np.cumsum(counts[order]), demand.k)) + 1
+        return moment, np.sort(order[:enough]).tolist()
+
+
+def _joined(first: _Starts, second: _Starts) -> _Starts:
+    return _Starts(
+        np.concatenate([first.nodes, second.nodes]),
+        np.concatenate([first.ready, second.ready]),
+        np.concatenate([first.start, second.start]),
+    )
+
+
+def _some(starts: _Starts, which: Bools) -> _Starts:
+    return _Starts(starts.nodes[which], starts.ready[which], starts.start[which])
+
+
+def groups_of(fabric: "Fabric", level: str) -> Ints | None:
+    """The groups of a level that nodes of one job must share; None where any nodes will do, or nobody knows."""
+    groups = {"leaf": fabric.leaf, "pod": fabric.pod}.get(level)
+    return None if groups is None or bool((groups == NOBODY).all()) else groups

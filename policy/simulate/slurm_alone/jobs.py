@@ -1,0 +1,185 @@
+"""From a job of a trace to what the simulator of Slurm's scheduling keeps of it while it waits and runs."""
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from policy.formats.errors import UsageError, nearest
+from policy.request.demand import A_YEAR, ANY_SPREAD, Demand
+from policy.simulate.slurm_alone.waits import Kind
+from policy.simulate.world import demand_of
+from topology.fabric import LEVELS, NOBODY
+
+if TYPE_CHECKING:
+    from policy.cluster.cost import CostModel
+    from policy.cluster.fleet import Fleet
+    from policy.formats.arrays import Bools
+    from policy.placement.base import Berth
+    from policy.simulate.jobs import Job
+    from policy.simulate.slurm_alone.settings import Locality, SlurmSettings
+
+
+@dataclass(slots=True, eq=False)
+class Task:
+    """A job while it is simulated."""
+
+    index: int
+    """Place in the trace; breaks ties."""
+    job: "Job"
+    limit: float
+    steps: tuple[Demand, ...]
+    """Its demand at each level that it goes through while it waits; the last is the least it insists on."""
+    locality: "Locality"
+    expected: float
+    """Duration that the plan believes in."""
+    median: float
+    """Duration that orders go by."""
+    left: float
+    """Seconds of ideal run time that are left."""
+    quota: str = ""
+    """Account, where that has a quota."""
+    step: int = 0
+    serial: int = 0
+    """Grows with each start, stop and step, so that events planned before are known to be stale."""
+    waits: int = 0
+    """Grows each time it begins to wait."""
+    waiting: bool = False
+    key: tuple[float, float, int] = (0.0, 0.0, 0)
+    debt: float = 0.0
+    """Seconds that it loses at its next start."""
+    served: float = 0.0
+    """GPU-seconds that it has had."""
+    berth: "Berth | None" = None
+    gpus: tuple[int, ...] = ()
+    started: float = 0.0
+    since: float = 0.0
+    """When `left` and `debt` were last brought up to date."""
+    cost: float = 1.0
+    kinds: tuple[Kind, ...] = ()
+
+    @property
+    def demand(self) -> Demand:
+        """What it asks for at its present level."""
+        return self.steps[self.step]
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Nodes, and GPUs on each."""
+        demand = self.steps[self.step]
+        return demand.n, demand.k
+
+    @property
+    def kind(self) -> Kind:
+        """What decides why it waits."""
+        return self.kinds[self.step]
+
+    def patience(self, costs: "CostModel") -> float:
+        """Seconds that it waits for its present level before it takes the next."""
+        here = self.demand
+        levels = (here.level, self.steps[self.step + 1].level)
+        if not self.locality.weighed:
+            return self.locality.wait_s
+        return min(
+            self.locality.wait_s, costs.worth_waiting(here.model, here.app_class, here.gpus, levels, self.median)
+        )
+
+    @property
+    def sharing(self) -> str:
+        """Whose share it uses."""
+        return self.job.account or self.job.user
+
+
+class Tasks:
+    """Makes tasks; what jobs have in common is shared: a node mask for each of 100,000 jobs would fill a machine."""
+
+    def __init__(self, fleet: "Fleet", settings: "SlurmSettings") -> None:
+        self._fleet = fleet
+        self._settings = settings
+        self._width = int(fleet.size.max(initial=0))
+        self._nodes_of: dict[str, Bools] = {}
+        self._levels = _levels_known(fleet)
+
+    def of(self, index: int, job: "Job") -> Task:
+        """The task of a job; a job that no state of the cluster could ever start is an error."""
+        settings = self._settings
+        shaped = job if settings.spread else replace(job, nodes=_whole_nodes(job, self._width))
+        limit = min(settings.max_time_s, settings.max_time_s if job.limit is None else job.limit)
+        demand = demand_of(shaped, self._fleet)
+        if demand.gpus == 1:
+            demand = replace(demand, n=1)
+        demand = replace(demand, limit=int(min(limit, A_YEAR)), candidates=self._candidates(job))
+        self._check(job, demand)
+        locality = settings.localities.get(job.id, settings.locality)
+        steps = tuple(_steps(demand, self._levels, locality, self._width))
+        quota = job.account if job.account in settings.quotas.gpus else ""
+        account = job.account if quota or job.account in settings.partitions else ""
+        return Task(
+            index=index,
+            job=job,
+            limit=limit,
+            steps=steps,
+            locality=locality,
+            expected=limit,
+            median=limit,
+            left=job.work,
+            quota=quota,
+            kinds=tuple(Kind(account, step.n, step.k, step.level) for step in steps),
+        )
+
+    def _candidates(self, job: "Job") -> "Bools":
+        partition = self._settings.partitions.get(job.account, self._fleet.default_partition or "")
+        if partition not in self._nodes_of:
+            if partition not in self._fleet.members:
+                raise UsageError(
+                    f"account {job.account}: there is no partition {partition}{nearest(partition, self._fleet.members)}"
+                )
+            self._nodes_of[partition] = self._fleet.ready & self._fleet.members[partition]
+        return self._nodes_of[partition]
+
+    def _check(self, job: "Job", demand: Demand) -> None:
+        sizes = self._fleet.size[demand.candidates]
+        able = int(sizes.sum()) if demand.n == ANY_SPREAD else int((sizes >= demand.k).sum()) * demand.k
+        quotas = self._settings.quotas
+        quota = quotas.gpus.get(job.account)
+        if demand.gpus > able:
+            raise UsageError(
+                f"job {job.id} asks for {job.gpus} GPUs and could never start: "
+                f"its partition has {able} for such a job; leave it out or simulate a larger cluster"
+            )
+        if quota is not None and demand.gpus > quota and not quotas.borrow_s:
+            raise UsageError(
+                f"job {job.id} asks for {job.gpus} GPUs and could never start: "
+                f"its account may hold {quota}; leave it out or raise the quota"
+            )
+
+
+def _levels_known(fleet: "Fleet") -> frozenset[str]:
+    """Levels of the fabric that this cluster has."""
+    groups = {"leaf": fleet.fabric.leaf, "pod": fleet.fabric.pod}
+    return frozenset({"any", *(level for level, of in groups.items() if bool((of != NOBODY).any()))})
+
+
+def _whole_nodes(job: "Job", width: int) -> int:
+    """One node if one can hold it, else the fewest that have the same number of GPUs each."""
+    if job.nodes:
+        if job.gpus % job.nodes:
+            raise UsageError(f"job {job.id}: {job.gpus} GPUs cannot be the same on each of {job.nodes} nodes")
+        return job.nodes
+    return next(n for n in range(1, job.gpus + 1) if job.gpus % n == 0 and job.gpus // n <= max(1, width))
+
+
+def _steps(demand: Demand, known: frozenset[str], locality: "Locality", width: int) -> list[Demand]:
+    """The demand at the level that it insists on first, then at each farther one that this cluster has."""
+    if demand.gpus == 1:
+        return [demand.at_level("node")]
+    asked = LEVELS[LEVELS.index(locality.level) :]
+    if demand.n == 1:
+        return [demand.at_level(level) for level in asked if level == "nvlink"] + [demand.at_level("node")]
+    steps = []
+    for level in asked:
+        if level in {"nvlink", "node"}:
+            # Nothing but one node gives these, so the demand is one for one node meanwhile.
+            if demand.n == ANY_SPREAD and demand.k <= width:
+                steps.append(replace(demand, n=1, level=level))
+        elif level in known:
+            steps.append(demand.at_level(level))
+    return steps

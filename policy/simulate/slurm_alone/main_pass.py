@@ -1,0 +1,210 @@
+"""The two ways in which Slurm starts jobs: the main pass, in order up to the first that cannot start, and backfill."""
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+
+import numpy as np
+
+from policy.cluster.view import View
+from policy.formats.arrays import Bools
+from policy.formats.errors import NotNow
+from policy.placement.base import Berth, Policy
+from policy.request.demand import ANY_SPREAD, Demand
+from policy.simulate.slurm_alone.backfill import Profile, groups_of
+from policy.simulate.slurm_alone.jobs import Task
+from policy.simulate.slurm_alone.ledger import NEVER
+from policy.simulate.slurm_alone.priority import Queue
+from policy.simulate.slurm_alone.running import Running
+from policy.simulate.slurm_alone.settings import SlurmSettings
+from policy.simulate.slurm_alone.waits import Kind, Waits
+from topology.fabric import LEVELS, NOBODY
+
+_GROUPS_TRIED = 8
+"""Leaves or pods offered one by one to a policy that does not know levels itself."""
+
+_MOST_TOGETHER = 64
+"""Jobs placed in one step by policies that know how."""
+
+Start = Callable[[Task, Berth, float], None]
+
+
+class Passes:
+    """Main pass and backfill over one queue."""
+
+    def __init__(
+        self, queue: Queue, running: Running, waits: Waits, policy: Policy, settings: SlurmSettings, start: Start
+    ) -> None:
+        self._queue = queue
+        self._running = running
+        self._ledger = running.ledger
+        self._waits = waits
+        self._policy = policy
+        self._settings = settings
+        self._start = start
+        self._refused: dict[Kind, int] = {}
+        self._together = type(policy).place_together is not Policy.place_together
+        self._everywhere = np.ones(self._ledger.up.size, np.bool_)
+
+    def main(self, now: float) -> None:
+        """Start jobs in order; the first that cannot start stops its partition, or only bars its planned nodes."""
+        if not self._ledger.fits(self._queue.shapes):
+            return
+        if self._together:
+            self._start_together(now)
+        depth = self._settings.default_queue_depth
+        if self._settings.pinned:
+            self._walk(self._tried(depth), now, planned_nodes_are_shut=True)
+            return
+        stopped: set[str] = set()
+        for task in self._tried(depth):
+            partition = self._settings.partitions.get(task.job.account, "")
+            if partition not in stopped and not self._try(task, self._ledger.up, now):
+                stopped.add(partition)
+                if not self._settings.partitions:
+                    return
+
+    def backfill(self, now: float) -> None:
+        """Plan a start for each job in order; start those whose turn is now."""
+        if self._ledger.fits(self._queue.shapes):
+            self._walk(self._tried(self._settings.bf_max_job_test), now, planned_nodes_are_shut=False)
+
+    def over_quota(self, task: Task) -> bool:
+        """Whether a job's account would hold more than its quota."""
+        quota = self._settings.quotas.gpus.get(task.quota)
+        return quota is not None and self._running.held.get(task.quota, 0) + task.job.gpus > quota
+
+    def _tried(self, most: int) -> list[Task]:
+        """The jobs that a pass tries. Those over their quota do not count; borrowers come after all others."""
+        if not self._settings.quotas.gpus:
+            return list(islice(self._queue, most))
+        borrow = self._settings.quotas.borrow_s
+        within: list[Task] = []
+        borrowers: list[Task] = []
+        for task in self._queue:
+            if not self.over_quota(task):
+                within.append(task)
+                if len(within) == most:
+                    break
+            elif task.expected <= borrow and len(borrowers) < most:
+                borrowers.append(task)
+        return within + borrowers
+
+    def _walk(self, tasks: Sequence[Task], now: float, *, planned_nodes_are_shut: bool) -> None:
+        profile = Profile(self._ledger, now)
+        shortest = _shortest_from(tasks)
+        for place, task in enumerate(tasks):
+            # Once nothing further down can start, its plans change nothing.
+            if not any(
+                profile.longest(_per_node(shape)) >= durations[place] and self._ledger.fits((shape,))
+                for shape, durations in shortest.items()
+            ):
+                return
+            duration = task.expected
+            if profile.longest(_per_node(task.shape)) >= duration and self._try(task, profile.open_for(duration), now):
+                profile.touch(task.berth.nodes if task.berth else ())
+                continue
+            if self.over_quota(task):
+                continue
+            plan = profile.earliest(task.demand, duration)
+            if plan is not None:
+                start, nodes = plan
+                profile.reserve(nodes, -NEVER if planned_nodes_are_shut else start, start + duration)
+
+    def _try(self, task: Task, candidates: Bools, now: float) -> bool:
+        """Start a job on some of these nodes if it can start now."""
+        if self.over_quota(task) and task.expected > self._settings.quotas.borrow_s:
+            return False
+        demand, whole = task.demand, candidates is self._ledger.up
+        if not self._ledger.fits((task.shape,)):
+            return False
+        if whole and self._refused.get(task.kind) == self._ledger.version:
+            return False
+        fleet = self._ledger.fleet
+        view = View(fleet, self._ledger.free, fleet.cpus, fleet.mem, candidates, self._everywhere)
+        try:
+            berth = place_within(self._policy, demand, view)
+        except NotNow:
+            if whole:
+                self._refused[task.kind] = self._ledger.version
+                self._waits.no_place(task.kind)
+            return False
+        self._start(task, berth, now)
+        return True
+
+    def _start_together(self, now: float) -> None:
+        """Place the jobs at the head of the queue in one step, as many as fit by number."""
+        free = self._ledger.free_gpus
+        held = dict(self._running.held)
+        head: list[Task] = []
+        for task in islice(self._queue, _MOST_TOGETHER):
+            quota = self._settings.quotas.gpus.get(task.quota)
+            gpus = task.job.gpus
+            if gpus > free or (quota is not None and held.get(task.quota, 0) + gpus > quota):
+                break
+            free -= gpus
+            if task.quota:
+                held[task.quota] = held.get(task.quota, 0) + gpus
+            head.append(task)
+        if len(head) < 2:
+            return
+        fleet = self._ledger.fleet
+        view = View(fleet, self._ledger.free, fleet.cpus, fleet.mem, self._ledger.up, self._everywhere)
+        demands = [task.demand for task in head]
+        for task, berth in zip(head, self._policy.place_together(demands, view), strict=True):
+            # What stands behind a job that found no place must not start before it is tried alone.
+            if berth is None or not _near_enough(berth, task.demand):
+                return
+            self._start(task, berth, now)
+
+
+def place_within(policy: Policy, demand: Demand, view: View) -> Berth:
+    """Place at the demand's level or nearer; a policy that knows no levels is offered one leaf or pod after another."""
+    berth = policy.place(demand, view)
+    if _near_enough(berth, demand):
+        return berth
+    groups = groups_of(view.fleet.fabric, demand.level)
+    if groups is not None:
+        for group in _tightest(groups, demand, view):
+            inside = View(view.fleet, view.free, view.cpus, view.mem, view.open & (groups == group), view.quiet)
+            try:
+                return policy.place(demand, inside)
+            except NotNow:
+                continue
+    raise NotNow(f"no {demand.level} has room for it now")
+
+
+def _near_enough(berth: Berth, demand: Demand) -> bool:
+    if demand.n not in {ANY_SPREAD, len(berth.nodes)}:
+        return False
+    # For one node every place is on one node; whether it is linked is the policy's own question.
+    if demand.n == 1 and demand.level != "nvlink":
+        return True
+    return LEVELS.index(berth.level) <= LEVELS.index(demand.level)
+
+
+def _tightest(groups: "np.ndarray[tuple[int], np.dtype[np.int64]]", demand: Demand, view: View) -> Iterator[int]:
+    """Groups with room by number, those with least to spare first."""
+    counts = np.where(view.open & demand.candidates & (groups != NOBODY), np.bitwise_count(view.free), 0)
+    units = counts if demand.n == ANY_SPREAD else counts >= demand.k
+    room = np.bincount(np.maximum(groups, 0), weights=units)
+    enough = np.flatnonzero(room >= (demand.k if demand.n == ANY_SPREAD else demand.n))
+    yield from enough[np.argsort(room[enough], kind="stable")][:_GROUPS_TRIED].tolist()
+
+
+def _per_node(shape: tuple[int, int]) -> int:
+    """GPUs that one node must have free at least."""
+    n, k = shape
+    return 1 if n == ANY_SPREAD else k
+
+
+def _shortest_from(tasks: Sequence[Task]) -> dict[tuple[int, int], list[float]]:
+    """By shape: the shortest duration among the jobs from each place on."""
+    shortest: dict[tuple[int, int], list[float]] = {}
+    for place in range(len(tasks) - 1, -1, -1):
+        task = tasks[place]
+        durations = shortest.setdefault(task.shape, [NEVER] * len(tasks))
+        durations[place] = task.expected
+    for durations in shortest.values():
+        for place in range(len(tasks) - 2, -1, -1):
+            durations[place] = min(durations[place], durations[place + 1])
+    return shortest

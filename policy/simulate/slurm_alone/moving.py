@@ -1,0 +1,148 @@
+"""Moving running jobs in the simulation of Slurm's scheduling: berthd's own search, on the ledger's numbers."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from policy.cluster.snapshot import COLUMNS, Cluster
+from policy.formats.arrays import FAR
+from policy.placement.base import Berth, Policy
+from policy.plan.book import Book
+from policy.plan.relocation.worth import Gang, Mover, off_slow, open_for
+from policy.request.demand import A_YEAR, ANY_SPREAD
+from policy.request.settings import Moving
+from policy.simulate.slurm_alone.backfill import Profile
+
+if TYPE_CHECKING:
+    from policy.request.demand import Demand
+    from policy.simulate.slurm_alone.jobs import Task
+    from policy.simulate.slurm_alone.ledger import Ledger
+
+LOOK_EVERY = 60.0
+"""Seconds between two looks; berthd's own are ten apart, which makes no difference to jobs of hours."""
+
+MOST_GANGS, MOST_AHEAD = 3, 100
+"""Waiting jobs that room is looked for, and how far down the queue they are looked for."""
+
+HOUR = 3_600.0
+
+
+class Relocation(NamedTuple):
+    """Who goes where, and who starts by it."""
+
+    movers: "list[tuple[Task, Berth]]"
+    gang: "tuple[Task, Berth] | None"
+
+
+@dataclass(slots=True)
+class Relocator:
+    """Looks for jobs that are worth moving; remembers who was moved when."""
+
+    ledger: "Ledger"
+    policy: Policy
+    rules: Moving
+    movable: Mapping[str, float]
+    """Jobs that said `--movable`, and what a move costs each, in seconds."""
+    _moved: list[tuple[float, str]] = field(default_factory=list)
+    _waits_since: dict[int, float] = field(default_factory=dict)
+    moves: int = 0
+
+    def look(self, queue: "Iterable[Task]", running: "Iterable[Task]", now: float) -> Relocation | None:
+        """What is to be moved now."""
+        waiting = list(islice(queue, MOST_AHEAD))
+        self._waits_since = {task.index: self._waits_since.get(task.index, now) for task in waiting}
+        self._moved = [(at, job) for at, job in self._moved if at > now - HOUR]
+        if len(self._moved) >= self.rules.per_hour:
+            return None
+        tasks = {task.index + 1: task for task in running if self._may_move(task)}
+        movers = [self._mover(number, task, now) for number, task in tasks.items()]
+        if not movers:
+            return None
+        book = self._book(now)
+        profile, looked = Profile(self.ledger, now), 0
+        for task in waiting:
+            found = profile.earliest(task.demand, task.expected)
+            if self._waits(task, now) and found is not None and found[0] > now and looked < MOST_GANGS:
+                looked += 1
+                book.cluster.hole_until[:] = profile.hole_until
+                gang = Gang(task.index + 1, _timed(task.demand, task.expected), found[0])
+                proposal = open_for(gang, book, movers, self.policy, self.rules)
+                if proposal is not None and proposal.berth is not None:
+                    self._note([tasks[move.mover.id] for move in proposal.moves], now)
+                    there = [(tasks[move.mover.id], move.berth) for move in proposal.moves]
+                    return Relocation(there, (task, proposal.berth))
+            if found is not None:
+                profile.reserve(found[1], found[0], found[0] + task.expected)
+        book.cluster.hole_until[:] = profile.hole_until
+        proposal = off_slow(book, movers, self.policy, self.rules)
+        if proposal is None:
+            return None
+        [move] = proposal.moves
+        self._note([tasks[move.mover.id]], now)
+        return Relocation([(tasks[move.mover.id], move.berth)], None)
+
+    def debt(self, task: "Task") -> float:
+        """Seconds that a moved job computes nothing, or what it did before again."""
+        return self.movable[task.job.id] + self.rules.restart
+
+    def _note(self, tasks: "Iterable[Task]", now: float) -> None:
+        moved = [(now, task.job.id) for task in tasks]
+        self._moved += moved
+        self.moves += len(moved)
+
+    def _waits(self, task: "Task", now: float) -> bool:
+        several = task.demand.gpus > 1 and task.demand.n != ANY_SPREAD
+        return several and now - self._waits_since[task.index] >= self.rules.after
+
+    def _may_move(self, task: "Task") -> bool:
+        if task.job.id not in self.movable or task.berth is None or task.demand.n == ANY_SPREAD:
+            return False
+        if any(mask != task.berth.masks[0] for mask in task.berth.masks):
+            return False
+        return sum(job == task.job.id for _, job in self._moved) < self.rules.per_job
+
+    def _mover(self, number: int, task: "Task", now: float) -> Mover:
+        berth = task.berth
+        assert berth is not None, "only running jobs are moved"  # noqa: S101 - narrows the type
+        demand = _timed(replace(task.demand, level="any"), task.expected)
+        left = max(0.0, task.median - (now - task.started))
+        return Mover(number, demand, berth.nodes, berth.mask, self.movable[task.job.id], 0.0, left)
+
+    def _book(self, now: float) -> Book:
+        """What is free now, and what is planned; ends of running jobs are the profile's to know."""
+        ledger, fleet = self.ledger, self.ledger.fleet
+        count = len(fleet.names)
+        free = np.where(ledger.up, ledger.free, 0)
+        times = np.full((count, COLUMNS), FAR)
+        times[:, 0] = now
+        gpus = np.repeat(fleet.full[:, None], COLUMNS, axis=1)
+        gpus[:, 0] = free
+        cpus, mem = (np.repeat(one[:, None], COLUMNS, axis=1) for one in (fleet.cpus, fleet.mem))
+        far = np.full(count, FAR)
+        everywhere = np.ones(count, np.bool_)
+        return Book(
+            Cluster(
+                fleet=fleet,
+                at=now,
+                up=ledger.up,
+                quiet=everywhere,
+                times=times,
+                gpus=gpus,
+                cpus=cpus,
+                mem=mem,
+                gpus_now=free,
+                cpus_now=fleet.cpus,
+                mem_now=fleet.mem,
+                hole_until=far,
+                reserved_from=far.copy(),
+                pieces=np.zeros(count, np.int64),
+            )
+        )
+
+
+def _timed(demand: "Demand", duration: float) -> "Demand":
+    """The demand for as long as the job is expected to run, as the simulated passes plan."""
+    return replace(demand, limit=int(min(duration, A_YEAR)))

@@ -1,0 +1,129 @@
+"""In which order jobs are tried: queues by submission, by service, by size, and Slurm's priority/multifactor."""
+
+from bisect import insort
+from collections.abc import Iterator
+from math import exp, log
+
+from policy.simulate.slurm_alone.jobs import Task
+from policy.simulate.slurm_alone.settings import Multifactor, SlurmSettings
+
+
+class Usage:
+    """GPU-seconds of each account, of which a half is forgotten after each half-life, as Slurm's fair-share counts."""
+
+    def __init__(self, half_life_s: float) -> None:
+        self._forget = log(2) / half_life_s
+        self._running: dict[str, int] = {}
+        self._used: dict[str, float] = {}
+        self._at: dict[str, float] = {}
+
+    def change(self, account: str, gpus: int, now: float) -> None:
+        """An account holds more or fewer GPUs from now on."""
+        self._used[account] = self.of(account, now)
+        self._at[account] = now
+        self._running[account] = self._running.get(account, 0) + gpus
+
+    def of(self, account: str, now: float) -> float:
+        """What an account has used."""
+        kept = exp(-self._forget * (now - self._at.get(account, now)))
+        # GPUs held since then were forgotten bit by bit as well.
+        gained = self._running.get(account, 0) * (1 - kept) / self._forget
+        return self._used.get(account, 0.0) * kept + gained
+
+    def all(self, now: float) -> dict[str, float]:
+        """What each account has used."""
+        return {account: self.of(account, now) for account in self._used}
+
+
+class Queue:
+    """The waiting jobs in the order in which they are tried."""
+
+    def __init__(self, settings: SlurmSettings, gpus: int) -> None:
+        self._settings = settings
+        self._gpus = gpus
+        self._tasks: list[tuple[tuple[float, float, int], Task]] = []
+        self._shapes: dict[tuple[int, int], int] = {}
+        self.usage = Usage(settings.multifactor.half_life_s)
+        self._fair: dict[str, float] = {}
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    def __iter__(self) -> Iterator[Task]:
+        return (task for _, task in self._tasks)
+
+    @property
+    def shapes(self) -> dict[tuple[int, int], int]:
+        """How many wait, by nodes and GPUs on each."""
+        return self._shapes
+
+    def add(self, task: Task, now: float) -> None:
+        """A job starts to wait, at its present level."""
+        task.key = (self._rank(task, now), task.job.submit, task.index)
+        insort(self._tasks, (task.key, task))
+        self._count(task, 1)
+
+    def remove(self, task: Task) -> None:
+        """A job starts."""
+        low, high = 0, len(self._tasks)
+        while low < high:
+            middle = (low + high) // 2
+            if self._tasks[middle][0] < task.key:
+                low = middle + 1
+            else:
+                high = middle
+        del self._tasks[low]
+        self._count(task, -1)
+
+    def relax(self, task: Task) -> None:
+        """A job goes on to its next level."""
+        self._count(task, -1)
+        task.step += 1
+        self._count(task, 1)
+
+    def reorder(self, now: float) -> None:
+        """Count priorities anew."""
+        self._fair = self._fair_shares(now)
+        for _, task in self._tasks:
+            task.key = (self._rank(task, now), *task.key[1:])
+        self._tasks = sorted((task.key, task) for _, task in self._tasks)
+
+    def _count(self, task: Task, change: int) -> None:
+        shape = task.shape
+        count = self._shapes.get(shape, 0) + change
+        if count:
+            self._shapes[shape] = count
+        else:
+            del self._shapes[shape]
+
+    def _rank(self, task: Task, now: float) -> float:
+        """Smaller comes first."""
+        order = self._settings.order
+        if order == "slurm":
+            return -self._priority(task, now, self._settings.multifactor)
+        service = {"fifo": 0.0, "las": task.served, "srtf": task.median, "srsf": task.median * task.job.gpus}
+        return service[order] - task.job.priority
+
+    def _priority(self, task: Task, now: float, weights: Multifactor) -> float:
+        age = min((now - task.job.submit) / weights.max_age_s, 1.0)
+        # 0.5 is the factor of one who has used exactly what is due; Slurm gives 1 to one who has used nothing.
+        fair = self._fair.get(task.sharing, 1.0)
+        return (
+            weights.age * age
+            + weights.size * task.job.gpus / self._gpus
+            + weights.fair_share * fair
+            + weights.qos * task.job.priority
+        )
+
+    def _fair_shares(self, now: float) -> dict[str, float]:
+        """Slurm's classic 2^(-usage/shares), both as parts of the whole."""
+        weights = self._settings.multifactor
+        if not weights.fair_share:
+            return {}
+        used = self.usage.all(now)
+        shares = {account: weights.shares.get(account, 1.0) for account in {*used, *weights.shares}}
+        all_used, all_shares = sum(used.values()) or 1.0, sum(shares.values()) or 1.0
+        return {
+            account: 2.0 ** -((used.get(account, 0.0) / all_used) / (share / all_shares)) if share else 0.0
+            for account, share in shares.items()
+        }

@@ -1,0 +1,164 @@
+"""Running jobs: how fast they go on their GPUs, when they end, and what is lost when one is requeued."""
+
+from collections.abc import Callable, Mapping, Sequence
+from math import floor, isinf
+from typing import TYPE_CHECKING
+
+from policy.placement.base import Berth, positions
+from policy.simulate.result import Stretch
+from policy.simulate.slurm_alone.jobs import Task
+from policy.simulate.slurm_alone.ledger import Ledger
+
+if TYPE_CHECKING:
+    from policy.formats.arrays import Floats
+    from policy.simulate.slurm_alone.settings import SlurmSettings
+
+Schedule = Callable[[float, str, Task], None]
+
+
+class Running:
+    """The jobs that run."""
+
+    def __init__(self, ledger: Ledger, settings: "SlurmSettings", schedule: Schedule) -> None:
+        self.ledger = ledger
+        self.held: dict[str, int] = {}
+        """GPUs that each account with a quota holds."""
+        self.tasks: dict[int, Task] = {}
+        self.stretches: list[Stretch] = []
+        self._settings = settings
+        self._schedule = schedule
+        self._fleet = ledger.fleet
+        self._truth: Mapping[str, Floats] = self._fleet.scores if settings.truth is None else settings.truth
+        self._factors: dict[int, list[float]] = {}
+        self._on: list[dict[int, Task]] = [{} for _ in self._fleet.names]
+        self._width = int(self._fleet.size.max(initial=0))
+
+    def start(self, task: Task, berth: Berth, now: float) -> None:
+        """A job starts."""
+        task.berth, task.started, task.since = berth, now, now
+        task.gpus = tuple(
+            node * self._width + place
+            for node, mask in zip(berth.nodes, berth.masks, strict=True)
+            for place in positions(mask)
+        )
+        self.tasks[task.index] = task
+        self._hold(task, task.job.gpus)
+        crowded = [] if self._fleet.costs.neighbours == 1.0 else self._alone_on(berth.nodes, now)
+        for node in berth.nodes:
+            self._on[node][task.index] = task
+        task.cost = self._cost(task)
+        self._plan_end(task)
+        self.ledger.take(berth.nodes, berth.masks, self._expected_end(task, now))
+        for other in crowded:
+            self._reprice(other, now)
+
+    def stop(self, task: Task, now: float) -> None:
+        """A job ends, or is taken off its GPUs."""
+        berth = task.berth
+        assert berth is not None, "only running jobs stop"  # noqa: S101 - narrows the type
+        self._progress(task, now)
+        task.served += (now - task.started) * task.job.gpus
+        self.stretches.append(Stretch(task.job.id, task.started, now, task.gpus))
+        del self.tasks[task.index]
+        self._hold(task, -task.job.gpus)
+        for node in berth.nodes:
+            del self._on[node][task.index]
+        task.berth = None
+        task.serial += 1
+        self.ledger.give(berth.nodes, berth.masks)
+        if self._fleet.costs.neighbours != 1.0:
+            for other in self._alone_on(berth.nodes, now):
+                self._reprice(other, now)
+
+    def requeue(self, task: Task, now: float) -> None:
+        """Take a job off its GPUs, with what it loses thereby."""
+        before = task.left
+        self.stop(task, now)
+        every = self._settings.checkpoint_s
+        ran = now - task.started
+        if every is None:
+            task.left = task.job.work
+        elif ran > 0:
+            task.left = before - (before - task.left) * min(1.0, floor(ran / every) * every / ran)
+        task.debt = self._settings.requeue_cost_s
+
+    def overrun(self, task: Task) -> None:
+        """A job runs longer than was expected: from now on its limit is believed."""
+        assert task.berth is not None, "only running jobs overrun"  # noqa: S101 - narrows the type
+        self.ledger.expect(task.berth.nodes, task.berth.masks, task.started + task.limit)
+
+    def node_changes(self, node: int, factor: float, now: float, *, begins: bool) -> list[Task]:
+        """A node slows down, fails (infinite factor) or recovers; the jobs to be requeued come back."""
+        factors = self._factors.setdefault(node, [])
+        (factors.append if begins else factors.remove)(factor)
+        down = any(map(isinf, factors))
+        self.ledger.set_up(node, up=not down and bool(self._fleet.ready[node]))
+        if down:
+            return list(self._on[node].values())
+        for task in list(self._on[node].values()):
+            self._reprice(task, now)
+        return []
+
+    def _hold(self, task: Task, gpus: int) -> None:
+        if task.quota:
+            self.held[task.quota] = self.held.get(task.quota, 0) + gpus
+
+    def _alone_on(self, nodes: Sequence[int], now: float) -> list[Task]:
+        """Jobs whose speed depends on whether somebody else is on these nodes."""
+        for task in (found := list({id(task): task for node in nodes for task in self._on[node].values()}.values())):
+            self._progress(task, now)
+        return found
+
+    def _cost(self, task: Task) -> float:
+        berth, job, fleet = task.berth, task.job, self._fleet
+        assert berth is not None, "only running jobs have a cost"  # noqa: S101 - narrows the type
+        table = self._truth.get(job.app_class)
+        score = 1.0
+        if table is not None or self._factors:
+            score = max(
+                self._factor(node) * (1.0 if table is None else max(table[node, place] for place in positions(mask)))
+                for node, mask in zip(berth.nodes, berth.masks, strict=True)
+            )
+        shared = fleet.costs.neighbours != 1.0 and any(len(self._on[node]) > 1 for node in berth.nodes)
+        locality = fleet.costs.locality(job.model, job.app_class, berth.level, job.gpus)
+        return fleet.costs.of(float(score), locality, shared_nodes=shared)
+
+    def _factor(self, node: int) -> float:
+        product = 1.0
+        for factor in self._factors.get(node, ()):
+            product *= factor
+        return product
+
+    def _progress(self, task: Task, now: float) -> None:
+        passed = now - task.since
+        task.since = now
+        paid = min(passed, task.debt)
+        task.debt -= paid
+        task.left = max(0.0, task.left - (passed - paid) / task.cost)
+
+    def _reprice(self, task: Task, now: float) -> None:
+        self._progress(task, now)
+        cost = self._cost(task)
+        if cost != task.cost:
+            task.cost = cost
+            self._plan_end(task)
+            if self._settings.durations == "true" and task.berth is not None:
+                self.ledger.expect(task.berth.nodes, task.berth.masks, self._expected_end(task, now))
+
+    def _plan_end(self, task: Task) -> None:
+        task.serial += 1
+        end = task.since + task.debt + task.left * task.cost
+        killed = task.started + task.limit
+        if self._settings.kill and killed < end:
+            self._schedule(killed, "kill", task)
+        else:
+            self._schedule(end, "end", task)
+
+    def _expected_end(self, task: Task, now: float) -> float:
+        if self._settings.durations == "true":
+            end = now + task.debt + task.left * task.cost
+            return min(end, task.started + task.limit) if self._settings.kill else end
+        end = task.started + task.expected
+        if task.expected < task.limit:
+            self._schedule(end, "overrun", task)
+        return end

@@ -1,0 +1,112 @@
+"""What a site decides: settings of the simulator of Slurm's scheduling, named after slurm.conf where it has them."""
+
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from policy.formats.errors import UsageError, nearest
+from policy.request.settings import Moving
+from topology.fabric import LEVELS
+
+if TYPE_CHECKING:
+    from policy.formats.arrays import Floats
+    from policy.simulate.pal_rounds.events import NodeEvent
+
+ORDERS = ("fifo", "las", "srtf", "srsf", "slurm")
+DURATIONS = ("limit", "predicted", "true")
+
+
+@dataclass(frozen=True, slots=True)
+class Multifactor:
+    """Slurm's priority/multifactor: weights of factors between 0 and 1, counted anew every `calc_period_s`."""
+
+    age: float = 1000.0
+    max_age_s: float = 7 * 86_400
+    size: float = 0.0
+    fair_share: float = 0.0
+    half_life_s: float = 7 * 86_400
+    shares: Mapping[str, float] = field(default_factory=dict)
+    """Shares of accounts; an account that is not named has one share."""
+    qos: float = 1.0
+    """Weight of a job's own priority: QOS less nice."""
+    calc_period_s: float = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class Locality:
+    """`--locality=LEVEL:WAIT`: insist on a level, then relax it by one step after each wait."""
+
+    level: str = "any"
+    wait_s: float = 600.0
+    weighed: bool = False
+    """Wait for a level no longer than it can gain the job, by the cost model and the expected run time."""
+
+    def __post_init__(self) -> None:
+        if self.level not in LEVELS:
+            raise UsageError(f"there is no locality level {self.level}{nearest(self.level, LEVELS)}")
+
+
+@dataclass(frozen=True, slots=True)
+class Quotas:
+    """GPUs that each account may hold: GrpTRES of a virtual cluster."""
+
+    gpus: Mapping[str, int] = field(default_factory=dict)
+    """An account that is not named has no limit."""
+    borrow_s: float = 0.0
+    """A job may start beyond the quota where it is expected to end within this time, after all jobs within theirs.
+    That bounds how long an owner waits for what it lent. 0: hard quotas; infinity: work-conserving."""
+    preempt_above: float | None = None
+    """Share of busy GPUs from which borrowers are requeued for jobs within their quota; None: never."""
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmSettings:
+    """All of them."""
+
+    order: str = "fifo"
+    """`fifo`, `las` (least attained service first), `srtf` and `srsf` (shortest time, or time x GPUs), `slurm`."""
+    durations: str = "limit"
+    """What the plan believes of run times: the users' limits, predictions from history, or the truth."""
+    multifactor: Multifactor = field(default_factory=Multifactor)
+    default_queue_depth: int = 100
+    """Jobs tried in one main pass."""
+    backfill: bool = True
+    bf_max_job_test: int = 500
+    bf_interval_s: float = 30.0
+    pinned: bool = False
+    """As under berthd: a job that cannot start is pinned to its planned nodes, bars only those, and does not stop
+    the main pass."""
+    spread: bool = False
+    """GPUs of a job without a number of nodes may lie on nodes in any way; else on one node, or the same on each."""
+    locality: Locality = field(default_factory=Locality)
+    localities: Mapping[str, Locality] = field(default_factory=dict)
+    """For single jobs, by id."""
+    quotas: Quotas = field(default_factory=Quotas)
+    partitions: Mapping[str, str] = field(default_factory=dict)
+    """Partition of each account; all others use the default partition."""
+    max_time_s: float = float("inf")
+    """MaxTime of the partitions: limits beyond it are cut, and it is the limit of jobs without one."""
+    kill: bool = True
+    """Whether a time limit ends a job."""
+    checkpoint_s: float | None = None
+    """A requeued job goes on from its last checkpoint, taken so often; None: it has none and starts again."""
+    requeue_cost_s: float = 0.0
+    """Time that a requeued job loses when it starts again."""
+    events: "Sequence[NodeEvent]" = ()
+    """Slow nodes, and with an infinite factor nodes that are down."""
+    truth: "Mapping[str, Floats] | None" = None
+    """True scores; policies see those of the fleet. None: they are the same."""
+    moving: Moving = field(default_factory=Moving)
+    """Rules for moving running jobs; off unless they are enabled."""
+    movable: Mapping[str, float] = field(default_factory=dict)
+    """Jobs that may be moved, by id, and what a move costs each, in seconds."""
+    measured: AbstractSet[str] | None = None
+    """Jobs that figures are about; None: all."""
+
+    def __post_init__(self) -> None:
+        for what, value, known in (("order", self.order, ORDERS), ("durations", self.durations, DURATIONS)):
+            if value not in known:
+                raise UsageError(f"{what}: there is no {value}{nearest(value, known)}; it is one of {', '.join(known)}")
+        if self.bf_interval_s <= 0 or self.default_queue_depth < 1 or self.bf_max_job_test < 1:
+            raise UsageError("bf_interval, default_queue_depth and bf_max_job_test must be greater than 0")

@@ -1,0 +1,146 @@
+"""Why jobs wait: seconds by reason and by size of job.
+
+Jobs of one *kind* (account, shape, level) wait for the same reason at any moment, so reasons are integrated once for
+each kind; a job's own wait is what its kind gathered between its coming and going.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from policy.formats.arrays import Bools
+from policy.request.demand import ANY_SPREAD
+from policy.simulate.slurm_alone.backfill import groups_of
+from policy.simulate.slurm_alone.ledger import Ledger
+from topology.fabric import NOBODY
+from topology.tables import Ints
+
+REASONS = ("fair_share", "fragmentation", "capacity", "priority")
+"""Over the account's quota; enough GPUs are free, but no place at the level that the job insists on; too few GPUs are
+free; a place is free, but the job stands behind others or does not fit before what is planned for them."""
+
+SIZES = ("1", "2-4", "5-8", ">8")
+
+FAIR_SHARE, FRAGMENTATION, CAPACITY, PRIORITY = range(len(REASONS))
+
+
+def size_class(gpus: int) -> str:
+    """The size class of a job, as Philly's tables have them."""
+    return SIZES[0 if gpus <= 1 else 1 if gpus <= 4 else 2 if gpus <= 8 else 3]
+
+
+class Kind(NamedTuple):
+    """What decides why a job waits."""
+
+    account: str
+    """Empty where accounts make no difference."""
+    n: int
+    k: int
+    level: str
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of one such job."""
+        return self.k if self.n == ANY_SPREAD else self.n * self.k
+
+
+class Waits:
+    """The clocks of all kinds of waiting jobs."""
+
+    def __init__(self, ledger: Ledger, quotas: Mapping[str, int], held: Mapping[str, int]) -> None:
+        self._ledger = ledger
+        self._quotas = quotas
+        self._held = held
+        self._clocks: dict[Kind, list[float]] = {}
+        self._waiting: dict[Kind, int] = {}
+        self._reasons: dict[Kind, int] = {}
+        self._since = 0.0
+        self._version = -1
+        self._no_place: dict[Kind, int] = {}
+        self._seen: dict[str, tuple[Kind, tuple[float, ...]]] = {}
+        self._own: dict[str, list[float]] = {}
+
+    def advance(self, now: float) -> None:
+        """Let time pass; must be called before anything changes."""
+        passed = now - self._since
+        self._since = now
+        if passed <= 0:
+            return
+        for kind in self._waiting:
+            self._clocks[kind][self._reason(kind)] += passed
+
+    def come(self, job: str, kind: Kind) -> None:
+        """A job starts to wait, or waits as another kind from now on."""
+        clock = self._clocks.setdefault(kind, [0.0] * len(REASONS))
+        self._seen[job] = (kind, tuple(clock))
+        self._waiting[kind] = self._waiting.get(kind, 0) + 1
+
+    def go(self, job: str) -> None:
+        """A job starts, or stops to wait as its kind."""
+        kind, before = self._seen.pop(job)
+        own = self._own.setdefault(job, [0.0] * len(REASONS))
+        for reason, (now, then) in enumerate(zip(self._clocks[kind], before, strict=True)):
+            own[reason] += now - then
+        self._waiting[kind] -= 1
+        if not self._waiting[kind]:
+            del self._waiting[kind]
+
+    def no_place(self, kind: Kind) -> None:
+        """The policy found none, though the numbers would do."""
+        self._no_place[kind] = self._ledger.version
+        self._reasons.pop(kind, None)
+
+    def of(self, job: str) -> dict[str, float]:
+        """Seconds that a job waited, by reason."""
+        return dict(zip(REASONS, self._own.get(job, [0.0] * len(REASONS)), strict=True))
+
+    def _reason(self, kind: Kind) -> int:
+        if self._version != self._ledger.version:
+            self._version = self._ledger.version
+            self._reasons.clear()
+        reason = self._reasons.get(kind)
+        if reason is None:
+            reason = self._reasons[kind] = self._why(kind)
+        return reason
+
+    def _why(self, kind: Kind) -> int:
+        quota = self._quotas.get(kind.account)
+        if quota is not None and self._held.get(kind.account, 0) + kind.gpus > quota:
+            return FAIR_SHARE
+        if self._ledger.free_gpus < kind.gpus:
+            return CAPACITY
+        if self._no_place.get(kind) == self._ledger.version or not room_at_level(self._ledger, kind):
+            return FRAGMENTATION
+        return PRIORITY
+
+
+def room_at_level(ledger: Ledger, kind: Kind) -> bool:
+    """Whether a legal place exists, by numbers of free GPUs."""
+    within = groups_of(ledger.fleet.fabric, kind.level)
+    if kind.n == ANY_SPREAD:
+        if kind.level in {"nvlink", "node"}:
+            return ledger.nodes_with_at_least(kind.k) > 0
+        if within is None:
+            return ledger.free_gpus >= kind.k
+        return max(_sums(within, ledger.counts), default=0) >= kind.k
+    if ledger.nodes_with_at_least(kind.k) < kind.n:
+        return False
+    return kind.n == 1 or within is None or max(_sums(within, ledger.counts >= kind.k), default=0) >= kind.n
+
+
+def _sums(groups: Ints, what: Ints | Bools) -> list[int]:
+    known = groups != NOBODY
+    return [int(total) for total in np.bincount(groups[known], weights=what[known]).tolist()]
+
+
+def totals(waits: Waits, gpus_of: Mapping[str, int]) -> dict[str, dict[str, dict[str, float]]]:
+    """Seconds waited, and jobs that waited, by size class and reason."""
+    seconds = {size: dict.fromkeys(REASONS, 0.0) for size in SIZES}
+    jobs: dict[str, dict[str, float]] = {size: dict.fromkeys(REASONS, 0) for size in SIZES}
+    for job, gpus in gpus_of.items():
+        size = size_class(gpus)
+        for reason, waited in waits.of(job).items():
+            seconds[size][reason] += waited
+            jobs[size][reason] += waited > 0
+    return {"seconds": seconds, "jobs": jobs}

@@ -1,0 +1,154 @@
+"""What backfill asks select/cons_tres: when a job could start, if running jobs use their time limits."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from policy.formats.arrays import Bools
+from policy.simulate.with_berthd.choice import Choice
+from policy.simulate.with_berthd.jobs import Record
+from policy.simulate.with_berthd.nodes import Nodes
+from topology.tables import Ints
+
+FIRST_WINDOW = 30
+"""Seconds within which ends of running jobs are looked at as one; each next window is at least twice as wide."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """What is free once some of the running jobs have ended."""
+
+    gpus: Ints
+    cpus: Ints
+    counts: Ints
+
+
+class Ahead:
+    """What is free now, and once the first, the first two... of the running jobs have ended: a row for each."""
+
+    def __init__(
+        self, nodes: Nodes, choice: Choice, running: Sequence[tuple[int, Record]], now: int, *, by_nodes: bool
+    ) -> None:
+        """`running`: with the second in which each ends.
+
+        `by_nodes`: a planned start is the end of the last job on the nodes that were chosen, as from 25.05.1 on;
+        before, it is the end of the last job on any node that the job might have.
+        """
+        self._choice = choice
+        self._now = now
+        self._by_nodes = by_nodes
+        ending = sorted(running, key=lambda one: (one[0], one[1].id))
+        self._ends: Ints = np.array([end for end, _ in ending], np.int64)
+        held = [
+            (place, node, mask, sum(cores))
+            for place, (_, record) in enumerate(ending)
+            for node, mask, cores in zip(record.nodes, record.masks, record.cores, strict=True)
+        ]
+        # By job, each on each of its nodes: what a whole table would take of a big cluster is too much.
+        self._job, self._node, self._mask, self._cores = np.array(held, np.int64).reshape(-1, 4).T.copy()
+        # Made as they are asked for; few are.
+        self._rows = {0: _Row(nodes.gpus.copy(), nodes.cpus.copy(), np.bitwise_count(nodes.gpus))}
+        self._room: dict[tuple[int, int, int], Bools] = {}
+
+    def starts_now(self, record: Record) -> bool:
+        """Whether there is room for a job now, whatever is reserved."""
+        if record.pin:
+            return pin_fits(record, self._rows[0].gpus, self._rows[0].cpus)
+        return int(np.count_nonzero(self._room_for(record, 0))) >= record.nodes_wanted
+
+    def soonest(
+        self, record: Record, open_nodes: Bools, start: float, until: float | None
+    ) -> tuple[float, tuple[int, ...]] | None:
+        """When, of these nodes, on which; for a start after now. Ends of jobs after `until` are not looked at."""
+        if start <= self._now and (nodes := self._nodes_in(0, record, open_nodes)):
+            return self._now, nodes
+        over = int(self._ends.searchsorted(start, "left"))
+        if nodes := self._nodes_in(over, record, open_nodes):
+            return start, nodes
+        last = self._ends.size if until is None else int(self._ends.searchsorted(until, "right"))
+        if not self._enough(last, record, open_nodes):
+            return None
+        among = self._of_jobs(over, last)
+        near: Ints = np.unique(self._job[among][open_nodes[self._node[among]]])
+        if not near.size:
+            return None
+        for row in self._batches(near):
+            if nodes := self._nodes_in(row, record, open_nodes):
+                return self._end(row, near, nodes), nodes
+        return None
+
+    def _batches(self, near: Ints) -> list[int]:
+        """Rows after each batch of ends of those jobs that hold nodes which a job might have.
+
+        A job that holds none is passed by without a look at the window: the next is in the batch whenever it ends.
+        """
+        ends = self._ends
+        first = int(ends[near[0]])
+        base, window = first + FIRST_WINDOW - first % FIRST_WINDOW, FIRST_WINDOW
+        rows: list[int] = []
+        taken, row = 0, int(near[0])
+        while taken < near.size:
+            while row < ends.size and ends[row] > base + window:
+                window *= 2
+            within = int(ends.searchsorted(base + window, "right"))
+            upto = int(near.searchsorted(within))
+            passed = int(near[upto - 1]) + 1 if upto > taken else row
+            taken = min(upto + (passed < within), near.size)
+            row = int(near[taken - 1]) + 1
+            rows.append(row)
+            window *= 2
+        return rows
+
+    def _end(self, row: int, near: Ints, nodes: Sequence[int]) -> float:
+        last = row - 1
+        if self._by_nodes:
+            among = self._of_jobs(int(near[0]), row)
+            last = int(self._job[among][np.isin(self._node[among], nodes)].max(initial=near[0]))
+        return max(int(self._ends[last]), self._now + 1)
+
+    def _of_jobs(self, first: int, last: int) -> slice:
+        """What these jobs hold."""
+        begin, end = self._job.searchsorted([first, last]).tolist()
+        return slice(begin, end)
+
+    def _row(self, number: int) -> _Row:
+        """What is free once so many jobs have ended."""
+        if number not in self._rows:
+            before = max(known for known in self._rows if known < number)
+            among = self._of_jobs(before, number)
+            gpus, cpus = self._rows[before].gpus.copy(), self._rows[before].cpus.copy()
+            np.bitwise_or.at(gpus, self._node[among], self._mask[among])
+            np.add.at(cpus, self._node[among], self._cores[among])
+            self._rows[number] = _Row(gpus, cpus, np.bitwise_count(gpus))
+        return self._rows[number]
+
+    def _nodes_in(self, number: int, record: Record, open_nodes: Bools) -> tuple[int, ...]:
+        """Nodes for a job as they are in one row."""
+        if not self._enough(number, record, open_nodes):
+            return ()
+        if record.pin:
+            return record.pin
+        # There may be enough of them, but not of one block.
+        row = self._row(number)
+        return self._choice.nodes_for(record, open_nodes, row.counts, row.cpus) or ()
+
+    def _enough(self, number: int, record: Record, open_nodes: Bools) -> bool:
+        if record.pin:
+            row = self._row(number)
+            return bool(open_nodes[list(record.pin)].all()) and pin_fits(record, row.gpus, row.cpus)
+        return int(np.count_nonzero(self._room_for(record, number) & open_nodes)) >= record.nodes_wanted
+
+    def _room_for(self, record: Record, number: int) -> Bools:
+        """In one row the nodes with as many GPUs and cores as a job needs there."""
+        key = (number, record.k, record.cpus)
+        if key not in self._room:
+            row = self._row(number)
+            self._room[key] = (row.counts >= record.k) & (row.cpus >= record.cpus)
+        return self._room[key]
+
+
+def pin_fits(record: Record, gpus: Ints, cpus: Ints) -> bool:
+    """Whether a job's pinned GPUs and its cores are free."""
+    mask = record.pin_mask
+    return all(int(gpus[node]) & mask == mask and int(cpus[node]) >= record.cpus for node in record.pin)

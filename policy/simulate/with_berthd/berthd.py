@@ -1,0 +1,256 @@
+"""berthd in the simulation: its own `decide`, `Plan` and `Picture`.
+
+As in the daemon, an answerer and a planner share nothing but pictures that are handed over, and the planner does one
+thing at a time. Each takes as long as the real one does (`Delays`).
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from math import ceil
+from typing import TYPE_CHECKING, Protocol
+
+from policy.formats import segment
+from policy.formats.slurm_facts import Reading
+from policy.placement.base import Policy
+from policy.plan.answer.decide import Decision, decide
+from policy.plan.answer.known_requests import Understanding
+from policy.plan.answer.segment_values import moved
+from policy.plan.book import Book
+from policy.plan.changes import Change, Move
+from policy.plan.claims import Claim
+from policy.plan.plan import Plan
+from policy.plan.relocation.on_the_way import Moving
+from policy.plan.tracker import Picture
+from policy.request.demand import A_YEAR
+from policy.sharing.classes import Classes
+from policy.simulate.with_berthd.clock import Clock
+from policy.simulate.with_berthd.hands import Hands
+from policy.simulate.with_berthd.jobs import EPOCH, Record
+from policy.simulate.with_berthd.settings import PinnedSettings
+
+if TYPE_CHECKING:
+    from policy.cluster.fleet import Fleet
+
+
+class Slurm(Protocol):
+    """What berthd needs of the simulated slurmctld."""
+
+    def look(self) -> Reading:
+        """All that Slurm would tell now."""
+        ...
+
+    def entered(self, nonce: str) -> float | None:
+        """When a job came into the queue; None if it has not yet."""
+        ...
+
+    def pin(self, job_id: int, nodes: tuple[int, ...], mask: int, values: dict[str, str]) -> None:
+        """One update."""
+        ...
+
+    def unpin(self, job_id: int) -> None:
+        """One update."""
+        ...
+
+    def annotate(self, job_id: int, values: Mapping[str, str]) -> None:
+        """Another segment."""
+        ...
+
+    def state(self, job_id: int) -> str:
+        """What a job does."""
+        ...
+
+    def put_back(self, job_id: int) -> bool:
+        """Back into the queue with a job that runs, and not before some time; False where it has ended."""
+        ...
+
+
+CHEAP = 0.01
+"""Seconds of a whole pass up to which each notice gets one, as in policy.daemon.passes.planner."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    claim: Claim
+    expires: float
+
+
+class Answerer:
+    """Gives each submission a place in the last picture, and keeps it until a picture shows the job."""
+
+    def __init__(self, policy: Policy, settings: PinnedSettings) -> None:
+        self._policy = policy
+        self._settings = settings
+        self._understanding = Understanding()
+        self._book: Book | None = None
+        self._held: dict[str, _Held] = {}
+
+    def take(self, book: Book, seen: Callable[[str], bool], now: float) -> None:
+        """A new picture."""
+        self._held = {nonce: held for nonce, held in self._held.items() if held.expires > now and not seen(nonce)}
+        for held in self._held.values():
+            book.claim(held.claim)
+        self._book = book
+
+    def answer(self, record: Record, now: float) -> Decision:
+        """What berthd says to a submission."""
+        assert self._book is not None, "the planner hands its first picture over before any job comes"  # noqa: S101
+        decision = decide(
+            request_of(record), self._book, self._policy, self._settings.site, EPOCH + now, self._understanding
+        )
+        if decision.claim is not None:
+            self._book.claim(decision.claim)
+            self._held[record.nonce] = _Held(decision.claim, now + self._settings.delays.reserve)
+        return decision
+
+
+def request_of(record: Record) -> dict[str, str]:
+    """What the job_submit plugin would ask for this job."""
+    job, asked = record.asked.job, record.asked
+    fields = {
+        "nonce": record.nonce,
+        "uid": "1000",
+        "client": "batch",
+        "min_nodes": str(record.nodes_wanted),
+        "max_nodes": str(record.nodes_wanted),
+        "num_tasks": str(record.nodes_wanted),
+        "ntasks_per_node": "1",
+        "cpus_per_task": str(record.cpus),
+        "min_cpus": str(record.cpus * record.nodes_wanted),
+        "tres_per_node": f"gres/gpu:{record.k}",
+        "gpus": str(record.k * record.nodes_wanted),
+    }
+    if record.limit < A_YEAR:
+        fields["time_limit"] = str(ceil(record.limit / 60))
+    if job.app_class in ("compute", "mixed", "memory"):
+        fields["flag.app_class"] = job.app_class
+    if asked.movable is not None:
+        fields["flag.movable"] = f"{asked.movable // 60:.0f}:{asked.movable % 60:02.0f}"
+    if asked.level:
+        fields["flag.locality"] = f"{asked.level}@{asked.wait // 60}:{asked.wait % 60:02d}"
+    return fields
+
+
+class Planner:
+    """Passes at each tick, and in between what ended jobs have freed; it does one thing at a time."""
+
+    def __init__(
+        self,
+        fleet: "Fleet",
+        policy: Policy,
+        settings: PinnedSettings,
+        answerer: Answerer,
+        slurm: Slurm,
+        clock: Clock,
+    ) -> None:
+        self._slurm = slurm
+        self._clock = clock
+        self._answerer = answerer
+        self._delays = settings.delays
+        self._plan = Plan(policy, settings.site)
+        self._picture = Picture(fleet)
+        self._free_at = 0.0
+        """When it has done what it does now."""
+        self._rules = rules = settings.site.moving
+        hands = Hands(slurm)
+        self._moving = Moving(hands, rules, policy, Classes(), hands, hands.ask, lambda _: None, lambda _: None)
+        self._notices: list[tuple[int, Callable[[float], None]]] = []
+        self._handed_over = 0.0
+        self._pass_took = 0.0
+        self.reasons: Counter[str] = Counter()
+        """Updates by what made them necessary."""
+
+    def one_pass(self, now: float) -> float:
+        """A whole pass; when it is over."""
+        reading = self._slurm.look()
+        self._picture.update(reading)
+        changes = self._replan(reading)
+        done = now + self._delays.read + self._pass_took
+        self._hand_over(now, done)
+        self._free_at = self._write(changes, reading.at, done)
+        if self._rules.enabled:
+            self._moving.step(self._plan, self._picture, reading)
+            if not changes:
+                while self._moving.search(self._plan, self._picture, reading):
+                    pass
+        return self._free_at
+
+    @property
+    def moving(self) -> bool:
+        """Whether a job is on its way."""
+        return "moving" in self._moving.told
+
+    @property
+    def moved(self) -> int:
+        """Running jobs that were moved."""
+        return int(self._moving.told.get("moves", "0"))
+
+    def notice(self, node: int, answer: Callable[[float], None], now: float) -> None:
+        """A node's Epilog tells that a job has ended; `answer` is told when it may go on."""
+        self._notices.append((node, answer))
+        if len(self._notices) == 1:
+            self._clock.at(max(now, self._free_at), self._take_notices)
+
+    def _take_notices(self) -> None:
+        now = self._clock.now
+        if now < self._free_at:
+            self._clock.at(self._free_at, self._take_notices)
+            return
+        reading = self._slurm.look()
+        found, self._notices = self._notices, []
+        nodes = {node for node, _ in found}
+        changed = self._picture.update(reading)
+        changes, took = None, self._delays.freed
+        if self._pass_took > CHEAP:
+            changes = self._plan.freed(self._picture, changed | nodes, reading.jobs)
+        if changes is None:
+            changes = self._replan(reading)
+            took = self._pass_took
+        planned = now + self._delays.read + took
+        here = [change for change in changes if isinstance(change, Move) and not nodes.isdisjoint(change.berth.nodes)]
+        done = self._write(here, reading.at, planned)
+        for _, answer in found:
+            answer(done)
+        done = self._write([change for change in changes if change not in here], reading.at, done)
+        if now - self._handed_over >= self._delays.hand_over:
+            self._hand_over(now, done)
+        self._free_at = done
+
+    def _replan(self, reading: Reading) -> list[Change]:
+        changes = self._plan.replan(self._picture.book(), reading.jobs)
+        self._pass_took = self._delays.plan + self._delays.look * self._plan.looks
+        return changes
+
+    def _write(self, changes: Iterable[Change], read_at: float, now: float) -> float:
+        """Write changes one after another; when the last is written."""
+        for change in changes:
+            now += self._delays.update
+            self.reasons[change.reason] += 1
+            self._clock.at(now, self._writer(change, read_at))
+        return now
+
+    def _writer(self, change: Change, read_at: float) -> Callable[[], None]:
+        if isinstance(change, Move):
+            berth = change.berth
+            return lambda: self._slurm.pin(change.job.id, berth.nodes, berth.mask, moved(change, read_at))
+        return lambda: self._slurm.unpin(change.job.id)
+
+    def _hand_over(self, read: float, now: float) -> None:
+        """Let the answerer know at a moment what the plan looks like by what was read before."""
+        assert self._plan.book is not None, "a pass has left its book"  # noqa: S101 - narrows the type
+        book = Book(self._plan.book.cluster)
+        self._handed_over = now
+
+        def seen(nonce: str) -> bool:
+            entered = self._slurm.entered(nonce)
+            return entered is not None and entered <= read
+
+        self._clock.at(now, lambda: self._answerer.take(book, seen, now))
+
+
+def pinned_by(decision: Decision) -> tuple[tuple[str, ...], int, dict[str, str]]:
+    """Nodes, GPUs and segment of an answer that gives a place."""
+    fields = decision.fields
+    mask = sum(1 << int(place) for place in fields["gpus"].split(","))
+    values = segment.fields(f"[berth/1 {fields['segment']}]") or {}
+    return tuple(fields["nodes"].split(",")), mask, values

@@ -1,0 +1,119 @@
+"""A job in the simulation of berthd beside slurmctld: what slurmctld's record says of it, and what berthd reads."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import ceil
+
+from policy.formats.slurm_facts import JobFacts
+from policy.request.demand import A_YEAR
+from policy.simulate.with_berthd.settings import Submission
+from policy.simulate.world import PARTITION
+
+EPOCH = 1_000_000
+"""The simulation's first moment, as Slurm writes times: whole seconds."""
+
+
+@dataclass(slots=True, eq=False)
+class Record:
+    """One job."""
+
+    id: int
+    asked: Submission
+    nodes_wanted: int
+    k: int
+    """GPUs on each of its nodes."""
+    nonce: str
+    foreseen: bool = False
+    """Whether its end is known beforehand."""
+    entered: float | None = None
+    """When it came into the queue."""
+    state: str = "PENDING"
+    reason: str = "None"
+    pin: tuple[int, ...] = ()
+    """The nodes that it is pinned to; empty where Slurm is free to choose."""
+    pin_mask: int = 0
+    segment: Mapping[str, str] | None = None
+    tried: float | None = None
+    """When Slurm first looked for nodes itself."""
+    started: float = 0.0
+    """When slurmctld started it."""
+    begun: float = 0.0
+    """When it began to run."""
+    ended: float = 0.0
+    nodes: tuple[int, ...] = ()
+    masks: tuple[int, ...] = ()
+    cores: tuple[tuple[int, ...], ...] = ()
+    """Cores that it holds on each of its nodes, by socket."""
+    epilogs: int = 0
+    """Of its nodes, how many still run its epilog."""
+    updates: int = 0
+    left: float | None = None
+    """Seconds of ideal run time that are left after it was put back; None: all of them."""
+    debt: float = 0.0
+    """Seconds that it computes nothing new at its next start."""
+    begin: float | None = None
+    """Not to be started before, after it was put back."""
+    run: int = 0
+    """Grows with each start, so that the end of an earlier run is known to be stale."""
+    runs: list[tuple[float, float, tuple[int, ...], tuple[int, ...]]] = field(default_factory=list)
+    """Earlier runs: from when to when, nodes and masks."""
+    facts: JobFacts | None = None
+
+    @property
+    def cpus(self) -> int:
+        """Cores on each of its nodes."""
+        return self.asked.cpus or max(1, self.k)
+
+    @property
+    def first_begun(self) -> float:
+        """When its first run began."""
+        return self.runs[0][0] if self.runs else self.begun
+
+    @property
+    def limit(self) -> int:
+        """Seconds that it may run: Slurm counts whole minutes."""
+        if self.foreseen:
+            return max(1, ceil(self.asked.job.work))
+        limit = self.asked.job.limit
+        return A_YEAR if limit is None else min(A_YEAR, 60 * ceil(limit / 60))
+
+    @property
+    def end_by_limit(self) -> float:
+        """When its time limit ends it, or when it will end where that is known."""
+        return self.ended if self.foreseen else self.started + self.limit
+
+    def as_facts(self, names: tuple[str, ...]) -> JobFacts:
+        """What a gateway would read; the same object until something changes."""
+        if self.facts is None:
+            runs = self.state == "RUNNING"
+            start = EPOCH + int(self.started) if runs else None
+            pinned = bool(self.pin)
+            self.facts = JobFacts(
+                id=self.id,
+                state=self.state,
+                partition=PARTITION,
+                priority=int(self.asked.job.priority),
+                submitted=EPOCH + int(self.entered or 0),
+                start=start,
+                end=self._end_of(start) if start is not None else None,
+                limit=self.limit,
+                cpus=self.cpus * self.nodes_wanted,
+                nodes=tuple(names[node] for node in self.nodes),
+                required=tuple(names[node] for node in self.pin),
+                reason=self.reason if self.begin is None else "BeginTime",
+                gpus=self.pin_mask if pinned else None,
+                segment=self.segment,
+                count=self.nodes_wanted,
+                mem=0,
+                holds=self.masks if runs else (),
+                wants_gpus=self.k > 0,
+                begin=None if self.begin is None else EPOCH + ceil(self.begin),
+            )
+        return self.facts
+
+    def _end_of(self, start: int) -> int:
+        return EPOCH + ceil(self.ended) if self.foreseen else start + self.limit
+
+    def changed(self) -> None:
+        """Its record is another than before."""
+        self.facts = None

@@ -1,0 +1,157 @@
+"""slurmctld's two ways to start jobs, pinned or not, as 24.11 to 26.05 do it.
+
+Main pass: in order. A pinned job that cannot start takes its nodes out of the pass; one that is not pinned ends it,
+since it blocks the partition. Backfill: in order, each job gets the first start that running jobs' limits and what is
+planned for those before it leave; a start now is a start, a later one holds whole nodes. It is told step by step as
+sched/backfill of 24.11.5 takes them, since who passes whom hangs on its rounding.
+
+A node on which an epilog runs takes no job, though Slurm's picture shows its GPUs as free.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
+from math import floor
+
+import numpy as np
+
+from policy.formats.arrays import Bools
+from policy.simulate.with_berthd.ahead import Ahead, pin_fits
+from policy.simulate.with_berthd.choice import Choice
+from policy.simulate.with_berthd.jobs import Record
+from policy.simulate.with_berthd.nodes import Nodes
+from policy.simulate.with_berthd.reserved import Reserved, bits
+from policy.simulate.with_berthd.settings import PinnedSettings
+
+ENDS_BY_NODES = "25.05"
+"""From its second release on, backfill lets no job on other nodes put off a start that it plans."""
+
+Start = Callable[[Record, tuple[int, ...], tuple[int, ...]], None]
+
+
+class Passes:
+    """Main pass and backfill on one cluster."""
+
+    def __init__(self, nodes: Nodes, settings: PinnedSettings, start: Start, phase: float = 0.0) -> None:
+        """`phase`: what Slurm's clock shows at the first moment, by the minute."""
+        self._nodes = nodes
+        self._all = (1 << nodes.count) - 1
+        self._choice = Choice(nodes)
+        self._depth = settings.queue_depth
+        self._resolution = settings.delays.resolution
+        self._by_nodes = settings.slurm >= ENDS_BY_NODES
+        self._phase = phase
+        self._switches = not settings.berthd
+        self._start = start
+
+    def main(self, queue: Iterable[Record], now: float) -> None:
+        """One main pass."""
+        nodes = self._nodes
+        barred = np.zeros(nodes.count, np.bool_).tolist()
+        quiet = nodes.quiet
+        blocked = False
+        for record in list(islice(queue, self._depth)):
+            if blocked:
+                _wait_for(record, "Priority")
+            elif record.pin:
+                if any(barred[node] for node in record.pin):
+                    _wait_for(record, "ReqNodeNotAvail")
+                elif all(quiet[node] for node in record.pin) and pin_fits(record, nodes.gpus, nodes.cpus):
+                    self._start(record, record.pin, (record.pin_mask,) * len(record.pin))
+                else:
+                    _wait_for(record, "Resources")
+                    for node in record.pin:
+                        barred[node] = True
+            elif not self._start_unpinned(record, quiet & ~np.array(barred), now):
+                _wait_for(record, "Resources")
+                blocked = True
+
+    def _start_unpinned(self, record: Record, open_nodes: Bools, now: float) -> bool:
+        nodes = self._nodes
+        if record.tried is None:
+            record.tried = now
+        found = self._choice.nodes_for(record, open_nodes, np.bitwise_count(nodes.gpus), nodes.cpus)
+        if found is None or self._waits_for_leaf(record, found, now):
+            return False
+        self._start(record, found, self._choice.gpus_for(record, found))
+        return True
+
+    def _waits_for_leaf(self, record: Record, found: Sequence[int], now: float) -> bool:
+        """Whether `--switches` keeps a job from nodes of several leaves; its time runs from the first try."""
+        if not (self._switches and record.asked.wait) or self._choice.on_one_leaf(found):
+            return False
+        return now - (now if record.tried is None else record.tried) < record.asked.wait
+
+    def backfill(self, queue: Iterable[Record], running: Iterable[Record], now: float) -> None:
+        """One backfill pass, in Slurm's whole seconds."""
+        moment = floor(now + self._phase)
+        holding = [(self._end_of(record), record) for record in running]
+        ahead = self._look_ahead(holding, moment)
+        plan = Reserved(self._nodes.count, moment, self._resolution)
+        waiting = list(islice(queue, self._depth))
+        for record in waiting:
+            if record.tried is None:
+                record.tried = now
+        last = _last_that_fits(waiting, ahead)
+        for number, record in enumerate(waiting):
+            if number > last:
+                return
+            found = self._soonest(record, ahead, plan, moment, now)
+            if found is None:
+                continue
+            start, nodes = found
+            if start > moment:
+                plan.reserve(nodes, *plan.slot(start, record.limit))
+                continue
+            masks = (record.pin_mask,) * len(nodes) if record.pin else self._choice.gpus_for(record, nodes)
+            self._start(record, nodes, masks)
+            holding.append((self._end_of(record), record))
+            ahead = self._look_ahead(holding, moment)
+            last = _last_that_fits(waiting[: last + 1], ahead)
+
+    def _end_of(self, record: Record) -> int:
+        return floor(record.end_by_limit + self._phase)
+
+    def _look_ahead(self, holding: Sequence[tuple[int, Record]], moment: int) -> Ahead:
+        return Ahead(self._nodes, self._choice, holding, moment, by_nodes=self._by_nodes)
+
+    def _soonest(
+        self, record: Record, ahead: Ahead, plan: Reserved, moment: int, now: float
+    ) -> tuple[float, tuple[int, ...]] | None:
+        """When and where a job can start beside what is planned for those before it; `moment`: it can now."""
+        usable = bits(record.pin) if record.pin else self._all
+        later: float | None = moment
+        while later is not None:
+            start_at = later
+            open_nodes, later = plan.open_for(start_at, start_at + record.limit, usable)
+            if open_nodes.bit_count() < record.nodes_wanted:
+                continue
+            found = ahead.soonest(record, plan.as_array(open_nodes), start_at, later)
+            if found is None:
+                continue
+            start, nodes = found
+            if start <= moment:
+                if self._may_start(record, nodes, now):
+                    return start, nodes
+                start, later = moment + 1, None
+            if plan.overlaps(nodes, *plan.slot(start, record.limit)):
+                later = start if start > start_at else start + self._resolution
+            elif later is None or start <= later:
+                return start, nodes
+        return None
+
+    def _may_start(self, record: Record, nodes: Sequence[int], now: float) -> bool:
+        free = self._nodes.free_for(record, nodes)
+        if not free or not all(self._nodes.quiet[node] for node in nodes):
+            return False
+        return bool(record.pin) or not self._waits_for_leaf(record, nodes, now)
+
+
+def _last_that_fits(waiting: Sequence[Record], ahead: Ahead) -> int:
+    """The place of the last job for which there is room now: what is planned for those behind it changes nothing."""
+    return next((at for at in reversed(range(len(waiting))) if ahead.starts_now(waiting[at])), -1)
+
+
+def _wait_for(record: Record, reason: str) -> None:
+    if record.reason != reason:
+        record.reason = reason
+        record.changed()

@@ -1,0 +1,19 @@
+"""TCP ports of berthd's, on every interface of its host."""
+
+import socket
+
+from policy.formats.errors import DaemonError
+
+_BACKLOG = 4_096
+
+
+def listen(port: int) -> socket.socket:
+    """A listening socket, for IPv6 and IPv4 alike."""
+    problem = OSError()
+    # A host whose kernel has no IPv6, or has it switched off, still has IPv4.
+    for family, dual in ((socket.AF_INET6, True), (socket.AF_INET, False)):
+        try:
+            return socket.create_server(("", port), family=family, backlog=_BACKLOG, dualstack_ipv6=dual)
+        except (OSError, ValueError) as found:
+            problem = found if isinstance(found, OSError) else problem
+    raise DaemonError(f"cannot listen on port {port}: {problem.strerror}")

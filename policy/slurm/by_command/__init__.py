@@ -1,0 +1,1 @@
+"""The gateway that runs Slurm's own commands and reads what they print. It works with every release."""

@@ -1,0 +1,103 @@
+"""A job as Slurm's own JSON shows it (`scontrol show job --json`): the slow form, with all texts exact to the byte."""
+
+import json
+
+import msgspec
+
+from policy.formats.errors import UnreadableError
+
+
+class Number(msgspec.Struct, frozen=True):
+    """A number that may not be set."""
+
+    set: bool = False
+    number: int = 0
+
+
+class _Signal(msgspec.Struct, frozen=True):
+    id: Number = Number()
+
+
+class _Code(msgspec.Struct, frozen=True):
+    return_code: Number = Number()
+    signal: _Signal = _Signal()
+
+
+class JobJson(msgspec.Struct):
+    """What Berth reads of it; releases that lack a field, or show it in another way, are told apart here."""
+
+    job_id: int
+    job_state: list[str] | str
+    user_id: int = 0
+    admin_comment: str = ""
+    extra: str = ""
+    partition: str = ""
+    nodes: str = ""
+    required_nodes: str = ""
+    excluded_nodes: str = ""
+    licenses: str = ""
+    tres_per_node: str = ""
+    tres_per_job: str = ""
+    gres_detail: list[str] = []
+    start_time: Number = Number()
+    end_time: Number = Number()
+    exit_code: _Code = _Code()
+    restart_cnt: int = 0
+    requeue: bool = True
+    batch_flag: bool = False
+    standard_output: str = ""
+    standard_error: str = ""
+    stdout_expanded: str = ""
+    stderr_expanded: str = ""
+    array_job_id: Number = Number()
+    array_task_id: Number = Number()
+    array_task_string: str = ""
+    """The tasks of an array that have no record of their own yet."""
+    het_job_id: Number = Number()
+    het_job_offset: Number = Number()
+
+    @property
+    def state(self) -> str:
+        """Its first word; the others are flags."""
+        return self.job_state if isinstance(self.job_state, str) else next(iter(self.job_state), "")
+
+    @property
+    def name(self) -> int | str:
+        """How scontrol names this job alone: of a task `ARRAY_TASK`, as its number may be the whole array's."""
+        is_task = self.array_task_id.set and self.array_job_id.set and self.array_job_id.number > 0
+        return f"{self.array_job_id.number}_{self.array_task_id.number}" if is_task else self.job_id
+
+    @property
+    def part(self) -> str:
+        """How its user names it, if it is a part of a heterogeneous job."""
+        is_part = self.het_job_id.set and self.het_job_offset.set and self.het_job_id.number > 0
+        return f"{self.het_job_id.number}+{self.het_job_offset.number}" if is_part else ""
+
+    @property
+    def logs(self) -> tuple[str, ...]:
+        """Where its output went. Later releases show the path as its user wrote it, and beside it what it became."""
+        out, error = self.stdout_expanded or self.standard_output, self.stderr_expanded or self.standard_error
+        return tuple(dict.fromkeys(path for path in (out, error) if path.startswith("/")))
+
+
+class _Answer(msgspec.Struct):
+    jobs: list[JobJson]
+
+
+_DECODER = msgspec.json.Decoder(_Answer)
+
+
+def decode(data: bytes) -> list[JobJson]:
+    """The jobs of an answer."""
+    try:
+        return _decode(data)
+    except (msgspec.MsgspecError, ValueError) as problem:
+        raise UnreadableError(f"Slurm's JSON of jobs has another form than Berth knows: {problem}") from None
+
+
+def _decode(data: bytes) -> list[JobJson]:
+    try:
+        return _DECODER.decode(data).jobs
+    except UnicodeDecodeError:
+        # Slurm passes on whatever bytes a user wrote; the slower reader takes them as they are.
+        return msgspec.convert(json.loads(data.decode("utf-8", "surrogateescape")), _Answer).jobs

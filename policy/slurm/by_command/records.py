@@ -1,0 +1,43 @@
+"""Job records through Slurm's JSON, the slow form that has all texts of a job exact to the byte."""
+
+from dataclasses import dataclass
+
+from policy.formats.slurm_facts import JobText
+from policy.slurm import fields
+from policy.slurm.by_command import job_json
+from policy.slurm.by_command.job_json import JobJson
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What a job's record says."""
+
+    job: JobText
+    name: str
+    """As scontrol takes it for this job alone: of a task `ARRAY_TASK`, because the number may be the whole array's."""
+    holds: tuple[int, ...]
+    """The GPUs that it holds on each of its nodes."""
+
+
+def jobs(data: bytes) -> dict[int, Record]:
+    """Read `squeue --json` or `scontrol show job --json`."""
+    return {job.job_id: _record(job) for job in job_json.decode(data)}
+
+
+def _record(job: JobJson) -> Record:
+    return Record(
+        JobText(
+            id=job.job_id,
+            state=job.state,
+            user_id=job.user_id,
+            admin_comment=job.admin_comment,
+            extra=job.extra,
+            required=job.required_nodes,
+            tres_per_node=job.tres_per_node,
+            tres_per_job=job.tres_per_job,
+            excluded=job.excluded_nodes,
+            licenses=job.licenses,
+        ),
+        str(job.name),
+        tuple(map(fields.held, job.gres_detail)),
+    )

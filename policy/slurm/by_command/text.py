@@ -1,0 +1,339 @@
+"""The text that Slurm's commands print (24.11 to 26.05), as facts.
+
+Free text must not pose as structure. Of node, partition, reservation and configuration records only what comes before
+their free text is read; the queue's fields end with a mark of this very reading, which nobody could have written into a
+job before. Comments of users and paths are not asked for at all.
+"""
+
+import re
+import secrets
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from policy.formats import excluded_nodes as others
+from policy.formats import hostlist
+from policy.formats.errors import UnreadableError
+from policy.formats.slurm_facts import JobFacts, Memory, NodeFacts, PartitionFacts, Reservation, Rule
+from policy.slurm import changes, fields
+
+_NODE = re.compile(
+    r"NodeName=(?P<name>\S+) .*?CoresPerSocket=\S+\s+CPUAlloc=(?P<used>\d+) CPUEfctv=(?P<cpus>\d+) .*?"
+    r"ActiveFeatures=(?P<features>\S*) .*?Gres=(?P<gres>\S*) (?:GresDrain=\S* )?GresUsed=(?P<gres_used>\S*) .*?"
+    r"RealMemory=(?P<mem>\d+) AllocMem=(?P<mem_used>\d+) (?P<special>.*?)State=(?P<state>\S+) "
+    r"ThreadsPerCore=(?P<threads>\d+) .*?Weight=(?P<weight>\d+) .*?MCS_label=\S* (?:Partitions=(?P<partitions>\S*))?"
+)
+_NODE_WITHOUT_GRES = re.compile(
+    r"NodeName=(?P<name>\S+) .*?CPUAlloc=(?P<used>\d+) CPUEfctv=(?P<cpus>\d+) .*?"
+    r"ActiveFeatures=(?P<features>\S*) .*?"
+    r"RealMemory=(?P<mem>\d+) AllocMem=(?P<mem_used>\d+) (?P<special>.*?)State=(?P<state>\S+) "
+    r"ThreadsPerCore=(?P<threads>\d+) .*?Weight=(?P<weight>\d+) .*?MCS_label=\S* (?:Partitions=(?P<partitions>\S*))?"
+)
+_FOR_SYSTEM = re.compile(r"MemSpecLimit=(\d+)")
+_FOR_GPUS = re.compile(r"RestrictedCoresPerGPU=(\d+)")
+_QUEUE_FIELDS = (
+    *("JobID", "State", "UserID", "Partition", "PriorityLong", "SubmitTime", "StartTime", "EndTime", "EligibleTime"),
+    *("TimeLimit", "NumCPUs", "NumNodes", "NodeList", "ReqNodes", "ExcNodes", "Feature", "Reason", "tres-per-job"),
+    *("tres-per-node", "tres-per-socket", "tres-per-task", "tres-alloc", "JobArrayID", "HetJobID"),
+    *("Reservation", "Licenses", "Account", "Name", "admin_comment"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class QueueLine:
+    """A job of the queue, and the texts that tell when its pin is another one."""
+
+    job: JobFacts
+    tres_per_node: str
+    tres_per_job: str
+    admin_comment: str
+
+
+HOLDING_STATES = "RUNNING,SUSPENDED,CONFIGURING,COMPLETING,STOPPED,SIGNALING,STAGE_OUT,RESIZING"
+"""For squeue -t: jobs that hold what they were given."""
+
+_NOTHING = frozenset({"(null)", "N/A"})
+
+
+def new_mark() -> str:
+    """A mark that no text in the queue can hold, because it was not there before."""
+    return f"|{secrets.token_hex(4)}"
+
+
+def squeue_format(fields: Iterable[str], mark: str) -> str:
+    """For squeue -O: each field at its full length, ended by the mark."""
+    return ",".join(f"{field}:{mark}" for field in fields)
+
+
+def squeue_records(printed: str, mark: str, count: int) -> list[tuple[str, ...]]:
+    r"""The records of so many fields that squeue printed in the squeue_format of this mark.
+
+    >>> squeue_records("7|~no newline|~\n8|~\na newline|~\n", "|~", 2)
+    [('7', 'no newline'), ('8', '\na newline')]
+    """
+    # A newline before each record, instead of one after it.
+    *values, rest = f"\n{printed}".split(mark)
+    records = [tuple(values[place : place + count]) for place in range(0, len(values), count)]
+    wrong = [record for record in records if len(record) != count or not record[0].startswith("\n")]
+    if wrong or rest != "\n":
+        line = "|".join(wrong[0]) if wrong else rest
+        raise UnreadableError(f"squeue printed a line that Berth cannot read: {line.lstrip()[:80]!r}")
+    return [(first[1:], *others) for first, *others in records]
+
+
+def queue_format(mark: str) -> str:
+    """What is asked of each job of the queue."""
+    return squeue_format(_QUEUE_FIELDS, mark)
+
+
+def nodes(text: str) -> list[NodeFacts]:
+    """Read `scontrol show node -o -d`."""
+    return [_node(line) for line in text.splitlines() if line.startswith("NodeName=")]
+
+
+def _node(line: str) -> NodeFacts:
+    match = (_NODE if " Gres=" in line else _NODE_WITHOUT_GRES).match(line) or _NODE_WITHOUT_GRES.match(line)
+    if match is None:
+        raise UnreadableError(f"scontrol show node printed a line that Berth cannot read: {line[:80]!r}")
+    found = match.groupdict()
+    has = fields.gres(found.get("gres") or "")
+    used = fields.gres_used(found.get("gres_used") or "")
+    kept, for_gpus = (pattern.search(found["special"]) for pattern in (_FOR_SYSTEM, _FOR_GPUS))
+    return NodeFacts(
+        name=found["name"],
+        cpus=int(found["cpus"]),
+        cpus_used=int(found["used"]),
+        mem=fields.mem_for_jobs(int(found["mem"]), int(kept[1]) if kept else 0),
+        mem_used=int(found["mem_used"]),
+        threads=int(found["threads"]),
+        weight=int(found["weight"]),
+        cpus_kept=int(for_gpus[1]) * int(found["threads"]) if for_gpus else 0,
+        up=fields.takes_jobs(found["state"]),
+        completing="COMPLETING" in found["state"],
+        dynamic=fields.is_dynamic(found["state"]),
+        gpus=has.gpus,
+        loose=has.loose,
+        seats=has.seats,
+        gpus_used=used.gpus,
+        seats_used=used.seats,
+        shards=has.shards,
+        shared=used.shared,
+        features=_names(found["features"]),
+        partitions=_names(found["partitions"]),
+    )
+
+
+def _names(text: str | None) -> frozenset[str]:
+    return fields.names(_value(text or ""))
+
+
+def _value(text: str) -> str:
+    return "" if text in _NOTHING else text
+
+
+def waiting_states(version: str) -> str:
+    """The states of waiting jobs for squeue -t, which takes a job with a mark for no PENDING one.
+
+    An older squeue refuses a state that it does not know.
+
+    >>> waiting_states("24.11.5"), waiting_states("26.05.0")
+    ('PENDING,REQUEUE_HOLD,SPECIAL_EXIT', 'PENDING,REQUEUE_HOLD,SPECIAL_EXIT,EXPEDITING')
+    """
+    numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
+    return ",".join(("PENDING", *fields.PUT_BACK, *((fields.EXPEDITING,) if numbers >= (25, 11) else ())))
+
+
+def jobs(text: str, mark: str) -> list[QueueLine]:
+    """Read `squeue -r -O` with the queue_format of this mark, a line a task; one as before gives the same object."""
+    return [_job(record) for record in squeue_records(text, mark, len(_QUEUE_FIELDS))]
+
+
+@lru_cache(maxsize=16_384)
+def _job(values: tuple[str, ...]) -> QueueLine:
+    found = dict(zip(_QUEUE_FIELDS, map(_value, values), strict=True))
+    job_id, count, submitted = int(found["JobID"]), int(found["NumNodes"]), _moment(found["SubmitTime"]) or 0
+    array, _, task = found["JobArrayID"].partition("_")
+    eligible = _moment(found["EligibleTime"]) or 0
+    state = fields.job_state(found["State"])
+    waits = state == "PENDING" and not found["NodeList"]
+    requests = [found[f"tres-per-{part}"] for part in ("node", "job", "socket", "task")]
+    own = changes.segment_of(found["admin_comment"])
+    return QueueLine(
+        JobFacts(
+            id=job_id,
+            state=state,
+            partition=found["Partition"],
+            priority=int(found["PriorityLong"]),
+            submitted=submitted,
+            start=_moment(found["StartTime"]),
+            end=_moment(found["EndTime"]),
+            limit=limit(found["TimeLimit"]),
+            cpus=int(found["NumCPUs"]),
+            nodes=hostlist.expand(found["NodeList"]),
+            required=hostlist.expand(found["ReqNodes"]),
+            excluded=others.of_the_user(found["ExcNodes"], own),
+            reason=found["Reason"],
+            features=found["Feature"],
+            # A job with a script is pinned by node, one without by job: srun would trip over the former.
+            gpus=fields.pinned(requests[0]) or fields.pinned(requests[1]),
+            share=fields.share(requests[0]),
+            guest=fields.guest(requests[0]),
+            segment=own,
+            user=int(found["UserID"]),
+            count=count,
+            mem=fields.mem(found["tres-alloc"], count),
+            wants_gpus=fields.wants_gpus(requests),
+            array=int(array) if task else 0,
+            task=int(task) if task else None,
+            het=int(found["HetJobID"] or 0),
+            reservation=found["Reservation"],
+            licenses=found["Licenses"],
+            account=found["Account"],
+            name=found["Name"],
+            begin=eligible if waits and eligible > submitted else None,
+        ),
+        found["tres-per-node"],
+        found["tres-per-job"],
+        found["admin_comment"],
+    )
+
+
+ARRAY_FORMAT = "JobID:|,JobArrayID:|"
+"""For squeue -O without -r: the arrays' records, of which `squeue -r` does not tell that they are whole."""
+
+
+def arrays(text: str) -> dict[int, str]:
+    """What squeue says of arrays' records, such as `1-7%2`; a task that waits with a place of its own is among them."""
+    found = (line.split("|") for line in text.splitlines() if "[" in line)
+    return {int(job_id): name.partition("[")[2].rstrip("]") for job_id, name, _ in found}
+
+
+def with_arrays(lines: Iterable[QueueLine], records: Mapping[int, str]) -> dict[int, QueueLine]:
+    """The queue by job id: tasks that have not split off share one, and become one record."""
+    groups: dict[int, list[QueueLine]] = {}
+    split: dict[int, set[int]] = {}
+    for line in lines:
+        groups.setdefault(line.job.id, []).append(line)
+        if line.job.task is not None and line.job.id not in records:
+            split.setdefault(line.job.array, set()).add(line.job.task)
+    return {
+        job_id: _record(group[0], records[job_id], split.get(group[0].job.array, set()))
+        if job_id in records
+        else group[0]
+        for job_id, group in groups.items()
+    }
+
+
+def _record(line: QueueLine, listed: str, split: set[int]) -> QueueLine:
+    # `squeue -r` forgets the last task of some steps (0-44:4), so the list comes from here.
+    numbers, at_once = fields.tasks(listed)
+    tasks = hostlist.fold_numbers(tuple(number for number in fields.numbers(numbers) if number not in split))
+    # It stands for many jobs, none of them placed.
+    return replace(line, job=replace(line.job, state="ARRAY", task=None, tasks=tasks, at_once=at_once))
+
+
+def records(text: str, first: str) -> Iterator[dict[str, str]]:
+    """One-line records of words `Key=value`, as partitions and reservations have."""
+    for line in text.splitlines():
+        if line.startswith(f"{first}="):
+            # The first word of a name counts: what comes after may be an admin's free text.
+            yield dict(reversed([word.split("=", 1) for word in line.split() if "=" in word]))
+
+
+def partitions(text: str) -> tuple[PartitionFacts, ...]:
+    """Read `scontrol show partition -o`."""
+    return tuple(
+        PartitionFacts(
+            name=one["PartitionName"],
+            default=one.get("Default") == "YES",
+            up=one.get("State", "UP") == "UP",
+            drains=one.get("State") == "DRAIN",
+            whole_nodes="EXCLUSIVE" in one.get("OverSubscribe", "") or one.get("Exclusive", "") == "NODE",
+            time_limit=limit(one.get("DefaultTime", "NONE")) or limit(one.get("MaxTime", "UNLIMITED")),
+            counts_cpus_by_gpu="DefCpuPerGPU" in one.get("JobDefaults", ""),
+            memory=memory(one, dict(re.findall(r"(\w+)=(\d+)", one.get("JobDefaults", "")))),
+            max_cpus=_count(one.get("MaxCPUsPerNode", "UNLIMITED")),
+            max_time=limit(one.get("MaxTime", "UNLIMITED")),
+            min_nodes=_count(one.get("MinNodes", "0")) or 0,
+            max_nodes=_count(one.get("MaxNodes", "UNLIMITED")),
+            tier=int(one.get("PriorityTier", "1")),
+            for_all_groups=one.get("AllowGroups", "ALL") == "ALL",
+            accounts=_rule(one, "Accounts"),
+            qos=_rule(one, "Qos"),
+        )
+        for one in records(text, "PartitionName")
+    )
+
+
+def _rule(one: Mapping[str, str], whom: str) -> Rule:
+    allowed, denied = (one.get(verb + whom, "ALL").split(",") for verb in ("Allow", "Deny"))
+    return fields.rule(allowed, denied)
+
+
+def memory(one: Mapping[str, str], defaults: Mapping[str, str]) -> Memory:
+    """Default memory, as partitions and the configuration write it."""
+    per_gpu = defaults.get("DefMemPerGPU")
+    if per_gpu is not None:
+        return Memory(per_gpu=int(per_gpu))
+    if one.get("DefMemPerCPU", "").isdigit():
+        return Memory(per_cpu=int(one["DefMemPerCPU"]))
+    if one.get("DefMemPerNode", "").isdigit():
+        return Memory(per_node=int(one["DefMemPerNode"]))
+    return Memory()
+
+
+def default_memory(config: Mapping[str, str]) -> Memory:
+    """What a job gets that names no memory, where its partition has no rule of its own."""
+    return memory(config, dict(re.findall(r"(\w+)=(\d+)", config.get("JobDefaults", ""))))
+
+
+def cpus_by_gpu(config: Mapping[str, str]) -> bool:
+    """Whether jobs get CPUs for each of their GPUs without asking."""
+    return "DefCpuPerGPU" in config.get("JobDefaults", "")
+
+
+def one_task_per_core(config: Mapping[str, str]) -> bool:
+    """Whether a task that uses one thread takes a core all the same."""
+    return "ONE_TASK_PER_CORE" in config.get("SelectTypeParameters", "").upper()
+
+
+def in_all_partitions(config: Mapping[str, str]) -> bool:
+    """Whether Slurm takes a job for several partitions only if it can run in each of them."""
+    return config.get("EnforcePartLimits", "").upper() == "ALL"
+
+
+def reservations(text: str) -> tuple[Reservation, ...]:
+    """Read `scontrol show reservation -o`."""
+    return tuple(
+        Reservation(
+            _moment(one["StartTime"]) or 0,
+            _moment(one["EndTime"]) or 1 << 62,
+            hostlist.expand(one["Nodes"]),
+            one["ReservationName"],
+        )
+        for one in records(text, "ReservationName")
+        if one.get("Nodes", "(null)") != "(null)"
+    )
+
+
+def config(text: str) -> dict[str, str]:
+    """Read `scontrol show config`."""
+    found = (re.match(r"(\w+)\s+=\s?(.*)", line) for line in text.splitlines())
+    return {match.group(1): match.group(2).strip() for match in found if match}
+
+
+def limit(text: str) -> int | None:
+    """Seconds of a time limit as Slurm prints it; None where there is none."""
+    match = re.fullmatch(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)", text)
+    if match is None:
+        return None
+    days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
+    return days * 86_400 + hours * 3_600 + minutes * 60 + seconds
+
+
+def _moment(text: str) -> int | None:
+    return int(text) if text.isdigit() else None
+
+
+def _count(text: str) -> int | None:
+    return int(text) if text.isdigit() else None

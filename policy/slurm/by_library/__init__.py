@@ -1,0 +1,1 @@
+"""The gateways that speak to slurmctld through its library: pyslurm, and the program berth-slurm."""

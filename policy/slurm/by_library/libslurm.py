@@ -1,0 +1,352 @@
+"""The gateway through libslurm: a small program that keeps a connection's worth of state and tells what changed."""
+
+import socket
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from signal import Signals
+from typing import Any, TypeVar
+
+from policy.formats import excluded_nodes, hostlist
+from policy.formats.errors import SlurmError
+from policy.formats.escape import escape, unescape
+from policy.formats.slurm_facts import JobFacts, JobText, Memory, NodeFacts, PartitionFacts, Reading, Reservation
+from policy.request import counted
+from policy.slurm import changes, fields
+from policy.slurm.by_command import text
+from policy.slurm.by_command.command import OVER
+from policy.slurm.by_library.program import (
+    Config,
+    Gone,
+    JobRecord,
+    NodeRecord,
+    PartitionRecord,
+    Ping,
+    Program,
+    Record,
+    ReservationRecord,
+)
+from policy.slurm.interface import Pin
+
+PROGRAM = Path("/usr/libexec/berth/berth-slurm")
+
+Fact = JobFacts | NodeFacts | PartitionFacts | Reservation
+F = TypeVar("F", JobFacts, NodeFacts, PartitionFacts, Reservation)
+
+_RARELY = 15.0
+"""Seconds between readings of what seldom changes: configuration and who is in control."""
+
+
+class LibslurmGateway:
+    """Reads through berth-slurm, which sends a record only when it changed; unchanged facts stay the same objects."""
+
+    name = "libslurm"
+
+    def __init__(self, path: Path = PROGRAM) -> None:
+        self._program = Program(path)
+        self._starts = 0
+        self._seldom: tuple[float, Mapping[str, str], Ping] | None = None
+        # Whether the program and this object agree on what was told.
+        self._in_step = False
+        self._facts: dict[tuple[str, int], Fact] = {}
+        self._records: dict[int, JobRecord] = {}
+        # The records of tasks that have not split off, by their array.
+        self._arrays: dict[int, int] = {}
+        # Made from the facts when they changed.
+        self._shown: dict[type, tuple[Any, ...]] = {}
+        self._live: tuple[JobFacts, ...] = ()
+        self._seen: frozenset[str] = frozenset()
+        self._refused: frozenset[str] = frozenset()
+
+    def version(self) -> str:
+        """Slurm's version."""
+        return self.config().get("SLURM_VERSION", "")
+
+    def in_control(self) -> bool:
+        """Whether the first controller that answers, which is the one that decides, is on this host."""
+        try:
+            return _is_here(self._ping().controller)
+        except SlurmError:
+            return False
+
+    def config(self) -> Mapping[str, str]:
+        """Slurm's configuration, as the controller has it."""
+        for record in self._program.ask("config"):
+            if isinstance(record, Config):
+                return text.config(unescape(record.text))
+        raise SlurmError("berth-slurm gave no configuration; is it of this Berth's release?")
+
+    def read(self, *, ended: bool) -> Reading:
+        """One look: what changed since the last one is asked for, the rest is as it was."""
+        config, ping = self._read_seldom()
+        at = time.time()
+        self._take_changes()
+        memory_counts = "MEMORY" in config.get("SelectTypeParameters", "").upper()
+        return Reading(
+            at=at,
+            nodes=self._all(NodeFacts),
+            jobs=self._all(JobFacts) if ended else self._live,
+            partitions=self._all(PartitionFacts),
+            reservations=tuple(one for one in self._all(Reservation) if one.nodes),
+            seen=self._seen,
+            refused=self._refused,
+            memory=text.default_memory(config) if memory_counts else Memory(),
+            memory_counts=memory_counts,
+            in_all_partitions=text.in_all_partitions(config),
+            cpus_by_gpu=text.cpus_by_gpu(config),
+            one_task_per_core=text.one_task_per_core(config),
+            counted=counted.models(config.get("Licenses", "")),
+            version=config.get("SLURM_VERSION", ""),
+            in_control=_is_here(ping.controller),
+            federated=bool(ping.federation),
+        )
+
+    def job(self, job_id: int) -> JobText:
+        """One job's record, asked for afresh."""
+        try:
+            found = self._program.ask(f"job {job_id}")
+        except SlurmError as problem:
+            if "Invalid job id" not in str(problem):
+                raise
+            found = []
+        for record in found:
+            if isinstance(record, JobRecord):
+                return _job_text(record)
+        raise SlurmError(f"job {job_id} is not known to Slurm (any more); sacct may still know it")
+
+    def pin(self, job_id: int | str, pin: Pin, *, hurry: bool = False) -> None:
+        """Write a place; in a hurry based on the texts of the last reading."""
+        job = self._known_text(job_id) if hurry else self._text(job_id)
+        self._update(job_id, changes.pin(job, pin))
+
+    def release(self, job_id: int | str, reason: str, *, for_now: bool = False) -> bool:
+        """Give a waiting job back to Slurm with a request equal to the user's."""
+        restored = changes.release(self._text(job_id), reason, for_now=for_now)
+        if restored is not None:
+            self._update(job_id, restored)
+        return restored is not None
+
+    def annotate(self, job_id: int, values: Mapping[str, str]) -> None:
+        """Another segment."""
+        self._update(job_id, changes.annotate(self._text(job_id), values))
+
+    def requeue(self, job_id: int | str) -> None:
+        """Put a job that runs, or has failed, back into the queue."""
+        self._program.ask(f"requeue {job_id}")
+
+    def delay(self, job_id: int, values: Mapping[str, str], seconds: int) -> None:
+        """Another segment, and a begin time."""
+        self._update(job_id, changes.delay(self._text(job_id), values, seconds))
+
+    def evict(self, job_id: int) -> bool:
+        """Put a job that runs back into the queue; False where it has ended, or is about to."""
+        try:
+            self._program.ask(f"evict {job_id}")
+        except SlurmError as problem:
+            if OVER.search(str(problem)):
+                return False
+            raise
+        return changes.was_put_back(self.job(job_id))
+
+    def warn(self, job_id: int, signal: str, *, batch: bool = False) -> None:
+        """Send a signal to the steps of a running job, or to its script's shell alone."""
+        number = int(signal) if signal.isdigit() else int(Signals["SIG" + signal])
+        self._program.ask(f"signal {job_id} {number}{' batch' if batch else ''}")
+
+    def park(self, job_id: int | str, values: Mapping[str, str], seconds: int) -> None:
+        """Take a waiting guest off its node."""
+        self._update(job_id, changes.park(self._text(job_id), values, seconds))
+
+    def pinned_jobs(self, called: str = "") -> list[int | str]:
+        """Waiting jobs with typed GPUs and required nodes, as our pins have."""
+        return changes.pinned(self.read(ended=False).jobs, called)
+
+    def close(self) -> None:
+        """End the program."""
+        self._program.close()
+
+    def _update(self, job_id: int | str, values: Mapping[str, str]) -> None:
+        words = " ".join(f"{key}={escape(value)}" for key, value in values.items())
+        try:
+            self._program.ask(f"update {job_id} {words}")
+        except SlurmError as problem:
+            raise SlurmError(f"job {job_id} could not be changed: {problem}") from None
+
+    def _text(self, job_id: int | str) -> JobText:
+        """The texts that a change is based on; those of a task that has not split off are its array's."""
+        return self.job(job_id if isinstance(job_id, int) else self._record_of(job_id).id)
+
+    def _known_text(self, job_id: int | str) -> JobText:
+        """The same, as the last reading has them."""
+        record = self._records.get(job_id) if isinstance(job_id, int) else self._record_of(job_id)
+        return _job_text(record) if record is not None else self.job(int(job_id))
+
+    def _record_of(self, name: str) -> JobRecord:
+        array, _, task = name.partition("_")
+        record_id = self._arrays.get(int(array))
+        if record_id is not None:
+            return self._records[record_id]
+        for record in self._records.values():
+            if (record.array, str(record.task)) == (int(array), task):
+                return record
+        raise SlurmError(f"task {name} is not known to Slurm (any more); sacct may still know it")
+
+    def _ping(self) -> Ping:
+        for record in self._program.ask("ping"):
+            if isinstance(record, Ping):
+                return record
+        raise SlurmError("berth-slurm did not say which controller answers; is it of this Berth's release?")
+
+    def _read_seldom(self) -> tuple[Mapping[str, str], Ping]:
+        now = time.monotonic()
+        if self._seldom is None or now - self._seldom[0] > _RARELY:
+            self._seldom = (now, self.config(), self._ping())
+        return self._seldom[1], self._seldom[2]
+
+    def _take_changes(self) -> None:
+        """Ask for what changed; after a failure, or with a new program, for everything."""
+        in_step, self._in_step = self._in_step, False
+        found = self._program.ask("read" if in_step else "read all")
+        known = self._facts
+        if not in_step or self._program.starts != self._starts:
+            self._facts, self._records, self._arrays = {}, {}, {}
+        for record in found:
+            self._take(record, known)
+        if found:
+            self._shown.clear()
+            jobs = self._all(JobFacts)
+            self._live = tuple(job for job in jobs if not self._records[job.id].over)
+            self._seen = frozenset(job.segment["id"] for job in jobs if job.segment and "id" in job.segment)
+            self._refused = fields.refused(jobs)
+        self._starts, self._in_step = self._program.starts, True
+
+    def _take(self, record: Record, known: Mapping[tuple[str, int], Fact]) -> None:
+        match record:
+            case Gone(kind, number):
+                self._facts.pop((kind, number), None)
+                if kind == "job":
+                    self._forget_record(number)
+            case JobRecord():
+                self._forget_record(record.id)
+                self._records[record.id] = record
+                if record.tasks:
+                    self._arrays[record.array] = record.id
+                self._keep(("job", record.id), job_facts(record), known)
+            case NodeRecord():
+                self._keep(("node", record.id), node_facts(record), known)
+            case PartitionRecord():
+                [partition] = text.partitions(unescape(record.text))
+                self._keep(("partition", record.id), partition, known)
+            case ReservationRecord():
+                nodes = hostlist.expand(unescape(record.nodes))
+                found = Reservation(record.start, record.end or 1 << 62, nodes, unescape(record.name))
+                self._keep(("reservation", record.id), found, known)
+
+    def _keep(self, key: tuple[str, int], fact: Fact, known: Mapping[tuple[str, int], Fact]) -> None:
+        """The old object where it says the same: a record may have changed in what Berth does not look at."""
+        old = known.get(key)
+        self._facts[key] = old if old is not None and old == fact else fact
+
+    def _forget_record(self, job_id: int) -> None:
+        record = self._records.pop(job_id, None)
+        if record is not None and self._arrays.get(record.array) == job_id:
+            del self._arrays[record.array]
+
+    def _all(self, kind: type[F]) -> tuple[F, ...]:
+        if kind not in self._shown:
+            self._shown[kind] = tuple(fact for fact in self._facts.values() if isinstance(fact, kind))
+        return self._shown[kind]
+
+
+def job_facts(record: JobRecord) -> JobFacts:
+    """A job as Berth sees it."""
+    requests = (record.tres_per_node, record.tres_per_job, record.tres_per_socket, record.tres_per_task)
+    # Tasks that ended before they split off are no concern of anyone.
+    tasks, at_once = ("", None) if record.over else fields.tasks(unescape(record.tasks))
+    state = fields.job_state(record.state)
+    waits = not record.nodes and state == "PENDING"
+    values = changes.segment_of(unescape(record.admin_comment))
+    return JobFacts(
+        id=record.id,
+        # The record of array tasks that have not split off stands for many jobs, none of them placed.
+        state="ARRAY" if tasks else state,
+        partition=unescape(record.partition),
+        priority=record.priority,
+        submitted=record.submitted,
+        start=record.start or None,
+        end=record.end or None,
+        limit=None if record.minutes is None else record.minutes * 60,
+        cpus=record.cpus,
+        nodes=hostlist.expand(record.nodes),
+        required=hostlist.expand(record.required),
+        excluded=excluded_nodes.of_the_user(record.excluded, values),
+        features=unescape(record.features),
+        reason=unescape(record.reason),
+        # A job with a script is pinned by node, one without by job: srun would trip over the former.
+        gpus=fields.pinned(record.tres_per_node) or fields.pinned(record.tres_per_job),
+        share=fields.share(record.tres_per_node),
+        guest=fields.guest(record.tres_per_node),
+        segment=values,
+        user=record.user,
+        count=record.count,
+        mem=fields.mem(record.tres, record.count),
+        holds=tuple(map(fields.held, record.gres)) if record.nodes else (),
+        wants_gpus=fields.wants_gpus(requests),
+        array=record.array,
+        task=record.task,
+        tasks=tasks,
+        at_once=at_once or record.at_once or None,
+        het=record.het,
+        reservation=unescape(record.reservation),
+        licenses=unescape(record.licenses),
+        account=unescape(record.account),
+        name=unescape(record.name),
+        begin=record.eligible if waits and record.eligible > record.submitted else None,
+    )
+
+
+def node_facts(record: NodeRecord) -> NodeFacts:
+    """A node as Berth sees it."""
+    has, used = fields.gres(record.gres), fields.gres_used(record.gres_used)
+    return NodeFacts(
+        name=record.name,
+        cpus=record.cpus,
+        cpus_used=record.cpus_used,
+        mem=record.mem,
+        mem_used=record.mem_used,
+        threads=record.threads,
+        weight=record.weight,
+        cpus_kept=record.cores_kept * record.threads,
+        up=fields.takes_jobs(record.state),
+        completing="COMPLETING" in record.state,
+        dynamic=fields.is_dynamic(record.state),
+        gpus=has.gpus,
+        loose=has.loose,
+        seats=has.seats,
+        gpus_used=used.gpus,
+        seats_used=used.seats,
+        shards=has.shards,
+        shared=used.shared,
+        features=fields.names(unescape(record.features)),
+        partitions=fields.names(unescape(record.partitions)),
+    )
+
+
+def _job_text(record: JobRecord) -> JobText:
+    return JobText(
+        id=record.id,
+        state=fields.job_state(record.state),
+        user_id=record.user,
+        admin_comment=unescape(record.admin_comment),
+        extra=unescape(record.extra),
+        required=unescape(record.required),
+        tres_per_node=unescape(record.tres_per_node),
+        tres_per_job=unescape(record.tres_per_job),
+        excluded=unescape(record.excluded),
+        licenses=unescape(record.licenses),
+    )
+
+
+def _is_here(controller: str) -> bool:
+    here = socket.gethostname().partition(".")[0]
+    return controller.partition(".")[0] in {here, "localhost"}

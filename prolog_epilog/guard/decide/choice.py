@@ -1,0 +1,44 @@
+"""The law that the settings name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from prolog_epilog.errors import ConfigError
+from prolog_epilog.guard.decide.aimd import FeedForwardAimd
+from prolog_epilog.guard.decide.antman import Antman
+from prolog_epilog.guard.decide.fixed import Fixed
+from prolog_epilog.guard.decide.law import Law
+from prolog_epilog.guard.decide.muxflow import Muxflow, complement
+from prolog_epilog.guard.decide.pi import ProportionalIntegral
+from prolog_epilog.guard.decide.tgs import Tgs
+from prolog_epilog.guard.settings import GuardSettings
+
+__all__ = ["LAWS", "blind_law", "chosen_law"]
+
+LAWS: dict[str, Callable[[GuardSettings, float, bool], Law]] = {
+    "aimd": lambda settings, slope, service: FeedForwardAimd(settings.bound, settings.aimd, slope, service=service),
+    "tgs": lambda settings, _slope, _service: Tgs(settings.tgs),
+    "antman": lambda settings, _slope, _service: Antman(settings.antman),
+    "pi": lambda settings, _slope, _service: ProportionalIntegral(settings.pi),
+    "open": lambda _settings, _slope, _service: Fixed(1.0),
+}
+"""Each law by its name in the settings."""
+
+
+def chosen_law(settings: GuardSettings, slope: float, *, service: bool) -> Law:
+    """The law for one pair; `slope` is the predictor's value: the speed that the host loses at full duty, 0 to 1.
+
+    A service is held to the p99 of its latency, a training job to its mean step time.
+    """
+    if settings.law not in LAWS:
+        raise ConfigError(f"[guard] law is one of {', '.join(LAWS)}, not {settings.law!r}")
+    return LAWS[settings.law](settings, slope, service)
+
+
+def blind_law(settings: GuardSettings, highest_activity: float, *, held: bool = False) -> Law:
+    """The law for a host without a heartbeat, whose SMs were active to this share at most when it ran alone.
+
+    A guest that MPS holds to what the host leaves is not cut by that a second time.
+    """
+    return Muxflow(settings.muxflow, 1.0 if held else complement(highest_activity, settings.muxflow))

@@ -1,0 +1,437 @@
+"""The guard's mind for one guest on one GPU: what it hears goes in, what has to be done comes out.
+
+No clock, no file, no device: berth-guard feeds it once per heartbeat or metric and carries out the actions. They grow
+from weak to strong: the gate that the guest's own process obeys, the freezer that nobody can refuse, a request to
+leave, the end through MPS, the end by Slurm. The first that works is the last that is used.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from math import hypot, sqrt
+
+from prolog_epilog.guard.decide.law import Law, Reading
+from prolog_epilog.guard.decide.trust import Trust
+from prolog_epilog.guard.measure.baseline import Baseline, ChangeDetector
+from prolog_epilog.guard.measure.machine import Machine, Transition
+from prolog_epilog.guard.measure.signals import APPLICATION_XIDS, HARDWARE_XIDS, DeviceSample, HostBeat
+from prolog_epilog.guard.settings import GuardSettings
+
+__all__ = ["BELIEVED", "Action", "Decider", "Do", "DutyRecord", "Guest"]
+
+BELIEVED = float("-inf")
+"""Since when a guest is held that no freezer reaches: that its shut gate holds it has to be believed."""
+_SAME = 0.01
+"""Step times that differ by less are the same."""
+_HELD = 0.95
+"""A guest that was held for this part of a step did not slow that step by more than the measurement errs."""
+
+
+class Do(Enum):
+    """What can be done to a guest or its GPU, weakest first."""
+
+    GATE = "gate"
+    """Set the duty that the guest's own process obeys."""
+    FREEZER = "freezer"
+    """Hold the guest's processes so that they run for this share of time; 0 is frozen."""
+    MEMORY = "memory"
+    """Ask the guest to give memory back."""
+    LEAVE = "leave"
+    """Send the signal that the guest asked for before its end, so that it can save its work."""
+    TERMINATE = "terminate"
+    """End its clients through MPS, or by signals where there is no MPS."""
+    REQUEUE = "requeue"
+    """Have Slurm requeue the job."""
+    RESET = "reset"
+    """Bring the MPS server back."""
+    DRAIN = "drain"
+    """Tell Slurm that this GPU takes no jobs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """Something to be done, with its cause in words for `berth why`."""
+
+    do: Do
+    cause: str
+    duty: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Guest:
+    """What is seen of the guest."""
+
+    runs: bool = True
+    obeys: bool = True
+    """Its gate has taken the last word, or it has none yet to take."""
+    held_since: float | None = BELIEVED
+    """Since when the kernel has held all of it still; None: it does not."""
+
+
+@dataclass(slots=True)
+class _Leaving:
+    """A guest on its way out: what comes next, and when."""
+
+    cause: str
+    end: float
+    """When it is ended."""
+    steps: list[tuple[float, Do]]
+
+
+class DutyRecord:
+    """Which duty the guest had when: what an old reading of the host has to be compared with."""
+
+    def __init__(self, keep_s: float) -> None:
+        self._keep = keep_s
+        self._changes: deque[tuple[float, float]] = deque([(float("-inf"), 0.0)])
+
+    def set(self, at: float, duty: float) -> None:
+        """From this moment on the guest has this duty."""
+        changes = self._changes
+        while changes[-1][0] >= at:
+            changes.pop()
+        changes.append((at, duty))
+        while len(changes) > 1 and changes[1][0] < at - self._keep:
+            changes.popleft()
+
+    def mean(self, begin: float, end: float) -> float:
+        """The mean duty between two moments; what comes after the newest change goes on as it is."""
+        changes = self._changes
+        since, duty = changes[-1]
+        if since <= begin:
+            return duty
+        if end <= begin:
+            return next((duty for since, duty in reversed(changes) if since <= begin), changes[0][1])
+        total, upto = 0.0, end
+        for since, duty in reversed(changes):
+            if since < upto:
+                total += duty * (upto - max(since, begin))
+                upto = since
+            if since <= begin:
+                break
+        return total / (end - begin)
+
+
+class Decider:
+    """Protects one host from one guest. All times are seconds of one steady clock."""
+
+    def __init__(self, settings: GuardSettings, law: Law, blind: Law, now: float, *, mps: bool = False) -> None:
+        """`law` rules while the host has a heartbeat, `blind` where it has none; `mps`: both share its fault domain."""
+        self._mps = mps
+        self.machine = Machine(settings.machine, now)
+        self.baseline = Baseline(settings.baseline)
+        self.transitions: deque[Transition] = deque(maxlen=64)
+        self._settings = settings
+        self._law = law
+        self._blind = blind
+        self._record = DutyRecord(settings.action.silent_host_s + 60.0)
+        # A host whose slowdown no guest can explain: faster than alone, or slower than the guest's whole duty.
+        self._strange = ChangeDetector(slack=1.0, largest=4.0, beats=1e8)
+        self._trust = Trust()
+        self._usual: float | None = (
+            None  # while a slower host is measured anew: seconds a step up to which it is as before
+        )
+        self._guest: Guest | None = None
+        self._runs: bool | None = None
+        self._law_since = now
+        self._asked_since: float | None = None
+        self._watched_from = now
+        self._heard: float | None = None
+        self._pace = 0.0  # seconds a step, as heard last
+        self._device: DeviceSample | None = None
+        self._present = False
+        self._duty = 0.0
+        self._by = Do.GATE
+        self._disobeys_since: float | None = None
+        self._leaving: _Leaving | None = None
+        self._pause_since: float | None = None
+        self._paused_at = now
+        self._asked_memory = False
+
+    @property
+    def duty(self) -> float:
+        """The duty that the guest was given last."""
+        return self._duty
+
+    def guest_arrives(self, now: float, law: Law | None = None, blind: Law | None = None) -> list[Action]:
+        """A guest was placed here; its gate is shut until the host's baseline is known.
+
+        A law knows one pair: give the laws of this one where another guest was here before.
+        """
+        self._law, self._blind = law or self._law, blind or self._blind
+        self._present, self._leaving, self._by, self._asked_memory = True, None, Do.GATE, False
+        self._trust, self._usual = Trust(), None
+        return self._give(now, 0.0, "the guest has just come", always=True)
+
+    def guest_left(self, now: float) -> None:
+        """The guest is gone, for whatever reason."""
+        self._present, self._leaving, self._usual = False, None, None
+        self._note(now, 0.0)
+
+    def owner_arrives(self, now: float, law: Law, *, tolerates: bool, evict_grace_s: float) -> list[Action]:
+        """An owner starts where a guest sits: it stays with its gate shut, or leaves, as the owner's tier says."""
+        self._law = law
+        self._watched_from, self._heard, self._usual = now, None, None
+        self.baseline = Baseline(self._settings.baseline)
+        if tolerates:
+            return self._give(now, 0.0, "an owner has come: its step time is measured first")
+        return self._leave(now, "an owner has come that takes no guest", evict_grace_s)
+
+    def mistrust(self, now: float, law: Law) -> list[Action]:
+        """What was heard of the host cannot be reckoned with: nothing that was learned from it is kept.
+
+        Until it is heard again it counts as a host that fell silent.
+        """
+        self._law = law
+        self.baseline = Baseline(self._settings.baseline)
+        self._heard, self._usual = float("-inf"), None
+        if not self._present:
+            return []
+        duty = min(self._settings.action.silent_duty, self._duty)
+        return self._give(now, duty, "nothing can be made of what the host tells")
+
+    def felt(self, now: float, *, runs: bool) -> None:
+        """A guest that the freezer holds to its duty runs all or nothing; its host's steps feel which of them it is.
+
+        Where its turns are too rare for the law to hear of each, the time between them has the duty that makes them so.
+        """
+        if runs is self._runs:
+            return
+        self._runs = runs
+        rare = self._duty * self._settings.bound.window_s < self._settings.action.freeze_slot_s
+        self._record.set(now, 1.0 if runs else self._duty if rare else 0.0)
+
+    def begin_anew(self, now: float, law: Law) -> None:
+        """The guest is held now: what the law had learned of it is how it did as it liked."""
+        self._law, self._law_since = law, now
+
+    def unplanned_job(self, now: float) -> list[Action]:
+        """A job without a berth was given this GPU: the guest is frozen and ended before that job's first task."""
+        self._by = Do.FREEZER
+        return self._leave(now, "a job without a berth was given this GPU", 0.0)
+
+    def fault(self, now: float, xid: int) -> list[Action]:
+        """An Xid of the device, or the MPS server's FAULT (xid 0)."""
+        cause = f"Xid {xid}" if xid else "the MPS server is in FAULT"
+        if xid in HARDWARE_XIDS:
+            self._log(self.machine.fault(now, cause))
+            return [*self._leave(now, cause, 0.0), Action(Do.DRAIN, cause)]
+        if self._mps and (xid == 0 or xid in APPLICATION_XIDS):
+            # Every client of the server has to go before it takes new ones, whoever made the fault.
+            self._log(self.machine.fault(now, cause))
+            return [*self._leave(now, cause, 0.0), Action(Do.RESET, cause)]
+        return []  # sharing by time, a fault stays with its maker
+
+    def tick(
+        self, now: float, beat: HostBeat | None = None, device: DeviceSample | None = None, guest: Guest | None = None
+    ) -> Sequence[Action]:
+        """What to do now: called for each new beat, and once a second with or without one."""
+        actions: list[Action] = []
+        self._guest = guest
+        if device is not None:
+            self._device = device
+            actions += self._look(now, device)
+        elif self._device is not None and now - self._device.at > self._settings.machine.silent_s:
+            actions += self._shed(now, self.machine.no_sample(now))
+        duty = self._duty
+        if beat is not None:
+            self._heard, self._pace = now, beat.took / beat.steps
+            duty = self._record.mean(beat.at - beat.took, beat.at)
+            if duty == 0.0 and self._ran_alone(beat):
+                self._learn(beat)
+        if not self._present:
+            return actions
+        if guest is not None:
+            actions += self._obedience(now, guest)
+            actions += self._distrust(now)
+        if self._leaving is not None:
+            return actions + self._escalate(now, self._leaving)
+        wanted, cause = self._wanted(now, beat, duty, device)
+        return actions + self._give(now, wanted, cause)
+
+    def _wanted(self, now: float, beat: HostBeat | None, duty: float, device: DeviceSample | None) -> tuple[float, str]:
+        base = self.baseline
+        reading = Reading(now, beat, base.step, base.error, base.noise, duty, device)
+        if not self._hears(now):
+            if self._heard is not None:
+                return min(self._duty, self._settings.action.silent_duty), "the host ends no steps any more"
+            if now - self._watched_from >= self._settings.baseline.wait_s:
+                return self._blind.duty(reading), "the host reports no steps"
+        if not base.known:
+            return 0.0, "the host's step time alone is being measured"
+        if beat is not None and duty > 0.0:
+            self._suspect(reading, beat)
+        if beat is not None and beat.at - beat.took < self._law_since:
+            reading = reading._replace(beat=None)  # partly of the time before this law
+        wanted = self._law.duty(reading)
+        if self._asks(now):
+            return 0.0, "the host is slower than the gate explains: the guest is frozen to see whose doing that is"
+        if self._pausing(now):
+            return 0.0, "a pause to measure the host's step time alone"
+        return wanted, "the host's step time"
+
+    def measures(self, now: float) -> bool:
+        """Whether what the host does now becomes its baseline, so that nothing but the freezer may vouch for the guest.
+
+        A host that has fallen silent is not waited for with a frozen guest.
+        """
+        if not self._present or self._leaving is not None or self._duty > 0.0 or self._heard is None:
+            return False
+        return now - self._heard <= self._settings.action.silent_host_s + 3.0 * max(self.baseline.step, self._pace)
+
+    def ran_alone(self, now: float, held_since: float | None) -> bool:
+        """Whether a step that ends now ran while the freezer held the guest."""
+        return held_since is not None and now - held_since - self._settings.action.drain_s >= _HELD * self._pace
+
+    def _ran_alone(self, beat: HostBeat) -> bool:
+        """Whether no guest can have slowed these steps, whatever it says: only such steps are a baseline."""
+        if not self._present:
+            return True
+        if self._guest is None:
+            return self._leaving is None
+        held = self._guest.held_since
+        return held is not None and beat.at - held - self._settings.action.drain_s >= _HELD * beat.took
+
+    def _learn(self, beat: HostBeat) -> None:
+        """Steps that ran alone are the host's baseline, and say whose doing a slowdown was."""
+        base, usual = self.baseline, self._usual
+        was_known = base.known
+        if was_known:
+            usual = base.step * (1.0 + max(_SAME, 3.0 * base.noise / sqrt(beat.steps)))
+        base.add(beat)
+        if usual is None or not base.known:
+            return
+        step, self._usual = beat.took / beat.steps if was_known else base.step, None
+        held = None if self._guest is None else self._guest.held_since
+        if held is None or held == BELIEVED:
+            return
+        whole = beat.at - beat.took >= held + self._settings.action.drain_s
+        if whole or not was_known:
+            self._trust.alone(as_ever=step <= usual)
+
+    def _asks(self, now: float) -> bool:
+        """Whether the guest is frozen until the host has shown whether it is slow by itself."""
+        if not self._trust.asks:
+            self._asked_since = None
+            return False
+        self._asked_since = now if self._asked_since is None else self._asked_since
+        if now - self._asked_since < max(self._settings.baseline.pause_s, 3.0 * self.baseline.step):
+            return True
+        # It has shown nothing: a guest that cannot be frozen, or one step that goes on and on.
+        self._trust.alone(as_ever=False)
+        return False
+
+    def _distrust(self, now: float) -> list[Action]:
+        """A guest that takes more than its gate lets it is the freezer's, for as long as it is here."""
+        if self._by is Do.FREEZER or self._leaving is not None or not self._trust.lost:
+            return []
+        self._by = Do.FREEZER
+        cause = "its host is slower than its gate explains, and as fast as alone whenever it is frozen"
+        return self._give(now, self._duty, cause, always=True)
+
+    def _suspect(self, reading: Reading, beat: HostBeat) -> None:
+        """Slowdowns that no guest explains come from a baseline that is no longer true, or from a guest's lie.
+
+        The host is measured anew with the guest frozen, which shows which of them it is.
+        """
+        spare = max(_SAME, 3.0 * reading.base_error)
+        deviation = reading.noise / sqrt(beat.steps)
+        excess = reading.loss - reading.duty
+        # A step in which the gate was opened late says nothing against the guest, and nothing for it.
+        told = self._guest is not None and self._guest.held_since is None and self._by is Do.GATE
+        if told and reading.duty >= 0.5 * self._duty:
+            self._trust.beside((excess - spare) / deviation)
+        if self._strange.alarm((max(-reading.loss, excess) - spare) / deviation):
+            self._strange.reset()
+            if excess > 0.0:
+                again = reading.noise / sqrt(self._settings.baseline.steps)
+                self._usual = reading.base * (1.0 + max(_SAME, 3.0 * hypot(reading.base_error, again)))
+            self.baseline.forget()
+
+    def _pausing(self, now: float) -> bool:
+        """Whether the guest stands still so that the host's step time alone is measured again."""
+        base, tune = self.baseline, self._settings.baseline
+        if self._pause_since is None:
+            if now - max(base.measured_at, self._paused_at) < tune.every_s:
+                return False
+            self._pause_since = now
+        measured = base.measured_at > self._pause_since and base.error <= tune.error
+        if not measured and now - self._pause_since < max(tune.pause_s, 3.0 * base.step):
+            return True
+        self._pause_since, self._paused_at = None, now
+        return False
+
+    def _hears(self, now: float) -> bool:
+        """Whether the host has a heartbeat, and it was heard lately."""
+        patience = self._settings.action.silent_host_s + 3.0 * self.baseline.step
+        return self._heard is not None and now - self._heard <= patience
+
+    def _look(self, now: float, device: DeviceSample) -> list[Action]:
+        actions = self._shed(now, self.machine.sample(now, device, heartbeat=self._hears(now)))
+        if device.memory is None or device.memory < self._settings.machine.healthy_memory:
+            self._asked_memory = False
+        elif self._present and not self._asked_memory:
+            self._asked_memory = True
+            actions.append(Action(Do.MEMORY, f"{device.memory:.0%} of the memory is in use"))
+        return actions
+
+    def _shed(self, now: float, transition: Transition | None) -> list[Action]:
+        self._log(transition)
+        if transition is None or self.machine.keeps or not self._present or self._leaving is not None:
+            return []
+        return self._leave(
+            now, f"the GPU is {transition.after.value}: {transition.cause}", self._settings.action.evict_grace_s
+        )
+
+    def _obedience(self, now: float, guest: Guest) -> list[Action]:
+        """A gate that does not answer is replaced by the freezer, for as long as this guest is here."""
+        if not guest.runs:
+            self.guest_left(now)
+            return []
+        if guest.obeys:
+            self._disobeys_since = None
+            return []
+        if self._disobeys_since is None:
+            self._disobeys_since = now
+        waited = now - self._disobeys_since
+        if self._by is Do.FREEZER or waited < self._settings.action.answer_s:
+            return []
+        self._by = Do.FREEZER
+        return self._give(now, self._duty, f"the gate has not answered for {waited:.0f} s", always=True)
+
+    def _leave(self, now: float, cause: str, grace_s: float) -> list[Action]:
+        """The guest has to go: the host is safe at once, the guest's work as far as its grace allows."""
+        if not self._present:
+            return []
+        actions = self._give(now, 0.0, cause, always=True)
+        end = now + grace_s
+        if self._leaving is None or end < self._leaving.end:
+            asked = [(now, Do.LEAVE)] if grace_s > 0.0 else []
+            later = [(end, Do.TERMINATE), (end + self._settings.action.end_s, Do.REQUEUE)]
+            self._leaving = _Leaving(cause, end, [*asked, *later])
+        return actions + self._escalate(now, self._leaving)
+
+    def _escalate(self, now: float, leaving: _Leaving) -> list[Action]:
+        due = [Action(do, leaving.cause) for at, do in leaving.steps if at <= now]
+        leaving.steps = [(at, do) for at, do in leaving.steps if at > now]
+        return due
+
+    def _give(self, now: float, duty: float, cause: str, *, always: bool = False) -> list[Action]:
+        if duty == self._duty and not always:
+            return []
+        self._note(now, duty)
+        return [Action(self._by, cause, duty)]
+
+    def _note(self, now: float, duty: float) -> None:
+        tune = self._settings.action
+        self._runs = None
+        # Work that a stopped guest has queued runs on for a while; less duty than before is felt at once.
+        self._record.set(now + tune.gate_lag_s + (tune.drain_s if duty == 0.0 < self._duty else 0.0), duty)
+        self._duty = duty
+
+    def _log(self, transition: Transition | None) -> None:
+        if transition is not None:
+            self.transitions.append(transition)

@@ -1,0 +1,40 @@
+"""A proportional-integral law on the host's slowdown: what a control engineer would try first."""
+
+from __future__ import annotations
+
+from math import exp
+
+from prolog_epilog.guard.decide.law import Reading
+from prolog_epilog.guard.settings import PiSettings
+
+__all__ = ["ProportionalIntegral"]
+
+
+class ProportionalIntegral:
+    """Keeps the smoothed slowdown at a target; the integral stops where the duty does (anti-windup)."""
+
+    def __init__(self, settings: PiSettings) -> None:
+        self._set = settings
+        self._smooth = 0.0
+        self._integral = 0.0
+        self._duty = 0.0
+        self._heard: float | None = None
+        self._set_at: float | None = None
+
+    def duty(self, reading: Reading) -> float:
+        """The guest's duty from now on."""
+        tune = self._set
+        if reading.beat is not None:
+            passed = tune.smoothing_s if self._heard is None else reading.now - self._heard
+            self._smooth += (1.0 - exp(-passed / tune.smoothing_s)) * (reading.slowdown - self._smooth)
+            self._heard = reading.now
+        if self._set_at is None:
+            self._set_at = reading.now
+        passed = reading.now - self._set_at
+        # Without a new step there is no new error to add up.
+        if passed >= tune.every_s and self._heard is not None and self._heard >= self._set_at:
+            error = tune.target - self._smooth
+            self._integral = min(1.0, max(0.0, self._integral + tune.integral * error * passed))
+            self._duty = min(1.0, max(0.0, self._integral + tune.proportional * error))
+            self._set_at = reading.now
+        return self._duty

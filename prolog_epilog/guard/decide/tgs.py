@@ -1,0 +1,88 @@
+"""TGS's law (NSDI'23) with the constants of its code: slow start and congestion avoidance on the host's rate of work.
+
+TGS knows no baseline: it profiles the host while the guest nearly stands still, and keeps the highest rate it saw.
+It counts CUDA blocks launched; a host's steps a second stand for them here, and the guest's limit of blocks in 50 ms is
+turned into a duty by the rate that the guest has at full duty.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from itertools import pairwise
+
+from prolog_epilog.guard.decide.law import Reading
+from prolog_epilog.guard.settings import TgsSettings
+
+__all__ = ["Tgs"]
+
+
+class Tgs:
+    """TGS's adaptive rate control."""
+
+    def __init__(self, settings: TgsSettings) -> None:
+        self._set = settings
+        self._rates: deque[float] = deque(maxlen=5)
+        self._steps = 0
+        self._took = 0.0
+        self._highest = 0.0
+        self._limit = 0.0
+        self._slow_start = True
+        self._rounds = 0
+        self._lost = 0
+        self._next: float | None = None
+
+    def duty(self, reading: Reading) -> float:
+        """The limit of this round of five seconds as a duty."""
+        if reading.beat is not None:
+            self._steps += reading.beat.steps
+            self._took += reading.beat.took
+        if self._next is None:
+            self._next = reading.now + self._set.window_s
+        # A window without a step says nothing yet: it goes on until the step ends.
+        if reading.now >= self._next and self._steps:
+            self._round(self._steps / self._took)
+            self._steps, self._took = 0, 0.0
+            self._next = reading.now + self._set.window_s
+        return min(1.0, self._limit / self._set.full_rate)
+
+    def _round(self, rate: float) -> None:
+        tune = self._set
+        self._rates.append(rate)
+        self._rounds += 1
+        highest = max(((one + other) / 2.0 for one, other in pairwise(self._rates)), default=rate)
+        changed = abs(highest - self._highest) / self._highest if self._highest else 1.0
+        self._highest = max(self._highest, highest) if changed <= 0.2 else highest
+        if self._rounds < tune.profile_rounds:
+            return
+        if self._rounds == tune.profile_rounds:
+            self._limit = tune.start_limit
+            return
+        delta = abs(rate - self._highest) / self._highest
+        self._lost = self._lost + 1 if delta >= tune.lost_tolerance else 0
+        if self._lost >= tune.lost_rounds:
+            self._highest *= 0.8
+            self._limit /= 2.0
+            self._slow_start, self._lost = True, 0
+        elif self._slow_start:
+            self._start(delta)
+        else:
+            self._avoid(delta)
+        self._limit = min(max(self._limit, tune.smallest_step), tune.full_rate)
+
+    def _start(self, delta: float) -> None:
+        if delta <= self._set.tolerance:
+            self._limit = self._limit * self._set.slow_start + 1.0
+        else:
+            self._limit /= self._set.slow_start
+            self._slow_start = False
+
+    def _avoid(self, delta: float) -> None:
+        tune = self._set
+        if delta <= tune.tolerance:
+            # TGS adds a share of the host's rate; in steps a second that share is always below the smallest step.
+            self._limit += max(tune.raise_share * self._highest, tune.smallest_step)
+        elif delta >= 3.0 * tune.tolerance:
+            self._limit /= tune.collapse
+            self._slow_start = True
+        else:
+            self._limit -= max(tune.lower_share * self._limit, tune.smallest_step)

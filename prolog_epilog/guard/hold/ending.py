@@ -1,0 +1,78 @@
+"""A guest's end, without a second run of a guest that ended by itself and without harm to its host.
+
+It is frozen first: what is frozen cannot end by itself, so a job with processes left is one that Slurm may requeue.
+Then berthd, or Slurm itself, puts it back into the queue; it is thawed behind a shut gate, gets SIGTERM, and what is
+left of it SIGKILL. Where berthd sent the guest away itself, Slurm has done all of that but the SIGKILL.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from threading import Event
+
+from prolog_epilog.errors import NodeError
+from prolog_epilog.guard.hold.grip import Grip
+from prolog_epilog.guard.settings import ActionSettings
+from prolog_epilog.node import freezer
+
+__all__ = ["Ending"]
+
+_AGAIN_S = 0.5
+
+
+class Ending:
+    """One guest on its way out; `turn` it until it is over."""
+
+    def __init__(
+        self,
+        grip: Grip,
+        settings: ActionSettings,
+        cgroups: Path,
+        ask: Callable[[bool], Event] | None,
+        now: float,
+    ) -> None:
+        """`ask` has the guest put back into the queue; with False, by berthd only, which knows whether it runs.
+
+        Without it Slurm has put the guest back already, and has sent SIGTERM by `now`.
+        """
+        self.grip = grip
+        self._set = settings
+        self._cgroups = cgroups
+        self._began = now
+        self._termed: float | None = now if ask is None else None
+        self._killed: float | None = None
+        self.over = False
+        if ask is not None or grip.by_freezer:
+            # One that cannot be frozen, as with a full /run, is ended all the same.
+            with suppress(NodeError, OSError):
+                grip.hold(now, 0.0, by_freezer=ask is not None)
+        lives = self._lives()
+        self._asked = ask(lives) if ask is not None else Event()
+        self.over = not lives
+
+    @property
+    def killed(self) -> bool:
+        """Whether it did not end by itself."""
+        return self._killed is not None
+
+    def turn(self, now: float) -> None:
+        """The next step, where its time has come."""
+        if self.over:
+            return
+        if not self._lives():
+            self.over = True
+            self.grip.hold(now, 0.0, by_freezer=False)
+        elif self._termed is None:
+            if self._asked.is_set() or now - self._began >= self._set.ask_s:
+                self._termed = now
+                freezer.send(self.grip.guest.job, signal.SIGTERM, root=self._cgroups)
+                self.grip.hold(now, 0.0, by_freezer=False)
+        elif now - self._termed >= self._set.term_s and (self._killed is None or now - self._killed >= _AGAIN_S):
+            self._killed = now
+            freezer.send(self.grip.guest.job, signal.SIGKILL, root=self._cgroups)
+
+    def _lives(self) -> bool:
+        return any(True for _ in freezer.pids(self.grip.guest.job, self._cgroups))

@@ -1,0 +1,259 @@
+"""The guard's hand on one guest: its gate, the freezer, its memory. It lets go by itself when the guard dies."""
+
+from __future__ import annotations
+
+import signal
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from prolog_epilog.guard.decide.decider import BELIEVED
+from prolog_epilog.guard.roll import Member
+from prolog_epilog.guard.settings import ActionSettings
+from prolog_epilog.injob import word
+from prolog_epilog.injob.errors import WordError
+from prolog_epilog.injob.word import OPEN, Beat, OrderPage
+from prolog_epilog.node import freezer
+from prolog_epilog.node.paths import Paths
+
+__all__ = ["Grip", "Ground"]
+
+_MIB = 1 << 20
+_RENEW_S = 1.0
+_STEPS_WITHOUT_END = 2.0
+"""A program that ended no step for as long as so many take is in none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """Where the guard works."""
+
+    paths: Paths
+    cgroups: Path = freezer.ROOT
+
+
+class Grip:
+    """What the guest was told last, told again before its lease ends."""
+
+    def __init__(self, ground: Ground, settings: ActionSettings, uuid: str, guest: Member) -> None:
+        self.guest = guest
+        self.duty = 0.0
+        self.by_freezer = False
+        self.frozen = False
+        self.held_since: float | None = None
+        """Since when the kernel has held all of it; BELIEVED where its freezer reaches nobody."""
+        self.measured = False
+        """Whether the host's step time alone is measured: the gate's word is not enough for that."""
+        self.epoch = 0
+        self.wrote = False
+        """Whether its freezer was written to since this was cleared."""
+        self.stirred = False
+        """Whether somebody else let it go on while it was frozen, or it waits for SIGTERM: Slurm may be ending it."""
+        self.memory = 0
+        """Bytes that the guest is asked to make do with; 0: as it likes."""
+        self._ground = ground
+        self._set = settings
+        self._word = guest.words.get(uuid)
+        self._page: OrderPage | None = None
+        self._told: tuple[int, int] | None = None
+        self._renewed = 0.0
+        self._leased = 0.0
+        self._let_go_until = 0.0
+        self._warned = False
+        self._slot_until = 0.0
+        self._credit = 0.0
+        self._before: dict[int, Beat] = {}
+        self._still_since = 0.0
+        self._answered = False
+
+    @property
+    def cooperates(self) -> bool:
+        """Whether there is a gate at all."""
+        return self._word is not None
+
+    def hold(self, now: float, duty: float, *, by_freezer: bool) -> None:
+        """From now on the guest has this duty."""
+        if duty != self.duty:
+            self._still_since = now
+            self._before = {}
+            self._answered = False
+        self.duty, self.by_freezer = duty, by_freezer
+        self._slot_until = self._credit = 0.0
+        self.turn(now)
+
+    def turn(self, now: float) -> None:
+        """Ten times a second: renew what would end, and pulse the freezer."""
+        self._tell(now)
+        if not self._is_held or now < self._let_go_until:
+            if self.frozen:
+                self._thaw()
+            return
+        if now >= self._slot_until:
+            self._slot_until = now + self._set.freeze_slot_s
+            self._credit += self.duty
+            runs = self._credit >= 1.0
+            self._credit -= runs
+            if runs and self.frozen:
+                self._thaw()
+            elif not runs and not self.frozen:
+                self._freeze(now)
+        if self.frozen:
+            self._keep_frozen(now)
+
+    @property
+    def _is_held(self) -> bool:
+        """Whether the freezer has work to do. A gate that has not answered yet gets its time to do so."""
+        if self.by_freezer:
+            return self.duty < 1.0
+        return self.measured and self.duty == 0.0 and self._answered
+
+    def _tell(self, now: float) -> None:
+        # A gate that is not obeyed stays open where the freezer does its work, but for shutting it.
+        duty = round(self.duty * OPEN) if not self.by_freezer or self.duty == 0.0 else OPEN
+        if self._word is None or ((duty, self.memory) == self._told and now - self._renewed < _RENEW_S):
+            return
+        quota = (self.guest.mem_mib or 0) * _MIB
+        bound = round(self._set.host_bound_mib) * _MIB if self.memory else 0
+        try:
+            if self._page is None:
+                self._page = OrderPage(self._word)
+            self.epoch = self._page.give(duty, self.memory, bound, quota=quota, lease_s=freezer.LEASE_SECONDS)
+            self._told = (duty, self.memory)
+        except (WordError, OSError):
+            # The Epilog has removed it, or is about to.
+            self._page = None
+        self._renewed = now
+
+    def _freeze(self, now: float) -> None:
+        freezer.lease(self._ground.paths, self.guest.job)
+        self._leased = now
+        self.frozen = self.wrote = True
+        self._seize(now)
+
+    def _seize(self, now: float) -> None:
+        if not freezer.freeze(self.guest.job, self._ground.cgroups):
+            self.held_since = BELIEVED
+        elif self.held_since in {None, BELIEVED}:
+            self.held_since = now
+
+    def _keep_frozen(self, now: float) -> None:
+        """New tasks of the guest are frozen as they come, and the lease is renewed."""
+        self.wrote = True
+        if freezer.was_thawed(self.guest.job, self._ground.cgroups):
+            self.stirred, self.held_since = True, None
+        if now - self._leased >= _RENEW_S:
+            freezer.lease(self._ground.paths, self.guest.job)
+            self._leased = now
+            if self._is_to_end(now):
+                self._thaw()
+                return
+        self._seize(now)
+
+    def _is_to_end(self, now: float) -> bool:
+        """Whether Slurm or its user ends the guest, which it cannot hear: it is let go to die, or once to clean up."""
+        job, root = self.guest.job, self._ground.cgroups
+        if freezer.awaits(job, signal.SIGKILL, root):
+            self._let_go_until = now + _RENEW_S
+        elif not self._warned and freezer.awaits(job, signal.SIGTERM, root):
+            self._warned = self.stirred = True
+            self._let_go_until = now + self._set.term_s
+        return now < self._let_go_until
+
+    def _thaw(self) -> None:
+        self.wrote = True
+        freezer.thaw(self.guest.job, self._ground.cgroups)
+        freezer.end_lease(self._ground.paths, self.guest.job)
+        self.frozen, self.held_since = False, None
+
+    def obeys(self, now: float, *, on_gpu: bool) -> bool:
+        """Whether the guest does what it was told, as far as is seen; without anything on the GPU it has nothing to do.
+
+        In the first moments it is believed to: nobody waits for the answer. Who does asks `says_it_stands`.
+        """
+        if self.duty >= 1.0 or (self.frozen and not self.by_freezer):
+            return True
+        beats = self._gated()
+        if not beats:
+            self._answered |= not on_gpu
+            return not on_gpu
+        if not self._has_settled(now, beats):
+            return True
+        follows = all(self._follows(now, beat) for beat in beats)
+        self._answered |= follows
+        # Another of its GPUs may be the one that is measured, and what is frozen cannot answer.
+        return follows or (not self.frozen and freezer.is_frozen(self.guest.job, self._ground.cgroups))
+
+    def says_it_stands(self, now: float) -> bool:
+        """Whether a guest with a shut gate tells that it keeps off the GPU; the device knows whether that is true."""
+        if self.duty > 0.0:
+            return False
+        beats = self._gated()
+        if not beats or not self._has_settled(now, beats):
+            return False
+        return all(self._has_stopped(beat) for beat in beats)
+
+    @property
+    def told_at(self) -> float:
+        """When its duty changed last."""
+        return self._still_since
+
+    def _gated(self) -> tuple[Beat, ...]:
+        # A process with both parts beats twice, and one of them is its gate.
+        return tuple(beat for beat in self.beats() if not beat.elsewhere)
+
+    def _has_settled(self, now: float, beats: tuple[Beat, ...]) -> bool:
+        """Work that was queued when the gate was shut runs on for a moment; what comes then is compared."""
+        if now - self._still_since >= self._set.gate_lag_s + self._set.drain_s and self._before:
+            return True
+        self._before = {beat.slot: beat for beat in beats}
+        return False
+
+    def _follows(self, now: float, beat: Beat) -> bool:
+        """It napped for the last word, or stands still, or has idled since."""
+        before = self._before_of(beat)
+        if before is None or beat.epoch == self.epoch or (self.duty > 0.0 and beat.idle_ns > before.idle_ns):
+            return True
+        # The step in which the gate was shut may still be told of.
+        return beat.launches == before.launches and beat.steps <= before.steps + 1 and not _is_in_a_step(now, beat)
+
+    def _has_stopped(self, beat: Beat) -> bool:
+        """Its gate says so; or it is the library's, which stands before every launch, and nothing was launched."""
+        before = self._before_of(beat)
+        return beat.epoch == self.epoch or (beat.library and before is not None and beat.launches == before.launches)
+
+    def _before_of(self, beat: Beat) -> Beat | None:
+        """What this process told when the order had settled; None of one that has come since."""
+        before = self._before.get(beat.slot)
+        if before is not None and before.pid == beat.pid:
+            return before
+        self._before[beat.slot] = beat
+        return None
+
+    def beats(self) -> tuple[Beat, ...]:
+        """What the guest's processes say of themselves."""
+        if self._word is None:
+            return ()
+        with suppress(WordError, OSError):
+            return word.read_beats(self._word)
+        return ()
+
+    def release(self) -> None:
+        """Let the guest go: its gate is open, and it is thawed."""
+        self.by_freezer, self.duty = False, 1.0
+        if self.frozen:
+            self._thaw()
+        if self._page is not None:
+            with suppress(WordError):
+                self._page.give(OPEN, lease_s=0.0)
+            self._page.close()
+            self._page = None
+
+
+def _is_in_a_step(now: float, beat: Beat) -> bool:
+    """Whether a program that is gated at its boundaries alone is on the way to the next one, and computes meanwhile.
+
+    One that has come to none for much longer than its steps take does something else.
+    """
+    if beat.library or not beat.steps:
+        return False
+    return now - beat.at_ns / 1e9 < _STEPS_WITHOUT_END * beat.step_ns / beat.steps / 1e9

@@ -1,0 +1,1 @@
+"""What the guard measures: the devices, the hosts' heartbeats, and how long a host's step takes."""

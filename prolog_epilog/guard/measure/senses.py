@@ -1,0 +1,103 @@
+"""A thread that looks at the devices, so that a driver that hangs does not hold up the guard's hand."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from prolog_epilog.guard.measure.signals import DeviceSample
+from prolog_epilog.guard.measure.telemetry import Telemetry
+from prolog_epilog.guard.mishaps import sentence
+from prolog_epilog.node import cgroups
+
+__all__ = ["Look", "Senses"]
+
+PERIOD = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What was seen of one GPU."""
+
+    sample: DeviceSample
+    jobs: frozenset[int | None]
+    """Jobs with a process on it."""
+    memory_bytes: int
+
+
+class Senses:
+    """The newest look at each watched GPU, and the Xids that came since they were asked for."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self.looks: dict[str, Look] = {}
+        self._say = say
+        self._wanted: frozenset[str] = frozenset()
+        self._xids: deque[tuple[str, int]] = deque(maxlen=256)
+        self._stop = threading.Event()
+        self._telemetry: Telemetry | None = None
+        self._thread = threading.Thread(target=self._run, name="senses", daemon=True)
+
+    def start(self) -> None:
+        """Begin to look."""
+        self._thread.start()
+
+    def stop(self, seconds: float = 2.0) -> None:
+        """Look no more; a driver that hangs is not waited for."""
+        self._stop.set()
+        self._thread.join(seconds)
+
+    def watch(self, uuids: Iterable[str]) -> None:
+        """Look at these GPUs from now on; at none, the driver is let go."""
+        self._wanted = frozenset(uuids)
+
+    def xids(self) -> list[tuple[str, int]]:
+        """Xids since the last call: GPU and number."""
+        found = []
+        while self._xids:
+            found.append(self._xids.popleft())
+        return found
+
+    def _run(self) -> None:
+        due = time.monotonic()
+        while not self._stop.is_set():
+            try:
+                self._look()
+            except Exception as problem:  # noqa: BLE001 - without this thread no device is seen any more
+                self._say(sentence(problem))
+                self._close()
+            due = max(due + PERIOD, time.monotonic())
+            self._listen(due)
+        self._close()
+
+    def _look(self) -> None:
+        wanted = self._wanted
+        if self._telemetry is not None and self._telemetry.uuids != wanted:
+            self._close()
+        if self._telemetry is None and wanted:
+            self._telemetry = Telemetry(sorted(wanted))
+        telemetry = self._telemetry
+        looks = {}
+        for uuid in wanted if telemetry is not None else ():
+            sample = telemetry.sample(uuid) if telemetry is not None else None
+            if telemetry is not None and sample is not None:
+                jobs = frozenset(cgroups.job_of(pid) for pid in telemetry.users(uuid))
+                looks[uuid] = Look(sample, jobs, telemetry.memory_bytes(uuid))
+        self.looks = {**{uuid: look for uuid, look in self.looks.items() if uuid in wanted}, **looks}
+
+    def _listen(self, due: float) -> None:
+        while not self._stop.is_set() and (left := due - time.monotonic()) > 0.0:
+            if self._telemetry is None or self._telemetry.uuids != self._wanted:
+                # Newly wanted GPUs are looked at soon, so that a guest's host is known early.
+                self._stop.wait(min(left, 0.1))
+                continue
+            found = self._telemetry.xid(min(left, 0.25))
+            if found is not None:
+                self._xids.append(found)
+
+    def _close(self) -> None:
+        if self._telemetry is not None:
+            self._telemetry.close()
+            self._telemetry = None

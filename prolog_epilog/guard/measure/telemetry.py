@@ -1,0 +1,181 @@
+"""What the devices say, once a second, through NVML that is opened once: no program is started for a look.
+
+GPM counts busy SMs where the device has it (Hopper and newer); everywhere else utilisation has to do, which only
+says that something ran. A metric that a device lacks is None.
+"""
+
+from __future__ import annotations
+
+import importlib
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+from prolog_epilog.errors import DriverError
+from prolog_epilog.guard.measure.signals import DeviceSample
+
+__all__ = ["Telemetry"]
+
+_SM_ACTIVE = 2
+"""GPM's number for the share of SMs with a warp."""
+_HELD_BACK = 0x4 | 0x8 | 0x20 | 0x40 | 0x80
+"""Reasons of a low clock that are power or heat: software cap, hardware slowdown, both thermal ones, power brake."""
+_POWER_LIMIT = 0x4
+"""The one reason of these that is normal: the chip works as hard as its power limit lets it."""
+_GPM_SECONDS = 0.1
+"""Two samples of GPM have to lie this far apart."""
+
+
+class _Gpu:
+    """One device and its last GPM sample."""
+
+    def __init__(self, nvml: Any, uuid: str) -> None:
+        self.nvml, self.uuid = nvml, uuid
+        self.handle = nvml.nvmlDeviceGetHandleByUUID(uuid.encode())
+        self.highest = self._ask("nvmlDeviceGetMaxClockInfo", nvml.NVML_CLOCK_SM)
+        milliwatts = self._ask("nvmlDeviceGetEnforcedPowerLimit")
+        self.power_limit_w = None if milliwatts is None else milliwatts / 1_000
+        self.samples: list[Any] = []
+        self.taken = 0.0
+        with suppress(nvml.NVMLError):
+            if nvml.nvmlGpmQueryDeviceSupport(self.handle).isSupportedDevice:
+                self.samples = [nvml.nvmlGpmSampleAlloc(), nvml.nvmlGpmSampleAlloc()]
+                nvml.nvmlGpmSampleGet(self.handle, self.samples[1])
+                self.taken = time.monotonic()
+
+    def _ask(self, call: str, *words: Any) -> Any:
+        """None where the device has no such metric; a device that is lost is an error of the caller's."""
+        try:
+            return getattr(self.nvml, call)(self.handle, *words)
+        except (self.nvml.NVMLError_NotSupported, self.nvml.NVMLError_FunctionNotFound):
+            return None
+
+    def sample(self) -> DeviceSample:
+        rates = self._ask("nvmlDeviceGetUtilizationRates")
+        clock = self._ask("nvmlDeviceGetClockInfo", self.nvml.NVML_CLOCK_SM)
+        reasons = self._ask("nvmlDeviceGetCurrentClocksEventReasons")
+        memory = self._ask("nvmlDeviceGetMemoryInfo")
+        return DeviceSample(
+            at=time.monotonic(),
+            utilisation=None if rates is None else rates.gpu / 100.0,
+            sm_active=self._sm_active(),
+            clock=clock / self.highest if clock is not None and self.highest else None,
+            held_back=bool((reasons or 0) & _HELD_BACK),
+            memory=memory.used / memory.total if memory is not None and memory.total else None,
+            sm_mhz=clock,
+            power_limit_w=self.power_limit_w,
+            at_power_limit=(reasons or 0) & _HELD_BACK == _POWER_LIMIT,
+            bandwidth=None if rates is None else rates.memory / 100.0,
+        )
+
+    def memory_bytes(self) -> int:
+        memory = self._ask("nvmlDeviceGetMemoryInfo")
+        return 0 if memory is None else int(memory.total)
+
+    def _sm_active(self) -> float | None:
+        if not self.samples or time.monotonic() - self.taken < _GPM_SECONDS:
+            return None
+        nvml = self.nvml
+        self.samples.reverse()
+        request = nvml.c_nvmlGpmMetricsGet_t()
+        request.version = nvml.NVML_GPM_METRICS_GET_VERSION
+        request.numMetrics = 1
+        request.metrics[0].metricId = _SM_ACTIVE
+        try:
+            nvml.nvmlGpmSampleGet(self.handle, self.samples[1])
+            request.sample1, request.sample2 = self.samples
+            nvml.nvmlGpmMetricsGet(request)
+        except nvml.NVMLError_NotSupported:
+            return None
+        self.taken = time.monotonic()
+        good = request.metrics[0].nvmlReturn == 0
+        return float(request.metrics[0].value) / 100.0 if good else None
+
+    def close(self) -> None:
+        for sample in self.samples:
+            with suppress(self.nvml.NVMLError):
+                self.nvml.nvmlGpmSampleFree(sample)
+
+
+class Telemetry:
+    """NVML, held open for these GPUs until `close`."""
+
+    def __init__(self, uuids: Sequence[str]) -> None:
+        try:
+            self._nvml: Any = importlib.import_module("pynvml")
+        except ImportError:
+            raise DriverError("pynvml is not installed for Berth on this node; install slurm-berth[node]") from None
+        nvml = self._nvml
+        try:
+            nvml.nvmlInit()
+            self._gpus = {uuid: _Gpu(nvml, uuid) for uuid in uuids}
+            self._events = self._listen()
+        except nvml.NVMLError as error:
+            with suppress(nvml.NVMLError):
+                nvml.nvmlShutdown()
+            raise DriverError(f"the NVIDIA driver fails ({error}); look at nvidia-smi") from None
+
+    @property
+    def uuids(self) -> frozenset[str]:
+        """The GPUs that are watched."""
+        return frozenset(self._gpus)
+
+    def _listen(self) -> Any:
+        nvml = self._nvml
+        try:
+            events = nvml.nvmlEventSetCreate()
+            for gpu in self._gpus.values():
+                nvml.nvmlDeviceRegisterEvents(gpu.handle, nvml.nvmlEventTypeXidCriticalError, events)
+        except (nvml.NVMLError_NotSupported, nvml.NVMLError_FunctionNotFound):
+            return None
+        return events
+
+    def sample(self, uuid: str) -> DeviceSample | None:
+        """A reading of this GPU; None where the driver gives none: the device is then trusted no more."""
+        try:
+            return self._gpus[uuid].sample()
+        except self._nvml.NVMLError:
+            return None
+
+    def memory_bytes(self, uuid: str) -> int:
+        """All memory of this GPU; 0 where the driver does not say."""
+        try:
+            return self._gpus[uuid].memory_bytes()
+        except self._nvml.NVMLError:
+            return 0
+
+    def users(self, uuid: str) -> frozenset[int]:
+        """Processes that compute or draw on this GPU: shaders take it from others as kernels do."""
+        nvml, found = self._nvml, set()
+        for kind in ("Compute", "MPSCompute", "Graphics"):
+            # An older pynvml or driver may lack one of them.
+            with suppress(nvml.NVMLError, AttributeError):
+                call = getattr(nvml, f"nvmlDeviceGet{kind}RunningProcesses_v3")
+                found |= {int(one.pid) for one in call(self._gpus[uuid].handle)}
+        return frozenset(found)
+
+    def xid(self, seconds: float) -> tuple[str, int] | None:
+        """Wait this long for an Xid: which GPU, and which."""
+        nvml = self._nvml
+        if self._events is None:
+            time.sleep(seconds)
+            return None
+        try:
+            event = nvml.nvmlEventSetWait_v2(self._events, max(0, round(seconds * 1000)))
+            uuid = nvml.nvmlDeviceGetUUID(event.device)
+        except nvml.NVMLError_Timeout:
+            return None
+        except nvml.NVMLError:
+            time.sleep(seconds)
+            return None
+        return (uuid.decode() if isinstance(uuid, bytes) else str(uuid)), int(event.eventData)
+
+    def close(self) -> None:
+        """Let go of the driver: an open handle keeps a GPU from being reset."""
+        for gpu in self._gpus.values():
+            gpu.close()
+        with suppress(self._nvml.NVMLError):
+            if self._events is not None:
+                self._nvml.nvmlEventSetFree(self._events)
+            self._nvml.nvmlShutdown()

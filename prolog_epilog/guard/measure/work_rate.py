@@ -1,0 +1,99 @@
+"""How fast a host works that tells no steps: the launches that the library counts in it, made into steps.
+
+The signal is TGS's, the law behind it the guard's own. It is rougher than a heartbeat: a host whose launches vary by
+themselves, as a service's with its requests, is taken for slowed now and then, and its guest gets less.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from prolog_epilog.guard.measure.signals import work_beat
+from prolog_epilog.injob.word import Beat
+
+__all__ = ["WorkRate"]
+
+_WINDOW_S = 1.5
+"""So long launches are counted before they are a beat; the guard looks ten times a second, so its ends are vague."""
+_QUIET_S = 0.25
+"""A pause between launches, after which the next step begins: a window ends there if it can."""
+_LONGEST_S = 2.5
+_REST_S = 5.0
+"""A program that launches nothing for so long rests by itself; that is no harm, and its window does not count."""
+_STEPS = 8
+"""The first window is so many steps long: enough to learn from, and a beat is never less than one."""
+
+
+@dataclass(slots=True)
+class _Count:
+    """One process."""
+
+    pid: int
+    began: float
+    before: int
+    """Launches when the window began."""
+    launches: int
+    grew: float
+    """When it was last seen to launch."""
+    unit: int = 0
+    """Launches that are taken for a step."""
+    steps: int = 0
+    step_ns: int = 0
+    at_ns: int = 0
+
+    def hear(self, now: float, launches: int) -> None:
+        """How many launches there are by now."""
+        if launches == self.launches:
+            return
+        quiet, ended = now - self.grew, launches - self.before
+        # What has come since the pause belongs to the next window.
+        paused, ended_then = quiet > _QUIET_S, self.launches - self.before
+        self.launches, self.grew = launches, now
+        if quiet > _REST_S:
+            self.began, self.before = now, launches
+        elif paused and now - self.began >= _WINDOW_S:
+            self._close(now, ended_then)
+        elif now - self.began >= _LONGEST_S:
+            self._close(now, ended)
+
+    def _close(self, now: float, done: int) -> None:
+        if done < (self.unit or _STEPS):
+            return  # the window goes on: a program may launch a graph every few seconds
+        seconds = now - self.began
+        self.began, self.before = now, self.before + done
+        if not self.unit:
+            self.unit = done // _STEPS
+            return
+        beat = work_beat(now, seconds, done, self.unit)
+        if beat is not None:
+            self.steps += beat.steps
+            self.step_ns += round(beat.took * 1e9)
+            self.at_ns = round(now * 1e9)
+
+
+class WorkRate:
+    """One host job on this node."""
+
+    def __init__(self) -> None:
+        self._counts: dict[tuple[str, int], _Count] = {}
+        self.measure = 0
+        """Another number whenever times of before say nothing of those that follow."""
+
+    def heard(self, now: float, words: Mapping[tuple[str, int], Beat]) -> Mapping[tuple[str, int], Beat]:
+        """What there is to judge by: the processes' own steps, and where none of them tells any, steps of launches."""
+        if any(beat.steps for beat in words.values()) or not any(beat.launches for beat in words.values()):
+            if self._counts and any(beat.steps for beat in words.values()):
+                self.measure += 1
+            self._counts.clear()
+            return {place: beat for place, beat in words.items() if beat.ready}
+        self._counts = {place: count for place, count in self._counts.items() if place in words}
+        return {place: self._stepping(now, place, beat) for place, beat in words.items() if beat.launches}
+
+    def _stepping(self, now: float, place: tuple[str, int], beat: Beat) -> Beat:
+        count = self._counts.get(place)
+        if count is None or count.pid != beat.pid or beat.launches < count.launches:
+            self.measure += 1
+            count = self._counts[place] = _Count(beat.pid, now, beat.launches, beat.launches, now)
+        count.hear(now, beat.launches)
+        return replace(beat, steps=count.steps, step_ns=count.step_ns, at_ns=count.at_ns)

@@ -1,0 +1,54 @@
+"""Faults of GPUs that the guard has heard of, for the jobs that they end: `/run/berth/xids`, one line each."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Collection
+from contextlib import suppress
+from pathlib import Path
+
+from prolog_epilog.errors import StateError
+from prolog_epilog.guard.measure.signals import HARDWARE_XIDS
+from prolog_epilog.node import files
+from prolog_epilog.node.paths import Paths
+
+__all__ = ["note", "of_gpus", "since"]
+
+_MOST_BYTES = 1 << 16
+
+
+def note(path: Path, uuid: str, number: int) -> None:
+    """The driver reported a fault just now; where it cannot be kept, jobs are told apart by their logs alone."""
+    line = f"{int(time.time())} {uuid} {number}\n"
+    with suppress(OSError, StateError):
+        if os.path.lexists(path) and path.lstat().st_size > _MOST_BYTES:
+            files.write(path, line)
+            return
+        file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        try:
+            os.write(file, line.encode())
+        finally:
+            os.close(file)
+
+
+def since(path: Path, uuids: Collection[str], start: int) -> tuple[int, ...]:
+    """Faults of the hardware of these GPUs from a moment on; others may be a neighbour's on the same GPU."""
+    found = set()
+    with suppress(StateError):
+        for line in (files.read(path) or "").splitlines():
+            at, uuid, number = [*line.split(" "), "", ""][:3]
+            if uuid in uuids and at.isdigit() and int(at) >= start and number.isdigit():
+                found.add(int(number))
+    return tuple(sorted(found & HARDWARE_XIDS))
+
+
+def of_gpus(paths: Paths, positions: Collection[int], start: int) -> tuple[int, ...]:
+    """The same for positions; nothing where no GPU was shared since the node's start, and so none was watched."""
+    try:
+        gpus = json.loads(files.read(paths.identity) or "{}").get("gpus", [])
+        uuids = {str(gpu["uuid"]) for gpu in gpus if gpu["position"] in positions}
+    except (StateError, ValueError, KeyError, TypeError, AttributeError):
+        return ()
+    return since(paths.xids, uuids, start)

@@ -1,0 +1,208 @@
+"""The guard's hand: ten times a second, all seats of the node. Nothing here waits for a device, berthd or Slurm.
+
+Each seat's turn stands by itself: what fails at one of them, above all by what users write into their jobs' pages, is
+not the next one's trouble.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Protocol
+
+from prolog_epilog.errors import NodeError
+from prolog_epilog.guard.hold.grip import Ground
+from prolog_epilog.guard.hold.levels import Counts
+from prolog_epilog.guard.hold.thaws import Thaws
+from prolog_epilog.guard.measure import xids
+from prolog_epilog.guard.measure.heart import Rank
+from prolog_epilog.guard.measure.senses import Look
+from prolog_epilog.guard.mishaps import Mishaps
+from prolog_epilog.guard.roll import Member, Roll
+from prolog_epilog.guard.seats import metrics
+from prolog_epilog.guard.seats.seat import Seat
+from prolog_epilog.guard.seats.step_times import StepTimes
+from prolog_epilog.guard.settings import GuardSettings
+from prolog_epilog.guard.tell.errands import Errands
+from prolog_epilog.guard.tell.losses import Losses
+from prolog_epilog.injob import word
+from prolog_epilog.injob.errors import WordError
+from prolog_epilog.injob.word import Beat
+from prolog_epilog.tenants import arrivals
+from prolog_epilog.tenants.arrivals import Arrival
+
+__all__ = ["PERIOD", "Devices", "Keeper"]
+
+PERIOD = 0.1
+_METRICS_S = 5.0
+_STEPS_S = 1.0
+"""Time between two looks for new steps of guests."""
+
+
+class Devices(Protocol):
+    """What the keeper needs of the thread that looks at the devices."""
+
+    looks: dict[str, Look]
+
+    def watch(self, uuids: frozenset[str]) -> None:
+        """Look at these."""
+
+    def xids(self) -> list[tuple[str, int]]:
+        """Xids since the last call."""
+
+
+@dataclass(slots=True)
+class Keeper:
+    """All seats."""
+
+    ground: Ground
+    settings: GuardSettings
+    errands: Errands
+    devices: Devices
+    say: Callable[[str], None]
+    shares: Callable[[], Counts] = dict
+    """How the shares of this node are held, for the metrics."""
+    seats: dict[str, Seat] = field(default_factory=dict)
+    steps: StepTimes = field(init=False)
+    losses: Losses = field(init=False)
+    _roll: Roll = field(init=False)
+    _told: float = float("-inf")
+    _thaws: Thaws = field(init=False)
+    _stirred: set[int] = field(default_factory=set)
+    _watched: float = float("-inf")
+    _mishaps: Mishaps = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._mishaps = Mishaps(self.say)
+        self._roll = Roll(self.ground.paths)
+        self.steps = StepTimes(self.errands.notify)
+        self.losses = Losses(self.errands.notify)
+        self._thaws = Thaws(self.ground.cgroups)
+
+    def turn(self, now: float) -> None:
+        """One round."""
+        attempt, looks = self._mishaps.attempt, self.devices.looks
+        attempt("who sits where", partial(self._seat, now))
+        attempt("who arrives", partial(self._arrivals, now))
+        attempt("faults of the devices", partial(self._faults, now))
+        attempt("whom Slurm ends", partial(self._hear_slurm, now))
+        words = self._words()
+        for uuid, seat in self.seats.items():
+            heard = words.get(seat.host.job, {}) if seat.host is not None else {}
+            self._attempt(now, seat, partial(seat.turn, now, heard, looks.get(uuid)))
+        attempt("step times", partial(self.steps.turn, now, self.seats, words, looks))
+        attempt("losses", partial(self.losses.turn, now, self._roll.node, words))
+        self._stirred = self._strangers()
+        attempt("metrics", partial(self._measure, now))
+
+    def _attempt(self, now: float, seat: Seat, part: Callable[[], object]) -> None:
+        """Something at one seat."""
+        try:
+            part()
+        except (NodeError, OSError) as problem:
+            # The node's trouble, such as a full /run: what was heard of the jobs stays true.
+            self._mishaps.note(_whose(seat), problem)
+        except Exception as problem:  # noqa: BLE001 - nobody can tell what a page may be filled with
+            self._mishaps.note(_whose(seat), problem)
+            self._mishaps.attempt(_whose(seat), partial(seat.mistrust, now))
+
+    def _words(self) -> dict[int, dict[Rank, Beat]]:
+        """What the processes of each host say."""
+        words: dict[int, dict[Rank, Beat]] = {}
+        for host in (seat.host for seat in self.seats.values()):
+            if host is not None and host.job not in words:
+                self._mishaps.attempt(f"what job {host.job} tells", partial(_hear, words, host))
+        return words
+
+    def _faults(self, now: float) -> None:
+        for uuid, number in self.devices.xids():
+            xids.note(self.ground.paths.xids, uuid, number)
+            if uuid in self.seats:
+                self._attempt(now, self.seats[uuid], partial(self.seats[uuid].xid, now, number))
+
+    def release(self) -> None:
+        """The guard ends: nobody is held any more."""
+        for seat in self.seats.values():
+            if seat.grip is not None:
+                self._mishaps.attempt(_whose(seat), seat.grip.release)
+        self._thaws.close()
+
+    def _seat(self, now: float) -> None:
+        places = self._roll.seatings()
+        for uuid, place in places.items():
+            seat = self.seats.get(uuid)
+            if seat is None:
+                mps = any(one is not None and one.way == "mps" for one in (place.host, place.guest))
+                seat = Seat(self.ground, self.settings, self.errands, self.say, uuid, now, mps=mps)
+                self.seats[uuid] = seat
+            seat.node = self._roll.node
+            self._attempt(now, seat, partial(seat.seat, now, place))
+        for uuid, seat in list(self.seats.items()):
+            if uuid not in places:
+                self._attempt(now, seat, partial(seat.vacate, now))
+                if seat.rests:
+                    del self.seats[uuid]
+        self.devices.watch(frozenset(places) | {uuid for uuid, seat in self.seats.items() if seat.recovers})
+
+    def _hear_slurm(self, now: float) -> None:
+        guests = {seat.grip.guest.job: seat for seat in self.seats.values() if seat.grip is not None}
+        fresh: set[int] = set()
+        if now - self._watched >= _STEPS_S:
+            self._watched = now
+            # One that has just begun may have been sent away already.
+            fresh = self._thaws.watch(guests)
+        for job in fresh | self._stirred | self._strangers():
+            if job in guests:
+                guests[job].stirs(now)
+
+    def _strangers(self) -> set[int]:
+        """The guests that somebody let go on; what the guard did to a freezer itself is no news."""
+        ours = set()
+        for seat in self.seats.values():
+            if seat.grip is not None and seat.grip.wrote:
+                seat.grip.wrote = False
+                ours.add(seat.grip.guest.job)
+        return self._thaws.heard() - (ours if self._thaws.hears_us else set())
+
+    def _arrivals(self, now: float) -> None:
+        for one in arrivals.pending(self.ground.paths):
+            self._mishaps.attempt(f"job {one.job}, which arrives", partial(self._arrival, now, one))
+
+    def _arrival(self, now: float, one: Arrival) -> None:
+        here = [self.seats[uuid] for uuid in one.uuids if uuid in self.seats]
+        for seat in here:
+            self._attempt(now, seat, partial(seat.arrives, now, one))
+        if all(seat.is_safe(now) for seat in here):
+            arrivals.answer(self.ground.paths, one.job)
+        if all(seat.grip is None for seat in here):
+            arrivals.forget(self.ground.paths, one.job)
+            for seat in here:
+                seat.left()
+
+    def _measure(self, now: float) -> None:
+        if self.settings.metrics and now - self._told >= _METRICS_S:
+            self._told = now
+            problem = metrics.write(self.settings.metrics, list(self.seats.values()), self.shares())
+            if problem:
+                self.say(problem)
+
+
+def _whose(seat: Seat) -> str:
+    host, guest = seat.place.host, seat.place.guest
+    jobs = [f"{role} job {one.job}" for role, one in (("host", host), ("guest", guest)) if one is not None]
+    return f"GPU {seat.uuid}, {' and '.join(jobs) or 'without a job'}"
+
+
+def _hear(words: dict[int, dict[Rank, Beat]], host: Member) -> None:
+    words[host.job] = _beats(host)
+
+
+def _beats(host: Member) -> dict[Rank, Beat]:
+    """What all processes of a host say, on all of its GPUs."""
+    found: dict[Rank, Beat] = {}
+    for uuid, page in host.words.items():
+        with suppress(WordError, OSError):
+            found |= {(uuid, beat.slot): beat for beat in word.read_beats(page) if beat.ready or beat.launches}
+    return found

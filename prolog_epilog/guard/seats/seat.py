@@ -1,0 +1,436 @@
+"""One GPU and its seat: what is heard of host and device goes to the Decider, what it decides is done to the guest."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import ceil
+
+from prolog_epilog.errors import NodeError
+from prolog_epilog.guard.decide.choice import blind_law, chosen_law
+from prolog_epilog.guard.decide.decider import Action, Decider, Do, Guest
+from prolog_epilog.guard.decide.law import Law
+from prolog_epilog.guard.hold.ending import Ending
+from prolog_epilog.guard.hold.grip import Grip, Ground
+from prolog_epilog.guard.hold.memory import MemoryTarget
+from prolog_epilog.guard.hold.parting import Parting
+from prolog_epilog.guard.measure.heart import Heart, Rank
+from prolog_epilog.guard.measure.machine import State, Transition
+from prolog_epilog.guard.measure.senses import Look
+from prolog_epilog.guard.measure.signals import HARDWARE_XIDS, DeviceSample, HostBeat
+from prolog_epilog.guard.roll import Member, Seating
+from prolog_epilog.guard.settings import GuardSettings
+from prolog_epilog.guard.tell.errands import Errands
+from prolog_epilog.guard.tell.figures import Figures
+from prolog_epilog.guard.tell.notice import Notice
+from prolog_epilog.injob.word import Beat
+from prolog_epilog.node import freezer
+from prolog_epilog.tenants.arrivals import Arrival
+
+__all__ = ["Counts", "Seat"]
+
+_TICK_S = 1.0
+_MOST_GRACE = 99_999
+"""What a notice can tell of."""
+_WAITS_S = 600.0
+"""How long a GPU that nobody uses is watched until it can be told to be Healthy; berthd believes no word longer."""
+_SHOWS_S = 1.5
+"""The device is looked at once a second, and what it says of its load may be about the second before."""
+_IDLE = 0.02
+"""Share of time with a kernel that is no program's."""
+_WARNING = signal.SIGUSR1
+"""What a guest that has to leave may save its work by; sent only to processes that catch it."""
+
+
+@dataclass(slots=True)
+class Counts:
+    """What was done, for the metrics."""
+
+    actions: dict[str, int] = field(default_factory=dict)
+    ended: int = 0
+    killed: int = 0
+
+
+class Seat:
+    """Host, guest and device of one GPU. `turn` it ten times a second; all times are of the steady clock."""
+
+    def __init__(
+        self,
+        ground: Ground,
+        settings: GuardSettings,
+        errands: Errands,
+        say: Callable[[str], None],
+        uuid: str,
+        now: float,
+        *,
+        mps: bool = False,
+    ) -> None:
+        """`mps`: whoever is here shares the fault domain of one MPS server."""
+        self.uuid = uuid
+        self.place = Seating(0)
+        self.node = ""
+        self.grip: Grip | None = None
+        self.counts = Counts()
+        self.slowdown = 0.0
+        self._ground, self._set, self._errands, self._say = ground, settings, errands, say
+        self.decider = Decider(settings, self._law(None), blind_law(settings, 0.0), now, mps=mps)
+        self._heart = Heart()
+        self._memory = MemoryTarget(settings.machine)
+        self._ending: Ending | None = None
+        self._parting: Parting | None = None
+        self._arrival: Arrival | None = None
+        self._peak = 0.0
+        self._figures = Figures()
+        self._ticked = self._told = now - _TICK_S
+        self._look: Look | None = None
+        self._sample: DeviceSample | None = None
+        """Of which the Decider does not know yet."""
+        self._empty_since = self._deserted_since = self._now = now
+        self._broken = False
+        self._told_state: State | None = None
+
+    # Who is here.
+
+    @property
+    def host(self) -> Member | None:
+        """The job that owns the GPU."""
+        return self.place.host
+
+    @property
+    def state(self) -> State:
+        """What the GPU can bear."""
+        return self.decider.machine.state
+
+    @property
+    def rests(self) -> bool:
+        """Whether nothing is lost when this seat is forgotten: nobody is here, and no time out has to be kept."""
+        machine = self.decider.machine
+        quiet = machine.keeps and machine.cool_down <= self._set.machine.cool_down_s
+        return self._is_empty and not self.recovers and quiet
+
+    @property
+    def recovers(self) -> bool:
+        """Whether the device has to be watched though nobody is here: berthd was told that the GPU takes no guest."""
+        if not self._is_empty or self._broken or self._told_state in {None, State.HEALTHY}:
+            return False
+        return self._now - self._deserted_since < _WAITS_S
+
+    @property
+    def _is_empty(self) -> bool:
+        return self.place.host is None and self.grip is None and self._arrival is None
+
+    def seat(self, now: float, place: Seating) -> None:
+        """Who is here now, by the share files."""
+        before, self.place = self.place, place
+        if place != before:
+            self._figures = Figures()
+        if place.host != before.host:
+            self._host_changed(now)
+        if (self.grip.guest if self.grip else None) != place.guest:
+            self._guest_changed(now, place.guest)
+
+    def vacate(self, now: float) -> None:
+        """Nobody is here any more."""
+        if self.place.host is not None or self.grip is not None:
+            self.seat(now, Seating(self.place.position))
+
+    def _host_changed(self, now: float) -> None:
+        self._heart, self._peak, self.slowdown = Heart(), 0.0, 0.0
+        if self.host is not None:
+            self._do(now, self.decider.owner_arrives(now, self._law(self.grip), tolerates=True, evict_grace_s=0.0))
+            if self.grip is not None and self._ending is None:
+                self._log(f"job {self.host.job} came to GPU {self.uuid}, where job {self.grip.guest.job} is a guest")
+                self.grip.hold(now, 0.0, by_freezer=self.grip.by_freezer)
+        elif self.grip is not None and self._ending is None and self._arrival is None:
+            self._log(f"the host of GPU {self.uuid} is gone: job {self.grip.guest.job} has it alone")
+            self.grip.hold(now, 1.0, by_freezer=False)
+
+    def _guest_changed(self, now: float, guest: Member | None) -> None:
+        if self.grip is not None:
+            self.grip.release()
+            self.decider.guest_left(now)
+            self.grip = self._ending = None
+        if guest is None:
+            return
+        self.grip = Grip(self._ground, self._set.action, self.uuid, guest)
+        self._parting = Parting(self._errands, guest)
+        self._memory = MemoryTarget(self._set.machine)
+        law, blind = self._law(self.grip), blind_law(self._set, self._peak, held=guest.share is not None)
+        self._do(now, self.decider.guest_arrives(now, law, blind))
+        if self.host is None and self._arrival is None:
+            self.grip.hold(now, 1.0, by_freezer=False)
+
+    def _law(self, grip: Grip | None) -> Law:
+        slope = self._set.slope if grip is None or grip.guest.slope is None else grip.guest.slope
+        return chosen_law(self._set, min(1.0, slope), service=grip is not None and self._heart.serves)
+
+    # What happens.
+
+    def arrives(self, now: float, arrival: Arrival) -> None:
+        """A job with whole GPUs came here, which takes no guest."""
+        if self._arrival is not None:
+            return
+        self._arrival = arrival
+        grace = self._set.action.evict_grace_s
+        if arrival.planned:
+            law = self._law(self.grip)
+            self._do(now, self.decider.owner_arrives(now, law, tolerates=False, evict_grace_s=grace))
+        else:
+            self._do(now, self.decider.unplanned_job(now))
+
+    def is_safe(self, now: float) -> bool:
+        """Whether no guest harms the job that came: it is gone, or held still while it saves its work."""
+        if self.grip is None or (self._ending is not None and self._ending.over):
+            return True
+        if not self._is_awaited or self.grip.duty > 0.0:
+            return False
+        if self.grip.by_freezer:
+            return freezer.is_frozen(self.grip.guest.job, self._ground.cgroups)
+        return self._stands_still(now, self.grip)
+
+    def left(self) -> None:
+        """The job that came is done with, or its guest is gone."""
+        self._arrival = None
+
+    def stirs(self, now: float) -> None:
+        """Somebody else let the guest go on, as Slurm does before it ends a job."""
+        if self._parting is not None:
+            self._parting.stirs(now)
+
+    def xid(self, now: float, number: int) -> None:
+        """The driver reported a fault of this GPU."""
+        # Whose it was is not known from this: MPS's log names the cause, and by time a fault stays with its maker.
+        self._log(f"Xid {number} on GPU {self.uuid}")
+        self._broken = self._broken or number in HARDWARE_XIDS
+        self._do(now, self.decider.fault(now, number))
+
+    # Ten times a second.
+
+    def turn(self, now: float, words: Mapping[Rank, Beat], look: Look | None) -> None:
+        """Hear, decide, act."""
+        fresh = look if look is not self._look else None
+        self._look = look
+        if fresh is not None:
+            self._sample = self._judged(fresh)
+        alone = self.grip is None or (self.grip.duty == 0.0 and self.decider.ran_alone(now, self.grip.held_since))
+        beat = self._hear(now, words, alone=alone) if self.host is not None else None
+        if fresh is not None:
+            self._note(fresh, alone=alone)
+        self._count(now, beat, fresh)
+        guest = self._guest(now)
+        disobeys = guest is not None and not guest.obeys
+        if beat is not None or fresh is not None or disobeys or now - self._ticked >= _TICK_S:
+            self._decide(now, beat, guest)
+            if beat is not None and self.decider.baseline.known:
+                self.slowdown = beat.took / beat.steps / self.decider.baseline.step - 1.0
+        self._go_on(now)
+
+    def mistrust(self, now: float) -> None:
+        """What is heard here cannot be reckoned with: the host is measured anew, and counts as silent until then.
+
+        What does not hang on it, a guest's end above all, goes on.
+        """
+        self._heart, self._figures, self.slowdown = Heart(), Figures(), 0.0
+        self._memory = MemoryTarget(self._set.machine)
+        self._do(now, self.decider.mistrust(now, self._law(self.grip)))
+        # A guest that cannot be heard either may be the cause: the freezer needs no answer of it.
+        self._decide(now, None, Guest(obeys=False) if self.grip is not None and self._ending is None else None)
+        self._go_on(now)
+
+    def _decide(self, now: float, beat: HostBeat | None, guest: Guest | None) -> None:
+        self._ticked = now
+        sample, self._sample = self._sample, None
+        self._do(now, self.decider.tick(now, beat, sample, guest))
+
+    def _go_on(self, now: float) -> None:
+        """Do again what has to be done again and again."""
+        if self._ending is None and self.grip is not None:
+            self._heed_slurm(now, self.grip)
+        if self._ending is not None:
+            self._end(now, self._ending)
+        if self.grip is not None:
+            self.grip.memory = self._memory.wish(now, self._look, self.grip)
+            self.grip.measured = self.host is not None and self._ending is None and self.decider.measures(now)
+            self.grip.turn(now)
+            if self.grip.by_freezer and 0.0 < self.grip.duty < 1.0:
+                self.decider.felt(now, runs=not self.grip.frozen)
+        self._changes(now)
+
+    def _hear(self, now: float, words: Mapping[Rank, Beat], *, alone: bool) -> HostBeat | None:
+        measure = self._heart.measure
+        beat = self._heart.take(now, words, alone=alone)
+        if self._heart.measure != measure:
+            # How many launches are a step is learned with the gate shut, or harm would be taken for its usual pace.
+            self._do(now, self.decider.owner_arrives(now, self._law(self.grip), tolerates=True, evict_grace_s=0.0))
+        return beat
+
+    def _note(self, look: Look, *, alone: bool) -> None:
+        busy = look.sample.sm_active if look.sample.sm_active is not None else look.sample.utilisation
+        if alone and self.host is not None and busy is not None:
+            self._peak = max(self._peak, busy)
+
+    @property
+    def _alone(self) -> int:
+        """The job that has the GPU to itself."""
+        if self._arrival is not None or (self.host is None) == (self.place.guest is None):
+            return 0
+        one = self.host or self.place.guest
+        return one.job if one is not None else 0
+
+    def _count(self, now: float, beat: HostBeat | None, fresh: Look | None) -> None:
+        if fresh is not None and self._alone:
+            self._figures.look(fresh.sample, fresh.memory_bytes)
+        if self.host is not None and self.grip is not None:
+            self._figures.turn(now, self.grip.duty)
+            if beat is not None and self.grip.duty > 0.0:
+                self._figures.beat(beat)
+
+    def _judged(self, look: Look) -> DeviceSample:
+        # A guest that is alone may use all of the GPU: there is nobody whom that harms.
+        harmless = self.host is None and self._arrival is None
+        return replace(look.sample, utilisation=None, sm_active=None) if harmless else look.sample
+
+    def _guest(self, now: float) -> Guest | None:
+        if self.grip is None or self._ending is not None:
+            return None
+        if self._is_awaited:
+            # Its owner's Prolog waits: what is not known to stand still is held by the freezer.
+            obeys = self._stands_still(now, self.grip) or self._may_be_believed(now, self.grip)
+        else:
+            obeys = self.grip.obeys(now, on_gpu=self._is_on_gpu())
+        return Guest(runs=True, obeys=obeys, held_since=self.grip.held_since)
+
+    @property
+    def _is_awaited(self) -> bool:
+        """Whether a job waits until the guest, which has its grace, stands still."""
+        return self._arrival is not None and self._arrival.planned and self._set.action.evict_grace_s > 0.0
+
+    def _stands_still(self, now: float, grip: Grip) -> bool:
+        """Nobody but the guest uses this GPU now, so that the device shows whether its gate tells the truth."""
+        look = self._look
+        if look is None or look.sample.at <= grip.told_at:
+            return False
+        return not self._is_on_gpu() or (_is_idle(look.sample) and grip.says_it_stands(now))
+
+    def _may_be_believed(self, now: float, grip: Grip) -> bool:
+        """For the moment that it takes until the device has shown it; nobody is told that he is safe by that."""
+        return now - grip.told_at < _SHOWS_S and grip.says_it_stands(now)
+
+    def _is_on_gpu(self) -> bool:
+        # Without a look at the device the guest counts as being there.
+        return self.grip is not None and (self._look is None or self.grip.guest.job in self._look.jobs)
+
+    def _heed_slurm(self, now: float, grip: Grip) -> None:
+        assert self._parting is not None, "it came with the guest"  # noqa: S101 - narrows the type
+        if grip.stirred:
+            grip.stirred = False
+            self._parting.stirs(now)
+        termed = self._parting.turn(now)
+        if termed is not None:
+            self._log(f"job {grip.guest.job} on GPU {self.uuid} was sent away, and Slurm has sent it SIGTERM")
+            self._ending = Ending(grip, self._set.action, self._ground.cgroups, None, termed)
+
+    def _end(self, now: float, ending: Ending) -> None:
+        was_over = ending.over
+        ending.turn(now)
+        if ending.over and not was_over:
+            self.counts.ended += 1
+            self.counts.killed += ending.killed
+            how = "was killed" if ending.killed else "ended"
+            self._log(f"job {ending.grip.guest.job} {how} on GPU {self.uuid}")
+
+    def _changes(self, now: float) -> None:
+        self._now = now
+        if self.grip is not None:
+            self._empty_since = now
+        if not self._is_empty:
+            self._deserted_since = now
+        recovers = self.state is State.DISABLED and not self._broken and self._look is not None
+        # A program's fault went with its program; only a device's needs a human.
+        if recovers and now - self._empty_since >= self._set.machine.cool_down_s:
+            self._note_transition(self.decider.machine.repaired(now))
+        transitions = self.decider.transitions
+        while transitions:
+            one = transitions.popleft()
+            self._log(f"GPU {self.uuid} is {one.after.value}, was {one.before.value}: {one.cause}")
+            self._told = now - self._set.tell_every_s
+        if now - self._told >= self._set.tell_every_s and (not self._is_empty or self.recovers):
+            self._tell(now, "state")
+
+    def _note_transition(self, one: Transition | None) -> None:
+        if one is not None:
+            self.decider.transitions.append(one)
+
+    # What is done.
+
+    def _do(self, now: float, actions: Sequence[Action]) -> None:
+        problems: list[NodeError | OSError] = []
+        for action in actions:
+            if self.grip is None and action.do is not Do.DRAIN:
+                continue
+            self.counts.actions[action.do.value] = self.counts.actions.get(action.do.value, 0) + 1
+            try:
+                self._act(now, action)
+            except (NodeError, OSError) as problem:
+                # Nothing is decided twice: what comes behind an action that failed has to be done all the same.
+                problems.append(problem)
+        if problems:
+            raise problems[0]
+
+    def _act(self, now: float, action: Action) -> None:
+        grip = self.grip
+        if action.do is Do.DRAIN:
+            self._log(f"the node is taken out of service: GPU {self.uuid}: {action.cause}")
+            self._errands.drain(self.node, f"GPU {self.uuid}: {action.cause}")
+        elif grip is None or self._ending is not None:
+            if action.do is Do.REQUEUE and self._ending is not None and not self._ending.over:
+                self._errands.requeue(self._ending.grip.guest.job)
+        elif action.do in {Do.GATE, Do.FREEZER}:
+            self._hold(now, grip, action)
+        elif action.do is Do.MEMORY:
+            self._log(f"job {grip.guest.job} is asked to give memory back: {action.cause}")
+            self._memory.ask(now, self._look, grip)
+        elif action.do is Do.LEAVE:
+            warned = freezer.send(grip.guest.job, _WARNING, root=self._ground.cgroups, catchers_only=True)
+            self._log(
+                f"job {grip.guest.job} has to leave GPU {self.uuid}: {action.cause}; {warned} processes were warned"
+            )
+            self._tell(now, "leave")
+        elif action.do is Do.TERMINATE:
+            self._log(f"job {grip.guest.job} is ended on GPU {self.uuid}: {action.cause}")
+            notice = self._notice("evict")
+            ask = lambda lives: self._errands.evict(grip.guest, notice, lives=lives)  # noqa: E731 - once
+            self._ending = Ending(grip, self._set.action, self._ground.cgroups, ask, now)
+
+    def _hold(self, now: float, grip: Grip, action: Action) -> None:
+        alone = self.host is None and self._arrival is None
+        if alone and action.duty > 0.0:
+            return
+        if action.do is Do.FREEZER and not grip.by_freezer:
+            self._log(f"job {grip.guest.job} is held by the freezer on GPU {self.uuid}: {action.cause}")
+            self.decider.begin_anew(now, self._law(grip))
+        grip.hold(now, action.duty, by_freezer=action.do is Do.FREEZER)
+
+    def _notice(self, word: str) -> Notice:
+        guest = 0 if self.grip is None else self.grip.guest.job
+        grace = min(_MOST_GRACE, ceil(self._set.action.evict_grace_s)) if word == "leave" else None
+        host = 0 if self.host is None else self.host.job
+        self._told_state = self.state
+        figures = self._figures.told(self._alone, host, self.decider.baseline)
+        self._figures = Figures()
+        return Notice(self.node, self.place.position, self.state.value.lower(), word, guest, grace, figures)
+
+    def _tell(self, now: float, word: str) -> None:
+        self._told = now
+        if self.node:
+            self._errands.notify(self._notice(word))
+
+    def _log(self, sentence: str) -> None:
+        self._say(sentence)
+
+
+def _is_idle(sample: DeviceSample) -> bool:
+    """Whether the device says that nothing computes on it; one that cannot tell does not say so."""
+    busy = sample.utilisation if sample.utilisation is not None else sample.sm_active
+    return busy is not None and busy <= _IDLE

@@ -1,0 +1,205 @@
+"""What hosts' ranks took by themselves, gathered for berthd, which learns from them who became slow (docs/formats.md).
+
+A second counts where nothing but the GPU itself can have made a step longer: no guest ran, and the GPU was busy all the
+time. A rank that waits for its input leaves its GPU idle, and tells nothing. Nothing is kept on disk: a guard that is
+restarted loses an hour of times at most.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+import zlib
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from statistics import median
+
+from prolog_epilog.guard.measure.heart import Rank
+from prolog_epilog.guard.measure.senses import Look
+from prolog_epilog.guard.seats.seat import Seat
+from prolog_epilog.guard.tell.notice import Payload
+from prolog_epilog.injob.word import Beat
+
+__all__ = ["StepNotice", "StepTimes"]
+
+REPORT_S = 3_600.0
+"""Hours of the wall clock, so that all nodes of a job report at about the same moment."""
+_SPREAD_S = 60
+"""Nodes report within so many seconds after the hour, so that berthd is not told of all GPUs at once."""
+_LOOK_S = 1.0
+_BUSY = 0.95
+"""Share of time with a kernel from which on a GPU is not waiting for anyone but other GPUs."""
+_LEAST_S, _LEAST_STEPS = 60.0, 20
+"""Less says too little."""
+_LEAST_CLOCK_S = 10.0
+_IN_A_ROW = (0.7, 1.3)
+"""A training job's steps fill the time; a service's requests overlap or leave gaps, and say nothing of the GPU."""
+_MOST_TO_TELL = 256
+_STALE_S = 3.0
+"""A look at the device that is older says nothing of now."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepNotice:
+    """One GPU of one job; 0 is what was not seen."""
+
+    node: str
+    gpu: int
+    uuid: str
+    job: int
+    app: int
+    own_ns: int
+    """Median of a step."""
+    steps: int
+    mhz: int
+    """Median SM clock at the power limit."""
+    watts: int
+    seconds: int
+    """How long the clock was watched."""
+
+    @property
+    def text(self) -> str:
+        """The credential's payload."""
+        return (
+            f"berth/1 steps node={self.node} gpu={self.gpu} uuid={self.uuid} job={self.job} app={self.app:x} "
+            f"own_ns={self.own_ns} steps={self.steps} mhz={self.mhz} watts={self.watts} seconds={self.seconds}"
+        )
+
+
+@dataclass(slots=True)
+class _Account:
+    """One GPU of one host job since the last report."""
+
+    job: int
+    began: float
+    """Of what is counted in `step_ns`."""
+    last: Beat | None = None
+    clean: bool = True
+    """Whether all was well since `last`."""
+    clean_s: float = 0.0
+    step_ns: int = 0
+    heard_s: float = 0.0
+    steps: int = 0
+    app: int = 0
+    times: list[float] = field(default_factory=list)
+    clocks: list[float] = field(default_factory=list)
+    watts: float = 0.0
+
+    def hear(self, beat: Beat | None, seconds: float, *, clean: bool) -> None:
+        """The GPU's only rank that knows its own time, or None."""
+        self.clean = self.clean and clean
+        before, fresh = self.last, beat is not None and (self.last is None or beat.steps != self.last.steps)
+        if beat is None or before is None or before.pid != beat.pid or beat.own_steps < before.own_steps:
+            self.last, self.clean = beat, clean
+            return
+        self.heard_s += seconds
+        if not fresh:
+            return
+        steps, took = beat.own_steps - before.own_steps, beat.own_ns - before.own_ns
+        self.step_ns += max(beat.step_ns - before.step_ns, 0)
+        if self.clean and steps > 0 and took > 0:
+            self.times.append(took / steps)
+            self.steps += steps
+            self.clean_s += took / 1e9
+            self.app = beat.app
+        self.last, self.clean = beat, clean
+
+    def see(self, look: Look) -> None:
+        """A busy GPU's clock, where the power limit alone decides it."""
+        sample = look.sample
+        if sample.at_power_limit and sample.sm_mhz and sample.power_limit_w:
+            if self.watts != sample.power_limit_w:
+                self.clocks.clear()
+            self.watts = sample.power_limit_w
+            self.clocks.append(sample.sm_mhz)
+
+    def notice(self, seat: Seat) -> StepNotice | None:
+        """What there is to tell."""
+        least, most = _IN_A_ROW
+        in_a_row = self.heard_s > 0.0 and least <= self.step_ns / 1e9 / self.heard_s <= most
+        enough = in_a_row and self.steps >= _LEAST_STEPS and self.clean_s >= _LEAST_S and self.app
+        clocked = bool(self.app) and in_a_row and len(self.clocks) * _LOOK_S >= _LEAST_CLOCK_S
+        if not seat.node or not (enough or clocked):
+            return None
+        return StepNotice(
+            node=seat.node,
+            gpu=seat.place.position,
+            uuid=seat.uuid,
+            job=self.job,
+            app=self.app,
+            own_ns=round(median(self.times)) if enough else 0,
+            steps=self.steps if enough else 0,
+            mhz=round(median(self.clocks)) if clocked else 0,
+            watts=round(self.watts) if clocked else 0,
+            seconds=round(len(self.clocks) * _LOOK_S) if clocked else 0,
+        )
+
+
+class StepTimes:
+    """All GPUs with a host on this node."""
+
+    def __init__(self, tell: Callable[[Payload], None], wall: Callable[[], float] = time.time) -> None:
+        self._tell, self._wall = tell, wall
+        self._accounts: dict[str, _Account] = {}
+        self._seats: dict[str, Seat] = {}
+        self._to_tell: deque[StepNotice] = deque(maxlen=_MOST_TO_TELL)
+        """One goes with each look: a guest's eviction must not wait behind them."""
+        self._looked = -math.inf
+        self._hour: int | None = None
+
+    def turn(
+        self,
+        now: float,
+        seats: Mapping[str, Seat],
+        words: Mapping[int, Mapping[Rank, Beat]],
+        looks: Mapping[str, Look],
+    ) -> None:
+        """Ten times a second; a look is taken once a second. `words` are the beats of each host job."""
+        if now - self._looked < _LOOK_S:
+            return
+        seconds = min(now - self._looked, 2.0 * _LOOK_S)
+        self._looked = now
+        for uuid, account in list(self._accounts.items()):
+            host = seats[uuid].host if uuid in seats else None
+            if host is None or host.job != account.job:
+                self._report(uuid)
+        for uuid, seat in seats.items():
+            if seat.host is not None:
+                self._seats[uuid] = seat
+                account = self._accounts.setdefault(uuid, _Account(seat.host.job, now))
+                self._look(now, seat, account, words.get(seat.host.job, {}), looks.get(uuid), seconds)
+        hour = self._hour_of(next((seat.node for seat in seats.values()), ""))
+        if self._hour is not None and hour != self._hour:
+            for uuid in list(self._accounts):
+                self._report(uuid)
+        self._hour = hour
+        if self._to_tell:
+            self._tell(self._to_tell.popleft())
+
+    def _look(
+        self,
+        now: float,
+        seat: Seat,
+        account: _Account,
+        words: Mapping[Rank, Beat],
+        look: Look | None,
+        seconds: float,
+    ) -> None:
+        mine = [beat for (uuid, _), beat in words.items() if uuid == seat.uuid and beat.own_steps]
+        alone = seat.grip is None or seat.grip.duty == 0.0
+        fresh = look is not None and now - look.sample.at < _STALE_S
+        busy = look is not None and fresh and (look.sample.utilisation or 0.0) >= _BUSY
+        # Ranks that share a GPU slow each other.
+        account.hear(mine[0] if len(mine) == 1 else None, seconds, clean=alone and busy)
+        if look is not None and alone and busy and len(mine) == 1:
+            account.see(look)
+
+    def _hour_of(self, node: str) -> int:
+        return math.floor((self._wall() - zlib.crc32(node.encode()) % _SPREAD_S) / REPORT_S)
+
+    def _report(self, uuid: str) -> None:
+        account, seat = self._accounts.pop(uuid), self._seats.pop(uuid)
+        one = account.notice(seat)
+        if one is not None:
+            self._to_tell.append(one)

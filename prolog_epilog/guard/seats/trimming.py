@@ -1,0 +1,53 @@
+"""Logs of MPS stay small: they lie in memory (/run), and a daemon that serves jobs for months begins no new ones."""
+
+import ctypes
+import os
+from contextlib import suppress
+from pathlib import Path
+
+from prolog_epilog.node.paths import Paths
+from prolog_epilog.tenants.state import SetState
+
+MOST_BYTES = 8 << 20
+"""What one log may take."""
+KEPT_BYTES = 1 << 20
+"""What of its end is kept then."""
+
+_KEEP_SIZE, _PUNCH_HOLE = 0x01, 0x02
+_BLOCK = 512
+
+
+def trim(one: SetState, paths: Paths) -> list[str]:
+    """Give back the room of the oldest lines of a set's logs; a sentence for each log that stays too large.
+
+    A hole takes their place: MPS writes on where it was, no line of the end is lost, and who reads the log as it grows
+    need not know of it.
+    """
+    told = []
+    for log in paths.log(one.name).rglob("*.log"):
+        with suppress(FileNotFoundError):
+            problem = _trim(log)
+            if problem:
+                told.append(f"{log} grows without end ({problem}); end the jobs on {one.uuids[0]} when you can")
+    return told
+
+
+def _trim(log: Path) -> str:
+    """What went wrong, if anything did."""
+    try:
+        file = os.open(log, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        raise
+    except OSError as problem:
+        return problem.strerror or str(problem)
+    try:
+        status = os.fstat(file)
+        # Its size says little once there are holes in it.
+        if status.st_blocks * _BLOCK <= MOST_BYTES:
+            return ""
+        old = (status.st_size - KEPT_BYTES) // 4096 * 4096
+        libc = ctypes.CDLL(None, use_errno=True)
+        failed = libc.fallocate(file, _PUNCH_HOLE | _KEEP_SIZE, ctypes.c_long(0), ctypes.c_long(old))
+        return os.strerror(ctypes.get_errno()) if failed else ""
+    finally:
+        os.close(file)

@@ -1,0 +1,321 @@
+"""The guard's audit: who is on a shared GPU and who may be, MPS's faults, and shares whose Epilog never came.
+
+Once a second, in a thread of its own: Slurm and MPS may take their time. It opens the driver only while something is
+shared (an open handle would keep a GPU from being reset), and starts no process for a look.
+"""
+
+import os
+import signal
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+
+from prolog_epilog import tenancy, time_slices
+from prolog_epilog.config import NodeConfig
+from prolog_epilog.errors import Interrupted, NodeError, SlurmError
+from prolog_epilog.guard.measure.logs import Logs
+from prolog_epilog.guard.roll import Member
+from prolog_epilog.guard.seats.trimming import trim
+from prolog_epilog.injob import word
+from prolog_epilog.job.slurm import Scontrol
+from prolog_epilog.mps import lifecycle, losses, trouble
+from prolog_epilog.mps.losses import Record
+from prolog_epilog.node import cgroups, devices, freezer, logfile, processes
+from prolog_epilog.node.devices import Driver
+from prolog_epilog.node.paths import Paths
+from prolog_epilog.tenants import arrivals, audit, quarantine, share_file, state
+from prolog_epilog.tenants.audit import Action, Excess
+from prolog_epilog.tenants.state import SetState, Tenant
+
+__all__ = ["PERIOD", "Watch", "step"]
+
+PERIOD = 1.0
+"""Seconds between two looks."""
+
+_SELDOM = 60.0
+_END_SECONDS = 5.0
+_MOST_PROCESSES = 4_096
+_MOST_GUESSES = 3
+
+
+@dataclass(slots=True)
+class Watch:
+    """What the guard remembers between two looks."""
+
+    paths: Paths
+    config: NodeConfig
+    slurm: Scontrol
+    judge: audit.Judge
+    boot: str
+    said: set[str] = field(default_factory=set)
+    stack: ExitStack = field(default_factory=ExitStack)
+    driver: Driver | None = None
+    lost_at: float = 0.0
+    trimmed_at: float = 0.0
+    jobs: dict[int, int | None] = field(default_factory=dict)
+    """Jobs of the processes that were seen."""
+    users: dict[int, int] = field(default_factory=dict)
+    """Users of the jobs that were seen: the cause of a fault may be out of the books before it is looked for."""
+    told: dict[int, float] = field(default_factory=dict)
+    """Jobs of which berthd heard that they brought MPS down, and when."""
+    on_culprit: Callable[[str, int, int], None] = lambda _node, _gpu, _job: None
+    """Told on which node and GPU which job brought MPS down."""
+    guesses: Counter[int] = field(default_factory=Counter)
+    """How often a job was run again after a fault of which nobody knows the cause: it may be its own."""
+    logs: Logs = field(default_factory=Logs)
+
+    def look(self) -> list[Action]:
+        """One look, and what has to be done after it."""
+        books = list(state.everything(self.paths))
+        if not books:
+            self.close()
+            return []
+        if self.driver is None:
+            self.driver = self.stack.enter_context(devices.driver())
+        seen, self.jobs = self.jobs, {}
+        excesses = audit.look(books, self.driver.processes, self._job_of, self._ours)
+        # What ended just now is still wanted: it may be the cause of a fault. What is ending is in no job any more.
+        now = {pid: job for pid, job in self.jobs.items() if job is not None or pid not in seen}
+        self.jobs = {**seen, **now} if len(seen) < _MOST_PROCESSES else now
+        known = self.users if len(self.users) < _MOST_PROCESSES else {}
+        self.users = {**known, **{tenant.job: tenant.uid for one in books for tenant in one.tenants}}
+        return self.judge.answers(excesses)
+
+    def mend(self) -> None:
+        """Begin anew where MPS failed. Its clients are dead, so all jobs but that of the cause are requeued."""
+        for one in list(state.everything(self.paths)):
+            # Without a job it is what an Epilog that was killed has left: nobody needs its MPS.
+            if one.method == time_slices.METHOD or not one.tenants:
+                continue
+            hinted = self.logs.hints_at_fault(one, self.paths, self.boot)
+            if not hinted and not any(tenant.lost for tenant in one.tenants):
+                continue
+            # A server whose clients are all gone may have recovered before we asked, and then its log alone tells.
+            reset = trouble.reset_after_fault(self.paths, self.config, one.uuids[0])
+            if reset.tenants:
+                self._requeue_victims(one, reset.tenants, self._causes(reset.culprits))
+        for record in losses.records(self.paths):
+            self._settle(record)
+
+    def _causes(self, pids: Iterable[int]) -> set[int | None]:
+        """The jobs of these processes; None among them for one that was never seen."""
+        return {self.jobs.get(pid) for pid in pids}
+
+    def _requeue_victims(self, one: SetState, victims: Sequence[Tenant], causes: set[int | None]) -> None:
+        self.users |= {tenant.job: tenant.uid for tenant in one.tenants}
+        self.say(f"MPS failed on GPU {', '.join(one.uuids)} and runs again; the cause was {_names(causes)}", again=True)
+        place = next(filter(None, (self._place_of(tenant.job, one.uuids[0]) for tenant in one.tenants)), None)
+        if place is not None:
+            self._blame(*place, causes)
+        for tenant in victims:
+            if tenant.job not in causes:
+                self._run_again(tenant.job, causes)
+
+    def _settle(self, record: Record) -> None:
+        """Run a job again that ended by a fault of MPS before it was looked at, once Slurm has it as failed."""
+        causes = self._causes(record.pids)
+        self.users[record.job] = record.uid
+        self._blame(record.node, record.gpu, causes)
+        if record.job in causes:
+            losses.forget(self.paths, record.job)
+            return
+        try:
+            state = self.slurm.state(record.job)
+        except SlurmError as problem:
+            self.say(str(problem))
+            return
+        if state == "COMPLETING":
+            return
+        losses.forget(self.paths, record.job)
+        # Where it is pending or runs, somebody was quicker; where it finished or was cancelled, it has to stay so.
+        if state == "FAILED":
+            self.say(f"MPS failed on GPU {', '.join(record.uuids)}; the cause was {_names(causes)}", again=True)
+            self._run_again(record.job, causes)
+
+    def _blame(self, node: str, gpu: int, causes: set[int | None]) -> None:
+        """Tell once whose program it was, and keep its user's others apart."""
+        for job in filter(None, causes):
+            if time.monotonic() < self.told.get(job, 0.0) + _SELDOM:
+                continue
+            self.told[job] = time.monotonic()
+            self.on_culprit(node, gpu, job)
+            if job in self.users:
+                quarantine.set_apart(self.paths, self.users[job])
+
+    def _run_again(self, job: int, causes: set[int | None]) -> None:
+        if not any(causes):
+            self.guesses[job] += 1
+            if self.guesses[job] > _MOST_GUESSES:
+                self.say(
+                    f"job {job} lost its GPU by that; nobody knows the cause, and it is run again no more", again=True
+                )
+                return
+        self.say(f"job {job} lost its GPU by that and is requeued", again=True)
+        self._requeue(job)
+
+    def _place_of(self, job: int, uuid: str) -> tuple[str, int] | None:
+        """Node and position of a GPU, by the share file of a job on it."""
+        with suppress(NodeError):
+            file = share_file.read(self.paths, job)
+            if file is not None and file.node and uuid in file.uuids:
+                return file.node, file.gpus[file.uuids.index(uuid)]
+        return None
+
+    def trim_logs(self) -> None:
+        """Keep MPS's logs small, when what they say has been read."""
+        if time.monotonic() < self.trimmed_at + _SELDOM:
+            return
+        self.trimmed_at = time.monotonic()
+        for one in state.everything(self.paths):
+            for sentence in trim(one, self.paths) if one.method != time_slices.METHOD else ():
+                self.say(sentence)
+
+    def act(self, action: Action) -> None:
+        """Answer an excess."""
+        excess = action.excess
+        self.say(f"{excess.text}; {_DONE[action.what]}", again=True)
+        if action.what == "terminate":
+            self._end(excess)
+        elif action.what == "requeue" and excess.job is not None:
+            # Within ten seconds it may have come to its end, and what has ended is not run again.
+            self._requeue(excess.job, if_running=True)
+
+    def clear_lost(self) -> None:
+        """Take jobs out of the books whose Epilog never came: no control group here, and Slurm does not know them.
+
+        What an Epilog that did not come to its end has left goes too.
+        """
+        if time.monotonic() < self.lost_at + _SELDOM:
+            return
+        self.lost_at = time.monotonic()
+        for one in list(state.everything(self.paths)):
+            for tenant in one.tenants:
+                if not tenancy.is_over(tenant.job, self.slurm):
+                    continue
+                self._take_back(tenant)
+        for sentence in lifecycle.sweep(self.paths, self.config):
+            self.say(sentence, again=True)
+        self._clear_files()
+        arrivals.clean(self.paths, lambda job: not tenancy.is_over(job, self.slurm))
+        share_file.remove_old(self.paths)
+
+    def _take_back(self, tenant: Tenant) -> None:
+        """Of this run: the job may be started again while Slurm is asked and while a lock is waited for."""
+        if share_file.has_later(self.paths, tenant.job, tenant.start):
+            return
+        self.say(f"job {tenant.job} is over, but its Epilog never came: its share is taken back", again=True)
+        freezer.release(self.paths, tenant.job)
+        if not time_slices.detach(self.paths, tenant.job, tenant.start):
+            lifecycle.detach(self.paths, self.config, tenant.job, tenant.start)
+        if not share_file.has_later(self.paths, tenant.job, tenant.start):
+            share_file.remove(self.paths, tenant.job)
+            word.remove(self.paths.word(tenant.job))
+
+    def _clear_files(self) -> None:
+        """Remove share files that outlived the books: an Epilog takes its job out of these first, and may be killed."""
+        files = share_file.jobs(self.paths)
+        # After the files: who has a good one now was in the books before.
+        booked = {tenant.job for one in state.everything(self.paths) for tenant in one.tenants}
+        for job, written in files.items():
+            if job not in booked and time.time() - written >= _SELDOM:
+                self._clear_file(job, written)
+
+    def _clear_file(self, job: int, written: float) -> None:
+        file = None
+        with suppress(NodeError):
+            file = share_file.read(self.paths, job)
+        # One that could not share is still to be told of (share_file.remove_old).
+        if (file is not None and file.degraded) or not tenancy.is_over(job, self.slurm):
+            return
+        # It may have been started again while Slurm was asked.
+        if share_file.jobs(self.paths).get(job) != written:
+            return
+        self.say(f"job {job} is over, and what its Epilog left of its share is removed", again=True)
+        freezer.release(self.paths, job)
+        share_file.remove(self.paths, job, 0 if file is None else file.start)
+        if not self.paths.job(job).exists():
+            word.remove(self.paths.word(job))
+
+    def end_clients(self, guest: Member) -> None:
+        """Have MPS end a guest's clients."""
+        for uuid in guest.uuids:
+            trouble.terminate_clients(self.paths, self.config, uuid, tuple(freezer.pids(guest.job)))
+
+    def close(self) -> None:
+        """Let go of the driver."""
+        self.stack.close()
+        self.driver = None
+
+    def say(self, sentence: str, *, again: bool = False) -> None:
+        """Tell the log; what stays as it is is said once."""
+        if sentence in self.said and not again:
+            return
+        self.said.add(sentence)
+        sys.stderr.write(f"berth-guard: {sentence}\n")
+        sys.stderr.flush()
+        if self.config.log:
+            _append(self.config.log, sentence)
+
+    def _job_of(self, pid: int) -> int | None:
+        self.jobs[pid] = cgroups.job_of(pid)
+        return self.jobs[pid]
+
+    def _ours(self, one: SetState) -> set[int]:
+        """The daemon's and the servers' processes; a server that the books do not know yet is the daemon's child."""
+        if one.daemon is None or not processes.alive(one.daemon, self.boot):
+            return set()
+        servers = {server.pid for server in one.servers if processes.alive(server, self.boot)}
+        return {one.daemon.pid, *servers, *processes.children(one.daemon.pid)}
+
+    def _requeue(self, job: int, *, if_running: bool = False) -> None:
+        try:
+            self.slurm.requeue(job, if_running=if_running)
+        except SlurmError as problem:
+            self.say(str(problem))
+
+    def _end(self, excess: Excess) -> None:
+        """MPS first: a client that is killed while it computes may take the others with it."""
+        is_theirs = lambda pid: cgroups.job_of(pid) == excess.job  # noqa: E731 - asked again before each signal
+        with processes.held(excess.pids, is_theirs) as found:
+            one = state.load(self.paths, excess.uuid)
+            if one is not None and one.method != time_slices.METHOD:
+                trouble.terminate_clients(self.paths, self.config, excess.uuid, tuple(found.values()))
+            processes.end_all(found, is_theirs, _END_SECONDS)
+
+
+_DONE = {
+    "warn": "watching",
+    "terminate": "its processes on this GPU are ended",
+    "requeue": "the job is requeued",
+}
+
+
+def step(watch: Watch) -> None:
+    """One look and its answers; a fault of one second is not the next one's."""
+    try:
+        for action in watch.look():
+            watch.act(action)
+        watch.mend()
+        watch.trim_logs()
+        watch.clear_lost()
+        watch.said.clear()
+    except Interrupted:
+        # The signal was caught while a program ran; it is meant for the guard.
+        os.kill(os.getpid(), signal.SIGTERM)
+    except (NodeError, OSError) as problem:
+        watch.close()
+        watch.say(str(problem))
+
+
+def _names(causes: Iterable[int | None]) -> str:
+    return ", ".join(f"job {job}" for job in sorted(filter(None, causes))) or "no job that is known"
+
+
+def _append(path: str, sentence: str) -> None:
+    try:
+        logfile.append(path, f"{time.time():.6f}\tguard\t{sentence}")
+    except OSError as problem:
+        sys.stderr.write(f"berth-guard: {path}: {problem.strerror}\n")

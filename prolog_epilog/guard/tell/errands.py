@@ -1,0 +1,133 @@
+"""What takes time: a thread that speaks with berthd, Slurm and MPS, so that gate and freezer never wait for them.
+
+What somebody waits for goes before what is only told.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+
+from prolog_epilog.errors import Interrupted, NodeError, SlurmError
+from prolog_epilog.guard.mishaps import sentence
+from prolog_epilog.guard.options import NoticeOptions
+from prolog_epilog.guard.roll import Member
+from prolog_epilog.guard.tell import notice
+from prolog_epilog.guard.tell.notice import Notice, Payload
+from prolog_epilog.job.slurm import Scontrol
+
+__all__ = ["Errands", "Question"]
+
+_MOST_WAITING = 256
+_URGENT, _TOLD = 0, 1
+
+
+@dataclass(slots=True)
+class Question:
+    """One that Slurm is asked."""
+
+    done: threading.Event = field(default_factory=threading.Event)
+    answer: bool | None = None
+    """None as long as Slurm has not said: also where it was too slow to."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class _Errand:
+    urgency: int
+    number: int
+    work: Callable[[], object] = field(compare=False)
+
+
+@dataclass(slots=True)
+class Errands:
+    """Run one after the other; each says by itself what went wrong."""
+
+    slurm: Scontrol
+    options: NoticeOptions
+    say: Callable[[str], None]
+    end_clients: Callable[[Member], None]
+    """Have MPS end a guest's clients: one that is killed while it computes may take its host with it."""
+    tell: Callable[[NoticeOptions, Payload], bool] = notice.tell
+    _waiting: queue.PriorityQueue[_Errand] = field(default_factory=lambda: queue.PriorityQueue(_MOST_WAITING))
+    _count: int = 0
+
+    def notify(self, one: Payload) -> None:
+        """Tell berthd; where it does not hear, nothing is lost."""
+        if self.options.hosts:
+            self._put(partial(self._tell, one), _TOLD)
+
+    def evict(self, guest: Member, one: Notice, *, lives: bool) -> threading.Event:
+        """Have the guest put back into the queue, by berthd or else by Slurm itself; set once that is asked.
+
+        Slurm would run a job again that has ended by itself, so it is asked only for one whose processes were seen.
+        SIGTERM does not wait for Slurm: where that is slow it must put back also what that has ended by then.
+        """
+        done = threading.Event()
+
+        def work() -> None:
+            try:
+                if not self._tell(one) and lives:
+                    self.slurm.requeue(guest.job)
+            except SlurmError as problem:
+                self.say(str(problem))
+            try:
+                if guest.way == "mps":
+                    self.end_clients(guest)
+            finally:
+                done.set()
+
+        self._put(work)
+        return done
+
+    def is_sent_away(self, guest: Member) -> Question:
+        """Ask whether Slurm ends the guest to put it back into the queue; then MPS ends its clients before anybody."""
+        question = Question()
+
+        def work() -> None:
+            try:
+                question.answer = self.slurm.is_sent_away(guest.job)
+                if question.answer and guest.way == "mps":
+                    self.end_clients(guest)
+            finally:
+                question.done.set()
+
+        self._put(work)
+        return question
+
+    def requeue(self, job: int) -> None:
+        """The last resort."""
+        self._put(partial(self.slurm.requeue, job))
+
+    def drain(self, node: str, reason: str) -> None:
+        """Take this node out of service."""
+        self._put(partial(self.slurm.drain, node, f"berth: {reason}"))
+
+    def run(self, seconds: float) -> None:
+        """In the thread: do what waits, for about so long."""
+        try:
+            errand = self._waiting.get(timeout=max(0.0, seconds))
+        except queue.Empty:
+            return
+        try:
+            errand.work()
+        except Interrupted:
+            raise
+        except Exception as problem:  # noqa: BLE001 - the errands behind it are run whatever it is
+            self.say(sentence(problem))
+
+    def _tell(self, one: Payload) -> bool:
+        try:
+            return self.tell(self.options, one)
+        except (NodeError, OSError) as problem:
+            self.say(f"berthd was not told: {problem}")
+            return False
+
+    def _put(self, work: Callable[[], object], urgency: int = _URGENT) -> None:
+        self._count += 1
+        try:
+            self._waiting.put_nowait(_Errand(urgency, self._count, work))
+        except queue.Full:
+            self.say("berthd and Slurm are slower than the guard has things to tell them; see slurmctld's log")

@@ -1,0 +1,80 @@
+"""What berthd is told of the jobs on one GPU, so that it seats guests better: what was seen in a minute.
+
+Of a job that had the GPU to itself, what it did; of a host and its guest, how fast the host was and how much the guest
+was let. Nothing here is decided by.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from prolog_epilog.guard.measure.baseline import Baseline
+from prolog_epilog.guard.measure.signals import DeviceSample, HostBeat
+
+__all__ = ["Figures", "Told"]
+
+_MIB = 1 << 20
+
+Told = tuple[tuple[str, float], ...]
+"""Keys and values, as in the notice."""
+
+
+@dataclass(slots=True)
+class _Mean:
+    total: float = 0.0
+    count: int = 0
+
+    def add(self, value: float | None) -> None:
+        if value is not None:
+            self.total, self.count = self.total + value, self.count + 1
+
+
+@dataclass(slots=True)
+class Figures:
+    """Since berthd was told last, or somebody came or left."""
+
+    _alone: dict[str, _Mean] = field(default_factory=lambda: {"busy": _Mean(), "sms": _Mean(), "bandwidth": _Mean()})
+    _memory: float = 0.0
+    _alone_s: float = 0.0
+    _looked: float | None = None
+    _shared_s: float = 0.0
+    _given_s: float = 0.0
+    _turned: float | None = None
+    _steps: int = 0
+    _took: float = 0.0
+
+    def look(self, sample: DeviceSample, memory_bytes: int) -> None:
+        """A job has the GPU to itself."""
+        self._alone_s += 0.0 if self._looked is None else sample.at - self._looked
+        self._looked = sample.at
+        self._alone["busy"].add(sample.utilisation)
+        self._alone["sms"].add(sample.sm_active)
+        self._alone["bandwidth"].add(sample.bandwidth)
+        self._memory = max(self._memory, (sample.memory or 0.0) * memory_bytes / _MIB)
+
+    def turn(self, now: float, duty: float) -> None:
+        """A host and its guest are here."""
+        spent = 0.0 if self._turned is None else now - self._turned
+        self._turned = now
+        self._shared_s += spent
+        self._given_s += spent * duty
+
+    def beat(self, beat: HostBeat) -> None:
+        """The host's steps while its guest could run."""
+        self._steps += beat.steps
+        self._took += beat.took
+
+    def told(self, alone: int, host: int, baseline: Baseline) -> Told:
+        """For the notice; `alone` and `host` are jobs, 0 for none."""
+        found: list[tuple[str, float]] = []
+        if alone and self._alone_s > 0.0:
+            found += [("alone", alone), ("alone_s", self._alone_s)]
+            if host and baseline.known:
+                found.append(("step", baseline.step))
+            found += [(name, mean.total / mean.count) for name, mean in self._alone.items() if mean.count]
+            found += [("memory", self._memory)] if self._memory else []
+        if host and not alone and self._took > 0.0 and baseline.known and self._shared_s > 0.0:
+            speed = baseline.step * self._steps / self._took
+            found += [("host", host), ("shared_s", self._shared_s), ("speed", speed)]
+            found.append(("duty", self._given_s / self._shared_s))
+        return tuple(found)

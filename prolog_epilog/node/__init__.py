@@ -1,0 +1,1 @@
+"""The node: its GPUs, processes, control groups and files."""

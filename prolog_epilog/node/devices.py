@@ -1,0 +1,217 @@
+"""The GPUs of this node, through NVML (pynvml, imported only where a GPU is shared or guarded)."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from prolog_epilog.errors import DriverError, HardwareFault, StateError
+from prolog_epilog.node import files
+from prolog_epilog.node.paths import Paths
+from prolog_epilog.node.processes import boot_id
+
+__all__ = ["DEFAULT", "EXCLUSIVE_PROCESS", "PROHIBITED", "Driver", "Gpu", "GpuProcess", "driver", "gpus"]
+
+FORMAT = "berth-gpus/1"
+#: Compute modes, in NVML's numbers.
+DEFAULT, PROHIBITED, EXCLUSIVE_PROCESS = 0, 2, 3
+_MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """A GPU of this node: position (K of Slurm's type gK), number of its device file, UUID."""
+
+    position: int
+    minor: int
+    uuid: str
+
+
+@dataclass(frozen=True, slots=True)
+class GpuProcess:
+    """A process on a GPU; kind is `compute` (a context of its own), `mps` or `graphics`; memory None: unknown."""
+
+    pid: int
+    kind: str
+    memory_mib: int | None
+
+
+class Driver:
+    """NVML while it is open; every failure becomes one sentence."""
+
+    def __init__(self, nvml: Any) -> None:
+        self._nvml = nvml
+        self._handles: dict[str, Any] = {}
+
+    def gpus(self) -> tuple[Gpu, ...]:
+        """All GPUs, by device minor: Slurm and the device files count so, NVML does not."""
+        nvml, found = self._nvml, []
+        with self._named("the node's GPUs"):
+            for index in range(nvml.nvmlDeviceGetCount()):
+                handle = nvml.nvmlDeviceGetHandleByIndex(index)
+                found.append((nvml.nvmlDeviceGetMinorNumber(handle), _text(nvml.nvmlDeviceGetUUID(handle))))
+        return tuple(Gpu(position, minor, uuid) for position, (minor, uuid) in enumerate(sorted(found)))
+
+    def compute_mode(self, uuid: str) -> int:
+        """The GPU's compute mode."""
+        with self._named(uuid):
+            return int(self._nvml.nvmlDeviceGetComputeMode(self._handle(uuid)))
+
+    def set_compute_mode(self, uuid: str, mode: int) -> None:
+        """Set the compute mode of this GPU alone, and look whether it holds."""
+        with self._named(uuid):
+            self._nvml.nvmlDeviceSetComputeMode(self._handle(uuid), mode)
+            now = int(self._nvml.nvmlDeviceGetComputeMode(self._handle(uuid)))
+        if now != mode:
+            raise DriverError(f"GPU {uuid} keeps compute mode {now} and does not take {mode}; look at the driver's log")
+
+    def processes(self, uuid: str) -> tuple[GpuProcess, ...]:
+        """Who uses the GPU now."""
+        nvml, found = self._nvml, []
+        calls = {
+            "compute": "nvmlDeviceGetComputeRunningProcesses_v3",
+            "mps": "nvmlDeviceGetMPSComputeRunningProcesses_v3",
+            "graphics": "nvmlDeviceGetGraphicsRunningProcesses_v3",
+        }
+        with self._named(uuid):
+            for kind, call in calls.items():
+                for one in getattr(nvml, call)(self._handle(uuid)):
+                    memory = one.usedGpuMemory
+                    found.append(GpuProcess(one.pid, kind, None if memory is None else memory // _MIB))
+        return tuple(found)
+
+    def memory_mib(self, uuid: str) -> int:
+        """The GPU's memory."""
+        with self._named(uuid):
+            return int(self._nvml.nvmlDeviceGetMemoryInfo(self._handle(uuid)).total) // _MIB
+
+    def multiprocessors(self, uuid: str) -> int | None:
+        """Streaming multiprocessors by the number of cores (128 in each from Ampere's GA10x on, 64 in GA100)."""
+        nvml = self._nvml
+        try:
+            cores = int(nvml.nvmlDeviceGetNumGpuCores(self._handle(uuid)))
+            capability = tuple(nvml.nvmlDeviceGetCudaComputeCapability(self._handle(uuid)))
+        except nvml.NVMLError:
+            return None
+        return cores // (64 if capability in {(7, 0), (7, 5), (8, 0)} else 128)
+
+    def capability(self, uuid: str) -> tuple[int, int]:
+        """CUDA compute capability."""
+        with self._named(uuid):
+            major, minor = self._nvml.nvmlDeviceGetCudaComputeCapability(self._handle(uuid))
+        return int(major), int(minor)
+
+    def limit_memory(self, uuid: str, cgroup: str, mib: int) -> bool:
+        """Let the processes of a cgroup have no more of the GPU's memory, and read it back.
+
+        False where driver, kernel or pynvml knows no such limits (driver 615 and Linux 6.14 do).
+        """
+        nvml = self._nvml
+        try:
+            wanted = nvml.c_nvmlSetMemoryLimits_v1_t()
+            shown = nvml.c_nvmlGetMemoryLimits_v1_t()
+        except AttributeError:
+            return False
+        wanted.nameSpace = shown.nameSpace = cgroup.encode()
+        # A soft limit that outlives its cgroup keeps the memory reserved, so there is none.
+        wanted.softLimit = 0
+        wanted.hardLimit = mib * _MIB
+        with self._named(uuid):
+            try:
+                nvml.nvmlDeviceSetMemoryLimits_v1(self._handle(uuid), wanted)
+                nvml.nvmlDeviceGetMemoryLimits_v1(self._handle(uuid), shown)
+            except (nvml.NVMLError_NotSupported, nvml.NVMLError_FunctionNotFound):
+                return False
+        if shown.hardLimit > mib * _MIB:
+            raise DriverError(f"GPU {uuid} keeps {shown.hardLimit // _MIB} MiB as the limit of {cgroup}, not {mib} MiB")
+        return True
+
+    def obstacle(self, uuid: str) -> str | None:
+        """Why this GPU must not be shared; a broken one is a HardwareFault."""
+        nvml = self._nvml
+        with self._named(uuid):
+            handle = self._handle(uuid)
+            try:
+                mig = nvml.nvmlDeviceGetMigMode(handle)[0]
+            except nvml.NVMLError_NotSupported:
+                mig = 0
+            try:
+                *_, pending, failed = nvml.nvmlDeviceGetRemappedRows(handle)
+            except (nvml.NVMLError_NotSupported, nvml.NVMLError_FunctionNotFound):
+                pending = failed = 0
+        if failed:
+            raise HardwareFault(f"GPU {uuid} has no spare memory rows left (row remapping failed); have it replaced")
+        if mig:
+            return f"GPU {uuid} is in MIG mode, where its instances are shared and not the GPU; turn MIG off"
+        if pending:
+            return f"GPU {uuid} waits for a reset to remap bad memory rows; reset it when the node is empty"
+        return None
+
+    def _handle(self, uuid: str) -> Any:
+        if uuid not in self._handles:
+            self._handles[uuid] = self._nvml.nvmlDeviceGetHandleByUUID(uuid.encode())
+        return self._handles[uuid]
+
+    @contextmanager
+    def _named(self, what: str) -> Iterator[None]:
+        nvml = self._nvml
+        try:
+            yield
+        except nvml.NVMLError_GpuIsLost as error:
+            raise HardwareFault(f"GPU {what} has fallen off the bus; power-cycle the node") from error
+        except nvml.NVMLError_NotFound as error:
+            raise HardwareFault(f"GPU {what} is not in this node any more; discover the node again") from error
+        except nvml.NVMLError as error:
+            raise DriverError(f"the NVIDIA driver failed on {what} ({error}); look at nvidia-smi") from error
+
+
+@contextmanager
+def driver() -> Iterator[Driver]:
+    """Open NVML."""
+    try:
+        nvml = importlib.import_module("pynvml")
+    except ImportError as error:
+        raise DriverError("pynvml is not installed for Berth on this node; install slurm-berth[node]") from error
+    try:
+        nvml.nvmlInit()
+    except nvml.NVMLError as error:
+        raise DriverError(f"NVML does not start ({error}); is the NVIDIA driver loaded?") from error
+    try:
+        yield Driver(nvml)
+    finally:
+        nvml.nvmlShutdown()
+
+
+def gpus(paths: Paths) -> tuple[Gpu, ...]:
+    """The node's GPUs by position, asked of the driver once in a boot: a job without a share needs no NVML."""
+    boot = boot_id(paths.boot_id)
+    known = _cached(paths, boot)
+    if known:
+        return known
+    with driver() as nvml:
+        found = nvml.gpus()
+    content = {"format": FORMAT, "boot": boot, "gpus": [asdict(gpu) for gpu in found]}
+    # What cannot be kept is asked again next time.
+    with suppress(StateError):
+        files.prepare(paths)
+        files.write(paths.identity, json.dumps(content) + "\n", 0o644)
+    return found
+
+
+def _cached(paths: Paths, boot: str) -> tuple[Gpu, ...]:
+    """What an earlier call wrote; anything odd about it means: ask again."""
+    try:
+        content = json.loads(files.read(paths.identity) or "{}")
+        if content.get("format") == FORMAT and content.get("boot") == boot:
+            return tuple(Gpu(int(gpu["position"]), int(gpu["minor"]), str(gpu["uuid"])) for gpu in content["gpus"])
+    except (StateError, ValueError, KeyError, TypeError, AttributeError):
+        pass
+    return ()
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode() if isinstance(value, bytes) else value

@@ -1,0 +1,254 @@
+"""Holding a job's processes still by the kernel's freezer, in Slurm's own control groups of that job and nowhere else.
+
+v2: the groups of the job's tasks, one level below the one that Slurm itself freezes, so that its `scontrol resume` does
+not undo ours nor ours undo its suspend. v1: the groups of its steps, which Slurm freezes as well; there is none below,
+and the job's own group above holds slurmstepd, which has to hear Slurm. SIGSTOP is never used: a program may catch its
+end and any user may undo it.
+
+Whoever freezes writes a lease first (/run/berth/frozen/JOBID). When it is not renewed, the guard's dead-man, its
+successor, its ExecStopPost or the job's Epilog thaws the job.
+"""
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from prolog_epilog.errors import NodeError
+from prolog_epilog.node import cgroups, files, processes
+from prolog_epilog.node.paths import Paths
+
+__all__ = [
+    "LEASE_SECONDS",
+    "end_lease",
+    "freeze",
+    "groups",
+    "leases",
+    "pids",
+    "release",
+    "send",
+    "thaw",
+    "thaw_expired",
+]
+
+ROOT = cgroups.ROOT
+LEASE_SECONDS = 4.0
+"""A guest is thawed at the latest so long after the guard's last sign of life."""
+
+_V1 = "freezer/slurm*/uid_*"
+_STEPD = "slurmstepd"
+_LEASE_BYTES = 64
+
+
+def jobs_groups(job: int, root: Path = ROOT) -> list[Path]:
+    """The control groups that Slurm made for a job as a whole, where its processes can be frozen."""
+    if cgroups.version(root) == "v2":
+        return cgroups.groups_of(job, root)
+    # What a user's own systemd made may bear any name.
+    found = root.glob(f"{_V1}/job_{job}")
+    return [path for path in found if cgroups.job_in(f"0::/{path.relative_to(root)}") == job]
+
+
+def groups(job: int, root: Path = ROOT) -> list[Path]:
+    """The control groups that hold all processes of the job's programs, and only them."""
+    found: list[Path] = []
+    for one in jobs_groups(job, root):
+        if cgroups.version(root) != "v2":
+            found += [step for step in one.glob("step_*") if step.is_dir()]
+            continue
+        for user in one.glob("step_*/user"):
+            # Slurm makes a group for each task; a plugin set without task/cgroup keeps them together.
+            tasks = [task for task in user.glob("task_*") if task.is_dir()]
+            found += tasks or [user]
+    return found
+
+
+def switches(job: int, root: Path = ROOT) -> list[Path]:
+    """The files that Slurm writes to before it ends a job: it lets go on what may stand still."""
+    files_of = ("freezer.state",) if cgroups.version(root) != "v2" else ("cgroup.freeze", "user/cgroup.freeze")
+    steps = (step for one in jobs_groups(job, root) for step in one.glob("step_*"))
+    return [path for step in steps for name in files_of if (path := step / name).exists()]
+
+
+def freeze(job: int, root: Path = ROOT) -> bool:
+    """Freeze all of the job's processes; the caller holds a lease. False where there is nothing to be frozen."""
+    # A task that slurmstepd has just forked is frozen once it runs the user's program.
+    return _write([one for one in groups(job, root) if not _has_stepd(one)], frozen=True)
+
+
+def thaw(job: int, root: Path = ROOT) -> bool:
+    """Let them go on, whoever has come since: a task that is put into a frozen group stands still at once."""
+    return _write(groups(job, root), frozen=False)
+
+
+def _write(found: list[Path], *, frozen: bool) -> bool:
+    done = False
+    for one in found:
+        # v2 first: a hybrid machine has no such file in v1's folders.
+        for name, words in (("cgroup.freeze", ("0", "1")), ("freezer.state", ("THAWED", "FROZEN"))):
+            with suppress(OSError):
+                # Without O_CREAT: these files are the kernel's.
+                handle = os.open(one / name, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC)
+                try:
+                    os.write(handle, words[frozen].encode())
+                    done = True
+                finally:
+                    os.close(handle)
+                break
+    return done
+
+
+def is_frozen(job: int, root: Path = ROOT) -> bool:
+    """Whether the kernel has stopped all of them, not only begun to."""
+    found = groups(job, root)
+    return bool(found) and all(_is_still(one) for one in found)
+
+
+def was_thawed(job: int, root: Path = ROOT) -> bool:
+    """Whether somebody else let go on what we froze; a group that is new has not been frozen yet."""
+    return any(_is_free(one) for one in groups(job, root))
+
+
+def _is_still(group: Path) -> bool:
+    with suppress(OSError):
+        return "frozen 1" in (group / "cgroup.events").read_text(encoding="ascii")
+    with suppress(OSError):
+        return (group / "freezer.state").read_text(encoding="ascii").strip() == "FROZEN"
+    return False
+
+
+def _is_free(group: Path) -> bool:
+    for name, word in (("cgroup.freeze", "0"), ("freezer.state", "THAWED")):
+        with suppress(OSError):
+            return (group / name).read_text(encoding="ascii").strip() == word
+    return False
+
+
+def pids(job: int, root: Path = ROOT) -> Iterator[int]:
+    """The processes of the job's programs now."""
+    for one in groups(job, root):
+        for folder, _, _ in os.walk(one):
+            with suppress(OSError):
+                words = (Path(folder) / "cgroup.procs").read_text(encoding="ascii").split()
+                # 0: a process of another pid namespace.
+                yield from (int(word) for word in words if word != "0")
+
+
+def send(job: int, number: signal.Signals, *, root: Path = ROOT, catchers_only: bool = False) -> int:
+    """Send a signal to the job's processes; to how many. `catchers_only`: none that it would end."""
+    sent = 0
+    for pid in pids(job, root):
+        with suppress(OSError):
+            handle = os.pidfd_open(pid)
+            try:
+                # The handle is taken: whatever has this number now is what gets the signal.
+                theirs = cgroups.job_of(pid) == job and not _is_stepd(pid)
+                if theirs and (not catchers_only or _catches(pid, number)):
+                    signal.pidfd_send_signal(handle, number)
+                    sent += 1
+            finally:
+                os.close(handle)
+    return sent
+
+
+def awaits(job: int, number: signal.Signals, root: Path = ROOT) -> bool:
+    """Whether a process of the job would get this signal if it were not frozen: v1 lets not even SIGKILL through."""
+    for pid in pids(job, root):
+        with suppress(OSError):
+            if _has(pid, number, ("ShdPnd:", "SigPnd:")):
+                return True
+    return False
+
+
+def _catches(pid: int, number: signal.Signals) -> bool:
+    return _has(pid, number, ("SigCgt:",))
+
+
+def _has(pid: int, number: signal.Signals, masks: tuple[str, ...]) -> bool:
+    lines = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace").splitlines()
+    return any(int(line.split()[1], 16) >> (number - 1) & 1 for line in lines if line.startswith(masks))
+
+
+def _has_stepd(group: Path) -> bool:
+    """Whether Slurm's own process is in there: then the group cannot be frozen, Slurm would not hear the job's end."""
+    with suppress(OSError):
+        words = (group / "cgroup.procs").read_text(encoding="ascii").split()
+        return any(_is_stepd(int(word)) for word in words)
+    return False
+
+
+def _is_stepd(pid: int) -> bool:
+    """Whether this is Slurm's own process, or a task that it forked and that is not the user's program yet.
+
+    Anybody may call a program slurmstepd, or run Slurm's own: only root's counts. A task gives up root some time before
+    it becomes the user's program; until then its memory is laid out as that of the slurmstepd that forked it. That
+    layout is drawn when a program begins, and of root's processes only root can read it.
+    """
+    if _is_roots_stepd(pid):
+        return True
+    if not _name(pid).startswith(_STEPD):
+        return False
+    parent, layout = _origin(pid)
+    return _is_roots_stepd(parent) and layout is not None and layout == _origin(parent)[1]
+
+
+def _is_roots_stepd(pid: int) -> bool:
+    return _name(pid).startswith(_STEPD) and processes.real_user_of(pid) == os.getuid()
+
+
+def _origin(pid: int) -> tuple[int, tuple[str, str] | None]:
+    """A process's parent, and where its program and its stack begin; None where the kernel does not say."""
+    with suppress(OSError, IndexError):
+        # The name before them may hold blanks and brackets.
+        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+        program, stack = fields[23], fields[25]
+        return int(fields[1]), None if stack == "0" else (program, stack)
+    return 0, None
+
+
+def _name(pid: int) -> str:
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/exe").readlink().name
+    return ""
+
+
+def lease(paths: Paths, job: int, seconds: float = LEASE_SECONDS) -> None:
+    """Write down, before the job is frozen and again and again, until when it may be."""
+    files.own_folder(paths.frozen)
+    files.write(paths.frozen / str(job), f"{time.monotonic_ns() + round(seconds * 1e9)}\n")
+
+
+def end_lease(paths: Paths, job: int) -> None:
+    """The job is thawed."""
+    with suppress(OSError):
+        (paths.frozen / str(job)).unlink()
+
+
+def leases(paths: Paths) -> dict[int, float]:
+    """Jobs that may be frozen now, and for how many seconds more; one that cannot be read has ended."""
+    found = {}
+    with suppress(OSError):
+        for name in os.listdir(paths.frozen):  # noqa: PTH208 - twice a second
+            if name.isdecimal():
+                until = 0
+                with suppress(NodeError, ValueError):
+                    until = int(files.read(paths.frozen / name, _LEASE_BYTES) or 0)
+                found[int(name)] = until / 1e9 - time.monotonic()
+    return found
+
+
+def release(paths: Paths, job: int, root: Path = ROOT) -> None:
+    """Thaw a job that anybody froze, and end the lease."""
+    if (paths.frozen / str(job)).exists():
+        thaw(job, root)
+        end_lease(paths, job)
+
+
+def thaw_expired(paths: Paths, root: Path = ROOT, *, every: bool = False) -> list[int]:
+    """Thaw whom nobody renews; with `every`, all. The jobs that were thawed."""
+    ended = [job for job, seconds in leases(paths).items() if every or not 0.0 < seconds <= 2 * LEASE_SECONDS]
+    for job in ended:
+        release(paths, job, root)
+    return ended

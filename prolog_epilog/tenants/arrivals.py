@@ -1,0 +1,175 @@
+"""A job comes to a GPU on which a guest sits: its Prolog and the guard agree by files in /run/berth/arrivals.
+
+The Prolog shuts the guest's gate by itself, which needs nobody, and opens by itself later. Then it leaves a note for
+the guard, which alone freezes and ends guests, and waits for its answer, for some seconds at most.
+"""
+
+import fcntl
+import os
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from prolog_epilog.errors import FormatError, NodeError
+from prolog_epilog.injob import word
+from prolog_epilog.injob.errors import WordError
+from prolog_epilog.job.extra import OPPORTUNISTIC
+from prolog_epilog.node import files
+from prolog_epilog.node.paths import Paths
+from prolog_epilog.tenants import share_file
+from prolog_epilog.tenants.share_file import Share
+
+__all__ = [
+    "Arrival",
+    "announce",
+    "answer",
+    "clean",
+    "forget",
+    "guard_lives",
+    "guests_on",
+    "hold_guard",
+    "meet",
+    "pending",
+    "shut",
+]
+
+FORMAT = "berth-arrival/1"
+WAIT_SECONDS = 6.0
+"""A guest that ignores everything delays the first task by no more."""
+SHUT_SECONDS = 10.0
+"""How long a gate stays shut that the Prolog shut; a living guard takes it over within a tenth of a second."""
+
+_POLL_SECONDS = 0.02
+_MOST = 4_096
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """A job with whole GPUs that takes no guest beside it."""
+
+    job: int
+    uuids: tuple[str, ...]
+    planned: bool
+    """Whether it has a berth: then its guest may save its work, else the guest ends at once."""
+
+
+def guests_on(paths: Paths, uuids: Sequence[str]) -> list[Share]:
+    """The share files of the guests on these GPUs; what cannot be read is nobody's guest."""
+    found = []
+    for job in share_file.jobs(paths):
+        with suppress(NodeError):
+            file = share_file.read(paths, job)
+            if file is not None and file.tier == OPPORTUNISTIC and not file.degraded and {*file.uuids} & {*uuids}:
+                found.append(file)
+    return found
+
+
+def shut(guest: Share, uuids: Sequence[str]) -> None:
+    """Shut a guest's gate on these GPUs for some seconds; one without a word is the guard's."""
+    for uuid in set(guest.uuids) & set(uuids) if guest.word else ():
+        with suppress(WordError, OSError):
+            page = word.OrderPage(Path(guest.word) / uuid)
+            page.give(0, lease_s=SHUT_SECONDS)
+            page.close()
+
+
+def meet(paths: Paths, arrival: Arrival, say: Callable[[str], None], seconds: float = WAIT_SECONDS) -> None:
+    """In the Prolog of a job with whole GPUs: hold back guests that sit there until the guard has seen to them."""
+    guests = guests_on(paths, arrival.uuids)
+    if not guests:
+        return
+    for guest in guests:
+        shut(guest, arrival.uuids)
+    names = ", ".join(f"job {guest.job}" for guest in guests)
+    if not guard_lives(paths):
+        say(f"{names} sits as a guest on a GPU of job {arrival.job}, and berth-guard does not run; start it")
+        return
+    announce(paths, arrival)
+    until = time.monotonic() + seconds
+    while not _answer(paths, arrival.job).exists():
+        if time.monotonic() > until:
+            say(f"the guard did not answer for {seconds:.0f} s: {names} may still use a GPU of job {arrival.job}")
+            return
+        time.sleep(_POLL_SECONDS)
+
+
+def announce(paths: Paths, arrival: Arrival) -> None:
+    """Leave the note."""
+    files.own_folder(paths.arrivals)
+    text = f"{FORMAT}\nuuids={','.join(arrival.uuids)}\nplanned={arrival.planned:d}\n"
+    files.write(paths.arrivals / str(arrival.job), text)
+
+
+def pending(paths: Paths) -> list[Arrival]:
+    """All arrivals whose guests have not all gone yet."""
+    try:
+        names = os.listdir(paths.arrivals)  # noqa: PTH208 - ten times a second
+    except OSError:
+        return []
+    found = []
+    for name in names:
+        if name.isdecimal():
+            with suppress(NodeError):
+                found.append(_read(paths, int(name)))
+    return found
+
+
+def _read(paths: Paths, job: int) -> Arrival:
+    lines = (files.read(paths.arrivals / str(job), _MOST) or "").split("\n")
+    if len(lines) != 4 or lines[0] != FORMAT or lines[2] not in {"planned=0", "planned=1"}:
+        raise FormatError(f"{paths.arrivals / str(job)} is not {FORMAT}; remove it")
+    return Arrival(job, tuple(lines[1].removeprefix("uuids=").split(",")), lines[2] == "planned=1")
+
+
+def answer(paths: Paths, job: int) -> None:
+    """The guard's word to the Prolog: nothing on these GPUs harms the job."""
+    with suppress(OSError):
+        _answer(paths, job).touch()
+
+
+def forget(paths: Paths, job: int) -> None:
+    """Everything about this arrival is done. The answer stays for a Prolog that still looks for it."""
+    with suppress(OSError):
+        (paths.arrivals / str(job)).unlink()
+
+
+def clean(paths: Paths, known: Callable[[int], bool]) -> None:
+    """Remove what stands here of jobs that are over."""
+    with suppress(OSError):
+        for path in paths.arrivals.iterdir():
+            job = path.name.removesuffix(".safe")
+            if job.isdecimal() and not known(int(job)):
+                path.unlink(missing_ok=True)
+
+
+def _answer(paths: Paths, job: int) -> Path:
+    return paths.arrivals / f"{job}.safe"
+
+
+def hold_guard(paths: Paths) -> int:
+    """Be the one guard of this node as long as the descriptor is open; -1 where another one lives."""
+    files.prepare(paths)
+    handle = os.open(paths.guard, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(handle)
+        return -1
+    return handle
+
+
+def guard_lives(paths: Paths) -> bool:
+    """Whether a guard runs on this node. A record lock is not inherited: it ends with the guard itself."""
+    try:
+        handle = os.open(paths.guard, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.lockf(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(handle)
+    return False

@@ -1,0 +1,127 @@
+"""Who is on a shared GPU, compared with who may be: what no level of enforcement stops is seen here within a second.
+
+Everything in this module is told to it; berth-guard looks and acts.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from prolog_epilog.node.devices import GpuProcess
+from prolog_epilog.tenants.state import SetState, Tenant
+
+SLACK_MIB = 256
+"""What a job may be over its memory: NVML counts what the driver itself takes for a context."""
+
+ORDER = ("warn", "terminate", "requeue")
+"""The answers, from mild to hard; [node] violation names the hardest that the site allows."""
+
+_DUE = {"warn": 1, "terminate": 3, "requeue": 10}
+"""In which sample in a row an answer is due: a job that ends is still seen for a moment."""
+_AGAIN = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Excess:
+    """A job, or a process of no job, that takes from a GPU what it was not given."""
+
+    uuid: str
+    job: int | None
+    kind: str
+    """`foreign`: not among the GPU's jobs; `outside`: past MPS and its limits; `memory`: more than it was given."""
+    pids: tuple[int, ...]
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """What to do about an excess now: one of ORDER."""
+
+    what: str
+    excess: Excess
+
+
+def look(
+    books: Iterable[SetState],
+    processes: Callable[[str], Sequence[GpuProcess]],
+    job_of: Callable[[int], int | None],
+    ours: Callable[[SetState], set[int]],
+) -> list[Excess]:
+    """One look at all shared GPUs."""
+    found: list[Excess] = []
+    for one in books:
+        own = ours(one)
+        for uuid in one.uuids:
+            by_job: dict[int | None, list[GpuProcess]] = {}
+            for process in processes(uuid):
+                if process.pid in own:
+                    continue
+                job = job_of(process.pid)
+                # An X server draws for whoever sits there; what a job draws, it could as well compute.
+                if job is not None or process.kind != "graphics":
+                    by_job.setdefault(job, []).append(process)
+            for job, running in by_job.items():
+                tenant = None if job is None else one.tenant(job)
+                found += _foreign(uuid, job, running) if tenant is None else _tenant(uuid, one, tenant, running)
+    return found
+
+
+def _foreign(uuid: str, job: int | None, running: Sequence[GpuProcess]) -> list[Excess]:
+    pids = _pids(running)
+    whose = "no job" if job is None else f"job {job}, which has no share of it"
+    return [Excess(uuid, job, "foreign", pids, f"GPU {uuid} is used by process {_list(pids)} of {whose}")]
+
+
+def _tenant(uuid: str, one: SetState, tenant: Tenant, running: Sequence[GpuProcess]) -> list[Excess]:
+    found = []
+    # MPS knows nothing of graphics, also where a client of it draws.
+    drawing = {process.pid for process in running if process.kind == "graphics"}
+    clients = {process.pid for process in running if process.kind == "mps"} - drawing
+    outside = tuple(pid for pid in _pids(running) if pid not in clients)
+    if outside and one.method != "time":
+        text = f"job {tenant.job} uses GPU {uuid} past MPS, without its limits: process {_list(outside)}"
+        found.append(Excess(uuid, tenant.job, "outside", outside, text))
+    # NVML may list a client twice: as a process with a context, and as a client of MPS.
+    memory: dict[int, int] = {}
+    for process in running:
+        memory[process.pid] = max(process.memory_mib or 0, memory.get(process.pid, 0))
+    taken = sum(memory.values())
+    if tenant.mem_mib is not None and taken > tenant.mem_mib + SLACK_MIB:
+        text = f"job {tenant.job} holds {taken} MiB of GPU {uuid}, and was given {tenant.mem_mib} MiB"
+        found.append(Excess(uuid, tenant.job, "memory", _pids(running), text))
+    return found
+
+
+def _pids(running: Sequence[GpuProcess]) -> tuple[int, ...]:
+    return tuple(sorted({process.pid for process in running}))
+
+
+def _list(pids: Sequence[int]) -> str:
+    return ", ".join(map(str, pids[:5])) + (f" and {len(pids) - 5} more" if len(pids) > 5 else "")
+
+
+@dataclass(slots=True)
+class Judge:
+    """Remembers for how long each excess lasts, and answers harder the longer it does."""
+
+    hardest: str
+    lasted: dict[tuple[str, int | None, str], int] = field(default_factory=dict)
+
+    def answers(self, excesses: Sequence[Excess]) -> list[Action]:
+        """What is due after this look."""
+        keys = {(one.uuid, one.job, one.kind): one for one in excesses}
+        self.lasted = {key: self.lasted.get(key, 0) + 1 for key in keys}
+        return [
+            Action(what, one)
+            for key, one in keys.items()
+            for what in ORDER
+            if self._is_due(what, self.lasted[key], one)
+        ]
+
+    def _is_due(self, what: str, samples: int, excess: Excess) -> bool:
+        if ORDER.index(what) > ORDER.index(self.hardest):
+            return False
+        if what != "warn" and excess.job is None:
+            # An admin's own program, perhaps: root's processes are not ended by a guess.
+            return False
+        due = _DUE[what]
+        return samples == due or (samples > due and (samples - due) % _AGAIN == 0)

@@ -1,0 +1,27 @@
+"""Users whose programs brought MPS down: for a time they share no fault domain with anybody else on this node."""
+
+import time
+from contextlib import suppress
+
+from prolog_epilog.node import files
+from prolog_epilog.node.paths import Paths
+
+SECONDS = 3_600.0
+
+
+def set_apart(paths: Paths, uid: int) -> None:
+    """From now on, for an hour."""
+    files.prepare(paths)
+    files.own_folder(paths.culprits)
+    (paths.culprits / str(uid)).touch(0o600)
+
+
+def left(paths: Paths, uid: int) -> float:
+    """Seconds for which this user is still kept apart; 0: none."""
+    mark = paths.culprits / str(uid)
+    with suppress(OSError):
+        seconds = mark.stat().st_mtime + SECONDS - time.time()
+        if seconds > 0.0:
+            return min(seconds, SECONDS)
+        mark.unlink(missing_ok=True)
+    return 0.0

@@ -1,0 +1,245 @@
+"""What is kept about a shared GPU in /run/berth/gpus/UUID/state.json: who shares it, and our processes for them.
+
+A daemon serves a set of GPUs (one, or those of a multi-GPU job). The set's state stands in the file of its first
+UUID; the files of the others only point there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+from prolog_epilog.errors import StateError
+from prolog_epilog.node import files
+from prolog_epilog.node.paths import Paths
+from prolog_epilog.node.processes import Proven
+
+__all__ = ["SetState", "Tenant", "abandoned", "everything", "forget", "held", "load", "set_name", "store"]
+
+FORMAT = "berth-mps/1"
+
+
+@dataclass(frozen=True, slots=True)
+class Tenant:
+    """A job that shares GPUs: percent of the multiprocessors, MiB of memory on each GPU (None: not asked)."""
+
+    job: int
+    uid: int
+    share: int
+    mem_mib: int | None = None
+    #: Its static partitions, as CUDA_MPS_SM_PARTITION takes them.
+    partitions: tuple[str, ...] = ()
+    #: Empty for packed jobs; a host and its guest are not counted together: the guard holds the guest back.
+    tier: str = ""
+    #: When its run began, by Slurm, seconds since 1970; 0: not known. Another run of the same job has another.
+    start: int = 0
+    #: Processes that MPS had named as the cause of a fault before it came.
+    known: tuple[int, ...] = ()
+    #: MPS failed under it and was begun anew for somebody else; the guard does not know yet.
+    lost: bool = False
+    #: CLOCK_MONOTONIC since when nobody else shares these GPUs; 0: somebody does.
+    alone_since: float = 0.0
+
+    def is_later_than(self, start: int) -> bool:
+        """Whether this is a later run of the job than the one that began then; where Slurm does not say, it is not."""
+        return 0 < start < self.start
+
+
+@dataclass(frozen=True, slots=True)
+class SetState:
+    """The GPUs of one MPS daemon, its processes and its tenants."""
+
+    boot: str
+    uuids: tuple[str, ...]
+    #: Compute mode of each GPU before we changed it.
+    modes: tuple[int, ...]
+    #: How shares are held: `ceiling`, `partitions`, `namespaces`.
+    method: str
+    multi_user: bool
+    daemon: Proven | None = None
+    servers: tuple[Proven, ...] = ()
+    tenants: tuple[Tenant, ...] = ()
+    #: Parts into which the multiprocessors can be divided, for `partitions`.
+    chunks: int = 0
+    #: Whether a tenant can change the daemon's limits, as was tried.
+    loose: bool = False
+
+    @property
+    def name(self) -> str:
+        """Name of the set's folder."""
+        return set_name(self.uuids)
+
+    def tenant(self, job: int) -> Tenant | None:
+        """What this job holds."""
+        return next((tenant for tenant in self.tenants if tenant.job == job), None)
+
+    def with_tenant(self, tenant: Tenant) -> SetState:
+        """With this tenant, in place of what its job had before."""
+        return replace(self, tenants=(*self.without(tenant.job).tenants, tenant))
+
+    def without(self, job: int) -> SetState:
+        """Without this job."""
+        return replace(self, tenants=tuple(tenant for tenant in self.tenants if tenant.job != job))
+
+
+def set_name(uuids: Iterable[str]) -> str:
+    """The UUID itself, or a short hash of several: the path of a socket must stay short."""
+    ordered = sorted(set(uuids))
+    if len(ordered) == 1:
+        return ordered[0]
+    return "set-" + hashlib.blake2b(",".join(ordered).encode(), digest_size=8).hexdigest()
+
+
+def load(paths: Paths, uuid: str) -> SetState | None:
+    """State of the set that this GPU is in; None: nobody shares it."""
+    content = _read(paths, uuid)
+    if content is None:
+        return None
+    first = str(content.get("set", uuid))
+    if first != uuid:
+        content = _read(paths, first)
+        # A crash between two files: the set was not there yet, or is not any more.
+        if content is None or uuid not in content.get("uuids", ()):
+            return None
+    try:
+        return _decode(content)
+    except (KeyError, TypeError, ValueError) as error:
+        raise StateError(
+            f"{paths.state(first)} cannot be read ({error}); when no job shares the GPU, remove it"
+        ) from error
+
+
+def store(paths: Paths, state: SetState) -> None:
+    """Write the state down; the file that counts comes last."""
+    first, *others = state.uuids
+    for uuid in others:
+        files.own_folder(paths.gpu(uuid), files.THROUGH)
+        files.write(paths.state(uuid), json.dumps({"format": FORMAT, "set": first}) + "\n")
+    files.own_folder(paths.gpu(first), files.THROUGH)
+    files.write(paths.state(first), json.dumps(_encode(state)) + "\n")
+
+
+def forget(paths: Paths, uuids: Iterable[str]) -> None:
+    """Take the set out of the books; the caller holds its locks."""
+    for uuid in uuids:
+        with contextlib.suppress(OSError):
+            paths.state(uuid).unlink()
+
+
+@contextmanager
+def held(paths: Paths, uuids: Iterable[str], seconds: float) -> Iterator[None]:
+    """Hold the locks of these GPUs, and remove the folders of those that nobody shares at the end."""
+    wanted = sorted(set(uuids))
+    with files.locked(paths, wanted, seconds):
+        try:
+            yield
+        finally:
+            for uuid in wanted:
+                if not os.path.lexists(paths.state(uuid)):
+                    files.remove_lock(paths, uuid)
+
+
+def everything(paths: Paths) -> Iterator[SetState]:
+    """All sets of this node that can be read, each once: a damaged file of one GPU must not stop the others."""
+    try:
+        uuids = sorted(folder.name for folder in paths.gpus.iterdir())
+    except FileNotFoundError:
+        return
+    for uuid in uuids:
+        with contextlib.suppress(StateError):
+            state = load(paths, uuid)
+            if state and state.uuids[0] == uuid:
+                yield state
+
+
+def abandoned(paths: Paths) -> list[str]:
+    """GPUs with a folder and no state: somebody works on them now, or was killed before anything was done."""
+    try:
+        return sorted(folder.name for folder in paths.gpus.iterdir() if not os.path.lexists(folder / "state.json"))
+    except FileNotFoundError:
+        return []
+
+
+def _read(paths: Paths, uuid: str) -> dict[str, Any] | None:
+    text = files.read(paths.state(uuid))
+    if text is None:
+        return None
+    try:
+        content = json.loads(text)
+    except ValueError:
+        content = None
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        raise StateError(f"{paths.state(uuid)} is not {FORMAT}; when no job shares the GPU, remove it")
+    return content
+
+
+def _encode(state: SetState) -> dict[str, Any]:
+    return {
+        "format": FORMAT,
+        "boot": state.boot,
+        "uuids": state.uuids,
+        "modes": state.modes,
+        "method": state.method,
+        "multi_user": state.multi_user,
+        "chunks": state.chunks,
+        "loose": state.loose,
+        "daemon": _encode_process(state.daemon) if state.daemon else None,
+        "servers": [_encode_process(server) for server in state.servers],
+        "tenants": {
+            str(tenant.job): {
+                "uid": tenant.uid,
+                "share": tenant.share,
+                "mem_mib": tenant.mem_mib,
+                "partitions": tenant.partitions,
+                "tier": tenant.tier,
+                "start": tenant.start,
+                "known": tenant.known,
+                "lost": tenant.lost,
+                "alone_since": tenant.alone_since,
+            }
+            for tenant in state.tenants
+        },
+    }
+
+
+def _encode_process(process: Proven) -> dict[str, Any]:
+    return {"pid": process.pid, "started": process.started, "program": process.program, "boot": process.boot}
+
+
+def _decode_process(content: dict[str, Any]) -> Proven:
+    return Proven(int(content["pid"]), int(content["started"]), str(content["program"]), str(content["boot"]))
+
+
+def _decode(content: dict[str, Any]) -> SetState:
+    return SetState(
+        boot=str(content["boot"]),
+        uuids=tuple(map(str, content["uuids"])),
+        modes=tuple(map(int, content["modes"])),
+        method=str(content["method"]),
+        multi_user=bool(content["multi_user"]),
+        chunks=int(content["chunks"]),
+        loose=bool(content.get("loose", False)),
+        daemon=_decode_process(content["daemon"]) if content["daemon"] else None,
+        servers=tuple(map(_decode_process, content["servers"])),
+        tenants=tuple(
+            Tenant(
+                int(job),
+                int(tenant["uid"]),
+                int(tenant["share"]),
+                None if tenant["mem_mib"] is None else int(tenant["mem_mib"]),
+                tuple(map(str, tenant["partitions"])),
+                str(tenant.get("tier", "")),
+                int(tenant.get("start", 0)),
+                tuple(map(int, tenant.get("known", ()))),
+                bool(tenant.get("lost", False)),
+                float(tenant.get("alone_since", 0.0)),
+            )
+            for job, tenant in content["tenants"].items()
+        ),
+    )

@@ -1,0 +1,322 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* `read`: what changed in Slurm since the last one; `job`: one job's record. */
+#include "berth_slurm/gateway.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#if SLURM_VERSION_NUMBER >= SLURM_VERSION_NUM(25, 11, 0)
+#define JOB_ID(job) ((job)->step_id.job_id)
+#else
+#define JOB_ID(job) ((job)->job_id)
+#endif
+
+static struct text line = {.limit = GATEWAY_LINE};
+static struct seen jobs_seen, nodes_seen, partitions_seen, reservations_seen;
+/* Where jobs run, to tell when nodes must have changed. */
+static struct text place = {.limit = GATEWAY_LINE};
+static struct seen places_seen;
+static time_t jobs_at, nodes_at, reservations_at;
+/* What changes by an admin's hand alone is asked for at most once a second. That goes for nodes
+ * too, as long as no job starts or ends: slurmctld counts all GRES of all nodes anew, under its
+ * lock, before it says that nothing changed. */
+#define SELDOM_MS 1000
+static uint64_t seldom_due_ms, nodes_due_ms;
+/* Kept, because the names of a node's partitions come from here. */
+static partition_info_msg_t *partitions;
+
+static uint64_t moment(time_t at)
+{
+	return at > 0 ? (uint64_t)at : 0;
+}
+
+static bool unchanged(void)
+{
+	return errno == SLURM_NO_CHANGE_IN_DATA;
+}
+
+/* As squeue sees it when nobody asks it for ended jobs. */
+static bool is_over(uint32_t state)
+{
+	const uint32_t busy = JOB_CONFIGURING | JOB_COMPLETING | JOB_STOPPED | JOB_SIGNALING |
+			      JOB_STAGE_OUT | JOB_RESIZING;
+
+	return (state & JOB_STATE_BASE) > JOB_SUSPENDED && !(state & busy);
+}
+
+static void job_line(slurm_job_info_t *job)
+{
+	time_t end = job->end_time;
+
+	/* As squeue: a job without a limit has no end before it ended. */
+	if (job->time_limit == INFINITE && end > time(NULL))
+		end = 0;
+	json_begin(&line, "job");
+	json_number(&line, JOB_ID(job));
+	json_text(&line, slurm_job_state_string(job->job_state));
+	json_number(&line, is_over(job->job_state));
+	json_number(&line, job->user_id);
+	json_text(&line, job->partition);
+	json_number(&line, job->priority);
+	json_number(&line, moment(job->submit_time));
+	json_number(&line, moment(job->start_time));
+	json_number(&line, moment(end));
+	json_number(&line, moment(job->eligible_time));
+	json_number32(&line, job->time_limit);
+	json_number(&line, job->num_cpus);
+	json_number(&line, job->num_nodes);
+	json_text(&line, job->nodes);
+	json_text(&line, job->req_nodes);
+	json_text(&line, job->exc_nodes);
+	json_text(&line, job->features);
+	json_text(&line, job->state_desc ? job->state_desc
+					 : slurm_job_state_reason_string(job->state_reason));
+	json_text(&line, job->tres_per_job);
+	json_text(&line, job->tres_per_node);
+	json_text(&line, job->tres_per_socket);
+	json_text(&line, job->tres_per_task);
+	json_text(&line, job->tres_alloc_str ? job->tres_alloc_str : job->tres_req_str);
+	json_texts(&line, job->gres_detail_str, job->gres_detail_cnt);
+	json_number(&line, job->array_job_id);
+	json_number32(&line, job->array_task_id);
+	json_text(&line, job->array_task_str);
+	json_number(&line, job->array_max_tasks);
+	json_number(&line, job->het_job_id);
+	json_text(&line, job->resv_name);
+	json_text(&line, job->licenses);
+	json_text(&line, job->admin_comment);
+	json_text(&line, job->extra);
+	json_text(&line, job->account);
+	json_text(&line, job->name);
+}
+
+/* Whether it holds other nodes, or in another state, than when it was looked at last. */
+static bool job_moved(slurm_job_info_t *job)
+{
+	if (!job->nodes || !*job->nodes)
+		return false;
+	json_begin(&place, "place");
+	json_number(&place, job->job_state);
+	json_text(&place, job->nodes);
+	return seen_changed(&places_seen, JOB_ID(job), &place);
+}
+
+static int read_jobs(bool *moved)
+{
+	job_info_msg_t *found = NULL;
+
+	if (slurm_load_jobs(jobs_at, &found, SHOW_ALL | SHOW_DETAIL))
+		return unchanged() ? 0 : errno;
+	seen_begin(&jobs_seen);
+	seen_begin(&places_seen);
+	for (uint32_t i = 0; i < found->record_count; i++) {
+		*moved |= job_moved(&found->job_array[i]);
+		job_line(&found->job_array[i]);
+		if (seen_changed(&jobs_seen, JOB_ID(&found->job_array[i]), &line))
+			json_end(&line);
+	}
+	seen_end(&jobs_seen, "job");
+	*moved |= seen_end(&places_seen, NULL);
+	jobs_at = found->last_update;
+	slurm_free_job_info_msg(found);
+	return 0;
+}
+
+static void allocated(node_info_t *node, uint64_t *cpus, uint64_t *memory)
+{
+#if SLURM_VERSION_NUMBER >= SLURM_VERSION_NUM(25, 5, 0)
+	*cpus = node->alloc_cpus;
+	*memory = node->alloc_memory;
+#else
+	uint16_t some_cpus = 0;
+
+	*memory = 0;
+	slurm_get_select_nodeinfo(node->select_nodeinfo, SELECT_NODEDATA_SUBCNT,
+				  NODE_STATE_ALLOCATED, &some_cpus);
+	slurm_get_select_nodeinfo(node->select_nodeinfo, SELECT_NODEDATA_MEM_ALLOC,
+				  NODE_STATE_ALLOCATED, memory);
+	*cpus = some_cpus;
+#endif
+}
+
+/* As slurmctld counts: what MemSpecLimit keeps for the system is never handed out. */
+static uint64_t memory_for_jobs(const node_info_t *node)
+{
+	return node->real_memory > node->mem_spec_limit ? node->real_memory - node->mem_spec_limit
+							: 0;
+}
+
+static void node_line(uint32_t place, node_info_t *node)
+{
+	char *state = slurm_node_state_string_complete(node->node_state);
+	uint64_t cpus, memory;
+
+	allocated(node, &cpus, &memory);
+	json_begin(&line, "node");
+	json_number(&line, place);
+	json_text(&line, node->name);
+	json_number(&line, node->cpus_efctv);
+	json_number(&line, cpus);
+	json_number(&line, memory_for_jobs(node));
+	json_number(&line, memory);
+	json_number(&line, node->threads);
+	json_text(&line, state);
+	json_text(&line, node->gres);
+	json_text(&line, node->gres_used);
+	json_text(&line, node->features_act);
+	json_text(&line, node->partitions);
+	json_number(&line, node->weight);
+#if SLURM_VERSION_NUMBER >= SLURM_VERSION_NUM(24, 5, 0)
+	json_number(&line, node->res_cores_per_gpu);
+#endif
+	slurm_xfree((void **)&state);
+}
+
+static int read_nodes(void)
+{
+	node_info_msg_t *found = NULL;
+
+	if (slurm_load_node(nodes_at, &found, SHOW_ALL | SHOW_DETAIL))
+		return unchanged() ? 0 : errno;
+	slurm_populate_node_partitions(found, partitions);
+	seen_begin(&nodes_seen);
+	for (uint32_t i = 0; i < found->record_count; i++) {
+		/* A place in the table may be empty. */
+		if (!found->node_array[i].name || !*found->node_array[i].name)
+			continue;
+		node_line(i, &found->node_array[i]);
+		if (seen_changed(&nodes_seen, i, &line))
+			json_end(&line);
+	}
+	seen_end(&nodes_seen, "node");
+	nodes_at = found->last_update;
+	slurm_free_node_info_msg(found);
+	return 0;
+}
+
+static int read_partitions(void)
+{
+	partition_info_msg_t *found = NULL;
+
+	if (slurm_load_partitions(partitions ? partitions->last_update : 0, &found, SHOW_ALL))
+		return unchanged() ? 0 : errno;
+	seen_begin(&partitions_seen);
+	for (uint32_t i = 0; i < found->record_count; i++) {
+		char *words = slurm_sprint_partition_info(&found->partition_array[i], 1);
+
+		json_begin(&line, "partition");
+		json_number(&line, i);
+		json_text(&line, words);
+		if (seen_changed(&partitions_seen, i, &line))
+			json_end(&line);
+		slurm_xfree((void **)&words);
+	}
+	seen_end(&partitions_seen, "partition");
+	if (partitions)
+		slurm_free_partition_info_msg(partitions);
+	partitions = found;
+	/* A node that went to another partition need not have changed otherwise. */
+	nodes_at = 0;
+	nodes_due_ms = 0;
+	return 0;
+}
+
+static int read_reservations(void)
+{
+	reserve_info_msg_t *found = NULL;
+
+	if (slurm_load_reservations(reservations_at, &found))
+		return unchanged() ? 0 : errno;
+	seen_begin(&reservations_seen);
+	for (uint32_t i = 0; i < found->record_count; i++) {
+		const reserve_info_t *one = &found->reservation_array[i];
+
+		json_begin(&line, "reservation");
+		json_number(&line, i);
+		json_text(&line, one->name);
+		json_number(&line, moment(one->start_time));
+		json_number(&line, moment(one->end_time));
+		json_text(&line, one->node_list);
+		if (seen_changed(&reservations_seen, i, &line))
+			json_end(&line);
+	}
+	seen_end(&reservations_seen, "reservation");
+	reservations_at = found->last_update;
+	slurm_free_reservation_info_msg(found);
+	return 0;
+}
+
+void gateway_forget(void)
+{
+	seen_free(&jobs_seen);
+	seen_free(&places_seen);
+	seen_free(&nodes_seen);
+	seen_free(&partitions_seen);
+	seen_free(&reservations_seen);
+	jobs_at = nodes_at = reservations_at = 0;
+	seldom_due_ms = nodes_due_ms = 0;
+	if (partitions)
+		slurm_free_partition_info_msg(partitions);
+	partitions = NULL;
+	text_free(&line);
+	text_free(&place);
+}
+
+static uint64_t now_ms(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
+}
+
+int gateway_read(bool afresh)
+{
+	bool moved = false;
+	int problem = 0;
+	uint64_t now;
+
+	if (afresh)
+		gateway_forget();
+	now = now_ms();
+	if (now >= seldom_due_ms) {
+		problem = read_partitions();
+		if (!problem)
+			problem = read_reservations();
+		seldom_due_ms = now + SELDOM_MS;
+	}
+	if (!problem)
+		problem = read_jobs(&moved);
+	if (!problem && (moved || now >= nodes_due_ms)) {
+		problem = read_nodes();
+		nodes_due_ms = now + SELDOM_MS;
+	}
+	return problem;
+}
+
+int gateway_job(uint32_t job_id)
+{
+	job_info_msg_t *found = NULL;
+	int problem;
+#if SLURM_VERSION_NUMBER >= SLURM_VERSION_NUM(26, 5, 0)
+	slurm_step_id_t wanted = SLURM_STEP_ID_INITIALIZER;
+
+	wanted.job_id = job_id;
+	problem = slurm_load_job(&found, wanted, SHOW_ALL | SHOW_DETAIL);
+#else
+	problem = slurm_load_job(&found, job_id, SHOW_ALL | SHOW_DETAIL);
+#endif
+	if (problem)
+		return errno;
+	/* Of an array all tasks come. */
+	for (uint32_t i = 0; i < found->record_count; i++) {
+		if (JOB_ID(&found->job_array[i]) != job_id)
+			continue;
+		job_line(&found->job_array[i]);
+		json_end(&line);
+	}
+	slurm_free_job_info_msg(found);
+	return 0;
+}

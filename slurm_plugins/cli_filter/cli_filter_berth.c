@@ -1,0 +1,253 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * cli_filter/berth: takes GPU model names out of what srun asks for its step. A step never reaches
+ * job_submit, and with one GRES type for each GPU Slurm would refuse "srun --gres=gpu:a100:1".
+ *
+ * An srun that also makes the allocation asks twice with the same words, for the job and for its
+ * step: there the model becomes the node feature here, as job_submit would do it for the job alone.
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli_filter/cli_options.h"
+#include "common/client_side.h"
+#include "common/options.h"
+#include "cli_filter/preflight.h"
+#include "common/slurm_api.h"
+#include "common/tres.h"
+
+const char plugin_name[] = "Berth cli_filter plugin";
+const char plugin_type[] = "cli_filter/berth";
+const uint32_t plugin_version = SLURM_VERSION_NUMBER;
+
+int init(void);
+int fini(void);
+int cli_filter_p_setup_defaults(slurm_opt_t *opt, bool early);
+int cli_filter_p_pre_submit(slurm_opt_t *opt, int offset);
+void cli_filter_p_post_submit(int offset, uint32_t job_id, uint32_t step_id);
+
+static const struct {
+	const char *name;
+	bool (*strip)(char *value);
+	const char *as_tres; /* what makes the value a whole TRES */
+} requests[] = {
+    {"gres", gres_strip_models, ""},
+    {"gpus", gpus_strip_models, "gres/gpu:"},
+    {"gpus-per-node", gpus_strip_models, "gres/gpu:"},
+    {"gpus-per-socket", gpus_strip_models, "gres/gpu:"},
+    {"gpus-per-task", gpus_strip_models, "gres/gpu:"},
+    {"tres-per-task", tres_strip_models, ""},
+};
+
+#define REQUEST_COUNT (sizeof(requests) / sizeof(requests[0]))
+
+int init(void)
+{
+	return SLURM_SUCCESS;
+}
+
+int fini(void)
+{
+	return SLURM_SUCCESS;
+}
+
+int cli_filter_p_setup_defaults(slurm_opt_t *opt, bool early)
+{
+	if (early && option_is_ours(opt, "ignore-pbs"))
+		preflight_keep_script();
+	return SLURM_SUCCESS;
+}
+
+bool option_is_ours(slurm_opt_t *opt, const char *name)
+{
+	char *value = slurm_option_get(opt, name);
+	bool ours = value && strcmp(value, "invalid-context");
+
+	slurm_xfree((void **)&value);
+	return ours;
+}
+
+static bool partition_skipped(slurm_opt_t *opt)
+{
+	char *partition = slurm_option_get(opt, "partition");
+	bool skipped = client_skips(partition);
+
+	slurm_xfree((void **)&partition);
+	return skipped;
+}
+
+void requests_scan(slurm_opt_t *opt, struct tres_found *found)
+{
+	*found = (struct tres_found){0};
+	for (size_t i = 0; i < REQUEST_COUNT; i++) {
+		char *value = slurm_option_get(opt, requests[i].name);
+		char *next, *part = value;
+
+		for (; part && *requests[i].as_tres; part = next) {
+			char whole[MODEL_NAME_MAX + 64];
+
+			next = strchr(part, ',');
+			if (next)
+				*next++ = '\0';
+			snprintf(whole, sizeof(whole), "%s%s", requests[i].as_tres, part);
+			tres_scan(whole, found);
+		}
+		if (!*requests[i].as_tres)
+			tres_scan(value, found);
+		slurm_xfree((void **)&value);
+	}
+}
+
+static int strip_requests(slurm_opt_t *opt)
+{
+	int rc = SLURM_SUCCESS;
+
+	for (size_t i = 0; i < REQUEST_COUNT; i++) {
+		char *value = slurm_option_get(opt, requests[i].name);
+
+		if (value && requests[i].strip(value) &&
+		    slurm_option_set(opt, requests[i].name, value, false) != SLURM_SUCCESS) {
+			slurm_error("berth: cannot take the GPU model out of --%s; leave it out",
+				    requests[i].name);
+			rc = SLURM_ERROR;
+		}
+		slurm_xfree((void **)&value);
+	}
+	return rc;
+}
+
+/* A step inherits the constraint, and its nodes have the feature: the job got them by it. */
+static int require_model(slurm_opt_t *opt, const char *model)
+{
+	char *constraint = slurm_option_get(opt, "constraint");
+	int rc = SLURM_ERROR;
+	struct text joined;
+
+	text_init(&joined, FOREIGN_TEXT_MAX);
+	if (features_join(constraint, model, &joined) != JOIN_OK || joined.failed)
+		slurm_error(
+		    "berth: the GPU model cannot be added to this --constraint; ask for the "
+		    "GPUs without their model and put the model into the constraint");
+	else
+		rc = slurm_option_set(opt, "constraint", text_str(&joined), false);
+	text_free(&joined);
+	slurm_xfree((void **)&constraint);
+	return rc;
+}
+
+/*
+ * A step without a GPU request takes the job's, which is one GRES type for each GPU when pinned;
+ * from 26.05 on Slurm binds within each type, so that --gpu-bind=single:1 would bind nothing. Asked
+ * without types, as many GPUs as the node gives the job, it binds as the user means it.
+ */
+static void ask_untyped_for_binding(slurm_opt_t *opt)
+{
+	const char *on_node = getenv("SLURM_GPUS_ON_NODE");
+	char request[64];
+	uint64_t count;
+
+	if (!on_node || !parse_number(on_node, 4096, &count) || count < 1)
+		return;
+	if (!slurm_option_isset(opt, "gpu-bind") && !slurm_option_isset(opt, "tres-bind"))
+		return;
+	snprintf(request, sizeof(request), "gres/gpu:%" PRIu64, count);
+	slurm_option_set(opt, "gres", request, false);
+}
+
+int requests_drop_gpus(slurm_opt_t *opt)
+{
+	int rc = SLURM_SUCCESS;
+
+	for (size_t i = 0; i < REQUEST_COUNT; i++) {
+		char *value = slurm_option_get(opt, requests[i].name);
+		struct text others;
+
+		text_init(&others, FOREIGN_TEXT_MAX);
+		if (!*requests[i].as_tres)
+			tres_keep_others(value, &others);
+		if (others.failed)
+			rc = SLURM_ERROR;
+		else if (value && !others.len)
+			slurm_option_reset(opt, requests[i].name);
+		else if (value && strcmp(value, text_str(&others)) != 0)
+			rc = slurm_option_set(opt, requests[i].name, text_str(&others), false);
+		text_free(&others);
+		slurm_xfree((void **)&value);
+	}
+	return rc;
+}
+
+/*
+ * A job with a share has no GPU in Slurm's books: a step gets what the job has by asking for none,
+ * and would be refused if it asked. So neither may srun ask, whose step repeats its words, nor
+ * salloc, whose shell hands them to each srun. job_submit takes --gpu-share alone for one GPU.
+ */
+static int ask_for_share(slurm_opt_t *opt, const struct tres_found *found)
+{
+	/* Two models in one job are refused by job_submit, in its own words. */
+	if (partition_skipped(opt) || found->several_models || found->bad_model)
+		return SLURM_SUCCESS;
+	if (found->gpus > 1) {
+		slurm_error("--" OPTION_SHARE " of several GPUs works in sbatch only; use sbatch, "
+			    "or ask for one GPU");
+		return SLURM_ERROR;
+	}
+	if (found->model[0] && require_model(opt, found->model) != SLURM_SUCCESS)
+		return SLURM_ERROR;
+	return requests_drop_gpus(opt);
+}
+
+/* true, once, where the user of this very command gave --gpu-share. */
+static bool share_asked(void)
+{
+	bool asked = getenv(SHARE_ASKED) != NULL;
+
+	unsetenv(SHARE_ASKED);
+	return asked;
+}
+
+int cli_filter_p_pre_submit(slurm_opt_t *opt, int offset)
+{
+	struct tres_found found;
+	bool share = share_asked();
+	bool srun = option_is_ours(opt, "exact");
+	bool step = srun && inside_allocation();
+
+	if (option_is_ours(opt, "ignore-pbs"))
+		return preflight_sbatch(opt, offset);
+	preflight_other_command();
+	if (step && getenv(PREFLIGHT_HERE))
+		return preflight_step(opt);
+	/* What a step asked for does not matter, but what the job has. */
+	if (step)
+		share = getenv(SHARDS_HERE) || getenv(GUEST_HERE);
+	if (!srun && !(share && option_is_ours(opt, "bell")))
+		return SLURM_SUCCESS;
+	requests_scan(opt, &found);
+	if (share && found.gpu)
+		return step ? requests_drop_gpus(opt) : ask_for_share(opt, &found);
+	if (!srun)
+		return SLURM_SUCCESS;
+	/* --gres=none is a request too. */
+	if (step && !found.gpu && !slurm_option_isset(opt, "gres"))
+		ask_untyped_for_binding(opt);
+	if (!found.model[0] || partition_skipped(opt))
+		return SLURM_SUCCESS;
+	if (inside_allocation() || slurm_option_isset(opt, "jobid"))
+		return strip_requests(opt);
+	/* Two models in one job are refused by job_submit, in its own words. */
+	if (found.several_models || found.bad_model)
+		return SLURM_SUCCESS;
+	if (require_model(opt, found.model) != SLURM_SUCCESS)
+		return SLURM_ERROR;
+	return strip_requests(opt);
+}
+
+void cli_filter_p_post_submit(int offset, uint32_t job_id, uint32_t step_id)
+{
+	(void)offset;
+	if (step_id == NO_VAL)
+		preflight_submitted(job_id);
+}

@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "common/client_side.h"
+
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "common/config.h"
+#include "common/tres.h"
+
+bool client_skips(const char *partition)
+{
+	char path[CONFIG_TEXT_MAX + 1];
+	char error[CONFIG_ERROR_MAX];
+	struct hook_config config;
+
+	/* A broken file is slurmctld's to complain about, not each user's. */
+	if (!config_path(getenv("SLURM_CONF"), path) || !config_load(path, &config, error))
+		return false;
+	return config_skips(&config, partition);
+}
+
+bool client_is_silent(void)
+{
+	char path[CONFIG_TEXT_MAX + 1];
+	char error[CONFIG_ERROR_MAX];
+	struct hook_config config;
+
+	if (!config_path(getenv("SLURM_CONF"), path) || !config_load(path, &config, error))
+		return false;
+	return config.message == MESSAGE_NEVER;
+}
+
+void client_preflight_config(struct preflight_config *config)
+{
+	char path[CONFIG_TEXT_MAX + 1];
+	char error[CONFIG_ERROR_MAX];
+
+	/* Left at its defaults where there is no such file, or a broken one. */
+	if (!config_path(getenv("SLURM_CONF"), path))
+		path[0] = '\0';
+	config_load_preflight(path, config, error);
+}
+
+bool inside_allocation(void)
+{
+	return getenv("SLURM_JOB_ID") || getenv("SLURM_JOBID");
+}
+
+void client_strip_environment(void)
+{
+	/* What is left is never longer, so the entries are rewritten where they stand. */
+	for (char **entry = environ; entry && *entry; entry++)
+		env_strip_models(*entry);
+}

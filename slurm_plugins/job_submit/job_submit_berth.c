@@ -1,0 +1,453 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * job_submit/berth: what slurmctld calls for each submission and each change of a job. It holds
+ * slurmctld's locks meanwhile, so nothing here waits beyond one deadline, and nothing that berthd
+ * says is believed unchecked.
+ */
+#include "job_submit/job_submit.h"
+
+#include <dlfcn.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "job_submit/ask.h"
+#include "berthd/client.h"
+#include "common/counted.h"
+#include "common/options.h"
+#include "berthd/recent.h"
+#include "pin/segment.h"
+
+const char plugin_name[] = "Berth job_submit plugin";
+const char plugin_type[] = "job_submit/berth";
+const uint32_t plugin_version = SLURM_VERSION_NUMBER;
+
+int init(void);
+int fini(void);
+int job_submit(job_desc_msg_t *job, uint32_t submit_uid, char **err_msg);
+int job_modify(job_desc_msg_t *job, job_record_t *record, uint32_t submit_uid, char **err_msg);
+
+int init(void)
+{
+	ask_init();
+	admitted_init();
+	return SLURM_SUCCESS;
+}
+
+int fini(void)
+{
+	ask_fini();
+	return SLURM_SUCCESS;
+}
+
+/* slurmctld runs as SlurmUser. */
+static bool trusted(uint32_t uid)
+{
+	return uid == 0 || uid == geteuid();
+}
+
+/* Each plugin of a chain has its say: what is there stays, and a newline separates. */
+static void tell(char **err_msg, const char *message)
+{
+	struct text whole;
+
+	text_init(&whole, FOREIGN_TEXT_MAX);
+	if (*err_msg) {
+		text_add(&whole, *err_msg);
+		text_add(&whole, "\n");
+	}
+	text_add(&whole, message);
+	if (!whole.failed)
+		set_string(err_msg, text_str(&whole));
+	text_free(&whole);
+}
+
+static int refuse(char **err_msg, int code, const char *message)
+{
+	tell(err_msg, message);
+	return code;
+}
+
+static int check_extra(const char *extra, uint32_t uid, char **err_msg)
+{
+	if (!extra || trusted(uid))
+		return SLURM_SUCCESS;
+	/* Slurm refuses it too, after we have gone through all of it under its locks. */
+	if (strnlen(extra, FOREIGN_TEXT_MAX + 1) > FOREIGN_TEXT_MAX)
+		return refuse(err_msg, ESLURM_PATHNAME_TOO_LONG,
+			      "berth: Extra is longer than Slurm takes; make it shorter");
+	if (!segment_claimed(extra))
+		return SLURM_SUCCESS;
+	return refuse(err_msg, ESLURM_ACCESS_DENIED,
+		      "berth: text with \"[berth/\" in Extra is written by Berth alone; "
+		      "leave it out");
+}
+
+static int check_gres(const struct tres_found *found, uint32_t uid, char **err_msg)
+{
+	if (found->several_models)
+		return refuse(
+		    err_msg, ESLURM_INVALID_GRES,
+		    "berth: one job can have GPUs of one model only; ask for one model, or "
+		    "submit a heterogeneous job");
+	if (found->bad_model)
+		return refuse(err_msg, ESLURM_INVALID_GRES,
+			      "berth: a GPU model is a word of letters, digits, '.', '_' and '-'; "
+			      "see the features that sinfo -o %f lists");
+	if (found->bad_count)
+		return refuse(err_msg, ESLURM_INVALID_GRES,
+			      "berth: a number of GPUs is digits alone, such as gpu:2 or "
+			      "gpu:MODEL:2; say how many GPUs the job needs");
+	if (trusted(uid))
+		return SLURM_SUCCESS;
+	if (found->hidden)
+		return refuse(err_msg, ESLURM_INVALID_GRES,
+			      "berth: GPUs, shards and seats are asked for as gres/NAME at the "
+			      "start of an element, with nothing before it; write gres/gpu:N");
+	if (found->position_type)
+		return refuse(err_msg, ESLURM_INVALID_GRES,
+			      "berth: GPUs are not chosen by position (gpu:g0); ask for gpu:N or "
+			      "gpu:MODEL:N, and use --locality for how they must be joined");
+	if (found->shared)
+		return refuse(err_msg, ESLURM_INVALID_GRES,
+			      "berth: shard and seat are not asked for by hand; use --gpu-share or "
+			      "--gpu-tier");
+	return SLURM_SUCCESS;
+}
+
+/* One could take all that there are, and keep everybody else from these GPUs. */
+static int check_licenses(const char *licenses, uint32_t uid, char **err_msg)
+{
+	if (trusted(uid) || !counted_named(licenses))
+		return SLURM_SUCCESS;
+	return refuse(
+	    err_msg, ESLURM_INVALID_LICENSES,
+	    "berth: licences called berth_MODEL count GPUs by themselves and are not asked "
+	    "for by hand; leave them out, and ask for gpu:MODEL:N");
+}
+
+static const char unclear_join[] =
+    "berth: the GPU model cannot be added to this --constraint; ask for the GPUs without their "
+    "model and put the model into the constraint yourself";
+
+static int handle_models(job_desc_msg_t *job, struct tres_found *found, char **err_msg)
+{
+	if (found->model[0] && models_require(job, found->model) != JOIN_OK)
+		return refuse(err_msg, ESLURM_INVALID_FEATURE, unclear_join);
+	models_strip(job);
+	return SLURM_SUCCESS;
+}
+
+static int wrong_flag(int wrong, char **err_msg)
+{
+	char message[MESSAGE_MAX + 1];
+
+	if (wrong < 0)
+		return refuse(err_msg, ENOMEM, "berth: slurmctld is out of memory; try again");
+	snprintf(message, sizeof(message), "berth: --%s wants %s", berth_options[wrong].name,
+		 berth_options[wrong].right);
+	return refuse(err_msg, EINVAL, message);
+}
+
+static bool user_wants_messages(const job_desc_msg_t *job, const struct flag_values *flags)
+{
+	/* Whoever only asks where and when wants to read the answer; with -Q the client hides it.
+	 */
+	if (request_is_test(job))
+		return true;
+	/* What a script reads has to be what Slurm alone would say. */
+	if (request_is_quiet(job))
+		return false;
+	switch (hook_config()->message) {
+	case MESSAGE_ALWAYS:
+		return true;
+	case MESSAGE_FLAGS:
+		return flags->any;
+	case MESSAGE_NEVER:
+		break;
+	}
+	return false;
+}
+
+/* The segment that the plugin writes on its own: what was asked for, and why berthd did not act. */
+static void keep_request(job_desc_msg_t *job, const struct flag_values *flags, const char *why)
+{
+	struct text body, asked, slurms_own;
+
+	text_init(&body, SEGMENT_BODY_MAX);
+	text_init(&asked, SEGMENT_BODY_MAX);
+	text_init(&slurms_own, SEGMENT_BODY_MAX);
+	segment_add(&body, "state", "passed");
+	request_asked(job, &asked);
+	request_slurms_own(job, &slurms_own);
+	/* berthd may give it a place by this later. */
+	if (asked.len && !asked.failed && !slurms_own.len && !slurms_own.failed)
+		segment_add(&body, "asked", text_str(&asked));
+	segment_add(&body, "why", why);
+	if (request_preflight(job))
+		segment_add(&body, "preflight", request_preflight(job));
+	for (size_t i = 0; i < berth_option_count; i++) {
+		char key[WIRE_KEY_MAX];
+
+		if (!flags->value[i])
+			continue;
+		snprintf(key, sizeof(key), "f.%s", berth_options[i].name);
+		segment_add(&body, key, flags->value[i]);
+	}
+	if (body.failed || !apply_segment(job, text_str(&body)))
+		slurm_error("berth: a job's request could not be kept in its admin_comment: it is "
+			    "longer than 4096 bytes, or slurmctld is out of memory");
+	text_free(&body);
+	text_free(&asked);
+	text_free(&slurms_own);
+}
+
+/* Flags are never dropped silently, least of all when berthd is not there to say so. */
+static void tell_flags(char **err_msg, const struct flag_values *flags)
+{
+	for (size_t i = 0; i < berth_option_count; i++) {
+		char message[MESSAGE_MAX + 1];
+
+		/* sbatch has seen to it, or has said why not. */
+		if (!flags->value[i] || !strcmp(berth_options[i].name, OPTION_PREFLIGHT))
+			continue;
+		snprintf(message, sizeof(message), "--%s: %s", berth_options[i].name,
+			 strcmp(berth_options[i].name, OPTION_SHARE)
+			     ? "not applied, berthd did not answer"
+			     : "not applied, berthd did not answer: the job asks for whole GPUs");
+		tell(err_msg, message);
+	}
+}
+
+static int go_without(job_desc_msg_t *job, const struct flag_values *flags, char **err_msg)
+{
+	if (hook_config()->fail_closed)
+		return refuse(
+		    err_msg, ESLURM_SUBMISSIONS_DISABLED,
+		    "berth: berthd does not answer, and this site takes no GPU job without "
+		    "it; try again later or tell your administrator");
+	keep_request(job, flags, "berthd did not answer");
+	if (user_wants_messages(job, flags))
+		tell_flags(err_msg, flags);
+	return SLURM_SUCCESS;
+}
+
+static int leave_to_slurm(job_desc_msg_t *job, const struct flag_values *flags, const char *why,
+			  char **err_msg)
+{
+	char message[MESSAGE_MAX + 1];
+
+	keep_request(job, flags, why);
+	snprintf(message, sizeof(message), "berth: left to Slurm: %s", why);
+	if (user_wants_messages(job, flags))
+		tell(err_msg, message);
+	return SLURM_SUCCESS;
+}
+
+static bool applied(enum outcome outcome, job_desc_msg_t *job, const struct reply *reply)
+{
+	switch (outcome) {
+	case OUTCOME_PLACE:
+	case OUTCOME_LATER:
+		return apply_gpus(job, reply);
+	case OUTCOME_PASS:
+		return !reply->segment || apply_segment(job, reply->segment);
+	default:
+		return false;
+	}
+}
+
+/* berthd was not asked: reading such a request would hold up everybody else's. */
+static int leave_large(job_desc_msg_t *job, const struct flag_values *flags, char **err_msg)
+{
+	const char *why = request_too_large(job);
+	char message[MESSAGE_MAX + 1];
+
+	if (!why)
+		why = "its request is longer than 65536 bytes";
+	if (!hook_config()->fail_closed)
+		return leave_to_slurm(job, flags, why, err_msg);
+	/* Else whoever writes enough would have what this site gives nobody. */
+	snprintf(message, sizeof(message),
+		 "berth: this site takes no GPU job that berthd has not seen, and berthd is not "
+		 "asked for this one: %s; make it shorter",
+		 why);
+	return refuse(err_msg, ESLURM_SUBMISSIONS_DISABLED, message);
+}
+
+static int act_on(enum outcome outcome, job_desc_msg_t *job, uint32_t submit_uid,
+		  const struct flag_values *flags, const struct reply *reply, char **err_msg)
+{
+	if (outcome == OUTCOME_REFUSE)
+		return refuse(err_msg, ESLURM_REQUESTED_NODE_CONFIG_UNAVAILABLE, reply->message);
+	if (outcome == OUTCOME_LARGE)
+		return leave_large(job, flags, err_msg);
+	if (outcome > OUTCOME_REFUSE)
+		return go_without(job, flags, err_msg);
+	/* Slurm would refuse the whole job. */
+	if (!applied(outcome, job, reply))
+		return leave_to_slurm(
+		    job, flags, "what Berth would write into the job is longer than Slurm takes",
+		    err_msg);
+	if (outcome == OUTCOME_LATER && reply->guest)
+		recent_note(request_owner(job, submit_uid), RECENT_GUEST, monotonic_us());
+	if (outcome != OUTCOME_PASS && (reply->share || reply->guest || reply->way))
+		recent_note(request_owner(job, submit_uid), RECENT_SHARED, monotonic_us());
+	if (reply->message && *reply->message &&
+	    (user_wants_messages(job, flags) || (reply->urgent && !request_is_quiet(job))))
+		tell(err_msg, reply->message);
+	return SLURM_SUCCESS;
+}
+
+static int submit_gpu_job(job_desc_msg_t *job, uint32_t submit_uid, const struct flag_values *flags,
+			  char **err_msg)
+{
+	uint64_t started_us = monotonic_us();
+	struct reply reply;
+	enum outcome outcome = ask_berthd(job, submit_uid, flags, &reply);
+	int rc = act_on(outcome, job, submit_uid, flags, &reply, err_msg);
+
+	ask_log(outcome, started_us, job, submit_uid);
+	return rc;
+}
+
+static int submit_with_flags(job_desc_msg_t *job, uint32_t submit_uid,
+			     const struct flag_values *flags, char **err_msg)
+{
+	uint32_t share = flags_share(flags);
+	struct tres_found found;
+	bool wants_gpus;
+	int rc;
+
+	request_scan(job, &found);
+	rc = check_gres(&found, submit_uid, err_msg);
+	if (rc != SLURM_SUCCESS)
+		return rc;
+	/* An administrator who names positions or seats has placed the job already; GPUs that only
+	 * Slurm reads are Slurm's to place. */
+	if (found.position_type || found.shared || found.hidden)
+		return SLURM_SUCCESS;
+	rc = handle_models(job, &found, err_msg);
+	if (rc != SLURM_SUCCESS)
+		return rc;
+	wants_gpus = request_wants_gpus(job, &found);
+	if (share && !wants_gpus)
+		wants_gpus = request_one_gpu(job);
+	if (wants_gpus) {
+		apply_default_cpus(job, hook_config()->def_cpu_per_gpu, share);
+		if (found.model[0] && flags_own_gpus(flags))
+			models_count(job, found.model);
+		if (counted_model(slurm_conf.licenses, NULL))
+			recent_note(request_owner(job, submit_uid), RECENT_COUNTED, monotonic_us());
+		return submit_gpu_job(job, submit_uid, flags, err_msg);
+	}
+	if (flags->any) {
+		keep_request(job, flags, "no GPUs asked");
+		if (user_wants_messages(job, flags))
+			tell(err_msg, "berth: flags ignored: no GPUs asked");
+	}
+	return SLURM_SUCCESS;
+}
+
+/*
+ * A job without -p goes to the default partition, whose name slurmctld exports; with a reservation
+ * to that one's partition, which nobody tells a plugin. NULL: it may be any.
+ */
+static const char *partitions_of(const job_desc_msg_t *job)
+{
+	char **default_name;
+
+	if (job->partition && *job->partition)
+		return job->partition;
+	if (job->reservation && *job->reservation)
+		return NULL;
+	default_name = dlsym(RTLD_DEFAULT, "default_part_name");
+	return default_name ? *default_name : NULL;
+}
+
+/* What is Berth's alone is asked for by nobody else, wherever the job goes. */
+static int check_own_gres(const job_desc_msg_t *job, uint32_t uid, char **err_msg)
+{
+	struct tres_found found;
+
+	request_scan(job, &found);
+	if (trusted(uid) || !(found.seat || found.hidden))
+		return SLURM_SUCCESS;
+	/* Of these two alone: the rest is the partition's own matter. */
+	found = (struct tres_found){.shared = found.seat, .hidden = found.hidden};
+	return check_gres(&found, uid, err_msg);
+}
+
+/* What nobody has checked must not come to Berth's partitions before berthd has seen it. */
+static void note_unchecked(const job_desc_msg_t *job, uint32_t uid)
+{
+	struct tres_found found;
+
+	request_scan(job, &found);
+	if (request_wants_gpus(job, &found) || found.shared || found.hidden || found.bad_model ||
+	    found.bad_count)
+		recent_note(uid, RECENT_UNCHECKED, monotonic_us());
+}
+
+int job_submit(job_desc_msg_t *job, uint32_t submit_uid, char **err_msg)
+{
+	struct flag_values flags;
+	int wrong;
+	/* Before anything else: node scripts read Extra of each job, whatever its partition. */
+	int rc = check_extra(job->extra, submit_uid, err_msg);
+
+	component_begin(job);
+	if (rc == SLURM_SUCCESS)
+		rc = check_licenses(job->licenses, submit_uid, err_msg);
+	if (rc != SLURM_SUCCESS)
+		return rc;
+	if (config_skips(hook_config(), partitions_of(job))) {
+		note_unchecked(job, request_owner(job, submit_uid));
+		return check_own_gres(job, submit_uid, err_msg);
+	}
+	if (flags_read(job, &flags, &wrong))
+		rc = submit_with_flags(job, submit_uid, &flags, err_msg);
+	else
+		rc = wrong_flag(wrong, err_msg);
+	flags_free(&flags);
+	component_end(job);
+	return rc;
+}
+
+int job_modify(job_desc_msg_t *job, job_record_t *record, uint32_t submit_uid, char **err_msg)
+{
+	char message[MESSAGE_MAX + 1];
+	struct tres_found found;
+	struct listed listed;
+	int rc;
+
+	/* berthd's own pins come this way, as SlurmUser. */
+	if (trusted(submit_uid))
+		return SLURM_SUCCESS;
+	rc = check_extra(job->extra, submit_uid, err_msg);
+	if (rc == SLURM_SUCCESS)
+		rc = check_licenses(job->licenses, submit_uid, err_msg);
+	if (rc != SLURM_SUCCESS || !change_matters(job))
+		return rc;
+	listed = change_look_up(job, record);
+	if (change_refused(job, &listed, submit_uid, message))
+		return refuse(err_msg, ESLURM_ACCESS_DENIED, message);
+	if (change_is_elsewhere(job, &listed)) {
+		note_unchecked(job, submit_uid);
+		return check_own_gres(job, submit_uid, err_msg);
+	}
+	request_scan(job, &found);
+	rc = check_gres(&found, submit_uid, err_msg);
+	if (rc != SLURM_SUCCESS || !found.model[0])
+		return rc;
+	/*
+	 * The job's present features are not ours to see here, so the model can only join what this
+	 * change itself sets: anything else would drop either the model or the user's constraint.
+	 */
+	if (!job->features)
+		return refuse(
+		    err_msg, ESLURM_INVALID_GRES,
+		    "berth: to change a job to another GPU model, leave the model out of the "
+		    "GPU request and give Features=MODEL in the same change");
+	return handle_models(job, &found, err_msg);
+}

@@ -1,0 +1,149 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "spank/spank_client.h"
+
+#include <getopt.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/client_side.h"
+#include "common/options.h"
+#include "common/preflight_names.h"
+
+#define USAGE_MAX 160
+
+static int on_option(int index, const char *value, int remote)
+{
+	const struct berth_option *option = &berth_options[index];
+
+	/* On the node it is too late to ask for a better value, and a failure drains the node. */
+	if (remote)
+		return ESPANK_SUCCESS;
+	/* Slurm's own text for a flag without a value, as an outer job's environment passes it on.
+	 */
+	if (value && option->takes == VALUE_OPTIONAL && !strcmp(value, "(null)"))
+		value = NULL;
+	if (option_value_ok(option, value)) {
+		if (!strcmp(option->name, OPTION_SHARE))
+			setenv(SHARE_ASKED, "1", 1);
+		if (!strcmp(option->name, OPTION_PREFLIGHT))
+			setenv(PREFLIGHT_ASKED, value ? value : "", 1);
+		return ESPANK_SUCCESS;
+	}
+	slurm_error("--%s=%s: want %s", option->name, value ? value : "", option->right);
+	return ESPANK_BAD_ARG;
+}
+
+static int on_option_unchecked(int index, const char *value, int remote)
+{
+	(void)index;
+	(void)value;
+	(void)remote;
+	return ESPANK_SUCCESS;
+}
+
+int spank_client_register(spank_t spank, int checked)
+{
+	for (size_t i = 0; i < berth_option_count; i++) {
+		const struct berth_option *option = &berth_options[i];
+		char usage[USAGE_MAX];
+		/* Slurm copies all of it. */
+		struct spank_option registered = {
+		    .name = (char *)option->name,
+		    .arginfo = (char *)option->argument,
+		    .usage = usage,
+		    .has_arg =
+			option->takes == VALUE_OPTIONAL ? optional_argument : required_argument,
+		    .val = (int)i,
+		    .cb = checked ? on_option : on_option_unchecked,
+		};
+
+		snprintf(usage, sizeof(usage), "[berth] %s", option->usage);
+		if (spank_option_register(spank, &registered) != ESPANK_SUCCESS) {
+			slurm_error(
+			    "berth: cannot register --%s; is another plugin using that name?",
+			    option->name);
+			return -1;
+		}
+	}
+	return 0;
+}
+
+static void forget_flags(const char *prefix)
+{
+	for (char **entry = environ; *entry;) {
+		const char *value;
+		char *name;
+
+		if (!option_in_env(*entry, prefix, &value)) {
+			entry++;
+			continue;
+		}
+		name = strndup(*entry, strcspn(*entry, "="));
+		/* The next entry comes to stand here. */
+		if (!name || unsetenv(name))
+			entry++;
+		free(name);
+	}
+}
+
+/* What cli_filter says, it says later; what is there already is an outer job's, or anybody's. */
+static void forget_preflight(void)
+{
+	unsetenv(PREFLIGHT_ASKED);
+	unsetenv(PREFLIGHT_JOB);
+	unsetenv(PREFLIGHT_SECONDS);
+	unsetenv("SLURM_SPANK_" PREFLIGHT_JOB);
+	unsetenv("SLURM_SPANK_" PREFLIGHT_SECONDS);
+}
+
+/*
+ * Slurm hands the flags of a job to its tasks, and takes them for those of whatever is submitted
+ * there. The shell of salloc has them in the other of the two forms, too.
+ */
+void spank_client_forget_outer_job(void)
+{
+	forget_preflight();
+	if (!inside_allocation())
+		return;
+	unsetenv(SHARDS_HERE);
+	unsetenv(GUEST_HERE);
+	forget_flags("SLURM_SPANK_");
+	forget_flags("");
+}
+
+void spank_client_prepare_srun(void)
+{
+	if (inside_allocation() && !client_skips(getenv("SLURM_JOB_PARTITION")))
+		client_strip_environment();
+}
+
+static void hand_on(spank_t spank, const char *name)
+{
+	const char *value = getenv(name);
+
+	if (value && spank_job_control_setenv(spank, name, value, 1) != ESPANK_SUCCESS)
+		slurm_info("berth: %s could not be handed to the job", name);
+	unsetenv(name);
+}
+
+void spank_client_hand_on_preflight(spank_t spank)
+{
+	/* The job goes on: no error. */
+	if (getenv(PREFLIGHT_ASKED) && !client_is_silent())
+		slurm_info("berth: no pre-flight: slurm.conf has no CliFilterPlugins=berth here; "
+			   "tell your administrator");
+	unsetenv(PREFLIGHT_ASKED);
+	hand_on(spank, PREFLIGHT_JOB);
+	hand_on(spank, PREFLIGHT_SECONDS);
+}
+
+void spank_client_set_preflight_tier(void)
+{
+	const char *tier = getenv(PREFLIGHT_TIER);
+
+	if (tier && getenv(PREFLIGHT_SUBMIT))
+		setenv("SLURM_SPANK_" OPTION_ENV_PREFIX "gpu_tier", tier, 1);
+}

@@ -1,0 +1,1 @@
+"""What only benchmarks need: drawn clusters and jobs, and models of systems to compare with."""

@@ -1,0 +1,500 @@
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from policy.cli import doctor
+from policy.cli.main import main
+from policy.cli.why import rows
+from policy.daemon.answer import main as berthd
+from policy.formats import segment
+from policy.formats.errors import ConfigError, DaemonError
+from policy.site.config import Config, load
+from policy.slurm.by_command.recorded import recorded_gateway
+from tests.programs import python_program
+from tests.unit.policy_world import machine
+from topology.files import dump
+
+DATA = Path(__file__).parents[2] / "data" / "slurm-26.05"
+ROOT = Path(__file__).parents[4]
+
+
+@pytest.fixture
+def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Slurm's commands on PATH, printing a recording and writing updates down."""
+    recording = Path(shutil.copytree(DATA, tmp_path / "recording"))
+    shutil.copy(recording / "squeue-json", recording / "scontrol-json")
+    commands = tmp_path / "bin"
+    commands.mkdir()
+    script = (
+        "import sys\nfrom pathlib import Path\n"
+        f"sys.path.insert(0, {str(ROOT)!r})\n"
+        "from policy.slurm.by_command.recorded import Recording\n"
+        f"sys.stdout.buffer.write(Recording(Path({str(recording)!r}))(Path(sys.argv[0]).name, *sys.argv[1:]))\n"
+    )
+    for name in ("scontrol", "squeue"):
+        python_program(commands / name, script)
+    monkeypatch.setenv("PATH", f"{commands}:{os.environ['PATH']}")
+    monkeypatch.setenv("BERTH_CONF", str(tmp_path / "berth.conf"))
+    return recording
+
+
+def waiting_job(recording: Path) -> int:
+    jobs = json.loads((recording / "squeue-json").read_text())["jobs"]
+    return int(next(job["job_id"] for job in jobs if job["job_state"] == ["PENDING"]))
+
+
+def test_why_tells_the_decision_with_units(slurm: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["why", str(waiting_job(slurm))]) == 0
+
+    printed = capsys.readouterr().out
+    assert "waits for GPUs that come free soonest" in printed
+    assert "450 GB/s in the weakest pair, 12600 GB/s over all pairs" in printed
+    assert "GPUs      0-7" in printed
+
+
+def test_why_for_programs_has_a_version_and_types(slurm: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["why", "--json", str(waiting_job(slurm))]) == 0
+
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["schema_version"] == 1
+    assert printed["decision"]["gpus"] == list(range(8))
+    assert printed["decision"]["min_gbps"] == 450.0
+    assert printed["decision"]["seats"] is True
+
+
+def test_why_of_a_failed_job_tells_the_decision_where_slurms_commands_are_missing(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("policy.cli.why.look_up", lambda _: ("FAILED", {"state": "placed", "why": "best of 3"}))
+    monkeypatch.setenv("PATH", "/nowhere")
+
+    assert main(["why", "7"]) == 0
+
+    told = capsys.readouterr().out
+    assert "best of 3" in told
+    assert "scontrol is not on PATH" in told
+
+
+def test_why_of_a_job_left_to_slurm_gives_the_reason_and_the_flags() -> None:
+    values = {"state": "passed", "why": "the tasks of an array are not placed yet", "f.movable": "", "f.retry": "3"}
+
+    shown = dict(rows(7, "PENDING", values))
+
+    assert shown["decision"] == "left to Slurm"
+    assert shown["reason"] == "the tasks of an array are not placed yet"
+    assert (shown["--movable"], shown["--retry"]) == ("given", "3")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "what"),
+    [
+        (["why", "seven"], 2, "not a job's number"),
+        (["why", "7_"], 2, "not a job's number"),
+        (["why", "99999"], 1, "job 99999 is not known"),
+        (["release"], 2, "--all"),
+        (["release", "--all", "5"], 2, "--all"),
+        (["release", "--for-now", "5"], 2, "--all"),
+        (["release", "7_"], 2, "not a job's number"),
+        (["status"], 1, "berthd"),
+    ],
+)
+def test_an_error_is_one_line_and_an_exit_status(
+    slurm: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], code: int, what: str
+) -> None:
+    assert main(arguments) == code
+
+    error = capsys.readouterr().err
+    assert error.startswith("berth: error: ")
+    assert what in error
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize("missing", ["numpy", "msgspec"])
+def test_a_package_that_a_smaller_installation_lacks_is_named(
+    slurm: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, missing: str
+) -> None:
+    def without(_: object) -> int:
+        raise ModuleNotFoundError(f"No module named '{missing}'", name=missing)
+
+    monkeypatch.setattr("policy.cli.release.run", without)
+
+    assert main(["release", "--all"]) == 1
+    assert capsys.readouterr().err == (
+        f"berth: error: this command needs the Python package {missing}: install Berth with '.[daemon]'\n"
+    )
+
+
+@pytest.mark.slow
+def test_release_all_gives_back_each_waiting_pinned_job(slurm: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    # Only jobs that wait are listed by squeue -t PENDING; the recording does not filter, so do it here.
+    queue = slurm / "squeue"
+    queue.write_text("".join(line for line in queue.read_text().splitlines(keepends=True) if "|~PENDING|~" in line))
+
+    assert main(["release", "--all"]) == 0
+
+    assert "1 job given back to Slurm" in capsys.readouterr().out
+    [update] = (slurm / "updates").read_text().splitlines()
+    assert f"JobId={waiting_job(slurm)}" in json.loads(update)
+
+
+def only_waiting(slurm: Path) -> None:
+    """Only jobs that wait are listed by squeue -t PENDING; the recording does not filter, so do it here."""
+    queue = slurm / "squeue"
+    queue.write_text("".join(line for line in queue.read_text().splitlines(keepends=True) if "|~PENDING|~" in line))
+
+
+@pytest.mark.slow
+def test_what_the_unit_gives_back_at_berthds_end_the_next_berthd_takes_again(
+    slurm: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    only_waiting(slurm)
+    (slurm / "scontrol-ping").write_text(f"Slurmctld(primary) at {socket.gethostname()} is UP\n")
+    unit = (ROOT / "policy" / "daemon" / "berthd.service").read_text()
+    [command] = re.findall(r"^ExecStopPost=/opt/berth/bin/berth (.*)$", unit, re.MULTILINE)
+
+    assert main(command.split()) == 0
+
+    assert "1 job given back to Slurm" in capsys.readouterr().out
+    [update] = [json.loads(line) for line in (slurm / "updates").read_text().splitlines()]
+    written = dict(word.partition("=")[::2] for word in update)
+    values = segment.fields(written["AdminComment"]) or {}
+    assert (values["state"], values["why"]) == ("later", "given back to Slurm until berthd runs again")
+    assert "gpus" not in values
+    assert written["TresPerNode"] == "gres/gpu:8"
+
+
+def test_the_end_of_a_standbys_berthd_leaves_the_pins_of_the_active_one(
+    slurm: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    only_waiting(slurm)
+    (slurm / "scontrol-ping").write_text("Slurmctld(primary) at elsewhere is UP\nSlurmctld(backup) at here is UP\n")
+
+    assert main(["release", "--all", "--for-now"]) == 0
+
+    assert "nothing given back" in capsys.readouterr().out
+    assert not (slurm / "updates").exists()
+
+
+@pytest.mark.slow
+def test_a_job_whose_segment_cannot_be_read_does_not_keep_the_others_pinned(
+    slurm: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    only_waiting(slurm)
+    as_tasks(slurm, 80, {80: 3, 81: 4})
+    records = json.loads((slurm / "scontrol-json").read_text())
+    records["jobs"][0]["admin_comment"] = "[berth/2 x=1]"
+    (slurm / "scontrol-json").write_text(json.dumps(records))
+
+    assert main(["release", "--all"]) == 1
+
+    told = capsys.readouterr()
+    assert "1 job given back to Slurm" in told.out
+    assert "job 80 keeps its place: a segment of version berth/2" in told.err
+    assert released(slurm) == ["JobId=80_4"]
+
+
+def as_tasks(slurm: Path, array: int, tasks: Mapping[int, int]) -> None:
+    """Let the recorded job that waits with a pin be several: tasks of an array, by their records' numbers."""
+    first = waiting_job(slurm)
+    line = next(line for line in (slurm / "squeue").read_text().splitlines() if line.startswith(f"{first}|~"))
+    found = json.loads((slurm / "squeue-json").read_text())["jobs"]
+    record = next(job for job in found if job["job_id"] == first)
+    lines, arrays, records = "", "", []
+    for number, task in tasks.items():
+        new = line.replace(f"{first}|~", f"{number}|~", 1).replace(f"|~{first}|~", f"|~{array}_{task}|~")
+        lines, arrays = f"{lines}{new}\n", f"{arrays}{number}|{array}_{task}|\n"
+        ids = {"array_job_id": {"set": True, "number": array}, "array_task_id": {"set": True, "number": task}}
+        records.append({**record, "job_id": number, **ids})
+    (slurm / "squeue").write_text(lines)
+    (slurm / "squeue-arrays").write_text(arrays)
+    (slurm / "scontrol-json").write_text(json.dumps({"jobs": records}))
+
+
+def released(slurm: Path) -> list[str]:
+    return [json.loads(line)[0] for line in (slurm / "updates").read_text().splitlines()]
+
+
+@pytest.mark.slow
+def test_release_of_an_array_gives_back_each_of_its_tasks_that_waits(
+    slurm: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    as_tasks(slurm, 80, {80: 0, 81: 1, 95: 7})
+
+    assert main(["release", "80"]) == 0
+
+    assert "3 jobs given back to Slurm" in capsys.readouterr().out
+    # By number Slurm would take the first for all of them.
+    assert released(slurm) == ["JobId=80_0", "JobId=80_1", "JobId=80_7"]
+
+
+@pytest.mark.slow
+def test_release_of_tasks_that_share_a_record_leaves_those_that_run(slurm: Path) -> None:
+    as_tasks(slurm, 80, {80: 1})
+    line = (slurm / "squeue").read_text()
+    (slurm / "squeue").write_text(line + line.replace("|~80_1|~", "|~80_2|~"))
+    (slurm / "squeue-arrays").write_text("80|80_[1-2%4]|\n")
+
+    for name in ("80", "80_2"):
+        assert main(["release", name]) == 0
+
+    # By the array's number tasks that run already would be meant too.
+    assert released(slurm) == ["JobId=80_1", "JobId=80_2", "JobId=80_2"]
+
+
+@pytest.mark.slow
+def test_release_of_one_task_leaves_the_others(slurm: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    as_tasks(slurm, 80, {80: 0, 81: 1, 95: 7})
+
+    assert main(["release", "80_7"]) == 0
+    assert released(slurm) == ["JobId=80_7"]
+    assert main(["release", "80_8"]) == 1
+    assert "task 80_8 does not wait with a pin of Berth" in capsys.readouterr().err
+    assert released(slurm) == ["JobId=80_7"]
+
+
+def test_a_reader_that_has_seen_enough_is_no_error(slurm: Path) -> None:
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    command = [sys.executable, "-m", "policy.cli.main", "why", str(waiting_job(slurm))]
+    done = subprocess.run(command, cwd=ROOT, stdout=write_end, stderr=subprocess.PIPE, check=False, timeout=30)
+    os.close(write_end)
+
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def examine(
+    recording: Path, topology: Path, status: Mapping[str, str] | None = None, fabric: str = "none"
+) -> dict[str, doctor.Finding]:
+    def answer() -> Mapping[str, str]:
+        if status is None:
+            raise DaemonError("berthd does not answer on /x; is berthd running?")
+        return status
+
+    findings = doctor.examine(recorded_gateway(recording), Config(topology_dir=topology, fabric=fabric), answer)
+    return {finding.name: finding for finding in findings}
+
+
+def described(folder: Path, count: int = 4) -> Path:
+    folder.mkdir()
+    for number in range(1, count + 1):
+        dump(machine(f"n{number}", "h100"), folder / f"n{number}.json")
+    return folder
+
+
+def test_doctor_finds_nothing_wrong_where_nothing_is(slurm: Path, tmp_path: Path) -> None:
+    findings = examine(slurm, described(tmp_path / "t"), {"answers": "3"})
+
+    assert [finding for finding in findings.values() if not finding.ok] == []
+    assert len(findings) == 12
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "check"),
+    [
+        ("scontrol-version", "26.05.5", "22.05.8", "Slurm version"),
+        ("scontrol-show-config", "disable_job_shrink,", "", "disable_job_shrink"),
+        ("scontrol-show-config", "SLURM_VERSION", "PreemptType = preempt/qos\nSLURM_VERSION", "preemption"),
+        ("scontrol-show-config", "gpu,shard,seat", "gpu", "GresTypes"),
+        ("scontrol-show-config", "JobDefaults             = (null)", "JobDefaults = DefCpuPerGPU=4", "DefCpuPerGPU"),
+        (
+            "scontrol-show-config",
+            "SLURM_VERSION",
+            "AccountingStorageTRES = cpu,gres/gpu:h100\nSLURM_VERSION",
+            "limits by model",
+        ),
+        ("scontrol-show-partition", "JobDefaults=(null)", "JobDefaults=DefCpuPerGPU=4", "DefCpuPerGPU"),
+        ("scontrol-show-config", "JobSubmitPlugins        = berth", "JobSubmitPlugins = berth,lua", "JobSubmitPlugins"),
+        ("scontrol-show-node", "Gres=gpu:g0:1,", "Gres=gpu:a100:1,", "GPU types"),
+        ("scontrol-show-node", "seat:g0:1,seat:g1:1", "seat:g1:1", "seats"),
+    ],
+)
+def test_doctor_names_what_is_wrong(slurm: Path, tmp_path: Path, file: str, old: str, new: str, check: str) -> None:
+    printed = (slurm / file).read_text()
+    assert old in printed
+    (slurm / file).write_text(printed.replace(old, new))
+
+    findings = examine(slurm, described(tmp_path / "t"), {})
+
+    assert not findings[check].ok
+
+
+def test_doctor_names_nodes_without_topology_and_a_daemon_that_is_away(slurm: Path, tmp_path: Path) -> None:
+    findings = examine(slurm, described(tmp_path / "t", count=3))
+
+    assert "n4" in findings["topology files"].text
+    assert not findings["topology files"].ok
+    assert "is berthd running?" in findings["berthd"].text
+
+
+FABRICS = {
+    "agrees": ("SwitchName=s Nodes=n[1-4]\n", True, "leaves 1, pods 0, NVLink domains 0; from "),
+    "node left out": ("SwitchName=s Nodes=n[1-3]\n", False, "does not name n4"),
+    "node too many": ("SwitchName=s Nodes=n[1-5]\n", False, "line 1: Slurm has no node n5; did you mean n"),
+    "broken": ("SwitchName=s Node=n[1-4]\n", False, "line 1: there is no key Node; did you mean Nodes?"),
+}
+
+
+@pytest.mark.parametrize(("text", "ok", "says"), FABRICS.values(), ids=FABRICS)
+def test_doctor_reads_the_fabric(slurm: Path, tmp_path: Path, text: str, ok: bool, says: str) -> None:
+    fabric = tmp_path / "topology.conf"
+    fabric.write_text(text)
+    found = examine(slurm, described(tmp_path / "t"), {}, str(fabric))["fabric"]
+    assert found.ok == ok
+    assert says in found.text
+
+
+@pytest.mark.parametrize(
+    ("text", "ok"), [("", False), ("SwitchName=s Nodes=n[1-4]\n", False), ("BlockName=b Nodes=n[1-4]\n", True)]
+)
+def test_doctor_misses_blocks_where_slurm_goes_by_them(slurm: Path, tmp_path: Path, text: str, ok: bool) -> None:
+    with (slurm / "scontrol-show-config").open("a") as config:
+        config.write("TopologyPlugin          = topology/block\n")
+    fabric = tmp_path / "topology.conf"
+    fabric.write_text(text)
+
+    found = examine(slurm, described(tmp_path / "t"), {}, str(fabric) if text else "none")["fabric"]
+
+    assert found.ok == ok
+    assert ok or "Slurm chooses by blocks" in found.text
+
+
+def test_doctor_names_a_domain_across_leaves(slurm: Path, tmp_path: Path) -> None:
+    folder = described(tmp_path / "t")
+    for number in (1, 2):
+        dump(replace(machine(f"n{number}", "h100"), domain="rack.1"), folder / f"n{number}.json")
+    fabric = tmp_path / "topology.conf"
+    fabric.write_text("SwitchName=a Nodes=n[1,3]\nSwitchName=b Nodes=n[2,4]\nSwitchName=c Switches=a,b\n")
+    found = examine(slurm, folder, {}, str(fabric))["fabric"]
+    assert not found.ok
+    assert "1 NVLink domain lies across the border of a leaf" in found.text
+
+
+def test_doctor_names_a_gpu_that_two_nodes_claim(slurm: Path, tmp_path: Path) -> None:
+    folder = described(tmp_path / "t")
+    dump(replace(machine("n1", "h100"), node="n3"), folder / "n3.json")
+    found = examine(slurm, folder, {})["topology files"]
+    assert not found.ok
+    assert found.text == "GPU-n1-0 is in the files of n1 and n3; discover both again"
+
+
+def test_doctor_names_a_stale_compiled_cluster(slurm: Path, tmp_path: Path) -> None:
+    folder = described(tmp_path / "t")
+    assert main(["topo", "compile", "--topology-dir", str(folder), "--slurm-topology", "none"]) == 0
+    assert examine(slurm, folder, {})["compiled cluster"].ok
+    dump(machine("n1", "v100"), folder / "n1.json")
+    found = examine(slurm, folder, {})["compiled cluster"]
+    assert not found.ok
+    assert "run berth topo compile again" in found.text
+
+
+def test_doctor_says_when_there_is_no_slurm(tmp_path: Path) -> None:
+    assert not examine(tmp_path, tmp_path)["Slurm"].ok
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("[berthd]\ntick = 5\n", "did you mean tick_ms"),
+        ("[bertd]\n", "did you mean berthd"),
+        ('[berthd]\ntick_ms = "5"\n', "a whole number"),
+        ("[berthd]\ntick_ms = 1\n", "at least 50"),
+        ("[berthd]\nrepin = 1\n", "true or false"),
+        ('[berthd]\nlocality_wait = "soon"\n', "not a time"),
+        ('[hook]\nfail = "maybe"\n', "open, closed"),
+        ("berthd = 1\n", "table"),
+        ("[berthd\n", "berth.conf"),
+        ('[berthd]\nfabric = "topology.conf"\n', 'a path from / on, or "none"'),
+    ],
+)
+def test_a_wrong_berth_conf_names_file_key_and_what_is_right(tmp_path: Path, text: str, what: str) -> None:
+    path = tmp_path / "berth.conf"
+    path.write_text(text)
+
+    with pytest.raises(ConfigError, match=what) as caught:
+        load(path)
+
+    assert str(path) in str(caught.value)
+
+
+def test_berth_conf_is_read_and_its_absence_means_defaults(tmp_path: Path) -> None:
+    path = tmp_path / "berth.conf"
+    assert load(path).tick == 1.0
+
+    path.write_text('[hook]\nsocket = "/x"\ndeadline_ms = 20\n[berthd]\ntick_ms = 250\nlocality_wait = "1:00:00"\n')
+    config = load(path)
+
+    assert (str(config.socket), config.tick, config.settings.locality_wait) == ("/x", 0.25, 3_600)
+
+
+def test_berthd_does_not_start_with_a_policy_that_it_does_not_know(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    conf = tmp_path / "berth.conf"
+    conf.write_text('[berthd]\npolicy = "brth"\n')
+
+    code = berthd.main(["--config", str(conf), "--check-config"])
+
+    assert code == berthd.WRONG_CONFIG
+    assert "there is no policy brth; did you mean berth" in capsys.readouterr().err
+
+
+SBATCH = """#!/bin/sh
+[ "$1" = --test-only ] || exit 9
+case "$*" in
+*gpus=99*) echo 'sbatch: error: berth: 99 GPUs are too many' >&2
+    echo 'allocation failure: Requested node configuration is not available' >&2; exit 1 ;;
+esac
+echo 'sbatch: berth: n1 GPUs 0,4: NVLink 51.6 GB/s between every pair; best of 3 nodes' >&2
+echo 'sbatch: Job 7 to start at 2026-11-21T15:42:14 using 2 processors on nodes n1 in partition gpu' >&2
+"""
+
+
+@pytest.fixture
+def sbatch(slurm: Path) -> None:
+    command = slurm.parent / "bin" / "sbatch"
+    command.write_text(SBATCH)
+    command.chmod(0o755)
+
+
+@pytest.mark.usefixtures("sbatch")
+def test_plan_says_where_a_job_would_go_and_submits_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "--", "--gpus=2", "--wrap", "true"]) == 0
+
+    printed = capsys.readouterr().out
+    assert "berth  n1 GPUs 0,4: NVLink 51.6 GB/s between every pair; best of 3 nodes" in printed
+    assert "slurm  would start it at 2026-11-21T15:42:14 on n1, partition gpu" in printed
+
+
+@pytest.mark.usefixtures("sbatch")
+def test_plan_of_a_job_that_is_refused_gives_the_reason(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "--", "--gpus=99", "--wrap", "true"]) == 1
+
+    assert capsys.readouterr().err == "berth: error: 99 GPUs are too many\n"
+
+
+@pytest.mark.usefixtures("sbatch")
+def test_plan_without_arguments_says_what_it_needs(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan"]) == 2
+    assert "berth plan -- --gpus=2 job.sh" in capsys.readouterr().err
+
+
+def test_why_shows_what_a_waiting_job_waits_for_and_the_time_left() -> None:
+    values = {
+        "state": "waiting", "because": "locality", "because_text": "it waits", "insists": "leaf", "wait": "600",
+        "until": "1", "why": "best", "at": "1",
+    }  # fmt: skip
+
+    found = dict(rows(5, "PENDING", values))
+
+    assert found["waits for"] == "locality: it waits"
+    assert found["level"] == "insists on leaf for 600 s, which are over"
+    assert "waits for" not in dict(rows(5, "RUNNING", values))

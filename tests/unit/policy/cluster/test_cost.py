@@ -1,0 +1,85 @@
+"""The cost of a berth."""
+
+import pytest
+
+from policy.cluster.cost import CostModel, one_factor, pal_locality
+from policy.formats.errors import ConfigError
+
+
+def test_a_row_of_the_model_comes_before_the_class_and_that_before_all_others() -> None:
+    costs = CostModel({"*": one_factor(leaf=1.5), "memory": one_factor(leaf=1.2), "bert": one_factor(leaf=1.1)})
+
+    assert costs.locality("bert", "memory", "leaf", gpus=16) == 1.1
+    assert costs.locality("gpt", "memory", "leaf", gpus=16) == 1.2
+    assert costs.locality("gpt", "compute", "leaf", gpus=16) == 1.5
+
+
+def test_a_model_without_a_row_for_a_level_falls_back() -> None:
+    costs = CostModel({"*": one_factor(leaf=1.5, any=1.9), "bert": one_factor(leaf=1.1)})
+
+    assert costs.locality("bert", "compute", "any", gpus=16) == 1.9
+
+
+def test_the_widest_row_that_the_job_reaches_counts() -> None:
+    costs = CostModel({"*": {"leaf": {2: 1.0, 8: 1.1, 16: 1.25}}})
+
+    assert [costs.locality("", "", "leaf", gpus) for gpus in (4, 8, 12, 16, 64)] == [1.0, 1.1, 1.1, 1.25, 1.25]
+
+
+def test_within_a_node_nothing_is_lost_unless_a_table_says_so() -> None:
+    assert CostModel().locality("gpt", "compute", "node", gpus=8) == 1.0
+    assert CostModel(pal_locality(2.0)).locality("gpt", "compute", "node", gpus=8) == 1.0
+
+
+def test_the_three_parts_multiply() -> None:
+    costs = CostModel(neighbours=1.5, guests=1.1)
+
+    assert costs.of(1.2, 1.3) == pytest.approx(1.56)
+    assert costs.of(1.2, 1.3, shared_nodes=True, has_guest=True) == pytest.approx(1.56 * 1.65)
+
+
+def test_a_wrong_level_is_named_with_the_right_one() -> None:
+    with pytest.raises(ConfigError, match="there is no level laef; did you mean leaf"):
+        CostModel({"*": one_factor(laef=1.3)})
+
+
+def test_a_factor_that_makes_jobs_faster_is_refused() -> None:
+    with pytest.raises(ConfigError, match="factors lie in 1 to 100"):
+        CostModel({"*": one_factor(leaf=0.8)})
+
+
+def test_a_wait_is_worth_what_the_farther_level_would_cost() -> None:
+    costs = CostModel({"*": one_factor(leaf=1.2, any=1.7)})
+
+    assert costs.worth_waiting("", "compute", 16, ("leaf", "any"), run_s=3600) == pytest.approx(1800)
+    assert costs.worth_waiting("", "compute", 16, ("leaf", "any"), run_s=60) == pytest.approx(30)
+    assert costs.worth_waiting("", "compute", 8, ("nvlink", "node"), run_s=60) == float("inf")
+
+
+@pytest.mark.parametrize(
+    ("model", "gpus", "leaf", "pod", "anywhere"),
+    [
+        ("", 1, 1.0, 1.0, 1.0),
+        ("", 2, 1.17, 1.3, 1.7),
+        ("resnet50", 15, 1.0, 1.0, 1.17),
+        ("resnet50", 16, 1.16, 1.16, 1.3),
+        ("PointNet", 7, 1.0, 1.0, 1.0),
+        ("PointNet", 8, 1.1, 1.1, 1.1),
+        ("PointNet", 12, 1.2, 1.2, 1.2),
+        ("PointNet", 15, 1.2, 1.2, 1.2),
+        ("PointNet", 16, 1.25, 1.25, 1.25),
+    ],
+)
+def test_where_a_site_says_nothing_published_measurements_count(
+    model: str, gpus: int, leaf: float, pod: float, anywhere: float
+) -> None:
+    """Philly's table 4, and what PAL's artifact measured of single models."""
+    costs = CostModel()
+
+    assert [costs.locality(model, "", level, gpus) for level in ("leaf", "pod", "any")] == [leaf, pod, anywhere]
+
+
+def test_pals_penalty_is_the_same_for_any_two_nodes() -> None:
+    costs = CostModel(pal_locality())
+
+    assert [costs.locality("", "", level, 2) for level in ("node", "leaf", "pod", "any")] == [1.0, 1.7, 1.7, 1.7]

@@ -1,0 +1,290 @@
+"""When the planner writes what it planned: one update at a time, and what an Epilog waits for comes first."""
+
+import socket
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from policy.cluster.limits_used import LEAST
+from policy.daemon.hear.notices import Notice
+from policy.daemon.hear.step_times import StepWord
+from policy.daemon.passes import planner as planner_module
+from policy.daemon.passes.handover import Sender
+from policy.daemon.passes.planner import Planner
+from policy.formats.errors import TooLong
+from policy.formats.excluded_nodes import KEY, mark_of
+from policy.formats.slurm_facts import JobFacts, NodeFacts, PartitionFacts, Reading
+from policy.request.settings import Settings
+from policy.site.config import Config
+from policy.slurm.interface import Pin
+from tests.unit.guest_world import parked
+from tests.unit.policy_world import machine, node, reading, running, waiting
+from tests.unit.share_world import packed_waiting
+from topology import files
+from topology.calibrate.steps import JobReport, load
+
+
+class Slurm:
+    """A gateway to jobs and nodes that the test changes; remembers what was pinned, in order."""
+
+    name = "test"
+
+    def __init__(self, nodes: list[NodeFacts], jobs: list[JobFacts]) -> None:
+        self.nodes, self.jobs = nodes, jobs
+        self.pins: list[tuple[int | str, tuple[str, ...], tuple[int, ...]]] = []
+        self.others: list[str] = []
+        self.in_a_hurry: set[int | str] = set()
+        self.ahead = 0.0
+
+    def read(self, *, ended: bool) -> Reading:
+        assert not ended, "these tests ask for waiting and running jobs"
+        now = reading(self.nodes, self.jobs)
+        return replace(now, in_control=True, at=now.at + self.ahead)
+
+    def pin(self, job_id: int | str, pin: Pin, *, hurry: bool) -> None:
+        self.pins.append((job_id, pin.nodes, pin.gpus))
+        self.others.append(pin.others)
+        if hurry:
+            self.in_a_hurry.add(job_id)
+
+    def annotate(self, job_id: int, values: Mapping[str, str]) -> None:
+        raise AssertionError(f"job {job_id} has not waited long enough for a reason: {values}")
+
+
+@pytest.fixture
+def channel() -> Iterator[socket.socket]:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    theirs.setblocking(False)
+    yield ours
+    ours.close()
+    theirs.close()
+
+
+def planner_of(
+    slurm: Slurm, folder: Path, channel: socket.socket, skipped: str = "", settings: Settings | None = None
+) -> Planner:
+    for one in slurm.nodes:
+        files.dump(machine(one.name, "h100"), folder / f"{one.name}.json")
+    config = Config(topology_dir=folder, fabric="none", pinned_file=folder / "pinned", steps=folder / "steps")
+    config = replace(config, skip_partitions=frozenset(filter(None, [skipped])), settings=settings or Settings())
+    return Planner(slurm, config, Sender(channel))  # type: ignore[arg-type]
+
+
+def young(job_id: int, name: str, gpus: int, priority: int) -> JobFacts:
+    return waiting(job_id, name, gpus, priority=priority, submitted=1_000_000 - 5)
+
+
+def write_all(planner: Planner) -> int:
+    written = 0
+    while planner.write_one():
+        written += 1
+    return written
+
+
+def test_a_pass_writes_nothing_itself_and_then_one_update_at_a_time(tmp_path: Path, channel: socket.socket) -> None:
+    jobs = [running(1, "n1", 0xFF, 3_000), young(5, "n1", 0b01, 9), young(6, "n1", 0b10, 8)]
+    slurm = Slurm([node("n1", used=0xFF), node("n2")], jobs)
+    planner = planner_of(slurm, tmp_path, channel)
+
+    planner.one_pass(ended=False)
+    assert slurm.pins == []
+
+    assert planner.write_one()
+    assert [job for job, *_ in slurm.pins] == [5]
+    assert write_all(planner) == 1
+    assert {job: nodes for job, nodes, _ in slurm.pins} == {5: ("n2",), 6: ("n2",)}
+
+
+class Explained(Slurm):
+    """The same, where jobs have waited long enough for a reason."""
+
+    def annotate(self, job_id: int, values: Mapping[str, str]) -> None:
+        assert values["because_text"], job_id
+
+
+def test_a_cloud_without_nodes_for_a_while_ends_no_planner(tmp_path: Path, channel: socket.socket) -> None:
+    jobs = [waiting(5, "n1", 0b01), packed_waiting(6, "n1", 1, 30), parked(7), waiting(8, "n1", 0xFF)]
+    slurm = Explained([node("n1")], jobs)
+    planner = planner_of(slurm, tmp_path, channel)
+    planner.one_pass(ended=False)
+    write_all(planner)
+    before, nodes = len(slurm.pins), slurm.nodes
+    answers: list[bytes] = []
+
+    slurm.nodes = []
+    for _ in range(2):
+        planner.one_pass(ended=False)
+        planner.take([Notice(3, "n1", answers.append)])
+        write_all(planner)
+    assert len(slurm.pins) == before
+    assert answers == [b"berth/1 done\n"] * 2
+
+    slurm.nodes = nodes
+    slurm.jobs = [young(9, "n2", 0b01, 9)]
+    planner.one_pass(ended=False)
+    write_all(planner)
+    assert slurm.pins[before:] == [(9, ("n1",), (0,))]
+
+
+class Refusing(Slurm):
+    """A Slurm that takes no pin, since the job's texts are long already."""
+
+    def __init__(self, nodes: list[NodeFacts], jobs: list[JobFacts]) -> None:
+        super().__init__(nodes, jobs)
+        self.given_back: list[tuple[int, str]] = []
+
+    def pin(self, job_id: int | str, pin: Pin, *, hurry: bool) -> None:
+        super().pin(job_id, pin, hurry=hurry)
+        raise TooLong("the job's Extra has 1100 bytes, and Slurm takes 1024")
+
+    def release(self, job_id: int | str, reason: str) -> bool:
+        self.given_back.append((int(job_id), reason))
+        return job_id == 5
+
+    def annotate(self, job_id: int, values: Mapping[str, str]) -> None:
+        self.given_back.append((job_id, f"{values['state']}: {values['why']}"))
+
+
+def test_a_job_that_no_place_can_be_written_into_is_given_back_for_good(tmp_path: Path, channel: socket.socket) -> None:
+    first = young(6, "n1", 0b10, 8)
+    first = replace(first, gpus=None, required=(), segment={**(first.segment or {}), "state": "later"})
+    slurm = Refusing([node("n1", used=0xFF), node("n2")], [running(1, "n1", 0xFF, 3_000), young(5, "n1", 1, 9), first])
+    planner = planner_of(slurm, tmp_path, channel)
+    planner.one_pass(ended=False)
+    write_all(planner)
+    why = "given back to Slurm: the job's Extra has 1100 bytes, and Slurm takes 1024"
+    assert slurm.given_back == [(5, why), (6, why), (6, f"released: {why}")]
+
+
+@pytest.mark.parametrize(("skipped", "moved_to"), [("", ["n2"]), ("plain", ["n3"])])
+def test_of_a_list_with_a_skipped_partition_only_the_others_give_places(
+    tmp_path: Path, channel: socket.socket, skipped: str, moved_to: list[str]
+) -> None:
+    both = frozenset({"gpu", "plain"})
+    nodes = [node("n1", used=0xFF), node("n2", partitions=frozenset({"plain"})), node("n3", partitions=both)]
+    job = replace(young(5, "n1", 0b1, 9), partition="gpu,plain")
+    slurm = Slurm(nodes if skipped else nodes[:2], [running(1, "n1", 0xFF, 3_000), job])
+    now = slurm.read
+    parts = (PartitionFacts("gpu", default=True, time_limit=3_600), PartitionFacts("plain", default=False))
+    slurm.read = lambda *, ended: replace(now(ended=ended), partitions=parts)  # type: ignore[method-assign]
+    planner = planner_of(slurm, tmp_path, channel, skipped)
+    planner.one_pass(ended=False)
+    write_all(planner)
+    assert [list(nodes) for _, nodes, _ in slurm.pins] == [moved_to]
+
+
+def test_step_times_are_kept_and_disturb_no_plan(tmp_path: Path, channel: socket.socket) -> None:
+    slurm = Slurm([node("n1", used=0xFF)], [running(1, "n1", 0xFF, 3_000, segment={"tier": "guaranteed"})])
+    planner = planner_of(slurm, tmp_path, channel)
+    planner.one_pass(ended=False)
+    said: list[bytes] = []
+    for gpu in (0, 1):
+        word = StepWord("n1", gpu, f"GPU-{gpu}", 1, "ab", 150_000_000, 400, 1_400, 700, 60)
+        planner.take([Notice(1, "n1", said.append, word=word)])
+    assert said == [b"berth/1 done\n"] * 2
+    assert slurm.pins == []
+
+    # The clock of these readings stands: the line is written when its time has come.
+    slurm.ahead = 2e9
+    planner.one_pass(ended=False)
+    reports = load(tmp_path / "steps")
+    assert [len(one.ranks) for one in reports if isinstance(one, JobReport)] == [2]
+    assert len(reports) == 3
+
+
+def test_what_an_epilog_waits_for_goes_before_what_was_put_off(
+    tmp_path: Path, channel: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(planner_module, "_CHEAP", 0.0)  # the way of large clusters
+    jobs = [running(1, "n1", 0xFF, 3_000), running(2, "n3", 0xFF, 900)]
+    jobs += [young(5, "n1", 0b01, 9), young(6, "n1", 0b10, 8), young(7, "n1", 0xFF, 7)]
+    slurm = Slurm([node("n1", used=0xFF), node("n2"), node("n3", used=0xFF)], jobs)
+    planner = planner_of(slurm, tmp_path, channel)
+    planner.one_pass(ended=False)
+    answers: list[bytes] = []
+
+    planner.take([Notice(2, "n3", answers.append)])
+
+    assert slurm.pins == [(7, ("n3",), tuple(range(8)))]
+    assert answers == [b"berth/1 done\n"]
+    write_all(planner)
+    assert sorted(job for job, *_ in slurm.pins) == [5, 6, 7]
+    # Only for that one is there no time to look at its texts again.
+    assert slurm.in_a_hurry == {7}
+
+
+def test_what_is_planned_anew_is_written_once_and_as_it_was_planned_last(
+    tmp_path: Path, channel: socket.socket
+) -> None:
+    jobs = [running(1, "n1", 0xFF, 3_000), young(5, "n1", 0b01, 9)]
+    slurm = Slurm([node("n1", used=0xFF), node("n2")], jobs)
+    planner = planner_of(slurm, tmp_path, channel)
+    planner.one_pass(ended=False)
+    # Before it is written somebody else takes the node that was chosen, and another comes back.
+    slurm.nodes = [node("n1", used=0xFF), node("n2", used=0xFF), node("n3")]
+    slurm.jobs = [*jobs, running(3, "n2", 0xFF, 3_000)]
+    files.dump(machine("n3", "h100"), tmp_path / "n3.json")
+
+    planner.one_pass(ended=False)
+    write_all(planner)
+
+    assert [(job, nodes) for job, nodes, _ in slurm.pins] == [(5, ("n3",))]
+
+
+def test_a_waiting_job_excludes_nobody_who_takes_no_jobs_for_long(
+    tmp_path: Path, channel: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Slurm, "annotate", lambda *_: None)
+    nodes = [node("n1", used=0xFF), *(node(name, used=0xFF) for name in ("n2", "n3", "n4"))]
+    holders = [running(number, one.name, 0xFF, 3_000 - number) for number, one in enumerate(nodes)]
+    waits = young(5, "n4", 0b01, 9)
+    waits = replace(waits, segment={**(waits.segment or {}), KEY: mark_of("n[1-3]")})
+    slurm = Slurm(nodes, [*holders, waits])
+    planner = planner_of(slurm, tmp_path, channel, settings=Settings(exclude_others=4, repin=False))
+
+    for slurm.ahead in (0.0, 60.0):
+        planner.one_pass(ended=False)
+        write_all(planner)
+    assert slurm.pins == []
+    slurm.nodes = [*nodes[:2], replace(nodes[2], up=False), nodes[3]]
+    for slurm.ahead in (120.0, 720.0):
+        planner.one_pass(ended=False)
+        write_all(planner)
+
+    assert slurm.pins == [(5, ("n4",), (0,))]
+    assert slurm.others == ["n[1-2]"]
+
+
+def test_a_job_that_moves_in_a_pass_is_not_put_back_for_its_list(tmp_path: Path, channel: socket.socket) -> None:
+    jobs = [running(1, "n1", 0xFF, 3_000), young(5, "n1", 0b01, 9)]
+    slurm = Slurm([node("n1", used=0xFF), node("n2")], jobs)
+    planner = planner_of(slurm, tmp_path, channel, settings=Settings(exclude_others=1))
+
+    planner.one_pass(ended=False)
+    write_all(planner)
+
+    # What the reading shows of it is out of date, its old place too.
+    assert [(job, nodes) for job, nodes, _ in slurm.pins] == [(5, ("n2",))]
+    assert slurm.others == ["n1"]
+
+
+def test_what_jobs_use_of_their_limits_is_known_still_when_the_nodes_have_changed(
+    tmp_path: Path, channel: socket.socket
+) -> None:
+    over = [running(100 + number, "n2", 0, 25) for number in range(LEAST)]  # 100 of 125 s
+    stays = running(1, "n1", 0xFF, 3_000)
+    slurm = Slurm([node("n1", used=0xFF), node("n2")], [stays, *over])
+    planner = planner_of(slurm, tmp_path, channel)
+
+    planner.one_pass(ended=False)
+    slurm.jobs = [stays]
+    planner.one_pass(ended=False)
+    slurm.nodes = [slurm.nodes[0], replace(slurm.nodes[1], cpus=64)]
+    planner.one_pass(ended=False)
+
+    book = planner._plan.book
+    assert book is not None
+    assert book.fleet.cpus.tolist() == [32, 64]
+    assert sorted(set(book.cluster.times[0].tolist())) == [book.cluster.at, book.cluster.at + 2_400]

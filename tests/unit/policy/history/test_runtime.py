@@ -1,0 +1,110 @@
+"""Run-time prediction: what it learns, what it falls back on, and that it says how sure it is."""
+
+import math
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from policy.history import runtime
+from policy.history.runtime import Asked, RunTimes
+
+TRAIN = Asked("ann", "train", "lab", 8, 86_400.0)
+
+
+def taught(asked: Asked, *seconds: float) -> RunTimes:
+    times = RunTimes()
+    for one in seconds:
+        times.learn(asked, one)
+    return times
+
+
+def test_without_any_history_a_part_of_the_limit_is_left() -> None:
+    guess = RunTimes().predict(TRAIN)
+
+    assert guess.low < guess.median < guess.high == 86_400
+    assert guess.confidence == 0
+
+
+def test_without_history_and_limit_it_still_answers() -> None:
+    guess = RunTimes().predict(Asked("", "", "", 1))
+
+    assert 0 < guess.low < guess.median < guess.high < math.inf
+
+
+def test_it_finds_the_quantiles_of_a_steady_user() -> None:
+    draw = random.Random(1)
+    guess = taught(TRAIN, *(math.exp(draw.uniform(5, 9)) for _ in range(2_000))).predict(TRAIN)
+
+    assert math.log(guess.low) == pytest.approx(5.4, abs=0.4)
+    assert math.log(guess.median) == pytest.approx(7.0, abs=0.4)
+    assert math.log(guess.high) == pytest.approx(8.6, abs=0.4)
+    assert guess.confidence == pytest.approx(0.8, abs=0.12)
+
+
+def test_a_users_own_record_counts_more_than_that_of_others() -> None:
+    times = RunTimes()
+    for _ in range(60):
+        times.learn(TRAIN, 40_000)
+        times.learn(Asked("bob", "eval", "lab", 1, 86_400.0), 60)
+
+    assert times.predict(TRAIN).median > 15_000
+    assert times.predict(Asked("bob", "eval", "lab", 1, 86_400.0)).median < 200
+
+
+def test_an_unknown_user_gets_what_jobs_of_that_account_and_size_take() -> None:
+    times = taught(TRAIN, *[5_000.0] * 30)
+
+    assert 3_000 < times.predict(Asked("new", "first", "lab", 8, 86_400.0)).median < 7_000
+
+
+def test_limits_help_where_a_user_uses_a_steady_part_of_them() -> None:
+    times = RunTimes()
+    draw = random.Random(2)
+    for _ in range(300):
+        limit = draw.choice([600.0, 6_000.0, 60_000.0])
+        times.learn(Asked("ann", "sweep", "lab", 1, limit), limit * draw.uniform(0.4, 0.6))
+
+    short, long = (times.predict(Asked("ann", "sweep", "lab", 1, limit)).median for limit in (600.0, 60_000.0))
+    assert long > 2.5 * short
+
+
+def test_a_change_of_habit_is_followed() -> None:
+    times = taught(TRAIN, *[100.0] * 300, *[10_000.0] * 60)
+
+    assert times.predict(TRAIN).median > 3_000
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from("ab"), st.integers(1, 8), st.floats(0, 1e7)), max_size=60),
+    st.floats(1, 1e7),
+)
+def test_predictions_are_ordered_finite_and_within_the_limit(ran: list[tuple[str, int, float]], limit: float) -> None:
+    times = RunTimes()
+    for user, gpus, seconds in ran:
+        times.learn(Asked(user, "", "lab", gpus, limit), seconds)
+    guess = times.predict(Asked("a", "", "lab", 1, limit))
+
+    assert 0 < guess.low <= guess.median <= guess.high <= limit
+    assert 0 <= guess.confidence <= 1
+
+
+def test_asking_does_not_change_what_is_known() -> None:
+    times = taught(TRAIN, 100.0, 200.0)
+    before = times.predict(TRAIN)
+    for number in range(50):
+        times.predict(Asked(f"user{number}", "job", "lab", 8, 86_400.0))
+
+    assert times.predict(TRAIN) == before
+
+
+def test_old_groups_make_room_for_new_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runtime, "_MOST_GROUPS", 50)
+    times = RunTimes()
+    for number in range(200):
+        times.learn(Asked(f"user{number}", "job", "lab", 8), 100.0)
+
+    assert len(times._windows) <= 50
+    assert len(times._records) <= 50
+    assert times.predict(Asked("user199", "job", "lab", 8)).median == pytest.approx(100.0)

@@ -1,0 +1,213 @@
+"""Guests get the seats that suit them and their hosts, alone and several at a time."""
+
+import time
+from dataclasses import replace
+
+import pytest
+
+from policy.daemon.passes.matcher import ProcessMatcher
+from policy.formats.slurm_facts import JobText
+from policy.placement.berth import BerthPolicy
+from policy.plan.answer.segment_values import moved
+from policy.plan.changes import Move
+from policy.plan.guests import choosing
+from policy.plan.tracker import Picture
+from policy.plan.wait_reasons import why
+from policy.request.settings import Sharing
+from policy.sharing.matching import Matching, match
+from policy.sharing.profiles import Key
+from policy.slurm import changes
+from policy.slurm.interface import Pin
+from tests.unit.company_world import FULL, World, guest, hosts, store, where
+from tests.unit.guest_world import NOW, fleet, node, reading
+from tests.unit.guest_world import guest as seated_guest
+
+HEAVY, HALF, LIGHT = (Key("ann", "lab", name) for name in ("heavy", "half", "light"))
+
+
+def test_a_guest_goes_beside_the_host_that_is_promised_its_speed() -> None:
+    nodes, jobs = hosts("heavy", "half")
+    given = World(nodes, [*jobs, guest(10, "light")]).seats()
+
+    assert where(given) == {10: "n2"}
+    assert "predicted speeds: its host 1.00, it 0." in given[10].berth.why
+
+
+def test_a_heavy_guest_goes_where_its_host_most_likely_bears_it_and_is_told_so() -> None:
+    nodes, jobs = hosts("half", "light")
+    given = World(nodes, [*jobs, guest(10, "heavy")]).seats()
+
+    assert where(given) == {10: "n2"}
+    assert "not promised 0.95, so its guard watches, and the guest moves if it suffers" in given[10].berth.why
+
+
+def test_of_several_guests_the_heavy_one_goes_beside_the_light_host_whoever_is_first_in_line() -> None:
+    nodes, jobs = hosts("half", "light")
+    world = World(nodes, [*jobs, guest(10, "light"), guest(11, "heavy")])
+
+    assert world.seats() == {}, "they are matched first"
+    assert where(world.seats()) == {10: "n1", 11: "n2"}
+    assert len(world.matcher.asked) == 1
+
+
+def test_nobody_waits_long_for_a_matching_that_does_not_come() -> None:
+    nodes, jobs = hosts("half", "light")
+    world = World(nodes, [*jobs, guest(10, "light"), guest(11, "heavy")], answers=False)
+
+    assert world.seats() == {}
+    world.at = NOW + choosing.WAITS_FOR_MATCH
+    assert sorted(where(world.seats())) == [10, 11]
+
+
+def test_slurms_order_says_who_gets_a_seat_where_there_are_too_few() -> None:
+    nodes, jobs = hosts("half")
+    world = World(nodes, [*jobs, *[guest(number, "light") for number in (10, 11, 12)]])
+    world.seats()
+
+    assert where(world.seats()) == {10: "n1"}
+
+
+def test_a_seat_that_comes_free_between_two_passes_is_judged_by_its_own_host() -> None:
+    nodes, jobs = hosts("light", "heavy", "half")
+    last = seated_guest(90, "n3", 0)
+    world = World([*nodes[:2], replace(nodes[2], seats_used=FULL)], [*jobs, last, guest(10, "half")], tries=False)
+    assert world.seats() == {}, "neither is promised its speed"
+
+    look = reading(world.nodes, world.jobs)
+    picture = Picture(fleet(look, Sharing()))
+    picture.update(look)
+    world.plan.replan(picture.book(), look.jobs)
+    assert picture.end(90, "n3") == {2}
+    changed = world.plan.freed(picture, {2}, look.jobs)
+
+    assert changed is not None
+    assert where({one.job.id: one for one in changed if isinstance(one, Move)}) == {10: "n3"}
+
+
+def test_idle_gpus_come_first_and_need_no_matching() -> None:
+    nodes, jobs = hosts("half")
+    world = World([*nodes, node("n2")], [*jobs, guest(10, "heavy"), guest(11, "light")])
+
+    assert where(world.seats()) == {10: "n2", 11: "n2"}
+    assert world.matcher.asked == []
+
+
+def test_the_heavy_one_of_two_guests_gets_the_last_idle_gpu() -> None:
+    _, jobs = hosts("half")
+    idle = [one for one in jobs if one.id != 101] + [seated_guest(90 + gpu, "n1", gpu) for gpu in range(2, 8)]
+    there = [node("n1", used=0b1, seats_used=0xFC, cpus_used=7)]
+    world = World(there, [*idle, guest(10, "light"), guest(11, "heavy")])
+    world.seats()
+    given = world.seats()
+
+    assert {job: move.berth.gpus for job, move in given.items()} == {10: (0,), 11: (1,)}
+
+
+def test_where_the_site_does_not_try_a_guest_waits_and_knows_why() -> None:
+    nodes, jobs = hosts("heavy")
+    world = World(nodes, [*jobs, guest(10, "heavy")], tries=False)
+
+    assert world.seats() == {}
+    [entry] = [entry for entry in world.plan.queue if entry.job.id == 10]
+    assert world.plan.book is not None
+    reason = why(entry, world.plan.book, world.plan.book, BerthPolicy())
+    assert reason is not None
+    assert "1 seats are free, and no host there is known to bear this guest" in reason.text
+
+
+def test_a_job_that_nobody_measured_is_left_to_the_guard_or_waits_as_the_site_says() -> None:
+    nodes, jobs = hosts("half")
+    given = World(nodes, [*jobs, guest(10, "never seen")]).seats()
+    assert "it was never measured alone, so a guard watches" in given[10].berth.why
+    assert World(nodes, [*jobs, guest(10, "never seen")], tries=False).seats() == {}
+
+
+@pytest.mark.parametrize("what", ["harmed", "fault"])
+def test_a_pair_that_failed_is_not_tried_again(what: str) -> None:
+    nodes, jobs = hosts("half")
+    known = store()
+    if what == "harmed":
+        known.trial(HALF, LIGHT, (0.85, 0.7), at=NOW)
+    else:
+        known.fault(LIGHT, HALF, at=NOW)
+
+    assert World(nodes, [*jobs, guest(10, "light")], known=known).seats() == {}
+    assert where(World(nodes, [*jobs, guest(10, "half")], known=known).seats()) == {10: "n1"}
+
+
+def test_what_a_trial_showed_goes_before_the_prediction() -> None:
+    nodes, jobs = hosts("half")
+    known = store()
+    known.trial(HALF, HEAVY, (0.98, 0.55), at=NOW)
+
+    given = World(nodes, [*jobs, guest(10, "heavy")], known=known, tries=False).seats()
+
+    assert "measured beside each other: its host 0.98, it 0.55 of what each does alone" in given[10].berth.why
+
+
+def test_no_seat_without_the_memory_that_host_and_guest_were_measured_to_use() -> None:
+    nodes, jobs = hosts("heavy", "light")
+    both = [guest(10, "heavy", segment={"gpu_mem": "14336"}), guest(11, "heavy", segment={"gpu_mem": "14336"})]
+    world = World(nodes, [*jobs, *both])
+    assert world.seats() == world.seats() == {}
+    world.jobs[-1] = guest(12, "half")
+
+    assert where(world.seats()) == {12: "n2"}
+
+
+def test_thousands_of_profiles_are_matched_in_parts() -> None:
+    nodes, jobs = hosts(*["light"] * 30)
+    known = store()
+    for job in jobs:
+        known.measured[Key("ann", "lab", f"host{job.id}")] = known.measured[LIGHT]
+        known.trial(Key("ann", "lab", f"host{job.id}"), HEAVY, (0.97, 0.5), at=NOW)
+    named = [replace(job, name=f"host{job.id}") for job in jobs]
+    world = World(nodes, [*named, *[guest(number, "half") for number in range(200, 300)]], known=known)
+    world.seats()
+
+    [asked] = world.matcher.asked
+    assert len(asked.jobs) * asked.tables.guest.shape[0] <= choosing.MOST_PAIRS
+    assert len(asked.jobs) == 30, "as many as there are seats"
+
+
+def test_the_node_is_told_what_the_host_is_predicted_to_lose() -> None:
+    nodes, jobs = hosts("light")
+    [move] = World(nodes, [*jobs, guest(10, "heavy")]).seats().values()
+    values = moved(move, NOW)
+    assert 0.0 < float(values["slope"]) < 0.2
+
+    text = JobText(10, "PENDING", 0, "", "", "", "gres/gpu:1", "")
+    made = changes.pin(text, Pin(move.berth.names, move.berth.gpus, seats=False, values=values))
+    assert made["extra"].endswith(f"tier=opportunistic way=time slope={values['slope']}]")
+    owner = Move(guest(10, "heavy", segment=values), move.berth, 0.0, "GPUs of its own")
+    assert "slope" not in moved(owner, NOW)
+
+
+@pytest.mark.slow
+def test_the_matchers_own_process_gives_the_same_answer_and_survives_its_own_end() -> None:
+    nodes, jobs = hosts("half", "light")
+    world = World(nodes, [*jobs, guest(10, "light"), guest(11, "heavy")])
+    world.seats()
+    [problem] = world.matcher.asked
+    matcher = ProcessMatcher()
+    try:
+        for _ in range(2):
+            matcher.ask(problem)
+            found = _answer(matcher)
+            expected = match(problem.seats, problem.guests, problem.tables)
+            assert found.seat.tolist() == expected.seat.tolist()
+            assert found.value == pytest.approx(expected.value)
+            assert matcher._process is not None
+            matcher._process.kill()
+            matcher._process.wait()
+        assert matcher.done() is None
+    finally:
+        matcher.close()
+
+
+def _answer(matcher: ProcessMatcher) -> Matching:
+    until = time.monotonic() + 60.0
+    while (found := matcher.done()) is None:
+        assert time.monotonic() < until
+        time.sleep(0.02)
+    return found

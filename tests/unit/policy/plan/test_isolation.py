@@ -1,0 +1,154 @@
+"""Throws from every function of the plan in turn: one job is left to Slurm, the others get their places."""
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import CodeType, FrameType
+
+from policy.cluster.limits_used import Used
+from policy.formats.slurm_facts import JobFacts, Reading
+from policy.placement.berth import BerthPolicy
+from policy.plan.changes import Change, Move, Release
+from policy.plan.isolation import LEFT_FOR, Isolation
+from policy.plan.plan import Plan
+from policy.plan.tracker import Picture
+from policy.request.settings import Settings
+from tests.unit.policy_world import NOW, book, fleet, node, reading, running, waiting
+
+POLICY = str(Path(__file__).parents[4] / "policy")
+BAD, GOOD = 5, 9
+INSIDE = {Isolation.job.__code__, Isolation.group.__code__}
+
+
+def world(at: float = NOW) -> Reading:
+    """Two nodes are taken, the others free; jobs of all kinds wait, of which two should be moved."""
+    jobs: list[JobFacts] = [
+        running(1, "n1", 0xFF, 5_000),
+        waiting(BAD, "n1", 0b11),
+        waiting(6, "n1,n2", 0b11, required=("n1", "n2"), count=2, segment={"nodes": "n1,n2", "n": "2"}),
+        running(7, "n3", 0, 0, state="PENDING", nodes=(), required=(), start=None, end=None, wants_gpus=False),
+        waiting(8, "n4", 0b1, state="ARRAY", array=8, tasks="1-3"),
+        waiting(GOOD, "n1", 0b11),
+    ]
+    return reading([node(f"n{number}") for number in range(1, 5)], jobs, at=at)
+
+
+def of(changes: list[Change], job_id: int) -> list[Change]:
+    return [change for change in changes if change.job.id == job_id]
+
+
+def concerned(frame: FrameType | None) -> tuple[bool, int | None]:
+    """Whether a frame is inside of a step that is kept apart, and of which job."""
+    while frame is not None:
+        if frame.f_code in INSIDE:
+            job = frame.f_locals.get("job")
+            return True, None if job is None else job.id
+        frame = frame.f_back
+    return False, None
+
+
+@contextmanager
+def traced(at_call: Callable[[FrameType], None]) -> Iterator[None]:
+    def trace(frame: FrameType, event: str, _: object) -> None:
+        if event == "call" and frame.f_code.co_filename.startswith(POLICY) and frame.f_code not in INSIDE:
+            at_call(frame)
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        yield
+    finally:
+        sys.settrace(before)
+
+
+def called_for(wanted: int | None) -> dict[CodeType, str]:
+    """Functions that a pass calls in steps about this job, or about many."""
+    found: dict[CodeType, str] = {}
+
+    def note(frame: FrameType) -> None:
+        inside, job_id = concerned(frame.f_back)
+        if inside and job_id == wanted:
+            found[frame.f_code] = f"{Path(frame.f_code.co_filename).name}:{frame.f_code.co_qualname}"
+
+    look = world()
+    with traced(note):
+        Plan(BerthPolicy(), Settings()).replan(book(look), look.jobs)
+    return found
+
+
+def throwing(plan: Plan, code: CodeType, wanted: int | None) -> list[Change]:
+    """A pass in which one function throws the first time that it is called for this job."""
+
+    def throw(frame: FrameType) -> None:
+        if frame.f_code is code and concerned(frame.f_back) == (True, wanted):
+            raise RuntimeError("thrown")
+
+    look = world()
+    opened = book(look)
+    with traced(throw):
+        return plan.replan(opened, look.jobs)
+
+
+def test_without_a_fault_both_jobs_move() -> None:
+    look = world()
+    changes = Plan(BerthPolicy(), Settings()).replan(book(look), look.jobs)
+
+    assert all(isinstance(of(changes, job_id)[0], Move) for job_id in (BAD, GOOD))
+
+
+def test_a_fault_in_any_function_about_a_job_costs_that_job_alone() -> None:
+    functions = called_for(BAD)
+    assert len(functions) > 25
+
+    for code, name in functions.items():
+        told: list[str] = []
+        plan = Plan(BerthPolicy(), Settings(), tell=told.append)
+        changes = throwing(plan, code, BAD)
+
+        assert [type(change) for change in of(changes, BAD)] == [Release], name
+        assert [type(change) for change in of(changes, GOOD)] == [Move], name
+        assert plan.isolation.count == len(told) == 1, name
+        assert "JobId=5 is left to Slurm" in told[0], name
+
+
+def test_a_fault_in_any_step_about_many_jobs_ends_that_step_alone() -> None:
+    functions = called_for(None)
+    assert functions
+
+    for code, name in functions.items():
+        told: list[str] = []
+        plan = Plan(BerthPolicy(), Settings(), tell=told.append)
+        changes = throwing(plan, code, None)
+
+        assert [type(change) for change in of(changes, GOOD)] == [Move], name
+        assert (plan.isolation.count, len(told)) == (1, 1), name
+
+
+def test_a_job_that_was_left_alone_is_planned_again_later() -> None:
+    plan = Plan(BerthPolicy(), Settings())
+    throwing(plan, next(iter(called_for(BAD))), BAD)
+
+    soon, late = world(NOW + 1), world(NOW + LEFT_FOR + 1)
+    assert of(plan.replan(book(soon), soon.jobs), BAD) == []
+    assert [type(change) for change in of(plan.replan(book(late), late.jobs), BAD)] == [Move]
+
+
+def test_a_fault_in_what_an_ended_job_frees_costs_that_job_alone() -> None:
+    look = world()
+    picture = Picture(fleet(look), Used())
+    picture.update(look)
+    told: list[str] = []
+    plan = Plan(BerthPolicy(), Settings(repin=True), tell=told.append)
+    plan.replan(picture.book(), look.jobs)
+
+    def throw(frame: FrameType) -> None:
+        if concerned(frame.f_back) == (True, BAD):
+            raise RuntimeError("thrown")
+
+    with traced(throw):
+        changes = plan.freed(picture, [0, 1, 2, 3], look.jobs)
+
+    assert changes is not None
+    assert [type(change) for change in of(changes, BAD)] == [Release]
+    assert plan.isolation.count == len(told) == 1

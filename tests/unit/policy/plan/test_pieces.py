@@ -1,0 +1,156 @@
+"""Jobs on a piece of a node keep together, and leave other leaves to jobs on several nodes."""
+
+from dataclasses import replace
+
+import hypothesis
+import numpy as np
+from hypothesis import strategies as st
+
+from policy.cluster.fleet import leaf_order
+from policy.formats.errors import NotNow
+from policy.formats.slurm_facts import JobFacts, NodeFacts
+from policy.placement.base import Berth
+from policy.placement.berth import BerthPolicy
+from policy.placement.registry import create
+from policy.plan.answer.decide import decide
+from policy.plan.book import Book
+from policy.plan.claims import claim_on
+from policy.plan.tracker import Picture
+from policy.request.demand import Demand
+from policy.request.settings import Settings
+from tests.examples import examples
+from tests.unit.policy.plan.test_plan_crowd import FULL, given
+from tests.unit.policy.plan.test_plan_events import World, moves
+from tests.unit.policy_world import NOW, fleet, node, running, submit, waiting
+from topology.fabric import Fabric
+
+LEAF = 2
+
+
+def world_of(nodes: list[NodeFacts], jobs: list[JobFacts], slow: tuple[int, ...] = ()) -> World:
+    """Leaves of two nodes; on some nodes all GPUs take twice as long."""
+    world = World(nodes, jobs)
+    flat = world.picture.fleet
+    table = np.ones((len(nodes), 8))
+    table[list(slow)] = 2.0
+    fabric = replace(Fabric.flat(flat.names), leaf=np.arange(len(nodes)) // LEAF, pod=np.zeros(len(nodes), np.int64))
+    scores = dict.fromkeys(("compute", "mixed", "memory"), table) if slow else {}
+    world.picture = Picture(replace(flat, fabric=fabric, scores=scores))
+    return world
+
+
+def planned(world: World) -> Book:
+    world.full()
+    assert world.plan.book is not None
+    return world.plan.book
+
+
+def busy(*used: int) -> list[NodeFacts]:
+    return [node(f"n{number}", used=mask) for number, mask in enumerate(used, 1)]
+
+
+def test_leaves_are_filled_in_one_order_those_with_slow_gpus_first() -> None:
+    fabric = replace(Fabric.flat([f"n{number}" for number in range(1, 5)]), leaf=np.array([0, 0, 1, 1]))
+    table = np.ones((4, 8))
+    table[3, 5] = 1.5
+
+    assert leaf_order(fabric, {}).tolist() == [0, 0, 1, 1]
+    assert leaf_order(fabric, {"compute": table}).tolist() == [1, 1, 0, 0]
+
+
+def test_a_piece_goes_where_other_pieces_are_though_a_node_elsewhere_is_fuller() -> None:
+    """n1 has four GPUs left and n3 two. Six and two and those that run fit on the first leaf."""
+    jobs = [running(1, "n1", 0x0F, 600), running(2, "n3", 0x3F, 600)]
+    book = planned(world_of(busy(0x0F, 0, 0x3F, 0), jobs))
+
+    assert given(book, "2") == ("n1",)
+
+
+def test_another_leaf_is_opened_when_pieces_need_it() -> None:
+    jobs = [running(1, "n1", 0x0F, 600), running(2, "n2", 0x0F, 600), running(3, "n3", 0x3F, 600)]
+    nodes = busy(0x0F, 0x0F, 0x3F, 0)
+
+    assert given(planned(world_of(nodes, jobs)), "2") == ("n1",), "8 of 16 held there, 6 elsewhere and 2 make 16"
+    assert given(planned(world_of(nodes, jobs)), "3") == ("n1",), "17: both leaves would do, n1 is as full as n2"
+    waits = waiting(5, "n1", FULL >> 3, segment={"k": "5"})
+    assert given(planned(world_of(nodes, [*jobs, waits])), "2") == ("n3",), "with 5 GPUs waited for, the fullest"
+    held = replace(waits, reason="Dependency")
+    assert given(planned(world_of(nodes, [*jobs, held])), "2") == ("n1",), "nobody knows when that one may start"
+
+
+def test_nobody_has_to_be_with_its_like_where_gpus_are_clearly_better() -> None:
+    """n1 and n2 are slow. Where most GPUs are taken, the fast ones would be another's just as well."""
+    jobs = [running(1, "n1", 0x0F, 600)]
+
+    assert given(planned(world_of(busy(0x0F, 0, 0, 0), jobs, slow=(0, 1))), "1") != ("n1",)
+    crowd = [*jobs, running(2, "n2", FULL, 600), running(3, "n3", FULL, 600)]
+    assert given(planned(world_of(busy(0x0F, FULL, FULL, 0), crowd, slow=(0, 1))), "1") == ("n1",)
+
+
+def test_better_links_are_worth_another_leaf() -> None:
+    """Of n1's eight GPUs the two that are free have no NVLink between them."""
+    jobs = [running(1, "n1", 0b1101_0111, 600), running(2, "n2", FULL, 600), running(3, "n3", FULL, 600)]
+    world = world_of(busy(0b1101_0111, FULL, FULL, 0), jobs)
+    kinds = {"n1": "a6000", "n2": "a6000", "n3": "h100", "n4": "h100"}
+    world.picture = Picture(replace(fleet(world.read(), kinds), fabric=world.picture.fleet.fabric))
+
+    assert given(planned(world), "2") == ("n4",)
+    assert given(planned(world), "1") == ("n1",)
+
+
+def test_where_leaves_are_not_known_and_for_other_policies_nothing_changes() -> None:
+    jobs = [running(1, "n1", 0x0F, 600), running(2, "n3", 0x3F, 600)]
+    world = World(busy(0x0F, 0, 0x3F, 0), jobs)
+    assert given(planned(world), "2") == ("n3",)
+
+    other = planned(world_of(busy(0x0F, 0, 0x3F, 0), jobs))
+    request = submit(tres_per_job="gres/gpu:2", time_limit="60")
+    assert decide(request, other, create("packed"), Settings(), NOW).fields["nodes"] == "n3"
+
+
+def test_without_room_among_its_like_a_piece_starts_elsewhere_at_once() -> None:
+    """n1 and n2 have one GPU left, and a job on two nodes that cannot start either is before it in line."""
+    jobs = [
+        running(1, "n1", 0x7F, 900),
+        running(2, "n2", FULL, 900),
+        running(5, "n5", FULL, 300),
+        running(6, "n6", FULL, 300),
+        waiting(50, "n5", FULL, priority=9, required=("n5", "n6"), segment={"n": "2", "nodes": "n5,n6"}),
+        waiting(60, "n1", 0b11),
+    ]
+    world = world_of(busy(0x7F, FULL, 0, FULL, FULL, FULL), [*jobs, running(4, "n4", FULL, 5_000)])
+
+    assert [move.berth.names for move in moves(world.full()) if move.job.id == 60] == [("n3",)]
+
+
+NODES = st.integers(0, 5)
+STEP = st.one_of(
+    st.tuples(st.just("claim"), NODES, st.integers(1, FULL)),
+    st.tuples(st.just("await"), st.integers(0, 40), st.just(0)),
+    st.tuples(st.just("drain"), NODES, st.just(0)),
+)
+
+
+@hypothesis.settings(max_examples=examples(200), deadline=None)
+@hypothesis.given(steps=st.lists(STEP, max_size=8), k=st.integers(1, 8))
+def test_which_leaves_are_open_is_as_new_whatever_was_asked_before(steps: list[tuple[str, int, int]], k: int) -> None:
+    """Who has looked after each change sees what one sees who never looked before."""
+    book = planned(world_of(busy(0x0F, 0, FULL, 0, 0x03, 0), [running(1, "n1", 0x0F, 600)]))
+    demand = Demand(1, k, 1, 100, "node", 600, np.ones(6, np.bool_))
+    for what, first, second in steps:
+        if what == "claim":
+            book.claim(claim_on(book.fleet, demand, [first], second, NOW))
+        elif what == "await":
+            book.await_pieces(first)
+        else:
+            book.cluster.up[first] = False
+            book.advance(NOW)
+        assert found(book, demand) == found(Book(book.cluster), demand)
+
+
+def found(book: Book, demand: Demand) -> Berth | None:
+    """Where a job goes that comes now."""
+    try:
+        return book.now_together(demand, BerthPolicy())
+    except NotNow:
+        return None

@@ -1,0 +1,170 @@
+"""A job on several nodes, and GPUs that are slow for it."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from policy.formats.slurm_facts import JobFacts, NodeFacts
+from policy.placement.base import Policy
+from policy.placement.berth import BerthPolicy
+from policy.placement.registry import create
+from policy.plan.answer.decide import decide
+from policy.plan.book import Book
+from policy.plan.changes import Move
+from policy.plan.plan import Plan
+from policy.plan.tracker import Picture
+from policy.plan.wait_reasons import why
+from policy.request.settings import Settings
+from tests.unit.policy_world import NOW, fleet, node, reading, running, submit, waiting
+from topology.fabric import Fabric
+
+FULL = 0xFF
+HOUR = 3_600
+SLOW = 1.7
+"""Time on GPU 3 of n1; all others are equal."""
+
+
+def picture_of(
+    ends: dict[str, float | None], jobs: list[JobFacts], slow: float = SLOW
+) -> tuple[Picture, list[JobFacts]]:
+    """Leaves of two nodes. `ends`: for each node, in how many seconds the job on it reaches its limit; None: free."""
+    nodes: list[NodeFacts] = [node(name, used=0 if end is None else FULL) for name, end in ends.items()]
+    there = [running(number, name, FULL, end) for number, (name, end) in enumerate(ends.items(), 1) if end is not None]
+    look = reading(nodes, [*there, *jobs])
+    flat = fleet(look)
+    scores = np.ones((len(nodes), 8))
+    scores[0, 3] = slow
+    leaf = np.arange(len(nodes)) // 2
+    fabric = replace(Fabric.flat(flat.names), leaf=leaf, pod=np.zeros(len(nodes), np.int64))
+    picture = Picture(replace(flat, fabric=fabric, scores={"compute": scores, "": scores}))
+    picture.update(look)
+    return picture, [*there, *jobs]
+
+
+def given(book: Book, policy: Policy | None = None, settings: Settings | None = None) -> tuple[tuple[str, ...], float]:
+    """Where a gang of two nodes that comes now is pinned, and when its place is free; 0 for now."""
+    request = submit(tres_per_job="gres/gpu:16", min_nodes="2", max_nodes="2", num_tasks="2")
+    decision = decide(request, book, policy or BerthPolicy(), settings or Settings(), NOW)
+    assert decision.claim is not None
+    start = decision.claim.start
+    return tuple(book.fleet.names[node] for node in decision.claim.nodes), 0.0 if start <= NOW else start - NOW
+
+
+@pytest.mark.parametrize(
+    ("faster_in", "place"),
+    [
+        (600, (("n3", "n4"), 600.0)),  # of half an hour, 21 minutes more on the slow ones
+        (1_800, (("n1", "n2"), 0.0)),
+    ],
+)
+def test_a_gang_waits_for_faster_gpus_where_it_is_expected_to_end_sooner(
+    faster_in: float, place: tuple[tuple[str, ...], float]
+) -> None:
+    picture, _ = picture_of({"n1": None, "n2": None, "n3": faster_in, "n4": faster_in}, [])
+
+    assert given(picture.book()) == place
+
+
+def test_gpus_that_are_a_little_slower_are_worth_no_wait() -> None:
+    picture, _ = picture_of({"n1": None, "n2": None, "n3": 10, "n4": 10}, [], slow=1.08)
+
+    assert given(picture.book()) == (("n1", "n2"), 0.0)
+
+
+def test_of_places_that_come_free_that_is_taken_where_it_ends_sooner() -> None:
+    picture, _ = picture_of({"n1": 100, "n2": 100, "n3": 700, "n4": 700}, [])
+
+    assert given(picture.book()) == (("n3", "n4"), 700.0)
+
+
+@pytest.mark.parametrize(("waiting_jobs", "place"), [(0, (("n1", "n2"), 100.0)), (1, (("n3", "n4"), 1_700.0))])
+def test_of_places_that_come_free_that_is_taken_which_holds_up_fewer_jobs_behind(
+    waiting_jobs: int, place: tuple[tuple[str, ...], float]
+) -> None:
+    """On n1 and n2 it would end two minutes sooner, and hold half of all GPUs for 25 minutes more."""
+    picture, _ = picture_of({"n1": 100, "n2": 100, "n3": 1_700, "n4": 1_700}, [])
+    book = picture.book()
+    book.cluster = replace(book.cluster, waiting=waiting_jobs)
+
+    assert given(book) == place
+
+
+def test_however_many_wait_what_is_free_now_is_taken_where_it_ends_sooner() -> None:
+    picture, _ = picture_of({"n1": None, "n2": None, "n3": 1_600, "n4": 1_600}, [])
+    book = picture.book()
+    book.cluster = replace(book.cluster, waiting=9)
+
+    assert given(book) == (("n1", "n2"), 0.0)
+
+
+def test_a_policy_that_knows_no_scores_waits_for_nothing() -> None:
+    picture, _ = picture_of({"n1": None, "n2": None, "n3": 10, "n4": 10}, [])
+
+    assert given(picture.book(), create("pinned-random")) == (("n1", "n2"), 0.0)
+
+
+def test_where_nothing_may_be_pinned_ahead_a_gang_takes_what_is_free() -> None:
+    picture, _ = picture_of({"n1": None, "n2": None, "n3": 10, "n4": 10}, [])
+
+    assert given(picture.book(), settings=Settings(pin_ahead=False)) == (("n1", "n2"), 0.0)
+
+
+def gang_at(nodes: tuple[str, ...]) -> JobFacts:
+    return waiting(
+        50, nodes[0], FULL, required=nodes, submitted=int(NOW) - 100, limit=HOUR,
+        segment={"n": "2", "k": "8", "nodes": ",".join(nodes), "level": "leaf"},
+    )  # fmt: skip
+
+
+def replanned(
+    plan: Plan, ends: dict[str, float | None], gang: JobFacts
+) -> tuple[list[tuple[tuple[str, ...], float]], str]:
+    """Where the gang is moved in a pass, and why it waits after it."""
+    picture, jobs = picture_of(ends, [gang])
+    moves = [one for one in plan.replan(picture.book(), jobs) if isinstance(one, Move) and one.job.id == gang.id]
+    [entry] = [entry for entry in plan.queue if entry.job.id == gang.id]
+    assert plan.book is not None
+    reason = why(entry, plan.book, picture.book(), BerthPolicy())
+    return [(move.berth.names, move.start) for move in moves], reason.text if reason else ""
+
+
+FREE_BUT_SLOW: dict[str, float | None] = {"n1": None, "n2": None, "n3": 600, "n4": 600}
+
+
+def test_a_gang_that_is_pinned_to_fast_gpus_leaves_slow_ones_that_come_free_and_says_so() -> None:
+    moves, reason = replanned(Plan(BerthPolicy(), Settings()), FREE_BUT_SLOW, gang_at(("n3", "n4")))
+
+    assert moves == []
+    assert reason == "the GPUs that are free are slow for it; it waits 2948 s more at most for faster ones"
+
+
+def test_it_waits_no_longer_than_the_slow_ones_would_cost_it() -> None:
+    plan, gang = Plan(BerthPolicy(), Settings()), gang_at(("n3", "n4"))
+    replanned(plan, FREE_BUT_SLOW, gang)
+    plan._memories[50].refuses_since = NOW - 2_950
+
+    assert replanned(plan, FREE_BUT_SLOW, gang)[0] == [(("n1", "n2"), 0.0)]
+
+
+def test_it_takes_the_slow_ones_where_the_fast_ones_come_late() -> None:
+    late: dict[str, float | None] = {"n1": None, "n2": None, "n3": 5_000, "n4": 5_000}
+
+    assert replanned(Plan(BerthPolicy(), Settings()), late, gang_at(("n3", "n4")))[0] == [(("n1", "n2"), 0.0)]
+
+
+@pytest.mark.parametrize(("slow", "moves"), [(SLOW, []), (1.0, [("n1", "n2")])])
+def test_what_is_freed_between_two_passes_is_refused_too(slow: float, moves: list[tuple[str, ...]]) -> None:
+    """Both nodes come free by one Epilog's notice."""
+    plan, gang = Plan(BerthPolicy(), Settings()), gang_at(("n3", "n4"))
+    both = running(1, "n1", FULL, 9_000, nodes=("n1", "n2"), required=("n1", "n2"))
+    busy: dict[str, float | None] = {"n1": 9_000, "n2": 9_000, "n3": 600, "n4": 600}
+    picture, jobs = picture_of(busy, [gang], slow)
+    look = reading([node(name, used=FULL) for name in busy], [both, *jobs[2:]])
+    picture.update(look)
+    plan.replan(picture.book(), look.jobs)
+
+    changes = plan.freed(picture, picture.end(1, "n1"), look.jobs)
+
+    assert changes is not None
+    assert [one.berth.names for one in changes if isinstance(one, Move)] == moves

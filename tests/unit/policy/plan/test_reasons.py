@@ -1,0 +1,165 @@
+"""Why jobs wait, and what watching alone finds."""
+
+import pytest
+
+from policy.daemon.answer.answerer import Answerer
+from policy.daemon.passes.explainer import Explainer
+from policy.daemon.passes.handover import Snapshot
+from policy.daemon.passes.watcher import Watcher
+from policy.formats import segment, wire
+from policy.formats.slurm_facts import JobFacts, NodeFacts
+from policy.placement.berth import BerthPolicy
+from policy.plan.answer.decide import decide, only_watch
+from policy.plan.answer.observe import compare
+from policy.plan.plan import Plan
+from policy.plan.tracker import Picture
+from policy.plan.wait_reasons import KINDS, Reason, why
+from policy.request.settings import Settings
+from policy.site.config import Config
+from tests.unit.policy_world import NOW, book, fleet, node, reading, running, submit, waiting
+
+POLICY = BerthPolicy()
+
+
+def reason_of(nodes: list[NodeFacts], jobs: list[JobFacts], job_id: int = 5, kind: str = "h100") -> Reason | None:
+    look = reading(nodes, jobs)
+    picture = Picture(fleet(look, {one.name: kind for one in nodes}))
+    picture.update(look)
+    plan = Plan(POLICY, Settings())
+    plan.replan(picture.book(), look.jobs)
+    [entry] = [entry for entry in plan.queue if entry.job.id == job_id]
+    assert plan.book is not None
+    return why(entry, plan.book, picture.book(), POLICY)
+
+
+LONG = [running(1, "n1", 0xFF, 9_000), running(2, "n2", 0xFF, 9_000)]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "jobs", "kind", "words"),
+    [
+        ([node("n1", used=0xFF)], [LONG[0], waiting(5, "n1", 0b11)], "capacity", "0 GPUs are free"),
+        (
+            [node("n1", used=0b0111_1111), node("n2", used=0b0111_1111)],
+            [running(1, "n1", 0x7F, 9_000), running(2, "n2", 0x7F, 9_000), waiting(5, "n1", 0b11)],
+            "fragmentation",
+            "2 GPUs are free, but no node has 2",
+        ),
+        (
+            [node("n1", used=0x0F)],
+            [running(1, "n1", 0x0F, 600), waiting(4, "n1", 0xFF, priority=9), waiting(5, "n1", 0b11 << 4)],
+            "fair_share",
+            "kept for jobs before it",
+        ),
+        ([node("n1", up=False)], [waiting(5, "n1", 0b11)], "node", "down, drained or reserved"),
+        ([node("n1")], [waiting(5, "n1", 0b11, reason="Dependency")], "dependency", "has to end first"),
+        ([node("n1")], [waiting(5, "n1", 0b11, reason="QOSMaxGRESPerUser")], "fair_share", "QOSMaxGRESPerUser"),
+        ([node("n1")], [waiting(5, "n1", 0b11, reason="Licenses")], "capacity", "licences"),
+        ([node("n1")], [waiting(5, "n1", 0b11, reason="JobHeldUser")], "held", "held"),
+    ],
+)
+def test_each_wait_has_its_reason(nodes: list[NodeFacts], jobs: list[JobFacts], kind: str, words: str) -> None:
+    reason = reason_of(nodes, jobs)
+
+    assert reason is not None
+    assert reason.kind == kind
+    assert kind in KINDS
+    assert words in reason.text
+
+
+def test_a_wait_for_a_level_says_how_long_it_may_last() -> None:
+    job = waiting(5, "n1", 0b11, submitted=int(NOW) - 100, segment={"insists": "nvlink", "wait": "600"})
+    jobs = [running(1, "n1", 0b1010_1010, 9_000), job]
+
+    reason = reason_of([node("n1", used=0b1010_1010)], jobs, kind="a6000")
+
+    assert reason is not None
+    assert (reason.kind, reason.text) == ("locality", "it waits 500 s more for GPUs that share one nvlink level")
+
+
+def test_a_job_that_starts_within_seconds_waits_for_nothing() -> None:
+    assert reason_of([node("n1")], [waiting(5, "n1", 0b11)]) is None
+
+
+# Watching only
+
+
+def test_watching_changes_nothing_but_what_is_written_down() -> None:
+    opened = book(reading([node("n1")]))
+
+    decision = only_watch(decide(submit(tres_per_job="gres/gpu:2"), opened, POLICY, Settings(), NOW))
+
+    assert decision.verb == "pass"
+    assert set(decision.fields) == {"nonce", "segment"}
+    assert decision.claim is None
+    values = segment.fields(f"[berth/1 {decision.fields['segment']}]") or {}
+    assert (values["state"], values["nodes"], values["gpus"]) == ("observed", "n1", "0,1")
+
+
+def test_what_slurm_chose_is_compared_with_the_best_that_was_free() -> None:
+    """On bridged pairs Slurm took GPUs 0 and 2."""
+    look = reading([node("n1", used=0b101)], [running(1, "n1", 0b101, 600, holds=(0b101,), cpus=2)])
+    opened = book(look, {"n1": "a6000"})
+    demand = Plan(POLICY, Settings())._reader_of(opened.fleet).read(waiting(5, "n1", 0b11), NOW).demand
+
+    found = compare(opened, demand, [0], [0b101], POLICY)
+
+    assert found.better_links
+    assert (found.got.gpus, found.best.gpus) == ((0, 2), (0, 1))
+
+
+def test_the_watcher_counts_each_job_once() -> None:
+    watcher = Watcher(POLICY)
+    job = running(
+        1, "n1", 0, 600, holds=(0b101,), cpus=2,
+        segment={"state": "observed", "n": "1", "k": "2", "cpus": "1", "mem": "100"},
+    )  # fmt: skip
+    look = reading([node("n1", used=0b101)], [job])
+    opened = book(look, {"n1": "a6000"})
+
+    watcher.watch(opened, look)
+    watcher.watch(opened, look)
+
+    assert watcher.told()["observed"] == "1"
+    assert watcher.told()["observed_better_links"] == "1"
+
+
+def test_status_shows_what_was_watched() -> None:
+    made = Answerer(Config(observe=True), "1", 1)
+    cluster = book(reading([node("n1")])).cluster
+    made.take(Snapshot(cluster, frozenset(), "24.11.5", "x", "", observed={"observed": "7"}), NOW)
+
+    status = wire.decode(made.answer(b"berth/1 status\n", NOW) or b"").fields
+
+    assert status["observed"] == "7"
+
+
+class Notes:
+    """A gateway that only keeps annotations."""
+
+    def __init__(self) -> None:
+        self.said: dict[int, dict[str, str]] = {}
+
+    def annotate(self, job_id: int, values: dict[str, str]) -> None:
+        self.said[job_id] = values
+
+
+def test_reasons_are_written_once_after_a_minute_and_never_into_an_array() -> None:
+    old = {"submitted": int(NOW) - 100}
+    jobs = [
+        running(1, "n1", 0xFF, 9_000),
+        waiting(5, "n1", 0b11, **old),
+        waiting(6, "n1", 0b11, state="ARRAY", array=6, tasks="1-9", **old),
+        waiting(7, "n1", 0b11, submitted=int(NOW) - 5),
+    ]
+    look = reading([node("n1", used=0xFF)], jobs)
+    picture = Picture(fleet(look))
+    picture.update(look)
+    plan, notes = Plan(POLICY, Settings()), Notes()
+    changes = plan.replan(picture.book(), look.jobs)
+    explainer = Explainer(notes, POLICY)  # type: ignore[arg-type]
+
+    changed = {change.job.id for change in changes}
+    assert explainer.explain_one(plan, picture.book(), changed)
+    assert not explainer.explain_one(plan, picture.book(), changed)
+    assert {job_id: values["because"] for job_id, values in notes.said.items()} == {5: "capacity"}

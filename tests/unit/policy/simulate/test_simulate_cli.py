@@ -1,0 +1,355 @@
+"""`berth simulate` from end to end, on small drawn workloads."""
+
+import argparse
+import csv
+import doctest
+import importlib
+import io
+import json
+import random
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from policy.cli.main import build_parser, main
+from policy.simulate import command
+from policy.simulate import study as studies
+from policy.simulate.report.progress import Progress
+from policy.simulate.slurm_alone import settings
+from topology import files
+from topology.machines import machine
+from topology.scores import PAL_CLASSES
+
+MODELS = ("BERT", "vgg19", "resnet50", "PointNet")
+SETUP = ("--mode", "pal-rounds", "--nodes", "4", "--gpus-per-node", "4", "--order", "fifo", "--round", "360")
+FOUR = ("--policy", "pal", "--policy", "pm-first", "--policy", "packed-sticky", "--policy", "packed")
+ITERATION = {"BERT": 0.179, "vgg19": 0.300610341, "resnet50": 0.17540429367763434, "PointNet": 0.28125}
+
+
+@pytest.fixture
+def workload(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with trace.csv in PAL's form, gpus.csv with one very slow GPU, and nothing else."""
+    draw = random.Random(7)
+    lines = [
+        f"{job},{draw.choice([1, 1, 2, 4, 6])},{job * 200},{draw.randrange(2_000, 40_000)},{draw.choice(MODELS)}"
+        for job in range(40)
+    ]
+    (tmp_path / "trace.csv").write_text("job_id,num_gpus,submit_time,duration,model\n" + "\n".join(lines) + "\n")
+    scores = [
+        f"{gpu},{gpu // 4}," + ",".join(f"{2.5 if gpu == 5 else draw.uniform(0.95, 1.08):.4f}" for _ in "ABCD")
+        for gpu in range(16)
+    ]
+    head = "GPU_ID,Node_ID,PerfVar_classA,PerfVar_classB,PerfVar_classC,PerfVar_classD\n"
+    (tmp_path / "gpus.csv").write_text(head + "\n".join(scores) + "\n")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def play(capsys: pytest.CaptureFixture[str], *options: str) -> str:
+    code = main(["simulate", "trace.csv", *options])
+    streams = capsys.readouterr()
+    assert code == 0, streams.err
+    return streams.out
+
+
+def rows(capsys: pytest.CaptureFixture[str], *options: str) -> list[dict[str, Any]]:
+    found = json.loads(play(capsys, *options, "--json"))
+    assert isinstance(found, list)
+    return found
+
+
+def without_wall(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{name: value for name, value in one.items() if name != "wall_s"} for one in found]
+
+
+def refused(capsys: pytest.CaptureFixture[str], *options: str) -> str:
+    assert main(["simulate", *options]) in {1, 2}
+    streams = capsys.readouterr()
+    assert not streams.out
+    assert streams.err.count("\n") == 1
+    return streams.err
+
+
+def test_the_published_set_up_is_one_command(workload: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = rows(capsys, *SETUP, *FOUR, "--scores", "gpus.csv", "--locality-penalty", "1.7", "--workers", "1")
+
+    assert [one["policy"] for one in found] == ["pal", "pm-first", "packed-sticky", "packed"]
+    for one in found:
+        assert one["avg_jct_s"] >= one["geomean_jct_s"] > 0
+        assert one["makespan_s"] >= one["p99_jct_s"]
+        assert 0 < one["gpu_util_useful"] <= one["gpu_util_allocated"] <= 1
+        assert one["wall_s"] > 0
+    pal, _, packed_sticky, _ = (one["avg_jct_s"] for one in found)
+    assert pal < packed_sticky
+
+
+def test_backfill_serves_every_policy(workload: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    setup = (*SETUP, *FOUR, "--scores", "gpus.csv", "--workers", "1")
+
+    plain, filled = rows(capsys, *setup), rows(capsys, *setup, "--backfill")
+
+    assert all(with_it["avg_wait_s"] < one["avg_wait_s"] for one, with_it in zip(plain, filled, strict=True))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", studies.MODES)
+def test_placements_are_enough_to_recompute_the_result(
+    workload: Path, capsys: pytest.CaptureFixture[str], mode: str
+) -> None:
+    setup = (*SETUP, "--mode", mode, "--scores", "gpus.csv", "--locality-penalty", "1.5", "--order", "fifo")
+    (one,) = rows(capsys, *setup, "--policy", "packed", "--placements", "p.csv", "--repeat", "0", "--limits", "9")
+
+    with (workload / "trace.csv").open() as file:
+        jobs = {job["job_id"]: job for job in csv.DictReader(file)}
+    with (workload / "gpus.csv").open() as file:
+        score = {int(gpu["GPU_ID"]): gpu for gpu in csv.DictReader(file)}
+    column = {"BERT": "B", "vgg19": "C", "resnet50": "A", "PointNet": "D"}
+    done = dict.fromkeys(jobs, 0.0)
+    ends = dict.fromkeys(jobs, 0.0)
+    with (workload / "p.csv").open() as file:
+        for row in csv.DictReader(file):
+            model = jobs[row["job"]]["model"]
+            gpus = [int(gpu) for gpu in row["gpus"].split(";")]
+            assert len(gpus) == int(jobs[row["job"]]["num_gpus"])
+            slow = max(float(score[gpu][f"PerfVar_class{column[model]}"]) for gpu in gpus)
+            rate = slow * (1.5 if len({gpu // 4 for gpu in gpus}) > 1 else 1.0)
+            done[row["job"]] += (float(row["end_s"]) - float(row["start_s"])) / rate
+            ends[row["job"]] = max(ends[row["job"]], float(row["end_s"]))
+
+    jct = [ends[name] - float(job["submit_time"]) for name, job in jobs.items()]
+    assert sum(jct) / len(jct) == pytest.approx(one["avg_jct_s"])
+    # A job ends when its work is done; in rounds, with the round.
+    for name, job in jobs.items():
+        work = float(job["duration"]) * ITERATION[job["model"]]
+        assert work * (1 - 1e-6) <= done[name] <= work + (360 if mode == "pal-rounds" else 1e-3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", [mode for mode in studies.MODES if mode != "berthd"])
+def test_the_same_seed_gives_the_same_bytes(workload: Path, capsys: pytest.CaptureFixture[str], mode: str) -> None:
+    setup = [*SETUP, "--mode", mode, "--policy", "berth", "--policy", "random", "--scores", "gpus.csv", "--seed", "1:2"]
+    setup += ["--sweep", "locality-penalty=1.0,1.7", "--limits", "drawn", "--models", "drawn", "--repeat", "0"]
+
+    def files_of(name: str, *options: str) -> tuple[list[dict[str, Any]], dict[str, str]]:
+        (workload / name).mkdir()
+        found = rows(capsys, *setup, "--csv", f"{name}/f.csv", "--placements", f"{name}/p.csv", *options)
+        texts = {path.name: path.read_text() for path in sorted((workload / name).iterdir())}
+        with io.StringIO(texts.pop("f.csv")) as text:
+            texts["f.csv"] = str(without_wall(list(csv.DictReader(text))))
+        return found, texts
+
+    (alone, one), (together, two) = files_of("alone", "--workers", "1"), files_of("together", "--workers", "2")
+
+    assert len(one) == 9, "a file of placements for each run, and the figures"
+    assert one == two
+    assert without_wall(alone) == without_wall(together)
+    order = [(policy, seed, penalty) for penalty in ("1.0", "1.7") for seed in (1, 2) for policy in ("berth", "random")]
+    assert [(run["policy"], run["seed"], run["locality-penalty"]) for run in alone] == order
+    random_ones = [run["avg_jct_s"] for run in alone if run["policy"] == "random"]
+    assert len(set(random_ones)) == len(random_ones)
+
+
+def test_the_csv_file_says_what_json_says(workload: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = rows(capsys, *SETUP, *FOUR, "--csv", "f.csv", "--workers", "1")
+
+    with (workload / "f.csv").open() as file:
+        lines = list(csv.DictReader(file))
+    assert [float(line["avg_jct_s"]) for line in lines] == [one["avg_jct_s"] for one in found]
+    assert [line["policy"] for line in lines] == [one["policy"] for one in found]
+
+
+def test_placements_hold_what_still_ran_at_the_end(workload: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (one,) = rows(capsys, *SETUP, "--policy", "packed-sticky", "--placements", "p.csv", "--repeat", "9")
+
+    with (workload / "p.csv").open() as file:
+        stretches = list(csv.DictReader(file))
+    held = sum((float(row["end_s"]) - float(row["start_s"])) * len(row["gpus"].split(";")) for row in stretches)
+    assert any("~" in row["job"] for row in stretches), "repeated jobs ran too"
+    assert held == pytest.approx(one["gpu_util_allocated"] * 16 * one["makespan_s"])
+
+
+def test_each_run_of_many_has_its_own_placements(workload: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    play(capsys, *SETUP, "--policy", "pal", "--policy", "packed", "--placements", "p.csv", "--workers", "1")
+
+    assert sorted(file.name for file in workload.glob("p.*")) == ["p.packed.seed1.csv", "p.pal.seed1.csv"]
+
+
+def test_the_table_compares_with_the_first_policy(workload: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    head, *body = play(capsys, *SETUP, *FOUR, "--scores", "gpus.csv", "--workers", "1").splitlines()
+
+    assert head.split()[:3] == ["policy", "avg", "JCT"]
+    assert "+0.0 %" in body[0]
+    assert [line.split()[0] for line in body] == ["pal", "pm-first", "packed-sticky", "packed"]
+    assert len({line.index(" %") for line in body}) == 1
+
+
+def test_the_page_is_whole_and_needs_nothing_else(workload: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    play(capsys, *SETUP, *FOUR, "--report", "r.html", "--seed", "1:2", "--workers", "1")
+
+    text = (workload / "r.html").read_text()
+    page = ET.fromstring(text.partition("\n")[2])  # noqa: S314 - our own text
+    space = "{http://www.w3.org/2000/svg}"
+    assert [len(list(plot.iter(f"{space}polyline"))) for plot in page.iter(f"{space}svg")] == [4, 4, 4]
+    assert not any(mark in text for mark in ("<script", "src=", "href=", "@import", "url("))
+    assert all("nan" not in (line.get("points") or "") for line in page.iter(f"{space}polyline"))
+
+
+def test_a_sweep_has_a_plot_of_its_own(workload: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    play(capsys, *SETUP, *FOUR, "--report", "r.html", "--sweep", "locality-penalty=1,2,3", "--workers", "1")
+
+    page = ET.fromstring((workload / "r.html").read_text().partition("\n")[2])  # noqa: S314 - our own text
+    space = "{http://www.w3.org/2000/svg}"
+    over, *curves = page.iter(f"{space}svg")
+    assert [len((line.get("points") or "").split()) for line in over.iter(f"{space}polyline")] == [3] * 4
+    # Twelve curves are too many: the first and the last value are shown.
+    assert [len(list(plot.iter(f"{space}polyline"))) for plot in curves] == [8, 8, 8]
+
+
+def test_accounting_stands_beside_what_would_have_been(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "trace.csv").write_text(
+        "JobID|Submit|Start|ElapsedRaw|State|AllocTRES|Timelimit|NNodes\n"
+        "1|2026-10-01T00:00:00|2026-10-01T00:00:00|3600|COMPLETED|gres/gpu=4|02:00:00|1\n"
+        "2|2026-10-01T00:00:00|2026-10-01T01:00:00|3600|COMPLETED|gres/gpu=4|02:00:00|1\n"
+        "3|2026-10-01T00:00:00|2026-10-01T02:00:00|3600|COMPLETED|gres/gpu=64|02:00:00|8\n"
+    )
+
+    found = rows(capsys, "--nodes", "1", "--gpus-per-node", "8", "--policy", "berth", "--report", "r.html")
+
+    assert [(one["policy"], one["jobs"], one["avg_jct_s"]) for one in found] == [
+        ("berth", 2, 3600.0),
+        ("recorded", 2, 5400.0),
+    ]
+    assert "more GPUs than the cluster" in (tmp_path / "r.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ((), "name a trace"),
+        (("trace.csv",), "say how big the cluster is"),
+        (("none.csv", *SETUP), "cannot read none.csv"),
+        (("trace.csv", *SETUP, "--policy", "pall"), "did you mean pal"),
+        (("trace.csv", *SETUP, "--order", "slurm"), "--order slurm belongs to --mode slurm"),
+        (("trace.csv", *SETUP, "--sweep", "nods=1,2"), "did you mean nodes"),
+        (("trace.csv", *SETUP, "--sweep", "nodes=1,many"), "'many' is not a value of --nodes"),
+        (("trace.csv", *SETUP, "--sweep", "nodes"), "write nodes=VALUE,VALUE,..."),
+        (("trace.csv", *SETUP, "--sweep", "nodes=1", "--sweep", "nodes=2"), "--sweep nodes is given twice"),
+        (("trace.csv", *SETUP, "--seed", "x"), "--seed x: write a whole number"),
+        (("trace.csv", *SETUP, "--seed", "9:1"), "the range is empty"),
+        (("trace.csv", *SETUP, "--locality-penalty", "leef=1.5"), "did you mean leaf"),
+        (("trace.csv", *SETUP, "--locality-penalty", "leaf=far"), "leaf=far should be LEVEL=NUMBER"),
+        (("trace.csv", *SETUP, "--locality-penalty", "0.5"), "factors lie in 1 to 100"),
+        (("trace.csv", *SETUP, "--locality-penalty", "none.csv"), "neither a number, nor LEVEL=NUMBER"),
+        (("trace.csv", *SETUP, "--scores", "none.csv"), "cannot read none.csv"),
+        (
+            ("trace.csv", *SETUP, "--scores", "gpus.csv", "--sweep", "nodes=4,5"),
+            "it has 4 nodes, but the cluster has 5",
+        ),
+        (("trace.csv", *SETUP, "--limits", "some"), "--limits some"),
+        (("trace.csv", *SETUP, "--locality", "rack"), "--locality=rack"),
+        (("trace.csv", *SETUP, "--machine", "dgx-a100"), "dgx-a100 has 8 GPUs, and --gpus-per-node says 4"),
+        (("trace.csv", *SETUP, "--csv", "none/f.csv", "--policy", "packed"), "cannot write none/f.csv"),
+        (("trace.csv", "--topology", "."), "has no topology file"),
+        (("--gather", "."), "holds no study"),
+        (("--work", "."), "--work is for tasks of the array"),
+    ],
+)
+def test_a_wrong_call_is_one_sentence(
+    workload: Path, capsys: pytest.CaptureFixture[str], options: tuple[str, ...], says: str
+) -> None:
+    assert says in refused(capsys, *options)
+
+
+def test_the_locality_table_may_come_from_a_file(workload: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    setup = (*SETUP, "--policy", "packed", "--repeat", "0", "--workers", "1")
+    (workload / "far.csv").write_text("name,level,width,factor\n*,any,2,1.7\n*,leaf,2,1.7\n*,pod,2,1.7\n")
+
+    by_file, by_number = (
+        rows(capsys, *setup, "--locality-penalty", "far.csv"),
+        rows(capsys, *setup, "--locality-penalty", "leaf=1.7,pod=1.7,any=1.7"),
+    )
+
+    assert without_wall(by_file) == without_wall(by_number)
+
+
+def test_the_parsers_choices_are_the_studys() -> None:
+    parser = build_parser()
+    (commands,) = (action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
+    choices = {action.dest: action.choices for action in commands.choices["simulate"]._actions if action.choices}
+
+    assert choices["mode"] == studies.MODES
+    assert choices["order"] == settings.ORDERS
+    assert choices["durations"] == settings.DURATIONS
+    assert choices["profile_way"] == studies.WAYS
+    assert set(command._POLICIES) == set(studies.MODES)
+    assert set(PAL_CLASSES.values()) == {"compute", "mixed", "memory"}
+
+
+def test_the_size_of_the_cluster_may_be_swept(workload: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    setup = ("--mode", "pal-rounds", "--gpus-per-node", "4", "--policy", "packed", "--workers", "1")
+
+    small, large = rows(capsys, *setup, "--sweep", "nodes=4,8", "--report", "r.html")
+
+    assert small["avg_jct_s"] > large["avg_jct_s"]
+    assert "clusters of the swept sizes" in (workload / "r.html").read_text()
+
+
+def test_real_nodes_are_known_by_their_names(workload: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    nodes = workload / "nodes"
+    nodes.mkdir()
+    for name in ("gpu-a", "gpu-b"):
+        files.dump(machine("dgx-a100", name), nodes / f"{name}.json")
+    (workload / "slow.csv").write_text("node,start,end,factor\ngpu-b,0,1e9,3\n")
+    setup = ("--topology", "nodes", "--policy", "packed", "--order", "fifo")
+
+    (well,), (slow,) = rows(capsys, *setup), rows(capsys, *setup, "--events", "slow.csv")
+    assert slow["avg_jct_s"] > well["avg_jct_s"]
+
+    (nodes / "gpu-d.json").write_text("{")
+    assert "gpu-d.json: not a topology file" in refused(capsys, "trace.csv", *setup)
+
+
+def test_a_bar_shows_what_is_left_only_to_a_person() -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    now = [0.0]
+    for stream, says in ((Terminal(), "\r\x1b[K[######"), (io.StringIO(), "berth simulate: 1 of 5 runs done in 1:10")):
+        now[0] = 0.0
+        progress = Progress(5, stream, lambda: now[0])
+        now[0] = 60.0
+        progress.tick(1)
+        now[0] = 70.0
+        progress.show()
+        assert stream.getvalue().startswith(says)
+        assert "about 3:50 left" in stream.getvalue()
+
+
+def test_what_is_done_soon_shows_nothing() -> None:
+    stream = io.StringIO()
+    with Progress(1, stream):
+        pass
+
+    assert not stream.getvalue()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "topology.scores",
+        "policy.simulate.study",
+        "policy.simulate.submit",
+        "policy.simulate.inputs.models",
+        "policy.simulate.report.files",
+        "policy.simulate.report.svg",
+        "policy.simulate.report.table",
+    ],
+)
+def test_the_examples_in_the_text_are_true(name: str) -> None:
+    assert doctest.testmod(importlib.import_module(name), raise_on_error=True).attempted

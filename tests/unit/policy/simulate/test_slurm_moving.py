@@ -1,0 +1,54 @@
+"""Moving running jobs in the simulation of Slurm's scheduling."""
+
+from dataclasses import replace
+
+import pytest
+
+from policy.placement.berth import BerthPolicy
+from policy.request.settings import Moving
+from policy.simulate.jobs import Job
+from policy.simulate.result import Outcome
+from policy.simulate.slurm_alone.run import SlurmSettings, run
+from policy.simulate.world import Layout, build
+
+RULES = Moving(enabled=True, grace=30, restart=30, after=60)
+
+# Two nodes of four GPUs. At 400 one job of one GPU is on one of them, and one of three on the other.
+JOBS = [
+    Job("filler", 4, 0, 100, limit=100),
+    Job("first", 1, 1, 5_000, limit=10_000),
+    Job("mate", 3, 2, 298, limit=298, nodes=1),
+    Job("second", 3, 200, 9_000, limit=10_000, nodes=1),
+    Job("gang", 4, 400, 600, limit=1_000, nodes=1),
+]
+
+
+def play(moving: Moving, movable: dict[str, float]) -> Outcome:
+    settings = SlurmSettings(pinned=True, moving=moving, movable=movable)
+    return run(JOBS, build(Layout(2, 4)), BerthPolicy(), settings)
+
+
+def test_a_movable_job_makes_room_for_a_gang_and_pays_what_it_said() -> None:
+    moved = play(RULES, {"first": 100.0})
+
+    assert moved.extra["moved"] == 1
+    assert 460 <= moved.starts["gang"] <= 600
+    # Its COST and the restart; nothing of what it had done is lost.
+    assert moved.ends["first"] == pytest.approx(1 + 5_000 + 100 + 30)
+    # The gang's GPUs stood idle until the other had left.
+    assert moved.ends["gang"] == pytest.approx(moved.starts["gang"] + 600 + 60)
+    assert [one.gpus[0] // 4 for one in moved.stretches if one.job == "first"] in ([0, 1], [1, 0])
+
+
+@pytest.mark.parametrize(
+    ("rules", "movable"),
+    [
+        (RULES, {}),
+        (RULES, {"first": 50_000.0}),
+        (replace(RULES, enabled=False), {"first": 1.0}),
+    ],
+)
+def test_nobody_moves_who_did_not_say_so_or_is_too_dear(rules: Moving, movable: dict[str, float]) -> None:
+    stayed = play(rules, movable)
+    assert stayed.extra.get("moved", 0) == 0
+    assert stayed.starts["gang"] == pytest.approx(5_001)

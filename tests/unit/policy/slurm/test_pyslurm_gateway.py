@@ -1,0 +1,424 @@
+"""The gateway through pyslurm, on a stand-in."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from policy.formats.errors import SlurmError
+from policy.formats.slurm_facts import JobFacts, Memory, NodeFacts, Rule
+from policy.slurm.interface import Pin
+from tests.unit.pyslurm_world import RUNNING, Job, Stumbling, World, held, node, partition
+
+SEGMENT = "[berth/1 state=placed id=7 n=1 k=2 gpus=1,6]"
+ODD = b"x\xffy"
+PLACE = Pin(("n3",), (1, 6), seats=True, values={"state": "placed", "id": "7"})
+
+
+@pytest.fixture
+def world() -> World:
+    config = "SelectTypeParameters    = CR_CORE_MEMORY\nDefMemPerCPU            = 1000\nSLURM_VERSION = 25.11.7\n"
+    return World(printed={"scontrol show config": config})
+
+
+def only(world: World) -> JobFacts:
+    [job] = world.gateway().read(ended=False).jobs
+    return job
+
+
+def test_a_running_job_holds_exact_gpus(world: World) -> None:
+    world.jobs = [
+        Job(
+            1,
+            {"n3": held(1, 6, kinds=("gpu", "seat"))},
+            **RUNNING,
+            required_nodes="n3",
+            gres_per_node={"gres/gpu:g1": 1, "gres/gpu:g6": 1, "gres/seat:g1": 1, "gres/seat:g6": 1},
+            admin_comment=f"site {SEGMENT}",
+        )
+    ]
+    reading = world.gateway().read(ended=False)
+
+    [job] = reading.jobs
+    assert (job.gpus, job.holds, job.nodes, job.required) == (0b100_0010, (0b100_0010,), ("n3",), ("n3",))
+    assert (job.limit, job.start, job.end, job.mem, job.user) == (3_600, 2_000, 5_600, 100, 1000)
+    assert job.segment is not None
+    assert job.segment["id"] == "7"
+    assert reading.seen == {"7"}
+    used = {one.name: (one.gpus_used, one.seats_used) for one in reading.nodes}
+    assert used == {"n1": (0, 0), "n3": (0b100_0010, 0b100_0010)}
+    assert world.commands[2:] == []
+
+
+def test_gpus_of_all_kinds_of_jobs_are_in_use_on_their_nodes(world: World) -> None:
+    world.jobs = [
+        Job(1, {"n1": held(0), "n3": held(2)}, **RUNNING | {"allocated_nodes": "n[1,3]"}, num_nodes=2, mem=400),
+        Job(2, {"n3": {"shard:g7": 30, "gpu:g0": 0}}, **RUNNING, gres_per_node={"gres/shard:g7": 30}),
+        Job(3, {"n1": {"gpu:h100": {"count": 3, "indexes": "4,6-7"}}}, **RUNNING | {"allocated_nodes": "n1"}),
+        Job(4, {"n1": held(kinds=("gpu",))}, **RUNNING | {"allocated_nodes": "n1", "state": "COMPLETING"}),
+        Job(5, {"n1": held(3)}, **RUNNING | {"allocated_nodes": "n1", "state": "COMPLETED"}),
+    ]
+    reading = world.gateway().read(ended=True)
+
+    assert [job.holds for job in reading.jobs] == [(0b1, 0b100), (0x80,), (0b1101_0000,), (0,), ()]
+    assert {one.name: one.gpus_used for one in reading.nodes} == {"n1": 0b1101_0001, "n3": 0b1000_0100}
+    assert [job.mem for job in reading.jobs][:2] == [200, 100]
+
+
+def test_requests_that_pyslurm_cannot_read_are_asked_for_once(world: World) -> None:
+    world.jobs = [Job(1, gres_per_node={}), Job(2, gres_per_node={}), Job(3, gres_per_node={}), Job(4)]
+    world.printed["squeue"] = (
+        "1|N/A|gres/gpu:3|N/A|N/A|\n2|N/A|N/A|N/A|gres/gpu:1|\n3|(null)|(null)|N/A|N/A|\n9|N/A|gres/gpu:1|N/A|N/A|\n"
+    )
+    gateway = world.gateway()
+    first, second = gateway.read(ended=False), gateway.read(ended=False)
+
+    assert [job.wants_gpus for job in first.jobs] == [True, True, False, True]
+    assert [job.gpus for job in first.jobs] == [None] * 4
+    assert second.jobs == first.jobs
+    [asked] = [command for command in world.commands if command[0] == "squeue"]
+    assert "--jobs=1,2,3" in asked
+
+    world.jobs[2] = Job(3, gres_per_node={}, priority=6)
+    gateway.read(ended=False)
+    world.jobs[2] = Job(3, gres_per_node={}, admin_comment=SEGMENT)
+    gateway.read(ended=False)
+    listed = [word for command in world.commands for word in command if word.startswith("--jobs")]
+    assert listed == ["--jobs=1,2,3", "--jobs=3"]
+
+
+def test_a_job_pinned_by_job_is_seen_as_pinned(world: World) -> None:
+    world.jobs = [Job(1, gres_per_node={}, required_nodes="n3", admin_comment=SEGMENT)]
+    world.printed["squeue"] = "1|N/A|gres/gpu:g1:1,gres/gpu:g6:1|N/A|N/A|\n"
+
+    assert only(world).gpus == 0b100_0010
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ({"array_id": 1, "array_tasks_waiting": "0-12:4", "array_tasks_parallel": 2}, ("ARRAY", None, "0,4,8,12", 2)),
+        ({"array_id": 1, "array_tasks_waiting": "3-5,9"}, ("ARRAY", None, "3-5,9", None)),
+        ({"array_id": 9, "array_task_id": 3}, ("PENDING", 3, "", None)),
+        # pyslurm has no task 0.
+        ({"array_id": 9, "array_task_id": None}, ("PENDING", 0, "", None)),
+        ({}, ("PENDING", None, "", None)),
+    ],
+)
+def test_an_array_and_its_tasks_are_told_apart(world: World, values: dict[str, Any], expected: tuple[Any, ...]) -> None:
+    world.jobs = [Job(1, **values)]
+    job = only(world)
+
+    assert (job.state, job.task, job.tasks, job.at_once) == expected
+    assert job.array == values.get("array_id", 0)
+
+
+@pytest.mark.parametrize("state", ["REQUEUE_HOLD", "SPECIAL_EXIT", "EXPEDITING"])
+def test_a_job_that_was_put_back_on_hold_and_released_waits_as_any_other(world: World, state: str) -> None:
+    world.jobs = [Job(1, state=state, eligible_time=1_100, required_nodes="n3", admin_comment=SEGMENT)]
+    gateway = world.gateway()
+    [job] = gateway.read(ended=False).jobs
+
+    assert (job.state, job.begin) == ("PENDING", 1_100)
+    gateway.pin(1, PLACE, hurry=True)
+    assert [number for number, _ in world.written] == [1]
+
+
+def test_small_fields_of_a_job_are_in_slurms_words(world: World) -> None:
+    world.jobs = [
+        Job(
+            1,
+            constraints=["v100|h100"],
+            licenses=["matlab:2", "fluent"],
+            account="lab",
+            name="my train",
+            reservation="later",
+            heterogeneous_id=1,
+            excluded_nodes="n[4-5]",
+            state_reason="ReqNodeNotAvail, May be reserved for other job",
+            eligible_time=4_600,
+            mem=None,
+            federation_origin="here",
+        )
+    ]
+    gateway = world.gateway()
+    reading = gateway.read(ended=False)
+
+    [job] = reading.jobs
+    assert (job.features, job.licenses, job.reservation, job.het) == ("v100|h100", "matlab:2,fluent", "later", 1)
+    assert (job.account, job.name) == ("lab", "my train")
+    assert (job.excluded, job.begin, job.mem, job.start, job.may_start) == (("n4", "n5"), 4_600, None, None, True)
+    assert (reading.federated, reading.version, reading.memory) == (True, "25.11.7", Memory(per_cpu=1000))
+
+
+def test_a_job_without_a_limit_has_no_end(world: World) -> None:
+    world.jobs = [Job(1, {"n3": held(1)}, **RUNNING | {"end_time": 1 << 40}, time_limit=None)]
+
+    assert (only(world).limit, only(world).end) == (None, None)
+
+
+def test_ended_jobs_come_only_when_asked_for_but_their_nonces_always(world: World) -> None:
+    world.jobs = [Job(1, **RUNNING | {"state": "COMPLETED"}, admin_comment=SEGMENT), Job(2)]
+    gateway = world.gateway()
+
+    assert [job.id for job in gateway.read(ended=False).jobs] == [2]
+    assert gateway.read(ended=False).seen == {"7"}
+    assert [job.id for job in gateway.read(ended=True).jobs] == [1, 2]
+
+
+def test_what_did_not_change_is_the_same_object(world: World) -> None:
+    world.jobs = [Job(1, {"n3": held(1)}, **RUNNING), Job(2), Job(3)]
+    gateway = world.gateway()
+    first = gateway.read(ended=False)
+    # New objects each time, as pyslurm loads them; job 2 changed, and in job 3 only what Berth does not look at.
+    world.jobs = [Job(1, {"n3": held(1)}, **RUNNING), Job(2, priority=9), Job(3, memory_per_node=None)]
+    world.nodes = [node("n1", state="MIXED", allocated_cpus=3), node("n3")]
+    second = gateway.read(ended=False)
+
+    same = [old is new for old, new in zip(first.jobs, second.jobs, strict=True)]
+    assert same == [True, False, True]
+    assert second.jobs[1].priority == 9
+    assert [old is new for old, new in zip(first.nodes, second.nodes, strict=True)] == [False, True]
+    assert first.partitions[0] is second.partitions[0]
+
+
+def test_a_job_that_is_gone_leaves_no_trace(world: World) -> None:
+    world.jobs = [Job(1, {"n3": held(1)}, **RUNNING)]
+    gateway = world.gateway()
+    gateway.read(ended=False)
+    world.jobs = []
+    reading = gateway.read(ended=False)
+
+    assert (reading.jobs, [one.gpus_used for one in reading.nodes]) == ((), [0, 0])
+
+
+def test_nodes_are_read_with_their_gpus(world: World) -> None:
+    world.nodes = [
+        node("n1", state="MIXED+COMPLETING", allocated_cpus=2, allocated_memory=200),
+        node("n2", state="IDLE+DRAIN"),
+        node("n3", state="IDLE+NOT_RESPONDING", configured_gres={"gpu:g0": 1, "gpu:h100": 4, "gpu": 2}),
+        node("n4", configured_gres={}, active_features=[], partitions=[]),
+    ]
+    found = world.gateway().read(ended=False).nodes
+
+    assert found[0] == NodeFacts(
+        *("n1", 16, 2, 64_000, 200, 1, True, True, 8, 0, 8, 0, 0), frozenset({"v100"}), frozenset({"gpu"})
+    )
+    assert [one.up for one in found] == [True, False, False, True]
+    assert [(one.gpus, one.loose, one.seats) for one in found[2:]] == [(1, 6, 0), (0, 0, 0)]
+    assert (found[3].features, found[3].partitions) == (frozenset(), frozenset())
+
+
+def test_what_slurm_keeps_for_the_system_is_no_memory_for_jobs(world: World) -> None:
+    world.nodes = [node("n1", memory_reserved_for_system=4_000), node("n2", memory_reserved_for_system=70_000)]
+
+    assert [one.mem for one in world.gateway().read(ended=False).nodes] == [60_000, 0]
+
+
+def test_a_sites_own_gres_does_not_stop_the_reading(world: World) -> None:
+    odd = vars(node("n1"))
+    odd.pop("configured_gres")
+    world.nodes = [Stumbling(**odd), node("n3")]
+    recorded = (Path(__file__).parents[2] / "data" / "slurm-26.05" / "scontrol-show-node").read_text()
+    world.printed["scontrol show node"] = recorded
+    world.jobs = [Job(1, gres_per_node=ValueError("invalid literal for int(): '10G'"))]
+    world.printed["squeue"] = "1|gres/tmpdisk:10G,gres/gpu:g1:1|N/A|N/A|N/A|\n"
+    reading = world.gateway().read(ended=False)
+
+    assert [(one.gpus, one.seats) for one in reading.nodes] == [(8, 8), (8, 8)]
+    assert (reading.jobs[0].gpus, reading.jobs[0].wants_gpus) == (0b10, True)
+
+
+def test_partitions_and_reservations_are_read(world: World) -> None:
+    world.partitions = [
+        partition("gpu", is_default=True, max_time=120, default_memory_per_gpu=4_000, default_cpus_per_gpu=2),
+        partition(
+            "odd",
+            state="DOWN",
+            oversubscribe="EXCLUSIVE",
+            default_time=30,
+            default_memory_per_node=2_000,
+            min_nodes=2,
+            max_nodes=4,
+            priority_tier=3,
+            denied_qos=["guest"],
+            allowed_groups=["owners"],
+        ),
+        partition(
+            "plain", default_memory_per_cpu=500, default_memory_per_node=None, allowed_accounts=["Physics", "chemistry"]
+        ),
+    ]
+    world.reservations = [
+        SimpleNamespace(name="later", nodes="n[1-2]", start_time=10, end_time=20),
+        SimpleNamespace(name="licenses", nodes=None, start_time=10, end_time=20),
+    ]
+    reading = world.gateway().read(ended=False)
+
+    gpu, odd, plain = reading.partitions
+    assert (gpu.time_limit, gpu.memory, gpu.counts_cpus_by_gpu, gpu.up) == (7_200, Memory(per_gpu=4_000), True, True)
+    assert (odd.time_limit, odd.memory, odd.whole_nodes, odd.up) == (1_800, Memory(per_node=2_000), True, False)
+    assert (plain.time_limit, plain.memory, plain.default) == (None, Memory(per_cpu=500), False)
+    assert [one.for_all_groups for one in reading.partitions] == [True, False, True]
+    assert [one.qos for one in reading.partitions] == [Rule(), Rule(never=frozenset({"guest"})), Rule()]
+    assert [one.accounts for one in reading.partitions] == [Rule(), Rule(), Rule(frozenset({"physics", "chemistry"}))]
+    assert [one.starts for one in reading.partitions] == [True, False, True]
+    assert [one.tier for one in reading.partitions] == [1, 3, 1]
+    assert [(one.max_time, one.min_nodes, one.max_nodes) for one in reading.partitions] == [
+        (7_200, 0, None),
+        (None, 2, 4),
+        (None, 0, None),
+    ]
+    [later] = reading.reservations
+    assert (later.name, later.nodes, later.start, later.end) == ("later", ("n1", "n2"), 10, 20)
+
+
+def test_a_pin_is_one_update_and_keeps_foreign_bytes(world: World) -> None:
+    problem = UnicodeDecodeError("utf-8", ODD, 1, 2, "invalid start byte")
+    world.jobs = [Job(1, admin_comment=problem, extra=problem)]
+    gateway = world.gateway()
+    gateway.read(ended=False)
+    gateway.pin(1, PLACE, hurry=True)
+
+    segment = b"[berth/1 state=placed id=7]"
+    assert world.written == [
+        (
+            1,
+            {
+                "required_nodes": "n3",
+                "gres_per_node": "gpu:g1:1,gpu:g6:1,seat:g1:1,seat:g6:1",
+                "admin_comment": ODD + segment,
+                "extra": ODD + b"[berth/1 nodes=n3 gpus=1,6]",
+            },
+        )
+    ]
+    assert [command for command in world.commands if "update" in command] == []
+
+
+def test_other_nodes_are_excluded_in_the_same_update_and_read_as_nobodys_wish(world: World) -> None:
+    world.jobs = [Job(1)]
+    gateway = world.gateway()
+    gateway.read(ended=False)
+    gateway.pin(1, replace(PLACE, others="n[1-2]"), hurry=True)
+    [(_, written)] = world.written
+    assert written["excluded_nodes"] == "n[1-2]"
+
+    comment = written["admin_comment"].decode()
+    world.jobs = [
+        Job(number, excluded_nodes=excluded, admin_comment=comment)
+        for number, excluded in enumerate(("n[1-2]", "n2,n1", "n2"), 1)
+    ]
+    assert [job.excluded for job in gateway.read(ended=False).jobs] == [(), (), ("n2",)]
+
+
+def test_what_pyslurm_cannot_write_goes_through_scontrol(world: World) -> None:
+    world.jobs = [
+        Job(1, gres_per_node={}, required_nodes="n3"),
+        Job(2, gres_per_node={"gres/gpu:g1": 1}, admin_comment=SEGMENT),
+        Job(3, array_id=3, array_tasks_waiting="1-4"),
+    ]
+    by_job = {"job_id": 1, "job_state": ["PENDING"], "tres_per_job": "gres/gpu:g1:1"}
+    by_node = {"job_id": 2, "job_state": ["PENDING"], "admin_comment": SEGMENT, "tres_per_node": "gres/gpu:g1:1"}
+    array = {"job_id": 3, "job_state": ["PENDING"], "tres_per_node": "gres/gpu:2"}
+    world.printed["scontrol show job"] = json.dumps({"jobs": [by_job, by_node, array]})
+    world.printed["squeue"] = "1|N/A|gres/gpu:g1:1|N/A|N/A|\n"
+    gateway = world.gateway()
+    gateway.read(ended=False)
+
+    gateway.pin(1, PLACE)
+    assert gateway.release(2, "because")
+    gateway.pin("3_2", PLACE)
+
+    updates = [set(command[2:]) for command in world.commands if command[1] == "update"]
+    assert [next(word for word in words if word.startswith("JobId=")) for words in updates] == [
+        *("JobId=1", "JobId=2", "JobId=3_2")
+    ]
+    assert "TresPerJob=gres/gpu:g1:1,gres/gpu:g6:1,gres/seat:g1:1,gres/seat:g6:1" in updates[0]
+    assert {"TresPerNode=gres/gpu:2", "ReqNodeList=", "Extra="} <= updates[1]
+    assert world.written == []
+
+
+def test_what_another_writes_after_the_reading_stays(world: World) -> None:
+    world.jobs = [Job(1, admin_comment=SEGMENT)]
+    gateway = world.gateway()
+    gateway.read(ended=False)
+    now = {"admin_comment": f"billed {SEGMENT}", "extra": "theirs", "tres_per_node": "gres/gpu:2"}
+    world.shows(1, "PENDING", **now)
+    gateway.pin(1, PLACE)
+
+    [(_, written)] = world.written
+    assert written["admin_comment"] == b"billed [berth/1 state=placed id=7]"
+    assert written["extra"] == b"theirs[berth/1 nodes=n3 gpus=1,6]"
+
+
+def test_annotate_and_requeue_are_one_call_each(world: World) -> None:
+    world.jobs = [Job(1, {"n3": held(1)}, **RUNNING, admin_comment=f"mine {SEGMENT}")]
+    world.shows(1, "RUNNING", admin_comment=f"mine {SEGMENT}")
+    gateway = world.gateway()
+    gateway.read(ended=False)
+    gateway.annotate(1, {"state": "noted"})
+    gateway.requeue(1)
+
+    assert world.written == [(1, {"admin_comment": b"mine [berth/1 state=noted]"}), (1, {"requeue": True})]
+
+
+def test_a_job_that_runs_is_not_pinned(world: World) -> None:
+    world.jobs = [Job(1, {"n3": held(1)}, **RUNNING)]
+    world.shows(1, "RUNNING")
+    gateway = world.gateway()
+    gateway.read(ended=False)
+
+    for hurry in (False, True):
+        with pytest.raises(SlurmError, match="only the place of a waiting job"):
+            gateway.pin(1, PLACE, hurry=hurry)
+    assert world.written == []
+
+
+def test_waiting_jobs_with_a_place_are_the_pinned_ones(world: World) -> None:
+    typed: dict[str, Any] = {"gres_per_node": {"gres/gpu:g1": 1}, "required_nodes": "n3"}
+    world.jobs = [
+        Job(1, **typed),
+        Job(2, **typed | {"required_nodes": None}),
+        Job(3, {"n3": held(1)}, **RUNNING | typed),
+    ]
+
+    assert world.gateway().pinned_jobs() == [1]
+
+
+def test_every_failure_is_a_sentence(world: World) -> None:
+    world.jobs = [Job(1)]
+    world.shows(1, "PENDING")
+    gateway = world.gateway()
+    gateway.read(ended=False)
+    world.refusal = "Unable to contact slurm controller"
+
+    for call, what in (
+        (lambda: gateway.read(ended=False), "Slurm cannot be read: Unable"),
+        (lambda: gateway.pin(1, PLACE), "job 1 could not be changed: Unable"),
+        (lambda: gateway.requeue(1), "job 1 could not be requeued: Unable"),
+    ):
+        with pytest.raises(SlurmError, match=what):
+            call()
+    world.refusal = ""
+    world.jobs = [Job(1, cpus=ValueError("an odd number"))]
+    with pytest.raises(SlurmError, match="stumbled over an odd number; set gateway"):
+        gateway.read(ended=False)
+
+
+def test_after_a_failure_the_next_reading_is_whole(world: World) -> None:
+    world.jobs = [Job(1)]
+    gateway = world.gateway()
+    first = gateway.read(ended=False)
+    world.refusal = "Unable to contact slurm controller"
+    with pytest.raises(SlurmError):
+        gateway.read(ended=False)
+    world.refusal = ""
+    world.jobs = [Job(1), Job(2)]
+    second = gateway.read(ended=False)
+
+    assert [job.id for job in second.jobs] == [1, 2]
+    assert second.jobs[0] is first.jobs[0]

@@ -1,0 +1,72 @@
+"""What somebody waits for is not held up by what is only told, and a slow Slurm is asked again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+from prolog_epilog.errors import SlurmError
+from prolog_epilog.guard.hold.parting import Parting
+from prolog_epilog.guard.options import NoticeOptions
+from prolog_epilog.guard.roll import Member
+from prolog_epilog.guard.tell.errands import Errands
+from prolog_epilog.guard.tell.notice import Notice, Payload
+
+GUEST = Member(42, 1000, ("GPU-0",), {}, "time")
+
+
+@dataclass
+class Slurm:
+    order: list[str]
+    slow: bool = False
+
+    def is_sent_away(self, job: int) -> bool:
+        self.order.append(f"is {job} sent away")
+        if self.slow:
+            raise SlurmError("scontrol did not answer")
+        return True
+
+
+@pytest.fixture
+def order() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def slurm(order: list[str]) -> Slurm:
+    return Slurm(order)
+
+
+@pytest.fixture
+def errands(slurm: Slurm, order: list[str]) -> Errands:
+    def tell(_options: NoticeOptions, one: Payload) -> bool:
+        order.append(one.text.split("gpu=")[1].split()[0])
+        return True
+
+    return Errands(slurm, NoticeOptions(("ctl",)), order.append, lambda _: None, tell)  # type: ignore[arg-type]
+
+
+def test_a_question_goes_before_what_is_only_told(errands: Errands, order: list[str]) -> None:
+    for gpu in (3, 1, 2):
+        errands.notify(Notice("n1", gpu, "healthy"))
+    errands.is_sent_away(GUEST)
+    for _ in range(4):
+        errands.run(0.0)
+
+    assert order == ["is 42 sent away", "3", "1", "2"]
+
+
+def test_slurm_is_asked_again_where_it_did_not_say(errands: Errands, slurm: Slurm, order: list[str]) -> None:
+    parting = Parting(errands, GUEST)
+    slurm.slow = True
+    parting.stirs(10.0)
+    assert parting.turn(10.0) is None
+    errands.run(0.0)
+    slurm.slow = False
+
+    assert parting.turn(10.5) is None
+    assert parting.turn(12.5) is None
+    errands.run(0.0)
+    assert parting.turn(12.6) == 12.5
+    assert order == ["is 42 sent away", "scontrol did not answer", "is 42 sent away"]

@@ -1,0 +1,171 @@
+"""berth-guard's own threads: none of them ends because something failed, and one that has ended is not done without."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from prolog_epilog.guard import program
+from prolog_epilog.guard.measure.senses import Senses
+from prolog_epilog.guard.options import NoticeOptions
+from prolog_epilog.guard.roll import Member
+from prolog_epilog.guard.seats import watch as watches
+from prolog_epilog.guard.tell import notice
+from prolog_epilog.guard.tell.errands import Errands
+from prolog_epilog.guard.tell.notice import Notice, Payload
+
+UNIT = Path(__file__).resolve().parents[4] / "prolog_epilog/berth-guard.service"
+GUEST = Member(42, 1000, ("GPU-0",), {}, "mps")
+
+
+@dataclass
+class Watch:
+    said: list[str] = field(default_factory=list)
+
+    def say(self, sentence: str, **_: bool) -> None:
+        self.said.append(sentence)
+
+
+class Part:
+    """Of the guard: fails as often as it is told, and ends the test when it has been called often enough."""
+
+    def __init__(self, stop: threading.Event, fails: int, calls: int = 3) -> None:
+        self.stop, self.fails, self.calls = stop, fails, calls
+        self.done = 0
+
+    def __call__(self, *_: object) -> None:
+        self.done += 1
+        if self.done >= self.calls:
+            self.stop.set()
+        if self.done <= self.fails:
+            raise RuntimeError("nobody reckoned with this")
+
+    turn = look = __call__
+
+
+class DeadMan:
+    def lives(self) -> bool:
+        return True
+
+
+def thread(lives: bool) -> threading.Thread:
+    made = threading.Thread(target=threading.Event().wait if lives else lambda: None, daemon=True)
+    made.start()
+    if not lives:
+        made.join()
+    return made
+
+
+def turn(keeper: Part, watch: Watch, *, slow_lives: bool = True) -> int:
+    return program._turn(watch, keeper, DeadMan(), thread(slow_lives), keeper.stop)  # type: ignore[arg-type]
+
+
+def test_a_turn_that_fails_is_told_once_and_followed_by_the_next() -> None:
+    keeper, watch = Part(threading.Event(), fails=2), Watch()
+
+    assert turn(keeper, watch) == 0
+    assert keeper.done == 3
+    (said,) = watch.said
+    assert "nobody reckoned with this" in said
+    assert "test_guard_threads.py" in said
+
+
+def test_without_its_slow_thread_the_guard_begins_anew() -> None:
+    keeper, watch = Part(threading.Event(), fails=0, calls=100), Watch()
+
+    assert turn(keeper, watch, slow_lives=False) == 1
+    assert "begins anew" in watch.said[0]
+
+
+def errands(say: Callable[[str], None], **more: Any) -> Errands:
+    def no_folder(_: Member) -> None:
+        raise FileNotFoundError(2, "No such file or directory", "/sys/fs/cgroup/step_0")
+
+    return Errands(more.pop("slurm", None), NoticeOptions(("ctl",)), say, no_folder, lambda *_: True)
+
+
+def test_an_errand_that_fails_does_not_take_the_next_one_along() -> None:
+    said: list[str] = []
+    made = errands(said.append)
+    done = made.evict(GUEST, Notice("n1", 3, "healthy", "evict", 42), lives=True)
+    told: list[str] = []
+
+    def tell(_options: NoticeOptions, one: Payload) -> bool:
+        told.append(one.text)
+        return True
+
+    made.tell = tell
+    made.notify(Notice("n1", 3, "healthy"))
+
+    made.run(0.0)
+    made.run(0.0)
+
+    assert done.is_set()
+    assert len(told) == 2
+    assert "/sys/fs/cgroup/step_0" in said[0]
+
+
+@pytest.mark.parametrize("broken", ["step", "look", "errands"])
+def test_the_slow_thread_goes_on_whatever_fails_in_it(monkeypatch: pytest.MonkeyPatch, broken: str) -> None:
+    monkeypatch.setattr(watches, "PERIOD", 0.01)
+    stop, watch = threading.Event(), Watch()
+    parts = {name: Part(threading.Event(), fails=2 if name == broken else 0) for name in ("step", "look", "errands")}
+    parts[broken].stop = stop
+    monkeypatch.setattr(watches, "step", parts["step"])
+    parts["errands"].run = partial(slowly, parts["errands"])  # type: ignore[attr-defined]
+
+    program._slow(watch, parts["look"], parts["errands"], stop)  # type: ignore[arg-type]
+
+    assert parts[broken].done == 3
+    assert len(watch.said) == 1
+
+
+def slowly(part: Part, _seconds: float) -> None:
+    time.sleep(0.01)
+    part()
+
+
+def test_the_senses_go_on_when_a_look_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    senses = Senses(said.append)
+    looks = Part(threading.Event(), fails=1, calls=2)
+    monkeypatch.setattr(senses, "_look", looks)
+    monkeypatch.setattr("prolog_epilog.guard.measure.senses.PERIOD", 0.05)
+    senses.start()
+
+    assert looks.stop.wait(10)
+    senses.stop()
+    assert "nobody reckoned with this" in said[0]
+
+
+def test_a_name_service_that_has_gone_does_not_keep_berthd_from_being_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[object] = []
+
+    def answers(host: str, port: int, **_: object) -> list[tuple[Any, ...]]:
+        asked.append(host)
+        if len(asked) > 1:
+            raise socket.gaierror("the name service does not answer")
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", port))]
+
+    monkeypatch.setattr(socket, "getaddrinfo", answers)
+    monkeypatch.setattr(notice, "_addresses", {})
+
+    first = notice._address("ctl.site", 7000)
+    assert notice._address("ctl.site", 7000) == first
+    assert len(asked) == 1
+    monkeypatch.setattr(notice, "_KEEP_S", 0.0)
+    monkeypatch.setattr(notice, "_addresses", {("ctl.site", 7000): (0.0, first)})
+    assert notice._address("ctl.site", 7000) == first
+    assert len(asked) == 2
+
+
+def test_systemd_starts_the_guard_as_often_as_it_takes() -> None:
+    assert "StartLimitIntervalSec=0\n" in UNIT.read_text().split("[Service]")[0]

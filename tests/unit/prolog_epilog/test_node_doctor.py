@@ -1,0 +1,296 @@
+"""`berth doctor node` and `berth job-gpus`."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from policy.cli.main import main
+from prolog_epilog import doctor
+from prolog_epilog.config import NodeConfig
+from prolog_epilog.doctor import Finding
+from prolog_epilog.tenants import share_file
+from prolog_epilog.tenants.share_file import Share
+from tests.unit.node_world import ROOT, World, berth
+
+SLURM = {
+    "Prolog[0]": "/opt/berth/bin/berth-prolog",
+    "Epilog[0]": "/opt/berth/bin/berth-epilog",
+    "Epilog[1]": "/usr/libexec/berth/berth-notice",
+    "PrologFlags": "Alloc,Contain",
+    "LaunchParameters": "use_interactive_step",
+    "KillWait": "60 sec",
+    "PrologEpilogTimeout": "65534",
+}
+
+EXAMINE = """
+import json, sys
+from pathlib import Path
+from prolog_epilog import doctor
+from prolog_epilog.node.paths import Paths
+found = doctor.examine(sys.argv[1], Paths(Path(sys.argv[2])))
+print(json.dumps([[one.name, one.ok, one.text] for one in found]))
+"""
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    with tempfile.TemporaryDirectory(prefix="bn") as folder:
+        made = World(Path(folder))
+        made.with_gpus()
+        yield made
+        for pid in made.daemons():
+            os.kill(pid, signal.SIGKILL)
+
+
+def failed(found: Iterator[Finding]) -> dict[str, str]:
+    return {one.name: one.text for one in found if not one.ok}
+
+
+def test_a_good_slurm_conf_passes() -> None:
+    assert failed(doctor.wiring(SLURM, NodeConfig())) == {}
+
+
+@pytest.mark.parametrize(
+    ("change", "name", "says"),
+    [
+        ({"Prolog[0]": "/etc/slurm/prolog"}, "Prolog", "/etc/slurm/prolog; set Prolog=/opt/berth/bin/berth-prolog"),
+        ({"Prolog[1]": "/etc/slurm/own"}, "Prolog", "move them to [node] chain_prolog"),
+        ({"Epilog[0]": "/x"}, "Epilog", "set Epilog=/opt/berth/bin/berth-epilog"),
+        ({"PrologFlags": "(null)"}, "PrologFlags", "without Alloc"),
+        ({"LaunchParameters": "(null)"}, "LaunchParameters", "add use_interactive_step"),
+        ({"KillWait": "30 sec"}, "KillWait", "30 s; set 60 or more"),
+        ({"PrologEpilogTimeout": "30"}, "PrologEpilogTimeout", "30 s is less than"),
+        ({"PrologEpilogTimeout": "175"}, "PrologEpilogTimeout", "set more than 175"),
+        ({"PrologTimeout": "100"}, "PrologTimeout", "would kill the Prolog and drain the node"),
+        ({"EpilogTimeout": "100"}, "EpilogTimeout", "set more than 175"),
+    ],
+)
+def test_each_fault_of_slurm_conf_has_its_cure(change: dict[str, str], name: str, says: str) -> None:
+    found = failed(doctor.wiring(SLURM | change, NodeConfig()))
+
+    assert list(found) == [name]
+    assert says in found[name]
+
+
+def test_a_limit_that_lets_our_own_ones_end_first_passes() -> None:
+    chained = NodeConfig(chain_prolog=("/x",), chain_timeout=100)
+    assert failed(doctor.wiring(SLURM | {"PrologEpilogTimeout": "176"}, NodeConfig())) == {}
+    assert failed(doctor.wiring(SLURM | {"PrologEpilogTimeout": "0 sec"}, NodeConfig())) == {}
+    assert list(failed(doctor.wiring(SLURM | {"PrologEpilogTimeout": "375"}, chained))) == ["PrologEpilogTimeout"]
+
+
+def test_the_notice_is_called_by_berth_epilog_or_has_a_line_of_its_own(tmp_path: Path) -> None:
+    there, absent = tmp_path / "berth-notice", tmp_path / "absent"
+    there.touch(0o755)
+    alone = {key: value for key, value in SLURM.items() if key != "Epilog[1]"}
+
+    def says(slurm: dict[str, str], *paths: Path) -> tuple[bool, str]:
+        found = {one.name: one for one in doctor.wiring(slurm, NodeConfig(), paths)}["berth-notice"]
+        return found.ok, found.text
+
+    assert says(alone, absent, there) == (True, f"berth-epilog calls {there}")
+    assert says(SLURM, absent) == (True, "/usr/libexec/berth/berth-notice")
+    ok, text = says(SLURM, there)
+    assert ok
+    assert "Epilog=/usr/libexec/berth/berth-notice is not needed" in text
+    ok, text = says(alone, absent)
+    assert not ok
+    assert text.endswith(f"make -C slurm_plugins install, or link {absent} to it")
+
+
+def test_scripts_that_will_be_left_out_are_named(world: World) -> None:
+    good = world.script("good", "exit 0")
+    settings = NodeConfig(chain_prolog=(str(good),), chain_epilog=(str(world.folder / "missing"),))
+
+    assert failed(doctor.scripts(settings)) == {
+        "chain_epilog": f"{world.folder}/missing is left out: No such file or directory; "
+        "mend [node] chain_prolog or chain_epilog in berth.conf"
+    }
+
+
+def leftovers(world: World, here: set[int], slurm: set[int]) -> list[str]:
+    found = doctor.leftovers(world.paths, here, slurm.__contains__)
+    return [one.text for one in found if (not one.ok and str(world.root) in one.text) or one.text.startswith("job")]
+
+
+def test_what_is_left_is_found_and_named(world: World) -> None:
+    world.run("prolog", berth(2, share=30, way="mps"), "2")
+    assert leftovers(world, {7}, set()) == []
+    assert leftovers(world, set(), {7}) == []
+    assert leftovers(world, set(), set()) == [
+        "job 7 is over, but has a share; berth-guard takes it back within a minute, is it running?"
+    ]
+
+    world.run("epilog")
+    assert leftovers(world, set(), set()) == []
+    (world.root / "mps" / "GPU-old").mkdir()
+    share_file.write(world.paths, Share(5, 0, why="no"))
+    share_file.write(world.paths, Share(6, 0))
+    hour = time.time() - 3600
+    os.utime(world.paths.job(6), (hour, hour))
+    world.root.chmod(0o777)
+    assert [text.rpartition("; ")[2] for text in leftovers(world, set(), set())] == [
+        f"chmod go-w {world.root}",
+        "berth-guard takes it back within a minute, is it running?",
+        "remove it",
+    ]
+
+
+def test_a_daemon_that_is_not_ours_is_found(world: World) -> None:
+    pipe = world.folder / "private"
+    pipe.mkdir()
+    environment = {"CUDA_MPS_PIPE_DIRECTORY": str(pipe), "CUDA_MPS_LOG_DIRECTORY": str(pipe)}
+    program = str(world.settings["mps_control"])
+    with subprocess.Popen([program, "-f"], env={**os.environ, **world.environment, **environment}) as daemon:
+        try:
+            until = time.monotonic() + 20
+            found: list[str] = []
+            while not found and time.monotonic() < until:
+                texts = [one.text for one in doctor.leftovers(world.paths, set(), lambda _: False)]
+                found = [text for text in texts if text.startswith(f"process {daemon.pid} is an MPS daemon")]
+            assert len(found) == 1
+            assert found[0].endswith("that Berth did not start; end it: echo quit | nvidia-cuda-mps-control")
+        finally:
+            daemon.kill()
+
+
+def examined(world: World) -> dict[str, tuple[bool, str]]:
+    """In a program of its own: the simulated driver is one for each process."""
+    lines = "\n".join(f"{key} = {value}" for key, value in SLURM.items())
+    (world.folder / "slurm").write_text(lines)
+    world.scontrol(f"cat {world.folder}/slurm")
+    done = subprocess.run(
+        [sys.executable, "-c", EXAMINE, str(world.configure()), str(world.root)],
+        cwd=ROOT,
+        env={**os.environ, **world.environment},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    return {name: (ok, text) for name, ok, text in json.loads(done.stdout)}
+
+
+def test_a_whole_node_is_examined(world: World) -> None:
+    world.happens("gpu 3 compute-mode=3")
+
+    found = examined(world)
+
+    assert found["berth.conf"][0]
+    assert found["Prolog"] == (True, "berth-prolog")
+    assert found["GPU 3"][0] is False
+    assert "compute mode 3, but nobody shares it: jobs will fail on it; nvidia-smi -i GPU-" in found["GPU 3"][1]
+    tried = "namespaces no, static partitions no, several users yes"
+    assert found["MPS"] == (True, f"shares are held by server ceilings (tried: {tried})")
+    assert found["cgroups"][1].startswith(("v1", "v2"))
+    assert found["berth-guard"] == (
+        False,
+        "does not run, so nothing sees a job that takes more than its share; systemctl enable --now berth-guard",
+    )
+    assert not {"static partitions", "words"} & found.keys()
+
+
+def test_a_site_hears_which_shares_take_more_than_they_are_of_a_gpu_in_parts(world: World) -> None:
+    world.mps_wishes({"driver": "static"})
+    assert "static partitions" not in examined(world)
+
+    # An H100 has 132 multiprocessors, eight to a part; of a V100 here the number is known, and of the others not.
+    world.happens("gpu 0-3 sm=9.0 cores=16896")
+    world.happens("gpu 4 cores=5120")
+    ok, text = examined(world)["static partitions"]
+    assert ok
+    assert text.startswith("a GPU here has 16 parts, and each share gets one at least: of shares below 7 % fewer fit")
+    world.settings["static_partitions"] = "never"
+    assert "static partitions" not in examined(world)
+
+
+@pytest.mark.parametrize(("chunks", "least"), [(16, "7 %"), (27, "4 %"), (20, "5 %")])
+def test_a_share_is_too_small_where_it_is_less_than_a_part(chunks: int, least: str) -> None:
+    assert f"of shares below {least} fewer fit" in doctor.parts(chunks).text
+
+
+@pytest.mark.parametrize(("mounted", "says"), [(False, "is part of /run's file system"), (True, "of its own")])
+def test_words_that_may_fill_run_are_a_remark(
+    world: World, monkeypatch: pytest.MonkeyPatch, mounted: bool, says: str
+) -> None:
+    assert list(doctor.words_apart(world.paths)) == []
+    world.paths.words.mkdir(parents=True)
+    monkeypatch.setattr(Path, "is_mount", lambda _: mounted)
+
+    [found] = doctor.words_apart(world.paths)
+
+    assert found.ok
+    assert says in found.text
+
+
+def test_a_node_without_anything_is_told_what_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "berth.conf").write_text(f"[node]\nscontrol = '{tmp_path}/no'\nmps_control = '{tmp_path}/no'\n")
+    monkeypatch.setenv("SLURM_CONF", str(tmp_path / "slurm.conf"))
+    monkeypatch.setenv("BERTH_FAKE_NVML", str(tmp_path / "no"))
+
+    assert main(["doctor", "node"]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert all(line.startswith(("ok    ", "FAIL  ")) for line in lines)
+    assert any(line.startswith("FAIL  Slurm: ") for line in lines)
+    assert any(line.startswith("FAIL  MPS: ") and "is not on this node" in line for line in lines)
+    assert main(["doctor", "node", "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["schema_version"] == 1
+
+
+def test_the_users_commands_load_nothing_of_the_node() -> None:
+    code = "from policy.cli.main import build_parser; build_parser(); import sys; print(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60
+    )
+
+    assert not [name for name in done.stdout.split() if name.startswith("prolog_epilog.")]
+
+
+def job_gpus(world: World, monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
+    world.configure()
+    monkeypatch.setenv("SLURM_CONF", str(world.folder / "slurm.conf"))
+    monkeypatch.setenv("SLURMD_NODENAME", "n1")
+    monkeypatch.setattr("prolog_epilog.node.paths.Paths", lambda: world.paths)
+    return main(["job-gpus", *words])
+
+
+def test_a_script_learns_all_gpus_of_a_job(
+    world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world.slurm_knows("gpu:g0:1(IDX:0),gpu:g3:1(IDX:3)")
+    monkeypatch.setattr("prolog_epilog.chain.minors", lambda: (0, 1, 2, 5))
+
+    assert job_gpus(world, monkeypatch, "7") == 0
+    assert capsys.readouterr().out == "0,5\n"
+    assert job_gpus(world, monkeypatch, "7", "--node", "n1") == 0
+    assert capsys.readouterr().out == "0,3\n"
+    assert job_gpus(world, monkeypatch, "7", "--node", "n2") == 1
+    assert "scontrol shows no GPUs of the job on n2" in capsys.readouterr().err
+
+
+def test_a_job_that_shares_is_asked_of_nobody(
+    world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from prolog_epilog.node import files  # noqa: PLC0415 - the only test that needs it
+
+    files.prepare(world.paths)
+    share_file.write(world.paths, Share(7, 1000, gpus=(2,), minors=(4,), uuids=("GPU-1",)))
+
+    assert job_gpus(world, monkeypatch, "7") == 0
+    assert job_gpus(world, monkeypatch, "7", "--uuids") == 0
+    assert capsys.readouterr().out == "4\nGPU-1\n"
+    assert world.asked == ""
+    assert job_gpus(world, monkeypatch, "8", "--uuids") == 1
+    assert job_gpus(world, monkeypatch, "x") == 2

@@ -1,0 +1,102 @@
+"""What the core may do, who includes whose C, and what a command may load before it does anything.
+
+Who may import whom is in [tool.importlinter] of pyproject.toml.
+"""
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+UPPER = ("policy.site", "policy.slurm", "policy.daemon", "policy.cli", "policy.simulate")
+"""Floors of policy that may do I/O; everything else in policy is the core."""
+IO_MODULES = {"os", "socket", "subprocess", "pathlib", "io", "shutil", "tempfile", "asyncio", "threading", "select"}
+
+
+def modules(package: str) -> Iterator[tuple[str, Path]]:
+    for path in sorted((ROOT / package).rglob("*.py")):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        yield ".".join(parts).removesuffix(".__init__"), path
+
+
+def imported(path: Path) -> set[str]:
+    names: set[str] = set()
+    for item in ast.walk(ast.parse(path.read_text())):
+        if isinstance(item, ast.Import):
+            names.update(alias.name for alias in item.names)
+        elif isinstance(item, ast.ImportFrom):
+            assert item.level == 0, f"{path}: imports are written in full"
+            names.add(item.module or "")
+            names.update(f"{item.module}.{alias.name}" for alias in item.names)
+    return names
+
+
+def within(name: str, packages: tuple[str, ...]) -> bool:
+    return any(name == package or name.startswith(f"{package}.") for package in packages)
+
+
+CORE = [(name, path) for name, path in modules("policy") if not within(name, UPPER)]
+
+
+@pytest.mark.parametrize(("name", "path"), CORE, ids=[name for name, _ in CORE])
+def test_the_core_of_policy_does_no_input_or_output(name: str, path: Path) -> None:
+    names = imported(path)
+
+    assert not {one for one in names if within(one, (*UPPER, "prolog_epilog"))}
+    assert not {one for one in names if one.partition(".")[0] in IO_MODULES}
+    calls = {
+        item.func.id
+        for item in ast.walk(ast.parse(path.read_text()))
+        if isinstance(item, ast.Call) and isinstance(item.func, ast.Name)
+    }
+    assert not calls & {"open", "print", "input"}
+
+
+def loaded_by(code: str) -> set[str]:
+    command = [sys.executable, "-c", f"{code}\nimport sys\nprint(*sys.modules)"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=60)
+    return {name.partition(".")[0] for name in done.stdout.split()}
+
+
+HEAVY = {"numpy", "pandas", "networkx", "scipy", "sklearn"}
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "from policy.cli.main import build_parser; build_parser()",
+        "import policy.cli.why, policy.slurm.by_command.command",
+        "import topology.model, topology.files",
+        "import policy.formats.wire, policy.formats.segment, policy.formats.flags",
+    ],
+)
+def test_what_a_user_waits_for_loads_no_number_crunching(code: str) -> None:
+    assert not loaded_by(code) & HEAVY
+
+
+def test_the_planning_process_leaves_the_solver_to_another() -> None:
+    assert "scipy" not in loaded_by("import policy.daemon.passes.planning")
+
+
+def test_the_answering_process_loads_no_graph_library() -> None:
+    assert not loaded_by("import policy.daemon.answer.main") & (HEAVY - {"numpy"})
+
+
+C_FLOORS = (("common",), ("berthd", "berth_notice", "berth_slurm", "cli_filter", "spank"), ("pin",), ("job_submit",))
+"""Folders of slurm_plugins/, from the lowest floor up; one includes what lies below it."""
+
+
+def test_no_c_file_includes_one_of_a_higher_or_the_same_floor() -> None:
+    floor = {folder: number for number, folders in enumerate(C_FLOORS) for folder in folders}
+    plugins = ROOT / "slurm_plugins"
+    assert {path.name for path in plugins.iterdir() if path.is_dir()} == floor.keys()
+    for path in sorted(plugins.glob("*/*.[ch]")):
+        own = path.parent.name
+        for included in re.findall(r'#include "([^"]+)"', path.read_text()):
+            folder = included.partition("/")[0]
+            assert folder == own or floor[folder] < floor[own], f"{path}: {included}"

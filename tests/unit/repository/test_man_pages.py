@@ -1,0 +1,156 @@
+"""The man pages say what the programs know: no command, option or key too few, and none too many."""
+
+import argparse
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from policy.cli.main import build_parser
+from policy.daemon.answer import main as berthd
+from policy.site import config
+from prolog_epilog import programs
+from prolog_epilog.config import NodeConfig
+from prolog_epilog.guard import program as guard
+from prolog_epilog.guard.settings import GuardSettings
+
+ROOT = Path(__file__).parents[3]
+PAGES = sorted((ROOT / "docs" / "man").iterdir())
+OPTION = re.compile(r"--[a-z][a-z-]*")
+
+
+def plain(name: str) -> str:
+    """A page as people read it, but for its requests."""
+    text = (ROOT / "docs" / "man" / name).read_text()
+    return re.sub(r"\\f[BIR]|\\&", "", text).replace("\\-", "-")
+
+
+def sections(name: str) -> dict[str, str]:
+    """The text of each `.SS`."""
+    found = re.split(r"^\.SS (.+)$", plain(name).split(".SH EXIT")[0].split(".SH EXAMPLE")[0], flags=re.MULTILINE)
+    return dict(zip(found[1::2], found[2::2], strict=True))
+
+
+def terms(text: str) -> list[tuple[str, str]]:
+    """What a list of a page explains, each with what stands behind it in brackets."""
+    return re.findall(r'^\.T[PQ]\n\.B[RI]? "?([^\s"]+)(?: " \(([^)]*)\))?', text, re.MULTILINE)
+
+
+def commands(parser: argparse.ArgumentParser, name: str = "") -> Iterator[tuple[str, argparse.ArgumentParser]]:
+    below = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+    for action in below:
+        for word, child in action.choices.items():
+            yield from commands(child, f"{name} {word}".strip())
+    if not below:
+        yield name, parser
+
+
+def options(parser: argparse.ArgumentParser) -> set[str]:
+    known = [action for action in parser._actions if action.help != argparse.SUPPRESS and action.dest != "help"]
+    return {word for action in known for word in action.option_strings}
+
+
+COMMANDS = dict(commands(build_parser()))
+
+
+def test_each_command_has_its_section_and_no_section_is_of_another() -> None:
+    assert list(sections("berth.1")) == list(COMMANDS)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_options_of_a_command_are_those_of_its_section(name: str) -> None:
+    text = sections("berth.1").get(name, "")
+    explained = {word for line in re.findall(r"^\.TP\n(.*)$", text, re.MULTILINE) for word in OPTION.findall(line)}
+
+    assert explained == options(COMMANDS[name])
+    assert set(OPTION.findall(text)) == explained
+
+
+def keys_of(settings: object, table: str) -> dict[str, dict[str, Any]]:
+    """The keys of a table and of those within it, with their defaults."""
+    values = {field.name: getattr(settings, field.name) for field in fields(settings)}  # type: ignore[arg-type]
+    found = {table: {key: value for key, value in values.items() if not is_dataclass(value)}}
+    for key, value in values.items():
+        if is_dataclass(value):
+            found |= keys_of(value, f"{table}.{key}")
+    return found
+
+
+KEYS: dict[str, dict[str, Any]] = {
+    "hook": config._HOOK,
+    "berthd": config._BERTHD,
+    "notice": config._NOTICE,
+    "users": config._USERS,
+    "sharing": config._SHARING,
+    "moving": config._MOVING,
+    "preflight": config._PREFLIGHT,
+    "node": NodeConfig()._asdict(),
+    **keys_of(GuardSettings(), "guard"),
+}
+
+
+def test_each_table_of_berth_conf_has_its_section() -> None:
+    assert [f"[{table}]" for table in KEYS] == list(sections("berth.conf.5"))
+    assert {table.partition(".")[0] for table in KEYS} == set(config._TABLES)
+
+
+@pytest.mark.parametrize("table", KEYS)
+def test_the_keys_of_a_table_are_those_of_its_section(table: str) -> None:
+    found = dict(terms(sections("berth.conf.5").get(f"[{table}]", "")))
+
+    assert sorted(found) == sorted(KEYS[table])
+    for key, default in KEYS[table].items():
+        if isinstance(default, int | float) and not isinstance(default, bool):
+            assert float(found[key].partition(":")[0]) == default, key
+
+
+def help_of(program: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    monkeypatch.setattr(sys, "argv", ["program", "--help"])
+    with pytest.raises(SystemExit):
+        program()
+    return set(OPTION.findall(capsys.readouterr().out)) - {"--help"}
+
+
+@pytest.mark.parametrize(("page", "program"), [("berthd.8", berthd.main), ("berth-guard.8", guard.main)])
+def test_the_options_of_a_daemon_are_those_of_its_page(
+    page: str, program: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    explained = [word for word, _ in terms(plain(page)) if word.startswith("--")]
+
+    assert set(explained) == set(OPTION.findall(plain(page))) == help_of(program, capsys, monkeypatch)
+    assert len(explained) == len(set(explained))
+
+
+def test_the_options_of_prolog_and_epilog_are_those_of_their_page() -> None:
+    assert set(OPTION.findall(plain("berth-prolog.8"))) == programs._WORDS.keys()
+
+
+def test_each_program_has_a_page_and_each_page_is_installed() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    named = {
+        name.strip() for page in PAGES for name in plain(page.name).split(".SH NAME\n")[1].split(" - ")[0].split(",")
+    }
+    wheel = project["tool"]["hatch"]["build"]["targets"]["wheel"]
+    installed = wheel["shared-data"]
+    programs = {name.removesuffix("-python") for name in project["project"]["scripts"]}
+
+    assert set(wheel["shared-scripts"].values()) == {"berth-prolog", "berth-epilog"} < programs
+    assert named == {*programs, "berth-notice", "berth.conf"}
+    assert installed == {f"docs/man/{page.name}": f"share/man/man{page.suffix[1:]}/{page.name}" for page in PAGES}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=[page.name for page in PAGES])
+def test_a_page_is_written_without_a_mistake(page: Path) -> None:
+    command = ["groff", "-man", "-ww", "-z", "-Tutf8"] if shutil.which("groff") else ["mandoc", "-Tlint", "-Wwarning"]
+    if not shutil.which(command[0]):
+        pytest.skip("neither groff nor mandoc is here")
+    done = subprocess.run([*command, str(page)], capture_output=True, text=True, check=False)
+
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
