@@ -12,6 +12,7 @@ from pathlib import Path
 from prolog_epilog import chain, config, inject
 from prolog_epilog.config import NodeConfig
 from prolog_epilog.errors import ConfigError, HardwareFault, NodeError, SlurmError
+from prolog_epilog.guard.measure import xids
 from prolog_epilog.job.extra import OPPORTUNISTIC
 from prolog_epilog.job.slurm import PREFIXES, Scontrol
 from prolog_epilog.mps import control
@@ -19,6 +20,7 @@ from prolog_epilog.mps.control import Abilities
 from prolog_epilog.mps.partitions import chunk_size
 from prolog_epilog.node import cgroups, devices, processes
 from prolog_epilog.node.paths import Paths
+from prolog_epilog.node.xid_list import remedy
 from prolog_epilog.tenants import share_file, state
 
 LEAST_KILL_WAIT = 60
@@ -174,10 +176,19 @@ def _driver(paths: Paths) -> Iterator[Finding]:
             )
             yield Finding("driver", ok, text)
             shared = {uuid for one in state.everything(paths) for uuid in one.uuids}
+            faults = xids.last(paths.xids)
             for gpu in gpus:
                 yield from _gpu(driver, gpu, is_shared=gpu.uuid in shared)
+                if gpu.uuid in faults:
+                    yield _fault(gpu.position, *faults[gpu.uuid], paths.xids)
     except NodeError as problem:
         yield Finding("driver", ok=False, text=str(problem))
+
+
+def _fault(position: int, at: int, number: int, path: Path) -> Finding:
+    when = time.strftime("%d %b %H:%M", time.localtime(at))
+    text = f"reported Xid {number} on {when}: {remedy(number)}, then remove {path}"
+    return Finding(f"GPU {position}", ok=False, text=text)
 
 
 def _gpu(driver: devices.Driver, gpu: devices.Gpu, *, is_shared: bool) -> Iterator[Finding]:

@@ -17,8 +17,9 @@ from prolog_epilog.guard.decide.law import Law, Reading
 from prolog_epilog.guard.decide.trust import Trust
 from prolog_epilog.guard.measure.baseline import Baseline, ChangeDetector
 from prolog_epilog.guard.measure.machine import Machine, Transition
-from prolog_epilog.guard.measure.signals import APPLICATION_XIDS, HARDWARE_XIDS, DeviceSample, HostBeat
+from prolog_epilog.guard.measure.signals import DeviceSample, HostBeat
 from prolog_epilog.guard.settings import GuardSettings
+from prolog_epilog.node.xid_list import DRAINING_XIDS, PROGRAM_XIDS
 
 __all__ = ["BELIEVED", "Action", "Decider", "Do", "DutyRecord", "Guest"]
 
@@ -216,10 +217,10 @@ class Decider:
     def fault(self, now: float, xid: int) -> list[Action]:
         """An Xid of the device, or the MPS server's FAULT (xid 0)."""
         cause = f"Xid {xid}" if xid else "the MPS server is in FAULT"
-        if xid in HARDWARE_XIDS:
+        if xid in DRAINING_XIDS:
             self._log(self.machine.fault(now, cause))
             return [*self._leave(now, cause, 0.0), Action(Do.DRAIN, cause)]
-        if self._mps and (xid == 0 or xid in APPLICATION_XIDS):
+        if self._mps and (xid == 0 or xid in PROGRAM_XIDS):
             # Every client of the server has to go before it takes new ones, whoever made the fault.
             self._log(self.machine.fault(now, cause))
             return [*self._leave(now, cause, 0.0), Action(Do.RESET, cause)]

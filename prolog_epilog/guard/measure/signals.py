@@ -6,12 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-__all__ = ["APPLICATION_XIDS", "HARDWARE_XIDS", "DeviceSample", "HostBeat", "slowest", "work_beat"]
-
-APPLICATION_XIDS = frozenset({13, 31, 43, 45})
-"""Faults that a program caused: its own end, and under MPS that of everyone on the GPU."""
-HARDWARE_XIDS = frozenset({48, 63, 64, 74, 79, 94, 95})
-"""Faults of the device or its links: nobody new comes here before it is looked after."""
+__all__ = ["DeviceSample", "HostBeat", "slowest", "work_beat"]
 
 
 class HostBeat(NamedTuple):

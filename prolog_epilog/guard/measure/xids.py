@@ -5,16 +5,16 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
 
 from prolog_epilog.errors import StateError
-from prolog_epilog.guard.measure.signals import HARDWARE_XIDS
 from prolog_epilog.node import files
 from prolog_epilog.node.paths import Paths
+from prolog_epilog.node.xid_list import DEVICE_XIDS, DRAINING_XIDS
 
-__all__ = ["note", "of_gpus", "since"]
+__all__ = ["last", "note", "of_gpus", "since"]
 
 _MOST_BYTES = 1 << 16
 
@@ -33,15 +33,23 @@ def note(path: Path, uuid: str, number: int) -> None:
             os.close(file)
 
 
+def last(path: Path) -> dict[str, tuple[int, int]]:
+    """Returns the newest fault of each GPU after which it has to be looked after: when it came, and its number."""
+    return {uuid: (at, number) for at, uuid, number in _lines(path) if number in DRAINING_XIDS}
+
+
 def since(path: Path, uuids: Collection[str], start: int) -> tuple[int, ...]:
     """Faults of the hardware of these GPUs from a moment on; others may be a neighbour's on the same GPU."""
-    found = set()
+    found = {number for at, uuid, number in _lines(path) if uuid in uuids and at >= start}
+    return tuple(sorted(found & DEVICE_XIDS))
+
+
+def _lines(path: Path) -> Iterator[tuple[int, str, int]]:
     with suppress(StateError):
         for line in (files.read(path) or "").splitlines():
             at, uuid, number = [*line.split(" "), "", ""][:3]
-            if uuid in uuids and at.isdigit() and int(at) >= start and number.isdigit():
-                found.add(int(number))
-    return tuple(sorted(found & HARDWARE_XIDS))
+            if at.isdigit() and number.isdigit():
+                yield int(at), uuid, int(number)
 
 
 def of_gpus(paths: Paths, positions: Collection[int], start: int) -> tuple[int, ...]:

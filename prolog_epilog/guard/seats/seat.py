@@ -18,7 +18,7 @@ from prolog_epilog.guard.hold.parting import Parting
 from prolog_epilog.guard.measure.heart import Heart, Rank
 from prolog_epilog.guard.measure.machine import State, Transition
 from prolog_epilog.guard.measure.senses import Look
-from prolog_epilog.guard.measure.signals import HARDWARE_XIDS, DeviceSample, HostBeat
+from prolog_epilog.guard.measure.signals import DeviceSample, HostBeat
 from prolog_epilog.guard.roll import Member, Seating
 from prolog_epilog.guard.settings import GuardSettings
 from prolog_epilog.guard.tell.errands import Errands
@@ -26,6 +26,7 @@ from prolog_epilog.guard.tell.figures import Figures
 from prolog_epilog.guard.tell.notice import Notice
 from prolog_epilog.injob.word import Beat
 from prolog_epilog.node import freezer
+from prolog_epilog.node.xid_list import DRAINING_XIDS, remedy
 from prolog_epilog.tenants.arrivals import Arrival
 
 __all__ = ["Counts", "Seat"]
@@ -201,8 +202,8 @@ class Seat:
     def xid(self, now: float, number: int) -> None:
         """The driver reported a fault of this GPU."""
         # Whose it was is not known from this: MPS's log names the cause, and by time a fault stays with its maker.
-        self._log(f"Xid {number} on GPU {self.uuid}")
-        self._broken = self._broken or number in HARDWARE_XIDS
+        self._log(f"Xid {number} on GPU {self.uuid}; what to do: {remedy(number) or 'not known to Berth'}")
+        self._broken = self._broken or number in DRAINING_XIDS
         self._do(now, self.decider.fault(now, number))
 
     # Ten times a second.

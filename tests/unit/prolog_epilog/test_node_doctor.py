@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -184,10 +185,20 @@ def examined(world: World) -> dict[str, tuple[bool, str]]:
 def test_a_whole_node_is_examined(world: World) -> None:
     world.happens("gpu 3 compute-mode=3")
 
+    uuid = re.search(r"-i (GPU-\S+)", examined(world)["GPU 3"][1])
+    assert uuid is not None
+    (world.root / "xids").write_text(f"1700000000 {uuid[1]} 63\n1700000000 {uuid[1]} 119\n")
+
     found = examined(world)
 
     assert found["berth.conf"][0]
     assert found["Prolog"] == (True, "berth-prolog")
+    assert found["GPU 3"][0] is False
+    assert re.fullmatch(
+        r"reported Xid 119 on 1[45] Nov \d\d:\d\d: reset the GPU, then remove \S+/xids", found["GPU 3"][1]
+    )
+    (world.root / "xids").unlink()
+    found = examined(world)
     assert found["GPU 3"][0] is False
     assert "compute mode 3, but nobody shares it: jobs will fail on it; nvidia-smi -i GPU-" in found["GPU 3"][1]
     tried = "namespaces no, static partitions no, several users yes"

@@ -224,15 +224,26 @@ def test_memory_is_asked_back_before_the_guest_has_to_go() -> None:
     assert "97% of the memory" in story.last.cause
 
 
-def test_hardware_faults_end_the_guest_and_drain_the_gpu() -> None:
+@pytest.mark.parametrize("xid", [46, 48, 79, 119, 140, 150, 154])
+def test_hardware_faults_end_the_guest_and_drain_the_gpu(xid: int) -> None:
     story = Story()
     story.seconds(20)
     begin = story.now
-    story.did(story.decider.fault(begin, 79))
+    story.did(story.decider.fault(begin, xid))
 
     assert story.done(begin) == [Do.GATE, Do.TERMINATE, Do.DRAIN]
     assert story.decider.machine.state is State.DISABLED
-    assert story.decider.transitions[-1].cause == "Xid 79"
+    assert story.decider.transitions[-1].cause == f"Xid {xid}"
+
+
+@pytest.mark.parametrize("xid", [63, 92, 4711])
+def test_what_the_driver_has_dealt_with_and_what_nobody_knows_changes_nothing(xid: int) -> None:
+    story = Story(mps=True)
+    story.seconds(20)
+    before = story.decider.machine.state
+
+    assert story.decider.fault(story.now, xid) == []
+    assert story.decider.machine.state is before
 
 
 def test_an_application_fault_takes_everyone_along_only_where_mps_is_shared() -> None:

@@ -1,0 +1,48 @@
+"""The one list of Xids: what each tells of, and what NVIDIA's catalogue says is to be done about it.
+
+Source: the tables "Xids" of docs.nvidia.com/deploy/xid-errors (catalogue for Ampere and newer), column "Immediate
+Action". The guard, the failure rules (policy/retry/rules.toml) and `berth doctor node` go by it. A number that is not
+in the list is reported and does nothing else.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+__all__ = ["DEVICE_XIDS", "DRAINING_XIDS", "PROGRAM_XIDS", "Remedy", "remedy"]
+
+
+class Remedy(StrEnum):
+    """What is to be done after an Xid."""
+
+    NOTHING = "nothing: the driver has dealt with it"
+    JOB = "start the job again"
+    GPU = "reset the GPU"
+    LINK = "look after the GPU's memory or links, and reset the GPU"
+    NODE = "restart the node"
+
+
+_REMEDIES: dict[Remedy, tuple[int, ...]] = {
+    # 43 and 45 only follow another fault or the end of a program: alone they mean what 13 and 31 mean under MPS.
+    Remedy.JOB: (13, 31, 32, 39, 40, 41, 43, 45, 68, 69, 70, 71, 72, 75, 76, 77, 94),
+    Remedy.NOTHING: (63, 92),
+    Remedy.GPU: (46, 62, 64, 95, 109, 110, 119, 120, 136, 140, 143, 154),
+    # Double-bit errors, NVLink up to the fourth generation, NVLink of the fifth one.
+    Remedy.LINK: (48, 74, 144, 145, 146, 147, 148, 149, 150),
+    Remedy.NODE: (79,),
+}
+_BY_NUMBER = {number: remedy for remedy, numbers in _REMEDIES.items() for number in numbers}
+
+DRAINING_XIDS = frozenset(
+    number for number, remedy in _BY_NUMBER.items() if remedy in {Remedy.GPU, Remedy.LINK, Remedy.NODE}
+)
+"""After these no job comes to the node before somebody has looked after the GPU."""
+DEVICE_XIDS = DRAINING_XIDS | {63, 92, 94}
+"""Faults of the device: DRAINING_XIDS, memory rows that are replaced, and errors that were contained in one program."""
+PROGRAM_XIDS = frozenset(_REMEDIES[Remedy.JOB])
+"""Faults that end a program; under MPS they end everybody on the GPU."""
+
+
+def remedy(number: int) -> Remedy | None:
+    """Returns what is to be done after an Xid; None for a number that the list does not have."""
+    return _BY_NUMBER.get(number)
