@@ -118,6 +118,10 @@ struct listed change_look_up(const job_desc_msg_t *change, const job_record_t *r
  */
 bool change_refused(const job_desc_msg_t *change, const struct listed *job, uint32_t uid,
 		    char message[MESSAGE_MAX + 1]);
+/* Could it be a job that shares a GPU and that the list does not name yet? Asked of changes that
+ * nothing else speaks against. */
+bool change_too_early(const job_desc_msg_t *change, const struct listed *job, uint32_t uid,
+		      char message[MESSAGE_MAX + 1]);
 /* Is the job, after this change, in partitions that Berth does not touch? */
 bool change_is_elsewhere(const job_desc_msg_t *change, const struct listed *job);
 

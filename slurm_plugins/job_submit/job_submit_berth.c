@@ -419,6 +419,7 @@ int job_modify(job_desc_msg_t *job, job_record_t *record, uint32_t submit_uid, c
 	char message[MESSAGE_MAX + 1];
 	struct tres_found found;
 	struct listed listed;
+	bool elsewhere;
 	int rc;
 
 	/* berthd's own pins come this way, as SlurmUser. */
@@ -432,13 +433,15 @@ int job_modify(job_desc_msg_t *job, job_record_t *record, uint32_t submit_uid, c
 	listed = change_look_up(job, record);
 	if (change_refused(job, &listed, submit_uid, message))
 		return refuse(err_msg, ESLURM_ACCESS_DENIED, message);
-	if (change_is_elsewhere(job, &listed)) {
-		note_unchecked(job, submit_uid);
-		return check_own_gres(job, submit_uid, err_msg);
-	}
 	request_scan(job, &found);
-	rc = check_gres(&found, submit_uid, err_msg);
-	if (rc != SLURM_SUCCESS || !found.model[0])
+	elsewhere = change_is_elsewhere(job, &listed);
+	if (elsewhere)
+		note_unchecked(job, submit_uid);
+	rc = elsewhere ? check_own_gres(job, submit_uid, err_msg)
+		       : check_gres(&found, submit_uid, err_msg);
+	if (rc == SLURM_SUCCESS && change_too_early(job, &listed, submit_uid, message))
+		rc = refuse(err_msg, ESLURM_ACCESS_DENIED, message);
+	if (rc != SLURM_SUCCESS || elsewhere || !found.model[0])
 		return rc;
 	/*
 	 * The job's present features are not ours to see here, so the model can only join what this

@@ -166,9 +166,6 @@ static const char *objection(const job_desc_msg_t *change, uint32_t kinds, uint3
 		return pinned_sentence;
 	if ((kinds & LISTED_SHARES) && change->extra)
 		return shares_sentence;
-	if (!kinds && (change->extra || touches_gpus(change)) &&
-	    recent_has(uid, RECENT_SHARED, monotonic_us()))
-		return just_shared_sentence;
 	if (!kinds && start && recent_has(uid, RECENT_GUEST, monotonic_us()))
 		return recent_sentence;
 	if ((kinds & LISTED_COUNTED) && (touches_licenses(change) || touches_gpus(change)))
@@ -184,10 +181,9 @@ static const char *objection(const job_desc_msg_t *change, uint32_t kinds, uint3
 	return NULL;
 }
 
-bool change_refused(const job_desc_msg_t *change, const struct listed *job, uint32_t uid,
-		    char message[MESSAGE_MAX + 1])
+static bool told(const char *why, const job_desc_msg_t *change, const struct listed *job,
+		 char message[MESSAGE_MAX + 1])
 {
-	const char *why = objection(change, job->kinds, uid);
 	char name[64];
 
 	if (!why)
@@ -195,6 +191,21 @@ bool change_refused(const job_desc_msg_t *change, const struct listed *job, uint
 	name_job(change, job->id, name, sizeof(name));
 	snprintf(message, MESSAGE_MAX + 1, why, name);
 	return true;
+}
+
+bool change_refused(const job_desc_msg_t *change, const struct listed *job, uint32_t uid,
+		    char message[MESSAGE_MAX + 1])
+{
+	return told(objection(change, job->kinds, uid), change, job, message);
+}
+
+bool change_too_early(const job_desc_msg_t *change, const struct listed *job, uint32_t uid,
+		      char message[MESSAGE_MAX + 1])
+{
+	bool early = !job->kinds && (change->extra || touches_gpus(change)) &&
+		     recent_has(uid, RECENT_SHARED, monotonic_us());
+
+	return told(early ? just_shared_sentence : NULL, change, job, message);
 }
 
 /* Where the job is now no plugin can see: a job that berthd has not listed counts as one of ours.
