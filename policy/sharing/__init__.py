@@ -1,1 +1,4 @@
-"""Several jobs on one GPU: who may be together, how well they go together, and where a share goes."""
+"""Predicts how jobs get along on one GPU, decides which may share it, and matches guests to GPUs.
+
+In this package `host` is the owner, the job that lends its GPU; a guest is the job that borrows it.
+"""

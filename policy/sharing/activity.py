@@ -1,7 +1,10 @@
-"""How busy hosts keep the SMs when they are alone, minute by minute, and what that leaves a guest.
+"""Records how busy owners keep their SMs when they run alone, and computes the share left for a guest.
 
-Kept by user and job name, so that a service on ten GPUs, or one begun anew each day, is one: the busiest counts.
-A week is kept in five-minute slots, in memory alone; a berthd that begins anew has the last minutes again after one.
+Samples come minute by minute. They are kept by user and job name. A service on ten GPUs, or one that is started anew
+each day, is therefore one entry, and its busiest sample counts.
+
+A week is kept in slots of five minutes, in memory only. After a restart, berthd has the last minutes again within one
+slot.
 """
 
 from collections import deque
@@ -13,13 +16,13 @@ from policy.sharing.complement import Complement, Sample, forecast, share
 SLOT = 300.0
 _WEEK_OF_SLOTS = int(8 * 86_400 / SLOT)
 MOST_HOSTS = 2_000
-"""Names that are kept, five megabytes; those heard of last."""
+"""Most names that are kept, about five megabytes. The names with the oldest last sample are dropped first."""
 
 _UNHEARD = 255
 
 
 class _Host:
-    """One name's activity: the last minutes as they were, the rest by slots."""
+    """One name's activity: the last minutes sample by sample, the rest by slot."""
 
     def __init__(self) -> None:
         self.latest: deque[Sample] = deque()
@@ -41,13 +44,13 @@ class _Host:
         yield from self.latest
         for slot in range(max(0, self.last - _WEEK_OF_SLOTS + 1), self.last):
             if (percent := self.slots[slot % _WEEK_OF_SLOTS]) != _UNHEARD:
-                # Somewhere in these minutes: both ends count.
+                # The sample lies somewhere in this slot, so both ends of the slot count.
                 yield Sample(slot * SLOT, percent)
                 yield Sample((slot + 1) * SLOT, percent)
 
 
 class Activity:
-    """What guards said of hosts alone."""
+    """Keeps the SM activity that guards report of owners alone on their GPU."""
 
     def __init__(self, rules: Complement | None = None) -> None:
         self._rules = rules or Complement()
@@ -55,7 +58,7 @@ class Activity:
         self._known: dict[Mate, tuple[float, int]] = {}
 
     def hear(self, mate: Mate, at: float, part: float) -> None:
-        """A minute of a host alone; `part` is the part of the SMs that were active."""
+        """Adds the sample of one minute in which an owner was alone; `part` is the part of the SMs that were active."""
         host = self._hosts.pop(mate, None) or _Host()
         self._hosts[mate] = host
         if len(self._hosts) > MOST_HOSTS:
@@ -66,7 +69,10 @@ class Activity:
         self._known.pop(mate, None)
 
     def left(self, mate: Mate, at: float) -> int | None:
-        """Percent of the SMs for a guest that comes now, 0 for too little; None where the last minutes are unknown."""
+        """Returns the percent of the SMs for a guest that starts now.
+
+        The answer is 0 where too little is left, and None where the activity of the last minutes is unknown.
+        """
         host = self._hosts.get(mate)
         if host is None or not host.latest or host.latest[-1].at < at - self._rules.recent:
             return None
@@ -80,5 +86,5 @@ class Activity:
         return known[1]
 
     def all_left(self, at: float) -> dict[Mate, int]:
-        """The same of all hosts of which it is known."""
+        """Returns what `left` says for all owners, without those whose last minutes are unknown."""
         return {mate: left for mate in self._hosts if (left := self.left(mate, at)) is not None}

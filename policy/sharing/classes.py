@@ -1,4 +1,6 @@
-"""A job's application class: what its user says, else what its history shows, else `compute`, to be on the safe side.
+"""Finds a job's application class: the one its user names, else the one its profile shows, else `compute`.
+
+`compute` is the safe default, because such jobs lose the most on a slow GPU.
 
 >>> shown_by(Measured(at=0.0, runs=3.0, sms=0.3, bandwidth=0.7))
 'memory'
@@ -13,34 +15,37 @@ from policy.sharing.profiles import Measured
 from topology.calibrate.classes import Profile, by_rule
 
 UNKNOWN = "compute"
-"""Suffers most from a slow GPU."""
+"""The class of jobs without a name or a profile: the one that loses most on a slow GPU."""
 
 _ENOUGH_RUNS = 1.0
 _SUFFERS, _HARDLY = 0.75, 0.25
-"""Percent of a step that a GPU which is 1 % slower costs, from which a job is `compute`, and up to which `memory`."""
+"""Bounds on the slowdown of a step, in percent, on a GPU that is 1 % slower.
+
+From the first bound on a job is `compute`; up to the second it is `memory`.
+"""
 
 
 def shown_by(measured: Measured | None) -> str:
-    """The class that a job's profile shows; empty where too little was measured."""
+    """Returns the class that a job's profile shows; empty where too little was measured."""
     if measured is None or measured.runs < _ENOUGH_RUNS:
         return ""
     if measured.slow_gpus is not None:
         return "compute" if measured.slow_gpus >= _SUFFERS else "memory" if measured.slow_gpus <= _HARDLY else "mixed"
     if measured.sms is None or measured.bandwidth is None:
-        # That kernels ran does not say what they waited for.
+        # Kernel time alone does not tell compute-bound jobs from memory-bound ones.
         return ""
     return by_rule(Profile("", measured.sms, measured.bandwidth))
 
 
 class Classes:
-    """Of jobs that Slurm shows."""
+    """Finds the application classes of jobs that Slurm shows."""
 
     def __init__(self, companions: Companions | None = None) -> None:
-        """`companions` know the profiles; without them only users' own words count."""
+        """Keeps `companions`, which hold the profiles; without them only the classes that users name count."""
         self._companions = companions
 
     def of(self, job: JobFacts) -> str:
-        """The class by whose scores a job is placed."""
+        """Returns the class by whose scores a job is placed."""
         said = (job.segment or {}).get("f.app-class", "")
         if said or self._companions is None:
             return said or UNKNOWN

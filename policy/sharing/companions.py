@@ -1,8 +1,8 @@
-"""What is known of two jobs on one GPU before they meet: what they did together, else what the predictor says.
+"""Looks up how two jobs share one GPU: by their trials together, else by the predictor.
 
-A job is looked up by whose it is, its name and its class. What a trial showed goes before any prediction, and a pair
-that failed together is never put together again. Predictions are made for many pairs at once and kept, for whoever
-plans asks for the same pairs second after second.
+A job's profile is found by its user, its name and its class. A trial takes precedence over any prediction, and a pair
+that failed together is never put together again. Predictions are made for many pairs at once and kept, because the
+planner asks for the same pairs every second.
 """
 
 from collections.abc import Callable, Iterable
@@ -19,32 +19,32 @@ from policy.sharing.profiles import Key, Measured, Store, Verdict
 from policy.sharing.sources import profile_for
 
 LEAST = 0.95
-"""The speed that a host has to be promised."""
+"""The part of its speed alone that an owner must be promised."""
 
 LEVEL = 0.85
-"""Part of the promises that hold."""
+"""Part of the cases in which a promise must hold."""
 
 MOST_NEW = 3_000
-"""Pairs predicted in one look, some milliseconds; the others come with the next."""
+"""Most pairs that one call of `learn` predicts, which takes some milliseconds; the others come with the next calls."""
 
 MOST_KEPT = 400_000
 
 
 class Footing(StrEnum):
-    """What the host is told before a guest comes."""
+    """How sure the owner's speed beside a guest is, before the guest starts."""
 
     PROMISED = "promised"
     """Both were measured alone, and the host is promised `LEAST`."""
     PROVEN = "proven"
-    """It kept `LEAST` beside this guest."""
+    """A trial showed that the owner keeps `LEAST` beside this guest."""
     UNSURE = "unsure"
     """Both were measured alone, and nothing is promised."""
     UNKNOWN = "unknown"
-    """One of them was never measured."""
+    """At least one of them was never measured."""
     HARMED = "harmed"
-    """It suffered beside this guest."""
+    """A trial showed that the owner is slowed below `LEAST` beside this guest."""
     FAULT = "fault"
-    """They brought each other down."""
+    """One of them failed because of the other."""
 
 
 _SAFE = frozenset({Footing.PROMISED, Footing.PROVEN})
@@ -52,30 +52,30 @@ _BARRED = frozenset({Footing.HARMED, Footing.FAULT})
 
 
 class Pair(NamedTuple):
-    """A host and a guest."""
+    """The speeds of an owner and a guest beside each other, and how sure they are."""
 
     host: float
     guest: float
-    """Speeds beside each other, 1.0 being alone."""
+    """Speeds beside each other; 1.0 is the speed alone."""
     worth: float
-    """The guest's, as far as it is likely that its host bears it."""
+    """The guest's speed, times the probability that the owner keeps `LEAST`."""
     footing: Footing
     unmeasured: str = ""
-    """Of an unknown pair, who was never, as the beginning of a sentence."""
+    """Names who was never measured, as the beginning of a sentence; set for an unknown pair only."""
 
     @property
     def safe(self) -> bool:
-        """Whether the host is known to bear the guest."""
+        """Tells whether the owner is promised `LEAST`, or kept it in a trial."""
         return self.footing in _SAFE
 
     @property
     def barred(self) -> bool:
-        """Whether it is known that it does not."""
+        """Tells whether a trial showed harm or a fault."""
         return self.footing in _BARRED
 
     @property
     def text(self) -> str:
-        """For `berth why`."""
+        """Returns the text that `berth why` shows for this pair."""
         said = "measured beside each other" if self.footing is Footing.PROVEN else "predicted speeds"
         both = f"{said}: its host {self.host:.2f}, it {self.guest:.2f} of what each does alone"
         if self.footing is Footing.UNSURE:
@@ -92,17 +92,17 @@ _Numbers = tuple[float, float, float]
 class _Job:
     key: Key
     numbers: _Numbers
-    """As the predictor takes them, on its grid."""
+    """The job's profile as the predictor takes it, rounded to its grid."""
     memory: float | None
-    """MiB; None where neither it nor anybody said."""
+    """GPU memory in MiB; None where it was neither requested nor measured."""
     measured: bool
 
 
 class Companions:
-    """Profiles, trials and the predictor, asked for pairs."""
+    """Answers questions about pairs of jobs from profiles, trials and the predictor."""
 
     def __init__(self, store: Store, fit: Fit, name_of: Callable[[int], str]) -> None:
-        """`name_of` gives a user's name."""
+        """Starts with the profiles of `store`; `name_of` returns the name of a user id."""
         self._fit = fit
         self._name_of = name_of
         self._jobs: dict[Who, _Job] = {}
@@ -113,7 +113,7 @@ class Companions:
         self.renew(store)
 
     def renew(self, store: Store) -> None:
-        """All profiles are others; what was predicted from numbers stays."""
+        """Replaces all profiles and trials; predictions stay, because they depend on numbers only."""
         self.store = store
         self._jobs.clear()
         self._hosts = {host for host, _ in store.tried}
@@ -122,39 +122,44 @@ class Companions:
             self._own.setdefault(key.user, Store()).measured[key] = one
 
     def learned(self, key: Key) -> None:
-        """The store has something new of a job alone."""
+        """Takes over a changed profile of a job alone from the store."""
         self._own.setdefault(key.user, Store()).measured[key] = self.store.measured[key]
-        # It may stand for other jobs of its user too.
+        # The profile may stand for other jobs of the same user too.
         self._jobs = {who: job for who, job in self._jobs.items() if job.key.user != key.user}
 
     def tried(self, host: Key) -> None:
-        """The store has something new of a host beside a guest."""
+        """Notes that the store has a new trial with this owner."""
         self._hosts.add(host)
 
     def key_of(self, who: Who) -> Key:
-        """Whose profile a job's measurements belong to: that of its name."""
+        """Returns the key of the profile that a job's measurements belong to, by its user, account and name."""
         return Key(self._name_of(who.user), who.account, who.name)
 
     def numbers_of(self, who: Who) -> _Numbers:
-        """A job alone as the predictor sees it; jobs with the same numbers are alike."""
+        """Returns a job's profile as the predictor takes it; jobs with the same numbers get the same predictions."""
         return self._job(who).numbers
 
     def kind_of(self, who: Who) -> tuple[object, ...]:
-        """The same for jobs that no guest can tell apart: alike in numbers, and neither ever beside a guest."""
+        """Returns a key that is equal for jobs which no guest can tell apart.
+
+        Such jobs have the same numbers, both or none were measured, and none was tried with a guest. A job with trials
+        is a
+        kind of its own.
+        """
         job = self._job(who)
         return (job.key,) if job.key in self._hosts else (*job.numbers, job.measured)
 
     def memory_of(self, who: Who) -> float | None:
-        """MiB that a job needs, as it says or as was measured; None where nobody knows."""
+        """Returns the MiB that a job needs, as requested or as measured; None where neither is known."""
         return self._job(who).memory
 
     def measured(self, who: Who) -> Measured | None:
-        """What was measured of a job, or of what stands for it; None where nothing was."""
+        """Returns the profile of a job, or the one that stands for it; None where nothing was measured."""
         key = self.key_of(who)
         return self._own.get(key.user, _NO_PROFILES).best_for(key, who.app_class)
 
     def learn(self, hosts: Iterable[Who], guests: Iterable[Who]) -> None:
-        """Predict what is not known yet of these pairs, as many as one look may take."""
+        """Predicts the pairs that are not known yet, at most about `MOST_NEW` in one call."""
         rows = frozenset(self._job(who).numbers for who in hosts)
         if rows != self._rows or len(self._speeds) > MOST_KEPT:
             self._rows, self._columns = rows, set()
@@ -168,11 +173,11 @@ class Companions:
         self._columns.update(some)
 
     def knows(self, guest: Who) -> bool:
-        """Whether all is predicted of this guest beside the hosts that were last learned of."""
+        """Tells whether all pairs of this guest with the owners of the last `learn` are predicted."""
         return self._job(guest).numbers in self._columns
 
     def pair(self, host: Who, guest: Who) -> Pair:
-        """What is known of two jobs."""
+        """Returns what is known of two jobs: the result of their trials, else the prediction."""
         one, other = self._job(host), self._job(guest)
         if one.key in self._hosts:
             verdict = self.store.verdict(one.key, other.key, LEAST)
@@ -182,7 +187,7 @@ class Companions:
         return self._predicted(one, other)
 
     def predicted(self, host: Who, guest: Who) -> Pair:
-        """What the predictor says of two jobs, whatever they did together."""
+        """Returns the prediction for two jobs, whatever their trials showed."""
         return self._predicted(self._job(host), self._job(guest))
 
     def _predicted(self, one: _Job, other: _Job) -> Pair:
@@ -204,7 +209,7 @@ class Companions:
         hosts, guests = np.array(rows), np.array(columns)
         speeds = predictor.predict(self._fit, hosts, guests, LEVEL)
         chance = predictor.chances(self._fit, hosts, guests, LEAST)
-        # A guest adds nothing to its host, and the fit's pairs that say so were measured alone at a bad moment.
+        # A guest cannot speed up its owner: training pairs that show more than 1 were measured alone at a bad moment.
         found = (np.clip(one, 0.0, 1.0) for one in (speeds.host, speeds.guest, speeds.host_least, chance))
         host, guest, least, likely = (one.tolist() for one in found)
         for row, one in enumerate(rows):

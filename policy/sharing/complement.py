@@ -1,7 +1,7 @@
-"""The share of a GPU's SMs that a guest may have: what the host, at its coming busiest, leaves.
+"""Computes the share of a GPU's SMs that a guest may have: what the owner leaves at its busiest forecast moment.
 
-A host's load is smooth over minutes and alike over days, so its coming activity is forecast as the greatest of the last
-minutes, of the same time yesterday and of the same time a week ago.
+The load of an owner changes slowly over minutes and is similar from day to day. The forecast is therefore the greatest
+activity of the last minutes, of the same time yesterday and of the same time a week ago.
 """
 
 from collections.abc import Sequence
@@ -11,26 +11,26 @@ from math import floor
 
 @dataclass(frozen=True, slots=True)
 class Complement:
-    """How shares are cut."""
+    """The settings for the size of a guest's share."""
 
     recent: float = 300.0
-    """Seconds that count as the last minutes."""
+    """Length of the last minutes, in seconds."""
     ahead: float = 900.0
-    """Seconds that a share must last; yesterday and last week are read that far ahead."""
+    """Seconds that a share must last; the samples of yesterday and of last week are read that far ahead."""
     margin: float = 10.0
-    """Percent of the SMs kept free beside the forecast."""
+    """Percent of the SMs that stay free above the forecast."""
     step: float = 10.0
-    """Shares are multiples of it, rounded down; a GPU's own step is 100 over its SMs at least."""
+    """Percent; shares are multiples of it, rounded down. A GPU's own step is at least 100 divided by its SMs."""
     least: float = 10.0
-    """Below it no guest comes."""
+    """Least share in percent; below it no guest starts."""
     most: float = 90.0
     change: float = 20.0
-    """A running guest keeps its share until the new one differs by this: a new share costs it a restart."""
+    """A running guest keeps its share until the new one differs by this many percent: a change restarts the guest."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """SM activity of a host, in percent, at a time in seconds."""
+    """SM activity of an owner, in percent, at a time in seconds."""
 
     at: float
     activity: float
@@ -41,7 +41,7 @@ _WEEK = 7 * _DAY
 
 
 def forecast(samples: Sequence[Sample], now: float, rules: Complement | None = None) -> float | None:
-    """The activity to expect until `ahead`, or None without a sample of the last minutes."""
+    """Returns the activity in percent to expect until `ahead`; None without a sample of the last minutes."""
     rules = rules or Complement()
     latest = [sample.activity for sample in samples if now - rules.recent <= sample.at <= now]
     if not latest:
@@ -53,9 +53,11 @@ def forecast(samples: Sequence[Sample], now: float, rules: Complement | None = N
 
 
 def share(expected: float | None, sms: int, rules: Complement | None = None) -> float:
-    """Percent of the SMs for a guest beside a host with that activity; 0 where nothing is known or too little is left.
+    """Returns the percent of the SMs for a guest beside an owner with that activity.
 
-    MPS rounds a percentage down to whole SMs, so the share is one that the hardware really has.
+    It is 0 where the activity is unknown or too little is left. MPS rounds a percentage down to whole SMs, so the
+    answer is
+    a share that this GPU can give.
     """
     rules = rules or Complement()
     if expected is None:
@@ -67,16 +69,20 @@ def share(expected: float | None, sms: int, rules: Complement | None = None) -> 
 
 
 def keep(current: float, new: float, rules: Complement | None = None) -> float:
-    """The share that a running guest goes on with: its own, unless the new one is less by far, more by far, or 0."""
+    """Returns the share that a running guest goes on with.
+
+    It keeps its current share, unless the new one is 0 or differs by at least `change`.
+    """
     rules = rules or Complement()
     return new if new == 0 or abs(new - current) >= rules.change else current
 
 
 def under_share(busy: float, bandwidth: float, percent: float) -> tuple[float, float, float]:
-    """Kernel time, memory time and greatest speed of a job held to a share of the SMs, all in parts of 1.
+    """Returns kernel time, memory time and greatest speed of a job held to a share of the SMs, all in parts of 1.
 
-    A rule, not a measurement: a job that would keep more SMs busy than it gets is slowed in proportion, and presses on
-    its neighbour that much less.
+    This is a rule, not a measurement. A job that would use more SMs than its share is slowed in proportion, and its
+    load on
+    the other jobs falls by the same factor.
     """
     speed = min(1.0, percent / 100 / busy) if busy > 0 else 1.0
     return busy * speed, bandwidth * speed, speed

@@ -1,8 +1,9 @@
-"""Which guest goes to which seat: the most predicted work, weighed by age and class, at no harm that hosts would feel.
+"""Matches guests to seats so that the most predicted work is done, weighted by age and class, without harm to owners.
 
-Seats that no guest could tell apart are one *kind*, and so are guests; the matching is a transport problem between
-kinds, so thousands of both take well under a second. Its dual prices say what one more seat of a kind would be worth:
-between full matchings a newcomer takes the free seat with the greatest gain over its price.
+A seat is a GPU that may take a guest. Seats that no guest could tell apart are one *kind*, and so are such guests. The
+matching is a transport problem between kinds, so thousands of both take well under a second. Its dual prices tell what
+one more seat of a kind would be worth. Between full matchings a new guest takes the free seat with the greatest gain
+over its price.
 
     >>> seats = Seats.of(profile=[0, 0], memory=[8.0, 8.0])
     >>> guests = Guests.of(profile=[0, 1, 1], memory=[4.0, 4.0, 20.0], age=[0.0, 0.0, 0.0])
@@ -25,37 +26,37 @@ Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
 LEAST_CHANCE = 0.7
-"""Pairs whose host is less likely to bear the guest are left to trials."""
+"""Pairs are left to trials where the owner keeps its speed with less than this probability."""
 
 ANYBODY = -1
-"""Party of a seat that takes guests of every user, and of a guest that shares with every user's host."""
+"""The party of a seat that takes every user's guests, and of a guest that shares with every user's owner."""
 
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """How much a guest's work counts."""
+    """The weight of a guest's work, by its age and by whether it moves."""
 
     hour: float = 0.5
-    """What each hour of waiting adds to a guest's weight of 1, at most `most_hours` of them."""
+    """Added to a guest's weight of 1 for each hour of waiting, for at most `most_hours`."""
     most_hours: float = 4.0
     stay: float = 0.1
-    """What staying adds, in parts of the guest's weight: about what a move costs."""
+    """Added if a guest keeps its seat, in parts of its weight: about what a move costs."""
     steps: int = 8
-    """Steps of age within the most hours: guests within a step are alike."""
+    """Steps of age within `most_hours`; guests of the same step have the same age weight."""
 
 
 @dataclass(frozen=True, slots=True)
 class Seats:
-    """One entry for each GPU that may take a guest."""
+    """The GPUs that may take a guest, one entry each."""
 
     profile: Ints
-    """Row of the host in the tables."""
+    """Row of the owner in the tables."""
     memory: Floats
     """GiB that a guest may take."""
     party: Ints
-    """Whose guests it takes; ANYBODY, or a number that stands for a user or an account."""
+    """The user or account whose guests it takes, as a number; ANYBODY for all."""
     open: Bools
-    """Whether the device's state lets a guest in."""
+    """Tells whether the state of the device allows a guest."""
 
     @classmethod
     def of(
@@ -65,7 +66,7 @@ class Seats:
         party: Sequence[int] = (),
         open: Sequence[bool] = (),  # noqa: A002
     ) -> Self:
-        """From plain sequences; by default all are open to anybody."""
+        """Builds the seats from plain sequences; by default all are open and take every user's guests."""
         count = len(profile)
         return cls(
             np.array(profile, dtype=np.int64),
@@ -77,7 +78,7 @@ class Seats:
 
 @dataclass(frozen=True, slots=True)
 class Guests:
-    """One entry for each guest, waiting or running."""
+    """The guests, waiting or running, one entry each."""
 
     profile: Ints
     """Column of the guest in the tables."""
@@ -85,18 +86,18 @@ class Guests:
     """GiB that it needs."""
     party: Ints
     age: Floats
-    """Hours since it could have run."""
+    """Hours since the guest became eligible."""
     weight: Floats
-    """Its class's weight."""
+    """The weight of its class."""
     at: Ints
-    """The seat that it has, or -1."""
+    """The index of the seat that it has, or -1."""
 
     @classmethod
     def of(
         cls, profile: Sequence[int], memory: Sequence[float], age: Sequence[float], party: Sequence[int] = (),
         weight: Sequence[float] = (), at: Sequence[int] = (),
     ) -> Self:  # fmt: skip
-        """From plain sequences; by default all wait, weigh the same and share with anybody."""
+        """Builds the guests from plain sequences; by default all wait, weigh the same and share with any owner."""
         count = len(profile)
         return cls(
             np.array(profile, dtype=np.int64),
@@ -110,7 +111,7 @@ class Guests:
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """By profiles of host (rows) and guest (columns): the guest's speed, and whether the host bears it."""
+    """A guest's speed, and whether the pair is allowed, by the profiles of owner (rows) and guest (columns)."""
 
     guest: Floats
     allowed: Bools
@@ -118,7 +119,7 @@ class Tables:
 
 @dataclass(frozen=True, slots=True)
 class Kinds:
-    """Seats that no guest can tell apart."""
+    """The kinds of seats: seats that no guest can tell apart."""
 
     of: Ints
     """Kind of each seat."""
@@ -131,7 +132,7 @@ class Kinds:
 
 @dataclass(frozen=True, slots=True)
 class Matching:
-    """The seat of each guest, -1 for none, and what a seat of each kind is worth to those without one."""
+    """The seat of each guest, -1 for none, and the dual price of a seat of each kind."""
 
     seat: Ints
     kinds: Kinds
@@ -140,21 +141,22 @@ class Matching:
 
 
 def bearable(speeds: Speeds, least: float = 0.95) -> Bools:
-    """Pairs whose host is promised to keep `least` of its speed."""
+    """Marks the pairs whose owner is promised to keep `least` of its speed."""
     return np.asarray(speeds.host_least >= least)
 
 
 def likely(guest: Floats, keeps: Floats, least: float = LEAST_CHANCE) -> Tables:
-    """Tables of expected work: a guest's speed counts as far as it is likely (`keeps`) that its host bears it.
+    """Builds tables of expected work: a guest's speed times the probability (`keeps`) that its owner keeps its speed.
 
-    For hosts that are watched: a guest that turns out to harm its host is taken away, and its work is lost, so a
-    doubtful pair is worth what it yields on average. `bearable` is for hosts that nobody watches.
+    They are for owners that a guard watches. A guest that harms its owner is taken away and its work is lost, so a
+    doubtful
+    pair is worth what it yields on average. `bearable` is for owners without a guard.
     """
     return Tables(guest * keeps, np.asarray(keeps >= least))
 
 
 def match(seats: Seats, guests: Guests, tables: Tables, weights: Weights | None = None) -> Matching:
-    """The best seats for all guests at once, running ones included; a move has to be worth more than it costs."""
+    """Returns the best seats for all guests at once, running ones included; a move must gain more than `stay`."""
     weights = weights or Weights()
     kinds = kinds_of(seats)
     home = kind_at(kinds, guests.at)
@@ -169,9 +171,10 @@ def match(seats: Seats, guests: Guests, tables: Tables, weights: Weights | None 
 
 
 def match_between(last: Matching, seats: Seats, guests: Guests, tables: Tables, weights: Weights | None = None) -> Ints:
-    """Seats for guests without one, the oldest first, at the last full matching's prices; nobody moves.
+    """Gives free seats to guests without one, the highest weight first, at the last full matching's prices.
 
-    `seats` are those of the last matching, some perhaps closed since; `guests` may be others than then.
+    No guest moves. `seats` are those of the last matching, of which some may be closed since; `guests` may have
+    changed.
     """
     weights = weights or Weights()
     kinds = last.kinds
@@ -184,7 +187,7 @@ def match_between(last: Matching, seats: Seats, guests: Guests, tables: Tables, 
     gain = np.where(value > 0, value - last.price, -np.inf)
     spare: dict[int, list[int]] = {}
     for place in np.argsort(-weight_of(guests, weights)[waiting], kind="stable"):
-        # A seat that nobody is waiting for costs nothing any more, so a loss against the price is no reason to idle.
+        # A seat stays idle if nobody takes it, so it is given away even at a loss against its price.
         offers = np.where(left > 0, gain[place], -np.inf)
         kind = int(offers.argmax())
         if offers[kind] == -np.inf:
@@ -199,11 +202,15 @@ def match_between(last: Matching, seats: Seats, guests: Guests, tables: Tables, 
 def trials(
     last: Matching, guests: Guests, tables: Tables, unsure: Bools, most: int, weights: Weights | None = None
 ) -> Ints:
-    """At most `most` guests for seats where nobody is sure how it goes, to be watched for a minute and perhaps undone.
+    """Returns at most `most` guests' trial seats, where the effect is unsure; a trial is watched for a minute.
 
-    `unsure` marks the pairs that may be tried. The matching's prices tell which of them would make it better if the
-    prediction came true; each is tried once, the most promising first, a free seat before one whose guest must pause.
-    The answer holds the trial seats alone, -1 for all other guests.
+    A trial that harms the owner is undone.
+
+    `unsure` marks the pairs that may be tried. The matching's prices tell which of them would improve it if the
+    prediction
+    came true. Each pair is tried once, the greatest gain first. A free seat is taken before one whose guest must pause.
+    The
+    answer has the trial seats alone, and -1 for all other guests.
     """
     weights = weights or Weights()
     kinds = last.kinds
@@ -235,10 +242,10 @@ def trials(
 
 
 def match_rounds(seats: Seats, guests: Guests, speeds: Speeds, among: Floats, rounds: int, host: float = 0.95) -> Ints:
-    """Up to `rounds` guests on each GPU: full matchings one after the other, each on what the last ones left.
+    """Returns seats for up to `rounds` guests on each GPU, by full matchings one after the other.
 
-    `among[a, b]` is the speed of guest profile a beside guest profile b. Slowdowns multiply: the product of the host's
-    least speeds stays at `host` or above; a newcomer's value is its gain less what the guests before it lose.
+    `among[a, b]` is the speed of guest profile a beside guest profile b. Slowdowns multiply: the product of the owner's
+    least speeds stays at `host` or above. The value of a new guest is its speed minus what the guests before it lose.
     """
     seat = np.full(len(guests.profile), -1)
     memory, open_, base = seats.memory.copy(), seats.open.copy(), seats.profile.copy()
@@ -246,7 +253,7 @@ def match_rounds(seats: Seats, guests: Guests, speeds: Speeds, among: Floats, ro
     lost = np.zeros((len(base), among.shape[0]))
     for _ in range(rounds):
         waiting = np.flatnonzero(seat < 0)
-        # Each seat's past becomes a row of its own; seats with the same past share one.
+        # Each combination of owner and earlier guests becomes a row of the tables; equal ones share a row.
         past = np.column_stack([base, host_left.round(3), guest_speed.round(3), lost.round(3)])
         _, first, row = np.unique(past, axis=0, return_index=True, return_inverse=True)
         kept = host_left[first][:, None] * np.minimum(speeds.host_least[base[first]], 1)
@@ -269,11 +276,11 @@ def match_rounds(seats: Seats, guests: Guests, speeds: Speeds, among: Floats, ro
 
 
 _MEMORY_STEP = 0.25
-"""GiB; memory of seats is rounded down to it and guests' needs up, so that kinds stay few."""
+"""GiB; the memory of seats is rounded down to it and the need of guests up, so that there are few kinds."""
 
 
 def kinds_of(seats: Seats) -> Kinds:
-    """Seats by kind; closed ones are a kind apart."""
+    """Groups seats by kind; closed seats are kinds of their own."""
     columns = np.column_stack([seats.profile, np.floor(seats.memory / _MEMORY_STEP), seats.party, seats.open])
     _, first, kind, count = np.unique(columns, axis=0, return_index=True, return_inverse=True, return_counts=True)
     return Kinds(
@@ -283,19 +290,19 @@ def kinds_of(seats: Seats) -> Kinds:
 
 
 def kind_at(kinds: Kinds, seat: Ints) -> Ints:
-    """The kind of each guest's seat, -1 where it has none."""
+    """Returns the kind of each guest's seat, -1 where it has none."""
     home = np.full(len(seat), -1)
     home[seat >= 0] = kinds.of[seat[seat >= 0]]
     return home
 
 
 def weight_of(guests: Guests, weights: Weights) -> Floats:
-    """What a guest's speed is multiplied with: its class and its age in steps."""
+    """Returns the factor on each guest's speed, from its class and its age in steps."""
     return np.asarray(_aged(guests, weights))
 
 
 def values(kinds: Kinds, guests: Guests, tables: Tables, weights: Weights, home: Ints) -> Floats:
-    """Worth of each guest (rows) on each kind of seat (columns); 0 where it may not go."""
+    """Returns the worth of each guest (rows) on each kind of seat (columns); 0 where it may not go."""
     rows, columns = np.ix_(guests.profile, kinds.profile)
     speed, allowed = tables.guest[columns, rows], tables.allowed[columns, rows]
     mixes = (kinds.party == guests.party[:, None]) | (kinds.party == ANYBODY) | (guests.party[:, None] == ANYBODY)
@@ -317,8 +324,11 @@ def _chosen(guests: Guests, rows: Ints) -> Guests:
 
 
 def _transport(value: Floats, many: Ints, count: Ints) -> tuple[Ints, Floats]:
-    """How many guests of each row go to each kind, and the kinds' prices; exact, and whole numbers by its nature."""
-    # berthd's planner knows the words of this module, and leaves the solving, and scipy's memory, to another process.
+    """Returns how many guests of each row go to each kind, and the kinds' prices.
+
+    The solution is exact. It has whole numbers, because a transport problem has a whole-numbered optimal vertex.
+    """
+    # berthd's planner uses this module's classes only; another process solves, so that the planner never loads scipy.
     from scipy.optimize import linprog  # noqa: PLC0415
     from scipy.sparse import coo_array  # noqa: PLC0415
 
@@ -330,7 +340,7 @@ def _transport(value: Floats, many: Ints, count: Ints) -> tuple[Ints, Floats]:
         (np.ones(2 * len(rows)), (np.concatenate([rows, len(many) + columns]), np.concatenate([edges, edges])))
     )
     limits = np.concatenate([many, count])[: sums.shape[0]]
-    # The stubs know no sparse matrices, which linprog takes.
+    # The type stubs lack sparse matrices, which linprog accepts.
     found = linprog(-value[rows, columns], A_ub=sums.tocsr(), b_ub=limits, method="highs-ds")  # type: ignore[call-overload]
     amounts = np.zeros(value.shape, dtype=np.int64)
     amounts[rows, columns] = np.rint(found.x).astype(np.int64)
@@ -341,7 +351,7 @@ def _transport(value: Floats, many: Ints, count: Ints) -> tuple[Ints, Floats]:
 
 
 def _hand_out(amounts: Ints, group: Ints, kinds: Kinds, guests: Guests, home: Ints) -> Ints:
-    """Single seats to single guests: those who stay in their kind keep their own seat."""
+    """Assigns single seats to single guests; guests that stay in their kind keep their own seat."""
     seat = np.full(len(group), -1)
     by_group = np.split(np.argsort(group, kind="stable"), np.cumsum(np.bincount(group, minlength=len(amounts)))[:-1])
     used = np.zeros(len(kinds.of), dtype=np.bool_)

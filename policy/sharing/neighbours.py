@@ -1,10 +1,11 @@
-"""How packed jobs bear each other on one GPU, predicted from what was measured of each alone.
+"""Predicts how packed jobs slow each other on one GPU, from what was measured of each alone.
 
-It travels from the planner, which has the profiles, to the answerer: three numbers for each known job, and the fit.
-What follows from them is worked out where it is asked for, and kept. Of jobs that nobody measured there is no opinion.
+A `Neighbours` is sent from the planner, which has the profiles, to the answerer. It holds three numbers for each known
+job, and the fit. Predictions are made where they are asked for, and kept. There is none for jobs that were never
+measured.
 
-A prediction knows two jobs. Of more, slowdowns multiply; a job held to a part of the SMs presses that much less
-(policy.sharing.complement). Both are rules that nobody measured.
+A prediction is for two jobs. With more, the slowdowns multiply. A job held to a part of the SMs loads the others that
+much less (policy.sharing.complement). Both are rules, not measurements.
 """
 
 from collections.abc import Iterable, Mapping
@@ -22,17 +23,17 @@ from policy.sharing.profiles import Measured
 from policy.sharing.sources import PRIORS
 
 Numbers = tuple[float, float, float]
-"""A job alone, as the predictor takes it: kernel time, memory time, and doublings of memory."""
+"""A job alone as the predictor takes it: kernel time, memory time, and doublings of memory."""
 
 LEVEL = 0.85
-"""Part of the promises that hold."""
+"""Part of the cases in which a promise must hold."""
 
 MOST_KINDS = 512
-"""Kinds of jobs whose speeds beside each other are kept; with more of them, what is kept is begun anew."""
+"""Most kinds of jobs whose speeds beside each other are kept; with more, the table starts empty again."""
 
 
 def numbers_of(measured: Measured) -> Numbers:
-    """A job as it was measured alone; what was not is taken from jobs that load a GPU much."""
+    """Returns a job's measured profile; missing values come from the prior of a class that loads a GPU heavily."""
     prior = PRIORS["mixed"]
     found = [
         getattr(prior, name) if getattr(measured, name) is None else getattr(measured, name)
@@ -43,7 +44,7 @@ def numbers_of(measured: Measured) -> Numbers:
 
 
 class _Table:
-    """Speeds of kinds of jobs beside each other; a kind is a job's numbers under its share."""
+    """Speeds of kinds of jobs beside each other; a kind is a job's numbers under its share of the SMs."""
 
     def __init__(self) -> None:
         self.kinds: dict[Numbers, int] = {}
@@ -52,10 +53,10 @@ class _Table:
         self.meetings: dict[tuple[int, int, tuple[tuple[int, int], ...]], Meeting] = {}
 
     def add(self, new: list[Numbers], fit: Fit) -> None:
-        """Predict some kinds beside each other and beside all that are known."""
+        """Predicts the speeds of new kinds beside each other and beside all known ones."""
         kinds = [*self.kinds, *new]
         said = predictor.predict(fit, np.array(new), np.array(kinds), LEVEL)
-        # Nobody gains by company, and the fit's pairs that say so were measured alone at a bad moment.
+        # No job gains by sharing: training pairs that show a gain were measured alone at a bad moment.
         own, other = np.clip(said.host, 0.01, 1.0), np.clip(said.guest, 0.01, 1.0)
         own_least, other_least = np.clip(said.host_least, 0.0, own), np.clip(said.guest_least, 0.0, other)
         for place in range(len(self.kinds)):
@@ -67,10 +68,14 @@ class _Table:
 
 
 class Neighbours:
-    """What is known of packed jobs, by user and name."""
+    """The predictor for packed jobs, by user and job name."""
 
     def __init__(self, known: Mapping[Mate, Numbers], fit: Fit, *, least: float, capped: bool) -> None:
-        """`least` is the part of its speed that each has to be promised; `capped`: whether shares bound SMs."""
+        """Sets the required speed and the cap on SMs.
+
+        `least` is the part of its speed alone that each job must be promised; `capped` tells whether shares bound the
+        SMs.
+        """
         self.least, self.known = least, known
         self.fit, self.capped = fit, capped
         self.table = _Table()
@@ -78,7 +83,7 @@ class Neighbours:
         self._kinds: dict[tuple[Mate, int], Numbers | None] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        """What was worked out stays where it was."""
+        """Returns the state without predictions, which the receiver makes itself."""
         return {"least": self.least, "known": self.known, "fit": self.fit, "capped": self.capped}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -86,16 +91,16 @@ class Neighbours:
         self.table, self._kinds = _Table(), {}
 
     def adopt(self, old: object) -> None:
-        """Take over what another has worked out."""
+        """Takes over the predictions of an older `Neighbours`, if both use the same fit and cap."""
         if isinstance(old, Neighbours) and (old.fit.source, old.capped) == (self.fit.source, self.capped):
             self.table = old.table
 
     def bears(self, meeting: Meeting) -> bool:
-        """Whether all of them keep their speed."""
+        """Tells whether every job of this meeting is promised `least` of its speed."""
         return meeting.least >= self.least
 
     def meeting(self, share: Share, there: Iterable[Tenant]) -> Meeting:
-        """What comes of it if a job joins these."""
+        """Returns the speeds to expect if a job joins the tenants of a GPU."""
         one = self._kind(share.mate, share.percent)
         if one is None:
             return NOBODY_KNOWN
@@ -137,7 +142,7 @@ def _meet(table: _Table, one: int, percent: int, met: tuple[tuple[int, int], ...
         for other_place, (other, _) in enumerate(everybody):
             if other_place != place:
                 speed *= table.speeds[kind][other]
-                # What is not sure of one of them is in doubt for all.
+                # One doubtful pair makes the promise for this job doubtful as a whole.
                 sure = min(sure, table.promises[kind][other] / table.speeds[kind][other])
         least = min(least, speed * sure)
         if place == 0:

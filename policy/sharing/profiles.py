@@ -1,7 +1,7 @@
-"""What was measured of jobs: alone, beside others, on slow GPUs; and what trials taught about pairs.
+"""Stores what was measured of jobs: alone, beside others, on slow GPUs; and the results of trials of pairs.
 
 A profile belongs to a key: user, account, and the job's name or its application class. Measurements are merged by
-weights that halve every 30 days, so that a job that changed is believed after a few runs. The store's text is
+weights that halve every 30 days, so a job that changed is followed after a few runs. The store's text is
 `berth-profiles/1`, one JSON object a line (docs/sharing.md).
 
     >>> store = Store()
@@ -26,14 +26,14 @@ FORMAT = "berth-profiles/1"
 _HALF = 30 * 86_400.0
 """Seconds in which a measurement loses half of its weight."""
 _FORGOTTEN = 0.02
-"""Profiles whose weight fell below are dropped."""
+"""Profiles and trials whose weight falls below this are dropped."""
 _TRIALS = 20.0
-"""Trials of a pair count at most this much, so that the latest still matter."""
+"""Most trials of a pair that count, so that the latest trial still matters."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Key:
-    """Whose profile it is; `name` is the job's name, or `class:NAME` for an application class."""
+    """The key of a profile; `name` is the job's name, or `class:NAME` for an application class."""
 
     user: str
     account: str
@@ -45,12 +45,12 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A job alone on a typical GPU; None where nobody measured."""
+    """The profile of a job alone on a typical GPU; None stands for values that were never measured."""
 
     at: float
     """Time of the last measurement, seconds since 1970."""
     runs: float
-    """Measurements behind it, aged."""
+    """Number of measurements behind it, weighted by age."""
     busy: float | None = None
     """Part of the time in which kernels ran."""
     sms: float | None = None
@@ -60,20 +60,20 @@ class Measured:
     memory: float | None = None
     """Peak GPU memory, MiB."""
     step: float | None = None
-    """Seconds a step takes alone."""
+    """Seconds of a step alone."""
     step_shared: float | None = None
-    """Seconds a step took beside others."""
+    """Seconds of a step beside other jobs."""
     slow_gpus: float | None = None
-    """What a GPU that is 1 % slower costs, in percent of the step."""
+    """Slowdown of a step in percent on a GPU that is 1 % slower."""
 
     @property
     def complete(self) -> bool:
-        """Whether the predictor can use it."""
+        """Tells whether the profile has all that the predictor takes."""
         return None not in (self.busy, self.bandwidth, self.memory)
 
 
 class Verdict(StrEnum):
-    """What is known of two jobs on one GPU."""
+    """The result of the trials of two jobs on one GPU."""
 
     UNKNOWN = "unknown"
     GOOD = "good"
@@ -83,7 +83,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """Trials of a host and a guest."""
+    """The merged trials of an owner and a guest."""
 
     at: float
     trials: float
@@ -94,18 +94,18 @@ class Tried:
 
 @dataclass(slots=True)
 class Store:
-    """All profiles and all trials."""
+    """The store of all profiles and all trials."""
 
     measured: dict[Key, Measured] = field(default_factory=dict)
     tried: dict[tuple[Key, Key], Tried] = field(default_factory=dict)
 
     def add(self, key: Key, new: Measured) -> None:
-        """Merge a measurement; the older one counts by its age."""
+        """Merges a measurement into the profile; the older one loses weight with age."""
         old = self.measured.get(key)
         self.measured[key] = new if old is None else _merge(old, new)
 
     def best_for(self, key: Key, app_class: str = "") -> Measured | None:
-        """The profile of this key, else of the same user and name under another account, else of the user's class.
+        """Returns the profile of this key, else of the same user and name in another account, else of the user's class.
 
         Other users' profiles are never used: they are private, and a name says nothing about what others run.
         """
@@ -119,11 +119,11 @@ class Store:
         return None
 
     def seen_by(self, user: str) -> dict[Key, Measured]:
-        """What a user may see: the own profiles."""
+        """Returns the profiles that a user may see: the user's own."""
         return {key: one for key, one in self.measured.items() if key.user == user}
 
     def trial(self, host: Key, guest: Key, speeds: tuple[float, float], at: float) -> None:
-        """Learn from a minute beside each other: the host's and the guest's speed."""
+        """Merges a trial of a minute beside each other: the owner's and the guest's speed."""
         old = self.tried.get((host, guest))
         before = old.trials * _left(at - old.at) if old else 0.0
         part = 1 / (before + 1)
@@ -133,13 +133,13 @@ class Store:
         self.tried[host, guest] = Tried(at, trials, host_speed, guest_speed, faulty)
 
     def fault(self, one: Key, other: Key, at: float) -> None:
-        """They brought each other down: never together again, in either role."""
+        """Records that one failed because of the other: they never share a GPU again, in either role."""
         for pair in ((one, other), (other, one)):
             old = self.tried.get(pair)
             self.tried[pair] = replace(old, at=at, fault=True) if old else Tried(at, 0.0, 0.0, 0.0, fault=True)
 
     def verdict(self, host: Key, guest: Key, bound: float = 0.95) -> Verdict:
-        """What trials say; what they say goes before any prediction."""
+        """Returns the result of the trials, which takes precedence over any prediction."""
         known = self.tried.get((host, guest))
         if known is None:
             return Verdict.UNKNOWN
@@ -148,7 +148,7 @@ class Store:
         return Verdict.GOOD if known.host_speed >= bound else Verdict.HARMED
 
     def age(self, now: float) -> None:
-        """Forget what is too old; faults stay."""
+        """Drops profiles and trials that are too old; faults stay."""
         self.measured = {key: one for key, one in self.measured.items() if one.runs * _left(now - one.at) >= _FORGOTTEN}
         self.tried = {
             pair: one for pair, one in self.tried.items()
@@ -156,7 +156,7 @@ class Store:
         }  # fmt: skip
 
     def trim(self, most: int) -> bool:
-        """Keep so many profiles, and so many pairs, those measured last; faults stay. Whether any had to go."""
+        """Keeps at most `most` profiles and pairs, the latest measured; faults stay. Tells whether any were dropped."""
         profiles = sorted(self.measured.items(), key=lambda item: item[1].at, reverse=True)
         pairs = sorted(self.tried.items(), key=lambda item: (item[1].fault, item[1].at), reverse=True)
         faults = sum(one.fault for one in self.tried.values())
@@ -164,7 +164,7 @@ class Store:
         return len(profiles) > most or len(pairs) > max(most, faults)
 
     def write(self) -> str:
-        """The store's text."""
+        """Returns the store's text."""
         lines: list[dict[str, Any]] = [{"format": FORMAT}]
         lines += [{"profile": _words(key), **fields_of(one)} for key, one in sorted(self.measured.items())]
         lines += [
@@ -175,7 +175,7 @@ class Store:
 
     @classmethod
     def read(cls, text: str) -> Self:
-        """From the store's text."""
+        """Reads a store from its text."""
         store = cls()
         for number, line in enumerate(text.splitlines(), 1):
             try:
@@ -199,12 +199,12 @@ class Store:
 
 
 def fields_of(one: Measured) -> dict[str, float]:
-    """What was measured, without what was not."""
+    """Returns the measured values, without those that are None."""
     return {name: value for name, value in asdict(one).items() if value is not None}
 
 
 def describe(one: Measured) -> str:
-    """A profile in a line for people."""
+    """Returns a profile as one readable line."""
     texts = (
         (one.busy, "kernels {:.0%} of the time"), (one.sms, "{:.0%} of the SMs"), (one.bandwidth, "memory busy {:.0%}"),
         (one.memory, "{:.0f} MiB"), (one.step, "{:.3g} s a step"), (one.step_shared, "{:.3g} s beside others"),

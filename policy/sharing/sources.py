@@ -1,6 +1,6 @@
-"""Where profiles come from: Slurm's accounting, the guard's beats, and, for a job that nobody knows, its class.
+"""Reads profiles from Slurm's accounting and from the guard's heartbeats; the class's prior fills what is missing.
 
-All of it is pure: lines and rows in, `Store.add`'s arguments out.
+All functions are pure: they take lines and rows, and return the arguments of `Store.add`.
 
     >>> lines = ["JobID|User|Account|JobName|End|ElapsedRaw|AllocTRES|TRESUsageInAve|TRESUsageInMax",
     ...          "7|ann|lab|train|1763700000|900|gres/gpu=1|gres/gpumem=2900M,gres/gpuutil=41|gres/gpumem=3012M"]
@@ -23,18 +23,18 @@ from policy.sharing.profiles import Key, Measured, Store, describe
 __all__ = ["COMMAND", "PRIORS", "Beat", "Key", "Store", "describe", "from_beats", "from_sacct", "profile_for"]
 
 COMMAND = "sacct -aP -o JobID,User,Account,JobName,End,ElapsedRaw,AllocTRES,TRESUsageInAve,TRESUsageInMax"
-"""What to run, steps included: Slurm counts GPU use by step, where gres.conf says AutoDetect=nvml."""
+"""The command to run; it lists steps too, because Slurm counts GPU use by step (AutoDetect=nvml in gres.conf)."""
 
 _COLUMNS = COMMAND.rsplit(" ", 1)[1].split(",")
 _FULL_RUN_S = 600.0
-"""A run of this length counts as one measurement, a shorter one as a part of it."""
+"""Seconds; a run of this length counts as one measurement, a shorter one as a part of it."""
 _UNITS = {"": 2.0**-20, "K": 2.0**-10, "M": 1.0, "G": 2.0**10, "T": 2.0**20}
 _AMOUNT = re.compile(r"([\d.]+)([KMGT]?)")
 
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """What the guard knows of a host in some seconds; None where nothing was sensed."""
+    """The guard's report of an owner over some seconds; None stands for values that were not measured."""
 
     at: float
     """Seconds since 1970."""
@@ -42,7 +42,7 @@ class Beat:
     took: float
     """Seconds that these steps took together."""
     shared: bool
-    """Whether a guest ran meanwhile."""
+    """Tells whether a guest ran in these seconds."""
     busy: float | None = None
     sms: float | None = None
     bandwidth: float | None = None
@@ -55,14 +55,17 @@ PRIORS = {
     "mixed": Measured(at=0.0, runs=0.0, busy=1.0, bandwidth=0.75, memory=20_000.0),
     "memory": Measured(at=0.0, runs=0.0, busy=0.6, bandwidth=0.4, memory=12_000.0),
 }
-"""What a job of a class is taken to do before anybody measured it: about the most that jobs like it did in public
-measurements, so that neither it nor its neighbour is promised too much. `runs` is 0, because nothing was measured."""
+"""The profile that a job of a class is assumed to have before it is measured.
+
+The values are about the highest that such jobs reached in public measurements, so that neither the job nor its
+neighbour is promised too much. `runs` is 0, because nothing was measured.
+"""
 
 
 def profile_for(store: Store, key: Key, app_class: str = "", gpu_mem: float | None = None) -> Measured:
-    """The profile to place a job by: its own, and what is missing in it from its class's prior.
+    """Returns the profile to place a job by: its own, with missing values from its class's prior.
 
-    A job that asks for GPU memory is taken to use that much where nobody measured it.
+    Where its memory was not measured, a job that requests GPU memory is assumed to use that much.
     """
     prior = PRIORS.get(app_class, PRIORS["mixed"])
     if gpu_mem is not None:
@@ -77,16 +80,18 @@ def profile_for(store: Store, key: Key, app_class: str = "", gpu_mem: float | No
 
 
 def from_sacct(lines: Iterable[str], mark: str = "|") -> Iterator[tuple[Key, Measured]]:
-    """Measurements of jobs that had one GPU for themselves, from the output of COMMAND with `--delimiter` MARK.
+    """Yields measurements of jobs that had one GPU alone, from the output of COMMAND with `--delimiter` MARK.
 
-    A job's name is its user's text, with line ends and bars as he likes: only a mark that nobody can guess keeps him
-    from writing lines about other users' jobs.
+    The job name is free text from its user and may hold line ends and bars. Only a mark that users cannot guess stops
+    them
+    from forging lines about other users' jobs.
 
-    Jobs with several GPUs are left out: Slurm adds up what the GPUs of a task did. So are packed jobs and guests, and,
-    where the table knows seats, owners that may have had a guest: none of them was alone.
+    Some jobs are left out. With several GPUs, Slurm adds up the use of all GPUs of a task. Packed jobs and guests were
+    not
+    alone. Where the accounting has seats, an owner without its seat may have had a guest.
     """
     rows = list(_rows(lines, mark))
-    # An owner without its seat may have had a guest.
+    # An owner that did not hold its own seat may have had a guest.
     needed = frozenset({"gres/seat"} if any("gres/seat" in row["AllocTRES"] for row in rows) else ())
     steps: dict[str, list[Mapping[str, str]]] = {}
     for row in rows:
@@ -98,10 +103,11 @@ def from_sacct(lines: Iterable[str], mark: str = "|") -> Iterator[tuple[Key, Mea
 
 
 def from_beats(beats: Sequence[Beat]) -> Measured | None:
-    """One measurement from a run of beats; None where no step ended without a guest.
+    """Merges a run of reports into one measurement; None where no step ended without a guest.
 
-    The median step is robust against a stalled one; what the sensors saw beside a guest is the pair's and not the
-    host's, and is left out.
+    The median step time ignores a stalled step. Sensor values from seconds beside a guest belong to the pair, and are
+    left
+    out.
     """
     alone = [beat for beat in beats if not beat.shared and beat.steps]
     if not alone:
@@ -156,7 +162,7 @@ def _alone(allocated: Mapping[str, str], needed: frozenset[str]) -> bool:
 
 
 def _measured(job: Mapping[str, str], lines: Sequence[Mapping[str, str]]) -> Measured | None:
-    """Kernel time is the mean over the steps by their length, memory the most of any."""
+    """Returns the measurement of one job: kernel time is the mean over steps by their length, memory the maximum."""
     ended = _moment(job["End"])
     busy, length, memory = 0.0, 0.0, 0.0
     for line in lines:
@@ -186,7 +192,7 @@ def _amount(text: str) -> tuple[float, str]:
 
 
 def _moment(text: str) -> float | None:
-    """Seconds since 1970, or None for a job that has not ended."""
+    """Returns seconds since 1970, or None for a job that has not ended."""
     if text.isdigit():
         return float(text)
     try:

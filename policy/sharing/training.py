@@ -1,7 +1,7 @@
-"""From a table of measured pairs to a fit, in seconds: least absolute errors by reweighted ridge regression.
+"""Fits the predictor to a table of measured pairs, in seconds: least absolute errors by reweighted ridge regression.
 
-Speeds far above 1 say, most likely, that the job alone was measured at a bad moment, so they are cut. What a job's own
-anchor adds is held small: it is an offset of that job, which tells nothing of others.
+Speeds far above 1 are cut: most likely the job alone was measured at a bad moment. The weight of a job's own anchor is
+held small: it is an offset of that one job, which does not carry over to others.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,7 +19,7 @@ from policy.sharing.predictor import WIDE_AT, Array, Fit
 
 _LAW_START = np.array([-1.0, 1.0, 1.0, -1.0, 1.0, 1.0])
 _LAW_HELD = 0.1
-"""How strongly the law's numbers are held at their start."""
+"""Strength of the regularisation that holds the law's numbers near their start."""
 _LAW_BEND = 0.05
 """Errors beyond this count linearly."""
 _NO_MARGINS = Margins((0.0,) * len(LEVELS), (0.0,) * len(LEVELS))
@@ -27,7 +27,7 @@ _NO_MARGINS = Margins((0.0,) * len(LEVELS), (0.0,) * len(LEVELS))
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What a correction may do: standard deviations of its parts and of the noise."""
+    """The limits of a correction: standard deviations of its parts and of the noise."""
 
     wide: float = 0.2
     own: float = 0.1
@@ -47,7 +47,7 @@ class Pairs:
     first: Array
     second: Array
     speeds: Array
-    """Two columns: the first's and the second's speed."""
+    """Two columns: the speed of the first and of the second side."""
     names: Sequence[tuple[str, str]]
     """The models of each row's two sides."""
 
@@ -55,14 +55,14 @@ class Pairs:
         return len(self.speeds)
 
     def part(self, chosen: NDArray[np.bool_]) -> "Pairs":
-        """Some of the rows."""
+        """Returns some of the rows."""
         names = [name for name, keep in zip(self.names, chosen, strict=True) if keep]
         return Pairs(self.first[chosen], self.second[chosen], self.speeds[chosen], names)
 
 
 @dataclass(frozen=True, slots=True)
 class Guess:
-    """What a fit says of each row of a table; two columns each."""
+    """The prediction for each row of a table, two columns each."""
 
     speeds: Array
     spread: Array
@@ -71,7 +71,7 @@ class Guess:
 
 
 def train(pairs: Pairs, source: str, shape: Shape | None = None) -> Fit:
-    """A fit with its margins, by folds over pairs and over models."""
+    """Trains a fit with its margins, by folds over pairs and over models."""
     shape = shape or Shape()
     known = np.concatenate([_shortfalls(pairs, test, shape, only_new=False) for _, test in folds_by_pair(pairs)])
     new = np.concatenate([_shortfalls(pairs, test, shape, only_new=True) for _, test in folds_by_model(pairs)])
@@ -80,7 +80,7 @@ def train(pairs: Pairs, source: str, shape: Shape | None = None) -> Fit:
 
 
 def fit_only(pairs: Pairs, shape: Shape | None = None) -> Fit:
-    """A fit without margins."""
+    """Trains a fit without margins."""
     shape = shape or Shape()
     own = predictor.rounded(np.concatenate([pairs.first, pairs.second]))
     other = predictor.rounded(np.concatenate([pairs.second, pairs.first]))
@@ -92,7 +92,7 @@ def fit_only(pairs: Pairs, shape: Shape | None = None) -> Fit:
 
 
 def guess(fit: Fit, pairs: Pairs, level: float = 0.85) -> Guess:
-    """What a fit says of each row."""
+    """Returns the prediction for each row."""
     profiles, places = np.unique(np.concatenate([pairs.first, pairs.second]), axis=0, return_inverse=True)
     first, second = places.reshape(2, -1)
     speeds = predictor.predict(fit, profiles, profiles, level)
@@ -106,7 +106,7 @@ def guess(fit: Fit, pairs: Pairs, level: float = 0.85) -> Guess:
 
 
 def folds_by_pair(pairs: Pairs, count: int = 10, seed: int = 0) -> Iterator[tuple[str, NDArray[np.bool_]]]:
-    """Rows to leave out: each pair once, whatever the order of its sides."""
+    """Yields rows to leave out: each pair once, in whatever order its sides stand."""
     places = np.unique(np.concatenate([pairs.first, pairs.second]), axis=0, return_inverse=True)[1].reshape(2, -1)
     group = np.unique(np.sort(places, axis=0), axis=1, return_inverse=True)[1].ravel()
     fold = np.random.default_rng(seed).permutation(group.max() + 1)[group] % count
@@ -116,7 +116,7 @@ def folds_by_pair(pairs: Pairs, count: int = 10, seed: int = 0) -> Iterator[tupl
 
 
 def folds_by_model(pairs: Pairs) -> Iterator[tuple[str, NDArray[np.bool_]]]:
-    """Rows to leave out: all in which a model takes part."""
+    """Yields rows to leave out: all in which one model takes part."""
     for model in sorted({name for names in pairs.names for name in names}):
         yield model, np.array([model in names for names in pairs.names])
 
@@ -125,7 +125,7 @@ def _shortfalls(pairs: Pairs, test: NDArray[np.bool_], shape: Shape, *, only_new
     held_out = pairs.part(test)
     said = guess(fit_only(pairs.part(~test), shape), held_out)
     short = (said.speeds - held_out.speeds) / said.spread
-    # A held-out model may look like another one; margins for new jobs come from those that do not.
+    # A model left out may resemble another one; the margins for new jobs come from models that resemble none.
     return np.asarray(short[~said.familiar if only_new else slice(None)].ravel())
 
 
@@ -152,7 +152,7 @@ def _law_by_row(numbers: Array, own: Array, other: Array) -> Array:
 
 
 def _correct(own: Array, other: Array, rest: Array, anchors: Array, shape: Shape) -> Array:
-    """The correction's matrix: wide x wide, narrow x plain and plain x narrow; the other blocks stay 0."""
+    """Fits the correction's matrix: wide x wide, narrow x plain and plain x narrow; the other blocks stay 0."""
     wide, many = len(WIDE_AT), len(anchors)
     scale = np.zeros((wide + many + 3, wide + 3 + many))
     scale[:wide, :wide] = shape.wide
