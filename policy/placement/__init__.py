@@ -1,1 +1,1 @@
-"""Placement policies, and the tables that make them fast."""
+"""Placement policies, which choose nodes and GPUs for jobs, and helpers for them."""

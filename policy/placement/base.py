@@ -1,9 +1,9 @@
-"""What a placement policy is.
+"""The base class of placement policies, and the berth that a policy returns.
 
-A policy is a class with one method. It sees a `View`, what is free at one moment, and a `Demand`, and returns a
-`Berth` with its reasons, or raises `NotNow`. It does no I/O and keeps nothing between calls, so that the same
-class serves berthd, the commands and a simulator. A complete policy, that takes the first node with enough free
-GPUs and the lowest positions on it:
+A policy is a class with one method. It gets a `View`, the free resources at one moment, and a `Demand`. It returns a
+`Berth` with its reasons, or raises `NotNow`. It does no I/O and keeps no state between calls, so that berthd, the
+commands and the simulator can use the same class. A complete policy, which takes the first node with enough free GPUs
+and the lowest positions on it:
 
     >>> import numpy as np
     >>> class FirstFit(Policy):
@@ -47,56 +47,61 @@ class Berth:
     """Places in the fleet's node order."""
     names: tuple[str, ...]
     masks: tuple[int, ...]
-    """The GPUs on each node, as bits. A pin in Slurm needs the same on each."""
+    """The GPUs on each node, as bits. A pin in Slurm needs the same bits on each."""
     seats: bool
     level: str
     min_gbps: float
-    """NVLink of the weakest pair on a node; 0 where a pair has none."""
+    """NVLink bandwidth of the weakest pair on a node, in GB/s; 0 where a pair has none."""
     sum_gbps: float
-    """NVLink of all pairs on a node together."""
+    """NVLink bandwidth of all pairs on a node together, in GB/s."""
     why: str
     cost: float = 1.0
-    """Predicted over ideal run time."""
+    """Predicted run time, divided by the ideal run time."""
     gpu_mem: int = 0
-    """MiB of each GPU that a packed job is granted; 0 for whole GPUs, and where nobody knows how much there is."""
+    """MiB of each GPU that a packed job is granted; 0 for whole GPUs, and where the GPUs' memory is unknown."""
     paths: tuple[float, float] = (0.0, 0.0)
     """GB/s over the widest path, NVLink or not: of the weakest pair on a node, and of all pairs together."""
 
     @property
     def mask(self) -> int:
-        """The GPUs as bits, of a berth that has the same on each node."""
+        """Returns the GPUs as bits, for a berth with the same GPUs on each node."""
         return self.masks[0]
 
     @property
     def gpus(self) -> tuple[int, ...]:
-        """The GPU positions, of a berth that has the same on each node."""
+        """Returns the GPU positions, for a berth with the same GPUs on each node."""
         return positions(self.masks[0])
 
 
 class Policy(ABC):
-    """Base of all policies; see the module's text for a complete one."""
+    """Base of all policies; the module's docstring shows a complete one."""
 
     name: str
 
     sticky: bool = True
-    """Whether a running job keeps its berth where jobs could be moved; a policy that is not may place them anew."""
+    """Tells that a running job keeps its berth; a policy that is not sticky may place movable jobs anew."""
 
     steady: bool = False
-    """Whether asking again about the same jobs, while they hold what it gave them and nothing else has changed, brings
-    nothing new: a simulator need not ask then."""
+    """Tells that a repeated call brings nothing new, so that a simulator can skip it.
+
+    The calls must be about the same jobs, these must hold what the policy gave them, and nothing else may have changed.
+    """
 
     weighs_scores: bool = False
-    """Whether it avoids slow GPUs: a job on several nodes may then wait for faster ones."""
+    """Tells that it avoids slow GPUs; a job on several nodes may then wait for faster ones."""
 
     gathers_pieces: bool = False
-    """Whether jobs on a piece of a node are kept together on few leaves, where it chooses among the nodes of those."""
+    """Tells that jobs on a part of a node are kept together on few leaves.
+
+    The policy then chooses among the nodes of those leaves.
+    """
 
     @abstractmethod
     def place(self, demand: "Demand", view: "View") -> Berth:
-        """Choose nodes and GPUs, or raise `NotNow` or `Never`."""
+        """Chooses nodes and GPUs, or raises `NotNow` or `Never`."""
 
     def order(self, demands: "Sequence[Demand]") -> Sequence[int]:
-        """In which order jobs that start in one pass are placed, given in the queue's order."""
+        """Returns the order in which the jobs of one pass are placed; the demands come in the queue's order."""
         return range(len(demands))
 
     def place_together(
@@ -105,12 +110,12 @@ class Policy(ABC):
         view: "View",
         held: "Sequence[Berth | None]" = (),  # noqa: ARG002 - for policies that move jobs
     ) -> "list[Berth | None]":
-        """Place jobs that can start in one pass, in the queue's order; None for one that has to wait.
+        """Places jobs that can start in one pass, in the queue's order; None for one that has to wait.
 
-        `held` are the berths of those that run already and may be moved; in `view` their GPUs count as free.
-        One after another unless a policy knows better.
+        `held` are the berths of running jobs that may be moved; in `view` their GPUs count as free. The base class
+        places one job after another.
         """
-        # One view for all: what each berth takes off shows in it.
+        # All jobs share one copy of the view, from which each berth is taken off.
         left = replace(view, free=view.free.copy(), cpus=view.cpus.copy(), mem=view.mem.copy())
         berths: list[Berth | None] = [None] * len(demands)
         for job in self.order(demands):
@@ -121,7 +126,7 @@ class Policy(ABC):
 
     @staticmethod
     def fitting(demand: "Demand", view: "View") -> "Bools":
-        """Candidates that are open and have the CPUs and memory free; GPUs are the policy's own question."""
+        """Marks the candidates that are open and have enough free CPUs and memory; GPUs are left to the policy."""
         fits = demand.candidates & view.open
         if demand.cpus is None:
             fits &= (view.cpus >= view.fleet.cpus) & (view.free == view.fleet.full)
@@ -135,13 +140,13 @@ class Policy(ABC):
 
     @staticmethod
     def berth(demand: "Demand", view: "View", nodes: Sequence[int], gpus: tuple[int, ...], why: str) -> Berth:
-        """Put a choice of the same GPUs on each node into words and numbers."""
+        """Makes a berth, with its bandwidths and costs, from the same GPUs on each node."""
         mask = sum(1 << place for place in gpus)
         return Policy.spread(demand, view, nodes, [mask] * len(nodes), why)
 
     @staticmethod
     def spread(demand: "Demand", view: "View", nodes: Sequence[int], masks: Sequence[int], why: str) -> Berth:
-        """Put a choice of GPUs, perhaps others on each node, into words and numbers."""
+        """Makes a berth, with its bandwidths and costs, from GPUs that may differ from node to node."""
         fleet = view.fleet
         level: str = "node" if len(nodes) == 1 else fleet.fabric.level(nodes)
         weakest, together, widest = 0.0, 0.0, (0.0, 0.0)
@@ -171,7 +176,7 @@ class Policy(ABC):
 
 
 def take_off(view: "View", demand: "Demand", berth: Berth) -> None:
-    """Take a berth out of a view that is the caller's own; CPUs and memory may go below nothing."""
+    """Takes a berth off a view, which is the caller's own; CPUs and memory may fall below 0."""
     here = list(berth.nodes)
     view.free[here] &= ~np.array(berth.masks, np.int64)
     view.cpus[here] -= view.fleet.cpus[here] if demand.cpus is None else demand.cpus
@@ -179,14 +184,14 @@ def take_off(view: "View", demand: "Demand", berth: Berth) -> None:
 
 
 def granted(demand: "Demand", fleet: "Fleet", nodes: Sequence[int]) -> int:
-    """MiB of each GPU that a packed job may use: what it asked, else its share of the smallest GPU."""
+    """Returns the MiB of each GPU that a packed job may use: what it requested, else its share of the smallest GPU."""
     if demand.share is None:
         return 0
     return min(demand.share.granted(fleet.gpu_mem_for_shares(node)) for node in nodes)
 
 
 def predicted(demand: "Demand", fleet: "Fleet", nodes: Sequence[int], masks: Sequence[int], level: str) -> float:
-    """Predicted over ideal run time of a demand on certain GPUs."""
+    """Returns predicted over ideal run time of a demand on certain GPUs."""
     table = fleet.scores_of(demand.app_class)
     score = 1.0
     if table is not None:

@@ -1,4 +1,4 @@
-"""Berth's own policy: exact inside one node, the best node of all for it, one common set for several nodes."""
+"""Berth's own policy: the exact best set on the best node, or the best set that several nodes have free."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -24,7 +24,10 @@ if TYPE_CHECKING:
     from policy.request.demand import Demand
 
 _MOST_LEFT = 127
-"""Free GPUs left over are counted in 7 bits of a code's low byte; the last bit prefers nodes without an epilog."""
+"""Most free GPUs left over that the 7 upper bits of a code's low byte can count.
+
+The last bit prefers nodes where no epilog runs.
+"""
 
 
 _MASKS_AT_ONCE = 64
@@ -32,23 +35,28 @@ _MASKS_AT_ONCE = 64
 
 
 _SETS_COMPARED = 4
-"""Sets with equal links for which nodes are looked for: which of them is free where it is near and fast differs."""
+"""Sets with equal links for which nodes are searched; they differ in which nearby, fast nodes have them free."""
 
 _MOST_TOGETHER = 4_096
-"""Free GPUs up to which jobs are placed together; beyond, one after another, each where there is most room."""
+"""Most free GPUs at which jobs are placed together.
+
+With more, they are placed one after another. For a spread job, only the roomiest leaves and nodes with about so many
+GPUs are searched.
+"""
 
 _NODE_BITS = 8
 _LINKS = 14
-"""Bits of a code below its islands, and below its links: the node's byte and six bits of broken islands."""
+"""Bits of a code below its islands, and below its links: the node's byte, and six bits of broken islands."""
 
 _MOST_BROKEN = 63
 
 
 class BerthPolicy(Policy):
-    """Of the GPUs that none beats by more than two percent, those that are linked best and missed least.
+    """Among GPU sets whose slowest score is within 2 % of the best, picks the one with the highest bandwidth.
 
-    Links: greatest weakest pair, then sum. Missed: fewest broken islands, then the fullest node, then the slowest
-    GPUs. Gangs are near each other, and jobs that may be moved are placed together (docs/placement.md).
+    Bandwidth is compared by the weakest pair, then by the sum. Among equal sets it prefers the one that breaks the
+    fewest islands, then the fullest node, then the slowest GPUs. The nodes of a gang are near each other, and jobs that
+    may be moved are placed together (docs/placement.md).
     """
 
     name = "berth"
@@ -58,12 +66,12 @@ class BerthPolicy(Policy):
     gathers_pieces = True
 
     def __init__(self, *, move_s: float = 0.0) -> None:
-        """`move_s` is what a move costs a running job; it moves only where it gains more in what is left of it."""
+        """Sets the cost of a move in seconds; a running job moves only if it gains more in its remaining run time."""
         self.move_s = move_s
         self._published = PalPolicy()
 
     def place(self, demand: "Demand", view: "View") -> Berth:
-        """The best set that is free."""
+        """Returns the best free set."""
         if demand.n == ANY_SPREAD:
             return self._anywhere(demand, view)
         fits = self.fitting(demand, view)
@@ -72,18 +80,18 @@ class BerthPolicy(Policy):
     def place_together(
         self, demands: "Sequence[Demand]", view: "View", held: "Sequence[Berth | None]" = ()
     ) -> "list[Berth | None]":
-        """All jobs of a pass at once, where each may take any GPUs; else one after another."""
+        """Places all jobs of a pass at once, if each may take any GPUs; else one after another."""
         alike = any(demand.n > 1 for demand in demands)
         if alike or len(demands) == 0 or int(np.bitwise_count(view.free).sum()) > _MOST_TOGETHER:
             return super().place_together(demands, view, held)
         berths = self._jointly(demands, view, held or [None] * len(demands))
-        # The search knows GPUs only; nodes seldom run out of cores or memory before.
+        # The search ignores cores and memory, which seldom run out before the GPUs.
         return berths if _room_for_all(demands, berths, view) else super().place_together(demands, view, held)
 
     def _jointly(
         self, demands: "Sequence[Demand]", view: "View", held: "Sequence[Berth | None]"
     ) -> "list[Berth | None]":
-        # By the formula that both go by, ours is never dearer than what is published.
+        # The search starts from PAL's placement too, so its result never costs more by the formula that both use.
         at_worst = self._published.place_together(demands, view)
         found = place_together(demands, view, held, self.move_s, at_worst)
         why = f"placed together with {len(demands) - 1} others" if len(demands) > 1 else "the best of all free GPUs"
@@ -93,7 +101,7 @@ class BerthPolicy(Policy):
         ]
 
     def _anywhere(self, demand: "Demand", view: "View") -> Berth:
-        """On one node if that is no slower than two nodes must be; else wherever it is best."""
+        """Chooses one node if it is no slower than any spread over two nodes; else the best GPUs anywhere."""
         fits = self.fitting(demand, view)
         alone: Berth | None = None
         if demand.k <= int(view.fleet.size[fits].max(initial=0)):
@@ -132,7 +140,7 @@ class BerthPolicy(Policy):
         machine = view.fleet.machines[node]
         assert machine is not None, "only nodes with a topology have codes"  # noqa: S101 - narrows the type
         able = int(np.count_nonzero(values >= 0))
-        # The broken islands are the six bits above the node's byte; what lies above them are the links.
+        # The broken islands are the six bits above the node's byte; the links are above them.
         rivals = int(np.count_nonzero(values >> _LINKS == values[node] >> _LINKS)) - 1
         if able == 1:
             reason = "the only node that fits"
@@ -149,13 +157,16 @@ class BerthPolicy(Policy):
         return f"{reason}; {sets}; {_islands(kept, broken)}"
 
     def _same_on_each(self, demand: "Demand", view: "View", fits: "Bools") -> Berth:
-        """Several nodes take one typed request, so they need a common free set; best on machines of one kind."""
+        """Finds a free set that several nodes have in common, because one typed request holds for all nodes.
+
+        Machines of one kind are tried first.
+        """
         fleet = view.fleet
         kinds = [np.flatnonzero(fits & (fleet.offset == offset)) for offset in np.unique(fleet.offset[fits]).tolist()]
         found = [choice for nodes in kinds if (choice := _common_set(demand, view, nodes))]
         of_kind = "of one kind "
         if not found and len(kinds) > 1:
-            # The commonest kind leads: its order of sets is taken for all.
+            # The sets are ranked as for the most common kind.
             kinds.sort(key=lambda nodes: -nodes.size)
             of_kind = ""
             found = [choice for choice in [_common_set(demand, view, np.concatenate(kinds))] if choice]
@@ -173,9 +184,10 @@ _NEAR = {"nvlink": "; all in one NVLink domain", "leaf": "; all in one leaf", "p
 
 
 def _with_all_free(demand: "Demand", view: "View", fast: Ints, codes: Ints) -> tuple[Ints, Ints]:
-    """The GPUs to choose from and their codes, where islands count with all their free GPUs and not the fast alone.
+    """Returns the GPUs to choose from and their codes, with islands counted over all free GPUs.
 
-    Only the best linked sets matter, and only where a node has slow GPUs free too.
+    Without this, only the fast GPUs would count for the islands. Only the sets with the best links matter, and only
+    where a node has slow GPUs free too.
     """
     fleet, tables = view.fleet, view.fleet.tables
     rows = np.flatnonzero((codes >= 0) & (codes >> _LINKS == codes.max() >> _LINKS) & (fast != view.free))
@@ -193,7 +205,7 @@ def _with_all_free(demand: "Demand", view: "View", fast: Ints, codes: Ints) -> t
 
 
 def _judged(demand: "Demand", view: "View", rows: Ints, offered: Ints, codes: Ints) -> Ints:
-    """Codes with the islands that their sets really break."""
+    """Returns the codes with the number of islands that their sets break, counted over all free GPUs."""
     offsets, tables = view.fleet.offset[rows], view.fleet.tables
     picks = tables.row(demand.k, demand.level).picks[offsets + offered]
     unbroken = _MOST_BROKEN - np.minimum(tables.broken(offsets, view.free[rows], picks), _MOST_BROKEN)
@@ -201,7 +213,10 @@ def _judged(demand: "Demand", view: "View", rows: Ints, offered: Ints, codes: In
 
 
 def _least_missed(demand: "Demand", view: "View", values: Ints) -> int:
-    """Of the best nodes those whose leaf has fewest nodes free for gangs, then the slowest that the job can bear."""
+    """Among the best nodes, picks one whose leaf has the fewest empty nodes; ties go to the slowest GPUs.
+
+    Empty nodes of a leaf are kept for gangs. All these nodes are fast enough for the job.
+    """
     best = np.flatnonzero(values == values.max())
     leaf = view.fleet.fabric.leaf
     if best.size > 1:
@@ -214,7 +229,7 @@ def _least_missed(demand: "Demand", view: "View", values: Ints) -> int:
 
 
 def _room_for_all(demands: "Sequence[Demand]", berths: "Sequence[Berth | None]", view: "View") -> bool:
-    """Whether the nodes have the CPUs and the memory for all of these berths together."""
+    """Tells whether the nodes have the CPUs and the memory for all of these berths together."""
     left = replace(view, free=view.free.copy(), cpus=view.cpus.copy(), mem=view.mem.copy())
     for demand, berth in zip(demands, berths, strict=True):
         if berth is not None:
@@ -229,7 +244,7 @@ def _least_beyond_a_node(demand: "Demand", view: "View") -> float:
 
 
 def _in_reach(demand: "Demand", view: "View", fits: "Bools") -> "View":
-    """A view of no more GPUs than can be searched: of the leaves, and the nodes in them, that have most free."""
+    """Returns a view with about `_MOST_TOGETHER` free GPUs at most: the leaves and nodes with most free."""
     free = np.where(fits, view.free, 0)
     counts = np.bitwise_count(free).astype(np.int64)
     if counts.sum() <= _MOST_TOGETHER:
@@ -245,7 +260,7 @@ def _in_reach(demand: "Demand", view: "View", fits: "Bools") -> "View":
 
 
 def _islands(kept: int, broken: int) -> str:
-    """What the set does to the other NVLink islands of its node."""
+    """Returns the text on how the set cuts into the other NVLink islands of its node."""
     whole = f"{kept} other NVLink island{'s' if kept > 1 else ''} kept whole"
     if not broken:
         return whole if kept else "no NVLink island cut into"
@@ -253,7 +268,10 @@ def _islands(kept: int, broken: int) -> str:
 
 
 def _common_set(demand: "Demand", view: "View", nodes: Ints) -> tuple[int, Gang, int, int] | None:
-    """The best set that enough of these nodes have free: its code, the nodes, itself, and how many nodes have it."""
+    """Finds the best set that enough of these nodes have free.
+
+    Returns its code, the nodes, the set, and how many nodes have it.
+    """
     fleet = view.fleet
     nodes = nodes[np.bitwise_count(view.free[nodes]) >= demand.k]
     if nodes.size < demand.n:

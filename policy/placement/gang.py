@@ -1,4 +1,4 @@
-"""Which nodes a gang takes: near each other, none of them slow, and what it leaves is worth most to others."""
+"""Chooses the nodes of a gang: near each other, none of them slow, and the ones that other jobs need least."""
 
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 
 LEVELS_OF_NODES = ("nvlink", "leaf", "pod", "any")
-"""At which several nodes meet, from near to far; `nvlink` is a domain that spans them."""
+"""Levels at which several nodes meet, from near to far; `nvlink` is a domain that spans nodes."""
 
 
 class Gang(NamedTuple):
-    """Nodes for a gang, ascending, and its predicted over ideal time there."""
+    """Nodes for a gang, ascending, their level, and the predicted time over the ideal time there."""
 
     cost: float
     nodes: list[int]
@@ -27,12 +27,12 @@ class Gang(NamedTuple):
 
 
 def choose(demand: "Demand", view: "View", able: Ints, mask: int) -> Gang | None:
-    """The best n of the nodes that have these GPUs free; None where no group of the level that it insists on has n.
+    """Returns the best n of the nodes that have these GPUs free; None where no group of the required level has n.
 
-    Nor does any where Slurm chooses by blocks, and would not start the job on any n of them.
+    The answer is also None where Slurm chooses by blocks and would not start the job on any n of these nodes.
 
-    At each level the group that holds the gang at the least threshold; of groups that are alike the one that it
-    fills best. A level farther away is taken only where it is faster by what its distance costs.
+    At each level it takes the group that holds the gang at the lowest score threshold, and among equal groups the one
+    that the gang fills best. A level farther away is taken only if its speed makes up for the distance.
     """
     fleet, fabric = view.fleet, view.fleet.fabric
     slowest = node_scores(fleet, demand.app_class, able, mask)
@@ -60,19 +60,22 @@ def choose(demand: "Demand", view: "View", able: Ints, mask: int) -> Gang | None
 
 
 def _of_both(groups: Ints, others: Ints) -> Ints:
-    """Groups of the nodes that share one of either kind."""
+    """Returns groups of the nodes that are in the same group of both kinds."""
     in_one = (groups == NOBODY) | (others == NOBODY)
     return np.where(in_one, NOBODY, groups * (int(others.max(initial=0)) + 1) + others)
 
 
 def _fullest_group(demand: "Demand", view: "View", slowest: "Floats", groups: Ints) -> "Ints | None":
-    """Which of the nodes are in the group that serves the gang best, None where no group holds it."""
+    """Returns the indices of the nodes in the best group for the gang, None where no group holds it.
+
+    The best group has the lowest score threshold; among equal groups it is the smallest.
+    """
     known = np.flatnonzero(groups != NOBODY)
     _, inverse, counts = np.unique(groups[known], return_inverse=True, return_counts=True)
     able_groups = np.flatnonzero(counts >= demand.n)
     if not able_groups.size:
         return None
-    # The n-th fastest node of each group, for all groups at once.
+    # The score of the n-th fastest node of each group, for all groups at once.
     order = np.lexsort((slowest[known], inverse))
     first = np.concatenate([[0], np.cumsum(counts)[:-1]])
     threshold = slowest[known][order][first[able_groups] + demand.n - 1]
@@ -83,10 +86,10 @@ def _fullest_group(demand: "Demand", view: "View", slowest: "Floats", groups: In
 
 
 def _least_missed(demand: "Demand", view: "View", able: Ints, slowest: "Floats") -> Ints:
-    """Of the nodes that do not slow the gang down: those of few leaves, then empty ones, the fullest, the slowest.
+    """Picks n of the nodes that do not slow the gang: on few leaves, then empty, the fullest, the slowest.
 
-    A gang goes at the pace of the node where neighbours are in its way most (Philly, table 5); what it leaves of empty
-    nodes is for small jobs, which go where most is taken.
+    A gang runs at the speed of the node where neighbours disturb it most (Philly, table 5), so empty nodes come first.
+    The GPUs that it leaves free on them are for small jobs, which go to the nodes with most GPUs in use.
     """
     threshold = np.partition(slowest, demand.n - 1)[demand.n - 1]
     fine = np.flatnonzero(slowest <= threshold * (1 + alike(view)))

@@ -1,12 +1,12 @@
-"""Jobs on a piece of a node, kept together on few leaves, so that the others come free as a whole.
+"""Keeps jobs on a part of a node together on few leaves, so that the other leaves become free as a whole.
 
-A job on several nodes waits for the last GPU of the last of its nodes. Where small jobs lie on all leaves, each leaf is
-full of ends to wait for, and it does not help to keep new ones off: what stands idle until then is dear. It does help
-that they never were there. So small jobs fill one leaf after the other, those with slow GPUs first, for a job on
-several nodes runs as slowly as the slowest of all its GPUs.
+A job on several nodes waits for the last GPU of the last of its nodes. If small jobs lie on all leaves, it waits for
+many of them to end. To keep new small jobs away later is not enough, and GPUs that idle until then are expensive. So
+small jobs are packed from the start: they fill one leaf after the other.
 
-How many leaves are open depends on how many GPUs small jobs hold and wait for. It is a preference, and holds nobody up:
-without room on those leaves a job goes elsewhere (docs/placement.md).
+Leaves with slow GPUs are filled first, because a job on several nodes runs at the speed of its slowest GPU. The number
+of open leaves follows from the GPUs that small jobs hold and wait for. This is a preference and delays no job: without
+room on those leaves a job goes elsewhere (docs/placement.md).
 """
 
 from typing import TYPE_CHECKING
@@ -25,26 +25,26 @@ if TYPE_CHECKING:
 
 
 def is_piece(demand: "Demand") -> bool:
-    """Whether a demand leaves the other GPUs of its node to others.
+    """Tells whether a demand leaves the other GPUs of its node to other jobs.
 
-    Shares of GPUs have rules of their own, and who lists several partitions goes to the first one that has room.
+    Jobs on shares of GPUs have rules of their own. A job that lists several partitions goes to the first one with room.
     """
     return demand.n == 1 and demand.k > 0 and demand.cpus is not None and demand.share is None and not demand.pools
 
 
 class Leaves:
-    """The nodes that jobs on a piece of one should be on, for each array of candidates that such jobs share."""
+    """The nodes for jobs on a part of a node, for each array of candidates that such jobs share."""
 
     def __init__(self) -> None:
         self._of: dict[tuple[int, int], _OpenLeaves] = {}
-        """By the number of an array of candidates, and the GPUs that are asked for."""
+        """By the id of an array of candidates, and the GPUs that are requested."""
 
     def forget(self) -> None:
-        """Nodes may have come or gone."""
+        """Drops everything, because nodes may have come or gone."""
         self._of.clear()
 
     def nodes(self, demand: "Demand", picture: "Cluster") -> "Bools | None":
-        """Where a demand should be; None where that does not matter."""
+        """Returns the nodes where a demand should go; None where it may go anywhere."""
         if not is_piece(demand):
             return None
         key = id(demand.candidates), demand.k
@@ -54,18 +54,18 @@ class Leaves:
 
 
 class _OpenLeaves:
-    """The first leaves with room for all pieces that are held or waited for, and nodes that would be taken as a whole.
+    """The first leaves with room for all pieces that run or wait, and the nodes that the job would take as a whole.
 
-    Most jobs that start or end leave the same ones open, so the nodes are only told anew where they differ.
+    Most jobs that start or end leave the same leaves open, so the nodes are computed anew only when the number changes.
     """
 
     def __init__(self, demand: "Demand", picture: "Cluster") -> None:
         self._demand = demand
-        """Holds the array of candidates, so that its number stays its own."""
+        """Keeps the array of candidates alive, so that no other array gets its id."""
         fleet = picture.fleet
         self._here = demand.candidates & picture.up
         self._before: Ints | None = None
-        """For each leaf the GPUs of those before it; None where leaves are not known, and nothing is kept together."""
+        """For each leaf the GPUs of those before it; None where leaves are unknown and nothing is kept together."""
         if not bool((fleet.fabric.leaf[self._here] == NOBODY).any()):
             room = np.bincount(fleet.leaf_order, np.where(self._here, fleet.size, 0))
             self._before = np.cumsum(room) - room
@@ -73,7 +73,7 @@ class _OpenLeaves:
         self._nodes: Bools | None = None
 
     def nodes(self, picture: "Cluster") -> "Bools | None":
-        """What is open now; None for all candidates."""
+        """Returns the open nodes; None for all candidates."""
         if self._before is None:
             return None
         need = int(picture.pieces[self._here].sum()) + picture.pieces_wait + self._demand.k
@@ -86,9 +86,9 @@ class _OpenLeaves:
 
 
 def clearly_better(there: "Berth", here: "Berth", *, crowded: bool) -> bool:
-    """Whether a place apart from its like is worth it to a job that could be among them.
+    """Tells whether a place away from the other small jobs is worth it to a job that could be among them.
 
-    Better links always are. Faster GPUs are not where most are taken: they would be another's just as well.
+    Better links always are. Faster GPUs are not worth it in a crowded fleet, where another job could use them as well.
     """
     if there.paths[0] > here.paths[0]:
         return True

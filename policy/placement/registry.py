@@ -1,7 +1,7 @@
-"""Policies by name: Berth's own, the published ones, and those that other packages bring.
+"""Finds policies by name: Berth's own, the published ones, and those of other packages.
 
-Another package brings a policy by an entry point of the group `berth.policies`, whose name is the policy's and whose
-object makes one from keyword options:
+Another package adds a policy by an entry point of the group `berth.policies`. Its name is the policy's, and its object
+makes a policy from keyword options:
 
     [project.entry-points."berth.policies"]
     first-fit = "my_site.placement:FirstFit"
@@ -31,12 +31,15 @@ OURS = {
 
 
 def policies() -> tuple[str, ...]:
-    """All names, in alphabetical order."""
+    """Returns all names, in alphabetical order."""
     return tuple(sorted({*OURS, *(point.name for point in entry_points(group=GROUP))}))
 
 
 def create(name: str, **options: object) -> "Policy":
-    """A policy of that name; the options are those of its class. Names of Berth's own cannot be taken by others."""
+    """Makes the policy of that name; the options are those of its class.
+
+    Other packages cannot replace Berth's own names.
+    """
     make = _maker(name)
     try:
         return make(**options)

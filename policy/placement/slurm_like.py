@@ -1,11 +1,11 @@
-"""What plain Slurm would take, as the peer that every other policy has to beat.
+"""Models the choice of plain Slurm, as the baseline for every other policy.
 
-Nodes: select/cons_tres looks for the smallest run of consecutive nodes that is enough ("best fit"), and takes its
-first ones. With `least_loaded` it takes the nodes with most free GPUs instead, as with CR_LLN.
+Nodes: select/cons_tres searches the smallest run of consecutive nodes that is enough ("best fit"), and takes its first
+nodes. With `least_loaded` it takes the nodes with most free GPUs instead, as with CR_LLN.
 
-GPUs: since 24.11 `--gres=gpu:N` takes the lowest free position, then those *least* linked to it, position by position:
-observed on 24.11.5 and 26.05.5 with `Links=` in gres.conf. GPUs behind an NVSwitch all read 0 links, so there it is
-the lowest positions. Each node of a job gets GPUs of its own choice.
+GPUs: since 24.11 `--gres=gpu:N` takes the lowest free position, then those *least* linked to it, position by position.
+This was observed on 24.11.5 and 26.05.5 with `Links=` in gres.conf. GPUs behind an NVSwitch all read 0 links, so there
+it is the lowest positions. Each node of a job gets its own set of GPUs.
 """
 
 from typing import TYPE_CHECKING
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class SlurmPolicy(Policy):
-    """Plain Slurm's own choice; it knows neither scores nor leaves."""
+    """Chooses as plain Slurm does, without scores and leaves."""
 
     name = "slurm"
 
@@ -34,7 +34,7 @@ class SlurmPolicy(Policy):
         self._picked: dict[tuple[Shape, int, int], int] = {}
 
     def place(self, demand: "Demand", view: "View") -> Berth:
-        """The first nodes of the smallest run of nodes that is enough."""
+        """Returns the first nodes of the smallest run of nodes that is enough."""
         counts = np.where(self.fitting(demand, view), np.bitwise_count(view.free), 0).astype(np.int64)
         if demand.n == ANY_SPREAD and int(counts.max(initial=0)) < demand.k:
             return self._as_it_comes(demand, view, counts)
@@ -47,11 +47,11 @@ class SlurmPolicy(Policy):
         return self._take(demand, view, chosen.tolist(), [demand.k] * wanted)
 
     def _as_it_comes(self, demand: "Demand", view: "View", counts: Ints) -> Berth:
-        """GPUs of as many nodes as it takes."""
+        """Takes GPUs from as many nodes as the job needs."""
         nodes = np.flatnonzero(counts)
         if int(counts[nodes].sum()) < demand.k:
             raise NotNow(f"{int(counts[nodes].sum())} of {demand.k} GPUs are free now")
-        # A run is enough when its GPUs are: the smallest number of nodes is not known beforehand.
+        # A run is enough if its GPUs are enough, so the number of nodes is only estimated from below here.
         most = int(view.fleet.size[nodes].max())
         nodes = self._in_order(nodes, counts, -(-demand.k // most))
         left, chosen, taken = demand.k, [], []
@@ -64,7 +64,7 @@ class SlurmPolicy(Policy):
         return self._take(demand, view, chosen, taken)
 
     def _in_order(self, nodes: Ints, counts: Ints, wanted: int) -> Ints:
-        """The nodes in the order in which they are taken."""
+        """Returns the nodes in the order in which they are taken."""
         if self._least_loaded:
             return nodes[np.argsort(-counts[nodes], kind="stable")]
         starts = np.concatenate([[0], np.flatnonzero(np.diff(nodes) > 1) + 1])

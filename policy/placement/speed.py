@@ -1,8 +1,8 @@
-"""Slow GPUs, seen from one job: which of the free GPUs it should be offered.
+"""Chooses the free GPUs that a job is offered, so that slow GPUs are avoided.
 
-The slowest GPU sets the pace of a synchronous job, so what counts is a bottleneck: the least threshold at which some
-node still has enough GPUs that are no slower. What is nearly as fast stays in: links decide among those, and then
-the GPU that others miss least.
+The slowest GPU sets the speed of a synchronous job. So the bottleneck counts: the lowest score threshold at which some
+node still has enough GPUs that are no slower. GPUs that are nearly as fast are offered too. Among those links decide,
+and then the needs of other jobs.
 """
 
 from typing import TYPE_CHECKING
@@ -18,22 +18,24 @@ if TYPE_CHECKING:
     from policy.request.demand import Demand
 
 ALIKE = 0.02
-"""Scores within two percent are alike: so much the median of a few runs is off (std 0.009 to 0.036 a run)."""
+"""Scores within two percent count as equal, which is the error of a median of few runs (std 0.009 to 0.036 a run)."""
 
 ALIKE_IN_A_CROWD = 0.1
-"""The same where most GPUs are taken: the slow one that a job avoids is another's then, and what counts for all of them
-is that nodes and leaves stay whole."""
+"""The same bound where most GPUs are taken.
+
+A slow GPU that one job avoids goes to another job then, so it matters more that nodes and leaves stay whole.
+"""
 
 
 def alike(view: "View") -> float:
-    """By what part of them scores may differ and count as equal."""
+    """Returns the relative difference up to which scores count as equal."""
     return ALIKE_IN_A_CROWD if view.crowded else ALIKE
 
 
 def fast_enough(demand: "Demand", view: "View", fits: "Bools") -> tuple[Ints, float] | None:
-    """The free GPUs that a job on one node should be offered, as masks, and the best score it can have.
+    """Returns the free GPUs that a job on one node should be offered, as masks, and the best score it can have.
 
-    None where the fleet has no scores for its class, so that all GPUs are alike.
+    The answer is None where the fleet has no scores for the job's class, so that all GPUs are equal.
     """
     fleet = view.fleet
     table = fleet.scores_of(demand.app_class)
@@ -58,7 +60,10 @@ def _levels(demand: "Demand") -> tuple[str, ...]:
 
 
 def _threshold(demand: "Demand", view: "View", scores: "Floats", least: float, level: str) -> float | None:
-    """The least score at which some node has a set at this level; at least what any k free GPUs of a node need."""
+    """Returns the lowest score threshold at which some node has a set at this level.
+
+    It is at least `least`, the threshold at which some node has k free GPUs at all.
+    """
     tables, offset = view.fleet.tables, view.fleet.offset
 
     def has_set(threshold: float) -> bool:
@@ -78,7 +83,7 @@ def _threshold(demand: "Demand", view: "View", scores: "Floats", least: float, l
 
 
 def _free_scores(view: "View", table: "Floats", fits: "Bools") -> "Floats":
-    """Scores of what is free on nodes that fit; infinite elsewhere."""
+    """Returns the scores of free GPUs on nodes that fit; infinite elsewhere."""
     free = (view.free[:, None] >> np.arange(table.shape[1])) & 1
     return np.where(free.astype(np.bool_) & fits[:, None], table, np.inf)
 
@@ -89,7 +94,7 @@ def _as_masks(which: "Bools") -> Ints:
 
 
 def node_scores(fleet: "Fleet", app_class: str, nodes: Ints, mask: int) -> "Floats":
-    """The slowest of the same GPUs on each of some nodes."""
+    """Returns for each node the slowest score of the GPUs in `mask`."""
     table = fleet.scores_of(app_class)
     if table is None:
         return np.ones(nodes.size)

@@ -1,1 +1,1 @@
-"""What became of a cluster's GPU jobs, as Philly's study looked at it: waits, places, use, ends and tries."""
+"""Reports on a cluster's finished GPU jobs, after Philly's study: waits, places, use, ends and tries."""

@@ -1,4 +1,4 @@
-"""Bars and a line as SVG."""
+"""Draws bars and a line as SVG."""
 
 from collections.abc import Mapping, Sequence
 
@@ -11,7 +11,7 @@ _ROW, _BAR, _SIZE = 28.0, 16.0, 12.0
 
 
 def bars(key: str, title: str, unit: str, rows: Mapping[str, Mapping[str, float]]) -> str:
-    """One bar for each row, in parts by what it is made of; the number behind it is the sum."""
+    """Draws one stacked bar for each row, with the sum of its parts behind it."""
     parts = list(dict.fromkeys(part for row in rows.values() for part in row))
     colours = {part: TINTS[place % len(TINTS)] for place, part in enumerate(parts)}
     canvas = Canvas()
@@ -35,7 +35,7 @@ def bars(key: str, title: str, unit: str, rows: Mapping[str, Mapping[str, float]
 
 
 def line(key: str, title: str, points: Sequence[Sequence[float]], most: float, until: float) -> str:
-    """Steps over time, up to `most`, which is marked."""
+    """Draws steps over time, with a mark at `most`."""
     canvas, left, top, tall = Canvas(), 60.0, 44.0, 160.0
     room = _WIDTH - left - 30
     canvas.text(16, 26, title, size=14, fill=INK, bold=True)

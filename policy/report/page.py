@@ -1,4 +1,4 @@
-"""The report as one HTML file that needs nothing else, and no script."""
+"""Writes the report as one HTML file, without scripts or other files."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
@@ -22,7 +22,7 @@ svg {{ max-width: 100%; height: auto; margin: .6rem 0; }}
 
 
 def page(found: Mapping[str, Any]) -> str:
-    """The whole file."""
+    """Returns the whole file."""
     pictures = dict(_pictures(found))
     parts = [
         "<!doctype html>",
@@ -51,7 +51,7 @@ def _table(table: Table) -> str:
 
 
 def _pictures(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Each under the title of the table that it follows."""
+    """Yields the pictures, each under the title of the table that it follows."""
     if found["busy"]:
         yield "busy", charts.line("busy", "GPUs held by jobs", found["busy"], found["gpus"], found["until"])
     waits = {_gpus(size): _by_reason(one) for size, one in found["waits"].items() if one["reasons"]}
@@ -82,7 +82,7 @@ def _gpus(size: str) -> str:
 
 
 def _by_reason(one: Mapping[str, Any]) -> dict[str, float]:
-    """Hours by reason; of those that nobody told, the part beside idle GPUs is kept apart."""
+    """Returns hours by reason; delays without a reason are split by whether enough GPUs were idle."""
     parts: dict[str, float] = {}
     for reason in one["reasons"]:
         name = REASONS.get(reason["reason"], reason["reason"])

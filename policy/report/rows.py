@@ -1,4 +1,4 @@
-"""sacct's lines as runs of jobs.
+"""Reads sacct's lines as runs of jobs.
 
     >>> line = ["7", *"1000 1000 1060 4660 3600 FAILED 1:0 None 2 60 ann lab".split()]
     >>> line += ["node=1", "gres/gpu=8,node=2", "", "n[1-2]", "site note [berth/1 fail=import_error]"]
@@ -6,7 +6,7 @@
     >>> run.gpus, run.nodes, run.wait_s, run.said["fail"]
     (8, ('n1', 'n2'), 60.0, 'import_error')
 
-No column but the last holds text that somebody chose freely, so that its marks cannot shift a column.
+Only the last column holds free text, so that a separator in that text cannot shift a column.
 """
 
 import re
@@ -21,7 +21,7 @@ COLUMNS = (
     *("NNodes", "TimelimitRaw", "User", "Account", "ReqTRES", "AllocTRES", "TRESUsageInTot", "NodeList"),
     "AdminComment",
 )
-"""What sacct is asked for, with SLURM_TIME_FORMAT=%s: times are seconds since 1970."""
+"""The columns of the sacct query, with SLURM_TIME_FORMAT=%s: times are seconds since 1970."""
 
 _ID = re.compile(r"(\d{1,18})(?:\+\d{1,9})?(?:\.(\S{1,64}))?")
 _NUMBER = re.compile(r"\d{1,18}")
@@ -42,19 +42,19 @@ class Run:
     code: int
     signal: int
     reason: str
-    """Slurm's last one other than Priority and Resources."""
+    """Slurm's last reason other than Priority and Resources."""
     gpus: int
     part: bool
-    """Whether it has parts of GPUs, or a guest's seat, and no GPU of its own."""
+    """Tells whether it has parts of GPUs or a guest's seat, and no whole GPU."""
     nodes: tuple[str, ...]
     asked_nodes: int
     limit: str
     user: str
     account: str
     said: Mapping[str, str] = field(default_factory=dict)
-    """Berth's segment."""
+    """The fields of Berth's segment."""
     used: float | None = None
-    """Share of its GPUs' time in which kernels ran, where Slurm measured it."""
+    """Part of its GPUs' time in which kernels ran, where Slurm measured it."""
 
     @property
     def wait_s(self) -> float:
@@ -68,7 +68,7 @@ class Run:
 
 
 def read(lines: Iterable[str]) -> Iterator[Run]:
-    """The runs in what sacct printed; a run's steps follow it and tell how its GPUs were used."""
+    """Yields the runs in sacct's output; the steps of a run follow it and tell how its GPUs were used."""
     source = iter(lines)
     header = next(source, "").rstrip("\n").split("|")
     if tuple(header) != COLUMNS:
@@ -96,11 +96,11 @@ def read(lines: Iterable[str]) -> Iterator[Run]:
 
 
 COMMAND = f"SLURM_TIME_FORMAT=%s sacct -aDP -S START -E END -o {','.join(COLUMNS)}"
-"""What to save for `--from`."""
+"""The command whose output `--from` takes."""
 
 
 def tres(text: str) -> dict[str, float]:
-    """Slurm's `name=amount,...`; what is no plain number counts as none."""
+    """Parses Slurm's `name=amount,...`; amounts that are not plain numbers are left out."""
     pairs = (word.partition("=") for word in text.split(","))
     return {name: float(amount) for name, _, amount in pairs if _NUMBER.fullmatch(amount)}
 
@@ -114,7 +114,8 @@ def _run(job: str, row: Mapping[str, str]) -> Run:
     return Run(
         id=job,
         submit=submit,
-        # A job that was held or had a dependency does not wait for GPUs yet; what never may start has no such time.
+        # A job that is held or has a dependency does not wait for GPUs yet. A job that can never start has no eligible
+        # time.
         eligible=max(submit, _number(row["Eligible"]) or submit),
         start=start,
         end=_number(row["End"]),
@@ -135,7 +136,7 @@ def _run(job: str, row: Mapping[str, str]) -> Run:
 
 
 def gpus_of(amounts: Mapping[str, float]) -> int:
-    """GPUs of the whole job; where types stand beside the sum, the sum counts."""
+    """Returns the GPUs of the whole job; where types are listed beside the sum, the sum counts."""
     if "gres/gpu" in amounts:
         return int(amounts["gres/gpu"])
     return int(sum(amount for name, amount in amounts.items() if name.startswith("gres/gpu:")))
@@ -163,5 +164,5 @@ def _nodes(text: str) -> tuple[str, ...]:
 
 
 def _number(text: str) -> float | None:
-    """A moment or a time; None for Unknown, None and the like, and for 0, which is none either."""
+    """Returns a moment or a time; None for Unknown, None and the like, and for 0, which Slurm writes for no value."""
     return float(text) or None if _NUMBER.fullmatch(text) else None

@@ -1,4 +1,4 @@
-"""What a report knows of the machines, and the classes of size that it tells apart."""
+"""The machines of a report, and its classes of job size."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -9,7 +9,7 @@ SIZES = ("1", "2-4", "5-8", ">8")
 
 
 def size_of(gpus: int) -> str:
-    """The class of a job.
+    """Returns the size class of a job.
 
     >>> [size_of(gpus) for gpus in (1, 2, 8, 9)]
     ['1', '2-4', '5-8', '>8']
@@ -19,14 +19,14 @@ def size_of(gpus: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """The nodes as they are today; one that is gone counts as the commonest of the others."""
+    """The nodes as they are today; a node that is gone counts as the most common size of the others."""
 
     gpus: Mapping[str, int] = field(default_factory=dict)
-    """Of each node that has any."""
+    """The GPUs of each node that has any."""
     groups: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """By level (`nvlink`, `leaf`, `pod`): the group of each node."""
     per_node: int = 0
-    """GPUs of nodes that are not in `gpus`; 0: as many as the commonest of those has."""
+    """GPUs of nodes that are not in `gpus`; 0: as many as the most common of those has."""
 
     @property
     def total(self) -> int:
@@ -35,24 +35,24 @@ class Site:
 
     @property
     def usual(self) -> int:
-        """GPUs of a node that is not known; 0 where none is."""
+        """GPUs of a node that is not in `gpus`; 0 where no size is known."""
         if self.per_node:
             return self.per_node
         counts = Counter(self.gpus.values())
         return max(counts, key=lambda size: (counts[size], size), default=0)
 
     def nodes_needed(self, gpus: int, nodes: Sequence[str]) -> int | None:
-        """The fewest nodes of the kind it ran on that hold so many GPUs; None where nobody knows the kind."""
+        """Returns the fewest nodes, of the largest among `nodes`, that hold so many GPUs; None where no size is known."""
         most = max((self.gpus.get(node, self.usual) for node in nodes), default=0)
         return -(-gpus // most) if most else None
 
     def groups_of(self, level: str, nodes: Sequence[str]) -> int | None:
-        """How many groups of a level the nodes lie in; None where one of them is in none that is known."""
+        """Returns the number of groups of a level in which the nodes lie; None where the group of a node is unknown."""
         known = self.groups.get(level, {})
         if not all(node in known for node in nodes):
             return None
         return len({known[node] for node in nodes})
 
     def largest(self, level: str) -> int:
-        """Nodes of the largest group of a level."""
+        """Returns the number of nodes in the largest group of a level."""
         return max(Counter(self.groups.get(level, {}).values()).values(), default=0)

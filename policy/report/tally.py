@@ -1,4 +1,4 @@
-"""The whole report, gathered run by run in memory that hardly grows with them."""
+"""Gathers the whole report run by run, in memory that hardly grows with the number of runs."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -17,9 +17,9 @@ from policy.retry.rules import Rules
 
 FORMAT = "berth-report/1"
 _POINTS = 240
-"""Of the line of busy GPUs."""
+"""Most points on the line of busy GPUs."""
 _TIDY_EVERY = 1_000
-"""Runs between two looks for failures that are too old to be tried again."""
+"""Runs between two cleanups of failures that are too old to be tried again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,12 +30,12 @@ class Period:
     until: float
 
     def holds(self, run: Run) -> bool:
-        """Whether the run is over and counts."""
+        """Tells whether the run is finished and counts."""
         return run.end is not None and self.since < run.end <= self.until
 
 
 class Tally:
-    """All parts."""
+    """Gathers all parts of the report."""
 
     def __init__(self, site: Site, rules: Rules) -> None:
         self._site = site
@@ -45,13 +45,14 @@ class Tally:
         self._first, self._last = float("inf"), 0.0
 
     def add(self, runs: Iterable[Run], period: Period, until: float) -> None:
-        """The runs of a part of the time, as sacct lists them; `until` is the end of the whole."""
+        """Adds the runs of a part of the time, as sacct lists them; `until` is the end of the whole report."""
         for place, run in enumerate(runs):
             if place % _TIDY_EVERY == 0:
                 self._ends.forget(run.submit)
                 self._saved.forget(run.submit)
             if not period.holds(run):
-                # What goes on at the end has held its GPUs so far; parts before the last leave it to that.
+                # A run that goes on at the report's end has held its GPUs so far. Only the last part of the time counts
+                # it.
                 if run.gpus and period.until == until and (run.end is None or run.end > until):
                     self._counts["open"] += run.start is not None and run.start < until
                     if run.start is not None and run.start < until:
@@ -78,7 +79,7 @@ class Tally:
             self._losses.add(run, status)
 
     def figures(self, period: Period) -> dict[str, Any]:
-        """All of it; the shape is in docs/formats.md."""
+        """Returns all figures, in the shape of docs/formats.md."""
         since = max(period.since, self._first) if self._counts["runs"] else period.since
         until = period.until if period.until < float("inf") else self._last
         first, minutes = self._busy.minutes()
@@ -103,7 +104,7 @@ class Tally:
 
 
 def _line(first: int, minutes: list[int], since: float, until: float) -> list[list[float]]:
-    """Moments and the mean number of busy GPUs up to the next."""
+    """Returns moments, each with the mean number of busy GPUs up to the next moment."""
     begin, end = max(0, int(since // 60) - first), min(len(minutes), int(until // 60) - first)
     step = max(1, -(-(end - begin) // _POINTS))
     parts = [(at, minutes[at : min(end, at + step)]) for at in range(begin, end, step)]

@@ -1,4 +1,4 @@
-"""The report as lines for a terminal, and as tables that the page shows too."""
+"""Writes the report as lines for a terminal, and as tables that the HTML page shows too."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,12 +14,12 @@ class Table:
 
     title: str
     note: str
-    """How to read it, and who says so."""
+    """A hint for reading the table, with the source of its data."""
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
 
     def numeric(self) -> set[int]:
-        """The columns of numbers, which stand to the right; the first is always a name."""
+        """Returns the columns of numbers, which are aligned to the right; the first column is always a name."""
         first = enumerate(self.rows[0])
         return {place for place, cell in first if place and cell[:1].isdigit() and len(cell) < _LONGEST_NUMBER}
 
@@ -39,7 +39,7 @@ REASONS = {
 
 
 def headline(found: Mapping[str, Any]) -> str:
-    """What the report is about, in a sentence."""
+    """Returns a sentence on what the report covers."""
     counts, use = found["counts"], found["use"]
     if not counts["runs"]:
         return "No run of a GPU job ended in this time."
@@ -52,7 +52,7 @@ def headline(found: Mapping[str, Any]) -> str:
 
 
 def left_out(found: Mapping[str, Any]) -> str:
-    """What is not in the tables."""
+    """Returns a sentence on what the tables leave out."""
     counts = found["counts"]
     return (
         f"Not counted: {counts['without_gpus']:,} runs without GPUs, {counts['parts']:,} on parts of GPUs or seats, "
@@ -61,13 +61,13 @@ def left_out(found: Mapping[str, Any]) -> str:
 
 
 def tables(found: Mapping[str, Any]) -> Iterator[Table]:
-    """All that have rows."""
+    """Yields all tables that have rows."""
     every = (_waits, _reasons, _places, _levels, _use, _status, _losses, _failures, _tries, _saved, _worth)
     yield from (table for table in (make(found) for make in every) if table.rows)
 
 
 def text(found: Mapping[str, Any]) -> str:
-    """For a terminal."""
+    """Returns the report as text for a terminal."""
     parts = [headline(found), left_out(found)]
     for table in tables(found):
         widths = [max(map(len, column)) for column in zip(table.columns, *table.rows, strict=True)]
@@ -229,12 +229,12 @@ def _worth(found: Mapping[str, Any]) -> Table:
 
 
 def day(moment: float) -> str:
-    """A moment as a date and a time."""
+    """Formats a moment as a date and a time."""
     return datetime.fromtimestamp(moment, UTC).strftime("%Y-%m-%d %H:%M")
 
 
 def span(seconds: float) -> str:
-    """A time for people.
+    """Formats a length of time for people.
 
     >>> span(42), span(5_400), span(200_000)
     ('42 s', '90 min', '55.6 h')
@@ -245,10 +245,10 @@ def span(seconds: float) -> str:
 
 
 def hours(value: float) -> str:
-    """Hours, with a place after the point where there are few."""
+    """Formats hours, with two decimals below 100."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.2f}"
 
 
 def part(value: float, whole: float) -> str:
-    """A share in percent."""
+    """Formats a share in percent."""
     return f"{value / whole:.1%}" if whole else "-"

@@ -31,7 +31,7 @@ MOST_KEPT = 400_000
 
 
 class Footing(StrEnum):
-    """How sure the owner's speed beside a guest is, before the guest starts."""
+    """The ways in which an owner's speed beside a guest is known before the guest starts."""
 
     PROMISED = "promised"
     """Both were measured alone, and the host is promised `LEAST`."""
@@ -143,8 +143,7 @@ class Companions:
         """Returns a key that is equal for jobs which no guest can tell apart.
 
         Such jobs have the same numbers, both or none were measured, and none was tried with a guest. A job with trials
-        is a
-        kind of its own.
+        is a kind of its own.
         """
         job = self._job(who)
         return (job.key,) if job.key in self._hosts else (*job.numbers, job.measured)

@@ -56,8 +56,7 @@ def share(expected: float | None, sms: int, rules: Complement | None = None) -> 
     """Returns the percent of the SMs for a guest beside an owner with that activity.
 
     It is 0 where the activity is unknown or too little is left. MPS rounds a percentage down to whole SMs, so the
-    answer is
-    a share that this GPU can give.
+    answer is a share that this GPU can give.
     """
     rules = rules or Complement()
     if expected is None:
@@ -81,8 +80,7 @@ def under_share(busy: float, bandwidth: float, percent: float) -> tuple[float, f
     """Returns kernel time, memory time and greatest speed of a job held to a share of the SMs, all in parts of 1.
 
     This is a rule, not a measurement. A job that would use more SMs than its share is slowed in proportion, and its
-    load on
-    the other jobs falls by the same factor.
+    load on the other jobs falls by the same factor.
     """
     speed = min(1.0, percent / 100 / busy) if busy > 0 else 1.0
     return busy * speed, bandwidth * speed, speed

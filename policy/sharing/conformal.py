@@ -60,8 +60,7 @@ def quantiles(shortfalls: Array) -> tuple[float, ...]:
     """Returns for each level the margin that covers that part of the shortfalls (prediction minus truth, in spreads).
 
     The count is one larger than the number of cases, because the new case is one of them. With too few cases for a
-    level
-    the greatest shortfall stands in, and the bound is weaker than the level says.
+    level the greatest shortfall stands in, and the bound is weaker than the level says.
     """
     ordered = np.sort(shortfalls)
     count = len(ordered)

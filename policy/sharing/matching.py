@@ -149,8 +149,7 @@ def likely(guest: Floats, keeps: Floats, least: float = LEAST_CHANCE) -> Tables:
     """Builds tables of expected work: a guest's speed times the probability (`keeps`) that its owner keeps its speed.
 
     They are for owners that a guard watches. A guest that harms its owner is taken away and its work is lost, so a
-    doubtful
-    pair is worth what it yields on average. `bearable` is for owners without a guard.
+    doubtful pair is worth what it yields on average. `bearable` is for owners without a guard.
     """
     return Tables(guest * keeps, np.asarray(keeps >= least))
 
@@ -207,10 +206,8 @@ def trials(
     A trial that harms the owner is undone.
 
     `unsure` marks the pairs that may be tried. The matching's prices tell which of them would improve it if the
-    prediction
-    came true. Each pair is tried once, the greatest gain first. A free seat is taken before one whose guest must pause.
-    The
-    answer has the trial seats alone, and -1 for all other guests.
+    prediction came true. Each pair is tried once, the greatest gain first. A free seat is taken before one whose guest
+    must pause. The answer has the trial seats alone, and -1 for all other guests.
     """
     weights = weights or Weights()
     kinds = last.kinds

@@ -83,12 +83,10 @@ def from_sacct(lines: Iterable[str], mark: str = "|") -> Iterator[tuple[Key, Mea
     """Yields measurements of jobs that had one GPU alone, from the output of COMMAND with `--delimiter` MARK.
 
     The job name is free text from its user and may hold line ends and bars. Only a mark that users cannot guess stops
-    them
-    from forging lines about other users' jobs.
+    them from forging lines about other users' jobs.
 
     Some jobs are left out. With several GPUs, Slurm adds up the use of all GPUs of a task. Packed jobs and guests were
-    not
-    alone. Where the accounting has seats, an owner without its seat may have had a guest.
+    not alone. Where the accounting has seats, an owner without its seat may have had a guest.
     """
     rows = list(_rows(lines, mark))
     # An owner that did not hold its own seat may have had a guest.
@@ -106,8 +104,7 @@ def from_beats(beats: Sequence[Beat]) -> Measured | None:
     """Merges a run of reports into one measurement; None where no step ended without a guest.
 
     The median step time ignores a stalled step. Sensor values from seconds beside a guest belong to the pair, and are
-    left
-    out.
+    left out.
     """
     alone = [beat for beat in beats if not beat.shared and beat.steps]
     if not alone:

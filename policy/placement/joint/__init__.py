@@ -1,1 +1,1 @@
-"""Placement of several jobs at once."""
+"""Joint placement of several jobs."""

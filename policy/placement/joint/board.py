@@ -1,7 +1,6 @@
-"""The working picture of a joint placement: which of the free GPUs goes to which job, and what each job then costs.
+"""The working state of a joint placement: which job has which free GPU, and what each job then costs.
 
-A *slot* is one free GPU. All questions of the kind "what if these two GPUs changed hands" are answered for all
-slots at once.
+A *slot* is one free GPU. The change in cost if two GPUs were swapped is computed for all slots at once.
 """
 
 from collections.abc import Sequence
@@ -20,17 +19,17 @@ if TYPE_CHECKING:
 
 NONE = -1
 _MIXED, _ALONE = -2, -3
-"""Common group of a job's other GPUs: there is none, and there are no other GPUs."""
+"""Values for the common group of a job's other GPUs: there is no common group, or there are no other GPUs."""
 
 _NEAR = 1e-3
-"""A job this near to the best that it could have is left alone."""
+"""A job whose cost is within this part of its lowest possible cost is not improved further."""
 
 IMPOSSIBLE = 1e6
-"""Cost of GPUs that a job cannot take: far above any real one, and still summable."""
+"""Cost of GPUs that a job cannot take: far above any real one, but small enough to add up."""
 
 
 class Board:
-    """Slots, jobs, and who has what; `cost` is kept right by `give`."""
+    """Keeps slots, jobs and owners; `give` keeps `cost` up to date."""
 
     def __init__(self, view: "View", demands: "Sequence[Demand]", moving: Sequence[float]) -> None:
         fleet = view.fleet
@@ -39,41 +38,41 @@ class Board:
         self.width = int(fleet.size[self.nodes].max(initial=1))
         bits = (view.free[self.nodes, None] >> np.arange(self.width)) & 1
         self.row, self.position = np.nonzero(bits)
-        """For each slot its node, as `nodes` numbers them, and its GPU."""
+        """For each slot its node, as an index of `nodes`, and its GPU position."""
         self.slot_at = np.full(bits.shape, NONE, np.int64)
         self.slot_at[self.row, self.position] = np.arange(self.row.size)
         self.leaf, self.pod = (self._group_of_slots(group) for group in (fleet.fabric.leaf, fleet.fabric.pod))
         groups = {"nvlink": self._group_of_slots(fleet.fabric.domain), "leaf": self.leaf, "pod": self.pod}
-        # A level at which no two nodes meet would only cost time.
+        # Levels at which no two nodes meet are left out to save time.
         levels = [level for level, group in groups.items() if np.unique(group).size < self.nodes.size]
-        # At the last level all are one group, so that each set of slots meets at some level.
+        # The last level is one group of all, so that each set of slots meets at some level.
         self._groups = np.stack([self.row, *(groups[level] for level in levels), np.zeros_like(self.row)])
         self.gpus = np.array([demand.gpus for demand in demands], np.int64)
         self._kinds: dict[tuple[str, int], int] = {}
         self.kind = np.array([self._kind(demand) for demand in demands], np.int64)
         self.scores = np.stack(self._score_rows(view, demands)) if demands else np.ones((1, self.row.size))
         self.factor = np.array([_factors(fleet, demand, levels) for demand in demands])
-        """For each job the locality of each level, in the order of `_groups`; the last is that of any GPUs."""
+        """For each job the locality factor of each level, in the order of `_groups`; the last is that of any GPUs."""
         self.moving = np.asarray(moving, np.float64)
-        """What leaving its berth costs each job, in the unit of `cost`."""
+        """The cost of a move for each job, in the unit of `cost`."""
         self.owner = np.full(self.row.size, NONE, np.int64)
         self.slots: list[Ints] = [np.zeros(0, np.int64) for _ in demands]
         self.home: list[Ints | None] = [None for _ in demands]
-        """Slots on which a job runs now."""
+        """Slots on which a job runs now; None for a job that does not run."""
         self.cost = np.zeros(len(demands))
         self._rest_group = np.full(self._groups.shape, _ALONE, np.int64)
         self._rest_group[-1] = 0
         self._rest_score = np.zeros(self.row.size)
-        """For each owned slot, what its owner's other GPUs have in common, and the slowest of them."""
+        """For each owned slot, the common group of its owner's other GPUs, and the slowest score of them."""
         self._off_node_group = self._rest_group.copy()
         self._off_node_score = np.zeros(self.row.size)
-        """The same for its owner's GPUs on other nodes."""
+        """The same for the owner's GPUs on other nodes."""
         self._fastest: dict[tuple[int, int], tuple[float, float]] = {}
         self._leaving = np.zeros(len(demands))
-        """What a job pays anywhere but at home; nothing for one that does not run yet."""
+        """The move cost of a job away from home; 0 for one that does not run yet."""
 
     def _group_of_slots(self, groups: Ints) -> Ints:
-        """For each slot its node's group; where nobody knows it a node is a group of its own."""
+        """Returns for each slot its node's group; a node without a known group is a group of its own."""
         here = groups[self.nodes[self.row]]
         return np.where(here == NOBODY, self.row + groups.size, here)
 
@@ -92,7 +91,7 @@ class Board:
         return rows
 
     def could_gain(self, job: int) -> bool:
-        """Whether the job is farther from the best that it could ever have than is worth looking for."""
+        """Tells whether the job's cost is far enough above its lowest possible cost to search further."""
         if not self.slots[job].size:
             return False
         key = (int(self.kind[job]), int(self.gpus[job]))
@@ -103,46 +102,49 @@ class Board:
         return bool(self.cost[job] > best * (1 + _NEAR))
 
     def _fastest_sets(self, kind: int, gpus: int) -> tuple[float, float]:
-        """The score of the fastest set of one node, and of any GPUs."""
+        """Returns the slowest score of the fastest set on one node, and on any nodes."""
         scores = np.where(self.slot_at == NONE, np.inf, self.scores[kind][self.slot_at])
         within = np.partition(scores, gpus - 1, axis=1)[:, gpus - 1].min() if gpus <= self.width else np.inf
         anywhere = np.partition(self.scores[kind], gpus - 1)[gpus - 1] if gpus <= self.row.size else np.inf
         return float(within), float(anywhere)
 
     def seated(self) -> list[int]:
-        """The jobs that have slots."""
+        """Returns the jobs that have slots."""
         return [job for job, slots in enumerate(self.slots) if slots.size]
 
     def total(self) -> float:
-        """Sum over jobs of predicted over ideal time, moves included."""
+        """Returns the sum over jobs of predicted over ideal time, moves included."""
         return float(self.cost.sum())
 
     def price(self, job: int, slots: Ints) -> float:
-        """What a job would cost on these slots."""
+        """Returns the cost of a job on these slots."""
         groups = self._groups[:, slots]
         level = int((groups == groups[:, :1]).all(axis=1).argmax())
         price = float(self.scores[self.kind[job], slots].max() * self.factor[job, level])
         return price + (0.0 if self.at_home(job, slots) else float(self.moving[job]))
 
     def slowest(self) -> "Floats":
-        """The greatest score that each job has; 0 for a job without slots."""
+        """Returns the greatest score that each job has; 0 for a job without slots."""
         return np.array(
             [self.scores[kind, slots].max(initial=0.0) for kind, slots in zip(self.kind, self.slots, strict=True)]
         )
 
     def levels(self, sets: Ints) -> Ints:
-        """The level of each row of slots."""
+        """Returns the level at which each row of slots meets."""
         groups = self._groups[:, sets]
         level: Ints = (groups == groups[:, :, :1]).all(axis=2).argmax(axis=0)
         return level
 
     def at_home(self, job: int, slots: Ints) -> bool:
-        """Whether these are the slots that the job runs on now; a job that does not run is at home anywhere."""
+        """Tells whether the job runs on these slots now; always true for a job that does not run."""
         home = self.home[job]
         return home is None or (home.size == slots.size and bool((home == slots).all()))
 
     def give(self, job: int, slots: Ints) -> None:
-        """Let a job own these slots, ascending; whoever owned them must be given others before the next question."""
+        """Makes a job the owner of these slots, which are in ascending order.
+
+        Former owners must be given other slots before the next query.
+        """
         before = self.slots[job]
         self.owner[before[self.owner[before] == job]] = NONE
         self.owner[slots] = job
@@ -152,7 +154,7 @@ class Board:
         self._note_others(job, slots)
 
     def _note_others(self, job: int, slots: Ints) -> None:
-        """Keep what each slot's fellows have in common."""
+        """Updates for each slot what the job's other GPUs have in common."""
         levels = range(len(self._groups) - 1)
         if slots.size == 1:
             self._rest_group[:-1, slots] = self._off_node_group[:-1, slots] = _ALONE
@@ -177,7 +179,7 @@ class Board:
                 self._off_node_group[level, inside] = others[0] if (others == others[0]).all() else _MIXED
 
     def worst_slots(self, job: int) -> list[int]:
-        """The slots whose loss could make the job better: its slowest GPU, and those that spread it."""
+        """Returns the slots whose loss could improve the job: its slowest GPU, and those that spread it."""
         slots = self.slots[job]
         scores = self.scores[self.kind[job], slots]
         slowest = (scores == scores.max()) & (self._rest_score[slots] < scores)
@@ -189,7 +191,7 @@ class Board:
         return found
 
     def gain_of_swaps(self, slot: int) -> "Floats":
-        """By how much the sum of costs changes if the owner of a slot swaps it for each other slot; less is better."""
+        """Returns the change of the sum of costs if a slot is swapped with each other slot; less is better."""
         job = int(self.owner[slot])
         taker, everyone = self.owner, np.arange(self.row.size)
         mine = np.maximum(self._rest_score[slot], self.scores[self.kind[job]])
@@ -203,10 +205,10 @@ class Board:
         return change
 
     def gain_of_node_swaps(self, row: int, others: Ints) -> "Floats":
-        """By how much the sum of costs would change, about, if a node swapped its contents for each other node's.
+        """Estimates the change of the sum of costs if a node swaps its contents with each other node.
 
-        Nodes that share a job are left out, and a job that a swap brings home is counted too dear: ask again before
-        acting.
+        Nodes that share a job are left out. The cost of a job that a swap would bring home is estimated too high, so
+        the exact change must be computed before the swap.
         """
         here, there = self.slot_at[row], self.slot_at[others]
         change = np.zeros(others.size)
@@ -232,13 +234,13 @@ class Board:
 
     @staticmethod
     def _level_with(rest: Ints, groups: Ints) -> Ints:
-        """The level of GPUs with these common groups once they are joined by one of other groups."""
+        """Returns the level of GPUs with the common groups `rest`, once a GPU of the groups `groups` joins them."""
         joined = (rest == groups) | (rest == _ALONE)
         level: Ints = joined.argmax(axis=0)
         return level
 
     def swap_slots(self, one: int, other: int) -> None:
-        """Two slots change hands."""
+        """Swaps two slots between their owners; the second may be free."""
         first, second = int(self.owner[one]), int(self.owner[other])
         new_first = np.sort(np.where(self.slots[first] == one, other, self.slots[first]))
         if second != NONE:
@@ -250,14 +252,14 @@ class Board:
 
 
 def _factors(fleet: "Fleet", demand: "Demand", levels: Sequence[str]) -> list[float]:
-    """Locality by level; a job that wants one node gets no other."""
+    """Returns the locality factor by level; for a job that needs one node all other levels are impossible."""
     model, app_class, gpus = demand.model, demand.app_class, demand.gpus
     factors = [fleet.costs.locality(model, app_class, level, gpus) for level in ("node", *levels, "any")]
     return [factors[0], *(IMPOSSIBLE if demand.n == 1 else factor for factor in factors[1:])]
 
 
 def _common_group_of_others(groups: Ints) -> Ints:
-    """For each member, the group that all the others share, or `_MIXED`."""
+    """Returns for each member the group that all the others share, or `_MIXED`."""
     first = groups[0]
     different = groups != first
     count = int(different.sum())

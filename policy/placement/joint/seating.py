@@ -1,4 +1,4 @@
-"""First berths for jobs, by packing: wide jobs on whole nodes of one leaf, small ones where they leave least over."""
+"""Packs jobs into first berths: wide jobs on whole nodes of one leaf, small ones on the nodes that they fill best."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 
 def seat(board: Board, demands: "Sequence[Demand]", jobs: Sequence[int]) -> None:
-    """Give berths to jobs that have none, as many as fit in the queue's order.
+    """Gives berths to jobs without one, as many as fit in the queue's order.
 
-    Wide jobs take whole nodes first, then small ones fill nodes, the widest first; what wide jobs still lack comes
-    last, because they are spread anyway.
+    Wide jobs take whole nodes first. Then small jobs fill nodes, the largest first. The remaining GPUs of wide jobs
+    come last, because these jobs are spread anyway.
     """
     seats = _Seats(board)
     one_node = {job for job in jobs if demands[job].n == 1}
@@ -43,7 +43,7 @@ def seat(board: Board, demands: "Sequence[Demand]", jobs: Sequence[int]) -> None
 
 
 class _Seats:
-    """Slots that are spoken for but not given yet."""
+    """Slots that are reserved for jobs, but not given on the board yet."""
 
     def __init__(self, board: Board) -> None:
         self._board = board
@@ -51,11 +51,11 @@ class _Seats:
         self._taken: dict[int, list[Ints]] = {}
 
     def of(self, job: int) -> "Ints":
-        """What a job has taken, ascending."""
+        """Returns the slots that are reserved for a job, ascending."""
         return np.sort(np.concatenate(self._taken.get(job, [np.zeros(0, np.int64)])))
 
     def take_from_one_node(self, job: int, *, look_only: bool = False) -> bool:
-        """Take all of a job's GPUs on the node where they leave least over; of those on the fastest."""
+        """Reserves all of a job's GPUs on the node with the fewest GPUs left over; ties go to the fastest node."""
         width, free, room, slowest = self._look(job)
         fits = np.flatnonzero(room >= width)
         if fits.size and not look_only:
@@ -64,7 +64,7 @@ class _Seats:
         return bool(fits.size)
 
     def take_in_turn(self, job: int, *, whole_nodes: bool = False) -> None:
-        """Take what a job lacks node by node, as near together as can be."""
+        """Reserves the GPUs that a job still lacks, node by node and as near together as possible."""
         lacks = int(self._board.gpus[job]) - self.of(job).size
         _, free, room, slowest = self._look(job)
         for node in _nodes_in_turn(self._board, lacks, room, slowest, self.of(job)) if lacks else ():
@@ -92,9 +92,10 @@ class _Seats:
 
 
 def _nodes_in_turn(board: Board, width: int, room: "Ints", slowest: "Floats", taken: "Ints") -> list[int]:
-    """The nodes in the order in which a wide job takes them: of the fullest leaf that holds it, else pod, else all.
+    """Returns the nodes in the order in which a wide job takes them.
 
-    A job that has taken slots already goes on in their leaf and pod, if those have room.
+    They are those of the fullest leaf that can hold the job, else of such a pod, else all. A job that has slots already
+    stays in their leaf and pod, if these have room.
     """
     rows = np.flatnonzero(room)
     if not rows.size:
@@ -114,7 +115,7 @@ def _nodes_in_turn(board: Board, width: int, room: "Ints", slowest: "Floats", ta
             break
     else:
         inside = rows
-    # Whole nodes first; leaves with most room, then faster ones, first; within a leaf the faster nodes.
+    # Whole nodes come first, then leaves with more room, then faster leaves; within a leaf, faster nodes.
     mine = board.leaf[board.slot_at.max(axis=1)[inside]]
     _, where = np.unique(mine, return_inverse=True)
     of_leaf = np.bincount(where, weights=room[inside])[where]

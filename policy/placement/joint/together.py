@@ -1,8 +1,8 @@
-"""Placing all jobs of one pass together: pack first, then exchange what is worth exchanging.
+"""Places all jobs of one pass together: packs them first, then makes exchanges that lower the total cost.
 
-The sum of predicted over ideal times is brought down by three exchanges, until none helps: the berths of jobs of
-equal width are assigned anew (an exact min-cost assignment), the contents of two nodes are swapped, and two single
-GPUs are swapped. A job that runs already counts its move, so it stays unless the move pays.
+The cost is the sum of predicted over ideal times. Three exchanges lower it until none helps. The berths of jobs of
+equal width are assigned anew (an exact min-cost assignment). The contents of two nodes are swapped. Two single GPUs are
+swapped. A running job's move counts as a cost, so the job stays unless the move pays.
 """
 
 from collections.abc import Sequence
@@ -24,28 +24,28 @@ if TYPE_CHECKING:
 
 _WORTH = 1e-9
 _SWEEPS = 4
-"""Most sweeps over the exchanges; the first two bring nearly all there is."""
+"""Most sweeps over the exchanges; the first two bring nearly all of the gain."""
 
 _WORTH_A_SWEEP = 2e-4
-"""Part of the sum of costs that a sweep must have saved for another one to follow."""
+"""Part of the sum of costs that a sweep must save for another one to follow."""
 
 _WORTH_THE_SEARCH = 1.005
-"""A job must become this much faster to be rid of several slow GPUs at once."""
+"""Factor by which a job must become faster for several of its slow GPUs to be swapped at once."""
 
 _THRESHOLDS = 3
-"""So many of a job's greatest scores are tried as the bound from which on a GPU is slow."""
+"""Number of a job's greatest scores that are tried as the bound from which on a GPU is slow."""
 
 STAY = 1e-4
-"""A move must gain at least this much, even where moving costs nothing: equal berths are not worth a restart."""
+"""Least gain of a move, even where moving costs nothing: equal berths are not worth a restart."""
 
 
 def place_together(
     demands: "Sequence[Demand]", view: "View", held: "Berths", move_s: float, at_worst: "Berths"
 ) -> "list[dict[int, int] | None]":
-    """For each job the GPUs as masks by node, None for a job that does not fit beside those before it.
+    """Returns for each job its GPUs as masks by node, None for a job that does not fit beside those before it.
 
-    The search begins from where the jobs run and from a packing; the better end counts. It can be caught in a place
-    from which no exchange helps: `at_worst` is what it has to beat, and begins from there if it has not.
+    The search starts once from where the jobs run and once from a packing; the better result counts. It can end where
+    no exchange helps. If `at_worst` is still better than the result, the search starts again from there.
     """
     moving = [STAY + move_s / max(demand.remaining, 1.0) for demand in demands]
     nobody: Berths = [None] * len(demands)
@@ -67,12 +67,12 @@ def place_together(
 
 
 def _worth(board: Board) -> tuple[int, float]:
-    """Less is better: jobs without a berth, then the sum of costs."""
+    """Returns the sort key of a board, less is better: jobs without a berth, then the sum of costs."""
     return sum(not slots.size for slots in board.slots), board.total()
 
 
 def _polish(board: Board) -> None:
-    """What takes longest to look for, on the best board only."""
+    """Runs the slowest search, which swaps several slow GPUs of a job at once; for the best board only."""
     jobs = board.seated()
     for _ in range(_SWEEPS):
         before = board.total()
@@ -83,7 +83,7 @@ def _polish(board: Board) -> None:
 
 
 def _settle(board: Board, demands: "Sequence[Demand]", held: "Berths", start: "Berths") -> None:
-    """A first berth for each job: where the search starts, or by packing."""
+    """Gives each job a first berth: the one where the search starts, else one by packing."""
     for job, (runs_on, first) in enumerate(zip(held, start, strict=True)):
         if runs_on:
             home = _slots_of(board, runs_on)
@@ -95,7 +95,7 @@ def _settle(board: Board, demands: "Sequence[Demand]", held: "Berths", start: "B
 
 
 def _slots_of(board: Board, berth: "Berth") -> "Ints | None":
-    """The slots of a berth, None where some of its GPUs are not there any more."""
+    """Returns the slots of a berth, None where some of its GPUs are no longer there."""
     rows = np.searchsorted(board.nodes, berth.nodes)
     if (rows >= board.nodes.size).any() or (board.nodes[rows] != berth.nodes).any():
         return None
@@ -106,7 +106,7 @@ def _slots_of(board: Board, berth: "Berth") -> "Ints | None":
 
 
 def improve(board: Board, sweeps: int = _SWEEPS) -> None:
-    """Exchange until nothing helps."""
+    """Makes exchanges until none helps, for at most `sweeps` sweeps."""
     jobs = board.seated()
     for _ in range(sweeps):
         before = board.total()
@@ -118,7 +118,7 @@ def improve(board: Board, sweeps: int = _SWEEPS) -> None:
 
 
 def _assign_equal_widths(board: Board, jobs: list[int]) -> None:
-    """Give the berths of jobs of equal width, and for single GPUs what is free besides, to the jobs they suit best."""
+    """Assigns the berths of jobs of equal width anew at the least cost; for single GPUs, free ones are offered too."""
     from scipy.optimize import linear_sum_assignment  # noqa: PLC0415 - slow to import, and needed here only
 
     widths: dict[int, list[int]] = {}
@@ -139,7 +139,7 @@ def _assign_equal_widths(board: Board, jobs: list[int]) -> None:
 
 
 def _costs(board: Board, group: list[int], offers: "Ints") -> "Floats":
-    """What each job of a group would cost on each offered set of slots."""
+    """Returns the cost of each job of a group on each offered set of slots."""
     level = board.levels(offers)
     slowest = board.scores[:, offers].max(axis=2)
     costs: Floats = slowest[board.kind[group]] * board.factor[np.array(group)[:, None], level[None, :]]
@@ -152,11 +152,11 @@ def _costs(board: Board, group: list[int], offers: "Ints") -> "Floats":
 
 
 def _swap_nodes(board: Board) -> None:
-    """Swap what two nodes hold, where both are all there."""
+    """Swaps the contents of two nodes of which all GPUs are slots."""
     whole = np.flatnonzero((board.slot_at != NONE).all(axis=1))
     for row in whole.tolist():
         here = board.slot_at[row]
-        # A swap has to bring somebody nearer to his best; his own node will ask.
+        # A useful swap improves at least one job. It is found when the loop reaches a node of that job.
         if not any(board.could_gain(job) for job in set(board.owner[here].tolist()) - {NONE}):
             continue
         change = board.gain_of_node_swaps(row, whole)
@@ -180,7 +180,7 @@ def _try_node_swap(board: Board, here: "Ints", there: "Ints") -> bool:
 
 
 def _swap_gpus(board: Board, jobs: list[int]) -> None:
-    """Swap single GPUs, beginning with the jobs that lose most."""
+    """Swaps single GPUs, beginning with the jobs of the highest cost."""
     for job in sorted(filter(board.could_gain, jobs), key=lambda job: -board.cost[job]):
         for slot in board.worst_slots(job):
             if board.owner[slot] != job:
@@ -192,7 +192,7 @@ def _swap_gpus(board: Board, jobs: list[int]) -> None:
                 first, second = job, int(board.owner[other])
                 old = board.slots[first], None if second == NONE else board.slots[second]
                 board.swap_slots(slot, other)
-                # The estimate takes a move for certain where a swap can also bring a job home; the sum decides.
+                # The estimate always counts a move, but a swap can also bring a job home; the exact sum decides.
                 if board.total() >= before - _WORTH:
                     board.give(first, old[0])
                     if old[1] is not None:
@@ -200,7 +200,7 @@ def _swap_gpus(board: Board, jobs: list[int]) -> None:
 
 
 def _hand_slow_gpus_over(board: Board, jobs: list[int]) -> None:
-    """Swap all the slow GPUs of a job at once, for fast ones of another job or free ones: one alone brings nothing."""
+    """Swaps all slow GPUs of a job at once for fast ones, free or of another job; one alone gains nothing."""
     for job in sorted(filter(board.could_gain, jobs), key=lambda job: -board.cost[job]):
         mine = board.scores[board.kind[job], board.slots[job]]
         enough = mine.max() / _WORTH_THE_SEARCH
@@ -223,7 +223,7 @@ def _swap_with_best_partner(board: Board, jobs: list[int], job: int, slow: "Ints
         change = board.price(job, new) - board.cost[job]
         if change < best:
             best, swap = change, (NONE, new, fast)
-    # Where both keep their level: most partners would lose more than the job can gain, and need no closer look.
+    # A bound that holds if both keep their level: most partners would lose more than the job can gain, and are skipped.
     stretch = board.cost / np.maximum(board.slowest(), _WORTH)
     losses = np.maximum(board.scores[board.kind][:, slow].max(axis=1) * stretch - board.cost, 0.0)
     most = board.cost[job] - scores[kept].max() * stretch[job]

@@ -1,1 +1,1 @@
-"""Placement policies of published systems, to compare with."""
+"""Placement policies of published systems, for comparison."""

@@ -1,11 +1,11 @@
-"""Scores in a few bins, as PAL puts them, so that small differences do not decide.
+"""Groups scores into a few bins, as PAL does, so that small differences do not decide.
 
-GPUs above mean + 3 standard deviations are outliers. The number of bins is that of the outliers plus K1. PAL means
-K1 to be the number of clusters, 2 to 10, with the greatest silhouette over the other GPUs; its artifact leaves the
+GPUs above mean + 3 standard deviations are outliers. The number of bins is that of the outliers plus K1. In PAL's paper
+K1 is the number of clusters, 2 to 10, with the greatest silhouette over the other GPUs. PAL's artifact leaves the
 search after the first step, so that K1 is always 2. A bin's score is its centroid over the median of the centroids.
 
-Clusters of one-dimensional scores are found exactly, by dynamic programming, where the artifact runs a seeded k-means;
-on the published scores the two agree.
+Clusters of one-dimensional scores are found exactly, by dynamic programming, where the artifact runs a seeded k-means.
+On the published scores the two agree.
 """
 
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from topology.tables import Ints
 
 Binning = Literal["artifact", "silhouette", "exact"]
-"""`artifact`: K1 = 2. `silhouette`: K1 as PAL means it. `exact`: each score is a bin of its own."""
+"""`artifact`: K1 = 2. `silhouette`: K1 as in PAL's paper. `exact`: each score is a bin of its own."""
 
 BINNINGS: tuple[Binning, ...] = ("artifact", "silhouette", "exact")
 
@@ -43,7 +43,7 @@ class Bins:
 
 
 def bins_of(fleet: "Fleet", table: "Floats | None", binning: Binning) -> Bins:
-    """The bins of one application class on a fleet; without a table all GPUs are equal."""
+    """Returns the bins of one application class on a fleet; without a table all GPUs are equal."""
     if table is None:
         full = fleet.full[None, :]
         return Bins((1.0,), full, full)
@@ -59,7 +59,7 @@ def bins_of(fleet: "Fleet", table: "Floats | None", binning: Binning) -> Bins:
 
 
 def binned(scores: "Floats", binning: Binning) -> "Floats":
-    """For each score that of its bin."""
+    """Returns for each score that of its bin."""
     if binning not in BINNINGS:
         raise UsageError(f"there is no binning {binning}{nearest(binning, BINNINGS)}; known are {', '.join(BINNINGS)}")
     if binning == "exact":
@@ -73,14 +73,14 @@ def binned(scores: "Floats", binning: Binning) -> "Floats":
 
 
 def clusters(scores: "Floats", k: int) -> "tuple[Ints, Floats]":
-    """The clusters with the least sum of squared distances to their centroids: each score's label, and the centroids.
+    """Returns each score's label and the centroids, for the least sum of squared distances to the centroids.
 
-    In one dimension clusters are stretches of the sorted scores, so the optimum is found by dynamic programming.
-    Fewer distinct scores than k give fewer clusters.
+    In one dimension clusters are stretches of the sorted scores, so the optimum is found by dynamic programming. Fewer
+    distinct scores than k give fewer clusters.
     """
     values, place, count = np.unique(scores, return_inverse=True, return_counts=True)
     k = min(k, values.size)
-    # Centred, so that the differences of squares below lose no digits.
+    # Scores are centred, so that the differences of squares below lose no digits.
     centred = values - values.mean()
     weight, total, squares = (
         np.concatenate(([0.0], np.cumsum(part))) for part in (count, count * centred, count * centred**2)
@@ -101,7 +101,7 @@ def clusters(scores: "Floats", k: int) -> "tuple[Ints, Floats]":
             first = np.arange(lowest, end)
             costs = former[first] + cost(first, end)
             found = int(costs.argmin())
-            # The best start only moves up as the end does.
+            # The best start never moves down as the end moves up.
             lowest += found
             best[end], starts[made, end] = costs[found], lowest
     labels, centroids, end = np.zeros(size, np.int64), np.zeros(k), size
@@ -120,7 +120,10 @@ def _best_k1(scores: "Floats") -> int:
 
 
 def silhouette(scores: "Floats", labels: "Ints") -> float:
-    """Mean over the scores of how much nearer each is to its own cluster than to the next one; alone counts 0."""
+    """Returns the mean silhouette of the scores: how much nearer each is to its own cluster than to the next one.
+
+    A score that is alone in its cluster counts 0.
+    """
     members = [np.sort(scores[labels == label]) for label in range(int(labels.max()) + 1)]
     apart = np.array([_distances(scores, some) for some in members])
     size = np.array([some.size for some in members])
@@ -134,7 +137,7 @@ def silhouette(scores: "Floats", labels: "Ints") -> float:
 
 
 def _distances(scores: "Floats", to: "Floats") -> "Floats":
-    """For each score the sum of its distances to sorted others; no square of their number is held in memory."""
+    """Returns for each score the sum of its distances to the sorted scores `to`, in memory linear in their number."""
     sums = np.concatenate(([0.0], np.cumsum(to)))
     below = np.searchsorted(to, scores)
     found: Floats = scores * below - sums[below] + (sums[-1] - sums[below]) - scores * (to.size - below)

@@ -1,4 +1,4 @@
-"""What the published policies share: sets of GPUs as masks, one for each node."""
+"""Helpers for the published policies: sets of GPUs as masks, one for each node."""
 
 from collections.abc import Iterable
 from functools import lru_cache
@@ -18,12 +18,12 @@ _MASKS_AT_ONCE = 64
 
 
 def usable(demand: "Demand", view: "View") -> Ints:
-    """The free GPUs of each node that a demand may use."""
+    """Returns the free GPUs of each node that a demand may use."""
     return np.where(Policy.fitting(demand, view), view.free, 0)
 
 
 def lowest(mask: int, k: int) -> int:
-    """The k lowest GPUs of a mask.
+    """Returns the k lowest GPUs of a mask.
 
     >>> bin(lowest(0b11010, 2))
     '0b1010'
@@ -35,7 +35,7 @@ def lowest(mask: int, k: int) -> int:
 
 
 def fill(free: Ints, nodes: Ints, k: int) -> dict[int, int]:
-    """The mask on each node for k GPUs, from nodes in the order given, each emptied before the next."""
+    """Returns the mask on each node for k GPUs, from nodes in the order given, each emptied before the next."""
     filled = np.bitwise_count(free[nodes]).cumsum()
     whole = int(filled.searchsorted(k, side="right"))
     emptied = nodes[:whole]
@@ -49,7 +49,7 @@ def fill(free: Ints, nodes: Ints, k: int) -> dict[int, int]:
 
 @lru_cache(maxsize=256)
 def sets_of(size: int, k: int) -> Ints:
-    """All sets of k of some GPUs, as masks, those with low positions first."""
+    """Returns all sets of k out of `size` GPUs, as masks, those with low positions first."""
     masks = np.arange(1 << size, dtype=np.int64)
     found: Ints = masks[np.bitwise_count(masks) == k]
     return found
@@ -58,7 +58,7 @@ def sets_of(size: int, k: int) -> Ints:
 def same_on_each(
     n: int, k: int, free: Ints, preference: "Ints | np.ndarray[tuple[int], np.dtype[np.float64]]", sets: Ints
 ) -> tuple[list[int], int] | None:
-    """The first of some sets of k GPUs that n nodes have free, and those n nodes that are preferred (least first)."""
+    """Returns the first of `sets` that n nodes have free, and the n nodes of them with the least `preference`."""
     nodes = np.flatnonzero(np.bitwise_count(free) >= k)
     if nodes.size < n:
         return None
@@ -78,11 +78,11 @@ def _parts(sets: Ints) -> Iterable[Ints]:
 
 
 def spread(demand: "Demand", view: "View", masks: dict[int, int], why: str) -> Berth:
-    """The berth of these GPUs, nodes in the fleet's order."""
+    """Returns the berth of these GPUs, nodes in the fleet's order."""
     nodes = sorted(masks)
     return Policy.spread(demand, view, nodes, [masks[node] for node in nodes], why)
 
 
 def gpus(count: int) -> str:
-    """`1 GPU`, `2 GPUs`."""
+    """Returns the text `1 GPU` or `2 GPUs`."""
     return f"{count} GPU{'' if count == 1 else 's'}"

@@ -1,4 +1,4 @@
-"""`packed`: as few nodes as possible, blind to scores; the baseline of PAL's evaluation."""
+"""The policy `packed`: as few nodes as possible, without regard to scores; the baseline of PAL's evaluation."""
 
 from typing import TYPE_CHECKING
 
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 
 class PackedPolicy(Policy):
-    """The node with the fewest free GPUs that hold the job, the first of equal ones, its lowest positions.
+    """Takes the node with the fewest free GPUs that hold the job, the first of equal ones, and its lowest positions.
 
-    Where no node holds it and its GPUs may be spread, the emptiest nodes are filled one after the other, as in PAL's
-    artifact. Published as Packed-Sticky and Packed-Non-Sticky.
+    Where no node holds the job and its GPUs may be spread, the emptiest nodes are filled one after the other, as in
+    PAL's artifact. It is published as Packed-Sticky and Packed-Non-Sticky.
     """
 
     name = "packed"
@@ -28,7 +28,7 @@ class PackedPolicy(Policy):
         self.sticky = sticky
 
     def place(self, demand: "Demand", view: "View") -> Berth:
-        """The tightest fit."""
+        """Returns the tightest fit."""
         free = usable(demand, view)
         counts = np.bitwise_count(free).astype(np.int64)
         if demand.n > 1:
@@ -49,4 +49,4 @@ class PackedPolicy(Policy):
 
 
 MANY = 1 << 16
-"""More GPUs than a node has."""
+"""A number above the GPUs of any node."""

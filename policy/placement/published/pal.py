@@ -1,4 +1,4 @@
-"""`pal`: score and locality weighed against each other, as in PAL (SC'24)."""
+"""The policy `pal`: score and locality combined, as in PAL (SC'24)."""
 
 from typing import TYPE_CHECKING, Literal
 
@@ -19,14 +19,15 @@ Tie = Literal["emptiest", "tightest"]
 
 
 class PalPolicy(PmFirstPolicy):
-    """PAL: the cells of the matrix bin x (within a node, across nodes) by score x locality, the first that fits.
+    """PAL: takes the first cell that fits of the matrix bin x (within a node, across nodes), by score x locality.
 
-    Published is the walk through the matrix for jobs of 2 GPUs up to a node; jobs of one GPU and jobs larger than a
-    node go by PM-First. Of several nodes that serve a cell, the artifact takes the one with the most GPUs that are
-    fast enough, which breaks up empty nodes: no word about that is published, so `tie` can be changed. Of equal ones
-    it takes the first where its sort is stable, as here; with AVX-512 numpy's sort is not, and the artifact's average
-    job completion times differ from these by up to 0.03 %.
-    Where a demand fixes its number of nodes, no cell is left to choose but the bin.
+    The published walk through the matrix is for jobs of 2 GPUs up to a node; smaller and larger jobs go by PM-First.
+    Where a demand fixes its number of nodes, only the bin is left to choose.
+
+    If several nodes serve a cell, the artifact takes the one with the most GPUs that are fast enough, which breaks up
+    empty nodes. The paper does not describe this, so `tie` can change it. Of equal nodes it takes the first where its
+    sort is stable, as here. With AVX-512 numpy's sort is not stable, and the artifact's average job completion times
+    differ from these by up to 0.03 %.
     """
 
     name = "pal"
@@ -40,29 +41,29 @@ class PalPolicy(PmFirstPolicy):
         across: float | None = None,
         tie: Tie = "emptiest",
     ) -> None:
-        """Set what differs from the published behaviour.
+        """Sets options that differ from the published behaviour.
 
-        `across` is the penalty for more than one node that the policy believes in; None: what the fleet's cost model
-        says of any two nodes. The rest is as in PM-First.
+        `across` is the penalty for more than one node that the policy assumes; with None it is the fleet's cost model
+        for any two nodes. The other options are those of PM-First.
         """
         super().__init__(sticky=sticky, binning=binning, sort_classes=sort_classes)
         self.across = across
         self.tie = tie
 
     def place(self, demand: "Demand", view: "View") -> Berth:
-        """The first cell that fits."""
+        """Returns the first cell that fits."""
         if demand.n == ANY_SPREAD and 1 < demand.k <= int(view.fleet.size.max()):
             return self._walk(demand, view, usable(demand, view), self.bins(demand, view))
         return super().place(demand, view)
 
     def cells(self, view: "View", bins: Bins) -> list[tuple[int, bool]]:
-        """Bin and whether within a node, the least score x locality first."""
+        """Returns the cells, as bin and whether within a node, the least score x locality first."""
         across = view.fleet.costs.locality("", "", "any", 2) if self.across is None else self.across
         both = [(place, within) for place in range(len(bins.values)) for within in (True, False)]
         return sorted(both, key=lambda cell: bins.values[cell[0]] * (1.0 if cell[1] else across))
 
     def preference(self, counts: "Ints", k: int) -> "Ints":
-        """Which node of several that serve a cell."""
+        """Returns the sort key of nodes that serve a cell; the least comes first."""
         return -counts if self.tie == "emptiest" else np.abs(counts - k)
 
     def _walk(self, demand: "Demand", view: "View", free: "Ints", bins: Bins) -> Berth:
@@ -77,5 +78,5 @@ class PalPolicy(PmFirstPolicy):
                 node = int(match.argmin())
                 why = f"within a node, score up to {bins.values[place]:.3f}: {gpus(int(counts[node]))} to choose from"
                 return self.spread(demand, view, [node], [lowest(int(here[node]), demand.k)], why)
-        # Too few are free, for which PM-First has the words.
+        # Too few GPUs are free; PM-First raises the error.
         return self.fastest(demand, view, free, bins)

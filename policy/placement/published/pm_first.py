@@ -1,4 +1,4 @@
-"""`pm_first`: the fastest free GPUs by binned score, wherever they are."""
+"""The policy `pm_first`: the fastest free GPUs by binned score, on any nodes."""
 
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -18,25 +18,25 @@ if TYPE_CHECKING:
     from topology.tables import Ints
 
 CLASSES = ("compute", "mixed", "memory")
-"""From the class that suffers most from a slow GPU to the one that suffers least; others follow by name."""
+"""From the class that loses most on a slow GPU to the one that loses least; others follow by name."""
 
 
 class PmFirstPolicy(Policy):
-    """PM-First of PAL: GPUs in the order of their bins, whole groups before parts, nodes that match best first.
+    """PM-First of PAL: takes GPUs by bin, whole groups before parts, nodes that match best first.
 
-    Published is that jobs run in the order of their classes, the most sensitive first, and that running jobs are
-    placed anew each round. Of nodes whose GPUs in the last bin are not all needed, those come first whose number of
-    such GPUs is nearest to what the whole job asks for, even where less than that is still missing: so the artifact.
+    As published, jobs run in the order of their classes, the most sensitive first, and running jobs are placed anew
+    each round. If not all GPUs of the last bin are needed, the nodes are sorted. Those come first whose number of such
+    GPUs is nearest to the size of the whole job, even if the job still lacks fewer GPUs. The artifact does the same.
     """
 
     name = "pm-first"
     steady = True
 
     def __init__(self, *, sticky: bool = False, binning: Binning = "artifact", sort_classes: bool = True) -> None:
-        """Set what differs from the published behaviour.
+        """Sets options that differ from the published behaviour.
 
-        `sticky` keeps running jobs where they are. `binning` see `policy.placement.published.bins`. Without `sort_classes`
-        jobs are placed in the queue's order.
+        `sticky` keeps running jobs where they are. For `binning` see `policy.placement.published.bins`. Without
+        `sort_classes` jobs are placed in the queue's order.
         """
         self.sticky = sticky
         self.binning: Binning = binning
@@ -44,30 +44,30 @@ class PmFirstPolicy(Policy):
         self._bins: dict[str, tuple[Floats | None, Ints, Bins]] = {}
 
     def order(self, demands: "Sequence[Demand]") -> Sequence[int]:
-        """The most sensitive class first."""
+        """Returns the most sensitive class first."""
         if not self.sort_classes:
             return range(len(demands))
         return sorted(range(len(demands)), key=lambda job: class_rank(demands[job].app_class))
 
     def place(self, demand: "Demand", view: "View") -> Berth:
-        """The fastest GPUs."""
+        """Returns the fastest GPUs."""
         bins, free = self.bins(demand, view), usable(demand, view)
         if demand.gpus == 1 or demand.n == ANY_SPREAD:
             return self.fastest(demand, view, free, bins)
         return self.fastest_alike(demand, view, free, bins)
 
     def bins(self, demand: "Demand", view: "View") -> Bins:
-        """The bins of the demand's class; kept until the scores change."""
+        """Returns the bins of the demand's class; they are kept until the scores change."""
         table = view.fleet.scores_of(demand.app_class)
         known = self._bins.get(demand.app_class)
-        # The same array means the same scores: tables are replaced, never changed.
+        # The same array means the same scores, because tables are replaced and never changed.
         if known is None or known[0] is not table or known[1] is not view.fleet.size:
             known = (table, view.fleet.size, bins_of(view.fleet, table, self.binning))
             self._bins[demand.app_class] = known
         return known[2]
 
     def fastest(self, demand: "Demand", view: "View", free: "Ints", bins: Bins) -> Berth:
-        """GPUs by bin, on any nodes."""
+        """Returns the fastest GPUs by bin, on any nodes."""
         groups = free & bins.exactly
         counts = np.bitwise_count(groups)
         filled = counts.sum(axis=1).cumsum()
@@ -87,7 +87,7 @@ class PmFirstPolicy(Policy):
         return spread(demand, view, taken, f"the fastest free GPUs, scores up to {bins.values[last]:.3f}")
 
     def fastest_alike(self, demand: "Demand", view: "View", free: "Ints", bins: Bins) -> Berth:
-        """The same GPUs on each of n nodes, by the slowest of them."""
+        """Returns the same GPUs on each of n nodes, chosen by the slowest of them."""
         for score, here, counts in allowing(free, bins):
             match = self.preference(counts, demand.k)
             if demand.n == 1:
@@ -103,17 +103,17 @@ class PmFirstPolicy(Policy):
         raise NotNow(f"{where} {gpus(demand.k)} free")
 
     def preference(self, counts: "Ints", k: int) -> "Ints":
-        """Of nodes that can all serve, the one with the least number comes first."""
+        """Returns the sort key of nodes that can all serve; the least comes first."""
         return np.abs(counts - k)
 
 
 def allowing(free: "Ints", bins: Bins) -> "Iterator[tuple[float, Ints, Ints]]":
-    """For each bin its score, the free GPUs that are no slower, and their number on each node."""
+    """Yields for each bin its score, the free GPUs that are no slower, and their number on each node."""
     for score, group in zip(bins.values, bins.upto, strict=True):
         here = free & group
         yield score, here, np.bitwise_count(here).astype(np.int64)
 
 
 def class_rank(app_class: str) -> tuple[int, str]:
-    """What sorts classes."""
+    """Returns the sort key of a class, the most sensitive first."""
     return (CLASSES.index(app_class) if app_class in CLASSES else len(CLASSES), app_class)

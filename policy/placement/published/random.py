@@ -1,4 +1,4 @@
-"""`random` and `pinned-random`: controls that show what any choice at all is worth."""
+"""The policies `random` and `pinned-random`: controls, which show the value of any deliberate choice."""
 
 from random import Random
 from typing import TYPE_CHECKING
@@ -15,32 +15,33 @@ if TYPE_CHECKING:
     from policy.request.demand import Demand
 
 SEED = 42
-"""That of PAL's artifact."""
+"""The seed of PAL's artifact."""
 
 
 class RandomPolicy(Policy):
-    """Any free GPUs with the same probability; published as Random-Sticky and Random-Non-Sticky.
+    """Draws free GPUs, all with the same probability; published as Random-Sticky and Random-Non-Sticky.
 
-    Its draws follow each other: this policy alone gives other berths when it is asked again.
+    Each draw depends on the draws before it, so this policy, unlike all others, answers a repeated question
+    differently.
     """
 
     name = "random"
 
     def __init__(self, *, sticky: bool = True, seed: int = SEED, draw: Random | None = None) -> None:
-        """Draw from `draw`, or from a generator of one's own with this seed."""
+        """Uses the generator `draw`, or a new one with this seed."""
         self.sticky = sticky
         self._draw = draw or Random(seed)  # noqa: S311 - a control in experiments, not a secret
 
     def place(self, demand: "Demand", view: "View") -> Berth:
-        """Draw."""
+        """Draws a berth at random."""
         return draw_berth(demand, view, self._draw)
 
 
 class PinnedRandomPolicy(Policy):
-    """Random places that depend on nothing but the seed, the demand and what is free.
+    """Draws GPUs that depend only on the seed, the demand and what is free.
 
-    With an order of jobs that other policies have too, it shows what their choice of GPUs is worth. Asked again it
-    answers the same, so it can be pinned, planned ahead and replayed.
+    With the same order of jobs as another policy, it shows the value of that policy's choice of GPUs. It answers a
+    repeated question the same, so its berths can be pinned, planned ahead and replayed.
     """
 
     name = "pinned-random"
@@ -51,13 +52,13 @@ class PinnedRandomPolicy(Policy):
         self.seed = seed
 
     def place(self, demand: "Demand", view: "View") -> Berth:
-        """Draw, the same for the same question."""
+        """Draws a berth; the same question gives the same one."""
         question = f"{self.seed} {demand.n} {demand.k} ".encode() + usable(demand, view).tobytes()
         return draw_berth(demand, view, Random(question))  # noqa: S311 - a control, not a secret
 
 
 def draw_berth(demand: "Demand", view: "View", draw: Random) -> Berth:
-    """Any free GPUs of the form that is asked for."""
+    """Draws free GPUs in the number and form that the demand requests."""
     free = usable(demand, view)
     masks: dict[int, int] = {}
     if demand.n == ANY_SPREAD:

@@ -1,1 +1,1 @@
-"""One file for each figure of the report: waits, places, use, losses, ends, and what Berth saved."""
+"""The figures of the report, one file each: waits, places, use, losses, ends, and what Berth saved."""

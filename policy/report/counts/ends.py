@@ -1,7 +1,7 @@
-"""How jobs ended, what they failed of, and what was tried again.
+"""Counts how runs ended, why they failed, and how often they were tried again.
 
-A run's failure class is what berthd found at its end (`fail` in the segment), else what state, exit code and signal
-tell without a log: that is often nothing, and is said to be nothing.
+A run's failure class is the one that berthd found at its end (`fail` in the segment). Without it, the class is guessed
+from state, exit code and signal, without a log. These often tell nothing; the class then says so.
 """
 
 from collections import Counter, defaultdict
@@ -30,12 +30,12 @@ STATUS = {
     "BOOT_FAIL": "failed",
     "LAUNCH_FAILED": "failed",
 }
-"""Slurm's states of runs that are over, as in Philly's table 6, with time limits and preemption kept apart."""
+"""Slurm's states of finished runs, as in Philly's table 6, with time limits and preemption kept apart."""
 EARLY_S = 600.0
-"""A run of several GPUs that fails sooner would have failed on one GPU as well, mostly."""
+"""Seconds; a run of several GPUs that fails sooner would mostly have failed on one GPU as well."""
 _SOON_S = 3_600.0
 _REMEMBERED_S = 7 * 86_400.0
-"""For how long a failed run may be tried again; so memory is bounded."""
+"""Seconds for which a failed run is remembered as one that may be tried again; this bounds the memory."""
 
 
 @dataclass(slots=True)
@@ -45,13 +45,13 @@ class _Failures:
     ran: Spread = field(default_factory=Spread)
     gpu_s: float = 0.0
     told: int = 0
-    """By berthd."""
+    """The number of runs whose class berthd found."""
     users: set[str] = field(default_factory=set)
     sizes: Counter[str] = field(default_factory=Counter)
 
 
 class Ends:
-    """Runs that are over."""
+    """Counts finished runs by end, failure class and tries."""
 
     def __init__(self, rules: Rules) -> None:
         self._runs: Counter[tuple[str, str]] = Counter()
@@ -68,7 +68,7 @@ class Ends:
         self._guess = guess
 
     def add(self, run: Run) -> None:
-        """One of them."""
+        """Adds a finished run."""
         status, size = STATUS.get(run.state, "other"), size_of(run.gpus)
         self._runs[size, status] += 1
         self._gpu_s[size, status] += round(run.gpu_s)
@@ -86,20 +86,20 @@ class Ends:
         self._tries.add(run, failure, passed=status == "passed")
 
     def forget(self, before: float) -> None:
-        """Of what ended a week before this moment, no more tries are expected."""
+        """Drops failures that ended more than a week before this moment; no more tries of them are expected."""
         self._tries.forget(before - _REMEMBERED_S)
 
     def _failure(self, run: Run, status: str) -> str:
         if run.said.get("fail") in CLASSES:
             return run.said["fail"]
-        # A job that failed and was requeued stands there as requeued, with the exit code of its failure.
+        # A job that failed and was requeued is listed as requeued, with the exit code of its failure.
         failed = status in ("failed", "preempted") or (status == "requeued" and (run.code or run.signal))
         if not failed or run.start is None:
             return ""
         return self._guess(run.state, run.code, run.signal)
 
     def figures(self) -> dict[str, Any]:
-        """Runs and GPU hours by size and status, classes, tries."""
+        """Returns runs and GPU hours by size and status, failure classes, and tries."""
         found = [status for status in dict.fromkeys((*STATUS.values(), "other")) if self._of(self._runs, status)]
         return {
             "status": {
@@ -133,11 +133,11 @@ class Ends:
 
 
 class _Tries:
-    """Runs that came after a failure: of the same job, and of jobs that look like the one that failed before."""
+    """Runs that follow a failure: of the same job, or of a new job that looks like the failed one."""
 
     def __init__(self) -> None:
         self._failed: dict[str, tuple[str, float]] = {}
-        """By job: the class of its last run, and when that ended."""
+        """By job: the class of its last run, and the time at which that ended."""
         self._alike: dict[tuple[str, ...], tuple[str, float]] = {}
         self._counts: Counter[str] = Counter()
         self._gpu_s: Counter[str] = Counter()
@@ -170,6 +170,6 @@ class _Tries:
         self._gpu_s[name] += round(run.gpu_s)
 
     def figures(self) -> dict[str, Any]:
-        """Runs and GPU hours of each kind."""
+        """Returns runs and GPU hours of each kind."""
         names = ("again", "passed_in_the_end", "failed_alike", "resubmitted_alike")
         return {name: {"runs": self._counts[name], "gpu_hours": round(self._gpu_s[name] / 3_600, 2)} for name in names}

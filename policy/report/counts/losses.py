@@ -1,4 +1,4 @@
-"""GPU time after the best loss, of the runs that told of their losses: what early stopping would have saved at most."""
+"""Counts the GPU time after the best loss, of runs that report losses: the most that early stopping could save."""
 
 from collections import defaultdict
 from dataclasses import dataclass
@@ -15,13 +15,13 @@ class _After:
 
 
 class Losses:
-    """Runs that are over."""
+    """Counts finished runs that report losses."""
 
     def __init__(self) -> None:
         self._ends: defaultdict[str, _After] = defaultdict(_After)
 
     def add(self, run: Run, status: str) -> None:
-        """One of them."""
+        """Adds a finished run."""
         best = _best_at(run)
         if best is None or run.end is None:
             return
@@ -31,7 +31,7 @@ class Losses:
         one.after_s += min(run.gpus * (run.end - best), run.gpu_s)
 
     def figures(self) -> dict[str, Any]:
-        """Runs and GPU hours by how the runs ended."""
+        """Returns runs and GPU hours by how the runs ended."""
         return {
             status: {
                 "runs": one.runs,
@@ -43,7 +43,10 @@ class Losses:
 
 
 def _best_at(run: Run) -> float | None:
-    """A moment within the run; what a requeued job says of its run before is of that one."""
+    """Returns the time of the run's best loss, None where it is outside the run.
+
+    A requeued job may still report the best loss of its run before.
+    """
     said = run.said.get("best_at", "")
     if not (said.isascii() and said.isdigit()) or run.start is None or run.end is None:
         return None

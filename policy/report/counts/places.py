@@ -1,4 +1,4 @@
-"""Where jobs of several GPUs ran: on how many nodes, leaves and islands, and how many they needed."""
+"""Counts on how many nodes, leaves and islands jobs of several GPUs ran, and how many they needed."""
 
 from collections import Counter
 from typing import Any
@@ -11,7 +11,7 @@ _WIDEST = 8
 
 
 class Places:
-    """Runs of two GPUs and more, by where they started."""
+    """Counts finished runs of two GPUs and more, by where they ran."""
 
     def __init__(self, site: Site) -> None:
         self._site = site
@@ -22,7 +22,7 @@ class Places:
         self._lost: Counter[str] = Counter()
 
     def add(self, run: Run) -> None:
-        """A run that is over."""
+        """Adds a finished run."""
         if run.gpus < 2 or not run.nodes:
             return
         size, nodes = size_of(run.gpus), len(run.nodes)
@@ -35,7 +35,7 @@ class Places:
         needed = self._site.nodes_needed(run.gpus, run.nodes)
         if needed is not None and nodes > needed:
             self._note("more_nodes", run)
-            # A job that Berth pinned asks for its nodes, whatever its user wrote.
+            # A job that Berth pinned requests its nodes by name, so its request says nothing about its user's wish.
             if "state" not in run.said and run.asked_nodes >= nodes:
                 self._note("more_nodes_asked", run)
         for level in ("leaf", "pod", "nvlink"):
@@ -51,7 +51,7 @@ class Places:
         self._lost[name] += round(run.gpu_s)
 
     def figures(self) -> dict[str, Any]:
-        """Runs and GPU hours; `more_...`: more nodes or groups than the job needed."""
+        """Returns runs and GPU hours; `more_...` counts runs on more nodes or groups than the job needed."""
         return {
             "by_size": {
                 size: {
@@ -68,7 +68,7 @@ class Places:
 
 
 def width(nodes: int) -> str:
-    """Nodes, as a class.
+    """Returns the class of a number of nodes.
 
     >>> width(2), width(40)
     ('2', '>8')

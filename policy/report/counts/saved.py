@@ -1,4 +1,4 @@
-"""What trying again, pre-flights and moves did: what jobs' segments tell of it, and nothing that nobody wrote down."""
+"""Counts what tries, pre-flights and moves saved, from the jobs' segments alone."""
 
 from collections import Counter
 from typing import Any
@@ -13,18 +13,18 @@ _REMEMBERED_S = 7 * 86_400.0
 
 
 class Saved:
-    """Runs that are over, and what was asked for."""
+    """Counts finished runs that requested or used these features."""
 
     def __init__(self) -> None:
         self._asked: Counter[str] = Counter()
         self._runs: Counter[str] = Counter()
         self._gpu_s: Counter[str] = Counter()
         self._preflights: dict[str, tuple[float, float]] = {}
-        """Of each pre-flight its seconds, and when it ended."""
+        """The length in seconds and the end of each pre-flight."""
         self._moved: set[tuple[str, str]] = set()
 
     def add(self, run: Run, status: str) -> None:
-        """Any run, on parts of GPUs too: a pre-flight may be a guest."""
+        """Adds a finished run, also one on parts of GPUs, because a pre-flight may be a guest."""
         said = run.said
         if said.get("preflight") == "run":
             self._preflights[run.id] = run.ran_s, run.end or 0.0
@@ -35,13 +35,13 @@ class Saved:
         if "f.movable" in said:
             self._asked["moves"] += 1
         for moment in filter(None, said.get("moves", "").split(",")):
-            # Each later run of the job tells of it again.
+            # Each later run of the job lists the move again.
             if (run.id, moment) not in self._moved:
                 self._moved.add((run.id, moment))
                 self._note("moves", 0.0)
 
     def _preflight(self, run: Run, before: str) -> None:
-        """A job that ended with its pre-flight would have failed as late, on all of its GPUs."""
+        """Counts a job that its pre-flight ended; without it, the job would have failed as late, on all of its GPUs."""
         self._asked["preflights"] += 1
         if "preflight_fail" in run.said and run.start is None:
             seconds, _ = self._preflights.get(before, (0.0, 0.0))
@@ -65,13 +65,13 @@ class Saved:
         self._gpu_s[kind] += round(gpu_s)
 
     def forget(self, before: float) -> None:
-        """Of what ended a week before this moment nobody tells any more."""
+        """Drops pre-flights and moves that ended a week before this moment; no later run refers to them."""
         since = before - _REMEMBERED_S
         self._preflights = {job: one for job, one in self._preflights.items() if one[1] > since}
         self._moved = {one for one in self._moved if not one[1].isdigit() or float(one[1]) > since}
 
     def figures(self) -> dict[str, Any]:
-        """By kind: runs of jobs that asked for it, those that it was for, and GPU hours."""
+        """Returns by kind: runs of jobs that requested the feature, runs that profited, and GPU hours."""
         return {
             kind: {
                 "asked": self._asked[kind],

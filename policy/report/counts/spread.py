@@ -1,4 +1,4 @@
-"""Quantiles of as many numbers as there are, in little memory.
+"""Estimates quantiles of any number of values in little memory.
 
 >>> spread = Spread()
 >>> for seconds in range(1, 1_001):
@@ -11,18 +11,18 @@ from collections import Counter
 from math import exp, log
 
 _STEP = log(1.02)
-"""Numbers within two percent count as one."""
+"""Width of a bin on the logarithmic scale: values within two percent count as one."""
 
 
 class Spread:
-    """Numbers from 0 on."""
+    """A histogram of values from 0 on."""
 
     def __init__(self) -> None:
         self.count, self.total, self.most = 0, 0.0, 0.0
         self._bins: Counter[int] = Counter()
 
     def add(self, value: float) -> None:
-        """One more; below 1 all count as 0."""
+        """Adds a value; all values below 1 count as 0 in quantiles."""
         self.count += 1
         self.total += value
         self.most = max(self.most, value)
@@ -34,7 +34,7 @@ class Spread:
         return self.total / self.count if self.count else 0.0
 
     def quantile(self, part: float) -> float:
-        """Within two percent; 0 where there is nothing."""
+        """Returns the quantile within two percent; 0 without values."""
         left = part * self.count
         for place in sorted(self._bins):
             left -= self._bins[place]
@@ -43,6 +43,6 @@ class Spread:
         return self.most
 
     def figures(self) -> dict[str, float]:
-        """Mean, quantiles and the greatest, in seconds."""
+        """Returns mean, quantiles and the greatest value, in seconds."""
         quantiles = {f"p{percent}_s": round(self.quantile(percent / 100), 1) for percent in (50, 90, 95, 99)}
         return {"mean_s": round(self.mean, 1), **quantiles, "longest_s": round(self.most, 1)}

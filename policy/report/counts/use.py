@@ -1,4 +1,4 @@
-"""How busy the GPUs were that jobs held, where Slurm measured it (gres/gpuutil, by jobacct_gather and NVML)."""
+"""Measures how busy the GPUs were that jobs held, where Slurm has it (gres/gpuutil, by jobacct_gather and NVML)."""
 
 from collections import defaultdict
 from typing import Any
@@ -8,12 +8,12 @@ from policy.report.rows import Run
 from policy.report.site import SIZES, size_of
 
 LOW = 0.4
-"""A job that keeps its GPUs less busy leaves room for a guest."""
+"""Below this part of time with busy GPUs, a job has room for a guest."""
 _BY = ("size", "nodes", "status")
 
 
 class Use:
-    """Means are weighed by GPU time."""
+    """Means of the use, weighted by GPU time."""
 
     def __init__(self) -> None:
         self._held: dict[str, defaultdict[str, float]] = {by: defaultdict(float) for by in _BY}
@@ -21,7 +21,7 @@ class Use:
         self._all = self._measured = self._low = 0.0
 
     def add(self, run: Run, status: str) -> None:
-        """A run that is over."""
+        """Adds a finished run."""
         self._all += run.gpu_s
         if run.used is None:
             return
@@ -32,7 +32,7 @@ class Use:
             self._busy[by][key] += run.gpu_s * run.used
 
     def figures(self, capacity: int, seconds: float) -> dict[str, Any]:
-        """Shares of 1."""
+        """Returns the figures; shares are parts of 1."""
         order = {"size": SIZES, "nodes": sorted(self._held["nodes"], key=lambda on: (len(on), on))}
         return {
             "gpu_hours": round(self._all / 3_600, 2),

@@ -1,8 +1,10 @@
-"""What jobs waited for.
+"""Counts the reasons for which jobs waited.
 
-Where berthd planned a job it says which of its reasons kept it last. Slurm's accounting keeps only the last reason
-other than Priority and Resources, and not for how long: a limit there counts for the whole wait. All else is order or
-room, which Slurm does not tell apart; for that, minutes are counted in which enough GPUs were idle.
+For a job that berthd planned, the reason is the last one that berthd gave. Slurm's accounting keeps only the last
+reason other than Priority and Resources, and no duration: a limit there counts for the whole wait.
+
+All other waits are for order or room, which Slurm does not tell apart. For those, the report counts the minutes in
+which enough GPUs were idle.
 """
 
 from array import array
@@ -15,7 +17,7 @@ from policy.report.rows import Run
 from policy.report.site import SIZES, size_of
 
 DELAY_S = 60
-"""A shorter wait is no delay: schedulers need that long themselves."""
+"""Seconds; a shorter wait is no delay, because schedulers need that long themselves."""
 ORDER_OR_ROOM = "order_or_room"
 _SLURMS = (
     (("Assoc", "QOS", "MaxJobsPer", "MaxSubmit", "PartitionTimeLimit", "AccountLimit"), "fair_share"),
@@ -28,7 +30,7 @@ _SLURMS = (
 
 
 def kind_of(run: Run) -> tuple[str, str]:
-    """What a run waited for, and who says so."""
+    """Returns the reason for which a run waited, and the source of the reason."""
     if because := run.said.get("because"):
         return because, "berthd"
     for starts, kind in _SLURMS:
@@ -38,18 +40,21 @@ def kind_of(run: Run) -> tuple[str, str]:
 
 
 class Waits:
-    """Delays by size and reason."""
+    """Counts delays by size and reason."""
 
     def __init__(self) -> None:
         self._times = {size: Spread() for size in SIZES}
         self._delays: dict[str, Counter[tuple[str, str]]] = {size: Counter() for size in SIZES}
         self._seconds: dict[str, Counter[tuple[str, str]]] = {size: Counter() for size in SIZES}
         self._untold: defaultdict[int, tuple[array[int], array[int]]] = defaultdict(lambda: (array("L"), array("L")))
-        """By GPUs: first and last minutes of delays without a reason. All that grows with the jobs: 16 bytes each."""
+        """By GPUs: first and last minutes of delays without a reason.
+
+        Only this grows with the number of jobs, by 16 bytes each.
+        """
         self.never_started = 0
 
     def add(self, run: Run) -> None:
-        """A run that is over."""
+        """Adds a finished run."""
         if run.start is None:
             self.never_started += 1
             return
@@ -66,7 +71,7 @@ class Waits:
             ends.append(int(run.start // 60))
 
     def figures(self, busy: "Busy", capacity: int) -> dict[str, Any]:
-        """All sizes that occurred."""
+        """Returns the figures of all sizes that occurred."""
         idle = self._enough_idle(busy, capacity)
         return {
             size: {
@@ -89,11 +94,11 @@ class Waits:
         }
 
     def _enough_idle(self, busy: "Busy", capacity: int) -> Counter[str]:
-        """Minutes of delays without a reason in which as many GPUs were idle as the job asked for; by size."""
+        """Returns the minutes of unexplained delays in which as many GPUs were idle as the job requested, by size."""
         found: Counter[str] = Counter()
         first, counts = busy.minutes()
         for gpus, (begins, ends) in self._untold.items():
-            # Up to each minute, how many had enough: one pass for all jobs of a size, whatever their waits.
+            # `enough` counts up to each minute those with enough idle GPUs, so one pass serves all jobs of a size.
             enough = [0, *accumulate(capacity - taken >= gpus for taken in counts)]
             last = len(counts)
             for begin, end in zip(begins, ends, strict=True):
@@ -110,13 +115,13 @@ class Busy:
         self._changes: Counter[int] = Counter()
 
     def add(self, run: Run, until: float) -> None:
-        """A run that is over, or goes on at the report's end."""
+        """Adds a run that is finished, or that still runs at the report's end."""
         if run.start is not None:
             self._changes[int(run.start // 60)] += run.gpus
             self._changes[int(min(run.end or until, until) // 60)] -= run.gpus
 
     def minutes(self) -> tuple[int, list[int]]:
-        """The first minute, and the GPUs held in each from then on."""
+        """Returns the first minute, and the GPUs held in each minute from then on."""
         if not self._changes:
             return 0, []
         first, last = min(self._changes), max(self._changes)

@@ -1,4 +1,4 @@
-"""What the figures of a cluster say that Berth could be worth there: upper bounds, each with what it counts."""
+"""Estimates what Berth could gain on a cluster: upper bounds, each with what it counts."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -16,11 +16,11 @@ class Stake:
     unit: str
     remedy: str
     counts: str
-    """For a person: what was counted."""
+    """A text for people: what was counted."""
 
 
 def worth(found: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Those with something at stake."""
+    """Returns the stakes above 0."""
     return [asdict(stake) for stake in _stakes(found) if stake.value > 0]
 
 
