@@ -58,7 +58,7 @@ class Run:
 
     @property
     def wait_s(self) -> float:
-        """Seconds from when it could start to when it did."""
+        """Seconds from the eligible time to the start."""
         return max(0.0, (self.start or self.eligible) - self.eligible)
 
     @property

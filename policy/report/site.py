@@ -30,7 +30,7 @@ class Site:
 
     @property
     def total(self) -> int:
-        """All GPUs, 0 where no node is known."""
+        """All GPUs; 0 where no node is known."""
         return sum(self.gpus.values())
 
     @property
@@ -42,7 +42,7 @@ class Site:
         return max(counts, key=lambda size: (counts[size], size), default=0)
 
     def nodes_needed(self, gpus: int, nodes: Sequence[str]) -> int | None:
-        """Returns the fewest nodes, of the largest among `nodes`, that hold so many GPUs; None where no size is known."""
+        """Returns the fewest nodes, of the largest size among `nodes`, that hold so many GPUs; None without a size."""
         most = max((self.gpus.get(node, self.usual) for node in nodes), default=0)
         return -(-gpus // most) if most else None
 

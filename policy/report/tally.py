@@ -24,7 +24,7 @@ _TIDY_EVERY = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Period:
-    """Runs count that ended after `since`, and at `until` or before; seconds since 1970."""
+    """The time of a report: runs count that ended after `since` and not after `until`; seconds since 1970."""
 
     since: float
     until: float

@@ -1,1 +1,1 @@
-"""Trying policies on recorded or drawn workloads, with the very code that berthd runs."""
+"""Simulates policies on recorded or drawn workloads, with the same code that berthd runs."""

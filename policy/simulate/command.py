@@ -1,4 +1,4 @@
-"""`berth simulate`: try policies on a trace, a published one or last month's accounting."""
+"""The command `berth simulate`, which tries policies on a trace: a published one or a cluster's own accounting."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _POLICIES = {
     "berthd": ("slurm", "berth"),
     "pal-rounds": ("packed-sticky", "pm-first", "pal", "berth"),
 }
-"""What is compared where no policy is named."""
+"""The policies that are compared where none is named."""
 
 _EXAMPLES = """\
 what would Berth have done last month?
@@ -198,7 +198,7 @@ def _cost(text: str) -> float:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run a study here, submit it, work on a piece of it, or show what came of it."""
+    """Runs a study here, submits it, works on a part of it, or shows its results."""
     if find_spec("numpy") is None:
         raise UsageError("berth simulate needs numpy; install Berth with its daemon extra: slurm-berth[daemon]")
     if args.work:
@@ -253,7 +253,7 @@ _AS_THEY_ARE = (
         "movable",
     ),
 )
-"""Options that a study has by the same name."""
+"""Options that have the same name in a study."""
 
 
 def _run_here(study: Study, args: argparse.Namespace) -> int:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What a trace says of one job; times are in seconds."""
+    """The data of one job in a trace; times are in seconds."""
 
     id: str
     gpus: int
@@ -15,12 +15,12 @@ class Job:
     model: str = ""
     app_class: str = "compute"
     limit: float | None = None
-    """Time limit that its user gave."""
+    """Time limit that its user requested."""
     nodes: int | None = None
-    """Number of nodes that its user asked for; None: as it comes."""
+    """Number of nodes that its user requested; None: any number."""
     user: str = ""
     account: str = ""
-    """Virtual cluster, account or queue: what quotas are for."""
+    """Virtual cluster, account or queue; quotas apply to it."""
     name: str = ""
     priority: float = 0.0
-    """Beyond what the order itself gives: QOS or nice."""
+    """Priority in addition to the order itself: QOS or nice."""

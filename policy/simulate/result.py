@@ -1,4 +1,4 @@
-"""What a simulation hands out: stretches of running, and the figures made of them."""
+"""The outcome of a simulation: stretches of running, and the figures made of them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,7 +21,7 @@ class Stretch:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One policy on one trace."""
+    """The outcome of one policy on one trace."""
 
     policy: str
     jobs: Sequence[Job]
@@ -33,14 +33,14 @@ class Outcome:
     gpus: int
     """GPUs of the cluster."""
     gpu_seconds_held: float
-    """Held by any job between the first submission and the last end of a measured one."""
+    """GPU seconds held by any job between the first submission and the last end of a measured one."""
     wall_s: float
     moves: int = 0
     extra: Mapping[str, object] = field(default_factory=dict)
     """Further figures of one simulator: waits by reason, levels at start."""
 
     def figures(self) -> dict[str, object]:
-        """The figures that every table shows; times are in seconds, shares between 0 and 1."""
+        """Returns the figures that every table shows; times are in seconds, shares between 0 and 1."""
         jct = np.array([self.ends[job.id] - job.submit for job in self.jobs])
         wait = np.array([self.starts[job.id] - job.submit for job in self.jobs])
         first = min(job.submit for job in self.jobs)

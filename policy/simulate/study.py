@@ -1,4 +1,4 @@
-"""What is to be simulated: one study, and the runs that it consists of."""
+"""A study, which is one call of `berth simulate`, and its runs."""
 
 import dataclasses
 import itertools
@@ -15,10 +15,10 @@ MODES = ("slurm", "berthd", "pal-rounds")
 Way = Literal["one-run", "median", "nodes"]
 
 WAYS: tuple[Way, ...] = ("one-run", "median", "nodes")
-"""How the GPUs of a cluster on paper are drawn from runs on real ones.
+"""The ways to draw the GPUs of a simulated cluster from runs on real ones.
 
-one-run: each GPU is any one run of all, as PAL's artifact draws; median: the median of a GPU's runs;
-nodes: whole nodes together, since the GPUs of a node are alike, with each GPU's median.
+one-run: each GPU is any one run of all, as PAL's artifact draws. median: the median of a GPU's runs. nodes: whole nodes
+together, because the GPUs of a node are similar, with each GPU's median.
 """
 
 
@@ -37,11 +37,11 @@ class Study:
     nodes: int = 0
     gpus_per_node: int = 0
     machine: str = ""
-    """A named machine that all nodes are like."""
+    """A named machine that all nodes are copies of."""
     topology: str = ""
-    """A folder of topology files, which says all of nodes, gpus_per_node and machine."""
+    """A folder of topology files, which replaces nodes, gpus_per_node and machine."""
     fabric: str = ""
-    """Slurm's topology.conf or topology.yaml, which says the leaves and pods of the nodes in `topology`."""
+    """Slurm's topology.conf or topology.yaml, with the leaves and pods of the nodes in `topology`."""
     nodes_per_leaf: int = 0
     leaves_per_pod: int = 0
     scores: tuple[str, ...] = ()
@@ -59,18 +59,18 @@ class Study:
     durations: str = "limit"
     bf_interval: float = 30.0
     slurm: str = SLURM
-    """Whose backfill is played in --mode berthd."""
+    """The Slurm version whose backfill is simulated in --mode berthd."""
     locality: str = ""
     weigh_waits: bool = False
     quotas: str = ""
     borrow: float = 0.0
     spread: bool = False
     movable: float = 0.0
-    """Part of the jobs that say `--movable`; running ones are moved where that is worth it."""
+    """Part of the jobs with `--movable`; running ones are moved where that is worth it."""
     sweeps: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
     def with_values(self, values: Sequence[tuple[str, str]]) -> "Study":
-        """The study with swept values put in."""
+        """Returns the study with these swept values."""
         changes: dict[str, Any] = {}
         for name, text in values:
             try:
@@ -99,7 +99,7 @@ class Cell:
 
 
 def cells(study: Study) -> list[Cell]:
-    """All runs of a study: policies innermost, so that what is compared stands side by side."""
+    """Returns all runs of a study, with the policies innermost, so that compared runs are neighbours."""
     values = itertools.product(*([(name, value) for value in some] for name, some in study.sweeps))
     return [Cell(policy, seed, swept) for swept in values for seed in study.seeds for policy in study.policies]
 
@@ -144,11 +144,11 @@ SWEEPABLE: dict[str, Callable[[str], object]] = {
     "borrow": _cost,
     "movable": _cost,
 }
-"""Options that a sweep may vary, and how their values are read."""
+"""Options that a sweep may vary, with the parsers of their values."""
 
 
 def parse_sweep(text: str) -> tuple[str, tuple[str, ...]]:
-    """NAME=VALUE,VALUE,... of `--sweep`.
+    """Parses NAME=VALUE,VALUE,... of `--sweep`.
 
     >>> parse_sweep("move-cost=0,30")
     ('move-cost', ('0', '30'))
@@ -167,7 +167,7 @@ def parse_sweep(text: str) -> tuple[str, tuple[str, ...]]:
 
 
 def parse_seeds(words: Sequence[str]) -> tuple[int, ...]:
-    """Seeds given one by one or as A:B, both included.
+    """Parses seeds given one by one or as A:B, both included.
 
     >>> parse_seeds(["7", "1:3"])
     (7, 1, 2, 3)
@@ -184,7 +184,7 @@ def parse_seeds(words: Sequence[str]) -> tuple[int, ...]:
 
 
 def check(study: Study) -> None:
-    """Refuse what cannot be run before anything is read."""
+    """Refuses a study that cannot be run, before anything is read."""
     for swept in dict.fromkeys(cell.swept for cell in cells(study)):
         one = study.with_values(swept)
         if one.movable > 1 or (one.movable and one.mode == "pal-rounds"):
@@ -211,7 +211,7 @@ _NOT_WITH_BERTHD = ("events", "quotas", "borrow", "spread", "weigh_waits")
 
 
 def _check_berthd(study: Study) -> None:
-    """Refuse options that the simulation of berthd would pass over in silence."""
+    """Refuses options that the simulation of berthd would silently ignore."""
     if study.order not in {"", "fifo"}:
         raise UsageError(f"--order {study.order}: --mode berthd plays Slurm's priority/basic, that is fifo")
     for name in _NOT_WITH_BERTHD:
@@ -224,12 +224,12 @@ def _check_berthd(study: Study) -> None:
 
 
 def as_plain(study: Study) -> dict[str, Any]:
-    """The study as JSON can hold it."""
+    """Returns the study in values that JSON can hold."""
     return dataclasses.asdict(study)
 
 
 def from_plain(values: dict[str, Any]) -> Study:
-    """The study that `as_plain` was made from."""
+    """Returns the study from which `as_plain` made these values."""
     made: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
     made["sweeps"] = tuple((name, tuple(some)) for name, some in values["sweeps"])
     return Study(**made)

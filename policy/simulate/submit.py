@@ -1,8 +1,8 @@
-"""A study as a job array on the user's own cluster: one folder holds the study and a file for each finished run.
+"""Runs a study as a job array on the user's own cluster: one folder holds the study and a file for each finished run.
 
-    DIR/study.json          what is to be run, and check sums of its inputs
+    DIR/study.json          the study, and checksums of its inputs
     DIR/runs/LABEL.json     a finished run
-    DIR/logs/JOB_TASK.out   what the tasks said
+    DIR/logs/JOB_TASK.out   the output of the tasks
 
 Submitting the same study to the same folder again submits only what is missing and not in the queue.
 """
@@ -30,12 +30,12 @@ from topology import atomic
 FORMAT = "berth-study/1"
 
 _MOST_TASKS = 1000
-"""Slurm's own MaxArraySize is 1001."""
+"""Most tasks of an array; Slurm's default MaxArraySize is 1001."""
 
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """A study that was handed to Slurm."""
+    """The folder of a study that was submitted to Slurm."""
 
     path: Path
     study: Study
@@ -48,23 +48,23 @@ class Folder:
         return cells(self.study)
 
     def file(self, cell: Cell) -> Path:
-        """Where the result of a run is."""
+        """Returns the file for the result of a run."""
         # A swept value may be a file's name; the digest keeps such names apart.
         safe = "".join(letter if letter.isalnum() or letter in "-_.=" else "_" for letter in cell.label)
         return self.path / "runs" / f"{safe}.{hashlib.sha256(cell.label.encode()).hexdigest()[:8]}.json"
 
     def task(self, number: int) -> list[Cell]:
-        """The runs of an array task."""
+        """Returns the runs of an array task."""
         return self.cells[number * self.per_task : (number + 1) * self.per_task]
 
     def missing(self) -> list[int]:
-        """Array tasks that have a run without a result."""
+        """Returns the array tasks that have a run without a result."""
         tasks = range(-(-len(self.cells) // self.per_task))
         return [task for task in tasks if any(not self.file(cell).exists() for cell in self.task(task))]
 
 
 def submit(study: Study, path: str, placements: str = "", options: Sequence[str] = ()) -> str:
-    """Submit what is missing; the sentence that says what was done."""
+    """Submits the missing runs; returns a sentence on what was done."""
     study = absolute(study)
     prepare(study)
     folder = _claim(study, Path(path).absolute(), placements)
@@ -84,7 +84,7 @@ def submit(study: Study, path: str, placements: str = "", options: Sequence[str]
 
 
 def absolute(study: Study) -> Study:
-    """The study with paths that are the same from everywhere."""
+    """Returns the study with absolute paths."""
     if STDIN in study.traces:
         raise UsageError("--submit cannot send standard input along; give the trace as a file")
 
@@ -109,7 +109,7 @@ def absolute(study: Study) -> Study:
 
 
 def _claim(study: Study, path: Path, placements: str) -> Folder:
-    """Make the folder, or find that it holds this very study."""
+    """Makes the folder, or checks that it holds this same study."""
     count = len(cells(study))
     wanted = {
         "format": FORMAT,
@@ -133,7 +133,7 @@ def _claim(study: Study, path: Path, placements: str) -> Folder:
 
 
 def open_folder(path: str) -> Folder:
-    """A folder that `submit` made."""
+    """Opens a folder that `submit` made."""
     file = Path(path) / "study.json"
     if not file.exists():
         raise UsageError(f"{path} holds no study; give the folder that --submit named")
@@ -148,7 +148,7 @@ def open_folder(path: str) -> Folder:
 
 
 def work(path: str, task: int) -> None:
-    """What an array task does: its runs that have no result yet."""
+    """Runs an array task: its runs that have no result yet."""
     folder = open_folder(path)
     trace = prepare(folder.study)
     placements = placement_files(folder.placements, folder.cells) if folder.placements else {}
@@ -158,7 +158,7 @@ def work(path: str, task: int) -> None:
 
 
 def gather(folder: Folder) -> tuple[list[Summary], int]:
-    """Results that are there, in order, and the number of those that are not."""
+    """Returns the results that exist, in order, and the number of those that are missing."""
     found = [Summary(**_read(file)) for cell in folder.cells if (file := folder.file(cell)).exists()]
     return found, len(folder.cells) - len(found)
 
@@ -166,7 +166,7 @@ def gather(folder: Folder) -> tuple[list[Summary], int]:
 def _sbatch(folder: Folder, tasks: Sequence[int], options: Sequence[str]) -> str:
     own = shlex.join([sys.executable, "-m", "policy.cli.main", "simulate", "--work", str(folder.path)])
     script = f"#!/bin/sh\nexec {own}\n"
-    # What a site wants comes first, so that it cannot take away what the folder rests on.
+    # The site's options come first, so that they cannot override the ones that the folder depends on.
     command = ["sbatch", "--job-name=berth-simulate", *options, "--parsable", f"--array={_folded(tasks)}"]
     command.append(f"--output={folder.path}/logs/%A_%a.out")
     done = _run(command, script)
@@ -177,12 +177,12 @@ def _sbatch(folder: Folder, tasks: Sequence[int], options: Sequence[str]) -> str
 
 
 def _queued(folder: Folder) -> set[int]:
-    """Tasks that earlier submissions have in the queue."""
+    """Returns the tasks of earlier submissions that are in the queue."""
     jobs = _jobs(folder)
     if not jobs:
         return set()
     done = _run(["squeue", "--noheader", "--array", f"--jobs={','.join(jobs)}", "--format=%K"])
-    # squeue fails for jobs that it has forgotten: then none is queued.
+    # squeue fails for jobs that it has forgotten; then none is queued.
     return {int(word) for word in done.stdout.split() if word.isdigit()} if not done.returncode else set()
 
 
@@ -199,7 +199,7 @@ def _run(command: Sequence[str], stdin: str = "") -> subprocess.CompletedProcess
 
 
 def _folded(tasks: Sequence[int]) -> str:
-    """Task numbers as sbatch wants them.
+    """Returns task numbers in the form that sbatch takes.
 
     >>> _folded([0, 1, 2, 5])
     '0-2,5'
@@ -233,5 +233,5 @@ def _read(file: Path) -> dict[str, Any]:
 
 
 def _write(file: Path, data: object) -> None:
-    """In one step, so that a task that is stopped leaves no half result."""
+    """Writes a file in one step, so that a task that is stopped leaves no partial result."""
     atomic.replace(file, (json.dumps(data, indent=1) + "\n").encode("utf-8"))

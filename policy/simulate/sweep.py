@@ -1,6 +1,6 @@
-"""Run a study: each policy, seed and swept value, on as many processes as there are CPUs.
+"""Runs a study: each policy, seed and swept value, on as many processes as there are CPUs.
 
-What comes out does not depend on the number of processes: every run has its own seed and knows nothing of the others.
+The results do not depend on the number of processes: every run has its own seed and is independent of the others.
 """
 
 import multiprocessing
@@ -32,14 +32,14 @@ from topology.scores import PAL_CLASSES
 
 PLAIN_SLURM = "slurm"
 RECORDED = "recorded"
-"""In place of a policy: what really happened, where the trace is a cluster's own accounting."""
+"""Stands for a policy in the row of recorded times, where the trace is a cluster's own accounting."""
 
 Tick = Callable[[int], None]
-"""Told how many runs are done, whenever that changes."""
+"""A callback, which gets the number of finished runs whenever it changes."""
 
 
 def prepare(study: Study) -> Trace:
-    """The trace, without jobs that this cluster could never hold; all other inputs are tried too."""
+    """Returns the trace without jobs that this cluster could never hold, after all other inputs were checked too."""
     trace = read_traces(study.traces, study.duration_unit)
     clusters = [cluster.sizes(study.with_values(swept)) for swept in _corners(study)]
     most = min(map(sum, clusters))
@@ -59,7 +59,7 @@ def prepare(study: Study) -> Trace:
 
 
 def _corners(study: Study) -> list[tuple[tuple[str, str], ...]]:
-    """Swept values that change the size of the cluster."""
+    """Returns the swept values that change the size of the cluster."""
     sizes = [(name, values) for name, values in study.sweeps if name in ("nodes", "gpus-per-node")]
     corners: list[tuple[tuple[str, str], ...]] = [()]
     for name, values in sizes:
@@ -68,7 +68,7 @@ def _corners(study: Study) -> list[tuple[tuple[str, str], ...]]:
 
 
 def _fits(job: Job, clusters: Sequence[Sequence[int]]) -> bool:
-    """Whether each of these clusters, given as the GPUs of its nodes, has as many nodes as the job asks for."""
+    """Tells whether each of these clusters, given as the GPUs of its nodes, has as many nodes as the job requests."""
     if job.nodes is None:
         return True
     each = job.gpus // job.nodes
@@ -76,7 +76,7 @@ def _fits(job: Job, clusters: Sequence[Sequence[int]]) -> bool:
 
 
 def _unscored(jobs: Sequence[Job], scored: AbstractSet[str]) -> Iterator[tuple[str, int]]:
-    """Where the classes of the jobs and those of the score tables part; nothing where there are no tables."""
+    """Yields notes on classes that only the jobs or only the score tables have; none without tables."""
     counts = Counter(job.app_class for job in jobs)
     for name in sorted(counts.keys() - scored if scored else ()):
         yield f"are of class {name}, which no score table has: to them all GPUs are alike", counts[name]
@@ -85,7 +85,7 @@ def _unscored(jobs: Sequence[Job], scored: AbstractSet[str]) -> Iterator[tuple[s
 
 
 def run_cell(study: Study, cell: Cell, trace: Trace, placements: str = "") -> Summary:
-    """One run; with `placements` the name of a file that shows who ran where."""
+    """Runs one cell; `placements` names a file for the placements of its jobs."""
     one = study.with_values(cell.swept)
     fleet = cluster.build(one, cell.seed)
     jobs = completed(trace.jobs, one.limits, one.models, cell.seed)
@@ -159,7 +159,7 @@ def _berthd(study: Study, cell: Cell, jobs: Sequence[Job], fleet: Fleet) -> Outc
 
 
 def _movable(study: Study, cell: Cell, jobs: Sequence[Job]) -> dict[str, float]:
-    """The jobs that say `--movable`, and what a move costs each; of plain Slurm none."""
+    """Returns the jobs with `--movable`, and the cost of a move for each; none for plain Slurm."""
     if cell.policy == PLAIN_SLURM:
         return {}
     draw = Random(cell.seed)  # noqa: S311 - for experiments, not a secret
@@ -171,7 +171,7 @@ def _events(study: Study, fleet: Fleet) -> Sequence[NodeEvent]:
 
 
 def verify(study: Study, trace: Trace) -> AbstractSet[str]:
-    """Read all inputs once, so that a wrong one is found before the first run; the classes that have scores."""
+    """Reads all inputs once, so that an error is found before the first run; returns the classes that have scores."""
     scored: AbstractSet[str] = frozenset()
     for policy in study.policies:
         policy_named(policy, 0)
@@ -189,10 +189,13 @@ def verify(study: Study, trace: Trace) -> AbstractSet[str]:
 
 
 def policy_named(name: str, seed: int) -> Policy:
-    """A policy by its name on the command line: `NAME-sticky` keeps running jobs where they are, NAME may move them."""
+    """Returns a policy by its name on the command line.
+
+    `NAME-sticky` keeps running jobs where they are, NAME may move them.
+    """
     from policy.placement.registry import create, policies  # noqa: PLC0415
 
-    # Another package's policy may really be called so.
+    # Another package's policy may really have such a name.
     base = name if name in policies() else name.removesuffix("-sticky")
     options: dict[str, object] = {}
     if base != name or base in _BOTH_WAYS:
@@ -203,12 +206,12 @@ def policy_named(name: str, seed: int) -> Policy:
 
 
 _BOTH_WAYS = ("packed", "random")
-"""Policies that are published as sticky and as not."""
+"""Policies that are published as sticky and as not sticky."""
 _DRAWING = ("random", "pinned-random")
 
 
 def recorded(study: Study, trace: Trace) -> Summary | None:
-    """What really happened to the jobs of an accounting trace, as a run beside the others."""
+    """Returns the recorded times of an accounting trace, as a run beside the others."""
     jobs = [job for job in trace.jobs if job.id in trace.recorded]
     if not jobs:
         return None
@@ -233,7 +236,7 @@ def run_all(
     placements: Mapping[Cell, str] | None = None,
     tick: Tick = lambda _: None,
 ) -> Iterator[Summary]:
-    """The runs of all cells, in their order; `workers` 0 takes as many processes as there are CPUs."""
+    """Yields the runs of all cells, in their order; `workers` 0 takes as many processes as there are CPUs."""
     files = placements or {}
     count = min(workers or len(os.sched_getaffinity(0)), len(cells))
     if count <= 1:
@@ -241,7 +244,7 @@ def run_all(
             tick(done)
             yield run_cell(study, cell, trace, files.get(cell, ""))
         return
-    # Neither a fork of whatever threads this process has, nor a fresh interpreter for each worker.
+    # A fork server: it neither forks this process with its threads, nor starts a new interpreter for each worker.
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([__name__])
     with ProcessPoolExecutor(count, context, _begin, (study, trace)) as pool:
@@ -267,7 +270,7 @@ _shared: dict[str, Any] = {}
 
 
 def _begin(study: Study, trace: Trace) -> None:
-    """In each worker: the trace is sent once, not with each run. An interrupt ends it without a word."""
+    """Prepares a worker process: the trace is sent once, not with each run. An interrupt ends it silently."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     _shared.update(study=study, trace=trace)
 

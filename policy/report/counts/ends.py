@@ -40,7 +40,7 @@ _REMEMBERED_S = 7 * 86_400.0
 
 @dataclass(slots=True)
 class _Failures:
-    """Of one class."""
+    """The failures of one class."""
 
     ran: Spread = field(default_factory=Spread)
     gpu_s: float = 0.0

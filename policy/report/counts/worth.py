@@ -9,7 +9,7 @@ from policy.report.counts.use import LOW
 
 @dataclass(frozen=True, slots=True)
 class Stake:
-    """What one remedy could gain at most."""
+    """The most that one remedy could gain."""
 
     name: str
     value: float

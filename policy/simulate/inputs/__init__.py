@@ -1,4 +1,4 @@
-"""What a simulation is fed with: traces, scores, clusters, events."""
+"""Reads the inputs of a simulation: traces, scores, clusters, events."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -17,17 +17,17 @@ __all__ = ["Recorded", "Trace", "read_traces"]
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """The jobs of one or more files, by submission."""
+    """The jobs of one or more files, by submission time."""
 
     jobs: Sequence[Job]
     notes: Mapping[str, int]
-    """What was left out or assumed, with the number of jobs."""
+    """Sentences on what was left out or assumed, with the number of jobs."""
     recorded: Mapping[str, Recorded] = field(default_factory=dict)
-    """What really happened, where the trace is a cluster's own accounting."""
+    """The real starts and ends, where the trace is a cluster's own accounting."""
 
 
 def read_traces(sources: Sequence[str], unit: Unit = "auto") -> Trace:
-    """Read trace files of any known form; the form is told by the column names.
+    """Reads trace files of any known form; the column names tell the form.
 
     Traces with dates begin at 0, the first submission; others keep their own clock.
     """
@@ -43,7 +43,7 @@ def read_traces(sources: Sequence[str], unit: Unit = "auto") -> Trace:
         if len(sources) > 1 and form != "sacct":
             some = [replace(job, id=f"{Path(source).name.partition('.')[0]}/{job.id}") for job in some]
         _refuse_twins(some, source)
-        # Accounting of two months names a job of the turn of the month twice.
+        # Accounting of two months lists a job that ran over the turn of the month twice.
         jobs.update((job.id, job) for job in some)
         recorded.update(when)
     if len(dated) > 1:
@@ -58,7 +58,7 @@ def read_traces(sources: Sequence[str], unit: Unit = "auto") -> Trace:
 
 
 def form_of(table: Table) -> str:
-    """The name of a table's form; a FormatError lists the forms where it is none."""
+    """Returns the name of a table's form; for an unknown form a FormatError lists the known ones."""
     names = set(table.header)
     if "JobID" in names:
         return "sacct"

@@ -1,4 +1,4 @@
-"""The cluster of a study: its size, its machines, its costs, and how its nodes are joined."""
+"""Builds the cluster of a study: its size, its machines, its costs, and how its nodes are joined."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -19,7 +19,7 @@ from topology.providers import slurm_fabric
 
 
 def build(study: Study, seed: int) -> Fleet:
-    """The fleet that a run of the study happens on; the seed draws GPUs from measured runs."""
+    """Returns the fleet for one run of the study; the seed draws GPUs from measured runs."""
     if not study.topology:
         pattern = _pattern(study)
         plan = _layout(study, study.nodes, pattern.size if pattern else study.gpus_per_node)
@@ -34,7 +34,7 @@ def build(study: Study, seed: int) -> Fleet:
 
 
 def sizes(study: Study) -> list[int]:
-    """The number of GPUs of each node."""
+    """Returns the number of GPUs of each node."""
     if study.topology:
         return [machine.size for machine in _machines(study.topology)]
     pattern = _pattern(study)
@@ -46,7 +46,7 @@ def _layout(study: Study, nodes: int, gpus: int) -> world.Layout:
 
 
 def _pattern(study: Study) -> Machine | None:
-    """The machine that every node is like; None where only a number of GPUs is known."""
+    """Returns the machine that all nodes are copies of; None where only a number of GPUs is known."""
     if not study.machine:
         return None
     from topology.machines import machine  # noqa: PLC0415 - only where a machine is named
@@ -61,7 +61,7 @@ def _pattern(study: Study) -> Machine | None:
 
 
 def _machines(folder: str) -> list[Machine]:
-    """All machines of a topology folder, which may be of several kinds."""
+    """Returns all machines of a topology folder, which may be of several kinds."""
     problems: list[str] = []
     machines = list(files.load_directory(folder, lambda problem: problems.append(str(problem))).values())
     if problems:
@@ -72,7 +72,7 @@ def _machines(folder: str) -> list[Machine]:
 
 
 def _fabric(study: Study, machines: Sequence[Machine]) -> Fabric:
-    """Leaves and pods from Slurm's own file where it is named, as berthd takes them, else by number."""
+    """Returns leaves and pods from Slurm's own file where it is named, as berthd reads it, else by node number."""
     if study.fabric:
         fabric = Fabric.of(machines, slurm_fabric.read(study.fabric))
         if not fabric.leaves:
@@ -85,7 +85,10 @@ def _fabric(study: Study, machines: Sequence[Machine]) -> Fabric:
 
 
 def costs(study: Study) -> CostModel:
-    """Cost model of `--locality-penalty`: a number, LEVEL=NUMBER,..., or a file; the modes' own where it is empty."""
+    """Returns the cost model of `--locality-penalty`: a number, LEVEL=NUMBER,..., or a file.
+
+    Where the option is empty, it is the mode's own model.
+    """
     text = study.locality_penalty
     if not text:
         if study.mode == "pal-rounds":

@@ -1,4 +1,4 @@
-"""What the published traces leave unsaid: iteration times, application classes, sizes of applications."""
+"""Values that the published traces lack: iteration times, application classes, sizes of applications."""
 
 from topology.scores import PAL_CLASSES
 
@@ -16,7 +16,7 @@ _LETTERS = {"resnet50": "A", "GPT2": "B", "DCGAN": "B", "BERT": "B", "vgg19": "C
 
 
 def app_class(model: str) -> str:
-    """PAL's class of a model; an unknown one suffers most from a slow GPU, to be on the safe side.
+    """Returns PAL's class of a model; an unknown model is `compute`, the class that loses most on a slow GPU.
 
     >>> app_class("vgg19"), app_class("unheard-of")
     ('memory', 'compute')
@@ -33,8 +33,9 @@ GPU_HOURS = {
     "yolov3": (10.0, 100.0),
     "imagenet": (100.0, 1000.0),
 }
-"""The GPU hours of the recorded jobs in whose place Sia put each application.
+"""The range of GPU hours of the recorded jobs that Sia replaced by each application.
 
-From its generator (github.com/siasosp23/artifacts, sia-simulator/utils/generate_workload.py): jobs of at least a minute
-and less than 1, 10, 100 and 1,000 GPU hours; `ncf` shares the first class with `cifar10` in Pollux, whence it comes.
+The source is Sia's generator (github.com/siasosp23/artifacts, sia-simulator/utils/generate_workload.py). It has jobs of
+at least a minute and less than 1, 10, 100 and 1,000 GPU hours. In Pollux, its origin, `ncf` shares the first class with
+`cifar10`.
 """

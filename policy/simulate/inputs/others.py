@@ -1,4 +1,4 @@
-"""Smaller inputs: events of nodes, quotas, and what a trace does not have: time limits, models."""
+"""Reads smaller inputs: node events, quotas, and the time limits and models that a trace may lack."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -11,7 +11,7 @@ from policy.simulate.pal_rounds.events import NodeEvent
 
 
 def read_events(path: str, names: Sequence[str]) -> list[NodeEvent]:
-    """`node,start,end,factor`: a node, by name or number, takes `factor` times as long from `start` to `end`, in s."""
+    """Reads `node,start,end,factor`: a node, by name or number, takes `factor` times as long from `start` to `end`, in s."""
     table = read_table(path)
     table.need("node", "start", "end", "factor")
     places = {name: place for place, name in enumerate(names)} | {str(place): place for place in range(len(names))}
@@ -28,14 +28,14 @@ def read_events(path: str, names: Sequence[str]) -> list[NodeEvent]:
 
 
 def read_quotas(path: str) -> dict[str, int]:
-    """`account,gpus`: the most GPUs that an account may hold."""
+    """Reads `account,gpus`: the most GPUs that an account may hold."""
     table = read_table(path)
     table.need("account", "gpus")
     return {row["account"]: row.whole("gpus") for row in table.rows}
 
 
 def completed(jobs: Sequence[Job], limits: str, models: str, seed: int) -> list[Job]:
-    """The jobs with what `--limits` and `--models` say, where the trace itself does not."""
+    """Returns the jobs with the limits and models of `--limits` and `--models`, where the trace itself has none."""
     drawn = philly.with_models(jobs, seed=seed) if models == "drawn" else list(jobs)
     return _with_limits(drawn, limits, seed)
 

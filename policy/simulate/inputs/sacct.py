@@ -1,4 +1,4 @@
-"""What a real cluster recorded: the output of `sacct -P`, in any order of columns."""
+"""Reads a real cluster's accounting: the output of `sacct -P`, with its columns in any order."""
 
 import re
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ COMMAND = (
     "sacct -aPX -S START -E END "
     "-o JobID,User,Account,JobName,Submit,Eligible,Start,End,ElapsedRaw,State,AllocTRES,ReqTRES,Timelimit,NNodes"
 )
-"""What to run for a good table; fewer columns do as well."""
+"""The command for a complete table; a table with fewer columns can be read too."""
 
 _GPUS = re.compile(r"gres/gpu(?::([^=,]+))?=(\d+)")
 _ELAPSED = re.compile(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)(?:\.\d+)?")
@@ -25,14 +25,14 @@ _NO_LIMIT = (*_NOTHING, "UNLIMITED", "Partition_Limit", "Partition", "INFINITE")
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """When a job really started and ended."""
+    """The real start and end of a job."""
 
     start: float
     end: float
 
 
 def read(table: Table, notes: Notes) -> tuple[list[Job], Mapping[str, Recorded]]:
-    """The GPU jobs that ran, and when they did; a job that stands there twice counts as it was last."""
+    """Returns the GPU jobs that ran, with their starts and ends; of a job that is listed twice, the last run counts."""
     table.need("JobID", "Submit")
     if not {"AllocTRES", "ReqTRES", "AllocGRES"} & set(table.header):
         raise FormatError(f"{table.source}, line 1: there is no column AllocTRES, which tells the GPUs of a job")
@@ -44,7 +44,7 @@ def read(table: Table, notes: Notes) -> tuple[list[Job], Mapping[str, Recorded]]
         job = _job(row, notes)
         if job is None:
             continue
-        # A requeued job has a line for each run (sacct -D); the first submission is when its wait began.
+        # A requeued job has a line for each run (sacct -D); its wait began at the first submission.
         if job.id in jobs:
             notes["listed more than once: the last run counts"] += 1
         jobs[job.id] = job
@@ -79,7 +79,7 @@ def _job(row: Row, notes: Notes) -> Job | None:
     return Job(
         id=name,
         gpus=gpus,
-        # A held or dependent job does not wait for GPUs yet.
+        # A job that is held or has a dependency does not wait for GPUs yet.
         submit=max(submit, eligible or submit),
         work=work,
         limit=_limit(row),
@@ -91,7 +91,7 @@ def _job(row: Row, notes: Notes) -> Job | None:
 
 
 def _gpus(row: Row) -> int:
-    """GPUs of the whole job; where sacct lists types beside the sum, the sum counts."""
+    """Returns the GPUs of the whole job; where sacct lists types beside the sum, the sum counts."""
     for column in ("AllocTRES", "ReqTRES"):
         found = [(kind, int(count)) for kind, count in _GPUS.findall(row.get(column))]
         if found:
@@ -128,7 +128,7 @@ def _limit(row: Row) -> float | None:
 
 
 def _moment(row: Row, column: str) -> float | None:
-    """Seconds since 1970; sacct writes local times without a zone, so all are read as if in one zone."""
+    """Returns seconds since 1970; sacct writes local times without a zone, so all are read as if in one zone."""
     text = row.get(column)
     if text in _NOTHING:
         return None

@@ -1,4 +1,4 @@
-"""From score files to what a fleet takes: a table of nodes x GPUs for each application class."""
+"""Converts score files to a fleet's form: a table of nodes x GPUs for each application class."""
 
 import random
 from collections import defaultdict
@@ -21,15 +21,15 @@ T = TypeVar("T")
 def grids(
     sources: Sequence[str], nodes: int, gpus: int, machines: Sequence[Machine] = (), way: Way = "nodes", seed: int = 0
 ) -> dict[str, Floats]:
-    """Scores by class from `FILE`, a score table, or `CLASS=FILE`, measured runs; GPUs without a score have 1.
+    """Reads scores by class from `FILE`, a score table, or `CLASS=FILE`, measured runs; GPUs without a score have 1.
 
-    `machines` are the nodes of a real cluster, whose GPUs a table knows by UUID.
+    `machines` are the nodes of a real cluster; a table finds their GPUs by UUID.
     """
     found: dict[str, Floats] = {}
     for source in sources:
         app_class, mark, path = source.partition("=")
         is_runs = bool(mark) and "/" not in app_class
-        # A class of its own gives its own draw, so that one table more changes no other.
+        # Each class has its own draw, so that one more table changes no other.
         some = (
             {app_class: _drawn(read_table(path), nodes, gpus, way, random.Random(f"{seed}/{app_class}"))}  # noqa: S311
             if is_runs
@@ -59,7 +59,7 @@ def _placed(source: str, nodes: int, gpus: int, machines: Sequence[Machine]) -> 
 
 
 PlaceOf = Callable[[Score], tuple[int, int] | None]
-"""Row and column of a score's GPU."""
+"""Returns the row and column of a score's GPU."""
 
 
 def _by_identity(machines: Sequence[Machine]) -> PlaceOf:
@@ -69,7 +69,7 @@ def _by_identity(machines: Sequence[Machine]) -> PlaceOf:
 
 
 def _in_order(table: Sequence[Score], source: str, nodes: int, gpus: int) -> PlaceOf:
-    """On paper nodes have no names that a table could know: its nodes are taken in their order."""
+    """Assigns a table's nodes by order, because the nodes of a drawn cluster have no names that a table could use."""
     rows = {name: row for row, name in enumerate(dict.fromkeys(one.node for one in table))}
     odd = next((one for one in table if one.position >= gpus), None)
     if odd or len(rows) != nodes:
@@ -117,6 +117,6 @@ def _whole_nodes(
 
 
 def _endless(values: Sequence[T], draw: random.Random) -> Iterator[T]:
-    """Each value once, in a drawn order; then all again."""
+    """Yields each value once, in a drawn order; then all again."""
     while True:
         yield from draw.sample(values, len(values))

@@ -1,4 +1,4 @@
-"""Tables with a header, plain or gzipped, whose errors name the file, the line and the column."""
+"""Reads tables with a header, plain or gzipped; errors name the file, the line and the column."""
 
 import csv
 import gzip
@@ -17,7 +17,7 @@ STDIN = "-"
 _GZIP = b"\x1f\x8b"
 
 _SHOWN = 40
-"""Characters of a wrong value that an error repeats."""
+"""Characters of a wrong value that an error shows."""
 
 T = TypeVar("T")
 
@@ -35,18 +35,18 @@ class Row:
         return self.cells[self.columns[column]].strip()
 
     def get(self, column: str) -> str:
-        """The value, or an empty text where the table has no such column."""
+        """Returns the value, or an empty text where the table has no such column."""
         place = self.columns.get(column)
         return "" if place is None else self.cells[place].strip()
 
     def wrong(self, column: str, expected: str) -> FormatError:
-        """The error for a value that is not what it should be."""
+        """Returns the error for a wrong value."""
         found = self[column]
         shown = f'not "{found[:_SHOWN]}"' if found else "but it is empty"
         return FormatError(f"{self.source}, line {self.line}, column {column}: {expected} is expected, {shown}")
 
     def number(self, column: str, least: float = 0.0) -> float:
-        """A finite number from `least` on."""
+        """Returns a finite number that is at least `least`."""
         try:
             value = float(self[column])
         except ValueError:
@@ -56,7 +56,7 @@ class Row:
         return value
 
     def whole(self, column: str, least: int = 0) -> int:
-        """A whole number from `least` on; `4.0` is one too."""
+        """Returns a whole number that is at least `least`; `4.0` is one too."""
         value = self.number(column, least)
         if value != int(value):
             raise self.wrong(column, f"a whole number from {least} on")
@@ -65,14 +65,14 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A header, and the lines below it, read as they are asked for."""
+    """A header, and the lines below it, which are read on demand."""
 
     source: str
     header: tuple[str, ...]
     rows: Iterator[Row]
 
     def need(self, *columns: str) -> None:
-        """Refuse a table that lacks one of these columns."""
+        """Refuses a table that lacks one of these columns."""
         for column in columns:
             if column not in self.header:
                 hint = nearest(column, self.header)
@@ -80,12 +80,12 @@ class Table:
 
 
 def read_table(source: str) -> Table:
-    """Open a CSV file, or one with `|` as `sacct -P` writes it; `-` is standard input, `.gz` is unpacked."""
+    """Opens a CSV file, or one with `|` as `sacct -P` writes it; `-` is standard input, `.gz` is unpacked."""
     return parse_table(_lines(source), "standard input" if source == STDIN else source)
 
 
 def parse_table(lines: Iterable[str], source: str) -> Table:
-    """A table made of lines."""
+    """Returns a table made of lines."""
     numbered = _numbered(lines)
     first, head = next(numbered, (1, ""))
     if not head:
@@ -106,7 +106,7 @@ def _rows(
         cells = _cells(text, mark)
         surplus = len(cells) - width
         if surplus > 0 and mark == "|" and (place := columns.get("JobName")) is not None:
-            # sacct does not quote, so a mark within a job's name looks like one more column.
+            # sacct does not quote, so a separator in a job's name looks like one more column.
             cells[place : place + surplus + 1] = [mark.join(cells[place : place + surplus + 1])]
         if len(cells) != width:
             raise FormatError(f"{source}, line {line}: {width} values are expected, {len(cells)} are there")
@@ -121,7 +121,7 @@ def _numbered(lines: Iterable[str]) -> Iterator[tuple[int, str]]:
 
 
 def _cells(text: str, mark: str) -> list[str]:
-    # sacct never quotes: a quotation mark in a job's name is a plain letter there.
+    # sacct never quotes: a quotation mark in a job's name is a plain character there.
     return text.split(mark) if mark == "|" or '"' not in text else next(csv.reader([text]))
 
 
@@ -131,7 +131,7 @@ def _lines(source: str) -> Iterator[str]:
         return
     try:
         with Path(source).open("rb") as raw:
-            # The name may say gz where the file is plain; and a pipe can be opened only once.
+            # The content decides, because a plain file may be named .gz; and a pipe can be opened only once.
             packed = raw.peek(len(_GZIP)).startswith(_GZIP)
             with io.TextIOWrapper(gzip.GzipFile(fileobj=raw) if packed else raw, encoding="utf-8") as text:
                 yield from text

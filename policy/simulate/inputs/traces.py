@@ -1,4 +1,4 @@
-"""The published forms of traces: PAL's and its kin, Sia's first form, Philly's."""
+"""Reads the published forms of traces: PAL's and similar ones, Sia's first form, Philly's."""
 
 import random
 from collections import Counter
@@ -17,11 +17,11 @@ Unit = Literal["auto", "iterations", "seconds"]
 UNITS: tuple[Unit, ...] = ("auto", "iterations", "seconds")
 
 Notes = Counter[str]
-"""What was left out or assumed, by sentence, with the number of jobs."""
+"""Sentences on what was left out or assumed, with the number of jobs."""
 
 
 def pal(table: Table, unit: Unit, notes: Notes) -> list[Job]:
-    """`job_id,num_gpus,submit_time,duration[,model]` and, as a form of our own, class, limit, nodes, user, account.
+    """Reads `job_id,num_gpus,submit_time,duration[,model]` and, in Berth's form, class, limit, nodes, user, account.
 
     PAL writes a duration in iterations, Shockwave in a unit that PAL runs at one second each.
     """
@@ -77,7 +77,7 @@ def _limit(row: Row) -> float | None:
 
 
 def sia(table: Table, unit: Unit, notes: Notes) -> list[Job]:
-    """`name,time,application,num_replicas`: no run times are in it, so they are drawn from the application's size."""
+    """Reads `name,time,application,num_replicas`; run times are missing and drawn from the application's size."""
     table.need("name", "time", "application", "num_replicas")
     if unit != "auto":
         raise FormatError(f"{table.source}: this form has no durations; leave --duration-unit out")
@@ -88,7 +88,7 @@ def sia(table: Table, unit: Unit, notes: Notes) -> list[Job]:
             raise row.wrong("application", f"one of {', '.join(GPU_HOURS)}")
         name = f"{row['workload']}/{row['name']}" if row.get("workload") else row["name"]
         gpus = row.whole("num_replicas", 1)
-        # Seeded by the job's own name: the same job has the same size in every run and on every machine.
+        # Seeded by the job's own name, so that a job has the same size in every run and on every machine.
         low, high = GPU_HOURS[application]
         hours = low * (high / low) ** random.Random(name).random()  # noqa: S311 - drawn, not secret
         jobs.append(
@@ -99,7 +99,7 @@ def sia(table: Table, unit: Unit, notes: Notes) -> list[Job]:
 
 
 def philly(table: Table, unit: Unit, notes: Notes) -> list[Job]:
-    """`timestamp,duration,num_gpus,cluster`: dates and seconds; the virtual cluster is the account."""
+    """Reads `timestamp,duration,num_gpus,cluster`: dates and seconds; the virtual cluster is the account."""
     table.need("timestamp", "duration", "num_gpus", "cluster")
     if unit == "iterations":
         raise FormatError(f"{table.source}: durations of this form are seconds; leave --duration-unit out")
@@ -129,4 +129,4 @@ FORMS: dict[str, tuple[Reader, frozenset[str]]] = {
     "sia": (sia, frozenset({"name", "time", "application", "num_replicas"})),
     "philly": (philly, frozenset({"timestamp", "duration", "num_gpus", "cluster"})),
 }
-"""Readers, and the columns by which each form is known."""
+"""Readers, and the columns that identify each form."""

@@ -1,1 +1,1 @@
-"""PAL's model of a cluster: every job may move at each round of six minutes."""
+"""PAL's model of a cluster, in which every job may move at each round of six minutes."""

@@ -1,4 +1,4 @@
-"""What changes on a simulated cluster while jobs run, and who watches it."""
+"""Events that change a simulated cluster while jobs run, and the interface of those who observe running jobs."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -31,14 +31,14 @@ class Running:
     demand: "Demand"
     berth: "Berth"
     times: "Floats"
-    """Time for a unit of work on each of its GPUs, before they wait for each other; by node, then position."""
+    """Time for a unit of work on each of its GPUs, without waits for each other; by node, then position."""
 
 
 class Watch(Protocol):
-    """Learns from what running jobs show, and says what policies shall believe."""
+    """Learns from the times of running jobs, and sets the scores that policies use."""
 
     def observe(self, at: float, running: Sequence[Running]) -> None:
-        """Called at the end of each round."""
+        """Takes the times of a round; called at the end of each round."""
 
     def scores(self, at: float) -> "Mapping[str, Floats] | None":
-        """The scores that policies believe from now on; None: no change. Called before each placement."""
+        """Returns the scores that policies use from now on; None: no change. Called before each placement."""

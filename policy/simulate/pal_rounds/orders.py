@@ -1,7 +1,7 @@
-"""In which order the jobs of a simulated queue are served: one small function each, least first.
+"""The orders of a simulated queue: one small function each, least first.
 
-An order sees what a job has got so far. `las` and `srtf` count service in seconds on the wall clock, as PAL's
-artifact does: on slow GPUs its `srtf` therefore believes that less is left than really is. `srtf-true` and `srsf`
+An order uses the service that a job has had so far. `las` and `srtf` count service in seconds on the wall clock, as
+PAL's artifact does. On slow GPUs its `srtf` therefore underestimates the time that is left. `srtf-true` and `srsf`
 count the work that is left.
 """
 
@@ -19,25 +19,25 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, eq=False)
 class Progress:
-    """One job in a simulation, and how far it is; times are in seconds."""
+    """One job in a simulation, and its progress; times are in seconds."""
 
     job: "Job"
     number: int
     """Place in the order of arrival."""
     demand: "Demand"
     done: float = 0.0
-    """Work done, as on GPUs of score 1 on one node."""
+    """Work done, in seconds on GPUs of score 1 on one node."""
     service: float = 0.0
-    """Time it has run on the wall clock."""
+    """Time it has run, on the wall clock."""
     start: float | None = None
     """First start."""
     since: float = 0.0
-    """When it got the berth that it has."""
+    """The time at which it got its present berth."""
     berth: "Berth | None" = None
     slowdown: float = 1.0
     """True time for each unit of work on that berth."""
     debt: float = 0.0
-    """What is left to pay for a move before work goes on."""
+    """Seconds of a move that are still to be paid before work goes on."""
 
     @property
     def left(self) -> float:
@@ -45,7 +45,7 @@ class Progress:
         return self.job.work - self.done
 
     def demand_now(self) -> "Demand":
-        """What it asks for, with the work that is left."""
+        """Returns its demand, with the work that is left."""
         return replace(self.demand, remaining=self.left)
 
 
@@ -53,38 +53,38 @@ Order = Callable[[Progress], float]
 
 
 def fifo(one: Progress) -> float:
-    """First come, first served."""
+    """Sorts by submission: first come, first served."""
     return one.job.submit
 
 
 def las(one: Progress) -> float:
-    """Least attained service first."""
+    """Sorts by attained service, the least first."""
     return one.service
 
 
 def srtf(one: Progress) -> float:
-    """Shortest remaining time first, as PAL's artifact reckons it: run time at full speed minus time it ran."""
+    """Sorts by remaining time as in PAL's artifact, the shortest first: run time at full speed minus time it ran."""
     return one.job.work - one.service
 
 
 def srtf_true(one: Progress) -> float:
-    """Shortest remaining time first, by the work that is really left."""
+    """Sorts by the work that is really left, the least first."""
     return one.left
 
 
 def srsf(one: Progress) -> float:
-    """Shortest remaining service first: work that is really left x GPUs."""
+    """Sorts by remaining service, the least first: work that is really left x GPUs."""
     return one.left * one.job.gpus
 
 
 ORDERS: Mapping[str, Order] = {"fifo": fifo, "las": las, "srtf": srtf, "srtf-true": srtf_true, "srsf": srsf}
 
 UNCHANGING = frozenset({"fifo"})
-"""Orders in which running changes nothing."""
+"""Orders that do not depend on how long jobs have run."""
 
 
 def order_named(name: str) -> Order:
-    """The order of that name."""
+    """Returns the order of that name."""
     if name not in ORDERS:
         raise UsageError(f"there is no order {name}{nearest(name, ORDERS)}; known are {', '.join(ORDERS)}")
     return ORDERS[name]

@@ -1,8 +1,8 @@
-"""What traces such as Philly's leave out, drawn from a seed: time limits, models, quotas.
+"""Draws from a seed what traces such as Philly's lack: time limits, models, quotas.
 
-The trace says when a job came, how many GPUs it held and for how long; its virtual cluster is the account. Users' time
-limits are not in it. They are drawn as users give them: 1.5 to 5 times the run time, rounded up to a usual length.
-Models are drawn for jobs of several GPUs only, so that nearness has a price.
+The trace has each job's arrival, GPUs and run time; its virtual cluster is the account. Users' time limits are missing.
+They are drawn as users set them: 1.5 to 5 times the run time, rounded up to a usual length. Models are drawn for jobs
+of several GPUs only, so that distance has a cost.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,10 +19,10 @@ USUAL_LIMITS = tuple(hours * HOUR for hours in (0.25, 0.5, 1, 2, 4, 8, 12, 24, 4
 
 
 def _other_node(measured: Widths) -> dict[str, Widths]:
-    """A row from what "another node" costs by width.
+    """Makes a row from the cost of "another node" by width.
 
-    Nobody published leaves and pods. What was measured, on nodes of a public cloud that may be anywhere, stands for
-    `any`; `leaf` and `pod` are *interpolated*, one third and two thirds of the way there.
+    No published data tells leaves and pods apart. What was measured on nodes of a public cloud, which may be anywhere,
+    stands for `any`. `leaf` and `pod` are *interpolated*, one third and two thirds of the way there.
     """
 
     def part_of(way: float) -> dict[int, float]:
@@ -37,34 +37,34 @@ LOCALITIES: Table = {
     # over throughput on many, mean over its batch sizes, for 2, 4 and 8 GPUs.
     "resnet18": _other_node({2: 1.47, 4: 1.89, 8: 3.0}),
     "transformer": _other_node({2: 1.67, 4: 1.69, 8: 2.44}),
-    # Measured are 4.2, 3.0 and 7.1; the least of them, as nobody would run it so.
+    # 4.2, 3.0 and 7.1 were measured; the least is taken, because nobody would run the model at the others.
     "lm": _other_node({2: 3.0}),
     # T4s of Pollux (github.com/petuum/adaptdl, osdi21-artifact): 4 GPUs on 2 to 4 nodes, the least of the three.
     "bert": _other_node({2: 1.72}),
     "yolov3": _other_node({2: 1.39}),
 }
-"""What each model pays for each level; `resnet50` and `PointNet` are PAL's, as everywhere."""
+"""The locality factor of each model at each level; `resnet50` and `PointNet` are PAL's."""
 
 MODELS = ("resnet50", "PointNet", "resnet18", "transformer", "lm", "bert", "yolov3")
 """The models that are drawn."""
 
 
 def with_limits(jobs: Sequence[Job], seed: int = 0) -> list[Job]:
-    """The jobs with limits as users give them."""
+    """Returns the jobs with limits as users set them."""
     draw = Random(seed)  # noqa: S311 - a workload, not a secret
     limits = [draw.uniform(1.5, 5.0) * job.work for job in jobs]
     return [replace(job, limit=_usual(limit)) for job, limit in zip(jobs, limits, strict=True)]
 
 
 def with_models(jobs: Sequence[Job], models: Sequence[str] = MODELS, seed: int = 0) -> list[Job]:
-    """The jobs of several GPUs with models, all equally likely."""
+    """Returns the jobs, where those of several GPUs have models, all equally likely."""
     draw = Random(seed)  # noqa: S311 - a workload, not a secret
     drawn = [draw.choice(models) for _ in jobs]
     return [replace(job, model=model) if job.gpus > 1 else job for job, model in zip(jobs, drawn, strict=True)]
 
 
 def quotas(nodes: Mapping[str, int], accounts: Iterable[str], gpus: int) -> dict[str, int]:
-    """GPUs of each account, in proportion to the nodes that each once had, by largest remainder."""
+    """Returns the GPUs of each account, in proportion to the nodes that each once had, by largest remainder."""
     named = sorted(set(accounts))
     whole = sum(nodes[name] for name in named)
     exact = {name: gpus * nodes[name] / whole for name in named}

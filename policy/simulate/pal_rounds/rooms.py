@@ -1,4 +1,4 @@
-"""Nodes that no job uses: room for a gang, while the cluster is neither idle nor full.
+"""Measures the share of nodes without any job, which is the room for gangs, at a given load.
 
 >>> both = [Stretch("a", 0.0, 10.0, (0, 1)), Stretch("b", 5.0, 10.0, (2,))]
 >>> empty_nodes(both, nodes=2, width=2, gpus=4, load=(0.5, 0.8))
@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from policy.simulate.result import Stretch
 
 TWO_THIRDS = (0.62, 0.72)
-"""Philly counted at about two thirds of its GPUs in use, and found fewer than 4.5 % of its nodes empty."""
+"""Philly was measured with about two thirds of its GPUs in use, and had fewer than 4.5 % of its nodes empty then."""
 
 
 def empty_nodes(
     stretches: Sequence[Stretch], nodes: int, width: int, gpus: int, load: tuple[float, float] = TWO_THIRDS
 ) -> tuple[float, float]:
-    """The mean share of empty nodes while this share of all GPUs is busy, and for how many seconds it was.
+    """Returns the mean share of empty nodes while the busy share of GPUs is within `load`, and its duration in seconds.
 
     `width` is the number of GPUs that each node takes in the numbering of a stretch.
     """

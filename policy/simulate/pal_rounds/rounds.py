@@ -1,13 +1,14 @@
-"""The `pal-rounds` simulator: jobs are placed once in each round, as PAL's published simulations do.
+"""The `pal-rounds` simulator: places jobs once in each round, as PAL's published simulations do.
 
-In each round the queue is put in order and its longest head whose GPUs fit the cluster runs; with `backfill` a job
-that does not fit is skipped instead of ending that head. Policies that are not sticky place all of these jobs anew;
-sticky ones keep what runs, and stop jobs of lower priority, the last first, where a new job needs their GPUs. A job
-for which a policy finds no place waits for that round, and the GPUs counted for it stay empty. A running job does
+In each round the queue is sorted, and its longest head whose GPUs fit the cluster runs. With `backfill` a job that does
+not fit is skipped instead of ending that head. Policies that are not sticky place all of these jobs anew. Sticky ones
+keep what runs, and stop jobs of lower priority, the last first, where a new job needs their GPUs.
+
+A job for which a policy finds no place waits for that round, and the GPUs counted for it stay empty. A running job does
 `round / (true score x locality)` of work in a round, and ends with the round in which it completes.
 
-Where nothing can change (same jobs, an order in which running changes nothing, a policy that would answer the same)
-rounds are jumped over in one step, so simulated weeks take fractions of a second.
+Where nothing can change, rounds are skipped in one step, so simulated weeks take fractions of a second. That holds for
+the same jobs, an order that does not depend on run times, and a policy that would answer the same.
 """
 
 import math
@@ -36,9 +37,9 @@ if TYPE_CHECKING:
 
 _AN_HOUR = 3600.0
 _PATIENCE = 10_000
-"""Rounds in a row in which a policy may leave the whole cluster empty before we say that it never will place."""
+"""Rounds in a row in which a policy may leave the whole cluster empty before the simulation gives up."""
 _ROUNDING = 1e-9
-"""Relative error of adding up rounds; a job that is this close to its end is there."""
+"""Relative error of adding up rounds; a job that is this close to its end has ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,22 +51,22 @@ class RoundsSettings:
     backfill: bool = False
     """Skip jobs that do not fit, instead of stopping at the first."""
     move_cost_s: float = 0.0
-    """What a job loses when it goes on elsewhere, or goes on after it was stopped."""
+    """Seconds that a job loses when it goes on elsewhere, or goes on after it was stopped."""
     repeat: float = 0.0
     """Jobs an hour (Poisson) that follow the trace, which repeats until all measured jobs have ended; 0: none.
 
-    Where they ask for more than the cluster can do, an order that favours young jobs never gets to the old ones, and
-    the simulation does not end: leave them out then.
+    If they need more than the cluster can do, an order that favours young jobs never runs the old ones, and the
+    simulation does not end. Use 0 then.
     """
     measured: range | None = None
-    """Which jobs of the trace count in the figures, in order of arrival; None: all."""
+    """The jobs of the trace that count in the figures, in order of arrival; None: all."""
     events: Sequence[NodeEvent] = ()
     noise: float = 0.0
-    """Relative standard deviation of the times that a watch sees."""
+    """Relative standard deviation of the times that a watch gets."""
     exact_end: bool = False
     """End a job when its work is done; its GPUs stay taken until the round ends all the same."""
     seed: int = 1
-    """Of the repeats' arrivals and of the noise; the artifact's is 1."""
+    """The seed of the repeats' arrivals and of the noise; the artifact's is 1."""
 
 
 def run(
@@ -77,9 +78,9 @@ def run(
     truth: "Mapping[str, Floats] | None" = None,
     watch: Watch | None = None,
 ) -> Outcome:
-    """Simulate a trace until all measured jobs have ended.
+    """Simulates a trace until all measured jobs have ended.
 
-    Policies see `fleet.scores`; jobs progress by `truth`, which is the same unless given.
+    Policies use `fleet.scores`; jobs progress by `truth`, which is the same unless given.
     """
     began = time.perf_counter()
     simulation = _Simulation(jobs, fleet, policy, settings or RoundsSettings(), truth, watch)
@@ -88,9 +89,9 @@ def run(
 
 
 def arrivals(jobs: "Sequence[Job]", per_hour: float, seed: int) -> "Iterator[Job]":
-    """The trace, then the same jobs again and again with Poisson arrivals in whole seconds, unless `per_hour` is 0.
+    """Yields the trace, then the same jobs again and again with Poisson arrivals, unless `per_hour` is 0.
 
-    The draws are those of PAL's artifact.
+    Arrivals are in whole seconds, and the draws are those of PAL's artifact.
     """
     yield from jobs
     draw = Random(seed)  # noqa: S311 - a simulation, not a secret
@@ -140,7 +141,7 @@ class _Simulation:
         self.jumps = static and (policy.sticky or policy.steady)
 
     def run(self) -> None:
-        """All rounds."""
+        """Runs all rounds."""
         number = 0
         while self.unfinished and (self.queue or self.next):
             at = number * self.settings.round_s
@@ -161,7 +162,7 @@ class _Simulation:
             self._close(one, number * self.settings.round_s)
 
     def outcome(self, wall_s: float) -> Outcome:
-        """What it came to."""
+        """Returns the outcome of the simulation."""
         return Outcome(
             policy=self.policy.name,
             jobs=self.measured,
@@ -188,7 +189,7 @@ class _Simulation:
         return max(1, math.ceil((self.next.submit - at) / self.settings.round_s))
 
     def _chosen(self) -> list[Progress]:
-        """The jobs that run in this round: the head of the queue that fits by its number of GPUs."""
+        """Returns the jobs that run in this round: the head of the queue that fits by its number of GPUs."""
         left, chosen = self.capacity, []
         for one in sorted(self.queue, key=lambda one: (-one.job.priority, self.order(one))):
             if one.demand.gpus <= left:
@@ -201,7 +202,7 @@ class _Simulation:
         return chosen
 
     def _weather(self, at: float) -> None:
-        """The events that are in force in this round."""
+        """Applies the events that are in force in this round."""
         if not self.settings.events:
             return
         factors = [1.0] * len(self.fleet.names)
@@ -222,7 +223,7 @@ class _Simulation:
             self.last = None
 
     def _place_all(self, chosen: list[Progress], at: float) -> None:
-        """Place all jobs of the round, whatever runs."""
+        """Places all jobs of the round anew, whether they run or not."""
         if self.policy.steady and chosen == self.last:
             return
         held = [one.berth for one in chosen]
@@ -237,10 +238,11 @@ class _Simulation:
         self.running = [one for one in chosen if one.berth]
 
     def _place_new(self, chosen: list[Progress], at: float) -> None:
-        """Keep what runs, and place the others; what is not chosen is stopped, but no sooner than its GPUs are needed.
+        """Keeps running jobs that are chosen, and places the other chosen jobs.
 
-        All of those are stopped in the end: they come after a job that did not fit, for which the artifact stops
-        them even in vain.
+        Running jobs that are not chosen are stopped, but only when their GPUs are needed. In the end all of them are
+        stopped: they come after a job that did not fit, and the artifact stops them in that case even where it gains
+        nothing.
         """
         staying = set(chosen)
         new = [one for one in chosen if not one.berth]
@@ -277,7 +279,7 @@ class _Simulation:
         return free
 
     def _assign(self, one: Progress, berth: "Berth | None", at: float) -> None:
-        """Give a job a berth, or take it away."""
+        """Gives a job a berth, or takes it away."""
         if one.berth is not None:
             if berth is not None and _same(one.berth, berth):
                 one.berth = berth
@@ -310,7 +312,7 @@ class _Simulation:
         return costs.of(float(self._times(one).max()), locality)
 
     def _times(self, one: Progress) -> "Floats":
-        """True scores of a job's GPUs, events included."""
+        """Returns the true scores of a job's GPUs, events included."""
         assert one.berth, "only what runs has GPUs"  # noqa: S101 - narrows the type
         table = self.true.get(one.demand.app_class)
         if table is None:
@@ -328,7 +330,7 @@ class _Simulation:
         return table[rows, columns]
 
     def _calm(self, at: float, chosen: list[Progress]) -> int:
-        """For how many rounds nothing can change."""
+        """Returns the number of rounds in which nothing can change."""
         if not self.running:
             self.idle += 1
             if self.idle > _PATIENCE or (self.jumps and self.next is None):
@@ -338,14 +340,14 @@ class _Simulation:
         if not self.jumps or (len(self.running) < len(chosen) and not self.policy.steady):
             return 1
         round_s = self.settings.round_s
-        # A job whose end falls on a round's end by all but rounding ends there, as it does round by round.
+        # A job that ends within rounding error of a round's end, ends there, as it does round by round.
         rounds = [max(1, math.ceil((one.debt + one.left * one.slowdown) / round_s - _ROUNDING)) for one in self.running]
         if self.next is not None:
             rounds.append(self._rounds_to_arrival(at))
         return min(rounds)
 
     def _advance(self, at: float, rounds: int) -> None:
-        """Let the running jobs work for some rounds."""
+        """Advances the running jobs by some rounds."""
         span = rounds * self.settings.round_s
         ended = []
         for one in self.running:
@@ -381,7 +383,7 @@ def _give_back(free: "Ints", one: Progress) -> None:
 
 
 def _same(one: "Berth", other: "Berth") -> bool:
-    """Whether two berths are the same GPUs."""
+    """Tells whether two berths are the same GPUs."""
     if one.nodes == other.nodes:
         return one.masks == other.masks
     return dict(zip(one.nodes, one.masks, strict=True)) == dict(zip(other.nodes, other.masks, strict=True))

@@ -1,1 +1,1 @@
-"""What comes out of a simulation: tables for people, files for programs, a page with pictures."""
+"""Writes the results of a simulation: tables for people, files for programs, a page with pictures."""

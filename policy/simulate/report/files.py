@@ -1,4 +1,4 @@
-"""Files for programs: placements, figures as CSV and JSON."""
+"""Writes files for programs: placements, figures as CSV and JSON."""
 
 import csv
 import io
@@ -13,7 +13,7 @@ from policy.simulate.study import Cell
 
 
 def placement_files(path: str, cells: Sequence[Cell]) -> dict[Cell, str]:
-    """A file for each run: FILE itself for a single one, else `FILE` with the run's name before its ending.
+    """Returns a file for each run: FILE itself for a single run, else `FILE` with the run's name before its ending.
 
     >>> list(placement_files("p.csv", [Cell("pal", 1), Cell("packed", 1)]).values())
     ['p.pal.seed1.csv', 'p.packed.seed1.csv']
@@ -26,7 +26,7 @@ def placement_files(path: str, cells: Sequence[Cell]) -> dict[Cell, str]:
 
 
 def write_placements(outcome: Outcome, path: str) -> None:
-    """`job,start_s,end_s,gpus`: who ran where and when, so that anyone can recompute the figures."""
+    """Writes `job,start_s,end_s,gpus`, from which all figures can be computed again."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(("job", "start_s", "end_s", "gpus"))
@@ -36,12 +36,12 @@ def write_placements(outcome: Outcome, path: str) -> None:
 
 
 def as_json(rows: Sequence[Summary]) -> str:
-    """A list with an object for each run."""
+    """Returns a list with an object for each run."""
     return json.dumps([one.row() for one in rows], indent=2) + "\n"
 
 
 def as_csv(rows: Sequence[Summary]) -> str:
-    """A line for each run; a figure within a figure is called `outer.inner`."""
+    """Returns a line for each run; a figure within a figure is called `outer.inner`."""
     flat = [dict(_flat(one.row())) for one in rows]
     columns = list(dict.fromkeys(name for row in flat for name in row))
     text = io.StringIO()
@@ -60,7 +60,7 @@ def _flat(values: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str,
 
 
 def write_text(path: str, text: str) -> None:
-    """Write a file, or say in one sentence why not."""
+    """Writes a file, or raises a UsageError with the reason."""
     try:
         Path(path).write_text(text, encoding="utf-8")
     except OSError as error:

@@ -1,4 +1,4 @@
-"""`--report`: one file with the table and the plots, that needs no network, no script and no other file."""
+"""Writes the page of `--report`: one file with the table and the plots, without network, scripts or other files."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -37,7 +37,7 @@ _REASONS = {
 
 
 def page(study: Study, rows: Sequence[Summary], notes: Mapping[str, int], jobs: int) -> str:
-    """The whole page; it is XML too."""
+    """Returns the whole page, which is valid XML too."""
     every = lines(rows)
     few = _few(every)
     parts = [
@@ -119,7 +119,7 @@ def _name(line: Line) -> str:
 
 
 def _few(every: Sequence[Line]) -> Sequence[Line]:
-    """All lines, or of a large sweep those of the first and the last values: more than that nobody can tell apart."""
+    """Returns all lines, or for a large sweep those of the first and the last values, so that the plot stays readable."""
     values = list(dict.fromkeys(line.swept for line in every if line.swept))
     if len(every) <= len(svg.COLOURS) or not values:
         return every
@@ -127,7 +127,7 @@ def _few(every: Sequence[Line]) -> Sequence[Line]:
 
 
 def _look(every: Sequence[Line], line: Line) -> tuple[str, str]:
-    """Colour and pattern: a colour for each policy, and in a sweep a pattern for each value."""
+    """Returns colour and pattern: a colour for each policy, and in a sweep a pattern for each value."""
     policies = list(dict.fromkeys(one.policy for one in every))
     values = list(dict.fromkeys(one.swept for one in every if one.swept)) or [()]
     place = policies.index(line.policy)
@@ -135,7 +135,7 @@ def _look(every: Sequence[Line], line: Line) -> tuple[str, str]:
 
 
 def _over_values(every: Sequence[Line]) -> str:
-    """Average JCT over a swept number, where one number is swept; else nothing."""
+    """Returns a plot of average JCT over a swept number, if just one number is swept; else nothing."""
     swept = [line for line in every if line.swept]
     if not swept or any(len(line.swept) > 1 for line in swept):
         return ""
@@ -166,13 +166,13 @@ def _jct(every: Sequence[Line]) -> str:
 def _waited(every: Sequence[Line]) -> str:
     curves = [[run.wait_s for run in line.runs] for line in every]
     size, unit = unit_of(line.mean("avg_wait_s") or 0.0 for line in every)
-    # Without the last half percent, which would squeeze all others to the left.
+    # The last half percent is left out, because it would squeeze all others to the left.
     series = [replace(one, x=one.x[:-1], y=[1 - share for share in one.y[:-1]]) for one in _curves(every, curves, size)]
     return svg.plot(series, "Waiting time", f"waiting time, {unit}", "share of jobs")
 
 
 def _curves(every: Sequence[Line], curves: Sequence[Sequence[Sequence[float]]], size: float) -> list[svg.Series]:
-    """Quantiles against their shares; over several seeds the mean of each quantile, as the typical curve."""
+    """Returns quantiles against their shares; over several seeds the mean of each quantile, as the typical curve."""
     series = []
     for line, runs in zip(every, curves, strict=True):
         times = [sum(values) / len(values) / size for values in zip(*runs, strict=True)]
@@ -186,7 +186,7 @@ def _held(every: Sequence[Line]) -> str:
     size, unit = unit_of(run.step_s * len(run.held) for _, run in runs)
     series = []
     for line, run in runs:
-        # Steps, since each value is the mean of its span.
+        # Drawn as steps, because each value is the mean of its time span.
         edges = [0.0, *accumulate([run.step_s / size] * len(run.held))]
         x = [edge for left, right in pairwise(edges) for edge in (left, right)]
         y = [value for value in run.held for _ in range(2)]

@@ -1,4 +1,7 @@
-"""How far a long study is: a bar on a terminal, a line now and then in a log. Nothing for what is done soon."""
+"""Shows the progress of a long study: a bar on a terminal, or a line now and then in a log.
+
+Short studies show nothing.
+"""
 
 import sys
 import threading
@@ -37,7 +40,7 @@ class Progress:
             self._stream.flush()
 
     def tick(self, done: int) -> None:
-        """So many runs are done."""
+        """Takes the number of runs that are done."""
         self._done, self._done_at = done, self._clock() - self._begin
 
     def _watch(self) -> None:
@@ -47,7 +50,7 @@ class Progress:
             pause = _BAR_EVERY_S if self._tty else _LINE_EVERY_S
 
     def show(self) -> None:
-        """Draw the bar, or write a line."""
+        """Draws the bar, or writes a line."""
         done = self._done
         spent = self._clock() - self._begin
         left = self._done_at / done * (self._total - done) - (spent - self._done_at) if done else 0.0

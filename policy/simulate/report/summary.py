@@ -1,4 +1,4 @@
-"""What is kept of a run: small, plain, and enough for every output."""
+"""The summary of a run: small, plain, and enough for every output."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ from policy.formats.arrays import Floats
 from policy.simulate.result import Outcome
 
 _POINTS = 200
-"""Points of a curve: more cannot be seen."""
+"""Points of a curve; more would not be visible."""
 
 _NEARLY_ALL = 0.95
 
@@ -27,7 +27,7 @@ class Summary:
     jct_s: Sequence[float] = ()
     """Quantiles of the job completion time, from the least to the greatest in equal steps."""
     wait_s: Sequence[float] = ()
-    """The same of the time from submission to the first start."""
+    """The same for the time from submission to the first start."""
     held: Sequence[float] = ()
     """Share of all GPUs that jobs held, in equal steps of time, until nearly all GPU time was served."""
     step_s: float = 0.0
@@ -36,12 +36,12 @@ class Summary:
     """Seconds of waiting by reason."""
 
     def row(self) -> dict[str, object]:
-        """One object of `--json`."""
+        """Returns one object of `--json`."""
         return {"policy": self.policy, "seed": self.seed, **self.swept, **self.figures}
 
 
 def summarise(outcome: Outcome, policy: str, seed: int, swept: Mapping[str, str]) -> Summary:
-    """Boil a run down; `policy` is the name that was asked for."""
+    """Summarises a run; `policy` is the name that was requested."""
     figures = outcome.figures()
     figures.pop("policy")
     jct = [outcome.ends[job.id] - job.submit for job in outcome.jobs]
@@ -63,7 +63,7 @@ def summarise(outcome: Outcome, policy: str, seed: int, swept: Mapping[str, str]
 
 
 def as_plain(summary: Summary) -> dict[str, Any]:
-    """The summary as JSON can hold it."""
+    """Returns the summary in values that JSON can hold."""
     return dataclasses.asdict(summary)
 
 
@@ -73,7 +73,7 @@ def _quantiles(values: Sequence[float]) -> list[float]:
 
 
 def _waits(extra: Mapping[str, Any]) -> dict[str, float]:
-    """Seconds by reason over jobs of all sizes."""
+    """Returns seconds by reason over jobs of all sizes."""
     together: dict[str, float] = {}
     for reasons in extra.get("waits", {}).get("seconds", {}).values():
         for reason, seconds in reasons.items():
@@ -82,14 +82,15 @@ def _waits(extra: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _held(outcome: Outcome, first: float, last: float) -> tuple[Floats, float]:
-    """GPUs held over time, as a mean of each step, from stretches of running."""
+    """Returns the held share of GPUs over time, as a mean of each step, and the length of a step."""
     if not outcome.stretches:
         return np.zeros(0), 0.0
     at = np.array([moment for one in outcome.stretches for moment in (one.start, one.end)])
     change = np.array([sign * len(one.gpus) for one in outcome.stretches for sign in (1, -1)], np.float64)
     order = np.argsort(at, kind="stable")
     at, level = at[order], np.cumsum(change[order])
-    # Held GPU seconds up to each moment; between two moments it grows evenly, so reading it at the edges is exact.
+    # Held GPU seconds up to each moment. Between two moments the sum grows linearly, so its values at the edges are
+    # exact.
     area = np.concatenate([[0.0], np.cumsum(level[:-1] * np.diff(at))])
     # A few long jobs at the end would squeeze all else into a corner.
     served = np.searchsorted(area, _NEARLY_ALL * float(np.interp(last, at, area)))

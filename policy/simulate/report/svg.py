@@ -1,4 +1,4 @@
-"""Plots as SVG text: lines over a grid, and stacked bars. Nothing but the standard library."""
+"""Draws plots as SVG text, lines over a grid and stacked bars, with the standard library alone."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -9,9 +9,9 @@ WIDTH, HEIGHT = 760, 320
 _LEFT, _RIGHT, _TOP, _BOTTOM = 64, 16, 14, 48
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b8860b", "#56b4e9", "#8c564b", "#7f7f7f")
-"""Colours that the colour-blind can tell apart (after Okabe and Ito), dark enough for thin lines."""
+"""Colours that colour-blind people can tell apart (after Okabe and Ito), dark enough for thin lines."""
 _DASHES = ("", "7 3", "2 3", "9 3 2 3")
-"""A second sign beside the colour, for when colours run out."""
+"""Line patterns, which tell series apart when the colours run out."""
 
 _ENOUGH_DECADES = 1.5
 _TICKS = 6
@@ -30,7 +30,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """A range of values, and where they lie in the picture."""
+    """A range of values, and their positions in the picture."""
 
     low: float
     high: float
@@ -39,7 +39,7 @@ class Axis:
     logarithmic: bool = False
 
     def at(self, value: float) -> float:
-        """Where a value lies."""
+        """Returns the position of a value."""
         if self.logarithmic:
             part = math.log(max(value, self.low) / self.low) / math.log(self.high / self.low)
         else:
@@ -47,7 +47,7 @@ class Axis:
         return self.start + part * (self.end - self.start)
 
     def ticks(self) -> list[float]:
-        """Round values along the range."""
+        """Returns round values along the range."""
         if self.logarithmic:
             steps = (1, 2, 5) if math.log10(self.high / self.low) < 3 * _ENOUGH_DECADES else (1,)
             first, last = math.floor(math.log10(self.low)), math.ceil(math.log10(self.high))
@@ -62,17 +62,17 @@ class Axis:
 
 
 def colour(place: int) -> str:
-    """The colour of a series by its place."""
+    """Returns the colour of a series by its place."""
     return COLOURS[place % len(COLOURS)]
 
 
 def turn(place: int) -> int:
-    """How often the colours have run out before this place."""
+    """Returns how many times the colours have run out before this place."""
     return place // len(COLOURS)
 
 
 def dash(place: int) -> str:
-    """A pattern by its place; the first is a solid line."""
+    """Returns a pattern by its place; the first is a solid line."""
     return _DASHES[place % len(_DASHES)]
 
 
@@ -86,7 +86,7 @@ def plot(
     log_x: bool = False,
     from_zero: bool = True,
 ) -> str:
-    """Lines in one picture, with their legend."""
+    """Draws lines in one picture, with their legend."""
     xs = [value for one in series for value in one.x]
     top = y_high or max((value for one in series for value in one.y), default=1.0) * 1.05 or 1.0
     low, high = min(xs, default=0.0), max(xs, default=1.0)
@@ -110,7 +110,7 @@ def plot(
 
 
 def bars(rows: Mapping[str, Mapping[str, float]], title: str, x_title: str) -> str:
-    """A stacked bar for each row, lying, with a legend of the parts."""
+    """Draws a horizontal stacked bar for each row, with a legend of the parts."""
     parts = list(dict.fromkeys(name for row in rows.values() for name in row))
     most = max((sum(row.values()) for row in rows.values()), default=0.0) or 1.0
     left = 24 + max(7 * len(name) for name in rows)
@@ -152,7 +152,7 @@ def _frame(across: Axis, up: Axis, x_title: str, y_title: str) -> str:
 
 
 def _legend(names: Sequence[tuple[str, str, str]], top: float = HEIGHT, *, box: bool = False) -> tuple[str, int]:
-    """Signs and names in rows; also the number of rows."""
+    """Draws signs and names in rows; returns the number of rows too."""
     parts, x, row = [], float(_LEFT), 0
     for name, tint, pattern in names:
         width = 34 + 7.2 * len(name)
@@ -190,7 +190,7 @@ def _text(x: float, y: float, text: str, anchor: str, kind: str = "") -> str:
 
 
 def _short(value: float) -> str:
-    """A number for an axis.
+    """Formats a number for an axis.
 
     >>> _short(0.5), _short(20.0), _short(1500000.0)
     ('0.5', '20', '1.5M')

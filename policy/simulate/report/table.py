@@ -1,4 +1,4 @@
-"""The table that a person reads: a line for each policy, means where there are several seeds."""
+"""Writes the table for people: a line for each policy, means where there are several seeds."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -17,30 +17,30 @@ _SHARES = (("gpu_util_allocated", "held"), ("gpu_util_useful", "useful"))
 
 _HOUR, _MINUTE = 3600.0, 60.0
 _LONG = 2.0
-"""From this many of a unit on, it is the unit that reads best."""
+"""A unit is used from this many of it on."""
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """Runs that differ in nothing but their seed."""
+    """Runs that differ only in their seed."""
 
     policy: str
     swept: tuple[tuple[str, str], ...]
     runs: tuple[Summary, ...]
 
     def mean(self, figure: str) -> float | None:
-        """Mean over the seeds; None where the simulator does not give this figure."""
+        """Returns the mean over the seeds; None where the simulator does not give this figure."""
         values = [value for run in self.runs if isinstance(value := run.figures.get(figure), int | float)]
         return fmean(values) if values else None
 
     def spread(self, figure: str) -> float:
-        """Standard deviation over the seeds."""
+        """Returns the standard deviation over the seeds."""
         values = [value for run in self.runs if isinstance(value := run.figures.get(figure), int | float)]
         return stdev(values) if len(values) > 1 else 0.0
 
 
 def lines(rows: Iterable[Summary]) -> list[Line]:
-    """Put runs of different seeds together."""
+    """Groups runs that differ only in their seed."""
     groups: dict[tuple[str, tuple[tuple[str, str], ...]], list[Summary]] = {}
     for one in rows:
         groups.setdefault((one.policy, tuple(one.swept.items())), []).append(one)
@@ -48,7 +48,7 @@ def lines(rows: Iterable[Summary]) -> list[Line]:
 
 
 def unit_of(seconds: Iterable[float]) -> tuple[float, str]:
-    """The unit in which these times read well.
+    """Returns the largest unit in which these times are not too small.
 
     >>> unit_of([90.0]), unit_of([20_000.0])
     ((1.0, 's'), (3600.0, 'h'))
@@ -60,7 +60,7 @@ def unit_of(seconds: Iterable[float]) -> tuple[float, str]:
 
 
 def cells_of(rows: Sequence[Summary]) -> tuple[list[str], list[list[str]]]:
-    """Head and body of the table."""
+    """Returns the head and the body of the table."""
     body = lines(rows)
     size, unit = unit_of(line.mean("avg_jct_s") or 0.0 for line in body)
     swept = list(dict.fromkeys(name for line in body for name, _ in line.swept))
@@ -71,7 +71,7 @@ def cells_of(rows: Sequence[Summary]) -> tuple[list[str], list[list[str]]]:
     first: dict[tuple[tuple[str, str], ...], float] = {}
     for line in body:
         jct = line.mean("avg_jct_s") or 0.0
-        # What is compared has the same swept values; what was recorded has none, and is nobody's first.
+        # Compared runs have the same swept values. The recorded run has none, so no other run is compared with it.
         peer = first.setdefault(line.swept, jct)
         values = dict(line.swept)
         table.append(
@@ -95,7 +95,7 @@ def _number(value: float | None, size: float, digits: int) -> str:
 
 
 def as_text(rows: Sequence[Summary]) -> str:
-    """The table in plain text, numbers to the right."""
+    """Returns the table as plain text, numbers to the right."""
     head, body = cells_of(rows)
     table = [head, *body]
     widths = [max(len(row[column]) for row in table) for column in range(len(head))]

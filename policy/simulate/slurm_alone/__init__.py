@@ -1,1 +1,1 @@
-"""Slurm's own scheduler on paper: priorities, the main pass, backfill, and what each costs."""
+"""Simulates Slurm's own scheduler: priorities, the main pass, backfill, and their costs."""

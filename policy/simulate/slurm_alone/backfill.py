@@ -1,11 +1,11 @@
-"""Planned starts of one scheduling pass.
+"""Plans the starts of one scheduling pass.
 
-As in Slurm's backfill, a planned start takes whole nodes out for as long as the job may run, whatever it needs of
-them; a job may use such a node earlier if it is sure to have ended by then. Between two planned starts on one node
-nothing is fitted in: each node keeps the start of the first and the end of the last.
+As in Slurm's backfill, a planned start reserves whole nodes for as long as the job may run, however few of their GPUs
+it needs. A job may use such a node earlier if it is sure to have ended by then. Nothing is planned between two planned
+starts on one node: each node keeps the start of the first and the end of the last.
 
-A pass plans for hundreds of jobs, so no plan looks at all nodes: they are sorted once by when they come free, and only
-those that this pass has *touched*, by a plan or by a start, are looked at anew.
+A pass plans for hundreds of jobs, so no plan reads all nodes. They are sorted once by the time at which they come free.
+Only nodes that this pass has *touched*, by a plan or by a start, are checked again.
 """
 
 from collections.abc import Sequence
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
 
 class _Line(NamedTuple):
-    """Nodes by when they have k GPUs free."""
+    """Nodes, sorted by the time at which they have k GPUs free."""
 
     nodes: Ints
     ready: Floats
 
 
 class _Starts(NamedTuple):
-    """Some nodes, when each has enough GPUs, and when a job could start there."""
+    """Some nodes, the time at which each has enough GPUs, and the time at which a job could start there."""
 
     nodes: Ints
     ready: Floats
@@ -39,37 +39,37 @@ class _Starts(NamedTuple):
 
 
 class Profile:
-    """What is planned on each node, beside what the ledger knows of running jobs."""
+    """The plans on each node, in addition to the running jobs in the ledger."""
 
     def __init__(self, ledger: Ledger, now: float) -> None:
         self._ledger = ledger
         self._now = now
         nodes = ledger.up.size
         self._hole_until = np.full(nodes, NEVER)
-        """When the first planned job starts there."""
+        """The time at which the first planned job starts there."""
         self._free_after = np.full(nodes, -NEVER)
         self._is_touched = np.zeros(nodes, np.bool_)
         self._order_touched = np.empty(nodes, np.int64)
         self._touched = self._order_touched[:0]
         self._untouched_with = list(ledger.nodes_with)
-        """How many untouched nodes have exactly so many GPUs free."""
+        """The number of untouched nodes that have exactly so many GPUs free."""
         self._counts = ledger.counts.copy()
-        """Free GPUs when the pass began."""
+        """Free GPUs at the start of the pass."""
         self._lines: dict[tuple[int, int], _Line] = {}
         self._firsts: dict[tuple[int, int], int] = {}
         self._longest: dict[int, float] = {}
 
     def open_for(self, duration: float) -> Bools:
-        """Nodes that a job of this duration can use now without being in the way of a planned one."""
+        """Marks nodes that a job of this duration can use now without delaying a planned one."""
         return self._ledger.up & (self._hole_until >= self._now + duration)
 
     @property
     def hole_until(self) -> Floats:
-        """For each node, when the first planned job starts there."""
+        """For each node, the time at which the first planned job starts there."""
         return self._hole_until
 
     def longest(self, k: int) -> float:
-        """The longest duration for which some node has k GPUs free now."""
+        """Returns the longest duration for which some node has k GPUs free now."""
         found = self._longest.get(k)
         if found is None:
             found = NEVER
@@ -81,10 +81,10 @@ class Profile:
         return found
 
     def touch(self, nodes: Sequence[int]) -> None:
-        """Something has started there, or is planned."""
+        """Notes that something has started on these nodes, or is planned there."""
         count = self._touched.size
         for node in nodes:
-            # A full node is no place to start now, whatever is planned on it.
+            # A full node allows no start now, whatever is planned on it.
             if self._counts[node]:
                 self._longest.clear()
             if not self._is_touched[node]:
@@ -96,14 +96,14 @@ class Profile:
         self._touched = self._order_touched[:count]
 
     def reserve(self, nodes: Sequence[int], start: float, end: float) -> None:
-        """Plan a job there."""
+        """Plans a job on these nodes."""
         self.touch(nodes)
         for node in nodes:
             self._hole_until[node] = min(self._hole_until[node], start)
             self._free_after[node] = max(self._free_after[node], end)
 
     def earliest(self, demand: Demand, duration: float) -> tuple[float, list[int]] | None:
-        """When and on which nodes a demand is expected to fit; None where no end is in sight."""
+        """Returns the time and the nodes at which a demand is expected to fit; None where no end is known."""
         if demand.n == ANY_SPREAD and demand.k > self._ledger.soonest.shape[1]:
             return self._spread(demand)
         if demand.n <= 1:
@@ -111,7 +111,7 @@ class Profile:
         groups = groups_of(self._ledger.fleet.fabric, demand.level)
         if groups is None:
             line, _ = self._line(demand)
-            # Among so many first ones in line, n are untouched.
+            # Among so many nodes at the head of the line, n are untouched.
             first = line.nodes[: demand.n + self._touched.size]
             ready = line.ready[: first.size]
             keep = ~self._is_touched[first]
@@ -141,7 +141,7 @@ class Profile:
         return None if start == NEVER else (start, [node])
 
     def _several(self, n: int, duration: float, starts: _Starts) -> tuple[float, list[int]] | None:
-        """The first moment at which n of these nodes can start a job together."""
+        """Returns the first moment at which n of these nodes can start a job together."""
         nodes, ready, start = starts
         if nodes.size < n:
             return None
@@ -172,7 +172,7 @@ class Profile:
         return line, key
 
     def _spread(self, demand: Demand) -> tuple[float, list[int]] | None:
-        """The nodes with most GPUs at the first moment at which enough are free, wherever they are."""
+        """Returns the nodes with most GPUs at the first moment at which enough are free, wherever they are."""
         at = np.where(demand.candidates[:, None], self._ledger.soonest, NEVER)
         clear = (self._hole_until == NEVER)[:, None]
         at = np.where(clear, at, np.where(at < NEVER, np.maximum(at, self._free_after[:, None]), NEVER))
@@ -199,6 +199,9 @@ def _some(starts: _Starts, which: Bools) -> _Starts:
 
 
 def groups_of(fabric: "Fabric", level: str) -> Ints | None:
-    """The groups of a level that nodes of one job must share; None where any nodes will do, or nobody knows."""
+    """Returns the groups of a level that nodes of one job must share.
+
+    The answer is None where any nodes will do, or where no group is known.
+    """
     groups = {"leaf": fabric.leaf, "pod": fabric.pod}.get(level)
     return None if groups is None or bool((groups == NOBODY).all()) else groups

@@ -1,4 +1,4 @@
-"""From a job of a trace to what the simulator of Slurm's scheduling keeps of it while it waits and runs."""
+"""Converts a job of a trace to the state that the simulator of Slurm's scheduling keeps while it waits and runs."""
 
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -27,19 +27,19 @@ class Task:
     job: "Job"
     limit: float
     steps: tuple[Demand, ...]
-    """Its demand at each level that it goes through while it waits; the last is the least it insists on."""
+    """Its demand at each level that it goes through while it waits; the last is the weakest that it accepts."""
     locality: "Locality"
     expected: float
-    """Duration that the plan believes in."""
+    """Duration that the plan assumes."""
     median: float
-    """Duration that orders go by."""
+    """Duration that orders use."""
     left: float
     """Seconds of ideal run time that are left."""
     quota: str = ""
     """Account, where that has a quota."""
     step: int = 0
     serial: int = 0
-    """Grows with each start, stop and step, so that events planned before are known to be stale."""
+    """Grows with each start, stop and step, so that events planned before are recognised as stale."""
     waits: int = 0
     """Grows each time it begins to wait."""
     waiting: bool = False
@@ -52,13 +52,13 @@ class Task:
     gpus: tuple[int, ...] = ()
     started: float = 0.0
     since: float = 0.0
-    """When `left` and `debt` were last brought up to date."""
+    """The time at which `left` and `debt` were last updated."""
     cost: float = 1.0
     kinds: tuple[Kind, ...] = ()
 
     @property
     def demand(self) -> Demand:
-        """What it asks for at its present level."""
+        """Its demand at its present level."""
         return self.steps[self.step]
 
     @property
@@ -69,11 +69,11 @@ class Task:
 
     @property
     def kind(self) -> Kind:
-        """What decides why it waits."""
+        """The kind that determines the reason of its wait."""
         return self.kinds[self.step]
 
     def patience(self, costs: "CostModel") -> float:
-        """Seconds that it waits for its present level before it takes the next."""
+        """Returns the seconds that it waits for its present level before it takes the next."""
         here = self.demand
         levels = (here.level, self.steps[self.step + 1].level)
         if not self.locality.weighed:
@@ -84,12 +84,12 @@ class Task:
 
     @property
     def sharing(self) -> str:
-        """Whose share it uses."""
+        """The account, or else the user, whose share it uses."""
         return self.job.account or self.job.user
 
 
 class Tasks:
-    """Makes tasks; what jobs have in common is shared: a node mask for each of 100,000 jobs would fill a machine."""
+    """Makes tasks, and shares what they have in common: a node mask for each of 100,000 jobs would fill the memory."""
 
     def __init__(self, fleet: "Fleet", settings: "SlurmSettings") -> None:
         self._fleet = fleet
@@ -99,7 +99,7 @@ class Tasks:
         self._levels = _levels_known(fleet)
 
     def of(self, index: int, job: "Job") -> Task:
-        """The task of a job; a job that no state of the cluster could ever start is an error."""
+        """Returns the task of a job; a job that could never start raises an error."""
         settings = self._settings
         shaped = job if settings.spread else replace(job, nodes=_whole_nodes(job, self._width))
         limit = min(settings.max_time_s, settings.max_time_s if job.limit is None else job.limit)
@@ -153,13 +153,13 @@ class Tasks:
 
 
 def _levels_known(fleet: "Fleet") -> frozenset[str]:
-    """Levels of the fabric that this cluster has."""
+    """Returns the levels of the fabric that this cluster has."""
     groups = {"leaf": fleet.fabric.leaf, "pod": fleet.fabric.pod}
     return frozenset({"any", *(level for level, of in groups.items() if bool((of != NOBODY).any()))})
 
 
 def _whole_nodes(job: "Job", width: int) -> int:
-    """One node if one can hold it, else the fewest that have the same number of GPUs each."""
+    """Returns one node if one can hold the job, else the fewest that have the same number of GPUs each."""
     if job.nodes:
         if job.gpus % job.nodes:
             raise UsageError(f"job {job.id}: {job.gpus} GPUs cannot be the same on each of {job.nodes} nodes")
@@ -168,7 +168,7 @@ def _whole_nodes(job: "Job", width: int) -> int:
 
 
 def _steps(demand: Demand, known: frozenset[str], locality: "Locality", width: int) -> list[Demand]:
-    """The demand at the level that it insists on first, then at each farther one that this cluster has."""
+    """Returns the demand at its first level, then at each farther one that this cluster has."""
     if demand.gpus == 1:
         return [demand.at_level("node")]
     asked = LEVELS[LEVELS.index(locality.level) :]
@@ -177,7 +177,7 @@ def _steps(demand: Demand, known: frozenset[str], locality: "Locality", width: i
     steps = []
     for level in asked:
         if level in {"nvlink", "node"}:
-            # Nothing but one node gives these, so the demand is one for one node meanwhile.
+            # Only one node can give these levels, so the demand asks for one node meanwhile.
             if demand.n == ANY_SPREAD and demand.k <= width:
                 steps.append(replace(demand, n=1, level=level))
         elif level in known:

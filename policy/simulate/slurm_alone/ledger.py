@@ -1,4 +1,4 @@
-"""Who holds which GPUs and until when, kept up to date step by step: no event looks at all nodes."""
+"""Keeps which GPUs are held and until when, updated step by step, so that no event reads all nodes."""
 
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
@@ -23,32 +23,32 @@ class Ledger:
         """Free GPUs of each node that is up."""
         self.up = fleet.ready.copy()
         self.version = 0
-        """Grows with each change, so that answers can be kept until then."""
+        """Grows with each change, so that answers can be kept until the next one."""
         self.free_gpus = int(self.counts.sum())
         self.busy = 0
         width = int(fleet.size.max(initial=0))
         self.nodes_with = np.bincount(self.counts[self.up], minlength=width + 1).tolist()
-        """How many nodes that are up have exactly so many free GPUs."""
+        """The number of nodes that are up and have exactly so many free GPUs."""
         self._until = [[0.0] * size + [NEVER] * (width - size) for size in self.counts.tolist()]
         self.soonest = np.sort(np.array(self._until, np.float64), axis=1)
-        """Column c: when c + 1 GPUs of the node are expected to be free."""
+        """Column c: the time at which c + 1 GPUs of the node are expected to be free."""
 
     def take(self, nodes: Sequence[int], masks: Sequence[int], until: float) -> None:
-        """A job starts; it is expected to end at `until`."""
+        """Takes the GPUs of a job that starts and is expected to end at `until`."""
         for node, mask in zip(nodes, masks, strict=True):
             self._change(node, int(self.free[node]) & ~mask)
             self.busy += mask.bit_count()
         self.expect(nodes, masks, until)
 
     def give(self, nodes: Sequence[int], masks: Sequence[int]) -> None:
-        """A job ends."""
+        """Gives back the GPUs of a job that ends."""
         for node, mask in zip(nodes, masks, strict=True):
             self._change(node, int(self.free[node]) | mask)
             self.busy -= mask.bit_count()
         self.expect(nodes, masks, 0.0)
 
     def expect(self, nodes: Sequence[int], masks: Sequence[int], until: float) -> None:
-        """A job is now expected to end at another time."""
+        """Changes the time at which a job is expected to end."""
         self.version += 1
         for node, mask in zip(nodes, masks, strict=True):
             ends = self._until[node]
@@ -57,7 +57,7 @@ class Ledger:
             self.soonest[node] = sorted(ends) if self.up[node] else NEVER
 
     def set_up(self, node: int, *, up: bool) -> None:
-        """A node fails, or comes back."""
+        """Notes that a node fails, or comes back."""
         if bool(self.up[node]) == up:
             return
         count = int(self.free[node]).bit_count()
@@ -79,11 +79,11 @@ class Ledger:
             self.counts[node] = after
 
     def nodes_with_at_least(self, k: int) -> int:
-        """How many nodes have k free GPUs."""
+        """Returns the number of nodes that have k free GPUs."""
         return sum(self.nodes_with[k:])
 
     def fits(self, shapes: "Iterable[tuple[int, int]]") -> bool:
-        """Whether one of these shapes (nodes, GPUs on each; 0 nodes: anywhere) would fit by numbers alone."""
+        """Tells whether one of these shapes (nodes, GPUs on each; 0 nodes: anywhere) would fit by numbers alone."""
         return any(
             self.free_gpus >= k if n == 0 else self.free_gpus >= n * k and self.nodes_with_at_least(k) >= n
             for n, k in shapes

@@ -1,4 +1,4 @@
-"""The two ways in which Slurm starts jobs: the main pass, in order up to the first that cannot start, and backfill."""
+"""The two passes by which Slurm starts jobs: the main pass, in order up to the first that cannot start, and backfill."""
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
@@ -20,16 +20,16 @@ from policy.simulate.slurm_alone.waits import Kind, Waits
 from topology.fabric import LEVELS, NOBODY
 
 _GROUPS_TRIED = 8
-"""Leaves or pods offered one by one to a policy that does not know levels itself."""
+"""Most leaves or pods that are offered one by one to a policy without levels of its own."""
 
 _MOST_TOGETHER = 64
-"""Jobs placed in one step by policies that know how."""
+"""Most jobs that are placed in one step by policies with a joint placement."""
 
 Start = Callable[[Task, Berth, float], None]
 
 
 class Passes:
-    """Main pass and backfill over one queue."""
+    """Runs the main pass and backfill over one queue."""
 
     def __init__(
         self, queue: Queue, running: Running, waits: Waits, policy: Policy, settings: SlurmSettings, start: Start
@@ -46,7 +46,7 @@ class Passes:
         self._everywhere = np.ones(self._ledger.up.size, np.bool_)
 
     def main(self, now: float) -> None:
-        """Start jobs in order; the first that cannot start stops its partition, or only bars its planned nodes."""
+        """Starts jobs in order; the first that cannot start stops its partition, or only bars its planned nodes."""
         if not self._ledger.fits(self._queue.shapes):
             return
         if self._together:
@@ -64,17 +64,20 @@ class Passes:
                     return
 
     def backfill(self, now: float) -> None:
-        """Plan a start for each job in order; start those whose turn is now."""
+        """Plans a start for each job in order, and starts those that can start now."""
         if self._ledger.fits(self._queue.shapes):
             self._walk(self._tried(self._settings.bf_max_job_test), now, planned_nodes_are_shut=False)
 
     def over_quota(self, task: Task) -> bool:
-        """Whether a job's account would hold more than its quota."""
+        """Tells whether a job's account would hold more than its quota."""
         quota = self._settings.quotas.gpus.get(task.quota)
         return quota is not None and self._running.held.get(task.quota, 0) + task.job.gpus > quota
 
     def _tried(self, most: int) -> list[Task]:
-        """The jobs that a pass tries. Those over their quota do not count; borrowers come after all others."""
+        """Returns the jobs that a pass tries.
+
+        Jobs over their quota do not count towards `most`; those that may borrow come after all others.
+        """
         if not self._settings.quotas.gpus:
             return list(islice(self._queue, most))
         borrow = self._settings.quotas.borrow_s
@@ -93,7 +96,7 @@ class Passes:
         profile = Profile(self._ledger, now)
         shortest = _shortest_from(tasks)
         for place, task in enumerate(tasks):
-            # Once nothing further down can start, its plans change nothing.
+            # Once no job further down can start, the plans of this pass change nothing.
             if not any(
                 profile.longest(_per_node(shape)) >= durations[place] and self._ledger.fits((shape,))
                 for shape, durations in shortest.items()
@@ -111,7 +114,7 @@ class Passes:
                 profile.reserve(nodes, -NEVER if planned_nodes_are_shut else start, start + duration)
 
     def _try(self, task: Task, candidates: Bools, now: float) -> bool:
-        """Start a job on some of these nodes if it can start now."""
+        """Starts a job on some of these nodes if it can start now."""
         if self.over_quota(task) and task.expected > self._settings.quotas.borrow_s:
             return False
         demand, whole = task.demand, candidates is self._ledger.up
@@ -132,7 +135,7 @@ class Passes:
         return True
 
     def _start_together(self, now: float) -> None:
-        """Place the jobs at the head of the queue in one step, as many as fit by number."""
+        """Places the jobs at the head of the queue in one step, as many as fit by number."""
         free = self._ledger.free_gpus
         held = dict(self._running.held)
         head: list[Task] = []
@@ -151,14 +154,17 @@ class Passes:
         view = View(fleet, self._ledger.free, fleet.cpus, fleet.mem, self._ledger.up, self._everywhere)
         demands = [task.demand for task in head]
         for task, berth in zip(head, self._policy.place_together(demands, view), strict=True):
-            # What stands behind a job that found no place must not start before it is tried alone.
+            # Jobs behind one that found no place must not start before that one is tried alone.
             if berth is None or not _near_enough(berth, task.demand):
                 return
             self._start(task, berth, now)
 
 
 def place_within(policy: Policy, demand: Demand, view: View) -> Berth:
-    """Place at the demand's level or nearer; a policy that knows no levels is offered one leaf or pod after another."""
+    """Places a job at the demand's level or nearer.
+
+    A policy without levels of its own is offered one leaf or pod after another.
+    """
     berth = policy.place(demand, view)
     if _near_enough(berth, demand):
         return berth
@@ -176,14 +182,14 @@ def place_within(policy: Policy, demand: Demand, view: View) -> Berth:
 def _near_enough(berth: Berth, demand: Demand) -> bool:
     if demand.n not in {ANY_SPREAD, len(berth.nodes)}:
         return False
-    # For one node every place is on one node; whether it is linked is the policy's own question.
+    # On one node every place is near enough, but the policy itself must check for NVLink.
     if demand.n == 1 and demand.level != "nvlink":
         return True
     return LEVELS.index(berth.level) <= LEVELS.index(demand.level)
 
 
 def _tightest(groups: "np.ndarray[tuple[int], np.dtype[np.int64]]", demand: Demand, view: View) -> Iterator[int]:
-    """Groups with room by number, those with least to spare first."""
+    """Yields groups that have room by number, those with the least to spare first."""
     counts = np.where(view.open & demand.candidates & (groups != NOBODY), np.bitwise_count(view.free), 0)
     units = counts if demand.n == ANY_SPREAD else counts >= demand.k
     room = np.bincount(np.maximum(groups, 0), weights=units)
@@ -192,13 +198,13 @@ def _tightest(groups: "np.ndarray[tuple[int], np.dtype[np.int64]]", demand: Dema
 
 
 def _per_node(shape: tuple[int, int]) -> int:
-    """GPUs that one node must have free at least."""
+    """Returns the GPUs that one node must have free at least."""
     n, k = shape
     return 1 if n == ANY_SPREAD else k
 
 
 def _shortest_from(tasks: Sequence[Task]) -> dict[tuple[int, int], list[float]]:
-    """By shape: the shortest duration among the jobs from each place on."""
+    """Returns by shape the shortest duration among the jobs from each place on."""
     shortest: dict[tuple[int, int], list[float]] = {}
     for place in range(len(tasks) - 1, -1, -1):
         task = tasks[place]

@@ -1,4 +1,4 @@
-"""Moving running jobs in the simulation of Slurm's scheduling: berthd's own search, on the ledger's numbers."""
+"""Moves running jobs in the simulation of Slurm's scheduling, by berthd's own search on the ledger's numbers."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
     from policy.simulate.slurm_alone.ledger import Ledger
 
 LOOK_EVERY = 60.0
-"""Seconds between two looks; berthd's own are ten apart, which makes no difference to jobs of hours."""
+"""Seconds between two searches; berthd's own are ten apart, which makes no difference to jobs of hours."""
 
 MOST_GANGS, MOST_AHEAD = 3, 100
-"""Waiting jobs that room is looked for, and how far down the queue they are looked for."""
+"""Most waiting jobs for which room is searched, and how far down the queue they may stand."""
 
 HOUR = 3_600.0
 
 
 class Relocation(NamedTuple):
-    """Who goes where, and who starts by it."""
+    """The jobs that move and their new berths, and the waiting job that can start then."""
 
     movers: "list[tuple[Task, Berth]]"
     gang: "tuple[Task, Berth] | None"
@@ -39,19 +39,19 @@ class Relocation(NamedTuple):
 
 @dataclass(slots=True)
 class Relocator:
-    """Looks for jobs that are worth moving; remembers who was moved when."""
+    """Searches for jobs that are worth moving, and remembers when each job was moved."""
 
     ledger: "Ledger"
     policy: Policy
     rules: Moving
     movable: Mapping[str, float]
-    """Jobs that said `--movable`, and what a move costs each, in seconds."""
+    """Jobs with `--movable`, and the cost of a move for each, in seconds."""
     _moved: list[tuple[float, str]] = field(default_factory=list)
     _waits_since: dict[int, float] = field(default_factory=dict)
     moves: int = 0
 
     def look(self, queue: "Iterable[Task]", running: "Iterable[Task]", now: float) -> Relocation | None:
-        """What is to be moved now."""
+        """Returns the jobs to move now."""
         waiting = list(islice(queue, MOST_AHEAD))
         self._waits_since = {task.index: self._waits_since.get(task.index, now) for task in waiting}
         self._moved = [(at, job) for at, job in self._moved if at > now - HOUR]
@@ -85,7 +85,7 @@ class Relocator:
         return Relocation([(tasks[move.mover.id], move.berth)], None)
 
     def debt(self, task: "Task") -> float:
-        """Seconds that a moved job computes nothing, or what it did before again."""
+        """Returns the seconds in which a moved job computes nothing, or repeats earlier work."""
         return self.movable[task.job.id] + self.rules.restart
 
     def _note(self, tasks: "Iterable[Task]", now: float) -> None:
@@ -112,7 +112,7 @@ class Relocator:
         return Mover(number, demand, berth.nodes, berth.mask, self.movable[task.job.id], 0.0, left)
 
     def _book(self, now: float) -> Book:
-        """What is free now, and what is planned; ends of running jobs are the profile's to know."""
+        """Returns the free resources and the plans; the ends of running jobs are in the profile."""
         ledger, fleet = self.ledger, self.ledger.fleet
         count = len(fleet.names)
         free = np.where(ledger.up, ledger.free, 0)
@@ -144,5 +144,5 @@ class Relocator:
 
 
 def _timed(demand: "Demand", duration: float) -> "Demand":
-    """The demand for as long as the job is expected to run, as the simulated passes plan."""
+    """Returns the demand with the expected duration as its limit, as the simulated passes plan it."""
     return replace(demand, limit=int(min(duration, A_YEAR)))

@@ -1,4 +1,4 @@
-"""In which order jobs are tried: queues by submission, by service, by size, and Slurm's priority/multifactor."""
+"""The order in which jobs are tried: by submission, by service, by size, or by Slurm's priority/multifactor."""
 
 from bisect import insort
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ from policy.simulate.slurm_alone.settings import Multifactor, SlurmSettings
 
 
 class Usage:
-    """GPU-seconds of each account, of which a half is forgotten after each half-life, as Slurm's fair-share counts."""
+    """GPU-seconds of each account, halved after each half-life, as Slurm's fair-share counts."""
 
     def __init__(self, half_life_s: float) -> None:
         self._forget = log(2) / half_life_s
@@ -18,20 +18,20 @@ class Usage:
         self._at: dict[str, float] = {}
 
     def change(self, account: str, gpus: int, now: float) -> None:
-        """An account holds more or fewer GPUs from now on."""
+        """Notes that an account holds more or fewer GPUs from now on."""
         self._used[account] = self.of(account, now)
         self._at[account] = now
         self._running[account] = self._running.get(account, 0) + gpus
 
     def of(self, account: str, now: float) -> float:
-        """What an account has used."""
+        """Returns the usage of an account."""
         kept = exp(-self._forget * (now - self._at.get(account, now)))
-        # GPUs held since then were forgotten bit by bit as well.
+        # The usage of GPUs held since then has decayed in that time too.
         gained = self._running.get(account, 0) * (1 - kept) / self._forget
         return self._used.get(account, 0.0) * kept + gained
 
     def all(self, now: float) -> dict[str, float]:
-        """What each account has used."""
+        """Returns the usage of each account."""
         return {account: self.of(account, now) for account in self._used}
 
 
@@ -54,17 +54,17 @@ class Queue:
 
     @property
     def shapes(self) -> dict[tuple[int, int], int]:
-        """How many wait, by nodes and GPUs on each."""
+        """The number of waiting jobs by nodes and GPUs on each."""
         return self._shapes
 
     def add(self, task: Task, now: float) -> None:
-        """A job starts to wait, at its present level."""
+        """Adds a job that starts to wait, at its present level."""
         task.key = (self._rank(task, now), task.job.submit, task.index)
         insort(self._tasks, (task.key, task))
         self._count(task, 1)
 
     def remove(self, task: Task) -> None:
-        """A job starts."""
+        """Removes a job that starts."""
         low, high = 0, len(self._tasks)
         while low < high:
             middle = (low + high) // 2
@@ -76,13 +76,13 @@ class Queue:
         self._count(task, -1)
 
     def relax(self, task: Task) -> None:
-        """A job goes on to its next level."""
+        """Moves a job on to its next level."""
         self._count(task, -1)
         task.step += 1
         self._count(task, 1)
 
     def reorder(self, now: float) -> None:
-        """Count priorities anew."""
+        """Computes all priorities again."""
         self._fair = self._fair_shares(now)
         for _, task in self._tasks:
             task.key = (self._rank(task, now), *task.key[1:])
@@ -97,7 +97,7 @@ class Queue:
             del self._shapes[shape]
 
     def _rank(self, task: Task, now: float) -> float:
-        """Smaller comes first."""
+        """Returns the sort key of a job; smaller comes first."""
         order = self._settings.order
         if order == "slurm":
             return -self._priority(task, now, self._settings.multifactor)
@@ -106,7 +106,7 @@ class Queue:
 
     def _priority(self, task: Task, now: float, weights: Multifactor) -> float:
         age = min((now - task.job.submit) / weights.max_age_s, 1.0)
-        # 0.5 is the factor of one who has used exactly what is due; Slurm gives 1 to one who has used nothing.
+        # The fair-share factor is 0.5 for an account that used exactly its share, and 1 for one without usage.
         fair = self._fair.get(task.sharing, 1.0)
         return (
             weights.age * age
@@ -116,7 +116,7 @@ class Queue:
         )
 
     def _fair_shares(self, now: float) -> dict[str, float]:
-        """Slurm's classic 2^(-usage/shares), both as parts of the whole."""
+        """Returns Slurm's classic fair-share factor 2^(-usage/shares), both as parts of the whole."""
         weights = self._settings.multifactor
         if not weights.fair_share:
             return {}

@@ -1,4 +1,4 @@
-"""Slurm's scheduling, event by event: the same policies as in berthd, on a trace instead of a cluster.
+"""Simulates Slurm's scheduling event by event, with the policies that berthd has, on a trace instead of a cluster.
 
     >>> from policy.placement.slurm_like import SlurmPolicy
     >>> from policy.simulate.jobs import Job
@@ -51,11 +51,11 @@ _RANKS = {
     "backfill": 6,
     "move": 7,
 }
-"""What happens at one moment happens in this order."""
+"""The order of events at one moment."""
 
 
 def run(jobs: "Sequence[Job]", fleet: "Fleet", policy: Policy, settings: SlurmSettings | None = None) -> Outcome:
-    """Play a trace; the same input gives the same outcome, but for `wall_s`."""
+    """Plays a trace; the same input gives the same outcome, but for `wall_s`."""
     began = perf_counter()
     world = _World(jobs, fleet, policy, settings or SlurmSettings())
     world.play()
@@ -69,7 +69,7 @@ class _NodeChange(NamedTuple):
 
 
 class _World:
-    """The queue, the running jobs, and what happens next."""
+    """The queue, the running jobs, and the events to come."""
 
     def __init__(self, jobs: "Sequence[Job]", fleet: "Fleet", policy: Policy, settings: SlurmSettings) -> None:
         self._settings = settings
@@ -103,7 +103,7 @@ class _World:
             self._push(event.end, "node", _NodeChange(event.node, event.factor, begins=False), 0)
 
     def play(self) -> None:
-        """Until all jobs have ended."""
+        """Plays events until all jobs have ended."""
         events, left = self._events, len(self._tasks)
         while len(self._ends) < left:
             if not events:
@@ -133,7 +133,7 @@ class _World:
                 self._come_back(now)
 
     def outcome(self, began: float) -> Outcome:
-        """What came of it."""
+        """Returns the outcome."""
         chosen = self._settings.measured
         measured = [task.job for task in self._tasks if chosen is None or task.job.id in chosen]
         first = min((job.submit for job in measured), default=0.0)
@@ -175,7 +175,7 @@ class _World:
         self._push(at, what, task, task.waits if what == "overrun" else task.serial)
 
     def _come_back(self, now: float) -> None:
-        """Backfill runs on its own clock; priorities are counted anew on theirs."""
+        """Schedules the next backfill, relocation search and priority update, each on its own clock."""
         if self._settings.backfill and self._backfill_at <= now:
             every = self._settings.bf_interval_s
             self._backfill_at = (now // every + 1) * every
@@ -189,7 +189,7 @@ class _World:
             self._push(self._counted_at, "priority", None, 0)
 
     def _happens(self, what: str, subject: object, serial: int, now: float) -> bool:
-        """One event; whether it may let a job start."""
+        """Handles one event; tells whether it may let a job start."""
         if isinstance(subject, _NodeChange):
             for task in self._running.node_changes(subject.node, subject.factor, now, begins=subject.begins):
                 self._requeue(task, now)
@@ -218,7 +218,7 @@ class _World:
         return True
 
     def _expect(self, task: Task) -> None:
-        """What the plan believes of a job's duration."""
+        """Sets the duration that the plan assumes for a job."""
         if self._settings.durations == "true":
             task.expected = task.median = min(task.job.work, task.limit) if self._settings.kill else task.job.work
         elif self._run_times is not None:
@@ -262,7 +262,10 @@ class _World:
         self._wait(task, now)
 
     def _relocate(self, now: float) -> None:
-        """Move running jobs where that is worth it; for whom room is made has its GPUs stand idle meanwhile."""
+        """Moves running jobs where that is worth it.
+
+        The waiting job for which room is made holds its GPUs at once; they idle while the others move.
+        """
         relocator = self._relocator
         if relocator is None or (found := relocator.look(self._queue, self._running.tasks.values(), now)) is None:
             return
@@ -277,7 +280,7 @@ class _World:
             self._running.start(task, berth, now)
 
     def _preempt(self, now: float) -> None:
-        """Requeue borrowers, the last started first, until the first job within its quota can start."""
+        """Requeues borrowers, the last started first, until the first job within its quota can start."""
         above = self._settings.quotas.preempt_above
         ledger = self._ledger
         if above is None or ledger.busy < above * int(self._fleet.size.sum()):

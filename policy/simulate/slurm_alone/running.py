@@ -1,4 +1,4 @@
-"""Running jobs: how fast they go on their GPUs, when they end, and what is lost when one is requeued."""
+"""Tracks running jobs: their speed on their GPUs, their ends, and what a requeue costs them."""
 
 from collections.abc import Callable, Mapping, Sequence
 from math import floor, isinf
@@ -34,7 +34,7 @@ class Running:
         self._width = int(self._fleet.size.max(initial=0))
 
     def start(self, task: Task, berth: Berth, now: float) -> None:
-        """A job starts."""
+        """Starts a job."""
         task.berth, task.started, task.since = berth, now, now
         task.gpus = tuple(
             node * self._width + place
@@ -53,7 +53,7 @@ class Running:
             self._reprice(other, now)
 
     def stop(self, task: Task, now: float) -> None:
-        """A job ends, or is taken off its GPUs."""
+        """Stops a job that ends, or that is taken off its GPUs."""
         berth = task.berth
         assert berth is not None, "only running jobs stop"  # noqa: S101 - narrows the type
         self._progress(task, now)
@@ -71,7 +71,7 @@ class Running:
                 self._reprice(other, now)
 
     def requeue(self, task: Task, now: float) -> None:
-        """Take a job off its GPUs, with what it loses thereby."""
+        """Takes a job off its GPUs, and subtracts the work that it loses."""
         before = task.left
         self.stop(task, now)
         every = self._settings.checkpoint_s
@@ -83,12 +83,12 @@ class Running:
         task.debt = self._settings.requeue_cost_s
 
     def overrun(self, task: Task) -> None:
-        """A job runs longer than was expected: from now on its limit is believed."""
+        """Handles a job that runs longer than expected: from now on the plan assumes its time limit."""
         assert task.berth is not None, "only running jobs overrun"  # noqa: S101 - narrows the type
         self.ledger.expect(task.berth.nodes, task.berth.masks, task.started + task.limit)
 
     def node_changes(self, node: int, factor: float, now: float, *, begins: bool) -> list[Task]:
-        """A node slows down, fails (infinite factor) or recovers; the jobs to be requeued come back."""
+        """Slows a node, fails it (infinite factor) or lets it recover; returns the jobs to be requeued."""
         factors = self._factors.setdefault(node, [])
         (factors.append if begins else factors.remove)(factor)
         down = any(map(isinf, factors))
@@ -104,7 +104,7 @@ class Running:
             self.held[task.quota] = self.held.get(task.quota, 0) + gpus
 
     def _alone_on(self, nodes: Sequence[int], now: float) -> list[Task]:
-        """Jobs whose speed depends on whether somebody else is on these nodes."""
+        """Returns the jobs on these nodes, whose speed depends on whether they are alone there, with updated progress."""
         for task in (found := list({id(task): task for node in nodes for task in self._on[node].values()}.values())):
             self._progress(task, now)
         return found

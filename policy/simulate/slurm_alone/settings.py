@@ -1,4 +1,4 @@
-"""What a site decides: settings of the simulator of Slurm's scheduling, named after slurm.conf where it has them."""
+"""Settings of the simulator of Slurm's scheduling, named after slurm.conf where it has them."""
 
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -19,7 +19,7 @@ DURATIONS = ("limit", "predicted", "true")
 
 @dataclass(frozen=True, slots=True)
 class Multifactor:
-    """Slurm's priority/multifactor: weights of factors between 0 and 1, counted anew every `calc_period_s`."""
+    """Slurm's priority/multifactor: weights of factors between 0 and 1, computed anew every `calc_period_s`."""
 
     age: float = 1000.0
     max_age_s: float = 7 * 86_400
@@ -35,7 +35,7 @@ class Multifactor:
 
 @dataclass(frozen=True, slots=True)
 class Locality:
-    """`--locality=LEVEL:WAIT`: insist on a level, then relax it by one step after each wait."""
+    """Settings of `--locality=LEVEL:WAIT`: require a level, then relax it by one step after each wait."""
 
     level: str = "any"
     wait_s: float = 600.0
@@ -54,20 +54,23 @@ class Quotas:
     gpus: Mapping[str, int] = field(default_factory=dict)
     """An account that is not named has no limit."""
     borrow_s: float = 0.0
-    """A job may start beyond the quota where it is expected to end within this time, after all jobs within theirs.
-    That bounds how long an owner waits for what it lent. 0: hard quotas; infinity: work-conserving."""
+    """A job over its quota may start if it is expected to end within this many seconds.
+
+    It starts after all jobs within their quotas. The time bounds how long an account waits for the GPUs that it lent.
+    0: hard quotas; infinity: work-conserving.
+    """
     preempt_above: float | None = None
     """Share of busy GPUs from which borrowers are requeued for jobs within their quota; None: never."""
 
 
 @dataclass(frozen=True, slots=True)
 class SlurmSettings:
-    """All of them."""
+    """All settings of the simulator."""
 
     order: str = "fifo"
     """`fifo`, `las` (least attained service first), `srtf` and `srsf` (shortest time, or time x GPUs), `slurm`."""
     durations: str = "limit"
-    """What the plan believes of run times: the users' limits, predictions from history, or the truth."""
+    """The run times that the plan assumes: the users' limits, predictions from history, or the truth."""
     multifactor: Multifactor = field(default_factory=Multifactor)
     default_queue_depth: int = 100
     """Jobs tried in one main pass."""
@@ -75,34 +78,36 @@ class SlurmSettings:
     bf_max_job_test: int = 500
     bf_interval_s: float = 30.0
     pinned: bool = False
-    """As under berthd: a job that cannot start is pinned to its planned nodes, bars only those, and does not stop
-    the main pass."""
+    """Pin jobs as berthd does: a job that cannot start is pinned to its planned nodes.
+
+    It then bars only those nodes, and does not stop the main pass.
+    """
     spread: bool = False
     """GPUs of a job without a number of nodes may lie on nodes in any way; else on one node, or the same on each."""
     locality: Locality = field(default_factory=Locality)
     localities: Mapping[str, Locality] = field(default_factory=dict)
-    """For single jobs, by id."""
+    """Settings for single jobs, by id."""
     quotas: Quotas = field(default_factory=Quotas)
     partitions: Mapping[str, str] = field(default_factory=dict)
     """Partition of each account; all others use the default partition."""
     max_time_s: float = float("inf")
     """MaxTime of the partitions: limits beyond it are cut, and it is the limit of jobs without one."""
     kill: bool = True
-    """Whether a time limit ends a job."""
+    """Tells whether a time limit ends a job."""
     checkpoint_s: float | None = None
-    """A requeued job goes on from its last checkpoint, taken so often; None: it has none and starts again."""
+    """Seconds between checkpoints, from the last of which a requeued job goes on; None: it starts again."""
     requeue_cost_s: float = 0.0
     """Time that a requeued job loses when it starts again."""
     events: "Sequence[NodeEvent]" = ()
-    """Slow nodes, and with an infinite factor nodes that are down."""
+    """Slow nodes, and, with an infinite factor, nodes that are down."""
     truth: "Mapping[str, Floats] | None" = None
-    """True scores; policies see those of the fleet. None: they are the same."""
+    """True scores; policies use those of the fleet. None: they are the same."""
     moving: Moving = field(default_factory=Moving)
     """Rules for moving running jobs; off unless they are enabled."""
     movable: Mapping[str, float] = field(default_factory=dict)
     """Jobs that may be moved, by id, and what a move costs each, in seconds."""
     measured: AbstractSet[str] | None = None
-    """Jobs that figures are about; None: all."""
+    """Jobs that count in the figures; None: all."""
 
     def __post_init__(self) -> None:
         for what, value, known in (("order", self.order, ORDERS), ("durations", self.durations, DURATIONS)):

@@ -1,7 +1,7 @@
-"""Why jobs wait: seconds by reason and by size of job.
+"""Counts why jobs wait: seconds by reason and by size of job.
 
-Jobs of one *kind* (account, shape, level) wait for the same reason at any moment, so reasons are integrated once for
-each kind; a job's own wait is what its kind gathered between its coming and going.
+Jobs of one *kind* (account, shape, level) wait for the same reason at any moment, so seconds are counted once for each
+kind. A job's own wait is what its kind gathered while the job waited.
 """
 
 from collections.abc import Mapping
@@ -17,8 +17,12 @@ from topology.fabric import NOBODY
 from topology.tables import Ints
 
 REASONS = ("fair_share", "fragmentation", "capacity", "priority")
-"""Over the account's quota; enough GPUs are free, but no place at the level that the job insists on; too few GPUs are
-free; a place is free, but the job stands behind others or does not fit before what is planned for them."""
+"""The reasons of a wait.
+
+fair_share: the account is over its quota. fragmentation: enough GPUs are free, but no place at the level that the job
+requires. capacity: too few GPUs are free. priority: a place is free, but the job is behind others, or does not end
+before the start that is planned for them.
+"""
 
 SIZES = ("1", "2-4", "5-8", ">8")
 
@@ -26,12 +30,12 @@ FAIR_SHARE, FRAGMENTATION, CAPACITY, PRIORITY = range(len(REASONS))
 
 
 def size_class(gpus: int) -> str:
-    """The size class of a job, as Philly's tables have them."""
+    """Returns the size class of a job, as in Philly's tables."""
     return SIZES[0 if gpus <= 1 else 1 if gpus <= 4 else 2 if gpus <= 8 else 3]
 
 
 class Kind(NamedTuple):
-    """What decides why a job waits."""
+    """The properties of a job that determine the reason of its wait."""
 
     account: str
     """Empty where accounts make no difference."""
@@ -62,7 +66,7 @@ class Waits:
         self._own: dict[str, list[float]] = {}
 
     def advance(self, now: float) -> None:
-        """Let time pass; must be called before anything changes."""
+        """Advances the clocks; must be called before anything changes."""
         passed = now - self._since
         self._since = now
         if passed <= 0:
@@ -71,13 +75,13 @@ class Waits:
             self._clocks[kind][self._reason(kind)] += passed
 
     def come(self, job: str, kind: Kind) -> None:
-        """A job starts to wait, or waits as another kind from now on."""
+        """Starts the wait of a job, or changes its kind from now on."""
         clock = self._clocks.setdefault(kind, [0.0] * len(REASONS))
         self._seen[job] = (kind, tuple(clock))
         self._waiting[kind] = self._waiting.get(kind, 0) + 1
 
     def go(self, job: str) -> None:
-        """A job starts, or stops to wait as its kind."""
+        """Ends the wait of a job as its kind."""
         kind, before = self._seen.pop(job)
         own = self._own.setdefault(job, [0.0] * len(REASONS))
         for reason, (now, then) in enumerate(zip(self._clocks[kind], before, strict=True)):
@@ -87,12 +91,12 @@ class Waits:
             del self._waiting[kind]
 
     def no_place(self, kind: Kind) -> None:
-        """The policy found none, though the numbers would do."""
+        """Notes that the policy found no place, though the numbers of free GPUs would do."""
         self._no_place[kind] = self._ledger.version
         self._reasons.pop(kind, None)
 
     def of(self, job: str) -> dict[str, float]:
-        """Seconds that a job waited, by reason."""
+        """Returns the seconds that a job waited, by reason."""
         return dict(zip(REASONS, self._own.get(job, [0.0] * len(REASONS)), strict=True))
 
     def _reason(self, kind: Kind) -> int:
@@ -116,7 +120,7 @@ class Waits:
 
 
 def room_at_level(ledger: Ledger, kind: Kind) -> bool:
-    """Whether a legal place exists, by numbers of free GPUs."""
+    """Tells whether a legal place exists, by numbers of free GPUs."""
     within = groups_of(ledger.fleet.fabric, kind.level)
     if kind.n == ANY_SPREAD:
         if kind.level in {"nvlink", "node"}:
@@ -135,7 +139,7 @@ def _sums(groups: Ints, what: Ints | Bools) -> list[int]:
 
 
 def totals(waits: Waits, gpus_of: Mapping[str, int]) -> dict[str, dict[str, dict[str, float]]]:
-    """Seconds waited, and jobs that waited, by size class and reason."""
+    """Returns seconds waited, and jobs that waited, by size class and reason."""
     seconds = {size: dict.fromkeys(REASONS, 0.0) for size in SIZES}
     jobs: dict[str, dict[str, float]] = {size: dict.fromkeys(REASONS, 0) for size in SIZES}
     for job, gpus in gpus_of.items():
