@@ -1,1 +1,1 @@
-"""User commands; nothing here imports numpy at start."""
+"""The commands for users and admins; nothing here imports numpy at start."""

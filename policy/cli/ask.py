@@ -1,4 +1,4 @@
-"""Asking berthd: over its own socket, which is for Slurm's user and root, or at its port for users."""
+"""Asks berthd: over its own socket, which is for Slurm's user and root, or at its port for users."""
 
 import socket
 import time
@@ -14,18 +14,18 @@ if TYPE_CHECKING:
 __all__ = ["question", "status"]
 
 _SECONDS = 3.0
-"""For one host, from connecting to the whole reply."""
+"""Seconds for one host, from connecting to the whole reply."""
 
 
 def question(config: "Config", text: str) -> dict[str, str]:
-    """What the first of berthd's hosts that answers says; a `DaemonError` where none does."""
+    """Returns the reply of the first of berthd's hosts that answers; a `DaemonError` where none does."""
     from policy.site.munge import Munge  # noqa: PLC0415 - only who asks over the network needs it
 
     munge = Munge(config.munge_socket)
     problems: list[str] = []
     for host in config.users_hosts:
         try:
-            # Each host gets a credential of its own: none is taken twice.
+            # Each host gets a credential of its own, because none is accepted twice.
             reply = _talk(host, config.users_port, munge.encode(f"{wire.VERSION} {text}".encode("ascii")))
             message = wire.decode(reply)
         except TimeoutError:
@@ -42,7 +42,7 @@ def question(config: "Config", text: str) -> dict[str, str]:
 
 
 def _talk(host: str, port: int, credential: bytes) -> bytes:
-    """The reply of one host; an OSError where there is none."""
+    """Returns the reply of one host; an OSError where there is none."""
     due = time.monotonic() + _SECONDS
     reply = bytearray()
     with socket.create_connection((host, port), timeout=_SECONDS) as connection:

@@ -1,4 +1,4 @@
-"""`berth classify`: what a failed job failed of, from the end of its log."""
+"""The command `berth classify`, which finds why a job failed, from the end of its log."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["register", "shipped_rules", "tail"]
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add `classify` to the parser of `berth`."""
+    """Adds `classify` to the parser of `berth`."""
     classify = subparsers.add_parser("classify", help="what a job failed of, and whether trying again is worth it")
     classify.add_argument("log", metavar="LOG", help="its output; - for standard input")
     classify.add_argument("--exit-code", type=_exit_code, metavar="N[:SIGNAL]", help="of the job, as sacct writes it")
@@ -50,7 +50,7 @@ def _classify(args: argparse.Namespace) -> int:
 
 
 def rules(files: list[str]) -> Rules:
-    """The site's own rules, which come first and so win against equals, and those that are shipped."""
+    """Returns the site's own rules, which come first and so win over equal ones, and Berth's rules."""
     from policy.retry.rules import read_rules  # noqa: PLC0415
 
     own = [rule for name in files for rule in read_rules(_text(name), name)]
@@ -58,7 +58,7 @@ def rules(files: list[str]) -> Rules:
 
 
 def shipped_rules() -> Rules:
-    """Berth's own rules."""
+    """Returns Berth's own rules."""
     from policy.retry.rules import read_rules  # noqa: PLC0415
 
     path = Path(__file__).parents[1] / "retry" / "rules.toml"
@@ -66,7 +66,7 @@ def shipped_rules() -> Rules:
 
 
 def tail(name: str) -> bytes:
-    """The end of a log, however long it is."""
+    """Returns the end of a log, at most TAIL_BYTES."""
     from policy.retry.classify import TAIL_BYTES  # noqa: PLC0415
 
     try:

@@ -1,4 +1,4 @@
-"""berth doctor: is everything there that Berth needs, and what to do where it is not."""
+"""The command `berth doctor`, which checks for all that Berth needs, and says how to mend what is missing."""
 
 import argparse
 import re
@@ -25,7 +25,7 @@ OLDEST, NEWEST = (24, 11), (26, 5)
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One check."""
+    """The result of one check."""
 
     name: str
     ok: bool
@@ -33,7 +33,7 @@ class Finding:
 
 
 def register(commands: Any) -> None:
-    """Add the command."""
+    """Adds the command."""
     parser = commands.add_parser("doctor", help="check Slurm's configuration and Berth's own (admins)")
     parser.add_argument("where", nargs="?", choices=["node"], help="node: check this compute node instead")
     parser.add_argument("--json", action="store_true", help="print JSON")
@@ -41,7 +41,7 @@ def register(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run all checks; exit status 1 when one failed."""
+    """Runs all checks; exit status 1 if one failed."""
     if options.where == "node":
         from policy.cli import doctor_node  # noqa: PLC0415 - keeps `berth --help` fast
 
@@ -62,7 +62,7 @@ def run(options: argparse.Namespace) -> int:
 def examine(
     gateway: "Gateway", settings: "Config", status: Callable[[], Mapping[str, str]], printed: Printed = nothing
 ) -> Iterator[Finding]:
-    """All checks, in the order in which an admin would mend things."""
+    """Yields all checks, in the order in which an admin would mend problems."""
     try:
         yield _version(gateway.version())
         config = gateway.config()
@@ -156,7 +156,7 @@ def _seats(nodes: Sequence["NodeFacts"]) -> Finding:
 
 
 def _machines(folder: "Path") -> tuple[dict[str, "Machine"], list[str]]:
-    """What the topology files say, and what is wrong with them."""
+    """Returns the machines of the topology files, and the problems in these files."""
     from topology.errors import TopologyError  # noqa: PLC0415 - only doctor needs it
     from topology.files import load_directory  # noqa: PLC0415
 
@@ -190,7 +190,7 @@ def _topologies(
 
 
 def _fabric(machines: Mapping[str, "Machine"], nodes: Sequence[str], choice: str, *, by_blocks: bool) -> Finding:
-    """Whether Slurm's file can be read, names nodes that there are, and agrees with the machines."""
+    """Checks that Slurm's file can be read, names existing nodes, and agrees with the machines."""
     from policy.cli.topo.sources import fabric_of  # noqa: PLC0415 - only doctor needs it
     from policy.site.config import fabric_file  # noqa: PLC0415
     from topology.errors import TopologyError  # noqa: PLC0415
@@ -219,7 +219,7 @@ def _fabric(machines: Mapping[str, "Machine"], nodes: Sequence[str], choice: str
 
 
 def _compiled(settings: "Config") -> Iterator[Finding]:
-    """Nothing where there is no compiled cluster: few sites need one."""
+    """Checks the compiled cluster; yields nothing where there is none, because few sites need one."""
     from policy.site.config import fabric_file  # noqa: PLC0415 - only doctor needs it
 
     try:

@@ -1,4 +1,4 @@
-"""Checks limits and bills by GPU model for berth doctor: those that count nothing, and the licences that do."""
+"""Checks limits and bills by GPU model for berth doctor: those without effect, and the licences that replace them."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,16 +13,16 @@ _QOS = "Name,GrpTRES,GrpTRESMins,GrpTRESRunMins,MaxTRES,MaxTRESMins,MaxTRESPA,Ma
 _ASSOCIATION = "Account,User,GrpTRES,GrpTRESMins,GrpTRESRunMins,MaxTRES,MaxTRESMins,MaxTRESPerNode"
 
 Printed = Callable[..., bytes]
-"""Runs one of Slurm's commands, word by word, and returns what it printed."""
+"""Runs one of Slurm's commands, given word by word, and returns its output."""
 
 
 def nothing(*_: str) -> bytes:
-    """Print nothing: for tests, and where only slurm.conf is checked."""
+    """Returns an empty output: for tests, and where only slurm.conf is checked."""
     return b""
 
 
 def by_model(config: Mapping[str, str], nodes: Sequence[NodeFacts], printed: Printed) -> str:
-    """Say in one sentence what is wrong; return an empty text where all is well."""
+    """Returns one sentence on what is wrong; an empty text where all is well."""
     dead = sorted(set(_dead(config, printed)))
     if dead:
         places, models = zip(*dead, strict=True)
@@ -35,7 +35,7 @@ def by_model(config: Mapping[str, str], nodes: Sequence[NodeFacts], printed: Pri
 
 
 def _dead(config: Mapping[str, str], printed: Printed) -> Iterator[tuple[str, str]]:
-    """Yield the place and the model of each limit or weight that counts nothing."""
+    """Yields the place and the model of each limit or weight that has no effect."""
     for key in ("AccountingStorageTRES", "PriorityWeightTRES"):
         yield from ((key, model) for model in _BY_MODEL.findall(config.get(key, "")))
     for line in _lines(printed, "scontrol", "show", "partition", "-o", "-a"):

@@ -1,4 +1,4 @@
-"""berth doctor node: is this node ready for jobs that share GPUs, and is anything left of those that did."""
+"""The command `berth doctor node`, which checks a node for jobs that share GPUs, and for remains of such jobs."""
 
 import argparse
 import os
@@ -9,7 +9,7 @@ from policy.cli.output import print_json
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run all checks of a node; exit status 1 when one failed."""
+    """Runs all checks of a node; exit status 1 if one failed."""
     from prolog_epilog import config, doctor  # noqa: PLC0415 - keeps `berth --help` fast
     from prolog_epilog.node.paths import Paths  # noqa: PLC0415
 

@@ -1,4 +1,4 @@
-"""berth: what users and admins ask Berth. Exit status: 0 done, 1 failed, 2 called in a wrong way."""
+"""The command `berth` for users and admins. Exit status: 0 done, 1 failed, 2 called in a wrong way."""
 
 import argparse
 import importlib
@@ -9,7 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 from policy.formats.errors import BerthError, UsageError
 
-# Each is imported only when the parser is built; none may pull in numpy (a test holds that).
+# Each is imported only when the parser is built; none may import numpy (a test checks this).
 _COMMANDS = (
     "policy.cli.why",
     "policy.cli.plan",
@@ -32,14 +32,14 @@ _OURS = frozenset({"policy", "topology", "prolog_epilog"})
 
 
 class MissingPackageError(BerthError):
-    """A package that this command needs, and that a smaller installation does not bring."""
+    """A package is missing that this command needs, and that a smaller installation lacks."""
 
     def __init__(self, name: str | None) -> None:
         super().__init__(f"this command needs the Python package {name}: install Berth with '.[daemon]'")
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The whole command line."""
+    """Returns the parser of the whole command line."""
     parser = argparse.ArgumentParser(prog="berth", description="Places GPU jobs on GPUs that are really linked.")
     parser.add_argument("--version", action="version", version=f"berth {_version()}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
@@ -49,7 +49,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; the only place where an error becomes a line and an exit status."""
+    """Runs one command; only here an error becomes a line and an exit status."""
     from topology.errors import TopologyError  # noqa: PLC0415 - beside its handler, and cheap
 
     try:
@@ -57,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code: int = options.run(options)
         sys.stdout.flush()
     except BrokenPipeError:
-        # The reader has seen enough; Python must not complain about it at exit either.
+        # The reader has closed the pipe; Python must not complain about it at exit either.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except UsageError as problem:

@@ -1,4 +1,4 @@
-"""Output that programs can read too."""
+"""Writes output for people and for programs."""
 
 import json
 import sys
@@ -9,12 +9,12 @@ SCHEMA_VERSION = 1
 
 
 def print_json(values: Mapping[str, Any]) -> None:
-    """One JSON object, with the version of its shape."""
+    """Prints one JSON object, with the version of its shape."""
     sys.stdout.write(json.dumps({"schema_version": SCHEMA_VERSION, **values}, indent=2) + "\n")
 
 
 def print_table(rows: list[tuple[str, str]]) -> None:
-    """Names and values in two columns."""
+    """Prints names and values in two columns."""
     width = max((len(name) for name, _ in rows), default=0)
     for name, value in rows:
         sys.stdout.write(f"{name:<{width}}  {value}\n")

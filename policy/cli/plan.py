@@ -1,4 +1,4 @@
-"""berth plan -- SBATCH-ARGUMENTS: where a job would go now and why, without submitting it."""
+"""The command `berth plan -- SBATCH-ARGUMENTS`, which tells where a job would go now and why, without submitting it."""
 
 import argparse
 import os
@@ -18,7 +18,7 @@ _SLURMS = re.compile(
 
 
 def register(commands: Any) -> None:
-    """Add the command."""
+    """Adds the command."""
     parser = commands.add_parser(
         "plan",
         help="where a job would go now, and why, without submitting it",
@@ -30,7 +30,7 @@ def register(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Ask Slurm's own dry run: the plugin, berthd and Slurm see what they would see."""
+    """Runs Slurm's own dry run, so that the plugin, berthd and Slurm get the real request."""
     words = options.arguments[1:] if options.arguments[:1] == ["--"] else options.arguments
     if not words:
         raise UsageError("berth plan needs what sbatch would be called with, such as: berth plan -- --gpus=2 job.sh")
@@ -51,7 +51,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _dry_run(words: list[str]) -> tuple[list[str], dict[str, str], list[str], int]:
-    """What Berth said, what Slurm expects, other lines, and the exit status."""
+    """Returns Berth's lines, Slurm's expected start, all other lines, and the exit status."""
     try:
         done = subprocess.run(
             ["sbatch", "--test-only", *words],

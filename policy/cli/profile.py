@@ -1,4 +1,4 @@
-"""berth profile: what jobs do alone, and how fast they would be beside each other."""
+"""The command `berth profile`, on what jobs do alone, and how fast they would be beside each other."""
 
 import argparse
 import csv
@@ -22,7 +22,7 @@ _HARMED = 0.85
 
 
 def register(commands: Any) -> None:
-    """Add the command."""
+    """Adds the command."""
     parser = commands.add_parser("profile", help="what jobs do alone, and who may share a GPU")
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
 
@@ -62,7 +62,7 @@ def _tables(parser: argparse.ArgumentParser) -> None:
 
 
 def run_show(options: argparse.Namespace) -> int:
-    """Print profiles; other users' are shown to root alone."""
+    """Prints profiles; only root sees those of other users."""
     import os  # noqa: PLC0415 - keeps `berth --help` fast
     import pwd  # noqa: PLC0415 - the same
 
@@ -81,7 +81,7 @@ def run_show(options: argparse.Namespace) -> int:
 
 
 def run_refresh(options: argparse.Namespace) -> int:
-    """Merge what sacct says into the store; what was counted before is not counted again."""
+    """Merges sacct's records into the store; a job that was counted before is not counted again."""
     import os  # noqa: PLC0415 - keeps `berth --help` fast
     import secrets  # noqa: PLC0415 - the same
 
@@ -109,7 +109,7 @@ def run_refresh(options: argparse.Namespace) -> int:
 
 
 def _where(options: argparse.Namespace) -> Path:
-    """The store that is meant."""
+    """Returns the path of the store: from the option, else from berth.conf."""
     from policy.site import config  # noqa: PLC0415 - keeps `berth --help` fast
 
     if options.store is not None:
@@ -118,7 +118,7 @@ def _where(options: argparse.Namespace) -> Path:
 
 
 def run_evaluate(options: argparse.Namespace) -> int:
-    """Judge a fit by a table."""
+    """Prints the figures of a fit on a table."""
     figures = judge(load(options.fit), read_pairs(options.pairs, options.solo), options.level)
     if options.json:
         print_json(figures)
@@ -128,7 +128,7 @@ def run_evaluate(options: argparse.Namespace) -> int:
 
 
 def run_fit(options: argparse.Namespace) -> int:
-    """Train and write a fit."""
+    """Trains and writes a fit."""
     from policy.sharing.training import train  # noqa: PLC0415 - numpy and scipy only where they are needed
     from topology import atomic  # noqa: PLC0415 - keeps `berth --help` fast
 
@@ -139,14 +139,14 @@ def run_fit(options: argparse.Namespace) -> int:
 
 
 def load(path: Path = SHIPPED) -> "Fit":
-    """A fit from its file."""
+    """Reads a fit from its file."""
     from policy.sharing.predictor import Fit  # noqa: PLC0415 - numpy only where it is needed
 
     return Fit.read(_text(path))
 
 
 def judge(fit: "Fit", pairs: "Pairs", level: float) -> dict[str, float]:
-    """Figures of a fit on a table: error of the speeds, and what became of the promises that both sides keep 0.9."""
+    """Returns figures of a fit on a table: the error of the speeds, and the figures of `promised`."""
     from policy.sharing.conformal import LEVELS  # noqa: PLC0415 - numpy only where it is needed
     from policy.sharing.training import guess  # noqa: PLC0415 - the same
 
@@ -157,7 +157,10 @@ def judge(fit: "Fit", pairs: "Pairs", level: float) -> dict[str, float]:
 
 
 def promised(least: "Array", speeds: "Array") -> dict[str, float]:
-    """What became of the promises that both sides keep 0.9: the part with a side below 0.85, the safe pairs found."""
+    """Compares promises that both sides keep 0.9 of their speed with the true speeds.
+
+    Returns the part of the promises with a side below 0.85, and the part of the safe pairs that were found.
+    """
     promise, truth = least.min(axis=1) >= _SAFE, speeds.min(axis=1)
     safe, harmed = truth >= _SAFE, truth < _HARMED
     return {
@@ -169,7 +172,10 @@ def promised(least: "Array", speeds: "Array") -> dict[str, float]:
 
 
 def read_pairs(pairs: Path, solo: Path) -> "Pairs":
-    """A table of measured pairs with the profiles of both sides from a table of jobs alone; never the packed run's."""
+    """Reads a table of measured pairs, with the profiles of both sides from a table of jobs alone.
+
+    Profiles measured while the jobs shared a GPU are never used.
+    """
     import numpy as np  # noqa: PLC0415 - keeps `berth --help` fast
 
     from policy.sharing import predictor  # noqa: PLC0415 - the same
@@ -209,7 +215,7 @@ def _rows(
 
 
 def _plain(text: str) -> str:
-    """`64` for `64.0` too: tables write whole numbers in both ways."""
+    """Returns `64` for `64.0`, because tables write whole numbers in both ways."""
     return text.removesuffix(".0")
 
 

@@ -1,4 +1,4 @@
-"""berth ready: a job's script says that it works, so that its pre-flight need not go on."""
+"""The command `berth ready`, by which a job's script reports that it works, so that its pre-flight can end."""
 
 import argparse
 import os
@@ -9,13 +9,13 @@ from policy.formats.errors import BerthError
 
 
 def register(commands: Any) -> None:
-    """Add the command."""
+    """Adds the command."""
     parser = commands.add_parser("ready", help="in a job's script: it works, its pre-flight may end here")
     parser.set_defaults(run=run)
 
 
 def run(_: argparse.Namespace) -> int:
-    """Tell the pre-flight that this runs in; nothing elsewhere, so that a script can always say it."""
+    """Reports to the pre-flight; outside a pre-flight it does nothing, so that a script can always call it."""
     sign = os.environ.get("BERTH_READY")
     if os.environ.get("BERTH_PREFLIGHT") != "1" or not sign:
         return 0

@@ -1,4 +1,4 @@
-"""berth release: undo the pins of waiting jobs, so that Slurm chooses for them as if Berth were not there."""
+"""The command `berth release`, which removes pins of waiting jobs, so that Slurm chooses for them as without Berth."""
 
 import argparse
 import re
@@ -18,7 +18,7 @@ _NAME = re.compile(r"[1-9][0-9]*(?:_[0-9]+)?", re.ASCII)
 
 
 def register(commands: Any) -> None:
-    """Add the command."""
+    """Adds the command."""
     parser = commands.add_parser("release", help="give waiting jobs back to Slurm (admins)")
     parser.add_argument(
         "jobs", nargs="*", metavar="JOBID", help="jobs to give back; an array's number is all its tasks, 7_3 is one"
@@ -31,7 +31,7 @@ def register(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Release jobs one by one; one that fails does not keep the others."""
+    """Releases jobs one by one; a failure does not stop the others."""
     from policy.slurm.gateways import open_gateway  # noqa: PLC0415 - keeps `berth --help` fast
 
     if bool(options.jobs) == options.all:
@@ -45,7 +45,7 @@ def run(options: argparse.Namespace) -> int:
         raise UsageError(f"{wrong[0]!r} is not a job's number, nor a task's such as 7_3")
     with closing(open_gateway("auto")) as gateway:
         if options.for_now and not gateway.in_control():
-            # A standby's berthd has pinned nothing: these are the pins of the one beside the active slurmctld.
+            # A standby's berthd has pinned nothing: these are the pins of the berthd beside the active slurmctld.
             sys.stdout.write("nothing given back: the active slurmctld does not run on this host, or does not answer\n")
             return 0
         _release(gateway, options)
@@ -73,12 +73,12 @@ def _release(gateway: "Gateway", options: argparse.Namespace) -> None:
 
 
 def _named(gateway: "Gateway", names: Iterable[str]) -> list[int | str]:
-    """What some names mean: of an array each task that has split off has a record of its own."""
+    """Returns the records that the names stand for; each task that has split off an array has its own record."""
     found: list[int | str] = []
     for name in names:
         pinned = gateway.pinned_jobs(name)
         if not pinned and "_" in name:
             raise BerthError(f"task {name} does not wait with a pin of Berth")
-        # Of a number without pins the record itself tells why.
+        # For a number without pins, the record itself tells the reason.
         found += pinned or [int(name)]
     return list(dict.fromkeys(found))

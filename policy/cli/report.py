@@ -1,4 +1,4 @@
-"""`berth report`: what became of the GPU jobs of a time, from Slurm's accounting; Berth need not have run then."""
+"""The command `berth report`, which reports on past GPU jobs from Slurm's accounting; Berth need not have run then."""
 
 from __future__ import annotations
 
@@ -25,12 +25,15 @@ __all__ = ["register"]
 
 _DAY_S = 86_400.0
 _CLOCK_S = 3_600.0
-"""sacct is asked in local time, of which an hour is missing or double in the night of a clock change."""
+"""Seconds read in addition at both ends.
+
+sacct takes local time, in which an hour is missing or double in the night of a clock change.
+"""
 _SECONDS = 600
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add `report` to the parser of `berth`."""
+    """Adds `report` to the parser of `berth`."""
     report = subparsers.add_parser(
         "report", help="waits, places, use, ends and tries of the GPU jobs that ended in a time"
     )
@@ -99,7 +102,7 @@ def _from_file(name: str, tally: Tally, period: Period) -> None:
 
 
 def _from_sacct(tally: Tally, since: float, until: float) -> None:
-    """Day by day, so that neither slurmdbd nor sacct has to hold more."""
+    """Reads sacct day by day, so that neither slurmdbd nor sacct has to hold more."""
     from policy.report.rows import read  # noqa: PLC0415
     from policy.report.tally import Period  # noqa: PLC0415
 
@@ -113,7 +116,7 @@ def _from_sacct(tally: Tally, since: float, until: float) -> None:
 
 @contextmanager
 def _sacct(begin: float, end: float) -> Iterator[Iterable[str]]:
-    """Its lines, while it writes them."""
+    """Yields sacct's lines while it writes them."""
     from policy.report.rows import COLUMNS  # noqa: PLC0415
 
     words = ["sacct", "-aDP", "-S", _local(begin), "-E", _local(end), "-o", ",".join(COLUMNS)]
@@ -156,7 +159,7 @@ def _local(moment: float) -> str:
 
 
 def _site(args: argparse.Namespace) -> Site:
-    """The nodes of today, and what joins them."""
+    """Returns the nodes of today, and the groups that join them."""
     from policy.report.site import Site  # noqa: PLC0415
 
     gpus = _gpus_of_nodes() if not args.gpus_per_node else {}
@@ -181,7 +184,7 @@ def _gpus_of_nodes() -> dict[str, int]:
 
 
 def _groups(fabric: str | None) -> dict[str, dict[str, str]]:
-    """NVLink domains from Berth's topology files, where there are any; leaves and pods from Slurm's file."""
+    """Returns NVLink domains from Berth's topology files, if there are any, and leaves and pods from Slurm's file."""
     from policy.site.config import config_path, fabric_file, load  # noqa: PLC0415
     from topology.files import load_directory  # noqa: PLC0415
     from topology.providers import slurm_fabric  # noqa: PLC0415

@@ -1,4 +1,4 @@
-"""`berth scores`: how fast each GPU is, who stands out, and since when."""
+"""The command `berth scores`, on the speed of each GPU, the GPUs that stand out, and since when."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _WHAT = "a score table, PAL's table, or a file of runs (default: the table that 
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add `scores` and its commands to the parser of `berth`."""
+    """Adds `scores` and its commands to the parser of `berth`."""
     scores = subparsers.add_parser("scores", help="how fast each GPU is for each application class")
     commands = scores.add_subparsers(dest="scores_command", metavar="COMMAND", required=True)
 
@@ -257,7 +257,7 @@ def _scores(path: Path, calibration: Calibration | None) -> Sequence[Score]:
 
 
 def _refreshed(args: argparse.Namespace, scores: Sequence[Score]) -> Sequence[Score]:
-    """As jobs and the guard have seen the GPUs since; who has changed is told."""
+    """Returns the scores with the later reports of jobs and guards, and prints which GPUs have changed."""
     if not args.steps:
         return scores
     return scores_refresh.refreshed(scores, Path(args.steps))

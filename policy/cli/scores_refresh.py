@@ -1,4 +1,4 @@
-"""`berth scores refresh`: the scores as jobs and the guards have seen the GPUs since the last calibration."""
+"""The command `berth scores refresh`, which updates scores by reports of jobs and guards since the last calibration."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 __all__ = ["refreshed", "register"]
 
 _TRIES = 3
-"""A calibration that ends meanwhile makes it begin anew."""
+"""Most attempts; a calibration that ends meanwhile makes it start again."""
 
 
 def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command."""
+    """Adds the command."""
     refresh = commands.add_parser(
         "refresh",
         help="write the living scores: the calibrated table and what jobs told since",
@@ -36,7 +36,7 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
 
 
 def refreshed(scores: Sequence[Score], record: Path) -> Sequence[Score]:
-    """These scores by a record of step times; who has changed is told."""
+    """Returns these scores, updated by a record of step times, and prints which GPUs have changed."""
     from policy.site.step_records import records_of  # noqa: PLC0415 - keeps `berth --help` fast
     from topology.calibrate.living import refresh, table  # noqa: PLC0415 - the same
     from topology.calibrate.steps import load  # noqa: PLC0415 - the same

@@ -1,4 +1,4 @@
-"""berth status: is berthd there, and what has it done."""
+"""The command `berth status`, which tells whether berthd runs, and what it has done."""
 
 import argparse
 from collections.abc import Mapping
@@ -16,14 +16,14 @@ _TEXTS = {"version", "slurm", "gateway", "problem"}
 
 
 def register(commands: Any) -> None:
-    """Add the command."""
+    """Adds the command."""
     parser = commands.add_parser("status", help="what berthd knows and has done")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print berthd's status; a problem that it reports makes the exit status 1."""
+    """Prints berthd's status; if berthd reports a problem, the exit status is 1."""
     from policy.site.config import config_path, load  # noqa: PLC0415 - keeps `berth --help` fast
 
     found = _ask(load(config_path()))
@@ -35,7 +35,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _ask(config: "Config") -> Mapping[str, str]:
-    """Berthd's status, from its host's own socket or, on other hosts and for users, from its port."""
+    """Returns berthd's status, from its own socket, or else, for users and on other hosts, from its port."""
     try:
         return ask.status(config.socket)
     except DaemonError:

@@ -1,4 +1,4 @@
-"""`berth vc plan`: groups with GPUs of their own, as the lines that Slurm needs for them."""
+"""The command `berth vc plan`, which prints the lines that Slurm needs for groups with GPUs of their own."""
 
 import argparse
 import sys
@@ -9,7 +9,7 @@ from policy.formats.errors import UsageError
 
 
 def register(commands: Any) -> None:
-    """Add the command."""
+    """Adds the command."""
     parser = commands.add_parser("vc", help="virtual clusters: groups with GPUs of their own (admins)")
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
     plan = verbs.add_parser("plan", help="print a script of sacctmgr lines; nothing is changed")
@@ -19,7 +19,7 @@ def register(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print the plan."""
+    """Prints the plan."""
     from policy.slurm import virtual_clusters  # noqa: PLC0415 - keeps `berth --help` fast
 
     try:

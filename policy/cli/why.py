@@ -1,4 +1,4 @@
-"""berth why JOBID: what Berth decided for a job, and its reasons."""
+"""The command `berth why JOBID`, which shows what Berth decided for a job, and its reasons."""
 
 import argparse
 import re
@@ -24,7 +24,7 @@ _NAME = re.compile(r"[1-9][0-9]*(?:[_+][0-9]+)?", re.ASCII)
 
 
 def register(commands: Any) -> None:
-    """Add the command."""
+    """Adds the command."""
     parser = commands.add_parser("why", help="why a job got, or waits for, its GPUs")
     parser.add_argument(
         "job", metavar="JOBID", help="a job's number; 7_3 is a task of an array, 7+1 a part of a heterogeneous job"
@@ -34,7 +34,7 @@ def register(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print one job's decision."""
+    """Prints one job's decision."""
     if not _NAME.fullmatch(options.job):
         raise UsageError(f"{options.job!r} is not a job's number; berth why takes one, such as 1234, 7_3 or 7+1")
     job_id = number_of(options.job)
@@ -44,7 +44,7 @@ def run(options: argparse.Namespace) -> int:
     try:
         failure = _failure_now(job_id, state, values)
     except SlurmError as problem:
-        # berthd has told the decision; where Slurm's commands are missing, that is all there is.
+        # berthd has told the decision; without Slurm's commands, nothing more is known here.
         failure = [("failed", f"what of is not known here: {problem}")]
     if options.json:
         print_json({"job": job_id, "slurm_state": state, "decision": _typed(values), "failure": dict(failure)})
@@ -54,7 +54,10 @@ def run(options: argparse.Namespace) -> int:
 
 
 def number_of(name: str, run: Callable[..., bytes] | None = None) -> int:
-    """A job's number. Slurm knows that of a task or a part; tasks that wait may share the whole array's."""
+    """Returns a job's number; Slurm is asked for that of a task or a part.
+
+    Tasks that wait may share the number of the whole array.
+    """
     from policy.slurm.by_command import job_json  # noqa: PLC0415 - most names are numbers
     from policy.slurm.by_command.command import run_command  # noqa: PLC0415
 
@@ -63,7 +66,7 @@ def number_of(name: str, run: Callable[..., bytes] | None = None) -> int:
     found = job_json.decode((run or run_command)("scontrol", "show", "job", name, "--json"))
     chosen = [job for job in found if name in {job.name, job.part}]
     if not chosen and (task := name.partition("_")[2]):
-        # Of an array later releases show all records, whichever task is asked for.
+        # Later releases show all records of an array, whichever task is asked for.
         chosen = [job for job in found if array_tasks.waits(int(task), job.array_task_string)]
     if not chosen:
         raise SlurmError(f"job {name} is not known to Slurm (any more); sacct may still know it")
@@ -71,7 +74,7 @@ def number_of(name: str, run: Callable[..., bytes] | None = None) -> int:
 
 
 def look_up(job_id: int) -> tuple[str, Mapping[str, str] | None]:
-    """A job's state and segment: from berthd where it answers users, else from Slurm's commands."""
+    """Returns a job's state and segment: from berthd where it answers users, else from Slurm's commands."""
     from policy.cli import ask  # noqa: PLC0415 - keeps `berth --help` fast
     from policy.site.config import config_path, load  # noqa: PLC0415
     from policy.slurm.by_command.command import CommandGateway  # noqa: PLC0415
@@ -83,7 +86,7 @@ def look_up(job_id: int) -> tuple[str, Mapping[str, str] | None]:
             told = ask.question(config, f"why job={job_id}")
             return told["state"], segment.fields(told.get("segment", ""))
     except (ConfigError, DaemonError) as problem:
-        # Slurm itself knows as much, where its commands are there and may be used.
+        # Slurm has the same data, where its commands exist and may be used.
         without = str(problem)
     try:
         job = CommandGateway().job(job_id)
@@ -93,7 +96,7 @@ def look_up(job_id: int) -> tuple[str, Mapping[str, str] | None]:
 
 
 def _failure_now(job_id: int, state: str, values: Mapping[str, str]) -> list[tuple[str, str]]:
-    """What a job that has just failed, failed of; or its pre-flight, with which it was ended."""
+    """Returns rows on why a job has just failed, or on its pre-flight if that ended the job."""
     from policy.cli.classify import shipped_rules  # noqa: PLC0415 - most jobs did not fail
     from policy.cli.why_failed import FAILED, failure_rows, preflight_rows  # noqa: PLC0415
     from policy.slurm.outcomes import outcome  # noqa: PLC0415
@@ -104,7 +107,7 @@ def _failure_now(job_id: int, state: str, values: Mapping[str, str]) -> list[tup
 
 
 def rows(job_id: int, slurm_state: str, values: Mapping[str, str]) -> list[tuple[str, str]]:
-    """The decision for people."""
+    """Returns the decision as rows for people."""
     found = [
         ("job", f"{job_id} ({slurm_state.lower()})"),
         ("decision", _STATES.get(values.get("state", ""), "unknown")),
@@ -148,7 +151,7 @@ def rows(job_id: int, slurm_state: str, values: Mapping[str, str]) -> list[tuple
 
 
 def _moved(values: Mapping[str, str], slurm_state: str) -> list[tuple[str, str]]:
-    """What its user wants to know of a job that is moved while it runs."""
+    """Returns rows on a job that is moved while it runs."""
     found = []
     if "move_until" in values:
         names, _, gpus = values.get("move_to", "").partition(":")
@@ -162,7 +165,7 @@ def _moved(values: Mapping[str, str], slurm_state: str) -> list[tuple[str, str]]
 
 
 def _sharing(values: Mapping[str, str]) -> str:
-    """Who else may be on the job's GPUs."""
+    """Returns a text on the other jobs that may use the job's GPUs."""
     if "share" not in values and values.get("tier") in _TIERS:
         way = "at the same time, in one fault domain" if values.get("way") == "mps" else "in turn"
         return _TIERS[values["tier"]].format(way=way)
@@ -183,7 +186,7 @@ _TIERS = {
 
 
 def _preflight(values: Mapping[str, str], slurm_state: str) -> list[tuple[str, str]]:
-    """That a job is a pre-flight, or has one."""
+    """Returns a row for a job that is a pre-flight, or has one."""
     if preflight_mark.is_one(values):
         return [("pre-flight", "this job is one: it tries a script on one GPU, and another job waits for it")]
     number = preflight_mark.first(values)
@@ -195,7 +198,7 @@ def _preflight(values: Mapping[str, str], slurm_state: str) -> list[tuple[str, s
 
 
 def _guest(values: Mapping[str, str]) -> list[tuple[str, str]]:
-    """What guests, and who may become one, want to know."""
+    """Returns rows for guests, and for jobs that may become guests."""
     found = []
     if "parked" in values:
         found.append(("guest", "waits on no node, until a seat is free for it"))
@@ -210,7 +213,7 @@ def _guest(values: Mapping[str, str]) -> list[tuple[str, str]]:
 
 
 def _failure(values: Mapping[str, str]) -> list[tuple[str, str]]:
-    """What the last run failed of, and what becomes of the job."""
+    """Returns rows on why the last run failed, and on whether the job is tried again."""
     kind = CLASSES.get(values.get("fail", ""))
     if kind is None:
         return []
@@ -223,7 +226,7 @@ def _failure(values: Mapping[str, str]) -> list[tuple[str, str]]:
 
 
 def _upgrade(values: Mapping[str, str]) -> str:
-    """How a job that waits for GPUs of its own may begin as a guest."""
+    """Returns a text on how a job that waits for GPUs of its own may begin as a guest."""
     if values.get("tier") == "opportunistic":
         return "a guest until its turn for a GPU of its own comes"
     after = int(values["upgrade"]) if values["upgrade"].isdigit() else 0
@@ -231,7 +234,7 @@ def _upgrade(values: Mapping[str, str]) -> str:
 
 
 def _insists(values: Mapping[str, str]) -> str:
-    """The level that a job insists on, and the time left of it."""
+    """Returns the level that a job requires, and the time left of it."""
     text = f"insists on {values['insists']} for {values.get('wait', '?')} s"
     if not values.get("until", "").isdigit():
         return text

@@ -1,7 +1,7 @@
-"""What `berth why` says of a job that failed.
+"""The rows of `berth why` for a job that failed.
 
-Slurm lets nobody write into a job that is over, so that it is looked up when somebody asks: with the rights of whoever
-asks, who sees the line of the log where the log is theirs to read.
+Slurm allows no change to a finished job, so the failure is looked up when a user asks. It is looked up with that user's
+rights, so the line of the log is shown only to users who may read the log.
 """
 
 import os
@@ -21,7 +21,7 @@ FAILED = frozenset({"FAILED", "OUT_OF_MEMORY", "NODE_FAIL", "BOOT_FAIL", "PREEMP
 
 
 def failure_rows(found: Outcome, rules: Rules) -> list[tuple[str, str]]:
-    """For people."""
+    """Returns the failure as rows for people."""
     failure = of_end(found, rules)
     rows = [("failed", f"{failure.failure}: {CLASSES[failure.failure].what}"), ("known by", failure.reason)]
     values = found.values or {}
@@ -36,7 +36,10 @@ def failure_rows(found: Outcome, rules: Rules) -> list[tuple[str, str]]:
 def preflight_rows(
     number: int, values: Mapping[str, str], ask: Callable[[int], Outcome], rules: Callable[[], Rules]
 ) -> list[tuple[str, str]]:
-    """What a cancelled job's pre-flight failed of: found anew as long as Slurm knows it, then as berthd wrote it."""
+    """Returns rows on why a cancelled job's pre-flight failed.
+
+    The failure is found again as long as Slurm knows the pre-flight; later it is the one that berthd noted.
+    """
     try:
         found = ask(number)
     except SlurmError:
@@ -54,13 +57,16 @@ def preflight_rows(
 
 
 def of_end(found: Outcome, rules: Rules) -> Classification:
-    """The class of a job's failure, as whoever asks can know it."""
+    """Returns the class of a job's failure, as far as the calling user can know it."""
     text = b"\n".join(map(_end_of, found.logs))
     return classify(text, Facts(found.exit_code or None, found.signal, found.state), rules)
 
 
 def _end_of(path: str) -> bytes:
-    """The end of a log; nothing where it cannot be read, or is no file, or root asks: the path is a user's."""
+    """Returns the end of a log; nothing where it cannot be read, is no file, or root asks.
+
+    The path is a user's text, so root does not open it.
+    """
     if os.geteuid() == 0:
         return b""
     try:

@@ -10,7 +10,7 @@ from policy.simulate.jobs import Job
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """One stretch of running on the same GPUs."""
+    """A time in which a job ran on the same GPUs without a break."""
 
     job: str
     start: float

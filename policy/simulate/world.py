@@ -1,4 +1,4 @@
-"""A cluster that exists only on paper: a fleet of nodes with leaves, pods, scores and costs."""
+"""Builds a simulated cluster: a fleet of nodes with leaves, pods, scores and costs."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -24,7 +24,7 @@ _CPUS_PER_GPU, _MB_PER_GPU = 8, 65_536
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How big the cluster is, and how it is wired."""
+    """The size of the cluster, and its wiring."""
 
     nodes: int
     gpus_per_node: int
@@ -35,7 +35,7 @@ class Layout:
 
 
 def all_to_all(node: str, gpus: int) -> Machine:
-    """A machine whose GPUs are all joined through a switch."""
+    """Returns a machine whose GPUs are all joined through a switch."""
     return Machine(
         node,
         "gpu",
@@ -50,10 +50,13 @@ def build(
     costs: CostModel | None = None,
     machine: Machine | None = None,
 ) -> Fleet:
-    """A fleet of equal nodes; `scores` are tables of nodes x GPUs by class, `machine` is what every node is like."""
+    """Builds a fleet of equal nodes.
+
+    `scores` are tables of nodes x GPUs by class; `machine` is the one that all nodes are copies of.
+    """
     pattern = machine or all_to_all("n0", layout.gpus_per_node)
     names = [f"n{number}" for number in range(layout.nodes)]
-    # One machine object serves all nodes: placement asks for its shape only.
+    # One machine object serves all nodes, because placement uses its shape only.
     return build_of(dict.fromkeys(names, pattern), fabric_of(layout, names), scores, costs)
 
 
@@ -63,7 +66,7 @@ def build_of(
     scores: Mapping[str, Floats] | None = None,
     costs: CostModel | None = None,
 ) -> Fleet:
-    """A fleet of these nodes, which need not be of one kind; rows of `scores` are as wide as the widest of them."""
+    """Builds a fleet of these nodes, which may be of several kinds; rows of `scores` have the width of the widest."""
     facts = [
         NodeFacts(
             name=name,
@@ -89,7 +92,7 @@ def build_of(
 
 
 def fabric_of(layout: Layout, names: Sequence[str]) -> Fabric:
-    """Leaves and pods of so many nodes each, in the nodes' order."""
+    """Returns leaves and pods of so many nodes each, in the nodes' order."""
     place = np.arange(layout.nodes, dtype=np.int64)
     unknown = np.full(layout.nodes, NOBODY, np.int64)
     if not layout.nodes_per_leaf:
@@ -107,13 +110,13 @@ def fabric_of(layout: Layout, names: Sequence[str]) -> Fabric:
 
 
 def view(fleet: Fleet, free: Ints, up: "np.ndarray[tuple[int], np.dtype[np.bool_]] | None" = None) -> View:
-    """What is free at one moment; CPUs and memory never run out on paper."""
+    """Returns a view with these free GPUs; CPUs and memory never run out in the simulation."""
     everywhere = np.ones(len(fleet.names), np.bool_)
     return View(fleet, free, fleet.cpus, fleet.mem, everywhere if up is None else up, everywhere)
 
 
 def demand_of(job: Job, fleet: Fleet, remaining: float | None = None) -> Demand:
-    """What a job asks for; without a number of nodes its GPUs may lie anywhere."""
+    """Returns the demand of a job; without a number of nodes its GPUs may lie anywhere."""
     nodes = job.nodes or (ANY_SPREAD if job.gpus > 1 else 1)
     return Demand(
         n=nodes,

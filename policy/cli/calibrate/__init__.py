@@ -1,4 +1,4 @@
-"""`berth calibrate`: measure how fast GPUs are (admins)."""
+"""The command `berth calibrate`, which measures the speed of GPUs (admins)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["register"]
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add `calibrate` and its commands to the parser of `berth`."""
+    """Adds `calibrate` and its commands to the parser of `berth`."""
     calibrate = subparsers.add_parser("calibrate", help="measure how fast GPUs are (admins)")
     commands = calibrate.add_subparsers(dest="calibrate_command", metavar="COMMAND", required=True)
     for command in (node, run):

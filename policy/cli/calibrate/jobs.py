@@ -1,6 +1,6 @@
-"""A campaign's jobs: one `srun` for each node, which brings the measurement's output back without a shared folder.
+"""Runs a campaign's jobs: one `srun` for each node, which returns the measurement's output without a shared folder.
 
-They have the lowest priority that there is and a limit of minutes, so that Slurm fits them in where nothing waits.
+The jobs have the lowest priority and a limit of minutes, so that Slurm runs them only where nothing waits.
 """
 
 from __future__ import annotations
@@ -22,22 +22,25 @@ from topology.errors import TopologyError
 __all__ = ["Jobs", "Outcome", "request"]
 
 _NICE = 2_147_483_645
-"""The most that Slurm takes."""
+"""The greatest nice value that Slurm accepts."""
 _CPUS_PER_GPU = 2
 _LEAVING_S = 15.0
-"""How long an srun may take to end after its job was broken off."""
+"""Seconds that an srun may take to end after its job was cancelled."""
 _QUEUED_S = 60.0
-"""A job that has not started by then waits for something that was not seen; its node comes up again later."""
+"""Seconds after which a job that has not started is given up.
+
+It waits for something unknown; its node is tried again later.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a measurement ended."""
+    """The end of a measurement."""
 
     node: str
     visit: Visit | None
     told: str
-    """Why there is no visit, or which runs in it do not count; empty: all is well."""
+    """The reason why there is no visit, or which runs in it do not count; empty if all is well."""
 
 
 @dataclass(slots=True)
@@ -49,7 +52,10 @@ class _Running:
 
 
 def request(node: NodeFacts, partition: str, name: str, limit_s: int) -> list[str]:
-    """The command line up to the program: the whole node, each GPU by its own type as only root may ask for them."""
+    """Returns the command line up to the program, for a whole node.
+
+    Each GPU is requested by its own type, which only root may do.
+    """
     typed = [f"gpu:g{k}:1" for k in range(node.gpus.bit_length()) if node.gpus >> k & 1]
     loose = [f"gpu:{node.loose}"] if node.loose else []
     cpus = min(max(node.cpus // max(node.threads, 1), 1), _CPUS_PER_GPU * (len(typed) + node.loose))
@@ -72,7 +78,7 @@ def request(node: NodeFacts, partition: str, name: str, limit_s: int) -> list[st
 
 
 class Jobs:
-    """Those that run or wait now, by node."""
+    """The jobs that run or wait now, by node."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -81,14 +87,15 @@ class Jobs:
 
     @property
     def nodes(self) -> tuple[str, ...]:
-        """Whose measurements are under way."""
+        """The nodes whose measurements run or wait."""
         return tuple(self._running)
 
     def start(self, node: str, command: Sequence[str]) -> None:
-        """Ask Slurm for one."""
+        """Submits a job to Slurm."""
         out, err = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115 - closed when it ended
         try:
-            # A group of its own: the terminal's interrupt is for the campaign, which ends its jobs in good order.
+            # It gets a process group of its own: the terminal's interrupt goes to the campaign, which then ends its
+            # jobs in order.
             process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True
             )
@@ -97,7 +104,7 @@ class Jobs:
         self._running[node] = _Running(process, out, err)
 
     def ids(self) -> dict[str, tuple[int, bool]]:
-        """By node, each job's number and whether it runs."""
+        """Returns by node each job's number, and whether the job runs."""
         text = run_command("squeue", "-h", "-a", "-t", "all", f"--name={self.name}", "-o", "%A|%T|%n")
         rows = [line.split("|") for line in text.decode().splitlines()]
         return {
@@ -107,7 +114,7 @@ class Jobs:
         }
 
     def ended(self) -> Iterator[Outcome]:
-        """Those that ended since the last look."""
+        """Yields the outcomes of jobs that ended since the last call."""
         for node, one in list(self._running.items()):
             if one.process.poll() is not None:
                 del self._running[node]
@@ -117,20 +124,20 @@ class Jobs:
             _close(one)
 
     def queued(self) -> list[str]:
-        """Nodes whose jobs were submitted too long ago to be waiting still."""
+        """Returns the nodes whose jobs were submitted so long ago that they should run by now."""
         now = time.monotonic()
         return [node for node, one in self._running.items() if now - one.begun > _QUEUED_S]
 
     def cancel(self, node: str, job: int) -> None:
-        """Break one off; what it says is not listened to."""
+        """Cancels a job; its output is ignored."""
         with contextlib.suppress(SlurmError):  # it ended a moment ago
             run_command("scancel", str(job))
-        # It is not killed: the node would look for a dead srun while it cleans up, and keep the next job waiting.
+        # srun is not killed: the node would search for a dead srun while it cleans up, and delay the next job.
         if one := self._running.pop(node, None):
             self._leaving.append(one)
 
     def close(self) -> None:
-        """End all of this campaign's jobs, those of an interrupted one too."""
+        """Ends all of this campaign's jobs, those of an interrupted campaign too."""
         with contextlib.suppress(SlurmError):
             run_command("scancel", f"--name={self.name}")
         until = time.monotonic() + _LEAVING_S

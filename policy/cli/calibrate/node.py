@@ -1,4 +1,4 @@
-"""`berth calibrate node`: measure the GPUs of the node where it runs."""
+"""The command `berth calibrate node`, which measures the GPUs of the node where it runs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["register"]
 
 
 def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command."""
+    """Adds the command."""
     node = commands.add_parser(
         "node",
         help="measure this node's GPUs",
@@ -46,7 +46,7 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
 
 
 def run(args: argparse.Namespace) -> int:
-    """Measure, print or add, and say which runs do not count."""
+    """Measures, prints the result or adds it to a file, and names the runs that do not count."""
     from topology.calibrate.measure import measure_all  # noqa: PLC0415
     from topology.calibrate.runs import FORMAT, Visit, append, encode, verdict  # noqa: PLC0415
 
@@ -74,7 +74,7 @@ def _tell(visit: Visit) -> None:
 
 
 def _words(gpu: GpuVisit) -> list[str]:
-    """Of each phase its time, its throughput and what part that is of the peak that the vendor names."""
+    """Returns for each phase its time, its throughput, and the part of the vendor's peak that this is."""
     from topology.calibrate.peaks import part_of_peak  # noqa: PLC0415
 
     words = []

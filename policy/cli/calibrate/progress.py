@@ -1,4 +1,4 @@
-"""How a campaign is told to the admin: a live table on a terminal, a line for each event elsewhere."""
+"""Shows a campaign to the admin: a live table on a terminal, a line for each event elsewhere."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Progress:
         self._live: Live | None = None
 
     def __enter__(self) -> Self:
-        """Begin; a live table needs a terminal."""
+        """Starts the display; a live table needs a terminal."""
         if sys.stdout.isatty():
             from rich.live import Live  # noqa: PLC0415 - heavy, and only here
 
@@ -38,19 +38,19 @@ class Progress:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Leave the last state on the screen."""
+        """Leaves the last state on the screen."""
         if self._live:
             self._live.stop()
 
     def event(self, campaign: Campaign, node: str) -> None:
-        """Something happened to a node."""
+        """Prints that something happened to a node, where there is no live table."""
         if not self._live:
             one = campaign.nodes[node]
             told = f": {one.told}" if one.told and one.state != "running" else ""
             print(f"{_clock(time.time())} {node} {_state(one)}{told} ({_counts(campaign)})", flush=True)
 
     def show(self, campaign: Campaign, why: str) -> None:
-        """The state of all, and what is waited for."""
+        """Shows the state of all nodes, and what the campaign waits for."""
         if self._live:
             self._live.update(_table(campaign, why))
 

@@ -1,4 +1,4 @@
-"""A campaign's end: the score table is written anew, and what changed is told."""
+"""Ends a campaign: writes the score table anew, and prints what changed."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 __all__ = ["differences", "merged", "report"]
 
 _WORTH = 0.01
-"""A score that moved by less is not worth a line."""
+"""Smallest change of a score that gets a line."""
 _LINES = 20
 
 
 def report(campaign: Campaign, runs: Path, scores: Path | None) -> None:
-    """Write the table and print a summary."""
+    """Writes the table and prints a summary."""
     from topology.calibrate.health import watch_list  # noqa: PLC0415
     from topology.calibrate.runs import load  # noqa: PLC0415
     from topology.calibrate.statistics import calibrate, table  # noqa: PLC0415
@@ -56,7 +56,7 @@ def report(campaign: Campaign, runs: Path, scores: Path | None) -> None:
 
 
 def differences(old: Sequence[Score], new: Sequence[Score]) -> list[str]:
-    """What a table says that the one before did not, the greatest change first."""
+    """Returns lines on what differs between two tables, the greatest change first."""
     before = {(one.node, one.position, one.uuid, one.app_class): one.score for one in old}
     known = [(one, before.get((one.node, one.position, one.uuid, one.app_class))) for one in new]
     moved = [(one, was) for one, was in known if was is not None and abs(one.score - was) >= _WORTH]
@@ -70,7 +70,7 @@ def differences(old: Sequence[Score], new: Sequence[Score]) -> list[str]:
 
 
 def merged(old: Sequence[Score], new: Sequence[Score]) -> list[Score]:
-    """The new scores, and the old ones of GPUs of which there is no run, such as those that were imported."""
+    """Returns the new scores, and the old ones of GPUs without a run, such as imported ones."""
     places = {(one.node, one.position) for one in new}
     uuids = {one.uuid for one in new}
     kept = [one for one in old if (one.node, one.position) not in places and one.uuid not in uuids - {""}]

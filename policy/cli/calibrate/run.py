@@ -1,4 +1,4 @@
-"""`berth calibrate run`: a campaign over the cluster, through Slurm, that makes way for jobs."""
+"""The command `berth calibrate run`, a campaign over the cluster, through Slurm, that makes way for jobs."""
 
 from __future__ import annotations
 
@@ -27,16 +27,22 @@ if TYPE_CHECKING:
 __all__ = ["register"]
 
 _TICK_S, _READING_SHARE = 1.0, 0.1
-"""Slurm is asked once a second, and more seldom where an answer takes long: for a tenth of the time at most."""
+"""Seconds between two queries of Slurm, and the part of the time that they may take.
+
+Where an answer takes long, Slurm is queried less often.
+"""
 _CLEANUP_S = 3.0
-"""A node that made way takes so long to be cleaned up: the job that it was for gets no second one meanwhile."""
+"""Seconds that the cleanup of a node takes after its measurement made way.
+
+Meanwhile no second measurement makes way for the same job.
+"""
 _MOST_FAILURES = 60
-"""Looks at Slurm that may fail in a row: slurmctld may be restarted meanwhile."""
+"""Most queries of Slurm that may fail in a row, for example while slurmctld restarts."""
 _RUNS = "/var/lib/berth/runs"
 
 
 def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command."""
+    """Adds the command."""
     run = commands.add_parser(
         "run",
         help="measure the cluster's GPUs through Slurm",
@@ -85,7 +91,7 @@ def _campaign_on(args: argparse.Namespace, rules: Rules, runs: Path, last: Mappi
         print("\n".join(name for name, one in campaign.nodes.items() if one.state == "waiting"))
         return 0
     jobs = Jobs(campaign.name)
-    # A campaign that was killed may have left some.
+    # A campaign that was killed may have left jobs.
     jobs.close()
     loop = _Loop(args, rules, gateway, jobs, runs, campaign, last)
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -106,7 +112,7 @@ def _campaign_on(args: argparse.Namespace, rules: Rules, runs: Path, last: Mappi
 
 @contextmanager
 def _locked(runs: Path) -> Iterator[None]:
-    """Two campaigns on one file would measure everything twice."""
+    """Locks the file of runs, because two campaigns on one file would measure everything twice."""
     import fcntl  # noqa: PLC0415
 
     try:
@@ -126,7 +132,7 @@ def _interrupt(_number: int, _frame: object) -> None:
 
 
 class _Loop:
-    """One look at Slurm after the other."""
+    """Runs the campaign, one query of Slurm after the other."""
 
     def __init__(
         self,
@@ -143,10 +149,10 @@ class _Loop:
         self._last = dict(last)
         self._failures = 0
         self._served: dict[int, float] = {}
-        """Jobs that measurements have made way for, and when."""
+        """Jobs for which measurements made way, and the time at which they did."""
 
     def until_over(self, progress: Progress, stop_at: float) -> None:
-        """Until all nodes are measured, or only such are left as do not answer, or time is up."""
+        """Runs until all nodes are measured, no node that is left answers, or the time is up."""
         while not self.campaign.over and time.time() < stop_at:
             begun = time.monotonic()
             try:
@@ -166,19 +172,22 @@ class _Loop:
             time.sleep(max(_TICK_S - spent, spent * (1.0 / _READING_SHARE - 1.0) if spent > _TICK_S else 0.0))
 
     def _reachable(self, reading: Reading) -> bool:
-        """Whether any node that is left can be measured at all."""
+        """Tells whether any node that is left can be measured at all."""
         up = {node.name for node in reading.nodes if node.up}
         return any(name in up and one.state in {"waiting", "running"} for name, one in self.campaign.nodes.items())
 
     def save(self) -> None:
-        """Keep the campaign, so that it can be resumed."""
+        """Saves the campaign, so that it can be resumed."""
         from policy.calibrate.campaign import encode  # noqa: PLC0415
         from topology import atomic  # noqa: PLC0415
 
         atomic.replace(f"{self._runs}.campaign", encode(self.campaign).encode())
 
     def _look(self, reading: Reading, progress: Progress) -> str:
-        """Take in what ended, make way, begin anew; what is waited for."""
+        """Handles ended measurements, makes way for jobs, and starts new measurements.
+
+        Returns a text on what the campaign waits for.
+        """
         from policy.calibrate.choice import next_nodes, to_make_way  # noqa: PLC0415
 
         before = self.campaign
@@ -218,7 +227,8 @@ class _Loop:
         if outcome.visit is None:
             self.campaign = self.campaign.fail(node, outcome.told, now, self._rules.tries)
             return
-        # First the visit, then the campaign: one that is killed in between finds it in the file.
+        # The visit is saved before the campaign, so that a campaign that is killed in between finds the visit in the
+        # file.
         append([outcome.visit], self._runs)
         self._last[node] = now
         self.campaign = self.campaign.done(node, outcome.told or _summary(outcome.visit))
@@ -236,7 +246,7 @@ class _Loop:
 
 
 def _summary(visit: Visit) -> str:
-    """How many GPUs, and how far apart the fastest and the slowest are."""
+    """Returns the number of GPUs, and the fastest and the slowest compute time."""
     times = [run.time_ms for gpu in visit.gpus for run in gpu.runs if run.app_class == "compute"]
     told = f"{len(visit.gpus)} GPUs"
     return f"{told}, compute {min(times):.1f} to {max(times):.1f} ms" if times else told
@@ -262,7 +272,7 @@ def _seconds(text: str, option: str) -> int:
 
 
 def _last_visits(runs: Path) -> dict[str, float]:
-    """When each node was measured last."""
+    """Returns the time at which each node was measured last."""
     from topology.calibrate.runs import load, seconds_of  # noqa: PLC0415
 
     if not runs.parent.is_dir():
@@ -276,7 +286,7 @@ def _last_visits(runs: Path) -> dict[str, float]:
 
 
 def _campaign(args: argparse.Namespace, path: Path, known: Sequence[str], last: Mapping[str, float]) -> Campaign:
-    """The one that was interrupted, or a new one of nodes that were not measured lately."""
+    """Returns the campaign that was interrupted, or a new one of nodes that were not measured lately."""
     from policy.calibrate.campaign import begin, decode  # noqa: PLC0415
     from topology.hostlist import expand  # noqa: PLC0415
 

@@ -1,4 +1,4 @@
-"""`berth topo`: what the nodes are made of and how they are joined, and Slurm's configuration made from it."""
+"""The command `berth topo`: the nodes' GPUs and links, and Slurm's configuration made from them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["register"]
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add `topo` and its commands to the parser of `berth`."""
+    """Adds `topo` and its commands to the parser of `berth`."""
     topo = subparsers.add_parser("topo", help="GPUs and NVLinks of the nodes")
     commands = topo.add_subparsers(dest="topo_command", metavar="COMMAND", required=True)
     for command in (discover, show, sets, draw, diff, export, compile):

@@ -1,4 +1,4 @@
-"""`berth topo compile`: all topology files and the fabric in one file, from which berthd starts at once."""
+"""The command `berth topo compile`, which puts all topology files and the fabric in one file for a fast start."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from topology.errors import TopologyFileError
 __all__ = ["register", "run"]
 
 _SHOW_EVERY = 0.2
-"""Seconds between two words about progress."""
+"""Seconds between two updates of the progress."""
 
 
 def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command."""
+    """Adds the command."""
     parser = commands.add_parser(
         "compile",
         help="put all topology files and the fabric in one file, for a fast start of berthd",
@@ -46,15 +46,15 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
 
 
 def run(args: argparse.Namespace) -> int:
-    """Write the file, say what is in it, and each problem in a line of its own."""
-    # berthd's are absolute, and the stamp is of names too.
+    """Writes the file, and prints its contents in one line and each problem in a line of its own."""
+    # berthd's paths are absolute, and the stamp covers names too.
     directory, source = directory_of(args).absolute(), fabric_file(args)
     source = source and source.absolute()
-    # numpy comes with the fabric, whose error says what to install.
+    # The fabric imports numpy; its error tells what to install.
     fabric_of((), None)
     from topology import compiled  # noqa: PLC0415
 
-    # Before they are read, so that a change meanwhile is seen.
+    # The stamp is taken before the files are read, so that a change meanwhile is noticed.
     mark = compiled.stamp(compiled.sources(directory, source))
     problems: list[TopologyFileError] = []
     found = files.load_directory(directory, problems.append, _Progress() if sys.stderr.isatty() else None)
@@ -72,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 class _Progress:
-    """One line on a terminal that says how far reading has come, gone when it is done."""
+    """One line on a terminal with the progress of reading, which is erased at the end."""
 
     def __init__(self) -> None:
         self._due = time.monotonic() + _SHOW_EVERY

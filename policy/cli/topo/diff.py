@@ -1,4 +1,4 @@
-"""`berth topo diff`: what changed between two discoveries."""
+"""The command `berth topo diff`, which shows what changed between two discoveries."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _DIFFERENT = 1
 
 
 def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command."""
+    """Adds the command."""
     parser = commands.add_parser(
         "diff",
         help="compare two discoveries of a node, or of all nodes",
@@ -40,7 +40,7 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the changes; the exit status tells scripts whether there are any."""
+    """Prints the changes; the exit status tells scripts whether there are any."""
     try:
         found = [change for change in _changes(args) if _wanted(change, args.only)]
     except (BerthError, TopologyError) as error:
@@ -59,7 +59,7 @@ def _changes(args: argparse.Namespace) -> list[Change]:
     if all(folders):
         return cluster_changes(load(Path(args.old)), load(Path(args.new)))
     if any(folders):
-        # A node and a folder: the same node in the folder.
+        # For a node and a folder, the node is compared with the same node in the folder.
         folder, word = (args.old, args.new) if folders[0] else (args.new, args.old)
         one = _one(word, args)
         other = load(Path(folder)).get(one.node)

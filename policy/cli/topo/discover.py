@@ -1,4 +1,4 @@
-"""`berth topo discover`: ask this node's driver, write its topology file."""
+"""The command `berth topo discover`, which reads this node's driver and writes its topology file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["register", "run"]
 
 
 def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command."""
+    """Adds the command."""
     parser = commands.add_parser(
         "discover",
         help="write this node's topology file",
@@ -35,7 +35,7 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
 
 
 def run(args: argparse.Namespace) -> int:
-    """Write this node's file, say in one line what was found, and each problem in a line of its own."""
+    """Writes this node's file, and prints what was found in one line and each problem in a line of its own."""
     from topology.providers.nvml import discover  # noqa: PLC0415  the other commands need no provider
 
     node = args.node or socket.gethostname().partition(".")[0]

@@ -1,4 +1,4 @@
-"""`berth topo draw`: a node or the cluster as a picture."""
+"""The command `berth topo draw`, which draws a node or the cluster."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["register", "run"]
 
 
 def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command."""
+    """Adds the command."""
     parser = commands.add_parser(
         "draw",
         help="draw a node or the cluster as SVG",
@@ -34,7 +34,7 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
 
 
 def run(args: argparse.Namespace) -> int:
-    """Write the picture and say where it is."""
+    """Writes the picture and prints its path."""
     if args.slurm_topology and not args.cluster:
         raise UsageError("--slurm-topology belongs to --cluster; give both, or neither")
     if not args.cluster and not args.what:

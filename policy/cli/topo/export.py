@@ -1,4 +1,4 @@
-"""`berth topo export`: Slurm's configuration from the topology files."""
+"""The command `berth topo export`, which writes Slurm's configuration from the topology files."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _SYSTEM = re.compile(r" OS=.*?(?= RealMemory=)")
 
 
 def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command."""
+    """Adds the command."""
     parser = commands.add_parser(
         "export",
         help="write lines for slurm.conf, gres.conf and topology.conf",
@@ -70,7 +70,7 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print configuration lines; each node that gets none is named on standard error."""
+    """Prints configuration lines, and names on standard error each node that gets none."""
     from topology.writers.slurm import render  # noqa: PLC0415  only what a command needs is imported
 
     refused: dict[str, str] = {}
@@ -94,12 +94,12 @@ def _say_refused(refused: Mapping[str, str]) -> None:
 
 
 def _export_fabric(args: argparse.Namespace, machines: list[Machine], refused: Mapping[str, str]) -> int:
-    """Print the network; where the topology files and Slurm's own file part is said on standard error."""
+    """Prints the network, and on standard error the differences between the topology files and Slurm's own file."""
     fabric = fabric_of(machines, fabric_file(args))
     from topology.writers.slurm_fabric import block_conf, tree_conf, yaml  # noqa: PLC0415  needs numpy, as the fabric
 
     if args.fabric == "yaml":
-        # The form of which nothing is known is left out; where that is both, the tree's error says it.
+        # A form without any data is left out; if both have none, the tree's error tells so.
         forms = {"block": bool(fabric.domains), "tree": bool(fabric.leaves) or not fabric.domains}
         lines = yaml({form: (form, fabric) for form in ("tree", "block") if forms[form]})
     else:
@@ -118,7 +118,7 @@ def _section(title: str, lines: Iterable[str], *, titled: bool) -> None:
 
 
 def _machines(args: argparse.Namespace, refused: dict[str, str]) -> Iterator[Machine]:
-    """The nodes asked for; what cannot be read is refused by name."""
+    """Yields the nodes asked for; a node whose file cannot be read is refused by name."""
     directory = directory_of(args)
     if args.nodes is None:
         problems: list[TopologyFileError] = []
@@ -141,7 +141,7 @@ def _machines(args: argparse.Namespace, refused: dict[str, str]) -> Iterator[Mac
 
 
 def _layouts(source: str | None, machines: Iterable[Machine]) -> dict[str, CpuLayout]:
-    """How Slurm counts the nodes' cores: from what the admin gives, else from Slurm itself."""
+    """Returns the nodes' cores as Slurm counts them: from the admin's file, else from Slurm itself."""
     from policy.slurm.by_command.command import run_command  # noqa: PLC0415
 
     if source:
@@ -152,7 +152,7 @@ def _layouts(source: str | None, machines: Iterable[Machine]) -> dict[str, CpuLa
     here = socket.gethostname().partition(".")[0]
     wanted = {machine.node for machine in machines}
     layouts: dict[str, CpuLayout] = {}
-    # Slurm first: slurmd -C knows its own node only, and does not look at numa_node_as_socket and the like.
+    # Slurm comes first: slurmd -C knows its own node only, and ignores numa_node_as_socket and similar settings.
     for command in (("scontrol", "show", "node", "--oneliner"), ("slurmd", "-C")):
         if command[0] == "slurmd" and (here in layouts or here not in wanted):
             continue
@@ -165,9 +165,9 @@ def _layouts(source: str | None, machines: Iterable[Machine]) -> dict[str, CpuLa
 
 
 def read_layouts(text: str, source: str) -> dict[str, CpuLayout]:
-    """Sockets, cores and threads from the NodeName lines of `slurmd -C`, slurm.conf or `scontrol show node -o`.
+    """Reads sockets, cores and threads from the NodeName lines of `slurmd -C`, slurm.conf or `scontrol show node -o`.
 
-    Lines that do not tell them all are skipped; a FormatError names a node whose counts make no sense.
+    Lines without all of these counts are skipped; a FormatError names a node whose counts make no sense.
     """
     layouts: dict[str, CpuLayout] = {}
     default: dict[str, str] = {}
@@ -176,7 +176,7 @@ def read_layouts(text: str, source: str) -> dict[str, CpuLayout]:
             continue
         words: dict[str, str] = {}
         for key, value in _WORD.findall(_SYSTEM.sub("", line).partition("#")[0]):
-            # What users and admins wrote freely comes last in scontrol's lines.
+            # Free text of users and admins comes last in scontrol's lines.
             words.setdefault(key.lower(), value)
         name = words.pop("nodename")
         if name.upper() == "DEFAULT":

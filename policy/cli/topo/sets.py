@@ -1,4 +1,4 @@
-"""`berth topo sets`: which node sets could hold a job, level by level."""
+"""The command `berth topo sets`, which shows the node sets that could hold a job, level by level."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ _FOUND, _NONE = 0, 1
 _LEVELS: tuple[FabricLevel, ...] = ("nvlink", "node", "leaf", "pod", "any")
 _SHOWN = 10
 _WIDEST = 60
-"""Characters of a host list in the table."""
+"""Most characters of a host list in the table."""
 
 
 def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command."""
+    """Adds the command."""
     parser = commands.add_parser(
         "sets",
         help="show which node sets could hold a job now",
@@ -54,9 +54,9 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print a table, or JSON."""
+    """Prints a table, or JSON."""
     found = machines(args.what, args)
-    # numpy comes with the fabric, whose error says what to install.
+    # The fabric imports numpy; its error tells what to install.
     fabric = fabric_of(found, fabric_file(args))
     from topology.errors import QuestionError  # noqa: PLC0415
     from topology.nodesets import NodeSets  # noqa: PLC0415
@@ -75,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _free_now(found: Sequence[Machine]) -> list[int]:
-    """What Slurm says is free on each machine; nothing on nodes that are down or that it does not know."""
+    """Returns the free GPUs of each machine by Slurm; none on nodes that are down or unknown to Slurm."""
     from policy.slurm.by_command.command import CommandGateway  # noqa: PLC0415  not needed with --idle
 
     nodes = {node.name: node for node in CommandGateway().read(ended=False).nodes}

@@ -1,4 +1,4 @@
-"""`berth topo show`: nodes as tables."""
+"""The command `berth topo show`, which shows nodes as tables."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["register", "run"]
 
 
 def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command."""
+    """Adds the command."""
     parser = commands.add_parser(
         "show",
         help="show the GPUs, links, islands and NICs of nodes",
@@ -30,7 +30,7 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print tables, or JSON."""
+    """Prints tables, or JSON."""
     found = machines(args.what, args)
     if args.json:
         whole = [json.loads(files.encode(machine)) | {"islands": islands(machine)} for machine in found]
@@ -77,7 +77,7 @@ def _nics(machine: Machine) -> str:
 
 
 def _rails(machine: Machine) -> str:
-    """GPUs with the same nearest NICs together."""
+    """Returns a text that groups GPUs by their nearest NICs."""
     gpus: dict[tuple[str, ...], list[str]] = {}
     for gpu, names in enumerate(pcie.rails(machine)):
         gpus.setdefault(names, []).append(str(gpu))

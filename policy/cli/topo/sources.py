@@ -1,6 +1,7 @@
-"""Where the machines and the fabric that a command is about come from.
+"""Finds the machines and the fabric for a command.
 
-Machines: topology files, text of nvidia-smi, named machines. Fabric: what the machines know, and Slurm's own file.
+Machines come from topology files, text of nvidia-smi, or named machines. The fabric comes from the machines and from
+Slurm's own file.
 """
 
 from __future__ import annotations
@@ -43,14 +44,14 @@ _NAMED = "machine:"
 
 
 def add_directory(parser: argparse.ArgumentParser) -> None:
-    """The option that says where topology files are."""
+    """Adds the option for the folder of topology files."""
     parser.add_argument(
         "--topology-dir", type=Path, metavar="DIR", help="topology files (default: topology_dir of berth.conf)"
     )
 
 
 def add_slurm_topology(parser: argparse.ArgumentParser) -> None:
-    """The option that says where leaves and pods are."""
+    """Adds the option for the file with leaves and pods."""
     parser.add_argument(
         "--slurm-topology",
         metavar="FILE",
@@ -60,24 +61,24 @@ def add_slurm_topology(parser: argparse.ArgumentParser) -> None:
 
 
 def default_directory() -> Path:
-    """The folder that berth.conf names; without berth.conf the usual one."""
+    """Returns the folder that berth.conf names; without berth.conf the usual one."""
     return config.load(config.config_path()).topology_dir
 
 
 def directory_of(args: argparse.Namespace) -> Path:
-    """The folder that the user or berth.conf names."""
+    """Returns the folder that the user or berth.conf names."""
     chosen: Path | None = args.topology_dir
     return chosen or default_directory()
 
 
 def fabric_file(args: argparse.Namespace) -> Path | None:
-    """Slurm's file that the user or berth.conf names, else the one that Slurm itself would take; None for none."""
+    """Returns the file that the user or berth.conf names, else the one that Slurm itself would take; None for none."""
     chosen: str | None = args.slurm_topology
     return config.fabric_file(chosen or config.load(config.config_path()).fabric)
 
 
 def fabric_of(found: Iterable[Machine], source: Path | None) -> Fabric:
-    """How these machines are joined."""
+    """Returns the fabric that joins these machines."""
     try:
         from topology.fabric import Fabric  # noqa: PLC0415  needs numpy, which most commands do without
     except ImportError as error:
@@ -88,7 +89,7 @@ def fabric_of(found: Iterable[Machine], source: Path | None) -> Fabric:
 
 
 def machines(what: Iterable[str], args: argparse.Namespace) -> list[Machine]:
-    """The machines that these words mean; all of the folder where there is no word."""
+    """Returns the machines that these words stand for; without words, all of the folder."""
     words = list(what)
     if words:
         return [machine for word in words for machine in _meant(word, args)]
@@ -96,7 +97,7 @@ def machines(what: Iterable[str], args: argparse.Namespace) -> list[Machine]:
 
 
 def load(directory: Path) -> dict[str, Machine]:
-    """All machines of a folder; a broken file costs its node and a line on standard error."""
+    """Returns all machines of a folder; a broken file is skipped with a line on standard error."""
     found = files.load_directory(directory, lambda problem: print(f"berth topo: {problem}", file=sys.stderr))
     if not found:
         raise nothing_in(directory)
@@ -104,7 +105,7 @@ def load(directory: Path) -> dict[str, Machine]:
 
 
 def nothing_in(directory: Path) -> UsageError:
-    """What to say of a folder without topology files."""
+    """Returns the error for a folder without topology files."""
     return UsageError(f"{directory} has no topology file; run berth topo discover on the GPU nodes")
 
 

@@ -1,4 +1,4 @@
-"""How machines are put into words, the same in all commands."""
+"""Describes machines in text, the same way in all commands."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Paint = Callable[[str, str], str]
 
 
 def summary(machine: Machine) -> str:
-    """A node in one line."""
+    """Describes a node in one line."""
     vias = {link.via for link in machine.links}
     if not vias:
         links = "no NVLink"
@@ -28,7 +28,7 @@ def summary(machine: Machine) -> str:
 
 
 def islands(machine: Machine) -> list[list[int]] | None:
-    """NVLink islands as lists of positions; None on a compute node, which has no networkx."""
+    """Returns NVLink islands as lists of positions; None on a compute node without networkx."""
     try:
         from topology.islands import islands as masks  # noqa: PLC0415
         from topology.islands import positions  # noqa: PLC0415
@@ -39,13 +39,13 @@ def islands(machine: Machine) -> list[list[int]] | None:
 
 
 def paint() -> Paint:
-    """Colours where a person looks at a terminal that has them and did not ask for none (no-color.org)."""
+    """Returns a function that colours text if the terminal has colours and the user allows them (no-color.org)."""
     colourful = sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     return _coloured if colourful else plain
 
 
 def plain(_word: str, padded: str) -> str:
-    """No colours."""
+    """Returns the text without colours."""
     return padded
 
 

@@ -11,7 +11,10 @@ from policy.simulate.pal_rounds.events import NodeEvent
 
 
 def read_events(path: str, names: Sequence[str]) -> list[NodeEvent]:
-    """Reads `node,start,end,factor`: a node, by name or number, takes `factor` times as long from `start` to `end`, in s."""
+    """Reads `node,start,end,factor`: a node takes `factor` times as long from `start` to `end`, in seconds.
+
+    The node is given by name or number.
+    """
     table = read_table(path)
     table.need("node", "start", "end", "factor")
     places = {name: place for place, name in enumerate(names)} | {str(place): place for place in range(len(names))}

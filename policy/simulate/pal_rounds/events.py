@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class NodeEvent:
-    """A node is slower for a while: all true scores of its GPUs times a factor.
+    """A time in which a node is slower: all true scores of its GPUs are multiplied by a factor.
 
     It is in force in each round that begins between `start` and `end`, which are in seconds.
     """
@@ -25,7 +25,7 @@ class NodeEvent:
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """What a job that ran in a round showed."""
+    """The measured times of a job that ran in a round."""
 
     job: str
     demand: "Demand"

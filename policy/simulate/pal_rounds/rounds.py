@@ -44,7 +44,7 @@ _ROUNDING = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class RoundsSettings:
-    """How rounds are run; the defaults are those of PAL's artifact on the Sia-Philly traces."""
+    """Settings of the rounds; the defaults are those of PAL's artifact on the Sia-Philly traces."""
 
     round_s: float = 360.0
     order: str = "fifo"

@@ -119,7 +119,7 @@ def _name(line: Line) -> str:
 
 
 def _few(every: Sequence[Line]) -> Sequence[Line]:
-    """Returns all lines, or for a large sweep those of the first and the last values, so that the plot stays readable."""
+    """Returns all lines, or for a large sweep those of the first and the last values, to keep plots readable."""
     values = list(dict.fromkeys(line.swept for line in every if line.swept))
     if len(every) <= len(svg.COLOURS) or not values:
         return every

@@ -1,4 +1,4 @@
-"""The two passes by which Slurm starts jobs: the main pass, in order up to the first that cannot start, and backfill."""
+"""The two passes by which Slurm starts jobs: main pass (in order, up to the first that cannot start) and backfill."""
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice

@@ -104,7 +104,10 @@ class Running:
             self.held[task.quota] = self.held.get(task.quota, 0) + gpus
 
     def _alone_on(self, nodes: Sequence[int], now: float) -> list[Task]:
-        """Returns the jobs on these nodes, whose speed depends on whether they are alone there, with updated progress."""
+        """Updates the progress of the jobs on these nodes, and returns them.
+
+        Their speed depends on whether they are alone there.
+        """
         for task in (found := list({id(task): task for node in nodes for task in self._on[node].values()}.values())):
             self._progress(task, now)
         return found

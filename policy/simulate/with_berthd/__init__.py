@@ -1,1 +1,1 @@
-"""Slurm on paper with berthd's own planning code beside it, which pins jobs as on a real cluster."""
+"""Simulates Slurm with berthd's own planning code beside it, which pins jobs as on a real cluster."""

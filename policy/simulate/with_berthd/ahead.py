@@ -1,4 +1,4 @@
-"""What backfill asks select/cons_tres: when a job could start, if running jobs use their time limits."""
+"""Predicts the start of a job as select/cons_tres does for backfill, if running jobs use their time limits."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,12 +12,12 @@ from policy.simulate.with_berthd.nodes import Nodes
 from topology.tables import Ints
 
 FIRST_WINDOW = 30
-"""Seconds within which ends of running jobs are looked at as one; each next window is at least twice as wide."""
+"""Seconds within which ends of running jobs are handled together; each next window is at least twice as wide."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """What is free once some of the running jobs have ended."""
+    """The free resources once some of the running jobs have ended."""
 
     gpus: Ints
     cpus: Ints
@@ -25,15 +25,15 @@ class _Row:
 
 
 class Ahead:
-    """What is free now, and once the first, the first two... of the running jobs have ended: a row for each."""
+    """A table with a row for the free resources now, and one after each end of a running job."""
 
     def __init__(
         self, nodes: Nodes, choice: Choice, running: Sequence[tuple[int, Record]], now: int, *, by_nodes: bool
     ) -> None:
-        """`running`: with the second in which each ends.
+        """Takes the `running` jobs, each with the second in which it ends.
 
-        `by_nodes`: a planned start is the end of the last job on the nodes that were chosen, as from 25.05.1 on;
-        before, it is the end of the last job on any node that the job might have.
+        With `by_nodes` a planned start is the end of the last job on the chosen nodes, as from 25.05.1 on. Before, it
+        is the end of the last job on any node that the job might have.
         """
         self._choice = choice
         self._now = now
@@ -45,14 +45,14 @@ class Ahead:
             for place, (_, record) in enumerate(ending)
             for node, mask, cores in zip(record.nodes, record.masks, record.cores, strict=True)
         ]
-        # By job, each on each of its nodes: what a whole table would take of a big cluster is too much.
+        # One entry for each job and node, because a full table would be too large for a big cluster.
         self._job, self._node, self._mask, self._cores = np.array(held, np.int64).reshape(-1, 4).T.copy()
-        # Made as they are asked for; few are.
+        # Rows are made on demand; few are needed.
         self._rows = {0: _Row(nodes.gpus.copy(), nodes.cpus.copy(), np.bitwise_count(nodes.gpus))}
         self._room: dict[tuple[int, int, int], Bools] = {}
 
     def starts_now(self, record: Record) -> bool:
-        """Whether there is room for a job now, whatever is reserved."""
+        """Tells whether there is room for a job now, without regard to reservations."""
         if record.pin:
             return pin_fits(record, self._rows[0].gpus, self._rows[0].cpus)
         return int(np.count_nonzero(self._room_for(record, 0))) >= record.nodes_wanted
@@ -60,7 +60,10 @@ class Ahead:
     def soonest(
         self, record: Record, open_nodes: Bools, start: float, until: float | None
     ) -> tuple[float, tuple[int, ...]] | None:
-        """When, of these nodes, on which; for a start after now. Ends of jobs after `until` are not looked at."""
+        """Returns the start and the nodes of a job among the open nodes; ends of jobs after `until` are ignored.
+
+        `start` is the earliest start to plan for; it may be now.
+        """
         if start <= self._now and (nodes := self._nodes_in(0, record, open_nodes)):
             return self._now, nodes
         over = int(self._ends.searchsorted(start, "left"))
@@ -79,9 +82,10 @@ class Ahead:
         return None
 
     def _batches(self, near: Ints) -> list[int]:
-        """Rows after each batch of ends of those jobs that hold nodes which a job might have.
+        """Returns the rows after each batch of ends of the jobs that hold nodes which this job might have.
 
-        A job that holds none is passed by without a look at the window: the next is in the batch whenever it ends.
+        A job that holds none of them is skipped without a check of the window. The next job joins the batch whenever it
+        ends.
         """
         ends = self._ends
         first = int(ends[near[0]])
@@ -108,12 +112,12 @@ class Ahead:
         return max(int(self._ends[last]), self._now + 1)
 
     def _of_jobs(self, first: int, last: int) -> slice:
-        """What these jobs hold."""
+        """Returns the slice of what these jobs hold."""
         begin, end = self._job.searchsorted([first, last]).tolist()
         return slice(begin, end)
 
     def _row(self, number: int) -> _Row:
-        """What is free once so many jobs have ended."""
+        """Returns the free resources after so many jobs have ended."""
         if number not in self._rows:
             before = max(known for known in self._rows if known < number)
             among = self._of_jobs(before, number)
@@ -124,12 +128,12 @@ class Ahead:
         return self._rows[number]
 
     def _nodes_in(self, number: int, record: Record, open_nodes: Bools) -> tuple[int, ...]:
-        """Nodes for a job as they are in one row."""
+        """Returns nodes for a job by the free resources of one row."""
         if not self._enough(number, record, open_nodes):
             return ()
         if record.pin:
             return record.pin
-        # There may be enough of them, but not of one block.
+        # There may be enough nodes, but not in one block.
         row = self._row(number)
         return self._choice.nodes_for(record, open_nodes, row.counts, row.cpus) or ()
 
@@ -140,7 +144,7 @@ class Ahead:
         return int(np.count_nonzero(self._room_for(record, number) & open_nodes)) >= record.nodes_wanted
 
     def _room_for(self, record: Record, number: int) -> Bools:
-        """In one row the nodes with as many GPUs and cores as a job needs there."""
+        """Marks, for one row, the nodes with as many GPUs and cores as a job needs there."""
         key = (number, record.k, record.cpus)
         if key not in self._room:
             row = self._row(number)
@@ -149,6 +153,6 @@ class Ahead:
 
 
 def pin_fits(record: Record, gpus: Ints, cpus: Ints) -> bool:
-    """Whether a job's pinned GPUs and its cores are free."""
+    """Tells whether a job's pinned GPUs and its cores are free."""
     mask = record.pin_mask
     return all(int(gpus[node]) & mask == mask and int(cpus[node]) >= record.cpus for node in record.pin)

@@ -1,7 +1,7 @@
-"""berthd in the simulation: its own `decide`, `Plan` and `Picture`.
+"""Runs berthd in the simulation, by its own `decide`, `Plan` and `Picture`.
 
-As in the daemon, an answerer and a planner share nothing but pictures that are handed over, and the planner does one
-thing at a time. Each takes as long as the real one does (`Delays`).
+As in the daemon, an answerer and a planner share only pictures, which the planner hands over. The planner does one
+thing at a time. Each step takes as long as in the real berthd (`Delays`).
 """
 
 from collections import Counter
@@ -34,39 +34,39 @@ if TYPE_CHECKING:
 
 
 class Slurm(Protocol):
-    """What berthd needs of the simulated slurmctld."""
+    """The part of the simulated slurmctld that berthd uses."""
 
     def look(self) -> Reading:
-        """All that Slurm would tell now."""
+        """Returns all that Slurm would report now."""
         ...
 
     def entered(self, nonce: str) -> float | None:
-        """When a job came into the queue; None if it has not yet."""
+        """Returns the time at which a job entered the queue; None if it has not yet."""
         ...
 
     def pin(self, job_id: int, nodes: tuple[int, ...], mask: int, values: dict[str, str]) -> None:
-        """One update."""
+        """Pins a job, by one update."""
         ...
 
     def unpin(self, job_id: int) -> None:
-        """One update."""
+        """Removes a job's pin, by one update."""
         ...
 
     def annotate(self, job_id: int, values: Mapping[str, str]) -> None:
-        """Another segment."""
+        """Replaces a job's segment."""
         ...
 
     def state(self, job_id: int) -> str:
-        """What a job does."""
+        """Returns the state of a job."""
         ...
 
     def put_back(self, job_id: int) -> bool:
-        """Back into the queue with a job that runs, and not before some time; False where it has ended."""
+        """Requeues a running job, with a delay before its next start; False where it has ended."""
         ...
 
 
 CHEAP = 0.01
-"""Seconds of a whole pass up to which each notice gets one, as in policy.daemon.passes.planner."""
+"""Seconds; up to this length of a whole pass each notice gets one, as in policy.daemon.passes.planner."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class _Held:
 
 
 class Answerer:
-    """Gives each submission a place in the last picture, and keeps it until a picture shows the job."""
+    """Gives each submission a place in the last picture, and keeps the place until a picture shows the job."""
 
     def __init__(self, policy: Policy, settings: PinnedSettings) -> None:
         self._policy = policy
@@ -86,14 +86,14 @@ class Answerer:
         self._held: dict[str, _Held] = {}
 
     def take(self, book: Book, seen: Callable[[str], bool], now: float) -> None:
-        """A new picture."""
+        """Takes over a new picture."""
         self._held = {nonce: held for nonce, held in self._held.items() if held.expires > now and not seen(nonce)}
         for held in self._held.values():
             book.claim(held.claim)
         self._book = book
 
     def answer(self, record: Record, now: float) -> Decision:
-        """What berthd says to a submission."""
+        """Returns berthd's answer to a submission."""
         assert self._book is not None, "the planner hands its first picture over before any job comes"  # noqa: S101
         decision = decide(
             request_of(record), self._book, self._policy, self._settings.site, EPOCH + now, self._understanding
@@ -105,7 +105,7 @@ class Answerer:
 
 
 def request_of(record: Record) -> dict[str, str]:
-    """What the job_submit plugin would ask for this job."""
+    """Returns the request that the job_submit plugin would send for this job."""
     job, asked = record.asked.job, record.asked
     fields = {
         "nonce": record.nonce,
@@ -132,7 +132,7 @@ def request_of(record: Record) -> dict[str, str]:
 
 
 class Planner:
-    """Passes at each tick, and in between what ended jobs have freed; it does one thing at a time."""
+    """Runs a pass at each tick, and in between plans what ended jobs have freed; it does one thing at a time."""
 
     def __init__(
         self,
@@ -150,7 +150,7 @@ class Planner:
         self._plan = Plan(policy, settings.site)
         self._picture = Picture(fleet)
         self._free_at = 0.0
-        """When it has done what it does now."""
+        """The time at which its present work is done."""
         self._rules = rules = settings.site.moving
         hands = Hands(slurm)
         self._moving = Moving(hands, rules, policy, Classes(), hands, hands.ask, lambda _: None, lambda _: None)
@@ -158,10 +158,10 @@ class Planner:
         self._handed_over = 0.0
         self._pass_took = 0.0
         self.reasons: Counter[str] = Counter()
-        """Updates by what made them necessary."""
+        """Updates, counted by their reason."""
 
     def one_pass(self, now: float) -> float:
-        """A whole pass; when it is over."""
+        """Runs a whole pass; returns the time of its end."""
         reading = self._slurm.look()
         self._picture.update(reading)
         changes = self._replan(reading)
@@ -177,16 +177,16 @@ class Planner:
 
     @property
     def moving(self) -> bool:
-        """Whether a job is on its way."""
+        """Tells whether a job is being moved."""
         return "moving" in self._moving.told
 
     @property
     def moved(self) -> int:
-        """Running jobs that were moved."""
+        """The number of running jobs that were moved."""
         return int(self._moving.told.get("moves", "0"))
 
     def notice(self, node: int, answer: Callable[[float], None], now: float) -> None:
-        """A node's Epilog tells that a job has ended; `answer` is told when it may go on."""
+        """Takes the Epilog's notice that a job has ended on a node; `answer` gets the time at which it may go on."""
         self._notices.append((node, answer))
         if len(self._notices) == 1:
             self._clock.at(max(now, self._free_at), self._take_notices)
@@ -222,7 +222,7 @@ class Planner:
         return changes
 
     def _write(self, changes: Iterable[Change], read_at: float, now: float) -> float:
-        """Write changes one after another; when the last is written."""
+        """Writes changes one after another; returns the time at which the last is written."""
         for change in changes:
             now += self._delays.update
             self.reasons[change.reason] += 1
@@ -236,7 +236,7 @@ class Planner:
         return lambda: self._slurm.unpin(change.job.id)
 
     def _hand_over(self, read: float, now: float) -> None:
-        """Let the answerer know at a moment what the plan looks like by what was read before."""
+        """Hands the plan over to the answerer at the time `now`, as it is by what was read at the time `read`."""
         assert self._plan.book is not None, "a pass has left its book"  # noqa: S101 - narrows the type
         book = Book(self._plan.book.cluster)
         self._handed_over = now

@@ -1,4 +1,4 @@
-"""What slurmctld itself chooses for a job that is not pinned: nodes as its tree or block plugin does, cores, GPUs."""
+"""Slurm's own choice for a job without a pin: nodes as its tree or block plugin chooses them, cores, GPUs."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -17,20 +17,20 @@ if TYPE_CHECKING:
 
 
 class Choice:
-    """Slurm's choice on one cluster."""
+    """Makes Slurm's choice on one cluster."""
 
     def __init__(self, nodes: Nodes) -> None:
         self._nodes = nodes
         fabric = nodes.fleet.fabric
         nobody = np.zeros(nodes.count, np.int64)
-        # Without a fabric all nodes count as one leaf: the plugin is topology/flat then.
+        # Without a fabric all nodes count as one leaf, as under the plugin topology/flat.
         self._leaf: Ints = nobody if (fabric.leaf == NOBODY).any() else fabric.leaf
         self._pod: Ints = nobody if (fabric.pod == NOBODY).any() else fabric.pod
         self._blocks = fabric.blocks
         self._links = [_links(machine) for machine in nodes.fleet.machines]
 
     def nodes_for(self, record: Record, open_nodes: Bools, counts: Ints, cpus: Ints) -> tuple[int, ...] | None:
-        """Nodes with as many GPUs and cores free: of the leaf that has just enough of them, or of few leaves."""
+        """Returns nodes with enough free GPUs and cores: of the leaf with the fewest that suffice, or of few leaves."""
         fits = open_nodes & (cpus >= record.cpus)
         if record.k:
             fits &= counts >= record.k
@@ -49,7 +49,7 @@ class Choice:
         return self._of_several(found, wanted)
 
     def _of_several(self, found: Ints, wanted: int) -> tuple[int, ...]:
-        """Nodes of several leaves, of one pod if one has enough; leaves with most of them first."""
+        """Returns nodes of several leaves, of one pod if one has enough; leaves with most nodes come first."""
         pods = np.bincount(self._pod[found])
         if (pods >= wanted).any():
             best = int(np.where(pods >= wanted, pods, self._nodes.count + 1).argmin())
@@ -60,11 +60,11 @@ class Choice:
         return tuple(sorted(found[order][:wanted].tolist()))
 
     def on_one_leaf(self, nodes: Sequence[int]) -> bool:
-        """What `--switches=1` asks for."""
+        """Tells whether the nodes meet `--switches=1`."""
         return len({int(self._leaf[node]) for node in nodes}) == 1
 
     def gpus_for(self, record: Record, nodes: Sequence[int]) -> tuple[int, ...]:
-        """The GPUs on each of these nodes."""
+        """Returns the GPUs on each of these nodes."""
         if not record.k:
             return (0,) * len(nodes)
         return tuple([self._gpus_on(node, record) for node in nodes])
@@ -78,7 +78,7 @@ class Choice:
 
 
 def _of_one_block(found: Ints, groups: Ints, wanted: int) -> Ints:
-    """Of nodes, those of the last block or aggregated block that has just enough of them; none where none has."""
+    """Returns the nodes of the block or aggregated block with the fewest that suffice, the last such one; else none."""
     held = np.bincount(groups[groups != IN_NO_BLOCK], minlength=1)
     if held.max() < wanted:
         return found[:0]
@@ -88,7 +88,7 @@ def _of_one_block(found: Ints, groups: Ints, wanted: int) -> Ints:
 
 
 def _links(machine: "Machine | None") -> list[list[int]]:
-    """NVLinks between each two GPUs as `Links=` in gres.conf counts them: those to a switch do not count."""
+    """Returns the NVLinks between each two GPUs as `Links=` in gres.conf counts them: without those to a switch."""
     size = machine.size if machine else 0
     table = [[0] * size for _ in range(size)]
     for link in machine.links if machine else ():

@@ -1,4 +1,4 @@
-"""Simulated time: what is to happen when, and loops that sleep while there is nothing to do."""
+"""Simulated time: scheduled events, and loops that sleep while there is nothing to do."""
 
 import heapq
 from collections.abc import Callable
@@ -7,7 +7,7 @@ from math import floor
 
 
 class Clock:
-    """The moment that is played, and all that is still to come."""
+    """The present moment of the simulation, and all events to come."""
 
     def __init__(self, now: float) -> None:
         self.now = now
@@ -15,11 +15,11 @@ class Clock:
         self._serial = count()
 
     def at(self, moment: float, act: Callable[[], None]) -> None:
-        """Do something at a moment; what was asked for first comes first."""
+        """Schedules an action; among actions of one moment, the first scheduled runs first."""
         heapq.heappush(self._events, (max(moment, self.now), next(self._serial), act))
 
     def step(self) -> bool:
-        """Let the next thing happen; False where nothing is left."""
+        """Runs the next action; False where none is left."""
         if not self._events:
             return False
         self.now, _, act = heapq.heappop(self._events)
@@ -28,7 +28,7 @@ class Clock:
 
 
 class Loop:
-    """Something that is done at regular moments, as long as it is woken."""
+    """An action that is repeated at regular moments, as long as it is woken."""
 
     def __init__(self, clock: Clock, every: float, act: Callable[[], None]) -> None:
         self._clock = clock
@@ -39,12 +39,12 @@ class Loop:
         self.not_before = clock.now
 
     def wake(self) -> None:
-        """Do it at its next moment."""
+        """Schedules the action for its next regular moment."""
         if self._awake:
             return
         self._awake = True
         now, turns = self._clock.now, floor((self._clock.now - self._began) / self._every) + 1
-        # Rounding may hit this very moment again, and then for ever.
+        # Rounding may give this very moment again, and then without end.
         turns += self._began + turns * self._every <= now
         self._clock.at(max(self._began + turns * self._every, self.not_before), self._turn)
 

@@ -1,4 +1,4 @@
-"""What berthd does to running jobs, in the simulated slurmctld: as through a gateway."""
+"""Moves running jobs in the simulated slurmctld, with the interface of a Slurm gateway."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -13,7 +13,10 @@ if TYPE_CHECKING:
 
 
 class Hands:
-    """As much of a gateway as moving jobs takes. A job saves its work when it is told to, and waits to be put back."""
+    """The part of a gateway that moving jobs needs.
+
+    A simulated job saves its work when it is told to, and then waits to be requeued.
+    """
 
     name = "simulated"
 
@@ -21,41 +24,41 @@ class Hands:
         self._slurm = slurm
 
     def read(self, *, ended: bool) -> Reading:  # noqa: ARG002 - as a gateway has it
-        """All that runs or waits."""
+        """Returns all jobs that run or wait."""
         return self._slurm.look()
 
     def job(self, job_id: int) -> JobText:
-        """What a job does."""
+        """Returns the state of a job."""
         return JobText(job_id, self._slurm.state(job_id), 0, "", "", "", "", "")
 
     def ask(self, job_id: int) -> Outcome:
-        """Every job may be put back."""
+        """Returns that the job may be requeued; in the simulation every job may."""
         return Outcome(job_id, job_id, self._slurm.state(job_id), None)
 
     def config(self) -> Mapping[str, str]:
-        """No bound on requeues."""
+        """Returns a configuration that allows any number of requeues."""
         return {"SchedulerParameters": "max_batch_requeue=999999"}
 
     def annotate(self, job_id: int, values: Mapping[str, str]) -> None:
-        """Another segment."""
+        """Replaces a job's segment."""
         self._slurm.annotate(job_id, values)
 
     def delay(self, job_id: int, values: Mapping[str, str], seconds: int) -> None:  # noqa: ARG002 - as above
-        """Another segment; it may start when Slurm lets a job start that was put back."""
+        """Replaces a job's segment; the job may start when Slurm lets a requeued job start."""
         self._slurm.annotate(job_id, values)
 
     def warn(self, job_id: int, signal: str, *, batch: bool = False) -> None:
-        """It saves its work."""
+        """Does nothing: a simulated job saves its work without a signal."""
 
     def evict(self, job_id: int) -> bool:
-        """Back into the queue."""
+        """Requeues a running job."""
         return self._slurm.put_back(job_id)
 
     def requeue(self, job_id: int | str) -> None:
-        """No simulated job fails."""
+        """Does nothing: no simulated job fails."""
 
     def write(self, changes: Sequence[Change], reading: Reading) -> list[int]:
-        """Pins, one after another."""
+        """Writes pins one after another."""
         for change in changes:
             if isinstance(change, Move):
                 values = moved(change, reading.at)

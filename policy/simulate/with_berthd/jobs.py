@@ -1,4 +1,4 @@
-"""A job in the simulation of berthd beside slurmctld: what slurmctld's record says of it, and what berthd reads."""
+"""A job in the simulation of berthd beside slurmctld: slurmctld's record of it, and what berthd reads of that."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ EPOCH = 1_000_000
 
 @dataclass(slots=True, eq=False)
 class Record:
-    """One job."""
+    """slurmctld's record of one job."""
 
     id: int
     asked: Submission
@@ -24,9 +24,9 @@ class Record:
     """GPUs on each of its nodes."""
     nonce: str
     foreseen: bool = False
-    """Whether its end is known beforehand."""
+    """Tells whether its end is known beforehand."""
     entered: float | None = None
-    """When it came into the queue."""
+    """The time at which it entered the queue."""
     state: str = "PENDING"
     reason: str = "None"
     pin: tuple[int, ...] = ()
@@ -34,29 +34,29 @@ class Record:
     pin_mask: int = 0
     segment: Mapping[str, str] | None = None
     tried: float | None = None
-    """When Slurm first looked for nodes itself."""
+    """The time at which Slurm itself first searched nodes for it."""
     started: float = 0.0
-    """When slurmctld started it."""
+    """The time at which slurmctld started it."""
     begun: float = 0.0
-    """When it began to run."""
+    """The time at which it began to run."""
     ended: float = 0.0
     nodes: tuple[int, ...] = ()
     masks: tuple[int, ...] = ()
     cores: tuple[tuple[int, ...], ...] = ()
     """Cores that it holds on each of its nodes, by socket."""
     epilogs: int = 0
-    """Of its nodes, how many still run its epilog."""
+    """The number of its nodes that still run its epilog."""
     updates: int = 0
     left: float | None = None
-    """Seconds of ideal run time that are left after it was put back; None: all of them."""
+    """Seconds of ideal run time that are left after it was requeued; None: all of them."""
     debt: float = 0.0
-    """Seconds that it computes nothing new at its next start."""
+    """Seconds at its next start in which it computes nothing new."""
     begin: float | None = None
-    """Not to be started before, after it was put back."""
+    """The earliest time of its next start, after it was requeued."""
     run: int = 0
-    """Grows with each start, so that the end of an earlier run is known to be stale."""
+    """Grows with each start, so that the end of an earlier run is recognised as stale."""
     runs: list[tuple[float, float, tuple[int, ...], tuple[int, ...]]] = field(default_factory=list)
-    """Earlier runs: from when to when, nodes and masks."""
+    """Earlier runs: start, end, nodes and masks."""
     facts: JobFacts | None = None
 
     @property
@@ -66,12 +66,12 @@ class Record:
 
     @property
     def first_begun(self) -> float:
-        """When its first run began."""
+        """The time at which its first run began."""
         return self.runs[0][0] if self.runs else self.begun
 
     @property
     def limit(self) -> int:
-        """Seconds that it may run: Slurm counts whole minutes."""
+        """Seconds that it may run; Slurm counts whole minutes."""
         if self.foreseen:
             return max(1, ceil(self.asked.job.work))
         limit = self.asked.job.limit
@@ -79,11 +79,11 @@ class Record:
 
     @property
     def end_by_limit(self) -> float:
-        """When its time limit ends it, or when it will end where that is known."""
+        """The time at which its time limit ends it, or its real end where that is known."""
         return self.ended if self.foreseen else self.started + self.limit
 
     def as_facts(self, names: tuple[str, ...]) -> JobFacts:
-        """What a gateway would read; the same object until something changes."""
+        """Returns what a gateway would read; the same object until something changes."""
         if self.facts is None:
             runs = self.state == "RUNNING"
             start = EPOCH + int(self.started) if runs else None
@@ -115,5 +115,5 @@ class Record:
         return EPOCH + ceil(self.ended) if self.foreseen else start + self.limit
 
     def changed(self) -> None:
-        """Its record is another than before."""
+        """Notes that the record has changed."""
         self.facts = None

@@ -1,4 +1,4 @@
-"""The nodes as slurmctld knows them: GPUs, cores of each socket, and epilogs that still run."""
+"""The nodes in slurmctld's view: GPUs, cores of each socket, and epilogs that still run."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -19,7 +19,7 @@ Cores = list[tuple[int, ...]]
 
 
 class Nodes:
-    """What is free on each node, kept in step with each start and end."""
+    """The free resources on each node, updated with each start and end."""
 
     def __init__(self, fleet: "Fleet") -> None:
         self.fleet = fleet
@@ -39,17 +39,17 @@ class Nodes:
 
     @property
     def quiet(self) -> "Bools":
-        """Nodes on which no epilog runs: the others take no job."""
+        """Marks the nodes without a running epilog; the others take no job."""
         quiet: Bools = self.epilogs == 0
         return quiet
 
     def free_for(self, record: Record, nodes: Sequence[int]) -> bool:
-        """Whether a job's GPUs and cores are free there: a job beyond its time limit still holds what it holds."""
+        """Tells whether a job's GPUs and cores are free there; a job beyond its time limit still holds its own."""
         gpus, cpus = self.gpus[list(nodes)], self.cpus[list(nodes)]
         return bool((np.bitwise_count(gpus) >= record.k).all() and (cpus >= record.cpus).all())
 
     def take(self, record: Record) -> None:
-        """A job starts: its nodes and masks are set, its cores are chosen here."""
+        """Takes the resources of a job that starts: its nodes and masks are set, its cores are chosen here."""
         held = []
         for node, mask in zip(record.nodes, record.masks, strict=True):
             cores = pick_cores(self.cores[node], record.cpus)
@@ -59,14 +59,14 @@ class Nodes:
         record.cores = tuple(held)
 
     def give(self, record: Record) -> None:
-        """A job ends: what it held is free, but its nodes are not until its epilog is over."""
+        """Frees the resources of a job that ends; its nodes take no job until its epilog is over."""
         for node, mask, cores in zip(record.nodes, record.masks, record.cores, strict=True):
             self.gpus[node] |= mask
             self.epilogs[node] += 1
             self._change(node, cores, 1)
 
     def epilog_ends(self, node: int) -> None:
-        """One epilog of a node is over."""
+        """Notes the end of one epilog on a node."""
         self.epilogs[node] -= 1
         self._facts[node] = None
 
@@ -76,7 +76,7 @@ class Nodes:
         self._facts[node] = None
 
     def facts(self) -> tuple[NodeFacts, ...]:
-        """What a gateway reads; unchanged nodes are the same objects as before."""
+        """Returns what a gateway reads; unchanged nodes are the same objects as before."""
         return tuple([known or self._read(node) for node, known in enumerate(self._facts)])
 
     def _read(self, node: int) -> NodeFacts:
@@ -102,7 +102,7 @@ class Nodes:
 
 
 def sockets_of(machine: "Machine | None") -> tuple[int, ...]:
-    """The GPUs near each socket of a machine; one socket where it does not say."""
+    """Returns the GPUs near each socket of a machine; one socket where the machine has no such data."""
     masks: dict[int, int] = {}
     for gpu in machine.gpus if machine else ():
         masks[gpu.numa] = masks.get(gpu.numa, 0) | 1 << gpu.position
@@ -110,7 +110,7 @@ def sockets_of(machine: "Machine | None") -> tuple[int, ...]:
 
 
 def split(cores: int, sockets: int) -> tuple[int, ...]:
-    """Cores spread evenly over sockets.
+    """Spreads cores evenly over sockets.
 
     >>> split(16, 2), split(5, 2)
     ((8, 8), (3, 2))
@@ -119,7 +119,7 @@ def split(cores: int, sockets: int) -> tuple[int, ...]:
 
 
 def pick_cores(free: Sequence[int], wanted: int) -> tuple[int, ...]:
-    """From the socket with most free cores first, as Slurm takes them.
+    """Picks cores as Slurm does, from the socket with most free cores first.
 
     >>> pick_cores((5, 8), 4), pick_cores((5, 8), 10)
     ((0, 4), (2, 8))
@@ -132,7 +132,7 @@ def pick_cores(free: Sequence[int], wanted: int) -> tuple[int, ...]:
 
 
 def pick_gpus(free: int, near: int, count: int, links: Sequence[Sequence[int]]) -> int:
-    """Slurm's own choice: GPUs near the job's cores first; of them the lowest, then those least linked to it.
+    """Picks GPUs as Slurm does: those near the job's cores first, of them the lowest, then those least linked to it.
 
     >>> pick_gpus(0b11110, 0b1111, 2, [[0] * 8] * 8)
     6

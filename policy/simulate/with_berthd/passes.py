@@ -1,11 +1,13 @@
-"""slurmctld's two ways to start jobs, pinned or not, as 24.11 to 26.05 do it.
+"""slurmctld's main pass and backfill, for pinned jobs and others, as in 24.11 to 26.05.
 
-Main pass: in order. A pinned job that cannot start takes its nodes out of the pass; one that is not pinned ends it,
-since it blocks the partition. Backfill: in order, each job gets the first start that running jobs' limits and what is
-planned for those before it leave; a start now is a start, a later one holds whole nodes. It is told step by step as
-sched/backfill of 24.11.5 takes them, since who passes whom hangs on its rounding.
+Main pass: it tries jobs in order. A pinned job that cannot start takes its nodes out of the pass. A job without a pin
+that cannot start ends the pass, because it blocks the partition.
 
-A node on which an epilog runs takes no job, though Slurm's picture shows its GPUs as free.
+Backfill: in order, each job gets the first start that is left by the limits of running jobs and the plans for the jobs
+before it. A start now is made at once; a later one holds whole nodes. The steps are those of sched/backfill of 24.11.5,
+because its rounding decides which job passes which.
+
+A node on which an epilog runs takes no job, though Slurm's data shows its GPUs as free.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -23,16 +25,16 @@ from policy.simulate.with_berthd.reserved import Reserved, bits
 from policy.simulate.with_berthd.settings import PinnedSettings
 
 ENDS_BY_NODES = "25.05"
-"""From its second release on, backfill lets no job on other nodes put off a start that it plans."""
+"""From the second release of this version on, a job on other nodes does not delay a start that backfill plans."""
 
 Start = Callable[[Record, tuple[int, ...], tuple[int, ...]], None]
 
 
 class Passes:
-    """Main pass and backfill on one cluster."""
+    """Runs main pass and backfill on one cluster."""
 
     def __init__(self, nodes: Nodes, settings: PinnedSettings, start: Start, phase: float = 0.0) -> None:
-        """`phase`: what Slurm's clock shows at the first moment, by the minute."""
+        """Sets the `phase`: the seconds past a full minute on Slurm's clock at the first moment."""
         self._nodes = nodes
         self._all = (1 << nodes.count) - 1
         self._choice = Choice(nodes)
@@ -44,7 +46,7 @@ class Passes:
         self._start = start
 
     def main(self, queue: Iterable[Record], now: float) -> None:
-        """One main pass."""
+        """Runs one main pass."""
         nodes = self._nodes
         barred = np.zeros(nodes.count, np.bool_).tolist()
         quiet = nodes.quiet
@@ -76,13 +78,13 @@ class Passes:
         return True
 
     def _waits_for_leaf(self, record: Record, found: Sequence[int], now: float) -> bool:
-        """Whether `--switches` keeps a job from nodes of several leaves; its time runs from the first try."""
+        """Tells whether `--switches` keeps a job from nodes of several leaves; its time runs from the first try."""
         if not (self._switches and record.asked.wait) or self._choice.on_one_leaf(found):
             return False
         return now - (now if record.tried is None else record.tried) < record.asked.wait
 
     def backfill(self, queue: Iterable[Record], running: Iterable[Record], now: float) -> None:
-        """One backfill pass, in Slurm's whole seconds."""
+        """Runs one backfill pass, in Slurm's whole seconds."""
         moment = floor(now + self._phase)
         holding = [(self._end_of(record), record) for record in running]
         ahead = self._look_ahead(holding, moment)
@@ -117,7 +119,7 @@ class Passes:
     def _soonest(
         self, record: Record, ahead: Ahead, plan: Reserved, moment: int, now: float
     ) -> tuple[float, tuple[int, ...]] | None:
-        """When and where a job can start beside what is planned for those before it; `moment`: it can now."""
+        """Returns the start and the nodes of a job beside the plans for those before it; a start at `moment` is now."""
         usable = bits(record.pin) if record.pin else self._all
         later: float | None = moment
         while later is not None:
@@ -147,7 +149,7 @@ class Passes:
 
 
 def _last_that_fits(waiting: Sequence[Record], ahead: Ahead) -> int:
-    """The place of the last job for which there is room now: what is planned for those behind it changes nothing."""
+    """Returns the place of the last job that has room now; plans for jobs behind it change nothing."""
     return next((at for at in reversed(range(len(waiting))) if ahead.starts_now(waiting[at])), -1)
 
 

@@ -1,4 +1,4 @@
-"""Backfill's table of what is planned: stretches of time, and the nodes that nothing planned holds in each."""
+"""Backfill's table of plans: stretches of time, and in each the nodes that no plan holds."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
@@ -9,9 +9,9 @@ from policy.formats.arrays import Bools
 
 
 class Reserved:
-    """`node_space` of sched/backfill. Nodes are held whole, from one multiple of `bf_resolution` to another.
+    """The `node_space` of sched/backfill, in which whole nodes are held between multiples of `bf_resolution`.
 
-    Sets of nodes are whole numbers here, a bit for each node: they are looked at a million times.
+    Sets of nodes are whole numbers here, a bit for each node, because they are read a million times.
     """
 
     def __init__(self, count: int, now: float, resolution: float) -> None:
@@ -21,9 +21,9 @@ class Reserved:
         self._open = [(1 << count) - 1]
 
     def open_for(self, start: float, end: float, usable: int) -> tuple[int, float | None]:
-        """Of usable nodes those that are open from one moment to another, and when a later start may have others.
+        """Returns the usable nodes that are open from one moment to another, and the next start that may have others.
 
-        A stretch that opens no node that was not open before is no such moment: Slurm does not try again for it.
+        A stretch that opens no node that was closed before is no such start: Slurm does not try again for it.
         """
         open_nodes, later = usable, None
         begins, last = self._begins, len(self._begins) - 1
@@ -39,19 +39,19 @@ class Reserved:
         return open_nodes, later
 
     def slot(self, start: float, limit: float) -> tuple[float, float]:
-        """What a job that starts then is given."""
+        """Returns the begin and the end of the slot for a job that starts then."""
         begin = start // self._resolution * self._resolution
         return begin, (start + limit + self._resolution - 1) // self._resolution * self._resolution
 
     def overlaps(self, nodes: Iterable[int], begin: float, end: float) -> bool:
-        """Whether some of the nodes are held at some time in between."""
+        """Tells whether some of the nodes are held at some time in between."""
         chosen = bits(nodes)
         first = max(0, bisect_right(self._begins, begin) - 1)
         last = max(first + 1, bisect_left(self._begins, end))
         return any(chosen & ~held for held in self._open[first:last])
 
     def reserve(self, nodes: Iterable[int], begin: float, end: float) -> None:
-        """Close nodes for a time."""
+        """Closes nodes for a time."""
         begin = max(begin, self._begins[0])
         first = self._cut(begin)
         last = self._cut(max(end, begin + self._resolution))
@@ -61,7 +61,7 @@ class Reserved:
         self._join(max(0, first - 1), last)
 
     def _cut(self, at: float) -> int:
-        """The stretch that begins at a moment; made where there is none."""
+        """Returns the stretch that begins at a moment; it is made where there is none."""
         number = bisect_left(self._begins, at)
         if number == len(self._begins) or self._begins[number] != at:
             self._begins.insert(number, at)
@@ -69,20 +69,20 @@ class Reserved:
         return number
 
     def _join(self, first: int, last: int) -> None:
-        """Make one of the first two stretches that do not differ; Slurm leaves it at that."""
+        """Joins the first two neighbouring stretches that do not differ; like Slurm, it joins only one pair."""
         for number in range(first, last):
             if self._open[number] == self._open[number + 1]:
                 del self._begins[number + 1], self._open[number + 1]
                 return
 
     def as_array(self, nodes: int) -> Bools:
-        """A set as the rest of the simulation has it."""
+        """Returns a set as the array that the rest of the simulation uses."""
         raw = np.frombuffer(nodes.to_bytes(-(-self._count // 8), "little"), np.uint8)
         return np.unpackbits(raw, count=self._count, bitorder="little").view(np.bool_)
 
 
 def bits(nodes: Iterable[int]) -> int:
-    """A set of nodes.
+    """Returns a set of nodes as a number.
 
     >>> bits([0, 3])
     9

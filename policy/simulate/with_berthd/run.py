@@ -1,8 +1,8 @@
-"""berthd beside slurmctld, event by event: berthd's own code decides, Slurm's passes start what is pinned.
+"""Simulates berthd beside slurmctld event by event: berthd's own code decides, Slurm's passes start pinned jobs.
 
-`slurm_rules` asks a policy for a place at the moment at which a job starts. Here each GPU job has a place from its
-submission on, as on a real cluster: berthd's `decide` gives it, berthd's `Plan` moves it, each only by what it can
-know by then, and slurmctld starts it. Plain Slurm is played beside it with the same events.
+`policy.simulate.slurm_alone` asks a policy for a place at the moment at which a job starts. Here each GPU job has a
+place from its submission on, as on a real cluster. berthd's `decide` gives it, and berthd's `Plan` moves it, each only
+by what it can know by then; slurmctld starts the job. Plain Slurm is played with the same events, for comparison.
 
     >>> from policy.placement.berth import BerthPolicy
     >>> from policy.simulate.jobs import Job
@@ -39,23 +39,23 @@ if TYPE_CHECKING:
 __all__ = ["Delays", "PinnedSettings", "Submission", "run"]
 
 BEFORE = 1.0
-"""Seconds for which berthd has had a picture when the first job comes."""
+"""Seconds for which berthd has had a picture when the first job is submitted."""
 
 SCHED_INTERVAL = 60.0
-"""Slurm's default: after so many seconds there is a main pass even if nothing asked for one."""
+"""Seconds after which Slurm runs a main pass even without a request for one (Slurm's default)."""
 
 REQUEUE_DELAY = 121.0
-"""Seconds for which Slurm keeps a job from starting that was put back, unless it is told otherwise."""
+"""Seconds for which Slurm holds a requeued job by default."""
 
 MINUTE = 60.0
-"""Where in it the first job comes decides what backfill's rounding brings."""
+"""Seconds; the place of the first job within its minute decides how backfill rounds."""
 
 QUIET_TICK = 120.0
 """Seconds between berthd's passes while nothing changes."""
 
 
 def run(jobs: Sequence[Submission], fleet: "Fleet", policy: Policy, settings: PinnedSettings | None = None) -> Outcome:
-    """Play these jobs; the same input gives the same outcome, but for `wall_s`."""
+    """Plays these jobs; the same input gives the same outcome, but for `wall_s`."""
     began = perf_counter()
     world = _World(jobs, fleet, policy, settings or PinnedSettings())
     world.play()
@@ -63,7 +63,7 @@ def run(jobs: Sequence[Submission], fleet: "Fleet", policy: Policy, settings: Pi
 
 
 class _World:
-    """slurmctld's queue and running jobs, and what happens next."""
+    """slurmctld's queue and running jobs, and the events to come."""
 
     def __init__(self, jobs: Sequence[Submission], fleet: "Fleet", policy: Policy, settings: PinnedSettings) -> None:
         self._settings = settings
@@ -74,7 +74,7 @@ class _World:
         self._draw = Random(settings.seed)  # noqa: S311 - for experiments, not a secret
         begins = first - BEFORE - settings.delays.read - settings.delays.plan
         shown = self._draw.uniform(0, MINUTE)
-        # slurmctld looks whether a pass was asked for as each second begins.
+        # slurmctld checks at the begin of each second whether a pass was requested.
         self._clock = clock = Clock(begins - (begins + shown) % settings.delays.main)
         self._nodes = Nodes(fleet)
         self._passes = Passes(self._nodes, settings, self._start, shown)
@@ -85,7 +85,7 @@ class _World:
         """Waiting jobs in Slurm's order."""
         self._running: dict[int, Record] = {}
         self._back: dict[int, Record] = {}
-        """Jobs that were put back, until they may start again."""
+        """Requeued jobs, until they may start again."""
         self._left = len(self._records)
         self._main = Loop(clock, settings.delays.main, self._main_pass)
         self._anyway = Loop(clock, SCHED_INTERVAL, self._main_pass)
@@ -100,17 +100,17 @@ class _World:
             clock.at(record.asked.job.submit, partial(self._submit, record))
 
     def play(self) -> None:
-        """Until all jobs have ended."""
+        """Plays events until all jobs have ended."""
         self._plan()
         while self._left:
             if not self._clock.step():
                 first = next(iter(self._queue.values())).asked.job
                 raise UsageError(f"{len(self._queue)} jobs can never start, first job {first.id}")
 
-    # What berthd may ask for
+    # The interface for berthd
 
     def look(self) -> Reading:
-        """All that Slurm would tell now."""
+        """Returns all that Slurm would report now."""
         names = self._fleet.names
         jobs = [record.as_facts(names) for record in self._running.values()]
         jobs += [record.as_facts(names) for record in (*self._back.values(), *self._queue.values())]
@@ -124,11 +124,11 @@ class _World:
         )
 
     def entered(self, nonce: str) -> float | None:
-        """When a job came into the queue."""
+        """Returns the time at which a job entered the queue."""
         return self._by_nonce[nonce].entered
 
     def pin(self, job_id: int, nodes: tuple[int, ...], mask: int, values: dict[str, str]) -> None:
-        """One update; a job that has started meanwhile stays where it is."""
+        """Pins a job, by one update; a job that has started meanwhile stays where it is."""
         record = self._by_id[job_id]
         if record.state != "PENDING":
             self._denied += 1
@@ -139,17 +139,17 @@ class _World:
             self._enqueue(record)
 
     def annotate(self, job_id: int, values: Mapping[str, str]) -> None:
-        """One update."""
+        """Replaces a job's segment, by one update."""
         record = self._by_id[job_id]
         record.segment = dict(values)
         self._updated(record)
 
     def state(self, job_id: int) -> str:
-        """What a job does."""
+        """Returns the state of a job."""
         return self._by_id[job_id].state
 
     def put_back(self, job_id: int) -> bool:
-        """Put a job that runs back into the queue; what it has done is saved, and the move costs it what it said."""
+        """Requeues a running job; its work so far is saved, and the move costs it the seconds of its `--movable`."""
         record, now = self._by_id[job_id], self._clock.now
         if record.state != "RUNNING":
             return False
@@ -165,7 +165,7 @@ class _World:
         return True
 
     def _enqueue(self, record: Record) -> None:
-        """A job that was put back may start again."""
+        """Lets a requeued job start again."""
         if record.begin is None or record.state != "PENDING":
             return
         record.begin = None
@@ -176,7 +176,7 @@ class _World:
         self._changed(asks_for_pass=True)
 
     def unpin(self, job_id: int) -> None:
-        """One update."""
+        """Removes a job's pin, by one update."""
         record = self._by_id[job_id]
         if record.state == "PENDING" and record.pin:
             record.pin, record.pin_mask, record.segment = (), 0, {**(record.segment or {}), "state": "released"}
@@ -188,10 +188,10 @@ class _World:
         record.changed()
         self._changed(asks_for_pass=True)
 
-    # What happens
+    # The events of the simulation
 
     def _changed(self, *, asks_for_pass: bool = False) -> None:
-        """Something in Slurm is another than before: whoever looks at it wakes up."""
+        """Wakes the loops that depend on Slurm's state, which has changed."""
         self._tick.wake()
         if self._queue:
             self._backfill.wake()
@@ -254,13 +254,13 @@ class _World:
         return cost_of(job, self._fleet, record.nodes, record.masks)
 
     def _complete(self, record: Record, run: int) -> None:
-        """A job has ended, unless it was put back before."""
+        """Ends a job, unless it was requeued before."""
         if run == record.run:
             self._left -= 1
             self._end(record)
 
     def _end(self, record: Record) -> None:
-        """A run is over, and slurmctld knows it; its epilogs begin."""
+        """Ends a run, of which slurmctld knows now; its epilogs begin."""
         del self._running[record.id]
         record.state, record.epilogs = "COMPLETING", len(record.nodes)
         record.changed()
@@ -270,9 +270,9 @@ class _World:
             self._clock.at(self._clock.now + self._delays.notice, partial(self._epilog, record, node))
 
     def _epilog(self, record: Record, node: int) -> None:
-        """An epilog asks berthd, and waits for its answer, but not long."""
+        """Runs an epilog, which asks berthd and waits for its answer, at most `most_held_up` seconds."""
         if not self._settings.epilog:
-            # slurmd says so, and slurmctld asks for a pass instead of making one.
+            # slurmd reports the end, and slurmctld requests a pass instead of running one.
             self._epilog_over(record, node)
             self._main.wake()
         elif self._planner is None:
@@ -310,7 +310,7 @@ class _World:
         self._changed()
 
     def _plan(self) -> None:
-        """One pass of berthd; while jobs wait there is another after some time even if nothing changes."""
+        """Runs one pass of berthd; while jobs wait, another follows after some time even if nothing changes."""
         if self._planner is not None:
             self._tick.not_before = self._planner.one_pass(self._clock.now)
             if self._queue:
@@ -319,7 +319,7 @@ class _World:
                 self._clock.at(self._clock.now + 1.0, self._tick.wake)
 
     def outcome(self, began: float) -> Outcome:
-        """What came of it."""
+        """Returns the outcome."""
         width = int(self._fleet.size.max(initial=0))
         stretches = [
             Stretch(
@@ -354,7 +354,7 @@ class _World:
 
 
 def cost_of(job: Job, fleet: "Fleet", nodes: Sequence[int], masks: Sequence[int]) -> float:
-    """Real over ideal run time by the cost model and the fleet's own scores."""
+    """Returns real over ideal run time by the cost model and the fleet's own scores."""
     level: str = fleet.fabric.level(nodes) if len(nodes) > 1 else "node"
     machine = fleet.machines[nodes[0]]
     if level == "node" and machine is not None and links(machine, positions(masks[0]))[0] > 0:
@@ -377,5 +377,5 @@ def _record(number: int, asked: Submission, fleet: "Fleet", settings: PinnedSett
 
 
 def _nodes_for(gpus: int, width: int) -> int:
-    """One node if one can hold it, else the fewest that have the same number of GPUs each."""
+    """Returns one node if one can hold the job, else the fewest that have the same number of GPUs each."""
     return next((n for n in range(1, gpus + 1) if gpus % n == 0 and gpus // n <= width), 1)

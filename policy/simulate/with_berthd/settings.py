@@ -1,4 +1,4 @@
-"""What can be chosen about a simulation of berthd beside slurmctld: the jobs, the site's settings, and the delays."""
+"""Settings of a simulation of berthd beside slurmctld: the jobs, the site's settings, and the delays."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -13,38 +13,39 @@ class Submission:
     """A job as its user submits it."""
 
     job: Job
-    """With 0 GPUs a job that needs only cores."""
+    """The job of the trace; one with 0 GPUs needs only cores."""
     cpus: int = 0
-    """On each of its nodes; 0: one for each GPU."""
+    """Cores on each of its nodes; 0: one for each GPU."""
     level: str = ""
-    """Its nodes, or GPUs, must be this near to each other..."""
+    """The level at which its nodes, or GPUs, must meet for `wait` seconds."""
     wait: int = 0
-    """...for so many seconds; then the nearest will do."""
+    """Seconds after which the nearest possible nodes are accepted."""
     movable: float | None = None
-    """Seconds that a move costs it while it runs; None: it does not say `--movable`."""
+    """Seconds that a move costs it while it runs; None: it has no `--movable`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Delays:
-    """Seconds that things take, as on a test cluster of 64 nodes on one machine.
+    """The duration of each step in seconds, as on a test cluster of 64 nodes on one machine.
 
-    Those of berthd come from a profile; timed in a run they were others, and fitted less (docs/measurements.md).
+    Those of berthd come from a profile; values timed within a run were different and fitted less
+    (docs/measurements.md).
     """
 
     submit: float = 0.002
-    """From the question to the job in the queue."""
+    """From the question to berthd until the job is in the queue."""
     launch: float = 0.03
     """From Slurm's decision to the job's first instruction."""
     end: float = 0.007
-    """From the job's last instruction to slurmctld's knowledge of it."""
+    """From the job's last instruction until slurmctld knows of its end."""
     notice: float = 0.02
-    """From there to the Epilog's notice at berthd; where there is no Epilog, to slurmd's word for it."""
+    """From there until the Epilog's notice reaches berthd; without an Epilog, until slurmd reports the end."""
     epilog: float = 0.05
-    """What else there is to an epilog until slurmctld knows that it ended; meanwhile the node takes no job."""
+    """The rest of an epilog until slurmctld knows of its end; until then the node takes no job."""
     most_held_up: float = 0.03
-    """How long an Epilog waits for berthd's answer at most."""
+    """The longest wait of an Epilog for berthd's answer."""
     main: float = 1.0
-    """Between two looks of slurmctld at whether a main pass was asked for."""
+    """Between two checks of slurmctld for a requested main pass."""
     backfill: float = 2.0
     """`bf_interval`."""
     resolution: float = 60.0
@@ -52,19 +53,19 @@ class Delays:
     tick: float = 0.25
     """berthd's `tick_ms`."""
     read: float = 0.01
-    """berthd's look at Slurm."""
+    """berthd's read of Slurm's state."""
     plan: float = 0.003
-    """A whole pass in which no job looks for a place that is not free yet."""
+    """A whole pass in which no job searches for a place that is not free yet."""
     look: float = 0.018
-    """What each job adds to a pass that does."""
+    """Added to a pass for each job that searches for such a place."""
     freed: float = 0.005
-    """Planning what one ended job has freed."""
+    """Planning for what one ended job has freed."""
     update: float = 0.003
     """Writing one pin."""
     hand_over: float = 0.2
-    """Between pictures for the answerer that notices give rise to."""
+    """Between pictures for the answerer that follow notices."""
     reserve: float = 30.0
-    """`reserve_seconds`: how long a place is kept for a job that Slurm does not show."""
+    """`reserve_seconds`: the time for which a place is kept for a job that Slurm does not show."""
 
     def __post_init__(self) -> None:
         if min(self.main, self.backfill, self.tick, self.resolution) <= 0:
@@ -77,25 +78,28 @@ Rate = Callable[[Job, Sequence[int], Sequence[int]], float]
 
 @dataclass(frozen=True, slots=True)
 class PinnedSettings:
-    """How a cluster under berthd, or without it, is played."""
+    """Settings of a simulated cluster, with berthd or without."""
 
     berthd: bool = True
-    """False: plain Slurm, whose users say `--switches` with the same wait."""
+    """False: plain Slurm, whose users set `--switches` with the same wait."""
     site: Settings = field(default_factory=Settings)
     delays: Delays = field(default_factory=Delays)
     rate: Rate | None = None
-    """None: what the cost model says."""
+    """None: by the cost model."""
     kill: bool = True
-    """Whether a time limit ends a job."""
+    """Tells whether a time limit ends a job."""
     foresees: bool = False
-    """Whether each job's run time stands for its time limit, and its real end is known once it runs: an oracle."""
+    """Use each job's run time as its time limit, and its real end once it runs: an oracle for comparison."""
     epilog: bool = True
-    """Whether the site has an Epilog: slurmctld then makes a pass when it ends. berthd's notices are part of it."""
+    """Tells whether the site has an Epilog, of which berthd's notices are a part.
+
+    slurmctld then makes a pass when it ends.
+    """
     slurm: str = "24.11"
-    """Whose backfill it is."""
+    """The Slurm version whose backfill is simulated."""
     queue_depth: int = 2_000
     """Jobs tried in a main pass, and in backfill."""
     lost_notices: float = 0.0
     """Part of the Epilogs' notices that never arrive."""
     seed: int = 0
-    """For what is left to chance: what Slurm's clock shows when the first job comes, which notices are lost."""
+    """The seed of random values: Slurm's clock at the first job's submission, and the notices that are lost."""
