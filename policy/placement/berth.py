@@ -91,7 +91,7 @@ class BerthPolicy(Policy):
     def _jointly(
         self, demands: "Sequence[Demand]", view: "View", held: "Sequence[Berth | None]"
     ) -> "list[Berth | None]":
-        # The search starts from PAL's placement too, so its result never costs more by the formula that both use.
+        # The result must beat PAL's placement, so it never costs more than that by the formula that both use.
         at_worst = self._published.place_together(demands, view)
         found = place_together(demands, view, held, self.move_s, at_worst)
         why = f"placed together with {len(demands) - 1} others" if len(demands) > 1 else "the best of all free GPUs"

@@ -56,7 +56,7 @@ class Leaves:
 class _OpenLeaves:
     """The first leaves with room for all pieces that run or wait, and the nodes that the job would take as a whole.
 
-    Most jobs that start or end leave the same leaves open, so the nodes are computed anew only when the number changes.
+    Most jobs that start or end leave the same leaves open, so the nodes are computed again only when the number changes.
     """
 
     def __init__(self, demand: "Demand", picture: "Cluster") -> None:

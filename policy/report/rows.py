@@ -114,8 +114,7 @@ def _run(job: str, row: Mapping[str, str]) -> Run:
     return Run(
         id=job,
         submit=submit,
-        # A job that is held or has a dependency does not wait for GPUs yet. A job that can never start has no eligible
-        # time.
+        # A held or dependent job does not wait for GPUs yet; a job that can never start has no eligible time.
         eligible=max(submit, _number(row["Eligible"]) or submit),
         start=start,
         end=_number(row["End"]),

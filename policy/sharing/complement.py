@@ -79,7 +79,7 @@ def keep(current: float, new: float, rules: Complement | None = None) -> float:
 def under_share(busy: float, bandwidth: float, percent: float) -> tuple[float, float, float]:
     """Returns kernel time, memory time and greatest speed of a job held to a share of the SMs, all in parts of 1.
 
-    This is a rule, not a measurement. A job that would use more SMs than its share is slowed in proportion, and its
+    This is a rule, not a measurement. A job that would use more SMs than its share is slowed in proportion; its
     load on the other jobs falls by the same factor.
     """
     speed = min(1.0, percent / 100 / busy) if busy > 0 else 1.0

@@ -40,7 +40,8 @@ _UNTOUCHED = 0.05
 _TOUCHES = 0.004
 """Bounds for jobs that hardly use the memory.
 
-Such a job is slowed by `_UNTOUCHED` of the law. The factor rises to 1 with memory time, on the scale of `_TOUCHES`.
+Without memory time, a job's sensitivity is `_UNTOUCHED` of the law's. The factor rises to 1 with memory time, on the
+scale of `_TOUCHES`.
 """
 _FAMILIAR = 0.5
 """Least height of an anchor's narrow bump at which a profile counts as measured."""

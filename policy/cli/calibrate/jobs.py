@@ -94,8 +94,7 @@ class Jobs:
         """Submits a job to Slurm."""
         out, err = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115 - closed when it ended
         try:
-            # It gets a process group of its own: the terminal's interrupt goes to the campaign, which then ends its
-            # jobs in order.
+            # It gets a process group of its own: the terminal's interrupt goes to the campaign, which ends its jobs.
             process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True
             )

@@ -227,8 +227,7 @@ class _Loop:
         if outcome.visit is None:
             self.campaign = self.campaign.fail(node, outcome.told, now, self._rules.tries)
             return
-        # The visit is saved before the campaign, so that a campaign that is killed in between finds the visit in the
-        # file.
+        # The visit is saved first, so that a campaign that is killed in between finds it in the file.
         append([outcome.visit], self._runs)
         self._last[node] = now
         self.campaign = self.campaign.done(node, outcome.told or _summary(outcome.visit))

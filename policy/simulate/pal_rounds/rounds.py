@@ -241,8 +241,7 @@ class _Simulation:
         """Keeps running jobs that are chosen, and places the other chosen jobs.
 
         Running jobs that are not chosen are stopped, but only when their GPUs are needed. In the end all of them are
-        stopped: they come after a job that did not fit, and the artifact stops them in that case even where it gains
-        nothing.
+        stopped. They come after a job that did not fit, and the artifact stops such jobs even where it gains nothing.
         """
         staying = set(chosen)
         new = [one for one in chosen if not one.berth]

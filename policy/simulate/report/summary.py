@@ -89,8 +89,7 @@ def _held(outcome: Outcome, first: float, last: float) -> tuple[Floats, float]:
     change = np.array([sign * len(one.gpus) for one in outcome.stretches for sign in (1, -1)], np.float64)
     order = np.argsort(at, kind="stable")
     at, level = at[order], np.cumsum(change[order])
-    # Held GPU seconds up to each moment. Between two moments the sum grows linearly, so its values at the edges are
-    # exact.
+    # Held GPU seconds up to each moment. The sum grows linearly between moments, so values at the edges are exact.
     area = np.concatenate([[0.0], np.cumsum(level[:-1] * np.diff(at))])
     # A few long jobs at the end would squeeze all else into a corner.
     served = np.searchsorted(area, _NEARLY_ALL * float(np.interp(last, at, area)))

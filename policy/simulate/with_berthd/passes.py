@@ -3,9 +3,9 @@
 Main pass: it tries jobs in order. A pinned job that cannot start takes its nodes out of the pass. A job without a pin
 that cannot start ends the pass, because it blocks the partition.
 
-Backfill: in order, each job gets the first start that is left by the limits of running jobs and the plans for the jobs
-before it. A start now is made at once; a later one holds whole nodes. The steps are those of sched/backfill of 24.11.5,
-because its rounding decides which job passes which.
+Backfill: it tries jobs in order. Each gets the first start that the limits of running jobs and earlier plans leave. A
+start now is made at once; a later one reserves whole nodes. The steps are those of sched/backfill of 24.11.5, because
+its rounding decides which job passes which.
 
 A node on which an epilog runs takes no job, though Slurm's data shows its GPUs as free.
 """

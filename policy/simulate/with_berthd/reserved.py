@@ -39,7 +39,7 @@ class Reserved:
         return open_nodes, later
 
     def slot(self, start: float, limit: float) -> tuple[float, float]:
-        """Returns the begin and the end of the slot for a job that starts then."""
+        """Returns the start and the end of the slot for a job that starts then."""
         begin = start // self._resolution * self._resolution
         return begin, (start + limit + self._resolution - 1) // self._resolution * self._resolution
 

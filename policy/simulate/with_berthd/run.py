@@ -74,7 +74,7 @@ class _World:
         self._draw = Random(settings.seed)  # noqa: S311 - for experiments, not a secret
         begins = first - BEFORE - settings.delays.read - settings.delays.plan
         shown = self._draw.uniform(0, MINUTE)
-        # slurmctld checks at the begin of each second whether a pass was requested.
+        # slurmctld checks at the start of each second whether a pass was requested.
         self._clock = clock = Clock(begins - (begins + shown) % settings.delays.main)
         self._nodes = Nodes(fleet)
         self._passes = Passes(self._nodes, settings, self._start, shown)
