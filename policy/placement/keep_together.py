@@ -1,8 +1,8 @@
 """Keeps jobs on a part of a node together on few leaves, so that the other leaves become free as a whole.
 
 A job on several nodes waits for the last GPU of the last of its nodes. If small jobs lie on all leaves, it waits for
-many of them to end. To keep new small jobs away later is not enough, and GPUs that idle until then are expensive. So
-small jobs are packed from the start: they fill one leaf after the other.
+many of them to end. It does not help to keep new small jobs away later, because the GPUs that idle until then are
+expensive. So small jobs are packed from the start: they fill one leaf after the other.
 
 Leaves with slow GPUs are filled first, because a job on several nodes runs at the speed of its slowest GPU. The number
 of open leaves follows from the GPUs that small jobs hold and wait for. This is a preference and delays no job: without
@@ -56,7 +56,7 @@ class Leaves:
 class _OpenLeaves:
     """The first leaves with room for all pieces that run or wait, and the nodes that the job would take as a whole.
 
-    Most jobs that start or end leave the same leaves open, so the nodes are computed again only when the number changes.
+    Most jobs that start or end leave the same leaves open, so the nodes are computed again only if the number changes.
     """
 
     def __init__(self, demand: "Demand", picture: "Cluster") -> None:

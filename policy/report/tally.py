@@ -51,7 +51,7 @@ class Tally:
                 self._ends.forget(run.submit)
                 self._saved.forget(run.submit)
             if not period.holds(run):
-                # A run that goes on at the report's end has held its GPUs so far; only the last part of the time counts it.
+                # A run that goes on at the end has held its GPUs so far; only the last part of the time counts it.
                 if run.gpus and period.until == until and (run.end is None or run.end > until):
                     self._counts["open"] += run.start is not None and run.start < until
                     if run.start is not None and run.start < until:
