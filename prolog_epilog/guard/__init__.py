@@ -1,1 +1,1 @@
-"""berth-guard: what keeps a guest on a GPU from harming its host."""
+"""berth-guard: keeps a guest on a GPU from harming the job that owns the GPU (the owner; host in names)."""

@@ -1,6 +1,6 @@
-"""What went wrong in one part of the guard while the others go on: said once, and again when it lasts.
+"""Reports what went wrong in one part of the guard while the others go on: once, and again if it lasts.
 
-A part that fails ten times a second, perhaps because somebody wants it to, must not fill the log.
+A part that fails ten times a second, perhaps because a user wants it to, must not fill the log.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ _MOST_KNOWN = 256
 
 
 class Mishaps:
-    """All of one thread."""
+    """The mishaps of one thread."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say
         self._said: dict[tuple[str, str], float] = {}
 
     def note(self, where: str, problem: Exception) -> None:
-        """Something failed; `where` names the part and the jobs."""
-        # Its text may have a number in it that is another one each time, its place has not.
+        """Reports that something failed; `where` names the part and the jobs."""
+        # The text may hold a number that differs each time; the place in the code does not.
         key, now = (where, _place(problem)), time.monotonic()
         if now - self._said.get(key, float("-inf")) < _AGAIN_S:
             return
@@ -37,7 +37,7 @@ class Mishaps:
         self._say(f"{where}: {sentence(problem)}")
 
     def attempt(self, where: str, part: Callable[[], object]) -> None:
-        """Do this part; what fails in it is no other part's trouble."""
+        """Runs this part; a failure in it does not stop the other parts."""
         try:
             part()
         except Exception as problem:  # noqa: BLE001 - whatever it is, the others go on
@@ -45,7 +45,7 @@ class Mishaps:
 
 
 def sentence(problem: Exception) -> str:
-    """For the log: of what nobody reckoned with also where it happened."""
+    """Returns the text for the log; for an unexpected error also where it happened."""
     return str(problem) if isinstance(problem, NodeError) else f"{_place(problem)}: {problem}"
 
 

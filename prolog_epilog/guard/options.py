@@ -1,4 +1,4 @@
-"""The tables `[guard]` and `[notice]` of berth.conf, as the guard reads them."""
+"""Reads the tables `[guard]` and `[notice]` of berth.conf for the guard."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MOST_HOSTS = 4
 
 @dataclass(frozen=True, slots=True)
 class NoticeOptions:
-    """Where berthd is."""
+    """The addresses of berthd."""
 
     hosts: tuple[str, ...] = ()
     port: int = 6826
@@ -26,7 +26,7 @@ class NoticeOptions:
 
 
 def load(path: str) -> tuple[GuardSettings, NoticeOptions]:
-    """Read berth.conf; without one, the defaults."""
+    """Reads berth.conf; without one, returns the defaults."""
     try:
         tables = tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -55,7 +55,7 @@ def _table(path: str, tables: Mapping[str, object], name: str) -> Mapping[str, o
 
 
 def _notice(path: str, table: Mapping[str, object]) -> NoticeOptions:
-    """Other keys of [notice] are berth-notice's."""
+    """Reads [notice]; its other keys are berth-notice's."""
     defaults = NoticeOptions()
     hosts, port = table.get("hosts", ""), table.get("port", defaults.port)
     socket = table.get("munge_socket", "")

@@ -1,12 +1,12 @@
-"""The program berth-guard: protects hosts from their guests, and keeps an eye on every shared GPU.
+"""The program berth-guard: protects owners from their guests, and watches every shared GPU.
 
-Three threads, so that what must be quick never waits for what may hang:
+It has three threads, so that what must be quick never waits for what may hang:
 
     main     ten times a second: heartbeats, decisions, gates, the freezer (keeper.py)
     senses   once a second: the devices, through NVML (senses.py)
     slow     berthd, Slurm and MPS (errands.py), and the audit of shared GPUs (watch.py)
 
-and one process more, the dead-man, which thaws everybody when this one dies.
+One more process, the dead-man, thaws every guest when this one dies.
 """
 
 import argparse
@@ -41,11 +41,11 @@ from prolog_epilog.node.paths import Paths
 from prolog_epilog.tenants import arrivals, audit
 
 _WRONG = 2
-"""Exit status for what does not get better by trying again."""
+"""Exit status for errors that trying again does not mend."""
 
 
 def main() -> int:
-    """berth-guard."""
+    """Runs berth-guard."""
     words = _words()
     paths = Paths(words.root)
     if words.thaw:
@@ -101,11 +101,12 @@ def _guard(watch: Watch, settings: GuardSettings, notices: NoticeOptions) -> int
 
 
 def _loop(watch: Watch, settings: GuardSettings, notices: NoticeOptions, dead_man: deadman.DeadMan) -> int:
-    """Until SIGTERM or SIGINT."""
+    """Runs the guard until SIGTERM or SIGINT."""
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda _number, _frame: stop.set())
-    # Blocked in all threads, the signal waits for the one that started the program; ignored, it would be lost.
+    # Blocked in all threads, the signal stays pending for the thread that started the program; ignored, it would be
+    # lost.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
     senses = Senses(watch.say)
     errands = Errands(watch.slurm, notices, lambda said: watch.say(said, again=True), watch.end_clients)
@@ -171,10 +172,10 @@ def _mishaps(watch: Watch) -> Mishaps:
 
 
 def _tell_level(notices: NoticeOptions, one: LevelNotice) -> bool:
-    """Where nobody is to be told, that is done."""
+    """Tells berthd a level; true also if no berthd is configured."""
     return not notices.hosts or notice.tell(notices, one)
 
 
 def _blame(errands: Errands, node: str, gpu: int, job: int) -> None:
-    """Tell berthd whose program brought MPS down."""
+    """Tells berthd whose program brought MPS down."""
     errands.notify(Notice(node, gpu, State.UNHEALTHY.value.lower(), "fault", job))

@@ -1,7 +1,7 @@
-"""Who sits where: hosts and guests of this node's GPUs, by the share files that their Prologs wrote.
+"""The roll: owners (hosts in names) and guests of this node's GPUs, from the share files that their Prologs wrote.
 
-A Prolog writes the job into the books before its share file is good, and an Epilog takes it out of them first. So a
-good file of a job that is not in the books is one that its Epilog is about to remove, or never came to.
+A Prolog writes the job into the books before its share file is good, and an Epilog takes it out of them first. So if a
+good file's job is not in the books, its Epilog is about to remove the file, or never came to it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _MTIME = 1
 
 
 def _stamp(path: Path) -> _Stamp | None:
-    """Another one after each change; None where there is no file."""
+    """Returns a stamp that differs after each change of the file; None if there is no file."""
     try:
         status = os.lstat(path)
     except OSError:
@@ -34,23 +34,23 @@ def _stamp(path: Path) -> _Stamp | None:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A host or guest on this node."""
+    """An owner or guest on this node."""
 
     job: int
     uid: int
     uuids: tuple[str, ...]
     words: Mapping[str, Path]
-    """Its word for each of its GPUs; none where it has none."""
+    """The path of its word for each of its GPUs; empty if it has none."""
     way: str
     mem_mib: int | None = None
     slope: float | None = None
     share: int | None = None
-    """Of a guest under MPS, percent of the SMs that it is held to; None: the guard alone holds it."""
+    """For a guest under MPS, the percentage of the SMs that it is held to; None: only the guard holds it."""
 
 
 @dataclass(slots=True)
 class Seating:
-    """One GPU."""
+    """The jobs on one GPU."""
 
     position: int
     host: Member | None = None
@@ -59,15 +59,15 @@ class Seating:
 
 @dataclass(slots=True)
 class _Books:
-    """The jobs in the books of each GPU, read again only where anything there changed."""
+    """The jobs in the books of each GPU; they are read again only if a file there changed."""
 
     paths: Paths
     _stamps: dict[str, _Stamp | None] | None = None
     _jobs: dict[str, frozenset[int] | None] = field(default_factory=dict)
-    """None of a GPU whose books cannot be read."""
+    """The jobs by GPU; None for a GPU whose books cannot be read."""
 
     def look(self) -> None:
-        """See what they say now."""
+        """Reads the books again if they changed."""
         try:
             uuids = os.listdir(self.paths.gpus)  # noqa: PTH208 - ten times a second
         except FileNotFoundError:
@@ -79,7 +79,7 @@ class _Books:
             self._stamps, self._jobs = stamps, {uuid: self._on(uuid) for uuid in uuids}
 
     def deny(self, job: int, uuid: str) -> bool:
-        """Whether they can be read and do not name the job."""
+        """Tells whether the books can be read and do not name the job."""
         jobs = self._jobs.get(uuid, frozenset())
         return jobs is not None and job not in jobs
 
@@ -93,11 +93,11 @@ class _Books:
 
 @dataclass(slots=True)
 class Roll:
-    """What was read, and when: a file is read again only where it changed."""
+    """The share files that were read, and their stamps: a file is read again only if it changed."""
 
     paths: Paths
     node: str = ""
-    """This node, as Slurm calls it."""
+    """The name of this node in Slurm."""
     _read: dict[int, tuple[_Stamp, Share | None]] = field(default_factory=dict)
     _books: _Books = field(init=False)
 
@@ -105,13 +105,14 @@ class Roll:
         self._books = _Books(self.paths)
 
     def seatings(self) -> dict[str, Seating]:
-        """Each GPU with a host or a guest, by UUID. There is one seat: of two guests it is the later one's.
+        """Returns each GPU with an owner or a guest, by UUID. It has one seat: of two guests the later one has it.
 
-        The other's Epilog was lost, and its time in the books ends within a minute or two. So it is with hosts.
+        The Epilog of the earlier guest was lost, and its time in the books ends within a minute or two. The same holds
+        for owners.
         """
         found: dict[str, Seating] = {}
         files = self._files()
-        # After the files: who has a good one now was in the books before.
+        # Read the books after the files: a job with a good file now was in the books before.
         self._books.look()
         for file in files:
             self.node = file.node or self.node
@@ -127,7 +128,7 @@ class Roll:
         return found
 
     def _files(self) -> list[Share]:
-        """All that are good, the latest last."""
+        """Returns all good share files, the latest last."""
         now: dict[int, tuple[_Stamp, Share | None]] = {}
         try:
             names = os.listdir(self.paths.jobs)  # noqa: PTH208 - ten times a second
@@ -140,7 +141,7 @@ class Roll:
             known = self._read.get(int(name))
             now[int(name)] = known if known and known[0] == stamp else (stamp, self._of_tier(int(name)))
         self._read = now
-        # Not every Slurm says when a run began.
+        # Not every release of Slurm says when a run began.
         good = [(file.start, stamp[_MTIME], file) for stamp, file in now.values() if file is not None]
         return [file for *_, file in sorted(good, key=lambda one: one[:2])]
 

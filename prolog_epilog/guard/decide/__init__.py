@@ -1,1 +1,1 @@
-"""What the guard decides for one guest on one GPU, and the laws that say how much it may run."""
+"""The decisions of the guard for one guest on one GPU, and the control laws that say how much the guest may run."""

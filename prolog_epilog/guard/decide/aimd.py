@@ -1,12 +1,13 @@
-"""The default law: feed-forward from the host's slope, trimmed by additive increase and multiplicative decrease.
+"""The default law: feed-forward from the owner's slope, trimmed by additive increase and multiplicative decrease.
 
-The slope is the share of its speed that the host loses at full duty of the guest. It starts as the predictor's value
-and is learned from every beat: loss = slope x duty. The duty that spends the bound is then bound / slope. Three things
-are taken off: what the slope's own error may hide, what the baseline's error may hide, and what a burst of the host
-would cost until the guard has seen it and cut; for that, the law remembers how high this host's slope rose before.
+The slope is the share of its speed that the owner (host in names) loses at full duty of the guest. It starts as the
+predictor's value and is learned from every beat: loss = slope x duty. The duty that spends the whole bound is then
+bound / slope. The law subtracts three reserves: for the error of the slope, for the error of the baseline, and for a
+burst of the owner. A burst costs the owner speed until the guard has seen it and cut. For that reserve the law
+remembers the highest slope of this owner so far.
 
-A test on the residuals tells a burst from noise within a few steps. The law then forgets the old slope, cuts, and keeps
-the guest out until the window that the bound speaks of has its loss back.
+A test on the residuals tells a burst from noise within a few steps. The law then forgets the old slope, cuts the duty,
+and keeps it at 0 until the mean loss of the bound's window is back within the bound.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ from prolog_epilog.guard.settings import AimdSettings, BoundSettings
 __all__ = ["FeedForwardAimd"]
 
 TAIL = 2.33
-"""The 99th percentile of noise lies so many standard deviations above its mean."""
+"""The 99th percentile of normal noise lies this many standard deviations above its mean."""
 
 
 class FeedForwardAimd:
-    """The law; `slope` is the predictor's value for this pair: the speed that the host loses at full duty, 0 to 1.
+    """The law for one pair; `slope` is the predicted share of its speed that the owner loses at full duty, 0 to 1.
 
-    A service is held to the p99 of its latency, where a training job is held to the mean of each window.
+    For a service the bound applies to the p99 of its latency, for a training job to the mean of each window.
     """
 
     def __init__(self, bound: BoundSettings, settings: AimdSettings, slope: float, *, service: bool = False) -> None:
@@ -37,7 +38,7 @@ class FeedForwardAimd:
         self._service = service
         self._allowed = (1.0 - bound.margin) * bound.slowdown / (1.0 + bound.slowdown)
         self._fit = SlopeFit(slope, settings.slope_error)
-        self._beats = 0  # beats behind it
+        self._beats = 0  # beats in the fit
         self._rising = SlopeFit()  # beats since the newest suspicion of more harm ...
         self._falling = SlopeFit()  # ... and of less
         self._rising_since = 0.0
@@ -45,7 +46,7 @@ class FeedForwardAimd:
         self._calm = ChangeDetector(settings.calm_slack, settings.largest_residual)
         self._calm.alarm_once_in(settings.false_calm_beats)
         self._peak = 0.0
-        self._late = 0.0  # seconds of requests beyond the bound's p99, the old ones fading
+        self._late = 0.0  # seconds of requests beyond the bound's p99; old ones count less and less
         self._began: float | None = None
         self._pace = 1.0  # seconds from beat to beat
         self._reaction = settings.reaction_s
@@ -54,7 +55,7 @@ class FeedForwardAimd:
         self._closed_until = 0.0
 
     def duty(self, reading: Reading) -> float:
-        """The guest's duty from now on."""
+        """Returns the guest's duty from now on."""
         if self._began is None:
             self._began = self._learned = reading.now
         if reading.beat is not None and reading.duty > 0.0:
@@ -78,7 +79,7 @@ class FeedForwardAimd:
         for fit in (self._fit, self._rising, self._falling):
             fit.add(duty, loss, error)
         if self._harm.alarm(residual):
-            # The beat in which a burst began is partly calm, so the newest beat may know better than their mean.
+            # The beat in which a burst began is partly calm, so the newest beat may show more than their mean.
             self._restart(SlopeFit(max(self._rising.slope, min(1.0, loss / duty)), self._rising.error))
             self._cut(reading)
         elif self._calm.alarm(-residual):
@@ -87,14 +88,15 @@ class FeedForwardAimd:
             self._peak = max(self._peak, self._fit.slope)
 
     def _age(self, now: float, step: float) -> None:
-        """What was learned before counts less as time goes by."""
+        """Lets what was learned earlier count less as time passes, and sets the threshold of the harm test."""
         passed, tune = now - self._learned, self._set
         if passed <= 0.0:
             return
         self._learned = now
         self._pace += 0.1 * (passed - self._pace)
         worst = min(1.0, tune.largest_burst * (self._fit.slope + tune.caution * self._fit.error)) * self._duty
-        # A host that no burst can harm is not worth a false alarm; only what is beyond a burst counts for it.
+        # A false alarm is not worth it for an owner that no burst can harm: only what goes beyond a burst raises its
+        # alarm.
         rarely = tune.false_alarm_s if worst > self._allowed else tune.harmless_alarm_s
         beats = rarely / self._pace
         if step > tune.long_step_s and worst > self._allowed:
@@ -110,7 +112,7 @@ class FeedForwardAimd:
         self._calm.reset()
 
     def _cut(self, reading: Reading) -> None:
-        """An alarm: less duty at once, and none until the window of the bound has its loss back."""
+        """Handles an alarm: cuts the duty at once, and to 0 until the window of the bound has made up for its loss."""
         lost, target, window = self._fit.slope * self._duty, self._target(reading), self._bound.window_s
         if lost <= target:
             return
@@ -122,26 +124,27 @@ class FeedForwardAimd:
         self._raise_at = reading.now
 
     def _growth(self, now: float) -> float:
-        """By how much the slope may jump up at any moment: to the highest one seen lately."""
+        """Returns the factor by which the slope may jump up at any moment: up to the highest slope seen lately."""
         tune, slope = self._set, self._fit.slope
-        if not self._peak:  # nothing known: the reserve of the settings, less and less the longer nothing comes
+        if not self._peak:  # no peak yet: the setting's reserve, which fades as time passes
             since = now if self._began is None else self._began
             return 1.0 + (tune.burst_reserve - 1.0) * exp((since - now) / tune.burst_memory_s)
         return min(tune.largest_burst, max(tune.smallest_burst, self._peak / slope if slope else tune.largest_burst))
 
     def _target(self, reading: Reading) -> float:
-        """The loss that the guest may cause now, so that the bound outlives a burst until the guard has cut."""
+        """Returns the loss that the guest may cause now, so that a burst keeps the bound until the guard has cut."""
         window = self._bound.window_s
         at_risk = min(window, self._reaction)
         if self._service:
-            # Each request counts, not the mean of a window: the fewer may still be late, the less a burst may cost.
+            # For a service each request counts, not the mean of a window: the fewer requests may still be late, the
+            # less a burst may cost.
             used = self._late / (self._set.late_reserve * self._bound.late_share * self._bound.late_memory_s)
             at_risk += min(1.0, used) * (window - at_risk)
         allowed = max(self._set.least_target * self._allowed, self._allowed - reading.base_error)
         return allowed * window / (window + (self._growth(reading.now) - 1.0) * at_risk)
 
     def _trimmed(self, reading: Reading) -> float:
-        """The feed-forward duty: at once downwards, step by step upwards, and only if the change is worth an action."""
+        """Returns the feed-forward duty: lowered at once, raised in steps, changed only if it is worth an action."""
         tune, fit, target, now = self._set, self._fit, self._target(reading), reading.now
         wanted = _spending(target, fit.slope + tune.confidence * fit.error)
         chosen = self._duty
@@ -160,5 +163,5 @@ class FeedForwardAimd:
 
 
 def _spending(loss: float, slope: float) -> float:
-    """The duty at which this slope costs the host this loss."""
+    """Returns the duty at which this slope costs the owner this loss."""
     return 1.0 if slope <= loss else loss / slope

@@ -1,4 +1,4 @@
-"""AntMan's duty cycle (OSDI'20): halve it when the host's mini-batch time shows harm, raise it by small steps else.
+"""AntMan's duty cycle (OSDI'20): halves the duty when the owner's mini-batch time shows harm, else raises it slowly.
 
 AntMan's coordinator was never published; steps and thresholds are a reconstruction from what is known of it.
 """
@@ -14,7 +14,7 @@ __all__ = ["Antman"]
 
 
 class Antman:
-    """The coordinator's trial and error."""
+    """The coordinator's trial and error: it tries a duty for a period, and judges it by the median slowdown."""
 
     def __init__(self, settings: AntmanSettings) -> None:
         self._set = settings
@@ -25,7 +25,7 @@ class Antman:
         self._next: float | None = None
 
     def duty(self, reading: Reading) -> float:
-        """The guest's duty from now on."""
+        """Returns the guest's duty from now on."""
         tune = self._set
         if reading.beat is not None:
             self._seen.append(reading.slowdown)

@@ -1,4 +1,4 @@
-"""The law that the settings name."""
+"""Chooses the control law that the settings name."""
 
 from __future__ import annotations
 
@@ -27,9 +27,10 @@ LAWS: dict[str, Callable[[GuardSettings, float, bool], Law]] = {
 
 
 def chosen_law(settings: GuardSettings, slope: float, *, service: bool) -> Law:
-    """The law for one pair; `slope` is the predictor's value: the speed that the host loses at full duty, 0 to 1.
+    """Returns the law for one pair; `slope` is the predicted share of its speed that the owner loses at full duty.
 
-    A service is held to the p99 of its latency, a training job to its mean step time.
+    The slope is from 0 to 1. For a service the law bounds the p99 of its latency, for a training job its mean step
+    time.
     """
     if settings.law not in LAWS:
         raise ConfigError(f"[guard] law is one of {', '.join(LAWS)}, not {settings.law!r}")
@@ -37,8 +38,8 @@ def chosen_law(settings: GuardSettings, slope: float, *, service: bool) -> Law:
 
 
 def blind_law(settings: GuardSettings, highest_activity: float, *, held: bool = False) -> Law:
-    """The law for a host without a heartbeat, whose SMs were active to this share at most when it ran alone.
+    """Returns the law for an owner without a heartbeat; `highest_activity` is its highest SM activity alone, 0 to 1.
 
-    A guest that MPS holds to what the host leaves is not cut by that a second time.
+    If MPS already holds the guest to a share of the SMs (`held`), the law does not cut it by that share again.
     """
     return Muxflow(settings.muxflow, 1.0 if held else complement(highest_activity, settings.muxflow))

@@ -1,8 +1,8 @@
-"""The guard's mind for one guest on one GPU: what it hears goes in, what has to be done comes out.
+"""The Decider for one guest on one GPU: takes heartbeats and metrics, returns the actions to carry out.
 
-No clock, no file, no device: berth-guard feeds it once per heartbeat or metric and carries out the actions. They grow
-from weak to strong: the gate that the guest's own process obeys, the freezer that nobody can refuse, a request to
-leave, the end through MPS, the end by Slurm. The first that works is the last that is used.
+It uses no clock, file or device: berth-guard calls it for each heartbeat or metric and carries out the actions. They
+are ordered from weak to strong: the gate, which the guest's own process obeys; the freezer, which no process can
+refuse; a request to leave; the end through MPS; the end by Slurm. Berth uses the weakest action that works.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from prolog_epilog.node.xid_list import DRAINING_XIDS, PROGRAM_XIDS
 __all__ = ["BELIEVED", "Action", "Decider", "Do", "DutyRecord", "Guest"]
 
 BELIEVED = float("-inf")
-"""Since when a guest is held that no freezer reaches: that its shut gate holds it has to be believed."""
+"""The value of `held_since` for a guest that no freezer reaches: that its shut gate holds it has to be believed."""
 _SAME = 0.01
-"""Step times that differ by less are the same."""
+"""Step times whose relative difference is less than this are the same."""
 _HELD = 0.95
-"""A guest that was held for this part of a step did not slow that step by more than the measurement errs."""
+"""A guest that was held for this part of a step slowed that step by no more than the measurement error."""
 
 
 class Do(Enum):
-    """What can be done to a guest or its GPU, weakest first."""
+    """The actions on a guest or its GPU, weakest first."""
 
     GATE = "gate"
     """Set the duty that the guest's own process obeys."""
@@ -41,20 +41,20 @@ class Do(Enum):
     MEMORY = "memory"
     """Ask the guest to give memory back."""
     LEAVE = "leave"
-    """Send the signal that the guest asked for before its end, so that it can save its work."""
+    """Send the signal that warns the guest before its end, so that it can save its work."""
     TERMINATE = "terminate"
-    """End its clients through MPS, or by signals where there is no MPS."""
+    """End the guest's clients through MPS, or its processes by signals where there is no MPS."""
     REQUEUE = "requeue"
     """Have Slurm requeue the job."""
     RESET = "reset"
-    """Bring the MPS server back."""
+    """Bring the MPS server back to work."""
     DRAIN = "drain"
     """Tell Slurm that this GPU takes no jobs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """Something to be done, with its cause in words for `berth why`."""
+    """An action to carry out, with its cause in words for `berth why`."""
 
     do: Do
     cause: str
@@ -63,34 +63,34 @@ class Action:
 
 @dataclass(frozen=True, slots=True)
 class Guest:
-    """What is seen of the guest."""
+    """The observed state of the guest."""
 
     runs: bool = True
     obeys: bool = True
-    """Its gate has taken the last word, or it has none yet to take."""
+    """True if its gate has applied the last order, or had none to apply yet."""
     held_since: float | None = BELIEVED
-    """Since when the kernel has held all of it still; None: it does not."""
+    """The time since which the kernel has held all of it still; None: it is not held."""
 
 
 @dataclass(slots=True)
 class _Leaving:
-    """A guest on its way out: what comes next, and when."""
+    """A guest that has to go: the steps to come, and their times."""
 
     cause: str
     end: float
-    """When it is ended."""
+    """The time at which it is ended."""
     steps: list[tuple[float, Do]]
 
 
 class DutyRecord:
-    """Which duty the guest had when: what an old reading of the host has to be compared with."""
+    """The history of the guest's duty: an old reading of the owner is compared with the duty of that time."""
 
     def __init__(self, keep_s: float) -> None:
         self._keep = keep_s
         self._changes: deque[tuple[float, float]] = deque([(float("-inf"), 0.0)])
 
     def set(self, at: float, duty: float) -> None:
-        """From this moment on the guest has this duty."""
+        """Records that the guest has this duty from `at` on."""
         changes = self._changes
         while changes[-1][0] >= at:
             changes.pop()
@@ -99,7 +99,7 @@ class DutyRecord:
             changes.popleft()
 
     def mean(self, begin: float, end: float) -> float:
-        """The mean duty between two moments; what comes after the newest change goes on as it is."""
+        """Returns the mean duty between two times; the newest duty is taken to last."""
         changes = self._changes
         since, duty = changes[-1]
         if since <= begin:
@@ -117,10 +117,10 @@ class DutyRecord:
 
 
 class Decider:
-    """Protects one host from one guest. All times are seconds of one steady clock."""
+    """Protects one owner from one guest. All times are seconds of one steady clock."""
 
     def __init__(self, settings: GuardSettings, law: Law, blind: Law, now: float, *, mps: bool = False) -> None:
-        """`law` rules while the host has a heartbeat, `blind` where it has none; `mps`: both share its fault domain."""
+        """Uses `law` while the owner has a heartbeat, else `blind`; `mps`: both jobs share one fault domain."""
         self._mps = mps
         self.machine = Machine(settings.machine, now)
         self.baseline = Baseline(settings.baseline)
@@ -129,11 +129,12 @@ class Decider:
         self._law = law
         self._blind = blind
         self._record = DutyRecord(settings.action.silent_host_s + 60.0)
-        # A host whose slowdown no guest can explain: faster than alone, or slower than the guest's whole duty.
+        # Detects slowdowns of the owner that no guest explains: it is faster than alone, or slower than the guest's
+        # duty allows.
         self._strange = ChangeDetector(slack=1.0, largest=4.0, beats=1e8)
         self._trust = Trust()
         self._usual: float | None = (
-            None  # while a slower host is measured anew: seconds a step up to which it is as before
+            None  # while a slower owner is measured anew: the seconds a step up to which it is as before
         )
         self._guest: Guest | None = None
         self._runs: bool | None = None
@@ -154,13 +155,13 @@ class Decider:
 
     @property
     def duty(self) -> float:
-        """The duty that the guest was given last."""
+        """Returns the duty that the guest was given last."""
         return self._duty
 
     def guest_arrives(self, now: float, law: Law | None = None, blind: Law | None = None) -> list[Action]:
-        """A guest was placed here; its gate is shut until the host's baseline is known.
+        """Registers a new guest on this GPU; its gate is shut until the owner's baseline is known.
 
-        A law knows one pair: give the laws of this one where another guest was here before.
+        A law knows one pair: pass new laws for this pair if another guest was here before.
         """
         self._law, self._blind = law or self._law, blind or self._blind
         self._present, self._leaving, self._by, self._asked_memory = True, None, Do.GATE, False
@@ -168,12 +169,12 @@ class Decider:
         return self._give(now, 0.0, "the guest has just come", always=True)
 
     def guest_left(self, now: float) -> None:
-        """The guest is gone, for whatever reason."""
+        """Registers that the guest is gone, for whatever reason."""
         self._present, self._leaving, self._usual = False, None, None
         self._note(now, 0.0)
 
     def owner_arrives(self, now: float, law: Law, *, tolerates: bool, evict_grace_s: float) -> list[Action]:
-        """An owner starts where a guest sits: it stays with its gate shut, or leaves, as the owner's tier says."""
+        """Handles an owner that starts where a guest runs, as the owner's tier says: gate shut, or the guest leaves."""
         self._law = law
         self._watched_from, self._heard, self._usual = now, None, None
         self.baseline = Baseline(self._settings.baseline)
@@ -182,9 +183,9 @@ class Decider:
         return self._leave(now, "an owner has come that takes no guest", evict_grace_s)
 
     def mistrust(self, now: float, law: Law) -> list[Action]:
-        """What was heard of the host cannot be reckoned with: nothing that was learned from it is kept.
+        """Drops all that was learned from the owner, because its reports cannot be used.
 
-        Until it is heard again it counts as a host that fell silent.
+        Until the owner is heard again, it is treated as an owner that fell silent.
         """
         self._law = law
         self.baseline = Baseline(self._settings.baseline)
@@ -195,9 +196,10 @@ class Decider:
         return self._give(now, duty, "nothing can be made of what the host tells")
 
     def felt(self, now: float, *, runs: bool) -> None:
-        """A guest that the freezer holds to its duty runs all or nothing; its host's steps feel which of them it is.
+        """Records whether a guest that the freezer holds to its duty runs now: the owner's steps feel which it is.
 
-        Where its turns are too rare for the law to hear of each, the time between them has the duty that makes them so.
+        If its turns are too rare for the law to see each of them, the frozen time is recorded with the guest's duty,
+        not 0.
         """
         if runs is self._runs:
             return
@@ -206,30 +208,30 @@ class Decider:
         self._record.set(now, 1.0 if runs else self._duty if rare else 0.0)
 
     def begin_anew(self, now: float, law: Law) -> None:
-        """The guest is held now: what the law had learned of it is how it did as it liked."""
+        """Starts a new law: the freezer holds the guest now, and the old law learned from a guest that did as it liked."""
         self._law, self._law_since = law, now
 
     def unplanned_job(self, now: float) -> list[Action]:
-        """A job without a berth was given this GPU: the guest is frozen and ended before that job's first task."""
+        """Freezes and ends the guest before the first task of a job that was given this GPU without a berth."""
         self._by = Do.FREEZER
         return self._leave(now, "a job without a berth was given this GPU", 0.0)
 
     def fault(self, now: float, xid: int) -> list[Action]:
-        """An Xid of the device, or the MPS server's FAULT (xid 0)."""
+        """Handles an Xid of the device, or the MPS server's FAULT state (xid 0)."""
         cause = f"Xid {xid}" if xid else "the MPS server is in FAULT"
         if xid in DRAINING_XIDS:
             self._log(self.machine.fault(now, cause))
             return [*self._leave(now, cause, 0.0), Action(Do.DRAIN, cause)]
         if self._mps and (xid == 0 or xid in PROGRAM_XIDS):
-            # Every client of the server has to go before it takes new ones, whoever made the fault.
+            # All clients of the server have to go before it takes new ones, whichever of them caused the fault.
             self._log(self.machine.fault(now, cause))
             return [*self._leave(now, cause, 0.0), Action(Do.RESET, cause)]
-        return []  # sharing by time, a fault stays with its maker
+        return []  # with time slicing, a fault affects only the program that caused it
 
     def tick(
         self, now: float, beat: HostBeat | None = None, device: DeviceSample | None = None, guest: Guest | None = None
     ) -> Sequence[Action]:
-        """What to do now: called for each new beat, and once a second with or without one."""
+        """Returns what to do now; called for each new beat, and once a second with or without one."""
         actions: list[Action] = []
         self._guest = guest
         if device is not None:
@@ -266,7 +268,7 @@ class Decider:
         if beat is not None and duty > 0.0:
             self._suspect(reading, beat)
         if beat is not None and beat.at - beat.took < self._law_since:
-            reading = reading._replace(beat=None)  # partly of the time before this law
+            reading = reading._replace(beat=None)  # the beat began before this law did
         wanted = self._law.duty(reading)
         if self._asks(now):
             return 0.0, "the host is slower than the gate explains: the guest is frozen to see whose doing that is"
@@ -275,20 +277,20 @@ class Decider:
         return wanted, "the host's step time"
 
     def measures(self, now: float) -> bool:
-        """Whether what the host does now becomes its baseline, so that nothing but the freezer may vouch for the guest.
+        """Tells whether the owner's steps now become its baseline, so that only the freezer may vouch for the guest.
 
-        A host that has fallen silent is not waited for with a frozen guest.
+        The guest is not kept frozen for an owner that has fallen silent.
         """
         if not self._present or self._leaving is not None or self._duty > 0.0 or self._heard is None:
             return False
         return now - self._heard <= self._settings.action.silent_host_s + 3.0 * max(self.baseline.step, self._pace)
 
     def ran_alone(self, now: float, held_since: float | None) -> bool:
-        """Whether a step that ends now ran while the freezer held the guest."""
+        """Tells whether a step that ends now ran while the freezer held the guest."""
         return held_since is not None and now - held_since - self._settings.action.drain_s >= _HELD * self._pace
 
     def _ran_alone(self, beat: HostBeat) -> bool:
-        """Whether no guest can have slowed these steps, whatever it says: only such steps are a baseline."""
+        """Tells whether no guest can have slowed these steps, whatever it reports: only such steps are a baseline."""
         if not self._present:
             return True
         if self._guest is None:
@@ -297,7 +299,7 @@ class Decider:
         return held is not None and beat.at - held - self._settings.action.drain_s >= _HELD * beat.took
 
     def _learn(self, beat: HostBeat) -> None:
-        """Steps that ran alone are the host's baseline, and say whose doing a slowdown was."""
+        """Adds steps that ran alone to the owner's baseline, and tells from them who caused a slowdown."""
         base, usual = self.baseline, self._usual
         was_known = base.known
         if was_known:
@@ -314,19 +316,19 @@ class Decider:
             self._trust.alone(as_ever=step <= usual)
 
     def _asks(self, now: float) -> bool:
-        """Whether the guest is frozen until the host has shown whether it is slow by itself."""
+        """Tells whether the guest is frozen until the owner has shown whether it is slow by itself."""
         if not self._trust.asks:
             self._asked_since = None
             return False
         self._asked_since = now if self._asked_since is None else self._asked_since
         if now - self._asked_since < max(self._settings.baseline.pause_s, 3.0 * self.baseline.step):
             return True
-        # It has shown nothing: a guest that cannot be frozen, or one step that goes on and on.
+        # The owner has shown nothing: the guest cannot be frozen, or one step goes on and on.
         self._trust.alone(as_ever=False)
         return False
 
     def _distrust(self, now: float) -> list[Action]:
-        """A guest that takes more than its gate lets it is the freezer's, for as long as it is here."""
+        """Lets the freezer hold a guest that takes more than its gate allows, for as long as the guest is here."""
         if self._by is Do.FREEZER or self._leaving is not None or not self._trust.lost:
             return []
         self._by = Do.FREEZER
@@ -334,14 +336,14 @@ class Decider:
         return self._give(now, self._duty, cause, always=True)
 
     def _suspect(self, reading: Reading, beat: HostBeat) -> None:
-        """Slowdowns that no guest explains come from a baseline that is no longer true, or from a guest's lie.
+        """Looks for slowdowns that the guest's duty does not explain: the baseline is out of date, or the guest lies.
 
-        The host is measured anew with the guest frozen, which shows which of them it is.
+        The owner is then measured anew with the guest frozen, which shows which of the two it is.
         """
         spare = max(_SAME, 3.0 * reading.base_error)
         deviation = reading.noise / sqrt(beat.steps)
         excess = reading.loss - reading.duty
-        # A step in which the gate was opened late says nothing against the guest, and nothing for it.
+        # A step during which the gate was opened late says nothing for or against the guest.
         told = self._guest is not None and self._guest.held_since is None and self._by is Do.GATE
         if told and reading.duty >= 0.5 * self._duty:
             self._trust.beside((excess - spare) / deviation)
@@ -353,7 +355,7 @@ class Decider:
             self.baseline.forget()
 
     def _pausing(self, now: float) -> bool:
-        """Whether the guest stands still so that the host's step time alone is measured again."""
+        """Tells whether the guest is paused so that the owner's step time alone is measured again."""
         base, tune = self.baseline, self._settings.baseline
         if self._pause_since is None:
             if now - max(base.measured_at, self._paused_at) < tune.every_s:
@@ -366,7 +368,7 @@ class Decider:
         return False
 
     def _hears(self, now: float) -> bool:
-        """Whether the host has a heartbeat, and it was heard lately."""
+        """Tells whether the owner has a heartbeat that was heard lately."""
         patience = self._settings.action.silent_host_s + 3.0 * self.baseline.step
         return self._heard is not None and now - self._heard <= patience
 
@@ -388,7 +390,7 @@ class Decider:
         )
 
     def _obedience(self, now: float, guest: Guest) -> list[Action]:
-        """A gate that does not answer is replaced by the freezer, for as long as this guest is here."""
+        """Replaces a gate that does not answer by the freezer, for as long as this guest is here."""
         if not guest.runs:
             self.guest_left(now)
             return []
@@ -404,7 +406,7 @@ class Decider:
         return self._give(now, self._duty, f"the gate has not answered for {waited:.0f} s", always=True)
 
     def _leave(self, now: float, cause: str, grace_s: float) -> list[Action]:
-        """The guest has to go: the host is safe at once, the guest's work as far as its grace allows."""
+        """Makes the guest leave: its duty becomes 0 at once, and it has its grace time to save its work."""
         if not self._present:
             return []
         actions = self._give(now, 0.0, cause, always=True)
@@ -429,7 +431,7 @@ class Decider:
     def _note(self, now: float, duty: float) -> None:
         tune = self._settings.action
         self._runs = None
-        # Work that a stopped guest has queued runs on for a while; less duty than before is felt at once.
+        # Work that a stopped guest has queued still runs for a while; otherwise a lower duty has an effect at once.
         self._record.set(now + tune.gate_lag_s + (tune.drain_s if duty == 0.0 < self._duty else 0.0), duty)
         self._duty = duty
 

@@ -1,4 +1,4 @@
-"""The slope of harm, learned from beats."""
+"""The fit of the slope (the owner's loss per duty of the guest), learned from beats."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ class SlopeFit:
     __slots__ = ("_product", "_square")
 
     def __init__(self, slope: float = 0.0, error: float = 10.0) -> None:
-        """Start from a first value and its standard error; the default knows next to nothing."""
+        """Starts from a first value and its standard error; with the default error the first beats decide."""
         self._square = 1.0 / (error * error)
         self._product = slope * self._square
 
     def add(self, duty: float, loss: float, error: float) -> None:
-        """Learn from a beat: the host lost this share of its speed, known to this error, at this duty."""
+        """Learns from a beat: the owner lost this share of its speed, known to this error, at this duty."""
         weight = duty / (error * error)
         self._product += weight * loss
         self._square += weight * duty
 
     def fade(self, keep: float) -> None:
-        """Let what was learned count less."""
+        """Multiplies the weight of what was learned by `keep`."""
         self._product *= keep
         self._square *= keep
 
     @property
     def slope(self) -> float:
-        """The share of its speed that the host loses at full duty."""
+        """Returns the share of its speed that the owner loses at full duty."""
         return max(0.0, self._product / self._square)
 
     @property
     def error(self) -> float:
-        """The standard error of `slope`."""
+        """Returns the standard error of `slope`."""
         return 1.0 / sqrt(self._square)

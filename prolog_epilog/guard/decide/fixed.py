@@ -1,4 +1,4 @@
-"""No control at all: what a site has whose sharing is set once, such as an MPS percentage."""
+"""The law without control: a site that sets its sharing once, such as by an MPS percentage, has this."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ __all__ = ["Fixed"]
 
 
 class Fixed:
-    """The same duty for ever."""
+    """A law that always returns the same duty."""
 
     def __init__(self, duty: float) -> None:
         self._duty = duty
 
     def duty(self, reading: Reading) -> float:  # noqa: ARG002 - a law that looks at nothing
-        """The duty it was made with."""
+        """Returns the duty that the law was made with."""
         return self._duty

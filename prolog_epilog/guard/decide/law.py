@@ -1,4 +1,4 @@
-"""What every control law is given, and what it answers."""
+"""The interface of all control laws: the reading that a law gets, and the duty that it returns."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ __all__ = ["Law", "Reading"]
 
 
 class Reading(NamedTuple):
-    """One moment as the guard sees it; a law needs nothing else and keeps its own memory."""
+    """One reading of the guard; a law needs no other input, and keeps its own state."""
 
     now: float
     beat: HostBeat | None
-    """The host's newest steps, None if none ended since the last reading."""
+    """The owner's newest steps; None if none ended since the last reading."""
     base: float
     """Seconds a step while no guest runs."""
     base_error: float
@@ -27,18 +27,18 @@ class Reading(NamedTuple):
 
     @property
     def slowdown(self) -> float:
-        """By how much the steps of the beat took longer than alone: 0.05 is 5 %; 0 without a beat."""
+        """Returns how much longer than alone the steps of the beat took: 0.05 is 5 %; 0 without a beat."""
         return self.beat.took / (self.beat.steps * self.base) - 1.0 if self.beat else 0.0
 
     @property
     def loss(self) -> float:
-        """The share of its speed that the host lost: 1 - 1 / (1 + slowdown); 0 without a beat."""
+        """Returns the share of its speed that the owner lost: 1 - 1 / (1 + slowdown); 0 without a beat."""
         return 1.0 - self.beat.steps * self.base / self.beat.took if self.beat else 0.0
 
 
 class Law(Protocol):
-    """A control law."""
+    """A control law: turns readings into the guest's duty."""
 
     def duty(self, reading: Reading) -> float:
-        """The share of time, 0 to 1, that the guest may launch work in from now on."""
+        """Returns the share of time, 0 to 1, in which the guest may launch work from now on."""
         ...

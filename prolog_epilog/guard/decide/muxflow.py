@@ -1,8 +1,8 @@
-"""MuxFlow's way for a host that reports nothing: a share by complement, and launch control by the device's metrics.
+"""MuxFlow's law for an owner that reports nothing: a share by complement, and launch control by the device's metrics.
 
-The guest gets the SMs that the host leaves when it runs alone. Within that share, launches are held back while the
-device holds its clock down, or while it is busier than the set point, and let go while there is room. The published
-text gives neither formula nor gains; both are a reconstruction.
+The guest gets the SMs that the owner leaves when it runs alone. Within that share, launches are held back while the
+device holds its clock down, or while it is busier than the set point. They are let go again while there is room. The
+published text gives neither formula nor gains; both are a reconstruction.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ __all__ = ["Muxflow", "complement"]
 
 
 def complement(highest_activity: float, settings: MuxflowSettings) -> float:
-    """The guest's share of the SMs, where the host alone has at most this activity."""
+    """Returns the guest's share of the SMs, if the owner alone has at most this activity."""
     return min(settings.largest, max(settings.smallest, 1.0 - highest_activity - settings.margin))
 
 
@@ -27,7 +27,7 @@ class Muxflow:
         self._control = 1.0
 
     def duty(self, reading: Reading) -> float:
-        """The guest's duty from now on: its share, less what launch control holds back."""
+        """Returns the guest's duty from now on: its share, less what launch control holds back."""
         sample, tune = reading.device, self._set
         if sample is not None:
             if sample.held_back and sample.clock is not None and sample.clock < tune.clock:

@@ -1,4 +1,4 @@
-"""A proportional-integral law on the host's slowdown: what a control engineer would try first."""
+"""A proportional-integral law on the owner's slowdown, the textbook controller."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["ProportionalIntegral"]
 
 
 class ProportionalIntegral:
-    """Keeps the smoothed slowdown at a target; the integral stops where the duty does (anti-windup)."""
+    """Keeps the smoothed slowdown at a target; the integral is limited to the range of the duty (anti-windup)."""
 
     def __init__(self, settings: PiSettings) -> None:
         self._set = settings
@@ -22,7 +22,7 @@ class ProportionalIntegral:
         self._set_at: float | None = None
 
     def duty(self, reading: Reading) -> float:
-        """The guest's duty from now on."""
+        """Returns the guest's duty from now on."""
         tune = self._set
         if reading.beat is not None:
             passed = tune.smoothing_s if self._heard is None else reading.now - self._heard

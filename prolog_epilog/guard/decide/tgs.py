@@ -1,7 +1,7 @@
-"""TGS's law (NSDI'23) with the constants of its code: slow start and congestion avoidance on the host's rate of work.
+"""TGS's law (NSDI'23) with the constants of its code: slow start and congestion avoidance on the owner's rate of work.
 
-TGS knows no baseline: it profiles the host while the guest nearly stands still, and keeps the highest rate it saw.
-It counts CUDA blocks launched; a host's steps a second stand for them here, and the guest's limit of blocks in 50 ms is
+TGS has no baseline: it profiles the owner while the guest nearly stands still, and keeps the highest rate it saw. It
+counts launched CUDA blocks; here the owner's steps a second stand for them. The guest's limit, in blocks in 50 ms, is
 turned into a duty by the rate that the guest has at full duty.
 """
 
@@ -32,13 +32,13 @@ class Tgs:
         self._next: float | None = None
 
     def duty(self, reading: Reading) -> float:
-        """The limit of this round of five seconds as a duty."""
+        """Returns the limit of this round of five seconds as a duty."""
         if reading.beat is not None:
             self._steps += reading.beat.steps
             self._took += reading.beat.took
         if self._next is None:
             self._next = reading.now + self._set.window_s
-        # A window without a step says nothing yet: it goes on until the step ends.
+        # A window without a step says nothing yet: it lasts until the step ends.
         if reading.now >= self._next and self._steps:
             self._round(self._steps / self._took)
             self._steps, self._took = 0, 0.0

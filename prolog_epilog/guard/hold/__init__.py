@@ -1,1 +1,1 @@
-"""How the guard holds a guest back: its gate, the freezer, its memory, and its end."""
+"""The means by which the guard holds a guest back: its gate, the freezer, its memory, and its end."""

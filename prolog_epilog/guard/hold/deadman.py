@@ -1,7 +1,7 @@
-"""The guard's dead-man: a process that does nothing but thaw what the guard froze, once the guard is gone or hangs.
+"""The guard's dead-man: a process that thaws what the guard froze, once the guard is gone or hangs. It does no more.
 
-It is forked off before the guard opens the driver. The guard's end closes the pipe between them, whatever ended it; a
-guard that hangs does not renew its leases.
+It is forked before the guard opens the driver. When the guard ends, for whatever reason, the pipe between them closes.
+A guard that hangs does not renew its leases.
 """
 
 import os
@@ -22,26 +22,26 @@ _LOOK_SECONDS = 0.5
 
 @dataclass(frozen=True, slots=True)
 class DeadMan:
-    """The process, and the end of the pipe that the guard must not lose."""
+    """The dead-man's process, and the end of the pipe that the guard must keep open."""
 
     pid: int
     pipe: int
 
     def lives(self) -> bool:
-        """Whether it still watches; a dead one is buried by this."""
+        """Tells whether the process still watches; a dead one is reaped."""
         with suppress(ChildProcessError):
             return os.waitpid(self.pid, os.WNOHANG) == (0, 0)
         return False
 
     def dismiss(self) -> None:
-        """Let it thaw everything and end."""
+        """Lets the dead-man thaw everything and end."""
         os.close(self.pipe)
         with suppress(ChildProcessError):
             os.waitpid(self.pid, 0)
 
 
 def start(paths: Paths, root: Path = freezer.ROOT) -> DeadMan:
-    """Fork it off; call this before there are threads."""
+    """Forks the dead-man; call this before there are threads."""
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -55,7 +55,7 @@ def start(paths: Paths, root: Path = freezer.ROOT) -> DeadMan:
 
 
 def _watch(paths: Paths, root: Path, pipe: int) -> None:
-    # The signals that end the guard end it first, and then this.
+    # The signals that end the guard must not end this process: the guard ends first, then this.
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     with suppress(OSError):

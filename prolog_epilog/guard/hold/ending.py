@@ -1,8 +1,8 @@
-"""A guest's end, without a second run of a guest that ended by itself and without harm to its host.
+"""Ends a guest without harm to its owner, and without a second run of a guest that ended by itself.
 
-It is frozen first: what is frozen cannot end by itself, so a job with processes left is one that Slurm may requeue.
-Then berthd, or Slurm itself, puts it back into the queue; it is thawed behind a shut gate, gets SIGTERM, and what is
-left of it SIGKILL. Where berthd sent the guest away itself, Slurm has done all of that but the SIGKILL.
+The guest is frozen first. A frozen guest cannot end by itself, so if processes are left, Slurm may requeue the job.
+Then berthd, or Slurm itself, puts it back into the queue. It is thawed behind a shut gate and gets SIGTERM; what is
+left of it gets SIGKILL. If berthd sent the guest away itself, Slurm has already done all of that except the SIGKILL.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _AGAIN_S = 0.5
 
 
 class Ending:
-    """One guest on its way out; `turn` it until it is over."""
+    """The end of one guest; call `turn` until it is `over`."""
 
     def __init__(
         self,
@@ -34,9 +34,10 @@ class Ending:
         ask: Callable[[bool], Event] | None,
         now: float,
     ) -> None:
-        """`ask` has the guest put back into the queue; with False, by berthd only, which knows whether it runs.
+        """Freezes the guest and calls `ask`, which has it put back into the queue.
 
-        Without it Slurm has put the guest back already, and has sent SIGTERM by `now`.
+        `ask(False)` does that by berthd only, which knows whether the job runs. Without `ask`, Slurm has put the guest
+        back already, and has sent SIGTERM by `now`.
         """
         self.grip = grip
         self._set = settings
@@ -46,7 +47,7 @@ class Ending:
         self._killed: float | None = None
         self.over = False
         if ask is not None or grip.by_freezer:
-            # One that cannot be frozen, as with a full /run, is ended all the same.
+            # A guest that cannot be frozen, as with a full /run, is ended all the same.
             with suppress(NodeError, OSError):
                 grip.hold(now, 0.0, by_freezer=ask is not None)
         lives = self._lives()
@@ -55,11 +56,11 @@ class Ending:
 
     @property
     def killed(self) -> bool:
-        """Whether it did not end by itself."""
+        """Tells whether the guest had to be killed."""
         return self._killed is not None
 
     def turn(self, now: float) -> None:
-        """The next step, where its time has come."""
+        """Takes the next step if its time has come."""
         if self.over:
             return
         if not self._lives():

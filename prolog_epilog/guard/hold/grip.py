@@ -1,4 +1,4 @@
-"""The guard's hand on one guest: its gate, the freezer, its memory. It lets go by itself when the guard dies."""
+"""The Grip: holds one guest by its gate, the freezer and its memory limit. All of them lapse if the guard dies."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ __all__ = ["Grip", "Ground"]
 _MIB = 1 << 20
 _RENEW_S = 1.0
 _STEPS_WITHOUT_END = 2.0
-"""A program that ended no step for as long as so many take is in none."""
+"""A program is not in a step if it has ended none for this many of its step times."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ground:
-    """Where the guard works."""
+    """The folders that the guard works in."""
 
     paths: Paths
     cgroups: Path = freezer.ROOT
 
 
 class Grip:
-    """What the guest was told last, told again before its lease ends."""
+    """The guest's last order, which is renewed before its lease ends."""
 
     def __init__(self, ground: Ground, settings: ActionSettings, uuid: str, guest: Member) -> None:
         self.guest = guest
@@ -41,16 +41,16 @@ class Grip:
         self.by_freezer = False
         self.frozen = False
         self.held_since: float | None = None
-        """Since when the kernel has held all of it; BELIEVED where its freezer reaches nobody."""
+        """The time since which the kernel has held all of it; BELIEVED if its freezer reaches no process."""
         self.measured = False
-        """Whether the host's step time alone is measured: the gate's word is not enough for that."""
+        """True while the owner's step time alone is measured: the gate's report is not enough for that."""
         self.epoch = 0
         self.wrote = False
-        """Whether its freezer was written to since this was cleared."""
+        """True if its freezer was written to since this was cleared."""
         self.stirred = False
-        """Whether somebody else let it go on while it was frozen, or it waits for SIGTERM: Slurm may be ending it."""
+        """True if somebody else thawed it, or it waits for SIGTERM: Slurm may be ending it."""
         self.memory = 0
-        """Bytes that the guest is asked to make do with; 0: as it likes."""
+        """The limit in bytes of GPU memory that the guest is asked to keep to; 0: no limit."""
         self._ground = ground
         self._set = settings
         self._word = guest.words.get(uuid)
@@ -68,11 +68,11 @@ class Grip:
 
     @property
     def cooperates(self) -> bool:
-        """Whether there is a gate at all."""
+        """Tells whether the guest has a gate at all."""
         return self._word is not None
 
     def hold(self, now: float, duty: float, *, by_freezer: bool) -> None:
-        """From now on the guest has this duty."""
+        """Holds the guest at this duty from now on."""
         if duty != self.duty:
             self._still_since = now
             self._before = {}
@@ -82,7 +82,7 @@ class Grip:
         self.turn(now)
 
     def turn(self, now: float) -> None:
-        """Ten times a second: renew what would end, and pulse the freezer."""
+        """Renews what would lapse, and pulses the freezer; called ten times a second."""
         self._tell(now)
         if not self._is_held or now < self._let_go_until:
             if self.frozen:
@@ -102,13 +102,13 @@ class Grip:
 
     @property
     def _is_held(self) -> bool:
-        """Whether the freezer has work to do. A gate that has not answered yet gets its time to do so."""
+        """Tells whether the freezer has to hold the guest. A gate that has not answered yet gets its time to do so."""
         if self.by_freezer:
             return self.duty < 1.0
         return self.measured and self.duty == 0.0 and self._answered
 
     def _tell(self, now: float) -> None:
-        # A gate that is not obeyed stays open where the freezer does its work, but for shutting it.
+        # If the freezer does the work of a gate that is not obeyed, the gate is left open, except for a duty of 0.
         duty = round(self.duty * OPEN) if not self.by_freezer or self.duty == 0.0 else OPEN
         if self._word is None or ((duty, self.memory) == self._told and now - self._renewed < _RENEW_S):
             return
@@ -137,7 +137,7 @@ class Grip:
             self.held_since = now
 
     def _keep_frozen(self, now: float) -> None:
-        """New tasks of the guest are frozen as they come, and the lease is renewed."""
+        """Freezes new tasks of the guest as they come, and renews the lease."""
         self.wrote = True
         if freezer.was_thawed(self.guest.job, self._ground.cgroups):
             self.stirred, self.held_since = True, None
@@ -150,7 +150,10 @@ class Grip:
         self._seize(now)
 
     def _is_to_end(self, now: float) -> bool:
-        """Whether Slurm or its user ends the guest, which it cannot hear: it is let go to die, or once to clean up."""
+        """Tells whether Slurm or its user ends the guest, which cannot notice while frozen: it is thawed for a while.
+
+        After SIGKILL it is thawed to die, after the first SIGTERM once to clean up.
+        """
         job, root = self.guest.job, self._ground.cgroups
         if freezer.awaits(job, signal.SIGKILL, root):
             self._let_go_until = now + _RENEW_S
@@ -166,9 +169,10 @@ class Grip:
         self.frozen, self.held_since = False, None
 
     def obeys(self, now: float, *, on_gpu: bool) -> bool:
-        """Whether the guest does what it was told, as far as is seen; without anything on the GPU it has nothing to do.
+        """Tells whether the guest does what it was told, as far as is seen; one without anything on the GPU does.
 
-        In the first moments it is believed to: nobody waits for the answer. Who does asks `says_it_stands`.
+        In the first moments the guest is believed, since no job waits for the answer. If a job waits, ask
+        `says_it_stands`.
         """
         if self.duty >= 1.0 or (self.frozen and not self.by_freezer):
             return True
@@ -180,11 +184,11 @@ class Grip:
             return True
         follows = all(self._follows(now, beat) for beat in beats)
         self._answered |= follows
-        # Another of its GPUs may be the one that is measured, and what is frozen cannot answer.
+        # The freezer may hold the guest because of another of its GPUs, and a frozen guest cannot answer.
         return follows or (not self.frozen and freezer.is_frozen(self.guest.job, self._ground.cgroups))
 
     def says_it_stands(self, now: float) -> bool:
-        """Whether a guest with a shut gate tells that it keeps off the GPU; the device knows whether that is true."""
+        """Tells whether a guest with a shut gate reports that it keeps off the GPU; the device knows if that is true."""
         if self.duty > 0.0:
             return False
         beats = self._gated()
@@ -194,35 +198,38 @@ class Grip:
 
     @property
     def told_at(self) -> float:
-        """When its duty changed last."""
+        """Returns the time at which its duty last changed."""
         return self._still_since
 
     def _gated(self) -> tuple[Beat, ...]:
-        # A process with both parts beats twice, and one of them is its gate.
+        # A process with both parts (the Python hooks and the library) beats twice; only one of the beats is its gate's.
         return tuple(beat for beat in self.beats() if not beat.elsewhere)
 
     def _has_settled(self, now: float, beats: tuple[Beat, ...]) -> bool:
-        """Work that was queued when the gate was shut runs on for a moment; what comes then is compared."""
+        """Tells whether the work queued before the gate was shut is done; until then it keeps the beats to compare."""
         if now - self._still_since >= self._set.gate_lag_s + self._set.drain_s and self._before:
             return True
         self._before = {beat.slot: beat for beat in beats}
         return False
 
     def _follows(self, now: float, beat: Beat) -> bool:
-        """It napped for the last word, or stands still, or has idled since."""
+        """Tells whether the process obeys: it confirmed the last order, or stands still, or has idled since."""
         before = self._before_of(beat)
         if before is None or beat.epoch == self.epoch or (self.duty > 0.0 and beat.idle_ns > before.idle_ns):
             return True
-        # The step in which the gate was shut may still be told of.
+        # The step during which the gate was shut may still be reported.
         return beat.launches == before.launches and beat.steps <= before.steps + 1 and not _is_in_a_step(now, beat)
 
     def _has_stopped(self, beat: Beat) -> bool:
-        """Its gate says so; or it is the library's, which stands before every launch, and nothing was launched."""
+        """Tells whether the process has stopped: its gate says so, or the library gates it and nothing was launched.
+
+        The library's gate stands before every launch.
+        """
         before = self._before_of(beat)
         return beat.epoch == self.epoch or (beat.library and before is not None and beat.launches == before.launches)
 
     def _before_of(self, beat: Beat) -> Beat | None:
-        """What this process told when the order had settled; None of one that has come since."""
+        """Returns the beat of this process from when the order had settled; None if the process has come since."""
         before = self._before.get(beat.slot)
         if before is not None and before.pid == beat.pid:
             return before
@@ -230,7 +237,7 @@ class Grip:
         return None
 
     def beats(self) -> tuple[Beat, ...]:
-        """What the guest's processes say of themselves."""
+        """Returns the beats of the guest's processes."""
         if self._word is None:
             return ()
         with suppress(WordError, OSError):
@@ -238,7 +245,7 @@ class Grip:
         return ()
 
     def release(self) -> None:
-        """Let the guest go: its gate is open, and it is thawed."""
+        """Lets the guest go: opens its gate, and thaws it."""
         self.by_freezer, self.duty = False, 1.0
         if self.frozen:
             self._thaw()
@@ -250,9 +257,9 @@ class Grip:
 
 
 def _is_in_a_step(now: float, beat: Beat) -> bool:
-    """Whether a program that is gated at its boundaries alone is on the way to the next one, and computes meanwhile.
+    """Tells whether a program that is gated only at its step boundaries is still computing a step.
 
-    One that has come to none for much longer than its steps take does something else.
+    A program that has reached no boundary for much longer than its steps take does something else.
     """
     if beat.library or not beat.steps:
         return False

@@ -1,4 +1,4 @@
-"""What really holds each share of this node: raised by the kernel's wall where it can, told to berthd, and counted."""
+"""The levels: what really holds each share of this node. Raises the kernel's memory wall, counts, and tells berthd."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from prolog_epilog.tenants.share_file import Share
 __all__ = ["Counts", "LevelNotice", "Levels"]
 
 Counts = Mapping[tuple[int, str, str], int]
-"""Jobs by position and UUID of a GPU and the level at which they are held there."""
+"""The number of jobs by the position and UUID of a GPU, and the level at which they are held there."""
 
 _MOST_TEXT = 400
-"""Bytes of the sentence, escaped: berthd takes lines of 1,024."""
+"""The most bytes of the sentence, escaped: berthd takes lines of 1,024 bytes."""
 _AGAIN = 60.0
-"""Seconds until berthd is told again that did not hear."""
+"""Seconds until berthd is told again after it did not answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class LevelNotice:
-    """How a job's share is held on this node (docs/formats.md)."""
+    """The notice that says how a job's share is held on this node (docs/formats.md)."""
 
     node: str
     job: int
@@ -39,7 +39,7 @@ class LevelNotice:
 
     @property
     def text(self) -> str:
-        """The credential's payload."""
+        """Returns the credential's payload."""
         sentence = self.sentence
         while len(escape(sentence)) > _MOST_TEXT:
             sentence = sentence[:-1]
@@ -51,21 +51,21 @@ _Stamp = tuple[int, int]
 
 @dataclass(slots=True)
 class Levels:
-    """One look a second, in the thread that may wait."""
+    """The levels of this node: one look a second, in the thread that may wait."""
 
     paths: Paths
     tell: Callable[[LevelNotice], bool]
-    """Whether berthd in charge has heard it."""
+    """Sends a notice; true if the berthd in charge has taken it."""
     say: Callable[[str], None]
     counts: Counts = field(default_factory=dict)
-    """Replaced as a whole: another thread reads it."""
+    """Replaced as a whole, since another thread reads it."""
     _read: dict[int, tuple[_Stamp, Share | None]] = field(default_factory=dict)
     _told: dict[int, _Stamp] = field(default_factory=dict)
     _walled: set[int] = field(default_factory=set)
     _not_before: float = 0.0
 
     def look(self) -> None:
-        """Read what is new, raise walls, count, and tell."""
+        """Reads what is new, raises walls, counts jobs by level, and tells berthd."""
         files = self._files()
         for job, (stamp, file) in files.items():
             if file is not None and job not in self._walled and file.way == "mps" and file.mem_mib is not None:
@@ -78,7 +78,7 @@ class Levels:
         self._tell_all()
 
     def _files(self) -> dict[int, tuple[_Stamp, Share | None]]:
-        """The share files of jobs that have a share; one is read again only where it changed."""
+        """Returns the share files of jobs that have a share; a file is read again only if it changed."""
         now: dict[int, tuple[_Stamp, Share | None]] = {}
         try:
             names = os.listdir(self.paths.jobs)  # noqa: PTH208 - once a second
@@ -103,18 +103,22 @@ class Levels:
         return file if file is not None and not file.degraded and file.level else None
 
     def _wall(self, file: Share, stamp: _Stamp) -> None:
-        """Slurm makes a job's control group after the Prolog: the first look that finds it raises the wall."""
-        # v1 has no such wall.
+        """Raises the memory wall at the first look that finds the job's control group.
+
+        Slurm makes that group after the Prolog.
+        """
+        # Control groups v1 have no such wall.
         groups = freezer.jobs_groups(file.job) if cgroups.version() == "v2" else []
         if not groups:
             return
         try:
-            # Under the locks of its GPUs: its Epilog takes it out of the books under them, and then removes the file.
+            # Hold the locks of its GPUs: its Epilog takes the job out of the books under them, and then removes the
+            # file.
             with states.held(self.paths, file.uuids, 0.0):
                 state = states.load(self.paths, file.uuids[0])
                 if state is None or state.boot != processes.boot_id(self.paths.boot_id) or not state.tenant(file.job):
                     return
-                # What was read may be of the run before, or broken by now.
+                # The file read above may be of the run before, or may have changed since.
                 if self._share(file.job) != file:
                     return
                 self._walled.add(file.job)
@@ -127,7 +131,7 @@ class Levels:
             self.say(f"the kernel does not hold the memory of job {file.job}: {problem}")
             return
         if level is not None:
-            # The next look reads it and tells it.
+            # The next look reads the new level and tells it.
             self._told[file.job] = stamp
 
     def _tell_all(self) -> None:

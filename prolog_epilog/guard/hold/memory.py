@@ -1,4 +1,4 @@
-"""How much of the GPU's memory a guest should make do with: down at once when the GPU runs full, up again slowly."""
+"""The guest's target of GPU memory: lowered at once when the GPU runs full, raised again slowly."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ _SLACK = 0.05
 """The target aims this far below the mark, so that it is not asked for again at once."""
 _RAISE_EVERY_S = 30.0
 _RAISE = 1.0 / 16.0
-"""Part of the GPU's memory that is given back at a time."""
+"""The part of the GPU's memory that is given back at a time."""
 
 
 class MemoryTarget:
-    """Bytes for one guest."""
+    """The memory target of one guest, in bytes."""
 
     def __init__(self, settings: MachineSettings) -> None:
         self._mark = settings.healthy_memory
@@ -24,19 +24,19 @@ class MemoryTarget:
         self._changed = 0.0
 
     def ask(self, now: float, look: Look | None, grip: Grip) -> None:
-        """The GPU is full: the guest gives back what is above the mark."""
+        """Lowers the target because the GPU is full: the guest gives back what is above the mark."""
         if look is None or look.sample.memory is None:
             return
-        # What its processes say is theirs to say: together they hold no more than there is.
+        # The processes' own figures are not checked: together they cannot hold more than the GPU has.
         used = min(sum(beat.used for beat in grip.beats()), look.memory_bytes)
         over = round((look.sample.memory - self._mark + _SLACK) * look.memory_bytes)
-        # Nothing is asked of a guest whose memory nobody can tell: its quota and the state machine remain.
+        # Nothing is asked of a guest whose memory use is unknown: its quota and the state machine still bound it.
         if used > 0:
             self._bytes = max(1, used - over)
             self._changed = now
 
     def wish(self, now: float, look: Look | None, grip: Grip) -> int:
-        """The target now; 0: as it likes."""
+        """Returns the target now; 0: no limit."""
         if not self._bytes or look is None or look.sample.memory is None or now - self._changed < _RAISE_EVERY_S:
             return self._bytes
         if look.sample.memory < self._mark - 2.0 * _SLACK - _RAISE:

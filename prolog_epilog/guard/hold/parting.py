@@ -1,6 +1,6 @@
-"""A guest that Slurm ends because berthd sent it away: what ignores SIGTERM is not left to Slurm's KillWait.
+"""Handles a guest that Slurm ends because berthd sent it away: one that ignores SIGTERM does not get all of KillWait.
 
-KillWait is there for jobs that their users or their time limits end, and is long for their sake. A guest that was sent
+KillWait is meant for jobs that their users or their time limits end, and is long for their sake. A guest that was sent
 away has an owner waiting for its seat, and had its time to save its work before.
 """
 
@@ -12,11 +12,11 @@ from prolog_epilog.guard.tell.errands import Errands, Question
 __all__ = ["Parting"]
 
 _ASK_AGAIN_S = 2.0
-"""A user may send SIGCONT to a job as often as he likes; Slurm is not asked more often than this."""
+"""Least seconds between two questions to Slurm: a user may send SIGCONT to a job as often as he likes."""
 
 
 class Parting:
-    """One guest; `stirs` when somebody lets it go on, `turn` ten times a second."""
+    """The parting of one guest: call `stirs` when somebody thaws it, and `turn` ten times a second."""
 
     def __init__(self, errands: Errands, guest: Member) -> None:
         self._errands, self._guest = errands, guest
@@ -25,18 +25,18 @@ class Parting:
         self._asked = float("-inf")
 
     def stirs(self, now: float) -> None:
-        """Somebody let the guest go on, as Slurm does right before SIGTERM."""
+        """Notes that somebody thawed the guest, as Slurm does right before SIGTERM."""
         if self._stirred is None:
             self._stirred = now
 
     def turn(self, now: float) -> float | None:
-        """When Slurm began to end the guest, once Slurm has said that it does because the guest was sent away."""
+        """Returns when Slurm began to end the guest, once Slurm has said that the guest was sent away; else None."""
         if self._question is not None and self._question.done.is_set():
             sent_away, self._question = self._question.answer, None
             if sent_away:
                 return self._asked
             if sent_away is None and self._stirred is None:
-                # Slurm was too slow to say; the hint does not come twice.
+                # Slurm was too slow to answer; the hint does not come twice, so ask again.
                 self._stirred = now
         if self._stirred is not None and self._question is None and now - self._asked >= _ASK_AGAIN_S:
             self._asked, self._stirred = now, None

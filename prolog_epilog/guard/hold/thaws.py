@@ -1,8 +1,8 @@
-"""Who lets a guest go on besides the guard: Slurm does, each time before it sends SIGTERM to end a job.
+"""Watches for thaws of guests by others than the guard: Slurm thaws a job each time before it sends SIGTERM to end it.
 
-Nothing else on the node tells that Slurm ends a job, and a guest that ignores SIGTERM does not tell either. Slurm
-writes to the freezer of each of the job's steps first; the kernel reports that write here, at no cost in between. It is
-no more than a hint: a user's own SIGCONT looks the same, so whoever hears it asks Slurm.
+Nothing else on the node shows that Slurm ends a job, and a guest that ignores SIGTERM does not show it either. Slurm
+first writes to the freezer of each of the job's steps. The kernel (inotify) reports that write here, at no cost in
+between. It is only a hint: a user's own SIGCONT looks the same, so the caller asks Slurm.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _BYTES = 65_536
 
 
 class Thaws:
-    """Watches the steps of some jobs."""
+    """Watches the freezers of the steps of some jobs."""
 
     def __init__(self, root: Path = freezer.ROOT) -> None:
         self._root = root
         self.hears_us = cgroups.version(root) != "v2"
-        """Whether the guard's own freezing is reported too: in v1 Slurm and the guard write to the same files."""
+        """True if the guard's own freezing is reported too: in v1 Slurm and the guard write to the same files."""
         self._kernel = ctypes.CDLL(None, use_errno=True)
-        # Without it KillWait alone bounds what Slurm ends; the guard's own ends need nothing of this.
+        # Without inotify only KillWait bounds what Slurm ends; the guard's own ends do not need it.
         self._handle: int = self._kernel.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
         self._jobs: dict[int, int] = {}
         self._watched: set[Path] = set()
@@ -40,9 +40,9 @@ class Thaws:
         """Jobs of the watched steps."""
 
     def watch(self, jobs: Iterable[int]) -> set[int]:
-        """Watch these jobs; call it again and again, for steps come and go.
+        """Watches these jobs; call it again and again, since steps come and go.
 
-        Jobs of which nothing was watched before are told: what was written to their freezers until now, nobody heard.
+        Returns the jobs of which nothing was watched before: writes to their freezers until now were not seen.
         """
         if self._handle < 0:
             return set()
@@ -57,12 +57,12 @@ class Thaws:
                     mark = self._kernel.inotify_add_watch(self._handle, os.fsencode(path), _MODIFY)
                     if mark >= 0:
                         self._jobs[mark] = job
-        # What is gone has taken its watch along.
+        # The kernel has removed the watches of files that are gone.
         self._watched = now
         return self._heeded - before
 
     def heard(self) -> set[int]:
-        """The jobs of which a step was let go, or frozen, by anybody since the last call."""
+        """Returns the jobs of which anybody thawed or froze a step since the last call."""
         found: set[int] = set()
         if self._handle < 0:
             return found
@@ -80,7 +80,7 @@ class Thaws:
         return found
 
     def close(self) -> None:
-        """Watch nobody any more."""
+        """Stops watching."""
         if self._handle >= 0:
             os.close(self._handle)
             self._handle = -1

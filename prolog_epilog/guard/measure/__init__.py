@@ -1,1 +1,1 @@
-"""What the guard measures: the devices, the hosts' heartbeats, and how long a host's step takes."""
+"""The guard's measurements: the devices, the owners' heartbeats, and how long an owner's step takes."""

@@ -1,4 +1,4 @@
-"""How long a host's step takes when no guest runs, how much that varies, and when it changed."""
+"""The baseline: how long an owner's step takes when no guest runs, how much that varies, and when it changed."""
 
 from __future__ import annotations
 
@@ -14,64 +14,64 @@ FEW = 4
 
 
 class Baseline:
-    """A host's step time alone, learned from the steps that ran while its guest stood still.
+    """An owner's step time alone, learned from the steps that ran while its guest stood still.
 
-    Old steps count less and less, so that a host whose step time drifts is followed by the next pauses.
+    Old steps count less and less, so that the baseline follows an owner whose step time drifts.
     """
 
     def __init__(self, settings: BaselineSettings) -> None:
         self._settings = settings
         self._first = self._at = 0.0
-        self._steps = 0  # steps since the start, or since all was forgotten
-        self._weight = 0.0  # how many steps the mean stands for
+        self._steps = 0  # steps since the start, or since `forget`
+        self._weight = 0.0  # the number of steps that the mean stands for
         self._mean = 0.0
         self._spread = 0.0  # weighted sum of squared distances from the mean
         self._noise = self._error = max(settings.noise_floor, settings.noise_guess)
         self._strange = 0  # steps in a row that were far too long
-        self._beats = 0.0  # beats behind _spread, less the one that the mean takes
+        self._beats = 0.0  # beats in _spread, less the one that the mean takes
 
     @property
     def known(self) -> bool:
-        """Whether there were steps enough to judge anything by them."""
+        """Tells whether there were enough steps to judge anything by them."""
         if self._steps >= self._settings.steps:
             return True
         return self._steps >= self._settings.few_steps and self._at - self._first >= self._settings.wait_s
 
     @property
     def step(self) -> float:
-        """Seconds a step alone."""
+        """Returns the seconds a step takes alone."""
         return self._mean
 
     @property
     def noise(self) -> float:
-        """Relative standard deviation of one step alone, never below the configured floor."""
+        """Returns the relative standard deviation of one step alone, never below the configured floor."""
         return self._noise
 
     @property
     def error(self) -> float:
-        """Relative standard error of `step`."""
+        """Returns the relative standard error of `step`."""
         return self._error
 
     @property
     def measured_at(self) -> float:
-        """When the last step without a guest ended."""
+        """Returns the time at which the last step without a guest ended."""
         return self._at
 
     def add(self, beat: HostBeat) -> None:
-        """Learn from steps that ran without a guest."""
+        """Learns from steps that ran without a guest."""
         mean = beat.took / beat.steps
         if not self._weight:
             self._first = beat.at - beat.took
         if self.known and mean > self._mean * (1.0 + self._settings.outlier * self.noise / sqrt(beat.steps)):
-            # One stalled step (a checkpoint, a validation batch) must not lift the baseline and hide harm;
-            # if all steps are so long, the host itself has changed.
+            # One stalled step (a checkpoint, a validation batch) must not lift the baseline and hide harm; if all steps
+            # are so long, the owner itself has changed.
             self._strange += beat.steps
             if self._strange < self._settings.steps:
                 return
             self.forget()
         self._strange = 0
         if self._weight:
-            # A beat that is older than the last one makes nothing count more.
+            # A beat that is older than the last one must not raise any weight.
             keep = exp(min(0.0, self._at - beat.at) / self._settings.memory_s)
             self._weight *= keep
             self._spread *= keep
@@ -81,7 +81,7 @@ class Baseline:
         if self._weight:
             self._spread += beat.steps * (1.0 - share) * distance * distance
             self._beats += 1.0
-        # Beats are divided by it, so that rounding must not make nothing of it.
+        # Step times are divided by the mean, so rounding must not make it 0.
         self._mean = max(self._mean + share * distance, min(self._mean, mean))
         self._steps += beat.steps
         self._weight += beat.steps
@@ -91,16 +91,16 @@ class Baseline:
         self._error = self._noise / sqrt(max(1.0, self._weight))
 
     def forget(self) -> None:
-        """Start over: the host's program changed its step (another phase, batch size or owner)."""
+        """Starts over: the owner's program changed its step (another phase, batch size or owner)."""
         self._steps = 0
         self._weight = self._spread = self._beats = self._mean = 0.0
 
 
 class ChangeDetector:
-    """Page's test: adds up how far beats lie beyond what is expected, and alarms when chance no longer explains it.
+    """Page's test: adds up how far beats lie beyond the expected, and alarms when chance no longer explains the sum.
 
-    It watches one direction; feed it residuals in standard deviations, with the sign turned to watch for falls.
-    `slack` is what one beat may exceed; `largest` is what one beat counts at most.
+    It watches one direction; feed it residuals in standard deviations, with the sign turned to watch for falls. `slack`
+    is what one beat may exceed; `largest` is what one beat counts at most.
     """
 
     def __init__(self, slack: float, largest: float, beats: float = 1e4) -> None:
@@ -112,20 +112,20 @@ class ChangeDetector:
 
     @property
     def quiet(self) -> bool:
-        """Nothing has added up: whatever comes next is a new suspicion."""
+        """Tells whether nothing has added up: whatever comes next is a new suspicion."""
         return self._sum == 0.0
 
     def alarm_once_in(self, beats: float) -> None:
-        """Set the threshold so that chance alone raises an alarm once in so many beats, on average."""
+        """Sets the threshold so that chance alone raises an alarm once in so many beats, on average."""
         # Siegmund's approximation of the average run length, without its small terms.
         slack = self._slack
         self._threshold = max(1.0, log(2.0 * slack * slack * max(beats, 1.0)) / (2.0 * slack) - 1.166)
 
     def alarm(self, residual: float) -> bool:
-        """Add one residual; True if what added up since the last quiet moment is a change."""
+        """Adds one residual; returns true if what added up since the last quiet moment is a change."""
         self._sum = max(0.0, self._sum + min(residual, self._largest) - self._slack)
         return self._sum > self._threshold
 
     def reset(self) -> None:
-        """Forget all suspicion."""
+        """Forgets all suspicion."""
         self._sum = 0.0

@@ -1,4 +1,4 @@
-"""What MPS writes into its logs, read as it grows: asking its control program would start a process for each look."""
+"""Reads MPS's logs as they grow: asking its control program would start a process for each look."""
 
 import re
 from contextlib import suppress
@@ -15,12 +15,12 @@ _MOST = 65_536
 
 @dataclass(slots=True)
 class Logs:
-    """How far each log was read."""
+    """The position up to which each log was read."""
 
     read: dict[Path, int] = field(default_factory=dict)
 
     def hints_at_fault(self, one: SetState, paths: Paths, boot: str) -> bool:
-        """Whether MPS should be asked how it is: its daemon is gone, or a log speaks of a fault since the last look."""
+        """Tells whether MPS should be asked for its state: its daemon is gone, or a log hints at a new fault."""
         if one.daemon is not None and not processes.alive(one.daemon, boot):
             return True
         try:

@@ -1,15 +1,15 @@
-"""The device's state machine, MuxFlow's SysMonitor: when a GPU may take a guest, keep it, or must shed it.
+"""The device's state machine, MuxFlow's SysMonitor: whether a GPU may take a guest, keep it, or must shed it.
 
     Init -> Healthy          healthy samples for `admit_s`
-    Healthy -> Unhealthy     no healthy sample for `leave_s`: the guest stays, nobody new comes
+    Healthy -> Unhealthy     no healthy sample for `leave_s`: the guest stays, no new one comes
     Unhealthy -> Healthy     healthy samples for `admit_s`
     any of them -> Overlimit over the limit for `shed_s`: the guest goes
     Overlimit -> Unhealthy   the cool-down has passed and the device is not over its limit
     any -> Disabled          a fault, or no samples for `silent_s`; out of it only through Init
 
-Utilisation and SM activity say how busy a GPU is, not whether its host is harmed: a good pair is busy. They count while
-the host has no heartbeat; with one, the control law keeps the host's own bound and the machine watches clock, memory
-and faults.
+Utilisation and SM activity say how busy a GPU is, not whether its owner is harmed: a good pair is busy. They count only
+while the owner has no heartbeat. With one, the control law keeps the owner's bound, and the machine watches clock,
+memory and faults.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["Machine", "State", "Transition", "healthy", "over_limit"]
 
 
 class State(Enum):
-    """What a GPU can bear."""
+    """The states of a GPU."""
 
     INIT = "Init"
     HEALTHY = "Healthy"
@@ -35,7 +35,7 @@ class State(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """A change of state, for the log: why, and by which sample."""
+    """A change of state, for the log, with its cause and the sample that led to it."""
 
     at: float
     before: State
@@ -45,7 +45,7 @@ class Transition:
 
 
 def healthy(sample: DeviceSample, limits: MachineSettings, *, heartbeat: bool) -> str:
-    """What speaks against a guest, in words; empty if nothing does."""
+    """Returns the reason against a guest, in words; empty if there is none."""
     if sample.held_back and sample.clock is not None and sample.clock < limits.healthy_clock:
         return f"power or heat holds the SM clock at {sample.clock:.0%}"
     if sample.memory is not None and sample.memory >= limits.healthy_memory:
@@ -61,7 +61,7 @@ def healthy(sample: DeviceSample, limits: MachineSettings, *, heartbeat: bool) -
 
 
 def over_limit(sample: DeviceSample, limits: MachineSettings, *, heartbeat: bool) -> str:
-    """Why a guest has to go, in words; empty if it may stay."""
+    """Returns the reason why a guest has to go, in words; empty if it may stay."""
     if sample.held_back and sample.clock is not None and sample.clock < limits.over_clock:
         return f"power or heat holds the SM clock at {sample.clock:.0%}"
     if sample.memory is not None and sample.memory >= limits.over_memory:
@@ -89,25 +89,25 @@ class Machine:
 
     @property
     def admits(self) -> bool:
-        """Whether a new guest may come."""
+        """Tells whether a new guest may come."""
         return self.state is State.HEALTHY
 
     @property
     def keeps(self) -> bool:
-        """Whether a guest that is there may stay."""
+        """Tells whether a guest that is there may stay."""
         return self.state not in (State.OVERLIMIT, State.DISABLED)
 
     @property
     def cool_down(self) -> float:
-        """Seconds that the next time out over the limit would last."""
+        """Returns the seconds for which the next Overlimit would last."""
         return min(self._limits.cool_down_s * 2.0**self._over_entries, self._limits.longest_cool_down_s)
 
     def fault(self, now: float, cause: str) -> Transition | None:
-        """A fault of the device or of what serves it."""
+        """Handles a fault of the device or of what serves it."""
         return self._to(State.DISABLED, now, cause, None)
 
     def repaired(self, now: float) -> Transition | None:
-        """The fault is gone; the GPU has to prove itself again."""
+        """Leaves Disabled for Init because the fault is gone; the GPU has to show healthy samples again."""
         if self.state is not State.DISABLED:
             return None
         self._good_since = None
@@ -115,14 +115,14 @@ class Machine:
         return self._to(State.INIT, now, "repaired", None)
 
     def no_sample(self, now: float) -> Transition | None:
-        """Time passed without a sample."""
+        """Handles time that passed without a sample."""
         silent = now - self._sampled
         if silent <= self._limits.silent_s or self.state is State.DISABLED:
             return None
         return self._to(State.DISABLED, now, f"no metrics for {silent:.0f} s", None)
 
     def sample(self, now: float, sample: DeviceSample, *, heartbeat: bool) -> Transition | None:
-        """A sample of the device; `heartbeat`: the host reports its own steps."""
+        """Handles a sample of the device; `heartbeat`: the owner reports its own steps."""
         silent = self.state is State.DISABLED and now - self._sampled > self._limits.silent_s
         self._sampled = now
         if silent:

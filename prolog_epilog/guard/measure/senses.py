@@ -1,4 +1,4 @@
-"""A thread that looks at the devices, so that a driver that hangs does not hold up the guard's hand."""
+"""The senses: a thread that reads the devices, so that a driver that hangs does not hold up the guard's main thread."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PERIOD = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What was seen of one GPU."""
+    """The observed state of one GPU."""
 
     sample: DeviceSample
     jobs: frozenset[int | None]
@@ -41,20 +41,20 @@ class Senses:
         self._thread = threading.Thread(target=self._run, name="senses", daemon=True)
 
     def start(self) -> None:
-        """Begin to look."""
+        """Starts the thread."""
         self._thread.start()
 
     def stop(self, seconds: float = 2.0) -> None:
-        """Look no more; a driver that hangs is not waited for."""
+        """Stops the thread; does not wait for a driver that hangs."""
         self._stop.set()
         self._thread.join(seconds)
 
     def watch(self, uuids: Iterable[str]) -> None:
-        """Look at these GPUs from now on; at none, the driver is let go."""
+        """Reads these GPUs from now on; if there are none, the driver is closed."""
         self._wanted = frozenset(uuids)
 
     def xids(self) -> list[tuple[str, int]]:
-        """Xids since the last call: GPU and number."""
+        """Returns the Xids since the last call: GPU and number."""
         found = []
         while self._xids:
             found.append(self._xids.popleft())
@@ -90,7 +90,7 @@ class Senses:
     def _listen(self, due: float) -> None:
         while not self._stop.is_set() and (left := due - time.monotonic()) > 0.0:
             if self._telemetry is None or self._telemetry.uuids != self._wanted:
-                # Newly wanted GPUs are looked at soon, so that a guest's host is known early.
+                # Newly wanted GPUs are read soon, so that a guest's owner is known early.
                 self._stop.wait(min(left, 0.1))
                 continue
             found = self._telemetry.xid(min(left, 0.25))

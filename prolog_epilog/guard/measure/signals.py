@@ -1,4 +1,4 @@
-"""What the guard hears: the device's metrics, the hosts' heartbeats, and what the guest answers."""
+"""The guard's inputs: the device's metrics and the owners' heartbeats."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ __all__ = ["DeviceSample", "HostBeat", "slowest", "work_beat"]
 class HostBeat(NamedTuple):
     """Some steps of a training job, or requests of a service, that ended since the last beat.
 
-    `took` is the sum of their times. A beat says nothing about a host that pauses by itself between steps.
+    `took` is the sum of their times. A beat says nothing about an owner that pauses by itself between steps.
     """
 
     at: float
-    """When the last of them ended, in seconds of the guard's own clock."""
+    """The time at which the last of them ended, in seconds of the guard's own clock."""
     steps: int
     took: float
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceSample:
-    """One reading of a GPU. A metric that the device lacks is None and is judged by nobody."""
+    """One reading of a GPU. A metric that the device lacks is None and is not judged."""
 
     at: float
     utilisation: float | None = None
@@ -45,7 +45,7 @@ class DeviceSample:
 
 
 def slowest(ranks: Sequence[tuple[HostBeat, float]]) -> tuple[HostBeat, float] | None:
-    """The beat of the rank that is slowest against its own baseline: a synchronous job waits for its last rank.
+    """Returns the beat of the rank that is slowest against its own baseline: a synchronous job waits for its last rank.
 
     Each entry is a rank's beat and its baseline (seconds a step); None if no rank was heard.
     """
@@ -53,10 +53,10 @@ def slowest(ranks: Sequence[tuple[HostBeat, float]]) -> tuple[HostBeat, float] |
 
 
 def work_beat(at: float, seconds: float, done: int, unit: int) -> HostBeat | None:
-    """A beat out of a counter of work (kernel launches, bytes sent) for a host that has no heartbeat of its own.
+    """Makes a beat out of a counter of work (kernel launches, bytes sent) for an owner without a heartbeat.
 
-    `unit` pieces of work count as one step, so that a phase with more launches a second is not taken for harm
-    sooner than a step time would be. None while less than one unit was done: there is nothing to judge then.
+    `unit` pieces of work count as one step, so that a phase with more launches a second is not taken for harm sooner
+    than a step time would be. Returns None while less than one unit was done: there is nothing to judge then.
     """
     steps = done // unit
     return HostBeat(at, steps, seconds * steps * unit / done) if steps else None

@@ -1,7 +1,7 @@
-"""What the devices say, once a second, through NVML that is opened once: no program is started for a look.
+"""Reads the devices once a second, through NVML that is opened once: no program is started for a look.
 
-GPM counts busy SMs where the device has it (Hopper and newer); everywhere else utilisation has to do, which only
-says that something ran. A metric that a device lacks is None.
+GPM counts busy SMs where the device has it (Hopper and newer). Everywhere else utilisation has to do, which only says
+that something ran. A metric that a device lacks is None.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ __all__ = ["Telemetry"]
 _SM_ACTIVE = 2
 """GPM's number for the share of SMs with a warp."""
 _HELD_BACK = 0x4 | 0x8 | 0x20 | 0x40 | 0x80
-"""Reasons of a low clock that are power or heat: software cap, hardware slowdown, both thermal ones, power brake."""
+"""Reasons for a low clock that are power or heat: software cap, hardware slowdown, both thermal ones, power brake."""
 _POWER_LIMIT = 0x4
-"""The one reason of these that is normal: the chip works as hard as its power limit lets it."""
+"""The one reason of these that is normal: the chip works as hard as its power limit allows."""
 _GPM_SECONDS = 0.1
 """Two samples of GPM have to lie this far apart."""
 
@@ -45,7 +45,7 @@ class _Gpu:
                 self.taken = time.monotonic()
 
     def _ask(self, call: str, *words: Any) -> Any:
-        """None where the device has no such metric; a device that is lost is an error of the caller's."""
+        """Returns the value of an NVML call; None if the device lacks the metric. A lost device raises an error."""
         try:
             return getattr(self.nvml, call)(self.handle, *words)
         except (self.nvml.NVMLError_NotSupported, self.nvml.NVMLError_FunctionNotFound):
@@ -118,7 +118,7 @@ class Telemetry:
 
     @property
     def uuids(self) -> frozenset[str]:
-        """The GPUs that are watched."""
+        """Returns the GPUs that are watched."""
         return frozenset(self._gpus)
 
     def _listen(self) -> Any:
@@ -132,21 +132,21 @@ class Telemetry:
         return events
 
     def sample(self, uuid: str) -> DeviceSample | None:
-        """A reading of this GPU; None where the driver gives none: the device is then trusted no more."""
+        """Returns a reading of this GPU; None if the driver gives none: the device is then no longer trusted."""
         try:
             return self._gpus[uuid].sample()
         except self._nvml.NVMLError:
             return None
 
     def memory_bytes(self, uuid: str) -> int:
-        """All memory of this GPU; 0 where the driver does not say."""
+        """Returns all memory of this GPU; 0 if the driver does not say."""
         try:
             return self._gpus[uuid].memory_bytes()
         except self._nvml.NVMLError:
             return 0
 
     def users(self, uuid: str) -> frozenset[int]:
-        """Processes that compute or draw on this GPU: shaders take it from others as kernels do."""
+        """Returns the processes that compute or draw on this GPU: shaders take it from others as kernels do."""
         nvml, found = self._nvml, set()
         for kind in ("Compute", "MPSCompute", "Graphics"):
             # An older pynvml or driver may lack one of them.
@@ -156,7 +156,7 @@ class Telemetry:
         return frozenset(found)
 
     def xid(self, seconds: float) -> tuple[str, int] | None:
-        """Wait this long for an Xid: which GPU, and which."""
+        """Waits this long for an Xid; returns its GPU and its number."""
         nvml = self._nvml
         if self._events is None:
             time.sleep(seconds)
@@ -172,7 +172,7 @@ class Telemetry:
         return (uuid.decode() if isinstance(uuid, bytes) else str(uuid)), int(event.eventData)
 
     def close(self) -> None:
-        """Let go of the driver: an open handle keeps a GPU from being reset."""
+        """Closes the driver: an open handle keeps a GPU from being reset."""
         for gpu in self._gpus.values():
             gpu.close()
         with suppress(self._nvml.NVMLError):

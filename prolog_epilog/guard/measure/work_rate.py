@@ -1,7 +1,7 @@
-"""How fast a host works that tells no steps: the launches that the library counts in it, made into steps.
+"""The work rate of an owner that reports no steps: turns the launches that the library counts into steps.
 
-The signal is TGS's, the law behind it the guard's own. It is rougher than a heartbeat: a host whose launches vary by
-themselves, as a service's with its requests, is taken for slowed now and then, and its guest gets less.
+The signal is TGS's, the law behind it the guard's own. It is rougher than a heartbeat. An owner whose launches vary by
+themselves, as a service's with its requests, is sometimes taken for slowed, and its guest gets less.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from prolog_epilog.injob.word import Beat
 __all__ = ["WorkRate"]
 
 _WINDOW_S = 1.5
-"""So long launches are counted before they are a beat; the guard looks ten times a second, so its ends are vague."""
+"""Launches are counted for so long before they are a beat. The guard looks ten times a second, so its ends are vague."""
 _QUIET_S = 0.25
-"""A pause between launches, after which the next step begins: a window ends there if it can."""
+"""A pause between launches after which the next step begins: a window ends there if it can."""
 _LONGEST_S = 2.5
 _REST_S = 5.0
-"""A program that launches nothing for so long rests by itself; that is no harm, and its window does not count."""
+"""A program that launches nothing for so long pauses by itself; that is no harm, and its window does not count."""
 _STEPS = 8
-"""The first window is so many steps long: enough to learn from, and a beat is never less than one."""
+"""The first window counts as this many steps: enough to learn from, and a beat is never less than one."""
 
 
 @dataclass(slots=True)
 class _Count:
-    """One process."""
+    """The launches of one process."""
 
     pid: int
     began: float
@@ -35,7 +35,7 @@ class _Count:
     """Launches when the window began."""
     launches: int
     grew: float
-    """When it was last seen to launch."""
+    """The time at which it was last seen to launch."""
     unit: int = 0
     """Launches that are taken for a step."""
     steps: int = 0
@@ -43,11 +43,11 @@ class _Count:
     at_ns: int = 0
 
     def hear(self, now: float, launches: int) -> None:
-        """How many launches there are by now."""
+        """Takes the number of launches so far."""
         if launches == self.launches:
             return
         quiet, ended = now - self.grew, launches - self.before
-        # What has come since the pause belongs to the next window.
+        # Launches after the pause belong to the next window.
         paused, ended_then = quiet > _QUIET_S, self.launches - self.before
         self.launches, self.grew = launches, now
         if quiet > _REST_S:
@@ -73,15 +73,15 @@ class _Count:
 
 
 class WorkRate:
-    """One host job on this node."""
+    """The work rate of one owner job on this node."""
 
     def __init__(self) -> None:
         self._counts: dict[tuple[str, int], _Count] = {}
         self.measure = 0
-        """Another number whenever times of before say nothing of those that follow."""
+        """A number that changes whenever earlier times say nothing about later ones."""
 
     def heard(self, now: float, words: Mapping[tuple[str, int], Beat]) -> Mapping[tuple[str, int], Beat]:
-        """What there is to judge by: the processes' own steps, and where none of them tells any, steps of launches."""
+        """Returns the beats to judge by: the processes' own steps, or steps of launches if none reports steps."""
         if any(beat.steps for beat in words.values()) or not any(beat.launches for beat in words.values()):
             if self._counts and any(beat.steps for beat in words.values()):
                 self.measure += 1

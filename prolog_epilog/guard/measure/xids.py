@@ -1,4 +1,4 @@
-"""Faults of GPUs that the guard has heard of, for the jobs that they end: `/run/berth/xids`, one line each."""
+"""The GPU faults that the guard has heard of, kept for the jobs that they end: `/run/berth/xids`, one line each."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MOST_BYTES = 1 << 16
 
 
 def note(path: Path, uuid: str, number: int) -> None:
-    """The driver reported a fault just now; where it cannot be kept, jobs are told apart by their logs alone."""
+    """Notes a fault that the driver reported now; if it cannot be kept, only the jobs' logs tell why they failed."""
     line = f"{int(time.time())} {uuid} {number}\n"
     with suppress(OSError, StateError):
         if os.path.lexists(path) and path.lstat().st_size > _MOST_BYTES:
@@ -39,7 +39,7 @@ def last(path: Path) -> dict[str, tuple[int, int]]:
 
 
 def since(path: Path, uuids: Collection[str], start: int) -> tuple[int, ...]:
-    """Faults of the hardware of these GPUs from a moment on; others may be a neighbour's on the same GPU."""
+    """Returns the hardware faults of these GPUs since `start`; other faults may be a neighbour's on the same GPU."""
     found = {number for at, uuid, number in _lines(path) if uuid in uuids and at >= start}
     return tuple(sorted(found & DEVICE_XIDS))
 
@@ -53,7 +53,7 @@ def _lines(path: Path) -> Iterator[tuple[int, str, int]]:
 
 
 def of_gpus(paths: Paths, positions: Collection[int], start: int) -> tuple[int, ...]:
-    """The same for positions; nothing where no GPU was shared since the node's start, and so none was watched."""
+    """Returns the same for positions; nothing if no GPU was shared since the node's boot, as none was watched then."""
     try:
         gpus = json.loads(files.read(paths.identity) or "{}").get("gpus", [])
         uuids = {str(gpu["uuid"]) for gpu in gpus if gpu["position"] in positions}

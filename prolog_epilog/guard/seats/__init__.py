@@ -1,1 +1,1 @@
-"""The seats of a node: each GPU with its owner and its guest, looked at ten times a second."""
+"""The seats of a node: each GPU with its owner and its guest, handled ten times a second."""

@@ -1,7 +1,7 @@
-"""The guard's hand: ten times a second, all seats of the node. Nothing here waits for a device, berthd or Slurm.
+"""The keeper: handles all seats of the node ten times a second. It never waits for a device, berthd or Slurm.
 
-Each seat's turn stands by itself: what fails at one of them, above all by what users write into their jobs' pages, is
-not the next one's trouble.
+Each seat is handled by itself. A failure at one seat, above all through what users write into their jobs' pages, does
+not affect the next one.
 """
 
 from __future__ import annotations
@@ -38,24 +38,24 @@ __all__ = ["PERIOD", "Devices", "Keeper"]
 PERIOD = 0.1
 _METRICS_S = 5.0
 _STEPS_S = 1.0
-"""Time between two looks for new steps of guests."""
+"""Seconds between two looks for new steps of guests."""
 
 
 class Devices(Protocol):
-    """What the keeper needs of the thread that looks at the devices."""
+    """The interface that the keeper needs of the thread that reads the devices."""
 
     looks: dict[str, Look]
 
     def watch(self, uuids: frozenset[str]) -> None:
-        """Look at these."""
+        """Reads these GPUs from now on."""
 
     def xids(self) -> list[tuple[str, int]]:
-        """Xids since the last call."""
+        """Returns the Xids since the last call."""
 
 
 @dataclass(slots=True)
 class Keeper:
-    """All seats."""
+    """The keeper of all seats of the node."""
 
     ground: Ground
     settings: GuardSettings
@@ -63,7 +63,7 @@ class Keeper:
     devices: Devices
     say: Callable[[str], None]
     shares: Callable[[], Counts] = dict
-    """How the shares of this node are held, for the metrics."""
+    """Returns how the shares of this node are held, for the metrics."""
     seats: dict[str, Seat] = field(default_factory=dict)
     steps: StepTimes = field(init=False)
     losses: Losses = field(init=False)
@@ -82,7 +82,7 @@ class Keeper:
         self._thaws = Thaws(self.ground.cgroups)
 
     def turn(self, now: float) -> None:
-        """One round."""
+        """Handles all seats once."""
         attempt, looks = self._mishaps.attempt, self.devices.looks
         attempt("who sits where", partial(self._seat, now))
         attempt("who arrives", partial(self._arrivals, now))
@@ -98,18 +98,18 @@ class Keeper:
         attempt("metrics", partial(self._measure, now))
 
     def _attempt(self, now: float, seat: Seat, part: Callable[[], object]) -> None:
-        """Something at one seat."""
+        """Runs a part for one seat; notes a failure, and mistrusts the seat if the failure is unexpected."""
         try:
             part()
         except (NodeError, OSError) as problem:
-            # The node's trouble, such as a full /run: what was heard of the jobs stays true.
+            # The node has a problem, such as a full /run: what was heard of the jobs stays true.
             self._mishaps.note(_whose(seat), problem)
         except Exception as problem:  # noqa: BLE001 - nobody can tell what a page may be filled with
             self._mishaps.note(_whose(seat), problem)
             self._mishaps.attempt(_whose(seat), partial(seat.mistrust, now))
 
     def _words(self) -> dict[int, dict[Rank, Beat]]:
-        """What the processes of each host say."""
+        """Returns the beats of the processes of each owner."""
         words: dict[int, dict[Rank, Beat]] = {}
         for host in (seat.host for seat in self.seats.values()):
             if host is not None and host.job not in words:
@@ -123,7 +123,7 @@ class Keeper:
                 self._attempt(now, self.seats[uuid], partial(self.seats[uuid].xid, now, number))
 
     def release(self) -> None:
-        """The guard ends: nobody is held any more."""
+        """Releases all guests because the guard ends."""
         for seat in self.seats.values():
             if seat.grip is not None:
                 self._mishaps.attempt(_whose(seat), seat.grip.release)
@@ -151,14 +151,14 @@ class Keeper:
         fresh: set[int] = set()
         if now - self._watched >= _STEPS_S:
             self._watched = now
-            # One that has just begun may have been sent away already.
+            # A guest that has just begun may have been sent away already.
             fresh = self._thaws.watch(guests)
         for job in fresh | self._stirred | self._strangers():
             if job in guests:
                 guests[job].stirs(now)
 
     def _strangers(self) -> set[int]:
-        """The guests that somebody let go on; what the guard did to a freezer itself is no news."""
+        """Returns the guests that somebody else thawed; writes by the guard itself are left out."""
         ours = set()
         for seat in self.seats.values():
             if seat.grip is not None and seat.grip.wrote:
@@ -200,7 +200,7 @@ def _hear(words: dict[int, dict[Rank, Beat]], host: Member) -> None:
 
 
 def _beats(host: Member) -> dict[Rank, Beat]:
-    """What all processes of a host say, on all of its GPUs."""
+    """Returns the beats of all processes of an owner, on all of its GPUs."""
     found: dict[Rank, Beat] = {}
     for uuid, page in host.words.items():
         with suppress(WordError, OSError):

@@ -1,4 +1,4 @@
-"""What the guard sees and does, for node_exporter's textfile collector (Prometheus's text format)."""
+"""Writes the guard's metrics for node_exporter's textfile collector (Prometheus's text format)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _GAUGES = {
 
 
 def _values(seat: Seat) -> dict[str, float]:
-    """The gauges that mean something here and now."""
+    """Returns the gauges that apply to this seat now."""
     found: dict[str, float] = {}
     if seat.grip is not None:
         found |= {"duty": seat.grip.duty, "frozen": seat.grip.frozen, "guest_job": seat.grip.guest.job}
@@ -37,7 +37,7 @@ def _values(seat: Seat) -> dict[str, float]:
 
 
 def text(seats: Sequence[Seat], shares: Counts) -> str:
-    """All metrics."""
+    """Returns the text of all metrics."""
     return "".join(f"{line}\n" for line in [*_lines(seats), *_levels(shares)])
 
 
@@ -80,7 +80,7 @@ def _labels(seat: Seat) -> str:
 
 
 def write(path: str, seats: Sequence[Seat], shares: Counts) -> str:
-    """Replace the file in one step; what went wrong, as a sentence."""
+    """Replaces the file in one step; returns the error as a sentence, or an empty text."""
     try:
         files.write(Path(path), text(seats, shares), 0o644)
     except StateError as problem:

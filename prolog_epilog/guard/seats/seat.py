@@ -1,4 +1,4 @@
-"""One GPU and its seat: what is heard of host and device goes to the Decider, what it decides is done to the guest."""
+"""One GPU and its seat: passes what is heard of owner and device to the Decider, and applies its actions to the guest."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ __all__ = ["Counts", "Seat"]
 
 _TICK_S = 1.0
 _MOST_GRACE = 99_999
-"""What a notice can tell of."""
+"""The longest grace time in seconds that a notice can hold."""
 _WAITS_S = 600.0
-"""How long a GPU that nobody uses is watched until it can be told to be Healthy; berthd believes no word longer."""
+"""Seconds for which an unused GPU is watched until it is Healthy; berthd trusts a notice no longer than this."""
 _SHOWS_S = 1.5
-"""The device is looked at once a second, and what it says of its load may be about the second before."""
+"""Seconds until the device shows a change: it is read once a second, and its load may be that of the second before."""
 _IDLE = 0.02
-"""Share of time with a kernel that is no program's."""
+"""Share of time with a kernel below which no program counts as computing."""
 _WARNING = signal.SIGUSR1
-"""What a guest that has to leave may save its work by; sent only to processes that catch it."""
+"""The signal that tells a guest to save its work because it has to leave; sent only to processes that catch it."""
 
 
 @dataclass(slots=True)
 class Counts:
-    """What was done, for the metrics."""
+    """The number of actions and ends, for the metrics."""
 
     actions: dict[str, int] = field(default_factory=dict)
     ended: int = 0
@@ -54,7 +54,7 @@ class Counts:
 
 
 class Seat:
-    """Host, guest and device of one GPU. `turn` it ten times a second; all times are of the steady clock."""
+    """Owner (host in names), guest and device of one GPU. Call `turn` ten times a second; all times are steady clock."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class Seat:
         *,
         mps: bool = False,
     ) -> None:
-        """`mps`: whoever is here shares the fault domain of one MPS server."""
+        """Makes an empty seat; `mps`: all jobs here share the fault domain of one MPS server."""
         self.uuid = uuid
         self.place = Seating(0)
         self.node = ""
@@ -86,33 +86,33 @@ class Seat:
         self._ticked = self._told = now - _TICK_S
         self._look: Look | None = None
         self._sample: DeviceSample | None = None
-        """Of which the Decider does not know yet."""
+        """The sample that the Decider has not seen yet."""
         self._empty_since = self._deserted_since = self._now = now
         self._broken = False
         self._told_state: State | None = None
 
-    # Who is here.
+    # The jobs that are here.
 
     @property
     def host(self) -> Member | None:
-        """The job that owns the GPU."""
+        """Returns the job that owns the GPU."""
         return self.place.host
 
     @property
     def state(self) -> State:
-        """What the GPU can bear."""
+        """Returns the state of the GPU."""
         return self.decider.machine.state
 
     @property
     def rests(self) -> bool:
-        """Whether nothing is lost when this seat is forgotten: nobody is here, and no time out has to be kept."""
+        """Tells whether the seat can be forgotten: no job is here, and no cool-down has to be kept."""
         machine = self.decider.machine
         quiet = machine.keeps and machine.cool_down <= self._set.machine.cool_down_s
         return self._is_empty and not self.recovers and quiet
 
     @property
     def recovers(self) -> bool:
-        """Whether the device has to be watched though nobody is here: berthd was told that the GPU takes no guest."""
+        """Tells whether the device of an empty seat has to be watched: berthd was told that the GPU takes no guest."""
         if not self._is_empty or self._broken or self._told_state in {None, State.HEALTHY}:
             return False
         return self._now - self._deserted_since < _WAITS_S
@@ -122,7 +122,7 @@ class Seat:
         return self.place.host is None and self.grip is None and self._arrival is None
 
     def seat(self, now: float, place: Seating) -> None:
-        """Who is here now, by the share files."""
+        """Takes over who is here now, from the share files."""
         before, self.place = self.place, place
         if place != before:
             self._figures = Figures()
@@ -132,7 +132,7 @@ class Seat:
             self._guest_changed(now, place.guest)
 
     def vacate(self, now: float) -> None:
-        """Nobody is here any more."""
+        """Registers that no job is here any more."""
         if self.place.host is not None or self.grip is not None:
             self.seat(now, Seating(self.place.position))
 
@@ -166,10 +166,10 @@ class Seat:
         slope = self._set.slope if grip is None or grip.guest.slope is None else grip.guest.slope
         return chosen_law(self._set, min(1.0, slope), service=grip is not None and self._heart.serves)
 
-    # What happens.
+    # Events.
 
     def arrives(self, now: float, arrival: Arrival) -> None:
-        """A job with whole GPUs came here, which takes no guest."""
+        """Handles a job with whole GPUs that came here and takes no guest."""
         if self._arrival is not None:
             return
         self._arrival = arrival
@@ -181,7 +181,7 @@ class Seat:
             self._do(now, self.decider.unplanned_job(now))
 
     def is_safe(self, now: float) -> bool:
-        """Whether no guest harms the job that came: it is gone, or held still while it saves its work."""
+        """Tells whether no guest harms the job that came: the guest is gone, or held still while it saves its work."""
         if self.grip is None or (self._ending is not None and self._ending.over):
             return True
         if not self._is_awaited or self.grip.duty > 0.0:
@@ -191,17 +191,18 @@ class Seat:
         return self._stands_still(now, self.grip)
 
     def left(self) -> None:
-        """The job that came is done with, or its guest is gone."""
+        """Registers that the job that came is done with, or its guest is gone."""
         self._arrival = None
 
     def stirs(self, now: float) -> None:
-        """Somebody else let the guest go on, as Slurm does before it ends a job."""
+        """Notes that somebody else thawed the guest, as Slurm does before it ends a job."""
         if self._parting is not None:
             self._parting.stirs(now)
 
     def xid(self, now: float, number: int) -> None:
-        """The driver reported a fault of this GPU."""
-        # Whose it was is not known from this: MPS's log names the cause, and by time a fault stays with its maker.
+        """Handles a fault of this GPU that the driver reported."""
+        # The Xid does not show whose fault it was. MPS's log names the cause; with time slicing only the causing
+        # program fails.
         self._log(f"Xid {number} on GPU {self.uuid}; what to do: {remedy(number) or 'not known to Berth'}")
         self._broken = self._broken or number in DRAINING_XIDS
         self._do(now, self.decider.fault(now, number))
@@ -209,7 +210,7 @@ class Seat:
     # Ten times a second.
 
     def turn(self, now: float, words: Mapping[Rank, Beat], look: Look | None) -> None:
-        """Hear, decide, act."""
+        """Reads the beats and the device, decides, and acts."""
         fresh = look if look is not self._look else None
         self._look = look
         if fresh is not None:
@@ -228,14 +229,14 @@ class Seat:
         self._go_on(now)
 
     def mistrust(self, now: float) -> None:
-        """What is heard here cannot be reckoned with: the host is measured anew, and counts as silent until then.
+        """Resets the seat because its reports cannot be used: the owner is measured anew, and counts as silent until then.
 
-        What does not hang on it, a guest's end above all, goes on.
+        Parts that do not depend on the reports, such as a guest's end, go on.
         """
         self._heart, self._figures, self.slowdown = Heart(), Figures(), 0.0
         self._memory = MemoryTarget(self._set.machine)
         self._do(now, self.decider.mistrust(now, self._law(self.grip)))
-        # A guest that cannot be heard either may be the cause: the freezer needs no answer of it.
+        # A guest that cannot be heard either may be the cause: the freezer needs no answer from it.
         self._decide(now, None, Guest(obeys=False) if self.grip is not None and self._ending is None else None)
         self._go_on(now)
 
@@ -245,7 +246,7 @@ class Seat:
         self._do(now, self.decider.tick(now, beat, sample, guest))
 
     def _go_on(self, now: float) -> None:
-        """Do again what has to be done again and again."""
+        """Does what has to be repeated at each turn."""
         if self._ending is None and self.grip is not None:
             self._heed_slurm(now, self.grip)
         if self._ending is not None:
@@ -262,7 +263,8 @@ class Seat:
         measure = self._heart.measure
         beat = self._heart.take(now, words, alone=alone)
         if self._heart.measure != measure:
-            # How many launches are a step is learned with the gate shut, or harm would be taken for its usual pace.
+            # The gate is shut while the number of launches in a step is learned: otherwise harm would count as the
+            # usual pace.
             self._do(now, self.decider.owner_arrives(now, self._law(self.grip), tolerates=True, evict_grace_s=0.0))
         return beat
 
@@ -273,7 +275,7 @@ class Seat:
 
     @property
     def _alone(self) -> int:
-        """The job that has the GPU to itself."""
+        """Returns the job that has the GPU to itself; 0 if there is none."""
         if self._arrival is not None or (self.host is None) == (self.place.guest is None):
             return 0
         one = self.host or self.place.guest
@@ -288,7 +290,7 @@ class Seat:
                 self._figures.beat(beat)
 
     def _judged(self, look: Look) -> DeviceSample:
-        # A guest that is alone may use all of the GPU: there is nobody whom that harms.
+        # A guest that is alone may use all of the GPU: no other job is harmed.
         harmless = self.host is None and self._arrival is None
         return replace(look.sample, utilisation=None, sm_active=None) if harmless else look.sample
 
@@ -296,7 +298,7 @@ class Seat:
         if self.grip is None or self._ending is not None:
             return None
         if self._is_awaited:
-            # Its owner's Prolog waits: what is not known to stand still is held by the freezer.
+            # Its owner's Prolog waits: a guest that is not known to stand still is held by the freezer.
             obeys = self._stands_still(now, self.grip) or self._may_be_believed(now, self.grip)
         else:
             obeys = self.grip.obeys(now, on_gpu=self._is_on_gpu())
@@ -304,22 +306,22 @@ class Seat:
 
     @property
     def _is_awaited(self) -> bool:
-        """Whether a job waits until the guest, which has its grace, stands still."""
+        """Tells whether a job waits until the guest, which has its grace time, stands still."""
         return self._arrival is not None and self._arrival.planned and self._set.action.evict_grace_s > 0.0
 
     def _stands_still(self, now: float, grip: Grip) -> bool:
-        """Nobody but the guest uses this GPU now, so that the device shows whether its gate tells the truth."""
+        """Tells whether the guest stands still. No other job uses this GPU now, so the device shows if its gate is true."""
         look = self._look
         if look is None or look.sample.at <= grip.told_at:
             return False
         return not self._is_on_gpu() or (_is_idle(look.sample) and grip.says_it_stands(now))
 
     def _may_be_believed(self, now: float, grip: Grip) -> bool:
-        """For the moment that it takes until the device has shown it; nobody is told that he is safe by that."""
+        """Tells whether the guest may be believed until the device has shown its state; no job is told it is safe by that."""
         return now - grip.told_at < _SHOWS_S and grip.says_it_stands(now)
 
     def _is_on_gpu(self) -> bool:
-        # Without a look at the device the guest counts as being there.
+        # Without a reading of the device, the guest counts as being there.
         return self.grip is not None and (self._look is None or self.grip.guest.job in self._look.jobs)
 
     def _heed_slurm(self, now: float, grip: Grip) -> None:
@@ -348,7 +350,7 @@ class Seat:
         if not self._is_empty:
             self._deserted_since = now
         recovers = self.state is State.DISABLED and not self._broken and self._look is not None
-        # A program's fault went with its program; only a device's needs a human.
+        # A program's fault ended with its program; only a device's fault needs a human.
         if recovers and now - self._empty_since >= self._set.machine.cool_down_s:
             self._note_transition(self.decider.machine.repaired(now))
         transitions = self.decider.transitions
@@ -363,7 +365,7 @@ class Seat:
         if one is not None:
             self.decider.transitions.append(one)
 
-    # What is done.
+    # Actions.
 
     def _do(self, now: float, actions: Sequence[Action]) -> None:
         problems: list[NodeError | OSError] = []
@@ -374,7 +376,7 @@ class Seat:
             try:
                 self._act(now, action)
             except (NodeError, OSError) as problem:
-                # Nothing is decided twice: what comes behind an action that failed has to be done all the same.
+                # A decision is made only once, so the actions after one that failed are carried out all the same.
                 problems.append(problem)
         if problems:
             raise problems[0]
@@ -432,6 +434,6 @@ class Seat:
 
 
 def _is_idle(sample: DeviceSample) -> bool:
-    """Whether the device says that nothing computes on it; one that cannot tell does not say so."""
+    """Tells whether the device says that nothing computes on it; false if the device cannot tell."""
     busy = sample.utilisation if sample.utilisation is not None else sample.sm_active
     return busy is not None and busy <= _IDLE

@@ -1,7 +1,7 @@
-"""What hosts' ranks took by themselves, gathered for berthd, which learns from them who became slow (docs/formats.md).
+"""Gathers the step times of owners' ranks for berthd, which learns from them which GPU became slow (docs/formats.md).
 
-A second counts where nothing but the GPU itself can have made a step longer: no guest ran, and the GPU was busy all the
-time. A rank that waits for its input leaves its GPU idle, and tells nothing. Nothing is kept on disk: a guard that is
+A second counts if only the GPU itself can have made a step longer: no guest ran, and the GPU was busy all the time. A
+rank that waits for its input leaves its GPU idle, and its time is not counted. Nothing is kept on disk: a guard that is
 restarted loses an hour of times at most.
 """
 
@@ -24,25 +24,25 @@ from prolog_epilog.injob.word import Beat
 __all__ = ["StepNotice", "StepTimes"]
 
 REPORT_S = 3_600.0
-"""Hours of the wall clock, so that all nodes of a job report at about the same moment."""
+"""Seconds between reports: hours of the wall clock, so that all nodes of a job report at about the same moment."""
 _SPREAD_S = 60
-"""Nodes report within so many seconds after the hour, so that berthd is not told of all GPUs at once."""
+"""Nodes report within this many seconds after the hour, so that berthd does not hear of all GPUs at once."""
 _LOOK_S = 1.0
 _BUSY = 0.95
-"""Share of time with a kernel from which on a GPU is not waiting for anyone but other GPUs."""
+"""Share of time with a kernel from which on a GPU waits for no one but other GPUs."""
 _LEAST_S, _LEAST_STEPS = 60.0, 20
-"""Less says too little."""
+"""The least seconds and steps of a report; less says too little."""
 _LEAST_CLOCK_S = 10.0
 _IN_A_ROW = (0.7, 1.3)
 """A training job's steps fill the time; a service's requests overlap or leave gaps, and say nothing of the GPU."""
 _MOST_TO_TELL = 256
 _STALE_S = 3.0
-"""A look at the device that is older says nothing of now."""
+"""A reading of the device that is older than this is not used."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepNotice:
-    """One GPU of one job; 0 is what was not seen."""
+    """The report on one GPU of one job; 0 for a value that was not measured."""
 
     node: str
     gpu: int
@@ -50,17 +50,17 @@ class StepNotice:
     job: int
     app: int
     own_ns: int
-    """Median of a step."""
+    """The median time of a step, in nanoseconds."""
     steps: int
     mhz: int
     """Median SM clock at the power limit."""
     watts: int
     seconds: int
-    """How long the clock was watched."""
+    """The seconds for which the clock was watched."""
 
     @property
     def text(self) -> str:
-        """The credential's payload."""
+        """Returns the credential's payload."""
         return (
             f"berth/1 steps node={self.node} gpu={self.gpu} uuid={self.uuid} job={self.job} app={self.app:x} "
             f"own_ns={self.own_ns} steps={self.steps} mhz={self.mhz} watts={self.watts} seconds={self.seconds}"
@@ -73,10 +73,10 @@ class _Account:
 
     job: int
     began: float
-    """Of what is counted in `step_ns`."""
+    """The start of the time counted in `step_ns`."""
     last: Beat | None = None
     clean: bool = True
-    """Whether all was well since `last`."""
+    """True if nothing disturbed the GPU since `last`."""
     clean_s: float = 0.0
     step_ns: int = 0
     heard_s: float = 0.0
@@ -87,7 +87,7 @@ class _Account:
     watts: float = 0.0
 
     def hear(self, beat: Beat | None, seconds: float, *, clean: bool) -> None:
-        """The GPU's only rank that knows its own time, or None."""
+        """Takes the beat of the GPU's only rank that knows its own time, or None."""
         self.clean = self.clean and clean
         before, fresh = self.last, beat is not None and (self.last is None or beat.steps != self.last.steps)
         if beat is None or before is None or before.pid != beat.pid or beat.own_steps < before.own_steps:
@@ -106,7 +106,7 @@ class _Account:
         self.last, self.clean = beat, clean
 
     def see(self, look: Look) -> None:
-        """A busy GPU's clock, where the power limit alone decides it."""
+        """Takes the clock of a busy GPU, if only the power limit decides it."""
         sample = look.sample
         if sample.at_power_limit and sample.sm_mhz and sample.power_limit_w:
             if self.watts != sample.power_limit_w:
@@ -115,7 +115,7 @@ class _Account:
             self.clocks.append(sample.sm_mhz)
 
     def notice(self, seat: Seat) -> StepNotice | None:
-        """What there is to tell."""
+        """Returns the report, or None if there is too little to tell."""
         least, most = _IN_A_ROW
         in_a_row = self.heard_s > 0.0 and least <= self.step_ns / 1e9 / self.heard_s <= most
         enough = in_a_row and self.steps >= _LEAST_STEPS and self.clean_s >= _LEAST_S and self.app
@@ -137,14 +137,14 @@ class _Account:
 
 
 class StepTimes:
-    """All GPUs with a host on this node."""
+    """The step times of all GPUs with an owner on this node."""
 
     def __init__(self, tell: Callable[[Payload], None], wall: Callable[[], float] = time.time) -> None:
         self._tell, self._wall = tell, wall
         self._accounts: dict[str, _Account] = {}
         self._seats: dict[str, Seat] = {}
         self._to_tell: deque[StepNotice] = deque(maxlen=_MOST_TO_TELL)
-        """One goes with each look: a guest's eviction must not wait behind them."""
+        """One report is sent with each look: a guest's eviction must not wait behind them."""
         self._looked = -math.inf
         self._hour: int | None = None
 
@@ -155,7 +155,7 @@ class StepTimes:
         words: Mapping[int, Mapping[Rank, Beat]],
         looks: Mapping[str, Look],
     ) -> None:
-        """Ten times a second; a look is taken once a second. `words` are the beats of each host job."""
+        """Gathers and reports; called ten times a second, looks once a second. `words`: the beats of each owner job."""
         if now - self._looked < _LOOK_S:
             return
         seconds = min(now - self._looked, 2.0 * _LOOK_S)

@@ -1,4 +1,4 @@
-"""Logs of MPS stay small: they lie in memory (/run), and a daemon that serves jobs for months begins no new ones."""
+"""Keeps MPS's logs small: they lie in memory (/run), and a daemon that serves jobs for months begins no new ones."""
 
 import ctypes
 import os
@@ -9,18 +9,18 @@ from prolog_epilog.node.paths import Paths
 from prolog_epilog.tenants.state import SetState
 
 MOST_BYTES = 8 << 20
-"""What one log may take."""
+"""The most bytes that one log may take."""
 KEPT_BYTES = 1 << 20
-"""What of its end is kept then."""
+"""The bytes of its end that are kept when it is trimmed."""
 
 _KEEP_SIZE, _PUNCH_HOLE = 0x01, 0x02
 _BLOCK = 512
 
 
 def trim(one: SetState, paths: Paths) -> list[str]:
-    """Give back the room of the oldest lines of a set's logs; a sentence for each log that stays too large.
+    """Frees the room of the oldest lines of a set's logs; returns a sentence for each log that stays too large.
 
-    A hole takes their place: MPS writes on where it was, no line of the end is lost, and who reads the log as it grows
+    A hole takes their place. MPS writes on where it was, no line of the end is lost, and readers of the growing log
     need not know of it.
     """
     told = []
@@ -33,7 +33,7 @@ def trim(one: SetState, paths: Paths) -> list[str]:
 
 
 def _trim(log: Path) -> str:
-    """What went wrong, if anything did."""
+    """Trims one log; returns the error, or an empty text."""
     try:
         file = os.open(log, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:

@@ -1,7 +1,7 @@
-"""The guard's audit: who is on a shared GPU and who may be, MPS's faults, and shares whose Epilog never came.
+"""The guard's audit: processes on a shared GPU against the jobs in the books, MPS's faults, and lost Epilogs.
 
-Once a second, in a thread of its own: Slurm and MPS may take their time. It opens the driver only while something is
-shared (an open handle would keep a GPU from being reset), and starts no process for a look.
+It runs once a second, in a thread of its own, because Slurm and MPS may be slow. It opens the driver only while a GPU
+is shared (an open handle would keep a GPU from being reset), and starts no process for a look.
 """
 
 import os
@@ -43,7 +43,7 @@ _MOST_GUESSES = 3
 
 @dataclass(slots=True)
 class Watch:
-    """What the guard remembers between two looks."""
+    """The state of the audit between two looks."""
 
     paths: Paths
     config: NodeConfig
@@ -56,19 +56,19 @@ class Watch:
     lost_at: float = 0.0
     trimmed_at: float = 0.0
     jobs: dict[int, int | None] = field(default_factory=dict)
-    """Jobs of the processes that were seen."""
+    """The jobs of the processes that were seen."""
     users: dict[int, int] = field(default_factory=dict)
-    """Users of the jobs that were seen: the cause of a fault may be out of the books before it is looked for."""
+    """The users of the jobs that were seen: the cause of a fault may be out of the books before it is looked for."""
     told: dict[int, float] = field(default_factory=dict)
-    """Jobs of which berthd heard that they brought MPS down, and when."""
+    """The jobs that berthd was told had brought MPS down, and when."""
     on_culprit: Callable[[str, int, int], None] = lambda _node, _gpu, _job: None
-    """Told on which node and GPU which job brought MPS down."""
+    """Is called with the node, the GPU and the job that brought MPS down."""
     guesses: Counter[int] = field(default_factory=Counter)
-    """How often a job was run again after a fault of which nobody knows the cause: it may be its own."""
+    """The number of times that a job was run again after a fault of unknown cause: the job itself may be the cause."""
     logs: Logs = field(default_factory=Logs)
 
     def look(self) -> list[Action]:
-        """One look, and what has to be done after it."""
+        """Looks once, and returns what has to be done after it."""
         books = list(state.everything(self.paths))
         if not books:
             self.close()
@@ -77,7 +77,8 @@ class Watch:
             self.driver = self.stack.enter_context(devices.driver())
         seen, self.jobs = self.jobs, {}
         excesses = audit.look(books, self.driver.processes, self._job_of, self._ours)
-        # What ended just now is still wanted: it may be the cause of a fault. What is ending is in no job any more.
+        # A process that ended just now is kept: it may be the cause of a fault. A process that is ending is in no job
+        # any more.
         now = {pid: job for pid, job in self.jobs.items() if job is not None or pid not in seen}
         self.jobs = {**seen, **now} if len(seen) < _MOST_PROCESSES else now
         known = self.users if len(self.users) < _MOST_PROCESSES else {}
@@ -85,15 +86,15 @@ class Watch:
         return self.judge.answers(excesses)
 
     def mend(self) -> None:
-        """Begin anew where MPS failed. Its clients are dead, so all jobs but that of the cause are requeued."""
+        """Restarts MPS where it failed. Its clients are dead, so all jobs except the cause's are requeued."""
         for one in list(state.everything(self.paths)):
-            # Without a job it is what an Epilog that was killed has left: nobody needs its MPS.
+            # A set without a job was left by an Epilog that was killed: no job needs its MPS.
             if one.method == time_slices.METHOD or not one.tenants:
                 continue
             hinted = self.logs.hints_at_fault(one, self.paths, self.boot)
             if not hinted and not any(tenant.lost for tenant in one.tenants):
                 continue
-            # A server whose clients are all gone may have recovered before we asked, and then its log alone tells.
+            # A server whose clients are all gone may have recovered before this look; then only its log tells.
             reset = trouble.reset_after_fault(self.paths, self.config, one.uuids[0])
             if reset.tenants:
                 self._requeue_victims(one, reset.tenants, self._causes(reset.culprits))
@@ -101,7 +102,7 @@ class Watch:
             self._settle(record)
 
     def _causes(self, pids: Iterable[int]) -> set[int | None]:
-        """The jobs of these processes; None among them for one that was never seen."""
+        """Returns the jobs of these processes; None among them for a process that was never seen."""
         return {self.jobs.get(pid) for pid in pids}
 
     def _requeue_victims(self, one: SetState, victims: Sequence[Tenant], causes: set[int | None]) -> None:
@@ -115,7 +116,7 @@ class Watch:
                 self._run_again(tenant.job, causes)
 
     def _settle(self, record: Record) -> None:
-        """Run a job again that ended by a fault of MPS before it was looked at, once Slurm has it as failed."""
+        """Runs a job again that ended by a fault of MPS before the guard looked, once Slurm has it as failed."""
         causes = self._causes(record.pids)
         self.users[record.job] = record.uid
         self._blame(record.node, record.gpu, causes)
@@ -130,13 +131,13 @@ class Watch:
         if state == "COMPLETING":
             return
         losses.forget(self.paths, record.job)
-        # Where it is pending or runs, somebody was quicker; where it finished or was cancelled, it has to stay so.
+        # If it is pending or runs, it was requeued already; if it finished or was cancelled, it has to stay so.
         if state == "FAILED":
             self.say(f"MPS failed on GPU {', '.join(record.uuids)}; the cause was {_names(causes)}", again=True)
             self._run_again(record.job, causes)
 
     def _blame(self, node: str, gpu: int, causes: set[int | None]) -> None:
-        """Tell once whose program it was, and keep its user's others apart."""
+        """Tells once whose program caused the fault, and keeps that user's jobs apart from others."""
         for job in filter(None, causes):
             if time.monotonic() < self.told.get(job, 0.0) + _SELDOM:
                 continue
@@ -157,7 +158,7 @@ class Watch:
         self._requeue(job)
 
     def _place_of(self, job: int, uuid: str) -> tuple[str, int] | None:
-        """Node and position of a GPU, by the share file of a job on it."""
+        """Returns the node and the position of a GPU, from the share file of a job on it."""
         with suppress(NodeError):
             file = share_file.read(self.paths, job)
             if file is not None and file.node and uuid in file.uuids:
@@ -165,7 +166,7 @@ class Watch:
         return None
 
     def trim_logs(self) -> None:
-        """Keep MPS's logs small, when what they say has been read."""
+        """Keeps MPS's logs small, after they have been read."""
         if time.monotonic() < self.trimmed_at + _SELDOM:
             return
         self.trimmed_at = time.monotonic()
@@ -174,19 +175,19 @@ class Watch:
                 self.say(sentence)
 
     def act(self, action: Action) -> None:
-        """Answer an excess."""
+        """Carries out the answer to an excess."""
         excess = action.excess
         self.say(f"{excess.text}; {_DONE[action.what]}", again=True)
         if action.what == "terminate":
             self._end(excess)
         elif action.what == "requeue" and excess.job is not None:
-            # Within ten seconds it may have come to its end, and what has ended is not run again.
+            # The job may have ended within these ten seconds, and an ended job is not run again.
             self._requeue(excess.job, if_running=True)
 
     def clear_lost(self) -> None:
-        """Take jobs out of the books whose Epilog never came: no control group here, and Slurm does not know them.
+        """Takes jobs out of the books whose Epilog never came: no control group here, and Slurm does not know them.
 
-        What an Epilog that did not come to its end has left goes too.
+        Also removes what an Epilog that was killed has left.
         """
         if time.monotonic() < self.lost_at + _SELDOM:
             return
@@ -203,7 +204,7 @@ class Watch:
         share_file.remove_old(self.paths)
 
     def _take_back(self, tenant: Tenant) -> None:
-        """Of this run: the job may be started again while Slurm is asked and while a lock is waited for."""
+        """Takes the share of this run back: the job may be started again while Slurm is asked or a lock is waited for."""
         if share_file.has_later(self.paths, tenant.job, tenant.start):
             return
         self.say(f"job {tenant.job} is over, but its Epilog never came: its share is taken back", again=True)
@@ -215,9 +216,9 @@ class Watch:
             word.remove(self.paths.word(tenant.job))
 
     def _clear_files(self) -> None:
-        """Remove share files that outlived the books: an Epilog takes its job out of these first, and may be killed."""
+        """Removes share files that outlived the books: an Epilog takes its job out of the books first, and may be killed."""
         files = share_file.jobs(self.paths)
-        # After the files: who has a good one now was in the books before.
+        # Read the books after the files: a job with a good file now was in the books before.
         booked = {tenant.job for one in state.everything(self.paths) for tenant in one.tenants}
         for job, written in files.items():
             if job not in booked and time.time() - written >= _SELDOM:
@@ -227,10 +228,10 @@ class Watch:
         file = None
         with suppress(NodeError):
             file = share_file.read(self.paths, job)
-        # One that could not share is still to be told of (share_file.remove_old).
+        # The file of a job that could not share is still to be told of (share_file.remove_old).
         if (file is not None and file.degraded) or not tenancy.is_over(job, self.slurm):
             return
-        # It may have been started again while Slurm was asked.
+        # The job may have been started again while Slurm was asked.
         if share_file.jobs(self.paths).get(job) != written:
             return
         self.say(f"job {job} is over, and what its Epilog left of its share is removed", again=True)
@@ -240,17 +241,17 @@ class Watch:
             word.remove(self.paths.word(job))
 
     def end_clients(self, guest: Member) -> None:
-        """Have MPS end a guest's clients."""
+        """Has MPS end a guest's clients."""
         for uuid in guest.uuids:
             trouble.terminate_clients(self.paths, self.config, uuid, tuple(freezer.pids(guest.job)))
 
     def close(self) -> None:
-        """Let go of the driver."""
+        """Closes the driver."""
         self.stack.close()
         self.driver = None
 
     def say(self, sentence: str, *, again: bool = False) -> None:
-        """Tell the log; what stays as it is is said once."""
+        """Writes to the log; a sentence that stays true is written once."""
         if sentence in self.said and not again:
             return
         self.said.add(sentence)
@@ -264,7 +265,7 @@ class Watch:
         return self.jobs[pid]
 
     def _ours(self, one: SetState) -> set[int]:
-        """The daemon's and the servers' processes; a server that the books do not know yet is the daemon's child."""
+        """Returns the daemon's and the servers' processes; a server that is not in the books yet is the daemon's child."""
         if one.daemon is None or not processes.alive(one.daemon, self.boot):
             return set()
         servers = {server.pid for server in one.servers if processes.alive(server, self.boot)}
@@ -277,7 +278,7 @@ class Watch:
             self.say(str(problem))
 
     def _end(self, excess: Excess) -> None:
-        """MPS first: a client that is killed while it computes may take the others with it."""
+        """Ends the processes of an excess, by MPS first: killing a client while it computes may end the others too."""
         is_theirs = lambda pid: cgroups.job_of(pid) == excess.job  # noqa: E731 - asked again before each signal
         with processes.held(excess.pids, is_theirs) as found:
             one = state.load(self.paths, excess.uuid)
@@ -294,7 +295,7 @@ _DONE = {
 
 
 def step(watch: Watch) -> None:
-    """One look and its answers; a fault of one second is not the next one's."""
+    """Looks once and answers; an error in one second does not stop the next look."""
     try:
         for action in watch.look():
             watch.act(action)

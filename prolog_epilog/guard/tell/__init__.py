@@ -1,1 +1,1 @@
-"""What the guard tells berthd."""
+"""The guard's messages to berthd."""

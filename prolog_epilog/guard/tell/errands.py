@@ -1,6 +1,6 @@
-"""What takes time: a thread that speaks with berthd, Slurm and MPS, so that gate and freezer never wait for them.
+"""The errands: work that takes time, done by a thread that talks to berthd, Slurm and MPS. Gate and freezer never wait.
 
-What somebody waits for goes before what is only told.
+Urgent errands, for which somebody waits, go before plain messages.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _URGENT, _TOLD = 0, 1
 
 @dataclass(slots=True)
 class Question:
-    """One that Slurm is asked."""
+    """A question to Slurm."""
 
     done: threading.Event = field(default_factory=threading.Event)
     answer: bool | None = None
-    """None as long as Slurm has not said: also where it was too slow to."""
+    """None as long as Slurm has not answered, also if it was too slow to."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -43,27 +43,27 @@ class _Errand:
 
 @dataclass(slots=True)
 class Errands:
-    """Run one after the other; each says by itself what went wrong."""
+    """The queue of errands, run one after the other; each reports its own errors."""
 
     slurm: Scontrol
     options: NoticeOptions
     say: Callable[[str], None]
     end_clients: Callable[[Member], None]
-    """Have MPS end a guest's clients: one that is killed while it computes may take its host with it."""
+    """Has MPS end a guest's clients: killing a client while it computes may end its owner's too."""
     tell: Callable[[NoticeOptions, Payload], bool] = notice.tell
     _waiting: queue.PriorityQueue[_Errand] = field(default_factory=lambda: queue.PriorityQueue(_MOST_WAITING))
     _count: int = 0
 
     def notify(self, one: Payload) -> None:
-        """Tell berthd; where it does not hear, nothing is lost."""
+        """Tells berthd; nothing is lost if it does not hear."""
         if self.options.hosts:
             self._put(partial(self._tell, one), _TOLD)
 
     def evict(self, guest: Member, one: Notice, *, lives: bool) -> threading.Event:
-        """Have the guest put back into the queue, by berthd or else by Slurm itself; set once that is asked.
+        """Has the guest put back into the queue, by berthd or else by Slurm itself; the event is set once that is asked.
 
-        Slurm would run a job again that has ended by itself, so it is asked only for one whose processes were seen.
-        SIGTERM does not wait for Slurm: where that is slow it must put back also what that has ended by then.
+        Slurm would run a job again that has ended by itself, so it is asked only if the job's processes were seen.
+        SIGTERM does not wait for Slurm: a slow Slurm must put back also a job that has ended by then.
         """
         done = threading.Event()
 
@@ -83,7 +83,7 @@ class Errands:
         return done
 
     def is_sent_away(self, guest: Member) -> Question:
-        """Ask whether Slurm ends the guest to put it back into the queue; then MPS ends its clients before anybody."""
+        """Asks whether Slurm ends the guest to put it back into the queue; if so, MPS ends its clients first of all."""
         question = Question()
 
         def work() -> None:
@@ -98,15 +98,15 @@ class Errands:
         return question
 
     def requeue(self, job: int) -> None:
-        """The last resort."""
+        """Has Slurm requeue the job; the last resort."""
         self._put(partial(self.slurm.requeue, job))
 
     def drain(self, node: str, reason: str) -> None:
-        """Take this node out of service."""
+        """Takes this node out of service."""
         self._put(partial(self.slurm.drain, node, f"berth: {reason}"))
 
     def run(self, seconds: float) -> None:
-        """In the thread: do what waits, for about so long."""
+        """Does one waiting errand, or waits about this long for one; called in the thread."""
         try:
             errand = self._waiting.get(timeout=max(0.0, seconds))
         except queue.Empty:
@@ -115,7 +115,7 @@ class Errands:
             errand.work()
         except Interrupted:
             raise
-        except Exception as problem:  # noqa: BLE001 - the errands behind it are run whatever it is
+        except Exception as problem:  # noqa
             self.say(sentence(problem))
 
     def _tell(self, one: Payload) -> bool:

@@ -1,7 +1,7 @@
-"""What berthd is told of the jobs on one GPU, so that it seats guests better: what was seen in a minute.
+"""The figures that berthd is told of the jobs on one GPU, measured over a minute, so that it seats guests better.
 
-Of a job that had the GPU to itself, what it did; of a host and its guest, how fast the host was and how much the guest
-was let. Nothing here is decided by.
+For a job that had the GPU to itself: what it used. For an owner and its guest: how fast the owner was, and how much the
+guest was allowed. The guard itself decides nothing by them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["Figures", "Told"]
 _MIB = 1 << 20
 
 Told = tuple[tuple[str, float], ...]
-"""Keys and values, as in the notice."""
+"""Keys and values as they stand in the notice."""
 
 
 @dataclass(slots=True)
@@ -31,7 +31,7 @@ class _Mean:
 
 @dataclass(slots=True)
 class Figures:
-    """Since berthd was told last, or somebody came or left."""
+    """The figures since berthd was told last, or since a job came or left."""
 
     _alone: dict[str, _Mean] = field(default_factory=lambda: {"busy": _Mean(), "sms": _Mean(), "bandwidth": _Mean()})
     _memory: float = 0.0
@@ -44,7 +44,7 @@ class Figures:
     _took: float = 0.0
 
     def look(self, sample: DeviceSample, memory_bytes: int) -> None:
-        """A job has the GPU to itself."""
+        """Adds a reading of the device while one job has the GPU to itself."""
         self._alone_s += 0.0 if self._looked is None else sample.at - self._looked
         self._looked = sample.at
         self._alone["busy"].add(sample.utilisation)
@@ -53,19 +53,19 @@ class Figures:
         self._memory = max(self._memory, (sample.memory or 0.0) * memory_bytes / _MIB)
 
     def turn(self, now: float, duty: float) -> None:
-        """A host and its guest are here."""
+        """Adds the time since the last call, while an owner and its guest are here."""
         spent = 0.0 if self._turned is None else now - self._turned
         self._turned = now
         self._shared_s += spent
         self._given_s += spent * duty
 
     def beat(self, beat: HostBeat) -> None:
-        """The host's steps while its guest could run."""
+        """Adds steps of the owner that ran while its guest could run."""
         self._steps += beat.steps
         self._took += beat.took
 
     def told(self, alone: int, host: int, baseline: Baseline) -> Told:
-        """For the notice; `alone` and `host` are jobs, 0 for none."""
+        """Returns the figures for the notice; `alone` and `host` are jobs, 0 for none."""
         found: list[tuple[str, float]] = []
         if alone and self._alone_s > 0.0:
             found += [("alone", alone), ("alone_s", self._alone_s)]

@@ -1,4 +1,4 @@
-"""When hosts' losses were best, for berthd (docs/formats.md): what comes after it, early stopping would have saved.
+"""Tells berthd when owners' losses were best (docs/formats.md): early stopping would have saved the time after that.
 
 A process that ends takes its word along, so what was heard of each job is kept until berthd was told.
 """
@@ -20,39 +20,39 @@ _TELL_EVERY_S = 600.0
 
 @dataclass(frozen=True, slots=True)
 class LossNotice:
-    """One job on this node."""
+    """The notice on one job on this node."""
 
     node: str
     job: int
     best: int
-    """When its loss was best, seconds since 1970."""
+    """The time at which its loss was best, seconds since 1970."""
     told: int
-    """How many losses its programs have told here."""
+    """The number of losses that its programs have told here."""
 
     @property
     def text(self) -> str:
-        """The credential's payload."""
+        """Returns the credential's payload."""
         return f"berth/1 loss node={self.node} job={self.job} best={self.best} told={self.told}"
 
 
 @dataclass(slots=True)
 class _Heard:
     at: float
-    """When it was told last; at first, when it was heard first."""
+    """The time at which it was told last; at first, when it was heard first."""
     best: float = 0.0
     told: int = 0
     news: bool = False
 
 
 class Losses:
-    """All hosts of this node."""
+    """The losses of all owners of this node."""
 
     def __init__(self, tell: Callable[[Payload], None], wall: Callable[[], float] = time.time) -> None:
         self._tell, self._wall = tell, wall
         self._heard: dict[int, _Heard] = {}
 
     def turn(self, now: float, node: str, words: Mapping[int, Mapping[Rank, Beat]]) -> None:
-        """Ten times a second: the last loss may be told just before the end. `words` are the beats of each host job."""
+        """Reads losses ten times a second: the last one may come just before the end. `words`: each owner job's beats."""
         for job, beats in words.items():
             told = [beat for beat in beats.values() if beat.losses and beat.best_at_ns]
             if told:
@@ -68,7 +68,7 @@ class Losses:
 
     @staticmethod
     def _hear(heard: _Heard, told: list[Beat]) -> None:
-        # Of several processes the latest best counts: less time then comes after it.
+        # With several processes the latest best counts: less time then comes after it.
         best = max(beat.best_at_ns for beat in told) / 1e9
         if best > heard.best:
             heard.best, heard.news = best, True

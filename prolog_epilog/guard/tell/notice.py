@@ -1,6 +1,7 @@
-"""The guard's notice to berthd (docs/formats.md): what state a GPU is in, and what has to become of its guest.
+"""The guard's notice to berthd (docs/formats.md): the state of a GPU, and what has to become of its guest.
 
-The same port and credential as the Epilog's notice. The guard needs no berthd: where nobody answers, it goes on alone.
+It uses the same port and credential as the Epilog's notice. The guard does not need berthd: without an answer it goes
+on alone.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from prolog_epilog.guard.tell.figures import Told
 __all__ = ["Notice", "Payload", "credential", "tell"]
 
 SECONDS = 0.3
-"""For one notice, from its beginning to its end."""
+"""Time limit in seconds for one notice, from its beginning to its end."""
 
 _KEEP_S = 600.0
 _DONE = b"berth/1 done\n"
@@ -31,34 +32,34 @@ _MOST_ANSWER = 64
 
 
 class Payload(Protocol):
-    """What a notice says."""
+    """The payload of a notice."""
 
     @property
     def text(self) -> str:
-        """As berthd reads it."""
+        """Returns the text that berthd reads."""
 
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """One notice."""
+    """One notice on a GPU."""
 
     node: str
     gpu: int
-    """Position."""
+    """The position of the GPU."""
     state: str
-    """The state machine's, in lower case."""
+    """The state of the state machine, in lower case."""
     word: str = "state"
-    """`state`, `leave`, `evict`, `fault`."""
+    """The kind of notice: `state`, `leave`, `evict`, `fault`."""
     job: int = 0
-    """The guest; 0: there is none, or it does not matter."""
+    """The guest's job number; 0: there is none, or it does not matter."""
     grace: int | None = None
-    """Seconds that a guest that has to leave gets."""
+    """The seconds that a guest that has to leave gets."""
     figures: Told = ()
-    """What was measured of the jobs here."""
+    """The measurements of the jobs here."""
 
     @property
     def text(self) -> str:
-        """The credential's payload."""
+        """Returns the credential's payload."""
         grace = "" if self.grace is None else f" grace={self.grace}"
         figures = "".join(f" {key}={value:.4f}".rstrip("0").rstrip(".") for key, value in self.figures)
         who = f"node={self.node} gpu={self.gpu} job={self.job}"
@@ -75,7 +76,7 @@ def _munge() -> Any:
 
 
 def credential(payload: bytes, munge_socket: str = "") -> bytes:
-    """Have munged of this node sign a text."""
+    """Has munged of this node sign a text."""
     try:
         library = _munge()
     except OSError as problem:
@@ -95,7 +96,7 @@ def credential(payload: bytes, munge_socket: str = "") -> bytes:
 
 @cache
 def _context(munge_socket: str) -> ctypes.c_void_p | None:
-    """Kept as long as the guard lives; none for munge's own socket."""
+    """Returns the munge context, which is kept as long as the guard lives; None for munge's own socket."""
     if not munge_socket:
         return None
     context = ctypes.c_void_p(_munge().munge_ctx_create())
@@ -109,7 +110,7 @@ def tell(
     sign: Callable[[bytes, str], bytes] = credential,
     seconds: float = SECONDS,
 ) -> bool:
-    """Tell all hosts at the same time; whether the berthd in charge has taken it."""
+    """Tells all of berthd's hosts at the same time; returns whether the berthd in charge has taken it."""
     if not options.hosts:
         return False
     line = sign(notice.text.encode(), options.munge_socket) + b"\n"
@@ -127,11 +128,14 @@ def tell(
 
 _Address = tuple[int, int, int, str, Any]
 _addresses: dict[tuple[str, int], tuple[float, _Address]] = {}
-"""Where berthd's hosts are, and until when that is not asked again."""
+"""The addresses of berthd's hosts, and the time until which the name service is not asked again."""
 
 
 def _address(host: str, port: int) -> _Address:
-    """A name service that hangs has no deadline: it is asked seldom, and its last answer holds while it gives none."""
+    """Returns an address. A name service that hangs has no deadline, so it is asked rarely.
+
+    Its last answer holds while it gives none.
+    """
     until, known = _addresses.get((host, port), (0.0, None))
     if known is None or time.monotonic() >= until:
         try:
