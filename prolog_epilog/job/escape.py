@@ -12,7 +12,7 @@ _RESERVED = frozenset(b"%[]")
 
 
 def escape(text: str) -> str:
-    """The text with every byte that the formats reserve written as %XX."""
+    """Returns the text with every byte that the formats reserve written as %XX."""
     return "".join(
         [
             f"%{byte:02X}" if byte <= 0x20 or byte > 0x7E or byte in _RESERVED else chr(byte)
@@ -22,7 +22,7 @@ def escape(text: str) -> str:
 
 
 def unescape(text: str) -> str | None:
-    """The text that `escape` was given; None where it is no such text."""
+    """Returns the text that `escape` was given; None if it is no such text."""
     if not text.isascii():
         return None
     first, *rest = text.split("%")

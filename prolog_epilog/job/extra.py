@@ -1,7 +1,7 @@
 """The berth of a job, as it stands in the job's Extra (docs/formats.md, section 2).
 
-Only Slurm's own user may write it (the plugin sees to that), yet nothing here trusts it: the Prolog of a node whose
-controller lost the plugin reads what users wrote.
+Only Slurm's own user may write it (the plugin ensures that), but nothing here trusts it. If the controller lost the
+plugin, the Prolog reads what users wrote.
 """
 
 import re
@@ -24,7 +24,7 @@ _FRACTION = re.compile(r"0(?:\.[0-9]{1,6})?|1(?:\.0{1,6})?")
 _SHARING_KEYS = ("share", "mem", "way", "tier", "slope")
 
 GUARANTEED, OPPORTUNISTIC = "guaranteed", "opportunistic"
-"""Tiers of jobs about whose GPUs there is more to say: a host that may have a guest, and a guest."""
+"""The tiers of jobs that do not own their GPUs alone: an owner (host in names) that may have a guest, and a guest."""
 
 
 class Berth(NamedTuple):
@@ -32,26 +32,26 @@ class Berth(NamedTuple):
 
     nodes: tuple[str, ...]
     gpus: tuple[int, ...]
-    """Positions, ascending."""
+    """The positions, ascending."""
     share: int | None = None
-    """Percent of each GPU's SMs; None: the GPUs are whole."""
+    """The percentage of each GPU's SMs; None: the GPUs are whole."""
     mem_mib: int | None = None
-    """Memory on each GPU; None: nothing was asked."""
+    """The memory on each GPU; None: not asked for."""
     way: str = ""
-    """How it is shared: `mps` or `time`; empty for whole GPUs."""
+    """The way of sharing: `mps` or `time`; empty for whole GPUs."""
     tier: str = ""
     """`guaranteed` or `opportunistic`; empty for jobs that own their GPUs alone, and for packed ones."""
     slope: float | None = None
-    """Of a guest: the share of its speed that its host is predicted to lose when nothing holds the guest back."""
+    """For a guest: the share of its speed that its owner is predicted to lose when nothing holds the guest back."""
 
     @property
     def is_shared(self) -> bool:
-        """Whether there is more to do for the job than to hand it whole GPUs."""
+        """Tells whether the job needs more than whole GPUs handed to it."""
         return self.share is not None or bool(self.tier)
 
 
 def read(text: str, node: str) -> Berth | None:
-    """The berth that a job's Extra gives it on a node; None where there is none."""
+    """Returns the berth that a job's Extra gives it on a node; None if there is none."""
     if "[berth/" not in text:
         return None
     found = _SEGMENT.findall(text[:_MAX_TEXT])
@@ -70,7 +70,7 @@ def read(text: str, node: str) -> Berth | None:
 
 
 def _expand(text: str) -> tuple[str, ...]:
-    """The names of a host list, `a,n[01-03,7]`, in its order; nothing where it is none, or names too many."""
+    """Returns the names of a host list, `a,n[01-03,7]`, in its order; nothing if it is none, or has too many names."""
     if "[" not in text:
         return tuple(text.split(","))
     nodes: list[str] = []
@@ -89,7 +89,7 @@ def _expand(text: str) -> tuple[str, ...]:
 
 
 def asks_share(text: str) -> bool:
-    """Whether an Extra, readable or not, is that of a job that shares its GPUs."""
+    """Tells whether an Extra, readable or not, is that of a job that shares its GPUs."""
     segments = re.findall(r"\[berth/1[^]]*", text[:_MAX_TEXT])
     return any(word in segment for segment in segments for word in (" share=", " tier=guar", " tier=opp"))
 

@@ -13,29 +13,29 @@ _MOST_DIGITS = 12
 
 
 class Job(NamedTuple):
-    """What slurmd says of a job. The texts in `environment` are the user's: data, never words of a command."""
+    """A job as slurmd names it. The texts in `environment` are the user's: data, never words of a command."""
 
     id: int
     uid: int
     node: str
     extra: str
     indices: tuple[int, ...]
-    """GPUs that Slurm names: with typed GRES only the last one, and none for a seat."""
+    """The GPUs that Slurm names: with typed GRES only the last one, and none for a seat."""
     environment: Mapping[str, str]
 
     @property
     def start(self) -> int:
-        """When this run of the job began, seconds since 1970; 0 where Slurm does not say."""
+        """Returns the start of this run of the job, seconds since 1970; 0 if Slurm does not say."""
         return _or_zero(self.environment.get("SLURM_JOB_START_TIME", ""))
 
     @property
     def ended_badly(self) -> bool:
-        """Whether it failed; one that was told to go did not."""
+        """Tells whether the job failed; one that was ended by SIGTERM did not."""
         return self.environment.get("SLURM_JOB_EXIT_CODE2", "0:0") not in {"0:0", "0:15"}
 
 
 def of(environment: Mapping[str, str], context: str) -> Job:
-    """The job of this call; `context` is `prolog` or `epilog`."""
+    """Returns the job of this call; `context` is `prolog` or `epilog`."""
     if environment.get("SLURM_SCRIPT_CONTEXT", f"{context}_slurmd") != f"{context}_slurmd":
         raise CalledWrongly(f"berth-{context} is slurmd's {context.title()}, and runs nowhere else; see slurm.conf")
     node = environment.get("SLURMD_NODENAME", "")
@@ -68,10 +68,10 @@ def _indices(text: str) -> tuple[int, ...]:
 
 
 def first_node(folded: str) -> str:
-    """The first of a list such as `n[1-3,07],login`: it ran the job's script.
+    """Returns the first node of a list such as `n[1-3,07],login`: it ran the job's script.
 
-    >>> first_node("rack[2-3]n[07,9],login"), first_node("n4")
-    ('rack2n07', 'n4')
+        >>> first_node("rack[2-3]n[07,9],login"), first_node("n4")
+        ('rack2n07', 'n4')
     """
     first = re.match(r"(?:[^,\[]|\[[^\]]*\])+", folded)
     return re.sub(r"\[(\d+)[^\]]*\]", r"\1", first.group()) if first else ""

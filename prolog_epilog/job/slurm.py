@@ -1,4 +1,4 @@
-"""What the node side asks of Slurm: rarely, with a clean environment, and never for long."""
+"""The node side's questions to Slurm: rare, with a clean environment, and with short time limits."""
 
 import os
 import re
@@ -10,7 +10,7 @@ from prolog_epilog.errors import Imitated, SlurmError, TookTooLong
 from prolog_epilog.node import children
 
 PREFIXES = ("/usr", "/usr/local", "/opt/slurm", "/usr/local/slurm")
-"""Where Slurm's commands and Berth's programs are looked for, as in front/berth-prolog."""
+"""The places where Slurm's commands and Berth's programs are looked for, as in front/berth-prolog."""
 _PLACES = tuple(f"{prefix}/bin/scontrol" for prefix in PREFIXES)
 _JOB_SECONDS = 1.0
 _CHANGE_SECONDS = 5.0
@@ -25,46 +25,46 @@ _IDS = re.compile(r"^JobId=(\d+) (?:ArrayJobId=(\d+) ArrayTaskId=(\S+) )?", re.M
 _HET = re.compile(r"JobId=\d+ [^\n]*?HetJobId=(\d+) HetJobOffset=(\d+)")
 _COMMENT = re.compile(r"^   AdminComment=(.*)$", re.MULTILINE)
 _UNKNOWN = "Invalid job id"
-"""What Slurm says of a job that it has forgotten."""
+"""Slurm's error for a job that it has forgotten."""
 _MOST_LOOKS = 4
-"""Only a user's text makes more than one line look like a job's first one."""
+"""The most tasks that are looked at: only a user's text makes more than one line look like a job's first one."""
 _BRACKET = re.compile(r"([^\[\]]*)(?:\[([0-9,-]+)\])?")
 
 
 class Held(NamedTuple):
-    """What Slurm gave a job on one node: GPUs as positions."""
+    """The GPUs that Slurm gave a job on one node, as positions."""
 
     gpus: frozenset[int] = frozenset()
-    """Whole ones."""
+    """The whole GPUs."""
     shards: Mapping[int, int] = MappingProxyType({})
-    """Percent of each shared one."""
+    """The percentage of each shared GPU."""
     seats: frozenset[int] = frozenset()
     runs: bool = True
-    """Whether the job is not about to end: of one that is, Slurm may have forgotten what it held."""
+    """False if the job is about to end: Slurm may then have forgotten what it held."""
 
     @property
     def positions(self) -> tuple[int, ...]:
-        """All of its GPUs, ascending; a seat counts only where there is nothing else."""
+        """Returns all of its GPUs, ascending; seats count only if there is nothing else."""
         return tuple(sorted(self.gpus | self.shards.keys() or self.seats))
 
 
 class Scontrol:
-    """Slurm's command, by its absolute path."""
+    """Slurm's command scontrol, by its absolute path."""
 
     def __init__(self, path: str = "", conf: str = "") -> None:
         self._path = path
         self._environment = {**children.CLEAN, "SLURM_CONF": conf} if conf else children.CLEAN
 
     def gpus(self, job: int, node: str) -> tuple[int, ...]:
-        """Positions of the GPUs that Slurm gave a job on a node, ascending."""
+        """Returns the positions of the GPUs that Slurm gave a job on a node, ascending."""
         return self.held(job, node).positions
 
     def held(self, job: int, node: str) -> Held:
-        """What Slurm gave a job on a node."""
+        """Returns the GPUs that Slurm gave a job on a node."""
         return held(self._show(_JOB_SECONDS, job, "-d")[1], node)
 
     def is_there(self, job: int) -> bool:
-        """Whether Slurm still has a job on some node; True where it does not say."""
+        """Tells whether Slurm still has a job on some node; True if it does not say."""
         try:
             _, text = self._show(_JOB_SECONDS, job)
         except SlurmError as problem:
@@ -73,64 +73,65 @@ class Scontrol:
         return len(states) != 1 or states[0] in {"RUNNING", "COMPLETING", "CONFIGURING", "SUSPENDED", "STOPPED"}
 
     def state(self, job: int) -> str:
-        """A job's state as Slurm says it; empty where its texts imitate one, or where it is no single job."""
+        """Returns a job's state in Slurm; empty if its texts imitate one, or if it is no single job."""
         states: list[str] = _STATE.findall(self._show(_JOB_SECONDS, job)[1])
         return states[0] if len(states) == 1 else ""
 
     def is_sent_away(self, job: int) -> bool:
-        """Whether Slurm ends a guest because berthd sent it away, and not because its user or its time limit does."""
+        """Tells whether Slurm ends a guest because berthd sent it away, not because of its user or its time limit."""
         _, text = self._show(_CHANGE_SECONDS, job)
         states, comments = _STATE.findall(text), _COMMENT.findall(text)
         if len(states) != 1 or len(comments) != 1:
-            # A job's name or comment poses as Slurm's word.
+            # A job's name or comment imitates Slurm's output.
             return False
         berth = re.search(r"\[berth/1 ([^\]]*)\]", comments[0])
         back = berth is not None and any(word.startswith("parked=") for word in berth.group(1).split(" "))
         return back and states[0] in _ON_ITS_WAY_BACK
 
     def logs(self, job: int) -> tuple[str, ...]:
-        """Where a batch job's output goes. It is a user's text, like other lines that may look like these."""
+        """Returns the output files of a batch job. They are a user's text, like other lines that may look like these."""
         records = self._run(_CHANGE_SECONDS, "show", "job", str(job)).split("\n\n")
         record = next((one for one in records if one.startswith(f"JobId={job} ")), "")
         found = (re.findall(rf"^   {name}=(\S.*)$", record, re.MULTILINE) for name in ("StdOut", "StdErr"))
         return tuple(dict.fromkeys(paths[-1] for paths in found if paths))
 
     def drain(self, node: str, reason: str) -> None:
-        """Take a node out of service, with a reason for a human."""
+        """Takes a node out of service, with a reason for a human."""
         self._run(_CHANGE_SECONDS, "update", f"NodeName={node}", "State=DRAIN", f"Reason={reason}")
 
     def requeue(self, job: int, *, if_running: bool = False) -> None:
-        """Put a job back into the queue, also one that is just ending; with `if_running` only one that still runs."""
+        """Requeues a job, also one that is just ending; with `if_running` only one that still runs."""
         name, _ = self._show(_CHANGE_SECONDS, job)
         self._run(_CHANGE_SECONDS, "requeue", *(["Incomplete"] if if_running else []), name)
 
     def hold(self, job: int) -> None:
-        """Put a batch job that starts back into the queue, held; of a heterogeneous job all parts go together.
+        """Requeues a batch job that starts, and holds it; for a heterogeneous job, all parts together.
 
-        One that was cancelled meanwhile stays so: without `Incomplete` Slurm would bring it back.
+        A job that was cancelled meanwhile stays cancelled: without `Incomplete` Slurm would bring it back.
         """
         name, text = self._show(_CHANGE_SECONDS, job)
         part = _HET.match(_ids(text))
         self._run(_CHANGE_SECONDS, "requeuehold", "Incomplete", part.group(1) if part else name)
 
     def configuration(self) -> dict[str, str]:
-        """Slurm's own settings."""
+        """Returns Slurm's own settings."""
         lines = self._run(_CHANGE_SECONDS, "show", "config").split("\n")
         found = (re.match(r"(\w+(?:\[\d+\])?)\s+=\s?(.*)", line) for line in lines)
         return {match.group(1): match.group(2).strip() for match in found if match}
 
     def _show(self, seconds: float, job: int, *words: str) -> tuple[str, str]:
-        """How Slurm names a job alone, and what it says of it.
+        """Returns Slurm's name for this job alone, and Slurm's record of it.
 
-        One task of each array bears the array's number. Under that Slurm shows the other tasks too, and would put all
-        of them back: such a task is `ARRAY_TASK`. So it is with the first part of a heterogeneous job, `JOB+0`.
+        One task of each array bears the array's number. Under that number Slurm shows the other tasks too, and would
+        requeue all of them: such a task is named `ARRAY_TASK`. The same holds for the first part of a heterogeneous
+        job, `JOB+0`.
         """
         text = self._run(seconds, "show", "job", str(job), *words)
         part = _HET.match(_ids(text))
         if part and part.groups() == (str(job), "0"):
             return f"{job}+0", self._run(seconds, "show", "job", f"{job}+0", *words)
         found = [(int(number), int(array or 0), task) for number, array, task in _IDS.findall(text)]
-        # The first of these lines is Slurm's own, and a later one may be a user's text; of an array all is one user's.
+        # The first of these lines is Slurm's own, and a later one may be a user's text; in an array all are one user's.
         number, array, task = found[0] if found else (0, 0, "")
         if job not in {number, array}:
             raise SlurmError(f"scontrol shows nothing of job {job}")
@@ -159,10 +160,10 @@ class Scontrol:
 
 
 def held(text: str, node: str) -> Held:
-    """Read `scontrol show job -d`.
+    """Reads `scontrol show job -d`.
 
-    Where JOB_GRES stands twice, or not where Slurm writes it, a job's name or comment poses as Slurm's word: then
-    nothing of it is believed.
+    If JOB_GRES stands twice, or not where Slurm writes it, a job's name or comment imitates Slurm's output: then
+    nothing in it is believed.
     """
     states = _STATE.findall(text)
     runs = bool(states) and states[0] in _RUNS
@@ -185,7 +186,7 @@ def held(text: str, node: str) -> Held:
 
 
 def read_gres(gres: str) -> Held:
-    """Of `gpu:g0:1(IDX:0),shard:g2:30(30/100)`; shards without a type of ours say in turn what each GPU gives."""
+    """Reads `gpu:g0:1(IDX:0),shard:g2:30(30/100)`; for shards without a type of ours it lists each GPU in turn."""
     found: dict[str, dict[int, int]] = {"gpu": {}, "shard": {}, "seat": {}}
     for name, kind, count, where in _GRES.findall(gres):
         if int(count) == 0:
@@ -202,12 +203,12 @@ def read_gres(gres: str) -> Held:
 
 
 def _ids(text: str) -> str:
-    """What stands before a job's name, the first of its user's texts."""
+    """Returns the text before a job's name, which is the first of its user's texts."""
     return text.partition(" JobName=")[0]
 
 
 def _numbers(text: str) -> set[int]:
-    """Of `0-2,5`; nothing where it is something else."""
+    """Returns the numbers of `0-2,5`; nothing if it is something else."""
     if not re.fullmatch(r"\d{1,3}(?:-\d{1,3})?(?:,\d{1,3}(?:-\d{1,3})?)*", text):
         return set()
     bounds = [part.partition("-") for part in text.split(",")]
@@ -215,12 +216,12 @@ def _numbers(text: str) -> set[int]:
 
 
 def _among(node: str, folded: str) -> bool:
-    """Whether a node is in a list such as `n[1-3,07],login`."""
+    """Tells whether a node is in a list such as `n[1-3,07],login`."""
     return any(_is_in(node, part) for part in re.findall(r"(?:[^,\[]|\[[^\]]*\])+", folded))
 
 
 def _is_in(node: str, part: str) -> bool:
-    """Names with several brackets become several numbers in the pattern."""
+    """Tells whether a node is in one part of a list; each bracket becomes one number in the pattern."""
     pieces = [(match.group(1), match.group(2)) for match in _BRACKET.finditer(part)]
     pattern = "".join(re.escape(text) + (r"(\d+)" if numbers else "") for text, numbers in pieces)
     match = re.fullmatch(pattern, node)

@@ -2,13 +2,13 @@
 
     control       one command at a time to NVIDIA's control program
     daemon        start and end of a control daemon, outside every job
-    limits        what all methods to hold a share have in common: set, then read back
+    limits        the common part of all methods to hold a share: set, then read back
     namespaces, partitions, ceiling    the methods, strongest first
     lifecycle     attach a job, detach a job
-    modes         who may use a GPU without MPS
-    losses        who lost MPS, also where a job ended before anybody looked
+    modes         compute modes: who may use a GPU without MPS
+    losses        the jobs that lost MPS, also those that ended before the guard looked
     walls         the kernel's limit of memory, where there is one
-    trouble       what the guard does when a server fails
+    trouble       the guard's actions when a server fails
 
 Facts about MPS are from NVIDIA's manual (r550 to r615).
 """

@@ -1,4 +1,4 @@
-"""MPS v2 with percentages: the server's ceiling, and each client's own environment below it."""
+"""MPS v2 with percentages: a ceiling on the server, and each client's own environment below it."""
 
 from __future__ import annotations
 
@@ -23,28 +23,28 @@ from prolog_epilog.tenants.state import SetState, Tenant
 __all__ = ["Ceiling", "InteractiveServer", "least_ceiling"]
 
 _UNKNOWN = "Unknown command"
-#: Below 1 GiB MPS may show nothing that could be compared, so that a ceiling is never lower.
+#: Below 1 GiB MPS may show nothing to compare with, so a ceiling is never lower.
 _LEAST_MIB = 1024
-#: A limit cannot be taken away again; this one is above every GPU's memory.
+#: A limit cannot be removed again; this one is above every GPU's memory.
 _NO_LIMIT_MIB = 1 << 20
 
 
 def least_ceiling(mib: int) -> int:
-    """The lowest limit that can be read back."""
+    """Returns the lowest limit that can be read back."""
     return max(mib, _LEAST_MIB)
 
 
 class InteractiveServer:
-    """What MPS v2 has of a server: one of them, found by its number."""
+    """The commands of MPS v2 for its one server, which is found by its process number."""
 
     __slots__ = ()
 
     def server(self, control: Control) -> int | None:
-        """Its process."""
+        """Returns the server's process number; None if there is no server."""
         return next(iter(_numbers(control.tell("get_server_list"))), None)
 
     def status(self, control: Control) -> str:
-        """ACTIVE, INITIALIZING, FAULT, or GONE."""
+        """Returns ACTIVE, INITIALIZING, FAULT, or GONE."""
         server = self.server(control)
         if server is None:
             return "GONE"
@@ -54,7 +54,7 @@ class InteractiveServer:
             return _status_by_percentage(control, server) if _UNKNOWN in refused.said else "GONE"
 
     def clients(self, control: Control) -> tuple[int, ...]:
-        """Processes that are connected."""
+        """Returns the processes that are connected."""
         server = self.server(control)
         try:
             return () if server is None else _numbers(control.tell(f"get_client_list {server}"))
@@ -62,7 +62,7 @@ class InteractiveServer:
             return ()
 
     def terminate(self, control: Control, pid: int) -> bool:
-        """Destroy a client's contexts."""
+        """Destroys a client's contexts."""
         server = self.server(control)
         try:
             return server is not None and control.tell(f"terminate_client {server} {pid}").strip() == "0"
@@ -70,15 +70,15 @@ class InteractiveServer:
             return False
 
     def start(self, control: Control, state: SetState, until: float) -> Proven:
-        """Start the server before any client does."""
+        """Starts the server before any client does."""
         uid = 0 if state.multi_user else state.tenants[0].uid
         control.tell(f"start_server -uid {uid}", max(1.0, until - time.monotonic()))
         return await_server(lambda: self.server(control), lambda: self.status(control), uid, state.boot, until)
 
     def loose(self, control: Control, state: SetState) -> bool:
-        """Try as the first tenant to set a limit that is set already: true where MPS takes it.
+        """Tries, as the first tenant, to set a limit that is set already; returns true if MPS accepts that.
 
-        On drivers 535 and 550 a user can where the server is his own, and on 535 where it is anybody's.
+        On drivers 535 and 550 a user can do so if the server runs as that user, and on 535 whoever it runs as.
         """
         percent, uid = ceiling_of(state)[0], state.tenants[0].uid
         if os.geteuid() != 0 or uid == 0:
@@ -90,16 +90,16 @@ class InteractiveServer:
         return True
 
     def set_default_memory(self, control: Control, mib: int) -> None:
-        """Memory limit of each client of any server to come; by ordinal, since a UUID is ignored without a word."""
+        """Sets the memory limit of each client of later servers; by ordinal, since MPS silently ignores a UUID."""
         for ordinal, uuid in enumerate(control.uuids):
             control.tell(f"set_default_device_pinned_mem_limit {ordinal} {mib}M")
             shown = control.tell(f"get_default_device_pinned_mem_limit {ordinal}")
             check_memory(shown, mib, f"the default memory limit of {uuid}")
 
     def set_memory(self, control: Control, server: int, memory: int | None) -> None:
-        """Memory limit of each client that comes to this server from now on, and to those after it.
+        """Sets the memory limit of each client that comes to this server, or to a later one, from now on.
 
-        Set whatever it shows before: a value that was read is no proof that it holds.
+        The limit is set whatever MPS shows before: a value that was read is no proof that it holds.
         """
         for ordinal, uuid in enumerate(control.uuids):
             if memory is None and mebibytes(control.tell(f"get_device_pinned_mem_limit {server} {ordinal}")) is None:
@@ -112,12 +112,12 @@ class InteractiveServer:
 
 
 def _numbers(text: str) -> tuple[int, ...]:
-    """Numbers that stand alone on a line: a sentence may hold one too."""
+    """Returns the numbers that stand alone on a line: a sentence may hold one too."""
     return tuple(int(line) for line in text.split("\n") if line.strip().isdigit())
 
 
 def _status_by_percentage(control: Control, server: int) -> str:
-    """Driver 535 knows no get_server_status; a server that is still starting tells no percentage."""
+    """Returns the status by the percentage: driver 535 has no get_server_status, and a starting server shows none."""
     try:
         shown = control.tell(f"get_active_thread_percentage {server}").strip()
     except Refused:
@@ -129,20 +129,20 @@ def _status_by_percentage(control: Control, server: int) -> str:
 class Ceiling(InteractiveServer):
     """One server has one percentage for all its clients: the highest share of any tenant.
 
-    Any other choice would be wrong for somebody: lower, and the largest tenant does not get what it was promised;
-    none, and one unset variable gives a tenant the whole GPU. So the largest tenant is held by the server, and the
-    others by their environment, below the ceiling. NVML cannot see who uses the multiprocessors under MPS, so a tenant
-    that raises itself to the ceiling is not found out: the level's sentence says so.
+    Any other percentage would be wrong for some tenant. If it is lower, the largest tenant does not get what it was
+    promised. If there is none, one unset variable gives a tenant the whole GPU. So the server holds the largest tenant,
+    and the environment holds the others, below the ceiling. NVML cannot see who uses the multiprocessors under MPS, so
+    a tenant that raises itself to the ceiling is not found out: the level's sentence says so.
     """
 
     name: str = "ceiling"
 
     def options(self, multi_user: str | None) -> tuple[str, ...]:
-        """No option but for several users."""
+        """Returns the daemon's options: only the flag for several users."""
         return (multi_user,) if multi_user else ()
 
     def open(self, control: Control, state: SetState, until: float) -> Proven:
-        """Defaults first: a server that has to be started anew begins with these."""
+        """Sets the defaults first, then starts the server: a server that has to be started anew begins with them."""
         control.await_answer("get_default_active_thread_percentage", until)
         percent, memory = ceiling_of(state)
         control.tell(f"set_default_active_thread_percentage {percent}")
@@ -152,13 +152,13 @@ class Ceiling(InteractiveServer):
         return self.start(control, state, until)
 
     def admit(self, control: Control, state: SetState, tenant: Tenant) -> tuple[Tenant, dict[str, str]]:
-        """Raise the ceiling where this tenant is larger than all others."""
+        """Raises the ceiling if this tenant is larger than all others."""
         self._set(control, state)
         own = {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": str(tenant.share)}
         return tenant, own | memory_environment(control, tenant)
 
     def leave(self, control: Control, state: SetState, tenant: Tenant) -> None:  # noqa: ARG002 - as others do
-        """Lower the ceiling where this tenant was the largest; clients that run keep what they have."""
+        """Lowers the ceiling if this tenant was the largest; running clients keep what they have."""
         self._set(control, state)
 
     def _set(self, control: Control, state: SetState) -> None:
@@ -172,7 +172,7 @@ class Ceiling(InteractiveServer):
         self.set_memory(control, server, memory)
 
     def level(self, state: SetState, tenant: Tenant) -> Level:
-        """How firmly the tenant is held."""
+        """Returns how firmly the tenant is held."""
         percent, _ = ceiling_of(state)
         if percent == tenant.share:
             held = f"MPS holds the job at {percent} % of the multiprocessors until a job with a larger share joins it"

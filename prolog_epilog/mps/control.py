@@ -1,4 +1,4 @@
-"""One command at a time to nvidia-cuda-mps-control: by absolute path, in a clean environment, with a time limit."""
+"""Sends commands to nvidia-cuda-mps-control, one at a time: by absolute path, with a clean environment and a time limit."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from prolog_epilog.node import processes
 
 __all__ = ["Abilities", "Config", "Control", "Refused", "abilities", "clear_trials", "mebibytes"]
 
-#: A control command answers in milliseconds; one that hangs says that the daemon is ill.
+#: A control command answers in milliseconds; if one hangs, the daemon does not work.
 COMMAND_SECONDS = 10.0
 _POLL_SECONDS = 0.05
-#: sun_path holds 108 bytes; past that the daemon dies with a sentence that says nothing.
+#: sun_path holds 108 bytes; with a longer path the daemon dies with a message that does not help.
 _MAX_SOCKET_PATH = 107
 _TRIAL = "try-"
 _TRIAL_POLL_SECONDS = 0.01
 _MISSING = "{program} is not on this node; install the driver's MPS or set [node] mps_control"
-#: Sentences of drivers 535 and 550, and of the interface of 615.
+#: Refusals as drivers 535 and 550, and the interface of 615, print them.
 _REFUSAL = re.compile(
     r"Unknown command|Invalid |Insufficient privileges|Server (?:\d+ )?not found|Not enough privilege|Unable to accept"
 )
@@ -37,27 +37,27 @@ _UNITS = {"": 1 / (1 << 20), "K": 1 / 1024, "M": 1, "G": 1024, "T": 1 << 20}
 
 
 class Config(Protocol):
-    """What MPS needs of `[node]` in berth.conf (prolog_epilog.config.NodeConfig)."""
+    """The settings that MPS needs from `[node]` in berth.conf (prolog_epilog.config.NodeConfig)."""
 
     @property
     def mps_control(self) -> str:
-        """Path of NVIDIA's control program."""
+        """Returns the path of NVIDIA's control program."""
 
     @property
     def mps_start_timeout(self) -> float:
-        """Seconds for daemon and server to come up."""
+        """Returns the seconds for daemon and server to come up."""
 
     @property
     def mps_stop_timeout(self) -> float:
-        """Seconds for them to go before they are killed."""
+        """Returns the seconds for them to end before they are killed."""
 
     @property
     def multi_user(self) -> bool:
-        """Whether jobs of several users may share one daemon."""
+        """Tells whether jobs of several users may share one daemon."""
 
     @property
     def static_partitions(self) -> str:
-        """`auto`: where the driver can; `never`."""
+        """Returns `auto` (where the driver can) or `never`."""
 
 
 class Refused(ControlError):
@@ -70,7 +70,7 @@ class Refused(ControlError):
 
 @dataclass(frozen=True, slots=True)
 class Abilities:
-    """Names the options that this driver's daemon starts with."""
+    """The options with which this driver's daemon starts."""
 
     namespaces: bool
     static: bool
@@ -79,7 +79,7 @@ class Abilities:
 
 @dataclass(frozen=True, slots=True)
 class Control:
-    """The way to one daemon."""
+    """The connection to one daemon."""
 
     program: str
     pipe: Path
@@ -88,9 +88,9 @@ class Control:
 
     @property
     def environment(self) -> dict[str, str]:
-        """All that the program sees: nothing of a user's, and the daemon's GPUs by UUID."""
+        """Returns the whole environment of the program: nothing of a user's, and the daemon's GPUs by UUID."""
         return {
-            # The daemon finds its server by it: beside itself (containers), or in /usr/sbin (Debian).
+            # The daemon looks for its server here: beside itself (containers), or in /usr/sbin (Debian).
             "PATH": f"{Path(self.program).parent}:/usr/sbin:/usr/bin:/sbin:/bin",
             "LC_ALL": "C",
             "CUDA_MPS_PIPE_DIRECTORY": str(self.pipe),
@@ -99,15 +99,15 @@ class Control:
         }
 
     def check_path(self) -> None:
-        """Refuse a folder in which the daemon could not make its sockets."""
+        """Refuses a folder in which the daemon could not make its sockets."""
         path = self.pipe / "control_privileged"
         if len(str(path)) > _MAX_SOCKET_PATH:
             raise ControlError(f"{path} is longer than {_MAX_SOCKET_PATH} bytes, too long for a socket; use /run/berth")
 
     def tell(self, command: str, seconds: float = COMMAND_SECONDS, *, uid: int | None = None) -> str:
-        """A command of the interactive interface (MPS v2), perhaps as another user; what it printed.
+        """Sends a command of the interactive interface (MPS v2), as another user if `uid` is given; returns the output.
 
-        Its exit status is 0 whatever happened: a Refused has the sentence.
+        The exit status is 0 whatever happened: a Refused has the sentence.
         """
         shown = _run(self.program, [], self.environment, seconds, command + "\n", uid)
         if _REFUSAL.match(shown.strip()):
@@ -115,23 +115,23 @@ class Control:
         return shown
 
     def call(self, *words: str, seconds: float = COMMAND_SECONDS) -> str:
-        """A module's verb (MPS v3); what it printed."""
+        """Calls a module's verb (MPS v3); returns the output."""
         return _run(self.program, list(words), self.environment, seconds)
 
     def await_answer(self, command: str, until: float) -> str:
-        """Tell until the daemon answers: it has just been started."""
+        """Repeats a command until the daemon answers: it has just been started."""
         return _await(lambda: self.tell(command), until)
 
     def await_call(self, words: tuple[str, ...], until: float) -> str:
-        """Call until the daemon answers."""
+        """Repeats a call until the daemon answers."""
         return _await(lambda: self.call(*words), until)
 
 
 def abilities(program: str, folder: Path, *, static: bool = True, multi_user: bool = True) -> Abilities:
-    """Find out what this driver's daemon starts with, by starting it; its help does not tell.
+    """Finds out which options this driver's daemon accepts, by starting it; its help does not tell.
 
-    A daemon with an option that it does not know ends at once. Each is tried in a folder of its own below `folder`,
-    never in the default one in /tmp, without a server and without a GPU.
+    A daemon with an option that it does not know ends at once. Each option is tried in a folder of its own below
+    `folder`, never in the default one in /tmp, without a server and without a GPU.
     """
     if not os.access(program, os.X_OK):
         raise ControlError(_MISSING.format(program=program))
@@ -180,7 +180,7 @@ def _starts_with(program: str, folder: Path, options: tuple[str, ...]) -> bool:
 
 
 def clear_trials(program: str, folder: Path) -> None:
-    """End what the trials of a killed Prolog left; nothing where one is under way."""
+    """Ends what the trials of a killed Prolog left; does nothing while a trial runs."""
     with suppress(OSError), _folder_locked(folder, fcntl.LOCK_EX | fcntl.LOCK_NB):
         for place in folder.glob(f"{_TRIAL}*"):
             for pid in processes.serving(program, f"CUDA_MPS_PIPE_DIRECTORY={place}"):
@@ -200,7 +200,7 @@ def _folder_locked(folder: Path, how: int) -> Iterator[None]:
 
 
 def mebibytes(text: str) -> tuple[int, str] | None:
-    """Amount and unit of a limit that MPS printed, such as `12G`; None where it printed none."""
+    """Returns amount (MiB) and unit of a limit that MPS printed, such as `12G`; None if it printed none."""
     found = re.search(r"(\d+)\s*([KMGT]?)(?:i?B)?\s*$", text.strip())
     if not found:
         return None

@@ -1,4 +1,4 @@
-"""Start and end of a control daemon: it belongs to the node, never to the job that happened to come first."""
+"""Starts and ends a control daemon, which belongs to the node and never to the job that happened to come first."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ __all__ = ["await_socket", "running", "start", "stop"]
 LOG = "control.log"
 _POLL_SECONDS = 0.02
 _LEAVE_SECONDS = 2.0
-#: After `quit` timed out the processes had their chance.
+#: Seconds after SIGTERM: with the time-out of `quit` the processes had time already.
 _TERM_SECONDS = 3.0
 
 
 def running(state: SetState) -> bool:
-    """Whether the set's daemon is alive: the very process that we started."""
+    """Tells whether the set's daemon is alive: the very process that Berth started."""
     return state.daemon is not None and processes.alive(state.daemon, state.boot)
 
 
 def start(paths: Paths, control: Control, state: SetState, options: tuple[str, ...]) -> Proven:
-    """Start the daemon, in the foreground of a session of its own: so its number is known, and not read from a file.
+    """Starts the daemon in the foreground of a session of its own: so its number is known, not read from a file.
 
-    In the foreground it keeps no log files: it prints what it and its servers say, and that is `control.log`.
+    In the foreground it keeps no log files. Its own and its servers' output goes to `control.log`.
     """
     control.check_path()
     folder = paths.mps_set(state.name)
     files.remove_folder(folder)
     files.own_folder(folder, files.THROUGH)
     files.own_folder(control.pipe)
-    # The server runs as the tenants' user and has to come through as they do; all others stay outside.
+    # The server runs as the tenants' user and has to pass through as they do; all other users are kept out.
     files.grant(control.pipe, [tenant.uid for tenant in state.tenants])
     files.own_folder(control.log)
     argv = [control.program, "-f", *options]
@@ -56,7 +56,7 @@ def start(paths: Paths, control: Control, state: SetState, options: tuple[str, .
 
 
 def await_socket(control: Control, state: SetState, until: float) -> None:
-    """Wait until programs find the daemon; whether it is any good, who asks it sees."""
+    """Waits until the daemon's socket is there; the first command shows whether the daemon works."""
     while not os.path.lexists(control.pipe / "control") and running(state) and time.monotonic() < until:
         time.sleep(_POLL_SECONDS)
 
@@ -66,7 +66,7 @@ def _unit(state: SetState) -> str:
 
 
 def _as_unit(paths: Paths, control: Control, state: SetState, argv: list[str]) -> int:
-    """Under systemd a daemon must have a unit: else it stays in slurmd's, and goes with it."""
+    """Starts the daemon as a systemd unit; without one it would stay in slurmd's unit, and end with it."""
     unit = _unit(state)
     _systemd(str(paths.systemctl), "reset-failed", unit, quiet=True)
     settings = [f"--setenv={name}={value}" for name, value in control.environment.items()]
@@ -97,9 +97,9 @@ def _systemd(program: str, *words: str, quiet: bool = False) -> str:
 
 
 def stop(paths: Paths, control: Control, state: SetState, patience: float) -> tuple[str, ...]:
-    """End the daemon and its servers: asked first, then told, then killed, each proven to be ours.
+    """Ends the daemon and its servers: by `quit`, then SIGTERM, then SIGKILL, each process proven to be ours.
 
-    Returns a line for each process that did not go by itself; one that cannot be ended at all is a HardwareFault.
+    Returns a line for each process that did not end by itself; one that cannot be ended at all is a HardwareFault.
     """
     told = []
     ours = _ours(control, state)
@@ -120,20 +120,20 @@ def stop(paths: Paths, control: Control, state: SetState, patience: float) -> tu
 
 
 def _ours(control: Control, state: SetState) -> list[Proven]:
-    """Daemon and servers: those in the books, and those that a killed Prolog had no time to write down."""
+    """Returns daemon and servers: those in the books, and those that a killed Prolog had no time to write down."""
     ours = [process for process in (state.daemon, *state.servers) if process]
     daemons = [state.daemon.pid] if state.daemon and running(state) else []
     if state.daemon is None:
         daemons = list(processes.serving(control.program, f"CUDA_MPS_PIPE_DIRECTORY={control.pipe}"))
     for pid in daemons:
-        # A server that was still starting is in no book, but it is the daemon's child.
+        # A server that was still starting is not in the books, but it is the daemon's child.
         found = (processes.prove(one, state.boot) for one in (pid, *processes.children(pid)))
         ours += [process for process in found if process and process not in ours]
     return ours
 
 
 def _await_end(ours: list[Proven], boot: str) -> None:
-    """Servers go by themselves soon after their daemon took its leave."""
+    """Waits for the servers, which end by themselves soon after their daemon."""
     until = time.monotonic() + _LEAVE_SECONDS
     while time.monotonic() < until and any(processes.alive(process, boot) for process in ours):
         time.sleep(_POLL_SECONDS)

@@ -1,8 +1,8 @@
 """MPS from the first job that shares a GPU to the last: attach and detach, both safe to repeat.
 
-Everything is decided under the locks of the GPUs and from the state file, never from a list of processes: Prolog,
-Epilog and guard agree through it. A step is written down before it is done, so that whoever comes after a crash, a
-killed Prolog or a reboot finds what to take back.
+All decisions are made under the locks of the GPUs and from the state file, never from a list of processes; so Prolog,
+Epilog and guard agree. A step is written down before it is done: after a crash, a killed Prolog or a reboot, the next
+caller finds what to take back.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ __all__ = [
     "tenants",
 ]
 
-#: Variables of the user that mean something to MPS and are not ours to keep.
+#: Variables of the user that affect MPS and must not reach the job.
 UNSET = (
     "CUDA_MPS_LOG_DIRECTORY",
     "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE",
@@ -57,7 +57,7 @@ _METHODS: tuple[Method, ...] = (Namespaces(), Partitions(), Ceiling())
 
 @dataclass(frozen=True, slots=True)
 class Attached:
-    """A job that has its share: what its environment gets and loses, and what holds it."""
+    """A job that has its share: the changes to its environment, and the level at which it is held."""
 
     environment: dict[str, str]
     unset: tuple[str, ...]
@@ -67,7 +67,7 @@ class Attached:
 
 @dataclass(frozen=True, slots=True)
 class Detached:
-    """What a job's end stopped (sets of GPUs), what it left over (sentences), and whether MPS had failed under it."""
+    """The result of a job's end: the sets of GPUs stopped, sentences on what is left, and whether MPS had failed."""
 
     stopped: tuple[str, ...] = ()
     leftovers: tuple[str, ...] = ()
@@ -75,7 +75,7 @@ class Detached:
 
 
 def method_of(state: SetState) -> Method:
-    """The method that a state file names."""
+    """Returns the method that a state file names."""
     for method in _METHODS:
         if method.name == state.method:
             return method
@@ -83,19 +83,19 @@ def method_of(state: SetState) -> Method:
 
 
 def control_of(paths: Paths, config: Config, uuids: Sequence[str]) -> Control:
-    """The way to the daemon of these GPUs."""
+    """Returns the connection to the daemon of these GPUs."""
     name = states.set_name(uuids)
     return Control(config.mps_control, paths.pipe(name), paths.log(name), tuple(sorted(uuids)))
 
 
 def tenants(paths: Paths, uuid: str) -> tuple[Tenant, ...]:
-    """Who shares this GPU, as the books say."""
+    """Returns the tenants of this GPU, from the books."""
     found = states.load(paths, uuid)
     return found.tenants if found else ()
 
 
 def attach(paths: Paths, config: Config, gpus: Sequence[Gpu], tenant: Tenant) -> Attached:
-    """Give a job its share of these GPUs; CannotShare says why not, and leaves everything as it was."""
+    """Gives a job its share of these GPUs; CannotShare gives the reason if not, and leaves everything as it was."""
     order = tuple(gpu.uuid for gpu in sorted(gpus, key=lambda gpu: gpu.position))
     uuids = tuple(sorted(order))
     _check(tenant, uuids)
@@ -113,14 +113,15 @@ def attach(paths: Paths, config: Config, gpus: Sequence[Gpu], tenant: Tenant) ->
 
 
 def _seen_in(order: tuple[str, ...], attached: Attached) -> Attached:
-    """Its GPUs by position, as a job without a share sees them, and not in the order of the books."""
+    """Lists the job's GPUs by position, as a job without a share sees them, and not in the order of the books."""
     return replace(attached, environment={**attached.environment, "CUDA_VISIBLE_DEVICES": ",".join(order)})
 
 
 def sweep(paths: Paths, config: Config, uuids: Sequence[str] | None = None, seconds: float = 0.0) -> tuple[str, ...]:
-    """Clean up what a crash, a killed Prolog or a reboot left on these GPUs (None: on all); a line for what resists.
+    """Cleans up what a crash, a killed Prolog or a reboot left on these GPUs (None: on all).
 
-    A GPU whose lock is not free in so many seconds is left to whoever holds it.
+    Returns a line for each thing that could not be removed. A GPU whose lock is not free in so many seconds is left to
+    the lock's holder.
     """
     boot, told = processes.boot_id(paths.boot_id), []
     for known in list(states.everything(paths)):
@@ -131,7 +132,7 @@ def sweep(paths: Paths, config: Config, uuids: Sequence[str] | None = None, seco
         with contextlib.suppress(Busy), states.held(paths, known.uuids, seconds):
             state = states.load(paths, known.uuids[0])
             if state and state.boot != boot:
-                # The processes are gone, and the driver has forgotten its modes: only files are left.
+                # The processes are gone, and the driver has lost its modes: only files are left.
                 files.remove_folder(paths.mps_set(state.name))
                 states.forget(paths, state.uuids)
             elif state and not state.tenants:
@@ -139,12 +140,12 @@ def sweep(paths: Paths, config: Config, uuids: Sequence[str] | None = None, seco
     clear_trials(config.mps_control, paths.mps)
     for uuid in states.abandoned(paths):
         with contextlib.suppress(Busy), states.held(paths, [uuid], 0.0):
-            pass  # who holds a lock without state removes the folder at the end
+            pass  # the holder of a lock without state removes the folder at the end
     return tuple(told)
 
 
 def _lock_seconds(config: Config) -> float:
-    """Longer than whoever holds the lock may take."""
+    """Returns a time limit that is longer than the lock's holder may take."""
     return config.mps_start_timeout + config.mps_stop_timeout
 
 
@@ -156,8 +157,8 @@ def _check(tenant: Tenant, uuids: Sequence[str]) -> None:
 
 
 def _first(paths: Paths, config: Config, uuids: tuple[str, ...], tenant: Tenant) -> Attached:
-    """Nobody shares these GPUs yet."""
-    # A client names one partition, so a job with several GPUs could not have one on each.
+    """Attaches the first job to these GPUs, which are not shared yet."""
+    # A client can name only one partition, so a job with several GPUs could not have one on each.
     static = config.static_partitions != "never" and len(uuids) == 1
     able = abilities(config.mps_control, paths.mps, static=static, multi_user=config.multi_user)
     if config.multi_user and able.multi_user is None:
@@ -186,7 +187,7 @@ def _first(paths: Paths, config: Config, uuids: tuple[str, ...], tenant: Tenant)
 
 
 def _choices(able: Abilities, nvml: Driver, uuids: Sequence[str]) -> list[tuple[Method, int]]:
-    """Methods of this driver for these GPUs, strongest first, with the parts that a GPU can be divided into."""
+    """Returns the methods of this driver for these GPUs, strongest first, with the number of parts of a GPU."""
     found: list[tuple[Method, int]] = []
     if able.namespaces:
         found.append((Namespaces(), 0))
@@ -198,7 +199,7 @@ def _choices(able: Abilities, nvml: Driver, uuids: Sequence[str]) -> list[tuple[
 
 
 def launch(paths: Paths, config: Config, state: SetState, able: Abilities) -> SetState:
-    """Start daemon and server of a set that is in the books."""
+    """Starts daemon and server of a set that is in the books."""
     method, control = method_of(state), control_of(paths, config, state.uuids)
     until = time.monotonic() + config.mps_start_timeout
     options = method.options(able.multi_user if state.multi_user else None)
@@ -213,7 +214,7 @@ def launch(paths: Paths, config: Config, state: SetState, able: Abilities) -> Se
 
 
 def _join(paths: Paths, config: Config, state: SetState, tenant: Tenant) -> Attached:
-    """Others share these GPUs already, or this job's Prolog runs a second time."""
+    """Attaches a job to GPUs that others share already, or whose Prolog runs a second time."""
     others = state.without(tenant.job).tenants
     foreign = next((other for other in others if other.uid != tenant.uid), None)
     if foreign and not (state.multi_user and config.multi_user):
@@ -221,7 +222,7 @@ def _join(paths: Paths, config: Config, state: SetState, tenant: Tenant) -> Atta
             f"GPU {state.uuids[0]} is shared by jobs of user {foreign.uid}, and this site lets no two users share one"
         )
     total = sum(other.share for other in others) + tenant.share
-    # A host keeps all of its GPU, and its guest takes what the guard lets it have.
+    # An owner keeps all of its GPU, and its guest takes what the guard allows.
     if total > 100 and not (tenant.tier and all(other.tier for other in others)):
         raise CannotShare(f"GPU {state.uuids[0]} would be shared out by {total} %; wait for another job to end")
     known = state.tenant(tenant.job)
@@ -247,14 +248,14 @@ def _join(paths: Paths, config: Config, state: SetState, tenant: Tenant) -> Atta
 
 
 def _together(state: SetState, tenant: Tenant, *, lost: bool) -> SetState:
-    """With one tenant more; `lost`: MPS is begun anew for it, and the others' programs have lost theirs."""
+    """Returns the state with one tenant more; `lost`: MPS is restarted for it, so the others' programs lost theirs."""
     others = state.without(tenant.job).tenants
     known = tuple(replace(one, lost=one.lost or lost, alone_since=0.0) for one in others)
     return replace(state, tenants=known).with_tenant(replace(tenant, alone_since=0.0 if others else time.monotonic()))
 
 
 def status_of(paths: Paths, config: Config, state: SetState) -> str:
-    """ACTIVE, INITIALIZING or FAULT as the server says; GONE: it died, or its daemon, the one that we started, did."""
+    """Returns ACTIVE, INITIALIZING or FAULT as the server says; GONE: it died, or the daemon that we started did."""
     if not daemon.running(state):
         return "GONE"
     try:
@@ -266,13 +267,13 @@ def status_of(paths: Paths, config: Config, state: SetState) -> str:
 
 
 def revive(paths: Paths, config: Config, state: SetState) -> SetState:
-    """Daemon and server again for the tenants in the books, where they died or are beyond help."""
+    """Restarts daemon and server for the tenants in the books, after they died or cannot recover."""
     control, method = control_of(paths, config, state.uuids), method_of(state)
     _send_away(control, state)
-    # A program that begins without a daemon would get the GPU without MPS, and keep MPS from coming back.
+    # A program that starts without a daemon would get the GPU without MPS, and keep MPS from coming back.
     modes.set_all(state.uuids, PROHIBITED)
     daemon.stop(paths, control, state, config.mps_stop_timeout)
-    # Partitions went with their daemon.
+    # The partitions ended with their daemon.
     state = replace(state, tenants=tuple(replace(tenant, partitions=()) for tenant in state.tenants))
     able = abilities(config.mps_control, paths.mps, static=False, multi_user=state.multi_user)
     state = launch(paths, config, state, able)
@@ -284,7 +285,7 @@ def revive(paths: Paths, config: Config, state: SetState) -> SetState:
 
 
 def _admit(paths: Paths, config: Config, state: SetState, tenant: Tenant) -> Attached:
-    """Limits, then the door: a job that cannot be held is not let in."""
+    """Sets the job's limits, then opens the pipe to it: a job that cannot be held is not let in."""
     control, method = control_of(paths, config, state.uuids), method_of(state)
     tenant, own = method.admit(control, state, tenant)
     state = state.with_tenant(replace(tenant, lost=False, known=losses.culprits(control.log)))
@@ -301,10 +302,11 @@ def _admit(paths: Paths, config: Config, state: SetState, tenant: Tenant) -> Att
 
 
 def detach(paths: Paths, config: Config, job: int, start: int = 0, *, failed: bool = False) -> Detached:
-    """Take a job's shares back; the last job of a GPU takes MPS with it. Nothing to do is fine.
+    """Takes a job's shares back; the last job of a GPU ends MPS too. It is no error if there is nothing to do.
 
     A run of the job that began later than `start` keeps its shares: Slurm may repeat an Epilog, and a job that was
-    found to be over may have been started again meanwhile. With `failed` it is looked whether MPS had failed under it.
+    found to be over may have been started again meanwhile. With `failed` it checks whether MPS had failed under the
+    job.
     """
     stopped: list[str] = []
     leftovers: list[str] = []
@@ -334,7 +336,7 @@ def detach(paths: Paths, config: Config, job: int, start: int = 0, *, failed: bo
 
 
 def _without(state: SetState, job: int) -> SetState:
-    """Without this job; who is left alone is alone from now on."""
+    """Returns the state without this job; a tenant that is left alone is alone from now on."""
     left = state.without(job)
     if len(left.tenants) != 1:
         return left
@@ -342,7 +344,7 @@ def _without(state: SetState, job: int) -> SetState:
 
 
 def _leave(paths: Paths, config: Config, state: SetState, tenant: Tenant) -> list[str]:
-    """Others stay."""
+    """Takes a tenant's limits away while others stay."""
     control = control_of(paths, config, state.uuids)
     files.grant(control.pipe, [one.uid for one in state.tenants])
     try:
@@ -350,14 +352,14 @@ def _leave(paths: Paths, config: Config, state: SetState, tenant: Tenant) -> lis
             method_of(state).leave(control, state, tenant)
             return []
     except ControlError as error:
-        # A daemon that is just dying still has a process for a moment.
+        # A dying daemon still has a process for a moment.
         if daemon.running(state):
             return [str(error)]
     return [f"the MPS daemon of {state.name} died while jobs shared the GPU; the next one starts it anew"]
 
 
 def _stop(paths: Paths, config: Config, state: SetState) -> list[str]:
-    """End MPS on these GPUs and put them back as they were; what resists is named, and the books are closed anyway."""
+    """Ends MPS on these GPUs and restores them; names what could not be ended, and closes the books anyway."""
     control = control_of(paths, config, state.uuids)
     told = _send_away(control, state)
     try:
@@ -373,7 +375,7 @@ def _stop(paths: Paths, config: Config, state: SetState) -> list[str]:
 
 
 def _send_away(control: Control, state: SetState) -> list[str]:
-    """Clients without a job: `quit` would wait for them, and killing them busy would be undefined."""
+    """Ends clients without a job: `quit` would wait for them, and killing a busy client has undefined results."""
     if not daemon.running(state):
         return []
     method, told = method_of(state), []

@@ -1,14 +1,14 @@
-"""How a share is held on this node: three methods, strongest first, each set and then read back.
+"""The methods to hold a share on this node: three, strongest first, each set and then read back.
 
 | method | multiprocessors | memory | needs |
 |---|---|---|---|
-| namespaces | a wall of the job's own | a limit of the job's own | MPS v3 (driver 615) |
+| namespaces | a hard limit of the job's own | a limit of the job's own | MPS v3 (driver 615) |
 | partitions | multiprocessors of the job's own | the server's ceiling | `-S` (CUDA 13.1), Ampere or later, one GPU |
 | ceiling | the server's ceiling | the server's ceiling | any MPS from Volta on |
 
-No method alone makes memory a wall: a client that names a GPU which it does not see in
-CUDA_MPS_PINNED_DEVICE_MEM_LIMIT loses all its limits (measured by NVIDIA on driver 615). The wall is the kernel's
-`dmem` controller; without it the audit looks each second.
+No method alone makes a hard limit on memory. A client that names a GPU which it does not see in
+CUDA_MPS_PINNED_DEVICE_MEM_LIMIT loses all its limits (measured by NVIDIA on driver 615). The hard limit is the kernel's
+`dmem` controller; without it the audit checks each second.
 """
 
 from __future__ import annotations
@@ -45,54 +45,54 @@ _APPEAR_SECONDS = 3.0
 
 
 class NotOffered(ControlError):
-    """The driver's help promised more than the driver keeps: take the next weaker method."""
+    """The driver's help promised more than the driver does: take the next weaker method."""
 
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """What really stops a job here: a word for machines and a sentence for people."""
+    """The level at which a job is really held here: a word for machines and a sentence for people."""
 
     name: str
     text: str
 
 
 class Method(Protocol):
-    """One way to hold shares; all functions speak to the set's running daemon."""
+    """One method to hold shares; all functions talk to the set's running daemon."""
 
     @property
     def name(self) -> str:
-        """As the state file has it."""
+        """Returns the method's name in the state file."""
 
     def options(self, multi_user: str | None) -> tuple[str, ...]:
-        """Options of the daemon; `multi_user` is its flag for several users, where the site wants that."""
+        """Returns the daemon's options; `multi_user` is its flag for several users, if the site wants that."""
 
     def open(self, control: Control, state: SetState, until: float) -> Proven:
-        """Limits for clients to come, then the server, awaited."""
+        """Sets the limits for later clients, then starts the server and waits for it."""
 
     def loose(self, control: Control, state: SetState) -> bool:
-        """Find out whether a tenant can change the limits of all."""
+        """Finds out whether a tenant can change the limits of all."""
 
     def admit(self, control: Control, state: SetState, tenant: Tenant) -> tuple[Tenant, dict[str, str]]:
-        """Set this tenant's limits and read them back; with its environment. The state holds the tenant already."""
+        """Sets this tenant's limits, which the state holds already, and reads them back; with its environment."""
 
     def leave(self, control: Control, state: SetState, tenant: Tenant) -> None:
-        """Take its limits away; the state is without it already."""
+        """Takes its limits away; the state is without it already."""
 
     def level(self, state: SetState, tenant: Tenant) -> Level:
-        """What holds the tenant."""
+        """Returns the level at which the tenant is held."""
 
     def status(self, control: Control) -> str:
-        """ACTIVE, INITIALIZING, FAULT, or GONE."""
+        """Returns ACTIVE, INITIALIZING, FAULT, or GONE."""
 
     def clients(self, control: Control) -> tuple[int, ...]:
-        """Processes that are connected."""
+        """Returns the processes that are connected."""
 
     def terminate(self, control: Control, pid: int) -> bool:
-        """Destroy a client's contexts, which makes it safe to kill; False: it was not there."""
+        """Destroys a client's contexts, which makes it safe to kill; False: it was not there."""
 
 
 def ceiling_of(state: SetState) -> tuple[int, int | None]:
-    """The most that any tenant may have: one server knows one percentage and one memory limit for all its clients."""
+    """Returns the most that any tenant may have: one server has one percentage and one memory limit for all clients."""
     percent = max(tenant.share for tenant in state.tenants)
     memory = [tenant.mem_mib for tenant in state.tenants]
     if any(mib is None for mib in memory):
@@ -101,7 +101,7 @@ def ceiling_of(state: SetState) -> tuple[int, int | None]:
 
 
 def memory_environment(control: Control, tenant: Tenant) -> dict[str, str]:
-    """The client's own limit, by ordinal, for exactly the GPUs that it sees: one name too many and it has none."""
+    """Returns the client's own limit, by ordinal, for exactly the GPUs that it sees: one name too many removes it."""
     if tenant.mem_mib is None:
         return {}
     limits = ",".join(f"{ordinal}={tenant.mem_mib}M" for ordinal in range(len(control.uuids)))
@@ -109,14 +109,14 @@ def memory_environment(control: Control, tenant: Tenant) -> dict[str, str]:
 
 
 def memory_words(tenant: Tenant) -> str:
-    """What a level's sentence says of memory."""
+    """Returns what a level's sentence says of memory."""
     if tenant.mem_mib is None:
         return "memory is not limited"
     return f"{tenant.mem_mib} MiB on each GPU are MPS's limit, watched each second where Berth's guard runs"
 
 
 def shows_percent(shown: str, wanted: int) -> bool:
-    """Whether MPS shows this percentage."""
+    """Tells whether MPS shows this percentage."""
     try:
         return math.isclose(float(shown.strip().removesuffix("%")), wanted, abs_tol=0.5)
     except ValueError:
@@ -124,19 +124,19 @@ def shows_percent(shown: str, wanted: int) -> bool:
 
 
 def check_percent(shown: str, wanted: int, what: str) -> None:
-    """Believe a percentage only when MPS shows it."""
+    """Raises ControlError unless MPS shows this percentage."""
     if not shows_percent(shown, wanted):
         raise ControlError(f"MPS shows {shown.strip()!r} as {what}, not {wanted} %: the share would not hold")
 
 
 def shows_memory(shown: str, wanted: int) -> bool:
-    """Whether MPS shows this limit: from 1 GiB on it may print whole gibibytes, rounded down (seen on driver 595)."""
+    """Tells whether MPS shows this limit: from 1 GiB on it may print whole gibibytes, rounded down (driver 595)."""
     now = mebibytes(shown)
     return now is not None and now[0] > 0 and (now[0] == wanted or (now[1] == "G" and now[0] == wanted // 1024 * 1024))
 
 
 def check_memory(shown: str, wanted: int, what: str) -> None:
-    """Believe a memory limit only when MPS shows it."""
+    """Raises ControlError unless MPS shows this memory limit."""
     if not shows_memory(shown, wanted):
         raise ControlError(f"MPS shows {shown.strip()!r} as {what}, not {wanted} MiB: the limit would not hold")
 
@@ -144,7 +144,7 @@ def check_memory(shown: str, wanted: int, what: str) -> None:
 def await_server(
     find: Callable[[], int | None], status: Callable[[], str], uid: int, boot: str, until: float
 ) -> Proven:
-    """Wait until the server takes clients, and look whose it is: a user who comes earlier could take the GPU alone."""
+    """Waits until the server takes clients, and checks its user: a user who comes earlier could take the GPU alone."""
     appear = min(until, time.monotonic() + _APPEAR_SECONDS)
     while True:
         now = status()

@@ -1,8 +1,8 @@
-"""What a fault of MPS leaves of those whose server it was: a job may have ended before the guard looks.
+"""Keeps the evidence of an MPS fault for the jobs that lost their server: a job may end before the guard looks.
 
-A fault is everybody's on a GPU, and a victim's script often ends right after it. Its Epilog takes it out of the books,
-and the last one takes MPS away with its logs. So the Epilog of a job that failed looks whether MPS had failed under it
-(evidence), and leaves that for the guard (a record), which knows whose process was the cause.
+A fault hits all jobs on a GPU, and a victim's script often ends right after it. Its Epilog takes it out of the books,
+and the last Epilog removes MPS with its logs. So the Epilog of a job that failed checks whether MPS had failed under it
+(evidence). It leaves that for the guard (a record), which knows whose process was the cause.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ __all__ = ["Loss", "Record", "culprits", "evidence", "forget", "leave", "records
 
 FORMAT = "berth-lost/1"
 KEEP_SECONDS = 120.0
-"""How long a record is kept for a guard that does not look."""
+"""Seconds for which a record is kept for a guard that does not look."""
 ALONE_SECONDS = 60.0
-"""Whoever has been alone for so long made the fault itself."""
+"""A job that was alone for so many seconds made the fault itself."""
 
 _LOG_TAIL = 65536
 _MOST_BYTES = 1 << 16
-#: MPS's log names the process of a memory fault; words differ by driver.
+#: Matches the process of a memory fault in MPS's log; the words differ by driver.
 _CULPRIT = re.compile(r"client(?: process)?[ :]+(\d+)\b.*(?:fault|illegal|fatal|exception)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """MPS failed under a job: on which GPUs, and the processes that MPS names as the cause."""
+    """A failure of MPS under a job: the GPUs, and the processes that MPS names as the cause."""
 
     uuids: tuple[str, ...]
     pids: tuple[int, ...]
@@ -44,7 +44,7 @@ class Loss:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What the Epilog of such a job leaves."""
+    """The record that the Epilog of such a job leaves."""
 
     job: int
     uid: int
@@ -57,7 +57,7 @@ class Record:
 
 
 def culprits(folder: Path) -> tuple[int, ...]:
-    """Processes that MPS's logs in this folder name as the cause of a fault, latest first."""
+    """Returns the processes that MPS's logs in this folder name as the cause of a fault, latest first."""
     found: dict[int, None] = {}
     try:
         logs = sorted(folder.rglob("*.log"))
@@ -78,7 +78,7 @@ def culprits(folder: Path) -> tuple[int, ...]:
 
 
 def evidence(log: Path, uuids: tuple[str, ...], tenant: Tenant, status: Callable[[], str]) -> Loss | None:
-    """Whether MPS failed under a tenant that ends badly; the caller holds the locks of the GPUs."""
+    """Returns the loss if MPS failed under a tenant that ends badly; the caller holds the locks of the GPUs."""
     if tenant.alone_since and time.monotonic() - tenant.alone_since > ALONE_SECONDS:
         return None
     pids = tuple(pid for pid in culprits(log) if pid not in tenant.known)
@@ -93,7 +93,7 @@ def _has_failed(status: Callable[[], str]) -> bool:
 
 
 def leave(paths: Paths, record: Record) -> None:
-    """Leave a record for the guard; where none looks, old ones go with the next."""
+    """Leaves a record for the guard; old ones that no guard has read are removed."""
     files.own_folder(paths.lost)
     records(paths)
     text = json.dumps({"format": FORMAT, **asdict(record)})
@@ -101,7 +101,7 @@ def leave(paths: Paths, record: Record) -> None:
 
 
 def records(paths: Paths) -> list[Record]:
-    """All records that can be read; old ones are removed."""
+    """Returns all records that can be read; removes old ones."""
     found = []
     try:
         names = sorted(path for path in paths.lost.iterdir() if path.name.isdecimal())
@@ -124,6 +124,6 @@ def _read(path: Path) -> Record:
 
 
 def forget(paths: Paths, job: int) -> None:
-    """What was to be done about it is done."""
+    """Removes a job's record, because it is dealt with."""
     with suppress(OSError):
         (paths.lost / str(job)).unlink()

@@ -1,4 +1,4 @@
-"""Compute modes of the GPUs that jobs share: who may use one without MPS."""
+"""Compute modes of the GPUs that jobs share: they say who may use a GPU without MPS."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _VANISH_SECONDS = 1.0
 
 
 def usable(nvml: Driver, uuid: str) -> int:
-    """The GPU's compute mode, if the GPU can be shared now."""
+    """Returns the GPU's compute mode, if the GPU can be shared now; else raises CannotShare."""
     obstacle = nvml.obstacle(uuid)
     if obstacle:
         raise CannotShare(obstacle)
@@ -33,14 +33,14 @@ def usable(nvml: Driver, uuid: str) -> int:
 
 
 def set_all(uuids: Sequence[str], mode: int) -> None:
-    """Set the mode of these GPUs."""
+    """Sets the mode of these GPUs."""
     with devices.driver() as nvml:
         for uuid in uuids:
             nvml.set_compute_mode(uuid, mode)
 
 
 def restore(nvml: Driver, uuid: str, mode: int) -> list[str]:
-    """Compute mode as before; a process that is still there is named."""
+    """Restores the compute mode; returns a sentence for each process that is still there."""
     if nvml.compute_mode(uuid) in {EXCLUSIVE_PROCESS, PROHIBITED}:
         nvml.set_compute_mode(uuid, mode)
     until = time.monotonic() + _VANISH_SECONDS

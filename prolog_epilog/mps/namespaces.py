@@ -23,7 +23,7 @@ from prolog_epilog.tenants.state import SetState, Tenant
 __all__ = ["Namespaces"]
 
 _SERVER = "berth"
-#: For clients that go past their namespace: enough to be told, too little to be worth it.
+#: Limits for clients that bypass their namespace: enough to be told, too little to be worth it.
 _ELSE_PERCENT, _ELSE_MEMORY = 1, "64M"
 _CSV = "--format=csv,noheader"
 _STATUS = {"ready": "ACTIVE", "active": "ACTIVE", "initializing": "INITIALIZING", "fault": "FAULT"}
@@ -36,11 +36,11 @@ class Namespaces:
     name: str = "namespaces"
 
     def options(self, multi_user: str | None) -> tuple[str, ...]:
-        """Protocol 3 must be asked for."""
+        """Returns the daemon's options: protocol 3 must be asked for."""
         return ("-p", "3", multi_user) if multi_user else ("-p", "3")
 
     def open(self, control: Control, state: SetState, until: float) -> Proven:
-        """Make the server; its own limits are those of clients that name no namespace."""
+        """Makes the server; its own limits apply to clients that name no namespace."""
         control.await_call(("server", "list", _CSV), until)
         uid = 0 if state.multi_user else state.tenants[0].uid
         control.call("server", "create", _SERVER, f"--uid={uid}", f"--allowed-devices={','.join(control.uuids)}")
@@ -50,13 +50,13 @@ class Namespaces:
         return server
 
     def loose(self, control: Control, state: SetState) -> bool:  # noqa: ARG002 - as others do
-        """Return false: a tenant has no socket but its namespace's."""
+        """Returns false: a tenant has no socket but its namespace's."""
         return False
 
     def admit(self, control: Control, state: SetState, tenant: Tenant) -> tuple[Tenant, dict[str, str]]:  # noqa: ARG002 - as others do
-        """Make the tenant's namespace. A namespace without limits has the whole GPU, so each is read back."""
+        """Makes the tenant's namespace. One without limits has the whole GPU, so each limit is read back."""
         if self.status(control) != "ACTIVE":
-            # Clients of a server that is not there run without MPS, and without limits.
+            # Clients run without MPS, and without limits, if there is no server.
             raise ControlError(f"the MPS server is {self.status(control)}; look at its control.log")
         name = _name(tenant.job)
         if name not in self._namespaces(control):
@@ -79,19 +79,19 @@ class Namespaces:
         return tenant, own | memory_environment(control, tenant)
 
     def leave(self, control: Control, state: SetState, tenant: Tenant) -> None:  # noqa: ARG002 - as others do
-        """Remove the namespace; what still runs in it is sent away."""
+        """Removes the namespace; clients that still run in it are ended."""
         name = _name(tenant.job)
         if name in self._namespaces(control):
             control.call("namespace", "delete", name, f"--server={_SERVER}", "--force")
 
     def level(self, state: SetState, tenant: Tenant) -> Level:  # noqa: ARG002 - as others do
-        """How firmly the tenant is held."""
+        """Returns how firmly the tenant is held."""
         return Level(
             "namespace", f"MPS holds the job at {tenant.share} % of the multiprocessors; {memory_words(tenant)}"
         )
 
     def status(self, control: Control) -> str:
-        """ACTIVE, INITIALIZING, FAULT, or GONE."""
+        """Returns ACTIVE, INITIALIZING, FAULT, or GONE."""
         try:
             shown = control.call("server", "get", _SERVER, "status").strip()
         except ControlError:
@@ -99,12 +99,12 @@ class Namespaces:
         return _STATUS.get(shown.lower(), shown.upper() or "GONE")
 
     def clients(self, control: Control) -> tuple[int, ...]:
-        """Processes that are connected."""
+        """Returns the processes that are connected."""
         rows = control.call("client", "list", f"--server={_SERVER}", _CSV).splitlines()
         return tuple(int(row.partition(",")[0]) for row in rows if row.partition(",")[0].isdigit())
 
     def terminate(self, control: Control, pid: int) -> bool:
-        """Destroy a client's contexts."""
+        """Destroys a client's contexts."""
         try:
             control.call("client", "terminate", str(pid))
         except ControlError:

@@ -1,4 +1,4 @@
-"""MPS v2 with static partitions (`-S`): multiprocessors that nobody else can use, but that idle with their job."""
+"""MPS v2 with static partitions (`-S`): multiprocessors that no other job can use, but that idle with their job."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ _CREATED = re.compile(r"(GPU-[0-9A-Za-z-]+/[A-Za-z0-9+/=]{8,})")
 
 
 def chunk_size(capability: tuple[int, int]) -> int:
-    """Multiprocessors of the smallest partition: 8 from Hopper on, 4 on Ampere and Ada."""
+    """Returns the multiprocessors of the smallest partition: 8 from Hopper on, 4 on Ampere and Ada."""
     return 8 if capability >= (9, 0) else 4
 
 
 @dataclass(frozen=True, slots=True)
 class Partitions(InteractiveServer):
-    """A partition for each tenant; percentages mean nothing here. Its name is its key: it is told to its job alone."""
+    """A partition for each tenant; percentages have no effect. Its name is its key, so only its job learns it."""
 
     name: str = "partitions"
 
     def options(self, multi_user: str | None) -> tuple[str, ...]:
-        """Static partitioning can be chosen at the daemon's start only."""
+        """Returns the daemon's options: static partitioning can be chosen only at the daemon's start."""
         return ("-S", multi_user) if multi_user else ("-S",)
 
     def open(self, control: Control, state: SetState, until: float) -> Proven:
-        """Start, and make one partition for a trial: some drivers know the option and no more."""
+        """Starts the server and makes one partition for a trial: some drivers accept the option and do no more."""
         control.await_answer("get_server_list", until)
         _, memory = ceiling_of(state)
         if memory is not None:
@@ -46,7 +46,7 @@ class Partitions(InteractiveServer):
         return server
 
     def admit(self, control: Control, state: SetState, tenant: Tenant) -> tuple[Tenant, dict[str, str]]:
-        """Make the tenant's partition, unless it has it already, and raise the memory ceiling for it."""
+        """Makes the tenant's partition, unless it has one already, and raises the memory ceiling for it."""
         server = self.server(control)
         if server is None:
             raise ControlError("MPS has lost its server; look at its control.log")
@@ -57,7 +57,7 @@ class Partitions(InteractiveServer):
         return tenant, {"CUDA_MPS_SM_PARTITION": tenant.partitions[0]} | memory_environment(control, tenant)
 
     def leave(self, control: Control, state: SetState, tenant: Tenant) -> None:
-        """Remove the partition; its clients must be gone, or are sent away."""
+        """Removes the partition; its clients must have ended, or are ended."""
         for partition in tenant.partitions:
             if not self._remove(control, partition):
                 raise ControlError(f"partition {partition} is still in use; end the processes of job {tenant.job}")
@@ -66,7 +66,7 @@ class Partitions(InteractiveServer):
             self.set_memory(control, server, ceiling_of(state)[1])
 
     def level(self, state: SetState, tenant: Tenant) -> Level:
-        """How firmly the tenant is held."""
+        """Returns how firmly the tenant is held."""
         chunks = chunks_of(state, tenant)
         held = f"{chunks} of {state.chunks} parts of the GPU's multiprocessors are the job's alone"
         return Level("static-partition", f"{held}; {memory_words(tenant)}")
@@ -87,10 +87,11 @@ class Partitions(InteractiveServer):
 
 
 def chunks_of(state: SetState, tenant: Tenant) -> int:
-    """Parts for a share, rounded down: shares of 100 % together fit where none of them is smaller than a part.
+    """Returns the number of parts for a share, rounded down, at least 1.
 
-    A smaller share gets a part all the same. Slurm's books do not know of that, so of many small shares the last may
-    find none left: such a job is degraded, and moved.
+    Shares of 100 % together fit if none of them is smaller than a part. A smaller share gets a part all the same.
+    Slurm's books do not count that, so the last of many small shares may find no part left: such a job is degraded, and
+    moved.
     """
     if not state.chunks:
         raise CannotShare("the number of multiprocessors is not known; set [node] static_partitions = never")

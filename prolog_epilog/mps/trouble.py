@@ -1,4 +1,4 @@
-"""What the guard does about an MPS server: how it is, who is to go, and how to begin again after a fault."""
+"""The guard's actions on an MPS server: asks its status, ends clients, and restarts it after a fault."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from prolog_epilog.tenants.state import SetState, Tenant
 
 __all__ = ["Reset", "culprits", "reset_after_fault", "server_status", "terminate_clients"]
 
-#: How long a server may take to recover once its clients are gone.
+#: Seconds that a server may take to recover once its clients are gone.
 RECOVERY_SECONDS = 30.0
 _POLL_SECONDS = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class Reset:
-    """A server after its fault: who lost it, who is named to them as the cause, whether all began anew."""
+    """A server after its fault: the jobs that lost it, the processes named as the cause, whether it was restarted."""
 
     tenants: tuple[Tenant, ...]
     culprits: tuple[int, ...]
@@ -32,7 +32,7 @@ class Reset:
 
 
 def server_status(paths: Paths, config: Config, uuid: str) -> str:
-    """ACTIVE, INITIALIZING or FAULT as MPS says; GONE: no server; NONE: nobody shares the GPU."""
+    """Returns ACTIVE, INITIALIZING or FAULT as MPS says; GONE: no server; NONE: no job shares the GPU."""
     state = states.load(paths, uuid)
     if state is None or state.boot != processes.boot_id(paths.boot_id):
         return "NONE"
@@ -40,7 +40,7 @@ def server_status(paths: Paths, config: Config, uuid: str) -> str:
 
 
 def terminate_clients(paths: Paths, config: Config, uuid: str, pids: Iterable[int]) -> tuple[int, ...]:
-    """Destroy the contexts of these clients, which makes them safe to kill; those that were there."""
+    """Destroys the contexts of these clients, which makes them safe to kill; returns those that were there."""
     state = states.load(paths, uuid)
     if state is None or not daemon.running(state):
         return ()
@@ -50,17 +50,17 @@ def terminate_clients(paths: Paths, config: Config, uuid: str, pids: Iterable[in
 
 
 def culprits(paths: Paths, uuid: str) -> tuple[int, ...]:
-    """Processes that the server's log names as the cause of a fault, latest first; call it before a reset."""
+    """Returns the processes that the server's log names as the cause of a fault, latest first; call before a reset."""
     state = states.load(paths, uuid)
     return () if state is None else losses.culprits(paths.log(state.name))
 
 
 def reset_after_fault(paths: Paths, config: Config, uuid: str, patience: float = RECOVERY_SECONDS) -> Reset:
-    """Make the GPU usable again after a fault: send the clients away, wait, else start MPS anew with all its limits.
+    """Makes the GPU usable again after a fault: ends the clients, waits, else restarts MPS with all its limits.
 
-    The clients are dead already, every one of them: a fault is everybody's on these GPUs. Their jobs are the caller's,
-    and are named to it once. Whether there was a fault at all, and under whom, is decided by the books and by MPS as
-    they are under the locks: what brought the guard here may be over, and others may have come since.
+    All clients are dead already, because a fault hits all jobs on these GPUs. Each job that lost MPS is returned once;
+    the caller deals with it. The books and MPS, as they are under the locks, decide whether there was a fault and which
+    jobs it hit: the fault that the guard saw may be over, and other jobs may have come since.
     """
     state = states.load(paths, uuid)
     if state is None:
@@ -76,7 +76,7 @@ def reset_after_fault(paths: Paths, config: Config, uuid: str, patience: float =
             return Reset((), (), restarted=False)
         restarted = not _recovers(paths, config, state, patience)
         if restarted:
-            # Its log may name the cause only now, and goes with it.
+            # The log may name the cause only now, and is removed with the daemon.
             named = losses.culprits(paths.log(state.name)) or named
             state = lifecycle.revive(paths, config, state)
         left = () if restarted else named
@@ -94,7 +94,7 @@ def _is_well(paths: Paths, config: Config, state: SetState) -> bool:
 
 
 def _recovers(paths: Paths, config: Config, state: SetState, patience: float) -> bool:
-    """Whether the server takes clients again by itself."""
+    """Tells whether the server takes clients again without a restart."""
     method, control = _ways(paths, config, state)
     until = time.monotonic() + patience
     try:

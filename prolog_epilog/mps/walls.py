@@ -1,7 +1,8 @@
-"""The kernel's wall around a job's GPU memory (cgroup controller `dmem`): the one limit that no environment undoes.
+"""The kernel's limit on a job's GPU memory (cgroup controller `dmem`): the only one that no environment can undo.
 
-It belongs to the job's cgroup, which Slurm makes after the Prolog: the guard raises the wall when it sees the cgroup,
-and the level of enforcement with it. It goes with the cgroup: nothing is reserved (no soft limit), so nothing is left.
+It belongs to the job's cgroup, which Slurm makes after the Prolog. The guard sets it when it sees the cgroup, and
+raises the level of enforcement with it. It ends with the cgroup: nothing is reserved (no soft limit), so nothing is
+left.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ __all__ = ["raise_wall"]
 
 
 def raise_wall(paths: Paths, job: int, cgroup: Path) -> Level | None:
-    """Hold the job's processes at its memory on each of its GPUs; the level that is now in force.
+    """Holds the job's processes at its memory on each of its GPUs; returns the level that is now in force.
 
-    None where this node has no such wall, or the job asked for none: then the level stays what the Prolog wrote.
+    Returns None if this node has no such limit, or the job asked for none: then the level stays what the Prolog wrote.
     """
     for state in states.everything(paths):
         tenant = state.tenant(job)

@@ -1,4 +1,4 @@
-"""Which job a process belongs to, by Slurm's control groups (v1 and v2)."""
+"""Finds the job that a process belongs to, by Slurm's control groups (v1 and v2)."""
 
 import os
 import re
@@ -10,27 +10,27 @@ from prolog_epilog.node import processes
 
 ROOT = Path("/sys/fs/cgroup")
 
-# v2: .../slurmstepd.scope/job_42/step_0; v1: /slurm/uid_7/job_42. A host with several slurmds adds their names.
-# Slurm 26.05 names a job's group in v2 by its SLUID, which does not tell the job: sF75M82ANNKE00.
+# v2: .../slurmstepd.scope/job_42/step_0; v1: /slurm/uid_7/job_42. A node with several slurmds adds their names. Slurm
+# 26.05 names a job's group in v2 by its SLUID, which does not show the job: sF75M82ANNKE00.
 _SLUID = "s[0-9A-Z]{13}"
 _JOB = re.compile(
     r"/(?:(?:[\w.-]+_)?slurmstepd\.scope|slurm(?:_[\w.-]+)?/uid_\d+)"
     rf"/(?P<name>job_\d{{1,10}}|{_SLUID})(?:/|$)",
     re.ASCII,
 )
-# What a user's own systemd makes: he names these groups as he likes.
+# Groups of a user's own systemd: the user may give them any name.
 _OF_USERS = "/user.slice/"
 _SCOPES = ("system.slice/*slurmstepd.scope", "*slurmstepd.scope")
 _FOLDERS_V1 = ("*/slurm*/uid_*/job_*", "slurm*/uid_*/job_*")
 _TITLE = re.compile(rb"slurmstepd: \[(\d{1,10})\.")
 
 _known: dict[str, int] = {}
-"""The jobs of SLUIDs, which are never given twice."""
+"""The job of each SLUID; a SLUID is never given twice."""
 _MOST_KNOWN = 4_096
 
 
 def job_of(pid: int) -> int | None:
-    """The job of a process; None where it is in none, or gone."""
+    """Returns the job of a process; None if it is in none, or gone."""
     try:
         return job_in(Path(f"/proc/{pid}/cgroup").read_text(encoding="utf-8", errors="replace"))
     except OSError:
@@ -38,7 +38,7 @@ def job_of(pid: int) -> int | None:
 
 
 def job_in(text: str, root: Path = ROOT) -> int | None:
-    """Read /proc/PID/cgroup. The outermost job counts: below it a user may make groups of any name."""
+    """Reads /proc/PID/cgroup. The outermost job counts: below it a user may make groups of any name."""
     for line in text.splitlines():
         path = line.split(":", 2)[-1] + "/"
         match = _JOB.search(path)
@@ -48,14 +48,14 @@ def job_in(text: str, root: Path = ROOT) -> int | None:
 
 
 def jobs(root: Path = ROOT) -> set[int]:
-    """The jobs that have a control group on this node."""
+    """Returns the jobs that have a control group on this node."""
     found = {_job_named(one) for one in _groups_of_v2(root)}
     found |= {_job_named(one) for pattern in _FOLDERS_V1 for one in root.glob(pattern)}
     return {job for job in found if job is not None}
 
 
 def groups_of(job: int, root: Path = ROOT) -> list[Path]:
-    """Of v2: the groups that Slurm made for a job as a whole."""
+    """Returns, for v2, the groups that Slurm made for a job as a whole."""
     return [one for one in _groups_of_v2(root) if _job_named(one) == job]
 
 
@@ -64,7 +64,7 @@ def _groups_of_v2(root: Path) -> Iterator[Path]:
 
 
 def _job_named(group: Path) -> int | None:
-    """The job of a group that Slurm made for one, by its name or by who watches over its steps."""
+    """Returns the job of a group that Slurm made, by the group's name or by the slurmstepd of one of its steps."""
     if group.name.startswith("job_"):
         return int(group.name[4:]) if group.name[4:].isdecimal() else None
     if group.name not in _known and re.fullmatch(_SLUID, group.name) and (job := _job_watched(group)):
@@ -75,11 +75,11 @@ def _job_named(group: Path) -> int | None:
 
 
 def _job_watched(group: Path) -> int | None:
-    """What the slurmstepd of one of its steps calls itself."""
+    """Returns the job that the slurmstepd of one of the group's steps shows as its title."""
     for file in group.glob("step_*/slurm/cgroup.procs"):
         with suppress(OSError):
             for pid in map(int, file.read_text(encoding="ascii").split()):
-                # It also starts programs of the user there, who may call themselves anything.
+                # It also starts the user's programs there, which may give themselves any title.
                 if processes.real_user_of(pid) != os.getuid():
                     continue
                 if title := _TITLE.match(Path(f"/proc/{pid}/cmdline").read_bytes()):
@@ -88,14 +88,14 @@ def _job_watched(group: Path) -> int | None:
 
 
 def version(root: Path = ROOT) -> str:
-    """`v2`, `v1`, or `none`."""
+    """Returns `v2`, `v1`, or `none`."""
     if (root / "cgroup.controllers").exists():
         return "v2"
     return "v1" if any((root / name).is_dir() for name in ("memory", "devices", "freezer")) else "none"
 
 
 def controllers(root: Path = ROOT) -> set[str]:
-    """Of v2: what the kernel can hold, `dmem` for device memory among them."""
+    """Returns, for v2, the controllers of the kernel; `dmem` among them limits device memory."""
     try:
         return set((root / "cgroup.controllers").read_text(encoding="ascii").split())
     except OSError:

@@ -1,4 +1,4 @@
-"""Running a program with an end in sight: its whole process group is killed when the time is up.
+"""Runs a program with a time limit: its whole process group is killed when the time is up.
 
 Slurm does the same to the Prolog itself, so a program in a group of its own must be killed when Slurm's SIGTERM comes.
 """
@@ -13,22 +13,22 @@ from typing import NamedTuple
 from prolog_epilog.errors import Interrupted, TookTooLong
 
 CLEAN = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C"}
-"""What root's helpers see of the environment: nothing of the job's."""
+"""The environment of root's helper programs: nothing of the job's."""
 
 _REAP_SECONDS = 0.5
 _SIGNALS = (signal.SIGCHLD, signal.SIGTERM)
 
 
 class Ended(NamedTuple):
-    """How a program ended."""
+    """The end of a program."""
 
     code: int
-    """Its exit status; 128 and the signal's number where one killed it."""
+    """Its exit status; if a signal killed it, 128 and the signal's number."""
     output: str = ""
 
 
 def run(command: Sequence[str], environment: Mapping[str, str], seconds: float, *, capture: bool = False) -> Ended:
-    """Run one program to its end; with `capture` its standard output and error are kept, else they are ours."""
+    """Runs one program to its end; with `capture` its standard output and error are kept, else they are ours."""
     output = os.memfd_create("output") if capture else None
     waited = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     try:
@@ -48,7 +48,7 @@ def _start(command: Sequence[str], environment: Mapping[str, str], output: int |
         environment,
         file_actions=((os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0), *kept),
         setpgroup=0,
-        # Python ignores these; a shell script wants them.
+        # Python ignores these; a shell script needs their defaults.
         setsigdef=(signal.SIGPIPE, signal.SIGXFSZ),
         setsigmask=(),
     )
@@ -72,12 +72,13 @@ def _wait(group: int, name: str, seconds: float) -> int:
 
 
 def _kill(group: int) -> None:
-    """End what is left of a process group, as Slurm does after each script."""
+    """Ends what is left of a process group, as Slurm does after each script."""
     with suppress(ProcessLookupError):
         os.killpg(group, signal.SIGKILL)
     with suppress(ChildProcessError):
         if not os.waitpid(group, os.WNOHANG)[0]:
-            # Not for ever: one that hangs in the kernel does not die, and is init's when we are gone.
+            # Wait only for a moment: a process that hangs in the kernel does not die, and init reaps it when we are
+            # gone.
             signal.sigtimedwait({signal.SIGCHLD}, _REAP_SECONDS)
             os.waitpid(group, os.WNOHANG)
 

@@ -17,7 +17,7 @@ from prolog_epilog.node.processes import boot_id
 __all__ = ["DEFAULT", "EXCLUSIVE_PROCESS", "PROHIBITED", "Driver", "Gpu", "GpuProcess", "driver", "gpus"]
 
 FORMAT = "berth-gpus/1"
-#: Compute modes, in NVML's numbers.
+#: Compute modes, as NVML numbers them.
 DEFAULT, PROHIBITED, EXCLUSIVE_PROCESS = 0, 2, 3
 _MIB = 1 << 20
 
@@ -41,14 +41,14 @@ class GpuProcess:
 
 
 class Driver:
-    """NVML while it is open; every failure becomes one sentence."""
+    """NVML while it is open; every failure becomes an error with one sentence."""
 
     def __init__(self, nvml: Any) -> None:
         self._nvml = nvml
         self._handles: dict[str, Any] = {}
 
     def gpus(self) -> tuple[Gpu, ...]:
-        """All GPUs, by device minor: Slurm and the device files count so, NVML does not."""
+        """Returns all GPUs, by device minor: Slurm and the device files use that order, NVML does not."""
         nvml, found = self._nvml, []
         with self._named("the node's GPUs"):
             for index in range(nvml.nvmlDeviceGetCount()):
@@ -57,12 +57,12 @@ class Driver:
         return tuple(Gpu(position, minor, uuid) for position, (minor, uuid) in enumerate(sorted(found)))
 
     def compute_mode(self, uuid: str) -> int:
-        """The GPU's compute mode."""
+        """Returns the GPU's compute mode."""
         with self._named(uuid):
             return int(self._nvml.nvmlDeviceGetComputeMode(self._handle(uuid)))
 
     def set_compute_mode(self, uuid: str, mode: int) -> None:
-        """Set the compute mode of this GPU alone, and look whether it holds."""
+        """Sets the compute mode of this GPU alone, and checks that it holds."""
         with self._named(uuid):
             self._nvml.nvmlDeviceSetComputeMode(self._handle(uuid), mode)
             now = int(self._nvml.nvmlDeviceGetComputeMode(self._handle(uuid)))
@@ -70,7 +70,7 @@ class Driver:
             raise DriverError(f"GPU {uuid} keeps compute mode {now} and does not take {mode}; look at the driver's log")
 
     def processes(self, uuid: str) -> tuple[GpuProcess, ...]:
-        """Who uses the GPU now."""
+        """Returns the processes that use the GPU now."""
         nvml, found = self._nvml, []
         calls = {
             "compute": "nvmlDeviceGetComputeRunningProcesses_v3",
@@ -85,12 +85,12 @@ class Driver:
         return tuple(found)
 
     def memory_mib(self, uuid: str) -> int:
-        """The GPU's memory."""
+        """Returns the GPU's memory in MiB."""
         with self._named(uuid):
             return int(self._nvml.nvmlDeviceGetMemoryInfo(self._handle(uuid)).total) // _MIB
 
     def multiprocessors(self, uuid: str) -> int | None:
-        """Streaming multiprocessors by the number of cores (128 in each from Ampere's GA10x on, 64 in GA100)."""
+        """Returns the streaming multiprocessors, from the number of cores (128 in each from GA10x on, 64 in GA100)."""
         nvml = self._nvml
         try:
             cores = int(nvml.nvmlDeviceGetNumGpuCores(self._handle(uuid)))
@@ -100,15 +100,15 @@ class Driver:
         return cores // (64 if capability in {(7, 0), (7, 5), (8, 0)} else 128)
 
     def capability(self, uuid: str) -> tuple[int, int]:
-        """CUDA compute capability."""
+        """Returns the CUDA compute capability."""
         with self._named(uuid):
             major, minor = self._nvml.nvmlDeviceGetCudaComputeCapability(self._handle(uuid))
         return int(major), int(minor)
 
     def limit_memory(self, uuid: str, cgroup: str, mib: int) -> bool:
-        """Let the processes of a cgroup have no more of the GPU's memory, and read it back.
+        """Limits the GPU memory of a cgroup's processes to `mib`, and reads the limit back.
 
-        False where driver, kernel or pynvml knows no such limits (driver 615 and Linux 6.14 do).
+        Returns False if driver, kernel or pynvml has no such limits (driver 615 and Linux 6.14 have them).
         """
         nvml = self._nvml
         try:
@@ -131,7 +131,7 @@ class Driver:
         return True
 
     def obstacle(self, uuid: str) -> str | None:
-        """Why this GPU must not be shared; a broken one is a HardwareFault."""
+        """Returns the reason why this GPU must not be shared, or None; a broken GPU is a HardwareFault."""
         nvml = self._nvml
         with self._named(uuid):
             handle = self._handle(uuid)
@@ -171,7 +171,7 @@ class Driver:
 
 @contextmanager
 def driver() -> Iterator[Driver]:
-    """Open NVML."""
+    """Opens NVML."""
     try:
         nvml = importlib.import_module("pynvml")
     except ImportError as error:
@@ -187,7 +187,7 @@ def driver() -> Iterator[Driver]:
 
 
 def gpus(paths: Paths) -> tuple[Gpu, ...]:
-    """The node's GPUs by position, asked of the driver once in a boot: a job without a share needs no NVML."""
+    """Returns the node's GPUs by position; asks the driver once in a boot, so a job without a share needs no NVML."""
     boot = boot_id(paths.boot_id)
     known = _cached(paths, boot)
     if known:
@@ -195,7 +195,7 @@ def gpus(paths: Paths) -> tuple[Gpu, ...]:
     with driver() as nvml:
         found = nvml.gpus()
     content = {"format": FORMAT, "boot": boot, "gpus": [asdict(gpu) for gpu in found]}
-    # What cannot be kept is asked again next time.
+    # If the answer cannot be kept, the driver is asked again next time.
     with suppress(StateError):
         files.prepare(paths)
         files.write(paths.identity, json.dumps(content) + "\n", 0o644)
@@ -203,7 +203,7 @@ def gpus(paths: Paths) -> tuple[Gpu, ...]:
 
 
 def _cached(paths: Paths, boot: str) -> tuple[Gpu, ...]:
-    """What an earlier call wrote; anything odd about it means: ask again."""
+    """Returns what an earlier call wrote; nothing, if anything in it is not as expected."""
     try:
         content = json.loads(files.read(paths.identity) or "{}")
         if content.get("format") == FORMAT and content.get("boot") == boot:

@@ -1,4 +1,4 @@
-"""Files that root keeps beside users: written whole, read without following links, locked with a time limit."""
+"""Files that root keeps where users have files too: written whole, read without following links, locked with a limit."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from prolog_epilog.node.paths import Paths
 
 __all__ = ["grant", "locked", "own_folder", "prepare", "read", "remove_folder", "remove_lock", "write"]
 
-#: A folder that users pass through but cannot list.
+#: Mode of a folder that users may pass through but not list.
 THROUGH = 0o711
 _PRIVATE = 0o700
 _POLL_SECONDS = 0.01
 
-# POSIX ACL as the kernel takes it: version 2, then tag, permissions and id of each entry.
+# A POSIX ACL as the kernel takes it: version 2, then tag, permissions and id of each entry.
 _ACL = "system.posix_acl_access"
 _OWNER, _USER, _GROUP, _MASK, _OTHER = 0x01, 0x02, 0x04, 0x10, 0x20
 _NOBODY = 0xFFFFFFFF
 
 
 def prepare(paths: Paths) -> None:
-    """Make the folders of the node; one that is there is kept as it is, if it can be trusted."""
+    """Makes the folders of the node; a folder that is there is kept as it is, if it can be trusted."""
     with _told("make", paths.root):
         # On a controller this folder belongs to Slurm's user and holds berthd's socket.
         with contextlib.suppress(FileExistsError):
@@ -44,7 +44,7 @@ def prepare(paths: Paths) -> None:
 
 
 def own_folder(path: Path, mode: int = _PRIVATE) -> None:
-    """Make a folder of our own; what somebody else put in its place is refused."""
+    """Makes a folder of our own; refuses what somebody else put in its place."""
     with _told("make", path):
         try:
             path.mkdir(mode)
@@ -56,7 +56,7 @@ def own_folder(path: Path, mode: int = _PRIVATE) -> None:
 
 
 def write(path: Path, content: str, mode: int = 0o600) -> None:
-    """Put this content in place of the file, in one step."""
+    """Replaces the file by this content, in one step."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     with _told("write", path):
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -75,7 +75,7 @@ def write(path: Path, content: str, mode: int = 0o600) -> None:
 
 
 def read(path: Path, limit: int = 1 << 20) -> str | None:
-    """The file's text; None where there is none. A link, or another's file, is refused."""
+    """Returns the file's text; None if there is none. Refuses a link, and a file of another user."""
     with _told("read", path):
         try:
             handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -92,15 +92,15 @@ def read(path: Path, limit: int = 1 << 20) -> str | None:
 
 
 def remove_folder(path: Path) -> None:
-    """Remove a folder of ours with all in it; links in it are not followed."""
+    """Removes a folder of ours with all in it; does not follow links in it."""
     with _told("remove", path), contextlib.suppress(FileNotFoundError):
         shutil.rmtree(path)
 
 
 def grant(folder: Path, uids: Iterable[int]) -> bool:
-    """Let only these users (and root) pass through the folder; False where the file system keeps no such list.
+    """Lets only these users (and root) pass through the folder; False if the file system keeps no such list.
 
-    Without access control lists everybody may pass: then MPS itself must tell users apart.
+    Without access control lists all users may pass: then MPS itself must tell users apart.
     """
     entries = [(_OWNER, 7, _NOBODY)]
     entries += [(_USER, 1, uid) for uid in sorted(set(uids))]
@@ -116,7 +116,7 @@ def grant(folder: Path, uids: Iterable[int]) -> bool:
 
 @contextmanager
 def locked(paths: Paths, uuids: Iterable[str], seconds: float) -> Iterator[None]:
-    """Hold the locks of these GPUs, taken in one order for all; Busy after so many seconds."""
+    """Holds the locks of these GPUs, always taken in the same order; raises Busy after so many seconds."""
     until = time.monotonic() + seconds
     with ExitStack() as stack:
         for uuid in sorted(set(uuids)):
@@ -141,7 +141,7 @@ def _one_lock(paths: Paths, uuid: str, until: float) -> Iterator[None]:
 
 
 def _try_lock(paths: Paths, uuid: str) -> int:
-    """The locked file, or -1: held by another, or just removed by the GPU's last tenant."""
+    """Returns the locked file, or -1: held by another, or just removed by the GPU's last tenant."""
     try:
         own_folder(paths.gpu(uuid), THROUGH)
     except StateError as error:
@@ -165,7 +165,7 @@ def _try_lock(paths: Paths, uuid: str) -> int:
 
 
 def remove_lock(paths: Paths, uuid: str) -> None:
-    """Remove the GPU's folder at its end; only the lock's holder may. Who waits for it makes a new one."""
+    """Removes the GPU's folder at its end; only the lock's holder may. A process that waits for it makes a new one."""
     with contextlib.suppress(OSError):
         for half_written in paths.gpu(uuid).glob(".*"):
             half_written.unlink()

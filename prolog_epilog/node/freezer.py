@@ -1,12 +1,12 @@
-"""Holding a job's processes still by the kernel's freezer, in Slurm's own control groups of that job and nowhere else.
+"""The freezer: stops a job's processes by the kernel's freezer, only in Slurm's own control groups of that job.
 
-v2: the groups of the job's tasks, one level below the one that Slurm itself freezes, so that its `scontrol resume` does
-not undo ours nor ours undo its suspend. v1: the groups of its steps, which Slurm freezes as well; there is none below,
-and the job's own group above holds slurmstepd, which has to hear Slurm. SIGSTOP is never used: a program may catch its
-end and any user may undo it.
+v2: it freezes the groups of the job's tasks, one level below the group that Slurm itself freezes. So Slurm's `scontrol
+resume` does not undo our freezing, nor do we undo its suspend. v1: it freezes the groups of the job's steps, which
+Slurm freezes as well. There is none below, and the job's own group above holds slurmstepd, which has to hear Slurm.
+SIGSTOP is never used: a program may notice when it ends, and any user may undo it.
 
-Whoever freezes writes a lease first (/run/berth/frozen/JOBID). When it is not renewed, the guard's dead-man, its
-successor, its ExecStopPost or the job's Epilog thaws the job.
+A caller that freezes a job writes a lease first (/run/berth/frozen/JOBID). If the lease is not renewed, the guard's
+dead-man, its successor, its ExecStopPost or the job's Epilog thaws the job.
 """
 
 import os
@@ -35,7 +35,7 @@ __all__ = [
 
 ROOT = cgroups.ROOT
 LEASE_SECONDS = 4.0
-"""A guest is thawed at the latest so long after the guard's last sign of life."""
+"""Seconds after the guard's last sign of life at which a guest is thawed at the latest."""
 
 _V1 = "freezer/slurm*/uid_*"
 _STEPD = "slurmstepd"
@@ -43,16 +43,16 @@ _LEASE_BYTES = 64
 
 
 def jobs_groups(job: int, root: Path = ROOT) -> list[Path]:
-    """The control groups that Slurm made for a job as a whole, where its processes can be frozen."""
+    """Returns the control groups that Slurm made for a job as a whole, where its processes can be frozen."""
     if cgroups.version(root) == "v2":
         return cgroups.groups_of(job, root)
-    # What a user's own systemd made may bear any name.
+    # Groups that a user's own systemd made may bear any name.
     found = root.glob(f"{_V1}/job_{job}")
     return [path for path in found if cgroups.job_in(f"0::/{path.relative_to(root)}") == job]
 
 
 def groups(job: int, root: Path = ROOT) -> list[Path]:
-    """The control groups that hold all processes of the job's programs, and only them."""
+    """Returns the control groups that hold all processes of the job's programs, and only them."""
     found: list[Path] = []
     for one in jobs_groups(job, root):
         if cgroups.version(root) != "v2":
@@ -66,20 +66,20 @@ def groups(job: int, root: Path = ROOT) -> list[Path]:
 
 
 def switches(job: int, root: Path = ROOT) -> list[Path]:
-    """The files that Slurm writes to before it ends a job: it lets go on what may stand still."""
+    """Returns the files that Slurm writes to before it ends a job, to thaw what may be frozen."""
     files_of = ("freezer.state",) if cgroups.version(root) != "v2" else ("cgroup.freeze", "user/cgroup.freeze")
     steps = (step for one in jobs_groups(job, root) for step in one.glob("step_*"))
     return [path for step in steps for name in files_of if (path := step / name).exists()]
 
 
 def freeze(job: int, root: Path = ROOT) -> bool:
-    """Freeze all of the job's processes; the caller holds a lease. False where there is nothing to be frozen."""
+    """Freezes all of the job's processes; the caller holds a lease. False if there is nothing to freeze."""
     # A task that slurmstepd has just forked is frozen once it runs the user's program.
     return _write([one for one in groups(job, root) if not _has_stepd(one)], frozen=True)
 
 
 def thaw(job: int, root: Path = ROOT) -> bool:
-    """Let them go on, whoever has come since: a task that is put into a frozen group stands still at once."""
+    """Thaws them, also tasks that have come since: a task that is put into a frozen group stops at once."""
     return _write(groups(job, root), frozen=False)
 
 
@@ -101,13 +101,13 @@ def _write(found: list[Path], *, frozen: bool) -> bool:
 
 
 def is_frozen(job: int, root: Path = ROOT) -> bool:
-    """Whether the kernel has stopped all of them, not only begun to."""
+    """Tells whether the kernel has stopped all of them, and not only begun to."""
     found = groups(job, root)
     return bool(found) and all(_is_still(one) for one in found)
 
 
 def was_thawed(job: int, root: Path = ROOT) -> bool:
-    """Whether somebody else let go on what we froze; a group that is new has not been frozen yet."""
+    """Tells whether somebody else thawed what we froze; a group that is new has not been frozen yet."""
     return any(_is_free(one) for one in groups(job, root))
 
 
@@ -127,7 +127,7 @@ def _is_free(group: Path) -> bool:
 
 
 def pids(job: int, root: Path = ROOT) -> Iterator[int]:
-    """The processes of the job's programs now."""
+    """Returns the processes of the job's programs now."""
     for one in groups(job, root):
         for folder, _, _ in os.walk(one):
             with suppress(OSError):
@@ -137,13 +137,13 @@ def pids(job: int, root: Path = ROOT) -> Iterator[int]:
 
 
 def send(job: int, number: signal.Signals, *, root: Path = ROOT, catchers_only: bool = False) -> int:
-    """Send a signal to the job's processes; to how many. `catchers_only`: none that it would end."""
+    """Sends a signal to the job's processes; returns to how many. `catchers_only`: only to those that catch it."""
     sent = 0
     for pid in pids(job, root):
         with suppress(OSError):
             handle = os.pidfd_open(pid)
             try:
-                # The handle is taken: whatever has this number now is what gets the signal.
+                # The handle is taken: the process that has this number now is the one that gets the signal.
                 theirs = cgroups.job_of(pid) == job and not _is_stepd(pid)
                 if theirs and (not catchers_only or _catches(pid, number)):
                     signal.pidfd_send_signal(handle, number)
@@ -154,7 +154,7 @@ def send(job: int, number: signal.Signals, *, root: Path = ROOT, catchers_only: 
 
 
 def awaits(job: int, number: signal.Signals, root: Path = ROOT) -> bool:
-    """Whether a process of the job would get this signal if it were not frozen: v1 lets not even SIGKILL through."""
+    """Tells whether a process of the job would get this signal if it were not frozen: v1 holds up even SIGKILL."""
     for pid in pids(job, root):
         with suppress(OSError):
             if _has(pid, number, ("ShdPnd:", "SigPnd:")):
@@ -172,7 +172,7 @@ def _has(pid: int, number: signal.Signals, masks: tuple[str, ...]) -> bool:
 
 
 def _has_stepd(group: Path) -> bool:
-    """Whether Slurm's own process is in there: then the group cannot be frozen, Slurm would not hear the job's end."""
+    """Tells whether Slurm's own process is in the group: then it cannot be frozen, or Slurm would not hear its end."""
     with suppress(OSError):
         words = (group / "cgroup.procs").read_text(encoding="ascii").split()
         return any(_is_stepd(int(word)) for word in words)
@@ -180,11 +180,11 @@ def _has_stepd(group: Path) -> bool:
 
 
 def _is_stepd(pid: int) -> bool:
-    """Whether this is Slurm's own process, or a task that it forked and that is not the user's program yet.
+    """Tells whether this is Slurm's own process, or a task that it forked and that is not the user's program yet.
 
-    Anybody may call a program slurmstepd, or run Slurm's own: only root's counts. A task gives up root some time before
-    it becomes the user's program; until then its memory is laid out as that of the slurmstepd that forked it. That
-    layout is drawn when a program begins, and of root's processes only root can read it.
+    Any user may call a program slurmstepd, or run Slurm's own: only root's counts. A task gives up root some time
+    before it becomes the user's program. Until then its memory layout is that of the slurmstepd that forked it. The
+    layout is chosen when a program begins, and for root's processes only root can read it.
     """
     if _is_roots_stepd(pid):
         return True
@@ -199,7 +199,7 @@ def _is_roots_stepd(pid: int) -> bool:
 
 
 def _origin(pid: int) -> tuple[int, tuple[str, str] | None]:
-    """A process's parent, and where its program and its stack begin; None where the kernel does not say."""
+    """Returns a process's parent, and where its program and its stack begin; None if the kernel does not say."""
     with suppress(OSError, IndexError):
         # The name before them may hold blanks and brackets.
         fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
@@ -215,19 +215,19 @@ def _name(pid: int) -> str:
 
 
 def lease(paths: Paths, job: int, seconds: float = LEASE_SECONDS) -> None:
-    """Write down, before the job is frozen and again and again, until when it may be."""
+    """Writes until when the job may be frozen; called before it is frozen, and again and again."""
     files.own_folder(paths.frozen)
     files.write(paths.frozen / str(job), f"{time.monotonic_ns() + round(seconds * 1e9)}\n")
 
 
 def end_lease(paths: Paths, job: int) -> None:
-    """The job is thawed."""
+    """Removes the lease, because the job is thawed."""
     with suppress(OSError):
         (paths.frozen / str(job)).unlink()
 
 
 def leases(paths: Paths) -> dict[int, float]:
-    """Jobs that may be frozen now, and for how many seconds more; one that cannot be read has ended."""
+    """Returns the jobs that may be frozen now, and the seconds left; a lease that cannot be read has ended."""
     found = {}
     with suppress(OSError):
         for name in os.listdir(paths.frozen):  # noqa: PTH208 - twice a second
@@ -240,14 +240,14 @@ def leases(paths: Paths) -> dict[int, float]:
 
 
 def release(paths: Paths, job: int, root: Path = ROOT) -> None:
-    """Thaw a job that anybody froze, and end the lease."""
+    """Thaws a job, whoever froze it, and ends the lease."""
     if (paths.frozen / str(job)).exists():
         thaw(job, root)
         end_lease(paths, job)
 
 
 def thaw_expired(paths: Paths, root: Path = ROOT, *, every: bool = False) -> list[int]:
-    """Thaw whom nobody renews; with `every`, all. The jobs that were thawed."""
+    """Thaws the jobs whose lease has ended; with `every`, all. Returns the thawed jobs."""
     ended = [job for job, seconds in leases(paths).items() if every or not 0.0 < seconds <= 2 * LEASE_SECONDS]
     for job in ended:
         release(paths, job, root)

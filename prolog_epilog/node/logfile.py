@@ -1,6 +1,7 @@
-"""The file of [node] log: one line at a time, from several programs at once, of a bounded size.
+"""The file of [node] log: one line at a time, from several programs at once, of bounded size.
 
-The folder may be one that others write to: nothing is followed there, waited for, or written that is not a plain file.
+Other users may be able to write to the folder: no link is followed there, nothing is waited for, and only a plain file
+is written to.
 """
 
 import fcntl
@@ -8,11 +9,11 @@ import os
 import stat
 
 MOST_BYTES = 16 << 20
-"""A file that has grown beyond is kept once more, as FILE.1, and begun anew."""
+"""A file that has grown beyond this is renamed to FILE.1, and a new one is begun."""
 
 
 def append(path: str, line: str) -> None:
-    """Add a line; OSError says why it cannot be."""
+    """Adds a line; OSError gives the reason if it cannot."""
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     file = os.open(path, flags, 0o640)
     try:
@@ -27,7 +28,7 @@ def append(path: str, line: str) -> None:
 
 
 def _turn(file: int, path: str, number: int) -> None:
-    """Make the file the older one; where two are at it at once, or an admin's logrotate was quicker, one does it."""
+    """Renames the file to the older one; if two programs or an admin's logrotate try at once, only one does it."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if os.lstat(path).st_ino == number:

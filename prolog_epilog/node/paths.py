@@ -1,4 +1,4 @@
-"""Where the node side keeps its files. Tests give other roots; nothing here comes from a user's environment."""
+"""The paths of the node side's files. Tests give other roots; nothing here comes from a user's environment."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from prolog_epilog.errors import StateError
 
 __all__ = ["Paths"]
 
-#: A UUID or the name of a set: it becomes a file name, so nothing else is let through.
+#: A UUID or the name of a set: it becomes a file name, so nothing else is allowed.
 _NAME = re.compile(r"[A-Za-z0-9-]{1,64}")
 
 
 @dataclass(frozen=True, slots=True)
 class Paths:
-    """Places on a node."""
+    """The files and folders on a node."""
 
     root: Path = Path("/run/berth")
     boot_id: Path = Path("/proc/sys/kernel/random/boot_id")
-    #: Exists where systemd is process 1.
+    #: Exists if systemd is process 1.
     systemd: Path = Path("/run/systemd/system")
     systemd_run: Path = Path("/usr/bin/systemd-run")
     systemctl: Path = Path("/usr/bin/systemctl")
 
     @property
     def jobs(self) -> Path:
-        """Share files."""
+        """The folder of the share files."""
         return self.root / "jobs"
 
     @property
@@ -42,7 +42,7 @@ class Paths:
 
     @property
     def words(self) -> Path:
-        """A folder for each job that the guard may speak to: its words."""
+        """A folder for each job that the guard may talk to: its words."""
         return self.root / "words"
 
     @property
@@ -52,12 +52,12 @@ class Paths:
 
     @property
     def arrivals(self) -> Path:
-        """Jobs that came to a GPU on which a guest sits."""
+        """Jobs that came to a GPU on which a guest runs."""
         return self.root / "arrivals"
 
     @property
     def culprits(self) -> Path:
-        """Users whose programs brought MPS down lately."""
+        """Users whose programs brought MPS down recently."""
         return self.root / "culprits"
 
     @property
@@ -72,7 +72,7 @@ class Paths:
 
     @property
     def xids(self) -> Path:
-        """Faults of GPUs that the guard has heard of."""
+        """GPU faults that the guard has heard of."""
         return self.root / "xids"
 
     @property
@@ -90,23 +90,23 @@ class Paths:
         return self.jobs / str(job)
 
     def word(self, job: int) -> Path:
-        """Folder of the job's words."""
+        """The folder of the job's words."""
         return self.words / str(job)
 
     def gpu(self, uuid: str) -> Path:
-        """Folder of a GPU."""
+        """The folder of a GPU."""
         return self.gpus / _checked(uuid)
 
     def lock(self, uuid: str) -> Path:
-        """Held by whoever changes anything about the GPU."""
+        """The lock that a process holds while it changes anything about the GPU."""
         return self.gpu(uuid) / "lock"
 
     def state(self, uuid: str) -> Path:
-        """Who shares the GPU, and which processes of ours serve them."""
+        """The file that says which jobs share the GPU, and which processes of ours serve them."""
         return self.gpu(uuid) / "state.json"
 
     def mps_set(self, name: str) -> Path:
-        """Folder of a daemon."""
+        """The folder of a daemon."""
         return self.mps / _checked(name)
 
     def pipe(self, name: str) -> Path:

@@ -1,4 +1,4 @@
-"""Processes that are proven to be the ones we started: number, start time, program and boot must all agree."""
+"""Processes that are proven to be those that Berth started: number, start time, program and boot must all agree."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _KILL_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Proven:
-    """A process beyond doubt: its number alone may belong to another program by now."""
+    """A proven process: its number alone may belong to another program by now."""
 
     pid: int
     started: int
@@ -41,12 +41,12 @@ class Proven:
 
 
 def boot_id(path: Path = Path("/proc/sys/kernel/random/boot_id")) -> str:
-    """Another one after each boot."""
+    """Returns the id of this boot, which differs after each boot."""
     return path.read_text(encoding="ascii").strip()
 
 
 def prove(pid: int, boot: str) -> Proven | None:
-    """What this process is; None when there is none, or it is dead and not yet buried."""
+    """Returns the proof of this process; None if there is none, or it is dead and not yet reaped."""
     try:
         state, started = _stat(pid)
         program = str(Path(f"/proc/{pid}/exe").readlink())
@@ -56,23 +56,23 @@ def prove(pid: int, boot: str) -> Proven | None:
 
 
 def _stat(pid: int) -> tuple[str, int]:
-    """State letter and start time in clock ticks; the name before them may hold blanks and brackets."""
+    """Returns state letter and start time in clock ticks; the name before them may hold blanks and brackets."""
     fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
     return fields[0], int(fields[19])
 
 
 def alive(process: Proven, boot: str) -> bool:
-    """Whether this very process still runs, in this boot."""
+    """Tells whether this very process still runs, in this boot."""
     return process.boot == boot and prove(process.pid, boot) == process
 
 
 def user_of(pid: int) -> int | None:
-    """Effective user of a process."""
+    """Returns the effective user of a process."""
     return _user(pid, 2)
 
 
 def real_user_of(pid: int) -> int | None:
-    """Who started a process: a setuid program is still its caller's, a daemon that acts for somebody still root's."""
+    """Returns the user who started a process: for a setuid program its caller, for a daemon that acts for a user root."""
     return _user(pid, 1)
 
 
@@ -85,7 +85,7 @@ def _user(pid: int, place: int) -> int | None:
 
 
 def children(pid: int) -> tuple[int, ...]:
-    """Its child processes."""
+    """Returns its child processes."""
     try:
         tasks = [task.joinpath("children").read_text(encoding="ascii") for task in Path(f"/proc/{pid}/task").iterdir()]
     except OSError:
@@ -94,9 +94,9 @@ def children(pid: int) -> tuple[int, ...]:
 
 
 def serving(program: str, setting: str) -> tuple[int, ...]:
-    """Processes of our user that run this program and were started with this setting (`NAME=value`).
+    """Returns processes of our user that run this program and were started with this setting (`NAME=value`).
 
-    For what a killed Prolog started and had no time to write down. A user's processes have another user, and the
+    It finds what a killed Prolog started and had no time to write down. A user's processes have another user, and the
     environment that a process was started with cannot be changed from outside.
     """
     found = []
@@ -114,9 +114,9 @@ def serving(program: str, setting: str) -> tuple[int, ...]:
 
 
 def end(process: Proven, boot: str, patience: float) -> bool:
-    """Ask the process to end, and kill it when it has not after so many seconds; True when it is gone.
+    """Asks the process to end, and kills it if it has not after so many seconds; True when it is gone.
 
-    The handle is taken before the last look: no other program can slip under the number in between.
+    The handle is taken before the last check, so no other program can take over the number in between.
     """
     with contextlib.suppress(OSError):
         handle = os.pidfd_open(process.pid)
@@ -134,7 +134,7 @@ def end(process: Proven, boot: str, patience: float) -> bool:
 
 @contextlib.contextmanager
 def held(pids: Iterable[int], is_theirs: Callable[[int], bool]) -> Iterator[dict[int, int]]:
-    """Handles of these processes, and their numbers; `is_theirs` says whose a number is once its handle is taken."""
+    """Yields handles of these processes, and their numbers; `is_theirs` checks a number once its handle is taken."""
     with contextlib.ExitStack() as stack:
         handles: dict[int, int] = {}
         for pid in pids:
@@ -147,9 +147,9 @@ def held(pids: Iterable[int], is_theirs: Callable[[int], bool]) -> Iterator[dict
 
 
 def end_all(handles: Mapping[int, int], is_theirs: Callable[[int], bool], patience: float) -> None:
-    """Ask these processes to end, all at once, and kill those that have not after so many seconds.
+    """Asks these processes to end, all at once, and kills those that have not after so many seconds.
 
-    Whose they are is asked before each signal: a process may be moved to somebody else while it is waited for.
+    Before each signal it asks whose they are: a process may be moved to another job while it is waited for.
     """
     left = dict(handles)
     for number, seconds in ((signal.SIGTERM, patience), (signal.SIGKILL, _KILL_SECONDS)):
@@ -161,7 +161,7 @@ def end_all(handles: Mapping[int, int], is_theirs: Callable[[int], bool], patien
 
 
 def _await(handles: dict[int, int], seconds: float) -> None:
-    """Wait for these processes, and let go of those that end."""
+    """Waits for these processes, and removes those that end."""
     ends = select.poll()
     for handle in handles:
         ends.register(handle, select.POLLIN)
@@ -182,12 +182,12 @@ def _gone(process: Proven, boot: str, seconds: float) -> bool:
 
 
 def start_detached(argv: Sequence[str], environment: Mapping[str, str], log: Path | None = None) -> int:
-    """Start a program that outlives us, in a session of its own and with none of our descriptors; its number.
+    """Starts a program that outlives us, in a session of its own and with none of our descriptors; returns its number.
 
-    What it prints is appended to `log`.
+    Its output is appended to `log`.
 
-    slurmd kills the process group of a Prolog at its end, and waits for every descriptor that it gave to it. Returns
-    when the process has become the program: the pipe closes with that, and not before.
+    slurmd kills the process group of a Prolog at its end, and waits for every descriptor that it gave to it. This
+    function returns when the process has become the program: the pipe closes with that, and not before.
     """
     reading, writing = os.pipe()
     middle = os.fork()
@@ -204,7 +204,7 @@ def start_detached(argv: Sequence[str], environment: Mapping[str, str], log: Pat
 
 
 def _become(argv: Sequence[str], environment: Mapping[str, str], writing: int, log: Path | None) -> None:
-    """In the child: one more fork, so that the program has no parent that must bury it."""
+    """Becomes the program, in the child; one more fork leaves it without a parent that must reap it."""
     try:
         os.setsid()
         if os.fork():
@@ -219,9 +219,9 @@ def _become(argv: Sequence[str], environment: Mapping[str, str], writing: int, l
         os.closerange(4, os.sysconf("SC_OPEN_MAX"))
         os.chdir("/")
         os.umask(0o022)
-        # Fails where nobody reads any more: a Prolog that was killed meanwhile starts nothing.
+        # This fails if nobody reads any more: a Prolog that was killed meanwhile starts nothing.
         os.write(3, str(os.getpid()).encode())
-        # What Python or whoever started us ignores, and a Prolog blocks, would stay so in the program.
+        # Signals that Python or our starter ignores, or that a Prolog blocks, would stay so in the program.
         for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
             signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())

@@ -208,7 +208,7 @@ class Decider:
         self._record.set(now, 1.0 if runs else self._duty if rare else 0.0)
 
     def begin_anew(self, now: float, law: Law) -> None:
-        """Starts a new law: the freezer holds the guest now, and the old law learned from a guest that did as it liked."""
+        """Starts a new law: the freezer holds the guest now, and the old law learned from an unheld guest."""
         self._law, self._law_since = law, now
 
     def unplanned_job(self, now: float) -> list[Action]:

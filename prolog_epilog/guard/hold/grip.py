@@ -188,7 +188,7 @@ class Grip:
         return follows or (not self.frozen and freezer.is_frozen(self.guest.job, self._ground.cgroups))
 
     def says_it_stands(self, now: float) -> bool:
-        """Tells whether a guest with a shut gate reports that it keeps off the GPU; the device knows if that is true."""
+        """Tells whether a guest with a shut gate reports that it keeps off the GPU; the device shows if that is so."""
         if self.duty > 0.0:
             return False
         beats = self._gated()

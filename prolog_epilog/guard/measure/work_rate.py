@@ -15,7 +15,7 @@ from prolog_epilog.injob.word import Beat
 __all__ = ["WorkRate"]
 
 _WINDOW_S = 1.5
-"""Launches are counted for so long before they are a beat. The guard looks ten times a second, so its ends are vague."""
+"""Launches are counted for so long before they are a beat; the guard looks ten times a second, so the end is vague."""
 _QUIET_S = 0.25
 """A pause between launches after which the next step begins: a window ends there if it can."""
 _LONGEST_S = 2.5

@@ -1,4 +1,4 @@
-"""One GPU and its seat: passes what is heard of owner and device to the Decider, and applies its actions to the guest."""
+"""One GPU and its seat: passes reports of owner and device to the Decider, and applies its actions to the guest."""
 
 from __future__ import annotations
 
@@ -54,7 +54,10 @@ class Counts:
 
 
 class Seat:
-    """Owner (host in names), guest and device of one GPU. Call `turn` ten times a second; all times are steady clock."""
+    """Owner (host in names), guest and device of one GPU. Call `turn` ten times a second.
+
+    All times are seconds of the steady clock.
+    """
 
     def __init__(
         self,
@@ -229,7 +232,7 @@ class Seat:
         self._go_on(now)
 
     def mistrust(self, now: float) -> None:
-        """Resets the seat because its reports cannot be used: the owner is measured anew, and counts as silent until then.
+        """Resets the seat because its reports cannot be used: the owner is measured anew, and is silent until then.
 
         Parts that do not depend on the reports, such as a guest's end, go on.
         """
@@ -310,14 +313,14 @@ class Seat:
         return self._arrival is not None and self._arrival.planned and self._set.action.evict_grace_s > 0.0
 
     def _stands_still(self, now: float, grip: Grip) -> bool:
-        """Tells whether the guest stands still. No other job uses this GPU now, so the device shows if its gate is true."""
+        """Tells whether the guest stands still: no other job uses this GPU now, so the device checks what it says."""
         look = self._look
         if look is None or look.sample.at <= grip.told_at:
             return False
         return not self._is_on_gpu() or (_is_idle(look.sample) and grip.says_it_stands(now))
 
     def _may_be_believed(self, now: float, grip: Grip) -> bool:
-        """Tells whether the guest may be believed until the device has shown its state; no job is told it is safe by that."""
+        """Tells whether the guest may be believed until the device has shown it; this does not make a job safe."""
         return now - grip.told_at < _SHOWS_S and grip.says_it_stands(now)
 
     def _is_on_gpu(self) -> bool:

@@ -204,7 +204,7 @@ class Watch:
         share_file.remove_old(self.paths)
 
     def _take_back(self, tenant: Tenant) -> None:
-        """Takes the share of this run back: the job may be started again while Slurm is asked or a lock is waited for."""
+        """Takes the share of this run back; a later run may start while Slurm is asked or a lock is waited for."""
         if share_file.has_later(self.paths, tenant.job, tenant.start):
             return
         self.say(f"job {tenant.job} is over, but its Epilog never came: its share is taken back", again=True)
@@ -216,7 +216,10 @@ class Watch:
             word.remove(self.paths.word(tenant.job))
 
     def _clear_files(self) -> None:
-        """Removes share files that outlived the books: an Epilog takes its job out of the books first, and may be killed."""
+        """Removes share files that outlived the books.
+
+        An Epilog takes its job out of the books before it removes the file, and may be killed in between.
+        """
         files = share_file.jobs(self.paths)
         # Read the books after the files: a job with a good file now was in the books before.
         booked = {tenant.job for one in state.everything(self.paths) for tenant in one.tenants}
@@ -265,7 +268,7 @@ class Watch:
         return self.jobs[pid]
 
     def _ours(self, one: SetState) -> set[int]:
-        """Returns the daemon's and the servers' processes; a server that is not in the books yet is the daemon's child."""
+        """Returns the processes of the daemon and the servers; a server not in the books yet is the daemon's child."""
         if one.daemon is None or not processes.alive(one.daemon, self.boot):
             return set()
         servers = {server.pid for server in one.servers if processes.alive(server, self.boot)}

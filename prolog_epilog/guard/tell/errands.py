@@ -60,7 +60,7 @@ class Errands:
             self._put(partial(self._tell, one), _TOLD)
 
     def evict(self, guest: Member, one: Notice, *, lives: bool) -> threading.Event:
-        """Has the guest put back into the queue, by berthd or else by Slurm itself; the event is set once that is asked.
+        """Has the guest put back into the queue, by berthd or else by Slurm itself; the event is set when that is done.
 
         Slurm would run a job again that has ended by itself, so it is asked only if the job's processes were seen.
         SIGTERM does not wait for Slurm: a slow Slurm must put back also a job that has ended by then.
@@ -115,7 +115,7 @@ class Errands:
             errand.work()
         except Interrupted:
             raise
-        except Exception as problem:  # noqa
+        except Exception as problem:  # noqa: BLE001 - the errands behind it are run whatever it is
             self.say(sentence(problem))
 
     def _tell(self, one: Payload) -> bool:

@@ -52,7 +52,7 @@ class Losses:
         self._heard: dict[int, _Heard] = {}
 
     def turn(self, now: float, node: str, words: Mapping[int, Mapping[Rank, Beat]]) -> None:
-        """Reads losses ten times a second: the last one may come just before the end. `words`: each owner job's beats."""
+        """Reads losses ten times a second, since the last may come just before the end. `words`: each owner's beats."""
         for job, beats in words.items():
             told = [beat for beat in beats.values() if beat.losses and beat.best_at_ns]
             if told:
