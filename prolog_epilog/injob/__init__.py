@@ -6,11 +6,11 @@
     for batch in data:
         train(batch)
         berth_injob.step()        # one step is done
-    berth_injob.loss(validate())  # after each validation: when the best was seen is told
+    berth_injob.loss(validate())  # after each validation: the time of the best loss is reported
     berth_injob.gate()            # anywhere within a step: a good place to pause
 
 PyTorch programs need none of these calls: the hooks of `torch_hooks` make them. Without a guard on the node, or without
-a word for the job, every call returns at once, and `why()` says why.
+a word for the job, every call returns at once, and `why()` gives the reason.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _job: Job | None = None
 
 
 def job() -> Job:
-    """The job of the calling process, opened at first need."""
+    """Returns the job of the calling process; opens it at the first call."""
     global _job  # noqa: PLW0603 - one process has one job
     if _job is None:
         _job = open_job()
@@ -33,35 +33,35 @@ def job() -> Job:
 
 
 def ready() -> bool:
-    """Say that preparation is over and the steps begin; whether there is a guard to hear it."""
+    """Reports that preparation is over and the steps begin; returns whether there is a guard to hear it."""
     return job().ready()
 
 
 def step(seconds: float | None = None, own: float | None = None) -> None:
-    """Tell of a finished step, or of a served request and how long it took; then idle what is still owed.
+    """Reports a finished step, or a served request and how long it took; then idles for the time still owed.
 
-    `own`: seconds that this rank's GPU took for it without waiting for other ranks, where the program knows them.
+    `own`: the seconds that this rank's GPU took for it without waiting for other ranks, if the program knows them.
     """
     job().step(seconds, own)
 
 
 def loss(value: float) -> None:
-    """Tell of the loss that this training is judged by, as after each validation: lower is better."""
+    """Reports the loss that this training is judged by, as after each validation: lower is better."""
     job().loss(value)
 
 
 def gate() -> None:
-    """Wait here for as long as the guard asks."""
+    """Waits here for as long as the guard asks."""
     job().gate()
 
 
 def why() -> str:
-    """Why there is nothing to do, in a sentence; empty where a guard listens."""
+    """Returns the reason why there is nothing to do, in a sentence; empty if a guard listens."""
     return job().why
 
 
 def _in_child() -> None:
-    """A child has a place of its own; the parent's goes with the parent."""
+    """Drops the parent's place in a forked child: a child takes a place of its own."""
     global _job  # noqa: PLW0603 - see above
     if _job is not None and _job.place is not None:
         _job.place.close()

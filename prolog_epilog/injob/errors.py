@@ -1,4 +1,4 @@
-"""What can be wrong with a word, as one tree.
+"""The errors of a word, as one tree.
 
 InjobError
 └── WordError  a word cannot be made, opened or read

@@ -1,4 +1,4 @@
-"""The process's side of the word: heartbeat and gate for any program, standard library only."""
+"""The process's side of the word: heartbeat and gate for any program; standard library only."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from prolog_epilog.injob.law import DutyLaw
 from prolog_epilog.injob.word import OPEN, Order, Place, map_order, read_order
 
 VARIABLE = "BERTH_WORD"
-"""Environment of the job: its words on this node, in the order of its CUDA devices, joined by colons."""
+"""Environment variable of the job: its words on this node, in the order of its CUDA devices, joined by colons."""
 CHOICE = "BERTH_INJOB"
-"""Environment of the job, its user's say: `off` leaves the program alone, `verbose` tells why nothing happens."""
+"""Environment variable that the user may set: `off` leaves the program alone, `verbose` tells why nothing happens."""
 LIBRARY = "libberth_injob"
 SHUT_POLL_S = 0.002
 BETTER = 0.001
-"""A loss counts as better where it is lower by this part of the best one; less is noise."""
+"""A loss counts as better if it is lower than the best one by this part of it; less is noise."""
 LONGEST_NAP_S = 0.05
 """A nap is cut into pieces of this length, so that a changed order is seen soon."""
 
 
 def words_of(environment: str) -> tuple[Path, ...]:
-    """The words that the environment names."""
+    """Returns the words that the environment names."""
     return tuple(Path(one) for one in environment.split(":") if one)
 
 
 def number_of_ranks() -> int:
-    """How many processes of this job wait for each other at each step, as the usual launchers tell."""
+    """Returns the number of processes of this job that wait for each other at each step, as the usual launchers tell."""
     for variable in ("WORLD_SIZE", "SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE"):
         value = os.environ.get(variable, "")
         if value.isdecimal():
@@ -42,9 +42,9 @@ def number_of_ranks() -> int:
 
 
 def fingerprint(ranks: int) -> int:
-    """A number for what runs here: the same command with as many ranks has the same; nothing can be read off it.
+    """Returns a number for what runs here: the same command with as many ranks has the same. It reveals no text.
 
-    A crc keeps what a job loads small; two commands that share one by chance only blur what is learnt of GPUs.
+    A CRC keeps what a job loads small. Two commands that share one by chance only blur what is learned about GPUs.
     """
     # The program's folder may differ from node to node.
     words = [os.path.basename(sys.argv[0]), *sys.argv[1:]] if sys.argv else []  # noqa: PTH119 - no pathlib in jobs
@@ -52,7 +52,7 @@ def fingerprint(ranks: int) -> int:
 
 
 def library_gates() -> bool:
-    """Whether the library is in this process: LD_PRELOAD may name what is not there, as in a container."""
+    """Tells whether the library is in this process: LD_PRELOAD may name a missing file, as in a container."""
     if LIBRARY not in os.environ.get("LD_PRELOAD", ""):
         return False
     try:
@@ -63,20 +63,20 @@ def library_gates() -> bool:
 
 
 class Job:
-    """What one process knows of its words.
+    """One process's view of its words.
 
-    It obeys the strictest of all words of its job on this node, because what slows one rank slows all; it beats on the
-    word of its own device, from the first beat on. Without a word everything is a no-op, and `why` says why.
+    It obeys the strictest of all words of its job on this node, because what slows one rank slows all. It beats on the
+    word of its own device, from the first beat on. Without a word every call does nothing, and `why` gives the reason.
     """
 
     def __init__(self, words: tuple[Path, ...], device: int = 0, *, ranks: int = 1) -> None:
         self.why = ""
         self.drain: Callable[[], None] | None = None
-        """Waits until the GPU has done what was queued: set by whoever knows the framework."""
+        """Waits until the GPU has done what was queued; set by the code that knows the framework."""
         self.pause_allowed: Callable[[], bool] | None = None
-        """False where a nap would do harm, as while a CUDA graph is recorded."""
+        """Returns False while a nap would do harm, as while a CUDA graph is recorded."""
         self.gated_elsewhere = library_gates()
-        """The library gates each launch already."""
+        """True if the library already gates each launch."""
         self._lock = threading.Lock()
         self._law = DutyLaw(ranks=ranks)
         self._ranks = ranks
@@ -100,7 +100,7 @@ class Job:
         self.why, self._orders = why, []
 
     def sit(self, device: int | None = None, uuid: str = "") -> Place | None:
-        """Take the place at the word of a device, known by its UUID or else by its number."""
+        """Takes the place at the word of a device, which is known by its UUID or else by its number."""
         if self.place is None and self._orders:
             if device is not None:
                 self._device = device
@@ -114,20 +114,20 @@ class Job:
         return self.place
 
     def appear(self) -> None:
-        """Take the place before the first beat, where only one can be meant: the guard sees that there is a gate."""
+        """Takes the place before the first beat, if there is only one: so the guard sees that there is a gate."""
         if len(self._words) == 1:
             self.sit()
 
     def order(self) -> Order:
-        """The order on this process's own GPU."""
+        """Returns the order on this process's own GPU."""
         return read_order(self._orders[self._device % len(self._orders)]) if self._orders else Order()
 
     def duty(self) -> int:
-        """The strictest duty among the job's words, in permille."""
+        """Returns the strictest duty among the job's words, in permille."""
         return min((read_order(numbers).duty for numbers in self._orders), default=OPEN)
 
     def ready(self) -> bool:
-        """Say that preparation is over and the steps begin; whether there is a guard to hear it."""
+        """Reports that preparation is over and the steps begin; returns whether there is a guard to hear it."""
         place = self.sit()
         if place is None:
             return False
@@ -136,16 +136,16 @@ class Job:
         return True
 
     def together(self, ranks: int) -> None:
-        """Tell of ranks that the environment did not: the steps of each are no longer its own alone."""
+        """Takes a number of ranks that the environment did not tell: a step's time is then not the rank's alone."""
         if ranks > self._ranks:
             self._ranks = ranks
             if self.place is not None:
                 self.place.numbers[word.APP] = fingerprint(ranks)
 
     def step(self, seconds: float | None = None, own: float | None = None) -> None:
-        """Tell of a finished step, or of a served request and how long it took; then idle what is still owed.
+        """Reports a finished step, or a served request and how long it took; then idles for the time still owed.
 
-        `own`: seconds that this rank's GPU took for it without waiting for other ranks, where the program knows them.
+        `own`: the seconds that this rank's GPU took for it without waiting for other ranks, if the program knows them.
         """
         if self.sit() is None:
             return
@@ -158,12 +158,12 @@ class Job:
         self.end_step()
 
     def end_step(self) -> None:
-        """Idle what is still owed at the end of a step."""
+        """Idles for the time that is still owed at the end of a step."""
         if not self._was_open or self.duty() != OPEN:
             self._pass(self._law.step, at_end=True)
 
     def beat(self, seconds: float, own: float | None = None) -> None:
-        """Write one step into the heartbeat; a job's only rank waits for no other."""
+        """Writes one step into the heartbeat; a job's only rank waits for no other."""
         place = self.sit()
         if place is None:
             return
@@ -180,19 +180,19 @@ class Job:
         numbers[word.STEPS] = steps + 1
 
     def beat_own(self, seconds: float) -> None:
-        """Tell what this rank's GPU took by itself for a step."""
+        """Reports the time that this rank's GPU took by itself for a step."""
         place = self.sit()
         if place is None:
             return
         numbers = place.numbers
         idle, self._idle_before = self._idle_before, numbers[word.IDLE_NS]
-        # A step with naps in it says nothing of the GPU.
+        # A step with naps in it says nothing about the GPU.
         if seconds > 0.0 and idle == numbers[word.IDLE_NS]:
             numbers[word.OWN_NS] += round(seconds * 1e9)
             numbers[word.OWN_STEPS] += 1
 
     def loss(self, value: float) -> None:
-        """Tell of the loss that this training is judged by; only when the best was told leaves the process."""
+        """Reports the loss that this training is judged by; only the time of the best one leaves the process."""
         place = self.sit()
         try:
             number = float(value)
@@ -208,19 +208,19 @@ class Job:
         place.numbers[word.LOSSES] += 1
 
     def gate(self) -> None:
-        """Wait here for as long as the guard asks; a few hundred nanoseconds when it asks nothing."""
+        """Waits here for as long as the guard asks; takes a few hundred nanoseconds when it asks nothing."""
         if self.duty() != OPEN:
             self._pass(self._law.boundary, at_end=False)
 
     def report_memory(self, used: int, peak: int, spilled: int) -> None:
-        """Write what the process holds, in bytes."""
+        """Writes the memory that the process holds, in bytes."""
         if self.place is not None:
             self.place.numbers[word.USED] = used
             self.place.numbers[word.PEAK] = peak
             self.place.numbers[word.SPILLED] = spilled
 
     def _pass(self, settle: Callable[[float, float], float], *, at_end: bool) -> None:
-        """Idle as the law says; all threads that come by meanwhile wait together."""
+        """Idles as the law says; all threads that arrive meanwhile wait together."""
         if self.gated_elsewhere or (self.pause_allowed is not None and not self.pause_allowed()):
             return
         with self._lock:
@@ -261,7 +261,7 @@ class Job:
         self._law.idled(self._idle_since(began))
 
     def _obey(self, epoch: int) -> None:
-        """Tell as the nap begins that this order is obeyed: at a small duty the nap of a long step takes minutes."""
+        """Reports at the begin of a nap that this order is obeyed: at a small duty a long step's nap takes minutes."""
         place = self.sit()
         if place is not None:
             place.numbers[word.EPOCH] = epoch
@@ -274,7 +274,7 @@ class Job:
 
 
 def open_job(device: int | None = None) -> Job:
-    """The job of this process, as its environment tells."""
+    """Returns the job of this process, as its environment tells."""
     if device is None:
         local = os.environ.get("LOCAL_RANK") or os.environ.get("SLURM_LOCALID") or "0"
         device = int(local) if local.isdecimal() else 0

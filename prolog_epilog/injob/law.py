@@ -1,24 +1,24 @@
 """AntMan's law: a job at duty p idles 1/p - 1 times as long as it works. Arithmetic only; the caller sleeps.
 
-The idle time that a step will owe, judged by the step before, is spread over the step's boundaries; what is still owed
-at its end is idled there, and what was idled too much is credited to the next step.
+The idle time that a step will owe is estimated from the step before, and spread over the step's boundaries. Time still
+owed at its end is idled there; too much idling is credited to the next step.
 """
 
 from __future__ import annotations
 
 SHORTEST_NAP_S = 0.001
-"""Shorter naps cost more than they idle: they are saved up."""
+"""Shorter naps cost more than they idle, so they are saved up."""
 LEAST_PATIENCE_S = 1.0
-"""A program that makes no steps settles after so long, or after three times its last step."""
+"""A program that ends no step settles after so many seconds, or after three times its last step."""
 
 
 class DutyLaw:
-    """One process's account of working and idling.
+    """The account of one process's working and idling.
 
-    Ranks that wait for each other cannot tell their own work from waiting for another's nap; each would idle for the
-    others' naps too, and all would fall asleep for good. What they have in common is how long a step takes, naps
-    included, so such a rank idles 1 - p of that: the same duty, and the same naps for all. Only where the duty changes
-    it reckons by its work, so that the new duty holds at once.
+    Ranks that wait for each other cannot tell their own work from waiting for another rank's nap. Each would idle for
+    the others' naps too, and all would soon idle all the time. They have in common how long a step takes, naps
+    included. So such a rank idles 1 - p of that: the same duty, and the same naps for all. Only when the duty changes
+    does a rank count its own work, so that the new duty holds at once.
     """
 
     def __init__(self, *, ranks: int = 1) -> None:
@@ -26,7 +26,7 @@ class DutyLaw:
         self.reset(0.0)
 
     def reset(self, now: float) -> None:
-        """Start anew: nothing is owed."""
+        """Starts anew: nothing is owed."""
         self._duty = self._charged = 1.0  # in force now, and when the last step ended
         self._work = self._sure = 0.0  # of the last step; of the shorter of the last two
         self._owed = 0.0  # by all work so far; negative: idled too much
@@ -37,7 +37,7 @@ class DutyLaw:
         self._within = False
 
     def boundary(self, now: float, duty: float) -> float:
-        """How long to idle at a boundary within a step."""
+        """Returns how long to idle at a boundary within a step."""
         self._boundaries += 1
         if now - self._began - self._idled > max(LEAST_PATIENCE_S, 3 * self._work):
             return self.step(now, duty)
@@ -46,17 +46,19 @@ class DutyLaw:
             self._share, self._left, self._duty = self._share * scale, self._left * scale, duty
         self._within = True
         self._due = min(self._due + self._share, self._left)
-        # The plan may be that of an odd long step: only what the last two steps both worked is idled ahead.
+        # The plan may come from an unusually long step: only the work that both of the last two steps did is idled
+        # ahead.
         work = max(now - self._began - self._idled, self._sure, 0.0)
         nap = min(self._due, self._owed + work * (1 / duty - 1))
         return nap if nap >= SHORTEST_NAP_S else 0.0
 
     def step(self, now: float, duty: float) -> float:
-        """How long to idle at the end of a step."""
+        """Returns how long to idle at the end of a step."""
         before, self._work = self._work, max(now - self._began - self._idled, 0.0)
         self._sure = min(before, self._work)
         owed = self._work * (1 / duty - 1)
-        # As if all naps were at the ends of steps: else ranks that spread them otherwise would see other times.
+        # Count as if all naps were at the ends of steps: otherwise ranks that spread them differently would see other
+        # times.
         mark = now - self._napped
         if self._together and duty == self._charged:
             owed = max(mark - self._mark, 0.0) * (1 - duty)
@@ -69,7 +71,7 @@ class DutyLaw:
         return max(self._owed, 0.0)
 
     def idled(self, seconds: float) -> None:
-        """Tell how long the nap really was."""
+        """Takes how long the nap really was."""
         self._owed -= seconds
         self._idled += seconds
         if self._within:
@@ -78,6 +80,6 @@ class DutyLaw:
             self._due = max(self._due - seconds, 0.0)
 
     def shut(self, seconds: float) -> None:
-        """Tell of a time when the gate was shut: neither work nor idleness that is owed."""
+        """Takes a time for which the gate was shut: it is neither work nor idle time that is owed."""
         self._began += seconds
         self._mark += seconds

@@ -1,7 +1,7 @@
-"""What to move out of the GPU so that a job fits its memory target. Arithmetic only.
+"""Decides what to move out of the GPU so that a job fits its memory target. Arithmetic only.
 
-AntMan's rules: everything happens at step boundaries; a shrink that is not possible yet ends at what is still held, and
-is tried again; what was moved comes back when there is room.
+AntMan's rules: everything happens at step boundaries. A shrink that is not possible yet stops at what is still held,
+and is tried again. What was moved comes back when there is room.
 """
 
 from __future__ import annotations
@@ -9,28 +9,28 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 ROOM = 0.95
-"""Things come back when the target would be filled to this part at most: moving costs more than waiting."""
+"""Data comes back if the target would be filled to this part at most: moving costs more than waiting."""
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What the last step showed, in bytes."""
+    """The memory of the last step, in bytes."""
 
     peak: int
-    """Most that was allocated at once, with what is spilled now being away."""
+    """The most that was allocated at once, without what is spilled now."""
     state: int
-    """Optimizer state, wherever it is."""
+    """The optimizer state, wherever it is."""
     activations: int
-    """Saved activations that were on the host at once."""
+    """The most saved activations that were on the host at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class Spill:
-    """What the next step keeps on the host between its uses."""
+    """The data that the next step keeps on the host between its uses."""
 
     state: bool = False
     activations: int = 0
-    """Bytes of saved activations, at most."""
+    """The most bytes of saved activations."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +39,11 @@ class Step:
 
     spill: Spill
     cap: int
-    """Bytes that the framework's allocator may hold; 0: as it likes."""
+    """The bytes that the framework's allocator may hold; 0: no limit."""
 
 
 def decide(target: int, host_bound: int, held: Held, now: Spill) -> Step:
-    """Choose what to keep on the host, from what the last step showed."""
+    """Chooses what to keep on the host, from the memory of the last step."""
     whole = held.peak + (held.state if now.state else 0) + held.activations
     if not target or whole <= target * ROOM:
         return Step(Spill(), target)
@@ -57,5 +57,5 @@ def decide(target: int, host_bound: int, held: Held, now: Spill) -> Step:
     # Some activations are in use at any time, so a little more has to go than is missing.
     activations = min(max(int(missing / ROOM), 0), max(room, 0))
     spill = Spill(state, max(activations, now.activations if state == now.state and missing > 0 else 0))
-    # What cannot be kept must not be forbidden: the job would die of it.
+    # A limit below what the job must hold would end the job.
     return Step(spill, max(target, held.peak))

@@ -2,7 +2,7 @@
 
 Nothing here adds a synchronisation to an ungated program: step times are read from device events once they have passed.
 A nap first lets the GPU finish what was queued, so that it is the GPU that idles. While the gate is open no module hook
-is installed at all. Nothing here may ever break the program: a failure switches the hooks off and is told by `why()`.
+is installed at all. Nothing here may ever break the program: a failure switches the hooks off, and `why()` reports it.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from prolog_epilog.injob.torch_own import OwnClock, Replicas, clock_of
 from prolog_epilog.injob.word import OPEN
 
 LOOK_S = 0.05
-"""How often the watching thread looks whether the gate has closed or opened."""
+"""Seconds between two checks of the watching thread whether the gate has closed or opened."""
 MOST_PENDING = 8
-"""Steps whose end the GPU has not reached yet; of more the oldest are not timed."""
+"""The most steps whose end the GPU has not reached yet; beyond that the oldest are not timed."""
 STRAY_STEPS = 3
-"""So many steps of another optimizer without one of the leading one, and the other leads."""
+"""After this many steps of another optimizer without one of the leading one, the other leads."""
 
 
 class StepClock:
-    """Times of steps by events on the GPU, without waiting for it; by the host's clock where there is no GPU."""
+    """Times steps by events on the GPU, without waiting for it; by the host's clock if there is no GPU."""
 
     def __init__(self, torch: Any, *, on_gpu: bool) -> None:
         self._torch = torch
@@ -40,7 +40,7 @@ class StepClock:
         self._pending: deque[tuple[Any, Any]] = deque()
 
     def tick(self) -> list[float]:
-        """A step has ended here; the times, in seconds, of those that are known by now."""
+        """Marks the end of a step; returns the times, in seconds, of those that are known by now."""
         if not self._on_gpu:
             before, self._last = self._last, time.perf_counter()
             return [] if before is None else [self._last - before]
@@ -59,7 +59,7 @@ class StepClock:
 
 
 class Hooks:
-    """The hooks of one process. What happens in them is small, and tried with care."""
+    """The hooks of one process. They do little, and no failure in them reaches the program."""
 
     def __init__(self, torch: Any, optimizer: Any) -> None:
         self._torch = torch
@@ -77,7 +77,7 @@ class Hooks:
 
     @property
     def _job(self) -> Job:
-        """The job of this process; after a fork it is another one, which is taken over at its first step."""
+        """Returns the job of this process; after a fork it is another one, which is taken over at its first step."""
         job = injob.job()
         if job is not self._adopted:
             self._take_over(job)
@@ -96,13 +96,13 @@ class Hooks:
         return found
 
     def install(self) -> None:
-        """Register with PyTorch, and watch the gate of the job that is the process's now."""
+        """Registers with PyTorch, and watches the gate of the current job of this process."""
         self._optimizer.register_optimizer_step_pre_hook(self._before_step)
         self._optimizer.register_optimizer_step_post_hook(self.safely(self._after_step))
         self._take_over(injob.job())
 
     def safely(self, hook: Callable[..., None]) -> Callable[..., None]:
-        """The hook, but a failure in it stops us and not the program."""
+        """Returns the hook, wrapped so that a failure in it stops the hooks and not the program."""
 
         @functools.wraps(hook)
         def tried(*args: Any, **kwargs: Any) -> None:
@@ -119,7 +119,7 @@ class Hooks:
         return bool(cuda.is_available() and cuda.is_initialized())
 
     def _world(self) -> int:
-        """Ranks that wait for each other: a program may have started them itself, so that no launcher tells."""
+        """Returns the number of ranks that wait for each other: the program may have started them without a launcher."""
         distributed = getattr(self._torch, "distributed", None)
         if distributed is None or not distributed.is_available() or not distributed.is_initialized():
             return 1
@@ -133,13 +133,13 @@ class Hooks:
 
     def _drain(self) -> None:
         if self._on_gpu() and not self._recording_now():
-            # This kind of event gives the processor away while it waits.
+            # This kind of event yields the processor while it waits.
             event = self._torch.cuda.Event(blocking=True)
             event.record()
             event.synchronize()
 
     def _before_step(self, optimizer: Any, *_: Any) -> None:
-        # Also after a failure of ours: what we have taken away the optimizer needs back.
+        # Do this also after a failure of ours: the optimizer needs back what was moved away.
         if self._scaler is not None:
             self._scaler.before_optimizer(optimizer)
 
@@ -154,7 +154,7 @@ class Hooks:
         self._end_step(optimizer)
 
     def _leads(self, optimizer: Any) -> bool:
-        """With several optimizers one marks the steps."""
+        """Tells whether this optimizer marks the steps; with several optimizers only one does."""
         if self._leader is optimizer or self._leader is None or self._strays >= STRAY_STEPS:
             self._leader, self._strays = optimizer, 0
             return True
@@ -194,7 +194,7 @@ class Hooks:
         self._job.report_memory(cuda.memory_reserved(device), cuda.max_memory_reserved(device), self._scaler.spilled)
 
     def _follow_graphs(self) -> None:
-        """The step is being recorded into a CUDA graph: from now on its replays are the steps."""
+        """Notes that the step is being recorded into a CUDA graph: from now on the graph's replays are the steps."""
         if self._scaler is not None:
             self._scaler.graphs = True
         if self._recorded:
@@ -212,7 +212,7 @@ class Hooks:
         graph.replay = replayed
 
     def _watch(self, job: Job) -> None:
-        """Install the module hook while the gate is not open, so that an open gate costs nothing."""
+        """Installs the module hook while the gate is not open, so that an open gate costs nothing."""
         register = self._torch.nn.modules.module.register_module_forward_pre_hook
         gate = self.safely(self._at_module)
         while not job.why:
@@ -231,7 +231,7 @@ class Hooks:
 
 @functools.cache
 def install() -> str:
-    """Hook into PyTorch, which must be imported, once; why that is of no use, or nothing."""
+    """Hooks into PyTorch, which must be imported, once; returns the reason if that is of no use, or an empty text."""
     torch: Any = sys.modules.get("torch")
     job = injob.job()
     if torch is None:

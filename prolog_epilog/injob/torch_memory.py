@@ -1,4 +1,4 @@
-"""Memory scaling in PyTorch: allocator limit, cache, optimizer state and saved activations, at step boundaries."""
+"""Memory scaling in PyTorch, at step boundaries: allocator limit, cache, optimizer state and saved activations."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Any
 from prolog_epilog.injob.scaling import Held, Spill, decide
 
 LEAST_SPILLED = 1 << 20
-"""Smaller tensors are not worth the way to the host."""
+"""Tensors with fewer bytes are not worth moving to the host."""
 
 
 def size_of(tensor: Any) -> int:
-    """Bytes of a tensor's elements."""
+    """Returns the bytes of a tensor's elements."""
     return int(tensor.numel() * tensor.element_size())
 
 
 class HostPool:
-    """Pinned host memory that is used again, because pinning is slow; never more than its bound."""
+    """Pinned host memory that is reused, because pinning is slow; never more than its bound."""
 
     def __init__(self, torch: Any, *, pinned: bool) -> None:
         self._torch = torch
@@ -26,23 +26,23 @@ class HostPool:
         self.bound = self.held = 0
 
     def take(self, like: Any) -> Any:
-        """A host tensor of the same shape; its earlier use is over."""
+        """Returns a host tensor of the same shape, whose earlier use is over."""
         waiting = self._free[like.dtype, tuple(like.shape)]
         for place, (tensor, done) in enumerate(waiting):
             if done is None or done.query():
                 del waiting[place]
                 return tensor
         if self.held + size_of(like) > self.bound:
-            self.clear()  # Shapes have changed: what was kept for others makes room.
+            self.clear()  # Shapes have changed: drop what was kept for others.
         self.held += size_of(like)
         return self._torch.empty(like.shape, dtype=like.dtype, device="cpu", pin_memory=self._pinned)
 
     def give(self, tensor: Any, done: Any) -> None:
-        """Back for others, once the event has passed."""
+        """Gives a tensor back for reuse, once the event has passed."""
         self._free[tensor.dtype, tuple(tensor.shape)].append((tensor, done))
 
     def clear(self) -> None:
-        """Let everything go that is not in use; PyTorch itself waits until the GPU is through with it."""
+        """Drops everything that is not in use; PyTorch itself waits until the GPU has finished with it."""
         self.held -= sum(size_of(tensor) for waiting in self._free.values() for tensor, _ in waiting)
         self._free.clear()
 
@@ -81,14 +81,14 @@ class Activations:
         self._hooks: Any = None
 
     def allow(self, budget: int) -> None:
-        """Move up to so many bytes from now on. Once entered, the hooks stay: leaving could cross a user's own."""
+        """Moves up to so many bytes from now on. Once entered, the hooks stay: leaving could cross a user's own."""
         self.budget = budget
         if budget and self._hooks is None:
             self._hooks = self._torch.autograd.graph.saved_tensors_hooks(self._pack, self._unpack)
             self._hooks.__enter__()
 
     def event(self) -> Any:
-        """Marks the end of what is queued now."""
+        """Returns an event that marks the end of what is queued now."""
         if self.device.type != "cuda":
             return None
         event = self._torch.cuda.Event()
@@ -112,7 +112,7 @@ class Activations:
         return _OnHost(self, tensor, size)
 
     def _is_parameter(self, tensor: Any) -> bool:
-        # A view of a weight, as a linear layer saves: copying it frees nothing.
+        # The tensor is a view of a weight, as a linear layer saves: copying it frees nothing.
         base = getattr(tensor, "_base", None)
         return base is not None and base.is_leaf and base.requires_grad
 
@@ -131,7 +131,7 @@ class OptimizerState:
 
     def _large(self, optimizer: Any) -> list[tuple[dict[str, Any], str, Any]]:
         if any(group.get("capturable") for group in optimizer.param_groups):
-            return []  # A graph knows where these tensors are.
+            return []  # A CUDA graph holds the addresses of these tensors.
         return [
             (state, name, tensor)
             for state in optimizer.state.values()
@@ -141,11 +141,11 @@ class OptimizerState:
         ]
 
     def size(self, optimizer: Any) -> int:
-        """Bytes that could be moved."""
+        """Returns the bytes that could be moved."""
         return sum(size_of(tensor) for _, _, tensor in self._large(optimizer))
 
     def away(self, optimizer: Any) -> None:
-        """To the host."""
+        """Moves the state to the host."""
         for state, name, tensor in self._large(optimizer):
             if tensor.device == self._device:
                 host = self._pool.take(tensor)
@@ -154,7 +154,7 @@ class OptimizerState:
                 self.on_host += size_of(host)
 
     def back(self, optimizer: Any) -> None:
-        """To the GPU."""
+        """Moves the state to the GPU."""
         for state, name, tensor in self._large(optimizer):
             if tensor.device.type == "cpu" and self._device.type != "cpu":
                 state[name] = self._to_gpu(tensor)
@@ -167,14 +167,14 @@ class OptimizerState:
         try:
             return tensor.to(self._device, non_blocking=True)
         except self._torch.cuda.OutOfMemoryError:
-            # The optimizer cannot do without: rather above the target than dead.
+            # The optimizer needs this tensor: exceeding the target is better than failing.
             self._torch.cuda.set_per_process_memory_fraction(1.0, self._device)
             self._torch.cuda.empty_cache()
             return tensor.to(self._device, non_blocking=True)
 
 
 class Scaler:
-    """Follows the memory target of one GPU, one decision at each step's end."""
+    """Follows the memory target of one GPU, with one decision at each step's end."""
 
     def __init__(self, torch: Any, device: Any) -> None:
         self._torch = torch
@@ -185,25 +185,25 @@ class Scaler:
         self._spill = Spill()
         self._target = self._cap = 0
         self.graphs = False
-        """A CUDA graph was recorded: its addresses must stay, so nothing moves any more."""
+        """True if a CUDA graph was recorded: its addresses must stay, so nothing moves any more."""
 
     @property
     def spilled(self) -> int:
-        """Bytes on the host now."""
+        """Returns the bytes on the host now."""
         return self.state.on_host + self.activations.on_host
 
     def before_optimizer(self, optimizer: Any) -> None:
-        """Bring the state back that this optimizer is about to use."""
+        """Brings back the state that this optimizer is about to use."""
         if self.state.on_host:
             self.state.back(optimizer)
 
     def after_optimizer(self, optimizer: Any) -> None:
-        """Send its state away again, where that is in force."""
+        """Moves the optimizer's state away again, if that is decided."""
         if self._spill.state and not self.graphs:
             self.state.away(optimizer)
 
     def end_step(self, target: int, host_bound: int, optimizer: Any) -> None:
-        """Decide and act; costs nothing while there is no target."""
+        """Decides and acts; costs nothing while there is no target."""
         if not target and not self._target:
             return
         cuda = self._torch.cuda

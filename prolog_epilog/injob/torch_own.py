@@ -1,9 +1,9 @@
-"""What a rank's GPU takes by itself in data-parallel training, without waiting for other ranks.
+"""Times what a rank's GPU takes by itself in data-parallel training, without waiting for other ranks.
 
-The wait for the others is at the end of the backward pass: gradients are exchanged beside it, and only then waited for.
-So from the end of one step to the moment at which the first layer's gradient is there, the last one of the pass, a GPU
-does nothing but its own work. That holds for DistributedDataParallel with whole parameters and no layer that talks to
-other ranks; of all other programs nothing is told.
+The wait for the others is at the end of the backward pass: gradients are exchanged during the pass, and only then
+waited for. The first layer's gradient is the last one of the pass. So from the end of one step until that gradient is
+there, a GPU does only its own work. That holds for DistributedDataParallel with whole parameters and no layer that
+talks to other ranks; for all other programs nothing is reported.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from collections.abc import Callable
 from typing import Any
 
 MOST_PENDING = 8
-"""Steps whose end the GPU has not reached yet; of more the oldest are not timed."""
+"""The most steps whose end the GPU has not reached yet; beyond that the oldest are not timed."""
 
 
 class Replicas:
-    """The data-parallel modules of this process, seen as they are made."""
+    """The data-parallel modules of this process, noted as they are made."""
 
     def __init__(self, torch: Any) -> None:
         self._torch = torch
@@ -35,7 +35,10 @@ class Replicas:
         torch.nn.parallel.DistributedDataParallel.__init__ = watched
 
     def first_parameter(self, optimizer: Any) -> Any:
-        """The parameter whose gradient comes last, where all of a step but its end is the rank's own work; or None."""
+        """Returns the parameter whose gradient comes last, or None.
+
+        There is one if all of a step but its end is the rank's own work.
+        """
         plain = self._torch.Tensor
         talks = self._torch.nn.SyncBatchNorm
         mine = {id(one) for group in optimizer.param_groups for one in group["params"]}
@@ -52,11 +55,14 @@ class Replicas:
 class OwnClock:
     """Times from the end of a step to the last gradient of the next, by events on the GPU or the host's clock.
 
-    A failure stops this clock and nothing else: it runs within the program's own backward pass.
+    A failure stops only this clock: it runs within the program's own backward pass.
     """
 
     def __init__(self, parameter: Any, mark: Callable[[], Any], between: Callable[[Any, Any], float | None]) -> None:
-        """`mark` the moment, or None; seconds `between` two moments, or None as long as the GPU has not come so far."""
+        """Takes `mark`, which marks the moment (or None), and `between`, the seconds between two moments.
+
+        `between` returns None as long as the GPU has not reached them.
+        """
         self._mark, self._between = mark, between
         self._broken = False
         self._began: Any = None
@@ -74,7 +80,7 @@ class OwnClock:
             self._broken = True
 
     def end_step(self) -> list[float]:
-        """A step has ended here; times, in seconds, of those that are known by now."""
+        """Marks the end of a step; returns the times, in seconds, of those that are known by now."""
         if self._broken:
             return []
         if self._began is not None and self._last is not None:
@@ -88,7 +94,7 @@ class OwnClock:
 
 
 def clock_of(torch: Any, parameter: Any, *, on_gpu: bool) -> OwnClock:
-    """The clock of a program whose first parameter this is."""
+    """Returns the clock of a program whose first parameter this is."""
     if not on_gpu:
         import time  # noqa: PLC0415 - only where there is no GPU
 

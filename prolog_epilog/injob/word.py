@@ -1,8 +1,8 @@
 """The word between guard and job: `berth-word/1`, as docs/formats.md describes it.
 
-Two pages for each job and GPU. The *order* belongs to root, and the job can only read it. The *beat* belongs to the
-job's user; the guard reads it with pread and believes nothing in it, so a job that cuts, grows or fills it with rubbish
-harms only its own heartbeat. Each number is one aligned 64-bit store, so neither side ever waits for the other.
+It has two pages for each job and GPU. The *order* belongs to root, and the job can only read it. The *beat* belongs to
+the job's user; the guard reads it with pread and trusts nothing in it. So a job that cuts, grows or fills it with
+garbage harms only its own heartbeat. Each number is one aligned 64-bit store, so neither side ever waits for the other.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ __all__ = ["OPEN", "Beat", "Order", "OrderPage", "Place", "create", "map_order",
 PAGE = 4096
 SLOT = 256
 SLOTS = range(1, PAGE // SLOT)
-"""Places for the processes of a job; the first SLOT bytes are the page's head."""
+"""The slots for the processes of a job; the first SLOT bytes are the page's head."""
 RECENT = 16
-"""Last step times kept in a slot."""
+"""Number of the last step times that a slot keeps."""
 
 ORDER_MAGIC = int.from_bytes(b"BERTHWD1", "little")
 BEAT_MAGIC = int.from_bytes(b"BERTHBT1", "little")
 OPEN = 1000
-"""Duty in permille at which nobody waits."""
+"""The duty in permille at which no process waits."""
 
 # Places of the 64-bit numbers of the order.
 MAGIC, DUTY, MEMORY, HOST_BOUND, UNTIL, QUOTA = range(6)
@@ -41,48 +41,48 @@ PROCESS, READY, AT, STEPS, STEP_NS, IDLE_NS, LAUNCHES, USED, PEAK, SPILLED, EPOC
 OWN_STEPS, OWN_NS, APP = range(13, 16)
 RECENT_AT = 128
 LOSSES, BEST_AT = range(24, 26)
-"""Behind the last step times; 0 in words of processes that know nothing of it."""
+"""They stand behind the last step times; 0 in slots of processes that do not write them."""
 
 LIBRARY = 1 << 32
-"""Set in PROCESS where the library for any CUDA program writes the slot, and not Python."""
+"""Set in PROCESS if the library for any CUDA program writes the slot, and not Python."""
 ELSEWHERE = 1 << 33
-"""Set in PROCESS by Python where the library gates the process: this slot only beats."""
+"""Set in PROCESS by Python if the library gates the process: this slot only beats."""
 
 _SLOT_NUMBERS = struct.Struct(f"<16Q{RECENT}I2Q")
 _MOST = 1 << 62
-"""No counter of an honest job ever gets here."""
+"""No counter of an honest job ever reaches this."""
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What the guard asks of a job on one GPU."""
+    """The guard's order to a job on one GPU."""
 
     duty: int = OPEN
-    """Permille of the time in which the job may keep the GPU busy; 0 shuts it."""
+    """The permille of the time in which the job may keep the GPU busy; 0 shuts the gate."""
     memory: int = 0
-    """Bytes of the GPU's memory that the job should make do with, moving things to the host; 0: as it likes."""
+    """The bytes of GPU memory that the job should keep to, by moving data to the host; 0: no limit."""
     host_bound: int = 0
-    """Bytes of pinned host memory that it may use to get there."""
+    """The bytes of pinned host memory that it may use to get there."""
     quota: int = 0
-    """Bytes beyond which the library refuses an allocation; 0: none."""
+    """The bytes beyond which the library refuses an allocation; 0: none."""
     epoch: int = 0
-    """Grows with each change of duty."""
+    """A number that grows with each change of duty."""
 
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """What one process of the job says of itself; counters only grow while the process lives."""
+    """The report of one process of the job on itself; counters only grow while the process lives."""
 
     slot: int
     pid: int
-    """As the process sees itself: in a container that is not the host's."""
+    """The process number as the process sees it: in a container it is not the node's."""
     library: bool
     ready: bool
     at_ns: int
-    """Time of the last step, CLOCK_MONOTONIC."""
+    """The time of the last step, CLOCK_MONOTONIC."""
     steps: int
     step_ns: int
-    """Time of all steps together, idle time included."""
+    """The time of all steps together, idle time included."""
     idle_ns: int
     launches: int
     used: int
@@ -94,20 +94,20 @@ class Beat:
     recent_us: tuple[int, ...]
     """The last step times, oldest first."""
     own_steps: int = 0
-    """Steps of which the process knows how long its GPU took without waiting for other ranks."""
+    """The steps for which the process knows how long its GPU took without waiting for other ranks."""
     own_ns: int = 0
     """That time, of all these steps together."""
     app: int = 0
-    """The same number wherever the same command runs with as many ranks; 0: not told."""
+    """A number that is the same wherever the same command runs with as many ranks; 0: not told."""
     elsewhere: bool = False
-    """Whether the library gates this process, in a slot of its own."""
+    """True if the library gates this process, in a slot of its own."""
     losses: int = 0
-    """How many losses the program has told."""
+    """The number of losses that the program has told."""
     best_at_ns: int = 0
-    """When it told the best of them, CLOCK_MONOTONIC."""
+    """The time at which it told the best of them, CLOCK_MONOTONIC."""
 
     def mean_step_s(self, before: Beat | None) -> float | None:
-        """Mean time of the steps since an earlier reading of the same process, or None if there was none."""
+        """Returns the mean time of the steps since an earlier reading of the same process, or None if there was none."""
         steps, took = self.steps, self.step_ns
         if before is not None and before.pid == self.pid:
             steps, took = steps - before.steps, took - before.step_ns
@@ -115,17 +115,17 @@ class Beat:
 
 
 def order_path(word: Path) -> Path:
-    """The page that root writes."""
+    """Returns the path of the page that root writes."""
     return word.with_name(f"{word.name}.order")
 
 
 def beat_path(word: Path) -> Path:
-    """The page that the job writes."""
+    """Returns the path of the page that the job writes."""
     return word.with_name(f"{word.name}.beat")
 
 
 def create(folder: Path, uuids: Sequence[str], uid: int, gid: int) -> tuple[Path, ...]:
-    """Make the words of a job in a folder that only root can write; made anew they keep what stands in them."""
+    """Makes the words of a job in a folder that only root can write; a word that is there keeps its contents."""
     for one in (folder.parent, folder):
         with contextlib.suppress(FileExistsError):
             one.mkdir(parents=True)
@@ -150,7 +150,7 @@ def _make_page(path: Path, magic: int, owner: tuple[int, int] | None, mode: int)
         head = struct.pack("<2Q", magic, OPEN if magic == ORDER_MAGIC else 0)
         if os.pread(descriptor, 8, 0) != head[:8] or os.fstat(descriptor).st_size != PAGE:
             os.ftruncate(descriptor, 0)
-            # Written in full, so that the page is there even when the file system fills up later.
+            # Write it in full, so that the page stays usable if the file system fills up later.
             os.pwrite(descriptor, head.ljust(PAGE, b"\0"), 0)
         os.fchmod(descriptor, mode)
         if owner is not None:
@@ -167,7 +167,7 @@ def _open(path: Path, flags: int) -> int:
 
 
 def remove(folder: Path) -> None:
-    """Take a job's words away; a process that still has one open keeps its last order until the lease ends."""
+    """Removes a job's words; a process that still has one open keeps its last order until the lease ends."""
     if folder.is_symlink() or not folder.is_dir():
         return
     for path in folder.iterdir():
@@ -176,7 +176,7 @@ def remove(folder: Path) -> None:
 
 
 class OrderPage:
-    """The guard's hand on an order. The file is root's alone, so that mapping it is safe."""
+    """The guard's access to an order. The file belongs to root alone, so mapping it is safe."""
 
     def __init__(self, word: Path) -> None:
         descriptor = _open(order_path(word), os.O_RDWR)
@@ -191,7 +191,10 @@ class OrderPage:
             raise WordError(f"{order_path(word)} is no berth-word/1: remove it")
 
     def give(self, duty: int, memory: int = 0, host_bound: int = 0, *, quota: int = 0, lease_s: float) -> int:
-        """Order a duty (permille), a memory target and a quota; after `lease_s` the gate opens by itself. The epoch."""
+        """Orders a duty (permille), a memory target and a quota; returns the epoch.
+
+        After `lease_s` the gate opens by itself.
+        """
         if not 0 <= duty <= OPEN:
             raise WordError(f"a duty is 0 to {OPEN} permille, not {duty}")
         numbers = self._numbers
@@ -199,20 +202,20 @@ class OrderPage:
         if duty != before:
             epoch = (epoch + 1) & 0xFFFFFFFF
         for place, number in ((MEMORY, memory), (HOST_BOUND, host_bound), (QUOTA, quota)):
-            # What no GPU has is no bound either, and a number that does not fit would be an error of the guard's.
+            # No GPU has as much as _MOST, so it is no limit; a larger number would not fit.
             numbers[place] = min(max(number, 0), _MOST)
         numbers[UNTIL] = time.monotonic_ns() + round(lease_s * 1e9)
         numbers[DUTY] = epoch << 32 | duty
         return epoch
 
     def close(self) -> None:
-        """Let the page go; the order stands until its lease ends."""
+        """Closes the page; the order stands until its lease ends."""
         self._numbers.release()
         self._page.close()
 
 
 def read_order(numbers: memoryview) -> Order:
-    """The order in force: open once the lease has ended, so that a dead guard holds nobody."""
+    """Returns the order in force: open once the lease has ended, so that a dead guard holds no job."""
     duty = numbers[DUTY] & 0xFFFF
     if duty != OPEN and (duty > OPEN or time.monotonic_ns() > numbers[UNTIL]):
         duty = OPEN
@@ -220,10 +223,10 @@ def read_order(numbers: memoryview) -> Order:
 
 
 def read_beats(word: Path) -> tuple[Beat, ...]:
-    """The beats of the living processes of a job on a GPU; what cannot be true is left out.
+    """Returns the beats of the living processes of a job on a GPU; leaves out what cannot be true.
 
-    A page that the job has cut or grown gets its size back, so that nobody can fill the file system with one. One that
-    is cut again before it is read is a `WordError`.
+    A page that the job has cut or grown is set back to its size, so that no job can fill the file system with one. If
+    it is cut again before it is read, a `WordError` is raised.
     """
     descriptor = _open(beat_path(word), os.O_RDWR | os.O_NONBLOCK)
     try:
@@ -265,13 +268,13 @@ def _lock(slot: int, kind: int) -> bytes:
 
 
 def _free(descriptor: int, slot: int) -> bool:
-    """Whether no living process holds this slot."""
+    """Tells whether no living process holds this slot."""
     answer = fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, _lock(slot, fcntl.F_WRLCK))
     return bool(struct.unpack_from("@h", answer)[0] == fcntl.F_UNLCK)
 
 
 def map_order(word: Path) -> memoryview:
-    """The numbers of an order, to be read only."""
+    """Returns the numbers of an order, read-only."""
     descriptor = _open(order_path(word), os.O_RDONLY)
     try:
         numbers = memoryview(mmap.mmap(descriptor, PAGE, prot=mmap.PROT_READ)).cast("Q")
@@ -286,7 +289,7 @@ class Place:
     """A process's own slot of a beat."""
 
     def __init__(self, word: Path, *, elsewhere: bool = False) -> None:
-        """`elsewhere`: the library gates this process."""
+        """Takes a free slot; `elsewhere`: the library gates this process."""
         self.word = word
         self._descriptor = _open(beat_path(word), os.O_RDWR)
         slot = next((slot for slot in SLOTS if self._take(slot)), None)
@@ -301,7 +304,7 @@ class Place:
         self.numbers[PROCESS] = os.getpid() | (ELSEWHERE if elsewhere else 0)
 
     def _take(self, slot: int) -> bool:
-        # Such a lock goes with the process, however it ends.
+        # Such a lock ends with the process, however it ends.
         try:
             fcntl.fcntl(self._descriptor, fcntl.F_OFD_SETLK, _lock(slot, fcntl.F_WRLCK))
         except OSError:
@@ -309,5 +312,5 @@ class Place:
         return True
 
     def close(self) -> None:
-        """Leave the slot to others."""
+        """Leaves the slot to other processes."""
         os.close(self._descriptor)

@@ -70,8 +70,8 @@ def _indices(text: str) -> tuple[int, ...]:
 def first_node(folded: str) -> str:
     """Returns the first node of a list such as `n[1-3,07],login`: it ran the job's script.
 
-        >>> first_node("rack[2-3]n[07,9],login"), first_node("n4")
-        ('rack2n07', 'n4')
+    >>> first_node("rack[2-3]n[07,9],login"), first_node("n4")
+    ('rack2n07', 'n4')
     """
     first = re.match(r"(?:[^,\[]|\[[^\]]*\])+", folded)
     return re.sub(r"\[(\d+)[^\]]*\]", r"\1", first.group()) if first else ""

@@ -1,4 +1,4 @@
-"""Sends commands to nvidia-cuda-mps-control, one at a time: by absolute path, with a clean environment and a time limit."""
+"""Sends commands to nvidia-cuda-mps-control, one at a time: absolute path, clean environment, time limit."""
 
 from __future__ import annotations
 

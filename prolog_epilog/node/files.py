@@ -1,4 +1,4 @@
-"""Files that root keeps where users have files too: written whole, read without following links, locked with a limit."""
+"""Files that root keeps beside users' files: written whole, read without following links, locked with a time limit."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ def user_of(pid: int) -> int | None:
 
 
 def real_user_of(pid: int) -> int | None:
-    """Returns the user who started a process: for a setuid program its caller, for a daemon that acts for a user root."""
+    """Returns the real user of a process: the caller of a setuid program, or root for a daemon that acts for a user."""
     return _user(pid, 1)
 
 

@@ -1,6 +1,6 @@
-"""Launchers of many processes, told to start one: what torchrun, accelerate, deepspeed and mpirun are asked for.
+"""Makes launchers of many processes start one: changes the words of torchrun, accelerate, deepspeed and mpirun.
 
-Only what stands before the program is changed; its own words are its own. Read by users' Pythons too: nothing but the
+Only the words before the program are changed; the program's own words stay. Users' Pythons read this file too: only the
 standard library, and no newer syntax than Python 3.10 has.
 """
 
@@ -10,7 +10,7 @@ import os
 from collections.abc import Sequence
 
 HERE = "BERTH_PREFLIGHT"
-"""Environment of a pre-flight: its value is 1."""
+"""Environment variable of a pre-flight: its value is 1."""
 
 _TORCHRUN_FLAGS = frozenset(
     {"--standalone", "-m", "--module", "--no-python", "--no_python", "--run-path", "--run_path"}
@@ -76,7 +76,7 @@ def _mpirun(words: list[str]) -> list[str]:
 
 
 def _split(words: list[str], flags: frozenset[str]) -> tuple[list[str], list[str]]:
-    """A launcher's own words, and those from its program on; each option that is no flag has a value."""
+    """Splits words into a launcher's own and those from its program on; each option that is no flag has a value."""
     at = 0
     while at < len(words) and words[at].startswith("-") and words[at] != "--":
         at += 1 if words[at] in flags or "=" in words[at] else 2
@@ -84,7 +84,7 @@ def _split(words: list[str], flags: frozenset[str]) -> tuple[list[str], list[str
 
 
 def _up_to_script(words: list[str]) -> tuple[list[str], list[str]]:
-    """The same where nobody can know which options have values: a program is a file of Python, or a module."""
+    """Splits words if it is not known which options have values: the program is a Python file, or a module."""
     at = 0
     while at < len(words) and not (words[at].endswith(".py") or words[at] in {"-m", "--module", "--"}):
         at += 1
@@ -92,7 +92,7 @@ def _up_to_script(words: list[str]) -> tuple[list[str], list[str]]:
 
 
 def _without(words: list[str], names: set[str], dashes: str = "--") -> list[str]:
-    """Words without these options and their values; `_` is as good as `-` in them."""
+    """Returns the words without these options and their values; `_` is as good as `-` in them."""
     kept: list[str] = []
     skip = False
     for word in words:

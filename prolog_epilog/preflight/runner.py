@@ -1,11 +1,11 @@
-"""The runner: starts a job's script on one GPU, and lets it go on until it is seen to work (docs/preflight.md).
+"""The runner: starts a job's script on one GPU, and lets it run until it is seen to work (docs/preflight.md).
 
     python -I -m prolog_epilog.preflight.runner --seconds=N -- SCRIPT [ARGUMENT...]
     python -I -m prolog_epilog.preflight.runner launch NAME [ARGUMENT...]
 
-SPANK puts the first form before the script of a pre-flight; the second stands behind the launchers of many processes.
-All of it runs with the rights of the job's user. The end of the script before its first step is the pre-flight's end,
-with its status; a first step, `berth ready` or the end of the time end it well.
+SPANK puts the first form before the script of a pre-flight; the launchers of many processes call the second. All of it
+runs with the rights of the job's user. If the script ends before its first step, the pre-flight ends with the script's
+status. A first step, `berth ready` or the end of the time end it with success.
 """
 
 import os
@@ -32,11 +32,11 @@ LOOK_EVERY = 0.1
 _HOOKS = Path(__file__).resolve().parents[1] / "injob" / "site"
 _WORD = "GPU-preflight"
 _PROGRAM = (sys.executable, "-I", "-m", "prolog_epilog.preflight.runner")
-"""Whatever the user's environment says to Pythons, this one is Berth's."""
+"""The program that runs Berth's Python, whatever the user's environment says to Pythons."""
 
 
 def main() -> int:
-    """The program."""
+    """Runs the program."""
     words = sys.argv[1:]
     if words[:1] == ["launch"] and len(words) > 1:
         launch(words[1], words[2:])
@@ -47,7 +47,7 @@ def main() -> int:
 
 
 def launch(name: str, words: Sequence[str]) -> NoReturn:
-    """Become a launcher of one process."""
+    """Becomes a launcher of one process."""
     mine = os.environ.get("BERTH_SHIMS", "")
     program = shims.find(name, os.environ.get("PATH", ""), mine)
     if not program:
@@ -60,7 +60,7 @@ def launch(name: str, words: Sequence[str]) -> NoReturn:
 
 
 def run(seconds: int, command: Sequence[str]) -> int:
-    """The whole pre-flight; its exit status."""
+    """Runs the whole pre-flight; returns its exit status."""
     until = time.monotonic() + seconds
     folder = Path(tempfile.mkdtemp(prefix="berth-preflight-"))
     try:
@@ -75,7 +75,7 @@ def _watch(command: Sequence[str], folder: Path, until: float) -> int:
     told = _Told()
     signal.signal(signal.SIGTERM, told.hear)
     try:
-        # In a group of its own, all of which can be ended.
+        # Start it in a group of its own, so that all of it can be ended.
         script = subprocess.Popen(command, env=environment, process_group=0)
     except OSError as problem:
         _say(f"{command[0]}: {problem.strerror}")
@@ -97,14 +97,14 @@ def _watch(command: Sequence[str], folder: Path, until: float) -> int:
         _say(f"{cause}: that says nothing against the job, which may start")
         return 0
     if status == -signal.SIGTERM:
-        # Told to go, as Slurm knows it of any job.
+        # It was ended by SIGTERM: end by that signal too, as Slurm expects of any job.
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGTERM)
     return status if status >= 0 else 128 - status
 
 
 def prepare(folder: Path, outer: "os._Environ[str] | dict[str, str]") -> dict[str, str]:
-    """The environment of the script."""
+    """Returns the environment of the script."""
     own = shims.write(folder, _PROGRAM)
     added = {
         HERE: "1",
@@ -126,7 +126,7 @@ def prepare(folder: Path, outer: "os._Environ[str] | dict[str, str]") -> dict[st
 
 
 def _sign_of_life(environment: dict[str, str]) -> Callable[[], str]:
-    """What tells that the script works; empty as long as nothing does."""
+    """Returns a function that says why the script works; the text is empty as long as nothing shows that."""
     ready = Path(environment[shims.READY])
     words = [Path(one) for one in environment.get("BERTH_WORD", "").split(":") if one]
 
@@ -147,7 +147,7 @@ def _sign_of_life(environment: dict[str, str]) -> Callable[[], str]:
 
 def _end_well(script: "subprocess.Popen[bytes]", grace: float, why: str) -> int:
     _say(f"{why}: the pre-flight ends here, and the job itself may start")
-    # What ends now ends at our word, not the job's.
+    # What ends now was ended by us, not by the job.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     _signal(script, signal.SIGTERM)
     with suppress(subprocess.TimeoutExpired):
@@ -163,20 +163,20 @@ def _signal(script: "subprocess.Popen[bytes]", number: int) -> None:
 
 
 class _Told:
-    """Slurm wants the pre-flight to end: so does its script, and then its status is told."""
+    """Handles Slurm's signal to end the pre-flight: passes it to the script, whose status is then reported."""
 
     def __init__(self) -> None:
         self.heard = False
         self._script: subprocess.Popen[bytes] | None = None
 
     def hear(self, number: int, _: FrameType | None) -> None:
-        """The signal's handler."""
+        """Handles the signal."""
         self.heard = True
         if self._script is not None:
             _signal(self._script, number)
 
     def pass_on_to(self, script: "subprocess.Popen[bytes]") -> None:
-        """From now on, and what was heard before."""
+        """Passes on signals from now on, and one that was heard before."""
         self._script = script
         if self.heard:
             _signal(script, signal.SIGTERM)

@@ -1,7 +1,7 @@
 """Puts Berth between a pre-flight's script and the launchers that it calls by name.
 
-Twice, as PATH changes with each environment that a script loads: programs in front of PATH, and functions for bash,
-which go before anything on PATH. Where both miss, a Python launcher is caught at its start (sitecustomize).
+It does so in two ways, because PATH changes with each environment that a script loads: programs in front of PATH, and
+bash functions, which precede anything on PATH. If both miss, a Python launcher is caught at its start (sitecustomize).
 """
 
 import os
@@ -12,11 +12,11 @@ from pathlib import Path
 from prolog_epilog.preflight.launchers import NAMES
 
 READY = "BERTH_READY"
-"""Environment of a pre-flight: the file that `berth ready` makes."""
+"""Environment variable of a pre-flight: the file that `berth ready` makes."""
 
 
 def write(folder: Path, program: Sequence[str]) -> Path:
-    """One small program for each launcher; the folder that holds them."""
+    """Writes one small program for each launcher; returns the folder that holds them."""
     shims = folder / "bin"
     shims.mkdir(mode=0o700)
     for name in NAMES:
@@ -27,12 +27,12 @@ def write(folder: Path, program: Sequence[str]) -> Path:
 
 
 def functions(program: Sequence[str]) -> dict[str, str]:
-    """What bash takes for functions of these names."""
+    """Returns the environment variables that bash takes for functions of these names."""
     return {f"BASH_FUNC_{name}%%": f'() {{ {shlex.join(program)} launch {name} "$@"; }}' for name in NAMES}
 
 
 def find(name: str, path: str, shims: str) -> str:
-    """The launcher itself, past the shims; empty where there is none."""
+    """Returns the launcher itself, past the shims; empty if there is none."""
     for folder in path.split(":"):
         file = os.path.join(folder or ".", name)  # noqa: PTH118 - as execvp would
         if folder != shims and os.path.isfile(file) and os.access(file, os.X_OK):  # noqa: PTH113 - see above

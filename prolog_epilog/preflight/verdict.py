@@ -1,7 +1,7 @@
-"""Whether a failure in a pre-flight says anything of the job: a lost peer, a faulty GPU or too little room does not.
+"""Judges a failure in a pre-flight: a lost peer, a faulty GPU or too little memory says nothing about the job.
 
-By the same rules that decide whether a failed job is tried again (docs/failures.md), on the end of the script's own
-log, with the user's own rights. Where that cannot be found out the failure stands.
+It uses the rules that decide whether a failed job is tried again (docs/failures.md), on the end of the script's own
+log, with the user's own rights. If the cause cannot be found, the failure stands.
 """
 
 import json
@@ -13,13 +13,13 @@ import sys
 TAIL_BYTES = 256 * 1024
 _SECONDS = 20.0
 _TELL_NOTHING = frozenset({"no_signature", "job_preempted"})
-"""Nothing known was found; and what a script says of children that it ended itself."""
+"""Classes without meaning here: nothing known was found, or a script reports children that it ended itself."""
 _ROOM = frozenset({"gpu_out_of_memory", "cpu_out_of_memory"})
-"""A model that is divided over the GPUs of the job need not fit one of them, with one GPU's part of a node."""
+"""Lack of memory on one GPU says little: a model that is divided over the job's GPUs need not fit one of them."""
 
 
 def passing(status: int) -> str:
-    """What the failure was, by the class's name, if it may pass by itself or is of one GPU alone; else nothing."""
+    """Returns the class of the failure, if it may pass by itself or is of one GPU alone; else an empty text."""
     program = os.path.join(os.path.dirname(sys.executable), "berth")  # noqa: PTH118, PTH120 - as everywhere here
     command = [program, "classify", "-", "--json", "--exit-code", f"{status}:0"]
     try:
@@ -35,7 +35,7 @@ def passing(status: int) -> str:
 
 
 def _log() -> bytes:
-    """The ends of what this process writes its output and its errors to, where those are files."""
+    """Returns the ends of the files that this process writes its output and its errors to."""
     texts = []
     seen = set()
     for file in (1, 2):
@@ -44,7 +44,7 @@ def _log() -> bytes:
             if not stat.S_ISREG(status.st_mode) or (status.st_dev, status.st_ino) in seen:
                 continue
             seen.add((status.st_dev, status.st_ino))
-            # Anew: this one may be open for writing only.
+            # Open it again: this descriptor may be open for writing only.
             own = os.open(f"/proc/self/fd/{file}", os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
             continue

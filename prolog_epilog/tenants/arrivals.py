@@ -1,7 +1,7 @@
-"""A job comes to a GPU on which a guest sits: its Prolog and the guard agree by files in /run/berth/arrivals.
+"""Arrivals of jobs on a GPU on which a guest runs: Prolog and guard agree by files in /run/berth/arrivals.
 
-The Prolog shuts the guest's gate by itself, which needs nobody, and opens by itself later. Then it leaves a note for
-the guard, which alone freezes and ends guests, and waits for its answer, for some seconds at most.
+The Prolog first shuts the guest's gate, which needs no other process; the gate opens by itself later. Then it leaves a
+note for the guard, which alone freezes and ends guests. It waits for the guard's answer, for some seconds at most.
 """
 
 import fcntl
@@ -37,9 +37,9 @@ __all__ = [
 
 FORMAT = "berth-arrival/1"
 WAIT_SECONDS = 6.0
-"""A guest that ignores everything delays the first task by no more."""
+"""A guest that ignores everything delays the first task by no more than this."""
 SHUT_SECONDS = 10.0
-"""How long a gate stays shut that the Prolog shut; a living guard takes it over within a tenth of a second."""
+"""Seconds for which a gate that the Prolog shut stays shut; a living guard takes over within a tenth of a second."""
 
 _POLL_SECONDS = 0.02
 _MOST = 4_096
@@ -52,11 +52,11 @@ class Arrival:
     job: int
     uuids: tuple[str, ...]
     planned: bool
-    """Whether it has a berth: then its guest may save its work, else the guest ends at once."""
+    """True if it has a berth: then its guest may save its work, else the guest ends at once."""
 
 
 def guests_on(paths: Paths, uuids: Sequence[str]) -> list[Share]:
-    """The share files of the guests on these GPUs; what cannot be read is nobody's guest."""
+    """Returns the share files of the guests on these GPUs; skips files that cannot be read."""
     found = []
     for job in share_file.jobs(paths):
         with suppress(NodeError):
@@ -67,7 +67,7 @@ def guests_on(paths: Paths, uuids: Sequence[str]) -> list[Share]:
 
 
 def shut(guest: Share, uuids: Sequence[str]) -> None:
-    """Shut a guest's gate on these GPUs for some seconds; one without a word is the guard's."""
+    """Shuts a guest's gate on these GPUs for some seconds; a guest without a word is left to the guard."""
     for uuid in set(guest.uuids) & set(uuids) if guest.word else ():
         with suppress(WordError, OSError):
             page = word.OrderPage(Path(guest.word) / uuid)
@@ -76,7 +76,7 @@ def shut(guest: Share, uuids: Sequence[str]) -> None:
 
 
 def meet(paths: Paths, arrival: Arrival, say: Callable[[str], None], seconds: float = WAIT_SECONDS) -> None:
-    """In the Prolog of a job with whole GPUs: hold back guests that sit there until the guard has seen to them."""
+    """Holds back guests on the GPUs of a job with whole GPUs, until the guard has dealt with them; for its Prolog."""
     guests = guests_on(paths, arrival.uuids)
     if not guests:
         return
@@ -96,14 +96,14 @@ def meet(paths: Paths, arrival: Arrival, say: Callable[[str], None], seconds: fl
 
 
 def announce(paths: Paths, arrival: Arrival) -> None:
-    """Leave the note."""
+    """Leaves the note for the guard."""
     files.own_folder(paths.arrivals)
     text = f"{FORMAT}\nuuids={','.join(arrival.uuids)}\nplanned={arrival.planned:d}\n"
     files.write(paths.arrivals / str(arrival.job), text)
 
 
 def pending(paths: Paths) -> list[Arrival]:
-    """All arrivals whose guests have not all gone yet."""
+    """Returns all arrivals whose guests have not all gone yet."""
     try:
         names = os.listdir(paths.arrivals)  # noqa: PTH208 - ten times a second
     except OSError:
@@ -124,19 +124,19 @@ def _read(paths: Paths, job: int) -> Arrival:
 
 
 def answer(paths: Paths, job: int) -> None:
-    """The guard's word to the Prolog: nothing on these GPUs harms the job."""
+    """Answers the Prolog, for the guard: nothing on these GPUs harms the job."""
     with suppress(OSError):
         _answer(paths, job).touch()
 
 
 def forget(paths: Paths, job: int) -> None:
-    """Everything about this arrival is done. The answer stays for a Prolog that still looks for it."""
+    """Removes the note of an arrival that is done. The answer stays for a Prolog that still looks for it."""
     with suppress(OSError):
         (paths.arrivals / str(job)).unlink()
 
 
 def clean(paths: Paths, known: Callable[[int], bool]) -> None:
-    """Remove what stands here of jobs that are over."""
+    """Removes the files of jobs that are over."""
     with suppress(OSError):
         for path in paths.arrivals.iterdir():
             job = path.name.removesuffix(".safe")
@@ -149,7 +149,7 @@ def _answer(paths: Paths, job: int) -> Path:
 
 
 def hold_guard(paths: Paths) -> int:
-    """Be the one guard of this node as long as the descriptor is open; -1 where another one lives."""
+    """Makes the caller the one guard of this node while the descriptor is open; returns -1 if another one lives."""
     files.prepare(paths)
     handle = os.open(paths.guard, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
@@ -161,7 +161,7 @@ def hold_guard(paths: Paths) -> int:
 
 
 def guard_lives(paths: Paths) -> bool:
-    """Whether a guard runs on this node. A record lock is not inherited: it ends with the guard itself."""
+    """Tells whether a guard runs on this node. A record lock is not inherited: it ends with the guard itself."""
     try:
         handle = os.open(paths.guard, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:

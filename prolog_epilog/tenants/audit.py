@@ -1,6 +1,6 @@
-"""Who is on a shared GPU, compared with who may be: what no level of enforcement stops is seen here within a second.
+"""The audit: compares the processes on a shared GPU with its jobs; finds within a second what no level stops.
 
-Everything in this module is told to it; berth-guard looks and acts.
+This module reads nothing itself: berth-guard passes in what it sees, and acts.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -10,13 +10,13 @@ from prolog_epilog.node.devices import GpuProcess
 from prolog_epilog.tenants.state import SetState, Tenant
 
 SLACK_MIB = 256
-"""What a job may be over its memory: NVML counts what the driver itself takes for a context."""
+"""MiB that a job may be over its memory: NVML counts what the driver itself takes for a context."""
 
 ORDER = ("warn", "terminate", "requeue")
 """The answers, from mild to hard; [node] violation names the hardest that the site allows."""
 
 _DUE = {"warn": 1, "terminate": 3, "requeue": 10}
-"""In which sample in a row an answer is due: a job that ends is still seen for a moment."""
+"""The sample in a row at which an answer is due: a job that ends is still seen for a moment."""
 _AGAIN = 60
 
 
@@ -34,7 +34,7 @@ class Excess:
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """What to do about an excess now: one of ORDER."""
+    """The answer to an excess that is due now: one of ORDER."""
 
     what: str
     excess: Excess
@@ -46,7 +46,7 @@ def look(
     job_of: Callable[[int], int | None],
     ours: Callable[[SetState], set[int]],
 ) -> list[Excess]:
-    """One look at all shared GPUs."""
+    """Looks once at all shared GPUs; returns the excesses."""
     found: list[Excess] = []
     for one in books:
         own = ours(one)
@@ -56,7 +56,7 @@ def look(
                 if process.pid in own:
                     continue
                 job = job_of(process.pid)
-                # An X server draws for whoever sits there; what a job draws, it could as well compute.
+                # An X server draws for the user at the screen; a job that draws could as well compute.
                 if job is not None or process.kind != "graphics":
                     by_job.setdefault(job, []).append(process)
             for job, running in by_job.items():
@@ -73,7 +73,7 @@ def _foreign(uuid: str, job: int | None, running: Sequence[GpuProcess]) -> list[
 
 def _tenant(uuid: str, one: SetState, tenant: Tenant, running: Sequence[GpuProcess]) -> list[Excess]:
     found = []
-    # MPS knows nothing of graphics, also where a client of it draws.
+    # MPS does not handle graphics, not even of its own clients.
     drawing = {process.pid for process in running if process.kind == "graphics"}
     clients = {process.pid for process in running if process.kind == "mps"} - drawing
     outside = tuple(pid for pid in _pids(running) if pid not in clients)
@@ -107,7 +107,7 @@ class Judge:
     lasted: dict[tuple[str, int | None, str], int] = field(default_factory=dict)
 
     def answers(self, excesses: Sequence[Excess]) -> list[Action]:
-        """What is due after this look."""
+        """Returns the answers that are due after this look."""
         keys = {(one.uuid, one.job, one.kind): one for one in excesses}
         self.lasted = {key: self.lasted.get(key, 0) + 1 for key in keys}
         return [
@@ -121,7 +121,7 @@ class Judge:
         if ORDER.index(what) > ORDER.index(self.hardest):
             return False
         if what != "warn" and excess.job is None:
-            # An admin's own program, perhaps: root's processes are not ended by a guess.
+            # It may be an admin's own program: processes of no job are not ended on a guess.
             return False
         due = _DUE[what]
         return samples == due or (samples > due and (samples - due) % _AGAIN == 0)

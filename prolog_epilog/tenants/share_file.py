@@ -1,4 +1,4 @@
-"""The share file of a job, `berth-share/1` (docs/formats.md): what was set up for it, told to SPANK and to people."""
+"""The share file of a job, `berth-share/1` (docs/formats.md): what was set up for it, for SPANK and for people."""
 
 import re
 import time
@@ -13,24 +13,24 @@ from prolog_epilog.node.paths import Paths
 
 FORMAT = "berth-share/1"
 MAX_BYTES = 16_384
-"""SPANK refuses longer ones."""
+"""SPANK refuses longer files."""
 
 MAX_WHY = 512
 
 KEEP_SECONDS = 600
-"""How long the share file of a job that could not share is kept."""
+"""Seconds for which the share file of a job that could not share is kept."""
 
 _LINE = re.compile(r"([a-zA-Z][a-zA-Z0-9_.-]*)=([!-Z\\^-~]*)")
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What a job got, or why it did not."""
+    """The share that a job got, or the reason why it got none."""
 
     job: int
     uid: int
     why: str = ""
-    """Why the job cannot run here; empty: all was set up."""
+    """The reason why the job cannot run here; empty: all was set up."""
     gpus: tuple[int, ...] = ()
     minors: tuple[int, ...] = ()
     uuids: tuple[str, ...] = ()
@@ -40,28 +40,28 @@ class Share:
     tier: str = ""
     """`guaranteed` or `opportunistic`; empty for packed jobs."""
     node: str = ""
-    """This node, as Slurm calls it: the guard tells it to berthd."""
+    """The name of this node in Slurm: the guard tells it to berthd."""
     word: str = ""
-    """Folder of the job's words (docs/formats.md)."""
+    """The folder of the job's words (docs/formats.md)."""
     start: int = 0
-    """When this run of the job began, seconds since 1970; 0: not known."""
+    """The start of this run of the job, seconds since 1970; 0: not known."""
     slope: float | None = None
-    """Of a guest: the share of its speed that its host is predicted to lose to it."""
+    """For a guest: the share of its speed that its owner is predicted to lose to it."""
     level: str = ""
     level_text: str = ""
     environment: Mapping[str, str] = field(default_factory=dict)
     unset: tuple[str, ...] = ()
     prepend: Mapping[str, str] = field(default_factory=dict)
-    """A path that goes before what the user's variable lists."""
+    """Paths that go before those that the user's variable lists."""
 
     @property
     def degraded(self) -> bool:
-        """Whether SPANK must stop the job before its first line."""
+        """Tells whether SPANK must stop the job before its first line."""
         return bool(self.why)
 
 
 def text(share: Share) -> str:
-    """The file's contents."""
+    """Returns the file's contents."""
     rows = [
         ("job", str(share.job)),
         ("uid", str(share.uid)),
@@ -89,12 +89,12 @@ def text(share: Share) -> str:
 
 
 def _plain(sentence: str) -> str:
-    """What SPANK accepts, because it goes to a terminal."""
+    """Returns the characters that SPANK accepts, because they go to a terminal."""
     return "".join(sign if " " <= sign <= "~" else "?" for sign in sentence)[:MAX_WHY]
 
 
 def parse(contents: str) -> Share:
-    """Read a file's contents; keys of a later release are passed over."""
+    """Reads a file's contents; ignores keys of a later release."""
     first, *lines = contents.split("\n")
     if first != FORMAT:
         raise FormatError(f"a share file begins with {FORMAT}, not {first[:32]!r}; is all of Berth of one release?")
@@ -140,7 +140,7 @@ def _numbers(words: str) -> tuple[int, ...]:
 
 
 def write(paths: Paths, share: Share) -> None:
-    """Write a job's share file, by rename: SPANK sees the old one or the new one."""
+    """Writes a job's share file, by rename: SPANK sees the old one or the new one."""
     contents = text(share)
     if len(contents) > MAX_BYTES:
         raise FormatError(f"the share file of job {share.job} is longer than {MAX_BYTES} bytes; ask for fewer GPUs")
@@ -149,7 +149,7 @@ def write(paths: Paths, share: Share) -> None:
 
 
 def read(paths: Paths, job: int) -> Share | None:
-    """A job's share file; None where it has none."""
+    """Returns a job's share file; None if it has none."""
     contents = files.read(paths.job(job), MAX_BYTES)
     if contents is None:
         return None
@@ -160,7 +160,7 @@ def read(paths: Paths, job: int) -> Share | None:
 
 
 def remove(paths: Paths, job: int, start: int = 0) -> None:
-    """Remove a job's share file, where it has one; that of a later run than the one that began at `start` stays."""
+    """Removes a job's share file, if it has one; that of a run later than the one that began at `start` stays."""
     if has_later(paths, job, start):
         return
     with suppress(FileNotFoundError):
@@ -168,7 +168,7 @@ def remove(paths: Paths, job: int, start: int = 0) -> None:
 
 
 def has_later(paths: Paths, job: int, start: int) -> bool:
-    """Whether a later run of the job has a share file here; where Slurm does not say when they began, it has not."""
+    """Tells whether a later run of the job has a share file here; false if Slurm does not say when runs began."""
     with suppress(NodeError):
         found = read(paths, job) if start else None
         return found is not None and found.start > start
@@ -176,20 +176,20 @@ def has_later(paths: Paths, job: int, start: int) -> bool:
 
 
 def jobs(paths: Paths) -> dict[int, float]:
-    """The jobs that have a share file, and when each was written, seconds since 1970."""
+    """Returns the jobs that have a share file, and when each was written, seconds since 1970."""
     with suppress(FileNotFoundError):
         return {int(one.name): one.lstat().st_mtime for one in paths.jobs.iterdir() if one.name.isdecimal()}
     return {}
 
 
 def remove_old(paths: Paths) -> None:
-    """Remove what jobs that could not share left: berth-notice, which runs after the Epilog, has told berthd."""
+    """Removes old files of jobs that could not share: berth-notice, which runs after the Epilog, has told berthd."""
     for job, written in jobs(paths).items():
         if time.time() - written > KEEP_SECONDS:
             found = read(paths, job)
             if found is not None and found.degraded:
                 remove(paths, job)
     for draft in paths.jobs.glob(".[0-9]*.*"):
-        # Of a Prolog that was killed while it wrote.
+        # A draft is left by a Prolog that was killed while it wrote.
         if time.time() - draft.lstat().st_mtime > KEEP_SECONDS:
             draft.unlink(missing_ok=True)

@@ -1,7 +1,7 @@
-"""What is kept about a shared GPU in /run/berth/gpus/UUID/state.json: who shares it, and our processes for them.
+"""The state of a shared GPU in /run/berth/gpus/UUID/state.json: the jobs that share it, and our processes for them.
 
-A daemon serves a set of GPUs (one, or those of a multi-GPU job). The set's state stands in the file of its first
-UUID; the files of the others only point there.
+A daemon serves a set of GPUs (one, or those of a multi-GPU job). The set's state stands in the file of its first UUID;
+the files of the others only point there.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ FORMAT = "berth-mps/1"
 
 @dataclass(frozen=True, slots=True)
 class Tenant:
-    """A job that shares GPUs: percent of the multiprocessors, MiB of memory on each GPU (None: not asked)."""
+    """A job that shares GPUs: percentage of the multiprocessors, MiB of memory on each GPU (None: not asked for)."""
 
     job: int
     uid: int
@@ -35,19 +35,19 @@ class Tenant:
     mem_mib: int | None = None
     #: Its static partitions, as CUDA_MPS_SM_PARTITION takes them.
     partitions: tuple[str, ...] = ()
-    #: Empty for packed jobs; a host and its guest are not counted together: the guard holds the guest back.
+    #: Empty for packed jobs; the shares of an owner and its guest are not added up: the guard holds the guest back.
     tier: str = ""
-    #: When its run began, by Slurm, seconds since 1970; 0: not known. Another run of the same job has another.
+    #: The start of its run by Slurm, seconds since 1970; 0: not known. Another run of the same job has another.
     start: int = 0
-    #: Processes that MPS had named as the cause of a fault before it came.
+    #: Processes that MPS had already named as the cause of a fault before this job came.
     known: tuple[int, ...] = ()
-    #: MPS failed under it and was begun anew for somebody else; the guard does not know yet.
+    #: MPS failed under it and was restarted for another job; the guard does not know yet.
     lost: bool = False
-    #: CLOCK_MONOTONIC since when nobody else shares these GPUs; 0: somebody does.
+    #: CLOCK_MONOTONIC since which it shares these GPUs with no other job; 0: it does share.
     alone_since: float = 0.0
 
     def is_later_than(self, start: int) -> bool:
-        """Whether this is a later run of the job than the one that began then; where Slurm does not say, it is not."""
+        """Tells whether this run of the job began later than `start`; false if Slurm does not say."""
         return 0 < start < self.start
 
 
@@ -57,9 +57,9 @@ class SetState:
 
     boot: str
     uuids: tuple[str, ...]
-    #: Compute mode of each GPU before we changed it.
+    #: The compute mode of each GPU before Berth changed it.
     modes: tuple[int, ...]
-    #: How shares are held: `ceiling`, `partitions`, `namespaces`.
+    #: The method that holds shares: `ceiling`, `partitions`, `namespaces`.
     method: str
     multi_user: bool
     daemon: Proven | None = None
@@ -67,29 +67,29 @@ class SetState:
     tenants: tuple[Tenant, ...] = ()
     #: Parts into which the multiprocessors can be divided, for `partitions`.
     chunks: int = 0
-    #: Whether a tenant can change the daemon's limits, as was tried.
+    #: True if a tenant can change the daemon's limits, as a trial showed.
     loose: bool = False
 
     @property
     def name(self) -> str:
-        """Name of the set's folder."""
+        """Returns the name of the set's folder."""
         return set_name(self.uuids)
 
     def tenant(self, job: int) -> Tenant | None:
-        """What this job holds."""
+        """Returns this job's tenant; None if it has none."""
         return next((tenant for tenant in self.tenants if tenant.job == job), None)
 
     def with_tenant(self, tenant: Tenant) -> SetState:
-        """With this tenant, in place of what its job had before."""
+        """Returns the state with this tenant, in place of what its job had before."""
         return replace(self, tenants=(*self.without(tenant.job).tenants, tenant))
 
     def without(self, job: int) -> SetState:
-        """Without this job."""
+        """Returns the state without this job."""
         return replace(self, tenants=tuple(tenant for tenant in self.tenants if tenant.job != job))
 
 
 def set_name(uuids: Iterable[str]) -> str:
-    """The UUID itself, or a short hash of several: the path of a socket must stay short."""
+    """Returns the UUID itself, or a short hash of several: the path of a socket must stay short."""
     ordered = sorted(set(uuids))
     if len(ordered) == 1:
         return ordered[0]
@@ -97,14 +97,14 @@ def set_name(uuids: Iterable[str]) -> str:
 
 
 def load(paths: Paths, uuid: str) -> SetState | None:
-    """State of the set that this GPU is in; None: nobody shares it."""
+    """Returns the state of the set that this GPU is in; None: no job shares it."""
     content = _read(paths, uuid)
     if content is None:
         return None
     first = str(content.get("set", uuid))
     if first != uuid:
         content = _read(paths, first)
-        # A crash between two files: the set was not there yet, or is not any more.
+        # A crash happened between two files: the set was not there yet, or is not there any more.
         if content is None or uuid not in content.get("uuids", ()):
             return None
     try:
@@ -116,7 +116,7 @@ def load(paths: Paths, uuid: str) -> SetState | None:
 
 
 def store(paths: Paths, state: SetState) -> None:
-    """Write the state down; the file that counts comes last."""
+    """Writes the state; the file that counts comes last."""
     first, *others = state.uuids
     for uuid in others:
         files.own_folder(paths.gpu(uuid), files.THROUGH)
@@ -126,7 +126,7 @@ def store(paths: Paths, state: SetState) -> None:
 
 
 def forget(paths: Paths, uuids: Iterable[str]) -> None:
-    """Take the set out of the books; the caller holds its locks."""
+    """Takes the set out of the books; the caller holds its locks."""
     for uuid in uuids:
         with contextlib.suppress(OSError):
             paths.state(uuid).unlink()
@@ -134,7 +134,7 @@ def forget(paths: Paths, uuids: Iterable[str]) -> None:
 
 @contextmanager
 def held(paths: Paths, uuids: Iterable[str], seconds: float) -> Iterator[None]:
-    """Hold the locks of these GPUs, and remove the folders of those that nobody shares at the end."""
+    """Holds the locks of these GPUs; at the end removes the folders of those that no job shares."""
     wanted = sorted(set(uuids))
     with files.locked(paths, wanted, seconds):
         try:
@@ -146,7 +146,7 @@ def held(paths: Paths, uuids: Iterable[str], seconds: float) -> Iterator[None]:
 
 
 def everything(paths: Paths) -> Iterator[SetState]:
-    """All sets of this node that can be read, each once: a damaged file of one GPU must not stop the others."""
+    """Yields all sets of this node that can be read, each once: a damaged file of one GPU must not stop the others."""
     try:
         uuids = sorted(folder.name for folder in paths.gpus.iterdir())
     except FileNotFoundError:
@@ -159,7 +159,7 @@ def everything(paths: Paths) -> Iterator[SetState]:
 
 
 def abandoned(paths: Paths) -> list[str]:
-    """GPUs with a folder and no state: somebody works on them now, or was killed before anything was done."""
+    """Returns GPUs with a folder and no state: a process works on them now, or was killed before it did anything."""
     try:
         return sorted(folder.name for folder in paths.gpus.iterdir() if not os.path.lexists(folder / "state.json"))
     except FileNotFoundError:

@@ -24,7 +24,7 @@ ready, step, loss, gate, why = _injob.ready, _injob.step, _injob.loss, _injob.ga
 
 
 def install() -> str:
-    """Hook into PyTorch; why that is of no use, or nothing."""
+    """Hooks into PyTorch; returns the reason if that is of no use, or an empty text."""
     answer: str = importlib.import_module(f"{_PACKAGE.name}.injob.torch_hooks").install()
     return answer
 

@@ -1,7 +1,7 @@
-"""Python loads this at its start where this folder is on PYTHONPATH: it waits for the program to import torch.
+"""Python loads this at its start if this folder is on PYTHONPATH: it waits for the program to import torch.
 
-It never imports torch itself, never fails, and lets another sitecustomize further down the path run as ever.
-Set BERTH_INJOB=off to leave a program alone, BERTH_INJOB=verbose to be told why nothing happens.
+It never imports torch itself, never fails, and lets another sitecustomize further down the path run as before. Set
+BERTH_INJOB=off to leave a program alone, BERTH_INJOB=verbose to be told why nothing happens.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ def _install() -> None:
 
 
 class _TorchWatcher:
-    """Finds torch as everybody does, and hooks in once it has been loaded."""
+    """Finds torch as Python would, and hooks in once it has been loaded."""
 
     def find_spec(self, name: str, *_: object) -> importlib.machinery.ModuleSpec | None:
-        """Take part in the import of torch alone."""
+        """Takes part in the import of torch alone."""
         if name != "torch":
             return None
         sys.meta_path.remove(self)
@@ -48,7 +48,7 @@ class _TorchWatcher:
 
 
 def _others() -> None:
-    """The sitecustomize that Python would have found without us."""
+    """Runs the sitecustomize that Python would have found without this one."""
     rest = [one for one in sys.path if str(Path(one or ".").resolve()) != _HERE]
     spec = importlib.machinery.PathFinder.find_spec("sitecustomize", rest)
     if spec is not None and spec.loader is not None:
@@ -57,7 +57,7 @@ def _others() -> None:
 
 
 def _start_one_process() -> None:
-    """Within a pre-flight a launcher of many processes starts one (prolog_epilog.preflight.launchers)."""
+    """Makes a launcher of many processes start one, within a pre-flight (prolog_epilog.preflight.launchers)."""
     file = Path(_HERE).parents[1] / "preflight" / "launchers.py"
     try:
         spec = importlib.util.spec_from_file_location("berth_launchers", file)
