@@ -1,1 +1,1 @@
-"""What happens on a compute node: standard library only; shares file formats with the rest, never code."""
+"""Berth on a compute node: standard library only; shares file formats with the rest of Berth, never code."""

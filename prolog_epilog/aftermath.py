@@ -1,9 +1,9 @@
-"""After a job that failed: berthd is told what the end of its log is a sign of.
+"""Handles a job that failed: berthd is told the class of the failure that the end of its log shows.
 
 The controller may not see users' files, and root must not open them. So the job's first node does it, in a process that
-the Epilog leaves behind: neither job nor node wait for it, and there is one for all jobs that fail. Another one, with
-the rights of the job's user and none of root's, opens the log; a third, with nobody's, goes through what was read.
-Nothing of the text leaves the node.
+the Epilog leaves behind: neither job nor node wait for it, and there is one for all jobs that fail. A second process,
+with the rights of the job's user and none of root's, opens the log. A third, with nobody's rights, goes through what
+was read. Nothing of the text leaves the node.
 """
 
 import json
@@ -28,18 +28,18 @@ if TYPE_CHECKING:
     from prolog_epilog.spool import Failed
 
 TAIL_BYTES = 256 * 1024
-"""How much of the end of a log is read."""
+"""Bytes of the end of a log that are read."""
 
 _ALL_SECONDS = 50
 _READ_SECONDS = 5.0
 _CLASSIFY_SECONDS = 30.0
 _TELL_SECONDS = 300
-"""Slurm's own MinJobAge: after that it knows nothing of a job that is over."""
+"""Slurm's own MinJobAge in seconds: after that Slurm has forgotten a job that is over."""
 _MOST_SIGN = 120
 _NOBODY = 65_534
 _CODE = re.compile(r"[0-9]{1,3}:[0-9]{1,3}")
 _ENDED_WELL = frozenset({"0:0", "0:15"})
-"""0:15 is a job that was told to go: what Slurm knows of it says enough."""
+"""0:15 is a job that was ended by SIGTERM: Slurm's record says enough of it."""
 _CLASS = re.compile(r"[a-z_]{1,32}")
 _PR_SET_DUMPABLE = 4
 
@@ -54,11 +54,11 @@ class FailureWord:
     transient: bool
     sign: str
     start: int = 0
-    """When the run began; 0 where Slurm does not say."""
+    """The start of the run; 0 if Slurm does not say."""
 
     @property
     def text(self) -> str:
-        """The credential's payload."""
+        """Returns the credential's payload."""
         sign = "".join(one if " " <= one <= "~" else "?" for one in self.sign[:_MOST_SIGN])
         return (
             f"berth/1 failed job={self.job} node={self.node} start={self.start} class={self.failure}"
@@ -67,7 +67,7 @@ class FailureWord:
 
 
 def leave_behind(job: Job, here: "Here") -> None:
-    """Look into a failure of a job of Berth's, on its first node; the Epilog goes on at once."""
+    """Leaves a process behind that looks into a failed job, on the job's first node; the Epilog goes on at once."""
     code = job.environment.get("SLURM_JOB_EXIT_CODE2", "0:0")
     if code in _ENDED_WELL or not _CODE.fullmatch(code) or "[berth/1 " not in job.extra:
         return
@@ -80,7 +80,7 @@ def leave_behind(job: Job, here: "Here") -> None:
         with spool.alone(here.paths) as nobody_does:
             pass
         if not nobody_does:
-            # Whoever looks into the others takes it too.
+            # The process that looks into the others takes this one too.
             return
         between = os.fork()
     except NodeError as problem:
@@ -92,7 +92,7 @@ def leave_behind(job: Job, here: "Here") -> None:
     if between:
         os.waitpid(between, 0)
         return
-    # In a session of its own, and nobody's child: Slurm ends what an Epilog leaves in its group.
+    # It runs in a session of its own, and without a parent: Slurm ends what an Epilog leaves in its group.
     try:
         os.setsid()
         if not os.fork():
@@ -102,7 +102,7 @@ def leave_behind(job: Job, here: "Here") -> None:
 
 
 def _alone(here: "Here") -> None:
-    """In the process that stays: there is one on a node, however many jobs fail."""
+    """Runs in the process that stays: there is one on a node, however many jobs fail."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     null = os.open(os.devnull, os.O_RDWR)
@@ -125,7 +125,7 @@ def _log(sentence: str) -> None:
 
 
 def go_through(here: "Here") -> None:
-    """Look into all that failed, and tell; at once over where another process does that."""
+    """Looks into all failed jobs, and tells berthd; ends at once if another process does that."""
     from prolog_epilog import spool  # noqa: PLC0415 - the Epilog does without
 
     while True:
@@ -133,7 +133,7 @@ def go_through(here: "Here") -> None:
             if not mine:
                 return
             _tell_all(here)
-        # Who came just before the lock was free again has left it to us.
+        # A job that came just before the lock was free again was left to us.
         if not spool.waiting(here.paths):
             return
 
@@ -149,7 +149,7 @@ class _Untold:
 def _tell_all(here: "Here") -> None:
     from prolog_epilog import spool  # noqa: PLC0415 - the Epilog does without
     from prolog_epilog.guard import options  # noqa: PLC0415
-    from prolog_epilog.guard.tell import notice
+    from prolog_epilog.guard.tell import notice  # noqa: PLC0415 - the Epilog does without
 
     _, where = options.load(here.conf)
     untold: list[_Untold] = []
@@ -160,7 +160,7 @@ def _tell_all(here: "Here") -> None:
             now = time.monotonic()
             untold += [_Untold(word, now + _TELL_SECONDS, now)] if word else []
         for one in [one for one in untold if one.due <= time.monotonic()]:
-            # It says yes once it has looked into the job, which may still be ending on other nodes.
+            # berthd takes it once it has looked into the job, which may still be ending on other nodes.
             why = f"no berthd on {', '.join(where.hosts)} took it; is it up?"
             try:
                 if notice.tell(where, one.word):
@@ -196,14 +196,14 @@ def _looked_into(failed: "Failed", here: "Here") -> FailureWord | None:
         return None
     finally:
         signal.alarm(0)
-        # Those that read logs were not waited for.
+        # The processes that read logs were not waited for.
         with suppress(ChildProcessError):
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
 
 
 def look(job: Job, here: "Here", code: str) -> FailureWord:
-    """What the end of a job's log is a sign of."""
+    """Returns the class of failure that the end of a job's log shows."""
     paths = [path for path in here.slurm.logs(job.id) if path.startswith("/")]
     text = read_as(job.uid, paths, _READ_SECONDS)
     start = job.environment.get("SLURM_JOB_START_TIME", "")
@@ -219,7 +219,7 @@ def look(job: Job, here: "Here", code: str) -> FailureWord:
 
 def _xids(job: Job, here: "Here", began: int) -> tuple[int, ...]:
     from prolog_epilog.guard.measure import xids  # noqa: PLC0415 - the Epilog does without
-    from prolog_epilog.job import extra
+    from prolog_epilog.job import extra  # noqa: PLC0415 - the Epilog does without
 
     try:
         berth = extra.read(job.extra, job.node)
@@ -229,7 +229,7 @@ def _xids(job: Job, here: "Here", began: int) -> tuple[int, ...]:
 
 
 def read_as(uid: int, paths: "Sequence[str]", seconds: float) -> bytes:
-    """The ends of a user's files, opened with no rights but the user's; nothing of what is no regular file."""
+    """Returns the ends of a user's files, opened with only the user's rights; skips what is no regular file."""
     reading, writing = os.pipe()
     child = os.fork()
     if not child:
@@ -246,14 +246,14 @@ def read_as(uid: int, paths: "Sequence[str]", seconds: float) -> bytes:
         return _all_of(reading, len(paths) * TAIL_BYTES, time.monotonic() + seconds)
     finally:
         os.close(reading)
-        # One that hangs in a file system that is away is not waited for.
+        # A process that hangs in an unreachable file system is not waited for.
         with suppress(ProcessLookupError):
             os.kill(child, signal.SIGKILL)
         os.waitpid(child, os.WNOHANG)
 
 
 def _become(uid: int) -> None:
-    """A user, for good; other processes of that user must not take this one over, as it is in none of their jobs."""
+    """Becomes a user, for good; the user's other processes must not take this one over, as it is in none of their jobs."""
     import ctypes  # noqa: PLC0415 - the Epilog does without
     import pwd  # noqa: PLC0415
     import resource  # noqa: PLC0415
@@ -295,7 +295,7 @@ def _all_of(pipe: int, most: int, until: float) -> bytes:
 
 
 def classify(text: bytes, words: "Sequence[str]") -> dict[str, object]:
-    """Have Berth's own command look at a text, as nobody: it is a stranger's."""
+    """Has Berth's own command classify a text, as nobody: the text is a user's."""
     import subprocess  # noqa: PLC0415 - the Epilog does without
 
     from prolog_epilog.node.children import CLEAN  # noqa: PLC0415

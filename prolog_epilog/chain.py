@@ -19,18 +19,18 @@ _DEVICE = re.compile(r"nvidia(0|[1-9][0-9]{0,3})")
 
 
 def minors(folder: str = "/dev") -> tuple[int, ...]:
-    """Device minors by position: a GPU's position is its place among the device files in the order of minors."""
+    """Returns device minors by position: a GPU's position is its place among the device files in the order of minors."""
     matches = (_DEVICE.fullmatch(name) for name in os.listdir(folder))  # noqa: PTH208 - pathlib costs 10 ms
     return tuple(sorted(int(match.group(1)) for match in matches if match))
 
 
 def indices(gpus: Sequence[int], known: Sequence[int]) -> tuple[int, ...]:
-    """The indices that Slurm uses for GPUs (their minors); a position itself where no device file tells."""
+    """Returns the indices that Slurm uses for GPUs (their minors); the position itself if no device file shows it."""
     return tuple(known[gpu] if gpu < len(known) else gpu for gpu in gpus)
 
 
 def environment(base: Mapping[str, str], gpus: Sequence[int], facts: Mapping[str, str]) -> dict[str, str]:
-    """Slurm's own environment of a Prolog or Epilog with these GPUs, and Berth's facts beside them."""
+    """Returns Slurm's own environment of a Prolog or Epilog with these GPUs, and Berth's facts beside them."""
     found = {**base, **facts}
     text = ",".join(map(str, gpus))
     # gres.conf says which of them Slurm sets (Flags=nvidia_gpu_env); a guest has none, since Slurm gave it no GPU.
@@ -43,9 +43,9 @@ def environment(base: Mapping[str, str], gpus: Sequence[int], facts: Mapping[str
 
 
 def scripts(patterns: Sequence[str], say: Callable[[str], None]) -> Iterator[str]:
-    """The programs that the patterns mean, those of one pattern by name; what cannot be run is said and left out."""
+    """Yields the programs that the patterns match, sorted within a pattern; reports and skips what cannot be run."""
     for pattern in patterns:
-        # A path without a pattern stays when nothing is there, so that it is said.
+        # A path without a pattern stays even if nothing is there, so that it is reported.
         for path in sorted(glob.glob(pattern)) if glob.has_magic(pattern) else [pattern]:  # noqa: PTH207
             problem = unfit(path)
             if problem:
@@ -55,7 +55,7 @@ def scripts(patterns: Sequence[str], say: Callable[[str], None]) -> Iterator[str
 
 
 def unfit(path: str) -> str:
-    """Why root does not run this file; empty where it may."""
+    """Returns the reason why root does not run this file; empty if it may."""
     try:
         status = os.stat(path)  # noqa: PTH116 - pathlib costs 10 ms
     except OSError as problem:
@@ -70,7 +70,7 @@ def unfit(path: str) -> str:
 
 
 def run(patterns: Sequence[str], surroundings: Mapping[str, str], seconds: float, say: Callable[[str], None]) -> None:
-    """Run the scripts one after the other; the first that fails ends the chain with its exit status, as with Slurm."""
+    """Runs the scripts in turn; the first that fails ends the chain with its exit status, as with Slurm."""
     due = time.monotonic() + seconds
     for path in scripts(patterns, say):
         try:

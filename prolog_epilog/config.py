@@ -1,4 +1,4 @@
-"""The table `[node]` of berth.conf, checked to the last key; the other tables are for others."""
+"""Reads the table `[node]` of berth.conf, and checks every key; other programs read the other tables."""
 
 import os
 import re
@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 from prolog_epilog.errors import ConfigError
 
 CONFIGLESS = "/etc/slurm/berth.conf"
-"""Where berth.conf is on nodes to which the controller sends slurm.conf."""
+"""The path of berth.conf on nodes to which the controller sends slurm.conf."""
 
 _TABLE = re.compile(rb"^[^#\w\n]*node", re.MULTILINE)
-"""How a line begins that could make the table."""
+"""The begin of a line that could open the table."""
 
 _WORDS = {
     "inject": ("none", "hooks", "all"),
@@ -21,12 +21,12 @@ _WORDS = {
 _KINDS = {str: "a text in quotes", int: "a whole number", float: "a number", bool: "true or false"}
 _PATHS = ("inject_from", "mps_control", "scontrol", "log")
 _IN_LISTS = ("inject_from",)
-"""They become elements of lists of paths."""
+"""Keys whose values become elements of lists of paths."""
 _LEAST = {"chain_timeout": 1, "mps_start_timeout": 1, "mps_stop_timeout": 1}
 
 
 class NodeConfig(NamedTuple):
-    """What an admin can set on the nodes."""
+    """The settings of the nodes."""
 
     chain_prolog: tuple[str, ...] = ()
     """The site's own Prolog scripts: absolute paths, or patterns of such."""
@@ -37,36 +37,36 @@ class NodeConfig(NamedTuple):
     mps_start_timeout: float = 60.0
     mps_stop_timeout: float = 20.0
     multi_user: bool = False
-    """Whether jobs of several users may share one MPS daemon."""
+    """True if jobs of several users may share one MPS daemon."""
     static_partitions: str = "auto"
     """`auto`: where the driver can; `never`."""
     violation: str = "warn"
     """The hardest answer to a job that takes more than its share: `warn`, `terminate`, `requeue`."""
     inject: str = "none"
-    """What jobs with a host or a guest beside them get: `none`; `hooks`, PyTorch's; `all`, guests the library too."""
+    """What jobs with an owner or guest beside them get: `none`; `hooks`, PyTorch's; `all`, guests the library too."""
     count_launches: bool = False
-    """With `all`: hosts get the library too, so that one without a heartbeat is judged by how fast it launches."""
+    """With `all`: owners get the library too, so that one without a heartbeat is judged by how fast it launches."""
     inject_from: str = "/usr"
-    """Where both were installed: `prefix` of prolog_epilog/injob/c/Makefile."""
+    """The place where both were installed: `prefix` of prolog_epilog/injob/c/Makefile."""
     log: str = ""
     """A file for one line of each Prolog and Epilog."""
     failure_rules: tuple[str, ...] = ()
     """The site's own signs of failures: absolute paths (docs/failures.md)."""
     scontrol: str = ""
-    """Slurm's command; empty: where packages put it."""
+    """The path of Slurm's command scontrol; empty: where packages put it."""
 
 
 def find(environment: Mapping[str, str]) -> str:
-    """Where berth.conf is: beside the slurm.conf that slurmd names.
+    """Returns the path of berth.conf: beside the slurm.conf that slurmd names.
 
-    BERTH_CONF is not looked at: this is asked by root's programs, and only slurmd's own word counts there.
+    BERTH_CONF is not read: root's programs call this, and only what slurmd says counts there.
     """
     beside = os.path.join(os.path.dirname(environment.get("SLURM_CONF") or "/etc/slurm/slurm.conf"), "berth.conf")  # noqa: PTH118, PTH120 - pathlib costs the Prolog 10 ms
     return beside if os.path.exists(beside) else CONFIGLESS  # noqa: PTH110 - the same
 
 
 def load(path: str) -> NodeConfig:
-    """Read berth.conf; without one, the defaults."""
+    """Reads berth.conf; without one, returns the defaults."""
     try:
         with open(path, "rb") as file:  # noqa: PTH123 - pathlib costs the Prolog 10 ms
             text = file.read()
@@ -81,7 +81,7 @@ def load(path: str) -> NodeConfig:
 
 
 def skipped(path: str) -> frozenset[str]:
-    """The partitions of [hook] skip_partitions; none where berth.conf does not say."""
+    """Returns the partitions of [hook] skip_partitions; none if berth.conf does not say."""
     import tomllib  # noqa: PLC0415 - see load()
 
     try:

@@ -1,4 +1,4 @@
-"""Whether a node is ready for jobs that share GPUs, and what is left of those that did."""
+"""Checks whether a node is ready for jobs that share GPUs, and what earlier such jobs left behind."""
 
 import os
 import stat
@@ -24,20 +24,20 @@ from prolog_epilog.node.xid_list import remedy
 from prolog_epilog.tenants import share_file, state
 
 LEAST_KILL_WAIT = 60
-# 65534 is how Slurm prints that it has none.
+# Slurm prints 65534 if it has no limit.
 _NO_LIMIT = (0, 65534)
-# Newer releases of Slurm know one for each, too.
+# Newer releases of Slurm also have one for each.
 _LIMITS = ("PrologEpilogTimeout", "PrologTimeout", "EpilogTimeout")
-# For what has no limit in berth.conf: Slurm's own answers, signals, the driver.
+# Seconds for what has no limit in berth.conf: Slurm's own answers, signals, the driver.
 _MARGIN = 15
 _DAEMON = "nvidia-cuda-mps-control"
 _NOTICES = tuple(Path(prefix, "libexec", "berth", "berth-notice") for prefix in PREFIXES)
-"""Where berth-epilog looks for it."""
+"""The places where berth-epilog looks for it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One check; where it failed the text ends with the cure."""
+    """The result of one check; if it failed, the text ends with the cure."""
 
     name: str
     ok: bool
@@ -45,7 +45,7 @@ class Finding:
 
 
 def examine(path: str, paths: Paths, slurm_conf: str = "") -> Iterator[Finding]:
-    """All checks, in the order in which an admin would mend things."""
+    """Runs all checks, in the order in which an admin would mend things."""
     settings = NodeConfig()
     try:
         settings = config.load(path)
@@ -70,7 +70,7 @@ def examine(path: str, paths: Paths, slurm_conf: str = "") -> Iterator[Finding]:
 
 
 def wiring(slurm: Mapping[str, str], settings: NodeConfig, notices: Sequence[Path] = _NOTICES) -> Iterator[Finding]:
-    """How slurm.conf calls us."""
+    """Checks how slurm.conf calls Berth."""
     for name in ("Prolog", "Epilog"):
         yield _called(slurm, name)
     yield _notice(slurm, notices)
@@ -92,9 +92,9 @@ def wiring(slurm: Mapping[str, str], settings: NodeConfig, notices: Sequence[Pat
 
 
 def longest(settings: NodeConfig) -> int:
-    """Seconds that a Prolog or Epilog may take by our own limits, after which it ends in order.
+    """Returns the seconds that a Prolog or Epilog may take by our own limits, after which it ends in order.
 
-    It may have to wait for that of another job on the same GPU, which takes as long.
+    It may have to wait for the Prolog or Epilog of another job on the same GPU, which takes as long.
     """
     chained = settings.chain_timeout if settings.chain_prolog or settings.chain_epilog else 0
     one = settings.mps_start_timeout + settings.mps_stop_timeout + chained
@@ -150,7 +150,7 @@ def _calls(slurm: Mapping[str, str], name: str) -> list[str]:
 
 
 def scripts(settings: NodeConfig) -> Iterator[Finding]:
-    """The site's own scripts."""
+    """Checks the site's own scripts."""
     for key, patterns in (("chain_prolog", settings.chain_prolog), ("chain_epilog", settings.chain_epilog)):
         if patterns:
             left_out: list[str] = []
@@ -159,7 +159,7 @@ def scripts(settings: NodeConfig) -> Iterator[Finding]:
 
 
 def injected(settings: NodeConfig) -> Iterator[Finding]:
-    """What jobs get into their programs, tried on one of ours."""
+    """Checks what jobs get into their programs, by trying it on a program of ours."""
     for name, path in inject.wanted(settings, OPPORTUNISTIC).items():
         problem = inject.fault(name, path)
         yield Finding(name, not problem, problem or path)
@@ -192,7 +192,7 @@ def _fault(position: int, at: int, number: int, path: Path) -> Finding:
 
 
 def _gpu(driver: devices.Driver, gpu: devices.Gpu, *, is_shared: bool) -> Iterator[Finding]:
-    """Nothing where all is well: a node has eight of them."""
+    """Checks one GPU; yields nothing if all is well, since a node has eight of them."""
     name = f"GPU {gpu.position}"
     try:
         obstacle = driver.obstacle(gpu.uuid)
@@ -233,7 +233,7 @@ def _program(settings: NodeConfig, able: Abilities) -> Finding:
 
 
 def _chunks() -> int:
-    """Parts of the GPU here that has the fewest; 0 where none is known."""
+    """Returns the parts of the GPU here that has the fewest; 0 if none is known."""
     with devices.driver() as driver:
         uuids = [gpu.uuid for gpu in driver.gpus()]
         known = [(driver.multiprocessors(uuid) or 0) // chunk_size(driver.capability(uuid)) for uuid in uuids]
@@ -241,7 +241,7 @@ def _chunks() -> int:
 
 
 def parts(chunks: int) -> Finding:
-    """Which shares take more of a GPU in parts than Slurm's books say; no fault, where nobody asks for such."""
+    """Reports which shares take more of a GPU in parts than Slurm's books say; no fault if no job asks for such."""
     text = (
         f"a GPU here has {chunks} parts, and each share gets one at least: of shares below {ceil(100 / chunks)} % "
         "fewer fit than Slurm's books allow; set [node] static_partitions = never if your users ask for such"
@@ -258,7 +258,7 @@ def _cgroups() -> Finding:
 
 
 def words_apart(paths: Paths) -> Iterator[Finding]:
-    """Where hosts and guests write; nothing where none has been yet."""
+    """Checks the file system in which owners and guests write; yields nothing if there has been none yet."""
     if not paths.words.is_dir():
         return
     advice = (
@@ -276,7 +276,7 @@ def _guard() -> Finding:
 
 
 def leftovers(paths: Paths, here: set[int], is_there: Callable[[int], bool]) -> Iterator[Finding]:
-    """What jobs left behind; `here` are the jobs with a control group, `is_there` asks Slurm for the others."""
+    """Reports what jobs left; `here` are the jobs with a control group, `is_there` asks Slurm for the others."""
     found = list(_left(paths, here, is_there))
     yield from found
     if not found:
@@ -313,9 +313,9 @@ def _left(paths: Paths, here: set[int], is_there: Callable[[int], bool]) -> Iter
 
 
 def _commands() -> dict[int, set[str]]:
-    """The names of the programs that run on this node; of an interpreter's, also that of its script."""
+    """Returns the names of the programs that run on this node; for an interpreter, also that of its script."""
     found = {}
-    # What runs in a container of its own is not the node's.
+    # A process in a container with its own pid namespace is not the node's.
     here = (Path("/proc/self/ns") / "pid").readlink()
     for folder in Path("/proc").iterdir():
         if folder.name.isdecimal():
@@ -330,6 +330,6 @@ def _commands() -> dict[int, set[str]]:
 
 
 def _seconds(text: str) -> int:
-    """Of `30 sec`; 0 where there is no limit."""
+    """Returns the seconds of `30 sec`; 0 if there is no limit."""
     first = text.split(" ", maxsplit=1)[0]
     return int(first) if first.isdecimal() else 0

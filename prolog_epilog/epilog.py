@@ -1,6 +1,6 @@
-"""What happens on a node after a job: its share is taken back, then the site's own Epilog runs.
+"""The Epilog: takes a job's share back, then runs the site's own Epilog.
 
-It may be called twice, after a Prolog that failed, and after a restart of the node: it goes by what it finds.
+It may be called twice, after a Prolog that failed, and after a restart of the node: it acts on what it finds.
 """
 
 from prolog_epilog import given
@@ -11,7 +11,7 @@ from prolog_epilog.job.job import Job
 
 
 def run(job: Job, here: Here) -> int:
-    """The Epilog's exit status: not 0 takes the node out of service."""
+    """Runs the Epilog; an exit status other than 0 takes the node out of service."""
     if job.ended_badly:
         from prolog_epilog import aftermath  # noqa: PLC0415 - most jobs end well
 
@@ -26,7 +26,7 @@ def run(job: Job, here: Here) -> int:
     try:
         berth, held = given.look(job, here, everywhere=True)
     except Disagreement:
-        # What it ran on is others' as well.
+        # Other jobs use the GPUs that it ran on, too.
         return run_chain(here.config.chain_epilog, job, (), here)
     except ExtraError:
         pass

@@ -1,4 +1,4 @@
-"""All the ways in which the node side says no.
+"""The errors of the node side, as one tree.
 
     NodeError                     one sentence: what, where, what to do
     ├── CannotShare               a share that cannot be set up here: the job is moved, the node stays in service
@@ -7,11 +7,11 @@
     │   ├── DriverError           the driver does not answer, or does not do what it was told
     │   └── ControlError          the MPS control program does not answer, or not as its manual says
     ├── HardwareFault             a GPU that needs a human: the node is drained, the text is the reason
-    ├── ConfigError               the table [node] of berth.conf
+    ├── ConfigError               the table [node] of berth.conf is wrong
     ├── ExtraError                a berth in a job's Extra that is not believed
     │   └── Disagreement          what Slurm gave the job and what its Extra says do not agree: it must not start
     ├── FormatError               a file that is not what docs/formats.md says
-    ├── SlurmError                scontrol failed or answered nonsense
+    ├── SlurmError                scontrol failed or gave an answer that cannot be read
     │   └── Imitated              the job's own texts look like what scontrol prints
     ├── ChainError                a script of the site's own failed; carries its exit status
     ├── TookTooLong               a program was ended because its time was up
@@ -23,7 +23,7 @@ The policy side has a tree of its own: the two share formats, never code.
 
 
 class NodeError(Exception):
-    """Base of all; its text is one sentence for a person."""
+    """The base of all errors; its text is one sentence for a person."""
 
 
 class CannotShare(NodeError):
@@ -35,7 +35,7 @@ class StateError(CannotShare):
 
 
 class Busy(CannotShare):
-    """A lock was not given in time."""
+    """A lock could not be taken in time."""
 
 
 class DriverError(CannotShare):
@@ -64,7 +64,7 @@ class Disagreement(ExtraError):
     def __init__(self, text: str, *, hold: bool = True) -> None:
         super().__init__(text)
         self.hold = hold
-        """Whether berthd can tell its user why; else only what SPANK says of the stopped job does."""
+        """True if berthd can tell its user the reason; else the user sees only what SPANK says of the stopped job."""
 
 
 class FormatError(NodeError):
@@ -80,7 +80,7 @@ class Imitated(SlurmError):
 
 
 class ChainError(NodeError):
-    """A script of the site's own says no."""
+    """A script of the site's own failed."""
 
     def __init__(self, text: str, code: int) -> None:
         super().__init__(text)
@@ -96,4 +96,4 @@ class Interrupted(NodeError):
 
 
 class CalledWrongly(NodeError):
-    """The call lacks what slurmd gives."""
+    """The call lacks the environment that slurmd gives."""

@@ -1,7 +1,7 @@
-"""What Slurm gave a job on this node, beside what the job's Extra says.
+"""Compares what Slurm gave a job on this node with what the job's Extra says.
 
 A user may find a way to change a request that Berth has placed already. Then the job pays for one part of a GPU and its
-Extra lets it have another. So nothing of an Extra counts before Slurm's own word on this node agrees with it: which
+Extra lets it have another. So nothing in an Extra counts before Slurm's own answer on this node agrees with it: which
 GPUs, as a whole, in parts or as seats, and how much of each.
 """
 
@@ -17,10 +17,10 @@ _WHAT_TO_DO = "cancel it and submit it again"
 
 
 def look(job: Job, here: Here, *, everywhere: bool) -> tuple[Berth | None, Held | None]:
-    """A job's berth, where it is to be believed, and what Slurm gave it, where that had to be asked.
+    """Returns a job's berth, if it is to be believed, and what Slurm gave it, if Slurm was asked.
 
-    A job with whole GPUs asks on its first node, and `everywhere` only where somebody goes by its answer. Raises
-    Disagreement where the job must not start, and ExtraError where its berth is not to be believed.
+    For a job with whole GPUs Slurm is asked on its first node, and with `everywhere` on all: that is for a caller that
+    needs the answer. Raises Disagreement if the job must not start, and ExtraError if its berth is not to be believed.
     """
     problem: ExtraError | None = None
     try:
@@ -45,14 +45,14 @@ def look(job: Job, here: Here, *, everywhere: bool) -> tuple[Berth | None, Held 
         raise Disagreement(sentence, hold=held.runs)
     berth = _believed(berth, problem)
     if berth is not None and not berth.is_shared and held.gpus != set(berth.gpus):
-        # It has what it pays for: an administrator has changed it, or its owner before berthd had listed it.
+        # The job has what it pays for: an administrator has changed it, or its user did before berthd had listed it.
         here.say(f"the job's Extra names GPUs {_list(berth.gpus)}, and Slurm gave it {_list(held.gpus)}: these count")
         return None, held
     return _by_environment(job, berth, here), held
 
 
 def objection(held: Held, berth: Berth | None) -> str:
-    """What is wrong with what a job holds; empty where it agrees with its Extra, or is whole GPUs alone."""
+    """Returns what is wrong with a job's GPUs; empty if they agree with its Extra, or are only whole GPUs."""
     seats = held.seats - held.gpus
     if berth is None or not berth.is_shared:
         fits = not held.shards and not seats
@@ -66,7 +66,7 @@ def objection(held: Held, berth: Berth | None) -> str:
 
 
 def _may(job: Job, berth: Berth | None, held: Held, here: Here) -> bool:
-    """Whether the job is an administrator's, or in partitions that Berth leaves alone, and says nothing of a berth."""
+    """Tells whether a job without a berth may run: an administrator's, or in partitions that Berth leaves alone."""
     if berth is not None or "[berth/" in job.extra:
         return False
     if job.uid == 0 or here.trouble:
@@ -87,7 +87,7 @@ def _has_to_be_asked(job: Job, berth: Berth | None, here: Here, *, everywhere: b
 
 
 def _is_first(job: Job) -> bool:
-    """Whether this is the job's first node; True where Slurm does not say."""
+    """Tells whether this is the job's first node; True if Slurm does not say."""
     return first_node(job.environment.get("SLURM_JOB_NODELIST", "")) in {"", job.node}
 
 
@@ -98,7 +98,7 @@ def _believed(berth: Berth | None, problem: ExtraError | None) -> Berth | None:
 
 
 def _by_environment(job: Job, berth: Berth | None, here: Here) -> Berth | None:
-    """What the Prolog's environment tells: of typed GPUs the last one, no seats and no numbers."""
+    """Checks a berth by the Prolog's environment: it has only the last of typed GPUs, no seats and no numbers."""
     if berth is None:
         return None
     named = chain.indices(berth.gpus, chain.minors(here.dev))

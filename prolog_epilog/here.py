@@ -1,4 +1,4 @@
-"""What Prolog and Epilog have in common: where they are, whom they can ask, and which GPUs a job has."""
+"""The common part of Prolog and Epilog: the node, the programs that they can ask, and the GPUs of a job."""
 
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -28,13 +28,13 @@ class Here(NamedTuple):
     root: str = ROOT
     dev: str = DEV
     trouble: str = ""
-    """Why nothing can be shared here: a wrong berth.conf."""
+    """The reason why nothing can be shared here: a wrong berth.conf."""
     conf: str = ""
-    """berth.conf."""
+    """The path of berth.conf."""
 
     @property
     def paths(self) -> "Paths":
-        """Berth's own files."""
+        """Returns the paths of Berth's own files."""
         from pathlib import Path  # noqa: PLC0415
 
         from prolog_epilog.node.paths import Paths  # noqa: PLC0415 - pathlib costs the Prolog 10 ms
@@ -42,15 +42,15 @@ class Here(NamedTuple):
         return Paths(Path(self.root))
 
     def has_file(self, job: int) -> bool:
-        """Whether a job has a share file, good or bad."""
+        """Tells whether a job has a share file, good or bad."""
         return os.path.lexists(f"{self.root}/jobs/{job}")
 
     def skips(self, partition: str) -> bool:
-        """Whether Berth leaves this partition alone."""
+        """Tells whether Berth leaves this partition alone."""
         return partition in config.skipped(self.conf)
 
     def has_books(self) -> bool:
-        """Whether any GPU of the node was ever shared since its start."""
+        """Tells whether any GPU of the node was ever shared since its start."""
         try:
             return bool(os.listdir(f"{self.root}/gpus"))  # noqa: PTH208 - pathlib costs the Prolog 10 ms
         except OSError:
@@ -58,9 +58,9 @@ class Here(NamedTuple):
 
 
 def indices_of(job: Job, berth: Berth | None, here: Here, held: Held | None = None) -> tuple[int, ...]:
-    """The indices of all of a job's GPUs; `held` where Slurm has said it already.
+    """Returns the indices of all of a job's GPUs; `held` is Slurm's answer, if it is known already.
 
-    Where Slurm names none, the job has none of its own: a guest's seat is on the GPU of another job.
+    If Slurm names none, the job has none of its own: a guest's seat is on the GPU of another job.
     """
     if not job.indices:
         return ()
@@ -77,21 +77,21 @@ def indices_of(job: Job, berth: Berth | None, here: Here, held: Held | None = No
 def run_chain(
     patterns: Sequence[str], job: Job, gpus: Sequence[int], here: Here, facts: Mapping[str, str] | None = None
 ) -> int:
-    """Run the site's own scripts; their verdict is ours, and Slurm's."""
+    """Runs the site's own scripts; returns their exit status, which becomes ours."""
     try:
         chain.run(patterns, chain.environment(job.environment, gpus, facts or {}), here.config.chain_timeout, here.say)
     except ChainError as problem:
         here.say(str(problem))
         return problem.code
     except NodeError as problem:
-        # Slurm too takes a node out of service whose Prolog or Epilog hangs.
+        # Slurm, too, takes a node out of service whose Prolog or Epilog hangs.
         here.say(str(problem))
         return 1
     return 0
 
 
 def drain(job: Job, here: Here, fault: str) -> None:
-    """Take the node out of service with a reason that a human can act on, before Slurm writes `Prolog error`."""
+    """Takes the node out of service with a reason that a human can act on, before Slurm writes `Prolog error`."""
     here.say(fault)
     try:
         here.slurm.drain(job.node, f"berth: {fault}"[:MAX_REASON])

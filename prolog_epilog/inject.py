@@ -1,7 +1,7 @@
-"""What a site puts into jobs that have a host or a guest beside them: the PyTorch hooks, and the library into guests.
+"""Adds code to jobs that have an owner or a guest beside them: the PyTorch hooks, and the library into guests.
 
-The share file names both as paths that go before what the user's PYTHONPATH and LD_PRELOAD list (docs/formats.md).
-A path that is not good is left out with a sentence: the dynamic linker would complain in each program of the job.
+The share file names both as paths that go before what the user's PYTHONPATH and LD_PRELOAD list (docs/formats.md). A
+path that is not good is left out with a sentence: the dynamic linker would complain in each program of the job.
 """
 
 import os
@@ -21,10 +21,10 @@ _TRY_SECONDS = 20.0
 
 
 def wanted(config: NodeConfig, tier: str) -> dict[str, str]:
-    """What the site wants in jobs of a tier, by the variable that lists it.
+    """Returns the paths that the site wants in jobs of a tier, by the variable that lists them.
 
-    A host has to be heard only, by its launches if it says nothing of itself and the site wants that. A guest has to be
-    held back too: the library does that for programs of any kind.
+    An owner only has to be heard: by its launches, if it reports nothing itself and the site wants that. A guest has to
+    be held back too: the library does that for programs of any kind.
     """
     found = {}
     if tier and config.inject != "none":
@@ -35,7 +35,7 @@ def wanted(config: NodeConfig, tier: str) -> dict[str, str]:
 
 
 def lack(name: str, path: str) -> str:
-    """Why a job's programs could not use this path; empty where they can."""
+    """Returns the reason why a job's programs could not use this path; empty if they can."""
     file = path if name == LIBRARY else f"{path}/sitecustomize.py"
     try:
         found = os.stat(file)  # noqa: PTH116 - the Prolog has no time for pathlib
@@ -61,7 +61,7 @@ def _is_open(folder: str) -> bool:
 
 
 def fault(name: str, path: str) -> str:
-    """The same, found out by use: a program is started with it. For `berth doctor node`."""
+    """Returns the same reason, found by use: starts a program with the path. For `berth doctor node`."""
     problem = lack(name, path)
     if problem:
         return problem

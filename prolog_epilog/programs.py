@@ -2,8 +2,8 @@
 
     berth-prolog [--config FILE] [--root FOLDER]
 
-slurmd runs them without words; the words are for tests and for scripts that call them. Nothing is read from the
-environment but what slurmd itself puts there.
+slurmd runs them without arguments; the arguments are for tests and for scripts that call them. They read only those
+environment variables that slurmd itself sets.
 
 slurmd starts the shell script `front/berth-prolog`, which ends at once for a job that has nothing to do with Berth.
 """
@@ -21,27 +21,27 @@ from prolog_epilog.job.slurm import Scontrol
 from prolog_epilog.node import logfile
 
 _NOT_SLURMDS = frozenset({"LC_CTYPE", "PWD", "OLDPWD", "SHLVL", "_"})
-"""Python adds the first when it starts in the C locale, the shell before it the others; slurmd gives none of them."""
+"""Variables that slurmd does not set: Python adds the first when it starts in the C locale, the shell the others."""
 
 _WORDS = {"--config": "config", "--root": "root", "--dev": "dev"}
 
 
 def prolog() -> int:
-    """berth-prolog."""
+    """Runs berth-prolog."""
     from prolog_epilog.prolog import run  # noqa: PLC0415 - the Epilog does without it
 
     return _main("prolog", run, sys.argv[1:])
 
 
 def epilog() -> int:
-    """berth-epilog."""
+    """Runs berth-epilog."""
     from prolog_epilog.epilog import run  # noqa: PLC0415 - the Prolog does without it
 
     return _main("epilog", run, sys.argv[1:])
 
 
 class _Report:
-    """What a call says: at once to slurmd's log, and at its end as one line to the file of [node] log."""
+    """The output of a call: at once to slurmd's log, and at its end as one line to the file of [node] log."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -49,13 +49,13 @@ class _Report:
         self.sentences: list[str] = []
 
     def say(self, sentence: str) -> None:
-        """One sentence for the admin; a user's text in it makes no second line."""
+        """Writes one sentence for the admin; a user's text in it makes no second line."""
         line = sentence.encode("utf-8", "backslashreplace").decode().replace("\n", " ").replace("\t", " ")
         self.sentences.append(line)
         sys.stderr.write(f"berth-{self.name}: {line}\n")
 
     def keep(self, path: str, job: int, code: int) -> None:
-        """Append the line; a log that cannot be written is nobody's fault here."""
+        """Appends the line; a log that cannot be written is only reported."""
         spent = round((time.monotonic() - self.started) * 1e6)
         words = [f"{time.time():.6f}", self.name, str(job), str(spent), str(code), *self.sentences]
         try:
@@ -71,7 +71,7 @@ def _main(name: str, run: Callable[[jobs.Job, Here], int], words: Sequence[str])
         job = jobs.of({key: value for key, value in os.environ.items() if key not in _NOT_SLURMDS}, name)
     except CalledWrongly as problem:
         report.say(str(problem))
-        # From slurmd any other status would take the node out of service, and it is not the node's fault.
+        # If slurmd called it, any other status would take the node out of service, and this is not the node's fault.
         return 0 if "SLURM_SCRIPT_CONTEXT" in os.environ else 2
     conf = options.get("config") or config.find(os.environ)
     settings, trouble = _settings(conf)
@@ -88,7 +88,7 @@ def _main(name: str, run: Callable[[jobs.Job, Here], int], words: Sequence[str])
 
 
 def _settings(path: str) -> tuple[config.NodeConfig, str]:
-    """What berth.conf says; where it is wrong, the defaults and what is wrong."""
+    """Returns what berth.conf says; if it is wrong, the defaults and what is wrong."""
     try:
         return config.load(path), ""
     except ConfigError as problem:
@@ -101,7 +101,7 @@ def _here(settings: config.NodeConfig, trouble: str, report: _Report, options: d
 
 
 def _options(name: str, words: Sequence[str]) -> dict[str, str]:
-    """Argparse would take as long as all the rest."""
+    """Reads the options by hand: argparse would take as long as all the rest."""
     if len(words) % 2 or not set(words[::2]) <= _WORDS.keys():
         raise CalledWrongly(f"usage: berth-{name} [--config FILE] [--root FOLDER] [--dev FOLDER]")
     return {_WORDS[word]: value for word, value in zip(words[::2], words[1::2], strict=True)}

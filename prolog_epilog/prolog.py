@@ -1,4 +1,4 @@
-"""What happens on a node before a job: the site's own Prolog, and the job's share of its GPUs."""
+"""The Prolog: runs the site's own Prolog, and sets up the job's share of its GPUs."""
 
 from prolog_epilog import given
 from prolog_epilog.errors import Disagreement, ExtraError
@@ -8,7 +8,7 @@ from prolog_epilog.job.job import Job
 
 
 def run(job: Job, here: Here) -> int:
-    """The Prolog's exit status: not 0 takes the node out of service."""
+    """Runs the Prolog; an exit status other than 0 takes the node out of service."""
     berth, held = None, None
     try:
         berth, held = given.look(job, here, everywhere=bool(here.config.chain_prolog))

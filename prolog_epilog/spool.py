@@ -1,6 +1,6 @@
-"""Failed jobs that somebody has yet to look into: a folder with a bound, and a lock for the one who goes through it.
+"""The spool of failed jobs that have yet to be looked into: a folder with a bound, and a lock for its one reader.
 
-However many jobs fail while berthd is away, there is one process for them, and no more files than this.
+However many jobs fail while berthd is away, there is one process for them, and no more files than this bound.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["MOST", "MOST_OF_A_USER", "Failed", "add", "alone", "take", "waiting"
 
 MOST = 256
 MOST_OF_A_USER = 64
-"""So that one who lets jobs fail by the hundred does not keep the others' out."""
+"""A bound for each user, so that one whose jobs fail by the hundred does not keep out the others' jobs."""
 
 _NAME = re.compile(r"(0|[1-9][0-9]{0,9})\.([1-9][0-9]{0,9})")
 _START = "SLURM_JOB_START_TIME"
@@ -38,11 +38,11 @@ class Failed:
     job: Job
     code: str
     at: float
-    """When it ended, seconds since 1970."""
+    """The time at which it ended, seconds since 1970."""
 
 
 def add(paths: Paths, job: Job, code: str) -> None:
-    """Leave a job to whoever holds the lock; a NodeError where there are too many already."""
+    """Leaves a job to the process that holds the lock; raises NodeError if there are too many already."""
     with suppress(FileExistsError):
         paths.root.mkdir(parents=True)
         paths.root.chmod(0o755)
@@ -67,7 +67,7 @@ def add(paths: Paths, job: Job, code: str) -> None:
 
 
 def waiting(paths: Paths) -> list[str]:
-    """Whose turn it is: the oldest first, but each user's second only after everybody's first."""
+    """Returns the jobs in turn: the oldest first, but each user's second only after every user's first."""
     found = []
     for name in _names(paths):
         with suppress(OSError):
@@ -82,7 +82,7 @@ def waiting(paths: Paths) -> list[str]:
 
 
 def take(paths: Paths, name: str) -> Failed | None:
-    """Take a job out; None where it is gone, or cannot be read."""
+    """Takes a job out; None if it is gone, or cannot be read."""
     path = paths.failed / name
     user, _, job = name.partition(".")
     try:
@@ -93,7 +93,7 @@ def take(paths: Paths, name: str) -> Failed | None:
         made = Job(int(job), int(user), str(found["node"]), str(found["extra"]), (), environment)
         return Failed(made, str(found["code"]), float(found["at"]))
     except (StateError, OSError, ValueError, KeyError, TypeError):
-        # It must not stand in the way of the others.
+        # Remove it, so that it does not block the others.
         with suppress(OSError):
             path.unlink(missing_ok=True)
         return None
@@ -101,7 +101,7 @@ def take(paths: Paths, name: str) -> Failed | None:
 
 @contextmanager
 def alone(paths: Paths) -> Iterator[bool]:
-    """Hold the lock; False where another one does. Processes that are forked meanwhile do not hold it."""
+    """Holds the lock; yields False if another process does. Processes that are forked meanwhile do not hold it."""
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
         handle = os.open(paths.failed / ".lock", flags, 0o600)

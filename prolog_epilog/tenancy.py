@@ -1,4 +1,4 @@
-"""A job that shares GPUs, from its Prolog to its Epilog.
+"""The tenancy of a job that shares GPUs, from its Prolog to its Epilog.
 
 A share that cannot be set up never takes the node out of service: the share file says `degraded`, SPANK stops the job
 before its first line, and berthd moves it. Only a GPU that needs a human makes Prolog or Epilog fail.
@@ -35,7 +35,7 @@ _POLL_SECONDS = 0.02
 
 
 def begin(job: Job, berth: Berth, here: Here) -> int:
-    """Give a job its share; the Prolog's exit status."""
+    """Gives a job its share; returns the Prolog's exit status."""
     file = Share(
         job.id,
         job.uid,
@@ -49,9 +49,9 @@ def begin(job: Job, berth: Berth, here: Here) -> int:
         slope=berth.slope,
         start=job.start,
     )
-    # First, so that the Epilog of a Prolog that was killed half-way knows what to clear.
+    # Write this first, so that the Epilog of a Prolog that was killed half-way knows what to clear.
     if not _write(here, file):
-        # What a run of the job before has left here is no word about this one.
+        # A file that an earlier run of the job left here says nothing about this one.
         with suppress(OSError):
             share_file.remove(here.paths, job.id)
         return 0
@@ -59,7 +59,7 @@ def begin(job: Job, berth: Berth, here: Here) -> int:
         gpus = _gpus(here, berth)
         file = replace(file, minors=tuple(gpu.minor for gpu in gpus), uuids=tuple(gpu.uuid for gpu in gpus))
         if berth.tier and berth.tier != OPPORTUNISTIC:
-            # The guard opens the gate again, step by step, once it knows this host's step time.
+            # The guard opens the gate again, step by step, once it knows this owner's step time.
             for guest in arrivals.guests_on(here.paths, file.uuids):
                 arrivals.shut(guest, file.uuids)
         if not here.config.chain_prolog:
@@ -78,10 +78,10 @@ def begin(job: Job, berth: Berth, here: Here) -> int:
 
 
 def refuse(job: Job, here: Here, why: str, *, hold: bool = False) -> int:
-    """Have SPANK stop a job whose share is not known; the site's scripts must not touch GPUs that others may use.
+    """Has SPANK stop a job whose share is not known; the site's scripts must not touch GPUs that others may use.
 
-    With `hold` it also goes back into the queue, held. Slurm holds batch jobs only, and none that must not be requeued:
-    what SPANK says is all that the user of another job reads.
+    With `hold` it also goes back into the queue, held. Slurm can hold only batch jobs that may be requeued. The user of
+    any other job reads only what SPANK says.
     """
     _write(here, Share(job.id, job.uid, why=why, start=job.start))
     if hold:
@@ -95,7 +95,7 @@ def refuse(job: Job, here: Here, why: str, *, hold: bool = False) -> int:
 
 
 def clear(job: Job, berth: Berth | None, here: Here, held: Held | None = None) -> None:
-    """Free a job's whole GPUs of jobs whose Epilog was lost, and of guests; no other job that Slurm has is touched."""
+    """Frees a job's whole GPUs of guests, and of jobs whose Epilog was lost; touches no other job that Slurm has."""
     try:
         gpus = _gpus(here, berth) if berth else _named(here, indices_of(job, None, here, held))
         uuids = {gpu.uuid for gpu in gpus}
@@ -104,7 +104,8 @@ def clear(job: Job, berth: Berth | None, here: Here, held: Held | None = None) -
             for tenant in one.tenants if uuids & set(one.uuids) else ():
                 if is_over(tenant.job, here.slurm):
                     here.say(f"job {tenant.job} was still in the books of a GPU of job {job.id}: its Epilog was lost")
-                    # Its run, and no later one: it may be started again while this Prolog waits for a lock.
+                    # Detach this run, and no later one: the job may be started again while this Prolog waits for a
+                    # lock.
                     _detach(here, tenant.job, tenant.start)
                     share_file.remove(here.paths, tenant.job, tenant.start)
                 elif tenant.job not in guests:
@@ -119,16 +120,16 @@ def clear(job: Job, berth: Berth | None, here: Here, held: Held | None = None) -
 
 
 def is_over(job: int, slurm: Scontrol) -> bool:
-    """Whether a job in the books has ended: it has no control group here, and Slurm does not know it as running."""
+    """Tells whether a job in the books has ended: it has no control group here, and Slurm does not have it."""
     return job not in cgroups.jobs() and not slurm.is_there(job)
 
 
 def end(job: Job, here: Here) -> int:
-    """Take a job's share back; the Epilog's exit status."""
+    """Takes a job's share back; returns the Epilog's exit status."""
     file = _file(job, here)
     patterns = here.config.chain_epilog
     if job.start and file.start > job.start:
-        # Slurm repeats an Epilog where it does not know how the first one ended.
+        # Slurm repeats an Epilog if it does not know how the first one ended.
         here.say(f"job {job.id} runs here again: the Epilog of its run before leaves its share alone")
         return run_chain(patterns, job, (), here)
     try:
@@ -136,7 +137,7 @@ def end(job: Job, here: Here) -> int:
             _take_back(here, job, file)
             code = 0
         else:
-            # Detaching first: what is left of the job's MPS would keep a GPU from being reset or checked.
+            # Detach first: what is left of the job's MPS would keep a GPU from being reset or checked.
             with hand_over(here.paths, file.minors, here.config.chain_timeout):
                 _take_back(here, job, file)
                 code = run_chain(patterns, job, unused(here.paths, file), here, facts(file))
@@ -153,10 +154,10 @@ def end(job: Job, here: Here) -> int:
 
 @contextmanager
 def hand_over(paths: Paths, minors: Sequence[int], seconds: float) -> Iterator[None]:
-    """One Prolog or Epilog at a time for these GPUs.
+    """Lets only one Prolog or Epilog at a time work on these GPUs.
 
-    A site's script that resets or checks a GPU must not meet the start or the end of another job on it. One byte of
-    one file for each GPU, so that nothing has to be made or removed.
+    A site's script that resets or checks a GPU must not meet the start or the end of another job on it. The lock is one
+    byte of one file for each GPU, so nothing has to be made or removed.
     """
     due = time.monotonic() + seconds
     files.prepare(paths)
@@ -173,7 +174,7 @@ def hand_over(paths: Paths, minors: Sequence[int], seconds: float) -> Iterator[N
 
 
 def unused(paths: Paths, file: Share) -> list[int]:
-    """The job's GPUs on which no other job is: what a site's script may reset, check or clean."""
+    """Returns the job's GPUs that no other job uses: a site's script may reset, check or clean these."""
     used = {
         uuid
         for one in state.everything(paths)
@@ -184,7 +185,7 @@ def unused(paths: Paths, file: Share) -> list[int]:
 
 
 def facts(file: Share) -> dict[str, str]:
-    """What a script of the site's that knows Berth can read: all GPUs of a job that shares them."""
+    """Returns the variables for a site's script that knows Berth: all GPUs of a job that shares them."""
     return {
         "BERTH_GPUS": ",".join(map(str, file.minors)),
         "BERTH_UUIDS": ",".join(file.uuids),
@@ -214,7 +215,7 @@ def _gpus(here: Here, berth: Berth) -> tuple[Gpu, ...]:
 
 
 def _named(here: Here, indices: Sequence[int]) -> tuple[Gpu, ...]:
-    """The GPUs of a job without a berth, by their device minors."""
+    """Returns the GPUs of a job without a berth, by their device minors."""
     known = {gpu.minor: gpu for gpu in devices.gpus(here.paths)} if indices else {}
     return tuple(known[index] for index in indices if index in known)
 
@@ -222,7 +223,7 @@ def _named(here: Here, indices: Sequence[int]) -> tuple[Gpu, ...]:
 def _attach(here: Here, file: Share, gpus: Sequence[Gpu]) -> int:
     if file.tier == OPPORTUNISTIC and len(gpus) > 1:
         raise CannotShare("a guest sits on one GPU of a node, and this job has several seats here; ask for one GPU")
-    # What a host leaves is decided by the guard, so that MPS lets both have all.
+    # The guard decides what an owner leaves to its guest, so MPS lets both have all.
     share = file.share or (100 if file.tier else 0)
     tenant = Tenant(file.job, file.uid, share, file.mem_mib, tier=file.tier, start=file.start)
     if file.way == "mps":
@@ -246,15 +247,15 @@ def _attach(here: Here, file: Share, gpus: Sequence[Gpu]) -> int:
         environment={**got.environment, **file.environment},
         unset=got.unset,
     )
-    # Where that fails the file still says that the job has to be stopped, and the Epilog takes the share back.
+    # If that fails, the file still says that the job has to be stopped, and the Epilog takes the share back.
     _write(here, done)
     return 0
 
 
 def _keep_apart(paths: Paths, file: Share) -> None:
-    """Let nobody share a fault domain with a user whose program brought MPS down lately; alone it harms nobody.
+    """Keeps a user whose program brought MPS down recently out of shared fault domains; alone it harms no other.
 
-    berthd plans so. This is for one that has begun anew and does not know.
+    berthd plans so. This check is for a berthd that has restarted and does not know.
     """
     for one in state.everything(paths):
         others = [tenant for tenant in one.tenants if tenant.job != file.job] if {*one.uuids} & {*file.uuids} else []
@@ -267,7 +268,7 @@ def _keep_apart(paths: Paths, file: Share) -> None:
 
 
 def _with_words(here: Here, file: Share, environment: Mapping[str, str]) -> Share:
-    """Make the pages by which guard and job speak, named in the order of the job's CUDA devices."""
+    """Makes the pages by which guard and job communicate, named in the order of the job's CUDA devices."""
     folder = here.paths.word(file.job)
     order = environment["CUDA_VISIBLE_DEVICES"].split(",") if "CUDA_VISIBLE_DEVICES" in environment else file.uuids
     try:
@@ -286,7 +287,7 @@ def _with_words(here: Here, file: Share, environment: Mapping[str, str]) -> Shar
 
 
 def _take_back(here: Here, job: Job, file: Share) -> None:
-    """What an Epilog does first; a job that failed because MPS did is left to the guard, which may run it again."""
+    """Takes the share back; a job that failed because MPS did is left to the guard, which may run it again."""
     loss = _detach(here, job.id, job.start, failed=job.ended_badly)
     if loss is None or file.degraded:
         return
@@ -308,7 +309,7 @@ def _detach(here: Here, job: int, start: int, *, failed: bool = False) -> Loss |
 
 
 def _write(here: Here, file: Share) -> bool:
-    """Write the share file; SPANK stops a job that shares and has none."""
+    """Writes the share file; SPANK stops a job that shares GPUs and has no such file."""
     try:
         share_file.write(here.paths, file)
     except NodeError as problem:
@@ -318,7 +319,7 @@ def _write(here: Here, file: Share) -> bool:
 
 
 def _file(job: Job, here: Here) -> Share:
-    """The job's share file; where it is missing or cannot be read, there may be something to take back all the same."""
+    """Returns the job's share file; if it is missing or cannot be read, there may still be something to take back."""
     try:
         return share_file.read(here.paths, job.id) or Share(job.id, job.uid)
     except (CannotShare, FormatError) as problem:
@@ -327,7 +328,7 @@ def _file(job: Job, here: Here) -> Share:
 
 
 def _tidy(job: Job, file: Share, here: Here) -> None:
-    """Remove this job's share file, and old ones of jobs that could not share."""
+    """Removes this job's share file, and old ones of jobs that could not share."""
     try:
         if not file.degraded:
             share_file.remove(here.paths, job.id, job.start)
@@ -339,7 +340,7 @@ def _tidy(job: Job, file: Share, here: Here) -> None:
 
 
 def _remove_empty(paths: Paths) -> None:
-    """Folders of GPUs that nobody shares: a Prolog that was killed may leave one."""
+    """Removes folders of GPUs that no job shares: a Prolog that was killed may leave one."""
     for folder in paths.gpus.iterdir() if paths.gpus.is_dir() else ():
         if not (folder / "state.json").exists():
             with state.held(paths, [folder.name], 0.0):

@@ -1,7 +1,7 @@
-"""Sharing by time: the driver's own time slices, any two users, no MPS; the guard sees to the shares.
+"""Sharing by time: the driver's own time slices, any two users, no MPS; the guard controls the shares.
 
-The books are those of MPS (prolog_epilog.tenants.state), with the method `time` and without processes of ours. Each GPU has its
-own: a job on several GPUs may have a guest, or a neighbour, on one of them.
+The books are those of MPS (prolog_epilog.tenants.state), with the method `time` and without processes of ours. Each GPU
+has its own books: a job on several GPUs may have a guest, or a neighbour, on one of them.
 """
 
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ _LOCK_SECONDS = 30.0
 
 
 def attach(paths: Paths, gpus: Sequence[Gpu], tenant: Tenant) -> Attached:
-    """Write the job into the books of its GPUs."""
+    """Writes the job into the books of its GPUs."""
     uuids = tuple(sorted(gpu.uuid for gpu in gpus))
     files.prepare(paths)
     with state.held(paths, uuids, _LOCK_SECONDS):
@@ -42,7 +42,7 @@ def attach(paths: Paths, gpus: Sequence[Gpu], tenant: Tenant) -> Attached:
     if tenant.tier == GUARANTEED:
         # Its GPUs are whole, and Slurm binds tasks to them.
         return Attached({}, (), level)
-    # By UUID, because the job sees all devices where Slurm does not constrain them.
+    # Name them by UUID, because the job sees all devices if Slurm does not constrain them.
     return Attached({"CUDA_VISIBLE_DEVICES": ",".join(uuids)}, ("CUDA_MPS_PIPE_DIRECTORY", *UNSET), level)
 
 
@@ -56,7 +56,7 @@ def _books(paths: Paths, uuid: str, boot: str) -> SetState:
 
 
 def detach(paths: Paths, job: int, start: int = 0) -> bool:
-    """Take the job out of the books; False where it shares nothing by time. A later run than `start` stays."""
+    """Takes the job out of the books; False if it shares nothing by time. A later run than `start` stays."""
     theirs = [one for one in state.everything(paths) if one.method == METHOD and one.tenant(job)]
     for known in theirs:
         with state.held(paths, known.uuids, _LOCK_SECONDS):

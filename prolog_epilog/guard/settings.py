@@ -128,7 +128,7 @@ class AimdSettings:
     late_reserve: float = 0.5
     """Part of a service's late requests after which bursts may cost nothing any more."""
     least_target: float = 0.2
-    """The part of the bound that the guest may spend however poor the baseline is: without running nothing is learned."""
+    """The part of the bound that the guest may spend however poor the baseline is: it must run to be learned from."""
     reaction_s: float = 0.4
     """The time that the guard adds to the owner's own step and the age of its heartbeat before a cut is felt."""
 

@@ -33,7 +33,7 @@ def words_of(environment: str) -> tuple[Path, ...]:
 
 
 def number_of_ranks() -> int:
-    """Returns the number of processes of this job that wait for each other at each step, as the usual launchers tell."""
+    """Returns the number of processes of this job that wait for each other at each step, as launchers tell it."""
     for variable in ("WORLD_SIZE", "SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE"):
         value = os.environ.get(variable, "")
         if value.isdecimal():

@@ -107,7 +107,7 @@ class Beat:
     """The time at which it told the best of them, CLOCK_MONOTONIC."""
 
     def mean_step_s(self, before: Beat | None) -> float | None:
-        """Returns the mean time of the steps since an earlier reading of the same process, or None if there was none."""
+        """Returns the mean time of the steps since an earlier reading of the same process; None if there was none."""
         steps, took = self.steps, self.step_ns
         if before is not None and before.pid == self.pid:
             steps, took = steps - before.steps, took - before.step_ns

@@ -89,7 +89,7 @@ class Scontrol:
         return back and states[0] in _ON_ITS_WAY_BACK
 
     def logs(self, job: int) -> tuple[str, ...]:
-        """Returns the output files of a batch job. They are a user's text, as may be other lines that look like these."""
+        """Returns the output files of a batch job. They are a user's text, and other lines may imitate these."""
         records = self._run(_CHANGE_SECONDS, "show", "job", str(job)).split("\n\n")
         record = next((one for one in records if one.startswith(f"JobId={job} ")), "")
         found = (re.findall(rf"^   {name}=(\S.*)$", record, re.MULTILINE) for name in ("StdOut", "StdErr"))

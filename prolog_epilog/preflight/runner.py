@@ -32,7 +32,7 @@ LOOK_EVERY = 0.1
 _HOOKS = Path(__file__).resolve().parents[1] / "injob" / "site"
 _WORD = "GPU-preflight"
 _PROGRAM = (sys.executable, "-I", "-m", "prolog_epilog.preflight.runner")
-"""The program that runs Berth's Python, whatever the user's environment says to Pythons."""
+"""The command that starts Berth's own Python, whatever the user's environment says to Pythons."""
 
 
 def main() -> int:

@@ -15,7 +15,7 @@ _SECONDS = 20.0
 _TELL_NOTHING = frozenset({"no_signature", "job_preempted"})
 """Classes without meaning here: nothing known was found, or a script reports children that it ended itself."""
 _ROOM = frozenset({"gpu_out_of_memory", "cpu_out_of_memory"})
-"""Lack of memory on one GPU says little: a model that is divided over the job's GPUs need not fit one of them."""
+"""Lack of room with one GPU's part of a node: a model that is divided over the job's GPUs need not fit there."""
 
 
 def passing(status: int) -> str:

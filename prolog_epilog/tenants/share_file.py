@@ -52,7 +52,7 @@ class Share:
     environment: Mapping[str, str] = field(default_factory=dict)
     unset: tuple[str, ...] = ()
     prepend: Mapping[str, str] = field(default_factory=dict)
-    """Paths that go before those that the user's variable lists."""
+    """By variable, the path that goes before what the user's variable lists."""
 
     @property
     def degraded(self) -> bool:
