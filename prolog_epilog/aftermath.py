@@ -46,7 +46,7 @@ _PR_SET_DUMPABLE = 4
 
 @dataclass(frozen=True, slots=True)
 class FailureWord:
-    """What is told (docs/formats.md, 11.5)."""
+    """The notice of a failure (docs/formats.md, 11.5)."""
 
     job: int
     node: str
@@ -179,7 +179,7 @@ def _tell_all(here: "Here") -> None:
 
 
 def _looked_into(failed: "Failed", here: "Here") -> FailureWord | None:
-    """What is told of a job; None where that cannot be known any more."""
+    """Returns the notice on a job; None if the cause can no longer be known."""
 
     def too_long(*_: object) -> None:
         raise NodeError("that takes too long")
@@ -253,7 +253,10 @@ def read_as(uid: int, paths: "Sequence[str]", seconds: float) -> bytes:
 
 
 def _become(uid: int) -> None:
-    """Becomes a user, for good; the user's other processes must not take this one over, as it is in none of their jobs."""
+    """Becomes a user, for good.
+
+    The user's other processes must not take this one over, as it is in none of the user's jobs.
+    """
     import ctypes  # noqa: PLC0415 - the Epilog does without
     import pwd  # noqa: PLC0415
     import resource  # noqa: PLC0415

@@ -19,7 +19,7 @@ _DEVICE = re.compile(r"nvidia(0|[1-9][0-9]{0,3})")
 
 
 def minors(folder: str = "/dev") -> tuple[int, ...]:
-    """Returns device minors by position: a GPU's position is its place among the device files in the order of minors."""
+    """Returns device minors by position: a GPU's position is its place among the device files, in minor order."""
     matches = (_DEVICE.fullmatch(name) for name in os.listdir(folder))  # noqa: PTH208 - pathlib costs 10 ms
     return tuple(sorted(int(match.group(1)) for match in matches if match))
 

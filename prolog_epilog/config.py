@@ -43,7 +43,7 @@ class NodeConfig(NamedTuple):
     violation: str = "warn"
     """The hardest answer to a job that takes more than its share: `warn`, `terminate`, `requeue`."""
     inject: str = "none"
-    """What jobs with an owner or guest beside them get: `none`; `hooks`, PyTorch's; `all`, guests the library too."""
+    """Code for jobs with an owner or guest beside them: `none`; `hooks`, PyTorch's; `all`, guests get the library too."""
     count_launches: bool = False
     """With `all`: owners get the library too, so that one without a heartbeat is judged by how fast it launches."""
     inject_from: str = "/usr"

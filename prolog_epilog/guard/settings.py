@@ -80,7 +80,7 @@ class AimdSettings:
     slope_error: float = 0.06
     """Standard error of the predictor's slope."""
     confidence: float = 1.0
-    """When the guest climbs, a slope counts as its estimate plus this many standard errors."""
+    """A slope counts as its estimate plus this many standard errors when the guest climbs."""
     caution: float = 2.0
     """The same, if the guest may jump at once."""
     memory_s: float = 60.0
@@ -202,7 +202,7 @@ class PiSettings:
 
 @dataclass(frozen=True, slots=True)
 class MuxflowSettings:
-    """MuxFlow's share by complement and its launch control, for hosts that report nothing."""
+    """MuxFlow's share by complement and its launch control, for owners that report nothing."""
 
     margin: float = 0.10
     smallest: float = 0.10

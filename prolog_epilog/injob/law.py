@@ -27,13 +27,13 @@ class DutyLaw:
 
     def reset(self, now: float) -> None:
         """Starts anew: nothing is owed."""
-        self._duty = self._charged = 1.0  # in force now, and when the last step ended
-        self._work = self._sure = 0.0  # of the last step; of the shorter of the last two
-        self._owed = 0.0  # by all work so far; negative: idled too much
-        self._share = self._left = self._due = 0.0  # of the planned naps: at each boundary, in all, saved up
+        self._duty = self._charged = 1.0  # the duty in force now; the duty when the last step ended
+        self._work = self._sure = 0.0  # work in seconds: of the last step; of the shorter of the last two
+        self._owed = 0.0  # idle seconds owed by all work so far; negative: idled too much
+        self._share = self._left = self._due = 0.0  # the planned naps: at each boundary, in all, saved up
         self._boundaries = 0
-        self._began = self._mark = now  # the step's begin
-        self._idled = self._napped = 0.0  # in the step: with the nap at its begin, and at its boundaries
+        self._began = self._mark = now  # the begin of the step
+        self._idled = self._napped = 0.0  # idle seconds in the step: with the nap at its begin; at its boundaries only
         self._within = False
 
     def boundary(self, now: float, duty: float) -> float:

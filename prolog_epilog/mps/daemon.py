@@ -19,7 +19,7 @@ __all__ = ["await_socket", "running", "start", "stop"]
 LOG = "control.log"
 _POLL_SECONDS = 0.02
 _LEAVE_SECONDS = 2.0
-#: Seconds after SIGTERM: with the time-out of `quit` the processes had time already.
+#: Seconds to end after SIGTERM; short, because the processes had time while `quit` timed out.
 _TERM_SECONDS = 3.0
 
 

@@ -74,7 +74,7 @@ def switches(job: int, root: Path = ROOT) -> list[Path]:
 
 def freeze(job: int, root: Path = ROOT) -> bool:
     """Freezes all of the job's processes; the caller holds a lease. False if there is nothing to freeze."""
-    # A task that slurmstepd has just forked is frozen once it runs the user's program.
+    # Skip a group with slurmstepd: a task that it has just forked is frozen once it runs the user's program.
     return _write([one for one in groups(job, root) if not _has_stepd(one)], frozen=True)
 
 
@@ -86,7 +86,7 @@ def thaw(job: int, root: Path = ROOT) -> bool:
 def _write(found: list[Path], *, frozen: bool) -> bool:
     done = False
     for one in found:
-        # v2 first: a hybrid machine has no such file in v1's folders.
+        # Try v2 first: a hybrid node has no such file in v1's folders.
         for name, words in (("cgroup.freeze", ("0", "1")), ("freezer.state", ("THAWED", "FROZEN"))):
             with suppress(OSError):
                 # Without O_CREAT: these files are the kernel's.
@@ -172,7 +172,7 @@ def _has(pid: int, number: signal.Signals, masks: tuple[str, ...]) -> bool:
 
 
 def _has_stepd(group: Path) -> bool:
-    """Tells whether Slurm's own process is in the group: then it cannot be frozen, or Slurm would not hear its end."""
+    """Tells whether Slurm's own process is in the group: freezing it would keep Slurm from hearing the job's end."""
     with suppress(OSError):
         words = (group / "cgroup.procs").read_text(encoding="ascii").split()
         return any(_is_stepd(int(word)) for word in words)

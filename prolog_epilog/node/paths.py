@@ -77,7 +77,7 @@ class Paths:
 
     @property
     def guard(self) -> Path:
-        """Locked while the guard lives."""
+        """The file that is locked while the guard lives."""
         return self.root / "guard.lock"
 
     @property

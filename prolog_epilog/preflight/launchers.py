@@ -30,7 +30,7 @@ _MPI_LAYOUTS = frozenset(
 
 
 def cut(name: str, words: Sequence[str]) -> list[str]:
-    """The words of a launcher, such that it starts one process here.
+    """Returns the words of a launcher, changed so that it starts one process here.
 
     >>> cut("torchrun", ["--nnodes=4", "--nproc-per-node", "8", "train.py", "--nnodes=4"])
     ['--nnodes=1', '--nproc-per-node=1', '--node-rank=0', 'train.py', '--nnodes=4']
@@ -127,10 +127,12 @@ _MODULES = {
 
 
 def cut_own_words(words: list[str], original: Sequence[str]) -> list[str]:
-    """`sys.argv` of a Python that is a launcher: by its name, or as `python -m MODULE`, whatever PATH said.
+    """Returns the changed `sys.argv` of a Python that is a launcher, by its name or as `python -m MODULE`.
 
-    >>> cut_own_words(["-m", "--nnodes=4", "t.py"], ["python", "-m", "torch.distributed.run", "--nnodes=4", "t.py"])
-    ['-m', '--nnodes=1', '--nproc-per-node=1', '--node-rank=0', 't.py']
+    This does not depend on PATH.
+
+        >>> cut_own_words(["-m", "--nnodes=4", "t.py"], ["python", "-m", "torch.distributed.run", "--nnodes=4", "t.py"])
+        ['-m', '--nnodes=1', '--nproc-per-node=1', '--node-rank=0', 't.py']
     """
     if not words:
         return words

@@ -52,7 +52,7 @@ class Share:
     environment: Mapping[str, str] = field(default_factory=dict)
     unset: tuple[str, ...] = ()
     prepend: Mapping[str, str] = field(default_factory=dict)
-    """By variable, the path that goes before what the user's variable lists."""
+    """The path, by variable, that goes before what the user's variable lists."""
 
     @property
     def degraded(self) -> bool:

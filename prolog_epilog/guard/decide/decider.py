@@ -142,7 +142,7 @@ class Decider:
         self._asked_since: float | None = None
         self._watched_from = now
         self._heard: float | None = None
-        self._pace = 0.0  # seconds a step, as heard last
+        self._pace = 0.0  # seconds a step, as last heard
         self._device: DeviceSample | None = None
         self._present = False
         self._duty = 0.0

@@ -79,7 +79,7 @@ class Tgs:
     def _avoid(self, delta: float) -> None:
         tune = self._set
         if delta <= tune.tolerance:
-            # TGS adds a share of the host's rate; in steps a second that share is always below the smallest step.
+            # TGS adds a share of the owner's rate; in steps a second that share is always below the smallest step.
             self._limit += max(tune.raise_share * self._highest, tune.smallest_step)
         elif delta >= 3.0 * tune.tolerance:
             self._limit /= tune.collapse

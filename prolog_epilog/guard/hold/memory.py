@@ -27,7 +27,7 @@ class MemoryTarget:
         """Lowers the target because the GPU is full: the guest gives back what is above the mark."""
         if look is None or look.sample.memory is None:
             return
-        # The processes' own figures are not checked: together they cannot hold more than the GPU has.
+        # The processes' own figures may be false: together they cannot hold more than the GPU has.
         used = min(sum(beat.used for beat in grip.beats()), look.memory_bytes)
         over = round((look.sample.memory - self._mark + _SLACK) * look.memory_bytes)
         # Nothing is asked of a guest whose memory use is unknown: its quota and the state machine still bound it.

@@ -59,7 +59,7 @@ class _Count:
 
     def _close(self, now: float, done: int) -> None:
         if done < (self.unit or _STEPS):
-            return  # the window goes on: a program may launch a graph every few seconds
+            return  # the window goes on: a program may launch only one graph every few seconds
         seconds = now - self.began
         self.began, self.before = now, self.before + done
         if not self.unit:

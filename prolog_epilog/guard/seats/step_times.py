@@ -69,7 +69,7 @@ class StepNotice:
 
 @dataclass(slots=True)
 class _Account:
-    """One GPU of one host job since the last report."""
+    """One GPU of one owner job since the last report."""
 
     job: int
     began: float

@@ -42,7 +42,7 @@ def _trim(log: Path) -> str:
         return problem.strerror or str(problem)
     try:
         status = os.fstat(file)
-        # Its size says little once there are holes in it.
+        # The file's size says little once there are holes in it, so count its blocks.
         if status.st_blocks * _BLOCK <= MOST_BYTES:
             return ""
         old = (status.st_size - KEPT_BYTES) // 4096 * 4096
