@@ -32,7 +32,7 @@ class NodeConfig(NamedTuple):
     """The site's own Prolog scripts: absolute paths, or patterns of such."""
     chain_epilog: tuple[str, ...] = ()
     chain_timeout: int = 300
-    """Seconds for all of them together."""
+    """Seconds for all of these scripts together."""
     mps_control: str = "/usr/bin/nvidia-cuda-mps-control"
     mps_start_timeout: float = 60.0
     mps_stop_timeout: float = 20.0
@@ -43,7 +43,7 @@ class NodeConfig(NamedTuple):
     violation: str = "warn"
     """The hardest answer to a job that takes more than its share: `warn`, `terminate`, `requeue`."""
     inject: str = "none"
-    """Code for jobs with an owner or guest beside them: `none`; `hooks`, PyTorch's; `all`, guests get the library too."""
+    """Code for jobs with an owner or guest beside them: `none`; `hooks`, PyTorch's; `all`, guests the library too."""
     count_launches: bool = False
     """With `all`: owners get the library too, so that one without a heartbeat is judged by how fast it launches."""
     inject_from: str = "/usr"

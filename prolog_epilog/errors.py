@@ -31,7 +31,7 @@ class CannotShare(NodeError):
 
 
 class StateError(CannotShare):
-    """State of the node cannot be kept."""
+    """The state of the node cannot be kept."""
 
 
 class Busy(CannotShare):
@@ -59,7 +59,7 @@ class ExtraError(NodeError):
 
 
 class Disagreement(ExtraError):
-    """A job that would hold another part of a GPU than Slurm counts for it."""
+    """A job whose Extra gives it another part of a GPU than Slurm counts for it."""
 
     def __init__(self, text: str, *, hold: bool = True) -> None:
         super().__init__(text)

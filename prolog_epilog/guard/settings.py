@@ -60,7 +60,7 @@ class BaselineSettings:
     pause_s: float = 10.0
     """... this long (a peer of the guest that waits for it must not run into a time-out)."""
     memory_s: float = 900.0
-    """Time after which a step counts 1/e of a new one."""
+    """Time after which a step counts 1/e as much as a new one."""
     noise_floor: float = 0.003
     """No noise is taken to be smaller than this."""
     noise_guess: float = 0.03
@@ -84,7 +84,7 @@ class AimdSettings:
     caution: float = 2.0
     """The same, if the guest may jump at once."""
     memory_s: float = 60.0
-    """Time after which a beat counts 1/e of a new one in the slope."""
+    """Time after which a beat counts 1/e as much as a new one in the slope."""
     raise_step: float = 0.05
     """Additive increase of the duty."""
     raise_factor: float = 1.5
@@ -96,7 +96,7 @@ class AimdSettings:
     dead_band: float = 0.12
     """Relative change of duty below which nothing is done; it keeps actions few."""
     cut: float = 0.5
-    """Multiplicative decrease at an alarm, at least."""
+    """Factor on the duty at an alarm (multiplicative decrease)."""
     alarm_slack: float = 0.9
     """Page's test for harm that grows: the excess of one beat that is allowed, in standard deviations."""
     false_alarm_s: float = 110.0

@@ -96,7 +96,7 @@ class Beat:
     own_steps: int = 0
     """The steps for which the process knows how long its GPU took without waiting for other ranks."""
     own_ns: int = 0
-    """That time, of all these steps together."""
+    """The sum of that time over all these steps, in nanoseconds."""
     app: int = 0
     """A number that is the same wherever the same command runs with as many ranks; 0: not told."""
     elsewhere: bool = False

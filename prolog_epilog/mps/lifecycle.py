@@ -42,7 +42,7 @@ __all__ = [
     "tenants",
 ]
 
-#: Variables of the user that affect MPS and must not reach the job.
+#: Variables by which a user affects MPS: those that Berth does not set are removed from the job's environment.
 UNSET = (
     "CUDA_MPS_LOG_DIRECTORY",
     "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE",

@@ -28,7 +28,7 @@ def append(path: str, line: str) -> None:
 
 
 def _turn(file: int, path: str, number: int) -> None:
-    """Renames the file to the older one; if two programs or an admin's logrotate try at once, only one does it."""
+    """Renames the file to FILE.1; if two programs or an admin's logrotate try at once, only one does it."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if os.lstat(path).st_ino == number:

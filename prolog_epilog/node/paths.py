@@ -47,32 +47,32 @@ class Paths:
 
     @property
     def frozen(self) -> Path:
-        """A lease for each job whose processes are frozen."""
+        """The folder of the leases: one for each job whose processes are frozen."""
         return self.root / "frozen"
 
     @property
     def arrivals(self) -> Path:
-        """Jobs that came to a GPU on which a guest runs."""
+        """The folder of jobs that came to a GPU on which a guest runs."""
         return self.root / "arrivals"
 
     @property
     def culprits(self) -> Path:
-        """Users whose programs brought MPS down recently."""
+        """The folder of users whose programs brought MPS down recently."""
         return self.root / "culprits"
 
     @property
     def lost(self) -> Path:
-        """Jobs that failed when MPS had failed under them."""
+        """The folder of jobs that failed when MPS had failed under them."""
         return self.root / "lost"
 
     @property
     def failed(self) -> Path:
-        """Jobs that failed, of which berthd is to be told."""
+        """The folder of failed jobs of which berthd is to be told."""
         return self.root / "failed"
 
     @property
     def xids(self) -> Path:
-        """GPU faults that the guard has heard of."""
+        """The file of GPU faults that the guard has heard of."""
         return self.root / "xids"
 
     @property
@@ -82,7 +82,7 @@ class Paths:
 
     @property
     def identity(self) -> Path:
-        """Positions, minors and UUIDs as the driver told them at this boot."""
+        """The file of positions, minors and UUIDs as the driver gave them at this boot."""
         return self.root / "gpus.json"
 
     def job(self, job: int) -> Path:

@@ -131,8 +131,8 @@ def cut_own_words(words: list[str], original: Sequence[str]) -> list[str]:
 
     This does not depend on PATH.
 
-        >>> cut_own_words(["-m", "--nnodes=4", "t.py"], ["python", "-m", "torch.distributed.run", "--nnodes=4", "t.py"])
-        ['-m', '--nnodes=1', '--nproc-per-node=1', '--node-rank=0', 't.py']
+    >>> cut_own_words(["-m", "--nnodes=4", "t.py"], ["python", "-m", "torch.distributed.run", "--nnodes=4", "t.py"])
+    ['-m', '--nnodes=1', '--nproc-per-node=1', '--node-rank=0', 't.py']
     """
     if not words:
         return words

@@ -89,7 +89,7 @@ def text(share: Share) -> str:
 
 
 def _plain(sentence: str) -> str:
-    """Returns the characters that SPANK accepts, because they go to a terminal."""
+    """Returns the sentence with `?` for what SPANK refuses, because it goes to a terminal; cut to its longest."""
     return "".join(sign if " " <= sign <= "~" else "?" for sign in sentence)[:MAX_WHY]
 
 

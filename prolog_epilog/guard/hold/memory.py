@@ -9,7 +9,7 @@ from prolog_epilog.guard.settings import MachineSettings
 __all__ = ["MemoryTarget"]
 
 _SLACK = 0.05
-"""The target aims this far below the mark, so that it is not asked for again at once."""
+"""The target is this far below the mark, so that the guest is not asked again at once."""
 _RAISE_EVERY_S = 30.0
 _RAISE = 1.0 / 16.0
 """The part of the GPU's memory that is given back at a time."""

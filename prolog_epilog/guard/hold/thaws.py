@@ -37,7 +37,7 @@ class Thaws:
         self._jobs: dict[int, int] = {}
         self._watched: set[Path] = set()
         self._heeded: set[int] = set()
-        """Jobs of the watched steps."""
+        """The jobs of the watched steps."""
 
     def watch(self, jobs: Iterable[int]) -> set[int]:
         """Watches these jobs; call it again and again, since steps come and go.

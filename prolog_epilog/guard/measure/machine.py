@@ -74,7 +74,7 @@ def over_limit(sample: DeviceSample, limits: MachineSettings, *, heartbeat: bool
 
 
 class Machine:
-    """The state of one GPU. Feed it samples and faults; it answers with the transition, if there was one."""
+    """The state of one GPU. Feed it samples and faults; it returns the transition, if there was one."""
 
     def __init__(self, limits: MachineSettings, now: float) -> None:
         self._limits = limits

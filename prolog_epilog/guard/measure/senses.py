@@ -24,7 +24,7 @@ class Look:
 
     sample: DeviceSample
     jobs: frozenset[int | None]
-    """Jobs with a process on it."""
+    """The jobs with a process on it."""
     memory_bytes: int
 
 

@@ -34,7 +34,7 @@ _LEAST_S, _LEAST_STEPS = 60.0, 20
 """The least seconds and steps of a report; less says too little."""
 _LEAST_CLOCK_S = 10.0
 _IN_A_ROW = (0.7, 1.3)
-"""A training job's steps fill the time; a service's requests overlap or leave gaps, and say nothing of the GPU."""
+"""A training job's steps fill the time; a service's requests overlap or leave gaps, and say nothing about the GPU."""
 _MOST_TO_TELL = 256
 _STALE_S = 3.0
 """A reading of the device that is older than this is not used."""
