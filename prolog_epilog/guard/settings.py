@@ -96,7 +96,7 @@ class AimdSettings:
     dead_band: float = 0.12
     """Relative change of duty below which nothing is done; it keeps actions few."""
     cut: float = 0.5
-    """Factor on the duty at an alarm (multiplicative decrease)."""
+    """Multiplicative decrease at an alarm: the duty is multiplied by this, or by less."""
     alarm_slack: float = 0.9
     """Page's test for harm that grows: the excess of one beat that is allowed, in standard deviations."""
     false_alarm_s: float = 110.0
@@ -116,7 +116,7 @@ class AimdSettings:
     burst_reserve: float = 2.5
     """The demand of an owner whose bursts are not known yet may grow by this factor at any moment."""
     smallest_burst: float = 1.2
-    """The demand of an owner whose bursts are known may still grow by this factor, ..."""
+    """The demand of an owner whose bursts are known may still grow by at least this factor, ..."""
     largest_burst: float = 4.0
     """... and no burst larger than this is expected."""
     burst_memory_s: float = 600.0
@@ -213,7 +213,7 @@ class MuxflowSettings:
     clock: float = 0.85
     """Launches are cut while the device holds its clock below this share of the highest."""
     gain: float = 0.2
-    """Change of the launches a second, per unit of utilisation that is missing."""
+    """Change per second in the share of launches that is let through, per unit of utilisation that is missing."""
     cut: float = 0.5
     """Factor on the launches while the clock is held down."""
     floor: float = 0.05

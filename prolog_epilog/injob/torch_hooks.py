@@ -119,7 +119,7 @@ class Hooks:
         return bool(cuda.is_available() and cuda.is_initialized())
 
     def _world(self) -> int:
-        """Returns the number of ranks that wait for each other; the program may have started them itself."""
+        """Returns how many ranks wait for each other; the program may have started them without a launcher."""
         distributed = getattr(self._torch, "distributed", None)
         if distributed is None or not distributed.is_available() or not distributed.is_initialized():
             return 1

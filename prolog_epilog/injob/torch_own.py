@@ -59,7 +59,7 @@ class OwnClock:
     """
 
     def __init__(self, parameter: Any, mark: Callable[[], Any], between: Callable[[Any, Any], float | None]) -> None:
-        """Takes `mark`, which marks the moment (or None), and `between`, the seconds between two moments.
+        """`mark` returns a mark of this moment, or None; `between` returns the seconds between two marks.
 
         `between` returns None as long as the GPU has not reached them.
         """

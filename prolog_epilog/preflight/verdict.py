@@ -1,7 +1,7 @@
 """Judges a failure in a pre-flight: a lost peer, a faulty GPU or too little memory says nothing about the job.
 
-It uses the rules that decide whether a failed job is tried again (docs/failures.md), on the end of the script's own
-log, with the user's own rights. If the cause cannot be found, the failure stands.
+It uses the rules that decide whether a failed job is tried again (docs/failures.md). It applies them to the end of the
+script's own log, with the user's own rights. If the cause cannot be found, the failure stands.
 """
 
 import json
@@ -35,7 +35,7 @@ def passing(status: int) -> str:
 
 
 def _log() -> bytes:
-    """Returns the ends of the files that this process writes its output and its errors to."""
+    """Returns the ends of this process's output and error, if these are files."""
     texts = []
     seen = set()
     for file in (1, 2):

@@ -208,7 +208,7 @@ class Decider:
         self._record.set(now, 1.0 if runs else self._duty if rare else 0.0)
 
     def begin_anew(self, now: float, law: Law) -> None:
-        """Starts a new law: the freezer holds the guest now, and the old law learned from an unheld guest."""
+        """Starts a new law: the freezer holds the guest now; the old law learned from a guest that was not held."""
         self._law, self._law_since = law, now
 
     def unplanned_job(self, now: float) -> list[Action]:
@@ -299,7 +299,7 @@ class Decider:
         return held is not None and beat.at - held - self._settings.action.drain_s >= _HELD * beat.took
 
     def _learn(self, beat: HostBeat) -> None:
-        """Adds steps that ran alone to the owner's baseline, and tells from them who caused a slowdown."""
+        """Adds steps that ran alone to the owner's baseline; they also show whether the guest caused a slowdown."""
         base, usual = self.baseline, self._usual
         was_known = base.known
         if was_known:

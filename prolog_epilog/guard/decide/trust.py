@@ -1,7 +1,7 @@
 """The check whether a guest obeys its gate. The guest's own report is no proof; the owner's speed is.
 
-An honest guest cannot take more of the owner's speed than the share of time that its gate allows. If the owner is
-slower than that whenever the guest runs, and as fast as alone each time the freezer holds the guest, then the guest
+An honest guest cannot take more of the owner's speed than the share of time that its gate allows. Suppose the owner is
+slower than that whenever the guest runs, and as fast as alone each time the freezer holds the guest. Then the guest
 takes more than it was given.
 """
 

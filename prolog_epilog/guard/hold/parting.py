@@ -12,7 +12,7 @@ from prolog_epilog.guard.tell.errands import Errands, Question
 __all__ = ["Parting"]
 
 _ASK_AGAIN_S = 2.0
-"""Least seconds between two questions to Slurm: a user may send SIGCONT to a job as often as he likes."""
+"""Least seconds between two questions to Slurm: users may send SIGCONT to their jobs as often as they like."""
 
 
 class Parting:

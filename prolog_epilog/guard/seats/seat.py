@@ -320,7 +320,7 @@ class Seat:
         return not self._is_on_gpu() or (_is_idle(look.sample) and grip.says_it_stands(now))
 
     def _may_be_believed(self, now: float, grip: Grip) -> bool:
-        """Tells whether the guest may be believed until the device has shown it; this does not make a job safe."""
+        """Tells whether to believe the guest until the device has shown it; no job is called safe because of this."""
         return now - grip.told_at < _SHOWS_S and grip.says_it_stands(now)
 
     def _is_on_gpu(self) -> bool:

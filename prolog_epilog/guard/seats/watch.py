@@ -1,7 +1,7 @@
 """The guard's audit: processes on a shared GPU against the jobs in the books, MPS's faults, and lost Epilogs.
 
 It runs once a second, in a thread of its own, because Slurm and MPS may be slow. It opens the driver only while a GPU
-is shared (an open handle would keep a GPU from being reset), and starts no process for a look.
+is shared: an open handle would keep a GPU from being reset. It starts no process for a look.
 """
 
 import os
