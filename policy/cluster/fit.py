@@ -323,6 +323,9 @@ def _check_even(request: "Request", n: int, k: int) -> None:
     if request.array and request.tasks and request.tasks < (request.tasks_per_node or 0) * n:
         # Slurm 24.11 counts its tasks anew when one of them is given a place.
         raise LeftToSlurm("an array of jobs with fewer tasks than --ntasks-per-node says")
+    if request.cpus_per_gpu and request.tasks and request.tasks < (request.tasks_per_node or 0) * n:
+        # The last node has fewer tasks, and Slurm would count its CPUs as those of a full one.
+        raise LeftToSlurm("CPUs for each GPU, with fewer tasks than --ntasks-per-node says")
     follow_gpus = request.per_node is None or request.tied
     if n > 1 and follow_gpus and not request.tasks_per_node and (request.tasks or 0) % n:
         # Slurm 26.05 would count as many on each node as on the fullest.

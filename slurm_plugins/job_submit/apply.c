@@ -28,14 +28,16 @@ void apply_default_cpus(job_desc_msg_t *job, uint32_t per_gpu, uint32_t share)
  * still say there, and Slurm refuses the mixture of typed and untyped GPUs. So a job without a
  * script is pinned by tres_per_job: as many GPUs of each type as nodes, and no node has two of a
  * type. Only beside another GRES (a NIC, say) tres_per_node stays whole, or the step would lose its
- * GPUs. A share is no GPU in Slurm's eyes, so there nothing mixes.
+ * GPUs. A share is no GPU in Slurm's eyes, so there nothing mixes. Of salloc each step is an srun
+ * of its own, which copies nothing; one that asks for no GPUs has what slurmctld copies from the
+ * job: of tres_per_job all of it, which a step on fewer nodes cannot have.
  */
 static char **pinned_field(job_desc_msg_t *job, const struct reply *reply)
 {
 	struct text others;
 	bool alone;
 
-	if (request_is_batch(job) || reply->share)
+	if (request_is_batch(job) || request_is_salloc(job) || reply->share)
 		return &job->tres_per_node;
 	text_init(&others, FOREIGN_TEXT_MAX);
 	tres_keep_others(job->tres_per_node, &others);

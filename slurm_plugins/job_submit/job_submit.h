@@ -36,6 +36,8 @@ void request_scan(const job_desc_msg_t *job, struct tres_found *found);
 void request_count_gpus(const job_desc_msg_t *job, struct reply_expected *expected);
 /* sbatch, rather than salloc or an srun that makes its own allocation. */
 bool request_is_batch(const job_desc_msg_t *job);
+/* It has no script, and its steps come from later sruns. */
+bool request_is_salloc(const job_desc_msg_t *job);
 /* Is any GPU asked for? --ntasks-per-gpu alone asks for GPUs too. */
 bool request_wants_gpus(const job_desc_msg_t *job, const struct tres_found *found);
 /* --gpu-share alone means one GPU: ask for it. false: out of memory. */

@@ -124,6 +124,16 @@ bool request_is_batch(const job_desc_msg_t *job)
 	return given(job->script) || job->script_buf || (other_component && job->env_size > 0);
 }
 
+bool request_is_salloc(const job_desc_msg_t *job)
+{
+	static const char name[] = "salloc";
+	const char *line = job->submit_line ? job->submit_line : "";
+	size_t word = strcspn(line, " "), own = sizeof(name) - 1;
+
+	return word >= own && !strncmp(line + word - own, name, own) &&
+	       (word == own || line[word - own - 1] == '/');
+}
+
 static uint64_t gpus_in(const char *tres)
 {
 	struct tres_found found = {0};

@@ -57,6 +57,12 @@ srun -n4 --gpus-per-task=1 --gpu-bind=none
 sbatch -n5 --gres=gpu:1 --cpus-per-gpu=3
 sbatch -n4 --gpus=2 --ntasks-per-gpu=1
 sbatch -n5 --gres=gpu:2 --cpus-per-gpu=3 --overcommit
+sbatch --gpus-per-node=2 -n5 --ntasks-per-node=2 --cpus-per-gpu=3
+salloc --gres=gpu:2 -N2 -- srun -n1
+salloc --gres=gpu:2 -N2 -- srun -n1 --gpus=1
+salloc --gres=gpu:2 -N2 -- srun -n2 --gpus-per-task=1
+salloc --gpus=2 -n2 -- srun -n1 --gres=gpu:1
+salloc --gres=gpu:1 -N2 -c3 --hint=nomultithread -- srun -n1
 slurmrestd tres_per_node=gres/gpu:2
 slurmrestd tres_per_job=gres/gpu
 slurmrestd tres_per_job=gres/gpu:2 minimum_cpus=4
@@ -93,8 +99,9 @@ def plain(slurm: Slurm) -> Iterator[Target]:
 
 def both(plain: Target, berth: Target, text: str) -> tuple[Outcome, Outcome]:
     """What became of a request on each cluster, run at the same time."""
-    command, *options = shlex.split(text)
-    request = Request(command, tuple(options))
+    asked, _, step = text.partition(" -- srun ")
+    command, *options = shlex.split(asked)
+    request = Request(command, tuple(options), tuple(shlex.split(step)))
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(outcome_of, plain, request, folder=FOLDER)
         second = pool.submit(outcome_of, berth, request, folder=FOLDER)

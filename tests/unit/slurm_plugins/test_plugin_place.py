@@ -137,6 +137,23 @@ def test_a_site_says_how_many_cpus_come_with_a_gpu(
     [
         ({"tres_per_job": "gres/gpu:2"}, "", "gres/gpu:g2:1,gres/gpu:g3:1,gres/seat:g2:1,gres/seat:g3:1"),
         ({**NO_SCRIPT, "tres_per_node": "gres/gpu:2"}, "gres/gpu:g2:1,gres/gpu:g3:1,gres/seat:g2:1,gres/seat:g3:1", ""),
+        # A step of salloc's that asks for no GPUs has what the job asks for, and may be on fewer nodes.
+        *(
+            (
+                {**NO_SCRIPT, "tres_per_node": "gres/gpu:2", "submit_line": line},
+                "",
+                "gres/gpu:g2:1,gres/gpu:g3:1,gres/seat:g2:1,gres/seat:g3:1",
+            )
+            for line in ("salloc -N1 --gres=gpu:2", "/opt/slurm/bin/salloc", "salloc")
+        ),
+        *(
+            (
+                {**NO_SCRIPT, "tres_per_node": "gres/gpu:2", "submit_line": line},
+                "gres/gpu:g2:1,gres/gpu:g3:1,gres/seat:g2:1,gres/seat:g3:1",
+                "",
+            )
+            for line in ("srun salloc", "mysalloc x", "alloc", "")
+        ),
         # Beside another GRES the step would lose its GPUs.
         (
             {**NO_SCRIPT, "tres_per_node": "gres/gpu:2,gres/nic:1"},

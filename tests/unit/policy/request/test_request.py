@@ -97,6 +97,10 @@ TWO_NODES = {"min_nodes": "2", "max_nodes": "2"}
             "fewer tasks than --ntasks-per-node",
         ),
         (
+            {"tres_per_node": "gres/gpu:2", "cpus_per_tres": "gres/gpu:3", "num_tasks": "1", "ntasks_per_node": "2"},
+            "CPUs for each GPU, with fewer tasks than --ntasks-per-node",
+        ),
+        (
             {"tres_per_job": "gres/gpu:2", "ntasks_per_tres": "1", "num_tasks": "2", "min_cpus": "4"},
             "more CPUs than its tasks",
         ),
