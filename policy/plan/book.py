@@ -1,7 +1,7 @@
-"""The working copy of a `Cluster`: places are claimed in it as they are given, soonest first.
+"""The book: a working copy of a `Cluster`, in which each place that is given to a job is claimed.
 
-berthd's planner fills one from a reading of Slurm, running jobs first, then the pinned ones that wait; its answerer
-takes the finished picture and claims each place that it gives until Slurm shows the job.
+berthd's planner fills a book from a reading of Slurm: first the running jobs, then the pinned jobs that wait. Its
+answerer takes the finished picture, and claims each place that it gives until Slurm shows the job.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -29,30 +29,31 @@ from topology.fabric import NOBODY
 from topology.tables import Ints
 
 OPENS = 600.0
-"""Seconds by which a small job would rather wait longer on paper than open a wholly free node: jobs on whole nodes need
-those, and free nodes that are open already come up sooner than time limits tell."""
+"""Seconds that a small job may wait longer, as time limits tell, rather than take a part of a wholly free node.
+
+Jobs on whole nodes need those nodes, and room on nodes in part use comes free sooner than time limits tell."""
 
 
 AS_GOOD = 1.01
-"""By how much a place may cost more than the best, where the best would cost a guest its seat."""
+"""Factor by which a place without guests may cost more than the best one, where a guest would lose its seat."""
 
 
 _STATES = count(1)
 
 
 def never() -> bool:
-    """There is time to look at every place."""
+    """Returns False: there is no time limit for the search."""
     return False
 
 
 class Book:
-    """A picture that can be claimed from."""
+    """A picture in which places can be claimed."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.state = next(_STATES)
-        """Another number, never used before, after each change."""
+        """A number that is new after each change, and never used twice."""
         self.enough: Callable[[], bool] = never
-        """Whether no more places may be looked at: nobody would wait for the answer."""
+        """Returns True when no more places may be looked at, because the time for an answer is over."""
         self._leaves = keep_together.Leaves()
         self.fleet = cluster.fleet
         self.cluster = replace(
@@ -75,7 +76,7 @@ class Book:
         )
 
     def claim(self, claim: Claim) -> None:
-        """Take a place out of the picture."""
+        """Takes a place out of the picture."""
         self.state = next(_STATES)
         picture = self.cluster
         for node in claim.nodes:
@@ -87,7 +88,7 @@ class Book:
             self._claim_on(node, claim)
 
     def displaces(self, claim: Claim) -> bool:
-        """Whether a guest has to leave before a claim can begin."""
+        """Tells whether a guest has to leave before a claim can begin."""
         picture = self.cluster
         if not picture.sharers or claim.start > picture.at or claim.tier != EXCLUSIVE:
             return False
@@ -112,7 +113,7 @@ class Book:
         self.set_row(node, taken(states_of(picture, node), start, claim.end, claim.mask, cpus, mem))
 
     def _let_in(self, node: int, claim: Claim) -> None:
-        """Note what a claim means to the packed jobs of a node."""
+        """Notes a claim among the packed jobs of a node."""
         picture, start = self.cluster, max(claim.start, self.cluster.at)
         there = picture.tenants.get(node, Tenants())
         if claim.share is None:
@@ -129,31 +130,31 @@ class Book:
             for tenant in there:
                 planned &= ~tenant.mask if tenant.there(start) else -1
             if planned and start <= picture.at:
-                # Free now, but for a job that waits: nobody may join for longer than until then.
+                # Free now, but planned for a waiting job: no share may join beyond that job's start.
                 new.append(barred(planned, float(picture.hole_until[node]), FAR))
         picture.tenants[node] = Tenants((*there, *new))
 
     def _seat(self, node: int, claim: Claim) -> None:
-        """Guests take nothing from owners, only from each other."""
+        """Adds a guest to a node: it takes its seat from other guests, and nothing from owners."""
         there = self.cluster.sharers.get(node, Sharers())
         guest = Guest(0, claim.mask, claim.cpus or 0, claim.mem or 0)
         self.cluster.sharers[node] = replace(there, guests=(*there.guests, guest))
 
     def set_row(self, node: int, states: Iterable[State]) -> None:
-        """Write a node's timeline: moments with the GPUs, CPUs and memory that are free from then on."""
+        """Writes a node's timeline: moments, with the GPUs, CPUs and memory that are free from then on."""
         self.state = next(_STATES)
         picture = self.cluster
         picture.times[node], picture.gpus[node], picture.cpus[node], picture.mem[node] = as_row(states)
 
     def advance(self, at: float) -> None:
-        """Let the time of the picture be later; moments that have passed are put off by its own rows alone."""
+        """Sets the time of the picture later; only the first column of the timelines changes."""
         self.state = next(_STATES)
         self._leaves.forget()
         self.cluster = replace(self.cluster, at=at)
         self.cluster.times[:, 0] = at
 
     def soonest(self, demand: Demand, policy: Policy) -> tuple[Berth, float]:
-        """The best place at the first moment at which there is one; `start` is 0 for a place that is free now."""
+        """Returns the best place at the first moment that has one, and that moment: 0 for free now."""
         try:
             return self.now_together(demand, policy), 0.0
         except NotNow as nothing_now:
@@ -163,7 +164,7 @@ class Book:
             return min(found, key=lambda place: place[1])
 
     def _later(self, demand: Demand, policy: Policy) -> tuple[Berth, float] | None:
-        """The same for a place that is not free yet; None where none is in sight."""
+        """Returns the best place that comes free later, and when; None if none is in sight."""
         self._check_time()
         moment = self._first_moment(demand, policy)
         if moment is None:
@@ -175,10 +176,10 @@ class Book:
         return self._best_at(moment, demand, policy), moment
 
     def _apart_from_gangs(self, demand: Demand) -> Demand | None:
-        """The demand of a job on one whole node without nodes of one leaf that come free together; None for others.
+        """Returns the demand of a job on one whole node, without nodes of one leaf that come free at the same moment.
 
-        One job runs on them. If the next one on several nodes gets them, it is as near together, and nobody has to be
-        waited for.
+        None for other jobs, and if there are no such nodes. One job runs on these nodes now. If the next job on several
+        nodes gets them, it is as close together, and no other job has to be waited for.
         """
         picture, fleet = self.cluster, self.fleet
         if demand.n > 1 or demand.share is not None or not demand.k:
@@ -200,7 +201,7 @@ class Book:
         return demand.without(together)
 
     def some_day(self, demand: Demand, policy: Policy) -> Berth:
-        """The best place on an empty cluster with all nodes up, for a job that has none in sight; or `NotNow`."""
+        """Returns the best place on an empty cluster with all nodes up, for a job without one in sight; or `NotNow`."""
         self._check_time()
         fleet = self.fleet
         all_nodes = np.ones(len(fleet.names), np.bool_)
@@ -214,7 +215,7 @@ class Book:
         return in_first_part(demand, place)
 
     def now(self, demand: Demand, policy: Policy) -> Berth:
-        """The best place that is free now, or `NotNow`."""
+        """Returns the best place that is free now, or raises `NotNow`."""
         return in_first_part(demand, lambda part: self._best_at(0.0, part, policy))
 
     def _check_time(self) -> None:
@@ -222,11 +223,11 @@ class Book:
             raise OutOfTime("berthd has looked at as many places as the time for an answer allows")
 
     def await_pieces(self, gpus: int) -> None:
-        """Jobs on pieces of nodes wait for so many GPUs."""
+        """Notes for how many GPUs the jobs on pieces of nodes wait."""
         self.cluster = replace(self.cluster, pieces_wait=gpus)
 
     def now_together(self, demand: Demand, policy: Policy) -> Berth:
-        """The best place that is free now with a job's like, if it has to be with them; else as `now`."""
+        """Returns the best free place on the leaves kept for jobs on pieces of nodes, for such jobs; else as `now`."""
         nodes = self._leaves.nodes(demand, self.cluster) if policy.gathers_pieces else None
         if nodes is None or len(self._weights_of(demand)) > 1:
             return self.now(demand, policy)
@@ -240,7 +241,7 @@ class Book:
         return anywhere if keep_together.clearly_better(anywhere, berth, crowded=self.cluster.crowded) else berth
 
     def _best_at(self, moment: float, demand: Demand, policy: Policy) -> Berth:
-        """The best place at a moment, 0 for now. Where a share goes is no policy's question."""
+        """Returns the best place at a moment, 0 for now. Shares are placed by `share_packing`, not by a policy."""
         self._check_time()
         picture = self.cluster
         view = picture.then(moment, demand.limit) if moment else picture.now(demand.limit)
@@ -249,7 +250,7 @@ class Book:
         return self._best_in(view, moment, demand, policy)
 
     def _best_beside_guests(self, view: View, demand: Demand, policy: Policy) -> Berth:
-        """The best place, and of those that are as good one without guests: that of an owner spares their work."""
+        """Returns the best place for an owner; among equally good ones, one without guests, so that guests stay."""
         free = view.free.copy()
         for node, sharers in self.cluster.sharers.items():
             free[node] &= ~sharers.guest_mask
@@ -262,7 +263,10 @@ class Book:
         return without if without is not None and without.cost <= best.cost * AS_GOOD else best
 
     def _best_in(self, view: View, moment: float, demand: Demand, policy: Policy) -> Berth:
-        """The best place on the nodes of least weight that have one: what fits on some fits on more."""
+        """Returns the best place on the nodes of least Slurm weight that have one.
+
+        A job that fits on the nodes up to some weight also fits if heavier nodes are added, so the search is binary.
+        """
         weights = self._weights_of(demand)
         if len(weights) < 2:
             return self._best_of_all(view, moment, demand, policy)
@@ -281,7 +285,7 @@ class Book:
         return best
 
     def _weights_of(self, demand: Demand) -> Ints:
-        """The different weights of the nodes that could hold a job, the least first; none where they do not count."""
+        """Returns the distinct weights of the nodes that could hold a job, ascending; empty if weights do not count."""
         weights = self.fleet.weights
         return np.zeros(0, np.int64) if weights is None else np.unique(weights[demand.candidates])
 
@@ -300,7 +304,7 @@ class Book:
         return _pinnable(policy, demand, view)
 
     def start_of(self, demand: Demand, nodes: Sequence[int], mask: int) -> float | None:
-        """When a certain place is free: 0 for now, None for not in sight."""
+        """Returns when a given place is free: 0 for now, None if that is not in sight."""
         latest = 0.0
         for node in nodes:
             start = self._start_on(demand, node, mask)
@@ -310,7 +314,7 @@ class Book:
         return latest
 
     def _start_on(self, demand: Demand, node: int, mask: int) -> float | None:
-        # One node at a time and without arrays: this is asked for each waiting job in each pass.
+        # One node at a time and without arrays: this runs for each waiting job in each pass.
         picture, fleet = self.cluster, self.fleet
         if not (demand.candidates[node] and picture.up[node]):
             return None
@@ -334,7 +338,7 @@ class Book:
         return None
 
     def _share_starts_on(self, demand: Demand, share: Share, node: int, mask: int) -> float | None:
-        """The same for a share of certain GPUs: free ones, or shared ones with room for it all the time."""
+        """Returns when a share can start on given GPUs: free ones, or shared ones with room for it all the time."""
         picture, there = self.cluster, self.cluster.tenants.get(node, Tenants())
         last_start = float(picture.reserved_from[node]) - demand.limit
         capacity = self.fleet.gpu_mem_for_shares(node)
@@ -361,7 +365,7 @@ class Book:
         return None
 
     def company(self, demand: Demand, nodes: Sequence[int], mask: int) -> str:
-        """Of a share that starts now on certain GPUs: what is known of those there, as the end of a sentence."""
+        """Describes the packed jobs that a share joins if it starts now, as the end of a sentence."""
         picture = self.cluster
         there = picture.tenants.get(nodes[0], Tenants())
         if demand.share is None:
@@ -370,7 +374,7 @@ class Book:
         return share_packing.told(picture.neighbours, demand.share, there, mask, picture.at, end)
 
     def _first_on_shared(self, demand: Demand) -> dict[int, float]:
-        """For nodes whose shared GPUs can hold a share, the first moment at which one set of them can."""
+        """Returns, for each node whose shared GPUs can hold a share, the first moment at which a set of them can."""
         share, found = demand.share, dict[int, float]()
         if share is None:
             return found
@@ -387,7 +391,7 @@ class Book:
         return bool(self.fleet.tables.look_up(demand.k, demand.level, entry)[0] >= 0)
 
     def soonest_without_gpus(self, demand: Demand) -> tuple[tuple[int, ...], float] | None:
-        """Where and when Slurm will probably start a job without GPUs: on the first nodes with room, as it does."""
+        """Returns where and when Slurm will probably start a job without GPUs: on the first nodes with room."""
         found = [place for part in demand.parts() if (place := self._first_room(part)) is not None]
         return min(found, key=lambda place: place[1], default=None)
 
@@ -401,7 +405,7 @@ class Book:
         return None
 
     def _moments_of(self, demand: Demand) -> list[float]:
-        """The moment at which as many nodes as a job without GPUs needs have room each, if there is one."""
+        """Returns the moment at which enough nodes for a job without GPUs have room, if there is one."""
         picture, here = self.cluster, np.flatnonzero(demand.candidates & self.cluster.up)
         fits = (picture.cpus[here] >= (demand.cpus or 0)) & (picture.mem[here] >= (demand.mem or 0))
         times = np.where(fits, picture.times[here], FAR).min(axis=1)
@@ -417,16 +421,17 @@ class Book:
         return min([*first, *self._first_on_shared(demand).values()], default=None)
 
     def _first_on_several(self, demand: Demand, policy: Policy) -> float | None:
-        """What is free only grows with time, so a place at one moment is a place at all later ones: search by halves.
+        """Returns the first moment at which a job on several nodes has a place, by binary search.
 
-        A reservation ahead breaks that rule; then a place may be overlooked and the job is left to Slurm.
+        Free resources only grow with time, so a place at one moment is a place at all later ones. A reservation ahead
+        breaks that rule; then a place may be overlooked, and the job is left to Slurm.
         """
         shared = self._first_on_shared(demand)
-        # A node may stand here twice, for its free GPUs and for its shared ones: that only makes the search longer.
+        # A node may be here twice, for its free GPUs and for its shared ones; that only makes the search longer.
         alone = np.sort(np.concatenate([self._first_moments(demand)[0], [*shared.values()]]))
         if alone.size < demand.n:
             return None
-        # Before so many nodes have enough GPUs each for themselves there is no common set; soon after, mostly.
+        # Until n nodes have enough GPUs each, no common set exists; soon after, one mostly does.
         times = np.unique(self.cluster.times[demand.candidates & self.cluster.up])
         if shared:
             times = np.union1d(times, [tenant.end for node in shared for tenant in self.cluster.tenants[node]])
@@ -443,9 +448,9 @@ class Book:
         return float(moments[low]) if low < len(moments) else None
 
     def _first_moments(self, demand: Demand) -> tuple[Floats, Bools]:
-        """For each node that ever has enough, by itself, the first moment at which it has, and if it is opened then.
+        """Returns the first moment at which each node has enough by itself, and if the job opens the node then.
 
-        To open means to take a part of a node that is wholly free by then.
+        Nodes that never have enough are left out. To open a node is to take a part of it when it is wholly free.
         """
         picture, fleet = self.cluster, self.fleet
         nodes = np.flatnonzero(demand.candidates & picture.up)
@@ -463,7 +468,7 @@ class Book:
 
 
 def in_first_part(demand: Demand, place: Callable[[Demand], Berth]) -> Berth:
-    """The place in the first partition that has one; or `NotNow`, as the first of them says it."""
+    """Returns the place in the first partition that has one; else raises the `NotNow` of the first partition."""
     first, *others = demand.parts()
     try:
         return place(first)
@@ -475,9 +480,9 @@ def in_first_part(demand: Demand, place: Callable[[Demand], Berth]) -> Berth:
 
 
 def _pinnable(policy: Policy, demand: Demand, view: View) -> Berth:
-    """A policy's answer, if Slurm can pin it: a typed request is the same on each node."""
+    """Returns a policy's place if Slurm can pin it: a typed request must be the same on each node."""
     if not view.fleet.names:
-        # No policy has to bear that: all nodes of a cloud may be gone for a while.
+        # All nodes of a cloud may be gone for a while; policies need not handle that.
         raise NotNow("the cluster has no nodes now")
     berth = policy.place(demand, view)
     if any(mask != berth.mask for mask in berth.masks):

@@ -1,4 +1,4 @@
-"""What a plan changes."""
+"""The changes that a plan makes to jobs."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,28 +9,28 @@ from policy.placement.base import Berth
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """Pin a waiting job elsewhere."""
+    """Pins a waiting job elsewhere."""
 
     job: JobFacts
     berth: Berth
     start: float
-    """0 for at once."""
+    """Time at which the place is free; 0 for at once."""
     reason: str
     task: int | None = None
     """The task of an array that gets a place of its own."""
     adopted: Mapping[str, str] = field(default_factory=dict)
-    """What its segment does not say yet of what it needs, for a job that berthd did not answer for."""
+    """Needs of the job that its segment does not hold yet, for a job that berthd did not answer for."""
     way: str = ""
-    """For a seat, how guest and host share the GPU; empty for GPUs of its own."""
+    """The way in which guest and host share the GPU, for a seat; empty for GPUs of its own."""
     slope: float | None = None
-    """For a seat beside a host, the speed that this is predicted to lose at most."""
+    """The most speed that the host is predicted to lose, for a seat beside a host."""
     sms: int | None = None
-    """For a seat under MPS, percent of the SMs that the guest is held to."""
+    """Percent of the SMs that the guest is limited to, for a seat under MPS."""
 
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """Give a waiting job back to Slurm."""
+    """Gives a waiting job back to Slurm."""
 
     job: JobFacts
     reason: str
@@ -38,7 +38,7 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class Park:
-    """Take a waiting guest off its node while no seat is free: pinned, it would keep the node from others."""
+    """Unpins a waiting guest while no seat is free: with its pin, it would keep other jobs off the node."""
 
     job: JobFacts
     reason: str
@@ -46,7 +46,7 @@ class Park:
 
 @dataclass(frozen=True, slots=True)
 class Evict:
-    """Put a running guest back into the queue."""
+    """Puts a running guest back into the queue."""
 
     job: JobFacts
     reason: str
@@ -54,7 +54,7 @@ class Evict:
 
 @dataclass(frozen=True, slots=True)
 class Own:
-    """Give a running guest, whose turn has come, the GPU that it sits on: from now on it goes to nobody else."""
+    """Gives a running guest, at its turn in the queue, the GPU of its seat; no other job gets that GPU from now on."""
 
     job: JobFacts
     reason: str
@@ -64,8 +64,8 @@ Change = Move | Release | Park | Evict | Own
 
 
 PATIENCE = 10.0
-"""Seconds after which a guest that does not end is spoken of; Slurm kills it after KillWait, its guard before."""
+"""Seconds after which a guest that does not end is reported; its guard kills it first, or Slurm after KillWait."""
 
 
 BACK_AFTER = 3.0
-"""Seconds until a guest may start again: slurmd refuses a job on the node that killed it in the same second."""
+"""Seconds until a guest may start again: slurmd refuses a job on the node that killed it in that second."""

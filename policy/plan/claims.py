@@ -1,4 +1,4 @@
-"""A claim: GPUs, CPUs and memory of some nodes that one job has or gets, from when to when."""
+"""A claim: GPUs, CPUs and memory of some nodes that one job has or will get, with its start and end."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -20,27 +20,27 @@ class Claim:
     start: float
     end: float
     share: Share | None = None
-    """What it takes of each GPU; None: all of it."""
+    """The part that it takes of each GPU; None: all of it."""
     tier: str = EXCLUSIVE
-    """Of whole GPUs: whether a guest there may stay, or it takes a seat alone."""
+    """For whole GPUs: tells if a guest there may stay, or if the claim is only for a seat."""
 
     def lasting(self, limit: float) -> "Claim":
-        """The same claim of a job with another time limit."""
+        """Returns the same claim for a job with another time limit."""
         return replace(self, end=self.start + limit)
 
 
 def claim_on(fleet: Fleet, demand: Demand, nodes: Sequence[int], mask: int, start: float) -> Claim:
-    """What a demand takes on a place from `start` on."""
+    """Returns the claim of a demand on a place from `start` on."""
     if demand.cpus is None:
         for node in nodes:
             mask |= (1 << int(fleet.size[node])) - 1
     end = start + demand.limit
-    # Slurm gives all seats of whole nodes to the job.
+    # On whole nodes Slurm gives all seats to the job.
     tier = EXCLUSIVE if demand.cpus is None else demand.tier.name
     return Claim(tuple(nodes), mask, demand.cpus, demand.mem, start, end, demand.share, tier)
 
 
 def seat_on(demand: Demand, node: int, mask: int, start: float) -> Claim:
-    """What a guest takes."""
+    """Returns the claim of a guest on a seat."""
     end = start + demand.limit
     return Claim((node,), mask, demand.cpus or 0, demand.mem or 0, start, end, None, OPPORTUNISTIC)

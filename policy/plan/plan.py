@@ -1,11 +1,15 @@
-"""The plan of the waiting jobs: where each stands in line, and which pins have to move.
+"""The plan of the waiting jobs: gives each one its place, and lists the pins that have to change.
 
-Jobs are taken in Slurm's own order and each claims its place, so that none that comes later can delay it. A pin moves
-only where the job could start now elsewhere and not where it is, where its place is gone, where its wait for a level
-ended, or where the first in line needs several nodes and others are expected sooner: everything else would only cost
-updates. So the place of a job that is next is fixed until it starts.
+Jobs are taken in Slurm's own order. Each claims its place, so that no later job can delay it. A pin moves only if
 
-A pass looks at all waiting jobs; what one ended job frees is planned by looking only at the nodes that it left.
+- the job could start now elsewhere, and not where it is pinned;
+- its place is gone;
+- its wait for a locality level has ended;
+- it is one of the first in line that need several nodes, and other nodes are expected to be free sooner.
+
+Any other move would only cost updates. So the place of the job that is next is fixed until it starts.
+
+A whole pass looks at all waiting jobs. When one job has ended, only the nodes that it left are planned again.
 """
 
 from collections.abc import Callable, Iterable
@@ -34,7 +38,7 @@ from policy.sharing.classes import Classes
 
 
 class Plan:
-    """Keeps the waiting jobs' places right from pass to pass; all else it needs comes with each pass."""
+    """Keeps the places of the waiting jobs up to date from pass to pass; all other input comes with each pass."""
 
     def __init__(
         self,
@@ -44,7 +48,7 @@ class Plan:
         classes: Classes | None = None,
         tell: Callable[[str], None] | None = None,
     ) -> None:
-        """`tell` gets a line where planning a job fails by a defect."""
+        """`tell` gets one line when planning a job fails because of a defect."""
         self._policy = policy
         self._settings = settings
         self._chooser, self._classes = chooser, classes
@@ -52,27 +56,27 @@ class Plan:
         self._reader: Reader | None = None
         self._fleet: Fleet | None = None
         self._free_since: dict[int, float] = {}
-        """Since when a job's place has looked free to this plan."""
+        """Times since which the jobs' places have looked free to this plan."""
         self._memories: dict[int, Memory] = {}
         self.book: Book | None = None
-        """The book of the last pass with all that was claimed in it."""
+        """The book of the last pass, with all claims made in it."""
         self.queue: list[Waiting] = []
-        """The jobs of the last pass in their order."""
+        """The jobs of the last pass, in their order."""
         self.kept: tuple[Claim, ...] = ()
-        """Places that are nobody else's, whoever comes first: those of jobs that are being moved there."""
+        """Places kept for jobs that are being moved there; no other job gets them, whatever its priority."""
         self.first: frozenset[int] = frozenset()
-        """Jobs that claim their places before all others: room was made for them."""
+        """Jobs that claim their places before all others, because room was made for them."""
 
     @property
     def looks(self) -> int:
-        """Jobs that looked for a place that is not free yet in the last whole pass: most of its time was theirs."""
+        """Returns how many jobs searched for a later place in the last whole pass: most of its time goes there."""
         at = None if self.book is None else self.book.cluster.at
         return sum(memory.looked == at for memory in self._memories.values())
 
     def replan(self, book: Book, jobs: Iterable[JobFacts], starting: AbstractSet[int] = frozenset()) -> list[Change]:
-        """Claim the places of all waiting jobs in the book; what has to change comes back.
+        """Claims the places of all waiting jobs in the book; returns the changes to make.
 
-        Jobs that are `starting` claim theirs first: Slurm has probably started them since the picture was made.
+        Jobs in `starting` claim theirs first: Slurm has probably started them since the picture was made.
         """
         everybody, at, isolation = list(jobs), book.cluster.at, self.isolation
         reader = self._reader_of(book.fleet)
@@ -126,13 +130,13 @@ class Plan:
         changes: list[Change],
         places: Iterable[int] | None = None,
     ) -> None:
-        """What the owners' plan means to guests; some nodes' alone, or all."""
+        """Plans the guests on what the owners leave, on the nodes of `places` or on all."""
         assert self.book is not None, "owners were planned"  # noqa: S101 - narrows the type
         isolation, at = self.isolation, self.book.cluster.at
         riding = Riding(self.book, self._settings, self._free_since, changes, self._chooser, places)
         isolation.group(at, riding.evict, jobs, places)
         isolation.group(at, riding.look, guests, queue)
-        # Those that have a seat first: nobody takes it from them.
+        # Guests that have a seat come first, so that no other guest takes it.
         for entry in sorted(guests, key=lambda entry: not entry.nodes):
             isolation.job(entry.job, at, riding.settle, entry)
         for entry in queue:
@@ -140,18 +144,18 @@ class Plan:
                 isolation.job(entry.job, at, riding.offer, entry)
 
     def starting(self, touched: AbstractSet[int]) -> frozenset[int]:
-        """Jobs whose places were free at the last look, but for those on nodes that have just been touched."""
+        """Returns the jobs whose places were free at the last look, without those on the nodes in `touched`."""
         return frozenset(entry.job.id for entry in self.queue if entry.start == 0.0 and touched.isdisjoint(entry.place))
 
     def reread(self, job_id: int) -> None:
-        """A change could not be written: the job is where Slurm has it."""
+        """Trusts Slurm's record of a job again, after a change could not be written."""
         if self._reader is not None:
             self._reader.reread(job_id)
 
     def freed(self, picture: Picture, nodes: Iterable[int], jobs: Iterable[JobFacts]) -> list[Change] | None:
-        """Plan again what a few changed nodes mean to the jobs of the last pass; None where only a pass can tell.
+        """Plans the jobs of the last pass again on a few changed nodes; returns None if a whole pass is needed.
 
-        `jobs` is the last reading's queue; what is new or changed in it since the last pass is planned too.
+        `jobs` is the queue of the last reading. Jobs that are new or changed since the last pass are planned too.
         """
         if self.book is None or self._fleet is not self.book.fleet:
             return None
@@ -174,7 +178,7 @@ class Plan:
             if entry.only_guest:
                 continue
             isolation.job(entry.job, at, _freed_for, walk, entry, touched, picture)
-        # Seats elsewhere are claimed still.
+        # Seats on other nodes are still claimed in the book.
         seated = [entry for entry in guests if entry.place and touched.isdisjoint(entry.place)]
         self._ride(jobs, [entry for entry in guests if entry not in seated], queue, changes, touched)
         isolation.clear(changes)
@@ -182,13 +186,13 @@ class Plan:
         return changes
 
     def _bring_up_to_date(self, jobs: Iterable[JobFacts], touched: set[int]) -> list[Waiting]:
-        """The queue of the last pass without those that are gone, with what is new or changed; adds their nodes."""
+        """Returns the last queue without jobs that are gone, with new and changed ones; `touched` gets their nodes."""
         assert self._reader is not None and self.book is not None, "there was a pass"  # noqa: S101, PT018
         known = {entry.job.id: entry for entry in self.queue}
         queue = []
         for job in jobs:
             if job.state not in WAITS:
-                continue  # most jobs run, and this is done at each job's end
+                continue  # most jobs run, and this loop runs at the end of each job
             old = known.get(job.id)
             if old is not None and old.job is job and not self.isolation.leaves(job):
                 queue.append(known.pop(job.id))
@@ -196,10 +200,10 @@ class Plan:
             at = self.book.cluster.at
             entry = self.isolation.job(job, at, _read, self._reader, job, at)
             if not isinstance(entry, Waiting):
-                continue  # what cannot be read the next whole pass gives back
+                continue  # the next whole pass gives a job that cannot be read back to Slurm
             known.pop(job.id, None)
             if old is not None and entry.pinned_to(old.place, old.mask_planned):
-                # Slurm shows what was planned.
+                # Slurm's record now shows what was planned.
                 entry.start, entry.place, entry.mask_planned = old.start, old.place, old.mask_planned
             else:
                 entry.start, entry.place = None, entry.nodes
@@ -221,7 +225,7 @@ class Plan:
 
 
 def _read(reader: Reader, job: JobFacts, at: float) -> Waiting | FormatError | None:
-    """A job of the queue; None where it is none of the plan's."""
+    """Reads a job of the queue; returns the error if that fails, and None if the plan does not handle the job."""
     if not (without_gpus(job) or ours(job)):
         return None
     try:
@@ -231,7 +235,7 @@ def _read(reader: Reader, job: JobFacts, at: float) -> Waiting | FormatError | N
 
 
 def _freed_for(walk: Walk, entry: Waiting, touched: set[int], picture: Picture) -> None:
-    """What nodes that have just changed mean to one job."""
+    """Plans one job again after the nodes in `touched` have changed."""
     if touched.isdisjoint(entry.place):
         if entry.start != 0.0 and entry.job.wants_gpus and walk.may_fit(entry):
             walk.bring(entry)
@@ -244,7 +248,7 @@ def _freed_for(walk: Walk, entry: Waiting, touched: set[int], picture: Picture) 
 
 
 def _renumbered(claims: Iterable[Claim], old: Fleet, new: Fleet) -> tuple[Claim, ...]:
-    """The same claims on a fleet whose nodes have other numbers, as far as they are there."""
+    """Returns the claims with the node numbers of the new fleet, without nodes that it lacks."""
     return tuple(
         replace(claim, nodes=tuple(new.index[name] for node in claim.nodes if (name := old.names[node]) in new.index))
         for claim in claims

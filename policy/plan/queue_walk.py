@@ -1,4 +1,4 @@
-"""One walk along the queue: each job claims its place, and moves where it has to."""
+"""The queue walk: each waiting job in order claims its place, and gets another one if it has to."""
 
 from collections.abc import Iterable, Sequence
 
@@ -20,25 +20,28 @@ from policy.request.demand import Demand
 from policy.request.settings import Settings
 
 STUCK_AFTER = 120
-"""Seconds for which a job may fail to start on a place that looks free, before its place is given up."""
+"""Seconds for which a job may fail to start on a place that looks free; then its place is given up."""
 
 MOST_EXPECTED = 40
-"""Jobs without GPUs, the first in line, that room is left for: those behind them start long after."""
+"""Jobs without GPUs, the first in line, for which room is left; those behind them start much later."""
 
 GATHER_AT_ONCE = 16
-"""Jobs on several nodes, the first in line, that gather nodes at the same time. With one they wait for each other, with
-few they wait longer than jobs that fit in between; with many more, GPUs stand idle for jobs that are not next."""
+"""Jobs on several nodes, the first in line, that gather nodes at the same time.
+
+With one, such jobs wait for each other. With few, they wait longer than jobs that fit in between. With many more, GPUs
+stand idle for jobs that are not next."""
 
 NEAR = 600.0
-"""Seconds before the expected start of these jobs in which their nodes are not filled up, and no longer: what stands
-idle for hours costs more than it brings forward."""
+"""Seconds before the expected start of these jobs in which their nodes are not filled up.
+
+Not longer: nodes that stand idle for hours cost more than the earlier start gains."""
 
 _BLAMES_PLACE = ("Resources", "ReqNodeNotAvail", "Nodes_required", "Reservation")
 _BLAMES_PARTITION = ("None", *OF_ONE_PARTITION)
 
 
 class Walk:
-    """One walk along the queue. Claims only ever take, so what has not fitted once will not fit later in the walk."""
+    """One walk along the queue. Claims only take GPUs away, so a shape that did not fit once does not fit later."""
 
     def __init__(
         self,
@@ -51,7 +54,7 @@ class Walk:
         *,
         only: "Bools | None" = None,
     ) -> None:
-        """`free_since` and `memories` outlive the walk; `only` are the nodes that it is confined to."""
+        """`free_since` and `memories` outlive the walk; `only` marks the nodes that the walk may use."""
         self._book = book
         self._policy = policy
         self._settings = settings
@@ -59,18 +62,18 @@ class Walk:
         self._changes = changes
         self._only = only
         self._refused: dict[Shape, int] = {}
-        """For shapes that fit nowhere now, the shortest time limit that was tried."""
+        """Shortest time limit that was tried, for each shape that fits nowhere now."""
         self._most: int | None = None
         self._expected = 0
         self._gathering = 0
-        """Jobs on several nodes that were met and cannot start now."""
+        """Number of jobs on several nodes that the walk has met and that cannot start now."""
         self._memories = memories
         self._outlook = Outlook(book, policy, memories)
         self._siblings: dict[int, dict[int, Sequence[int]]] = {}
-        """For each heterogeneous job, the nodes of its components: Slurm gives no node to two of them."""
+        """Nodes of each heterogeneous job, by component: Slurm gives no node to two components."""
 
     def know(self, queue: Iterable[Waiting]) -> None:
-        """Look at the whole line before anybody moves: how many wait for room, and where components are pinned."""
+        """Counts the jobs that wait for room and notes where components are pinned, before any job moves."""
         at, whole = self._book.cluster.at, self._only is None
         waits = 0
         for entry in queue:
@@ -88,7 +91,7 @@ class Walk:
         return demand.without(taken) if taken else demand
 
     def settle(self, entry: Waiting) -> None:
-        """Claim a job's place, after moving it if it has to."""
+        """Claims a job's place; first finds another place if it needs one."""
         entry.start, entry.place, entry.refuses_until = None, (), 0.0
         job, book, at = entry.job, self._book, self._book.cluster.at
         if _impossible(job) and entry.nodes:
@@ -115,7 +118,7 @@ class Walk:
                 return
             blamed = self._blame_partition(entry)
             demand, shape = self._demand(entry) if blamed else (demand.without(entry.nodes), shape)
-            # Of another partition what comes free later will do as well.
+            # In another partition, a place that comes free later is good enough too.
             start = None if blamed else start
         else:
             self._free_since.pop(job.id, None)
@@ -134,7 +137,7 @@ class Walk:
         self._ask_for_a_part(entry, demand, start)
 
     def _demand(self, entry: Waiting) -> tuple[Demand, Shape]:
-        """What a job needs now, outside of partitions that did not start it."""
+        """Returns what a job needs now, without the partitions that did not start it."""
         at = self._book.cluster.at
         demand, shape = entry.demand_at(at)
         memory = self._memories.get(entry.job.id)
@@ -144,7 +147,7 @@ class Walk:
         return (left, (*shape[:-1], -entry.job.id)) if left.could_be_held else (demand, shape)
 
     def _blame_partition(self, entry: Waiting) -> bool:
-        """Remember that those partitions of a job that have its place did not start it; whether others are left."""
+        """Notes that the partitions which hold a job's place did not start it; tells whether others are left."""
         if not entry.apart:
             return False
         fleet, listed, at = self._book.fleet, entry.job.partition, self._book.cluster.at
@@ -158,18 +161,19 @@ class Walk:
         return True
 
     def _given_back(self, entry: Waiting, *, stuck: bool) -> str:
-        """Why a job that found no better place is left to Slurm; empty where it keeps its pin."""
+        """Returns why a job that found no better place is left to Slurm; empty if it keeps its pin."""
         if stuck:
             return _why_given_back(entry.job)
         if entry.nodes and not self._settings.pin_ahead:
-            # At this place Slurm could free nothing but what runs there.
+            # With this pin Slurm could preempt only the jobs that run at this place.
             return "its place is not free, and Slurm may preempt for it elsewhere"
         return ""
 
     def _ask_for_a_part(self, entry: Waiting, demand: Demand, start: float | None, company: str = "") -> None:
-        """Let a packed job ask for its part of its GPUs while it may take it, and for all of them until then.
+        """Makes a packed job ask for its part of its GPUs while it may take that part, else for whole GPUs.
 
-        Slurm counts percent, but knows neither whose jobs may be together nor a GPU's memory, and would start it.
+        Slurm counts percent only. It knows neither whose jobs may share a GPU nor the GPU's memory, so it would start
+        the job.
         """
         if demand.share is None or not entry.nodes or entry.packed == (start == 0.0):
             return
@@ -181,13 +185,13 @@ class Walk:
                 self._changes.append(Move(entry.job, berth, 0.0, "its part of them is free", adopted=entry.adopted))
                 entry.packed = True
             return
-        # Before all else, as in _move.
+        # First in the list, as in _move.
         until = start or self._book.cluster.at
         self._changes.insert(0, Move(entry.job, berth, until, "its part of them is not free any more"))
         entry.packed = False
 
     def spread_tasks(self, entry: Waiting, running: int) -> None:
-        """Give tasks of an array places of their own, as far as they can start now; one stays with the array's pin."""
+        """Gives array tasks that can start now places of their own; one task stays with the array's pin."""
         if not entry.may_start_at(self._book.cluster.at):
             return
         demand, shape = self._demand(entry)
@@ -210,7 +214,7 @@ class Walk:
             self._most = None
 
     def hold(self, entry: Waiting, touched: set[int], *, free_now: bool) -> None:
-        """Claim again what a job on several nodes had claimed on some of them; a whole pass may find it better."""
+        """Claims a job's place again on the nodes in `touched`; the next whole pass may find a better one."""
         if not entry.may_start_at(self._book.cluster.at) or not entry.place:
             return
         demand, _ = entry.demand_at(self._book.cluster.at)
@@ -222,7 +226,7 @@ class Walk:
         self._most = None
 
     def leave_empty_nodes_to(self, entry: Waiting) -> None:
-        """Keep what has become wholly empty for a big job until the next whole pass says whether it collects it."""
+        """Keeps wholly empty nodes for a big job, until the next whole pass decides whether the job takes them."""
         assert self._only is not None, "a whole walk lets big jobs choose"  # noqa: S101 - narrows the type
         book = self._book
         whole = (book.cluster.gpus_now == book.fleet.full) & entry.demand.candidates
@@ -230,22 +234,22 @@ class Walk:
         self._most = None
 
     def may_fit(self, entry: Waiting) -> bool:
-        """Whether it is worth a look if a job could start now."""
+        """Tells whether it is worth checking if a job could start now."""
         if entry.job.het:
-            return False  # its components start together, by backfill, and are planned in whole passes
+            return False  # its components start together, by backfill: only whole passes plan them
         return entry.may_start_at(self._book.cluster.at) and self._may_have(entry.demand) and self._may_change()
 
     def bring(self, entry: Waiting) -> None:
-        """Move a job to the nodes of this pass if it can start there now; its former claim stays until a full pass."""
+        """Moves a job to nodes of this pass if it can start there now; its old claim stays until a whole pass."""
         demand, shape = self._demand(entry)
         berth = self._now(demand, shape)
         if berth is not None and not self._refuses(entry, demand, berth, entry.start):
             self._move(entry, demand, Move(entry.job, berth, 0.0, "it can start there now", adopted=entry.adopted))
 
     def _move(self, entry: Waiting, demand: Demand, move: Move) -> None:
-        """From here on the job is taken to be pinned there, before Slurm shows it."""
-        # What a packed job gives up is told to Slurm before somebody else is given it: those behind in line first, for
-        # only they can lose a place to those before them.
+        """Adds a move to the changes; from here on the job counts as pinned there, before Slurm shows it."""
+        # A packed job gives up its part before another job gets it, so its change is written first. Changes of later
+        # jobs in line come before those of earlier ones: only a later job can lose its place to an earlier one.
         self._changes.insert(0 if entry.packed else len(self._changes), move)
         self._claim(entry, demand, move.berth.nodes, move.berth.mask, move.start)
         entry.nodes, entry.mask = tuple(move.berth.nodes), move.berth.mask
@@ -276,9 +280,10 @@ class Walk:
         return self._outlook.has_turn(entry, self._gathering)
 
     def _gathers(self, entry: Waiting) -> bool:
-        """Whether a job looks for sooner places than its own: the first in line that need several nodes do.
+        """Tells whether a job looks for places sooner than its own: the first in line that need several nodes do.
 
-        Nodes empty before their time limits tell; if they stuck to their nodes, others would overtake them for ever.
+        Nodes become free before the time limits of their jobs. If such a job kept its first nodes, other jobs would
+        always overtake it.
         """
         return entry.collects and self._gathering < GATHER_AT_ONCE
 
@@ -294,7 +299,7 @@ class Walk:
             return None
 
     def _expect(self, entry: Waiting, demand: Demand) -> None:
-        """Leave room for a job without GPUs where Slurm will probably start it."""
+        """Claims room for a job without GPUs on the nodes where Slurm will probably start it."""
         self._expected += 1
         if self._expected > MOST_EXPECTED:
             return
@@ -319,28 +324,28 @@ class Walk:
             self._gathering += entry.collects
 
     def _favour(self, claim: Claim) -> None:
-        """Nobody fills up the nodes of the first in line that need several, shortly before they start.
+        """Closes the nodes of a claim to short jobs from `NEAR` seconds before its start.
 
-        A time limit only tells when a job ends at the latest, and the nodes should be free together as soon as they
-        can be.
+        This is for the first jobs in line that need several nodes. A time limit tells only the latest end of a job, and
+        the nodes should be free together as soon as possible.
         """
         picture = self._book.cluster
         picture.hole_until[list(claim.nodes)] = max(picture.at, claim.start - NEAR)
 
     def _bar(self, claim: Claim) -> None:
-        # Slurm's main pass takes the nodes of a waiting pin away from jobs behind it; those start by backfill, late.
+        # Slurm's main pass keeps the nodes of a waiting pinned job from later jobs: those start by backfill, late.
         self._book.cluster.quiet[list(claim.nodes)] = False
 
     def _may_change(self) -> bool:
         return self._settings.repin and len(self._changes) < self._settings.most_moves
 
     def _may_have(self, demand: Demand) -> bool:
-        """Whether some node may have the GPUs; a share may also go where none is free."""
+        """Tells whether some node may have enough GPUs; a share may also go where no GPU is free."""
         return demand.k <= self._most_free or demand.share is not None
 
     @property
     def _most_free(self) -> int:
-        """The most GPUs that are free on one node: it spares looking for what needs more."""
+        """Returns the largest number of free GPUs on one node; jobs that need more need no search."""
         if self._most is None:
             now = self._book.cluster.gpus_now
             self._most = int(np.bitwise_count(now if self._only is None else now[self._only]).max(initial=0))
@@ -348,7 +353,7 @@ class Walk:
 
 
 def _relaxed(entry: Waiting, at: float) -> str:
-    """Why a job may now take less than it asked for; empty where it may not, or already has."""
+    """Returns why a job may now take less than it asked for; empty if it may not, or has already taken less."""
     if entry.insists is None or at < entry.until:
         return ""
     level = entry.insists.level
@@ -361,17 +366,17 @@ def _relaxed(entry: Waiting, at: float) -> str:
 
 
 def _impossible(job: JobFacts) -> bool:
-    """Whether Slurm has found that it can never start the job where it is pinned, and holds it for that.
+    """Tells whether Slurm has found that it can never start the job where it is pinned, and holds it for that.
 
-    Of several partitions it says so of each, and holds the job for none.
+    With several partitions Slurm gives this reason for each one, and does not hold the job because of one of them.
     """
     return job.reason.startswith("BadConstraints") and job.wants_gpus and not (job.priority and "," in job.partition)
 
 
 def _may_be_its_place(entry: Waiting) -> bool:
-    """Whether a job may not start on a place that looks free because of that place, as far as Slurm's reason tells.
+    """Tells whether the place may be why a job does not start on it though it looks free, by Slurm's reason.
 
-    Where a place is in the wrong one of several partitions Slurm names no reason, or that of another one.
+    If the place is in the wrong one of several partitions, Slurm names no reason, or that of another partition.
     """
     return entry.job.reason.startswith(_BLAMES_PLACE + _BLAMES_PARTITION if entry.apart else _BLAMES_PLACE)
 

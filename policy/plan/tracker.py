@@ -1,4 +1,4 @@
-"""What the cluster holds now and when it comes free, kept from reading to reading: only changed nodes are redone."""
+"""The tracker: what the cluster holds now and when it comes free; each reading updates only the changed nodes."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -26,19 +26,19 @@ if TYPE_CHECKING:
     from policy.formats.slurm_facts import JobFacts, NodeFacts, Reading
 
 SOON = 5.0
-"""Seconds until the GPUs of a job past its time limit are taken to come free."""
+"""Seconds after which the GPUs of a job past its time limit are assumed to come free."""
 
 LEARN_EVERY = 60.0
-"""Seconds between two looks at what the usual jobs ask for, while GPUs are shared."""
+"""Seconds between two updates of what usual jobs ask for, while GPUs are shared."""
 
 HOLDING = frozenset({"RUNNING", "SUSPENDED", "CONFIGURING", "STOPPED", "RESIZING", "SIGNALING", "STAGE_OUT"})
 
 
 class Picture:
-    """All running jobs on their nodes, and none that wait."""
+    """All running jobs on their nodes, without waiting jobs."""
 
     def __init__(self, fleet: Fleet, used: Used | None = None) -> None:
-        """`used` outlives the picture: what jobs use of their limits is the same on another fleet."""
+        """`used` outlives the picture: how much jobs use of their time limits does not depend on the fleet."""
         count = len(fleet.names)
         self.fleet = fleet
         self.at = 0.0
@@ -47,7 +47,7 @@ class Picture:
         self._holding: dict[int, JobFacts] = {}
         self._jobs_of: list[dict[int, JobFacts]] = [{} for _ in range(count)]
         self._ended: set[tuple[int, int]] = set()
-        """Jobs and places of theirs that the picture shows as free already, though an Epilog may still tell of them."""
+        """Pairs of job and node that the picture shows as free already; their Epilog may still report."""
         self._up = np.zeros(count, np.bool_)
         self._quiet = np.zeros(count, np.bool_)
         self._pieces = np.zeros(count, np.int64)
@@ -61,19 +61,19 @@ class Picture:
         self._sharers: dict[int, Sharers] = {}
         self._shelves = Shelves()
         self.closed: dict[int, int] = {}
-        """GPUs that take no new guest, by node."""
+        """Mask of GPUs that take no new guest, by node."""
         self.spare_sms: dict[Mate, int] = {}
-        """Percent of the SMs that hosts leave to a guest, as far as known."""
+        """Percent of the SMs that hosts leave to a guest, if known."""
         self.neighbours: Company | None = None
-        """What is known of packed jobs beside each other."""
+        """Predictions for packed jobs that share a GPU."""
         self._leaving: dict[int, int] = {}
-        """Seats of guests that end: nodes may have been read a moment before."""
+        """Seats of guests that are ending; a node may have been read a moment before the guest left."""
         self._shapes: tuple[Shape, ...] = ()
         self._learned = -LEARN_EVERY
         self._used = used or Used()
 
     def update(self, reading: "Reading") -> frozenset[int]:
-        """Take a reading over; which nodes look different now."""
+        """Takes a reading over; returns the nodes that have changed."""
         self.at = reading.at
         self._memory_counts = reading.memory_counts
         self._leaving = self._seats_left(reading.jobs)
@@ -87,7 +87,7 @@ class Picture:
         changed.update(self._reserve(reading))
         over = [job for job in reading.jobs if job.state == "COMPLETING"]
         self._ended = {(job.id, place) for job in over for place in self._places(job)}
-        # A moment that has passed without the job ending is put off; the first column is always this moment.
+        # An expected end that has passed while the job still runs is put off; the first column is always now.
         np.maximum(self._times, self.at + SOON, out=self._times)
         self._times[:, 0] = self.at
         if self._tenants:
@@ -95,11 +95,11 @@ class Picture:
         return frozenset(changed)
 
     def end(self, job_id: int, name: str) -> frozenset[int]:
-        """A job ends on a node, as its Epilog says: nobody need ask Slurm for what is known already.
+        """Frees all nodes of a job whose Epilog has reported its end on one node; returns the nodes that came free.
 
-        The places that come free by it: all of the job's, for it ends on its other nodes in the same moment, and who is
-        to have them together must not find one of them given away. Empty where nothing is known of the job there; then
-        only a reading tells. If the job stays elsewhere after all, the next reading says so.
+        This saves a reading of Slurm. A job ends on all its nodes at the same moment. They are freed together, so that
+        a job that needs all of them does not lose one. Returns an empty set if the job is not known on that node; then
+        a reading is needed. If the job still runs on another node, the next reading corrects it.
         """
         place = self.fleet.index.get(name)
         if place is None:
@@ -122,14 +122,14 @@ class Picture:
         assert node is not None, "a job was read with its nodes"  # noqa: S101 - narrows the type
         mask = _held(job, node.name) or 0
         self._jobs_of[place].pop(job.id, None)
-        # An owner's seat may be a guest's, who stays.
+        # A guest may sit on the owner's seat, and it stays.
         seats = (job.gpus or 0) if job.guest else mask & ~self._sharers.get(place, Sharers()).guest_mask
         share = job.cpus // max(1, len(job.nodes))
         mem = min(node.mem_used, job.mem or 0)
         shared = [max(0, had - (job.share if mask >> gpu & 1 else 0)) for gpu, had in enumerate(node.shared)]
         for gpu, left in enumerate(shared):
             mask &= ~(1 << gpu if left else 0)
-        # The next reading brings another record in its place.
+        # The next reading replaces this record.
         self._nodes[place] = node = replace(
             node,
             gpus_used=node.gpus_used & ~(0 if job.guest else mask),
@@ -143,7 +143,7 @@ class Picture:
         self._write(place, node, memory_counts=self._memory_counts)
 
     def book(self) -> Book:
-        """A book of its own to claim from."""
+        """Returns a new book to claim from."""
         return Book(
             Cluster(
                 fleet=self.fleet,
@@ -172,7 +172,7 @@ class Picture:
         )
 
     def put_back(self, book: Book, places: Iterable[int]) -> None:
-        """Undo all claims on some nodes of a book, and bring those nodes up to date."""
+        """Undoes all claims on some nodes of a book, and brings those nodes up to date."""
         here = list(places)
         picture = book.cluster
         for theirs, ours in (
@@ -202,9 +202,9 @@ class Picture:
         book.advance(self.at)
 
     def _expected(self, places: "Sequence[int]") -> "Floats":
-        """The moments of some rows as jobs are expected to end, which is before their time limits end them.
+        """Returns the expected end times of some rows; jobs mostly end before their time limits.
 
-        Packed jobs' ends stand in `_tenants` too: there limits count.
+        On nodes with packed jobs the time limits count, since `_tenants` holds the same ends.
         """
         times, part = self._times[places], self._used.part
         if part == 1.0:
@@ -214,7 +214,7 @@ class Picture:
         return np.where(np.reshape(shared, (-1, 1)), times, sooner)
 
     def is_free(self, places: Iterable[int], mask: int) -> bool:
-        """Whether no running job holds any of these GPUs on any of these nodes."""
+        """Tells whether no running job holds any of these GPUs on any of these nodes."""
         return all(int(self._gpus[place, 0]) & mask == mask for place in places)
 
     def _seats_left(self, jobs: "Iterable[JobFacts]") -> dict[int, int]:
@@ -241,7 +241,7 @@ class Picture:
         return changed
 
     def _learn_from(self, job: "JobFacts") -> None:
-        """A job holds nothing any more; what berthd itself has ended tells nothing."""
+        """Learns how much of its time limit an ended job used; leaves out guests and jobs that berthd itself ended."""
         if job.start is None or job.end is None or job.guest or "move_until" in (job.segment or {}):
             return
         self._used.learn(self.at - job.start, job.end - job.start)
@@ -256,7 +256,7 @@ class Picture:
         return [self.fleet.index[name] for name in job.nodes if name in self.fleet.index]
 
     def _reserve(self, reading: "Reading") -> Iterable[int]:
-        """Close reserved nodes; which nodes open or close by that."""
+        """Closes reserved nodes; returns the nodes that opened or closed by this."""
         is_open, reserved_from = self._up.copy(), np.full(len(self.fleet.names), FAR)
         for one in reading.reservations:
             places = [self.fleet.index[name] for name in one.nodes if name in self.fleet.index]
@@ -270,11 +270,11 @@ class Picture:
         return places_changed
 
     def _write(self, place: int, node: "NodeFacts", *, memory_counts: bool) -> None:
-        """Write down when the jobs of a node give back what they hold."""
+        """Writes a node's timeline: when its jobs free what they hold."""
         full, total_cpus, total_mem = self._total(place)
         sharers = self._sharers_of(place, node)
         free = _free_gpus(node, sharers.guest_mask | self._leaving.get(place, 0)) & full
-        # To those who plan for owners, guests are air.
+        # The plan of the owners is made as if there were no guests.
         cpus = max(0, node.cpus - node.cpus_used + sum(guest.cpus for guest in sharers.guests))
         given = sum(guest.mem for guest in sharers.guests)
         mem = max(0, total_mem - (node.mem_used - given if memory_counts else 0))
@@ -282,7 +282,7 @@ class Picture:
         held = {job.id: _held(job, node.name) for _, _, job in ends}
         alone = [held[job.id] or 0 for _, _, job in ends if not job.share]
         self._pieces[place] = sum(mask.bit_count() for mask in alone if mask != full)
-        # A shared GPU comes free with the last of its jobs.
+        # A shared GPU comes free when its last job ends.
         known, last = 0, {}
         for _, _, job in reversed(ends):
             mask = held[job.id] or 0
@@ -290,7 +290,7 @@ class Picture:
             known |= mask
         # Nodes are read before jobs: a job that started in between holds GPUs that still looked free.
         free &= ~known
-        # Where Slurm does not tell the GPUs of an untyped job, they come free with the last of those jobs.
+        # If Slurm does not tell which GPUs untyped jobs hold, all of these come free when the last such job ends.
         unknown = full & ~free & ~known
         last_unknown = max((number for number, (_, _, job) in enumerate(ends) if held[job.id] is None), default=-1)
         states: list[State] = [(self.at, free, cpus, mem)]
@@ -298,11 +298,11 @@ class Picture:
             _, gpus, cpus, mem = states[-1]
             gpus |= full & (last[job.id] | (unknown if number == last_unknown else 0))
             share = job.cpus / max(1, len(job.nodes))
-            # Where the memory of a job is not told, its share of the CPUs stands for it.
+            # If a job's memory is not known, it is estimated by the job's share of the CPUs in use.
             given = int(node.mem_used * share / max(1, node.cpus_used)) if job.mem is None else job.mem
             states.append((end, gpus, min(total_cpus, cpus + int(share)), min(total_mem, mem + given)))
         if ends:
-            # With its last job a node is empty, whatever the rounding above left over.
+            # After its last job a node is empty, whatever the rounding above left over.
             states[-1] = (*states[-1][:2], total_cpus, total_mem)
         self._times[place], self._gpus[place], self._cpus[place], self._mem[place] = as_row(states)
         tenants = self._tenants_of(place, node, ends, held)
@@ -312,7 +312,7 @@ class Picture:
             self._tenants.pop(place, None)
 
     def _sharers_of(self, place: int, node: "NodeFacts") -> Sharers:
-        """The hosts and guests of a node."""
+        """Finds the hosts and guests of a node, and keeps them."""
         hosts, guests = [], []
         for job in self._jobs_of[place].values():
             segment = job.segment or {}
@@ -337,7 +337,7 @@ class Picture:
         ends: "Iterable[tuple[float, int, JobFacts]]",
         held: "dict[int, int | None]",
     ) -> tuple[Tenant, ...]:
-        """Who shares GPUs of a node."""
+        """Returns the jobs that share GPUs of a node, and the part of its GPUs that no known job accounts for."""
         sharing, capacity = self.fleet.sharing, self.fleet.gpu_mem_for_shares(place)
         tenants = []
         for end, _, job in ends:
@@ -353,7 +353,7 @@ class Picture:
         return tuple(tenants)
 
     def _look_after_tenants(self, reading: "Reading") -> None:
-        """Packed jobs past their time limits end soon; what is usual is learned anew now and then."""
+        """Sets the ends of packed jobs past their time limits; learns the usual requests anew each `LEARN_EVERY` s."""
         soon = self.at + SOON
         for place, tenants in self._tenants.items():
             if any(tenant.end < soon for tenant in tenants):
@@ -369,14 +369,15 @@ class Picture:
 
 
 def open_book(fleet: Fleet, reading: "Reading") -> Book:
-    """The book of a single reading."""
+    """Returns the book of a single reading."""
     picture = Picture(fleet)
     picture.update(reading)
     return picture.book()
 
 
 def _free_gpus(node: "NodeFacts", guests: int) -> int:
-    # An exclusive job takes the seats of its GPUs too, so a GPU whose seat is taken is not free for it; but guests go.
+    # An exclusive job takes the seats of its GPUs too. So a GPU whose seat is taken is not free for it, except when a
+    # guest has that seat: guests leave.
     return ((1 << node.gpus) - 1) & ~node.gpus_used & ~(node.seats_used & ~guests)
 
 
@@ -385,9 +386,9 @@ def _bears_mps(segment: "Mapping[str, str]") -> bool:
 
 
 def _held(job: "JobFacts", node: str) -> int | None:
-    """The GPUs of a job on one of its nodes; None where nobody can tell."""
+    """Returns the GPUs that a job holds on one of its nodes; None if not known."""
     if job.guest:
-        # In Slurm's books it holds none; one that was given its GPU for good keeps others off.
+        # For Slurm a guest holds no GPU. A guest that was given its GPU for good keeps other jobs off it.
         return 0 if job.rides else job.gpus
     if job.holds:
         return job.holds[job.nodes.index(node)]
@@ -395,7 +396,8 @@ def _held(job: "JobFacts", node: str) -> int | None:
 
 
 def _end(job: "JobFacts", at: float) -> float:
-    # Slurm takes the GPU of a guest for free, and starts who is planned there without a seat: so nobody is.
+    # Slurm sees a guest's GPU as free, and would start a job there that is planned without a seat. So a guest gets no
+    # expected end, and no job is planned on its GPU.
     leaves = (job.segment or {}).get("move_until", "")
     if leaves.isdigit() and not job.guest:
         return max(float(leaves), at + SOON)
