@@ -1,4 +1,4 @@
-"""Places that are not free yet: which is best for a job, and for those that wait behind it."""
+"""Places that are not free yet: finds the best one for a job and for the jobs that wait behind it."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -15,24 +15,25 @@ from policy.plan.waiting_jobs import Waiting
 from policy.request.demand import Demand
 
 GATHER_EVERY = 5.0
-"""Seconds between two looks of one job for a sooner place, or a sixtieth of its time limit if that is longer."""
+"""Seconds between two searches for a sooner place for one job, or 1/60 of its time limit if that is longer."""
 
 FIRST = 8
-"""Jobs on several nodes, the first in line, that may look again after `FIRST_EVERY`: they have waited longest."""
+"""Jobs on several nodes, the first in line, that search again after `FIRST_EVERY`: they have waited longest."""
 
 FIRST_EVERY = 1.0
-"""Seconds between two looks of one of these, or a sixtieth of its time limit if that is longer."""
+"""Seconds between two searches for one of these, or 1/60 of its time limit if that is longer."""
 
 USUAL_PART = 0.5
-"""How much of its time limit a job is taken to use, where places that start or run differently are compared."""
+"""Part of its time limit that a job is assumed to use, where places with different starts or speeds are compared."""
 
 FOR_OTHERS = 600.0
-"""Seconds, or half of its time limit if that is shorter, by which a job may end later than it could, so that jobs that
-wait behind it get its GPUs sooner."""
+"""Seconds by which a job may end later than it could, so that jobs behind it get its GPUs sooner.
+
+Half of its time limit if that is shorter."""
 
 
 def worth_moving(limit: float) -> float:
-    """Seconds that a job must gain by moving to a place that is not free yet either.
+    """Returns the seconds that a job must gain to move to a place that is not free yet either.
 
     >>> worth_moving(60), worth_moving(600), worth_moving(86_400)
     (4.0, 30.0, 60.0)
@@ -42,49 +43,49 @@ def worth_moving(limit: float) -> float:
 
 @dataclass(slots=True)
 class Memory:
-    """What is remembered of a job from pass to pass."""
+    """Data about one job, kept from pass to pass."""
 
     looked: float = 0.0
-    """When it last looked for a sooner place."""
+    """Time of its last search for a sooner place."""
     end: float = FAR
-    """The soonest end that was ever in sight for it."""
+    """The earliest end that was ever expected for it."""
     refuses_since: float | None = None
-    """When it could first have started on GPUs that are too slow for it."""
+    """Time at which it could first have started on GPUs that are too slow for it."""
     blamed: frozenset[str] = frozenset()
-    """Of a job of several partitions, those that did not start it on a free place, until `blamed_until`."""
+    """Partitions, of several, that did not start it on a free place; not used for it until `blamed_until`."""
     blamed_until: float = 0.0
 
 
 class Place(NamedTuple):
-    """A place and when it comes free, 0 for now."""
+    """A place, and the time at which it comes free: 0 for now."""
 
     berth: Berth
     start: float
 
 
 def expected_end(demand: Demand, start: float, cost: float, at: float) -> float:
-    """When a job is taken to end that starts then on a place of this cost."""
+    """Returns the expected end of a job that starts at `start` on a place of this cost."""
     return max(start, at) + cost * USUAL_PART * demand.limit
 
 
 def latest_end(demand: Demand, soonest: float) -> float:
-    """When a job may end at the latest, so that jobs that wait behind it get its GPUs sooner."""
+    """Returns the latest acceptable end of a job, where a later end gives its GPUs to jobs behind it sooner."""
     return soonest + min(FOR_OTHERS, demand.limit / 2)
 
 
 def weight(book: Book, demand: Demand, start: float, cost: float, crowd: int) -> float:
-    """A job's end, and what its place costs the others.
+    """Returns a job's expected end plus what its place costs the jobs that wait; lower is better.
 
-    For each job that waits for room, the seconds that a job needs there times the part of all GPUs that it holds.
+    The cost: waiting jobs, times the seconds that the job runs there, times its part of all GPUs of the cluster.
     """
     others = crowd * demand.n * demand.k / max(1, int(book.fleet.size.sum()))
     return expected_end(demand, start, cost, book.cluster.at) + cost * USUAL_PART * demand.limit * others
 
 
 def first_place(book: Book, demand: Demand, policy: Policy) -> Place:
-    """Where a job that comes is pinned: what is free now, unless it is expected to end sooner on faster GPUs.
+    """Returns the place of a new job: a free one, unless it is expected to end sooner on faster GPUs later.
 
-    Of places that are not free yet, that which is best for it and for those who wait.
+    If none is free, returns the later place that is best for it and for the jobs that wait.
     """
     found, at = ways(book, demand, policy), book.cluster.at
     ends = [expected_end(demand, one.start, one.berth.cost, at) for one in found]
@@ -95,7 +96,7 @@ def first_place(book: Book, demand: Demand, policy: Policy) -> Place:
 
 
 def ways(book: Book, demand: Demand, policy: Policy) -> list[Place]:
-    """The place that is free first, and of a job on several nodes those without the GPUs that slow it down there."""
+    """Returns the place that is free first; for a job on several nodes also later places with ever faster GPUs."""
     place = Place(*book.soonest(demand, policy))
     found = [place]
     while (faster := faster_than(place.berth, book, demand, policy)) is not None:
@@ -105,7 +106,10 @@ def ways(book: Book, demand: Demand, policy: Policy) -> list[Place]:
 
 
 def faster_than(berth: Berth, book: Book, demand: Demand, policy: Policy) -> Place | None:
-    """The first place whose slowest GPU is clearly faster; None for a job on one node, for which one is never far."""
+    """Returns the first place whose slowest GPU is clearly faster than the slowest of `berth`; else None.
+
+    None for a job on one node: such a place is never far for it.
+    """
     fleet = book.fleet
     if demand.n == 1 or not policy.weighs_scores or fleet.scores_of(demand.app_class) is None:
         return None
@@ -122,7 +126,7 @@ def faster_than(berth: Berth, book: Book, demand: Demand, policy: Policy) -> Pla
 
 
 class Outlook:
-    """What comes free and when, as one pass sees it."""
+    """Compares places that come free later, during one pass."""
 
     def __init__(self, book: Book, policy: Policy, memories: dict[int, Memory]) -> None:
         """`memories` outlive the pass."""
@@ -130,12 +134,12 @@ class Outlook:
         self._policy = policy
         self._memories = memories
         self.crowd = 0
-        """GPU jobs that wait for nothing but room."""
+        """Number of GPU jobs that only wait for room."""
 
     def has_turn(self, entry: Waiting, before_it: int) -> bool:
-        """Whether a job may look for a place that is not free yet either: now and then, for looking is dear.
+        """Tells whether a job may search again for a later place; notes the time if so. Searches are expensive.
 
-        `before_it` are the jobs on several nodes that wait before it in line.
+        `before_it` counts the jobs on several nodes that wait before it in line.
         """
         at = self._book.cluster.at
         memory = self._memory(entry)
@@ -146,9 +150,9 @@ class Outlook:
         return True
 
     def best(self, entry: Waiting, demand: Demand, start: float | None = None) -> Place | None:
-        """The place that is best for a job and those behind it; where it is now it would start at `start`.
+        """Returns the place that is best for a job and those behind it; at its present place it would start at `start`.
 
-        Near nodes may be worth a later start, but not an end that is much later than one that was in sight before.
+        Near nodes may be worth a later start, but not an end much later than the earliest that was ever expected.
         """
         places = []
         for level in LEVELS_OF_NODES[LEVELS_OF_NODES.index("leaf") :] if demand.level == "any" else (demand.level,):
@@ -168,7 +172,7 @@ class Outlook:
         return min(fair, key=lambda place: self._weight(demand, place.start, place.berth.cost))
 
     def why_better(self, entry: Waiting, demand: Demand, start: float, place: Place) -> str:
-        """Why a place is worth a move from where a job would start at `start`; empty where it is not."""
+        """Returns why a place is better than the present one, where the job would start at `start`; empty if not."""
         cost = self._cost(entry, demand)
         gain = self._weight(demand, start, cost) - self._weight(demand, place.start, place.berth.cost)
         if gain <= worth_moving(demand.limit):
@@ -178,10 +182,11 @@ class Outlook:
         return f"nearer nodes come free soon enough, and {self.crowd} jobs wait for room"
 
     def refuses(self, entry: Waiting, demand: Demand, berth: Berth, start: float | None) -> bool:
-        """Whether a job on several nodes had better wait than start now on slow GPUs: it is expected to end sooner.
+        """Tells whether a job on several nodes should wait rather than start now on slow GPUs, to end sooner.
 
-        By time limits it is; most jobs end before, so that the wait is shorter still. It never waits for longer than
-        the slow GPUs would cost it in all of its time limit. Where it is pinned now it would start at `start`.
+        The expected times use time limits; most jobs end before, so the real wait is shorter. The job never waits
+        longer than the slow GPUs would cost it over its whole time limit. Where it is pinned now it would start at
+        `start`.
         """
         if demand.n == 1 or not self._policy.weighs_scores:
             return False
@@ -199,7 +204,7 @@ class Outlook:
         return at < entry.refuses_until
 
     def _is_faster(self, entry: Waiting, demand: Demand, berth: Berth) -> bool:
-        """Compare the GPUs that a job is pinned to with those of another place: true where they are clearly faster."""
+        """Tells whether the GPUs that a job is pinned to are clearly faster than those of `berth`."""
         fleet = self._book.fleet
         there, here = (
             float(node_scores(fleet, demand.app_class, np.array(nodes), mask).max())

@@ -1,10 +1,11 @@
-"""Where a share goes: beside other packed jobs or on a free GPU, so that the least room is left that nobody can use.
+"""Places shares: beside other packed jobs or on a free GPU, so that the least room is left that no job can use.
 
-An NVLink island is cut into only where nothing else fits. Among the rest the place is taken that adds least to the
-node's expected fragmentation (policy.cluster.shared.fragmentation); joining a GPU that is shared already mostly lowers it.
+An NVLink island is cut into only if nothing else fits. Among the other places, the one is taken that adds least to
+the node's expected fragmentation (policy.cluster.shared.fragmentation). To join a GPU that is shared already mostly
+lowers that.
 
-Where jobs have profiles, what they would lose beside each other (policy.sharing.neighbours) is added to that, both in
-percent of a GPU, and places where one of them would not keep its speed come last.
+If jobs have profiles, the speed that they would lose beside each other (policy.sharing.neighbours) is added; both
+are in percent of a GPU. Places where one of the jobs would not keep its speed come last.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -28,40 +29,41 @@ if TYPE_CHECKING:
     from policy.request.demand import Demand
 
 _BROKEN = 63
-"""A code holds how many islands its set leaves unbroken, of so many at most, in the six bits above its low byte."""
+"""Largest number of islands that a set leaves unbroken; a code holds that number in the six bits above its low byte."""
 
 _SETS_TRIED = 64
-"""Sets looked at for a job on several nodes, which all have to give the same; the best linked ones come first."""
+"""Sets of GPUs tried for a job on several nodes, each of which gives the same set; best linked sets first."""
 
 _WHOLE = 100
 
 _NO_BETTER = ", and no better company came free in time"
 
 MOST_MET = 128
-"""Places at which a job's company is looked at; the cheapest come first."""
+"""Places at which the jobs beside a share are compared; the cheapest places come first."""
 
 ALIKE = 4
-"""Percent of a GPU: places whose costs are nearer than this go by the nodes' order, so that jobs gather on the first
-nodes. Smaller differences are noise of the distribution, and following them spreads jobs over all nodes."""
+"""Step of costs, in percent of a GPU: places in one step are taken by node order, so jobs gather on the first nodes.
+
+Smaller differences are noise of the distribution; to follow them spreads jobs over all nodes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """Places that fit, one a row: a node, a set of GPUs there, and whether the set is shared already."""
+    """Places that fit, one per row: a node, a set of GPUs there, and whether the set is shared already."""
 
     nodes: Ints
     masks: Ints
     joins: "Bools"
     broken: Ints
-    """NVLink islands that it cuts into."""
+    """Number of NVLink islands that each place cuts into."""
 
     def where(self, rows: "Bools") -> "Candidates":
-        """Some of them."""
+        """Returns the places of some rows."""
         return Candidates(self.nodes[rows], self.masks[rows], self.joins[rows], self.broken[rows])
 
 
 def told(neighbours: Company | None, share: Share, there: Tenants, mask: int, start: float, end: float) -> str:
-    """What is known of whom a job joins, as the end of a sentence; empty where nothing is."""
+    """Describes the predicted speeds of a job and of those that it joins, to end a sentence; empty if unknown."""
     met = neighbours.meeting(share, _met(there, mask, start, end)) if neighbours is not None else NOBODY_KNOWN
     if neighbours is None or not met.known:
         return ""
@@ -70,7 +72,7 @@ def told(neighbours: Company | None, share: Share, there: Tenants, mask: int, st
 
 @dataclass(slots=True)
 class _Company:
-    """Whom a job would join at each place, looked at where it is asked for."""
+    """The jobs that a share would join at each place; computed on demand."""
 
     neighbours: Company
     share: Share
@@ -80,10 +82,10 @@ class _Company:
     end: float
     known: dict[int, Meeting] = field(default_factory=dict)
     passed_over: int = 0
-    """Places that would have been taken but for whom it would meet there."""
+    """Number of cheaper places that were left out because of the jobs there."""
 
     def at(self, row: int) -> Meeting:
-        """What comes of it if it goes there."""
+        """Returns the prediction for the share at the place in this row."""
         if not self.found.joins[row]:
             return NOBODY_KNOWN
         if row not in self.known:
@@ -92,7 +94,7 @@ class _Company:
         return self.known[row]
 
     def bears(self, row: int) -> bool:
-        """Whether all keep their speed there."""
+        """Tells whether all jobs keep their speed at the place in this row."""
         return self.neighbours.bears(self.at(row))
 
 
@@ -105,7 +107,7 @@ def place(
     neighbours: Company | None = None,
     shelves: Shelves | None = None,
 ) -> Berth:
-    """The best place for a packed job from `start` on, or `NotNow`; `shelves` remember what did not change."""
+    """Returns the best place for a packed job from `start` on, or raises `NotNow`; `shelves` is a cache."""
     share = demand.share
     assert share is not None, "whole GPUs are the policies' own question"  # noqa: S101 - narrows the type
     shelves = shelves or Shelves()
@@ -136,7 +138,7 @@ def place(
 
 
 def bears(neighbours: Company | None, share: Share, there: Tenants, mask: int, start: float, end: float) -> bool:
-    """Whether a picky job may join those on some GPUs; any other may join anybody."""
+    """Tells whether a job may join those on some GPUs: a picky one only if all keep their speed, others always."""
     if neighbours is None or not share.picky:
         return True
     return neighbours.bears(neighbours.meeting(share, _met(there, mask, start, end)))
@@ -150,9 +152,9 @@ def place_whole(
     shapes: Sequence[Shape],
     shelves: Shelves | None = None,
 ) -> Berth:
-    """The place for whole GPUs of one node that strands least, among the best linked sets; or `NotNow`.
+    """Returns the place for whole GPUs of one node that leaves the least unusable room; or raises `NotNow`.
 
-    For fleets without scores of single GPUs: it does not look at them.
+    It compares the best linked sets. It is for fleets without scores of single GPUs, and does not use such scores.
     """
     found = _opened(demand, view, Policy.fitting(demand, view))
     if demand.n != 1 or not found.nodes.size:
@@ -167,7 +169,7 @@ def place_whole(
 
 
 def _cheapest_first(added: "Floats", found: Candidates, view: "View", *, all_of_them: bool = False) -> Ints:
-    """The rows in their order, or those of the cheapest step alone."""
+    """Returns the rows, cheapest first: all of them, or only those of the cheapest step."""
     step = np.floor(added / ALIKE)
     rows = np.arange(step.size) if all_of_them else np.flatnonzero(step == step.min())
     nodes = found.nodes[rows]
@@ -179,9 +181,10 @@ def _met(there: Iterable[Tenant], mask: int, start: float, end: float) -> list[T
 
 
 def _cheapest_with(company: _Company, order: Ints, added: "Floats") -> int:
-    """The row that costs least when what is lost by company is counted too.
+    """Returns the row that costs least when the speed lost by sharing is counted too.
 
-    Rows come by what they add alone, and company only makes them dearer: so few have to be looked at.
+    Rows come in the order of the fragmentation that they add. Sharing only raises the cost, so few rows must be
+    compared.
     """
     found, best, worst = company.found, -1, -1
     price = (0, 0.0)
@@ -213,13 +216,13 @@ def _added(
     found: Candidates,
     shapes: tuple[Shape, ...],
 ) -> "Floats":
-    """By how much each place would add to the expected fragmentation of its node, in percent of a GPU."""
+    """Returns how much each place would add to the expected fragmentation of its node, in percent of a GPU."""
     asked = Asked(demand.k, share.percent, demand.cpus or 0, shapes)
     return shelves.added(asked, view, found.nodes, np.where(found.joins, found.masks, 0), start)
 
 
 def _in_good_company(found: Candidates, company: _Company, n: int) -> Candidates:
-    """The places of a job on several nodes where all keep their speed, if there are enough."""
+    """Returns the places where all jobs keep their speed, for a job on several nodes; all places if too few do."""
     rows = np.arange(found.nodes.size)
     looked = rows[found.joins][:MOST_MET].tolist()
     good = ~found.joins
@@ -241,7 +244,7 @@ def _bad_company(company: _Company) -> str:
 
 
 def _candidates(demand: "Demand", share: Share, view: "View", shelves: Shelves, start: float) -> Candidates:
-    """All shared sets with room; of free GPUs the best set of each node, or for several nodes each of the best."""
+    """Returns all shared sets with room, and of free GPUs the best set per node, or the best sets for several nodes."""
     fleet, fits = view.fleet, Policy.fitting(demand, view)
     end = start + demand.limit
     capacity = np.maximum(0, fleet.gpu_mem - fleet.sharing.gpu_mem_reserve)
@@ -259,7 +262,7 @@ def _candidates(demand: "Demand", share: Share, view: "View", shelves: Shelves, 
 
 
 def _opened(demand: "Demand", view: "View", fits: "Bools") -> Candidates:
-    """Sets of GPUs that nobody holds."""
+    """Returns sets of GPUs that no job holds."""
     fleet, tables = view.fleet, view.fleet.tables
     here = np.flatnonzero(fits)
     if demand.n == 1:
@@ -283,13 +286,13 @@ def _opened(demand: "Demand", view: "View", fits: "Bools") -> Candidates:
 
 
 def _on_enough_nodes(found: Candidates, n: int) -> Candidates:
-    """A typed request is the same on each node: sets that too few nodes have are none."""
+    """Returns the places whose set of GPUs fits on at least n nodes: a typed request is the same on each node."""
     _, inverse, counts = np.unique(found.masks, return_inverse=True, return_counts=True)
     return found.where(counts[inverse] >= n)
 
 
 def _cheapest_set(order: Ints, added: "Floats", found: Candidates, n: int) -> Ints:
-    """The rows of the set that costs least on its n best nodes."""
+    """Returns the rows of the set of GPUs that costs least on its n best nodes."""
     best: tuple[float, Ints] | None = None
     for mask in np.unique(found.masks).tolist():
         rows = order[found.masks[order] == mask][:n]

@@ -1,6 +1,6 @@
-"""Why a job waits, in one of a few words and a sentence (after Philly's study of what jobs wait for).
+"""The reason why a job waits: one of a few kinds, and a sentence (after Philly's study of what jobs wait for).
 
-Slurm's own reason says which rule keeps a job; this says what would have to change for it to start.
+Slurm's own reason says which rule holds a job back. This reason says what would have to change for it to start.
 """
 
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ KINDS = ("fair_share", "fragmentation", "locality", "capacity", "dependency", "r
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """One of KINDS, and a sentence for its owner."""
+    """One of KINDS, and a sentence for the job's user."""
 
     kind: str
     text: str
@@ -37,9 +37,9 @@ _SLURMS = (
 
 
 def why(entry: Waiting, planned: Book, running: Book, policy: Policy) -> Reason | None:
-    """What keeps a job from starting; None where nothing does.
+    """Returns what keeps a job from starting; None if nothing does.
 
-    `planned` holds what waiting jobs have claimed, `running` only what runs.
+    `planned` also holds the claims of waiting jobs, `running` holds only running jobs.
     """
     job, at = entry.job, planned.cluster.at
     if entry.only_guest and entry.may_start_at(at):
@@ -75,7 +75,7 @@ def why(entry: Waiting, planned: Book, running: Book, policy: Policy) -> Reason 
 
 
 def _of_its_nodes(entry: Waiting, demand: Demand, running: Book) -> str:
-    """What is wrong with the nodes that could hold a job; empty where nothing is."""
+    """Returns what is wrong with the nodes that could hold a job; empty if nothing is."""
     if not bool((demand.candidates & running.cluster.up).any()):
         return "all nodes that could hold it are down, drained or reserved"
     left = max(0, round(entry.refuses_until - running.cluster.at))
@@ -98,7 +98,7 @@ def _no_part(demand: Demand, share: Share) -> str:
 
 
 def _bad_company(running: Book, demand: Demand, policy: Policy) -> str:
-    """What is wrong with whom a picky job could join now; empty where it could join nobody."""
+    """Returns why a picky job does not join the packed jobs that it could join now; empty if that is not the cause."""
     if demand.share is None or not demand.share.picky:
         return ""
     try:

@@ -1,4 +1,4 @@
-"""The jobs that wait, as the plan sees them: what each needs, where it is pinned, and until when it insists."""
+"""The waiting jobs, as the plan uses them: their needs, their pins, and how long they insist on a locality level."""
 
 import itertools
 import math
@@ -28,15 +28,15 @@ Shape = tuple[int, int, int | None, int | None, str, int]
 _ASKED = re.compile(r"tres_per_(job|node):gres/gpu(?:[:=]([1-9][0-9]{0,3}))?")
 _FEATURES = re.compile(r"[A-Za-z0-9_.\-&]+")
 PART_BEFORE = 3.0
-"""Seconds before its begin time in which a packed job asks for its part of a GPU: berthd looks each second or so."""
+"""Seconds before its begin time at which a packed job asks for its part of a GPU; berthd looks about each second."""
 
 OF_ONE_PARTITION = ("Partition", "InvalidAccount", "InvalidQOS")
-"""Slurm's reasons that another partition of a job's list would not have."""
+"""Slurm's reasons that hold for one partition of a job's list, and perhaps not for the others."""
 
 
 @dataclass(slots=True)
 class Waiting:
-    """One job, or the tasks of an array that have not split off."""
+    """One waiting job, or the tasks of an array that have not split off."""
 
     job: JobFacts
     demand: Demand
@@ -44,80 +44,80 @@ class Waiting:
     """The demand at the level that it insists on, until `until`."""
     until: float
     nodes: tuple[int, ...]
-    """Where it is pinned; empty where it is not, or its nodes are gone."""
+    """The nodes that it is pinned to; empty if it is not pinned, or its nodes are gone."""
     mask: int
     shape: Shape
-    """Equal for jobs that a place fits or does not fit alike, apart from their time limits."""
+    """Equal for jobs that fit on the same places, apart from their time limits."""
     insists_shape: Shape
     collects: bool = False
-    """Whether it needs several nodes, which only come together if someone gathers them."""
+    """True if it needs several nodes, which are free together only if they are kept free for it."""
     start: float | None = None
-    """When its place comes free, as last planned: 0 for now, None for not in sight."""
+    """Time at which its place comes free, as last planned: 0 for now, None for not in sight."""
     place: tuple[int, ...] = ()
     """The nodes of its claim, as last planned."""
     mask_planned: int = 0
     """The GPUs of its claim."""
     refuses_until: float = 0.0
-    """Until when it leaves slow GPUs that are free, since it is expected to end sooner on others."""
+    """Time until which it does not take slow GPUs that are free, as it is expected to end sooner on others."""
     packed: bool = False
-    """Whether its pin asks for a part of its GPUs only."""
+    """True if its pin asks only for a part of its GPUs."""
     given: dict[int, tuple[tuple[int, ...], int]] = field(default_factory=dict)
-    """Of an array, the places that tasks were given since Slurm's record was read: they are on their way."""
+    """Places that tasks of an array were given since Slurm's record was read; Slurm does not show them yet."""
     holds_until: float = FAR
-    """When it is to be read again: a node that it avoids may serve it then."""
+    """Time at which it must be read again: a node that it avoids may be used from then on."""
     adopted: Mapping[str, str] = field(default_factory=dict)
-    """What its segment does not say of what it needs; it is written down with its first pin."""
+    """Needs that its segment does not hold; they are written with its first pin."""
     parked: float | None = None
-    """Of a guest without a seat, when its user lets it begin: the begin time that Slurm has is Berth's."""
+    """The user's begin time, for a guest without a seat: the begin time in Slurm's record was set by Berth."""
     only_guest: bool = False
-    """Whether it wants a seat and no GPU of its own, or has a seat that it will start on."""
+    """True if it wants a seat and no GPU of its own, or has a seat on which it will start."""
     seated: bool = False
-    """Whether it has a seat that it will start on, in Slurm's record or not yet."""
+    """True if it has a seat on which it will start, in Slurm's record or not yet there."""
     unfit: str = ""
-    """Of a guest that waits though seats are free, why none of them is for it, or not yet."""
+    """The reason why a guest waits though seats are free: none of them suits it, or not yet."""
     picky: Share | None = None
-    """Of a packed job, its share as long as it waits for good company, until `picky_until`."""
+    """The share of a packed job that, until `picky_until`, waits for GPUs where all jobs keep their speed."""
     picky_until: float = 0.0
     picky_number: int = 0
-    """Takes its shape's last place for as long."""
+    """Replaces the last element of its shape until `picky_until`."""
     guest_from: float = FAR
-    """When it may take a seat while it waits; a guest by nature from its submission on."""
+    """Time from which on it may take a seat while it waits; for an opportunistic job, from its submission on."""
     tier: int = 1
     """The highest PriorityTier of its partitions."""
     apart: bool = False
-    """Whether it lists several partitions, and the place may be in the wrong one of them."""
+    """True if it lists several partitions, and its place may be in the wrong one of them."""
 
     @property
     def order(self) -> tuple[int, int, int, int, float]:
-        """Slurm's own order; what is left of an array comes after its tasks that have split off."""
+        """Returns the sort key of Slurm's order; the rest of an array comes after its tasks that have split off."""
         job = self.job
         task = math.inf if job.task is None else job.task
         return (-self.tier, -job.priority, job.submitted, job.array or job.id, task)
 
     @property
     def must_leave(self) -> bool:
-        """Whether it is to be tried again but not where it is pinned: Slurm would start it there the moment it may."""
+        """Tells whether it must be retried elsewhere: Slurm would start it where it is pinned as soon as it may."""
         job = self.job
         return not self.nodes and bool(job.required) and job.gpus is not None and "again" in (job.segment or {})
 
     def may_start_at(self, at: float) -> bool:
-        """Whether only room keeps it waiting."""
+        """Tells whether it waits only for room."""
         if self.parked is not None and (self.job.reason.startswith("BeginTime") or self.job.may_start):
             return self.parked <= at
-        # Slurm starts it at its begin time by the pin that it has then: on a GPU that is wholly free it would get all
-        # of it, and run without MPS, though it asked for a part.
+        # Slurm starts it at its begin time with the pin that it has then. A pin to whole GPUs would give it all of a
+        # free GPU, without MPS, though it asked for a part.
         at += PART_BEFORE if self.demand.share is not None else 0.0
         if self.apart and self.job.reason.startswith(OF_ONE_PARTITION):
-            # Another would start it.
+            # Another partition would start it.
             return self.job.begin is None or self.job.begin <= at
         return self.job.may_start_at(at)
 
     def pinned_to(self, place: tuple[int, ...], mask: int) -> bool:
-        """Whether its pin is just these GPUs."""
+        """Tells whether its pin is exactly these GPUs."""
         return bool(self.nodes) and set(self.nodes) == set(place) and self.mask == mask
 
     def demand_at(self, at: float) -> tuple[Demand, Shape]:
-        """What it needs at this moment."""
+        """Returns what it needs at this moment, and its shape."""
         found = (self.demand, self.shape)
         if self.insists is not None and at < self.until:
             found = self.insists, self.insists_shape
@@ -131,7 +131,7 @@ WAITS = frozenset({"PENDING", "ARRAY"})
 
 
 def ours(job: JobFacts) -> bool:
-    """Whether a job waits with a pin that is still as Berth wrote it, or for its first one."""
+    """Tells whether a job waits with a pin that is still as Berth wrote it, or for its first pin."""
     segment = job.segment
     if job.state not in WAITS or segment is None:
         return False
@@ -147,27 +147,27 @@ def ours(job: JobFacts) -> bool:
 
 
 def without_gpus(job: JobFacts) -> bool:
-    """Whether a job waits that needs no GPU; Slurm chooses for it, but it takes room."""
+    """Tells whether a job waits that needs no GPU: Slurm chooses its nodes, but it takes room."""
     return job.state in WAITS and not job.wants_gpus
 
 
 class Reader:
-    """Turns facts of jobs into `Waiting`, and remembers what has not changed."""
+    """Turns the facts of jobs into `Waiting` entries, and caches those of unchanged jobs."""
 
     def __init__(self, fleet: Fleet, classes: Classes | None = None, eligible: dict[int, float] | None = None) -> None:
-        """`eligible` is an earlier reader's: since when a job waits does not depend on the fleet."""
+        """`eligible` comes from an earlier reader: the time since which a job waits does not depend on the fleet."""
         self._fleet = fleet
         self._classes = classes or Classes()
         self._known: dict[int, tuple[JobFacts, Waiting | FormatError]] = {}
         self._candidates: dict[tuple[object, ...], tuple[Bools, tuple[Bools, ...]]] = {}
         self._numbers: dict[tuple[tuple[object, ...], Share | None], int] = {}
-        # Never the same again: what is forgotten must not pass for another's.
+        # Numbers are never reused: a forgotten shape must not be taken for another one.
         self._next_number = itertools.count(1)
         self.eligible: dict[int, float] = {} if eligible is None else eligible
-        """Since when only room keeps a job waiting; -1 while something else does."""
+        """Time since which a job has waited only for room; -1 while it waits for something else."""
 
     def read(self, job: JobFacts, at: float) -> Waiting:
-        """One waiting job; a FormatError where its segment cannot be read."""
+        """Reads one waiting job; raises FormatError if its segment cannot be read."""
         known = self._known.get(job.id)
         if known is None or known[0] is not job or (isinstance(known[1], Waiting) and known[1].holds_until <= at):
             known = self._known[job.id] = (job, self._make(job, at))
@@ -176,11 +176,11 @@ class Reader:
         return known[1]
 
     def reread(self, job_id: int) -> None:
-        """Believe Slurm's record of a job again, not what was planned for it."""
+        """Trusts Slurm's record of a job again, not what was planned for it."""
         self._known.pop(job_id, None)
 
     def forget(self, present: set[int]) -> None:
-        """Drop jobs that wait no more, and what was made for them."""
+        """Drops jobs that wait no more, with the data cached for them."""
         if len(self._known) > 2 * len(present) + 64:
             self._known = {job_id: known for job_id, known in self._known.items() if job_id in present}
             self.eligible = {job_id: since for job_id, since in self.eligible.items() if job_id in present}
@@ -210,7 +210,7 @@ class Reader:
         n = int(segment.get("n", len(job.required)))
         share = self._share(job, segment)
         avoided = nodes_avoided(segment, at)
-        # A seat that it was sent away from is no place for GPUs of its own.
+        # A guest that was evicted may wait for GPUs of its own: its old seat is not a pin for these.
         left_seat = job.guest and "parked" in segment and "upgrade" in segment
         pinned = () if job.gpus is None or left_seat else job.required
         shut = segment.get("shut", "").split(",")
@@ -230,7 +230,7 @@ class Reader:
         nodes = tuple(fleet.index[name] for name in pinned if name in fleet.index)
         since = self._may_start_since(job, at)
         if found and (until := segment.get("until", "")).isdigit():
-            # So an earlier berthd wrote it (policy.daemon.passes.explainer): a restart forgets no wait.
+            # An earlier berthd wrote it (policy.daemon.passes.explainer), so that a restart does not lose the wait.
             since = max(since, float(until) - found.wait)
         picky = self._picky(share)
         return Waiting(
@@ -269,7 +269,7 @@ class Reader:
         return Share(int(segment["share"]), gpu_mem, party(job.user, sharing), way, mate, foes_of(mate, sharing))
 
     def _picky(self, share: Share | None) -> Share | None:
-        """A packed job as it waits for good company; None where nobody looks at that."""
+        """Returns the share of a packed job that waits for GPUs where all keep their speed; None if switched off."""
         sharing = self._fleet.sharing
         if share is None or not (sharing.profiles and sharing.least_speed and sharing.company_wait):
             return None
@@ -297,13 +297,13 @@ class Reader:
         share: Share | None = None,
         avoided: tuple[str, ...] = (),
     ) -> tuple[int, Bools, tuple[Bools, ...]]:
-        """The nodes that could ever hold a job, and a number that is the same for the same nodes and shares.
+        """Returns a number that is equal for equal nodes and shares, and the nodes that could ever hold a job.
 
-        Of several partitions, their parts of these nodes too (`Demand.pools`).
+        With several partitions, also the part of these nodes in each one (`Demand.pools`).
         """
         excluded = job.excluded + avoided
         several = n > 1 and len(choice.names) > 1
-        # Of a share its memory alone counts: most packed jobs have a name of their own.
+        # For a share only its memory counts here: most packed jobs have a name of their own.
         size = (k, cpus, mem, None if share is None else (share.gpu_mem,))
         place = (choice.names, several, job.features, only, excluded, *size)
         shape = (place, share)
@@ -320,7 +320,7 @@ class Reader:
         return self._numbers[shape], *self._candidates[place]
 
     def _may_start_since(self, job: JobFacts, at: float) -> float:
-        """When the wait of a job began to count: at its submission, or when it had to wait for nothing else."""
+        """Returns when a job's wait began to count: at its submission, or when it began to wait only for room."""
         if not job.may_start_at(at):
             self.eligible[job.id] = -1.0
         elif self.eligible.get(job.id) == -1.0:
@@ -329,12 +329,12 @@ class Reader:
 
 
 def _in_one_partition(demand: Demand, nodes: Sequence[int]) -> bool:
-    """Whether nodes are candidates, and Slurm could start the job on all of them together."""
+    """Tells whether nodes are candidates, and Slurm could start the job on all of them together."""
     return any(bool(np.all(part[list(nodes)])) for part in demand.pools or (demand.candidates,))
 
 
 def nodes_avoided(segment: Mapping[str, str], at: float) -> dict[str, float]:
-    """Nodes that failed a job before it could begin, and until when it keeps away from each.
+    """Returns the nodes that failed a job before it could begin, and the time until which it avoids each.
 
     >>> nodes_avoided({"avoids": "n1@2000,n2@900"}, 1_000.0)
     {'n1': 2000.0}
@@ -344,7 +344,7 @@ def nodes_avoided(segment: Mapping[str, str], at: float) -> dict[str, float]:
 
 
 def _with_tier(demand: Demand, job: JobFacts, segment: Mapping[str, str]) -> Demand:
-    """What a job that waits is: who is to be upgraded waits for GPUs of its own."""
+    """Returns the demand with the tier of the waiting job: a guest to be upgraded waits for GPUs of its own."""
     name = segment.get("tier", EXCLUSIVE)
     if "upgrade" in segment and name == OPPORTUNISTIC:
         name = EXCLUSIVE
@@ -354,7 +354,7 @@ def _with_tier(demand: Demand, job: JobFacts, segment: Mapping[str, str]) -> Dem
 
 
 def asked_nodes(segment: Mapping[str, str]) -> tuple[str, ...]:
-    """The nodes that the user named with --nodelist."""
+    """Returns the nodes that the user named with --nodelist."""
     for item in segment.get("asked", "").split(";"):
         key, _, value = item.partition(":")
         if key == "req_nodes":
@@ -363,9 +363,9 @@ def asked_nodes(segment: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def _unanswered(job: JobFacts) -> dict[str, str]:
-    """What a job needs that came while berthd did not answer; empty for any other, and for what is not plain to see.
+    """Returns the needs of a job that came while berthd did not answer; empty for other jobs, or if they are not clear.
 
-    The plugin has written down what was asked, and no `id`, since nobody answered.
+    The plugin has then written what was asked, and no `id`, since it got no answer.
     """
     segment = job.segment or {}
     if "id" in segment or job.required or job.gpus is not None or job.mem is None or job.state == "ARRAY":

@@ -1,4 +1,4 @@
-"""From a submit request to the reply: the same pure step in berthd and wherever else a decision is asked for."""
+"""The decision: turns a submit request into a reply. It is a pure step, used by berthd and all other callers."""
 
 from collections.abc import Mapping
 from contextlib import suppress
@@ -38,14 +38,16 @@ HoldsFor = Literal["one", "kind", "any limit"]
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """A reply's verb and fields, and what the place takes, if it is one."""
+    """A reply's verb and fields, and the claim of the place, if there is one."""
 
     verb: str
     fields: dict[str, str]
     claim: Claim | None = None
     holds_for: HoldsFor = "one"
-    """Who would get the same: only this job; all that differ in nonce, name and user alone, while the book does not
-    change; or also those with other time limits, where they see the same GPUs free."""
+    """The jobs that would get the same reply while the book does not change.
+
+    `one`: only this job. `kind`: all that differ only in nonce, name and user. `any limit`: also those with other time
+    limits, if they see the same GPUs free."""
 
 
 def decide(
@@ -57,7 +59,7 @@ def decide(
     understanding: Understanding | None = None,
     stale: str = "",
 ) -> Decision:
-    """Answer a submit request; `stale` says why the book is too old to choose a place by."""
+    """Answers a submit request; `stale` says why the book is too old for a choice of place, empty if it is not."""
     decision = _decide(fields, book, policy, settings, now, understanding, stale)
     try:
         if "guest" in decision.fields:
@@ -65,7 +67,7 @@ def decide(
         elif decision.verb == "place":
             pin_text.check(decision.fields, fields)
     except TooLong as problem:
-        # Left to Slurm a guest would have a GPU of its own, which its tier may not be allowed.
+        # A guest left to Slurm would get a GPU of its own, which its tier may not allow.
         decision = say_no(fields, Never(str(problem)) if "guest" in decision.fields else problem, now)
     if preflight_mark.KEY not in fields:
         return decision
@@ -73,7 +75,7 @@ def decide(
 
 
 def _longest_seat(reply: Mapping[str, str], book: Book) -> dict[str, str]:
-    """What a guest's Extra may have to hold one day, wherever it sits."""
+    """Returns the reply with the longest values that a guest's Extra may have to hold on any later seat."""
     name = max(book.fleet.names, key=len, default="")
     longest = {"nodes": name, "gpus": "63", "seats": "0", "share": "100", "mem": str(1 << 24), "way": "time"}
     return {**reply, **longest}
@@ -111,7 +113,7 @@ def _decide(
 
 
 def only_watch(decision: Decision) -> Decision:
-    """The same decision where nothing may be changed: the place is written down, and Slurm chooses."""
+    """Returns the decision for a site that only watches: the place is noted in the segment, and Slurm chooses."""
     if decision.verb == "pass":
         silent = {key: value for key, value in decision.fields.items() if key not in {"message", "urgent"}}
         return Decision("pass", silent)
@@ -125,7 +127,7 @@ def only_watch(decision: Decision) -> Decision:
 
 
 def say_no(fields: Mapping[str, str], answer: Exception, now: float) -> Decision:
-    """The reply where there is no place: left to Slurm, unless a Berth flag can never be met or read."""
+    """Returns the reply without a place: left to Slurm, or refused if a Berth flag can never be met or is wrong."""
     reason = str(answer)
     urgent = isinstance(answer, Impossible)
     try:
@@ -170,7 +172,7 @@ def _place(
     if demand.level == "nvlink" and (never := _never_at_level(request, demand, book)):
         if request.locality is not None:
             raise Never(never)
-        # The site's rule is for jobs that can have it; only a user's own words can be refused.
+        # The site's rule applies only to jobs that can meet it; only a user's own flag can be refused.
         insists, demand = None, wide
     wanted = wanted_gpus(fields)
     if wanted is not None and wanted != demand.n * demand.k and names_gpus(fields):
@@ -183,7 +185,7 @@ def _place(
         nothing_in_sight = ""
         _check_pin(settings, starts_now=not (start or request.later))
     except NotNow as nothing:
-        # Pinned all the same: if a node came back, Slurm would be quicker than the planner.
+        # Pinned all the same: if a node came back, Slurm would start the job before the planner could pin it.
         try:
             _check_pin(settings, starts_now=False)
             berth, start, nothing_in_sight = book.some_day(demand, policy), 0.0, str(nothing)
@@ -206,7 +208,7 @@ def _place(
     else:
         text = message.placed(berth, demand.share) + (", if still free when the job may start" if request.later else "")
     if "test" in fields:
-        # Only somebody who asks and does not submit wants to read it all at once.
+        # The full reason is only for a request that does not submit (--test-only).
         text += f"; {berth.why}"
     reply = {
         "nonce": fields["nonce"],
@@ -223,19 +225,19 @@ def _place(
     }
     claim = None
     if not (request.later or "test" in fields or nothing_in_sight):
-        # What is free now is taken at once: who asks next, by the same picture, may come beside it.
+        # Free GPUs are claimed at once: the next request is answered from the same picture.
         claim = claim_on(book.fleet, demand, berth.nodes, berth.mask, start or book.cluster.at)
     return Decision("place", reply, claim, _holds_for(request, demand, free_now=not (start or nothing_in_sight)))
 
 
 def _counted(fleet: Fleet, demand: Demand, berth: Berth) -> dict[str, str]:
-    """What counts whole GPUs by model."""
+    """Returns the licences that count whole GPUs by model."""
     found = fleet.licences(berth.names, demand.k) if demand.share is None else {}
     return {"licenses": counted.text(found)} if found else {}
 
 
 def _excluded(fields: Mapping[str, str], request: Request, berth: Berth, fleet: Fleet, settings: Settings) -> str:
-    # One that may not start yet is not tested, and gets its list when it may (daemon/lists.py).
+    # Slurm does not test a job that may not start yet; it gets its list when it may (daemon/lists.py).
     if request.later or fields.get("exc_nodes") or not settings.excludes_others(len(fleet.names)):
         return ""
     return others(fleet, request.partition or fleet.default_partition or "", berth.names)
@@ -243,17 +245,17 @@ def _excluded(fields: Mapping[str, str], request: Request, berth: Berth, fleet: 
 
 def _holds_for(request: Request, demand: Demand, *, free_now: bool) -> HoldsFor:
     if demand.share is not None or demand.tier is not ALONE:
-        # Of jobs that share GPUs it matters whose they are.
+        # For jobs that share GPUs the user matters.
         return "one"
-    # Of several partitions the limit says which may start it; gangs may wait for others to end.
+    # With several partitions the limit decides which may start it; jobs on several nodes may wait for others to end.
     return "any limit" if free_now and demand.n == 1 and "," not in (request.partition or "") else "kind"
 
 
 def _insistence(request: Request, demand: Demand, fleet: Fleet, settings: Settings) -> locality.Insistence | None:
-    """What a job insists on; nothing where Slurm's blocks give it no choice."""
+    """Returns the level that a job insists on; None if Slurm's blocks leave no choice."""
     blocks, asked = fleet.fabric.blocks, request.locality
     if asked is None and request.switches is not None and blocks is None and bool((fleet.fabric.leaf != NOBODY).any()):
-        # With a tree of switches Slurm would hold a job back that is pinned to more leaves than it asked for.
+        # With a tree of switches Slurm would hold back a job that is pinned to more leaves than it asked for.
         asked = locality.of_switches(request.switches, request.switch_wait, demand.n)
     found = locality.settle(asked, demand.gpus, settings.locality_rules, settings.locality_wait, settings.locality_cap)
     bound = blocks is not None and 1 < demand.n <= blocks.sizes[0]
@@ -269,9 +271,9 @@ def _later(
     now: float,
     settings: Settings,
 ) -> Decision:
-    """No place is in sight: the planner looks again in each pass."""
+    """Returns the reply for a job without a place in sight; the planner looks for one in each pass."""
     if fields.get("client") != "batch":
-        # srun and salloc carry their request into the first step, where a pin that comes later does not fit it.
+        # srun and salloc use their own request for the first step, and a pin that comes later does not fit that.
         raise LeftToSlurm(why)
     if demand.n > MOST_NODES:
         raise LeftToSlurm(f"a job on {demand.n} nodes is more than can be pinned")
@@ -300,7 +302,7 @@ def _later(
 def _as_guest(
     fields: Mapping[str, str], request: Request, demand: Demand, book: Book, policy: Policy, now: float, stale: str
 ) -> Decision | None:
-    """A seat for a job that asks for one; None where it is better off with GPUs of its own, or waits for them."""
+    """Returns the reply with a seat for a guest; None if it can have GPUs of its own now, or waits for these."""
     base = {**demanded(request, demand), **request.said}
     if demand.tier.upgrade and not stale:
         with suppress(NotNow):
@@ -329,19 +331,19 @@ def _host_notes(demand: Demand) -> list[str]:
 
 
 def _host_on_the_node(demand: Demand) -> dict[str, str]:
-    """What the node has to know of a job that may have a guest."""
+    """Returns the values that the node needs about a job that may have a guest."""
     mem = {} if demand.gpu_mem is None else {"mem": str(demand.gpu_mem)}
     return {"way": demand.host_way, **mem}
 
 
 def share_on_the_node(share: Share, berth: Berth) -> dict[str, str]:
-    """What the node has to know of a packed job: the same numbers that it is planned with."""
+    """Returns the values that the node needs about a packed job: the same numbers that it is planned with."""
     mem = {"mem": str(berth.gpu_mem)} if berth.gpu_mem else {}
     return {"share": str(share.percent), **mem, "way": share.way}
 
 
 def _given(demand: Demand) -> dict[str, str]:
-    """CPUs and memory that hung on GPUs and now have to be said."""
+    """Returns the CPUs and memory that were requested per GPU, and must now be given as numbers."""
     return {
         **({} if demand.min_cpus is None else {"min_cpus": str(demand.min_cpus)}),
         **({} if demand.min_cpus_per_node is None else {"pn_min_cpus": str(demand.min_cpus_per_node)}),
@@ -368,13 +370,13 @@ def _soonest(
 
 
 def _check_pin(settings: Settings, *, starts_now: bool) -> None:
-    """Raise NotNow where a place that is not free yet may not be written into the job."""
+    """Raises NotNow if a place that is not free yet may not be written into the job."""
     if not (starts_now or settings.pin_ahead):
         raise NotNow("it cannot start now, and Slurm may preempt for it")
 
 
 def _never_at_level(request: Request, demand: Demand, book: Book) -> str:
-    """Why no machine could ever give `--locality=nvlink`, whatever is free, and what would work; empty if one can."""
+    """Returns why no machine could ever meet `--locality=nvlink`, and what would work; empty if one can."""
     fleet = book.fleet
     if demand.n > 1:
         domains = fleet.fabric.domain[demand.candidates]

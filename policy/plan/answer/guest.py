@@ -1,4 +1,4 @@
-"""The answer to a job that wants a seat: the best that is free now, else the job is parked until there is one."""
+"""The answer to a job that wants a seat: the best seat that is free now; else the job is parked until one is free."""
 
 from collections.abc import Mapping
 
@@ -13,18 +13,18 @@ from policy.plan.guests.guest_pass import PARKED_FOR
 from policy.request.demand import Demand
 
 Answer = tuple[str, dict[str, str], Claim | None]
-"""A reply's verb and fields, and what the seat takes."""
+"""A reply's verb and fields, and the claim of the seat."""
 
 
 def on_a_seat(
     fields: Mapping[str, str], base: Mapping[str, str], demand: Demand, book: Book, now: float, stale: str
 ) -> Answer:
-    """A place on a seat, or `NotNow`; `base` is what the segment says of the request."""
+    """Returns a reply with a seat, or raises `NotNow`; `base` holds the segment's values about the request."""
     if stale:
         raise NotNow(stale)
     if _later(fields, now):
         raise NotNow("it may not begin yet")
-    # Where jobs have profiles the planner has them too, and chooses the seats beside hosts.
+    # If jobs have profiles, the planner chooses the seats beside hosts, since it has these profiles.
     find = seats.find_idle if book.fleet.sharing.profiles else seats.find
     seat = find(demand, book.cluster)
     berth = seat.berth
@@ -59,7 +59,7 @@ def on_a_seat(
 
 
 def parked(fields: Mapping[str, str], base: Mapping[str, str], why: str, now: float) -> Answer:
-    """Wait on no node: Slurm holds the job by its begin time, and berthd gives it a seat."""
+    """Returns a reply that parks the job on no node: its begin time holds it back, until berthd gives it a seat."""
     values = {
         "state": segment.LATER,
         "id": fields["nonce"],
@@ -83,7 +83,7 @@ def parked(fields: Mapping[str, str], base: Mapping[str, str], why: str, now: fl
 
 
 def seat_values(way: str) -> dict[str, str]:
-    """What a segment says of a job on a seat."""
+    """Returns the segment's values for a job on a seat."""
     return {"tier": "opportunistic", "way": way}
 
 

@@ -1,4 +1,4 @@
-"""What is remembered between requests: users submit the same few kinds over and over, often by the hundred."""
+"""A cache of parsed requests: users submit the same few kinds again and again, often by the hundred."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -11,7 +11,7 @@ from policy.request.demand import Demand
 from policy.request.parse import Request, read
 
 _MOST_BYTES = 8 << 20
-"""What may be remembered in all, nearly: whoever asks for new kinds all the time makes berthd no larger."""
+"""Approximate limit of the cache, so that a flow of new kinds does not make berthd grow."""
 
 _BYTES_OF_ANY = 4_096
 _OF_ONE_JOB = frozenset({"nonce", "uid", "begin", "name", "extra_bytes", preflight_mark.KEY})
@@ -19,18 +19,18 @@ _OF_ONE_JOB = frozenset({"nonce", "uid", "begin", "name", "extra_bytes", preflig
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """A kind of request, and what it asks for."""
+    """A kind of request, and its demand."""
 
     request: Request
     demand: Demand
 
     def lasting(self, limit: int) -> "Known":
-        """The same kind with another time limit."""
+        """Returns the same kind with another time limit."""
         return Known(replace(self.request, limit=limit), replace(self.demand, limit=limit))
 
 
 class Understanding:
-    """What requests mean on a fleet."""
+    """Caches the demands of requests on a fleet."""
 
     def __init__(self) -> None:
         self._fleet: Fleet | None = None
@@ -60,7 +60,7 @@ class Understanding:
             self._bytes += size
             self._known[kind, limit] = known
             if limit is not None and "," not in fields.get("partition", ""):
-                # Of several partitions the limit says which may start it.
+                # With several partitions the limit decides which may start it.
                 self._of_any_limit[kind] = known
         return known
 
@@ -71,7 +71,7 @@ class Understanding:
 def _read(fields: Mapping[str, str], fleet: Fleet) -> Known:
     request = read(fields)
     demand = on_fleet(request, fleet)
-    # The demand has the nodes, and names may be many.
+    # The demand already has the nodes, and lists of names may be long.
     return Known(replace(request, only=(), excluded=()), demand)
 
 

@@ -15,7 +15,7 @@ _NOT_PRINTABLE = re.compile(r"[^ -~]")
 
 
 def placed(berth: Berth, share: Share | None = None) -> str:
-    """A place that is free now."""
+    """Describes a place that is free now."""
     return f"{place(berth, share)}: {links(berth)}{_NEAR.get(berth.level, '') if len(berth.names) > 1 else ''}"
 
 
@@ -23,7 +23,7 @@ _NEAR = {"nvlink": ", all in one NVLink domain", "leaf": ", all in one leaf", "p
 
 
 def waiting(berth: Berth, demand: Demand, seconds: float, wait: int | None) -> str:
-    """A place that comes free later."""
+    """Describes a place that comes free later."""
     text = f"waits for {place(berth, demand.share)}, expected in {duration(seconds)}"
     if wait and demand.level in _FOR and demand.gpus > 1:
         text += f"; waits up to {duration(wait)} for {_FOR[demand.level]}"
@@ -34,7 +34,7 @@ _FOR = {"nvlink": "NVLink between all pairs", "leaf": "nodes of one leaf", "pod"
 
 
 def place(berth: Berth, share: Share | None = None) -> str:
-    """Nodes and GPUs in short, such as `n1 GPUs 0,3` or `30 % of n1 GPU 0, with 12288 MiB`."""
+    """Names nodes and GPUs in short, such as `n1 GPUs 0,3` or `30 % of n1 GPU 0, with 12288 MiB`."""
     names = (
         ",".join(berth.names)
         if len(berth.names) <= 4
@@ -48,7 +48,7 @@ def place(berth: Berth, share: Share | None = None) -> str:
 
 
 def links(berth: Berth) -> str:
-    """How the GPUs on a node are joined."""
+    """Describes how the GPUs on a node are linked."""
     pairs = len(berth.gpus) * (len(berth.gpus) - 1) // 2
     if not pairs:
         return "one GPU on each node" if len(berth.names) > 1 else "one GPU"
@@ -63,14 +63,14 @@ def links(berth: Berth) -> str:
 
 
 def notes(flags: Collection[str]) -> list[str]:
-    """What is said about flags that do nothing by themselves."""
+    """Returns notes about flags that do nothing by themselves."""
     if "gpu-mem" in flags and not {"gpu-share", "gpu-tier"} & set(flags):
         return ["--gpu-mem: accepted, it acts beside --gpu-share or --gpu-tier"]
     return []
 
 
 def notes_of(request: Request, settings: Settings) -> list[str]:
-    """The same of a request, on a site that moves running jobs or does not."""
+    """Returns the notes about a request, with those on `--movable` by the site's settings."""
     said = notes(request.flags)
     if "movable" in request.flags:
         if not settings.moving.enabled:
@@ -89,19 +89,19 @@ def _never_moved(request: Request) -> str:
 
 
 def line(text: str, more: Iterable[str] = ()) -> str:
-    """One printable line of at most 512 bytes."""
+    """Returns one printable line of at most 512 bytes."""
     whole = "; ".join([f"berth: {text}", *more])
     whole = _NOT_PRINTABLE.sub("?", whole)
     return whole if len(whole) <= MESSAGE_BYTES else whole[: MESSAGE_BYTES - 3] + "..."
 
 
 def gbps(value: float) -> str:
-    """A bandwidth with its unit."""
+    """Formats a bandwidth with its unit."""
     return f"{value:.0f} GB/s" if value == int(value) or value >= 100 else f"{value:.1f} GB/s"
 
 
 def duration(seconds: float) -> str:
-    """A time as a person says it."""
+    """Formats a time in a readable unit."""
     if seconds < 90:
         return f"{max(1, round(seconds))} s"
     if seconds < 90 * 60:

@@ -1,4 +1,4 @@
-"""What Berth would have chosen for a job that Slurm has just started: for a site that watches before it acts."""
+"""Compares Slurm's choice for a job that has just started with Berth's: for a site that only watches at first."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -20,17 +20,17 @@ class Comparison:
 
     @property
     def gain(self) -> float:
-        """By how much shorter the job is predicted to run on the best; 0.05 is five percent."""
+        """Returns by how much shorter the job is predicted to run on the best GPUs; 0.05 is five percent."""
         return 1.0 - self.best.cost / self.got.cost
 
     @property
     def better_links(self) -> bool:
-        """Whether the best ones are joined better."""
+        """Tells whether the best GPUs are better linked."""
         return self.best.paths > self.got.paths
 
 
 def compare(book: Book, demand: Demand, nodes: Sequence[int], masks: Sequence[int], policy: Policy) -> Comparison:
-    """Give the job's GPUs back in thought, and choose again."""
+    """Chooses again as if the job's GPUs were free, and compares."""
     view = book.cluster.now(demand.limit)
     here = list(nodes)
     free, cpus, mem = view.free.copy(), view.cpus.copy(), view.mem.copy()
@@ -43,5 +43,5 @@ def compare(book: Book, demand: Demand, nodes: Sequence[int], masks: Sequence[in
         best = in_first_part(demand, lambda part: policy.place(part, then))
     except NotNow:
         best = got
-    # By links alone a set may be better that the formula sees as equal; one that it sees as worse is none.
+    # Links alone may make a set better that has the same cost. A set with a higher cost is not better.
     return Comparison(got, best if best.cost <= got.cost else got)

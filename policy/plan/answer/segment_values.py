@@ -1,4 +1,4 @@
-"""What a decision writes into a job's segment: what was asked for, where it is placed, and what it insists on."""
+"""The segment values that a decision writes into a job: its request, its place, and the level that it insists on."""
 
 from policy.formats.segment import LATER, UNDER_WAY
 from policy.placement.base import Berth
@@ -22,7 +22,7 @@ def place_values(
     *,
     packed: bool,
 ) -> dict[str, str]:
-    """The segment of a place."""
+    """Returns the segment of a job with a place."""
     return {
         "state": "waiting" if start else "placed",
         "id": nonce,
@@ -38,7 +38,7 @@ def place_values(
 
 
 def demanded(request: Request, demand: Demand) -> dict[str, str]:
-    """The request as its user wrote it, and what it means on this fleet."""
+    """Returns the request as its user wrote it, and its demand on this fleet."""
     return {
         "asked": request.asked,
         "n": str(demand.n),
@@ -52,7 +52,7 @@ def demanded(request: Request, demand: Demand) -> dict[str, str]:
 
 
 def _tiered(demand: Demand) -> dict[str, str]:
-    """What the segment says of hosts, of guests, and of those that may become guests; nothing of most jobs."""
+    """Returns the values for hosts, guests, and jobs that may become guests; empty for most jobs."""
     host = {"tier": GUARANTEED, "way": demand.host_way}
     gpu_mem = demand.gpu_mem if demand.share is None and demand.tier is not ALONE else None
     return {
@@ -64,7 +64,7 @@ def _tiered(demand: Demand) -> dict[str, str]:
 
 
 def _shared(share: Share | None) -> dict[str, str]:
-    """What the segment says of a packed job's request; `mem` there is the node's memory."""
+    """Returns the values for a packed job's request; `mem` in the segment is the node's memory."""
     if share is None:
         return {}
     gpu_mem = {} if share.gpu_mem is None else {"gpu_mem": str(share.gpu_mem)}
@@ -72,15 +72,15 @@ def _shared(share: Share | None) -> dict[str, str]:
 
 
 def insisted_on(insists: Insistence | None) -> dict[str, str]:
-    """The level, and for how long."""
+    """Returns the level that a job insists on, and for how long."""
     return {"insists": insists.level, "wait": str(insists.wait)} if insists else {}
 
 
 def berth_values(berth: Berth, *, share: bool = False, packed: bool = False, tier: str = EXCLUSIVE) -> dict[str, str]:
-    """The part of a segment that says where.
+    """Returns the values that name the place.
 
-    Slurm counts percent, but knows neither whose jobs may be together nor a GPU's memory: a packed job asks for its
-    part only while its place is free, and until then for its GPUs whole.
+    Slurm counts percent, but knows neither whose jobs may share a GPU nor a GPU's memory. So a packed job asks for its
+    part only while its place is free, and until then for whole GPUs.
     """
     return {
         "nodes": ",".join(berth.names),
@@ -95,7 +95,7 @@ def berth_values(berth: Berth, *, share: bool = False, packed: bool = False, tie
 
 
 def moved(move: Move, at: float) -> dict[str, str]:
-    """The segment of a job after a move."""
+    """Returns the segment of a job after its pin has moved."""
     old = {key: value for key, value in (move.job.segment or {}).items() if key not in _OF_THE_LAST_PLACE}
     if old.get("tier") == OPPORTUNISTIC:
         del old["tier"]
@@ -125,7 +125,7 @@ _OF_THE_LAST_PLACE = (
 
 
 def parked(park: Park, at: float) -> dict[str, str]:
-    """The segment of a guest without a seat."""
+    """Returns the segment of a guest without a seat."""
     old = {key: value for key, value in (park.job.segment or {}).items() if not key.startswith("because")}
     begin = old.get("parked", "0")
     return {**old, "state": LATER, "tier": OPPORTUNISTIC, "parked": begin, "at": str(int(at)), "why": park.reason}

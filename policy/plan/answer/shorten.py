@@ -1,6 +1,6 @@
-"""Replies as short as the plugin takes them (docs/formats.md, section 1.2).
+"""Shortens replies to the size that the plugin accepts (docs/formats.md, section 1.2).
 
-The plugin drops a reply with a field that is too long, and users write texts of any length.
+The plugin drops a reply with a field that is too long, and users may write texts of any length.
 """
 
 import re
@@ -13,19 +13,19 @@ from policy.plan.answer.decide import Decision, say_no
 
 _MOST_REASON = 512
 _BYTES_OF_ONE = 12
-"""At most, of a character on the wire: four bytes of UTF-8, each escaped."""
+"""Most bytes of one character on the wire: four bytes of UTF-8, each escaped."""
 _FIRST_LINE = 64
 _CUT_ESCAPE = re.compile(r"%[0-9A-F]?\Z")
 
 
 def within(decision: Decision, fields: dict[str, str], now: float) -> Decision:
-    """The decision where its reply fits; else with a shorter reason, else the job is left to Slurm."""
+    """Returns the decision if its reply fits; else with a shorter reason; else the job is left to Slurm."""
     if _fits(decision):
         return decision
     shorter = replace(decision, fields=_with_a_short_reason(decision.fields))
     if _fits(shorter):
         return shorter
-    # What is left, the flags, is short: the plugin sends no others.
+    # Only the flags are left then, and the plugin sends none that are long.
     return say_no(fields, LeftToSlurm("its request is longer than can be kept in its comment"), now)
 
 

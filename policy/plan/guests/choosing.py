@@ -1,8 +1,8 @@
-"""Which seat each waiting guest gets, by what is known of it and of the hosts.
+"""The choice of seats: gives each waiting guest a seat by the profiles of guest and hosts.
 
-Who gets a seat is Slurm's own order; which one is chosen here. Guests that come one by one take the seat with the
-greatest gain over its price. Where several wait at once they are matched: that takes another process a moment, for
-which they are kept from seats, and its prices are those of the next minute.
+Slurm's order decides which guest gets a seat; this module decides which seat. Guests that come one by one take the seat
+with the greatest gain over its price. If several wait at once, another process matches them to seats. Until it
+answers, these guests get no seats. The prices of a matching are used for the next minute.
 """
 
 from collections.abc import Sequence
@@ -27,30 +27,30 @@ MATCH_EVERY = 60.0
 """Seconds between two matchings of the same guests, while they wait for seats."""
 
 WAITS_FOR_MATCH = 10.0
-"""Seconds for which guests are kept from seats by a matching that is under way; the first one takes the longest."""
+"""Seconds for which guests get no seats while their matching is under way; the first matching takes longest."""
 
 MOST_GUESTS = 50
-"""Guests in a matching: as many as one pass gives seats to."""
+"""Guests in a matching: as many as get seats in one pass."""
 
 MOST_PAIRS = 2_000
-"""Pairs in a matching, at some microseconds each in the pass that asks for it."""
+"""Pairs in a matching; each takes some microseconds of the pass that asks for it."""
 
 MOST_JUDGED = 1_000
-"""Pairs that are looked at in a pass for guests that come one by one."""
+"""Pairs that one pass judges for guests that come one by one."""
 
 FEWEST_GUESTS = 8
 
 LOOKED_AT = 100
-"""Guests for which a pass looks at seats, the first in line."""
+"""Guests, the first in line, for which a pass looks at seats."""
 
 MOST_UNFIT = 30
-"""Guests for which a pass looks in vain at seats that are right for others."""
+"""Guests per pass that may find no fitting seat; after that, the pass judges no more hosts."""
 
 AGAIN_AFTER = 60.0
-"""Seconds after which a guest that no free seat was right for is looked at again, unless a matching takes it."""
+"""Seconds after which a guest without a fitting seat is tried again, unless a matching gives it a seat before."""
 
 _PROMISED = 1.0
-"""A seat whose host is promised its speed is worth more than any other."""
+"""Added to the worth of a seat whose host keeps its promised speed, so that it is worth more than any other seat."""
 
 _FREE_GPU = ("idle",)
 
@@ -59,7 +59,7 @@ _Kind = tuple[object, ...]
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What a matching is to decide, and what its numbers mean."""
+    """The input of a matching, and the meaning of its numbers."""
 
     seats: Seats
     guests: Guests
@@ -67,20 +67,20 @@ class Problem:
     places: tuple[tuple[int, int], ...]
     """Node and GPU of each seat."""
     kinds: tuple[_Kind, ...]
-    """What is known of each seat's host."""
+    """The kind of each seat's host, by what is known of it."""
     jobs: tuple[int, ...]
     """The guests' jobs."""
 
 
 class Matcher(Protocol):
-    """Solves matchings elsewhere, one at a time."""
+    """Solves matchings in another process, one at a time."""
 
     def ask(self, problem: Problem) -> None:
-        """Begin with one; a former one that is not done is forgotten."""
+        """Starts a matching; an earlier one that is not done is dropped."""
         ...
 
     def done(self) -> Matching | None:
-        """The answer, once."""
+        """Returns the answer once it is there, and only once; else None."""
         ...
 
 
@@ -94,40 +94,40 @@ class _Asked:
 @dataclass(slots=True)
 class _Wishes:
     seats: dict[int, tuple[int, int]] = field(default_factory=dict)
-    """Of each matched guest, node and GPU."""
+    """Node and GPU of each matched guest."""
     prices: dict[_Kind, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class _Unfit:
-    """A guest for which no free seat was right."""
+    """A guest for which no free seat fitted."""
 
     until: float
     why: str
     hosts: frozenset[Who]
-    """Who had seats; beside others it is looked at again."""
+    """The hosts that had seats then; if other hosts have seats, the guest is tried again."""
 
 
 class Chooser:
-    """Remembers from pass to pass what was matched and what it cost."""
+    """Keeps the matched seats and their prices from pass to pass."""
 
     def __init__(self, companions: Companions, matcher: Matcher, *, tries: bool) -> None:
-        """`tries`: whether guests may go where the host is promised nothing."""
+        """`tries`: whether guests may join a host whose speed cannot be promised."""
         self._companions = companions
         self._matcher = matcher
         self._tries = tries
         self._asked: _Asked | None = None
         self._matched: dict[int, float] = {}
-        """When each waiting guest was in a matching last."""
+        """Time of each waiting guest's last matching."""
         self._wishes = _Wishes()
         self._unfit: dict[int, _Unfit] = {}
         self._unfit_now = self._judged_now = 0
         self._judges: dict[Who, _Judge] = {}
         self._none_idle: set[Shape] = set()
-        """Shapes for which no GPU is idle, in this pass."""
+        """Shapes for which no GPU is idle in this pass."""
 
     def look(self, left: Left, waiting: Sequence["Waiting"]) -> None:
-        """Before seats are given: predict, hear the last matching, and have the next one made where it is time."""
+        """Prepares a pass: predicts speeds, takes the answer of the last matching, and starts the next one if due."""
         at = left.cluster.at
         self._unfit_now = self._judged_now = 0
         self._judges.clear()
@@ -146,7 +146,7 @@ class Chooser:
             self._ask(left, due)
 
     def find(self, entry: "Waiting", left: Left) -> Seat:
-        """A seat for a guest, or `NotNow`."""
+        """Returns a seat for a guest, or raises `NotNow`."""
         job, at = entry.job.id, left.cluster.at
         wish = self._wishes.seats.pop(job, None)
         if wish is not None and (found := self._wished(entry, left, wish)):
@@ -170,7 +170,7 @@ class Chooser:
             raise
 
     def _judge(self, entry: "Waiting", left: Left) -> "_Judge | None":
-        """Who tells the hosts apart for a guest; None where this pass has done enough of that."""
+        """Returns the judge of hosts for a guest; None if this pass has judged enough, or the guest is unknown."""
         who = who_is(entry.job)
         if self._unfit_now >= MOST_UNFIT:
             return None
@@ -186,10 +186,10 @@ class Chooser:
         try:
             return left.at(entry.demand, wish[0], 1 << wish[1], judge)
         except Unfit:
-            return None  # something was learned of the two since
+            return None  # a newer profile of guest or host forbids the seat
 
     def _idle(self, entry: "Waiting", left: Left, why: str) -> Seat:
-        """An idle GPU for a guest for which the seats beside hosts are not, or not now."""
+        """Returns an idle GPU for a guest that gets no seat beside a host now; raises `Unfit` if none is idle."""
         if entry.shape not in self._none_idle:
             try:
                 return left.find_idle(entry.demand)
@@ -209,7 +209,7 @@ class Chooser:
                 prices[known] = min(price, prices.get(known, price))
             places = zip(problem.jobs, found.seat.tolist(), strict=True)
             self._wishes = _Wishes({job: problem.places[seat] for job, seat in places if seat >= 0}, prices)
-            # Who was to have a seat is offered it, whatever was said before.
+            # A matched guest is offered its seat, even if no seat fitted it before.
             self._unfit = {job: one for job, one in self._unfit.items() if job not in self._wishes.seats}
         if found is not None or at - asked.at >= WAITS_FOR_MATCH:
             self._asked = None
@@ -224,7 +224,7 @@ class Chooser:
 
 
 class _Judge:
-    """Tells hosts apart for one guest."""
+    """Judges hosts for one guest."""
 
     def __init__(self, companions: Companions, who: Who, prices: dict[_Kind, float], *, tries: bool) -> None:
         self.who = who
@@ -238,7 +238,7 @@ class _Judge:
         return np.array([self._opinion(host) for host in hosts])
 
     def of_all(self, hosts: Sequence[Who]) -> Opinions:
-        # Between two passes a notice brings others.
+        # A notice between two passes may bring other hosts.
         if self._all is None or self._all[0] is not hosts:
             self._all = hosts, self.opinions(hosts)
         return self._all[1]
@@ -260,7 +260,7 @@ class _Judge:
 
 
 def problem_of(left: Left, due: Sequence["Waiting"], companions: Companions, *, tries: bool) -> Problem | None:
-    """The matching of the first in line; None where there is nothing to choose."""
+    """Returns the matching for the first guests in line; None if there is nothing to choose."""
     cluster = left.cluster
     open_now = zip(left.place.tolist(), left.hosts, left.free.tolist(), strict=True)
     there = [(place, host, mask) for place, host, mask in open_now if mask]
@@ -302,7 +302,7 @@ def problem_of(left: Left, due: Sequence["Waiting"], companions: Companions, *, 
             profile=range(len(guests)),
             memory=[(companions.memory_of(who) or 0.0) / 1_024 for who in columns],
             age=[max(0.0, cluster.at - entry.job.submitted) / 3_600 for entry in guests],
-            # Slurm's order is the class: the first quarter of the line counts most.
+            # The weight class follows Slurm's order: the first quarter of the line counts most.
             weight=[2.0 - 0.25 * (4 * place // len(guests)) for place in range(len(guests))],
         ),
         tables,
@@ -320,7 +320,7 @@ def _tables(
     *,
     tries: bool,
 ) -> Tables:
-    """What each guest is worth on each kind of seat."""
+    """Returns the worth of each guest on each kind of seat, and which pairs are allowed."""
     worth, allowed = np.ones((len(rows), len(columns))), np.zeros((len(rows), len(columns)), np.bool_)
     for row, (who, nodes) in enumerate(rows):
         for column, guest in enumerate(columns):
@@ -340,7 +340,7 @@ def _may(pair: Pair, *, tries: bool) -> bool:
 
 
 def _idle(left: Left, first: "Waiting") -> list[tuple[int, int]]:
-    """Idle GPUs for at most as many guests as a matching has."""
+    """Returns idle GPUs, at most as many as a matching has guests."""
     found: list[tuple[int, int]] = []
     for place in np.flatnonzero(left.enough(first.demand) & (left.idle != 0)).tolist():
         found += [(place, gpu) for gpu in positions(int(left.idle[place]))]
@@ -350,7 +350,7 @@ def _idle(left: Left, first: "Waiting") -> list[tuple[int, int]]:
 
 
 def _memory_left(cluster: "Cluster", place: int, host: Host | None, companions: Companions) -> float:
-    """GiB that a guest may take; no end of it where nobody knows how much there is."""
+    """Returns the GiB that a guest may take; 1e6 if the GPU's memory is not known."""
     capacity = cluster.fleet.gpu_mem_for_shares(place)
     if not capacity:
         return 1e6

@@ -1,7 +1,7 @@
-"""The guests' part of the plan, after that of the owners: who leaves, who takes a seat, who is given its GPU for good.
+"""The guest pass: after the owners are planned, it evicts guests, gives out seats, and upgrades guests to owners.
 
-What owners have claimed stands in the book. Here guests get what is left, in Slurm's own order, and nothing of it moves
-an owner. A waiting guest is pinned only when its seat is free: until then it is parked, on no node.
+The book holds the claims of the owners. Guests get what is left, in Slurm's own order, and never move an owner.
+A waiting guest is pinned only when its seat is free; until then it is parked, on no node.
 """
 
 from collections.abc import Iterable, Sequence
@@ -22,18 +22,18 @@ from policy.request.settings import Settings
 from policy.request.tiers import GUARANTEED, OPPORTUNISTIC
 
 PARK_AGAIN = 0.5
-"""A guest is parked anew when so much of the time is left for which it was parked last."""
+"""A guest is parked again when less than this part of its last parking time is left."""
 
 PARKED_FOR = 86_400
-"""Seconds after which a parked guest starts as any job, if nobody parks it anew: should Berth be gone for good."""
+"""Seconds after which a parked guest starts as any job if it is not parked again, in case Berth is gone for good."""
 
 START_WITHIN = 30.0
-"""Seconds that a guest may take to start on a seat that looks free, before it is taken off the node."""
+"""Seconds that a guest may take to start on a seat that looks free; then it is taken off the node."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rider:
-    """A running guest that is to be given a GPU for good, at its turn in the queue."""
+    """A running guest that is to get the GPU of its seat as its own, at its turn in the queue."""
 
     entry: Waiting
     guest: Guest
@@ -41,12 +41,12 @@ class Rider:
 
     @property
     def order(self) -> tuple[int, int, int, int, float]:
-        """Slurm's own order, as of the jobs that wait."""
+        """Returns the sort key of Slurm's order, as for waiting jobs."""
         return self.entry.order
 
 
 def riders(book: Book, jobs: Iterable[JobFacts], reader: Reader) -> list[Rider]:
-    """The running guests that want to be upgraded."""
+    """Returns the running guests that want to be upgraded."""
     cluster = book.cluster
     guests = {guest.job: (guest, place) for place, one in cluster.sharers.items() for guest in one.guests}
     found = []
@@ -60,9 +60,10 @@ def riders(book: Book, jobs: Iterable[JobFacts], reader: Reader) -> list[Rider]:
 
 
 def upgrade(book: Book, rider: Rider, queue: Iterable[Waiting]) -> list[Own]:
-    """Let a guest have its GPU alone, if nobody runs there and nobody before it in line wants it.
+    """Gives a guest its GPU as its own, if no owner runs there and no job before it in line claims it.
 
-    To Slurm the GPU is free: it would start a job there that asks for no seat and has its pin there already.
+    Slurm sees the GPU as free. It would start a job there that asks for no seat and is pinned there already, so then
+    the guest is not upgraded.
     """
     job, cluster = rider.entry.job, book.cluster
     if any(_starts_over(entry, rider) for entry in queue):
@@ -72,7 +73,7 @@ def upgrade(book: Book, rider: Rider, queue: Iterable[Waiting]) -> list[Own]:
     if book.start_of(demand, [rider.place], rider.guest.mask) != 0.0:
         return []
     claim = claim_on(book.fleet, demand, [rider.place], rider.guest.mask, cluster.at)
-    # For as long as it runs nobody may be planned there who would not wait for its seat.
+    # While it runs, no job may be planned there that asks for no seat, as that job would not wait.
     book.claim(replace(claim, end=FAR))
     there = cluster.sharers[rider.place]
     others = tuple(guest for guest in there.guests if guest is not rider.guest)
@@ -86,7 +87,7 @@ def _starts_over(entry: Waiting, rider: Rider) -> bool:
 
 
 class Riding:
-    """One look at all guests, or at those of some nodes."""
+    """One pass over all guests, or over those of some nodes."""
 
     def __init__(
         self,
@@ -97,7 +98,7 @@ class Riding:
         chooser: Chooser | None = None,
         places: Iterable[int] | None = None,
     ) -> None:
-        """`chooser` knows jobs' profiles; without it seats are chosen by rules alone. `places`: these nodes alone."""
+        """`chooser` has the jobs' profiles; without it, rules choose the seats. `places`: only these nodes."""
         self._book = book
         self._places = places
         self._chooser = chooser
@@ -106,10 +107,10 @@ class Riding:
         self._changes = changes
         self._left_now: seats.Left | None = None
         self._refused: set[tuple[object, ...]] = set()
-        """Shapes for which there is no seat (any more)."""
+        """Shapes for which no seat is left."""
 
     def evict(self, jobs: Iterable[JobFacts], places: Iterable[int] | None = None) -> None:
-        """Send away the guests whose GPUs, CPUs or memory owners need now."""
+        """Evicts the guests whose GPUs, CPUs or memory owners need now."""
         going = {one.guest.job: one for one in seats.to_evict(self._book, places)}
         if not going:
             return
@@ -118,11 +119,11 @@ class Riding:
         for place, there in list(sharers.items()):
             stay = tuple(guest for guest in there.guests if guest.job not in going)
             if len(stay) < len(there.guests):
-                # Its seat is its owner's from now on; that of a GPU that a host takes is not given away at once either.
+                # From now on the owner has the seat; a seat on a GPU that a host takes is not given away at once either.
                 sharers[place] = Sharers(there.hosts, stay)
 
     def look(self, guests: Iterable[Waiting], queue: Iterable[Waiting]) -> None:
-        """Before any seat is given: see who wants one."""
+        """Collects the jobs that want a seat and passes them to the chooser, before any seat is given."""
         if self._chooser is None or self._places is not None:
             return
         at = self._book.cluster.at
@@ -132,7 +133,7 @@ class Riding:
             self._chooser.look(self._left, sorted([*wanting, *offers], key=lambda one: one.order))
 
     def settle(self, entry: Waiting) -> None:
-        """Keep a waiting guest on its seat, give it another one, or park it."""
+        """Keeps a waiting guest on its seat, gives it another one, or parks it."""
         if entry.job.tasks:
             self._spread(entry)
             return
@@ -152,7 +153,7 @@ class Riding:
             self._park_again(entry)
 
     def offer(self, entry: Waiting) -> None:
-        """Let a job that waits for GPUs of its own begin as a guest, where it may."""
+        """Lets a job that waits for GPUs of its own begin as a guest, if it may."""
         if self._book.cluster.at >= entry.guest_from and self._wants_offer(entry):
             self._seat(entry)
 
@@ -195,7 +196,7 @@ class Riding:
             return None
 
     def _spread(self, entry: Waiting) -> None:
-        """Give tasks of an array of guests seats of their own; the others stay parked."""
+        """Gives tasks of an array of guests seats of their own; the others stay parked."""
         at = self._book.cluster.at
         if not entry.may_start_at(at):
             self._park_again(entry)
@@ -219,7 +220,7 @@ class Riding:
         self._park_again(entry)
 
     def _is_free(self, entry: Waiting) -> bool:
-        """Whether a guest can still start on its seat: the one that it would be given, were there no other."""
+        """Tells whether a guest can still start on its seat: it must be a seat that it could be given now."""
         return self._left.takes(entry.demand, entry.nodes[0], entry.mask)
 
     @property
@@ -249,5 +250,5 @@ class Riding:
 
 
 def in_order(queue: Sequence[Waiting], going: Sequence[Rider]) -> Iterable[Waiting | Rider]:
-    """The jobs that wait and the guests to be upgraded, each at its turn."""
+    """Merges the waiting jobs and the guests to be upgraded, in Slurm's order."""
     return sorted([*queue, *going], key=lambda one: one.order) if going else queue
