@@ -1,1 +1,1 @@
-"""What the cluster holds now: its nodes, what is free on them from when on, and which of them a job may use."""
+"""The cluster as it is now: its nodes, the times at which they come free, and the nodes that a job may use."""

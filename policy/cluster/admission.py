@@ -1,7 +1,7 @@
-"""Which partitions admit a job, by its user's groups, its account and its QOS.
+"""Admission: tells if a partition admits a job, by the user's groups, the account and the QOS.
 
-Slurm refuses a job at once that is placed in a partition which does not admit it, so what cannot be known when it comes
-is kept apart from what is: an account may be below one that is listed, and who names no QOS gets one all the same.
+Slurm at once refuses a job that is placed in a partition which does not admit it. So "not known" is an answer of its
+own: an account may be below one that is listed, and a job that names no QOS gets a default one.
 """
 
 from dataclasses import dataclass
@@ -13,16 +13,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Who:
-    """What a job that comes says of whose it is."""
+    """The account, QOS and groups of a new job, as the request gives them."""
 
     account: str = ""
     qos: str = ""
     by_groups: frozenset[str] | None = None
-    """Those of its partitions that admit its user's groups; None where slurmctld did not say."""
+    """The partitions, of those it lists, that admit its user's groups; None if slurmctld did not say."""
 
 
 def admits(partition: "PartitionFacts", who: Who) -> bool | None:
-    """Whether a partition admits a job; None where only Slurm knows."""
+    """Tells whether a partition admits a job; None if only Slurm knows."""
     answers = (_by_groups(partition, who), _by_account(partition.accounts, who), _by_qos(partition.qos, who))
     if False in answers:
         return False
@@ -41,7 +41,7 @@ def _by_account(rule: "Rule", who: Who) -> bool | None:
         return True
     if account and account in rule.never:
         return False
-    # What holds for an account holds for all below it.
+    # A rule for an account also holds for all accounts below it.
     return True if rule.only is not None and account in rule.only else None
 
 

@@ -1,4 +1,4 @@
-"""What a berth costs: one formula for berthd, the commands and the simulator.
+"""The cost of a berth: one formula for berthd, the commands and the simulator.
 
     predicted time / ideal time = greatest score of its GPUs  x  locality  x  interference
 
@@ -21,16 +21,16 @@ from policy.formats.errors import ConfigError, nearest
 from topology.fabric import LEVELS
 
 Widths = Mapping[int, float]
-"""Factor from a width in GPUs on: `{2: 1.1, 16: 1.3}`."""
+"""Factors, each from a width in GPUs on: `{2: 1.1, 16: 1.3}`."""
 
 Table = Mapping[str, Mapping[str, Widths]]
-"""Model, application class, or `*` for all others; then level; then width."""
+"""Factors by model, application class, or `*` for all others; then by level; then by width."""
 
 EVERYONE = "*"
 
 
 def one_factor(**levels: float) -> dict[str, Widths]:
-    """A row whose factors do not depend on the width.
+    """Returns a row whose factors do not depend on the width.
 
     >>> one_factor(leaf=1.3, pod=1.7)
     {'leaf': {2: 1.3}, 'pod': {2: 1.7}}
@@ -46,20 +46,20 @@ PUBLISHED: Table = {
     "resnet50": {"leaf": {2: 1.0, 16: 1.16}, "pod": {2: 1.0, 16: 1.16}, "any": {2: 1.17, 16: 1.3}},
     "PointNet": {level: {2: 1.0, 8: 1.1, 12: 1.2, 16: 1.25} for level in ("leaf", "pod", "any")},
 }
-"""Locality where a site says nothing."""
+"""The localities of a site that sets none."""
 
 ACROSS_NODES = 1.7
 """PAL's locality penalty for a job on more than one node."""
 
 
 def pal_locality(across: float = ACROSS_NODES) -> Table:
-    """PAL's model: one penalty for any two nodes, none within a node."""
+    """Returns PAL's model: one penalty for any two nodes, none within a node."""
     return {EVERYONE: one_factor(leaf=across, pod=across, any=across)}
 
 
 @dataclass(frozen=True, slots=True)
 class CostModel:
-    """The tables of a site."""
+    """The cost tables of a site."""
 
     localities: Table = field(default_factory=lambda: PUBLISHED)
     neighbours: float = 1.0
@@ -78,7 +78,7 @@ class CostModel:
                     )
 
     def locality(self, model: str, app_class: str, level: str, gpus: int) -> float:
-        """The factor of a level; rows of the model come before those of the class, and those before `*`."""
+        """Returns the factor of a level; rows of the model come before those of the class, and those before `*`."""
         for name in (model, app_class, EVERYONE):
             widths = self.localities.get(name, {}).get(level)
             if widths:
@@ -86,15 +86,15 @@ class CostModel:
         return 1.0
 
     def worth_waiting(self, model: str, app_class: str, gpus: int, levels: tuple[str, str], run_s: float) -> float:
-        """Seconds that waiting for the nearer of two levels can gain at most: what the farther one costs in a run.
+        """Returns the most seconds that waiting for the nearer of two levels can gain: what the farther one costs a run.
 
-        Waiting longer than this is never worth it, and a long job may hold out longer than a short one (Philly).
-        Infinite where the tables see no difference: then somebody else knows why it should wait.
+        Waiting longer than this is never worth it; a long job may wait longer than a short one (Philly). Returns infinity
+        if the tables show no difference: then the wait has another reason, which the tables cannot bound.
         """
         near, far = (self.locality(model, app_class, level, gpus) for level in levels)
         return (far - near) * run_s if far > near else math.inf
 
     def of(self, score: float, locality: float, *, shared_nodes: bool = False, has_guest: bool = False) -> float:
-        """Predicted over ideal time."""
+        """Returns the predicted time divided by the ideal time."""
         interference = (self.neighbours if shared_nodes else 1.0) * (self.guests if has_guest else 1.0)
         return score * locality * interference

@@ -1,4 +1,4 @@
-"""From a `Request` to a `Demand` on this fleet: how many nodes, and what each has to give."""
+"""Turns a `Request` into a `Demand` on this fleet: the number of nodes, and what each of them must give."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -19,7 +19,7 @@ from policy.request.tiers import ALONE, EXCLUSIVE, OPPORTUNISTIC, settle
 
 
 def on_fleet(request: "Request", fleet: "Fleet") -> Demand:
-    """The demand that fits this fleet: one node if one can hold it, else whole nodes."""
+    """Returns the demand that fits this fleet: one node if one can hold it, else whole nodes."""
     names = request.partition or fleet.default_partition
     if not names:
         raise LeftToSlurm("there is no default partition")
@@ -77,15 +77,15 @@ def on_fleet(request: "Request", fleet: "Fleet") -> Demand:
 
 
 def in_pools(candidates: "Bools", inside: "Sequence[Bools]") -> "tuple[Bools, ...]":
-    """The pools of a demand with these candidates; none where one partition holds them all."""
+    """Returns the pools of a demand with these candidates; empty if there is only one pool."""
     return tuple(candidates & pool for pool in inside) if len(inside) > 1 else ()
 
 
 def _allowed_to_share(request: "Request", fleet: "Fleet", allowed: "Bools", names: str) -> "Bools":
-    """The nodes whose GPUs can be shared as asked; says which of the conditions no node meets."""
+    """Returns the nodes whose GPUs can be shared as asked; raises with the first condition that no node meets."""
     usable = allowed & fleet.ready
     if not usable.any():
-        return allowed  # the search says why
+        return allowed  # the later search raises with the reason
     if not (usable & fleet.shares).any():
         raise LeftToSlurm(f"partition {names} has no GPUs that Slurm counts in percent (berth topo export writes them)")
     if not (usable := usable & able_to_share(fleet, None)).any():
@@ -113,7 +113,7 @@ def _refuse_what_no_guest_can_be(request: "Request", fleet: "Fleet", allowed: "B
 
 
 def able_to_share(fleet: "Fleet", gpu_mem: int | None) -> "Bools":
-    """Nodes whose GPUs can be shared, and have so much memory."""
+    """Returns the nodes whose GPUs can be shared, and have that much memory."""
     able: Bools = fleet.shares & (fleet.gpu_mem != CUT)
     if gpu_mem is not None:
         able &= fleet.gpu_mem - fleet.sharing.gpu_mem_reserve >= gpu_mem
@@ -121,7 +121,7 @@ def able_to_share(fleet: "Fleet", gpu_mem: int | None) -> "Bools":
 
 
 def candidates(fleet: "Fleet", allowed: "Bools", k: int, cpus: int | None, mem: int | None) -> "Bools":
-    """Which of the allowed nodes are big enough."""
+    """Returns those of the allowed nodes that are big enough."""
     fits = allowed & fleet.ready & (fleet.size >= k) if k else allowed.copy()
     if cpus is not None:
         fits &= fleet.cpus >= cpus
@@ -133,7 +133,7 @@ def candidates(fleet: "Fleet", allowed: "Bools", k: int, cpus: int | None, mem: 
 def allowed_nodes(
     fleet: "Fleet", inside: "Sequence[Bools]", features: Sequence[str], only: Sequence[str], excluded: Sequence[str]
 ) -> "Bools":
-    """Nodes of some pools that have all features and are neither left out nor outside a node list."""
+    """Returns the nodes of some pools that have all features, are in the node list if there is one, and not excluded."""
     nothing = np.zeros(len(fleet.names), np.bool_)
     allowed: Bools = np.logical_or.reduce([nothing, *inside])
     for feature in features:
@@ -154,7 +154,7 @@ _AS_HET = "Slurm can only say so as a heterogeneous job, such as `-N1 --gres=gpu
 
 
 def _layouts(request: "Request", sizes: list[int]) -> list[tuple[int, int]]:
-    """Nodes and GPUs on each, the wanted form first; `sizes` are those of machines, each once, ascending."""
+    """Returns pairs of nodes and GPUs per node, preferred first; `sizes` are the machines' sizes, distinct, ascending."""
     if request.per_node is not None:
         return [(request.nodes or 1, request.per_node)]
     total = request.total or 0
@@ -180,7 +180,7 @@ def _one(
 ) -> Demand:
     least = _least_cpus(request, n, k)
     if request.cpus_per_gpu and least > request.cpus_per_gpu * k:
-        # Slurm then takes more nodes, and so more GPUs, or refuses.
+        # Slurm would then take more nodes, and so more GPUs, or refuse the job.
         raise LeftToSlurm(f"--cpus-per-gpu={request.cpus_per_gpu} gives {k} GPUs fewer CPUs than else was asked")
     _check_even(request, n, k)
     if request.whole_nodes and memory.per_gpu is not None:
@@ -208,7 +208,7 @@ def _one(
 
 
 def _counts_by_node(request: "Request", fleet: "Fleet", gpus: int) -> bool:
-    """Whether it may have, now or later, no GPU in Slurm's books that memory could be counted by."""
+    """Tells whether, now or later, Slurm may count no GPU for the job, so that memory per GPU would be nothing."""
     if request.whole_memory:
         return False
     may_be_guest = gpus == 1 and request.batch and (bool(fleet.sharing.tier_default) or "gpu-tier" in request.flags)
@@ -216,7 +216,7 @@ def _counts_by_node(request: "Request", fleet: "Fleet", gpus: int) -> bool:
 
 
 def _guest_after(request: "Request", fleet: "Fleet", tier: Tier, gpus: int) -> int | None:
-    """When it may begin as a guest, though it waits for a GPU of its own."""
+    """Returns the seconds after which it may begin as a guest while it waits for its own GPU; None: never."""
     if tier.upgrade:
         return 0
     one_gpu = gpus == 1 and request.batch and not (request.het or request.whole_nodes or request.share)
@@ -237,7 +237,7 @@ def _least_cpus(request: "Request", n: int, k: int) -> int:
 
 
 def _of_whole_cores(least: int, request: "Request", fleet: "Fleet", allowed: "Bools", n: int) -> int:
-    """CPUs of each node, as many as its cores have: Slurm hands out whole cores."""
+    """Returns the CPUs per node, rounded up to whole cores, as Slurm hands these out."""
     of_nodes = fleet.threads[allowed]
     if of_nodes.size and (request.threads_per_core or 1) > int(of_nodes.min()):
         raise LeftToSlurm(f"not every node has {request.threads_per_core} threads per core")
@@ -253,7 +253,8 @@ def _share(request: "Request", fleet: "Fleet", allowed: "Bools") -> Share | None
         return None
     percent = request.share
     if request.array and request.gpu_mem is not None and allowed.any():
-        # Slurm starts as many tasks of an array on one GPU as fit by percent: so that they fit by memory too.
+        # Slurm starts as many tasks of an array on one GPU as fit by percent. A larger percentage makes them fit by
+        # memory too.
         least = int(fleet.gpu_mem[allowed].min()) - fleet.sharing.gpu_mem_reserve
         percent = min(100, max(percent, -(-100 * request.gpu_mem // least)))
     return Share(percent, request.gpu_mem, way=fleet.sharing.way)
@@ -276,7 +277,7 @@ def _any(memory: "Memory") -> bool:
 
 
 def _explain_without_pins(fleet: "Fleet", allowed: "Bools", partition: str) -> None:
-    """Raise with the first GPU node that could have been a candidate, had it a topology."""
+    """Raises with the reason of the first allowed GPU node that cannot be placed on."""
     for place in np.flatnonzero(allowed & ~fleet.ready & (fleet.gpu_counts > 0)).tolist():
         raise LeftToSlurm(fleet.not_ready.get(fleet.names[place], f"partition {partition} has no placeable node"))
 
@@ -295,7 +296,7 @@ def _nothing_holds(request: "Request", tried: list[Demand], partition: str) -> s
 
 
 def _check_site(request: "Request", fleet: "Fleet", partitions: "Sequence[PartitionFacts]") -> None:
-    """What a site has set, and Slurm does not do for a job that is pinned."""
+    """Raises if the site has settings that Slurm does not apply to a pinned job."""
     by_gpu = fleet.cpus_by_gpu or any(partition.counts_cpus_by_gpu for partition in partitions)
     if by_gpu and not request.cpus_per_gpu and request.cpus_per_task <= 1:
         raise LeftToSlurm("DefCpuPerGPU counts for no job with a place; [hook] def_cpu_per_gpu of berth.conf does")
@@ -304,7 +305,7 @@ def _check_site(request: "Request", fleet: "Fleet", partitions: "Sequence[Partit
 
 
 def _check_kept(demand: Demand, fleet: "Fleet", allowed: "Bools") -> None:
-    """A job has the CPUs that are kept for its GPUs; which others are free, and not kept, Slurm alone knows."""
+    """Raises if a job needs more CPUs than are kept for its GPUs: only Slurm knows which other CPUs are free."""
     if fleet.cpus_kept is None or demand.cpus is None or demand.share or demand.tier.name == OPPORTUNISTIC:
         return
     kept = fleet.cpus_kept[allowed & (fleet.size >= demand.k) & (fleet.cpus_kept > 0)]
@@ -317,18 +318,18 @@ def _check_kept(demand: Demand, fleet: "Fleet", allowed: "Bools") -> None:
 
 
 def _check_even(request: "Request", n: int, k: int) -> None:
-    """CPUs of a pinned job are said for each task: what its tasks cannot share evenly Slurm has to share out."""
+    """Raises if the tasks cannot share CPUs evenly: a pinned job gives CPUs per task, so Slurm must place such jobs."""
     if not (request.tasks or request.tasks_per_node):
         return
     if request.array and request.tasks and request.tasks < (request.tasks_per_node or 0) * n:
-        # Slurm 24.11 counts its tasks anew when one of them is given a place.
+        # Slurm 24.11 counts the tasks anew when one of the array's jobs is given a place.
         raise LeftToSlurm("an array of jobs with fewer tasks than --ntasks-per-node says")
     if request.cpus_per_gpu and request.tasks and request.tasks < (request.tasks_per_node or 0) * n:
         # The last node has fewer tasks, and Slurm would count its CPUs as those of a full one.
         raise LeftToSlurm("CPUs for each GPU, with fewer tasks than --ntasks-per-node says")
     follow_gpus = request.per_node is None or request.tied
     if n > 1 and follow_gpus and not request.tasks_per_node and (request.tasks or 0) % n:
-        # Slurm 26.05 would count as many on each node as on the fullest.
+        # Slurm 26.05 would count as many tasks on each node as on the fullest node.
         raise LeftToSlurm(f"{request.tasks} tasks cannot be the same number on each of {n} nodes")
     tasks = _tasks_on_each(request, n)
     if request.cpus_per_gpu * k % tasks and not request.whole_nodes:
@@ -338,9 +339,9 @@ def _check_even(request: "Request", n: int, k: int) -> None:
 
 
 def _explain_the_impossible(request: "Request", fleet: "Fleet", names: Sequence[str], allowed: "Bools") -> None:
-    """Raise where no node has what is asked by name, or GPUs enough: Slurm's own words would not name it.
+    """Raises if no node has a named feature, or enough GPUs: Slurm's own message would not name the cause.
 
-    Not a refusal: a node that is powered down may not be shown to Berth, and one that boots may have other features.
+    This does not refuse the job: Berth may not see a powered-down node, and a booting node may have other features.
     """
     nothing = np.zeros(len(fleet.names), np.bool_)
     inside = np.logical_or.reduce([nothing, *pools(fleet, names, 1)])
@@ -370,11 +371,11 @@ def _explain_the_impossible(request: "Request", fleet: "Fleet", names: Sequence[
 
 
 MOST_MODELS = 8
-"""Named in one sentence."""
+"""Most GPU models that one message names."""
 
 
 def _models(fleet: "Fleet", nodes: "Bools") -> set[str]:
-    """The models of GPUs on some nodes, as users ask for them: by the feature of that name."""
+    """Returns the GPU models on some nodes that users can ask for: those with a feature of that name."""
     found = (fleet.machines[place] for place in np.flatnonzero(nodes).tolist())
     return {one.model for one in found if one is not None and one.model in fleet.features}
 

@@ -1,4 +1,4 @@
-"""What stays the same between two readings: the nodes with their machines, their partitions and the site's rules."""
+"""The fleet: data that stays the same between two readings, that is nodes, machines, partitions and site rules."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ from topology.tables import MOST_GPUS, Ints, SetTables
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """What stays the same between two readings; arrays are in node order."""
+    """Data that stays the same between two readings; arrays are in node order."""
 
     names: tuple[str, ...]
     index: Mapping[str, int]
@@ -34,54 +34,54 @@ class Fleet:
     full: Ints = field(init=False)
     """Each node's mask with all GPUs free."""
     others: Others = field(init=False)
-    """The nodes that pinned jobs exclude, to be told without some."""
+    """The nodes that pinned jobs exclude; writes their host list without given nodes."""
     leaf_order: Ints = field(init=False)
-    """Each node's leaf as its place in the order in which pieces of nodes fill them."""
+    """Rank of each node's leaf in the order in which jobs on pieces of nodes fill the leaves."""
     not_ready: Mapping[str, str]
-    """Why each other GPU node cannot be placed on."""
+    """Reason why a GPU node cannot be placed on, for each node that is not ready."""
     gpu_counts: Ints
-    """GPUs that Slurm knows, also on nodes that cannot be placed on."""
+    """Number of GPUs that Slurm knows, also on nodes that cannot be placed on."""
     seats: Bools
     features: Mapping[str, Bools]
     members: Mapping[str, Bools]
     partitions: "Mapping[str, PartitionFacts]"
     default_partition: str | None
     in_all_partitions: bool
-    """Whether a job for several partitions must be able to run in each of them."""
+    """True if a job for several partitions must be able to run in each of them."""
     memory: "Memory"
     memory_counts: bool
     tables: SetTables
     fabric: Fabric
-    """Which NVLink domain, leaf and pod each node is in."""
+    """NVLink domain, leaf and pod of each node."""
     costs: CostModel = field(default_factory=CostModel)
     scores: "Mapping[str, Floats]" = field(default_factory=dict)
-    """For an application class, the score of each GPU: rows are nodes, columns positions. Without a row all are 1."""
+    """Score of each GPU by application class: rows are nodes, columns positions. All 1 for a class without a table."""
     shares: Bools = field(default_factory=lambda: np.zeros(0, np.bool_))
     """Nodes whose GPUs Slurm counts in percent."""
     gpu_mem: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
-    """MiB of each node's smallest GPU; 0 where nobody knows, CUT where MIG has cut one of them."""
+    """MiB of each node's smallest GPU; 0 if not known, CUT if MIG has cut one of its GPUs."""
     sharing: Sharing = field(default_factory=Sharing)
     """The site's rules for packed jobs."""
     skipped: frozenset[str] = frozenset()
     """Partitions that Berth does not touch."""
     weights: Ints | None = None
-    """Slurm's Weight of each node, which is taken first where it is less; None where all are alike or none counts."""
+    """Slurm's Weight of each node; nodes of less weight are taken first. None if all are equal or weights do not count."""
     cpus_kept: Ints | None = None
-    """CPUs of each node that its jobs get for each of their GPUs and no others do; None where no node keeps any."""
+    """CPUs per GPU of each node that only jobs with GPUs get; None if no node keeps any."""
     cpus_by_gpu: bool = False
-    """Whether jobs get CPUs for each of their GPUs without asking (DefCpuPerGPU)."""
+    """True if jobs get CPUs for each of their GPUs without asking (DefCpuPerGPU)."""
     one_task_per_core: bool = False
     counted: frozenset[str] = frozenset()
     """GPU models that the site counts for limits and bills, as features of nodes."""
     unnamed: frozenset[str] = frozenset()
-    """Nodes that no job excludes by name, for Slurm may soon know them no more."""
+    """Nodes that no job excludes by name, as Slurm may soon forget them."""
 
     def scores_of(self, app_class: str) -> "Floats | None":
-        """The scores that count for a class; None where all GPUs count as equal."""
+        """Returns the scores for an application class; None if all GPUs count as equal."""
         return self.scores.get(app_class)
 
     def gpu_mem_for_shares(self, node: int) -> int:
-        """MiB of each GPU of a node that packed jobs may be granted; 0 where nobody knows."""
+        """Returns the MiB of each GPU of a node that packed jobs may be granted; 0 if not known."""
         return max(0, int(self.gpu_mem[node]) - self.sharing.gpu_mem_reserve)
 
     def licences(self, nodes: Sequence[str], on_each: int) -> dict[str, int]:
@@ -111,7 +111,7 @@ def build_fleet(
     sharing: Sharing | None = None,
     by_weight: bool = True,
 ) -> Fleet:
-    """Join what Slurm says about the nodes with their topology; the fabric may be one of other nodes too."""
+    """Joins Slurm's facts about the nodes with their topology; the fabric may also have other nodes."""
     names = tuple(node.name for node in nodes)
     known = fabric.over(names) if fabric else Fabric.flat(names)
     not_ready = {node.name: reason for node in nodes if (reason := _not_ready(node, machines.get(node.name)))}
@@ -177,7 +177,7 @@ def _not_ready(node: "NodeFacts", machine: "Machine | None") -> str | None:
 
 
 def leaf_order(fabric: "Fabric", scores: "Mapping[str, Floats]") -> "Ints":
-    """Each node's leaf as its place in the order in which pieces of nodes fill them."""
+    """Returns the rank of each node's leaf in the order in which jobs on pieces of nodes fill the leaves."""
     _, own = np.unique(fabric.leaf, return_inverse=True)
     slowest = np.zeros(own.max(initial=-1) + 1)
     for table in scores.values():

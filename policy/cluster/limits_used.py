@@ -1,8 +1,8 @@
-"""How much of their time limits jobs use, learned from those that end.
+"""Learns, from jobs that end, how much of their time limits jobs use.
 
-Limits tell when jobs end at the latest, and most end long before. Where that is so, a plan by limits keeps nodes open
-to small jobs for too long, and the jobs on several nodes, whose nodes these are, wait for them. `policy.history.runtime` tells
-how long one job will run by its owner's history; a plan of all nodes needs one number, and none that is too small.
+Limits tell the latest end of jobs, and most end long before. Then a plan by limits leaves nodes open to small jobs for
+too long, and the jobs on several nodes, which need these nodes, wait. `policy.history.runtime` predicts how long one
+job will run from its user's history; a plan of all nodes needs one number, which must not be too small.
 
     >>> used = Used()
     >>> used.part
@@ -16,29 +16,32 @@ how long one job will run by its owner's history; a plan of all nodes needs one 
 from collections import deque
 
 MOST = 200
-"""Jobs that ended last, which are looked at."""
+"""Number of jobs, the last that ended, from which the part is learned."""
 
 LEAST = 30
-"""Jobs that must have ended before they tell anything."""
+"""Number of jobs that must have ended before anything is learned."""
 
 NEARLY_ALL = 0.9
-"""Part of the time that jobs ran in which they had not used up more of their limits than is taken to be usual. Who
-counts time is not misled by a flood of jobs that fail at once."""
+"""Quantile of the part of their limits that jobs used, weighted by the time that they ran.
+
+The weight keeps many jobs that fail at once from changing the result."""
 
 FLOOR = 0.7
-"""Of what is left of a limit, jobs are never taken to use less: below that, gangs wait no shorter, others longer."""
+"""Least part of the rest of a limit that jobs are assumed to use.
+
+Below it, jobs on several nodes do not start earlier, and others wait longer."""
 
 
 class Used:
-    """Starts from limits that are used up."""
+    """Learns the part of their limits that jobs use; it is 1.0 until enough jobs have ended."""
 
     def __init__(self) -> None:
         self._latest: deque[tuple[float, float]] = deque(maxlen=MOST)
-        """Part of its limit and seconds that each job ran."""
+        """For each job, the part of its limit that it used, and the seconds that it ran."""
         self._part: float | None = 1.0
 
     def learn(self, ran: float, limit: float) -> None:
-        """A job has ended after so many seconds."""
+        """Notes a job that has ended after `ran` seconds."""
         if limit <= 0.0:
             return
         self._latest.append((min(1.0, max(0.0, ran) / limit), max(0.0, ran)))
@@ -46,7 +49,7 @@ class Used:
 
     @property
     def part(self) -> float:
-        """What running jobs are taken to use of what is left of their limits."""
+        """Returns the part of the rest of their limits that running jobs are assumed to use."""
         if self._part is None:
             self._part = max(FLOOR, self._quantile()) if len(self._latest) >= LEAST else 1.0
         return self._part

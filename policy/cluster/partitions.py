@@ -1,8 +1,8 @@
-"""Of a job that lists several partitions (`-p a,b`): which may start it, and on which nodes together.
+"""Jobs that list several partitions (`-p a,b`): finds the partitions that may start such a job, and their nodes.
 
-Slurm starts it in one of them, on nodes of that one alone, and tries those of a higher PriorityTier first. With a pin
-on nodes of two partitions, or of one that is down or does not admit the job, it would wait for ever: so only the
-others count. Of a job that lists one partition nothing of this is asked, for there is nowhere else to place it.
+Slurm starts the job in one of them, only on nodes of that partition, and tries those of a higher PriorityTier first.
+A job that is pinned to nodes of two partitions, or of one that is down or does not admit it, would wait for ever: so
+only the others count. For a job that lists one partition this is not checked, as there is no other place for it.
 """
 
 from collections.abc import Collection, Sequence
@@ -22,29 +22,30 @@ if TYPE_CHECKING:
 
 
 BLAMED_FOR = 3_600.0
-"""Seconds for which a job is not placed in a partition that did not start it on a free place: only Slurm knows for sure
-whom it admits."""
+"""Seconds for which a job is not placed in a partition that did not start it on a free place.
+
+Only Slurm knows for sure which jobs the partition admits."""
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What is left of the partitions that a job lists."""
+    """The usable partitions of those that a job lists."""
 
     names: tuple[str, ...]
-    """Those that it may be placed in, in Slurm's order."""
+    """Partitions that it may be placed in, in Slurm's order."""
     tier: int
-    """The highest PriorityTier of those that may start it: there Slurm looks at it first."""
+    """Highest PriorityTier of those that may start it: Slurm tries the job there first."""
     apart: bool
-    """Whether a place may be in the wrong one of them, though the right one would start it."""
+    """True if a place may be in the wrong partition, while another one would start the job."""
 
 
 def not_skipped(fleet: "Fleet", listed: str) -> str:
-    """Those of a list that Berth touches, whose rules hold for the job; all where it touches none of them."""
+    """Returns the partitions of a list that Berth handles, whose rules hold for the job; all if it handles none."""
     return ",".join(name for name in names_in(listed) if name not in fleet.skipped) or listed
 
 
 def placed_in(fleet: "Fleet", listed: str) -> str:
-    """Those of a list whose nodes Berth may give a job; all where Slurm wants nodes that are in all of them."""
+    """Returns the partitions whose nodes Berth may give a job; all if Slurm wants nodes that are in all of them."""
     return listed if fleet.in_all_partitions else not_skipped(fleet, listed)
 
 
@@ -57,10 +58,10 @@ def choose(
     who: "Who | None" = None,
     shut: Collection[str] = (),
 ) -> Choice:
-    """The partitions that may start a job of this time limit and number of nodes.
+    """Chooses the partitions that may start a job of this time limit and number of nodes.
 
-    `who` it is counts for a job that comes; for one that waits, which of them are `shut` to it (`shut_to`). Where none
-    may start it, all that are up, and where none is, all: one of them may change.
+    For a new job `who` counts; for a waiting job, the partitions that are `shut` to it (`shut_to`). If none may start
+    it, all that are up count; if none is up, all count, since one of them may change.
     """
     names = names_in(listed)
     if len(names) == 1:
@@ -73,10 +74,10 @@ def choose(
     admitting = [one for one in starting if one.admits(limit, nodes)]
     welcoming = admitting
     if who is not None:
-        # One that drains takes no new job, though Slurm may keep it in the job's list.
+        # A draining partition takes no new job, though Slurm may keep it in the job's list.
         up = [one for one in admitting if one.up]
         sure = [one for one in up if admits(one, who)]
-        # Slurm refuses a job at once whose place is in a partition that does not admit it.
+        # Slurm at once refuses a job whose place is in a partition that does not admit it.
         welcoming = sure or [one for one in up if admits(one, who) is None] or up
     best = welcoming or admitting or starting or known
     placed = known if fleet.in_all_partitions else best
@@ -88,7 +89,7 @@ def choose(
 
 
 def shut_to(fleet: "Fleet", listed: str, who: "Who") -> tuple[str, ...]:
-    """Those of several partitions that do not admit a job, as far as can be told."""
+    """Returns those of several partitions that are known not to admit a job."""
     names = names_in(listed)
     if len(names) == 1:
         return ()
@@ -96,10 +97,10 @@ def shut_to(fleet: "Fleet", listed: str, who: "Who") -> tuple[str, ...]:
 
 
 def first_for_some(fleet: "Fleet", listed: str, limit: int | None, who: "Who") -> str:
-    """A partition of which nobody knows whether it admits a job that comes, and that Slurm tries before all that do.
+    """Returns a partition that Slurm tries before all that admit a new job, and that may or may not admit it.
 
-    Empty where there is none. Where none of a list is known to admit it, its user is taken to know; so with
-    EnforcePartLimits=ALL.
+    Empty if there is none. If no partition of the list is known to admit the job, the user's list is trusted; so too
+    with EnforcePartLimits=ALL.
     """
     known = [fleet.partitions[name] for name in names_in(listed) if name in fleet.partitions]
     welcoming = [(one, admits(one, who)) for one in known if one.up and one.admits(limit, None)]
@@ -115,10 +116,10 @@ def _differ(fleet: "Fleet", partitions: "Sequence[PartitionFacts]") -> bool:
 
 
 def pools(fleet: "Fleet", names: Sequence[str], nodes: int) -> "list[Bools]":
-    """Sets of nodes, one of which has to hold all nodes of a job, in the order in which Slurm tries them.
+    """Returns sets of nodes, one of which has to hold all nodes of a job, in the order in which Slurm tries them.
 
-    A node of partitions of one tier is as good in each, so for a job on one node these are one pool; and a partition
-    whose nodes are all in another that is tried before, or at the same time, needs no look of its own.
+    For a job on one node, all partitions of one tier form one pool. A partition whose nodes are all in another one
+    that Slurm tries before, or at the same time, gets no pool of its own.
     """
     nothing = np.zeros(len(fleet.names), np.bool_)
     members = [fleet.members.get(name, nothing) for name in names]
@@ -132,7 +133,7 @@ def pools(fleet: "Fleet", names: Sequence[str], nodes: int) -> "list[Bools]":
         for tier, here in zip(tiers, members, strict=True):
             together[tier] |= here
         tiers, members = list(together), list(together.values())
-    # As numbers, for each is compared with each.
+    # As integers, since each set is compared with each other.
     found: list[tuple[int, int, Bools]] = []
     for tier, here in zip(tiers, members, strict=True):
         mask = int.from_bytes(np.packbits(here).tobytes())
@@ -144,13 +145,13 @@ def pools(fleet: "Fleet", names: Sequence[str], nodes: int) -> "list[Bools]":
 
 
 def holding(fleet: "Fleet", listed: str, place: Sequence[int]) -> frozenset[str]:
-    """Those of a list that have all nodes of a place."""
+    """Returns the partitions of a list that have all nodes of a place."""
     names = (name for name in names_in(listed) if name in fleet.members)
     return frozenset(name for name in names if fleet.members[name][list(place)].all())
 
 
 def beyond(fleet: "Fleet", listed: str, blamed: frozenset[str]) -> "Bools":
-    """The nodes that a job can have in its other partitions."""
+    """Returns the nodes that a job can have in the partitions that are not blamed."""
     found = np.zeros(len(fleet.names), np.bool_)
     for name in names_in(listed):
         if name in fleet.members and name not in blamed:
@@ -159,10 +160,10 @@ def beyond(fleet: "Fleet", listed: str, blamed: frozenset[str]) -> "Bools":
 
 
 def others(fleet: "Fleet", listed: str, nodes: Sequence[str]) -> str:
-    """What a job of these partitions excludes when it is pinned to these nodes: all others, as a host list.
+    """Returns the host list of all other nodes, which a job of these partitions excludes when it is pinned.
 
-    Of several partitions, those that do not hold the whole place stay open: Slurm tries the job in these too, and calls
-    it impossible where its request leaves none of their nodes.
+    With several partitions, the nodes of those that do not hold the whole place are not excluded: Slurm tries the job
+    in these partitions too, and calls it impossible if its request leaves none of their nodes.
     """
     names = names_in(listed)
     if len(names) == 1:

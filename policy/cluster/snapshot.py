@@ -1,8 +1,8 @@
-"""The cluster as the core sees it: a `Fleet` of what does not change, and a `Cluster`, the picture of one moment.
+"""The snapshot of a cluster: a `Fleet` holds what does not change, and a `Cluster` is the picture of one moment.
 
 Both are immutable. A picture holds, for each node, a short *timeline*: what is free from each moment on and stays
-free, as far as time limits and planned starts tell. Its columns only ever gain, so "when does this fit" is the
-first column that fits.
+free, as far as time limits and planned starts tell. Free resources only grow from column to column, so the first
+column that fits tells when a job fits.
 """
 
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 COLUMNS = 16
-"""Moments kept for each node; further ones are merged into the next, which only makes estimates later."""
+"""Moments kept per node; more are merged into the next one, which only makes estimates later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,39 +42,39 @@ class Cluster:
     cpus: Ints
     mem: Ints
     gpus_now: Ints
-    """Free at this moment, though perhaps planned for a job that waits."""
+    """GPUs free at this moment, perhaps planned for a waiting job."""
     cpus_now: Ints
     mem_now: Ints
     hole_until: Floats
-    """When the first planned job starts on the node; before that a short job fits in."""
+    """Time at which the first planned job starts on the node; before that a short job may run."""
     reserved_from: Floats
     pieces: Ints
-    """GPUs of each node that are held by jobs on a piece of it."""
+    """Number of GPUs of each node that jobs on a piece of it hold."""
     pieces_wait: int = 0
-    """GPUs that jobs on a piece of a node wait for."""
+    """Number of GPUs for which jobs on a piece of a node wait."""
     waiting: int = 0
-    """Pinned jobs that wait."""
+    """Number of waiting jobs that want GPUs."""
     crowded: bool = False
-    """Whether most GPUs of the cluster are taken."""
+    """True if most GPUs of the cluster are taken."""
     tenants: "dict[int, Tenants]" = field(default_factory=dict)
-    """For nodes with shared GPUs, or some that are planned to be: who holds what part of them."""
+    """The parts that packed jobs hold, for nodes with GPUs that are shared or planned to be."""
     shapes: "tuple[Shape, ...]" = ()
-    """What the usual jobs ask for, as far as seen."""
+    """Requests of usual jobs, as far as seen."""
     sharers: "dict[int, Sharers]" = field(default_factory=dict)
-    """For nodes with hosts or guests: who. All else in the picture is as if there were no guests."""
+    """Hosts and guests, for nodes that have some. All else in the picture is as if there were no guests."""
     tolerated: dict[int, int] = field(default_factory=dict)
-    """For nodes with guests: GPUs that are claimed for now by jobs which may have one."""
+    """GPUs of nodes with guests that are claimed for now by jobs which may have a guest."""
     closed: dict[int, int] = field(default_factory=dict)
-    """GPUs that take no new guest, as their guards say."""
+    """GPUs that take no new guest, as reported by their guards."""
     spare_sms: "Mapping[Mate, int]" = field(default_factory=dict)
-    """Percent of the SMs that hosts, by user and name, leave to guests under MPS, as far as known; 0: none may come."""
+    """Percent of the SMs that hosts, by user and name, leave to guests under MPS, if known; 0: no guest may come."""
     shelves: Shelves = field(default_factory=Shelves)
-    """Of the tenants what is asked again and again; it looks by itself whether they have changed."""
+    """A cache of data about the tenants; it finds by itself which tenants have changed."""
     neighbours: "Company | None" = None
-    """What is known of packed jobs beside each other; None where the site keeps no profiles."""
+    """Predictions for packed jobs that share a GPU; None if the site keeps no profiles."""
 
     def now(self, limit: float) -> View:
-        """What a job of this time limit can start on at once."""
+        """Returns the view of what a job of this time limit can start on at once."""
         closes = self.at + limit
         fits_hole = self.hole_until >= closes
         if fits_hole.all():
@@ -93,13 +93,13 @@ class Cluster:
         )
 
     def limits_like(self, limit: float) -> tuple[float, float]:
-        """Jobs of all time limits above the first of these and up to the second see what one of this limit sees now."""
+        """Returns an interval of time limits, lower end excluded, upper included, whose jobs see the same free resources."""
         closing = np.concatenate([self.hole_until, self.reserved_from]) - self.at
         later = closing >= limit
         return float(closing[~later].max(initial=0.0)), float(closing[later].min(initial=FAR))
 
     def then(self, moment: float, limit: float) -> View:
-        """What is expected to be free at a later moment."""
+        """Returns the view of what is expected to be free at a later moment."""
         column = np.maximum((self.times <= moment).sum(axis=1) - 1, 0)[:, None]
         return View(
             self.fleet,
@@ -113,10 +113,10 @@ class Cluster:
 
     @property
     def free_gpus(self) -> int:
-        """GPUs that no job holds."""
+        """Returns the number of GPUs that no job holds."""
         return int(np.bitwise_count(self.gpus_now).sum())
 
     @property
     def empty_nodes(self) -> int:
-        """Nodes with GPUs that take jobs, and of whose GPUs none is held: room for gangs."""
+        """Returns the number of open nodes on which no GPU is held: room for jobs on several nodes."""
         return int((self.up & (self.gpus_now == self.fleet.full) & (self.fleet.size > 0)).sum())

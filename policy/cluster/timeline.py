@@ -1,4 +1,4 @@
-"""What is free on one node from which moment on: a few states in order, the last of which stays for ever."""
+"""The timeline of one node: a few states in order, each with what is free from its moment on; the last one stays."""
 
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
@@ -12,7 +12,7 @@ State = tuple[float, int, int, int]
 
 
 def states_of(picture: Cluster, node: int) -> list[State]:
-    """A node's timeline without the repeated last moment that fills it up."""
+    """Returns a node's timeline without the repeated last moment that fills it up."""
     times = picture.times[node].tolist()
     length = bisect_left(times, times[-1]) + 1
     return list(
@@ -27,7 +27,7 @@ def states_of(picture: Cluster, node: int) -> list[State]:
 
 
 def taken(row: Sequence[State], start: float, end: float, mask: int, cpus: int, mem: int) -> list[State]:
-    """A timeline after GPUs, CPUs and memory are taken for a time.
+    """Returns a timeline after GPUs, CPUs and memory are taken for a time.
 
     >>> taken([(0.0, 0b11, 8, 100)], 5.0, 9.0, 0b01, 2, 30)
     [(0.0, 2, 6, 70), (9.0, 3, 8, 100)]
@@ -39,7 +39,7 @@ def taken(row: Sequence[State], start: float, end: float, mask: int, cpus: int, 
         if state[0] > end:
             break
         at_end = state
-    # What is free from a moment on is bounded by the tightest later moment, which is the claim's start.
+    # What is free from a moment on is limited by the tightest later moment, which is the claim's start.
     ceiling_cpus, ceiling_mem = max(0, at_start[2] - cpus), max(0, at_start[3] - mem)
     others = ~mask
     states: list[State] = []
@@ -56,17 +56,17 @@ def taken(row: Sequence[State], start: float, end: float, mask: int, cpus: int, 
 
 
 def as_row(states: Iterable[State]) -> tuple[tuple[float, ...], tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
-    """The columns of a timeline of fixed length, from moments in any order."""
+    """Returns the columns of a timeline of fixed length, from states in any order."""
     kept: list[State] = []
     last: State | None = None
     for state in sorted(states, key=_moment):
         if last is not None and last[0] == state[0]:
-            # The same moment twice: the later entry has what the claim gives back.
+            # The same moment twice: the later entry includes what the claim gives back.
             kept[-1] = last = state
         elif last is None or last[1:] != state[1:]:
             kept.append(state)
             last = state
-    # Leaving a moment out only makes estimates later; the last state must stay, or the node never frees.
+    # To leave a moment out only makes estimates later. The last state must stay, or the node would never be free.
     while len(kept) > COLUMNS:
         del kept[-2]
     kept += [kept[-1]] * (COLUMNS - len(kept))

@@ -1,4 +1,4 @@
-"""What is free at one moment, as a placement policy sees it."""
+"""The view: what is free at one moment, as input of a placement policy."""
 
 from dataclasses import dataclass, replace
 
@@ -9,7 +9,7 @@ from topology.tables import Ints
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What is free at one moment: all that a placement policy needs to know."""
+    """Free resources at one moment: all the state that a placement policy needs."""
 
     fleet: Fleet
     free: Ints
@@ -18,10 +18,10 @@ class View:
     open: Bools
     """Nodes that take jobs at that moment, for as long as the job may run."""
     quiet: Bools
-    """Nodes without a job in its epilog: those start a job at once."""
+    """Nodes without a job in its epilog: a job starts there at once."""
     crowded: bool = False
-    """Whether most GPUs are taken: what one job leaves, another takes."""
+    """True if most GPUs are taken: GPUs that one job leaves are soon taken by another."""
 
     def with_free(self, free: Ints) -> "View":
-        """The same moment with other GPUs free."""
+        """Returns the same view with other GPUs free."""
         return replace(self, free=free)

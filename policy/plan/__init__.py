@@ -1,1 +1,1 @@
-"""The order of things: which waiting job gets which GPUs, now or later, and why the others wait."""
+"""The plan: gives waiting jobs their GPUs, now or later, and says why the others wait."""

@@ -1,1 +1,1 @@
-"""The reply to the hook: a place, a place later, or the reason why the job is left to Slurm or refused."""
+"""The reply to the submit hook: a place now or later, or why the job is left to Slurm or refused."""

@@ -208,7 +208,7 @@ def _place(
     else:
         text = message.placed(berth, demand.share) + (", if still free when the job may start" if request.later else "")
     if "test" in fields:
-        # The full reason is only for a request that does not submit (--test-only).
+        # The full reason is only for a request that asks and does not submit.
         text += f"; {berth.why}"
     reply = {
         "nonce": fields["nonce"],

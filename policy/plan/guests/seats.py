@@ -1,7 +1,7 @@
-"""Seats: where a guest may sit, and which guests have to go. Pure, as the rest of the plan.
+"""Seats: finds seats for guests, and the guests that have to leave. Pure functions, as in the rest of the plan.
 
-Guests never stand in an owner's way: the plan of owners is made as if there were none, and what it claims for now is
-taken from them. So whoever owns GPUs is as fast as without guests, and a guest has what is left.
+Guests never delay an owner. The owners are planned as if there were no guests, and what they claim for now is taken
+from the guests. So an owner starts as early as without guests, and guests get what is left.
 """
 
 from collections.abc import Iterable, Sequence
@@ -25,80 +25,83 @@ if TYPE_CHECKING:
     from topology.tables import Ints
 
 Keys = NDArray[Any]
-"""What rows are put in order by: whole numbers, fractions, or yes and no."""
+"""Sort keys of rows: integers, floats or booleans."""
 
 LEAST = 120.0
-"""Seconds for which an idle GPU has to be nobody's, as far as planned, before a guest begins on it."""
+"""Seconds for which no job may be planned on an idle GPU, so that a guest begins on it."""
 
 NOTHING = Sharers()
 
 
 @dataclass(frozen=True, slots=True)
 class Seat:
-    """A seat for a guest, and how it shares the GPU with its host."""
+    """A seat for a guest, and the way in which it shares the GPU with its host."""
 
     berth: Berth
     way: str
     slope: float | None = None
-    """Speed that its host is predicted to lose to it at most; None where nobody predicted it."""
+    """The most speed that the host is predicted to lose; None without a prediction."""
     sms: int | None = None
-    """Percent of the SMs that it is held to; None: as many as its guard lets it have."""
+    """Percent of the SMs that it is limited to; None: as many as its guard allows."""
 
 
 class Unfit(NotNow):
-    """There are seats, and none of them is right for this guest."""
+    """Seats are free, but none of them fits this guest."""
 
 
 Opinions = NDArray[np.float64]
-"""Of hosts as company for a guest, one a row: whether it may go there, whether the host is known to bear it (such hosts
-come before all others), what the seat is worth, and the MiB that the host needs, 0 where nobody knows."""
+"""A judge's table of hosts for one guest, one host per row, with four columns.
+
+1 if the guest may go there; 1 if the host is known to keep its speed (such hosts come before all others); the worth
+of the seat; the MiB that the host needs, 0 if not known."""
 
 
 class Judge(Protocol):
-    """Tells the hosts apart for one guest."""
+    """Judges hosts for one guest."""
 
     needs: float
-    """MiB that the guest needs, 0 where nobody knows."""
+    """MiB that the guest needs; 0 if not known."""
 
     def opinions(self, hosts: Sequence[Who]) -> Opinions:
-        """Of some hosts."""
+        """Returns the table of some hosts."""
         ...
 
     def of_all(self, hosts: Sequence[Who]) -> Opinions:
-        """Of all hosts with seats, asked for again and again."""
+        """Returns the table of all hosts with seats; cached, since it is asked for often."""
         ...
 
     def slope(self, host: Who) -> float | None:
-        """Speed that the host would lose, where that is known."""
+        """Returns the part of its speed that the host would lose; None if not known."""
         ...
 
     def why(self, host: Who) -> str:
-        """Why it may go there."""
+        """Returns why the guest may go there."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Eviction:
-    """A guest that has to go, and why."""
+    """A guest that has to leave, and the reason."""
 
     guest: Guest
     reason: str
 
 
 def find(demand: "Demand", cluster: "Cluster") -> Seat:
-    """The best seat that is free now, or `NotNow`, by the rules of those who know nothing of the jobs."""
+    """Returns the best seat that is free now, by rules without profiles; or raises `NotNow`."""
     return Left(cluster).find(demand)
 
 
 def find_idle(demand: "Demand", cluster: "Cluster") -> Seat:
-    """The same where seats beside hosts are for others to choose."""
+    """Returns the best seat on an idle GPU; used where seats beside hosts are chosen elsewhere."""
     return Left(cluster).find_idle(demand)
 
 
 def way_of(demand: "Demand", host: Host, sharing: Sharing) -> str:
-    """How a guest and its host are on a GPU: in turn, unless both bear to share one fate; nothing: not at all.
+    """Returns how a guest and its host share a GPU: `time` (in turn), `mps`, or empty if they cannot.
 
-    A host under MPS keeps its GPUs to MPS, one daemon for all that it has on a node: who joins has just the same ones.
+    With `mps` both are in one fault domain, so both must allow it. A host under MPS has one daemon for all its GPUs of
+    a node. A guest that joins must have the same GPUs, so only a host with one GPU there can have a guest.
     """
     if not host.mps:
         return "time"
@@ -107,7 +110,7 @@ def way_of(demand: "Demand", host: Host, sharing: Sharing) -> str:
 
 
 def to_evict(book: "Book", places: Iterable[int] | None = None) -> list[Eviction]:
-    """The guests that have to leave some nodes (all, where None) for what is claimed there now."""
+    """Returns the guests that must leave the nodes `places` (None: all nodes) because of claims that start now."""
     cluster, found = book.cluster, list[Eviction]()
     for place in list(cluster.sharers) if places is None else places:
         sharers = cluster.sharers.get(place, NOTHING)
@@ -120,7 +123,7 @@ def to_evict(book: "Book", places: Iterable[int] | None = None) -> list[Eviction
                 found.append(Eviction(guest, "its GPU is needed by a job that has it alone"))
             else:
                 stay.append(guest)
-        # The youngest in line go first.
+        # Guests of the lowest priority leave first; of equal ones, the newest job.
         stay.sort(key=lambda guest: (-guest.priority, guest.job))
         cpus, mem = int(cluster.cpus_now[place]), int(cluster.mem_now[place])
         while stay and (sum(one.cpus for one in stay) > cpus or sum(one.mem for one in stay) > mem):
@@ -129,27 +132,27 @@ def to_evict(book: "Book", places: Iterable[int] | None = None) -> list[Eviction
 
 
 class Left:
-    """What owners and the guests that are there leave, for one guest after the other.
+    """The seats and resources that owners and present guests leave, given out to one guest after the other.
 
-    Made once for all guests of a pass: a cluster has thousands of seats. Who is given one takes it from the others.
+    Built once for all guests of a pass, since a cluster has thousands of seats. A seat that is given is no longer free.
     """
 
     def __init__(self, cluster: "Cluster", places: Iterable[int] | None = None) -> None:
-        """Of some nodes, or of all."""
+        """Covers the nodes `places`, or all nodes."""
         self.cluster = cluster
         here = cluster.sharers.keys() if places is None else places
         self._here: Bools = np.full(len(cluster.fleet.names), places is None)
         if places is not None:
             self._here[list(places)] = True
         soon = cluster.hole_until < cluster.at + LEAST
-        # The first column of a timeline is what is free now and stays free.
+        # The first column of a timeline holds what is free now and stays free.
         self.idle: Ints = np.where(soon, cluster.gpus[:, 0], cluster.gpus_now)
-        """GPUs without owner or guest, by node."""
+        """Masks of GPUs without owner or guest, by node."""
         self._cpus: Ints = np.where(soon, cluster.cpus[:, 0], cluster.cpus_now)
         self._mem: Ints = np.where(soon, cluster.mem[:, 0], cluster.mem_now)
         self._guests = np.zeros(len(cluster.fleet.names), np.int64)
         self.hosts: list[Host] = []
-        """Those with seats, or that had some before others took them."""
+        """Hosts that had free seats when this was built, one per row."""
         rows, whos = [], dict[Who, int]()
         for place in here:
             sharers = cluster.sharers.get(place, NOTHING)
@@ -168,13 +171,13 @@ class Left:
             self.idle[place] &= ~closed
         self.place, self.free, self._gpus, self._named, self._kind = np.array(rows, np.int64).reshape(-1, 5).T
         self.whos = list(whos)
-        """The hosts' jobs, each once."""
+        """The jobs of the hosts, each once."""
         fleet = cluster.fleet
         self._capacity: Ints = np.maximum(0, fleet.gpu_mem - fleet.sharing.gpu_mem_reserve)
-        """MiB of each GPU, 0 where nobody knows."""
+        """MiB of each GPU, by node; 0 if not known."""
 
     def take(self, place: int, mask: int, cpus: int, mem: int) -> None:
-        """A guest was given a seat."""
+        """Takes a seat and a guest's CPUs and memory away."""
         self.idle[place] &= ~mask
         self.free[self.place == place] &= ~mask
         self._guests[place] += 1
@@ -183,11 +186,11 @@ class Left:
 
     @property
     def full(self) -> bool:
-        """Whether no host has a seat left."""
+        """Tells whether no host has a seat left."""
         return not self.free.any()
 
     def enough(self, demand: "Demand") -> "Bools":
-        """Nodes where a guest may go, with the CPUs and memory for it."""
+        """Returns the nodes where a guest may go, with enough CPUs and memory left."""
         fleet = self.cluster.fleet
         able = self._here & demand.candidates & self.cluster.up & fleet.seats & (fleet.gpu_mem != CUT)
         able &= self.cluster.reserved_from >= self.cluster.at + demand.limit
@@ -195,28 +198,28 @@ class Left:
         return able & (self._cpus >= (demand.cpus or 0)) & (self._mem >= mem)  # type: ignore[no-any-return]
 
     def takes(self, demand: "Demand", place: int, mask: int) -> bool:
-        """Whether a certain seat is free."""
+        """Tells whether a given seat is free."""
         if not self.enough(demand)[place]:
             return False
         seats = self.free[(self.place == place) & self._fits(demand.gpu_mem, self._named)]
         return bool(int(self.idle[place]) & mask) or bool((seats & mask).any())
 
     def find(self, demand: "Demand", judge: Judge | None = None) -> Seat:
-        """The best seat, or `NotNow`: on an idle GPU, where nobody can be harmed, else beside a host."""
+        """Returns the best seat: on an idle GPU, where it slows no job, else beside a host; or raises `NotNow`."""
         enough = self.enough(demand)
         rows = enough[self.place] & (self.free != 0)
         seat = self._idle(demand, enough & (self.idle != 0)) or self._beside(demand, rows, judge)
         return seat or self._none(demand)
 
     def find_idle(self, demand: "Demand") -> Seat:
-        """A seat on an idle GPU, or `NotNow`."""
+        """Returns a seat on an idle GPU, or raises `NotNow`."""
         seat = self._idle(demand, self.enough(demand) & (self.idle != 0))
         if seat is None:
             raise NotNow("its seat is chosen by what is known of it and of the hosts, if one is free")
         return seat
 
     def at(self, demand: "Demand", place: int, mask: int, judge: Judge) -> Seat | None:
-        """A certain seat, if it is still free."""
+        """Returns a given seat, if it is still free."""
         if not self.enough(demand)[place]:
             return None
         if int(self.idle[place]) & mask:
@@ -224,7 +227,7 @@ class Left:
         return self._beside(demand, (self.place == place) & (self.free & mask != 0), judge, mask)
 
     def _fits(self, needs: float | None, host: "Ints") -> "Bools":
-        """Of each host, whether GPUs have the memory that guest and host need; where one names none, nobody can say."""
+        """Tells for each host if its GPUs have the memory for guest and host; True if that is not known."""
         capacity = self._capacity[self.place]
         fits: Bools = (capacity == 0) | (host + (needs or 0) <= capacity)
         return fits if needs else np.ones_like(fits)
@@ -235,7 +238,7 @@ class Left:
         here = np.flatnonzero(nodes)
         if not here.size:
             return None
-        # Where few are idle no big job is likely to come: whole nodes stay without guests.
+        # Nodes with few idle GPUs come first, as no big job is likely to start there: whole nodes stay without guests.
         idle = np.bitwise_count(self.idle[here])
         node = int(here[np.lexsort((here, idle, ~self.cluster.quiet[here]))[0]])
         fleet = self.cluster.fleet
@@ -250,7 +253,7 @@ class Left:
         return Seat(self._berth(demand, node, mask, f"{why}; a guest leaves when its owner comes"), "time")
 
     def _beside(self, demand: "Demand", rows: "Bools", judge: Judge | None, only: int = -1) -> Seat | None:
-        """The best of some hosts; `only` names the GPUs that count."""
+        """Returns the best seat beside the hosts in `rows`; `only` is the mask of GPUs that may be used."""
         rows = rows & self._fits(demand.gpu_mem, self._named)
         here = np.flatnonzero(rows)
         if not here.size:
@@ -263,7 +266,7 @@ class Left:
                 raise Unfit(
                     "the hosts with a free seat keep nearly all multiprocessors busy, and would share them by MPS"
                 )
-        # A guest on one GPU of n holds up all n.
+        # A guest on one of a host's n GPUs slows down the work on all n.
         place, gpus = self.place[here], self._gpus[here]
         keys: tuple[Keys, ...] = (place, ~self.cluster.quiet[place], self._guests[place], gpus)
         if judge is not None:
@@ -282,7 +285,7 @@ class Left:
         return Seat(self._berth(demand, int(self.place[row]), mask, why), way, slope, sms)
 
     def _that_take(self, demand: "Demand", here: "Ints") -> "Ints":
-        """Without the hosts under MPS that this guest cannot join."""
+        """Returns the rows without the hosts under MPS that this guest cannot join; raises `Unfit` if none is left."""
         ways = [way_of(demand, self.hosts[row], self.cluster.fleet.sharing) for row in here.tolist()]
         found: Ints = here[np.array([bool(way) for way in ways])]
         if not found.size:
@@ -292,13 +295,13 @@ class Left:
         return found
 
     def _spare(self, demand: "Demand", host: Host) -> int | None:
-        """Percent of the SMs that a host leaves to this guest; None where nobody knows, or they take turns."""
+        """Returns the percent of the SMs that a host leaves to this guest; None if unknown, or if they take turns."""
         if way_of(demand, host, self.cluster.fleet.sharing) != "mps":
             return None
         return self.cluster.spare_sms.get((host.who.user, host.who.name))
 
     def _judged(self, judge: Judge, here: "Ints") -> "tuple[Ints, tuple[Keys, ...]]":
-        """The rows that are right for a guest, and by what they are put in order."""
+        """Returns the rows that fit a guest, and the keys to sort them by; raises `Unfit` if none fits."""
         kinds = self._kind[here]
         one = kinds.size == 1
         table = judge.opinions([self.whos[int(kinds[0])]]) if one else judge.of_all(self.whos)[kinds]
@@ -310,7 +313,7 @@ class Left:
             raise Unfit(f"{seats} seats are free, and no host there is known to bear this guest")
         here, table, place = here[fits], table[fits], place[fits]
         safe, value, gpus = table[:, 1] > 0, table[:, 2].round(2), self._gpus[here]
-        # Where nothing is promised, the rule of those who know nothing: the fewest GPUs held up first.
+        # If no speed can be promised, the rule without profiles holds: hosts with the fewest GPUs first.
         first, second = np.where(safe, -value, gpus), np.where(safe, gpus, -value)
         return here, (place, ~self.cluster.quiet[place], self._guests[place], second, first, ~safe)
 

@@ -1,1 +1,1 @@
-"""Moving running jobs that their users called movable: which are worth it, and how they get there."""
+"""Relocation of running jobs that their users marked as movable: the choice of jobs, and the steps of a move."""

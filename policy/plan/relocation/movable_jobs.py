@@ -1,4 +1,4 @@
-"""Who may be moved and for whom, as the plan and the readings of Slurm tell."""
+"""The movable jobs and the waiting jobs for which they may move, found from the plan and from Slurm's readings."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -20,10 +20,10 @@ from policy.request.settings import Moving as Rules
 from policy.sharing.classes import Classes
 
 MOST_GANGS = 3
-"""Waiting jobs, the first in line, that room is looked for."""
+"""Waiting jobs, the first in line, for which a relocation may make room."""
 
 MOST_MOVERS = 400
-"""Running jobs that are looked at, the smallest first: they find a place most easily, and reading them takes time."""
+"""Running jobs that are considered, the smallest first: they find a place most easily. To read a job takes time."""
 
 HOUR = 3_600.0
 
@@ -37,25 +37,25 @@ class Movers:
         self._reader: tuple[Fleet, Reader] | None = None
         self._never: set[int] = set()
         self._begun: dict[tuple[int, int], float] = {}
-        """Moves of the last hour: jobs, and when each was begun."""
+        """Moves of the last hour: job and start time, with that time again as a float."""
         self._of: tuple[Reading, list[Mover]] | None = None
 
     def never(self, job_id: int) -> None:
-        """Slurm would not put this one back."""
+        """Excludes a job for good, since Slurm would not requeue it."""
         self._never.add(job_id)
         self._of = None
 
     def note(self, job_id: int, at: float) -> None:
-        """A move has begun."""
+        """Notes that a move has begun."""
         self._begun[job_id, int(at)] = at
 
     def in_the_last_hour(self, at: float) -> int:
-        """Moves of all jobs."""
+        """Returns the number of moves of all jobs in the last hour."""
         self._begun = {one: when for one, when in self._begun.items() if when > at - HOUR}
         return len(self._begun)
 
     def of(self, reading: Reading, fleet: Fleet) -> list[Mover]:
-        """All that may be moved."""
+        """Returns all jobs that may be moved now."""
         if self._of is None or self._of[0] is not reading:
             self._never &= {job.id for job in reading.jobs} if self._never else set()
             able = [job for job in reading.jobs if self._may_move(job)]
@@ -79,7 +79,7 @@ class Movers:
             return False
         if values.get("state") not in PINNED_STATES or not job.gpus or sorted(job.required) != sorted(job.nodes):
             return False
-        # By the number of an array's last task Slurm would mean the whole array.
+        # The last task of an array has the array's number, which for Slurm means the whole array.
         whole = not (job.share or job.guest or job.het or job.array == job.id) and "tier" not in values
         return whole and "move_until" not in values and job.wants_gpus and not job.reservation
 
@@ -88,7 +88,8 @@ class Movers:
         nodes = tuple(fleet.index[name] for name in job.nodes)
         said = values.get("f.movable", "")
         end = job.end if job.end is not None else at + (job.limit or 0)
-        # On its signal it saves its work; with a COST its user has said what that leaves. Else nobody knows.
+        # A job with a signal saves its work on it. With a COST its user has said what the move loses. Otherwise all
+        # work since its start counts as lost.
         saves = bool(said) or "signal" in values
         try:
             demand = self.demand(job, fleet, at)
@@ -105,13 +106,13 @@ class Movers:
         )
 
     def demand(self, job: JobFacts, fleet: Fleet, at: float) -> Demand:
-        """What a job needs, wherever it runs."""
+        """Returns what a job needs, wherever it runs."""
         if self._reader is None or self._reader[0] is not fleet:
             self._reader = fleet, Reader(fleet, self._classes)
         return self._reader[1].read(job, at).demand
 
     def who_waits(self, queue: Sequence[Waiting], at: float, after: float) -> list[int]:
-        """The first in line that wait for room on GPUs that others hold, and have waited long enough."""
+        """Returns the first jobs in line that wait for room and have waited for at least `after` seconds."""
         found: list[int] = []
         for entry in queue:
             if len(found) == MOST_GANGS:
@@ -124,14 +125,14 @@ class Movers:
         return found
 
     def gang(self, entry: Waiting, plan: Plan, picture: Picture, policy: Policy) -> tuple[Gang | None, Book]:
-        """A waiting job, and a book that shows all claims but its own; None where its start is not in sight."""
+        """Returns a waiting job, or None if its start is not in sight, and a book with all claims but its own."""
         assert plan.book is not None, "a pass has left its book"  # noqa: S101 - narrows the type
         book = without_claim(entry, plan, picture)
         at = book.cluster.at
         expected = entry.start
         demand, _ = entry.demand_at(at)
         if demand is not entry.demand:
-            # When its wait for the level ends, it takes what is farther away.
+            # When its wait for the level ends, it also takes GPUs that are farther apart.
             relaxed = _soonest(book, entry.demand, policy)
             if relaxed is not None:
                 relaxed = max(entry.until, relaxed)
@@ -140,7 +141,7 @@ class Movers:
 
 
 def without_claim(entry: Waiting, plan: Plan, picture: Picture) -> Book:
-    """A copy of the plan's book in which one waiting job has claimed nothing."""
+    """Returns a copy of the plan's book without the claim of one waiting job."""
     assert plan.book is not None, "a pass has left its book"  # noqa: S101 - narrows the type
     book, touched = Book(plan.book.cluster), set(entry.place)
     if not touched:
@@ -164,10 +165,10 @@ def _soonest(book: Book, demand: Demand, policy: Policy) -> float | None:
 
 
 def moves_of(values: Mapping[str, str]) -> Iterable[int]:
-    """When a job was moved, as far as its segment still says."""
+    """Returns the times at which a job was moved, as far as its segment keeps them."""
     return [int(one) for one in values.get("moves", "").split(",") if one.isdigit()]
 
 
 def began(values: Mapping[str, str] | None) -> float:
-    """When the move of a job under way began."""
+    """Returns the time at which a job's present move began."""
     return float(max(moves_of(values or {}), default=0))

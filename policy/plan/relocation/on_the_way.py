@@ -1,10 +1,17 @@
-"""Running jobs on their way to other GPUs: told to save their work, put back into the queue, pinned to their new place.
+"""Relocation under way: running jobs are signalled to save their work, requeued, and pinned to their new place.
 
-Before anything happens to a job, its segment says that it is being moved, where to and for whom; whoever reads that
-after a restart goes on from there, or leaves the job where it runs. In order: the record, the waiting job's pin, the
-signal, the grace, the requeue, and once the job has left, its new pin. Until then its new place is kept for it, and the
-place that it leaves is the waiting job's before all others. A job that ends by itself is not run again, unless it ends
-as a failure on the signal.
+The segment of a job is written first: it says that the job is being moved, where to, and for which waiting job. After a
+restart, berthd reads it and goes on with the move, or leaves the job where it runs. The steps, in order:
+
+1. write the segment;
+2. pin the waiting job to its place;
+3. send the signal;
+4. wait for the grace time;
+5. requeue the job;
+6. when the job has left, pin it to its new place.
+
+Until then its new place is kept for it. The place that it leaves goes to the waiting job before all others. A job that
+ends by itself is not run again, unless it fails on the signal.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -28,10 +35,10 @@ from policy.request.settings import Moving as Rules
 from policy.sharing.classes import Classes
 
 EVERY = 10.0
-"""Seconds between two looks for jobs that are worth moving."""
+"""Seconds between two searches for jobs that are worth moving."""
 
 MOST_KEPT = 120.0
-"""Seconds for which a job for which room was made, or that was moved, comes before all others."""
+"""Seconds for which a moved job, or a job for which room was made, comes before all others."""
 
 _LEAVING = frozenset({"RUNNING", "COMPLETING", "CONFIGURING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT"})
 _BY_THE_SIGNAL = frozenset({"FAILED", "OUT_OF_MEMORY"})
@@ -41,17 +48,17 @@ _BY_THE_SIGNAL = frozenset({"FAILED", "OUT_OF_MEMORY"})
 class _Going:
     job: JobFacts
     until: float
-    """When it is put back if it has not left before."""
+    """Time at which it is requeued, if it has not left before."""
     gang: int
-    """Who waits for its place; 0 where it goes for its own sake."""
+    """The job that waits for its place; 0 if it moves to faster GPUs for its own gain."""
     names: tuple[str, ...]
     mask: int
     began: float
     signalled: bool = False
     asked: bool = False
-    """Whether Slurm was asked to put it back."""
+    """True if Slurm was asked to requeue it."""
     left: float = 0.0
-    """When it was first seen to wait again."""
+    """Time at which it was first seen waiting again."""
     told: bool = False
 
 
@@ -75,25 +82,25 @@ class Moving:
         self._movers = Movers(rules, classes)
         self._going: dict[int, _Going] = {}
         self._before_others: dict[int, float] = {}
-        """Until when some jobs come first."""
+        """Times until which some jobs come before all others."""
         self._turns: list[int] = []
-        """Jobs of this round that are still to be looked at; 0 for those on slow GPUs."""
+        """Waiting jobs that this round still has to consider; 0 stands for the jobs on slow GPUs."""
         self._next = 0.0
         self._recovered = False
         self._count = self._called_off = 0
         self.touched: set[int] = set()
-        """Jobs that were written to since the planner last took them out: what a reading showed of them is old."""
+        """Jobs that were written to since the planner last cleared this set: their facts in a reading may be old."""
 
     @property
     def told(self) -> dict[str, str]:
-        """For `berth status`."""
+        """Returns the counts for `berth status`."""
         counts = {"moves": self._count, "moving": len(self._going), "moves_called_off": self._called_off}
         return {name: str(count) for name, count in counts.items() if count}
 
-    # Looking for what is worth it
+    # Search for jobs that are worth moving
 
     def search(self, plan: Plan, picture: Picture, reading: Reading) -> bool:
-        """Look at one waiting job, or at those on slow GPUs; False where nothing is left to look at for now."""
+        """Considers one waiting job, or the jobs on slow GPUs; returns False if nothing is left to consider now."""
         if not self._rules.enabled or self._going or plan.book is None:
             return False
         at = reading.at
@@ -118,7 +125,7 @@ class Moving:
         return True
 
     def _begin(self, found: Proposal, entry: Waiting | None, reading: Reading) -> None:
-        """Record first; then the waiting job gets its place, and the others the signal."""
+        """Begins the moves: writes the records, then pins the waiting job, then signals the jobs to be moved."""
         jobs = {job.id: job for job in reading.jobs}
         until = reading.at + self._rules.grace
         try:
@@ -146,7 +153,7 @@ class Moving:
             self._signal(going)
 
     def _may_not(self, job_id: int) -> str:
-        """Why Slurm would not put a job back and start it again; empty where it would."""
+        """Returns why Slurm would not requeue a job and start it again; empty if it would."""
         found = self._ask(job_id)
         if not found.may_requeue:
             return "--no-requeue, or has no script"
@@ -175,10 +182,10 @@ class Moving:
         except (SlurmError, KeyError) as problem:
             self._complain(f"JobId={going.job.id} could not be told to save its work: {problem}")
 
-    # On the way
+    # Moves under way
 
     def step(self, plan: Plan, picture: Picture, reading: Reading) -> int:
-        """Go on with those under way; how many updates that took."""
+        """Goes on with the moves under way; returns how many updates that took."""
         self._adopt(reading)
         known = {job.id: job for job in reading.jobs if job.id in self._going}
         updates = 0
@@ -192,10 +199,10 @@ class Moving:
         return updates
 
     def _adopt(self, reading: Reading) -> None:
-        """Take over what an earlier berthd has begun."""
+        """Takes over the moves that an earlier berthd has begun."""
         jobs: Iterable[JobFacts] = reading.jobs
         if self._rules.enabled and not self._recovered:
-            # Who has ended meanwhile is in no usual reading.
+            # A usual reading does not show the jobs that have ended meanwhile.
             self._recovered = True
             jobs = self._gateway.read(ended=True).jobs
         for job in jobs:
@@ -220,7 +227,7 @@ class Moving:
             self._speak_of(going, at)
             return 0
         if not self._wanted(going, plan):
-            # Who was told to save may end by that yet, and has to be run again then.
+            # A job that got the signal may still end because of it, and must be run again then.
             return self._call_off(going, "nobody needs its place any more") if at >= going.until else 0
         if job.state == "RUNNING" and not going.signalled:
             self._signal(going)
@@ -228,7 +235,7 @@ class Moving:
         return self._put_back(going) if at >= going.until else 0
 
     def _wanted(self, going: _Going, plan: Plan) -> bool:
-        """Whether the place that a job leaves is still the one that is waited for."""
+        """Tells whether the waiting job still needs the place that a job is to leave."""
         if not going.gang:
             return True
         entry = next((one for one in plan.queue if one.job.id == going.gang), None)
@@ -246,7 +253,7 @@ class Moving:
         return self._ended(going)
 
     def _ended(self, going: _Going) -> int:
-        """It ended before it was put back: by its own will, unless the signal ended it."""
+        """Handles a job that ended before its requeue: runs it again only if it failed on the signal."""
         job_id = going.job.id
         state = self._gateway.job(job_id).state
         if state in _LEAVING or state == "PENDING":
@@ -261,10 +268,10 @@ class Moving:
         return 0
 
     def _settle(self, going: _Going, plan: Plan, picture: Picture, reading: Reading) -> int:
-        """It waits again: give it its new place, and let it start."""
+        """Gives a job that waits again its new place, and lets it start."""
         at = reading.at
         going.left = going.left or at
-        # slurmd refuses a job on the node that it has just left.
+        # slurmd refuses a job on a node that it has just left.
         if at - going.left < BACK_AFTER and not set(going.names).isdisjoint(going.job.required):
             return 0
         berth, start = self._place_for(going, plan, picture)
@@ -282,7 +289,7 @@ class Moving:
         return 0
 
     def _place_for(self, going: _Going, plan: Plan, picture: Picture) -> tuple[Berth | None, float]:
-        """The place that was kept, or another where that is gone."""
+        """Returns the place that was kept, or another one if that is gone."""
         assert plan.book is not None, "a pass has left its book"  # noqa: S101 - narrows the type
         book, fleet = plan.book, plan.book.fleet
         demand = self._movers.demand(going.job, fleet, book.cluster.at)
@@ -307,7 +314,7 @@ class Moving:
                 self._drop(going)
 
     def _call_off(self, going: _Going, why: str) -> int:
-        """Leave a job where it runs."""
+        """Calls a move off: leaves the job where it runs."""
         self._drop(going)
         self._called_off += 1
         self.touched.add(going.job.id)
@@ -327,7 +334,7 @@ class Moving:
             )
 
     def _tell(self, plan: Plan, at: float) -> None:
-        """What the plan has to keep for whom."""
+        """Tells the plan which jobs come first, and which places it must keep."""
         self._before_others = {job_id: until for job_id, until in self._before_others.items() if until > at}
         waited_for = {going.gang for going in self._going.values() if going.gang}
         plan.first = frozenset(waited_for | self._before_others.keys())
@@ -344,7 +351,7 @@ class Moving:
 
 
 def under_way(job: JobFacts, berth: Berth, gang: int, reason: str, until: float, grace: float) -> dict[str, str]:
-    """The segment of a job that is about to be moved."""
+    """Returns the segment of a job that is about to be moved."""
     values = dict(job.segment or {})
     before = [one for one in values.get("moves", "").split(",") if one][-5:]
     return {
@@ -358,7 +365,7 @@ def under_way(job: JobFacts, berth: Berth, gang: int, reason: str, until: float,
 
 
 def taken_over(job: JobFacts, values: Mapping[str, str], until: float) -> _Going | None:
-    """What the segment says of a move; None where it cannot be read."""
+    """Reads a move under way from a job's segment; returns None if it cannot be read."""
     names, _, gpus = values.get("move_to", "").partition(":")
     places = [one for one in gpus.split(",") if one.isdigit() and int(one) < 64]
     gang = values.get("move_for", "")

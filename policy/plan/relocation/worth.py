@@ -1,7 +1,7 @@
-"""Which running jobs are worth moving: so that one that waits can start, or off GPUs that are slow for them.
+"""The worth of relocations: finds running jobs to move, to let a waiting job start or to leave slow GPUs.
 
-Only jobs that say `--movable` are asked of. A job that is moved needs a place that is free now and as near and as fast
-as its own; what is gained, in GPU-seconds, has to exceed what the move costs by a margin.
+Only jobs with `--movable` are considered. A job that is moved needs a place that is free now, and as close together and
+as fast as its own. The gain, in GPU-seconds, must exceed the cost of the move by a margin.
 
     gain of a start   seconds that it starts earlier than planned  x  its GPUs
     gain of speed     what is left of the run  x  (1 - new over old run time)  x  GPUs
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
     from topology.tables import Ints
 
 MOST_TRIES = 16
-"""Sets of jobs that are tried for one that waits: each asks the policy for a place."""
+"""Sets of jobs that are tried for one waiting job: each try asks the policy for a place."""
 
 MOST_SLOW = 8
-"""Jobs on slow GPUs, the slowest first, that a faster place is looked for."""
+"""Jobs on slow GPUs, the slowest first, for which a faster place is searched."""
 
 WORTH_LOOKING = 1.05
-"""Score of a job's slowest GPU from which on a faster place is looked for."""
+"""Score of a job's slowest GPU from which on a faster place is searched."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +50,9 @@ class Mover:
     cost: float
     """Seconds that a move costs it, as its user says."""
     lost: float
-    """Seconds of work that a move would lose besides."""
+    """Seconds of work that a move would lose in addition."""
     left: float
-    """Seconds that it is expected to run yet."""
+    """Seconds that it is expected to run from now on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +61,13 @@ class Gang:
 
     id: int
     demand: "Demand"
-    """At the level that it insists on now."""
+    """The demand at the level that it insists on now."""
     expected: float
-    """When it starts if nobody is moved, as far as the plan can tell."""
+    """Expected start if no job is moved, by the plan."""
 
 
 class Moved(NamedTuple):
-    """One job and where it goes."""
+    """A job, and its new place."""
 
     mover: Mover
     berth: Berth
@@ -75,7 +75,7 @@ class Moved(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """Jobs that are to be moved, together."""
+    """Jobs to be moved together."""
 
     moves: tuple[Moved, ...]
     gain: float
@@ -84,13 +84,13 @@ class Proposal:
     """GPU-seconds."""
     reason: str
     gang: int = 0
-    """Who starts by it; 0 where the moved job itself gains."""
+    """The waiting job that can start by it; 0 if the moved job itself gains."""
     berth: Berth | None = None
-    """The place that is opened."""
+    """The place that becomes free for the waiting job."""
 
 
 def price(mover: Mover, rules: Moving) -> float:
-    """GPU-seconds that moving a job costs.
+    """Returns the cost of moving a job, in GPU-seconds.
 
     >>> from unittest.mock import Mock
     >>> price(Mover(1, Mock(gpus=2), (0,), 3, cost=120.0, lost=0.0, left=9_000.0), Moving(restart=60))
@@ -100,9 +100,9 @@ def price(mover: Mover, rules: Moving) -> float:
 
 
 def open_for(gang: Gang, book: Book, movers: Sequence[Mover], policy: Policy, rules: Moving) -> Proposal | None:
-    """The cheapest jobs found whose moving lets one that waits start now; None where it is not worth it.
+    """Returns the cheapest moves found that let a waiting job start now; None if no moves are worth it.
 
-    The book shows everything but the claim of the gang itself; it is not changed.
+    The book holds all claims but that of the waiting job; it is not changed.
     """
     at = book.cluster.at
     saved = gang.expected - at - rules.grace - rules.restart
@@ -130,7 +130,7 @@ def open_for(gang: Gang, book: Book, movers: Sequence[Mover], policy: Policy, ru
 
 
 def off_slow(book: Book, movers: Sequence[Mover], policy: Policy, rules: Moving) -> Proposal | None:
-    """The job that gains most by leaving slow GPUs for better ones that are free now; None where none gains enough."""
+    """Returns the move from slow GPUs to better free ones that gains most; None if no move gains enough."""
     best: Proposal | None = None
     for mover, slowest in _on_slow_gpus(book.fleet, movers):
         here = _here(mover, book)
@@ -160,11 +160,11 @@ def _starts_anyway(gang: Gang, book: Book, policy: Policy) -> bool:
     return True
 
 
-# Which jobs could make room.
+# Search for sets of jobs that could make room.
 
 
 class _Opened(NamedTuple):
-    """A node, and the cheapest of its jobs without which it has enough GPUs."""
+    """A node, and its cheapest jobs without which it has enough GPUs."""
 
     node: int
     movers: tuple[Mover, ...]
@@ -174,12 +174,12 @@ class _Opened(NamedTuple):
 def _sets(
     demand: "Demand", view: "View", movers: Sequence[Mover], rules: Moving
 ) -> Iterator[tuple[list[Mover], "Ints"]]:
-    """Sets of jobs that may make room, and the nodes among which; those that look cheapest first."""
+    """Yields sets of jobs that may make room, with the nodes to search for a place; cheapest sets first."""
     fits = demand.candidates & view.open
     opened = [one for node, some in _by_node(movers).items() if fits[node] for one in _ways(demand, view, node, some)]
     opened = [one for one in opened if len(one.movers) <= rules.at_once]
     if demand.n == 1:
-        # Where a set of linked GPUs is asked for, a larger number may be needed than the count tells.
+        # If the job asks for linked GPUs, more jobs may have to leave than the number of GPUs tells.
         for one in sorted(opened, key=lambda one: (one.price, len(one.movers))):
             yield list(one.movers), np.array([one.node])
         return
@@ -209,7 +209,7 @@ def _by_node(movers: Iterable[Mover]) -> dict[int, list[Mover]]:
 
 
 def _ways(demand: "Demand", view: "View", node: int, movers: Sequence[Mover]) -> Iterator[_Opened]:
-    """Ever more of a node's jobs, the cheapest first, from where the number of GPUs suffices on."""
+    """Yields growing sets of a node's jobs, cheapest jobs first, once their GPUs and the free ones are enough."""
     free, total = int(view.free[node]), 0.0
     chosen: list[Mover] = []
     for mover in sorted(movers, key=lambda one: (one.demand.gpus * (one.cost + one.lost), one.id)):
@@ -221,7 +221,7 @@ def _ways(demand: "Demand", view: "View", node: int, movers: Sequence[Mover]) ->
 
 
 def _groups(demand: "Demand", fleet: "Fleet") -> "list[Ints]":
-    """The node sets, one of which has to hold all of a demand."""
+    """Returns the sets of nodes, one of which has to hold the whole demand."""
     return [group for part in demand.parts() for group in _groups_of_part(part, fleet)]
 
 
@@ -241,11 +241,11 @@ def _has_room(demand: "Demand", view: "View") -> "Bools":
     return room
 
 
-# The place without them.
+# Search for the place that their leaving opens.
 
 
 def _without(movers: Iterable[Mover], view: "View") -> "View":
-    """The view as if some jobs had left."""
+    """Returns the view as if some jobs had left."""
     left = replace(view, free=view.free.copy(), cpus=view.cpus.copy(), mem=view.mem.copy())
     fleet = view.fleet
     for mover in movers:
@@ -275,20 +275,20 @@ def _in_the_way(mover: Mover, berth: Berth) -> bool:
 
 
 def _room_without(movers: Sequence[Mover], demand: "Demand", berth: Berth, view: "View") -> bool:
-    """Whether the place is free once just these have left: others may have been thought away with them."""
+    """Tells whether the place is free once only these jobs have left: the place was found without other jobs too."""
     left, here = _without(movers, view), list(berth.nodes)
     if demand.cpus is None and not bool((left.free[here] == left.fleet.full[here]).all()):
         return False
     return bool(((left.free[here] & berth.mask) == berth.mask).all()) and bool(_has_room(demand, left)[here].all())
 
 
-# Where they go.
+# Search for the new places of the jobs that leave.
 
 
 def _elsewhere(
     movers: Sequence[Mover], gang: Gang, berth: Berth, book: Book, policy: Policy
 ) -> tuple[Moved, ...] | None:
-    """Places for all of them, free now and as good as their own; None where one has none."""
+    """Returns places for all of the jobs, free now and as good as their own; None if one job has none."""
     after = Book(book.cluster)
     after.claim(claim_on(book.fleet, gang.demand, berth.nodes, berth.mask, book.cluster.at))
     moves = []
@@ -311,7 +311,7 @@ def _here(mover: Mover, book: Book) -> Berth:
 
 
 def _as_near(mover: Mover, here: Berth) -> "Demand":
-    """What the job needs elsewhere: a place of the level that it has."""
+    """Returns the job's demand for another place: one of the level that it has now."""
     if mover.demand.gpus == 1:
         return mover.demand
     return mover.demand.at_level(here.level)

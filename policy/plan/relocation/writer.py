@@ -1,4 +1,5 @@
-"""What moving a job takes of Slurm: a part of a gateway, and somebody who writes pins. The simulator has both too."""
+"""Interfaces that relocation needs: a part of the gateway to Slurm, and a writer of pins. The simulator has both too.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Protocol
@@ -8,44 +9,44 @@ from policy.plan.changes import Change
 
 
 class Hands(Protocol):
-    """As `policy.slurm.interface.Gateway` has them."""
+    """The methods of `policy.slurm.interface.Gateway` that relocation uses."""
 
     def read(self, *, ended: bool) -> Reading:
-        """One look."""
+        """Reads Slurm once."""
         ...
 
     def job(self, job_id: int) -> JobText:
-        """One job's record."""
+        """Returns one job's record."""
         ...
 
     def config(self) -> Mapping[str, str]:
-        """Slurm's configuration."""
+        """Returns Slurm's configuration."""
         ...
 
     def annotate(self, job_id: int, values: Mapping[str, str]) -> None:
-        """Another segment."""
+        """Writes a job's segment."""
         ...
 
     def delay(self, job_id: int, values: Mapping[str, str], seconds: int) -> None:
-        """Another segment, and not to be started for so long."""
+        """Writes a job's segment, and keeps it from starting for some seconds."""
         ...
 
     def warn(self, job_id: int, signal: str, *, batch: bool = False) -> None:
-        """A signal."""
+        """Sends a signal to a job."""
         ...
 
     def evict(self, job_id: int) -> bool:
-        """Back into the queue; False where it has ended."""
+        """Requeues a running job; returns False if it has ended."""
         ...
 
     def requeue(self, job_id: int | str) -> None:
-        """Back into the queue, with one that has failed."""
+        """Requeues a job that has failed."""
         ...
 
 
 class Writer(Protocol):
-    """Writes what is planned."""
+    """Writes planned changes to Slurm."""
 
     def write(self, changes: Sequence[Change], reading: Reading) -> list[int]:
-        """Write some changes; the jobs of those that failed."""
+        """Writes some changes; returns the jobs whose changes failed."""
         ...
