@@ -86,10 +86,10 @@ class CostModel:
         return 1.0
 
     def worth_waiting(self, model: str, app_class: str, gpus: int, levels: tuple[str, str], run_s: float) -> float:
-        """Returns the most seconds that waiting for the nearer of two levels can gain: what the farther one costs a run.
+        """Returns the most seconds that a wait for the nearer of two levels can gain: the farther one's cost in a run.
 
-        Waiting longer than this is never worth it; a long job may wait longer than a short one (Philly). Returns infinity
-        if the tables show no difference: then the wait has another reason, which the tables cannot bound.
+        Waiting longer than this is never worth it; a long job may wait longer than a short one (Philly). Returns
+        infinity if the tables show no difference: then the wait has a reason that the tables do not show.
         """
         near, far = (self.locality(model, app_class, level, gpus) for level in levels)
         return (far - near) * run_s if far > near else math.inf

@@ -133,7 +133,7 @@ def candidates(fleet: "Fleet", allowed: "Bools", k: int, cpus: int | None, mem: 
 def allowed_nodes(
     fleet: "Fleet", inside: "Sequence[Bools]", features: Sequence[str], only: Sequence[str], excluded: Sequence[str]
 ) -> "Bools":
-    """Returns the nodes of some pools that have all features, are in the node list if there is one, and not excluded."""
+    """Returns the nodes of some pools that have all features, are in the node list if any, and are not excluded."""
     nothing = np.zeros(len(fleet.names), np.bool_)
     allowed: Bools = np.logical_or.reduce([nothing, *inside])
     for feature in features:
@@ -154,7 +154,7 @@ _AS_HET = "Slurm can only say so as a heterogeneous job, such as `-N1 --gres=gpu
 
 
 def _layouts(request: "Request", sizes: list[int]) -> list[tuple[int, int]]:
-    """Returns pairs of nodes and GPUs per node, preferred first; `sizes` are the machines' sizes, distinct, ascending."""
+    """Returns pairs of nodes and GPUs per node, preferred first; `sizes` are the distinct machine sizes, ascending."""
     if request.per_node is not None:
         return [(request.nodes or 1, request.per_node)]
     total = request.total or 0

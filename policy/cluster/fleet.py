@@ -65,7 +65,7 @@ class Fleet:
     skipped: frozenset[str] = frozenset()
     """Partitions that Berth does not touch."""
     weights: Ints | None = None
-    """Slurm's Weight of each node; nodes of less weight are taken first. None if all are equal or weights do not count."""
+    """Slurm's Weight of each node; lower weights are taken first. None if all are equal or weights do not count."""
     cpus_kept: Ints | None = None
     """CPUs per GPU of each node that only jobs with GPUs get; None if no node keeps any."""
     cpus_by_gpu: bool = False

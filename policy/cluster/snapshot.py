@@ -93,7 +93,7 @@ class Cluster:
         )
 
     def limits_like(self, limit: float) -> tuple[float, float]:
-        """Returns an interval of time limits, lower end excluded, upper included, whose jobs see the same free resources."""
+        """Returns bounds (lower excluded, upper included): jobs of these time limits see the same free resources."""
         closing = np.concatenate([self.hole_until, self.reserved_from]) - self.at
         later = closing >= limit
         return float(closing[~later].max(initial=0.0)), float(closing[later].min(initial=FAR))

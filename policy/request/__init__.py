@@ -1,1 +1,1 @@
-"""What a job asks for: the request as Slurm sent it, the demand that follows from it, shares, tiers, locality."""
+"""The job's request: as Slurm sent it, and the demand, share, tier and locality that follow from it."""

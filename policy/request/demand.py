@@ -1,4 +1,4 @@
-"""From a `Request` to a `Demand` on this fleet: how many nodes, and what each has to give."""
+"""The demand: the number of nodes that a job needs on this fleet, and what each of them must give."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 A_YEAR = 365 * 86_400
 
 ANY_SPREAD = 0
-"""In place of a number of nodes: the GPUs may be spread over nodes in any way."""
+"""Stands for a number of nodes: the GPUs may be spread over nodes in any way."""
 
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """The same on each of n nodes: k GPUs, CPUs and MB; None for CPUs or MB means all of the node.
+    """Needs of a job, the same on each of n nodes: k GPUs, CPUs and MB; None for CPUs or MB means all of the node.
 
-    With n = ANY_SPREAD the k GPUs are the whole job's, and may lie on nodes in any way. Slurm cannot pin that, since
-    a typed request is the same on each node: it is for simulations of systems that can, and for estimates.
+    With n = ANY_SPREAD, k counts the GPUs of the whole job, which may be on nodes in any way. Slurm cannot pin that,
+    since a typed request is the same on each node. It is for estimates, and for simulations of systems that can.
     """
 
     n: int
@@ -37,63 +37,66 @@ class Demand:
     candidates: "Bools"
     """Nodes that could ever hold it: in the partition, with the features, big enough."""
     min_cpus_per_node: int | None = None
-    """Set where a pin takes away what spread CPUs or tasks evenly over the nodes."""
+    """Set if a pin removes the option that spread CPUs or tasks evenly over the nodes."""
     min_cpus: int | None = None
     app_class: str = "compute"
-    """How much the job suffers from a slow GPU: `compute`, `mixed`, `memory`, or a class of the site's own."""
+    """Class of how much a slow GPU slows the job: `compute`, `mixed`, `memory`, or a class of the site's own."""
     model: str = ""
-    """What the job runs, where that is known and has a row of its own in the cost model."""
+    """Model that the job runs, if it is known and has a row of its own in the cost model."""
     share: Share | None = None
-    """What it asks of each GPU, for a packed job."""
+    """Part that a packed job asks of each GPU."""
     mem_per_node: int | None = None
-    """Set where a pin takes away the GPUs that its memory hung on."""
+    """Set if a pin removes the GPU count by which its memory was requested."""
     tier: Tier = ALONE
-    """Of whole GPUs: whether it owns them alone, may have a guest, or is one."""
+    """For whole GPUs: tells if the job owns them alone, may have a guest, or is a guest."""
     gpu_mem: int | None = None
-    """MiB of its GPU that a guest needs, or a host on each of its own."""
+    """MiB that a guest needs of its GPU, or a host of each of its GPUs."""
     user: int = 0
-    """Whose it is, where hosts and guests are told apart by it."""
+    """User of the job, where hosts and guests depend on it."""
     guest_after: int | None = None
     """Seconds of waiting after which it may begin as a guest; None: never."""
     remaining: float = 0.0
-    """Seconds of ideal run time that are left, as far as predicted; 0 where nobody can say."""
+    """Seconds of ideal run time that are left, by prediction; 0 if not known."""
     pools: "tuple[Bools, ...]" = ()
-    """Of several partitions, their candidates, first those that Slurm tries first: all its nodes are in one of them.
-    Empty where any of the candidates go together."""
+    """Candidates of each of several partitions, in the order in which Slurm tries them. All nodes of the job must be in
+    one pool. Empty if any candidates go together."""
 
     shut: tuple[str, ...] = ()
-    """Those of several partitions that do not admit it (policy.cluster.partitions.shut_to)."""
+    """Partitions, of several, that do not admit the job (policy.cluster.partitions.shut_to)."""
 
     @property
     def gpus(self) -> int:
-        """GPUs of the whole job."""
+        """Returns the number of GPUs of the whole job."""
         return self.k if self.n == ANY_SPREAD else self.n * self.k
 
     @property
     def host_way(self) -> str:
-        """How a host shares GPUs with guests: several of a node have one MPS daemon, which no guest could join."""
+        """Returns the way in which a host shares GPUs with guests: `mps` or `time`.
+
+        Several GPUs of a node have one MPS daemon, which no guest could join, so such a host shares by `time`.
+        """
         return "mps" if self.tier.mps and self.k == 1 else "time"
 
     def at_level(self, level: str) -> "Demand":
-        """The same demand at another level."""
+        """Returns the same demand at another level."""
         return replace(self, level=level)
 
     def parts(self) -> tuple["Demand", ...]:
-        """The same demand in one partition after the other; itself where any candidates go together."""
+        """Returns the same demand for each pool; only the demand itself if any candidates go together."""
         return tuple(replace(self, candidates=pool, pools=()) for pool in self.pools) if self.pools else (self,)
 
     def within(self, nodes: "Bools") -> "Demand":
-        """The same demand on some nodes alone."""
+        """Returns the same demand on some nodes only."""
         return replace(self, candidates=self.candidates & nodes, pools=tuple(pool & nodes for pool in self.pools))
 
     def without(self, nodes: "Sequence[int] | Ints") -> "Demand":
-        """The same demand anywhere but on some nodes."""
+        """Returns the same demand without some nodes."""
         others = np.ones(len(self.candidates), np.bool_)
-        # A tuple would be taken for an index of several dimensions.
+        # As a list, since numpy takes a tuple for an index of several dimensions.
         others[list(nodes)] = False
         return self.within(others)
 
     @property
     def could_be_held(self) -> bool:
-        """Whether there are enough nodes that could ever hold it."""
+        """Tells whether there are enough nodes that could ever hold it."""
         return any(int(part.candidates.sum()) >= self.n for part in self.parts())

@@ -1,7 +1,7 @@
-"""How near to each other a job's GPUs must be, and until when it insists on that.
+"""Locality: the level at which a job's GPUs must be close together, and the time for which it insists on that.
 
-A job insists on its level for a time that starts when it may start. After that it takes the nearest level at which it
-can start, one step after the other from near to far, so the time is the most that locality can cost it.
+A job insists on its level for a time that begins when it may start. After that it takes the nearest level at which it
+can start; levels are tried from near to far. So the time is the most that locality can cost it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ from policy.formats.errors import FormatError, LeftToSlurm
 
 @dataclass(frozen=True, slots=True)
 class Insistence:
-    """A level, and for how many seconds a job insists on it."""
+    """A level, and the seconds for which a job insists on it."""
 
     level: str
     wait: int
@@ -21,14 +21,14 @@ class Insistence:
 
 @dataclass(frozen=True, slots=True)
 class SizeRule:
-    """What a site asks for jobs from a number of GPUs on that say nothing themselves."""
+    """A site's rule for jobs that name no level and have at least a number of GPUs."""
 
     gpus: int
     insistence: Insistence
 
 
 def parse_rules(text: str, default_wait: int) -> tuple[SizeRule, ...]:
-    """Read a site's rules, such as `2:nvlink@5 9:leaf@30`: from 2 GPUs on, from 9 on.
+    """Reads a site's rules, such as `2:nvlink@5 9:leaf@30`: from 2 GPUs on, from 9 on.
 
     >>> [(rule.gpus, rule.insistence.level, rule.insistence.wait) for rule in parse_rules("2:nvlink@5 9:leaf", 600)]
     [(2, 'nvlink', 300), (9, 'leaf', 600)]
@@ -48,7 +48,7 @@ def parse_rules(text: str, default_wait: int) -> tuple[SizeRule, ...]:
 def settle(
     asked: flag_table.Locality | None, gpus: int, rules: Sequence[SizeRule], default_wait: int, cap: int | None
 ) -> Insistence | None:
-    """What a job insists on: what its user asked for, else the site's rule for its size; within the admin's cap."""
+    """Returns what a job insists on: its user's request, else the site's rule for its size; capped by the admin."""
     if asked is not None:
         found = Insistence(asked.level, default_wait if asked.wait is None else asked.wait)
     else:
@@ -60,7 +60,7 @@ def settle(
 
 
 def of_switches(count: int | None, wait: int | None, nodes: int) -> flag_table.Locality | None:
-    """What `--switches=COUNT@TIME` asks, in words of our own; None where it asks nothing of so many nodes.
+    """Turns `--switches=COUNT@TIME` into a locality; None if it sets no condition for this number of nodes.
 
     >>> of_switches(1, 90, 2), of_switches(1, 90, 1), of_switches(4, None, 4)
     (Locality(level='leaf', wait=90), None, None)
@@ -73,7 +73,7 @@ def of_switches(count: int | None, wait: int | None, nodes: int) -> flag_table.L
 
 
 def binding(level: str, nodes: int) -> str:
-    """The level as a demand of so many nodes has to state it: what its nodes give anyway is no condition.
+    """Returns the level for a demand of this number of nodes; a level that the nodes meet anyway is no condition.
 
     >>> binding("leaf", 1), binding("leaf", 2), binding("node", 2), binding("nvlink", 1)
     ('node', 'leaf', 'any', 'nvlink')
@@ -86,6 +86,6 @@ def binding(level: str, nodes: int) -> str:
 
 
 def insisted(segment: Mapping[str, str]) -> Insistence | None:
-    """What the segment of a placed job says that it insists on."""
+    """Reads what a placed job insists on from its segment."""
     level, wait = segment.get("insists", ""), segment.get("wait", "")
     return Insistence(level, int(wait)) if level in flag_table.LEVELS and wait.isdigit() else None

@@ -1,7 +1,7 @@
-"""From the fields of a submit request to a `Request`: what the user asks for, whatever form it was written in.
+"""Parses the fields of a submit request into a `Request`: one form for all ways to write a GPU request.
 
-What Slurm can say and Berth cannot yet choose better than Slurm raises `LeftToSlurm` with the reason; nothing that ran
-before may be refused because of Berth.
+Requests that Berth cannot yet place better than Slurm raise `LeftToSlurm` with the reason. A job that ran before may
+not be refused because of Berth.
 """
 
 import re
@@ -36,10 +36,10 @@ class Request:
     min_cpus_per_node: int = 0
     cpus_per_gpu: int = 0
     threads_per_core: int | None = None
-    """Threads of each core that it uses; None: all."""
+    """Threads that it uses of each core; None: all."""
     tasks_per_core: int | None = None
     tied: bool = False
-    """CPUs or tasks hang on GPUs: a pin takes that tie away and has to replace it."""
+    """True if CPUs or tasks are requested per GPU: a pin removes that relation and has to replace it."""
     memory: Memory | None = None
     whole_memory: bool = False
     whole_nodes: bool = False
@@ -50,9 +50,9 @@ class Request:
     limit: int | None = None
     locality: flag_table.Locality | None = None
     switches: int | None = None
-    """Leaves that it may have its nodes in (`--switches`), while it waits for that."""
+    """Most leaves that its nodes may be in (`--switches`), while it waits for that."""
     switch_wait: int | None = None
-    """Seconds of that wait; None: as long as the site lets it."""
+    """Seconds of that wait; None: as long as the site allows."""
     share: int | None = None
     """Percent of each GPU; None for whole ones."""
     gpu_mem: int | None = None
@@ -60,27 +60,27 @@ class Request:
     account: str = ""
     qos: str = ""
     admitted: frozenset[str] | None = None
-    """Of several partitions, those that admit its user's groups; None where slurmctld did not say."""
+    """Partitions, of several, that admit its user's groups; None if slurmctld did not say."""
     batch: bool = True
-    """Whether it has a script, and so can be put back into the queue."""
+    """True if it has a script, and so can be requeued."""
     het: bool = False
     array: bool = False
     signal: str = ""
-    """What it is to be sent before its end (`--signal`), as a number; after `B:` where it is for the script's shell."""
+    """Number of the signal before its end (`--signal`), with `B:` in front if it is for the script's shell."""
     later: bool = False
-    """It may not start yet: held, begun later, or dependent on others."""
+    """True if it may not start yet: held, with a later begin time, or dependent on other jobs."""
     asked: str = ""
     flags: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def said(self) -> dict[str, str]:
-        """What stands in the job's segment of what its user said."""
+        """Returns the segment's values for the user's flags."""
         signal = {"signal": self.signal} if self.signal and "movable" in self.flags else {}
         return {**{f"f.{name}": value for name, value in self.flags.items()}, **signal}
 
 
 def read(fields: Mapping[str, str]) -> Request:
-    """Understand a submit request."""
+    """Reads a submit request."""
     flags = flags_of(fields)
     share = flag_table.percent(flags["gpu-share"]) if "gpu-share" in flags else None
     if share is not None:
@@ -147,7 +147,7 @@ def flags_of(fields: Mapping[str, str]) -> dict[str, str]:
 
 
 def names_gpus(fields: Mapping[str, str]) -> bool:
-    """Whether a request says how many GPUs; with --gpu-share alone it is one on each node."""
+    """Tells whether a request gives a number of GPUs; with --gpu-share alone it is one on each node."""
     return any("gres/gpu" in fields.get(key, "") for key in ("tres_per_job", "tres_per_node", "tres_per_task"))
 
 
@@ -188,7 +188,7 @@ def _node_count(fields: Mapping[str, str]) -> int | None:
 
 
 def _gpus(fields: Mapping[str, str], nodes: int | None) -> tuple[int | None, int | None, int | None]:
-    """GPUs in all, on each node, for each task."""
+    """Returns the GPUs in all, per node, and per task."""
     by_job = _counted(fields, "tres_per_job")
     by_node = _counted(fields, "tres_per_node")
     by_task = _counted(fields, "tres_per_task")
@@ -205,8 +205,8 @@ def _gpus(fields: Mapping[str, str], nodes: int | None) -> tuple[int | None, int
         by_job = None
     if not (by_job or by_node):
         if "ntasks_per_tres" in fields:
-            # Slurm binds such tasks by a count of GPUs; a pin names them one by one.
-            raise LeftToSlurm("--ntasks-per-gpu without a number of GPUs")
+            # Slurm binds such tasks by a count of GPUs, but a pin names GPUs one by one.
+                        raise LeftToSlurm("--ntasks-per-gpu without a number of GPUs")
         raise LeftToSlurm("it asks for no GPUs")
     if "ntasks_per_tres" in fields:
         _check_tasks_per_gpu(fields, by_job, by_node)
@@ -223,12 +223,12 @@ def _check_tasks_per_gpu(fields: Mapping[str, str], by_job: int | None, by_node:
     if tasks != (by_job or 0) * on_each_gpu:
         raise LeftToSlurm("--ntasks-per-gpu does not agree with the numbers of tasks and GPUs")
     if (number(fields, "min_cpus") or 0) > tasks * (number(fields, "cpus_per_task") or 1):
-        # sbatch itself lowers the tasks to what the GPUs take, and still asks for the CPUs of all.
+        # sbatch lowers the number of tasks to what the GPUs take, but still asks for the CPUs of all tasks.
         raise LeftToSlurm("--ntasks-per-gpu with more CPUs than its tasks take")
 
 
 def _counted(fields: Mapping[str, str], key: str) -> int | None:
-    """The count of GPUs in a TRES text; None where it names no GPUs."""
+    """Returns the count of GPUs in a TRES text; None if it names no GPUs."""
     count = None
     for word in fields.get(key, "").split(","):
         if not word or (key == "tres_per_task" and re.match(r"(cpu|mem)[:=]", word)):
@@ -246,10 +246,10 @@ def _memory(fields: Mapping[str, str]) -> Memory | None:
 
 
 def wanted_gpus(fields: Mapping[str, str]) -> int | None:
-    """How many GPUs the plugin counted; a place must give exactly as many."""
+    """Returns the number of GPUs that the plugin counted; a place must give exactly as many."""
     return number(fields, "gpus")
 
 
 def names_in(listed: str) -> tuple[str, ...]:
-    """The partitions of a list, each once and in its order: a user may name one a thousand times."""
+    """Returns the partitions of a list, each once and in order: a user may name one a thousand times."""
     return tuple(dict.fromkeys(listed.split(",")))

@@ -1,4 +1,4 @@
-"""What the site decides about places; light enough for every command that reads berth.conf."""
+"""The site's settings about places; without heavy imports, as every command that reads berth.conf needs them."""
 
 from dataclasses import dataclass
 
@@ -11,46 +11,46 @@ class Sharing:
     """The site's rules for packed jobs, and for hosts and guests."""
 
     multi_user: bool = False
-    """Whether jobs of several users may be on one GPU under one MPS server."""
+    """True if jobs of several users may be on one GPU under one MPS server."""
     way: str = "mps"
-    """`mps`: at the same time; `time`: in turn, which any two users may."""
+    """`mps`: jobs run at the same time; `time`: in turn, which any two users may."""
     gpu_mem_reserve: int = 1_024
-    """MiB of each shared GPU that no packed job is granted: the MPS server and the jobs' contexts need them."""
+    """MiB of each shared GPU that no packed job is granted, for the MPS server and the jobs' contexts."""
     apart: frozenset[int] = frozenset()
-    """Users whose programs brought MPS down lately. No setting: berthd learns it from the nodes."""
+    """Users whose programs made MPS fail lately. Not a setting: berthd learns it from the nodes."""
     foes: frozenset[tuple[tuple[int, str], tuple[int, str]]] = frozenset()
-    """Packed jobs, each by user and name, that are never put together. No setting either."""
+    """Packed jobs, each by user and name, that never share a GPU. Not a setting either."""
     tier_default: Rules = ()
-    """What jobs are that say nothing of their tier; `exclusive` where no rule fits."""
+    """Tier of jobs that name none; `exclusive` if no rule fits."""
     tier_allowed: Rules = ()
-    """Who may ask for which tiers; everybody for all where no rule fits."""
+    """Tiers that jobs may ask for; all tiers if no rule fits."""
     guest_way: str = "time"
-    """`mps`: guests and hosts run at the same time, whatever they say themselves; `time`: only where both say so."""
+    """`mps`: guests and hosts always run at the same time; `time`: only if both ask for that."""
     guest_after: int | None = None
-    """Seconds after which a waiting job of one GPU starts as a guest unasked; None: never."""
+    """Seconds after which a waiting job of one GPU may start as a guest without asking for it; None: never."""
     profiles: str = ""
-    """The file with what was measured of jobs, by which guests get their seats; empty: rules alone."""
+    """File with the measured profiles of jobs, by which guests get their seats; empty: only rules."""
     fit: str = ""
-    """The predictor's fit; empty: the one that ships."""
+    """File with the predictor's fit; empty: the one that ships with Berth."""
     unsure: str = "try"
-    """`try`: a guest may go where its host is promised nothing, and moves if that suffers; `wait`: it waits."""
+    """`try`: a guest may join a host whose speed cannot be promised, and moves if the host slows down; `wait`: it waits."""
     least_speed: int = 80
-    """Percent of the speed with its share alone that each packed job of a GPU has to be promised; 0: nobody looks."""
+    """Percent of its speed with its share alone that each packed job of a GPU must be promised; 0: not checked."""
     company_wait: int = 600
-    """Seconds for which a packed job waits for such company, before it goes wherever there is room."""
+    """Seconds for which a packed job waits for such a GPU; then it goes wherever there is room."""
     evict_grace: int = 0
     """Seconds between a guest's warning and its end; 0: no warning."""
     evict_signal: str = "USR1"
-    """The warning."""
+    """Signal of the warning."""
 
     @property
     def tiers(self) -> tuple[Rules, Rules]:
-        """What jobs are that say nothing, and what they may ask for."""
+        """Returns the rules for the default tier and for the allowed tiers."""
         return self.tier_default, self.tier_allowed
 
     @property
     def mixes_users(self) -> bool:
-        """Whether any two users may be on one GPU."""
+        """Tells whether any two users may be on one GPU."""
         return self.multi_user or self.way == "time"
 
 
@@ -60,23 +60,23 @@ class Moving:
 
     enabled: bool = False
     grace: int = 60
-    """Seconds that a job has to save its work before it is put back into the queue."""
+    """Seconds that a job has to save its work before it is requeued."""
     signal: str = "USR1"
-    """What it is sent, where it names none itself (`--signal`)."""
+    """Signal that it is sent, if it names none itself (`--signal`)."""
     cost: int = 300
     """Seconds that a move costs a job that names no COST."""
     restart: int = 60
-    """Seconds between a job's end here and its first work there: epilog, prolog, start."""
+    """Seconds between a job's end on the old nodes and its first work on the new ones: epilog, prolog, start."""
     margin: float = 2.0
-    """How many times its cost a move has to gain."""
+    """Factor by which the gain of a move must exceed its cost."""
     after: int = 300
-    """Seconds that a job has waited before others are moved for it."""
+    """Seconds that a job must have waited before others are moved for it."""
     per_job: int = 1
-    """Moves of one job in an hour."""
+    """Most moves of one job in an hour."""
     per_hour: int = 12
-    """Moves of all jobs in an hour."""
+    """Most moves of all jobs in an hour."""
     at_once: int = 4
-    """Jobs that are moved for one that waits."""
+    """Most jobs that are moved for one waiting job."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,16 +88,16 @@ class Settings:
     locality_cap: int | None = None
     repin: bool = True
     pin_ahead: bool = True
-    """Whether jobs are pinned to places that are not free yet; where Slurm preempts, only it knows what it frees."""
+    """True if jobs are pinned to places that are not free yet. If Slurm preempts, only Slurm knows what it will free."""
     exclude_others: int = 32
-    """From how many nodes on a pinned job excludes all but its own, so that Slurm has less to test; 0 for never."""
+    """Cluster size in nodes from which on a pinned job excludes all other nodes, so that Slurm tests fewer; 0: never."""
     node_weight: bool = True
-    """Whether nodes of less Weight are taken first, as Slurm does; links and scores decide within one weight."""
+    """True if nodes of less Weight are taken first, as Slurm does; links and scores decide within one weight."""
     most_moves: int = 50
-    """Updates in one pass: each takes slurmctld's write locks."""
+    """Most updates in one pass: each takes slurmctld's write locks."""
     sharing: Sharing = Sharing()
     moving: Moving = Moving()
 
     def excludes_others(self, nodes: int) -> bool:
-        """Whether pinned jobs of a cluster of so many nodes exclude those that are not theirs."""
+        """Tells whether pinned jobs exclude all other nodes, on a cluster of this number of nodes."""
         return 0 < self.exclude_others <= nodes

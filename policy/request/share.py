@@ -1,23 +1,23 @@
-"""A packed job's share of a GPU, and whose jobs may share one."""
+"""A packed job's share of a GPU, and the parties of users whose jobs may share one."""
 
 from dataclasses import dataclass
 
 from policy.request.settings import Sharing
 
 EVERYBODY = -1
-"""The party of all users where the site lets them mix."""
+"""The party of all users, if the site lets them share GPUs."""
 
 
 NOBODY = -2
-"""The party of those who share with no one: whole-GPU jobs, and what Slurm counts but no known job holds."""
+"""The party that shares with no job: whole-GPU jobs, and parts that Slurm counts but no known job holds."""
 
 
 ALONE = -3
-"""The party of packed jobs that are put beside no one for a time: their user's programs brought MPS down."""
+"""The party of packed jobs that share with no job for a time, as programs of their user made MPS fail."""
 
 
 Mate = tuple[int, str]
-"""A packed job as others remember it: its user, and its name."""
+"""The key of a packed job in the list of foes: its user and its name."""
 
 
 UNNAMED: Mate = (-1, "")
@@ -25,32 +25,32 @@ UNNAMED: Mate = (-1, "")
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What a packed job asks of each of its GPUs."""
+    """The part that a packed job asks of each of its GPUs."""
 
     percent: int
     gpu_mem: int | None = None
-    """MiB; None: as many percent of the GPU's memory."""
+    """MiB of memory; None: `percent` of the GPU's memory."""
     party: int = EVERYBODY
-    """Only jobs of one party are put together: a uid, or EVERYBODY."""
+    """Only jobs of one party share a GPU: a uid, or EVERYBODY."""
     way: str = "mps"
     mate: Mate = UNNAMED
     foes: frozenset[Mate] = frozenset()
-    """With whom it was on a GPU that one of them brought down: never again."""
+    """Jobs with which it shared a GPU when one of them made MPS fail; it never shares with them again."""
     picky: bool = False
-    """Whether it rather waits than join jobs with which it, or they, would not keep their speed."""
+    """True if it waits rather than join jobs with which it, or they, would not keep their speed."""
 
     def granted(self, capacity: int) -> int:
-        """MiB that count as its own, on a GPU that has so many for packed jobs (0: nobody knows)."""
+        """Returns the MiB that it is granted on a GPU with `capacity` MiB for packed jobs (0: not known)."""
         return capacity * self.percent // 100 if self.gpu_mem is None else self.gpu_mem
 
 
 def party(user: int, sharing: Sharing) -> int:
-    """Who a user's packed jobs may be put together with."""
+    """Returns the party of a user's packed jobs: they may share GPUs within it."""
     if user in sharing.apart:
         return ALONE
     return EVERYBODY if sharing.mixes_users else user
 
 
 def foes_of(mate: Mate, sharing: Sharing) -> frozenset[Mate]:
-    """With whom a job is never put together."""
+    """Returns the jobs with which a job never shares a GPU."""
     return frozenset(other for one, other in sharing.foes if one == mate) if sharing.foes else frozenset()

@@ -1,4 +1,4 @@
-"""Which tier a job has: what it asks, else what its site gives to its QOS or partition, within what it may ask for."""
+"""Tiers: a job has the tier that it asks for, if allowed; else the site's default for its QOS or partition."""
 
 import re
 from collections.abc import Mapping
@@ -11,14 +11,14 @@ from policy.formats.flags import TIERS, Tier, parse_tier
 EXCLUSIVE, GUARANTEED, OPPORTUNISTIC = TIERS
 
 ALONE = Tier()
-"""What jobs are where nobody says anything."""
+"""Tier of jobs if neither the job nor the site names one."""
 
 _WORD = re.compile(r"(?:(qos|partition)=([A-Za-z0-9_.\-]+):)?(.+)")
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What holds for the jobs of a QOS or a partition, or for all others."""
+    """A rule for the jobs of a QOS or a partition, or for all others."""
 
     kind: str
     """`qos`, `partition`, or empty for all."""
@@ -30,7 +30,7 @@ Rules = tuple[Rule, ...]
 
 
 def parse_default(text: str) -> Rules:
-    """Read `tier_default`.
+    """Reads `tier_default`.
 
     >>> [(rule.kind, rule.name, rule.value) for rule in parse_default("qos=scavenger:opportunistic guaranteed")]
     [('qos', 'scavenger', 'opportunistic'), ('', '', 'guaranteed')]
@@ -42,7 +42,7 @@ def parse_default(text: str) -> Rules:
 
 
 def parse_allowed(text: str) -> Rules:
-    """Read `tier_allowed`: tiers joined by `+`."""
+    """Reads `tier_allowed`: tiers joined by `+`."""
     rules = _parse(text)
     for rule in rules:
         for tier in rule.value.split("+"):
@@ -62,9 +62,9 @@ def _parse(text: str) -> Rules:
 
 
 def find(rules: Rules, qos: str, partition: str) -> str:
-    """What the rules say: that of the QOS before that of the partition, before that of all; empty for nothing.
+    """Returns the value of the first rule that fits: QOS before partition before all; empty if none fits.
 
-    Of a list of QOS the first that a rule names counts.
+    From a list of QOS the first one that a rule names counts.
 
     >>> find(parse_default("qos=borrow:opportunistic guaranteed"), "vision,borrow", "gpu")
     'opportunistic'
@@ -77,9 +77,10 @@ def find(rules: Rules, qos: str, partition: str) -> str:
 
 
 def settle(flags: Mapping[str, str], qos: str, partitions: str, default: Rules, allowed: Rules) -> Tier:
-    """The tier of a job; of several partitions the first counts for what it gets, and each for what it may ask.
+    """Returns the tier of a job.
 
-    Of several QOS too each counts for that: Slurm may start it by any of them.
+    With several partitions, the first one gives the default tier, and each one must allow a tier that is asked for.
+    Each of several QOS must allow it too, as Slurm may start the job by any of them.
     """
     names = partitions.split(",")
     asked = flags.get("gpu-tier")

@@ -1,1 +1,1 @@
-"""GPUs that several jobs hold: who holds what part of which GPU, and until when."""
+"""Shared GPUs: the parts that several jobs hold of a GPU, and until when."""

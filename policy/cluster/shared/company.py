@@ -1,4 +1,4 @@
-"""How packed jobs bear each other on one GPU, as the snapshot carries it to whoever places a job."""
+"""Company: predicted speeds of packed jobs that share a GPU. The snapshot carries the predictor to the placement."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -10,37 +10,37 @@ from policy.request.share import Share
 
 @dataclass(frozen=True, slots=True)
 class Meeting:
-    """What comes of it if a packed job joins others."""
+    """The prediction for a packed job that joins others."""
 
     own: float = 1.0
-    """Its speed, in parts of that with its share alone."""
+    """Its speed, relative to its speed with its share alone."""
     theirs: float = 1.0
-    """Of those who are there the slowest one's."""
+    """The same of the slowest of the jobs that are there."""
     least: float = 1.0
-    """What is promised to the one who is promised least."""
+    """Lowest promised speed of all these jobs."""
     lost: float = 0.0
-    """Percent of a GPU that they and it lose by its coming."""
+    """Percent of a GPU that all of them lose because the job joins."""
     known: bool = False
-    """Whether anything is known of it and of one of them."""
+    """True if something is known of it and of at least one of the others."""
 
 
 NOBODY_KNOWN = Meeting()
 
 
 class Company(Protocol):
-    """Predicts how packed jobs bear each other; `policy.sharing.neighbours` has the one that goes by profiles."""
+    """Predicts the speeds of packed jobs on one GPU; `policy.sharing.neighbours` has a predictor that uses profiles."""
 
     least: float
-    """The part of its speed that each has to be promised."""
+    """Part of its speed that each job has to be promised."""
 
     def adopt(self, old: object) -> None:
-        """Take over what another has worked out."""
+        """Takes over the cached results of another predictor."""
         ...
 
     def bears(self, meeting: Meeting) -> bool:
-        """Whether all of them keep their speed."""
+        """Tells whether all of the jobs keep their speed."""
         ...
 
     def meeting(self, share: Share, there: Iterable[Tenant]) -> Meeting:
-        """What comes of it if a job joins these."""
+        """Returns the prediction for a job that joins these tenants."""
         ...

@@ -1,8 +1,8 @@
-"""How much of a node's GPUs the usual jobs cannot use: the measure by which a share is placed.
+"""Fragmentation: the part of a node's GPUs that usual jobs cannot use. Shares are placed where it grows least.
 
 After "Beware of Fragmentation" (USENIX ATC 2023): for a distribution of requests, a node's expected fragmentation is
-the room on it that a request drawn from the distribution could not use. A share goes where it adds least to that, and
-here the room counts, too, that many such requests, one after the other, could not use.
+the room on it that a request drawn from the distribution could not use. This module also counts the room that many
+such requests, one after the other, could not use.
 """
 
 from collections import Counter
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from topology.tables import Ints
 
 MOST_SHAPES = 32
-"""Requests of a distribution: rarer ones would only cost time."""
+"""Most requests in a distribution; rarer ones would only cost time."""
 
 _LIKE_SEEN = 20
-"""So many jobs seen weigh as much as the default does."""
+"""Number of seen jobs that together weigh as much as the default."""
 
 
 class Shape(NamedTuple):
-    """What a usual job needs on each of its nodes, and how usual it is; `percent` is 100 for whole GPUs."""
+    """Needs of a usual job on each of its nodes, and its part of all jobs; `percent` is 100 for whole GPUs."""
 
     gpus: int
     percent: int
@@ -40,11 +40,12 @@ DEFAULT = (
     Shape(1, 50, 2, 0.15),
     Shape(1, 30, 2, 0.15),
 )
-"""Before any job was seen: as in production clusters most jobs want one GPU, and most GPUs are in big ones."""
+"""Distribution before any job was seen: as in production clusters, most jobs want one GPU, but most GPUs are used by
+big jobs."""
 
 
 def learned(jobs: "Iterable[JobFacts]") -> tuple[Shape, ...]:
-    """The shapes of the GPU jobs that Slurm knows now, mixed with the default so that no few jobs rule."""
+    """Returns the shapes of the GPU jobs that Slurm knows now, mixed with the default so that few jobs do not dominate."""
     asked = (
         (gpus, job.share or 100, max(1, job.cpus // max(1, job.count)))
         for job in jobs
@@ -54,9 +55,9 @@ def learned(jobs: "Iterable[JobFacts]") -> tuple[Shape, ...]:
 
 
 def usual(asked: Iterable[tuple[int, int, int]], before: Sequence[Shape] = ()) -> tuple[Shape, ...]:
-    """The commonest of some requests (GPUs, percent of each, CPUs) and how common they are.
+    """Returns the most common requests (GPUs, percent of each, CPUs) with their weights.
 
-    What was thought before weighs as much as a few jobs. Nothing is rounded: a node with 85 % left takes a job of 81 %.
+    The shapes in `before` weigh as much as a few jobs. Nothing is rounded: a node with 85 % left takes a job of 81 %.
     """
     weights: dict[tuple[int, int, int], float] = {**Counter(asked)}
     for gpus, percent, cpus, weight in before:
@@ -68,11 +69,11 @@ def usual(asked: Iterable[tuple[int, int, int]], before: Sequence[Shape] = ()) -
 
 
 def stranded(free: "Ints", parts: "Ints", cpus: "Ints", shapes: Sequence[Shape]) -> "Floats":
-    """Percent of a GPU that usual jobs cannot use, expected, for each row: one node in one state.
+    """Returns the expected percent of a GPU that usual jobs cannot use, for each row: one node in one state.
 
-    The mean of two answers: what the next usual job could not use, which is the published measure, and what as many
-    jobs like it as fit could not use. The second sees that a node's CPUs end before its GPUs do.
-    `free` counts its free GPUs, `parts` are the percent left of its shared ones, `cpus` its free CPUs.
+    It is the mean of two values. The first, the published measure, is the room that the next usual job could not use.
+    The second is the room that is left after as many such jobs as fit; it shows if a node's CPUs run out before its
+    GPUs. `free` counts the free GPUs, `parts` are the percent left of shared GPUs, `cpus` the free CPUs.
 
     >>> one = (Shape(1, 100, 1, 0.5), Shape(1, 50, 1, 0.5))
     >>> stranded(np.array([1, 1]), np.array([[70], [40]]), np.array([8, 8]), one).tolist()

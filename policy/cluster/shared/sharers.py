@@ -1,4 +1,4 @@
-"""Who shares whole GPUs of a node: hosts, which own them and may have a guest, and guests, which sit on seats."""
+"""Sharers of whole GPUs of a node: hosts, which own GPUs and may have a guest, and guests, which sit on seats."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -7,7 +7,7 @@ from policy.formats.slurm_facts import JobFacts
 
 
 class Who(NamedTuple):
-    """What a job's profile is found by."""
+    """The key by which a job's profile is found."""
 
     user: int
     account: str
@@ -18,7 +18,7 @@ class Who(NamedTuple):
 
 
 def who_is(job: JobFacts) -> Who:
-    """What a job's profile is found by."""
+    """Returns the key by which a job's profile is found."""
     segment = job.segment or {}
     asked = segment.get("gpu_mem", "")
     gpu_mem = int(asked) if asked.isdigit() else None
@@ -30,11 +30,11 @@ NOBODY = Who(0, "", "")
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """A guaranteed job that runs."""
+    """A running job of the tier `guaranteed`."""
 
     mask: int
     gpus: int
-    """GPUs of the whole job: a guest on one of them holds up all."""
+    """Number of GPUs of the whole job: a guest on one of them slows down the work on all."""
     user: int
     mps: bool
     gpu_mem: int | None = None
@@ -44,10 +44,10 @@ class Host:
 
 @dataclass(frozen=True, slots=True)
 class Guest:
-    """A guest that runs, or for whom a seat is reserved."""
+    """A guest that runs, or for which a seat is reserved."""
 
     job: int
-    """0 for one that Slurm has not shown yet."""
+    """Job number; 0 for a guest that Slurm does not show yet."""
     mask: int
     cpus: int
     mem: int
@@ -56,14 +56,14 @@ class Guest:
 
 @dataclass(frozen=True, slots=True)
 class Sharers:
-    """All of a node."""
+    """All hosts and guests of a node."""
 
     hosts: tuple[Host, ...] = ()
     guests: tuple[Guest, ...] = ()
 
     @property
     def guest_mask(self) -> int:
-        """GPUs with a guest."""
+        """Returns the mask of GPUs with a guest."""
         mask = 0
         for guest in self.guests:
             mask |= guest.mask
@@ -71,7 +71,7 @@ class Sharers:
 
     @property
     def host_mask(self) -> int:
-        """GPUs whose owners may have a guest."""
+        """Returns the mask of GPUs whose owners may have a guest."""
         mask = 0
         for host in self.hosts:
             mask |= host.mask

@@ -1,7 +1,7 @@
-"""Shared GPUs side by side, in arrays: which of a cluster's thousands have room for a share, in a fraction of a second.
+"""Shelves: arrays of all shared GPUs, to find those with room for a share among thousands in a fraction of a second.
 
-Most sets of GPUs are plain: all who share them are there now, and nobody else is planned to come. Those are compared
-all at once. The others, and those of whom somebody should have ended by now, are looked at one by one.
+Most sets of GPUs are plain: all jobs that share them are there now, and no other job is planned there. Plain sets are
+compared all at once. Other sets, and sets with a job that should have ended by now, are checked one by one.
 """
 
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Asked(NamedTuple):
-    """A request, and the usual ones by which its places are judged."""
+    """A request, and the usual requests by which its places are compared."""
 
     k: int
     percent: int
@@ -29,14 +29,14 @@ class Asked(NamedTuple):
 
 
 class _Costs:
-    """What a request would add to each node's fragmentation, and in what state the node was then."""
+    """Fragmentation that a request would add to each node, with the state of the node for which it was computed."""
 
     def __init__(self, count: int) -> None:
         self.free: Ints = np.full(count, -1, np.int64)
         self.cpus: Ints = np.zeros(count, np.int64)
         self.parts: Ints = np.zeros((count, MOST_GPUS), np.int64)
         self.added: Floats = np.zeros((count, MOST_GPUS + 1))
-        """By the GPU that it joins; in the last place, on free GPUs."""
+        """Added fragmentation: a column for each GPU that it may join, and the last column for free GPUs."""
 
 
 _MOST_ASKED = 64
@@ -44,17 +44,17 @@ _MOST_ASKED = 64
 
 _NEVER = float("inf")
 _SETS = MOST_GPUS
-"""Sets of GPUs kept for each node; a node with more of them is looked at set by set."""
+"""Sets of GPUs kept for each node."""
 
 
 class Shelves:
-    """What `Tenants` of all nodes come to; a node is looked at anew only when its tenants are others."""
+    """The `Tenants` of all nodes as arrays; a node's row is written again only if its tenants have changed."""
 
     nodes: Ints
     _parts: Ints
     _node_since: "Floats"
     _node_until: "Floats"
-    """Of the node in each row: what is left of each GPU, and from when to when."""
+    """For the node in each row: the percent left of each GPU, and the time span in which that holds."""
     _mask: Ints
     _k: Ints
     _party: Ints
@@ -63,7 +63,7 @@ class Shelves:
     _count: Ints
     _since: "Floats"
     _until: "Floats"
-    """Of its sets of GPUs, one a column: `_since` is for ever where a set is not plain."""
+    """For the node's sets of GPUs, one per column; `_since` is infinite if a set is not plain."""
 
     def __init__(self) -> None:
         self._row: dict[int, int] = {}
@@ -72,15 +72,15 @@ class Shelves:
         self._costs: dict[Asked, _Costs] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        """Costs stay where they were worked out."""
+        """Returns the state without the costs: a copy in another process computes its own."""
         return {**self.__dict__, "_costs": {}}
 
     def adopt(self, old: Self) -> None:
-        """Take over the costs that another has worked out: nodes are compared, not believed."""
+        """Takes over the cached costs of another object; each node's state is still compared before a cost is used."""
         self._costs = old._costs
 
     def bring(self, tenants: Mapping[int, Tenants]) -> None:
-        """Look at the nodes whose tenants have changed."""
+        """Updates the rows of nodes whose tenants have changed."""
         row, seen = self._row, self._seen
         for node, there in tenants.items():
             place = row.get(node)
@@ -110,9 +110,9 @@ class Shelves:
         start: float,
         end: float,
     ) -> tuple[Ints, Ints]:
-        """The nodes and sets of k GPUs, shared at `start`, that have room for a share until `end`, in order.
+        """Returns the nodes and sets of k GPUs, shared at `start`, with room for a share until `end`, in order.
 
-        `capacity` is in MiB for each node, 0 where nobody knows.
+        `capacity` is in MiB for each node, 0 if not known.
         """
         used = len(self._seen)
         nodes = self.nodes[:used]
@@ -138,9 +138,9 @@ class Shelves:
         return found[order], masks[order]
 
     def added(self, asked: Asked, view: "View", nodes: Ints, masks: Ints, start: float) -> "Floats":
-        """By how much each place would add to its node's fragmentation; mask 0 means GPUs that nobody holds.
+        """Returns how much each place would add to its node's fragmentation; mask 0 means GPUs that no job holds.
 
-        Most nodes are as they were when such a request came last, and only the others are worked out anew.
+        Most nodes have not changed since the last such request; only the others are computed again.
         """
         several = (masks & (masks - 1)) != 0
         found = np.zeros(nodes.size)
@@ -177,7 +177,7 @@ class Shelves:
         return then - stranded(free, parts, cpus, asked.shapes)
 
     def left(self, nodes: Ints, start: float) -> Ints:
-        """Percent that are left of each shared GPU of some nodes at a moment, 0 for all others: a row for each node."""
+        """Returns the percent left of each shared GPU at a moment, 0 for other GPUs: a row for each node."""
         found = np.zeros((nodes.size, MOST_GPUS), np.int64)
         place_of = np.full(int(max(nodes.max(initial=-1), self.nodes.max(initial=-1))) + 1, -1, np.int64)
         place_of[self.nodes[: len(self._seen)]] = np.arange(len(self._seen))
@@ -226,7 +226,7 @@ class Shelves:
 
 
 def _every_place(asked: Asked, free: Ints, cpus: Ints, parts: Ints) -> "Floats":
-    """What each place of some nodes would add: a row for a node, a column for a GPU to join, the last for free ones."""
+    """Returns what each place would add: a row per node, a column per GPU to join, the last column for free GPUs."""
     width = int(np.flatnonzero(parts.any(axis=0)).max(initial=-1)) + 1
     before = stranded(free, parts[:, :width], cpus, asked.shapes)
     found = np.zeros((free.size, MOST_GPUS + 1))

@@ -1,8 +1,8 @@
-"""Who shares the GPUs of a node, and from when to when: the part of the picture that whole GPUs do not need.
+"""Tenants: the jobs that share the GPUs of a node, with their times. Jobs on whole GPUs do not need this.
 
 A shared GPU is never free for a whole-GPU job, so its bit is cleared in the node's timeline until its last packed job
-ends. What is left of it stands here. All packed jobs of a GPU hold the same set of GPUs: a client of MPS speaks to one
-daemon, which spans exactly its GPUs, and a GPU has one daemon.
+ends. The part of it that is left is kept here. All packed jobs of a GPU hold the same set of GPUs: a client of MPS
+uses one daemon, which serves exactly its GPUs, and a GPU has one daemon.
 """
 
 from bisect import bisect_right
@@ -14,12 +14,12 @@ from policy.request.share import ALONE, NOBODY, UNNAMED, Mate, Share
 from topology.tables import positions
 
 MOST_TENANTS = 48
-"""Packed jobs on one GPU: MPS serves so many clients, and each job is at least one."""
+"""Most packed jobs on one GPU: MPS serves this many clients, and each job is at least one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tenant:
-    """GPUs of one node, of which somebody holds a part for a time; a whole-GPU job that is planned there holds all."""
+    """A part of some GPUs of one node, held for a time. A whole-GPU job that is planned there holds all of them."""
 
     mask: int
     percent: int
@@ -30,23 +30,23 @@ class Tenant:
     mate: Mate = UNNAMED
 
     def there(self, moment: float) -> bool:
-        """Whether it holds its part at a moment."""
+        """Tells whether it holds its part at a moment."""
         return self.start <= moment < self.end
 
 
 @dataclass(frozen=True)
 class Tenants:
-    """All tenants of a node. What is asked of them again and again is worked out once."""
+    """All tenants of a node; data that is used often is cached."""
 
     everybody: tuple[Tenant, ...] = ()
 
     def __iter__(self) -> Iterator[Tenant]:
-        """One after the other."""
+        """Iterates over all tenants."""
         return iter(self.everybody)
 
     @cached_property
     def sets(self) -> dict[int, frozenset[int]]:
-        """The sets of GPUs that a party shares, now or later."""
+        """Returns the sets of GPUs that each party shares, now or later."""
         parties = {tenant.party for tenant in self} - {NOBODY, ALONE}
         return {one: frozenset(tenant.mask for tenant in self if tenant.party == one) for one in parties}
 
@@ -59,14 +59,14 @@ class Tenants:
         return sorted({moment for tenant in self for moment in (tenant.start, tenant.end)})
 
     def left(self, moment: float) -> dict[int, int]:
-        """Percent that are left of each shared GPU at a moment, by its position."""
+        """Returns the percent left of each shared GPU at a moment, by its position."""
         since = bisect_right(self._moments, moment)
         if since not in self._left:
             self._left[since] = _left_at(self, moment)
         return self._left[since]
 
     def open_to(self, share: Share, k: int, capacity: int, start: float, end: float) -> list[int]:
-        """The sets of k GPUs that are shared at `start` and have room for a share until `end`."""
+        """Returns the sets of k GPUs that are shared at `start` and have room for a share until `end`."""
         return [
             mask
             for mask in sorted(self.sets.get(share.party, ()))
@@ -86,19 +86,19 @@ def _left_at(tenants: Iterable[Tenant], moment: float) -> dict[int, int]:
 
 
 def barred(mask: int, start: float, end: float) -> Tenant:
-    """GPUs on which nobody may share for a time."""
+    """Returns a tenant that keeps shares off some GPUs for a time."""
     return Tenant(mask, 100, 0, NOBODY, start, end)
 
 
 def admits(tenants: Iterable[Tenant], mask: int, share: Share, capacity: int, start: float, end: float) -> bool:
-    """Whether a share fits on GPUs from `start` to `end` beside all who are there; `capacity` is in MiB, 0 unknown."""
+    """Tells whether a share fits on GPUs from `start` to `end` beside their tenants; `capacity`: MiB, 0 if unknown."""
     met = [tenant for tenant in tenants if tenant.mask & mask and tenant.start < end and tenant.end > start]
     if met and share.party == ALONE:
         return False
     if any(tenant.party != share.party or tenant.mask != mask or tenant.mate in share.foes for tenant in met):
         return False
     granted = share.granted(capacity)
-    # It is fullest when someone has just come.
+    # A GPU is fullest just after a tenant has come, so only these moments are checked.
     for moment in (start, *[tenant.start for tenant in met if tenant.start > start]):
         here = [tenant for tenant in met if tenant.there(moment)]
         if sum(tenant.percent for tenant in here) + share.percent > 100 or len(here) >= MOST_TENANTS:

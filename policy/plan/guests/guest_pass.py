@@ -62,8 +62,8 @@ def riders(book: Book, jobs: Iterable[JobFacts], reader: Reader) -> list[Rider]:
 def upgrade(book: Book, rider: Rider, queue: Iterable[Waiting]) -> list[Own]:
     """Gives a guest its GPU as its own, if no owner runs there and no job before it in line claims it.
 
-    Slurm sees the GPU as free, and would start a job there that asks for no seat and is pinned there already. So the
-    guest is not upgraded while such a job waits.
+    Slurm sees the GPU as free, and would start a job there that asks for no seat and is pinned there already. So
+    the guest is not upgraded while such a job waits.
     """
     job, cluster = rider.entry.job, book.cluster
     if any(_starts_over(entry, rider) for entry in queue):
@@ -98,7 +98,7 @@ class Riding:
         chooser: Chooser | None = None,
         places: Iterable[int] | None = None,
     ) -> None:
-        """`chooser` has the jobs' profiles; without it, rules choose the seats. `places` limits the nodes."""
+        """`chooser` has the jobs' profiles; without it, rules choose the seats. `places`: only these nodes."""
         self._book = book
         self._places = places
         self._chooser = chooser
