@@ -1,1 +1,1 @@
-"""What berthd, the plugins, the nodes and Slurm tell each other, as docs/formats.md has it."""
+"""The formats of messages between berthd, the plugins, the nodes and Slurm, as docs/formats.md describes them."""

@@ -1,4 +1,4 @@
-"""The tasks of an array that have not split off, as Slurm writes them.
+"""The tasks of an array that have not split off: parses the list that Slurm writes.
 
 >>> waiting_tasks("1,3-5,10-20:5")
 [1, 3, 4, 5, 10, 15, 20]
@@ -12,7 +12,7 @@ import re
 from functools import lru_cache
 
 MOST = 256
-"""Tasks looked at in one pass: more are never started in one."""
+"""Most tasks read in one pass: a pass never starts more."""
 
 _RANGE = re.compile(r"(\d+)(?:-(\d+)(?::(\d+))?)?")
 
@@ -22,7 +22,7 @@ def _expand(text: str) -> tuple[int, ...]:
     tasks: list[int] = []
     for word in text.partition("%")[0].split(","):
         match = _RANGE.fullmatch(word)
-        # Slurm cuts long lists off by "..."; what is behind comes into sight as tasks start.
+        # Slurm ends long lists with "..."; further tasks appear as the first ones start.
         if match is None:
             break
         first, last, step = int(match[1]), int(match[2] or match[1]), int(match[3] or 1)
@@ -33,12 +33,12 @@ def _expand(text: str) -> tuple[int, ...]:
 
 
 def waiting_tasks(text: str) -> list[int]:
-    """The first tasks that wait, in ascending order."""
+    """Returns the first waiting tasks, in ascending order."""
     return list(_expand(text))
 
 
 def waits(task: int, text: str) -> bool:
-    """Whether a task is one of those; behind "..." any may be."""
+    """Tells whether a task waits; if the list ends with "...", any task after it may wait."""
     for word in text.partition("%")[0].split(","):
         match = _RANGE.fullmatch(word)
         if match is None:

@@ -1,4 +1,4 @@
-"""Types of the arrays that the plan computes with, and their special values."""
+"""Types of the arrays in the plan's computations, and their special values."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,4 +13,4 @@ FAR = float("inf")
 
 
 CUT = -1
-"""In place of a GPU's memory: MIG has cut it, and packed jobs cannot use it."""
+"""Stands for a GPU's memory if MIG has cut the GPU: packed jobs cannot use it."""

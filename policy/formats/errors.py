@@ -1,22 +1,22 @@
-"""All the ways in which Berth's policy side says no.
+"""The exceptions of Berth's policy side.
 
     BerthError                    one sentence: what, where, what to do
-    ├── FormatError               a text that is not what docs/formats.md says
+    ├── FormatError               a text that does not follow docs/formats.md
     ├── ConfigError               berth.conf
     ├── SlurmError                Slurm's commands failed
     │   ├── UnreadableError       Slurm answered in a form that Berth does not know
-    │   └── TooLong               what would be written into a job is longer than Slurm takes
+    │   └── TooLong               a text for a job's record is longer than Slurm takes
     ├── DaemonError               berthd cannot be reached, or cannot start
     ├── UsageError                a command was called in a wrong way
-    └── Answer                    not a fault: an answer to "where shall this job go?"
+    └── Answer                    not a fault: an answer to a job's request, without a place
         ├── LeftToSlurm           Berth has no better place than plain Slurm
-        │   └── Impossible        and Slurm most likely has none at all
+        │   └── Impossible        and Slurm most likely has no place at all
         ├── NotNow                a place exists, but not at this time
-        │   ├── BadCompany        there is room, beside packed jobs that would slow it, or it them
-        │   └── OutOfTime         nobody waits long enough for an answer to know
+        │   ├── BadCompany        there is room, but beside packed jobs that would slow it, or that it would slow
+        │   └── OutOfTime         the time for an answer is over before a place is found
         └── Never                 a Berth flag asks for what no machine here can give
 
-The topology side has a tree of its own (`topology.errors`), because it imports nothing of ours.
+The topology side has its own exceptions (`topology.errors`), because it imports nothing from the policy side.
 """
 
 from collections.abc import Iterable
@@ -24,7 +24,7 @@ from difflib import get_close_matches
 
 
 class BerthError(Exception):
-    """Base of all; its text is one sentence for a person."""
+    """The base of all exceptions; its text is one sentence for a person: what, where, what to do."""
 
 
 class FormatError(BerthError):
@@ -44,11 +44,11 @@ class UnreadableError(SlurmError):
 
 
 class TooLong(SlurmError):
-    """What would be written into a job is longer than Slurm takes; it was not written."""
+    """A text for a job's record is longer than Slurm takes; it was not written."""
 
 
 class DaemonError(BerthError):
-    """Berthd cannot be reached, or cannot start."""
+    """The daemon berthd cannot be reached, or cannot start."""
 
 
 class UsageError(BerthError):
@@ -56,15 +56,15 @@ class UsageError(BerthError):
 
 
 class Answer(BerthError):
-    """An answer that is not a place."""
+    """An answer to a request without a place."""
 
 
 class LeftToSlurm(Answer):
-    """The job goes on as plain Slurm would take it; the text is the reason."""
+    """The job goes on as a plain Slurm job; the text is the reason."""
 
 
 class Impossible(LeftToSlurm):
-    """No node that Berth knows could ever hold it, so Slurm most likely refuses it; the text says why."""
+    """No node that Berth knows could ever hold the job, so Slurm most likely refuses it; the text says why."""
 
 
 class NotNow(Answer):
@@ -72,18 +72,18 @@ class NotNow(Answer):
 
 
 class BadCompany(NotNow):
-    """There is room now, but only beside jobs that a packed job rather waits for."""
+    """There is room now, but only beside jobs with which not all would keep their speed, so the packed job waits."""
 
 
 class OutOfTime(NotNow):
-    """There may be a place, but nobody waits long enough for an answer."""
+    """There may be a place, but the time for an answer is over."""
 
 
 class Never(Answer):
-    """No machine could ever give it; the text says what would work."""
+    """No machine could ever meet the request; the text says what would work."""
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """`; did you mean X?`, or nothing where no known word is near."""
+    """Returns `; did you mean X?`, or an empty text if no known word is close."""
     close = get_close_matches(word, list(known), n=1)
     return f"; did you mean {close[0]}?" if close else ""

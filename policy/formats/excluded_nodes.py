@@ -1,8 +1,8 @@
-"""The nodes that a pinned job cannot run on. Its request excludes them, so that Slurm looks at none of them.
+"""Excluded nodes: a pinned job's request excludes all other nodes, so that Slurm does not test them.
 
-Slurm tests each waiting job on every node that its request leaves open, in each main pass and each backfill pass, also
-where it requires one of them by name. GPUs with a type each make that test dear: on a thousand nodes it takes
-slurmctld up to a tenth of a second a job, and all others wait meanwhile (docs/measurements.md, `make bench-passes`).
+Slurm tests each waiting job on every node that its request leaves open, in each main pass and each backfill pass. It
+does so even if the request names a node. One type per GPU makes that test slow: on a thousand nodes it takes slurmctld
+up to 0.1 s per job, and all else waits meanwhile (docs/measurements.md, `make bench-passes`).
 """
 
 import re
@@ -16,23 +16,23 @@ from policy.formats import hostlist
 from policy.formats.errors import FormatError
 
 KEY = "others"
-"""What stands in the segment of a job whose excluded nodes Berth wrote: the mark of their list."""
+"""Segment key of the list's mark, for a job whose excluded nodes Berth wrote."""
 
 MOST_BYTES = 1_024
-"""Where the list would be longer, since names count up in too many places, none is written into the job's record."""
+"""Most bytes of the list. A longer one, from names that do not fold well, is not written into the job's record."""
 
 _COUNTED = re.compile(r"(.*?)([0-9]{1,9})", re.DOTALL)
 
 
 class _Run(NamedTuple):
-    """Numbers that count up; the first has so many digits."""
+    """A run of consecutive numbers; `digits` is the number of digits of the first."""
 
     digits: int
     first: int
     last: int
 
     def has(self, digits: str) -> bool:
-        """Whether a number written so is one of them."""
+        """Tells whether a number, with its leading zeros, is in the run."""
         number = int(digits)
         return self.first <= number <= self.last and digits == self._written(number)
 
@@ -40,7 +40,7 @@ class _Run(NamedTuple):
         return str(number).zfill(self.digits)
 
     def without(self, numbers: Iterable[int]) -> list[str]:
-        """What is left of it, as host lists write it."""
+        """Returns the rest of the run without some numbers, in host list syntax."""
         ends = [self.first - 1, *sorted(numbers), self.last + 1]
         return [self._part(low + 1, high - 1) for low, high in pairwise(ends) if high - low > 1]
 
@@ -49,9 +49,9 @@ class _Run(NamedTuple):
 
 
 class _Known(NamedTuple):
-    """A cluster's names: those that count, by what stands before the number, and each part of the list as it is told.
+    """A cluster's node names: runs of numbered names by prefix, and the text of each part of the host list.
 
-    A part is known by its name, and by whether that counts.
+    The key of a part is its name or prefix, and whether it is numbered.
     """
 
     runs: dict[str, list[_Run]]
@@ -59,7 +59,7 @@ class _Known(NamedTuple):
 
 
 class Others:
-    """All nodes of a cluster, to be told without some of them."""
+    """All nodes of a cluster; writes their host list without some of them."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self._names = names
@@ -67,7 +67,7 @@ class Others:
         self._parts: dict[tuple[str, ...], Others] = {}
 
     def outside(self, partitions: tuple[str, ...], members: Callable[[], Container[str]]) -> "Others":
-        """Those of them that are in none of some partitions; remembered, for the same are asked for again."""
+        """Returns the nodes that are in none of some partitions; cached, since the same partitions come again."""
         if not partitions:
             return self
         if partitions not in self._parts:
@@ -76,7 +76,7 @@ class Others:
         return self._parts[partitions]
 
     def but(self, nodes: Iterable[str]) -> str:
-        """The host list of all nodes but these; empty where there are none, or it would be too long."""
+        """Returns the host list of all nodes but these; empty if no nodes are left, or if it would be too long."""
         self._known = known = self._known or _known(self._names)
         cut: dict[str, dict[_Run, list[int]]] = {}
         changed: dict[tuple[str, bool], str] = {}
@@ -89,7 +89,7 @@ class Others:
                 changed[node, False] = ""
         for prefix, numbers in cut.items():
             changed[prefix, True] = _group(prefix, known.runs[prefix], numbers)
-        # In one order, whichever nodes are left out.
+        # The order does not depend on the nodes that are left out.
         text = ",".join(filter(None, [changed.get(part, text) for part, text in known.texts.items()]))
         return text if len(text) <= MOST_BYTES else ""
 
@@ -109,24 +109,24 @@ def _known(names: Iterable[str]) -> _Known:
 
 
 def mark_of(text: str) -> str:
-    """What is written down of a list, to know it again."""
+    """Returns the mark by which a list is recognised again: a CRC-32 in hexadecimal."""
     return f"{crc32(text.encode('utf-8', 'surrogateescape')):08x}"
 
 
 def is_ours(excluded: str, values: Mapping[str, str] | None) -> bool:
-    """Whether Berth wrote a job's list of excluded nodes: its user may have put another in its place."""
+    """Tells whether Berth wrote a job's list of excluded nodes: the user may have replaced it."""
     mark = (values or {}).get(KEY)
     return bool(mark and excluded) and mark in {mark_of(excluded), _mark_of_names(excluded)}
 
 
 def of_the_user(excluded: str, values: Mapping[str, str] | None) -> tuple[str, ...]:
-    """The nodes that the job's user excludes, by the list in its record and its segment."""
+    """Returns the nodes that the job's user excludes, by the list in its record and its segment."""
     return () if is_ours(excluded, values) else hostlist.expand(excluded)
 
 
 @lru_cache(maxsize=8_192)
 def _mark_of_names(text: str) -> str:
-    """The same however the list is folded: Slurm writes it anew at submission."""
+    """Returns the mark of a list however it is folded, since Slurm folds it anew at submission; empty if unreadable."""
     try:
         return mark_of(Others(hostlist.expand(text)).but(()))
     except FormatError:

@@ -1,6 +1,6 @@
-"""The flags of sbatch, srun and salloc (docs/formats.md, section 5).
+"""Berth's flags of sbatch, srun and salloc (docs/formats.md, section 5).
 
-The SPANK plugin checks the same table where the user sits; this is the check for requests that came another way.
+The SPANK plugin checks the same table on the submit host. This module checks requests that come in other ways.
 """
 
 import re
@@ -19,7 +19,7 @@ _TIME_FORMS = "M, M:S, H:M:S, D-H, D-H:M or D-H:M:S"
 
 @dataclass(frozen=True, slots=True)
 class Locality:
-    """What `--locality` asks: a level, and how long to wait for it (None: the site's default)."""
+    """Value of `--locality`: a level, and the seconds to wait for it (None: the site's default)."""
 
     level: str
     wait: int | None
@@ -30,17 +30,17 @@ TIERS = ("exclusive", "guaranteed", "opportunistic")
 
 @dataclass(frozen=True, slots=True)
 class Tier:
-    """What `--gpu-tier` asks, or what a site gives to jobs that say nothing."""
+    """Value of `--gpu-tier`, or the site's default for jobs without the flag."""
 
     name: str = "exclusive"
     upgrade: bool = False
-    """A guest that wants GPUs of its own, and takes them when its turn comes."""
+    """True for a guest that wants GPUs of its own, and takes them at its turn in the queue."""
     mps: bool = False
-    """It may be at the same time on a GPU as its host or guest, in one fault domain; else they take turns."""
+    """True if it may run on a GPU at the same time as its host or guest, in one fault domain; else they take turns."""
 
 
 def parse_tier(text: str) -> Tier:
-    """Read TIER[,upgrade][,mps].
+    """Reads TIER[,upgrade][,mps].
 
     >>> parse_tier("opportunistic,upgrade")
     Tier(name='opportunistic', upgrade=True, mps=False)
@@ -56,7 +56,7 @@ def parse_tier(text: str) -> Tier:
 
 
 def parse_time(text: str) -> int:
-    """Seconds of a time as Slurm writes it: a bare number is minutes."""
+    """Returns the seconds of a time in Slurm's syntax: a bare number is minutes."""
     match = _TIME.fullmatch(text)
     if match is None or not text.isascii():
         raise FormatError(f"{text!r} is not a time; write {_TIME_FORMS}")
@@ -69,7 +69,7 @@ def parse_time(text: str) -> int:
 
 
 def parse_locality(text: str) -> Locality:
-    """Read LEVEL[@TIME]."""
+    """Reads LEVEL[@TIME]."""
     level, at, wait = text.partition("@")
     if level not in LEVELS:
         raise FormatError(f"--locality={text}: the level is one of {', '.join(LEVELS)}{nearest(level, LEVELS)}")
@@ -77,13 +77,13 @@ def parse_locality(text: str) -> Locality:
 
 
 def percent(text: str) -> int:
-    """Read PCT, with or without its sign."""
+    """Reads a percentage, with or without the percent sign."""
     _percent(text)
     return int(text.removesuffix("%"))
 
 
 def mebibytes(text: str) -> int:
-    """Read SIZE.
+    """Reads SIZE, and returns MiB.
 
     >>> mebibytes("12G"), mebibytes("512"), mebibytes("1T")
     (12288, 512, 1048576)
@@ -155,7 +155,7 @@ CHECKS: dict[str, Callable[[str], None]] = {
 
 
 def check(flags: Mapping[str, str]) -> None:
-    """Refuse a flag that does not exist or a value that it cannot have."""
+    """Raises FormatError for a flag that does not exist, or a value that it cannot have."""
     for name, value in flags.items():
         checker = CHECKS.get(name)
         if checker is None:

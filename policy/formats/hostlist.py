@@ -1,4 +1,4 @@
-"""Host lists and lists of GPUs as Slurm writes them."""
+"""Host lists and lists of GPUs in Slurm's syntax."""
 
 import re
 from collections.abc import Iterable
@@ -9,7 +9,7 @@ from topology.errors import HostlistError
 
 
 def expand(text: str) -> tuple[str, ...]:
-    """The names in a host list, in its order; a FormatError where it is none.
+    """Returns the names in a host list, in order; raises FormatError if it is not one.
 
     >>> expand("a,n[01-03,7]")
     ('a', 'n01', 'n02', 'n03', 'n7')
@@ -21,11 +21,11 @@ def expand(text: str) -> tuple[str, ...]:
 
 
 MOST_IN_A_REQUEST = 8_192
-"""Names in the node lists of a request: to open a few that are longer would take as long as the plugin waits."""
+"""Most names in a node list of a request: to expand a few longer lists would take as long as the plugin waits."""
 
 
 def expand_short(text: str) -> tuple[str, ...]:
-    """The same of what a user wrote; a FormatError too where it names more hosts than clusters have."""
+    """Expands a host list that a user wrote; raises FormatError also if it names more hosts than clusters have."""
     try:
         return hostlist.expand_at_most(text, MOST_IN_A_REQUEST)
     except HostlistError as problem:
@@ -33,7 +33,7 @@ def expand_short(text: str) -> tuple[str, ...]:
 
 
 def fold(names: Iterable[str]) -> str:
-    """A host list of names in their order, with what counts up in brackets; the plugin folds alike (hostlist.c).
+    """Returns a host list of names in order, with runs of numbers in brackets; the plugin does the same (hostlist.c).
 
     >>> fold(["a", "n08", "n09", "n10", "n7", "n5"])
     'a,n[08-10,7,5]'
@@ -65,7 +65,7 @@ def _fold_digits(numbers: list[str]) -> str:
 
 
 def fold_numbers(numbers: tuple[int, ...]) -> str:
-    """Ascending numbers with runs of three or more folded: `0-3,5,6`."""
+    """Writes ascending numbers with runs of three or more folded: `0-3,5,6`."""
     pieces: list[str] = []
     start = 0
     for place in range(1, len(numbers) + 1):

@@ -1,4 +1,4 @@
-"""How a job ended, and how often it may still be requeued."""
+"""The outcome of a job: its end state, and the number of requeues that are left."""
 
 import re
 from collections.abc import Mapping
@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What Slurm says of a job that is over."""
+    """Slurm's facts about a job that has ended."""
 
     id: int
     name: int | str
-    """How Slurm names this job alone: of an array's task `ARRAY_TASK`, as its number may be the whole array's."""
+    """Slurm's name for this job only: `ARRAY_TASK` for a task of an array, as its number may mean the whole array."""
     state: str
     values: Mapping[str, str] | None
     """Its segment."""
@@ -22,11 +22,11 @@ class Outcome:
     exit_code: int = 0
     signal: int = 0
     restarts: int = 0
-    """How often Slurm has requeued it."""
+    """Number of times that Slurm has requeued it."""
     may_requeue: bool = True
-    """Whether its user lets Slurm requeue it, and it has a script."""
+    """True if its user lets Slurm requeue it, and it has a script."""
     logs: tuple[str, ...] = ()
-    """Where its output went; its user's text."""
+    """Paths of its output files, as its user wrote them."""
 
 
 _REQUEUES = 5
@@ -37,6 +37,6 @@ _MAX_REQUEUES = re.compile(r"\bmax_batch_requeue=(\d{1,6})")
 
 
 def requeues_left(found: Outcome, config: Mapping[str, str]) -> int:
-    """How often Slurm requeues a job yet before it holds it."""
+    """Returns how many more times Slurm requeues a job before it holds it."""
     match = _MAX_REQUEUES.search(config.get("SchedulerParameters", ""))
     return (int(match[1]) if match else _REQUEUES) - found.restarts

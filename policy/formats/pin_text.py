@@ -1,6 +1,6 @@
-"""What a pin writes into a job's Extra and request, and how much of that Slurm takes.
+"""The text of a pin in a job's Extra and request, within the length that Slurm takes.
 
-The plugin writes the same at submission (slurm_plugins/pin/pin_text.c).
+The plugin writes the same text at submission (slurm_plugins/pin/pin_text.c).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,16 +10,16 @@ from policy.formats.errors import TooLong
 from policy.formats.wire import number
 
 MOST_BYTES = 1_024
-"""Slurm refuses a whole submission, and a whole update, whose Extra or TRES text is longer."""
+"""Most bytes of an Extra or TRES text: Slurm refuses a submission or update with a longer one as a whole."""
 
 
 def extra_text(own: str, nodes: Sequence[str], gpus: str, more: Mapping[str, str]) -> str:
-    """A job's Extra with its place in it; nodes are folded only where their names would not fit."""
+    """Returns a job's Extra with its place in it; nodes are folded only if their names would not fit."""
     return segment.put(own, _values_that_fit(_bytes(segment.remove(own)), nodes, gpus, more))
 
 
 def _values_that_fit(own_bytes: int, nodes: Sequence[str], gpus: str, more: Mapping[str, str]) -> dict[str, str]:
-    """What stands in the segment beside so many bytes of the user's."""
+    """Returns the segment's values, folded if needed to fit beside the user's own bytes."""
     plain = {"nodes": ",".join(nodes), "gpus": gpus, **more}
     if own_bytes + _bytes(segment.put("", plain)) <= MOST_BYTES:
         return plain
@@ -34,7 +34,7 @@ def _values_that_fit(own_bytes: int, nodes: Sequence[str], gpus: str, more: Mapp
 
 
 def tres_text(kinds: Iterable[str], gpus: Iterable[int | str], count: int) -> str:
-    """The request for exactly these GPUs."""
+    """Returns the request for exactly these GPUs."""
     text = ",".join(f"gres/{kind}:g{gpu}:{count}" for kind in kinds for gpu in gpus)
     if len(text) > MOST_BYTES:
         raise TooLong(f"a request for these GPUs one by one has {len(text)} bytes, and Slurm takes {MOST_BYTES}")
@@ -42,12 +42,12 @@ def tres_text(kinds: Iterable[str], gpus: Iterable[int | str], count: int) -> st
 
 
 def check(reply: Mapping[str, str], request: Mapping[str, str]) -> None:
-    """Raise TooLong where the plugin could not write the place of a reply into the job of a request."""
+    """Raises TooLong if the plugin could not write the place of a reply into the job of a request."""
     guest, share = "guest" in reply, int(reply.get("share", "0"))
     tier = {} if share or "way" not in reply else {"tier": "opportunistic" if guest else "guaranteed"}
     more = {**tier, **{key: reply[key] for key in ("share", "mem", "way") if key in reply}}
     nodes, gpus = reply["nodes"].split(","), reply["gpus"]
-    # Only its length is known of what its user has written there, and that may be any number.
+    # Of the user's own text only the length is known, and that may be any number.
     _values_that_fit(number(request, "extra_bytes") or 0, nodes, gpus, more)
     whole = ("gpu", "seat") if reply["seats"] == "1" else ("gpu",)
     kinds = ("seat",) if guest else ("shard",) if share else whole

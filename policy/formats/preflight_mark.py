@@ -1,4 +1,5 @@
-"""What a job's segment says of pre-flights (docs/preflight.md): `preflight=ID` of the job that waits, `run` of one."""
+"""The pre-flight mark in a job's segment (docs/preflight.md): `preflight=ID` in the waiting job, `run` in a pre-flight.
+"""
 
 import re
 from collections.abc import Mapping
@@ -12,7 +13,7 @@ _VALUE = re.compile(r"run|[1-9][0-9]{0,9}")
 
 
 def first(values: Mapping[str, str] | None) -> int | None:
-    """The pre-flight on which a job depends; None where it has none.
+    """Returns the pre-flight on which a job depends; None if it has none.
 
     >>> first({"preflight": "4711"}), first({"preflight": "run"}), first(None)
     (4711, None, None)
@@ -22,12 +23,12 @@ def first(values: Mapping[str, str] | None) -> int | None:
 
 
 def is_one(values: Mapping[str, str] | None) -> bool:
-    """Whether a job is a pre-flight."""
+    """Tells whether a job is a pre-flight."""
     return (values or {}).get(KEY) == IS_ONE
 
 
 def kept(reply: Mapping[str, str], value: str) -> dict[str, str]:
-    """A reply whose segment says so too; one without a segment, or full to the brim, stays as it is."""
+    """Returns a reply with the mark in its segment; unchanged without a segment, or if that has no room."""
     values = segment.fields(f"[berth/1 {reply['segment']}]") if "segment" in reply else None
     if values is None or not _VALUE.fullmatch(value):
         return dict(reply)

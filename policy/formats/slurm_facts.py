@@ -1,4 +1,4 @@
-"""What one reading of Slurm says: plain values, made by a gateway (policy.slurm), used by the core."""
+"""The facts of one reading of Slurm: plain values, made by a gateway (policy.slurm) and used by the core."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Default memory where a job names none: MB for each node, CPU or GPU; all None: the whole node."""
+    """Default memory of a job that names none: MB per node, CPU or GPU; all None: the whole node."""
 
     per_node: int | None = None
     per_cpu: int | None = None
@@ -15,15 +15,15 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """The accounts, or the QOS, that a partition admits; in small letters, since Slurm does not tell them apart."""
+    """The accounts, or the QOS, that a partition admits; in lower case, since Slurm ignores case."""
 
     only: frozenset[str] | None = None
-    """None: any but those of `never`."""
+    """Names that are admitted; None: all but those of `never`."""
     never: frozenset[str] = frozenset()
 
     @property
     def admits_all(self) -> bool:
-        """Whether there is nothing to ask."""
+        """Tells whether all names are admitted."""
         return self.only is None and not self.never
 
 
@@ -34,35 +34,35 @@ class PartitionFacts:
     name: str
     default: bool = False
     up: bool = True
-    """Whether it takes new jobs and starts them."""
+    """True if it takes new jobs and starts them."""
     drains: bool = False
-    """Whether it takes no new jobs, but starts those that wait (State=DRAIN)."""
+    """True if it takes no new jobs, but starts those that wait (State=DRAIN)."""
     whole_nodes: bool = False
     time_limit: int | None = None
-    """Seconds of a job that names no limit (DefaultTime, else MaxTime)."""
+    """Time limit, in seconds, of a job that names none (DefaultTime, else MaxTime)."""
     memory: Memory = Memory()
     counts_cpus_by_gpu: bool = False
-    """Whether it has a DefCpuPerGPU, which Slurm cannot apply to GPUs of several types."""
+    """True if it has a DefCpuPerGPU, which Slurm cannot apply to GPUs of several types."""
     max_cpus: int | None = None
-    """CPUs that its jobs may use of a node (MaxCPUsPerNode); None: all."""
+    """Most CPUs that its jobs may use of a node (MaxCPUsPerNode); None: all."""
     max_time: int | None = None
-    """Seconds that its jobs may ask for; None: any."""
+    """Most seconds that its jobs may ask for; None: any."""
     min_nodes: int = 0
     max_nodes: int | None = None
     tier: int = 1
-    """Slurm looks at jobs of a higher PriorityTier first, whatever their priority."""
+    """PriorityTier: Slurm tries jobs of a higher tier first, whatever their priority."""
     for_all_groups: bool = True
-    """Whether it has no AllowGroups; who is in these, slurmctld says of each job."""
+    """True if it has no AllowGroups; slurmctld reports for each job if its user is in them."""
     accounts: Rule = Rule()
     qos: Rule = Rule()
 
     @property
     def starts(self) -> bool:
-        """Whether jobs that wait in it are started."""
+        """Tells whether jobs that wait in it are started."""
         return self.up or self.drains
 
     def admits(self, limit: int | None, nodes: int | None) -> bool:
-        """Whether its limits let a job in; None for what is not known of the job."""
+        """Tells whether its limits admit a job; None stands for a value that is not known."""
         if limit is not None and self.max_time is not None and limit > self.max_time:
             return False
         return nodes is None or (nodes >= self.min_nodes and (self.max_nodes is None or nodes <= self.max_nodes))
@@ -76,7 +76,7 @@ class NodeFacts:
     cpus: int
     cpus_used: int
     mem: int
-    """MB that Slurm hands out: without what it keeps for the system."""
+    """MB that Slurm hands out, without the part that it keeps for the system."""
     mem_used: int
     threads: int
     up: bool
@@ -84,23 +84,23 @@ class NodeFacts:
     gpus: int
     """GPUs that have a GRES type of their own."""
     loose: int
-    """GPUs that Slurm knows under another type or none, so that they cannot be pinned."""
+    """GPUs with another GRES type or none; they cannot be pinned."""
     seats: int
     gpus_used: int
-    """GPUs that a gpu or shard job holds."""
+    """Mask of GPUs that a gpu or shard job holds."""
     seats_used: int
     features: frozenset[str] = frozenset()
     partitions: frozenset[str] = frozenset()
     shards: int = 0
-    """GPUs whose parts Slurm can count, in percent (GRES shard, 100 of each)."""
+    """Number of GPUs of which Slurm can count parts, in percent (GRES shard, 100 per GPU)."""
     shared: tuple[int, ...] = ()
-    """Percent of each GPU that packed jobs hold, by position; empty where none does."""
+    """Percent of each GPU that packed jobs hold, by position; empty if none does."""
     dynamic: bool = False
-    """Whether Slurm can forget it while it runs."""
+    """True if Slurm can forget it while it runs."""
     weight: int = 1
-    """Slurm takes nodes of less weight first."""
+    """Slurm's Weight: nodes of less weight are taken first."""
     cpus_kept: int = 0
-    """CPUs for each GPU that only jobs with GPUs get (RestrictedCoresPerGPU)."""
+    """CPUs per GPU that only jobs with GPUs get (RestrictedCoresPerGPU)."""
 
 
 _WAITS_FOR_ROOM = (
@@ -116,7 +116,7 @@ _WAITS_FOR_ROOM = (
 
 @dataclass(frozen=True, slots=True)
 class JobFacts:
-    """A job that runs, or that waits with a pin of ours."""
+    """A job of Slurm's queue, running or waiting."""
 
     id: int
     state: str
@@ -133,50 +133,53 @@ class JobFacts:
     features: str = ""
     reason: str = "None"
     gpus: int | None = None
-    """The GPUs pinned on each of its nodes; None where the request is untyped."""
+    """Mask of the GPUs pinned on each of its nodes; None if the request is untyped."""
     share: int = 0
     """Percent of each of its GPUs, for a packed job; 0 for whole GPUs."""
     guest: bool = False
-    """Whether it asks for a seat on its GPU and for no GPU."""
+    """True if it asks for a seat on its GPU and for no GPU."""
     segment: Mapping[str, str] | None = None
     user: int = 0
     count: int = 1
-    """Nodes that it asks for at least, or holds."""
+    """Least number of nodes that it asks for, or number that it holds."""
     mem: int | None = None
-    """MB that it asks for on each node, or holds there; None where a gateway cannot tell."""
+    """MB that it asks for on each node, or holds there; None if a gateway cannot tell."""
     holds: tuple[int, ...] = ()
-    """The GPUs that it holds on each of `nodes`, typed or not; empty where a gateway cannot tell."""
+    """Masks of the GPUs that it holds on each of `nodes`, typed or not; empty if a gateway cannot tell."""
     wants_gpus: bool = True
-    """Whether it asks for GPUs in any form; CPU-only jobs are planned for, never pinned."""
+    """True if it asks for GPUs in any form; CPU-only jobs are planned for, but never pinned."""
     array: int = 0
-    """The array that it is a task of; 0 for none."""
+    """Job number of the array that it is a task of; 0 for none."""
     task: int | None = None
     tasks: str = ""
-    """Of an array's record, the tasks that have not split off, such as `3-7,9`; they share `id` until then."""
+    """Tasks of an array's record that have not split off, such as `3-7,9`; they share `id` until then."""
     at_once: int | None = None
-    """How many tasks of the array may run at once (`%`)."""
+    """Most tasks of the array that may run at once (`%`)."""
     het: int = 0
-    """The leader of the heterogeneous job that it is a part of; 0 for none."""
+    """Leader of the heterogeneous job that it is a component of; 0 for none."""
     reservation: str = ""
     licenses: str = ""
     account: str = ""
     name: str = ""
-    """As its user named it; free text."""
+    """Job name that its user gave; free text."""
     begin: int | None = None
-    """Not to be started before, for a job that waits."""
+    """Earliest start of a waiting job."""
 
     @property
     def rides(self) -> bool:
-        """Whether it is a guest on a GPU that others are given as well: not one that was given the GPU for good."""
+        """Tells whether it is a guest that has not been given its GPU for good: other jobs may get that GPU too."""
         return self.guest and "owns" not in (self.segment or {})
 
     @property
     def may_start(self) -> bool:
-        """Whether only room keeps it waiting, as far as Slurm's reason tells."""
+        """Tells whether it waits only for room, by Slurm's reason."""
         return self.reason.startswith(_WAITS_FOR_ROOM)
 
     def may_start_at(self, at: float) -> bool:
-        """The same at a moment: Slurm may still name a begin time that has passed, and names none after an update."""
+        """Tells whether it waits only for room at a moment.
+
+        Slurm may still give a begin time that has passed as the reason, and gives no such reason after an update.
+        """
         if self.begin is not None and self.begin > at:
             return False
         return self.may_start or (self.reason.startswith("BeginTime") and self.begin is not None)
@@ -184,7 +187,7 @@ class JobFacts:
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """Nodes that are set aside for a time."""
+    """A reservation: nodes that are set aside for a time."""
 
     start: int
     end: int
@@ -194,7 +197,7 @@ class Reservation:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """All that one look at Slurm gave. A record that did not change since the last look is the same object as then."""
+    """All data of one reading of Slurm. A record that has not changed since the last reading is the same object."""
 
     at: float
     nodes: tuple[NodeFacts, ...]
@@ -202,31 +205,31 @@ class Reading:
     partitions: tuple[PartitionFacts, ...]
     reservations: tuple[Reservation, ...] = ()
     seen: frozenset[str] = frozenset()
-    """Nonces found in the queue, of ended jobs too."""
+    """Nonces found in the queue, also of ended jobs."""
     refused: frozenset[str] = frozenset()
-    """Those of jobs that Slurm refused at their submission for what they ask for: it keeps a record of each."""
+    """Nonces of jobs whose requests Slurm refused at submission: it keeps a record of each."""
     memory: Memory = Memory()
     memory_counts: bool = True
-    """Whether Slurm hands out memory at all (CR_*_Memory)."""
+    """True if Slurm hands out memory at all (CR_*_Memory)."""
     in_all_partitions: bool = False
-    """Whether Slurm takes a job for several partitions only if it can run in each of them (EnforcePartLimits=ALL)."""
+    """True if Slurm takes a job for several partitions only if it can run in each of them (EnforcePartLimits=ALL)."""
     counted: frozenset[str] = frozenset()
     """GPU models that the site counts for limits and bills."""
     cpus_by_gpu: bool = False
-    """Whether jobs have a DefCpuPerGPU (JobDefaults), which Slurm cannot apply to GPUs of several types."""
+    """True if jobs have a DefCpuPerGPU (JobDefaults), which Slurm cannot apply to GPUs of several types."""
     one_task_per_core: bool = False
-    """Whether Slurm gives each task a core of its own (CR_ONE_TASK_PER_CORE)."""
+    """True if Slurm gives each task a core of its own (CR_ONE_TASK_PER_CORE)."""
     version: str = ""
     in_control: bool = True
-    """Whether the slurmctld of this host is the one in control."""
+    """True if the slurmctld of this host is the one in control."""
     federated: bool = False
-    """Whether the cluster is in a federation, whose jobs other clusters may start: Berth leaves them alone."""
+    """True if the cluster is in a federation: other clusters may start its jobs, so Berth does not touch them."""
     problems: tuple[str, ...] = field(default=())
 
 
 @dataclass(frozen=True, slots=True)
 class JobText:
-    """What one job's record says of Berth, exact to the byte."""
+    """Texts of one job's record that Berth reads and writes, exact to the byte."""
 
     id: int
     state: str

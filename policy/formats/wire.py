@@ -51,13 +51,13 @@ class Message:
 
 
 def encode(verb: str, fields: Mapping[str, str]) -> bytes:
-    """The datagram for a verb and its fields, in their order."""
+    """Returns the datagram for a verb and its fields, in their order."""
     lines = [f"{key}={escape(value)}\n" for key, value in fields.items()]
     return f"{VERSION} {verb}\n{''.join(lines)}".encode("ascii")
 
 
 def decode(datagram: bytes) -> Message:
-    """Read a datagram; anything that the format does not allow is a `FormatError`."""
+    """Reads a datagram; raises FormatError for anything that the format does not allow."""
     if len(datagram) > REQUEST_BYTES:
         raise FormatError(f"a datagram of {len(datagram)} bytes; {REQUEST_BYTES} are allowed")
     try:
@@ -77,7 +77,7 @@ def decode(datagram: bytes) -> Message:
 
 
 def check_submit(message: Message) -> None:
-    """Refuse what is no submit request, has no right nonce, or has a key that does not exist."""
+    """Raises FormatError if a message is not a submit request, has a bad nonce, or has an unknown key."""
     fields = message.fields
     if message.verb != "submit":
         raise FormatError(f"unknown verb {message.verb}; submit and status are known")
@@ -90,7 +90,7 @@ def check_submit(message: Message) -> None:
 
 
 def number(fields: Mapping[str, str], key: str) -> int | None:
-    """A field that holds a number, or None where it is left out."""
+    """Returns the number in a field, or None if the field is left out."""
     value = fields.get(key)
     if value is None:
         return None

@@ -33,7 +33,7 @@ class Sharing:
     fit: str = ""
     """File with the predictor's fit; empty: the one that ships with Berth."""
     unsure: str = "try"
-    """`try`: a guest may join a host whose speed cannot be promised, and moves if the host slows down; `wait`: it waits."""
+    """`try`: a guest may join a host whose speed cannot be promised, and moves if it suffers; `wait`: it waits."""
     least_speed: int = 80
     """Percent of its speed with its share alone that each packed job of a GPU must be promised; 0: not checked."""
     company_wait: int = 600
@@ -88,9 +88,9 @@ class Settings:
     locality_cap: int | None = None
     repin: bool = True
     pin_ahead: bool = True
-    """True if jobs are pinned to places that are not free yet. If Slurm preempts, only Slurm knows what it will free."""
+    """True if jobs are pinned to places that are not free yet. If Slurm preempts, only it knows what it frees."""
     exclude_others: int = 32
-    """Cluster size in nodes from which on a pinned job excludes all other nodes, so that Slurm tests fewer; 0: never."""
+    """Cluster size, in nodes, from which on a pinned job excludes all other nodes, so Slurm tests fewer; 0: never."""
     node_weight: bool = True
     """True if nodes of less Weight are taken first, as Slurm does; links and scores decide within one weight."""
     most_moves: int = 50

@@ -35,7 +35,7 @@ class Share:
     way: str = "mps"
     mate: Mate = UNNAMED
     foes: frozenset[Mate] = frozenset()
-    """Jobs with which it shared a GPU when one of them made MPS fail; it never shares with them again."""
+    """Jobs with which it shared a GPU that one of them brought down; it never shares with them again."""
     picky: bool = False
     """True if it waits rather than join jobs with which it, or they, would not keep their speed."""
 

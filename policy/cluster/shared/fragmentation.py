@@ -40,12 +40,13 @@ DEFAULT = (
     Shape(1, 50, 2, 0.15),
     Shape(1, 30, 2, 0.15),
 )
-"""Distribution before any job was seen: as in production clusters, most jobs want one GPU, but most GPUs are used by
-big jobs."""
+"""Distribution before any job was seen.
+
+As in production clusters, most jobs want one GPU, and most GPUs are in big jobs."""
 
 
 def learned(jobs: "Iterable[JobFacts]") -> tuple[Shape, ...]:
-    """Returns the shapes of the GPU jobs that Slurm knows now, mixed with the default so that few jobs do not dominate."""
+    """Returns the shapes of the GPU jobs that Slurm knows now, mixed with the default so that a few do not dominate."""
     asked = (
         (gpus, job.share or 100, max(1, job.cpus // max(1, job.count)))
         for job in jobs

@@ -44,7 +44,7 @@ _MOST_ASKED = 64
 
 _NEVER = float("inf")
 _SETS = MOST_GPUS
-"""Sets of GPUs kept for each node."""
+"""Most sets of GPUs kept for each node."""
 
 
 class Shelves:
@@ -72,7 +72,7 @@ class Shelves:
         self._costs: dict[Asked, _Costs] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        """Returns the state without the costs: a copy in another process computes its own."""
+        """Returns the state without the costs: they stay in the process that computed them."""
         return {**self.__dict__, "_costs": {}}
 
     def adopt(self, old: Self) -> None:
