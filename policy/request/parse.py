@@ -206,7 +206,7 @@ def _gpus(fields: Mapping[str, str], nodes: int | None) -> tuple[int | None, int
     if not (by_job or by_node):
         if "ntasks_per_tres" in fields:
             # Slurm binds such tasks by a count of GPUs, but a pin names GPUs one by one.
-                        raise LeftToSlurm("--ntasks-per-gpu without a number of GPUs")
+            raise LeftToSlurm("--ntasks-per-gpu without a number of GPUs")
         raise LeftToSlurm("it asks for no GPUs")
     if "ntasks_per_tres" in fields:
         _check_tasks_per_gpu(fields, by_job, by_node)

@@ -119,7 +119,7 @@ class Riding:
         for place, there in list(sharers.items()):
             stay = tuple(guest for guest in there.guests if guest.job not in going)
             if len(stay) < len(there.guests):
-                # The owner has the seat from now on. A seat on a GPU that a host takes is not given away at once either.
+                # The owner has the seat from now on. A seat on a GPU that a host takes is not given away at once.
                 sharers[place] = Sharers(there.hosts, stay)
 
     def look(self, guests: Iterable[Waiting], queue: Iterable[Waiting]) -> None:

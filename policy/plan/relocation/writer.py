@@ -1,5 +1,4 @@
-"""Interfaces that relocation needs: a part of the gateway to Slurm, and a writer of pins. The simulator has both too.
-"""
+"""Interfaces that relocation needs: a part of the gateway to Slurm, and a writer of pins. The simulator has both."""
 
 from collections.abc import Mapping, Sequence
 from typing import Protocol
