@@ -40,7 +40,7 @@ def one_factor(**levels: float) -> dict[str, Widths]:
 
 PUBLISHED: Table = {
     # Two V100-class GPUs in two servers over RDMA against one server: 98.0 of 114.8 images/s (Philly, table 4).
-    # Farther away nothing is published for such jobs: PAL's default for any two nodes bounds it.
+    # For farther levels nothing is published for such jobs: PAL's default for any two nodes is the upper bound.
     EVERYONE: one_factor(leaf=1.17, pod=1.3, any=1.7),
     # PAL's own measurements by model, from its artifact; it has no levels beyond "another node".
     "resnet50": {"leaf": {2: 1.0, 16: 1.16}, "pod": {2: 1.0, 16: 1.16}, "any": {2: 1.17, 16: 1.3}},
@@ -63,9 +63,9 @@ class CostModel:
 
     localities: Table = field(default_factory=lambda: PUBLISHED)
     neighbours: float = 1.0
-    """Factor for other jobs on the same nodes. Philly's worst case is 1.52 (75.6 of 114.8 images/s, table 4)."""
+    """Factor if other jobs run on the same nodes. Philly's worst case is 1.52 (75.6 of 114.8 images/s, table 4)."""
     guests: float = 1.0
-    """Factor for a guest on one of the job's GPUs; the guard keeps it near 1."""
+    """Factor if a guest runs on one of the job's GPUs; the guard keeps it near 1."""
 
     def __post_init__(self) -> None:
         for name, levels in self.localities.items():

@@ -32,7 +32,7 @@ class FormatError(BerthError):
 
 
 class ConfigError(BerthError):
-    """A wrong berth.conf."""
+    """A wrong setting in berth.conf."""
 
 
 class SlurmError(BerthError):
@@ -68,7 +68,7 @@ class Impossible(LeftToSlurm):
 
 
 class NotNow(Answer):
-    """Nothing fits at this time."""
+    """No place fits the job at this time."""
 
 
 class BadCompany(NotNow):

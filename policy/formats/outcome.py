@@ -14,7 +14,7 @@ class Outcome:
     """Slurm's name for this job only: `ARRAY_TASK` for a task of an array, as its number may mean the whole array."""
     state: str
     values: Mapping[str, str] | None
-    """Its segment."""
+    """Values of its segment; None if it has none."""
     partition: str = ""
     nodes: tuple[str, ...] = ()
     started: int = 0

@@ -1,4 +1,4 @@
-"""The pre-flight mark in a job's segment (docs/preflight.md): `preflight=ID` in a waiting job, `run` in a pre-flight."""
+"""The pre-flight mark in a segment (docs/preflight.md): `preflight=ID` in a waiting job, `run` in a pre-flight."""
 
 import re
 from collections.abc import Mapping

@@ -29,7 +29,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class PartitionFacts:
-    """A partition."""
+    """Slurm's facts about a partition."""
 
     name: str
     default: bool = False
@@ -70,7 +70,7 @@ class PartitionFacts:
 
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
-    """A node. GPU positions are bits: bit K is the GPU of GRES type gK."""
+    """Slurm's facts about a node. In masks of GPUs, bit K is the GPU of GRES type gK."""
 
     name: str
     cpus: int
@@ -82,7 +82,7 @@ class NodeFacts:
     up: bool
     completing: bool
     gpus: int
-    """GPUs that have a GRES type of their own."""
+    """Number of GPUs that have a GRES type of their own."""
     loose: int
     """GPUs with another GRES type or none; they cannot be pinned."""
     seats: int

@@ -201,7 +201,10 @@ class Book:
         return demand.without(together)
 
     def some_day(self, demand: Demand, policy: Policy) -> Berth:
-        """Returns the best place on an empty cluster with all nodes up, for a job without one in sight; or `NotNow`."""
+        """Returns the best place on an empty cluster with all nodes up, for a job without one in sight.
+
+        Raises `NotNow` if there is none.
+        """
         self._check_time()
         fleet = self.fleet
         all_nodes = np.ones(len(fleet.names), np.bool_)

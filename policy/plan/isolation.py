@@ -26,7 +26,7 @@ class Isolation:
         self._failed: dict[int, JobFacts] = {}
         self._told: dict[str, float] = {}
         self.count = 0
-        """Exceptions so far."""
+        """Number of exceptions so far."""
 
     @property
     def told(self) -> dict[str, str]:

@@ -324,7 +324,7 @@ class Walk:
             self._gathering += entry.collects
 
     def _favour(self, claim: Claim) -> None:
-        """Closes the nodes of a claim to short jobs from `NEAR` seconds before its start.
+        """Keeps short jobs off the nodes of a claim in the last `NEAR` seconds before its start.
 
         This is for the first jobs in line that need several nodes. A time limit tells only the latest end of a job, and
         the nodes should be free together as soon as possible.

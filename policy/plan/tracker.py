@@ -312,7 +312,7 @@ class Picture:
             self._tenants.pop(place, None)
 
     def _sharers_of(self, place: int, node: "NodeFacts") -> Sharers:
-        """Finds the hosts and guests of a node, and keeps them."""
+        """Finds, stores and returns the hosts and guests of a node."""
         hosts, guests = [], []
         for job in self._jobs_of[place].values():
             segment = job.segment or {}

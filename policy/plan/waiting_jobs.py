@@ -184,7 +184,7 @@ class Reader:
         if len(self._known) > 2 * len(present) + 64:
             self._known = {job_id: known for job_id, known in self._known.items() if job_id in present}
             self.eligible = {job_id: since for job_id, since in self.eligible.items() if job_id in present}
-        # A job has two numbers at most.
+        # A job has at most two shape numbers.
         if len(self._numbers) > 4 * len(self._known) + 64:
             self._forget_shapes()
 

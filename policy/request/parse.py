@@ -137,7 +137,7 @@ def read(fields: Mapping[str, str]) -> Request:
 
 
 def flags_of(fields: Mapping[str, str]) -> dict[str, str]:
-    """The Berth flags of a request, checked; names with `-`, as the user wrote them."""
+    """Returns the Berth flags of a request, checked; names with `-`, as the user wrote them."""
     flags = {
         key.removeprefix("flag.").replace("_", "-"): value for key, value in fields.items() if key.startswith("flag.")
     }
@@ -218,7 +218,7 @@ def _check_tasks_per_gpu(fields: Mapping[str, str], by_job: int | None, by_node:
     if tasks is None:
         raise LeftToSlurm("--ntasks-per-gpu without a number of tasks")
     if by_node is not None:
-        # Slurm binds such tasks by a count of GPUs on each node; a pin names them one by one.
+        # Slurm binds such tasks by a count of GPUs on each node, but a pin names GPUs one by one.
         raise LeftToSlurm("--ntasks-per-gpu with GPUs for each node")
     if tasks != (by_job or 0) * on_each_gpu:
         raise LeftToSlurm("--ntasks-per-gpu does not agree with the numbers of tasks and GPUs")

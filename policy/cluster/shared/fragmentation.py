@@ -80,7 +80,7 @@ def stranded(free: "Ints", parts: "Ints", cpus: "Ints", shapes: Sequence[Shape])
     >>> stranded(np.array([1, 1]), np.array([[70], [40]]), np.array([8, 8]), one).tolist()
     [40.0, 40.0]
     """
-    # One row for each GPU: sums over a short last axis are slow.
+    # Transposed to one row per GPU, since sums over a short last axis are slow.
     parts = np.ascontiguousarray(parts.T, np.int32)
     total = 100 * free + parts.sum(axis=0)
     used = np.zeros(free.size)

@@ -14,7 +14,7 @@ class Who(NamedTuple):
     name: str
     app_class: str = ""
     gpu_mem: int | None = None
-    """MiB that it says it needs."""
+    """MiB that the job says it needs."""
 
 
 def who_is(job: JobFacts) -> Who:
@@ -38,7 +38,7 @@ class Host:
     user: int
     mps: bool
     gpu_mem: int | None = None
-    """MiB of each GPU that it says it needs."""
+    """MiB of each GPU that the job says it needs."""
     who: Who = NOBODY
 
 

@@ -40,7 +40,7 @@ class _Costs:
 
 
 _MOST_ASKED = 64
-"""Kinds of requests for which costs are kept."""
+"""Most kinds of requests for which costs are cached."""
 
 _NEVER = float("inf")
 _SETS = MOST_GPUS

@@ -88,6 +88,6 @@ def seat_values(way: str) -> dict[str, str]:
 
 
 def _later(fields: Mapping[str, str], now: float) -> bool:
-    # Tasks of an array get their seats one by one.
+    # The planner gives tasks of an array their seats one by one.
     held = any(key in fields for key in ("held", "dependency", "array"))
     return held or (number(fields, "begin") or 0) > now

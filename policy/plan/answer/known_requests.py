@@ -39,7 +39,7 @@ class Understanding:
         self._bytes = 0
 
     def of(self, fields: Mapping[str, str], fleet: Fleet) -> Known:
-        """The kind of a request on this fleet; LeftToSlurm and Never pass through."""
+        """Returns the kind of a request on this fleet, cached or new; LeftToSlurm and Never pass through."""
         if fleet is not self._fleet:
             self._forget_all(fleet)
         limit = number(fields, "time_limit")

@@ -1,4 +1,4 @@
-"""The one line that a user reads after submission."""
+"""The message: one line that a user reads after submission."""
 
 import re
 from collections.abc import Collection, Iterable

@@ -13,7 +13,7 @@ from policy.request.demand import Demand
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The GPUs that a job got, and the best that were free at that moment."""
+    """The GPUs that a job got, and the best GPUs that were free at that moment."""
 
     got: Berth
     best: Berth

@@ -69,7 +69,7 @@ class Problem:
     kinds: tuple[_Kind, ...]
     """The kind of each seat's host, by what is known of it."""
     jobs: tuple[int, ...]
-    """The guests' jobs."""
+    """Job numbers of the guests."""
 
 
 class Matcher(Protocol):

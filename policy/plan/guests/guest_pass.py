@@ -55,7 +55,7 @@ def riders(book: Book, jobs: Iterable[JobFacts], reader: Reader) -> list[Rider]:
             try:
                 found.append(Rider(reader.read(job, cluster.at), *guests[job.id]))
             except FormatError:
-                continue  # it goes on as a guest
+                continue  # an unreadable job goes on as a guest
     return found
 
 
@@ -190,7 +190,7 @@ class Riding:
             return self._left.find(entry.demand)
         except seats.Unfit as unfit:
             entry.unfit = str(unfit)
-            return None  # others may find one
+            return None  # a seat may still fit other guests of this shape
         except NotNow:
             self._refused.add(shape)
             return None

@@ -257,7 +257,7 @@ class Moving:
         job_id = going.job.id
         state = self._gateway.job(job_id).state
         if state in _LEAVING or state == "PENDING":
-            return 0  # the next reading tells
+            return 0  # the next reading shows what has happened
         if state in _BY_THE_SIGNAL:
             self._gateway.requeue(job_id)
             going.asked = True

@@ -57,7 +57,7 @@ class Mover:
 
 @dataclass(frozen=True, slots=True)
 class Gang:
-    """A job that waits for GPUs that others hold."""
+    """A waiting job that needs GPUs which other jobs hold."""
 
     id: int
     demand: "Demand"
@@ -79,9 +79,9 @@ class Proposal:
 
     moves: tuple[Moved, ...]
     gain: float
-    """GPU-seconds."""
+    """GPU-seconds that the moves gain."""
     cost: float
-    """GPU-seconds."""
+    """GPU-seconds that the moves cost."""
     reason: str
     gang: int = 0
     """The waiting job that can start by it; 0 if the moved job itself gains."""
