@@ -353,7 +353,7 @@ class Picture:
         return tuple(tenants)
 
     def _look_after_tenants(self, reading: "Reading") -> None:
-        """Sets the ends of packed jobs past their time limits; learns the usual requests anew each `LEARN_EVERY` s."""
+        """Puts off the ends of packed jobs past their time limits; learns usual requests again each `LEARN_EVERY` s."""
         soon = self.at + SOON
         for place, tenants in self._tenants.items():
             if any(tenant.end < soon for tenant in tenants):

@@ -33,7 +33,7 @@ class Sharing:
     fit: str = ""
     """File with the predictor's fit; empty: the one that ships with Berth."""
     unsure: str = "try"
-    """`try`: a guest may join a host whose speed cannot be promised, and moves if it suffers; `wait`: it waits."""
+    """`try`: a guest may join a host without a promised speed, and moves if that host suffers; `wait`: it waits."""
     least_speed: int = 80
     """Percent of its speed with its share alone that each packed job of a GPU must be promised; 0: not checked."""
     company_wait: int = 600
