@@ -2,9 +2,9 @@
 
     predicted time / ideal time = greatest score of its GPUs  x  locality  x  interference
 
-*Locality* depends on the level at which the berth's GPUs meet, and, where a table says so, on the job's model or
-application class and on its width in GPUs. *Interference* depends on whether other jobs compute on the same nodes,
-and on guests that share the job's GPUs.
+*Locality* depends on the level at which the berth's GPUs meet. If a table says so, it also depends on the job's model
+or application class, and on its width in GPUs. *Interference* depends on whether other jobs compute on the same
+nodes, and on guests that share the job's GPUs.
 
 >>> costs = CostModel()
 >>> costs.locality("resnet50", "compute", "leaf", gpus=16)
