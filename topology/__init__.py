@@ -1,1 +1,1 @@
-"""What the machine is: model, providers, graph, writers. Imports nothing else of ours."""
+"""Describes the machine: model, providers, graph, writers. Imports nothing else of Berth."""

@@ -1,4 +1,4 @@
-"""Files that a reader sees as they were or as they are, never in between. Standard library only."""
+"""Replaces files atomically: a reader sees the old content or the new content, never a part. Standard library only."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["replace"]
 
 
 def replace(path: str | os.PathLike[str], content: bytes, mode: int = 0o644) -> None:
-    """Put this content in place of the file, by default readable by all; a TopologyFileError says why it cannot be."""
+    """Replaces the file's content, by default readable by all; raises TopologyFileError with the reason."""
     path = Path(path)
     try:
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")

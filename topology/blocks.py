@@ -1,4 +1,4 @@
-"""Slurm's topology/block: which nodes it gives to one job together, and refuses in any other combination.
+"""Models Slurm's topology/block: the node combinations that Slurm gives to one job; it refuses all others.
 
 A job gets nodes of one block; one that is bigger than a block gets as few blocks as can hold it, within one aggregated
 block. Blocks are counted in the order of Slurm's file, and those of an aggregated block stand together in it.
@@ -26,21 +26,21 @@ if TYPE_CHECKING:
 __all__ = ["IN_NO_BLOCK", "Blocks"]
 
 IN_NO_BLOCK = -1
-"""As topology.fabric's NOBODY: a group of nodes is a group to whoever compares them."""
+"""Same value as NOBODY of topology.fabric, so that callers compare group numbers in one way."""
 
 _DEFAULT_LEVELS = range(5)
 """Without BlockSizes Slurm makes aggregated blocks of 2, 4, 8 and 16."""
 
 
 class _Reach(NamedTuple):
-    """What Slurm takes for a job of some size."""
+    """The range of blocks that Slurm uses for a job of some size."""
 
     blocks: int
-    """Blocks that stand together, among which all its nodes are; 0: all blocks."""
+    """Number of adjacent blocks that contain all nodes of the job; 0: all blocks."""
     part: int
-    """Blocks of a part of those."""
+    """Number of blocks in one part of these."""
     parts: int
-    """In how many parts its nodes may be."""
+    """Number of parts over which the job's nodes may be spread."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -53,7 +53,7 @@ class Blocks:
     """IN_NO_BLOCK for nodes that the file does not name: Slurm starts nothing there."""
 
     def over(self, places: Ints) -> Blocks:
-        """The same for the nodes that have these places here; -1 for one that is not here."""
+        """Returns the same for the nodes that have these places here; -1 for one that is not here."""
         return Blocks(self.sizes, np.append(self.block, IN_NO_BLOCK)[places])
 
     def groups(self, count: int, nodes: Ints) -> Ints:
@@ -76,7 +76,7 @@ class Blocks:
         return group
 
     def allow(self, nodes: Sequence[int]) -> bool:
-        """Whether Slurm can start a job on exactly these nodes."""
+        """Returns True if Slurm can start a job on exactly these nodes."""
         here = np.asarray(nodes, np.int64)
         groups = self.groups(here.size, here)
         return bool((groups == groups[0]).all() and groups[0] != IN_NO_BLOCK)
@@ -91,5 +91,5 @@ class Blocks:
 
 
 def sizes_of(given: Sequence[int] | None, first: int) -> tuple[int, ...]:
-    """The sizes that Slurm goes by: those of its file, else powers of two of the nodes of its first block."""
+    """Returns the sizes that Slurm goes by: those of its file, else powers of two of the nodes of its first block."""
     return tuple(given) if given else tuple(first << level for level in _DEFAULT_LEVELS)

@@ -35,7 +35,7 @@ __all__ = ["FILE_NAME", "FORMAT", "CompiledCluster", "load", "save", "sources", 
 
 FORMAT = "berth-cluster/2"
 FILE_NAME = "cluster.compiled"
-"""What it is called in the folder of its topology files."""
+"""Its name in the folder of its topology files."""
 
 #: Columns with one value a node.
 _COLUMNS = ("names", "kind", "uuids", "at", "machine_domain", "domain", "leaf", "pod", "block")
@@ -73,7 +73,7 @@ class CompiledCluster:
         return int(np.array([shape.size for shape in self.shapes], np.int64)[self.shape_of].sum())
 
     def machine(self, name: str) -> Machine:
-        """A node's machine, made now; a TopologyFileError where there is no such node."""
+        """Returns A node's machine, made now; a TopologyFileError where there is no such node."""
         i = self._at(name)
         kind, at = self._data["kind"][i], self._data["at"][i]
         prototype: Machine = self._kinds[kind]
@@ -86,23 +86,23 @@ class CompiledCluster:
         )
 
     def machines(self) -> Iterator[Machine]:
-        """All machines, one at a time."""
+        """Yields all machines, one at a time."""
         return map(self.machine, self.names)
 
     def uuids(self, name: str) -> tuple[str, ...]:
-        """UUIDs of a node's GPUs, by position."""
+        """Returns UUIDs of a node's GPUs, by position."""
         return tuple(self._data["uuids"][self._at(name)])
 
     def bandwidth(self, name: str) -> npt.NDArray[np.float64]:
-        """NVLink bandwidth of each pair of a node's GPUs in GB/s, one direction; 0 where none."""
+        """Returns NVLink bandwidth of each pair of a node's GPUs in GB/s, one direction; 0 where none."""
         return np.array(self._shape(name).gbps)
 
     def islands(self, name: str) -> tuple[int, ...]:
-        """Masks of a node's NVLink islands, the widest first."""
+        """Returns masks of a node's NVLink islands, the widest first."""
         return islands(self._shape(name))
 
     def node_sets(self) -> NodeSets:
-        """The node sets of this cluster, without making its machines."""
+        """Returns the node sets of this cluster, without making its machines."""
         return NodeSets(self.shapes, self.shape_of, self.fabric)
 
     def _shape(self, name: str) -> Shape:
@@ -175,7 +175,7 @@ def load(path: str | os.PathLike[str], mark: str = "") -> CompiledCluster:
 
 
 def sources(directory: Path, fabric: Path | None) -> list[Path]:
-    """What a cluster is compiled of: the folder of its topology files, and Slurm's file with all that it includes."""
+    """Returns the sources of a compiled cluster: folder of topology files, Slurm's file and all that it includes."""
     return [directory, *(slurm_fabric.sources(fabric) if fabric else ())]
 
 
@@ -196,7 +196,7 @@ def stamp(paths: Iterable[str | os.PathLike[str]]) -> str:
 
 
 def _kind_of(machine: Machine) -> Machine:
-    """The machine with place-holders for what is each node's own."""
+    """Returns the machine with place-holders for what is each node's own."""
     return dataclasses.replace(
         machine,
         node="node",

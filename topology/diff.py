@@ -1,4 +1,4 @@
-"""What changed between two discoveries of a node, or of a cluster: one sentence a change, the worst first.
+"""Lists the changes between two discoveries of a node or a cluster: one sentence a change, the worst first.
 
 GPUs are recognised by their UUID, so a GPU that moved to another position is the same GPU. A new UUID at an old bus
 id is a replacement. Where UUIDs say nothing (another node, or a machine that was read from text), GPUs are compared
@@ -73,17 +73,17 @@ class Change:
 
     @property
     def severity(self) -> Severity:
-        """How bad: something is lost, is otherwise, is gained, or only software says otherwise."""
+        """Returns the severity: something is lost, changed or gained, or only software differs."""
         return _SEVERITY[self.kind]
 
 
 def changes(old: Machine, new: Machine) -> list[Change]:
-    """What changed on one node, the worst first."""
+    """Returns the changes on one node, the worst first."""
     return _sorted(_node_changes(old, new))
 
 
 def cluster_changes(old: Mapping[str, Machine], new: Mapping[str, Machine]) -> list[Change]:
-    """What changed on all nodes, the worst first."""
+    """Returns the changes on all nodes, the worst first."""
 
     def all_nodes() -> Iterator[Change]:
         for node, machine in old.items():
@@ -123,13 +123,13 @@ def _node_changes(old: Machine, new: Machine) -> Iterator[Change]:
 
 
 def _identified(old: Machine, new: Machine) -> bool:
-    """Whether UUIDs tell which GPU is which: text has none, and another node has others."""
+    """Returns True if UUIDs identify the GPUs: text has none, and another node has others."""
     sources = [machine.discovered.by for machine in (old, new) if machine.discovered]
     return old.node == new.node and not any(source.startswith(_NO_UUIDS) for source in sources)
 
 
 def _pairs(old: Machine, new: Machine) -> list[tuple[Gpu, Gpu]]:
-    """GPUs before and now that are the same one, or the one and its replacement."""
+    """Returns GPUs before and now that are the same one, or the one and its replacement."""
     if not _identified(old, new):
         return list(zip(old.gpus, new.gpus, strict=False))
     now = {gpu.uuid: gpu for gpu in new.gpus}
@@ -186,7 +186,7 @@ class _Rate:
     gbps: float = 0.0
 
     def compare(self, now: _Rate) -> tuple[str, str] | None:
-        """Kind of change and words for it; None where they are the same."""
+        """Returns kind of change and words for it; None where they are the same."""
         numbers = f"({now.gbps:.1f} GB/s instead of {self.gbps:.1f})"
         if now.count < self.count:
             if not now.count:
@@ -205,7 +205,7 @@ _NONE = _Rate()
 
 
 def _rates(machine: Machine) -> tuple[dict[frozenset[int], _Rate], dict[int, _Rate]]:
-    """Links of each pair, and what each GPU has to the switches: as much as the widest pair that it is in."""
+    """Returns links of each pair, and what each GPU has to the switches: as much as the widest pair that it is in."""
     joined: dict[frozenset[int], _Rate] = {}
     switched: dict[int, _Rate] = {}
     for link in machine.links:
@@ -217,7 +217,7 @@ def _rates(machine: Machine) -> tuple[dict[frozenset[int], _Rate], dict[int, _Ra
 
 
 def _link_changes(old: Machine, new: Machine, pairs: list[tuple[Gpu, Gpu]]) -> Iterator[Change]:
-    """Changed links; one sentence for a GPU where its links to switches explain what all of its pairs lost."""
+    """Yields changed links; one sentence for a GPU where its links to switches explain what all of its pairs lost."""
     old_pairs, old_switched = _rates(old)
     new_pairs, new_switched = _rates(new)
     for before, now in pairs:
@@ -237,7 +237,7 @@ def _link_changes(old: Machine, new: Machine, pairs: list[tuple[Gpu, Gpu]]) -> I
 
 
 def _weaker(switched: Mapping[int, _Rate], a: Gpu, b: Gpu) -> _Rate:
-    """What a pair has through the switches when nothing but its ends limits it."""
+    """Returns the rate of a pair through the switches if only its ends limit it."""
     return min((switched.get(gpu.position, _NONE) for gpu in (a, b)), key=lambda rate: rate.gbps)
 
 

@@ -1,4 +1,4 @@
-"""What can go wrong with a topology.
+"""Exceptions of this package.
 
 TopologyError
 ├── TopologyFileError        a file cannot be read or written, or does not keep to its format
@@ -45,7 +45,7 @@ class MachineError(TopologyError, ValueError):
 
 
 class UnknownError(TopologyError):
-    """What is known does not suffice for a right line of configuration, so none is guessed."""
+    """The known facts do not suffice for a right line of configuration, so none is guessed."""
 
 
 class QuestionError(TopologyError, ValueError):

@@ -1,4 +1,4 @@
-"""How the nodes of a cluster are joined: NVLink domains, leaves and pods, as arrays over the nodes.
+"""Models the network of a cluster: NVLink domains, leaves and pods, as arrays over the nodes.
 
 >>> fabric = Fabric.flat(("n1", "n2"))
 >>> fabric.level([0]), fabric.level([0, 1])
@@ -31,7 +31,7 @@ LEVELS: tuple[FabricLevel, ...] = ("nvlink", "node", "leaf", "pod", "any")
 """From the nearest to the farthest."""
 
 NOBODY = -1
-"""In a group array: nobody says which group the node belongs to, so it shares none with any other."""
+"""In a group array: the node's group is unknown, so it shares none with any other node."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,19 +48,19 @@ class Fabric:
     leaves: tuple[str, ...] = ()
     pods: tuple[str, ...] = ()
     conflicts: tuple[str, ...] = ()
-    """Where the machines and Slurm's file part, one sentence each, for people."""
+    """Contradictions between the machines and Slurm's file, one sentence each, for people."""
     blocks: Blocks | None = field(default=None, kw_only=True)
-    """Where Slurm chooses by blocks, what it takes together; None where it takes any nodes."""
+    """Node combinations of topology/block; None if Slurm takes any nodes."""
 
     @classmethod
     def flat(cls, names: Sequence[str]) -> Fabric:
-        """A fabric of which nothing is known."""
+        """Returns A fabric of which nothing is known."""
         unknown = np.full(len(names), NOBODY, np.int64)
         return cls(tuple(names), unknown, unknown, unknown)
 
     @classmethod
     def of(cls, machines: Iterable[Machine], slurm: SlurmFabric | None = None) -> Fabric:
-        """NVLink domains from the machines, leaves and pods from Slurm's file.
+        """Returns NVLink domains from the machines, leaves and pods from Slurm's file.
 
         Machines are believed about NVLink: topology/block is used for racks with NVLink between nodes and for
         racks without. So a block is an NVLink domain only where some of its nodes report one, all the same one;
@@ -91,7 +91,7 @@ class Fabric:
         return cls(names, domain, leaf_, pod, domains, leaf_names, pods, tuple(conflicts), blocks=blocks)
 
     def over(self, names: Sequence[str]) -> Fabric:
-        """The same groups for these nodes in this order; of nodes that are not in it nothing is known."""
+        """Returns the same groups for these nodes in this order; of nodes that are not in it nothing is known."""
         at = {name: i for i, name in enumerate(self.names)}
         # NOBODY is the last place, and there stands NOBODY.
         place = np.array([at.get(name, NOBODY) for name in names], np.int64)
@@ -100,7 +100,7 @@ class Fabric:
         return replace(self, names=tuple(names), domain=domain, leaf=leaf, pod=pod, blocks=blocks)
 
     def groups(self, level: FabricLevel) -> Ints:
-        """Group number of each node at this level; at `nvlink` of domains that span nodes."""
+        """Returns group number of each node at this level; at `nvlink` of domains that span nodes."""
         if level == "node":
             return np.arange(len(self.names))
         if level == "any":
@@ -108,7 +108,7 @@ class Fabric:
         return {"nvlink": self.domain, "leaf": self.leaf, "pod": self.pod}[level]
 
     def level(self, nodes: Sequence[int]) -> FabricLevel:
-        """The nearest level that holds all GPUs of these nodes; `nvlink` here means a domain that spans nodes.
+        """Returns the nearest level that holds all GPUs of these nodes; `nvlink` here means a domain that spans nodes.
 
         Islands within a node are the node's own matter (topology.subsets).
         """
@@ -122,7 +122,7 @@ class Fabric:
         return "any"
 
     def distance(self, a: int | Ints, b: int | Ints) -> Ints:
-        """Place in LEVELS of the nearest level that nodes `a` and `b` share; arrays are compared pairwise."""
+        """Returns place in LEVELS of the nearest level that nodes `a` and `b` share; arrays are compared pairwise."""
         found = np.full(np.broadcast_shapes(np.shape(a), np.shape(b)), LEVELS.index("any"))
         for place in range(LEVELS.index("any") - 1, -1, -1):
             groups = self.groups(LEVELS[place])
@@ -157,7 +157,7 @@ def _fill_block(
 
 
 def _number(names: Sequence[str]) -> tuple[Ints, tuple[str, ...]]:
-    """Numbers in the order of first appearance; the empty name is NOBODY."""
+    """Returns numbers in the order of first appearance; the empty name is NOBODY."""
     numbers: dict[str, int] = {"": NOBODY}
     for name in names:
         numbers.setdefault(name, len(numbers) - 1)

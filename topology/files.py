@@ -200,7 +200,7 @@ def _nic_paths(data: list[object]) -> tuple[tuple[PathWord, ...], ...]:
 
 
 def _once(make: Callable[[list[object]], T], data: list[object]) -> T:
-    """Nodes come in a few kinds: what is equal in many files is checked once, and kept once."""
+    """Returns nodes come in a few kinds: what is equal in many files is checked once, and kept once."""
     # Version 2 knows no back references, so equal data of equal types are equal bytes.
     key = make.__name__.encode() + marshal.dumps(data, 2)
     made: T | None = _made.get(key)

@@ -62,13 +62,13 @@ _GENERATION = (
 
 
 def generation(machine: Machine) -> int:
-    """PCIe generation that the GPUs were built for, 3 to 5; 4 for a model that nobody knows."""
+    """Returns PCIe generation that the GPUs were built for, 3 to 5; 4 for a model that nobody knows."""
     words = f"{machine.model} {machine.gpus[0].name if machine.gpus else ''}".lower().replace("-", " ")
     return next((number for number, models in _GENERATION if models.search(words)), 4)
 
 
 def node_graph(machine: Machine) -> nx.Graph:
-    """GPUs, NVSwitches, PCIe switches, host bridges, NUMA nodes and NICs of one node.
+    """Returns GPUs, NVSwitches, PCIe switches, host bridges, NUMA nodes and NICs of one node.
 
     A GPU's traffic is striped over all NVSwitches of its node, so they are one vertex with their number as `count`.
     """
@@ -129,7 +129,7 @@ def _add_pcie(graph: nx.Graph, machine: Machine) -> None:
 
 
 def cluster_graph(machines: Mapping[str, Machine], fabric: Fabric, *, inside: bool = False) -> nx.Graph:
-    """Nodes, leaves, pods and NVLink domains.
+    """Returns nodes, leaves, pods and NVLink domains.
 
     A node's edge to its leaf has the rate of all its NICs; with `inside`, the node's own graph stands in its place, and
     each NIC has an edge to the leaf. Uplinks of leaves and pods are taken as wide as all that is below them (guessed).
@@ -179,7 +179,7 @@ def _add_inside(graph: nx.Graph, machine: Machine, above: str) -> str:
 
 
 def _groups_above(fabric: Fabric, index: int) -> list[str]:
-    """Leaf, pod and core above a node, as far as they are known."""
+    """Returns leaf, pod and core above a node, as far as they are known."""
     chain = []
     if fabric.leaf[index] != NOBODY:
         chain.append(f"leaf {_name(fabric.leaves, int(fabric.leaf[index]))}")
@@ -193,7 +193,7 @@ def _name(names: tuple[str, ...], number: int) -> str:
 
 
 def _network_rate(machine: Machine | None) -> tuple[float, bool]:
-    """GB/s of a node's NICs, and whether that is guessed. Where some tell their rate, the others are no rails."""
+    """Returns GB/s of a node's NICs, and True if guessed. If some report a rate, the others are no rails."""
     if machine is None:
         return _NIC[4], True
     known = sum(nic.gbps for nic in machine.nics)
@@ -211,7 +211,7 @@ class Path:
 
 
 def widest_path(graph: nx.Graph, start: str, end: str, *, through_gpus: bool = False) -> Path:
-    """The path whose narrowest edge is widest; of equals, the one with the fewest edges.
+    """Returns the path whose narrowest edge is widest; of equals, the one with the fewest edges.
 
     GPUs are ends only, because they hand nothing on by themselves; with `through_gpus` they do, as in a ring of a
     collective. QuestionError where no path exists.
@@ -249,7 +249,7 @@ def _fewest_hops(graph: nx.Graph, start: str, end: str, gbps: float, barred: fro
 
 
 def widest_paths(graph: nx.Graph, machine: Machine) -> tuple[tuple[float, ...], ...]:
-    """GB/s of the widest path of each pair of a node's GPUs, which are ends only; 0 on the diagonal.
+    """Returns GB/s of the widest path of each pair of a node's GPUs, which are ends only; 0 on the diagonal.
 
     All paths of a maximum spanning tree are widest paths. GPUs hand nothing on, so the tree is that of all other
     vertices; a GPU has one or two edges to them, and perhaps some to other GPUs.
@@ -268,7 +268,7 @@ def widest_paths(graph: nx.Graph, machine: Machine) -> tuple[tuple[float, ...], 
 
 
 def _widest_from(tree_: nx.Graph, start: str) -> dict[str, float]:
-    """GB/s from a vertex of a tree to each that it reaches."""
+    """Returns GB/s from a vertex of a tree to each that it reaches."""
     wide = {start: math.inf}
     for above, below in nx.bfs_edges(tree_, start):
         wide[below] = min(wide[above], tree_.edges[above, below]["gbps"])
@@ -276,7 +276,7 @@ def _widest_from(tree_: nx.Graph, start: str) -> dict[str, float]:
 
 
 def nic_steps(graph: nx.Graph, machine: Machine) -> tuple[int, ...]:
-    """Edges from each GPU to its nearest NIC, not through other GPUs; 0 where no NIC can be reached."""
+    """Returns edges from each GPU to its nearest NIC, not through other GPUs; 0 where no NIC can be reached."""
     ends = {gpu.uuid for gpu in machine.gpus}
     nics = [vertex for vertex, data in graph.nodes(data=True) if data["kind"] == "nic"]
     hubs = graph.subgraph(graph.nodes - ends)
@@ -286,7 +286,7 @@ def nic_steps(graph: nx.Graph, machine: Machine) -> tuple[int, ...]:
 
 
 def bandwidths(machine: Machine, gpus: Iterable[int] | None = None) -> Floats:
-    """GB/s of the widest path of each pair of GPUs, NVLink or PCIe, one direction; infinite on the diagonal.
+    """Returns GB/s of the widest path of each pair of GPUs, NVLink or PCIe, one direction; infinite on the diagonal.
 
     `np.array(machine.gbps)` is the same of NVLink alone.
     """

@@ -24,7 +24,7 @@ _RANGE = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
 
 @lru_cache(maxsize=8_192)
 def expand(text: str) -> tuple[str, ...]:
-    """The names in a host list, in its order; a HostlistError where it is none.
+    """Returns the names in a host list, in its order; a HostlistError where it is none.
 
     >>> expand("a,n[01-03,7]")
     ('a', 'n01', 'n02', 'n03', 'n7')
@@ -33,7 +33,7 @@ def expand(text: str) -> tuple[str, ...]:
 
 
 def expand_at_most(text: str, most: int) -> tuple[str, ...]:
-    """The same, not remembered, where it names no more hosts than that; else a HostlistError."""
+    """Returns the same, not remembered, where it names no more hosts than that; else a HostlistError."""
     if "[" not in text and "]" not in text:
         plain = tuple(name for word in text.split(",") if (name := word.strip()))
         if len(plain) > most:
@@ -63,7 +63,7 @@ def _expand_word(word: str, text: str, most: int) -> list[str]:
 
 
 def _part(part: str, text: str, most: int) -> Iterable[str]:
-    """The numbers of a part; a long list has thousands of single ones."""
+    """Yields the numbers of a part; a long list has thousands of single ones."""
     if len(part) <= _MOST_DIGITS and part.isascii() and part.isdigit():
         return (part,)
     return _numbers(part, text, most)
@@ -88,7 +88,7 @@ def _too_many(text: str, most: int) -> HostlistError:
 
 
 def fold(names: Iterable[str]) -> str:
-    """A host list, `n[1-4],x7`; names joined by commas where ClusterShell is not installed."""
+    """Returns A host list, `n[1-4],x7`; names joined by commas where ClusterShell is not installed."""
     names = list(names)
     try:
         from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet  # noqa: PLC0415  only where nodes are folded

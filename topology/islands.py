@@ -11,7 +11,7 @@ __all__ = ["islands", "positions"]
 
 @functools.lru_cache(maxsize=1024)
 def islands(shape: Shape) -> tuple[int, ...]:
-    """The islands as bit masks of positions, the widest first.
+    """Returns the islands as bit masks of positions, the widest first.
 
     An island is a maximal clique of at least two GPUs, so islands can overlap, as in a cube mesh.
     """
@@ -23,7 +23,7 @@ def islands(shape: Shape) -> tuple[int, ...]:
 
 
 def positions(mask: int) -> tuple[int, ...]:
-    """The positions in a mask, ascending.
+    """Returns the positions in a mask, ascending.
 
     >>> positions(0b1001)
     (0, 3)

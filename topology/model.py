@@ -72,7 +72,7 @@ class Nic:
 
 @dataclass(frozen=True, slots=True)
 class Discovered:
-    """When and how a machine was looked at."""
+    """Time and method of a machine's discovery."""
 
     at: str
     by: str
@@ -81,7 +81,7 @@ class Discovered:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What decides which GPUs belong together; machines of equal shape share all that is computed from it."""
+    """The data that decide which GPUs belong together; machines of equal shape share all results computed from it."""
 
     gbps: tuple[tuple[float, ...], ...]
     """NVLink bandwidth of each pair in GB/s, one direction; 0 where none. Symmetric."""

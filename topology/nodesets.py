@@ -95,7 +95,7 @@ class Candidates(Sequence[NodeSet]):
 
 
 class _Level:
-    """Who belongs to which group at one level; `spans` tells groups of several nodes from single ones."""
+    """Group membership at one level; `spans` tells groups of several nodes from single ones."""
 
     def __init__(self, level: FabricLevel, groups: Ints, names: Sequence[str], spans: npt.NDArray[np.bool]) -> None:
         self.level, self.groups, self.names, self.spans = level, groups, names, spans
@@ -105,11 +105,11 @@ class _Level:
         self._starts = np.searchsorted(groups[self._order], np.arange(self.count + 1))
 
     def members(self, group: int) -> Ints:
-        """Nodes of a group, ascending."""
+        """Returns nodes of a group, ascending."""
         return self._order[self._starts[group] : self._starts[group + 1]]
 
     def name(self, group: int, fabric: Fabric) -> str:
-        """What people call the group."""
+        """Returns the group's name for people."""
         if self.level == "any":
             return ""
         return self.names[group] if self.spans[group] else fabric.names[self.members(group)[0]]
@@ -140,7 +140,7 @@ class NodeSets:
 
     @classmethod
     def of(cls, machines: Iterable[Machine], fabric: Fabric | None = None) -> NodeSets:
-        """Of machines in the fabric's order; without a fabric, of what the machines themselves know."""
+        """Makes node sets of machines in the fabric's order; without a fabric, of the machines' own data."""
         machines = tuple(machines)
         fabric = fabric or Fabric.of(machines)
         places: dict[Shape, int] = {}
@@ -163,7 +163,7 @@ class NodeSets:
         return _Level(level, fabric.groups(level), names, np.ones(len(names), np.bool))
 
     def linked(self, free: npt.ArrayLike) -> Ints:
-        """The most free GPUs of each node of which every pair is joined by NVLink inside the node."""
+        """Returns the most free GPUs of each node of which every pair is joined by NVLink inside the node."""
         masks = np.asarray(free, np.uint64) & self.everything
         narrow = np.where(self.everything < np.uint64(1 << _WIDEST_TABLE), masks, np.uint64(0))
         best: Ints = self._linked[self._start + narrow.astype(np.int64)].astype(np.int64)
@@ -176,7 +176,7 @@ class NodeSets:
     def candidates(
         self, gpus: int, free: npt.ArrayLike, per_node: int | None = None, levels: Sequence[FabricLevel] = LEVELS
     ) -> dict[FabricLevel, Candidates]:
-        """Of each level, the groups whose free GPUs could hold so many now, fewest left over first.
+        """Returns for each level the groups whose free GPUs could hold the job now, fewest left over first.
 
         `free` is a mask of GPU positions for each node, 0 for a node that may not be used. With `per_node` the job
         takes exactly so many on each of its nodes. What is found at a near level lies within sets of the farther ones.
@@ -210,13 +210,13 @@ class NodeSets:
         return Candidates(level, self.fabric, (found[best], free[best], needed[best]), count > 0)
 
     def _needed(self, level: _Level, found: Ints, gpus: int, per_node: int | None, count: Ints) -> Ints:
-        """The fewest nodes of each group: the freest ones first."""
+        """Returns the fewest nodes of each group: the freest ones first."""
         needed = np.ones(len(found), np.int64)
         spans = np.flatnonzero(level.spans[found])
         if per_node is not None:
             needed[spans] = gpus // per_node
         elif len(spans):
-            # How many nodes of each group have so many free GPUs, for the groups of several nodes only.
+            # Number of nodes of each group with so many free GPUs, for groups of several nodes only.
             place = np.full(level.count + 1, -1)
             place[found[spans]] = np.arange(len(spans))
             row = place[level.groups]
@@ -232,14 +232,14 @@ class NodeSets:
 
 
 def _sums(level: _Level, values: Ints) -> Ints:
-    """Sum over the nodes of each group; sums of whole numbers of this size are exact in floats."""
+    """Returns sum over the nodes of each group; sums of whole numbers of this size are exact in floats."""
     if level.known is None:
         return np.bincount(level.groups, values, level.count).astype(np.int64)
     return np.bincount(level.groups[level.known], values[level.known], level.count).astype(np.int64)
 
 
 def _linked(shape: Shape) -> npt.NDArray[np.uint8]:
-    """For each mask of free GPUs, the most of them of which every pair is joined by NVLink."""
+    """Returns for each mask of free GPUs, the most of them of which every pair is joined by NVLink."""
     masks = np.arange(1 << shape.size, dtype=np.uint64)
     best = np.minimum(masks, 1).astype(np.uint8)
     for island in islands(shape):

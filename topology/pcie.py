@@ -1,4 +1,4 @@
-"""How a node's GPUs and NICs hang off its CPUs: a tree, worked out from the PCIe word of each pair.
+"""Derives the tree of a node's CPUs, GPUs and NICs from the PCIe word of each pair.
 
 PIX and PXB mean a PCIe switch in common, PHB a host bridge, NODE a NUMA node, SYS none of these
 (the words as `nvidia-smi topo -m` explains them). They tell no more: a switch that serves one device is not seen.
@@ -52,7 +52,7 @@ class Branch:
 
 
 def tree(machine: Machine) -> tuple[Branch, ...]:
-    """One branch of kind `numa` for each NUMA node, in the order of their GPUs.
+    """Returns one branch of kind `numa` for each NUMA node, in the order of their GPUs.
 
     NICs that are far from every GPU and tell no NUMA node come last, in one branch. GPUs of which nothing is
     known share a branch too.
@@ -84,7 +84,7 @@ def tree(machine: Machine) -> tuple[Branch, ...]:
 
 
 def _nearness(machine: Machine) -> Callable[[int, int], int]:
-    """Nearness of two devices, GPUs first and NICs after them; nobody says how near two NICs are."""
+    """Returns nearness of two devices, GPUs first and NICs after them; nobody says how near two NICs are."""
     size = machine.size
 
     def near(a: int, b: int) -> int:
@@ -111,7 +111,7 @@ def _branch(devices: Sequence[int], level: int, near: Callable[[int, int], int],
 
 
 def _components(devices: Iterable[int], joined: Callable[[int, int], bool]) -> list[list[int]]:
-    """The devices in groups that are joined in themselves, each group and the list ascending."""
+    """Returns the devices in groups that are joined in themselves, each group and the list ascending."""
     groups: list[list[int]] = []
     for device in devices:
         mine = [group for group in groups if any(joined(device, other) for other in group)]
@@ -121,7 +121,7 @@ def _components(devices: Iterable[int], joined: Callable[[int, int], bool]) -> l
 
 
 def rails(machine: Machine) -> tuple[tuple[str, ...], ...]:
-    """For each GPU the names of its nearest NICs; empty where nobody says how near they are."""
+    """Returns for each GPU the names of its nearest NICs; empty where nobody says how near they are."""
     nearest = []
     for row in machine.nic_paths or ((),) * machine.size:
         best = max((NEAR[word] for word in row), default=0)
@@ -131,7 +131,7 @@ def rails(machine: Machine) -> tuple[tuple[str, ...], ...]:
 
 @dataclass(frozen=True, slots=True)
 class Alignment:
-    """Which NIC each of some GPUs would use."""
+    """The NIC that each of some GPUs would use."""
 
     nics: dict[int, str]
     """NIC of each GPU (by position); a GPU without a known NIC is left out."""

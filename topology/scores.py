@@ -50,7 +50,7 @@ class Score:
     spread: float = 0.0
     """Standard deviation between these runs, as a part of the score."""
     at: str = ""
-    """When the last run ended, as in a topology file."""
+    """End of the last run, as in a topology file."""
     error: float = 0.0
     """Standard error of the score, as a part of it; 0: not known."""
 
@@ -74,7 +74,7 @@ def dump(scores: Iterable[Score], path: str | os.PathLike[str]) -> None:
 
 
 def encode(scores: Iterable[Score]) -> str:
-    """The table's text, one line a score."""
+    """Returns the table's text, one line a score."""
     table = tuple(scores)
     errors = any(one.error for one in table)
     text = io.StringIO()
@@ -125,7 +125,7 @@ def decode(lines: Sequence[str], source: str = "the score table") -> tuple[Score
 
 
 def is_pal(header: Sequence[str]) -> bool:
-    """Whether these columns are those of PAL's table."""
+    """Returns True if these columns are those of PAL's table."""
     names = [name.strip() for name in header]
     return "GPU_ID" in names and any(_PAL_SCORE.fullmatch(name) for name in names)
 
@@ -155,7 +155,7 @@ def decode_pal(lines: Sequence[str], source: str = "the score table") -> tuple[S
 
 
 def encode_pal(scores: Iterable[Score]) -> str:
-    """PAL's form: a line a GPU that has all classes of the table, nodes numbered in their order."""
+    """Returns PAL's form: a line a GPU that has all classes of the table, nodes numbered in their order."""
     table = tuple(scores)
     letters = {name: letter for letter, name in PAL_CLASSES.items()}
     classes = sorted({letters.get(one.app_class, one.app_class) for one in table})
@@ -173,7 +173,7 @@ def encode_pal(scores: Iterable[Score]) -> str:
 
 
 def _rows(lines: Sequence[str], source: str, start: int = 0) -> Iterator[tuple[int, list[str]]]:
-    """Lines by number, without empty ones and comments."""
+    """Yields lines by number, without empty ones and comments."""
     for line, text in enumerate(lines[start:], start + 1):
         if text.strip() and not text.startswith("#"):
             try:

@@ -42,7 +42,7 @@ _MOST_NAME = 14
 
 
 def draw_map(scores: Sequence[Score], app_class: str, title: str = "") -> str:
-    """An SVG of one class: a row a node, a square a GPU; what is known badly has a small square."""
+    """Returns an SVG of one class: a row a node, a square a GPU; what is known badly has a small square."""
     nodes = _nodes(scores, app_class)
     widest = max((max(gpus) + 1 for gpus in nodes.values()), default=1)
     rows = min(_MOST_ROWS, max(len(nodes), 1))
@@ -74,7 +74,7 @@ def draw_map(scores: Sequence[Score], app_class: str, title: str = "") -> str:
 
 
 def text_map(scores: Sequence[Score], app_class: str, width: int = 100, *, colour: bool = False) -> str:
-    """The same for a terminal, as many nodes side by side as fit."""
+    """Returns the same for a terminal, as many nodes side by side as fit."""
     nodes = _nodes(scores, app_class)
     widest = max((max(gpus) + 1 for gpus in nodes.values()), default=1)
     name = max(map(len, nodes), default=1)

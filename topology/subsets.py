@@ -40,7 +40,7 @@ _MOST_ANSWERS = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A set of GPUs and what speaks for it."""
+    """A set of GPUs and the values by which it is compared."""
 
     mask: int
     gpus: tuple[int, ...]
@@ -71,7 +71,7 @@ class _Ranking:
     group_end: Numbers
     """For each set, the end of the run of sets that differ in nothing that is compared before islands."""
     linked: npt.NDArray[np.bool]
-    """Whether every pair of the set is joined by NVLink."""
+    """True if every pair of the set is joined by NVLink."""
     min_gbps: Numbers
     sum_gbps: Numbers
     nic_steps: Numbers
@@ -94,7 +94,7 @@ class SubsetTable:
 
     @classmethod
     def of(cls, machine: Machine) -> SubsetTable:
-        """The table that all machines of this wiring share."""
+        """Returns the table that all machines of this wiring share."""
         made = wiring(machine)
         table = cls._shared.get(made)
         if table is None:
@@ -102,7 +102,7 @@ class SubsetTable:
         return table
 
     def best(self, free_mask: int, k: int, level: Level = "node") -> Choice | None:
-        """The best k of the free GPUs, or None where there are too few.
+        """Returns the best k of the free GPUs, or None where there are too few.
 
         Greatest bandwidth of the weakest pair, then of all pairs, both over the widest path there is; then the
         nearest NICs (not for one GPU), then the fewest islands cut into, then the closest over PCIe (weakest
@@ -120,7 +120,7 @@ class SubsetTable:
             return answer
 
     def ranked(self, k: int) -> tuple[int, ...]:
-        """All sets of k GPUs as masks, best first as `best` would take them on an idle node."""
+        """Returns all sets of k GPUs as masks, best first as `best` would take them on an idle node."""
         if not 1 <= k <= self.wiring.size:
             return ()
         import numpy as np  # noqa: PLC0415
@@ -162,7 +162,7 @@ class SubsetTable:
         )
 
     def _broken(self, masks: Masks, free: int) -> Numbers:
-        """For each set, how many islands with at least two free GPUs it takes some, but not all of."""
+        """Returns for each set, how many islands with at least two free GPUs it takes some, but not all of."""
         import numpy as np  # noqa: PLC0415
 
         broken = np.zeros(len(masks), dtype=np.int64)
@@ -215,7 +215,7 @@ def _rank(of: Wiring, k: int) -> _Ranking:
 
 
 def _over_pairs(matrix: Numbers, sets: Numbers) -> tuple[Numbers, Numbers]:
-    """Least and sum of a symmetric matrix over the pairs in each set; 0 where a set has no pair."""
+    """Returns least and sum of a symmetric matrix over the pairs in each set; 0 where a set has no pair."""
     import numpy as np  # noqa: PLC0415
 
     least: Numbers = np.zeros(len(sets), dtype=np.int64)

@@ -70,21 +70,21 @@ class SetTables:
         self._joined: dict[tuple[int, int], Joined] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        """Small machines need no chooser once they are warm; making one again would cost a request 100 ms."""
+        """Leaves out the choosers of small machines, which are warm; making one again would cost a request 100 ms."""
         big = {shape: chooser for shape, chooser in self._choosers.items() if self._shapes[shape].size > WARM_GPUS}
         return {**self.__dict__, "_choosers": big}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """A process that gets the tables of another answers at once: it compiles no graph."""
+        """Restores the tables of another process, so that this one compiles no graph."""
         self.__dict__.update(state)
         remember(self._kinds)
 
     def offset(self, machine: "Machine | None") -> int:
-        """Where a node's entries start; 0 is the entry of nodes that cannot be placed on."""
+        """Returns the start of a node's entries; 0 is the entry of nodes that cannot be placed on."""
         return 0 if machine is None else self._start.get(wiring(machine), 0)
 
     def row(self, k: int, level: str) -> Row:
-        """The table for k GPUs at a level; entries may still be unknown, `look_up` fills them."""
+        """Returns the table for k GPUs at a level; entries may still be unknown, `look_up` fills them."""
         key = (k, "nvlink" if level == "nvlink" else "node")
         row = self._rows.get(key)
         if row is None:
@@ -98,7 +98,7 @@ class SetTables:
         return row
 
     def look_up(self, k: int, level: str, entries: Ints) -> Ints:
-        """The codes at some entries, computing those that nobody asked for before."""
+        """Returns the codes at some entries, computing those that nobody asked for before."""
         row = self.row(k, level)
         codes = row.codes[entries]
         if codes.min(initial=0) == _UNKNOWN:
@@ -119,14 +119,14 @@ class SetTables:
                     self.look_up(k, level, entries)
 
     def ranked(self, machine: "Machine", k: int) -> Ints:
-        """All sets of k GPUs of a machine as masks, the best first, whatever is free."""
+        """Returns all sets of k GPUs of a machine as masks, the best first, whatever is free."""
         key = (wiring(machine), k)
         if key not in self._ranked:
             self._ranked[key] = np.array(self._chooser(key[0]).ranked(k), dtype=np.int64)
         return self._ranked[key]
 
     def joined(self, machine: "Machine", offset: int, mask: int) -> "Joined":
-        """How the GPUs of a mask are joined, on a node whose entries start at `offset`."""
+        """Returns the bandwidths of a mask's GPUs, on a node whose entries start at `offset`."""
         known = self._joined.get((offset, mask))
         if known is None:
             gpus = positions(mask)
@@ -137,13 +137,13 @@ class SetTables:
         return known
 
     def islands_kept(self, machine: "Machine", free: int, taken: int) -> int:
-        """How many islands that can still serve two GPUs the set leaves untouched."""
+        """Counts the islands that can still serve two GPUs and that the set leaves untouched."""
         return sum(
             1 for island in self._islands[wiring(machine)] if (island & free).bit_count() > 1 and not island & taken
         )
 
     def broken(self, offsets: Ints, free: Ints, taken: Ints) -> Ints:
-        """For each node, how many islands with at least two free GPUs a set takes some of, but not all."""
+        """Returns for each node, how many islands with at least two free GPUs a set takes some of, but not all."""
         broken = np.zeros(offsets.size, np.int64)
         for rows, island in self._islands_at(offsets):
             alive = np.where(rows, free & island, 0)
@@ -185,19 +185,19 @@ class SetTables:
 
 
 def code(min_gbps: float, sum_gbps: float, broken: int) -> int:
-    """One number that orders sets; greater is better."""
+    """Returns one number that orders sets; greater is better."""
     most_broken = (1 << _BROKEN_BITS) - 1
     value = round(min_gbps * _TENTHS) << _SUM_BITS | min(round(sum_gbps * _TENTHS), (1 << _SUM_BITS) - 1)
     return (value << _BROKEN_BITS | most_broken - min(broken, most_broken)) << _NODE_BITS
 
 
 def links(machine: "Machine", gpus: tuple[int, ...]) -> tuple[float, float]:
-    """GB/s over NVLink of the weakest pair, and of all pairs together."""
+    """Returns GB/s over NVLink of the weakest pair, and of all pairs together."""
     return _over_pairs(machine.gbps, gpus)
 
 
 def paths(machine: "Machine", gpus: tuple[int, ...]) -> tuple[float, float]:
-    """GB/s over the widest path, NVLink or not, of the weakest pair, and of all pairs together."""
+    """Returns GB/s over the widest path, NVLink or not, of the weakest pair, and of all pairs together."""
     return _over_pairs(wiring(machine).gbps, gpus)
 
 
@@ -208,5 +208,5 @@ def _over_pairs(gbps: tuple[tuple[float, ...], ...], gpus: tuple[int, ...]) -> t
 
 @lru_cache(maxsize=1 << MOST_GPUS)
 def positions(mask: int) -> tuple[int, ...]:
-    """The GPU positions in a mask, ascending."""
+    """Returns the GPU positions in a mask, ascending."""
     return tuple(place for place in range(mask.bit_length()) if mask >> place & 1)

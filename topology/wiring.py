@@ -1,4 +1,4 @@
-"""A node's graph as arrays: how wide the way between each two of its GPUs is, and how far the nearest NIC.
+"""Compiles a node's graph to arrays: the widest path of each pair of GPUs, and the steps to the nearest NIC.
 
 Placement compares sets of GPUs by these; the graph itself is asked once for each kind of machine.
 
@@ -24,7 +24,7 @@ _KINDS = 1024
 
 @dataclass(frozen=True, slots=True)
 class Wiring:
-    """What sets of GPUs are compared by; machines of equal wiring share all that is computed from it."""
+    """The data by which sets of GPUs are compared; machines of equal wiring share all results computed from it."""
 
     shape: Shape
     gbps: tuple[tuple[float, ...], ...]
@@ -43,7 +43,7 @@ _same: dict[Wiring, Wiring] = {}
 
 
 def wiring(machine: Machine) -> Wiring:
-    """The wiring of a machine; that of equal machines is one object."""
+    """Returns the wiring of a machine; that of equal machines is one object."""
     key = kind_of(machine)
     known = _found.get(key)
     if known is None:
@@ -60,7 +60,7 @@ def remember(kinds: Mapping[Any, Wiring]) -> None:
 
 
 def kind_of(machine: Machine) -> Any:
-    """All of a machine that decides its wiring."""
+    """Returns all of a machine that decides its wiring."""
     gpus = machine.gpus
     return (
         machine.model,

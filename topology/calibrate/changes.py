@@ -1,4 +1,4 @@
-"""Steps and drifts in what a GPU or a node shows over its visits."""
+"""Finds steps and drifts in the times of a GPU or a node over its visits."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ __all__ = ["Drifts", "Steps", "changes_in", "drifts", "steps"]
 _SURE = 4.5
 """Standard errors from which on a change is announced: among thousands of GPUs about none is announced by chance."""
 _WORTH = 0.02
-"""Smaller changes, in logarithms, are not worth a word."""
+"""Smaller changes, in logarithms, are not reported."""
 _MEDIAN_ERROR = 1.2533
 """Standard error of a median over that of a mean."""
 _LEAST_BEFORE = 3
-"""So that one disturbed run does not make the median."""
+"""Least number of runs before a step, so that one disturbed run does not decide the median."""
 _LEAST_FOR_DRIFT = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """By row; where there is no step the first run of the new state is 0."""
+    """Steps by row; the first run of the new state is 0 if there is no step."""
 
     first: np.ndarray[tuple[int], np.dtype[np.int64]]
     size: Floats
@@ -32,7 +32,7 @@ class Steps:
 
 @dataclass(frozen=True, slots=True)
 class Drifts:
-    """By row; 0 where there is none."""
+    """Drifts by row; 0 if there is none."""
 
     per_day: Floats
     total: Floats
@@ -40,7 +40,7 @@ class Drifts:
 
 
 def steps(values: Floats, variance: float, least_after: int) -> Steps:
-    """Rows that went from one level to another and stayed there, for at least so many runs.
+    """Finds rows that changed to another level and stayed there for at least `least_after` runs.
 
     One run that was disturbed makes no step: all but a quarter of the runs after it lie beyond all but a quarter of
     those before. Medians are compared, for the same reason.
@@ -63,7 +63,7 @@ def steps(values: Floats, variance: float, least_after: int) -> Steps:
 
 
 def drifts(values: Floats, days: Floats, variance: float) -> Drifts:
-    """Rows that go steadily up or down, by their least-squares line."""
+    """Finds rows that rise or fall steadily, by their least-squares line."""
     there = np.isfinite(values) & np.isfinite(days)
     count = there.sum(axis=1)
     enough = count >= _LEAST_FOR_DRIFT
@@ -82,7 +82,7 @@ def drifts(values: Floats, days: Floats, variance: float) -> Drifts:
 
 
 def changes_in(values: Floats, days: Floats, variance: float, least_after: int) -> tuple[Steps, Drifts]:
-    """A step or a drift for each row, whichever is nearer to what was seen, or neither."""
+    """Returns a step or a drift for each row, whichever fits the data better, or neither."""
     stepped, drifted = steps(values, variance, least_after), drifts(values, days, variance)
     after = np.arange(values.shape[1]) >= stepped.first[:, None]
     by_step = _left(np.where(after, values, np.nan)) + _left(np.where(after, np.nan, values))
@@ -96,7 +96,7 @@ def changes_in(values: Floats, days: Floats, variance: float, least_after: int) 
 
 
 def _left(values: Floats) -> Floats:
-    """Sum of squares about each row's mean."""
+    """Returns the sum of squares about each row's mean."""
     there = np.isfinite(values)
     filled = np.where(there, values, 0.0)
     count = np.maximum(there.sum(axis=1), 1)
@@ -112,7 +112,7 @@ def _median(values: Floats) -> Floats:
 
 
 def _quarter(values: Floats) -> Floats:
-    """The value that at most a quarter of the row lies below."""
+    """Returns the value that at most a quarter of the row lies below."""
     ordered = np.sort(values, axis=1)
     place = np.maximum(np.isfinite(values).sum(axis=1) - 1, 0) // 4
     found: Floats = np.take_along_axis(ordered, place[:, None], axis=1)[:, 0]

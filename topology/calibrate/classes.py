@@ -1,4 +1,4 @@
-"""Application classes from profiles: how much a job suffers from a slow GPU, told by what it keeps busy.
+"""Application classes from profiles: how much a job suffers from a slow GPU, derived from the units that it keeps busy.
 
 A slow chip has a low clock at its power limit. Work that keeps the arithmetic units busy feels that in full, work that
 waits for memory or for the host hardly. A profile is what a profiler or the guard's samples show of a job alone on a
@@ -29,7 +29,7 @@ MODELS: Mapping[str, str] = {
     "vgg19": "memory",
     "pointnet": "D",
 }
-"""Classes of PAL's six models, as its artifact has them; D is its class of what a slow GPU does not slow down."""
+"""Classes of PAL's six models, as in its artifact; D is its class of jobs that a slow GPU does not slow down."""
 
 _MOST_CLASSES = 10
 _STARTS = 16
@@ -49,12 +49,12 @@ class Profile:
 
 
 def class_of(model: str) -> str:
-    """The class of a model by name; an unknown one is `compute`, which suffers most, to be on the safe side."""
+    """Returns the class of a model by name; an unknown one is `compute`, which suffers most, to be on the safe side."""
     return MODELS.get(model.lower(), "compute")
 
 
 def by_rule(profile: Profile) -> str:
-    """The class of one profile when there are too few for clusters: by what it keeps busy."""
+    """Returns the class of one profile when there are too few for clusters: by what it keeps busy."""
     busy = profile.compute + profile.memory
     if profile.compute < _IDLE or profile.compute < _MEMORY_TO * busy:
         # It waits for memory or for the host: a lower clock of the GPU costs it little.
@@ -85,7 +85,7 @@ def cluster(profiles: Sequence[Profile], count: int = 0) -> dict[str, str]:
 
 
 def silhouette(points: Floats, labels: np.ndarray) -> float:
-    """Mean over the points of how much nearer each is to its own cluster than to the next; alone counts 0."""
+    """Returns the mean silhouette: how much nearer each point is to its own cluster than to the next; alone: 0."""
     apart = np.linalg.norm(points[:, None] - points[None], axis=2)
     found = []
     for place, label in enumerate(labels):
@@ -100,7 +100,7 @@ def silhouette(points: Floats, labels: np.ndarray) -> float:
 
 
 def _clusters(points: Floats, count: int) -> np.ndarray:
-    """The best of some k-means, each from points far from each other."""
+    """Returns the best of several k-means runs, each started from points far from each other."""
     random = np.random.default_rng(0)
     best, least = np.zeros(len(points), np.int64), np.inf
     for start in range(_STARTS):

@@ -1,4 +1,4 @@
-"""cuBLAS by ctypes, where it is installed: its tensor products draw more power than kernels of our own can.
+"""Calls cuBLAS by ctypes, if it is installed: its tensor products draw more power than Berth's own kernels.
 
 Found in the wheels `nvidia-cublas*`, or where the system has it. Nothing of Berth needs it.
 """
@@ -22,7 +22,7 @@ _MAJORS = ("14", "13", "12", "11")
 
 
 def find() -> Any:
-    """The library; None where there is none."""
+    """Returns the library; None if there is none."""
     wheels = [str(found) for path in sys.path for found in sorted(Path(path).glob("nvidia/*/lib/libcublas.so.1?"))]
     names = (*wheels, *(f"libcublas.so.{major}" for major in _MAJORS), ctypes.util.find_library("cublas"))
     for name in names:
@@ -54,7 +54,7 @@ class Gemm:
         self._one, self._zero = ctypes.c_float(1.0), ctypes.c_float(0.0)
 
     def launch(self, a: ctypes.c_uint64, b: ctypes.c_uint64, c: ctypes.c_uint64) -> None:
-        """One product."""
+        """Computes one product."""
         size, half = ctypes.c_int(SIZE), ctypes.c_int(_HALF)
         self._call(
             "cublasGemmEx",
@@ -69,7 +69,7 @@ class Gemm:
         )
 
     def close(self) -> None:
-        """Give its memory back."""
+        """Frees its memory."""
         self._call("cublasDestroy_v2", self._handle)
 
     def _call(self, name: str, *arguments: Any) -> None:

@@ -1,4 +1,4 @@
-"""A real GPU to be measured: the driver's own library by ctypes, NVML for what the device tells. No framework.
+"""Measures a real GPU: the driver's library by ctypes, NVML for the device's state. No framework.
 
 Each GPU is driven by one thread; ctypes lets go of the interpreter while the driver waits, so that all GPUs of a node
 run at once.
@@ -24,7 +24,7 @@ __all__ = ["CudaDevice"]
 
 _COMPUTE_ROUNDS, _COMPUTE_LAUNCHES = 40_000, 24
 _COMPUTE_FLOP = 4 * 2 * 16 * 8 * 16 / 32
-"""Of each thread in each round: four tensor products of a warp."""
+"""Operations of each thread in each round: four tensor products of a warp."""
 _FMA_ROUNDS, _FMA_LAUNCHES, _FMA_FLOP = 120_000, 8, 16 * 2
 _TRIAD_LAUNCHES, _MIXED_TRIAD_LAUNCHES = 48, 24
 _GEMM_SMS = 2
@@ -33,7 +33,7 @@ _THREADS, _BLOCKS_PER_SM = 256, 4
 _COPY_BYTES, _COPIES, _COPY_TRIES = 1 << 28, 8, 3
 _ALREADY_ENABLED = 704
 _MOST_STREAM_BYTES = 1 << 30
-"""Of each of the three streams: far beyond any cache."""
+"""Size limit of each of the three streams: far beyond any cache."""
 _SM_COUNT = 16  # CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
 
 _POWER_CAP, _HW_SLOW, _THERMAL = 0x4, 0x8 | 0x80, 0x20 | 0x40
@@ -59,7 +59,7 @@ class CudaDevice:
         self._context = ctypes.c_void_p()
         self._call("cuDevicePrimaryCtxRetain", ctypes.byref(self._context), self._device)
         self._call("cuCtxSetCurrent", self._context)
-        # Inside a container our process has another number than the one that NVML tells.
+        # Inside a container this process has another PID than the one that NVML reports.
         self._ours = self._processes() - before
         self._load()
         self._gemm = Gemm(blas) if blas and self._count.value * 16 >= 2 * SIZE**2 else None
@@ -71,11 +71,11 @@ class CudaDevice:
         self._seconds = {_POWER_CAP: 0.0, _HW_SLOW: 0.0, _THERMAL: 0.0}
 
     def now(self) -> float:
-        """Seconds."""
+        """Returns seconds."""
         return time.monotonic()
 
     def work(self, kernel: str) -> Work:
-        """Operations and bytes of a batch, in units of 10^12 and 10^9."""
+        """Returns operations and bytes of a batch, in units of 10^12 and 10^9."""
         if kernel == "gemm-fp16":
             if self._gemm:
                 return Work(self._gemm.label, self._gemms * 2.0 * SIZE**3 / 1e12)
@@ -88,7 +88,7 @@ class CudaDevice:
         return Work(kernel, _FMA_LAUNCHES * _FMA_ROUNDS * _FMA_FLOP * self._threads / 1e12, moved)
 
     def batch(self, kernel: str) -> float:
-        """Launches between two events; milliseconds between these."""
+        """Returns launches between two events; milliseconds between these."""
         self._call("cuCtxSetCurrent", self._context)
         self._call("cuEventRecord", self._start, None)
         if kernel == "gemm-fp16":
@@ -102,7 +102,7 @@ class CudaDevice:
         return self._elapsed()
 
     def copies(self, others: Mapping[int, Device]) -> tuple[Link, ...]:
-        """Medians of a few tries each; from GPUs that this process does not drive, nothing."""
+        """Returns medians of a few tries each; nothing for GPUs that this process does not drive."""
         self._call("cuCtxSetCurrent", self._context)
         peers = {position: one for position, one in others.items() if isinstance(one, CudaDevice)}
         return (*self._host_copies(), *(self._peer_copy(position, one) for position, one in peers.items()))
@@ -127,7 +127,7 @@ class CudaDevice:
         )
 
     def close(self) -> None:
-        """Give all back."""
+        """Frees memory and context."""
         self._call("cuCtxSetCurrent", self._context)
         if self._gemm:
             self._gemm.close()
@@ -178,7 +178,7 @@ class CudaDevice:
                 self._launch(self._kernels["compute"], c, ctypes.c_int(_COMPUTE_ROUNDS))
 
     def _elapsed(self) -> float:
-        """Milliseconds since the start was recorded, once all is done."""
+        """Waits for all work, then returns the milliseconds since the start was recorded."""
         self._call("cuEventRecord", self._end, None)
         self._call("cuEventSynchronize", self._end)
         took = ctypes.c_float()
@@ -204,7 +204,7 @@ class CudaDevice:
         return Link("peer" if direct else "staged", self._rate("cuMemcpyPeerAsync", *ends, size, None), position)
 
     def _rate(self, name: str, *arguments: Any) -> float:
-        """GB/s of a copy; its size is the last argument but one."""
+        """Returns GB/s of a copy; its size is the last argument but one."""
         times = []
         for _ in range(_COPY_TRIES):
             self._call("cuEventRecord", self._start, None)

@@ -1,4 +1,4 @@
-"""Health: who stands out, on what evidence, and what an admin might do. Nothing is drained from here."""
+"""Lists the GPUs and nodes that stand out, with evidence and advice for an admin. Drains nothing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["Advice", "Watched", "watch_list"]
 
 
 class Advice(StrEnum):
-    """What to do, the most urgent first."""
+    """The advised action, the most urgent first."""
 
     DRAIN = "drain and diagnose"
     HOST = "look at the host"
@@ -39,7 +39,7 @@ class Watched:
     """One or more sentences with figures."""
 
     def drain(self) -> str:
-        """The command that an admin may want to run; empty where none is proposed."""
+        """Returns the command that an admin may want to run; empty where none is proposed."""
         if self.advice is not Advice.DRAIN:
             return ""
         who = "" if self.position is None else f" GPU {self.position}"
@@ -59,7 +59,7 @@ _HEAT: tuple[Verdict, ...] = ("throttled",)
 
 
 def watch_list(calibration: Calibration) -> tuple[Watched, ...]:
-    """Everybody who stands out, the most urgent first; a GPU is listed once, with all that speaks against it."""
+    """Returns all outliers, the most urgent first; a GPU is listed once, with all evidence against it."""
     changes = _by_gpu(calibration.changes)
     limits = _whiskers(calibration.estimates)
     found: dict[tuple[str, int | None, str, Advice], list[str]] = defaultdict(list)
@@ -70,7 +70,7 @@ def watch_list(calibration: Calibration) -> tuple[Watched, ...]:
             found[place.node, place.position, place.uuid, advice] += [evidence, *steps]
     for (place, _), told in calibration.told.items():
         for advice, evidence in _troubled([wrong for _, wrong in told][-_RECENT:]):
-            # The host's trouble is one for all its GPUs.
+            # A problem of the host affects all its GPUs.
             whole = advice is Advice.HOST
             key = (place.node, None if whole else place.position, "" if whole else place.uuid, advice)
             if evidence not in found[key]:
@@ -84,7 +84,7 @@ def watch_list(calibration: Calibration) -> tuple[Watched, ...]:
 
 
 def _worst(listed: Sequence[Watched]) -> Iterator[Watched]:
-    """The most urgent entry of each GPU, with the others' evidence."""
+    """Yields the most urgent entry of each GPU, with the evidence of its other entries."""
     by_gpu: dict[tuple[str, int | None], list[Watched]] = defaultdict(list)
     for one in listed:
         by_gpu[one.node, one.position].append(one)
@@ -94,7 +94,7 @@ def _worst(listed: Sequence[Watched]) -> Iterator[Watched]:
 
 
 def _judged(one: Estimate, whisker: float) -> Iterator[tuple[Advice, str]]:
-    """What the score says: an outlier of its peers, by how much and how surely."""
+    """Yields the advice that the score gives: by how much, and how surely, it is an outlier among its peers."""
     if not one.runs:
         yield Advice.AGAIN, f"no {one.app_class} run of {one.left_out} counts"
         return
@@ -110,7 +110,7 @@ def _judged(one: Estimate, whisker: float) -> Iterator[tuple[Advice, str]]:
 
 
 def _troubled(recent: Sequence[Verdict]) -> Iterator[tuple[Advice, str]]:
-    """What the last visits say beside the score."""
+    """Yields the advice that the last visits give beside the score."""
     if (count := sum(one in _HOST for one in recent)) >= 2:
         yield Advice.HOST, f"its GPUs waited in {count} of the last {len(recent)} visits: full clock, little power"
     if (count := sum(one in _HEAT for one in recent)) >= 2:
@@ -120,7 +120,7 @@ def _troubled(recent: Sequence[Verdict]) -> Iterator[tuple[Advice, str]]:
 
 
 def _whiskers(estimates: Iterable[Estimate]) -> dict[str, float]:
-    """By class, the third quartile plus 1.5 times the distance of the quartiles."""
+    """Returns by class, the third quartile plus 1.5 times the distance of the quartiles."""
     scores: dict[str, list[float]] = defaultdict(list)
     for one in estimates:
         scores[one.app_class].append(one.score)

@@ -1,4 +1,4 @@
-"""Links that are slower than the same links of other nodes: a lane is lost, a slot is a wrong one, a bridge is bad."""
+"""Finds links that are slower than the same links of other nodes: a lost lane, a wrong slot, a bad bridge."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from topology.calibrate.runs import Visit
 __all__ = ["SlowLink", "slow_links"]
 
 _SLOW = 0.90
-"""Of what the same link has on other nodes."""
+"""Part of the same link's rate on other nodes; a link below it is slow."""
 _LEAST_NODES = 4
 _RECENT, _TWICE = 3, 2
 """Slow in two of the last three visits: a copy may meet other traffic once."""
@@ -30,7 +30,7 @@ class SlowLink:
     gb_per_s: float
     usual: float
     visits: int
-    """How many of the last visits showed it."""
+    """Number of the last visits that showed it."""
     of: int
 
     def __str__(self) -> str:
@@ -42,7 +42,7 @@ class SlowLink:
 
 
 def slow_links(visits: Iterable[Visit]) -> tuple[SlowLink, ...]:
-    """Links below nine tenths of the same link (model, positions) on other nodes."""
+    """Returns links below nine tenths of the same link (model, positions) on other nodes."""
     seen: dict[tuple[str, str, int, int | None], dict[tuple[str, str], list[float]]] = defaultdict(
         lambda: defaultdict(list)
     )

@@ -29,17 +29,17 @@ from topology.scores import Score
 __all__ = ["Living", "refresh", "table"]
 
 _RUN_SD = 0.05
-"""How much two runs of one application differ as a whole."""
+"""Standard deviation between two runs of one application as a whole, in logarithms."""
 _UNKNOWN_SD = 0.03
-"""Of a score whose error the table does not tell."""
+"""Assumed standard error of a score without an error in the table."""
 _CHANGED_SD = 0.20
-"""What a GPU that has changed may be by now."""
+"""Standard deviation of the score of a GPU that has changed."""
 _SURE, _WORTH, _LEAST_RUNS = 4.5, 0.03, 3
 """A change is believed from so many standard errors, so much (as a logarithm) and so many runs on."""
 _LATE_SHARE = 0.5
-"""Where more of a node's GPUs than this became slower together, their host did."""
+"""If more than this part of a node's GPUs became slower together, the host is the cause."""
 _CLOCK_SD, _CLOCK_OWN_SD = 0.010, 0.010
-"""How well the clock at the power limit tells a chip's time: the same at each look, and anew at each."""
+"""Errors of the time derived from the clock at the power limit: one constant, one new at each sample."""
 _LEAST_CLOCK_S, _LEAST_CLOCKS = 10.0, 8
 """Seconds that a look must have lasted, and GPUs of a model that make it comparable."""
 _DAY_S, _MOST_DAYS = 86_400.0, 30.0
@@ -56,17 +56,17 @@ class Living:
 
     score: Score
     before: float
-    """What the table said."""
+    """The score in the table."""
     reports: int
-    """Runs of jobs that say something of this GPU."""
+    """Number of job runs with information about this GPU."""
     clocks: int
-    """Looks of the guard."""
+    """Number of the guard's samples."""
     told: Told = ""
     """`changed`: no longer what was calibrated, measure it again; `host`: its node is late, the score is kept."""
 
 
 def refresh(scores: Sequence[Score], reports: Iterable[Report], now: float) -> tuple[Living, ...]:
-    """The table's scores as they are now (`now` in seconds since 1970), and what they rest on."""
+    """Returns the table's scores as they are now (`now` in seconds since 1970), and what they rest on."""
     lately = [one for one in reports if 0.0 <= now - seconds_of(one.at) <= _MOST_DAYS * _DAY_S]
     since = {_where(one): seconds_of(one.at) for one in scores if one.at}
     looks = [one for one in lately if isinstance(one, ClockReport)]
@@ -75,14 +75,14 @@ def refresh(scores: Sequence[Score], reports: Iterable[Report], now: float) -> t
     for app_class in dict.fromkeys(one.app_class for one in scores):
         mine = [one for one in scores if one.app_class == app_class]
         jobs = [_later(one, since) for one in lately if isinstance(one, JobReport) and one.app_class == app_class]
-        # Work that waits for memory says nothing of the clock, and the clock nothing of it.
+        # The clock carries no information about memory-bound work, nor such work about the clock.
         seen = clocks if app_class == "compute" else {}
         found |= {(_where(one.score), app_class): one for one in _refreshed(mine, jobs, seen)}
     return tuple(found[_where(one), one.app_class] for one in scores)
 
 
 def table(living: Iterable[Living]) -> tuple[Score, ...]:
-    """The score table of these."""
+    """Returns the score table of these."""
     return tuple(one.score for one in living)
 
 
@@ -91,7 +91,7 @@ def _where(one: Score) -> Where:
 
 
 def _new(one: Rank | ClockReport, at: str, since: dict[Where, float]) -> bool:
-    """Whether it was seen after the GPU's last calibration: what was before may have been repaired."""
+    """Returns True if it was seen after the GPU's last calibration: earlier faults may have been repaired."""
     return seconds_of(at) >= since.get((one.node, one.position, one.uuid), 0.0)
 
 
@@ -101,7 +101,7 @@ def _later(job: JobReport, since: dict[Where, float]) -> JobReport:
 
 
 def _clock_times(reports: Sequence[ClockReport]) -> dict[Where, list[float]]:
-    """Of each GPU what its clocks say of its time, as logarithms over the median of its model, power limit and work."""
+    """Returns by GPU the times derived from its clocks: logarithms over the median of its model, limit and work."""
     peers: dict[tuple[str, float, str], list[ClockReport]] = defaultdict(list)
     for one in reports:
         if one.seconds >= _LEAST_CLOCK_S:
@@ -119,7 +119,7 @@ def _clock_times(reports: Sequence[ClockReport]) -> dict[Where, list[float]]:
 
 
 def _refreshed(scores: Sequence[Score], jobs: Sequence[JobReport], clocks: dict[Where, list[float]]) -> list[Living]:
-    """All scores of one class."""
+    """Returns all scores of one class."""
     index = {_where(one): place for place, one in enumerate(scores)}
     mean = np.log([one.score for one in scores])
     prior = np.array([one.error or _UNKNOWN_SD for one in scores]) ** 2
@@ -145,7 +145,7 @@ def _refreshed(scores: Sequence[Score], jobs: Sequence[JobReport], clocks: dict[
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """One run: whose GPUs, on which nodes, and logarithms of their times."""
+    """One run: its GPUs, their nodes, and the logarithms of their times."""
 
     app: str
     gpus: np.ndarray[tuple[int], np.dtype[np.int64]]
@@ -168,7 +168,7 @@ class _Seen:
                 self.jobs.append(_Job(job.app, np.array([place for place, _ in mine]), np.array(nodes), times))
 
     def without(self, late: set[int]) -> list[_Job]:
-        """Runs without GPUs whose host is late."""
+        """Returns runs without GPUs whose host is late."""
         kept = []
         for job in self.jobs:
             keep = np.array([place not in late for place in job.gpus.tolist()])
@@ -185,7 +185,7 @@ def _changed(
     noise: Variances,
     clocks: dict[Where, list[float]],
 ) -> dict[int, Told]:
-    """Who lies surely apart from its score, run after run; and whether the GPU or its host is why."""
+    """Finds GPUs whose times differ surely from their score, run after run, with the cause: GPU or host."""
     apart: dict[int, list[float]] = defaultdict(list)
     for job in seen.jobs:
         if job.gpus.size > 1:
@@ -257,7 +257,7 @@ def _posterior(
 def _add(
     jobs: Sequence[_Job], row: dict[int, int], mean: Floats, noise: Variances, precision: Floats, linear: Floats
 ) -> None:
-    """What the runs of one application say; how long it takes on a typical GPU is not known at all, and eliminated."""
+    """Adds the runs of one application; its time on a typical GPU is unknown and is eliminated."""
     shared, total, summed = np.zeros(linear.size), 0.0, 0.0
     for job in jobs:
         rows = np.array([row.get(place, -1) for place in job.gpus.tolist()])

@@ -1,4 +1,4 @@
-"""One GPU's measurement: warm-up, phases, samples, and what they come to. Less than a minute for each GPU.
+"""Measures one GPU: warm-up, phases, samples and their summary. Takes less than a minute for each GPU.
 
 A device is whatever can run a batch of a kernel and tell its clocks. A simulated one stands in where there is no GPU.
 Standard library only: compute nodes run it.
@@ -26,7 +26,7 @@ _SETTLING_S = 2.0
 """At the start of a phase the clock still settles; these batches do not count."""
 _OUTLIER_MADS, _MAD_TO_SD = 3.0, 1.4826
 _RETRIES = 2
-"""Of a phase whose run would not count."""
+"""Number of retries of a phase whose run would not count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,17 +48,17 @@ PHASES = (
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What one batch of a kernel does."""
+    """The work of one batch of a kernel."""
 
     label: str
-    """What really runs, such as `mma-fp16`: a device may have several ways to one kernel."""
+    """The kernel that really runs, such as `mma-fp16`: a device may have several ways to one kernel."""
     tflop: float = 0.0
     gb: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What a device tells of itself at one moment; counters are seconds since some start."""
+    """A device's state at one moment; counters are seconds since some start."""
 
     sm_mhz: float
     mem_mhz: float = 0.0
@@ -91,23 +91,23 @@ class Device(Protocol):
         """As it is set now."""
 
     def now(self) -> float:
-        """Seconds, as they pass for this device."""
+        """Returns seconds, as they pass for this device."""
 
     def work(self, kernel: str) -> Work:
-        """What a batch of this kernel is on this device."""
+        """Returns the work of a batch of this kernel on this device."""
 
     def batch(self, kernel: str) -> float:
         """Run a fixed amount of work of a kernel, about 150 ms; its time by the device's events, in milliseconds."""
 
     def copies(self, others: Mapping[int, Device]) -> tuple[Link, ...]:
-        """How fast it copies from and to the host, and from other GPUs of the node, by position."""
+        """Measures copies from and to the host, and from other GPUs of the node, by position."""
 
     def read(self) -> Reading:
-        """How it is now."""
+        """Reads the device's state now."""
 
 
 def measure(device: Device, position: int, phases: Sequence[Phase] = PHASES) -> GpuVisit:
-    """All phases on one GPU; a phase whose run would not count is tried again, twice at most."""
+    """Returns all phases on one GPU; a phase whose run would not count is tried again, twice at most."""
     steady = _warm_up(device, phases[0].kernel)
     before = device.read()
     runs = [_counting_run(device, position, phase) for phase in phases]
@@ -135,7 +135,7 @@ def measure_all(devices: Sequence[tuple[int, Device]], *, together: bool = True)
 
 
 def _counting_run(device: Device, position: int, phase: Phase) -> Run:
-    """The first try that counts, or the last one."""
+    """Returns the first try that counts, or the last one."""
     for _ in range(_RETRIES):
         run = _run(device, phase)
         if not verdict(GpuVisit(position, device.uuid), run):
@@ -144,7 +144,7 @@ def _counting_run(device: Device, position: int, phase: Phase) -> Run:
 
 
 def summary(samples: Sequence[float]) -> tuple[float, float, int]:
-    """Median and MAD without outliers, and how many these were."""
+    """Returns median and MAD without outliers, and how many these were."""
     middle = median(samples)
     mad = median(abs(one - middle) for one in samples)
     kept = [one for one in samples if abs(one - middle) <= _OUTLIER_MADS * _MAD_TO_SD * mad]
@@ -168,7 +168,7 @@ def _warm_up(device: Device, kernel: str) -> float:
 
 
 def _run(device: Device, phase: Phase) -> Run:
-    """One try of a phase."""
+    """Returns one try of a phase."""
     start = device.now()
     while device.now() - start < _SETTLING_S:
         device.batch(phase.kernel)
@@ -202,7 +202,7 @@ def _run(device: Device, phase: Phase) -> Run:
 
 
 _BOUND = {"triad": 0.0, "fma-fp32+triad": 0.5}
-"""How much of a simulated kernel feels the clock, where it is not all of it."""
+"""Clock-bound part of a simulated kernel, if it is not all of it."""
 
 
 @dataclass(slots=True)
@@ -216,13 +216,13 @@ class SimulatedDevice:
     slow: float = 1.0
     """Time of compute-bound work over a typical chip's."""
     waits: float = 1.0
-    """How many times longer a batch takes because the host is late."""
+    """Factor by which a batch takes longer because the host is late."""
     throttled: float = 0.0
     """Part of the time in which heat slows it down."""
     foreign_until: float = 0.0
     """Until then another process runs on it."""
     slow_links: float = 1.0
-    """How many times slower its copies are."""
+    """Factor by which its copies are slower."""
     noise: float = 0.001
     seed: int = 0
     pace: float = 0.0
@@ -236,21 +236,21 @@ class SimulatedDevice:
         self._random.seed(f"{self.uuid}/{self.seed}")
 
     def now(self) -> float:
-        """Simulated seconds."""
+        """Returns simulated seconds."""
         return self._clock
 
     def work(self, kernel: str) -> Work:
-        """As a GPU of 100 TFLOP/s and 1,000 GB/s would."""
+        """Returns as a GPU of 100 TFLOP/s and 1,000 GB/s would."""
         bound = _BOUND.get(kernel, 1.0)
         return Work(kernel, 15.0 * bound, 150.0 * (1.0 - bound))
 
     def copies(self, others: Mapping[int, Device]) -> tuple[Link, ...]:
-        """PCIe of the fourth generation, and NVLink to all others."""
+        """Returns PCIe of the fourth generation, and NVLink to all others."""
         host = (Link(kind, self._rate(25.0)) for kind in ("to-host", "to-device"))
         return (*host, *(Link("peer", self._rate(250.0), other) for other in others))
 
     def batch(self, kernel: str) -> float:
-        """A memory-bound kernel does not feel the clock; a mixed one half of it."""
+        """Returns A memory-bound kernel does not feel the clock; a mixed one half of it."""
         bound = _BOUND.get(kernel, 1.0)
         took: float = (
             150.0 * (1500.0 / self._mhz()) ** bound * self.waits * math.exp(self._random.gauss(0.0, self.noise))
@@ -265,7 +265,7 @@ class SimulatedDevice:
         return took
 
     def read(self) -> Reading:
-        """Clock and power as the limit allows; idle ones have their full clock."""
+        """Returns clock and power as the limit allows; an idle device has its full clock."""
         waiting = self.waits > 1.1
         return Reading(
             sm_mhz=1530.0 if waiting else self._mhz(),

@@ -1,4 +1,4 @@
-"""What the vendor names as the peak of a GPU, to tell how near a measurement came. Never part of a score.
+"""Vendor peaks of GPU models, to show how near a measurement came. Never part of a score.
 
 Dense rates at the boost clock: FP16 on tensor cores with sums in FP32, without sparsity, and FP32 without tensor cores.
 Data sheets since Ampere print the tensor rates with sparsity, which is twice the dense one. A GPU at its power limit
@@ -17,7 +17,7 @@ __all__ = ["Peak", "part_of_peak", "peak_of"]
 
 @dataclass(frozen=True, slots=True)
 class Peak:
-    """Of one model."""
+    """Peak rates of one model."""
 
     fp16_tflops: float
     """Tensor cores."""
@@ -70,7 +70,7 @@ _PEAKS = (
 
 
 def peak_of(model: str) -> Peak | None:
-    """The peak of a model as NVML names it; None where it is not known here."""
+    """Returns the peak of a model as NVML names it; None where it is not known here."""
     return next((peak for pattern, peak in _PEAKS if re.search(pattern, model)), None)
 
 

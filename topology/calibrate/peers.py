@@ -1,4 +1,4 @@
-"""Who is compared with whom, and which runs count: visits as arrays of peers."""
+"""Groups visits into arrays of comparable peers and decides which runs count."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from topology.calibrate.runs import GpuVisit, Run, Verdict, Visit, seconds_of, v
 __all__ = ["LATEST", "Key", "Peers", "Place", "peers_of", "verdicts"]
 
 LATEST = 24
-"""Visits of a node that count; what is older says nothing that these do not."""
+"""Number of a node's latest visits that count; older ones add no information."""
 _ENOUGH_PEERS = 8
 """GPUs with one driver from which on the driver has a centre of its own."""
 _DAY_S = 86_400.0
 
-# A GPU that waits is slow at its full clock and with little power: nothing holds it back but the lack of work.
+# A GPU that waits is slow at its full clock and with little power: it only lacks work.
 _WAITS_FROM, _WAITS_MOST_POWER, _WAITS_LEAST_CLOCK = 1.15, 0.80, 0.97
 
 
@@ -56,7 +56,7 @@ class Peers:
     days: Floats
     """By node and visit, since 1970."""
     verdicts: Mapping[Place, tuple[tuple[str, Verdict], ...]]
-    """When each GPU was visited and what was wrong, the oldest first."""
+    """Time and verdict of each GPU's visits, the oldest first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class _Seen:
 
 
 def verdicts(visits: Sequence[Visit]) -> Iterator[tuple[Key, int, Visit, GpuVisit, Run, Verdict]]:
-    """Every run with its verdict, those for which it takes the peers too."""
+    """Yields every run with its verdict, those for which it takes the peers too."""
     every = [
         (Key(run.app_class, gpu.model, run.kernel, gpu.power_limit_w), number, visit, gpu, run, verdict(gpu, run))
         for number, visit in enumerate(visits)
@@ -110,7 +110,7 @@ def _looks_idle(run: Run, typical: tuple[float, float, float]) -> bool:
 
 
 def peers_of(visits: Iterable[Visit]) -> list[Peers]:
-    """All runs by who can be compared."""
+    """Groups all runs by comparable peers."""
     ordered = sorted(visits, key=lambda visit: seconds_of(visit.at))
     by_key: dict[Key, list[_Seen]] = defaultdict(list)
     for key, number, visit, gpu, run, wrong in verdicts(ordered):

@@ -1,4 +1,4 @@
-"""Where a quantity lies when it is mostly typical, sometimes far off, and some of its runs were disturbed.
+"""Computes posteriors of quantities that are mostly typical, sometimes outliers, with some disturbed runs.
 
 Everything is in logarithms of time. The fleet is  time = node + GPU + (node in this run) + (GPU in this run).
 Node and GPU are typical (normal, narrow) or an outlier (normal, wide, upwards). What a run adds is normal, or it was
@@ -31,7 +31,7 @@ _ASSUMED_ON = 100.0
 
 @dataclass(frozen=True, slots=True)
 class Outlier:
-    """How often something is no typical one, and where it lies then, in logarithms."""
+    """Share of outliers, and the distribution of their values, in logarithms."""
 
     share: float
     mean: float = 0.22
@@ -40,7 +40,7 @@ class Outlier:
 
 @dataclass(frozen=True, slots=True)
 class Disturbance:
-    """How often a run is disturbed, and what that adds to its time, in logarithms."""
+    """Share of disturbed runs, and the time that a disturbance adds, in logarithms."""
 
     share: float
     mean: float = 0.5
@@ -59,7 +59,7 @@ class Variances:
 
 @dataclass(frozen=True, slots=True)
 class Rarities:
-    """How often what is not typical is met; a fleet's own shares are learnt from these."""
+    """Shares of outliers and disturbed runs; a fleet's own shares are learnt from these."""
 
     slow_gpus: Outlier = Outlier(0.02)
     slow_nodes: Outlier = Outlier(0.01)
@@ -93,17 +93,17 @@ class Fitted:
     nodes: Located
     gpus: Located
     levels: Floats
-    """What each node lay at in each run, by node and run."""
+    """Level of each node in each run, by node and run."""
     rarities: Rarities
     """As they were assumed."""
 
     def mean(self) -> Floats:
-        """Logarithm of time over the fleet's centre, by node and GPU."""
+        """Returns logarithm of time over the fleet's centre, by node and GPU."""
         found: Floats = self.nodes.mean[:, None] + self.gpus.mean.reshape(self.nodes.mean.size, -1)
         return found
 
     def parts(self) -> tuple[Floats, Floats, Floats]:
-        """Weights, means and variances of the four normal parts: typical or outlying node x GPU."""
+        """Returns weights, means and variances of the four normal parts: typical or outlying node x GPU."""
         shape = (self.nodes.odds.size, -1)
         weights, means, variances = [], [], []
         for node in (0, 1):
@@ -119,7 +119,7 @@ class Fitted:
 def locate(
     values: Floats, variances: Floats, typical: float, outlier: Outlier, disturbance: Disturbance, least_runs: int = 0
 ) -> Located:
-    """Posteriors by row; a run that is missing is not a number. `typical` is the variance of the typical part.
+    """Returns posteriors by row; a run that is missing is not a number. `typical` is the variance of the typical part.
 
     With less than `least_runs` a row is hardly believed to be an outlier.
     """
@@ -167,7 +167,7 @@ def locate(
 
 
 def _sums(values: Floats, variances: Floats, there: NDArray[np.bool_], log_share: float) -> Floats:
-    """Precision, linear and square term, and logarithms of what else the likelihood has, of each run."""
+    """Returns precision, linear and square term, and logarithms of what else the likelihood has, of each run."""
     parts = (1.0 / variances, values / variances, values**2 / variances, log_share - 0.5 * np.log(variances))
     return np.array([np.where(there, part, 0.0) for part in parts])
 
@@ -220,7 +220,7 @@ def fit(
 
 
 def learnt(fitted: Fitted, there: NDArray[np.bool_]) -> Rarities:
-    """The shares that this fleet shows, drawn to those assumed at first as if these had been seen on some."""
+    """Returns the shares that this fleet shows, drawn to those assumed at first as if these had been seen on some."""
     first = Rarities()
     gpus, visits, nodes = np.any(there, axis=2), np.any(there, axis=1), np.any(there, axis=(1, 2))
 
@@ -240,7 +240,7 @@ def learnt(fitted: Fitted, there: NDArray[np.bool_]) -> Rarities:
 
 
 def _levels(seen: Floats, weight: Floats, nodes: Located, variances: Variances, disturbance: Disturbance) -> Floats:
-    """What each node lay at in each run: between what its GPUs show and what the node is expected to be."""
+    """Returns each node's level in each run: between its GPUs' times and the level expected of the node."""
     wide = variances.node_run + disturbance.sd**2
     calm, odd = (1.0 - nodes.disturbed) / variances.node_run, nodes.disturbed / wide
     expected = nodes.mean[:, None] * (calm + odd) + disturbance.mean * odd
@@ -249,7 +249,7 @@ def _levels(seen: Floats, weight: Floats, nodes: Located, variances: Variances, 
 
 
 def _lower_quartile(times: Floats) -> Floats:
-    """By node and run, over the GPUs that are there."""
+    """Returns by node and run, over the GPUs that are there."""
     ordered = np.sort(times, axis=1)  # Not-a-number comes last.
     count = np.isfinite(times).sum(axis=1)
     place = np.maximum(count - 1, 0) // 4

@@ -1,4 +1,4 @@
-"""Files of one JSON object a line, the first of which names the format: what runs and step times have in common."""
+"""Reads files of one JSON object a line, whose first line names the format; runs and step times use it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["read_lines", "records"]
 
 
 def records(lines: Iterable[str], form: str, source: str) -> Iterator[tuple[str, object]]:
-    """Each object after the first, with the place to name in an error about it."""
+    """Yields each object after the first, with the place to name in an error about it."""
     head = {"format": form}
     begun = False
     for number, line in enumerate(lines, 1):
@@ -34,7 +34,7 @@ def records(lines: Iterable[str], form: str, source: str) -> Iterator[tuple[str,
 
 
 def read_lines(path: str | os.PathLike[str], what: str) -> list[str]:
-    """The whole lines of a file; a last one that was never finished is left out."""
+    """Returns the whole lines of a file; a last one that was never finished is left out."""
     source = os.fspath(path)
     try:
         text = Path(path).read_text(encoding="utf-8")

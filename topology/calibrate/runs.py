@@ -1,4 +1,4 @@
-"""Records of calibration runs, `berth-runs/1` (docs/calibration.md), and what a node can judge of them alone.
+"""Records of calibration runs, `berth-runs/1` (docs/calibration.md), and the verdicts that a node can reach alone.
 
 A *visit* is one calibration of one node. In it each GPU has a *run* of each application class. Visits are appended,
 never changed, so that the file is the history too. Standard library only: compute nodes write it.
@@ -43,7 +43,7 @@ FORMAT = "berth-runs/1"
 
 Way = Literal["together", "alone"]
 Verdict = Literal["", "foreign", "xid", "throttled", "unsteady", "outliers", "waiting"]
-"""Why a run does not count; empty: it counts. `waiting` takes its peers to see."""
+"""Reason that a run does not count; empty: it counts. `waiting` can be seen only beside its peers."""
 
 _UNSTEADY = 0.01
 """A run whose samples vary by more than this says nothing."""
@@ -67,7 +67,7 @@ class Run:
     dropped: int = 0
     """Samples farther than 3 x 1.4826 x MAD from the median, which were left out."""
     kernel: str = ""
-    """What ran, such as `mma-fp16-8192`; only runs of one kernel are compared."""
+    """The kernel that ran, such as `mma-fp16-8192`; only runs of one kernel are compared."""
     seconds: float = 0.0
     sm_mhz: float = 0.0
     mem_mhz: float = 0.0
@@ -87,7 +87,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """How fast a GPU copies."""
+    """Copy rate of a GPU."""
 
     kind: str
     """`to-host` and `to-device` (PCIe), `peer` from another GPU, `staged` where that goes through the host."""
@@ -98,7 +98,7 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class GpuVisit:
-    """What one GPU showed in a visit."""
+    """The records of one GPU in a visit."""
 
     position: int
     uuid: str
@@ -110,7 +110,7 @@ class GpuVisit:
     runs: tuple[Run, ...] = ()
     links: tuple[Link, ...] = ()
     steady_s: float = 0.0
-    """How long the clock took to settle, from the start of the warm-up on."""
+    """Seconds that the clock took to settle, from the start of the warm-up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,7 @@ class Visit:
 
 
 def verdict(gpu: GpuVisit, run: Run) -> Verdict:
-    """What is wrong with a run that can be seen without its peers."""
+    """Returns the fault of a run that can be seen without its peers."""
     if run.foreign:
         return "foreign"
     if gpu.xids:
@@ -141,7 +141,7 @@ def verdict(gpu: GpuVisit, run: Run) -> Verdict:
 
 
 def seconds_of(at: str) -> float:
-    """Seconds since 1970 of a time in a record."""
+    """Returns seconds since 1970 of a time in a record."""
     try:
         time = datetime.fromisoformat(at)
     except ValueError as error:
@@ -150,7 +150,7 @@ def seconds_of(at: str) -> float:
 
 
 def encode(visit: Visit) -> str:
-    """A visit as one line; what is as by default is left out."""
+    """Returns A visit as one line; what is as by default is left out."""
     return json.dumps(_short(asdict(visit), Visit), separators=(",", ":"))
 
 
@@ -230,7 +230,7 @@ _KINDS: dict[str, tuple[type, ...]] = {
 
 
 def _made(kind: type[T], values: object, where: str) -> T:
-    """An object of this kind; its parts are looked at by who asked."""
+    """Makes an object of this kind; the caller checks its parts."""
     known = {one.name: one for one in fields(kind)}  # type: ignore[arg-type]
     if not isinstance(values, dict):
         raise TopologyFileError(f"{where}: a {kind.__name__} is an object with {', '.join(known)}")

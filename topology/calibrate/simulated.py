@@ -33,7 +33,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a fleet is like; spreads are standard deviations of logarithms of times, as in the Longhorn profiles."""
+    """Parameters of a fleet; spreads are standard deviations of logarithms of times, as in the Longhorn profiles."""
 
     nodes: int = 128
     gpus: int = 4
@@ -47,12 +47,12 @@ class Plan:
     slow_nodes: float = 0.0
     """Share of nodes of which all GPUs are slow."""
     slow: float = 1.20
-    """How much time these take over what they would have."""
+    """Factor by which these take longer."""
     waiting: float = 0.015
     """Share of visits in which the whole node waits for something."""
     wait: tuple[float, float] = (1.5, 2.9)
     silent: float = 0.0
-    """Share of those that show in no signal, only in their times."""
+    """Share of those that are visible only in their times."""
     throttled: float = 0.0
     """Share of visits of a GPU in which heat slows it down."""
     foreign: float = 0.0
@@ -77,20 +77,20 @@ class Fleet:
     times: Floats
     """Logarithms of the measured times."""
     slow: np.ndarray[tuple[int, int], np.dtype[np.bool_]]
-    """Which GPUs are slow chips, or on slow nodes."""
+    """True for GPUs that are slow chips or on slow nodes."""
     drifting: np.ndarray[tuple[int, int], np.dtype[np.bool_]]
-    """Which GPUs grow slower."""
+    """True for GPUs that grow slower."""
     waited: np.ndarray[tuple[int, int], np.dtype[np.bool_]]
-    """Which visits of a node waited."""
+    """True for visits in which the node waited."""
     silent: np.ndarray[tuple[int, int], np.dtype[np.bool_]]
-    """Which of them show it in no signal."""
+    """True for those that show it in no signal."""
     spoilt: np.ndarray[tuple[int, int, int], np.dtype[np.bool_]]
-    """Which runs show a sign that they do not count: waiting, heat, another process."""
+    """True for runs with a sign that they do not count: waiting, heat, another process."""
     visits: tuple[Visit, ...]
 
 
 def draw(plan: Plan, seed: int) -> Fleet:
-    """A fleet; the same seed gives the same."""
+    """Returns A fleet; the same seed gives the same."""
     random = np.random.default_rng(seed)
     shape = (plan.nodes, plan.gpus, plan.visits)
     of_node = random.normal(0.0, plan.node, plan.nodes)

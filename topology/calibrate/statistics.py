@@ -1,4 +1,4 @@
-"""From runs to scores: node effect plus what the GPU adds, drawn to the typical by how little is known.
+"""Computes scores from runs: node effect plus GPU effect, shrunk to the typical where little is known.
 
 The estimate is the posterior mean of a model in which nodes, GPUs and runs differ (`posterior`), with variances by
 REML (`variances`). Runs that a reason spoils do not count; runs that are spoilt for a reason that nobody saw are found
@@ -30,7 +30,7 @@ SLOW_FROM = 1.10
 
 _DAY_S = 86_400.0
 _AGING = 0.01**2 / 90.0
-"""What a day adds to the variance of a run: chips change by about a percent in a quarter of a year."""
+"""Variance that a day of age adds to a run: chips change by about a percent in a quarter of a year."""
 _REFITS = 4
 _STEP_RUNS_GPU, _STEP_RUNS_NODE = 2, 3
 """Runs in the new state before a step is believed; a node's runs vary more, and whole nodes wait now and then."""
@@ -39,7 +39,7 @@ _TELLING = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """What is known of one GPU for one application class."""
+    """The estimate of one GPU for one application class."""
 
     place: Place
     app_class: str
@@ -63,7 +63,7 @@ class Estimate:
     """Last run that counts."""
     age_days: float
     now: Verdict
-    """What was wrong at the last visit; empty: nothing."""
+    """Verdict of the last visit; empty: nothing was wrong."""
     peers: int
     """GPUs it was compared with, itself too."""
 
@@ -127,7 +127,7 @@ def calibrate(visits: Iterable[Visit], now: float | None = None) -> Calibration:
 
 
 def table(estimates: Iterable[Estimate]) -> tuple[Score, ...]:
-    """The score table of these estimates."""
+    """Returns the score table of these estimates."""
     return tuple(
         Score(
             one.place.node,
@@ -146,7 +146,7 @@ def table(estimates: Iterable[Estimate]) -> tuple[Score, ...]:
 
 
 def probability(fitted: Fitted, centre: float, factor: float) -> Floats:
-    """How probable it is, by node and GPU, that the true score is at least this."""
+    """Returns the probability, by node and GPU, that the true score is at least this."""
     weights, means, variances = fitted.parts()
     above = (means - centre - math.log(factor)) / np.sqrt(2.0 * variances)
     erf = np.vectorize(math.erf, otypes=[np.float64])
@@ -155,7 +155,7 @@ def probability(fitted: Fitted, centre: float, factor: float) -> Floats:
 
 
 def _fitted(peers: Peers, today: float) -> tuple[Fitted, Variances, Floats, list[Change]]:
-    """Posteriors, variances, the times that they rest on, and changes."""
+    """Returns posteriors, variances, the times that they rest on, and changes."""
     published = PUBLISHED.get(peers.key.app_class, PUBLISHED["compute"])
     aged = (_AGING * np.maximum(today - np.nan_to_num(peers.days, nan=today), 0.0))[:, None, :]
     times, fitted, variances = _refitted(peers.times, published, aged)
@@ -166,7 +166,7 @@ def _fitted(peers: Peers, today: float) -> tuple[Fitted, Variances, Floats, list
 
 
 def _refitted(times: Floats, variances: Variances, aged: Floats) -> tuple[Floats, Fitted, Variances]:
-    """Posteriors and variances, each from the other, until both stand; times over the centre."""
+    """Returns posteriors and variances, each from the other, until both stand; times over the centre."""
     published, rarities, there = variances, Rarities(), np.isfinite(times)
     for _ in range(_REFITS):
         fitted = fit(times, variances, aged, rarities)
@@ -267,7 +267,7 @@ def _estimates(peers: Peers, fitted: Fitted, times: Floats, today: float) -> Ite
 
 
 def _now(told: Sequence[tuple[str, Verdict]], days: Floats, of_gpu: Floats, of_node: Floats) -> Verdict:
-    """What was wrong at the last visit, also if only the time tells it."""
+    """Returns the verdict of the last visit, also if only the time shows it."""
     _, last = told[-1]
     if last:
         return last

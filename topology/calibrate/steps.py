@@ -1,4 +1,4 @@
-"""What jobs and the guard saw since the last calibration, `berth-steps/1` (docs/calibration.md).
+"""Reports of jobs and the guard since the last calibration, `berth-steps/1` (docs/calibration.md).
 
 A *job* line has the step times of one run of a job, by rank; a *clock* line has the SM clock that the guard saw while a
 GPU worked at its power limit. Standard library only: whoever reports can write them.
@@ -37,7 +37,7 @@ class Rank:
     own_ms: float
     """Median time of a step without the time in which the rank waits for others."""
     steps: int = 0
-    """How many steps it is the median of."""
+    """Number of steps behind the median."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class JobReport:
 
 @dataclass(frozen=True, slots=True)
 class ClockReport:
-    """What the guard saw of a GPU that worked at its power limit."""
+    """The guard's report of a GPU that worked at its power limit."""
 
     node: str
     position: int
@@ -66,9 +66,9 @@ class ClockReport:
     sm_mhz: float
     """Median."""
     seconds: float
-    """How long it was watched."""
+    """Seconds for which it was watched."""
     app: str = ""
-    """What ran: at the power limit each program has a clock of its own, so only clocks of one are compared."""
+    """The program: at the power limit each program has a clock of its own, so only clocks of one are compared."""
 
 
 Report = JobReport | ClockReport
@@ -79,7 +79,7 @@ T = TypeVar("T")
 
 
 def encode(report: Report) -> str:
-    """A report as one line."""
+    """Returns A report as one line."""
     kind = next(name for name, one in _KINDS.items() if isinstance(report, one))
     return json.dumps({"kind": kind, **asdict(report)}, separators=(",", ":"))
 

@@ -1,4 +1,4 @@
-"""How much nodes, GPUs and runs differ: variances by restricted maximum likelihood (REML).
+"""Estimates the variances of nodes, GPUs and runs by restricted maximum likelihood (REML).
 
 For a node of which all G GPUs have all R runs, the likelihood needs only four sums of squares: of the node's mean, of
 its GPUs, of its runs, and of what is left, because these are the eigenspaces of the covariance. A penalty pulls the
@@ -23,12 +23,12 @@ PUBLISHED = {
 """Sizes as in the published profiles of Longhorn (PAL's artifact): ResNet-50, BERT, PageRank."""
 
 _PULL_SD = 1.5
-"""How far from the published a variance may well be, as a logarithm."""
+"""Likely distance of a variance from the published one, as a logarithm."""
 _LEAST = 1e-10
 
 
 def complete_blocks(times: Floats) -> list[Floats]:
-    """Of each node the GPUs and runs of which nothing is missing; by GPU, then run."""
+    """Returns for each node the GPUs and runs without missing values; by GPU, then run."""
     blocks = []
     for node in times:
         there = np.isfinite(node)
@@ -46,7 +46,7 @@ def complete_blocks(times: Floats) -> list[Floats]:
 
 
 def reml(times: Floats, published: Variances) -> tuple[Variances, float]:
-    """Variances and the fleet's centre, from logarithms of times by node, GPU and run."""
+    """Returns variances and the fleet's centre, from logarithms of times by node, GPU and run."""
     from scipy.optimize import minimize  # noqa: PLC0415 - heavy, and only here
 
     blocks = complete_blocks(times)
@@ -64,7 +64,7 @@ def reml(times: Floats, published: Variances) -> tuple[Variances, float]:
 
 
 def _sums(blocks: list[Floats]) -> Floats:
-    """For each block: GPUs, runs, mean, and the three sums of squares."""
+    """Returns for each block: GPUs, runs, mean, and the three sums of squares."""
     rows = []
     for block in blocks:
         gpus, runs = block.shape

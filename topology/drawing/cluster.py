@@ -51,7 +51,7 @@ class _Leaf:
     racks: tuple[_Rack, ...]
 
     def signature(self) -> object:
-        """Equal for leaves that look alike."""
+        """Returns equal for leaves that look alike."""
         return tuple(
             (bool(rack.domain), tuple(sorted(Counter((n.kind, bool(n.problems)) for n in rack.nodes).items())))
             for rack in self.racks
@@ -64,7 +64,7 @@ class _Pod:
     leaves: tuple[_Leaf, ...]
 
     def signature(self) -> object:
-        """Equal for pods that look alike."""
+        """Returns equal for pods that look alike."""
         return frozenset(Counter(leaf.signature() for leaf in self.leaves).items())
 
 
@@ -74,7 +74,7 @@ _G = TypeVar("_G", _Leaf, _Pod)
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """How nodes are drawn."""
+    """Settings for drawing nodes."""
 
     colours: Mapping[Kind, str]
     width: float
@@ -85,7 +85,7 @@ class _Look:
 
 
 def draw_cluster(machines: Mapping[str, Machine], fabric: Fabric) -> str:
-    """The picture as the text of an SVG file; nodes of the fabric without a machine are drawn hollow."""
+    """Returns the picture as the text of an SVG file; nodes of the fabric without a machine are drawn hollow."""
     nodes = {name: _node(name, machines.get(name)) for name in fabric.names}
     pods = _pods(nodes, machines, fabric)
     kinds = Counter(node.kind for node in nodes.values() if node.kind != _UNKNOWN)
@@ -116,7 +116,7 @@ def draw_cluster(machines: Mapping[str, Machine], fabric: Fabric) -> str:
 
 
 def _tile_width(names: Iterable[str]) -> float:
-    """Wide enough for the longest name, within reason."""
+    """Returns wide enough for the longest name, within reason."""
     return min(150.0, max([84.0, *(7.2 * len(name) + 20 for name in names)]))
 
 
@@ -138,7 +138,7 @@ def _subtitle(pods: Sequence[_Pod]) -> str:
 
 
 def _pods(nodes: Mapping[str, _Node], machines: Mapping[str, Machine], fabric: Fabric) -> list[_Pod]:
-    """The nodes by pod, leaf and NVLink domain, each in the order of the fabric, those without a name last."""
+    """Returns the nodes by pod, leaf and NVLink domain, each in the order of the fabric, those without a name last."""
     grouped: dict[str, dict[str, dict[str, list[_Node]]]] = {}
     numbers = zip(fabric.pod.tolist(), fabric.leaf.tolist(), fabric.domain.tolist(), strict=True)
     for (name, node), (pod, leaf, domain) in zip(nodes.items(), numbers, strict=True):
@@ -218,7 +218,7 @@ _Place: TypeAlias = tuple[float, float, float, float]
 
 
 def _arrange(pod: _Pod, look: _Look) -> tuple[list[tuple[_Leaf, list[str], _Place]], float, float]:
-    """Where the leaves of a pod stand in it, and how wide and high they are together."""
+    """Returns the positions of a pod's leaves in it, and their total width and height."""
     most = _WIDTH - 2 * _MARGIN - 2 * _PAD
     places: list[tuple[_Leaf, list[str], _Place]] = []
     x = y = deepest = widest = 0.0

@@ -16,7 +16,7 @@ HOST_HEIGHT = 30
 
 
 def depth(panel: Panel) -> float:
-    """How far below its GPUs a panel's host stands."""
+    """Returns the distance from a panel's GPUs down to its host."""
     deepest = 30.0
     for stem in panel.stems:
         depth = 24.0 + (24 + 12 if stem.switch else 0) + len(stem.nics) * (places.NIC_HEIGHT + places.NIC_GAP)
@@ -89,7 +89,7 @@ def _nic(canvas: Canvas, nic: Nic, x: float, y: float) -> None:
 
 
 def panel_words(machine: Machine, panel: Panel) -> str:
-    """What the bar of a NUMA node says."""
+    """Returns the text of a NUMA node's bar."""
     branch = panel.branch
     if not branch.gpus and branch.numa < 0:
         return "elsewhere"

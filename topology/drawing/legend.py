@@ -1,4 +1,4 @@
-"""What the colours mean, in rows under a picture."""
+"""Draws the legend of the colours in rows under a picture."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Legend:
         self.y += 4
 
     def end_row(self) -> None:
-        """What follows begins a new row."""
+        """Starts a new row."""
         if self._x > self._left:
             self._x = self._left
             self.y += _ROW

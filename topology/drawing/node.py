@@ -38,7 +38,7 @@ _ARC_ROOM = 34
 
 @dataclass(frozen=True, slots=True)
 class _Picture:
-    """What is drawn, and where its panels stand."""
+    """The machine that is drawn, and the positions of its panels."""
 
     machine: Machine
     canvas: Canvas
@@ -50,7 +50,7 @@ class _Picture:
 
 
 def draw_node(machine: Machine) -> str:
-    """The picture as the text of an SVG file."""
+    """Returns the picture as the text of an SVG file."""
     panels = places.panels_of(machine)
     mesh = places.is_mesh(machine, panels)
     picture = _place(machine, panels, mesh=mesh)
@@ -62,7 +62,7 @@ def draw_node(machine: Machine) -> str:
 
 
 def _place(machine: Machine, panels: Sequence[Panel], *, mesh: bool) -> _Picture:
-    """Panels from left to right, in the middle where the picture could be narrower."""
+    """Returns panels from left to right, in the middle where the picture could be narrower."""
     gpu_width = places.CHIP_WIDTH if mesh else places.CARD_WIDTH
     widths = []
     for panel in panels:
@@ -79,7 +79,7 @@ def _place(machine: Machine, panels: Sequence[Panel], *, mesh: bool) -> _Picture
 
 
 def _row_body(picture: _Picture) -> float:
-    """Cards in a row, NVLinks above them; the lower edge."""
+    """Returns cards in a row, NVLinks above them; the lower edge."""
     machine, canvas = picture.machine, picture.canvas
     hub = bool(uplinks(machine))
     size = (places.CARD_WIDTH, places.CARD_HEIGHT)
@@ -110,7 +110,7 @@ def _mesh_body(picture: _Picture) -> float:
 
 
 def _hosts(picture: _Picture, boxes: Mapping[int, Box], top: float, row_bottom: float) -> float:
-    """Panels behind everything and what is below the GPUs; the lower edge."""
+    """Returns panels behind everything and what is below the GPUs; the lower edge."""
     host_y = row_bottom + max(map(depth, picture.panels), default=0)
     bottom = host_y + HOST_HEIGHT + PAD
     for panel, x, width in zip(picture.panels, picture.starts, picture.widths, strict=True):
@@ -127,7 +127,7 @@ def _row(picture: _Picture, y: float, size: tuple[float, float]) -> dict[int, Bo
 
 
 def _mesh_boxes(picture: _Picture) -> tuple[dict[int, Box], dict[int, tuple[int, int]]]:
-    """Cards of the quads, and the column and row of each."""
+    """Returns cards of the quads, and the column and row of each."""
     quads = [panel.branch.gpus for panel in picture.panels if panel.branch.gpus]
     corners = places.put_mesh(picture.machine, quads)
     panel_of = {gpu: i for i, panel in enumerate(picture.panels) for gpu in panel.branch.gpus}

@@ -16,18 +16,18 @@ _HUB = "#e4e2f2"
 
 
 def link_words(link: Link) -> str:
-    """A link as people say it."""
+    """Returns the text for a link."""
     return f"NV{link.count}, {link.gbps:.1f} GB/s"
 
 
 def short_domain(domain: str) -> str:
-    """The first digits of a domain's cluster UUID, and its clique."""
+    """Returns the first digits of a domain's cluster UUID, and its clique."""
     cluster, dot, clique = domain.rpartition(".")
     return f"{cluster[:8]}{dot}{clique}" if len(cluster) > 16 else domain
 
 
 def uplinks(machine: Machine) -> dict[int, Link]:
-    """For each GPU behind a switch the widest of its links there, which shows what it has itself."""
+    """Returns for each GPU behind a switch the widest of its links there, which shows what it has itself."""
     widest: dict[int, Link] = {}
     for link in machine.links:
         if link.via == "switch":
@@ -69,7 +69,7 @@ def draw_hub(canvas: Canvas, machine: Machine, boxes: Mapping[int, Box], y: floa
 
 
 def _ports(machine: Machine, boxes: Mapping[int, Box]) -> dict[tuple[int, int], float]:
-    """Where on the top of card `a` the link to `b` begins, so that arcs nest and do not cross at a card."""
+    """Returns the x at which links start on the top of card `a`, so that arcs nest and do not cross at a card."""
     ports: dict[tuple[int, int], float] = {}
     for gpu, box in boxes.items():
         others = [link.b if link.a == gpu else link.a for link in _direct(machine) if gpu in {link.a, link.b}]
@@ -90,7 +90,7 @@ def _rise(distance: float) -> float:
 
 
 def arcs_height(machine: Machine, boxes: Mapping[int, Box]) -> float:
-    """Room that the arcs need above the cards."""
+    """Returns room that the arcs need above the cards."""
     ports = _ports(machine, boxes)
     rises = [_rise(abs(ports[link.a, link.b] - ports[link.b, link.a])) for link in _direct(machine)]
     return max(rises, default=-22) + 22
@@ -133,5 +133,5 @@ def draw_mesh(
 
 
 def _bow(x1: float, x2: float, y: float, bend: float) -> str:
-    """A curve between two points of one height; it rises by three quarters of what `bend` is away."""
+    """Returns A curve between two points of one height; it rises by three quarters of what `bend` is away."""
     return f"M{x1:.1f} {y:.1f}C{x1:.1f} {bend:.1f} {x2:.1f} {bend:.1f} {x2:.1f} {y:.1f}"

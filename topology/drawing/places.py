@@ -1,4 +1,4 @@
-"""Where everything of a node stands in its picture."""
+"""Computes the positions of all parts of a node in its picture."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class Stem:
-    """What hangs on a NUMA node by one line: devices behind a PCIe switch, a GPU by itself, or some NICs."""
+    """Devices joined to a NUMA node by one line: those behind a PCIe switch, a single GPU, or some NICs."""
 
     gpus: tuple[int, ...]
     nics: tuple[int, ...]
@@ -63,7 +63,7 @@ class Stem:
     """Number of its host bridge within the NUMA node, where several devices share one."""
 
     def width(self, gpu_width: float) -> float:
-        """How wide it is with GPUs so wide."""
+        """Returns its width for this width of a GPU."""
         gpus = len(self.gpus) * (gpu_width + GAP) - GAP
         return max(gpus, NIC_WIDTH + 18 if self.nics else 0, 92 if self.switch else 0)
 
@@ -76,23 +76,23 @@ class Panel:
     stems: tuple[Stem, ...]
 
     def width(self, gpu_width: float) -> float:
-        """How wide its stems are beside each other."""
+        """Returns the width of its stems beside each other."""
         return sum(stem.width(gpu_width) + GAP for stem in self.stems) - GAP
 
 
 def panels_of(machine: Machine) -> tuple[Panel, ...]:
-    """The NUMA nodes with all that hangs on them."""
+    """Returns the NUMA nodes with all that hangs on them."""
     return tuple(Panel(branch, tuple(_stems(branch))) for branch in tree(machine))
 
 
 def _stems(branch: Branch) -> list[Stem]:
-    """The stems of a NUMA node in the order of their GPUs; those on one host bridge stand together."""
+    """Returns the stems of a NUMA node in the order of their GPUs; those on one host bridge stand together."""
     groups: list[list[Stem]] = []
     for number, part in enumerate(branch.parts):
         if part.kind != "bridge":
             groups.append([_switch_stem(part)])
             continue
-        # One bridge for everything says nothing.
+        # One bridge for everything carries no information.
         bridge = number if (part.gpus, part.nics) != (branch.gpus, branch.nics) else -1
         inner = [_switch_stem(switch) for switch in part.parts] + _loose_stems(part)
         groups.append([replace(stem, bridge=bridge) for stem in sorted(inner, key=_first_gpu)])
@@ -109,19 +109,19 @@ def _switch_stem(branch: Branch) -> Stem:
 
 
 def _loose_stems(branch: Branch) -> list[Stem]:
-    """GPUs and NICs without a switch; NICs stand in columns, not to be too tall."""
+    """Returns GPUs and NICs without a switch; NICs stand in columns, not to be too tall."""
     nics = branch.own_nics
     columns = (nics[i : i + _COLUMN] for i in range(0, len(nics), _COLUMN))
     return [*(Stem((gpu,), ()) for gpu in branch.own_gpus), *(Stem((), column) for column in columns)]
 
 
 def first_stem(panel: Panel, x: float, room: float, gpu_width: float) -> float:
-    """Where a panel's stems begin so that they stand in its middle."""
+    """Returns the x at which a panel's stems start so that they are centred."""
     return x + (room - panel.width(gpu_width)) / 2
 
 
 def put_stems(panel: Panel, x: float, room: float, y: float, size: tuple[float, float]) -> dict[int, Box]:
-    """Boxes of this size for the panel's GPUs, in a row in the middle of the panel."""
+    """Returns boxes of this size for the panel's GPUs, in a row in the middle of the panel."""
     boxes: dict[int, Box] = {}
     gpu_width, gpu_height = size
     x = first_stem(panel, x, room, gpu_width)
@@ -135,7 +135,7 @@ def put_stems(panel: Panel, x: float, room: float, y: float, size: tuple[float, 
 
 
 def is_mesh(machine: Machine, panels: Sequence[Panel]) -> bool:
-    """Whether direct links within and between quads of GPUs are best drawn as squares, such as a cube mesh."""
+    """Returns True if direct links of quads of GPUs are best drawn as squares, such as a cube mesh."""
     quads = [panel for panel in panels if panel.branch.gpus]
     direct = machine.links and all(link.via == "direct" for link in machine.links)
     return bool(
@@ -150,7 +150,7 @@ _CORNERS = ((0, 0), (1, 0), (0, 1), (1, 1))
 
 
 def put_mesh(machine: Machine, quads: Sequence[tuple[int, ...]]) -> dict[int, tuple[int, int]]:
-    """Column and row of each GPU of one or two quads, so that links are short and few pass over a card."""
+    """Returns column and row of each GPU of one or two quads, so that links are short and few pass over a card."""
     first = dict(zip(quads[0], _CORNERS, strict=True))
     if len(quads) == 1:
         return first
@@ -170,7 +170,7 @@ def put_mesh(machine: Machine, quads: Sequence[tuple[int, ...]]) -> dict[int, tu
 
 
 def tints(machine: Machine) -> dict[int, int]:
-    """For each GPU in an NVLink island the number of one: the widest first, none twice.
+    """Returns for each GPU in an NVLink island the number of one: the widest first, none twice.
 
     Islands can overlap, but a card has one colour.
     """
@@ -186,7 +186,7 @@ def tints(machine: Machine) -> dict[int, int]:
 
 
 def _widest(joined: Sequence[int], candidates: int) -> int:
-    """The largest set of candidates that are all joined with each other, the lowest of equals."""
+    """Returns the largest set of candidates that are all joined with each other, the lowest of equals."""
     best = 0
 
     def grow(island: int, left: int) -> None:

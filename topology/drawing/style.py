@@ -32,10 +32,10 @@ _SCALE = ((25, "#d9a62e"), (50, "#b0722b"), (100, "#8b4a6b"), (250, "#5b3a86"), 
 
 
 def link_colour(gbps: float) -> str:
-    """Colour of an NVLink of so many GB/s in one direction."""
+    """Returns colour of an NVLink of so many GB/s in one direction."""
     return next((colour for most, colour in reversed(_SCALE) if gbps >= most), _SCALE[0][1])
 
 
 def link_width(gbps: float) -> float:
-    """Width of its line, by the root: 25 GB/s gives 2.1, 450 GB/s 8.9."""
+    """Returns width of its line, by the root: 25 GB/s gives 2.1, 450 GB/s 8.9."""
     return round(min(10.0, max(1.6, 0.42 * math.sqrt(gbps))), 1)

@@ -13,7 +13,7 @@ _LETTER = 0.6
 
 
 def text_width(text: str, size: float) -> float:
-    """How wide a text is at most, about."""
+    """Estimates the greatest width of a text."""
     return len(text) * size * _LETTER
 
 
@@ -94,7 +94,7 @@ class Canvas:
         )
 
     def done(self, width: float, height: float, *, title: str, description: str, background: str, key: str = "") -> str:
-        """The whole file; several in one page each need a key of their own."""
+        """Returns the whole file; several in one page each need a key of their own."""
         size = f"{_number(width)} {_number(height)}"
         head = (
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {size}" width="{_number(width)}" '
@@ -112,6 +112,6 @@ class Canvas:
 
 
 def _safe(text: str) -> str:
-    """Text that stays text; XML has no place for control characters, whatever a driver wrote."""
+    """Returns text that stays text; XML has no place for control characters, whatever a driver wrote."""
     # Tips have several lines.
     return escape("".join(letter if letter.isprintable() or letter == "\n" else " " for letter in text), quote=False)

@@ -25,17 +25,17 @@ _NAMESPACE = uuid.UUID("6f2f0c0e-5a0c-5d0e-9a53-c6e9a0a3be7a")
 
 
 def names() -> tuple[str, ...]:
-    """Names that `machine` knows."""
+    """Returns names that `machine` knows."""
     return tuple(KINDS)
 
 
 def rack_names() -> tuple[str, ...]:
-    """Names that `rack` knows."""
+    """Returns names that `rack` knows."""
     return tuple(RACKS)
 
 
 def places(name: str) -> int:
-    """How many nodes this rack has room for."""
+    """Returns the number of nodes that this rack has room for."""
     return _rack(name)[1]
 
 

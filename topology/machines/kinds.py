@@ -1,4 +1,4 @@
-"""How a kind of machine is written down, and how a node of it is built."""
+"""Describes kinds of machines, and builds nodes of a kind."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ class Card:
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What all nodes of a kind have in common.
+    """The properties that all nodes of a kind share.
 
     A place is `NUMA/BRIDGE/UPPER/LOWER`: NUMA node, host bridge in it, upper and lower PCIe switch below that one;
     NUMA node -1 is another one that the source does not name.
     """
 
     source: str
-    """Where the matrix comes from; what it does not tell."""
+    """Source of the matrix, and the facts that it lacks."""
     gpu: str
     """The name that the driver gives."""
     memory_mib: int
@@ -53,7 +53,7 @@ class Kind:
     c2c_gbps: float = 0.0
 
     def build(self, node: str, uuids: Sequence[str], name: str) -> Machine:
-        """A node of this kind."""
+        """Returns A node of this kind."""
         model = short_model(self.gpu)
         mbps = speeds.of_model(model) or 0
         wires = self.wires or tuple((a, b, self.mesh) for a, b in combinations(range(len(self.gpus)), 2) if self.mesh)
@@ -88,7 +88,7 @@ class Kind:
 
 
 def relation(one: str, other: str) -> PathWord:
-    """PCIe relation of two places.
+    """Returns PCIe relation of two places.
 
     >>> relation("0/0/1/0", "0/0/1/0"), relation("0/0/1/0", "0/0/2/0")
     ('PIX', 'PHB')

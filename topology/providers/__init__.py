@@ -1,1 +1,1 @@
-"""Where a machine's topology comes from."""
+"""Sources of a machine's topology."""

@@ -8,7 +8,7 @@ __all__ = ["cpus_of_words", "format_cpus", "parse_cpus"]
 
 
 def parse_cpus(text: str) -> list[int]:
-    """The CPUs of a list, ascending.
+    """Returns the CPUs of a list, ascending.
 
     >>> parse_cpus("0-2,8")
     [0, 1, 2, 8]
@@ -21,7 +21,7 @@ def parse_cpus(text: str) -> list[int]:
 
 
 def format_cpus(cpus: Iterable[int]) -> str:
-    """The shortest list of these CPUs.
+    """Returns the shortest list of these CPUs.
 
     >>> format_cpus([0, 1, 2, 8])
     '0-2,8'
@@ -36,5 +36,5 @@ def format_cpus(cpus: Iterable[int]) -> str:
 
 
 def cpus_of_words(words: Iterable[int]) -> list[int]:
-    """The numbers of the set bits in 64-bit words, as NVML gives CPU and NUMA sets."""
+    """Returns the numbers of the set bits in 64-bit words, as NVML gives CPU and NUMA sets."""
     return [index * 64 + bit for index, word in enumerate(words) for bit in range(word.bit_length()) if word >> bit & 1]

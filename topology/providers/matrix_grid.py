@@ -41,13 +41,13 @@ class Grid:
     gpus: tuple[str, ...]
     nics: tuple[str, ...]
     words: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """Of each device that has a row: one word a device, in the header's order."""
+    """For each device with a row: one word a device, in the header's order."""
     cpus: dict[str, str] = field(default_factory=dict)
     numa: dict[str, str] = field(default_factory=dict)
     lines: dict[str, int] = field(default_factory=dict)
     """Line number of each row."""
     legend: dict[str, str] = field(default_factory=dict)
-    """What the kernel calls NIC0, NIC1, ... where the text says so."""
+    """Kernel names of NIC0, NIC1, ... if the text has them."""
 
     @property
     def devices(self) -> tuple[str, ...]:
@@ -99,7 +99,7 @@ def _lines(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _is_header(line: str) -> bool:
-    """A line of names; some headers have no blank before the first one, so they start as rows do."""
+    """Returns A line of names; some headers have no blank before the first one, so they start as rows do."""
     return bool(re.match(r"\s*GPU\d", line)) and not re.fullmatch(f"{_WORD}+", "".join(line.split()[1:2]))
 
 
@@ -138,7 +138,7 @@ def _read_row(line: str, header: _Header, grid: Grid, name: str, where: str) -> 
 
 
 def _cells(line: str, header: _Header, name: str, where: str) -> tuple[list[str], list[str]]:
-    """The words of a row, and the cells of the columns behind them."""
+    """Returns the words of a row, and the cells of the columns behind them."""
     first, *cells = (cell.strip() for cell in line.lstrip().split("\t"))
     tabs = first == name
     if not tabs:
@@ -163,7 +163,7 @@ def _cells(line: str, header: _Header, name: str, where: str) -> tuple[list[str]
 
 
 def _placed(line: str, header: _Header, cells: list[str]) -> list[str]:
-    """Cells of a row without tabs: an empty CPU list leaves nothing but its room behind the last device."""
+    """Returns cells of a row without tabs: an empty CPU list leaves nothing but its room behind the last device."""
     if not cells or len(cells) >= len(header.titles):
         return cells
     starts = [word.start() for word in re.finditer(r"\S+", line)]

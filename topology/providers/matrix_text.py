@@ -91,7 +91,7 @@ def _links(grid: Grid, model: str | None, problems: list[str]) -> tuple[Link, ..
 
 
 def _row(grid: Grid, name: str) -> tuple[PathWord, ...]:
-    """PCIe words of one GPU to every device; `?` where NVLink hides them."""
+    """Returns PCIe words of one GPU to every device; `?` where NVLink hides them."""
     words = ("SELF" if word == "X" else "?" if word.startswith("NV") else word for word in grid.words[name])
     return cast("tuple[PathWord, ...]", tuple(words))
 
@@ -105,7 +105,7 @@ def _paths(grid: Grid) -> tuple[tuple[PathWord, ...], ...]:
 
 
 def _behind_nvlink(grid: Grid, rows: list[tuple[PathWord, ...]], a: int, b: int) -> PathWord:
-    """The PCIe relation of two GPUs of which the text shows only NVLinks.
+    """Returns the PCIe relation of two GPUs of which the text shows only NVLinks.
 
     PCIe is a tree, so a third device tells: where the two are not equally near to it, they are as far from each
     other as the farther of them is from it; else they are at least as near as it is. Then NUMA nodes tell.

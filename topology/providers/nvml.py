@@ -179,7 +179,7 @@ def _cpus(nvml: Any, handle: Any, bus: str, sysfs_root: Path) -> str:
 def _nics(
     gpus: tuple[Gpu, ...], sysfs_root: Path, problems: list[str]
 ) -> tuple[tuple[Nic, ...], tuple[tuple[PathWord, ...], ...]]:
-    """The network cards; GPUs are placed without them where the kernel's files cannot be understood."""
+    """Returns the network cards; GPUs are placed without them where the kernel's files cannot be understood."""
     try:
         nics = sysfs.discover_nics(sysfs_root)
         return nics, sysfs.nic_paths(gpus, nics, sysfs_root) if nics else ()
@@ -241,7 +241,7 @@ def _links(nvml: Any, devices: list[_Device], problems: list[str]) -> Iterator[L
 
 
 def _talk_by_nvlink(nvml: Any, one: _Device, other: _Device) -> bool:
-    """Whether the switches between two GPUs join them: a fabric can be partitioned, or not be up yet."""
+    """Returns True if the switches between two GPUs join them: a fabric can be partitioned, or not be up yet."""
     status = quiet(nvml, "nvmlDeviceGetP2PStatus", one.handle, other.handle, _P2P_NVLINK)
     return status is None or status == _P2P_OK
 

@@ -1,4 +1,4 @@
-"""What a GPU is joined to beyond its node's own NVLinks: the NVLink domain, and its CPU by chip-to-chip links."""
+"""Reads a GPU's connections beyond its node's NVLinks: NVLink domain, and chip-to-chip links to its CPU."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Fabric:
     domain: str = ""
     """`CLUSTER-UUID.CLIQUE`; empty where the fabric ends at the node, or the GPU is not registered."""
     complaint: str = ""
-    """What is wrong with it, as a predicate: `its NVLink fabric ...`."""
+    """Its fault, as a predicate: `its NVLink fabric ...`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ def _fabric_info(nvml: Any, handle: Any) -> Any:
 
 
 def domain_of(fabrics: Mapping[int, Fabric], problems: list[str]) -> str:
-    """The NVLink domain of a node, from those of its GPUs by position; empty where they disagree."""
+    """Returns the NVLink domain of a node, from those of its GPUs by position; empty where they disagree."""
     complaints: dict[str, list[int]] = {}
     for position, fabric in fabrics.items():
         if fabric.complaint:
@@ -113,7 +113,7 @@ def ask_chip_to_chip(nvml: Any, handle: Any) -> ChipToChip:
 
 
 def _chip_links(nvml: Any, handle: Any, count: int) -> Iterator[int]:
-    """MB/s of each link, 0 where it is down."""
+    """Yields MB/s of each link, 0 where it is down."""
     for link in range(count):
         is_down = field_value(nvml, handle, (_C2C_STATUS, link)) == 0
         yield 0 if is_down else field_value(nvml, handle, (_C2C_MBPS, link)) or 0

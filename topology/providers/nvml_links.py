@@ -29,7 +29,7 @@ class GpuLinks:
     switches: set[str] = field(default_factory=set)
     """Bus ids of the switches, as far as the driver tells them."""
     mbps: int = 0
-    """Of the slowest live link, so that a sum over links is never more than there is."""
+    """Rate of the slowest live link, so that a sum over links is never too high."""
     down: list[int] = field(default_factory=list)
     unseen: int = 0
     """Links to GPUs that this process does not see."""
@@ -59,7 +59,7 @@ def quiet(nvml: Any, function: str, *arguments: Any) -> Any:
 
 
 def bus_id(pci: Any) -> str | None:
-    """A PCI address as sysfs writes it, or None where the driver hides it.
+    """Returns A PCI address as sysfs writes it, or None where the driver hides it.
 
     In a virtual machine the text is unprintable; of the switches of an NVLink domain it is `FFFFFFF:FF:FF.0`.
     """
@@ -126,7 +126,7 @@ def _speed(nvml: Any, handle: Any, number: int, sm: tuple[int, int]) -> int:
 
 
 def field_value(nvml: Any, handle: Any, field_id: int | tuple[int, int]) -> int | None:
-    """A whole number of `nvmlDeviceGetFieldValues`, by id or (id, link); None where there is no such field."""
+    """Returns A whole number of `nvmlDeviceGetFieldValues`, by id or (id, link); None where there is no such field."""
     values = quiet(nvml, "nvmlDeviceGetFieldValues", handle, [field_id])
     if not values or values[0].nvmlReturn != 0:
         return None

@@ -50,7 +50,7 @@ def find(folder: str | os.PathLike[str]) -> Path | None:
 
 
 def sources(path: str | os.PathLike[str]) -> tuple[Path, ...]:
-    """The file and what it includes: all whose change may change the fabric."""
+    """Returns the file and what it includes: all whose change may change the fabric."""
     found = [Path(path)]
     for file in found:  # grows while it is gone through
         with contextlib.suppress(OSError):
@@ -117,7 +117,7 @@ def _read_conf(path: Path) -> SlurmFabric:
 
 
 def _statements(path: Path, includers: tuple[Path, ...]) -> Iterator[tuple[str, str]]:
-    """Lines as Slurm joins them: comments out, continued lines in one, included files in place."""
+    """Yields lines as Slurm joins them: comments out, continued lines in one, included files in place."""
     if path in includers or len(includers) > _MOST_INCLUDES:
         fail(str(includers[-1]), f"it includes {path}, which includes it in turn")
     folder = (includers or (path,))[0].parent

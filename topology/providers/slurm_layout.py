@@ -1,6 +1,6 @@
 """Switches, blocks and rings as Slurm's files list them, and the leaves and pods that they mean.
 
-What both forms, topology.conf and topology.yaml, have in common; topology.providers.slurm_fabric says what is a pod.
+Shared by both forms, topology.conf and topology.yaml; topology.providers.slurm_fabric defines pods.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class SlurmFabric:
     name: str = ""
     """As topology.yaml calls it; empty for topology.conf, which has one only."""
     block_sizes: tuple[int, ...] = ()
-    """Of blocks, the sizes that Slurm goes by, in nodes; the first is that of a block."""
+    """For blocks, the sizes that Slurm uses, in nodes; the first is that of a block."""
 
     def check(self, known: Collection[str]) -> None:
         """Raise a TopologyFileError where the file names a node that is not among these, all of Slurm's."""
@@ -81,7 +81,7 @@ _NAME = re.compile(r"[A-Za-z0-9_.-]+")
 
 
 def names_of(text: str, where: str) -> tuple[str, ...]:
-    """The names in a host list of the file; `where` begins the error's sentence."""
+    """Returns the names in a host list of the file; `where` begins the error's sentence."""
     try:
         names = expand(text)
     except HostlistError as error:
@@ -93,7 +93,7 @@ def names_of(text: str, where: str) -> tuple[str, ...]:
 
 
 def leaves_of(kind: Kind, entries: list[Entry], sizes: list[int] | None, source: str) -> tuple[Leaf, ...]:
-    """The leaves of checked entries; `sizes` are the block sizes, where there are any."""
+    """Returns the leaves of checked entries; `sizes` are the block sizes, where there are any."""
     if not entries:
         fail(source, f"the {kind} topology is empty")
     defined: dict[str, Entry] = {}
@@ -118,7 +118,7 @@ def leaves_of(kind: Kind, entries: list[Entry], sizes: list[int] | None, source:
 
 
 def _tree_pods(switches: Mapping[str, Entry]) -> dict[str, str]:
-    """The pod of each leaf: its parent that reaches the fewest nodes."""
+    """Returns the pod of each leaf: its parent that reaches the fewest nodes."""
     parents: dict[str, list[str]] = {}
     for name, switch in switches.items():
         if switch.children and switch.nodes:
@@ -144,7 +144,7 @@ def _tree_pods(switches: Mapping[str, Entry]) -> dict[str, str]:
 
 
 def _block_pods(blocks: Sequence[Entry], sizes: Sequence[int] | None, source: str) -> dict[str, str]:
-    """The pod of each block: what the second of the block sizes puts together, in the order of the file."""
+    """Returns the pod of each block: what the second of the block sizes puts together, in the order of the file."""
     if not sizes:
         return {}
     for size in sizes:
@@ -163,19 +163,19 @@ def _block_pods(blocks: Sequence[Entry], sizes: Sequence[int] | None, source: st
 
 
 def block_sizes_of(kind: Kind, given: Sequence[int] | None, leaves: Sequence[Leaf]) -> tuple[int, ...]:
-    """The sizes of blocks that Slurm goes by; nothing for other kinds."""
+    """Returns the sizes of blocks that Slurm goes by; nothing for other kinds."""
     return sizes_of(given, len(leaves[0].nodes)) if kind == "block" else ()
 
 
 def whole(word: str, where: str, what: str) -> int:
-    """A positive number."""
+    """Returns A positive number."""
     if not word.strip().isdecimal() or int(word) < 1:
         fail(where, f'{what} should be whole numbers from 1 on, not "{word[:40]}"')
     return int(word)
 
 
 def text_of(path: Path) -> str:
-    """The file's text."""
+    """Returns the file's text."""
     try:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
@@ -185,7 +185,7 @@ def text_of(path: Path) -> str:
 
 
 def perhaps(word: str, known: Iterable[str]) -> str:
-    """The end of a sentence that names the nearest known word, or nothing."""
+    """Returns the end of a sentence that names the nearest known word, or nothing."""
     nearest = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
     return f"; did you mean {nearest[0]}?" if nearest else ""
 

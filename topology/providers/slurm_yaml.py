@@ -33,7 +33,7 @@ _LISTS: dict[str, tuple[str, str, tuple[str, ...], tuple[str, ...]]] = {
 
 
 def read_yaml(path: Path, name: str | None) -> SlurmFabric:
-    """The topology of this name, else the one that Slurm takes where no partition names one."""
+    """Returns the topology of this name, else the one that Slurm takes where no partition names one."""
     try:
         import yaml  # type: ignore[import-untyped]  # noqa: PLC0415  no stubs; only where a topology.yaml is
     except ImportError:

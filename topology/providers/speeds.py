@@ -39,24 +39,24 @@ _BY_COUNT = ((3, V2), (4, SM86), (12, V2), (_MOST_LINKS, V4))
 
 
 def of_version(version: int | None) -> int:
-    """MB/s of a link of this NVLink version, as NVML numbers it."""
+    """Returns MB/s of a link of this NVLink version, as NVML numbers it."""
     return _VERSIONS.get(version or 0, V2)
 
 
 def of_model(model: str) -> int | None:
-    """MB/s of a link of this GPU model; None where the table has no such model."""
+    """Returns MB/s of a link of this GPU model; None where the table has no such model."""
     known = _MODELS.get(model)
     return known[0] if known else None
 
 
 def most_links(model: str) -> int:
-    """Links that a GPU of this model has; of an unknown model, as many as any GPU of the table."""
+    """Returns links that a GPU of this model has; of an unknown model, as many as any GPU of the table."""
     known = _MODELS.get(model)
     return known[1] if known else _MOST_LINKS
 
 
 def guess_mbps(links: int) -> int:
-    """MB/s of a link, guessed from the number of links of one GPU.
+    """Returns MB/s of a link, guessed from the number of links of one GPU.
 
     >>> guess_mbps(4), guess_mbps(12), guess_mbps(18)
     (14062, 25781, 26562)

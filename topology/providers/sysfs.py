@@ -1,4 +1,4 @@
-"""What the kernel knows of PCI devices: NUMA nodes, CPUs near them, network cards and how near those are to the GPUs.
+"""Reads PCI devices from the kernel: NUMA nodes, near CPUs, network cards and their nearness to the GPUs.
 
 Standard library only: this runs on compute nodes. `root` is `/sys` or a tree of the same form.
 """
@@ -36,7 +36,7 @@ class _Card:
 
 
 def numa(bus_id: str, root: Path = ROOT) -> int:
-    """NUMA node of a PCI device, -1 where the kernel does not say."""
+    """Returns NUMA node of a PCI device, -1 where the kernel does not say."""
     try:
         return int(_text(_device(bus_id, root) / "numa_node"))
     except ValueError:
@@ -44,12 +44,12 @@ def numa(bus_id: str, root: Path = ROOT) -> int:
 
 
 def cpus(bus_id: str, root: Path = ROOT) -> str:
-    """CPUs near a PCI device as a list, empty where the kernel does not say."""
+    """Returns CPUs near a PCI device as a list, empty where the kernel does not say."""
     return _text(_device(bus_id, root) / "local_cpulist")
 
 
 def discover_nics(root: Path = ROOT) -> tuple[Nic, ...]:
-    """Network cards that are up, one for each physical PCI function, by name.
+    """Returns network cards that are up, one for each physical PCI function, by name.
 
     A card that the RDMA subsystem knows too goes by that name (`mlx5_0`), as in `nvidia-smi topo -m`. Left out:
     what is down, what is no PCI device (bridges, bonds, USB), and virtual functions beside their physical one.
@@ -70,7 +70,7 @@ def discover_nics(root: Path = ROOT) -> tuple[Nic, ...]:
 
 
 def nic_paths(gpus: Iterable[Gpu], nics: Sequence[Nic], root: Path = ROOT) -> tuple[tuple[PathWord, ...], ...]:
-    """PCIe relation of each GPU (row) to each NIC (column); `?` where the kernel does not show a device."""
+    """Returns PCIe relation of each GPU (row) to each NIC (column); `?` where the kernel does not show a device."""
     places = [_place(nic.bus_id, root) for nic in nics]
     one_node = len(list(root.glob("devices/system/node/node[0-9]*"))) == 1
     rows = []
@@ -106,14 +106,14 @@ def _device(bus_id: str, root: Path) -> Path:
 
 
 def _place(bus_id: str, root: Path) -> tuple[str, ...]:
-    """Way from the host bridge down to a device, empty where the kernel does not show it."""
+    """Returns way from the host bridge down to a device, empty where the kernel does not show it."""
     parts = Path(os.path.realpath(_device(bus_id, root))).parts
     start = next((i for i, part in enumerate(parts) if _HOST_BRIDGE.fullmatch(part)), len(parts))
     return parts[start:]
 
 
 def _function_of(device: Path) -> str:
-    """PCI address of the physical function behind a network device, empty where there is none."""
+    """Returns PCI address of the physical function behind a network device, empty where there is none."""
     parts = list(Path(os.path.realpath(device / "device")).parts)
     while parts and _TRANSPARENT.fullmatch(parts[-1]):
         parts.pop()
@@ -138,7 +138,7 @@ def _add(cards: dict[str, _Card], device: Path, kind: str, gbps: float | None) -
 
 
 def _rdma(device: Path) -> tuple[str, float | None]:
-    """Kind and GB/s of an RDMA device: all its active ports together."""
+    """Returns kind and GB/s of an RDMA device: all its active ports together."""
     ports = [port for port in _entries(device / "ports") if _text(port / "state") == _ACTIVE]
     if not ports:
         return "", None
@@ -147,7 +147,7 @@ def _rdma(device: Path) -> tuple[str, float | None]:
 
 
 def _port_gbps(port: Path) -> float:
-    """GB/s of a port whose rate reads `400 Gb/sec (4X NDR)`."""
+    """Returns GB/s of a port whose rate reads `400 Gb/sec (4X NDR)`."""
     match = re.match(r"([0-9.]+) Gb/sec", _text(port / "rate"))
     return float(match[1]) / 8 if match else 0.0
 
@@ -178,7 +178,7 @@ def _natural(name: str) -> list[tuple[int, str]]:
 
 
 def _text(path: Path) -> str:
-    """What a file says, empty where it cannot be read: drivers refuse some questions while a link is down."""
+    """Returns a file's text, empty if it cannot be read: drivers refuse some reads while a link is down."""
     try:
         return path.read_text(encoding="ascii", errors="replace").strip()
     except OSError:

@@ -1,1 +1,1 @@
-"""What a machine's topology is turned into."""
+"""Output formats of a machine's topology."""

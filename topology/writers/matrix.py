@@ -10,7 +10,7 @@ __all__ = ["matrix"]
 
 
 def matrix(machine: Machine, paint: Callable[[str, str], str] | None = None) -> Iterator[str]:
-    """Lines of the table: NVn for n NVLinks, else the PCIe relation.
+    """Yields lines of the table: NVn for n NVLinks, else the PCIe relation.
 
     `paint` gets each word and the same word with its padding, and returns the latter, perhaps coloured.
     """

@@ -28,7 +28,7 @@ _AGAIN = "run berth topo discover on the node"
 
 @dataclass(frozen=True, slots=True)
 class SlurmLines:
-    """What to put into Slurm's configuration."""
+    """The lines for Slurm's configuration."""
 
     slurm_conf: tuple[str, ...]
     gres_conf: tuple[str, ...]
@@ -38,7 +38,7 @@ class SlurmLines:
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """What alike nodes share."""
+    """The lines that equal nodes share."""
 
     summary: str
     words: str
@@ -77,7 +77,7 @@ def render(
 
 
 def objection(machine: Machine) -> str:
-    """Why no right line can be written for a node, and what to do; empty where one can."""
+    """Returns the reason that no right line can be written for a node, with advice; empty if one can."""
     gpus = machine.gpus
     models = sorted({short_model(gpu.name) for gpu in gpus if gpu.name})
     minors = [gpu.minor for gpu in gpus]
@@ -126,7 +126,7 @@ def _block(machine: Machine, layouts: Mapping[str, CpuLayout] | None) -> _Block:
 
 
 def _cores(machine: Machine, layout: CpuLayout | None) -> tuple[list[str], list[str]]:
-    """`Cores=` of each GPU, and what to say about them."""
+    """Returns `Cores=` of each GPU, and what to say about them."""
     if unknown := [gpu.position for gpu in machine.gpus if not gpu.cpus]:
         raise UnknownError(
             f"its topology file does not tell the CPUs near {_gpus(unknown)};"
@@ -173,7 +173,7 @@ def _gpu_lines(machine: Machine, core_lists: Sequence[str]) -> Iterator[str]:
 
 
 def _link_counts(machine: Machine, position: int) -> list[int]:
-    """NVLinks to each GPU in Slurm's form: -1 for the GPU itself."""
+    """Returns NVLinks to each GPU in Slurm's form: -1 for the GPU itself."""
     counts = [0] * machine.size
     counts[position] = -1
     for link in machine.links:

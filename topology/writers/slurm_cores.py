@@ -1,4 +1,4 @@
-"""Which sockets are near a GPU, in the numbers that `Cores=` of gres.conf counts in.
+"""Finds the sockets near a GPU, in the core numbers of `Cores=` in gres.conf.
 
 Linux numbers hardware threads, and machines differ in how. Slurm numbers cores: those of the first socket, then
 those of the second, as `lstopo -l` does. And Slurm takes whole sockets only: from 24.11 on a node whose `Cores=` are
@@ -41,7 +41,7 @@ class CpuLayout:
 
 
 def near_sockets(cpu_lists: Sequence[str], layout: CpuLayout) -> list[frozenset[int]]:
-    """The sockets that each list of Linux CPUs lies on; an UnknownError says why they cannot be told.
+    """Returns the sockets that each list of Linux CPUs lies on; an UnknownError says why they cannot be told.
 
     A way of numbering is possible only if every list is made of whole cores, and is on one socket or on all of
     several. What all possible ways say is taken.
@@ -76,7 +76,7 @@ def _near_sockets(cpu_lists: tuple[str, ...], layout: CpuLayout) -> tuple[frozen
 
 
 def cores_of(sockets: frozenset[int], layout: CpuLayout) -> str:
-    """What `Cores=` says of a GPU near these sockets; empty where only leaving it out is right.
+    """Returns the `Cores=` of a GPU near these sockets; empty if it must be left out.
 
     >>> cores_of(frozenset({1}), CpuLayout(sockets=2, cores=8))
     '8-15'
@@ -88,7 +88,7 @@ def cores_of(sockets: frozenset[int], layout: CpuLayout) -> str:
 
 
 def _sockets(cpus: Sequence[int], core_of: Callable[[int], int], layout: CpuLayout) -> frozenset[int]:
-    """Sockets of these CPUs, none where they are no set that a machine would call near."""
+    """Returns sockets of these CPUs, none where they are no set that a machine would call near."""
     cores = {core_of(cpu) for cpu in cpus}
     sockets = frozenset(core // layout.cores for core in cores)
     whole_cores = len(cpus) == len(cores) * layout.threads
@@ -97,12 +97,12 @@ def _sockets(cpus: Sequence[int], core_of: Callable[[int], int], layout: CpuLayo
 
 
 def _numberings(layout: CpuLayout) -> Iterator[Callable[[int], int]]:
-    """The ways in which machines number CPUs, each as a function from Linux's CPU to Slurm's core."""
+    """Yields the ways in which machines number CPUs, each as a function from Linux's CPU to Slurm's core."""
     sockets, cores, threads = layout.sockets, layout.cores, layout.threads
     whole = sockets * cores
 
     def in_turn(core: int) -> int:
-        """The core where cores are dealt to the sockets in turn."""
+        """Returns the core where cores are dealt to the sockets in turn."""
         return core % sockets * cores + core // sockets
 
     # Most machines: the second threads come after all first ones.

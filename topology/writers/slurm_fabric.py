@@ -18,13 +18,13 @@ _ROOT = "berth-root"
 
 
 def tree_conf(fabric: Fabric) -> Iterator[str]:
-    """Lines of topology.conf for topology/tree: leaves, pods, and one switch that joins them all."""
+    """Yields lines of topology.conf for topology/tree: leaves, pods, and one switch that joins them all."""
     for name, children, nodes in _switches(fabric):
         yield f"SwitchName={name} " + (f"Switches={fold(children)}" if children else f"Nodes={fold(nodes)}")
 
 
 def block_conf(fabric: Fabric) -> Iterator[str]:
-    """Lines of topology.conf for topology/block: one block an NVLink domain; nodes without one are left out."""
+    """Yields lines of topology.conf for topology/block: one block an NVLink domain; nodes without one are left out."""
     sizes, blocks = _blocks(fabric)
     for name, (domain, nodes) in blocks.items():
         yield f"# {name}={domain}"
@@ -33,7 +33,7 @@ def block_conf(fabric: Fabric) -> Iterator[str]:
 
 
 def yaml(fabrics: Mapping[str, tuple[Form, Fabric]]) -> Iterator[str]:
-    """Lines of topology.yaml with named topologies; the first one is the cluster's default."""
+    """Yields lines of topology.yaml with named topologies; the first one is the cluster's default."""
     for number, (topology, (form, fabric)) in enumerate(fabrics.items()):
         yield f"- topology: {topology}"
         yield f"  cluster_default: {'false' if number else 'true'}"
@@ -54,7 +54,7 @@ def yaml(fabrics: Mapping[str, tuple[Form, Fabric]]) -> Iterator[str]:
 
 
 def _switches(fabric: Fabric) -> Iterator[tuple[str, Sequence[str], Sequence[str]]]:
-    """Name, child switches and nodes of each switch, children first."""
+    """Yields name, child switches and nodes of each switch, children first."""
     if not fabric.leaves:
         raise UnknownError("no tree can be written, because no leaf is known; discover the fabric first")
     above: dict[str, list[str]] = {}
@@ -76,7 +76,7 @@ def _switches(fabric: Fabric) -> Iterator[tuple[str, Sequence[str], Sequence[str
 
 
 def _blocks(fabric: Fabric) -> tuple[list[int], dict[str, tuple[str, Sequence[str]]]]:
-    """Block sizes, and domain and nodes of each block; the smallest domain is the base."""
+    """Returns block sizes, and domain and nodes of each block; the smallest domain is the base."""
     members = [(fabric.domain == number).nonzero()[0].tolist() for number in range(len(fabric.domains))]
     if not members:
         raise UnknownError("no blocks can be written, because no node reports an NVLink domain")

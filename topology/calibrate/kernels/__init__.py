@@ -1,4 +1,4 @@
-"""Calibration's kernels: source, and PTX made of it that any driver since Ampere's compiles for its own GPU."""
+"""Calibration's kernels: the source, and its PTX, which any driver since Ampere compiles for its own GPU."""
 
 from __future__ import annotations
 
