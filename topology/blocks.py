@@ -57,7 +57,7 @@ class Blocks:
         return Blocks(self.sizes, np.append(self.block, IN_NO_BLOCK)[places])
 
     def groups(self, count: int, nodes: Ints) -> Ints:
-        """For a job of `count` nodes, the group that each of these belongs to: it may have any `count` of one group.
+        """Returns each node's group for a job of `count` nodes, which may have any `count` nodes of one group.
 
         IN_NO_BLOCK for nodes that it cannot have: where only some parts of an aggregated block may serve it, the
         fullest do.

@@ -73,7 +73,7 @@ class CompiledCluster:
         return int(np.array([shape.size for shape in self.shapes], np.int64)[self.shape_of].sum())
 
     def machine(self, name: str) -> Machine:
-        """Returns A node's machine, made now; a TopologyFileError where there is no such node."""
+        """Returns a node's machine, made now; a TopologyFileError where there is no such node."""
         i = self._at(name)
         kind, at = self._data["kind"][i], self._data["at"][i]
         prototype: Machine = self._kinds[kind]
@@ -180,7 +180,7 @@ def sources(directory: Path, fabric: Path | None) -> list[Path]:
 
 
 def stamp(paths: Iterable[str | os.PathLike[str]]) -> str:
-    """A mark of files, and of the `*.json` in folders, that changes when one of them does; missing ones count too."""
+    """Returns a mark of files, and of `*.json` in folders, that changes when one of them does; missing ones count."""
     marks: list[str] = []
     for source in paths:
         try:

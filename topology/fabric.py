@@ -54,7 +54,7 @@ class Fabric:
 
     @classmethod
     def flat(cls, names: Sequence[str]) -> Fabric:
-        """Returns A fabric of which nothing is known."""
+        """Returns a fabric of which nothing is known."""
         unknown = np.full(len(names), NOBODY, np.int64)
         return cls(tuple(names), unknown, unknown, unknown)
 
@@ -171,7 +171,7 @@ def _missing(names: Sequence[str], leaf: Ints, source: str) -> Iterable[str]:
 
 
 def _torn(domain: Ints, domains: Sequence[str], group: Ints, groups: Sequence[str], kind: str) -> Iterable[str]:
-    """Domains that share only a part of their nodes with a leaf or pod: one of the two is wrong, or cables cross."""
+    """Yields domains that share only some nodes with a leaf or pod: one of the two is wrong, or cables cross."""
     both = (domain != NOBODY) & (group != NOBODY)
     pairs, shared = np.unique(np.stack([domain[both], group[both]]), axis=1, return_counts=True)
     in_domain = np.bincount(domain[both], minlength=len(domains))

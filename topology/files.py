@@ -116,7 +116,7 @@ def dump(machine: Machine, path: str | os.PathLike[str]) -> None:
 
 
 def encode(machine: Machine) -> str:
-    """The file's text: one line a GPU, a link and a row of paths, so that a difference of two files reads well."""
+    """Returns the file's text: one line for each GPU, link and row of paths, so that diffs are readable."""
     head: dict[str, Any] = {"format": FORMAT, "node": machine.node, "model": machine.model}
     if machine.discovered:
         head["discovered"] = dataclasses.asdict(machine.discovered)
@@ -200,7 +200,7 @@ def _nic_paths(data: list[object]) -> tuple[tuple[PathWord, ...], ...]:
 
 
 def _once(make: Callable[[list[object]], T], data: list[object]) -> T:
-    """Returns nodes come in a few kinds: what is equal in many files is checked once, and kept once."""
+    """Makes equal parts of many files once: nodes come in a few kinds, so each part is checked and kept once."""
     # Version 2 knows no back references, so equal data of equal types are equal bytes.
     key = make.__name__.encode() + marshal.dumps(data, 2)
     made: T | None = _made.get(key)

@@ -88,7 +88,7 @@ def _too_many(text: str, most: int) -> HostlistError:
 
 
 def fold(names: Iterable[str]) -> str:
-    """Returns A host list, `n[1-4],x7`; names joined by commas where ClusterShell is not installed."""
+    """Returns a host list, `n[1-4],x7`; names joined by commas where ClusterShell is not installed."""
     names = list(names)
     try:
         from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet  # noqa: PLC0415  only where nodes are folded

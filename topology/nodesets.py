@@ -119,7 +119,7 @@ class NodeSets:
     """Node sets of one cluster; make it once, ask it often."""
 
     def __init__(self, shapes: Sequence[Shape], shape_of: Ints, fabric: Fabric) -> None:
-        """`shape_of` is the place in `shapes` of each node, in the fabric's order."""
+        """Takes `shape_of`, the place in `shapes` of each node, in the fabric's order."""
         if len(shape_of) != len(fabric.names):
             raise QuestionError(f"there are {len(shape_of)} machines and {len(fabric.names)} nodes in the fabric")
         self.fabric = fabric

@@ -162,7 +162,7 @@ class SubsetTable:
         )
 
     def _broken(self, masks: Masks, free: int) -> Numbers:
-        """Returns for each set, how many islands with at least two free GPUs it takes some, but not all of."""
+        """Returns for each set, how many islands with at least two free GPUs it takes only in part."""
         import numpy as np  # noqa: PLC0415
 
         broken = np.zeros(len(masks), dtype=np.int64)

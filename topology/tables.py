@@ -152,7 +152,7 @@ class SetTables:
         return broken
 
     def tidy(self, offsets: Ints, free: Ints, some: Ints) -> Ints:
-        """For each node, of some free GPUs those whose islands are among them as a whole, or serve no two GPUs."""
+        """Returns for each node those of some free GPUs whose islands are all among them, or serve no two GPUs."""
         kept = some.copy()
         for rows, island in self._islands_at(offsets):
             alive = np.where(rows, free & island, 0)

@@ -63,7 +63,7 @@ def by_rule(profile: Profile) -> str:
 
 
 def cluster(profiles: Sequence[Profile], count: int = 0) -> dict[str, str]:
-    """Classes by name, from clusters of profiles; by default as many as have the greatest silhouette, as PAL means it.
+    """Returns classes by name, from clusters of profiles; by default the number with the greatest silhouette (PAL).
 
     The cluster with the busiest arithmetic units is `compute`, the next `mixed`, then `memory`, and PAL's letters from
     D on. Fewer than four profiles make no clusters: each is classed by rule.

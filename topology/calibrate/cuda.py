@@ -71,7 +71,7 @@ class CudaDevice:
         self._seconds = {_POWER_CAP: 0.0, _HW_SLOW: 0.0, _THERMAL: 0.0}
 
     def now(self) -> float:
-        """Returns seconds."""
+        """Returns the time in seconds."""
         return time.monotonic()
 
     def work(self, kernel: str) -> Work:
@@ -88,7 +88,7 @@ class CudaDevice:
         return Work(kernel, _FMA_LAUNCHES * _FMA_ROUNDS * _FMA_FLOP * self._threads / 1e12, moved)
 
     def batch(self, kernel: str) -> float:
-        """Returns launches between two events; milliseconds between these."""
+        """Launches a batch between two events; returns the milliseconds between these."""
         self._call("cuCtxSetCurrent", self._context)
         self._call("cuEventRecord", self._start, None)
         if kernel == "gemm-fp16":
@@ -108,7 +108,7 @@ class CudaDevice:
         return (*self._host_copies(), *(self._peer_copy(position, one) for position, one in peers.items()))
 
     def read(self) -> Reading:
-        """Clocks, power and heat now; how long something held the clock down since the start, as seen at each call."""
+        """Reads clocks, power and heat now, and how long the clock was held down since the start (sampled by calls)."""
         nvml, handle, now = self._nvml, self._handle, time.monotonic()
         reasons = nvml.nvmlDeviceGetCurrentClocksEventReasons(handle)
         for bits in self._seconds:
@@ -204,7 +204,7 @@ class CudaDevice:
         return Link("peer" if direct else "staged", self._rate("cuMemcpyPeerAsync", *ends, size, None), position)
 
     def _rate(self, name: str, *arguments: Any) -> float:
-        """Returns GB/s of a copy; its size is the last argument but one."""
+        """Measures GB/s of a copy; its size is the last argument but one."""
         times = []
         for _ in range(_COPY_TRIES):
             self._call("cuEventRecord", self._start, None)

@@ -120,7 +120,7 @@ def _troubled(recent: Sequence[Verdict]) -> Iterator[tuple[Advice, str]]:
 
 
 def _whiskers(estimates: Iterable[Estimate]) -> dict[str, float]:
-    """Returns by class, the third quartile plus 1.5 times the distance of the quartiles."""
+    """Returns by class the third quartile plus 1.5 times the distance of the quartiles."""
     scores: dict[str, list[float]] = defaultdict(list)
     for one in estimates:
         scores[one.app_class].append(one.score)

@@ -96,7 +96,7 @@ def _new(one: Rank | ClockReport, at: str, since: dict[Where, float]) -> bool:
 
 
 def _later(job: JobReport, since: dict[Where, float]) -> JobReport:
-    """Without ranks whose GPUs were calibrated since."""
+    """Returns the report without ranks whose GPUs were calibrated since."""
     return replace(job, ranks=tuple(rank for rank in job.ranks if _new(rank, job.at, since)))
 
 
@@ -225,7 +225,7 @@ def _posterior(
     index: dict[Where, int],
     clocks: dict[Where, list[float]],
 ) -> tuple[Floats, Floats, Floats]:
-    """Means, variances and numbers of runs. Only GPUs that anything is known of are in the system of equations."""
+    """Returns means, variances and numbers of runs. Only GPUs with data are in the system of equations."""
     counts = np.zeros(mean.size)
     runs = Counter(job.app for job in jobs)
     for job in jobs:
@@ -279,7 +279,7 @@ def _add(
 
 
 def _weights(rest: Floats, noise: Variances) -> Floats:
-    """Less for ranks far from the others of their run, whose time something else made: 1 within 3 deviations."""
+    """Returns weights: 1 within 3 deviations, less for ranks far from the others of their run (disturbed)."""
     middle = np.median(rest)
     spread = max(_MAD_TO_SD * float(np.median(np.abs(rest - middle))), math.sqrt(noise.gpu_run + noise.node_run), 1e-6)
     far = np.abs(rest - middle) / (3.0 * spread)

@@ -91,7 +91,7 @@ class Device(Protocol):
         """As it is set now."""
 
     def now(self) -> float:
-        """Returns seconds, as they pass for this device."""
+        """Returns the time in seconds, as it passes for this device."""
 
     def work(self, kernel: str) -> Work:
         """Returns the work of a batch of this kernel on this device."""
@@ -107,7 +107,7 @@ class Device(Protocol):
 
 
 def measure(device: Device, position: int, phases: Sequence[Phase] = PHASES) -> GpuVisit:
-    """Returns all phases on one GPU; a phase whose run would not count is tried again, twice at most."""
+    """Runs all phases on one GPU; a phase whose run would not count is tried again, twice at most."""
     steady = _warm_up(device, phases[0].kernel)
     before = device.read()
     runs = [_counting_run(device, position, phase) for phase in phases]
@@ -135,7 +135,7 @@ def measure_all(devices: Sequence[tuple[int, Device]], *, together: bool = True)
 
 
 def _counting_run(device: Device, position: int, phase: Phase) -> Run:
-    """Returns the first try that counts, or the last one."""
+    """Tries a phase again until a run counts; returns that run, or the last one."""
     for _ in range(_RETRIES):
         run = _run(device, phase)
         if not verdict(GpuVisit(position, device.uuid), run):
@@ -153,7 +153,7 @@ def summary(samples: Sequence[float]) -> tuple[float, float, int]:
 
 
 def _warm_up(device: Device, kernel: str) -> float:
-    """Until the clock stands: a cold GPU looks a few percent faster than it is. Seconds after which it stood."""
+    """Runs until the clock is steady, since a cold GPU looks a few percent faster than it is; returns the seconds."""
     start = device.now()
     clocks: list[tuple[float, float]] = []
     while (passed := device.now() - start) < _MOST_WARM_S:
@@ -168,7 +168,7 @@ def _warm_up(device: Device, kernel: str) -> float:
 
 
 def _run(device: Device, phase: Phase) -> Run:
-    """Returns one try of a phase."""
+    """Runs one try of a phase."""
     start = device.now()
     while device.now() - start < _SETTLING_S:
         device.batch(phase.kernel)
@@ -240,17 +240,17 @@ class SimulatedDevice:
         return self._clock
 
     def work(self, kernel: str) -> Work:
-        """Returns as a GPU of 100 TFLOP/s and 1,000 GB/s would."""
+        """Returns the work of a batch, as on a GPU of 100 TFLOP/s and 1,000 GB/s."""
         bound = _BOUND.get(kernel, 1.0)
         return Work(kernel, 15.0 * bound, 150.0 * (1.0 - bound))
 
     def copies(self, others: Mapping[int, Device]) -> tuple[Link, ...]:
-        """Returns PCIe of the fourth generation, and NVLink to all others."""
+        """Returns rates of PCIe of the fourth generation, and of NVLink to all others."""
         host = (Link(kind, self._rate(25.0)) for kind in ("to-host", "to-device"))
         return (*host, *(Link("peer", self._rate(250.0), other) for other in others))
 
     def batch(self, kernel: str) -> float:
-        """Returns A memory-bound kernel does not feel the clock; a mixed one half of it."""
+        """Runs a simulated batch: the clock does not affect a memory-bound kernel, and affects half of a mixed one."""
         bound = _BOUND.get(kernel, 1.0)
         took: float = (
             150.0 * (1500.0 / self._mhz()) ** bound * self.waits * math.exp(self._random.gauss(0.0, self.noise))

@@ -75,7 +75,7 @@ def peak_of(model: str) -> Peak | None:
 
 
 def part_of_peak(model: str, run: Run) -> float:
-    """The least time that the vendor's figures allow for a run's work over the time that it took; 0: not known."""
+    """Returns the least time for a run's work by the vendor's figures over the time that it took; 0: not known."""
     peak = peak_of(model)
     if peak is None:
         return 0.0

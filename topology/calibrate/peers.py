@@ -146,7 +146,7 @@ def _peers(key: Key, seen: Sequence[_Seen]) -> Peers:
 
 
 def _centres(seen: Sequence[_Seen]) -> dict[str, float]:
-    """Median of logarithms of times by driver, of those drivers that many GPUs have; of all under an empty name.
+    """Returns medians of logarithms of times, by driver with enough GPUs; the median of all under an empty name.
 
     A GPU counts once, so that one that is visited often does not move the centre.
     """

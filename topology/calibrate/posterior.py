@@ -178,7 +178,7 @@ def fit(
     aged: Floats | float = 0.0,
     rarities: Rarities = Rarities(),
 ) -> Fitted:
-    """Posteriors of a fleet from logarithms of times over its centre, by node, GPU and run; not a number: missing.
+    """Computes a fleet's posteriors from logarithms of times over its centre, by node, GPU and run (NaN: missing).
 
     `aged` is what to add to the variance of each run for its age. Nodes and GPUs are found in turns, each given the
     other: a fixed point that is the exact posterior mean where nothing is an outlier.
@@ -249,7 +249,7 @@ def _levels(seen: Floats, weight: Floats, nodes: Located, variances: Variances, 
 
 
 def _lower_quartile(times: Floats) -> Floats:
-    """Returns by node and run, over the GPUs that are there."""
+    """Returns the lower quartile by node and run, over the GPUs that are there."""
     ordered = np.sort(times, axis=1)  # Not-a-number comes last.
     count = np.isfinite(times).sum(axis=1)
     place = np.maximum(count - 1, 0) // 4

@@ -150,7 +150,7 @@ def seconds_of(at: str) -> float:
 
 
 def encode(visit: Visit) -> str:
-    """Returns A visit as one line; what is as by default is left out."""
+    """Returns a visit as one line; what is as by default is left out."""
     return json.dumps(_short(asdict(visit), Visit), separators=(",", ":"))
 
 
@@ -180,7 +180,7 @@ def append(visits: Sequence[Visit], path: str | os.PathLike[str]) -> None:
 
 
 def _short(values: Mapping[str, Any], kind: type[Any]) -> dict[str, Any]:
-    """Without defaults, which are most of a record."""
+    """Returns the values without defaults, which are most of a record."""
     parts = {"gpus": GpuVisit, "runs": Run, "links": Link}
     short = {}
     for one in fields(kind):

@@ -90,7 +90,7 @@ class Fleet:
 
 
 def draw(plan: Plan, seed: int) -> Fleet:
-    """Returns A fleet; the same seed gives the same."""
+    """Returns a fleet; the same seed gives the same."""
     random = np.random.default_rng(seed)
     shape = (plan.nodes, plan.gpus, plan.visits)
     of_node = random.normal(0.0, plan.node, plan.nodes)

@@ -177,7 +177,7 @@ def _refitted(times: Floats, variances: Variances, aged: Floats) -> tuple[Floats
 
 
 def _clean(times: Floats, fitted: Fitted) -> Floats:
-    """Without outliers and disturbed runs: what they add is no variance of the typical."""
+    """Returns times without outliers and disturbed runs, whose excess is no variance of the typical."""
     clean = times.copy()
     clean[fitted.gpus.odds.reshape(times.shape[:2]) > _TELLING] = np.nan
     clean[fitted.nodes.odds > _TELLING] = np.nan
@@ -187,7 +187,7 @@ def _clean(times: Floats, fitted: Fitted) -> Floats:
 
 
 def _unchanged(peers: Peers, times: Floats, fitted: Fitted, variances: Variances) -> tuple[Floats, list[Change]]:
-    """Times as if all had always been as they are now: without runs before a step, and with drifts taken out."""
+    """Returns times adjusted to the present state: without runs before a step, and with drifts taken out."""
     _, gpus, runs = times.shape
     changes: list[Change] = []
     kept = times.copy()

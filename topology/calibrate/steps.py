@@ -79,7 +79,7 @@ T = TypeVar("T")
 
 
 def encode(report: Report) -> str:
-    """Returns A report as one line."""
+    """Returns a report as one line."""
     kind = next(name for name, one in _KINDS.items() if isinstance(report, one))
     return json.dumps({"kind": kind, **asdict(report)}, separators=(",", ":"))
 

@@ -1,4 +1,4 @@
-"""Pictures of nodes and clusters as SVG; standard library only."""
+"""Draws nodes and clusters as SVG; standard library only."""
 
 from topology.drawing.cluster import draw_cluster
 from topology.drawing.node import draw_node

@@ -51,7 +51,7 @@ class _Leaf:
     racks: tuple[_Rack, ...]
 
     def signature(self) -> object:
-        """Returns equal for leaves that look alike."""
+        """Returns a value that is equal for leaves that look alike."""
         return tuple(
             (bool(rack.domain), tuple(sorted(Counter((n.kind, bool(n.problems)) for n in rack.nodes).items())))
             for rack in self.racks
@@ -64,7 +64,7 @@ class _Pod:
     leaves: tuple[_Leaf, ...]
 
     def signature(self) -> object:
-        """Returns equal for pods that look alike."""
+        """Returns a value that is equal for pods that look alike."""
         return frozenset(Counter(leaf.signature() for leaf in self.leaves).items())
 
 
@@ -116,7 +116,7 @@ def draw_cluster(machines: Mapping[str, Machine], fabric: Fabric) -> str:
 
 
 def _tile_width(names: Iterable[str]) -> float:
-    """Returns wide enough for the longest name, within reason."""
+    """Returns a width for the longest name, within reason."""
     return min(150.0, max([84.0, *(7.2 * len(name) + 20 for name in names)]))
 
 
@@ -207,7 +207,7 @@ def _label(what: str, name: str, others: Sequence[str]) -> str:
 
 
 def _stack(canvas: Canvas, x: float, y: float, width: float, height: float, fill: str, others: Sequence[str]) -> None:
-    """A box; where it stands for several, their edges show behind it."""
+    """Draws a box; if it stands for several, their edges show behind it."""
     tip = f"also {', '.join(others[:40])}{' and more' if len(others) > 40 else ''}" if others else ""
     for offset in (6, 3) if others else ():
         canvas.rect(x + offset, y + offset, width, height, fill=fill, stroke=FAINT, radius=10)

@@ -34,7 +34,7 @@ def draw_host(
     row_bottom: float,
     host_y: float,
 ) -> None:
-    """All that stands below a panel's GPUs, between the lower edge of their row and the bar of the NUMA node."""
+    """Draws all below a panel's GPUs, between the lower edge of their row and the bar of the NUMA node."""
     gpu_width = next(iter(boxes.values())).width if boxes else places.CARD_WIDTH
     at = first_stem(panel, x, width, gpu_width)
     bridges: dict[int, tuple[float, float]] = {}
@@ -56,7 +56,7 @@ def draw_host(
 
 
 def _stem(canvas: Canvas, machine: Machine, stem: Stem, room: Box, boxes: Mapping[int, Box]) -> None:
-    """Lines from the GPUs down to the host, by way of a switch where there is one, and the NICs beside the way."""
+    """Draws lines from the GPUs down to the host, through a switch if there is one, and the NICs beside them."""
     y = room.y + 24
     trunk = room.x + 8
     for gpu in stem.gpus:

@@ -22,27 +22,27 @@ class Legend:
         """Base line of the row that comes next."""
 
     def line(self, colour: str, width: float, words: str) -> None:
-        """A sample of a line."""
+        """Adds a sample of a line."""
         x = self._place(38 + 0.92 * text_width(words, _SIZE))
         # The ends are round and stand out by half the width.
         self._canvas.line(x + width / 2, self.y - 4, x + 28 - width / 2, self.y - 4, stroke=colour, width=width)
         self._canvas.text(x + 38, self.y, words, size=_SIZE, fill=INK)
 
     def box(self, colour: str, words: str) -> None:
-        """A sample of a fill."""
+        """Adds a sample of a fill."""
         words = fit(words, self._width - 22, _SIZE)
         x = self._place(22 + 0.92 * text_width(words, _SIZE))
         self._canvas.rect(x, self.y - 11, 14, 14, fill=colour, radius=4)
         self._canvas.text(x + 22, self.y, words, size=_SIZE, fill=INK)
 
     def outline(self, colour: str, words: str, dash: str = "") -> None:
-        """A sample of an outline."""
+        """Adds a sample of an outline."""
         x = self._place(26 + 0.92 * text_width(words, _SIZE))
         self._canvas.rect(x, self.y - 11, 18, 14, fill="none", stroke=colour, thickness=1.6, radius=4, dash=dash)
         self._canvas.text(x + 26, self.y, words, size=_SIZE, fill=INK)
 
     def warning(self, words: str) -> None:
-        """A row for something that is wrong."""
+        """Adds a row for a problem."""
         self.end_row()
         self._canvas.text(self._left + 4, self.y, "!", size=13, fill=PROBLEM, bold=True)
         for line in textwrap.wrap(words, int((self._width - 22) / text_width("x", _SIZE))):

@@ -62,7 +62,7 @@ def draw_node(machine: Machine) -> str:
 
 
 def _place(machine: Machine, panels: Sequence[Panel], *, mesh: bool) -> _Picture:
-    """Returns panels from left to right, in the middle where the picture could be narrower."""
+    """Lays out the panels from left to right, centred where the picture could be narrower."""
     gpu_width = places.CHIP_WIDTH if mesh else places.CARD_WIDTH
     widths = []
     for panel in panels:
@@ -79,7 +79,7 @@ def _place(machine: Machine, panels: Sequence[Panel], *, mesh: bool) -> _Picture
 
 
 def _row_body(picture: _Picture) -> float:
-    """Returns cards in a row, NVLinks above them; the lower edge."""
+    """Draws cards in a row and NVLinks above them; returns the lower edge."""
     machine, canvas = picture.machine, picture.canvas
     hub = bool(uplinks(machine))
     size = (places.CARD_WIDTH, places.CARD_HEIGHT)
@@ -96,7 +96,7 @@ def _row_body(picture: _Picture) -> float:
 
 
 def _mesh_body(picture: _Picture) -> float:
-    """Cards in squares with the NVLinks between them, and every GPU again in a row over its PCIe; the lower edge."""
+    """Draws cards in squares with their NVLinks, and every GPU again over its PCIe; returns the lower edge."""
     squares, corners = _mesh_boxes(picture)
     row_y = max(box.bottom for box in squares.values()) + _ARC_ROOM + 44
     boxes = _row(picture, row_y, (places.CHIP_WIDTH, places.CHIP_HEIGHT))
@@ -110,7 +110,7 @@ def _mesh_body(picture: _Picture) -> float:
 
 
 def _hosts(picture: _Picture, boxes: Mapping[int, Box], top: float, row_bottom: float) -> float:
-    """Returns panels behind everything and what is below the GPUs; the lower edge."""
+    """Draws the panels and all below the GPUs; returns the lower edge."""
     host_y = row_bottom + max(map(depth, picture.panels), default=0)
     bottom = host_y + HOST_HEIGHT + PAD
     for panel, x, width in zip(picture.panels, picture.starts, picture.widths, strict=True):
@@ -127,7 +127,7 @@ def _row(picture: _Picture, y: float, size: tuple[float, float]) -> dict[int, Bo
 
 
 def _mesh_boxes(picture: _Picture) -> tuple[dict[int, Box], dict[int, tuple[int, int]]]:
-    """Returns cards of the quads, and the column and row of each."""
+    """Places the cards of the quads; returns them with the column and row of each."""
     quads = [panel.branch.gpus for panel in picture.panels if panel.branch.gpus]
     corners = places.put_mesh(picture.machine, quads)
     panel_of = {gpu: i for i, panel in enumerate(picture.panels) for gpu in panel.branch.gpus}
@@ -179,7 +179,7 @@ def _card(picture: _Picture, position: int, box: Box) -> None:
 
 
 def _chip(picture: _Picture, position: int, box: Box) -> None:
-    """A GPU again, where the PCIe side of the picture needs it."""
+    """Draws a GPU again in the PCIe part of the picture."""
     canvas = picture.canvas
     canvas.rect(box.x, box.y, box.width, box.height, fill=CARD, stroke=FAINT, radius=6)
     canvas.rect(box.x, box.y, 6, box.height, fill=_colour(picture, position), radius=3)

@@ -38,7 +38,7 @@ def uplinks(machine: Machine) -> dict[int, Link]:
 
 
 def draw_hub(canvas: Canvas, machine: Machine, boxes: Mapping[int, Box], y: float) -> None:
-    """NVSwitches as one bar over the cards, and each GPU's links to them as one line."""
+    """Draws NVSwitches as one bar over the cards, and each GPU's links to them as one line."""
     lines = uplinks(machine)
     left = min(boxes[gpu].x for gpu in lines)
     right = max(boxes[gpu].right for gpu in lines)
@@ -97,7 +97,7 @@ def arcs_height(machine: Machine, boxes: Mapping[int, Box]) -> float:
 
 
 def draw_arcs(canvas: Canvas, machine: Machine, boxes: Mapping[int, Box]) -> None:
-    """Direct links as arcs from card to card; those that stand alone carry their words."""
+    """Draws direct links as arcs from card to card; those that stand alone carry their words."""
     ports = _ports(machine, boxes)
     links = _direct(machine)
     ends = [gpu for link in links for gpu in (link.a, link.b)]
@@ -118,7 +118,7 @@ def draw_arcs(canvas: Canvas, machine: Machine, boxes: Mapping[int, Box]) -> Non
 def draw_mesh(
     canvas: Canvas, machine: Machine, boxes: Mapping[int, Box], places: Mapping[int, tuple[int, int]], room: float
 ) -> None:
-    """Direct links of quads as straight lines behind the cards; what would pass a card goes around it."""
+    """Draws direct links of quads as straight lines behind the cards; what would pass a card goes around it."""
     for link in sorted(machine.links, key=lambda link: link.gbps):
         a, b = boxes[link.a], boxes[link.b]
         (x1, row), (x2, other_row) = places[link.a], places[link.b]
@@ -133,5 +133,5 @@ def draw_mesh(
 
 
 def _bow(x1: float, x2: float, y: float, bend: float) -> str:
-    """Returns A curve between two points of one height; it rises by three quarters of what `bend` is away."""
+    """Returns a curve between two points of one height; it rises by three quarters of the distance to `bend`."""
     return f"M{x1:.1f} {y:.1f}C{x1:.1f} {bend:.1f} {x2:.1f} {bend:.1f} {x2:.1f} {y:.1f}"

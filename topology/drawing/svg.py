@@ -18,7 +18,7 @@ def text_width(text: str, size: float) -> float:
 
 
 def fit(text: str, width: float, size: float, *, keep_end: bool = False) -> str:
-    """The text, cut with an ellipsis where it would be wider; names of nodes keep their end, where the number is."""
+    """Cuts a text that is too wide, with an ellipsis; names of nodes keep their end, where the number is."""
     most = max(1, int(width / (size * _LETTER)))
     if len(text) <= most:
         return text
@@ -49,7 +49,7 @@ class Canvas:
         thickness: float = 1,
         tip: str = "",
     ) -> None:
-        """A box; `tip` is shown when the pointer rests on it."""
+        """Adds a box; `tip` is shown when the pointer rests on it."""
         line = f' stroke="{stroke}" stroke-width="{_number(thickness)}"' if stroke else ""
         line += f' stroke-dasharray="{dash}"' if dash else ""
         round_ = f' rx="{_number(radius)}"' if radius else ""
@@ -59,13 +59,13 @@ class Canvas:
     def path(
         self, data: str, *, stroke: str = "none", width: float = 1, fill: str = "none", dash: str = "", tip: str = ""
     ) -> None:
-        """Any line or shape in SVG's own words."""
+        """Adds any line or shape in SVG's path syntax."""
         line = f' stroke="{stroke}" stroke-width="{_number(width)}" stroke-linecap="round"' if stroke != "none" else ""
         line += f' stroke-dasharray="{dash}"' if dash else ""
         self._add(f'<path d="{data}" fill="{fill}"{line}', "path", tip)
 
     def line(self, x1: float, y1: float, x2: float, y2: float, *, stroke: str, width: float, tip: str = "") -> None:
-        """A straight line."""
+        """Adds a straight line."""
         self.path(
             f"M{_number(x1)} {_number(y1)}L{_number(x2)} {_number(y2)}",
             stroke=stroke,
@@ -85,7 +85,7 @@ class Canvas:
         bold: bool = False,
         anchor: str = "start",
     ) -> None:
-        """A line of text; y is its base line."""
+        """Adds a line of text; y is its base line."""
         weight = ' font-weight="600"' if bold else ""
         place = f' text-anchor="{anchor}"' if anchor != "start" else ""
         self._shapes.append(
@@ -112,6 +112,6 @@ class Canvas:
 
 
 def _safe(text: str) -> str:
-    """Returns text that stays text; XML has no place for control characters, whatever a driver wrote."""
+    """Escapes the text and drops control characters, which XML does not allow."""
     # Tips have several lines.
     return escape("".join(letter if letter.isprintable() or letter == "\n" else " " for letter in text), quote=False)

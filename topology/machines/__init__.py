@@ -40,7 +40,7 @@ def places(name: str) -> int:
 
 
 def machine(name: str, node: str) -> Machine:
-    """A node of this kind. Its GPUs' UUIDs follow from the node's name: the same ones each time, no other node's."""
+    """Makes a node of this kind. Its GPUs' UUIDs are derived from the node's name: constant, and of no other node."""
     kind = KINDS.get(name)
     if kind is None:
         raise ProviderError(_unknown("machine", name, KINDS))
@@ -48,7 +48,7 @@ def machine(name: str, node: str) -> Machine:
 
 
 def rack(name: str, nodes: Sequence[str]) -> list[Machine]:
-    """The nodes of a rack, joined to one NVLink domain; fewer names than it has places leave the others empty."""
+    """Makes the nodes of a rack, joined to one NVLink domain; places without a name stay empty."""
     kind, most = _rack(name)
     if not 1 <= len(nodes) <= most or len(set(nodes)) != len(nodes):
         raise ProviderError(f"{name} has places for {most} nodes of different names; {len(nodes)} names were given")

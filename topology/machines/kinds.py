@@ -53,7 +53,7 @@ class Kind:
     c2c_gbps: float = 0.0
 
     def build(self, node: str, uuids: Sequence[str], name: str) -> Machine:
-        """Returns A node of this kind."""
+        """Returns a node of this kind."""
         model = short_model(self.gpu)
         mbps = speeds.of_model(model) or 0
         wires = self.wires or tuple((a, b, self.mesh) for a, b in combinations(range(len(self.gpus)), 2) if self.mesh)

@@ -99,7 +99,7 @@ def _lines(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _is_header(line: str) -> bool:
-    """Returns A line of names; some headers have no blank before the first one, so they start as rows do."""
+    """Returns True for a line of names; some headers have no blank before the first one, so they start as rows do."""
     return bool(re.match(r"\s*GPU\d", line)) and not re.fullmatch(f"{_WORD}+", "".join(line.split()[1:2]))
 
 

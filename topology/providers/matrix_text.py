@@ -1,4 +1,4 @@
-"""A machine from the text of `nvidia-smi topo -m`: of a node that cannot be asked itself, or of a colleague's.
+"""A machine from the text of `nvidia-smi topo -m`: for a node that cannot be asked itself.
 
 The text has no UUIDs, device minor numbers or link speeds: where the caller knows better, it is told; what is
 guessed stands in the machine's problems.

@@ -59,7 +59,7 @@ def quiet(nvml: Any, function: str, *arguments: Any) -> Any:
 
 
 def bus_id(pci: Any) -> str | None:
-    """Returns A PCI address as sysfs writes it, or None where the driver hides it.
+    """Returns a PCI address as sysfs writes it, or None where the driver hides it.
 
     In a virtual machine the text is unprintable; of the switches of an NVLink domain it is `FFFFFFF:FF:FF.0`.
     """
@@ -126,7 +126,7 @@ def _speed(nvml: Any, handle: Any, number: int, sm: tuple[int, int]) -> int:
 
 
 def field_value(nvml: Any, handle: Any, field_id: int | tuple[int, int]) -> int | None:
-    """Returns A whole number of `nvmlDeviceGetFieldValues`, by id or (id, link); None where there is no such field."""
+    """Returns a whole number of `nvmlDeviceGetFieldValues`, by id or (id, link); None where there is no such field."""
     values = quiet(nvml, "nvmlDeviceGetFieldValues", handle, [field_id])
     if not values or values[0].nvmlReturn != 0:
         return None

@@ -41,7 +41,7 @@ _INCLUDE_LINE = re.compile(r"^\s*include\s+(\S+)", re.IGNORECASE | re.MULTILINE)
 
 
 def find(folder: str | os.PathLike[str]) -> Path | None:
-    """The file that Slurm itself would take from its configuration folder: topology.yaml before topology.conf."""
+    """Returns the file that Slurm would take from its configuration folder: topology.yaml before topology.conf."""
     for name in ("topology.yaml", "topology.conf"):
         path = Path(folder, name)
         if path.exists():

@@ -168,7 +168,7 @@ def block_sizes_of(kind: Kind, given: Sequence[int] | None, leaves: Sequence[Lea
 
 
 def whole(word: str, where: str, what: str) -> int:
-    """Returns A positive number."""
+    """Parses a positive number."""
     if not word.strip().isdecimal() or int(word) < 1:
         fail(where, f'{what} should be whole numbers from 1 on, not "{word[:40]}"')
     return int(word)

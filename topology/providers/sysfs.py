@@ -153,7 +153,7 @@ def _port_gbps(port: Path) -> float:
 
 
 def _ethernet(device: Path) -> tuple[str, float | None]:
-    """Kind and GB/s of a network interface; its speed is in Mb/s, -1 where it has none, as in virtual machines."""
+    """Returns kind and GB/s of a network interface; its speed is in Mb/s, -1 if it has none, as in virtual machines."""
     state = _text(device / "operstate")
     if state != "up" and not (state == "unknown" and _text(device / "carrier") == "1"):
         return "", None
