@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from prolog_epilog.errors import ExtraError, NodeError
 from prolog_epilog.job.escape import escape
-from prolog_epilog.job.job import Job, first_node
+from prolog_epilog.job.job import NodeJob, first_node
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -66,7 +66,7 @@ class FailureWord:
         )
 
 
-def leave_behind(job: Job, here: "Here") -> None:
+def leave_behind(job: NodeJob, here: "Here") -> None:
     """Leaves a process behind that looks into a failed job, on the job's first node; the Epilog goes on at once."""
     code = job.environment.get("SLURM_JOB_EXIT_CODE2", "0:0")
     if code in _ENDED_WELL or not _CODE.fullmatch(code) or "[berth/1 " not in job.extra:
@@ -202,7 +202,7 @@ def _looked_into(failed: "Failed", here: "Here") -> FailureWord | None:
                 pass
 
 
-def look(job: Job, here: "Here", code: str) -> FailureWord:
+def look(job: NodeJob, here: "Here", code: str) -> FailureWord:
     """Returns the class of failure that the end of a job's log shows."""
     paths = [path for path in here.slurm.logs(job.id) if path.startswith("/")]
     text = read_as(job.uid, paths, _READ_SECONDS)
@@ -217,7 +217,7 @@ def look(job: Job, here: "Here", code: str) -> FailureWord:
     return FailureWord(job.id, job.node, failure, found.get("transient") is True, sign or "-", began)
 
 
-def _xids(job: Job, here: "Here", began: int) -> tuple[int, ...]:
+def _xids(job: NodeJob, here: "Here", began: int) -> tuple[int, ...]:
     from prolog_epilog.guard.measure import xids  # noqa: PLC0415 - the Epilog does without
     from prolog_epilog.job import extra  # noqa: PLC0415 - the Epilog does without
 

@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from prolog_epilog.errors import ConfigError
+from prolog_epilog.errors import NodeConfigError
 
 CONFIGLESS = "/etc/slurm/berth.conf"
 """The path of berth.conf on nodes to which the controller sends slurm.conf."""
@@ -73,7 +73,7 @@ def load(path: str) -> NodeConfig:
     except FileNotFoundError:
         return NodeConfig()
     except OSError as problem:
-        raise ConfigError(f"{path}: {problem.strerror}; let root read it") from None
+        raise NodeConfigError(f"{path}: {problem.strerror}; let root read it") from None
     if not _TABLE.search(text):
         # Most sites set nothing here; reading TOML takes longer than all the rest of a Prolog.
         return NodeConfig()
@@ -98,36 +98,36 @@ def _config(path: str, text: bytes) -> NodeConfig:
     try:
         table = tomllib.loads(text.decode()).get("node", {})
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as problem:
-        raise ConfigError(f"{path}: {problem}") from None
+        raise NodeConfigError(f"{path}: {problem}") from None
     if not isinstance(table, dict):
-        raise ConfigError(f"{path}: node is a table, [node]")
+        raise NodeConfigError(f"{path}: node is a table, [node]")
     known = NodeConfig()._asdict()
     return NodeConfig(**{key: _value(path, key, value, known) for key, value in table.items()})
 
 
 def _value(path: str, key: str, value: Any, known: Mapping[str, Any]) -> Any:
     if key not in known:
-        raise ConfigError(f"{path}: [node] has no key {key}{_nearest(key, known)}")
+        raise NodeConfigError(f"{path}: [node] has no key {key}{_nearest(key, known)}")
     if isinstance(known[key], tuple):
         return _patterns(path, key, value)
     if isinstance(known[key], float) and type(value) is int:
         value = float(value)
     if type(value) is not type(known[key]):
-        raise ConfigError(f"{path}: [node] {key} is {_KINDS[type(known[key])]}, not {value!r}")
+        raise NodeConfigError(f"{path}: [node] {key} is {_KINDS[type(known[key])]}, not {value!r}")
     if key in _WORDS and value not in _WORDS[key]:
-        raise ConfigError(f"{path}: [node] {key} is one of {', '.join(_WORDS[key])}, not {value!r}")
+        raise NodeConfigError(f"{path}: [node] {key} is one of {', '.join(_WORDS[key])}, not {value!r}")
     if key in _PATHS and value and not value.startswith("/"):
-        raise ConfigError(f"{path}: [node] {key} is a path from / on, not {value!r}")
+        raise NodeConfigError(f"{path}: [node] {key} is a path from / on, not {value!r}")
     if key in _IN_LISTS and (not value or not value.isascii() or any(sign <= " " or sign == ":" for sign in value)):
-        raise ConfigError(f"{path}: [node] {key} is a path without blanks and colons, not {value!r}")
+        raise NodeConfigError(f"{path}: [node] {key} is a path without blanks and colons, not {value!r}")
     if key in _LEAST and value < _LEAST[key]:
-        raise ConfigError(f"{path}: [node] {key} is at least {_LEAST[key]}, not {value}")
+        raise NodeConfigError(f"{path}: [node] {key} is at least {_LEAST[key]}, not {value}")
     return value
 
 
 def _patterns(path: str, key: str, value: Any) -> tuple[str, ...]:
     if not isinstance(value, list) or not all(isinstance(one, str) and one.startswith("/") for one in value):
-        raise ConfigError(f'{path}: [node] {key} is a list of paths from / on, such as ["/etc/slurm/prolog.d/*"]')
+        raise NodeConfigError(f'{path}: [node] {key} is a list of paths from / on, such as ["/etc/slurm/prolog.d/*"]')
     return tuple(value)
 
 

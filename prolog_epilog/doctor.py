@@ -11,7 +11,7 @@ from pathlib import Path
 
 from prolog_epilog import chain, config, inject
 from prolog_epilog.config import NodeConfig
-from prolog_epilog.errors import ConfigError, HardwareFault, NodeError, SlurmError
+from prolog_epilog.errors import HardwareFault, NodeConfigError, NodeError, NodeSlurmError
 from prolog_epilog.guard.measure import xids
 from prolog_epilog.job.extra import OPPORTUNISTIC
 from prolog_epilog.job.slurm import PREFIXES, Scontrol
@@ -36,7 +36,7 @@ _NOTICES = tuple(Path(prefix, "libexec", "berth", "berth-notice") for prefix in 
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class NodeFinding:
     """The result of one check; if it failed, the text ends with the cure."""
 
     name: str
@@ -44,19 +44,19 @@ class Finding:
     text: str
 
 
-def examine(path: str, paths: Paths, slurm_conf: str = "") -> Iterator[Finding]:
+def examine(path: str, paths: Paths, slurm_conf: str = "") -> Iterator[NodeFinding]:
     """Runs all checks, in the order in which an admin would mend things."""
     settings = NodeConfig()
     try:
         settings = config.load(path)
-        yield Finding("berth.conf", ok=True, text=f"{path}, violation = {settings.violation}")
-    except ConfigError as problem:
-        yield Finding("berth.conf", ok=False, text=str(problem))
+        yield NodeFinding("berth.conf", ok=True, text=f"{path}, violation = {settings.violation}")
+    except NodeConfigError as problem:
+        yield NodeFinding("berth.conf", ok=False, text=str(problem))
     slurm = Scontrol(settings.scontrol, slurm_conf)
     try:
         found = slurm.configuration()
-    except SlurmError as problem:
-        yield Finding("Slurm", ok=False, text=str(problem))
+    except NodeSlurmError as problem:
+        yield NodeFinding("Slurm", ok=False, text=str(problem))
     else:
         yield from wiring(found, settings)
     yield from scripts(settings)
@@ -69,7 +69,7 @@ def examine(path: str, paths: Paths, slurm_conf: str = "") -> Iterator[Finding]:
     yield from leftovers(paths, cgroups.jobs(), slurm.is_there)
 
 
-def wiring(slurm: Mapping[str, str], settings: NodeConfig, notices: Sequence[Path] = _NOTICES) -> Iterator[Finding]:
+def wiring(slurm: Mapping[str, str], settings: NodeConfig, notices: Sequence[Path] = _NOTICES) -> Iterator[NodeFinding]:
     """Checks how slurm.conf calls Berth."""
     for name in ("Prolog", "Epilog"):
         yield _called(slurm, name)
@@ -79,13 +79,13 @@ def wiring(slurm: Mapping[str, str], settings: NodeConfig, notices: Sequence[Pat
     text = (
         "the Prolog runs when a job starts" if starts else "without Alloc the Prolog waits for the first step; add it"
     )
-    yield Finding("PrologFlags", starts, text)
+    yield NodeFinding("PrologFlags", starts, text)
     steps = "use_interactive_step" in slurm.get("LaunchParameters", "").split(",")
     advice = "add use_interactive_step; without it the shell of salloc has no share"
-    yield Finding("LaunchParameters", steps, "salloc's shell runs on the node" if steps else advice)
+    yield NodeFinding("LaunchParameters", steps, "salloc's shell runs on the node" if steps else advice)
     wait = _seconds(slurm.get("KillWait", ""))
     advice = f"{wait} s; set {LEAST_KILL_WAIT} or more, so that MPS clients leave before they are killed"
-    yield Finding("KillWait", wait >= LEAST_KILL_WAIT, f"{wait} s" if wait >= LEAST_KILL_WAIT else advice)
+    yield NodeFinding("KillWait", wait >= LEAST_KILL_WAIT, f"{wait} s" if wait >= LEAST_KILL_WAIT else advice)
     for name in _LIMITS:
         if name in slurm:
             yield _limit(name, _seconds(slurm[name]), longest(settings))
@@ -101,19 +101,19 @@ def longest(settings: NodeConfig) -> int:
     return round(2 * one) + _MARGIN
 
 
-def _limit(name: str, limit: int, least: int) -> Finding:
+def _limit(name: str, limit: int, least: int) -> NodeFinding:
     if limit in _NO_LIMIT:
-        return Finding(name, ok=True, text="no limit")
+        return NodeFinding(name, ok=True, text="no limit")
     if limit > least:
-        return Finding(name, ok=True, text=f"{limit} s")
+        return NodeFinding(name, ok=True, text=f"{limit} s")
     advice = (
         f"{limit} s is less than MPS and the site's scripts may take: Slurm would kill the Prolog and drain the node; "
         f"set more than {least}, or lower mps_start_timeout, mps_stop_timeout or chain_timeout in [node] of berth.conf"
     )
-    return Finding(name, ok=False, text=advice)
+    return NodeFinding(name, ok=False, text=advice)
 
 
-def _called(slurm: Mapping[str, str], name: str) -> Finding:
+def _called(slurm: Mapping[str, str], name: str) -> NodeFinding:
     calls = _calls(slurm, name)
     ours = f"berth-{name.lower()}"
     ok = any(Path(call).name == ours for call in calls)
@@ -121,51 +121,51 @@ def _called(slurm: Mapping[str, str], name: str) -> Finding:
         advice = (
             f"{', '.join(calls) or 'none'}; set {name}=/opt/berth/bin/{ours}, and name yours in [node] of berth.conf"
         )
-        return Finding(name, ok=False, text=advice)
+        return NodeFinding(name, ok=False, text=advice)
     if len(calls) > 1 and name == "Prolog":
         text = (
             f"{ours}, but also {len(calls) - 1} that see only the last GPU of a job; move them to [node] chain_prolog"
         )
-        return Finding(name, ok=False, text=text)
-    return Finding(name, ok=True, text=ours)
+        return NodeFinding(name, ok=False, text=text)
+    return NodeFinding(name, ok=True, text=ours)
 
 
-def _notice(slurm: Mapping[str, str], notices: Sequence[Path]) -> Finding:
+def _notice(slurm: Mapping[str, str], notices: Sequence[Path]) -> NodeFinding:
     own = next((call for call in _calls(slurm, "Epilog") if Path(call).name == "berth-notice"), "")
     found = next((path for path in notices if os.access(path, os.X_OK)), None)
     if found and own:
         advice = f"berth-epilog calls {found}; Epilog={own} is not needed, and costs each job 5 ms of CPU on each node"
-        return Finding("berth-notice", ok=True, text=advice)
+        return NodeFinding("berth-notice", ok=True, text=advice)
     if found or own:
-        return Finding("berth-notice", ok=True, text=f"berth-epilog calls {found}" if found else own)
+        return NodeFinding("berth-notice", ok=True, text=f"berth-epilog calls {found}" if found else own)
     advice = (
         f"not found as {', '.join(map(str, notices))}, so berthd learns of free GPUs by its timer only; "
         f"make -C slurm_plugins install, or link {notices[0]} to it"
     )
-    return Finding("berth-notice", ok=False, text=advice)
+    return NodeFinding("berth-notice", ok=False, text=advice)
 
 
 def _calls(slurm: Mapping[str, str], name: str) -> list[str]:
     return [value for key, value in slurm.items() if key == name or key.startswith(f"{name}[")]
 
 
-def scripts(settings: NodeConfig) -> Iterator[Finding]:
+def scripts(settings: NodeConfig) -> Iterator[NodeFinding]:
     """Checks the site's own scripts."""
     for key, patterns in (("chain_prolog", settings.chain_prolog), ("chain_epilog", settings.chain_epilog)):
         if patterns:
             left_out: list[str] = []
             count = len(list(chain.scripts(patterns, left_out.append)))
-            yield Finding(key, not left_out, left_out[0] if left_out else f"{count} scripts")
+            yield NodeFinding(key, not left_out, left_out[0] if left_out else f"{count} scripts")
 
 
-def injected(settings: NodeConfig) -> Iterator[Finding]:
+def injected(settings: NodeConfig) -> Iterator[NodeFinding]:
     """Checks what jobs get into their programs, by trying it on a program of ours."""
     for name, path in inject.wanted(settings, OPPORTUNISTIC).items():
         problem = inject.fault(name, path)
-        yield Finding(name, not problem, problem or path)
+        yield NodeFinding(name, not problem, problem or path)
 
 
-def _driver(paths: Paths) -> Iterator[Finding]:
+def _driver(paths: Paths) -> Iterator[NodeFinding]:
     try:
         with devices.driver() as driver:
             gpus = driver.gpus()
@@ -174,7 +174,7 @@ def _driver(paths: Paths) -> Iterator[Finding]:
             text = (
                 f"{len(gpus)} GPUs" if ok else f"{len(gpus)} GPUs, but {files} device files; look at dmesg for Xid 79"
             )
-            yield Finding("driver", ok, text)
+            yield NodeFinding("driver", ok, text)
             shared = {uuid for one in state.everything(paths) for uuid in one.uuids}
             faults = xids.last(paths.xids)
             for gpu in gpus:
@@ -182,36 +182,38 @@ def _driver(paths: Paths) -> Iterator[Finding]:
                 if gpu.uuid in faults:
                     yield _fault(gpu.position, *faults[gpu.uuid], paths.xids)
     except NodeError as problem:
-        yield Finding("driver", ok=False, text=str(problem))
+        yield NodeFinding("driver", ok=False, text=str(problem))
 
 
-def _fault(position: int, at: int, number: int, path: Path) -> Finding:
+def _fault(position: int, at: int, number: int, path: Path) -> NodeFinding:
     when = time.strftime("%d %b %H:%M", time.localtime(at))
     text = f"reported Xid {number} on {when}: {remedy(number)}, then remove {path}"
-    return Finding(f"GPU {position}", ok=False, text=text)
+    return NodeFinding(f"GPU {position}", ok=False, text=text)
 
 
-def _gpu(driver: devices.Driver, gpu: devices.Gpu, *, is_shared: bool) -> Iterator[Finding]:
+def _gpu(driver: devices.Driver, gpu: devices.NodeGpu, *, is_shared: bool) -> Iterator[NodeFinding]:
     """Checks one GPU; yields nothing if all is well, since a node has eight of them."""
     name = f"GPU {gpu.position}"
     try:
         obstacle = driver.obstacle(gpu.uuid)
         mode = driver.compute_mode(gpu.uuid)
     except HardwareFault as fault:
-        yield Finding(name, ok=False, text=str(fault))
+        yield NodeFinding(name, ok=False, text=str(fault))
         return
     if obstacle:
-        yield Finding(name, ok=False, text=obstacle)
+        yield NodeFinding(name, ok=False, text=obstacle)
     if mode != devices.DEFAULT and not is_shared:
         cure = f"nvidia-smi -i {gpu.uuid} -c DEFAULT"
-        yield Finding(name, ok=False, text=f"compute mode {mode}, but nobody shares it: jobs will fail on it; {cure}")
+        yield NodeFinding(
+            name, ok=False, text=f"compute mode {mode}, but nobody shares it: jobs will fail on it; {cure}"
+        )
 
 
-def _mps(settings: NodeConfig, paths: Paths) -> Iterator[Finding]:
+def _mps(settings: NodeConfig, paths: Paths) -> Iterator[NodeFinding]:
     try:
         able = control.abilities(settings.mps_control, paths.mps)
     except NodeError as problem:
-        yield Finding("MPS", ok=False, text=str(problem))
+        yield NodeFinding("MPS", ok=False, text=str(problem))
         return
     yield _program(settings, able)
     if able.static and not able.namespaces and settings.static_partitions != "never":
@@ -221,15 +223,15 @@ def _mps(settings: NodeConfig, paths: Paths) -> Iterator[Finding]:
                 yield parts(chunks)
 
 
-def _program(settings: NodeConfig, able: Abilities) -> Finding:
+def _program(settings: NodeConfig, able: Abilities) -> NodeFinding:
     ways = [("namespaces", able.namespaces), ("static partitions", able.static), ("server ceilings", True)]
     tried = [*ways[:2], ("several users", able.multi_user is not None)]
     said = ", ".join(f"{what} {'yes' if there else 'no'}" for what, there in tried)
     text = f"shares are held by {next(way for way, there in ways if there)} (tried: {said})"
     if settings.multi_user and able.multi_user is None:
         advice = f"{text}; [node] multi_user needs a newer driver: this one has no option for it"
-        return Finding("MPS", ok=False, text=advice)
-    return Finding("MPS", ok=True, text=text)
+        return NodeFinding("MPS", ok=False, text=advice)
+    return NodeFinding("MPS", ok=True, text=text)
 
 
 def _chunks() -> int:
@@ -240,24 +242,28 @@ def _chunks() -> int:
     return min(filter(None, known), default=0)
 
 
-def parts(chunks: int) -> Finding:
+def parts(chunks: int) -> NodeFinding:
     """Reports which shares take more of a GPU in parts than Slurm's books say; no fault if no job asks for such."""
     text = (
         f"a GPU here has {chunks} parts, and each share gets one at least: of shares below {ceil(100 / chunks)} % "
         "fewer fit than Slurm's books allow; set [node] static_partitions = never if your users ask for such"
     )
-    return Finding("static partitions", ok=True, text=text)
+    return NodeFinding("static partitions", ok=True, text=text)
 
 
-def _cgroups() -> Finding:
+def _cgroups() -> NodeFinding:
     version = cgroups.version()
     if version == "none":
-        return Finding("cgroups", ok=False, text="none; shares are watched by job, set ProctrackType=proctrack/cgroup")
+        return NodeFinding(
+            "cgroups", ok=False, text="none; shares are watched by job, set ProctrackType=proctrack/cgroup"
+        )
     wall = "dmem" in cgroups.controllers()
-    return Finding("cgroups", ok=True, text=f"{version}, {'with' if wall else 'without'} a wall for GPU memory (dmem)")
+    return NodeFinding(
+        "cgroups", ok=True, text=f"{version}, {'with' if wall else 'without'} a wall for GPU memory (dmem)"
+    )
 
 
-def words_apart(paths: Paths) -> Iterator[Finding]:
+def words_apart(paths: Paths) -> Iterator[NodeFinding]:
     """Checks the file system in which owners and guests write; yields nothing if there has been none yet."""
     if not paths.words.is_dir():
         return
@@ -266,28 +272,28 @@ def words_apart(paths: Paths) -> Iterator[Finding]:
         "give it a small one of its own (docs/injob.md, Safety)"
     )
     text = f"{paths.words} is a file system of its own" if paths.words.is_mount() else advice
-    yield Finding("words", ok=True, text=text)
+    yield NodeFinding("words", ok=True, text=text)
 
 
-def _guard() -> Finding:
+def _guard() -> NodeFinding:
     runs = any("berth-guard" in words for words in _commands().values())
     advice = "does not run, so nothing sees a job that takes more than its share; systemctl enable --now berth-guard"
-    return Finding("berth-guard", runs, "runs" if runs else advice)
+    return NodeFinding("berth-guard", runs, "runs" if runs else advice)
 
 
-def leftovers(paths: Paths, here: set[int], is_there: Callable[[int], bool]) -> Iterator[Finding]:
+def leftovers(paths: Paths, here: set[int], is_there: Callable[[int], bool]) -> Iterator[NodeFinding]:
     """Reports what jobs left; `here` are the jobs with a control group, `is_there` asks Slurm for the others."""
     found = list(_left(paths, here, is_there))
     yield from found
     if not found:
-        yield Finding("leftovers", ok=True, text="none")
+        yield NodeFinding("leftovers", ok=True, text="none")
 
 
-def _left(paths: Paths, here: set[int], is_there: Callable[[int], bool]) -> Iterator[Finding]:
+def _left(paths: Paths, here: set[int], is_there: Callable[[int], bool]) -> Iterator[NodeFinding]:
     with suppress(FileNotFoundError):
         mode = paths.root.stat().st_mode
         if mode & (stat.S_IWGRP | stat.S_IWOTH):
-            yield Finding("leftovers", ok=False, text=f"others may write {paths.root}; chmod go-w {paths.root}")
+            yield NodeFinding("leftovers", ok=False, text=f"others may write {paths.root}; chmod go-w {paths.root}")
     try:
         books = list(state.everything(paths))
         gone = {tenant.job for one in books for tenant in one.tenants if tenant.job not in here}
@@ -297,19 +303,19 @@ def _left(paths: Paths, here: set[int], is_there: Callable[[int], bool]) -> Iter
         for job in sorted(gone | old - here):
             if not is_there(job):
                 text = f"job {job} is over, but has a share; berth-guard takes it back within a minute, is it running?"
-                yield Finding("leftovers", ok=False, text=text)
+                yield NodeFinding("leftovers", ok=False, text=text)
         boot = processes.boot_id(paths.boot_id)
         daemons = {one.daemon.pid for one in books if one.daemon and processes.alive(one.daemon, boot)}
         for pid, words in _commands().items():
             if _DAEMON in words and pid not in daemons and not set(processes.children(pid)) & daemons:
                 text = f"process {pid} is an MPS daemon that Berth did not start; end it: echo quit | {_DAEMON}"
-                yield Finding("leftovers", ok=False, text=text)
+                yield NodeFinding("leftovers", ok=False, text=text)
         names = {one.name for one in books}
         for folder in sorted(paths.mps.iterdir()) if paths.mps.is_dir() else ():
             if folder.name not in names:
-                yield Finding("leftovers", ok=False, text=f"{folder} belongs to no GPU in use; remove it")
+                yield NodeFinding("leftovers", ok=False, text=f"{folder} belongs to no GPU in use; remove it")
     except NodeError as problem:
-        yield Finding("leftovers", ok=False, text=str(problem))
+        yield NodeFinding("leftovers", ok=False, text=str(problem))
 
 
 def _commands() -> dict[int, set[str]]:

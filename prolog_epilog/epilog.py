@@ -7,10 +7,10 @@ from prolog_epilog import given
 from prolog_epilog.errors import Disagreement, ExtraError
 from prolog_epilog.here import Here, indices_of, run_chain
 from prolog_epilog.job import extra
-from prolog_epilog.job.job import Job
+from prolog_epilog.job.job import NodeJob
 
 
-def run(job: Job, here: Here) -> int:
+def run(job: NodeJob, here: Here) -> int:
     """Runs the Epilog; an exit status other than 0 takes the node out of service."""
     if job.ended_badly:
         from prolog_epilog import aftermath  # noqa: PLC0415 - most jobs end well

@@ -50,7 +50,7 @@ class HardwareFault(NodeError):
     """A GPU does not do what it must; the text is the reason for which the node is drained."""
 
 
-class ConfigError(NodeError):
+class NodeConfigError(NodeError):
     """A wrong table [node] in berth.conf."""
 
 
@@ -67,15 +67,15 @@ class Disagreement(ExtraError):
         """True if berthd can tell its user the reason; else the user sees only what SPANK says of the stopped job."""
 
 
-class FormatError(NodeError):
+class NodeFormatError(NodeError):
     """A text that does not follow docs/formats.md."""
 
 
-class SlurmError(NodeError):
+class NodeSlurmError(NodeError):
     """Slurm could not be asked or changed."""
 
 
-class Imitated(SlurmError):
+class Imitated(NodeSlurmError):
     """Slurm answers, and a user's text makes the answer ambiguous."""
 
 

@@ -6,17 +6,17 @@ GPUs, as a whole, in parts or as seats, and how much of each.
 """
 
 from prolog_epilog import chain
-from prolog_epilog.errors import Disagreement, ExtraError, Imitated, SlurmError
+from prolog_epilog.errors import Disagreement, ExtraError, Imitated, NodeSlurmError
 from prolog_epilog.here import Here
 from prolog_epilog.job import extra
-from prolog_epilog.job.extra import GUARANTEED, OPPORTUNISTIC, Berth
-from prolog_epilog.job.job import Job, first_node
-from prolog_epilog.job.slurm import Held
+from prolog_epilog.job.extra import GUARANTEED, OPPORTUNISTIC, NodeBerth
+from prolog_epilog.job.job import NodeJob, first_node
+from prolog_epilog.job.slurm import HeldGres
 
 _WHAT_TO_DO = "cancel it and submit it again"
 
 
-def look(job: Job, here: Here, *, everywhere: bool) -> tuple[Berth | None, Held | None]:
+def look(job: NodeJob, here: Here, *, everywhere: bool) -> tuple[NodeBerth | None, HeldGres | None]:
     """Returns a job's berth, if it is to be believed, and what Slurm gave it, if Slurm was asked.
 
     For a job with whole GPUs Slurm is asked on its first node, and with `everywhere` on all: that is for a caller that
@@ -34,7 +34,7 @@ def look(job: Job, here: Here, *, everywhere: bool) -> tuple[Berth | None, Held 
     except Imitated as error:
         sentence = f"{error}; {_WHAT_TO_DO} under another name and without such a comment"
         raise Disagreement(sentence, hold=False) from None
-    except SlurmError as error:
+    except NodeSlurmError as error:
         here.say(f"{error}; what Slurm gave job {job.id} was not compared with its Extra")
         return _by_environment(job, _believed(berth, problem), here), None
     if not held.runs and not held.positions:
@@ -51,7 +51,7 @@ def look(job: Job, here: Here, *, everywhere: bool) -> tuple[Berth | None, Held 
     return _by_environment(job, berth, here), held
 
 
-def objection(held: Held, berth: Berth | None) -> str:
+def objection(held: HeldGres, berth: NodeBerth | None) -> str:
     """Returns what is wrong with a job's GPUs; empty if they agree with its Extra, or are only whole GPUs."""
     seats = held.seats - held.gpus
     if berth is None or not berth.is_shared:
@@ -65,7 +65,7 @@ def objection(held: Held, berth: Berth | None) -> str:
     return "" if fits else f"{_given(held)} here, and its Extra says {_said(berth)}"
 
 
-def _may(job: Job, berth: Berth | None, held: Held, here: Here) -> bool:
+def _may(job: NodeJob, berth: NodeBerth | None, held: HeldGres, here: Here) -> bool:
     """Tells whether a job without a berth may run: an administrator's, or in partitions that Berth leaves alone."""
     if berth is not None or "[berth/" in job.extra:
         return False
@@ -75,29 +75,29 @@ def _may(job: Job, berth: Berth | None, held: Held, here: Here) -> bool:
         return True
     try:
         return here.slurm.configuration().get("SlurmUser", "").endswith(f"({job.uid})")
-    except SlurmError as problem:
+    except NodeSlurmError as problem:
         here.say(str(problem))
         return False
 
 
-def _has_to_be_asked(job: Job, berth: Berth | None, here: Here, *, everywhere: bool) -> bool:
+def _has_to_be_asked(job: NodeJob, berth: NodeBerth | None, here: Here, *, everywhere: bool) -> bool:
     if "[berth/" not in job.extra and not job.indices:
         return False
     return everywhere or here.has_books() or (berth is not None and berth.is_shared) or _is_first(job)
 
 
-def _is_first(job: Job) -> bool:
+def _is_first(job: NodeJob) -> bool:
     """Tells whether this is the job's first node; True if Slurm does not say."""
     return first_node(job.environment.get("SLURM_JOB_NODELIST", "")) in {"", job.node}
 
 
-def _believed(berth: Berth | None, problem: ExtraError | None) -> Berth | None:
+def _believed(berth: NodeBerth | None, problem: ExtraError | None) -> NodeBerth | None:
     if problem is not None:
         raise problem
     return berth
 
 
-def _by_environment(job: Job, berth: Berth | None, here: Here) -> Berth | None:
+def _by_environment(job: NodeJob, berth: NodeBerth | None, here: Here) -> NodeBerth | None:
     """Checks a berth by the Prolog's environment: it has only the last of typed GPUs, no seats and no numbers."""
     if berth is None:
         return None
@@ -109,14 +109,14 @@ def _by_environment(job: Job, berth: Berth | None, here: Here) -> Berth | None:
     return berth
 
 
-def _given(held: Held) -> str:
+def _given(held: HeldGres) -> str:
     whole = [f"GPU {gpu}" for gpu in sorted(held.gpus)]
     parts = [f"{percent} % of GPU {gpu}" for gpu, percent in sorted(held.shards.items())]
     seats = [f"a seat on GPU {gpu}" for gpu in sorted(held.seats - held.gpus)]
     return ", ".join([*whole, *parts, *seats]) or "no GPU"
 
 
-def _said(berth: Berth | None) -> str:
+def _said(berth: NodeBerth | None) -> str:
     if berth is None:
         return "nothing of GPUs"
     gpus = _list(berth.gpus)

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from prolog_epilog import chain, config
 from prolog_epilog.config import NodeConfig
-from prolog_epilog.errors import ChainError, NodeError, SlurmError
-from prolog_epilog.job.extra import Berth
-from prolog_epilog.job.job import Job
-from prolog_epilog.job.slurm import Held, Scontrol
+from prolog_epilog.errors import ChainError, NodeError, NodeSlurmError
+from prolog_epilog.job.extra import NodeBerth
+from prolog_epilog.job.job import NodeJob
+from prolog_epilog.job.slurm import HeldGres, Scontrol
 
 if TYPE_CHECKING:
     from prolog_epilog.node.paths import Paths
@@ -57,7 +57,7 @@ class Here(NamedTuple):
             return False
 
 
-def indices_of(job: Job, berth: Berth | None, here: Here, held: Held | None = None) -> tuple[int, ...]:
+def indices_of(job: NodeJob, berth: NodeBerth | None, here: Here, held: HeldGres | None = None) -> tuple[int, ...]:
     """Returns the indices of all of a job's GPUs; `held` is Slurm's answer, if it is known already.
 
     If Slurm names none, the job has none of its own: a guest's seat is on the GPU of another job.
@@ -69,13 +69,13 @@ def indices_of(job: Job, berth: Berth | None, here: Here, held: Held | None = No
         return chain.indices(held.positions if held is not None else berth.gpus if berth else (), known)
     try:
         return chain.indices(here.slurm.gpus(job.id, job.node), known)
-    except SlurmError as problem:
+    except NodeSlurmError as problem:
         here.say(f"{problem}; the site's scripts see GPU {_list(job.indices)} only")
         return job.indices
 
 
 def run_chain(
-    patterns: Sequence[str], job: Job, gpus: Sequence[int], here: Here, facts: Mapping[str, str] | None = None
+    patterns: Sequence[str], job: NodeJob, gpus: Sequence[int], here: Here, facts: Mapping[str, str] | None = None
 ) -> int:
     """Runs the site's own scripts; returns their exit status, which becomes ours."""
     try:
@@ -90,12 +90,12 @@ def run_chain(
     return 0
 
 
-def drain(job: Job, here: Here, fault: str) -> None:
+def drain(job: NodeJob, here: Here, fault: str) -> None:
     """Takes the node out of service with a reason that a human can act on, before Slurm writes `Prolog error`."""
     here.say(fault)
     try:
         here.slurm.drain(job.node, f"berth: {fault}"[:MAX_REASON])
-    except SlurmError as problem:
+    except NodeSlurmError as problem:
         here.say(str(problem))
 
 

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from prolog_epilog import config
-from prolog_epilog.errors import CalledWrongly, ConfigError
+from prolog_epilog.errors import CalledWrongly, NodeConfigError
 from prolog_epilog.here import DEV, ROOT, Here
 from prolog_epilog.job import job as jobs
 from prolog_epilog.job.slurm import Scontrol
@@ -64,7 +64,7 @@ class _Report:
             self.say(f"{path}: {problem.strerror}; set [node] log to a file that root can write")
 
 
-def _main(name: str, run: Callable[[jobs.Job, Here], int], words: Sequence[str]) -> int:
+def _main(name: str, run: Callable[[jobs.NodeJob, Here], int], words: Sequence[str]) -> int:
     report = _Report(name)
     try:
         options = _options(name, words)
@@ -91,7 +91,7 @@ def _settings(path: str) -> tuple[config.NodeConfig, str]:
     """Returns what berth.conf says; if it is wrong, the defaults and what is wrong."""
     try:
         return config.load(path), ""
-    except ConfigError as problem:
+    except NodeConfigError as problem:
         return config.NodeConfig(), f"{problem}; until then nothing is chained and nothing is shared on this node"
 
 

@@ -4,10 +4,10 @@ from prolog_epilog import given
 from prolog_epilog.errors import Disagreement, ExtraError
 from prolog_epilog.here import Here, indices_of, run_chain
 from prolog_epilog.job import extra
-from prolog_epilog.job.job import Job
+from prolog_epilog.job.job import NodeJob
 
 
-def run(job: Job, here: Here) -> int:
+def run(job: NodeJob, here: Here) -> int:
     """Runs the Prolog; an exit status other than 0 takes the node out of service."""
     berth, held = None, None
     try:
@@ -29,7 +29,7 @@ def run(job: Job, here: Here) -> int:
     return run_chain(here.config.chain_prolog, job, indices_of(job, berth, here, held), here)
 
 
-def _refuse(job: Job, here: Here, problem: ExtraError, *, hold: bool) -> int:
+def _refuse(job: NodeJob, here: Here, problem: ExtraError, *, hold: bool) -> int:
     from prolog_epilog import tenancy  # noqa: PLC0415 - most jobs share nothing
 
     here.say(str(problem))

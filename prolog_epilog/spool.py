@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from prolog_epilog.errors import NodeError, StateError
-from prolog_epilog.job.job import Job
+from prolog_epilog.job.job import NodeJob
 from prolog_epilog.node import files
 from prolog_epilog.node.paths import Paths
 
@@ -35,13 +35,13 @@ _MOST_EXTRA = 8_192
 class Failed:
     """A job that failed, with as much of its environment as is needed."""
 
-    job: Job
+    job: NodeJob
     code: str
     at: float
     """The time at which it ended, seconds since 1970."""
 
 
-def add(paths: Paths, job: Job, code: str) -> None:
+def add(paths: Paths, job: NodeJob, code: str) -> None:
     """Leaves a job to the process that holds the lock; raises NodeError if there are too many already."""
     with suppress(FileExistsError):
         paths.root.mkdir(parents=True)
@@ -90,7 +90,7 @@ def take(paths: Paths, name: str) -> Failed | None:
         path.unlink(missing_ok=True)
         found = json.loads(text or "{}")
         environment = {_START: str(found["start"])}
-        made = Job(int(job), int(user), str(found["node"]), str(found["extra"]), (), environment)
+        made = NodeJob(int(job), int(user), str(found["node"]), str(found["extra"]), (), environment)
         return Failed(made, str(found["code"]), float(found["at"]))
     except (StateError, OSError, ValueError, KeyError, TypeError):
         # Remove it, so that it does not block the others.

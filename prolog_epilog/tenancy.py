@@ -12,31 +12,31 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 
 from prolog_epilog import inject, time_slices
-from prolog_epilog.errors import Busy, CannotShare, FormatError, HardwareFault, NodeError, SlurmError
+from prolog_epilog.errors import Busy, CannotShare, HardwareFault, NodeError, NodeFormatError, NodeSlurmError
 from prolog_epilog.here import Here, drain, indices_of, run_chain
 from prolog_epilog.injob import word
 from prolog_epilog.injob.errors import WordError
 from prolog_epilog.injob.job import VARIABLE
-from prolog_epilog.job.extra import OPPORTUNISTIC, Berth
-from prolog_epilog.job.job import Job
-from prolog_epilog.job.slurm import Held, Scontrol
+from prolog_epilog.job.extra import OPPORTUNISTIC, NodeBerth
+from prolog_epilog.job.job import NodeJob
+from prolog_epilog.job.slurm import HeldGres, Scontrol
 from prolog_epilog.mps import lifecycle, losses
-from prolog_epilog.mps.losses import Loss, Record
+from prolog_epilog.mps.losses import Loss, LossRecord
 from prolog_epilog.node import cgroups, devices, files, freezer
-from prolog_epilog.node.devices import Gpu
+from prolog_epilog.node.devices import NodeGpu
 from prolog_epilog.node.paths import Paths
 from prolog_epilog.tenants import arrivals, quarantine, share_file, state
 from prolog_epilog.tenants.arrivals import Arrival
-from prolog_epilog.tenants.share_file import Share
+from prolog_epilog.tenants.share_file import ShareRecord
 from prolog_epilog.tenants.state import Tenant
 
 _UNFINISHED = "the Prolog did not come to its end on this node; berthd moves the job"
 _POLL_SECONDS = 0.02
 
 
-def begin(job: Job, berth: Berth, here: Here) -> int:
+def begin(job: NodeJob, berth: NodeBerth, here: Here) -> int:
     """Gives a job its share; returns the Prolog's exit status."""
-    file = Share(
+    file = ShareRecord(
         job.id,
         job.uid,
         why=_UNFINISHED,
@@ -77,24 +77,24 @@ def begin(job: Job, berth: Berth, here: Here) -> int:
         return 1
 
 
-def refuse(job: Job, here: Here, why: str, *, hold: bool = False) -> int:
+def refuse(job: NodeJob, here: Here, why: str, *, hold: bool = False) -> int:
     """Has SPANK stop a job whose share is not known; the site's scripts must not touch GPUs that others may use.
 
     With `hold` it also goes back into the queue, held. Slurm can hold only batch jobs that may be requeued. The user of
     any other job reads only what SPANK says.
     """
-    _write(here, Share(job.id, job.uid, why=why, start=job.start))
+    _write(here, ShareRecord(job.id, job.uid, why=why, start=job.start))
     if hold:
         try:
             here.slurm.hold(job.id)
-        except SlurmError as problem:
+        except NodeSlurmError as problem:
             here.say(f"job {job.id} is stopped, and not held: {problem}")
         else:
             here.say(f"job {job.id} is held")
     return run_chain(here.config.chain_prolog, job, (), here)
 
 
-def clear(job: Job, berth: Berth | None, here: Here, held: Held | None = None) -> None:
+def clear(job: NodeJob, berth: NodeBerth | None, here: Here, held: HeldGres | None = None) -> None:
     """Frees a job's whole GPUs of guests, and of jobs whose Epilog was lost; touches no other job that Slurm has."""
     try:
         gpus = _gpus(here, berth) if berth else _named(here, indices_of(job, None, here, held))
@@ -124,7 +124,7 @@ def is_over(job: int, slurm: Scontrol) -> bool:
     return job not in cgroups.jobs() and not slurm.is_there(job)
 
 
-def end(job: Job, here: Here) -> int:
+def end(job: NodeJob, here: Here) -> int:
     """Takes a job's share back; returns the Epilog's exit status."""
     file = _file(job, here)
     patterns = here.config.chain_epilog
@@ -173,7 +173,7 @@ def hand_over(paths: Paths, minors: Sequence[int], seconds: float) -> Iterator[N
         os.close(file)
 
 
-def unused(paths: Paths, file: Share) -> list[int]:
+def unused(paths: Paths, file: ShareRecord) -> list[int]:
     """Returns the job's GPUs that no other job uses: a site's script may reset, check or clean these."""
     used = {
         uuid
@@ -184,7 +184,7 @@ def unused(paths: Paths, file: Share) -> list[int]:
     return [minor for minor, uuid in zip(file.minors, file.uuids, strict=True) if uuid not in used]
 
 
-def facts(file: Share) -> dict[str, str]:
+def facts(file: ShareRecord) -> dict[str, str]:
     """Returns the variables for a site's script that knows Berth: all GPUs of a job that shares them."""
     return {
         "BERTH_GPUS": ",".join(map(str, file.minors)),
@@ -205,7 +205,7 @@ def _lock(file: int, minor: int, due: float) -> None:
             return
 
 
-def _gpus(here: Here, berth: Berth) -> tuple[Gpu, ...]:
+def _gpus(here: Here, berth: NodeBerth) -> tuple[NodeGpu, ...]:
     if here.trouble:
         raise CannotShare(here.trouble)
     known = devices.gpus(here.paths)
@@ -214,13 +214,13 @@ def _gpus(here: Here, berth: Berth) -> tuple[Gpu, ...]:
     return tuple(known[position] for position in berth.gpus)
 
 
-def _named(here: Here, indices: Sequence[int]) -> tuple[Gpu, ...]:
+def _named(here: Here, indices: Sequence[int]) -> tuple[NodeGpu, ...]:
     """Returns the GPUs of a job without a berth, by their device minors."""
     known = {gpu.minor: gpu for gpu in devices.gpus(here.paths)} if indices else {}
     return tuple(known[index] for index in indices if index in known)
 
 
-def _attach(here: Here, file: Share, gpus: Sequence[Gpu]) -> int:
+def _attach(here: Here, file: ShareRecord, gpus: Sequence[NodeGpu]) -> int:
     if file.tier == OPPORTUNISTIC and len(gpus) > 1:
         raise CannotShare("a guest sits on one GPU of a node, and this job has several seats here; ask for one GPU")
     # The guard decides what an owner leaves to its guest, so MPS lets both have all.
@@ -252,7 +252,7 @@ def _attach(here: Here, file: Share, gpus: Sequence[Gpu]) -> int:
     return 0
 
 
-def _keep_apart(paths: Paths, file: Share) -> None:
+def _keep_apart(paths: Paths, file: ShareRecord) -> None:
     """Keeps a user whose program brought MPS down recently out of shared fault domains; alone it harms no other.
 
     berthd plans so. This check is for a berthd that has restarted and does not know.
@@ -267,7 +267,7 @@ def _keep_apart(paths: Paths, file: Share) -> None:
                 )
 
 
-def _with_words(here: Here, file: Share, environment: Mapping[str, str]) -> Share:
+def _with_words(here: Here, file: ShareRecord, environment: Mapping[str, str]) -> ShareRecord:
     """Makes the pages by which guard and job communicate, named in the order of the job's CUDA devices."""
     folder = here.paths.word(file.job)
     order = environment["CUDA_VISIBLE_DEVICES"].split(",") if "CUDA_VISIBLE_DEVICES" in environment else file.uuids
@@ -286,14 +286,14 @@ def _with_words(here: Here, file: Share, environment: Mapping[str, str]) -> Shar
     return replace(file, word=str(folder), environment={VARIABLE: ":".join(map(str, words))}, prepend=prepend)
 
 
-def _take_back(here: Here, job: Job, file: Share) -> None:
+def _take_back(here: Here, job: NodeJob, file: ShareRecord) -> None:
     """Takes the share back; a job that failed because MPS did is left to the guard, which may run it again."""
     loss = _detach(here, job.id, job.start, failed=job.ended_badly)
     if loss is None or file.degraded:
         return
     position = file.gpus[file.uuids.index(loss.uuids[0])] if loss.uuids[0] in file.uuids else 0
     try:
-        losses.leave(here.paths, Record(job.id, job.uid, job.start, job.node, position, loss.uuids, loss.pids))
+        losses.leave(here.paths, LossRecord(job.id, job.uid, job.start, job.node, position, loss.uuids, loss.pids))
     except NodeError as problem:
         here.say(f"job {job.id} failed when MPS did, and the guard is not told: {problem}")
 
@@ -308,7 +308,7 @@ def _detach(here: Here, job: int, start: int, *, failed: bool = False) -> Loss |
     return done.loss
 
 
-def _write(here: Here, file: Share) -> bool:
+def _write(here: Here, file: ShareRecord) -> bool:
     """Writes the share file; SPANK stops a job that shares GPUs and has no such file."""
     try:
         share_file.write(here.paths, file)
@@ -318,16 +318,16 @@ def _write(here: Here, file: Share) -> bool:
     return True
 
 
-def _file(job: Job, here: Here) -> Share:
+def _file(job: NodeJob, here: Here) -> ShareRecord:
     """Returns the job's share file; if it is missing or cannot be read, there may still be something to take back."""
     try:
-        return share_file.read(here.paths, job.id) or Share(job.id, job.uid)
-    except (CannotShare, FormatError) as problem:
+        return share_file.read(here.paths, job.id) or ShareRecord(job.id, job.uid)
+    except (CannotShare, NodeFormatError) as problem:
         here.say(str(problem))
-        return Share(job.id, job.uid)
+        return ShareRecord(job.id, job.uid)
 
 
-def _tidy(job: Job, file: Share, here: Here) -> None:
+def _tidy(job: NodeJob, file: ShareRecord, here: Here) -> None:
     """Removes this job's share file, and old ones of jobs that could not share."""
     try:
         if not file.degraded:

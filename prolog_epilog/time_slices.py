@@ -11,7 +11,7 @@ from prolog_epilog.job.extra import GUARANTEED
 from prolog_epilog.mps.lifecycle import UNSET, Attached
 from prolog_epilog.mps.limits import Level
 from prolog_epilog.node import files, processes
-from prolog_epilog.node.devices import Gpu
+from prolog_epilog.node.devices import NodeGpu
 from prolog_epilog.node.paths import Paths
 from prolog_epilog.tenants import state
 from prolog_epilog.tenants.state import SetState, Tenant
@@ -29,7 +29,7 @@ _TIERED = Level(
 _LOCK_SECONDS = 30.0
 
 
-def attach(paths: Paths, gpus: Sequence[Gpu], tenant: Tenant) -> Attached:
+def attach(paths: Paths, gpus: Sequence[NodeGpu], tenant: Tenant) -> Attached:
     """Writes the job into the books of its GPUs."""
     uuids = tuple(sorted(gpu.uuid for gpu in gpus))
     files.prepare(paths)

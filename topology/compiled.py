@@ -22,7 +22,7 @@ from topology.blocks import IN_NO_BLOCK, Blocks
 from topology.errors import TopologyError, TopologyFileError
 from topology.fabric import NOBODY, Fabric
 from topology.islands import islands
-from topology.model import Gpu, Machine, Shape
+from topology.model import Gpu, Machine, MachineShape
 from topology.nodesets import NodeSets
 from topology.providers import slurm_fabric
 
@@ -55,9 +55,9 @@ class CompiledCluster:
         blocks = Blocks(sizes, np.array(data["block"], np.int64)) if sizes else None
         self.fabric = Fabric(tuple(data["names"]), domain, leaf, pod, *lists, blocks=blocks)
         kind = np.array(data["kind"], np.int64)
-        places: dict[Shape, int] = {}
+        places: dict[MachineShape, int] = {}
         of_kind = np.array([places.setdefault(one.shape, len(places)) for one in self._kinds], np.int64)
-        self.shapes: tuple[Shape, ...] = tuple(places)
+        self.shapes: tuple[MachineShape, ...] = tuple(places)
         """Each shape of machine once."""
         self.shape_of: Ints = of_kind[kind]
         """Place in `shapes` of each node."""
@@ -105,7 +105,7 @@ class CompiledCluster:
         """Returns the node sets of this cluster, without making its machines."""
         return NodeSets(self.shapes, self.shape_of, self.fabric)
 
-    def _shape(self, name: str) -> Shape:
+    def _shape(self, name: str) -> MachineShape:
         return self.shapes[int(self.shape_of[self._at(name)])]
 
     def _at(self, name: str) -> int:

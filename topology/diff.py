@@ -14,7 +14,7 @@ from typing import Literal, TypeAlias
 
 from topology.model import NEAR, Gpu, Machine, Nic, PathWord
 
-__all__ = ["Change", "Severity", "changes", "cluster_changes"]
+__all__ = ["Severity", "TopologyChange", "changes", "cluster_changes"]
 
 Severity: TypeAlias = Literal["loss", "change", "gain", "software"]
 
@@ -61,7 +61,7 @@ _NO_UUIDS = ("nvidia-smi", "named machine")
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class TopologyChange:
     """One thing that is not as it was."""
 
     kind: str
@@ -77,49 +77,51 @@ class Change:
         return _SEVERITY[self.kind]
 
 
-def changes(old: Machine, new: Machine) -> list[Change]:
+def changes(old: Machine, new: Machine) -> list[TopologyChange]:
     """Returns the changes on one node, the worst first."""
     return _sorted(_node_changes(old, new))
 
 
-def cluster_changes(old: Mapping[str, Machine], new: Mapping[str, Machine]) -> list[Change]:
+def cluster_changes(old: Mapping[str, Machine], new: Mapping[str, Machine]) -> list[TopologyChange]:
     """Returns the changes on all nodes, the worst first."""
 
-    def all_nodes() -> Iterator[Change]:
+    def all_nodes() -> Iterator[TopologyChange]:
         for node, machine in old.items():
             if node in new:
                 yield from _node_changes(machine, new[node])
             else:
-                yield Change("node-gone", node, f"the node is gone with its {machine.size} GPUs")
+                yield TopologyChange("node-gone", node, f"the node is gone with its {machine.size} GPUs")
         for node, machine in new.items():
             if node not in old:
-                yield Change("node-new", node, f"the node is new, with {machine.size} GPUs of model {machine.model}")
+                yield TopologyChange(
+                    "node-new", node, f"the node is new, with {machine.size} GPUs of model {machine.model}"
+                )
 
     return _sorted(all_nodes())
 
 
-def _sorted(found: Iterable[Change]) -> list[Change]:
+def _sorted(found: Iterable[TopologyChange]) -> list[TopologyChange]:
     return sorted(found, key=lambda change: _ORDER[change.kind])
 
 
-def _node_changes(old: Machine, new: Machine) -> Iterator[Change]:
+def _node_changes(old: Machine, new: Machine) -> Iterator[TopologyChange]:
     node = new.node
     pairs = _pairs(old, new)
     kept = {before.position for before, _ in pairs}
     for gpu in old.gpus:
         if gpu.position not in kept:
-            yield Change("gpu-gone", node, f"{_who(gpu)} is gone", gpu.uuid)
+            yield TopologyChange("gpu-gone", node, f"{_who(gpu)} is gone", gpu.uuid)
     kept = {now.position for _, now in pairs}
     for gpu in new.gpus:
         if gpu.position not in kept:
-            yield Change("gpu-new", node, f"{_who(gpu)} is new", gpu.uuid)
+            yield TopologyChange("gpu-new", node, f"{_who(gpu)} is new", gpu.uuid)
     for before, now in pairs:
         for kind, text in _gpu_changes(before, now, identified=_identified(old, new)):
-            yield Change(kind, node, text, before.uuid)
+            yield TopologyChange(kind, node, text, before.uuid)
     yield from _link_changes(old, new, pairs)
     yield from _path_changes(old, new, pairs)
     for kind, text in [*_nic_changes(old, new), *_whole_changes(old, new)]:
-        yield Change(kind, node, text)
+        yield TopologyChange(kind, node, text)
 
 
 def _identified(old: Machine, new: Machine) -> bool:
@@ -216,7 +218,7 @@ def _rates(machine: Machine) -> tuple[dict[frozenset[int], _Rate], dict[int, _Ra
     return joined, switched
 
 
-def _link_changes(old: Machine, new: Machine, pairs: list[tuple[Gpu, Gpu]]) -> Iterator[Change]:
+def _link_changes(old: Machine, new: Machine, pairs: list[tuple[Gpu, Gpu]]) -> Iterator[TopologyChange]:
     """Yields changed links; one sentence for a GPU where its links to switches explain what all of its pairs lost."""
     old_pairs, old_switched = _rates(old)
     new_pairs, new_switched = _rates(new)
@@ -224,7 +226,7 @@ def _link_changes(old: Machine, new: Machine, pairs: list[tuple[Gpu, Gpu]]) -> I
         was, is_ = (rates.get(gpu.position, _NONE) for rates, gpu in ((old_switched, before), (new_switched, now)))
         found = was.compare(is_)
         if found:
-            yield Change(found[0], new.node, f"{_who(before)} to the switches: {found[1]}", before.uuid)
+            yield TopologyChange(found[0], new.node, f"{_who(before)} to the switches: {found[1]}", before.uuid)
     for (a, a_now), (b, b_now) in combinations(pairs, 2):
         was = old_pairs.get(frozenset((a.position, b.position)), _NONE)
         is_ = new_pairs.get(frozenset((a_now.position, b_now.position)), _NONE)
@@ -233,7 +235,7 @@ def _link_changes(old: Machine, new: Machine, pairs: list[tuple[Gpu, Gpu]]) -> I
         found = was.compare(is_)
         if found and not (was == old_limit and is_ == new_limit):
             first, second = sorted((a, b), key=lambda gpu: gpu.position)
-            yield Change(found[0], new.node, f"{_who(first)} and {_who(second)}: {found[1]}", first.uuid)
+            yield TopologyChange(found[0], new.node, f"{_who(first)} and {_who(second)}: {found[1]}", first.uuid)
 
 
 def _weaker(switched: Mapping[int, _Rate], a: Gpu, b: Gpu) -> _Rate:
@@ -241,15 +243,17 @@ def _weaker(switched: Mapping[int, _Rate], a: Gpu, b: Gpu) -> _Rate:
     return min((switched.get(gpu.position, _NONE) for gpu in (a, b)), key=lambda rate: rate.gbps)
 
 
-def _path_changes(old: Machine, new: Machine, pairs: list[tuple[Gpu, Gpu]]) -> Iterator[Change]:
+def _path_changes(old: Machine, new: Machine, pairs: list[tuple[Gpu, Gpu]]) -> Iterator[TopologyChange]:
     found = [
-        Change("path", new.node, f"{who} are {_nearer(was, is_)} over PCIe: {is_}, not {was}", uuid)
+        TopologyChange("path", new.node, f"{who} are {_nearer(was, is_)} over PCIe: {is_}, not {was}", uuid)
         for was, is_, who, uuid in [*_gpu_paths(old, new, pairs), *_nic_paths(old, new, pairs)]
         if was != is_ and "?" not in {was, is_}
     ]
     # A moved card changes many pairs at once; one sentence says that as well.
     if len(found) > 3:
-        yield Change("path", new.node, f"{len(found)} PCIe paths changed, the first: {found[0].text}", found[0].uuid)
+        yield TopologyChange(
+            "path", new.node, f"{len(found)} PCIe paths changed, the first: {found[0].text}", found[0].uuid
+        )
     else:
         yield from found
 

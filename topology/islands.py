@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import functools
 
-from topology.model import Shape
+from topology.model import MachineShape
 
 __all__ = ["islands", "positions"]
 
 
 @functools.lru_cache(maxsize=1024)
-def islands(shape: Shape) -> tuple[int, ...]:
+def islands(shape: MachineShape) -> tuple[int, ...]:
     """Returns the islands as bit masks of positions, the widest first.
 
     An island is a maximal clique of at least two GPUs, so islands can overlap, as in a cube mesh.

@@ -16,7 +16,7 @@ from typing import Literal, TypeAlias
 
 from topology.errors import MachineError
 
-__all__ = ["NEAR", "Discovered", "Gpu", "Link", "Machine", "Nic", "PathWord", "Shape", "Via"]
+__all__ = ["NEAR", "Discovered", "Gpu", "Link", "Machine", "MachineShape", "Nic", "PathWord", "Via"]
 
 Via: TypeAlias = Literal["direct", "switch"]
 PathWord: TypeAlias = Literal["SELF", "PIX", "PXB", "PHB", "NODE", "SYS", "?"]
@@ -80,7 +80,7 @@ class Discovered:
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class MachineShape:
     """The data that decide which GPUs belong together; machines of equal shape share all results computed from it."""
 
     gbps: tuple[tuple[float, ...], ...]
@@ -112,7 +112,7 @@ class Machine:
     """NVLink domain that this node shares with others, `CLUSTER-UUID.CLIQUE`; empty where NVLink ends at the node."""
     switches: int = 0
     """NVSwitches that the GPUs' links lead to; 0 where there are none or the driver hides them."""
-    shape: Shape = field(init=False, repr=False, compare=False)
+    shape: MachineShape = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if any(gpu.position != i for i, gpu in enumerate(self.gpus)):
@@ -166,7 +166,9 @@ def _check_nics(machine: Machine) -> None:
 
 # A cluster has thousands of nodes and a handful of shapes: equal ones become the same object.
 @functools.lru_cache(maxsize=1024)
-def _shape(size: int, links: tuple[tuple[int, int, float], ...], paths: tuple[tuple[PathWord, ...], ...]) -> Shape:
+def _shape(
+    size: int, links: tuple[tuple[int, int, float], ...], paths: tuple[tuple[PathWord, ...], ...]
+) -> MachineShape:
     gbps = [[0.0] * size for _ in range(size)]
     for a, b, speed in links:
         if not 0 <= a < b < size:
@@ -176,7 +178,7 @@ def _shape(size: int, links: tuple[tuple[int, int, float], ...], paths: tuple[tu
         if not 0 < speed < math.inf:
             raise MachineError(f"the link of GPUs {a} and {b} has {speed} GB/s; leave a dead link out")
         gbps[a][b] = gbps[b][a] = speed
-    return Shape(gbps=tuple(map(tuple, gbps)), near=_near(size, paths))
+    return MachineShape(gbps=tuple(map(tuple, gbps)), near=_near(size, paths))
 
 
 def _near(size: int, paths: tuple[tuple[PathWord, ...], ...]) -> tuple[tuple[int, ...], ...]:

@@ -22,7 +22,7 @@ from topology.errors import QuestionError
 from topology.fabric import LEVELS, NOBODY, Fabric, FabricLevel
 from topology.hostlist import fold
 from topology.islands import islands
-from topology.model import Machine, Shape
+from topology.model import Machine, MachineShape
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -118,7 +118,7 @@ class _Level:
 class NodeSets:
     """Node sets of one cluster; make it once, ask it often."""
 
-    def __init__(self, shapes: Sequence[Shape], shape_of: Ints, fabric: Fabric) -> None:
+    def __init__(self, shapes: Sequence[MachineShape], shape_of: Ints, fabric: Fabric) -> None:
         """Takes `shape_of`, the place in `shapes` of each node, in the fabric's order."""
         if len(shape_of) != len(fabric.names):
             raise QuestionError(f"there are {len(shape_of)} machines and {len(fabric.names)} nodes in the fabric")
@@ -143,7 +143,7 @@ class NodeSets:
         """Makes node sets of machines in the fabric's order; without a fabric, of the machines' own data."""
         machines = tuple(machines)
         fabric = fabric or Fabric.of(machines)
-        places: dict[Shape, int] = {}
+        places: dict[MachineShape, int] = {}
         shape_of = [places.setdefault(machine.shape, len(places)) for machine in machines]
         return cls(tuple(places), np.array(shape_of, np.int64), fabric)
 
@@ -238,7 +238,7 @@ def _sums(level: _Level, values: Ints) -> Ints:
     return np.bincount(level.groups[level.known], values[level.known], level.count).astype(np.int64)
 
 
-def _linked(shape: Shape) -> npt.NDArray[np.uint8]:
+def _linked(shape: MachineShape) -> npt.NDArray[np.uint8]:
     """Returns for each mask of free GPUs, the most of them of which every pair is joined by NVLink."""
     masks = np.arange(1 << shape.size, dtype=np.uint64)
     best = np.minimum(masks, 1).astype(np.uint8)

@@ -5,7 +5,7 @@ for each kind of machine and each k; a question then costs one pass over an arra
 
 >>> from topology.machines import machine
 >>> SubsetTable(machine("a6000-pairs", "n1")).best(free_mask=0b11111110, k=2)
-Choice(mask=192, gpus=(6, 7), min_gbps=56.248, sum_gbps=56.248, nic_steps=5, broken=0, near_min=2, near_sum=2)
+SubsetChoice(mask=192, gpus=(6, 7), min_gbps=56.248, sum_gbps=56.248, nic_steps=5, broken=0, near_min=2, near_sum=2)
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     Masks: TypeAlias = npt.NDArray[np.uint64]
     Numbers: TypeAlias = npt.NDArray[np.int64]
 
-__all__ = ["Choice", "Level", "SubsetTable"]
+__all__ = ["Level", "SubsetChoice", "SubsetTable"]
 
 Level: TypeAlias = Literal["nvlink", "node"]
 
@@ -39,7 +39,7 @@ _MOST_ANSWERS = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class SubsetChoice:
     """A set of GPUs and the values by which it is compared."""
 
     mask: int
@@ -90,7 +90,7 @@ class SubsetTable:
         """Masks of the NVLink islands, the widest first."""
         self._everything = (1 << machine.size) - 1
         self._rankings: dict[int, _Ranking] = {}
-        self._answers: dict[tuple[int, int, Level], Choice | None] = {}
+        self._answers: dict[tuple[int, int, Level], SubsetChoice | None] = {}
 
     @classmethod
     def of(cls, machine: Machine) -> SubsetTable:
@@ -101,7 +101,7 @@ class SubsetTable:
             table = cls._shared[made] = cls(machine)
         return table
 
-    def best(self, free_mask: int, k: int, level: Level = "node") -> Choice | None:
+    def best(self, free_mask: int, k: int, level: Level = "node") -> SubsetChoice | None:
         """Returns the best k of the free GPUs, or None where there are too few.
 
         Greatest bandwidth of the weakest pair, then of all pairs, both over the widest path there is; then the
@@ -130,7 +130,7 @@ class SubsetTable:
         order = np.lexsort((broken, ranking.group_end))
         return tuple(ranking.masks[order].tolist())
 
-    def _find(self, free: int, k: int, level: Level) -> Choice | None:
+    def _find(self, free: int, k: int, level: Level) -> SubsetChoice | None:
         if level not in ("nvlink", "node"):
             raise QuestionError(f'inside a node the levels are nvlink and node, not "{level}"')
         if not 1 <= k <= free.bit_count():
@@ -150,7 +150,7 @@ class SubsetTable:
         winner = int(broken.argmin())
         index = int(rivals[winner])
         mask = int(ranking.masks[index])
-        return Choice(
+        return SubsetChoice(
             mask=mask,
             gpus=positions(mask),
             min_gbps=int(ranking.min_gbps[index]) / _EXACT,

@@ -32,7 +32,7 @@ _NODE_BITS, _BROKEN_BITS, _SUM_BITS = 8, 6, 24
 _TENTHS = 10
 
 
-class Row(NamedTuple):
+class CodeRow(NamedTuple):
     """Codes and sets for one (k, level), all shapes in one array; node n of mask m reads entry offset[n] + m."""
 
     codes: Ints
@@ -63,7 +63,7 @@ class SetTables:
             self._start[shape] = length
             length += 1 << machine.size
         self._length = length
-        self._rows: dict[tuple[int, str], Row] = {}
+        self._rows: dict[tuple[int, str], CodeRow] = {}
         self._choosers: dict[Wiring, SubsetTable] = {}
         self._islands = {shape: tuple(self._chooser(shape).islands) for shape in self._shapes}
         self._ranked: dict[tuple[Wiring, int], Ints] = {}
@@ -83,12 +83,12 @@ class SetTables:
         """Returns the start of a node's entries; 0 is the entry of nodes that cannot be placed on."""
         return 0 if machine is None else self._start.get(wiring(machine), 0)
 
-    def row(self, k: int, level: str) -> Row:
+    def row(self, k: int, level: str) -> CodeRow:
         """Returns the table for k GPUs at a level; entries may still be unknown, `look_up` fills them."""
         key = (k, "nvlink" if level == "nvlink" else "node")
         row = self._rows.get(key)
         if row is None:
-            row = Row(np.full(self._length, _UNKNOWN, np.int64), np.zeros(self._length, np.int64))
+            row = CodeRow(np.full(self._length, _UNKNOWN, np.int64), np.zeros(self._length, np.int64))
             row.codes[0] = NOTHING
             for shape, machine in self._shapes.items():
                 counts = np.bitwise_count(np.arange(1 << machine.size))
@@ -167,7 +167,7 @@ class SetTables:
                 for island in self._islands[shape]:
                     yield rows, island
 
-    def _fill(self, row: Row, k: int, level: str, entries: Ints) -> None:
+    def _fill(self, row: CodeRow, k: int, level: str, entries: Ints) -> None:
         starts = list(self._start.items())
         for entry in entries.tolist():
             shape, start = next((shape, start) for shape, start in reversed(starts) if start <= entry)

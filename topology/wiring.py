@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from topology.model import Machine, Shape
+from topology.model import Machine, MachineShape
 
 __all__ = ["Wiring", "kind_of", "remember", "wiring"]
 
@@ -26,7 +26,7 @@ _KINDS = 1024
 class Wiring:
     """The data by which sets of GPUs are compared; machines of equal wiring share all results computed from it."""
 
-    shape: Shape
+    shape: MachineShape
     gbps: tuple[tuple[float, ...], ...]
     """GB/s of the widest path of each pair, one direction: NVLink, chip-to-chip, PCIe, between sockets. Symmetric."""
     nic_steps: tuple[int, ...]

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from policy.formats.slurm_facts import PartitionFacts, Rule
+    from policy.formats.slurm_facts import AdmissionRule, PartitionFacts
 
 
 @dataclass(frozen=True, slots=True)
-class Who:
+class Submitter:
     """The account, QOS and groups of a new job, as the request gives them."""
 
     account: str = ""
@@ -21,7 +21,7 @@ class Who:
     """The partitions, of those it lists, that admit its user's groups; None if slurmctld did not say."""
 
 
-def admits(partition: "PartitionFacts", who: Who) -> bool | None:
+def admits(partition: "PartitionFacts", who: Submitter) -> bool | None:
     """Tells whether a partition admits a job; None if only Slurm knows."""
     answers = (_by_groups(partition, who), _by_account(partition.accounts, who), _by_qos(partition.qos, who))
     if False in answers:
@@ -29,13 +29,13 @@ def admits(partition: "PartitionFacts", who: Who) -> bool | None:
     return None if None in answers else True
 
 
-def _by_groups(partition: "PartitionFacts", who: Who) -> bool | None:
+def _by_groups(partition: "PartitionFacts", who: Submitter) -> bool | None:
     if partition.for_all_groups:
         return True
     return None if who.by_groups is None else partition.name in who.by_groups
 
 
-def _by_account(rule: "Rule", who: Who) -> bool | None:
+def _by_account(rule: "AdmissionRule", who: Submitter) -> bool | None:
     account = who.account.lower()
     if rule.admits_all:
         return True
@@ -45,7 +45,7 @@ def _by_account(rule: "Rule", who: Who) -> bool | None:
     return True if rule.only is not None and account in rule.only else None
 
 
-def _by_qos(rule: "Rule", who: Who) -> bool | None:
+def _by_qos(rule: "AdmissionRule", who: Submitter) -> bool | None:
     qos = who.qos.lower()
     if rule.admits_all:
         return True

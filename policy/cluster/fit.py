@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from policy.cluster.admission import Who
+from policy.cluster.admission import Submitter
 from policy.cluster.fleet import Fleet
 from policy.cluster.partitions import choose, first_for_some, not_skipped, placed_in, pools, shut_to
 from policy.formats.arrays import CUT, Bools
@@ -41,7 +41,7 @@ def on_fleet(request: "Request", fleet: "Fleet") -> Demand:
         tier = replace(tier, mps=True)
     if tier.name == OPPORTUNISTIC:
         _refuse_what_no_guest_can_be(request, fleet, allowed, names)
-    who = Who(request.account, request.qos, request.admitted)
+    who = Submitter(request.account, request.qos, request.admitted)
     if first := first_for_some(fleet, names, request.limit, who):
         raise LeftToSlurm(f"partition {first} comes before others of {names} and admits some only: Slurm knows whom")
     shut = shut_to(fleet, names, who)

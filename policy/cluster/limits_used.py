@@ -4,7 +4,7 @@ Limits tell the latest end of jobs, and most end long before. Then a plan by lim
 too long, and the jobs on several nodes, which need these nodes, wait. `policy.history.runtime` predicts how long one
 job will run from its user's history; a plan of all nodes needs one number, which must not be too small.
 
-    >>> used = Used()
+    >>> used = LimitsUsed()
     >>> used.part
     1.0
     >>> for _ in range(LEAST):
@@ -32,7 +32,7 @@ FLOOR = 0.7
 Below it, jobs on several nodes do not start earlier, and others wait longer."""
 
 
-class Used:
+class LimitsUsed:
     """Learns the part of their limits that jobs use; it is 1.0 until enough jobs have ended."""
 
     def __init__(self) -> None:

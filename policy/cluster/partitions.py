@@ -15,7 +15,7 @@ from policy.cluster.admission import admits
 from policy.request.parse import names_in
 
 if TYPE_CHECKING:
-    from policy.cluster.admission import Who
+    from policy.cluster.admission import Submitter
     from policy.cluster.fleet import Fleet
     from policy.formats.arrays import Bools
     from policy.formats.slurm_facts import PartitionFacts
@@ -28,7 +28,7 @@ Only Slurm knows for sure which jobs the partition admits."""
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class UsablePartitions:
     """The usable partitions of those that a job lists."""
 
     names: tuple[str, ...]
@@ -55,9 +55,9 @@ def choose(
     limit: int | None,
     nodes: int | None,
     *,
-    who: "Who | None" = None,
+    who: "Submitter | None" = None,
     shut: Collection[str] = (),
-) -> Choice:
+) -> UsablePartitions:
     """Chooses the partitions that may start a job of this time limit and number of nodes.
 
     For a new job `who` counts; for a waiting job, the partitions that are `shut` to it (`shut_to`). If none may start
@@ -66,7 +66,7 @@ def choose(
     names = names_in(listed)
     if len(names) == 1:
         one = fleet.partitions.get(names[0])
-        return Choice(names, 1 if one is None else one.tier, apart=False)
+        return UsablePartitions(names, 1 if one is None else one.tier, apart=False)
     known = [fleet.partitions[name] for name in names if name in fleet.partitions]
     known.sort(key=lambda one: -one.tier)
     opened = [one for one in known if one.name not in shut] or known
@@ -81,14 +81,14 @@ def choose(
         welcoming = sure or [one for one in up if admits(one, who) is None] or up
     best = welcoming or admitting or starting or known
     placed = known if fleet.in_all_partitions else best
-    return Choice(
+    return UsablePartitions(
         tuple(one.name for one in placed) or names,
         max((one.tier for one in best), default=1),
         apart=bool(admitting) and (len(best) < len(names) or _differ(fleet, known)),
     )
 
 
-def shut_to(fleet: "Fleet", listed: str, who: "Who") -> tuple[str, ...]:
+def shut_to(fleet: "Fleet", listed: str, who: "Submitter") -> tuple[str, ...]:
     """Returns those of several partitions that are known not to admit a job."""
     names = names_in(listed)
     if len(names) == 1:
@@ -96,7 +96,7 @@ def shut_to(fleet: "Fleet", listed: str, who: "Who") -> tuple[str, ...]:
     return tuple(name for name in names if name in fleet.partitions and admits(fleet.partitions[name], who) is False)
 
 
-def first_for_some(fleet: "Fleet", listed: str, limit: int | None, who: "Who") -> str:
+def first_for_some(fleet: "Fleet", listed: str, limit: int | None, who: "Submitter") -> str:
     """Returns a partition that Slurm tries before all that admit a new job, and that may or may not admit it.
 
     Empty if there is none. If no partition of the list is known to admit the job, the user's list is trusted; so too

@@ -19,7 +19,7 @@ from topology.tables import Ints
 
 if TYPE_CHECKING:
     from policy.cluster.shared.company import Company
-    from policy.cluster.shared.fragmentation import Shape
+    from policy.cluster.shared.fragmentation import UsualJob
     from policy.cluster.shared.sharers import Sharers
     from policy.cluster.shared.tenants import Tenants
     from policy.request.share import Mate
@@ -58,7 +58,7 @@ class Cluster:
     """True if most GPUs of the cluster are taken."""
     tenants: "dict[int, Tenants]" = field(default_factory=dict)
     """The parts that packed jobs hold, for nodes with GPUs that are shared or planned to be."""
-    shapes: "tuple[Shape, ...]" = ()
+    shapes: "tuple[UsualJob, ...]" = ()
     """Requests of usual jobs, as far as seen."""
     sharers: "dict[int, Sharers]" = field(default_factory=dict)
     """Hosts and guests, for nodes that have some. All else in the picture is as if there were no guests."""

@@ -14,7 +14,7 @@ class Memory:
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class AdmissionRule:
     """The accounts, or the QOS, that a partition admits; in lower case, since Slurm ignores case."""
 
     only: frozenset[str] | None = None
@@ -53,8 +53,8 @@ class PartitionFacts:
     """PriorityTier: Slurm tries jobs of a higher tier first, whatever their priority."""
     for_all_groups: bool = True
     """True if it has no AllowGroups; slurmctld reports for each job if its user is in them."""
-    accounts: Rule = Rule()
-    qos: Rule = Rule()
+    accounts: AdmissionRule = AdmissionRule()
+    qos: AdmissionRule = AdmissionRule()
 
     @property
     def starts(self) -> bool:

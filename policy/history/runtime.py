@@ -8,7 +8,7 @@ each did of late for this very group; so a short history counts little until it 
 history a fraction of the limit is left.
 
     >>> times = RunTimes()
-    >>> asked = Asked("ann", "train", "lab", gpus=8, limit=86_400)
+    >>> asked = KnownAtSubmission("ann", "train", "lab", gpus=8, limit=86_400)
     >>> for _ in range(20):
     ...     times.learn(asked, 3_600.0)
     >>> round(times.predict(asked).median)
@@ -51,7 +51,7 @@ _OF_THE_LIMIT = (0.02, 0.3, 1.0)
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class KnownAtSubmission:
     """What is known of a job when it is submitted; texts that nobody knows are empty."""
 
     user: str
@@ -126,14 +126,14 @@ class RunTimes:
         # What new groups start from: how the opinions do for all jobs together.
         self._all: dict[int, _Record] = {}
 
-    def predict(self, asked: Asked) -> Prediction:
+    def predict(self, asked: KnownAtSubmission) -> Prediction:
         """What is expected of a job."""
         own, opinions = self._opinions(asked)
         record = self._record(own, len(opinions))
         low, median, high = _mixed(opinions, record, asked.limit)
         return Prediction(low, median, high, record.held / (record.seen + _TRUST_AFTER))
 
-    def learn(self, asked: Asked, seconds: float) -> None:
+    def learn(self, asked: KnownAtSubmission, seconds: float) -> None:
         """A job has ended."""
         own, opinions = self._opinions(asked)
         value = log(max(seconds, 1.0))
@@ -153,7 +153,7 @@ class RunTimes:
             del self._windows[gone]
         self._records[own] = record
 
-    def _opinions(self, asked: Asked) -> tuple[Hashable, list[tuple[float, ...] | None]]:
+    def _opinions(self, asked: KnownAtSubmission) -> tuple[Hashable, list[tuple[float, ...] | None]]:
         """The job's own group, and the logarithms that each window names for the quantiles."""
         groups = self._groups(asked)
         opinions: list[tuple[float, ...] | None] = []
@@ -164,7 +164,7 @@ class RunTimes:
                 opinions.append(tuple(one + added for one in named) if named and added else named)
         return groups[0][0], opinions
 
-    def _groups(self, asked: Asked) -> list[tuple[Hashable, tuple[_Window, ...]]]:
+    def _groups(self, asked: KnownAtSubmission) -> list[tuple[Hashable, tuple[_Window, ...]]]:
         """From the job's own group to all jobs; each once."""
         keys: list[Hashable] = [
             ("own", asked.account, asked.user, asked.name, asked.gpus),

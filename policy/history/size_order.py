@@ -12,7 +12,7 @@ from math import inf
 
 from policy.formats.slurm_facts import JobFacts
 from policy.formats.wire import number
-from policy.history.runtime import Asked, RunTimes
+from policy.history.runtime import KnownAtSubmission, RunTimes
 
 _COMPARED = 500
 """Jobs that ended last, whose GPU time is compared with."""
@@ -23,10 +23,10 @@ _ENDED_AFTER = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class EndedJob:
     """A job that is over: what it asked for and how long it ran."""
 
-    asked: Asked
+    asked: KnownAtSubmission
     seconds: float
 
 
@@ -40,7 +40,7 @@ class SizeOrder:
         self._latest: deque[float] = deque()
         self._sorted: list[float] = []
 
-    def learn(self, ended: Iterable[Ended]) -> None:
+    def learn(self, ended: Iterable[EndedJob]) -> None:
         """Jobs have ended."""
         for one in ended:
             self._times.learn(one.asked, one.seconds)
@@ -49,7 +49,7 @@ class SizeOrder:
             self._latest.append(one.asked.gpus * one.seconds)
             insort(self._sorted, one.asked.gpus * one.seconds)
 
-    def points(self, asked: Asked) -> int:
+    def points(self, asked: KnownAtSubmission) -> int:
         """What Slurm is to add to a job's priority."""
         if not self._sorted:
             return 0
@@ -59,11 +59,11 @@ class SizeOrder:
         return round(self._weight * (0.5 - smaller / len(self._sorted)))
 
 
-def asked_in(fields: Mapping[str, str]) -> Asked:
+def asked_in(fields: Mapping[str, str]) -> KnownAtSubmission:
     """What a submit request says of a job's size and owner."""
     minutes = number(fields, "time_limit")
     limit = 60.0 * minutes if minutes else inf
-    return Asked(fields.get("uid", ""), "", fields.get("account", ""), number(fields, "gpus") or 0, limit)
+    return KnownAtSubmission(fields.get("uid", ""), "", fields.get("account", ""), number(fields, "gpus") or 0, limit)
 
 
 class Runs:
@@ -72,18 +72,18 @@ class Runs:
     def __init__(self) -> None:
         self._running: dict[int, JobFacts] = {}
 
-    def ended(self, jobs: Iterable[JobFacts], at: float) -> list[Ended]:
+    def ended(self, jobs: Iterable[JobFacts], at: float) -> list[EndedJob]:
         """The GPU jobs that ran at the last reading and run no more."""
         running = {job.id: job for job in jobs if job.state in _HOLDING and job.wants_gpus and job.start}
         over = [job for job_id, job in self._running.items() if job_id not in running]
         self._running = running
         return [
-            Ended(_asked(job), at - job.start)
+            EndedJob(_asked(job), at - job.start)
             for job in over
             if job.start is not None and at - job.start >= _ENDED_AFTER and job.gpus
         ]
 
 
-def _asked(job: JobFacts) -> Asked:
+def _asked(job: JobFacts) -> KnownAtSubmission:
     gpus = len(job.nodes) * (job.gpus or 0).bit_count()
-    return Asked(str(job.user), "", "", gpus, inf if job.limit is None else float(job.limit))
+    return KnownAtSubmission(str(job.user), "", "", gpus, inf if job.limit is None else float(job.limit))

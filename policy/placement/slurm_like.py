@@ -20,7 +20,7 @@ from topology.tables import Ints
 if TYPE_CHECKING:
     from policy.cluster.view import View
     from policy.request.demand import Demand
-    from topology.model import Machine, Shape
+    from topology.model import Machine, MachineShape
 
 
 class SlurmPolicy(Policy):
@@ -30,8 +30,8 @@ class SlurmPolicy(Policy):
 
     def __init__(self, *, least_loaded: bool = False) -> None:
         self._least_loaded = least_loaded
-        self._links: dict[Shape, Ints] = {}
-        self._picked: dict[tuple[Shape, int, int], int] = {}
+        self._links: dict[MachineShape, Ints] = {}
+        self._picked: dict[tuple[MachineShape, int, int], int] = {}
 
     def place(self, demand: "Demand", view: "View") -> Berth:
         """Returns the first nodes of the smallest run of nodes that is enough."""

@@ -12,7 +12,7 @@ from itertools import count
 import numpy as np
 
 from policy.cluster.shared.sharers import Guest, Sharers
-from policy.cluster.shared.tenants import Tenant, Tenants, admits, barred
+from policy.cluster.shared.tenants import PlannedTenant, Tenants, admits, barred
 from policy.cluster.snapshot import Cluster
 from policy.cluster.timeline import State, as_row, states_of, taken
 from policy.cluster.view import View
@@ -124,7 +124,9 @@ class Book:
         else:
             granted = claim.share.granted(self.fleet.gpu_mem_for_shares(node))
             new = [
-                Tenant(claim.mask, claim.share.percent, granted, claim.share.party, start, claim.end, claim.share.mate)
+                PlannedTenant(
+                    claim.mask, claim.share.percent, granted, claim.share.party, start, claim.end, claim.share.mate
+                )
             ]
             planned = claim.mask & ~int(picture.gpus[node, 0])
             for tenant in there:

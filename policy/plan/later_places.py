@@ -42,7 +42,7 @@ def worth_moving(limit: float) -> float:
 
 
 @dataclass(slots=True)
-class Memory:
+class PlannedBefore:
     """Data about one job, kept from pass to pass."""
 
     looked: float = 0.0
@@ -56,7 +56,7 @@ class Memory:
     blamed_until: float = 0.0
 
 
-class Place(NamedTuple):
+class LaterPlace(NamedTuple):
     """A place, and the time at which it comes free: 0 for now."""
 
     berth: Berth
@@ -82,7 +82,7 @@ def weight(book: Book, demand: Demand, start: float, cost: float, crowd: int) ->
     return expected_end(demand, start, cost, book.cluster.at) + cost * USUAL_PART * demand.limit * others
 
 
-def first_place(book: Book, demand: Demand, policy: Policy) -> Place:
+def first_place(book: Book, demand: Demand, policy: Policy) -> LaterPlace:
     """Returns the place of a new job: a free one, unless it is expected to end sooner on faster GPUs later.
 
     If none is free, returns the later place that is best for it and for the jobs that wait.
@@ -95,9 +95,9 @@ def first_place(book: Book, demand: Demand, policy: Policy) -> Place:
     return min(fair, key=lambda one: weight(book, demand, one.start, one.berth.cost, book.cluster.waiting))
 
 
-def ways(book: Book, demand: Demand, policy: Policy) -> list[Place]:
+def ways(book: Book, demand: Demand, policy: Policy) -> list[LaterPlace]:
     """Returns the place that is free first; for a job on several nodes also later places with ever faster GPUs."""
-    place = Place(*book.soonest(demand, policy))
+    place = LaterPlace(*book.soonest(demand, policy))
     found = [place]
     while (faster := faster_than(place.berth, book, demand, policy)) is not None:
         place = faster
@@ -105,7 +105,7 @@ def ways(book: Book, demand: Demand, policy: Policy) -> list[Place]:
     return found
 
 
-def faster_than(berth: Berth, book: Book, demand: Demand, policy: Policy) -> Place | None:
+def faster_than(berth: Berth, book: Book, demand: Demand, policy: Policy) -> LaterPlace | None:
     """Returns the first place whose slowest GPU is clearly faster than the slowest of `berth`; else None.
 
     None for a job on one node: such a place is never far for it.
@@ -119,7 +119,7 @@ def faster_than(berth: Berth, book: Book, demand: Demand, policy: Policy) -> Pla
     if not faster.could_be_held:
         return None
     try:
-        place = Place(*book.soonest(faster, policy))
+        place = LaterPlace(*book.soonest(faster, policy))
     except NotNow:
         return None
     return place if place.berth.cost < berth.cost else None
@@ -128,7 +128,7 @@ def faster_than(berth: Berth, book: Book, demand: Demand, policy: Policy) -> Pla
 class Outlook:
     """Compares places that come free later, during one pass."""
 
-    def __init__(self, book: Book, policy: Policy, memories: dict[int, Memory]) -> None:
+    def __init__(self, book: Book, policy: Policy, memories: dict[int, PlannedBefore]) -> None:
         """`memories` outlive the pass."""
         self._book = book
         self._policy = policy
@@ -149,7 +149,7 @@ class Outlook:
         memory.looked = at
         return True
 
-    def best(self, entry: Waiting, demand: Demand, start: float | None = None) -> Place | None:
+    def best(self, entry: Waiting, demand: Demand, start: float | None = None) -> LaterPlace | None:
         """Returns the place that is best for a job and those behind it; at its present place it would start at `start`.
 
         Near nodes may be worth a later start, but not an end much later than the earliest that was ever expected.
@@ -171,7 +171,7 @@ class Outlook:
         fair = [place for place, end in zip(places, ends, strict=True) if end <= latest]
         return min(fair, key=lambda place: self._weight(demand, place.start, place.berth.cost))
 
-    def why_better(self, entry: Waiting, demand: Demand, start: float, place: Place) -> str:
+    def why_better(self, entry: Waiting, demand: Demand, start: float, place: LaterPlace) -> str:
         """Returns why a place is better than the present one, where the job would start at `start`; empty if not."""
         cost = self._cost(entry, demand)
         gain = self._weight(demand, start, cost) - self._weight(demand, place.start, place.berth.cost)
@@ -212,8 +212,8 @@ class Outlook:
         )
         return there < here * (1 - ALIKE_IN_A_CROWD)
 
-    def _memory(self, entry: Waiting) -> Memory:
-        return self._memories.setdefault(entry.job.id, Memory())
+    def _memory(self, entry: Waiting) -> PlannedBefore:
+        return self._memories.setdefault(entry.job.id, PlannedBefore())
 
     def _end(self, demand: Demand, start: float, cost: float) -> float:
         return expected_end(demand, start, cost, self._book.cluster.at)

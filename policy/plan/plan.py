@@ -29,7 +29,7 @@ from policy.plan.claims import Claim
 from policy.plan.guests.choosing import Chooser
 from policy.plan.guests.guest_pass import Rider, Riding, in_order, riders, upgrade
 from policy.plan.isolation import Isolation
-from policy.plan.later_places import Memory
+from policy.plan.later_places import PlannedBefore
 from policy.plan.queue_walk import Walk
 from policy.plan.tracker import HOLDING, Picture
 from policy.plan.waiting_jobs import WAITS, Reader, Waiting, ours, without_gpus
@@ -57,7 +57,7 @@ class Plan:
         self._fleet: Fleet | None = None
         self._free_since: dict[int, float] = {}
         """Times since which the jobs' places have looked free to this plan."""
-        self._memories: dict[int, Memory] = {}
+        self._memories: dict[int, PlannedBefore] = {}
         self.book: Book | None = None
         """The book of the last pass, with all claims made in it."""
         self.queue: list[Waiting] = []

@@ -14,7 +14,7 @@ from policy.placement.keep_together import is_piece
 from policy.plan.book import Book
 from policy.plan.changes import Change, Move, Release
 from policy.plan.claims import Claim, claim_on
-from policy.plan.later_places import Memory, Outlook
+from policy.plan.later_places import Outlook, PlannedBefore
 from policy.plan.waiting_jobs import OF_ONE_PARTITION, Shape, Waiting
 from policy.request.demand import Demand
 from policy.request.settings import Settings
@@ -50,7 +50,7 @@ class Walk:
         settings: Settings,
         free_since: dict[int, float],
         changes: list[Change],
-        memories: dict[int, Memory],
+        memories: dict[int, PlannedBefore],
         *,
         only: "Bools | None" = None,
     ) -> None:
@@ -151,7 +151,7 @@ class Walk:
         if not entry.apart:
             return False
         fleet, listed, at = self._book.fleet, entry.job.partition, self._book.cluster.at
-        memory = self._memories.setdefault(entry.job.id, Memory())
+        memory = self._memories.setdefault(entry.job.id, PlannedBefore())
         blamed = holding(fleet, listed, entry.nodes)
         if memory.blamed_until > at:
             blamed |= memory.blamed

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from policy.cluster.shared.company import NOBODY_KNOWN, Company, Meeting
-from policy.cluster.shared.fragmentation import DEFAULT, Shape
-from policy.cluster.shared.shelves import Asked, Shelves
-from policy.cluster.shared.tenants import Tenant, Tenants
+from policy.cluster.shared.fragmentation import DEFAULT, UsualJob
+from policy.cluster.shared.shelves import ShelfRequest, Shelves
+from policy.cluster.shared.tenants import PlannedTenant, Tenants
 from policy.formats.errors import BadCompany, NotNow
 from policy.placement.base import Berth, Policy
 from policy.request.share import Share
@@ -48,7 +48,7 @@ Smaller differences are noise of the distribution; to follow them spreads jobs o
 
 
 @dataclass(frozen=True, slots=True)
-class Candidates:
+class SharePlaces:
     """Places that fit, one per row: a node, a set of GPUs there, and whether the set is shared already."""
 
     nodes: Ints
@@ -57,9 +57,9 @@ class Candidates:
     broken: Ints
     """Number of NVLink islands that each place cuts into."""
 
-    def where(self, rows: "Bools") -> "Candidates":
+    def where(self, rows: "Bools") -> "SharePlaces":
         """Returns the places of some rows."""
-        return Candidates(self.nodes[rows], self.masks[rows], self.joins[rows], self.broken[rows])
+        return SharePlaces(self.nodes[rows], self.masks[rows], self.joins[rows], self.broken[rows])
 
 
 def told(neighbours: Company | None, share: Share, there: Tenants, mask: int, start: float, end: float) -> str:
@@ -76,7 +76,7 @@ class _Company:
 
     neighbours: Company
     share: Share
-    found: Candidates
+    found: SharePlaces
     tenants: Mapping[int, Tenants]
     start: float
     end: float
@@ -103,7 +103,7 @@ def place(
     view: "View",
     tenants: Mapping[int, Tenants],
     start: float,
-    shapes: Sequence[Shape],
+    shapes: Sequence[UsualJob],
     neighbours: Company | None = None,
     shelves: Shelves | None = None,
 ) -> Berth:
@@ -149,7 +149,7 @@ def place_whole(
     view: "View",
     tenants: Mapping[int, Tenants],
     start: float,
-    shapes: Sequence[Shape],
+    shapes: Sequence[UsualJob],
     shelves: Shelves | None = None,
 ) -> Berth:
     """Returns the place for whole GPUs of one node that leaves the least unusable room; or raises `NotNow`.
@@ -168,7 +168,7 @@ def place_whole(
     return Policy.berth(demand, view, [int(found.nodes[first])], positions(int(found.masks[first])), why)
 
 
-def _cheapest_first(added: "Floats", found: Candidates, view: "View", *, all_of_them: bool = False) -> Ints:
+def _cheapest_first(added: "Floats", found: SharePlaces, view: "View", *, all_of_them: bool = False) -> Ints:
     """Returns the rows, cheapest first: all of them, or only those of the cheapest step."""
     step = np.floor(added / ALIKE)
     rows = np.arange(step.size) if all_of_them else np.flatnonzero(step == step.min())
@@ -176,7 +176,7 @@ def _cheapest_first(added: "Floats", found: Candidates, view: "View", *, all_of_
     return rows[np.lexsort((added[rows], nodes, ~view.quiet[nodes], step[rows], found.broken[rows]))]
 
 
-def _met(there: Iterable[Tenant], mask: int, start: float, end: float) -> list[Tenant]:
+def _met(there: Iterable[PlannedTenant], mask: int, start: float, end: float) -> list[PlannedTenant]:
     return [tenant for tenant in there if tenant.mask == mask and tenant.start < end and tenant.end > start]
 
 
@@ -213,15 +213,15 @@ def _added(
     view: "View",
     shelves: Shelves,
     start: float,
-    found: Candidates,
-    shapes: tuple[Shape, ...],
+    found: SharePlaces,
+    shapes: tuple[UsualJob, ...],
 ) -> "Floats":
     """Returns how much each place would add to the expected fragmentation of its node, in percent of a GPU."""
-    asked = Asked(demand.k, share.percent, demand.cpus or 0, shapes)
+    asked = ShelfRequest(demand.k, share.percent, demand.cpus or 0, shapes)
     return shelves.added(asked, view, found.nodes, np.where(found.joins, found.masks, 0), start)
 
 
-def _in_good_company(found: Candidates, company: _Company, n: int) -> Candidates:
+def _in_good_company(found: SharePlaces, company: _Company, n: int) -> SharePlaces:
     """Returns the places where all jobs keep their speed, for a job on several nodes; all places if too few do."""
     rows = np.arange(found.nodes.size)
     looked = rows[found.joins][:MOST_MET].tolist()
@@ -243,7 +243,7 @@ def _bad_company(company: _Company) -> str:
     )
 
 
-def _candidates(demand: "Demand", share: Share, view: "View", shelves: Shelves, start: float) -> Candidates:
+def _candidates(demand: "Demand", share: Share, view: "View", shelves: Shelves, start: float) -> SharePlaces:
     """Returns all shared sets with room, and of free GPUs the best set per node, or the best sets for several nodes."""
     fleet, fits = view.fleet, Policy.fitting(demand, view)
     end = start + demand.limit
@@ -253,7 +253,7 @@ def _candidates(demand: "Demand", share: Share, view: "View", shelves: Shelves, 
     nodes, masks = nodes[linked], masks[linked]
     opened = _opened(demand, view, fits)
     rows = len(nodes)
-    return Candidates(
+    return SharePlaces(
         np.concatenate([nodes, opened.nodes]),
         np.concatenate([masks, opened.masks]),
         np.arange(rows + opened.nodes.size) < rows,
@@ -261,7 +261,7 @@ def _candidates(demand: "Demand", share: Share, view: "View", shelves: Shelves, 
     )
 
 
-def _opened(demand: "Demand", view: "View", fits: "Bools") -> Candidates:
+def _opened(demand: "Demand", view: "View", fits: "Bools") -> SharePlaces:
     """Returns sets of GPUs that no job holds."""
     fleet, tables = view.fleet, view.fleet.tables
     here = np.flatnonzero(fits)
@@ -271,7 +271,7 @@ def _opened(demand: "Demand", view: "View", fits: "Bools") -> Candidates:
         able = codes >= 0
         picks = tables.row(demand.k, demand.level).picks[entries[able]]
         broken = _BROKEN - (codes[able] >> 8 & _BROKEN)
-        return Candidates(here[able], picks, np.zeros(picks.size, np.bool_), broken)
+        return SharePlaces(here[able], picks, np.zeros(picks.size, np.bool_), broken)
     kinds = [here[fleet.offset[here] == offset] for offset in np.unique(fleet.offset[here]).tolist()]
     nodes, masks = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
     for kind in kinds:
@@ -282,16 +282,16 @@ def _opened(demand: "Demand", view: "View", fits: "Bools") -> Candidates:
             masks.append(np.full(having.size, mask, np.int64))
     all_nodes, all_masks = np.concatenate(nodes), np.concatenate(masks)
     nothing = np.zeros(all_nodes.size, np.int64)
-    return Candidates(all_nodes, all_masks, nothing > 0, nothing)
+    return SharePlaces(all_nodes, all_masks, nothing > 0, nothing)
 
 
-def _on_enough_nodes(found: Candidates, n: int) -> Candidates:
+def _on_enough_nodes(found: SharePlaces, n: int) -> SharePlaces:
     """Returns the places whose set of GPUs fits on at least n nodes: a typed request is the same on each node."""
     _, inverse, counts = np.unique(found.masks, return_inverse=True, return_counts=True)
     return found.where(counts[inverse] >= n)
 
 
-def _cheapest_set(order: Ints, added: "Floats", found: Candidates, n: int) -> Ints:
+def _cheapest_set(order: Ints, added: "Floats", found: SharePlaces, n: int) -> Ints:
     """Returns the rows of the set of GPUs that costs least on its n best nodes."""
     best: tuple[float, Ints] | None = None
     for mask in np.unique(found.masks).tolist():
@@ -304,7 +304,7 @@ def _cheapest_set(order: Ints, added: "Floats", found: Candidates, n: int) -> In
 
 
 def _reasons(
-    found: Candidates,
+    found: SharePlaces,
     row: int,
     share: Share,
     tenants: Mapping[int, Tenants],

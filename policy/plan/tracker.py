@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from policy.cluster.fleet import Fleet
-from policy.cluster.limits_used import Used
+from policy.cluster.limits_used import LimitsUsed
 from policy.cluster.shared.fragmentation import learned
 from policy.cluster.shared.sharers import Guest, Host, Sharers, who_is
 from policy.cluster.shared.shelves import Shelves
-from policy.cluster.shared.tenants import Tenant, Tenants
+from policy.cluster.shared.tenants import PlannedTenant, Tenants
 from policy.cluster.snapshot import COLUMNS, Cluster
 from policy.cluster.timeline import State, as_row
 from policy.formats.arrays import FAR
@@ -21,7 +21,7 @@ from policy.request.tiers import GUARANTEED
 
 if TYPE_CHECKING:
     from policy.cluster.shared.company import Company
-    from policy.cluster.shared.fragmentation import Shape
+    from policy.cluster.shared.fragmentation import UsualJob
     from policy.formats.arrays import Bools, Floats
     from policy.formats.slurm_facts import JobFacts, NodeFacts, Reading
 
@@ -37,7 +37,7 @@ HOLDING = frozenset({"RUNNING", "SUSPENDED", "CONFIGURING", "STOPPED", "RESIZING
 class Picture:
     """All running jobs on their nodes, without waiting jobs."""
 
-    def __init__(self, fleet: Fleet, used: Used | None = None) -> None:
+    def __init__(self, fleet: Fleet, used: LimitsUsed | None = None) -> None:
         """`used` outlives the picture: how much jobs use of their time limits does not depend on the fleet."""
         count = len(fleet.names)
         self.fleet = fleet
@@ -68,9 +68,9 @@ class Picture:
         """Predictions for packed jobs that share a GPU."""
         self._leaving: dict[int, int] = {}
         """Seats of guests that are ending; a node may have been read a moment before the guest left."""
-        self._shapes: tuple[Shape, ...] = ()
+        self._shapes: tuple[UsualJob, ...] = ()
         self._learned = -LEARN_EVERY
-        self._used = used or Used()
+        self._used = used or LimitsUsed()
 
     def update(self, reading: "Reading") -> frozenset[int]:
         """Takes a reading over; returns the nodes that have changed."""
@@ -336,7 +336,7 @@ class Picture:
         node: "NodeFacts",
         ends: "Iterable[tuple[float, int, JobFacts]]",
         held: "dict[int, int | None]",
-    ) -> tuple[Tenant, ...]:
+    ) -> tuple[PlannedTenant, ...]:
         """Returns the jobs that share GPUs of a node, and the part of its GPUs that no known job accounts for."""
         sharing, capacity = self.fleet.sharing, self.fleet.gpu_mem_for_shares(place)
         tenants = []
@@ -345,11 +345,11 @@ class Picture:
                 asked = (job.segment or {}).get("gpu_mem", "")
                 share = Share(job.share, int(asked) if asked.isdigit() else None, party(job.user, sharing))
                 mate = job.user, job.name
-                tenants.append(Tenant(mask, job.share, share.granted(capacity), share.party, 0.0, end, mate))
+                tenants.append(PlannedTenant(mask, job.share, share.granted(capacity), share.party, 0.0, end, mate))
         for gpu, percent in enumerate(node.shared):
             told = sum(tenant.percent for tenant in tenants if tenant.mask >> gpu & 1)
             if percent > told:
-                tenants.append(Tenant(1 << gpu, percent - told, 0, NOBODY, 0.0, FAR))
+                tenants.append(PlannedTenant(1 << gpu, percent - told, 0, NOBODY, 0.0, FAR))
         return tuple(tenants)
 
     def _look_after_tenants(self, reading: "Reading") -> None:

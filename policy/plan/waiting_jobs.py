@@ -10,7 +10,7 @@ import numpy as np
 
 from policy.cluster.fit import able_to_share, allowed_nodes, candidates, in_pools
 from policy.cluster.fleet import Fleet
-from policy.cluster.partitions import Choice, choose, placed_in, pools
+from policy.cluster.partitions import UsablePartitions, choose, placed_in, pools
 from policy.formats import hostlist
 from policy.formats.arrays import FAR, Bools
 from policy.formats.errors import FormatError
@@ -288,7 +288,7 @@ class Reader:
     def _fitting(
         self,
         job: JobFacts,
-        choice: Choice,
+        choice: UsablePartitions,
         only: tuple[str, ...],
         n: int,
         k: int,

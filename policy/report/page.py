@@ -5,7 +5,7 @@ from html import escape
 from typing import Any
 
 from policy.report import charts
-from policy.report.text import REASONS, Table, headline, left_out, tables
+from policy.report.text import REASONS, ReportTable, headline, left_out, tables
 from topology.drawing.style import BACKGROUND, CARD, FAINT, INK, MUTED
 from topology.drawing.svg import FONT
 
@@ -37,7 +37,7 @@ def page(found: Mapping[str, Any]) -> str:
     return "\n".join([*filter(None, parts), "</body></html>", ""])
 
 
-def _table(table: Table) -> str:
+def _table(table: ReportTable) -> str:
     numeric = table.numeric()
 
     def row(tag: str, cells: Sequence[str]) -> str:

@@ -29,7 +29,7 @@ _EXIT = re.compile(r"(\d{1,9}):(\d{1,9})")
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class JobRun:
     """One run of a job, or its stay in the queue; a requeued job has several."""
 
     id: str
@@ -67,13 +67,13 @@ class Run:
         return self.gpus * self.ran_s
 
 
-def read(lines: Iterable[str]) -> Iterator[Run]:
+def read(lines: Iterable[str]) -> Iterator[JobRun]:
     """Yields the runs in sacct's output; the steps of a run follow it and tell how its GPUs were used."""
     source = iter(lines)
     header = next(source, "").rstrip("\n").split("|")
     if tuple(header) != COLUMNS:
         raise FormatError(f"this is no answer to `{COMMAND}`: its first line does not name those columns in that order")
-    run: Run | None = None
+    run: JobRun | None = None
     measured = 0.0
     seen = False
     for line in source:
@@ -105,13 +105,13 @@ def tres(text: str) -> dict[str, float]:
     return {name: float(amount) for name, _, amount in pairs if _NUMBER.fullmatch(amount)}
 
 
-def _run(job: str, row: Mapping[str, str]) -> Run:
+def _run(job: str, row: Mapping[str, str]) -> JobRun:
     asked, held = tres(row["ReqTRES"]), tres(row["AllocTRES"])
     start, submit = _number(row["Start"]), _number(row["Submit"]) or 0.0
     code = _EXIT.fullmatch(row["ExitCode"])
     known = held or asked
     gpus = gpus_of(known)
-    return Run(
+    return JobRun(
         id=job,
         submit=submit,
         # A held or dependent job does not wait for GPUs yet; a job that can never start has no eligible time.
@@ -141,7 +141,7 @@ def gpus_of(amounts: Mapping[str, float]) -> int:
     return int(sum(amount for name, amount in amounts.items() if name.startswith("gres/gpu:")))
 
 
-def _with_use(run: Run, measured: float, *, seen: bool) -> Run:
+def _with_use(run: JobRun, measured: float, *, seen: bool) -> JobRun:
     if not (seen and run.gpu_s):
         return run
     # Slurm counts percent of one GPU and adds them up over the GPUs of a step.

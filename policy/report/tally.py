@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from policy.report.counts.ends import STATUS, Ends
-from policy.report.counts.losses import Losses
+from policy.report.counts.losses import LostRuns
 from policy.report.counts.places import Places
 from policy.report.counts.saved import Saved
 from policy.report.counts.use import Use
-from policy.report.counts.waits import Busy, Waits
+from policy.report.counts.waits import BusyGpus, WaitCounts
 from policy.report.counts.worth import worth
-from policy.report.rows import Run
+from policy.report.rows import JobRun
 from policy.report.site import Site
 from policy.retry.rules import Rules
 
@@ -29,7 +29,7 @@ class Period:
     since: float
     until: float
 
-    def holds(self, run: Run) -> bool:
+    def holds(self, run: JobRun) -> bool:
         """Tells whether the run is finished and counts."""
         return run.end is not None and self.since < run.end <= self.until
 
@@ -39,12 +39,12 @@ class Tally:
 
     def __init__(self, site: Site, rules: Rules) -> None:
         self._site = site
-        self._busy, self._waits, self._places = Busy(), Waits(), Places(site)
-        self._use, self._ends, self._losses, self._saved = Use(), Ends(rules), Losses(), Saved()
+        self._busy, self._waits, self._places = BusyGpus(), WaitCounts(), Places(site)
+        self._use, self._ends, self._losses, self._saved = Use(), Ends(rules), LostRuns(), Saved()
         self._counts = dict.fromkeys(("runs", "by_berth", "without_gpus", "parts", "open"), 0)
         self._first, self._last = float("inf"), 0.0
 
-    def add(self, runs: Iterable[Run], period: Period, until: float) -> None:
+    def add(self, runs: Iterable[JobRun], period: Period, until: float) -> None:
         """Adds the runs of a part of the time, as sacct lists them; `until` is the end of the whole report."""
         for place, run in enumerate(runs):
             if place % _TIDY_EVERY == 0:
@@ -63,7 +63,7 @@ class Tally:
                 continue
             self._add(run, until)
 
-    def _add(self, run: Run, until: float) -> None:
+    def _add(self, run: JobRun, until: float) -> None:
         self._counts["runs"] += 1
         self._counts["by_berth"] += run.said.get("state") in ("placed", "waiting")
         self._first = min(self._first, run.start or run.submit)

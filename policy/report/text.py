@@ -9,7 +9,7 @@ _LONGEST_NUMBER = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class ReportTable:
     """One part of the report."""
 
     title: str
@@ -60,7 +60,7 @@ def left_out(found: Mapping[str, Any]) -> str:
     )
 
 
-def tables(found: Mapping[str, Any]) -> Iterator[Table]:
+def tables(found: Mapping[str, Any]) -> Iterator[ReportTable]:
     """Yields all tables that have rows."""
     every = (_waits, _reasons, _places, _levels, _use, _status, _losses, _failures, _tries, _saved, _worth)
     yield from (table for table in (make(found) for make in every) if table.rows)
@@ -83,17 +83,19 @@ def text(found: Mapping[str, Any]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _waits(found: Mapping[str, Any]) -> Table:
+def _waits(found: Mapping[str, Any]) -> ReportTable:
     times = ("p50_s", "p90_s", "p95_s", "mean_s", "longest_s")
     rows = [
         [size, f"{one['runs']:,}", f"{one['delays']:,}", *(span(one[time]) for time in times)]
         for size, one in found["waits"].items()
     ]
     note = "from when a job could start; a delay is a wait of a minute or more; quantiles within 2 %"
-    return Table("Waits by GPUs", note, ("GPUs", "runs", "delays", "median", "p90", "p95", "mean", "longest"), rows)
+    return ReportTable(
+        "Waits by GPUs", note, ("GPUs", "runs", "delays", "median", "p90", "p95", "mean", "longest"), rows
+    )
 
 
-def _reasons(found: Mapping[str, Any]) -> Table:
+def _reasons(found: Mapping[str, Any]) -> ReportTable:
     rows = []
     for size, one in found["waits"].items():
         for reason in one["reasons"]:
@@ -105,12 +107,12 @@ def _reasons(found: Mapping[str, Any]) -> Table:
         "Slurm keeps one reason of a job and none for order and room; beside those: hours in which as many GPUs were "
         "idle somewhere as the job asked for, so that fragmentation, order or a quota kept it"
     )
-    return Table(
+    return ReportTable(
         "What jobs waited for", note, ("GPUs", "reason", "delays", "hours", "of them beside idle GPUs", "says"), rows
     )
 
 
-def _places(found: Mapping[str, Any]) -> Table:
+def _places(found: Mapping[str, Any]) -> ReportTable:
     places = found["places"]
     rows = [
         [size, on, f"{count:,}", hours(one["gpu_hours_on_nodes"][on])]
@@ -125,37 +127,37 @@ def _places(found: Mapping[str, Any]) -> Table:
     for level, word in (("leaf", "leaves"), ("nvlink", "NVLink domains")):
         if known := runs.get(f"several_nodes_{level}_known"):
             note += f"; {runs.get(f'more_{level}', 0):,} of {known:,} on several nodes lay in more {word} than needed"
-    return Table("Places of jobs on several GPUs", note, ("GPUs", "nodes", "runs", "GPU h"), rows)
+    return ReportTable("Places of jobs on several GPUs", note, ("GPUs", "nodes", "runs", "GPU h"), rows)
 
 
-def _levels(found: Mapping[str, Any]) -> Table:
+def _levels(found: Mapping[str, Any]) -> ReportTable:
     rows = [
         [size, level, f"{count:,}"]
         for size, one in found["places"]["by_size"].items()
         for level, count in one["levels_by_berthd"].items()
     ]
-    return Table("Levels that berthd gave", "", ("GPUs", "level", "runs"), rows)
+    return ReportTable("Levels that berthd gave", "", ("GPUs", "level", "runs"), rows)
 
 
-def _use(found: Mapping[str, Any]) -> Table:
+def _use(found: Mapping[str, Any]) -> ReportTable:
     use = found["use"]
     words = {"size": "GPUs", "nodes": "nodes", "status": "ended"}
     rows = [[words[by], key, f"{busy:.1%}"] for by, keys in use["busy"].items() for key, busy in keys.items()]
     note = f"as Slurm's accounting saw it (gres/gpuutil), of {hours(use['measured_gpu_hours'])} GPU h that it measured"
-    return Table("Time in which held GPUs were busy", note, ("by", "class", "busy"), rows)
+    return ReportTable("Time in which held GPUs were busy", note, ("by", "class", "busy"), rows)
 
 
-def _status(found: Mapping[str, Any]) -> Table:
+def _status(found: Mapping[str, Any]) -> ReportTable:
     status = found["status"]
     runs, used = (sum(one[key] for one in status.values()) for key in ("runs", "gpu_hours"))
     rows = [
         [name, f"{one['runs']:,}", part(one["runs"], runs), hours(one["gpu_hours"]), part(one["gpu_hours"], used)]
         for name, one in status.items()
     ]
-    return Table("How runs ended", "", ("end", "runs", "of runs", "GPU h", "of GPU time"), rows)
+    return ReportTable("How runs ended", "", ("end", "runs", "of runs", "GPU h", "of GPU time"), rows)
 
 
-def _losses(found: Mapping[str, Any]) -> Table:
+def _losses(found: Mapping[str, Any]) -> ReportTable:
     rows = [
         [
             *(name, f"{one['runs']:,}", hours(one["gpu_hours"]), hours(one["after_best_gpu_hours"])),
@@ -168,10 +170,10 @@ def _losses(found: Mapping[str, Any]) -> Table:
         rows = [["no run told its losses", *[""] * 4]]
     note = f"of the {told:,} of {found['counts']['runs']:,} runs that told when their loss was best (berth_injob.loss)"
     columns = ("end", "runs", "GPU h", "after the best", "of it")
-    return Table("GPU time after the best loss", note, columns, rows)
+    return ReportTable("GPU time after the best loss", note, columns, rows)
 
 
-def _failures(found: Mapping[str, Any]) -> Table:
+def _failures(found: Mapping[str, Any]) -> ReportTable:
     rows = [
         [
             *(name, f"{one['runs']:,}", f"{one['told_by_berthd']:,}", f"{one['users']:,}"),
@@ -182,10 +184,10 @@ def _failures(found: Mapping[str, Any]) -> Table:
     ]
     note = "by berthd from the log, else by state and exit code, which seldom tell; may pass: another try can help"
     columns = ("class", "runs", "by berthd", "users", "median", "p90", "GPU h lost", "may pass")
-    return Table("What runs failed of", note, columns, rows)
+    return ReportTable("What runs failed of", note, columns, rows)
 
 
-def _tries(found: Mapping[str, Any]) -> Table:
+def _tries(found: Mapping[str, Any]) -> ReportTable:
     words = {
         "again": "ran again after a failure",
         "passed_in_the_end": "of these, passed: what trying again saved",
@@ -197,10 +199,10 @@ def _tries(found: Mapping[str, Any]) -> Table:
         for name, one in found["tries"].items()
         if one["runs"]
     ]
-    return Table("Tries", "", ("runs that", "runs", "GPU h"), rows)
+    return ReportTable("Tries", "", ("runs that", "runs", "GPU h"), rows)
 
 
-def _saved(found: Mapping[str, Any]) -> Table:
+def _saved(found: Mapping[str, Any]) -> ReportTable:
     words = {
         "tries_passed": ("--retry", "runs that passed at a try of berthd's: work that nobody had to submit again"),
         "tries_not_made": (
@@ -220,12 +222,12 @@ def _saved(found: Mapping[str, Any]) -> Table:
         for kind, one in found["saved"].items()
         if kind != "tries_not_made" or one["asked"]
     ]
-    return Table("What trying again, pre-flights and moves saved", "", ("by", "runs", "GPU h", "which"), rows)
+    return ReportTable("What trying again, pre-flights and moves saved", "", ("by", "runs", "GPU h", "which"), rows)
 
 
-def _worth(found: Mapping[str, Any]) -> Table:
+def _worth(found: Mapping[str, Any]) -> ReportTable:
     rows = [[f"{hours(one['value'])} {one['unit']}", one["remedy"], one["counts"]] for one in found["worth"]]
-    return Table("What is at stake", "upper bounds", ("at most", "remedy", "what was counted"), rows)
+    return ReportTable("What is at stake", "upper bounds", ("at most", "remedy", "what was counted"), rows)
 
 
 def day(moment: float) -> str:

@@ -55,7 +55,7 @@ class Sharing:
 
 
 @dataclass(frozen=True, slots=True)
-class Moving:
+class RelocationRules:
     """The site's rules for moving running jobs that say `--movable`."""
 
     enabled: bool = False
@@ -96,7 +96,7 @@ class Settings:
     most_moves: int = 50
     """Most updates in one pass: each takes slurmctld's write locks."""
     sharing: Sharing = Sharing()
-    moving: Moving = Moving()
+    moving: RelocationRules = RelocationRules()
 
     def excludes_others(self, nodes: int) -> bool:
         """Tells whether pinned jobs exclude all other nodes, on a cluster of this number of nodes."""

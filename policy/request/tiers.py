@@ -17,7 +17,7 @@ _WORD = re.compile(r"(?:(qos|partition)=([A-Za-z0-9_.\-]+):)?(.+)")
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class TierRule:
     """A rule for the jobs of a QOS or a partition, or for all others."""
 
     kind: str
@@ -26,7 +26,7 @@ class Rule:
     value: str
 
 
-Rules = tuple[Rule, ...]
+Rules = tuple[TierRule, ...]
 
 
 def parse_default(text: str) -> Rules:
@@ -57,7 +57,7 @@ def _parse(text: str) -> Rules:
         match = _WORD.fullmatch(word)
         if match is None or "=" in match[3] or ":" in match[3]:
             raise FormatError(f"{word!r} is not [qos=NAME:|partition=NAME:]TIER, such as qos=scavenger:opportunistic")
-        rules.append(Rule(match[1] or "", match[2] or "", match[3]))
+        rules.append(TierRule(match[1] or "", match[2] or "", match[3]))
     return tuple(rules)
 
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from policy.retry.classes import NO_SIGNATURE
 from policy.retry.patterns import REACH, Pattern
-from policy.retry.rules import Rule, Rules
+from policy.retry.rules import FailureRule, Rules
 
 TAIL_BYTES = 256 * 1024
 """How much of a log's end is read."""
@@ -125,7 +125,7 @@ def is_state(said: str, state: str) -> bool:
     return state.startswith(word[:-1]) if word.endswith("+") and len(word) > 1 else word == state
 
 
-def _fact(facts: Facts, rule: Rule) -> str:
+def _fact(facts: Facts, rule: FailureRule) -> str:
     """The fact that speaks for a rule, as a sentence; or nothing."""
     code, number = facts.exit_code, facts.signal
     if code is not None and 128 < code < 128 + 65:

@@ -3,7 +3,7 @@
     >>> from policy.retry.classify import Classification
     >>> lost = Classification("mpi_runtime_failure", transient=True, reason="Connection reset by peer")
     >>> decide([Trial(lost, nodes=("n7",), ran_s=7_200)], Limits())
-    Decision(again=True, reason='a peer, a node or the network between them was lost: try 2 of 4, ...
+    RetryDecision(again=True, reason='a peer, a node or the network between them was lost: try 2 of 4, ...
 
 A failure that comes back on other nodes soon after each start follows the job and not the place, whatever its class.
 """
@@ -58,7 +58,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class RetryDecision:
     """What to do with a failed job."""
 
     again: bool
@@ -69,32 +69,34 @@ class Decision:
     """UUIDs; where one stands, its node need not be excluded."""
 
 
-def decide(trials: Sequence[Trial], limits: Limits) -> Decision:
+def decide(trials: Sequence[Trial], limits: Limits) -> RetryDecision:
     """After the last of a job's failed trials, which come in order."""
     last = trials[-1]
     kind = CLASSES[last.failure.failure]
     if final := next((reason for state, reason in _FINAL.items() if is_state(last.state, state)), ""):
-        return Decision(again=False, reason=final)
+        return RetryDecision(again=False, reason=final)
     if not last.failure.transient:
-        return Decision(again=False, reason=f"{kind.what}, which another try does not change: {last.failure.reason}")
+        return RetryDecision(
+            again=False, reason=f"{kind.what}, which another try does not change: {last.failure.reason}"
+        )
     if not limits.requeue:
-        return Decision(again=False, reason=f"{kind.what}, but it was submitted with --no-requeue")
+        return RetryDecision(again=False, reason=f"{kind.what}, but it was submitted with --no-requeue")
     if limits.requeues_left < 1:
-        return Decision(
+        return RetryDecision(
             again=False, reason=f"{kind.what}, but Slurm has requeued it as often as max_batch_requeue allows"
         )
     in_a_row = _in_a_row(trials)
     if in_a_row >= limits.tries:
-        return Decision(again=False, reason=f"{kind.what}: {in_a_row} tries in a row came no further")
+        return RetryDecision(again=False, reason=f"{kind.what}: {in_a_row} tries in a row came no further")
     if _follows_the_job(trials):
-        return Decision(again=False, reason=f"{kind.what}, again and on other nodes: it is the job, not the place")
+        return RetryDecision(again=False, reason=f"{kind.what}, again and on other nodes: it is the job, not the place")
     nodes, gpus = _excluded(trials, limits.spare_nodes)
     # Its owner's higher job has what it wants; who was pushed out need not wait for anything to be mended.
     wait = 0.0 if kind.name == "job_preempted" else min(LONGEST_WAIT_S, FIRST_WAIT_S * 2 ** (in_a_row - 1))
     start = "from its checkpoint" if any(trial.progressed for trial in trials) else "from the start"
     without = f", without {', '.join((*nodes, *gpus))}" if nodes or gpus else ""
     reason = f"{kind.what}: try {in_a_row + 1} of {limits.tries}, {start}, in {wait:.0f} s{without}"
-    return Decision(again=True, reason=reason, wait_s=wait, exclude_nodes=nodes, exclude_gpus=gpus)
+    return RetryDecision(again=True, reason=reason, wait_s=wait, exclude_nodes=nodes, exclude_gpus=gpus)
 
 
 def _in_a_row(trials: Sequence[Trial]) -> int:

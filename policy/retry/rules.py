@@ -19,7 +19,7 @@ _KEYS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class FailureRule:
     """A class, and its signs; any one of them is enough."""
 
     failure: str
@@ -34,7 +34,7 @@ class Rule:
     out_of_memory: bool = False
 
 
-Rules = tuple[Rule, ...]
+Rules = tuple[FailureRule, ...]
 
 
 def read_rules(text: str, origin: str) -> Rules:
@@ -54,7 +54,7 @@ def read_rules(text: str, origin: str) -> Rules:
     return tuple(_rule(entry, f"{origin}, rule {number}") for number, entry in enumerate(entries, 1))
 
 
-def _rule(entry: Mapping[str, Any], where: str) -> Rule:
+def _rule(entry: Mapping[str, Any], where: str) -> FailureRule:
     unknown = next((key for key in entry if key not in _KEYS), None)
     if unknown:
         raise FormatError(f"{where}: there is no {unknown}{nearest(unknown, _KEYS)}")
@@ -67,7 +67,7 @@ def _rule(entry: Mapping[str, Any], where: str) -> Rule:
         patterns = tuple(bounded(one) for one in _many(entry, "patterns", str, where))
     except FormatError as problem:
         raise FormatError(f"{where}: {problem}") from problem
-    return Rule(
+    return FailureRule(
         failure,
         RANKS.index(rank),
         _flag(entry, "transient", where, default=CLASSES[failure].transient),

@@ -12,7 +12,7 @@ from policy.cluster.shared.sharers import who_is
 from policy.formats.slurm_facts import JobFacts
 from policy.sharing.companions import Companions
 from policy.sharing.profiles import Measured
-from topology.calibrate.classes import Profile, by_rule
+from topology.calibrate.classes import ClassProfile, by_rule
 
 UNKNOWN = "compute"
 """The class of jobs without a name or a profile: the one that loses most on a slow GPU."""
@@ -34,7 +34,7 @@ def shown_by(measured: Measured | None) -> str:
     if measured.sms is None or measured.bandwidth is None:
         # Kernel time alone does not tell compute-bound jobs from memory-bound ones.
         return ""
-    return by_rule(Profile("", measured.sms, measured.bandwidth))
+    return by_rule(ClassProfile("", measured.sms, measured.bandwidth))
 
 
 class Classes:

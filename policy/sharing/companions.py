@@ -12,10 +12,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from policy.cluster.shared.sharers import Who
+from policy.cluster.shared.sharers import JobIdentity
 from policy.sharing import predictor
 from policy.sharing.predictor import Fit
-from policy.sharing.profiles import Key, Measured, Store, Verdict
+from policy.sharing.profiles import Measured, ProfileKey, Store, Verdict
 from policy.sharing.sources import profile_for
 
 LEAST = 0.95
@@ -90,7 +90,7 @@ _Numbers = tuple[float, float, float]
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    key: Key
+    key: ProfileKey
     numbers: _Numbers
     """The job's profile as the predictor takes it, rounded to its grid."""
     memory: float | None
@@ -105,7 +105,7 @@ class Companions:
         """Starts with the profiles of `store`; `name_of` returns the name of a user id."""
         self._fit = fit
         self._name_of = name_of
-        self._jobs: dict[Who, _Job] = {}
+        self._jobs: dict[JobIdentity, _Job] = {}
         self._speeds: dict[tuple[_Numbers, _Numbers], tuple[float, float, float, float]] = {}
         self._rows: frozenset[_Numbers] = frozenset()
         self._columns: set[_Numbers] = set()
@@ -121,25 +121,25 @@ class Companions:
         for key, one in store.measured.items():
             self._own.setdefault(key.user, Store()).measured[key] = one
 
-    def learned(self, key: Key) -> None:
+    def learned(self, key: ProfileKey) -> None:
         """Takes over a changed profile of a job alone from the store."""
         self._own.setdefault(key.user, Store()).measured[key] = self.store.measured[key]
         # The profile may stand for other jobs of the same user too.
         self._jobs = {who: job for who, job in self._jobs.items() if job.key.user != key.user}
 
-    def tried(self, host: Key) -> None:
+    def tried(self, host: ProfileKey) -> None:
         """Notes that the store has a new trial with this owner."""
         self._hosts.add(host)
 
-    def key_of(self, who: Who) -> Key:
+    def key_of(self, who: JobIdentity) -> ProfileKey:
         """Returns the key of the profile that a job's measurements belong to, by its user, account and name."""
-        return Key(self._name_of(who.user), who.account, who.name)
+        return ProfileKey(self._name_of(who.user), who.account, who.name)
 
-    def numbers_of(self, who: Who) -> _Numbers:
+    def numbers_of(self, who: JobIdentity) -> _Numbers:
         """Returns a job's profile as the predictor takes it; jobs with the same numbers get the same predictions."""
         return self._job(who).numbers
 
-    def kind_of(self, who: Who) -> tuple[object, ...]:
+    def kind_of(self, who: JobIdentity) -> tuple[object, ...]:
         """Returns a key that is equal for jobs which no guest can tell apart.
 
         Such jobs have the same numbers, both or none were measured, and none was tried with a guest. A job with trials
@@ -148,16 +148,16 @@ class Companions:
         job = self._job(who)
         return (job.key,) if job.key in self._hosts else (*job.numbers, job.measured)
 
-    def memory_of(self, who: Who) -> float | None:
+    def memory_of(self, who: JobIdentity) -> float | None:
         """Returns the MiB that a job needs, as requested or as measured; None where neither is known."""
         return self._job(who).memory
 
-    def measured(self, who: Who) -> Measured | None:
+    def measured(self, who: JobIdentity) -> Measured | None:
         """Returns the profile of a job, or the one that stands for it; None where nothing was measured."""
         key = self.key_of(who)
         return self._own.get(key.user, _NO_PROFILES).best_for(key, who.app_class)
 
-    def learn(self, hosts: Iterable[Who], guests: Iterable[Who]) -> None:
+    def learn(self, hosts: Iterable[JobIdentity], guests: Iterable[JobIdentity]) -> None:
         """Predicts the pairs that are not known yet, at most about `MOST_NEW` in one call."""
         rows = frozenset(self._job(who).numbers for who in hosts)
         if rows != self._rows or len(self._speeds) > MOST_KEPT:
@@ -171,11 +171,11 @@ class Companions:
             self._predict(sorted(rows), new)
         self._columns.update(some)
 
-    def knows(self, guest: Who) -> bool:
+    def knows(self, guest: JobIdentity) -> bool:
         """Tells whether all pairs of this guest with the owners of the last `learn` are predicted."""
         return self._job(guest).numbers in self._columns
 
-    def pair(self, host: Who, guest: Who) -> Pair:
+    def pair(self, host: JobIdentity, guest: JobIdentity) -> Pair:
         """Returns what is known of two jobs: the result of their trials, else the prediction."""
         one, other = self._job(host), self._job(guest)
         if one.key in self._hosts:
@@ -185,7 +185,7 @@ class Companions:
                 return Pair(tried.host_speed, tried.guest_speed, tried.guest_speed, _FOOTINGS[verdict])
         return self._predicted(one, other)
 
-    def predicted(self, host: Who, guest: Who) -> Pair:
+    def predicted(self, host: JobIdentity, guest: JobIdentity) -> Pair:
         """Returns the prediction for two jobs, whatever their trials showed."""
         return self._predicted(self._job(host), self._job(guest))
 
@@ -216,7 +216,7 @@ class Companions:
                 said = host[row][column], guest[row][column], least[row][column], likely[row][column]
                 self._speeds[one, other] = said
 
-    def _job(self, who: Who) -> _Job:
+    def _job(self, who: JobIdentity) -> _Job:
         known = self._jobs.get(who)
         if known is None:
             if len(self._jobs) > MOST_KEPT:
@@ -224,7 +224,7 @@ class Companions:
             known = self._jobs[who] = self._look_up(who)
         return known
 
-    def _look_up(self, who: Who) -> _Job:
+    def _look_up(self, who: JobIdentity) -> _Job:
         key = self.key_of(who)
         profiles = self._own.get(key.user, _NO_PROFILES)
         own = profiles.best_for(key, who.app_class)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from policy.cluster.shared.company import NOBODY_KNOWN, Meeting
-from policy.cluster.shared.tenants import Tenant
+from policy.cluster.shared.tenants import PlannedTenant
 from policy.request.share import Mate, Share
 from policy.sharing import predictor
 from policy.sharing.complement import under_share
@@ -99,7 +99,7 @@ class Neighbours:
         """Tells whether every job of this meeting is promised `least` of its speed."""
         return meeting.least >= self.least
 
-    def meeting(self, share: Share, there: Iterable[Tenant]) -> Meeting:
+    def meeting(self, share: Share, there: Iterable[PlannedTenant]) -> Meeting:
         """Returns the speeds to expect if a job joins the tenants of a GPU."""
         one = self._kind(share.mate, share.percent)
         if one is None:

@@ -5,10 +5,10 @@ weights that halve every 30 days, so a job that changed is followed after a few 
 `berth-profiles/1`, one JSON object a line (docs/sharing.md).
 
     >>> store = Store()
-    >>> store.add(Key("ann", "lab", "train"), Measured(at=0.0, runs=1, busy=0.4, bandwidth=0.2, memory=3_000.0))
-    >>> store.best_for(Key("ann", "other", "train")).busy
+    >>> store.add(ProfileKey("ann", "lab", "train"), Measured(at=0.0, runs=1, busy=0.4, bandwidth=0.2, memory=3_000.0))
+    >>> store.best_for(ProfileKey("ann", "other", "train")).busy
     0.4
-    >>> store.best_for(Key("bob", "lab", "train")) is None
+    >>> store.best_for(ProfileKey("bob", "lab", "train")) is None
     True
 """
 
@@ -32,7 +32,7 @@ _TRIALS = 20.0
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Key:
+class ProfileKey:
     """The key of a profile; `name` is the job's name, or `class:NAME` for an application class."""
 
     user: str
@@ -96,15 +96,15 @@ class Tried:
 class Store:
     """The store of all profiles and all trials."""
 
-    measured: dict[Key, Measured] = field(default_factory=dict)
-    tried: dict[tuple[Key, Key], Tried] = field(default_factory=dict)
+    measured: dict[ProfileKey, Measured] = field(default_factory=dict)
+    tried: dict[tuple[ProfileKey, ProfileKey], Tried] = field(default_factory=dict)
 
-    def add(self, key: Key, new: Measured) -> None:
+    def add(self, key: ProfileKey, new: Measured) -> None:
         """Merges a measurement into the profile; the older one loses weight with age."""
         old = self.measured.get(key)
         self.measured[key] = new if old is None else _merge(old, new)
 
-    def best_for(self, key: Key, app_class: str = "") -> Measured | None:
+    def best_for(self, key: ProfileKey, app_class: str = "") -> Measured | None:
         """Returns the profile of this key, else of the same user and name in another account, else of the user's class.
 
         Other users' profiles are never used: they are private, and a name says nothing about what others run.
@@ -118,11 +118,11 @@ class Store:
                 return max(same, key=lambda one: one.at)
         return None
 
-    def seen_by(self, user: str) -> dict[Key, Measured]:
+    def seen_by(self, user: str) -> dict[ProfileKey, Measured]:
         """Returns the profiles that a user may see: the user's own."""
         return {key: one for key, one in self.measured.items() if key.user == user}
 
-    def trial(self, host: Key, guest: Key, speeds: tuple[float, float], at: float) -> None:
+    def trial(self, host: ProfileKey, guest: ProfileKey, speeds: tuple[float, float], at: float) -> None:
         """Merges a trial of a minute beside each other: the owner's and the guest's speed."""
         old = self.tried.get((host, guest))
         before = old.trials * _left(at - old.at) if old else 0.0
@@ -132,13 +132,13 @@ class Store:
         trials, faulty = min(before + 1, _TRIALS), old is not None and old.fault
         self.tried[host, guest] = Tried(at, trials, host_speed, guest_speed, faulty)
 
-    def fault(self, one: Key, other: Key, at: float) -> None:
+    def fault(self, one: ProfileKey, other: ProfileKey, at: float) -> None:
         """Records that one failed because of the other: they never share a GPU again, in either role."""
         for pair in ((one, other), (other, one)):
             old = self.tried.get(pair)
             self.tried[pair] = replace(old, at=at, fault=True) if old else Tried(at, 0.0, 0.0, 0.0, fault=True)
 
-    def verdict(self, host: Key, guest: Key, bound: float = 0.95) -> Verdict:
+    def verdict(self, host: ProfileKey, guest: ProfileKey, bound: float = 0.95) -> Verdict:
         """Returns the result of the trials, which takes precedence over any prediction."""
         known = self.tried.get((host, guest))
         if known is None:
@@ -191,10 +191,10 @@ class Store:
             if line.get("format") != FORMAT:
                 raise FormatError(f"the profiles are written as {line.get('format')!r}; this Berth reads {FORMAT}")
         elif "profile" in line:
-            key = Key(*map(str, line.pop("profile")))
+            key = ProfileKey(*map(str, line.pop("profile")))
             self.measured[key] = Measured(**_checked(number, line, Measured))
         else:
-            pair = Key(*map(str, line.pop("host"))), Key(*map(str, line.pop("guest")))
+            pair = ProfileKey(*map(str, line.pop("host"))), ProfileKey(*map(str, line.pop("guest")))
             self.tried[pair] = Tried(**_checked(number, line, Tried))
 
 
@@ -234,7 +234,7 @@ def _left(age: float) -> float:
     return float(0.5 ** (max(age, 0.0) / _HALF))
 
 
-def _words(key: Key) -> list[str]:
+def _words(key: ProfileKey) -> list[str]:
     return [key.user, key.account, key.name]
 
 

@@ -7,7 +7,7 @@ All functions are pure: they take lines and rows, and return the arguments of `S
     >>> store = Store()
     >>> for key, one in from_sacct(lines):
     ...     store.add(key, one)
-    >>> describe(store.measured[Key("ann", "lab", "train")])
+    >>> describe(store.measured[ProfileKey("ann", "lab", "train")])
     'kernels 41% of the time, 3012 MiB, 1.0 runs'
 """
 
@@ -18,9 +18,19 @@ from datetime import datetime
 from statistics import fmean, median
 
 from policy.formats.errors import FormatError
-from policy.sharing.profiles import Key, Measured, Store, describe
+from policy.sharing.profiles import Measured, ProfileKey, Store, describe
 
-__all__ = ["COMMAND", "PRIORS", "Beat", "Key", "Store", "describe", "from_beats", "from_sacct", "profile_for"]
+__all__ = [
+    "COMMAND",
+    "PRIORS",
+    "HostFigures",
+    "ProfileKey",
+    "Store",
+    "describe",
+    "from_beats",
+    "from_sacct",
+    "profile_for",
+]
 
 COMMAND = "sacct -aP -o JobID,User,Account,JobName,End,ElapsedRaw,AllocTRES,TRESUsageInAve,TRESUsageInMax"
 """The command to run; it lists steps too, because Slurm counts GPU use by step (AutoDetect=nvml in gres.conf)."""
@@ -33,7 +43,7 @@ _AMOUNT = re.compile(r"([\d.]+)([KMGT]?)")
 
 
 @dataclass(frozen=True, slots=True)
-class Beat:
+class HostFigures:
     """The guard's report of an owner over some seconds; None stands for values that were not measured."""
 
     at: float
@@ -62,7 +72,7 @@ neighbour is promised too much. `runs` is 0, because nothing was measured.
 """
 
 
-def profile_for(store: Store, key: Key, app_class: str = "", gpu_mem: float | None = None) -> Measured:
+def profile_for(store: Store, key: ProfileKey, app_class: str = "", gpu_mem: float | None = None) -> Measured:
     """Returns the profile to place a job by: its own, with missing values from its class's prior.
 
     Where its memory was not measured, a job that requests GPU memory is assumed to use that much.
@@ -79,7 +89,7 @@ def profile_for(store: Store, key: Key, app_class: str = "", gpu_mem: float | No
     return replace(own, **missing)
 
 
-def from_sacct(lines: Iterable[str], mark: str = "|") -> Iterator[tuple[Key, Measured]]:
+def from_sacct(lines: Iterable[str], mark: str = "|") -> Iterator[tuple[ProfileKey, Measured]]:
     """Yields measurements of jobs that had one GPU alone, from the output of COMMAND with `--delimiter` MARK.
 
     The job name is free text from its user and may hold line ends and bars. Only a mark that users cannot guess stops
@@ -97,10 +107,10 @@ def from_sacct(lines: Iterable[str], mark: str = "|") -> Iterator[tuple[Key, Mea
     for several in steps.values():
         job = next((row for row in several if "." not in row["JobID"]), None)
         if job is not None and _alone(_tres(job["AllocTRES"]), needed) and (found := _measured(job, several)):
-            yield Key(job["User"], job["Account"], job["JobName"]), found
+            yield ProfileKey(job["User"], job["Account"], job["JobName"]), found
 
 
-def from_beats(beats: Sequence[Beat]) -> Measured | None:
+def from_beats(beats: Sequence[HostFigures]) -> Measured | None:
     """Merges a run of reports into one measurement; None where no step ended without a guest.
 
     The median step time ignores a stalled step. Sensor values from seconds beside a guest belong to the pair, and are

@@ -26,7 +26,7 @@ _NO_MARGINS = Margins((0.0,) * len(LEVELS), (0.0,) * len(LEVELS))
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class Correction:
     """The limits of a correction: standard deviations of its parts and of the noise."""
 
     wide: float = 0.2
@@ -70,18 +70,18 @@ class Guess:
     familiar: NDArray[np.bool_]
 
 
-def train(pairs: Pairs, source: str, shape: Shape | None = None) -> Fit:
+def train(pairs: Pairs, source: str, shape: Correction | None = None) -> Fit:
     """Trains a fit with its margins, by folds over pairs and over models."""
-    shape = shape or Shape()
+    shape = shape or Correction()
     known = np.concatenate([_shortfalls(pairs, test, shape, only_new=False) for _, test in folds_by_pair(pairs)])
     new = np.concatenate([_shortfalls(pairs, test, shape, only_new=True) for _, test in folds_by_model(pairs)])
     bare = fit_only(pairs, shape)
     return Fit(bare.law, bare.correction, bare.anchors, Margins(quantiles(known), quantiles(new)), source)
 
 
-def fit_only(pairs: Pairs, shape: Shape | None = None) -> Fit:
+def fit_only(pairs: Pairs, shape: Correction | None = None) -> Fit:
     """Trains a fit without margins."""
-    shape = shape or Shape()
+    shape = shape or Correction()
     own = predictor.rounded(np.concatenate([pairs.first, pairs.second]))
     other = predictor.rounded(np.concatenate([pairs.second, pairs.first]))
     truth = np.concatenate([pairs.speeds[:, 0], pairs.speeds[:, 1]])
@@ -121,7 +121,7 @@ def folds_by_model(pairs: Pairs) -> Iterator[tuple[str, NDArray[np.bool_]]]:
         yield model, np.array([model in names for names in pairs.names])
 
 
-def _shortfalls(pairs: Pairs, test: NDArray[np.bool_], shape: Shape, *, only_new: bool) -> Array:
+def _shortfalls(pairs: Pairs, test: NDArray[np.bool_], shape: Correction, *, only_new: bool) -> Array:
     held_out = pairs.part(test)
     said = guess(fit_only(pairs.part(~test), shape), held_out)
     short = (said.speeds - held_out.speeds) / said.spread
@@ -151,7 +151,7 @@ def _law_by_row(numbers: Array, own: Array, other: Array) -> Array:
     return np.asarray(1 / (1 + predictor.sensitivity(numbers, own) * predictor.pressure(numbers, other)))
 
 
-def _correct(own: Array, other: Array, rest: Array, anchors: Array, shape: Shape) -> Array:
+def _correct(own: Array, other: Array, rest: Array, anchors: Array, shape: Correction) -> Array:
     """Fits the correction's matrix: wide x wide, narrow x plain and plain x narrow; the other blocks stay 0."""
     wide, many = len(WIDE_AT), len(anchors)
     scale = np.zeros((wide + many + 3, wide + 3 + many))

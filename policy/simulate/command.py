@@ -258,14 +258,14 @@ _AS_THEY_ARE = (
 
 def _run_here(study: Study, args: argparse.Namespace) -> int:
     from policy.simulate.report.files import placement_files  # noqa: PLC0415
-    from policy.simulate.report.progress import Progress  # noqa: PLC0415
+    from policy.simulate.report.progress import RunProgress  # noqa: PLC0415
     from policy.simulate.study import cells  # noqa: PLC0415
     from policy.simulate.sweep import prepare, recorded, run_all  # noqa: PLC0415
 
     trace = prepare(study)
     every = cells(study)
     placements = placement_files(args.placements, every) if args.placements else {}
-    with Progress(len(every)) as progress:
+    with RunProgress(len(every)) as progress:
         rows = list(run_all(study, every, trace, args.workers, placements, progress.tick))
     really = recorded(study, trace)
     _show(study, [*rows, *([really] if really else [])], trace.notes, len(trace.jobs), args)

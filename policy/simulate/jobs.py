@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class TraceJob:
     """The data of one job in a trace; times are in seconds."""
 
     id: str

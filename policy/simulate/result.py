@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from policy.simulate.jobs import Job
+from policy.simulate.jobs import TraceJob
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,11 +20,11 @@ class Stretch:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class SimulationOutcome:
     """The outcome of one policy on one trace."""
 
     policy: str
-    jobs: Sequence[Job]
+    jobs: Sequence[TraceJob]
     """The measured jobs, which need not be all that ran."""
     starts: Mapping[str, float]
     """First start of each job."""

@@ -19,14 +19,14 @@ from policy.cluster.fleet import Fleet
 from policy.formats.errors import BerthError, FormatError, nearest
 from policy.formats.flags import parse_locality
 from policy.placement.base import Policy
-from policy.request.settings import Moving, Settings
+from policy.request.settings import RelocationRules, Settings
 from policy.simulate.inputs import Trace, cluster, read_traces
 from policy.simulate.inputs.others import completed, read_events, read_quotas
-from policy.simulate.jobs import Job
+from policy.simulate.jobs import TraceJob
 from policy.simulate.pal_rounds.events import NodeEvent
 from policy.simulate.report.files import write_placements
 from policy.simulate.report.summary import Summary, summarise
-from policy.simulate.result import Outcome
+from policy.simulate.result import SimulationOutcome
 from policy.simulate.study import Cell, Study, cells
 from topology.scores import PAL_CLASSES
 
@@ -67,7 +67,7 @@ def _corners(study: Study) -> list[tuple[tuple[str, str], ...]]:
     return corners
 
 
-def _fits(job: Job, clusters: Sequence[Sequence[int]]) -> bool:
+def _fits(job: TraceJob, clusters: Sequence[Sequence[int]]) -> bool:
     """Tells whether each of these clusters, given as the GPUs of its nodes, has as many nodes as the job requests."""
     if job.nodes is None:
         return True
@@ -75,7 +75,7 @@ def _fits(job: Job, clusters: Sequence[Sequence[int]]) -> bool:
     return all(sum(size >= each for size in sizes) >= job.nodes for sizes in clusters)
 
 
-def _unscored(jobs: Sequence[Job], scored: AbstractSet[str]) -> Iterator[tuple[str, int]]:
+def _unscored(jobs: Sequence[TraceJob], scored: AbstractSet[str]) -> Iterator[tuple[str, int]]:
     """Yields notes on classes that only the jobs or only the score tables have; none without tables."""
     counts = Counter(job.app_class for job in jobs)
     for name in sorted(counts.keys() - scored if scored else ()):
@@ -100,7 +100,7 @@ PUBLISHED_REPEAT = 2.0
 """Jobs an hour that follow the trace in PAL's simulations."""
 
 
-def _rounds(study: Study, cell: Cell, jobs: Sequence[Job], fleet: Fleet) -> Outcome:
+def _rounds(study: Study, cell: Cell, jobs: Sequence[TraceJob], fleet: Fleet) -> SimulationOutcome:
     from policy.simulate.pal_rounds.rounds import RoundsSettings, run  # noqa: PLC0415 - each mode loads its own simulator
 
     settings = RoundsSettings(
@@ -116,12 +116,12 @@ def _rounds(study: Study, cell: Cell, jobs: Sequence[Job], fleet: Fleet) -> Outc
     return run(jobs, fleet, policy_named(cell.policy, cell.seed), settings)
 
 
-def _slurm(study: Study, cell: Cell, jobs: Sequence[Job], fleet: Fleet) -> Outcome:
+def _slurm(study: Study, cell: Cell, jobs: Sequence[TraceJob], fleet: Fleet) -> SimulationOutcome:
     from policy.simulate.slurm_alone.run import run  # noqa: PLC0415
-    from policy.simulate.slurm_alone.settings import Locality, Quotas, SlurmSettings  # noqa: PLC0415
+    from policy.simulate.slurm_alone.settings import LocalityRule, Quotas, SlurmSettings  # noqa: PLC0415
 
     locality = parse_locality(study.locality) if study.locality else None
-    waited = Locality().wait_s if locality is None or locality.wait is None else locality.wait
+    waited = LocalityRule().wait_s if locality is None or locality.wait is None else locality.wait
     settings = SlurmSettings(
         order=study.order or "slurm",
         durations=study.durations,
@@ -129,23 +129,23 @@ def _slurm(study: Study, cell: Cell, jobs: Sequence[Job], fleet: Fleet) -> Outco
         bf_interval_s=study.bf_interval,
         pinned=cell.policy != PLAIN_SLURM,
         spread=study.spread,
-        locality=Locality(locality.level, waited, study.weigh_waits) if locality else Locality(),
+        locality=LocalityRule(locality.level, waited, study.weigh_waits) if locality else LocalityRule(),
         quotas=Quotas(read_quotas(study.quotas), study.borrow) if study.quotas else Quotas(),
         requeue_cost_s=study.move_cost,
-        moving=Moving(enabled=study.movable > 0),
+        moving=RelocationRules(enabled=study.movable > 0),
         movable=_movable(study, cell, jobs),
         events=_events(study, fleet),
     )
     return run(jobs, fleet, policy_named(cell.policy, cell.seed), settings)
 
 
-def _berthd(study: Study, cell: Cell, jobs: Sequence[Job], fleet: Fleet) -> Outcome:
+def _berthd(study: Study, cell: Cell, jobs: Sequence[TraceJob], fleet: Fleet) -> SimulationOutcome:
     from policy.simulate.with_berthd.run import Delays, PinnedSettings, Submission, run  # noqa: PLC0415
 
     locality = parse_locality(study.locality) if study.locality else None
     settings = PinnedSettings(
         berthd=cell.policy != PLAIN_SLURM,
-        site=Settings(moving=Moving(enabled=study.movable > 0)),
+        site=Settings(moving=RelocationRules(enabled=study.movable > 0)),
         delays=Delays(backfill=study.bf_interval),
         slurm=study.slurm,
         seed=cell.seed,
@@ -158,7 +158,7 @@ def _berthd(study: Study, cell: Cell, jobs: Sequence[Job], fleet: Fleet) -> Outc
     return run(asked, fleet, policy_named(cell.policy, cell.seed), settings)
 
 
-def _movable(study: Study, cell: Cell, jobs: Sequence[Job]) -> dict[str, float]:
+def _movable(study: Study, cell: Cell, jobs: Sequence[TraceJob]) -> dict[str, float]:
     """Returns the jobs with `--movable`, and the cost of a move for each; none for plain Slurm."""
     if cell.policy == PLAIN_SLURM:
         return {}
@@ -215,7 +215,7 @@ def recorded(study: Study, trace: Trace) -> Summary | None:
     jobs = [job for job in trace.jobs if job.id in trace.recorded]
     if not jobs:
         return None
-    outcome = Outcome(
+    outcome = SimulationOutcome(
         policy=RECORDED,
         jobs=jobs,
         starts={job.id: trace.recorded[job.id].start for job in jobs},

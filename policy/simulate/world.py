@@ -11,7 +11,7 @@ from policy.cluster.view import View
 from policy.formats.arrays import Floats
 from policy.formats.slurm_facts import Memory, NodeFacts, PartitionFacts
 from policy.request.demand import A_YEAR, ANY_SPREAD, Demand
-from policy.simulate.jobs import Job
+from policy.simulate.jobs import TraceJob
 from topology.fabric import NOBODY, Fabric
 from topology.model import Gpu, Link, Machine
 from topology.tables import Ints
@@ -115,7 +115,7 @@ def view(fleet: Fleet, free: Ints, up: "np.ndarray[tuple[int], np.dtype[np.bool_
     return View(fleet, free, fleet.cpus, fleet.mem, everywhere if up is None else up, everywhere)
 
 
-def demand_of(job: Job, fleet: Fleet, remaining: float | None = None) -> Demand:
+def demand_of(job: TraceJob, fleet: Fleet, remaining: float | None = None) -> Demand:
     """Returns the demand of a job; without a number of nodes its GPUs may lie anywhere."""
     nodes = job.nodes or (ANY_SPREAD if job.gpus > 1 else 1)
     return Demand(

@@ -12,7 +12,7 @@ from policy.formats import flags
 from policy.formats.errors import ConfigError, FormatError, nearest
 from policy.request import tiers
 from policy.request.locality import parse_rules
-from policy.request.settings import Moving, Settings, Sharing
+from policy.request.settings import RelocationRules, Settings, Sharing
 
 _HOOK = {
     "socket": str,
@@ -300,7 +300,7 @@ def _sharing(path: Path, table: dict[str, Any]) -> Sharing:
 _LEAST = {"grace": 0, "restart": 0, "margin": 1, "per_job": 1, "per_hour": 1, "at_once": 1}
 
 
-def _moving(path: Path, table: dict[str, Any], berthd: Mapping[str, Any]) -> Moving:
+def _moving(path: Path, table: dict[str, Any], berthd: Mapping[str, Any]) -> RelocationRules:
     """The rules for moving running jobs."""
     values = dict(table)
     if values.get("enabled") and not (berthd.get("repin", True) and berthd.get("pin_ahead", True)):
@@ -313,7 +313,7 @@ def _moving(path: Path, table: dict[str, Any], berthd: Mapping[str, Any]) -> Mov
     for key, least in _LEAST.items():
         if values.get(key, least) < least:
             raise ConfigError(f"{path}: [moving] {key} is at least {least}, not {values[key]}")
-    return Moving(**values)
+    return RelocationRules(**values)
 
 
 def _checked(path: Path, tables: dict[str, Any], name: str, known: dict[str, type]) -> dict[str, Any]:

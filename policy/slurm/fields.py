@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from policy.formats.hostlist import fold_numbers
-from policy.formats.slurm_facts import JobFacts, Rule
+from policy.formats.slurm_facts import AdmissionRule, JobFacts
 
 _TYPED_GPU = re.compile(r"(?:^|,)gpu:g(\d+):1(?:\(S:[^)]*\))?(?=,|$)")
 _ANY_GPU = re.compile(r"(?:^|,)gpu(?::[^:,()]+)??:(\d+)")
@@ -58,7 +58,7 @@ class Gres(NamedTuple):
     shards: int
 
 
-class Used(NamedTuple):
+class UsedGres(NamedTuple):
     """GPUs that gpu or shard jobs hold and seats that are taken, as bits, and percent of each GPU that is shared."""
 
     gpus: int
@@ -80,11 +80,11 @@ def gres(text: str) -> Gres:
 
 
 @lru_cache(maxsize=16_384)
-def gres_used(text: str) -> Used:
+def gres_used(text: str) -> UsedGres:
     """What is in use of a node, or what a job holds there.
 
     >>> gres_used("gpu:g0:1(IDX:0),gpu:g1:0(IDX:N/A),shard:g2:30(30/100),seat:g0:1(IDX:0)")
-    Used(gpus=5, seats=1, shared=(0, 0, 30))
+    UsedGres(gpus=5, seats=1, shared=(0, 0, 30))
     """
     gpus = seats = 0
     shared: list[int] = []
@@ -97,7 +97,7 @@ def gres_used(text: str) -> Used:
         if name == "shard":
             shared += [0] * (int(place) + 1 - len(shared))
             shared[int(place)] += int(count)
-    return Used(gpus, seats, tuple(shared))
+    return UsedGres(gpus, seats, tuple(shared))
 
 
 @lru_cache(maxsize=1_024)
@@ -235,11 +235,11 @@ def numbers(text: str) -> Iterator[int]:
         yield from range(int(first), int(last or first) + 1, int(step or 1))
 
 
-def rule(only: Iterable[str], never: Iterable[str]) -> Rule:
+def rule(only: Iterable[str], never: Iterable[str]) -> AdmissionRule:
     """What Allow and Deny of a partition say together; ALL stands for there being no such line.
 
     >>> rule(["ALL"], []).admits_all, sorted(rule(["Physics", "chemistry"], ["ALL"]).only)
     (True, ['chemistry', 'physics'])
     """
     allowed, denied = (frozenset(name.lower() for name in names) - {"all"} for names in (only, never))
-    return Rule(allowed or None, denied)
+    return AdmissionRule(allowed or None, denied)

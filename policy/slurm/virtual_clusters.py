@@ -64,7 +64,7 @@ class VirtualCluster:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class VirtualClusters:
     """All groups of a cluster."""
 
     clusters: tuple[VirtualCluster, ...]
@@ -74,7 +74,7 @@ class Plan:
     """For how long a borrower runs at least, as Slurm writes times."""
 
 
-def read(text: str, origin: str) -> Plan:
+def read(text: str, origin: str) -> VirtualClusters:
     """The plan in a file; `origin` names it in errors."""
     try:
         content = tomllib.loads(text)
@@ -104,10 +104,10 @@ def read(text: str, origin: str) -> Plan:
             f"{origin}: the virtual clusters have {promised} GPUs together, the cluster has {total}; lower some"
         )
     exempt = _match(content.get("exempt", "00:00:00"), _TIME, origin, "exempt", "a time such as 00:10:00")
-    return Plan(clusters, borrow, exempt)
+    return VirtualClusters(clusters, borrow, exempt)
 
 
-def commands(plan: Plan) -> Iterator[str]:
+def commands(plan: VirtualClusters) -> Iterator[str]:
     """A shell script that makes it so. It may be run again, and takes nothing away."""
     yield from _HEAD.splitlines()
     if plan.borrow:
@@ -127,7 +127,7 @@ def commands(plan: Plan) -> Iterator[str]:
             yield f"user {one.name} {user}"
 
 
-def slurm_conf(plan: Plan) -> Iterator[str]:
+def slurm_conf(plan: VirtualClusters) -> Iterator[str]:
     """The lines that slurm.conf needs."""
     yield "# limits and QOS of the virtual clusters count only where they are enforced"
     yield "AccountingStorageEnforce=associations,limits,qos"

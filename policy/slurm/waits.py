@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 
-class Waits:
+class SlurmWaits:
     """Those of this process."""
 
     def __init__(self) -> None:
@@ -19,4 +19,4 @@ class Waits:
             self._told()
 
 
-WAITS = Waits()
+WAITS = SlurmWaits()

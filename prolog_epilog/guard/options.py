@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from prolog_epilog.errors import ConfigError
+from prolog_epilog.errors import NodeConfigError
 from prolog_epilog.guard.decide.choice import LAWS
 from prolog_epilog.guard.settings import GuardSettings, settings_from
 
@@ -32,25 +32,25 @@ def load(path: str) -> tuple[GuardSettings, NoticeOptions]:
     except FileNotFoundError:
         return GuardSettings(), NoticeOptions()
     except OSError as problem:
-        raise ConfigError(f"{path}: {problem.strerror}; let root read it") from None
+        raise NodeConfigError(f"{path}: {problem.strerror}; let root read it") from None
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as problem:
-        raise ConfigError(f"{path}: {problem}") from None
+        raise NodeConfigError(f"{path}: {problem}") from None
     guard, notice = (_table(path, tables, name) for name in ("guard", "notice"))
     try:
         settings = settings_from(guard)
-    except ConfigError as problem:
-        raise ConfigError(f"{path}: {problem}") from None
+    except NodeConfigError as problem:
+        raise NodeConfigError(f"{path}: {problem}") from None
     if settings.law not in LAWS:
-        raise ConfigError(f"{path}: [guard] law is one of {', '.join(LAWS)}, not {settings.law!r}")
+        raise NodeConfigError(f"{path}: [guard] law is one of {', '.join(LAWS)}, not {settings.law!r}")
     if settings.metrics and not settings.metrics.startswith("/"):
-        raise ConfigError(f"{path}: [guard] metrics is a path from / on, not {settings.metrics!r}")
+        raise NodeConfigError(f"{path}: [guard] metrics is a path from / on, not {settings.metrics!r}")
     return settings, _notice(path, notice)
 
 
 def _table(path: str, tables: Mapping[str, object], name: str) -> Mapping[str, object]:
     table = tables.get(name, {})
     if not isinstance(table, dict):
-        raise ConfigError(f"{path}: {name} is a table, [{name}]")
+        raise NodeConfigError(f"{path}: {name} is a table, [{name}]")
     return table
 
 
@@ -60,7 +60,7 @@ def _notice(path: str, table: Mapping[str, object]) -> NoticeOptions:
     hosts, port = table.get("hosts", ""), table.get("port", defaults.port)
     socket = table.get("munge_socket", "")
     if not isinstance(hosts, str) or not isinstance(socket, str):
-        raise ConfigError(f"{path}: [notice] hosts and munge_socket are texts in quotes")
+        raise NodeConfigError(f"{path}: [notice] hosts and munge_socket are texts in quotes")
     if not isinstance(port, int) or isinstance(port, bool) or not 0 < port < 1 << 16:
-        raise ConfigError(f"{path}: [notice] port is a number from 1 to 65535, not {port!r}")
+        raise NodeConfigError(f"{path}: [notice] port is a number from 1 to 65535, not {port!r}")
     return NoticeOptions(tuple(hosts.replace(",", " ").split()[:_MOST_HOSTS]), port, socket)

@@ -19,11 +19,11 @@ from functools import partial
 from pathlib import Path
 
 from prolog_epilog import config
-from prolog_epilog.errors import ConfigError, Interrupted, NodeError
+from prolog_epilog.errors import Interrupted, NodeConfigError, NodeError
 from prolog_epilog.guard import options
 from prolog_epilog.guard.hold import deadman
 from prolog_epilog.guard.hold.grip import Ground
-from prolog_epilog.guard.hold.levels import LevelNotice, Levels
+from prolog_epilog.guard.hold.levels import EnforcedLevels, LevelNotice
 from prolog_epilog.guard.measure.machine import State
 from prolog_epilog.guard.measure.senses import Senses
 from prolog_epilog.guard.mishaps import Mishaps
@@ -34,7 +34,7 @@ from prolog_epilog.guard.seats.watch import Watch
 from prolog_epilog.guard.settings import GuardSettings
 from prolog_epilog.guard.tell import notice
 from prolog_epilog.guard.tell.errands import Errands
-from prolog_epilog.guard.tell.notice import Notice
+from prolog_epilog.guard.tell.notice import GuardNotice
 from prolog_epilog.job.slurm import Scontrol
 from prolog_epilog.node import freezer, processes
 from prolog_epilog.node.paths import Paths
@@ -55,7 +55,7 @@ def main() -> int:
     try:
         place = words.config or config.find(os.environ)
         node, (settings, notices) = config.load(place), options.load(place)
-    except ConfigError as problem:
+    except NodeConfigError as problem:
         sys.stderr.write(f"berth-guard: error: {problem}\n")
         return _WRONG
     slurm = Scontrol(node.scontrol, os.environ.get("SLURM_CONF", ""))
@@ -110,7 +110,7 @@ def _loop(watch: Watch, settings: GuardSettings, notices: NoticeOptions, dead_ma
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
     senses = Senses(watch.say)
     errands = Errands(watch.slurm, notices, lambda said: watch.say(said, again=True), watch.end_clients)
-    levels = Levels(watch.paths, partial(_tell_level, notices), watch.say)
+    levels = EnforcedLevels(watch.paths, partial(_tell_level, notices), watch.say)
     keeper = Keeper(
         Ground(watch.paths),
         settings,
@@ -149,7 +149,7 @@ def _turn(
     return 0
 
 
-def _slow(watch: Watch, levels: Levels, errands: Errands, stop: threading.Event) -> None:
+def _slow(watch: Watch, levels: EnforcedLevels, errands: Errands, stop: threading.Event) -> None:
     mishaps, due = _mishaps(watch), time.monotonic()
     while not stop.is_set():
         mishaps.attempt("an errand", partial(_run_errand, errands, due - time.monotonic()))
@@ -178,4 +178,4 @@ def _tell_level(notices: NoticeOptions, one: LevelNotice) -> bool:
 
 def _blame(errands: Errands, node: str, gpu: int, job: int) -> None:
     """Tells berthd whose program brought MPS down."""
-    errands.notify(Notice(node, gpu, State.UNHEALTHY.value.lower(), "fault", job))
+    errands.notify(GuardNotice(node, gpu, State.UNHEALTHY.value.lower(), "fault", job))

@@ -15,7 +15,7 @@ from prolog_epilog.errors import NodeError, StateError
 from prolog_epilog.job.extra import GUARANTEED, OPPORTUNISTIC
 from prolog_epilog.node.paths import Paths
 from prolog_epilog.tenants import share_file, state
-from prolog_epilog.tenants.share_file import Share
+from prolog_epilog.tenants.share_file import ShareRecord
 
 __all__ = ["Member", "Roll", "Seating"]
 
@@ -98,7 +98,7 @@ class Roll:
     paths: Paths
     node: str = ""
     """The name of this node in Slurm."""
-    _read: dict[int, tuple[_Stamp, Share | None]] = field(default_factory=dict)
+    _read: dict[int, tuple[_Stamp, ShareRecord | None]] = field(default_factory=dict)
     _books: _Books = field(init=False)
 
     def __post_init__(self) -> None:
@@ -127,9 +127,9 @@ class Roll:
                     place.guest = member
         return found
 
-    def _files(self) -> list[Share]:
+    def _files(self) -> list[ShareRecord]:
         """Returns all good share files, the latest last."""
-        now: dict[int, tuple[_Stamp, Share | None]] = {}
+        now: dict[int, tuple[_Stamp, ShareRecord | None]] = {}
         try:
             names = os.listdir(self.paths.jobs)  # noqa: PTH208 - ten times a second
         except OSError:
@@ -145,7 +145,7 @@ class Roll:
         good = [(file.start, stamp[_MTIME], file) for stamp, file in now.values() if file is not None]
         return [file for *_, file in sorted(good, key=lambda one: one[:2])]
 
-    def _of_tier(self, job: int) -> Share | None:
+    def _of_tier(self, job: int) -> ShareRecord | None:
         try:
             file = share_file.read(self.paths, job)
         except NodeError:
@@ -154,7 +154,7 @@ class Roll:
         return file if good else None
 
 
-def _member(file: Share) -> Member:
+def _member(file: ShareRecord) -> Member:
     folder = Path(file.word) if file.word else None
     words = {uuid: folder / uuid for uuid in file.uuids} if folder else {}
     return Member(file.job, file.uid, file.uuids, words, file.way, file.mem_mib, file.slope, file.share)

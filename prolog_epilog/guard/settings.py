@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, fields, is_dataclass, replace
 from difflib import get_close_matches
 from typing import Any, TypeVar
 
-from prolog_epilog.errors import ConfigError
+from prolog_epilog.errors import NodeConfigError
 
 __all__ = [
     "ActionSettings",
@@ -317,7 +317,7 @@ def _filled(table: _Table, section: Mapping[str, object], where: str) -> _Table:
         if key not in known:
             close = get_close_matches(key, known, n=1)
             hint = f"; did you mean {close[0]}?" if close else f"; it has {', '.join(known)}"
-            raise ConfigError(f"{where} has no key {key}{hint}")
+            raise NodeConfigError(f"{where} has no key {key}{hint}")
         changed[key] = _value(known[key], value, f"{where} {key}")
     return replace(table, **changed)  # type: ignore[type-var]
 
@@ -325,14 +325,14 @@ def _filled(table: _Table, section: Mapping[str, object], where: str) -> _Table:
 def _value(default: object, value: object, where: str) -> object:
     if is_dataclass(default):
         if not isinstance(value, Mapping):
-            raise ConfigError(f"{where} is a table of keys, not {value!r}")
+            raise NodeConfigError(f"{where} is a table of keys, not {value!r}")
         return _filled(default, value, where)
     if isinstance(default, str):
         if not isinstance(value, str):
-            raise ConfigError(f"{where} is a word, not {value!r}")
+            raise NodeConfigError(f"{where} is a word, not {value!r}")
         return value
     if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
-        raise ConfigError(f"{where} is a number that is not negative, not {value!r}")
+        raise NodeConfigError(f"{where} is a number that is not negative, not {value!r}")
     if isinstance(default, int) and value != int(value):
-        raise ConfigError(f"{where} is a whole number, not {value!r}")
+        raise NodeConfigError(f"{where} is a whole number, not {value!r}")
     return type(default)(value)  # type: ignore[call-arg]

@@ -13,7 +13,7 @@ from pathlib import Path
 from prolog_epilog.injob import word
 from prolog_epilog.injob.errors import InjobError
 from prolog_epilog.injob.law import DutyLaw
-from prolog_epilog.injob.word import OPEN, Order, Place, map_order, read_order
+from prolog_epilog.injob.word import OPEN, Order, WordSlot, map_order, read_order
 
 VARIABLE = "BERTH_WORD"
 """Environment variable of the job: its words on this node, in the order of its CUDA devices, joined by colons."""
@@ -86,7 +86,7 @@ class Job:
         self._best_loss: float | None = None
         self._words = words
         self._device = device
-        self.place: Place | None = None
+        self.place: WordSlot | None = None
         self._orders: list[memoryview] = []
         if not words:
             self.why = f"{VARIABLE} is not set: this job shares no GPU that a guard watches, so there is nothing to do"
@@ -99,7 +99,7 @@ class Job:
     def _stop(self, why: str) -> None:
         self.why, self._orders = why, []
 
-    def sit(self, device: int | None = None, uuid: str = "") -> Place | None:
+    def sit(self, device: int | None = None, uuid: str = "") -> WordSlot | None:
         """Takes the place at the word of a device, which is known by its UUID or else by its number."""
         if self.place is None and self._orders:
             if device is not None:
@@ -107,7 +107,7 @@ class Job:
             named = [number for number, one in enumerate(self._words) if one.name.lower() == uuid.lower()]
             self._device = named[0] if named else self._device % len(self._words)
             try:
-                self.place = Place(self._words[self._device], elsewhere=self.gated_elsewhere)
+                self.place = WordSlot(self._words[self._device], elsewhere=self.gated_elsewhere)
                 self.place.numbers[word.APP] = fingerprint(self._ranks)
             except (InjobError, OSError, ValueError) as error:
                 self._stop(f"{error}; in a container, bind {self._words[0].parent.parent} into it")

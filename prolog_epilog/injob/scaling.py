@@ -13,7 +13,7 @@ ROOM = 0.95
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HeldMemory:
     """The memory of the last step, in bytes."""
 
     peak: int
@@ -34,7 +34,7 @@ class Spill:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class ScalingStep:
     """The decision for the next step."""
 
     spill: Spill
@@ -42,13 +42,13 @@ class Step:
     """The bytes that the framework's allocator may hold; 0: no limit."""
 
 
-def decide(target: int, host_bound: int, held: Held, now: Spill) -> Step:
+def decide(target: int, host_bound: int, held: HeldMemory, now: Spill) -> ScalingStep:
     """Chooses what to keep on the host, from the memory of the last step."""
     whole = held.peak + (held.state if now.state else 0) + held.activations
     if not target or whole <= target * ROOM:
-        return Step(Spill(), target)
+        return ScalingStep(Spill(), target)
     if held.peak <= target:
-        return Step(now, target)
+        return ScalingStep(now, target)
     missing = whole - target
     state = 0 < held.state <= host_bound
     if state:
@@ -58,4 +58,4 @@ def decide(target: int, host_bound: int, held: Held, now: Spill) -> Step:
     activations = min(max(int(missing / ROOM), 0), max(room, 0))
     spill = Spill(state, max(activations, now.activations if state == now.state and missing > 0 else 0))
     # A limit below what the job must hold would end the job.
-    return Step(spill, max(target, held.peak))
+    return ScalingStep(spill, max(target, held.peak))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Any
 
-from prolog_epilog.injob.scaling import Held, Spill, decide
+from prolog_epilog.injob.scaling import HeldMemory, Spill, decide
 
 LEAST_SPILLED = 1 << 20
 """Tensors with fewer bytes are not worth moving to the host."""
@@ -209,7 +209,7 @@ class Scaler:
         cuda = self._torch.cuda
         peak = cuda.max_memory_allocated(self._device)
         cuda.reset_peak_memory_stats(self._device)
-        held = Held(peak, self.state.size(optimizer), self.activations.most_on_host)
+        held = HeldMemory(peak, self.state.size(optimizer), self.activations.most_on_host)
         self.activations.most_on_host = self.activations.on_host
         bound = 0 if self.graphs else host_bound
         self.pool.bound = bound

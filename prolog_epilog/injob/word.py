@@ -20,7 +20,18 @@ from pathlib import Path
 
 from prolog_epilog.injob.errors import WordError
 
-__all__ = ["OPEN", "Beat", "Order", "OrderPage", "Place", "create", "map_order", "read_beats", "read_order", "remove"]
+__all__ = [
+    "OPEN",
+    "Order",
+    "OrderPage",
+    "WordBeat",
+    "WordSlot",
+    "create",
+    "map_order",
+    "read_beats",
+    "read_order",
+    "remove",
+]
 
 PAGE = 4096
 SLOT = 256
@@ -70,7 +81,7 @@ class Order:
 
 
 @dataclass(frozen=True, slots=True)
-class Beat:
+class WordBeat:
     """The report of one process of the job on itself; counters only grow while the process lives."""
 
     slot: int
@@ -106,7 +117,7 @@ class Beat:
     best_at_ns: int = 0
     """The time at which it told the best of them, CLOCK_MONOTONIC."""
 
-    def mean_step_s(self, before: Beat | None) -> float | None:
+    def mean_step_s(self, before: WordBeat | None) -> float | None:
         """Returns the mean time of the steps since an earlier reading of the same process; None if there was none."""
         steps, took = self.steps, self.step_ns
         if before is not None and before.pid == self.pid:
@@ -222,7 +233,7 @@ def read_order(numbers: memoryview) -> Order:
     return Order(duty, numbers[MEMORY], numbers[HOST_BOUND], numbers[QUOTA], numbers[DUTY] >> 32)
 
 
-def read_beats(word: Path) -> tuple[Beat, ...]:
+def read_beats(word: Path) -> tuple[WordBeat, ...]:
     """Returns the beats of the living processes of a job on a GPU; leaves out what cannot be true.
 
     A page that the job has cut or grown is set back to its size, so that no job can fill the file system with one. If
@@ -242,7 +253,7 @@ def read_beats(word: Path) -> tuple[Beat, ...]:
         os.close(descriptor)
 
 
-def _decode(page: bytes, slot: int, now: int) -> Beat | None:
+def _decode(page: bytes, slot: int, now: int) -> WordBeat | None:
     numbers = _SLOT_NUMBERS.unpack_from(page, slot * SLOT)
     process, ready, at, steps = numbers[:4]
     step_ns, idle_ns, launches, used, peak, spilled, epoch, refused, unknown = numbers[4:13]
@@ -255,7 +266,7 @@ def _decode(page: bytes, slot: int, now: int) -> Beat | None:
     kept = min(steps, RECENT)
     ring = numbers[16 : 16 + RECENT]
     recent = tuple(ring[place % RECENT] for place in range(steps - kept, steps))
-    return Beat(
+    return WordBeat(
         slot, process & 0xFFFFFFFF, bool(process & LIBRARY), ready == 1, at, steps, step_ns, idle_ns,
         launches, used, peak, spilled, epoch, refused, unknown, recent, own_steps, own_ns, app,
         bool(process & ELSEWHERE), losses, best_at,
@@ -285,7 +296,7 @@ def map_order(word: Path) -> memoryview:
     return numbers
 
 
-class Place:
+class WordSlot:
     """A process's own slot of a beat."""
 
     def __init__(self, word: Path, *, elsewhere: bool = False) -> None:

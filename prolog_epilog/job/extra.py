@@ -27,7 +27,7 @@ GUARANTEED, OPPORTUNISTIC = "guaranteed", "opportunistic"
 """The tiers of jobs that do not own their GPUs alone: an owner (host in names) that may have a guest, and a guest."""
 
 
-class Berth(NamedTuple):
+class NodeBerth(NamedTuple):
     """The GPUs of a job on each of its nodes."""
 
     nodes: tuple[str, ...]
@@ -50,7 +50,7 @@ class Berth(NamedTuple):
         return self.share is not None or bool(self.tier)
 
 
-def read(text: str, node: str) -> Berth | None:
+def read(text: str, node: str) -> NodeBerth | None:
     """Returns the berth that a job's Extra gives it on a node; None if there is none."""
     if "[berth/" not in text:
         return None
@@ -65,7 +65,7 @@ def read(text: str, node: str) -> Berth | None:
         raise ExtraError("the job's Extra has no list of nodes; requeue the job")
     if node not in nodes:
         raise ExtraError(f"the job's Extra names other nodes than {node}; requeue the job")
-    berth = Berth(nodes, _gpus(_unescaped("gpus", values.get("gpus", ""))))
+    berth = NodeBerth(nodes, _gpus(_unescaped("gpus", values.get("gpus", ""))))
     return _shared(berth, values) if any(key in values for key in _SHARING_KEYS) else berth
 
 
@@ -94,7 +94,7 @@ def asks_share(text: str) -> bool:
     return any(word in segment for segment in segments for word in (" share=", " tier=guar", " tier=opp"))
 
 
-def _shared(berth: Berth, values: dict[str, str]) -> Berth:
+def _shared(berth: NodeBerth, values: dict[str, str]) -> NodeBerth:
     tier = values.get("tier", "")
     if tier == "exclusive" and not {"share", "mem", "way"} & values.keys():
         return berth
@@ -105,7 +105,7 @@ def _shared(berth: Berth, values: dict[str, str]) -> Berth:
     way = values.get("way", "time" if tier else "")
     if way not in {"mps", "time"}:
         raise ExtraError(f"the job's Extra has way={way[:16]}, where mps or time has to stand; requeue the job")
-    return Berth(berth.nodes, berth.gpus, share, mem, way, tier, _slope(values.get("slope")))
+    return NodeBerth(berth.nodes, berth.gpus, share, mem, way, tier, _slope(values.get("slope")))
 
 
 def _slope(text: str | None) -> float | None:

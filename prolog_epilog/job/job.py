@@ -12,7 +12,7 @@ _MAX = (1 << 32) - 1
 _MOST_DIGITS = 12
 
 
-class Job(NamedTuple):
+class NodeJob(NamedTuple):
     """A job as slurmd names it. The texts in `environment` are the user's: data, never words of a command."""
 
     id: int
@@ -34,14 +34,14 @@ class Job(NamedTuple):
         return self.environment.get("SLURM_JOB_EXIT_CODE2", "0:0") not in {"0:0", "0:15"}
 
 
-def of(environment: Mapping[str, str], context: str) -> Job:
+def of(environment: Mapping[str, str], context: str) -> NodeJob:
     """Returns the job of this call; `context` is `prolog` or `epilog`."""
     if environment.get("SLURM_SCRIPT_CONTEXT", f"{context}_slurmd") != f"{context}_slurmd":
         raise CalledWrongly(f"berth-{context} is slurmd's {context.title()}, and runs nowhere else; see slurm.conf")
     node = environment.get("SLURMD_NODENAME", "")
     if not _NODE.fullmatch(node):
         raise CalledWrongly(f"SLURMD_NODENAME is no node's name; berth-{context} is run by slurmd alone")
-    return Job(
+    return NodeJob(
         id=_number(environment, context, "SLURM_JOB_ID"),
         uid=_number(environment, context, "SLURM_JOB_UID"),
         node=node,

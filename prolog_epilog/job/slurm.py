@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
-from prolog_epilog.errors import Imitated, SlurmError, TookTooLong
+from prolog_epilog.errors import Imitated, NodeSlurmError, TookTooLong
 from prolog_epilog.node import children
 
 PREFIXES = ("/usr", "/usr/local", "/opt/slurm", "/usr/local/slurm")
@@ -31,7 +31,7 @@ _MOST_LOOKS = 4
 _BRACKET = re.compile(r"([^\[\]]*)(?:\[([0-9,-]+)\])?")
 
 
-class Held(NamedTuple):
+class HeldGres(NamedTuple):
     """The GPUs that Slurm gave a job on one node, as positions."""
 
     gpus: frozenset[int] = frozenset()
@@ -59,7 +59,7 @@ class Scontrol:
         """Returns the positions of the GPUs that Slurm gave a job on a node, ascending."""
         return self.held(job, node).positions
 
-    def held(self, job: int, node: str) -> Held:
+    def held(self, job: int, node: str) -> HeldGres:
         """Returns the GPUs that Slurm gave a job on a node."""
         return held(self._show(_JOB_SECONDS, job, "-d")[1], node)
 
@@ -67,7 +67,7 @@ class Scontrol:
         """Tells whether Slurm still has a job on some node; True if it does not say."""
         try:
             _, text = self._show(_JOB_SECONDS, job)
-        except SlurmError as problem:
+        except NodeSlurmError as problem:
             return _UNKNOWN not in str(problem)
         states = _STATE.findall(text)
         return len(states) != 1 or states[0] in {"RUNNING", "COMPLETING", "CONFIGURING", "SUSPENDED", "STOPPED"}
@@ -134,7 +134,7 @@ class Scontrol:
         # The first of these lines is Slurm's own, and a later one may be a user's text; in an array all are one user's.
         number, array, task = found[0] if found else (0, 0, "")
         if job not in {number, array}:
-            raise SlurmError(f"scontrol shows nothing of job {job}")
+            raise NodeSlurmError(f"scontrol shows nothing of job {job}")
         if array != job:
             return f"{array}_{task}" if task.isdecimal() else str(job), text
         own = dict.fromkeys(task for *ids, task in found if ids == [job, job] and task.isdecimal())
@@ -143,23 +143,23 @@ class Scontrol:
             first = _IDS.search(alone)
             if first is not None and first.groups() == (str(job), str(job), task):
                 return f"{job}_{task}", alone
-        raise SlurmError(f"{_UNKNOWN}: of array {job} Slurm has no task any more with its number")
+        raise NodeSlurmError(f"{_UNKNOWN}: of array {job} Slurm has no task any more with its number")
 
     def _run(self, seconds: float, *words: str) -> str:
         path = self._path or next((place for place in _PLACES if os.access(place, os.X_OK)), "")
         if not path:
-            raise SlurmError("scontrol is in none of the usual places; set [node] scontrol in berth.conf")
+            raise NodeSlurmError("scontrol is in none of the usual places; set [node] scontrol in berth.conf")
         try:
             ended = children.run([path, *words], self._environment, seconds, capture=True)
         except (OSError, TookTooLong) as problem:
-            raise SlurmError(f"{path} {words[0]}: {problem}; is slurmctld up?") from None
+            raise NodeSlurmError(f"{path} {words[0]}: {problem}; is slurmctld up?") from None
         if ended.code:
             said = ended.output.strip().split("\n")[-1][:200] or f"exit status {ended.code}"
-            raise SlurmError(f"{path} {words[0]} failed: {said}")
+            raise NodeSlurmError(f"{path} {words[0]} failed: {said}")
         return ended.output
 
 
-def held(text: str, node: str) -> Held:
+def held(text: str, node: str) -> HeldGres:
     """Reads `scontrol show job -d`.
 
     If JOB_GRES stands twice, or not where Slurm writes it, a job's name or comment imitates Slurm's output: then
@@ -172,7 +172,7 @@ def held(text: str, node: str) -> Held:
     if len(states) > 1:
         raise Imitated(_IMITATES)
     if not marks:
-        return Held(runs=runs)
+        return HeldGres(runs=runs)
     before = [number for number, line in enumerate(lines) if line.lstrip().startswith("Socks/Node=")]
     if len(marks) > 1 or [number + 1 for number in before] != marks:
         raise Imitated(_IMITATES)
@@ -182,10 +182,10 @@ def held(text: str, node: str) -> Held:
             break
         if _among(node, match.group(1)):
             return read_gres(match.group(2))._replace(runs=runs)
-    raise SlurmError(f"scontrol shows no GPUs of the job on {node}")
+    raise NodeSlurmError(f"scontrol shows no GPUs of the job on {node}")
 
 
-def read_gres(gres: str) -> Held:
+def read_gres(gres: str) -> HeldGres:
     """Reads `gpu:g0:1(IDX:0),shard:g2:30(30/100)`; for shards without a type of ours it lists each GPU in turn."""
     found: dict[str, dict[int, int]] = {"gpu": {}, "shard": {}, "seat": {}}
     for name, kind, count, where in _GRES.findall(gres):
@@ -199,7 +199,7 @@ def read_gres(gres: str) -> Held:
             found[name] |= {gpu: int(part) for gpu, part in enumerate(parts) if part.isdecimal() and int(part)}
         else:
             found[name] |= dict.fromkeys(_numbers(where.removeprefix("IDX:")), 1)
-    return Held(frozenset(found["gpu"]), found["shard"], frozenset(found["seat"]))
+    return HeldGres(frozenset(found["gpu"]), found["shard"], frozenset(found["seat"]))
 
 
 def _ids(text: str) -> str:

@@ -19,7 +19,7 @@ from typing import Protocol
 from prolog_epilog.errors import ControlError
 from prolog_epilog.node import processes
 
-__all__ = ["Abilities", "Config", "Control", "Refused", "abilities", "clear_trials", "mebibytes"]
+__all__ = ["Abilities", "Control", "MpsConfig", "Refused", "abilities", "clear_trials", "mebibytes"]
 
 #: A control command answers in milliseconds; if one hangs, the daemon does not work.
 COMMAND_SECONDS = 10.0
@@ -36,7 +36,7 @@ _REFUSAL = re.compile(
 _UNITS = {"": 1 / (1 << 20), "K": 1 / 1024, "M": 1, "G": 1024, "T": 1 << 20}
 
 
-class Config(Protocol):
+class MpsConfig(Protocol):
     """The settings that MPS needs from `[node]` in berth.conf (prolog_epilog.config.NodeConfig)."""
 
     @property

@@ -16,13 +16,13 @@ from functools import partial
 from prolog_epilog.errors import Busy, CannotShare, ControlError, DriverError
 from prolog_epilog.mps import daemon, losses, modes
 from prolog_epilog.mps.ceiling import Ceiling
-from prolog_epilog.mps.control import Abilities, Config, Control, abilities, clear_trials
+from prolog_epilog.mps.control import Abilities, Control, MpsConfig, abilities, clear_trials
 from prolog_epilog.mps.limits import Level, Method, NotOffered
 from prolog_epilog.mps.losses import Loss
 from prolog_epilog.mps.namespaces import Namespaces
 from prolog_epilog.mps.partitions import Partitions, chunk_size
 from prolog_epilog.node import devices, files, processes
-from prolog_epilog.node.devices import EXCLUSIVE_PROCESS, PROHIBITED, Driver, Gpu
+from prolog_epilog.node.devices import EXCLUSIVE_PROCESS, PROHIBITED, Driver, NodeGpu
 from prolog_epilog.node.paths import Paths
 from prolog_epilog.tenants import state as states
 from prolog_epilog.tenants.state import SetState, Tenant
@@ -82,7 +82,7 @@ def method_of(state: SetState) -> Method:
     raise CannotShare(f"{state.method!r} is no way to hold shares; end the jobs on {state.uuids[0]}, remove its state")
 
 
-def control_of(paths: Paths, config: Config, uuids: Sequence[str]) -> Control:
+def control_of(paths: Paths, config: MpsConfig, uuids: Sequence[str]) -> Control:
     """Returns the connection to the daemon of these GPUs."""
     name = states.set_name(uuids)
     return Control(config.mps_control, paths.pipe(name), paths.log(name), tuple(sorted(uuids)))
@@ -94,7 +94,7 @@ def tenants(paths: Paths, uuid: str) -> tuple[Tenant, ...]:
     return found.tenants if found else ()
 
 
-def attach(paths: Paths, config: Config, gpus: Sequence[Gpu], tenant: Tenant) -> Attached:
+def attach(paths: Paths, config: MpsConfig, gpus: Sequence[NodeGpu], tenant: Tenant) -> Attached:
     """Gives a job its share of these GPUs; CannotShare gives the reason if not, and leaves everything as it was."""
     order = tuple(gpu.uuid for gpu in sorted(gpus, key=lambda gpu: gpu.position))
     uuids = tuple(sorted(order))
@@ -117,7 +117,7 @@ def _seen_in(order: tuple[str, ...], attached: Attached) -> Attached:
     return replace(attached, environment={**attached.environment, "CUDA_VISIBLE_DEVICES": ",".join(order)})
 
 
-def sweep(paths: Paths, config: Config, uuids: Sequence[str] | None = None, seconds: float = 0.0) -> tuple[str, ...]:
+def sweep(paths: Paths, config: MpsConfig, uuids: Sequence[str] | None = None, seconds: float = 0.0) -> tuple[str, ...]:
     """Cleans up what a crash, a killed Prolog or a reboot left on these GPUs (None: on all).
 
     Returns a line for each thing that could not be removed. A GPU whose lock is not free in so many seconds is left to
@@ -144,7 +144,7 @@ def sweep(paths: Paths, config: Config, uuids: Sequence[str] | None = None, seco
     return tuple(told)
 
 
-def _lock_seconds(config: Config) -> float:
+def _lock_seconds(config: MpsConfig) -> float:
     """Returns a time limit that is longer than the lock's holder may take."""
     return config.mps_start_timeout + config.mps_stop_timeout
 
@@ -156,7 +156,7 @@ def _check(tenant: Tenant, uuids: Sequence[str]) -> None:
         raise CannotShare(f"job {tenant.job} has a share of {tenant.share} % and {tenant.mem_mib} MiB; requeue it")
 
 
-def _first(paths: Paths, config: Config, uuids: tuple[str, ...], tenant: Tenant) -> Attached:
+def _first(paths: Paths, config: MpsConfig, uuids: tuple[str, ...], tenant: Tenant) -> Attached:
     """Attaches the first job to these GPUs, which are not shared yet."""
     # A client can name only one partition, so a job with several GPUs could not have one on each.
     static = config.static_partitions != "never" and len(uuids) == 1
@@ -198,7 +198,7 @@ def _choices(able: Abilities, nvml: Driver, uuids: Sequence[str]) -> list[tuple[
     return [*found, (Ceiling(), 0)]
 
 
-def launch(paths: Paths, config: Config, state: SetState, able: Abilities) -> SetState:
+def launch(paths: Paths, config: MpsConfig, state: SetState, able: Abilities) -> SetState:
     """Starts daemon and server of a set that is in the books."""
     method, control = method_of(state), control_of(paths, config, state.uuids)
     until = time.monotonic() + config.mps_start_timeout
@@ -213,7 +213,7 @@ def launch(paths: Paths, config: Config, state: SetState, able: Abilities) -> Se
     return state
 
 
-def _join(paths: Paths, config: Config, state: SetState, tenant: Tenant) -> Attached:
+def _join(paths: Paths, config: MpsConfig, state: SetState, tenant: Tenant) -> Attached:
     """Attaches a job to GPUs that others share already, or whose Prolog runs a second time."""
     others = state.without(tenant.job).tenants
     foreign = next((other for other in others if other.uid != tenant.uid), None)
@@ -254,7 +254,7 @@ def _together(state: SetState, tenant: Tenant, *, lost: bool) -> SetState:
     return replace(state, tenants=known).with_tenant(replace(tenant, alone_since=0.0 if others else time.monotonic()))
 
 
-def status_of(paths: Paths, config: Config, state: SetState) -> str:
+def status_of(paths: Paths, config: MpsConfig, state: SetState) -> str:
     """Returns ACTIVE, INITIALIZING or FAULT as the server says; GONE: it died, or the daemon that we started did."""
     if not daemon.running(state):
         return "GONE"
@@ -266,7 +266,7 @@ def status_of(paths: Paths, config: Config, state: SetState) -> str:
         return "GONE"
 
 
-def revive(paths: Paths, config: Config, state: SetState) -> SetState:
+def revive(paths: Paths, config: MpsConfig, state: SetState) -> SetState:
     """Restarts daemon and server for the tenants in the books, after they died or cannot recover."""
     control, method = control_of(paths, config, state.uuids), method_of(state)
     _send_away(control, state)
@@ -284,7 +284,7 @@ def revive(paths: Paths, config: Config, state: SetState) -> SetState:
     return state
 
 
-def _admit(paths: Paths, config: Config, state: SetState, tenant: Tenant) -> Attached:
+def _admit(paths: Paths, config: MpsConfig, state: SetState, tenant: Tenant) -> Attached:
     """Sets the job's limits, then opens the pipe to it: a job that cannot be held is not let in."""
     control, method = control_of(paths, config, state.uuids), method_of(state)
     tenant, own = method.admit(control, state, tenant)
@@ -301,7 +301,7 @@ def _admit(paths: Paths, config: Config, state: SetState, tenant: Tenant) -> Att
     return Attached(environment, unset, method.level(state, tenant), tuple(notes))
 
 
-def detach(paths: Paths, config: Config, job: int, start: int = 0, *, failed: bool = False) -> Detached:
+def detach(paths: Paths, config: MpsConfig, job: int, start: int = 0, *, failed: bool = False) -> Detached:
     """Takes a job's shares back; the last job of a GPU ends MPS too. It is no error if there is nothing to do.
 
     A run of the job that began later than `start` keeps its shares: Slurm may repeat an Epilog, and a job that was
@@ -343,7 +343,7 @@ def _without(state: SetState, job: int) -> SetState:
     return replace(left, tenants=(replace(left.tenants[0], alone_since=time.monotonic()),))
 
 
-def _leave(paths: Paths, config: Config, state: SetState, tenant: Tenant) -> list[str]:
+def _leave(paths: Paths, config: MpsConfig, state: SetState, tenant: Tenant) -> list[str]:
     """Takes a tenant's limits away while others stay."""
     control = control_of(paths, config, state.uuids)
     files.grant(control.pipe, [one.uid for one in state.tenants])
@@ -358,7 +358,7 @@ def _leave(paths: Paths, config: Config, state: SetState, tenant: Tenant) -> lis
     return [f"the MPS daemon of {state.name} died while jobs shared the GPU; the next one starts it anew"]
 
 
-def _stop(paths: Paths, config: Config, state: SetState) -> list[str]:
+def _stop(paths: Paths, config: MpsConfig, state: SetState) -> list[str]:
     """Ends MPS on these GPUs and restores them; names what could not be ended, and closes the books anyway."""
     control = control_of(paths, config, state.uuids)
     told = _send_away(control, state)

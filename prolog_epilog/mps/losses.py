@@ -20,7 +20,7 @@ from prolog_epilog.node import files
 from prolog_epilog.node.paths import Paths
 from prolog_epilog.tenants.state import Tenant
 
-__all__ = ["Loss", "Record", "culprits", "evidence", "forget", "leave", "records"]
+__all__ = ["Loss", "LossRecord", "culprits", "evidence", "forget", "leave", "records"]
 
 FORMAT = "berth-lost/1"
 KEEP_SECONDS = 120.0
@@ -43,7 +43,7 @@ class Loss:
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class LossRecord:
     """The record that the Epilog of such a job leaves."""
 
     job: int
@@ -92,7 +92,7 @@ def _has_failed(status: Callable[[], str]) -> bool:
         return False
 
 
-def leave(paths: Paths, record: Record) -> None:
+def leave(paths: Paths, record: LossRecord) -> None:
     """Leaves a record for the guard; old ones that no guard has read are removed."""
     files.own_folder(paths.lost)
     records(paths)
@@ -100,7 +100,7 @@ def leave(paths: Paths, record: Record) -> None:
     files.write(paths.lost / str(record.job), text + "\n")
 
 
-def records(paths: Paths) -> list[Record]:
+def records(paths: Paths) -> list[LossRecord]:
     """Returns all records that can be read; removes old ones."""
     found = []
     try:
@@ -116,11 +116,11 @@ def records(paths: Paths) -> list[Record]:
     return found
 
 
-def _read(path: Path) -> Record:
+def _read(path: Path) -> LossRecord:
     content = json.loads(files.read(path, _MOST_BYTES) or "{}")
     if content.pop("format") != FORMAT:
         raise ValueError(path)
-    return Record(**{**content, "uuids": tuple(content["uuids"]), "pids": tuple(content["pids"])})
+    return LossRecord(**{**content, "uuids": tuple(content["uuids"]), "pids": tuple(content["pids"])})
 
 
 def forget(paths: Paths, job: int) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from prolog_epilog.errors import ControlError
 from prolog_epilog.mps import daemon, lifecycle, losses
-from prolog_epilog.mps.control import Config, Control
+from prolog_epilog.mps.control import Control, MpsConfig
 from prolog_epilog.mps.limits import Method
 from prolog_epilog.node import processes
 from prolog_epilog.node.paths import Paths
@@ -31,7 +31,7 @@ class Reset:
     restarted: bool
 
 
-def server_status(paths: Paths, config: Config, uuid: str) -> str:
+def server_status(paths: Paths, config: MpsConfig, uuid: str) -> str:
     """Returns ACTIVE, INITIALIZING or FAULT as MPS says; GONE: no server; NONE: no job shares the GPU."""
     state = states.load(paths, uuid)
     if state is None or state.boot != processes.boot_id(paths.boot_id):
@@ -39,7 +39,7 @@ def server_status(paths: Paths, config: Config, uuid: str) -> str:
     return lifecycle.status_of(paths, config, state)
 
 
-def terminate_clients(paths: Paths, config: Config, uuid: str, pids: Iterable[int]) -> tuple[int, ...]:
+def terminate_clients(paths: Paths, config: MpsConfig, uuid: str, pids: Iterable[int]) -> tuple[int, ...]:
     """Destroys the contexts of these clients, which makes them safe to kill; returns those that were there."""
     state = states.load(paths, uuid)
     if state is None or not daemon.running(state):
@@ -55,7 +55,7 @@ def culprits(paths: Paths, uuid: str) -> tuple[int, ...]:
     return () if state is None else losses.culprits(paths.log(state.name))
 
 
-def reset_after_fault(paths: Paths, config: Config, uuid: str, patience: float = RECOVERY_SECONDS) -> Reset:
+def reset_after_fault(paths: Paths, config: MpsConfig, uuid: str, patience: float = RECOVERY_SECONDS) -> Reset:
     """Makes the GPU usable again after a fault: ends the clients, waits, else restarts MPS with all its limits.
 
     All clients are dead already, because a fault hits all jobs on these GPUs. Each job that lost MPS is returned once;
@@ -86,14 +86,14 @@ def reset_after_fault(paths: Paths, config: Config, uuid: str, patience: float =
         return Reset(victims, causes, restarted=restarted)
 
 
-def _is_well(paths: Paths, config: Config, state: SetState) -> bool:
+def _is_well(paths: Paths, config: MpsConfig, state: SetState) -> bool:
     try:
         return lifecycle.status_of(paths, config, state) not in {"FAULT", "GONE"}
     except ControlError:
         return False
 
 
-def _recovers(paths: Paths, config: Config, state: SetState, patience: float) -> bool:
+def _recovers(paths: Paths, config: MpsConfig, state: SetState, patience: float) -> bool:
     """Tells whether the server takes clients again without a restart."""
     method, control = _ways(paths, config, state)
     until = time.monotonic() + patience
@@ -113,5 +113,5 @@ def _recovers(paths: Paths, config: Config, state: SetState, patience: float) ->
     return False
 
 
-def _ways(paths: Paths, config: Config, state: SetState) -> tuple[Method, Control]:
+def _ways(paths: Paths, config: MpsConfig, state: SetState) -> tuple[Method, Control]:
     return lifecycle.method_of(state), lifecycle.control_of(paths, config, state.uuids)

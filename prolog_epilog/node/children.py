@@ -19,7 +19,7 @@ _REAP_SECONDS = 0.5
 _SIGNALS = (signal.SIGCHLD, signal.SIGTERM)
 
 
-class Ended(NamedTuple):
+class ProgramEnd(NamedTuple):
     """The end of a program."""
 
     code: int
@@ -27,13 +27,13 @@ class Ended(NamedTuple):
     output: str = ""
 
 
-def run(command: Sequence[str], environment: Mapping[str, str], seconds: float, *, capture: bool = False) -> Ended:
+def run(command: Sequence[str], environment: Mapping[str, str], seconds: float, *, capture: bool = False) -> ProgramEnd:
     """Runs one program to its end; with `capture` its standard output and error are kept, else they are ours."""
     output = os.memfd_create("output") if capture else None
     waited = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     try:
         code = _wait(_start(command, environment, output), command[0], seconds)
-        return Ended(code, _text(output))
+        return ProgramEnd(code, _text(output))
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, waited)
         if output is not None:

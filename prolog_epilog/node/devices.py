@@ -14,7 +14,7 @@ from prolog_epilog.node import files
 from prolog_epilog.node.paths import Paths
 from prolog_epilog.node.processes import boot_id
 
-__all__ = ["DEFAULT", "EXCLUSIVE_PROCESS", "PROHIBITED", "Driver", "Gpu", "GpuProcess", "driver", "gpus"]
+__all__ = ["DEFAULT", "EXCLUSIVE_PROCESS", "PROHIBITED", "Driver", "GpuProcess", "NodeGpu", "driver", "gpus"]
 
 FORMAT = "berth-gpus/1"
 #: Compute modes, as NVML numbers them.
@@ -23,7 +23,7 @@ _MIB = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Gpu:
+class NodeGpu:
     """A GPU of this node: position (K of Slurm's type gK), number of its device file, UUID."""
 
     position: int
@@ -47,14 +47,14 @@ class Driver:
         self._nvml = nvml
         self._handles: dict[str, Any] = {}
 
-    def gpus(self) -> tuple[Gpu, ...]:
+    def gpus(self) -> tuple[NodeGpu, ...]:
         """Returns all GPUs, by device minor: Slurm and the device files use that order, NVML does not."""
         nvml, found = self._nvml, []
         with self._named("the node's GPUs"):
             for index in range(nvml.nvmlDeviceGetCount()):
                 handle = nvml.nvmlDeviceGetHandleByIndex(index)
                 found.append((nvml.nvmlDeviceGetMinorNumber(handle), _text(nvml.nvmlDeviceGetUUID(handle))))
-        return tuple(Gpu(position, minor, uuid) for position, (minor, uuid) in enumerate(sorted(found)))
+        return tuple(NodeGpu(position, minor, uuid) for position, (minor, uuid) in enumerate(sorted(found)))
 
     def compute_mode(self, uuid: str) -> int:
         """Returns the GPU's compute mode."""
@@ -186,7 +186,7 @@ def driver() -> Iterator[Driver]:
         nvml.nvmlShutdown()
 
 
-def gpus(paths: Paths) -> tuple[Gpu, ...]:
+def gpus(paths: Paths) -> tuple[NodeGpu, ...]:
     """Returns the node's GPUs by position; asks the driver once in a boot, so a job without a share needs no NVML."""
     boot = boot_id(paths.boot_id)
     known = _cached(paths, boot)
@@ -202,12 +202,12 @@ def gpus(paths: Paths) -> tuple[Gpu, ...]:
     return found
 
 
-def _cached(paths: Paths, boot: str) -> tuple[Gpu, ...]:
+def _cached(paths: Paths, boot: str) -> tuple[NodeGpu, ...]:
     """Returns what an earlier call wrote; nothing, if anything in it is not as expected."""
     try:
         content = json.loads(files.read(paths.identity) or "{}")
         if content.get("format") == FORMAT and content.get("boot") == boot:
-            return tuple(Gpu(int(gpu["position"]), int(gpu["minor"]), str(gpu["uuid"])) for gpu in content["gpus"])
+            return tuple(NodeGpu(int(gpu["position"]), int(gpu["minor"]), str(gpu["uuid"])) for gpu in content["gpus"])
     except (StateError, ValueError, KeyError, TypeError, AttributeError):
         pass
     return ()

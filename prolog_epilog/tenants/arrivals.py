@@ -12,14 +12,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from prolog_epilog.errors import FormatError, NodeError
+from prolog_epilog.errors import NodeError, NodeFormatError
 from prolog_epilog.injob import word
 from prolog_epilog.injob.errors import WordError
 from prolog_epilog.job.extra import OPPORTUNISTIC
 from prolog_epilog.node import files
 from prolog_epilog.node.paths import Paths
 from prolog_epilog.tenants import share_file
-from prolog_epilog.tenants.share_file import Share
+from prolog_epilog.tenants.share_file import ShareRecord
 
 __all__ = [
     "Arrival",
@@ -55,7 +55,7 @@ class Arrival:
     """True if it has a berth: then its guest may save its work, else the guest ends at once."""
 
 
-def guests_on(paths: Paths, uuids: Sequence[str]) -> list[Share]:
+def guests_on(paths: Paths, uuids: Sequence[str]) -> list[ShareRecord]:
     """Returns the share files of the guests on these GPUs; skips files that cannot be read."""
     found = []
     for job in share_file.jobs(paths):
@@ -66,7 +66,7 @@ def guests_on(paths: Paths, uuids: Sequence[str]) -> list[Share]:
     return found
 
 
-def shut(guest: Share, uuids: Sequence[str]) -> None:
+def shut(guest: ShareRecord, uuids: Sequence[str]) -> None:
     """Shuts a guest's gate on these GPUs for some seconds; a guest without a word is left to the guard."""
     for uuid in set(guest.uuids) & set(uuids) if guest.word else ():
         with suppress(WordError, OSError):
@@ -119,7 +119,7 @@ def pending(paths: Paths) -> list[Arrival]:
 def _read(paths: Paths, job: int) -> Arrival:
     lines = (files.read(paths.arrivals / str(job), _MOST) or "").split("\n")
     if len(lines) != 4 or lines[0] != FORMAT or lines[2] not in {"planned=0", "planned=1"}:
-        raise FormatError(f"{paths.arrivals / str(job)} is not {FORMAT}; remove it")
+        raise NodeFormatError(f"{paths.arrivals / str(job)} is not {FORMAT}; remove it")
     return Arrival(job, tuple(lines[1].removeprefix("uuids=").split(",")), lines[2] == "planned=1")
 
 

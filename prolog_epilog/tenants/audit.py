@@ -33,7 +33,7 @@ class Excess:
 
 
 @dataclass(frozen=True, slots=True)
-class Action:
+class AuditAction:
     """The answer to an excess that is due now: one of ORDER."""
 
     what: str
@@ -106,12 +106,12 @@ class Judge:
     hardest: str
     lasted: dict[tuple[str, int | None, str], int] = field(default_factory=dict)
 
-    def answers(self, excesses: Sequence[Excess]) -> list[Action]:
+    def answers(self, excesses: Sequence[Excess]) -> list[AuditAction]:
         """Returns the answers that are due after this look."""
         keys = {(one.uuid, one.job, one.kind): one for one in excesses}
         self.lasted = {key: self.lasted.get(key, 0) + 1 for key in keys}
         return [
-            Action(what, one)
+            AuditAction(what, one)
             for key, one in keys.items()
             for what in ORDER
             if self._is_due(what, self.lasted[key], one)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from prolog_epilog.errors import FormatError, NodeError
+from prolog_epilog.errors import NodeError, NodeFormatError
 from prolog_epilog.job.escape import escape, unescape
 from prolog_epilog.node import files
 from prolog_epilog.node.paths import Paths
@@ -24,7 +24,7 @@ _LINE = re.compile(r"([a-zA-Z][a-zA-Z0-9_.-]*)=([!-Z\\^-~]*)")
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class ShareRecord:
     """The share that a job got, or the reason why it got none."""
 
     job: int
@@ -60,7 +60,7 @@ class Share:
         return bool(self.why)
 
 
-def text(share: Share) -> str:
+def text(share: ShareRecord) -> str:
     """Returns the file's contents."""
     rows = [
         ("job", str(share.job)),
@@ -93,16 +93,16 @@ def _plain(sentence: str) -> str:
     return "".join(sign if " " <= sign <= "~" else "?" for sign in sentence)[:MAX_WHY]
 
 
-def parse(contents: str) -> Share:
+def parse(contents: str) -> ShareRecord:
     """Reads a file's contents; ignores keys of a later release."""
     first, *lines = contents.split("\n")
     if first != FORMAT:
-        raise FormatError(f"a share file begins with {FORMAT}, not {first[:32]!r}; is all of Berth of one release?")
+        raise NodeFormatError(f"a share file begins with {FORMAT}, not {first[:32]!r}; is all of Berth of one release?")
     if lines.pop() != "":
-        raise FormatError("a share file that breaks off; requeue the job")
+        raise NodeFormatError("a share file that breaks off; requeue the job")
     values = dict(map(_pair, lines))
     try:
-        return Share(
+        return ShareRecord(
             job=int(values["job"]),
             uid=int(values["uid"]),
             why=values.get("why", "") if values["status"] == "ok" else values.get("why") or "no reason was written",
@@ -124,14 +124,14 @@ def parse(contents: str) -> Share:
             prepend={key[8:]: value for key, value in values.items() if key.startswith("prepend.")},
         )
     except (KeyError, ValueError) as problem:
-        raise FormatError(f"a share file without a good {problem}; requeue the job") from None
+        raise NodeFormatError(f"a share file without a good {problem}; requeue the job") from None
 
 
 def _pair(line: str) -> tuple[str, str]:
     match = _LINE.fullmatch(line)
     value = None if match is None else unescape(match.group(2))
     if match is None or value is None:
-        raise FormatError(f"a share file with the line {line[:40]!r}; requeue the job")
+        raise NodeFormatError(f"a share file with the line {line[:40]!r}; requeue the job")
     return match.group(1), value
 
 
@@ -139,23 +139,23 @@ def _numbers(words: str) -> tuple[int, ...]:
     return tuple(int(word) for word in words.split(",") if word)
 
 
-def write(paths: Paths, share: Share) -> None:
+def write(paths: Paths, share: ShareRecord) -> None:
     """Writes a job's share file, by rename: SPANK sees the old one or the new one."""
     contents = text(share)
     if len(contents) > MAX_BYTES:
-        raise FormatError(f"the share file of job {share.job} is longer than {MAX_BYTES} bytes; ask for fewer GPUs")
+        raise NodeFormatError(f"the share file of job {share.job} is longer than {MAX_BYTES} bytes; ask for fewer GPUs")
     files.prepare(paths)
     files.write(paths.job(share.job), contents, 0o644)
 
 
-def read(paths: Paths, job: int) -> Share | None:
+def read(paths: Paths, job: int) -> ShareRecord | None:
     """Returns a job's share file; None if it has none."""
     contents = files.read(paths.job(job), MAX_BYTES)
     if contents is None:
         return None
     share = parse(contents)
     if share.job != job:
-        raise FormatError(f"{paths.job(job)} is the share file of job {share.job}; requeue the job")
+        raise NodeFormatError(f"{paths.job(job)} is the share file of job {share.job}; requeue the job")
     return share
 
 

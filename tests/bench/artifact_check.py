@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from policy.placement.base import Berth, positions
 from policy.placement.registry import create
-from policy.simulate.jobs import Job
+from policy.simulate.jobs import TraceJob
 from policy.simulate.pal_rounds.rounds import RoundsSettings, run
 from tests.bench.placement_speed import ARTIFACT, PalArtifact, its_folder
 from tests.bench.published import TRACES
@@ -45,7 +45,8 @@ class Checked:
         free = [bool(int(mask) >> place & 1) for mask in view.free for place in range(width)]
         self._artifact.hold([not one for one in free])
         jobs = [
-            Job(str(place), one.k, 0.0, 1.0, one.model, THEIR_CLASS[one.app_class]) for place, one in enumerate(demands)
+            TraceJob(str(place), one.k, 0.0, 1.0, one.model, THEIR_CLASS[one.app_class])
+            for place, one in enumerate(demands)
         ]
         theirs = self._artifact.place(self._placer, jobs)
         for place, berth in enumerate(ours):

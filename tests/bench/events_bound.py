@@ -18,7 +18,7 @@ import numpy as np
 from policy.cluster.fleet import Fleet
 from policy.formats.arrays import Floats
 from policy.placement.registry import create
-from policy.simulate.pal_rounds.events import NodeEvent, Running, Watch
+from policy.simulate.pal_rounds.events import NodeEvent, RoundShowed, RoundWatch
 from policy.simulate.pal_rounds.rounds import RoundsSettings, run
 from tests.bench.paper.slowness import Slowness
 from tests.bench.placement_families import Case, case, families
@@ -37,7 +37,7 @@ class Oracle:
         self._fleet, self._events = fleet, events
         self._told: tuple[float, ...] = ()
 
-    def observe(self, at: float, running: Sequence[Running]) -> None:
+    def observe(self, at: float, running: Sequence[RoundShowed]) -> None:
         """An oracle needs no observation."""
 
     def scores(self, at: float) -> Mapping[str, Floats] | None:
@@ -62,7 +62,7 @@ def mean_times(order: str, trace: int, seed: int) -> list[float]:
 
 def _mean(here: Case, name: str, settings: RoundsSettings, teller: str) -> float:
     fleet = replace(here.fleet, scores=here.truth)
-    tellers: dict[str, Watch] = {"oracle": Oracle(fleet, here.events), "detector": Slowness(fleet)}
+    tellers: dict[str, RoundWatch] = {"oracle": Oracle(fleet, here.events), "detector": Slowness(fleet)}
     outcome = run(here.jobs, fleet, create(name), settings, truth=here.truth, watch=tellers.get(teller))
     return float(str(outcome.figures()["avg_jct_s"]))
 

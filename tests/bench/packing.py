@@ -26,7 +26,7 @@ import numpy as np
 from policy.cluster.fleet import Fleet, build_fleet
 from policy.cluster.shared.fragmentation import stranded, usual
 from policy.cluster.shared.shelves import Shelves
-from policy.cluster.shared.tenants import Tenant, Tenants
+from policy.cluster.shared.tenants import PlannedTenant, Tenants
 from policy.cluster.view import View
 from policy.formats.errors import NotNow
 from policy.formats.slurm_facts import Memory, NodeFacts, PartitionFacts
@@ -101,7 +101,7 @@ class Berth:
             replace(demand, share=Share(percent)), view, self._tenants, 0.0, self._shapes, shelves=self._shelves
         )
         there = self._tenants.get(found.nodes[0], Tenants()).everybody
-        tenant = Tenant(found.mask, percent, 0, EVERYBODY, 0.0, FAR)
+        tenant = PlannedTenant(found.mask, percent, 0, EVERYBODY, 0.0, FAR)
         self._tenants[found.nodes[0]] = Tenants((*there, tenant))
         return found
 

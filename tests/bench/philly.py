@@ -35,10 +35,10 @@ from policy.cluster.cost import CostModel
 from policy.cluster.fleet import Fleet
 from policy.placement.registry import create
 from policy.placement.slurm_like import SlurmPolicy
-from policy.simulate.jobs import Job
+from policy.simulate.jobs import TraceJob
 from policy.simulate.pal_rounds.philly import LOCALITIES, quotas, with_limits, with_models
-from policy.simulate.result import Outcome
-from policy.simulate.slurm_alone.run import Locality, Quotas, SlurmSettings, run
+from policy.simulate.result import SimulationOutcome
+from policy.simulate.slurm_alone.run import LocalityRule, Quotas, SlurmSettings, run
 from policy.simulate.slurm_alone.waits import REASONS
 from policy.simulate.world import Layout, build
 from tests.bench import philly_data
@@ -54,7 +54,7 @@ CLASSES = {"compute": 1.0, "mixed": 0.5, "memory": 0.2}
 @dataclass(frozen=True, slots=True)
 class Scenario:
     name: str
-    jobs: Sequence[Job]
+    jobs: Sequence[TraceJob]
     nodes: int
     settings: SlurmSettings = field(default_factory=SlurmSettings)
     plain: SlurmSettings = field(default_factory=SlurmSettings)
@@ -98,7 +98,7 @@ def one_run(task: tuple[int, str, int]) -> dict[str, object]:
     return {"scenario": scenario.name, "seed": seed, **figures, **by_reason, **wide, **slow_downs(outcome)}
 
 
-def slow_downs(outcome: Outcome) -> dict[str, float]:
+def slow_downs(outcome: SimulationOutcome) -> dict[str, float]:
     """The mean bounded slow-down of all jobs, and that of the account that fares worst."""
     by_account: dict[str, list[float]] = {}
     for job in outcome.jobs:
@@ -127,7 +127,7 @@ def scenarios(seed: int) -> list[Scenario]:
     fitting = [job for job in week if job.gpus <= parts[job.account]]
     hard = SlurmSettings(quotas=Quotas(parts))
     lent = SlurmSettings(quotas=Quotas(parts, borrow_s=4 * 3_600))
-    leaf = SlurmSettings(locality=Locality("leaf", 600))
+    leaf = SlurmSettings(locality=LocalityRule("leaf", 600))
     return [
         Scenario("103959", [job for job in everything if job.account == "103959"], 8),
         Scenario("e13805", [job for job in everything if job.account == "e13805"], 16),
@@ -139,7 +139,7 @@ def scenarios(seed: int) -> list[Scenario]:
     ]
 
 
-def drawn(jobs: Sequence[Job], seed: int) -> list[Job]:
+def drawn(jobs: Sequence[TraceJob], seed: int) -> list[TraceJob]:
     draw = Random(seed)
     classes = [draw.choice(list(CLASSES)) for _ in jobs]
     complete = with_models(with_limits(jobs, seed), seed=seed)

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from policy.simulate.inputs import read_traces
-from policy.simulate.jobs import Job
+from policy.simulate.jobs import TraceJob
 
 FOLDER = Path(os.environ.get("BERTH_DATA", Path(__file__).resolve().parents[3] / "shared" / "data"))
 PHILLY = FOLDER / "traces" / "philly"
@@ -29,7 +29,7 @@ def need(*names: str) -> None:
         raise SystemExit(0)
 
 
-def jobs(name: str) -> list[Job]:
+def jobs(name: str) -> list[TraceJob]:
     """The jobs of a file, in order of submission, from second 0 on; who submitted them is not in it."""
     return [replace(job, user="") for job in read_traces([str(PHILLY / name)]).jobs]
 

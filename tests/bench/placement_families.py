@@ -16,7 +16,7 @@ from policy.cluster.fleet import Fleet
 from policy.formats.arrays import Floats
 from policy.simulate.inputs import read_traces
 from policy.simulate.inputs.scores import grids
-from policy.simulate.jobs import Job
+from policy.simulate.jobs import TraceJob
 from policy.simulate.pal_rounds.events import NodeEvent
 from policy.simulate.study import WAYS
 from policy.simulate.world import Layout, build
@@ -74,7 +74,7 @@ class Family:
 class Case:
     """One of a family's pairs: a workload on a machine."""
 
-    jobs: list[Job]
+    jobs: list[TraceJob]
     fleet: Fleet
     """With the scores that policies believe."""
     truth: dict[str, Floats]
@@ -144,7 +144,7 @@ def traces_of(family: Family) -> int:
 
 
 @lru_cache(maxsize=16)
-def _trace(name: str, number: int) -> tuple[Job, ...]:
+def _trace(name: str, number: int) -> tuple[TraceJob, ...]:
     path = DATA / TRACES[name][number]
     return tuple(read_traces([str(path)]).jobs if path.exists() else drawn_jobs(160, 5.0, number))
 

@@ -26,7 +26,7 @@ from policy.cluster.cost import ACROSS_NODES, CostModel, pal_locality
 from policy.cluster.fleet import Fleet
 from policy.formats.arrays import Floats
 from policy.placement.registry import create
-from policy.simulate.jobs import Job
+from policy.simulate.jobs import TraceJob
 from policy.simulate.world import Layout, build, demand_of, view
 from tests.bench.table import Figure, report
 
@@ -64,13 +64,13 @@ def fleet_of(gpus: int) -> Fleet:
     return build(Layout(gpus // GPUS_PER_NODE, GPUS_PER_NODE), scores, CostModel(pal_locality(ACROSS_NODES)))
 
 
-def queue_of(gpus: int, seed: int = 11) -> list[Job]:
+def queue_of(gpus: int, seed: int = 11) -> list[TraceJob]:
     """The jobs that fit the cluster, from the head of a queue that never ends."""
     draw = np.random.default_rng(seed)
-    jobs: list[Job] = []
+    jobs: list[TraceJob] = []
     while gpus >= max(WIDTHS):
         width = int(draw.choice(WIDTHS, p=np.array(SHARES) / sum(SHARES)))
-        jobs.append(Job(f"{len(jobs)}", width, float(len(jobs)), 3600.0, "", str(draw.choice(list(CLASSES)))))
+        jobs.append(TraceJob(f"{len(jobs)}", width, float(len(jobs)), 3600.0, "", str(draw.choice(list(CLASSES)))))
         gpus -= width
     return jobs
 
@@ -125,7 +125,7 @@ class PalArtifact:
         self._gpus["IN_USE"] = list(busy)
         self._gpus["JOB_IDS"] = pd.Series([-1 if one else None for one in busy], dtype=object)
 
-    def place(self, placer: Any, jobs: Sequence[Job]) -> dict[int, list[int]]:
+    def place(self, placer: Any, jobs: Sequence[TraceJob]) -> dict[int, list[int]]:
         """The GPUs of each job that it places."""
         active = {
             place: {"num_GPUs": job.gpus, "perfclass": f"class{job.app_class}", "is_running": False}
@@ -145,7 +145,7 @@ def _k_means(**options: Any) -> Any:
     return KMeans(**{"n_init": 10, **options, "algorithm": "lloyd"})
 
 
-def _theirs(gpus: int, policy: str, jobs: Sequence[Job]) -> tuple[str, float | None]:
+def _theirs(gpus: int, policy: str, jobs: Sequence[TraceJob]) -> tuple[str, float | None]:
     """What the peer is called, and its milliseconds."""
     checkout = os.environ.get(ARTIFACT)
     if not checkout:

@@ -24,7 +24,7 @@ from policy.plan.plan import Plan
 from policy.plan.relocation.movable_jobs import Movers
 from policy.plan.relocation.worth import open_for
 from policy.plan.tracker import Picture
-from policy.request.settings import Moving, Settings
+from policy.request.settings import RelocationRules, Settings
 from topology import machines
 from topology.fabric import Fabric
 
@@ -201,7 +201,7 @@ def looks(world: World, fleet: Fleet) -> list[float]:
             k = job.gpus.bit_count()
             values = {"state": "placed", "n": "1", "k": str(k), "cpus": str(4 * k), "mem": "30000", "f.movable": "5"}
             world.jobs[job.id] = replace(job, segment=values)
-    policy, rules = BerthPolicy(), Moving(enabled=True, after=0)
+    policy, rules = BerthPolicy(), RelocationRules(enabled=True, after=0)
     picture, plan, movers = Picture(fleet), Plan(policy, Settings()), Movers(rules)
     reading = world.reading()
     picture.update(reading)

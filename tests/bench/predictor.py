@@ -23,7 +23,7 @@ from sklearn.preprocessing import StandardScaler
 from policy.cli.profile import load, promised, read_pairs
 from policy.sharing import predictor, training
 from policy.sharing.predictor import Array
-from policy.sharing.training import Pairs, Shape
+from policy.sharing.training import Correction, Pairs
 from tests.bench.table import FOLDER, Figure, at_least, at_most, report
 
 DATA = Path(os.environ.get("BERTH_DATA", FOLDER.parents[1].parent / "shared" / "data")) / "traces" / "colocation"
@@ -124,8 +124,8 @@ def held_out(model: Model, pairs: Pairs, folds: Iterable[tuple[str, np.ndarray]]
 def nested(pairs: Pairs, tries: int) -> Outcome:
     """Models left out with constants chosen by the other models alone."""
     random = np.random.default_rng(5)
-    shapes = [Shape()] + [
-        Shape(
+    shapes = [Correction()] + [
+        Correction(
             wide=float(random.choice([0.1, 0.15, 0.2, 0.3])), own=float(random.choice([0.03, 0.06, 0.1, 0.14])),
             other=float(random.choice([0.02, 0.03, 0.05])), noise=float(random.choice([0.03, 0.045, 0.06, 0.09])),
             most=float(random.choice([1.05, 1.1, 1.15, 1.3])), bend=float(random.choice([0.02, 0.04, 0.08])),
@@ -133,7 +133,7 @@ def nested(pairs: Pairs, tries: int) -> Outcome:
         for _ in range(tries)
     ]  # fmt: skip
 
-    def inner(known: Pairs, shape: Shape) -> float:
+    def inner(known: Pairs, shape: Correction) -> float:
         misses = []
         for _, test in training.folds_by_model(known):
             if test.all():

@@ -25,7 +25,7 @@ from policy.cluster.cost import CostModel, pal_locality
 from policy.cluster.fleet import Fleet
 from policy.placement.base import Policy
 from policy.placement.registry import create
-from policy.simulate.jobs import Job
+from policy.simulate.jobs import TraceJob
 from policy.simulate.pal_rounds.rounds import RoundsSettings, run
 from policy.simulate.world import Layout, build
 from tests.bench.paper.draw import measured_runs
@@ -81,14 +81,14 @@ def sia(number: int, order: str, policy: str) -> Row:
     return _row(part, f"workload-{number}", policy, sia_trace(data, number), sia_fleet(data), settings)
 
 
-def synergy_jobs(per_hour: float, seed: int) -> list[Job]:
+def synergy_jobs(per_hour: float, seed: int) -> list[TraceJob]:
     """Jobs of the load sweep."""
     draw = np.random.default_rng(seed)
     submits = np.cumsum(draw.exponential(3600.0 / per_hour, JOBS))
     widths = draw.choice((1, 2, 4, 8), JOBS, p=(0.7, 0.1, 0.15, 0.05))
     powers = np.where(draw.random(JOBS) < 0.8, draw.uniform(1.5, 3.0, JOBS), draw.uniform(3.0, 4.0, JOBS))
     return [
-        Job(str(number), int(width), float(submit), 60.0 * 10 ** float(power), app_class="compute")
+        TraceJob(str(number), int(width), float(submit), 60.0 * 10 ** float(power), app_class="compute")
         for number, (width, submit, power) in enumerate(zip(widths, submits, powers, strict=True))
     ]
 
@@ -109,7 +109,7 @@ def swept(per_hour: int, order: str, policy: str) -> Row:
     return _row("load sweep", f"{per_hour} jobs an hour", policy, jobs, synergy_fleet(42), settings)
 
 
-def _row(part: str, trace: str, policy: str, jobs: Sequence[Job], fleet: Fleet, settings: RoundsSettings) -> Row:
+def _row(part: str, trace: str, policy: str, jobs: Sequence[TraceJob], fleet: Fleet, settings: RoundsSettings) -> Row:
     found = run(jobs, fleet, policy_named(policy), settings).figures()
     hours = [float(str(found[name])) / 3600 for name in ("avg_jct_s", "geomean_jct_s", "p99_jct_s", "makespan_s")]
     shares = [float(str(found[name])) for name in ("gpu_util_allocated", "gpu_util_useful")]

@@ -29,9 +29,9 @@ import numpy as np
 from policy.placement.base import Policy
 from policy.placement.registry import create
 from policy.placement.slurm_like import SlurmPolicy
-from policy.request.settings import Moving
-from policy.simulate.jobs import Job
-from policy.simulate.result import Outcome, Stretch
+from policy.request.settings import RelocationRules
+from policy.simulate.jobs import TraceJob
+from policy.simulate.result import SimulationOutcome, Stretch
 from policy.simulate.slurm_alone.jobs import Task
 from policy.simulate.slurm_alone.run import SlurmSettings, _World
 from policy.simulate.slurm_alone.waits import REASONS, SIZES
@@ -74,7 +74,7 @@ MOVING = {"moving": "adaptive"}
 class Workload:
     """Jobs, and for each job that another has to end for: which, and how long after it."""
 
-    jobs: list[Job]
+    jobs: list[TraceJob]
     after: dict[str, tuple[str, float]]
     lost: frozenset[str]
     """Failed trials and pre-flights."""
@@ -137,7 +137,7 @@ def workload(way: str, seed: int) -> Workload:
     return Workload(jobs, after, frozenset(lost), told)
 
 
-def sizes(week: Sequence[Job]) -> tuple[list[int], list[int], list[int]]:
+def sizes(week: Sequence[TraceJob]) -> tuple[list[int], list[int], list[int]]:
     """GPUs of the week's jobs, by the table's classes of demand."""
     every = [job.gpus for job in week]
     return [1], [gpus for gpus in every if 2 <= gpus <= 4], [gpus for gpus in every if gpus > 4]
@@ -150,7 +150,7 @@ def one_run(task: tuple[str, str, int]) -> dict[str, float | str]:
     plain = name == "slurm"
     settings = SlurmSettings() if plain else SlurmSettings(pinned=True, durations="predicted")
     if way in MOVING:
-        settings = replace(settings, moving=Moving(enabled=True), movable=movable(work.jobs, seed))
+        settings = replace(settings, moving=RelocationRules(enabled=True), movable=movable(work.jobs, seed))
     world = _Chained(work, SlurmPolicy() if plain else create(name), settings, seed)
     world.play()
     outcome = world.outcome(0.0)
@@ -170,13 +170,13 @@ def one_run(task: tuple[str, str, int]) -> dict[str, float | str]:
     }
 
 
-def movable(jobs: Sequence[Job], seed: int) -> dict[str, float]:
+def movable(jobs: Sequence[TraceJob], seed: int) -> dict[str, float]:
     """The jobs that may be moved, and at which cost."""
     draw = Random(seed)
     return {job.id: MOVE_COST_S for job in jobs if draw.random() < MOVABLE}
 
 
-def waits_by_reason(outcome: Outcome) -> dict[str, float]:
+def waits_by_reason(outcome: SimulationOutcome) -> dict[str, float]:
     """Hours that jobs of several GPUs waited, by reason."""
     waits = outcome.extra["waits"]
     assert isinstance(waits, dict), "the simulation counts waits by reason"
@@ -208,7 +208,7 @@ def hours(stretch: Stretch) -> float:
     return len(stretch.gpus) * (stretch.end - stretch.start) / HOUR
 
 
-def empty_nodes(outcome: Outcome) -> dict[str, float]:
+def empty_nodes(outcome: SimulationOutcome) -> dict[str, float]:
     """The share of nodes without any job while about two thirds of the GPUs are busy, and for how long that was."""
     changes = sorted(
         (at, change, stretch.gpus)

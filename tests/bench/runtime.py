@@ -16,8 +16,8 @@ from math import log
 from time import perf_counter
 from typing import Protocol
 
-from policy.history.runtime import QUANTILES, Asked, RunTimes
-from policy.simulate.jobs import Job
+from policy.history.runtime import QUANTILES, KnownAtSubmission, RunTimes
+from policy.simulate.jobs import TraceJob
 from policy.simulate.pal_rounds.philly import with_limits
 from tests.bench import philly_data
 from tests.bench.table import Figure, at_most, report
@@ -27,9 +27,9 @@ FIRST, LAST = 0.2, 0.5
 
 
 class Guesser(Protocol):
-    def guess(self, job: Job) -> Sequence[float]: ...
+    def guess(self, job: TraceJob) -> Sequence[float]: ...
 
-    def learn(self, job: Job) -> None: ...
+    def learn(self, job: TraceJob) -> None: ...
 
 
 class Ours:
@@ -37,26 +37,26 @@ class Ours:
         self._times = RunTimes()
         self.took: list[float] = []
 
-    def guess(self, job: Job) -> Sequence[float]:
+    def guess(self, job: TraceJob) -> Sequence[float]:
         began = perf_counter()
-        guess = self._times.predict(Asked("", "", job.account, job.gpus))
+        guess = self._times.predict(KnownAtSubmission("", "", job.account, job.gpus))
         self.took.append(perf_counter() - began)
         return guess.low, guess.median, guess.high
 
-    def learn(self, job: Job) -> None:
-        self._times.learn(Asked("", "", job.account, job.gpus), job.work)
+    def learn(self, job: TraceJob) -> None:
+        self._times.learn(KnownAtSubmission("", "", job.account, job.gpus), job.work)
 
 
 class OursWithLimits:
     def __init__(self) -> None:
         self._times = RunTimes()
 
-    def guess(self, job: Job) -> Sequence[float]:
-        guess = self._times.predict(Asked("", "", job.account, job.gpus, job.limit or 0))
+    def guess(self, job: TraceJob) -> Sequence[float]:
+        guess = self._times.predict(KnownAtSubmission("", "", job.account, job.gpus, job.limit or 0))
         return guess.low, guess.median, guess.high
 
-    def learn(self, job: Job) -> None:
-        self._times.learn(Asked("", "", job.account, job.gpus, job.limit or 0), job.work)
+    def learn(self, job: TraceJob) -> None:
+        self._times.learn(KnownAtSubmission("", "", job.account, job.gpus, job.limit or 0), job.work)
 
 
 @dataclass
@@ -67,11 +67,11 @@ class Kept:
     in_order: bool = False
     _seen: defaultdict[tuple[str, int], list[float]] = field(default_factory=lambda: defaultdict(list))
 
-    def guess(self, job: Job) -> Sequence[float]:
+    def guess(self, job: TraceJob) -> Sequence[float]:
         seen = self._seen[job.account, job.gpus]
         return self.pick(seen) if seen else (60.0, 900.0, 28_800.0)
 
-    def learn(self, job: Job) -> None:
+    def learn(self, job: TraceJob) -> None:
         seen = self._seen[job.account, job.gpus]
         seen.append(job.work) if self.in_order else insort(seen, job.work)
 
@@ -79,10 +79,10 @@ class Kept:
 class Limits:
     """What plain Slurm believes."""
 
-    def guess(self, job: Job) -> Sequence[float]:
+    def guess(self, job: TraceJob) -> Sequence[float]:
         return (job.limit or 0.0,) * 3
 
-    def learn(self, job: Job) -> None: ...
+    def learn(self, job: TraceJob) -> None: ...
 
 
 def quantiles(seen: list[float]) -> Sequence[float]:
@@ -110,7 +110,7 @@ class Loss:
         return sum(self.logs)
 
 
-def judge(jobs: Sequence[Job], guesser: Guesser) -> Loss:
+def judge(jobs: Sequence[TraceJob], guesser: Guesser) -> Loss:
     """Play the trace once. Waits are not in it, so each job ends its run time after it came."""
     ends: list[tuple[float, int]] = []
     logs, seconds = [0.0] * len(QUANTILES), [0.0] * len(QUANTILES)

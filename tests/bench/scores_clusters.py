@@ -19,7 +19,7 @@ from policy.formats.arrays import Floats
 from tests.bench.paper.draw import whole_nodes
 from tests.bench.scores_profiles import FILES, GPUS, NODES, TRACES, Gain, estimates, fleet_of, judged, profile
 from tests.bench.simulate import data_folder, sia_trace
-from topology.calibrate.runs import GpuVisit, Run, Visit
+from topology.calibrate.runs import GpuVisit, KernelRun, Visit
 from topology.scores import Score, load
 
 SIDES = ("raw", "posterior", "oracle")
@@ -115,7 +115,7 @@ def _grids(table: Sequence[Score], nodes: Sequence[str], known: Scores) -> dict[
 def _visit(node: str, app_class: str, table: Sequence[Score]) -> Visit:
     mine = [one for one in table if (one.node, one.app_class) == (node, app_class)]
     gpus = tuple(
-        GpuVisit(one.position, f"{node}:{one.position}", "-", runs=(Run(app_class, _TIME_MS * one.score),))
+        GpuVisit(one.position, f"{node}:{one.position}", "-", runs=(KernelRun(app_class, _TIME_MS * one.score),))
         for one in mine
     )
     return Visit(node, _AT, gpus)

@@ -13,7 +13,7 @@ from itertools import product
 import numpy as np
 
 from topology.calibrate.posterior import Floats
-from topology.calibrate.simulated import Fleet, Plan
+from topology.calibrate.simulated import FleetPlan, SimulatedFleet
 from topology.tables import Ints
 
 
@@ -27,7 +27,7 @@ class Exact:
     """Probability that it is one of the planted slow ones."""
 
 
-def exact(fleet: Fleet) -> Exact:
+def exact(fleet: SimulatedFleet) -> Exact:
     """Runs that show a sign that they do not count are left out, as the estimator does."""
     nodes, gpus, visits = fleet.times.shape
     mean, slow = np.zeros((nodes, gpus)), np.zeros((nodes, gpus))
@@ -40,7 +40,7 @@ def exact(fleet: Fleet) -> Exact:
     return Exact(mean, slow)
 
 
-def _exact(times: Floats, gpu: Ints, visit: Ints, plan: Plan) -> tuple[Floats, Floats]:
+def _exact(times: Floats, gpu: Ints, visit: Ints, plan: FleetPlan) -> tuple[Floats, Floats]:
     """For nodes of which these runs of these GPUs count."""
     calm = plan.gpu_run**2 * np.eye(gpu.size) + plan.node**2
     calm += plan.gpu**2 * (gpu[:, None] == gpu) + plan.node_run**2 * (visit[:, None] == visit)

@@ -10,10 +10,10 @@ import numpy as np
 from tests.bench.scores_exact import exact
 from topology.calibrate.posterior import Floats
 from topology.calibrate.runs import seconds_of
-from topology.calibrate.simulated import Fleet, Plan, Step, draw
+from topology.calibrate.simulated import FleetPlan, SimulatedFleet, SpeedStep, draw
 from topology.calibrate.statistics import Calibration, Estimate, calibrate
 
-LONGHORN = Plan(waiting=0.015, silent=0.2, throttled=0.01, foreign=0.01)
+LONGHORN = FleetPlan(waiting=0.015, silent=0.2, throttled=0.01, foreign=0.01)
 """Noise as in Longhorn's profiles, 2 % of the chips 20 % slow, nodes that wait, heat and foreign processes."""
 WIDTHS = {4: 128, 8: 64}
 """GPUs of a node, and nodes, so that a fleet has 512 GPUs."""
@@ -24,7 +24,7 @@ NINETY_FIVE = 1.96
 class Measured:
     """A fleet and what was made of its records. Arrays are by node and GPU."""
 
-    fleet: Fleet
+    fleet: SimulatedFleet
     calibration: Calibration
     scores: Floats
     slow: Floats
@@ -42,7 +42,7 @@ def centred(logs: Floats) -> Floats:
     return logs - float(np.median(logs))
 
 
-def measured(plan: Plan, seed: int) -> Measured:
+def measured(plan: FleetPlan, seed: int) -> Measured:
     """Draw and calibrate."""
     fleet = draw(plan, seed)
     found = calibrate(fleet.visits, seconds_of(fleet.visits[-1].at))
@@ -97,7 +97,7 @@ class Quality:
     """Part of the truths within 1.96 of the stated errors."""
 
 
-def quality(plan: Plan, seeds: range) -> Quality:
+def quality(plan: FleetPlan, seeds: range) -> Quality:
     """Calibrate fleets; the exact posterior of the same fleets beside."""
     calls, outliers, exact_calls = [], [], []
     errors: list[Floats] = []
@@ -116,7 +116,7 @@ def quality(plan: Plan, seeds: range) -> Quality:
     return Quality(found(calls), found(outliers), found(exact_calls), own, best_error, median, float(np.mean(covered)))
 
 
-def called_slow_while_waiting(plan: Plan, seeds: range) -> tuple[int, int]:
+def called_slow_while_waiting(plan: FleetPlan, seeds: range) -> tuple[int, int]:
     """GPUs on nodes that waited, which are no slow chips: how many, and how many of them are called slow."""
     some = called = 0
     for seed in seeds:
@@ -148,7 +148,7 @@ def announced(seeds: range) -> Announced:
     for seed in seeds:
         random = np.random.default_rng(seed)
         where = [(int(node), int(random.integers(4))) for node in random.choice(128, 4, replace=False)]
-        plan = replace(LONGHORN, visits=8, steps=tuple(Step(node, gpu, 6, 1.15) for node, gpu in where))
+        plan = replace(LONGHORN, visits=8, steps=tuple(SpeedStep(node, gpu, 6, 1.15) for node, gpu in where))
         one = measured(plan, seed)
         told = {(c.node, c.place.position if c.place else None) for c in one.calibration.changes}
         planted = {(f"n{node}", gpu) for node, gpu in where}

@@ -23,12 +23,12 @@ from policy.cluster.cost import CostModel, pal_locality
 from policy.cluster.fleet import Fleet
 from policy.formats.arrays import Floats
 from policy.placement.registry import create
-from policy.simulate.jobs import Job
+from policy.simulate.jobs import TraceJob
 from policy.simulate.pal_rounds.rounds import RoundsSettings, run
 from policy.simulate.world import Layout, build
 from tests.bench.simulate import data_folder, sia_trace
 from topology.calibrate.peers import verdicts
-from topology.calibrate.runs import GpuVisit, Run, Visit, seconds_of
+from topology.calibrate.runs import GpuVisit, KernelRun, Visit, seconds_of
 from topology.calibrate.statistics import Estimate, calibrate
 
 NODES, GPUS = 16, 4
@@ -65,10 +65,10 @@ def visits_of(path: Path, app_class: str) -> list[Visit]:
     return found
 
 
-def _run(row: Mapping[str, str], app_class: str) -> Run:
+def _run(row: Mapping[str, str], app_class: str) -> KernelRun:
     # PageRank's columns after the time are shifted, so that its power and clock are not known.
     known = app_class != "D"
-    return Run(
+    return KernelRun(
         app_class,
         float(row["perf"]),
         sm_mhz=float(row["freq"]) if known else 0.0,
@@ -181,7 +181,7 @@ def fleet_of(scores: Mapping[str, Floats]) -> Fleet:
     return build(Layout(NODES, GPUS), scores, CostModel(pal_locality()))
 
 
-def judged(jobs: Sequence[Job], fleet: Fleet, policy: str, truth: Mapping[str, Floats]) -> tuple[float, float]:
+def judged(jobs: Sequence[TraceJob], fleet: Fleet, policy: str, truth: Mapping[str, Floats]) -> tuple[float, float]:
     """Mean JCT and makespan of a policy where jobs meet this truth."""
     placed = create("packed", sticky=True) if policy == "packed-sticky" else create(policy)
     found = run(jobs, fleet, placed, RoundsSettings(), truth=truth).figures()

@@ -11,7 +11,7 @@ from tests.bench.scores_fleets import LONGHORN, Found, centred, found
 from topology.calibrate.living import Living, refresh
 from topology.calibrate.posterior import Floats
 from topology.calibrate.runs import seconds_of
-from topology.calibrate.simulated import Plan, draw
+from topology.calibrate.simulated import FleetPlan, draw
 from topology.calibrate.statistics import calibrate, table
 from topology.calibrate.steps import ClockReport, JobReport, Rank, Report
 from topology.scores import Score
@@ -49,7 +49,9 @@ class Refreshed:
     late: int
 
 
-def simulate(plan: Plan, weeks: Weeks, seed: int) -> tuple[tuple[Score, ...], list[Report], np.ndarray, np.ndarray]:
+def simulate(
+    plan: FleetPlan, weeks: Weeks, seed: int
+) -> tuple[tuple[Score, ...], list[Report], np.ndarray, np.ndarray]:
     """Calibrated scores, later reports, the logarithms of the chips' times by then, and which nodes are late."""
     fleet = draw(plan, seed)
     last = seconds_of(fleet.visits[-1].at)
@@ -92,7 +94,7 @@ def _at(last: float, number: int, weeks: Weeks) -> str:
     return f"{np.datetime64(int(seconds), 's')}Z"
 
 
-def living(seeds: range, weeks: Weeks = Weeks(), plan: Plan = LONGHORN) -> Refreshed:
+def living(seeds: range, weeks: Weeks = Weeks(), plan: FleetPlan = LONGHORN) -> Refreshed:
     """Many fleets together."""
     after, before, calls = [], [], []
     moved_after: list[float] = []

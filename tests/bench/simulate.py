@@ -28,7 +28,7 @@ from policy.cluster.fleet import Fleet
 from policy.placement.registry import create
 from policy.simulate.inputs import read_traces
 from policy.simulate.inputs.scores import grids
-from policy.simulate.jobs import Job
+from policy.simulate.jobs import TraceJob
 from policy.simulate.pal_rounds.rounds import RoundsSettings, run
 from policy.simulate.slurm_alone.run import run as run_slurm
 from policy.simulate.slurm_alone.settings import SlurmSettings
@@ -59,19 +59,19 @@ def sia_fleet(data: Path, across: float = 1.7) -> Fleet:
     return build(Layout(SIA_NODES, SIA_GPUS), scores, CostModel(pal_locality(across)))
 
 
-def sia_trace(data: Path, number: int) -> Sequence[Job]:
+def sia_trace(data: Path, number: int) -> Sequence[TraceJob]:
     """One of the eight Sia-Philly traces."""
     return read_traces([str(data / "pal" / "traces-sia-philly" / f"workload-{number}.csv")]).jobs
 
 
-def drawn_trace(jobs: int = 160, hours: float = 5.0, seed: int = 5) -> list[Job]:
+def drawn_trace(jobs: int = 160, hours: float = 5.0, seed: int = 5) -> list[TraceJob]:
     """A trace of the same size and widths."""
     draw = np.random.default_rng(seed)
     submits = np.sort(draw.uniform(0.0, hours * 3600, jobs))
     widths = draw.choice(WIDTHS, jobs, p=np.array(SHARES) / sum(SHARES))
     works = 60.0 * 10 ** draw.uniform(0.5, 3.0, jobs)
     return [
-        Job(str(number), int(width), float(submit), float(work), "", "ABCD"[number % 4])
+        TraceJob(str(number), int(width), float(submit), float(work), "", "ABCD"[number % 4])
         for number, (width, submit, work) in enumerate(zip(widths, submits, works, strict=True))
     ]
 
@@ -98,14 +98,14 @@ def sia() -> tuple[Figure, str]:
     return figure, "workload-1 of the Sia-Philly traces" if data else "drawn: the published data is not at hand"
 
 
-def many_jobs(count: int, seed: int = 3) -> list[Job]:
+def many_jobs(count: int, seed: int = 3) -> list[TraceJob]:
     """Jobs of 1 to 8 GPUs and minutes to hours, submitted within an hour: twice what the big cluster can hold."""
     draw = np.random.default_rng(seed)
     widths = draw.choice((1, 2, 4, 8), count, p=(0.7, 0.1, 0.15, 0.05))
     works = 60.0 * 10 ** draw.uniform(0.5, 3.0, count)
     submits = np.sort(draw.uniform(0.0, BURST_S, count))
     return [
-        Job(str(number), int(width), float(submit), float(work), limit=2.0 * float(work))
+        TraceJob(str(number), int(width), float(submit), float(work), limit=2.0 * float(work))
         for number, (width, submit, work) in enumerate(zip(widths, submits, works, strict=True))
     ]
 

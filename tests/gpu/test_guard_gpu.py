@@ -27,10 +27,10 @@ from prolog_epilog.job.extra import GUARANTEED, OPPORTUNISTIC
 from prolog_epilog.mps import lifecycle
 from prolog_epilog.mps.lifecycle import Tenant
 from prolog_epilog.node import devices, files
-from prolog_epilog.node.devices import Driver, Gpu
+from prolog_epilog.node.devices import Driver, NodeGpu
 from prolog_epilog.node.paths import Paths
 from prolog_epilog.tenants import arrivals, share_file
-from prolog_epilog.tenants.share_file import Share
+from prolog_epilog.tenants.share_file import ShareRecord
 from tests.bench.table import Figure, report
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600)]
@@ -49,7 +49,7 @@ class Node:
     """This GPU, and berth-guard where it runs."""
 
     paths: Paths
-    gpu: Gpu
+    gpu: NodeGpu
     figures: list[Figure] = field(default_factory=list)
 
     def seat(self, job: int, tier: str) -> dict[str, str]:
@@ -59,7 +59,7 @@ class Node:
         folder = str(self.paths.word(job))
         share_file.write(
             self.paths,
-            Share(job, 0, gpus=(self.gpu.position,), minors=(self.gpu.minor,), uuids=(self.gpu.uuid,), way="time",
+            ShareRecord(job, 0, gpus=(self.gpu.position,), minors=(self.gpu.minor,), uuids=(self.gpu.uuid,), way="time",
                   tier=tier, node="here", word=folder),
         )  # fmt: skip
         return {"BERTH_WORD": f"{folder}/{self.gpu.uuid}", "CUDA_VISIBLE_DEVICES": self.gpu.uuid}

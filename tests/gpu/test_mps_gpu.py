@@ -25,7 +25,7 @@ from prolog_epilog.mps import lifecycle, trouble
 from prolog_epilog.mps.control import abilities
 from prolog_epilog.mps.lifecycle import Attached, Tenant
 from prolog_epilog.node import devices
-from prolog_epilog.node.devices import Driver, Gpu
+from prolog_epilog.node.devices import Driver, NodeGpu
 from prolog_epilog.node.paths import Paths
 from tests.bench.table import Figure, report
 
@@ -60,7 +60,7 @@ def record() -> Iterator[Record]:
 
 
 @pytest.fixture
-def gpu(monkeypatch: pytest.MonkeyPatch) -> Gpu:
+def gpu(monkeypatch: pytest.MonkeyPatch) -> NodeGpu:
     """The first GPU, whose compute mode nobody touches."""
     if not CONTROL.exists():
         pytest.skip(f"no MPS here: {CONTROL}")
@@ -72,7 +72,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Gpu:
 
 
 @pytest.fixture
-def paths(tmp_path_factory: pytest.TempPathFactory, gpu: Gpu) -> Iterator[Paths]:
+def paths(tmp_path_factory: pytest.TempPathFactory, gpu: NodeGpu) -> Iterator[Paths]:
     """A state of our own; whatever is left of MPS goes at the end."""
     # A socket's path is short.
     root = Path(f"/run/berth-gpu-test-{os.getpid()}")
@@ -84,7 +84,7 @@ def paths(tmp_path_factory: pytest.TempPathFactory, gpu: Gpu) -> Iterator[Paths]
     subprocess.run(["rm", "-rf", str(root)], check=True)
 
 
-def share(paths: Paths, gpu: Gpu, job: int, percent: int, mib: int | None = None, uid: int = 0) -> Attached:
+def share(paths: Paths, gpu: NodeGpu, job: int, percent: int, mib: int | None = None, uid: int = 0) -> Attached:
     return lifecycle.attach(paths, CONFIG, [gpu], Tenant(job, uid, percent, mib))
 
 
@@ -108,7 +108,7 @@ def rate(client: subprocess.Popen[str]) -> float:
     return float(said(client)[0])
 
 
-def test_up_and_down_leave_nothing(gpu: Gpu, paths: Paths, record: Record) -> None:
+def test_up_and_down_leave_nothing(gpu: NodeGpu, paths: Paths, record: Record) -> None:
     began = time.monotonic()
     held = share(paths, gpu, 1, 50)
     record("mps_start_ms", round(1000 * (time.monotonic() - began)), "ms", held.level.name)
@@ -123,7 +123,7 @@ def test_up_and_down_leave_nothing(gpu: Gpu, paths: Paths, record: Record) -> No
     assert not list(paths.mps.iterdir())
 
 
-def test_a_tenant_cannot_command_the_daemon(gpu: Gpu, paths: Paths, record: Record) -> None:
+def test_a_tenant_cannot_command_the_daemon(gpu: NodeGpu, paths: Paths, record: Record) -> None:
     held = share(paths, gpu, 1, 50, uid=NOBODY)
     asked = subprocess.run(
         [str(CONTROL)], input="quit\n", env=held.environment, user=NOBODY,
@@ -134,7 +134,7 @@ def test_a_tenant_cannot_command_the_daemon(gpu: Gpu, paths: Paths, record: Reco
     assert alive
 
 
-def test_percentages_are_multiprocessors(gpu: Gpu, paths: Paths, record: Record) -> None:
+def test_percentages_are_multiprocessors(gpu: NodeGpu, paths: Paths, record: Record) -> None:
     whole = int(said(start(None, "sms"))[0])
     for percent in (10, 25, 30, 50, 70, 90, 100):
         held = share(paths, gpu, 1, percent)
@@ -144,7 +144,7 @@ def test_percentages_are_multiprocessors(gpu: Gpu, paths: Paths, record: Record)
         assert abs(shown - whole * percent / 100) <= 2
 
 
-def test_memory_is_limited_and_one_name_too_many_escapes(gpu: Gpu, paths: Paths, record: Record) -> None:
+def test_memory_is_limited_and_one_name_too_many_escapes(gpu: NodeGpu, paths: Paths, record: Record) -> None:
     held = share(paths, gpu, 1, 50, mib=4096)
     assert said(start(held, "allocate", 3000)) == ["allocated"]
     assert said(start(held, "allocate", 6000), fails=True) == ["cuMemAlloc_v2", "2"]
@@ -154,7 +154,7 @@ def test_memory_is_limited_and_one_name_too_many_escapes(gpu: Gpu, paths: Paths,
     record("memory_limit_escaped", int(escape.returncode == 0), "yes or no")
 
 
-def test_two_loops_get_their_shares(gpu: Gpu, paths: Paths, record: Record) -> None:
+def test_two_loops_get_their_shares(gpu: NodeGpu, paths: Paths, record: Record) -> None:
     alone = rate(start(share(paths, gpu, 1, 100), "loop", WINDOW_S))
     lifecycle.detach(paths, CONFIG, 1)
     both = {percent: share(paths, gpu, percent, percent) for percent in (30, 70)}
@@ -165,7 +165,7 @@ def test_two_loops_get_their_shares(gpu: Gpu, paths: Paths, record: Record) -> N
         assert got == pytest.approx(percent, rel=0.1)
 
 
-def test_killing_a_busy_client_beside_another(gpu: Gpu, paths: Paths, record: Record) -> None:
+def test_killing_a_busy_client_beside_another(gpu: NodeGpu, paths: Paths, record: Record) -> None:
     held = share(paths, gpu, 1, 50)
     beside = start(held, "loop", 60)
     broken = 0
@@ -180,7 +180,7 @@ def test_killing_a_busy_client_beside_another(gpu: Gpu, paths: Paths, record: Re
     beside.communicate(timeout=30)
 
 
-def test_a_fault_is_everybodys_and_passes(gpu: Gpu, paths: Paths, record: Record) -> None:
+def test_a_fault_is_everybodys_and_passes(gpu: NodeGpu, paths: Paths, record: Record) -> None:
     held = share(paths, gpu, 1, 50)
     beside = start(held, "loop", 60)
     time.sleep(2)
@@ -198,7 +198,7 @@ def test_a_fault_is_everybodys_and_passes(gpu: Gpu, paths: Paths, record: Record
     assert rate(start(held, "loop", 1)) > 0
 
 
-def test_what_nvml_sees_of_clients(gpu: Gpu, paths: Paths, record: Record) -> None:
+def test_what_nvml_sees_of_clients(gpu: NodeGpu, paths: Paths, record: Record) -> None:
     held = share(paths, gpu, 1, 50)
     client = start(held, "allocate", 2048, 20)
     assert client.stdout
@@ -211,7 +211,7 @@ def test_what_nvml_sees_of_clients(gpu: Gpu, paths: Paths, record: Record) -> No
     assert (seen[client.pid].memory_mib or 0) >= 2048
 
 
-def test_busy_multiprocessors_are_seen_under_mps(gpu: Gpu, paths: Paths, record: Record) -> None:
+def test_busy_multiprocessors_are_seen_under_mps(gpu: NodeGpu, paths: Paths, record: Record) -> None:
     held = share(paths, gpu, 1, 50)
     client = start(held, "loop", 8)
     watched = Telemetry([gpu.uuid])
@@ -230,7 +230,7 @@ def test_busy_multiprocessors_are_seen_under_mps(gpu: Gpu, paths: Paths, record:
 
 
 @pytest.mark.parametrize("duty", [25, 50, 75])
-def test_standing_still_leaves_the_gpu_to_others(gpu: Gpu, paths: Paths, record: Record, duty: int) -> None:
+def test_standing_still_leaves_the_gpu_to_others(gpu: NodeGpu, paths: Paths, record: Record, duty: int) -> None:
     """SIGSTOP stands for the kernel's freezer here, which is Slurm's to set up: both stop a process's launches."""
     held = share(paths, gpu, 1, 100)
     guest, host = start(held, "loop", WINDOW_S), start(held, "loop", WINDOW_S)
@@ -246,7 +246,7 @@ def test_standing_still_leaves_the_gpu_to_others(gpu: Gpu, paths: Paths, record:
         record(f"{who}_rate_at_duty_{duty}", round(float(printed[0]), 1), "launches/s")
 
 
-def test_the_drivers_own_gate(gpu: Gpu, paths: Paths, record: Record) -> None:
+def test_the_drivers_own_gate(gpu: NodeGpu, paths: Paths, record: Record) -> None:
     held = share(paths, gpu, 1, 50)
     client = start(held, "loop", 10)
     time.sleep(3)
@@ -257,7 +257,7 @@ def test_the_drivers_own_gate(gpu: Gpu, paths: Paths, record: Record) -> None:
     client.communicate(timeout=30)
 
 
-def test_what_this_driver_offers(gpu: Gpu, paths: Paths, record: Record) -> None:
+def test_what_this_driver_offers(gpu: NodeGpu, paths: Paths, record: Record) -> None:
     del gpu
     able = abilities(str(CONTROL), paths.root)
     record("namespaces", int(able.namespaces), "yes or no")

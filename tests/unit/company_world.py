@@ -12,7 +12,7 @@ from policy.plan.tracker import Picture
 from policy.request.settings import Settings, Sharing
 from policy.sharing.companions import Companions
 from policy.sharing.matching import Matching, match
-from policy.sharing.profiles import Key, Measured, Store
+from policy.sharing.profiles import Measured, ProfileKey, Store
 from tests.unit.guest_world import NOW, fleet, host, node, parked, reading, running
 
 ALONE = {
@@ -25,7 +25,7 @@ FULL = 0xFF
 
 def store() -> Store:
     """Ann's jobs, each known by its name."""
-    return Store({Key("ann", "lab", name): one for name, one in ALONE.items()})
+    return Store({ProfileKey("ann", "lab", name): one for name, one in ALONE.items()})
 
 
 def hosts(*names: str) -> tuple[list[NodeFacts], list[JobFacts]]:

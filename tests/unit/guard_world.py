@@ -7,16 +7,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from prolog_epilog.errors import SlurmError
+from prolog_epilog.errors import NodeSlurmError
 from prolog_epilog.guard.hold.grip import Ground
 from prolog_epilog.guard.measure.senses import Look
 from prolog_epilog.guard.measure.signals import DeviceSample
 from prolog_epilog.guard.options import NoticeOptions
 from prolog_epilog.guard.seats.keeper import PERIOD, Keeper
-from prolog_epilog.guard.seats.seat import Seat
+from prolog_epilog.guard.seats.seat import GuardedSeat
 from prolog_epilog.guard.settings import GuardSettings
 from prolog_epilog.guard.tell.errands import Errands
-from prolog_epilog.guard.tell.notice import Notice
+from prolog_epilog.guard.tell.notice import GuardNotice
 from prolog_epilog.injob import word
 from prolog_epilog.injob.word import (
     AT,
@@ -28,14 +28,14 @@ from prolog_epilog.injob.word import (
     STEPS,
     USED,
     Order,
-    Place,
+    WordSlot,
     map_order,
     read_order,
 )
 from prolog_epilog.node import files
 from prolog_epilog.node.paths import Paths
 from prolog_epilog.tenants import share_file, state
-from prolog_epilog.tenants.share_file import Share
+from prolog_epilog.tenants.share_file import ShareRecord
 from prolog_epilog.tenants.state import SetState, Tenant
 
 UUID = "GPU-00000000-0000-0000-0000-000000000001"
@@ -113,7 +113,7 @@ class Slurm:
 
     def requeue(self, job: int) -> None:
         if self.fails:
-            raise SlurmError("slurmctld is gone")
+            raise NodeSlurmError("slurmctld is gone")
         self.asked.append(f"requeue {job}")
 
     def drain(self, node: str, reason: str) -> None:
@@ -145,7 +145,7 @@ class Program:
     process: subprocess.Popen[bytes]
     group: Path
     uuid: str = UUID
-    place: Place | None = None
+    place: WordSlot | None = None
     step: float = 0.0
     """Seconds a step at full speed; 0: it makes none."""
     tells: bool = True
@@ -197,7 +197,7 @@ class World:
         self.cgroups = Cgroups(folder / "fs", "v2")
         self.settings = settings or GuardSettings()
         self.slurm, self.devices = Slurm(), Devices()
-        self.told: list[Notice] = []
+        self.told: list[GuardNotice] = []
         self.said: list[str] = []
         self.programs: dict[int, Program] = {}
         self.now = 1.0
@@ -220,12 +220,12 @@ class World:
             Ground(self.paths, self.cgroups.root), self.settings, errands, self.devices, self.said.append
         )
 
-    def _tell(self, _options: NoticeOptions, notice: Notice) -> bool:
+    def _tell(self, _options: NoticeOptions, notice: GuardNotice) -> bool:
         self.told.append(notice)
         return self.berthd
 
     @property
-    def seat(self) -> Seat:
+    def seat(self) -> GuardedSeat:
         return self.keeper.seats[UUID]
 
     @property
@@ -245,7 +245,7 @@ class World:
     ) -> Program:
         """A job's Prolog has run, and its program begins."""
         word.create(self.paths.word(job), (uuid,), 0, -1)
-        share = Share(
+        share = ShareRecord(
             job, 1000, gpus=(3,), minors=(3,), uuids=(uuid,), way=way, tier=tier, node="n1", mem_mib=mem,
             word=str(self.paths.word(job)),
         )  # fmt: skip
@@ -256,7 +256,7 @@ class World:
         process = subprocess.Popen(["/bin/sleep", "600"])
         program = Program(job, page, process, folder / "step_0/user/task_0", uuid, step=step, tells=tells)
         if step:
-            program.place = Place(page)
+            program.place = WordSlot(page)
             program.place.numbers[READY] = int(tells)
         self.programs[job] = program
         return program

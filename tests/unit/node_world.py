@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from prolog_epilog.errors import ExtraError
-from prolog_epilog.job.extra import OPPORTUNISTIC, Berth, read
+from prolog_epilog.job.extra import OPPORTUNISTIC, NodeBerth, read
 from prolog_epilog.node.paths import Paths
 from prolog_epilog.tenants import state
 from tests.fakes import nvml
@@ -182,7 +182,7 @@ class World:
         )
 
 
-def _gres(found: Berth) -> Callable[[int], str]:
+def _gres(found: NodeBerth) -> Callable[[int], str]:
     """What Slurm says of each GPU."""
     if found.tier == OPPORTUNISTIC:
         return lambda gpu: f"seat:g{gpu}:1(IDX:{gpu})"

@@ -4,7 +4,7 @@ A slow chip has a low clock at its power limit. Work that keeps the arithmetic u
 waits for memory or for the host hardly. A profile is what a profiler or the guard's samples show of a job alone on a
 GPU: the share of time in which the tensor or FMA pipes were active, and the share in which DRAM was.
 
->>> by_rule(Profile("resnet50", compute=0.62, memory=0.35))
+>>> by_rule(ClassProfile("resnet50", compute=0.62, memory=0.35))
 'compute'
 >>> class_of("PointNet"), class_of("unheard-of")
 ('D', 'compute')
@@ -19,7 +19,7 @@ import numpy as np
 
 from topology.calibrate.posterior import Floats
 
-__all__ = ["MODELS", "Profile", "by_rule", "class_of", "cluster", "silhouette"]
+__all__ = ["MODELS", "ClassProfile", "by_rule", "class_of", "cluster", "silhouette"]
 
 MODELS: Mapping[str, str] = {
     "resnet50": "compute",
@@ -38,7 +38,7 @@ _COMPUTE_FROM, _MEMORY_TO = 0.60, 0.40
 
 
 @dataclass(frozen=True, slots=True)
-class Profile:
+class ClassProfile:
     """Shares of time, 0 to 1."""
 
     name: str
@@ -53,7 +53,7 @@ def class_of(model: str) -> str:
     return MODELS.get(model.lower(), "compute")
 
 
-def by_rule(profile: Profile) -> str:
+def by_rule(profile: ClassProfile) -> str:
     """Returns the class of one profile when there are too few for clusters: by what it keeps busy."""
     busy = profile.compute + profile.memory
     if profile.compute < _IDLE or profile.compute < _MEMORY_TO * busy:
@@ -62,7 +62,7 @@ def by_rule(profile: Profile) -> str:
     return "compute" if profile.compute >= _COMPUTE_FROM * busy else "mixed"
 
 
-def cluster(profiles: Sequence[Profile], count: int = 0) -> dict[str, str]:
+def cluster(profiles: Sequence[ClassProfile], count: int = 0) -> dict[str, str]:
     """Returns classes by name, from clusters of profiles; by default the number with the greatest silhouette (PAL).
 
     The cluster with the busiest arithmetic units is `compute`, the next `mixed`, then `memory`, and PAL's letters from

@@ -16,8 +16,8 @@ from uuid import UUID
 
 from topology.calibrate.cublas import SIZE, Gemm
 from topology.calibrate.kernels import PTX
-from topology.calibrate.measure import Device, Reading, Work
-from topology.calibrate.runs import Link
+from topology.calibrate.measure import Device, DeviceReading, Work
+from topology.calibrate.runs import CopySpeed
 from topology.errors import ProviderError
 
 __all__ = ["CudaDevice"]
@@ -101,13 +101,13 @@ class CudaDevice:
                 self._launch(self._kernels["triad"], *self._streams, self._count)
         return self._elapsed()
 
-    def copies(self, others: Mapping[int, Device]) -> tuple[Link, ...]:
+    def copies(self, others: Mapping[int, Device]) -> tuple[CopySpeed, ...]:
         """Returns medians of a few tries each; nothing for GPUs that this process does not drive."""
         self._call("cuCtxSetCurrent", self._context)
         peers = {position: one for position, one in others.items() if isinstance(one, CudaDevice)}
         return (*self._host_copies(), *(self._peer_copy(position, one) for position, one in peers.items()))
 
-    def read(self) -> Reading:
+    def read(self) -> DeviceReading:
         """Reads clocks, power and heat now, and how long the clock was held down since the start (sampled by calls)."""
         nvml, handle, now = self._nvml, self._handle, time.monotonic()
         reasons = nvml.nvmlDeviceGetCurrentClocksEventReasons(handle)
@@ -115,7 +115,7 @@ class CudaDevice:
             if reasons & bits:
                 self._seconds[bits] += now - self._last
         self._last = now
-        return Reading(
+        return DeviceReading(
             nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM),
             nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_MEM),
             nvml.nvmlDeviceGetPowerUsage(handle) / 1000.0,
@@ -185,23 +185,23 @@ class CudaDevice:
         self._call("cuEventElapsedTime", ctypes.byref(took), self._start, self._end)
         return took.value
 
-    def _host_copies(self) -> Iterator[Link]:
+    def _host_copies(self) -> Iterator[CopySpeed]:
         pinned, device, size = ctypes.c_void_p(), self._streams[0], ctypes.c_size_t(self._copy_bytes())
         self._call("cuMemAllocHost_v2", ctypes.byref(pinned), size)
         try:
-            yield Link("to-host", self._rate("cuMemcpyDtoHAsync_v2", pinned, device, size, None))
-            yield Link("to-device", self._rate("cuMemcpyHtoDAsync_v2", device, pinned, size, None))
+            yield CopySpeed("to-host", self._rate("cuMemcpyDtoHAsync_v2", pinned, device, size, None))
+            yield CopySpeed("to-device", self._rate("cuMemcpyHtoDAsync_v2", device, pinned, size, None))
         finally:
             self._call("cuMemFreeHost", pinned)
 
-    def _peer_copy(self, position: int, other: CudaDevice) -> Link:
+    def _peer_copy(self, position: int, other: CudaDevice) -> CopySpeed:
         """Read from another GPU: directly where the machine allows it, else by way of the host."""
         reachable = ctypes.c_int()
         self._call("cuDeviceCanAccessPeer", ctypes.byref(reachable), self._device, other._device)
         direct = bool(reachable.value) and self._cuda.cuCtxEnablePeerAccess(other._context, 0) in {0, _ALREADY_ENABLED}
         size = ctypes.c_size_t(min(self._copy_bytes(), other._copy_bytes()))
         ends = (self._streams[0], self._context, other._streams[1], other._context)
-        return Link("peer" if direct else "staged", self._rate("cuMemcpyPeerAsync", *ends, size, None), position)
+        return CopySpeed("peer" if direct else "staged", self._rate("cuMemcpyPeerAsync", *ends, size, None), position)
 
     def _rate(self, name: str, *arguments: Any) -> float:
         """Measures GB/s of a copy; its size is the last argument but one."""

@@ -10,7 +10,7 @@ from enum import StrEnum
 import numpy as np
 
 from topology.calibrate.runs import Verdict
-from topology.calibrate.statistics import Calibration, Change, Estimate
+from topology.calibrate.statistics import Calibration, Estimate, SpeedChange
 
 __all__ = ["Advice", "Watched", "watch_list"]
 
@@ -131,8 +131,8 @@ def _whiskers(estimates: Iterable[Estimate]) -> dict[str, float]:
     return found
 
 
-def _by_gpu(changes: Iterable[Change]) -> dict[tuple[str, int, str], list[Change]]:
-    found: dict[tuple[str, int, str], list[Change]] = defaultdict(list)
+def _by_gpu(changes: Iterable[SpeedChange]) -> dict[tuple[str, int, str], list[SpeedChange]]:
+    found: dict[tuple[str, int, str], list[SpeedChange]] = defaultdict(list)
     for change in changes:
         if change.place:
             found[change.node, change.place.position, change.app_class].append(change)

@@ -15,9 +15,9 @@ from statistics import median
 from time import sleep
 from typing import Protocol
 
-from topology.calibrate.runs import GpuVisit, Link, Run, verdict
+from topology.calibrate.runs import CopySpeed, GpuVisit, KernelRun, verdict
 
-__all__ = ["PHASES", "Device", "Phase", "Reading", "SimulatedDevice", "Work", "measure", "measure_all", "summary"]
+__all__ = ["PHASES", "Device", "DeviceReading", "Phase", "SimulatedDevice", "Work", "measure", "measure_all", "summary"]
 
 _LEAST_WARM_S, _MOST_WARM_S = 8.0, 15.0
 _STEADY_S, _STEADY = 3.0, 0.005
@@ -57,7 +57,7 @@ class Work:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class DeviceReading:
     """A device's state at one moment; counters are seconds since some start."""
 
     sm_mhz: float
@@ -99,10 +99,10 @@ class Device(Protocol):
     def batch(self, kernel: str) -> float:
         """Run a fixed amount of work of a kernel, about 150 ms; its time by the device's events, in milliseconds."""
 
-    def copies(self, others: Mapping[int, Device]) -> tuple[Link, ...]:
+    def copies(self, others: Mapping[int, Device]) -> tuple[CopySpeed, ...]:
         """Measures copies from and to the host, and from other GPUs of the node, by position."""
 
-    def read(self) -> Reading:
+    def read(self) -> DeviceReading:
         """Reads the device's state now."""
 
 
@@ -134,7 +134,7 @@ def measure_all(devices: Sequence[tuple[int, Device]], *, together: bool = True)
     )
 
 
-def _counting_run(device: Device, position: int, phase: Phase) -> Run:
+def _counting_run(device: Device, position: int, phase: Phase) -> KernelRun:
     """Tries a phase again until a run counts; returns that run, or the last one."""
     for _ in range(_RETRIES):
         run = _run(device, phase)
@@ -167,20 +167,20 @@ def _warm_up(device: Device, kernel: str) -> float:
     return round(max(moving, default=start) - start, 2)
 
 
-def _run(device: Device, phase: Phase) -> Run:
+def _run(device: Device, phase: Phase) -> KernelRun:
     """Runs one try of a phase."""
     start = device.now()
     while device.now() - start < _SETTLING_S:
         device.batch(phase.kernel)
     begun, first = device.now(), device.read()
     times: list[float] = []
-    readings: list[Reading] = []
+    readings: list[DeviceReading] = []
     while not times or device.now() - start < phase.seconds:
         times.append(device.batch(phase.kernel))
         readings.append(device.read())
     time, mad, dropped = summary(times)
     last, work = readings[-1], device.work(phase.kernel)
-    return Run(
+    return KernelRun(
         phase.app_class,
         time,
         mad,
@@ -244,10 +244,10 @@ class SimulatedDevice:
         bound = _BOUND.get(kernel, 1.0)
         return Work(kernel, 15.0 * bound, 150.0 * (1.0 - bound))
 
-    def copies(self, others: Mapping[int, Device]) -> tuple[Link, ...]:
+    def copies(self, others: Mapping[int, Device]) -> tuple[CopySpeed, ...]:
         """Returns rates of PCIe of the fourth generation, and of NVLink to all others."""
-        host = (Link(kind, self._rate(25.0)) for kind in ("to-host", "to-device"))
-        return (*host, *(Link("peer", self._rate(250.0), other) for other in others))
+        host = (CopySpeed(kind, self._rate(25.0)) for kind in ("to-host", "to-device"))
+        return (*host, *(CopySpeed("peer", self._rate(250.0), other) for other in others))
 
     def batch(self, kernel: str) -> float:
         """Runs a simulated batch: the clock does not affect a memory-bound kernel, and affects half of a mixed one."""
@@ -264,10 +264,10 @@ class SimulatedDevice:
             sleep(self.pace * took / 1000.0)
         return took
 
-    def read(self) -> Reading:
+    def read(self) -> DeviceReading:
         """Returns clock and power as the limit allows; an idle device has its full clock."""
         waiting = self.waits > 1.1
-        return Reading(
+        return DeviceReading(
             sm_mhz=1530.0 if waiting else self._mhz(),
             mem_mhz=877.0,
             power_w=self.power_limit_w * (0.6 if waiting else 1.0),

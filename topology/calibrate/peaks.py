@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from topology.calibrate.runs import Run
+from topology.calibrate.runs import KernelRun
 
 __all__ = ["Peak", "part_of_peak", "peak_of"]
 
@@ -74,7 +74,7 @@ def peak_of(model: str) -> Peak | None:
     return next((peak for pattern, peak in _PEAKS if re.search(pattern, model)), None)
 
 
-def part_of_peak(model: str, run: Run) -> float:
+def part_of_peak(model: str, run: KernelRun) -> float:
     """Returns the least time for a run's work by the vendor's figures over the time that it took; 0: not known."""
     peak = peak_of(model)
     if peak is None:

@@ -10,9 +10,9 @@ from statistics import median
 import numpy as np
 
 from topology.calibrate.posterior import Floats
-from topology.calibrate.runs import GpuVisit, Run, Verdict, Visit, seconds_of, verdict
+from topology.calibrate.runs import GpuVisit, KernelRun, Verdict, Visit, seconds_of, verdict
 
-__all__ = ["LATEST", "Key", "Peers", "Place", "peers_of", "verdicts"]
+__all__ = ["LATEST", "GpuPlace", "PeerKey", "Peers", "peers_of", "verdicts"]
 
 LATEST = 24
 """Number of a node's latest visits that count; older ones add no information."""
@@ -25,7 +25,7 @@ _WAITS_FROM, _WAITS_MOST_POWER, _WAITS_LEAST_CLOCK = 1.15, 0.80, 0.97
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Key:
+class PeerKey:
     """Runs with the same key can be compared."""
 
     app_class: str
@@ -35,7 +35,7 @@ class Key:
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Place:
+class GpuPlace:
     """A GPU in a node; one that moved has several."""
 
     node: str
@@ -47,39 +47,39 @@ class Place:
 class Peers:
     """All runs with one key. Arrays are by node, GPU and visit, filled up with not-a-number."""
 
-    key: Key
+    key: PeerKey
     nodes: tuple[str, ...]
-    places: tuple[tuple[Place | None, ...], ...]
+    places: tuple[tuple[GpuPlace | None, ...], ...]
     """By node and GPU."""
     times: Floats
     """Logarithms over the median of the peers with the same driver; not a number where a run does not count."""
     days: Floats
     """By node and visit, since 1970."""
-    verdicts: Mapping[Place, tuple[tuple[str, Verdict], ...]]
+    verdicts: Mapping[GpuPlace, tuple[tuple[str, Verdict], ...]]
     """Time and verdict of each GPU's visits, the oldest first."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    place: Place
+    place: GpuPlace
     visit: int
     at: str
     driver: str
-    run: Run
+    run: KernelRun
     wrong: Verdict
 
 
-def verdicts(visits: Sequence[Visit]) -> Iterator[tuple[Key, int, Visit, GpuVisit, Run, Verdict]]:
+def verdicts(visits: Sequence[Visit]) -> Iterator[tuple[PeerKey, int, Visit, GpuVisit, KernelRun, Verdict]]:
     """Yields every run with its verdict, those for which it takes the peers too."""
     every = [
-        (Key(run.app_class, gpu.model, run.kernel, gpu.power_limit_w), number, visit, gpu, run, verdict(gpu, run))
+        (PeerKey(run.app_class, gpu.model, run.kernel, gpu.power_limit_w), number, visit, gpu, run, verdict(gpu, run))
         for number, visit in enumerate(visits)
         if visit.way == "together"
         for gpu in visit.gpus
         for run in gpu.runs
     ]
-    typical: dict[Key, tuple[float, float, float]] = {}
-    by_key: dict[Key, list[Run]] = defaultdict(list)
+    typical: dict[PeerKey, tuple[float, float, float]] = {}
+    by_key: dict[PeerKey, list[KernelRun]] = defaultdict(list)
     for key, _, _, _, run, wrong in every:
         if not wrong or wrong == "unsteady":
             by_key[key].append(run)
@@ -91,7 +91,7 @@ def verdicts(visits: Sequence[Visit]) -> Iterator[tuple[Key, int, Visit, GpuVisi
         )
     waits = [key in typical and _looks_idle(run, typical[key]) for key, _, _, _, run, _ in every]
     # One GPU that is slow at full clock and low power may be broken; the host is to blame where its others are too.
-    shared: dict[tuple[Key, int], list[bool]] = defaultdict(list)
+    shared: dict[tuple[PeerKey, int], list[bool]] = defaultdict(list)
     for (key, number, *_), wait in zip(every, waits, strict=True):
         shared[key, number].append(wait)
     for (key, number, visit, gpu, run, wrong), wait in zip(every, waits, strict=True):
@@ -100,7 +100,7 @@ def verdicts(visits: Sequence[Visit]) -> Iterator[tuple[Key, int, Visit, GpuVisi
         yield key, number, visit, gpu, run, "waiting" if by_host and wrong in {"", "unsteady"} else wrong
 
 
-def _looks_idle(run: Run, typical: tuple[float, float, float]) -> bool:
+def _looks_idle(run: KernelRun, typical: tuple[float, float, float]) -> bool:
     time, power, clock = typical
     return (
         run.time_ms > _WAITS_FROM * time
@@ -112,14 +112,14 @@ def _looks_idle(run: Run, typical: tuple[float, float, float]) -> bool:
 def peers_of(visits: Iterable[Visit]) -> list[Peers]:
     """Groups all runs by comparable peers."""
     ordered = sorted(visits, key=lambda visit: seconds_of(visit.at))
-    by_key: dict[Key, list[_Seen]] = defaultdict(list)
+    by_key: dict[PeerKey, list[_Seen]] = defaultdict(list)
     for key, number, visit, gpu, run, wrong in verdicts(ordered):
-        place = Place(visit.node, gpu.position, gpu.uuid)
+        place = GpuPlace(visit.node, gpu.position, gpu.uuid)
         by_key[key].append(_Seen(place, number, visit.at, gpu.driver.partition(".")[0], run, wrong))
     return [_peers(key, by_key[key]) for key in sorted(by_key)]
 
 
-def _peers(key: Key, seen: Sequence[_Seen]) -> Peers:
+def _peers(key: PeerKey, seen: Sequence[_Seen]) -> Peers:
     by_node: dict[str, list[_Seen]] = defaultdict(list)
     for one in seen:
         by_node[one.place.node].append(one)
@@ -128,7 +128,7 @@ def _peers(key: Key, seen: Sequence[_Seen]) -> Peers:
     gpus = {node: sorted({one.place for one in by_node[node]}) for node in nodes}
     shape = (len(nodes), max(map(len, gpus.values())), max(map(len, latest.values())))
     times, days = np.full(shape, np.nan), np.full((shape[0], shape[2]), np.nan)
-    told: dict[Place, list[tuple[str, Verdict]]] = defaultdict(list)
+    told: dict[GpuPlace, list[tuple[str, Verdict]]] = defaultdict(list)
     centres = _centres(seen)
     for row, node in enumerate(nodes):
         columns = {visit: column for column, visit in enumerate(latest[node])}
@@ -150,7 +150,7 @@ def _centres(seen: Sequence[_Seen]) -> dict[str, float]:
 
     A GPU counts once, so that one that is visited often does not move the centre.
     """
-    by_driver: dict[str, dict[Place, list[float]]] = defaultdict(lambda: defaultdict(list))
+    by_driver: dict[str, dict[GpuPlace, list[float]]] = defaultdict(lambda: defaultdict(list))
     for one in seen:
         if not one.wrong:
             for driver in {one.driver, ""}:

@@ -3,7 +3,7 @@
 A *visit* is one calibration of one node. In it each GPU has a *run* of each application class. Visits are appended,
 never changed, so that the file is the history too. Standard library only: compute nodes write it.
 
->>> run = Run("compute", time_ms=151.0, mad_ms=0.1, samples=80)
+>>> run = KernelRun("compute", time_ms=151.0, mad_ms=0.1, samples=80)
 >>> visit = Visit("n1", "2026-11-21T10:00:00Z", (GpuVisit(0, "GPU-a", runs=(run,)),))
 >>> decode([f'{{"format": "{FORMAT}"}}', encode(visit)]) == (visit,)
 True
@@ -26,9 +26,9 @@ from topology.errors import TopologyFileError
 
 __all__ = [
     "FORMAT",
+    "CopySpeed",
     "GpuVisit",
-    "Link",
-    "Run",
+    "KernelRun",
     "Verdict",
     "Visit",
     "append",
@@ -55,7 +55,7 @@ _MOST_THROTTLED = 0.01
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class KernelRun:
     """One kernel on one GPU for some seconds; 0 in a column that the device did not tell."""
 
     app_class: str
@@ -86,7 +86,7 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class CopySpeed:
     """Copy rate of a GPU."""
 
     kind: str
@@ -107,8 +107,8 @@ class GpuVisit:
     power_limit_w: float = 0.0
     xids: tuple[int, ...] = ()
     """Errors that the driver reported meanwhile."""
-    runs: tuple[Run, ...] = ()
-    links: tuple[Link, ...] = ()
+    runs: tuple[KernelRun, ...] = ()
+    links: tuple[CopySpeed, ...] = ()
     steady_s: float = 0.0
     """Seconds that the clock took to settle, from the start of the warm-up."""
 
@@ -125,7 +125,7 @@ class Visit:
     """All GPUs of the node at once, or one by one."""
 
 
-def verdict(gpu: GpuVisit, run: Run) -> Verdict:
+def verdict(gpu: GpuVisit, run: KernelRun) -> Verdict:
     """Returns the fault of a run that can be seen without its peers."""
     if run.foreign:
         return "foreign"
@@ -181,7 +181,7 @@ def append(visits: Sequence[Visit], path: str | os.PathLike[str]) -> None:
 
 def _short(values: Mapping[str, Any], kind: type[Any]) -> dict[str, Any]:
     """Returns the values without defaults, which are most of a record."""
-    parts = {"gpus": GpuVisit, "runs": Run, "links": Link}
+    parts = {"gpus": GpuVisit, "runs": KernelRun, "links": CopySpeed}
     short = {}
     for one in fields(kind):
         value = values[one.name]
@@ -208,13 +208,13 @@ def _gpu(values: object, where: str) -> GpuVisit:
     gpu = _made(GpuVisit, values, where)
     made = {one.name: getattr(gpu, one.name) for one in fields(gpu)}
     made["runs"] = tuple(_run(one, where) for one in gpu.runs)
-    made["links"] = tuple(_made(Link, one, where) for one in gpu.links)
+    made["links"] = tuple(_made(CopySpeed, one, where) for one in gpu.links)
     made["xids"] = tuple(gpu.xids)
     return GpuVisit(**made)
 
 
-def _run(values: object, where: str) -> Run:
-    run = _made(Run, values, where)
+def _run(values: object, where: str) -> KernelRun:
+    run = _made(KernelRun, values, where)
     if not run.app_class or not run.time_ms > 0:
         raise TopologyFileError(f"{where}: a run needs a class and a time above 0")
     return replace(run, foreign=tuple(run.foreign))

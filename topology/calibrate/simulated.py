@@ -13,16 +13,16 @@ from datetime import UTC, datetime, timedelta
 import numpy as np
 
 from topology.calibrate.posterior import Floats
-from topology.calibrate.runs import GpuVisit, Run, Visit
+from topology.calibrate.runs import GpuVisit, KernelRun, Visit
 
-__all__ = ["Fleet", "Plan", "Step", "draw"]
+__all__ = ["FleetPlan", "SimulatedFleet", "SpeedStep", "draw"]
 
 _MHZ, _WATT, _LIMIT_W, _IDLE_C = 1500.0, 180.0, 300.0, 45.0
 _START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class SpeedStep:
     """A GPU, or a whole node, that is slower by a factor from some visit on."""
 
     node: int
@@ -32,7 +32,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class FleetPlan:
     """Parameters of a fleet; spreads are standard deviations of logarithms of times, as in the Longhorn profiles."""
 
     nodes: int = 128
@@ -60,7 +60,7 @@ class Plan:
     drifting: float = 0.0
     """Share of GPUs that grow slower."""
     drift_per_visit: float = 0.02
-    steps: tuple[Step, ...] = field(default=())
+    steps: tuple[SpeedStep, ...] = field(default=())
     days_between: float = 7.0
     app_class: str = "compute"
     stuck: tuple[int, ...] = ()
@@ -68,10 +68,10 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Fleet:
+class SimulatedFleet:
     """A fleet's truth and its records. Arrays are by node, GPU and visit."""
 
-    plan: Plan
+    plan: FleetPlan
     truth: Floats
     """Logarithm of each GPU's own time over a typical one, at the last visit."""
     times: Floats
@@ -89,7 +89,7 @@ class Fleet:
     visits: tuple[Visit, ...]
 
 
-def draw(plan: Plan, seed: int) -> Fleet:
+def draw(plan: FleetPlan, seed: int) -> SimulatedFleet:
     """Returns a fleet; the same seed gives the same."""
     random = np.random.default_rng(seed)
     shape = (plan.nodes, plan.gpus, plan.visits)
@@ -115,11 +115,11 @@ def draw(plan: Plan, seed: int) -> Fleet:
     times = chips + noise + waits[:, None, :] + disturbed
     visits = tuple(_visits(plan, chips, times, waited & ~silent, hot, foreign))
     spoilt = (waited & ~silent)[:, None, :] | hot | foreign
-    return Fleet(plan, chips[:, :, -1], times, slow, drifting, waited, silent, spoilt, visits)
+    return SimulatedFleet(plan, chips[:, :, -1], times, slow, drifting, waited, silent, spoilt, visits)
 
 
 def _visits(
-    plan: Plan, chips: Floats, times: Floats, shown: np.ndarray, hot: np.ndarray, foreign: np.ndarray
+    plan: FleetPlan, chips: Floats, times: Floats, shown: np.ndarray, hot: np.ndarray, foreign: np.ndarray
 ) -> Sequence[Visit]:
     found = []
     for visit in range(plan.visits):
@@ -128,7 +128,7 @@ def _visits(
             gpus = []
             for gpu in range(plan.gpus):
                 waits = bool(shown[node, visit])
-                run = Run(
+                run = KernelRun(
                     plan.app_class,
                     time_ms=round(150.0 * float(np.exp(times[node, gpu, visit])), 4),
                     mad_ms=0.1,

@@ -17,13 +17,13 @@ import numpy as np
 
 from topology.calibrate.changes import changes_in, steps
 from topology.calibrate.links import SlowLink, slow_links
-from topology.calibrate.peers import Key, Peers, Place, peers_of
+from topology.calibrate.peers import GpuPlace, PeerKey, Peers, peers_of
 from topology.calibrate.posterior import Fitted, Floats, Rarities, Variances, fit, learnt
 from topology.calibrate.runs import Verdict, Visit, seconds_of
 from topology.calibrate.variances import PUBLISHED, reml
 from topology.scores import Score
 
-__all__ = ["SLOW_FROM", "Calibration", "Change", "Estimate", "calibrate", "probability", "table"]
+__all__ = ["SLOW_FROM", "Calibration", "Estimate", "SpeedChange", "calibrate", "probability", "table"]
 
 SLOW_FROM = 1.10
 """A GPU that takes so many times the typical is called slow."""
@@ -41,7 +41,7 @@ _TELLING = 0.5
 class Estimate:
     """The estimate of one GPU for one application class."""
 
-    place: Place
+    place: GpuPlace
     app_class: str
     score: float
     error: float
@@ -69,11 +69,11 @@ class Estimate:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class SpeedChange:
     """A step or a drift that is announced."""
 
     node: str
-    place: Place | None
+    place: GpuPlace | None
     """None: the whole node."""
     app_class: str
     kind: str
@@ -96,9 +96,9 @@ class Calibration:
     """All that the visits say."""
 
     estimates: tuple[Estimate, ...]
-    changes: tuple[Change, ...]
-    variances: tuple[tuple[Key, Variances], ...]
-    told: dict[tuple[Place, str], tuple[tuple[str, Verdict], ...]]
+    changes: tuple[SpeedChange, ...]
+    variances: tuple[tuple[PeerKey, Variances], ...]
+    told: dict[tuple[GpuPlace, str], tuple[tuple[str, Verdict], ...]]
     """By GPU and class, when it was visited and what was wrong."""
     links: tuple[SlowLink, ...] = ()
 
@@ -107,7 +107,7 @@ def calibrate(visits: Iterable[Visit], now: float | None = None) -> Calibration:
     """Estimate all GPUs from all visits; `now` is in seconds since 1970."""
     today = (time.time() if now is None else now) / _DAY_S
     estimates: dict[tuple[str, str], tuple[Estimate, float]] = {}
-    changes: list[Change] = []
+    changes: list[SpeedChange] = []
     variances, told = [], {}
     visits = tuple(visits)
     for peers in peers_of(visits):
@@ -154,7 +154,7 @@ def probability(fitted: Fitted, centre: float, factor: float) -> Floats:
     return found
 
 
-def _fitted(peers: Peers, today: float) -> tuple[Fitted, Variances, Floats, list[Change]]:
+def _fitted(peers: Peers, today: float) -> tuple[Fitted, Variances, Floats, list[SpeedChange]]:
     """Returns posteriors, variances, the times that they rest on, and changes."""
     published = PUBLISHED.get(peers.key.app_class, PUBLISHED["compute"])
     aged = (_AGING * np.maximum(today - np.nan_to_num(peers.days, nan=today), 0.0))[:, None, :]
@@ -186,16 +186,18 @@ def _clean(times: Floats, fitted: Fitted) -> Floats:
     return clean
 
 
-def _unchanged(peers: Peers, times: Floats, fitted: Fitted, variances: Variances) -> tuple[Floats, list[Change]]:
+def _unchanged(peers: Peers, times: Floats, fitted: Fitted, variances: Variances) -> tuple[Floats, list[SpeedChange]]:
     """Returns times adjusted to the present state: without runs before a step, and with drifts taken out."""
     _, gpus, runs = times.shape
-    changes: list[Change] = []
+    changes: list[SpeedChange] = []
     kept = times.copy()
     app_class = peers.key.app_class
 
     def note(row: int, gpu: int | None, kind: str, size: float, column: int) -> None:
         place = None if gpu is None else peers.places[row][gpu]
-        changes.append(Change(peers.nodes[row], place, app_class, kind, math.exp(size), _date(peers.days[row, column])))
+        changes.append(
+            SpeedChange(peers.nodes[row], place, app_class, kind, math.exp(size), _date(peers.days[row, column]))
+        )
 
     levels = np.where(np.isfinite(times).any(axis=1), fitted.levels, np.nan)
     of_nodes = steps(levels, variances.node_run + variances.gpu_run / gpus, _STEP_RUNS_NODE)

@@ -9,11 +9,11 @@ It is a plan's number: placement does not look at it.
 
 from __future__ import annotations
 
-from topology.machines.kinds import Card, Kind
+from topology.machines.kinds import Card, NodeKind
 
 __all__ = ["KINDS", "RACKS"]
 
-_DGX_1V = Kind(
+_DGX_1V = NodeKind(
     source="matrix of a DGX-1V (msccl test data), 4 EDR InfiniBand cards of 100 Gb/s (a reseller's page)",
     gpu="Tesla V100-SXM2-32GB",
     memory_mib=32768,
@@ -33,7 +33,7 @@ _DGX_1V = Kind(
     ),
 )
 
-_DGX_A100 = Kind(
+_DGX_A100 = NodeKind(
     source="matrix and NCCL topology of a DGX A100 (NVIDIA/nccl issue 1505), 8 HDR InfiniBand cards of"
     " 200 Gb/s (its specification, as sites that run it quote it)",
     gpu="NVIDIA A100-SXM4-80GB",
@@ -59,7 +59,7 @@ _DGX_A100 = Kind(
     switches=6,
 )
 
-_HGX_H100 = Kind(
+_HGX_H100 = NodeKind(
     source="matrix of a DGX H100 (vllm-project/vllm issue 6746), its four NVSwitches (NVIDIA/nccl issue 1182),"
     " 8 InfiniBand cards of 400 Gb/s (DGX BasePOD reference architecture)",
     gpu="NVIDIA H100 80GB HBM3",
@@ -85,7 +85,7 @@ _HGX_H100 = Kind(
     switches=4,
 )
 
-_HGX_B200 = Kind(
+_HGX_B200 = NodeKind(
     source="matrix of a DGX B200, its GPU without NVLink mended (vllm-project/vllm issue 16336),"
     " two NVSwitches, 8 InfiniBand cards of 400 Gb/s (DGX B200 User Guide), memory (NVIDIA/TensorRT-LLM issue 10278)",
     gpu="NVIDIA B200",
@@ -105,7 +105,7 @@ _HGX_B200 = Kind(
     switches=2,
 )
 
-_A100_4 = Kind(
+_A100_4 = NodeKind(
     source="matrix of a node with an HGX A100 4-GPU board (Princeton, della-i16g1)",
     gpu="NVIDIA A100-SXM4-80GB",
     memory_mib=81920,
@@ -115,7 +115,7 @@ _A100_4 = Kind(
     mesh=4,
 )
 
-_H100_4 = Kind(
+_H100_4 = NodeKind(
     source="matrix of a node with an HGX H100 4-GPU board (NVIDIA/nccl issue 1617)",
     gpu="NVIDIA H100 80GB HBM3",
     memory_mib=81559,
@@ -130,7 +130,7 @@ _H100_4 = Kind(
     mesh=6,
 )
 
-_A6000_PAIRS = Kind(
+_A6000_PAIRS = NodeKind(
     source="matrix of a node with bridged pairs (University of Geneva, gpu048)",
     gpu="NVIDIA RTX A6000",
     memory_mib=49140,
@@ -140,7 +140,7 @@ _A6000_PAIRS = Kind(
     wires=((0, 1, 4), (2, 3, 4), (4, 5, 4), (6, 7, 4)),
 )
 
-_A100_PCIE = Kind(
+_A100_PCIE = NodeKind(
     source="matrix of a node with bridged pairs of A100 PCIe cards",
     gpu="NVIDIA A100 80GB PCIe",
     memory_mib=81920,
@@ -149,7 +149,7 @@ _A100_PCIE = Kind(
     wires=((0, 1, 12), (2, 3, 12)),
 )
 
-_L40S = Kind(
+_L40S = NodeKind(
     source="matrix of a node without NVLink (warpem/miss-alignment issue 106)",
     gpu="NVIDIA L40S",
     memory_mib=46068,
@@ -158,7 +158,7 @@ _L40S = Kind(
     cards=(Card("mlx5_0", "1/2/0/0"), Card("mlx5_1", "1/2/0/0")),
 )
 
-_GB200_TRAY = Kind(
+_GB200_TRAY = NodeKind(
     source="matrix of a GB200 NVL72 compute tray (NVIDIA/k8s-test-infra issue 371), without its network cards;"
     " five chip-to-chip links of 44.712 GB/s a GPU, as NCCL lists them",
     gpu="NVIDIA GB200",

@@ -10,7 +10,7 @@ from topology.model import Discovered, Gpu, Link, Machine, Nic, PathWord, Via
 from topology.providers import speeds
 from topology.providers.naming import short_model
 
-__all__ = ["Card", "Kind", "relation"]
+__all__ = ["Card", "NodeKind", "relation"]
 
 #: What two devices are to each other when this part of their places is the first that differs.
 _LEVELS: tuple[PathWord, ...] = ("SYS", "NODE", "PHB", "PXB")
@@ -27,7 +27,7 @@ class Card:
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class NodeKind:
     """The properties that all nodes of a kind share.
 
     A place is `NUMA/BRIDGE/UPPER/LOWER`: NUMA node, host bridge in it, upper and lower PCIe switch below that one;

@@ -20,7 +20,7 @@ from topology.model import Discovered, Gpu, Link, Machine, Nic, PathWord
 from topology.providers import sysfs
 from topology.providers.cpus import cpus_of_words, format_cpus
 from topology.providers.naming import short_model
-from topology.providers.nvml_fabric import ChipToChip, Fabric, ask_chip_to_chip, ask_fabric, domain_of
+from topology.providers.nvml_fabric import ChipToChip, FabricRegistration, ask_chip_to_chip, ask_fabric, domain_of
 from topology.providers.nvml_links import GpuLinks, bus_id, quiet, survey
 
 __all__ = ["discover"]
@@ -39,7 +39,7 @@ class _Device:
     handle: Any
     gpu: Gpu
     links: GpuLinks
-    fabric: Fabric
+    fabric: FabricRegistration
     c2c: ChipToChip
     mig_devices: int
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from topology.providers.nvml_links import field_value, quiet
 
-__all__ = ["ChipToChip", "Fabric", "ask_chip_to_chip", "ask_fabric", "domain_of"]
+__all__ = ["ChipToChip", "FabricRegistration", "ask_chip_to_chip", "ask_fabric", "domain_of"]
 
 _NOT_STARTED, _IN_PROGRESS, _COMPLETED = 1, 2, 3  # NVML_GPU_FABRIC_STATE_...; 0 is a GPU without a fabric
 _SUMMARIES = {2: "is unhealthy", 3: "has limited capacity"}  # NVML_GPU_FABRIC_HEALTH_SUMMARY_...
@@ -38,7 +38,7 @@ class _Info3(ctypes.Structure):
 
 
 @dataclass(frozen=True, slots=True)
-class Fabric:
+class FabricRegistration:
     """One GPU's registration with its NVLink fabric."""
 
     domain: str = ""
@@ -56,24 +56,24 @@ class ChipToChip:
     down: int = 0
 
 
-def ask_fabric(nvml: Any, handle: Any) -> Fabric:
+def ask_fabric(nvml: Any, handle: Any) -> FabricRegistration:
     """Ask for the NVLink domain; nothing is known of a GPU, driver or pynvml that has no such thing."""
     info = _fabric_info(nvml, handle)
     state = info.state if info else 0
     if state in {_NOT_STARTED, _IN_PROGRESS}:
         progress = "has not started" if state == _NOT_STARTED else "is still starting"
-        return Fabric(complaint=f"{progress}; discover again when the fabric manager is done")
+        return FabricRegistration(complaint=f"{progress}; discover again when the fabric manager is done")
     if info is None or state != _COMPLETED:
-        return Fabric()
+        return FabricRegistration()
     # The status counts only now that registration is over.
     if info.status != 0:
-        return Fabric(complaint=f"refused the GPU (NVML error {info.status})")
+        return FabricRegistration(complaint=f"refused the GPU (NVML error {info.status})")
     cluster = uuid.UUID(bytes=bytes(info.cluster))
     complaint = _SUMMARIES.get(getattr(info, "summary", 0), "")
     if not complaint and info.health & _DEGRADED_MASK == _DEGRADED:
         complaint = "has degraded bandwidth"
     # Clique numbers repeat from cluster to cluster. A cluster of zeros is one node behind its own switches.
-    return Fabric(f"{cluster}.{info.clique}" if cluster.int else "", complaint)
+    return FabricRegistration(f"{cluster}.{info.clique}" if cluster.int else "", complaint)
 
 
 def _fabric_info(nvml: Any, handle: Any) -> Any:
@@ -85,7 +85,7 @@ def _fabric_info(nvml: Any, handle: Any) -> Any:
     return None
 
 
-def domain_of(fabrics: Mapping[int, Fabric], problems: list[str]) -> str:
+def domain_of(fabrics: Mapping[int, FabricRegistration], problems: list[str]) -> str:
     """Returns the NVLink domain of a node, from those of its GPUs by position; empty where they disagree."""
     complaints: dict[str, list[int]] = {}
     for position, fabric in fabrics.items():

@@ -19,7 +19,7 @@ from policy.slurm.by_command.command import run_command
 from topology.calibrate.runs import Visit, decode
 from topology.errors import TopologyError
 
-__all__ = ["Jobs", "Outcome", "request"]
+__all__ = ["Jobs", "MeasurementEnd", "request"]
 
 _NICE = 2_147_483_645
 """The greatest nice value that Slurm accepts."""
@@ -34,7 +34,7 @@ It waits for something unknown; its node is tried again later.
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class MeasurementEnd:
     """The end of a measurement."""
 
     node: str
@@ -112,7 +112,7 @@ class Jobs:
             if state in {"RUNNING", "PENDING", "CONFIGURING"}
         }
 
-    def ended(self) -> Iterator[Outcome]:
+    def ended(self) -> Iterator[MeasurementEnd]:
         """Yields the outcomes of jobs that ended since the last call."""
         for node, one in list(self._running.items()):
             if one.process.poll() is not None:
@@ -156,7 +156,7 @@ def _close(one: _Running) -> None:
     one.err.close()
 
 
-def _outcome(node: str, one: _Running) -> Outcome:
+def _outcome(node: str, one: _Running) -> MeasurementEnd:
     one.out.seek(0)
     one.err.seek(0)
     text, said = (file.read().decode("utf-8", "replace") for file in (one.out, one.err))
@@ -165,11 +165,11 @@ def _outcome(node: str, one: _Running) -> Outcome:
     told = last[0].removeprefix("berth: error: ") if one.process.returncode else ""
     begin = text.find('{"format"')
     if begin < 0:
-        return Outcome(node, None, told or "the measurement printed nothing")
+        return MeasurementEnd(node, None, told or "the measurement printed nothing")
     try:
         (visit,) = decode(text[begin:].splitlines()[:2], f"what {node} printed")
     except (TopologyError, ValueError) as problem:
-        return Outcome(node, None, str(problem))
+        return MeasurementEnd(node, None, str(problem))
     if visit.node != node:
-        return Outcome(node, None, f"it measured {visit.node}, not {node}")
-    return Outcome(node, visit, told)
+        return MeasurementEnd(node, None, f"it measured {visit.node}, not {node}")
+    return MeasurementEnd(node, visit, told)

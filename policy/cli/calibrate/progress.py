@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
     from policy.calibrate.campaign import Campaign, NodeState
 
-__all__ = ["Progress"]
+__all__ = ["CampaignProgress"]
 
 _ROWS = 16
 _ORDER = ("running", "failed", "waiting", "done")
 
 
-class Progress:
+class CampaignProgress:
     """Shows a campaign while it lasts."""
 
     def __init__(self) -> None:

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from policy.calibrate.campaign import Campaign
     from policy.calibrate.choice import Rules
-    from policy.cli.calibrate.jobs import Jobs, Outcome
-    from policy.cli.calibrate.progress import Progress
+    from policy.cli.calibrate.jobs import Jobs, MeasurementEnd
+    from policy.cli.calibrate.progress import CampaignProgress
     from policy.formats.slurm_facts import Reading
     from policy.slurm.interface import Gateway
     from topology.calibrate.runs import Visit
@@ -78,7 +78,7 @@ def _run(args: argparse.Namespace) -> int:
 def _campaign_on(args: argparse.Namespace, rules: Rules, runs: Path, last: Mapping[str, float]) -> int:
     from policy.calibrate.choice import measurable  # noqa: PLC0415
     from policy.cli.calibrate.jobs import Jobs  # noqa: PLC0415
-    from policy.cli.calibrate.progress import Progress  # noqa: PLC0415
+    from policy.cli.calibrate.progress import CampaignProgress  # noqa: PLC0415
     from policy.cli.calibrate.report import report  # noqa: PLC0415
     from policy.site.config import config_path, load  # noqa: PLC0415
     from policy.slurm.gateways import open_gateway  # noqa: PLC0415
@@ -97,7 +97,7 @@ def _campaign_on(args: argparse.Namespace, rules: Rules, runs: Path, last: Mappi
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _interrupt)
     try:
-        with Progress() as progress:
+        with CampaignProgress() as progress:
             loop.until_over(progress, stop_at)
     except KeyboardInterrupt:
         print(f"interrupted with {loop.campaign.count('done')} nodes done; the same command goes on from there")
@@ -151,7 +151,7 @@ class _Loop:
         self._served: dict[int, float] = {}
         """Jobs for which measurements made way, and the time at which they did."""
 
-    def until_over(self, progress: Progress, stop_at: float) -> None:
+    def until_over(self, progress: CampaignProgress, stop_at: float) -> None:
         """Runs until all nodes are measured, no node that is left answers, or the time is up."""
         while not self.campaign.over and time.time() < stop_at:
             begun = time.monotonic()
@@ -183,7 +183,7 @@ class _Loop:
 
         atomic.replace(f"{self._runs}.campaign", encode(self.campaign).encode())
 
-    def _look(self, reading: Reading, progress: Progress) -> str:
+    def _look(self, reading: Reading, progress: CampaignProgress) -> str:
         """Handles ended measurements, makes way for jobs, and starts new measurements.
 
         Returns a text on what the campaign waits for.
@@ -220,7 +220,7 @@ class _Loop:
         window = self._rules.window
         return f"waiting for the window {self._args.window}" if window and not window.holds(minute) else ""
 
-    def _take(self, outcome: Outcome) -> None:
+    def _take(self, outcome: MeasurementEnd) -> None:
         from topology.calibrate.runs import append  # noqa: PLC0415
 
         node, now = outcome.node, time.time()

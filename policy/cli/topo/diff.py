@@ -9,7 +9,7 @@ from pathlib import Path
 from policy.cli.output import print_json
 from policy.cli.topo.sources import FAILED, OK, WHAT, add_directory, load, machines
 from policy.formats.errors import BerthError, UsageError
-from topology.diff import Change, changes, cluster_changes
+from topology.diff import TopologyChange, changes, cluster_changes
 from topology.errors import TopologyError
 from topology.model import Machine
 
@@ -54,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
     return _DIFFERENT if found else OK
 
 
-def _changes(args: argparse.Namespace) -> list[Change]:
+def _changes(args: argparse.Namespace) -> list[TopologyChange]:
     folders = [Path(word).is_dir() for word in (args.old, args.new)]
     if all(folders):
         return cluster_changes(load(Path(args.old)), load(Path(args.new)))
@@ -76,13 +76,13 @@ def _one(word: str, args: argparse.Namespace) -> Machine:
     return found[0]
 
 
-def _wanted(change: Change, only: str | None) -> bool:
+def _wanted(change: TopologyChange, only: str | None) -> bool:
     if only == "loss":
         return change.severity == "loss"
     return only is None or change.severity != "software"
 
 
-def _as_json(change: Change) -> dict[str, str]:
+def _as_json(change: TopologyChange) -> dict[str, str]:
     return {
         "severity": change.severity,
         "kind": change.kind,

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
-from policy.cluster.shared.tenants import Tenant
+from policy.cluster.shared.tenants import PlannedTenant
 from policy.request.share import Share
 
 
@@ -41,6 +41,6 @@ class Company(Protocol):
         """Tells whether all of the jobs keep their speed."""
         ...
 
-    def meeting(self, share: Share, there: Iterable[Tenant]) -> Meeting:
+    def meeting(self, share: Share, there: Iterable[PlannedTenant]) -> Meeting:
         """Returns the prediction for a job that joins these tenants."""
         ...

@@ -23,7 +23,7 @@ _LIKE_SEEN = 20
 """Number of seen jobs that together weigh as much as the default."""
 
 
-class Shape(NamedTuple):
+class UsualJob(NamedTuple):
     """Needs of a usual job on each of its nodes, and its part of all jobs; `percent` is 100 for whole GPUs."""
 
     gpus: int
@@ -33,19 +33,19 @@ class Shape(NamedTuple):
 
 
 DEFAULT = (
-    Shape(1, 100, 4, 0.35),
-    Shape(2, 100, 8, 0.1),
-    Shape(4, 100, 16, 0.1),
-    Shape(8, 100, 32, 0.15),
-    Shape(1, 50, 2, 0.15),
-    Shape(1, 30, 2, 0.15),
+    UsualJob(1, 100, 4, 0.35),
+    UsualJob(2, 100, 8, 0.1),
+    UsualJob(4, 100, 16, 0.1),
+    UsualJob(8, 100, 32, 0.15),
+    UsualJob(1, 50, 2, 0.15),
+    UsualJob(1, 30, 2, 0.15),
 )
 """Distribution before any job was seen.
 
 As in production clusters, most jobs want one GPU, and most GPUs are in big jobs."""
 
 
-def learned(jobs: "Iterable[JobFacts]") -> tuple[Shape, ...]:
+def learned(jobs: "Iterable[JobFacts]") -> tuple[UsualJob, ...]:
     """Returns the shapes of the GPU jobs that Slurm knows now, mixed with the default so that a few do not dominate."""
     asked = (
         (gpus, job.share or 100, max(1, job.cpus // max(1, job.count)))
@@ -55,7 +55,7 @@ def learned(jobs: "Iterable[JobFacts]") -> tuple[Shape, ...]:
     return usual(asked, DEFAULT)
 
 
-def usual(asked: Iterable[tuple[int, int, int]], before: Sequence[Shape] = ()) -> tuple[Shape, ...]:
+def usual(asked: Iterable[tuple[int, int, int]], before: Sequence[UsualJob] = ()) -> tuple[UsualJob, ...]:
     """Returns the most common requests (GPUs, percent of each, CPUs) with their weights.
 
     The shapes in `before` weigh as much as a few jobs. Nothing is rounded: a node with 85 % left takes a job of 81 %.
@@ -66,17 +66,17 @@ def usual(asked: Iterable[tuple[int, int, int]], before: Sequence[Shape] = ()) -
         weights[kind] = weights.get(kind, 0.0) + weight * _LIKE_SEEN
     found = sorted(weights.items(), key=lambda item: (-item[1], item[0]))[:MOST_SHAPES]
     whole = sum(weight for _, weight in found)
-    return tuple(Shape(*kind, weight / whole) for kind, weight in found)
+    return tuple(UsualJob(*kind, weight / whole) for kind, weight in found)
 
 
-def stranded(free: "Ints", parts: "Ints", cpus: "Ints", shapes: Sequence[Shape]) -> "Floats":
+def stranded(free: "Ints", parts: "Ints", cpus: "Ints", shapes: Sequence[UsualJob]) -> "Floats":
     """Returns the expected percent of a GPU that usual jobs cannot use, for each row: one node in one state.
 
     It is the mean of two values. The first, the published measure, is the room that the next usual job could not use.
     The second is the room that is left after as many such jobs as fit; it shows if a node's CPUs run out before its
     GPUs. `free` counts the free GPUs, `parts` are the percent left of shared GPUs, `cpus` the free CPUs.
 
-    >>> one = (Shape(1, 100, 1, 0.5), Shape(1, 50, 1, 0.5))
+    >>> one = (UsualJob(1, 100, 1, 0.5), UsualJob(1, 50, 1, 0.5))
     >>> stranded(np.array([1, 1]), np.array([[70], [40]]), np.array([8, 8]), one).tolist()
     [40.0, 40.0]
     """

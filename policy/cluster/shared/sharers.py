@@ -6,7 +6,7 @@ from typing import NamedTuple
 from policy.formats.slurm_facts import JobFacts
 
 
-class Who(NamedTuple):
+class JobIdentity(NamedTuple):
     """The key by which a job's profile is found."""
 
     user: int
@@ -17,15 +17,15 @@ class Who(NamedTuple):
     """MiB that the job says it needs."""
 
 
-def who_is(job: JobFacts) -> Who:
+def who_is(job: JobFacts) -> JobIdentity:
     """Returns the key by which a job's profile is found."""
     segment = job.segment or {}
     asked = segment.get("gpu_mem", "")
     gpu_mem = int(asked) if asked.isdigit() else None
-    return Who(job.user, job.account, job.name, segment.get("f.app-class", ""), gpu_mem)
+    return JobIdentity(job.user, job.account, job.name, segment.get("f.app-class", ""), gpu_mem)
 
 
-NOBODY = Who(0, "", "")
+NOBODY = JobIdentity(0, "", "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Host:
     mps: bool
     gpu_mem: int | None = None
     """MiB of each GPU that the job says it needs."""
-    who: Who = NOBODY
+    who: JobIdentity = NOBODY
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 
-from policy.cluster.shared.fragmentation import Shape, stranded
+from policy.cluster.shared.fragmentation import UsualJob, stranded
 from policy.cluster.shared.tenants import MOST_TENANTS, Tenants, admits
 from policy.request.share import Share
 from topology.tables import MOST_GPUS, Ints
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from policy.formats.arrays import Bools, Floats
 
 
-class Asked(NamedTuple):
+class ShelfRequest(NamedTuple):
     """A request, and the usual requests by which its places are compared."""
 
     k: int
     percent: int
     cpus: int
-    shapes: tuple[Shape, ...]
+    shapes: tuple[UsualJob, ...]
 
 
 class _Costs:
@@ -69,7 +69,7 @@ class Shelves:
         self._row: dict[int, int] = {}
         self._seen: list[Tenants] = []
         self._grow(4)
-        self._costs: dict[Asked, _Costs] = {}
+        self._costs: dict[ShelfRequest, _Costs] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         """Returns the state without the costs: they stay in the process that computed them."""
@@ -137,7 +137,7 @@ class Shelves:
         order = np.lexsort((masks, found))
         return found[order], masks[order]
 
-    def added(self, asked: Asked, view: "View", nodes: Ints, masks: Ints, start: float) -> "Floats":
+    def added(self, asked: ShelfRequest, view: "View", nodes: Ints, masks: Ints, start: float) -> "Floats":
         """Returns how much each place would add to its node's fragmentation; mask 0 means GPUs that no job holds.
 
         Most nodes have not changed since the last such request; only the others are computed again.
@@ -159,7 +159,7 @@ class Shelves:
         found[~several] = costs.added[nodes, column][~several]
         return found
 
-    def _costs_of(self, asked: Asked, count: int) -> _Costs:
+    def _costs_of(self, asked: ShelfRequest, count: int) -> _Costs:
         costs = self._costs.pop(asked, None)
         if costs is None or costs.free.size != count:
             costs = _Costs(count)
@@ -168,7 +168,7 @@ class Shelves:
         self._costs[asked] = costs
         return costs
 
-    def _join_several(self, asked: Asked, view: "View", nodes: Ints, masks: Ints, start: float) -> "Floats":
+    def _join_several(self, asked: ShelfRequest, view: "View", nodes: Ints, masks: Ints, start: float) -> "Floats":
         parts = self.left(nodes, start)
         free = np.bitwise_count(view.free[nodes]).astype(np.int64)
         after = parts - asked.percent * (masks[:, None] >> np.arange(MOST_GPUS) & 1)
@@ -225,7 +225,7 @@ class Shelves:
             setattr(self, name, array)
 
 
-def _every_place(asked: Asked, free: Ints, cpus: Ints, parts: Ints) -> "Floats":
+def _every_place(asked: ShelfRequest, free: Ints, cpus: Ints, parts: Ints) -> "Floats":
     """Returns what each place would add: a row per node, a column per GPU to join, the last column for free GPUs."""
     width = int(np.flatnonzero(parts.any(axis=0)).max(initial=-1)) + 1
     before = stranded(free, parts[:, :width], cpus, asked.shapes)

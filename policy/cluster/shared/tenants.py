@@ -18,7 +18,7 @@ MOST_TENANTS = 48
 
 
 @dataclass(frozen=True, slots=True)
-class Tenant:
+class PlannedTenant:
     """A part of some GPUs of one node, held for a time. A whole-GPU job that is planned there holds all of them."""
 
     mask: int
@@ -38,9 +38,9 @@ class Tenant:
 class Tenants:
     """All tenants of a node; data that is used often is cached."""
 
-    everybody: tuple[Tenant, ...] = ()
+    everybody: tuple[PlannedTenant, ...] = ()
 
-    def __iter__(self) -> Iterator[Tenant]:
+    def __iter__(self) -> Iterator[PlannedTenant]:
         """Iterates over all tenants."""
         return iter(self.everybody)
 
@@ -76,7 +76,7 @@ class Tenants:
         ]
 
 
-def _left_at(tenants: Iterable[Tenant], moment: float) -> dict[int, int]:
+def _left_at(tenants: Iterable[PlannedTenant], moment: float) -> dict[int, int]:
     left: dict[int, int] = {}
     for tenant in tenants:
         if tenant.party not in {NOBODY, ALONE} and tenant.there(moment):
@@ -85,12 +85,12 @@ def _left_at(tenants: Iterable[Tenant], moment: float) -> dict[int, int]:
     return left
 
 
-def barred(mask: int, start: float, end: float) -> Tenant:
+def barred(mask: int, start: float, end: float) -> PlannedTenant:
     """Returns a tenant that keeps shares off some GPUs for a time."""
-    return Tenant(mask, 100, 0, NOBODY, start, end)
+    return PlannedTenant(mask, 100, 0, NOBODY, start, end)
 
 
-def admits(tenants: Iterable[Tenant], mask: int, share: Share, capacity: int, start: float, end: float) -> bool:
+def admits(tenants: Iterable[PlannedTenant], mask: int, share: Share, capacity: int, start: float, end: float) -> bool:
     """Tells whether a share fits on GPUs from `start` to `end` beside their tenants; `capacity`: MiB, 0 if unknown."""
     met = [tenant for tenant in tenants if tenant.mask & mask and tenant.start < end and tenant.end > start]
     if met and share.party == ALONE:

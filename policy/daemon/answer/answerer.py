@@ -8,7 +8,7 @@ no request ever waits for the whole of it.
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from policy.daemon.answer.ready import STALE_AFTER, Asked, Ready, Shelf, asked_by
+from policy.daemon.answer.ready import STALE_AFTER, Datagram, Ready, Shelf, asked_by
 from policy.daemon.answer.untaken import Untaken
 from policy.daemon.passes.handover import Snapshot
 from policy.formats import wire
@@ -44,7 +44,7 @@ class _Said:
     """What a reply that was made for one request leaves to be done once it is on its way."""
 
     datagram: bytes
-    asked: Asked | None
+    asked: Datagram | None
     fields: dict[str, str]
     decision: Decision
     reply: bytes
@@ -92,7 +92,7 @@ class Answerer:
         self._shelf = Shelf()
         self._said: _Said | None = None
         self._untaken = Untaken()
-        self._gave: tuple[bytes, Asked, Ready, float] | None = None
+        self._gave: tuple[bytes, Datagram, Ready, float] | None = None
         """The reply from the shelf that was given last, and when."""
 
     @property
@@ -206,7 +206,7 @@ class Answerer:
         book = self._book
         return book is not None and not self.catching_up and self._shelf.expected(book, now) is not None
 
-    def look_ahead(self, now: float, enough: Callable[[], bool] = never) -> Asked | None:
+    def look_ahead(self, now: float, enough: Callable[[], bool] = never) -> Datagram | None:
         """Between two requests, make the reply to a kind that users are sending many of; which one."""
         self.settle()
         book = self._book
@@ -217,7 +217,7 @@ class Answerer:
         self._shelf.keep(asked, decision, reply, book, now)
         return asked
 
-    def expect_no_more(self, asked: Asked) -> None:
+    def expect_no_more(self, asked: Datagram) -> None:
         """Make no reply to this kind before it is asked for."""
         self._shelf.forget(asked)
 

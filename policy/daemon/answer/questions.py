@@ -28,7 +28,7 @@ BURST, EACH_SECOND = 20.0, 5.0
 _MOST_USERS = 4_096
 
 
-class Slurm(Protocol):
+class SlurmToAsk(Protocol):
     """What of a gateway is needed to answer."""
 
     def job(self, job_id: int) -> JobText:
@@ -40,7 +40,7 @@ class Slurm(Protocol):
         ...
 
 
-class Turns:
+class QuestionBudget:
     """How many questions each user has left."""
 
     def __init__(self) -> None:
@@ -60,11 +60,11 @@ class Turns:
 class Questions:
     """Answers one question at a time."""
 
-    def __init__(self, slurm: Slurm, status: Callable[[], Mapping[str, str]], own_uid: int) -> None:
+    def __init__(self, slurm: SlurmToAsk, status: Callable[[], Mapping[str, str]], own_uid: int) -> None:
         self._slurm = slurm
         self._status = status
         self._trusted = {0, own_uid}
-        self._turns = Turns()
+        self._turns = QuestionBudget()
         self._told: tuple[float, Mapping[str, str]] | None = None
         self._rules: tuple[float, bool, int | None] | None = None
 

@@ -38,7 +38,7 @@ Kind = tuple[bytes, ...]
 """A request without what is one job's alone; the keys of that, in their order, are in it too."""
 
 
-class Asked(NamedTuple):
+class Datagram(NamedTuple):
     """A datagram, taken apart."""
 
     kind: Kind
@@ -81,7 +81,7 @@ class Ready:
 class _Lately:
     """A kind that was asked for: the last request, when, and whether it was one of several."""
 
-    asked: Asked
+    asked: Datagram
     fields: dict[str, str]
     at: float
     again: bool
@@ -97,27 +97,27 @@ class Shelf:
         self._kinds: dict[Kind, _Lately] = {}
         """The one that was asked for last comes last."""
 
-    def find(self, asked: Asked, book: Book, now: float) -> Ready | None:
+    def find(self, asked: Datagram, book: Book, now: float) -> Ready | None:
         """The reply to a request, where one stands ready."""
         lately = self._kinds.get(asked.kind)
         if lately is None or lately.ready is None or not lately.ready.holds(asked.limit, book, now):
             return None
         return lately.ready
 
-    def used(self, asked: Asked, now: float) -> None:
+    def used(self, asked: Datagram, now: float) -> None:
         """Note that a reply was of use; apart from `find`, since its asker need not wait for that."""
         if lately := self._kinds.pop(asked.kind, None):
             lately.at, lately.again = now, True
             self._kinds[asked.kind] = lately
 
-    def remember(self, asked: Asked, fields: dict[str, str], now: float) -> None:
+    def remember(self, asked: Datagram, fields: dict[str, str], now: float) -> None:
         """Note a kind that no reply stood ready for; of those asked for lately it may be the one too many."""
         known = self._kinds.pop(asked.kind, None)
         if known is None and len(self._kinds) >= _MOST:
             del self._kinds[next(iter(self._kinds))]
         self._kinds[asked.kind] = _Lately(asked, fields, now, again=known is not None)
 
-    def keep(self, asked: Asked, decision: Decision, reply: bytes, book: Book, now: float) -> None:
+    def keep(self, asked: Datagram, decision: Decision, reply: bytes, book: Book, now: float) -> None:
         """Let the reply to a kind stand ready; the book is still as it was when the reply was made."""
         lately = self._kinds.get(asked.kind)
         if lately is None or not lately.again:
@@ -128,7 +128,7 @@ class Shelf:
         else:
             lately.ready = _ready(asked, decision, reply, book, now)
 
-    def forget(self, asked: Asked) -> None:
+    def forget(self, asked: Datagram) -> None:
         """Have no reply to a kind made before it is asked for."""
         self._kinds.pop(asked.kind, None)
 
@@ -137,7 +137,7 @@ class Shelf:
         for lately in self._kinds.values():
             lately.ready, lately.looked = None, 0
 
-    def expected(self, book: Book, now: float) -> tuple[Asked, dict[str, str]] | None:
+    def expected(self, book: Book, now: float) -> tuple[Datagram, dict[str, str]] | None:
         """A kind that will be asked for again, and for which nobody has looked since the book changed."""
         for lately in reversed(self._kinds.values()):
             if lately.again and lately.looked != book.state and now < lately.at + _LATELY:
@@ -145,14 +145,14 @@ class Shelf:
         return None
 
 
-def asked_by(datagram: bytes) -> Asked | None:
+def asked_by(datagram: bytes) -> Datagram | None:
     """The kind of a request; None where it has to be looked at more closely."""
     # Nothing of a regular expression is in the processor's caches any more between two submissions.
     if len(datagram) > _MOST_BYTES:
         return None
     nonce = datagram[_NONCE]
     of_kind = _kind_of(datagram[_REST]) if datagram.startswith(_BEGINNING) and nonce.isalnum() else None
-    return None if of_kind is None else Asked(of_kind[0], nonce, of_kind[1])
+    return None if of_kind is None else Datagram(of_kind[0], nonce, of_kind[1])
 
 
 @lru_cache(maxsize=_MOST_REQUESTS)
@@ -166,7 +166,7 @@ def _kind_of(rest: bytes) -> tuple[Kind, int | None] | None:
     return tuple(pieces), None if limit is None else int(limit) * 60
 
 
-def _ready(asked: Asked, decision: Decision, reply: bytes, book: Book, now: float) -> Ready:
+def _ready(asked: Datagram, decision: Decision, reply: bytes, book: Book, now: float) -> Ready:
     limits = None
     if asked.limit is not None:
         others = decision.holds_for == "any limit"

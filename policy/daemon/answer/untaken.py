@@ -23,26 +23,26 @@ _OF_ONE_JOB = re.compile(rb"\n(nonce|name|time_limit|begin)=[^\n]*(?=\n)")
 _UID = re.compile(rb"\nuid=([0-9]{1,10})\n")
 
 
-class Kind(NamedTuple):
+class RequestKind(NamedTuple):
     """A request without what is one job's alone, as a digest: a user may write long ones."""
 
     digest: bytes
     uid: str
 
 
-def kind_of(datagram: bytes) -> Kind:
+def kind_of(datagram: bytes) -> RequestKind:
     """Cut a request down to what all jobs of its kind share."""
     uid = _UID.search(datagram)
     digest = blake2b(_OF_ONE_JOB.sub(b"", datagram), digest_size=16).digest()
-    return Kind(digest, uid[1].decode() if uid else "?")
+    return RequestKind(digest, uid[1].decode() if uid else "?")
 
 
 class Untaken:
     """Remembers the places given of late, and the kinds of jobs that Slurm refused with one."""
 
     def __init__(self) -> None:
-        self._given: dict[str, tuple[Kind, float]] = {}
-        self._left: dict[Kind, float] = {}
+        self._given: dict[str, tuple[RequestKind, float]] = {}
+        self._left: dict[RequestKind, float] = {}
         self._said = 0.0
 
     def given(self, nonce: str, datagram: bytes, now: float) -> None:
@@ -65,7 +65,7 @@ class Untaken:
         # Most of the time there is none, and a reply is waited for.
         return bool(self._left) and self._left.get(kind_of(datagram), 0.0) > now
 
-    def _leave(self, kind: Kind, now: float) -> None:
+    def _leave(self, kind: RequestKind, now: float) -> None:
         if len(self._left) < _MOST:
             self._left[kind] = now + LEFT_FOR
         if now - self._said >= _LOG_EVERY:

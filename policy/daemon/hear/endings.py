@@ -15,7 +15,7 @@ from policy.plan.waiting_jobs import asked_nodes, nodes_avoided
 from policy.retry import history
 from policy.retry.classes import NO_SIGNATURE
 from policy.retry.classify import Classification, Facts, classify
-from policy.retry.decision import Decision, Limits, Trial
+from policy.retry.decision import Limits, RetryDecision, Trial
 from policy.retry.rules import Rules, read_rules
 from policy.slurm.outcomes import tries
 
@@ -132,7 +132,7 @@ def _spare_nodes(values: Mapping[str, str], needed: int, reading: Reading, parti
 
 
 def failed(
-    values: Mapping[str, str], runs: Sequence[Trial], ended: int, decision: Decision | None, at: float
+    values: Mapping[str, str], runs: Sequence[Trial], ended: int, decision: RetryDecision | None, at: float
 ) -> dict[str, str]:
     """The segment of a job after a run that failed."""
     last = runs[-1].failure

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from policy.daemon.hear.accounts import Accounts
-from policy.daemon.hear.losses import Losses, LossWord
-from policy.daemon.hear.step_times import StepTimes, StepWord
+from policy.daemon.hear.losses import HeardLosses, LossWord
+from policy.daemon.hear.step_times import HeardStepTimes, StepWord
 from policy.formats.slurm_facts import JobFacts, Reading
 from policy.request.tiers import GUARANTEED
 from policy.slurm.interface import Gateway
@@ -21,8 +21,8 @@ class Hosts:
     """Those that run, and those that have just ended."""
 
     def __init__(self, gateway: Gateway, record: Path | None, accounts: Accounts) -> None:
-        self._steps = StepTimes(record)
-        self._losses = Losses(gateway, accounts)
+        self._steps = HeardStepTimes(record)
+        self._losses = HeardLosses(gateway, accounts)
         self._here: dict[int, JobFacts] = {}
         self._gone: dict[int, tuple[float, JobFacts]] = {}
 

@@ -44,7 +44,7 @@ def read_word(payload: bytes) -> LevelWord | None:
     return LevelWord(match[1].decode(), int(match[2]), match[3].decode(), text)
 
 
-class Levels:
+class HeardLevels:
     """What was heard and is not written yet."""
 
     def __init__(self, gateway: Gateway) -> None:

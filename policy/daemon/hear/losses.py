@@ -53,7 +53,7 @@ class _Heard:
     due: float
 
 
-class Losses:
+class HeardLosses:
     """What was heard and is not written yet."""
 
     def __init__(self, gateway: Gateway, accounts: Accounts) -> None:

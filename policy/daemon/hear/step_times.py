@@ -65,7 +65,7 @@ class _Pending:
     words: dict[tuple[str, int], StepWord] = field(default_factory=dict)
 
 
-class StepTimes:
+class HeardStepTimes:
     """Gathers what comes, and writes each job's line once its ranks are there. Without a record it does nothing."""
 
     def __init__(self, record: Path | None) -> None:

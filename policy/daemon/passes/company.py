@@ -25,7 +25,7 @@ _READINGS_KEPT = 10
 """Readings in which those are looked for whom a fault ended: when the guard's word comes they are gone."""
 
 
-class Company:
+class ProfileKeeper:
     """All that the planner has to do with profiles."""
 
     def __init__(self, sharing: Sharing) -> None:

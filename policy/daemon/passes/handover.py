@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from policy.cluster.snapshot import Cluster
-from policy.history.size_order import Ended
+from policy.history.size_order import EndedJob
 
 UNSEEN = b"unseen"
 """The answerer's word back: it gave places to jobs that no picture has shown yet."""
@@ -53,7 +53,7 @@ class Snapshot:
     updates: int = 0
     took: Mapping[str, str] = field(default_factory=dict)
     """Milliseconds of the planner's last looks at Slurm and passes, in the middle, for `berth status`."""
-    ended: tuple[Ended, ...] = ()
+    ended: tuple[EndedJob, ...] = ()
     """GPU jobs that ended since the last picture, where the site orders jobs by size."""
     failures: Mapping[str, str] = field(default_factory=dict)
     """Jobs that failed since berthd's start, by class, for `berth status`."""

@@ -9,17 +9,17 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
-from policy.cluster.limits_used import Used
+from policy.cluster.limits_used import LimitsUsed
 from policy.daemon.hear.accounts import Accounts
 from policy.daemon.hear.disagreements import Disagreements
 from policy.daemon.hear.endings import NodeWord
 from policy.daemon.hear.guards import AVOID_FOR, Guards, GuardWord
 from policy.daemon.hear.hosts import Hosts
-from policy.daemon.hear.levels import Levels, LevelWord
+from policy.daemon.hear.levels import HeardLevels, LevelWord
 from policy.daemon.hear.losses import LossWord
 from policy.daemon.hear.notices import Notice
 from policy.daemon.hear.step_times import StepWord
-from policy.daemon.passes.company import Company
+from policy.daemon.passes.company import ProfileKeeper
 from policy.daemon.passes.explainer import MOST_REASONS, Explainer
 from policy.daemon.passes.fleets import Fleets
 from policy.daemon.passes.handover import Sender, Snapshot
@@ -34,11 +34,11 @@ from policy.daemon.write.pins import Pins
 from policy.daemon.write.preflights import Preflights
 from policy.formats.errors import FormatError, SlurmError, UnreadableError
 from policy.formats.slurm_facts import JobFacts, Reading
-from policy.history.size_order import Ended, Runs
+from policy.history.size_order import EndedJob, Runs
 from policy.placement.registry import create
 from policy.plan.changes import Change, Evict, Move
 from policy.plan.plan import Plan
-from policy.plan.relocation.on_the_way import Moving
+from policy.plan.relocation.on_the_way import Relocations
 from policy.plan.tracker import Picture
 from policy.site import log
 from policy.site.config import Config
@@ -66,7 +66,7 @@ class Planner:
         self._sender = sender
         self._fleets = Fleets(config)
         self._excludes_others = config.settings.excludes_others
-        self._company = Company(config.settings.sharing)
+        self._company = ProfileKeeper(config.settings.sharing)
         company = self._company
         self._plan = Plan(create(config.policy), config.settings, company.chooser, company.classes, log.error)
         self._evictions = Evictions(gateway, config.settings.sharing)
@@ -75,7 +75,7 @@ class Planner:
         self._living = LivingScores(config.steps, config.scores)
         self._pins = Pins(gateway, config.pinned_file, self._evictions, config.skip_partitions)
         self._lists = Lists(self._pins)
-        self._moving = Moving(
+        self._moving = Relocations(
             gateway,
             config.settings.moving,
             create(config.policy),
@@ -87,7 +87,7 @@ class Planner:
         )
         self._degraded = Degraded(gateway)
         self._disagreements = Disagreements(config.skip_partitions)
-        self._levels = Levels(gateway)
+        self._levels = HeardLevels(gateway)
         accounts = Accounts()
         self._preflights = Preflights(gateway, accounts, config.preflight_wait)
         self._failures = Failures(gateway, accounts=accounts, preflights=self._preflights)
@@ -95,7 +95,7 @@ class Planner:
         self._explainer = Explainer(gateway, create(config.policy))
         self._watcher = Watcher(create(config.policy)) if config.observe else None
         self._picture: Picture | None = None
-        self._used = Used()
+        self._used = LimitsUsed()
         self._problem = ""
         self._blind = False
         """Whether Slurm answers, and nothing can be made of it: the pins are in nobody's care then."""
@@ -113,7 +113,7 @@ class Planner:
         """Jobs that were changed since the last reading: what it shows of them is out of date."""
         self._reasons_left = 0
         self._runs = Runs() if config.order_weight else None
-        self._ended: list[Ended] = []
+        self._ended: list[EndedJob] = []
         self.notices_taken = 0
         self.notices_late = 0
         WAITS.tell(self._sign)

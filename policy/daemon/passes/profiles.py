@@ -19,7 +19,7 @@ from policy.request.share import Mate
 from policy.sharing.companions import LEAST, Companions
 from policy.sharing.neighbours import Neighbours, numbers_of
 from policy.sharing.predictor import Fit
-from policy.sharing.profiles import Key, Measured, Store
+from policy.sharing.profiles import Measured, ProfileKey, Store
 from policy.site import log
 from topology import atomic
 from topology.errors import TopologyError
@@ -60,10 +60,10 @@ class Profiles:
         self._mark: tuple[int, int] | None = None
         self._new = Store()
         """What was measured since the file was read or written: it is not in there."""
-        self._new_pairs: set[tuple[Key, Key]] = set()
+        self._new_pairs: set[tuple[ProfileKey, ProfileKey]] = set()
         self._written = 0.0
         self._urgent = self._writes = False
-        self._used: dict[Key, float] = {}
+        self._used: dict[ProfileKey, float] = {}
         """Since when a job's last figures have been in use; who is not in here has waited long enough."""
         self._writer: threading.Thread | None = None
         self.foes: frozenset[tuple[Mate, Mate]] = frozenset()
@@ -143,7 +143,7 @@ class Profiles:
         known = [(mates[one], mates[other]) for one, other in pairs]
         self.foes = frozenset((one, other) for one, other in known if one is not None and other is not None)
 
-    def _mate(self, key: Key) -> Mate | None:
+    def _mate(self, key: ProfileKey) -> Mate | None:
         """Who that is in Slurm's records; None where the user is gone."""
         if key.user not in self._uids:
             user = next((uid for uid, name in self._names.items() if name == key.user), None)
@@ -155,7 +155,7 @@ class Profiles:
     def _is_new(self) -> bool:
         return bool(self._new.measured or self._new_pairs)
 
-    def _key(self, job: JobFacts) -> Key:
+    def _key(self, job: JobFacts) -> ProfileKey:
         return self.companions.key_of(who_is(job))
 
     def _learn_alone(self, job: JobFacts, said: Alone, at: float) -> None:

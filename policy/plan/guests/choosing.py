@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from policy.cluster.shared.sharers import NOBODY, Host, Who, who_is
+from policy.cluster.shared.sharers import NOBODY, Host, JobIdentity, who_is
 from policy.formats.errors import NotNow
 from policy.plan.guests.seats import Left, Opinions, Seat, Unfit
 from policy.sharing.companions import Companions, Pair
@@ -104,7 +104,7 @@ class _Unfit:
 
     until: float
     why: str
-    hosts: frozenset[Who]
+    hosts: frozenset[JobIdentity]
     """The hosts that had seats then; if other hosts have seats, the guest is tried again."""
 
 
@@ -122,7 +122,7 @@ class Chooser:
         self._wishes = _Wishes()
         self._unfit: dict[int, _Unfit] = {}
         self._unfit_now = self._judged_now = 0
-        self._judges: dict[Who, _Judge] = {}
+        self._judges: dict[JobIdentity, _Judge] = {}
         self._none_idle: set[Shape] = set()
         """Shapes for which no GPU is idle in this pass."""
 
@@ -226,24 +226,24 @@ class Chooser:
 class _Judge:
     """Judges hosts for one guest."""
 
-    def __init__(self, companions: Companions, who: Who, prices: dict[_Kind, float], *, tries: bool) -> None:
+    def __init__(self, companions: Companions, who: JobIdentity, prices: dict[_Kind, float], *, tries: bool) -> None:
         self.who = who
         self._companions = companions
         self._prices = prices
         self._tries = tries
-        self._all: tuple[Sequence[Who], Opinions] | None = None
+        self._all: tuple[Sequence[JobIdentity], Opinions] | None = None
         self.needs = companions.memory_of(who) or 0.0
 
-    def opinions(self, hosts: Sequence[Who]) -> Opinions:
+    def opinions(self, hosts: Sequence[JobIdentity]) -> Opinions:
         return np.array([self._opinion(host) for host in hosts])
 
-    def of_all(self, hosts: Sequence[Who]) -> Opinions:
+    def of_all(self, hosts: Sequence[JobIdentity]) -> Opinions:
         # A notice between two passes may bring other hosts.
         if self._all is None or self._all[0] is not hosts:
             self._all = hosts, self.opinions(hosts)
         return self._all[1]
 
-    def _opinion(self, host: Who) -> tuple[float, float, float, float]:
+    def _opinion(self, host: JobIdentity) -> tuple[float, float, float, float]:
         pair = self._companions.pair(host, self.who)
         memory = self._companions.memory_of(host) or 0.0
         if pair.safe:
@@ -251,11 +251,11 @@ class _Judge:
             return (1.0, 1.0, pair.guest - price, memory)
         return (float(_may(pair, tries=self._tries)), 0.0, pair.worth, memory)
 
-    def slope(self, host: Who) -> float | None:
+    def slope(self, host: JobIdentity) -> float | None:
         pair = self._companions.pair(host, self.who)
         return None if pair.unmeasured else 1.0 - pair.host
 
-    def why(self, host: Who) -> str:
+    def why(self, host: JobIdentity) -> str:
         return self._companions.pair(host, self.who).text
 
 
@@ -272,7 +272,7 @@ def problem_of(left: Left, due: Sequence["Waiting"], companions: Companions, *, 
     group_of = {shape: number for number, shape in enumerate(groups)}
     open_to = np.array(list(groups.values()))
     patterns: dict[bytes, int] = {}
-    rows: dict[tuple[_Kind, int], tuple[int, Who, Bools]] = {}
+    rows: dict[tuple[_Kind, int], tuple[int, JobIdentity, Bools]] = {}
     profile, memory, places, kinds = [], [], [], []
     for place, host, mask in (*((place, None, 1 << gpu) for place, gpu in free_gpus), *there):
         nodes = open_to[:, place]
@@ -313,8 +313,8 @@ def problem_of(left: Left, due: Sequence["Waiting"], companions: Companions, *, 
 
 
 def _tables(
-    rows: Sequence[tuple[Who, "Bools"]],
-    columns: Sequence[Who],
+    rows: Sequence[tuple[JobIdentity, "Bools"]],
+    columns: Sequence[JobIdentity],
     groups: Sequence[int],
     companions: Companions,
     *,

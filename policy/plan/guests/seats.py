@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from policy.cluster.shared.sharers import Guest, Host, Sharers, Who
+from policy.cluster.shared.sharers import Guest, Host, JobIdentity, Sharers
 from policy.formats.arrays import CUT, FAR
 from policy.formats.errors import NotNow
 from policy.placement.base import Berth, Policy
@@ -56,25 +56,25 @@ Opinions = NDArray[np.float64]
 of the seat; the MiB that the host needs, 0 if not known."""
 
 
-class Judge(Protocol):
+class SeatJudge(Protocol):
     """Judges hosts for one guest."""
 
     needs: float
     """MiB that the guest needs; 0 if not known."""
 
-    def opinions(self, hosts: Sequence[Who]) -> Opinions:
+    def opinions(self, hosts: Sequence[JobIdentity]) -> Opinions:
         """Returns the table of some hosts."""
         ...
 
-    def of_all(self, hosts: Sequence[Who]) -> Opinions:
+    def of_all(self, hosts: Sequence[JobIdentity]) -> Opinions:
         """Returns the table of all hosts with seats; cached, since it is asked for often."""
         ...
 
-    def slope(self, host: Who) -> float | None:
+    def slope(self, host: JobIdentity) -> float | None:
         """Returns the part of its speed that the host would lose; None if not known."""
         ...
 
-    def why(self, host: Who) -> str:
+    def why(self, host: JobIdentity) -> str:
         """Returns why the guest may go there."""
         ...
 
@@ -153,7 +153,7 @@ class Left:
         self._guests = np.zeros(len(cluster.fleet.names), np.int64)
         self.hosts: list[Host] = []
         """Hosts that had free seats when this was built, one per row."""
-        rows, whos = [], dict[Who, int]()
+        rows, whos = [], dict[JobIdentity, int]()
         for place in here:
             sharers = cluster.sharers.get(place, NOTHING)
             taken = sharers.guest_mask
@@ -204,7 +204,7 @@ class Left:
         seats = self.free[(self.place == place) & self._fits(demand.gpu_mem, self._named)]
         return bool(int(self.idle[place]) & mask) or bool((seats & mask).any())
 
-    def find(self, demand: "Demand", judge: Judge | None = None) -> Seat:
+    def find(self, demand: "Demand", judge: SeatJudge | None = None) -> Seat:
         """Returns the best seat: on an idle GPU, where it slows no job, else beside a host; or raises `NotNow`."""
         enough = self.enough(demand)
         rows = enough[self.place] & (self.free != 0)
@@ -218,7 +218,7 @@ class Left:
             raise NotNow("its seat is chosen by what is known of it and of the hosts, if one is free")
         return seat
 
-    def at(self, demand: "Demand", place: int, mask: int, judge: Judge) -> Seat | None:
+    def at(self, demand: "Demand", place: int, mask: int, judge: SeatJudge) -> Seat | None:
         """Returns a given seat, if it is still free."""
         if not self.enough(demand)[place]:
             return None
@@ -252,7 +252,7 @@ class Left:
         why = "on a GPU that waits for others of its job to come free" if planned else "on a GPU that nobody uses"
         return Seat(self._berth(demand, node, mask, f"{why}; a guest leaves when its owner comes"), "time")
 
-    def _beside(self, demand: "Demand", rows: "Bools", judge: Judge | None, only: int = -1) -> Seat | None:
+    def _beside(self, demand: "Demand", rows: "Bools", judge: SeatJudge | None, only: int = -1) -> Seat | None:
         """Returns the best seat beside the hosts in `rows`; `only` is the mask of GPUs that may be used."""
         rows = rows & self._fits(demand.gpu_mem, self._named)
         here = np.flatnonzero(rows)
@@ -300,7 +300,7 @@ class Left:
             return None
         return self.cluster.spare_sms.get((host.who.user, host.who.name))
 
-    def _judged(self, judge: Judge, here: "Ints") -> "tuple[Ints, tuple[Keys, ...]]":
+    def _judged(self, judge: SeatJudge, here: "Ints") -> "tuple[Ints, tuple[Keys, ...]]":
         """Returns the rows that fit a guest, and the keys to sort them by; raises `Unfit` if none fits."""
         kinds = self._kind[here]
         one = kinds.size == 1

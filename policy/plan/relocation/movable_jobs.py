@@ -12,11 +12,11 @@ from policy.plan.book import Book
 from policy.plan.claims import claim_on
 from policy.plan.later_places import USUAL_PART
 from policy.plan.plan import Plan
-from policy.plan.relocation.worth import Gang, Mover
+from policy.plan.relocation.worth import Mover, WaitingGang
 from policy.plan.tracker import Picture
 from policy.plan.waiting_jobs import Reader, Waiting
 from policy.request.demand import Demand
-from policy.request.settings import Moving as Rules
+from policy.request.settings import RelocationRules as Rules
 from policy.sharing.classes import Classes
 
 MOST_GANGS = 3
@@ -124,7 +124,7 @@ class Movers:
                 found.append(job.id)
         return found
 
-    def gang(self, entry: Waiting, plan: Plan, picture: Picture, policy: Policy) -> tuple[Gang | None, Book]:
+    def gang(self, entry: Waiting, plan: Plan, picture: Picture, policy: Policy) -> tuple[WaitingGang | None, Book]:
         """Returns a waiting job, or None if its start is not in sight, and a book with all claims but its own."""
         assert plan.book is not None, "a pass has left its book"  # noqa: S101 - narrows the type
         book = without_claim(entry, plan, picture)
@@ -137,7 +137,7 @@ class Movers:
             if relaxed is not None:
                 relaxed = max(entry.until, relaxed)
                 expected = relaxed if expected is None else min(expected, relaxed)
-        return (None if not expected else Gang(entry.job.id, demand, expected)), book
+        return (None if not expected else WaitingGang(entry.job.id, demand, expected)), book
 
 
 def without_claim(entry: Waiting, plan: Plan, picture: Picture) -> Book:

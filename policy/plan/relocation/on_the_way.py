@@ -28,10 +28,10 @@ from policy.plan.claims import Claim, claim_on
 from policy.plan.plan import Plan
 from policy.plan.relocation.movable_jobs import Movers, began
 from policy.plan.relocation.worth import Moved, Proposal, off_slow, open_for
-from policy.plan.relocation.writer import Hands, Writer
+from policy.plan.relocation.writer import RelocationGateway, Writer
 from policy.plan.tracker import Picture
 from policy.plan.waiting_jobs import Waiting
-from policy.request.settings import Moving as Rules
+from policy.request.settings import RelocationRules as Rules
 from policy.sharing.classes import Classes
 
 EVERY = 10.0
@@ -62,12 +62,12 @@ class _Going:
     told: bool = False
 
 
-class Moving:
+class Relocations:
     """The jobs that are being moved."""
 
     def __init__(
         self,
-        gateway: Hands,
+        gateway: RelocationGateway,
         rules: Rules,
         policy: Policy,
         classes: Classes,

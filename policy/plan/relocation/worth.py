@@ -18,7 +18,7 @@ from policy.formats.errors import NotNow
 from policy.placement.base import Berth, Policy
 from policy.plan.book import Book
 from policy.plan.claims import claim_on
-from policy.request.settings import Moving
+from policy.request.settings import RelocationRules
 from topology.fabric import NOBODY
 from topology.tables import positions
 
@@ -56,7 +56,7 @@ class Mover:
 
 
 @dataclass(frozen=True, slots=True)
-class Gang:
+class WaitingGang:
     """A waiting job that needs GPUs which other jobs hold."""
 
     id: int
@@ -89,17 +89,19 @@ class Proposal:
     """The place that becomes free for the waiting job."""
 
 
-def price(mover: Mover, rules: Moving) -> float:
+def price(mover: Mover, rules: RelocationRules) -> float:
     """Returns the cost of moving a job, in GPU-seconds.
 
     >>> from unittest.mock import Mock
-    >>> price(Mover(1, Mock(gpus=2), (0,), 3, cost=120.0, lost=0.0, left=9_000.0), Moving(restart=60))
+    >>> price(Mover(1, Mock(gpus=2), (0,), 3, cost=120.0, lost=0.0, left=9_000.0), RelocationRules(restart=60))
     360.0
     """
     return mover.demand.gpus * (mover.cost + mover.lost + rules.restart)
 
 
-def open_for(gang: Gang, book: Book, movers: Sequence[Mover], policy: Policy, rules: Moving) -> Proposal | None:
+def open_for(
+    gang: WaitingGang, book: Book, movers: Sequence[Mover], policy: Policy, rules: RelocationRules
+) -> Proposal | None:
     """Returns the cheapest moves found that let a waiting job start now; None if no moves are worth it.
 
     The book holds all claims but that of the waiting job; it is not changed.
@@ -129,7 +131,7 @@ def open_for(gang: Gang, book: Book, movers: Sequence[Mover], policy: Policy, ru
     return None
 
 
-def off_slow(book: Book, movers: Sequence[Mover], policy: Policy, rules: Moving) -> Proposal | None:
+def off_slow(book: Book, movers: Sequence[Mover], policy: Policy, rules: RelocationRules) -> Proposal | None:
     """Returns the move from slow GPUs to better free ones that gains most; None if no move gains enough."""
     best: Proposal | None = None
     for mover, slowest in _on_slow_gpus(book.fleet, movers):
@@ -152,7 +154,7 @@ def off_slow(book: Book, movers: Sequence[Mover], policy: Policy, rules: Moving)
     return best
 
 
-def _starts_anyway(gang: Gang, book: Book, policy: Policy) -> bool:
+def _starts_anyway(gang: WaitingGang, book: Book, policy: Policy) -> bool:
     try:
         book.now(gang.demand, policy)
     except NotNow:
@@ -172,7 +174,7 @@ class _Opened(NamedTuple):
 
 
 def _sets(
-    demand: "Demand", view: "View", movers: Sequence[Mover], rules: Moving
+    demand: "Demand", view: "View", movers: Sequence[Mover], rules: RelocationRules
 ) -> Iterator[tuple[list[Mover], "Ints"]]:
     """Yields sets of jobs that may make room, with the nodes to search for a place; cheapest sets first."""
     fits = demand.candidates & view.open
@@ -286,7 +288,7 @@ def _room_without(movers: Sequence[Mover], demand: "Demand", berth: Berth, view:
 
 
 def _elsewhere(
-    movers: Sequence[Mover], gang: Gang, berth: Berth, book: Book, policy: Policy
+    movers: Sequence[Mover], gang: WaitingGang, berth: Berth, book: Book, policy: Policy
 ) -> tuple[Moved, ...] | None:
     """Returns places for all of the jobs, free now and as good as their own; None if one job has none."""
     after = Book(book.cluster)
@@ -329,7 +331,7 @@ def _on_slow_gpus(fleet: "Fleet", movers: Iterable[Mover]) -> list[tuple[Mover, 
     return sorted(found, key=lambda one: -one[1])[:MOST_SLOW]
 
 
-def _why_open(gang: Gang, moves: Sequence[Moved], saved: float, gain: float, cost: float) -> str:
+def _why_open(gang: WaitingGang, moves: Sequence[Moved], saved: float, gain: float, cost: float) -> str:
     who = "a job" if len(moves) == 1 else f"{len(moves)} jobs"
     what = f"{gang.demand.gpus} GPUs" if gang.demand.gpus > 1 else "1 GPU"
     return f"moving {who} lets JobId={gang.id} have its {what} {saved:.0f} s sooner: {gain:.0f} GPU s for {cost:.0f}"

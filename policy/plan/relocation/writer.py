@@ -7,7 +7,7 @@ from policy.formats.slurm_facts import JobText, Reading
 from policy.plan.changes import Change
 
 
-class Hands(Protocol):
+class RelocationGateway(Protocol):
     """The methods of `policy.slurm.interface.Gateway` that relocation uses."""
 
     def read(self, *, ended: bool) -> Reading:

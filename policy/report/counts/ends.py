@@ -10,7 +10,7 @@ from functools import cache
 from typing import Any
 
 from policy.report.counts.spread import Spread
-from policy.report.rows import Run
+from policy.report.rows import JobRun
 from policy.report.site import SIZES, size_of
 from policy.retry.classes import CLASSES
 from policy.retry.classify import Facts, classify
@@ -67,7 +67,7 @@ class Ends:
 
         self._guess = guess
 
-    def add(self, run: Run) -> None:
+    def add(self, run: JobRun) -> None:
         """Adds a finished run."""
         status, size = STATUS.get(run.state, "other"), size_of(run.gpus)
         self._runs[size, status] += 1
@@ -89,7 +89,7 @@ class Ends:
         """Drops failures that ended more than a week before this moment; no more tries of them are expected."""
         self._tries.forget(before - _REMEMBERED_S)
 
-    def _failure(self, run: Run, status: str) -> str:
+    def _failure(self, run: JobRun, status: str) -> str:
         if run.said.get("fail") in CLASSES:
             return run.said["fail"]
         # A job that failed and was requeued is listed as requeued, with the exit code of its failure.
@@ -142,7 +142,7 @@ class _Tries:
         self._counts: Counter[str] = Counter()
         self._gpu_s: Counter[str] = Counter()
 
-    def add(self, run: Run, failure: str, *, passed: bool) -> None:
+    def add(self, run: JobRun, failure: str, *, passed: bool) -> None:
         if run.start is None or run.end is None:
             return
         before = self._failed.pop(run.id, None)
@@ -165,7 +165,7 @@ class _Tries:
         self._failed = {job: one for job, one in self._failed.items() if one[1] > before}
         self._alike = {key: one for key, one in self._alike.items() if one[1] > before}
 
-    def _note(self, name: str, run: Run) -> None:
+    def _note(self, name: str, run: JobRun) -> None:
         self._counts[name] += 1
         self._gpu_s[name] += round(run.gpu_s)
 

@@ -4,7 +4,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import Any
 
-from policy.report.rows import Run
+from policy.report.rows import JobRun
 
 
 @dataclass(slots=True)
@@ -14,13 +14,13 @@ class _After:
     after_s: float = 0.0
 
 
-class Losses:
+class LostRuns:
     """Counts finished runs that report losses."""
 
     def __init__(self) -> None:
         self._ends: defaultdict[str, _After] = defaultdict(_After)
 
-    def add(self, run: Run, status: str) -> None:
+    def add(self, run: JobRun, status: str) -> None:
         """Adds a finished run."""
         best = _best_at(run)
         if best is None or run.end is None:
@@ -42,7 +42,7 @@ class Losses:
         }
 
 
-def _best_at(run: Run) -> float | None:
+def _best_at(run: JobRun) -> float | None:
     """Returns the time of the run's best loss, None where it is outside the run.
 
     A requeued job may still report the best loss of its run before.

@@ -3,7 +3,7 @@
 from collections import Counter
 from typing import Any
 
-from policy.report.rows import Run
+from policy.report.rows import JobRun
 from policy.report.site import SIZES, Site, size_of
 
 _WIDEST = 8
@@ -21,7 +21,7 @@ class Places:
         self._counts: Counter[str] = Counter()
         self._lost: Counter[str] = Counter()
 
-    def add(self, run: Run) -> None:
+    def add(self, run: JobRun) -> None:
         """Adds a finished run."""
         if run.gpus < 2 or not run.nodes:
             return
@@ -46,7 +46,7 @@ class Places:
             if groups > -(-nodes // largest):
                 self._note(f"more_{level}", run)
 
-    def _note(self, name: str, run: Run) -> None:
+    def _note(self, name: str, run: JobRun) -> None:
         self._counts[name] += 1
         self._lost[name] += round(run.gpu_s)
 

@@ -3,7 +3,7 @@
 from collections import Counter
 from typing import Any
 
-from policy.report.rows import Run
+from policy.report.rows import JobRun
 from policy.retry import history
 from policy.retry.classes import CLASSES
 from policy.retry.decision import Limits
@@ -23,7 +23,7 @@ class Saved:
         """The length in seconds and the end of each pre-flight."""
         self._moved: set[tuple[str, str]] = set()
 
-    def add(self, run: Run, status: str) -> None:
+    def add(self, run: JobRun, status: str) -> None:
         """Adds a finished run, also one on parts of GPUs, because a pre-flight may be a guest."""
         said = run.said
         if said.get("preflight") == "run":
@@ -40,14 +40,14 @@ class Saved:
                 self._moved.add((run.id, moment))
                 self._note("moves", 0.0)
 
-    def _preflight(self, run: Run, before: str) -> None:
+    def _preflight(self, run: JobRun, before: str) -> None:
         """Counts a job that its pre-flight ended; without it, the job would have failed as late, on all of its GPUs."""
         self._asked["preflights"] += 1
         if "preflight_fail" in run.said and run.start is None:
             seconds, _ = self._preflights.get(before, (0.0, 0.0))
             self._note("preflights", max(0, run.gpus - 1) * seconds)
 
-    def _tries(self, run: Run, status: str) -> None:
+    def _tries(self, run: JobRun, status: str) -> None:
         self._asked["tries_passed"] += 1
         self._asked["tries_not_made"] += 1
         failure = CLASSES.get(run.said.get("fail", ""))

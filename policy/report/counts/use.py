@@ -4,7 +4,7 @@ from collections import defaultdict
 from typing import Any
 
 from policy.report.counts.places import width
-from policy.report.rows import Run
+from policy.report.rows import JobRun
 from policy.report.site import SIZES, size_of
 
 LOW = 0.4
@@ -20,7 +20,7 @@ class Use:
         self._busy: dict[str, defaultdict[str, float]] = {by: defaultdict(float) for by in _BY}
         self._all = self._measured = self._low = 0.0
 
-    def add(self, run: Run, status: str) -> None:
+    def add(self, run: JobRun, status: str) -> None:
         """Adds a finished run."""
         self._all += run.gpu_s
         if run.used is None:

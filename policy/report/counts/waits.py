@@ -13,7 +13,7 @@ from itertools import accumulate
 from typing import Any
 
 from policy.report.counts.spread import Spread
-from policy.report.rows import Run
+from policy.report.rows import JobRun
 from policy.report.site import SIZES, size_of
 
 DELAY_S = 60
@@ -29,7 +29,7 @@ _SLURMS = (
 )
 
 
-def kind_of(run: Run) -> tuple[str, str]:
+def kind_of(run: JobRun) -> tuple[str, str]:
     """Returns the reason for which a run waited, and the source of the reason."""
     if because := run.said.get("because"):
         return because, "berthd"
@@ -39,7 +39,7 @@ def kind_of(run: Run) -> tuple[str, str]:
     return ORDER_OR_ROOM, "nobody"
 
 
-class Waits:
+class WaitCounts:
     """Counts delays by size and reason."""
 
     def __init__(self) -> None:
@@ -53,7 +53,7 @@ class Waits:
         """
         self.never_started = 0
 
-    def add(self, run: Run) -> None:
+    def add(self, run: JobRun) -> None:
         """Adds a finished run."""
         if run.start is None:
             self.never_started += 1
@@ -70,7 +70,7 @@ class Waits:
             begins.append(int(run.eligible // 60))
             ends.append(int(run.start // 60))
 
-    def figures(self, busy: "Busy", capacity: int) -> dict[str, Any]:
+    def figures(self, busy: "BusyGpus", capacity: int) -> dict[str, Any]:
         """Returns the figures of all sizes that occurred."""
         idle = self._enough_idle(busy, capacity)
         return {
@@ -93,7 +93,7 @@ class Waits:
             if times.count
         }
 
-    def _enough_idle(self, busy: "Busy", capacity: int) -> Counter[str]:
+    def _enough_idle(self, busy: "BusyGpus", capacity: int) -> Counter[str]:
         """Returns the minutes of unexplained delays in which as many GPUs were idle as the job requested, by size."""
         found: Counter[str] = Counter()
         first, counts = busy.minutes()
@@ -108,13 +108,13 @@ class Waits:
         return found
 
 
-class Busy:
+class BusyGpus:
     """GPUs held by jobs, minute by minute."""
 
     def __init__(self) -> None:
         self._changes: Counter[int] = Counter()
 
-    def add(self, run: Run, until: float) -> None:
+    def add(self, run: JobRun, until: float) -> None:
         """Adds a run that is finished, or that still runs at the report's end."""
         if run.start is not None:
             self._changes[int(run.start // 60)] += run.gpus

@@ -8,9 +8,9 @@ from pathlib import Path
 from policy.formats.errors import FormatError
 from policy.simulate.inputs import sacct
 from policy.simulate.inputs.sacct import Recorded
-from policy.simulate.inputs.text import Table, read_table
+from policy.simulate.inputs.text import InputTable, read_table
 from policy.simulate.inputs.traces import FORMS, Notes, Unit
-from policy.simulate.jobs import Job
+from policy.simulate.jobs import TraceJob
 
 __all__ = ["Recorded", "Trace", "read_traces"]
 
@@ -19,7 +19,7 @@ __all__ = ["Recorded", "Trace", "read_traces"]
 class Trace:
     """The jobs of one or more files, by submission time."""
 
-    jobs: Sequence[Job]
+    jobs: Sequence[TraceJob]
     notes: Mapping[str, int]
     """Sentences on what was left out or assumed, with the number of jobs."""
     recorded: Mapping[str, Recorded] = field(default_factory=dict)
@@ -32,7 +32,7 @@ def read_traces(sources: Sequence[str], unit: Unit = "auto") -> Trace:
     Traces with dates begin at 0, the first submission; others keep their own clock.
     """
     notes: Notes = Counter()
-    jobs: dict[str, Job] = {}
+    jobs: dict[str, TraceJob] = {}
     recorded: dict[str, Recorded] = {}
     dated = set()
     for source in sources:
@@ -57,7 +57,7 @@ def read_traces(sources: Sequence[str], unit: Unit = "auto") -> Trace:
     return Trace(ordered, dict(notes), recorded)
 
 
-def form_of(table: Table) -> str:
+def form_of(table: InputTable) -> str:
     """Returns the name of a table's form; for an unknown form a FormatError lists the known ones."""
     names = set(table.header)
     if "JobID" in names:
@@ -72,7 +72,7 @@ def form_of(table: Table) -> str:
     )
 
 
-def _read(table: Table, form: str, unit: Unit, notes: Notes) -> tuple[list[Job], Mapping[str, Recorded]]:
+def _read(table: InputTable, form: str, unit: Unit, notes: Notes) -> tuple[list[TraceJob], Mapping[str, Recorded]]:
     if form != "sacct":
         return FORMS[form][0](table, unit, notes), {}
     if unit == "iterations":
@@ -80,13 +80,15 @@ def _read(table: Table, form: str, unit: Unit, notes: Notes) -> tuple[list[Job],
     return sacct.read(table, notes)
 
 
-def _refuse_twins(jobs: Sequence[Job], source: str) -> None:
+def _refuse_twins(jobs: Sequence[TraceJob], source: str) -> None:
     twice = [name for name, count in Counter(job.id for job in jobs).items() if count > 1]
     if twice:
         raise FormatError(f"{source}: job {twice[0]} is there twice; each job needs a name of its own")
 
 
-def _from_zero(jobs: Sequence[Job], recorded: Mapping[str, Recorded]) -> tuple[list[Job], dict[str, Recorded]]:
+def _from_zero(
+    jobs: Sequence[TraceJob], recorded: Mapping[str, Recorded]
+) -> tuple[list[TraceJob], dict[str, Recorded]]:
     first = jobs[0].submit
     return (
         [replace(job, submit=job.submit - first) for job in jobs],

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from policy.formats.errors import UsageError
 from policy.simulate.inputs.text import read_table
-from policy.simulate.jobs import Job
+from policy.simulate.jobs import TraceJob
 from policy.simulate.pal_rounds import philly
 from policy.simulate.pal_rounds.events import NodeEvent
 
@@ -37,13 +37,13 @@ def read_quotas(path: str) -> dict[str, int]:
     return {row["account"]: row.whole("gpus") for row in table.rows}
 
 
-def completed(jobs: Sequence[Job], limits: str, models: str, seed: int) -> list[Job]:
+def completed(jobs: Sequence[TraceJob], limits: str, models: str, seed: int) -> list[TraceJob]:
     """Returns the jobs with the limits and models of `--limits` and `--models`, where the trace itself has none."""
     drawn = philly.with_models(jobs, seed=seed) if models == "drawn" else list(jobs)
     return _with_limits(drawn, limits, seed)
 
 
-def _with_limits(jobs: list[Job], how: str, seed: int) -> list[Job]:
+def _with_limits(jobs: list[TraceJob], how: str, seed: int) -> list[TraceJob]:
     if how == "trace":
         return jobs
     if how == "drawn":

@@ -7,9 +7,9 @@ from datetime import UTC, datetime
 
 from policy.formats.errors import FormatError
 from policy.formats.flags import parse_time
-from policy.simulate.inputs.text import Row, Table
+from policy.simulate.inputs.text import InputRow, InputTable
 from policy.simulate.inputs.traces import Notes
-from policy.simulate.jobs import Job
+from policy.simulate.jobs import TraceJob
 
 COMMAND = (
     "sacct -aPX -S START -E END "
@@ -31,14 +31,14 @@ class Recorded:
     end: float
 
 
-def read(table: Table, notes: Notes) -> tuple[list[Job], Mapping[str, Recorded]]:
+def read(table: InputTable, notes: Notes) -> tuple[list[TraceJob], Mapping[str, Recorded]]:
     """Returns the GPU jobs that ran, with their starts and ends; of a job that is listed twice, the last run counts."""
     table.need("JobID", "Submit")
     if not {"AllocTRES", "ReqTRES", "AllocGRES"} & set(table.header):
         raise FormatError(f"{table.source}, line 1: there is no column AllocTRES, which tells the GPUs of a job")
     if not ({"ElapsedRaw", "Elapsed"} & set(table.header) or {"Start", "End"} <= set(table.header)):
         raise FormatError(f"{table.source}, line 1: there is no column ElapsedRaw, which tells how long a job ran")
-    jobs: dict[str, Job] = {}
+    jobs: dict[str, TraceJob] = {}
     recorded: dict[str, Recorded] = {}
     for row in table.rows:
         job = _job(row, notes)
@@ -54,7 +54,7 @@ def read(table: Table, notes: Notes) -> tuple[list[Job], Mapping[str, Recorded]]
     return list(jobs.values()), recorded
 
 
-def _job(row: Row, notes: Notes) -> Job | None:
+def _job(row: InputRow, notes: Notes) -> TraceJob | None:
     name = row["JobID"]
     if "." in name:
         return None  # a step; its job has a line of its own
@@ -76,7 +76,7 @@ def _job(row: Row, notes: Notes) -> Job | None:
     if state in ("RUNNING", "SUSPENDED"):
         notes["still running: the time so far counts as the whole"] += 1
     nodes = row.whole("NNodes") if row.get("NNodes") else None
-    return Job(
+    return TraceJob(
         id=name,
         gpus=gpus,
         # A job that is held or has a dependency does not wait for GPUs yet.
@@ -90,7 +90,7 @@ def _job(row: Row, notes: Notes) -> Job | None:
     )
 
 
-def _gpus(row: Row) -> int:
+def _gpus(row: InputRow) -> int:
     """Returns the GPUs of the whole job; where sacct lists types beside the sum, the sum counts."""
     for column in ("AllocTRES", "ReqTRES"):
         found = [(kind, int(count)) for kind, count in _GPUS.findall(row.get(column))]
@@ -103,7 +103,7 @@ def _gpus(row: Row) -> int:
     return each * (row.whole("NNodes", 1) if row.get("NNodes") else 1)
 
 
-def _elapsed(row: Row) -> float:
+def _elapsed(row: InputRow) -> float:
     if row.get("ElapsedRaw"):
         return row.number("ElapsedRaw")
     text = row.get("Elapsed")
@@ -117,7 +117,7 @@ def _elapsed(row: Row) -> float:
     return 0.0 if start is None or end is None else max(0.0, end - start)
 
 
-def _limit(row: Row) -> float | None:
+def _limit(row: InputRow) -> float | None:
     text = row.get("Timelimit")
     if text in _NO_LIMIT:
         return None
@@ -127,7 +127,7 @@ def _limit(row: Row) -> float | None:
         raise row.wrong("Timelimit", "a time such as 1-00:00:00") from None
 
 
-def _moment(row: Row, column: str) -> float | None:
+def _moment(row: InputRow, column: str) -> float | None:
     """Returns seconds since 1970; sacct writes local times without a zone, so all are read as if in one zone."""
     text = row.get(column)
     if text in _NOTHING:

@@ -10,7 +10,7 @@ import numpy as np
 
 from policy.formats.arrays import Floats
 from policy.formats.errors import FormatError
-from policy.simulate.inputs.text import STDIN, Table, read_table
+from policy.simulate.inputs.text import STDIN, InputTable, read_table
 from policy.simulate.study import Way
 from topology.model import Machine
 from topology.scores import Score, load
@@ -78,7 +78,7 @@ def _in_order(table: Sequence[Score], source: str, nodes: int, gpus: int) -> Pla
     return lambda one: (rows[one.node], one.position)
 
 
-def _drawn(table: Table, nodes: int, gpus: int, way: Way, draw: random.Random) -> Floats:
+def _drawn(table: InputTable, nodes: int, gpus: int, way: Way, draw: random.Random) -> Floats:
     table.need("uuid", "perf")
     runs: dict[str, list[float]] = defaultdict(list)
     places: dict[str, str] = {}

@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class InputRow:
     """One line of a table."""
 
     source: str
@@ -64,12 +64,12 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class InputTable:
     """A header, and the lines below it, which are read on demand."""
 
     source: str
     header: tuple[str, ...]
-    rows: Iterator[Row]
+    rows: Iterator[InputRow]
 
     def need(self, *columns: str) -> None:
         """Refuses a table that lacks one of these columns."""
@@ -79,12 +79,12 @@ class Table:
                 raise FormatError(f"{self.source}, line 1: there is no column {column}{hint}")
 
 
-def read_table(source: str) -> Table:
+def read_table(source: str) -> InputTable:
     """Opens a CSV file, or one with `|` as `sacct -P` writes it; `-` is standard input, `.gz` is unpacked."""
     return parse_table(_lines(source), "standard input" if source == STDIN else source)
 
 
-def parse_table(lines: Iterable[str], source: str) -> Table:
+def parse_table(lines: Iterable[str], source: str) -> InputTable:
     """Returns a table made of lines."""
     numbered = _numbered(lines)
     first, head = next(numbered, (1, ""))
@@ -96,12 +96,12 @@ def parse_table(lines: Iterable[str], source: str) -> Table:
     if twice:
         raise FormatError(f"{source}, line {first}: column {min(twice)} is there twice")
     columns = {name: place for place, name in enumerate(header)}
-    return Table(source, header, _rows(numbered, source, columns, len(header), mark))
+    return InputTable(source, header, _rows(numbered, source, columns, len(header), mark))
 
 
 def _rows(
     numbered: Iterator[tuple[int, str]], source: str, columns: dict[str, int], width: int, mark: str
-) -> Iterator[Row]:
+) -> Iterator[InputRow]:
     for line, text in numbered:
         cells = _cells(text, mark)
         surplus = len(cells) - width
@@ -110,7 +110,7 @@ def _rows(
             cells[place : place + surplus + 1] = [mark.join(cells[place : place + surplus + 1])]
         if len(cells) != width:
             raise FormatError(f"{source}, line {line}: {width} values are expected, {len(cells)} are there")
-        yield Row(source, line, columns, cells)
+        yield InputRow(source, line, columns, cells)
 
 
 def _numbered(lines: Iterable[str]) -> Iterator[tuple[int, str]]:

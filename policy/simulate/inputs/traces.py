@@ -9,8 +9,8 @@ from typing import Literal
 from policy.formats.errors import FormatError, nearest
 from policy.formats.flags import parse_time
 from policy.simulate.inputs.models import GPU_HOURS, ITERATION_S, app_class
-from policy.simulate.inputs.text import Row, Table
-from policy.simulate.jobs import Job
+from policy.simulate.inputs.text import InputRow, InputTable
+from policy.simulate.jobs import TraceJob
 
 Unit = Literal["auto", "iterations", "seconds"]
 
@@ -20,7 +20,7 @@ Notes = Counter[str]
 """Sentences on what was left out or assumed, with the number of jobs."""
 
 
-def pal(table: Table, unit: Unit, notes: Notes) -> list[Job]:
+def pal(table: InputTable, unit: Unit, notes: Notes) -> list[TraceJob]:
     """Reads `job_id,num_gpus,submit_time,duration[,model]` and, in Berth's form, class, limit, nodes, user, account.
 
     PAL writes a duration in iterations, Shockwave in a unit that PAL runs at one second each.
@@ -34,7 +34,7 @@ def pal(table: Table, unit: Unit, notes: Notes) -> list[Job]:
         if nodes and gpus % nodes:
             raise row.wrong("nodes", f"a number of nodes that divides {gpus} GPUs")
         jobs.append(
-            Job(
+            TraceJob(
                 id=row["job_id"],
                 gpus=gpus,
                 submit=row.number("submit_time"),
@@ -51,7 +51,7 @@ def pal(table: Table, unit: Unit, notes: Notes) -> list[Job]:
     return jobs
 
 
-def _work(row: Row, model: str, unit: Unit, notes: Notes) -> float:
+def _work(row: InputRow, model: str, unit: Unit, notes: Notes) -> float:
     duration = row.number("duration")
     if unit == "seconds" or (unit == "auto" and model not in ITERATION_S):
         if model and unit == "auto":
@@ -66,7 +66,7 @@ def _work(row: Row, model: str, unit: Unit, notes: Notes) -> float:
     return duration * ITERATION_S[model]
 
 
-def _limit(row: Row) -> float | None:
+def _limit(row: InputRow) -> float | None:
     text = row.get("limit")
     if not text:
         return None
@@ -76,7 +76,7 @@ def _limit(row: Row) -> float | None:
         raise row.wrong("limit", "a time as Slurm writes it (a bare number is minutes)") from None
 
 
-def sia(table: Table, unit: Unit, notes: Notes) -> list[Job]:
+def sia(table: InputTable, unit: Unit, notes: Notes) -> list[TraceJob]:
     """Reads `name,time,application,num_replicas`; run times are missing and drawn from the application's size."""
     table.need("name", "time", "application", "num_replicas")
     if unit != "auto":
@@ -92,13 +92,15 @@ def sia(table: Table, unit: Unit, notes: Notes) -> list[Job]:
         low, high = GPU_HOURS[application]
         hours = low * (high / low) ** random.Random(name).random()  # noqa: S311 - drawn, not secret
         jobs.append(
-            Job(name, gpus, row.number("time"), hours * 3600 / gpus, application, app_class(application), name=name)
+            TraceJob(
+                name, gpus, row.number("time"), hours * 3600 / gpus, application, app_class(application), name=name
+            )
         )
     notes["have run times drawn from the size class of the application, as this form has none"] += len(jobs)
     return jobs
 
 
-def philly(table: Table, unit: Unit, notes: Notes) -> list[Job]:
+def philly(table: InputTable, unit: Unit, notes: Notes) -> list[TraceJob]:
     """Reads `timestamp,duration,num_gpus,cluster`: dates and seconds; the virtual cluster is the account."""
     table.need("timestamp", "duration", "num_gpus", "cluster")
     if unit == "iterations":
@@ -110,11 +112,11 @@ def philly(table: Table, unit: Unit, notes: Notes) -> list[Job]:
             notes["left out: no GPUs or no run time"] += 1
             continue
         account = row["cluster"]
-        jobs.append(Job(f"philly-{row.line - 1}", gpus, _moment(row), work, account=account, user=account))
+        jobs.append(TraceJob(f"philly-{row.line - 1}", gpus, _moment(row), work, account=account, user=account))
     return jobs
 
 
-def _moment(row: Row) -> float:
+def _moment(row: InputRow) -> float:
     try:
         moment = datetime.fromisoformat(row["timestamp"])
     except ValueError:
@@ -122,7 +124,7 @@ def _moment(row: Row) -> float:
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 
 
-Reader = Callable[[Table, Unit, Notes], list[Job]]
+Reader = Callable[[InputTable, Unit, Notes], list[TraceJob]]
 
 FORMS: dict[str, tuple[Reader, frozenset[str]]] = {
     "pal": (pal, frozenset({"job_id", "num_gpus", "submit_time", "duration"})),

@@ -24,7 +24,7 @@ class NodeEvent:
 
 
 @dataclass(frozen=True, slots=True)
-class Running:
+class RoundShowed:
     """The measured times of a job that ran in a round."""
 
     job: str
@@ -34,10 +34,10 @@ class Running:
     """Time for a unit of work on each of its GPUs, without waits for each other; by node, then position."""
 
 
-class Watch(Protocol):
+class RoundWatch(Protocol):
     """Learns from the times of running jobs, and sets the scores that policies use."""
 
-    def observe(self, at: float, running: Sequence[Running]) -> None:
+    def observe(self, at: float, running: Sequence[RoundShowed]) -> None:
         """Takes the times of a round; called at the end of each round."""
 
     def scores(self, at: float) -> "Mapping[str, Floats] | None":

@@ -14,14 +14,14 @@ from policy.formats.errors import UsageError, nearest
 if TYPE_CHECKING:
     from policy.placement.base import Berth
     from policy.request.demand import Demand
-    from policy.simulate.jobs import Job
+    from policy.simulate.jobs import TraceJob
 
 
 @dataclass(slots=True, eq=False)
-class Progress:
+class JobProgress:
     """One job in a simulation, and its progress; times are in seconds."""
 
-    job: "Job"
+    job: "TraceJob"
     number: int
     """Place in the order of arrival."""
     demand: "Demand"
@@ -49,30 +49,30 @@ class Progress:
         return replace(self.demand, remaining=self.left)
 
 
-Order = Callable[[Progress], float]
+Order = Callable[[JobProgress], float]
 
 
-def fifo(one: Progress) -> float:
+def fifo(one: JobProgress) -> float:
     """Sorts by submission: first come, first served."""
     return one.job.submit
 
 
-def las(one: Progress) -> float:
+def las(one: JobProgress) -> float:
     """Sorts by attained service, the least first."""
     return one.service
 
 
-def srtf(one: Progress) -> float:
+def srtf(one: JobProgress) -> float:
     """Sorts by remaining time as in PAL's artifact, the shortest first: run time at full speed minus time it ran."""
     return one.job.work - one.service
 
 
-def srtf_true(one: Progress) -> float:
+def srtf_true(one: JobProgress) -> float:
     """Sorts by the work that is really left, the least first."""
     return one.left
 
 
-def srsf(one: Progress) -> float:
+def srsf(one: JobProgress) -> float:
     """Sorts by remaining service, the least first: work that is really left x GPUs."""
     return one.left * one.job.gpus
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from random import Random
 
 from policy.cluster.cost import PUBLISHED, Table, Widths
-from policy.simulate.jobs import Job
+from policy.simulate.jobs import TraceJob
 
 HOUR = 3_600.0
 
@@ -49,14 +49,14 @@ MODELS = ("resnet50", "PointNet", "resnet18", "transformer", "lm", "bert", "yolo
 """The models that are drawn."""
 
 
-def with_limits(jobs: Sequence[Job], seed: int = 0) -> list[Job]:
+def with_limits(jobs: Sequence[TraceJob], seed: int = 0) -> list[TraceJob]:
     """Returns the jobs with limits as users set them."""
     draw = Random(seed)  # noqa: S311 - a workload, not a secret
     limits = [draw.uniform(1.5, 5.0) * job.work for job in jobs]
     return [replace(job, limit=_usual(limit)) for job, limit in zip(jobs, limits, strict=True)]
 
 
-def with_models(jobs: Sequence[Job], models: Sequence[str] = MODELS, seed: int = 0) -> list[Job]:
+def with_models(jobs: Sequence[TraceJob], models: Sequence[str] = MODELS, seed: int = 0) -> list[TraceJob]:
     """Returns the jobs, where those of several GPUs have models, all equally likely."""
     draw = Random(seed)  # noqa: S311 - a workload, not a secret
     drawn = [draw.choice(models) for _ in jobs]

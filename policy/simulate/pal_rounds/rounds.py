@@ -22,9 +22,9 @@ import numpy as np
 
 from policy.formats.errors import Never, NotNow
 from policy.placement.base import positions
-from policy.simulate.pal_rounds.events import NodeEvent, Running, Watch
-from policy.simulate.pal_rounds.orders import UNCHANGING, Progress, order_named
-from policy.simulate.result import Outcome, Stretch
+from policy.simulate.pal_rounds.events import NodeEvent, RoundShowed, RoundWatch
+from policy.simulate.pal_rounds.orders import UNCHANGING, JobProgress, order_named
+from policy.simulate.result import SimulationOutcome, Stretch
 from policy.simulate.world import demand_of, view
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from policy.cluster.view import View
     from policy.formats.arrays import Floats
     from policy.placement.base import Berth, Policy
-    from policy.simulate.jobs import Job
+    from policy.simulate.jobs import TraceJob
     from topology.tables import Ints
 
 _AN_HOUR = 3600.0
@@ -70,14 +70,14 @@ class RoundsSettings:
 
 
 def run(
-    jobs: "Sequence[Job]",
+    jobs: "Sequence[TraceJob]",
     fleet: "Fleet",
     policy: "Policy",
     settings: RoundsSettings | None = None,
     *,
     truth: "Mapping[str, Floats] | None" = None,
-    watch: Watch | None = None,
-) -> Outcome:
+    watch: RoundWatch | None = None,
+) -> SimulationOutcome:
     """Simulates a trace until all measured jobs have ended.
 
     Policies use `fleet.scores`; jobs progress by `truth`, which is the same unless given.
@@ -88,7 +88,7 @@ def run(
     return simulation.outcome(time.perf_counter() - began)
 
 
-def arrivals(jobs: "Sequence[Job]", per_hour: float, seed: int) -> "Iterator[Job]":
+def arrivals(jobs: "Sequence[TraceJob]", per_hour: float, seed: int) -> "Iterator[TraceJob]":
     """Yields the trace, then the same jobs again and again with Poisson arrivals, unless `per_hour` is 0.
 
     Arrivals are in whole seconds, and the draws are those of PAL's artifact.
@@ -108,12 +108,12 @@ class _Simulation:
 
     def __init__(
         self,
-        jobs: "Sequence[Job]",
+        jobs: "Sequence[TraceJob]",
         fleet: "Fleet",
         policy: "Policy",
         settings: RoundsSettings,
         truth: "Mapping[str, Floats] | None",
-        watch: Watch | None,
+        watch: RoundWatch | None,
     ) -> None:
         trace = sorted(jobs, key=lambda job: job.submit)
         self.fleet, self.policy, self.settings, self.watch = fleet, policy, settings, watch
@@ -126,9 +126,9 @@ class _Simulation:
         self.next = next(self.arrivals, None)
         self.order = order_named(settings.order)
         self.everything: View = view(fleet, fleet.full)
-        self.queue: list[Progress] = []
-        self.running: list[Progress] = []
-        self.last: list[Progress] | None = None
+        self.queue: list[JobProgress] = []
+        self.running: list[JobProgress] = []
+        self.last: list[JobProgress] | None = None
         self.factors: tuple[float, ...] = ()
         self.true: dict[str, Floats] = {}
         self.draw = np.random.default_rng(settings.seed)
@@ -161,9 +161,9 @@ class _Simulation:
         for one in self.running:
             self._close(one, number * self.settings.round_s)
 
-    def outcome(self, wall_s: float) -> Outcome:
+    def outcome(self, wall_s: float) -> SimulationOutcome:
         """Returns the outcome of the simulation."""
-        return Outcome(
+        return SimulationOutcome(
             policy=self.policy.name,
             jobs=self.measured,
             starts=self.starts,
@@ -180,7 +180,7 @@ class _Simulation:
         while self.next and self.next.submit <= at:
             if self.next.gpus > self.capacity:
                 raise Never(f"job {self.next.id} asks for {self.next.gpus} GPUs of {self.capacity}; leave it out")
-            self.queue.append(Progress(self.next, self.arrived, demand_of(self.next, self.fleet)))
+            self.queue.append(JobProgress(self.next, self.arrived, demand_of(self.next, self.fleet)))
             self.arrived += 1
             self.next = next(self.arrivals, None)
 
@@ -188,7 +188,7 @@ class _Simulation:
         assert self.next is not None, "asked only while jobs are to come"  # noqa: S101 - narrows the type
         return max(1, math.ceil((self.next.submit - at) / self.settings.round_s))
 
-    def _chosen(self) -> list[Progress]:
+    def _chosen(self) -> list[JobProgress]:
         """Returns the jobs that run in this round: the head of the queue that fits by its number of GPUs."""
         left, chosen = self.capacity, []
         for one in sorted(self.queue, key=lambda one: (-one.job.priority, self.order(one))):
@@ -222,7 +222,7 @@ class _Simulation:
             self.everything = view(self.fleet, self.fleet.full)
             self.last = None
 
-    def _place_all(self, chosen: list[Progress], at: float) -> None:
+    def _place_all(self, chosen: list[JobProgress], at: float) -> None:
         """Places all jobs of the round anew, whether they run or not."""
         if self.policy.steady and chosen == self.last:
             return
@@ -237,7 +237,7 @@ class _Simulation:
         self.last = chosen
         self.running = [one for one in chosen if one.berth]
 
-    def _place_new(self, chosen: list[Progress], at: float) -> None:
+    def _place_new(self, chosen: list[JobProgress], at: float) -> None:
         """Keeps running jobs that are chosen, and places the other chosen jobs.
 
         Running jobs that are not chosen are stopped, but only when their GPUs are needed. In the end all of them are
@@ -267,7 +267,7 @@ class _Simulation:
             self._assign(one, None, at)
         self.running = [one for one in chosen if one.berth]
 
-    def _place_one(self, one: Progress, free: "Ints") -> "Berth | None":
+    def _place_one(self, one: JobProgress, free: "Ints") -> "Berth | None":
         return self.policy.place_together([one.demand_now()], self.everything.with_free(free))[0]
 
     def _free(self) -> "Ints":
@@ -277,7 +277,7 @@ class _Simulation:
             free[list(one.berth.nodes)] &= ~np.array(one.berth.masks, np.int64)
         return free
 
-    def _assign(self, one: Progress, berth: "Berth | None", at: float) -> None:
+    def _assign(self, one: JobProgress, berth: "Berth | None", at: float) -> None:
         """Gives a job a berth, or takes it away."""
         if one.berth is not None:
             if berth is not None and _same(one.berth, berth):
@@ -295,7 +295,7 @@ class _Simulation:
             self.moves += 1
             one.debt = self.settings.move_cost_s
 
-    def _close(self, one: Progress, at: float) -> None:
+    def _close(self, one: JobProgress, at: float) -> None:
         assert one.berth, "only what runs can end"  # noqa: S101 - narrows the type
         gpus = tuple(
             node * self.width + place
@@ -304,13 +304,13 @@ class _Simulation:
         )
         self.stretches.append(Stretch(one.job.id, one.since, at, gpus))
 
-    def _slowdown(self, one: Progress) -> float:
+    def _slowdown(self, one: JobProgress) -> float:
         assert one.berth, "only what runs is slowed down"  # noqa: S101 - narrows the type
         costs = self.fleet.costs
         locality = costs.locality(one.demand.model, one.demand.app_class, one.berth.level, one.demand.gpus)
         return costs.of(float(self._times(one).max()), locality)
 
-    def _times(self, one: Progress) -> "Floats":
+    def _times(self, one: JobProgress) -> "Floats":
         """Returns the true scores of a job's GPUs, events included."""
         assert one.berth, "only what runs has GPUs"  # noqa: S101 - narrows the type
         table = self.true.get(one.demand.app_class)
@@ -328,7 +328,7 @@ class _Simulation:
         rows, columns = zip(*gpus, strict=True)
         return table[rows, columns]
 
-    def _calm(self, at: float, chosen: list[Progress]) -> int:
+    def _calm(self, at: float, chosen: list[JobProgress]) -> int:
         """Returns the number of rounds in which nothing can change."""
         if not self.running:
             self.idle += 1
@@ -368,15 +368,15 @@ class _Simulation:
             self.queue.remove(one)
             self.unfinished.discard(one.job.id)
 
-    def _shown(self, one: Progress) -> Running:
+    def _shown(self, one: JobProgress) -> RoundShowed:
         assert one.berth, "only what runs shows times"  # noqa: S101 - narrows the type
         times = self._times(one)
         if self.settings.noise:
             times = times * np.maximum(self.draw.normal(1.0, self.settings.noise, times.size), 0.01)
-        return Running(one.job.id, one.demand, one.berth, times)
+        return RoundShowed(one.job.id, one.demand, one.berth, times)
 
 
-def _give_back(free: "Ints", one: Progress) -> None:
+def _give_back(free: "Ints", one: JobProgress) -> None:
     assert one.berth, "only what runs holds GPUs"  # noqa: S101 - narrows the type
     free[list(one.berth.nodes)] |= np.array(one.berth.masks, np.int64)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from policy.formats.errors import UsageError
 from policy.simulate.report.summary import Summary
-from policy.simulate.result import Outcome
+from policy.simulate.result import SimulationOutcome
 from policy.simulate.study import Cell
 
 
@@ -25,7 +25,7 @@ def placement_files(path: str, cells: Sequence[Cell]) -> dict[Cell, str]:
     return {cell: str(whole.with_name(f"{whole.stem}.{cell.label.replace('/', '_')}{whole.suffix}")) for cell in cells}
 
 
-def write_placements(outcome: Outcome, path: str) -> None:
+def write_placements(outcome: SimulationOutcome, path: str) -> None:
     """Writes `job,start_s,end_s,gpus`, from which all figures can be computed again."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")

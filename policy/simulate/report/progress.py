@@ -15,7 +15,7 @@ _BAR = 30
 _MINUTE = 60
 
 
-class Progress:
+class RunProgress:
     """Shows on standard error how many runs are done, also while one run takes long."""
 
     def __init__(self, total: int, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic) -> None:

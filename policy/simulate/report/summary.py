@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from policy.formats.arrays import Floats
-from policy.simulate.result import Outcome
+from policy.simulate.result import SimulationOutcome
 
 _POINTS = 200
 """Points of a curve; more would not be visible."""
@@ -40,7 +40,7 @@ class Summary:
         return {"policy": self.policy, "seed": self.seed, **self.swept, **self.figures}
 
 
-def summarise(outcome: Outcome, policy: str, seed: int, swept: Mapping[str, str]) -> Summary:
+def summarise(outcome: SimulationOutcome, policy: str, seed: int, swept: Mapping[str, str]) -> Summary:
     """Summarises a run; `policy` is the name that was requested."""
     figures = outcome.figures()
     figures.pop("policy")
@@ -81,7 +81,7 @@ def _waits(extra: Mapping[str, Any]) -> dict[str, float]:
     return together
 
 
-def _held(outcome: Outcome, first: float, last: float) -> tuple[Floats, float]:
+def _held(outcome: SimulationOutcome, first: float, last: float) -> tuple[Floats, float]:
     """Returns the held share of GPUs over time, as a mean of each step, and the length of a step."""
     if not outcome.stretches:
         return np.zeros(0), 0.0

@@ -38,7 +38,7 @@ class _Starts(NamedTuple):
     start: Floats
 
 
-class Profile:
+class BackfillProfile:
     """The plans on each node, in addition to the running jobs in the ledger."""
 
     def __init__(self, ledger: Ledger, now: float) -> None:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from policy.formats.errors import UsageError, nearest
 from policy.request.demand import A_YEAR, ANY_SPREAD, Demand
-from policy.simulate.slurm_alone.waits import Kind
+from policy.simulate.slurm_alone.waits import WaitKind
 from policy.simulate.world import demand_of
 from topology.fabric import LEVELS, NOBODY
 
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from policy.cluster.fleet import Fleet
     from policy.formats.arrays import Bools
     from policy.placement.base import Berth
-    from policy.simulate.jobs import Job
-    from policy.simulate.slurm_alone.settings import Locality, SlurmSettings
+    from policy.simulate.jobs import TraceJob
+    from policy.simulate.slurm_alone.settings import LocalityRule, SlurmSettings
 
 
 @dataclass(slots=True, eq=False)
@@ -24,11 +24,11 @@ class Task:
 
     index: int
     """Place in the trace; breaks ties."""
-    job: "Job"
+    job: "TraceJob"
     limit: float
     steps: tuple[Demand, ...]
     """Its demand at each level that it goes through while it waits; the last is the weakest that it accepts."""
-    locality: "Locality"
+    locality: "LocalityRule"
     expected: float
     """Duration that the plan assumes."""
     median: float
@@ -54,7 +54,7 @@ class Task:
     since: float = 0.0
     """The time at which `left` and `debt` were last updated."""
     cost: float = 1.0
-    kinds: tuple[Kind, ...] = ()
+    kinds: tuple[WaitKind, ...] = ()
 
     @property
     def demand(self) -> Demand:
@@ -68,7 +68,7 @@ class Task:
         return demand.n, demand.k
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> WaitKind:
         """The kind that determines the reason of its wait."""
         return self.kinds[self.step]
 
@@ -98,7 +98,7 @@ class Tasks:
         self._nodes_of: dict[str, Bools] = {}
         self._levels = _levels_known(fleet)
 
-    def of(self, index: int, job: "Job") -> Task:
+    def of(self, index: int, job: "TraceJob") -> Task:
         """Returns the task of a job; a job that could never start raises an error."""
         settings = self._settings
         shaped = job if settings.spread else replace(job, nodes=_whole_nodes(job, self._width))
@@ -122,10 +122,10 @@ class Tasks:
             median=limit,
             left=job.work,
             quota=quota,
-            kinds=tuple(Kind(account, step.n, step.k, step.level) for step in steps),
+            kinds=tuple(WaitKind(account, step.n, step.k, step.level) for step in steps),
         )
 
-    def _candidates(self, job: "Job") -> "Bools":
+    def _candidates(self, job: "TraceJob") -> "Bools":
         partition = self._settings.partitions.get(job.account, self._fleet.default_partition or "")
         if partition not in self._nodes_of:
             if partition not in self._fleet.members:
@@ -135,7 +135,7 @@ class Tasks:
             self._nodes_of[partition] = self._fleet.ready & self._fleet.members[partition]
         return self._nodes_of[partition]
 
-    def _check(self, job: "Job", demand: Demand) -> None:
+    def _check(self, job: "TraceJob", demand: Demand) -> None:
         sizes = self._fleet.size[demand.candidates]
         able = int(sizes.sum()) if demand.n == ANY_SPREAD else int((sizes >= demand.k).sum()) * demand.k
         quotas = self._settings.quotas
@@ -158,7 +158,7 @@ def _levels_known(fleet: "Fleet") -> frozenset[str]:
     return frozenset({"any", *(level for level, of in groups.items() if bool((of != NOBODY).any()))})
 
 
-def _whole_nodes(job: "Job", width: int) -> int:
+def _whole_nodes(job: "TraceJob", width: int) -> int:
     """Returns one node if one can hold the job, else the fewest that have the same number of GPUs each."""
     if job.nodes:
         if job.gpus % job.nodes:
@@ -167,7 +167,7 @@ def _whole_nodes(job: "Job", width: int) -> int:
     return next(n for n in range(1, job.gpus + 1) if job.gpus % n == 0 and job.gpus // n <= max(1, width))
 
 
-def _steps(demand: Demand, known: frozenset[str], locality: "Locality", width: int) -> list[Demand]:
+def _steps(demand: Demand, known: frozenset[str], locality: "LocalityRule", width: int) -> list[Demand]:
     """Returns the demand at its first level, then at each farther one that this cluster has."""
     if demand.gpus == 1:
         return [demand.at_level("node")]

@@ -10,13 +10,13 @@ from policy.formats.arrays import Bools
 from policy.formats.errors import NotNow
 from policy.placement.base import Berth, Policy
 from policy.request.demand import ANY_SPREAD, Demand
-from policy.simulate.slurm_alone.backfill import Profile, groups_of
+from policy.simulate.slurm_alone.backfill import BackfillProfile, groups_of
 from policy.simulate.slurm_alone.jobs import Task
 from policy.simulate.slurm_alone.ledger import NEVER
 from policy.simulate.slurm_alone.priority import Queue
-from policy.simulate.slurm_alone.running import Running
+from policy.simulate.slurm_alone.running import RunningJobs
 from policy.simulate.slurm_alone.settings import SlurmSettings
-from policy.simulate.slurm_alone.waits import Kind, Waits
+from policy.simulate.slurm_alone.waits import WaitClocks, WaitKind
 from topology.fabric import LEVELS, NOBODY
 
 _GROUPS_TRIED = 8
@@ -28,11 +28,17 @@ _MOST_TOGETHER = 64
 Start = Callable[[Task, Berth, float], None]
 
 
-class Passes:
+class QueuePasses:
     """Runs the main pass and backfill over one queue."""
 
     def __init__(
-        self, queue: Queue, running: Running, waits: Waits, policy: Policy, settings: SlurmSettings, start: Start
+        self,
+        queue: Queue,
+        running: RunningJobs,
+        waits: WaitClocks,
+        policy: Policy,
+        settings: SlurmSettings,
+        start: Start,
     ) -> None:
         self._queue = queue
         self._running = running
@@ -41,7 +47,7 @@ class Passes:
         self._policy = policy
         self._settings = settings
         self._start = start
-        self._refused: dict[Kind, int] = {}
+        self._refused: dict[WaitKind, int] = {}
         self._together = type(policy).place_together is not Policy.place_together
         self._everywhere = np.ones(self._ledger.up.size, np.bool_)
 
@@ -93,7 +99,7 @@ class Passes:
         return within + borrowers
 
     def _walk(self, tasks: Sequence[Task], now: float, *, planned_nodes_are_shut: bool) -> None:
-        profile = Profile(self._ledger, now)
+        profile = BackfillProfile(self._ledger, now)
         shortest = _shortest_from(tasks)
         for place, task in enumerate(tasks):
             # Once no job further down can start, the plans of this pass change nothing.

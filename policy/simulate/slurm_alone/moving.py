@@ -11,10 +11,10 @@ from policy.cluster.snapshot import COLUMNS, Cluster
 from policy.formats.arrays import FAR
 from policy.placement.base import Berth, Policy
 from policy.plan.book import Book
-from policy.plan.relocation.worth import Gang, Mover, off_slow, open_for
+from policy.plan.relocation.worth import Mover, WaitingGang, off_slow, open_for
 from policy.request.demand import A_YEAR, ANY_SPREAD
-from policy.request.settings import Moving
-from policy.simulate.slurm_alone.backfill import Profile
+from policy.request.settings import RelocationRules
+from policy.simulate.slurm_alone.backfill import BackfillProfile
 
 if TYPE_CHECKING:
     from policy.request.demand import Demand
@@ -43,7 +43,7 @@ class Relocator:
 
     ledger: "Ledger"
     policy: Policy
-    rules: Moving
+    rules: RelocationRules
     movable: Mapping[str, float]
     """Jobs with `--movable`, and the cost of a move for each, in seconds."""
     _moved: list[tuple[float, str]] = field(default_factory=list)
@@ -62,13 +62,13 @@ class Relocator:
         if not movers:
             return None
         book = self._book(now)
-        profile, looked = Profile(self.ledger, now), 0
+        profile, looked = BackfillProfile(self.ledger, now), 0
         for task in waiting:
             found = profile.earliest(task.demand, task.expected)
             if self._waits(task, now) and found is not None and found[0] > now and looked < MOST_GANGS:
                 looked += 1
                 book.cluster.hole_until[:] = profile.hole_until
-                gang = Gang(task.index + 1, _timed(task.demand, task.expected), found[0])
+                gang = WaitingGang(task.index + 1, _timed(task.demand, task.expected), found[0])
                 proposal = open_for(gang, book, movers, self.policy, self.rules)
                 if proposal is not None and proposal.berth is not None:
                     self._note([tasks[move.mover.id] for move in proposal.moves], now)

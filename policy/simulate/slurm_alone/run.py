@@ -1,9 +1,10 @@
 """Simulates Slurm's scheduling event by event, with the policies that berthd has, on a trace instead of a cluster.
 
     >>> from policy.placement.slurm_like import SlurmPolicy
-    >>> from policy.simulate.jobs import Job
+    >>> from policy.simulate.jobs import TraceJob
     >>> from policy.simulate.world import Layout, build
-    >>> jobs = [Job("1", gpus=8, submit=0, work=600, limit=900), Job("2", gpus=4, submit=60, work=600, limit=900)]
+    >>> first = TraceJob("1", gpus=8, submit=0, work=600, limit=900)
+    >>> jobs = [first, TraceJob("2", gpus=4, submit=60, work=600, limit=900)]
     >>> outcome = run(jobs, build(Layout(nodes=1, gpus_per_node=8)), SlurmPolicy())
     >>> outcome.starts["2"], outcome.ends["2"]
     (600.0, 1200.0)
@@ -21,24 +22,24 @@ from time import perf_counter
 from typing import TYPE_CHECKING, NamedTuple
 
 from policy.formats.errors import UsageError
-from policy.history.runtime import Asked, RunTimes
+from policy.history.runtime import KnownAtSubmission, RunTimes
 from policy.placement.base import Berth, Policy
 from policy.simulate.pal_rounds.rooms import empty_nodes
-from policy.simulate.result import Outcome, Stretch
+from policy.simulate.result import SimulationOutcome, Stretch
 from policy.simulate.slurm_alone.jobs import Task, Tasks
 from policy.simulate.slurm_alone.ledger import Ledger
-from policy.simulate.slurm_alone.main_pass import Passes
+from policy.simulate.slurm_alone.main_pass import QueuePasses
 from policy.simulate.slurm_alone.moving import LOOK_EVERY, Relocator
 from policy.simulate.slurm_alone.priority import Queue
-from policy.simulate.slurm_alone.running import Running
-from policy.simulate.slurm_alone.settings import Locality, Multifactor, Quotas, SlurmSettings
-from policy.simulate.slurm_alone.waits import SIZES, Waits, size_class, totals
+from policy.simulate.slurm_alone.running import RunningJobs
+from policy.simulate.slurm_alone.settings import LocalityRule, Multifactor, Quotas, SlurmSettings
+from policy.simulate.slurm_alone.waits import SIZES, WaitClocks, size_class, totals
 
 if TYPE_CHECKING:
     from policy.cluster.fleet import Fleet
-    from policy.simulate.jobs import Job
+    from policy.simulate.jobs import TraceJob
 
-__all__ = ["Locality", "Multifactor", "Quotas", "SlurmSettings", "run"]
+__all__ = ["LocalityRule", "Multifactor", "Quotas", "SlurmSettings", "run"]
 
 _RANKS = {
     "end": 0,
@@ -54,7 +55,9 @@ _RANKS = {
 """The order of events at one moment."""
 
 
-def run(jobs: "Sequence[Job]", fleet: "Fleet", policy: Policy, settings: SlurmSettings | None = None) -> Outcome:
+def run(
+    jobs: "Sequence[TraceJob]", fleet: "Fleet", policy: Policy, settings: SlurmSettings | None = None
+) -> SimulationOutcome:
     """Plays a trace; the same input gives the same outcome, but for `wall_s`."""
     began = perf_counter()
     world = _World(jobs, fleet, policy, settings or SlurmSettings())
@@ -71,17 +74,17 @@ class _NodeChange(NamedTuple):
 class _World:
     """The queue, the running jobs, and the events to come."""
 
-    def __init__(self, jobs: "Sequence[Job]", fleet: "Fleet", policy: Policy, settings: SlurmSettings) -> None:
+    def __init__(self, jobs: "Sequence[TraceJob]", fleet: "Fleet", policy: Policy, settings: SlurmSettings) -> None:
         self._settings = settings
         self._policy = policy
         self._fleet = fleet
         self._events: list[tuple[float, int, int, str, object, int]] = []
         self._serial = count()
         self._ledger = Ledger(fleet)
-        self._running = Running(self._ledger, settings, self._schedule)
+        self._running = RunningJobs(self._ledger, settings, self._schedule)
         self._queue = Queue(settings, int(fleet.size.sum()))
-        self._waits = Waits(self._ledger, settings.quotas.gpus, self._running.held)
-        self._passes = Passes(self._queue, self._running, self._waits, policy, settings, self._start)
+        self._waits = WaitClocks(self._ledger, settings.quotas.gpus, self._running.held)
+        self._passes = QueuePasses(self._queue, self._running, self._waits, policy, settings, self._start)
         moving = settings.moving
         self._relocator = Relocator(self._ledger, policy, moving, settings.movable) if moving.enabled else None
         self._run_times = RunTimes() if settings.durations == "predicted" else None
@@ -132,7 +135,7 @@ class _World:
             if (changed or move) and len(self._queue):
                 self._come_back(now)
 
-    def outcome(self, began: float) -> Outcome:
+    def outcome(self, began: float) -> SimulationOutcome:
         """Returns the outcome."""
         chosen = self._settings.measured
         measured = [task.job for task in self._tasks if chosen is None or task.job.id in chosen]
@@ -142,7 +145,7 @@ class _World:
         for job in measured:
             levels[size_class(job.gpus)][self._levels[job.id]] += 1
         stretches = sorted(self._running.stretches, key=lambda one: (one.start, one.job))
-        return Outcome(
+        return SimulationOutcome(
             policy=self._policy.name,
             jobs=measured,
             starts=self._starts,
@@ -298,6 +301,6 @@ class _World:
         self._passes.main(now)
 
 
-def _asked(task: Task) -> Asked:
+def _asked(task: Task) -> KnownAtSubmission:
     job = task.job
-    return Asked(job.user, job.name, job.account, job.gpus, task.limit)
+    return KnownAtSubmission(job.user, job.name, job.account, job.gpus, task.limit)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 Schedule = Callable[[float, str, Task], None]
 
 
-class Running:
+class RunningJobs:
     """The jobs that run."""
 
     def __init__(self, ledger: Ledger, settings: "SlurmSettings", schedule: Schedule) -> None:

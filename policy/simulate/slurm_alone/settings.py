@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from policy.formats.errors import UsageError, nearest
-from policy.request.settings import Moving
+from policy.request.settings import RelocationRules
 from topology.fabric import LEVELS
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class Multifactor:
 
 
 @dataclass(frozen=True, slots=True)
-class Locality:
+class LocalityRule:
     """Settings of `--locality=LEVEL:WAIT`: require a level, then relax it by one step after each wait."""
 
     level: str = "any"
@@ -84,8 +84,8 @@ class SlurmSettings:
     """
     spread: bool = False
     """GPUs of a job without a number of nodes may lie on nodes in any way; else on one node, or the same on each."""
-    locality: Locality = field(default_factory=Locality)
-    localities: Mapping[str, Locality] = field(default_factory=dict)
+    locality: LocalityRule = field(default_factory=LocalityRule)
+    localities: Mapping[str, LocalityRule] = field(default_factory=dict)
     """Settings for single jobs, by id."""
     quotas: Quotas = field(default_factory=Quotas)
     partitions: Mapping[str, str] = field(default_factory=dict)
@@ -102,7 +102,7 @@ class SlurmSettings:
     """Slow nodes, and, with an infinite factor, nodes that are down."""
     truth: "Mapping[str, Floats] | None" = None
     """True scores; policies use those of the fleet. None: they are the same."""
-    moving: Moving = field(default_factory=Moving)
+    moving: RelocationRules = field(default_factory=RelocationRules)
     """Rules for moving running jobs; off unless they are enabled."""
     movable: Mapping[str, float] = field(default_factory=dict)
     """Jobs that may be moved, by id, and what a move costs each, in seconds."""

@@ -34,7 +34,7 @@ def size_class(gpus: int) -> str:
     return SIZES[0 if gpus <= 1 else 1 if gpus <= 4 else 2 if gpus <= 8 else 3]
 
 
-class Kind(NamedTuple):
+class WaitKind(NamedTuple):
     """The properties of a job that determine the reason of its wait."""
 
     account: str
@@ -49,20 +49,20 @@ class Kind(NamedTuple):
         return self.k if self.n == ANY_SPREAD else self.n * self.k
 
 
-class Waits:
+class WaitClocks:
     """The clocks of all kinds of waiting jobs."""
 
     def __init__(self, ledger: Ledger, quotas: Mapping[str, int], held: Mapping[str, int]) -> None:
         self._ledger = ledger
         self._quotas = quotas
         self._held = held
-        self._clocks: dict[Kind, list[float]] = {}
-        self._waiting: dict[Kind, int] = {}
-        self._reasons: dict[Kind, int] = {}
+        self._clocks: dict[WaitKind, list[float]] = {}
+        self._waiting: dict[WaitKind, int] = {}
+        self._reasons: dict[WaitKind, int] = {}
         self._since = 0.0
         self._version = -1
-        self._no_place: dict[Kind, int] = {}
-        self._seen: dict[str, tuple[Kind, tuple[float, ...]]] = {}
+        self._no_place: dict[WaitKind, int] = {}
+        self._seen: dict[str, tuple[WaitKind, tuple[float, ...]]] = {}
         self._own: dict[str, list[float]] = {}
 
     def advance(self, now: float) -> None:
@@ -74,7 +74,7 @@ class Waits:
         for kind in self._waiting:
             self._clocks[kind][self._reason(kind)] += passed
 
-    def come(self, job: str, kind: Kind) -> None:
+    def come(self, job: str, kind: WaitKind) -> None:
         """Starts the wait of a job, or changes its kind from now on."""
         clock = self._clocks.setdefault(kind, [0.0] * len(REASONS))
         self._seen[job] = (kind, tuple(clock))
@@ -90,7 +90,7 @@ class Waits:
         if not self._waiting[kind]:
             del self._waiting[kind]
 
-    def no_place(self, kind: Kind) -> None:
+    def no_place(self, kind: WaitKind) -> None:
         """Notes that the policy found no place, though the numbers of free GPUs would do."""
         self._no_place[kind] = self._ledger.version
         self._reasons.pop(kind, None)
@@ -99,7 +99,7 @@ class Waits:
         """Returns the seconds that a job waited, by reason."""
         return dict(zip(REASONS, self._own.get(job, [0.0] * len(REASONS)), strict=True))
 
-    def _reason(self, kind: Kind) -> int:
+    def _reason(self, kind: WaitKind) -> int:
         if self._version != self._ledger.version:
             self._version = self._ledger.version
             self._reasons.clear()
@@ -108,7 +108,7 @@ class Waits:
             reason = self._reasons[kind] = self._why(kind)
         return reason
 
-    def _why(self, kind: Kind) -> int:
+    def _why(self, kind: WaitKind) -> int:
         quota = self._quotas.get(kind.account)
         if quota is not None and self._held.get(kind.account, 0) + kind.gpus > quota:
             return FAIR_SHARE
@@ -119,7 +119,7 @@ class Waits:
         return PRIORITY
 
 
-def room_at_level(ledger: Ledger, kind: Kind) -> bool:
+def room_at_level(ledger: Ledger, kind: WaitKind) -> bool:
     """Tells whether a legal place exists, by numbers of free GPUs."""
     within = groups_of(ledger.fleet.fabric, kind.level)
     if kind.n == ANY_SPREAD:
@@ -138,7 +138,7 @@ def _sums(groups: Ints, what: Ints | Bools) -> list[int]:
     return [int(total) for total in np.bincount(groups[known], weights=what[known]).tolist()]
 
 
-def totals(waits: Waits, gpus_of: Mapping[str, int]) -> dict[str, dict[str, dict[str, float]]]:
+def totals(waits: WaitClocks, gpus_of: Mapping[str, int]) -> dict[str, dict[str, dict[str, float]]]:
     """Returns seconds waited, and jobs that waited, by size class and reason."""
     seconds = {size: dict.fromkeys(REASONS, 0.0) for size in SIZES}
     jobs: dict[str, dict[str, float]] = {size: dict.fromkeys(REASONS, 0) for size in SIZES}

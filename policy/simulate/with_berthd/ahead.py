@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from policy.formats.arrays import Bools
-from policy.simulate.with_berthd.choice import Choice
-from policy.simulate.with_berthd.jobs import Record
+from policy.simulate.with_berthd.choice import SlurmsChoice
+from policy.simulate.with_berthd.jobs import SimulatedJob
 from policy.simulate.with_berthd.nodes import Nodes
 from topology.tables import Ints
 
@@ -28,7 +28,13 @@ class Ahead:
     """A table with a row for the free resources now, and one after each end of a running job."""
 
     def __init__(
-        self, nodes: Nodes, choice: Choice, running: Sequence[tuple[int, Record]], now: int, *, by_nodes: bool
+        self,
+        nodes: Nodes,
+        choice: SlurmsChoice,
+        running: Sequence[tuple[int, SimulatedJob]],
+        now: int,
+        *,
+        by_nodes: bool,
     ) -> None:
         """Takes the `running` jobs, each with the second in which it ends.
 
@@ -51,14 +57,14 @@ class Ahead:
         self._rows = {0: _Row(nodes.gpus.copy(), nodes.cpus.copy(), np.bitwise_count(nodes.gpus))}
         self._room: dict[tuple[int, int, int], Bools] = {}
 
-    def starts_now(self, record: Record) -> bool:
+    def starts_now(self, record: SimulatedJob) -> bool:
         """Tells whether there is room for a job now, without regard to reservations."""
         if record.pin:
             return pin_fits(record, self._rows[0].gpus, self._rows[0].cpus)
         return int(np.count_nonzero(self._room_for(record, 0))) >= record.nodes_wanted
 
     def soonest(
-        self, record: Record, open_nodes: Bools, start: float, until: float | None
+        self, record: SimulatedJob, open_nodes: Bools, start: float, until: float | None
     ) -> tuple[float, tuple[int, ...]] | None:
         """Returns the start and the nodes of a job among the open nodes; ends of jobs after `until` are ignored.
 
@@ -127,7 +133,7 @@ class Ahead:
             self._rows[number] = _Row(gpus, cpus, np.bitwise_count(gpus))
         return self._rows[number]
 
-    def _nodes_in(self, number: int, record: Record, open_nodes: Bools) -> tuple[int, ...]:
+    def _nodes_in(self, number: int, record: SimulatedJob, open_nodes: Bools) -> tuple[int, ...]:
         """Returns nodes for a job by the free resources of one row."""
         if not self._enough(number, record, open_nodes):
             return ()
@@ -137,13 +143,13 @@ class Ahead:
         row = self._row(number)
         return self._choice.nodes_for(record, open_nodes, row.counts, row.cpus) or ()
 
-    def _enough(self, number: int, record: Record, open_nodes: Bools) -> bool:
+    def _enough(self, number: int, record: SimulatedJob, open_nodes: Bools) -> bool:
         if record.pin:
             row = self._row(number)
             return bool(open_nodes[list(record.pin)].all()) and pin_fits(record, row.gpus, row.cpus)
         return int(np.count_nonzero(self._room_for(record, number) & open_nodes)) >= record.nodes_wanted
 
-    def _room_for(self, record: Record, number: int) -> Bools:
+    def _room_for(self, record: SimulatedJob, number: int) -> Bools:
         """Marks, for one row, the nodes with as many GPUs and cores as a job needs there."""
         key = (number, record.k, record.cpus)
         if key not in self._room:
@@ -152,7 +158,7 @@ class Ahead:
         return self._room[key]
 
 
-def pin_fits(record: Record, gpus: Ints, cpus: Ints) -> bool:
+def pin_fits(record: SimulatedJob, gpus: Ints, cpus: Ints) -> bool:
     """Tells whether a job's pinned GPUs and its cores are free."""
     mask = record.pin_mask
     return all(int(gpus[node]) & mask == mask and int(cpus[node]) >= record.cpus for node in record.pin)

@@ -20,20 +20,20 @@ from policy.plan.book import Book
 from policy.plan.changes import Change, Move
 from policy.plan.claims import Claim
 from policy.plan.plan import Plan
-from policy.plan.relocation.on_the_way import Moving
+from policy.plan.relocation.on_the_way import Relocations
 from policy.plan.tracker import Picture
 from policy.request.demand import A_YEAR
 from policy.sharing.classes import Classes
 from policy.simulate.with_berthd.clock import Clock
-from policy.simulate.with_berthd.hands import Hands
-from policy.simulate.with_berthd.jobs import EPOCH, Record
+from policy.simulate.with_berthd.hands import SimulatedGateway
+from policy.simulate.with_berthd.jobs import EPOCH, SimulatedJob
 from policy.simulate.with_berthd.settings import PinnedSettings
 
 if TYPE_CHECKING:
     from policy.cluster.fleet import Fleet
 
 
-class Slurm(Protocol):
+class SimulatedSlurm(Protocol):
     """The part of the simulated slurmctld that berthd uses."""
 
     def look(self) -> Reading:
@@ -75,7 +75,7 @@ class _Held:
     expires: float
 
 
-class Answerer:
+class SimulatedAnswerer:
     """Gives each submission a place in the last picture, and keeps the place until a picture shows the job."""
 
     def __init__(self, policy: Policy, settings: PinnedSettings) -> None:
@@ -92,7 +92,7 @@ class Answerer:
             book.claim(held.claim)
         self._book = book
 
-    def answer(self, record: Record, now: float) -> Decision:
+    def answer(self, record: SimulatedJob, now: float) -> Decision:
         """Returns berthd's answer to a submission."""
         assert self._book is not None, "the planner hands its first picture over before any job comes"  # noqa: S101
         decision = decide(
@@ -104,7 +104,7 @@ class Answerer:
         return decision
 
 
-def request_of(record: Record) -> dict[str, str]:
+def request_of(record: SimulatedJob) -> dict[str, str]:
     """Returns the request that the job_submit plugin would send for this job."""
     job, asked = record.asked.job, record.asked
     fields = {
@@ -131,7 +131,7 @@ def request_of(record: Record) -> dict[str, str]:
     return fields
 
 
-class Planner:
+class SimulatedPlanner:
     """Runs a pass at each tick, and in between plans what ended jobs have freed; it does one thing at a time."""
 
     def __init__(
@@ -139,8 +139,8 @@ class Planner:
         fleet: "Fleet",
         policy: Policy,
         settings: PinnedSettings,
-        answerer: Answerer,
-        slurm: Slurm,
+        answerer: SimulatedAnswerer,
+        slurm: SimulatedSlurm,
         clock: Clock,
     ) -> None:
         self._slurm = slurm
@@ -152,8 +152,8 @@ class Planner:
         self._free_at = 0.0
         """The time at which its present work is done."""
         self._rules = rules = settings.site.moving
-        hands = Hands(slurm)
-        self._moving = Moving(hands, rules, policy, Classes(), hands, hands.ask, lambda _: None, lambda _: None)
+        hands = SimulatedGateway(slurm)
+        self._moving = Relocations(hands, rules, policy, Classes(), hands, hands.ask, lambda _: None, lambda _: None)
         self._notices: list[tuple[int, Callable[[float], None]]] = []
         self._handed_over = 0.0
         self._pass_took = 0.0

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from policy.formats.arrays import Bools
-from policy.simulate.with_berthd.jobs import Record
+from policy.simulate.with_berthd.jobs import SimulatedJob
 from policy.simulate.with_berthd.nodes import Nodes, pick_cores, pick_gpus
 from topology.blocks import IN_NO_BLOCK
 from topology.fabric import NOBODY
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from topology.model import Machine
 
 
-class Choice:
+class SlurmsChoice:
     """Makes Slurm's choice on one cluster."""
 
     def __init__(self, nodes: Nodes) -> None:
@@ -29,7 +29,7 @@ class Choice:
         self._blocks = fabric.blocks
         self._links = [_links(machine) for machine in nodes.fleet.machines]
 
-    def nodes_for(self, record: Record, open_nodes: Bools, counts: Ints, cpus: Ints) -> tuple[int, ...] | None:
+    def nodes_for(self, record: SimulatedJob, open_nodes: Bools, counts: Ints, cpus: Ints) -> tuple[int, ...] | None:
         """Returns nodes with enough free GPUs and cores: of the leaf with the fewest that suffice, or of few leaves."""
         fits = open_nodes & (cpus >= record.cpus)
         if record.k:
@@ -63,13 +63,13 @@ class Choice:
         """Tells whether the nodes meet `--switches=1`."""
         return len({int(self._leaf[node]) for node in nodes}) == 1
 
-    def gpus_for(self, record: Record, nodes: Sequence[int]) -> tuple[int, ...]:
+    def gpus_for(self, record: SimulatedJob, nodes: Sequence[int]) -> tuple[int, ...]:
         """Returns the GPUs on each of these nodes."""
         if not record.k:
             return (0,) * len(nodes)
         return tuple([self._gpus_on(node, record) for node in nodes])
 
-    def _gpus_on(self, node: int, record: Record) -> int:
+    def _gpus_on(self, node: int, record: SimulatedJob) -> int:
         nodes = self._nodes
         near = 0
         for taken, gpus in zip(pick_cores(nodes.cores[node], record.cpus), nodes.sockets[node], strict=True):

@@ -9,10 +9,10 @@ from policy.plan.answer.segment_values import moved
 from policy.plan.changes import Change, Move
 
 if TYPE_CHECKING:
-    from policy.simulate.with_berthd.berthd import Slurm
+    from policy.simulate.with_berthd.berthd import SimulatedSlurm
 
 
-class Hands:
+class SimulatedGateway:
     """The part of a gateway that moving jobs needs.
 
     A simulated job saves its work when it is told to, and then waits to be requeued.
@@ -20,7 +20,7 @@ class Hands:
 
     name = "simulated"
 
-    def __init__(self, slurm: "Slurm") -> None:
+    def __init__(self, slurm: "SimulatedSlurm") -> None:
         self._slurm = slurm
 
     def read(self, *, ended: bool) -> Reading:  # noqa: ARG002 - as a gateway has it

@@ -14,7 +14,7 @@ EPOCH = 1_000_000
 
 
 @dataclass(slots=True, eq=False)
-class Record:
+class SimulatedJob:
     """slurmctld's record of one job."""
 
     id: int

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from policy.formats.slurm_facts import NodeFacts
-from policy.simulate.with_berthd.jobs import Record
+from policy.simulate.with_berthd.jobs import SimulatedJob
 from policy.simulate.world import PARTITION
 from topology.tables import Ints, positions
 
@@ -43,12 +43,12 @@ class Nodes:
         quiet: Bools = self.epilogs == 0
         return quiet
 
-    def free_for(self, record: Record, nodes: Sequence[int]) -> bool:
+    def free_for(self, record: SimulatedJob, nodes: Sequence[int]) -> bool:
         """Tells whether a job's GPUs and cores are free there; a job beyond its time limit still holds its own."""
         gpus, cpus = self.gpus[list(nodes)], self.cpus[list(nodes)]
         return bool((np.bitwise_count(gpus) >= record.k).all() and (cpus >= record.cpus).all())
 
-    def take(self, record: Record) -> None:
+    def take(self, record: SimulatedJob) -> None:
         """Takes the resources of a job that starts: its nodes and masks are set, its cores are chosen here."""
         held = []
         for node, mask in zip(record.nodes, record.masks, strict=True):
@@ -58,7 +58,7 @@ class Nodes:
             self._change(node, cores, -1)
         record.cores = tuple(held)
 
-    def give(self, record: Record) -> None:
+    def give(self, record: SimulatedJob) -> None:
         """Frees the resources of a job that ends; its nodes take no job until its epilog is over."""
         for node, mask, cores in zip(record.nodes, record.masks, record.cores, strict=True):
             self.gpus[node] |= mask

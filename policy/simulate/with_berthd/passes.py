@@ -18,8 +18,8 @@ import numpy as np
 
 from policy.formats.arrays import Bools
 from policy.simulate.with_berthd.ahead import Ahead, pin_fits
-from policy.simulate.with_berthd.choice import Choice
-from policy.simulate.with_berthd.jobs import Record
+from policy.simulate.with_berthd.choice import SlurmsChoice
+from policy.simulate.with_berthd.jobs import SimulatedJob
 from policy.simulate.with_berthd.nodes import Nodes
 from policy.simulate.with_berthd.reserved import Reserved, bits
 from policy.simulate.with_berthd.settings import PinnedSettings
@@ -27,17 +27,17 @@ from policy.simulate.with_berthd.settings import PinnedSettings
 ENDS_BY_NODES = "25.05"
 """From the second release of this version on, a job on other nodes does not delay a start that backfill plans."""
 
-Start = Callable[[Record, tuple[int, ...], tuple[int, ...]], None]
+Start = Callable[[SimulatedJob, tuple[int, ...], tuple[int, ...]], None]
 
 
-class Passes:
+class ClusterPasses:
     """Runs main pass and backfill on one cluster."""
 
     def __init__(self, nodes: Nodes, settings: PinnedSettings, start: Start, phase: float = 0.0) -> None:
         """Sets the `phase`: the seconds past a full minute on Slurm's clock at the first moment."""
         self._nodes = nodes
         self._all = (1 << nodes.count) - 1
-        self._choice = Choice(nodes)
+        self._choice = SlurmsChoice(nodes)
         self._depth = settings.queue_depth
         self._resolution = settings.delays.resolution
         self._by_nodes = settings.slurm >= ENDS_BY_NODES
@@ -45,7 +45,7 @@ class Passes:
         self._switches = not settings.berthd
         self._start = start
 
-    def main(self, queue: Iterable[Record], now: float) -> None:
+    def main(self, queue: Iterable[SimulatedJob], now: float) -> None:
         """Runs one main pass."""
         nodes = self._nodes
         barred = np.zeros(nodes.count, np.bool_).tolist()
@@ -67,7 +67,7 @@ class Passes:
                 _wait_for(record, "Resources")
                 blocked = True
 
-    def _start_unpinned(self, record: Record, open_nodes: Bools, now: float) -> bool:
+    def _start_unpinned(self, record: SimulatedJob, open_nodes: Bools, now: float) -> bool:
         nodes = self._nodes
         if record.tried is None:
             record.tried = now
@@ -77,13 +77,13 @@ class Passes:
         self._start(record, found, self._choice.gpus_for(record, found))
         return True
 
-    def _waits_for_leaf(self, record: Record, found: Sequence[int], now: float) -> bool:
+    def _waits_for_leaf(self, record: SimulatedJob, found: Sequence[int], now: float) -> bool:
         """Tells whether `--switches` keeps a job from nodes of several leaves; its time runs from the first try."""
         if not (self._switches and record.asked.wait) or self._choice.on_one_leaf(found):
             return False
         return now - (now if record.tried is None else record.tried) < record.asked.wait
 
-    def backfill(self, queue: Iterable[Record], running: Iterable[Record], now: float) -> None:
+    def backfill(self, queue: Iterable[SimulatedJob], running: Iterable[SimulatedJob], now: float) -> None:
         """Runs one backfill pass, in Slurm's whole seconds."""
         moment = floor(now + self._phase)
         holding = [(self._end_of(record), record) for record in running]
@@ -110,14 +110,14 @@ class Passes:
             ahead = self._look_ahead(holding, moment)
             last = _last_that_fits(waiting[: last + 1], ahead)
 
-    def _end_of(self, record: Record) -> int:
+    def _end_of(self, record: SimulatedJob) -> int:
         return floor(record.end_by_limit + self._phase)
 
-    def _look_ahead(self, holding: Sequence[tuple[int, Record]], moment: int) -> Ahead:
+    def _look_ahead(self, holding: Sequence[tuple[int, SimulatedJob]], moment: int) -> Ahead:
         return Ahead(self._nodes, self._choice, holding, moment, by_nodes=self._by_nodes)
 
     def _soonest(
-        self, record: Record, ahead: Ahead, plan: Reserved, moment: int, now: float
+        self, record: SimulatedJob, ahead: Ahead, plan: Reserved, moment: int, now: float
     ) -> tuple[float, tuple[int, ...]] | None:
         """Returns the start and the nodes of a job beside the plans for those before it; a start at `moment` is now."""
         usable = bits(record.pin) if record.pin else self._all
@@ -141,19 +141,19 @@ class Passes:
                 return start, nodes
         return None
 
-    def _may_start(self, record: Record, nodes: Sequence[int], now: float) -> bool:
+    def _may_start(self, record: SimulatedJob, nodes: Sequence[int], now: float) -> bool:
         free = self._nodes.free_for(record, nodes)
         if not free or not all(self._nodes.quiet[node] for node in nodes):
             return False
         return bool(record.pin) or not self._waits_for_leaf(record, nodes, now)
 
 
-def _last_that_fits(waiting: Sequence[Record], ahead: Ahead) -> int:
+def _last_that_fits(waiting: Sequence[SimulatedJob], ahead: Ahead) -> int:
     """Returns the place of the last job that has room now; plans for jobs behind it change nothing."""
     return next((at for at in reversed(range(len(waiting))) if ahead.starts_now(waiting[at])), -1)
 
 
-def _wait_for(record: Record, reason: str) -> None:
+def _wait_for(record: SimulatedJob, reason: str) -> None:
     if record.reason != reason:
         record.reason = reason
         record.changed()

@@ -5,9 +5,9 @@ place from its submission on, as on a real cluster. berthd's `decide` gives it, 
 by what it can know by then; slurmctld starts the job. Plain Slurm is played with the same events, for comparison.
 
     >>> from policy.placement.berth import BerthPolicy
-    >>> from policy.simulate.jobs import Job
+    >>> from policy.simulate.jobs import TraceJob
     >>> from policy.simulate.world import Layout, build
-    >>> jobs = [Submission(Job(str(n), gpus=8, submit=float(n), work=60, limit=120)) for n in range(2)]
+    >>> jobs = [Submission(TraceJob(str(n), gpus=8, submit=float(n), work=60, limit=120)) for n in range(2)]
     >>> outcome = run(jobs, build(Layout(nodes=1, gpus_per_node=8)), BerthPolicy())
     >>> outcome.starts["1"] >= outcome.ends["0"]
     True
@@ -22,13 +22,13 @@ from typing import TYPE_CHECKING
 from policy.formats.errors import UsageError
 from policy.formats.slurm_facts import Memory, PartitionFacts, Reading
 from policy.placement.base import Policy, positions, predicted
-from policy.simulate.jobs import Job
-from policy.simulate.result import Outcome, Stretch
-from policy.simulate.with_berthd.berthd import Answerer, Planner, pinned_by
+from policy.simulate.jobs import TraceJob
+from policy.simulate.result import SimulationOutcome, Stretch
+from policy.simulate.with_berthd.berthd import SimulatedAnswerer, SimulatedPlanner, pinned_by
 from policy.simulate.with_berthd.clock import Clock, Loop
-from policy.simulate.with_berthd.jobs import EPOCH, Record
+from policy.simulate.with_berthd.jobs import EPOCH, SimulatedJob
 from policy.simulate.with_berthd.nodes import Nodes
-from policy.simulate.with_berthd.passes import Passes
+from policy.simulate.with_berthd.passes import ClusterPasses
 from policy.simulate.with_berthd.settings import Delays, PinnedSettings, Submission
 from policy.simulate.world import PARTITION, demand_of
 from topology.tables import links
@@ -54,7 +54,9 @@ QUIET_TICK = 120.0
 """Seconds between berthd's passes while nothing changes."""
 
 
-def run(jobs: Sequence[Submission], fleet: "Fleet", policy: Policy, settings: PinnedSettings | None = None) -> Outcome:
+def run(
+    jobs: Sequence[Submission], fleet: "Fleet", policy: Policy, settings: PinnedSettings | None = None
+) -> SimulationOutcome:
     """Plays these jobs; the same input gives the same outcome, but for `wall_s`."""
     began = perf_counter()
     world = _World(jobs, fleet, policy, settings or PinnedSettings())
@@ -77,14 +79,14 @@ class _World:
         # slurmctld checks at the start of each second whether a pass was requested.
         self._clock = clock = Clock(begins - (begins + shown) % settings.delays.main)
         self._nodes = Nodes(fleet)
-        self._passes = Passes(self._nodes, settings, self._start, shown)
+        self._passes = ClusterPasses(self._nodes, settings, self._start, shown)
         self._records = [_record(number, job, fleet, settings) for number, job in enumerate(jobs, 1)]
         self._by_nonce = {record.nonce: record for record in self._records}
         self._by_id = {record.id: record for record in self._records}
-        self._queue: dict[int, Record] = {}
+        self._queue: dict[int, SimulatedJob] = {}
         """Waiting jobs in Slurm's order."""
-        self._running: dict[int, Record] = {}
-        self._back: dict[int, Record] = {}
+        self._running: dict[int, SimulatedJob] = {}
+        self._back: dict[int, SimulatedJob] = {}
         """Requeued jobs, until they may start again."""
         self._left = len(self._records)
         self._main = Loop(clock, settings.delays.main, self._main_pass)
@@ -94,8 +96,10 @@ class _World:
         self._quiet_tick = Loop(clock, QUIET_TICK, self._tick.wake)
         self._partition = (PartitionFacts(PARTITION, default=True),)
         self._updates = self._denied = self._killed = self._unplanned = 0
-        self._answerer = Answerer(policy, settings) if settings.berthd else None
-        self._planner = Planner(fleet, policy, settings, self._answerer, self, clock) if self._answerer else None
+        self._answerer = SimulatedAnswerer(policy, settings) if settings.berthd else None
+        self._planner = (
+            SimulatedPlanner(fleet, policy, settings, self._answerer, self, clock) if self._answerer else None
+        )
         for record in self._records:
             clock.at(record.asked.job.submit, partial(self._submit, record))
 
@@ -164,7 +168,7 @@ class _World:
         self._clock.at(record.begin, partial(self._enqueue, record))
         return True
 
-    def _enqueue(self, record: Record) -> None:
+    def _enqueue(self, record: SimulatedJob) -> None:
         """Lets a requeued job start again."""
         if record.begin is None or record.state != "PENDING":
             return
@@ -182,7 +186,7 @@ class _World:
             record.pin, record.pin_mask, record.segment = (), 0, {**(record.segment or {}), "state": "released"}
             self._updated(record)
 
-    def _updated(self, record: Record) -> None:
+    def _updated(self, record: SimulatedJob) -> None:
         record.updates += 1
         self._updates += 1
         record.changed()
@@ -198,7 +202,7 @@ class _World:
         if asks_for_pass:
             self._main.wake()
 
-    def _submit(self, record: Record) -> None:
+    def _submit(self, record: SimulatedJob) -> None:
         if self._answerer is not None and record.k:
             decision = self._answerer.answer(record, self._clock.now)
             if decision.verb == "refuse":
@@ -208,7 +212,7 @@ class _World:
                 record.pin = tuple(self._fleet.index[name] for name in names)
         self._clock.at(self._clock.now + self._delays.submit, partial(self._enter, record))
 
-    def _enter(self, record: Record) -> None:
+    def _enter(self, record: SimulatedJob) -> None:
         record.entered = self._clock.now
         if record.asked.wait:
             # A wait for a level ends on its own: in whole seconds of berthd, and from the first try of plain Slurm.
@@ -227,7 +231,7 @@ class _World:
     def _backfill_pass(self) -> None:
         self._passes.backfill(self._queue.values(), self._running.values(), self._clock.now)
 
-    def _start(self, record: Record, nodes: tuple[int, ...], masks: tuple[int, ...]) -> None:
+    def _start(self, record: SimulatedJob, nodes: tuple[int, ...], masks: tuple[int, ...]) -> None:
         del self._queue[record.id]
         self._running[record.id] = record
         record.nodes, record.masks, record.started, record.state = nodes, masks, self._clock.now, "RUNNING"
@@ -245,7 +249,7 @@ class _World:
         self._clock.at(record.ended + self._delays.end, partial(self._complete, record, record.run))
         self._changed()
 
-    def _rate(self, record: Record) -> float:
+    def _rate(self, record: SimulatedJob) -> float:
         job = record.asked.job
         if not record.k:
             return 1.0
@@ -253,13 +257,13 @@ class _World:
             return self._settings.rate(job, record.nodes, record.masks)
         return cost_of(job, self._fleet, record.nodes, record.masks)
 
-    def _complete(self, record: Record, run: int) -> None:
+    def _complete(self, record: SimulatedJob, run: int) -> None:
         """Ends a job, unless it was requeued before."""
         if run == record.run:
             self._left -= 1
             self._end(record)
 
-    def _end(self, record: Record) -> None:
+    def _end(self, record: SimulatedJob) -> None:
         """Ends a run, of which slurmctld knows now; its epilogs begin."""
         del self._running[record.id]
         record.state, record.epilogs = "COMPLETING", len(record.nodes)
@@ -269,7 +273,7 @@ class _World:
         for node in record.nodes:
             self._clock.at(self._clock.now + self._delays.notice, partial(self._epilog, record, node))
 
-    def _epilog(self, record: Record, node: int) -> None:
+    def _epilog(self, record: SimulatedJob, node: int) -> None:
         """Runs an epilog, which asks berthd and waits for its answer, at most `most_held_up` seconds."""
         if not self._settings.epilog:
             # slurmd reports the end, and slurmctld requests a pass instead of running one.
@@ -290,7 +294,7 @@ class _World:
 
             self._planner.notice(node, go_on, self._clock.now)
 
-    def _end_epilog(self, record: Record, node: int, answered: float) -> None:
+    def _end_epilog(self, record: SimulatedJob, node: int, answered: float) -> None:
         def over() -> None:
             self._epilog_over(record, node)
             if not record.epilogs:
@@ -298,7 +302,7 @@ class _World:
 
         self._clock.at(answered + self._delays.epilog, over)
 
-    def _epilog_over(self, record: Record, node: int) -> None:
+    def _epilog_over(self, record: SimulatedJob, node: int) -> None:
         self._nodes.epilog_ends(node)
         record.epilogs -= 1
         if not record.epilogs and record.begin is not None:
@@ -318,7 +322,7 @@ class _World:
             if self._planner.moving:
                 self._clock.at(self._clock.now + 1.0, self._tick.wake)
 
-    def outcome(self, began: float) -> Outcome:
+    def outcome(self, began: float) -> SimulationOutcome:
         """Returns the outcome."""
         width = int(self._fleet.size.max(initial=0))
         stretches = [
@@ -333,7 +337,7 @@ class _World:
             for record in self._records
             for begun, ended, nodes, masks in (*record.runs, (record.begun, record.ended, record.nodes, record.masks))
         ]
-        return Outcome(
+        return SimulationOutcome(
             policy=self._policy.name,
             jobs=[record.asked.job for record in self._records],
             starts={record.asked.job.id: record.first_begun for record in self._records},
@@ -353,7 +357,7 @@ class _World:
         )
 
 
-def cost_of(job: Job, fleet: "Fleet", nodes: Sequence[int], masks: Sequence[int]) -> float:
+def cost_of(job: TraceJob, fleet: "Fleet", nodes: Sequence[int], masks: Sequence[int]) -> float:
     """Returns real over ideal run time by the cost model and the fleet's own scores."""
     level: str = fleet.fabric.level(nodes) if len(nodes) > 1 else "node"
     machine = fleet.machines[nodes[0]]
@@ -362,12 +366,12 @@ def cost_of(job: Job, fleet: "Fleet", nodes: Sequence[int], masks: Sequence[int]
     return predicted(demand_of(job, fleet), fleet, nodes, masks, level)
 
 
-def _record(number: int, asked: Submission, fleet: "Fleet", settings: PinnedSettings) -> Record:
+def _record(number: int, asked: Submission, fleet: "Fleet", settings: PinnedSettings) -> SimulatedJob:
     job, width = asked.job, int(fleet.size.max(initial=1))
     nodes = job.nodes or _nodes_for(job.gpus, width)
     if job.gpus % nodes:
         raise UsageError(f"job {job.id}: {job.gpus} GPUs cannot be the same on each of {nodes} nodes")
-    record = Record(number, asked, nodes, job.gpus // nodes, f"{number:016x}", settings.foresees)
+    record = SimulatedJob(number, asked, nodes, job.gpus // nodes, f"{number:016x}", settings.foresees)
     if int(((fleet.size >= record.k) & (fleet.cpus >= record.cpus)).sum()) < nodes:
         raise UsageError(
             f"job {job.id} asks for {nodes} nodes with {record.k} GPUs and {record.cpus} cores each and could never "

@@ -5,14 +5,14 @@ from dataclasses import dataclass, field
 
 from policy.formats.errors import UsageError
 from policy.request.settings import Settings
-from policy.simulate.jobs import Job
+from policy.simulate.jobs import TraceJob
 
 
 @dataclass(frozen=True, slots=True)
 class Submission:
     """A job as its user submits it."""
 
-    job: Job
+    job: TraceJob
     """The job of the trace; one with 0 GPUs needs only cores."""
     cpus: int = 0
     """Cores on each of its nodes; 0: one for each GPU."""
@@ -72,7 +72,7 @@ class Delays:
             raise UsageError("the intervals of main pass, backfill, resolution and tick must be greater than 0")
 
 
-Rate = Callable[[Job, Sequence[int], Sequence[int]], float]
+Rate = Callable[[TraceJob, Sequence[int], Sequence[int]], float]
 """Real over ideal run time of a job on these GPUs (a mask for each of its nodes)."""
 
 

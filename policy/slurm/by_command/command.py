@@ -69,7 +69,7 @@ class CommandGateway:
         self._seldom: tuple[float, Mapping[str, str], bool, bool] | None = None
         self._facts: dict[Hashable, object] = {}
         self._queue: dict[int, text.QueueLine] = {}
-        self._texts: dict[int, records.Record] = {}
+        self._texts: dict[int, records.RecordText] = {}
         self._holds: dict[int, tuple[int | None, tuple[int, ...]]] = {}
 
     def version(self) -> str:
@@ -243,7 +243,7 @@ class CommandGateway:
             return  # it was purged a moment ago
         self._holds.update({job.id: (job.start, found[job.id].holds) for job in unknown if job.id in found})
 
-    def _record(self, job_id: int) -> records.Record:
+    def _record(self, job_id: int) -> records.RecordText:
         try:
             found = records.jobs(self._bytes("scontrol", "show", "job", str(job_id), "--json"))
         except SlurmError as problem:

@@ -9,7 +9,7 @@ from policy.slurm.by_command.job_json import JobJson
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class RecordText:
     """What a job's record says."""
 
     job: JobText
@@ -19,13 +19,13 @@ class Record:
     """The GPUs that it holds on each of its nodes."""
 
 
-def jobs(data: bytes) -> dict[int, Record]:
+def jobs(data: bytes) -> dict[int, RecordText]:
     """Read `squeue --json` or `scontrol show job --json`."""
     return {job.job_id: _record(job) for job in job_json.decode(data)}
 
 
-def _record(job: JobJson) -> Record:
-    return Record(
+def _record(job: JobJson) -> RecordText:
+    return RecordText(
         JobText(
             id=job.job_id,
             state=job.state,

@@ -14,7 +14,7 @@ from functools import lru_cache
 from policy.formats import excluded_nodes as others
 from policy.formats import hostlist
 from policy.formats.errors import UnreadableError
-from policy.formats.slurm_facts import JobFacts, Memory, NodeFacts, PartitionFacts, Reservation, Rule
+from policy.formats.slurm_facts import AdmissionRule, JobFacts, Memory, NodeFacts, PartitionFacts, Reservation
 from policy.slurm import changes, fields
 
 _NODE = re.compile(
@@ -265,7 +265,7 @@ def partitions(text: str) -> tuple[PartitionFacts, ...]:
     )
 
 
-def _rule(one: Mapping[str, str], whom: str) -> Rule:
+def _rule(one: Mapping[str, str], whom: str) -> AdmissionRule:
     allowed, denied = (one.get(verb + whom, "ALL").split(",") for verb in ("Allow", "Deny"))
     return fields.rule(allowed, denied)
 

@@ -16,7 +16,6 @@ from policy.slurm import changes, fields
 from policy.slurm.by_command import text
 from policy.slurm.by_command.command import OVER
 from policy.slurm.by_library.program import (
-    Config,
     Gone,
     JobRecord,
     NodeRecord,
@@ -25,6 +24,7 @@ from policy.slurm.by_library.program import (
     Program,
     Record,
     ReservationRecord,
+    SlurmConfig,
 )
 from policy.slurm.interface import Pin
 
@@ -72,7 +72,7 @@ class LibslurmGateway:
     def config(self) -> Mapping[str, str]:
         """Slurm's configuration, as the controller has it."""
         for record in self._program.ask("config"):
-            if isinstance(record, Config):
+            if isinstance(record, SlurmConfig):
                 return text.config(unescape(record.text))
         raise SlurmError("berth-slurm gave no configuration; is it of this Berth's release?")
 

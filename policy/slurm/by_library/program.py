@@ -100,7 +100,7 @@ class Gone(msgspec.Struct, array_like=True, frozen=True, tag="gone"):
     id: int
 
 
-class Config(msgspec.Struct, array_like=True, frozen=True, tag="config"):
+class SlurmConfig(msgspec.Struct, array_like=True, frozen=True, tag="config"):
     """Slurm's configuration, as scontrol prints it."""
 
     text: str
@@ -123,7 +123,7 @@ class _Error(msgspec.Struct, array_like=True, frozen=True, tag="error"):
     text: str
 
 
-Record = JobRecord | NodeRecord | PartitionRecord | ReservationRecord | Gone | Config | Ping
+Record = JobRecord | NodeRecord | PartitionRecord | ReservationRecord | Gone | SlurmConfig | Ping
 _DECODER = msgspec.json.Decoder(Record | _Ok | _Error)
 
 

@@ -10,7 +10,7 @@ from policy.formats import excluded_nodes as others
 from policy.formats import hostlist
 from policy.formats.slurm_facts import JobFacts, JobText, Memory, NodeFacts, PartitionFacts, Reservation
 from policy.slurm import changes, fields
-from policy.slurm.fields import Gres, Used
+from policy.slurm.fields import Gres, UsedGres
 
 
 class JobRow(NamedTuple):
@@ -124,7 +124,7 @@ def requests_in(row: JobRow) -> Requests:
     return Requests(",".join(f"{name}:{count}" for name, count in row.gres_per_node.items()))
 
 
-def job_facts(job: Any, row: JobRow, requests: Requests, held: Mapping[str, Used]) -> JobFacts:
+def job_facts(job: Any, row: JobRow, requests: Requests, held: Mapping[str, UsedGres]) -> JobFacts:
     """A `pyslurm.Job` as Berth sees it."""
     count = row.num_nodes or 1
     tasks, _ = fields.tasks(row.array_tasks_waiting or "")
@@ -202,13 +202,13 @@ def job_text(row: JobRow, requests: Requests) -> JobText:
     )
 
 
-def held_by_node(job: Any) -> dict[str, Used]:
+def held_by_node(job: Any) -> dict[str, UsedGres]:
     """What a job that has nodes holds on each of them."""
     layout: Mapping[str, Mapping[str, Any]] = job.get_resource_layout_per_node()
     return {node: _held(part["gres"]) for node, part in layout.items()}
 
 
-def _held(gres: Mapping[str, int | Mapping[str, Any]]) -> Used:
+def _held(gres: Mapping[str, int | Mapping[str, Any]]) -> UsedGres:
     """Put together again what pyslurm took apart: `gpu:g1:1(IDX:1),gpu:h100:2(IDX:0-1),shard:g7:30(30/100)`."""
     detail = ",".join(
         f"{name}:{what['count']}(IDX:{what['indexes']})" if isinstance(what, Mapping) else f"{name}:{what}()"
@@ -228,7 +228,7 @@ def node_gres(node: Any) -> Gres:
     return fields.gres(",".join(f"{name}:{count}" for name, count in node.configured_gres.items()))
 
 
-def node_facts(row: NodeRow, has: Gres, used: Used) -> NodeFacts:
+def node_facts(row: NodeRow, has: Gres, used: UsedGres) -> NodeFacts:
     """A node as Berth sees it."""
     return NodeFacts(
         name=row.name,
@@ -253,18 +253,18 @@ def node_facts(row: NodeRow, has: Gres, used: Used) -> NodeFacts:
     )
 
 
-def used_by_node(held: Iterable[Mapping[str, Used]]) -> dict[str, Used]:
+def used_by_node(held: Iterable[Mapping[str, UsedGres]]) -> dict[str, UsedGres]:
     """What is taken on each node, from what each job holds: pyslurm does not read a node's GresUsed."""
-    used: dict[str, Used] = {}
+    used: dict[str, UsedGres] = {}
     for nodes in held:
         for name, part in nodes.items():
             used[name] = _together(used[name], part) if name in used else part
     return used
 
 
-def _together(one: Used, other: Used) -> Used:
+def _together(one: UsedGres, other: UsedGres) -> UsedGres:
     shared = tuple(map(sum, zip_longest(one.shared, other.shared, fillvalue=0)))
-    return Used(one.gpus | other.gpus, one.seats | other.seats, shared)
+    return UsedGres(one.gpus | other.gpus, one.seats | other.seats, shared)
 
 
 def partition_facts(partition: Any) -> PartitionFacts:

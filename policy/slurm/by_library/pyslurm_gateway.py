@@ -39,7 +39,7 @@ _MOST_LISTED = 1_000
 _REQUESTS = ("JobID", "tres-per-node", "tres-per-job", "tres-per-socket", "tres-per-task")
 """Fields for squeue -O."""
 
-_NOTHING = fields.Used(0, 0)
+_NOTHING = fields.UsedGres(0, 0)
 _NO_GRES = fields.Gres(0, 0, 0, 0)
 T = TypeVar("T", NodeFacts, PartitionFacts, Reservation)
 
@@ -97,7 +97,7 @@ class _Job:
 
     row: facts.JobRow
     requests: facts.Requests
-    held: Mapping[str, fields.Used]
+    held: Mapping[str, fields.UsedGres]
     facts: JobFacts
 
 

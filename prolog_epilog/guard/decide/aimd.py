@@ -15,7 +15,7 @@ from __future__ import annotations
 from math import exp, sqrt
 
 from prolog_epilog.guard.decide.fit import SlopeFit
-from prolog_epilog.guard.decide.law import Reading
+from prolog_epilog.guard.decide.law import GuardReading
 from prolog_epilog.guard.measure.baseline import ChangeDetector
 from prolog_epilog.guard.measure.signals import HostBeat
 from prolog_epilog.guard.settings import AimdSettings, BoundSettings
@@ -54,7 +54,7 @@ class FeedForwardAimd:
         self._raise_at = 0.0
         self._closed_until = 0.0
 
-    def duty(self, reading: Reading) -> float:
+    def duty(self, reading: GuardReading) -> float:
         """Returns the guest's duty from now on."""
         if self._began is None:
             self._began = self._learned = reading.now
@@ -62,7 +62,7 @@ class FeedForwardAimd:
             self._learn(reading, reading.beat)
         return 0.0 if reading.now < self._closed_until else self._trimmed(reading)
 
-    def _learn(self, reading: Reading, beat: HostBeat) -> None:
+    def _learn(self, reading: GuardReading, beat: HostBeat) -> None:
         duty, loss, step = reading.duty, reading.loss, beat.took / beat.steps
         noise = reading.noise / sqrt(beat.steps)
         error = sqrt(noise * noise + reading.base_error * reading.base_error)
@@ -111,7 +111,7 @@ class FeedForwardAimd:
         self._harm.reset()
         self._calm.reset()
 
-    def _cut(self, reading: Reading) -> None:
+    def _cut(self, reading: GuardReading) -> None:
         """Handles an alarm: cuts the duty at once, and to 0 until the window of the bound has made up for its loss."""
         lost, target, window = self._fit.slope * self._duty, self._target(reading), self._bound.window_s
         if lost <= target:
@@ -131,7 +131,7 @@ class FeedForwardAimd:
             return 1.0 + (tune.burst_reserve - 1.0) * exp((since - now) / tune.burst_memory_s)
         return min(tune.largest_burst, max(tune.smallest_burst, self._peak / slope if slope else tune.largest_burst))
 
-    def _target(self, reading: Reading) -> float:
+    def _target(self, reading: GuardReading) -> float:
         """Returns the loss that the guest may cause now, so that a burst keeps the bound until the guard has cut."""
         window = self._bound.window_s
         at_risk = min(window, self._reaction)
@@ -143,7 +143,7 @@ class FeedForwardAimd:
         allowed = max(self._set.least_target * self._allowed, self._allowed - reading.base_error)
         return allowed * window / (window + (self._growth(reading.now) - 1.0) * at_risk)
 
-    def _trimmed(self, reading: Reading) -> float:
+    def _trimmed(self, reading: GuardReading) -> float:
         """Returns the feed-forward duty: lowered at once, raised in steps, changed only if it is worth an action."""
         tune, fit, target, now = self._set, self._fit, self._target(reading), reading.now
         wanted = _spending(target, fit.slope + tune.confidence * fit.error)

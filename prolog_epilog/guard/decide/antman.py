@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from statistics import median
 
-from prolog_epilog.guard.decide.law import Reading
+from prolog_epilog.guard.decide.law import GuardReading
 from prolog_epilog.guard.settings import AntmanSettings
 
 __all__ = ["Antman"]
@@ -24,7 +24,7 @@ class Antman:
         self._bad_at_floor = 0
         self._next: float | None = None
 
-    def duty(self, reading: Reading) -> float:
+    def duty(self, reading: GuardReading) -> float:
         """Returns the guest's duty from now on."""
         tune = self._set
         if reading.beat is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from prolog_epilog.errors import ConfigError
+from prolog_epilog.errors import NodeConfigError
 from prolog_epilog.guard.decide.aimd import FeedForwardAimd
 from prolog_epilog.guard.decide.antman import Antman
 from prolog_epilog.guard.decide.fixed import Fixed
@@ -33,7 +33,7 @@ def chosen_law(settings: GuardSettings, slope: float, *, service: bool) -> Law:
     time.
     """
     if settings.law not in LAWS:
-        raise ConfigError(f"[guard] law is one of {', '.join(LAWS)}, not {settings.law!r}")
+        raise NodeConfigError(f"[guard] law is one of {', '.join(LAWS)}, not {settings.law!r}")
     return LAWS[settings.law](settings, slope, service)
 
 

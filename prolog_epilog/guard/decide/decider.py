@@ -13,15 +13,15 @@ from dataclasses import dataclass
 from enum import Enum
 from math import hypot, sqrt
 
-from prolog_epilog.guard.decide.law import Law, Reading
+from prolog_epilog.guard.decide.law import GuardReading, Law
 from prolog_epilog.guard.decide.trust import Trust
 from prolog_epilog.guard.measure.baseline import Baseline, ChangeDetector
-from prolog_epilog.guard.measure.machine import Machine, Transition
+from prolog_epilog.guard.measure.machine import DeviceMachine, Transition
 from prolog_epilog.guard.measure.signals import DeviceSample, HostBeat
 from prolog_epilog.guard.settings import GuardSettings
 from prolog_epilog.node.xid_list import DRAINING_XIDS, PROGRAM_XIDS
 
-__all__ = ["BELIEVED", "Action", "Decider", "Do", "DutyRecord", "Guest"]
+__all__ = ["BELIEVED", "Action", "Decider", "Do", "DutyRecord", "GuestState"]
 
 BELIEVED = float("-inf")
 """The value of `held_since` for a guest that no freezer reaches: that its shut gate holds it has to be believed."""
@@ -62,7 +62,7 @@ class Action:
 
 
 @dataclass(frozen=True, slots=True)
-class Guest:
+class GuestState:
     """The observed state of the guest."""
 
     runs: bool = True
@@ -122,7 +122,7 @@ class Decider:
     def __init__(self, settings: GuardSettings, law: Law, blind: Law, now: float, *, mps: bool = False) -> None:
         """Uses `law` while the owner has a heartbeat, else `blind`; `mps`: both jobs share one fault domain."""
         self._mps = mps
-        self.machine = Machine(settings.machine, now)
+        self.machine = DeviceMachine(settings.machine, now)
         self.baseline = Baseline(settings.baseline)
         self.transitions: deque[Transition] = deque(maxlen=64)
         self._settings = settings
@@ -136,7 +136,7 @@ class Decider:
         self._usual: float | None = (
             None  # while a slower owner is measured anew: the seconds a step up to which it is as before
         )
-        self._guest: Guest | None = None
+        self._guest: GuestState | None = None
         self._runs: bool | None = None
         self._law_since = now
         self._asked_since: float | None = None
@@ -229,7 +229,11 @@ class Decider:
         return []  # with time slicing, a fault affects only the program that caused it
 
     def tick(
-        self, now: float, beat: HostBeat | None = None, device: DeviceSample | None = None, guest: Guest | None = None
+        self,
+        now: float,
+        beat: HostBeat | None = None,
+        device: DeviceSample | None = None,
+        guest: GuestState | None = None,
     ) -> Sequence[Action]:
         """Returns what to do now; called for each new beat, and once a second with or without one."""
         actions: list[Action] = []
@@ -257,7 +261,7 @@ class Decider:
 
     def _wanted(self, now: float, beat: HostBeat | None, duty: float, device: DeviceSample | None) -> tuple[float, str]:
         base = self.baseline
-        reading = Reading(now, beat, base.step, base.error, base.noise, duty, device)
+        reading = GuardReading(now, beat, base.step, base.error, base.noise, duty, device)
         if not self._hears(now):
             if self._heard is not None:
                 return min(self._duty, self._settings.action.silent_duty), "the host ends no steps any more"
@@ -335,7 +339,7 @@ class Decider:
         cause = "its host is slower than its gate explains, and as fast as alone whenever it is frozen"
         return self._give(now, self._duty, cause, always=True)
 
-    def _suspect(self, reading: Reading, beat: HostBeat) -> None:
+    def _suspect(self, reading: GuardReading, beat: HostBeat) -> None:
         """Looks for slowdowns that the guest's duty does not explain: the baseline is out of date, or the guest lies.
 
         The owner is then measured anew with the guest frozen, which shows which of the two it is.
@@ -389,7 +393,7 @@ class Decider:
             now, f"the GPU is {transition.after.value}: {transition.cause}", self._settings.action.evict_grace_s
         )
 
-    def _obedience(self, now: float, guest: Guest) -> list[Action]:
+    def _obedience(self, now: float, guest: GuestState) -> list[Action]:
         """Replaces a gate that does not answer by the freezer, for as long as this guest is here."""
         if not guest.runs:
             self.guest_left(now)

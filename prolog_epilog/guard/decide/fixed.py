@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from prolog_epilog.guard.decide.law import Reading
+from prolog_epilog.guard.decide.law import GuardReading
 
 __all__ = ["Fixed"]
 
@@ -13,6 +13,6 @@ class Fixed:
     def __init__(self, duty: float) -> None:
         self._duty = duty
 
-    def duty(self, reading: Reading) -> float:  # noqa: ARG002 - a law that looks at nothing
+    def duty(self, reading: GuardReading) -> float:  # noqa: ARG002 - a law that looks at nothing
         """Returns the duty that the law was made with."""
         return self._duty

@@ -6,10 +6,10 @@ from typing import NamedTuple, Protocol
 
 from prolog_epilog.guard.measure.signals import DeviceSample, HostBeat
 
-__all__ = ["Law", "Reading"]
+__all__ = ["GuardReading", "Law"]
 
 
-class Reading(NamedTuple):
+class GuardReading(NamedTuple):
     """One reading of the guard; a law needs no other input, and keeps its own state."""
 
     now: float
@@ -39,6 +39,6 @@ class Reading(NamedTuple):
 class Law(Protocol):
     """A control law: turns readings into the guest's duty."""
 
-    def duty(self, reading: Reading) -> float:
+    def duty(self, reading: GuardReading) -> float:
         """Returns the share of time, 0 to 1, in which the guest may launch work from now on."""
         ...

@@ -7,7 +7,7 @@ published text gives neither formula nor gains; both are a reconstruction.
 
 from __future__ import annotations
 
-from prolog_epilog.guard.decide.law import Reading
+from prolog_epilog.guard.decide.law import GuardReading
 from prolog_epilog.guard.settings import MuxflowSettings
 
 __all__ = ["Muxflow", "complement"]
@@ -26,7 +26,7 @@ class Muxflow:
         self._share = share
         self._control = 1.0
 
-    def duty(self, reading: Reading) -> float:
+    def duty(self, reading: GuardReading) -> float:
         """Returns the guest's duty from now on: its share, less what launch control holds back."""
         sample, tune = reading.device, self._set
         if sample is not None:

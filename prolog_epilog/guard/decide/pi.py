@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import exp
 
-from prolog_epilog.guard.decide.law import Reading
+from prolog_epilog.guard.decide.law import GuardReading
 from prolog_epilog.guard.settings import PiSettings
 
 __all__ = ["ProportionalIntegral"]
@@ -21,7 +21,7 @@ class ProportionalIntegral:
         self._heard: float | None = None
         self._set_at: float | None = None
 
-    def duty(self, reading: Reading) -> float:
+    def duty(self, reading: GuardReading) -> float:
         """Returns the guest's duty from now on."""
         tune = self._set
         if reading.beat is not None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from itertools import pairwise
 
-from prolog_epilog.guard.decide.law import Reading
+from prolog_epilog.guard.decide.law import GuardReading
 from prolog_epilog.guard.settings import TgsSettings
 
 __all__ = ["Tgs"]
@@ -31,7 +31,7 @@ class Tgs:
         self._lost = 0
         self._next: float | None = None
 
-    def duty(self, reading: Reading) -> float:
+    def duty(self, reading: GuardReading) -> float:
         """Returns the limit of this round of five seconds as a duty."""
         if reading.beat is not None:
             self._steps += reading.beat.steps

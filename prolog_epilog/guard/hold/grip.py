@@ -12,7 +12,7 @@ from prolog_epilog.guard.roll import Member
 from prolog_epilog.guard.settings import ActionSettings
 from prolog_epilog.injob import word
 from prolog_epilog.injob.errors import WordError
-from prolog_epilog.injob.word import OPEN, Beat, OrderPage
+from prolog_epilog.injob.word import OPEN, OrderPage, WordBeat
 from prolog_epilog.node import freezer
 from prolog_epilog.node.paths import Paths
 
@@ -62,7 +62,7 @@ class Grip:
         self._warned = False
         self._slot_until = 0.0
         self._credit = 0.0
-        self._before: dict[int, Beat] = {}
+        self._before: dict[int, WordBeat] = {}
         self._still_since = 0.0
         self._answered = False
 
@@ -201,18 +201,18 @@ class Grip:
         """Returns the time at which its duty last changed."""
         return self._still_since
 
-    def _gated(self) -> tuple[Beat, ...]:
+    def _gated(self) -> tuple[WordBeat, ...]:
         # A process with both parts (the Python hooks and the library) beats twice; only one of the beats is its gate's.
         return tuple(beat for beat in self.beats() if not beat.elsewhere)
 
-    def _has_settled(self, now: float, beats: tuple[Beat, ...]) -> bool:
+    def _has_settled(self, now: float, beats: tuple[WordBeat, ...]) -> bool:
         """Tells whether the work queued before the gate was shut is done; until then it keeps the beats to compare."""
         if now - self._still_since >= self._set.gate_lag_s + self._set.drain_s and self._before:
             return True
         self._before = {beat.slot: beat for beat in beats}
         return False
 
-    def _follows(self, now: float, beat: Beat) -> bool:
+    def _follows(self, now: float, beat: WordBeat) -> bool:
         """Tells whether the process obeys: it confirmed the last order, or stands still, or has idled since."""
         before = self._before_of(beat)
         if before is None or beat.epoch == self.epoch or (self.duty > 0.0 and beat.idle_ns > before.idle_ns):
@@ -220,7 +220,7 @@ class Grip:
         # The step during which the gate was shut may still be reported.
         return beat.launches == before.launches and beat.steps <= before.steps + 1 and not _is_in_a_step(now, beat)
 
-    def _has_stopped(self, beat: Beat) -> bool:
+    def _has_stopped(self, beat: WordBeat) -> bool:
         """Tells whether the process has stopped: its gate says so, or the library gates it and nothing was launched.
 
         The library's gate stands before every launch.
@@ -228,7 +228,7 @@ class Grip:
         before = self._before_of(beat)
         return beat.epoch == self.epoch or (beat.library and before is not None and beat.launches == before.launches)
 
-    def _before_of(self, beat: Beat) -> Beat | None:
+    def _before_of(self, beat: WordBeat) -> WordBeat | None:
         """Returns the beat of this process from when the order had settled; None if the process has come since."""
         before = self._before.get(beat.slot)
         if before is not None and before.pid == beat.pid:
@@ -236,7 +236,7 @@ class Grip:
         self._before[beat.slot] = beat
         return None
 
-    def beats(self) -> tuple[Beat, ...]:
+    def beats(self) -> tuple[WordBeat, ...]:
         """Returns the beats of the guest's processes."""
         if self._word is None:
             return ()
@@ -256,7 +256,7 @@ class Grip:
             self._page = None
 
 
-def _is_in_a_step(now: float, beat: Beat) -> bool:
+def _is_in_a_step(now: float, beat: WordBeat) -> bool:
     """Tells whether a program that is gated only at its step boundaries is still computing a step.
 
     A program that has reached no boundary for much longer than its steps take does something else.

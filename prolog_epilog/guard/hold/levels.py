@@ -15,9 +15,9 @@ from prolog_epilog.node import cgroups, freezer, processes
 from prolog_epilog.node.paths import Paths
 from prolog_epilog.tenants import share_file
 from prolog_epilog.tenants import state as states
-from prolog_epilog.tenants.share_file import Share
+from prolog_epilog.tenants.share_file import ShareRecord
 
-__all__ = ["Counts", "LevelNotice", "Levels"]
+__all__ = ["Counts", "EnforcedLevels", "LevelNotice"]
 
 Counts = Mapping[tuple[int, str, str], int]
 """The number of jobs by the position and UUID of a GPU, and the level at which they are held there."""
@@ -50,7 +50,7 @@ _Stamp = tuple[int, int]
 
 
 @dataclass(slots=True)
-class Levels:
+class EnforcedLevels:
     """The levels of this node: one look a second, in the thread that may wait."""
 
     paths: Paths
@@ -59,7 +59,7 @@ class Levels:
     say: Callable[[str], None]
     counts: Counts = field(default_factory=dict)
     """Replaced as a whole, since another thread reads it."""
-    _read: dict[int, tuple[_Stamp, Share | None]] = field(default_factory=dict)
+    _read: dict[int, tuple[_Stamp, ShareRecord | None]] = field(default_factory=dict)
     _told: dict[int, _Stamp] = field(default_factory=dict)
     _walled: set[int] = field(default_factory=set)
     _not_before: float = 0.0
@@ -77,9 +77,9 @@ class Levels:
         )
         self._tell_all()
 
-    def _files(self) -> dict[int, tuple[_Stamp, Share | None]]:
+    def _files(self) -> dict[int, tuple[_Stamp, ShareRecord | None]]:
         """Returns the share files of jobs that have a share; a file is read again only if it changed."""
-        now: dict[int, tuple[_Stamp, Share | None]] = {}
+        now: dict[int, tuple[_Stamp, ShareRecord | None]] = {}
         try:
             names = os.listdir(self.paths.jobs)  # noqa: PTH208 - once a second
         except OSError:
@@ -95,14 +95,14 @@ class Levels:
         self._read = now
         return now
 
-    def _share(self, job: int) -> Share | None:
+    def _share(self, job: int) -> ShareRecord | None:
         try:
             file = share_file.read(self.paths, job)
         except NodeError:
             return None
         return file if file is not None and not file.degraded and file.level else None
 
-    def _wall(self, file: Share, stamp: _Stamp) -> None:
+    def _wall(self, file: ShareRecord, stamp: _Stamp) -> None:
         """Raises the memory wall at the first look that finds the job's control group.
 
         Slurm makes that group after the Prolog.

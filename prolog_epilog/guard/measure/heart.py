@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from prolog_epilog.guard.measure.signals import HostBeat
 from prolog_epilog.guard.measure.work_rate import WorkRate
-from prolog_epilog.injob.word import Beat
+from prolog_epilog.injob.word import WordBeat
 
 __all__ = ["Heart", "Rank"]
 
@@ -78,7 +78,7 @@ class Heart:
         """Returns a number that changes when times are measured anew: another process's launches, or steps instead."""
         return self._work_rate.measure
 
-    def take(self, now: float, words: Mapping[Rank, Beat], *, alone: bool) -> HostBeat | None:
+    def take(self, now: float, words: Mapping[Rank, WordBeat], *, alone: bool) -> HostBeat | None:
         """Returns the beat since the last call, or None; `alone`: no guest ran meanwhile."""
         words = self._work_rate.heard(now, words)
         self._ranks = {rank: pulse for rank, pulse in self._ranks.items() if rank in words}
@@ -103,7 +103,9 @@ class Heart:
             return None
         return self._beat(fresh, words, alone=alone)
 
-    def _beat(self, fresh: Mapping[Rank, tuple[int, float]], words: Mapping[Rank, Beat], *, alone: bool) -> HostBeat:
+    def _beat(
+        self, fresh: Mapping[Rank, tuple[int, float]], words: Mapping[Rank, WordBeat], *, alone: bool
+    ) -> HostBeat:
         for rank, (steps, took) in fresh.items():
             pulse = self._ranks[rank]
             pulse.steps, pulse.step_ns = words[rank].steps, words[rank].step_ns

@@ -20,7 +20,7 @@ from enum import Enum
 from prolog_epilog.guard.measure.signals import DeviceSample
 from prolog_epilog.guard.settings import MachineSettings
 
-__all__ = ["Machine", "State", "Transition", "healthy", "over_limit"]
+__all__ = ["DeviceMachine", "State", "Transition", "healthy", "over_limit"]
 
 
 class State(Enum):
@@ -73,7 +73,7 @@ def over_limit(sample: DeviceSample, limits: MachineSettings, *, heartbeat: bool
     return ""
 
 
-class Machine:
+class DeviceMachine:
     """The state of one GPU. Feed it samples and faults; it returns the transition, if there was one."""
 
     def __init__(self, limits: MachineSettings, now: float) -> None:

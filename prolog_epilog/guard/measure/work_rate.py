@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from prolog_epilog.guard.measure.signals import work_beat
-from prolog_epilog.injob.word import Beat
+from prolog_epilog.injob.word import WordBeat
 
 __all__ = ["WorkRate"]
 
@@ -80,7 +80,7 @@ class WorkRate:
         self.measure = 0
         """A number that changes whenever earlier times say nothing about later ones."""
 
-    def heard(self, now: float, words: Mapping[tuple[str, int], Beat]) -> Mapping[tuple[str, int], Beat]:
+    def heard(self, now: float, words: Mapping[tuple[str, int], WordBeat]) -> Mapping[tuple[str, int], WordBeat]:
         """Returns the beats to judge by: the processes' own steps, or steps of launches if none reports steps."""
         if any(beat.steps for beat in words.values()) or not any(beat.launches for beat in words.values()):
             if self._counts and any(beat.steps for beat in words.values()):
@@ -90,7 +90,7 @@ class WorkRate:
         self._counts = {place: count for place, count in self._counts.items() if place in words}
         return {place: self._stepping(now, place, beat) for place, beat in words.items() if beat.launches}
 
-    def _stepping(self, now: float, place: tuple[str, int], beat: Beat) -> Beat:
+    def _stepping(self, now: float, place: tuple[str, int], beat: WordBeat) -> WordBeat:
         count = self._counts.get(place)
         if count is None or count.pid != beat.pid or beat.launches < count.launches:
             self.measure += 1

@@ -22,14 +22,14 @@ from prolog_epilog.guard.measure.senses import Look
 from prolog_epilog.guard.mishaps import Mishaps
 from prolog_epilog.guard.roll import Member, Roll
 from prolog_epilog.guard.seats import metrics
-from prolog_epilog.guard.seats.seat import Seat
-from prolog_epilog.guard.seats.step_times import StepTimes
+from prolog_epilog.guard.seats.seat import GuardedSeat
+from prolog_epilog.guard.seats.step_times import ToldStepTimes
 from prolog_epilog.guard.settings import GuardSettings
 from prolog_epilog.guard.tell.errands import Errands
-from prolog_epilog.guard.tell.losses import Losses
+from prolog_epilog.guard.tell.losses import ToldLosses
 from prolog_epilog.injob import word
 from prolog_epilog.injob.errors import WordError
-from prolog_epilog.injob.word import Beat
+from prolog_epilog.injob.word import WordBeat
 from prolog_epilog.tenants import arrivals
 from prolog_epilog.tenants.arrivals import Arrival
 
@@ -64,9 +64,9 @@ class Keeper:
     say: Callable[[str], None]
     shares: Callable[[], Counts] = dict
     """Returns how the shares of this node are held, for the metrics."""
-    seats: dict[str, Seat] = field(default_factory=dict)
-    steps: StepTimes = field(init=False)
-    losses: Losses = field(init=False)
+    seats: dict[str, GuardedSeat] = field(default_factory=dict)
+    steps: ToldStepTimes = field(init=False)
+    losses: ToldLosses = field(init=False)
     _roll: Roll = field(init=False)
     _told: float = float("-inf")
     _thaws: Thaws = field(init=False)
@@ -77,8 +77,8 @@ class Keeper:
     def __post_init__(self) -> None:
         self._mishaps = Mishaps(self.say)
         self._roll = Roll(self.ground.paths)
-        self.steps = StepTimes(self.errands.notify)
-        self.losses = Losses(self.errands.notify)
+        self.steps = ToldStepTimes(self.errands.notify)
+        self.losses = ToldLosses(self.errands.notify)
         self._thaws = Thaws(self.ground.cgroups)
 
     def turn(self, now: float) -> None:
@@ -97,7 +97,7 @@ class Keeper:
         self._stirred = self._strangers()
         attempt("metrics", partial(self._measure, now))
 
-    def _attempt(self, now: float, seat: Seat, part: Callable[[], object]) -> None:
+    def _attempt(self, now: float, seat: GuardedSeat, part: Callable[[], object]) -> None:
         """Runs a part for one seat; notes a failure, and mistrusts the seat if the failure is unexpected."""
         try:
             part()
@@ -108,9 +108,9 @@ class Keeper:
             self._mishaps.note(_whose(seat), problem)
             self._mishaps.attempt(_whose(seat), partial(seat.mistrust, now))
 
-    def _words(self) -> dict[int, dict[Rank, Beat]]:
+    def _words(self) -> dict[int, dict[Rank, WordBeat]]:
         """Returns the beats of the processes of each owner."""
-        words: dict[int, dict[Rank, Beat]] = {}
+        words: dict[int, dict[Rank, WordBeat]] = {}
         for host in (seat.host for seat in self.seats.values()):
             if host is not None and host.job not in words:
                 self._mishaps.attempt(f"what job {host.job} tells", partial(_hear, words, host))
@@ -135,7 +135,7 @@ class Keeper:
             seat = self.seats.get(uuid)
             if seat is None:
                 mps = any(one is not None and one.way == "mps" for one in (place.host, place.guest))
-                seat = Seat(self.ground, self.settings, self.errands, self.say, uuid, now, mps=mps)
+                seat = GuardedSeat(self.ground, self.settings, self.errands, self.say, uuid, now, mps=mps)
                 self.seats[uuid] = seat
             seat.node = self._roll.node
             self._attempt(now, seat, partial(seat.seat, now, place))
@@ -189,19 +189,19 @@ class Keeper:
                 self.say(problem)
 
 
-def _whose(seat: Seat) -> str:
+def _whose(seat: GuardedSeat) -> str:
     host, guest = seat.place.host, seat.place.guest
     jobs = [f"{role} job {one.job}" for role, one in (("host", host), ("guest", guest)) if one is not None]
     return f"GPU {seat.uuid}, {' and '.join(jobs) or 'without a job'}"
 
 
-def _hear(words: dict[int, dict[Rank, Beat]], host: Member) -> None:
+def _hear(words: dict[int, dict[Rank, WordBeat]], host: Member) -> None:
     words[host.job] = _beats(host)
 
 
-def _beats(host: Member) -> dict[Rank, Beat]:
+def _beats(host: Member) -> dict[Rank, WordBeat]:
     """Returns the beats of all processes of an owner, on all of its GPUs."""
-    found: dict[Rank, Beat] = {}
+    found: dict[Rank, WordBeat] = {}
     for uuid, page in host.words.items():
         with suppress(WordError, OSError):
             found |= {(uuid, beat.slot): beat for beat in word.read_beats(page) if beat.ready or beat.launches}

@@ -8,7 +8,7 @@ from pathlib import Path
 from prolog_epilog.errors import StateError
 from prolog_epilog.guard.hold.levels import Counts
 from prolog_epilog.guard.measure.machine import State
-from prolog_epilog.guard.seats.seat import Seat
+from prolog_epilog.guard.seats.seat import GuardedSeat
 from prolog_epilog.node import files
 
 __all__ = ["text", "write"]
@@ -23,7 +23,7 @@ _GAUGES = {
 }
 
 
-def _values(seat: Seat) -> dict[str, float]:
+def _values(seat: GuardedSeat) -> dict[str, float]:
     """Returns the gauges that apply to this seat now."""
     found: dict[str, float] = {}
     if seat.grip is not None:
@@ -36,7 +36,7 @@ def _values(seat: Seat) -> dict[str, float]:
     return found
 
 
-def text(seats: Sequence[Seat], shares: Counts) -> str:
+def text(seats: Sequence[GuardedSeat], shares: Counts) -> str:
     """Returns the text of all metrics."""
     return "".join(f"{line}\n" for line in [*_lines(seats), *_levels(shares)])
 
@@ -48,7 +48,7 @@ def _levels(shares: Counts) -> Iterator[str]:
         yield f'berth_guard_shares{{gpu="{position}",uuid="{uuid}",level="{level}"}} {count}'
 
 
-def _lines(seats: Sequence[Seat]) -> Iterator[str]:
+def _lines(seats: Sequence[GuardedSeat]) -> Iterator[str]:
     yield from _head("state", "1 for the state that the GPU is in.", "gauge")
     for seat in seats:
         for state in State:
@@ -75,11 +75,11 @@ def _head(name: str, meaning: str, kind: str) -> Iterator[str]:
     yield f"# TYPE berth_guard_{name} {kind}"
 
 
-def _labels(seat: Seat) -> str:
+def _labels(seat: GuardedSeat) -> str:
     return f'gpu="{seat.place.position}",uuid="{seat.uuid}"'
 
 
-def write(path: str, seats: Sequence[Seat], shares: Counts) -> str:
+def write(path: str, seats: Sequence[GuardedSeat], shares: Counts) -> str:
     """Replaces the file in one step; returns the error as a sentence, or an empty text."""
     try:
         files.write(Path(path), text(seats, shares), 0o644)

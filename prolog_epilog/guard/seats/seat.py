@@ -9,7 +9,7 @@ from math import ceil
 
 from prolog_epilog.errors import NodeError
 from prolog_epilog.guard.decide.choice import blind_law, chosen_law
-from prolog_epilog.guard.decide.decider import Action, Decider, Do, Guest
+from prolog_epilog.guard.decide.decider import Action, Decider, Do, GuestState
 from prolog_epilog.guard.decide.law import Law
 from prolog_epilog.guard.hold.ending import Ending
 from prolog_epilog.guard.hold.grip import Grip, Ground
@@ -23,13 +23,13 @@ from prolog_epilog.guard.roll import Member, Seating
 from prolog_epilog.guard.settings import GuardSettings
 from prolog_epilog.guard.tell.errands import Errands
 from prolog_epilog.guard.tell.figures import Figures
-from prolog_epilog.guard.tell.notice import Notice
-from prolog_epilog.injob.word import Beat
+from prolog_epilog.guard.tell.notice import GuardNotice
+from prolog_epilog.injob.word import WordBeat
 from prolog_epilog.node import freezer
 from prolog_epilog.node.xid_list import DRAINING_XIDS, remedy
 from prolog_epilog.tenants.arrivals import Arrival
 
-__all__ = ["Counts", "Seat"]
+__all__ = ["Counts", "GuardedSeat"]
 
 _TICK_S = 1.0
 _MOST_GRACE = 99_999
@@ -53,7 +53,7 @@ class Counts:
     killed: int = 0
 
 
-class Seat:
+class GuardedSeat:
     """Owner (host in names), guest and device of one GPU. Call `turn` ten times a second.
 
     All times are seconds of the steady clock.
@@ -212,7 +212,7 @@ class Seat:
 
     # Ten times a second.
 
-    def turn(self, now: float, words: Mapping[Rank, Beat], look: Look | None) -> None:
+    def turn(self, now: float, words: Mapping[Rank, WordBeat], look: Look | None) -> None:
         """Reads the beats and the device, decides, and acts."""
         fresh = look if look is not self._look else None
         self._look = look
@@ -240,10 +240,10 @@ class Seat:
         self._memory = MemoryTarget(self._set.machine)
         self._do(now, self.decider.mistrust(now, self._law(self.grip)))
         # A guest that cannot be heard either may be the cause: the freezer needs no answer from it.
-        self._decide(now, None, Guest(obeys=False) if self.grip is not None and self._ending is None else None)
+        self._decide(now, None, GuestState(obeys=False) if self.grip is not None and self._ending is None else None)
         self._go_on(now)
 
-    def _decide(self, now: float, beat: HostBeat | None, guest: Guest | None) -> None:
+    def _decide(self, now: float, beat: HostBeat | None, guest: GuestState | None) -> None:
         self._ticked = now
         sample, self._sample = self._sample, None
         self._do(now, self.decider.tick(now, beat, sample, guest))
@@ -262,7 +262,7 @@ class Seat:
                 self.decider.felt(now, runs=not self.grip.frozen)
         self._changes(now)
 
-    def _hear(self, now: float, words: Mapping[Rank, Beat], *, alone: bool) -> HostBeat | None:
+    def _hear(self, now: float, words: Mapping[Rank, WordBeat], *, alone: bool) -> HostBeat | None:
         measure = self._heart.measure
         beat = self._heart.take(now, words, alone=alone)
         if self._heart.measure != measure:
@@ -297,7 +297,7 @@ class Seat:
         harmless = self.host is None and self._arrival is None
         return replace(look.sample, utilisation=None, sm_active=None) if harmless else look.sample
 
-    def _guest(self, now: float) -> Guest | None:
+    def _guest(self, now: float) -> GuestState | None:
         if self.grip is None or self._ending is not None:
             return None
         if self._is_awaited:
@@ -305,7 +305,7 @@ class Seat:
             obeys = self._stands_still(now, self.grip) or self._may_be_believed(now, self.grip)
         else:
             obeys = self.grip.obeys(now, on_gpu=self._is_on_gpu())
-        return Guest(runs=True, obeys=obeys, held_since=self.grip.held_since)
+        return GuestState(runs=True, obeys=obeys, held_since=self.grip.held_since)
 
     @property
     def _is_awaited(self) -> bool:
@@ -418,14 +418,14 @@ class Seat:
             self.decider.begin_anew(now, self._law(grip))
         grip.hold(now, action.duty, by_freezer=action.do is Do.FREEZER)
 
-    def _notice(self, word: str) -> Notice:
+    def _notice(self, word: str) -> GuardNotice:
         guest = 0 if self.grip is None else self.grip.guest.job
         grace = min(_MOST_GRACE, ceil(self._set.action.evict_grace_s)) if word == "leave" else None
         host = 0 if self.host is None else self.host.job
         self._told_state = self.state
         figures = self._figures.told(self._alone, host, self.decider.baseline)
         self._figures = Figures()
-        return Notice(self.node, self.place.position, self.state.value.lower(), word, guest, grace, figures)
+        return GuardNotice(self.node, self.place.position, self.state.value.lower(), word, guest, grace, figures)
 
     def _tell(self, now: float, word: str) -> None:
         self._told = now

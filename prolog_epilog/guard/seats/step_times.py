@@ -17,11 +17,11 @@ from statistics import median
 
 from prolog_epilog.guard.measure.heart import Rank
 from prolog_epilog.guard.measure.senses import Look
-from prolog_epilog.guard.seats.seat import Seat
+from prolog_epilog.guard.seats.seat import GuardedSeat
 from prolog_epilog.guard.tell.notice import Payload
-from prolog_epilog.injob.word import Beat
+from prolog_epilog.injob.word import WordBeat
 
-__all__ = ["StepNotice", "StepTimes"]
+__all__ = ["StepNotice", "ToldStepTimes"]
 
 REPORT_S = 3_600.0
 """Seconds between reports: hours of the wall clock, so that all nodes of a job report at about the same moment."""
@@ -74,7 +74,7 @@ class _Account:
     job: int
     began: float
     """The start of the time counted in `step_ns`."""
-    last: Beat | None = None
+    last: WordBeat | None = None
     clean: bool = True
     """True if nothing disturbed the GPU since `last`."""
     clean_s: float = 0.0
@@ -86,7 +86,7 @@ class _Account:
     clocks: list[float] = field(default_factory=list)
     watts: float = 0.0
 
-    def hear(self, beat: Beat | None, seconds: float, *, clean: bool) -> None:
+    def hear(self, beat: WordBeat | None, seconds: float, *, clean: bool) -> None:
         """Takes the beat of the GPU's only rank that knows its own time, or None."""
         self.clean = self.clean and clean
         before, fresh = self.last, beat is not None and (self.last is None or beat.steps != self.last.steps)
@@ -114,7 +114,7 @@ class _Account:
             self.watts = sample.power_limit_w
             self.clocks.append(sample.sm_mhz)
 
-    def notice(self, seat: Seat) -> StepNotice | None:
+    def notice(self, seat: GuardedSeat) -> StepNotice | None:
         """Returns the report, or None if there is too little to tell."""
         least, most = _IN_A_ROW
         in_a_row = self.heard_s > 0.0 and least <= self.step_ns / 1e9 / self.heard_s <= most
@@ -136,13 +136,13 @@ class _Account:
         )
 
 
-class StepTimes:
+class ToldStepTimes:
     """The step times of all GPUs with an owner on this node."""
 
     def __init__(self, tell: Callable[[Payload], None], wall: Callable[[], float] = time.time) -> None:
         self._tell, self._wall = tell, wall
         self._accounts: dict[str, _Account] = {}
-        self._seats: dict[str, Seat] = {}
+        self._seats: dict[str, GuardedSeat] = {}
         self._to_tell: deque[StepNotice] = deque(maxlen=_MOST_TO_TELL)
         """One report is sent with each look: a guest's eviction must not wait behind them."""
         self._looked = -math.inf
@@ -151,8 +151,8 @@ class StepTimes:
     def turn(
         self,
         now: float,
-        seats: Mapping[str, Seat],
-        words: Mapping[int, Mapping[Rank, Beat]],
+        seats: Mapping[str, GuardedSeat],
+        words: Mapping[int, Mapping[Rank, WordBeat]],
         looks: Mapping[str, Look],
     ) -> None:
         """Gathers and reports; called ten times a second, looks once a second. `words`: the beats of each owner job."""
@@ -180,9 +180,9 @@ class StepTimes:
     def _look(
         self,
         now: float,
-        seat: Seat,
+        seat: GuardedSeat,
         account: _Account,
-        words: Mapping[Rank, Beat],
+        words: Mapping[Rank, WordBeat],
         look: Look | None,
         seconds: float,
     ) -> None:

@@ -15,19 +15,19 @@ from dataclasses import dataclass, field
 
 from prolog_epilog import tenancy, time_slices
 from prolog_epilog.config import NodeConfig
-from prolog_epilog.errors import Interrupted, NodeError, SlurmError
+from prolog_epilog.errors import Interrupted, NodeError, NodeSlurmError
 from prolog_epilog.guard.measure.logs import Logs
 from prolog_epilog.guard.roll import Member
 from prolog_epilog.guard.seats.trimming import trim
 from prolog_epilog.injob import word
 from prolog_epilog.job.slurm import Scontrol
 from prolog_epilog.mps import lifecycle, losses, trouble
-from prolog_epilog.mps.losses import Record
+from prolog_epilog.mps.losses import LossRecord
 from prolog_epilog.node import cgroups, devices, freezer, logfile, processes
 from prolog_epilog.node.devices import Driver
 from prolog_epilog.node.paths import Paths
 from prolog_epilog.tenants import arrivals, audit, quarantine, share_file, state
-from prolog_epilog.tenants.audit import Action, Excess
+from prolog_epilog.tenants.audit import AuditAction, Excess
 from prolog_epilog.tenants.state import SetState, Tenant
 
 __all__ = ["PERIOD", "Watch", "step"]
@@ -67,7 +67,7 @@ class Watch:
     """The number of times that a job was run again after a fault of unknown cause: the job itself may be the cause."""
     logs: Logs = field(default_factory=Logs)
 
-    def look(self) -> list[Action]:
+    def look(self) -> list[AuditAction]:
         """Looks once, and returns what has to be done after it."""
         books = list(state.everything(self.paths))
         if not books:
@@ -115,7 +115,7 @@ class Watch:
             if tenant.job not in causes:
                 self._run_again(tenant.job, causes)
 
-    def _settle(self, record: Record) -> None:
+    def _settle(self, record: LossRecord) -> None:
         """Runs a job again that ended by a fault of MPS before the guard looked, once Slurm has it as failed."""
         causes = self._causes(record.pids)
         self.users[record.job] = record.uid
@@ -125,7 +125,7 @@ class Watch:
             return
         try:
             state = self.slurm.state(record.job)
-        except SlurmError as problem:
+        except NodeSlurmError as problem:
             self.say(str(problem))
             return
         if state == "COMPLETING":
@@ -174,7 +174,7 @@ class Watch:
             for sentence in trim(one, self.paths) if one.method != time_slices.METHOD else ():
                 self.say(sentence)
 
-    def act(self, action: Action) -> None:
+    def act(self, action: AuditAction) -> None:
         """Carries out the answer to an excess."""
         excess = action.excess
         self.say(f"{excess.text}; {_DONE[action.what]}", again=True)
@@ -277,7 +277,7 @@ class Watch:
     def _requeue(self, job: int, *, if_running: bool = False) -> None:
         try:
             self.slurm.requeue(job, if_running=if_running)
-        except SlurmError as problem:
+        except NodeSlurmError as problem:
             self.say(str(problem))
 
     def _end(self, excess: Excess) -> None:

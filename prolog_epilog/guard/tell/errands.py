@@ -11,12 +11,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
-from prolog_epilog.errors import Interrupted, NodeError, SlurmError
+from prolog_epilog.errors import Interrupted, NodeError, NodeSlurmError
 from prolog_epilog.guard.mishaps import sentence
 from prolog_epilog.guard.options import NoticeOptions
 from prolog_epilog.guard.roll import Member
 from prolog_epilog.guard.tell import notice
-from prolog_epilog.guard.tell.notice import Notice, Payload
+from prolog_epilog.guard.tell.notice import GuardNotice, Payload
 from prolog_epilog.job.slurm import Scontrol
 
 __all__ = ["Errands", "Question"]
@@ -59,7 +59,7 @@ class Errands:
         if self.options.hosts:
             self._put(partial(self._tell, one), _TOLD)
 
-    def evict(self, guest: Member, one: Notice, *, lives: bool) -> threading.Event:
+    def evict(self, guest: Member, one: GuardNotice, *, lives: bool) -> threading.Event:
         """Has the guest put back into the queue, by berthd or else by Slurm itself; the event is set when that is done.
 
         Slurm would run a job again that has ended by itself, so it is asked only if the job's processes were seen.
@@ -71,7 +71,7 @@ class Errands:
             try:
                 if not self._tell(one) and lives:
                     self.slurm.requeue(guest.job)
-            except SlurmError as problem:
+            except NodeSlurmError as problem:
                 self.say(str(problem))
             try:
                 if guest.way == "mps":

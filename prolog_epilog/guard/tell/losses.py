@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 from prolog_epilog.guard.measure.heart import Rank
 from prolog_epilog.guard.tell.notice import Payload
-from prolog_epilog.injob.word import Beat
+from prolog_epilog.injob.word import WordBeat
 
-__all__ = ["LossNotice", "Losses"]
+__all__ = ["LossNotice", "ToldLosses"]
 
 _TELL_EVERY_S = 600.0
 
@@ -44,14 +44,14 @@ class _Heard:
     news: bool = False
 
 
-class Losses:
+class ToldLosses:
     """The losses of all owners of this node."""
 
     def __init__(self, tell: Callable[[Payload], None], wall: Callable[[], float] = time.time) -> None:
         self._tell, self._wall = tell, wall
         self._heard: dict[int, _Heard] = {}
 
-    def turn(self, now: float, node: str, words: Mapping[int, Mapping[Rank, Beat]]) -> None:
+    def turn(self, now: float, node: str, words: Mapping[int, Mapping[Rank, WordBeat]]) -> None:
         """Reads losses ten times a second, since the last may come just before the end. `words`: each owner's beats."""
         for job, beats in words.items():
             told = [beat for beat in beats.values() if beat.losses and beat.best_at_ns]
@@ -67,7 +67,7 @@ class Losses:
                 del self._heard[job]
 
     @staticmethod
-    def _hear(heard: _Heard, told: list[Beat]) -> None:
+    def _hear(heard: _Heard, told: list[WordBeat]) -> None:
         # With several processes the latest best counts: less time then comes after it.
         best = max(beat.best_at_ns for beat in told) / 1e9
         if best > heard.best:

@@ -20,7 +20,7 @@ from prolog_epilog.errors import NodeError
 from prolog_epilog.guard.options import NoticeOptions
 from prolog_epilog.guard.tell.figures import Told
 
-__all__ = ["Notice", "Payload", "credential", "tell"]
+__all__ = ["GuardNotice", "Payload", "credential", "tell"]
 
 SECONDS = 0.3
 """Time limit in seconds for one notice, from its beginning to its end."""
@@ -40,7 +40,7 @@ class Payload(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Notice:
+class GuardNotice:
     """One notice on a GPU."""
 
     node: str

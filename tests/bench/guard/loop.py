@@ -19,7 +19,7 @@ import numpy.typing as npt
 from prolog_epilog.guard.decide.decider import Action, Decider, Do
 from prolog_epilog.guard.measure.heart import Heart
 from prolog_epilog.guard.measure.signals import DeviceSample, HostBeat
-from prolog_epilog.injob.word import Beat
+from prolog_epilog.injob.word import WordBeat
 from tests.bench.guard.cases import SECONDS, Case
 from tests.bench.guard.device import Physics, Profile, sensed
 
@@ -164,7 +164,7 @@ class _Launches(_Nothing):
         return self._heart.take(tick * TICK, {("GPU", 1): word}, alone=alone) if launches else None
 
 
-_SILENT = Beat(1, 1, True, False, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, ())
+_SILENT = WordBeat(1, 1, True, False, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, ())
 
 
 class _Loop:

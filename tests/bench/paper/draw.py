@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from policy.formats.arrays import Floats
-from policy.simulate.jobs import Job
+from policy.simulate.jobs import TraceJob
 from policy.simulate.pal_rounds.events import NodeEvent
 
 _AN_HOUR, _A_DAY = 3600.0, 86_400.0
@@ -67,7 +67,7 @@ _MODELS = {"resnet50": "compute", "BERT": "mixed", "vgg19": "memory", "PointNet"
 _GPU_HOURS = (0.05, 100.0)
 
 
-def drawn_jobs(count: int, hours: float, seed: int) -> list[Job]:
+def drawn_jobs(count: int, hours: float, seed: int) -> list[TraceJob]:
     """Jobs that arrive over some hours: widths as in the Sia-Philly traces, GPU hours spread over three decades."""
     draw = np.random.default_rng(seed)
     submits = np.sort(draw.uniform(0.0, hours * _AN_HOUR, count))
@@ -77,11 +77,11 @@ def drawn_jobs(count: int, hours: float, seed: int) -> list[Job]:
         low, high = _GPU_HOURS
         size = low * (high / low) ** draw.random() ** 1.5
         model = str(draw.choice(list(_MODELS)))
-        jobs.append(Job(str(number), gpus, submit, size * _AN_HOUR / gpus, model, _MODELS[model]))
+        jobs.append(TraceJob(str(number), gpus, submit, size * _AN_HOUR / gpus, model, _MODELS[model]))
     return jobs
 
 
-def shifted(jobs: Sequence[Job], most_s: float, seed: int) -> list[Job]:
+def shifted(jobs: Sequence[TraceJob], most_s: float, seed: int) -> list[TraceJob]:
     """The same jobs, each up to so many seconds sooner or later."""
     draw = np.random.default_rng(seed)
     moved = draw.uniform(-most_s, most_s, len(jobs))

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from policy.cluster.fleet import Fleet
 from policy.formats import hostlist
-from policy.simulate.with_berthd.jobs import Record
+from policy.simulate.with_berthd.jobs import SimulatedJob
 from policy.simulate.with_berthd.nodes import Nodes
-from policy.simulate.with_berthd.passes import Passes
+from policy.simulate.with_berthd.passes import ClusterPasses
 from policy.simulate.with_berthd.run import PinnedSettings, Submission
 
 from ..table import Figure
@@ -107,16 +107,16 @@ class _Ledger:
     def __init__(self, run: Run, folder: Path, fleet: Fleet, asked: dict[str, Submission]) -> None:
         self._fleet = fleet
         self._outcomes: dict[int, Outcome] = {}
-        self._records: dict[int, Record] = {}
-        self._waiting: dict[int, Record] = {}
-        self._running: dict[int, Record] = {}
+        self._records: dict[int, SimulatedJob] = {}
+        self._waiting: dict[int, SimulatedJob] = {}
+        self._running: dict[int, SimulatedJob] = {}
         self._settings = PinnedSettings(berthd=False, kill=False, slurm=run.slurm)
         outcomes = {one.name: one for one in run.outcomes}
         for name, number in _submitted(folder / "submit.log"):
             submission = asked[name]
             wide = submission.job.nodes or 1
             self._outcomes[number] = outcomes[name]
-            self._records[number] = Record(number, submission, wide, submission.job.gpus // wide, name)
+            self._records[number] = SimulatedJob(number, submission, wide, submission.job.gpus // wide, name)
 
     def happens(self, kind: str, places: Places) -> None:
         """One line, or one pass, of the log."""
@@ -137,12 +137,12 @@ class _Ledger:
         waiting, running = dict(self._waiting), dict(self._running)
         now = min(self._outcomes[job].started for job in really)
 
-        def start(record: Record, at: tuple[int, ...], masks: tuple[int, ...]) -> None:
+        def start(record: SimulatedJob, at: tuple[int, ...], masks: tuple[int, ...]) -> None:
             on_paper[record.id] = at
             record.nodes, record.masks, record.started = at, masks, now
             nodes.take(record)
 
-        Passes(nodes, self._settings, start).backfill(list(waiting.values()), list(running.values()), now)
+        ClusterPasses(nodes, self._settings, start).backfill(list(waiting.values()), list(running.values()), now)
         both = really.keys() & on_paper.keys()
         same_nodes = sum(really[job] == on_paper[job] for job in both)
         return Agreement(1, int(really.keys() == on_paper.keys()), len(both), same_nodes)

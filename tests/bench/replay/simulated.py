@@ -22,7 +22,7 @@ from policy.cluster.fleet import Fleet
 from policy.formats.arrays import Floats
 from policy.placement.base import positions
 from policy.placement.registry import create
-from policy.simulate.jobs import Job as SimulatedJob
+from policy.simulate.jobs import TraceJob as SimulatedJob
 from policy.simulate.with_berthd.run import Delays, PinnedSettings, Submission
 from policy.simulate.with_berthd.run import run as simulate
 from policy.simulate.with_berthd.settings import Rate

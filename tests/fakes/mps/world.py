@@ -22,7 +22,7 @@ import pytest
 from prolog_epilog.config import NodeConfig
 from prolog_epilog.mps import Attached, Tenant, attach
 from prolog_epilog.node import devices
-from prolog_epilog.node.devices import Gpu
+from prolog_epilog.node.devices import NodeGpu
 from prolog_epilog.node.paths import Paths
 from tests.fakes import mps, nvml
 from tests.fakes.mps import programs
@@ -106,7 +106,7 @@ class Node:
         with Path(f"{self.machine}.live").open("a") as file:
             file.write(line + "\n")
 
-    def gpus(self, *positions: int) -> tuple[Gpu, ...]:
+    def gpus(self, *positions: int) -> tuple[NodeGpu, ...]:
         """GPUs by position."""
         every = devices.gpus(self.paths)
         return tuple(every[position] for position in positions or (0,))

@@ -12,7 +12,7 @@ from policy.cluster.fleet import Fleet
 from policy.formats.errors import Never
 from policy.placement.base import predicted
 from policy.placement.registry import create
-from policy.simulate.jobs import Job
+from policy.simulate.jobs import TraceJob
 from policy.simulate.pal_rounds.rounds import RoundsSettings, run
 from policy.simulate.world import Layout, build, demand_of, view
 from tests.bench.paper.relaxation import Relaxation
@@ -28,7 +28,7 @@ def fleet(scores: list[list[float]], leaf: int = 0, across: float = 1.7) -> Flee
 def cheapest(on: Fleet, gpus: int) -> float:
     """The least cost of all sets of so many GPUs."""
     width = int(on.size.max())
-    demand = demand_of(Job("a", gpus, 0, 1), on)
+    demand = demand_of(TraceJob("a", gpus, 0, 1), on)
     found = []
     for chosen in combinations(range(len(on.names) * width), gpus):
         masks: dict[int, int] = {}
@@ -47,7 +47,7 @@ SCORES = st.lists(st.lists(st.floats(0.8, 3.0), min_size=2, max_size=2), min_siz
 @given(SCORES, st.integers(1, 5), st.sampled_from([0, 2]), st.sampled_from([1.0, 1.7, 3.0]))
 def test_no_set_of_gpus_is_cheaper(scores: list[list[float]], gpus: int, leaf: int, across: float) -> None:
     on = fleet(scores, leaf, across)
-    demand = demand_of(Job("a", gpus, 0, 1), on)
+    demand = demand_of(TraceJob("a", gpus, 0, 1), on)
 
     berth = Relaxation().place(demand, view(on, on.full))
 
@@ -56,7 +56,7 @@ def test_no_set_of_gpus_is_cheaper(scores: list[list[float]], gpus: int, leaf: i
 
 def test_all_jobs_get_the_best_gpus_at_once_and_nothing_moves() -> None:
     on = fleet([[1.0, 1.0], [2.0, 2.0]])
-    jobs = [Job("a", 2, 0, 100), Job("b", 2, 0, 300)]
+    jobs = [TraceJob("a", 2, 0, 100), TraceJob("b", 2, 0, 300)]
 
     outcome = run(jobs, on, Relaxation(), RoundsSettings(100.0))
 
@@ -68,7 +68,7 @@ def test_all_jobs_get_the_best_gpus_at_once_and_nothing_moves() -> None:
 def test_no_policy_beats_it(policy: str) -> None:
     draw = np.random.default_rng(3)
     on = fleet(draw.uniform(0.9, 1.5, (4, 2)).tolist(), leaf=2)
-    jobs = [Job(str(n), int(draw.integers(1, 6)), 50.0 * n, float(draw.uniform(100, 2000))) for n in range(30)]
+    jobs = [TraceJob(str(n), int(draw.integers(1, 6)), 50.0 * n, float(draw.uniform(100, 2000))) for n in range(30)]
     rounds = RoundsSettings(50.0, exact_end=True)
 
     real, bound = (run(jobs, on, one, rounds).figures() for one in (create(policy), Relaxation()))
@@ -79,7 +79,7 @@ def test_no_policy_beats_it(policy: str) -> None:
 def test_it_forgets_when_the_scores_change() -> None:
     bound = Relaxation()
     before, after = fleet([[1.0, 1.0], [2.0, 2.0]]), fleet([[2.0, 2.0], [1.0, 1.0]])
-    demand = demand_of(Job("a", 2, 0, 1), before)
+    demand = demand_of(TraceJob("a", 2, 0, 1), before)
 
     nodes = [bound.place(demand, view(on, on.full)).nodes for on in (before, after)]
 
@@ -90,6 +90,6 @@ def test_jobs_that_it_cannot_bound_are_refused() -> None:
     on = fleet([[1.0, 1.0]])
 
     with pytest.raises(Never, match="without a number of nodes"):
-        Relaxation().place(demand_of(Job("a", 4, 0, 1, nodes=2), on), view(on, on.full))
+        Relaxation().place(demand_of(TraceJob("a", 4, 0, 1, nodes=2), on), view(on, on.full))
     with pytest.raises(Never, match="fewer than 3 GPUs"):
-        Relaxation().place(demand_of(Job("a", 3, 0, 1), on), view(on, on.full))
+        Relaxation().place(demand_of(TraceJob("a", 3, 0, 1), on), view(on, on.full))

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from policy.simulate.jobs import Job
+from policy.simulate.jobs import TraceJob
 from policy.simulate.with_berthd.run import Submission
 from tests.bench.replay.outcome import Outcome, Run
 from tests.bench.replay.passes import Agreement, agreement
@@ -27,7 +27,7 @@ def run_of(folder: Path, starts: list[tuple[int, str]]) -> Agreement:
     folder.joinpath("slurmctld.log").write_text(HEAD + "\n".join(lines) + "\n")
     folder.joinpath("submit.log").write_text("".join(f"r{n}\t{n}\t10{n}.0\t900\n" for n in (1, 2, 3)))
     sizes = {1: 64, 2: 8, 3: 8}
-    jobs = {f"r{n}": Job(f"r{n}", gpus=g, submit=0.0, work=30, limit=60, nodes=g // 8) for n, g in sizes.items()}
+    jobs = {f"r{n}": TraceJob(f"r{n}", gpus=g, submit=0.0, work=30, limit=60, nodes=g // 8) for n, g in sizes.items()}
     asked = {name: Submission(one) for name, one in jobs.items()}
     outcomes = [
         Outcome(f"r{n}", g, "", 0.0, 30, 1, started=100.0 + n, gpus=tuple(range(8)), state="completed")

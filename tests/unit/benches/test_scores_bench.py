@@ -12,9 +12,9 @@ from tests.bench.scores import cluster_figures
 from tests.bench.scores_clusters import Row, _published, rows
 from tests.bench.scores_exact import exact
 from tests.bench.scores_fleets import Found, found
-from topology.calibrate.simulated import Plan, draw
+from topology.calibrate.simulated import FleetPlan, draw
 
-PLAN = Plan(nodes=6, gpus=2, visits=2, slow_gpus=0.2, slow_nodes=0.1, waiting=0.2, silent=1.0)
+PLAN = FleetPlan(nodes=6, gpus=2, visits=2, slow_gpus=0.2, slow_nodes=0.1, waiting=0.2, silent=1.0)
 
 
 def test_the_exact_posterior_is_that_of_a_plain_enumeration() -> None:

@@ -22,7 +22,7 @@ from prolog_epilog.errors import NodeError
 from prolog_epilog.guard.measure import xids
 from prolog_epilog.guard.tell import notice
 from prolog_epilog.here import Here
-from prolog_epilog.job.job import Job, first_node
+from prolog_epilog.job.job import NodeJob, first_node
 from prolog_epilog.job.slurm import Scontrol
 from prolog_epilog.node import files
 from tests.fakes import munge
@@ -65,8 +65,8 @@ def here(world: World, **settings: object) -> Here:
     return Here(config.NodeConfig(**settings), slurm, print, str(world.root), conf=str(world.folder / "berth.conf"))  # type: ignore[arg-type]
 
 
-def job(uid: int = os.geteuid(), **changes: str) -> Job:
-    return Job(7, uid, NODE, berth(0), (0,), {**FAILED, **changes})
+def job(uid: int = os.geteuid(), **changes: str) -> NodeJob:
+    return NodeJob(7, uid, NODE, berth(0), (0,), {**FAILED, **changes})
 
 
 def logs(world: World, out: Path, error: Path) -> None:
@@ -296,7 +296,7 @@ def told_by_one(world: World, monkeypatch: pytest.MonkeyPatch, answers: list[boo
     """What berthd hears of the jobs in the folder; job 3 cannot be looked into."""
     heard = []
 
-    def look(job: Job, _: Here, code: str) -> FailureWord:
+    def look(job: NodeJob, _: Here, code: str) -> FailureWord:
         if job.id == 3:
             raise ZeroDivisionError("a fault of ours")
         assert (code, job.node, job.extra, job.environment) == ("1:0", NODE, berth(0), {"SLURM_JOB_START_TIME": "1000"})

@@ -9,7 +9,7 @@ import pytest
 
 from prolog_epilog.node.devices import GpuProcess
 from prolog_epilog.tenants import audit
-from prolog_epilog.tenants.audit import Action, Judge
+from prolog_epilog.tenants.audit import AuditAction, Judge
 from prolog_epilog.tenants.state import SetState, Tenant
 
 BOOKS = SetState(
@@ -118,7 +118,7 @@ def test_what_ended_is_forgotten() -> None:
         judge.answers([excess()])
     judge.answers([])
 
-    assert judge.answers([excess()]) == [Action("warn", excess())]
+    assert judge.answers([excess()]) == [AuditAction("warn", excess())]
     assert judge.answers([excess()]) == []
 
 

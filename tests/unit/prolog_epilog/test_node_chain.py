@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from prolog_epilog import chain
-from prolog_epilog.errors import SlurmError
+from prolog_epilog.errors import NodeSlurmError
 from prolog_epilog.job import slurm
 from tests.unit.node_world import JOB_TEXT, ROOT, World, berth, is_alive
 from tests.waiting import until
@@ -337,7 +337,7 @@ def test_a_folded_list_of_nodes_is_read(folded: str, node: str, *, among: bool) 
     if among:
         assert slurm.held(text, node).positions == (0,)
     else:
-        with pytest.raises(SlurmError, match="shows no GPUs of the job"):
+        with pytest.raises(NodeSlurmError, match="shows no GPUs of the job"):
             slurm.held(text, node)
 
 
@@ -346,7 +346,7 @@ def test_a_users_text_cannot_pose_as_slurms() -> None:
     text = JOB_TEXT.format(job=1, node="n1", gres="gpu:g0:1(IDX:0)")
 
     for where in ("JobName=train", "WorkDir=/home/alice"):
-        with pytest.raises(SlurmError, match="imitate what scontrol prints"):
+        with pytest.raises(NodeSlurmError, match="imitate what scontrol prints"):
             slurm.held(text.replace(where, where + forged), "n1")
 
 

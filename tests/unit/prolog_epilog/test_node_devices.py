@@ -11,7 +11,7 @@ import pytest
 
 from prolog_epilog.errors import DriverError, HardwareFault
 from prolog_epilog.node import devices
-from prolog_epilog.node.devices import Gpu, GpuProcess
+from prolog_epilog.node.devices import GpuProcess, NodeGpu
 from tests.fakes import nvml
 from tests.fakes.mps.world import GPUS, Node, fresh_node
 
@@ -25,7 +25,7 @@ def node(monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
 
 
 def test_positions_follow_the_device_files_and_not_nvml(node: Node) -> None:
-    assert devices.gpus(node.paths) == (Gpu(0, 0, GPUS[1]), Gpu(1, 1, GPUS[0]))
+    assert devices.gpus(node.paths) == (NodeGpu(0, 0, GPUS[1]), NodeGpu(1, 1, GPUS[0]))
 
 
 def test_the_driver_is_asked_once_in_a_boot(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,9 +18,9 @@ import pytest
 from policy.cli.main import main
 from prolog_epilog import doctor
 from prolog_epilog.config import NodeConfig
-from prolog_epilog.doctor import Finding
+from prolog_epilog.doctor import NodeFinding
 from prolog_epilog.tenants import share_file
-from prolog_epilog.tenants.share_file import Share
+from prolog_epilog.tenants.share_file import ShareRecord
 from tests.unit.node_world import ROOT, World, berth
 
 SLURM = {
@@ -53,7 +53,7 @@ def world() -> Iterator[World]:
             os.kill(pid, signal.SIGKILL)
 
 
-def failed(found: Iterator[Finding]) -> dict[str, str]:
+def failed(found: Iterator[NodeFinding]) -> dict[str, str]:
     return {one.name: one.text for one in found if not one.ok}
 
 
@@ -135,8 +135,8 @@ def test_what_is_left_is_found_and_named(world: World) -> None:
     world.run("epilog")
     assert leftovers(world, set(), set()) == []
     (world.root / "mps" / "GPU-old").mkdir()
-    share_file.write(world.paths, Share(5, 0, why="no"))
-    share_file.write(world.paths, Share(6, 0))
+    share_file.write(world.paths, ShareRecord(5, 0, why="no"))
+    share_file.write(world.paths, ShareRecord(6, 0))
     hour = time.time() - 3600
     os.utime(world.paths.job(6), (hour, hour))
     world.root.chmod(0o777)
@@ -297,7 +297,7 @@ def test_a_job_that_shares_is_asked_of_nobody(
     from prolog_epilog.node import files  # noqa: PLC0415 - the only test that needs it
 
     files.prepare(world.paths)
-    share_file.write(world.paths, Share(7, 1000, gpus=(2,), minors=(4,), uuids=("GPU-1",)))
+    share_file.write(world.paths, ShareRecord(7, 1000, gpus=(2,), minors=(4,), uuids=("GPU-1",)))
 
     assert job_gpus(world, monkeypatch, "7") == 0
     assert job_gpus(world, monkeypatch, "7", "--uuids") == 0

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from policy.formats import segment
 from prolog_epilog import config
-from prolog_epilog.errors import ConfigError, ExtraError
+from prolog_epilog.errors import ExtraError, NodeConfigError
 from prolog_epilog.job import extra
 from prolog_epilog.job.escape import escape, unescape
-from prolog_epilog.job.extra import Berth
+from prolog_epilog.job.extra import NodeBerth
 
 
 @given(st.text(alphabet=st.characters(codec="utf-8")))
@@ -30,18 +30,18 @@ def test_what_nobody_escaped_is_refused(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("[berth/1 nodes=n1 gpus=0,3]", Berth(("n1",), (0, 3))),
-        ("note[berth/1 nodes=n0,n1 gpus=5]", Berth(("n0", "n1"), (5,))),
-        ("[berth/1 nodes=n0%2Cn1 gpus=5]", Berth(("n0", "n1"), (5,))),
-        ("[berth/1 nodes=a,n%5B0-1,09-10%5D gpus=5]", Berth(("a", "n0", "n1", "n09", "n10"), (5,))),
-        ("[berth/1 nodes=n1 gpus=0 share=30 mem=12288 way=mps]", Berth(("n1",), (0,), 30, 12288, "mps")),
-        ("[berth/1 nodes=n1 gpus=0 share=30 way=time]", Berth(("n1",), (0,), 30, None, "time")),
-        ("[berth/1 nodes=n1 gpus=0 colour=blue]", Berth(("n1",), (0,))),
+        ("[berth/1 nodes=n1 gpus=0,3]", NodeBerth(("n1",), (0, 3))),
+        ("note[berth/1 nodes=n0,n1 gpus=5]", NodeBerth(("n0", "n1"), (5,))),
+        ("[berth/1 nodes=n0%2Cn1 gpus=5]", NodeBerth(("n0", "n1"), (5,))),
+        ("[berth/1 nodes=a,n%5B0-1,09-10%5D gpus=5]", NodeBerth(("a", "n0", "n1", "n09", "n10"), (5,))),
+        ("[berth/1 nodes=n1 gpus=0 share=30 mem=12288 way=mps]", NodeBerth(("n1",), (0,), 30, 12288, "mps")),
+        ("[berth/1 nodes=n1 gpus=0 share=30 way=time]", NodeBerth(("n1",), (0,), 30, None, "time")),
+        ("[berth/1 nodes=n1 gpus=0 colour=blue]", NodeBerth(("n1",), (0,))),
         ("", None),
         ("GRES=gpu:g0:1(IDX:0)", None),
     ],
 )
-def test_a_berth_is_read(text: str, expected: Berth | None) -> None:
+def test_a_berth_is_read(text: str, expected: NodeBerth | None) -> None:
     assert extra.read(text, "n1") == expected
 
 
@@ -126,7 +126,7 @@ def test_berth_conf_is_read(tmp_path: Path) -> None:
     ],
 )
 def test_a_wrong_berth_conf_is_an_error_that_names_the_key(tmp_path: Path, line: str, says: str) -> None:
-    with pytest.raises(ConfigError, match=r"berth\.conf: ") as caught:
+    with pytest.raises(NodeConfigError, match=r"berth\.conf: ") as caught:
         load(tmp_path, f"[node]\n{line}\n")
     assert says in str(caught.value)
 

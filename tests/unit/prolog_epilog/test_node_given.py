@@ -8,7 +8,7 @@ import pytest
 
 from prolog_epilog import given
 from prolog_epilog.job.extra import read
-from prolog_epilog.job.slurm import Held
+from prolog_epilog.job.slurm import HeldGres
 from prolog_epilog.tenants import share_file
 from tests.unit.node_world import JOB_TEXT, NODE, World, berth
 
@@ -20,11 +20,11 @@ WHOLE = berth(0, 3)
 G3 = "gpu:g3:1(IDX:3)"
 
 
-def held(**kinds: object) -> Held:
-    return Held(**{"gpus": frozenset(), "seats": frozenset(), "shards": {}, **kinds})  # type: ignore[arg-type]
+def held(**kinds: object) -> HeldGres:
+    return HeldGres(**{"gpus": frozenset(), "seats": frozenset(), "shards": {}, **kinds})  # type: ignore[arg-type]
 
 
-def objection(what: Held, extra: str) -> str:
+def objection(what: HeldGres, extra: str) -> str:
     return given.objection(what, read(extra, NODE))
 
 
@@ -65,12 +65,12 @@ DISAGREES = [
 
 
 @pytest.mark.parametrize(("what", "extra"), AGREES)
-def test_what_berth_writes_agrees_with_what_slurm_gives_for_it(what: Held, extra: str) -> None:
+def test_what_berth_writes_agrees_with_what_slurm_gives_for_it(what: HeldGres, extra: str) -> None:
     assert objection(what, extra) == ""
 
 
 @pytest.mark.parametrize(("what", "extra", "says"), DISAGREES)
-def test_kinds_and_numbers_have_to_be_the_same(what: Held, extra: str, says: str) -> None:
+def test_kinds_and_numbers_have_to_be_the_same(what: HeldGres, extra: str, says: str) -> None:
     assert says in objection(what, extra)
 
 

@@ -20,15 +20,15 @@ from prolog_epilog.guard.seats import metrics
 from prolog_epilog.here import Here
 from prolog_epilog.job.slurm import Scontrol
 from prolog_epilog.node import files, freezer, logfile
-from prolog_epilog.node.devices import Gpu
+from prolog_epilog.node.devices import NodeGpu
 from prolog_epilog.node.paths import Paths
 from prolog_epilog.tenants import arrivals, quarantine, share_file
 from prolog_epilog.tenants.arrivals import Arrival
-from prolog_epilog.tenants.share_file import Share
+from prolog_epilog.tenants.share_file import ShareRecord
 from prolog_epilog.tenants.state import Tenant
 
 CONTENT = "root's\n"
-SHARE = Share(7, os.geteuid(), gpus=(1,), minors=(1,), uuids=("GPU-1",), tier="guaranteed", way="time", node="n1")
+SHARE = ShareRecord(7, os.geteuid(), gpus=(1,), minors=(1,), uuids=("GPU-1",), tier="guaranteed", way="time", node="n1")
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def words_of(paths: Paths) -> None:
 
 WRITERS: dict[str, Callable[[Paths], object]] = {
     "jobs": lambda paths: share_file.write(paths, SHARE),
-    "gpus": lambda paths: time_slices.attach(paths, [Gpu(1, 1, "GPU-1")], Tenant(7, 1000, 30)),
+    "gpus": lambda paths: time_slices.attach(paths, [NodeGpu(1, 1, "GPU-1")], Tenant(7, 1000, 30)),
     "mps": files.prepare,
     "words": words_of,
     "frozen": lambda paths: freezer.lease(paths, 7),

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prolog_epilog.errors import FormatError, StateError
+from prolog_epilog.errors import NodeFormatError, StateError
 from prolog_epilog.node import files
 from prolog_epilog.node.paths import Paths
 from prolog_epilog.tenants import share_file
-from prolog_epilog.tenants.share_file import Share
+from prolog_epilog.tenants.share_file import ShareRecord
 
-FULL = Share(
+FULL = ShareRecord(
     job=42,
     uid=1000,
     gpus=(0,),
@@ -55,7 +55,7 @@ def test_a_share_comes_back_and_spank_can_read_it(paths: Paths) -> None:
 
 @given(st.text(min_size=1))
 def test_any_reason_comes_back_fit_for_a_terminal(why: str) -> None:
-    found = share_file.parse(share_file.text(Share(1, 0, why=why)))
+    found = share_file.parse(share_file.text(ShareRecord(1, 0, why=why)))
 
     assert found.degraded
     assert found.why == "".join(sign if sign.isascii() and sign.isprintable() else "?" for sign in why)[:512]
@@ -77,13 +77,13 @@ def test_any_reason_comes_back_fit_for_a_terminal(why: str) -> None:
 def test_a_damaged_file_is_refused(paths: Paths, contents: str) -> None:
     paths.job(42).write_text(contents)
 
-    with pytest.raises((FormatError, StateError)):
+    with pytest.raises((NodeFormatError, StateError)):
         share_file.read(paths, 42)
 
 
 def test_a_longer_file_than_spank_reads_is_not_written(paths: Paths) -> None:
-    with pytest.raises(FormatError, match="longer than 16384 bytes"):
-        share_file.write(paths, Share(42, 0, environment={"X": "y" * 20_000}))
+    with pytest.raises(NodeFormatError, match="longer than 16384 bytes"):
+        share_file.write(paths, ShareRecord(42, 0, environment={"X": "y" * 20_000}))
     assert list(paths.jobs.iterdir()) == []
 
 
@@ -119,7 +119,7 @@ def test_a_folder_that_others_can_write_is_refused(paths: Paths) -> None:
 
 def test_old_files_of_jobs_that_could_not_share_go(paths: Paths) -> None:
     old = time.time() - share_file.KEEP_SECONDS - 1
-    for share in (Share(1, 0, why="no"), Share(2, 0, why="no"), Share(3, 0)):
+    for share in (ShareRecord(1, 0, why="no"), ShareRecord(2, 0, why="no"), ShareRecord(3, 0)):
         share_file.write(paths, share)
     draft = paths.jobs / ".4.12345"
     draft.touch()

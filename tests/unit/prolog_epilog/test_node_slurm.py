@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from prolog_epilog.errors import SlurmError
+from prolog_epilog.errors import NodeSlurmError
 from prolog_epilog.job.slurm import Scontrol
 
 AWAY = "site text [berth/1 state=placed id=00 tier=opportunistic parked=1795327596 evicted=1] more"
@@ -122,7 +122,7 @@ def test_a_task_that_slurm_has_forgotten_is_neither_there_nor_put_back(tmp_path:
 
     assert not asked.slurm.is_there(42)
     for ask in (asked.slurm.state, asked.slurm.is_sent_away, asked.slurm.requeue):
-        with pytest.raises(SlurmError, match="of array 42 Slurm has no task any more"):
+        with pytest.raises(NodeSlurmError, match="of array 42 Slurm has no task any more"):
             ask(42)
     assert not any(words.startswith("requeue") for words in asked.words)
 
@@ -158,7 +158,7 @@ def test_a_job_of_no_array_is_named_by_its_number(tmp_path: Path) -> None:
 def test_nothing_is_put_back_under_a_number_that_slurm_does_not_explain(tmp_path: Path) -> None:
     asked = Asked(tmp_path, {})
 
-    with pytest.raises(SlurmError, match="Invalid job id"):
+    with pytest.raises(NodeSlurmError, match="Invalid job id"):
         asked.slurm.requeue(42)
     assert asked.words == ["show job 42"]
 
@@ -168,5 +168,5 @@ def test_a_job_of_which_nothing_is_shown_may_be_there(tmp_path: Path, answer: st
     asked = Asked(tmp_path, {"show job 42": answer})
 
     assert asked.slurm.is_there(42)
-    with pytest.raises(SlurmError, match="scontrol shows nothing of job 42"):
+    with pytest.raises(NodeSlurmError, match="scontrol shows nothing of job 42"):
         asked.slurm.requeue(42)

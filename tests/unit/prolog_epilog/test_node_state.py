@@ -16,7 +16,7 @@ import pytest
 from prolog_epilog import spool
 from prolog_epilog.errors import Busy, StateError
 from prolog_epilog.injob import word
-from prolog_epilog.job.job import Job
+from prolog_epilog.job.job import NodeJob
 from prolog_epilog.node import files
 from prolog_epilog.node.paths import Paths
 from prolog_epilog.node.processes import Proven
@@ -132,7 +132,7 @@ def test_a_jobs_programs_can_pass_whatever_umask_slurmd_has(tmp_path: Path) -> N
     try:
         files.prepare(paths)
         word.create(paths.word(7), [A], os.getuid(), os.getgid())
-        spool.add(other, Job(7, 1000, "n1", "", (), {}), "1:0")
+        spool.add(other, NodeJob(7, 1000, "n1", "", (), {}), "1:0")
     finally:
         os.umask(before)
     for folder in (paths.root, paths.words, paths.word(7), other.root):

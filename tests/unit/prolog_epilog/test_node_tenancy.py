@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from prolog_epilog.tenants import share_file, state
-from prolog_epilog.tenants.share_file import Share
+from prolog_epilog.tenants.share_file import ShareRecord
 from tests.unit.node_world import NODE, World, berth, is_alive
 
 pytestmark = pytest.mark.slow
@@ -36,7 +36,7 @@ def world() -> Iterator[World]:
             os.kill(pid, signal.SIGKILL)
 
 
-def share(world: World, job: int = 7) -> Share:
+def share(world: World, job: int = 7) -> ShareRecord:
     found = share_file.read(world.paths, job)
     assert found is not None
     return found

@@ -87,6 +87,16 @@ def test_the_answering_process_loads_no_graph_library() -> None:
     assert not loaded_by("import policy.daemon.answer.main") & (HEAVY - {"numpy"})
 
 
+def test_no_two_public_classes_have_one_name() -> None:
+    places: dict[str, list[str]] = {}
+    for package in ("policy", "prolog_epilog", "topology"):
+        for name, path in modules(package):
+            for item in ast.parse(path.read_text()).body:
+                if isinstance(item, ast.ClassDef) and not item.name.startswith("_"):
+                    places.setdefault(item.name, []).append(name)
+    assert {name: found for name, found in places.items() if len(found) > 1} == {}
+
+
 C_FLOORS = (("common",), ("berthd", "berth_notice", "berth_slurm", "cli_filter", "spank"), ("pin",), ("job_submit",))
 """Folders of slurm_plugins/, from the lowest floor up; one includes what lies below it."""
 

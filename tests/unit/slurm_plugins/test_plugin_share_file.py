@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prolog_epilog.tenants import share_file
-from prolog_epilog.tenants.share_file import Share
+from prolog_epilog.tenants.share_file import ShareRecord
 from tests.unit.plugin_library import SHARE_FILE_MAX, ShareFile, library
 
 READ, NONE, BAD = range(3)
@@ -101,7 +101,7 @@ def test_what_the_prolog_writes_is_what_a_task_gets(
     uid: int, minors: list[int], environment: dict[str, str], unset: list[str], prepend: dict[str, str], why: str
 ) -> None:
     prepend = {name: path for name, path in prepend.items() if name not in {*environment, *unset}}
-    written = Share(
+    written = ShareRecord(
         42, uid, why=why, minors=tuple(minors), share=30, environment=environment, unset=tuple(unset), prepend=prepend
     )
     file, error = parse(share_file.text(written).encode())

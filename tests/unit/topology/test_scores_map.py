@@ -10,7 +10,7 @@ import pytest
 
 from policy.cli.main import main
 from topology.calibrate.runs import append
-from topology.calibrate.simulated import Plan, draw
+from topology.calibrate.simulated import FleetPlan, draw
 from topology.calibrate.steps import JobReport, Rank
 from topology.calibrate.steps import encode as steps_line
 from topology.scores import Score, decode, decode_pal, dump, encode, encode_pal, load
@@ -72,7 +72,7 @@ def test_a_picture_of_nothing_says_so() -> None:
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("calibration") / "runs"
-    append(draw(Plan(nodes=12, slow_gpus=0.08, stuck=(4,)), 3).visits, path)
+    append(draw(FleetPlan(nodes=12, slow_gpus=0.08, stuck=(4,)), 3).visits, path)
     return path
 
 

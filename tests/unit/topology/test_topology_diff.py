@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 
 from tests.strategies import machines
-from topology.diff import Change, changes, cluster_changes
+from topology.diff import TopologyChange, changes, cluster_changes
 from topology.machines import machine, rack
 from topology.model import Discovered, Gpu, Link, Machine, PathWord
 
@@ -27,7 +27,7 @@ def real(name: str, node: str = "n1") -> Machine:
 DGX, HGX = real("dgx-1v"), real("hgx-h100")
 
 
-def seen(found: list[Change]) -> list[tuple[str, str]]:
+def seen(found: list[TopologyChange]) -> list[tuple[str, str]]:
     return [(change.kind, change.uuid) for change in found]
 
 

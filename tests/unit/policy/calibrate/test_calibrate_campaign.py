@@ -16,7 +16,7 @@ from rich.console import Console
 
 from policy.calibrate.campaign import Campaign, begin, decode, encode
 from policy.calibrate.choice import Rules, Window, measurable, next_nodes, parse_window, to_make_way
-from policy.cli.calibrate.jobs import Jobs, Outcome, request
+from policy.cli.calibrate.jobs import Jobs, MeasurementEnd, request
 from policy.cli.calibrate.progress import _table
 from policy.cli.calibrate.report import differences, merged
 from policy.cli.main import main
@@ -275,7 +275,7 @@ def test_what_a_job_prints_becomes_a_visit_and_what_it_does_not_a_reason(monkeyp
     jobs.start("n2", [*good, "other"])
     jobs.start("n3", ["sh", "-c", "echo berth: error: no driver >&2; exit 1"])
     jobs.start("n4", ["true"])
-    found: dict[str, Outcome] = {}
+    found: dict[str, MeasurementEnd] = {}
     while jobs.nodes:
         found |= {one.node: one for one in jobs.ended()}
 

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from policy.cluster.admission import Who, admits
+from policy.cluster.admission import Submitter, admits
 from policy.cluster.fit import on_fleet
 from policy.cluster.partitions import BLAMED_FOR, choose, others
 from policy.formats.segment import fields as segment_fields
-from policy.formats.slurm_facts import JobFacts, NodeFacts, PartitionFacts, Rule
+from policy.formats.slurm_facts import AdmissionRule, JobFacts, NodeFacts, PartitionFacts
 from policy.placement.berth import BerthPolicy
 from policy.plan.answer.decide import Decision, decide
 from policy.plan.changes import Change, Move, Release
@@ -158,37 +158,37 @@ def test_a_job_whose_first_partition_may_not_admit_it_is_left_to_slurm() -> None
     assert asked(nodes, [owners, replace(DEBUG, for_all_groups=False)]).fields["nodes"] == "n1"
 
 
-ACCOUNTS = Rule(only=frozenset({"physics"}))
-NO_GUESTS = Rule(never=frozenset({"guests"}))
-ONE_QOS = Rule(only=frozenset({"high"}))
-NO_SCAVENGER = Rule(never=frozenset({"scavenger"}))
+ACCOUNTS = AdmissionRule(only=frozenset({"physics"}))
+NO_GUESTS = AdmissionRule(never=frozenset({"guests"}))
+ONE_QOS = AdmissionRule(only=frozenset({"high"}))
+NO_SCAVENGER = AdmissionRule(never=frozenset({"scavenger"}))
 
 
 @pytest.mark.parametrize(
     ("partition", "who", "answer"),
     [
-        (GPU, Who(), True),
-        (replace(GPU, for_all_groups=False), Who(), None),
-        (replace(GPU, for_all_groups=False), Who(by_groups=frozenset({"gpu"})), True),
-        (replace(GPU, for_all_groups=False), Who(by_groups=frozenset()), False),
-        (replace(GPU, accounts=ACCOUNTS), Who("Physics"), True),
+        (GPU, Submitter(), True),
+        (replace(GPU, for_all_groups=False), Submitter(), None),
+        (replace(GPU, for_all_groups=False), Submitter(by_groups=frozenset({"gpu"})), True),
+        (replace(GPU, for_all_groups=False), Submitter(by_groups=frozenset()), False),
+        (replace(GPU, accounts=ACCOUNTS), Submitter("Physics"), True),
         # Slurm admits all that are below physics, and who names no account has one.
-        (replace(GPU, accounts=ACCOUNTS), Who("optics"), None),
-        (replace(GPU, accounts=ACCOUNTS), Who(), None),
-        (replace(GPU, accounts=NO_GUESTS), Who("guests"), False),
-        (replace(GPU, accounts=NO_GUESTS), Who("optics"), None),
-        (replace(GPU, qos=ONE_QOS), Who(qos="High"), True),
-        (replace(GPU, qos=ONE_QOS), Who(qos="normal"), False),
-        (replace(GPU, qos=ONE_QOS), Who(), None),
+        (replace(GPU, accounts=ACCOUNTS), Submitter("optics"), None),
+        (replace(GPU, accounts=ACCOUNTS), Submitter(), None),
+        (replace(GPU, accounts=NO_GUESTS), Submitter("guests"), False),
+        (replace(GPU, accounts=NO_GUESTS), Submitter("optics"), None),
+        (replace(GPU, qos=ONE_QOS), Submitter(qos="High"), True),
+        (replace(GPU, qos=ONE_QOS), Submitter(qos="normal"), False),
+        (replace(GPU, qos=ONE_QOS), Submitter(), None),
         # Of several it gets the first that may start it.
-        (replace(GPU, qos=ONE_QOS), Who(qos="normal,high"), None),
-        (replace(GPU, qos=NO_SCAVENGER), Who(qos="scavenger"), False),
-        (replace(GPU, qos=NO_SCAVENGER), Who(qos="normal"), True),
-        (replace(GPU, accounts=ACCOUNTS, qos=ONE_QOS), Who("physics"), None),
-        (replace(GPU, accounts=ACCOUNTS, qos=ONE_QOS), Who("optics", "normal"), False),
+        (replace(GPU, qos=ONE_QOS), Submitter(qos="normal,high"), None),
+        (replace(GPU, qos=NO_SCAVENGER), Submitter(qos="scavenger"), False),
+        (replace(GPU, qos=NO_SCAVENGER), Submitter(qos="normal"), True),
+        (replace(GPU, accounts=ACCOUNTS, qos=ONE_QOS), Submitter("physics"), None),
+        (replace(GPU, accounts=ACCOUNTS, qos=ONE_QOS), Submitter("optics", "normal"), False),
     ],
 )
-def test_whom_a_partition_admits(partition: PartitionFacts, who: Who, answer: bool | None) -> None:
+def test_whom_a_partition_admits(partition: PartitionFacts, who: Submitter, answer: bool | None) -> None:
     assert admits(partition, who) is answer
 
 

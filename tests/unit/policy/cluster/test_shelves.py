@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policy.cluster.shared.fragmentation import DEFAULT
-from policy.cluster.shared.shelves import Asked, Shelves
-from policy.cluster.shared.tenants import Tenant, Tenants
+from policy.cluster.shared.shelves import ShelfRequest, Shelves
+from policy.cluster.shared.tenants import PlannedTenant, Tenants
 from policy.request.share import EVERYBODY, NOBODY, Share
 from tests.unit.policy.plan.test_shares import fragmentation
 from tests.unit.share_world import book, node
@@ -23,7 +23,9 @@ NODES = st.lists(st.lists(ROW, max_size=4), min_size=1, max_size=3)
 
 
 def tenants_of(rows: list[tuple[int, int, int, int, int, int]]) -> Tenants:
-    return Tenants(tuple(Tenant(mask, part, mem, whose, at, at + time) for mask, part, mem, whose, at, time in rows))
+    return Tenants(
+        tuple(PlannedTenant(mask, part, mem, whose, at, at + time) for mask, part, mem, whose, at, time in rows)
+    )
 
 
 @given(NODES, NODES, st.sampled_from([10, 50]), st.sampled_from([1, 2]), st.integers(0, 5), st.sampled_from([0, 40]))
@@ -54,11 +56,11 @@ def test_shelves_know_what_their_tenants_know(
 
 
 def test_what_is_remembered_of_a_node_is_not_used_when_the_node_has_changed() -> None:
-    shelves, asked = Shelves(), Asked(1, 30, 2, DEFAULT)
+    shelves, asked = Shelves(), ShelfRequest(1, 30, 2, DEFAULT)
     for free, cpus, percent in ((0b1110, 9, 50), (0b1110, 3, 50), (0b100, 9, 50), (0b100, 9, 20)):
         cluster = book([node("n1")]).cluster
         seen = replace(cluster.now(60), free=np.array([free]), cpus=np.array([cpus]))
-        tenants = {0: Tenants((Tenant(1, percent, 0, EVERYBODY, 0.0, 90.0),))}
+        tenants = {0: Tenants((PlannedTenant(1, percent, 0, EVERYBODY, 0.0, 90.0),))}
         places = np.array([0, 0]), np.array([1, 0])
         shelves.bring(tenants)
         fresh = Shelves()

@@ -14,17 +14,17 @@ from hypothesis import strategies as st
 
 from policy.daemon.hear.accounts import Accounts
 from policy.daemon.hear.hosts import REMEMBERED, Hosts
-from policy.daemon.hear.losses import Losses as Writer
+from policy.daemon.hear.losses import HeardLosses as Writer
 from policy.daemon.hear.losses import LossWord, read_word
 from policy.daemon.hear.step_times import StepWord
 from policy.formats import segment
 from policy.formats.slurm_facts import JobText
 from policy.report.text import text
-from prolog_epilog.guard.tell.losses import Losses, LossNotice
+from prolog_epilog.guard.tell.losses import LossNotice, ToldLosses
 from prolog_epilog.guard.tell.notice import Payload
 from prolog_epilog.injob import word
 from prolog_epilog.injob.job import BETTER, Job
-from prolog_epilog.injob.word import Beat, read_beats
+from prolog_epilog.injob.word import WordBeat, read_beats
 from tests.unit.policy.report.test_report import DAY, figures, line
 from tests.unit.policy_world import NOW, node, reading, running
 from topology.calibrate.steps import load
@@ -38,7 +38,7 @@ def made(tmp_path: Path) -> Path:
     return word.create(tmp_path / "42", [UUID], os.getuid(), os.getgid())[0]
 
 
-def only(made: Path) -> Beat:
+def only(made: Path) -> WordBeat:
     (beat,) = read_beats(made)
     return beat
 
@@ -88,13 +88,15 @@ class Numbers:
 # In the guard.
 
 
-def beat(best_s: float, losses: int = 1) -> Beat:
-    return Beat(1, 7, False, True, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, (), losses=losses, best_at_ns=round(best_s * 1e9))
+def beat(best_s: float, losses: int = 1) -> WordBeat:
+    return WordBeat(
+        1, 7, False, True, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, (), losses=losses, best_at_ns=round(best_s * 1e9)
+    )
 
 
 def test_berthd_is_told_now_and_then_and_at_the_end() -> None:
     told: list[Payload] = []
-    losses = Losses(told.append, wall=lambda: 1_000_000.0 + now)
+    losses = ToldLosses(told.append, wall=lambda: 1_000_000.0 + now)
     for second in range(1_500):
         now = float(second)
         # Better for ten minutes, then no more; the second rank's best is older.
@@ -108,7 +110,7 @@ def test_berthd_is_told_now_and_then_and_at_the_end() -> None:
 
 def test_a_job_that_ends_early_is_told_of_and_one_without_losses_is_not() -> None:
     told: list[Payload] = []
-    losses = Losses(told.append, wall=lambda: 5_000.0)
+    losses = ToldLosses(told.append, wall=lambda: 5_000.0)
     losses.turn(100.0, "n1", {11: {("a", 1): beat(99.0)}, 12: {("b", 1): beat(0.0, 0)}})
     assert not told
     losses.turn(100.1, "n1", {})

@@ -18,14 +18,14 @@ from policy.plan.changes import Move
 from policy.plan.claims import Claim
 from policy.plan.plan import Plan
 from policy.plan.tracker import Picture
-from policy.request.settings import Moving, Settings
+from policy.request.settings import RelocationRules, Settings
 from policy.site.config import Config, load
 from policy.slurm import changes
 from policy.slurm.interface import Pin
 from tests.unit.policy_world import NOW, book, fleet, machine, node, reading, running, submit, waiting
 from topology import files
 
-RULES = Moving(enabled=True, grace=30, restart=10, cost=60, after=60)
+RULES = RelocationRules(enabled=True, grace=30, restart=10, cost=60, after=60)
 
 
 @dataclass
@@ -136,7 +136,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def berthd(slurm: Slurm, folder: Path, rules: Moving = RULES, scores: Path | None = None) -> Planner:
+def berthd(slurm: Slurm, folder: Path, rules: RelocationRules = RULES, scores: Path | None = None) -> Planner:
     settings = Settings(moving=rules)
     config = Config(topology_dir=folder, fabric="none", pinned_file=folder / "pinned", settings=settings, scores=scores)
     planner = Planner(slurm, config, Channel())  # type: ignore[arg-type]
@@ -215,7 +215,7 @@ def test_its_own_signal_goes_where_its_user_wants_it(folder: Path) -> None:
         ({}, replace(RULES, after=3_600)),
     ],
 )
-def test_it_stays(changes_: dict[str, Any], rules: Moving, folder: Path) -> None:
+def test_it_stays(changes_: dict[str, Any], rules: RelocationRules, folder: Path) -> None:
     """It did not say so, is too dear, cannot be put back, or not again; no record is taken; none move here, or yet."""
     slurm = Slurm(**changes_)
     planner = berthd(slurm, folder, rules)
@@ -370,14 +370,16 @@ def test_a_bad_setting_is_named(text: str, says: str, tmp_path: Path) -> None:
 
 def test_the_settings_of_a_site(tmp_path: Path) -> None:
     (tmp_path / "berth.conf").write_text('[moving]\nenabled = true\ngrace = 120\ncost = "10:00"\nsignal = "USR2"\n')
-    assert load(tmp_path / "berth.conf").settings.moving == Moving(enabled=True, grace=120, cost=600, signal="USR2")
+    assert load(tmp_path / "berth.conf").settings.moving == RelocationRules(
+        enabled=True, grace=120, cost=600, signal="USR2"
+    )
     assert not load(Path("/nonexistent")).settings.moving.enabled
 
 
 # At submission.
 
 
-def decided(rules: Moving = RULES, **fields: str) -> tuple[dict[str, str], str]:
+def decided(rules: RelocationRules = RULES, **fields: str) -> tuple[dict[str, str], str]:
     """What stands in the segment of a movable job, and what its user reads."""
     look = reading([node("n1")])
     answer = decide(

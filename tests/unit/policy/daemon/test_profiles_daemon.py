@@ -9,7 +9,7 @@ import pytest
 from policy.cluster.shared.sharers import who_is
 from policy.daemon.hear.guards import Alone, GuardWord, Together
 from policy.daemon.hear.notices import Notice
-from policy.daemon.passes.company import Company
+from policy.daemon.passes.company import ProfileKeeper
 from policy.daemon.passes.planner import Planner
 from policy.daemon.passes.profiles import KNOWN_EVERY, USED_AFTER, WRITE_EVERY, Profiles
 from policy.formats.errors import ConfigError
@@ -17,7 +17,7 @@ from policy.formats.slurm_facts import JobFacts
 from policy.placement.berth import BerthPolicy
 from policy.plan.answer.decide import decide
 from policy.request.settings import Settings, Sharing
-from policy.sharing.profiles import Key, Store, Verdict
+from policy.sharing.profiles import ProfileKey, Store, Verdict
 from policy.site.config import Config, load
 from tests.unit.company_world import ALONE
 from tests.unit.guest_world import NOW, book, guest, host, node, reading
@@ -27,7 +27,7 @@ from tests.unit.share_world import packed, with_memory
 from topology import files
 
 FULL = 0xFF
-TRAIN, SWEEP = Key("ann", "lab", "train"), Key("ann", "lab", "sweep")
+TRAIN, SWEEP = ProfileKey("ann", "lab", "train"), ProfileKey("ann", "lab", "sweep")
 
 
 def jobs() -> dict[int, JobFacts]:
@@ -114,7 +114,7 @@ def test_what_another_wrote_meanwhile_is_kept_and_so_is_what_was_measured(tmp_pa
     path = tmp_path / "profiles"
     made = opened(path)
     made.hear(word(alone=Alone(1, 60.0, busy=0.5), together=Together(1, 60.0, 0.97, 0.5)), jobs(), NOW)
-    path.write_text(Store({Key("ann", "lab", "other"): ALONE["light"]}).write())
+    path.write_text(Store({ProfileKey("ann", "lab", "other"): ALONE["light"]}).write())
     made.refresh(NOW + 1, writes=True)
 
     assert {key.name for key in made.store.measured} == {"train", "class:mixed", "other"}
@@ -156,7 +156,7 @@ def test_a_guest_that_is_let_run_half_of_the_time_has_half_of_its_speed(tmp_path
 
 def test_jobs_that_brought_each_other_down_are_written_at_once_even_if_they_are_gone(tmp_path: Path) -> None:
     path = tmp_path / "profiles"
-    company = Company(Sharing(profiles=str(path)))
+    company = ProfileKeeper(Sharing(profiles=str(path)))
     two = [replace(packed(number, "n1", 0, 30), account="lab", name=name) for number, name in ((7, "a"), (8, "b"))]
     company.look(reading([node("n1")], two), writes=True)
     company.look(reading([node("n1")], [], at=NOW + 1), writes=True)
@@ -164,7 +164,7 @@ def test_jobs_that_brought_each_other_down_are_written_at_once_even_if_they_are_
     company.look(reading([node("n1")], [], at=NOW + 2), writes=True)
     company.close()
     assert company.foes == {((two[0].user, "a"), (two[0].user, "b")), ((two[0].user, "b"), (two[0].user, "a"))}
-    again = Company(Sharing(profiles=str(path)))
+    again = ProfileKeeper(Sharing(profiles=str(path)))
     again.look(reading([node("n1")], []), writes=True)
     assert again.foes == company.foes
 
@@ -222,7 +222,7 @@ def test_without_a_fit_guests_are_seated_by_rules(
     fit = tmp_path / "fit.json"
     if text is not None:
         fit.write_text(text)
-    company = Company(Sharing(profiles=str(tmp_path / "profiles"), fit=str(fit)))
+    company = ProfileKeeper(Sharing(profiles=str(tmp_path / "profiles"), fit=str(fit)))
 
     assert company.chooser is None
     assert company.hear(word(together=Together(1, 60.0, 0.5, 1.0)), NOW) == ""
@@ -231,7 +231,7 @@ def test_without_a_fit_guests_are_seated_by_rules(
 
 
 def test_packed_jobs_are_known_by_user_and_name_once_a_minute_at_most(tmp_path: Path) -> None:
-    company = Company(Sharing(profiles=str(tmp_path / "profiles"), least_speed=70))
+    company = ProfileKeeper(Sharing(profiles=str(tmp_path / "profiles"), least_speed=70))
     look = replace(reading([node("n1", used=1)], list(jobs().values())), at=NOW)
     company.look(look, writes=False)
     assert company.neighbours is not None
@@ -251,7 +251,7 @@ def test_packed_jobs_are_known_by_user_and_name_once_a_minute_at_most(tmp_path: 
 
 def test_where_nobody_looks_at_speeds_packed_jobs_have_no_neighbours(tmp_path: Path) -> None:
     for sharing in (Sharing(), Sharing(profiles=str(tmp_path / "profiles"), least_speed=0)):
-        company = Company(sharing)
+        company = ProfileKeeper(sharing)
         company.look(reading([node("n1")], []), writes=False)
         assert company.neighbours is None
         company.close()

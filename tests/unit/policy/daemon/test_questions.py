@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import pytest
 
 from policy.daemon.answer import questions as module
-from policy.daemon.answer.questions import BURST, EACH_SECOND, Questions, Turns
+from policy.daemon.answer.questions import BURST, EACH_SECOND, QuestionBudget, Questions
 from policy.formats import segment, wire
 from policy.formats.errors import DaemonError, SlurmError
 from policy.formats.slurm_facts import JobText
@@ -164,7 +164,7 @@ def test_one_user_who_asks_without_end_keeps_nobody_else_from_asking() -> None:
 
 def test_turns_come_back_with_time_and_are_forgotten_for_who_needs_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_MOST_USERS", 100)
-    turns = Turns()
+    turns = QuestionBudget()
     assert [turns.take(1, 0.0) for _ in range(int(BURST) + 1)] == [True] * int(BURST) + [False]
     assert [turns.take(1, 1.0) for _ in range(int(EACH_SECOND) + 1)] == [True] * int(EACH_SECOND) + [False]
 

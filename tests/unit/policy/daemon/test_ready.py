@@ -11,8 +11,8 @@ from policy.daemon.answer.ready import STALE_AFTER, asked_by
 from policy.daemon.passes.handover import Snapshot
 from policy.formats import wire
 from policy.formats.slurm_facts import PartitionFacts
-from policy.history.runtime import Asked
-from policy.history.size_order import Ended
+from policy.history.runtime import KnownAtSubmission
+from policy.history.size_order import EndedJob
 from policy.plan.answer import decide
 from policy.site.config import Config
 from tests.examples import examples
@@ -208,7 +208,7 @@ def test_a_site_that_orders_by_size_answers_each_user_by_his_own_jobs() -> None:
     made = answerer(order_weight=100)
     take(made, look(NOW), NOW)
     hours = {"1000": 90, "1001": 1, "1002": 10}
-    ended = [Ended(Asked(user, "", "", 4), 3_600.0 * long) for user, long in hours.items()]
+    ended = [EndedJob(KnownAtSubmission(user, "", "", 4), 3_600.0 * long) for user, long in hours.items()]
     take(made, replace(look(NOW), ended=tuple(ended * 20)), NOW)
 
     replies = []

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from policy.cli.main import main
-from policy.daemon.hear.step_times import StepTimes as Record
+from policy.daemon.hear.step_times import HeardStepTimes as Record
 from policy.daemon.hear.step_times import StepWord, read_word
 from policy.daemon.passes.living_scores import LivingScores, living_table
 from policy.daemon.passes.score_table import ScoreTable
@@ -23,17 +23,17 @@ from prolog_epilog.guard.measure.senses import Look
 from prolog_epilog.guard.measure.signals import DeviceSample
 from prolog_epilog.guard.options import NoticeOptions
 from prolog_epilog.guard.seats.keeper import Keeper
-from prolog_epilog.guard.seats.step_times import StepNotice, StepTimes
+from prolog_epilog.guard.seats.step_times import StepNotice, ToldStepTimes
 from prolog_epilog.guard.settings import GuardSettings
 from prolog_epilog.guard.tell.errands import Errands
 from prolog_epilog.guard.tell.notice import Payload, tell
 from prolog_epilog.injob import word
 from prolog_epilog.injob.job import Job, fingerprint
-from prolog_epilog.injob.word import APP, AT, OWN_NS, OWN_STEPS, READY, STEP_NS, STEPS, Place
+from prolog_epilog.injob.word import APP, AT, OWN_NS, OWN_STEPS, READY, STEP_NS, STEPS, WordSlot
 from prolog_epilog.job.extra import GUARANTEED
 from prolog_epilog.node.paths import Paths
 from prolog_epilog.tenants import share_file
-from prolog_epilog.tenants.share_file import Share
+from prolog_epilog.tenants.share_file import ShareRecord
 from tests.fakes.munge import credential
 from tests.unit.guard_world import Devices, Slurm, book, strike
 from tests.unit.policy.daemon.test_notices import hub, take
@@ -56,7 +56,7 @@ class Node:
         self.told: list[str] = []
         # Half past, two to three hours ago: guards report after the full hour.
         self.now, self.began = 1.0, time.time() // 3_600.0 * 3_600.0 - 9_000.0
-        self.places: list[Place] = []
+        self.places: list[WordSlot] = []
         self.job = 0
         self.own = [STEP_S] * GPUS
         self.busy = [1.0] * GPUS
@@ -67,7 +67,7 @@ class Node:
         errands = Errands(Slurm(), NoticeOptions(("ctl",)), print, lambda _guest: None, self._tell)  # type: ignore[arg-type]
         ground = Ground(self.paths, folder / "fs")
         self.keeper = Keeper(ground, GuardSettings(), errands, self.devices, lambda _said: None)
-        self.keeper.steps = StepTimes(errands.notify, lambda: self.began + self.now)
+        self.keeper.steps = ToldStepTimes(errands.notify, lambda: self.began + self.now)
         self.errands = errands
 
     def _tell(self, _options: NoticeOptions, notice: Payload) -> bool:
@@ -84,10 +84,10 @@ class Node:
         book(self.paths, job, UUIDS)
         share_file.write(
             self.paths,
-            Share(job, os.getuid(), "", tuple(range(GPUS)), tuple(range(GPUS)), UUIDS, None, None, "time", GUARANTEED,
-                  "n1", str(folder)),
+            ShareRecord(job, os.getuid(), "", tuple(range(GPUS)), tuple(range(GPUS)), UUIDS, None, None, "time",
+                        GUARANTEED, "n1", str(folder)),
         )  # fmt: skip
-        self.places = [Place(one) for one in words]
+        self.places = [WordSlot(one) for one in words]
         for place in self.places:
             place.numbers[READY], place.numbers[APP] = 1, app
 

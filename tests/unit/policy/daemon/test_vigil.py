@@ -23,7 +23,7 @@ from policy.formats.slurm_facts import Reading
 from policy.site.config import Config
 from policy.slurm.by_command import command
 from policy.slurm.by_library.program import Program
-from policy.slurm.waits import WAITS, Waits
+from policy.slurm.waits import WAITS, SlurmWaits
 from tests.unit.policy.daemon.test_answerer import snapshot
 from tests.unit.policy_world import node, reading, submit
 from tests.waiting import until
@@ -320,7 +320,7 @@ while echo '["ok"]' && read line; do :; done
 
 
 def test_where_nobody_watches_nobody_is_told() -> None:
-    Waits().begin()
+    SlurmWaits().begin()
 
 
 def test_a_daemon_that_gives_up_says_so_by_its_exit_status(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policy.history import runtime
-from policy.history.runtime import Asked, RunTimes
+from policy.history.runtime import KnownAtSubmission, RunTimes
 
-TRAIN = Asked("ann", "train", "lab", 8, 86_400.0)
+TRAIN = KnownAtSubmission("ann", "train", "lab", 8, 86_400.0)
 
 
-def taught(asked: Asked, *seconds: float) -> RunTimes:
+def taught(asked: KnownAtSubmission, *seconds: float) -> RunTimes:
     times = RunTimes()
     for one in seconds:
         times.learn(asked, one)
@@ -28,7 +28,7 @@ def test_without_any_history_a_part_of_the_limit_is_left() -> None:
 
 
 def test_without_history_and_limit_it_still_answers() -> None:
-    guess = RunTimes().predict(Asked("", "", "", 1))
+    guess = RunTimes().predict(KnownAtSubmission("", "", "", 1))
 
     assert 0 < guess.low < guess.median < guess.high < math.inf
 
@@ -47,16 +47,16 @@ def test_a_users_own_record_counts_more_than_that_of_others() -> None:
     times = RunTimes()
     for _ in range(60):
         times.learn(TRAIN, 40_000)
-        times.learn(Asked("bob", "eval", "lab", 1, 86_400.0), 60)
+        times.learn(KnownAtSubmission("bob", "eval", "lab", 1, 86_400.0), 60)
 
     assert times.predict(TRAIN).median > 15_000
-    assert times.predict(Asked("bob", "eval", "lab", 1, 86_400.0)).median < 200
+    assert times.predict(KnownAtSubmission("bob", "eval", "lab", 1, 86_400.0)).median < 200
 
 
 def test_an_unknown_user_gets_what_jobs_of_that_account_and_size_take() -> None:
     times = taught(TRAIN, *[5_000.0] * 30)
 
-    assert 3_000 < times.predict(Asked("new", "first", "lab", 8, 86_400.0)).median < 7_000
+    assert 3_000 < times.predict(KnownAtSubmission("new", "first", "lab", 8, 86_400.0)).median < 7_000
 
 
 def test_limits_help_where_a_user_uses_a_steady_part_of_them() -> None:
@@ -64,9 +64,11 @@ def test_limits_help_where_a_user_uses_a_steady_part_of_them() -> None:
     draw = random.Random(2)
     for _ in range(300):
         limit = draw.choice([600.0, 6_000.0, 60_000.0])
-        times.learn(Asked("ann", "sweep", "lab", 1, limit), limit * draw.uniform(0.4, 0.6))
+        times.learn(KnownAtSubmission("ann", "sweep", "lab", 1, limit), limit * draw.uniform(0.4, 0.6))
 
-    short, long = (times.predict(Asked("ann", "sweep", "lab", 1, limit)).median for limit in (600.0, 60_000.0))
+    short, long = (
+        times.predict(KnownAtSubmission("ann", "sweep", "lab", 1, limit)).median for limit in (600.0, 60_000.0)
+    )
     assert long > 2.5 * short
 
 
@@ -83,8 +85,8 @@ def test_a_change_of_habit_is_followed() -> None:
 def test_predictions_are_ordered_finite_and_within_the_limit(ran: list[tuple[str, int, float]], limit: float) -> None:
     times = RunTimes()
     for user, gpus, seconds in ran:
-        times.learn(Asked(user, "", "lab", gpus, limit), seconds)
-    guess = times.predict(Asked("a", "", "lab", 1, limit))
+        times.learn(KnownAtSubmission(user, "", "lab", gpus, limit), seconds)
+    guess = times.predict(KnownAtSubmission("a", "", "lab", 1, limit))
 
     assert 0 < guess.low <= guess.median <= guess.high <= limit
     assert 0 <= guess.confidence <= 1
@@ -94,7 +96,7 @@ def test_asking_does_not_change_what_is_known() -> None:
     times = taught(TRAIN, 100.0, 200.0)
     before = times.predict(TRAIN)
     for number in range(50):
-        times.predict(Asked(f"user{number}", "job", "lab", 8, 86_400.0))
+        times.predict(KnownAtSubmission(f"user{number}", "job", "lab", 8, 86_400.0))
 
     assert times.predict(TRAIN) == before
 
@@ -103,8 +105,8 @@ def test_old_groups_make_room_for_new_ones(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(runtime, "_MOST_GROUPS", 50)
     times = RunTimes()
     for number in range(200):
-        times.learn(Asked(f"user{number}", "job", "lab", 8), 100.0)
+        times.learn(KnownAtSubmission(f"user{number}", "job", "lab", 8), 100.0)
 
     assert len(times._windows) <= 50
     assert len(times._records) <= 50
-    assert times.predict(Asked("user199", "job", "lab", 8)).median == pytest.approx(100.0)
+    assert times.predict(KnownAtSubmission("user199", "job", "lab", 8)).median == pytest.approx(100.0)

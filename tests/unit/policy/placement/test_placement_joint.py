@@ -11,7 +11,7 @@ from policy.cluster.fleet import Fleet
 from policy.placement.base import Berth, Policy
 from policy.placement.registry import create
 from policy.request.demand import Demand
-from policy.simulate.jobs import Job
+from policy.simulate.jobs import TraceJob
 from policy.simulate.world import Layout, build, demand_of, view
 from tests.examples import examples
 
@@ -40,7 +40,7 @@ def queue(on: Fleet, widths: Sequence[int], seed: int) -> list[Demand]:
     demands: list[Demand] = []
     for number, width in enumerate(widths):
         if sum(demand.gpus for demand in demands) + width <= NODES * GPUS:
-            demands.append(demand_of(Job(str(number), width, 0.0, 3600.0, "", str(draw.choice(CLASSES))), on))
+            demands.append(demand_of(TraceJob(str(number), width, 0.0, 3600.0, "", str(draw.choice(CLASSES))), on))
     return demands
 
 

@@ -23,7 +23,7 @@ from policy.placement.published.pal import PalPolicy
 from policy.placement.published.pm_first import PmFirstPolicy
 from policy.placement.published.random import PinnedRandomPolicy, RandomPolicy
 from policy.request.demand import ANY_SPREAD, Demand
-from policy.simulate.jobs import Job
+from policy.simulate.jobs import TraceJob
 from policy.simulate.pal_rounds.rounds import RoundsSettings, run
 from policy.simulate.world import Layout, build, demand_of, view
 from tests.bench.simulate import data_folder, sia_fleet, sia_trace
@@ -38,7 +38,7 @@ def fleet(scores: Sequence[Sequence[float]], across: float = 1.7) -> Fleet:
 
 
 def demand(on: Fleet, gpus: int, nodes: int | None = None, app_class: str = "compute") -> Demand:
-    return demand_of(Job("j", gpus, 0.0, 1.0, nodes=nodes, app_class=app_class), on)
+    return demand_of(TraceJob("j", gpus, 0.0, 1.0, nodes=nodes, app_class=app_class), on)
 
 
 def place(policy: Policy, on: Fleet, gpus: int, free: Sequence[int] | None = None, nodes: int | None = None) -> Berth:

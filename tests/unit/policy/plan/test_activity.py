@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policy.daemon.hear.guards import Alone, GuardWord
-from policy.daemon.passes.company import Company
+from policy.daemon.passes.company import ProfileKeeper
 from policy.formats.slurm_facts import JobFacts, JobText, NodeFacts
 from policy.placement.berth import BerthPolicy
 from policy.plan.answer.segment_values import moved
@@ -126,7 +126,7 @@ def test_nobody_comes_where_the_host_leaves_too_little() -> None:
 
 
 def test_what_guards_say_of_hosts_alone_is_what_is_remembered(tmp_path: Path) -> None:
-    company = Company(Sharing(profiles=str(tmp_path / "profiles")))
+    company = ProfileKeeper(Sharing(profiles=str(tmp_path / "profiles")))
     nodes, jobs = world()
     company.look(reading(nodes, jobs), writes=False)
     company.hear(GuardWord("n1", 0, 0, "healthy", "state", 0, Alone(1, 60.0, sms=0.35)), NOW)

@@ -16,7 +16,7 @@ from policy.plan.tracker import open_book
 from policy.request.settings import Settings
 from policy.sharing.classes import Classes, shown_by
 from policy.sharing.companions import Companions
-from policy.sharing.profiles import Key, Measured, Store
+from policy.sharing.profiles import Measured, ProfileKey, Store
 from tests.unit.policy_world import NOW, fleet, node, reading, running, submit, waiting
 
 SCORES = {
@@ -61,7 +61,7 @@ WAITS_FOR_MEMORY = Measured(at=NOW, runs=4.0, busy=0.99, sms=0.35, bandwidth=0.8
 
 def history(measured: Measured) -> Classes:
     """Ann's job `train` was measured."""
-    store = Store({Key("ann", "lab", "train"): measured})
+    store = Store({ProfileKey("ann", "lab", "train"): measured})
     return Classes(Companions(store, load_fit(), {1_000: "ann", 1_001: "bob"}.__getitem__))
 
 

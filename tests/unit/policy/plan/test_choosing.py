@@ -15,14 +15,14 @@ from policy.plan.tracker import Picture
 from policy.plan.wait_reasons import why
 from policy.request.settings import Sharing
 from policy.sharing.matching import Matching, match
-from policy.sharing.profiles import Key
+from policy.sharing.profiles import ProfileKey
 from policy.slurm import changes
 from policy.slurm.interface import Pin
 from tests.unit.company_world import FULL, World, guest, hosts, store, where
 from tests.unit.guest_world import NOW, fleet, node, reading
 from tests.unit.guest_world import guest as seated_guest
 
-HEAVY, HALF, LIGHT = (Key("ann", "lab", name) for name in ("heavy", "half", "light"))
+HEAVY, HALF, LIGHT = (ProfileKey("ann", "lab", name) for name in ("heavy", "half", "light"))
 
 
 def test_a_guest_goes_beside_the_host_that_is_promised_its_speed() -> None:
@@ -159,8 +159,8 @@ def test_thousands_of_profiles_are_matched_in_parts() -> None:
     nodes, jobs = hosts(*["light"] * 30)
     known = store()
     for job in jobs:
-        known.measured[Key("ann", "lab", f"host{job.id}")] = known.measured[LIGHT]
-        known.trial(Key("ann", "lab", f"host{job.id}"), HEAVY, (0.97, 0.5), at=NOW)
+        known.measured[ProfileKey("ann", "lab", f"host{job.id}")] = known.measured[LIGHT]
+        known.trial(ProfileKey("ann", "lab", f"host{job.id}"), HEAVY, (0.97, 0.5), at=NOW)
     named = [replace(job, name=f"host{job.id}") for job in jobs]
     world = World(nodes, [*named, *[guest(number, "half") for number in range(200, 300)]], known=known)
     world.seats()

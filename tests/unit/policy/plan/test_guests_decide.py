@@ -208,7 +208,7 @@ def test_the_sites_rules_are_read_and_checked(tmp_path: Path) -> None:
     )
     found = load(conf).settings.sharing
     assert (found.guest_after, found.guest_way, found.evict_grace, found.evict_signal) == (3_600, "mps", 30, "USR2")
-    assert found.tier_allowed == (tiers.Rule("", "", "exclusive+guaranteed"),)
+    assert found.tier_allowed == (tiers.TierRule("", "", "exclusive+guaranteed"),)
     for wrong, says in (
         ('tier_default = "partiton=low:guaranteed"', "tier_default: 'partiton=low:guaranteed' is not"),
         ('tier_default = "guarantied"', "did you mean guaranteed"),

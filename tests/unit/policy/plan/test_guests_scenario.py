@@ -17,7 +17,7 @@ from policy.plan.plan import Plan
 from policy.plan.tracker import Picture
 from policy.request.settings import Settings
 from policy.sharing.companions import Companions
-from policy.sharing.profiles import Key, Store
+from policy.sharing.profiles import ProfileKey, Store
 from tests.examples import examples
 from tests.unit.company_world import ALONE, Elsewhere
 from tests.unit.guest_world import NOW, fleet, reading
@@ -150,7 +150,7 @@ EVENTS = st.one_of(
 
 def by_profiles() -> Chooser:
     """Seats are chosen by what is known of jobs: of one in three light, of one heavy, of one nothing."""
-    known = Store({Key("ann", "lab", name): one for name, one in ALONE.items()})
+    known = Store({ProfileKey("ann", "lab", name): one for name, one in ALONE.items()})
     return Chooser(Companions(known, load_fit(), lambda _: "ann"), Elsewhere(), tries=True)
 
 

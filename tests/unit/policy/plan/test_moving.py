@@ -11,14 +11,14 @@ from policy.cluster.fleet import Fleet
 from policy.formats.slurm_facts import JobFacts, NodeFacts
 from policy.placement.berth import BerthPolicy
 from policy.plan.book import Book
-from policy.plan.relocation.worth import Gang, Mover, Proposal, off_slow, open_for, price
+from policy.plan.relocation.worth import Mover, Proposal, WaitingGang, off_slow, open_for, price
 from policy.plan.tracker import Picture
 from policy.request.demand import Demand
-from policy.request.settings import Moving
+from policy.request.settings import RelocationRules
 from tests.examples import examples
 from tests.unit.policy_world import NOW, fleet, node, reading, running
 
-RULES = Moving(enabled=True, grace=30, restart=30, cost=60)
+RULES = RelocationRules(enabled=True, grace=30, restart=30, cost=60)
 POLICY = BerthPolicy()
 HOUR = 3_600.0
 
@@ -43,8 +43,8 @@ def mover(on: Fleet, number: int, where: int, mask: int, cost: float = 60.0, **c
     return Mover(number, demand(on, 1, mask.bit_count()), (where,), mask, cost, lost, left)
 
 
-def gang(on: Fleet, n: int, k: int, level: str = "any", expected: float = NOW + HOUR) -> Gang:
-    return Gang(99, demand(on, n, k, level), expected)
+def gang(on: Fleet, n: int, k: int, level: str = "any", expected: float = NOW + HOUR) -> WaitingGang:
+    return WaitingGang(99, demand(on, n, k, level), expected)
 
 
 def ids(proposal: Proposal | None) -> list[int]:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from policy.cluster.shared.fragmentation import Shape, stranded, usual
+from policy.cluster.shared.fragmentation import UsualJob, stranded, usual
 from policy.formats.errors import NotNow
 from policy.plan.share_packing import place_whole
 from policy.request.demand import Demand
@@ -30,7 +30,7 @@ def small(*nodes: tuple[int, int]) -> Nodes:
 
 
 def test_cpus_that_end_before_the_gpus_do_strand_them() -> None:
-    shapes = (Shape(1, 100, 8, 1.0),)
+    shapes = (UsualJob(1, 100, 8, 1.0),)
 
     few, enough = stranded(np.array([4, 4]), np.zeros((2, 0), np.int64), np.array([8, 32]), shapes)
 
@@ -50,7 +50,7 @@ def test_whole_gpus_go_where_they_strand_least() -> None:
     cluster = book([node("n0"), node("n1", used=0b111111)], []).cluster
     demand = Demand(1, 2, 1, 1, "node", 3_600, cluster.fleet.ready)
 
-    berth = place_whole(demand, cluster.now(3_600), cluster.tenants, cluster.at, (Shape(4, 100, 1, 1.0),))
+    berth = place_whole(demand, cluster.now(3_600), cluster.tenants, cluster.at, (UsualJob(4, 100, 1, 1.0),))
 
     assert berth.nodes[0] == 1
 

@@ -13,7 +13,7 @@ from policy.formats.slurm_facts import JobFacts, NodeFacts, PartitionFacts, Read
 from policy.placement.berth import BerthPolicy
 from policy.plan.answer.decide import decide
 from policy.plan.changes import Change, Move
-from policy.plan.later_places import Memory, Outlook
+from policy.plan.later_places import Outlook, PlannedBefore
 from policy.plan.plan import Plan
 from policy.plan.tracker import Picture
 from policy.request.locality import Insistence, SizeRule, binding, parse_rules, settle
@@ -348,7 +348,7 @@ def test_the_first_in_line_look_for_sooner_places_more_often(before_it: int, lim
     world = World(full_nodes(2), [*(running(place, f"n{place}", 0xFF, 10_000) for place in (1, 2)), big])
     world.full()
     [entry] = world.plan.queue
-    memories: dict[int, Memory] = {}
+    memories: dict[int, PlannedBefore] = {}
 
     def looks(after: float) -> bool:
         book = world.picture.book()

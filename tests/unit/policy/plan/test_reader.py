@@ -5,7 +5,7 @@ from dataclasses import replace
 from policy.formats.slurm_facts import JobFacts
 from policy.plan.relocation.movable_jobs import Movers
 from policy.plan.waiting_jobs import Reader
-from policy.request.settings import Moving, Sharing
+from policy.request.settings import RelocationRules, Sharing
 from tests.unit.policy_world import NOW, reading, running
 from tests.unit.share_world import fleet, node, packed_waiting
 
@@ -71,7 +71,7 @@ def test_what_is_known_of_those_who_wait_outlives_the_others() -> None:
 
 
 def test_running_jobs_that_may_be_moved_are_forgotten_when_they_are_gone() -> None:
-    movers = Movers(Moving(enabled=True))
+    movers = Movers(RelocationRules(enabled=True))
     segment = {"state": "placed", "n": "1", "k": "1", "f.movable": "", "nodes": "n1", "gpus": "0"}
     on = fleet(reading([node("n1")]))
     for job_id in range(1_000):

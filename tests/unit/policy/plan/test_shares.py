@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policy.cluster.fleet import build_fleet
-from policy.cluster.shared.fragmentation import DEFAULT, Shape, learned, stranded
-from policy.cluster.shared.tenants import MOST_TENANTS, Tenant, Tenants, admits
+from policy.cluster.shared.fragmentation import DEFAULT, UsualJob, learned, stranded
+from policy.cluster.shared.tenants import MOST_TENANTS, PlannedTenant, Tenants, admits
 from policy.formats import segment
 from policy.formats.errors import NotNow
 from policy.formats.slurm_facts import Memory, PartitionFacts
@@ -216,9 +216,9 @@ def test_the_usual_requests_decide_which_room_is_worth_keeping() -> None:
     jobs = [packed(1, "n1", 0, 30), packed(2, "n1", 1, 50)]
     opened = book([node("n1", used=0xFC, shared=(30, 50))], jobs)
     # Who mostly sees jobs of 50 % keeps the half free, and cuts into the 70 %.
-    opened.cluster = replace(opened.cluster, shapes=(Shape(1, 50, 1, 1.0),))
+    opened.cluster = replace(opened.cluster, shapes=(UsualJob(1, 50, 1, 1.0),))
     assert where(ask(opened, 20)) == ("n1", "0")
-    opened.cluster = replace(opened.cluster, shapes=(Shape(1, 70, 1, 1.0),))
+    opened.cluster = replace(opened.cluster, shapes=(UsualJob(1, 70, 1, 1.0),))
     assert where(ask(opened, 20)) == ("n1", "1")
 
 
@@ -335,13 +335,19 @@ def test_a_copy_of_a_picture_keeps_its_own_tenants() -> None:
 
 
 def test_what_is_left_of_shared_gpus() -> None:
-    tenants = Tenants((Tenant(0b11, 30, 0, 1, 0, 10), Tenant(0b10, 20, 0, 1, 5, 10), Tenant(4, 100, 0, NOBODY, 0, 10)))
+    tenants = Tenants(
+        (
+            PlannedTenant(0b11, 30, 0, 1, 0, 10),
+            PlannedTenant(0b10, 20, 0, 1, 5, 10),
+            PlannedTenant(4, 100, 0, NOBODY, 0, 10),
+        )
+    )
 
     assert tuple(map(tenants.left, (1, 5, 10))) == ({0: 70, 1: 70}, {0: 70, 1: 50}, {})
 
 
 def test_one_gpu_takes_no_more_packed_jobs_than_mps_serves() -> None:
-    there = tuple(Tenant(1, 1, 0, EVERYBODY, 0.0, 10.0) for _ in range(MOST_TENANTS))
+    there = tuple(PlannedTenant(1, 1, 0, EVERYBODY, 0.0, 10.0) for _ in range(MOST_TENANTS))
 
     assert admits(there[1:], 1, Share(1), 0, 1.0, 2.0)
     assert not admits(there, 1, Share(1), 0, 1.0, 2.0)
@@ -350,7 +356,7 @@ def test_one_gpu_takes_no_more_packed_jobs_than_mps_serves() -> None:
 moments = st.integers(0, 6)
 tenancies = st.lists(
     st.builds(
-        lambda percent, mem, start, length: Tenant(1, percent, mem, EVERYBODY, start, start + length),
+        lambda percent, mem, start, length: PlannedTenant(1, percent, mem, EVERYBODY, start, start + length),
         st.sampled_from([10, 30, 50]), st.integers(0, 40), moments, st.integers(1, 4),
     ),
     max_size=5,
@@ -359,7 +365,7 @@ tenancies = st.lists(
 
 @given(tenancies, st.integers(1, 100), st.integers(1, 40), moments, st.integers(1, 5))
 def test_a_share_is_admitted_just_where_it_fits_at_each_moment(
-    there: list[Tenant], percent: int, mem: int, start: int, length: int
+    there: list[PlannedTenant], percent: int, mem: int, start: int, length: int
 ) -> None:
     fits = all(
         sum(one.percent for one in there if one.there(t)) + percent <= 100
@@ -382,7 +388,7 @@ def test_what_is_usual_is_learned_but_a_few_jobs_do_not_rule() -> None:
 # A brute-force oracle for small nodes: every state before and after, counted GPU by GPU.
 
 
-def fragmentation(left: list[int], cpus: int, shapes: tuple[Shape, ...]) -> float:
+def fragmentation(left: list[int], cpus: int, shapes: tuple[UsualJob, ...]) -> float:
     """The definition, word by word: room that a drawn request, or as many like it as fit, cannot use; their mean."""
     lost = 0.0
     for gpus, percent, needed, weight in shapes:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policy.cluster.shared.company import NOBODY_KNOWN
-from policy.cluster.shared.tenants import Tenant
+from policy.cluster.shared.tenants import PlannedTenant
 from policy.daemon.passes.profiles import load_fit
 from policy.formats import segment
 from policy.formats.slurm_facts import JobFacts, NodeFacts
@@ -208,8 +208,8 @@ def test_two_that_wait_are_not_planned_together_either() -> None:
 # What is known
 
 
-def tenant(name: str, percent: int = 30) -> Tenant:
-    return Tenant(1, percent, 0, EVERYBODY, 0.0, 10.0, (ME, name))
+def tenant(name: str, percent: int = 30) -> PlannedTenant:
+    return PlannedTenant(1, percent, 0, EVERYBODY, 0.0, 10.0, (ME, name))
 
 
 def share(name: str, percent: int = 30) -> Share:
@@ -252,7 +252,7 @@ def test_it_stays_quick_and_small_with_many_kinds(kinds: int) -> None:
     many = Neighbours(known, FIT, least=0.8, capped=False)
     began = time.process_time()
     for user in range(kinds - 1):
-        there = [Tenant(1, 30, 0, EVERYBODY, 0.0, 10.0, (user + 1, "job"))]
+        there = [PlannedTenant(1, 30, 0, EVERYBODY, 0.0, 10.0, (user + 1, "job"))]
         many.meeting(Share(30, mate=(user, "job")), there)
 
     assert time.process_time() - began < 5.0

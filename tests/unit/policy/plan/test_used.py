@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from policy.cluster.limits_used import FLOOR, LEAST, MOST, Used
+from policy.cluster.limits_used import FLOOR, LEAST, MOST, LimitsUsed
 from policy.formats.slurm_facts import JobFacts
 from policy.placement.berth import BerthPolicy
 from policy.plan.book import Book
@@ -112,7 +112,7 @@ def test_limits_count_where_nothing_else_is_known(jobs: list[JobFacts]) -> None:
 
 
 def test_nine_tenths_of_the_time_that_jobs_ran_was_within_the_part() -> None:
-    used = Used()
+    used = LimitsUsed()
     for _ in range(LEAST):
         used.learn(ran=600.0, limit=1_000.0)
     for _ in range(2):
@@ -122,7 +122,7 @@ def test_nine_tenths_of_the_time_that_jobs_ran_was_within_the_part() -> None:
 
 
 def test_a_flood_of_jobs_that_fail_at_once_says_nothing_of_those_that_run() -> None:
-    used = Used()
+    used = LimitsUsed()
     for _ in range(20):
         used.learn(ran=80_000.0, limit=100_000.0)
     for _ in range(MOST - 20):
@@ -132,7 +132,7 @@ def test_a_flood_of_jobs_that_fail_at_once_says_nothing_of_those_that_run() -> N
 
 
 def test_jobs_are_never_taken_to_use_hardly_anything() -> None:
-    used = Used()
+    used = LimitsUsed()
     for _ in range(LEAST):
         used.learn(ran=0.0, limit=3_600.0)
 
@@ -140,7 +140,7 @@ def test_jobs_are_never_taken_to_use_hardly_anything() -> None:
 
 
 def test_a_limit_of_nothing_and_a_clock_that_was_set_back_are_borne() -> None:
-    used = Used()
+    used = LimitsUsed()
     for _ in range(LEAST):
         used.learn(ran=-5.0, limit=0.0)
         used.learn(ran=-5.0, limit=60.0)

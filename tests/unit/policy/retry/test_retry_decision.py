@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from policy.retry.classes import CLASSES
 from policy.retry.classify import Classification
-from policy.retry.decision import Decision, Limits, Trial, decide
+from policy.retry.decision import Limits, RetryDecision, Trial, decide
 
 
 def trial(failure: str, *nodes: str, ran_s: float = 7_200.0, **more: object) -> Trial:
@@ -92,7 +92,7 @@ def test_a_decision_says_which_try_comes_and_when() -> None:
     """Four tries are usual, and all nodes but the job's own may be left out."""
     first = decide([trial("mpi_runtime_failure", "n4")], Limits())
 
-    assert first == Decision(
+    assert first == RetryDecision(
         again=True,
         reason="a peer, a node or the network between them was lost: try 2 of 4, from the start, in 60 s, without n4",
         wait_s=60.0,

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from policy.cli.main import main
 from policy.formats.errors import FormatError
-from policy.sharing.profiles import FORMAT, Key, Measured, Store, Verdict
+from policy.sharing.profiles import FORMAT, Measured, ProfileKey, Store, Verdict
 
-ANN, BOB = Key("ann", "lab", "train"), Key("bob", "lab", "serve")
+ANN, BOB = ProfileKey("ann", "lab", "train"), ProfileKey("bob", "lab", "serve")
 DAY = 86_400.0
 
 parts = st.floats(0, 1)
@@ -26,11 +26,11 @@ def measured(at: float = 0.0, **values: float) -> Measured:
     return Measured(**{"at": at, "runs": 1.0, "busy": 0.4, "bandwidth": 0.2, "memory": 3_000.0, **values})
 
 
-@given(st.dictionaries(st.builds(Key, words, words, words), measurements, max_size=5))
-def test_a_store_comes_back_as_it_was_written(profiles: dict[Key, Measured]) -> None:
+@given(st.dictionaries(st.builds(ProfileKey, words, words, words), measurements, max_size=5))
+def test_a_store_comes_back_as_it_was_written(profiles: dict[ProfileKey, Measured]) -> None:
     store = Store(measured=profiles)
     store.trial(ANN, BOB, (0.9, 0.7), at=5.0)
-    store.fault(ANN, Key("é", "a/b", "x\ny"), at=6.0)
+    store.fault(ANN, ProfileKey("é", "a/b", "x\ny"), at=6.0)
 
     again = Store.read(store.write())
 
@@ -99,13 +99,13 @@ def test_other_users_profiles_are_neither_shown_nor_used() -> None:
     store.add(BOB, measured())
 
     assert store.seen_by("ann") == {}
-    assert store.best_for(Key("ann", "lab", "serve")) is None
-    assert store.best_for(Key("bob", "other", "serve")) is not None
+    assert store.best_for(ProfileKey("ann", "lab", "serve")) is None
+    assert store.best_for(ProfileKey("bob", "other", "serve")) is not None
 
 
 def test_a_job_of_an_unknown_name_is_taken_for_its_users_class() -> None:
     store = Store()
-    store.add(Key("ann", "lab", "class:memory"), measured(busy=0.7))
+    store.add(ProfileKey("ann", "lab", "class:memory"), measured(busy=0.7))
 
     found = store.best_for(ANN, app_class="memory")
 
@@ -143,7 +143,7 @@ def test_old_profiles_are_forgotten() -> None:
 def test_the_command_shows_ones_own_profiles_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    me = Key(pwd.getpwuid(os.getuid()).pw_name, "lab", "train")
+    me = ProfileKey(pwd.getpwuid(os.getuid()).pw_name, "lab", "train")
     file = tmp_path / "profiles"
     file.write_text(Store({me: measured(), BOB: measured()}).write())
     monkeypatch.setenv("LOGNAME", "bob")

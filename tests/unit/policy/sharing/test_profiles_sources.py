@@ -3,11 +3,11 @@ from __future__ import annotations
 import pytest
 
 from policy.formats.errors import FormatError
-from policy.sharing.profiles import Key, Measured, Store
-from policy.sharing.sources import PRIORS, Beat, from_beats, from_sacct, profile_for
+from policy.sharing.profiles import Measured, ProfileKey, Store
+from policy.sharing.sources import PRIORS, HostFigures, from_beats, from_sacct, profile_for
 
 HEADER = "JobID|User|Account|JobName|End|ElapsedRaw|AllocTRES|TRESUsageInAve|TRESUsageInMax"
-ANN = Key("ann", "lab", "train")
+ANN = ProfileKey("ann", "lab", "train")
 
 
 def lines(tres: str, *steps: str) -> list[str]:
@@ -42,7 +42,7 @@ def test_where_seats_are_known_an_owner_without_its_seat_may_have_had_a_guest() 
 
     found = dict(from_sacct([*lines("gres/gpu=1", step("0", 900, 50, "10M")), other]))
 
-    assert list(found) == [Key("bob", "lab", "serve")]
+    assert list(found) == [ProfileKey("bob", "lab", "serve")]
 
 
 def test_a_running_job_and_one_without_figures_are_left_out() -> None:
@@ -67,10 +67,10 @@ def test_a_table_that_is_not_sacct_s_is_refused(text: list[str]) -> None:
 
 def test_beats_beside_a_guest_tell_of_steps_alone() -> None:
     beats = [
-        Beat(at=10, steps=10, took=2.0, shared=False, busy=0.4, bandwidth=0.2, memory=3_000),
-        Beat(at=20, steps=10, took=2.2, shared=False, busy=0.6, bandwidth=None, memory=3_100),
-        Beat(at=30, steps=5, took=9.0, shared=False, busy=0.5),
-        Beat(at=40, steps=10, took=2.5, shared=True, busy=1.0, bandwidth=0.9, memory=9_000),
+        HostFigures(at=10, steps=10, took=2.0, shared=False, busy=0.4, bandwidth=0.2, memory=3_000),
+        HostFigures(at=20, steps=10, took=2.2, shared=False, busy=0.6, bandwidth=None, memory=3_100),
+        HostFigures(at=30, steps=5, took=9.0, shared=False, busy=0.5),
+        HostFigures(at=40, steps=10, took=2.5, shared=True, busy=1.0, bandwidth=0.9, memory=9_000),
     ]
 
     found = from_beats(beats)
@@ -81,8 +81,8 @@ def test_beats_beside_a_guest_tell_of_steps_alone() -> None:
 
 
 def test_without_a_step_alone_there_is_no_measurement() -> None:
-    assert from_beats([Beat(at=1, steps=3, took=1.0, shared=True, busy=0.5)]) is None
-    assert from_beats([Beat(at=1, steps=0, took=1.0, shared=False, busy=0.5)]) is None
+    assert from_beats([HostFigures(at=1, steps=3, took=1.0, shared=True, busy=0.5)]) is None
+    assert from_beats([HostFigures(at=1, steps=0, took=1.0, shared=False, busy=0.5)]) is None
 
 
 def test_an_unknown_job_is_taken_for_one_of_its_class() -> None:

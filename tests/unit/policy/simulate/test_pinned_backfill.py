@@ -8,8 +8,8 @@ import pytest
 
 from policy.placement.slurm_like import SlurmPolicy
 from policy.simulate.with_berthd.ahead import Ahead
-from policy.simulate.with_berthd.choice import Choice
-from policy.simulate.with_berthd.jobs import Record
+from policy.simulate.with_berthd.choice import SlurmsChoice
+from policy.simulate.with_berthd.jobs import SimulatedJob
 from policy.simulate.with_berthd.nodes import Nodes
 from policy.simulate.with_berthd.reserved import Reserved
 from policy.simulate.with_berthd.run import PinnedSettings, Submission, run
@@ -68,17 +68,17 @@ def test_a_later_start_is_tried_where_nodes_open_and_not_where_they_close() -> N
 # When running jobs end
 
 
-def ahead(ends: Sequence[tuple[int, int, int]], *, by_nodes: bool) -> tuple[Ahead, Record]:
+def ahead(ends: Sequence[tuple[int, int, int]], *, by_nodes: bool) -> tuple[Ahead, SimulatedJob]:
     """Jobs of some GPUs that end at some second on some node of four; and one that wants eight GPUs."""
     nodes = Nodes(replace(build(Layout(4, 8, nodes_per_leaf=4)), cpus=np.full(4, 16, np.int64)))
     running = []
     for number, (end, node, gpus) in enumerate(ends, 1):
-        one = Record(number, Submission(job(str(number), gpus, 0.0)), 1, gpus, "")
+        one = SimulatedJob(number, Submission(job(str(number), gpus, 0.0)), 1, gpus, "")
         one.nodes, one.masks = (node,), ((int(nodes.gpus[node]) & -int(nodes.gpus[node])) * ((1 << gpus) - 1),)
         nodes.take(one)
         running.append((end, one))
-    wanted = Record(99, Submission(job("99", 8, 0.0)), 1, 8, "")
-    return Ahead(nodes, Choice(nodes), running, 0, by_nodes=by_nodes), wanted
+    wanted = SimulatedJob(99, Submission(job("99", 8, 0.0)), 1, 8, "")
+    return Ahead(nodes, SlurmsChoice(nodes), running, 0, by_nodes=by_nodes), wanted
 
 
 FULL = [(100, 0, 8), (200, 1, 8), (40, 2, 8), (50, 3, 4), (400, 3, 4)]
@@ -121,10 +121,10 @@ def test_with_blocks_the_last_of_equals_is_taken() -> None:
     fleet = build(Layout(8, 8, nodes_per_leaf=2))
     fabric = replace(fleet.fabric, blocks=Blocks((2,), fleet.fabric.leaf))
     nodes = Nodes(replace(fleet, fabric=fabric, cpus=np.full(8, 16, np.int64)))
-    choice = Choice(nodes)
+    choice = SlurmsChoice(nodes)
     seen = []
     for number, gpus in enumerate((8, 4, 16, 1)):
-        one = Record(number, Submission(job(str(number), gpus, 0.0)), max(1, gpus // 8), min(gpus, 8), "")
+        one = SimulatedJob(number, Submission(job(str(number), gpus, 0.0)), max(1, gpus // 8), min(gpus, 8), "")
         found = choice.nodes_for(one, nodes.quiet, np.bitwise_count(nodes.gpus), nodes.cpus)
         assert found is not None
         one.nodes, one.masks = found, choice.gpus_for(one, found)

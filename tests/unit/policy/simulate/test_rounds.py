@@ -19,11 +19,11 @@ from policy.formats.errors import Never, NotNow, UsageError
 from policy.placement.base import Berth, Policy
 from policy.placement.registry import create
 from policy.request.demand import Demand
-from policy.simulate.jobs import Job
-from policy.simulate.pal_rounds.events import NodeEvent, Running
-from policy.simulate.pal_rounds.orders import ORDERS, Progress, order_named
+from policy.simulate.jobs import TraceJob
+from policy.simulate.pal_rounds.events import NodeEvent, RoundShowed
+from policy.simulate.pal_rounds.orders import ORDERS, JobProgress, order_named
 from policy.simulate.pal_rounds.rounds import RoundsSettings, arrivals, run
-from policy.simulate.result import Outcome
+from policy.simulate.result import SimulationOutcome
 from policy.simulate.world import Layout, build, demand_of
 from tests.examples import examples
 
@@ -37,11 +37,13 @@ def fleet(nodes: int = 2, gpus: int = 4, scores: Sequence[Sequence[float]] | Non
     return build(Layout(nodes, gpus), table, CostModel(pal_locality(1.7)))
 
 
-def job(name: str, gpus: int, submit: float, work: float) -> Job:
-    return Job(name, gpus, submit, work)
+def job(name: str, gpus: int, submit: float, work: float) -> TraceJob:
+    return TraceJob(name, gpus, submit, work)
 
 
-def go(jobs: Sequence[Job], on: Fleet | None = None, policy: Policy = PACKED, **changes: object) -> Outcome:
+def go(
+    jobs: Sequence[TraceJob], on: Fleet | None = None, policy: Policy = PACKED, **changes: object
+) -> SimulationOutcome:
     return run(jobs, on or fleet(), policy, RoundsSettings(**{"round_s": ROUND, **changes}))  # type: ignore[arg-type]
 
 
@@ -149,10 +151,10 @@ class Notes:
     """Remembers what it was shown, and says once what to believe."""
 
     def __init__(self, believed: Mapping[str, Floats] | None = None) -> None:
-        self.seen: list[tuple[float, Sequence[Running]]] = []
+        self.seen: list[tuple[float, Sequence[RoundShowed]]] = []
         self.believed = believed
 
-    def observe(self, at: float, running: Sequence[Running]) -> None:
+    def observe(self, at: float, running: Sequence[RoundShowed]) -> None:
         self.seen.append((at, running))
 
     def scores(self, at: float) -> Mapping[str, Floats] | None:
@@ -215,7 +217,7 @@ def test_repeated_jobs_keep_the_cluster_busy_but_do_not_count() -> None:
 
 
 def test_the_orders_say_what_they_promise() -> None:
-    one = Progress(job("a", 4, 7, 100), 0, demand_of(job("a", 4, 7, 100), fleet()), done=30, service=60)
+    one = JobProgress(job("a", 4, 7, 100), 0, demand_of(job("a", 4, 7, 100), fleet()), done=30, service=60)
 
     assert {name: order(one) for name, order in ORDERS.items()} == {
         "fifo": 7,
@@ -279,7 +281,7 @@ SCORES = [[0.9, 1.0, 1.1, 1.0], [1.0, 2.5, 1.0, 0.95]]
 @settings(max_examples=examples(60), deadline=None)
 @given(TRACES, st.sampled_from(POLICIES), st.sampled_from([0.0, 70.0, 250.0]), st.booleans())
 def test_jumping_over_rounds_changes_nothing(
-    jobs: list[Job], policy: Policy, move_cost_s: float, backfill: bool
+    jobs: list[TraceJob], policy: Policy, move_cost_s: float, backfill: bool
 ) -> None:
     on = fleet(scores=SCORES)
     changes = {"move_cost_s": move_cost_s, "backfill": backfill, "repeat": 2.0}
@@ -295,7 +297,7 @@ def test_jumping_over_rounds_changes_nothing(
 @settings(max_examples=examples(60), deadline=None)
 @given(TRACES, st.sampled_from(POLICIES), st.sampled_from(sorted(ORDERS)), st.booleans())
 def test_no_gpu_serves_two_jobs_and_every_job_gets_all_it_asks_for(
-    jobs: list[Job], policy: Policy, order: str, backfill: bool
+    jobs: list[TraceJob], policy: Policy, order: str, backfill: bool
 ) -> None:
     outcome = go(jobs, fleet(scores=SCORES), policy, order=order, backfill=backfill)
 

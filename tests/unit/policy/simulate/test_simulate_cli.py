@@ -16,7 +16,7 @@ import pytest
 from policy.cli.main import build_parser, main
 from policy.simulate import command
 from policy.simulate import study as studies
-from policy.simulate.report.progress import Progress
+from policy.simulate.report.progress import RunProgress
 from policy.simulate.slurm_alone import settings
 from topology import files
 from topology.machines import machine
@@ -322,7 +322,7 @@ def test_a_bar_shows_what_is_left_only_to_a_person() -> None:
     now = [0.0]
     for stream, says in ((Terminal(), "\r\x1b[K[######"), (io.StringIO(), "berth simulate: 1 of 5 runs done in 1:10")):
         now[0] = 0.0
-        progress = Progress(5, stream, lambda: now[0])
+        progress = RunProgress(5, stream, lambda: now[0])
         now[0] = 60.0
         progress.tick(1)
         now[0] = 70.0
@@ -333,7 +333,7 @@ def test_a_bar_shows_what_is_left_only_to_a_person() -> None:
 
 def test_what_is_done_soon_shows_nothing() -> None:
     stream = io.StringIO()
-    with Progress(1, stream):
+    with RunProgress(1, stream):
         pass
 
     assert not stream.getvalue()

@@ -12,7 +12,7 @@ from policy.formats.errors import FormatError, UsageError
 from policy.simulate.inputs import Trace, read_traces
 from policy.simulate.inputs.others import completed, read_events, read_quotas
 from policy.simulate.inputs.traces import Unit
-from policy.simulate.jobs import Job
+from policy.simulate.jobs import TraceJob
 
 DATA = Path(os.environ.get("BERTH_DATA", Path(__file__).parents[5] / "shared" / "data"))
 
@@ -55,7 +55,7 @@ def line(**values: str) -> str:
 def test_pal_counts_iterations_of_models_it_knows(tmp_path: Path) -> None:
     jobs = trace(tmp_path, PAL + "7,4,98,1000,BERT\n8,1,99,1000,vgg19\n").jobs
 
-    assert jobs[0] == Job("7", 4, 98.0, 179.0, "BERT", "mixed")
+    assert jobs[0] == TraceJob("7", 4, 98.0, 179.0, "BERT", "mixed")
     assert jobs[1].work == pytest.approx(300.610341)
     assert jobs[1].app_class == "memory"
 
@@ -106,7 +106,7 @@ def test_sacct_tells_jobs_and_what_really_happened(tmp_path: Path) -> None:
     found = trace(tmp_path, SACCT + line() + line(JobID="1.batch") + line(JobID="1.0"), name="oct.txt")
 
     (job,) = found.jobs
-    assert job == Job("1", 4, 0.0, 3600.0, limit=86_400.0, nodes=2, user="ann", account="lab", name="train")
+    assert job == TraceJob("1", 4, 0.0, 3600.0, limit=86_400.0, nodes=2, user="ann", account="lab", name="train")
     assert (found.recorded["1"].start, found.recorded["1"].end) == (60.0, 3660.0)
 
 
@@ -240,7 +240,7 @@ def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
 
 
 def test_limits_and_models_are_drawn_where_a_trace_has_none() -> None:
-    jobs = [Job(str(number), 1 + number % 2, 0.0, 600.0 * (number + 1)) for number in range(20)]
+    jobs = [TraceJob(str(number), 1 + number % 2, 0.0, 600.0 * (number + 1)) for number in range(20)]
 
     drawn = completed(jobs, "drawn", "drawn", 1)
 

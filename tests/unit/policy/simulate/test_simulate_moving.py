@@ -7,23 +7,23 @@ import pytest
 
 from policy.cli.main import main
 from policy.placement.berth import BerthPolicy
-from policy.request.settings import Moving, Settings
-from policy.simulate.jobs import Job
-from policy.simulate.result import Outcome
+from policy.request.settings import RelocationRules, Settings
+from policy.simulate.jobs import TraceJob
+from policy.simulate.result import SimulationOutcome
 from policy.simulate.with_berthd.run import PinnedSettings, Submission, run
 from policy.simulate.world import Layout, build
 
-RULES = Moving(enabled=True, grace=30, restart=30, after=60)
+RULES = RelocationRules(enabled=True, grace=30, restart=30, after=60)
 
 
-def play(movable: float | None, rules: Moving = RULES) -> Outcome:
+def play(movable: float | None, rules: RelocationRules = RULES) -> SimulationOutcome:
     """Two nodes of four GPUs: at 400 a job of one GPU is on one of them, and one of three on the other."""
     jobs = [
-        Submission(Job("filler", 4, 0, 100, limit=120)),
-        Submission(Job("first", 1, 1, 5_000, limit=10_000), movable=movable),
-        Submission(Job("mate", 3, 2, 298, limit=300, nodes=1)),
-        Submission(Job("second", 3, 200, 9_000, limit=10_000, nodes=1)),
-        Submission(Job("gang", 4, 400, 600, limit=1_000, nodes=1)),
+        Submission(TraceJob("filler", 4, 0, 100, limit=120)),
+        Submission(TraceJob("first", 1, 1, 5_000, limit=10_000), movable=movable),
+        Submission(TraceJob("mate", 3, 2, 298, limit=300, nodes=1)),
+        Submission(TraceJob("second", 3, 200, 9_000, limit=10_000, nodes=1)),
+        Submission(TraceJob("gang", 4, 400, 600, limit=1_000, nodes=1)),
     ]
     return run(jobs, build(Layout(2, 4)), BerthPolicy(), PinnedSettings(site=Settings(moving=rules)))
 
@@ -43,7 +43,7 @@ def test_a_movable_job_makes_room_and_goes_on_where_it_was() -> None:
 def test_nobody_moves_who_did_not_say_so() -> None:
     assert play(None).moves == 0
     assert play(None).starts["gang"] > 5_000
-    assert play(100.0, Moving()).moves == 0
+    assert play(100.0, RelocationRules()).moves == 0
 
 
 def test_no_gpu_serves_two_while_jobs_move() -> None:

@@ -15,13 +15,13 @@ from policy.formats.errors import UsageError
 from policy.placement.berth import BerthPolicy
 from policy.placement.slurm_like import SlurmPolicy
 from policy.plan import queue_walk
-from policy.simulate.jobs import Job
-from policy.simulate.result import Outcome
-from policy.simulate.with_berthd.choice import Choice
+from policy.simulate.jobs import TraceJob
+from policy.simulate.result import SimulationOutcome
+from policy.simulate.with_berthd.choice import SlurmsChoice
 from policy.simulate.with_berthd.clock import Clock, Loop
-from policy.simulate.with_berthd.jobs import EPOCH, Record
+from policy.simulate.with_berthd.jobs import EPOCH, SimulatedJob
 from policy.simulate.with_berthd.nodes import Nodes
-from policy.simulate.with_berthd.passes import Passes
+from policy.simulate.with_berthd.passes import ClusterPasses
 from policy.simulate.with_berthd.run import Delays, PinnedSettings, Submission, run
 from policy.simulate.world import Layout, build
 from tests.bench.replay import simulated
@@ -40,8 +40,8 @@ PLAIN = PinnedSettings(berthd=False)
 ORACLE = PinnedSettings(foresees=True, kill=False)
 
 
-def job(name: str, gpus: int, at: float, work: float = 60, *, limit: float = 120, nodes: int | None = None) -> Job:
-    return Job(name, gpus=gpus, submit=at, work=work, limit=limit, nodes=nodes)
+def job(name: str, gpus: int, at: float, work: float = 60, *, limit: float = 120, nodes: int | None = None) -> TraceJob:
+    return TraceJob(name, gpus=gpus, submit=at, work=work, limit=limit, nodes=nodes)
 
 
 def crowd(seed: int, jobs: int = 60, gap: float = 1.2) -> list[Submission]:
@@ -58,16 +58,16 @@ def crowd(seed: int, jobs: int = 60, gap: float = 1.2) -> list[Submission]:
     return asked
 
 
-def play(asked: Sequence[Submission], settings: PinnedSettings = BERTHD) -> Outcome:
+def play(asked: Sequence[Submission], settings: PinnedSettings = BERTHD) -> SimulationOutcome:
     return run(asked, FLEET, BerthPolicy() if settings.berthd else SlurmPolicy(), settings)
 
 
 @cache
-def crowded(seed: int) -> Outcome:
+def crowded(seed: int) -> SimulationOutcome:
     return play(crowd(seed))
 
 
-def mean_wait(outcome: Outcome) -> float:
+def mean_wait(outcome: SimulationOutcome) -> float:
     return float(np.mean([outcome.starts[one.id] - one.submit for one in outcome.jobs]))
 
 
@@ -173,7 +173,7 @@ def test_a_limit_ends_a_job() -> None:
 
 def test_an_oracle_reads_how_long_jobs_take_and_when_they_will_end() -> None:
     asked = Submission(job("1", gpus=8, at=0, work=7.4, limit=600))
-    told, known = (Record(1, asked, 1, 8, "1", foreseen=foreseen) for foreseen in (False, True))
+    told, known = (SimulatedJob(1, asked, 1, 8, "1", foreseen=foreseen) for foreseen in (False, True))
     for record in (told, known):
         record.state, record.started, record.ended = "RUNNING", 10.0, 25.2
 
@@ -197,20 +197,22 @@ class Bench:
     def __init__(self, nodes: int = 2, settings: PinnedSettings = BERTHD) -> None:
         fleet = replace(build(Layout(nodes, 8, nodes_per_leaf=2)), cpus=np.full(nodes, 16, np.int64))
         self.nodes = Nodes(fleet)
-        self.passes = Passes(self.nodes, settings, self.start)
-        self.queue: list[Record] = []
-        self.running: list[Record] = []
+        self.passes = ClusterPasses(self.nodes, settings, self.start)
+        self.queue: list[SimulatedJob] = []
+        self.running: list[SimulatedJob] = []
         self.now = 0.0
 
-    def add(self, gpus: int, *, on: tuple[int, ...] = (), limit: float = 60, cpus: int = 0, wait: int = 0) -> Record:
+    def add(
+        self, gpus: int, *, on: tuple[int, ...] = (), limit: float = 60, cpus: int = 0, wait: int = 0
+    ) -> SimulatedJob:
         wide = max(1, len(on), gpus // 8)
         asked = Submission(job(str(len(self.queue)), gpus, 0.0, limit=limit), cpus, "leaf" if wait else "", wait)
-        record = Record(len(self.queue) + len(self.running) + 1, asked, wide, gpus // wide, "")
+        record = SimulatedJob(len(self.queue) + len(self.running) + 1, asked, wide, gpus // wide, "")
         record.pin, record.pin_mask = on, (1 << record.k) - 1
         self.queue.append(record)
         return record
 
-    def start(self, record: Record, nodes: tuple[int, ...], masks: tuple[int, ...]) -> None:
+    def start(self, record: SimulatedJob, nodes: tuple[int, ...], masks: tuple[int, ...]) -> None:
         self.queue.remove(record)
         self.running.append(record)
         record.nodes, record.masks, record.started, record.state = nodes, masks, self.now, "RUNNING"
@@ -285,10 +287,10 @@ def test_slurms_choice_is_what_a_real_cluster_shows() -> None:
     """DGX-1V nodes under topology/tree, 24.11: sockets take turns, then the GPUs least linked to the first."""
     fleet = replace(build(Layout(4, 8, nodes_per_leaf=2), machine=numa(8)), cpus=np.full(4, 16, np.int64))
     nodes = Nodes(fleet)
-    choice = Choice(nodes)
+    choice = SlurmsChoice(nodes)
     seen = []
     for number, k in enumerate((1, 1, 2, 1, 2, 1, 4)):
-        record = Record(number, Submission(job(str(number), k, 0.0)), 1, k, "")
+        record = SimulatedJob(number, Submission(job(str(number), k, 0.0)), 1, k, "")
         found = choice.nodes_for(record, nodes.quiet, np.bitwise_count(nodes.gpus), nodes.cpus)
         assert found is not None
         record.nodes, record.masks = found, choice.gpus_for(record, found)

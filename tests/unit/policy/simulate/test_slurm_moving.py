@@ -5,25 +5,25 @@ from dataclasses import replace
 import pytest
 
 from policy.placement.berth import BerthPolicy
-from policy.request.settings import Moving
-from policy.simulate.jobs import Job
-from policy.simulate.result import Outcome
+from policy.request.settings import RelocationRules
+from policy.simulate.jobs import TraceJob
+from policy.simulate.result import SimulationOutcome
 from policy.simulate.slurm_alone.run import SlurmSettings, run
 from policy.simulate.world import Layout, build
 
-RULES = Moving(enabled=True, grace=30, restart=30, after=60)
+RULES = RelocationRules(enabled=True, grace=30, restart=30, after=60)
 
 # Two nodes of four GPUs. At 400 one job of one GPU is on one of them, and one of three on the other.
 JOBS = [
-    Job("filler", 4, 0, 100, limit=100),
-    Job("first", 1, 1, 5_000, limit=10_000),
-    Job("mate", 3, 2, 298, limit=298, nodes=1),
-    Job("second", 3, 200, 9_000, limit=10_000, nodes=1),
-    Job("gang", 4, 400, 600, limit=1_000, nodes=1),
+    TraceJob("filler", 4, 0, 100, limit=100),
+    TraceJob("first", 1, 1, 5_000, limit=10_000),
+    TraceJob("mate", 3, 2, 298, limit=298, nodes=1),
+    TraceJob("second", 3, 200, 9_000, limit=10_000, nodes=1),
+    TraceJob("gang", 4, 400, 600, limit=1_000, nodes=1),
 ]
 
 
-def play(moving: Moving, movable: dict[str, float]) -> Outcome:
+def play(moving: RelocationRules, movable: dict[str, float]) -> SimulationOutcome:
     settings = SlurmSettings(pinned=True, moving=moving, movable=movable)
     return run(JOBS, build(Layout(2, 4)), BerthPolicy(), settings)
 
@@ -48,7 +48,7 @@ def test_a_movable_job_makes_room_for_a_gang_and_pays_what_it_said() -> None:
         (replace(RULES, enabled=False), {"first": 1.0}),
     ],
 )
-def test_nobody_moves_who_did_not_say_so_or_is_too_dear(rules: Moving, movable: dict[str, float]) -> None:
+def test_nobody_moves_who_did_not_say_so_or_is_too_dear(rules: RelocationRules, movable: dict[str, float]) -> None:
     stayed = play(rules, movable)
     assert stayed.extra.get("moved", 0) == 0
     assert stayed.starts["gang"] == pytest.approx(5_001)

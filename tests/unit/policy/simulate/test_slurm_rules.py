@@ -13,30 +13,30 @@ from policy.formats.errors import UsageError
 from policy.placement.base import Berth, Policy
 from policy.placement.berth import BerthPolicy
 from policy.placement.slurm_like import SlurmPolicy
-from policy.simulate.jobs import Job
+from policy.simulate.jobs import TraceJob
 from policy.simulate.pal_rounds.events import NodeEvent
 from policy.simulate.pal_rounds.philly import USUAL_LIMITS, quotas, with_limits, with_models
-from policy.simulate.result import Outcome
-from policy.simulate.slurm_alone.backfill import Profile
+from policy.simulate.result import SimulationOutcome
+from policy.simulate.slurm_alone.backfill import BackfillProfile
 from policy.simulate.slurm_alone.ledger import Ledger
 from policy.simulate.slurm_alone.priority import Usage
-from policy.simulate.slurm_alone.run import Locality, Multifactor, Quotas, SlurmSettings, run
+from policy.simulate.slurm_alone.run import LocalityRule, Multifactor, Quotas, SlurmSettings, run
 from policy.simulate.slurm_alone.waits import REASONS
 from policy.simulate.world import Layout, all_to_all, build, demand_of, view
 from topology.model import Link, Machine
 
 
-def job(job_id: str, gpus: int, submit: float, work: float, **other: object) -> Job:
-    return Job(job_id, gpus, submit, work, **{"limit": work, **other})  # type: ignore[arg-type]  # fields of Job
+def job(job_id: str, gpus: int, submit: float, work: float, **other: object) -> TraceJob:
+    return TraceJob(job_id, gpus, submit, work, **{"limit": work, **other})  # type: ignore[arg-type]  # fields of Job
 
 
 def play(
-    jobs: Sequence[Job], plan: Layout, settings: SlurmSettings | None = None, policy: Policy | None = None
-) -> Outcome:
+    jobs: Sequence[TraceJob], plan: Layout, settings: SlurmSettings | None = None, policy: Policy | None = None
+) -> SimulationOutcome:
     return run(jobs, build(plan), policy or SlurmPolicy(), settings)
 
 
-def seconds(outcome: Outcome, size: str) -> Mapping[str, float]:
+def seconds(outcome: SimulationOutcome, size: str) -> Mapping[str, float]:
     waits = outcome.extra["waits"]
     assert isinstance(waits, dict)
     found: Mapping[str, float] = waits["seconds"][size]
@@ -150,7 +150,7 @@ NO_LEAF_FREE = [job("n0", 4, 0, 500), job("n1", 4, 0, 1), job("n2", 4, 0, 500), 
 
 @pytest.mark.parametrize("policy", [SlurmPolicy(), BerthPolicy()])
 def test_a_locality_wait_relaxes_at_its_very_second(policy: Policy) -> None:
-    outcome = play(NO_LEAF_FREE, LEAVES, SlurmSettings(locality=Locality("leaf", wait_s=61.5)), policy)
+    outcome = play(NO_LEAF_FREE, LEAVES, SlurmSettings(locality=LocalityRule("leaf", wait_s=61.5)), policy)
 
     assert outcome.starts["wide"] == 2 + 61.5
     assert seconds(outcome, "5-8") == {"fair_share": 0, "fragmentation": 61.5, "capacity": 0, "priority": 0}
@@ -163,18 +163,18 @@ def test_levels_are_relaxed_one_by_one() -> None:
     # Of n0 to n3, one node in each of two pods is free.
     plan = replace(LEAVES, nodes_per_leaf=1, leaves_per_pod=2)
 
-    assert play(NO_LEAF_FREE, plan, SlurmSettings(locality=Locality("leaf", 30))).starts["wide"] == 62
+    assert play(NO_LEAF_FREE, plan, SlurmSettings(locality=LocalityRule("leaf", 30))).starts["wide"] == 62
 
 
 def test_a_weighed_wait_is_no_longer_than_what_it_can_gain() -> None:
     # 100 s in a pod instead of a leaf cost 13 s more.
-    settings = SlurmSettings(locality=Locality("leaf", 600, weighed=True))
+    settings = SlurmSettings(locality=LocalityRule("leaf", 600, weighed=True))
 
     assert play(NO_LEAF_FREE, LEAVES, settings).starts["wide"] == pytest.approx(2 + 13)
 
 
 def test_a_single_job_can_insist_on_a_level() -> None:
-    settings = SlurmSettings(localities={"wide": Locality("leaf", 40)})
+    settings = SlurmSettings(localities={"wide": LocalityRule("leaf", 40)})
 
     assert play(NO_LEAF_FREE, LEAVES).starts["wide"] == 2
     assert play(NO_LEAF_FREE, LEAVES, settings).starts["wide"] == 42
@@ -182,7 +182,7 @@ def test_a_single_job_can_insist_on_a_level() -> None:
 
 def test_gpus_may_be_spread_when_the_wait_for_one_node_is_over() -> None:
     jobs = [job("a", 2, 0, 500), job("b", 3, 0, 500), job("wide", 3, 1, 10, nodes=None)]
-    settings = SlurmSettings(spread=True, locality=Locality("node", 20))
+    settings = SlurmSettings(spread=True, locality=LocalityRule("node", 20))
 
     assert play(jobs, Layout(2, 4)).starts["wide"] == 500
     assert play(jobs, Layout(2, 4), settings).starts["wide"] == 21
@@ -191,7 +191,7 @@ def test_gpus_may_be_spread_when_the_wait_for_one_node_is_over() -> None:
 def test_a_policy_that_knows_no_leaves_is_offered_one_after_another() -> None:
     # n0 is half taken, so the smallest run of whole nodes starts with n1, in the first leaf; n2 and n3 share one.
     jobs = [job("a", 2, 0, 500), job("wide", 8, 1, 10, nodes=2)]
-    outcome = play(jobs, LEAVES, SlurmSettings(localities={"wide": Locality("leaf", 60)}))
+    outcome = play(jobs, LEAVES, SlurmSettings(localities={"wide": LocalityRule("leaf", 60)}))
 
     assert outcome.starts["wide"] == 1
     assert outcome.stretches[-1].gpus == tuple(range(8, 16))
@@ -301,10 +301,10 @@ def test_wrong_settings_name_the_nearest_right_one() -> None:
     with pytest.raises(UsageError, match="did you mean srtf"):
         SlurmSettings(order="strf")
     with pytest.raises(UsageError, match="did you mean leaf"):
-        Locality("leave")
+        LocalityRule("leave")
 
 
-def drawn(seed: int, count: int = 80) -> list[Job]:
+def drawn(seed: int, count: int = 80) -> list[TraceJob]:
     draw = random.Random(seed)
     jobs, at = [], 0.0
     for number in range(count):
@@ -312,7 +312,9 @@ def drawn(seed: int, count: int = 80) -> list[Job]:
         work = draw.uniform(20, 900)
         gpus = draw.choice([1, 1, 2, 4, 8, 16])
         account = draw.choice("ab")
-        jobs.append(Job(str(number), gpus, at, work, limit=work * draw.uniform(0.9, 4), account=account, user=account))
+        jobs.append(
+            TraceJob(str(number), gpus, at, work, limit=work * draw.uniform(0.9, 4), account=account, user=account)
+        )
     return jobs
 
 
@@ -320,9 +322,9 @@ STYLES = [
     SlurmSettings(),
     SlurmSettings(pinned=True, durations="predicted", order="srtf"),
     SlurmSettings(
-        spread=True, locality=Locality("nvlink", 100), order="slurm", multifactor=Multifactor(fair_share=1e3)
+        spread=True, locality=LocalityRule("nvlink", 100), order="slurm", multifactor=Multifactor(fair_share=1e3)
     ),
-    SlurmSettings(quotas=Quotas({"a": 16, "b": 16}), locality=Locality("leaf", 300)),
+    SlurmSettings(quotas=Quotas({"a": 16, "b": 16}), locality=LocalityRule("leaf", 300)),
     SlurmSettings(quotas=Quotas({"a": 16, "b": 16}, borrow_s=600), durations="true", order="srsf"),
 ]
 
@@ -350,7 +352,7 @@ def test_what_holds_for_every_outcome(settings: SlurmSettings, policy: Policy) -
         quotas_are_kept(outcome, jobs, settings.quotas.gpus)
 
 
-def no_gpu_is_held_twice(outcome: Outcome) -> None:
+def no_gpu_is_held_twice(outcome: SimulationOutcome) -> None:
     until: dict[int, float] = {}
     for stretch in sorted(outcome.stretches, key=lambda one: one.start):
         for gpu in stretch.gpus:
@@ -358,7 +360,7 @@ def no_gpu_is_held_twice(outcome: Outcome) -> None:
             until[gpu] = stretch.end
 
 
-def quotas_are_kept(outcome: Outcome, jobs: Sequence[Job], quotas: Mapping[str, int]) -> None:
+def quotas_are_kept(outcome: SimulationOutcome, jobs: Sequence[TraceJob], quotas: Mapping[str, int]) -> None:
     account = {one.id: one.account for one in jobs}
     for moment in {one.start for one in outcome.stretches}:
         held = dict.fromkeys(quotas, 0)
@@ -428,7 +430,7 @@ def test_a_plan_waits_for_several_nodes_of_one_leaf() -> None:
     ledger = Ledger(fleet)
     for node, until in enumerate((10, 40, 30, 25)):
         ledger.take([node], [0b1111], until)
-    profile = Profile(ledger, now=0.0)
+    profile = BackfillProfile(ledger, now=0.0)
     wide = demand_of(job("a", 8, 0, 100, nodes=2), fleet)
 
     assert profile.earliest(wide, 100) == (25, [0, 3])

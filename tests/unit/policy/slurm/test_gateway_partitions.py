@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from policy.formats.slurm_facts import PartitionFacts, Rule
+from policy.formats.slurm_facts import AdmissionRule, PartitionFacts
 from policy.slurm.by_command.recorded import recorded_gateway
 
 DATA = Path(__file__).parents[2] / "data"
@@ -49,11 +49,11 @@ def test_a_partitions_limits_and_tier_are_read(folder: Path) -> None:
         (
             "AllowAccounts=ALL",
             "AllowAccounts=Physics,chemistry",
-            {"accounts": Rule(only=frozenset({"physics", "chemistry"}))},
+            {"accounts": AdmissionRule(only=frozenset({"physics", "chemistry"}))},
         ),
-        ("AllowAccounts=ALL", "DenyAccounts=guests", {"accounts": Rule(never=frozenset({"guests"}))}),
-        ("AllowQos=ALL", "AllowQos=normal", {"qos": Rule(only=frozenset({"normal"}))}),
-        ("AllowQos=ALL", "DenyQos=scavenger", {"qos": Rule(never=frozenset({"scavenger"}))}),
+        ("AllowAccounts=ALL", "DenyAccounts=guests", {"accounts": AdmissionRule(never=frozenset({"guests"}))}),
+        ("AllowQos=ALL", "AllowQos=normal", {"qos": AdmissionRule(only=frozenset({"normal"}))}),
+        ("AllowQos=ALL", "DenyQos=scavenger", {"qos": AdmissionRule(never=frozenset({"scavenger"}))}),
     ],
 )
 def test_whom_a_partition_admits_is_read(folder: Path, admits_all: str, admits_some: str, read: dict[str, Any]) -> None:
@@ -63,7 +63,7 @@ def test_whom_a_partition_admits_is_read(folder: Path, admits_all: str, admits_s
     gpu, plain = partitions(folder)
 
     assert gpu == replace(before[0], **read)
-    assert (plain.for_all_groups, plain.accounts, plain.qos) == (True, Rule(), Rule())
+    assert (plain.for_all_groups, plain.accounts, plain.qos) == (True, AdmissionRule(), AdmissionRule())
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from policy.formats.errors import SlurmError
-from policy.formats.slurm_facts import JobFacts, Memory, NodeFacts, Rule
+from policy.formats.slurm_facts import AdmissionRule, JobFacts, Memory, NodeFacts
 from policy.slurm.interface import Pin
 from tests.unit.pyslurm_world import RUNNING, Job, Stumbling, World, held, node, partition
 
@@ -264,8 +264,16 @@ def test_partitions_and_reservations_are_read(world: World) -> None:
     assert (odd.time_limit, odd.memory, odd.whole_nodes, odd.up) == (1_800, Memory(per_node=2_000), True, False)
     assert (plain.time_limit, plain.memory, plain.default) == (None, Memory(per_cpu=500), False)
     assert [one.for_all_groups for one in reading.partitions] == [True, False, True]
-    assert [one.qos for one in reading.partitions] == [Rule(), Rule(never=frozenset({"guest"})), Rule()]
-    assert [one.accounts for one in reading.partitions] == [Rule(), Rule(), Rule(frozenset({"physics", "chemistry"}))]
+    assert [one.qos for one in reading.partitions] == [
+        AdmissionRule(),
+        AdmissionRule(never=frozenset({"guest"})),
+        AdmissionRule(),
+    ]
+    assert [one.accounts for one in reading.partitions] == [
+        AdmissionRule(),
+        AdmissionRule(),
+        AdmissionRule(frozenset({"physics", "chemistry"})),
+    ]
     assert [one.starts for one in reading.partitions] == [True, False, True]
     assert [one.tier for one in reading.partitions] == [1, 3, 1]
     assert [(one.max_time, one.min_nodes, one.max_nodes) for one in reading.partitions] == [

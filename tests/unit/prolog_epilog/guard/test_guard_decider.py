@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prolog_epilog.guard.decide.decider import Action, Decider, Do, DutyRecord, Guest
+from prolog_epilog.guard.decide.decider import Action, Decider, Do, DutyRecord, GuestState
 from prolog_epilog.guard.decide.fixed import Fixed
 from prolog_epilog.guard.decide.law import Law
 from prolog_epilog.guard.measure.machine import State
@@ -32,7 +32,11 @@ class Story:
         self.log += [(self.now, action) for action in actions]
 
     def seconds(
-        self, count: int, step: float | None = 1.0, guest: Guest | None = None, device: dict[str, float] | None = None
+        self,
+        count: int,
+        step: float | None = 1.0,
+        guest: GuestState | None = None,
+        device: dict[str, float] | None = None,
     ) -> None:
         for _ in range(count):
             self.now += 1.0
@@ -123,7 +127,7 @@ def test_a_host_that_never_reports_is_left_to_the_law_for_blind_hosts() -> None:
 def test_a_gate_that_does_not_answer_is_replaced_by_the_freezer() -> None:
     story = Story()
     story.seconds(5)
-    story.seconds(3, guest=Guest(obeys=False))
+    story.seconds(3, guest=GuestState(obeys=False))
 
     assert (story.last.do, story.last.duty) == (Do.FREEZER, 0.5)
     story.seconds(20, step=None)
@@ -135,8 +139,8 @@ def test_a_gate_that_answers_late_is_forgiven() -> None:
     story = Story()
     story.seconds(5)
     for _ in range(5):
-        story.seconds(1, guest=Guest(obeys=False))
-        story.seconds(1, guest=Guest())
+        story.seconds(1, guest=GuestState(obeys=False))
+        story.seconds(1, guest=GuestState())
 
     assert Do.FREEZER not in story.done()
 
@@ -182,7 +186,7 @@ def test_a_guest_that_leaves_by_itself_is_not_ended_again() -> None:
     story.seconds(20)
     begin = story.now
     story.did(story.decider.owner_arrives(begin, Fixed(1.0), tolerates=False, evict_grace_s=10.0))
-    story.seconds(30, guest=Guest(runs=False))
+    story.seconds(30, guest=GuestState(runs=False))
 
     assert story.done(begin) == [Do.GATE, Do.LEAVE]
 

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 import pytest
 
-from prolog_epilog.errors import SlurmError
+from prolog_epilog.errors import NodeSlurmError
 from prolog_epilog.guard.hold.parting import Parting
 from prolog_epilog.guard.options import NoticeOptions
 from prolog_epilog.guard.roll import Member
 from prolog_epilog.guard.tell.errands import Errands
-from prolog_epilog.guard.tell.notice import Notice, Payload
+from prolog_epilog.guard.tell.notice import GuardNotice, Payload
 
 GUEST = Member(42, 1000, ("GPU-0",), {}, "time")
 
@@ -24,7 +24,7 @@ class Slurm:
     def is_sent_away(self, job: int) -> bool:
         self.order.append(f"is {job} sent away")
         if self.slow:
-            raise SlurmError("scontrol did not answer")
+            raise NodeSlurmError("scontrol did not answer")
         return True
 
 
@@ -49,7 +49,7 @@ def errands(slurm: Slurm, order: list[str]) -> Errands:
 
 def test_a_question_goes_before_what_is_only_told(errands: Errands, order: list[str]) -> None:
     for gpu in (3, 1, 2):
-        errands.notify(Notice("n1", gpu, "healthy"))
+        errands.notify(GuardNotice("n1", gpu, "healthy"))
     errands.is_sent_away(GUEST)
     for _ in range(4):
         errands.run(0.0)

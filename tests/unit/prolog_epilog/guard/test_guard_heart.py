@@ -8,9 +8,9 @@ import pytest
 
 from prolog_epilog.guard.measure.heart import Heart, Rank
 from prolog_epilog.guard.measure.signals import HostBeat
-from prolog_epilog.injob.word import Beat
+from prolog_epilog.injob.word import WordBeat
 
-SILENT = Beat(1, 100, False, True, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, ())
+SILENT = WordBeat(1, 100, False, True, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, ())
 
 
 @dataclass
@@ -20,7 +20,7 @@ class Job:
     ranks: int = 1
 
     def __post_init__(self) -> None:
-        self.words: dict[Rank, Beat] = {("GPU-a", rank): replace(SILENT, slot=rank) for rank in range(self.ranks)}
+        self.words: dict[Rank, WordBeat] = {("GPU-a", rank): replace(SILENT, slot=rank) for rank in range(self.ranks)}
 
     def steps(self, rank: int, at: float, took: float, count: int = 1) -> None:
         before = self.words["GPU-a", rank]

@@ -4,7 +4,7 @@ import pytest
 
 from prolog_epilog.guard.decide.aimd import FeedForwardAimd
 from prolog_epilog.guard.decide.fit import SlopeFit
-from prolog_epilog.guard.decide.law import Reading
+from prolog_epilog.guard.decide.law import GuardReading
 from prolog_epilog.guard.measure.baseline import Baseline, ChangeDetector
 from prolog_epilog.guard.measure.signals import HostBeat
 from prolog_epilog.guard.settings import AimdSettings, BaselineSettings, BoundSettings
@@ -19,14 +19,14 @@ FIRST = ALLOWED * 10 / (10 + 1.5 * 0.4) / (0.2 + 2 * 0.06)
 
 def began(*, service: bool = False, base_error: float = 0.0) -> tuple[FeedForwardAimd, float]:
     law = FeedForwardAimd(BoundSettings(), AimdSettings(), 0.2, service=service)
-    return law, law.duty(Reading(BEGAN, None, 0.5, base_error, 0.01, 0.0))
+    return law, law.duty(GuardReading(BEGAN, None, 0.5, base_error, 0.01, 0.0))
 
 
 def after(law: FeedForwardAimd, seconds: float, duty: float, took: float | None = None, noise: float = 0.01) -> float:
     """The duty that follows, a tenth of a second after a step of usually 0.5 s took so long, or without a step."""
     now = BEGAN + seconds
     beat = None if took is None else HostBeat(now - 0.1, 1, took)
-    return law.duty(Reading(now, beat, 0.5, 0.0, noise, duty))
+    return law.duty(GuardReading(now, beat, 0.5, 0.0, noise, duty))
 
 
 def test_a_slope_starts_at_what_was_predicted_and_moves_by_the_weight_of_beats() -> None:
@@ -87,7 +87,7 @@ def test_the_mean_of_four_steps_is_half_as_noisy_as_one() -> None:
     law, duty = began()
     beat = HostBeat(BEGAN + 1.0, 4, 4 * 0.53)
 
-    assert law.duty(Reading(BEGAN + 1.1, beat, 0.5, 0.0, 0.02, duty)) == pytest.approx(duty / 2)
+    assert law.duty(GuardReading(BEGAN + 1.1, beat, 0.5, 0.0, 0.02, duty)) == pytest.approx(duty / 2)
 
 
 @pytest.mark.parametrize(

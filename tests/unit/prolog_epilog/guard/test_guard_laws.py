@@ -8,7 +8,7 @@ import pytest
 from prolog_epilog.guard.decide.aimd import FeedForwardAimd
 from prolog_epilog.guard.decide.antman import Antman
 from prolog_epilog.guard.decide.choice import LAWS, blind_law, chosen_law
-from prolog_epilog.guard.decide.law import Law, Reading
+from prolog_epilog.guard.decide.law import GuardReading, Law
 from prolog_epilog.guard.decide.muxflow import Muxflow, complement
 from prolog_epilog.guard.decide.pi import ProportionalIntegral
 from prolog_epilog.guard.decide.tgs import Tgs
@@ -44,7 +44,7 @@ class Host:
             self.now += took
             self.slowdowns.append(took / self.step - 1.0)
             beat = HostBeat(self.now, 1, took)
-            self.duty = self.law.duty(Reading(self.now, beat, self.step, 0.001, max(self.noise, 0.003), self.duty))
+            self.duty = self.law.duty(GuardReading(self.now, beat, self.step, 0.001, max(self.noise, 0.003), self.duty))
             self.duties.append(self.duty)
         late = self.duties[(first + len(self.duties)) // 2 :]
         return sum(late) / len(late)
@@ -155,7 +155,7 @@ def test_one_stalled_step_is_forgotten_soon() -> None:
     before = host.run(200.0)
     host.now += 5.0
     stalled = HostBeat(host.now, 1, 5.0)
-    host.duty = host.law.duty(Reading(host.now, stalled, 0.5, 0.001, NOISE, host.duty))
+    host.duty = host.law.duty(GuardReading(host.now, stalled, 0.5, 0.001, NOISE, host.duty))
     assert host.duty < 0.1 * before  # it might have been one
 
     host.run(30.0)
@@ -222,7 +222,7 @@ def test_muxflow_gives_what_the_host_leaves() -> None:
 def test_a_guest_that_mps_holds_to_what_its_host_leaves_is_not_cut_twice(held: bool, duty: float) -> None:
     law = blind_law(GuardSettings(), 0.5, held=held)
 
-    assert law.duty(Reading(0.0, None, 0.0, 0.0, 0.0, 0.0, None)) == pytest.approx(duty)
+    assert law.duty(GuardReading(0.0, None, 0.0, 0.0, 0.0, 0.0, None)) == pytest.approx(duty)
 
 
 @pytest.mark.parametrize(
@@ -236,6 +236,6 @@ def test_a_guest_that_mps_holds_to_what_its_host_leaves_is_not_cut_twice(held: b
 )
 def test_muxflow_holds_launches_back_when_the_device_is_over_its_set_point(sample: DeviceSample, share: float) -> None:
     law = Muxflow(MuxflowSettings(), 0.4)
-    duties = [law.duty(Reading(float(now), None, 0.0, 0.0, 0.0, 0.0, sample)) for now in range(100)]
+    duties = [law.duty(GuardReading(float(now), None, 0.0, 0.0, 0.0, 0.0, sample)) for now in range(100)]
 
     assert duties[-1] == pytest.approx(share)

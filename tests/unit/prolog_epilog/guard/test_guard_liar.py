@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from _pytest.mark import ParameterSet
 
-from prolog_epilog.guard.decide.decider import Action, Decider, Do, Guest
+from prolog_epilog.guard.decide.decider import Action, Decider, Do, GuestState
 from prolog_epilog.guard.decide.fixed import Fixed
 from prolog_epilog.guard.measure.signals import DeviceSample, HostBeat
 from prolog_epilog.guard.settings import ActionSettings, GuardSettings
@@ -213,7 +213,7 @@ class Beside:
         for _ in range(count):
             self.now += step
             device = DeviceSample(self.now, 0.3, 0.2, 1.0, memory=0.4)
-            done += self.decider.tick(self.now, HostBeat(self.now, 1, step), device, Guest(held_since=held_since))
+            done += self.decider.tick(self.now, HostBeat(self.now, 1, step), device, GuestState(held_since=held_since))
         return done
 
 

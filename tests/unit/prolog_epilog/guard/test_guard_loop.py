@@ -9,7 +9,7 @@ import pytest
 from prolog_epilog.guard.decide.choice import blind_law, chosen_law
 from prolog_epilog.guard.decide.decider import Decider
 from prolog_epilog.guard.decide.fixed import Fixed
-from prolog_epilog.guard.decide.law import Reading
+from prolog_epilog.guard.decide.law import GuardReading
 from prolog_epilog.guard.settings import GuardSettings
 from tests.bench.guard import systems
 from tests.bench.guard.cases import DATA, Case, read
@@ -57,7 +57,7 @@ class Listener(Fixed):
         self.ages: list[float] = []
         self.errors: list[float] = []
 
-    def duty(self, reading: Reading) -> float:
+    def duty(self, reading: GuardReading) -> float:
         if reading.beat is not None:
             self.ages.append(reading.now - reading.beat.at)
             self.errors.append(reading.loss - 0.2 * reading.duty)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from prolog_epilog.guard.measure.machine import Machine, State, Transition
+from prolog_epilog.guard.measure.machine import DeviceMachine, State, Transition
 from prolog_epilog.guard.measure.signals import DeviceSample
 from prolog_epilog.guard.settings import MachineSettings
 from tests.examples import examples
@@ -23,7 +23,7 @@ class Clock:
 
     def __init__(self) -> None:
         self.now = 0.0
-        self.machine = Machine(MachineSettings(), 0.0)
+        self.machine = DeviceMachine(MachineSettings(), 0.0)
         self.seen: list[Transition] = []
 
     def feed(self, sample: DeviceSample, seconds: int, *, heartbeat: bool = False) -> State:

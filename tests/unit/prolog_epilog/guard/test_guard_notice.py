@@ -16,16 +16,16 @@ from pathlib import Path
 import pytest
 
 from policy.daemon.hear.guards import Alone, Together, read_word
-from prolog_epilog.errors import ConfigError, NodeError
+from prolog_epilog.errors import NodeConfigError, NodeError
 from prolog_epilog.guard import options
 from prolog_epilog.guard.options import NoticeOptions
 from prolog_epilog.guard.tell import notice
-from prolog_epilog.guard.tell.notice import Notice
+from prolog_epilog.guard.tell.notice import GuardNotice
 from tests.fakes import munge
 
 ROOT = Path(__file__).resolve().parents[4]
 
-ONE = Notice("n1", 3, "overlimit", "evict", 42)
+ONE = GuardNotice("n1", 3, "overlimit", "evict", 42)
 SECONDS = 5.0
 
 
@@ -142,5 +142,5 @@ def test_where_berthd_is_stands_in_berth_conf(tmp_path: Path) -> None:
 def test_a_wrong_berth_conf_is_named(tmp_path: Path, text: str, said: str) -> None:
     conf = tmp_path / "berth.conf"
     conf.write_text(text)
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(NodeConfigError, match=said):
         options.load(str(conf))

@@ -20,15 +20,15 @@ import pytest
 from prolog_epilog.config import NodeConfig
 from prolog_epilog.guard import program
 from prolog_epilog.guard.seats.watch import Watch
-from prolog_epilog.guard.tell.notice import Notice
+from prolog_epilog.guard.tell.notice import GuardNotice
 from prolog_epilog.injob import word
 from prolog_epilog.job.slurm import Scontrol
 from prolog_epilog.node import cgroups, files, freezer
 from prolog_epilog.node.devices import GpuProcess
 from prolog_epilog.node.paths import Paths
 from prolog_epilog.tenants import arrivals, quarantine, share_file, state
-from prolog_epilog.tenants.audit import Action, Excess, Judge
-from prolog_epilog.tenants.share_file import Share
+from prolog_epilog.tenants.audit import AuditAction, Excess, Judge
+from prolog_epilog.tenants.share_file import ShareRecord
 from prolog_epilog.tenants.state import SetState, Tenant
 from tests.unit.node_world import ROOT, World, berth
 
@@ -195,12 +195,14 @@ def test_berthd_hears_whose_program_brought_mps_down(tmp_path: Path) -> None:
     paths = Paths(tmp_path)
     files.prepare(paths)
     for job in (7, 8):
-        share_file.write(paths, Share(job, 1000 + job, gpus=(1, 2), minors=(1, 2), uuids=("GPU-a", "GPU-b"), node="n1"))
+        share_file.write(
+            paths, ShareRecord(job, 1000 + job, gpus=(1, 2), minors=(1, 2), uuids=("GPU-a", "GPU-b"), node="n1")
+        )
     share_file.remove(paths, 8)  # its Epilog was quicker
     told: list[str] = []
 
     class Errands:
-        def notify(self, one: Notice) -> None:
+        def notify(self, one: GuardNotice) -> None:
             told.append(one.text)
 
     one = SetState(
@@ -267,7 +269,7 @@ def ends(folder: Path, deaf: list[subprocess.Popen[bytes]]) -> None:
     """The guard answers job 7's excess."""
     watch = Watch(Paths(folder), NodeConfig(violation="terminate"), Scontrol("/bin/true"), Judge("terminate"), "boot")
     excess = Excess("GPU-b", 7, "memory", tuple(one.pid for one in deaf), "job 7 holds too much")
-    watch.act(Action("terminate", excess))
+    watch.act(AuditAction("terminate", excess))
 
 
 def test_many_processes_that_ignore_sigterm_are_ended_together(

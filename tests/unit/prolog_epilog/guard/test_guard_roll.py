@@ -12,7 +12,7 @@ from prolog_epilog.job.extra import GUARANTEED, OPPORTUNISTIC
 from prolog_epilog.node import files
 from prolog_epilog.node.paths import Paths
 from prolog_epilog.tenants import share_file, state
-from prolog_epilog.tenants.share_file import Share
+from prolog_epilog.tenants.share_file import ShareRecord
 from tests.unit.guard_world import UUID, book, strike
 
 OTHER = "GPU-00000000-0000-0000-0000-000000000002"
@@ -29,7 +29,7 @@ def roll(tmp_path: Path) -> Roll:
 def leaves(roll: Roll, job: int, tier: str, *, start: int = 0, uuids: tuple[str, ...] = (UUID,)) -> None:
     """What the job's Prolog leaves but for the books."""
     numbers = tuple(range(len(uuids)))
-    share_file.write(roll.paths, Share(job, 0, gpus=numbers, minors=numbers, uuids=uuids, tier=tier, start=start))
+    share_file.write(roll.paths, ShareRecord(job, 0, gpus=numbers, minors=numbers, uuids=uuids, tier=tier, start=start))
 
 
 def seated(roll: Roll, uuid: str = UUID) -> tuple[int | None, int | None]:

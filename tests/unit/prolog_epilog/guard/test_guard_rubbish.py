@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from prolog_epilog.errors import StateError
 from prolog_epilog.guard.measure.heart import Heart
-from prolog_epilog.guard.seats.seat import Seat
+from prolog_epilog.guard.seats.seat import GuardedSeat
 from prolog_epilog.injob import word
-from prolog_epilog.injob.word import AT, LAUNCHES, OPEN, PEAK, READY, STEP_NS, STEPS, UNTIL, USED, Place, map_order
+from prolog_epilog.injob.word import AT, LAUNCHES, OPEN, PEAK, READY, STEP_NS, STEPS, UNTIL, USED, WordSlot, map_order
 from prolog_epilog.node import cgroups, freezer
 from prolog_epilog.node.paths import Paths
 from prolog_epilog.tenants import arrivals
@@ -48,7 +48,7 @@ def job_of(world: World, pid: int) -> int | None:
     return next((one.job for one in world.programs.values() if one.process.pid == pid), None)
 
 
-def host(world: World, job: int = HOST, uuid: str = UUID) -> Place:
+def host(world: World, job: int = HOST, uuid: str = UUID) -> WordSlot:
     """A host of which a test writes the page."""
     program = world.comes(job, "guaranteed", step=0.4, uuid=uuid)
     program.step = 0.0
@@ -69,7 +69,7 @@ def mishaps(world: World) -> list[str]:
     return [said for said in world.said if "Error" in said]
 
 
-def writes(world: World, place: Place, steps: int, step_ns: int, at_ns: int | None = None) -> None:
+def writes(world: World, place: WordSlot, steps: int, step_ns: int, at_ns: int | None = None) -> None:
     place.numbers[STEP_NS] = step_ns
     place.numbers[STEPS] = steps
     place.numbers[AT] = round(world.now * 1e9) if at_ns is None else at_ns
@@ -97,7 +97,7 @@ def test_a_host_whose_clock_goes_back_for_days_does_not_stop_the_guard(world: Wo
 
 def test_time_does_not_go_back_in_what_is_heard_of_a_host() -> None:
     heart = Heart()
-    beat = word.Beat(1, 100, False, True, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, ())
+    beat = word.WordBeat(1, 100, False, True, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, ())
     heard = []
     for steps, at in ((0, 50), (1, 50), (2, 10), (3, 51)):
         rank = replace(beat, steps=steps, step_ns=steps * 10**9, at_ns=at * 10**9)
@@ -112,7 +112,7 @@ def test_a_guest_that_claims_more_memory_than_there_is_is_asked_for_what_it_can_
     world.seconds(20)
     one = guest(world)
     assert one.place is not None
-    places = [one.place, *(Place(one.word) for _ in range(14))]
+    places = [one.place, *(WordSlot(one.word) for _ in range(14))]
     for place in places:
         place.numbers[READY] = 1
         place.numbers[USED] = place.numbers[PEAK] = 2**62
@@ -145,14 +145,14 @@ def pair_of_seats(world: World) -> tuple[Program, Program]:
 
 def break_first_seat(monkeypatch: pytest.MonkeyPatch, problem: Exception) -> None:
     """From now on nothing can be made of what its host tells."""
-    hear = Seat._hear
+    hear = GuardedSeat._hear
 
-    def broken(seat: Seat, *words: Any, **more: Any) -> Any:
+    def broken(seat: GuardedSeat, *words: Any, **more: Any) -> Any:
         if seat.uuid == UUID:
             raise problem
         return hear(seat, *words, **more)
 
-    monkeypatch.setattr(Seat, "_hear", broken)
+    monkeypatch.setattr(GuardedSeat, "_hear", broken)
 
 
 def test_what_fails_at_one_seat_leaves_the_next_one_its_turn(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

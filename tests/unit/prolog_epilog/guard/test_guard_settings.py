@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from prolog_epilog.errors import ConfigError
+from prolog_epilog.errors import NodeConfigError
 from prolog_epilog.guard import settings
 from prolog_epilog.guard.decide.choice import LAWS, chosen_law
 from prolog_epilog.guard.settings import GuardSettings, settings_from
@@ -36,7 +36,7 @@ def test_keys_are_read_from_their_tables() -> None:
     ],
 )
 def test_a_wrong_key_is_named(section: dict[str, object], said: str) -> None:
-    with pytest.raises(ConfigError) as error:
+    with pytest.raises(NodeConfigError) as error:
         settings_from(section)
 
     assert said in str(error.value)
@@ -45,7 +45,7 @@ def test_a_wrong_key_is_named(section: dict[str, object], said: str) -> None:
 def test_every_law_can_be_chosen_and_no_other() -> None:
     for name in LAWS:
         chosen_law(GuardSettings(law=name), 0.1, service=False)
-    with pytest.raises(ConfigError, match="law is one of aimd, "):
+    with pytest.raises(NodeConfigError, match="law is one of aimd, "):
         chosen_law(GuardSettings(law="bang"), 0.1, service=False)
 
 

@@ -20,7 +20,7 @@ from prolog_epilog.guard.roll import Member
 from prolog_epilog.guard.seats import watch as watches
 from prolog_epilog.guard.tell import notice
 from prolog_epilog.guard.tell.errands import Errands
-from prolog_epilog.guard.tell.notice import Notice, Payload
+from prolog_epilog.guard.tell.notice import GuardNotice, Payload
 
 UNIT = Path(__file__).resolve().parents[4] / "prolog_epilog/berth-guard.service"
 GUEST = Member(42, 1000, ("GPU-0",), {}, "mps")
@@ -95,7 +95,7 @@ def errands(say: Callable[[str], None], **more: Any) -> Errands:
 def test_an_errand_that_fails_does_not_take_the_next_one_along() -> None:
     said: list[str] = []
     made = errands(said.append)
-    done = made.evict(GUEST, Notice("n1", 3, "healthy", "evict", 42), lives=True)
+    done = made.evict(GUEST, GuardNotice("n1", 3, "healthy", "evict", 42), lives=True)
     told: list[str] = []
 
     def tell(_options: NoticeOptions, one: Payload) -> bool:
@@ -103,7 +103,7 @@ def test_an_errand_that_fails_does_not_take_the_next_one_along() -> None:
         return True
 
     made.tell = tell
-    made.notify(Notice("n1", 3, "healthy"))
+    made.notify(GuardNotice("n1", 3, "healthy"))
 
     made.run(0.0)
     made.run(0.0)

@@ -11,9 +11,9 @@ import pytest
 
 from prolog_epilog.errors import ExtraError
 from prolog_epilog.injob import word
-from prolog_epilog.job.extra import Berth, asks_share, read
+from prolog_epilog.job.extra import NodeBerth, asks_share, read
 from prolog_epilog.tenants import arrivals, quarantine, share_file
-from prolog_epilog.tenants.share_file import Share
+from prolog_epilog.tenants.share_file import ShareRecord
 from tests.unit.node_world import World, berth
 
 pytestmark = pytest.mark.slow
@@ -29,7 +29,7 @@ def world() -> Iterator[World]:
         yield made
 
 
-def share(world: World, job: int = 7) -> Share:
+def share(world: World, job: int = 7) -> ShareRecord:
     found = share_file.read(world.paths, job)
     assert found is not None
     return found
@@ -38,14 +38,14 @@ def share(world: World, job: int = 7) -> Share:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("gpus=3 tier=opportunistic way=time", Berth(("n1",), (3,), way="time", tier="opportunistic")),
-        ("gpus=3 tier=opportunistic", Berth(("n1",), (3,), way="time", tier="opportunistic")),
-        ("gpus=3 slope=0.5 tier=guaranteed way=mps", Berth(("n1",), (3,), way="mps", tier="guaranteed", slope=0.5)),
-        ("gpus=0,1 tier=guaranteed way=mps", Berth(("n1",), (0, 1), way="mps", tier="guaranteed")),
-        ("gpus=0 tier=exclusive", Berth(("n1",), (0,))),
+        ("gpus=3 tier=opportunistic way=time", NodeBerth(("n1",), (3,), way="time", tier="opportunistic")),
+        ("gpus=3 tier=opportunistic", NodeBerth(("n1",), (3,), way="time", tier="opportunistic")),
+        ("gpus=3 slope=0.5 tier=guaranteed way=mps", NodeBerth(("n1",), (3,), way="mps", tier="guaranteed", slope=0.5)),
+        ("gpus=0,1 tier=guaranteed way=mps", NodeBerth(("n1",), (0, 1), way="mps", tier="guaranteed")),
+        ("gpus=0 tier=exclusive", NodeBerth(("n1",), (0,))),
     ],
 )  # fmt: skip
-def test_a_tier_is_read(text: str, expected: Berth) -> None:
+def test_a_tier_is_read(text: str, expected: NodeBerth) -> None:
     assert read(f"[berth/1 nodes=n1 {text}]", "n1") == expected
     assert asks_share(f"[berth/1 nodes=n1 {text}]") == expected.is_shared
 
@@ -59,7 +59,7 @@ def test_no_other_tier_is_believed(text: str) -> None:
 
 
 def test_a_share_file_keeps_the_tier() -> None:
-    one = Share(7, 1000, way="time", tier="opportunistic", node="n1", word="/run/berth/words/7", slope=0.125)
+    one = ShareRecord(7, 1000, way="time", tier="opportunistic", node="n1", word="/run/berth/words/7", slope=0.125)
     assert share_file.parse(share_file.text(one)) == one
 
 

@@ -12,13 +12,13 @@ import pytest
 from prolog_epilog.guard.measure.heart import Heart
 from prolog_epilog.guard.measure.signals import HostBeat
 from prolog_epilog.guard.measure.work_rate import WorkRate
-from prolog_epilog.injob.word import LAUNCHES, READY, Beat
+from prolog_epilog.injob.word import LAUNCHES, READY, WordBeat
 from tests.unit.guard_world import Program, World
 
 pytestmark = pytest.mark.slow
 
 HOST, GUEST = 107, 7
-SILENT = Beat(1, 100, True, False, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, ())
+SILENT = WordBeat(1, 100, True, False, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, ())
 PLACE = ("GPU-a", 1)
 
 

@@ -20,13 +20,13 @@ from policy.formats.slurm_facts import JobText
 from policy.site.config import Config
 from prolog_epilog.errors import DriverError
 from prolog_epilog.guard.hold import levels
-from prolog_epilog.guard.hold.levels import LevelNotice, Levels
+from prolog_epilog.guard.hold.levels import EnforcedLevels, LevelNotice
 from prolog_epilog.guard.seats import metrics
 from prolog_epilog.mps.limits import Level
 from prolog_epilog.node import cgroups, files, freezer, processes
 from prolog_epilog.node.paths import Paths
 from prolog_epilog.tenants import share_file, state
-from prolog_epilog.tenants.share_file import Share
+from prolog_epilog.tenants.share_file import ShareRecord
 from prolog_epilog.tenants.state import SetState, Tenant
 from tests.unit.policy.daemon.test_shares_degraded import GUEST, PACKED, Channel
 from tests.unit.policy.daemon.test_shares_degraded import Slurm as OneJob
@@ -47,7 +47,7 @@ class Node:
 
     def __post_init__(self) -> None:
         files.prepare(self.paths)
-        self.levels = Levels(self.paths, self.tell, self.said.append)
+        self.levels = EnforcedLevels(self.paths, self.tell, self.said.append)
 
     def tell(self, one: LevelNotice) -> bool:
         self.told.append(f"{one.job} {one.level}")
@@ -55,7 +55,7 @@ class Node:
 
     def begins(self, job: int, level: str = MPS, mem: int | None = None, gpus: tuple[int, ...] = (2,)) -> None:
         uuids = tuple(f"GPU-{gpu}" for gpu in gpus)
-        file = Share(job, 1000, gpus=gpus, minors=gpus, uuids=uuids, share=30, mem_mib=mem, way="mps", node="n1")
+        file = ShareRecord(job, 1000, gpus=gpus, minors=gpus, uuids=uuids, share=30, mem_mib=mem, way="mps", node="n1")
         share_file.write(self.paths, replace(file, level=level, level_text=SENTENCE))
         state.store(
             self.paths,
@@ -77,7 +77,9 @@ def node(tmp_path: Path) -> Node:
 
 def test_each_share_is_told_once_and_again_when_it_begins_anew(node: Node) -> None:
     node.begins(5)
-    share_file.write(node.paths, Share(6, 1000, why="no MPS", gpus=(1,), minors=(1,), uuids=("GPU-1",), node="n1"))
+    share_file.write(
+        node.paths, ShareRecord(6, 1000, why="no MPS", gpus=(1,), minors=(1,), uuids=("GPU-1",), node="n1")
+    )
     for _ in range(3):
         node.levels.look()
     assert node.told == ["5 server-ceiling"]
@@ -213,7 +215,7 @@ def word(node: str = "n1", level: str = MPS, text: str = SENTENCE) -> LevelWord:
 
 def test_it_stands_in_the_jobs_segment_and_in_berth_why() -> None:
     slurm = OneJob(state="RUNNING")
-    found = heard.Levels(slurm)  # type: ignore[arg-type]
+    found = heard.HeardLevels(slurm)  # type: ignore[arg-type]
     found.hear(word())
 
     assert (found.write_one(), found.write_one()) == (5, None)
@@ -246,7 +248,7 @@ def test_nodes_add_up_and_a_later_word_replaces_the_same_nodes() -> None:
 )
 def test_nothing_is_written_into_jobs_that_no_node_holds(state: str, values: dict[str, str]) -> None:
     slurm = OneJob(state=state, values=dict(values))
-    found = heard.Levels(slurm)  # type: ignore[arg-type]
+    found = heard.HeardLevels(slurm)  # type: ignore[arg-type]
     found.hear(word())
 
     assert found.write_one() is None
@@ -261,7 +263,7 @@ def test_a_job_that_slurm_does_not_know_is_named_and_no_other_is_lost(capsys: py
             return super().job(job_id)
 
     slurm = Both(state="RUNNING")
-    found = heard.Levels(slurm)  # type: ignore[arg-type]
+    found = heard.HeardLevels(slurm)  # type: ignore[arg-type]
     found.hear(word())
     found.hear(replace(word(), job=9))
 

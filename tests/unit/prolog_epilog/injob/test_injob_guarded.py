@@ -18,7 +18,7 @@ from prolog_epilog.guard.roll import Member
 from prolog_epilog.guard.settings import GuardSettings
 from prolog_epilog.injob import word
 from prolog_epilog.injob.job import Job, open_job
-from prolog_epilog.injob.word import OPEN, Place, read_beats
+from prolog_epilog.injob.word import OPEN, WordSlot, read_beats
 from prolog_epilog.node import freezer
 from prolog_epilog.node.paths import Paths
 from tests.fakes import cuda
@@ -168,8 +168,8 @@ def test_of_a_job_on_several_gpus_nobody_guesses_the_place(tmp_path: Path) -> No
 
 
 def test_of_a_process_with_both_parts_the_library_is_the_gate(guard: Guard) -> None:
-    hooks = Place(guard.page, elsewhere=True)
-    library = Place(guard.page)
+    hooks = WordSlot(guard.page, elsewhere=True)
+    library = WordSlot(guard.page)
     library.numbers[word.PROCESS] |= word.LIBRARY
     settle(guard, 0.5)
 

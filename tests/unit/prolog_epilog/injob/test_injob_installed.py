@@ -15,7 +15,7 @@ import pytest
 
 from prolog_epilog import config, doctor, inject
 from prolog_epilog.config import NodeConfig
-from prolog_epilog.errors import ConfigError
+from prolog_epilog.errors import NodeConfigError
 from prolog_epilog.injob import word
 from prolog_epilog.injob.word import OrderPage, read_beats
 from prolog_epilog.tenants import share_file
@@ -166,7 +166,7 @@ def test_the_doctor_tries_both(prefix: Path) -> None:
 )
 def test_a_wrong_wish_is_told(tmp_path: Path, line: str, says: str) -> None:
     (tmp_path / "berth.conf").write_text(f"[node]\n{line}\n")
-    with pytest.raises(ConfigError, match=r".") as caught:
+    with pytest.raises(NodeConfigError, match=r".") as caught:
         config.load(str(tmp_path / "berth.conf"))
     assert says in str(caught.value)
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prolog_epilog.injob.scaling import Held, Spill, Step, decide
+from prolog_epilog.injob.scaling import HeldMemory, ScalingStep, Spill, decide
 from prolog_epilog.injob.torch_memory import HostPool
 from tests.unit.prolog_epilog.injob.test_injob_torch import PYTHON, needs_torch
 
@@ -38,8 +38,8 @@ class Program:
     def on_host(self) -> int:
         return self.away + (self.state if self.spill.state else 0)
 
-    def step(self, target: int, bound: int) -> Step:
-        made = decide(target, bound, Held(self.peak, self.state, self.away), self.spill)
+    def step(self, target: int, bound: int) -> ScalingStep:
+        made = decide(target, bound, HeldMemory(self.peak, self.state, self.away), self.spill)
         # What the allocator forbids must never be what the program holds at this moment.
         assert not made.cap or made.cap >= min(self.peak, max(target, self.peak))
         self.spill = made.spill
@@ -87,14 +87,14 @@ def test_what_went_comes_back_when_there_is_room() -> None:
     assert program.spill.state
     assert program.peak <= 5 * GIB
 
-    assert program.step(0, 16 * GIB) == Step(Spill(), 0)
+    assert program.step(0, 16 * GIB) == ScalingStep(Spill(), 0)
     assert program.peak == 12 * GIB
 
 
 def test_nothing_moves_for_a_target_that_is_met() -> None:
     program = Program(2 * GIB, 1 * GIB, 1 * GIB)
 
-    assert program.step(int(4.1 * GIB), 16 * GIB) == Step(Spill(), int(4.1 * GIB))
+    assert program.step(int(4.1 * GIB), 16 * GIB) == ScalingStep(Spill(), int(4.1 * GIB))
 
 
 def test_the_state_goes_before_the_activations() -> None:

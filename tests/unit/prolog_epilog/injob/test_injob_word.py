@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from prolog_epilog.injob import word
 from prolog_epilog.injob.errors import WordError
 from prolog_epilog.injob.job import Job
-from prolog_epilog.injob.word import OPEN, Order, OrderPage, Place, read_beats
+from prolog_epilog.injob.word import OPEN, Order, OrderPage, WordSlot, read_beats
 from tests.examples import examples
 
 UUID = "GPU-00000000-0000-0000-0000-000000000000"
@@ -137,7 +137,7 @@ def test_a_forked_child_gets_a_place_of_its_own(made: Path) -> None:
 
 
 def test_the_sixteenth_process_is_told_why_it_is_not_heard(made: Path) -> None:
-    places = [Place(made) for _ in word.SLOTS]
+    places = [WordSlot(made) for _ in word.SLOTS]
     job = Job((made,))
 
     assert not job.ready()
@@ -167,7 +167,7 @@ def test_a_word_of_another_version_is_not_obeyed(made: Path) -> None:
 @settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(rubbish=st.binary(min_size=256, max_size=1024), slot=st.integers(1, 12))
 def test_rubbish_in_the_beat_is_never_believed_nor_fatal(made: Path, rubbish: bytes, slot: int) -> None:
-    places = [Place(made) for _ in range(3)]
+    places = [WordSlot(made) for _ in range(3)]
     with word.beat_path(made).open("r+b") as page:
         page.seek(slot * 256)
         page.write(rubbish)
@@ -184,7 +184,7 @@ def test_rubbish_in_the_beat_is_never_believed_nor_fatal(made: Path, rubbish: by
 
 @pytest.mark.parametrize("size", [0, 10, 4095, 4097, 1 << 24])
 def test_a_beat_that_the_job_cuts_or_grows_gets_its_size_back(made: Path, size: int) -> None:
-    place = Place(made)
+    place = WordSlot(made)
     os.truncate(word.beat_path(made), size)
 
     read_beats(made)
@@ -197,7 +197,7 @@ def test_a_beat_that_the_job_cuts_or_grows_gets_its_size_back(made: Path, size: 
 def test_a_beat_that_is_cut_while_it_is_read_is_as_unreadable_as_any(
     made: Path, monkeypatch: pytest.MonkeyPatch, size: int
 ) -> None:
-    place = Place(made)
+    place = WordSlot(made)
     pread = os.pread
 
     def cut_before(descriptor: int, count: int, at: int) -> bytes:

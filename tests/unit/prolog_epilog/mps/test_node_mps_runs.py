@@ -19,13 +19,13 @@ from prolog_epilog.errors import NodeError
 from prolog_epilog.guard.seats.watch import Watch
 from prolog_epilog.injob import word
 from prolog_epilog.mps import Attached, Tenant, attach, detach, losses, tenants
-from prolog_epilog.mps.losses import Record
+from prolog_epilog.mps.losses import LossRecord
 from prolog_epilog.mps.trouble import reset_after_fault, server_status
 from prolog_epilog.node import devices, files
 from prolog_epilog.node.paths import Paths
 from prolog_epilog.tenants import share_file, state
 from prolog_epilog.tenants.audit import Judge
-from prolog_epilog.tenants.share_file import Share
+from prolog_epilog.tenants.share_file import ShareRecord
 from tests.examples import examples
 from tests.fakes.mps.world import GPUS, USER, App, Node, await_true, fresh_node
 
@@ -45,7 +45,7 @@ def begin(node: Node, job: int, start: int = FIRST_RUN, share: int = 30) -> Atta
     """What a Prolog does."""
     share_file.write(
         node.paths,
-        Share(job, USER, gpus=(0,), minors=(0,), uuids=(FIRST,), share=share, way="mps", node="n1", start=start),
+        ShareRecord(job, USER, gpus=(0,), minors=(0,), uuids=(FIRST,), share=share, way="mps", node="n1", start=start),
     )
     return attach(node.paths, node.config, node.gpus(0), Tenant(job, USER, share, start=start))
 
@@ -110,7 +110,9 @@ def test_the_guard_that_found_a_job_over_does_not_take_mps_from_its_next_run(nod
 def left_behind(paths: Paths, job: int, seconds: float, **more: Any) -> None:
     """The share file of a job whose Epilog has taken it out of the books, and was killed so many seconds ago."""
     files.prepare(paths)
-    share_file.write(paths, Share(job, USER, gpus=(0,), minors=(0,), uuids=(FIRST,), way="time", node="n1", **more))
+    share_file.write(
+        paths, ShareRecord(job, USER, gpus=(0,), minors=(0,), uuids=(FIRST,), way="time", node="n1", **more)
+    )
     then = time.time() - seconds
     os.utime(paths.job(job), (then, then))
 
@@ -161,7 +163,7 @@ def test_a_job_that_runs_again_while_slurm_is_asked_keeps_its_share_file(tmp_pat
 def test_a_share_file_of_a_later_run_stays(tmp_path: Path) -> None:
     paths = Paths(tmp_path)
     files.prepare(paths)
-    share_file.write(paths, Share(7, 1000, start=SECOND_RUN))
+    share_file.write(paths, ShareRecord(7, 1000, start=SECOND_RUN))
     share_file.remove(paths, 7, FIRST_RUN)
     assert share_file.read(paths, 7) is not None
     share_file.remove(paths, 7, SECOND_RUN)
@@ -253,7 +255,7 @@ def test_the_guard_runs_a_victim_again_whose_script_was_quicker(
 ) -> None:
     paths = Paths(tmp_path)
     files.prepare(paths)
-    losses.leave(paths, Record(7, 1007, FIRST_RUN, "n1", 3, (FIRST,), (70,)))
+    losses.leave(paths, LossRecord(7, 1007, FIRST_RUN, "n1", 3, (FIRST,), (70,)))
     slurm = Slurm(state="COMPLETING")
     watch = Watch(paths, NodeConfig(), slurm, Judge("warn"), "boot")  # type: ignore[arg-type]
     watch.jobs, watch.users = {70: cause}, {8: 1008}
@@ -277,7 +279,7 @@ def test_a_job_that_nobody_knows_to_be_innocent_is_run_again_three_times_at_most
     slurm = Slurm()
     watch = Watch(paths, NodeConfig(), slurm, Judge("warn"), "boot")  # type: ignore[arg-type]
     for _ in range(6):
-        losses.leave(paths, Record(7, 1007, FIRST_RUN, "n1", 3, (FIRST,), (70,)))
+        losses.leave(paths, LossRecord(7, 1007, FIRST_RUN, "n1", 3, (FIRST,), (70,)))
         watch.mend()
     assert slurm.requeued == [7, 7, 7]
 
@@ -285,7 +287,7 @@ def test_a_job_that_nobody_knows_to_be_innocent_is_run_again_three_times_at_most
 def test_a_record_that_nobody_reads_or_that_is_none_does_no_harm(tmp_path: Path) -> None:
     paths = Paths(tmp_path)
     files.prepare(paths)
-    losses.leave(paths, Record(7, 1007, FIRST_RUN, "n1", 3, (FIRST,), ()))
+    losses.leave(paths, LossRecord(7, 1007, FIRST_RUN, "n1", 3, (FIRST,), ()))
     for name, text in (("8", "{"), ("9", "[]"), ("10", '{"format": "berth-lost/1"}'), ("11", '{"format": 1}')):
         files.write(paths.lost / name, text)
     assert [one.job for one in losses.records(paths)] == [7]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from policy.simulate.inputs.models import ITERATION_S, app_class
-from topology.calibrate.classes import MODELS, Profile, by_rule, class_of, cluster, silhouette
+from topology.calibrate.classes import MODELS, ClassProfile, by_rule, class_of, cluster, silhouette
 
 DATA = Path(os.environ.get("BERTH_DATA", Path(__file__).parents[5] / "shared" / "data"))
 ACTIVITY = DATA / "traces" / "colocation" / "lucid_single.csv"
@@ -25,14 +25,14 @@ def test_pals_six_models_have_its_classes() -> None:
     [(0.8, 0.2, "compute"), (0.5, 0.5, "mixed"), (0.2, 0.7, "memory"), (0.02, 0.01, "memory"), (0.0, 0.0, "memory")],
 )
 def test_a_single_profile_is_classed_by_what_it_keeps_busy(compute: float, memory: float, expected: str) -> None:
-    assert by_rule(Profile("one", compute, memory)) == expected
+    assert by_rule(ClassProfile("one", compute, memory)) == expected
 
 
 def test_clusters_are_found_and_named_from_the_busiest_on() -> None:
     random = np.random.default_rng(1)
     centres = {"compute": (0.8, 0.2), "mixed": (0.5, 0.5), "memory": (0.1, 0.8)}
     profiles = [
-        Profile(f"{name}{number}", *np.clip(random.normal(centre, 0.03), 0, 1))
+        ClassProfile(f"{name}{number}", *np.clip(random.normal(centre, 0.03), 0, 1))
         for name, centre in centres.items()
         for number in range(8)
     ]
@@ -45,7 +45,7 @@ def test_clusters_are_found_and_named_from_the_busiest_on() -> None:
 
 def test_few_profiles_are_classed_by_rule() -> None:
     assert cluster([]) == {}
-    assert cluster([Profile("a", 0.9, 0.1), Profile("b", 0.1, 0.9)]) == {"a": "compute", "b": "memory"}
+    assert cluster([ClassProfile("a", 0.9, 0.1), ClassProfile("b", 0.1, 0.9)]) == {"a": "compute", "b": "memory"}
 
 
 def test_silhouette_is_great_for_the_right_clusters() -> None:
@@ -59,13 +59,13 @@ def test_silhouette_is_great_for_the_right_clusters() -> None:
 def test_measured_activity_of_pals_models_gives_its_classes() -> None:
     """PAL's own profiles are not public. Lucid measured five of its six models (GPT-2 not) with other counters."""
     names = {"ResNet50": "resnet50", "BERT": "BERT", "DCGAN": "DCGAN", "VGG": "vgg19", "PointNet": "PointNet"}
-    profiles: dict[str, tuple[int, Profile]] = {}
+    profiles: dict[str, tuple[int, ClassProfile]] = {}
     with ACTIVITY.open() as lines:
         for row in csv.DictReader(lines):
             name, batch = names.get(row["model"]), int(row["batchsize"])
             if name and row["amp"] == "0" and batch >= profiles.get(name, (0, None))[0]:
                 shares = float(row["gpu_util"]) / 100, float(row["gmem_util"]) / 100
-                profiles[name] = (batch, Profile(name, *shares))
+                profiles[name] = (batch, ClassProfile(name, *shares))
 
     found = cluster([profile for _, profile in profiles.values()], count=4)
 

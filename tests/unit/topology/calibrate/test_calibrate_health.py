@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 
 from topology.calibrate.health import Advice, Watched, watch_list
-from topology.calibrate.runs import Run, Verdict, Visit, seconds_of
-from topology.calibrate.simulated import Plan, Step, draw
+from topology.calibrate.runs import KernelRun, Verdict, Visit, seconds_of
+from topology.calibrate.simulated import FleetPlan, SpeedStep, draw
 from topology.calibrate.statistics import calibrate
 
-CALM = Plan(nodes=24, waiting=0.0, slow_gpus=0.0, node_run=0.02, node=0.01)
+CALM = FleetPlan(nodes=24, waiting=0.0, slow_gpus=0.0, node_run=0.02, node=0.01)
 
 
 def listed(visits: tuple[Visit, ...], later_days: float = 0.0) -> dict[tuple[str, int | None], Watched]:
@@ -77,7 +77,9 @@ def test_trouble_that_comes_again_is_listed(trouble: Verdict, advice: Advice | N
         if visit.node != "n3" or visit.at not in latest:
             return visit
         gpu = visit.gpus[0]
-        run: Run = replace(gpu.runs[0], thermal_s=5.0 * (trouble == "throttled"), foreign=(1,) * (trouble == "foreign"))
+        run: KernelRun = replace(
+            gpu.runs[0], thermal_s=5.0 * (trouble == "throttled"), foreign=(1,) * (trouble == "foreign")
+        )
         return replace(visit, gpus=(replace(gpu, runs=(run,), xids=(79,) * (trouble == "xid")), *visit.gpus[1:]))
 
     watched = listed(tuple(map(troubled, visits)))
@@ -93,7 +95,7 @@ def test_what_was_not_looked_at_for_long_is_to_be_measured_again() -> None:
 
 
 def test_a_step_is_part_of_the_evidence() -> None:
-    watched = listed(draw(replace(CALM, visits=7, steps=(Step(2, 3, 4, 1.3),)), 7).visits)
+    watched = listed(draw(replace(CALM, visits=7, steps=(SpeedStep(2, 3, 4, 1.3),)), 7).visits)
 
     assert "became" in watched["n2", 3].evidence
     assert "slower for compute since" in watched["n2", 3].evidence

@@ -12,7 +12,7 @@ from topology.calibrate.kernels import PTX
 from topology.calibrate.links import slow_links
 from topology.calibrate.measure import PHASES, SimulatedDevice, measure, measure_all, summary
 from topology.calibrate.peaks import part_of_peak, peak_of
-from topology.calibrate.runs import GpuVisit, Link, Run, Visit, append, decode, load, seconds_of, verdict
+from topology.calibrate.runs import CopySpeed, GpuVisit, KernelRun, Visit, append, decode, load, seconds_of, verdict
 from topology.calibrate.statistics import calibrate
 
 
@@ -102,7 +102,7 @@ def test_a_slow_link_is_found_by_the_same_link_of_other_nodes() -> None:
 
 def test_a_link_that_was_slow_once_or_has_few_peers_is_not_named() -> None:
     visits = visits_with_links({})
-    once = [replace(gpu, links=(Link("to-host", 5.0), *gpu.links[1:])) for gpu in visits[-1].gpus]
+    once = [replace(gpu, links=(CopySpeed("to-host", 5.0), *gpu.links[1:])) for gpu in visits[-1].gpus]
 
     assert slow_links([*visits[:-1], replace(visits[-1], gpus=tuple(once))]) == ()
     assert slow_links(visits_with_links({("n1", 1): 2.0}, nodes=3)) == ()
@@ -141,10 +141,12 @@ def test_peaks_are_those_of_the_model(model: str, tflops: float) -> None:
 
 
 def test_a_mixed_run_is_held_against_both_peaks_and_an_unknown_model_against_none() -> None:
-    mixed = Run("mixed", 150.0, kernel="fma-fp32+triad", tflops=33.5, gb_per_s=2_400.0)
+    mixed = KernelRun("mixed", 150.0, kernel="fma-fp32+triad", tflops=33.5, gb_per_s=2_400.0)
 
     assert part_of_peak("NVIDIA H200", mixed) == pytest.approx(1.0)
-    assert part_of_peak("NVIDIA H200", Run("compute", 1.0, kernel="mma-fp16", tflops=494.75)) == pytest.approx(0.5)
+    assert part_of_peak("NVIDIA H200", KernelRun("compute", 1.0, kernel="mma-fp16", tflops=494.75)) == pytest.approx(
+        0.5
+    )
     assert part_of_peak("simulated", mixed) == 0.0
 
 

@@ -7,16 +7,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from topology.calibrate.runs import FORMAT, GpuVisit, Run, Visit, append, decode, encode, load, verdict
+from topology.calibrate.runs import FORMAT, GpuVisit, KernelRun, Visit, append, decode, encode, load, verdict
 from topology.errors import TopologyFileError
 
-RUN = Run("compute", 151.2, mad_ms=0.1, samples=80, kernel="mma", seconds=10.0, sm_mhz=1410.0, power_w=298.0)
+RUN = KernelRun("compute", 151.2, mad_ms=0.1, samples=80, kernel="mma", seconds=10.0, sm_mhz=1410.0, power_w=298.0)
 GPU = GpuVisit(0, "GPU-a", "V100", "580.1", 300.0, runs=(RUN,))
 VISIT = Visit("n1", "2026-11-21T10:00:00Z", (GPU, replace(GPU, position=1, uuid="GPU-b")))
 
 sizes = st.floats(0.0, 1e6)
 runs = st.builds(
-    Run,
+    KernelRun,
     st.sampled_from(["compute", "mixed", "memory"]),
     st.floats(0.001, 1e6),
     sizes,
@@ -111,5 +111,5 @@ def test_another_file_is_refused(tmp_path: Path) -> None:
         (GPU, replace(RUN, mad_ms=1.5), "unsteady"),
     ],
 )
-def test_a_run_is_judged_where_it_was_made(gpu: GpuVisit, run: Run, wrong: str) -> None:
+def test_a_run_is_judged_where_it_was_made(gpu: GpuVisit, run: KernelRun, wrong: str) -> None:
     assert verdict(gpu, run) == wrong

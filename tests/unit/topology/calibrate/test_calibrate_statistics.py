@@ -13,15 +13,15 @@ from tests.examples import examples
 from topology.calibrate.health import watch_list
 from topology.calibrate.peers import peers_of, verdicts
 from topology.calibrate.posterior import Disturbance, Floats, Outlier, Variances, fit, locate
-from topology.calibrate.runs import Run, Visit, seconds_of
-from topology.calibrate.simulated import Plan, Step, draw
+from topology.calibrate.runs import KernelRun, Visit, seconds_of
+from topology.calibrate.simulated import FleetPlan, SpeedStep, draw
 from topology.calibrate.statistics import calibrate, table
 from topology.calibrate.variances import PUBLISHED, complete_blocks, reml
 
 pytestmark = pytest.mark.slow
 
 SMALL = replace(LONGHORN, nodes=64)
-CALM = Plan(nodes=32, waiting=0.0, slow_gpus=0.0)
+CALM = FleetPlan(nodes=32, waiting=0.0, slow_gpus=0.0)
 TRUE = Variances(0.026**2, 0.010**2, 0.049**2, 0.019**2)
 
 
@@ -150,7 +150,7 @@ def test_one_gpu_with_little_power_at_full_clock_is_not_excused_by_its_host() ->
 
 
 def test_a_gpu_that_became_slower_gets_its_new_score_and_is_announced() -> None:
-    plan = replace(CALM, visits=7, steps=(Step(4, 2, 5, 1.20),))
+    plan = replace(CALM, visits=7, steps=(SpeedStep(4, 2, 5, 1.20),))
     one = measured(plan, 4)
 
     assert [(c.node, c.place.position if c.place else None, c.kind) for c in one.calibration.changes] == [
@@ -273,7 +273,8 @@ def test_classes_have_scores_of_their_own() -> None:
         replace(
             visit,
             gpus=tuple(
-                replace(g, runs=(*g.runs, Run("memory", 20.0 + 0.01 * g.position, kernel="triad"))) for g in visit.gpus
+                replace(g, runs=(*g.runs, KernelRun("memory", 20.0 + 0.01 * g.position, kernel="triad")))
+                for g in visit.gpus
             ),
         )
         for visit in fleet.visits
@@ -290,7 +291,7 @@ def test_classes_have_scores_of_their_own() -> None:
 @settings(max_examples=examples(25), deadline=None)
 @given(st.data())
 def test_whatever_is_missing_scores_are_finite_and_every_gpu_is_told_of(data: st.DataObject) -> None:
-    plan = Plan(
+    plan = FleetPlan(
         nodes=data.draw(st.integers(1, 3)), gpus=data.draw(st.integers(1, 3)), visits=data.draw(st.integers(1, 5))
     )
     visits = []
