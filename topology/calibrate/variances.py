@@ -84,7 +84,7 @@ def _sums(blocks: list[Floats]) -> Floats:
 
 
 def _minus_twice_likelihood(variances: NDArray[np.float64], sums: Floats) -> tuple[float, float]:
-    """Returns the likelihood restricted to contrasts that do not depend on the centre; and the centre."""
+    """Returns minus twice the restricted likelihood, which does not depend on the centre; and the centre."""
     node, gpu, node_run, gpu_run = variances
     gpus, runs, mean, of_gpu, of_run, left = sums.T
     total = gpu_run + runs * gpu + gpus * node_run + gpus * runs * node
