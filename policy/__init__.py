@@ -1,1 +1,1 @@
-"""What to do: request, cluster, placement and plan are pure; slurm, daemon and cli stand on top of them."""
+"""The policy engine: request, cluster, placement and plan are pure; slurm, daemon and cli stand on top of them."""

@@ -43,12 +43,12 @@ class Campaign:
 
     @property
     def name(self) -> str:
-        """What its jobs are called."""
+        """Returns what its jobs are called."""
         return f"berth-calibrate-{self.started:.0f}"
 
     @property
     def over(self) -> bool:
-        """Whether nothing is left to do."""
+        """Tells whether nothing is left to do."""
         return all(one.state in {"done", "failed"} for one in self.nodes.values())
 
     def count(self, state: State) -> int:

@@ -1,4 +1,4 @@
-"""Whom to measure next, and which measurements must make way for waiting jobs: pure decisions on one reading of Slurm.
+"""Chooses the nodes to measure next, and measurements that make way for waiting jobs; pure, on one reading of Slurm.
 
 A measurement has the lowest priority and a short limit, so that Slurm never starts it instead of a job that waits. What
 it can still cost is the rest of its minute, to a job that comes or could start while it runs. So it makes way for every
@@ -27,7 +27,7 @@ class Window:
     end: int
 
     def holds(self, minute: int) -> bool:
-        """Whether this minute of the day lies in it."""
+        """Tells whether this minute of the day lies in it."""
         return (minute - self.begin) % _DAY_MIN < (self.end - self.begin) % _DAY_MIN
 
 
@@ -48,7 +48,7 @@ def _minutes(text: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What an admin allows a campaign."""
+    """The rules that an admin gives a campaign."""
 
     window: Window | None = None
     at_once: int = 8
@@ -72,7 +72,7 @@ def measurable(reading: Reading, partition: str = "") -> tuple[str, ...]:
 
 
 def free(node: NodeFacts, reading: Reading, limit_s: float) -> bool:
-    """Whether nobody uses the node, is about to, or has set it aside."""
+    """Tells whether nobody uses the node, is about to, or has set it aside."""
     idle = node.up and not node.completing and not (node.cpus_used or node.gpus_used or node.seats_used)
     if not idle or any(node.shared):
         return False
@@ -142,7 +142,7 @@ def _waits(job: JobFacts) -> bool:
 
 
 def _tasks(job: JobFacts) -> int:
-    """How many tasks of an array's record wait, as far as its text tells."""
+    """Returns how many tasks of an array's record wait, as far as its text tells."""
     return sum(_range(part) for part in job.tasks.split(",")) if job.tasks else 1
 
 
@@ -152,7 +152,7 @@ def _range(part: str) -> int:
 
 
 def _could_use(job: JobFacts, node: NodeFacts) -> bool:
-    """Whether the node may be one of this job's, as far as its request is understood: when in doubt, it is."""
+    """Tells whether the node may be one of this job's, as far as its request is understood: when in doubt, it is."""
     if job.partition and not node.partitions & frozenset(job.partition.split(",")):
         return False
     # Places that Berth wrote are no wish of the user's: it finds another as soon as there is one.

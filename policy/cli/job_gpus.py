@@ -45,7 +45,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _asked(job: int, node: str | None, scontrol: str) -> tuple[int, ...]:
-    """What Slurm says; of another node the positions, because its device files are not ours to see."""
+    """Returns what Slurm says; for another node the positions, because its device files are not ours to see."""
     from prolog_epilog import chain  # noqa: PLC0415 - keeps `berth --help` fast
     from prolog_epilog.job.slurm import Scontrol  # noqa: PLC0415
 

@@ -1,1 +1,1 @@
-"""What jobs did before: how long they ran, how large they were, and the step times that their hosts told."""
+"""The past of jobs: how long they ran and how large they were."""

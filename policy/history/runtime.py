@@ -1,4 +1,4 @@
-"""How long a job will run, learned from the jobs that ended: three quantiles and how far they can be trusted.
+"""Predicts how long a job will run, from the jobs that ended: three quantiles and how far they can be trusted.
 
 Each job belongs to several *groups*, from all jobs down to those of the same user, name and size. Each group keeps
 windows of its latest run times, short ones for a user who submits the same job a hundred times and long ones for
@@ -52,7 +52,7 @@ _OF_THE_LIMIT = (0.02, 0.3, 1.0)
 
 @dataclass(frozen=True, slots=True)
 class KnownAtSubmission:
-    """What is known of a job when it is submitted; texts that nobody knows are empty."""
+    """The facts of a job that are known at its submission; unknown texts are empty."""
 
     user: str
     name: str
@@ -107,7 +107,7 @@ class _Window:
 
 
 class _Record:
-    """How well each opinion did for one group: losses by quantile, and how often low and high held the truth."""
+    """The record of each opinion for one group: losses by quantile, and how often low and high held the truth."""
 
     __slots__ = ("held", "losses", "seen")
 
@@ -127,7 +127,7 @@ class RunTimes:
         self._all: dict[int, _Record] = {}
 
     def predict(self, asked: KnownAtSubmission) -> Prediction:
-        """What is expected of a job."""
+        """Returns what is expected of a job."""
         own, opinions = self._opinions(asked)
         record = self._record(own, len(opinions))
         low, median, high = _mixed(opinions, record, asked.limit)

@@ -50,7 +50,7 @@ class SizeOrder:
             insort(self._sorted, one.asked.gpus * one.seconds)
 
     def points(self, asked: KnownAtSubmission) -> int:
-        """What Slurm is to add to a job's priority."""
+        """Returns what Slurm is to add to a job's priority."""
         if not self._sorted:
             return 0
         work = asked.gpus * self._times.predict(asked).median
@@ -60,7 +60,7 @@ class SizeOrder:
 
 
 def asked_in(fields: Mapping[str, str]) -> KnownAtSubmission:
-    """What a submit request says of a job's size and owner."""
+    """Returns what a submit request says of a job's size and owner."""
     minutes = number(fields, "time_limit")
     limit = 60.0 * minutes if minutes else inf
     return KnownAtSubmission(fields.get("uid", ""), "", fields.get("account", ""), number(fields, "gpus") or 0, limit)

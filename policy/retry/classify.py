@@ -36,7 +36,7 @@ _ASIDE = re.compile(r"""warn(?:ing)?\b|^\s{1,40}(?:File "|at |raise |return |\||
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What is known of a job's end beside its log."""
+    """The facts of a job's end beside its log."""
 
     exit_code: int | None = None
     """As a shell gives it: 128 and the signal's number for a job that a signal ended."""
@@ -52,7 +52,7 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Classification:
-    """What a job failed of."""
+    """The cause of a failure, and what speaks for it."""
 
     failure: str
     transient: bool
@@ -120,7 +120,7 @@ def _readable(line: str) -> str:
 
 
 def is_state(said: str, state: str) -> bool:
-    """Whether sacct means this state: it adds who cancelled a job, and cuts a word at its column's end."""
+    """Tells whether sacct means this state: it adds who cancelled a job, and cuts a word at its column's end."""
     word = said.partition(" ")[0]
     return state.startswith(word[:-1]) if word.endswith("+") and len(word) > 1 else word == state
 

@@ -1,4 +1,4 @@
-"""Whether a failed job is worth another try, where, and after what wait.
+"""Decides whether a failed job is tried again, where, and after what wait.
 
     >>> from policy.retry.classify import Classification
     >>> lost = Classification("mpi_runtime_failure", transient=True, reason="Connection reset by peer")
@@ -45,7 +45,7 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What bounds a job's tries."""
+    """The bounds of a job's tries."""
 
     tries: int = 4
     """`--retry`, and one: tries in a row that leave no checkpoint."""
@@ -59,7 +59,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class RetryDecision:
-    """What to do with a failed job."""
+    """The decision about a failed job."""
 
     again: bool
     reason: str

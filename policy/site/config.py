@@ -108,7 +108,7 @@ _KINDS = {str: "a text in quotes", int: "a whole number", bool: "true or false",
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """What berthd and the commands need of it; the plugin reads its own table itself."""
+    """The part of berth.conf that berthd and the commands need; the plugin reads its own table itself."""
 
     socket: Path = Path("/run/berth/berthd.sock")
     topology_dir: Path = Path("/etc/slurm/berth/topology")
@@ -127,7 +127,7 @@ class Config:
     settings: Settings = field(default_factory=Settings)
     gateway: str = "auto"
     order_weight: int = 0
-    """Points of priority between the smallest and the largest jobs (policy.history.size_order); 0: the order is all Slurm's."""
+    """Points of priority between the smallest and the largest jobs (policy.history.size_order); 0: only Slurm orders."""
     pinned_file: Path = Path("/run/berth/pinned")
     skip_partitions: frozenset[str] = frozenset()
     """Those that Berth does not touch."""
@@ -142,7 +142,7 @@ class Config:
 
 
 def config_path() -> Path:
-    """Where berth.conf is: BERTH_CONF, else next to slurm.conf."""
+    """Returns where berth.conf is: BERTH_CONF, else next to slurm.conf."""
     if "BERTH_CONF" in os.environ:
         return Path(os.environ["BERTH_CONF"])
     return _slurm_folder() / "berth.conf"
@@ -211,7 +211,7 @@ def load(path: Path, *, must_exist: bool = False) -> Config:
 
 
 def _preflight(path: Path, table: dict[str, Any]) -> float:
-    """What sbatch makes of the table is checked here too, where somebody reads what is wrong."""
+    """Checks the table that sbatch reads here too, where somebody sees what is wrong."""
     if not 0 <= table.get("above", 0) <= 1_000_000:
         raise ConfigError(f"{path}: [preflight] above is from 0 to 1000000 GPUs, not {table['above']}")
     times = {"time": 600, "longest": 1_800, "wait": 3_600}
@@ -250,7 +250,7 @@ def _order_weight(path: Path, berthd: dict[str, Any]) -> int:
 
 
 def _settings(path: Path, berthd: dict[str, Any]) -> Settings:
-    """What the plan goes by."""
+    """Returns the settings of the plan."""
     defaults = Settings()
     key = "locality_wait"
     try:

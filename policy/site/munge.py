@@ -15,7 +15,7 @@ _ENCODE_TIME, _DECODE_TIME, _SOCKET = 6, 7, 8
 
 @dataclass(frozen=True, slots=True)
 class Credential:
-    """What munged says about a credential."""
+    """A credential, as munged decodes it."""
 
     error: int
     """0 where all is well; else munge's own number."""

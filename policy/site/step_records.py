@@ -1,4 +1,4 @@
-"""Where the files of step times lie: the record, its older part, and the table of living scores beside it."""
+"""The files of step times: the record, its older part, and the table of living scores beside it."""
 
 from pathlib import Path
 
@@ -9,5 +9,5 @@ def records_of(record: Path) -> tuple[Path, ...]:
 
 
 def place_of(steps: Path) -> Path:
-    """Where the living table of a record is."""
+    """Returns where the living table of a record is."""
     return steps.with_name(f"{steps.name}.scores")

@@ -1,4 +1,4 @@
-"""When nodes began to run, asked for of a few nodes and seldom: readings do not carry it."""
+"""Boot times of nodes, asked for of a few nodes and seldom: readings do not carry them."""
 
 from collections.abc import Callable, Iterable
 

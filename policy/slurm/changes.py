@@ -1,4 +1,4 @@
-"""What is written into a job to pin, release or annotate it: the same through every gateway.
+"""The changes that pin, release or annotate a job: the same through every gateway.
 
 The keys are the names that the fields have in Slurm's job description.
 """
@@ -119,7 +119,7 @@ def delay(job: JobText, values: Mapping[str, str], seconds: int) -> dict[str, st
 
 
 def was_put_back(job: JobText) -> bool:
-    """Whether the job is on its way into the queue: Slurm leaves one that has ended as it is, and reports no error."""
+    """Tells whether the job is on its way into the queue: Slurm leaves one that has ended, and reports no error."""
     return job.state not in ENDED
 
 
@@ -151,7 +151,7 @@ def pinned(jobs: Iterable[JobFacts], called: str = "") -> list[int | str]:
 
 
 def target(job: JobFacts, task: int | None = None) -> int | str:
-    """How Slurm names what is to be changed; an array's own number would mean its running tasks too."""
+    """Returns how Slurm names what is to be changed; an array's own number would mean its running tasks too."""
     if task is not None:
         return f"{job.array}_{task}"
     tasks = job.tasks.partition("%")[0]
@@ -159,7 +159,7 @@ def target(job: JobFacts, task: int | None = None) -> int | str:
 
 
 def may_hold_pin(job: JobFacts) -> bool:
-    """Whether a job may wait where, or as, Berth wrote it."""
+    """Tells whether a job may wait where, or as, Berth wrote it."""
     waits = job.state in {"PENDING", "ARRAY"}
     return waits and (bool(job.gpus and job.required) or "parked" in (job.segment or {}))
 
@@ -192,7 +192,7 @@ def _pinned_by_job(job: JobText) -> bool:
 
 
 def _share(place: Pin) -> dict[str, str]:
-    """What the node has to know of a packed job; nothing for whole GPUs."""
+    """Returns what the node has to know of a packed job; nothing for whole GPUs."""
     if not place.share:
         return {}
     values = place.values
@@ -202,7 +202,7 @@ def _share(place: Pin) -> dict[str, str]:
 
 
 def _tier(place: Pin) -> dict[str, str]:
-    """What the node has to know of a host or a guest; nothing of who has its GPUs alone."""
+    """Returns what the node has to know of a host or a guest; nothing of who has its GPUs alone."""
     values = place.values
     if place.share or values.get("tier") not in {GUARANTEED, OPPORTUNISTIC}:
         return {}

@@ -1,4 +1,4 @@
-"""What a job asks of Slurm beside the place that Berth gave it.
+"""Compares what a job asks of Slurm with the place that Berth gave it.
 
 Both are written by one update, and only Slurm's own user and root may change either. Where they do not agree, a user
 has found a way around that: the job would pay for one part of a GPU and have another. Its node does not start it
@@ -13,7 +13,7 @@ from policy.slurm import fields
 
 
 def of_running(job: JobFacts, skipped: frozenset[str], trusted: Collection[int]) -> str:
-    """Why a job that runs should not; empty where there is nothing to say.
+    """Returns why a job that runs should not; empty where there is nothing to say.
 
     Who is `trusted` places jobs by hand, and in partitions that Berth skips shards are nobody's business.
     """

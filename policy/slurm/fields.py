@@ -1,4 +1,4 @@
-"""What single fields of Slurm's records say; every gateway reads them with these."""
+"""Readers of single fields of Slurm's records, for every gateway."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -69,7 +69,7 @@ class UsedGres(NamedTuple):
 # A cluster has thousands of nodes and few different texts for each of these.
 @lru_cache(maxsize=4_096)
 def gres(text: str) -> Gres:
-    """What a node has.
+    """Returns what a node has.
 
     >>> gres("gpu:g0:1(S:0),gpu:g1:1(S:1),shard:g0:100(S:0),shard:g1:100,seat:g0:1,seat:g1:1")
     Gres(gpus=2, loose=0, seats=2, shards=2)
@@ -81,7 +81,7 @@ def gres(text: str) -> Gres:
 
 @lru_cache(maxsize=16_384)
 def gres_used(text: str) -> UsedGres:
-    """What is in use of a node, or what a job holds there.
+    """Returns what is in use of a node, or what a job holds there.
 
     >>> gres_used("gpu:g0:1(IDX:0),gpu:g1:0(IDX:N/A),shard:g2:30(30/100),seat:g0:1(IDX:0)")
     UsedGres(gpus=5, seats=1, shared=(0, 0, 30))
@@ -102,12 +102,12 @@ def gres_used(text: str) -> UsedGres:
 
 @lru_cache(maxsize=1_024)
 def takes_jobs(state: str) -> bool:
-    """Whether a node in this state, as scontrol writes it, may start jobs; a * marks one that does not answer."""
+    """Tells whether a node in this state, as scontrol writes it, may start jobs; a * marks one that does not answer."""
     return "*" not in state and not _CLOSED & set(re.findall(r"[A-Z_]+", state))
 
 
 def is_dynamic(state: str) -> bool:
-    """Whether Slurm can forget a node in this state while it runs (`scontrol delete`)."""
+    """Tells whether Slurm can forget a node in this state while it runs (`scontrol delete`)."""
     return "DYNAMIC" in state
 
 
@@ -152,7 +152,7 @@ def share(per_node: str) -> int:
 
 @lru_cache(maxsize=16_384)
 def guest(per_node: str) -> bool:
-    """Whether a request by node is for seats alone, as a guest's is.
+    """Tells whether a request by node is for seats alone, as a guest's is.
 
     >>> guest("gres/seat:g3:1"), guest("gres/gpu:g2:1,gres/seat:g2:1"), guest("gres/gpu:1"), guest("")
     (True, False, False, False)
@@ -173,7 +173,7 @@ def typed_gpus(tres: str) -> int:
 
 
 def wants_gpus(requests: Iterable[str]) -> bool:
-    """Whether one of a job's requests asks for GPUs, parts of them or seats on them."""
+    """Tells whether one of a job's requests asks for GPUs, parts of them or seats on them."""
     return any(request and _GPU_REQUEST.search(request) for request in requests)
 
 
@@ -236,7 +236,7 @@ def numbers(text: str) -> Iterator[int]:
 
 
 def rule(only: Iterable[str], never: Iterable[str]) -> AdmissionRule:
-    """What Allow and Deny of a partition say together; ALL stands for there being no such line.
+    """Returns what Allow and Deny of a partition say together; ALL stands for there being no such line.
 
     >>> rule(["ALL"], []).admits_all, sorted(rule(["Physics", "chemistry"], ["ALL"]).only)
     (True, ['chemistry', 'physics'])

@@ -66,14 +66,14 @@ def _command() -> Gateway:
 
 
 def program_path() -> Path:
-    """Where `make install` puts berth-slurm: under the prefix of the Slurm that it was built for."""
+    """Returns where `make install` puts berth-slurm: under the prefix of the Slurm that it was built for."""
     scontrol = shutil.which("scontrol")
     prefix = Path(scontrol).resolve().parents[1] if scontrol else Path("/usr")
     return prefix / "libexec" / "berth" / "berth-slurm"
 
 
 def _unfit(path: Path) -> str:
-    """Why this program cannot be used with the Slurm of this host; empty where it can."""
+    """Returns why this program cannot be used with the Slurm of this host; empty where it can."""
     try:
         done = subprocess.run([path, "--version"], check=False, capture_output=True, timeout=_SECONDS)
     except OSError as problem:

@@ -25,7 +25,7 @@ class Pin:
 
     @property
     def guest(self) -> bool:
-        """Whether it is a seat, and no GPU."""
+        """Tells whether it is a seat, and no GPU."""
         return self.values.get("tier") == OPPORTUNISTIC
 
 
@@ -43,7 +43,7 @@ class Gateway(Protocol):
         ...
 
     def in_control(self) -> bool:
-        """Whether the slurmctld on this host is the one that decides now."""
+        """Tells whether the slurmctld on this host is the one that decides now."""
         ...
 
     def read(self, *, ended: bool) -> Reading:

@@ -1,4 +1,4 @@
-"""How a job ended, from its record: the slow form, asked for of jobs that failed and of no others."""
+"""Reads how a job ended from its record: the slow form, asked for of failed jobs only."""
 
 from collections.abc import Callable, Mapping
 
@@ -25,7 +25,7 @@ def outcome(job_id: int, run: Callable[..., bytes] = run_command) -> Outcome:
 
 
 def tries(values: Mapping[str, str]) -> int:
-    """How often a job with `--retry` may run in a row without success."""
+    """Returns how often a job with `--retry` may run in a row without success."""
     retry = values.get("f.retry", "")
     return int(retry) + 1 if retry.isascii() and retry.isdigit() else TRIES
 

@@ -10,7 +10,7 @@ class SlurmWaits:
         self._told: Callable[[], None] | None = None
 
     def tell(self, told: Callable[[], None] | None) -> None:
-        """Who is told from now on; None for nobody."""
+        """Sets who is told from now on; None for nobody."""
         self._told = told
 
     def begin(self) -> None:

@@ -13,7 +13,7 @@ __all__ = ["DEVICE_XIDS", "DRAINING_XIDS", "PROGRAM_XIDS", "Remedy", "remedy"]
 
 
 class Remedy(StrEnum):
-    """What is to be done after an Xid."""
+    """The action that an Xid calls for."""
 
     NOTHING = "nothing: the driver has dealt with it"
     JOB = "start the job again"

@@ -1,4 +1,4 @@
-"""What the answering process knows and says; no sockets here.
+"""The answers of the answering process, and the snapshot that they come from; no sockets here.
 
 It holds one finished picture of the cluster, and the places that it gave to jobs which Slurm has not shown yet. Both go
 into each decision. When a new picture comes, those places are claimed in it a few at a time between requests, so that
@@ -41,7 +41,7 @@ class _Held:
 
 @dataclass(frozen=True, slots=True)
 class _Said:
-    """What a reply that was made for one request leaves to be done once it is on its way."""
+    """The work that a reply leaves to be done once it is sent."""
 
     datagram: bytes
     asked: Datagram | None
@@ -55,7 +55,7 @@ class _Said:
 
 @dataclass(slots=True)
 class Counters:
-    """What `status` counts."""
+    """The counters that `status` shows."""
 
     answers: int = 0
     verbs: dict[str, int] = field(default_factory=lambda: {"place": 0, "later": 0, "pass": 0, "refuse": 0})
@@ -97,17 +97,17 @@ class Answerer:
 
     @property
     def catching_up(self) -> bool:
-        """Whether a new picture waits to be finished."""
+        """Tells whether a new picture waits to be finished."""
         return self._next is not None
 
     def take_hurry(self) -> bool:
-        """Whether, since this was asked last, a job was given GPUs that a guest has to leave first."""
+        """Returns whether, since this was asked last, a job was given GPUs that a guest has to leave first."""
         hurry, self._hurry = self._hurry, False
         return hurry
 
     @property
     def ready(self) -> bool:
-        """Whether there is a picture to answer by."""
+        """Tells whether there is a picture to answer by."""
         return self._book is not None
 
     def take(self, snapshot: Snapshot, now: float) -> bool:
@@ -202,7 +202,7 @@ class Answerer:
             self._shelf.keep(said.asked, said.decision, said.reply, self._book, said.at)
 
     def expects(self, now: float) -> bool:
-        """Whether there is a reply to be made before it is asked for."""
+        """Tells whether there is a reply to be made before it is asked for."""
         book = self._book
         return book is not None and not self.catching_up and self._shelf.expected(book, now) is not None
 

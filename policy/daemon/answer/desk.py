@@ -1,4 +1,4 @@
-"""Where users' commands ask: a TCP port, one question and one reply a connection, munge vouches for who asks.
+"""The TCP port for users' commands: one question and one reply a connection; munge says who asks.
 
 A process of its own, so that whatever users do, neither the answers to job_submit nor the plan wait for it. One thread
 serves the sockets; another asks munged and Slurm, one question after the other.

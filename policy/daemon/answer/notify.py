@@ -20,6 +20,6 @@ def notify(state: str) -> None:
 
 
 def watchdog_seconds() -> float | None:
-    """How often systemd wants to hear from us; half of its limit, as its manual advises."""
+    """Returns how often systemd wants to hear from us; half of its limit, as its manual advises."""
     microseconds = os.environ.get("WATCHDOG_USEC", "")
     return int(microseconds) / 2e6 if microseconds.isdigit() and int(microseconds) else None

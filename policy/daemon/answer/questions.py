@@ -1,4 +1,4 @@
-"""What users may ask of berthd, and who may know it (docs/formats.md, section 11.3).
+"""The questions that users may ask berthd, and who may see the answers (docs/formats.md, section 11.3).
 
 Whoever asks has been vouched for by munge. Of a job is told what Slurm's own records say of it, and only to those to
 whom Slurm would show the job.
@@ -29,7 +29,7 @@ _MOST_USERS = 4_096
 
 
 class SlurmToAsk(Protocol):
-    """What of a gateway is needed to answer."""
+    """The part of a gateway that answers need."""
 
     def job(self, job_id: int) -> JobText:
         """One job's record."""
@@ -41,13 +41,13 @@ class SlurmToAsk(Protocol):
 
 
 class QuestionBudget:
-    """How many questions each user has left."""
+    """The number of questions that each user has left."""
 
     def __init__(self) -> None:
         self._left: dict[int, tuple[float, float]] = {}
 
     def take(self, uid: int, now: float) -> bool:
-        """Whether a user may ask one more."""
+        """Tells whether a user may ask one more."""
         left, since = self._left.get(uid, (BURST, now))
         left = min(BURST, left + (now - since) * EACH_SECOND)
         if len(self._left) >= _MOST_USERS and uid not in self._left:
@@ -105,7 +105,7 @@ class Questions:
         return not private or uid == slurm_user
 
     def _who_sees_jobs(self, now: float) -> tuple[bool, int | None]:
-        """Whether jobs are private (PrivateData=jobs), and Slurm's user; where Slurm does not tell, they are."""
+        """Tells whether jobs are private (PrivateData=jobs), and Slurm's user; where Slurm does not tell, they are."""
         if self._rules is None or now - self._rules[0] > RARELY:
             try:
                 config = self._slurm.config()

@@ -59,7 +59,7 @@ class Ready:
     limits: tuple[float, float] | None
 
     def holds(self, limit: int | None, book: Book, now: float) -> bool:
-        """Whether it is the right one for a request of its kind."""
+        """Tells whether it is the right one for a request of its kind."""
         if self.state != book.state or now >= self.until:
             return False
         if self.limits is None or limit is None:
@@ -71,7 +71,7 @@ class Ready:
         return nonce.join(self.around_nonces)
 
     def claim_of(self, limit: int | None) -> Claim | None:
-        """What the reply to a request with this time limit takes."""
+        """Returns what the reply to a request with this time limit takes."""
         if self.claim is None or limit is None:
             return self.claim
         return self.claim.lasting(limit)

@@ -340,11 +340,11 @@ def _listen(path: Path) -> socket.socket:
 
 
 def planner_command(config: Path, gateway: str) -> list[str]:
-    """How the planner is started: the same interpreter, the same packages."""
+    """Returns the command that starts the planner: the same interpreter, the same packages."""
     return [sys.executable, "-m", "policy.daemon.passes.planning", "--config", str(config), "--gateway", gateway]
 
 
 def desk_command(config: Path, gateway: str, path: Path) -> list[str]:
-    """How users' questions are served: as the planner is started; it asks this process over its socket."""
+    """Returns the command that starts the desk for users' questions; it asks this process over its socket."""
     command = [sys.executable, "-m", "policy.daemon.answer.desk", "--config", str(config), "--gateway", gateway]
     return [*command, "--socket", str(path)]

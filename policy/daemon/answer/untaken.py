@@ -61,7 +61,7 @@ class Untaken:
             self._left = {kind: until for kind, until in self._left.items() if until > now}
 
     def leaves(self, datagram: bytes, now: float) -> bool:
-        """Whether a request is of a kind that is left to Slurm."""
+        """Tells whether a request is of a kind that is left to Slurm."""
         # Most of the time there is none, and a reply is waited for.
         return bool(self._left) and self._left.get(kind_of(datagram), 0.0) > now
 

@@ -1,4 +1,4 @@
-"""Whether the planner lives, and whether to start it once more still helps.
+"""Watches whether the planner lives, and decides whether to start it again.
 
 Pins that nobody moves may keep jobs waiting for ever. While there is no planner that works they are undone at best, and
 it takes the end of berthd for that: its unit gives waiting jobs back to Slurm.
@@ -37,7 +37,7 @@ class Vigil:
         self._ends.append(now)
 
     def is_silent(self, now: float) -> bool:
-        """Whether the planner is to be given up; it then has as long again to end, or to be replaced."""
+        """Tells whether the planner is to be given up; it then has as long again to end, or to be replaced."""
         if now - self._looked > _LAG:
             self._heard = max(self._heard, now)
         self._looked = now
@@ -49,7 +49,7 @@ class Vigil:
 
     @property
     def hopeless(self) -> str:
-        """Why another planner would fare no better; empty where it may."""
+        """Returns why another planner would fare no better; empty where it may."""
         if _all_within(self._silences, 10 * self.silent_for):
             return f"the planner was silent for {self.silent_for:g} s once more"
         if _all_within(self._ends, self._within):
@@ -58,5 +58,5 @@ class Vigil:
 
 
 def _all_within(moments: deque[float], seconds: float) -> bool:
-    """Whether as many as are remembered came so close together."""
+    """Tells whether as many as are remembered came so close together."""
     return len(moments) == moments.maxlen and moments[-1] - moments[0] <= seconds

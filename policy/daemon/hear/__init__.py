@@ -1,1 +1,1 @@
-"""What nodes and guards tell berthd, and what it makes of it."""
+"""Messages of nodes and guards to berthd: reads them, and keeps what the plan, `berth why` and reports need."""

@@ -1,4 +1,4 @@
-"""What jobs failed of, in Slurm's accounting: slurmctld lets nobody write into a job that is over, slurmdbd does.
+"""Writes causes of failures into Slurm's accounting: slurmctld changes no job that is over, slurmdbd does.
 
 Nobody waits for slurmdbd: sacctmgr runs beside the planner, and what it cannot write in its time is left out.
 """
@@ -32,7 +32,7 @@ class _Note:
 
 @dataclass(slots=True)
 class _Known:
-    """Of one job: the text that was written last, and what belongs into every text of it."""
+    """The text of one job that was written last, and what belongs into every text of it."""
 
     since: float
     text: str = ""

@@ -1,4 +1,4 @@
-"""What is made of a job's end: its class, and what its segment says afterwards. No text of a log gets there."""
+"""A job's end: the class of its failure, and what its segment says afterwards. No text of a log gets there."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -34,7 +34,7 @@ _PUT_BACK_BY_BERTH = ("evicted", "degraded", "moves")
 
 @dataclass(frozen=True, slots=True)
 class NodeWord:
-    """What a node says of the log of a job that failed there (docs/formats.md, 11.5)."""
+    """A message of a node about the log of a job that failed there (docs/formats.md, 11.5)."""
 
     job: int
     node: str
@@ -46,7 +46,7 @@ class NodeWord:
 
 
 def read_word(payload: bytes) -> NodeWord | None:
-    """What a payload says; None where it is no such notice."""
+    """Returns what a payload says; None where it is no such notice."""
     match = _PAYLOAD.fullmatch(payload)
     if match is None or int(match[1]) > _MOST_JOBS:
         return None
@@ -67,7 +67,7 @@ def shipped_rules() -> Rules:
 
 
 def class_of(found: Outcome, word: NodeWord | None) -> Classification:
-    """What Slurm's state tells is no guess; then the log; then the exit code, as far as Berth knows it."""
+    """Classifies a failure: by Slurm's state, which is no guess; else by the log; else by the exit code."""
     by_state = classify(b"", Facts(state=found.state), shipped_rules())
     if by_state.failure != NO_SIGNATURE:
         return by_state
@@ -107,14 +107,14 @@ def put_back(before: JobFacts, at: float, lost: Sequence[str], anew: Sequence[st
 
 
 def by_berth(before: Mapping[str, str], now: Mapping[str, str]) -> bool:
-    """Whether it was Berth that put a job back."""
+    """Tells whether it was Berth that put a job back."""
     if "move_until" in before or "move_until" in now:
         return True
     return any(before.get(key) != now.get(key) for key in _PUT_BACK_BY_BERTH)
 
 
 def limits(found: Outcome, reading: Reading, config: Mapping[str, str]) -> Limits:
-    """What bounds the tries of a job with `--retry`."""
+    """Returns what bounds the tries of a job with `--retry`."""
     values = found.values or {}
     left = requeues_left(found, config)
     return Limits(

@@ -1,4 +1,4 @@
-"""What the nodes' guards say: GPUs that take no guest for now, and guests that have to leave."""
+"""Messages of the nodes' guards: GPUs that take no guest for now, and guests that have to leave."""
 
 import re
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ _MOST_JOBS = 2**32 - 1
 
 @dataclass(frozen=True, slots=True)
 class Alone:
-    """What a guard measured of a job that had a GPU to itself."""
+    """The figures that a guard measured of a job that had a GPU to itself."""
 
     job: int
     seconds: float
@@ -41,7 +41,7 @@ class Alone:
 
 @dataclass(frozen=True, slots=True)
 class Together:
-    """What a guard measured of a host beside its guest."""
+    """The figures that a guard measured of a host beside its guest."""
 
     host: int
     seconds: float
@@ -70,7 +70,7 @@ class GuardWord:
 
     @property
     def sends_away(self) -> bool:
-        """Whether the guest has to go."""
+        """Tells whether the guest has to go."""
         return self.job > 0 and self.word in AVOID_FOR
 
     @property
@@ -80,14 +80,14 @@ class GuardWord:
 
     @property
     def reason(self) -> str:
-        """Why, for its owner."""
+        """Returns the reason, in words for its user."""
         if self.word == "fault":
             return f"it made a fatal error on {self.node} GPU {self.gpu}"
         return f"the guard of {self.node} protects the owner of GPU {self.gpu} ({self.state})"
 
 
 def read_word(payload: bytes) -> GuardWord | None:
-    """What a payload says; None where it is no such notice."""
+    """Returns what a payload says; None where it is no such notice."""
     match = _PAYLOAD.fullmatch(payload)
     if match is None or int(match[3]) > _MOST_JOBS:
         return None
@@ -130,7 +130,7 @@ _OF_ONE_ALONE = ("step", "busy", "sms", "bandwidth", "memory")
 
 
 def measured(figures: Mapping[str, float]) -> tuple[Alone | None, Together | None]:
-    """What a guard's figures tell (docs/formats.md, 11.1).
+    """Reads a guard's figures (docs/formats.md, 11.1).
 
     >>> measured({"alone": 7, "alone_s": 60, "busy": 0.5})[0]
     Alone(job=7, seconds=60, step=None, busy=0.5, sms=None, bandwidth=None, memory=None)

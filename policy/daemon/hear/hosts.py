@@ -1,4 +1,4 @@
-"""What guards tell of hosts, that is of jobs that own their GPUs and may have guests: step times, and best losses.
+"""Messages of guards about owners (hosts in names), jobs that may have guests: step times and best losses.
 
 Guards tell of a job when it is over, and by then Slurm's readings show it no more. So hosts are remembered for a while.
 """

@@ -1,4 +1,4 @@
-"""What holds jobs to their shares on their nodes, as the guards say: kept in the job's own segment for `berth why`."""
+"""Levels: what holds jobs to their shares on their nodes, as guards say; kept in the segment for `berth why`."""
 
 import re
 from collections.abc import Mapping
@@ -33,7 +33,7 @@ class LevelWord:
 
 
 def read_word(payload: bytes) -> LevelWord | None:
-    """What a payload says; None where it is no such notice."""
+    """Returns what a payload says; None where it is no such notice."""
     match = _PAYLOAD.fullmatch(payload)
     if match is None or int(match[2]) > _MOST_JOBS:
         return None
@@ -45,7 +45,7 @@ def read_word(payload: bytes) -> LevelWord | None:
 
 
 class HeardLevels:
-    """What was heard and is not written yet."""
+    """Levels that were heard and are not written yet."""
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway

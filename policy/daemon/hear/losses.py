@@ -1,4 +1,4 @@
-"""When jobs' losses were best, as their guards tell: kept in the segment, where `berth report` finds it later.
+"""Best losses of jobs and their times, as guards tell: kept in the segment, where `berth report` finds them.
 
 Slurm lets nobody change a job that is over, and guards tell of a job's end after it: then it goes into the accounting.
 """
@@ -39,7 +39,7 @@ class LossWord:
 
 
 def read_word(payload: bytes) -> LossWord | None:
-    """What a payload says; None where it is no such notice."""
+    """Returns what a payload says; None where it is no such notice."""
     match = _PAYLOAD.fullmatch(payload)
     if match is None or int(match[2]) > _MOST_JOBS:
         return None
@@ -54,14 +54,14 @@ class _Heard:
 
 
 class HeardLosses:
-    """What was heard and is not written yet."""
+    """Losses that were heard and are not written yet."""
 
     def __init__(self, gateway: Gateway, accounts: Accounts) -> None:
         self._gateway, self._accounts = gateway, accounts
         self._heard: dict[int, _Heard] = {}
 
     def hear(self, word: LossWord, at: float) -> None:
-        """Of several nodes that tell of a job, the latest best counts: less GPU time then comes after it."""
+        """Keeps the latest best of several nodes that tell of a job: less GPU time then comes after it."""
         known = self._heard.get(word.job)
         if known is not None:
             known.best = max(known.best, word.best)

@@ -65,7 +65,7 @@ class _Connection:
 
     @property
     def until(self) -> float:
-        """When it is given up."""
+        """Returns when it is given up."""
         return self.since + _PATIENCE
 
 
@@ -126,7 +126,7 @@ class Notices:
 
     @property
     def port(self) -> int:
-        """Where it listens."""
+        """Returns where it listens."""
         port: int = self._listener.getsockname()[1]
         return port
 
@@ -135,7 +135,7 @@ class Notices:
         return self._bell
 
     def ready(self) -> list[Notice]:
-        """What has come since the last call."""
+        """Returns what has come since the last call."""
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self._bell)
         found: list[Notice] = []
@@ -223,7 +223,7 @@ class Notices:
                 self._read(connection)
 
     def _make_room(self) -> bool:
-        """Who has said nothing for a while goes for a new one; if nobody has, the new ones wait in the backlog."""
+        """Closes a connection that has been silent for a while; without one, new ones wait in the backlog."""
         if len(self._open) < _MOST_OPEN:
             return True
         eldest = next((one for one in self._open.values() if one.reading), None)
@@ -267,7 +267,7 @@ class Notices:
             os.eventfd_write(self._wake, 1)
 
     def _vouched(self, connection: _Connection, credential: bytes) -> Credential | None:
-        """What munged says; None where it cannot even be asked."""
+        """Returns what munged says; None where it cannot even be asked."""
         try:
             return self._decode(credential)
         except Exception as fault:  # noqa: BLE001 - one credential must not end the answers to all
@@ -304,7 +304,7 @@ class Notices:
         self._tell(notice)
 
     def _notice(self, connection: _Connection, payload: bytes) -> Notice | None:
-        """What a payload says; None where it is no notice."""
+        """Returns what a payload says; None where it is no notice."""
         reply = partial(self._reply, connection)
         if word := words.read(payload):
             return Notice(word.job, word.node, reply, word=word)

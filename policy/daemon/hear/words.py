@@ -1,4 +1,4 @@
-"""What nodes say to berthd besides that a job ends there: one reader for each kind of notice (docs/formats.md)."""
+"""Messages of nodes other than that a job ends there: one reader for each kind of notice (docs/formats.md)."""
 
 from collections.abc import Callable
 
@@ -21,7 +21,7 @@ _READERS: tuple[Callable[[bytes], Word | None], ...] = (
 
 
 def read(payload: bytes) -> Word | None:
-    """What a payload says; None where it is no such notice."""
+    """Returns what a payload says; None where it is no such notice."""
     for reader in _READERS:
         if word := reader(payload):
             return word

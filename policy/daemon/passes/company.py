@@ -1,4 +1,4 @@
-"""Who goes beside whom, for the planner: profiles, the matcher, and what guards say of hosts beside their guests.
+"""Profiles and the matcher for the planner: which guest goes beside which owner, and what guards tell of both.
 
 Where the site names no file of profiles nothing of this is there, and guests are seated by rules alone.
 """
@@ -56,7 +56,7 @@ class ProfileKeeper:
 
     @property
     def neighbours(self) -> Neighbours | None:
-        """What is known of packed jobs beside each other; None where nobody looks at that."""
+        """Returns what is known of packed jobs beside each other; None where nobody looks at that."""
         return self._profiles.neighbours if self._profiles is not None and self._looks else None
 
     def look(self, reading: Reading, *, writes: bool) -> None:

@@ -76,7 +76,7 @@ class Fleets:
         return next((gpu.name for gpu in machine.gpus if gpu.uuid == uuid), "") if machine else ""
 
     def _same_nodes(self, reading: Reading) -> bool:
-        """Whether no node is another than before, apart from what changes with each job."""
+        """Tells whether no node is another than before, apart from what changes with each job."""
         if len(reading.nodes) != len(self._nodes):
             return False
         return all(

@@ -34,7 +34,7 @@ _SIGN_EVERY = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What the answerer needs to know; `cluster` is None where Slurm could not be read, `problem` says why."""
+    """The state that the answerer needs; `cluster` is None where Slurm could not be read, `problem` says why."""
 
     cluster: Cluster | None
     seen: frozenset[str]
@@ -102,7 +102,7 @@ class Receiver:
         self._sign = False
 
     def take_sign(self) -> bool:
-        """Whether there was a sign of life since this was asked last: a word, or a picture, not why there is none."""
+        """Tells whether there was a sign of life since the last call: a word or a picture, not why there is none."""
         sign, self._sign = self._sign, False
         return sign
 
@@ -130,7 +130,7 @@ class Receiver:
 
 
 def _lasting(snapshot: Snapshot) -> dict[str, object]:
-    """What both ends remember of a snapshot."""
+    """Returns what both ends remember of a snapshot."""
     cluster = snapshot.cluster
     return {} if cluster is None else {"fleet": cluster.fleet, "neighbours": cluster.neighbours}
 

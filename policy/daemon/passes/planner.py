@@ -314,12 +314,12 @@ class Planner:
 
     @property
     def in_charge(self) -> bool:
-        """Whether the slurmctld of this host is the one that decides."""
+        """Tells whether the slurmctld of this host is the one that decides."""
         return self._reading is not None and self._reading.in_control
 
     @property
     def _acts(self) -> bool:
-        """Whether pins are ours to write: not on a standby, in a federation, or while only watching."""
+        """Tells whether pins are ours to write: not on a standby, in a federation, or while only watching."""
         reading = self._reading
         return reading is not None and reading.in_control and not reading.federated and self._watcher is None
 
@@ -357,7 +357,7 @@ class Planner:
         return statistics.median(self._looks_took) if self._looks_took else 0.0
 
     def _read(self, *, ended: bool) -> Reading | None:
-        """What Slurm shows; where that cannot be had, the last picture stays in use."""
+        """Reads Slurm; where that fails, the last picture stays in use."""
         try:
             reading = self._gateway.read(ended=ended)
         except SlurmError as fault:

@@ -1,4 +1,4 @@
-"""What berthd knows of jobs: read from the profiles file, added to by guards, and written back now and then.
+"""Profiles of jobs: read from the profiles file, completed by guards, and written back now and then.
 
 The file is its owner's: an admin's tools may change it while berthd runs, and what guards said meanwhile is added to
 what they wrote. A file that cannot be read or written is logged and costs the profiles, nothing more.
@@ -144,7 +144,7 @@ class Profiles:
         self.foes = frozenset((one, other) for one, other in known if one is not None and other is not None)
 
     def _mate(self, key: ProfileKey) -> Mate | None:
-        """Who that is in Slurm's records; None where the user is gone."""
+        """Returns who that is in Slurm's records; None where the user is gone."""
         if key.user not in self._uids:
             user = next((uid for uid, name in self._names.items() if name == key.user), None)
             self._uids[key.user] = _uid_of(key.user) if user is None else user
@@ -206,7 +206,7 @@ class Profiles:
         self._find_foes()
 
     def _to_write(self, at: float) -> Store:
-        """What the file is to hold: a copy, which nobody changes meanwhile."""
+        """Returns what the file is to hold: a copy, which nobody changes meanwhile."""
         self._new, self._new_pairs = Store(), set()
         self._used = {key: since for key, since in self._used.items() if at - since < USED_AFTER}
         self.store.age(at)

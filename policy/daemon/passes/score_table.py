@@ -21,7 +21,7 @@ class ScoreTable:
         self._scores: tuple[Score, ...] = ()
 
     def refresh(self) -> bool:
-        """Whether there is anything new."""
+        """Tells whether there is anything new."""
         if self._calibrated is None:
             return False
         path = living_table(self._calibrated, self._steps)

@@ -35,7 +35,7 @@ class Topologies:
         self.fabric = Fabric.flat(())
 
     def refresh(self) -> bool:
-        """Whether there is anything new."""
+        """Tells whether there is anything new."""
         begin = time.monotonic()
         if begin < self._next_look:
             return False

@@ -1,1 +1,1 @@
-"""What berthd writes into Slurm: pins, releases, evictions, second tries, the list of pinned jobs."""
+"""Writes into Slurm: pins, releases, evictions, second tries, the list of pinned jobs."""

@@ -13,7 +13,7 @@ APART_FOR = 3_600.0
 
 
 class Culprits:
-    """Who is kept apart, and until when."""
+    """The users who are kept apart, and until when."""
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
@@ -30,6 +30,6 @@ class Culprits:
         self._until[user] = at + APART_FOR
 
     def users(self, at: float) -> frozenset[int]:
-        """Who is kept apart now."""
+        """Returns who is kept apart now."""
         self._until = {user: until for user, until in self._until.items() if until > at}
         return frozenset(self._until)

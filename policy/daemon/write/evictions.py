@@ -46,7 +46,7 @@ class Evictions:
         self._failed: dict[int, float] = {}
 
     def has_asked(self, job_id: int) -> bool:
-        """Whether Slurm was asked to put a guest back."""
+        """Tells whether Slurm was asked to put a guest back."""
         return job_id in self._going and self._going[job_id].asked
 
     def begin(self, job: JobFacts, reason: str, at: float) -> int:

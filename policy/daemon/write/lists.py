@@ -81,7 +81,7 @@ def _waits(job: JobFacts) -> bool:
 
 
 def _lacks(job: JobFacts) -> bool:
-    """Whether a job that may start now, on whole GPUs that Berth gave it, excludes nobody."""
+    """Tells whether a job that may start now, on whole GPUs that Berth gave it, excludes nobody."""
     if job.state != "PENDING" or not job.required or job.gpus is None or job.excluded or not job.may_start:
         return False
     values = job.segment or {}

@@ -36,7 +36,7 @@ COUNTED = 32
 def listed(
     queue: Iterable[Waiting], jobs: Iterable[JobFacts] = (), skipped: frozenset[str] = frozenset()
 ) -> dict[int, int]:
-    """Of jobs that wait, what the plugin has to know of whom; `jobs` are all that Slurm has."""
+    """Returns what the plugin has to know of which waiting job; `jobs` are all that Slurm has."""
     kinds: dict[int, int] = defaultdict(int)
     for entry in queue:
         job = entry.job

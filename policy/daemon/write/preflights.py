@@ -30,7 +30,7 @@ _DEPENDENCY = re.compile(rb"^\s*Dependency=(\S*)", re.MULTILINE)
 
 
 class Preflights:
-    """What is known of them from one reading to the next."""
+    """The pre-flights that are known, from one reading to the next."""
 
     def __init__(
         self, gateway: Gateway, accounts: Accounts, wait: float, run: Callable[..., bytes] = run_command

@@ -77,7 +77,7 @@ class CommandGateway:
         return self._run("scontrol", "version").rpartition(" ")[2].strip()
 
     def in_control(self) -> bool:
-        """Whether the first controller that answers, which is the one that decides, is on this host."""
+        """Tells whether the first controller that answers, which is the one that decides, is on this host."""
         try:
             answer = self._run("scontrol", "ping")
         except SlurmError:

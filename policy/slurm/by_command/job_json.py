@@ -24,7 +24,7 @@ class _Code(msgspec.Struct, frozen=True):
 
 
 class JobJson(msgspec.Struct):
-    """What Berth reads of it; releases that lack a field, or show it in another way, are told apart here."""
+    """The fields that Berth reads of it; releases that lack a field, or show it in another way, are told apart here."""
 
     job_id: int
     job_state: list[str] | str
@@ -63,19 +63,19 @@ class JobJson(msgspec.Struct):
 
     @property
     def name(self) -> int | str:
-        """How scontrol names this job alone: of a task `ARRAY_TASK`, as its number may be the whole array's."""
+        """Returns how scontrol names this job alone: of a task `ARRAY_TASK`, as its number may be the whole array's."""
         is_task = self.array_task_id.set and self.array_job_id.set and self.array_job_id.number > 0
         return f"{self.array_job_id.number}_{self.array_task_id.number}" if is_task else self.job_id
 
     @property
     def part(self) -> str:
-        """How its user names it, if it is a part of a heterogeneous job."""
+        """Returns how its user names it, if it is a part of a heterogeneous job."""
         is_part = self.het_job_id.set and self.het_job_offset.set and self.het_job_id.number > 0
         return f"{self.het_job_id.number}+{self.het_job_offset.number}" if is_part else ""
 
     @property
     def logs(self) -> tuple[str, ...]:
-        """Where its output went. Later releases show the path as its user wrote it, and beside it what it became."""
+        """Returns where its output went. Later releases show the path as its user wrote it, and what it became."""
         out, error = self.stdout_expanded or self.standard_output, self.stderr_expanded or self.standard_error
         return tuple(dict.fromkeys(path for path in (out, error) if path.startswith("/")))
 

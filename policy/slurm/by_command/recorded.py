@@ -22,7 +22,7 @@ class Recording:
         self._folder = folder
 
     def __call__(self, *command: str) -> bytes:
-        """What the command printed when it was recorded."""
+        """Returns what the command printed when it was recorded."""
         if command[:2] in {("scontrol", "update"), ("scontrol", "requeue")}:
             with (self._folder / "updates").open("a") as updates:
                 updates.write(json.dumps(command[2:]) + "\n")

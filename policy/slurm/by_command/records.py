@@ -10,7 +10,7 @@ from policy.slurm.by_command.job_json import JobJson
 
 @dataclass(frozen=True, slots=True)
 class RecordText:
-    """What a job's record says."""
+    """The texts of a job's record."""
 
     job: JobText
     name: str

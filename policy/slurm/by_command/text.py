@@ -82,7 +82,7 @@ def squeue_records(printed: str, mark: str, count: int) -> list[tuple[str, ...]]
 
 
 def queue_format(mark: str) -> str:
-    """What is asked of each job of the queue."""
+    """Returns what is asked of each job of the queue."""
     return squeue_format(_QUEUE_FIELDS, mark)
 
 
@@ -203,7 +203,7 @@ ARRAY_FORMAT = "JobID:|,JobArrayID:|"
 
 
 def arrays(text: str) -> dict[int, str]:
-    """What squeue says of arrays' records, such as `1-7%2`; a task that waits with a place of its own is among them."""
+    """Returns squeue's text of arrays' records, such as `1-7%2`; also of a task that waits with a place of its own."""
     found = (line.split("|") for line in text.splitlines() if "[" in line)
     return {int(job_id): name.partition("[")[2].rstrip("]") for job_id, name, _ in found}
 
@@ -283,22 +283,22 @@ def memory(one: Mapping[str, str], defaults: Mapping[str, str]) -> Memory:
 
 
 def default_memory(config: Mapping[str, str]) -> Memory:
-    """What a job gets that names no memory, where its partition has no rule of its own."""
+    """Returns what a job gets that names no memory, where its partition has no rule of its own."""
     return memory(config, dict(re.findall(r"(\w+)=(\d+)", config.get("JobDefaults", ""))))
 
 
 def cpus_by_gpu(config: Mapping[str, str]) -> bool:
-    """Whether jobs get CPUs for each of their GPUs without asking."""
+    """Tells whether jobs get CPUs for each of their GPUs without asking."""
     return "DefCpuPerGPU" in config.get("JobDefaults", "")
 
 
 def one_task_per_core(config: Mapping[str, str]) -> bool:
-    """Whether a task that uses one thread takes a core all the same."""
+    """Tells whether a task that uses one thread takes a core all the same."""
     return "ONE_TASK_PER_CORE" in config.get("SelectTypeParameters", "").upper()
 
 
 def in_all_partitions(config: Mapping[str, str]) -> bool:
-    """Whether Slurm takes a job for several partitions only if it can run in each of them."""
+    """Tells whether Slurm takes a job for several partitions only if it can run in each of them."""
     return config.get("EnforcePartLimits", "").upper() == "ALL"
 
 

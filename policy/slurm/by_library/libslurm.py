@@ -63,7 +63,7 @@ class LibslurmGateway:
         return self.config().get("SLURM_VERSION", "")
 
     def in_control(self) -> bool:
-        """Whether the first controller that answers, which is the one that decides, is on this host."""
+        """Tells whether the first controller that answers, which is the one that decides, is on this host."""
         try:
             return _is_here(self._ping().controller)
         except SlurmError:

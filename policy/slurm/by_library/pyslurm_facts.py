@@ -14,7 +14,7 @@ from policy.slurm.fields import Gres, UsedGres
 
 
 class JobRow(NamedTuple):
-    """What a `pyslurm.Job` says, by pyslurm's own names: cheap to read and to compare with the last reading."""
+    """The fields of a `pyslurm.Job`, by pyslurm's own names: cheap to read and to compare with the last reading."""
 
     id: int
     state: str
@@ -51,7 +51,7 @@ class JobRow(NamedTuple):
 
     @property
     def over(self) -> bool:
-        """Whether the job is no more in the queue."""
+        """Tells whether the job is no more in the queue."""
         return self.state in changes.ENDED
 
     @property
@@ -65,7 +65,7 @@ class JobRow(NamedTuple):
 
     @property
     def asked_at(self) -> tuple[object, ...]:
-        """What changes with the request, as far as pyslurm tells."""
+        """Returns what changes with the request, as far as pyslurm tells."""
         return self.submit_time, self.required_nodes, self.admin_comment, self.gres_per_node
 
 
@@ -79,7 +79,7 @@ class Requests(NamedTuple):
 
 
 class NodeRow(NamedTuple):
-    """What a `pyslurm.Node` says, by pyslurm's own names."""
+    """The fields of a `pyslurm.Node`, by pyslurm's own names."""
 
     name: str
     state: str
@@ -120,7 +120,7 @@ def _value(job: Any, name: str) -> Any:
 
 
 def requests_in(row: JobRow) -> Requests:
-    """What pyslurm tells of a job's requests: the one for each node, which it takes apart."""
+    """Returns what pyslurm tells of a job's requests: the one for each node, which it takes apart."""
     return Requests(",".join(f"{name}:{count}" for name, count in row.gres_per_node.items()))
 
 
@@ -187,7 +187,7 @@ def _mem(job: Any, count: int) -> int | None:
 
 
 def job_text(row: JobRow, requests: Requests) -> JobText:
-    """What a change of the job is based on."""
+    """Returns what a change of the job is based on."""
     return JobText(
         id=row.id,
         state=fields.job_state(row.state),
@@ -203,7 +203,7 @@ def job_text(row: JobRow, requests: Requests) -> JobText:
 
 
 def held_by_node(job: Any) -> dict[str, UsedGres]:
-    """What a job that has nodes holds on each of them."""
+    """Returns what a job that has nodes holds on each of them."""
     layout: Mapping[str, Mapping[str, Any]] = job.get_resource_layout_per_node()
     return {node: _held(part["gres"]) for node, part in layout.items()}
 
@@ -224,7 +224,7 @@ def node_row(node: Any) -> NodeRow:
 
 
 def node_gres(node: Any) -> Gres:
-    """What a node has."""
+    """Returns what a node has."""
     return fields.gres(",".join(f"{name}:{count}" for name, count in node.configured_gres.items()))
 
 
@@ -254,7 +254,7 @@ def node_facts(row: NodeRow, has: Gres, used: UsedGres) -> NodeFacts:
 
 
 def used_by_node(held: Iterable[Mapping[str, UsedGres]]) -> dict[str, UsedGres]:
-    """What is taken on each node, from what each job holds: pyslurm does not read a node's GresUsed."""
+    """Returns what is taken on each node, from what each job holds: pyslurm does not read a node's GresUsed."""
     used: dict[str, UsedGres] = {}
     for nodes in held:
         for name, part in nodes.items():

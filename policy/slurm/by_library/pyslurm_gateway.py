@@ -45,7 +45,7 @@ T = TypeVar("T", NodeFacts, PartitionFacts, Reservation)
 
 
 def fits(run: Runner = run_command) -> str:
-    """Why pyslurm cannot be used here, in one sentence; empty where it can."""
+    """Returns why pyslurm cannot be used here, in one sentence; empty where it can."""
     try:
         installed = metadata.version("pyslurm")
     except metadata.PackageNotFoundError:
@@ -103,7 +103,7 @@ class _Job:
 
 @dataclass(frozen=True, slots=True)
 class _Seldom:
-    """What is read now and then."""
+    """The things that are read now and then."""
 
     at: float
     config: Mapping[str, str]
@@ -134,7 +134,7 @@ class PyslurmGateway:
             return str(self._slurm.slurmctld.Config.load().version)
 
     def in_control(self) -> bool:
-        """Whether the first controller that answers, which is the one that decides, is on this host."""
+        """Tells whether the first controller that answers, which is the one that decides, is on this host."""
         return self._command.in_control()
 
     def config(self) -> Mapping[str, str]:
