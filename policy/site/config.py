@@ -127,7 +127,7 @@ class Config:
     settings: Settings = field(default_factory=Settings)
     gateway: str = "auto"
     order_weight: int = 0
-    """Points of priority between the smallest and the largest jobs (policy.history.size_order); 0: only Slurm orders."""
+    """Points of priority between the smallest and the largest jobs (policy.history.size_order); 0: Slurm orders."""
     pinned_file: Path = Path("/run/berth/pinned")
     skip_partitions: frozenset[str] = frozenset()
     """Those that Berth does not touch."""

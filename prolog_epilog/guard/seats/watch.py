@@ -139,7 +139,7 @@ class Watch:
     def _blame(self, node: str, gpu: int, causes: set[int | None]) -> None:
         """Tells once whose program caused the fault, and keeps that user's jobs apart from others."""
         for job in filter(None, causes):
-            if time.monotonic() < self.told.get(job, 0.0) + _SELDOM:
+            if job in self.told and time.monotonic() < self.told[job] + _SELDOM:
                 continue
             self.told[job] = time.monotonic()
             self.on_culprit(node, gpu, job)

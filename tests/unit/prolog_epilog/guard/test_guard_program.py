@@ -308,3 +308,17 @@ def test_a_process_of_another_job_by_now_gets_no_signal(
         for one in others:
             one.kill()
             one.wait()
+
+
+def test_who_brought_mps_down_is_told_once_a_minute_and_right_after_a_boot_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[tuple[str, int, int]] = []
+    watch = Watch(Paths(tmp_path), NodeConfig(), Scontrol("/bin/true"), Judge("warn"), "boot")
+    watch.on_culprit = lambda *words: told.append(words)
+    # The clock counts from the boot.
+    for now in (5.0, 30.0, 64.0, 66.0):
+        monkeypatch.setattr(time, "monotonic", lambda now=now: now)
+        watch._blame("n1", 0, {18, None})
+
+    assert told == [("n1", 0, 18)] * 2
