@@ -1,4 +1,4 @@
-"""The snapshot of a cluster: a `Fleet` holds what does not change, and a `Cluster` is the picture of one moment.
+"""The snapshot of a cluster: `Cluster` is the picture of one moment, and its `Fleet` (fleet.py) what does not change.
 
 Both are immutable. A picture holds, for each node, a short *timeline*: what is free from each moment on and stays
 free, as far as time limits and planned starts tell. Free resources only grow from column to column, so the first

@@ -16,6 +16,7 @@ from tests.differential.draw import at_random, covering
 from tests.differential.outcome import Outcome, Request, outcome_of, prepare
 from tests.slurm.conftest import cluster
 from tests.slurm.target import Container, Target
+from tests.waiting import until
 
 VERSIONS = os.environ.get("BERTH_TEST_VERSIONS", "24.11,26.05").split(",")
 COUNT = int(os.environ.get("BERTH_DIFFERENTIAL", "3000"))
@@ -53,6 +54,20 @@ def both(pair: Pair, request: Request) -> tuple[Outcome, Outcome]:
     return plain, berth
 
 
+LEFT = r"squeue -h -u alice; sinfo -h -N -o '%N %T' | grep -vE ' (idle|mixed|allocated)$'; true"
+"""What earlier requests have left: jobs, and nodes that end some or take none."""
+
+
+def wait_quiet(pair: Pair) -> None:
+    """Wait until nothing of earlier requests is left, so that a difference is this request's own."""
+    for target in pair:
+        until(f"{target} to be quiet", partial(_is_quiet, target), 120)
+
+
+def _is_quiet(target: Target) -> bool:
+    return not target.bash(LEFT, user="root").out.strip()
+
+
 def requests() -> list[Request]:
     """Each three words of different options together once, and the rest at random."""
     found = dict.fromkeys(covering(3))
@@ -80,7 +95,10 @@ def test_requests_become_the_same_as_on_plain_slurm(pair: Pair, full: bool) -> N
         if not difference(request, plain, berth):
             continue
         # What plain Slurm does differently each time, it may do so with Berth too.
-        again = [both(pair, request) for _ in range(2)]
+        again = []
+        for _ in range(2):
+            wait_quiet(pair)
+            again.append(both(pair, request))
         if all(difference(request, *two) for two in again) and len({one for one, _ in again} | {plain}) == 1:
             why = difference(request, plain, berth)
             found[request.text()] = why
