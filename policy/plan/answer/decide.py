@@ -237,7 +237,7 @@ def _counted(fleet: Fleet, demand: Demand, berth: Berth) -> dict[str, str]:
 
 
 def _excluded(fields: Mapping[str, str], request: Request, berth: Berth, fleet: Fleet, settings: Settings) -> str:
-    # Slurm does not test a job that may not start yet; it gets its list when it may (daemon/lists.py).
+    # Slurm does not test a job that may not start yet; it gets its list when it may (daemon/write/lists.py).
     if request.later or fields.get("exc_nodes") or not settings.excludes_others(len(fleet.names)):
         return ""
     return others(fleet, request.partition or fleet.default_partition or "", berth.names)
