@@ -414,6 +414,20 @@ int job_submit(job_desc_msg_t *job, uint32_t submit_uid, char **err_msg)
 	return rc;
 }
 
+/*
+ * The job's present features are not ours to see in a change, so the model can only join what the
+ * change itself sets: anything else would drop either the model or the user's constraint.
+ */
+static int change_models(job_desc_msg_t *change, struct tres_found *found, char **err_msg)
+{
+	if (!change->features)
+		return refuse(
+		    err_msg, ESLURM_INVALID_GRES,
+		    "berth: to change a job to another GPU model, leave the model out of the "
+		    "GPU request and give Features=MODEL in the same change");
+	return handle_models(change, found, err_msg);
+}
+
 int job_modify(job_desc_msg_t *job, job_record_t *record, uint32_t submit_uid, char **err_msg)
 {
 	char message[MESSAGE_MAX + 1];
@@ -439,18 +453,9 @@ int job_modify(job_desc_msg_t *job, job_record_t *record, uint32_t submit_uid, c
 		note_unchecked(job, submit_uid);
 	rc = elsewhere ? check_own_gres(job, submit_uid, err_msg)
 		       : check_gres(&found, submit_uid, err_msg);
+	if (rc == SLURM_SUCCESS && !elsewhere && found.model[0])
+		rc = change_models(job, &found, err_msg);
 	if (rc == SLURM_SUCCESS && change_too_early(job, &listed, submit_uid, message))
 		rc = refuse(err_msg, ESLURM_ACCESS_DENIED, message);
-	if (rc != SLURM_SUCCESS || elsewhere || !found.model[0])
-		return rc;
-	/*
-	 * The job's present features are not ours to see here, so the model can only join what this
-	 * change itself sets: anything else would drop either the model or the user's constraint.
-	 */
-	if (!job->features)
-		return refuse(
-		    err_msg, ESLURM_INVALID_GRES,
-		    "berth: to change a job to another GPU model, leave the model out of the "
-		    "GPU request and give Features=MODEL in the same change");
-	return handle_models(job, &found, err_msg);
+	return rc;
 }

@@ -122,6 +122,9 @@ def scene(still: Slurm) -> Scene:
     # Reasons are written by the next scheduling pass.
     until("a reason", lambda: still.show(jobs["waits"]).get("Reason") == "Resources" or None)
     until("a reason", lambda: still.show(jobs["several"]).get("Reason") != "None" or None)
+    # Slurm calls a job running while its Prolog runs, and says so as its reason: the readings come one after another.
+    prologs = ["squeue", "-h", "-t", "RUNNING", "-o", "%r"]
+    until("no Prolog to run", lambda: "Prolog" not in still.target.run(prologs, user="root").out)
     return Scene(still, jobs, ask(still, "read"))
 
 

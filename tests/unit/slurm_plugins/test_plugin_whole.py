@@ -325,7 +325,9 @@ def test_nobody_takes_the_part_that_he_was_given_for_another_before_it_is_listed
         assert plugin.modify("JobId=19", next(users), **change).rc == 0
     # Not by way of a partition that Berth does not touch either; and what is refused anyway is refused as ever.
     assert refused(plugin.modify("JobId=19", user, partition="plain", extra=""))
-    assert "try again" not in plugin.modify("JobId=19", user, tres_per_node="gres/seat:g0:1").text
+    for tres in ("gres/seat:g0:1", "gres/gpu:v100:1"):
+        said = plugin.modify("JobId=19", user, tres_per_node=tres)
+        assert (refused(said), "try again" in said.text) == (True, False), tres
     assert plugin.modify("JobId=19", user, time_limit="5").rc == 0
     # A list that names the job knows what may change of it.
     plugin.list({19: ELSEWHERE})
