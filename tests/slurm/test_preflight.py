@@ -140,8 +140,9 @@ def test_a_cancelled_preflight_ends_its_job_and_a_cancelled_job_its_preflight(sl
     slurm.target.run(["scancel", str(one[0])], user="alice")
     slurm.target.run(["scancel", str(other[1])], user="alice")
 
+    # A job whose dependency cannot come true is cancelled by Slurm's own pass over the whole queue, once a minute.
     for job in (*one, *other):
-        slurm.wait_state(job, {"CANCELLED"})
+        slurm.wait_state(job, {"CANCELLED"}, 150)
     assert f"pre-flight, job {one[0]}, which was cancelled" in why(slurm, one[1])["ended"]
 
 
