@@ -63,9 +63,14 @@ class Own:
 Change = Move | Release | Park | Evict | Own
 
 
-PATIENCE = 10.0
-"""Seconds after which a guest that does not end is reported; its guard kills it first, or Slurm after KillWait."""
+LEAVING = frozenset({"RUNNING", "COMPLETING", "CONFIGURING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT"})
+"""States of a job that was told to leave its nodes and has not left them yet."""
 
+BY_THE_SIGNAL = frozenset({"FAILED", "OUT_OF_MEMORY"})
+"""States in which a job ends if the signal that told it to leave ended it; such a job is run again."""
+
+PATIENCE = 10.0
+"""Seconds after which a job that does not leave is reported; its guard kills a guest first, or Slurm after KillWait."""
 
 BACK_AFTER = 3.0
-"""Seconds until a guest may start again: slurmd refuses a job on the node that killed it in that second."""
+"""Seconds until such a job may start again: slurmd refuses a job on the node that killed it in that second."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-__all__ = ["DEVICE_XIDS", "DRAINING_XIDS", "PROGRAM_XIDS", "Remedy", "remedy"]
+__all__ = ["DEVICE_XIDS", "DRAINING_XIDS", "MPS_XIDS", "Remedy", "remedy"]
 
 
 class Remedy(StrEnum):
@@ -23,9 +23,10 @@ class Remedy(StrEnum):
 
 
 _REMEDIES: dict[Remedy, tuple[int, ...]] = {
-    # 43 and 45 only follow another fault or the end of a program: alone they mean what 13 and 31 mean under MPS.
+    # The catalogue has no action for 43, and for 45 that of the fault before it: both end a program.
     Remedy.JOB: (13, 31, 32, 39, 40, 41, 43, 45, 68, 69, 70, 71, 72, 75, 76, 77, 94),
     Remedy.NOTHING: (63, 92),
+    # 154 tells that the driver advises an action, and only its text says which: most often a reset.
     Remedy.GPU: (46, 62, 64, 95, 109, 110, 119, 120, 136, 140, 143, 154),
     # Double-bit errors, NVLink up to the fourth generation, NVLink of the fifth one.
     Remedy.LINK: (48, 74, 144, 145, 146, 147, 148, 149, 150),
@@ -39,8 +40,8 @@ DRAINING_XIDS = frozenset(
 """After these no job comes to the node before somebody has looked after the GPU."""
 DEVICE_XIDS = DRAINING_XIDS | {63, 92, 94}
 """Faults of the device: DRAINING_XIDS, memory rows that are replaced, and errors that were contained in one program."""
-PROGRAM_XIDS = frozenset(_REMEDIES[Remedy.JOB])
-"""Faults that end a program; under MPS they end everybody on the GPU."""
+MPS_XIDS = frozenset({13, 31, 43, 45})
+"""Faults of a program that end every client of its MPS server. Other faults show in the server's state."""
 
 
 def remedy(number: int) -> Remedy | None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from policy.formats.errors import SlurmError
 from policy.formats.slurm_facts import JobFacts
-from policy.plan.changes import BACK_AFTER, PATIENCE
+from policy.plan.changes import BACK_AFTER, BY_THE_SIGNAL, LEAVING, PATIENCE
 from policy.plan.waiting_jobs import nodes_avoided
 from policy.request.settings import Sharing
 from policy.site import log
@@ -18,9 +18,6 @@ from policy.slurm.interface import Gateway
 
 AGAIN_AFTER = 30.0
 """Seconds until a guest that could not be put back is tried again."""
-
-_ENDING = frozenset({"RUNNING", "COMPLETING", "CONFIGURING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT"})
-_BY_THE_WARNING = frozenset({"FAILED", "OUT_OF_MEMORY"})
 
 
 @dataclass(slots=True)
@@ -95,7 +92,7 @@ class Evictions:
             job = known.get(job_id)
             if not going.asked and at >= going.until:
                 updates += self._put_back(going, at)
-            elif job is not None and job.state in _ENDING:
+            elif job is not None and job.state in LEAVING:
                 self._tell(going, at)
             elif going.asked and job is not None:
                 log.info(f"JobId={job_id} has left its seat after {at - going.since:.1f} s")
@@ -134,7 +131,7 @@ class Evictions:
             if job is not None and job.state == "COMPLETING":
                 return 0  # the next step tells
             self._going.pop(job_id, None)
-            if job is not None and job.state in _BY_THE_WARNING:
+            if job is not None and job.state in BY_THE_SIGNAL:
                 self._gateway.requeue(job_id)
                 log.info(f"JobId={job_id} ended on its warning and was put back into the queue")
                 return 1

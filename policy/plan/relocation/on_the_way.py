@@ -23,7 +23,7 @@ from policy.formats.outcome import Outcome, requeues_left
 from policy.formats.segment import UNDER_WAY
 from policy.formats.slurm_facts import JobFacts, Reading
 from policy.placement.base import Berth, Policy
-from policy.plan.changes import BACK_AFTER, PATIENCE, Move
+from policy.plan.changes import BACK_AFTER, BY_THE_SIGNAL, LEAVING, PATIENCE, Move
 from policy.plan.claims import Claim, claim_on
 from policy.plan.plan import Plan
 from policy.plan.relocation.movable_jobs import Movers, began
@@ -39,9 +39,6 @@ EVERY = 10.0
 
 MOST_KEPT = 120.0
 """Seconds for which a moved job, or a job for which room was made, comes before all others."""
-
-_LEAVING = frozenset({"RUNNING", "COMPLETING", "CONFIGURING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT"})
-_BY_THE_SIGNAL = frozenset({"FAILED", "OUT_OF_MEMORY"})
 
 
 @dataclass(slots=True)
@@ -210,7 +207,7 @@ class Relocations:
             if "move_until" not in values or job.id in self._going or job.state == "ARRAY":
                 continue
             going = taken_over(job, values, reading.at + self._rules.grace)
-            if going is not None and (job.state in _LEAVING | _BY_THE_SIGNAL or job.state == "PENDING"):
+            if going is not None and (job.state in LEAVING | BY_THE_SIGNAL or job.state == "PENDING"):
                 self._going[job.id] = going
                 self._say(f"JobId={job.id} was being moved by an earlier berthd")
 
@@ -256,9 +253,9 @@ class Relocations:
         """Handles a job that ended before its requeue: runs it again only if it failed on the signal."""
         job_id = going.job.id
         state = self._gateway.job(job_id).state
-        if state in _LEAVING or state == "PENDING":
+        if state in LEAVING or state == "PENDING":
             return 0  # the next reading shows what has happened
-        if state in _BY_THE_SIGNAL:
+        if state in BY_THE_SIGNAL:
             self._gateway.requeue(job_id)
             going.asked = True
             self._say(f"JobId={job_id} ended on its signal and was put back into the queue, to be moved")

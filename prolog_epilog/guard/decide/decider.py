@@ -19,7 +19,7 @@ from prolog_epilog.guard.measure.baseline import Baseline, ChangeDetector
 from prolog_epilog.guard.measure.machine import DeviceMachine, Transition
 from prolog_epilog.guard.measure.signals import DeviceSample, HostBeat
 from prolog_epilog.guard.settings import GuardSettings
-from prolog_epilog.node.xid_list import DRAINING_XIDS, PROGRAM_XIDS
+from prolog_epilog.node.xid_list import DRAINING_XIDS, MPS_XIDS
 
 __all__ = ["BELIEVED", "Action", "Decider", "Do", "DutyRecord", "GuestState"]
 
@@ -222,7 +222,7 @@ class Decider:
         if xid in DRAINING_XIDS:
             self._log(self.machine.fault(now, cause))
             return [*self._leave(now, cause, 0.0), Action(Do.DRAIN, cause)]
-        if self._mps and (xid == 0 or xid in PROGRAM_XIDS):
+        if self._mps and (xid == 0 or xid in MPS_XIDS):
             # All clients of the server have to go before it takes new ones, whichever of them caused the fault.
             self._log(self.machine.fault(now, cause))
             return [*self._leave(now, cause, 0.0), Action(Do.RESET, cause)]

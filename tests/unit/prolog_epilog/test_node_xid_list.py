@@ -9,7 +9,7 @@ import pytest
 
 from policy.retry.rules import read_rules
 from prolog_epilog.guard.measure import xids
-from prolog_epilog.node.xid_list import DEVICE_XIDS, DRAINING_XIDS, PROGRAM_XIDS, Remedy, remedy
+from prolog_epilog.node.xid_list import DEVICE_XIDS, DRAINING_XIDS, MPS_XIDS, Remedy, remedy
 
 RULES = Path(__file__).parents[3] / "policy" / "retry" / "rules.toml"
 
@@ -47,8 +47,9 @@ def test_the_failure_rules_know_the_same_faults_of_devices() -> None:
     assert numbers == DEVICE_XIDS
 
 
-def test_no_fault_is_a_programs_and_the_nodes() -> None:
-    assert not PROGRAM_XIDS & DRAINING_XIDS
+def test_a_fault_that_ends_the_clients_of_mps_is_a_programs() -> None:
+    assert not MPS_XIDS & DRAINING_XIDS
+    assert {remedy(number) for number in MPS_XIDS} == {Remedy.JOB}
 
 
 def test_of_each_gpu_the_newest_fault_that_needs_somebody_is_found(tmp_path: Path) -> None:

@@ -240,7 +240,7 @@ def test_hardware_faults_end_the_guest_and_drain_the_gpu(xid: int) -> None:
     assert story.decider.transitions[-1].cause == f"Xid {xid}"
 
 
-@pytest.mark.parametrize("xid", [63, 92, 4711])
+@pytest.mark.parametrize("xid", [63, 68, 92, 94, 4711])
 def test_what_the_driver_has_dealt_with_and_what_nobody_knows_changes_nothing(xid: int) -> None:
     story = Story(mps=True)
     story.seconds(20)
