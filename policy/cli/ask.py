@@ -1,8 +1,10 @@
 """Asks berthd: over its own socket, which is for Slurm's user and root, or at its port for users."""
 
+import json
 import socket
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from policy.formats import wire
 from policy.formats.errors import BerthError, DaemonError, FormatError
@@ -11,7 +13,9 @@ from policy.site.ask import status
 if TYPE_CHECKING:
     from policy.site.config import Config
 
-__all__ = ["question", "status"]
+__all__ = ["fleet", "question", "queue", "status"]
+
+T = TypeVar("T")
 
 _SECONDS = 3.0
 """Seconds for one host, from connecting to the whole reply."""
@@ -19,6 +23,53 @@ _SECONDS = 3.0
 
 def question(config: "Config", text: str) -> dict[str, str]:
     """Returns the reply of the first of berthd's hosts that answers; a `DaemonError` where none does."""
+    return _ask(config, text, wire.REPLY_BYTES, lambda reply: _fields(wire.decode(reply)))
+
+
+def fleet(config: "Config") -> dict[str, Any]:
+    """Returns the reply to `fleet` (docs/formats.md, 11.3): the GPUs of all nodes."""
+    from policy.site.overview import OverviewFile, fleet_for, path_of  # noqa: PLC0415 - keeps `berth --help` fast
+
+    if config.users_hosts:
+        return _json(config, "fleet")
+    return fleet_for(OverviewFile(path_of(config.socket)).read())
+
+
+def queue(config: "Config") -> dict[str, Any]:
+    """Returns the reply to `queue` (docs/formats.md, 11.3): the jobs with GPUs, the waiting ones first."""
+    from policy.site.overview import OverviewFile, path_of, queue_for  # noqa: PLC0415
+
+    if config.users_hosts:
+        return _json(config, "queue")
+    return queue_for(OverviewFile(path_of(config.socket)).read())
+
+
+def _json(config: "Config", text: str) -> dict[str, Any]:
+    from policy.site.overview import MOST_BYTES, SCHEMA_VERSION  # noqa: PLC0415
+
+    def read(reply: bytes) -> dict[str, Any]:
+        first, _, rest = reply.partition(b"\n")
+        if first != f"{wire.VERSION} {text}".encode("ascii"):
+            _fields(wire.decode(reply))
+            raise FormatError("a reply to another question; install all of Berth from one release")
+        try:
+            found: dict[str, Any] = json.loads(rest)
+        except ValueError:
+            raise FormatError("a reply that ends too early") from None
+        if found.get("schema_version") != SCHEMA_VERSION:
+            raise FormatError("a reply of another release; install all of Berth from one")
+        return found
+
+    return _ask(config, text, MOST_BYTES, read)
+
+
+def _fields(message: wire.Message) -> dict[str, str]:
+    if message.verb == "refuse":
+        raise BerthError(message.fields.get("message", "berthd gives no answer, and no reason"))
+    return message.fields
+
+
+def _ask(config: "Config", text: str, most: int, read: Callable[[bytes], T]) -> T:
     from policy.site.munge import Munge  # noqa: PLC0415 - only who asks over the network needs it
 
     munge = Munge(config.munge_socket)
@@ -26,33 +77,29 @@ def question(config: "Config", text: str) -> dict[str, str]:
     for host in config.users_hosts:
         try:
             # Each host gets a credential of its own, because none is accepted twice.
-            reply = _talk(host, config.users_port, munge.encode(f"{wire.VERSION} {text}".encode("ascii")))
-            message = wire.decode(reply)
+            credential = munge.encode(f"{wire.VERSION} {text}".encode("ascii"))
+            return read(_talk(host, config.users_port, credential, most))
         except TimeoutError:
             problems.append(f"{host} did not answer within {_SECONDS:g} s")
         except OSError as problem:
             problems.append(f"{host}: {problem.strerror or problem}")
         except FormatError as problem:
             problems.append(f"{host} sent {problem}")
-        else:
-            if message.verb == "refuse":
-                raise BerthError(message.fields.get("message", "berthd gives no answer, and no reason"))
-            return message.fields
     raise DaemonError(f"berthd does not answer on port {config.users_port} ({', '.join(problems)})")
 
 
-def _talk(host: str, port: int, credential: bytes) -> bytes:
+def _talk(host: str, port: int, credential: bytes, most: int) -> bytes:
     """Returns the reply of one host; an OSError where there is none."""
     due = time.monotonic() + _SECONDS
     reply = bytearray()
     with socket.create_connection((host, port), timeout=_SECONDS) as connection:
         connection.sendall(credential + b"\n")
-        while len(reply) <= wire.REPLY_BYTES:
+        while len(reply) <= most:
             left = due - time.monotonic()
             if left <= 0:
                 raise TimeoutError
             connection.settimeout(left)
-            part = connection.recv(wire.REPLY_BYTES)
+            part = connection.recv(65_536)
             if not part:
                 break
             reply += part

@@ -110,7 +110,7 @@ class Picture:
         if job is None:
             return frozenset()
         places = self._places(job)
-        if any(self._nodes[one] is None or _held(job, self.fleet.names[one]) is None for one in places):
+        if any(self._nodes[one] is None or gpus_held(job, self.fleet.names[one]) is None for one in places):
             return frozenset()
         for one in places:
             self._end_on(one, job)
@@ -120,7 +120,7 @@ class Picture:
     def _end_on(self, place: int, job: "JobFacts") -> None:
         node = self._nodes[place]
         assert node is not None, "a job was read with its nodes"  # noqa: S101 - narrows the type
-        mask = _held(job, node.name) or 0
+        mask = gpus_held(job, node.name) or 0
         self._jobs_of[place].pop(job.id, None)
         # A guest may sit on the owner's seat, and it stays.
         seats = (job.gpus or 0) if job.guest else mask & ~self._sharers.get(place, Sharers()).guest_mask
@@ -279,7 +279,7 @@ class Picture:
         given = sum(guest.mem for guest in sharers.guests)
         mem = max(0, total_mem - (node.mem_used - given if memory_counts else 0))
         ends = sorted((_end(job, self.at), job.id, job) for job in self._jobs_of[place].values() if not job.rides)
-        held = {job.id: _held(job, node.name) for _, _, job in ends}
+        held = {job.id: gpus_held(job, node.name) for _, _, job in ends}
         alone = [held[job.id] or 0 for _, _, job in ends if not job.share]
         self._pieces[place] = sum(mask.bit_count() for mask in alone if mask != full)
         # A shared GPU comes free when its last job ends.
@@ -318,7 +318,7 @@ class Picture:
             segment = job.segment or {}
             if job.rides:
                 guests.append(Guest(job.id, job.gpus or 0, job.cpus, job.mem or 0, job.priority))
-            elif segment.get("tier") == GUARANTEED and (mask := _held(job, node.name)):
+            elif segment.get("tier") == GUARANTEED and (mask := gpus_held(job, node.name)):
                 asked = segment.get("gpu_mem", "")
                 gpu_mem = int(asked) if asked.isdigit() else None
                 gpus = mask.bit_count() * len(job.nodes)
@@ -385,7 +385,7 @@ def _bears_mps(segment: "Mapping[str, str]") -> bool:
     return segment.get("way") == "mps"
 
 
-def _held(job: "JobFacts", node: str) -> int | None:
+def gpus_held(job: "JobFacts", node: str) -> int | None:
     """Returns the GPUs that a job holds on one of its nodes; None if not known."""
     if job.guest:
         # For Slurm a guest holds no GPU. A guest that was given its GPU for good keeps other jobs off it.

@@ -22,6 +22,7 @@ from policy.formats.errors import BerthError
 from policy.site import ask, log
 from policy.site.config import load
 from policy.site.munge import EXPIRED, NO_MUNGED, REPLAYED, REWOUND, Credential, Munge
+from policy.site.overview import OverviewFile, path_of
 from policy.site.ports import listen
 from policy.slurm.gateways import open_gateway
 
@@ -161,7 +162,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         config = load(options.config)
         gateway = open_gateway(config.gateway if options.gateway == "auto" else options.gateway)
-        questions = Questions(gateway, lambda: ask.status(options.socket), os.geteuid())
+        overview = OverviewFile(path_of(options.socket))
+        questions = Questions(gateway, lambda: ask.status(options.socket), os.geteuid(), overview.read)
         desk = Desk(questions.answer, Munge(config.munge_socket).decode)
         asyncio.run(_serve(desk, listen(config.users_port)))
         gateway.close()

@@ -58,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         listens = options.socket or config.socket
         desk = Child("the desk for users' questions", desk_command(path, options.gateway, listens))
         used = desk if config.users_hosts else None
-        Server(answerer, listens, planner_command(path, options.gateway), used).run()
+        Server(answerer, listens, planner_command(path, options.gateway, listens), used).run()
     except ConfigError as problem:
         log.error(problem)
         return WRONG_CONFIG

@@ -4,16 +4,18 @@ Whoever asks has been vouched for by munge. Of a job is told what Slurm's own re
 whom Slurm would show the job.
 """
 
+import json
 import re
 import time
 from collections.abc import Callable, Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
 from policy.formats import segment, wire
 from policy.formats.errors import BerthError, FormatError, SlurmError
 from policy.formats.slurm_facts import JobText
+from policy.site.overview import MOST_BYTES, fleet_for, queue_for
 
-_QUESTION = re.compile(rb"berth/1 (?:(status)|why job=([1-9][0-9]{0,9}))")
+_QUESTION = re.compile(rb"berth/1 (?:(status)|(fleet|queue)|why job=([1-9][0-9]{0,9}))")
 _SLURM_USER = re.compile(r"[^(]*\(([0-9]+)\)")
 
 RARELY = 60.0
@@ -24,6 +26,9 @@ STATUS_FOR = 1.0
 
 BURST, EACH_SECOND = 20.0, 5.0
 """Questions of one user at once, and for long: each costs Slurm the look at a job."""
+
+DEAR = 2.0
+"""Number of questions that `fleet` and `queue` count as: on a large cluster each takes some 50 ms."""
 
 _MOST_USERS = 4_096
 
@@ -46,27 +51,34 @@ class QuestionBudget:
     def __init__(self) -> None:
         self._left: dict[int, tuple[float, float]] = {}
 
-    def take(self, uid: int, now: float) -> bool:
-        """Tells whether a user may ask one more."""
+    def take(self, uid: int, now: float, price: float = 1.0) -> bool:
+        """Tells whether a user may ask one more, which counts as `price`."""
         left, since = self._left.get(uid, (BURST, now))
         left = min(BURST, left + (now - since) * EACH_SECOND)
         if len(self._left) >= _MOST_USERS and uid not in self._left:
             # Who has all his questions again need not be remembered.
             self._left = {user: turn for user, turn in self._left.items() if now - turn[1] < BURST / EACH_SECOND}
-        self._left[uid] = (left - 1.0 if left >= 1.0 else left, now)
-        return left >= 1.0
+        self._left[uid] = (left - price if left >= price else left, now)
+        return left >= price
 
 
 class Questions:
     """Answers one question at a time."""
 
-    def __init__(self, slurm: SlurmToAsk, status: Callable[[], Mapping[str, str]], own_uid: int) -> None:
+    def __init__(
+        self,
+        slurm: SlurmToAsk,
+        status: Callable[[], Mapping[str, str]],
+        own_uid: int,
+        overview: Callable[[], Mapping[str, Any]],
+    ) -> None:
         self._slurm = slurm
         self._status = status
+        self._overview = overview
         self._trusted = {0, own_uid}
         self._turns = QuestionBudget()
         self._told: tuple[float, Mapping[str, str]] | None = None
-        self._rules: tuple[float, bool, int | None] | None = None
+        self._rules: tuple[float, frozenset[str], int | None] | None = None
 
     def answer(self, uid: int, question: bytes) -> bytes | None:
         """The reply to what a user asks; None for what is no question."""
@@ -74,10 +86,14 @@ class Questions:
         if match is None:
             return None
         now = time.monotonic()
-        if not self._turns.take(uid, now):
+        if not self._turns.take(uid, now, DEAR if match[2] else 1.0):
             return refusal(f"too many questions of one user; {EACH_SECOND:.0f} a second are answered")
         try:
-            return self._of_berthd(now) if match[1] else self._of_job(uid, int(match[2]), now)
+            if match[1]:
+                return self._of_berthd(now)
+            if match[2]:
+                return self._of_cluster(uid, match[2].decode(), now)
+            return self._of_job(uid, int(match[3]), now)
         except BerthError as problem:
             return refusal(str(problem))
 
@@ -98,22 +114,38 @@ class Questions:
             raise FormatError(f"what is known of job {job_id} is too long; scontrol show job {job_id} has it all")
         return reply
 
-    def _may_see(self, uid: int, job: JobText, now: float) -> bool:
-        if uid == job.user_id or uid in self._trusted:
-            return True
-        private, slurm_user = self._who_sees_jobs(now)
-        return not private or uid == slurm_user
+    def _of_cluster(self, uid: int, question: str, now: float) -> bytes:
+        """Answers `fleet` and `queue` from the overview; no call to Slurm but for who may see what."""
+        if question == "fleet" and not self._sees("nodes", uid, now):
+            raise BerthError("Slurm hides the nodes from you (PrivateData=nodes); berth queue shows your jobs")
+        visible = None if self._sees("jobs", uid, now) else uid
+        found = self._overview()
+        told = fleet_for(found, visible) if question == "fleet" else queue_for(found, uid, visible)
+        reply = f"{wire.VERSION} {question}\n{json.dumps(told, separators=(',', ':'))}\n".encode("ascii")
+        if len(reply) > MOST_BYTES:
+            raise FormatError(f"the answer is longer than {MOST_BYTES} bytes; ask an admin for a part of it")
+        return reply
 
-    def _who_sees_jobs(self, now: float) -> tuple[bool, int | None]:
-        """Tells whether jobs are private (PrivateData=jobs), and Slurm's user; where Slurm does not tell, they are."""
+    def _may_see(self, uid: int, job: JobText, now: float) -> bool:
+        return uid == job.user_id or self._sees("jobs", uid, now)
+
+    def _sees(self, kind: str, uid: int, now: float) -> bool:
+        """Tells whether a user may see all `jobs`, or the `nodes`."""
+        if uid in self._trusted:
+            return True
+        hidden, slurm_user = self._private_data(now)
+        return not hidden & {kind, "all"} or uid == slurm_user
+
+    def _private_data(self, now: float) -> tuple[frozenset[str], int | None]:
+        """Returns the words of PrivateData, and Slurm's user; where Slurm does not tell, everything is private."""
         if self._rules is None or now - self._rules[0] > RARELY:
             try:
                 config = self._slurm.config()
             except SlurmError:
-                return (True, None) if self._rules is None else self._rules[1:]
-            hidden = {word.strip().lower() for word in config.get("PrivateData", "all").split(",")}
+                return (frozenset({"all"}), None) if self._rules is None else self._rules[1:]
+            hidden = frozenset(word.strip().lower() for word in config.get("PrivateData", "all").split(","))
             user = _SLURM_USER.fullmatch(config.get("SlurmUser", ""))
-            self._rules = now, bool(hidden & {"jobs", "all"}), int(user[1]) if user else None
+            self._rules = now, hidden, int(user[1]) if user else None
         return self._rules[1:]
 
 

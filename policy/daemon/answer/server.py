@@ -25,7 +25,7 @@ from policy.daemon.answer.vigil import Vigil
 from policy.daemon.passes.handover import HURRY, UNSEEN, Receiver
 from policy.formats.errors import DaemonError
 from policy.formats.wire import REQUEST_BYTES, encode
-from policy.site import log
+from policy.site import log, overview
 
 _BACKLOG = 1_024
 _MOST_CONNECTIONS = 512
@@ -339,9 +339,10 @@ def _listen(path: Path) -> socket.socket:
     return listener
 
 
-def planner_command(config: Path, gateway: str) -> list[str]:
+def planner_command(config: Path, gateway: str, path: Path) -> list[str]:
     """Returns the command that starts the planner: the same interpreter, the same packages."""
-    return [sys.executable, "-m", "policy.daemon.passes.planning", "--config", str(config), "--gateway", gateway]
+    command = [sys.executable, "-m", "policy.daemon.passes.planning", "--config", str(config), "--gateway", gateway]
+    return [*command, "--overview", str(overview.path_of(path))]
 
 
 def desk_command(config: Path, gateway: str, path: Path) -> list[str]:

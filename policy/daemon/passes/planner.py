@@ -24,6 +24,7 @@ from policy.daemon.passes.explainer import MOST_REASONS, Explainer
 from policy.daemon.passes.fleets import Fleets
 from policy.daemon.passes.handover import Sender, Snapshot
 from policy.daemon.passes.living_scores import LivingScores
+from policy.daemon.passes.overviews import OverviewWriter
 from policy.daemon.passes.watcher import Watcher
 from policy.daemon.write.culprits import Culprits
 from policy.daemon.write.degraded import Degraded
@@ -61,8 +62,11 @@ HAND_OVER_EVERY = 0.2
 class Planner:
     """One pass after another, and in between what an ended job frees."""
 
-    def __init__(self, gateway: Gateway, config: Config, sender: Sender) -> None:
+    def __init__(
+        self, gateway: Gateway, config: Config, sender: Sender, overviews: OverviewWriter | None = None
+    ) -> None:
         self._gateway = gateway
+        self._overviews = overviews
         self._sender = sender
         self._fleets = Fleets(config)
         self._excludes_others = config.settings.excludes_others
@@ -134,6 +138,8 @@ class Planner:
         self._hand_over(self._reading)
         self._moved.clear()
         reading, apart = self._reading, self._apart
+        if self._overviews is not None:
+            apart(self._overviews.write_if_due, self._plan, reading)
         apart(self._hosts.write_due, reading.at, self._fleets.model_of)
         self._moving.touched.clear()
         if self._acts:
@@ -238,6 +244,8 @@ class Planner:
         """Write what is in memory alone."""
         WAITS.tell(None)
         self._company.close()
+        if self._overviews is not None:
+            self._overviews.close()
 
     def write_one(self) -> bool:
         """Write one update that was put off; False when none is left. Each takes its time, and Epilogs come between."""

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from policy.daemon.hear.notices import Notices, open_notices
 from policy.daemon.passes.handover import HURRY, UNSEEN, Sender
+from policy.daemon.passes.overviews import OverviewWriter
 from policy.daemon.passes.planner import HAND_OVER_EVERY, Planner
 from policy.formats.errors import BerthError
 from policy.site import log
@@ -39,6 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--channel", type=int, required=True)
     parser.add_argument("--config", type=Path, required=True)
     parser.add_argument("--gateway", required=True)
+    parser.add_argument("--overview", type=Path)
     options = parser.parse_args(arguments)
     # The answerer decides when to end: it closes the channel.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -49,7 +51,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         config = load(options.config)
         gateway = open_gateway(config.gateway if options.gateway == "auto" else options.gateway, log.info)
-        planner = Planner(gateway, config, Sender(channel))
+        overviews = OverviewWriter(options.overview) if options.overview else None
+        planner = Planner(gateway, config, Sender(channel), overviews)
         listener = open_notices(config.notice_port, config.munge_socket) if config.notice_port else None
         try:
             _passes(planner, channel, config.tick, listener)

@@ -1,5 +1,6 @@
 """What users are told, and who is told what."""
 
+import json
 from collections.abc import Mapping
 
 import pytest
@@ -37,7 +38,7 @@ class Slurm:
 
 
 def asked(slurm: Slurm, uid: int, text: bytes = b"berth/1 why job=7") -> wire.Message | None:
-    reply = Questions(slurm, dict, SLURM).answer(uid, text)
+    reply = Questions(slurm, dict, SLURM, dict).answer(uid, text)
     return None if reply is None else wire.decode(reply)
 
 
@@ -71,7 +72,7 @@ def test_an_owner_is_told_the_decision_and_nothing_that_others_wrote() -> None:
 def test_others_jobs_are_shown_to_whom_slurm_would_show_them(
     config: Mapping[str, str] | None, uid: int, sees: bool
 ) -> None:
-    told = Questions(Slurm(config), dict, own_uid=0).answer(uid, b"berth/1 why job=7")
+    told = Questions(Slurm(config), dict, 0, dict).answer(uid, b"berth/1 why job=7")
 
     assert told is not None
     assert wire.decode(told).verb == ("why" if sees else "refuse")
@@ -85,14 +86,14 @@ def test_a_hidden_job_and_none_at_all_look_the_same() -> None:
 
 def test_what_slurm_said_of_privacy_holds_while_it_is_away() -> None:
     slurm = Slurm(PUBLIC)
-    desk = Questions(slurm, dict, SLURM)
+    desk = Questions(slurm, dict, SLURM, dict)
     assert desk.answer(BOB, b"berth/1 why job=7")
     slurm.settings = None
     module_after = module.RARELY + 1
 
-    told = [desk._who_sees_jobs(now) for now in (1e9, 1e9 + module_after)]
+    told = [desk._private_data(now) for now in (1e9, 1e9 + module_after)]
 
-    assert told == [(False, SLURM)] * 2
+    assert told == [(frozenset({"none"}), SLURM)] * 2
     assert slurm.asked.count("config") == 3
 
 
@@ -134,7 +135,7 @@ def test_the_status_is_told_to_all_and_asked_for_once_a_second() -> None:
         times.append(1)
         return {"version": "0.1.0", "waiting": "5"}
 
-    desk = Questions(Slurm(PRIVATE), status, SLURM)
+    desk = Questions(Slurm(PRIVATE), status, SLURM, dict)
     replies = [desk.answer(uid, b"berth/1 status") for uid in (ALICE, BOB, ALICE)]
 
     assert {wire.decode(reply or b"").fields["waiting"] for reply in replies} == {"5"}
@@ -145,14 +146,14 @@ def test_a_berthd_that_hangs_is_said_to() -> None:
     def status() -> Mapping[str, str]:
         raise DaemonError("berthd does not answer on /run/berth/berthd.sock; it hangs or is stopped, see its log")
 
-    reply = Questions(Slurm(PUBLIC), status, SLURM).answer(BOB, b"berth/1 status")
+    reply = Questions(Slurm(PUBLIC), status, SLURM, dict).answer(BOB, b"berth/1 status")
 
     assert "it hangs or is stopped" in message(wire.decode(reply or b""))
 
 
 def test_one_user_who_asks_without_end_keeps_nobody_else_from_asking() -> None:
     slurm = Slurm(PUBLIC)
-    desk = Questions(slurm, dict, SLURM)
+    desk = Questions(slurm, dict, SLURM, dict)
 
     verbs = [wire.decode(desk.answer(BOB, b"berth/1 why job=7") or b"").verb for _ in range(200)]
 
@@ -172,3 +173,54 @@ def test_turns_come_back_with_time_and_are_forgotten_for_who_needs_none(monkeypa
         assert turns.take(user, 2.0 + user)
     assert len(turns._left) <= 101
     assert turns.take(1, 3_000.0)
+
+
+OVERVIEW = {
+    "schema_version": 1,
+    "at": 1.0,
+    "nodes": [{"name": "n1", "gpus": [{"state": "owned", "owner": 7}]}],
+    "jobs": [{"id": 7, "user_id": ALICE}],
+    "left_out": 0,
+}
+
+
+def told_of(config: Mapping[str, str], uid: int, question: bytes) -> tuple[bytes, bytes]:
+    reply = Questions(Slurm(config), dict, SLURM, lambda: OVERVIEW).answer(uid, question)
+    assert reply is not None
+    first, _, rest = reply.partition(b"\n")
+    return first, rest
+
+
+@pytest.mark.parametrize(
+    ("private", "uid", "owner", "jobs"),
+    [("none", BOB, 7, 1), ("jobs", BOB, None, 0), ("jobs", ALICE, 7, 1), ("all", SLURM, 7, 1), ("jobs", 0, 7, 1)],
+)
+def test_fleet_and_queue_obey_private_data(private: str, uid: int, owner: int | None, jobs: int) -> None:
+    config = {"PrivateData": private, "SlurmUser": f"slurm({SLURM})"}
+
+    verb, fleet = told_of(config, uid, b"berth/1 fleet")
+    assert verb == b"berth/1 fleet"
+    assert json.loads(fleet)["nodes"][0]["gpus"] == [{"state": "owned", "owner": owner}]
+    verb, queue = told_of(config, uid, b"berth/1 queue")
+    assert verb == b"berth/1 queue"
+    assert len(json.loads(queue)["jobs"]) == jobs
+
+
+def test_hidden_nodes_are_shown_to_nobody_but_slurms_own() -> None:
+    config = {"PrivateData": "nodes", "SlurmUser": f"slurm({SLURM})"}
+
+    assert told_of(config, ALICE, b"berth/1 fleet")[0] == b"berth/1 refuse"
+    assert told_of(config, SLURM, b"berth/1 fleet")[0] == b"berth/1 fleet"
+    assert told_of(config, ALICE, b"berth/1 queue")[0] == b"berth/1 queue"
+
+
+def test_fleet_and_queue_cost_more_of_a_users_questions() -> None:
+    budget = QuestionBudget()
+
+    assert sum(budget.take(ALICE, 100.0, module.DEAR) for _ in range(int(BURST))) == BURST / module.DEAR
+
+
+def test_an_answer_that_is_too_long_is_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_BYTES", 50)
+
+    assert told_of(PUBLIC, ALICE, b"berth/1 fleet")[0] == b"berth/1 refuse"

@@ -1,0 +1,256 @@
+"""Writes the overview: the GPUs and the queue as the last pass saw them, in a file from which questions are answered.
+
+The file is described in docs/formats.md (11.7). A thread makes and writes it from values that no pass changes, so that
+neither passes nor Epilogs wait for it; it takes a fiftieth of a processor at most.
+"""
+
+import json
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from policy.cluster.fleet import Fleet
+from policy.formats import hostlist
+from policy.formats.slurm_facts import JobFacts, Reading
+from policy.plan.plan import Plan
+from policy.plan.tracker import HOLDING, gpus_held
+from policy.plan.waiting_jobs import WAITS, Waiting
+from policy.site import log
+from policy.site.overview import MOST_JOBS, SCHEMA_VERSION
+from topology import atomic
+from topology.errors import TopologyFileError
+from topology.islands import islands, positions
+
+EVERY = 2.0
+"""Least seconds between two overviews."""
+
+REST = 50.0
+"""For so many times as long as an overview takes, no other is made."""
+
+_PRIVATE = 0o600
+_KEPT_BY_SLURM = frozenset({*HOLDING, "COMPLETING"})
+
+
+class PlannedPlace(NamedTuple):
+    """The place that the last pass planned for a waiting job."""
+
+    nodes: tuple[int, ...]
+    mask: int
+    start: float | None
+    """Seconds since 1970; 0 for now, None for not in sight."""
+    until: float
+    """Time until which the job insists on its level; 0 where it insists on none."""
+
+
+class Moment(NamedTuple):
+    """The values that an overview is made of; none of them changes any more."""
+
+    fleet: Fleet
+    reading: Reading
+    open: tuple[bool, ...]
+    """Nodes that take jobs: up, and not reserved."""
+    closed: Mapping[int, int]
+    places: Mapping[int, PlannedPlace]
+    """By job number, in the order in which the jobs were planned."""
+
+
+def moment_of(plan: Plan, reading: Reading) -> Moment | None:
+    """Returns what the last pass left, for an overview; None before the first pass."""
+    if plan.book is None:
+        return None
+    cluster = plan.book.cluster
+    places = {entry.job.id: _place(entry) for entry in plan.queue if entry.job.wants_gpus}
+    return Moment(cluster.fleet, reading, tuple(cluster.up.tolist()), dict(cluster.closed), places)
+
+
+def overview_of(moment: Moment) -> dict[str, Any]:
+    """Returns the overview, complete; who may see what of it is decided where it is told (policy.site.overview)."""
+    reading, fleet = moment.reading, moment.fleet
+    jobs = [job for job in reading.jobs if job.wants_gpus]
+    order = {job_id: place for place, job_id in enumerate(moment.places)}
+    waiting = sorted(
+        (job for job in jobs if job.state in WAITS), key=lambda job: (order.get(job.id, len(order)), job.id)
+    )
+    running = [job for job in jobs if job.state in _KEPT_BY_SLURM]
+    told = [*waiting[:MOST_JOBS], *running]
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "at": round(reading.at, 3),
+        "nodes": _nodes(moment, running),
+        "jobs": [_job(job, moment.places.get(job.id), fleet) for job in told],
+        "left_out": max(0, len(waiting) - MOST_JOBS),
+    }
+
+
+class OverviewWriter:
+    """Writes an overview after a pass if one is due and the last one is written."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._due = 0.0
+        self._thread: threading.Thread | None = None
+        self._problem = ""
+
+    def write_if_due(self, plan: Plan, reading: Reading) -> None:
+        """Begins to write; returns at once."""
+        if time.monotonic() < self._due or (self._thread is not None and self._thread.is_alive()):
+            return
+        moment = moment_of(plan, reading)
+        if moment is not None:
+            self._due = time.monotonic() + EVERY
+            self._thread = threading.Thread(target=self._write, args=(moment,), name="berth-overview", daemon=True)
+            self._thread.start()
+
+    def close(self) -> None:
+        """Waits a moment for the overview that is being written."""
+        if self._thread is not None:
+            self._thread.join(1.0)
+
+    def _write(self, moment: Moment) -> None:
+        began, problem = time.monotonic(), ""
+        try:
+            atomic.replace(self._path, _encode(overview_of(moment)), _PRIVATE)
+        except TopologyFileError as fault:
+            problem = f"{fault}; berth nodes and berth queue have nothing to show"
+        except Exception as fault:  # noqa: BLE001 - an overview that cannot be made must not end the planner
+            problem = f"a fault of berthd's own, there is no overview: {fault!r}"
+        if problem and problem != self._problem:
+            log.error(problem)
+        self._problem = problem
+        self._due = time.monotonic() + max(EVERY, REST * (time.monotonic() - began))
+
+
+def _encode(overview: Mapping[str, Any]) -> bytes:
+    """Returns the overview as JSON, made piece by piece: `json.dumps` keeps the interpreter from all other threads."""
+    pieces = []
+    for key, value in overview.items():
+        whole = not isinstance(value, list)
+        text = _dumps(value) if whole else f"[{','.join([_dumps(item) for item in value])}]"
+        pieces.append(f'"{key}":{text}')
+    return f"{{{','.join(pieces)}}}".encode("ascii")
+
+
+def _dumps(value: object) -> str:
+    return json.dumps(value, separators=(",", ":"))
+
+
+def _place(entry: Waiting) -> PlannedPlace:
+    until = entry.until if entry.insists is not None else 0.0
+    return PlannedPlace(tuple(entry.place), entry.mask_planned, entry.start, until)
+
+
+def _nodes(moment: Moment, running: Iterable[JobFacts]) -> list[dict[str, Any]]:
+    fleet = moment.fleet
+    here: dict[str, list[JobFacts]] = {}
+    for job in running:
+        for name in job.nodes:
+            here.setdefault(name, []).append(job)
+    planned = _planned_now(moment)
+    found = []
+    for place, facts in enumerate(moment.reading.nodes):
+        count = facts.gpus + facts.loose
+        if not count or place >= len(fleet.names) or fleet.names[place] != facts.name:
+            continue
+        machine = fleet.machines[place]
+        state = "down" if not facts.up else "reserved" if not moment.open[place] else "up"
+        node: dict[str, Any] = {
+            "name": facts.name,
+            "state": "completing" if state == "up" and facts.completing else state,
+            "partitions": sorted(facts.partitions),
+            "model": "" if machine is None else machine.model,
+            "islands": [] if machine is None else [list(positions(mask)) for mask in islands(machine.shape)],
+        }
+        for key, number, names in (
+            ("domain", fleet.fabric.domain[place], fleet.fabric.domains),
+            ("leaf", fleet.fabric.leaf[place], fleet.fabric.leaves),
+            ("pod", fleet.fabric.pod[place], fleet.fabric.pods),
+        ):
+            if 0 <= number < len(names):
+                node[key] = names[number]
+        if facts.name in fleet.not_ready:
+            node["problem"] = fleet.not_ready[facts.name]
+        scores = {name: [round(float(one), 3) for one in table[place][:count]] for name, table in fleet.scores.items()}
+        if known := {name: row for name, row in scores.items() if any(score != 1.0 for score in row)}:
+            node["scores"] = known
+        cells = _cells(count, facts.name, here.get(facts.name, ()), facts.gpus_used)
+        for position, cell in enumerate(cells):
+            if moment.closed.get(place, 0) >> position & 1:
+                cell["closed"] = True
+            if (job_id := planned.get((place, position))) and cell["state"] == "free":
+                cell["planned"] = job_id
+        node["gpus"] = cells
+        found.append(node)
+    return found
+
+
+def _planned_now(moment: Moment) -> dict[tuple[int, int], int]:
+    """Returns the first waiting job that is to start on each GPU as soon as Slurm looks."""
+    found: dict[tuple[int, int], int] = {}
+    for job_id, planned in moment.places.items():
+        if planned.start == 0.0:
+            for node in planned.nodes:
+                for position in positions(planned.mask):
+                    found.setdefault((node, position), job_id)
+    return found
+
+
+def _cells(count: int, name: str, jobs: Iterable[JobFacts], used: int) -> list[dict[str, Any]]:
+    """Returns one cell for each GPU of a node: its owner, its packed jobs, and its guest."""
+    cells: list[dict[str, Any]] = [{"state": "free"} for _ in range(count)]
+    for job in jobs:
+        rides = job.rides
+        mask = (job.gpus or 0) if rides else (gpus_held(job, name) or 0)
+        for position in positions(mask & ((1 << count) - 1)):
+            cell = cells[position]
+            if rides:
+                cell["guest"] = job.id
+            elif job.share:
+                cell["state"] = "packed"
+                cell.setdefault("packed", []).append({"job": job.id, "percent": job.share})
+            else:
+                cell["state"], cell["owner"] = "owned", job.id
+    for position, cell in enumerate(cells):
+        if cell["state"] == "free" and used >> position & 1:
+            cell["state"] = "taken"
+    return cells
+
+
+_OF_THE_SEGMENT = ("tier", "level", "insists", "because", "because_text", "why")
+
+
+def _job(job: JobFacts, planned: PlannedPlace | None, fleet: Fleet) -> dict[str, Any]:
+    segment = job.segment or {}
+    waits = job.state in WAITS
+    per_node = int(segment["k"]) if segment.get("k", "").isdigit() else (job.gpus or 0).bit_count()
+    found: dict[str, Any] = {
+        "id": job.id,
+        "name": job.name,
+        "user_id": job.user,
+        "account": job.account,
+        "partition": job.partition,
+        "state": "PENDING" if waits else job.state,
+        "priority": job.priority,
+        "submitted": job.submitted,
+        "start": None if waits else job.start,
+        "end": None if waits else job.end,
+        "limit": job.limit,
+        "nodes": hostlist.fold(job.nodes),
+        "node_count": len(job.nodes) or max(1, job.count),
+        "gpus": sum(mask.bit_count() for mask in job.holds) or per_node * (len(job.nodes) or max(1, job.count)),
+        "reason": job.reason if waits else "None",
+    }
+    optional = {"array": job.array, "tasks": job.tasks, "het": job.het, "share": job.share, "guest": job.guest}
+    found |= {key: value for key, value in optional.items() if value}
+    if job.task is not None:
+        found["task"] = job.task
+    found |= {key: segment[key] for key in _OF_THE_SEGMENT if key in segment and (waits or "because" not in key)}
+    if waits and planned is not None:
+        if planned.until > 0.0:
+            found["insists_until"] = int(planned.until)
+        if planned.nodes:
+            names = hostlist.fold(fleet.names[node] for node in planned.nodes)
+            start = None if planned.start is None else int(planned.start)
+            found["planned"] = {"nodes": names, "gpus": list(positions(planned.mask)), "start": start}
+    return found

@@ -1,0 +1,91 @@
+"""Reads berthd's overview (docs/formats.md, 11.7), and cuts it down to what one user may see.
+
+berthd's planning process writes it; the desk for users' questions, and commands of Slurm's user and root, read it.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from policy.formats.errors import DaemonError
+
+SCHEMA_VERSION = 1
+"""The version of the overview and of the replies that are made of it."""
+
+MOST_JOBS = 10_000
+"""Waiting jobs in an overview."""
+
+MOST_BYTES = 8_388_608
+"""Bytes of an overview, and of a reply that is made of it: 100,000 GPUs take about 6 MB."""
+
+
+def path_of(socket: Path) -> Path:
+    """Returns the overview's path: beside berthd's socket, and one for each."""
+    return socket.with_name(f"{socket.name}.overview")
+
+
+class OverviewFile:
+    """An overview's file; it is read again only when berthd has replaced it."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._key: object = None
+        self._read: dict[str, Any] = {}
+
+    def read(self) -> dict[str, Any]:
+        """Returns the overview; raises DaemonError with the reason where there is none."""
+        try:
+            found = self._path.stat()
+            key = found.st_ino, found.st_mtime_ns, found.st_size
+            if key != self._key:
+                read = json.loads(self._path.read_bytes())
+                if not isinstance(read, dict) or read.get("schema_version") != SCHEMA_VERSION:
+                    raise DaemonError(f"{self._path} is of another release; install all of Berth from one")
+                self._key, self._read = key, read
+        except PermissionError:
+            raise DaemonError(
+                f"{self._path} is for Slurm's user and root; ask an admin to let berthd answer users ([users] hosts)"
+            ) from None
+        except OSError as problem:
+            raise DaemonError(f"{self._path} cannot be read ({problem.strerror}); is berthd running?") from None
+        except ValueError:
+            raise DaemonError(f"{self._path} is not what berthd writes; restart berthd") from None
+        return self._read
+
+
+def fleet_for(overview: Mapping[str, Any], visible: int | None = None) -> dict[str, Any]:
+    """Returns the reply to `fleet`. `visible` is the only user whose jobs are named; None names those of all."""
+    kept = {key: overview[key] for key in ("schema_version", "at", "nodes")}
+    if visible is None:
+        return kept
+    own = {job["id"] for job in overview["jobs"] if job["user_id"] == visible}
+    return {**kept, "nodes": [_without_others(node, own) for node in overview["nodes"]]}
+
+
+def queue_for(overview: Mapping[str, Any], asker: int | None = None, visible: int | None = None) -> dict[str, Any]:
+    """Returns the reply to `queue`; of too many jobs, those of `asker` are kept first."""
+    jobs = [job for job in overview["jobs"] if visible is None or job["user_id"] == visible]
+    kept = jobs
+    if len(jobs) > MOST_JOBS:
+        chosen = sorted(range(len(jobs)), key=lambda place: (jobs[place]["user_id"] != asker, place))[:MOST_JOBS]
+        kept = [jobs[place] for place in sorted(chosen)]
+    left_out = overview["left_out"] + len(jobs) - len(kept)
+    return {"schema_version": overview["schema_version"], "at": overview["at"], "jobs": kept, "left_out": left_out}
+
+
+def _without_others(node: Mapping[str, Any], own: set[int]) -> dict[str, Any]:
+    return {**node, "gpus": [_cell_without_others(cell, own) for cell in node["gpus"]]}
+
+
+def _cell_without_others(cell: Mapping[str, Any], own: set[int]) -> dict[str, Any]:
+    """Returns a cell in which a job that may not be seen has no number; that the GPU is taken is not private."""
+    found = dict(cell)
+    for key in ("owner", "guest", "planned"):
+        if key in cell and cell[key] not in own:
+            found[key] = None
+    if "packed" in cell:
+        found["packed"] = [
+            part if part["job"] in own else {"job": None, "percent": part["percent"]} for part in cell["packed"]
+        ]
+    return found
