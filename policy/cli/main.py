@@ -1,16 +1,19 @@
-"""The command `berth` for users and admins. Exit status: 0 done, 1 failed, 2 called in a wrong way."""
+"""The command `berth` for users and admins. Exit status: 0 done, 1 failed, 2 called wrongly, 141 nobody reads."""
 
-import argparse
 import importlib
 import os
 import sys
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 
+from policy.cli.parser import CommandParser
 from policy.formats.errors import BerthError, UsageError
 
 # Each is imported only when the parser is built; none may import numpy (a test checks this).
 _COMMANDS = (
+    "policy.cli.nodes",
+    "policy.cli.queue",
+    "policy.cli.top",
     "policy.cli.why",
     "policy.cli.plan",
     "policy.cli.status",
@@ -31,6 +34,10 @@ _COMMANDS = (
 _OURS = frozenset({"policy", "topology", "prolog_epilog"})
 
 
+NOBODY_READS = 141
+"""The exit status that a shell reports for a program of coreutils whose reader has gone (128 + SIGPIPE)."""
+
+
 class MissingPackageError(BerthError):
     """A package is missing that this command needs, and that a smaller installation lacks."""
 
@@ -38,9 +45,9 @@ class MissingPackageError(BerthError):
         super().__init__(f"this command needs the Python package {name}: install Berth with '.[daemon]'")
 
 
-def build_parser() -> argparse.ArgumentParser:
+def build_parser() -> CommandParser:
     """Returns the parser of the whole command line."""
-    parser = argparse.ArgumentParser(prog="berth", description="Places GPU jobs on GPUs that are really linked.")
+    parser = CommandParser(prog="berth", description="Places GPU jobs on GPUs that are really linked.")
     parser.add_argument("--version", action="version", version=f"berth {_version()}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name in _COMMANDS:
@@ -53,13 +60,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from topology.errors import TopologyError  # noqa: PLC0415 - beside its handler, and cheap
 
     try:
-        options = build_parser().parse_args(arguments)
-        code: int = options.run(options)
-        sys.stdout.flush()
+        code = _run(sys.argv[1:] if arguments is None else arguments)
     except BrokenPipeError:
         # The reader has closed the pipe; Python must not complain about it at exit either.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        return NOBODY_READS
     except UsageError as problem:
         return _say(problem, 2)
     except (BerthError, TopologyError) as problem:
@@ -70,6 +75,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _say(MissingPackageError(problem.name), 1)
     except KeyboardInterrupt:
         return 130
+    return code
+
+
+def _run(arguments: Sequence[str]) -> int:
+    try:
+        options = build_parser().parse_args(arguments)
+        code: int = options.run(options)
+    finally:
+        # Help ends with SystemExit, and its reader may have gone too.
+        sys.stdout.flush()
     return code
 
 

@@ -3,8 +3,10 @@
 import argparse
 import os
 import re
+import shlex
 import subprocess
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 from policy.cli.output import print_json, print_table
@@ -26,7 +28,15 @@ def register(commands: Any) -> None:
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="-- SBATCH-ARGUMENTS")
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run, mend=right_call)
+
+
+def right_call(arguments: Sequence[str]) -> str:
+    """Returns the sentence for a call without `--`, with the right call."""
+    words = [word for word in arguments[arguments.index("plan") + 1 :] if word != "--json"]
+    json = ["--json"] if "--json" in arguments else []
+    line = shlex.join(["berth", "plan", *json, "--", *words])
+    return f"sbatch's arguments stand behind -- here, so that they are not taken for Berth's own; call: {line}"
 
 
 def run(options: argparse.Namespace) -> int:

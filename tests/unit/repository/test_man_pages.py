@@ -24,6 +24,7 @@ from prolog_epilog.guard.settings import GuardSettings
 ROOT = Path(__file__).parents[3]
 PAGES = sorted((ROOT / "docs" / "man").iterdir())
 OPTION = re.compile(r"--[a-z][a-z-]*")
+SHORT = re.compile(r"(?<![\w-])-[a-zA-Z](?![\w-])")
 
 
 def plain(name: str) -> str:
@@ -54,7 +55,12 @@ def commands(parser: argparse.ArgumentParser, name: str = "") -> Iterator[tuple[
 
 def options(parser: argparse.ArgumentParser) -> set[str]:
     known = [action for action in parser._actions if action.help != argparse.SUPPRESS and action.dest != "help"]
-    return {word for action in known for word in action.option_strings}
+    return {word for action in known for word in action.option_strings if word.startswith("--")}
+
+
+def short_options(parser: argparse.ArgumentParser) -> set[str]:
+    known = [action for action in parser._actions if action.dest != "help"]
+    return {word for action in known for word in action.option_strings if not word.startswith("--")}
 
 
 COMMANDS = dict(commands(build_parser()))
@@ -71,6 +77,8 @@ def test_the_options_of_a_command_are_those_of_its_section(name: str) -> None:
 
     assert explained == options(COMMANDS[name])
     assert set(OPTION.findall(text)) == explained
+    terms_of = re.findall(r"^\.TP\n(.*)$", text, re.MULTILINE)
+    assert {word for line in terms_of for word in SHORT.findall(line)} == short_options(COMMANDS[name])
 
 
 def keys_of(settings: object, table: str) -> dict[str, dict[str, Any]]:

@@ -1,0 +1,137 @@
+"""The command `berth nodes`, which shows the GPUs of the nodes: one row for each node, one cell for each GPU."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from policy.cli import ask
+from policy.cli.listing import Column, add_list_options, columns_of, lines_of, list_parser, say_age
+from policy.cli.output import print_json
+from policy.formats import hostlist
+from policy.formats.errors import BerthError
+
+SLOW = 1.10
+"""Score from which a cell names it: the GPU takes 10 % more time than is typical."""
+
+_USUAL = ("node", "model", "state", "free", "gpus")
+
+LEGEND = (
+    "GPUs, a bar between NVLink islands: . free; (7) free, job 7 starts there next; 7 owned by job 7; 60% packed "
+    "jobs have so much of it; ? taken, Slurm does not say by whom; * a job that you may not see. Behind it: +8 with "
+    "guest 8; x takes no guest; !1.13 takes 13 % more time than is typical. A node that takes no jobs shows - for free."
+)
+
+
+def register(commands: Any) -> None:
+    """Adds the command."""
+    parser = list_parser(
+        commands, "nodes", help="the GPUs of the nodes: who has them, who shares them, which are slow", epilog=LEGEND
+    )
+    parser.add_argument("-n", "--nodes", metavar="LIST", help="only these nodes, such as n[1-4]")
+    parser.add_argument("-p", "--partition", metavar="NAMES", help="only nodes of these partitions")
+    add_list_options(parser, COLUMNS, _USUAL)
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Prints the map of the GPUs."""
+    from policy.site.config import config_path, load  # noqa: PLC0415 - keeps `berth --help` fast
+
+    columns = columns_of(options.format, COLUMNS)
+    found = ask.fleet(load(config_path()))
+    nodes = chosen(found["nodes"], options.nodes, options.partition)
+    if options.json:
+        print_json({**found, "nodes": nodes})
+        return 0
+    say_age(found["at"])
+    for line in lines_of(with_cells(nodes), columns, header=not options.noheader):
+        print(line)
+    return 0
+
+
+def chosen(nodes: Iterable[Mapping[str, Any]], names: str | None, partitions: str | None) -> list[Mapping[str, Any]]:
+    """Returns the nodes that the user asked for; raises BerthError for a node that has no GPUs or does not exist."""
+    found = list(nodes)
+    if names is not None:
+        wanted = hostlist.expand_short(names)
+        by_name = {node["name"]: node for node in found}
+        if missing := [name for name in wanted if name not in by_name]:
+            raise BerthError(f"{hostlist.fold(missing)}: Slurm has no such nodes with GPUs; berth nodes lists all")
+        found = [by_name[name] for name in wanted]
+    if partitions is not None:
+        inside = set(partitions.split(","))
+        found = [node for node in found if not inside.isdisjoint(node["partitions"])]
+    return found
+
+
+def with_cells(nodes: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Returns the nodes with their cells as text, all of one width so that the rows make a map."""
+    rows = [{**node, "cells": [_cell(node, place) for place in range(len(node["gpus"]))]} for node in nodes]
+    width = max((len(cell) for row in rows for cell in row["cells"]), default=1)
+    return [{**row, "map": _joined([cell.ljust(width) for cell in row["cells"]], row["islands"])} for row in rows]
+
+
+def slowest(node: Mapping[str, Any], place: int) -> float:
+    """Returns the worst score of a GPU, over all application classes."""
+    return max((row[place] for row in node.get("scores", {}).values() if place < len(row)), default=1.0)
+
+
+def _cell(node: Mapping[str, Any], place: int) -> str:
+    gpu = node["gpus"][place]
+    state = gpu["state"]
+    if state == "owned":
+        text = _job(gpu["owner"])
+    elif state == "packed":
+        text = f"{sum(part['percent'] for part in gpu['packed'])}%"
+    elif state == "taken":
+        text = "?"
+    elif "planned" in gpu:
+        text = f"({_job(gpu['planned'])})"
+    else:
+        text = "-" if node["state"] in {"down", "reserved"} else "."
+    if "guest" in gpu:
+        text += f"+{_job(gpu['guest'])}"
+    if gpu.get("closed"):
+        text += "x"
+    if (score := slowest(node, place)) >= SLOW:
+        text += f"!{score:.2f}"
+    return text
+
+
+def _job(number: int | None) -> str:
+    return "*" if number is None else str(number)
+
+
+def _joined(cells: Sequence[str], islands: Sequence[Sequence[int]]) -> str:
+    """Joins cells, with a bar between islands; where islands overlap, or there are none, there are no bars."""
+    of = {position: number for number, island in enumerate(islands) for position in island}
+    bars = bool(of) and len(of) == sum(len(island) for island in islands)
+    text = cells[0] if cells else ""
+    for place in range(1, len(cells)):
+        apart = bars and (place not in of or of[place] != of.get(place - 1))
+        text += f" {'| ' if apart else ''}{cells[place]}"
+    return text
+
+
+def free_of(node: Mapping[str, Any]) -> int:
+    """Returns how many GPUs of a node no job has; none of a node that takes no jobs."""
+    return 0 if node["state"] in {"down", "reserved"} else sum(gpu["state"] == "free" for gpu in node["gpus"])
+
+
+COLUMNS = {
+    "node": Column("NODE", lambda node: str(node["name"])),
+    "model": Column("MODEL", lambda node: node["model"] or "-"),
+    "partition": Column("PARTITION", lambda node: ",".join(node["partitions"])),
+    "state": Column("STATE", lambda node: str(node["state"])),
+    "free": Column("FREE", lambda node: f"{free_of(node)}/{len(node['gpus'])}", right=True),
+    "gpus": Column("GPUS", lambda node: str(node["map"])),
+    "domain": Column("DOMAIN", lambda node: node.get("domain", "-")),
+    "leaf": Column("LEAF", lambda node: node.get("leaf", "-")),
+    "pod": Column("POD", lambda node: node.get("pod", "-")),
+    "slowest": Column(
+        "SLOWEST", lambda node: f"{max((slowest(node, place) for place in range(len(node['gpus']))), default=1.0):.2f}"
+    ),
+    "problem": Column("PROBLEM", lambda node: node.get("problem", "")),
+}

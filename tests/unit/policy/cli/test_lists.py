@@ -1,0 +1,278 @@
+"""`berth nodes`, `berth queue` and `berth top`, from an overview beside berthd's socket."""
+
+import json
+import os
+import pty
+import re
+import select
+import subprocess
+import sys
+import termios
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from policy.cli import nodes, queue, top
+from policy.cli.main import main
+from policy.site.overview import path_of
+
+ROOT = Path(__file__).parents[4]
+
+
+def gpu(state: str = "free", **more: Any) -> dict[str, Any]:
+    return {"state": state, **more}
+
+
+def overview() -> dict[str, Any]:
+    now = time.time()
+    n1 = {
+        "name": "n1",
+        "state": "up",
+        "partitions": ["gpu"],
+        "model": "h100",
+        "islands": [[0, 1], [2, 3]],
+        "scores": {"compute": [1.0, 1.13, 1.0, 1.0]},
+        "gpus": [gpu("owned", owner=11), gpu("owned", owner=11, guest=12), gpu(planned=14), gpu(closed=True)],
+    }
+    n2 = {
+        "name": "n2",
+        "state": "down",
+        "partitions": ["gpu", "long"],
+        "model": "",
+        "problem": "no topology file for n2",
+        "islands": [],
+        "gpus": [gpu(), gpu("packed", packed=[{"job": 13, "percent": 30}, {"job": None, "percent": 20}]), gpu("taken")],
+    }
+    job = {
+        "name": "train",
+        "user_id": os.getuid(),
+        "account": "lab",
+        "partition": "gpu",
+        "priority": 5,
+        "submitted": int(now) - 900,
+        "limit": 3_600,
+        "node_count": 1,
+        "gpus": 2,
+        "reason": "None",
+    }
+    return {
+        "schema_version": 1,
+        "at": now,
+        "nodes": [n1, n2],
+        "jobs": [
+            job
+            | {
+                "id": 14,
+                "array": 14,
+                "tasks": "3-5",
+                "state": "PENDING",
+                "start": None,
+                "end": None,
+                "nodes": "",
+                "reason": "Resources",
+                "because": "capacity",
+                "because_text": "1 GPU is free where it could run, it needs 2",
+                "planned": {"nodes": "n1", "gpus": [2, 3], "start": int(now) + 600},
+                "insists": "nvlink",
+                "insists_until": now + 3_690,
+            },
+            job
+            | {
+                "id": 11,
+                "user_id": 4_000_000,
+                "state": "RUNNING",
+                "start": int(now) - 65,
+                "end": int(now) + 3_000,
+                "nodes": "n1",
+                "level": "nvlink",
+            },
+        ],
+        "left_out": 0,
+    }
+
+
+@pytest.fixture
+def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What berthd last wrote, on a site that answers no users: the commands of root read its file."""
+    config = tmp_path / "berth.conf"
+    config.write_text(f'[hook]\nsocket = "{tmp_path}/berthd.sock"\n')
+    monkeypatch.setenv("BERTH_CONF", str(config))
+    found = overview()
+    path_of(tmp_path / "berthd.sock").write_text(json.dumps(found))
+    return found
+
+
+def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[str]:
+    assert main(arguments) == 0
+    return capsys.readouterr().out.splitlines()
+
+
+@pytest.mark.usefixtures("told")
+def test_nodes_is_a_map_with_a_bar_between_islands(capsys: pytest.CaptureFixture[str]) -> None:
+    header, first, second = printed(capsys, "nodes")
+
+    assert header.split() == ["NODE", "MODEL", "STATE", "FREE", "GPUS"]
+    assert first.split() == ["n1", "h100", "up", "2/4", "11", "11+12!1.13", "|", "(14)", ".x"]
+    assert second.split() == ["n2", "-", "down", "0/3", "-", "50%", "?"]
+    assert first.index("11+12") == second.index("50%")
+
+
+@pytest.mark.usefixtures("told")
+def test_lists_take_slurms_options(capsys: pytest.CaptureFixture[str]) -> None:
+    assert printed(capsys, "nodes", "-h", "-o", "node,slowest") == ["n1 1.13", "n2 1.00"]
+    assert printed(capsys, "nodes", "--noheader", "-n", "n2", "-o", "problem:8") == ["no topo+"]
+    assert printed(capsys, "nodes", "-hp", "long", "-o", "node") == ["n2"]
+    assert printed(capsys, "queue", "-h", "-o", "jobid:.12,st") == ["14_[3-5] PD", "      11 R"]
+    assert printed(capsys, "queue", "-h", "-t", "R", "-o", "jobid") == ["11"]
+    assert printed(capsys, "queue", "-h", "--me", "-o", "jobid") == ["14_[3-5]"]
+    assert printed(capsys, "queue", "-h", "-u", "4000000", "-o", "user") == ["4000000"]
+    assert printed(capsys, "queue", "-h", "-j", "14", "-o", "jobid") == ["14_[3-5]"]
+    assert printed(capsys, "queue", "-h", "-p", "other") == []
+
+
+def test_queue_has_squeues_columns_and_berths_own(told: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+    header, waits, runs = printed(capsys, "queue")
+
+    assert header.split()[:8] == ["JOBID", "PARTITION", "NAME", "USER", "ST", "TIME", "NODES", "NODELIST(REASON)"]
+    assert header.split()[8:] == ["GPUS", "LEVEL", "PLANNED", "START", "BECAUSE"]
+    assert "(Resources)" in waits
+    assert "n1:2,3" in waits
+    assert re.search(r" nvlink@1:0[01]:\d\d ", waits)
+    assert waits.endswith("capacity: 1 GPU is free where it could run, it needs 2")
+    start = told["jobs"][0]["planned"]["start"]
+    assert time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(start)) in waits
+    assert re.search(r" R +1:[0-5]\d ", runs)
+
+
+def test_lists_for_programs_have_a_version(told: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+    found = json.loads("\n".join(printed(capsys, "nodes", "--json", "-n", "n1")))
+    assert found == {"schema_version": 1, "at": told["at"], "nodes": told["nodes"][:1]}
+
+    found = json.loads("\n".join(printed(capsys, "queue", "--json", "-j", "11")))
+    assert found == {"schema_version": 1, "at": told["at"], "jobs": told["jobs"][1:], "left_out": 0}
+
+
+@pytest.mark.usefixtures("told")
+@pytest.mark.parametrize(
+    ("arguments", "what"),
+    [
+        (["nodes", "-o", "nods"], "'nods' is no column; did you mean node?"),
+        (["queue", "-o", "%i"], "'%i' is no column; -o takes names"),
+        (["queue", "-u", "no-such-user"], "is no user of this host"),
+        (["nods"], "berth has no command nods; did you mean nodes?"),
+        (["topo", "shwo"], "berth topo has no command shwo; did you mean show?"),
+        (["queue", "--jsn"], "berth queue does not take --jsn; did you mean --json?"),
+        (["plan", "--gpus=2", "x y.sh"], "call: berth plan -- --gpus=2 'x y.sh'"),
+        (["plan", "--json", "-n2", "x.sh"], "call: berth plan --json -- -n2 x.sh"),
+        (["top", "-d", "0.1"], "-d takes 1 or more"),
+    ],
+)
+def test_a_wrong_call_is_answered_with_the_right_one(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], what: str
+) -> None:
+    assert main(arguments) == 2
+
+    error = capsys.readouterr().err
+    assert error.startswith("berth: error: ")
+    assert what in error
+    assert error.count("\n") == 1
+
+
+@pytest.mark.usefixtures("told")
+def test_nodes_that_do_not_exist_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["nodes", "-n", "n[1-3]"]) == 1
+    assert "n3: Slurm has no such nodes with GPUs" in capsys.readouterr().err
+
+
+def test_an_old_overview_says_so(told: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path_of(tmp_path / "berthd.sock").write_text(json.dumps(told | {"at": time.time() - 500}))
+
+    assert main(["nodes"]) == 0
+    assert "berthd last read Slurm 50" in capsys.readouterr().err
+
+
+def test_without_berthd_there_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "berth.conf"
+    config.write_text(f'[hook]\nsocket = "{tmp_path}/berthd.sock"\n')
+    monkeypatch.setenv("BERTH_CONF", str(config))
+
+    assert main(["queue"]) == 1
+    assert "is berthd running?" in capsys.readouterr().err
+
+
+def test_overlapping_islands_have_no_bars() -> None:
+    row = {"name": "n1", "state": "up", "gpus": [gpu(), gpu(), gpu()], "islands": [[0, 1], [1, 2]]}
+
+    (found,) = nodes.with_cells([row])
+
+    assert found["map"] == ". . ."
+
+
+def test_a_job_that_may_not_be_seen_is_a_star() -> None:
+    row = {
+        "name": "n1",
+        "state": "up",
+        "gpus": [gpu("owned", owner=None, guest=None), gpu(planned=None)],
+        "islands": [],
+    }
+
+    (found,) = nodes.with_cells([row])
+
+    assert found["map"].split() == ["*+*", "(*)"]
+
+
+@pytest.mark.usefixtures("told")
+def test_control_characters_of_a_job_name_do_not_reach_the_terminal(
+    told: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told["jobs"][0]["name"] = "a\x1b[31m\nb"
+    path_of(tmp_path / "berthd.sock").write_text(json.dumps(told))
+
+    assert printed(capsys, "queue", "-h", "-j", "14", "-o", "name") == ["a?[31m?b"]
+
+
+@pytest.mark.usefixtures("told")
+def test_top_prints_one_picture_where_nobody_looks_on(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = printed(capsys, "top")
+
+    assert lines[0].startswith("2 of 7 GPUs free, 1 jobs run, 1 wait; read ")
+    assert lines[2].split()[:2] == ["NODE", "STATE"]
+    assert lines[6].split()[:2] == ["JOBID", "USER"]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("told")
+def test_top_on_a_terminal_ends_with_q_and_leaves_the_terminal_as_it_was() -> None:
+    ours, theirs = pty.openpty()
+    before = termios.tcgetattr(theirs)
+    command = [sys.executable, "-m", "policy.cli.main", "top", "-d", "600"]
+    environment = {**os.environ, "TERM": "xterm", "NO_COLOR": "1"}
+    with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, cwd=ROOT, env=environment) as running:
+        shown = b""
+        while b"2 of 7 GPUs free" not in shown or b"14_[3-5]" not in shown:
+            assert select.select([ours], [], [], 30)[0], shown
+            shown += os.read(ours, 65_536)
+        os.write(ours, b"q")
+        assert running.wait(30) == 0
+    assert termios.tcgetattr(theirs) == before
+    assert b"\x1b[?1049h" in shown
+    os.close(ours)
+    os.close(theirs)
+
+
+def test_a_picture_is_cut_to_the_screen() -> None:
+    found = overview()
+    found["nodes"] = [{**found["nodes"][0], "name": f"n{number}"} for number in range(50)]
+    found["jobs"] = [found["jobs"][1]] * 50
+
+    lines = top.fitting(top.picture(found, found), 40, 20)
+
+    assert len(lines) == 20
+    assert max(map(len, lines)) <= 40
+    assert sum("more nodes" in line for line in lines) == 1
+    assert lines[-1].startswith("... ")
+    assert queue.name_of({"id": 9, "array": 7, "task": 2}) == "7_2"
