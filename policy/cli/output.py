@@ -10,7 +10,12 @@ SCHEMA_VERSION = 1
 
 def print_json(values: Mapping[str, Any]) -> None:
     """Prints one JSON object, with the version of its shape."""
-    sys.stdout.write(json.dumps({"schema_version": SCHEMA_VERSION, **values}, indent=2) + "\n")
+    sys.stdout.write(as_json(values))
+
+
+def as_json(values: Mapping[str, Any]) -> str:
+    """Returns one JSON object, with the version of its shape."""
+    return json.dumps({"schema_version": SCHEMA_VERSION, **values}, indent=2) + "\n"
 
 
 def print_table(rows: list[tuple[str, str]]) -> None:

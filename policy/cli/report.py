@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import subprocess
 import sys
@@ -14,7 +13,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from policy.cli.output import print_json
+from policy.cli.output import as_json, print_json
 from policy.formats.errors import SlurmError, UsageError
 
 if TYPE_CHECKING:
@@ -69,7 +68,7 @@ def _report(args: argparse.Namespace) -> int:
         print_json(found)
         return 0
     if args.json:
-        _write(args.json, json.dumps(found, indent=1) + "\n")
+        _write(args.json, as_json(found))
     sys.stdout.write(text(found))
     return 0
 

@@ -167,7 +167,7 @@ def _add_rules(group: argparse._ArgumentGroup) -> None:
 
 
 def _add_output(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--json", action="store_true", help="print a JSON list instead of the table")
+    group.add_argument("--json", action="store_true", help="print JSON instead of the table")
     group.add_argument("--csv", metavar="FILE", help="write the figures as CSV")
     group.add_argument("--placements", default="", metavar="FILE", help="write who ran where: job,start_s,end_s,gpus")
     group.add_argument("--report", metavar="FILE", help="write a page with table and plots (HTML)")

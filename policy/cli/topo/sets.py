@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from policy.cli.output import print_json
 from policy.cli.topo.sources import (
     WHAT,
     add_directory,
@@ -68,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
     except QuestionError as error:
         raise UsageError(str(error)) from error
     if args.json:
-        print(json.dumps({level: [_as_data(one) for one in at_level] for level, at_level in sets.items()}, indent=1))
+        print_json({"sets": {level: [_as_data(one) for one in at_level] for level, at_level in sets.items()}})
     else:
         print("\n".join(_table(sets, None if args.all else _SHOWN)))
     return _FOUND if any(map(len, sets.values())) else _NONE

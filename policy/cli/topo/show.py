@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Iterable
 
+from policy.cli.output import print_json
 from policy.cli.topo.sources import OK, WHAT, add_directory, machines
 from policy.cli.topo.words import Paint, islands, paint, summary
+from policy.formats import hostlist
 from topology import files, pcie
 from topology.model import Machine
 from topology.writers.matrix import matrix
@@ -34,7 +37,7 @@ def run(args: argparse.Namespace) -> int:
     found = machines(args.what, args)
     if args.json:
         whole = [json.loads(files.encode(machine)) | {"islands": islands(machine)} for machine in found]
-        print(json.dumps(whole, indent=1))
+        print_json({"nodes": whole})
         return OK
     alike: dict[tuple[str, ...], list[Machine]] = {}
     for machine in found:
@@ -55,7 +58,7 @@ def _show(group: list[Machine], colours: Paint) -> None:
     machine = group[0]
     print(summary(machine))
     if len(group) > 1:
-        print(f"and {len(group) - 1} more like it: {','.join(other.node for other in group[1:])}")
+        print(f"and {len(group) - 1} more like it: {_folded(other.node for other in group[1:])}")
     print("\n".join(matrix(machine, colours)))
     if machine.domain:
         print(f"NVLink domain: {machine.domain}")
@@ -68,6 +71,11 @@ def _show(group: list[Machine], colours: Paint) -> None:
         print(f"nearest NICs: {_rails(machine)}")
     for problem in machine.problems:
         print(f"problem: {problem}")
+
+
+def _folded(names: Iterable[str]) -> str:
+    """Returns a host list in the order of the nodes' numbers: `gpu[1-199]`, not `gpu[1,10-19,100]`."""
+    return hostlist.fold(sorted(names, key=lambda name: (name.rstrip("0123456789"), len(name), name)))
 
 
 def _nics(machine: Machine) -> str:

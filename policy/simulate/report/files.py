@@ -36,8 +36,8 @@ def write_placements(outcome: SimulationOutcome, path: str) -> None:
 
 
 def as_json(rows: Sequence[Summary]) -> str:
-    """Returns a list with an object for each run."""
-    return json.dumps([one.row() for one in rows], indent=2) + "\n"
+    """Returns an object with an object for each run."""
+    return json.dumps({"schema_version": 1, "runs": [one.row() for one in rows]}, indent=2) + "\n"
 
 
 def as_csv(rows: Sequence[Summary]) -> str:

@@ -18,7 +18,7 @@ DATA = Path(__file__).parents[1] / "data"
 
 def sets(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, list[dict[str, object]]]:
     main(["topo", "sets", "--json", *arguments])
-    found: dict[str, list[dict[str, object]]] = json.loads(capsys.readouterr().out)
+    found: dict[str, list[dict[str, object]]] = json.loads(capsys.readouterr().out)["sets"]
     return found
 
 

@@ -99,9 +99,19 @@ def test_show_prints_alike_nodes_once(berth: Berth, directory: Path, capsys: pyt
     assert "GPU0  X     NODE  nvidia0" in text
 
 
+def test_many_nodes_that_are_alike_are_folded(berth: Berth, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    machine = make_machine(2, {(0, 1): 4})
+    for number in range(1, 200):
+        name = f"gpu{number}"
+        files.dump(Machine(name, "a6000", machine.gpus, machine.links, machine.paths), tmp_path / f"{name}.json")
+
+    assert berth("show", "--topology-dir", str(tmp_path)) == 0
+    assert "and 198 more like it: gpu[2-199]" in capsys.readouterr().out
+
+
 def test_show_takes_nodes_and_files(berth: Berth, directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert berth("show", "--json", "--topology-dir", str(directory), "n3", str(directory / "n1.json")) == 0
-    shown = json.loads(capsys.readouterr().out)
+    shown = json.loads(capsys.readouterr().out)["nodes"]
     assert [(machine["node"], machine["islands"]) for machine in shown] == [("n3", []), ("n1", [[0, 1]])]
 
 

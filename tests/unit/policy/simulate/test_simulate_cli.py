@@ -55,7 +55,7 @@ def play(capsys: pytest.CaptureFixture[str], *options: str) -> str:
 
 
 def rows(capsys: pytest.CaptureFixture[str], *options: str) -> list[dict[str, Any]]:
-    found = json.loads(play(capsys, *options, "--json"))
+    found = json.loads(play(capsys, *options, "--json"))["runs"]
     assert isinstance(found, list)
     return found
 

@@ -42,7 +42,7 @@ def play(capsys: pytest.CaptureFixture[str], *options: str) -> tuple[list[dict[s
     code = main(["simulate", "trace.csv", "--topology", "nodes", "--workers", "1", "--json", *options])
     streams = capsys.readouterr()
     assert code == 0, streams.err
-    return json.loads(streams.out), streams.err
+    return json.loads(streams.out)["runs"], streams.err
 
 
 def held(path: Path, widest: int) -> Mapping[str, list[tuple[float, float, list[tuple[int, int]]]]]:
@@ -195,7 +195,7 @@ def test_the_accounting_of_a_real_cluster_is_played(
     assert main(["simulate", trace, *options, "--policy", "slurm", "--bf-interval", "2", "--workers", "1"]) == 0
 
     streams = capsys.readouterr()
-    simulated, recorded = json.loads(streams.out)
+    simulated, recorded = json.loads(streams.out)["runs"]
     assert (simulated["policy"], recorded["policy"]) == ("slurm", "recorded")
     assert simulated["jobs"] == recorded["jobs"] == jobs
     assert simulated["killed"] == 2, "as many as ran into their limit"

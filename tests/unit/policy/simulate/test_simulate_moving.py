@@ -75,9 +75,9 @@ def test_the_command_plays_it(mode: str, tmp_path: Path, capsys: pytest.CaptureF
     ]
 
     assert main(["simulate", *words]) == 0
-    [stayed] = json.loads(capsys.readouterr().out)
+    [stayed] = json.loads(capsys.readouterr().out)["runs"]
     assert main(["simulate", *words, "--movable", "1", "--move-cost", "60"]) == 0
-    [moved] = json.loads(capsys.readouterr().out)
+    [moved] = json.loads(capsys.readouterr().out)["runs"]
     assert (stayed["moves"], moved["moves"]) == (0, 1)
     assert moved["avg_wait_s"] < stayed["avg_wait_s"]
 

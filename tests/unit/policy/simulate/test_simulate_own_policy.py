@@ -51,7 +51,7 @@ def test_it_runs_beside_ours(site: Path, capsys: pytest.CaptureFixture[str], mod
 
     assert main([*setup, "--policy", "first-fit", "--policy", "berth", "--json", "--placements", "p.csv"]) == 0
 
-    found = json.loads(capsys.readouterr().out)
+    found = json.loads(capsys.readouterr().out)["runs"]
     assert [(one["policy"], one["jobs"]) for one in found] == [("first-fit", 8), ("berth", 8)]
     stretches = (site / "p.first-fit.seed1.csv").read_text().splitlines()[1:]
     gpus = {line.split(",")[0]: line.split(",")[3] for line in stretches}
@@ -65,7 +65,7 @@ def test_workers_know_it_too(site: Path, capsys: pytest.CaptureFixture[str], mon
 
     assert main([*setup, "--policy", "first-fit", "--workers", "2"]) == 0
 
-    assert [one["policy"] for one in json.loads(capsys.readouterr().out)] == ["first-fit"] * 2
+    assert [one["policy"] for one in json.loads(capsys.readouterr().out)["runs"]] == ["first-fit"] * 2
 
 
 def test_a_broken_one_is_a_sentence(site: Path, capsys: pytest.CaptureFixture[str]) -> None:

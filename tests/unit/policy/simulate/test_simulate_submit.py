@@ -79,7 +79,7 @@ def berth(capsys: pytest.CaptureFixture[str], *options: str) -> tuple[int, str, 
 
 
 def figures(text: str) -> list[dict[str, Any]]:
-    return [{name: value for name, value in one.items() if name != "wall_s"} for one in json.loads(text)]
+    return [{name: value for name, value in one.items() if name != "wall_s"} for one in json.loads(text)["runs"]]
 
 
 @pytest.mark.slow

@@ -1,0 +1,159 @@
+"""The command `berth efficiency JOBID`: what a finished job made of its GPUs, from what was recorded of it."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from policy.cli.listing import moment, span
+from policy.cli.output import print_json, print_table
+from policy.formats.errors import BerthError, SlurmError, UsageError
+
+if TYPE_CHECKING:
+    from policy.report.rows import JobRun
+    from policy.site.config import Config
+    from topology.calibrate.steps import JobReport
+
+_NAME = re.compile(r"[1-9][0-9]{0,9}(?:[_+][0-9]{1,9})?", re.ASCII)
+_GOES_ON = frozenset({"PENDING", "RUNNING", "SUSPENDED", "REQUEUED", "RESIZING"})
+
+
+def register(commands: Any) -> None:
+    """Adds the command."""
+    parser = commands.add_parser(
+        "efficiency", help="what a finished job made of its GPUs, and what it lost by its place"
+    )
+    parser.add_argument("job", metavar="JOBID", help="the number of a job that has ended; 7_3 is a task of an array")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Prints what was recorded of one job, and what was not."""
+    from policy.report.efficiency import efficiency, neighbours_of  # noqa: PLC0415 - keeps `berth --help` fast
+    from policy.site.config import config_path, load  # noqa: PLC0415
+
+    if not _NAME.fullmatch(options.job):
+        raise UsageError(f"{options.job!r} is not a job's number; berth efficiency takes one, such as 1234 or 7_3")
+    found = _last_run(options.job)
+    config = load(config_path())
+    others = _beside(found) if {"share", "tier"} & found.said.keys() else []
+    told = efficiency(
+        found,
+        neighbours=neighbours_of(found, others),
+        steps=_steps(config, found.id),
+        scores=_scores(config, found),
+        links=_links(config, found),
+    )
+    if options.json:
+        print_json(told)
+    else:
+        print_table(rows(told))
+    return 0
+
+
+def rows(told: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Returns the figures as rows for people."""
+    found = [
+        ("job", f"{told['job']} ({told['state'].lower()})"),
+        ("ran", f"{span(told['ran_s'])} on {told['gpus']} GPUs of {told['nodes'] or 'no node'}"),
+        ("waited", span(told["waited_s"])),
+        ("GPU use", "not recorded" if told["gpu_use"] is None else f"{told['gpu_use']:.0%} of its GPUs' time"),
+    ]
+    if (steps := told["steps"]) is not None:
+        slowest = f", {steps['slowest_ms']:g} ms on {steps['slowest_gpu']}" if steps["ranks"] > 1 else ""
+        found.append(("steps", f"{steps['median_ms']:g} ms is the median of {steps['ranks']} ranks{slowest}"))
+    if told["shared_as"]:
+        beside = f"job {', '.join(told['neighbours'])}" if told["neighbours"] else "nobody that you may see"
+        found.append(("shared", f"as {told['shared_as']}, beside {beside}"))
+    if told["slowest_score"] is not None:
+        found.append(("slowest GPU", f"{told['slowest_gpu']}, score {told['slowest_score']:g}"))
+    if told["weakest_pair_gbps"] is not None:
+        found.append(("links", f"{told['weakest_pair_gbps']:g} GB/s in the weakest pair of a node"))
+    better = told["better_place"] or ["nothing that was recorded speaks for another one"]
+    found += [("better place", text) for text in better]
+    return [*found, *(("not known", text) for text in told["unknown"])]
+
+
+def _last_run(name: str) -> JobRun:
+    from policy.report.rows import COLUMNS, read  # noqa: PLC0415
+    from policy.slurm.by_command.command import run_command  # noqa: PLC0415
+
+    answer = run_command("sacct", "-DP", "-j", name, "-o", ",".join(COLUMNS)).decode("utf-8", "replace")
+    runs = [one for one in read(answer.splitlines()) if one.start is not None or one.state == "PENDING"]
+    if not runs:
+        raise SlurmError(f"job {name} is not in the accounting; berth efficiency reads it from there, by sacct")
+    if len({one.id for one in runs}) > 1:
+        raise UsageError(f"{name} is an array; name one of its tasks, such as {name}_0")
+    if runs[-1].state in _GOES_ON:
+        raise BerthError(f"job {name} has not ended; berth why {name} tells of its place until then")
+    return runs[-1]
+
+
+def _beside(run: JobRun) -> list[JobRun]:
+    """Returns the jobs on its nodes while it ran, as far as Slurm shows them to this user."""
+    from policy.report.rows import COLUMNS, read  # noqa: PLC0415
+    from policy.slurm.by_command.command import run_command  # noqa: PLC0415
+
+    if run.start is None or run.end is None or not run.nodes:
+        return []
+    when = ["-S", moment(run.start), "-E", moment(run.end)]
+    words = ["sacct", "-aDP", "-N", ",".join(run.nodes), *when, "-o", ",".join(COLUMNS)]
+    return list(read(run_command(*words).decode("utf-8", "replace").splitlines()))
+
+
+def _steps(config: Config, job: str) -> JobReport | None:
+    """Returns the step times of a job; None where there is no record, or this user may not read it."""
+    from policy.site.step_records import records_of  # noqa: PLC0415
+    from topology.calibrate.steps import JobReport, load  # noqa: PLC0415
+    from topology.errors import TopologyError  # noqa: PLC0415
+
+    if config.steps is None:
+        return None
+    try:
+        reports = [one for path in records_of(config.steps) for one in load(path)]
+    except (TopologyError, OSError):
+        return None
+    return next((one for one in reversed(reports) if isinstance(one, JobReport) and one.job == job), None)
+
+
+def _scores(config: Config, run: JobRun) -> dict[tuple[str, int], float] | None:
+    """Returns the scores for the job's class; None where there is no table, or this user may not read it."""
+    from topology.errors import TopologyError  # noqa: PLC0415
+    from topology.scores import load  # noqa: PLC0415
+
+    if config.scores is None:
+        return None
+    app_class = run.said.get("f.app-class") or "compute"
+    try:
+        table = load(config.scores)
+    except TopologyError:
+        return None
+    return {(one.node, one.position): one.score for one in table if one.app_class == app_class}
+
+
+def _links(config: Config, run: JobRun) -> tuple[float, float] | None:
+    """Returns the weakest pair of its GPUs on one node, and that of the best as many there, in GB/s."""
+    from policy.report.efficiency import gpus_of  # noqa: PLC0415
+    from topology import files  # noqa: PLC0415
+    from topology.errors import TopologyError  # noqa: PLC0415
+
+    own = gpus_of(run)
+    if not own:
+        return None
+    node = own[0][0]
+    mask = sum(1 << position for name, position in own if name == node)
+    if mask.bit_count() < 2:
+        return None
+    try:
+        from topology.subsets import SubsetTable  # noqa: PLC0415 - needs numpy, and networkx
+
+        machine = files.load(config.topology_dir / f"{node}.json")
+        table = SubsetTable.of(machine)
+        had = table.best(mask, mask.bit_count())
+        best = table.best((1 << machine.size) - 1, mask.bit_count())
+    except (TopologyError, ImportError):
+        return None
+    return None if had is None or best is None else (round(had.min_gbps, 1), round(best.min_gbps, 1))
