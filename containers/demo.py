@@ -46,7 +46,7 @@ for partition in plain gpu; do for request in {requests}; do
     id=$(sbatch --parsable -p $partition -C {model} -N1 -t 5 --mem=100 $request -o $d/%j $d/job.sh 2>$d/said)
     for i in $(seq 400); do grep -q OPEN $d/$id 2>/dev/null && break; sleep 0.05; done
     echo "JOB $partition $request $(sed -n 's/^OPEN //p' $d/$id)"
-    [ $partition = plain ] || echo "WHY $(berth why $id | sed -n 's/^reason *//p')"
+    [ $partition = plain ] || echo "WHY $(berth why -v $id | sed -n 's/^reason *//p')"
     while [ -n "$(squeue -h -j $id 2>/dev/null)" ]; do sleep 0.05; done
     sleep 0.6  # two of berthd's ticks: the GPUs must be seen free again
 done; done; rm -rf $d

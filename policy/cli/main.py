@@ -8,6 +8,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 from policy.cli.parser import CommandParser
 from policy.formats.errors import BerthError, UsageError
+from policy.formats.messages import tagged
 
 # Each is imported only when the parser is built; none may import numpy (a test checks this).
 _COMMANDS = (
@@ -15,6 +16,7 @@ _COMMANDS = (
     "policy.cli.queue",
     "policy.cli.top",
     "policy.cli.why",
+    "policy.cli.efficiency",
     "policy.cli.plan",
     "policy.cli.status",
     "policy.cli.release",
@@ -38,8 +40,14 @@ NOBODY_READS = 141
 """The exit status that a shell reports for a program of coreutils whose reader has gone (128 + SIGPIPE)."""
 
 
+TOPOLOGY = 709
+"""The number of messages of the topology side, whose errors have none of their own."""
+
+
 class MissingPackageError(BerthError):
     """A package is missing that this command needs, and that a smaller installation lacks."""
+
+    number = 708
 
     def __init__(self, name: str | None) -> None:
         super().__init__(f"this command needs the Python package {name}: install Berth with '.[daemon]'")
@@ -89,7 +97,8 @@ def _run(arguments: Sequence[str]) -> int:
 
 
 def _say(problem: Exception, code: int) -> int:
-    sys.stderr.write(f"berth: error: {problem}\n")
+    number = problem.number if isinstance(problem, BerthError) else TOPOLOGY
+    sys.stderr.write(f"berth: error: {tagged(problem, number)}\n")
     return code
 
 

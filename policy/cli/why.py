@@ -1,24 +1,28 @@
-"""The command `berth why JOBID`, which shows what Berth decided for a job, and its reasons."""
+"""The command `berth why JOBID`, which tells in one sentence what Berth decided for a job; `-v` tells all of it."""
 
 import argparse
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from policy.cli.output import print_json, print_table
 from policy.formats import array_tasks, hostlist, preflight_mark, segment
 from policy.formats.errors import BerthError, ConfigError, DaemonError, SlurmError, UsageError
+from policy.formats.messages import tagged
 from policy.retry.classes import CLASSES
 
 _STATES = {
-    "placed": "placed, its GPUs were free when it was decided",
-    "waiting": "waits for GPUs that come free soonest",
-    "later": "waits until a place is in sight",
-    "observed": "only watched: Slurm chooses; this is what Berth would have done",
-    "passed": "left to Slurm",
-    "released": "its place was given up, Slurm chooses",
+    "placed": ("placed, its GPUs were free when it was decided", 101),
+    "waiting": ("waits for GPUs that come free soonest", 102),
+    "later": ("waits until a place is in sight", 104),
+    "observed": ("only watched: Slurm chooses; this is what Berth would have done", 105),
+    "passed": ("left to Slurm", 201),
+    "released": ("its place was given up, Slurm chooses", 106),
 }
+"""By the segment's state: the decision, and the number of its message."""
+
+_UNKNOWN = ("unknown", 707)
 
 _NAME = re.compile(r"[1-9][0-9]*(?:[_+][0-9]+)?", re.ASCII)
 
@@ -29,6 +33,7 @@ def register(commands: Any) -> None:
     parser.add_argument(
         "job", metavar="JOBID", help="a job's number; 7_3 is a task of an array, 7+1 a part of a heterogeneous job"
     )
+    parser.add_argument("-v", "--verbose", action="store_true", help="all that is known of the decision, row by row")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=run)
 
@@ -47,10 +52,52 @@ def run(options: argparse.Namespace) -> int:
         # berthd has told the decision; without Slurm's commands, nothing more is known here.
         failure = [("failed", f"what of is not known here: {problem}")]
     if options.json:
-        print_json({"job": job_id, "slurm_state": state, "decision": _typed(values), "failure": dict(failure)})
-    else:
+        told = {"sentence": sentence(job_id, state, values, failure), "decision": _typed(values)}
+        print_json({"job": job_id, "slurm_state": state, **told, "failure": dict(failure)})
+    elif options.verbose:
         print_table([*rows(job_id, state, values), *failure])
+    else:
+        print(sentence(job_id, state, values, failure))
     return 0
+
+
+def sentence(job_id: int, slurm_state: str, values: Mapping[str, str], failure: Sequence[tuple[str, str]] = ()) -> str:
+    """Returns the decision in one sentence, with the id of the message that counts most."""
+    text = f"job {job_id} {_happens(slurm_state, values, dict(failure))}"
+    return tagged(text, _STATES.get(values.get("state", ""), _UNKNOWN)[1])
+
+
+def _happens(slurm_state: str, values: Mapping[str, str], failure: Mapping[str, str]) -> str:
+    """Returns what happens to a job, and why."""
+    reason = values.get("why", "no reason was given")
+    if "failed" in failure:
+        return f"failed: {failure['failed']}; {failure.get('known by', 'by what it is known is not told')}"
+    if slurm_state == "PENDING" and "disagrees" in values:
+        return f"is held: {values['disagrees']}"
+    if slurm_state == "PENDING" and "because" in values:
+        expected = f", expected at {_moment(start)}" if (start := values.get("start", "")).isdigit() else ""
+        place = f" for {_place(values)}{expected}" if "nodes" in values else ""
+        return f"waits{place}: {values.get('because_text') or values['because']}"
+    if values.get("state") in {"passed", "released"}:
+        return f"is left to Slurm: {reason}"
+    if values.get("state") == "observed":
+        return f"is only watched; Berth would have given it {_place(values)}: {reason}"
+    if values.get("state") == "later":
+        return f"waits until a place is in sight: {reason}"
+    if slurm_state != "PENDING":
+        done = "runs" if slurm_state in {"RUNNING", "COMPLETING", "CONFIGURING", "SUSPENDED"} else "ran"
+        return f"{done} on {_place(values)}: {reason}"
+    if values.get("state") == "waiting":
+        expected = f", expected at {_moment(start)}" if (start := values.get("start", "")).isdigit() else ""
+        return f"waits for {_place(values)}{expected}: {reason}"
+    return f"has {_place(values)} and starts when Slurm starts it: {reason}"
+
+
+def _place(values: Mapping[str, str]) -> str:
+    """Returns a job's nodes and GPUs in short."""
+    gpus = tuple(int(gpu) for gpu in values.get("gpus", "").split(",") if gpu)
+    names = hostlist.fold(values.get("nodes", "").split(","))
+    return f"{names or 'no node'} GPU{'s' if len(gpus) != 1 else ''} {hostlist.fold_numbers(gpus) or '?'}"
 
 
 def number_of(name: str, run: Callable[..., bytes] | None = None) -> int:
@@ -110,7 +157,7 @@ def rows(job_id: int, slurm_state: str, values: Mapping[str, str]) -> list[tuple
     """Returns the decision as rows for people."""
     found = [
         ("job", f"{job_id} ({slurm_state.lower()})"),
-        ("decision", _STATES.get(values.get("state", ""), "unknown")),
+        ("decision", tagged(*_STATES.get(values.get("state", ""), _UNKNOWN))),
     ]
     if "nodes" in values:
         count = int(values.get("n", "1"))

@@ -22,17 +22,19 @@ def on_fleet(request: "Request", fleet: "Fleet") -> Demand:
     """Returns the demand that fits this fleet: one node if one can hold it, else whole nodes."""
     names = request.partition or fleet.default_partition
     if not names:
-        raise LeftToSlurm("there is no default partition")
+        raise LeftToSlurm("there is no default partition", 209)
     unknown = [name for name in names.split(",") if name not in fleet.partitions]
     if unknown:
-        raise LeftToSlurm(f"partition {unknown[0]} is not known")
+        raise LeftToSlurm(f"partition {unknown[0]} is not known", 209)
     rules_of, names = not_skipped(fleet, names), placed_in(fleet, names)
     partitions = [fleet.partitions[name] for name in names.split(",")]
     allowed = _allowed(request, fleet, names.split(","))
     _check_site(request, fleet, partitions)
     if any(partition.whole_nodes for partition in partitions):
         if request.share:
-            raise Never(f"--gpu-share takes a part of a GPU, partition {names} hands out whole nodes: leave it away")
+            raise Never(
+                f"--gpu-share takes a part of a GPU, partition {names} hands out whole nodes: leave it away", 402
+            )
         request = replace(request, whole_nodes=True)
     if request.share:
         allowed = _allowed_to_share(request, fleet, allowed, names)
@@ -43,7 +45,9 @@ def on_fleet(request: "Request", fleet: "Fleet") -> Demand:
         _refuse_what_no_guest_can_be(request, fleet, allowed, names)
     who = Submitter(request.account, request.qos, request.admitted)
     if first := first_for_some(fleet, names, request.limit, who):
-        raise LeftToSlurm(f"partition {first} comes before others of {names} and admits some only: Slurm knows whom")
+        raise LeftToSlurm(
+            f"partition {first} comes before others of {names} and admits some only: Slurm knows whom", 209
+        )
     shut = shut_to(fleet, names, who)
     usable = choose(fleet, names, request.limit, None, who=who).names
     limits = [fleet.partitions[name].time_limit for name in usable]
@@ -65,7 +69,7 @@ def on_fleet(request: "Request", fleet: "Fleet") -> Demand:
         )
         _check_kept(demand, fleet, allowed)
         if tier.name == OPPORTUNISTIC and n * k != 1:
-            raise Never(f"--gpu-tier=opportunistic: a guest has one GPU, not {n * k}; ask for --gpus=1")
+            raise Never(f"--gpu-tier=opportunistic: a guest has one GPU, not {n * k}; ask for --gpus=1", 405)
         if demand.could_be_held:
             return demand
         tried.append(demand)
@@ -73,7 +77,7 @@ def on_fleet(request: "Request", fleet: "Fleet") -> Demand:
     why = _nothing_holds(request, tried, names)
     if fleet.in_all_partitions and len(partitions) > 1:
         why += ", and by EnforcePartLimits=ALL its nodes have to be in all of them"
-    raise LeftToSlurm(why)
+    raise LeftToSlurm(why, 210)
 
 
 def in_pools(candidates: "Bools", inside: "Sequence[Bools]") -> "tuple[Bools, ...]":
@@ -87,29 +91,33 @@ def _allowed_to_share(request: "Request", fleet: "Fleet", allowed: "Bools", name
     if not usable.any():
         return allowed  # the later search raises with the reason
     if not (usable & fleet.shares).any():
-        raise LeftToSlurm(f"partition {names} has no GPUs that Slurm counts in percent (berth topo export writes them)")
+        raise LeftToSlurm(
+            f"partition {names} has no GPUs that Slurm counts in percent (berth topo export writes them)", 218
+        )
     if not (usable := usable & able_to_share(fleet, None)).any():
-        raise Never(f"--gpu-share={request.share}: the GPUs of partition {names} are cut by MIG: leave it away")
+        raise Never(f"--gpu-share={request.share}: the GPUs of partition {names} are cut by MIG: leave it away", 406)
     if request.gpu_mem is None:
         return usable
     if not (fleet.gpu_mem[usable] > 0).any():
-        raise Never(f"--gpu-mem: nobody knows how much memory the GPUs of partition {names} have: leave it away")
+        raise Never(f"--gpu-mem: nobody knows how much memory the GPUs of partition {names} have: leave it away", 407)
     most = int(fleet.gpu_mem[usable].max()) - fleet.sharing.gpu_mem_reserve
     if request.gpu_mem > most:
-        raise Never(f"--gpu-mem: no GPU of partition {names} has more than {most} MiB for packed jobs: ask for {most}M")
+        raise Never(
+            f"--gpu-mem: no GPU of partition {names} has more than {most} MiB for packed jobs: ask for {most}M", 408
+        )
     return usable & able_to_share(fleet, request.gpu_mem)
 
 
 def _refuse_what_no_guest_can_be(request: "Request", fleet: "Fleet", allowed: "Bools", names: str) -> None:
     what = "--gpu-tier=opportunistic" if "gpu-tier" in request.flags else f"jobs of partition {names} are guests"
     if not request.batch:
-        raise Never(f"{what}: a guest can be put back into the queue at any time, so only sbatch can submit one")
+        raise Never(f"{what}: a guest can be put back into the queue at any time, so only sbatch can submit one", 405)
     if request.whole_nodes:
-        raise Never(f"{what}: a guest has a seat on one GPU, not whole nodes; leave --exclusive away")
+        raise Never(f"{what}: a guest has a seat on one GPU, not whole nodes; leave --exclusive away", 405)
     if request.het:
-        raise Never(f"{what}: a part of a heterogeneous job cannot be a guest; submit it as a job of its own")
+        raise Never(f"{what}: a part of a heterogeneous job cannot be a guest; submit it as a job of its own", 405)
     if (allowed & fleet.ready).any() and not (allowed & fleet.ready & fleet.seats).any():
-        raise Never(f"{what}: partition {names} has no seats in Slurm's books (berth topo export writes them)")
+        raise Never(f"{what}: partition {names} has no seats in Slurm's books (berth topo export writes them)", 409)
 
 
 def able_to_share(fleet: "Fleet", gpu_mem: int | None) -> "Bools":
@@ -160,18 +168,18 @@ def _layouts(request: "Request", sizes: list[int]) -> list[tuple[int, int]]:
     total = request.total or 0
     if request.nodes is not None:
         if total % request.nodes:
-            raise LeftToSlurm(f"{total} GPUs cannot be the same on each of {request.nodes} nodes; {_AS_HET}")
+            raise LeftToSlurm(f"{total} GPUs cannot be the same on each of {request.nodes} nodes; {_AS_HET}", 207)
         layouts = [(request.nodes, total // request.nodes)]
     else:
         whole = [(total // size, size) for size in reversed(sizes) if size and total % size == 0]
         layouts = [(1, total), *(layout for layout in whole if layout[0] > 1)]
         if total > max(sizes, default=total) and len(layouts) == 1:
-            raise LeftToSlurm(f"{total} GPUs are more than a node has, and no number of whole nodes; {_AS_HET}")
+            raise LeftToSlurm(f"{total} GPUs are more than a node has, and no number of whole nodes; {_AS_HET}", 207)
     if request.per_task is not None:
         per_task = request.per_task
         layouts = [(n, k) for n, k in layouts if k % per_task == 0]
         if not layouts:
-            raise LeftToSlurm(f"tasks of {per_task} GPUs cannot be the same on each of {request.nodes} nodes")
+            raise LeftToSlurm(f"tasks of {per_task} GPUs cannot be the same on each of {request.nodes} nodes", 207)
     return layouts
 
 
@@ -181,13 +189,13 @@ def _one(
     least = _least_cpus(request, n, k)
     if request.cpus_per_gpu and least > request.cpus_per_gpu * k:
         # Slurm would then take more nodes, and so more GPUs, or refuse the job.
-        raise LeftToSlurm(f"--cpus-per-gpu={request.cpus_per_gpu} gives {k} GPUs fewer CPUs than else was asked")
+        raise LeftToSlurm(f"--cpus-per-gpu={request.cpus_per_gpu} gives {k} GPUs fewer CPUs than else was asked", 207)
     _check_even(request, n, k)
     if request.whole_nodes and memory.per_gpu is not None:
-        raise LeftToSlurm("memory for each GPU of whole nodes: Slurm would count it for their seats too")
+        raise LeftToSlurm("memory for each GPU of whole nodes: Slurm would count it for their seats too", 207)
     cpus = _of_whole_cores(least, request, fleet, allowed, n)
     if cpus > most_cpus:
-        raise LeftToSlurm(f"{cpus} CPUs on a node are more than the {most_cpus} that its partition gives")
+        raise LeftToSlurm(f"{cpus} CPUs on a node are more than the {most_cpus} that its partition gives", 207)
     mem = _memory_needed(request, fleet, memory, cpus, k)
     whole = request.whole_nodes
     return Demand(
@@ -240,7 +248,7 @@ def _of_whole_cores(least: int, request: "Request", fleet: "Fleet", allowed: "Bo
     """Returns the CPUs per node, rounded up to whole cores, as Slurm hands these out."""
     of_nodes = fleet.threads[allowed]
     if of_nodes.size and (request.threads_per_core or 1) > int(of_nodes.min()):
-        raise LeftToSlurm(f"not every node has {request.threads_per_core} threads per core")
+        raise LeftToSlurm(f"not every node has {request.threads_per_core} threads per core", 207)
     threads = int(of_nodes.max(initial=1))
     cores = -(-least // (request.threads_per_core or threads))
     if request.tasks_per_core:
@@ -279,7 +287,7 @@ def _any(memory: "Memory") -> bool:
 def _explain_without_pins(fleet: "Fleet", allowed: "Bools", partition: str) -> None:
     """Raises with the reason of the first allowed GPU node that cannot be placed on."""
     for place in np.flatnonzero(allowed & ~fleet.ready & (fleet.gpu_counts > 0)).tolist():
-        raise LeftToSlurm(fleet.not_ready.get(fleet.names[place], f"partition {partition} has no placeable node"))
+        raise LeftToSlurm(fleet.not_ready.get(fleet.names[place], f"partition {partition} has no placeable node"), 223)
 
 
 def _nothing_holds(request: "Request", tried: list[Demand], partition: str) -> str:
@@ -299,9 +307,9 @@ def _check_site(request: "Request", fleet: "Fleet", partitions: "Sequence[Partit
     """Raises if the site has settings that Slurm does not apply to a pinned job."""
     by_gpu = fleet.cpus_by_gpu or any(partition.counts_cpus_by_gpu for partition in partitions)
     if by_gpu and not request.cpus_per_gpu and request.cpus_per_task <= 1:
-        raise LeftToSlurm("DefCpuPerGPU counts for no job with a place; [hook] def_cpu_per_gpu of berth.conf does")
+        raise LeftToSlurm("DefCpuPerGPU counts for no job with a place; [hook] def_cpu_per_gpu of berth.conf does", 211)
     if fleet.one_task_per_core and (request.cpus_per_gpu or (request.tasks or 1) > 1) and not request.tasks_per_core:
-        raise LeftToSlurm("with CR_ONE_TASK_PER_CORE Slurm counts CPUs of tasks and GPUs otherwise than a place")
+        raise LeftToSlurm("with CR_ONE_TASK_PER_CORE Slurm counts CPUs of tasks and GPUs otherwise than a place", 211)
 
 
 def _check_kept(demand: Demand, fleet: "Fleet", allowed: "Bools") -> None:
@@ -313,7 +321,8 @@ def _check_kept(demand: Demand, fleet: "Fleet", allowed: "Bools") -> None:
     if demand.cpus > least:
         raise LeftToSlurm(
             f"{demand.cpus} CPUs beside {demand.k} GPUs of a node are more than the {least} that "
-            "RestrictedCoresPerGPU keeps for them"
+            "RestrictedCoresPerGPU keeps for them",
+            211,
         )
 
 
@@ -323,19 +332,19 @@ def _check_even(request: "Request", n: int, k: int) -> None:
         return
     if request.array and request.tasks and request.tasks < (request.tasks_per_node or 0) * n:
         # Slurm 24.11 counts the tasks anew when one of the array's jobs is given a place.
-        raise LeftToSlurm("an array of jobs with fewer tasks than --ntasks-per-node says")
+        raise LeftToSlurm("an array of jobs with fewer tasks than --ntasks-per-node says", 207)
     if request.cpus_per_gpu and request.tasks and request.tasks < (request.tasks_per_node or 0) * n:
         # The last node has fewer tasks, and Slurm would count its CPUs as those of a full one.
-        raise LeftToSlurm("CPUs for each GPU, with fewer tasks than --ntasks-per-node says")
+        raise LeftToSlurm("CPUs for each GPU, with fewer tasks than --ntasks-per-node says", 207)
     follow_gpus = request.per_node is None or request.tied
     if n > 1 and follow_gpus and not request.tasks_per_node and (request.tasks or 0) % n:
         # Slurm 26.05 would count as many tasks on each node as on the fullest node.
-        raise LeftToSlurm(f"{request.tasks} tasks cannot be the same number on each of {n} nodes")
+        raise LeftToSlurm(f"{request.tasks} tasks cannot be the same number on each of {n} nodes", 207)
     tasks = _tasks_on_each(request, n)
     if request.cpus_per_gpu * k % tasks and not request.whole_nodes:
-        raise LeftToSlurm(f"{tasks} tasks cannot share the {request.cpus_per_gpu * k} CPUs of {k} GPUs evenly")
+        raise LeftToSlurm(f"{tasks} tasks cannot share the {request.cpus_per_gpu * k} CPUs of {k} GPUs evenly", 207)
     if n > 1 and request.min_cpus_per_node > tasks * request.cpus_per_task:
-        raise LeftToSlurm("--mincpus on several nodes, with more CPUs than their tasks take")
+        raise LeftToSlurm("--mincpus on several nodes, with more CPUs than their tasks take", 207)
 
 
 def _explain_the_impossible(request: "Request", fleet: "Fleet", names: Sequence[str], allowed: "Bools") -> None:
@@ -349,10 +358,12 @@ def _explain_the_impossible(request: "Request", fleet: "Fleet", names: Sequence[
     for feature in request.features:
         having = fleet.features.get(feature, nothing)
         if not having.any():
-            raise Impossible(f"no node has the GPU model or feature {feature}{_models_in(fleet, everywhere)}")
+            raise Impossible(f"no node has the GPU model or feature {feature}{_models_in(fleet, everywhere)}", 221)
         if not (having & inside).any():
             where = f"partition {','.join(names)}"
-            raise Impossible(f"no node of {where} has the GPU model or feature {feature}{_models_in(fleet, inside)}")
+            raise Impossible(
+                f"no node of {where} has the GPU model or feature {feature}{_models_in(fleet, inside)}", 221
+            )
     counts = fleet.gpu_counts[allowed]
     most = int(counts.max(initial=0))
     if not most:
@@ -367,7 +378,7 @@ def _explain_the_impossible(request: "Request", fleet: "Fleet", names: Sequence[
         return
     models = set(request.features) & _models(fleet, allowed)
     what = f"{k} {models.pop()} GPUs" if len(models) == 1 else f"{k} GPUs"
-    raise Impossible(f"no node of partition {','.join(names)} holds {what}; the largest has {most}")
+    raise Impossible(f"no node of partition {','.join(names)} holds {what}; the largest has {most}", 222)
 
 
 MOST_MODELS = 8

@@ -26,33 +26,55 @@ from difflib import get_close_matches
 class BerthError(Exception):
     """The base of all exceptions; its text is one sentence for a person: what, where, what to do."""
 
+    number = 700
+    """The number of its id (policy.formats.messages): that of its class, or the one that it was raised with."""
+
+    def __init__(self, text: str = "", number: int | None = None) -> None:
+        super().__init__(text)
+        if number is not None:
+            self.number = number
+
 
 class FormatError(BerthError):
     """A text that does not follow docs/formats.md."""
+
+    number = 707
 
 
 class ConfigError(BerthError):
     """A wrong setting in berth.conf."""
 
+    number = 702
+
 
 class SlurmError(BerthError):
     """Slurm could not be read or written."""
+
+    number = 703
 
 
 class UnreadableError(SlurmError):
     """Slurm answered in a form that Berth does not know."""
 
+    number = 704
+
 
 class TooLong(SlurmError):
     """A text for a job's record is longer than Slurm takes; it was not written."""
+
+    number = 705
 
 
 class DaemonError(BerthError):
     """The daemon berthd cannot be reached, or cannot start."""
 
+    number = 706
+
 
 class UsageError(BerthError):
     """A command was called in a wrong way."""
+
+    number = 701
 
 
 class Answer(BerthError):
@@ -62,25 +84,37 @@ class Answer(BerthError):
 class LeftToSlurm(Answer):
     """The job goes on as a plain Slurm job; the text is the reason."""
 
+    number = 201
+
 
 class Impossible(LeftToSlurm):
     """No node that Berth knows could ever hold the job, so Slurm most likely refuses it; the text says why."""
+
+    number = 222
 
 
 class NotNow(Answer):
     """No place fits the job at this time."""
 
+    number = 300
+
 
 class BadCompany(NotNow):
     """There is room now, but only beside jobs with which not all would keep their speed, so the packed job waits."""
+
+    number = 305
 
 
 class OutOfTime(NotNow):
     """There may be a place, but the time for an answer is over."""
 
+    number = 301
+
 
 class Never(Answer):
     """No machine could ever meet the request; the text says what would work."""
+
+    number = 401
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

@@ -113,7 +113,7 @@ class BerthPolicy(Policy):
         if alone is not None and (spread is None or alone.cost <= spread.cost):
             return alone
         if spread is None:
-            raise NotNow(f"fewer than {demand.k} GPUs are free")
+            raise NotNow(f"fewer than {demand.k} GPUs are free", 300)
         return spread
 
     def _one_node(self, demand: "Demand", view: "View", fits: "Bools") -> Berth:
@@ -128,7 +128,7 @@ class BerthPolicy(Policy):
         values = np.where(fits & (codes >= 0), codes + ((_MOST_LEFT - left) << 1) + view.quiet, -1)
         node = _least_missed(demand, view, values)
         if values[node] < 0:
-            raise NotNow(_nothing_free(demand))
+            raise NotNow(_nothing_free(demand), 300)
         mask = int(tables.row(demand.k, demand.level).picks[entries[node]])
         why = self._reasons(view, values, node, mask, demand.k)
         if fast is not None:
@@ -171,7 +171,7 @@ class BerthPolicy(Policy):
             of_kind = ""
             found = [choice for choice in [_common_set(demand, view, np.concatenate(kinds))] if choice]
         if not found:
-            raise NotNow(_nothing_free(demand))
+            raise NotNow(_nothing_free(demand), 300)
         _, gang, mask, having = max(found, key=lambda choice: (choice[0] >> _LINKS, -choice[1].cost))
         why = (
             f"best set of {demand.k} GPUs that is free on {demand.n} nodes {of_kind}at once; "

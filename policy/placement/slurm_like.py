@@ -41,7 +41,7 @@ class SlurmPolicy(Policy):
         wanted = max(1, demand.n)
         nodes = np.flatnonzero(counts >= demand.k)
         if nodes.size < wanted:
-            raise NotNow(f"{nodes.size} of {wanted} nodes have {demand.k} free GPUs now")
+            raise NotNow(f"{nodes.size} of {wanted} nodes have {demand.k} free GPUs now", 300)
         chosen = self._in_order(nodes, counts, wanted)[:wanted]
         chosen.sort()
         return self._take(demand, view, chosen.tolist(), [demand.k] * wanted)
@@ -50,7 +50,7 @@ class SlurmPolicy(Policy):
         """Takes GPUs from as many nodes as the job needs."""
         nodes = np.flatnonzero(counts)
         if int(counts[nodes].sum()) < demand.k:
-            raise NotNow(f"{int(counts[nodes].sum())} of {demand.k} GPUs are free now")
+            raise NotNow(f"{int(counts[nodes].sum())} of {demand.k} GPUs are free now", 300)
         # A run is enough if its GPUs are enough, so the number of nodes is only estimated from below here.
         most = int(view.fleet.size[nodes].max())
         nodes = self._in_order(nodes, counts, -(-demand.k // most))

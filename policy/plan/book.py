@@ -225,7 +225,7 @@ class Book:
 
     def _check_time(self) -> None:
         if self.enough():
-            raise OutOfTime("berthd has looked at as many places as the time for an answer allows")
+            raise OutOfTime("berthd has looked at as many places as the time for an answer allows", 301)
 
     def await_pieces(self, gpus: int) -> None:
         """Notes for how many GPUs the jobs on pieces of nodes wait."""
@@ -276,7 +276,7 @@ class Book:
         if len(weights) < 2:
             return self._best_of_all(view, moment, demand, policy)
         assert self.fleet.weights is not None, "there are weights"  # noqa: S101 - narrows the type
-        best, nothing = None, NotNow("no node could hold it")
+        best, nothing = None, NotNow("no node could hold it", 300)
         least, most, tried = 0, len(weights) - 1, 0
         while least <= most:
             try:
@@ -488,11 +488,13 @@ def _pinnable(policy: Policy, demand: Demand, view: View) -> Berth:
     """Returns a policy's place if Slurm can pin it: a typed request must be the same on each node."""
     if not view.fleet.names:
         # All nodes of a cloud may be gone for a while; policies need not handle that.
-        raise NotNow("the cluster has no nodes now")
+        raise NotNow("the cluster has no nodes now", 302)
     berth = policy.place(demand, view)
     if any(mask != berth.mask for mask in berth.masks):
-        raise NotNow(f"policy {policy.name} chose other GPUs on each node, which Slurm cannot pin")
+        raise NotNow(f"policy {policy.name} chose other GPUs on each node, which Slurm cannot pin", 303)
     blocks = view.fleet.fabric.blocks
     if blocks is not None and not blocks.allow(berth.nodes):
-        raise NotNow(f"policy {policy.name} chose nodes of several blocks, which Slurm's topology/block does not start")
+        raise NotNow(
+            f"policy {policy.name} chose nodes of several blocks, which Slurm's topology/block does not start", 303
+        )
     return berth

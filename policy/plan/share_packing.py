@@ -116,7 +116,7 @@ def place(
     if demand.n > 1:
         found = _on_enough_nodes(found, demand.n)
     if not found.nodes.size:
-        raise NotNow(_nothing(demand, share))
+        raise NotNow(_nothing(demand, share), 304)
     company = None
     if neighbours is not None and found.joins.any():
         company = _Company(neighbours, share, found, tenants, start, start + demand.limit)
@@ -158,7 +158,7 @@ def place_whole(
     """
     found = _opened(demand, view, Policy.fitting(demand, view))
     if demand.n != 1 or not found.nodes.size:
-        raise NotNow(f"no node has {demand.k} free GPU{'s' if demand.k > 1 else ''} for this job now")
+        raise NotNow(f"no node has {demand.k} free GPU{'s' if demand.k > 1 else ''} for this job now", 300)
     found = found.where(found.broken == found.broken.min())
     shelves = shelves or Shelves()
     shelves.bring(tenants)
@@ -203,7 +203,7 @@ def _cheapest_with(company: _Company, order: Ints, added: "Floats") -> int:
         if best < 0 or whole < price:
             best, price = row, whole
     if best < 0 and (worst < 0 or company.share.picky):
-        raise BadCompany(_bad_company(company))
+        raise BadCompany(_bad_company(company), 305)
     return best if best >= 0 else worst
 
 
@@ -231,7 +231,7 @@ def _in_good_company(found: SharePlaces, company: _Company, n: int) -> SharePlac
     if better.nodes.size:
         return better
     if company.share.picky:
-        raise BadCompany(_bad_company(company))
+        raise BadCompany(_bad_company(company), 305)
     return found
 
 

@@ -25,14 +25,16 @@ class Reason:
 
     kind: str
     text: str
+    number: int
+    """The number of the message's id."""
 
 
 _SLURMS = (
-    ("Dependency", "dependency", "another job has to end first"),
-    ("BeginTime", "dependency", "its begin time has not come"),
-    ("JobHeld", "held", "it is held"),
-    ("Reservation", "reservation", "its reservation has not begun, or holds too little"),
-    ("Licenses", "capacity", "its licences are in use"),
+    ("Dependency", Reason("dependency", "another job has to end first", 502)),
+    ("BeginTime", Reason("dependency", "its begin time has not come", 503)),
+    ("JobHeld", Reason("held", "it is held", 504)),
+    ("Reservation", Reason("reservation", "its reservation has not begun, or holds too little", 505)),
+    ("Licenses", Reason("capacity", "its licences are in use", 506)),
 )
 
 
@@ -44,50 +46,54 @@ def why(entry: Waiting, planned: Book, running: Book, policy: Policy) -> Reason 
     job, at = entry.job, planned.cluster.at
     if entry.only_guest and entry.may_start_at(at):
         return None if entry.start == 0.0 else _no_seat(entry, planned)
-    for start, kind, text in _SLURMS if entry.parked is None else ():
+    for start, reason in _SLURMS if entry.parked is None else ():
         if job.reason.startswith(start):
             first = preflight_mark.first(job.segment) if start == "Dependency" else None
-            return Reason(kind, text if first is None else f"it waits for its pre-flight, job {first}")
+            waits = f"it waits for its pre-flight, job {first}"
+            return reason if first is None else Reason("dependency", waits, 507)
     if not (job.may_start or entry.may_start_at(at)):
-        return Reason("fair_share", f"a limit of its account, QOS or partition: {job.reason}")
+        return Reason("fair_share", f"a limit of its account, QOS or partition: {job.reason}", 508)
     if entry.start == 0.0:
         return None
     demand, _ = entry.demand_at(at)
     if nodes := _of_its_nodes(entry, demand, running):
-        return Reason("node", nodes)
+        return nodes
     if company := _bad_company(running, demand, policy):
         left = max(0, round(entry.picky_until - at))
-        return Reason("capacity", f"{company}; it waits {left} s more for better company")
+        return Reason("capacity", f"{company}; it waits {left} s more for better company", 511)
     if entry.insists is not None and at < entry.until and _fits(running, entry, policy, insisting=False):
         left = max(0, round(entry.until - at))
-        return Reason("locality", f"it waits {left} s more for GPUs that share one {demand.level} level")
+        return Reason("locality", f"it waits {left} s more for GPUs that share one {demand.level} level", 512)
     if _fits(running, entry, policy, insisting=True):
-        return Reason("fair_share", "GPUs that fit are free, and kept for jobs before it in Slurm's order")
+        return Reason("fair_share", "GPUs that fit are free, and kept for jobs before it in Slurm's order", 513)
     if demand.share is not None:
-        return Reason("capacity", _no_part(demand, demand.share))
+        return Reason("capacity", _no_part(demand, demand.share), 514)
     here = demand.candidates & running.cluster.up
     free = int(np.bitwise_count(np.where(here, running.cluster.gpus_now, 0)).sum())
     if free < demand.gpus:
-        return Reason("capacity", f"{free} GPUs are free where it could run, it needs {demand.gpus}")
+        return Reason("capacity", f"{free} GPUs are free where it could run, it needs {demand.gpus}", 515)
     if demand.n == 1:
-        return Reason("fragmentation", f"{free} GPUs are free, but no node has {demand.k} with the cores and memory")
-    return Reason("fragmentation", f"{free} GPUs are free, but no {demand.n} nodes have the same {demand.k}")
+        return Reason(
+            "fragmentation", f"{free} GPUs are free, but no node has {demand.k} with the cores and memory", 516
+        )
+    return Reason("fragmentation", f"{free} GPUs are free, but no {demand.n} nodes have the same {demand.k}", 516)
 
 
-def _of_its_nodes(entry: Waiting, demand: Demand, running: Book) -> str:
-    """Returns what is wrong with the nodes that could hold a job; empty if nothing is."""
+def _of_its_nodes(entry: Waiting, demand: Demand, running: Book) -> Reason | None:
+    """Returns what is wrong with the nodes that could hold a job; None if nothing is."""
     if not bool((demand.candidates & running.cluster.up).any()):
-        return "all nodes that could hold it are down, drained or reserved"
+        return Reason("node", "all nodes that could hold it are down, drained or reserved", 509)
     left = max(0, round(entry.refuses_until - running.cluster.at))
-    return f"the GPUs that are free are slow for it; it waits {left} s more at most for faster ones" if left else ""
+    slow = f"the GPUs that are free are slow for it; it waits {left} s more at most for faster ones"
+    return Reason("node", slow, 510) if left else None
 
 
 def _no_seat(entry: Waiting, planned: Book) -> Reason | None:
     try:
         seats.find(entry.demand, planned.cluster)
     except NotNow as nothing:
-        return Reason("capacity", f"it waits for a seat: {nothing}")
-    return Reason("capacity", f"it waits for a seat: {entry.unfit}") if entry.unfit else None
+        return Reason("capacity", f"it waits for a seat: {nothing}", 501)
+    return Reason("capacity", f"it waits for a seat: {entry.unfit}", 501) if entry.unfit else None
 
 
 def _no_part(demand: Demand, share: Share) -> str:

@@ -68,7 +68,7 @@ def of_switches(count: int | None, wait: int | None, nodes: int) -> flag_table.L
     if count is None or count >= nodes:
         return None
     if count > 1:
-        raise LeftToSlurm(f"with --switches={count} Slurm counts leaves as it chooses")
+        raise LeftToSlurm(f"with --switches={count} Slurm counts leaves as it chooses", 220)
     return flag_table.Locality("leaf", wait)
 
 

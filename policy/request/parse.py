@@ -93,7 +93,7 @@ def read(fields: Mapping[str, str]) -> Request:
     if nodes is None and len(only) > 1:
         nodes = len(only)
     if only and len(only) != (nodes or 1):
-        raise LeftToSlurm(f"--nodelist names {len(only)} nodes for a job of {nodes or 1}")
+        raise LeftToSlurm(f"--nodelist names {len(only)} nodes for a job of {nodes or 1}", 208)
     cpus_per_gpu = _counted(fields, "cpus_per_tres") or 0
     whole_memory = fields.get("mem_per_node") == "0"
     return Request(
@@ -154,11 +154,12 @@ def names_gpus(fields: Mapping[str, str]) -> bool:
 def _refuse_what_no_share_can_be(fields: Mapping[str, str], flags: Mapping[str, str]) -> None:
     named = f"--gpu-share={flags['gpu-share']}"
     if "exclusive" in fields:
-        raise Never(f"{named} takes a part of a GPU, --exclusive whole nodes: leave one of them away")
+        raise Never(f"{named} takes a part of a GPU, --exclusive whole nodes: leave one of them away", 402)
     if "gpu-tier" in flags:
         raise Never(
             f"{named} packs the job beside others, --gpu-tier={flags['gpu-tier']} is for jobs with whole GPUs and "
-            f"their guests: leave one of them away"
+            f"their guests: leave one of them away",
+            402,
         )
 
 
@@ -170,18 +171,18 @@ def _refuse_what_only_slurm_can(fields: Mapping[str, str]) -> None:
         ("sockets_per_node", "a request by sockets depends on the sockets that Slurm uses"),
     ):
         if key in fields:
-            raise LeftToSlurm(reason)
+            raise LeftToSlurm(reason, 203)
     if "slurms_own" in fields:
-        raise LeftToSlurm(f"with {fields['slurms_own'].replace(',', ' and ')} only Slurm can choose")
+        raise LeftToSlurm(f"with {fields['slurms_own'].replace(',', ' and ')} only Slurm can choose", 203)
     if "features" in fields and not _FEATURES.fullmatch(fields["features"]):
         shown = f"{fields['features'][:80]!r}{' and so on' if len(fields['features']) > 80 else ''}"
-        raise LeftToSlurm(f"the constraint {shown} is more than features joined by &")
+        raise LeftToSlurm(f"the constraint {shown} is more than features joined by &", 204)
 
 
 def _node_count(fields: Mapping[str, str]) -> int | None:
     least, most = number(fields, "min_nodes"), number(fields, "max_nodes")
     if most is not None and most != (least or 1):
-        raise LeftToSlurm(f"a range of {least or 1} to {most} nodes is Slurm's to settle")
+        raise LeftToSlurm(f"a range of {least or 1} to {most} nodes is Slurm's to settle", 205)
     if most is None and least in {None, 0, 1}:
         return None
     return least
@@ -193,21 +194,21 @@ def _gpus(fields: Mapping[str, str], nodes: int | None) -> tuple[int | None, int
     by_node = _counted(fields, "tres_per_node")
     by_task = _counted(fields, "tres_per_task")
     if by_task is not None and by_node is not None:
-        raise LeftToSlurm("GPUs are asked for by node and by task at once")
+        raise LeftToSlurm("GPUs are asked for by node and by task at once", 206)
     if by_task is not None:
         tasks = number(fields, "num_tasks") or (number(fields, "ntasks_per_node") or 0) * (nodes or 1)
         if not tasks or (by_job is not None and by_job != tasks * by_task):
-            raise LeftToSlurm("--gpus-per-task without a number of tasks that tells how many GPUs")
+            raise LeftToSlurm("--gpus-per-task without a number of tasks that tells how many GPUs", 206)
         by_job = tasks * by_task
     if by_job is not None and by_node is not None and by_job != by_node * (nodes or 1):
-        raise LeftToSlurm("--gpus and --gpus-per-node do not say how many nodes")
+        raise LeftToSlurm("--gpus and --gpus-per-node do not say how many nodes", 206)
     if by_node is not None:
         by_job = None
     if not (by_job or by_node):
         if "ntasks_per_tres" in fields:
             # Slurm binds such tasks by a count of GPUs, but a pin names GPUs one by one.
-            raise LeftToSlurm("--ntasks-per-gpu without a number of GPUs")
-        raise LeftToSlurm("it asks for no GPUs")
+            raise LeftToSlurm("--ntasks-per-gpu without a number of GPUs", 206)
+        raise LeftToSlurm("it asks for no GPUs", 202)
     if "ntasks_per_tres" in fields:
         _check_tasks_per_gpu(fields, by_job, by_node)
     return by_job, by_node, by_task
@@ -216,15 +217,15 @@ def _gpus(fields: Mapping[str, str], nodes: int | None) -> tuple[int | None, int
 def _check_tasks_per_gpu(fields: Mapping[str, str], by_job: int | None, by_node: int | None) -> None:
     tasks, on_each_gpu = number(fields, "num_tasks"), number(fields, "ntasks_per_tres") or 0
     if tasks is None:
-        raise LeftToSlurm("--ntasks-per-gpu without a number of tasks")
+        raise LeftToSlurm("--ntasks-per-gpu without a number of tasks", 206)
     if by_node is not None:
         # Slurm binds such tasks by a count of GPUs on each node, but a pin names GPUs one by one.
-        raise LeftToSlurm("--ntasks-per-gpu with GPUs for each node")
+        raise LeftToSlurm("--ntasks-per-gpu with GPUs for each node", 206)
     if tasks != (by_job or 0) * on_each_gpu:
-        raise LeftToSlurm("--ntasks-per-gpu does not agree with the numbers of tasks and GPUs")
+        raise LeftToSlurm("--ntasks-per-gpu does not agree with the numbers of tasks and GPUs", 206)
     if (number(fields, "min_cpus") or 0) > tasks * (number(fields, "cpus_per_task") or 1):
         # sbatch lowers the number of tasks to what the GPUs take, but still asks for the CPUs of all tasks.
-        raise LeftToSlurm("--ntasks-per-gpu with more CPUs than its tasks take")
+        raise LeftToSlurm("--ntasks-per-gpu with more CPUs than its tasks take", 207)
 
 
 def _counted(fields: Mapping[str, str], key: str) -> int | None:
@@ -235,7 +236,7 @@ def _counted(fields: Mapping[str, str], key: str) -> int | None:
             continue
         match = _GPUS.fullmatch(word)
         if match is None:
-            raise LeftToSlurm(f"{word} in the request is more than a number of GPUs")
+            raise LeftToSlurm(f"{word} in the request is more than a number of GPUs", 206)
         count = (count or 0) + int(match.group(1) or 1)
     return count
 

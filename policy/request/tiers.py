@@ -93,5 +93,5 @@ def settle(flags: Mapping[str, str], qos: str, partitions: str, default: Rules, 
         if may and tier.name not in may.split("+"):
             by_qos = any(rule.kind == "qos" and rule.name == one for rule in allowed)
             where = f"QOS {one}" if by_qos else f"partition {name}"
-            raise Never(f"--gpu-tier={asked}: a job of {where} may be {' or '.join(may.split('+'))}")
+            raise Never(f"--gpu-tier={asked}: a job of {where} may be {' or '.join(may.split('+'))}", 403)
     return tier

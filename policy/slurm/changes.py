@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from policy.formats import excluded_nodes, pin_text, segment
 from policy.formats.errors import FormatError, SlurmError
+from policy.formats.messages import tagged
 from policy.formats.slurm_facts import JobFacts, JobText
 from policy.request import counted
 from policy.request.tiers import GUARANTEED, OPPORTUNISTIC
@@ -102,7 +103,7 @@ def release(job: JobText, reason: str, *, for_now: bool = False) -> dict[str, st
         **_untyped(job, values),
         "req_nodes": _asked(values).get("req_nodes", ""),
         **_others(job, values),
-        "admin_comment": segment.put(job.admin_comment, {**kept, "state": state, "why": reason}),
+        "admin_comment": segment.put(job.admin_comment, {**kept, "state": state, "why": tagged(reason, 106)}),
         "extra": segment.remove(job.extra),
         **({"begin": values["parked"]} if values.get("parked", "").isdigit() else {}),
     }

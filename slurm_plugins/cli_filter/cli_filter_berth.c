@@ -13,6 +13,7 @@
 
 #include "cli_filter/cli_options.h"
 #include "common/client_side.h"
+#include "common/messages.h"
 #include "common/options.h"
 #include "cli_filter/preflight.h"
 #include "common/slurm_api.h"
@@ -109,8 +110,10 @@ static int strip_requests(slurm_opt_t *opt)
 
 		if (value && requests[i].strip(value) &&
 		    slurm_option_set(opt, requests[i].name, value, false) != SLURM_SUCCESS) {
-			slurm_error("berth: cannot take the GPU model out of --%s; leave it out",
-				    requests[i].name);
+			slurm_error(
+			    "berth: cannot take the GPU model out of --%s; leave it out" BERTH_ID(
+				847),
+			    requests[i].name);
 			rc = SLURM_ERROR;
 		}
 		slurm_xfree((void **)&value);
@@ -129,7 +132,7 @@ static int require_model(slurm_opt_t *opt, const char *model)
 	if (features_join(constraint, model, &joined) != JOIN_OK || joined.failed)
 		slurm_error(
 		    "berth: the GPU model cannot be added to this --constraint; ask for the "
-		    "GPUs without their model and put the model into the constraint");
+		    "GPUs without their model and put the model into the constraint" BERTH_ID(810));
 	else
 		rc = slurm_option_set(opt, "constraint", text_str(&joined), false);
 	text_free(&joined);
@@ -191,7 +194,7 @@ static int ask_for_share(slurm_opt_t *opt, const struct tres_found *found)
 		return SLURM_SUCCESS;
 	if (found->gpus > 1) {
 		slurm_error("--" OPTION_SHARE " of several GPUs works in sbatch only; use sbatch, "
-			    "or ask for one GPU");
+			    "or ask for one GPU" BERTH_ID(848));
 		return SLURM_ERROR;
 	}
 	if (found->model[0] && require_model(opt, found->model) != SLURM_SUCCESS)

@@ -10,6 +10,7 @@
 
 #include "common/client_side.h"
 #include "common/config.h"
+#include "common/messages.h"
 #include "common/options.h"
 #include "cli_filter/preflight_again.h"
 #include "common/slurm_api.h"
@@ -34,7 +35,7 @@ static struct {
 static void tell(slurm_opt_t *opt, const char *text)
 {
 	if (!slurm_option_isset(opt, "parsable") && !client_is_silent())
-		slurm_info("berth: %s", text);
+		slurm_info("berth: %s" BERTH_ID(849), text);
 }
 
 void preflight_keep_script(void)
@@ -48,7 +49,7 @@ void preflight_other_command(void)
 
 	if (asked && strcmp(asked, PREFLIGHT_NO) && !client_is_silent())
 		slurm_info("berth: --" OPTION_PREFLIGHT " works in sbatch only; this goes on "
-			   "without a pre-flight");
+			   "without a pre-flight" BERTH_ID(850));
 	unsetenv(PREFLIGHT_ASKED);
 }
 
@@ -121,7 +122,7 @@ static int go_without(slurm_opt_t *opt, const struct wish *wish, const char *why
 		return SLURM_SUCCESS;
 	}
 	slurm_error("berth: no pre-flight: %s; nothing is submitted. Mend that, or say "
-		    "--" OPTION_PREFLIGHT "=" PREFLIGHT_NO " if your site allows it",
+		    "--" OPTION_PREFLIGHT "=" PREFLIGHT_NO " if your site allows it" BERTH_ID(851),
 		    why);
 	return SLURM_ERROR;
 }
@@ -158,7 +159,9 @@ static void cancel_if_alone(void)
 
 	snprintf(id, sizeof(id), "%" PRIu32, state.first);
 	if (!state.submitted && slurm_kill_job2(id, SIGKILL, 0, NULL) == SLURM_SUCCESS)
-		fprintf(stderr, "berth: pre-flight %s is cancelled: its job was not submitted\n",
+		fprintf(stderr,
+			"berth: pre-flight %s is cancelled: its job was not submitted" BERTH_ID(
+			    852) "\n",
 			id);
 }
 
@@ -174,7 +177,8 @@ static int submit_first(slurm_opt_t *opt, const struct preflight_config *config,
 	state.first = id;
 	atexit(cancel_if_alone);
 	if (depend_on(opt, id) != SLURM_SUCCESS) {
-		slurm_error("berth: the job cannot be made to depend on its pre-flight");
+		slurm_error(
+		    "berth: the job cannot be made to depend on its pre-flight" BERTH_ID(853));
 		return SLURM_ERROR;
 	}
 	snprintf(text, sizeof(text),
@@ -190,7 +194,7 @@ static int become_preflight(slurm_opt_t *opt, int offset, const char *submit)
 	char seconds[24];
 
 	if (offset > 0) {
-		slurm_error("a heterogeneous job has none");
+		slurm_error("a heterogeneous job has none" BERTH_ID(854));
 		return SLURM_ERROR;
 	}
 	snprintf(seconds, sizeof(seconds), "%" PRIu64, (uint64_t)strtoull(submit, NULL, 10));
@@ -239,6 +243,7 @@ void preflight_submitted(uint32_t job_id)
 		return;
 	len = snprintf(line, sizeof(line), "%" PRIu32 "\n", job_id);
 	if (write(PREFLIGHT_ID_FD, line, (size_t)len) != len)
-		slurm_error("berth: the id of pre-flight %" PRIu32 " could not be handed on",
+		slurm_error("berth: the id of pre-flight %" PRIu32
+			    " could not be handed on" BERTH_ID(855),
 			    job_id);
 }

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "common/messages.h"
 #include "job_submit/ask.h"
 
 #include <dlfcn.h>
@@ -41,10 +42,10 @@ static void read_config(void)
 
 	config_defaults(&config);
 	if (!config_path(slurm_conf.slurm_conf, path))
-		slurm_error(
-		    "berth: the path of berth.conf is longer than 1023 bytes; using defaults");
+		slurm_error("berth: the path of berth.conf is longer than 1023 bytes; using "
+			    "defaults" BERTH_ID(831));
 	else if (!config_load(path, &config, error))
-		slurm_error("berth: %s; using defaults for all of [hook]", error);
+		slurm_error("berth: %s; using defaults for all of [hook]" BERTH_ID(831), error);
 }
 
 void ask_init(void)
@@ -60,12 +61,12 @@ void ask_init(void)
 	if (!find_node)
 		slurm_error(
 		    "berth: this Slurm has no find_node_record_no_alias, so no job is pinned; "
-		    "use Slurm 24.11 to 26.05");
+		    "use Slurm 24.11 to 26.05" BERTH_ID(832));
 	if (*config.hook_log) {
 		hook_log_fd = hook_log_open(config.hook_log);
 		if (hook_log_fd < 0)
-			slurm_error("berth: cannot write hook_log %s: %s", config.hook_log,
-				    strerror(errno));
+			slurm_error("berth: cannot write hook_log %s: %s" BERTH_ID(833),
+				    config.hook_log, strerror(errno));
 	}
 }
 
@@ -110,11 +111,11 @@ static void complain(enum outcome outcome, const char *why, uint32_t uid)
 	if (outcome == OUTCOME_BAD) {
 		if (may_complain(&last_bad))
 			slurm_error("berth: berthd's answer to a job of uid %" PRIu32
-				    " was dropped: %s",
+				    " was dropped: %s" BERTH_ID(834),
 				    uid, why);
 	} else if (may_complain(&last_silence)) {
 		slurm_error("berth: berthd does not answer on %s (%s; a job of uid %" PRIu32
-			    "); jobs are %s without it",
+			    "); jobs are %s without it" BERTH_ID(835),
 			    config.socket, why, uid, config.fail_closed ? "refused" : "taken");
 	}
 }

@@ -14,6 +14,7 @@
 #include "job_submit/ask.h"
 #include "berthd/client.h"
 #include "common/counted.h"
+#include "common/messages.h"
 #include "common/options.h"
 #include "berthd/recent.h"
 #include "pin/segment.h"
@@ -74,13 +75,14 @@ static int check_extra(const char *extra, uint32_t uid, char **err_msg)
 		return SLURM_SUCCESS;
 	/* Slurm refuses it too, after we have gone through all of it under its locks. */
 	if (strnlen(extra, FOREIGN_TEXT_MAX + 1) > FOREIGN_TEXT_MAX)
-		return refuse(err_msg, ESLURM_PATHNAME_TOO_LONG,
-			      "berth: Extra is longer than Slurm takes; make it shorter");
+		return refuse(
+		    err_msg, ESLURM_PATHNAME_TOO_LONG,
+		    "berth: Extra is longer than Slurm takes; make it shorter" BERTH_ID(801));
 	if (!segment_claimed(extra))
 		return SLURM_SUCCESS;
 	return refuse(err_msg, ESLURM_ACCESS_DENIED,
 		      "berth: text with \"[berth/\" in Extra is written by Berth alone; "
-		      "leave it out");
+		      "leave it out" BERTH_ID(802));
 }
 
 static int check_gres(const struct tres_found *found, uint32_t uid, char **err_msg)
@@ -89,29 +91,31 @@ static int check_gres(const struct tres_found *found, uint32_t uid, char **err_m
 		return refuse(
 		    err_msg, ESLURM_INVALID_GRES,
 		    "berth: one job can have GPUs of one model only; ask for one model, or "
-		    "submit a heterogeneous job");
+		    "submit a heterogeneous job" BERTH_ID(803));
 	if (found->bad_model)
 		return refuse(err_msg, ESLURM_INVALID_GRES,
 			      "berth: a GPU model is a word of letters, digits, '.', '_' and '-'; "
-			      "see the features that sinfo -o %f lists");
+			      "see the features that sinfo -o %f lists" BERTH_ID(804));
 	if (found->bad_count)
 		return refuse(err_msg, ESLURM_INVALID_GRES,
 			      "berth: a number of GPUs is digits alone, such as gpu:2 or "
-			      "gpu:MODEL:2; say how many GPUs the job needs");
+			      "gpu:MODEL:2; say how many GPUs the job needs" BERTH_ID(805));
 	if (trusted(uid))
 		return SLURM_SUCCESS;
 	if (found->hidden)
-		return refuse(err_msg, ESLURM_INVALID_GRES,
-			      "berth: GPUs, shards and seats are asked for as gres/NAME at the "
-			      "start of an element, with nothing before it; write gres/gpu:N");
+		return refuse(
+		    err_msg, ESLURM_INVALID_GRES,
+		    "berth: GPUs, shards and seats are asked for as gres/NAME at the "
+		    "start of an element, with nothing before it; write gres/gpu:N" BERTH_ID(806));
 	if (found->position_type)
-		return refuse(err_msg, ESLURM_INVALID_GRES,
-			      "berth: GPUs are not chosen by position (gpu:g0); ask for gpu:N or "
-			      "gpu:MODEL:N, and use --locality for how they must be joined");
+		return refuse(
+		    err_msg, ESLURM_INVALID_GRES,
+		    "berth: GPUs are not chosen by position (gpu:g0); ask for gpu:N or "
+		    "gpu:MODEL:N, and use --locality for how they must be joined" BERTH_ID(807));
 	if (found->shared)
 		return refuse(err_msg, ESLURM_INVALID_GRES,
 			      "berth: shard and seat are not asked for by hand; use --gpu-share or "
-			      "--gpu-tier");
+			      "--gpu-tier" BERTH_ID(808));
 	return SLURM_SUCCESS;
 }
 
@@ -123,12 +127,12 @@ static int check_licenses(const char *licenses, uint32_t uid, char **err_msg)
 	return refuse(
 	    err_msg, ESLURM_INVALID_LICENSES,
 	    "berth: licences called berth_MODEL count GPUs by themselves and are not asked "
-	    "for by hand; leave them out, and ask for gpu:MODEL:N");
+	    "for by hand; leave them out, and ask for gpu:MODEL:N" BERTH_ID(809));
 }
 
 static const char unclear_join[] =
     "berth: the GPU model cannot be added to this --constraint; ask for the GPUs without their "
-    "model and put the model into the constraint yourself";
+    "model and put the model into the constraint yourself" BERTH_ID(810);
 
 static int handle_models(job_desc_msg_t *job, struct tres_found *found, char **err_msg)
 {
@@ -143,9 +147,10 @@ static int wrong_flag(int wrong, char **err_msg)
 	char message[MESSAGE_MAX + 1];
 
 	if (wrong < 0)
-		return refuse(err_msg, ENOMEM, "berth: slurmctld is out of memory; try again");
-	snprintf(message, sizeof(message), "berth: --%s wants %s", berth_options[wrong].name,
-		 berth_options[wrong].right);
+		return refuse(err_msg, ENOMEM,
+			      "berth: slurmctld is out of memory; try again" BERTH_ID(811));
+	snprintf(message, sizeof(message), "berth: --%s wants %s" BERTH_ID(401),
+		 berth_options[wrong].name, berth_options[wrong].right);
 	return refuse(err_msg, EINVAL, message);
 }
 
@@ -196,7 +201,7 @@ static void keep_request(job_desc_msg_t *job, const struct flag_values *flags, c
 	}
 	if (body.failed || !apply_segment(job, text_str(&body)))
 		slurm_error("berth: a job's request could not be kept in its admin_comment: it is "
-			    "longer than 4096 bytes, or slurmctld is out of memory");
+			    "longer than 4096 bytes, or slurmctld is out of memory" BERTH_ID(830));
 	text_free(&body);
 	text_free(&asked);
 	text_free(&slurms_own);
@@ -211,7 +216,7 @@ static void tell_flags(char **err_msg, const struct flag_values *flags)
 		/* sbatch has seen to it, or has said why not. */
 		if (!flags->value[i] || !strcmp(berth_options[i].name, OPTION_PREFLIGHT))
 			continue;
-		snprintf(message, sizeof(message), "--%s: %s", berth_options[i].name,
+		snprintf(message, sizeof(message), "--%s: %s" BERTH_ID(812), berth_options[i].name,
 			 strcmp(berth_options[i].name, OPTION_SHARE)
 			     ? "not applied, berthd did not answer"
 			     : "not applied, berthd did not answer: the job asks for whole GPUs");
@@ -225,8 +230,8 @@ static int go_without(job_desc_msg_t *job, const struct flag_values *flags, char
 		return refuse(
 		    err_msg, ESLURM_SUBMISSIONS_DISABLED,
 		    "berth: berthd does not answer, and this site takes no GPU job without "
-		    "it; try again later or tell your administrator");
-	keep_request(job, flags, "berthd did not answer");
+		    "it; try again later or tell your administrator" BERTH_ID(813));
+	keep_request(job, flags, "berthd did not answer" BERTH_ID(812));
 	if (user_wants_messages(job, flags))
 		tell_flags(err_msg, flags);
 	return SLURM_SUCCESS;
@@ -265,12 +270,14 @@ static int leave_large(job_desc_msg_t *job, const struct flag_values *flags, cha
 
 	if (!why)
 		why = "its request is longer than 65536 bytes";
-	if (!hook_config()->fail_closed)
-		return leave_to_slurm(job, flags, why, err_msg);
+	if (!hook_config()->fail_closed) {
+		snprintf(message, sizeof(message), "%s" BERTH_ID(212), why);
+		return leave_to_slurm(job, flags, message, err_msg);
+	}
 	/* Else whoever writes enough would have what this site gives nobody. */
 	snprintf(message, sizeof(message),
 		 "berth: this site takes no GPU job that berthd has not seen, and berthd is not "
-		 "asked for this one: %s; make it shorter",
+		 "asked for this one: %s; make it shorter" BERTH_ID(814),
 		 why);
 	return refuse(err_msg, ESLURM_SUBMISSIONS_DISABLED, message);
 }
@@ -287,7 +294,8 @@ static int act_on(enum outcome outcome, job_desc_msg_t *job, uint32_t submit_uid
 	/* Slurm would refuse the whole job. */
 	if (!applied(outcome, job, reply))
 		return leave_to_slurm(
-		    job, flags, "what Berth would write into the job is longer than Slurm takes",
+		    job, flags,
+		    "what Berth would write into the job is longer than Slurm takes" BERTH_ID(212),
 		    err_msg);
 	if (outcome == OUTCOME_LATER && reply->guest)
 		recent_note(request_owner(job, submit_uid), RECENT_GUEST, monotonic_us());
@@ -342,9 +350,9 @@ static int submit_with_flags(job_desc_msg_t *job, uint32_t submit_uid,
 		return submit_gpu_job(job, submit_uid, flags, err_msg);
 	}
 	if (flags->any) {
-		keep_request(job, flags, "no GPUs asked");
+		keep_request(job, flags, "no GPUs asked" BERTH_ID(202));
 		if (user_wants_messages(job, flags))
-			tell(err_msg, "berth: flags ignored: no GPUs asked");
+			tell(err_msg, "berth: flags ignored: no GPUs asked" BERTH_ID(202));
 	}
 	return SLURM_SUCCESS;
 }
@@ -424,7 +432,7 @@ static int change_models(job_desc_msg_t *change, struct tres_found *found, char 
 		return refuse(
 		    err_msg, ESLURM_INVALID_GRES,
 		    "berth: to change a job to another GPU model, leave the model out of the "
-		    "GPU request and give Features=MODEL in the same change");
+		    "GPU request and give Features=MODEL in the same change" BERTH_ID(828));
 	return handle_models(change, found, err_msg);
 }
 

@@ -10,6 +10,7 @@
 #include "job_submit/ask.h"
 #include "berthd/client.h"
 #include "common/counted.h"
+#include "common/messages.h"
 #include "pin/pinned.h"
 #include "berthd/recent.h"
 
@@ -99,32 +100,33 @@ static void name_job(const job_desc_msg_t *change, uint32_t id, char *name, size
 static const char pinned_sentence[] =
     "berth: job %s has a planned place, so its node list, its Extra and how many nodes, GPUs, "
     "CPUs, tasks and how much memory it asks for cannot change while it waits; cancel it and "
-    "submit it again, or ask your administrator";
+    "submit it again, or ask your administrator" BERTH_ID(820);
 static const char parked_sentence[] =
     "berth: job %s is a guest that waits for a seat, so its start time, its node list, its Extra "
     "and what it asks for cannot change; it starts by itself as soon as a seat is free. To have it "
-    "otherwise cancel it and submit it again";
+    "otherwise cancel it and submit it again" BERTH_ID(821);
 static const char shares_sentence[] =
     "berth: job %s shares a GPU, and its Extra tells the node how; it cannot change while the job "
-    "runs";
+    "runs" BERTH_ID(822);
 static const char just_shared_sentence[] =
     "berth: the Extra of job %s and the GPUs that it asks for cannot change yet: you submitted "
     "a job that shares a GPU a moment ago, and berthd has not listed it; try again in half a "
-    "minute";
+    "minute" BERTH_ID(823);
 static const char recent_sentence[] =
     "berth: the start time of job %s cannot change yet: you submitted a guest a moment ago, and "
-    "berthd has not listed it; try again in half a minute";
+    "berthd has not listed it; try again in half a minute" BERTH_ID(824);
 
 static const char counted_sentence[] =
     "berth: the licences of job %s count its GPUs, so neither can change; cancel it and submit it "
-    "again, or ask your administrator";
+    "again, or ask your administrator" BERTH_ID(825);
 
 static const char unchecked_sentence[] =
     "berth: job %s asks for GPUs in a partition that Berth does not look at, so it cannot move to "
-    "another; cancel it and submit it there";
-static const char just_unchecked_sentence[] = "berth: job %s cannot move to this partition yet: "
-					      "you asked for GPUs in one that Berth does not "
-					      "look at a moment ago; try again in half a minute";
+    "another; cancel it and submit it there" BERTH_ID(826);
+static const char just_unchecked_sentence[] =
+    "berth: job %s cannot move to this partition yet: "
+    "you asked for GPUs in one that Berth does not "
+    "look at a moment ago; try again in half a minute" BERTH_ID(827);
 
 /* Also a moment that is past, and now: a guest without a seat would start on whole GPUs. */
 static bool touches_start(const job_desc_msg_t *change)

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "common/client_side.h"
+#include "common/messages.h"
 #include "common/options.h"
 #include "common/preflight_names.h"
 
@@ -32,7 +33,8 @@ static int on_option(int index, const char *value, int remote)
 			setenv(PREFLIGHT_ASKED, value ? value : "", 1);
 		return ESPANK_SUCCESS;
 	}
-	slurm_error("--%s=%s: want %s", option->name, value ? value : "", option->right);
+	slurm_error("--%s=%s: want %s" BERTH_ID(401), option->name, value ? value : "",
+		    option->right);
 	return ESPANK_BAD_ARG;
 }
 
@@ -62,9 +64,9 @@ int spank_client_register(spank_t spank, int checked)
 
 		snprintf(usage, sizeof(usage), "[berth] %s", option->usage);
 		if (spank_option_register(spank, &registered) != ESPANK_SUCCESS) {
-			slurm_error(
-			    "berth: cannot register --%s; is another plugin using that name?",
-			    option->name);
+			slurm_error("berth: cannot register --%s; is another plugin using that "
+				    "name?" BERTH_ID(841),
+				    option->name);
 			return -1;
 		}
 	}
@@ -125,7 +127,7 @@ static void hand_on(spank_t spank, const char *name)
 	const char *value = getenv(name);
 
 	if (value && spank_job_control_setenv(spank, name, value, 1) != ESPANK_SUCCESS)
-		slurm_info("berth: %s could not be handed to the job", name);
+		slurm_info("berth: %s could not be handed to the job" BERTH_ID(842), name);
 	unsetenv(name);
 }
 
@@ -134,7 +136,7 @@ void spank_client_hand_on_preflight(spank_t spank)
 	/* The job goes on: no error. */
 	if (getenv(PREFLIGHT_ASKED) && !client_is_silent())
 		slurm_info("berth: no pre-flight: slurm.conf has no CliFilterPlugins=berth here; "
-			   "tell your administrator");
+			   "tell your administrator" BERTH_ID(843));
 	unsetenv(PREFLIGHT_ASKED);
 	hand_on(spank, PREFLIGHT_JOB);
 	hand_on(spank, PREFLIGHT_SECONDS);

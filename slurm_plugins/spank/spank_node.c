@@ -14,6 +14,7 @@
 
 #include "spank/devices.h"
 #include "spank/mps_listens.h"
+#include "common/messages.h"
 #include "common/options.h"
 #include "common/share_file.h"
 #include "common/slurm_api.h"
@@ -60,9 +61,11 @@ static struct settings settings_from(int argc, char **argv)
 			known = true;
 		}
 		if (!known && found.task == 0)
-			slurm_error("berth: plugstack.conf: %s is not known; right are "
-				    "devices=off|warn|stop, shares=/FOLDER and preflight=/PYTHON",
-				    argv[i]);
+			slurm_error(
+			    "berth: plugstack.conf: %s is not known; right are "
+			    "devices=off|warn|stop, shares=/FOLDER and preflight=/PYTHON" BERTH_ID(
+				845),
+			    argv[i]);
 	}
 	return settings;
 }
@@ -258,7 +261,7 @@ void spank_node_prepare(spank_t spank)
 {
 	/* One voice for all tasks of a node. */
 	if (*found.sentence && found.task == 0)
-		slurm_error("berth: %s", found.sentence);
+		slurm_error("berth: %s" BERTH_ID(846), found.sentence);
 	if (found.stop)
 		_exit(EXIT_FAILURE);
 	drop_strange_pipes(spank);

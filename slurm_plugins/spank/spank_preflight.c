@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "common/limits.h"
+#include "common/messages.h"
 #include "common/preflight_names.h"
 #include "common/slurm_api.h"
 #include "common/text.h"
@@ -69,7 +70,7 @@ void spank_preflight_begin(spank_t spank, int argc, char **argv)
 		return;
 	slurm_error(
 	    "berth: the pre-flight is left out: %s cannot be started here. In a container it "
-	    "never can; else tell your administrator",
+	    "never can; else tell your administrator" BERTH_ID(844),
 	    python);
 	_exit(EXIT_SUCCESS);
 }

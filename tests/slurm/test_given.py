@@ -26,7 +26,7 @@ def held(slurm: Slurm, job: int) -> str:
     until(f"job {job} to be held", lambda: slurm.show(job).get("Reason") == HELD or None)
 
     def row() -> str | None:
-        rows = slurm.target.run(["berth", "why", str(job)], check=False).out.splitlines()
+        rows = slurm.target.run(["berth", "why", "-v", str(job)], check=False).out.splitlines()
         return next((line for line in rows if line.startswith("held ")), None)
 
     return until(f"berth why {job} to say why", row)

@@ -208,7 +208,7 @@ def test_of_two_guests_the_heavy_one_goes_beside_the_light_host(known: Slurm) ->
         known.wait_state(job, {"RUNNING"}, 60)
 
     assert {name: seat(known, job)[0] for name, job in guests.items()} == {"light": nodes[0], "heavy": nodes[1]}
-    why = known.target.run(["berth", "why", str(guests["heavy"])], user="root").out
+    why = known.target.run(["berth", "why", "-v", str(guests["heavy"])], user="root").out
     assert "predicted speeds: its host 0.9" in why
     assert "slope=0." in known.show(guests["heavy"])["Extra"]
     assert "predicted speeds: its host 1.00" in segment_of(known, guests["light"])["why"]
@@ -227,7 +227,7 @@ def test_heavy_packed_jobs_are_kept_apart_and_wait_for_better_company_so_long_an
         slurm.wait_state(job, {"RUNNING"})
     places = [segment_of(slurm, job)["gpus"] for job in jobs]
     assert places[0] != places[1], "each heavy one has a GPU"
-    why = slurm.target.run(["berth", "why", str(jobs[2])], user="root").out
+    why = slurm.target.run(["berth", "why", "-v", str(jobs[2])], user="root").out
     assert "predicted speeds: it " in why
 
     third = slurm.submit(*packed, "-J", "heavy", body=SLEEP)

@@ -131,7 +131,7 @@ def test_users_cannot_forge_a_berth(slurm: Slurm) -> None:
 def test_why_tells_a_user_the_reasons(slurm: Slurm) -> None:
     job = slurm.submit("--gpus=2", "-C", "v100", body="exec sleep 30")
 
-    text = slurm.target.run(["berth", "why", str(job)]).out
+    text = slurm.target.run(["berth", "why", "-v", str(job)]).out
     assert "n1" in text
     assert "GB/s" in text
 

@@ -101,9 +101,9 @@ def test_a_job_saves_leaves_and_goes_on_elsewhere_and_the_gang_starts(slurm: Slu
         record, values = slurm.show(job), segment_of(slurm, job)
         assert (record["NodeList"], record["TresPerNode"]) == (there, "gres/gpu:g7:1,gres/seat:g7:1")
         assert not {"move_until", "move_to"} & values.keys()
-        told = slurm.target.run(["berth", "why", str(job)], user="alice").out
+        told = slurm.target.run(["berth", "why", "-v", str(job)], user="alice").out
         assert re.search(r"moved on\s+once while it ran", told)
-        assert "room was made" in slurm.target.run(["berth", "why", str(gang)], user="alice").out
+        assert "room was made" in slurm.target.run(["berth", "why", "-v", str(gang)], user="alice").out
         assert int(slurm.berthd_status()["moves"]) == 1
         ends_well(slurm, job)
 

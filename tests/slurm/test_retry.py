@@ -49,7 +49,7 @@ def failures(slurm: Slurm) -> int:
 
 def why(slurm: Slurm, job: int) -> dict[str, str]:
     """`berth why`, as its owner reads it."""
-    lines = slurm.target.run(["berth", "why", str(job)], user="alice").out.splitlines()
+    lines = slurm.target.run(["berth", "why", "-v", str(job)], user="alice").out.splitlines()
     return {name: text for name, _, text in (re.sub(r"  +", "  ", line).partition("  ") for line in lines)}
 
 

@@ -77,7 +77,7 @@ def test_what_holds_the_share_is_told_by_berth_why_as_the_node_has_it(slurm: Slu
     runs(slurm, job)
     why = until(
         "the guard's word to reach the job",
-        lambda: text if "enforced" in (text := slurm.target.run(["berth", "why", str(job)]).out) else None,
+        lambda: text if "enforced" in (text := slurm.target.run(["berth", "why", "-v", str(job)]).out) else None,
     )
     file = nodes_of(slurm)[NODE].bash(f"grep ^level_text= /run/berth/jobs/{job}")
     line = next(line for line in why.splitlines() if line.startswith("enforced"))

@@ -72,7 +72,7 @@ def test_users_ask_berthd_where_slurm_cannot_be_asked(slurm: Slurm, login: Targe
         job = slurm.submit("--gpus=2", "-C", "v100", body="exec sleep 60")
         slurm.wait_state(job, {"RUNNING"})
 
-        own, others = (ask(login, "why", str(job), user=user) for user in ("alice", "bob"))
+        own, others = (ask(login, "why", "-v", str(job), user=user) for user in ("alice", "bob"))
         status = ask(login, "status", user="bob")
         unknown = ask(login, "why", "4000000", user="alice")
 
@@ -90,7 +90,7 @@ def test_private_jobs_stay_private(slurm: Slurm, login: Target) -> None:
         job = slurm.submit("--gpus=2", "-C", "v100", body="exec sleep 60")
         slurm.wait_state(job, {"RUNNING"})
 
-        told = {user: ask(login, "why", str(job), user=user) for user in ("alice", "bob", "root", "slurm")}
+        told = {user: ask(login, "why", "-v", str(job), user=user) for user in ("alice", "bob", "root", "slurm")}
         show = ["scontrol", "show", "job", str(job)]
         shown = {user: slurm.target.run(show, user=user, check=False).rc == 0 for user in told}
 
@@ -106,7 +106,7 @@ def test_users_who_ask_without_end_keep_no_job_from_its_place(slurm: Slurm, logi
         floods = [login.popen(f"/opt/berth/bin/python - <<'END'\n{script}\nEND\n", user="bob") for _ in range(4)]
         jobs = [slurm.submit("--gpus=1", body="exec sleep 60") for _ in range(8)]
         said = [flood.communicate(timeout=120)[0] for flood in floods]
-        told = ask(login, "why", str(jobs[0]), user="alice")
+        told = ask(login, "why", "-v", str(jobs[0]), user="alice")
 
     assert all("too many questions of one user" in one for one in said), said
     assert told.rc == 0, told.text

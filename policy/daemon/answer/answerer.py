@@ -224,7 +224,7 @@ class Answerer:
     def _reply(
         self, fields: dict[str, str], now: float, enough: Callable[[], bool], leave: str = ""
     ) -> tuple[Decision, bytes]:
-        made = say_no(fields, LeftToSlurm(leave), now) if leave else self._decide(fields, now, enough)
+        made = say_no(fields, LeftToSlurm(leave, 216), now) if leave else self._decide(fields, now, enough)
         decision = within(made, fields, now)
         return decision, wire.encode(decision.verb, decision.fields)
 
@@ -236,13 +236,13 @@ class Answerer:
         """A stranger's plugin would say the same with each job."""
         if complaint not in self._complaints and len(self._complaints) < MOST_COMPLAINTS:
             self._complaints.add(complaint)
-            log.error(complaint)
+            log.error(complaint, 651)
 
     def _decide(self, fields: dict[str, str], now: float, enough: Callable[[], bool]) -> Decision:
         if self._book is None:
-            return say_no(fields, LeftToSlurm(f"berthd has no picture of Slurm yet ({self._problem})"), now)
+            return say_no(fields, LeftToSlurm(f"berthd has no picture of Slurm yet ({self._problem})", 213), now)
         if self._leave:
-            return say_no(fields, LeftToSlurm(self._leave), now)
+            return say_no(fields, LeftToSlurm(self._leave, 217), now)
         age = now - self._book.cluster.at
         stale = ""
         if age > STALE_AFTER:
@@ -254,8 +254,8 @@ class Answerer:
         except BerthError as problem:
             return say_no(fields, problem, now)
         except Exception as fault:  # noqa: BLE001 - a request that hits a fault of ours must not end the daemon for all
-            log.error(f"a fault of berthd's own, the job is left to Slurm: {fault!r}; request: {fields}")
-            return say_no(fields, LeftToSlurm("berthd met a fault of its own, its log says which"), now)
+            log.error(f"a fault of berthd's own, the job is left to Slurm: {fault!r}; request: {fields}", 652)
+            return say_no(fields, LeftToSlurm("berthd met a fault of its own, its log says which", 215), now)
 
     def _in_order(self, decision: Decision, fields: Mapping[str, str]) -> Decision:
         """The decision, with what the site's order adds to the job's priority."""

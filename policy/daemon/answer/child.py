@@ -21,13 +21,13 @@ class Child:
         if self._process is not None and (code := self._process.poll()) is not None:
             self._let_go(self._process)
             self._start_at = now + self._again_after
-            log.error(f"{self._name} ended with {code}; it is started again in {self._again_after:.0f} s")
+            log.error(f"{self._name} ended with {code}; it is started again in {self._again_after:.0f} s", 653)
         if self._process is None and now >= self._start_at:
             try:
                 self._process = subprocess.Popen(self._command, stdin=subprocess.PIPE)
             except OSError as problem:
                 self._start_at = now + self._again_after
-                log.error(f"{self._name} cannot be started: {problem.strerror}")
+                log.error(f"{self._name} cannot be started: {problem.strerror}", 653)
 
     def stop(self) -> None:
         """End it."""

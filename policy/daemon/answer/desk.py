@@ -137,7 +137,7 @@ class Desk:
         if now >= self._said.get(text, 0.0):
             self._said = {said: until for said, until in self._said.items() if until > now}
             self._said[text] = now + _SAY_EVERY
-            log.error(text)
+            log.error(text, 627)
 
 
 async def _serve(desk: Desk, listener: socket.socket) -> None:

@@ -120,7 +120,7 @@ class Server:
             except BlockingIOError:
                 return
             except OSError as problem:
-                log.error(f"cannot accept a connection: {problem}")
+                log.error(f"cannot accept a connection: {problem}", 655)
                 return
             connection.setblocking(False)  # noqa: FBT003 - its only argument
             if len(self._open) < _MOST_CONNECTIONS and self._may_ask(connection):
@@ -216,7 +216,7 @@ class Server:
                 self._channel.send(UNSEEN)
         if self._answerer.ready and not self._said_ready:
             self._said_ready = True
-            log.info(f"answers on {self._path}")
+            log.info(f"answers on {self._path}", 656)
             notify("READY=1")
 
     def _tend(self, now: float, *, watchdog: bool) -> None:
@@ -238,7 +238,9 @@ class Server:
         elif (code := self._planner.poll()) is not None:
             self._lose_planner(code, now)
         elif self._vigil.is_silent(now):
-            log.error(f"the planner has neither read Slurm nor waited for it for {self._vigil.silent_for:g} s: killed")
+            log.error(
+                f"the planner has neither read Slurm nor waited for it for {self._vigil.silent_for:g} s: killed", 657
+            )
             self._planner.kill()
         elif self._channel is None:
             self._planner.kill()
@@ -266,7 +268,7 @@ class Server:
     def _lose_planner(self, code: int, now: float) -> None:
         """Forget a planner that died; a new one starts a moment later, and the last picture stays."""
         self._hang_up()
-        log.error(f"the planner ended with {code}; a new one starts in {_RESTART_AFTER:.0f} s")
+        log.error(f"the planner ended with {code}; a new one starts in {_RESTART_AFTER:.0f} s", 658)
         self._planner = None
         self._restart_at = now + _RESTART_AFTER
         self._vigil.end(now)
@@ -301,7 +303,7 @@ class Server:
                 # Whatever keeps it from dying must not keep berthd's unit from undoing the pins.
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     self._planner.wait(5)
-        log.info("stopped")
+        log.info("stopped", 659)
 
 
 def _has_hung_up(connection: socket.socket) -> bool:

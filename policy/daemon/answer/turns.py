@@ -85,5 +85,6 @@ class Turns:
             self._said = now
             log.error(
                 f"requests of uid {uid} are dear to answer; those above {1_000 * CREDIT:.0f} ms are left to Slurm, and "
-                f"the next planning pass finds their jobs a place"
+                f"the next planning pass finds their jobs a place",
+                654,
             )

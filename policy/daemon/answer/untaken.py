@@ -72,5 +72,6 @@ class Untaken:
             self._said = now
             log.error(
                 f"Slurm refused a job of uid {kind.uid} with the place that it was given; "
-                f"the next of its kind are left to Slurm for {LEFT_FOR / 60:.0f} minutes"
+                f"the next of its kind are left to Slurm for {LEFT_FOR / 60:.0f} minutes",
+                660,
             )

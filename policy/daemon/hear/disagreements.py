@@ -39,5 +39,7 @@ class Disagreements:
                 self._named.add((job.id, job.start))
                 self._count += 1
                 where = ",".join(job.nodes)
-                log.error(f"JobId={job.id} UserId={job.user} NodeList={where} runs against what Berth planned: {why}")
+                log.error(
+                    f"JobId={job.id} UserId={job.user} NodeList={where} runs against what Berth planned: {why}", 631
+                )
         self._seen = seen

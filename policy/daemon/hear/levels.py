@@ -70,7 +70,7 @@ class HeardLevels:
                     self._gateway.annotate(job_id, after)
                     return job_id
             except (SlurmError, FormatError) as problem:
-                log.error(f"JobId={job_id}: what holds its share could not be written: {problem}")
+                log.error(f"JobId={job_id}: what holds its share could not be written: {problem}", 630)
         return None
 
 

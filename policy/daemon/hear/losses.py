@@ -75,7 +75,7 @@ class HeardLosses:
             try:
                 self._write(job_id, self._heard.pop(job_id), at)
             except (SlurmError, FormatError) as problem:
-                log.error(f"JobId={job_id}: when its loss was best could not be written: {problem}")
+                log.error(f"JobId={job_id}: when its loss was best could not be written: {problem}", 632)
         return job_id
 
     def _write(self, job_id: int, heard: _Heard, at: float) -> None:

@@ -370,7 +370,7 @@ class Notices:
         now = time.monotonic()
         if now >= self._said.get(kind, 0.0):
             self._said[kind] = now + _SAY_EVERY
-            log.error(text)
+            log.error(text, 626)
 
 
 def open_notices(port: int, munge_socket: str = "") -> Notices | None:
@@ -379,5 +379,5 @@ def open_notices(port: int, munge_socket: str = "") -> Notices | None:
         munge = Munge(munge_socket)
         return Notices(listen(port), munge.decode)
     except DaemonError as problem:
-        log.error(f"no Epilog's notice is heard: {problem}")
+        log.error(f"no Epilog's notice is heard: {problem}", 628)
         return None

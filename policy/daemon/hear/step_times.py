@@ -98,7 +98,7 @@ class HeardStepTimes:
             self._broken = ""
         except OSError as problem:
             if not self._broken:
-                log.error(f"{self._record}: {problem.strerror}; step times are not kept until that is mended")
+                log.error(f"{self._record}: {problem.strerror}; step times are not kept until that is mended", 629)
             self._broken = str(problem)
 
 

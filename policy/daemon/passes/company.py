@@ -36,7 +36,7 @@ class ProfileKeeper:
             if sharing.profiles:
                 self._profiles = Profiles(Path(sharing.profiles), sharing.fit)
         except BerthError as problem:
-            log.error(f"{problem}; guests are seated by rules alone")
+            log.error(f"{problem}; guests are seated by rules alone", 647)
         self._matcher = ProcessMatcher()
         self.activity = Activity()
         """How busy hosts keep the SMs, for the shares of guests beside them."""

@@ -4,6 +4,7 @@ import time
 from collections.abc import Set as AbstractSet
 
 from policy.formats.errors import SlurmError
+from policy.formats.messages import tagged
 from policy.placement.base import Policy
 from policy.plan.book import Book
 from policy.plan.plan import Plan
@@ -55,13 +56,14 @@ class Explainer:
             reason = why(entry, planned, running, self._policy)
             if reason is None or f"{reason.kind} {reason.text}" == said:
                 continue
-            values = {**(entry.job.segment or {}), "because": reason.kind, "because_text": reason.text}
+            values = {**(entry.job.segment or {}), "because": reason.kind}
+            values["because_text"] = tagged(reason.text, reason.number)
             if entry.insists is not None:
                 values["until"] = str(int(entry.until))
             try:
                 self._gateway.annotate(entry.job.id, values)
             except SlurmError as problem:
-                log.error(f"JobId={entry.job.id}: why it waits could not be written: {problem}")
+                log.error(f"JobId={entry.job.id}: why it waits could not be written: {problem}", 636)
             self._said[entry.job.id] = now, f"{reason.kind} {reason.text}"
             return True
         return False

@@ -59,7 +59,7 @@ class Fleets:
             self._key = key
             new_scores = True
             for reason in self._fleet.not_ready.values():
-                log.error(f"{reason}; Berth places no job there")
+                log.error(f"{reason}; Berth places no job there", 639)
         if new_scores:
             self._fleet = replace(self._fleet, scores=self._scores.on(self._fleet))
         if (self._fleet.sharing.apart, self._fleet.sharing.foes) != (apart, foes):

@@ -41,7 +41,7 @@ class LivingScores:
         """In each pass; `at` in seconds since 1970."""
         if self._child is not None and (code := self._child.poll()) is not None:
             if code:
-                log.error(f"berth scores refresh ended with status {code}; the scores stay as they are")
+                log.error(f"berth scores refresh ended with status {code}; the scores stay as they are", 637)
             self._child = None
         if self._steps is None or self._child is not None or at < self._next:
             return
@@ -59,4 +59,4 @@ class LivingScores:
             environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
             self._child = subprocess.Popen(self._command, stdin=subprocess.DEVNULL, env=environment)
         except OSError as problem:
-            log.error(f"berth scores refresh cannot be started: {problem.strerror}; the scores stay as they are")
+            log.error(f"berth scores refresh cannot be started: {problem.strerror}; the scores stay as they are", 637)

@@ -37,7 +37,7 @@ class ProcessMatcher:
         try:
             process = self._process or self._start()
         except OSError as failed:
-            log.error(f"guests are not matched, but seated one by one: {failed}")
+            log.error(f"guests are not matched, but seated one by one: {failed}", 646)
             return
         data = pickle.dumps((problem.seats, problem.guests, problem.tables), protocol=5)
         # A pipe holds less than that, and a helper that has just been started reads nothing for a second.
@@ -52,7 +52,7 @@ class ProcessMatcher:
         while select.select([process.stdout], [], [], 0)[0]:
             data = os.read(process.stdout.fileno(), 1 << 16)
             if not data:
-                log.error("the matcher has ended; guests are seated one by one")
+                log.error("the matcher has ended; guests are seated one by one", 646)
                 self.close()
                 return None
             self._said += data

@@ -117,7 +117,7 @@ class OverviewWriter:
         except Exception as fault:  # noqa: BLE001 - an overview that cannot be made must not end the planner
             problem = f"a fault of berthd's own, there is no overview: {fault!r}"
         if problem and problem != self._problem:
-            log.error(problem)
+            log.error(problem, 638)
         self._problem = problem
         self._due = time.monotonic() + max(EVERY, REST * (time.monotonic() - began))
 

@@ -7,6 +7,7 @@ import statistics
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TypeVar
 
 from policy.cluster.limits_used import LimitsUsed
@@ -72,7 +73,9 @@ class Planner:
         self._excludes_others = config.settings.excludes_others
         self._company = ProfileKeeper(config.settings.sharing)
         company = self._company
-        self._plan = Plan(create(config.policy), config.settings, company.chooser, company.classes, log.error)
+        self._plan = Plan(
+            create(config.policy), config.settings, company.chooser, company.classes, partial(log.error, number=662)
+        )
         self._evictions = Evictions(gateway, config.settings.sharing)
         self._guards = Guards()
         self._culprits = Culprits(gateway)
@@ -86,8 +89,8 @@ class Planner:
             self._company.classes,
             self._pins,
             outcome,
-            log.info,
-            log.error,
+            partial(log.info, number=661),
+            partial(log.error, number=661),
         )
         self._degraded = Degraded(gateway)
         self._disagreements = Disagreements(config.skip_partitions)
@@ -207,7 +210,7 @@ class Planner:
         if word.word == "fault" and word.job:
             self._culprits.blame(word.job, time.time())
         if word.sends_away:
-            log.info(f"JobId={word.job} NodeList={word.node} its guard says {word.word}: {word.reason}")
+            log.info(f"JobId={word.job} NodeList={word.node} its guard says {word.word}: {word.reason}", 648)
         notice.answer(done=reading is not None and reading.in_control and self._send_away(word))
         if harm := self._company.hear(word, time.time()):
             self._move_on(word.job, harm)
@@ -374,11 +377,11 @@ class Planner:
             problem, blind = f"Slurm's answer cannot be read: {fault!r}", True
         else:
             if self._problem:
-                log.info("Slurm can be read again")
+                log.info("Slurm can be read again", 649)
             self._problem, self._blind = "", False
             return reading
         if problem != self._problem:
-            log.error(f"{problem}; the last picture of Slurm stays in use")
+            log.error(f"{problem}; the last picture of Slurm stays in use", 650)
         self._problem, self._blind = problem, blind
         self._sender.send(Snapshot(None, frozenset(), "", self._gateway.name, problem))
         return None

@@ -191,16 +191,18 @@ class Profiles:
             if mark is not None:
                 store = Store.read(self._path.read_text())
         except (OSError, UnicodeDecodeError) as problem:
-            log.error(f"the profiles in {self._path} cannot be read: {problem}; what is known already stays in use")
+            log.error(
+                f"the profiles in {self._path} cannot be read: {problem}; what is known already stays in use", 642
+            )
             return
         except FormatError as problem:
-            log.error(f"{self._path}: {problem}; what is known already stays in use")
+            log.error(f"{self._path}: {problem}; what is known already stays in use", 642)
             return
         for key, one in self._new.measured.items():
             store.add(key, one)
         for pair in self._new_pairs:
             store.tried[pair] = self.store.tried[pair]
-        log.info(f"{len(store.measured)} profiles and {len(store.tried)} pairs of jobs in {self._path}")
+        log.info(f"{len(store.measured)} profiles and {len(store.tried)} pairs of jobs in {self._path}", 643)
         self.store, self._news = store, True
         self.companions.renew(store)
         self._find_foes()
@@ -220,7 +222,7 @@ class Profiles:
             atomic.replace(self._path, store.write().encode(), _MODE)
             self._mark = _stamp(self._path)
         except TopologyError as problem:
-            log.error(f"{problem}; what guards measure is kept in memory alone")
+            log.error(f"{problem}; what guards measure is kept in memory alone", 642)
 
 
 def load_fit(path: str = "") -> Fit:

@@ -32,9 +32,9 @@ class ScoreTable:
         self._scores = ()
         try:
             self._scores = load(path)
-            log.info(f"{len(self._scores)} scores in {path}")
+            log.info(f"{len(self._scores)} scores in {path}", 640)
         except TopologyError as problem:
-            log.error(f"{problem}; all GPUs count as equally fast")
+            log.error(f"{problem}; all GPUs count as equally fast", 641)
         return True
 
     def on(self, fleet: Fleet) -> dict[str, Floats]:

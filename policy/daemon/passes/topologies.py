@@ -52,10 +52,11 @@ class Topologies:
         how = "compiled" if fresh else "read one by one"
         log.info(
             f"{len(self.machines)} topology files in {self._folder}, {how}, {time.monotonic() - looked:.1f} s;"
-            f" leaves and pods from {source or 'nowhere'}"
+            f" leaves and pods from {source or 'nowhere'}",
+            633,
         )
         for conflict in self.fabric.conflicts:
-            log.error(conflict)
+            log.error(conflict, 634)
         return True
 
     def _read_compiled(self, mark: str) -> bool:
@@ -65,7 +66,7 @@ class Topologies:
         try:
             cluster = compiled.load(path, mark)
         except TopologyFileError as problem:
-            log.info(str(problem))
+            log.info(str(problem), 633)
             return False
         self.machines = dict(zip(cluster.names, cluster.machines(), strict=True))
         self.fabric = cluster.fabric
@@ -75,11 +76,11 @@ class Topologies:
         try:
             self.machines = load_directory(self._folder, log.error)
         except TopologyError as problem:
-            log.error(problem)
+            log.error(problem, 634)
             self.machines = {}
         slurm = None
         try:
             slurm = slurm_fabric.read(source) if source else None
         except TopologyError as problem:
-            log.error(f"{problem}; no leaves and pods are known")
+            log.error(f"{problem}; no leaves and pods are known", 635)
         self.fabric = Fabric.of(self.machines.values(), slurm)

@@ -54,5 +54,6 @@ class Watcher:
         if found.better_links or found.gain > 0:
             log.info(
                 f"JobId={job_id} observed: Slurm chose {message.place(found.got)} ({message.links(found.got)}), Berth"
-                f" {message.place(found.best)} ({message.links(found.best)}); predicted {found.gain:.1%} shorter"
+                f" {message.place(found.best)} ({message.links(found.best)}); predicted {found.gain:.1%} shorter",
+                645,
             )

@@ -56,7 +56,7 @@ class Degraded:
                 # A slurmctld that is busy, or that has the job between two states, takes it a moment later.
                 if at - since < PATIENCE:
                     continue
-                log.error(f"JobId={job_id} could not have its share and is not sent elsewhere: {problem}")
+                log.error(f"JobId={job_id} could not have its share and is not sent elsewhere: {problem}", 601)
             del self._met[job_id]
         return updates
 
@@ -69,22 +69,22 @@ class Degraded:
         if job.state == "PENDING" and values is not None and (why := disagreement.of_text(job, values)):
             # Its node has held it (prolog_epilog/given.py).
             self._gateway.annotate(job.id, {**values, "disagrees": f"{why}; cancel it and submit it again"})
-            log.error(f"JobId={job.id} UserId={job.user_id} was held on {where}: {why}")
+            log.error(f"JobId={job.id} UserId={job.user_id} was held on {where}: {why}", 602)
             return 1
         if job.state not in _FAILED or values is None or not {"share", "tier"} & values.keys():
-            log.info(f"JobId={job.id} could not have its share on {where}; it is {job.state.lower()} and stays so")
+            log.info(f"JobId={job.id} could not have its share on {where}; it is {job.state.lower()} and stays so", 603)
             return 0
         count = int(values.get("degraded", "0")) if values.get("degraded", "0").isdigit() else MOST
         if count >= MOST:
             # Its segment says so since the last time: Slurm changes nothing of a job that has ended.
             log.error(
-                f"JobId={job.id} could not have its share on {where}; it was sent elsewhere {count} times already"
+                f"JobId={job.id} could not have its share on {where}; it was sent elsewhere {count} times already", 604
             )
             return 0
         if job.state != "PENDING":
             self._gateway.requeue(job.id)
         self._gateway.annotate(job.id, sent(values, where, at))
-        log.info(f"JobId={job.id} could not have its share on {where}: sent elsewhere, time {count + 1} of {MOST}")
+        log.info(f"JobId={job.id} could not have its share on {where}: sent elsewhere, time {count + 1} of {MOST}", 605)
         return 2
 
 

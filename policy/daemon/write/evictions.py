@@ -79,7 +79,7 @@ class Evictions:
             self._give_up(job.id, problem, at)
             return False
         self._going[job.id] = _Going(job, at, at + wait, warned)
-        log.info(f"JobId={job.id} NodeList={','.join(job.nodes)} a guest has to leave: {reason}")
+        log.info(f"JobId={job.id} NodeList={','.join(job.nodes)} a guest has to leave: {reason}", 613)
         return True
 
     def step(self, jobs: Iterable[JobFacts], at: float) -> int:
@@ -95,7 +95,7 @@ class Evictions:
             elif job is not None and job.state in LEAVING:
                 self._tell(going, at)
             elif going.asked and job is not None:
-                log.info(f"JobId={job_id} has left its seat after {at - going.since:.1f} s")
+                log.info(f"JobId={job_id} has left its seat after {at - going.since:.1f} s", 613)
                 del self._going[job_id]
             else:
                 updates += self._gone_by_itself(going)
@@ -105,9 +105,9 @@ class Evictions:
         signal = self._sharing.evict_signal
         try:
             self._gateway.warn(job_id, signal)
-            log.info(f"JobId={job_id} was sent SIG{signal}, {self._sharing.evict_grace} s before it is put back")
+            log.info(f"JobId={job_id} was sent SIG{signal}, {self._sharing.evict_grace} s before it is put back", 613)
         except (SlurmError, KeyError) as problem:
-            log.error(f"JobId={job_id} could not be warned: {problem}")
+            log.error(f"JobId={job_id} could not be warned: {problem}", 614)
         return 1
 
     def _put_back(self, going: _Going, at: float) -> int:
@@ -119,7 +119,7 @@ class Evictions:
             return self._give_up(job_id, problem, at)
         going.asked = running
         if running:
-            log.info(f"JobId={job_id} was put back into the queue")
+            log.info(f"JobId={job_id} was put back into the queue", 613)
             return 1
         return self._gone_by_itself(going)
 
@@ -133,26 +133,26 @@ class Evictions:
             self._going.pop(job_id, None)
             if job is not None and job.state in BY_THE_SIGNAL:
                 self._gateway.requeue(job_id)
-                log.info(f"JobId={job_id} ended on its warning and was put back into the queue")
+                log.info(f"JobId={job_id} ended on its warning and was put back into the queue", 613)
                 return 1
         except SlurmError as problem:
-            log.error(f"JobId={job_id} ended while it was to leave: {problem}")
+            log.error(f"JobId={job_id} ended while it was to leave: {problem}", 614)
             self._going.pop(job_id, None)
             return 0
-        log.info(f"JobId={job_id} has ended by itself and is not run again")
+        log.info(f"JobId={job_id} has ended by itself and is not run again", 613)
         return 0
 
     def _tell(self, going: _Going, at: float) -> None:
         if going.asked and not going.told and at - going.until > PATIENCE:
             going.told = True
             log.error(
-                f"JobId={going.job.id} still ends after {at - going.since:.0f} s; KillWait in slurm.conf bounds it"
+                f"JobId={going.job.id} still ends after {at - going.since:.0f} s; KillWait in slurm.conf bounds it", 615
             )
 
     def _give_up(self, job_id: int, problem: SlurmError, at: float) -> int:
         self._failed = {one: until for one, until in self._failed.items() if until > at}
         self._failed[job_id] = at + AGAIN_AFTER
-        log.error(f"JobId={job_id} could not be sent away, tried again in {AGAIN_AFTER:.0f} s: {problem}")
+        log.error(f"JobId={job_id} could not be sent away, tried again in {AGAIN_AFTER:.0f} s: {problem}", 614)
         return 0
 
 

@@ -136,7 +136,7 @@ class Failures:
         try:
             done = self._settle(over, reading, at)
         except SlurmError as problem:
-            log.error(f"JobId={over.id} has ended, and its end was not looked into: {problem}")
+            log.error(f"JobId={over.id} has ended, and its end was not looked into: {problem}", 618)
             done = True
         if done:
             del self._over[over.id]
@@ -188,7 +188,7 @@ class Failures:
         failure = class_of(found, word)
         runs = [*history.trials(values), Trial(failure, found.nodes, found.ended - found.started, found.state)]
         self._classes[failure.failure] += 1
-        log.info(f"JobId={found.name} failed: {failure.failure}, {failure.sign}")
+        log.info(f"JobId={found.name} failed: {failure.failure}, {failure.sign}", 619)
         decision, config = None, self._gateway.config()
         if preflight_mark.is_one(values):
             # The job that depends on it ends with it: a second try would be for nobody.
@@ -196,7 +196,7 @@ class Failures:
                 self._preflights.failed(found.id, failure, config, at)
         elif "f.retry" in values:
             decision = decide(runs, limits(found, reading, config))
-            log.info(f"JobId={found.name} is {'' if decision.again else 'not '}tried again: {decision.reason}")
+            log.info(f"JobId={found.name} is {'' if decision.again else 'not '}tried again: {decision.reason}", 620)
         new = failed(values, runs, found.ended, decision, at)
         if decision is not None and decision.again:
             self._gateway.requeue(found.name)
@@ -213,7 +213,7 @@ class Failures:
         lost = lost_nodes(before, reading)
         run = put_back(before, at, lost, () if lost else self._began_anew(before))
         self._classes[run.failure.failure] += 1
-        log.info(f"JobId={found.name} was put back into the queue: {run.failure.failure}, {run.failure.sign}")
+        log.info(f"JobId={found.name} was put back into the queue: {run.failure.failure}, {run.failure.sign}", 621)
         self._gateway.annotate(found.id, failed(values, [*history.trials(values), run], int(at), None, at))
 
     def _began_anew(self, before: JobFacts) -> tuple[str, ...]:
@@ -222,5 +222,5 @@ class Failures:
         try:
             return began_anew(before, self._ask_boots(before.nodes))
         except SlurmError as problem:
-            log.error(f"JobId={before.id} was put back, and whether its nodes booted is not known: {problem}")
+            log.error(f"JobId={before.id} was put back, and whether its nodes booted is not known: {problem}", 622)
             return ()

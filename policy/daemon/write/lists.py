@@ -67,7 +67,7 @@ class Lists:
                 self._pins.pin_again(job)
             except SlurmError as problem:
                 self._refused.add(job_id)
-                log.error(f"JobId={job_id} excludes what it did: {problem}")
+                log.error(f"JobId={job_id} excludes what it did: {problem}", 616)
             return job_id
         return None
 
@@ -92,5 +92,6 @@ def _warn(gone: list[str], count: int) -> None:
     if count:
         log.error(
             f"NodeList={','.join(gone)} Slurm knows it no more, and refuses every change to those of {count} jobs that"
-            " exclude it by name; a line NodeName=... State=FUTURE for it in slurm.conf lets them be changed again"
+            " exclude it by name; a line NodeName=... State=FUTURE for it in slurm.conf lets them be changed again",
+            617,
         )

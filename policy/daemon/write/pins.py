@@ -10,6 +10,7 @@ from policy.daemon.write import pinned
 from policy.daemon.write.evictions import Evictions
 from policy.formats import segment
 from policy.formats.errors import DaemonError, SlurmError, TooLong
+from policy.formats.messages import tagged
 from policy.formats.slurm_facts import JobFacts, Reading
 from policy.plan.answer.segment_values import moved, parked
 from policy.plan.changes import Change, Evict, Move, Own, Park, Release
@@ -65,14 +66,14 @@ class Pins:
                 if isinstance(change, Release):
                     if self._gateway.release(change.job.id, f"given back to Slurm: {change.reason}"):
                         self.written += 1
-                    log.info(f"JobId={name} given back to Slurm: {change.reason}")
+                    log.info(f"JobId={name} given back to Slurm: {change.reason}", 606)
                 else:
                     self._write_one(change, name, reading.at, hurry=hurry)
             except SlurmError as problem:
                 failed.append(change.job.id)
                 if isinstance(change, Move) and change.job.share:
                     self._kept_out.update(change.job.required)
-                log.error(f"JobId={name} keeps its place: {problem}")
+                log.error(f"JobId={name} keeps its place: {problem}", 607)
         return failed
 
     def _write_one(self, change: Change, name: str, at: float, *, hurry: bool) -> None:
@@ -81,12 +82,12 @@ class Pins:
         elif isinstance(change, Park):
             self._gateway.park(target(change.job), parked(change, at), PARKED_FOR)
             self.written += 1
-            log.info(f"JobId={name} waits on no node: {change.reason}")
+            log.info(f"JobId={name} waits on no node: {change.reason}", 608)
         elif isinstance(change, Own):
             values = {**(change.job.segment or {}), "owns": "1", "why": change.reason}
             self._gateway.annotate(change.job.id, values)
             self.written += 1
-            log.info(f"JobId={name} has its GPU for itself: {change.reason}")
+            log.info(f"JobId={name} has its GPU for itself: {change.reason}", 609)
         elif isinstance(change, Evict):
             self.written += self._evictions.begin(change.job, change.reason, at)
 
@@ -101,7 +102,7 @@ class Pins:
             self._give_up(change.job, f"given back to Slurm: {problem}")
             return
         self.written += 1
-        log.info(f"JobId={_name(change)} NodeList={values['nodes']} GPUs={values['gpus']} pinned: {change.reason}")
+        log.info(f"JobId={_name(change)} NodeList={values['nodes']} GPUs={values['gpus']} pinned: {change.reason}", 610)
 
     def pin_again(self, job: JobFacts) -> None:
         """Write the place of a waiting job as it is, with the nodes that it is to exclude by now."""
@@ -128,9 +129,9 @@ class Pins:
         """Let Slurm place a job that no place can be written into: every pass would try it again."""
         if not self._gateway.release(job.id, why):
             # It waited for its first place, with a request that is its user's.
-            self._gateway.annotate(job.id, {**(job.segment or {}), "state": segment.RELEASED, "why": why})
+            self._gateway.annotate(job.id, {**(job.segment or {}), "state": segment.RELEASED, "why": tagged(why, 106)})
         self.written += 1
-        log.info(f"JobId={job.id} {why}")
+        log.info(f"JobId={job.id} {why}", 606)
 
     def list_pinned(self, queue: Iterable[Waiting], everybody: Iterable[JobFacts] = ()) -> None:
         """Let the plugin know which jobs their owners cannot change by hand, or not as they like."""

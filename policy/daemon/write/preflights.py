@@ -100,11 +100,11 @@ class Preflights:
             left = without(found[1].decode("utf-8", "replace") if found else "", number)
             self._run("scontrol", "update", f"JobId={job_id}", f"Dependency={left}")
         except SlurmError as problem:
-            log.error(f"JobId={job_id} still waits for its pre-flight, job {number}: {problem}")
+            log.error(f"JobId={job_id} still waits for its pre-flight, job {number}: {problem}", 623)
             return
         self._jobs.pop(number)
         text = f"did not begin within {self._wait:.0f} s, so that the job goes on without it"
-        log.info(f"JobId={job_id} its pre-flight, job {number}, {text}")
+        log.info(f"JobId={job_id} its pre-flight, job {number}, {text}", 624)
         self._annotate(job_id, {"preflight_text": text})
         self._end(number, "it did not begin in time")
 
@@ -112,11 +112,11 @@ class Preflights:
         if number in self._ended:
             return
         self._ended.add(number)
-        log.info(f"JobId={number} is a pre-flight and is cancelled: {why}")
+        log.info(f"JobId={number} is a pre-flight and is cancelled: {why}", 624)
         try:
             self._run("scancel", str(number))
         except SlurmError as problem:
-            log.error(f"JobId={number} could not be cancelled: {problem}")
+            log.error(f"JobId={number} could not be cancelled: {problem}", 623)
 
     def failed(self, number: int, failure: Classification, config: Mapping[str, str], at: float) -> None:
         """A pre-flight failed: its job's own record says of what."""
@@ -125,14 +125,14 @@ class Preflights:
         if not job_id:
             return
         new = {"preflight_fail": failure.failure, "preflight_sign": failure.sign}
-        log.info(f"JobId={job_id} ends with its pre-flight, job {number}: {failure.failure}, {failure.sign}")
+        log.info(f"JobId={job_id} ends with its pre-flight, job {number}: {failure.failure}, {failure.sign}", 624)
         if self._annotate(job_id, new):
             return
         try:
             text = self._gateway.job(job_id).admin_comment
             self._accounts.note(job_id, segment.put(text, {**(segment.fields(text) or {}), **new}), config, at)
         except SlurmError as problem:
-            log.error(f"JobId={job_id}: what its pre-flight failed of could not be written: {problem}")
+            log.error(f"JobId={job_id}: what its pre-flight failed of could not be written: {problem}", 623)
 
     def _annotate(self, job_id: int, new: Mapping[str, str]) -> bool:
         """Write into a job's segment while that is possible; Slurm lets nobody change a job that is over."""

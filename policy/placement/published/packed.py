@@ -35,7 +35,7 @@ class PackedPolicy(Policy):
             size = int(view.fleet.size.max())
             common = same_on_each(demand.n, demand.k, free, counts, sets_of(size, demand.k))
             if common is None:
-                raise NotNow(f"no {demand.n} nodes have the same {gpus(demand.k)} free")
+                raise NotNow(f"no {demand.n} nodes have the same {gpus(demand.k)} free", 300)
             nodes, mask = common
             return self.spread(demand, view, nodes, [mask] * demand.n, "the fullest nodes with the same GPUs free")
         node = int(np.where(counts >= demand.k, counts, MANY).argmin())
@@ -43,7 +43,9 @@ class PackedPolicy(Policy):
             why = f"the tightest fit: {gpus(int(counts[node]))} free"
             return self.spread(demand, view, [node], [lowest(int(free[node]), demand.k)], why)
         if demand.n != ANY_SPREAD or counts.sum() < demand.k:
-            raise NotNow(f"no node has {gpus(demand.k)} free" if demand.n else f"fewer than {gpus(demand.k)} are free")
+            raise NotNow(
+                f"no node has {gpus(demand.k)} free" if demand.n else f"fewer than {gpus(demand.k)} are free", 300
+            )
         masks = fill(free, np.argsort(-counts, kind="stable"), demand.k)
         return spread(demand, view, masks, f"no node has {gpus(demand.k)} free: the emptiest nodes")
 

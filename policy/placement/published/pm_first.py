@@ -73,7 +73,7 @@ class PmFirstPolicy(Policy):
         filled = counts.sum(axis=1).cumsum()
         last = int(filled.searchsorted(demand.gpus))
         if last == filled.size:
-            raise NotNow(f"fewer than {gpus(demand.gpus)} are free")
+            raise NotNow(f"fewer than {gpus(demand.gpus)} are free", 300)
         taken, left = {}, demand.gpus
         if last:
             before = free & bins.upto[last - 1]
@@ -100,7 +100,7 @@ class PmFirstPolicy(Policy):
                 nodes, mask = found
                 return self.spread(demand, view, nodes, [mask] * demand.n, f"no free GPUs beat score {score:.3f}")
         where = "no node has" if demand.n == 1 else f"no {demand.n} nodes have the same"
-        raise NotNow(f"{where} {gpus(demand.k)} free")
+        raise NotNow(f"{where} {gpus(demand.k)} free", 300)
 
     def preference(self, counts: "Ints", k: int) -> "Ints":
         """Returns the sort key of nodes that can all serve; the least comes first."""

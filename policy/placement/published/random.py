@@ -64,7 +64,7 @@ def draw_berth(demand: "Demand", view: "View", draw: Random) -> Berth:
     if demand.n == ANY_SPREAD:
         everything = [(node, place) for node in np.flatnonzero(free).tolist() for place in positions(int(free[node]))]
         if len(everything) < demand.k:
-            raise NotNow(f"fewer than {gpus(demand.k)} are free")
+            raise NotNow(f"fewer than {gpus(demand.k)} are free", 300)
         for node, place in draw.sample(everything, demand.k):
             masks[node] = masks.get(node, 0) | 1 << place
     else:
@@ -72,6 +72,6 @@ def draw_berth(demand: "Demand", view: "View", draw: Random) -> Berth:
         sets = drawn.permutation(sets_of(int(view.fleet.size.max()), demand.k))
         found = same_on_each(demand.n, demand.k, free, drawn.random(free.size), sets)
         if found is None:
-            raise NotNow(f"no {demand.n} nodes have the same {gpus(demand.k)} free")
+            raise NotNow(f"no {demand.n} nodes have the same {gpus(demand.k)} free", 300)
         masks = dict.fromkeys(found[0], found[1])
     return spread(demand, view, masks, "drawn at random")

@@ -13,6 +13,7 @@ from policy.formats import pin_text, preflight_mark, segment
 from policy.formats.errors import Answer, FormatError, Impossible, LeftToSlurm, Never, NotNow, OutOfTime, TooLong
 from policy.formats.excluded_nodes import KEY as OTHERS
 from policy.formats.excluded_nodes import mark_of
+from policy.formats.messages import tagged
 from policy.formats.wire import number
 from policy.placement.base import Berth, Policy
 from policy.plan.answer import message
@@ -68,7 +69,7 @@ def decide(
             pin_text.check(decision.fields, fields)
     except TooLong as problem:
         # A guest left to Slurm would get a GPU of its own, which its tier may not allow.
-        decision = say_no(fields, Never(str(problem)) if "guest" in decision.fields else problem, now)
+        decision = say_no(fields, Never(str(problem), 412) if "guest" in decision.fields else problem, now)
     if preflight_mark.KEY not in fields:
         return decision
     return replace(decision, fields=preflight_mark.kept(decision.fields, fields[preflight_mark.KEY]))
@@ -133,14 +134,15 @@ def say_no(fields: Mapping[str, str], answer: Exception, now: float) -> Decision
     try:
         flags = flags_of(fields)
     except FormatError as wrong_flag:
-        return Decision("refuse", {"nonce": fields["nonce"], "message": message.line(str(wrong_flag))})
+        return Decision("refuse", {"nonce": fields["nonce"], "message": message.line(str(wrong_flag), WRONG_FLAG)})
+    message_id = _number_of(answer)
     if isinstance(answer, Never):
-        return Decision("refuse", {"nonce": fields["nonce"], "message": message.line(reason)})
+        return Decision("refuse", {"nonce": fields["nonce"], "message": message.line(reason, message_id)})
     values = {
         "state": "passed",
         "id": fields["nonce"],
         "at": str(int(now)),
-        "why": reason,
+        "why": tagged(reason, message_id),
         **{f"f.{name}": value for name, value in flags.items()},
     }
     notes = message.notes(flags)
@@ -150,10 +152,21 @@ def say_no(fields: Mapping[str, str], answer: Exception, now: float) -> Decision
     reply = {
         "nonce": fields["nonce"],
         "segment": segment.body(values),
-        "message": message.line(reason if urgent else f"left to Slurm: {reason}", notes),
+        "message": message.line(reason if urgent else f"left to Slurm: {reason}", message_id, notes),
         **({"urgent": "1"} if urgent else {}),
     }
     return Decision("pass", reply)
+
+
+WRONG_FLAG, TOO_LONG, NOT_READ, STALE = 401, 212, 224, 214
+"""Numbers of messages about a flag, a text and a request."""
+
+
+def _number_of(answer: Exception) -> int:
+    """Returns the number of the message about a request; errors have numbers of their own for other readers."""
+    if isinstance(answer, TooLong):
+        return TOO_LONG
+    return answer.number if isinstance(answer, Answer) else NOT_READ
 
 
 def _place(
@@ -171,26 +184,26 @@ def _place(
     demand = wide if insists is None else demand.at_level(locality.binding(insists.level, demand.n))
     if demand.level == "nvlink" and (never := _never_at_level(request, demand, book)):
         if request.locality is not None:
-            raise Never(never)
+            raise Never(never, 404)
         # The site's rule applies only to jobs that can meet it; only a user's own flag can be refused.
         insists, demand = None, wide
     wanted = wanted_gpus(fields)
     if wanted is not None and wanted != demand.n * demand.k and names_gpus(fields):
-        raise LeftToSlurm(f"{demand.n} x {demand.k} GPUs are not the {wanted} that the request counts")
+        raise LeftToSlurm(f"{demand.n} x {demand.k} GPUs are not the {wanted} that the request counts", 206)
     if stale:
-        return _later(fields, request, demand, stale, insists, now, settings)
+        return _later(fields, request, demand, LeftToSlurm(stale, STALE), insists, now, settings)
     try:
         at_once = insists is not None and insists.wait == 0
         berth, start = _soonest(demand, wide, book, policy, relax_at_once=at_once, ahead=settings.pin_ahead)
-        nothing_in_sight = ""
+        nothing_in_sight: NotNow | None = None
         _check_pin(settings, starts_now=not (start or request.later))
     except NotNow as nothing:
         # Pinned all the same: if a node came back, Slurm would start the job before the planner could pin it.
         try:
             _check_pin(settings, starts_now=False)
-            berth, start, nothing_in_sight = book.some_day(demand, policy), 0.0, str(nothing)
+            berth, start, nothing_in_sight = book.some_day(demand, policy), 0.0, nothing
         except NotNow:
-            return _later(fields, request, demand, str(nothing), insists, now, settings)
+            return _later(fields, request, demand, nothing, insists, now, settings)
     begin = number(fields, "begin") or 0
     start = max(start, float(begin) if begin > now else 0.0)
     packed = demand.share is not None and not (start or request.later or nothing_in_sight)
@@ -199,14 +212,18 @@ def _place(
     values |= {OTHERS: mark_of(excluded)} if excluded else {}
     body = segment.body(values)
     if len(body) > segment.MAX_BODY or demand.n > MOST_NODES:
-        raise LeftToSlurm(f"a place on {demand.n} nodes is too long to be written into the job")
+        raise LeftToSlurm(f"a place on {demand.n} nodes is too long to be written into the job", 212)
     if nothing_in_sight:
-        body = segment.body({**values, "state": "waiting", "why": nothing_in_sight})
+        why = tagged(nothing_in_sight, nothing_in_sight.number)
+        body = segment.body({**values, "state": "waiting", "why": why})
+        message_id = nothing_in_sight.number
         text = f"waits for {message.place(berth, demand.share)}, or what comes before: {nothing_in_sight}"
     elif start:
         text = message.waiting(berth, demand, start - int(now), insists.wait if insists else None)
+        message_id = 102
     else:
         text = message.placed(berth, demand.share) + (", if still free when the job may start" if request.later else "")
+        message_id = 101
     if "test" in fields:
         # The full reason is only for a request that asks and does not submit.
         text += f"; {berth.why}"
@@ -221,7 +238,7 @@ def _place(
         **(_host_on_the_node(demand) if demand.tier.name == GUARANTEED else {}),
         **_given(demand),
         "segment": body,
-        "message": message.line(text, [*_host_notes(demand), *message.notes_of(request, settings)]),
+        "message": message.line(text, message_id, [*_host_notes(demand), *message.notes_of(request, settings)]),
     }
     claim = None
     if not (request.later or "test" in fields or nothing_in_sight):
@@ -266,7 +283,7 @@ def _later(
     fields: Mapping[str, str],
     request: Request,
     demand: Demand,
-    why: str,
+    why: Answer,
     insists: locality.Insistence | None,
     now: float,
     settings: Settings,
@@ -274,9 +291,9 @@ def _later(
     """Returns the reply for a job without a place in sight; the planner looks for one in each pass."""
     if fields.get("client") != "batch":
         # srun and salloc use their own request for the first step, and a pin that comes later does not fit that.
-        raise LeftToSlurm(why)
+        raise LeftToSlurm(str(why), why.number)
     if demand.n > MOST_NODES:
-        raise LeftToSlurm(f"a job on {demand.n} nodes is more than can be pinned")
+        raise LeftToSlurm(f"a job on {demand.n} nodes is more than can be pinned", 212)
     values = {
         "state": segment.LATER,
         "id": fields["nonce"],
@@ -284,7 +301,7 @@ def _later(
         **insisted_on(insists),
         "at": str(int(now)),
         "pins": "0",
-        "why": why,
+        "why": tagged(why, why.number),
         **request.said,
     }
     reply = {
@@ -294,7 +311,7 @@ def _later(
         **({} if demand.share is None else {"share": str(demand.share.percent)}),
         **_given(demand),
         "segment": segment.body(values),
-        "message": message.line(f"no place is in sight yet: {why}", message.notes_of(request, settings)),
+        "message": message.line(f"no place is in sight yet: {why}", why.number, message.notes_of(request, settings)),
     }
     return Decision("later", reply, holds_for=_holds_for(request, demand, free_now=False))
 
@@ -313,7 +330,7 @@ def _as_guest(
     except NotNow as nothing:
         if demand.tier.upgrade:
             return None
-        return Decision(*_with(parked(fields, base, str(nothing), now), _given(demand)))
+        return Decision(*_with(parked(fields, base, nothing, now), _given(demand)))
 
 
 def _with(answer: GuestAnswer, more: Mapping[str, str]) -> GuestAnswer:
@@ -365,14 +382,14 @@ def _soonest(
         raise
     except NotNow as nothing:
         if not bool((demand.candidates & book.cluster.up).any()):
-            raise NotNow("every node that could hold it is down, drained or reserved") from None
-        raise NotNow(f"{nothing}, and no end of what runs there is in sight") from None
+            raise NotNow("every node that could hold it is down, drained or reserved", 306) from None
+        raise NotNow(f"{nothing}, and no end of what runs there is in sight", 307) from None
 
 
 def _check_pin(settings: Settings, *, starts_now: bool) -> None:
     """Raises NotNow if a place that is not free yet may not be written into the job."""
     if not (starts_now or settings.pin_ahead):
-        raise NotNow("it cannot start now, and Slurm may preempt for it")
+        raise NotNow("it cannot start now, and Slurm may preempt for it", 308)
 
 
 def _never_at_level(request: Request, demand: Demand, book: Book) -> str:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from policy.formats import segment
 from policy.formats.errors import NotNow
+from policy.formats.messages import tagged
 from policy.formats.wire import number
 from policy.plan.answer import message
 from policy.plan.book import Book
@@ -21,9 +22,9 @@ def on_a_seat(
 ) -> Answer:
     """Returns a reply with a seat, or raises `NotNow`; `base` holds the segment's values about the request."""
     if stale:
-        raise NotNow(stale)
+        raise NotNow(stale, 214)
     if _later(fields, now):
-        raise NotNow("it may not begin yet")
+        raise NotNow("it may not begin yet", 309)
     # If jobs have profiles, the planner chooses the seats beside hosts, since it has these profiles.
     find = seats.find_idle if book.fleet.sharing.profiles else seats.find
     seat = find(demand, book.cluster)
@@ -52,13 +53,13 @@ def on_a_seat(
         "way": seat.way,
         **({} if demand.gpu_mem is None else {"mem": str(demand.gpu_mem)}),
         "segment": segment.body(values),
-        "message": message.line(f"guest on {message.place(berth)}, {berth.why}"),
+        "message": message.line(f"guest on {message.place(berth)}, {berth.why}", 103),
     }
     claim = None if "test" in fields else seat_on(demand, berth.nodes[0], berth.mask, book.cluster.at)
     return "place", reply, claim
 
 
-def parked(fields: Mapping[str, str], base: Mapping[str, str], why: str, now: float) -> Answer:
+def parked(fields: Mapping[str, str], base: Mapping[str, str], why: NotNow, now: float) -> Answer:
     """Returns a reply that parks the job on no node: its begin time holds it back, until berthd gives it a seat."""
     values = {
         "state": segment.LATER,
@@ -68,7 +69,7 @@ def parked(fields: Mapping[str, str], base: Mapping[str, str], why: str, now: fl
         "parked": str(number(fields, "begin") or 0),
         "at": str(int(now)),
         "pins": "0",
-        "why": why,
+        "why": tagged(why, why.number),
     }
     reply = {
         "nonce": fields["nonce"],
@@ -77,7 +78,7 @@ def parked(fields: Mapping[str, str], base: Mapping[str, str], why: str, now: fl
         "guest": "1",
         "begin": str(max(int(now) + PARKED_FOR, int(values["parked"]))),
         "segment": segment.body(values),
-        "message": message.line(f"a guest that waits for a seat: {why}"),
+        "message": message.line(f"a guest that waits for a seat: {why}", why.number),
     }
     return "later", reply, None
 

@@ -4,6 +4,7 @@ import re
 from collections.abc import Collection, Iterable
 
 from policy.formats import hostlist
+from policy.formats.messages import tag
 from policy.formats.wire import MESSAGE_BYTES
 from policy.placement.base import Berth
 from policy.request.demand import Demand
@@ -88,11 +89,13 @@ def _never_moved(request: Request) -> str:
     return "a packed job" if request.share else ""
 
 
-def line(text: str, more: Iterable[str] = ()) -> str:
-    """Returns one printable line of at most 512 bytes."""
+def line(text: str, number: int, more: Iterable[str] = ()) -> str:
+    """Returns one printable line of at most 512 bytes, with its id at the end."""
     whole = "; ".join([f"berth: {text}", *more])
     whole = _NOT_PRINTABLE.sub("?", whole)
-    return whole if len(whole) <= MESSAGE_BYTES else whole[: MESSAGE_BYTES - 3] + "..."
+    end = tag(number)
+    most = MESSAGE_BYTES - len(end)
+    return (whole if len(whole) <= most else whole[: most - 3] + "...") + end
 
 
 def gbps(value: float) -> str:

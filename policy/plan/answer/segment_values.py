@@ -1,5 +1,6 @@
 """The segment values that a decision writes into a job: its request, its place, and the level that it insists on."""
 
+from policy.formats.messages import tagged
 from policy.formats.segment import LATER, UNDER_WAY
 from policy.placement.base import Berth
 from policy.plan.answer.guest import seat_values
@@ -128,4 +129,11 @@ def parked(park: Park, at: float) -> dict[str, str]:
     """Returns the segment of a guest without a seat."""
     old = {key: value for key, value in (park.job.segment or {}).items() if not key.startswith("because")}
     begin = old.get("parked", "0")
-    return {**old, "state": LATER, "tier": OPPORTUNISTIC, "parked": begin, "at": str(int(at)), "why": park.reason}
+    return {
+        **old,
+        "state": LATER,
+        "tier": OPPORTUNISTIC,
+        "parked": begin,
+        "at": str(int(at)),
+        "why": tagged(park.reason, 608),
+    }

@@ -9,6 +9,7 @@ from dataclasses import replace
 from policy.formats import segment, wire
 from policy.formats.errors import LeftToSlurm
 from policy.formats.escape import escape, unescape
+from policy.formats.messages import tag, untagged
 from policy.plan.answer.decide import Decision, say_no
 
 _MOST_REASON = 512
@@ -26,7 +27,7 @@ def within(decision: Decision, fields: dict[str, str], now: float) -> Decision:
     if _fits(shorter):
         return shorter
     # Only the flags are left then, and the plugin sends none that are long.
-    return say_no(fields, LeftToSlurm("its request is longer than can be kept in its comment"), now)
+    return say_no(fields, LeftToSlurm("its request is longer than can be kept in its comment", 212), now)
 
 
 def _fits(decision: Decision) -> bool:
@@ -42,7 +43,9 @@ def _with_a_short_reason(reply: dict[str, str]) -> dict[str, str]:
     values = segment.fields(f"[berth/1 {reply.get('segment', '')}]") or {}
     if "why" not in values:
         return reply
-    why = escape(values["why"])
-    room = segment.MAX_BODY - len(segment.body({**values, "why": "..."}))
+    text, number = untagged(values["why"])
+    end = "..." + (tag(number) if number else "")
+    why = escape(text)
+    room = segment.MAX_BODY - len(segment.body({**values, "why": end}))
     cut = _CUT_ESCAPE.sub("", why[: max(0, min(room, _MOST_REASON))])
-    return {**reply, "segment": segment.body({**values, "why": f"{unescape(cut)}..."})}
+    return {**reply, "segment": segment.body({**values, "why": f"{unescape(cut)}{end}"})}

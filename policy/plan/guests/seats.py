@@ -215,7 +215,7 @@ class Left:
         """Returns a seat on an idle GPU, or raises `NotNow`."""
         seat = self._idle(demand, self.enough(demand) & (self.idle != 0))
         if seat is None:
-            raise NotNow("its seat is chosen by what is known of it and of the hosts, if one is free")
+            raise NotNow("its seat is chosen by what is known of it and of the hosts, if one is free", 310)
         return seat
 
     def at(self, demand: "Demand", place: int, mask: int, judge: SeatJudge) -> Seat | None:
@@ -325,7 +325,9 @@ class Left:
         hosts = int(np.bitwise_count(self.free[self._fits(demand.gpu_mem, self._named)]).sum())
         idle = int(np.bitwise_count(np.where(demand.candidates, self.idle, 0)).sum())
         if idle + hosts:
-            raise NotNow(f"no node with a free seat has the cores and memory for one more guest ({idle + hosts} seats)")
+            raise NotNow(
+                f"no node with a free seat has the cores and memory for one more guest ({idle + hosts} seats)", 311
+            )
         raise NotNow(
-            f"no seat is free: {taken} have guests, and no other GPU where it could run is idle or may have one"
+            f"no seat is free: {taken} have guests, and no other GPU where it could run is idle or may have one", 311
         )

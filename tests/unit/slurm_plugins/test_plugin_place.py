@@ -358,7 +358,11 @@ def test_a_request_of_many_long_fields_is_left_to_slurm(plugin: Plugin) -> None:
     long = {"req_nodes": "n1," * 10_900, "exc_nodes": "n2," * 10_900, "features": "f" * 4_000}
     with plugin.berthd(place) as came:
         said = plugin.submit(USER, {"locality": "any"}, tres_per_job="gres/gpu:1", **long)
-    assert (said.rc, said.text, came) == (0, "berth: left to Slurm: its request is longer than 65536 bytes", [])
+    assert (said.rc, said.text, came) == (
+        0,
+        "berth: left to Slurm: its request is longer than 65536 bytes [BERTH-212]",
+        [],
+    )
 
 
 def test_nodes_are_folded_where_their_names_have_no_room(plugin: Plugin) -> None:

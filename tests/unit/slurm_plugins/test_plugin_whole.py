@@ -211,9 +211,9 @@ def test_a_request_that_is_too_large_is_left_to_slurm(plugin: Plugin, fields: di
         # None of them is berthd's failure.
         assert "req_nodes" in plugin.submit(tres_per_job="gres/gpu:1").fields
     assert {one.rc for one in said} == {0}
-    assert said[0].text == f"berth: left to Slurm: {why}"
+    assert said[0].text == f"berth: left to Slurm: {why} [BERTH-212]"
     values = segment.fields(said[0].fields["admin_comment"]) or {}
-    assert (values["state"], values["why"]) == ("passed", why)
+    assert (values["state"], values["why"]) == ("passed", f"{why} [BERTH-212]")
 
 
 def test_one_that_is_too_large_is_no_way_around_a_site_that_insists_on_berthd(

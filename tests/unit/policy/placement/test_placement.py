@@ -52,7 +52,7 @@ def test_the_greatest_weakest_pair_wins() -> None:
     decision = ask([node(name) for name in KINDS], KINDS, tres_per_job="gres/gpu:4")
 
     assert place(decision) == ("n2", "0,1,2,3")
-    assert decision.fields["message"] == "berth: n2 GPUs 0-3: NVLink 450 GB/s between every pair"
+    assert decision.fields["message"] == "berth: n2 GPUs 0-3: NVLink 450 GB/s between every pair [BERTH-101]"
 
 
 def test_inside_a_node_the_best_linked_pair_that_breaks_least_is_taken_not_the_lowest() -> None:
@@ -71,7 +71,7 @@ def test_of_gpus_without_nvlink_two_of_one_socket_are_taken() -> None:
     decision = decide(submit(tres_per_job="gres/gpu:2"), opened, POLICY, Settings(), NOW)
 
     assert place(decision) == ("n2", "0,1")
-    assert decision.fields["message"].endswith("no NVLink between them, 31.5 GB/s between the farthest two")
+    assert decision.fields["message"].endswith("no NVLink between them, 31.5 GB/s between the farthest two [BERTH-101]")
 
 
 def test_a_process_that_gets_the_fleet_of_another_answers_without_the_graph_library(tmp_path: Path) -> None:
@@ -173,7 +173,7 @@ def test_a_busy_cluster_gives_the_place_that_comes_free_soonest() -> None:
     decision = ask(nodes, None, jobs, tres_per_job="gres/gpu:2")
 
     assert place(decision) == ("n2", "0,1")
-    assert decision.fields["message"] == "berth: waits for n2 GPUs 0,1, expected in 12 min"
+    assert decision.fields["message"] == "berth: waits for n2 GPUs 0,1, expected in 12 min [BERTH-102]"
     assert f"start={int(NOW) + 720}" in decision.fields["segment"]
     assert "state=waiting" in decision.fields["segment"]
 
@@ -217,7 +217,7 @@ def test_nvlink_waits_for_a_linked_set_rather_than_taking_any() -> None:
     at_once = ask(nodes, KINDS, jobs, tres_per_job="gres/gpu:2", **{"flag.locality": "nvlink@0"})
 
     assert waits.fields["message"] == (
-        "berth: waits for n3 GPUs 0,1, expected in 12 min; waits up to 10 min for NVLink between all pairs"
+        "berth: waits for n3 GPUs 0,1, expected in 12 min; waits up to 10 min for NVLink between all pairs [BERTH-102]"
     )
     assert place(at_once) == ("n3", "0,2")
 
@@ -279,7 +279,7 @@ def test_nodes_of_one_nvlink_domain_are_one_nvlink_node_set() -> None:
     decision = ask_joined(joined("domain", 0, 1, 1), **TWO_NODES, **{"flag.locality": "nvlink"})
 
     assert place(decision) == ("n2,n3", "0,1,2,3,4,5,6,7")
-    assert decision.fields["message"].endswith("on each node, all in one NVLink domain")
+    assert decision.fields["message"].endswith("on each node, all in one NVLink domain [BERTH-101]")
 
 
 def test_a_gang_is_placed_in_one_leaf_without_being_asked() -> None:
@@ -330,7 +330,7 @@ def test_every_flag_is_answered_and_kept() -> None:
 
     decision = ask([node("n1")], tres_per_job="gres/gpu:1", **flags)
 
-    assert decision.fields["message"].endswith("; --movable: accepted, this site moves no jobs")
+    assert decision.fields["message"].endswith("; --movable: accepted, this site moves no jobs [BERTH-101]")
     assert "f.movable= f.app-class=compute" in decision.fields["segment"]
 
 
@@ -348,7 +348,10 @@ def test_what_no_node_has_is_left_to_slurm_and_named_at_all_events() -> None:
 
     assert decision.verb == "pass"
     assert decision.fields["urgent"] == "1"
-    assert decision.fields["message"] == "berth: no node has the GPU model or feature h200; GPU models here: h100"
+    assert (
+        decision.fields["message"]
+        == "berth: no node has the GPU model or feature h200; GPU models here: h100 [BERTH-221]"
+    )
     assert not {"urgent", "message"} & set(only_watch(decision).fields)
     assert "urgent" not in ask([node("n1")], tres_per_job="gres/gpu:1", prefer="rack1").fields
 

@@ -1,0 +1,128 @@
+"""The ids of messages: each that is used stands in the table, and docs/troubleshooting.md explains the whole table."""
+
+import ast
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from policy.formats import errors
+from policy.formats.errors import BerthError, LeftToSlurm, Never
+from policy.formats.messages import MESSAGES, tag, tagged, untagged
+
+ROOT = Path(__file__).parents[4]
+PLUGINS = ROOT / "slurm_plugins"
+NUMBERED = frozenset({"LeftToSlurm", "Impossible", "NotNow", "BadCompany", "OutOfTime", "Never"})
+"""Answers to a job's request: each is raised with a number of its own."""
+
+
+def calls(name: str, tree: ast.AST) -> Iterator[ast.Call]:
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call):
+            continue
+        if isinstance(node.func, ast.Name | ast.Attribute) and ast.unparse(node.func) == name:
+            yield node
+
+
+@cache
+def sources() -> tuple[tuple[Path, ast.AST], ...]:
+    """All of policy/ but the simulator, whose model of Slurm tells nobody anything."""
+    paths = [path for path in sorted((ROOT / "policy").rglob("*.py")) if "simulate" not in path.parts]
+    return tuple((path.relative_to(ROOT), ast.parse(path.read_text())) for path in paths)
+
+
+def numbers_in(call: ast.Call) -> list[int]:
+    given = [*call.args[1:], *(word.value for word in call.keywords)]
+    return [one.value for one in given if isinstance(one, ast.Constant) and isinstance(one.value, int)]
+
+
+def test_the_page_explains_each_id_once_in_the_words_of_the_table() -> None:
+    page = (ROOT / "docs" / "troubleshooting.md").read_text()
+    rows = re.findall(r"^\| BERTH-([0-9]+) \| (.*) \| (.*) \|$", page, re.MULTILINE)
+
+    assert len(rows) == len(MESSAGES)
+    assert {int(number): (meaning, advice) for number, meaning, advice in rows} == MESSAGES
+
+
+def test_answers_to_requests_have_numbers_of_their_own() -> None:
+    bare = [
+        f"{path}:{call.lineno}"
+        for path, tree in sources()
+        for name in NUMBERED
+        for call in calls(name, tree)
+        if len(call.args) + len(call.keywords) < 2
+    ]
+
+    assert bare == []
+
+
+def test_lines_of_the_log_have_numbers_and_errors_bring_theirs() -> None:
+    bare = [
+        f"{path}:{call.lineno}"
+        for path, tree in sources()
+        for name in ("log.error", "log.info")
+        for call in calls(name, tree)
+        if not numbers_in(call) and not (isinstance(call.args[0], ast.Name) and call.args[0].id == "problem")
+    ]
+
+    assert bare == []
+
+
+def test_each_number_that_is_used_is_in_the_table() -> None:
+    used = {
+        number
+        for _, tree in sources()
+        for name in (*NUMBERED, "log.error", "log.info", "Reason", "partial", "tagged", "message.line")
+        for call in calls(name, tree)
+        for number in numbers_in(call)
+        if number >= 100
+    }
+    used |= {kind.number for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, BerthError)}
+
+    assert len(used) > 100
+    assert used <= set(MESSAGES)
+
+
+_STRING = r'"(?:\\.|[^"\\])*"'
+_TOLD = re.compile(rf"\b(?:slurm_error|slurm_info|refuse|tell|leave_to_slurm)\((?:{_STRING}|[^;{{\"])*;")
+_SENTENCE = re.compile(rf"static const char \w+_sentence\[\] =(?:{_STRING}|[^;\"])*;")
+
+
+def statements(text: str) -> list[str]:
+    """The statements of a C file by which users or logs are told something."""
+    return [*_TOLD.findall(text), *_SENTENCE.findall(text)]
+
+
+def test_each_sentence_of_the_plugins_has_an_id_of_the_table() -> None:
+    bare, used = [], set()
+    for folder in ("job_submit", "spank", "cli_filter"):
+        for path in sorted((PLUGINS / folder).glob("*.c")):
+            text = path.read_text()
+            used |= {int(number) for number in re.findall(r"BERTH_ID\(\s*(\d+)\)", text)}
+            # What is told by a variable has its id where the variable is written.
+            told = [one for one in statements(text) if '"' in one and "BERTH_ID" not in one]
+            bare += [f"{path.name}: {' '.join(one.split())[:80]}" for one in told if "tell(opt, " not in one]
+
+    assert bare == []
+    assert used <= set(MESSAGES)
+    assert {number for number in MESSAGES if 800 <= number < 900} <= used
+
+
+def test_no_number_is_too_wide_for_its_group() -> None:
+    assert all(101 <= number <= 999 for number in MESSAGES)
+    assert all(entry.meaning.endswith(".") and entry.advice.endswith(".") for entry in MESSAGES.values())
+
+
+def test_an_error_has_the_number_of_its_class_or_its_own() -> None:
+    assert LeftToSlurm("it asks for no GPUs", 202).number == 202
+    assert LeftToSlurm("another policy's reason").number == 201
+    assert Never("no").number == 401
+    assert str(Never("no", 404)) == "no"
+
+
+@pytest.mark.parametrize("text", ["it is held", "it is held [BERTH-504]"])
+def test_a_message_has_one_id(text: str) -> None:
+    assert tagged(text, 504) == f"it is held{tag(504)}"
+    assert untagged(tagged(text, 504)) == ("it is held", 504)
