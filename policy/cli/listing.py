@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 import re
-import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from policy.cli.output import say
 from policy.formats.errors import UsageError, nearest
 
 __all__ = ["Column", "add_list_options", "columns_of", "lines_of", "list_parser", "moment", "say_age", "span"]
@@ -110,4 +110,4 @@ def span(seconds: float | None) -> str:
 def say_age(at: float) -> None:
     """Tells on standard error if a list is old."""
     if (age := time.time() - at) > STALE_AFTER:
-        sys.stderr.write(f"berth: berthd last read Slurm {age:.0f} s ago; berth status says why\n")
+        say(f"berth: berthd last read Slurm {age:.0f} s ago; berth status says why", 214)

@@ -6,9 +6,9 @@ import sys
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 
+from policy.cli.output import number_of, say
 from policy.cli.parser import CommandParser
 from policy.formats.errors import BerthError, UsageError
-from policy.formats.messages import tagged
 
 # Each is imported only when the parser is built; none may import numpy (a test checks this).
 _COMMANDS = (
@@ -38,10 +38,6 @@ _OURS = frozenset({"policy", "topology", "prolog_epilog"})
 
 NOBODY_READS = 141
 """The exit status that a shell reports for a program of coreutils whose reader has gone (128 + SIGPIPE)."""
-
-
-TOPOLOGY = 709
-"""The number of messages of the topology side, whose errors have none of their own."""
 
 
 class MissingPackageError(BerthError):
@@ -97,8 +93,7 @@ def _run(arguments: Sequence[str]) -> int:
 
 
 def _say(problem: Exception, code: int) -> int:
-    number = problem.number if isinstance(problem, BerthError) else TOPOLOGY
-    sys.stderr.write(f"berth: error: {tagged(problem, number)}\n")
+    say(f"berth: error: {problem}", number_of(problem))
     return code
 
 

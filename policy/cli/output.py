@@ -5,6 +5,9 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
+from policy.formats.errors import BerthError
+from policy.formats.messages import tagged
+
 SCHEMA_VERSION = 1
 
 
@@ -16,6 +19,20 @@ def print_json(values: Mapping[str, Any]) -> None:
 def as_json(values: Mapping[str, Any]) -> str:
     """Returns one JSON object, with the version of its shape."""
     return json.dumps({"schema_version": SCHEMA_VERSION, **values}, indent=2) + "\n"
+
+
+TOPOLOGY = 709
+"""The number of messages of the topology side, whose errors have none of their own."""
+
+
+def number_of(problem: object) -> int:
+    """Returns the number of an error's message."""
+    return problem.number if isinstance(problem, BerthError) else TOPOLOGY
+
+
+def say(text: str, number: int) -> None:
+    """Prints a line on standard error, with the id of its message."""
+    sys.stderr.write(f"{tagged(text, number)}\n")
 
 
 def print_table(rows: list[tuple[str, str]]) -> None:

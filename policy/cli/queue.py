@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 import pwd
-import sys
 import time
 from collections.abc import Mapping
 from functools import lru_cache
@@ -13,7 +12,7 @@ from typing import Any
 
 from policy.cli import ask
 from policy.cli.listing import Column, add_list_options, columns_of, lines_of, list_parser, moment, say_age, span
-from policy.cli.output import print_json
+from policy.cli.output import print_json, say
 from policy.formats import hostlist
 from policy.formats.errors import UsageError
 
@@ -53,7 +52,7 @@ def run(options: argparse.Namespace) -> int:
     for line in lines_of(jobs, columns, header=not options.noheader):
         print(line)
     if found["left_out"]:
-        sys.stderr.write(f"berth: {found['left_out']} more jobs wait; squeue lists all\n")
+        say(f"berth: {found['left_out']} more jobs wait; squeue lists all", 712)
     return 0
 
 

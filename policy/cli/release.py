@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
+from policy.cli.output import say
 from policy.formats.errors import BerthError, UsageError
 
 if TYPE_CHECKING:
@@ -61,12 +62,12 @@ def _release(gateway: "Gateway", options: argparse.Namespace) -> None:
             if gateway.release(job_id, reason, for_now=options.for_now):
                 released += 1
             elif not options.all:
-                sys.stderr.write(f"berth: job {job_id} has no pin of Berth\n")
+                say(f"berth: job {job_id} has no pin of Berth", 711)
         except BerthError as problem:
             if options.all and "only the place of a waiting job" in str(problem):
                 continue  # it started a moment ago
             failed += 1
-            sys.stderr.write(f"berth: error: job {job_id} keeps its place: {problem}\n")
+            say(f"berth: error: job {job_id} keeps its place: {problem}", 607)
     sys.stdout.write(f"{released} job{'' if released == 1 else 's'} given back to Slurm\n")
     if failed:
         raise BerthError(f"{failed} of {len(job_ids)} jobs keep their place")

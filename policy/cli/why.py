@@ -63,17 +63,22 @@ def run(options: argparse.Namespace) -> int:
 
 def sentence(job_id: int, slurm_state: str, values: Mapping[str, str], failure: Sequence[tuple[str, str]] = ()) -> str:
     """Returns the decision in one sentence, with the id of the message that counts most."""
-    text = f"job {job_id} {_happens(slurm_state, values, dict(failure))}"
-    return tagged(text, _STATES.get(values.get("state", ""), _UNKNOWN)[1])
+    told = dict(failure)
+    if "failed" in told:
+        known = told.get("known by", "by what it is known is not told")
+        return tagged(f"job {job_id} failed: {told['failed']}; {known}", FAILURE)
+    if slurm_state == "PENDING" and "disagrees" in values:
+        return tagged(f"job {job_id} is held: {values['disagrees']}", DISAGREES)
+    return tagged(f"job {job_id} {_happens(slurm_state, values)}", _STATES.get(values.get("state", ""), _UNKNOWN)[1])
 
 
-def _happens(slurm_state: str, values: Mapping[str, str], failure: Mapping[str, str]) -> str:
+FAILURE, DISAGREES = 619, 602
+"""Numbers of messages about a job that failed, and about one that its node has held."""
+
+
+def _happens(slurm_state: str, values: Mapping[str, str]) -> str:
     """Returns what happens to a job, and why."""
     reason = values.get("why", "no reason was given")
-    if "failed" in failure:
-        return f"failed: {failure['failed']}; {failure.get('known by', 'by what it is known is not told')}"
-    if slurm_state == "PENDING" and "disagrees" in values:
-        return f"is held: {values['disagrees']}"
     if slurm_state == "PENDING" and "because" in values:
         expected = f", expected at {_moment(start)}" if (start := values.get("start", "")).isdigit() else ""
         place = f" for {_place(values)}{expected}" if "nodes" in values else ""

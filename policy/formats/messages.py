@@ -384,6 +384,8 @@ MESSAGES: dict[int, MessageEntry] = {
         "A topology file, a score table or a hardware query has a fault.",
         "Correct the file that the message names, or run `berth topo discover` anew.",
     ),
+    711: MessageEntry("The job has no pin of Berth, so that there is nothing to give back.", "Nothing."),
+    712: MessageEntry("A list is not whole, because too many jobs wait.", "Use `squeue` for all of them."),
     # The plugins
     801: MessageEntry("Extra is longer than Slurm takes.", "Make it shorter."),
     802: MessageEntry("Extra has text that Berth alone writes.", "Leave `[berth/` out of it."),

@@ -111,3 +111,46 @@ def test_users_who_ask_without_end_keep_no_job_from_its_place(slurm: Slurm, logi
     assert all("too many questions of one user" in one for one in said), said
     assert told.rc == 0, told.text
     assert all("state=passed" not in slurm.comment(job) for job in jobs)
+
+
+def rows_of(text: str) -> list[list[str]]:
+    return [line.split() for line in text.splitlines()]
+
+
+def test_the_map_and_the_queue_obey_private_data(slurm: Slurm, login: Target) -> None:
+    with private_jobs(slurm), berth_conf(slurm, USERS):
+        listening(login)
+        job = slurm.submit("--gpus=2", "-C", "v100", body="exec sleep 60")
+        slurm.wait_state(job, {"RUNNING"})
+
+        def seen() -> str | None:
+            told = ask(login, "nodes", "-h", "-o", "gpus", user="alice")
+            return told.out if told.rc == 0 and str(job) in told.out else None
+
+        own = until("the overview to have the job", seen)
+        others = ask(login, "nodes", "-h", "-o", "gpus", user="bob").out
+        queues = {
+            user: ask(login, "queue", "-h", "-o", "jobid,st,gpus", user=user) for user in ("alice", "bob", "root")
+        }
+
+    assert own.replace(str(job), "*").split() == others.split()
+    assert own.split().count(str(job)) == 2
+    assert {user: rows_of(told.out) for user, told in queues.items()} == {
+        "alice": [[str(job), "R", "2"]],
+        "bob": [],
+        "root": [[str(job), "R", "2"]],
+    }
+
+
+def test_root_has_the_map_on_the_controller_without_the_port(slurm: Slurm) -> None:
+    job = slurm.submit("--gpus=1", body="exec sleep 60")
+    slurm.wait_state(job, {"RUNNING"})
+
+    def seen() -> str | None:
+        told = slurm.target.run(["berth", "nodes"], user="root", check=False)
+        return told.out if str(job) in told.out else None
+
+    assert until("the overview to have the job", seen).startswith("NODE")
+    told = slurm.target.run(["berth", "nodes"], user="alice", check=False)
+    assert told.rc == 1
+    assert "is for Slurm's user and root" in told.err

@@ -7,6 +7,7 @@ import sys
 import time
 from pathlib import Path
 
+from policy.cli.output import number_of, say
 from policy.cli.topo.sources import (
     DEGRADED,
     OK,
@@ -67,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
     where = f"leaves and pods from {source}" if source else "no leaves or pods"
     print(f"{output} written: {len(found)} nodes, {gpus} GPUs, {where}")
     for problem in [*map(str, problems), *fabric.conflicts]:
-        print(f"berth topo compile: {problem}", file=sys.stderr)
+        say(f"berth topo compile: {problem}", number_of(problem))
     return DEGRADED if problems or fabric.conflicts else OK
 
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 
-from policy.cli.output import print_json
+from policy.cli.output import number_of, print_json, say
 from policy.cli.topo.sources import FAILED, OK, WHAT, add_directory, load, machines
 from policy.formats.errors import BerthError, UsageError
 from topology.diff import TopologyChange, changes, cluster_changes
@@ -44,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         found = [change for change in _changes(args) if _wanted(change, args.only)]
     except (BerthError, TopologyError) as error:
-        print(f"berth topo diff: {error}", file=sys.stderr)
+        say(f"berth topo diff: {error}", number_of(error))
         return FAILED
     if args.json:
         print_json({"changes": [_as_json(change) for change in found]})

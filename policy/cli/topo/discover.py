@@ -7,6 +7,7 @@ import socket
 import sys
 from pathlib import Path
 
+from policy.cli.output import number_of, say
 from policy.cli.topo.sources import DEGRADED, FAILED, OK, default_directory
 from policy.cli.topo.words import summary
 from policy.formats.errors import BerthError
@@ -49,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
                 output.parent.mkdir(parents=True, exist_ok=True)
             files.dump(machine, output)
     except (BerthError, TopologyError, OSError) as error:
-        print(f"berth topo discover: {error}", file=sys.stderr)
+        say(f"berth topo discover: {error}", number_of(error))
         return FAILED
     print(summary(machine), file=sys.stderr if args.output == "-" else sys.stdout)
     for problem in machine.problems:

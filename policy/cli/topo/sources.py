@@ -7,11 +7,11 @@ Slurm's own file.
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from policy.cli.output import number_of, say
 from policy.formats.errors import BerthError, UsageError
 from policy.site import config
 from topology import files
@@ -98,7 +98,7 @@ def machines(what: Iterable[str], args: argparse.Namespace) -> list[Machine]:
 
 def load(directory: Path) -> dict[str, Machine]:
     """Returns all machines of a folder; a broken file is skipped with a line on standard error."""
-    found = files.load_directory(directory, lambda problem: print(f"berth topo: {problem}", file=sys.stderr))
+    found = files.load_directory(directory, lambda problem: say(f"berth topo: {problem}", number_of(problem)))
     if not found:
         raise nothing_in(directory)
     return found

@@ -13,7 +13,7 @@ import pytest
 
 from policy.cli import doctor
 from policy.cli.main import main
-from policy.cli.why import rows
+from policy.cli.why import rows, sentence
 from policy.daemon.answer import main as berthd
 from policy.formats import segment
 from policy.formats.errors import ConfigError, DaemonError
@@ -53,7 +53,7 @@ def waiting_job(recording: Path) -> int:
 
 
 def test_why_tells_the_decision_with_units(slurm: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["why", str(waiting_job(slurm))]) == 0
+    assert main(["why", "-v", str(waiting_job(slurm))]) == 0
 
     printed = capsys.readouterr().out
     assert "waits for GPUs that come free soonest" in printed
@@ -77,7 +77,7 @@ def test_why_of_a_failed_job_tells_the_decision_where_slurms_commands_are_missin
     monkeypatch.setattr("policy.cli.why.look_up", lambda _: ("FAILED", {"state": "placed", "why": "best of 3"}))
     monkeypatch.setenv("PATH", "/nowhere")
 
-    assert main(["why", "7"]) == 0
+    assert main(["why", "-v", "7"]) == 0
 
     told = capsys.readouterr().out
     assert "best of 3" in told
@@ -89,9 +89,58 @@ def test_why_of_a_job_left_to_slurm_gives_the_reason_and_the_flags() -> None:
 
     shown = dict(rows(7, "PENDING", values))
 
-    assert shown["decision"] == "left to Slurm"
+    assert shown["decision"] == "left to Slurm [BERTH-201]"
     assert shown["reason"] == "the tasks of an array are not placed yet"
     assert (shown["--movable"], shown["--retry"]) == ("given", "3")
+
+
+PLACE = {"nodes": "n1,n2", "gpus": "0,1,2", "why": "best of 3"}
+
+
+@pytest.mark.parametrize(
+    ("state", "values", "failure", "told"),
+    [
+        (
+            "PENDING",
+            {"state": "placed", **PLACE},
+            [],
+            "has n[1-2] GPUs 0-2 and starts when Slurm starts it: best of 3 [BERTH-101]",
+        ),
+        ("PENDING", {"state": "waiting", **PLACE}, [], "waits for n[1-2] GPUs 0-2: best of 3 [BERTH-102]"),
+        (
+            "PENDING",
+            {"state": "waiting", **PLACE, "because": "capacity", "because_text": "2 GPUs are free [BERTH-515]"},
+            [],
+            "waits for n[1-2] GPUs 0-2: 2 GPUs are free [BERTH-515]",
+        ),
+        (
+            "PENDING",
+            {"state": "later", "why": "no end [BERTH-307]"},
+            [],
+            "waits until a place is in sight: no end [BERTH-307]",
+        ),
+        ("RUNNING", {"state": "waiting", **PLACE}, [], "runs on n[1-2] GPUs 0-2: best of 3 [BERTH-102]"),
+        ("COMPLETED", {"state": "placed", **PLACE}, [], "ran on n[1-2] GPUs 0-2: best of 3 [BERTH-101]"),
+        ("RUNNING", {"state": "passed", "why": "no GPUs [BERTH-202]"}, [], "is left to Slurm: no GPUs [BERTH-202]"),
+        ("PENDING", {"state": "placed", **PLACE, "disagrees": "it has g3"}, [], "is held: it has g3 [BERTH-602]"),
+        (
+            "FAILED",
+            {"state": "placed", **PLACE},
+            [("failed", "oom: no memory"), ("known by", "its log")],
+            "failed: oom: no memory; its log [BERTH-619]",
+        ),
+    ],
+)
+def test_why_tells_one_sentence(state: str, values: dict[str, str], failure: list[tuple[str, str]], told: str) -> None:
+    assert sentence(7, state, values, failure) == f"job 7 {told}"
+
+
+def test_why_prints_one_line(slurm: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["why", str(waiting_job(slurm))]) == 0
+
+    printed = capsys.readouterr().out
+    assert printed.count("\n") == 1
+    assert re.search(r"^job \d+ waits for .* GPUs 0-7, expected at .* \[BERTH-\d{3}\]$", printed)
 
 
 @pytest.mark.parametrize(
@@ -129,7 +178,7 @@ def test_a_package_that_a_smaller_installation_lacks_is_named(
 
     assert main(["release", "--all"]) == 1
     assert capsys.readouterr().err == (
-        f"berth: error: this command needs the Python package {missing}: install Berth with '.[daemon]'\n"
+        f"berth: error: this command needs the Python package {missing}: install Berth with '.[daemon]' [BERTH-708]\n"
     )
 
 
@@ -167,7 +216,7 @@ def test_what_the_unit_gives_back_at_berthds_end_the_next_berthd_takes_again(
     [update] = [json.loads(line) for line in (slurm / "updates").read_text().splitlines()]
     written = dict(word.partition("=")[::2] for word in update)
     values = segment.fields(written["AdminComment"]) or {}
-    assert (values["state"], values["why"]) == ("later", "given back to Slurm until berthd runs again")
+    assert (values["state"], values["why"]) == ("later", "given back to Slurm until berthd runs again [BERTH-106]")
     assert "gpus" not in values
     assert written["TresPerNode"] == "gres/gpu:8"
 
@@ -478,7 +527,7 @@ def test_plan_says_where_a_job_would_go_and_submits_nothing(capsys: pytest.Captu
 def test_plan_of_a_job_that_is_refused_gives_the_reason(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "--", "--gpus=99", "--wrap", "true"]) == 1
 
-    assert capsys.readouterr().err == "berth: error: 99 GPUs are too many\n"
+    assert capsys.readouterr().err == "berth: error: 99 GPUs are too many [BERTH-700]\n"
 
 
 @pytest.mark.usefixtures("sbatch")

@@ -155,7 +155,7 @@ def test_a_job_that_no_place_can_be_written_into_is_given_back_for_good(tmp_path
     planner.one_pass(ended=False)
     write_all(planner)
     why = "given back to Slurm: the job's Extra has 1100 bytes, and Slurm takes 1024"
-    assert slurm.given_back == [(5, why), (6, why), (6, f"released: {why}")]
+    assert slurm.given_back == [(5, why), (6, why), (6, f"released: {why} [BERTH-106]")]
 
 
 @pytest.mark.parametrize(("skipped", "moved_to"), [("", ["n2"]), ("plain", ["n3"])])

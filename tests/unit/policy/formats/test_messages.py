@@ -74,7 +74,7 @@ def test_each_number_that_is_used_is_in_the_table() -> None:
     used = {
         number
         for _, tree in sources()
-        for name in (*NUMBERED, "log.error", "log.info", "Reason", "partial", "tagged", "message.line")
+        for name in (*NUMBERED, "log.error", "log.info", "Reason", "partial", "tagged", "message.line", "say")
         for call in calls(name, tree)
         for number in numbers_in(call)
         if number >= 100

@@ -422,7 +422,7 @@ def test_a_release_for_now_leaves_all_that_the_next_plan_has_to_know(folder: Pat
     values = segment.fields(update["AdminComment"]) or {}
     assert values == {
         "state": "later", "id": "00", "asked": "gpus:1", "n": "1", "k": "1", "share": "30", "gpu_mem": "12",
-        "way": "mps", "f.retry": "auto", "why": "because",
+        "way": "mps", "f.retry": "auto", "why": "because [BERTH-106]",
     }  # fmt: skip
 
 
