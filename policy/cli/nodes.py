@@ -18,9 +18,10 @@ SLOW = 1.10
 _USUAL = ("node", "model", "state", "free", "gpus")
 
 LEGEND = (
-    "GPUs, a bar between NVLink islands: . free; (7) free, job 7 starts there next; 7 owned by job 7; 60% packed "
-    "jobs have so much of it; ? taken, Slurm does not say by whom; * a job that you may not see. Behind it: +8 with "
-    "guest 8; x takes no guest; !1.13 takes 13 % more time than is typical. A node that takes no jobs shows - for free."
+    "GPUs, with a bar between NVLink islands; 3:. is GPU 3, where an island's GPUs are not neighbours by number. "
+    ". free; (7) free, job 7 starts there next; 7 owned by job 7; 60% packed jobs have so much of it; ? taken, Slurm "
+    "does not say by whom; * a job that you may not see. Behind it: +8 with guest 8; x takes no guest; !1.13 takes 13 % "
+    "more time than is typical. A node that takes no jobs shows - for free."
 )
 
 
@@ -68,9 +69,27 @@ def chosen(nodes: Iterable[Mapping[str, Any]], names: str | None, partitions: st
 
 def with_cells(nodes: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Returns the nodes with their cells as text, all of one width so that the rows make a map."""
-    rows = [{**node, "cells": [_cell(node, place) for place in range(len(node["gpus"]))]} for node in nodes]
-    width = max((len(cell) for row in rows for cell in row["cells"]), default=1)
-    return [{**row, "map": _joined([cell.ljust(width) for cell in row["cells"]], row["islands"])} for row in rows]
+    rows = [{**node, "groups": _groups(len(node["gpus"]), node["islands"])} for node in nodes]
+    for row in rows:
+        order = [place for group in row["groups"] for place in group]
+        # Where the GPUs of an island are not neighbours by number, each cell says which GPU it is.
+        numbered = order != sorted(order)
+        row["cells"] = {place: f"{place}:{_cell(row, place)}" if numbered else _cell(row, place) for place in order}
+    width = max((len(cell) for row in rows for cell in row["cells"].values()), default=1)
+    return [{**row, "map": _joined(row["groups"], row["cells"], width)} for row in rows]
+
+
+def _groups(count: int, islands: Sequence[Sequence[int]]) -> list[list[int]]:
+    """Returns the positions by NVLink island; all in one group where islands overlap, or there are none.
+
+    >>> _groups(4, [[0, 3], [1, 2]]), _groups(3, [[0, 1], [1, 2]]), _groups(2, [])
+    ([[0, 3], [1, 2]], [[0, 1, 2]], [[0, 1]])
+    """
+    inside = [position for island in islands for position in island if position < count]
+    if not inside or len(inside) != len(set(inside)):
+        return [list(range(count))]
+    alone = [[position] for position in range(count) if position not in inside]
+    return sorted([*map(list, islands), *alone])
 
 
 def slowest(node: Mapping[str, Any], place: int) -> float:
@@ -104,15 +123,9 @@ def _job(number: int | None) -> str:
     return "*" if number is None else str(number)
 
 
-def _joined(cells: Sequence[str], islands: Sequence[Sequence[int]]) -> str:
-    """Joins cells, with a bar between islands; where islands overlap, or there are none, there are no bars."""
-    of = {position: number for number, island in enumerate(islands) for position in island}
-    bars = bool(of) and len(of) == sum(len(island) for island in islands)
-    text = cells[0] if cells else ""
-    for place in range(1, len(cells)):
-        apart = bars and (place not in of or of[place] != of.get(place - 1))
-        text += f" {'| ' if apart else ''}{cells[place]}"
-    return text
+def _joined(groups: Sequence[Sequence[int]], cells: Mapping[int, str], width: int) -> str:
+    """Joins cells, with a bar between islands."""
+    return " | ".join(" ".join(cells[place].ljust(width) for place in group) for group in groups)
 
 
 def free_of(node: Mapping[str, Any]) -> int:

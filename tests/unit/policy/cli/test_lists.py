@@ -1,5 +1,6 @@
 """`berth nodes`, `berth queue` and `berth top`, from an overview beside berthd's socket."""
 
+import doctest
 import json
 import os
 import pty
@@ -14,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from policy.cli import nodes, queue, top
+from policy.cli import listing, nodes, queue, top
 from policy.cli.main import main
 from policy.site.overview import path_of
 
@@ -210,6 +211,16 @@ def test_overlapping_islands_have_no_bars() -> None:
     (found,) = nodes.with_cells([row])
 
     assert found["map"] == ". . ."
+
+
+def test_an_island_whose_gpus_are_no_neighbours_names_them() -> None:
+    row = {"name": "n1", "state": "up", "gpus": [gpu()] * 5, "islands": [[0, 3], [1, 2]]}
+
+    (found,) = nodes.with_cells([row])
+
+    assert found["map"] == "0:. 3:. | 1:. 2:. | 4:."
+    assert doctest.testmod(nodes).failed == 0
+    assert doctest.testmod(listing).failed == 0
 
 
 def test_a_job_that_may_not_be_seen_is_a_star() -> None:

@@ -400,7 +400,9 @@ def test_the_signal_of_a_movable_job_stands_in_its_record() -> None:
 
 def test_who_is_never_moved_is_told_so() -> None:
     assert decided(client="alloc")[1].endswith("--movable: accepted, a job without a script is never moved [BERTH-101]")
-    assert decided(replace(RULES, enabled=False))[1].endswith("--movable: accepted, this site moves no jobs [BERTH-101]")
+    assert decided(replace(RULES, enabled=False))[1].endswith(
+        "--movable: accepted, this site moves no jobs [BERTH-101]"
+    )
 
 
 # The plan while a job is moved.
