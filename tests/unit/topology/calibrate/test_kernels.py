@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
-from zipfile import ZipFile
 
 import pytest
 
-from tests.all import ROOT
+from tests.nvidia import VERSIONS, cuda_files
 from topology.calibrate.kernels import AMPERE, VOLTA, Ptx
 
-LOCK = ROOT / "requirements/ptxas.lock"
 ARCHITECTURES = {
     VOLTA: {"12": [70, 75], "13": [75]},
     AMPERE: {"12": [80, 86, 89, 90, 100, 120], "13": [80, 86, 89, 90, 100, 120]},
@@ -45,25 +42,17 @@ def test_the_kernels_come_as_ptx_that_old_drivers_take(ptx: Ptx, head: str, prod
 
 @pytest.fixture(scope="module")
 def assemblers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Fetch ptxas of CUDA 12 and 13, from the packages that NVIDIA publishes."""
-    folder = tmp_path_factory.mktemp("ptxas")
-    fetch = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--require-hashes", "--dest", str(folder)]
-    done = subprocess.run([*fetch, "-r", str(LOCK)], capture_output=True, text=True, check=False)
-    if done.returncode:
-        pytest.skip(f"ptxas cannot be fetched here: {done.stderr.strip().splitlines()[-1]}")
+    """Return ptxas of CUDA 12 and 13."""
     found = {}
-    for wheel in folder.glob("*.whl"):
-        with ZipFile(wheel) as archive:
-            (name,) = (one for one in archive.namelist() if one.endswith("/bin/ptxas"))
-            program = Path(archive.extract(name, folder / wheel.stem))
-            program.chmod(0o755)
-        found["12" if "cu12" in wheel.name else "13"] = program
+    for version, folder in cuda_files(tmp_path_factory.mktemp("nvidia")).items():
+        (found[version],) = folder.rglob("ptxas")
+        found[version].chmod(0o755)
     return found
 
 
 @pytest.mark.hard
 @pytest.mark.parametrize("ptx", [VOLTA, AMPERE], ids=["volta", "ampere"])
-@pytest.mark.parametrize("cuda", ["12", "13"])
+@pytest.mark.parametrize("cuda", VERSIONS)
 def test_the_assemblers_of_cuda_12_and_13_take_each_kernel_for_each_gpu(
     assemblers: dict[str, Path], ptx: Ptx, cuda: str, tmp_path: Path
 ) -> None:
