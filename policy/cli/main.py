@@ -29,6 +29,7 @@ _COMMANDS = (
     "policy.cli.calibrate",
     "policy.cli.classify",
     "policy.cli.report",
+    "policy.cli.collect",
     "policy.cli.vc",
     "policy.cli.ready",
 )

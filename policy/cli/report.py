@@ -3,31 +3,24 @@
 from __future__ import annotations
 
 import argparse
-import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING
 
 from policy.cli.output import as_json, print_json
-from policy.formats.errors import SlurmError, UsageError
+from policy.formats.errors import UsageError
+from policy.slurm.accounting import days, opened
 
 if TYPE_CHECKING:
     from policy.report.site import Site
     from policy.report.tally import Period, Tally
 
-__all__ = ["register"]
+__all__ = ["moment", "register"]
 
 _DAY_S = 86_400.0
-_CLOCK_S = 3_600.0
-"""Seconds read in addition at both ends.
-
-sacct takes local time, in which an hour is missing or double in the night of a clock change.
-"""
 _SECONDS = 600
 
 
@@ -38,7 +31,9 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     report.add_argument("--since", metavar="TIME", help="2026-11-01 or 2026-11-01T08:30 (default: 30 days ago)")
     report.add_argument("--until", metavar="TIME", help="the end of that time (default: now)")
-    report.add_argument("--from", dest="source", metavar="FILE", help="saved lines of sacct; - for standard input")
+    report.add_argument(
+        "--from", dest="source", metavar="FILE", help="a file of berth collect, or lines of sacct; -: stdin"
+    )
     report.add_argument("--fabric", metavar="FILE", help="topology.conf or .yaml (default: beside slurm.conf)")
     report.add_argument("--gpus-per-node", type=int, metavar="N", help="where Slurm's nodes are not to be asked")
     report.add_argument("--json", metavar="FILE", help="write all figures; - for standard output")
@@ -52,8 +47,8 @@ def _report(args: argparse.Namespace) -> int:
     from policy.report.tally import Period, Tally  # noqa: PLC0415
     from policy.report.text import text  # noqa: PLC0415
 
-    until = _moment(args.until) if args.until else float("inf") if args.source else time.time()
-    since = _moment(args.since) if args.since else 0.0 if args.source else until - 30 * _DAY_S
+    until = moment(args.until) if args.until else float("inf") if args.source else time.time()
+    since = moment(args.since) if args.since else 0.0 if args.source else until - 30 * _DAY_S
     if since >= until:
         raise UsageError("--since must lie before --until")
     tally = Tally(_site(args), shipped_rules())
@@ -80,7 +75,8 @@ def _write(name: str, text: str) -> None:
         raise UsageError(f"{name} cannot be written: {problem.strerror}; name another file") from problem
 
 
-def _moment(words: str) -> float:
+def moment(words: str) -> float:
+    """Parses a date or a date and time of this machine's clock."""
     try:
         return datetime.fromisoformat(words).timestamp()
     except ValueError:
@@ -94,67 +90,20 @@ def _from_file(name: str, tally: Tally, period: Period) -> None:
         if name == "-":
             tally.add(read(sys.stdin), period, period.until)
         else:
-            with Path(name).open(encoding="utf-8", errors="replace") as lines:
+            with opened(Path(name)) as lines:
                 tally.add(read(lines), period, period.until)
     except OSError as problem:
-        raise UsageError(f"{name} cannot be read: {problem.strerror}; name a file with sacct's answer") from problem
+        raise UsageError(
+            f"{name} cannot be read: {problem.strerror}; name a file that berth collect wrote"
+        ) from problem
 
 
 def _from_sacct(tally: Tally, since: float, until: float) -> None:
-    """Reads sacct day by day, so that neither slurmdbd nor sacct has to hold more."""
-    from policy.report.rows import read  # noqa: PLC0415
+    from policy.report.rows import COLUMNS, read  # noqa: PLC0415
     from policy.report.tally import Period  # noqa: PLC0415
 
-    begin = since
-    while begin < until:
-        end = min(begin + _DAY_S, until)
-        with _sacct(begin - _CLOCK_S, end + _CLOCK_S) as lines:
-            tally.add(read(lines), Period(begin, end), until)
-        begin = end
-
-
-@contextmanager
-def _sacct(begin: float, end: float) -> Iterator[Iterable[str]]:
-    """Yields sacct's lines while it writes them."""
-    from policy.report.rows import COLUMNS  # noqa: PLC0415
-
-    words = ["sacct", "-aDP", "-S", _local(begin), "-E", _local(end), "-o", ",".join(COLUMNS)]
-    environment = {**os.environ, "SLURM_TIME_FORMAT": "%s", "LC_ALL": "C.UTF-8"}
-    try:
-        running = subprocess.Popen(
-            words,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            encoding="utf-8",
-            errors="replace",
-            env=environment,
-        )
-    except FileNotFoundError:
-        raise SlurmError("sacct is not on PATH; install Slurm's client commands here, or use --from FILE") from None
-    with running:
-        assert running.stdout is not None  # noqa: S101 - narrows the type
-        assert running.stderr is not None  # noqa: S101 - narrows the type
-        try:
-            first = running.stdout.readline()
-            if first:
-                yield _chain(first, running.stdout)
-            said = running.stderr.read().strip()
-            code = running.wait()
-        except BaseException:
-            running.kill()
-            raise
-    if code or not first:
-        raise SlurmError(f"sacct did not answer: {said or f'it ended with {code}'}; is slurmdbd set up and up?")
-
-
-def _chain(first: str, rest: IO[str]) -> Iterator[str]:
-    yield first
-    yield from rest
-
-
-def _local(moment: float) -> str:
-    return datetime.fromtimestamp(moment).strftime("%Y-%m-%dT%H:%M:%S")  # noqa: DTZ006 - sacct wants local time
+    for begin, end, lines in days(since, until, COLUMNS):
+        tally.add(read(lines), Period(begin, end), until)
 
 
 def _site(args: argparse.Namespace) -> Site:

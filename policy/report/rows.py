@@ -71,17 +71,21 @@ def read(lines: Iterable[str]) -> Iterator[JobRun]:
     """Yields the runs in sacct's output; the steps of a run follow it and tell how its GPUs were used."""
     source = iter(lines)
     header = next(source, "").rstrip("\n").split("|")
-    if tuple(header) != COLUMNS:
-        raise FormatError(f"this is no answer to `{COMMAND}`: its first line does not name those columns in that order")
+    if not set(COLUMNS) <= set(header) or header[-1] != COLUMNS[-1]:
+        raise FormatError(
+            "this is no file that `berth collect` wrote, and no answer to "
+            f"`{COMMAND}`: its first line does not name those columns, {COLUMNS[-1]} last"
+        )
+    place = header.index("JobIDRaw")
     run: JobRun | None = None
     measured = 0.0
     seen = False
     for line in source:
-        values = line.rstrip("\n").split("|", len(COLUMNS) - 1)
-        match = _ID.fullmatch(values[0]) if len(values) == len(COLUMNS) else None
+        values = line.rstrip("\n").split("|", len(header) - 1)
+        match = _ID.fullmatch(values[place]) if len(values) == len(header) else None
         if match is None:
             continue  # the rest of a comment that has several lines
-        row = dict(zip(COLUMNS, values, strict=True))
+        row = dict(zip(header, values, strict=True))
         if match[2]:
             if run is not None and run.id == match[1]:
                 use = tres(row["TRESUsageInTot"]).get("gres/gpuutil")

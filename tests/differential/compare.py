@@ -53,11 +53,10 @@ def shows_all_that_opens(plain: Outcome, berth: Outcome) -> bool:
     return same and all(a[2] <= b[2] == b[1] for a, b in zip(one, other, strict=True))
 
 
-def more_cpus(plain: Outcome, berth: Outcome) -> bool:
-    """Whether all is the same but for CPUs, of which tasks have more with Berth."""
+def other_cores(plain: Outcome, berth: Outcome) -> bool:
+    """Whether all is the same but for the cores of tasks."""
     one, other = ([task for node in outcome.tasks for task in node] for outcome in (plain, berth))
-    same = [task[1:] for task in one] == [task[1:] for task in other] and plain.has == berth.has
-    return same and all(a[0] <= b[0] for a, b in zip(one, other, strict=True))
+    return [task[1:] for task in one] == [task[1:] for task in other] and plain.has == berth.has
 
 
 def single_beside_tasks_per_gpu(words: tuple[str, ...]) -> bool:
@@ -99,8 +98,9 @@ def _allowed(request: Request, plain: Outcome, berth: Outcome) -> bool:
         return [[task[0] for task in node] for node in plain.tasks] == [
             [task[0] for task in node] for node in berth.tasks
         ]
-    if "--exclusive" in words and more_cpus(plain, berth):
-        # Of a whole node on 24.11 Slurm gives a step the cores beside its GPUs alone, or all, as these lie.
+    spare = "--exclusive" in words or any(word.startswith("--mincpus") for word in words)
+    if spare and other_cores(plain, berth):
+        # Where a job has cores to spare, 24.11 gives a step those beside its GPUs alone, or all, as these lie.
         return True
     on_each = any(word.startswith(("--gres=gpu", "--gpus-per-node")) for word in words)
     if asks and not on_each and plain.tasks == berth.tasks and nodes_of(berth) < nodes_of(plain):

@@ -15,9 +15,10 @@ import time
 from typing import Any
 
 from prolog_epilog import injob
-from topology.calibrate.kernels import PTX
+from topology.calibrate.kernels import ptx_for
 
-_SM_COUNT = 16  # CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
+# CUdevice_attribute: MULTIPROCESSOR_COUNT, COMPUTE_CAPABILITY_MAJOR and _MINOR.
+_SM_COUNT, _CAPABILITY_MAJOR, _CAPABILITY_MINOR = 16, 75, 76
 _THREADS, _BLOCKS_PER_SM, _ROUNDS = 256, 4, 4_000
 _OUTPUT_BYTES = 1 << 26
 _LAUNCHES_A_STEP = 16
@@ -31,12 +32,12 @@ class Client:
     def __init__(self) -> None:
         self._cuda: Any = ctypes.CDLL("libcuda.so.1")
         self.call("cuInit", 0)
-        device, context, sms = ctypes.c_int(), ctypes.c_void_p(), ctypes.c_int()
+        device, context = ctypes.c_int(), ctypes.c_void_p()
         self.call("cuDeviceGet", ctypes.byref(device), 0)
         self.call("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
         self.call("cuCtxSetCurrent", context)
-        self.call("cuDeviceGetAttribute", ctypes.byref(sms), _SM_COUNT, device)
-        self.sms = sms.value
+        self.sms = self._attribute(device, _SM_COUNT)
+        self._capability = 10 * self._attribute(device, _CAPABILITY_MAJOR) + self._attribute(device, _CAPABILITY_MINOR)
 
     def call(self, name: str, *arguments: Any) -> None:
         """Call the driver; its errors end the program."""
@@ -44,6 +45,11 @@ class Client:
         if code:
             print(name, code, flush=True)
             sys.exit(1)
+
+    def _attribute(self, device: ctypes.c_int, number: int) -> int:
+        value = ctypes.c_int()
+        self.call("cuDeviceGetAttribute", ctypes.byref(value), number, device)
+        return value.value
 
     def allocate(self, size: int) -> ctypes.c_uint64:
         """Memory of the GPU."""
@@ -54,7 +60,7 @@ class Client:
     def kernel(self, name: str) -> ctypes.c_void_p:
         """One of calibration's kernels."""
         module, function = ctypes.c_void_p(), ctypes.c_void_p()
-        self.call("cuModuleLoadData", ctypes.byref(module), PTX.read_bytes() + b"\0")
+        self.call("cuModuleLoadData", ctypes.byref(module), ptx_for(self._capability).path.read_bytes() + b"\0")
         self.call("cuModuleGetFunction", ctypes.byref(function), module, name.encode())
         return function
 

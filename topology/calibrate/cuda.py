@@ -15,14 +15,14 @@ from typing import Any
 from uuid import UUID
 
 from topology.calibrate.cublas import SIZE, Gemm
-from topology.calibrate.kernels import PTX
+from topology.calibrate.kernels import ptx_for
 from topology.calibrate.measure import Device, DeviceReading, Work
 from topology.calibrate.runs import CopySpeed
 from topology.errors import ProviderError
 
 __all__ = ["CudaDevice"]
 
-_COMPUTE_ROUNDS, _COMPUTE_LAUNCHES = 40_000, 24
+_COMPUTE_ROUNDS = 40_000
 _COMPUTE_FLOP = 4 * 2 * 16 * 8 * 16 / 32
 """Operations of each thread in each round: four tensor products of a warp."""
 _FMA_ROUNDS, _FMA_LAUNCHES, _FMA_FLOP = 120_000, 8, 16 * 2
@@ -34,7 +34,8 @@ _COPY_BYTES, _COPIES, _COPY_TRIES = 1 << 28, 8, 3
 _ALREADY_ENABLED = 704
 _MOST_STREAM_BYTES = 1 << 30
 """Size limit of each of the three streams: far beyond any cache."""
-_SM_COUNT = 16  # CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
+# CUdevice_attribute: MULTIPROCESSOR_COUNT, COMPUTE_CAPABILITY_MAJOR and _MINOR.
+_SM_COUNT, _CAPABILITY_MAJOR, _CAPABILITY_MINOR = 16, 75, 76
 
 _POWER_CAP, _HW_SLOW, _THERMAL = 0x4, 0x8 | 0x80, 0x20 | 0x40
 """Bits of NVML's clock event reasons."""
@@ -79,8 +80,8 @@ class CudaDevice:
         if kernel == "gemm-fp16":
             if self._gemm:
                 return Work(self._gemm.label, self._gemms * 2.0 * SIZE**3 / 1e12)
-            flop = _COMPUTE_LAUNCHES * _COMPUTE_ROUNDS * _COMPUTE_FLOP * self._threads
-            return Work("mma-fp16", flop / 1e12)
+            flop = self._ptx.launches * _COMPUTE_ROUNDS * _COMPUTE_FLOP * self._threads
+            return Work(self._ptx.kernel, flop / 1e12)
         launches = _TRIAD_LAUNCHES if kernel == "triad" else _MIXED_TRIAD_LAUNCHES
         moved = launches * 3.0 * self._count.value * 16 / 1e9
         if kernel == "triad":
@@ -147,15 +148,16 @@ class CudaDevice:
         raise ProviderError(f"CUDA does not show {uuid}; check CUDA_VISIBLE_DEVICES and the job's device cgroup")
 
     def _load(self) -> None:
-        module, sms, free, total = ctypes.c_void_p(), ctypes.c_int(), ctypes.c_size_t(), ctypes.c_size_t()
-        self._call("cuModuleLoadData", ctypes.byref(module), PTX.read_bytes() + b"\0")
+        module, free, total = ctypes.c_void_p(), ctypes.c_size_t(), ctypes.c_size_t()
+        self._ptx = ptx_for(10 * self._attribute(_CAPABILITY_MAJOR) + self._attribute(_CAPABILITY_MINOR))
+        self._call("cuModuleLoadData", ctypes.byref(module), self._ptx.path.read_bytes() + b"\0")
         self._kernels = {name: ctypes.c_void_p() for name in ("compute", "fma32", "fill", "triad")}
         for name, function in self._kernels.items():
             self._call("cuModuleGetFunction", ctypes.byref(function), module, name.encode())
-        self._call("cuDeviceGetAttribute", ctypes.byref(sms), _SM_COUNT, self._device)
-        self._blocks = sms.value * _BLOCKS_PER_SM
+        sms = self._attribute(_SM_COUNT)
+        self._blocks = sms * _BLOCKS_PER_SM
         self._threads = self._blocks * _THREADS
-        self._gemms = max(sms.value // _GEMM_SMS, 4)
+        self._gemms = max(sms // _GEMM_SMS, 4)
         self._call("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
         size = min(_MOST_STREAM_BYTES, total.value // 8) // 4096 * 4096
         self._streams = [ctypes.c_uint64() for _ in range(3)]
@@ -174,8 +176,13 @@ class CudaDevice:
             for _ in range(self._gemms):
                 self._gemm.launch(a, b, c)
         else:
-            for _ in range(_COMPUTE_LAUNCHES):
+            for _ in range(self._ptx.launches):
                 self._launch(self._kernels["compute"], c, ctypes.c_int(_COMPUTE_ROUNDS))
+
+    def _attribute(self, number: int) -> int:
+        value = ctypes.c_int()
+        self._call("cuDeviceGetAttribute", ctypes.byref(value), number, self._device)
+        return value.value
 
     def _elapsed(self) -> float:
         """Waits for all work, then returns the milliseconds since the start was recorded."""
@@ -229,7 +236,7 @@ class CudaDevice:
         code = getattr(self._cuda, name)(*arguments)
         if code:
             raise ProviderError(
-                f"CUDA's {name} failed with {code}; is the GPU in use, in MIG mode, or older than Ampere?"
+                f"CUDA's {name} failed with {code}; is the GPU in use or in MIG mode, or its driver older than CUDA 11?"
             )
 
 

@@ -223,10 +223,11 @@ class Grip:
     def _has_stopped(self, beat: WordBeat) -> bool:
         """Tells whether the process has stopped: its gate says so, or the library gates it and nothing was launched.
 
-        The library's gate stands before every launch.
+        The library's gate stands before every launch, unless the process has found ways that the library does not know.
         """
         before = self._before_of(beat)
-        return beat.epoch == self.epoch or (beat.library and before is not None and beat.launches == before.launches)
+        gated = beat.library and not beat.unknown
+        return beat.epoch == self.epoch or (gated and before is not None and beat.launches == before.launches)
 
     def _before_of(self, beat: WordBeat) -> WordBeat | None:
         """Returns the beat of this process from when the order had settled; None if the process has come since."""
@@ -243,6 +244,10 @@ class Grip:
         with suppress(WordError, OSError):
             return word.read_beats(self._word)
         return ()
+
+    def unknown_functions(self) -> int:
+        """Counts what the guest's programs looked up in the driver and the library has no hook for (newer CUDA)."""
+        return sum(beat.unknown for beat in self.beats())
 
     def release(self) -> None:
         """Lets the guest go: opens its gate, and thaws it."""

@@ -18,6 +18,7 @@ _GAUGES = {
     "frozen": "1 while the guest is held by the kernel's freezer.",
     "host_job": "The job that owns the GPU.",
     "guest_job": "The job that is a guest.",
+    "guest_unknown_functions": "Driver functions that the guest looked up and its gate does not know.",
     "host_slowdown_ratio": "The host's last steps against alone, less 1.",
     "host_step_alone_seconds": "A step of the host without a guest.",
 }
@@ -28,6 +29,7 @@ def _values(seat: GuardedSeat) -> dict[str, float]:
     found: dict[str, float] = {}
     if seat.grip is not None:
         found |= {"duty": seat.grip.duty, "frozen": seat.grip.frozen, "guest_job": seat.grip.guest.job}
+        found["guest_unknown_functions"] = seat.grip.unknown_functions()
     if seat.host is not None:
         found["host_job"] = seat.host.job
         if seat.decider.baseline.known:

@@ -38,10 +38,18 @@ static uint64_t held_by_others(const struct word *word, bool ask_who_lives)
 	return sum;
 }
 
+static void raise_peak(struct slot *slot, uint64_t used)
+{
+	uint64_t peak = atomic_load(&slot->peak);
+
+	while (used > peak && !atomic_compare_exchange_weak(&slot->peak, &peak, used))
+		;
+}
+
 bool books_reserve(CUdevice device, uint64_t size)
 {
 	struct word *word = word_of_device(device);
-	uint64_t used, peak, quota;
+	uint64_t used, quota;
 
 	if (!word)
 		return true;
@@ -55,10 +63,16 @@ bool books_reserve(CUdevice device, uint64_t size)
 		atomic_fetch_add(&word->own->refused, 1);
 		return false;
 	}
-	peak = atomic_load(&word->own->peak);
-	while (used > peak && !atomic_compare_exchange_weak(&word->own->peak, &peak, used))
-		;
+	raise_peak(word->own, used);
 	return true;
+}
+
+void books_add(CUdevice device, uint64_t size)
+{
+	struct word *word = word_of_device(device);
+
+	if (word)
+		raise_peak(word->own, atomic_fetch_add(&word->own->used, size) + size);
 }
 
 void books_release(CUdevice device, uint64_t size)

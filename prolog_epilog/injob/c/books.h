@@ -19,6 +19,8 @@ struct holding {
 /* Takes `size` bytes of the device's quota; false: it would not fit. */
 bool books_reserve(CUdevice device, uint64_t size);
 void books_release(CUdevice device, uint64_t size);
+/* Books what the driver has given already, beyond the quota too. */
+void books_add(CUdevice device, uint64_t size);
 /* Notes what a reservation became; false: there is no room to note it. */
 bool books_note(enum kind kind, uint64_t name, CUdevice device, uint64_t size, uint64_t uses);
 /* Strikes it out, so that the driver may give the same name again; false: it is not ours. */

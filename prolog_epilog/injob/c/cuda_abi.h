@@ -19,6 +19,8 @@ typedef struct CUctx_st *CUcontext;
 typedef struct CUfunc_st *CUfunction;
 typedef struct CUstream_st *CUstream;
 typedef struct CUevent_st *CUevent;
+typedef struct CUgraph_st *CUgraph;
+typedef struct CUgraphNode_st *CUgraphNode;
 typedef struct CUgraphExec_st *CUgraphExec;
 typedef struct CUarray_st *CUarray;
 typedef struct CUmipmappedArray_st *CUmipmappedArray;
@@ -39,6 +41,9 @@ enum { GET_PROC_PER_THREAD_STREAM = 2 };
 enum { EVENT_BLOCKING_SYNC = 1, EVENT_DISABLE_TIMING = 2 };
 enum { CAPTURE_MODE_RELAXED = 2 };
 enum { LOCATION_DEVICE = 1 };
+enum { GRAPH_NODE_MEM_ALLOC = 10 };
+/* The memory that the driver holds for graphs now. */
+enum { GRAPH_MEM_RESERVED_CURRENT = 2 };
 /* Flags of arrays whose memory is not made with them: sparse, and mapped later. */
 enum { ARRAY_SPARSE = 0x40, ARRAY_DEFERRED_MAPPING = 0x80 };
 
@@ -80,6 +85,30 @@ typedef struct {
 	void *metadata;
 	unsigned char flags[8];
 } CUmemProp;
+
+typedef struct {
+	struct {
+		int type, handle_types;
+		struct {
+			int type, id;
+		} location;
+		void *security;
+		unsigned char rest[64];
+	} pool;
+	const void *access;
+	size_t access_count, bytes;
+	CUdeviceptr pointer;
+} CUmemAllocNodeParams;
+
+typedef struct {
+	int type, reserved[3];
+	union {
+		CUmemAllocNodeParams alloc;
+		long long words[29];
+	} of;
+	long long reserved_too;
+} CUgraphNodeParams;
+_Static_assert(sizeof(CUgraphNodeParams) == 256, "as in cuda.h");
 
 typedef unsigned int u32;
 
@@ -134,6 +163,15 @@ EXPORT CUresult cuMipmappedArrayCreate(CUmipmappedArray *array,
 				       const CUarray3DDescriptor *descriptor, u32 levels);
 EXPORT CUresult cuMipmappedArrayDestroy(CUmipmappedArray array);
 EXPORT CUresult cuMemGetInfo_v2(size_t *free, size_t *total);
+
+/* Memory of graphs. */
+EXPORT CUresult cuGraphAddMemAllocNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *after,
+				       size_t count, CUmemAllocNodeParams *params);
+EXPORT CUresult cuGraphAddNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *after,
+			       size_t count, CUgraphNodeParams *params);
+EXPORT CUresult cuGraphAddNode_v2(CUgraphNode *node, CUgraph graph, const CUgraphNode *after,
+				  const void *edges, size_t count, CUgraphNodeParams *params);
+EXPORT CUresult cuDeviceGraphMemTrim(CUdevice device);
 
 /* Contexts. */
 EXPORT CUresult cuCtxCreate_v2(CUcontext *context, u32 flags, CUdevice device);

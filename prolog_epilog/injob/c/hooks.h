@@ -42,6 +42,10 @@
 	X(cuMipmappedArrayCreate, "cuMipmappedArrayCreate", 5000, 0)                               \
 	X(cuMipmappedArrayDestroy, "cuMipmappedArrayDestroy", 5000, 0)                             \
 	X(cuMemGetInfo_v2, "cuMemGetInfo", 3020, 0)                                                \
+	X(cuGraphAddMemAllocNode, "cuGraphAddMemAllocNode", 11040, 0)                              \
+	X(cuGraphAddNode, "cuGraphAddNode", 12020, 0)                                              \
+	X(cuGraphAddNode_v2, "cuGraphAddNode", 12030, 0)                                           \
+	X(cuDeviceGraphMemTrim, "cuDeviceGraphMemTrim", 11040, 0)                                  \
 	X(cuCtxCreate_v2, "cuCtxCreate", 3020, 0)                                                  \
 	X(cuCtxCreate_v3, "cuCtxCreate", 11040, 0)                                                 \
 	X(cuCtxCreate_v4, "cuCtxCreate", 12050, 0)                                                 \
@@ -62,6 +66,12 @@ enum hook {
 /* The driver's own function, NULL where this driver has none. */
 void *hook_real(enum hook hook);
 #define REAL(name) ((__typeof__(&(name)))hook_real(HOOK_##name))
+
+/* Begins a hook: `real` is the driver's own function. */
+#define NEED(name)                                                                                 \
+	__typeof__(&(name)) real = REAL(name);                                                     \
+	if (!real)                                                                                 \
+	return CUDA_ERROR_NOT_FOUND
 
 /* Any function of the driver that is not hooked. */
 void *driver_symbol(const char *name);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Everything that puts work on the GPU: through the gate, then on to the driver. */
 #include "gate.h"
+#include "graphs.h"
 #include "hooks.h"
 
 /* The default stream of the variants with one per thread. */
@@ -13,6 +14,16 @@
 			return CUDA_ERROR_NOT_FOUND;                                               \
 		gate_pass(stream);                                                                 \
 		return real(__VA_ARGS__);                                                          \
+	} while (0)
+
+#define LAUNCH_GRAPH(name, in)                                                                     \
+	do {                                                                                       \
+		CUresult result_;                                                                  \
+		NEED(name);                                                                        \
+		gate_pass(in);                                                                     \
+		result_ = real(graph, stream);                                                     \
+		graphs_launched();                                                                 \
+		return result_;                                                                    \
 	} while (0)
 
 LAUNCH_KERNEL(cuLaunchKernel)
@@ -59,12 +70,12 @@ CUresult cuLaunchCooperativeKernelMultiDevice(CUlaunchParams *list, u32 count, u
 
 CUresult cuGraphLaunch(CUgraphExec graph, CUstream stream)
 {
-	PASS_ON(cuGraphLaunch, stream, graph, stream);
+	LAUNCH_GRAPH(cuGraphLaunch, stream);
 }
 
 CUresult cuGraphLaunch_ptsz(CUgraphExec graph, CUstream stream)
 {
-	PASS_ON(cuGraphLaunch_ptsz, PER_THREAD_STREAM(stream), graph, stream);
+	LAUNCH_GRAPH(cuGraphLaunch_ptsz, PER_THREAD_STREAM(stream));
 }
 
 CUresult cuLaunch(CUfunction function)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Everything that takes GPU memory: booked first, so that the quota is never exceeded. */
 #include "books.h"
+#include "graphs.h"
 #include "hooks.h"
 
 /* Asks the driver for what was booked; the booking ends if it says no, or cannot be noted. */
@@ -31,11 +32,6 @@
 			books_release(struck_.device, struck_.size);                               \
 		return result_;                                                                    \
 	} while (0)
-
-#define NEED(name)                                                                                 \
-	__typeof__(&(name)) real = REAL(name);                                                     \
-	if (!real)                                                                                 \
-	return CUDA_ERROR_NOT_FOUND
 
 CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t size)
 {
@@ -72,21 +68,35 @@ CUresult cuMemFree_v2(CUdeviceptr pointer)
 	GIVE_BACK(POINTER, pointer, real(pointer));
 }
 
+/* Into a graph that is being recorded, it is a node of this graph. */
+#define TAKE_IN_ORDER(device, size, pointer, stream, call, undo)                                   \
+	do {                                                                                       \
+		CUresult recorded_;                                                                \
+		if (!stream_records(stream))                                                       \
+			TAKE(POINTER, device, size, *pointer, call, undo);                         \
+		if (!graphs_reserve(device, size))                                                 \
+			return CUDA_ERROR_OUT_OF_MEMORY;                                           \
+		recorded_ = (call);                                                                \
+		if (recorded_)                                                                     \
+			graphs_release(device, size);                                              \
+		return recorded_;                                                                  \
+	} while (0)
+
 #define ALLOC_ASYNC(name, free)                                                                    \
 	CUresult name(CUdeviceptr *pointer, size_t size, CUstream stream)                          \
 	{                                                                                          \
 		NEED(name);                                                                        \
 		CUdevice device = current_device();                                                \
-		TAKE(POINTER, device, size, *pointer, real(pointer, size, stream),                 \
-		     REAL(free)(*pointer, stream));                                                \
+		TAKE_IN_ORDER(device, size, pointer, stream, real(pointer, size, stream),          \
+			      REAL(free)(*pointer, stream));                                       \
 	}
 #define ALLOC_FROM_POOL(name, free)                                                                \
 	CUresult name(CUdeviceptr *pointer, size_t size, CUmemPool pool, CUstream stream)          \
 	{                                                                                          \
 		NEED(name);                                                                        \
 		CUdevice device = current_device();                                                \
-		TAKE(POINTER, device, size, *pointer, real(pointer, size, pool, stream),           \
-		     REAL(free)(*pointer, stream));                                                \
+		TAKE_IN_ORDER(device, size, pointer, stream, real(pointer, size, pool, stream),    \
+			      REAL(free)(*pointer, stream));                                       \
 	}
 #define FREE_ASYNC(name)                                                                           \
 	CUresult name(CUdeviceptr pointer, CUstream stream)                                        \

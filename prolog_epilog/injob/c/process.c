@@ -9,6 +9,7 @@
 
 #include "books.h"
 #include "gate.h"
+#include "graphs.h"
 #include "hooks.h"
 
 struct process process;
@@ -21,6 +22,7 @@ static void in_child(void)
 	for (int i = 0; i < DEVICES_MAX; i++)
 		atomic_store(&process.by_device[i], NULL);
 	books_forget();
+	graphs_forget();
 	gate_forget();
 	leave_forget();
 	atomic_store(&process.leaving, false);

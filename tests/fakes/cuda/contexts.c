@@ -92,6 +92,13 @@ static CUresult init_error(void)
 	return (CUresult)error;
 }
 
+/* The version of CUDA that this driver is for: beyond every runtime that is tried. */
+EXPORT CUresult cuDriverGetVersion(int *version)
+{
+	*version = 14000;
+	return CUDA_SUCCESS;
+}
+
 EXPORT CUresult cuInit(u32 flags)
 {
 	CUresult error = init_error();

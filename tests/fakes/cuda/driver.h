@@ -14,7 +14,7 @@
 
 struct gpu {
 	CUuuid uuid;
-	uint64_t memory, used;
+	uint64_t memory, used, graphs; /* the last: what graphs hold of it */
 	uint64_t free_at, busy_ns; /* one engine: kernels of all streams run one after the other */
 	CUcontext primary;
 	int retained;
@@ -35,12 +35,14 @@ struct CUstream_st {
 	CUcontext context;
 	uint64_t busy_until;
 	bool recording, spoiled;
-	uint64_t recorded_ns;
+	uint64_t recorded_ns, recorded_bytes;
 	struct CUstream_st *next;
 };
 
+/* A graph is its instance here. Its memory is taken by the first launch. */
 struct CUgraphExec_st {
-	uint64_t ns;
+	uint64_t ns, bytes;
+	bool launched;
 };
 
 struct CUevent_st {
@@ -62,5 +64,9 @@ CUresult driver_context(CUcontext *context);
 /* The context's own stream stands for NULL and for the two special ones. */
 CUstream driver_stream(CUcontext context, CUstream stream);
 void memory_forget_context(CUcontext context);
+/* Takes a graph's memory for good; false: the GPU has not so much. */
+bool memory_for_graph(int device, uint64_t bytes);
+/* Notes memory that a recorded graph will take; false: the stream is not being recorded. */
+bool stream_notes(CUstream stream, uint64_t bytes, CUresult *result);
 
 #endif

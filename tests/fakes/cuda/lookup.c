@@ -25,6 +25,7 @@ CUresult cuGetProcAddress_v2(const char *symbol, void **function, int version, u
 	static const int context_since[] = {12050, 11040, 3020, 99999};
 	char name[128];
 
+	driver_log("look up %s", symbol);
 	*function = NULL;
 	if (flags & GET_PROC_PER_THREAD_STREAM) {
 		snprintf(name, sizeof(name), "%s_ptsz", symbol);

@@ -113,9 +113,47 @@ CUresult cuMemFree_v2(CUdeviceptr pointer)
 	return give(PLAIN, pointer);
 }
 
+bool memory_for_graph(int device, uint64_t bytes)
+{
+	bool fits;
+
+	pthread_mutex_lock(&driver_lock);
+	fits = gpus[device].used + bytes <= gpus[device].memory;
+	if (fits) {
+		gpus[device].used += bytes;
+		gpus[device].graphs += bytes;
+	}
+	pthread_mutex_unlock(&driver_lock);
+	return fits;
+}
+
+EXPORT CUresult cuDeviceGetGraphMemAttribute(CUdevice device, int attribute, uint64_t *value)
+{
+	if (device < 0 || device >= gpu_count || attribute != GRAPH_MEM_RESERVED_CURRENT)
+		return CUDA_ERROR_INVALID_VALUE;
+	*value = gpus[device].graphs;
+	return CUDA_SUCCESS;
+}
+
+/* No graph runs in these tests while memory is given back. */
+CUresult cuDeviceGraphMemTrim(CUdevice device)
+{
+	if (device < 0 || device >= gpu_count)
+		return CUDA_ERROR_INVALID_DEVICE;
+	pthread_mutex_lock(&driver_lock);
+	gpus[device].used -= gpus[device].graphs;
+	gpus[device].graphs = 0;
+	pthread_mutex_unlock(&driver_lock);
+	return CUDA_SUCCESS;
+}
+
 CUresult cuMemAllocAsync(CUdeviceptr *pointer, size_t size, CUstream stream)
 {
-	(void)stream;
+	CUresult result;
+
+	*pointer = 0x1000;
+	if (stream_notes(stream, size, &result))
+		return result;
 	return take_here(PLAIN, size, (uint64_t *)pointer);
 }
 

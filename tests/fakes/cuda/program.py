@@ -9,11 +9,12 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 __all__ = [
-    "ALLOCATIONS", "LAUNCHES", "MIB", "OUT_OF_MEMORY", "Capture", "Context", "Prop", "c", "call", "cuda", "get_proc",
-    "kernel", "os", "signal", "sys", "threading", "time", "use_get_proc",
+    "ALLOCATIONS", "GRAPH_MEMORY", "LAUNCHES", "MIB", "OUT_OF_MEMORY", "Capture", "Context", "Prop", "c", "call",
+    "cuda", "get_proc", "kernel", "os", "signal", "sys", "threading", "time", "use_get_proc",
 ]  # fmt: skip
 
 MIB = 1 << 20
@@ -114,6 +115,17 @@ class Capture:
         self.ended = cuda.cuStreamEndCapture(self.stream, c.byref(self.graph))
         if self.ended == 0:
             assert cuda.cuGraphInstantiateWithFlags(c.byref(self.executable), self.graph, c.c_uint64(0)) == 0
+
+
+class AllocNode(c.Structure):
+    _fields_ = (
+        ("types", c.c_int * 2), ("location", c.c_int * 2), ("rest", c.c_ubyte * 72), ("access", c.c_void_p),
+        ("access_count", c.c_size_t), ("bytes", c.c_size_t), ("pointer", c.c_uint64),
+    )  # fmt: skip
+
+
+class Node(c.Structure):
+    _fields_ = (("type", c.c_int), ("reserved", c.c_int * 3), ("alloc", AllocNode), ("rest", c.c_ubyte * 120))
 
 
 Launch = Callable[[c.c_void_p, Any], int]
@@ -229,3 +241,39 @@ ALLOCATIONS: dict[str, Callable[[int], tuple[int, Callable[[], int]]]] = {
     "cuArray3DCreate_v2": _array("cuArray3DCreate_v2", Descriptor, "cuArrayDestroy"),
     "cuMipmappedArrayCreate": _array("cuMipmappedArrayCreate", Descriptor, "cuMipmappedArrayDestroy", after=(1,)),
 }
+
+
+def _graph_of(add: Callable[[c.c_void_p, AllocNode], int], mib: int) -> tuple[int, c.c_void_p]:
+    graph = c.c_void_p()
+    assert cuda.cuGraphCreate(c.byref(graph), 0) == 0
+    return add(graph, AllocNode((1, 0), (1, 0), bytes=mib * MIB)), graph
+
+
+def _alloc_node(graph: c.c_void_p, params: AllocNode) -> int:
+    return call("cuGraphAddMemAllocNode", c.byref(c.c_void_p()), graph, None, 0, c.byref(params))
+
+
+def _any_node(name: str, *edges: None) -> Callable[[c.c_void_p, AllocNode], int]:
+    def add(graph: c.c_void_p, params: AllocNode) -> int:
+        node = Node(10, alloc=params)
+        return call(name, c.byref(c.c_void_p()), graph, None, *edges, 0, c.byref(node))
+
+    return add
+
+
+def _recorded(mib: int) -> tuple[int, c.c_void_p]:
+    stream, graph, pointer = c.c_void_p(), c.c_void_p(), c.c_uint64()
+    assert cuda.cuStreamCreate(c.byref(stream), 0) == 0
+    assert cuda.cuStreamBeginCapture_v2(stream, 0) == 0
+    result = call("cuMemAllocAsync", c.byref(pointer), mib * MIB, stream)
+    assert cuda.cuStreamEndCapture(stream, c.byref(graph)) == 0
+    return result, graph
+
+
+GRAPH_MEMORY: dict[str, Callable[[int], tuple[int, c.c_void_p]]] = {
+    "cuGraphAddMemAllocNode": partial(_graph_of, _alloc_node),
+    "cuGraphAddNode": partial(_graph_of, _any_node("cuGraphAddNode")),
+    "cuGraphAddNode_v2": partial(_graph_of, _any_node("cuGraphAddNode_v2", None)),
+    "cuMemAllocAsync, recorded": _recorded,
+}
+"""Makes a graph that takes so many MiB: the driver's answer, and the graph."""

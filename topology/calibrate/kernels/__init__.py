@@ -1,4 +1,7 @@
-"""Calibration's kernels: the source, and its PTX, which any driver since Ampere compiles for its own GPU."""
+"""Calibration's kernels: the source, and its PTX, which the driver compiles for the GPU at hand.
+
+There are two PTX files, since the tensor instructions of Ampere are unknown to Volta and Turing.
+"""
 
 from __future__ import annotations
 
@@ -6,26 +9,51 @@ import ctypes
 import ctypes.util
 import re
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 from topology.errors import ProviderError
 
-__all__ = ["PTX", "SOURCE", "compile_ptx"]
+__all__ = ["AMPERE", "SOURCE", "VOLTA", "Ptx", "compile_ptx", "ptx_for"]
 
 SOURCE = Path(__file__).with_name("calibrate.cu")
-PTX = Path(__file__).with_name("calibrate.ptx")
-_TARGET = b"--gpu-architecture=compute_80"
-"""The first with these tensor instructions; newer GPUs run it too."""
-_PTX_VERSION = b".version 7.0"
-"""The first with these instructions, so that drivers from CUDA 11.0 on take it, whichever NVRTC made it."""
 
 
-def compile_ptx() -> bytes:
-    """Compile the source with NVRTC, where that is installed (package `nvidia-cuda-nvrtc-cu12` or a CUDA toolkit)."""
+@dataclass(frozen=True, slots=True)
+class Ptx:
+    """A PTX file: for GPUs of one compute capability and later."""
+
+    path: Path
+    capability: int
+    """10 times the major number, plus the minor number."""
+    version: str
+    """The first version of PTX with these instructions: the older it is, the older the drivers that take it."""
+    kernel: str
+    """The name of its tensor kernel in records. Runs of different kernels are never compared."""
+    launches: int
+    """Launches of the tensor kernel in a batch, so that a batch takes 100 to 400 ms."""
+
+
+VOLTA = Ptx(SOURCE.with_name("volta.ptx"), 70, "6.3", "wmma-fp16", 12)
+AMPERE = Ptx(SOURCE.with_name("ampere.ptx"), 80, "7.0", "mma-fp16", 24)
+
+
+def ptx_for(capability: int) -> Ptx:
+    """Returns the PTX for a compute capability (75 for 7.5); ProviderError for a GPU without tensor cores."""
+    if capability < VOLTA.capability:
+        raise ProviderError(
+            f"this GPU has compute capability {capability / 10:.1f}, and calibration needs 7.0 (Volta) or newer;"
+            " leave its model out of the calibration"
+        )
+    return AMPERE if capability >= AMPERE.capability else VOLTA
+
+
+def compile_ptx(ptx: Ptx) -> bytes:
+    """Compiles the source with NVRTC 12 (package `nvidia-cuda-nvrtc-cu12`, or a CUDA toolkit)."""
     nvrtc = _nvrtc()
     program = ctypes.c_void_p()
     created = nvrtc.nvrtcCreateProgram(ctypes.byref(program), SOURCE.read_bytes(), SOURCE.name.encode(), 0, None, None)
-    options = (ctypes.c_char_p * 1)(_TARGET)
+    options = (ctypes.c_char_p * 1)(f"--gpu-architecture=compute_{ptx.capability}".encode())
     if created or nvrtc.nvrtcCompileProgram(program, 1, options):
         size = ctypes.c_size_t()
         nvrtc.nvrtcGetProgramLogSize(program, ctypes.byref(size))
@@ -36,12 +64,13 @@ def compile_ptx() -> bytes:
     nvrtc.nvrtcGetPTXSize(program, ctypes.byref(size))
     text = ctypes.create_string_buffer(size.value)
     nvrtc.nvrtcGetPTX(program, text)
-    return re.sub(rb"\.version \d+\.\d+", _PTX_VERSION, text.value, count=1)
+    return re.sub(rb"\.version \d+\.\d+", f".version {ptx.version}".encode(), text.value, count=1)
 
 
 def _nvrtc() -> ctypes.CDLL:
-    wheels = [str(found) for path in sys.path for found in Path(path).glob("nvidia/*/lib/libnvrtc.so.1?")]
-    for name in (*wheels, ctypes.util.find_library("nvrtc"), "libnvrtc.so"):
+    # CUDA 13 cannot compile for Volta.
+    wheels = [str(found) for path in sys.path for found in Path(path).glob("nvidia/*/lib/libnvrtc.so.12")]
+    for name in (*wheels, "libnvrtc.so.12", ctypes.util.find_library("nvrtc"), "libnvrtc.so"):
         if name:
             try:
                 return ctypes.CDLL(name)

@@ -1,8 +1,7 @@
-"""Compile the kernels anew: `python -m topology.calibrate.kernels FILE.ptx`."""
-
-import sys
+"""Compiles the kernels anew: `python -m topology.calibrate.kernels`."""
 
 from topology import atomic
-from topology.calibrate.kernels import PTX, compile_ptx
+from topology.calibrate.kernels import AMPERE, VOLTA, compile_ptx
 
-atomic.replace(sys.argv[1] if len(sys.argv) > 1 else PTX, compile_ptx())
+for one in (VOLTA, AMPERE):
+    atomic.replace(one.path, compile_ptx(one))

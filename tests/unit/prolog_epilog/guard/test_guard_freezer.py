@@ -23,6 +23,7 @@ from prolog_epilog.guard.hold.grip import Grip, Ground
 from prolog_epilog.guard.hold.thaws import Thaws
 from prolog_epilog.guard.roll import Member
 from prolog_epilog.guard.settings import ActionSettings
+from prolog_epilog.injob.word import WordBeat
 from prolog_epilog.node import cgroups, files, freezer
 from prolog_epilog.node.paths import Paths
 from tests.examples import examples
@@ -386,6 +387,22 @@ def test_a_frozen_guest_that_slurm_kills_can_die(kernels: Kernels, tmp_path: Pat
         grip.turn(1.2)
         # In the unified hierarchy it has died without our help, and what is left is an empty group.
         assert kernels.unified or not freezer.is_frozen(JOB)
+
+
+@pytest.mark.parametrize("unknown", [0, 3])
+def test_a_gate_that_does_not_know_all_ways_to_launch_is_no_proof(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unknown: int
+) -> None:
+    beat = WordBeat(1, 100, True, False, 0, 0, 0, 0, 7, 0, 0, 0, 0, 0, unknown, ())
+    monkeypatch.setattr(Grip, "beats", lambda _: (beat,))
+    grip = Grip(Ground(Paths(tmp_path)), ActionSettings(), "GPU-1", Member(JOB, 0, ("GPU-1",), {}, "time"))
+    grip.epoch = 5
+    grip.hold(0.0, 0.0, by_freezer=False)
+
+    assert not grip.says_it_stands(100.0)
+    # Nothing was launched since.
+    assert grip.says_it_stands(200.0) == (unknown == 0)
+    assert grip.unknown_functions() == unknown
 
 
 def test_it_is_heard_when_slurm_lets_a_job_go_on(kernels: Kernels) -> None:

@@ -140,7 +140,7 @@ def job_cgroup() -> Iterator[Path]:
     root = Path("/sys/fs/cgroup/pids") if cgroups.version() == "v1" else Path("/sys/fs/cgroup")
     folder = root / "slurm_berth-test" / "uid_0" / "job_4242"
     try:
-        folder.mkdir(parents=True)
+        folder.mkdir(parents=True, exist_ok=True)
     except OSError:
         pytest.skip("this machine lets nobody make control groups")
     yield folder
@@ -183,11 +183,11 @@ def app(world: World, job: int, *actions: str) -> subprocess.Popen[str]:
 
 
 def test_after_a_fault_mps_runs_again_and_the_victims_are_requeued(world: World, job_cgroup: Path) -> None:
-    world.scontrol('echo "JobId=$3 JobName=train"; echo "   JobState=RUNNING"')
     for job in (4242, 8):
         world.run("prolog", berth(2, share=30, way="mps"), "2", job=job, user=os.getuid())
+    world.scontrol('echo "JobId=$3 JobName=train"; echo "   JobState=RUNNING"')
     watching = guard(world)
-    victim = app(world, 8, "hold=60")
+    victim = app(world, 8, "hold=600")
     # The victim is in no control group of Slurm's; once the guard has said so, it is looking.
     assert watching.stderr is not None
     assert "of no job" in watching.stderr.readline()
@@ -234,12 +234,12 @@ def test_a_wrong_berth_conf_ends_the_guard_with_a_sentence(world: World) -> None
 
 def test_the_cause_is_not_run_again_where_its_epilog_was_quicker_than_the_guard(world: World, job_cgroup: Path) -> None:
     states = 'case "$3" in 8) echo "   JobState=RUNNING";; *) echo "   JobState=FAILED";; esac'
-    world.scontrol(f'echo "JobId=$3 JobName=train"; {states}')
     for job in (4242, 8):
         extra = berth(2, share=30, way="mps")
         world.run("prolog", extra, "2", job=job, user=os.getuid(), SLURM_JOB_START_TIME="1000")
+    world.scontrol(f'echo "JobId=$3 JobName=train"; {states}')
     watching = guard(world)
-    victim = app(world, 8, "hold=60")
+    victim = app(world, 8, "hold=600")
     assert watching.stderr is not None
     assert "of no job" in watching.stderr.readline()
     enter = f"import os; open('{job_cgroup}/cgroup.procs', 'w').write('0')"

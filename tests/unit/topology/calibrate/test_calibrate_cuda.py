@@ -22,7 +22,9 @@ SMS, MEMORY = 132, 141 << 30
 class Driver:
     """Every function notes its call and answers 0; those whose answer matters fill it in."""
 
-    def __init__(self, *, direct: bool = True) -> None:
+    def __init__(self, *, direct: bool = True, capability: int = 90) -> None:
+        self.capability = capability
+        self.loaded = b""
         self.calls: Counter[str] = Counter()
         self.held = 0
         self.direct = direct
@@ -54,8 +56,11 @@ class Driver:
     def _cuDevicePrimaryCtxRelease_v2(self, _device: Any) -> None:  # noqa: N802
         self.held -= 1
 
-    def _cuDeviceGetAttribute(self, found: Any, _what: int, _device: Any) -> None:  # noqa: N802
-        found._obj.value = SMS
+    def _cuDeviceGetAttribute(self, found: Any, what: int, _device: Any) -> None:  # noqa: N802
+        found._obj.value = {16: SMS, 75: self.capability // 10, 76: self.capability % 10}[what]
+
+    def _cuModuleLoadData(self, _module: Any, text: bytes) -> None:  # noqa: N802
+        self.loaded = text
 
     def _cuMemGetInfo_v2(self, free: Any, total: Any) -> None:  # noqa: N802
         free._obj.value = total._obj.value = MEMORY
@@ -145,6 +150,26 @@ def test_without_cublas_our_own_kernel_is_measured_and_named(driver: Driver) -> 
     # 24 launches x 40,000 rounds x 4 products of 16 x 8 x 16 for each of 132 x 4 x 8 warps.
     assert work.label == "mma-fp16"
     assert work.tflop == pytest.approx(24 * 40_000 * 4 * 2 * 16 * 8 * 16 * SMS * 4 * 8 / 1e12)
+
+
+@pytest.mark.parametrize(("capability", "target"), [(70, 70), (75, 70), (80, 80), (89, 80), (90, 80), (120, 80)])
+def test_each_gpu_gets_kernels_that_it_can_run(driver: Driver, capability: int, target: int) -> None:
+    driver.capability = capability
+    one = device()
+
+    assert f".target sm_{target}\n".encode() in driver.loaded
+    assert one.work("gemm-fp16").label == ("mma-fp16" if target == 80 else "wmma-fp16")
+    before = driver.calls["cuLaunchKernel"]
+    one.batch("gemm-fp16")
+    launches = driver.calls["cuLaunchKernel"] - before
+    # Each launch is the same work on all GPUs.
+    assert one.work("gemm-fp16").tflop == pytest.approx(launches * 40_000 * 4 * 2 * 16 * 8 * 16 * SMS * 4 * 8 / 1e12)
+
+
+def test_a_gpu_without_tensor_cores_is_refused_by_name(driver: Driver) -> None:
+    driver.capability = 61
+    with pytest.raises(ProviderError, match=r"compute capability 6\.1, and calibration needs 7\.0 \(Volta\)"):
+        device()
 
 
 def test_with_cublas_it_multiplies_and_its_version_is_part_of_the_name(driver: Driver) -> None:

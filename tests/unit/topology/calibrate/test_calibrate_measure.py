@@ -8,7 +8,6 @@ import pytest
 
 from policy.cli.main import main
 from topology.calibrate.health import Advice, watch_list
-from topology.calibrate.kernels import PTX
 from topology.calibrate.links import slow_links
 from topology.calibrate.measure import PHASES, SimulatedDevice, measure, measure_all, summary
 from topology.calibrate.peaks import part_of_peak, peak_of
@@ -204,21 +203,6 @@ def test_measuring_one_by_one_is_told_in_the_record(capsys: pytest.CaptureFixtur
 
     (visit,) = decode(capsys.readouterr().out.splitlines())
     assert visit.way == "alone"
-
-
-def test_the_kernels_come_as_ptx_that_old_drivers_take() -> None:
-    text = PTX.read_text()
-
-    kernels = {"compute", "fma32", "fill", "triad"}
-    assert {name for name in kernels if f".visible .entry {name}(" in text} == kernels
-    assert ".version 7.0\n.target sm_80\n" in text
-    assert "mma.sync.aligned.m16n8k16" in text
-    # What the launches assume of the arguments.
-    assert "compute_param_1\n" in text
-    assert "triad_param_3\n" in text
-    assert "fma32_param_1\n" in text
-    assert "fill_param_1\n" in text
-    assert "fma.rn.f32" in text
 
 
 def test_a_node_without_a_driver_is_told_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,92 @@
+"""Asks sacct day by day, so that neither slurmdbd nor sacct has to hold more, and opens what was saved of it."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import subprocess
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import IO, cast
+
+from policy.formats.errors import SlurmError
+
+__all__ = ["days", "opened"]
+
+_DAY_S = 86_400.0
+_CLOCK_S = 3_600.0
+"""Seconds read in addition at both ends.
+
+sacct takes local time, in which an hour is missing or double in the night of a clock change.
+"""
+_GZIP = b"\x1f\x8b"
+
+
+def days(
+    since: float, until: float, columns: Sequence[str], separator: str = "|"
+) -> Iterator[tuple[float, float, Iterable[str]]]:
+    """Yields begin and end of each day, and the lines that sacct writes about it, header first.
+
+    A run that reaches over midnight is told in both days. Names of jobs may hold `|`, but no control characters.
+    """
+    begin = since
+    while begin < until:
+        end = min(begin + _DAY_S, until)
+        with _sacct(begin - _CLOCK_S, end + _CLOCK_S, columns, separator) as lines:
+            yield begin, end, lines
+        begin = end
+
+
+def opened(path: Path) -> IO[str]:
+    """Opens a text that may be packed with gzip."""
+    with path.open("rb") as file:
+        packed = file.read(2) == _GZIP
+    if packed:
+        return cast("IO[str]", gzip.open(path, "rt", encoding="utf-8", errors="replace"))
+    return path.open(encoding="utf-8", errors="replace")
+
+
+@contextmanager
+def _sacct(begin: float, end: float, columns: Sequence[str], separator: str) -> Iterator[Iterable[str]]:
+    """Yields sacct's lines while it writes them."""
+    words = ["sacct", "-aDP", "-S", _local(begin), "-E", _local(end), "-o", ",".join(columns)]
+    if separator != "|":
+        words.append(f"--delimiter={separator}")
+    environment = {**os.environ, "SLURM_TIME_FORMAT": "%s", "LC_ALL": "C.UTF-8"}
+    try:
+        running = subprocess.Popen(
+            words,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            encoding="utf-8",
+            errors="replace",
+            env=environment,
+        )
+    except FileNotFoundError:
+        raise SlurmError("sacct is not on PATH; install Slurm's client commands here, or use --from FILE") from None
+    with running:
+        assert running.stdout is not None  # noqa: S101 - narrows the type
+        assert running.stderr is not None  # noqa: S101 - narrows the type
+        try:
+            first = running.stdout.readline()
+            if first:
+                yield _chain(first, running.stdout)
+            said = running.stderr.read().strip()
+            code = running.wait()
+        except BaseException:
+            running.kill()
+            raise
+    if code or not first:
+        raise SlurmError(f"sacct did not answer: {said or f'it ended with {code}'}; is slurmdbd set up and up?")
+
+
+def _chain(first: str, rest: IO[str]) -> Iterator[str]:
+    yield first
+    yield from rest
+
+
+def _local(moment: float) -> str:
+    return datetime.fromtimestamp(moment).strftime("%Y-%m-%dT%H:%M:%S")  # noqa: DTZ006 - sacct wants local time
