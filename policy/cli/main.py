@@ -24,6 +24,7 @@ _COMMANDS = (
     "policy.cli.calibrate",
     "policy.cli.classify",
     "policy.cli.report",
+    "policy.cli.observe",
     "policy.cli.vc",
     "policy.cli.ready",
 )

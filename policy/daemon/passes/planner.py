@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 from policy.cluster.limits_used import LimitsUsed
+from policy.cluster.untyped import numbered
 from policy.daemon.hear.accounts import Accounts
 from policy.daemon.hear.disagreements import Disagreements
 from policy.daemon.hear.endings import NodeWord
@@ -368,7 +369,8 @@ class Planner:
             if self._problem:
                 log.info("Slurm can be read again")
             self._problem, self._blind = "", False
-            return reading
+            # Who only watches can also do so where Slurm alone chooses the GPUs of a node.
+            return numbered(reading) if self._watcher is not None else reading
         if problem != self._problem:
             log.error(f"{problem}; the last picture of Slurm stays in use")
         self._problem, self._blind = problem, blind
