@@ -13,19 +13,17 @@ from tests.slurm.conftest import cluster
 from tests.slurm.target import Container, Target
 from tests.waiting import until
 
-MODELS = {"n1": "v100", "n2": "h100", "n3": "a6000", "n4": "l40s"}
+from .test_models_counted import MODELS, RESTART, TYPED
+
 MACHINES = {"n1": "dgx-1v", "n2": "hgx-h100", "n3": "a6000-pairs", "n4": "l40s"}
 BERTH = "/home/alice/berth/bin/berth"
 
-TYPED = r"""
-sed -i 's/^NodeName=DEFAULT Gres=gpu:8$/NodeName=DEFAULT/
-        s/^NodeName=\(n[1-4]\) Feature=\([a-z0-9]*\)$/& Gres=gpu:\2:8/' /etc/slurm/slurm.conf
-for pair in n1:v100 n2:h100 n3:a6000 n4:l40s; do
-    node=${pair%:*} model=${pair#*:}
-    sed -i "s/^NodeName=$node Name=gpu File/NodeName=$node Name=gpu Type=$model File/" /etc/slurm/gres.conf
-done
-svc slurmctld restart
+PLAIN = """
+sed -i '/^NodeName=.* Name=\\(shard\\|seat\\) /d; s/ Type=g[0-7]//' /etc/slurm/gres.conf
+sed -i 's/^GresTypes=.*/GresTypes=gpu/; s/^\\(AccountingStorageTRES\\)=.*/\\1=gres\\/gpu/' /etc/slurm/slurm.conf
+sed -i 's/^\\[hook\\]$/&\\nlayout = "plain"/' /etc/slurm/berth.conf
 """
+"""Gives a cluster with Berth the layout that it has without, and says so in berth.conf; TYPED comes after it."""
 
 
 @contextmanager
@@ -36,14 +34,21 @@ def untouched(version: str) -> Iterator[Container]:
         cluster("build", "--slurm", version)
         cluster("up", "--slurm", version, "--without-berth")
         target = Container(f"{one.project}-ctl")
-        target.bash(TYPED, user="root")
-        for node in MODELS:
-            Container(f"{one.project}-{node}").bash("svc slurmd restart", user="root")
-        until("nodes with typed GPUs", lambda: _typed(target))
+        lay_out(one, TYPED)
         _copy(Cluster(version, berth=True).image, one.project)
         yield target
     finally:
         cluster("down", "--slurm", version, "--without-berth")
+
+
+def lay_out(one: Cluster, script: str) -> Container:
+    """Changes the configuration of a cluster to `gpu:MODEL:8`, and starts its daemons anew."""
+    target = Container(f"{one.project}-ctl")
+    target.bash(script + RESTART, user="root")
+    for node in MODELS:
+        Container(f"{one.project}-{node}").bash("svc slurmd restart", user="root")
+    until("nodes with typed GPUs", lambda: _typed(target))
+    return target
 
 
 def _typed(target: Target) -> bool:

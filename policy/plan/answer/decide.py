@@ -69,6 +69,11 @@ def decide(
     except TooLong as problem:
         # A guest left to Slurm would get a GPU of its own, which its tier may not allow.
         decision = say_no(fields, Never(str(problem)) if "guest" in decision.fields else problem, now)
+    return with_preflight(decision, fields)
+
+
+def with_preflight(decision: Decision, fields: Mapping[str, str]) -> Decision:
+    """Returns the decision with the job's pre-flight in its segment, where it has one."""
     if preflight_mark.KEY not in fields:
         return decision
     return replace(decision, fields=preflight_mark.kept(decision.fields, fields[preflight_mark.KEY]))
