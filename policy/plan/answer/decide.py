@@ -24,7 +24,7 @@ from policy.plan.book import Book
 from policy.plan.claims import Claim, claim_on
 from policy.plan.later_places import first_place
 from policy.request import counted, locality
-from policy.request.demand import Demand
+from policy.request.demand import ELSEWHERE, Demand
 from policy.request.parse import Request, flags_of, names_gpus, wanted_gpus
 from policy.request.settings import Settings
 from policy.request.share import Share, foes_of, party
@@ -188,8 +188,10 @@ def _place(
         at_once = insists is not None and insists.wait == 0
         berth, start = _soonest(demand, wide, book, policy, relax_at_once=at_once, ahead=settings.pin_ahead)
         nothing_in_sight = ""
+        _leave_if_sooner(demand, insists, "no place is free now" if start else "")
         _check_pin(settings, starts_now=not (start or request.later))
     except NotNow as nothing:
+        _leave_if_sooner(demand, insists, str(nothing))
         # Pinned all the same: if a node came back, Slurm would start the job before the planner could pin it.
         try:
             _check_pin(settings, starts_now=False)
@@ -372,6 +374,12 @@ def _soonest(
         if not bool((demand.candidates & book.cluster.up).any()):
             raise NotNow("every node that could hold it is down, drained or reserved") from None
         raise NotNow(f"{nothing}, and no end of what runs there is in sight") from None
+
+
+def _leave_if_sooner(demand: Demand, insists: locality.Insistence | None, why_not_now: str) -> None:
+    """Leaves a job to Slurm that cannot start now on nodes with types, and could on others."""
+    if why_not_now and insists is None and demand.may_go_elsewhere:
+        raise LeftToSlurm(f"{why_not_now}, and {ELSEWHERE}")
 
 
 def _check_pin(settings: Settings, *, starts_now: bool) -> None:
