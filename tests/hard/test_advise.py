@@ -78,7 +78,7 @@ EVERY += [Request("sbatch", job, step) for job, step in STEPS]
 TWO = """
 sacctmgr -iQ add qos two set MaxTRESPerUser=gres/gpu:h100=2
 sacctmgr -iQ modify user bob set QosLevel+=two
-for i in $(seq 100); do scontrol show assoc_mgr flags=qos qos=two | grep -q h100=2 && exit 0; sleep 0.1; done
+for i in $(seq 100); do scontrol show assoc_mgr flags=qos | grep -q 'QOS=two(' && exit 0; sleep 0.1; done
 exit 1
 """
 
@@ -210,6 +210,5 @@ def test_berthd_counts_the_free_gpus(pair: Pair) -> None:
     gpus(pair.advise, job)
     slurm = Slurm("advise", pair.advise)
 
-    status = until("berthd to see it", lambda: s if (s := slurm.berthd_status()).get("free_gpus") == "30" else None)
-
-    assert status["gpus"] == "32"
+    until("berthd to see it", lambda: int(slurm.berthd_status()["free_gpus"]) == 30)
+    assert int(slurm.berthd_status()["gpus"]) == 32
