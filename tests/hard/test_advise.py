@@ -109,12 +109,16 @@ def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
             cluster("down", "--slurm", version, "--without-berth")
 
 
+def is_empty(target: Target) -> bool:
+    return not target.run(["squeue", "-h"]).out
+
+
 @pytest.fixture(autouse=True)
 def quiet(pair: Pair) -> Iterator[None]:
     yield
     for target in pair:
         target.bash("squeue -h -o %A | sort -u | xargs -r scancel --quiet", user="root")
-        until("an empty queue", lambda target=target: not target.run(["squeue", "-h"]).out)
+        until("an empty queue", partial(is_empty, target))
 
 
 @pytest.mark.parametrize("request_", EVERY, ids=[one.text() for one in EVERY])
@@ -141,8 +145,12 @@ def state(target: Target, job: str) -> str:
     return " ".join(found.groups()) if found else ""
 
 
+def in_state(target: Target, job: str, words: str) -> bool:
+    return words in state(target, job)
+
+
 def gpus(target: Target, job: str) -> tuple[int, ...]:
-    until(f"job {job} to run", lambda: state(target, job).startswith("RUNNING"))
+    until(f"job {job} to run", partial(in_state, target, job, "RUNNING"))
     found = re.search(r"GRES=gpu\S*?\(IDX:([\d,-]+)\)", record(target, job))
     assert found
     parts = (part.partition("-") for part in found[1].split(","))
@@ -166,8 +174,8 @@ def test_the_model_stays_in_the_request_and_limits_by_model_hold(pair: Pair) -> 
     seen = []
     for target in pair:
         jobs = [held(target, *words, f"--gres=gpu:h100:{count}", user="bob") for count in (2, 1)]
-        until("the first to run", lambda target=target, jobs=jobs: state(target, jobs[0]).startswith("RUNNING"))
-        until("the second to meet its limit", lambda target=target, jobs=jobs: "QOSMax" in state(target, jobs[1]))
+        until("the first to run", partial(in_state, target, jobs[0], "RUNNING"))
+        until("the second to meet its limit", partial(in_state, target, jobs[1], "QOSMax"))
         tres = re.search(r"AllocTRES=(\S+)", record(target, jobs[0]))
         assert tres
         seen.append((tres[1], state(target, jobs[1])))
@@ -189,6 +197,20 @@ def test_flags_are_kept_and_said_not_to_act_on_places(pair: Pair) -> None:
     assert (values["state"], values["f.retry"], values["f.locality"]) == ("passed", "2", "nvlink")
     assert "--locality: not acted on" in answer.err
     assert "TresPerJob=gres/gpu:2" in record(pair.advise, job)
+
+
+def test_flags_for_a_retry_run_a_lost_job_again(pair: Pair) -> None:
+    script = 'echo "RuntimeError: NCCL communicator was aborted: Connection reset by peer" >&2; exit 1'
+    words = ["sbatch", "--parsable", "-o", f"{FOLDER}/%j.out", "--gres=gpu:2", "--retry=1", "--wrap", script]
+    job = pair.advise.run(words).out.strip()
+
+    until("berthd to class it", lambda: f"JobId={job} failed: mpi_runtime_failure" in log_of(pair.advise), 120)
+    until("it to run again", lambda: "Restarts=1" in record(pair.advise, job), 180)
+    assert "TresPerJob=gres/gpu:2" in record(pair.advise, job)
+
+
+def log_of(target: Target) -> str:
+    return target.bash("svc berthd log", user="root").out
 
 
 def test_without_berthd_the_pair_is_asked_for_just_as_well(pair: Pair) -> None:
