@@ -13,9 +13,8 @@ from containers.cluster import Cluster
 from policy.formats import segment as segments
 from tests.slurm.conftest import cluster
 from tests.slurm.harness import PROBE, Slurm, job_id, seen, until
-from tests.slurm.target import Container
 
-from .test_models_counted import RESTART
+from .untouched import lay_out
 
 VERSIONS = os.environ.get("BERTH_TEST_VERSIONS", "24.11,26.05").split(",")
 pytestmark = [pytest.mark.hard, pytest.mark.timeout(1800)]
@@ -25,9 +24,12 @@ JOBS = 48
 
 HALF = r"""
 cd /etc/slurm
-sed -i 's/^NodeName=n3 .*/NodeName=n3 Feature=v100 Gres=gpu:v100:8/; s/^NodeName=n4 .*/NodeName=n4 Feature=h100 Gres=gpu:h100:8/' slurm.conf
+for pair in n3:v100 n4:h100; do
+    node=${pair%:*} model=${pair#*:}
+    sed -i "s/^NodeName=$node .*/NodeName=$node Feature=$model Gres=gpu:$model:8/" slurm.conf
+    sed -i -E "/^NodeName=$node /s/Type=g[0-7]/Type=$model/" gres.conf
+done
 sed -i 's/^NodeName=n\[1-4\] /NodeName=n[1-2] /' gres.conf
-sed -i -E '/^NodeName=n3 /s/Type=g[0-7]/Type=v100/; /^NodeName=n4 /s/Type=g[0-7]/Type=h100/' gres.conf
 """
 
 
@@ -36,13 +38,7 @@ def slurm(request: pytest.FixtureRequest) -> Iterator[Slurm]:
     one = Cluster(request.param, berth=True)
     try:
         cluster("up", "--slurm", request.param)
-        target = Container(f"{one.project}-ctl")
-        target.bash(HALF + RESTART, user="root")
-        for node in MODELS:
-            Container(f"{one.project}-{node}").bash("svc slurmd restart", user="root")
-        until(
-            "four idle nodes", lambda: target.run(["sinfo", "-h", "-p", "gpu", "-o", "%D %T"]).out.strip() == "4 idle"
-        )
+        target = lay_out(one, HALF)
         target.bash("svc berthd restart", user="root")
         yield Slurm(request.param, target)
     finally:

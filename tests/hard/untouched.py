@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 from containers.cluster import Cluster
 from tests.slurm.conftest import cluster
-from tests.slurm.target import Container, Target
+from tests.slurm.target import Container
 from tests.waiting import until
 
 from .test_models_counted import MODELS, RESTART, TYPED
@@ -33,8 +33,7 @@ def untouched(version: str) -> Iterator[Container]:
     try:
         cluster("build", "--slurm", version)
         cluster("up", "--slurm", version, "--without-berth")
-        target = Container(f"{one.project}-ctl")
-        lay_out(one, TYPED)
+        target = lay_out(one, TYPED)
         _copy(Cluster(version, berth=True).image, one.project)
         yield target
     finally:
@@ -42,18 +41,17 @@ def untouched(version: str) -> Iterator[Container]:
 
 
 def lay_out(one: Cluster, script: str) -> Container:
-    """Changes the configuration of a cluster to `gpu:MODEL:8`, and starts its daemons anew."""
+    """Changes the configuration of a cluster by a script, with all its Slurm daemons started anew."""
     target = Container(f"{one.project}-ctl")
+    nodes = [Container(f"{one.project}-{node}") for node in MODELS]
+    # A node that registers with its old GPUs at a controller with the new configuration would be drained.
+    for node in nodes:
+        node.bash("svc slurmd stop", user="root")
     target.bash(script + RESTART, user="root")
-    for node in MODELS:
-        Container(f"{one.project}-{node}").bash("svc slurmd restart", user="root")
-    until("nodes with typed GPUs", lambda: _typed(target))
+    for node in nodes:
+        node.bash("svc slurmd start", user="root")
+    until("idle nodes", lambda: target.run(["sinfo", "-h", "-p", "gpu", "-o", "%D %T"]).out.strip() == "4 idle")
     return target
-
-
-def _typed(target: Target) -> bool:
-    seen = target.run(["sinfo", "-h", "-p", "gpu", "-N", "-O", "NodeList:|,StateLong:|,Gres:|"]).out.split()
-    return sorted(seen) == sorted(f"{node}|idle|gpu:{model}:8(S:0-1)|" for node, model in MODELS.items())
 
 
 def _copy(image: str, project: str) -> None:
