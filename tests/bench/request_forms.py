@@ -120,10 +120,10 @@ def table(rows: Sequence[Row], machines: dict[str, Machine]) -> list[str]:
             counts[EXACT, node, k, len(busy)].append(is_best(machine, busy, choice.gpus))
     forms = [*(" ".join(form) for form in FORMS), EXACT]
     lines = [f"| GPUs | {' | '.join(forms).replace('{k}', 'K')} |", f"|---|{'---|' * len(forms)}"]
-    for node, (k, busy) in itertools.product(NODES, CASES):
-        cells = (counts[form, node, k, busy] for form in forms)
+    for node, (k, taken) in itertools.product(NODES, CASES):
+        cells = (counts[form, node, k, taken] for form in forms)
         shown = " | ".join(f"{sum(found)}/{len(found)}" for found in cells)
-        lines.append(f"| {NODES[node]}, {k} of {8 - busy} free | {shown} |")
+        lines.append(f"| {NODES[node]}, {k} of {8 - taken} free | {shown} |")
     return lines
 
 

@@ -99,7 +99,9 @@ def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
             plain = pool.submit(lay_out, Cluster(version, berth=False), TYPED + BY_MODEL)
             advise = pool.submit(lay_out, Cluster(version, berth=True), PLAIN + TYPED + BY_MODEL)
         both = Pair(plain.result(), advise.result())
-        both.advise.bash("svc berthd restart", user="root")
+        berth = Slurm("advise", both.advise)
+        berth.berthd("stop")
+        berth.berthd("start")
         for target in both:
             prepare(target, FOLDER)
         yield both
@@ -219,9 +221,8 @@ def test_without_berthd_the_pair_is_asked_for_just_as_well(pair: Pair) -> None:
         job = held(pair.advise, "-w", "n3", "--gres=gpu:2")
         assert gpus(pair.advise, job) in {(0, 7), (1, 6), (2, 5), (3, 4)}
     finally:
-        pair.advise.bash("svc berthd start", user="root")
+        Slurm("advise", pair.advise).berthd("start")
     slurm = Slurm("advise", pair.advise)
-    until("berthd to read Slurm", slurm._berthd_is_ready)
     # It may not pin a job that came while it was away.
     slurm.passes(3)
     assert "TresPerJob=gres/gpu:2" in record(pair.advise, job)
