@@ -97,6 +97,8 @@ void models_count(job_desc_msg_t *job, const char *model);
  * best linked ones. Nothing is changed where that could make another job of it.
  */
 void ask_for_linked_gpus(job_desc_msg_t *job);
+/* A change that asks for GPUs by node replaces those that were asked for by job. */
+void let_change_replace(job_desc_msg_t *change);
 void apply_default_cpus(job_desc_msg_t *job, uint32_t per_gpu, uint32_t share);
 /*
  * Pin the job, or, where it is planned later, ask for its GPUs in the one form that every pin can

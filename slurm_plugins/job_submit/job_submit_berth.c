@@ -451,6 +451,8 @@ int job_modify(job_desc_msg_t *job, job_record_t *record, uint32_t submit_uid, c
 	bool elsewhere;
 	int rc;
 
+	if (layout_is_plain())
+		let_change_replace(job);
 	/* berthd's own pins come this way, as SlurmUser. */
 	if (trusted(submit_uid))
 		return SLURM_SUCCESS;

@@ -67,3 +67,14 @@ void ask_for_linked_gpus(job_desc_msg_t *job)
 	/* Else Slurm might take one GPU of each of two nodes. */
 	job->min_nodes = job->max_nodes = 1;
 }
+
+/* Its owner knows the job by the request that was turned into another one, and Slurm refuses both.
+ */
+void let_change_replace(job_desc_msg_t *change)
+{
+	struct tres_found found = {0};
+
+	tres_scan(change->tres_per_node, &found);
+	if (found.gpu && !change->tres_per_job)
+		set_string(&change->tres_per_job, "");
+}

@@ -93,3 +93,14 @@ def test_a_model_stays_in_the_request_and_becomes_no_feature_and_no_licence(plug
 def test_nothing_is_refused_that_slurm_takes(plugin: Plugin, asked: str) -> None:
     with plugin.berthd(left):
         assert plugin.submit(next(users), tres_per_node=asked).rc == 0
+
+
+def test_a_change_of_the_gpus_by_node_replaces_those_by_job(plugin: Plugin) -> None:
+    by_node = plugin.modify("JobId=7", next(users), tres_per_node="gres/gpu:4")
+    both = plugin.modify("JobId=7", next(users), tres_per_node="gres/gpu:4", tres_per_job="gres/gpu:8")
+    other = plugin.modify("JobId=7", next(users), tres_per_node="gres/nic:1")
+
+    assert [said.rc for said in (by_node, both, other)] == [0, 0, 0]
+    assert by_node.fields["tres_per_job"] == ""
+    assert both.fields["tres_per_job"] == "gres/gpu:8"
+    assert "tres_per_job" not in other.fields
