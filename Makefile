@@ -25,7 +25,7 @@ cluster-runs = BERTH_RERUN="make $(firstword $(MAKECMDGOALS))" containers/bootst
     && BERTH_RERUN="make $(firstword $(MAKECMDGOALS))" containers/bootstrap engine-start
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-hard test-vm test-fast lint format bench bench-hook bench-passes bench-harm bench-topology bench-placement bench-simulate bench-philly bench-runtime bench-published bench-events bench-placement-speed bench-plan bench-gateway bench-replay bench-node bench-guard bench-injob bench-packing bench-company bench-predictor bench-matching bench-sharing-day bench-scores bench-classify bench-retry bench-gpu-mps bench-gpu-guard check-artifact measurements cluster-up cluster-down fuzz fuzz-tres coverage coverage-c mutants sanitize clean lock bench-flood
+.PHONY: help setup demo test test-hard test-vm test-fast lint format bench bench-hook bench-passes bench-harm bench-topology bench-placement bench-simulate bench-philly bench-runtime bench-published bench-events bench-placement-speed bench-plan bench-gateway bench-replay bench-node bench-guard bench-injob bench-packing bench-company bench-predictor bench-matching bench-sharing-day bench-scores bench-classify bench-retry bench-gpu-mps bench-gpu-guard check-artifact measurements cluster-up cluster-down fuzz fuzz-tres coverage coverage-c mutants sanitize clean lock bench-flood bench-forms
 
 help: ## this page
 	@echo "Berth: the right GPUs for every Slurm job. Start with 'make demo'."
@@ -95,6 +95,9 @@ bench-harm: setup ## a job that asks nothing of Berth, beside plain Slurm in the
 
 bench-flood: setup ## one user sends a thousand of the dearest requests a second; another user's hook (FLOOD="--seconds 20")
 	@$(call with-engine,$(PY) -m tests.bench.flood --slurm $(SLURM) $(FLOOD))
+
+bench-forms: setup ## how often plain Slurm gives a job the best linked GPUs of a node, by the form of its request
+	@$(call with-engine,$(PY) -m tests.bench.request_forms --slurm $(SLURM))
 
 bench-gateway: setup ## how long it takes to read Slurm and to pin a job: the program on libslurm, pyslurm, the commands
 	@$(call with-engine,$(PY) -m tests.bench.gateway --slurm $(SLURM))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from policy.cli import ask
 from policy.cli.doctor_models import Printed, by_model, nothing
+from policy.cli.doctor_rungs import plugins, rung_of
 from policy.cli.output import print_json
 from policy.formats.errors import BerthError
 
@@ -70,25 +71,33 @@ def examine(
     except BerthError as problem:
         yield Finding("Slurm", ok=False, text=str(problem))
         return
-    yield _parameter(config)
-    yield _preemption(config, pin_ahead=settings.settings.pin_ahead)
-    yield _gres_types(config)
-    yield _cpus_by_gpu(config, reading.partitions)
-    yield _plugin(config)
     gpu_nodes = [node for node in reading.nodes if node.gpus or node.loose]
-    wrong = by_model(config, gpu_nodes, printed)
-    yield Finding("limits by model", not wrong, wrong or "all that there are count")
-    yield _types(gpu_nodes)
-    yield _seats(gpu_nodes)
-    machines, problems = _machines(settings.topology_dir)
-    yield _topologies(gpu_nodes, machines, problems, settings.topology_dir)
+    rung = rung_of(config, gpu_nodes, plain=settings.plain)
+    yield Finding("rung", not rung.wrong, rung.wrong or rung.text)
+    if rung.step == "exact":
+        yield _parameter(config)
+        yield _preemption(config, pin_ahead=settings.settings.pin_ahead)
+        yield _gres_types(config)
+        yield _cpus_by_gpu(config, reading.partitions)
+    if rung.step != "observe":
+        yield _plugin(config)
+    if rung.step == "exact":
+        wrong = by_model(config, gpu_nodes, printed)
+        yield Finding("limits by model", not wrong, wrong or "all that there are count")
+        yield _types(gpu_nodes)
+        yield _seats(gpu_nodes)
+    else:
+        yield Finding("limits by model", ok=True, text="as Slurm counts them: no request and no GRES type is changed")
+    machines, problems = _machines(settings.topology_dir, needed=rung.step == "exact")
+    yield _topologies(gpu_nodes, machines, problems, settings.topology_dir, needed=rung.step == "exact")
     by_blocks = config.get("TopologyPlugin") == "topology/block"
     yield _fabric(machines, [node.name for node in reading.nodes], settings.fabric, by_blocks=by_blocks)
     yield from _compiled(settings)
     try:
         found = status()
     except BerthError as problem:
-        yield Finding("berthd", ok=False, text=str(problem))
+        needed = rung.step != "observe"
+        yield Finding("berthd", ok=not needed, text=str(problem) if needed else "not needed: it does not run")
     else:
         bad = found.get("problem")
         yield Finding(
@@ -132,17 +141,17 @@ def _cpus_by_gpu(config: Mapping[str, str], partitions: Sequence["PartitionFacts
 
 
 def _plugin(config: Mapping[str, str]) -> Finding:
-    plugins = [name.removeprefix("job_submit/") for name in config.get("JobSubmitPlugins", "").split(",")]
-    ok = plugins[-1] == "berth"
-    text = "berth is the last one" if ok else f"{','.join(plugins)}; berth has to be there, as the last one"
+    names = plugins(config)
+    ok = names[-1] == "berth"
+    text = "berth is the last one" if ok else f"{','.join(names)}; berth has to be there, as the last one"
     return Finding("JobSubmitPlugins", ok, text)
 
 
 def _types(nodes: Sequence["NodeFacts"]) -> Finding:
-    loose = [node.name for node in nodes if node.loose]
-    text = f"{len(nodes)} GPU nodes with one GRES type for each GPU"
+    torn = [node.name for node in nodes if node.loose and node.gpus]
+    text = f"{sum(not node.loose for node in nodes)} of {len(nodes)} GPU nodes with one GRES type for each GPU"
     return Finding(
-        "GPU types", not loose, f"{_some(loose)}: give each GPU its own type, see berth topo export" if loose else text
+        "GPU types", not torn, f"{_some(torn)}: give each GPU its own type, see berth topo export" if torn else text
     )
 
 
@@ -155,12 +164,14 @@ def _seats(nodes: Sequence["NodeFacts"]) -> Finding:
     )
 
 
-def _machines(folder: "Path") -> tuple[dict[str, "Machine"], list[str]]:
+def _machines(folder: "Path", *, needed: bool) -> tuple[dict[str, "Machine"], list[str]]:
     """Returns the machines of the topology files, and the problems in these files."""
     from topology.errors import TopologyError  # noqa: PLC0415 - only doctor needs it
     from topology.files import load_directory  # noqa: PLC0415
 
     problems: list[str] = []
+    if not (needed or folder.is_dir()):
+        return {}, []
     try:
         return load_directory(folder, lambda problem: problems.append(str(problem))), problems
     except TopologyError as problem:
@@ -168,15 +179,25 @@ def _machines(folder: "Path") -> tuple[dict[str, "Machine"], list[str]]:
 
 
 def _topologies(
-    nodes: Sequence["NodeFacts"], machines: Mapping[str, "Machine"], problems: Sequence[str], folder: "Path"
+    nodes: Sequence["NodeFacts"],
+    machines: Mapping[str, "Machine"],
+    problems: Sequence[str],
+    folder: "Path",
+    *,
+    needed: bool,
 ) -> Finding:
     if problems:
         return Finding("topology files", ok=False, text=problems[0])
     missing = [node.name for node in nodes if node.name not in machines]
+    if missing and not needed:
+        text = (
+            f"{len(nodes) - len(missing)} of {len(nodes)} GPU nodes described; berth observe --machine describes others"
+        )
+        return Finding("topology files", ok=True, text=text)
     if missing:
         text = f"none for {_some(missing)}; run berth topo discover there, with its output in {folder}"
         return Finding("topology files", ok=False, text=text)
-    unlike = [node.name for node in nodes if machines[node.name].size != node.gpus]
+    unlike = [node.name for node in nodes if machines[node.name].size != node.gpus + node.loose]
     if unlike:
         text = f"{_some(unlike)}: another number of GPUs than Slurm has; discover again"
         return Finding("topology files", ok=False, text=text)

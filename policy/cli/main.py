@@ -30,6 +30,7 @@ _COMMANDS = (
     "policy.cli.classify",
     "policy.cli.report",
     "policy.cli.collect",
+    "policy.cli.observe",
     "policy.cli.vc",
     "policy.cli.ready",
 )

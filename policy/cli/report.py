@@ -6,9 +6,10 @@ import argparse
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from policy.cli.output import as_json, print_json
 from policy.formats.errors import UsageError
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from policy.report.site import Site
     from policy.report.tally import Period, Tally
 
-__all__ = ["moment", "register"]
+__all__ = ["moment", "past", "register"]
 
 _DAY_S = 86_400.0
 _SECONDS = 600
@@ -66,6 +67,21 @@ def _report(args: argparse.Namespace) -> int:
         _write(args.json, as_json(found))
     sys.stdout.write(text(found))
     return 0
+
+
+def past(days: int, gpus: Mapping[str, int], fabric: str | None) -> dict[str, Any]:
+    """Returns the figures of the last days, and as `text` the tables on waits and places; SlurmError without sacct."""
+    from policy.cli.classify import shipped_rules  # noqa: PLC0415
+    from policy.report.site import Site  # noqa: PLC0415
+    from policy.report.tally import Period, Tally  # noqa: PLC0415
+    from policy.report.text import short  # noqa: PLC0415
+
+    until = time.time()
+    since = until - days * _DAY_S
+    tally = Tally(Site(gpus, _groups(fabric), 0), shipped_rules())
+    _from_sacct(tally, since, until)
+    found = tally.figures(Period(since, until))
+    return {"waits": found["waits"], "places": found["places"], "counts": found["counts"], "text": short(found)}
 
 
 def _write(name: str, text: str) -> None:

@@ -128,6 +128,15 @@ def able_to_share(fleet: "Fleet", gpu_mem: int | None) -> "Bools":
     return able
 
 
+def elsewhere(fleet: "Fleet", allowed: "Bools", k: int, cpus: int | None, mem: int | None) -> bool:
+    """Tells whether a node without GRES types for each GPU could hold the job, or a part of it."""
+    if not k or not fleet.plain.any():
+        return False
+    fits = allowed & fleet.plain & (fleet.gpu_counts >= k)
+    fits &= fleet.cpus >= (cpus or 0)
+    return bool((fits & (fleet.mem >= (mem or 0))).any())
+
+
 def candidates(fleet: "Fleet", allowed: "Bools", k: int, cpus: int | None, mem: int | None) -> "Bools":
     """Returns those of the allowed nodes that are big enough."""
     fits = allowed & fleet.ready & (fleet.size >= k) if k else allowed.copy()
@@ -206,6 +215,7 @@ def _one(
         level="any",
         limit=limit,
         candidates=candidates(fleet, allowed, k, cpus, mem),
+        elsewhere=elsewhere(fleet, allowed, k, cpus, mem),
         app_class=request.flags.get("app-class", "compute"),
         share=_share(request, fleet, allowed),
         gpu_mem=None if request.share else request.gpu_mem,

@@ -73,6 +73,8 @@ class Fleet:
     one_task_per_core: bool = False
     counted: frozenset[str] = frozenset()
     """GPU models that the site counts for limits and bills, as features of nodes."""
+    plain: Bools = field(default_factory=lambda: np.zeros(0, np.bool_))
+    """Nodes whose GPUs have no GRES types of their own: Slurm alone places jobs there."""
     unnamed: frozenset[str] = frozenset()
     """Nodes that no job excludes by name, as Slurm may soon forget them."""
 
@@ -146,6 +148,7 @@ def build_fleet(
         tables=tables,
         fabric=known,
         costs=costs or CostModel(),
+        plain=np.array([node.loose > 0 and not node.gpus for node in nodes], np.bool_),
         shares=np.array([node.shards >= node.gpus > 0 for node in nodes], np.bool_),
         gpu_mem=np.array([_gpu_mem(machine) for machine in usable], np.int64),
         sharing=sharing or Sharing(),

@@ -16,7 +16,7 @@ from policy.plan.changes import Change, Move, Release
 from policy.plan.claims import Claim, claim_on
 from policy.plan.later_places import Outlook, PlannedBefore
 from policy.plan.waiting_jobs import OF_ONE_PARTITION, Shape, Waiting
-from policy.request.demand import Demand
+from policy.request.demand import ELSEWHERE, Demand
 from policy.request.settings import Settings
 
 STUCK_AFTER = 120
@@ -164,6 +164,8 @@ class Walk:
         """Returns why a job that found no better place is left to Slurm; empty if it keeps its pin."""
         if stuck:
             return _why_given_back(entry.job)
+        if entry.nodes and entry.insists is None and entry.demand.may_go_elsewhere:
+            return f"its place is not free, and {ELSEWHERE}"
         if entry.nodes and not self._settings.pin_ahead:
             # With this pin Slurm could preempt only the jobs that run at this place.
             return "its place is not free, and Slurm may preempt for it elsewhere"

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from policy.cluster.fit import able_to_share, allowed_nodes, candidates, in_pools
+from policy.cluster.fit import able_to_share, allowed_nodes, candidates, elsewhere, in_pools
 from policy.cluster.fleet import Fleet
 from policy.cluster.partitions import UsablePartitions, choose, placed_in, pools
 from policy.formats import hostlist
@@ -159,7 +159,7 @@ class Reader:
         self._fleet = fleet
         self._classes = classes or Classes()
         self._known: dict[int, tuple[JobFacts, Waiting | FormatError]] = {}
-        self._candidates: dict[tuple[object, ...], tuple[Bools, tuple[Bools, ...]]] = {}
+        self._candidates: dict[tuple[object, ...], tuple[Bools, tuple[Bools, ...], bool]] = {}
         self._numbers: dict[tuple[tuple[object, ...], Share | None], int] = {}
         # Numbers are never reused: a forgotten shape must not be taken for another one.
         self._next_number = itertools.count(1)
@@ -216,11 +216,13 @@ class Reader:
         shut = segment.get("shut", "").split(",")
         choice = choose(fleet, placed_in(fleet, job.partition), job.limit, n or None, shut=shut)
         only = asked_nodes(segment)
-        number, fitting, inside = self._fitting(job, choice, only, n, k, cpus, mem, share, tuple(avoided))
+        number, fitting, inside, more = self._fitting(job, choice, only, n, k, cpus, mem, share, tuple(avoided))
         limit = A_YEAR if job.limit is None else job.limit
         wide = binding("any", n)
         app_class = self._classes.of(job)
-        demand = Demand(n, k, cpus, mem, wide, limit, fitting, app_class=app_class, share=share, pools=inside)
+        demand = Demand(
+            n, k, cpus, mem, wide, limit, fitting, app_class=app_class, share=share, elsewhere=more, pools=inside
+        )
         if "tier" in segment or "upgrade" in segment:
             demand = _with_tier(demand, job, segment)
         parked = segment.get("parked", "")
@@ -279,7 +281,7 @@ class Reader:
         n = max(1, job.count)
         cpus, mem = -(-job.cpus // n), job.mem or 0
         choice = choose(self._fleet, job.partition, job.limit, n)
-        number, fitting, inside = self._fitting(job, choice, job.required, n, 0, cpus, mem)
+        number, fitting, inside, _ = self._fitting(job, choice, job.required, n, 0, cpus, mem)
         limit = A_YEAR if job.limit is None else job.limit
         shape = (n, 0, cpus, mem, "any", number)
         demand = Demand(n, 0, cpus, mem, "any", limit, fitting, pools=inside)
@@ -296,10 +298,10 @@ class Reader:
         mem: int | None,
         share: Share | None = None,
         avoided: tuple[str, ...] = (),
-    ) -> tuple[int, Bools, tuple[Bools, ...]]:
+    ) -> tuple[int, Bools, tuple[Bools, ...], bool]:
         """Returns a number that is equal for equal nodes and shares, and the nodes that could ever hold a job.
 
-        With several partitions, also the part of these nodes in each one (`Demand.pools`).
+        With several partitions, also the part of these nodes in each one (`Demand.pools`), and `Demand.elsewhere`.
         """
         excluded = job.excluded + avoided
         several = n > 1 and len(choice.names) > 1
@@ -316,7 +318,7 @@ class Reader:
             if share is not None:
                 allowed &= able_to_share(self._fleet, share.gpu_mem)
             fitting = candidates(self._fleet, allowed, k, cpus, mem)
-            self._candidates[place] = fitting, in_pools(fitting, inside)
+            self._candidates[place] = fitting, in_pools(fitting, inside), elsewhere(self._fleet, allowed, k, cpus, mem)
         return self._numbers[shape], *self._candidates[place]
 
     def _may_start_since(self, job: JobFacts, at: float) -> float:

@@ -1,6 +1,6 @@
 """Writes the report as lines for a terminal, and as tables that the HTML page shows too."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -68,8 +68,17 @@ def tables(found: Mapping[str, Any]) -> Iterator[ReportTable]:
 
 def text(found: Mapping[str, Any]) -> str:
     """Returns the report as text for a terminal."""
-    parts = [headline(found), left_out(found)]
-    for table in tables(found):
+    return _text([headline(found), left_out(found)], tables(found))
+
+
+def short(found: Mapping[str, Any]) -> str:
+    """Returns the tables on waits and places alone, after the headline."""
+    every = (_waits, _reasons, _places)
+    return "\n" + _text([headline(found)], (table for make in every if (table := make(found)).rows))
+
+
+def _text(parts: list[str], shown: Iterable[ReportTable]) -> str:
+    for table in shown:
         widths = [max(map(len, column)) for column in zip(table.columns, *table.rows, strict=True)]
         right = table.numeric()
         lines = [table.title]

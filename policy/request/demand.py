@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 A_YEAR = 365 * 86_400
 
+ELSEWHERE = "nodes whose GPUs have no GRES types of their own may start it sooner"
+"""The reason why a job is left to Slurm on a cluster of which only a part has the exact layout."""
+
 ANY_SPREAD = 0
 """Stands for a number of nodes: the GPUs may be spread over nodes in any way."""
 
@@ -57,6 +60,8 @@ class Demand:
     """Seconds of waiting after which it may begin as a guest; None: never."""
     remaining: float = 0.0
     """Seconds of ideal run time that are left, by prediction; 0 if not known."""
+    elsewhere: bool = False
+    """True if nodes where Slurm alone chooses GPUs could hold it too, perhaps sooner."""
     pools: "tuple[Bools, ...]" = ()
     """Candidates of each of several partitions, in the order in which Slurm tries them. All nodes of the job must be in
     one pool. Empty if any candidates go together."""
@@ -68,6 +73,11 @@ class Demand:
     def gpus(self) -> int:
         """Returns the number of GPUs of the whole job."""
         return self.k if self.n == ANY_SPREAD else self.n * self.k
+
+    @property
+    def may_go_elsewhere(self) -> bool:
+        """Tells whether such a node would do: it has whole GPUs only, and no guests."""
+        return self.elsewhere and self.share is None and self.tier is ALONE
 
     @property
     def host_way(self) -> str:

@@ -23,6 +23,7 @@ _HOOK = {
     "skip_partitions": str,
     "def_cpu_per_gpu": int,
     "message": str,
+    "layout": str,
     "hook_log": str,
     "pinned_file": str,
 }
@@ -94,6 +95,7 @@ _SIGNALS = ("USR1", "USR2", "HUP", "INT", "TERM", "QUIT", "CONT")
 _WORDS = {
     "fail": ("open", "closed"),
     "message": ("always", "flags", "never"),
+    "layout": ("exact", "plain"),
     "mode": ("act", "observe"),
     "way": ("mps", "time"),
     "guest_way": ("time", "mps"),
@@ -122,6 +124,8 @@ class Config:
     """A placement policy by name (policy.placement.registry)."""
     observe: bool = False
     """Plan and log, but pin nothing."""
+    plain: bool = False
+    """True if slurm.conf lists GPUs as a site without Berth does: Slurm chooses nodes and GPUs."""
     tick: float = 1.0
     reserve_seconds: int = 30
     settings: Settings = field(default_factory=Settings)
@@ -198,6 +202,7 @@ def load(path: Path, *, must_exist: bool = False) -> Config:
         scores=Path(berthd["scores"]) if "scores" in berthd else None,
         steps=_steps(path, berthd),
         observe=berthd.get("mode", "act") == "observe",
+        plain=hook.get("layout", "exact") == "plain",
         gateway=berthd.get("gateway", defaults.gateway),
         order_weight=_order_weight(path, berthd),
         pinned_file=Path(hook.get("pinned_file", defaults.pinned_file)),

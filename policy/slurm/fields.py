@@ -18,7 +18,8 @@ _SHARE = re.compile(r"gres/shard:g\d+:(\d+)")
 _SEAT = re.compile(r"gres/seat:g\d")
 _GPU_REQUEST = re.compile(r"gres[:/](?:gpu|shard|seat)\b")
 """Slurm finds `gres` anywhere in an element of a request, so we do too."""
-_HELD = re.compile(r"(gpu|shard):(?:([^:,()]+):)?[1-9]\d*\((?:IDX:)?([\d,-]*)")
+_HELD = re.compile(r"(gpu|shard):(?:([^:,()]+|\(null\)):)?[1-9]\d*\((?:IDX:)?([\d,-]*)")
+"""Slurm 24.11 writes `(null)` for no type where it sums up a node."""
 _OWN_TYPE = re.compile(r"g(\d+)")
 _MEM = re.compile(r"(?:^|,)mem=(\d+(?:\.\d+)?)([KMGTP]?)")
 _MB = {"K": 1 / 1024, "": 1, "M": 1, "G": 1024, "T": 1024**2, "P": 1024**3}
@@ -85,8 +86,10 @@ def gres_used(text: str) -> UsedGres:
 
     >>> gres_used("gpu:g0:1(IDX:0),gpu:g1:0(IDX:N/A),shard:g2:30(30/100),seat:g0:1(IDX:0)")
     UsedGres(gpus=5, seats=1, shared=(0, 0, 30))
+    >>> gres_used("gpu:(null):3(IDX:0,2-3)").gpus, gres_used("gpu:h100:2(IDX:0-1)").gpus
+    (13, 3)
     """
-    gpus = seats = 0
+    gpus, seats = held(text), 0
     shared: list[int] = []
     for name, place, count in _USED.findall(text):
         bit = 1 << int(place)

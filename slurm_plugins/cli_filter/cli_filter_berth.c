@@ -70,13 +70,13 @@ bool option_is_ours(slurm_opt_t *opt, const char *name)
 	return ours;
 }
 
-static bool partition_skipped(slurm_opt_t *opt)
+static bool left_as_it_is(slurm_opt_t *opt)
 {
 	char *partition = slurm_option_get(opt, "partition");
-	bool skipped = client_skips(partition);
+	bool left = client_leaves_requests(partition);
 
 	slurm_xfree((void **)&partition);
-	return skipped;
+	return left;
 }
 
 void requests_scan(slurm_opt_t *opt, struct tres_found *found)
@@ -190,7 +190,7 @@ int requests_drop_gpus(slurm_opt_t *opt)
 static int ask_for_share(slurm_opt_t *opt, const struct tres_found *found)
 {
 	/* Two models in one job are refused by job_submit, in its own words. */
-	if (partition_skipped(opt) || found->several_models || found->bad_model)
+	if (left_as_it_is(opt) || found->several_models || found->bad_model)
 		return SLURM_SUCCESS;
 	if (found->gpus > 1) {
 		slurm_error("--" OPTION_SHARE " of several GPUs works in sbatch only; use sbatch, "
@@ -229,6 +229,8 @@ int cli_filter_p_pre_submit(slurm_opt_t *opt, int offset)
 	if (!srun && !(share && option_is_ours(opt, "bell")))
 		return SLURM_SUCCESS;
 	requests_scan(opt, &found);
+	if (client_leaves_requests(""))
+		return SLURM_SUCCESS;
 	if (share && found.gpu)
 		return step ? requests_drop_gpus(opt) : ask_for_share(opt, &found);
 	if (!srun)
@@ -236,7 +238,7 @@ int cli_filter_p_pre_submit(slurm_opt_t *opt, int offset)
 	/* --gres=none is a request too. */
 	if (step && !found.gpu && !slurm_option_isset(opt, "gres"))
 		ask_untyped_for_binding(opt);
-	if (!found.model[0] || partition_skipped(opt))
+	if (!found.model[0] || left_as_it_is(opt))
 		return SLURM_SUCCESS;
 	if (inside_allocation() || slurm_option_isset(opt, "jobid"))
 		return strip_requests(opt);

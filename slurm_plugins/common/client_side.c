@@ -7,27 +7,35 @@
 #include "common/config.h"
 #include "common/tres.h"
 
-bool client_skips(const char *partition)
+/* A broken file is slurmctld's to complain about, not each user's: it means the defaults. */
+static struct hook_config read_config(void)
 {
 	char path[CONFIG_TEXT_MAX + 1];
 	char error[CONFIG_ERROR_MAX];
 	struct hook_config config;
 
-	/* A broken file is slurmctld's to complain about, not each user's. */
 	if (!config_path(getenv("SLURM_CONF"), path) || !config_load(path, &config, error))
-		return false;
+		config_defaults(&config);
+	return config;
+}
+
+bool client_skips(const char *partition)
+{
+	struct hook_config config = read_config();
+
 	return config_skips(&config, partition);
+}
+
+bool client_leaves_requests(const char *partition)
+{
+	struct hook_config config = read_config();
+
+	return config.layout == LAYOUT_PLAIN || config_skips(&config, partition);
 }
 
 bool client_is_silent(void)
 {
-	char path[CONFIG_TEXT_MAX + 1];
-	char error[CONFIG_ERROR_MAX];
-	struct hook_config config;
-
-	if (!config_path(getenv("SLURM_CONF"), path) || !config_load(path, &config, error))
-		return false;
-	return config.message == MESSAGE_NEVER;
+	return read_config().message == MESSAGE_NEVER;
 }
 
 void client_preflight_config(struct preflight_config *config)

@@ -12,6 +12,8 @@
  * right wherever no partition is skipped. NULL: unknown, or the default one.
  */
 bool client_skips(const char *partition);
+/* Are requests there left as they are: has no GPU a type of its own? */
+bool client_leaves_requests(const char *partition);
 /* Does this site say nothing about what succeeds ([hook] message = "never")? */
 bool client_is_silent(void);
 /* The table [preflight], as this machine has it. */

@@ -11,6 +11,8 @@
 #define CONFIG_FILE_MAX (1024 * 1024)
 
 enum message_mode { MESSAGE_ALWAYS, MESSAGE_FLAGS, MESSAGE_NEVER };
+/* How slurm.conf lists GPUs: each with a type of its own, or as the site has them without Berth. */
+enum gpu_layout { LAYOUT_EXACT, LAYOUT_PLAIN };
 
 struct hook_config {
 	char socket[CONFIG_SOCKET_MAX + 1];
@@ -21,6 +23,7 @@ struct hook_config {
 	char skip_partitions[CONFIG_TEXT_MAX + 1];
 	uint32_t def_cpu_per_gpu;
 	enum message_mode message;
+	enum gpu_layout layout;
 	char hook_log[CONFIG_TEXT_MAX + 1];
 	char pinned_file[CONFIG_TEXT_MAX + 1];
 };

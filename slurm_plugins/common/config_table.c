@@ -92,6 +92,9 @@ static bool set_value(void *config, const struct key *key, char *value, bool quo
 		return *(bool *)field || !strcmp(value, "open");
 	case KEY_MESSAGE:
 		return set_message(value, field);
+	case KEY_LAYOUT:
+		*(enum gpu_layout *)field = strcmp(value, "plain") ? LAYOUT_EXACT : LAYOUT_PLAIN;
+		return *(enum gpu_layout *)field == LAYOUT_PLAIN || !strcmp(value, "exact");
 	case KEY_TIME:
 		if (!time_seconds(value, &number) || number < key->min || number > key->max)
 			return false;

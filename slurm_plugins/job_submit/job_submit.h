@@ -34,6 +34,8 @@ bool flags_own_gpus(const struct flag_values *flags);
 void request_scan(const job_desc_msg_t *job, struct tres_found *found);
 /* How many GPUs the job asks for; see struct reply_expected. */
 void request_count_gpus(const job_desc_msg_t *job, struct reply_expected *expected);
+/* The number of nodes, or 0 where it is Slurm's to choose. */
+uint32_t request_nodes(const job_desc_msg_t *job);
 /* sbatch, rather than salloc or an srun that makes its own allocation. */
 bool request_is_batch(const job_desc_msg_t *job);
 /* It has no script, and its steps come from later sruns. */
@@ -90,6 +92,13 @@ void models_count(job_desc_msg_t *job, const char *model);
  * Fill in a site's CPUs for each GPU where the user named no CPUs; for a share of a GPU the same
  * share of them, rounded up.
  */
+/*
+ * On the plain layout: asks for the GPUs of one node as GPUs of the job, for which Slurm keeps the
+ * best linked ones. Nothing is changed where that could make another job of it.
+ */
+void ask_for_linked_gpus(job_desc_msg_t *job);
+/* A change that asks for GPUs by node replaces those that were asked for by job. */
+void let_change_replace(job_desc_msg_t *change);
 void apply_default_cpus(job_desc_msg_t *job, uint32_t per_gpu, uint32_t share);
 /*
  * Pin the job, or, where it is planned later, ask for its GPUs in the one form that every pin can

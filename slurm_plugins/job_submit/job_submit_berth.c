@@ -85,8 +85,16 @@ static int check_extra(const char *extra, uint32_t uid, char **err_msg)
 		      "leave it out" BERTH_ID(802));
 }
 
+static bool layout_is_plain(void)
+{
+	return hook_config()->layout == LAYOUT_PLAIN;
+}
+
 static int check_gres(const struct tres_found *found, uint32_t uid, char **err_msg)
 {
+	/* There all that Slurm takes is a request like any other. */
+	if (layout_is_plain())
+		return SLURM_SUCCESS;
 	if (found->several_models)
 		return refuse(
 		    err_msg, ESLURM_INVALID_GRES,
@@ -136,6 +144,9 @@ static const char unclear_join[] =
 
 static int handle_models(job_desc_msg_t *job, struct tres_found *found, char **err_msg)
 {
+	/* A limit by model counts what is asked for. */
+	if (layout_is_plain())
+		return SLURM_SUCCESS;
 	if (found->model[0] && models_require(job, found->model) != JOIN_OK)
 		return refuse(err_msg, ESLURM_INVALID_FEATURE, unclear_join);
 	models_strip(job);
@@ -315,6 +326,8 @@ static int submit_gpu_job(job_desc_msg_t *job, uint32_t submit_uid, const struct
 	enum outcome outcome = ask_berthd(job, submit_uid, flags, &reply);
 	int rc = act_on(outcome, job, submit_uid, flags, &reply, err_msg);
 
+	if (rc == SLURM_SUCCESS && layout_is_plain())
+		ask_for_linked_gpus(job);
 	ask_log(outcome, started_us, job, submit_uid);
 	return rc;
 }
@@ -343,7 +356,7 @@ static int submit_with_flags(job_desc_msg_t *job, uint32_t submit_uid,
 		wants_gpus = request_one_gpu(job);
 	if (wants_gpus) {
 		apply_default_cpus(job, hook_config()->def_cpu_per_gpu, share);
-		if (found.model[0] && flags_own_gpus(flags))
+		if (found.model[0] && flags_own_gpus(flags) && !layout_is_plain())
 			models_count(job, found.model);
 		if (counted_model(slurm_conf.licenses, NULL))
 			recent_note(request_owner(job, submit_uid), RECENT_COUNTED, monotonic_us());
@@ -428,6 +441,8 @@ int job_submit(job_desc_msg_t *job, uint32_t submit_uid, char **err_msg)
  */
 static int change_models(job_desc_msg_t *change, struct tres_found *found, char **err_msg)
 {
+	if (layout_is_plain())
+		return SLURM_SUCCESS;
 	if (!change->features)
 		return refuse(
 		    err_msg, ESLURM_INVALID_GRES,
@@ -444,6 +459,8 @@ int job_modify(job_desc_msg_t *job, job_record_t *record, uint32_t submit_uid, c
 	bool elsewhere;
 	int rc;
 
+	if (layout_is_plain())
+		let_change_replace(job);
 	/* berthd's own pins come this way, as SlurmUser. */
 	if (trusted(submit_uid))
 		return SLURM_SUCCESS;

@@ -170,8 +170,7 @@ bool request_one_gpu(job_desc_msg_t *job)
 	return ok;
 }
 
-/* The number of nodes, or 0 where it is Slurm's to choose. */
-static uint32_t fixed_nodes(const job_desc_msg_t *job)
+uint32_t request_nodes(const job_desc_msg_t *job)
 {
 	bool min_given = job->min_nodes != NO_VAL && job->min_nodes != 0;
 	bool max_given = job->max_nodes != NO_VAL && job->max_nodes != 0;
@@ -191,7 +190,7 @@ void request_count_gpus(const job_desc_msg_t *job, struct reply_expected *expect
 {
 	uint64_t per_node = gpus_in(job->tres_per_node);
 	uint64_t per_task = gpus_in(job->tres_per_task);
-	uint32_t nodes = fixed_nodes(job);
+	uint32_t nodes = request_nodes(job);
 	bool tasks_given = job->num_tasks != NO_VAL && job->num_tasks != 0;
 
 	expected->gpus = gpus_in(job->tres_per_job);

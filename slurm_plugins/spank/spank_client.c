@@ -118,7 +118,7 @@ void spank_client_forget_outer_job(void)
 
 void spank_client_prepare_srun(void)
 {
-	if (inside_allocation() && !client_skips(getenv("SLURM_JOB_PARTITION")))
+	if (inside_allocation() && !client_leaves_requests(getenv("SLURM_JOB_PARTITION")))
 		client_strip_environment();
 }
 

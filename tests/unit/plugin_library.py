@@ -99,6 +99,7 @@ class Config(ctypes.Structure):
         ("skip_partitions", ctypes.c_char * 1024),
         ("def_cpu_per_gpu", ctypes.c_uint32),
         ("message", ctypes.c_int),
+        ("layout", ctypes.c_int),
         ("hook_log", ctypes.c_char * 1024),
         ("pinned_file", ctypes.c_char * 1024),
     )

@@ -15,7 +15,7 @@ from policy.formats import wire
 from policy.formats.errors import BerthError, FormatError, LeftToSlurm
 from policy.history.size_order import SizeOrder, asked_in
 from policy.placement.registry import create
-from policy.plan.answer.decide import Decision, decide, only_watch, say_no
+from policy.plan.answer.decide import Decision, decide, only_watch, say_no, with_preflight
 from policy.plan.answer.known_requests import Understanding
 from policy.plan.answer.shorten import within
 from policy.plan.book import Book, never
@@ -242,7 +242,7 @@ class Answerer:
         if self._book is None:
             return say_no(fields, LeftToSlurm(f"berthd has no picture of Slurm yet ({self._problem})", 213), now)
         if self._leave:
-            return say_no(fields, LeftToSlurm(self._leave, 217), now)
+            return with_preflight(say_no(fields, LeftToSlurm(self._leave, 217), now), fields)
         age = now - self._book.cluster.at
         stale = ""
         if age > STALE_AFTER:

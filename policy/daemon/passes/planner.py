@@ -11,6 +11,7 @@ from functools import partial
 from typing import TypeVar
 
 from policy.cluster.limits_used import LimitsUsed
+from policy.cluster.untyped import numbered
 from policy.daemon.hear.accounts import Accounts
 from policy.daemon.hear.disagreements import Disagreements
 from policy.daemon.hear.endings import NodeWord
@@ -100,7 +101,9 @@ class Planner:
         self._failures = Failures(gateway, accounts=accounts, preflights=self._preflights)
         self._hosts = Hosts(gateway, config.steps, accounts)
         self._explainer = Explainer(gateway, create(config.policy))
-        self._watcher = Watcher(create(config.policy)) if config.observe else None
+        self._watcher = Watcher(create(config.policy)) if config.observe or config.plain else None
+        self._plain = config.plain
+        self._observe = config.observe
         self._picture: Picture | None = None
         self._used = LimitsUsed()
         self._problem = ""
@@ -147,18 +150,19 @@ class Planner:
         self._moving.touched.clear()
         if self._acts:
             apart(self._living.step, reading.at)
-            if self._pins.fleet is not None:
+            if self._places and self._pins.fleet is not None:
                 apart(self._lists.look, self._pins.fleet, reading.jobs)
             self._pins.written += apart(self._evictions.step, reading.jobs, reading.at) or 0
-            self._pins.written += apart(self._moving.step, self._plan, picture, reading) or 0
-            self._moved |= self._moving.touched
-            self._put_off(changes)
-            apart(self._pins.list_pinned, self._plan.queue, reading.jobs)
+            if self._places:
+                self._pins.written += apart(self._moving.step, self._plan, picture, reading) or 0
+                self._moved |= self._moving.touched
+                self._put_off(changes)
+                apart(self._pins.list_pinned, self._plan.queue, reading.jobs)
             self._pins.written += apart(self._degraded.send_elsewhere, reading.at) or 0
             apart(self._disagreements.look, reading)
             apart(self._failures.watch, reading)
             apart(self._preflights.step, reading)
-            self._reasons_left = MOST_REASONS
+            self._reasons_left = MOST_REASONS if self._places else 0
 
     def _apart(self, step: Callable[..., T], *arguments: object) -> T | None:
         """One part of a pass; what it throws, other than Slurm's own trouble, costs that part alone."""
@@ -261,7 +265,7 @@ class Planner:
             self._pins.written += 1
             self._moved.add(job_id)
             return True
-        if self._acts and (job_id := self._lists.write_one(self._jobs(), self._moved)) is not None:
+        if self._places and (job_id := self._lists.write_one(self._jobs(), self._moved)) is not None:
             self._moved.add(job_id)
             return True
         now = time.time()
@@ -274,7 +278,7 @@ class Planner:
                 self._pins.written += 1
                 return True
             self._reasons_left = 0
-        looked = self._acts and self._moving.search(self._plan, self._picture, self._reading)
+        looked = self._places and self._moving.search(self._plan, self._picture, self._reading)
         self._moved |= self._moving.touched
         return looked
 
@@ -292,7 +296,7 @@ class Planner:
 
     def _use_freed(self, found: Sequence[Notice]) -> list[Change]:
         picture = self._picture
-        if picture is None or self._reading is None or not self._acts:
+        if picture is None or self._reading is None or not self._places:
             return []
         # Asking Slurm would cost the Epilog the wait for slurmctld's locks, for what the notices say themselves.
         known = [picture.end(notice.job, notice.node) for notice in found]
@@ -330,9 +334,14 @@ class Planner:
 
     @property
     def _acts(self) -> bool:
-        """Tells whether pins are ours to write: not on a standby, in a federation, or while only watching."""
+        """Tells whether jobs are ours to change: not on a standby, in a federation, or while only watching."""
         reading = self._reading
-        return reading is not None and reading.in_control and not reading.federated and self._watcher is None
+        return reading is not None and reading.in_control and not reading.federated and not self._observe
+
+    @property
+    def _places(self) -> bool:
+        """Tells whether pins are ours to write: not where Slurm chooses nodes and GPUs."""
+        return self._acts and not self._plain
 
     def _write(self, changes: Sequence[Change], reading: Reading, *, hurry: bool = False) -> None:
         for job_id in self._pins.write(changes, reading, hurry=hurry):
@@ -379,7 +388,8 @@ class Planner:
             if self._problem:
                 log.info("Slurm can be read again", 649)
             self._problem, self._blind = "", False
-            return reading
+            # Who only watches can also do so where Slurm alone chooses the GPUs of a node.
+            return numbered(reading) if self._watcher is not None else reading
         if problem != self._problem:
             log.error(f"{problem}; the last picture of Slurm stays in use", 650)
         self._problem, self._blind = problem, blind
@@ -394,7 +404,9 @@ class Planner:
     def _hand_over(self, reading: Reading) -> None:
         book = self._plan.book
         assert book is not None, "a pass has left its book"  # noqa: S101 - narrows the type
-        federated = "the cluster is in a federation, whose jobs Berth leaves alone" if reading.federated else ""
+        leave = "the cluster is in a federation, whose jobs Berth leaves alone" if reading.federated else ""
+        if self._plain and not leave:
+            leave = "GPUs have no GRES types of their own here (layout = plain), so Slurm chooses them"
         self._sender.send(
             Snapshot(
                 book.cluster,
@@ -402,7 +414,7 @@ class Planner:
                 reading.version,
                 self._gateway.name,
                 "",
-                leave=federated,
+                leave=leave,
                 refused=reading.refused,
                 observed=self._watcher.told() if self._watcher else {},
                 notices=self.notices_taken,

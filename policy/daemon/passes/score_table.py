@@ -2,9 +2,8 @@
 
 from pathlib import Path
 
-import numpy as np
-
 from policy.cluster.fleet import Fleet
+from policy.cluster.scored import scores_on
 from policy.daemon.passes.living_scores import living_table
 from policy.formats.arrays import Floats
 from policy.site import log
@@ -38,27 +37,8 @@ class ScoreTable:
         return True
 
     def on(self, fleet: Fleet) -> dict[str, Floats]:
-        """The scores of each class on a fleet; a GPU without one is taken for typical.
-
-        The UUID says which GPU is meant: one that was changed for another begins anew.
-        """
-        where = {
-            gpu.uuid: (place, gpu.position)
-            for place, machine in enumerate(fleet.machines)
-            if machine is not None
-            for gpu in machine.gpus
-        }
-        tables: dict[str, Floats] = {}
-        width = int(fleet.size.max(initial=0))
-        for score in self._scores:
-            if score.uuid:
-                found = where.get(score.uuid)
-            else:
-                found = (fleet.index[score.node], score.position) if score.node in fleet.index else None
-            if found is not None and found[1] < width:
-                table = tables.setdefault(score.app_class, np.ones((len(fleet.names), width)))
-                table[found] = score.score
-        return tables
+        """The scores of each class on a fleet."""
+        return scores_on(fleet, self._scores)
 
 
 def _stamp(path: Path) -> tuple[int, int]:

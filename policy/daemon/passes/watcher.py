@@ -1,14 +1,16 @@
-"""Observing: each job that Slurm starts is compared with what Berth would have chosen, and the sums are kept."""
+"""Observing: each job that Slurm starts is compared with what Berth would have chosen, and the sums are kept.
+
+The job_submit plugin is not needed for that.
+"""
 
 from dataclasses import dataclass
 
-from policy.formats.segment import OBSERVED
 from policy.formats.slurm_facts import Reading
 from policy.placement.base import Policy
 from policy.plan.answer import message
-from policy.plan.answer.observe import Comparison, compare
+from policy.plan.answer.observe import Comparison
+from policy.plan.beside import beside, holding
 from policy.plan.book import Book
-from policy.plan.tracker import HOLDING
 from policy.plan.waiting_jobs import Reader
 from policy.site import log
 
@@ -25,17 +27,13 @@ class Watcher:
 
     def watch(self, book: Book, reading: Reading) -> None:
         """Look at the jobs that have started since the last reading."""
-        holding = {job.id: job for job in reading.jobs if job.state in HOLDING}
+        now = {job.id: job for job in holding(reading) if job.partition not in book.fleet.skipped}
         reader = Reader(book.fleet)
-        for job_id in holding.keys() - self._running:
-            job = holding[job_id]
-            if (job.segment or {}).get("state") != OBSERVED or not job.holds or not job.nodes:
-                continue
-            nodes = [book.fleet.index[name] for name in job.nodes if name in book.fleet.index]
-            if len(nodes) == len(job.nodes) == len(job.holds):
-                demand = reader.read(job, book.cluster.at).demand
-                self._count(job_id, compare(book, demand, nodes, job.holds, self.policy))
-        self._running = frozenset(holding)
+        for job_id in now.keys() - self._running:
+            found = beside(book, now[job_id], self.policy, reader)
+            if found is not None:
+                self._count(job_id, found)
+        self._running = frozenset(now)
 
     def told(self) -> dict[str, str]:
         """For `berth status`."""

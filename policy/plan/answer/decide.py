@@ -25,7 +25,7 @@ from policy.plan.book import Book
 from policy.plan.claims import Claim, claim_on
 from policy.plan.later_places import first_place
 from policy.request import counted, locality
-from policy.request.demand import Demand
+from policy.request.demand import ELSEWHERE, Demand
 from policy.request.parse import Request, flags_of, names_gpus, wanted_gpus
 from policy.request.settings import Settings
 from policy.request.share import Share, foes_of, party
@@ -70,6 +70,11 @@ def decide(
     except TooLong as problem:
         # A guest left to Slurm would get a GPU of its own, which its tier may not allow.
         decision = say_no(fields, Never(str(problem), 412) if "guest" in decision.fields else problem, now)
+    return with_preflight(decision, fields)
+
+
+def with_preflight(decision: Decision, fields: Mapping[str, str]) -> Decision:
+    """Returns the decision with the job's pre-flight in its segment, where it has one."""
     if preflight_mark.KEY not in fields:
         return decision
     return replace(decision, fields=preflight_mark.kept(decision.fields, fields[preflight_mark.KEY]))
@@ -196,8 +201,10 @@ def _place(
         at_once = insists is not None and insists.wait == 0
         berth, start = _soonest(demand, wide, book, policy, relax_at_once=at_once, ahead=settings.pin_ahead)
         nothing_in_sight: NotNow | None = None
+        _leave_if_sooner(demand, insists, "no place is free now" if start else "")
         _check_pin(settings, starts_now=not (start or request.later))
     except NotNow as nothing:
+        _leave_if_sooner(demand, insists, str(nothing))
         # Pinned all the same: if a node came back, Slurm would start the job before the planner could pin it.
         try:
             _check_pin(settings, starts_now=False)
@@ -384,6 +391,12 @@ def _soonest(
         if not bool((demand.candidates & book.cluster.up).any()):
             raise NotNow("every node that could hold it is down, drained or reserved", 306) from None
         raise NotNow(f"{nothing}, and no end of what runs there is in sight", 307) from None
+
+
+def _leave_if_sooner(demand: Demand, insists: locality.Insistence | None, why_not_now: str) -> None:
+    """Leaves a job to Slurm that cannot start now on nodes with types, and could on others."""
+    if why_not_now and insists is None and demand.may_go_elsewhere:
+        raise LeftToSlurm(f"{why_not_now}, and {ELSEWHERE}")
 
 
 def _check_pin(settings: Settings, *, starts_now: bool) -> None:

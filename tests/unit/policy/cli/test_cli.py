@@ -321,14 +321,20 @@ def test_a_reader_that_has_seen_enough_is_no_error(slurm: Path) -> None:
 
 
 def examine(
-    recording: Path, topology: Path, status: Mapping[str, str] | None = None, fabric: str = "none"
+    recording: Path,
+    topology: Path,
+    status: Mapping[str, str] | None = None,
+    fabric: str = "none",
+    *,
+    plain: bool = False,
 ) -> dict[str, doctor.Finding]:
     def answer() -> Mapping[str, str]:
         if status is None:
             raise DaemonError("berthd does not answer on /x; is berthd running?")
         return status
 
-    findings = doctor.examine(recorded_gateway(recording), Config(topology_dir=topology, fabric=fabric), answer)
+    settings = Config(topology_dir=topology, fabric=fabric, plain=plain)
+    findings = doctor.examine(recorded_gateway(recording), settings, answer)
     return {finding.name: finding for finding in findings}
 
 
@@ -343,7 +349,7 @@ def test_doctor_finds_nothing_wrong_where_nothing_is(slurm: Path, tmp_path: Path
     findings = examine(slurm, described(tmp_path / "t"), {"answers": "3"})
 
     assert [finding for finding in findings.values() if not finding.ok] == []
-    assert len(findings) == 12
+    assert len(findings) == 13
 
 
 @pytest.mark.parametrize(
@@ -374,6 +380,78 @@ def test_doctor_names_what_is_wrong(slurm: Path, tmp_path: Path, file: str, old:
     findings = examine(slurm, described(tmp_path / "t"), {})
 
     assert not findings[check].ok
+
+
+def untouched(recording: Path, nodes: str = "n1 n2 n3 n4", *, plugin: bool = False) -> None:
+    """Makes a recording that of a site with plain GRES types, on some nodes."""
+    lines = (recording / "scontrol-show-node").read_text().splitlines(keepends=True)
+    changed = [
+        re.sub(r" Gres=\S+", " Gres=gpu:h100:8(S:0-1)", re.sub(r"GresUsed=\S+", "GresUsed=gpu:h100:0(IDX:N/A)", line))
+        if line.split()[0].removeprefix("NodeName=") in nodes.split()
+        else line
+        for line in lines
+    ]
+    (recording / "scontrol-show-node").write_text("".join(changed))
+    if plugin:
+        return
+    config = recording / "scontrol-show-config"
+    text = config.read_text()
+    for old, new in (
+        ("JobSubmitPlugins        = berth", "JobSubmitPlugins        = (null)"),
+        ("gpu,shard,seat", "gpu"),
+        ("disable_job_shrink,", ""),
+        ("JobDefaults             = (null)", "JobDefaults = DefCpuPerGPU=4"),
+    ):
+        text = text.replace(old, new)
+    config.write_text(text)
+
+
+def test_doctor_asks_nothing_of_a_site_that_only_observes(slurm: Path, tmp_path: Path) -> None:
+    untouched(slurm)
+
+    findings = examine(slurm, tmp_path / "none")
+
+    assert [finding for finding in findings.values() if not finding.ok] == []
+    assert findings["rung"].text.startswith("observe: ")
+    assert "0 of 4 GPU nodes described" in findings["topology files"].text
+
+
+def test_doctor_compares_topology_files_with_all_gpus_of_a_plain_node(slurm: Path, tmp_path: Path) -> None:
+    untouched(slurm)
+
+    found = examine(slurm, described(tmp_path / "t"))["topology files"]
+
+    assert (found.ok, found.text) == (True, "4 GPU nodes described")
+
+
+def test_doctor_on_the_plain_layout_asks_for_plugin_and_berthd_alone(slurm: Path, tmp_path: Path) -> None:
+    untouched(slurm, plugin=True)
+    findings = examine(slurm, tmp_path / "none", {"answers": "3"}, plain=True)
+    assert [finding for finding in findings.values() if not finding.ok] == []
+    assert findings["rung"].text.startswith("advise: ")
+
+    untouched(slurm)
+    without = examine(slurm, tmp_path / "none", plain=True)
+    assert {name for name, finding in without.items() if not finding.ok} == {"JobSubmitPlugins", "berthd"}
+
+
+def test_doctor_finds_a_layout_that_berth_conf_does_not_name(slurm: Path, tmp_path: Path) -> None:
+    exact = examine(slurm, described(tmp_path / "t"), {}, plain=True)["rung"]
+    untouched(slurm, plugin=True)
+    plain = examine(slurm, described(tmp_path / "u"), {})["rung"]
+
+    assert (exact.ok, plain.ok) == (False, False)
+    assert 'layout = "exact"' in exact.text
+    assert 'layout = "plain"' in plain.text
+
+
+def test_doctor_takes_a_cluster_of_both_layouts(slurm: Path, tmp_path: Path) -> None:
+    untouched(slurm, "n3 n4", plugin=True)
+
+    findings = examine(slurm, described(tmp_path / "t"), {})
+
+    assert [finding for finding in findings.values() if not finding.ok] == []
+    assert "2 of 4 GPU nodes have one GRES type for each GPU; on n3, n4 Slurm alone chooses" in findings["rung"].text
 
 
 def test_doctor_names_nodes_without_topology_and_a_daemon_that_is_away(slurm: Path, tmp_path: Path) -> None:

@@ -1,0 +1,246 @@
+"""Looks at a cluster that runs without Berth: which jobs have badly linked, spread or slow GPUs, and which wait.
+
+Everything comes from one reading of Slurm and from descriptions of the machines. Nothing here changes a job.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import combinations
+
+import numpy as np
+
+from policy.cluster.fleet import Fleet
+from policy.formats.errors import FormatError
+from policy.formats.segment import LATER
+from policy.formats.slurm_facts import JobFacts, Reading
+from policy.placement.base import Berth, Policy, positions
+from policy.plan.answer.observe import Comparison, compare
+from policy.plan.book import Book
+from policy.plan.changes import Move
+from policy.plan.plan import Plan
+from policy.plan.tracker import HOLDING, open_book
+from policy.plan.waiting_jobs import WAITS, Reader
+from topology.model import Machine
+from topology.tables import SetTables
+
+SLOW = 1.1
+"""A GPU with a score from here on is called slow, as in `berth scores show --slow`."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunningJob:
+    """A running job, where it lies, and how its place could be better."""
+
+    job: JobFacts
+    got: Berth
+    best: Berth | None = None
+    """The best GPUs among its own and those that are free now; None if these are its own."""
+    best_idle: tuple[float, float] = (0.0, 0.0)
+    """GB/s of NVLink, weakest pair and all pairs, of the best set of its size on an empty node of its kind."""
+    leaves: int = 0
+    """Number of leaves that it lies in; 0 if not known."""
+    leaves_needed: int = 0
+    nodes_needed: int = 0
+    slow: tuple[tuple[str, int, float], ...] = ()
+    """Node, position and score of each slow GPU that it holds."""
+
+    @property
+    def unlinked(self) -> bool:
+        """Tells whether a pair of its GPUs has no NVLink, though its node has a set of that size with NVLink."""
+        return self.got.min_gbps == 0 < self.best_idle[0]
+
+    @property
+    def weaker(self) -> bool:
+        """Tells whether its GPUs have less NVLink bandwidth than the best set of its node."""
+        return (self.got.min_gbps, self.got.sum_gbps) < self.best_idle
+
+    @property
+    def spread(self) -> bool:
+        """Tells whether it lies in more leaves than it needs."""
+        return self.leaves > self.leaves_needed
+
+    @property
+    def scattered(self) -> bool:
+        """Tells whether it lies on more nodes than its GPUs need."""
+        return len(self.got.nodes) > self.nodes_needed > 0
+
+
+@dataclass(slots=True)
+class Seen:
+    """What one look at the cluster shows."""
+
+    gpus: int = 0
+    free: int = 0
+    nodes: int = 0
+    without_links: tuple[str, ...] = ()
+    """GPU nodes of whose links nothing is known."""
+    running: list[RunningJob] = field(default_factory=list)
+    unread: int = 0
+    """Running GPU jobs whose GPUs are not known, or that lie on nodes without a description."""
+    waits: dict[str, list[JobFacts]] = field(default_factory=dict)
+    """Waiting GPU jobs by Slurm's reason."""
+    planned: list[Move] = field(default_factory=list)
+    """Places that Berth's plan has for waiting jobs, in the order of the queue."""
+
+
+class Onlooker:
+    """Looks at readings of one fleet."""
+
+    def __init__(self, fleet: Fleet, described: frozenset[str], policy: Policy, plan: Plan) -> None:
+        """`described` are the nodes whose links are known; of the others only the number of GPUs is."""
+        self._fleet, self._described, self._policy, self._plan = fleet, described, policy, plan
+        self._idle: dict[tuple[int, int], tuple[float, float]] = {}
+        self._sizes = _largest(fleet.fabric.leaf.tolist())
+
+    def look(self, reading: Reading, asked: Mapping[int, int]) -> Seen:
+        """Looks at a reading; `asked` are the GPUs that each waiting job asks for, as far as known."""
+        book = open_book(self._fleet, reading)
+        seen = Seen(
+            gpus=int(self._fleet.gpu_counts.sum()),
+            free=_free(reading),
+            nodes=int((self._fleet.gpu_counts > 0).sum()),
+            without_links=tuple(
+                name
+                for name, count in zip(self._fleet.names, self._fleet.gpu_counts, strict=True)
+                if count and name not in self._described
+            ),
+        )
+        for job in holding(reading):
+            found = self.running(book, job)
+            if found is None:
+                seen.unread += 1
+            else:
+                seen.running.append(found)
+        waiting = [job for job in reading.jobs if job.state in WAITS and job.wants_gpus]
+        for job in waiting:
+            seen.waits.setdefault(job.reason, []).append(job)
+        seen.planned = self._planned(book, reading, asked)
+        return seen
+
+    def running(self, book: Book, job: JobFacts) -> RunningJob | None:
+        """Compares one running job; None where its GPUs or its nodes are not known."""
+        compared = beside(book, job, self._policy, Reader(self._fleet))
+        if compared is None:
+            return None
+        got = compared.got
+        k = got.masks[0].bit_count()
+        total = sum(mask.bit_count() for mask in got.masks)
+        largest = max(int(self._fleet.size[node]) for node in got.nodes)
+        leaves, needed = self._leaves(got.nodes)
+        return RunningJob(
+            job,
+            got,
+            compared.best if self._known(compared) and (compared.better_links or compared.gain > 0) else None,
+            self._best_idle(got.nodes[0], k) if len(got.nodes) == 1 and k > 1 else (0.0, 0.0),
+            leaves,
+            needed,
+            math.ceil(total / largest) if largest else 0,
+            tuple(self._slow(got)),
+        )
+
+    def _known(self, compared: Comparison) -> bool:
+        return all(name in self._described for name in (*compared.got.names, *compared.best.names))
+
+    def _leaves(self, nodes: Sequence[int]) -> tuple[int, int]:
+        groups = self._fleet.fabric.leaf[list(nodes)].tolist()
+        if len(nodes) < 2 or min(groups) < 0:
+            return 0, 0
+        return len(set(groups)), math.ceil(len(nodes) / max(self._sizes.values()))
+
+    def _best_idle(self, node: int, k: int) -> tuple[float, float]:
+        fleet, tables = self._fleet, self._fleet.tables
+        machine, offset = fleet.machines[node], int(fleet.offset[node])
+        if machine is None:
+            return 0.0, 0.0
+        if (offset, k) not in self._idle:
+            self._idle[offset, k] = best_links(tables, machine.size, offset, k, machine)
+        return self._idle[offset, k]
+
+    def _slow(self, berth: Berth) -> Iterable[tuple[str, int, float]]:
+        scores = self._fleet.scores
+        table = scores.get("compute", next(iter(scores.values()), None))
+        if table is None:
+            return
+        for node, mask in zip(berth.nodes, berth.masks, strict=True):
+            for place in positions(mask):
+                if (score := float(table[node, place])) >= SLOW:
+                    yield self._fleet.names[node], place, score
+
+    def _planned(self, book: Book, reading: Reading, asked: Mapping[int, int]) -> list[Move]:
+        """Plans the waiting jobs as berthd would if it had answered for them."""
+        jobs = [_asking(job, asked.get(job.id, 0), self._fleet) if job.state in WAITS else job for job in reading.jobs]
+        return [change for change in self._plan.replan(book, jobs) if isinstance(change, Move)]
+
+
+def holding(reading: Reading) -> list[JobFacts]:
+    """Returns the jobs that hold whole GPUs now."""
+    return [job for job in reading.jobs if job.state in HOLDING and job.wants_gpus and not (job.share or job.guest)]
+
+
+def beside(book: Book, job: JobFacts, policy: Policy, reader: Reader) -> Comparison | None:
+    """Compares what a running job holds with the best that its own and the free GPUs offer; None if not known."""
+    fleet = book.fleet
+    nodes = [fleet.index[name] for name in job.nodes if name in fleet.index]
+    if not nodes or not (len(nodes) == len(job.nodes) == len(job.holds)) or not all(job.holds):
+        return None
+    if not all(fleet.ready[nodes]):
+        return None
+    count = len(nodes)
+    k = max(mask.bit_count() for mask in job.holds)
+    told = {
+        **(job.segment or {}),
+        "n": str(count),
+        "k": str(k),
+        "cpus": str(-(-job.cpus // count)),
+        "mem": str(job.mem or 0),
+    }
+    if len(job.required) == count:
+        told["asked"] = f"req_nodes:{','.join(job.required)}"
+    try:
+        demand = reader.read(replace(job, segment=told, required=()), book.cluster.at).demand
+    except FormatError:
+        return None
+    if any(mask.bit_count() != k for mask in job.holds):
+        # Berth gives each node of a job as many GPUs; such a job has no other place to be compared with.
+        got = Policy.spread(demand, book.cluster.now(demand.limit), nodes, job.holds, "what Slurm chose")
+        return Comparison(got, got)
+    return compare(book, demand, nodes, job.holds, policy)
+
+
+def best_links(tables: SetTables, size: int, offset: int, k: int, machine: Machine) -> tuple[float, float]:
+    """Returns the NVLink bandwidth, weakest pair and all pairs, of the best k GPUs of an empty node."""
+    if k > size:
+        return 0.0, 0.0
+    return max(
+        tables.joined(machine, offset, sum(1 << gpu for gpu in gpus)).links for gpus in combinations(range(size), k)
+    )
+
+
+def _asking(job: JobFacts, gpus: int, fleet: Fleet) -> JobFacts:
+    """Returns a waiting job as if berthd had answered for it; one whose request is not understood stays as it is."""
+    if not gpus or job.segment is not None:
+        return job
+    largest = int(fleet.size.max(initial=0))
+    count = max(1, job.count, math.ceil(gpus / largest) if largest else 1)
+    if gpus % count:
+        return job
+    cpus, mem = -(-job.cpus // count), job.mem or 0
+    told = {"state": LATER, "n": str(count), "k": str(gpus // count), "cpus": str(cpus), "mem": str(mem)}
+    if job.required:
+        told["asked"] = f"req_nodes:{','.join(job.required)}"
+    return replace(job, segment=told)
+
+
+def _largest(groups: Sequence[int]) -> dict[int, int]:
+    sizes: defaultdict[int, int] = defaultdict(int)
+    for group in groups:
+        sizes[group] += 1
+    return sizes or {0: 1}
+
+
+def _free(reading: Reading) -> int:
+    """Counts the GPUs of open nodes that no job holds."""
+    counts = [node.gpus + node.loose - node.gpus_used.bit_count() for node in reading.nodes if node.up]
+    return int(np.sum(counts, dtype=np.int64))

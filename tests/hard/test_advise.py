@@ -1,0 +1,237 @@
+"""Berth's plugins on a cluster whose GPUs have no types of their own (`layout = "plain"`). `make test-hard`.
+
+Every request is run on the same cluster without Berth, too.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import NamedTuple
+
+import pytest
+
+from containers.cluster import Cluster
+from policy.formats import segment as segments
+from tests.differential.compare import difference
+from tests.differential.outcome import Request, outcome_of, prepare
+from tests.slurm.conftest import cluster
+from tests.slurm.harness import Slurm, until
+from tests.slurm.target import Target
+
+from .test_models_counted import LIMITED, TYPED
+from .untouched import PLAIN, lay_out
+
+VERSIONS = os.environ.get("BERTH_TEST_VERSIONS", "24.11,26.05").split(",")
+FOLDER = "/home/advise"
+pytestmark = [pytest.mark.hard, pytest.mark.timeout(1800)]
+
+BY_MODEL = LIMITED.format(
+    h100="gres/gpu:h100", v100="gres/gpu:v100", tracked=r"gres\/gpu:h100,gres\/gpu:v100", licenses=""
+)
+
+REQUESTS = [
+    ("sbatch", "--gres=gpu:2"),
+    ("sbatch", "--gres=gpu:h100:2"),
+    ("sbatch", "--gpus-per-node=4"),
+    ("sbatch", "--gpus-per-node=a6000:3"),
+    ("sbatch", "-N1", "--gres=gpu:2"),
+    ("sbatch", "-N1", "-n4", "--gres=gpu:4"),
+    ("sbatch", "-n2", "--gres=gpu:2"),
+    ("sbatch", "-N2", "--gres=gpu:2"),
+    ("sbatch", "-c4", "--gres=gpu:2"),
+    ("sbatch", "--exclusive", "--gres=gpu:2"),
+    ("sbatch", "--gres=gpu:2", "--cpus-per-gpu=3"),
+    ("sbatch", "--gres=gpu:2", "--mem-per-gpu=500"),
+    ("sbatch", "--gres=gpu:2", "--ntasks-per-gpu=2"),
+    ("sbatch", "--gres=gpu:2", "--gres-flags=enforce-binding"),
+    ("sbatch", "--gres=gpu:2", "-a0-1"),
+    ("sbatch", "--gres=gpu:8"),
+    ("sbatch", "--gres=gpu:9"),
+    ("sbatch", "--gres=gpu:h100:1,gpu:v100:1"),
+    ("sbatch", "--gres=gpu:nothing:2"),
+    ("sbatch", "--gpus=2"),
+    ("sbatch", "--gpus-per-task=2", "-n2"),
+    ("srun", "--gres=gpu:2"),
+    ("srun", "--gres=gpu:h100:2", "-n2"),
+    ("salloc", "--gres=gpu:2"),
+    ("#SBATCH", "--gres=gpu:v100:2"),
+    ("SBATCH_", "--gres=gpu:2"),
+    ("sbatch", "--gres=gpu:2", ":", "--gres=gpu:2"),
+]
+STEPS = [
+    (("--gres=gpu:2",), ("--gres=gpu:1",)),
+    (("--gres=gpu:2",), ("-n2", "--gpus-per-task=1")),
+    (("--gres=gpu:2", "-n2"), ("-n2", "--gpu-bind=single:1")),
+    (("--gres=gpu:h100:2", "-n1"), ("--gres=gpu:h100:1",)),
+    (("--gres=gpu:2", "-N1", "-n2"), ("-n2", "--ntasks-per-gpu=1")),
+    (("--gpus-per-node=2",), ("--gpus=1",)),
+    (("--gres=gpu:2",), ("--gres=none",)),
+]
+EVERY = [Request(command, options) for command, *rest in REQUESTS for options in [tuple(rest)]]
+EVERY += [Request("sbatch", job, step) for job, step in STEPS]
+
+
+TWO = """
+sacctmgr -iQ add qos two set MaxTRESPerUser=gres/gpu:h100=2
+sacctmgr -iQ modify user bob set QosLevel+=two
+for i in $(seq 100); do scontrol show assoc_mgr flags=qos | grep -q 'QOS=two(' && exit 0; sleep 0.1; done
+exit 1
+"""
+
+
+class Pair(NamedTuple):
+    plain: Target
+    advise: Target
+
+
+@pytest.fixture(scope="module", params=VERSIONS)
+def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
+    version = request.param
+    words = ("--slurm", version, "--profile", "accounting")
+    try:
+        cluster("up", *words)
+        cluster("up", *words, "--without-berth")
+        with ThreadPoolExecutor(2) as pool:
+            plain = pool.submit(lay_out, Cluster(version, berth=False), TYPED + BY_MODEL)
+            advise = pool.submit(lay_out, Cluster(version, berth=True), PLAIN + TYPED + BY_MODEL)
+        both = Pair(plain.result(), advise.result())
+        berth = Slurm("advise", both.advise)
+        berth.berthd("stop")
+        berth.berthd("start")
+        for target in both:
+            prepare(target, FOLDER)
+        yield both
+    finally:
+        if not os.environ.get("BERTH_TEST_KEEP"):
+            cluster("down", "--slurm", version)
+            cluster("down", "--slurm", version, "--without-berth")
+
+
+def is_empty(target: Target) -> bool:
+    return not target.run(["squeue", "-h"]).out
+
+
+@pytest.fixture(autouse=True)
+def quiet(pair: Pair) -> Iterator[None]:
+    yield
+    for target in pair:
+        target.bash("squeue -h -o %A | sort -u | xargs -r scancel --quiet", user="root")
+        until("an empty queue", partial(is_empty, target))
+
+
+@pytest.mark.parametrize("request_", EVERY, ids=[one.text() for one in EVERY])
+def test_a_job_sees_and_is_billed_the_same_as_on_plain_slurm(pair: Pair, request_: Request) -> None:
+    run = partial(outcome_of, request=request_, folder=FOLDER, seconds=20)
+    with ThreadPoolExecutor(2) as pool:
+        plain, advise = pool.map(run, pair)
+
+    assert difference(request_, plain, advise) == ""
+
+
+def held(target: Target, *options: str, user: str = "alice") -> str:
+    """Submits a job that stays; its number."""
+    words = ["sbatch", "--parsable", "-o", "/dev/null", "-t", "30", "--mem=10", *options, "--wrap", "exec sleep 900"]
+    return target.run(words, user=user).out.strip()
+
+
+def record(target: Target, job: str) -> str:
+    return target.run(["scontrol", "show", "job", "-d", "-o", job], user="root").out
+
+
+def state(target: Target, job: str) -> str:
+    found = re.search(r"JobState=(\S+) Reason=(\S+)", record(target, job))
+    return " ".join(found.groups()) if found else ""
+
+
+def in_state(target: Target, job: str, words: str) -> bool:
+    return words in state(target, job)
+
+
+def gpus(target: Target, job: str) -> tuple[int, ...]:
+    until(f"job {job} to run", partial(in_state, target, job, "RUNNING"))
+    found = re.search(r"GRES=gpu\S*?\(IDX:([\d,-]+)\)", record(target, job))
+    assert found
+    parts = (part.partition("-") for part in found[1].split(","))
+    return tuple(gpu for first, _, last in parts for gpu in range(int(first), int(last or first) + 1))
+
+
+@pytest.mark.parametrize("form", ["--gres=gpu:2", "--gpus-per-node=2", "--gres=gpu:a6000:2"])
+def test_a_pair_is_linked_where_slurm_alone_gives_one_without_a_link(pair: Pair, form: str) -> None:
+    linked = {(0, 7), (1, 6), (2, 5), (3, 4)}
+
+    alone, advised = (gpus(target, held(target, "-w", "n3", form)) for target in pair)
+
+    assert alone not in linked
+    assert advised in linked
+
+
+def test_the_model_stays_in_the_request_and_limits_by_model_hold(pair: Pair) -> None:
+    for target in pair:
+        target.bash(TWO, user="root")
+    words = ("--qos=two", "-w", "n2")
+    seen = []
+    for target in pair:
+        jobs = [held(target, *words, f"--gres=gpu:h100:{count}", user="bob") for count in (2, 1)]
+        until("the first to run", partial(in_state, target, jobs[0], "RUNNING"))
+        until("the second to meet its limit", partial(in_state, target, jobs[1], "QOSMax"))
+        tres = re.search(r"AllocTRES=(\S+)", record(target, jobs[0]))
+        assert tres
+        seen.append((tres[1], state(target, jobs[1])))
+
+    assert seen[0] == seen[1]
+    assert "gres/gpu:h100=2" in seen[0][0]
+    assert "billing=" in seen[0][0]
+
+
+def test_flags_are_kept_and_said_not_to_act_on_places(pair: Pair) -> None:
+    answer = pair.advise.run(
+        ["sbatch", "-H", "-o", "/dev/null", "--gres=gpu:2", "--locality=nvlink", "--retry=2", "--wrap", "true"]
+    )
+
+    job = answer.out.split()[-1]
+    comment = re.search(r"AdminComment=(.*?\])", record(pair.advise, job))
+    assert comment
+    values = segments.fields(comment[1]) or {}
+    assert (values["state"], values["f.retry"], values["f.locality"]) == ("passed", "2", "nvlink")
+    assert "--locality: not acted on" in answer.err
+    assert "TresPerJob=gres/gpu:2" in record(pair.advise, job)
+
+
+def test_flags_for_a_retry_run_a_lost_job_again(pair: Pair) -> None:
+    script = 'echo "RuntimeError: NCCL communicator was aborted: Connection reset by peer" >&2; exit 1'
+    words = ["sbatch", "--parsable", "-o", f"{FOLDER}/%j.out", "--gres=gpu:2", "--retry=1", "--wrap", script]
+    job = pair.advise.run(words).out.strip()
+
+    until("berthd to class it", lambda: f"JobId={job} failed: mpi_runtime_failure" in log_of(pair.advise), 120)
+    until("it to run again", lambda: "Restarts=1" in record(pair.advise, job), 180)
+    assert "TresPerJob=gres/gpu:2" in record(pair.advise, job)
+
+
+def log_of(target: Target) -> str:
+    return target.bash("svc berthd log", user="root").out
+
+
+def test_without_berthd_the_pair_is_asked_for_just_as_well(pair: Pair) -> None:
+    pair.advise.bash("svc berthd stop", user="root")
+    try:
+        job = held(pair.advise, "-w", "n3", "--gres=gpu:2")
+        assert gpus(pair.advise, job) in {(0, 7), (1, 6), (2, 5), (3, 4)}
+    finally:
+        Slurm("advise", pair.advise).berthd("start")
+    slurm = Slurm("advise", pair.advise)
+    # It may not pin a job that came while it was away.
+    slurm.passes(3)
+    assert "TresPerJob=gres/gpu:2" in record(pair.advise, job)
+
+
+def test_berthd_counts_the_free_gpus(pair: Pair) -> None:
+    job = held(pair.advise, "-w", "n3", "--gres=gpu:2")
+    gpus(pair.advise, job)
+    slurm = Slurm("advise", pair.advise)
+
+    until("berthd to see it", lambda: int(slurm.berthd_status()["free_gpus"]) == 30)
+    assert int(slurm.berthd_status()["gpus"]) == 32
