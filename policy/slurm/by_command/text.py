@@ -137,7 +137,7 @@ def waiting_states(version: str) -> str:
     An older squeue refuses a state that it does not know.
 
     >>> waiting_states("24.11.5"), waiting_states("26.05.0")
-    ('PENDING,REQUEUE_HOLD,SPECIAL_EXIT', 'PENDING,REQUEUE_HOLD,SPECIAL_EXIT,EXPEDITING')
+    ('PENDING,REQUEUE_HOLD,SPECIAL_EXIT,RESV_DEL_HOLD', 'PENDING,REQUEUE_HOLD,SPECIAL_EXIT,RESV_DEL_HOLD,EXPEDITING')
     """
     numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
     return ",".join(("PENDING", *fields.PUT_BACK, *((fields.EXPEDITING,) if numbers >= (25, 11) else ())))
