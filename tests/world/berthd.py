@@ -56,7 +56,8 @@ class BerthdProcesses:
         self._receiver: Receiver | None = None
         self._sockets: tuple[socket.socket, socket.socket] | None = None
         self.waiting = 0
-        self.ended_asked = False
+        self.seen: frozenset[str] = frozenset()
+        """Nonces of the jobs that the last picture knows."""
         self.life = 0
         """Of the planner; what an earlier one leaves to be answered is nobody's."""
 
@@ -89,6 +90,8 @@ class BerthdProcesses:
             return
         self.waiting = 0
         snapshot = self._receiver.receive()
+        if snapshot is not None and snapshot.cluster is not None:
+            self.seen = snapshot.seen
         if snapshot is not None and self.answerer.take(snapshot, self._clock.time()):
             assert self._sockets is not None
             self._sockets[0].send(UNSEEN)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from policy.daemon.passes.planner import Planner
-from policy.formats import segment
+from policy.formats import hostlist, segment, wire
 from policy.formats.excluded_nodes import KEY as OTHERS
 from policy.plan.guests.guest_pass import PARKED_FOR
 from policy.request import counted
@@ -42,7 +42,6 @@ def look(world: DeterministicWorld) -> None:
             _pin_is_whole(job)
             _wait_is_bounded(cluster, job, world.clock_back)
     _log_is_clean(world)
-    _claims_do_not_meet(world)
 
 
 def _values(job: ModelJob) -> dict[str, str]:
@@ -117,11 +116,11 @@ def _pin_is_whole(job: ModelJob) -> None:
         return
     portion = job.portion()
     where = f"job {job.id}: {job.req_nodes} {job.tres_per_node}{job.tres_per_job} beside [{job.admin_comment}]"
-    if sorted(job.req_nodes.split(",")) != sorted(values.get("nodes", "").split(",")):
+    if sorted(hostlist.expand(job.req_nodes)) != sorted(values.get("nodes", "").split(",")):
         raise ViolationError(f"request and segment name other nodes, {where}")
     if portion is None or ",".join(map(str, places(portion))) != values.get("gpus"):
         raise ViolationError(f"request and segment name other GPUs, {where}")
-    if len(places(portion)) != job.k or len(job.req_nodes.split(",")) != job.n:
+    if len(places(portion)) != job.k or len(hostlist.expand(job.req_nodes)) != job.n:
         raise ViolationError(f"it has another number of GPUs than its user asked for, {where}")
     if job.kind == "share" and portion.shards and {percent for _, percent in portion.shards} != {job.share}:
         raise ViolationError(f"it has another share than its user asked for, {where}")
@@ -149,21 +148,21 @@ def _log_is_clean(world: DeterministicWorld) -> None:
         del world.logged[:200]
 
 
-def _claims_do_not_meet(world: DeterministicWorld) -> None:
-    """Two jobs that Slurm has not shown yet were not both given one GPU now."""
-    answerer = world.processes.answerer
-    if answerer is None or answerer._book is None:
+def given_once(world: DeterministicWorld, request: dict[str, str], reply: bytes | None) -> None:
+    """No whole GPU is given, as free at once, to two jobs before a picture shows the first of them."""
+    if reply is None:
         return
-    taken: dict[tuple[int, int], str] = {}
-    now = world.clock.time()
-    for nonce, held in answerer._held.items():
-        claim = held.claim
-        if claim.share is not None or claim.tier == "opportunistic" or claim.start > held.given or held.expires < now:
-            continue
-        for node in claim.nodes:
-            for place in range(8):
-                if claim.mask >> place & 1 and (other := taken.setdefault((node, place), nonce)) != nonce:
-                    raise ViolationError(f"GPU {place} of node {node} was given to {other} and to {nonce}")
+    message = wire.decode(reply)
+    values = segment.fields(f"[berth/1 {message.fields.get('segment', '')}]") or {}
+    later = {"held", "begin"} & request.keys()
+    if message.verb != "place" or values.get("state") != "placed" or later or "share" in values or "tier" in values:
+        return
+    world._forget_given()
+    now = {(node, int(gpu)) for node in values["nodes"].split(",") for gpu in values["gpus"].split(",")}
+    for nonce, (_, before) in world.given.items():
+        if both := before & now:
+            raise ViolationError(f"GPUs {sorted(both)} were given to job {nonce} and to job {request['nonce']}")
+    world.given[request["nonce"]] = world.clock.time(), now
 
 
 def picture_agrees(planner: Planner) -> None:
@@ -238,12 +237,18 @@ def all_started(world: DeterministicWorld) -> None:
     for job in cluster.jobs.values():
         if job.holds and job.state == "RUNNING" and job.end > cluster.now:
             continue
-        if not job.waits or job.touched or _may_wait(job):
+        if not job.waits or job.touched or _may_wait(job) or not _fits(cluster, job):
             continue
         raise ViolationError(
             f"job {job.id} ({job.kind}, {job.n} x {job.k}, {job.shown}, {job.reason}, begin {job.begin - cluster.now:+.0f} s)"
             f" has not started: {job.req_nodes} {job.tres_per_node}{job.tres_per_job} {job.admin_comment}"
         )
+
+
+def _fits(cluster: ModelCluster, job: ModelJob) -> bool:
+    """Tells whether there are nodes that the job could have if nobody else were there."""
+    named = job.user_nodes.split(",") if job.user_nodes else list(cluster.nodes)
+    return sum(cluster.nodes[name].open and cluster.nodes[name].gpus >= job.k for name in named) >= job.n
 
 
 def _may_wait(job: ModelJob) -> bool:

@@ -9,6 +9,8 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
+from policy.formats import hostlist
+
 EPOCH = 1_700_000_000.0
 REQUEUE_DELAY = 121
 """Seconds for which Slurm holds a job that was put back into the queue."""
@@ -275,7 +277,7 @@ class ModelCluster:
             if strict:
                 if not job.req_nodes:
                     return
-                barred.update(job.req_nodes.split(","))
+                barred.update(hostlist.expand(job.req_nodes))
 
     def _may_start(self, job: ModelJob) -> bool:
         if self.partition_state in {"DOWN", "INACTIVE"}:
@@ -296,8 +298,8 @@ class ModelCluster:
         return True
 
     def _place(self, job: ModelJob, barred: set[str]) -> dict[str, Portion] | None:
-        required = list(filter(None, job.req_nodes.split(",")))
-        excluded = set(filter(None, job.exc_nodes.split(",")))
+        required = list(hostlist.expand(job.req_nodes))
+        excluded = set(hostlist.expand(job.exc_nodes))
         if any(name not in self.nodes for name in required):
             return None
         names = required if len(required) >= job.n else [*required, *(n for n in self.nodes if n not in required)]
@@ -426,7 +428,7 @@ class ModelCluster:
             if job.state != "PENDING" and changed.keys() - {"AdminComment", "Extra"}:
                 raise Refusal("Job is no longer pending execution")
             for key in ("ReqNodeList", "ExcNodeList"):
-                for one in filter(None, changed.get(key, "").split(",")):
+                for one in hostlist.expand(changed.get(key, "")):
                     if one not in self.nodes:
                         raise Refusal(f"Invalid node name specified: {one}")
         for job in found:

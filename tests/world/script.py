@@ -37,7 +37,8 @@ def drawn(seed: int, count: int) -> list[Step]:
     names, weights = zip(*_STEPS, strict=True)
     # Each seed has its own mood: some faults often, others never.
     mood = [weight * draw.choice((0.2, 1.0, 1.0, 3.0)) for weight in weights]
-    steps: list[Step] = [("site", draw.getrandbits(10), draw.randrange(3), draw.randrange(3)), ("start",), ("pass", 1), ("hear",)]
+    steps: list[Step] = [("site", draw.getrandbits(10), draw.randrange(3), draw.randrange(3), max(0, draw.randint(-4, 4)))]
+    steps += [("start",), ("pass", 1), ("hear",)]
     while len(steps) < count:
         steps.append(_step(draw, draw.choices(names, mood)[0]))
     return steps

@@ -37,6 +37,7 @@ from topology import files
 
 VERSIONS = ("24.11.5", "25.11.2", "26.05.0")
 NODE_SIZES = (("n1", 4, "h100"), ("n2", 4, "h100"), ("n3", 4, "h100"), ("n4", 2, "l40s"))
+_GPUS_OF = {name: gpus for name, gpus, _ in NODE_SIZES}
 EPILOG_WAITS = 2.0
 """Seconds after which nobody hears a notice any more: its connection is closed."""
 
@@ -67,6 +68,8 @@ class DeterministicWorld:
         self.writes_cut = False
         """Whether a fault may have kept `berth release` from its work."""
         self.releasing = False
+        self.given: dict[str, tuple[float, set[tuple[str, int]]]] = {}
+        """By nonce: when, and which whole GPUs, free at once, no picture has shown as taken yet."""
         self.clock_back = 0
         """Seconds by which the clock was set back in all: so much longer a begin time keeps a job waiting."""
         self.processes: BerthdProcesses
@@ -89,7 +92,9 @@ class DeterministicWorld:
         self.replaced.undo()
         shutil.rmtree(self.folder)
 
-    def _site(self, bits: int, slow: int, version: int) -> None:
+    def _site(self, bits: int, slow: int, version: int, dead: int = 0) -> None:
+        """The site's settings; `dead`: the number of the node that stays down when all other faults are over."""
+        self.dead = dead
         self.processes = BerthdProcesses(config_of(self.folder, bits), self.clock)
         self.clock.per_look = 0.006 if slow == 1 else 0.0
         self.cluster.version = VERSIONS[version]
@@ -123,7 +128,7 @@ class DeterministicWorld:
         self.cluster.now = self.clock.time()
         match name:
             case "site":
-                self._site(numbers[0], numbers[1], numbers[2])
+                self._site(*numbers)
             case "during":
                 inner = tuple(rest[1:])
                 self._later(int(rest[0]), partial(self._within, inner))
@@ -135,6 +140,7 @@ class DeterministicWorld:
                 self.processes.start()
             case "kill":
                 self.processes.kill(all_of_it=bool(numbers[0]))
+                self._dies()
             case "pass" | "write" | "hear" | "deliver" | "guard" | "word":
                 if not self.depth or name == "hear":
                     self._berthd(str(name), numbers, words)
@@ -158,6 +164,7 @@ class DeterministicWorld:
                 self._node(words[0], numbers[0])
             case "clock":
                 self.clock.offset += numbers[0]
+                self.given.clear()
                 self.clock_back += max(0, -numbers[0])
                 self.cluster.now = self.clock.time()
             case "partition":
@@ -198,6 +205,7 @@ class DeterministicWorld:
         match name:
             case "hear":
                 self.processes.hear()
+                self._forget_given()
             case "pass" if planner is not None:
                 ended = self.processes.word() or numbers[0] == 2
                 planner.one_pass(ended=ended)
@@ -222,6 +230,17 @@ class DeterministicWorld:
                     kinds = sorted(CLASSES)
                     said = NodeWord(failed.id, failed.nodes[0], kinds[numbers[0] % len(kinds)], True, "a sign", failed.start)
                     self._take([self._notice(failed.id, failed.nodes[0], degraded=False, word=said)])
+
+    def _dies(self) -> None:
+        """An answering process that is gone knows of no place that it gave."""
+        if self.processes.answerer is None:
+            self.given.clear()
+
+    def _forget_given(self) -> None:
+        """What a picture shows, or was given too long ago, need not be kept any more."""
+        until = self.clock.time() - self.processes.config.reserve_seconds
+        seen = self.processes.seen
+        self.given = {nonce: one for nonce, one in self.given.items() if nonce not in seen and one[0] > until}
 
     def _notice(self, job: int, node: str, *, degraded: bool, word: NodeWord | GuardWord | None = None) -> Notice:
         life = self.processes.life
@@ -292,6 +311,7 @@ class DeterministicWorld:
         if fields and answerer is not None:
             reply = answerer.answer(wire.encode("submit", fields), self.clock.time())
             answerer.settle()
+            checks.given_once(self, fields, reply)
             if trouble == 1:
                 reply = None
         if not apply(job, fields, reply):
@@ -380,7 +400,7 @@ class DeterministicWorld:
             case "fewer-gpus" if idle:
                 node.gpus = max(1, node.gpus - 1)
             case "all-gpus" if idle:
-                node.gpus = dict((name, gpus) for name, gpus, _ in NODE_SIZES)[node.name]
+                node.gpus = _GPUS_OF[node.name]
             case "forget" if idle and len(cluster.nodes) > 2:
                 self.forgotten[node.name] = cluster.nodes.pop(node.name)
 
@@ -396,6 +416,7 @@ class DeterministicWorld:
     def release(self, *, for_now: bool) -> None:
         """An admin, or berthd's unit at its end, gives all waiting jobs back."""
         self.processes.kill(all_of_it=True)
+        self._dies()
         before = sum(self.door.counted.values()), self.door.out_until > self.clock.passed
         self.releasing = True
         said = io.StringIO()
@@ -434,9 +455,12 @@ class DeterministicWorld:
         cluster = self.cluster
         self._node("recall", 0)
         cluster.partition_state, cluster.in_control = "UP", True
-        for node in cluster.nodes.values():
+        for number, node in enumerate(cluster.nodes.values(), 1):
             node.flags.clear()
-            node.gpus = dict((name, gpus) for name, gpus, _ in NODE_SIZES)[node.name]
+            node.gpus = _GPUS_OF[node.name]
+            if number == self.dead:
+                self._lose(node)
+                node.flags.add("DOWN")
         for job in cluster.jobs.values():
             if job.held:
                 job.priority, job.user_hold, job.reason = 1_000, False, "None"
