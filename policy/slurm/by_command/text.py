@@ -204,8 +204,11 @@ ARRAY_FORMAT = "JobID:|,JobArrayID:|"
 
 def arrays(text: str) -> dict[int, str]:
     """Returns squeue's text of arrays' records, such as `1-7%2`; also of a task that waits with a place of its own."""
-    found = (line.split("|") for line in text.splitlines() if "[" in line)
-    return {int(job_id): name.partition("[")[2].rstrip("]") for job_id, name, _ in found}
+    try:
+        found = [line.split("|") for line in text.splitlines() if "[" in line]
+        return {int(job_id): name.partition("[")[2].rstrip("]") for job_id, name, _ in found}
+    except ValueError:
+        raise UnreadableError(f"squeue printed arrays that Berth cannot read: {text[-80:]!r}") from None
 
 
 def with_arrays(lines: Iterable[QueueLine], records: Mapping[int, str]) -> dict[int, QueueLine]:
