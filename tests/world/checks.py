@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from policy.daemon.passes.planner import Planner
@@ -45,7 +46,12 @@ def look(world: DeterministicWorld) -> None:
 
 
 def _values(job: ModelJob) -> dict[str, str]:
-    return segment.fields(job.admin_comment) or {}
+    return _read(job.admin_comment)
+
+
+@lru_cache(maxsize=4_096)
+def _read(admin_comment: str) -> dict[str, str]:
+    return segment.fields(admin_comment) or {}
 
 
 def places(portion: Portion) -> list[int]:
@@ -240,8 +246,8 @@ def all_started(world: DeterministicWorld) -> None:
         if not job.waits or job.touched or _may_wait(job) or not _fits(cluster, job):
             continue
         raise ViolationError(
-            f"job {job.id} ({job.kind}, {job.n} x {job.k}, {job.shown}, {job.reason}, begin {job.begin - cluster.now:+.0f} s)"
-            f" has not started: {job.req_nodes} {job.tres_per_node}{job.tres_per_job} {job.admin_comment}"
+            f"job {job.id} ({job.kind}, {job.n} x {job.k}, {job.shown}, {job.reason},"
+            f" begin {job.begin - cluster.now:+.0f} s) has not started: {job.req_nodes} {job.tres_per_node}{job.tres_per_job} {job.admin_comment}"
         )
 
 

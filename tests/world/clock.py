@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import time
-from types import ModuleType
 from typing import Any
 
 from tests.world.cluster import EPOCH
@@ -38,9 +37,9 @@ class Replaced:
     """Attributes of modules that are others for a while."""
 
     def __init__(self) -> None:
-        self._before: list[tuple[ModuleType, str, object]] = []
+        self._before: list[tuple[Any, str, object]] = []
 
-    def set(self, module: ModuleType, name: str, value: object) -> None:
+    def set(self, module: Any, name: str, value: object) -> None:
         self._before.append((module, name, getattr(module, name)))
         setattr(module, name, value)
 

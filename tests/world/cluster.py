@@ -150,6 +150,8 @@ class ModelJob:
     """A person changed its request, so that no pin of Berth's need fit."""
     user_hold: bool = False
     degraded: bool = False
+    """A node could not set up its share, and says so; then it fails, as a rule."""
+    fails: bool = True
     completed: bool = False
     """It ran to its own end, and was not run again by a person."""
     warned: bool = False
@@ -158,6 +160,11 @@ class ModelJob:
     @property
     def shown(self) -> str:
         return "COMPLETING" if self.ends_on else self.flag or self.state
+
+    @property
+    def end_state(self) -> str:
+        """The state in which its run will end."""
+        return "FAILED" if self.degraded and self.fails else self.fate
 
     @property
     def waits(self) -> bool:
@@ -387,9 +394,13 @@ class ModelCluster:
     def tick(self) -> None:
         """What comes with time: runs end, records are forgotten."""
         for job in list(self.jobs.values()):
-            if job.state == "RUNNING" and not job.ends_on and (job.flag not in RUNNING_FLAGS or job.flag == "SIGNALING"):
+            if (
+                job.state == "RUNNING"
+                and not job.ends_on
+                and (job.flag not in RUNNING_FLAGS or job.flag == "SIGNALING")
+            ):
                 if job.end <= self.now:
-                    self.finish(job, "FAILED" if job.degraded else job.fate)
+                    self.finish(job, job.end_state)
             elif job.over and job.over_at + MIN_JOB_AGE < self.now:
                 del self.jobs[job.id]
 
@@ -471,6 +482,6 @@ _FIELDS = {
 
 
 def _numbers(text: str) -> Iterable[int]:
-    for part in filter(None, text.split("%")[0].split(",")):
+    for part in filter(None, text.split("%", maxsplit=1)[0].split(",")):
         first, _, last = part.partition("-")
         yield from range(int(first), int(last or first) + 1)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import socket
+
 from policy.formats import hostlist
 from tests.world.cluster import ModelCluster, ModelJob, ModelNode, Portion, Refusal
 
 
-def answer(cluster: ModelCluster, words: tuple[str, ...]) -> str:
+def answer(cluster: ModelCluster, words: tuple[str, ...]) -> str:  # noqa: PLR0912 - a table
     """Do what a command line says, and return what it prints; a `Refusal` where slurmctld does not do it."""
     match words:
         case ("scontrol", "ping"):

@@ -34,7 +34,12 @@ class SlurmDoor:
         self.cluster, self._clock = cluster, clock
         self.calls = 0
         self.faults: dict[int, list[str]] = {}
+        """By the number of a call."""
+        self.faults_of_changes: dict[int, list[str]] = {}
+        """By the number of a call that changes something: most calls read."""
+        self.changes = 0
         self.during: dict[int, list[Callable[[], None]]] = {}
+        self.during_changes: dict[int, list[Callable[[], None]]] = {}
         self.out_until = 0.0
         self.counted: dict[str, int] = {}
         self.asked_by_berthd: Callable[[tuple[str, ...]], None] = lambda _: None
@@ -43,7 +48,9 @@ class SlurmDoor:
     def clear(self) -> None:
         """No more faults."""
         self.faults.clear()
+        self.faults_of_changes.clear()
         self.during.clear()
+        self.during_changes.clear()
         self.out_until = 0.0
 
     def run(self, words: Sequence[bytes], **_: Any) -> subprocess.CompletedProcess[bytes]:
@@ -54,7 +61,13 @@ class SlurmDoor:
         for step in self.during.pop(number, []):
             step()
         self._clock.passed += _TAKES
-        for fault in self.faults.pop(number, []):
+        faults = self.faults.pop(number, [])
+        if command[:2] in {("scontrol", "update"), ("scontrol", "requeue")}:
+            self.changes += 1
+            for step in self.during_changes.pop(self.changes, []):
+                step()
+            faults += self.faults_of_changes.pop(self.changes, [])
+        for fault in faults:
             self.counted[fault] = self.counted.get(fault, 0) + 1
             if fault == "kill":
                 raise KilledError
@@ -73,11 +86,11 @@ class SlurmDoor:
                 self._clock.passed += 3.0
             if fault == "stale" and (old := self._last.get(_kind(command))) is not None:
                 return _done(words, _with_mark(old, command))
-            if fault in {"partial", "cut"} and command[0] == "squeue" or command[:3] == ("scontrol", "show", "node"):
+            lists = command[0] == "squeue" or command[:3] == ("scontrol", "show", "node")
+            if fault in {"partial", "cut"} and lists and "--json" not in command:
                 text = self._answer(command)
                 half = "".join(text.splitlines(keepends=True)[::2]) if fault == "partial" else text[: len(text) // 2]
-                if fault in {"partial", "cut"} and "--json" not in command:
-                    return _done(words, half)
+                return _done(words, half)
         return _done(words, self._answer(command))
 
     def _answer(self, command: tuple[str, ...]) -> str:

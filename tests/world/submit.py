@@ -1,4 +1,4 @@
-"""What users submit, and what the job_submit plugin makes of berthd's reply: slurm_plugins/job_submit/apply.c in short."""
+"""Jobs as users submit them, and what the plugin makes of a reply: slurm_plugins/job_submit/apply.c in short."""
 
 from __future__ import annotations
 
@@ -17,7 +17,13 @@ def asked(number: int, kind: str, size: int, work: int, fate: str, now: int) -> 
     """A job as its user asks for it, and the request that the plugin makes of it."""
     k, n = 1 + size % 4, 1
     user = USERS[number % len(USERS)]
-    fields = {"nonce": f"{number:016x}", "uid": str(user), "client": "batch", "time_limit": "60", "name": f"job{size % 3}"}
+    fields = {
+        "nonce": f"{number:016x}",
+        "uid": str(user),
+        "client": "batch",
+        "time_limit": "60",
+        "name": f"job{size % 3}",
+    }
     job = ModelJob(number, user, f"job{size % 3}", n, k, "whole", work, fate, submitted=now, priority=1_000 + size % 5)
     if kind == "cpu":
         job.kind, job.k, job.cpus = "cpu", 0, 1 + size % 8

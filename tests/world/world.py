@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import io
+import os
 import shutil
 import sys
 import tempfile
@@ -12,7 +13,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
-from types import TracebackType
+from types import SimpleNamespace, TracebackType
+from typing import Self
 
 from policy.cli import release
 from policy.daemon.hear.endings import NodeWord
@@ -38,23 +40,25 @@ from topology import files
 VERSIONS = ("24.11.5", "25.11.2", "26.05.0")
 NODE_SIZES = (("n1", 4, "h100"), ("n2", 4, "h100"), ("n3", 4, "h100"), ("n4", 2, "l40s"))
 _GPUS_OF = {name: gpus for name, gpus, _ in NODE_SIZES}
-EPILOG_WAITS = 2.0
-"""Seconds after which nobody hears a notice any more: its connection is closed."""
+_MEMORY = "/dev/shm"
+EPILOG_WAITS = 10.0
+"""Seconds after which no notice is heard any more; longer than its connection lasts, for a planner may be in a pass."""
 
-_CALM = (*[1] * 40, *[10] * 40, *[60] * 30)
-"""Seconds between passes once all faults are over: 39 minutes."""
+_CALM = (*[1] * 15, *[10] * 20, *[30] * 20, *[60] * 25)
+"""Seconds between passes once all faults are over: 38 minutes."""
 
 
 class DeterministicWorld:
     """One cluster, one berthd, one clock; a script is all that decides."""
 
-    def __init__(self, *, most_jobs: int = 14) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="berth-world-"))
+    def __init__(self) -> None:
+        self.folder = Path(
+            tempfile.mkdtemp(prefix="berth-world-", dir=_MEMORY if os.access(_MEMORY, os.W_OK) else None)
+        )
         self.clock = VirtualTime()
         self.cluster = ModelCluster(ModelNode(name, gpus=gpus, features=model) for name, gpus, model in NODE_SIZES)
         self.door = SlurmDoor(self.cluster, self.clock)
         self.door.asked_by_berthd = self._asked
-        self.most_jobs = most_jobs
         self.replaced = Replaced()
         self.logged: list[str] = []
         self.happened: Counter[str] = Counter()
@@ -76,25 +80,29 @@ class DeterministicWorld:
 
     # Life
 
-    def __enter__(self) -> DeterministicWorld:
+    def __enter__(self) -> Self:
         (self.folder / "topology").mkdir()
         for name, gpus, model in NODE_SIZES:
             files.dump(machine(name, model, gpus), self.folder / "topology" / f"{name}.json")
         self.replaced.set_time(self.clock)
         self.replaced.set(command_module, "subprocess", self.door)
+        # To copy a large environment for each call is a tenth of all.
+        self.replaced.set(command_module, "os", SimpleNamespace(environ={}, fsencode=os.fsencode))
         self.replaced.set(log, "info", self._log)
         self.replaced.set(log, "error", self._log_error)
         self._site(0, 0, 2)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.processes.kill(all_of_it=True)
         self.replaced.undo()
         shutil.rmtree(self.folder)
 
-    def _site(self, bits: int, slow: int, version: int, dead: int = 0) -> None:
+    def _site(self, bits: int, slow: int, version: int, dead: int = 0, most_jobs: int = 14) -> None:
         """The site's settings; `dead`: the number of the node that stays down when all other faults are over."""
-        self.dead = dead
+        self.dead, self.most_jobs = dead, most_jobs
         self.processes = BerthdProcesses(config_of(self.folder, bits), self.clock)
         self.clock.per_look = 0.006 if slow == 1 else 0.0
         self.cluster.version = VERSIONS[version]
@@ -121,7 +129,7 @@ class DeterministicWorld:
             raise ViolationError(f"an exception in {step}: {fault!r}") from fault
         checks.look(self)
 
-    def _do(self, step: Step) -> None:
+    def _do(self, step: Step) -> None:  # noqa: PLR0912 - a table
         name, *rest = step
         numbers = [one for one in rest if isinstance(one, int)]
         words = [one for one in rest if isinstance(one, str)]
@@ -130,10 +138,16 @@ class DeterministicWorld:
             case "site":
                 self._site(*numbers)
             case "during":
-                inner = tuple(rest[1:])
-                self._later(int(rest[0]), partial(self._within, inner))
+                self.door.during.setdefault(self.door.calls + 1 + numbers[0], []).append(
+                    partial(self._within, (*rest[1:],))
+                )
+            case "during-change":
+                within = self.door.during_changes.setdefault(self.door.changes + 1 + numbers[0], [])
+                within.append(partial(self._within, (*rest[1:],)))
             case "fault":
                 self.door.faults.setdefault(self.door.calls + 1 + numbers[0], []).append(words[0])
+            case "fault-of-change":
+                self.door.faults_of_changes.setdefault(self.door.changes + 1 + numbers[0], []).append(words[0])
             case "submit":
                 self._submit(words[0], numbers[0], numbers[1], words[1], numbers[2])
             case "start":
@@ -150,14 +164,18 @@ class DeterministicWorld:
                 self._wait(numbers[0] / 10)
             case "ends":
                 if job := self._pick(numbers[0], lambda job: job.state == "RUNNING" and not job.ends_on):
-                    self.cluster.finish(job, "FAILED" if job.degraded else job.fate)
+                    self.cluster.finish(job, job.end_state)
             case "epilog" | "epilog-ends":
                 self._epilog(numbers[0], speaks=name == "epilog")
             case "degrade":
-                if job := self._pick(numbers[0], lambda job: job.state == "RUNNING" and job.kind in {"share", "host", "guest"}):
+                if job := self._pick(
+                    numbers[0], lambda job: job.state == "RUNNING" and job.kind in {"share", "host", "guest"}
+                ):
                     job.degraded = True
+                    # Some end as if nothing were, or are cancelled in the same moment.
+                    job.fails = numbers[0] % 3 > 0
             case "people":
-                if job := self._pick(numbers[0], lambda job: not job.over):
+                if job := self._pick(numbers[0], partial(_concerns, words[0])):
                     with contextlib.suppress(Refusal):
                         self._person(words[0], job)
             case "node":
@@ -178,9 +196,6 @@ class DeterministicWorld:
                 self.cluster.now = self.clock.time()
             case "release":
                 self.release(for_now=bool(numbers[0]))
-
-    def _later(self, skip: int, what: Callable[[], None]) -> None:
-        self.door.during.setdefault(self.door.calls + 1 + skip, []).append(what)
 
     def _within(self, step: Step) -> None:
         self.depth += 1
@@ -218,7 +233,9 @@ class DeterministicWorld:
             case "deliver":
                 self._deliver(numbers[0], words[0])
             case "guard" if planner is not None:
-                guest = self._pick(numbers[0], lambda job: job.kind == "guest" and job.state == "RUNNING" and not job.ends_on)
+                guest = self._pick(
+                    numbers[0], lambda job: job.kind == "guest" and job.state == "RUNNING" and not job.ends_on
+                )
                 if guest is not None:
                     gpu = next(iter(checks.places(self.cluster.nodes[guest.nodes[0]].held[guest.id])), 0)
                     state = "healthy" if words[0] == "state" else "harmed"
@@ -228,7 +245,9 @@ class DeterministicWorld:
                 failed = self._pick(numbers[0], lambda job: job.state == "FAILED" and bool(job.nodes))
                 if failed is not None:
                     kinds = sorted(CLASSES)
-                    said = NodeWord(failed.id, failed.nodes[0], kinds[numbers[0] % len(kinds)], True, "a sign", failed.start)
+                    said = NodeWord(
+                        failed.id, failed.nodes[0], kinds[numbers[0] % len(kinds)], True, "a sign", failed.start
+                    )
                     self._take([self._notice(failed.id, failed.nodes[0], degraded=False, word=said)])
 
     def _dies(self) -> None:
@@ -265,7 +284,9 @@ class DeterministicWorld:
             raise
         self.processes.make_room()
         if self.unanswered > 0:
-            raise ViolationError(f"{self.unanswered} of {len(notices)} notices were not answered: an Epilog waits for nobody")
+            raise ViolationError(
+                f"{self.unanswered} of {len(notices)} notices were not answered: an Epilog waits for nobody"
+            )
         self.unanswered = 0
 
     def _epilog(self, number: int, *, speaks: bool) -> None:
@@ -323,7 +344,7 @@ class DeterministicWorld:
 
     # Others
 
-    def _person(self, what: str, job: ModelJob) -> None:  # noqa: PLR0912, C901 - a table
+    def _person(self, what: str, job: ModelJob) -> None:  # noqa: PLR0912 - a table
         cluster = self.cluster
         runs = job.state == "RUNNING" and not job.ends_on
         match what:
@@ -369,7 +390,7 @@ class DeterministicWorld:
                 job.req_nodes, job.tres_per_node, job.tres_per_job, job.touched = "", "gres/gpu:1", "", True
                 job.extra = ""
 
-    def _node(self, what: str, number: int) -> None:  # noqa: C901 - a table
+    def _node(self, what: str, number: int) -> None:  # noqa: PLR0912 - a table
         cluster = self.cluster
         if what == "recall":
             for name, gone in self.forgotten.items():
@@ -468,7 +489,7 @@ class DeterministicWorld:
                 job.flag = ""
             if job.state == "SUSPENDED":
                 job.state = "RUNNING"
-        for seconds in (*_CALM[:40], self.clock_back, *_CALM) if self.clock_back else _CALM:
+        for seconds in (*_CALM[:15], self.clock_back, *_CALM) if self.clock_back else _CALM:
             self._calm_second(seconds)
             if not any(job.waits or job.holds for job in cluster.jobs.values()):
                 break
@@ -496,6 +517,19 @@ class DeterministicWorld:
             self.step(("pass", 1))
             self.step(("hear",))
         checks.small(self)
+
+
+def _concerns(what: str, job: ModelJob) -> bool:
+    """Tells whether this can happen to a job."""
+    if what in {"expedite", "suspend", "stop", "signal", "resize"}:
+        return job.state == "RUNNING" and not job.ends_on and not job.flag
+    if what in {"continue", "resume"}:
+        return job.flag in RUNNING_FLAGS or job.state == "SUSPENDED"
+    if what == "free":
+        return job.waits and job.held
+    if what in {"hold", "special-exit", "reservation-gone", "revoke", "nodes", "gpus", "priority"}:
+        return job.waits
+    return not job.over
 
 
 def play(script: Iterable[Step]) -> DeterministicWorld:
