@@ -218,9 +218,12 @@ def may_requeue(cluster: ModelCluster, name: str, *, incomplete: bool) -> None:
 
 
 def nothing_of_ours(cluster: ModelCluster) -> None:
-    """After `berth release --all` waiting jobs are as their users wrote them."""
+    """After `berth release --all` waiting jobs are as their users wrote them.
+
+    A job that is on its way back into the queue, and ends on its nodes still, is not found by it (docs/world.md).
+    """
     for job in cluster.jobs.values():
-        if job.state != "PENDING" or job.touched:
+        if not job.waits or job.touched:
             continue
         portion = job.portion()
         left = [
@@ -247,7 +250,8 @@ def all_started(world: DeterministicWorld) -> None:
             continue
         raise ViolationError(
             f"job {job.id} ({job.kind}, {job.n} x {job.k}, {job.shown}, {job.reason},"
-            f" begin {job.begin - cluster.now:+.0f} s) has not started: {job.req_nodes} {job.tres_per_node}{job.tres_per_job} {job.admin_comment}"
+            f" begin {job.begin - cluster.now:+.0f} s) has not started:"
+            f" {job.req_nodes} {job.tres_per_node}{job.tres_per_job} {job.admin_comment}"
         )
 
 

@@ -43,7 +43,7 @@ def answer(cluster: ModelCluster, words: tuple[str, ...]) -> str:  # noqa: PLR09
         case ("squeue", "-h", "-a", "-t", states, "-O", form):
             return _queue(cluster, states, form, apart=False)
         case ("scontrol", "update", name, *changed):
-            cluster.update(name.removeprefix("JobId="), dict(word.split("=", 1) for word in changed))  # type: ignore[misc]
+            cluster.update(name.removeprefix("JobId="), dict(word.split("=", 1) for word in changed))
         case ("scontrol", "requeue", "Incomplete", name):
             cluster.requeue(name, incomplete=True)
         case ("scontrol", "requeue", name):

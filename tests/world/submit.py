@@ -101,8 +101,8 @@ def apply(job: ModelJob, fields: Mapping[str, str], reply: bytes | None) -> bool
     job.tres_per_job, job.tres_per_node = (text, "") if by_job else ("", text)
     job.req_nodes = ",".join(nodes)
     job.exc_nodes = said.get("exc_nodes", job.exc_nodes)
-    tier = {} if share or "way" not in said else {"tier": "opportunistic" if guest else "guaranteed"}
-    more = {**tier, **{key: said[key] for key in ("share", "mem", "way") if key in said}}
+    more = {} if share or "way" not in said else {"tier": "opportunistic" if guest else "guaranteed"}
+    more |= {key: said[key] for key in ("share", "mem", "way") if key in said}
     job.extra = pin_text.extra_text(job.extra, nodes, said["gpus"], more)
     job.licenses = said.get("licenses", job.licenses)
     if guest:

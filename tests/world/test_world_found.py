@@ -79,3 +79,16 @@ def test_release_says_in_one_sentence_that_an_answer_was_cut_off(call: int) -> N
         ("fault", "cut", call),
         ("release", 1),
     ])  # fmt: skip
+
+
+def test_a_job_that_starts_while_release_comes_to_it_is_no_failure() -> None:
+    # Slurm said that it is no longer pending, and `berth release --all` ended with an error.
+    play([
+        ("site", 0, 0, 2),
+        ("start",),
+        ("pass", 1),
+        ("hear",),
+        ("submit", "whole", 2, 60, "COMPLETED", 0),
+        ("during-change", 0, "sched", 0),
+        ("release", 0),
+    ])  # fmt: skip
