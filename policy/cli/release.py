@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 _BY_HAND = "given back to Slurm by berth release"
 _FOR_NOW = "given back to Slurm until berthd runs again"
+_STARTED = re.compile("only the place of a waiting job|no longer pending|already completing|Invalid job id")
+"""What is said of a job that started, or was cancelled, since it was listed."""
 _NAME = re.compile(r"[1-9][0-9]*(?:_[0-9]+)?", re.ASCII)
 
 
@@ -64,7 +66,7 @@ def _release(gateway: "Gateway", options: argparse.Namespace) -> None:
             elif not options.all:
                 say(f"berth: job {job_id} has no pin of Berth", 711)
         except BerthError as problem:
-            if options.all and "only the place of a waiting job" in str(problem):
+            if options.all and _STARTED.search(str(problem)):
                 continue  # it started a moment ago
             failed += 1
             say(f"berth: error: job {job_id} keeps its place: {problem}", 607)

@@ -1,6 +1,6 @@
 """A claim: GPUs, CPUs and memory of some nodes that one job has or will get, with its start and end."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from policy.cluster.fleet import Fleet
@@ -44,3 +44,13 @@ def seat_on(demand: Demand, node: int, mask: int, start: float) -> Claim:
     """Returns the claim of a guest on a seat."""
     end = start + demand.limit
     return Claim((node,), mask, demand.cpus or 0, demand.mem or 0, start, end, None, OPPORTUNISTIC)
+
+
+def renumbered(claims: Iterable[Claim], old: Fleet, new: Fleet) -> tuple[Claim, ...]:
+    """Returns the claims with the node numbers of the new fleet, without nodes that it lacks."""
+    if old.names == new.names:
+        return tuple(claims)
+    return tuple(
+        replace(claim, nodes=tuple(new.index[name] for node in claim.nodes if (name := old.names[node]) in new.index))
+        for claim in claims
+    )

@@ -25,7 +25,7 @@ from policy.formats.slurm_facts import JobFacts
 from policy.placement.base import Policy
 from policy.plan.book import Book
 from policy.plan.changes import Change, Release
-from policy.plan.claims import Claim
+from policy.plan.claims import Claim, renumbered
 from policy.plan.guests.choosing import Chooser
 from policy.plan.guests.guest_pass import Rider, Riding, in_order, riders, upgrade
 from policy.plan.isolation import Isolation
@@ -218,7 +218,7 @@ class Plan:
     def _reader_of(self, fleet: Fleet) -> Reader:
         if self._reader is None or self._fleet is not fleet:
             if self._fleet is not None:
-                self.kept = _renumbered(self.kept, self._fleet, fleet)
+                self.kept = renumbered(self.kept, self._fleet, fleet)
             eligible = None if self._reader is None else self._reader.eligible
             self._reader, self._fleet = Reader(fleet, self._classes, eligible), fleet
         return self._reader
@@ -245,14 +245,6 @@ def _freed_for(walk: Walk, entry: Waiting, touched: set[int], picture: Picture) 
         walk.settle(entry)
     else:
         walk.hold(entry, touched, free_now=picture.is_free(entry.place, entry.mask))
-
-
-def _renumbered(claims: Iterable[Claim], old: Fleet, new: Fleet) -> tuple[Claim, ...]:
-    """Returns the claims with the node numbers of the new fleet, without nodes that it lacks."""
-    return tuple(
-        replace(claim, nodes=tuple(new.index[name] for node in claim.nodes if (name := old.names[node]) in new.index))
-        for claim in claims
-    )
 
 
 def _running_tasks(jobs: Iterable[JobFacts]) -> dict[int, int]:

@@ -169,6 +169,8 @@ class Walk:
         if entry.nodes and not self._settings.pin_ahead:
             # With this pin Slurm could preempt only the jobs that run at this place.
             return "its place is not free, and Slurm may preempt for it elsewhere"
+        if entry.nodes and not self._settings.repin and not self._book.cluster.up[list(entry.nodes)].all():
+            return "a node of its place takes no jobs, and with repin = false it gets no other"
         return ""
 
     def _ask_for_a_part(self, entry: Waiting, demand: Demand, start: float | None, company: str = "") -> None:

@@ -33,9 +33,9 @@ _CLOSED = frozenset(
     }
 )
 
-PUT_BACK = ("REQUEUE_HOLD", "SPECIAL_EXIT")
-"""Marks of jobs that were put back into the queue on hold; Slurm writes them in place of PENDING, and leaves the former
-there when the job is released, until it starts."""
+PUT_BACK = ("REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD")
+"""Marks of jobs that were put back into the queue on hold, or lost their reservation; Slurm writes them in place of
+PENDING, and leaves the first there when the job is released, until it starts."""
 
 EXPEDITING = "EXPEDITING"
 """Slurm 25.11 and later write it in place of PENDING for a job that `--requeue=expedite` puts back at the front."""

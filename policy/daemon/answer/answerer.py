@@ -8,6 +8,7 @@ no request ever waits for the whole of it.
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
+from policy.cluster.fleet import Fleet
 from policy.daemon.answer.ready import STALE_AFTER, Datagram, Ready, Shelf, asked_by
 from policy.daemon.answer.untaken import Untaken
 from policy.daemon.passes.handover import Snapshot
@@ -19,7 +20,7 @@ from policy.plan.answer.decide import Decision, decide, only_watch, say_no, with
 from policy.plan.answer.known_requests import Understanding
 from policy.plan.answer.shorten import within
 from policy.plan.book import Book, never
-from policy.plan.claims import Claim
+from policy.plan.claims import Claim, renumbered
 from policy.site import log
 from policy.site.config import Config
 
@@ -130,6 +131,9 @@ class Answerer:
         self._held = {
             nonce: held for nonce, held in self._held.items() if held.expires > now and nonce not in snapshot.seen
         }
+        before = self._next[0] if self._next is not None else self._book
+        if before is not None:
+            self._renumber(before.fleet, snapshot.cluster.fleet)
         if self._book is not None:
             snapshot.cluster.shelves.adopt(self._book.cluster.shelves)
             if snapshot.cluster.neighbours is not None:
@@ -138,6 +142,16 @@ class Answerer:
         self._next = (book, iter(list(self._held.values())))
         self.catch_up()
         return any(held.given < snapshot.cluster.at for held in self._held.values())
+
+    def _renumber(self, old: Fleet, new: Fleet) -> None:
+        """A node that came or went gives the others new numbers, by which the places that were given are known."""
+        if old.names == new.names:
+            return
+        claims = renumbered([held.claim for held in self._held.values()], old, new)
+        self._held = {
+            nonce: replace(held, claim=claim)
+            for (nonce, held), claim in zip(self._held.items(), claims, strict=True)
+        }
 
     def catch_up(self) -> None:
         """Claim a few more places in the new picture; the last one puts it into use."""
@@ -267,12 +281,15 @@ class Answerer:
     def _hold(self, nonce: str, claim: Claim | None, now: float) -> None:
         if claim is None:
             return
-        self._held[nonce] = _Held(claim, now, now + self._reserve)
         if self._book is not None:
             self._hurry = self._hurry or self._book.displaces(claim)
             self._book.claim(claim)
+            if self._next is not None:
+                # From now on places have the numbers of the picture to come.
+                [claim] = renumbered([claim], self._book.fleet, self._next[0].fleet)
         if self._next is not None:
             self._next[0].claim(claim)
+        self._held[nonce] = _Held(claim, now, now + self._reserve)
 
     def _status(self, now: float) -> dict[str, str]:
         cluster = self._book.cluster if self._book else None

@@ -183,7 +183,10 @@ class Relocations:
 
     def step(self, plan: Plan, picture: Picture, reading: Reading) -> int:
         """Goes on with the moves under way; returns how many updates that took."""
-        self._adopt(reading)
+        try:
+            self._adopt(reading)
+        except SlurmError as problem:
+            self._complain(f"moves that an earlier berthd began are looked for again in the next pass: {problem}")
         known = {job.id: job for job in reading.jobs if job.id in self._going}
         updates = 0
         for job_id, going in list(self._going.items()):
@@ -200,8 +203,8 @@ class Relocations:
         jobs: Iterable[JobFacts] = reading.jobs
         if self._rules.enabled and not self._recovered:
             # A usual reading does not show the jobs that have ended meanwhile.
-            self._recovered = True
             jobs = self._gateway.read(ended=True).jobs
+            self._recovered = True
         for job in jobs:
             values = job.segment or {}
             if "move_until" not in values or job.id in self._going or job.state == "ARRAY":

@@ -134,7 +134,8 @@ class CommandGateway:
         job = self._text(job_id)
         restored = changes.release(job, reason, for_now=for_now)
         if restored is not None:
-            self._update(job_id, job, restored)
+            # No later pass comes back to the tasks that are left.
+            self._update(job_id, job, restored, most_tasks=None)
         return restored is not None
 
     def annotate(self, job_id: int, values: Mapping[str, str]) -> None:
@@ -275,19 +276,23 @@ class CommandGateway:
                 return job.id
         return int(array)
 
-    def _update(self, job_id: int | str, job: JobText, values: Mapping[str, str]) -> None:
+    def _update(
+        self, job_id: int | str, job: JobText, values: Mapping[str, str], most_tasks: int | None = _TASKS_AT_ONCE
+    ) -> None:
         record = self._texts[job.id]
-        name = job_id if isinstance(job_id, str) else record.name
+        # An array's number would mean its running tasks too.
+        own = f"{record.name}_[{record.tasks}]" if record.tasks and "req_nodes" in values else record.name
+        name = job_id if isinstance(job_id, str) else own
         words = [f"{_KEYS[key]}={_begin(value) if key == 'begin' else value}" for key, value in values.items()]
         if "[" in name and "req_nodes" in values:
-            self._update_rest(name, words)
+            self._update_rest(name, words, most_tasks)
         else:
             self._run("scontrol", "update", f"JobId={name}", *words)
         if isinstance(job_id, int):
             written = {_TEXTS[key]: value for key, value in values.items() if key in _TEXTS}
             self._texts[job_id] = replace(record, job=replace(job, **written))  # type: ignore[arg-type]
 
-    def _update_rest(self, name: str, words: Iterable[str]) -> None:
+    def _update_rest(self, name: str, words: Iterable[str], most: int | None) -> None:
         """Change the tasks of an array that have not split off, such as `11_[4,5]`.
 
         Where nodes change, scontrol takes no list. It takes the array's number as long as no task has a record of its
@@ -299,7 +304,8 @@ class CommandGateway:
         except SlurmError as problem:
             if "not supported for job arrays" not in str(problem):
                 raise
-            for task in waiting_tasks(tasks.strip("[]"))[:_TASKS_AT_ONCE]:
+            listed = tasks.strip("[]")
+            for task in fields.numbers(listed) if most is None else waiting_tasks(listed)[:most]:
                 self._run("scontrol", "update", f"JobId={array}_{task}", *words)
 
     def _read_seldom(self) -> tuple[Mapping[str, str], bool, bool]:

@@ -17,6 +17,8 @@ class RecordText:
     """As scontrol takes it for this job alone: of a task `ARRAY_TASK`, because the number may be the whole array's."""
     holds: tuple[int, ...]
     """The GPUs that it holds on each of its nodes."""
+    tasks: str = ""
+    """Tasks of an array that have not split off."""
 
 
 def jobs(data: bytes) -> dict[int, RecordText]:
@@ -40,4 +42,5 @@ def _record(job: JobJson) -> RecordText:
         ),
         str(job.name),
         tuple(map(fields.held, job.gres_detail)),
+        fields.tasks(job.array_task_string)[0],
     )

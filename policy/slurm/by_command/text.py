@@ -137,7 +137,7 @@ def waiting_states(version: str) -> str:
     An older squeue refuses a state that it does not know.
 
     >>> waiting_states("24.11.5"), waiting_states("26.05.0")
-    ('PENDING,REQUEUE_HOLD,SPECIAL_EXIT', 'PENDING,REQUEUE_HOLD,SPECIAL_EXIT,EXPEDITING')
+    ('PENDING,REQUEUE_HOLD,SPECIAL_EXIT,RESV_DEL_HOLD', 'PENDING,REQUEUE_HOLD,SPECIAL_EXIT,RESV_DEL_HOLD,EXPEDITING')
     """
     numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
     return ",".join(("PENDING", *fields.PUT_BACK, *((fields.EXPEDITING,) if numbers >= (25, 11) else ())))
@@ -204,8 +204,11 @@ ARRAY_FORMAT = "JobID:|,JobArrayID:|"
 
 def arrays(text: str) -> dict[int, str]:
     """Returns squeue's text of arrays' records, such as `1-7%2`; also of a task that waits with a place of its own."""
-    found = (line.split("|") for line in text.splitlines() if "[" in line)
-    return {int(job_id): name.partition("[")[2].rstrip("]") for job_id, name, _ in found}
+    try:
+        found = [line.split("|") for line in text.splitlines() if "[" in line]
+        return {int(job_id): name.partition("[")[2].rstrip("]") for job_id, name, _ in found}
+    except ValueError:
+        raise UnreadableError(f"squeue printed arrays that Berth cannot read: {text[-80:]!r}") from None
 
 
 def with_arrays(lines: Iterable[QueueLine], records: Mapping[int, str]) -> dict[int, QueueLine]:

@@ -512,7 +512,7 @@ def test_an_unknown_gateway_is_refused(name: str) -> None:
         open_gateway(name)
 
 
-@pytest.mark.parametrize("state", ["REQUEUE_HOLD", "SPECIAL_EXIT"])
+@pytest.mark.parametrize("state", ["REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD"])
 def test_a_job_that_was_put_back_on_hold_and_released_waits_as_any_other(folder: Path, state: str) -> None:
     job_id = pinned(folder)
     queue, recording = folder / "squeue", recorded_gateway(folder)._bytes

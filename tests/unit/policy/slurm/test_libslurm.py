@@ -262,7 +262,7 @@ def test_a_job_that_started_after_the_reading_is_left_alone(
     assert not [line for line in stand_in.asked if line.startswith("update")]
 
 
-@pytest.mark.parametrize("state", ["REQUEUE_HOLD", "SPECIAL_EXIT", "EXPEDITING"])
+@pytest.mark.parametrize("state", ["REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD", "EXPEDITING"])
 def test_a_job_that_was_put_back_on_hold_and_released_waits_as_any_other(
     gateway: LibslurmGateway, stand_in: StandIn, recorded: str, state: str
 ) -> None:

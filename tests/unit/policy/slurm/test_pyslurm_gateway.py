@@ -118,7 +118,7 @@ def test_an_array_and_its_tasks_are_told_apart(world: World, values: dict[str, A
     assert job.array == values.get("array_id", 0)
 
 
-@pytest.mark.parametrize("state", ["REQUEUE_HOLD", "SPECIAL_EXIT", "EXPEDITING"])
+@pytest.mark.parametrize("state", ["REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD", "EXPEDITING"])
 def test_a_job_that_was_put_back_on_hold_and_released_waits_as_any_other(world: World, state: str) -> None:
     world.jobs = [Job(1, state=state, eligible_time=1_100, required_nodes="n3", admin_comment=SEGMENT)]
     gateway = world.gateway()

@@ -1,0 +1,304 @@
+"""What must hold after every step, and at the end."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from policy.daemon.passes.planner import Planner
+from policy.formats import hostlist, segment, wire
+from policy.formats.excluded_nodes import KEY as OTHERS
+from policy.plan.guests.guest_pass import PARKED_FOR
+from policy.request import counted
+from tests.world.cluster import REQUEUE_DELAY, ModelCluster, ModelJob, Portion
+
+if TYPE_CHECKING:
+    from tests.world.world import DeterministicWorld
+
+LONGEST_DELAY = PARKED_FOR + 120
+"""Seconds for which Berth may keep a job from starting: a guest without a seat; each retry is far shorter."""
+
+FAULTS = ("planning it failed", "a step of the plan is left out", "fault of berthd's own")
+"""Words of the log that tell of a defect."""
+
+
+class ViolationError(AssertionError):
+    """Something that must hold does not."""
+
+
+def look(world: DeterministicWorld) -> None:
+    """All that must hold at any moment."""
+    cluster = world.cluster
+    for started, was_over in cluster.started:
+        if was_over:
+            raise ViolationError(f"job {started.id} started again after its end")
+        _started_right(cluster, started)
+    cluster.started.clear()
+    for node in cluster.nodes.values():
+        _owned_once(node.name, list(node.held.values()))
+    for job in cluster.jobs.values():
+        if job.waits:
+            _pin_is_whole(job)
+            _wait_is_bounded(cluster, job, world.clock_back)
+    _log_is_clean(world)
+
+
+def _values(job: ModelJob) -> dict[str, str]:
+    return _read(job.admin_comment)
+
+
+@lru_cache(maxsize=4_096)
+def _read(admin_comment: str) -> dict[str, str]:
+    return segment.fields(admin_comment) or {}
+
+
+def places(portion: Portion) -> list[int]:
+    """The GPUs of a portion, of whatever kind."""
+    mask = portion.gpus | portion.seats
+    for place, _ in portion.shards:
+        mask |= 1 << place
+    return [place for place in range(64) if mask >> place & 1]
+
+
+def _started_right(cluster: ModelCluster, job: ModelJob) -> None:
+    """A run began on the GPUs that its pin says, and its node is told of the same."""
+    values = _values(job)
+    if job.touched or values.get("state") not in segment.PINNED_STATES:
+        return
+    if tuple(values["nodes"].split(",")) != job.nodes and set(values["nodes"].split(",")) != set(job.nodes):
+        raise ViolationError(f"job {job.id} was planned on {values['nodes']} and started on {job.nodes}")
+    extra = segment.fields(job.extra) or {}
+    for name in job.nodes:
+        portion = cluster.nodes[name].held.get(job.id) if name in cluster.nodes else None
+        if portion is None:
+            continue
+        if ",".join(map(str, places(portion))) != values["gpus"]:
+            raise ViolationError(f"job {job.id} was planned on GPUs {values['gpus']} and got {places(portion)}")
+        if extra.get("gpus") != values["gpus"]:
+            raise ViolationError(f"job {job.id}: its node is told of GPUs {extra.get('gpus')}, not {values['gpus']}")
+        if portion.shards and extra.get("share") != str(portion.shards[0][1]):
+            raise ViolationError(f"job {job.id} pays for {portion.shards} and its node is told {extra}")
+        if not portion.shards and "share" in extra and extra.get("tier") != "opportunistic":
+            raise ViolationError(f"job {job.id} has whole GPUs, and its node holds it to {extra['share']} percent")
+    if cluster.counts_models:
+        _counted_right(cluster, job)
+
+
+def _counted_right(cluster: ModelCluster, job: ModelJob) -> None:
+    wanted: dict[str, int] = {}
+    for name in job.nodes:
+        portion = cluster.nodes[name].held.get(job.id) if name in cluster.nodes else None
+        if portion is None:
+            return  # it ended within the step
+        if portion.gpus and "share" not in _values(job):
+            model = f"{counted.PREFIX}{cluster.nodes[name].features}"
+            wanted[model] = wanted.get(model, 0) + portion.gpus.bit_count()
+    if counted.ours(job.licenses) != wanted:
+        raise ViolationError(f"job {job.id} holds {wanted} and its licences say {job.licenses!r}")
+
+
+def _owned_once(name: str, held: list[Portion]) -> None:
+    gpus = seats = 0
+    shares: dict[int, int] = {}
+    for portion in held:
+        if portion.gpus & gpus or portion.seats & seats:
+            raise ViolationError(f"{name}: a GPU or a seat has two owners: {held}")
+        gpus |= portion.gpus
+        seats |= portion.seats
+        for place, percent in portion.shards:
+            shares[place] = shares.get(place, 0) + percent
+            if shares[place] > 100:
+                raise ViolationError(f"{name} GPU {place}: shares add up to {shares[place]}")
+    if any(gpus >> place & 1 for place in shares):
+        raise ViolationError(f"{name}: a GPU is owned and shared: {held}")
+
+
+def _pin_is_whole(job: ModelJob) -> None:
+    """A waiting job's request, segment and Extra say the same."""
+    values = _values(job)
+    if job.touched or values.get("state") not in segment.PINNED_STATES or job.kind == "cpu":
+        return
+    portion = job.portion()
+    where = f"job {job.id}: {job.req_nodes} {job.tres_per_node}{job.tres_per_job} beside [{job.admin_comment}]"
+    if sorted(hostlist.expand(job.req_nodes)) != sorted(values.get("nodes", "").split(",")):
+        raise ViolationError(f"request and segment name other nodes, {where}")
+    if portion is None or ",".join(map(str, places(portion))) != values.get("gpus"):
+        raise ViolationError(f"request and segment name other GPUs, {where}")
+    if len(places(portion)) != job.k or len(hostlist.expand(job.req_nodes)) != job.n:
+        raise ViolationError(f"it has another number of GPUs than its user asked for, {where}")
+    if job.kind == "share" and portion.shards and {percent for _, percent in portion.shards} != {job.share}:
+        raise ViolationError(f"it has another share than its user asked for, {where}")
+
+
+def _wait_is_bounded(cluster: ModelCluster, job: ModelJob, clock_back: int) -> None:
+    """What keeps a job from starting was written by a person, or has an end and a reason."""
+    if job.held and not job.user_hold:
+        raise ViolationError(f"job {job.id} is held, and no person did that")
+    if job.begin <= max(job.user_begin, cluster.now):
+        return
+    values = _values(job)
+    reason = {"parked", "move_until", "again", "evicted"} & values.keys()
+    if not reason and job.begin > cluster.now + REQUEUE_DELAY + 3_700 + clock_back and not job.restarts:
+        raise ViolationError(f"job {job.id} waits until {job.begin} without a reason: {job.admin_comment}")
+    if job.begin > cluster.now + LONGEST_DELAY + clock_back:
+        raise ViolationError(f"job {job.id} waits for {job.begin - cluster.now:.0f} s, longer than any bound")
+
+
+def _log_is_clean(world: DeterministicWorld) -> None:
+    for line in world.logged:
+        if any(words in line for words in FAULTS):
+            raise ViolationError(f"berthd met a defect: {line}")
+    if len(world.logged) > 400:
+        del world.logged[:200]
+
+
+def given_once(world: DeterministicWorld, request: dict[str, str], reply: bytes | None) -> None:
+    """No whole GPU is given, as free at once, to two jobs before a picture shows the first of them."""
+    if reply is None:
+        return
+    message = wire.decode(reply)
+    values = segment.fields(f"[berth/1 {message.fields.get('segment', '')}]") or {}
+    later = {"held", "begin"} & request.keys()
+    if message.verb != "place" or values.get("state") != "placed" or later or "share" in values or "tier" in values:
+        return
+    world._forget_given()
+    now = {(node, int(gpu)) for node in values["nodes"].split(",") for gpu in values["gpus"].split(",")}
+    for nonce, (_, before) in world.given.items():
+        if both := before & now:
+            raise ViolationError(f"GPUs {sorted(both)} were given to job {nonce} and to job {request['nonce']}")
+    world.given[request["nonce"]] = world.clock.time(), now
+
+
+def picture_agrees(planner: Planner) -> None:
+    """After a pass no GPU counts as free that the reading shows as held."""
+    picture = planner._picture
+    if picture is None:
+        return
+    free = picture._gpus[:, 0]
+    for place, node in enumerate(picture._nodes):
+        if node is not None and int(free[place]) & node.gpus_used:
+            raise ViolationError(f"{node.name}: free {int(free[place]):b} and held {node.gpus_used:b}")
+
+
+def freed_right(world: DeterministicWorld) -> None:
+    """A notice frees the GPUs of its job, and nobody else's."""
+    planner = world.processes.planner
+    if planner is None or planner._picture is None or planner._reading is None:
+        return
+    picture = planner._picture
+    shown = {job.id: job for job in planner._reading.jobs if job.state == "RUNNING"}
+    for name, node in world.cluster.nodes.items():
+        place = picture.fleet.index.get(name)
+        if place is None:
+            continue
+        for job_id, portion in node.held.items():
+            job = world.cluster.jobs[job_id]
+            seen = shown.get(job_id)
+            if seen is None or seen.start != job.start or job.ends_on or world.said.get(job_id) == job.restarts:
+                continue
+            if int(picture._gpus[place, 0]) & portion.gpus:
+                raise ViolationError(f"{name}: GPUs of job {job_id}, which runs, count as free after another's notice")
+
+
+def may_requeue(cluster: ModelCluster, name: str, *, incomplete: bool) -> None:
+    """berthd runs nobody again who came to an end, and ends nobody but guests and those that may be moved."""
+    number, _, task = name.partition("_")
+    for job in cluster.jobs.values():
+        mine = (job.array == int(number) and str(job.task) == task) if task else job.id == int(number)
+        if not mine:
+            continue
+        if job.over and job.completed and not incomplete:
+            raise ViolationError(f"berthd runs job {job.id} again, which ended as {job.state}")
+        values = _values(job)
+        goes = values.get("tier") == "opportunistic" or "f.movable" in values or job.kind == "guest"
+        if job.holds and not job.ends_on and not goes:
+            raise ViolationError(f"berthd ends job {job.id}, which is no guest and not movable")
+
+
+def nothing_of_ours(cluster: ModelCluster) -> None:
+    """After `berth release --all` waiting jobs are as their users wrote them.
+
+    A job that is on its way back into the queue, and ends on its nodes still, is not found by it (docs/world.md).
+    """
+    for job in cluster.jobs.values():
+        if not job.waits or job.touched:
+            continue
+        portion = job.portion()
+        left = [
+            *(["the nodes"] if job.req_nodes != job.user_nodes else []),
+            *(["the GPUs"] if portion is not None and job.kind != "cpu" else []),
+            *(["the excluded nodes"] if job.exc_nodes else []),
+            *(["the Extra"] if "[berth/1" in job.extra else []),
+            *(["the begin time"] if "parked" in _values(job) and job.begin > cluster.now + REQUEUE_DELAY else []),
+            *(["the mark of excluded nodes"] if OTHERS in _values(job) else []),
+        ]
+        if left:
+            raise ViolationError(
+                f"after berth release --all job {job.id} ({job.shown}) keeps {', '.join(left)}: {job.admin_comment}"
+            )
+
+
+def all_started(world: DeterministicWorld) -> None:
+    """With all faults over, whoever can start has started."""
+    cluster = world.cluster
+    for job in cluster.jobs.values():
+        if job.holds and job.state == "RUNNING" and job.end > cluster.now:
+            continue
+        if not job.waits or job.touched or _may_wait(job) or not _fits(cluster, job):
+            continue
+        raise ViolationError(
+            f"job {job.id} ({job.kind}, {job.n} x {job.k}, {job.shown}, {job.reason},"
+            f" begin {job.begin - cluster.now:+.0f} s) has not started:"
+            f" {job.req_nodes} {job.tres_per_node}{job.tres_per_job} {job.admin_comment}"
+        )
+
+
+def _fits(cluster: ModelCluster, job: ModelJob) -> bool:
+    """Tells whether there are nodes that the job could have if nobody else were there."""
+    named = job.user_nodes.split(",") if job.user_nodes else list(cluster.nodes)
+    return sum(cluster.nodes[name].open and cluster.nodes[name].gpus >= job.k for name in named) >= job.n
+
+
+def _may_wait(job: ModelJob) -> bool:
+    """Tells whether a job has a reason to wait still."""
+    values = _values(job)
+    # A node that is suspected of having failed it is avoided for hours, and a guest waits for a host.
+    return "avoids" in values or (job.kind == "guest" and "parked" in values)
+
+
+def sizes(thing: object, seen: set[int], depth: int = 0) -> Iterator[tuple[str, int]]:
+    """The number of members of each container that an object of berthd holds."""
+    if id(thing) in seen or depth > 6:
+        return
+    seen.add(id(thing))
+    if isinstance(thing, (dict, set, list, deque)):
+        yield type(thing).__name__, len(thing)
+        if isinstance(thing, dict):
+            for value in thing.values():
+                yield from sizes(value, seen, depth + 1)
+        return
+    if not type(thing).__module__.startswith("policy."):
+        return
+    names: list[str] = list(getattr(thing, "__dict__", {}))
+    for kind in type(thing).__mro__:
+        names += [name for name in getattr(kind, "__slots__", ()) if hasattr(thing, name)]
+    for name in names:
+        value: Any = getattr(thing, name)
+        if name in {"_fleet", "fleet", "_understanding", "book", "_book"}:
+            continue
+        for where, count in sizes(value, seen, depth + 1):
+            yield f"{type(thing).__name__}.{name} {where}", count
+
+
+def small(world: DeterministicWorld) -> None:
+    """Memory and files do not grow with the number of jobs that were ever there."""
+    for thing in (world.processes.planner, world.processes.answerer):
+        for where, count in sizes(thing, set()):
+            if count > 300:
+                raise ViolationError(f"{where} has {count} members with no job left")
+    found = [path for path in world.folder.rglob("*") if path.is_file()]
+    total = sum(path.stat().st_size for path in found)
+    if len(found) > 12 or total > 200_000:
+        raise ViolationError(f"{len(found)} files of {total} bytes are left: {found}")

@@ -1,0 +1,55 @@
+"""Virtual time for berthd's modules: none of them reads the machine's clock, and none waits."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any
+
+from tests.world.cluster import EPOCH
+
+
+class VirtualTime:
+    """Stands in a module for `time`."""
+
+    def __init__(self) -> None:
+        self.passed = 0.0
+        self.offset = EPOCH
+        """The wall clock's, which an admin or ntpd may set."""
+        self.per_look = 0.0
+        """Seconds that each look at the monotonic clock takes: a slow machine."""
+
+    def time(self) -> float:
+        return self.offset + self.passed
+
+    def monotonic(self) -> float:
+        self.passed += self.per_look
+        return self.passed
+
+    def thread_time(self) -> float:
+        return 0.0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(time, name)
+
+
+class Replaced:
+    """Attributes of modules that are others for a while."""
+
+    def __init__(self) -> None:
+        self._before: list[tuple[Any, str, object]] = []
+
+    def set(self, module: Any, name: str, value: object) -> None:
+        self._before.append((module, name, getattr(module, name)))
+        setattr(module, name, value)
+
+    def set_time(self, virtual: VirtualTime) -> None:
+        """Give every module of `policy` that is loaded the virtual clock."""
+        for name, module in list(sys.modules.items()):
+            if name.startswith("policy.") and getattr(module, "time", None) is time:
+                self.set(module, "time", virtual)
+
+    def undo(self) -> None:
+        for module, name, value in reversed(self._before):
+            setattr(module, name, value)
+        self._before.clear()

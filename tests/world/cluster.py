@@ -1,0 +1,487 @@
+"""A small model of slurmctld and its nodes: records of jobs, starts, ends, and what a change is allowed to do.
+
+It keeps to what Slurm 24.11 to 26.05 do where Berth can tell; whom it starts first is left to the script.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+from policy.formats import hostlist
+
+EPOCH = 1_700_000_000.0
+REQUEUE_DELAY = 121
+"""Seconds for which Slurm holds a job that was put back into the queue."""
+
+MIN_JOB_AGE = 300
+"""Seconds for which the record of a job that is over is kept."""
+
+BLOCKING = frozenset({"DOWN", "DRAIN", "FAIL", "NOT_RESPONDING", "REBOOT_ISSUED", "REBOOT_REQUESTED", "MAINTENANCE",
+                      "POWERING_DOWN", "INVALID_REG"})  # fmt: skip
+"""Marks of nodes that take no job."""
+
+HELD = frozenset({"JobHeldUser", "JobHeldAdmin", "ReservationDeleted", "JobHoldMaxRequeue"})
+RUNNING_FLAGS = frozenset({"CONFIGURING", "STOPPED", "SIGNALING", "STAGE_OUT", "RESIZING", "POWER_UP_NODE"})
+
+_TYPED = re.compile(r"gres/(gpu|shard|seat):g(\d+):(\d+)")
+_COUNT = re.compile(r"gres/gpu(?:[:=](\d+))?")
+
+
+class Refusal(Exception):
+    """slurmctld refuses a call, in its own words."""
+
+
+@dataclass(frozen=True)
+class Portion:
+    """What a job holds, or asks for, on one node."""
+
+    gpus: int = 0
+    seats: int = 0
+    shards: tuple[tuple[int, int], ...] = ()
+    cpus: int = 1
+    mem: int = 100
+
+
+@dataclass
+class ModelNode:
+    """A node: its size, its marks, and what jobs hold of it."""
+
+    name: str
+    gpus: int = 4
+    cpus: int = 32
+    mem: int = 64_000
+    partitions: str = "gpu"
+    features: str = "h100"
+    flags: set[str] = field(default_factory=set)
+    boot: int = int(EPOCH) - 9_000
+    held: dict[int, Portion] = field(default_factory=dict)
+    epilogs: set[int] = field(default_factory=set)
+
+    @property
+    def open(self) -> bool:
+        return not self.flags & BLOCKING and not self.epilogs
+
+    @property
+    def state(self) -> str:
+        """As scontrol writes it."""
+        base = "DOWN" if "DOWN" in self.flags else "IDLE" if not self.held else "MIXED"
+        rest = sorted(self.flags - {"DOWN", "NOT_RESPONDING"}) + (["COMPLETING"] if self.epilogs else [])
+        return "+".join([base, *rest]) + ("*" if "NOT_RESPONDING" in self.flags else "")
+
+    def used(self) -> tuple[int, int, dict[int, int]]:
+        """Masks of whole GPUs and seats that are held, and percent of each shared GPU."""
+        gpus = seats = 0
+        shards: dict[int, int] = {}
+        for one in self.held.values():
+            gpus |= one.gpus
+            seats |= one.seats
+            for gpu, percent in one.shards:
+                shards[gpu] = shards.get(gpu, 0) + percent
+        return gpus, seats, shards
+
+    def fits(self, wants: Portion) -> bool:
+        """Tells whether it has room for this now."""
+        gpus, seats, shards = self.used()
+        full = (1 << self.gpus) - 1
+        shared = sum(1 << gpu for gpu in shards)
+        if (wants.gpus | wants.seats) & ~full or wants.gpus & (gpus | shared) or wants.seats & seats:
+            return False
+        for gpu, percent in wants.shards:
+            if gpu >= self.gpus or gpus >> gpu & 1 or shards.get(gpu, 0) + percent > 100:
+                return False
+        cpus = sum(one.cpus for one in self.held.values())
+        mem = sum(one.mem for one in self.held.values())
+        return cpus + wants.cpus <= self.cpus and mem + wants.mem <= self.mem
+
+
+@dataclass
+class ModelJob:
+    """A record of slurmctld; the texts are as they would be there."""
+
+    id: int
+    user: int
+    name: str
+    n: int
+    """Nodes that its user asked for."""
+    k: int
+    """GPUs on each node, or 0."""
+    kind: str
+    """What its user asked for: whole, share, host, guest or cpu."""
+    work: int
+    """Seconds that it runs."""
+    fate: str
+    """State in which it then ends."""
+    limit: int = 60
+    share: int = 0
+    array: int = 0
+    task: int | None = None
+    tasks: list[int] = field(default_factory=list)
+    at_once: int = 0
+    partition: str = "gpu"
+    priority: int = 1_000
+    submitted: int = 0
+    begin: int = 0
+    user_begin: int = 0
+    cpus: int = 1
+    req_nodes: str = ""
+    user_nodes: str = ""
+    exc_nodes: str = ""
+    tres_per_node: str = ""
+    tres_per_job: str = ""
+    licenses: str = ""
+    admin_comment: str = ""
+    extra: str = ""
+    requeue: bool = True
+    state: str = "PENDING"
+    flag: str = ""
+    """The mark that Slurm writes in place of the state."""
+    reason: str = "None"
+    nodes: tuple[str, ...] = ()
+    start: int = 0
+    end: int = 0
+    restarts: int = 0
+    ends_on: set[str] = field(default_factory=set)
+    after: str = ""
+    """The state after its Epilogs."""
+    over_at: float = 0.0
+    touched: bool = False
+    """A person changed its request, so that no pin of Berth's need fit."""
+    user_hold: bool = False
+    degraded: bool = False
+    """A node could not set up its share, and says so; then it fails, as a rule."""
+    fails: bool = True
+    completed: bool = False
+    """It ran to its own end, and was not run again by a person."""
+    warned: bool = False
+    has_script: bool = True
+
+    @property
+    def shown(self) -> str:
+        return "COMPLETING" if self.ends_on else self.flag or self.state
+
+    @property
+    def end_state(self) -> str:
+        """The state in which its run will end."""
+        return "FAILED" if self.degraded and self.fails else self.fate
+
+    @property
+    def waits(self) -> bool:
+        return self.state == "PENDING" and not self.ends_on
+
+    @property
+    def holds(self) -> bool:
+        return bool(self.nodes) and (self.state in {"RUNNING", "SUSPENDED"} or bool(self.ends_on))
+
+    @property
+    def over(self) -> bool:
+        return self.state not in {"PENDING", "RUNNING", "SUSPENDED"} and not self.ends_on
+
+    @property
+    def held(self) -> bool:
+        return self.priority == 0
+
+    def portion(self) -> Portion | None:
+        """What it asks for on each node, named one by one; None where it only counts GPUs."""
+        gpus = seats = 0
+        shards: list[tuple[int, int]] = []
+        for kind, place, count in _TYPED.findall(f"{self.tres_per_node},{self.tres_per_job}"):
+            if kind == "gpu":
+                gpus |= 1 << int(place)
+            elif kind == "seat":
+                seats |= 1 << int(place)
+            else:
+                shards.append((int(place), int(count)))
+        if not (gpus or seats or shards) and self.counted():
+            return None
+        return Portion(gpus, seats, tuple(shards), -(-self.cpus // self.n), 100 * -(-self.cpus // self.n))
+
+    def counted(self) -> int:
+        """GPUs of any kind that it asks for on each node."""
+        for text, each in ((self.tres_per_node, 1), (self.tres_per_job, self.n)):
+            if match := _COUNT.fullmatch(text):
+                return max(1, int(match[1] or 1) // each)
+        return 0
+
+
+class ModelCluster:
+    """slurmctld's state, and nothing of Berth's."""
+
+    def __init__(self, nodes: Iterable[ModelNode], version: str = "26.05.0") -> None:
+        self.nodes = {node.name: node for node in nodes}
+        self.version = version
+        self.jobs: dict[int, ModelJob] = {}
+        self.next_id = 1
+        self.partition_state = "UP"
+        self.in_control = True
+        self.counts_models = False
+        self.now = EPOCH
+        self.started: list[tuple[ModelJob, bool]] = []
+        """Runs that began since a check looked at them, and whether the job had come to an end before."""
+        self.seen_seconds = 0
+
+    # What there is
+
+    def job_of(self, name: str) -> list[ModelJob]:
+        """The records that a name means: a number, `11_4`, or `11_[4-6]`."""
+        number, _, task = name.partition("_")
+        if not number.isdigit():
+            raise Refusal("Invalid job id specified")
+        if not task:
+            found = [job for job in self.jobs.values() if job.array == int(number)] or (
+                [self.jobs[int(number)]] if int(number) in self.jobs else []
+            )
+        else:
+            wanted = set(_numbers(task.strip("[]")))
+            found = [job for job in self.jobs.values() if job.array == int(number) and job.task in wanted]
+            for job in list(self.jobs.values()):
+                if job.array == int(number) and job.tasks and job.waits:
+                    mine = sorted(wanted & set(job.tasks))
+                    if mine and len(mine) == len(job.tasks) and "[" in task:
+                        found.append(job)
+                    else:
+                        found += [self.split(job, one) for one in mine]
+        if not found:
+            raise Refusal("Invalid job id specified")
+        return found
+
+    def split(self, job: ModelJob, task: int) -> ModelJob:
+        """Give a task of an array a record of its own; the last one keeps the array's."""
+        job.tasks.remove(task)
+        if not job.tasks:
+            job.task = task
+            return job
+        one = replace(job, id=self.next_id, task=task, tasks=[], ends_on=set())
+        self.next_id += 1
+        self.jobs[one.id] = one
+        return one
+
+    def add(self, job: ModelJob) -> None:
+        self.jobs[job.id] = job
+        self.next_id = max(self.next_id, job.id) + 1
+
+    def order(self) -> list[ModelJob]:
+        """Waiting jobs, first the one that Slurm tries first."""
+        waiting = [job for job in self.jobs.values() if job.waits]
+        return sorted(waiting, key=lambda job: (-job.priority, job.submitted, job.array or job.id, job.task or 0))
+
+    # Starts and ends
+
+    def schedule(self, *, strict: bool) -> None:
+        """One pass; in a `strict` one a job that cannot start keeps those behind it from its nodes, or from all."""
+        barred: set[str] = set()
+        for job in self.order():
+            if not self._may_start(job):
+                continue
+            found = self._place(job, barred)
+            if found is not None:
+                self._start(job, found)
+                if job.tasks:
+                    job.reason = "Resources"
+                continue
+            job.reason = "Resources" if not barred else "Priority"
+            if strict:
+                if not job.req_nodes:
+                    return
+                barred.update(hostlist.expand(job.req_nodes))
+
+    def _may_start(self, job: ModelJob) -> bool:
+        if self.partition_state in {"DOWN", "INACTIVE"}:
+            job.reason = "PartitionDown" if not job.held else job.reason
+            return False
+        if job.held:
+            if job.reason not in HELD:
+                job.reason = "JobHeldUser" if job.user_hold else "JobHeldAdmin"
+            return False
+        if job.begin > self.now:
+            job.reason = "BeginTime"
+            return False
+        if job.at_once and job.array:
+            running = sum(one.holds for one in self.jobs.values() if one.array == job.array)
+            if running >= job.at_once:
+                job.reason = "JobArrayTaskLimit"
+                return False
+        return True
+
+    def _place(self, job: ModelJob, barred: set[str]) -> dict[str, Portion] | None:
+        required = list(hostlist.expand(job.req_nodes))
+        excluded = set(hostlist.expand(job.exc_nodes))
+        if any(name not in self.nodes for name in required):
+            return None
+        names = required if len(required) >= job.n else [*required, *(n for n in self.nodes if n not in required)]
+        wants, found = job.portion(), dict[str, Portion]()
+        for name in names:
+            node = self.nodes[name]
+            if name in barred or name in excluded or not node.open or job.partition not in node.partitions.split(","):
+                continue
+            portion = wants if wants is not None else self._any(node, job)
+            if portion is not None and node.fits(portion):
+                found[name] = portion
+            if len(found) == job.n:
+                break
+        if len(found) < job.n or not set(required[: job.n]) <= found.keys():
+            return None
+        return found
+
+    def _any(self, node: ModelNode, job: ModelJob) -> Portion | None:
+        gpus, _, shards = node.used()
+        free = [place for place in range(node.gpus) if not gpus >> place & 1 and place not in shards]
+        count = job.counted()
+        if len(free) < count:
+            return None
+        cpus = -(-job.cpus // job.n)
+        return Portion(sum(1 << place for place in free[:count]), cpus=cpus, mem=100 * cpus)
+
+    def _start(self, job: ModelJob, found: dict[str, Portion]) -> None:
+        if job.tasks:
+            job = self.split(job, job.tasks[0])
+        job.state, job.reason, job.nodes = "RUNNING", "None", tuple(found)
+        job.flag = ""
+        job.start = int(self.now)
+        job.end = job.start + job.work
+        for name, portion in found.items():
+            self.nodes[name].held[job.id] = portion
+        if any("POWERED_DOWN" in self.nodes[name].flags for name in found):
+            job.flag = "POWER_UP_NODE"
+            for name in found:
+                self.nodes[name].flags.discard("POWERED_DOWN")
+        self.started.append((job, job.completed))
+
+    def finish(self, job: ModelJob, state: str, *, again: bool = False) -> None:
+        """A run ends: its nodes wait for their Epilogs, and then the job is over or `again` in the queue."""
+        job.after = "PENDING" if again else state
+        job.state, job.flag = job.after, ""
+        job.end = int(self.now)
+        job.completed = not again and state in {"COMPLETED", "CANCELLED", "TIMEOUT"}
+        job.ends_on = {name for name in job.nodes if name in self.nodes}
+        for name in job.ends_on:
+            self.nodes[name].epilogs.add(job.id)
+        job.over_at = self.now
+        if not job.ends_on:
+            self._after(job)
+
+    def epilog_done(self, job_id: int, name: str) -> None:
+        """The Epilog of a job on a node is over; the node is free again."""
+        job, node = self.jobs.get(job_id), self.nodes.get(name)
+        if node is not None:
+            node.epilogs.discard(job_id)
+        if job is None or name not in job.ends_on:
+            return
+        if node is not None:
+            node.held.pop(job_id, None)
+        job.ends_on.discard(name)
+        if not job.ends_on:
+            self._after(job)
+
+    def _after(self, job: ModelJob) -> None:
+        for node in self.nodes.values():
+            node.held.pop(job.id, None)
+        if job.after == "PENDING":
+            self._back(job)
+        else:
+            job.over_at = self.now
+
+    def _back(self, job: ModelJob) -> None:
+        job.state, job.nodes, job.after = "PENDING", (), ""
+        job.restarts += 1
+        job.reason = "BeginTime"
+        if job.begin <= self.now:
+            job.begin = int(self.now) + REQUEUE_DELAY
+        job.start = job.end = 0
+        job.completed = job.degraded = job.warned = False
+
+    def tick(self) -> None:
+        """What comes with time: runs end, records are forgotten."""
+        for job in list(self.jobs.values()):
+            if (
+                job.state == "RUNNING"
+                and not job.ends_on
+                and (job.flag not in RUNNING_FLAGS or job.flag == "SIGNALING")
+            ):
+                if job.end <= self.now:
+                    self.finish(job, job.end_state)
+            elif job.over and job.over_at + MIN_JOB_AGE < self.now:
+                del self.jobs[job.id]
+
+    # Changes
+
+    def requeue(self, name: str, *, incomplete: bool, hold: bool = False) -> None:
+        """scontrol requeue."""
+        for job in self.job_of(name):
+            if job.ends_on or (job.over and incomplete):
+                raise Refusal("Job/step already completing or completed")
+            if job.waits:
+                raise Refusal("Job is pending execution")
+            if not job.requeue:
+                raise Refusal("Requested operation is presently disabled")
+            if job.over:
+                self._back(job)
+            else:
+                self.finish(job, "PENDING", again=True)
+            if hold:
+                job.priority, job.flag, job.reason, job.user_hold = 0, "REQUEUE_HOLD", "JobHeldUser", True
+
+    def update(self, name: str, changed: dict[str, str]) -> None:
+        """scontrol update of a job; in one piece or not at all."""
+        nodes = "ReqNodeList" in changed or "ExcNodeList" in changed
+        number, _, task = name.partition("_")
+        if not task and nodes and number.isdigit():
+            parts = [job for job in self.jobs.values() if job.array == int(number)]
+            if len(parts) > 1:
+                raise Refusal("Requested operation not supported for job arrays")
+        if "[" in task and nodes:
+            raise Refusal("Requested operation not supported for job arrays")
+        found = self.job_of(name)
+        for job in found:
+            if job.over or (job.ends_on and job.after != "PENDING"):
+                raise Refusal("Job/step already completing or completed")
+            if job.state != "PENDING" and changed.keys() - {"AdminComment", "Extra"}:
+                raise Refusal("Job is no longer pending execution")
+            for key in ("ReqNodeList", "ExcNodeList"):
+                for one in hostlist.expand(changed.get(key, "")):
+                    if one not in self.nodes:
+                        raise Refusal(f"Invalid node name specified: {one}")
+        for job in found:
+            for key, value in changed.items():
+                self._set(job, key, value)
+
+    def _set(self, job: ModelJob, key: str, value: str) -> None:
+        if key == "StartTime":
+            job.begin = int(self.now) + int(value[4:]) if value.startswith("now+") else (
+                int(self.now) if value == "now" else int(value)
+            )  # fmt: skip
+            # After an update Slurm gives no reason.
+            job.reason = "None" if job.begin <= self.now else "BeginTime"
+            return
+        if key == "Requeue":
+            job.requeue = value == "1"
+            return
+        setattr(job, _FIELDS[key], value)
+
+    def cancel(self, job: ModelJob) -> None:
+        """scancel."""
+        if job.holds and not job.ends_on:
+            self.finish(job, "CANCELLED")
+        elif job.waits:
+            job.state, job.over_at, job.completed, job.flag = "CANCELLED", self.now, True, ""
+        elif job.ends_on and job.after == "PENDING":
+            job.after = job.state = "CANCELLED"
+            job.completed = True
+
+
+_FIELDS = {
+    "ReqNodeList": "req_nodes",
+    "ExcNodeList": "exc_nodes",
+    "TresPerNode": "tres_per_node",
+    "TresPerJob": "tres_per_job",
+    "AdminComment": "admin_comment",
+    "Extra": "extra",
+    "Licenses": "licenses",
+}
+
+
+def _numbers(text: str) -> Iterable[int]:
+    for part in filter(None, text.split("%", maxsplit=1)[0].split(",")):
+        first, _, last = part.partition("-")
+        yield from range(int(first), int(last or first) + 1)

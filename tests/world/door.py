@@ -1,0 +1,131 @@
+"""The door to the model: it stands in for `subprocess` where Slurm's commands are run, and loses, delays or doubles."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tests.world import commands
+from tests.world.clock import VirtualTime
+from tests.world.cluster import ModelCluster, Refusal
+
+CALL_FAULTS = ("refuse", "lost", "late", "double", "stale", "partial", "cut", "slow", "kill")
+"""What can happen to a call: slurmctld refuses it, it gets lost, the answer gets lost, it comes twice, the answer is an
+old one, lacks records, is cut off, takes seconds, and the caller is killed before it."""
+
+_TAKES = 0.004
+"""Seconds of a call."""
+
+
+class KilledError(BaseException):
+    """berthd's process is killed in the middle of a call."""
+
+
+class SlurmDoor:
+    """Runs command lines on the model."""
+
+    DEVNULL = subprocess.DEVNULL
+    TimeoutExpired = subprocess.TimeoutExpired
+    CalledProcessError = subprocess.CalledProcessError
+
+    def __init__(self, cluster: ModelCluster, clock: VirtualTime) -> None:
+        self.cluster, self._clock = cluster, clock
+        self.calls = 0
+        self.faults: dict[int, list[str]] = {}
+        """By the number of a call."""
+        self.faults_of_changes: dict[int, list[str]] = {}
+        """By the number of a call that changes something: most calls read."""
+        self.changes = 0
+        self.during: dict[int, list[Callable[[], None]]] = {}
+        self.during_changes: dict[int, list[Callable[[], None]]] = {}
+        self.out_until = 0.0
+        self.counted: dict[str, int] = {}
+        self.asked_by_berthd: Callable[[tuple[str, ...]], None] = lambda _: None
+        self._last: dict[tuple[str, ...], str] = {}
+
+    def clear(self) -> None:
+        """No more faults."""
+        self.faults.clear()
+        self.faults_of_changes.clear()
+        self.during.clear()
+        self.during_changes.clear()
+        self.out_until = 0.0
+
+    def run(self, words: Sequence[bytes], **_: Any) -> subprocess.CompletedProcess[bytes]:
+        """As subprocess.run does."""
+        command = tuple(map(os.fsdecode, words))
+        self.calls += 1
+        number = self.calls
+        for step in self.during.pop(number, []):
+            step()
+        self._clock.passed += _TAKES
+        faults = self.faults.pop(number, [])
+        if command[:2] in {("scontrol", "update"), ("scontrol", "requeue")}:
+            self.changes += 1
+            for step in self.during_changes.pop(self.changes, []):
+                step()
+            faults += self.faults_of_changes.pop(self.changes, [])
+        for fault in faults:
+            self.counted[fault] = self.counted.get(fault, 0) + 1
+            if fault == "kill":
+                raise KilledError
+            if fault == "refuse":
+                raise self._failed(command, "Unable to contact slurm controller (connect failure)")
+            if fault == "lost":
+                self._clock.passed += 20.0
+                raise subprocess.TimeoutExpired(words, 20)
+            if fault == "late":
+                self._answer(command)
+                self._clock.passed += 20.0
+                raise subprocess.TimeoutExpired(words, 20)
+            if fault == "double":
+                self._answer(command)
+            if fault == "slow":
+                self._clock.passed += 3.0
+            if fault == "stale" and (old := self._last.get(_kind(command))) is not None:
+                return _done(words, _with_mark(old, command))
+            lists = command[0] == "squeue" or command[:3] == ("scontrol", "show", "node")
+            if fault in {"partial", "cut"} and lists and "--json" not in command:
+                text = self._answer(command)
+                half = "".join(text.splitlines(keepends=True)[::2]) if fault == "partial" else text[: len(text) // 2]
+                return _done(words, half)
+        return _done(words, self._answer(command))
+
+    def _answer(self, command: tuple[str, ...]) -> str:
+        if self.out_until > self._clock.passed:
+            raise self._failed(command, "Unable to contact slurm controller (connect failure)")
+        self.cluster.now = self._clock.time()
+        self.asked_by_berthd(command)
+        try:
+            text = commands.answer(self.cluster, command)
+        except Refusal as refusal:
+            raise self._failed(command, f"slurm_update error: {refusal}") from None
+        if command[0] == "squeue" or command[1] == "show":
+            self._last[_kind(command)] = _without_mark(text, command)
+        return text
+
+    def _failed(self, command: tuple[str, ...], why: str) -> subprocess.CalledProcessError:
+        return subprocess.CalledProcessError(1, list(command), b"", f"{why}\n".encode())
+
+
+def _done(words: Sequence[bytes], text: str) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.CompletedProcess(words, 0, text.encode("utf-8", "surrogateescape"), b"")
+
+
+def _mark(command: tuple[str, ...]) -> str:
+    return command[-1].rpartition(":")[2] if command[0] == "squeue" and "-O" in command else ""
+
+
+def _kind(command: tuple[str, ...]) -> tuple[str, ...]:
+    return command[:-1] if _mark(command) else command
+
+
+def _without_mark(text: str, command: tuple[str, ...]) -> str:
+    mark = _mark(command)
+    return text.replace(mark, "\0") if mark else text
+
+
+def _with_mark(text: str, command: tuple[str, ...]) -> str:
+    return text.replace("\0", _mark(command))

@@ -1,0 +1,88 @@
+"""Scripts: lists of steps, each a name and small numbers, so that any part of one is a script too."""
+
+from __future__ import annotations
+
+from random import Random
+
+from tests.world.door import CALL_FAULTS
+from tests.world.submit import FATES, KINDS
+
+Step = tuple[str | int, ...]
+
+PEOPLE = (
+    *("cancel", "hold", "free", "requeue", "requeue-hold", "suspend", "resume", "stop", "continue", "limit"),
+    *("priority", "expedite", "reservation-gone", "special-exit", "revoke", "nodes", "gpus", "signal", "resize"),
+)
+"""What users and admins do to one job."""
+
+NODES = ("drain", "resume", "down", "reboot", "mute", "heard", "power-off", "maintain", "fewer-gpus", "all-gpus",
+         "forget", "recall")  # fmt: skip
+"""What happens to one node."""
+
+GUARD = ("leave", "evict", "fault", "state")
+
+_STEPS = (
+    *(("submit", 14), ("pass", 16), ("hear", 8), ("write", 14), ("sched", 12), ("wait", 16), ("start", 6)),
+    *(("epilog", 10), ("deliver", 10), ("epilog-ends", 3), ("degrade", 3), ("guard", 4), ("word", 2)),
+    *(("people", 8), ("node", 4), ("partition", 1), ("control", 1), ("release", 2), ("kill", 2)),
+    *(("fault", 4), ("fault-of-change", 4), ("during", 4), ("during-change", 4)),
+    *(("outage", 1), ("clock", 1), ("config-read", 1)),
+)
+"""Kinds of steps, and how often each comes."""
+
+_WITHIN_A_CALL = ("people", "node", "sched", "epilog", "epilog-ends", "submit", "hear", "ends")
+"""Steps of others that may come between two of berthd's calls, or into the middle of one."""
+
+
+def drawn(seed: int, count: int) -> list[Step]:
+    """The script of a seed: the first step sets the site's settings, the others happen in turn."""
+    draw = Random(seed)
+    names, weights = zip(*_STEPS, strict=True)
+    # Each seed has its own mood: some faults often, others never.
+    mood = [weight * draw.choice((0.2, 1.0, 1.0, 3.0)) for weight in weights]
+    dead, most_jobs = max(0, draw.randint(-4, 4)), draw.choice((3, 6, 14))
+    steps: list[Step] = [("site", draw.getrandbits(10), draw.randrange(3), draw.randrange(3), dead, most_jobs)]
+    steps += [("start",), ("pass", 1), ("hear",)]
+    while len(steps) < count:
+        steps.append(_step(draw, draw.choices(names, mood)[0]))
+    return steps
+
+
+def _step(draw: Random, name: str) -> Step:  # noqa: PLR0912 - a table
+    some = draw.randrange(12)
+    match name:
+        case "submit":
+            work = draw.choice((1, 5, 20, 60, 200))
+            return name, draw.choice(KINDS), some, work, draw.choice(FATES), draw.choice((0, 0, 0, 0, 1, 2))
+        case "pass" | "write":
+            return name, draw.choice((1, 1, 2, 50))
+        case "sched":
+            return name, draw.randrange(2)
+        case "wait":
+            return name, draw.choice((1, 3, 10, 10, 30, 100, 1_300))
+        case "deliver":
+            return name, some, draw.choice(("", "", "keep", "keep", "lose", "with-next"))
+        case "people":
+            return name, draw.choice(PEOPLE), some
+        case "node":
+            return name, draw.choice(NODES), some
+        case "fault" | "fault-of-change":
+            return name, draw.choice(CALL_FAULTS), draw.randrange(8 if name == "fault" else 3)
+        case "during" | "during-change":
+            return name, draw.randrange(8 if name == "during" else 3), *_step(draw, draw.choice(_WITHIN_A_CALL))
+        case "clock":
+            return name, draw.choice((-3_600, -60, -2, 2, 60, 3_600))
+        case "kill":
+            return name, draw.randrange(2)
+        case "guard":
+            return name, draw.choice(GUARD), some
+        case "partition":
+            return name, draw.choice(("UP", "UP", "DOWN", "DRAIN", "INACTIVE"))
+        case "control" | "release":
+            return name, draw.randrange(2)
+        case "outage":
+            return name, draw.choice((2, 10, 40))
+        case "epilog" | "epilog-ends" | "word" | "degrade" | "ends":
+            return name, some
+        case _:
+            return (name,)

@@ -1,0 +1,118 @@
+"""Jobs as users submit them, and what the plugin makes of a reply: slurm_plugins/job_submit/apply.c in short."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from policy.formats import pin_text, segment, wire
+from tests.world.cluster import ModelJob
+
+USERS = (1_001, 1_002, 1_003)
+KINDS = ("whole", "whole", "gang", "share", "share", "host", "guest", "upgrade", "array", "cpu", "nodelist", "alloc",
+         "retry", "begin", "held", "share-array", "movable")  # fmt: skip
+FATES = ("COMPLETED", "COMPLETED", "COMPLETED", "FAILED", "TIMEOUT", "OUT_OF_MEMORY", "NODE_FAIL")
+
+
+def asked(number: int, kind: str, size: int, work: int, fate: str, now: int) -> tuple[ModelJob, dict[str, str]]:
+    """A job as its user asks for it, and the request that the plugin makes of it."""
+    k, n = 1 + size % 4, 1
+    user = USERS[number % len(USERS)]
+    fields = {
+        "nonce": f"{number:016x}",
+        "uid": str(user),
+        "client": "batch",
+        "time_limit": "60",
+        "name": f"job{size % 3}",
+    }
+    job = ModelJob(number, user, f"job{size % 3}", n, k, "whole", work, fate, submitted=now, priority=1_000 + size % 5)
+    if kind == "cpu":
+        job.kind, job.k, job.cpus = "cpu", 0, 1 + size % 8
+        return job, {}
+    if kind == "gang":
+        n, k = 2 + size % 2, 1 + size % 4
+        job.n, job.k, job.cpus = n, k, n
+        fields |= {"tres_per_node": f"gres/gpu:{k}", "min_nodes": str(n), "max_nodes": str(n), "num_tasks": str(n)}
+        job.tres_per_node = f"gres/gpu:{k}"
+    elif kind in {"share", "share-array"}:
+        job.kind, job.k, job.share = "share", 1, (20, 30, 50, 70, 100)[size % 5]
+        fields |= {"tres_per_job": "gres/gpu:1", "flag.gpu_share": str(job.share)}
+        job.tres_per_job = "gres/gpu:1"
+    elif kind in {"host", "guest", "upgrade"}:
+        tier = {"host": "guaranteed", "guest": "opportunistic", "upgrade": "opportunistic,upgrade"}[kind]
+        job.kind, job.k = ("host", k) if kind == "host" else ("guest", 1)
+        fields |= {"tres_per_job": f"gres/gpu:{job.k}", "flag.gpu_tier": tier}
+        job.tres_per_job = fields["tres_per_job"]
+    else:
+        fields |= {"tres_per_job": f"gres/gpu:{k}"}
+        job.tres_per_job = f"gres/gpu:{k}"
+    fields["gpus"] = str(job.n * job.k)
+    if "array" in kind:
+        count, limit = 2 + size % 4, size % 3
+        job.array, job.tasks, job.at_once = number, list(range(count)), limit
+        fields["array"] = f"0-{count - 1}" + (f"%{limit}" if limit else "")
+    if kind == "nodelist":
+        job.user_nodes = job.req_nodes = fields["req_nodes"] = f"n{1 + size % 3}"
+    if kind == "alloc":
+        fields["client"], job.has_script, job.requeue = "alloc", False, False
+    if kind == "retry":
+        fields["flag.retry"] = "2"
+    if kind == "movable":
+        fields["flag.movable"] = "0:10"
+    if kind == "begin":
+        job.begin = job.user_begin = now + 30 + 10 * (size % 10)
+        fields["begin"] = str(job.begin)
+    if kind == "held":
+        job.priority, job.user_hold, job.reason = 0, True, "JobHeldUser"
+        fields["held"] = "1"
+    return job, fields
+
+
+def apply(job: ModelJob, fields: Mapping[str, str], reply: bytes | None) -> bool:
+    """Write a reply into the job; False where its user is told that it can never run."""
+    if not fields:
+        return True
+    if reply is None:
+        _keep(job, fields)
+        return True
+    message = wire.decode(reply)
+    said, verb = message.fields, message.verb
+    if verb == "refuse":
+        return False
+    if verb == "busy":
+        _keep(job, fields)
+        return True
+    assert said["nonce"] == fields["nonce"], "berthd answers another request"
+    if verb == "pass":
+        job.admin_comment = f"[berth/1 {said['segment']}]"
+        return True
+    guest, share = "guest" in said, int(said.get("share", "0"))
+    job.admin_comment = segment.put(job.admin_comment, segment.fields(f"[berth/1 {said['segment']}]") or {})
+    if verb == "later":
+        job.tres_per_job, job.tres_per_node = "", f"gres/gpu:{said['k']}"
+        if guest:
+            job.requeue = True
+            job.begin = max(job.begin, int(said["begin"]))
+        return True
+    nodes, gpus = said["nodes"].split(","), said["gpus"].split(",")
+    whole = ("gpu", "seat") if said["seats"] == "1" else ("gpu",)
+    kinds = ("seat",) if guest else ("shard",) if share else whole
+    by_job = not job.has_script and not share
+    text = pin_text.tres_text(kinds, gpus, share or (len(nodes) if by_job else 1))
+    job.tres_per_job, job.tres_per_node = (text, "") if by_job else ("", text)
+    job.req_nodes = ",".join(nodes)
+    job.exc_nodes = said.get("exc_nodes", job.exc_nodes)
+    more = {} if share or "way" not in said else {"tier": "opportunistic" if guest else "guaranteed"}
+    more |= {key: said[key] for key in ("share", "mem", "way") if key in said}
+    job.extra = pin_text.extra_text(job.extra, nodes, said["gpus"], more)
+    job.licenses = said.get("licenses", job.licenses)
+    if guest:
+        job.requeue = True
+    return True
+
+
+def _keep(job: ModelJob, fields: Mapping[str, str]) -> None:
+    """What the plugin writes where berthd does not answer."""
+    words = [f"{key}:{fields[key]}" for key in ("tres_per_job", "tres_per_node", "req_nodes") if key in fields]
+    flags = {f"f.{key[5:].replace('_', '-')}": value for key, value in fields.items() if key.startswith("flag.")}
+    values = {"state": "passed", "asked": ";".join(words), "why": "berthd does not answer", **flags}
+    job.admin_comment = segment.put(job.admin_comment, values)

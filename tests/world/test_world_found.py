@@ -1,0 +1,94 @@
+"""What the world has found in the product, each as the short script that its seed was shrunk to."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.world.world import play
+
+
+def test_places_that_were_given_outlive_a_node_that_leaves_the_cluster() -> None:
+    # The answering process died: the number of the job's node meant none in the new fleet.
+    play([
+        ("site", 746, 1, 1),
+        ("start",),
+        ("pass", 1),
+        ("hear",),
+        ("node", "forget", 3),
+        ("pass", 1),
+        ("submit", "share", 6, 60, "COMPLETED", 0),
+        ("hear",),
+    ])  # fmt: skip
+
+
+def test_moves_of_an_earlier_berthd_are_taken_over_though_one_look_for_them_fails() -> None:
+    # It was looked for once, and a failed call was counted as a defect of the plan.
+    play([
+        ("site", 247, 1, 2),
+        ("start",),
+        ("fault", "lost", 7),
+        ("pass", 2),
+    ])  # fmt: skip
+
+
+def test_release_gives_back_the_rest_of_an_array_of_which_a_task_runs() -> None:
+    # By the array's number Slurm would mean the running task too, and refuses it.
+    play([
+        ("site", 862, 1, 2),
+        ("start",),
+        ("pass", 1),
+        ("hear",),
+        ("submit", "share-array", 6, 5, "COMPLETED", 0),
+        ("sched", 1),
+        ("release", 1),
+    ])  # fmt: skip
+
+
+def test_release_finds_a_job_whose_reservation_was_deleted() -> None:
+    # Slurm shows it as RESV_DEL_HOLD, and squeue not among those that are PENDING.
+    play([
+        ("site", 0, 0, 0),
+        ("start",),
+        ("pass", 1),
+        ("hear",),
+        ("submit", "whole", 2, 60, "COMPLETED", 0),
+        ("people", "reservation-gone", 0),
+        ("release", 0),
+    ])  # fmt: skip
+
+
+def test_a_job_whose_node_dies_starts_elsewhere_though_no_place_is_changed() -> None:
+    # With repin = false it stayed pinned to the dead node; plain Slurm would have started it.
+    play([
+        ("site", 32, 0, 2, 1),
+        ("start",),
+        ("pass", 1),
+        ("hear",),
+        ("submit", "whole", 3, 60, "COMPLETED", 0),
+    ])  # fmt: skip
+
+
+@pytest.mark.parametrize("call", [3, 4])
+def test_release_says_in_one_sentence_that_an_answer_was_cut_off(call: int) -> None:
+    play([
+        ("site", 0, 0, 2),
+        ("start",),
+        ("pass", 1),
+        ("hear",),
+        ("submit", "array", 8, 5, "COMPLETED", 0),
+        ("fault", "cut", call),
+        ("release", 1),
+    ])  # fmt: skip
+
+
+def test_a_job_that_starts_while_release_comes_to_it_is_no_failure() -> None:
+    # Slurm said that it is no longer pending, and `berth release --all` ended with an error.
+    play([
+        ("site", 0, 0, 2),
+        ("start",),
+        ("pass", 1),
+        ("hear",),
+        ("submit", "whole", 2, 60, "COMPLETED", 0),
+        ("during-change", 0, "sched", 0),
+        ("release", 0),
+    ])  # fmt: skip

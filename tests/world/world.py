@@ -1,0 +1,545 @@
+"""The world: plays a script step by step, and checks after each that nothing has gone wrong."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import os
+import shutil
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace, TracebackType
+from typing import Self
+
+from policy.cli import release
+from policy.daemon.hear.endings import NodeWord
+from policy.daemon.hear.guards import GuardWord
+from policy.daemon.hear.notices import Notice
+from policy.formats import wire
+from policy.formats.errors import BerthError
+from policy.retry.classes import CLASSES
+from policy.site import log
+from policy.slurm.by_command import command as command_module
+from policy.slurm.by_command.command import CommandGateway
+from tests.unit.policy_world import machine
+from tests.world import checks
+from tests.world.berthd import BerthdProcesses, config_of
+from tests.world.checks import ViolationError
+from tests.world.clock import Replaced, VirtualTime
+from tests.world.cluster import RUNNING_FLAGS, ModelCluster, ModelJob, ModelNode, Refusal
+from tests.world.door import KilledError, SlurmDoor
+from tests.world.script import Step
+from tests.world.submit import apply, asked
+from topology import files
+
+VERSIONS = ("24.11.5", "25.11.2", "26.05.0")
+NODE_SIZES = (("n1", 4, "h100"), ("n2", 4, "h100"), ("n3", 4, "h100"), ("n4", 2, "l40s"))
+_GPUS_OF = {name: gpus for name, gpus, _ in NODE_SIZES}
+_MEMORY = "/dev/shm"
+EPILOG_WAITS = 10.0
+"""Seconds after which no notice is heard any more; longer than its connection lasts, for a planner may be in a pass."""
+
+_CALM = (*[1] * 15, *[10] * 20, *[30] * 20, *[60] * 25)
+"""Seconds between passes once all faults are over: 38 minutes."""
+
+
+class DeterministicWorld:
+    """One cluster, one berthd, one clock; a script is all that decides."""
+
+    def __init__(self) -> None:
+        self.folder = Path(
+            tempfile.mkdtemp(prefix="berth-world-", dir=_MEMORY if os.access(_MEMORY, os.W_OK) else None)
+        )
+        self.clock = VirtualTime()
+        self.cluster = ModelCluster(ModelNode(name, gpus=gpus, features=model) for name, gpus, model in NODE_SIZES)
+        self.door = SlurmDoor(self.cluster, self.clock)
+        self.door.asked_by_berthd = self._asked
+        self.replaced = Replaced()
+        self.logged: list[str] = []
+        self.happened: Counter[str] = Counter()
+        self.network: list[tuple[float, int, int, str, bool]] = []
+        """Notices on their way: when sent, to which life of the planner, job, node, degraded."""
+        self.unanswered = 0
+        self.said: dict[int, int] = {}
+        """By job: the start of the run of which a notice was delivered."""
+        self.forgotten: dict[str, ModelNode] = {}
+        self.depth = 0
+        self.writes_cut = False
+        """Whether a fault may have kept `berth release` from its work."""
+        self.releasing = False
+        self.given: dict[str, tuple[float, set[tuple[str, int]]]] = {}
+        """By nonce: when, and which whole GPUs, free at once, no picture has shown as taken yet."""
+        self.clock_back = 0
+        """Seconds by which the clock was set back in all: so much longer a begin time keeps a job waiting."""
+        self.processes: BerthdProcesses
+
+    # Life
+
+    def __enter__(self) -> Self:
+        (self.folder / "topology").mkdir()
+        for name, gpus, model in NODE_SIZES:
+            files.dump(machine(name, model, gpus), self.folder / "topology" / f"{name}.json")
+        self.replaced.set_time(self.clock)
+        self.replaced.set(command_module, "subprocess", self.door)
+        # To copy a large environment for each call is a tenth of all.
+        self.replaced.set(command_module, "os", SimpleNamespace(environ={}, fsencode=os.fsencode))
+        self.replaced.set(log, "info", self._log)
+        self.replaced.set(log, "error", self._log_error)
+        self._site(0, 0, 2)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.processes.kill(all_of_it=True)
+        self.replaced.undo()
+        shutil.rmtree(self.folder)
+
+    def _site(self, bits: int, slow: int, version: int, dead: int = 0, most_jobs: int = 14) -> None:
+        """The site's settings; `dead`: the number of the node that stays down when all other faults are over."""
+        self.dead, self.most_jobs = dead, most_jobs
+        self.processes = BerthdProcesses(config_of(self.folder, bits), self.clock)
+        self.clock.per_look = 0.006 if slow == 1 else 0.0
+        self.cluster.version = VERSIONS[version]
+        self.cluster.counts_models = bool(bits & 512)
+
+    def play(self, script: Iterable[Step], *, calm: bool = True) -> None:
+        """Play a script; with `calm` the faults end after it, and all must come to a good end."""
+        for step in script:
+            self.step(step)
+        if calm:
+            self.calm_down()
+
+    def step(self, step: Step) -> None:
+        """One step, and all checks."""
+        self.happened[str(step[0])] += 1
+        try:
+            self._do(step)
+        except KilledError:
+            self.happened["killed in a call"] += 1
+            self.processes.kill(all_of_it=False)
+        except ViolationError:
+            raise
+        except Exception as fault:
+            raise ViolationError(f"an exception in {step}: {fault!r}") from fault
+        checks.look(self)
+
+    def _do(self, step: Step) -> None:  # noqa: PLR0912 - a table
+        name, *rest = step
+        numbers = [one for one in rest if isinstance(one, int)]
+        words = [one for one in rest if isinstance(one, str)]
+        self.cluster.now = self.clock.time()
+        match name:
+            case "site":
+                self._site(*numbers)
+            case "during":
+                self.door.during.setdefault(self.door.calls + 1 + numbers[0], []).append(
+                    partial(self._within, (*rest[1:],))
+                )
+            case "during-change":
+                within = self.door.during_changes.setdefault(self.door.changes + 1 + numbers[0], [])
+                within.append(partial(self._within, (*rest[1:],)))
+            case "fault":
+                self.door.faults.setdefault(self.door.calls + 1 + numbers[0], []).append(words[0])
+            case "fault-of-change":
+                self.door.faults_of_changes.setdefault(self.door.changes + 1 + numbers[0], []).append(words[0])
+            case "submit":
+                self._submit(words[0], numbers[0], numbers[1], words[1], numbers[2])
+            case "start":
+                self.processes.start()
+            case "kill":
+                self.processes.kill(all_of_it=bool(numbers[0]))
+                self._dies()
+            case "pass" | "write" | "hear" | "deliver" | "guard" | "word":
+                if not self.depth or name == "hear":
+                    self._berthd(str(name), numbers, words)
+            case "sched":
+                self.cluster.schedule(strict=bool(numbers[0]))
+            case "wait":
+                self._wait(numbers[0] / 10)
+            case "ends":
+                if job := self._pick(numbers[0], lambda job: job.state == "RUNNING" and not job.ends_on):
+                    self.cluster.finish(job, job.end_state)
+            case "epilog" | "epilog-ends":
+                self._epilog(numbers[0], speaks=name == "epilog")
+            case "degrade":
+                if job := self._pick(
+                    numbers[0], lambda job: job.state == "RUNNING" and job.kind in {"share", "host", "guest"}
+                ):
+                    job.degraded = True
+                    # Some end as if nothing were, or are cancelled in the same moment.
+                    job.fails = numbers[0] % 3 > 0
+            case "people":
+                if job := self._pick(numbers[0], partial(_concerns, words[0])):
+                    with contextlib.suppress(Refusal):
+                        self._person(words[0], job)
+            case "node":
+                self._node(words[0], numbers[0])
+            case "clock":
+                self.clock.offset += numbers[0]
+                self.given.clear()
+                self.clock_back += max(0, -numbers[0])
+                self.cluster.now = self.clock.time()
+            case "partition":
+                self.cluster.partition_state = words[0]
+            case "control":
+                self.cluster.in_control = bool(numbers[0])
+            case "outage":
+                self.door.out_until = self.clock.passed + numbers[0]
+            case "config-read":
+                self.clock.passed += 16.0
+                self.cluster.now = self.clock.time()
+            case "release":
+                self.release(for_now=bool(numbers[0]))
+
+    def _within(self, step: Step) -> None:
+        self.depth += 1
+        try:
+            self._do(step)
+        finally:
+            self.depth -= 1
+
+    def _pick(self, number: int, fits: Callable[[ModelJob], bool]) -> ModelJob | None:
+        found = [job for job in self.cluster.jobs.values() if fits(job)]
+        return found[number % len(found)] if found else None
+
+    def _wait(self, seconds: float) -> None:
+        self.clock.passed += seconds
+        self.cluster.now = self.clock.time()
+        self.cluster.tick()
+
+    # berthd
+
+    def _berthd(self, name: str, numbers: list[int], words: list[str]) -> None:
+        planner = self.processes.planner
+        match name:
+            case "hear":
+                self.processes.hear()
+                self._forget_given()
+            case "pass" if planner is not None:
+                ended = self.processes.word() or numbers[0] == 2
+                planner.one_pass(ended=ended)
+                self.processes.make_room()
+                checks.picture_agrees(planner)
+            case "write" if planner is not None:
+                for _ in range(numbers[0]):
+                    if not planner.write_one():
+                        break
+            case "deliver":
+                self._deliver(numbers[0], words[0])
+            case "guard" if planner is not None:
+                guest = self._pick(
+                    numbers[0], lambda job: job.kind == "guest" and job.state == "RUNNING" and not job.ends_on
+                )
+                if guest is not None:
+                    gpu = next(iter(checks.places(self.cluster.nodes[guest.nodes[0]].held[guest.id])), 0)
+                    state = "healthy" if words[0] == "state" else "harmed"
+                    word = GuardWord(guest.nodes[0], gpu, guest.id, state, words[0], grace=2)
+                    self._take([self._notice(guest.id, guest.nodes[0], degraded=False, word=word)])
+            case "word" if planner is not None:
+                failed = self._pick(numbers[0], lambda job: job.state == "FAILED" and bool(job.nodes))
+                if failed is not None:
+                    kinds = sorted(CLASSES)
+                    said = NodeWord(
+                        failed.id, failed.nodes[0], kinds[numbers[0] % len(kinds)], True, "a sign", failed.start
+                    )
+                    self._take([self._notice(failed.id, failed.nodes[0], degraded=False, word=said)])
+
+    def _dies(self) -> None:
+        """An answering process that is gone knows of no place that it gave."""
+        if self.processes.answerer is None:
+            self.given.clear()
+
+    def _forget_given(self) -> None:
+        """What a picture shows, or was given too long ago, need not be kept any more."""
+        until = self.clock.time() - self.processes.config.reserve_seconds
+        seen = self.processes.seen
+        self.given = {nonce: one for nonce, one in self.given.items() if nonce not in seen and one[0] > until}
+
+    def _notice(self, job: int, node: str, *, degraded: bool, word: NodeWord | GuardWord | None = None) -> Notice:
+        life = self.processes.life
+        self.unanswered += 1
+
+        def reply(line: bytes) -> None:
+            self.unanswered -= 1
+            if word is None and life == self.processes.life and line:
+                self.cluster.epilog_done(job, node)
+
+        return Notice(job, node, reply, degraded, word)
+
+    def _take(self, notices: list[Notice]) -> None:
+        planner = self.processes.planner
+        assert planner is not None
+        self.unanswered = 0
+        self.unanswered = len(notices)
+        try:
+            planner.take(notices)
+        except KilledError:
+            self.unanswered = 0
+            raise
+        self.processes.make_room()
+        if self.unanswered > 0:
+            raise ViolationError(
+                f"{self.unanswered} of {len(notices)} notices were not answered: an Epilog waits for nobody"
+            )
+        self.unanswered = 0
+
+    def _epilog(self, number: int, *, speaks: bool) -> None:
+        ending = [(job, node) for job in self.cluster.jobs.values() for node in sorted(job.ends_on)]
+        if not ending:
+            return
+        job, node = ending[number % len(ending)]
+        if not speaks:
+            self.cluster.epilog_done(job.id, node)
+        else:
+            self.network.append((self.clock.passed, self.processes.life, job.id, node, job.degraded))
+            self.said[job.id] = job.restarts
+
+    def _deliver(self, number: int, how: str) -> None:
+        alive = []
+        for one in self.network:
+            if self.clock.passed - one[0] > EPILOG_WAITS or one[1] != self.processes.life:
+                self.cluster.epilog_done(one[2], one[3])
+            else:
+                alive.append(one)
+        self.network = alive
+        if not alive:
+            return
+        first = number % len(alive)
+        chosen = alive[first : first + 2] if how == "with-next" else [alive[first]]
+        if how != "keep":
+            self.network = [one for one in alive if one not in chosen]
+        if how == "lose" or self.processes.planner is None:
+            for one in chosen:
+                self.cluster.epilog_done(one[2], one[3])
+            return
+        self._take([self._notice(job, node, degraded=degraded) for _, _, job, node, degraded in chosen])
+        checks.freed_right(self)
+
+    def _submit(self, kind: str, size: int, work: int, fate: str, trouble: int) -> None:
+        """A user submits; `trouble`: 1 the answer comes too late, 2 Slurm refuses the job after the hook."""
+        cluster = self.cluster
+        if sum(not job.over for job in cluster.jobs.values()) >= self.most_jobs:
+            return
+        job, fields = asked(cluster.next_id, kind, size, work, fate, int(self.clock.time()))
+        reply = None
+        answerer = self.processes.answerer
+        if fields and answerer is not None:
+            reply = answerer.answer(wire.encode("submit", fields), self.clock.time())
+            answerer.settle()
+            checks.given_once(self, fields, reply)
+            if trouble == 1:
+                reply = None
+        if not apply(job, fields, reply):
+            return
+        if trouble == 2:
+            cluster.next_id += 1
+            return
+        cluster.add(job)
+
+    # Others
+
+    def _person(self, what: str, job: ModelJob) -> None:  # noqa: PLR0912 - a table
+        cluster = self.cluster
+        runs = job.state == "RUNNING" and not job.ends_on
+        match what:
+            case "cancel":
+                cluster.cancel(job)
+            case "hold" if job.waits:
+                job.priority, job.reason, job.user_hold = 0, "JobHeldUser", True
+            case "free" if job.waits and job.held:
+                job.priority, job.reason, job.user_hold = 1_000, "None", False
+            case "requeue" | "requeue-hold":
+                name = f"{job.array}_{job.task}" if job.array and job.task is not None else str(job.id)
+                cluster.requeue(name, incomplete=False, hold=what == "requeue-hold")
+            case "special-exit" if job.waits and not job.tasks:
+                job.priority, job.flag, job.reason, job.user_hold = 0, "SPECIAL_EXIT", "JobHeldUser", True
+            case "reservation-gone" if job.waits:
+                job.priority, job.flag, job.reason, job.user_hold = 0, "RESV_DEL_HOLD", "ReservationDeleted", True
+            case "expedite" if runs and cluster.version >= "25.11":
+                cluster.finish(job, "PENDING", again=True)
+                job.flag = "EXPEDITING"
+                job.begin, job.priority = int(cluster.now), 2_000_000
+            case "suspend" if runs:
+                job.state = "SUSPENDED"
+            case "resume" if job.state == "SUSPENDED":
+                job.state = "RUNNING"
+            case "stop" if runs:
+                job.flag = "STOPPED"
+            case "signal" if runs:
+                job.flag = "SIGNALING"
+            case "resize" if runs:
+                job.flag = "RESIZING"
+            case "continue" if job.flag in RUNNING_FLAGS:
+                job.flag = ""
+            case "limit":
+                job.limit = 30 if job.limit != 30 else 600
+            case "priority" if not job.held:
+                job.priority += 500
+            case "revoke" if job.waits:
+                cluster.cancel(job)
+                job.state = "REVOKED"
+            case "nodes" if job.waits:
+                job.req_nodes, job.touched = f"n{1 + job.id % 3}", True
+            case "gpus" if job.waits:
+                job.req_nodes, job.tres_per_node, job.tres_per_job, job.touched = "", "gres/gpu:1", "", True
+                job.extra = ""
+
+    def _node(self, what: str, number: int) -> None:  # noqa: PLR0912 - a table
+        cluster = self.cluster
+        if what == "recall":
+            for name, gone in self.forgotten.items():
+                cluster.nodes[name] = gone
+            self.forgotten.clear()
+            return
+        if not cluster.nodes:
+            return
+        node = list(cluster.nodes.values())[number % len(cluster.nodes)]
+        idle = not node.held and not node.epilogs
+        match what:
+            case "drain":
+                node.flags.add("DRAIN")
+            case "resume":
+                node.flags.clear()
+            case "mute":
+                node.flags.add("NOT_RESPONDING")
+            case "heard":
+                node.flags.discard("NOT_RESPONDING")
+            case "maintain":
+                node.flags ^= {"MAINTENANCE"}
+            case "power-off" if idle:
+                node.flags.add("POWERED_DOWN")
+            case "down" | "reboot":
+                self._lose(node)
+                node.flags.add("DOWN" if what == "down" else "REBOOT_ISSUED")
+                node.boot = int(cluster.now)
+            case "fewer-gpus" if idle:
+                node.gpus = max(1, node.gpus - 1)
+            case "all-gpus" if idle:
+                node.gpus = _GPUS_OF[node.name]
+            case "forget" if idle and len(cluster.nodes) > 2:
+                self.forgotten[node.name] = cluster.nodes.pop(node.name)
+
+    def _lose(self, node: ModelNode) -> None:
+        """A node goes down: its jobs end, or go back into the queue."""
+        for job_id in list(node.held):
+            job = self.cluster.jobs[job_id]
+            if not job.ends_on:
+                self.cluster.finish(job, "NODE_FAIL", again=job.requeue)
+                job.completed = False
+            self.cluster.epilog_done(job_id, node.name)
+
+    def release(self, *, for_now: bool) -> None:
+        """An admin, or berthd's unit at its end, gives all waiting jobs back."""
+        self.processes.kill(all_of_it=True)
+        self._dies()
+        before = sum(self.door.counted.values()), self.door.out_until > self.clock.passed
+        self.releasing = True
+        said = io.StringIO()
+        options = argparse.Namespace(all=True, for_now=for_now, jobs=[])
+        try:
+            with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(said):
+                release._release(CommandGateway(), options)
+        except BerthError as problem:
+            self.logged.append(f"release: {problem}")
+            if not self._troubled(before):
+                raise ViolationError(f"berth release --all: {problem}: {said.getvalue()}") from None
+            return
+        finally:
+            self.releasing = False
+        if not self._troubled(before):
+            checks.nothing_of_ours(self.cluster)
+
+    def _troubled(self, before: tuple[int, bool]) -> bool:
+        return before[1] or sum(self.door.counted.values()) != before[0] or bool(self.door.during)
+
+    def _asked(self, command: tuple[str, ...]) -> None:
+        if command[:2] == ("scontrol", "requeue"):
+            checks.may_requeue(self.cluster, command[-1], incomplete="Incomplete" in command)
+
+    def _log(self, text: str) -> None:
+        self.logged.append(text)
+
+    def _log_error(self, text: object) -> None:
+        self.logged.append(f"error: {text}")
+
+    # The end
+
+    def calm_down(self) -> None:
+        """Faults are over, nodes are mended, holds are taken off: whoever can start has to."""
+        self.door.clear()
+        cluster = self.cluster
+        self._node("recall", 0)
+        cluster.partition_state, cluster.in_control = "UP", True
+        for number, node in enumerate(cluster.nodes.values(), 1):
+            node.flags.clear()
+            node.gpus = _GPUS_OF[node.name]
+            if number == self.dead:
+                self._lose(node)
+                node.flags.add("DOWN")
+        for job in cluster.jobs.values():
+            if job.held:
+                job.priority, job.user_hold, job.reason = 1_000, False, "None"
+            if job.flag in RUNNING_FLAGS:
+                job.flag = ""
+            if job.state == "SUSPENDED":
+                job.state = "RUNNING"
+        for seconds in (*_CALM[:15], self.clock_back, *_CALM) if self.clock_back else _CALM:
+            self._calm_second(seconds)
+            if not any(job.waits or job.holds for job in cluster.jobs.values()):
+                break
+        checks.all_started(self)
+        self._forget_all()
+
+    def _calm_second(self, seconds: int) -> None:
+        for step in (("start",), ("pass", 1), ("hear",), ("write", 200), ("sched", 0), ("sched", 1)):
+            self.step(step)
+        for _ in range(8):
+            if any(job.ends_on for job in self.cluster.jobs.values()):
+                self.step(("epilog", 0))
+                self.step(("deliver", 0, ""))
+        self.step(("wait", 10 * seconds))
+
+    def _forget_all(self) -> None:
+        """Hours later, with nobody left, memory and files are as small as after a start."""
+        for job in list(self.cluster.jobs.values()):
+            self.cluster.cancel(job)
+        for _ in range(4):
+            for job in list(self.cluster.jobs.values()):
+                for node in sorted(job.ends_on):
+                    self.cluster.epilog_done(job.id, node)
+            self._wait(7 * 3_600.0)
+            self.step(("pass", 1))
+            self.step(("hear",))
+        checks.small(self)
+
+
+def _concerns(what: str, job: ModelJob) -> bool:
+    """Tells whether this can happen to a job."""
+    if what in {"expedite", "suspend", "stop", "signal", "resize"}:
+        return job.state == "RUNNING" and not job.ends_on and not job.flag
+    if what in {"continue", "resume"}:
+        return job.flag in RUNNING_FLAGS or job.state == "SUSPENDED"
+    if what == "free":
+        return job.waits and job.held
+    if what in {"hold", "special-exit", "reservation-gone", "revoke", "nodes", "gpus", "priority"}:
+        return job.waits
+    return not job.over
+
+
+def play(script: Iterable[Step]) -> DeterministicWorld:
+    """Play a script in a world of its own; a `ViolationError` tells what went wrong."""
+    with DeterministicWorld() as world:
+        world.play(script)
+    return world
+
+
+def say(text: str) -> None:
+    """A line at once, even through a pipe."""
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
