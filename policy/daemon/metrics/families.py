@@ -47,7 +47,9 @@ PAGES: dict[PageName, str] = {
 
 TABLE = (
     MetricSpec("nodes", "berth_gpus", "gauge", "GPUs by model and owner state.", ("model", "state")),
-    MetricSpec("nodes", "berth_node_gpus", "gauge", "GPUs of a node by owner state.", ("node", "model", "state")),
+    MetricSpec(
+        "nodes", "berth_node_gpus", "gauge", "GPUs of a node, if any, by owner state.", ("node", "model", "state")
+    ),
     MetricSpec("nodes", "berth_nodes_not_ready", "gauge", "GPU nodes on which Berth cannot place jobs."),
     MetricSpec("nodes", "berth_empty_nodes", "gauge", "GPU nodes that are up and on which no GPU is held."),
     MetricSpec("gpus", "berth_slow_gpus", "gauge", "GPUs with a score of 1.05 or more.", ("model", "app_class")),
@@ -196,13 +198,12 @@ def _nodes(state: ClusterState) -> dict[str, _Found]:
     for word, column in state.gpus.items():
         for node, model, count in zip(state.names, state.models, column, strict=True):
             totals[model, word] = totals.get((model, word), 0) + count
-            by_node.append(((node, model, word), count))
-    # Nodes without any GPU have no line.
-    have = {node for node, *counts in zip(state.names, *state.gpus.values(), strict=True) if any(counts)}
-    models = {model for model, _ in totals if sum(totals[model, word] for word in state.gpus)}
+            if count:
+                by_node.append(((node, model, word), count))
+    models = {model for (model, _), count in totals.items() if count}
     return {
         "berth_gpus": [(labels, count) for labels, count in totals.items() if labels[0] in models],
-        "berth_node_gpus": [one for one in by_node if one[0][0] in have],
+        "berth_node_gpus": by_node,
         "berth_nodes_not_ready": _one(state.not_ready),
         "berth_empty_nodes": _one(state.empty_nodes),
     }

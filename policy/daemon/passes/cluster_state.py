@@ -108,7 +108,7 @@ class StateFile:
     def __init__(self, path: Path, *, job_info: bool) -> None:
         self._path = path
         self._job_info = job_info
-        self._due = 0.0
+        self.due = 0.0
         self._complained = False
         self.passes, self.looks = Histogram(BOUNDS), Histogram(BOUNDS)
 
@@ -122,9 +122,9 @@ class StateFile:
     ) -> None:
         """Writes the state every few seconds; `told` are the counters as `berth status` shows them."""
         now = time.monotonic()
-        if now < self._due:
+        if now < self.due:
             return
-        self._due = now + WRITE_EVERY
+        self.due = now + WRITE_EVERY
         numbers = {name: int(text) for name, text in told.items() if text.isdigit()}
         state = msgspec.structs.replace(
             state_of(reading, cluster, job_info=self._job_info),
