@@ -1,5 +1,6 @@
 """berth.conf (docs/formats.md, section 4), checked to the last key."""
 
+import ipaddress
 import os
 import re
 import tomllib
@@ -49,6 +50,7 @@ _BERTHD = {
 }
 _NOTICE = {"hosts": str, "port": int, "munge_socket": str, "log": str}
 _USERS = {"hosts": str, "port": int}
+_METRICS = {"enabled": bool, "address": str, "port": int, "token_file": str, "job_info": bool}
 _SHARING = {
     "multi_user": bool,
     "way": str,
@@ -86,9 +88,9 @@ _PREFLIGHT = {
     "tier": str,
     "fail": str,
 }
-_TABLES = ("hook", "berthd", "notice", "users", "sharing", "moving", "preflight", "node", "guard")
+_TABLES = ("hook", "berthd", "notice", "users", "metrics", "sharing", "moving", "preflight", "node", "guard")
 """The node's own programs check theirs, `node` and `guard`."""
-NOTICE_PORT, USERS_PORT = 6826, 6827
+NOTICE_PORT, USERS_PORT, METRICS_PORT = 6826, 6827, 6828
 MOST_GRACE = 100
 """Seconds: an owner that waits longer for a free-looking place is planned elsewhere."""
 _SIGNALS = ("USR1", "USR2", "HUP", "INT", "TERM", "QUIT", "CONT")
@@ -105,7 +107,21 @@ _WORDS = {
     "gateway": ("auto", "pyslurm", "libslurm", "command"),
     "order": ("slurm", "size"),
 }
+_LOOPBACK = "127.0.0.1"
 _KINDS = {str: "a text in quotes", int: "a whole number", bool: "true or false", float: "a number with a point"}
+
+
+@dataclass(frozen=True, slots=True)
+class MetricsOptions:
+    """Where berthd serves its metrics, and to whom."""
+
+    enabled: bool = False
+    address: str = _LOOPBACK
+    port: int = METRICS_PORT
+    token_file: Path | None = None
+    """A file with the token that a scrape has to show; None: Slurm's PrivateData decides (docs/metrics.md)."""
+    job_info: bool = False
+    """True if one series tells which job holds which GPU."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +157,9 @@ class Config:
     users_hosts: tuple[str, ...] = ()
     """Where users' commands find berthd; none: they do without."""
     users_port: int = USERS_PORT
+    metrics: MetricsOptions = field(default_factory=MetricsOptions)
+    hook_log: Path | None = None
+    """The plugin's file of one line for each call; None: it writes none."""
     preflight_wait: float = 3_600.0
     """Seconds for which a pre-flight that could begin keeps its job waiting."""
 
@@ -211,6 +230,8 @@ def load(path: Path, *, must_exist: bool = False) -> Config:
         munge_socket=notice.get("munge_socket", ""),
         users_hosts=tuple(re.findall(r"[^, ]+", users.get("hosts", ""))),
         users_port=_port(path, users, "users", USERS_PORT),
+        metrics=_metrics(path, _checked(path, tables, "metrics", _METRICS)),
+        hook_log=Path(hook["hook_log"]) if hook.get("hook_log") else None,
         preflight_wait=_preflight(path, _checked(path, tables, "preflight", _PREFLIGHT)),
     )
 
@@ -233,6 +254,23 @@ def _preflight(path: Path, table: dict[str, Any]) -> float:
     except FormatError as problem:
         raise ConfigError(f"{path}: [preflight] tier: {problem}") from None
     return float(times["wait"])
+
+
+def _metrics(path: Path, table: dict[str, Any]) -> MetricsOptions:
+    address, token_file = table.get("address", _LOOPBACK), table.get("token_file", "")
+    try:
+        ipaddress.ip_address(address)
+    except ValueError:
+        raise ConfigError(f"{path}: [metrics] address is an IP address of this host, not {address!r}") from None
+    if token_file and not token_file.startswith("/"):
+        raise ConfigError(f"{path}: [metrics] token_file is a path from / on, not {token_file!r}")
+    return MetricsOptions(
+        enabled=table.get("enabled", False),
+        address=address,
+        port=_port(path, table, "metrics", METRICS_PORT),
+        token_file=Path(token_file) if token_file else None,
+        job_info=table.get("job_info", False),
+    )
 
 
 def _steps(path: Path, berthd: dict[str, Any]) -> Path | None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from policy.daemon.answer.answerer import Answerer
 from policy.daemon.answer.child import Child
-from policy.daemon.answer.server import Server, desk_command, planner_command
+from policy.daemon.answer.server import Server, child_command, planner_command
 from policy.formats.errors import BerthError, ConfigError
 from policy.placement.registry import create
 from policy.site import log
@@ -56,9 +56,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 0
         answerer = Answerer(config, package_version(), os.getpid())
         listens = options.socket or config.socket
-        desk = Child("the desk for users' questions", desk_command(path, options.gateway, listens))
-        used = desk if config.users_hosts else None
-        Server(answerer, listens, planner_command(path, options.gateway, listens), used).run()
+        children = [
+            Child(name, child_command(module, path, options.gateway, listens))
+            for name, module, used in (
+                ("the desk for users' questions", "policy.daemon.answer.desk", bool(config.users_hosts)),
+                ("the process that serves metrics", "policy.daemon.metrics.serving", config.metrics.enabled),
+            )
+            if used
+        ]
+        Server(answerer, listens, planner_command(path, options.gateway, listens), children).run()
     except ConfigError as problem:
         log.error(problem)
         return WRONG_CONFIG

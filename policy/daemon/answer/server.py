@@ -14,7 +14,7 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from policy.daemon.answer.answerer import Answerer
@@ -47,14 +47,14 @@ class Server:
         answerer: Answerer,
         path: Path,
         planner_command: list[str],
-        desk: Child | None = None,
+        children: Sequence[Child] = (),
         vigil: Vigil | None = None,
     ) -> None:
         self._answerer = answerer
         self._vigil = vigil or Vigil()
         self._path = path
         self._planner_command = planner_command
-        self._desk = desk
+        self._children = children
         self._allowed = {0, os.geteuid()}
         self._poll = select.epoll()
         self._open: dict[int, tuple[socket.socket, float]] = {}
@@ -225,8 +225,8 @@ class Server:
                 self._drop(file)
         if not self._stop:
             self._tend_planner(now)
-        if self._desk is not None:
-            self._desk.tend(now)
+        for child in self._children:
+            child.tend(now)
         if watchdog:
             notify("WATCHDOG=1")
 
@@ -288,8 +288,8 @@ class Server:
         self._listener.close()
         for file in list(self._open):
             self._drop(file)
-        if self._desk is not None:
-            self._desk.stop()
+        for child in self._children:
+            child.stop()
         with contextlib.suppress(FileNotFoundError):
             self._path.unlink()
         if self._channel is not None:
@@ -347,7 +347,7 @@ def planner_command(config: Path, gateway: str, path: Path) -> list[str]:
     return [*command, "--overview", str(overview.path_of(path))]
 
 
-def desk_command(config: Path, gateway: str, path: Path) -> list[str]:
-    """Returns the command that starts the desk for users' questions; it asks this process over its socket."""
-    command = [sys.executable, "-m", "policy.daemon.answer.desk", "--config", str(config), "--gateway", gateway]
+def child_command(module: str, config: Path, gateway: str, path: Path) -> list[str]:
+    """Returns the command that starts a process which asks this one over its socket."""
+    command = [sys.executable, "-m", module, "--config", str(config), "--gateway", gateway]
     return [*command, "--socket", str(path)]

@@ -21,6 +21,7 @@ from policy.daemon.hear.levels import HeardLevels, LevelWord
 from policy.daemon.hear.losses import LossWord
 from policy.daemon.hear.notices import Notice
 from policy.daemon.hear.step_times import StepWord
+from policy.daemon.passes.cluster_state import StateFile, path_beside, planner_counts
 from policy.daemon.passes.company import ProfileKeeper
 from policy.daemon.passes.explainer import MOST_REASONS, Explainer
 from policy.daemon.passes.fleets import Fleets
@@ -104,6 +105,11 @@ class Planner:
         self._watcher = Watcher(create(config.policy)) if config.observe or config.plain else None
         self._plain = config.plain
         self._observe = config.observe
+        self._state_file = (
+            StateFile(path_beside(config.pinned_file), job_info=config.metrics.job_info)
+            if config.metrics.enabled
+            else None
+        )
         self._picture: Picture | None = None
         self._used = LimitsUsed()
         self._problem = ""
@@ -146,6 +152,7 @@ class Planner:
         reading, apart = self._reading, self._apart
         if self._overviews is not None:
             apart(self._overviews.write_if_due, self._plan, reading)
+        apart(self._write_state, reading, picture)
         apart(self._hosts.write_due, reading.at, self._fleets.model_of)
         self._moving.touched.clear()
         if self._acts:
@@ -325,6 +332,8 @@ class Planner:
         changes = self._plan.replan(picture.book(), reading.jobs, starting)
         self._pass_took = time.monotonic() - began
         self._passes_took.append(self._pass_took)
+        if self._state_file is not None:
+            self._state_file.passes.observe(self._pass_took)
         return changes
 
     @property
@@ -354,6 +363,8 @@ class Planner:
         if reading is None:
             return None
         self._looks_took.append(time.monotonic() - began)
+        if self._state_file is not None:
+            self._state_file.looks.observe(self._looks_took[-1])
         self._sign()
         self._reading = reading
         self._company.look(reading, writes=self._acts)
@@ -422,15 +433,26 @@ class Planner:
                 updates=self._pins.written,
                 ended=tuple(self._ended),
                 took={"look_ms": _middle(self._looks_took), "pass_ms": _middle(self._passes_took)},
-                failures=self._failures.told
-                | self._disagreements.told
-                | self._preflights.told
-                | self._moving.told
-                | self._plan.isolation.told,
+                failures=self._told(),
             )
         )
         self._ended.clear()
         self._handed_over, self._stale = time.monotonic(), False
+
+    def _told(self) -> dict[str, str]:
+        """Returns the counters of the parts of a pass, for `berth status` and the metrics."""
+        return (
+            self._failures.told
+            | self._disagreements.told
+            | self._preflights.told
+            | self._moving.told
+            | self._plan.isolation.told
+        )
+
+    def _write_state(self, reading: Reading, picture: Picture) -> None:
+        if self._state_file is not None:
+            counts = planner_counts(self._pins, self._evictions, self.notices_taken, self.notices_late)
+            self._state_file.write_if_due(reading, picture.book().cluster, self._plan.queue, counts, self._told())
 
 
 def _middle(took: Sequence[float]) -> str:

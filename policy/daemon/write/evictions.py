@@ -41,6 +41,8 @@ class Evictions:
         self._sharing = sharing
         self._going: dict[int, _Going] = {}
         self._failed: dict[int, float] = {}
+        self.count = 0
+        """Number of guests that had to leave."""
 
     def has_asked(self, job_id: int) -> bool:
         """Tells whether Slurm was asked to put a guest back."""
@@ -79,6 +81,7 @@ class Evictions:
             self._give_up(job.id, problem, at)
             return False
         self._going[job.id] = _Going(job, at, at + wait, warned)
+        self.count += 1
         log.info(f"JobId={job.id} NodeList={','.join(job.nodes)} a guest has to leave: {reason}", 613)
         return True
 

@@ -49,6 +49,8 @@ class Pins:
         self.counting: Fleet | None = None
         """The same; None where the site counts no GPU model."""
         self.written = 0
+        self.first, self.again = 0, 0
+        """Pins of jobs that had no place yet, and of jobs that had another one."""
 
     def begin(self) -> None:
         """Slurm is about to be read again: what could not be written is planned anew."""
@@ -102,6 +104,8 @@ class Pins:
             self._give_up(change.job, f"given back to Slurm: {problem}")
             return
         self.written += 1
+        had_a_place = bool(change.job.required) and change.job.gpus is not None
+        self.first, self.again = self.first + (not had_a_place), self.again + had_a_place
         log.info(f"JobId={_name(change)} NodeList={values['nodes']} GPUs={values['gpus']} pinned: {change.reason}", 610)
 
     def pin_again(self, job: JobFacts) -> None:

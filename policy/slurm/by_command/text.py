@@ -321,7 +321,7 @@ def reservations(text: str) -> tuple[Reservation, ...]:
 
 def config(text: str) -> dict[str, str]:
     """Read `scontrol show config`."""
-    found = (re.match(r"(\w+)\s+=\s?(.*)", line) for line in text.splitlines())
+    found = (re.match(r"(\w+(?:\[\d+\])?)\s+=\s?(.*)", line) for line in text.splitlines())
     return {match.group(1): match.group(2).strip() for match in found if match}
 
 

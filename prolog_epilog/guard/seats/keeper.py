@@ -184,7 +184,8 @@ class Keeper:
     def _measure(self, now: float) -> None:
         if self.settings.metrics and now - self._told >= _METRICS_S:
             self._told = now
-            problem = metrics.write(self.settings.metrics, list(self.seats.values()), self.shares())
+            seats, bound = list(self.seats.values()), self.settings.bound.slowdown
+            problem = metrics.write(self.settings.metrics, seats, self.shares(), bound)
             if problem:
                 self.say(problem)
 

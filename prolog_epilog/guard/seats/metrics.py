@@ -1,4 +1,7 @@
-"""Writes the guard's metrics for node_exporter's textfile collector (Prometheus's text format)."""
+"""Writes the guard's metrics for node_exporter's textfile collector (Prometheus's text format).
+
+No job number is in it: jobs are joined to GPUs by berthd's `berth_gpu_job_info`, if the site wants that.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +17,10 @@ from prolog_epilog.node import files
 __all__ = ["text", "write"]
 
 _GAUGES = {
-    "duty": "Share of time in which the guest may use the GPU.",
-    "frozen": "1 while the guest is held by the kernel's freezer.",
-    "host_job": "The job that owns the GPU.",
-    "guest_job": "The job that is a guest.",
+    "hosts": "Jobs that own the GPU: 1 or 0.",
+    "guests": "Jobs that are a guest on it: 1 or 0.",
+    "guest_duty_ratio": "Share of time in which the guest may use the GPU.",
+    "guest_frozen": "1 while the guest is held by the kernel's freezer.",
     "guest_unknown_functions": "Driver functions that the guest looked up and its gate does not know.",
     "host_slowdown_ratio": "The host's last steps against alone, less 1.",
     "host_step_alone_seconds": "A step of the host without a guest.",
@@ -26,21 +29,24 @@ _GAUGES = {
 
 def _values(seat: GuardedSeat) -> dict[str, float]:
     """Returns the gauges that apply to this seat now."""
-    found: dict[str, float] = {}
+    found: dict[str, float] = {"hosts": seat.host is not None, "guests": seat.grip is not None}
     if seat.grip is not None:
-        found |= {"duty": seat.grip.duty, "frozen": seat.grip.frozen, "guest_job": seat.grip.guest.job}
+        found |= {"guest_duty_ratio": seat.grip.duty, "guest_frozen": seat.grip.frozen}
         found["guest_unknown_functions"] = seat.grip.unknown_functions()
-    if seat.host is not None:
-        found["host_job"] = seat.host.job
-        if seat.decider.baseline.known:
-            found["host_slowdown_ratio"] = seat.slowdown
-            found["host_step_alone_seconds"] = seat.decider.baseline.step
+    if seat.host is not None and seat.decider.baseline.known:
+        found["host_slowdown_ratio"] = seat.slowdown
+        found["host_step_alone_seconds"] = seat.decider.baseline.step
     return found
 
 
-def text(seats: Sequence[GuardedSeat], shares: Counts) -> str:
-    """Returns the text of all metrics."""
-    return "".join(f"{line}\n" for line in [*_lines(seats), *_levels(shares)])
+def text(seats: Sequence[GuardedSeat], shares: Counts, bound: float) -> str:
+    """Returns the text of all metrics; `bound` is the slowdown that is promised to hosts."""
+    return "".join(f"{line}\n" for line in [*_promise(bound), *_lines(seats), *_levels(shares)])
+
+
+def _promise(bound: float) -> Iterator[str]:
+    yield from _head("host_slowdown_bound_ratio", "The slowdown that no host is to exceed.", "gauge")
+    yield f"berth_guard_host_slowdown_bound_ratio {bound:g}"
 
 
 def _levels(shares: Counts) -> Iterator[str]:
@@ -81,10 +87,10 @@ def _labels(seat: GuardedSeat) -> str:
     return f'gpu="{seat.place.position}",uuid="{seat.uuid}"'
 
 
-def write(path: str, seats: Sequence[GuardedSeat], shares: Counts) -> str:
+def write(path: str, seats: Sequence[GuardedSeat], shares: Counts, bound: float) -> str:
     """Replaces the file in one step; returns the error as a sentence, or an empty text."""
     try:
-        files.write(Path(path), text(seats, shares), 0o644)
+        files.write(Path(path), text(seats, shares, bound), 0o644)
     except StateError as problem:
         return f"metrics: {problem}, or mend [guard] metrics in berth.conf"
     return ""

@@ -128,7 +128,7 @@ def test_a_link_beside_the_metrics_is_replaced_and_not_followed(tmp_path: Path, 
     (tmp_path / name.format(pid=os.getpid())).symlink_to(treasure / "secret")
     path = tmp_path / "berth.prom"
 
-    assert metrics.write(str(path), [], {(1, "GPU-1", "audit"): 1}) == ""
+    assert metrics.write(str(path), [], {(1, "GPU-1", "audit"): 1}, 0.05) == ""
 
     assert untouched(treasure)
     assert not path.is_symlink()

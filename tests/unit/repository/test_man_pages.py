@@ -96,6 +96,7 @@ KEYS: dict[str, dict[str, Any]] = {
     "berthd": config._BERTHD,
     "notice": config._NOTICE,
     "users": config._USERS,
+    "metrics": config._METRICS,
     "sharing": config._SHARING,
     "moving": config._MOVING,
     "preflight": config._PREFLIGHT,

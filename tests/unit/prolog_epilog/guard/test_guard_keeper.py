@@ -528,11 +528,14 @@ def test_metrics_are_written_whole(tmp_path: Path, world: World) -> None:
 
     text = file.read_text()
     assert f'berth_guard_state{{gpu="3",uuid="{UUID}",state="healthy"}} 1' in text
-    assert f'berth_guard_guest_job{{gpu="3",uuid="{UUID}"}} 7' in text
+    assert f'berth_guard_guests{{gpu="3",uuid="{UUID}"}} 1' in text
+    assert f'berth_guard_guest_duty_ratio{{gpu="3",uuid="{UUID}"}} ' in text
+    assert "berth_guard_host_slowdown_bound_ratio 0.05" in text
+    assert "_job" not in text, "jobs are told by berthd, and only if the site wants that"
     assert 'berth_guard_actions_total{gpu="3",' in text
     assert oct(file.stat().st_mode & 0o777) == "0o644"
     assert not list(tmp_path.glob("berth.prom.*"))
-    assert "mend [guard] metrics" in metrics.write(str(tmp_path / "none" / "berth.prom"), [], {})
+    assert "mend [guard] metrics" in metrics.write(str(tmp_path / "none" / "berth.prom"), [], {}, 0.05)
 
 
 def arrive(world: World, job: int, *, planned: bool) -> None:

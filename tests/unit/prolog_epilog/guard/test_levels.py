@@ -116,10 +116,10 @@ def test_the_metrics_count_jobs_by_gpu_and_level(node: Node) -> None:
     node.begins(7, "audit", gpus=(3, 4))
     node.levels.look()
 
-    lines = metrics.text([], node.levels.counts).splitlines()
+    lines = metrics.text([], node.levels.counts, 0.05).splitlines()
     assert 'berth_guard_shares{gpu="2",uuid="GPU-2",level="server-ceiling"} 2' in lines
     assert 'berth_guard_shares{gpu="4",uuid="GPU-4",level="audit"} 1' in lines
-    assert "berth_guard_shares" not in metrics.text([], {})
+    assert "berth_guard_shares" not in metrics.text([], {}, 0.05)
 
 
 def has_groups(monkeypatch: pytest.MonkeyPatch, groups: Callable[[int], list[Path]]) -> None:

@@ -1,0 +1,78 @@
+"""Counts the calls of the job_submit plugin by reading its hook log (docs/formats.md, section 6) as it grows.
+
+The log says what slurmctld saw: also the calls that berthd never got, or answered too late.
+"""
+
+import contextlib
+import os
+from pathlib import Path
+
+from policy.site.histogram import Histogram
+
+OUTCOMES = ("place", "later", "pass", "refuse", "dead", "timeout", "bad", "open", "large")
+"""Words of the hook log; with those after `refuse` the job went on without Berth, or was refused by `fail = closed`."""
+
+BOUNDS = (0.000_25, 0.000_5, 0.001, 0.002, 0.003, 0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.25)
+"""Seconds; the plugin's deadline is 0.05 s unless the site sets another."""
+
+_MOST_AT_ONCE = 1 << 20
+"""Bytes of one look; a look comes each half second."""
+
+
+class HookCalls:
+    """The calls since this process began."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        self._file = -1
+        self._place = 0
+        self._rest = b""
+        self.outcomes = dict.fromkeys(OUTCOMES, 0)
+        self.took = Histogram(BOUNDS)
+        if path is not None:
+            # Calls before this process are left out: a log may have grown for months.
+            self._open(path, at_its_end=True)
+
+    def look(self) -> None:
+        """Counts the lines that came since the last look; follows a log that was cut or replaced."""
+        if self._path is None:
+            return
+        if self._file < 0:
+            self._open(self._path, at_its_end=False)
+        if self._file < 0:
+            return
+        here = os.fstat(self._file)
+        if here.st_size < self._place:
+            self._place, self._rest = 0, b""
+        data = os.pread(self._file, _MOST_AT_ONCE, self._place)
+        self._place += len(data)
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        for line in lines:
+            self._count(line)
+        if not data and self._is_replaced(self._path, here.st_ino):
+            self.close()
+
+    def close(self) -> None:
+        """Closes the log."""
+        if self._file >= 0:
+            os.close(self._file)
+        self._file, self._place, self._rest = -1, 0, b""
+
+    def _open(self, path: Path, *, at_its_end: bool) -> None:
+        with contextlib.suppress(OSError):
+            self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+            self._place = os.fstat(self._file).st_size if at_its_end else 0
+
+    def _count(self, line: bytes) -> None:
+        words = line.split(b"\t")
+        # Other lines are of another release.
+        if len(words) >= 3 and words[1].isdigit() and (outcome := words[2].decode("ascii", "replace")) in self.outcomes:
+            self.outcomes[outcome] += 1
+            self.took.observe(int(words[1]) / 1_000_000)
+
+    @staticmethod
+    def _is_replaced(path: Path, inode: int) -> bool:
+        try:
+            return path.stat().st_ino != inode
+        except OSError:
+            return False  # the plugin may write on into the one that was moved away

@@ -1,0 +1,211 @@
+"""Berthd's metrics over HTTP: paths, statuses and the standby's answer are those of slurmctld 26.05.
+
+* `/` lists the paths.
+* `/livez`, `/healthz`: 204 if berthd answers, else 500.
+* `/readyz`: 204 if it also has a fresh reading of Slurm and is in control, else 500. `?verbose` says which.
+* `/metrics` lists the pages.
+* `/metrics/PAGE` shows metrics; a standby sends the reader to the first SlurmctldHost.
+"""
+
+import contextlib
+import ipaddress
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, cast
+
+from prometheus_client import exposition
+
+from policy.daemon.metrics.access import Access
+from policy.daemon.metrics.families import PAGES, MetricsPage, PageName, Sources
+from policy.formats.errors import DaemonError
+from policy.site import log
+
+FRESH = 30_000
+"""Milliseconds up to which a reading is fresh; jobs are placed by none that is older."""
+
+MOST_CONNECTIONS = 32
+LIVES_FOR = 10.0
+"""Seconds after which a connection is cut, whatever it does."""
+
+_TEXT = "text/plain; charset=utf-8"
+_ROOT = """berthd index of endpoints:
+  '/readyz': check berthd places jobs
+  '/livez': check berthd is running
+  '/healthz': check berthd is running
+  '/metrics': print available metric endpoints
+"""
+_INDEX = "".join(
+    ["berthd index of metrics endpoints:\n", *(f"  '/metrics/{name}': get {what}\n" for name, what in PAGES.items())]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class HttpReply:
+    """An answer to a GET request."""
+
+    status: HTTPStatus
+    body: bytes = b""
+    headers: Mapping[str, str] = field(default_factory=lambda: {"Content-Type": _TEXT})
+
+
+def _text(status: HTTPStatus, text: str, **headers: str) -> HttpReply:
+    more = {name.replace("_", "-"): value for name, value in headers.items()}
+    return HttpReply(status, text.encode(), {"Content-Type": _TEXT, **more})
+
+
+class MetricsSite:
+    """Answers requests; no sockets here."""
+
+    def __init__(self, access: Access, sources: Callable[[], Sources], port: int) -> None:
+        self._access = access
+        self._sources = sources
+        self._port = port
+
+    def get(self, target: str, headers: Mapping[str, str]) -> HttpReply:
+        """Returns the answer to a GET request."""
+        path, _, query = target.partition("?")
+        try:
+            return self._get(path, query, headers)
+        except Exception as fault:  # noqa: BLE001 - one request must not end the answers to all
+            log.error(f"a fault of berthd's own, a request for {path[:100]!r} fails: {fault!r}")
+            return _text(HTTPStatus.INTERNAL_SERVER_ERROR, "berthd met a fault of its own, its log says which\n")
+
+    def _get(self, path: str, query: str, headers: Mapping[str, str]) -> HttpReply:
+        authorization = headers.get("Authorization") or ""
+        if path in {"/livez", "/healthz"}:
+            return HttpReply(HTTPStatus.NO_CONTENT if self._sources().status else HTTPStatus.INTERNAL_SERVER_ERROR)
+        if path == "/readyz":
+            return self._readiness(authorization, verbose=query == "verbose")
+        if path == "/":
+            return _text(HTTPStatus.OK, _ROOT)
+        if path == "/metrics" or path.removeprefix("/metrics/") in PAGES:
+            sources = self._sources()
+            sent_on = self._sent_on(sources, path, query) or self._refused(path, authorization)
+            return sent_on or (
+                _text(HTTPStatus.OK, _INDEX)
+                if path == "/metrics"
+                else _page(path, sources, headers.get("Accept") or "")
+            )
+        return _failed(HTTPStatus.NOT_FOUND, path, "no such path")
+
+    def _refused(self, path: str, authorization: str) -> HttpReply | None:
+        why = self._access.refusal(authorization)
+        return None if why is None else _failed(HTTPStatus.UNAUTHORIZED, path, why, WWW_Authenticate="Bearer")
+
+    def _sent_on(self, sources: Sources, path: str, query: str) -> HttpReply | None:
+        """Sends readers of a standby to the first controller, before anything is asked of them, as slurmctld does."""
+        if sources.state is None or sources.state.in_control:
+            return None
+        host = self._access.primary()
+        if not host:
+            return _text(HTTPStatus.SERVICE_UNAVAILABLE, "berthd: primary mode controller address unavailable\n")
+        host = f"[{host}]" if ":" in host else host
+        location = f"http://{host}:{self._port}{path}" + (f"?{query}" if query else "")
+        return HttpReply(HTTPStatus.SEE_OTHER, headers={"Location": location})
+
+    def _readiness(self, authorization: str, *, verbose: bool) -> HttpReply:
+        if verbose and not self._access.holds_token(authorization):
+            why = "show the token of [metrics] token_file as Authorization: Bearer TOKEN"
+            return _failed(HTTPStatus.UNAUTHORIZED, "/readyz", why, WWW_Authenticate="Bearer")
+        sources = self._sources()
+        age = sources.status.get("snapshot_age_ms", "")
+        checks = {
+            "answering": bool(sources.status),
+            "primary": sources.state is not None and sources.state.in_control,
+            "reading": age.isdigit() and int(age) <= FRESH,
+        }
+        if not all(checks.values()):
+            return _text(HTTPStatus.INTERNAL_SERVER_ERROR, _told(checks) if verbose else "")
+        return _text(HTTPStatus.OK, _told(checks)) if verbose else HttpReply(HTTPStatus.NO_CONTENT)
+
+
+def _page(path: str, sources: Sources, accept: str) -> HttpReply:
+    try:
+        encode, kind = exposition.choose_encoder(accept)
+    except Exception:  # noqa: BLE001 - the library reads what the client wrote
+        return _failed(HTTPStatus.NOT_ACCEPTABLE, path, "the Accept header cannot be read")
+    encoder = cast("Callable[[MetricsPage], bytes]", encode)
+    page = MetricsPage(cast("PageName", path.removeprefix("/metrics/")), sources)
+    return HttpReply(HTTPStatus.OK, encoder(page), {"Content-Type": kind})
+
+
+def _failed(status: HTTPStatus, path: str, why: str, **headers: str) -> HttpReply:
+    return _text(status, f"berthd HTTP server request for 'GET {path}':\nFailed: {why}\n", **headers)
+
+
+def _told(checks: Mapping[str, bool]) -> str:
+    return "".join(f"{name}:{'TF'[not passed]}\n" for name, passed in checks.items())
+
+
+class MetricsServer(ThreadingHTTPServer):
+    """A thread for each connection, of which there are few, and none for long."""
+
+    daemon_threads = True
+    request_queue_size = 64
+
+    def __init__(self, site: MetricsSite, address: str, port: int, each_turn: Callable[[], None] | None = None) -> None:
+        """`each_turn` is called twice a second."""
+        self.address_family = socket.AF_INET6 if ipaddress.ip_address(address).version == 6 else socket.AF_INET
+        self.site = site
+        self._each_turn = each_turn
+        self._open: dict[Any, float] = {}
+        self._lock = threading.Lock()
+        try:
+            super().__init__((address, port), _Handler)
+        except OSError as problem:
+            raise DaemonError(f"cannot serve metrics on {address} port {port}: {problem.strerror}") from None
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Starts a thread for a connection, unless there are too many."""
+        with self._lock:
+            full = len(self._open) >= MOST_CONNECTIONS
+            if not full:
+                self._open[request] = time.monotonic()
+        if full:
+            self.shutdown_request(request)
+        else:
+            super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        """Closes a connection."""
+        with self._lock:
+            self._open.pop(request, None)
+        super().shutdown_request(request)
+
+    def service_actions(self) -> None:
+        """Cuts connections that last too long."""
+        with self._lock:
+            late = [request for request, since in self._open.items() if time.monotonic() - since > LIVES_FOR]
+            for request in late:
+                with contextlib.suppress(OSError):
+                    request.shutdown(socket.SHUT_RDWR)
+        if self._each_turn is not None:
+            self._each_turn()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Says nothing: a reader that hangs up is no news."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: MetricsServer
+    server_version = "berthd"
+    sys_version = ""
+    timeout = 5.0
+
+    def do_GET(self) -> None:
+        """Answers one request."""
+        reply = self.server.site.get(self.path, cast("Mapping[str, str]", self.headers))
+        self.send_response(reply.status)
+        for name, text in reply.headers.items():
+            self.send_header(name, text)
+        self.send_header("Content-Length", str(len(reply.body)))
+        self.end_headers()
+        self.wfile.write(reply.body)
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the library's name
+        """Says nothing: scrapes come all day."""

@@ -1,0 +1,321 @@
+"""Writes what the planner knows of the cluster into a file, from which another process makes the metrics.
+
+The file is replaced as a whole every few seconds. It holds numbers and names of nodes only, columns in node order, so
+that a cluster of 100,000 GPUs costs the planner some milliseconds each time. Job numbers are in it only if the site
+asks for them (`[metrics] job_info`).
+"""
+
+import os
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from policy.cluster.shared.fragmentation import stranded
+from policy.cluster.snapshot import Cluster
+from policy.daemon.write.evictions import Evictions
+from policy.daemon.write.pins import Pins
+from policy.formats.slurm_facts import JobFacts, NodeFacts, Reading
+from policy.plan.wait_reasons import KINDS
+from policy.plan.waiting_jobs import Waiting
+from policy.site import log
+from policy.site.histogram import Histogram
+from topology.fabric import NOBODY
+from topology.model import Machine, MachineShape
+from topology.tables import MOST_GPUS, Ints, positions
+
+WRITE_EVERY = 5.0
+"""Seconds; Prometheus asks less often."""
+
+SLOW_FROM = 1.05
+"""Score from which on a GPU is slow: an application class takes 5 % longer on it than on its median peer."""
+
+MOST_SLOW = 1_000
+"""Slow GPUs that are named, the slowest first; all of them are counted."""
+
+BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
+"""Seconds."""
+
+STARTING, NEW = "starting", "new"
+"""Kinds of waiting jobs beside those of `wait_reasons`: the place is free, and no reason was written yet."""
+
+_HOLDS = frozenset({"RUNNING", "COMPLETING", "CONFIGURING", "SUSPENDED", "STOPPED"})
+_FAILED_OF = "failed."
+
+
+class Durations(msgspec.Struct, frozen=True):
+    """A histogram on its way to Prometheus."""
+
+    bounds: tuple[float, ...] = BOUNDS
+    cumulative: tuple[int, ...] = (0,) * (len(BOUNDS) + 1)
+    sum: float = 0.0
+
+
+class ClusterState(msgspec.Struct, frozen=True, kw_only=True):
+    """One moment of the cluster and all counters of the planning process."""
+
+    at: float
+    in_control: bool
+    names: tuple[str, ...] = ()
+    models: list[str] = []
+    """GPU model of each node; empty if its GPUs cannot be pinned. This column and the next are in node order."""
+    gpus: dict[str, list[int]] = {}
+    """GPUs of each node by owner state."""
+    not_ready: int = 0
+    """GPU nodes that Berth cannot place jobs on."""
+    slow: list[tuple[str, int, str, float]] = []
+    """Node, position, application class and score of slow GPUs."""
+    slow_counts: list[tuple[str, str, int]] = []
+    """Model, application class, number of slow GPUs."""
+    closed: list[tuple[str, int]] = []
+    """Node and position of GPUs that take no guest, by their guards."""
+    islands: list[tuple[str, int, int]] = []
+    """Model, GPUs, number of sets of so many free GPUs that NVLink joins."""
+    stranded_gpus: float = 0.0
+    empty_nodes: int = 0
+    empty_nodes_of_a_leaf: int = 0
+    """Number of empty nodes of the leaf that has most of them."""
+    waiting: dict[str, int] = {}
+    running: dict[str, int] = {}
+    holds: list[tuple[str, int]] = []
+    """UUID of a GPU and number of a job that holds it, if the site wants that to be told."""
+    counts: dict[str, float] = {}
+    failed: dict[str, int] = {}
+    passes: Durations = Durations()
+    looks: Durations = Durations()
+
+
+def path_beside(pinned_file: Path) -> Path:
+    """Returns where the file lies: beside the list of pinned jobs, in berthd's folder of this boot."""
+    return pinned_file.with_name("metrics.json")
+
+
+def read(path: Path) -> ClusterState | None:
+    """Returns the last state; None if the planner has written none that this release can read."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=ClusterState)
+    except (OSError, msgspec.MsgspecError):
+        return None
+
+
+class StateFile:
+    """Collects durations, and writes the file when it is time."""
+
+    def __init__(self, path: Path, *, job_info: bool) -> None:
+        self._path = path
+        self._job_info = job_info
+        self.due = 0.0
+        self._complained = False
+        self.passes, self.looks = Histogram(BOUNDS), Histogram(BOUNDS)
+
+    def write_if_due(
+        self,
+        reading: Reading,
+        cluster: Cluster,
+        queue: Iterable[Waiting],
+        counts: Mapping[str, float],
+        told: Mapping[str, str],
+    ) -> None:
+        """Writes the state every few seconds; `told` are the counters as `berth status` shows them."""
+        now = time.monotonic()
+        if now < self.due:
+            return
+        self.due = now + WRITE_EVERY
+        numbers = {name: int(text) for name, text in told.items() if text.isdigit()}
+        state = msgspec.structs.replace(
+            state_of(reading, cluster, job_info=self._job_info),
+            waiting=waiting_by_reason(queue),
+            counts={**counts, **{name: count for name, count in numbers.items() if not name.startswith(_FAILED_OF)}},
+            failed={name[len(_FAILED_OF) :]: count for name, count in numbers.items() if name.startswith(_FAILED_OF)},
+            passes=Durations(self.passes.bounds, tuple(self.passes.cumulative), self.passes.sum),
+            looks=Durations(self.looks.bounds, tuple(self.looks.cumulative), self.looks.sum),
+        )
+        self._replace(msgspec.json.encode(state))
+
+    def _replace(self, data: bytes) -> None:
+        new = self._path.with_name(f"{self._path.name}.new")
+        try:
+            self._path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+            new.unlink(missing_ok=True)
+            with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:  # noqa: PTH123
+                file.write(data)
+            new.replace(self._path)
+            self._complained = False
+        except OSError as problem:
+            if not self._complained:
+                log.error(f"cannot write {self._path}: {problem.strerror}; the metrics are as they were")
+            self._complained = True
+
+
+def planner_counts(pins: Pins, evictions: Evictions, taken: int, late: int) -> dict[str, float]:
+    """Returns the counters of what was written into Slurm, and of Epilogs' notices."""
+    return {
+        "updates": pins.written,
+        "pins_first": pins.first,
+        "pins_again": pins.again,
+        "evictions": evictions.count,
+        "notices": taken,
+        "notices_late": late,
+    }
+
+
+def free_islands(free: Ints, cluster: Cluster) -> list[tuple[str, int, int]]:
+    """Counts the sets of free GPUs that NVLink joins, by model and size; a domain may span nodes."""
+    fleet = cluster.fleet
+    alike: Counter[tuple[str, int, int]] = Counter()
+    domains: Counter[tuple[str, int]] = Counter()
+    shapes: dict[int, MachineShape] = {}
+    for place in np.flatnonzero(free).tolist():
+        machine, mask, domain = fleet.machines[place], int(free[place]), int(fleet.fabric.domain[place])
+        if machine is None:
+            continue
+        if domain == NOBODY:
+            shapes[id(machine.shape)] = machine.shape
+            alike[machine.model, id(machine.shape), mask] += 1
+        else:
+            domains[machine.model, domain] += mask.bit_count()
+    found = Counter((model, size) for (model, _), size in domains.items())
+    for (model, shape, mask), count in alike.items():
+        for size in joined(shapes[shape], mask):
+            found[model, size] += count
+    return [(model, size, count) for (model, size), count in sorted(found.items())]
+
+
+def state_of(reading: Reading, cluster: Cluster, *, job_info: bool = False) -> ClusterState:
+    """Returns the state of nodes, GPUs and running jobs at a reading."""
+    fleet, nodes = cluster.fleet, reading.nodes
+    used, shared = _used(nodes), _shared(nodes, cluster)
+    free = free_masks(nodes, cluster)
+    whole = np.bitwise_count(used & ~shared & fleet.full).astype(np.int64)
+    by_state = {
+        "free": np.bitwise_count(free).astype(np.int64),
+        "whole": whole,
+        "shared": np.bitwise_count(shared & fleet.full).astype(np.int64),
+    }
+    by_state["drained"] = np.where(fleet.ready, fleet.gpu_counts, 0) - sum(by_state.values())
+    by_state["unplaced"] = np.where(fleet.ready, 0, fleet.gpu_counts)
+    empty = (free == fleet.full) & (fleet.size > 0)
+    leaves = fleet.fabric.leaf[empty & (fleet.fabric.leaf != NOBODY)]
+    slow, slow_counts = slow_gpus(fleet.scores, fleet.machines, fleet.names)
+    return ClusterState(
+        at=reading.at,
+        in_control=reading.in_control,
+        names=fleet.names,
+        models=[machine.model if machine else "" for machine in fleet.machines],
+        gpus={name: column.tolist() for name, column in by_state.items()},
+        not_ready=len(fleet.not_ready),
+        slow=slow,
+        slow_counts=slow_counts,
+        closed=[(fleet.names[node], gpu) for node, mask in cluster.closed.items() for gpu in positions(mask)],
+        islands=free_islands(free, cluster),
+        stranded_gpus=stranded_gpus(nodes, cluster, free),
+        empty_nodes=int(empty.sum()),
+        empty_nodes_of_a_leaf=int(np.bincount(leaves).max(initial=0)) if leaves.size else 0,
+        running=_running(reading.jobs),
+        holds=_holds(reading.jobs, cluster) if job_info else [],
+    )
+
+
+def free_masks(nodes: Sequence[NodeFacts], cluster: Cluster) -> Ints:
+    """Returns each node's mask of GPUs that a job could be given now."""
+    up = np.fromiter((node.up for node in nodes), np.bool_, len(nodes))
+    return np.asarray(np.where(up, cluster.fleet.full & ~(_used(nodes) | _shared(nodes, cluster)), 0))
+
+
+def _used(nodes: Sequence[NodeFacts]) -> Ints:
+    return np.fromiter((node.gpus_used for node in nodes), np.int64, len(nodes))
+
+
+def _shared(nodes: Sequence[NodeFacts], cluster: Cluster) -> Ints:
+    """Returns each node's mask of GPUs that packed jobs hold, or that have a guest."""
+    masks = np.zeros(len(nodes), np.int64)
+    for place, node in enumerate(nodes):
+        if node.shared:
+            masks[place] = sum(1 << gpu for gpu, percent in enumerate(node.shared) if percent)
+    for place, sharers in cluster.sharers.items():
+        masks[place] |= sharers.guest_mask
+    return masks
+
+
+def stranded_gpus(nodes: Sequence[NodeFacts], cluster: Cluster, free: Ints) -> float:
+    """Returns the expected number of free GPUs that usual jobs cannot use where they are."""
+    if not cluster.shapes:
+        return 0.0
+    parts = np.zeros((len(nodes), max((len(node.shared) for node in nodes), default=0) or 1), np.int64)
+    for place, node in enumerate(nodes):
+        for gpu, percent in enumerate(node.shared if node.up else ()):
+            parts[place, gpu] = 100 - percent if percent else 0
+    cpus = np.fromiter((max(0, node.cpus - node.cpus_used) for node in nodes), np.int64, len(nodes))
+    counts = np.bitwise_count(free).astype(np.int64)
+    return float(stranded(counts, parts, cpus, cluster.shapes).sum()) / 100.0
+
+
+@lru_cache(maxsize=4_096)
+def joined(shape: MachineShape, mask: int) -> tuple[int, ...]:
+    """Returns the sizes of the sets of GPUs in a mask that NVLink joins, directly or through one another.
+
+    >>> joined(MachineShape(((0, 1, 0), (1, 0, 0), (0, 0, 0)), ((6,) * 3,) * 3), 0b111)
+    (2, 1)
+    """
+    left, sizes = set(positions(mask)), []
+    while left:
+        island, reached = set[int](), [left.pop()]
+        while reached:
+            gpu = reached.pop()
+            island.add(gpu)
+            near = {other for other in left if shape.gbps[gpu][other] > 0.0}
+            left -= near
+            reached += near
+        sizes.append(len(island))
+    return tuple(sorted(sizes, reverse=True))
+
+
+def slow_gpus(
+    scores: Mapping[str, np.ndarray], machines: Sequence[Machine | None], names: Sequence[str]
+) -> tuple[list[tuple[str, int, str, float]], list[tuple[str, str, int]]]:
+    """Returns the slowest GPUs with their scores, and the number of slow GPUs by model and application class."""
+    found: list[tuple[str, int, str, float]] = []
+    counts: Counter[tuple[str, str]] = Counter()
+    for app_class, table in scores.items():
+        for place, gpu in np.argwhere(table >= SLOW_FROM).tolist():
+            machine = machines[place]
+            if machine is not None and gpu < min(machine.size, MOST_GPUS):
+                found.append((names[place], gpu, app_class, round(float(table[place, gpu]), 4)))
+                counts[machine.model, app_class] += 1
+    found.sort(key=lambda one: -one[3])
+    return found[:MOST_SLOW], [(model, app_class, count) for (model, app_class), count in sorted(counts.items())]
+
+
+def waiting_by_reason(queue: Iterable[Waiting]) -> dict[str, int]:
+    """Counts the jobs that wait for GPUs by the reason that was written into them; rest of arrays count as one."""
+    counts = dict.fromkeys((*KINDS, STARTING, NEW), 0)
+    for entry in queue:
+        if entry.job.wants_gpus:
+            reason = (entry.job.segment or {}).get("because", NEW)
+            counts[STARTING if entry.start == 0.0 else reason if reason in counts else NEW] += 1
+    return counts
+
+
+def _running(jobs: Iterable[JobFacts]) -> dict[str, int]:
+    counts = {"whole": 0, "packed": 0, "guest": 0}
+    for job in jobs:
+        if job.state in _HOLDS and job.wants_gpus:
+            counts["guest" if job.rides else "packed" if job.share else "whole"] += 1
+    return counts
+
+
+def _holds(jobs: Iterable[JobFacts], cluster: Cluster) -> list[tuple[str, int]]:
+    fleet, found = cluster.fleet, []
+    for job in jobs:
+        if job.state not in _HOLDS or not job.wants_gpus:
+            continue
+        masks = job.holds or (job.gpus or 0,) * len(job.nodes)
+        for name, mask in zip(job.nodes, masks, strict=False):
+            machine = fleet.machines[fleet.index[name]] if name in fleet.index else None
+            if machine is not None:
+                found += [(machine.gpus[gpu].uuid, job.id) for gpu in positions(mask) if gpu < machine.size]
+    return found
