@@ -35,7 +35,7 @@ class MissingPackageError(BerthError):
     """A package is missing that this command needs, and that a smaller installation lacks."""
 
     def __init__(self, name: str | None) -> None:
-        super().__init__(f"this command needs the Python package {name}: install Berth with '.[daemon]'")
+        super().__init__(f"this command needs {name}: install slurm-berth[daemon], or the package berth-controller")
 
 
 def build_parser() -> argparse.ArgumentParser:
