@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Builds Berth's packages from this tree: `packaging/build.py deb`, `packaging/build.py rpm`.
 
-They fit the distribution and the Slurm of the machine that builds. `--in SUITE` builds in a container of that Debian
-suite, which has Debian's own Slurm. Packages come to dist/deb-SYSTEM or dist/rpm-SYSTEM.
+They fit the distribution and the Slurm of the machine that builds. `--in trixie` builds in a container of that Debian
+suite, with Debian's own Slurm, `--in ubuntu:24.04` in one of that image. Packages come to dist/deb-SYSTEM or
+dist/rpm-SYSTEM.
 """
 
 import argparse
@@ -37,7 +38,7 @@ def main() -> int:
     """Builds the packages of one kind."""
     parser = argparse.ArgumentParser(description="Builds Berth's packages from this tree.")
     parser.add_argument("kind", choices=sorted(TOOLS))
-    parser.add_argument("--in", dest="suite", default="", metavar="SUITE", help="in a container of this Debian suite")
+    parser.add_argument("--in", dest="suite", default="", metavar="SUITE|IMAGE", help="in a container of it")
     parser.add_argument("--python", default="python3", help="the Python that Berth runs with, such as python3.11")
     options = parser.parse_args()
     os.umask(0o022)
@@ -114,15 +115,18 @@ def in_container(suite: str, kind: str, python: str) -> int:
 
 
 def tools_image(suite: str) -> str:
-    """Builds the image with the packagers' tools and Slurm's headers on a Debian suite, and returns its name."""
+    """Builds the image with the packagers' tools and Slurm's headers on a Debian suite or an image; returns its name."""
     sys.path.insert(0, str(ROOT))
     from containers.images import offer_ca_bundle  # noqa: PLC0415 - only where there is Docker
 
     offer_ca_bundle()
-    run(str(ROOT / "containers" / "base-image"), suite, cwd=ROOT, env=dict(os.environ))
-    image = f"berth-packaging:{suite}"
+    base = suite
+    if ":" not in suite:
+        base = f"debian:{suite}-slim"
+        run(str(ROOT / "containers" / "base-image"), suite, cwd=ROOT, env=dict(os.environ))
+    image = f"berth-packaging:{suite.replace(':', '-')}"
     words = ["docker", "build", "--quiet", "--network", "host", "--tag", image]
-    words += ["--build-arg", f"BASE=debian:{suite}-slim", str(HERE / "container")]
+    words += ["--build-arg", f"BASE={base}", str(HERE / "container")]
     run(*words, cwd=ROOT, env=dict(os.environ))
     return image
 
