@@ -14,6 +14,8 @@ PYDIRS  := topology policy prolog_epilog tests containers
 # Small matrices: more threads only wait for each other.
 ONE_THREAD := OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1
 
+LOCK := $(VENV)/bin/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-annotate
+
 # Runs a recipe line with a Docker engine, and stops that engine again if it was started for it.
 with-engine = containers/bootstrap engine-start && { $(1); rc=$$?; containers/bootstrap engine-stop; exit $$rc; }
 
@@ -25,7 +27,7 @@ cluster-runs = BERTH_RERUN="make $(firstword $(MAKECMDGOALS))" containers/bootst
     && BERTH_RERUN="make $(firstword $(MAKECMDGOALS))" containers/bootstrap engine-start
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-hard test-vm test-fast lint format bench bench-hook bench-passes bench-harm bench-topology bench-placement bench-simulate bench-philly bench-runtime bench-published bench-events bench-placement-speed bench-plan bench-gateway bench-replay bench-node bench-guard bench-injob bench-packing bench-company bench-predictor bench-matching bench-sharing-day bench-scores bench-classify bench-retry bench-gpu-mps bench-gpu-guard check-artifact measurements bench-scrape cluster-up cluster-down fuzz fuzz-tres coverage coverage-c mutants sanitize clean lock bench-flood bench-forms
+.PHONY: help setup demo test test-hard test-vm test-fast lint format bench bench-hook bench-passes bench-harm bench-topology bench-placement bench-simulate bench-philly bench-runtime bench-published bench-events bench-placement-speed bench-plan bench-gateway bench-replay bench-node bench-guard bench-injob bench-packing bench-company bench-predictor bench-matching bench-sharing-day bench-scores bench-classify bench-retry bench-gpu-mps bench-gpu-guard check-artifact measurements bench-scrape cluster-up cluster-down fuzz fuzz-tres coverage coverage-c mutants sanitize clean lock bench-flood bench-forms deb rpm
 
 help: ## this page
 	@echo "Berth: the right GPUs for every Slurm job. Start with 'make demo'."
@@ -208,10 +210,15 @@ sanitize: setup ## the same tests under ASan and UBSan
 
 lock: setup ## renew requirements/*.lock from pyproject.toml (needs uv)
 	@$(VENV)/bin/pip install --quiet uv
-	@$(VENV)/bin/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
-	    --extra daemon pyproject.toml -o requirements/daemon.lock
-	@$(VENV)/bin/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
-	    --extra daemon --group dev pyproject.toml -o requirements/dev.lock
+	@for extra in daemon node simulate; do $(LOCK) --extra $$extra pyproject.toml -o requirements/$$extra.lock || exit 1; done
+	@$(LOCK) --extra daemon --group dev pyproject.toml -o requirements/dev.lock
+	@printf 'hatchling\nshtab\n' | $(LOCK) - -o requirements/packaging.lock
+
+deb: ## Debian packages in dist/, for this machine and its Slurm (IN=trixie: in a container of that Debian; PYTHON=python3)
+	@packaging/build.py deb $(if $(IN),--in $(IN)) $(if $(PYTHON),--python $(PYTHON))
+
+rpm: ## RPMs in dist/, for this machine and its Slurm (IN=bookworm, PYTHON=python3.11)
+	@packaging/build.py rpm $(if $(IN),--in $(IN)) $(if $(PYTHON),--python $(PYTHON))
 
 clean: ## remove what was built here (not the images)
 	@rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

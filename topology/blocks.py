@@ -28,9 +28,6 @@ __all__ = ["IN_NO_BLOCK", "Blocks"]
 IN_NO_BLOCK = -1
 """Same value as NOBODY of topology.fabric, so that callers compare group numbers in one way."""
 
-_DEFAULT_LEVELS = range(5)
-"""Without BlockSizes Slurm makes aggregated blocks of 2, 4, 8 and 16."""
-
 
 class _Reach(NamedTuple):
     """The range of blocks that Slurm uses for a job of some size."""
@@ -88,8 +85,3 @@ class Blocks:
         part = 1 << max((level for level in levels if level < least), default=0)
         together = min((level for level in levels if level >= least), default=None)
         return _Reach(0 if together is None else 1 << together, part, -(-count // (base * part)))
-
-
-def sizes_of(given: Sequence[int] | None, first: int) -> tuple[int, ...]:
-    """Returns the sizes that Slurm goes by: those of its file, else powers of two of the nodes of its first block."""
-    return tuple(given) if given else tuple(first << level for level in _DEFAULT_LEVELS)

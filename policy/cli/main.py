@@ -48,7 +48,7 @@ class MissingPackageError(BerthError):
     number = 708
 
     def __init__(self, name: str | None) -> None:
-        super().__init__(f"this command needs the Python package {name}: install Berth with '.[daemon]'")
+        super().__init__(f"this command needs {name}: install slurm-berth[daemon], or the package berth-controller")
 
 
 def build_parser() -> CommandParser:

@@ -200,7 +200,7 @@ def _cost(text: str) -> float:
 def run(args: argparse.Namespace) -> int:
     """Runs a study here, submits it, works on a part of it, or shows its results."""
     if find_spec("numpy") is None:
-        raise UsageError("berth simulate needs numpy; install Berth with its daemon extra: slurm-berth[daemon]")
+        raise UsageError("berth simulate needs numpy: install slurm-berth[simulate], or the package berth-simulate")
     if args.work:
         return _work(args.work)
     if args.gather:

@@ -1,30 +1,29 @@
 """Boot times of nodes, asked for of a few nodes and seldom: readings do not carry them."""
 
 from collections.abc import Callable, Iterable
-
-import msgspec
+from dataclasses import dataclass, field
 
 from policy.formats.errors import SlurmError
+from policy.slurm.by_command import json_records
 from policy.slurm.by_command.command import run_command
 from policy.slurm.by_command.job_json import Number
 
 
-class _Node(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class _Node:
     name: str
-    boot_time: Number = Number()
+    boot_time: Number = field(default_factory=Number)
 
 
-class _Answer(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class _Answer:
     nodes: list[_Node]
-
-
-_DECODER = msgspec.json.Decoder(_Answer)
 
 
 def boot_times(names: Iterable[str], run: Callable[..., bytes] = run_command) -> dict[str, int]:
     """Seconds since 1970 by node; a node that has not told yet is left out."""
     try:
-        nodes = _DECODER.decode(run("scontrol", "show", "node", ",".join(names), "--json")).nodes
-    except msgspec.MsgspecError as problem:
+        nodes = json_records.read(_Answer, run("scontrol", "show", "node", ",".join(names), "--json")).nodes
+    except ValueError as problem:
         raise SlurmError(f"Slurm's JSON of nodes has another form than Berth knows: {problem}") from None
     return {node.name: node.boot_time.number for node in nodes if node.boot_time.number > 0}

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NoReturn, TypeAlias
 
-from topology.blocks import sizes_of
 from topology.errors import HostlistError, TopologyFileError
 from topology.hostlist import expand
 
@@ -32,6 +31,9 @@ __all__ = [
 ]
 
 Kind: TypeAlias = Literal["tree", "block", "ring", "flat"]
+
+_DEFAULT_LEVELS = range(5)
+"""Without BlockSizes Slurm makes aggregated blocks of 2, 4, 8 and 16."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,8 +165,13 @@ def _block_pods(blocks: Sequence[Entry], sizes: Sequence[int] | None, source: st
 
 
 def block_sizes_of(kind: Kind, given: Sequence[int] | None, leaves: Sequence[Leaf]) -> tuple[int, ...]:
-    """Returns the sizes of blocks that Slurm goes by; nothing for other kinds."""
-    return sizes_of(given, len(leaves[0].nodes)) if kind == "block" else ()
+    """Returns the sizes that Slurm goes by: those of its file, else powers of two of the nodes of its first block.
+
+    Nothing for other kinds than blocks.
+    """
+    if kind != "block":
+        return ()
+    return tuple(given) if given else tuple(len(leaves[0].nodes) << level for level in _DEFAULT_LEVELS)
 
 
 def whole(word: str, where: str, what: str) -> int:

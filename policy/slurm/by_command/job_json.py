@@ -1,29 +1,35 @@
-"""A job as Slurm's own JSON shows it (`scontrol show job --json`): the slow form, with all texts exact to the byte."""
+"""A job as Slurm's own JSON shows it (`scontrol show job --json`): the slow form, with all texts exact to the byte.
 
-import json
+Users' commands read it on login nodes, which have Python's standard library alone.
+"""
 
-import msgspec
+from dataclasses import dataclass, field
 
 from policy.formats.errors import UnreadableError
+from policy.slurm.by_command import json_records
 
 
-class Number(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Number:
     """A number that may not be set."""
 
     set: bool = False
     number: int = 0
 
 
-class _Signal(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class _Signal:
     id: Number = Number()
 
 
-class _Code(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class _Code:
     return_code: Number = Number()
     signal: _Signal = _Signal()
 
 
-class JobJson(msgspec.Struct):
+@dataclass(frozen=True, slots=True)
+class JobJson:
     """The fields that Berth reads of it; releases that lack a field, or show it in another way, are told apart here."""
 
     job_id: int
@@ -38,7 +44,7 @@ class JobJson(msgspec.Struct):
     licenses: str = ""
     tres_per_node: str = ""
     tres_per_job: str = ""
-    gres_detail: list[str] = []
+    gres_detail: list[str] = field(default_factory=list)
     start_time: Number = Number()
     end_time: Number = Number()
     exit_code: _Code = _Code()
@@ -80,24 +86,14 @@ class JobJson(msgspec.Struct):
         return tuple(dict.fromkeys(path for path in (out, error) if path.startswith("/")))
 
 
-class _Answer(msgspec.Struct):
+@dataclass(frozen=True, slots=True)
+class _Answer:
     jobs: list[JobJson]
-
-
-_DECODER = msgspec.json.Decoder(_Answer)
 
 
 def decode(data: bytes) -> list[JobJson]:
     """The jobs of an answer."""
     try:
-        return _decode(data)
-    except (msgspec.MsgspecError, ValueError) as problem:
+        return json_records.read(_Answer, data).jobs
+    except ValueError as problem:
         raise UnreadableError(f"Slurm's JSON of jobs has another form than Berth knows: {problem}") from None
-
-
-def _decode(data: bytes) -> list[JobJson]:
-    try:
-        return _DECODER.decode(data).jobs
-    except UnicodeDecodeError:
-        # Slurm passes on whatever bytes a user wrote; the slower reader takes them as they are.
-        return msgspec.convert(json.loads(data.decode("utf-8", "surrogateescape")), _Answer).jobs

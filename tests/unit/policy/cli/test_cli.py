@@ -178,7 +178,8 @@ def test_a_package_that_a_smaller_installation_lacks_is_named(
 
     assert main(["release", "--all"]) == 1
     assert capsys.readouterr().err == (
-        f"berth: error: this command needs the Python package {missing}: install Berth with '.[daemon]' [BERTH-708]\n"
+        f"berth: error: this command needs {missing}:"
+        " install slurm-berth[daemon], or the package berth-controller [BERTH-708]\n"
     )
 
 
