@@ -100,6 +100,10 @@ class Policy(ABC):
     def place(self, demand: "Demand", view: "View") -> Berth:
         """Chooses nodes and GPUs, or raises `NotNow` or `Never`."""
 
+    def worthwhile(self, demand: "Demand", fleet: "Fleet") -> "Bools":  # noqa: ARG002 - for policies that know scores
+        """Marks the nodes that the policy would ever give to a demand, so that plans for it count on no others."""
+        return demand.candidates
+
     def order(self, demands: "Sequence[Demand]") -> Sequence[int]:
         """Returns the order in which the jobs of one pass are placed; the demands come in the queue's order."""
         return range(len(demands))

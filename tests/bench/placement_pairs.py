@@ -129,9 +129,14 @@ class Comparison:
         lower, upper = 1.0 - np.exp(np.percentile(ratios[self._draws].mean(axis=1), (97.5, 2.5)))
         return Gain(1.0 - float(np.exp(ratios.mean())), float(lower), float(upper))
 
-    def gap_closed(self) -> Gain | None:
+    def ratio(self, policy: str, metric: str, peer: str = "pal") -> Gain:
+        """policy / peer."""
+        gain = self.gain(policy, metric, peer)
+        return Gain(1.0 - gain.value, 1.0 - gain.upper, 1.0 - gain.lower)
+
+    def gap_closed(self, peer: str = "relaxation", metric: str = METRICS[0]) -> Gain | None:
         """(PAL - berth) / (PAL - relaxation) in geomean JCT; None where the relaxation gains next to nothing."""
-        ours, bound = (self.logs(name, METRICS[0]) - self.logs("pal", METRICS[0]) for name in ("berth", "relaxation"))
+        ours, bound = (self.logs(name, metric) - self.logs("pal", metric) for name in ("berth", peer))
         if 1.0 - np.exp(bound.mean()) < NO_ROOM:
             return None
         drawn = _share(ours[self._draws].mean(axis=1), bound[self._draws].mean(axis=1))

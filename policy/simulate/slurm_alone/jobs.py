@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from policy.cluster.cost import CostModel
     from policy.cluster.fleet import Fleet
     from policy.formats.arrays import Bools
-    from policy.placement.base import Berth
+    from policy.placement.base import Berth, Policy
     from policy.simulate.jobs import TraceJob
     from policy.simulate.slurm_alone.settings import LocalityRule, SlurmSettings
 
@@ -91,8 +91,9 @@ class Task:
 class Tasks:
     """Makes tasks, and shares what they have in common: a node mask for each of 100,000 jobs would fill the memory."""
 
-    def __init__(self, fleet: "Fleet", settings: "SlurmSettings") -> None:
+    def __init__(self, fleet: "Fleet", settings: "SlurmSettings", policy: "Policy | None" = None) -> None:
         self._fleet = fleet
+        self._policy = policy
         self._settings = settings
         self._width = int(fleet.size.max(initial=0))
         self._nodes_of: dict[str, Bools] = {}
@@ -108,6 +109,8 @@ class Tasks:
             demand = replace(demand, n=1)
         demand = replace(demand, limit=int(min(limit, A_YEAR)), candidates=self._candidates(job))
         self._check(job, demand)
+        if self._policy is not None:
+            demand = replace(demand, candidates=self._policy.worthwhile(demand, self._fleet))
         locality = settings.localities.get(job.id, settings.locality)
         steps = tuple(_steps(demand, self._levels, locality, self._width))
         quota = job.account if job.account in settings.quotas.gpus else ""

@@ -88,7 +88,7 @@ class _World:
         moving = settings.moving
         self._relocator = Relocator(self._ledger, policy, moving, settings.movable) if moving.enabled else None
         self._run_times = RunTimes() if settings.durations == "predicted" else None
-        tasks = Tasks(fleet, settings)
+        tasks = Tasks(fleet, settings, policy)
         self._tasks = [tasks.of(index, job) for index, job in enumerate(jobs)]
         self._starts: dict[str, float] = {}
         self._ends: dict[str, float] = {}
