@@ -46,11 +46,11 @@ def changed_variables(plain: Outcome, berth: Outcome, *, in_parts: bool = False)
     return {name for name in {*one, *other} if shown(one.get(name)) != shown(other.get(name))}
 
 
-def shows_all_that_opens(plain: Outcome, berth: Outcome) -> bool:
-    """Whether all is the same but for CUDA_VISIBLE_DEVICES, which lacks GPUs that the task can open on plain Slurm."""
+def names_other_gpus(plain: Outcome, berth: Outcome) -> bool:
+    """Whether all is the same but for how many of the GPUs that a task can open CUDA_VISIBLE_DEVICES names."""
     one, other = ([task for node in outcome.tasks for task in node] for outcome in (plain, berth))
     same = [task[:2] for task in one] == [task[:2] for task in other] and plain.has == berth.has
-    return same and all(a[2] <= b[2] == b[1] for a, b in zip(one, other, strict=True))
+    return same and all(1 <= task[2] <= task[1] for task in (*one, *other))
 
 
 def other_cores(plain: Outcome, berth: Outcome) -> bool:
@@ -89,8 +89,8 @@ def _allowed(request: Request, plain: Outcome, berth: Outcome) -> bool:
         return True
     if plain.rc != berth.rc:
         return False
-    if "--gpu-bind=none" in words and shows_all_that_opens(plain, berth):
-        # Beside GPUs for each task Slurm names some of the job's GPUs alone, where they are of one type.
+    if "--gpu-bind=none" in words and names_other_gpus(plain, berth):
+        # Beside GPUs for each task Slurm names some of the GPUs or all, by their types.
         return True
     asks = any(word.startswith(("--gpus", "--gres=gpu", "--tres-per-task")) for word in words if word != "--gres=gpu:0")
     if "--exclusive" in words and not asks and any(word.startswith("--gpu-bind") for word in words):
