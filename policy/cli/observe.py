@@ -24,6 +24,8 @@ __all__ = ["register"]
 
 _EVERY = 5.0
 """Seconds between two looks; Slurm starts most jobs one by one, so that few start between them."""
+_FIRST = 30.0
+"""Most seconds that the first look takes on large clusters."""
 _SHOWN = 10
 """Jobs that each list shows at most."""
 _DAYS = 7
@@ -66,7 +68,7 @@ def _run(args: argparse.Namespace) -> int:
 
     began = time.monotonic()
     gateway = CommandGateway()
-    reading = numbered(gateway.read(ended=False))
+    reading = numbered(_read(gateway))
     fleet, described = _fleet(args, reading)
     onlooker = Onlooker(fleet, described, create("berth"), Plan(create("berth"), Settings()))
     seen = onlooker.look(reading, _asked())
@@ -88,6 +90,21 @@ def _run(args: argparse.Namespace) -> int:
     if args.json:
         print_json({"format": "berth-observe/1", **found})
     return 0
+
+
+def _read(gateway: Any) -> Reading:
+    """Reads Slurm until the GPUs of all running jobs are known: one look asks for those of some hundred jobs only."""
+    from policy.plan.beside import holding  # noqa: PLC0415
+
+    until = time.monotonic() + _FIRST
+    reading: Reading = gateway.read(ended=False)
+    missing = sum(not job.holds for job in holding(reading))
+    while missing and time.monotonic() < until:
+        reading = gateway.read(ended=False)
+        before, missing = missing, sum(not job.holds for job in holding(reading))
+        if missing >= before:
+            break
+    return reading
 
 
 def _watch(seconds: float, gateway: Any, fleet: Fleet, onlooker: Any, first: Reading) -> Iterator[RunningJob]:

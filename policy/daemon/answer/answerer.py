@@ -8,6 +8,7 @@ no request ever waits for the whole of it.
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
+from policy.cluster.partitions import least_gpus
 from policy.daemon.answer.ready import STALE_AFTER, Datagram, Ready, Shelf, asked_by
 from policy.daemon.answer.untaken import Untaken
 from policy.daemon.passes.handover import Snapshot
@@ -69,6 +70,7 @@ class Answerer:
         self._understanding = Understanding()
         self._settings = config.settings
         self._observe = config.observe
+        self._plain = config.plain
         self._order = SizeOrder(config.order_weight) if config.order_weight else None
         # By size a job's priority hangs on who submits it, and a site that only watches has time.
         self._keeps_replies = not (config.observe or config.order_weight)
@@ -242,7 +244,7 @@ class Answerer:
         if self._book is None:
             return say_no(fields, LeftToSlurm(f"berthd has no picture of Slurm yet ({self._problem})"), now)
         if self._leave:
-            return with_preflight(say_no(fields, LeftToSlurm(self._leave), now), fields)
+            return self._plainly(with_preflight(say_no(fields, LeftToSlurm(self._leave), now), fields), fields)
         age = now - self._book.cluster.at
         stale = ""
         if age > STALE_AFTER:
@@ -256,6 +258,13 @@ class Answerer:
         except Exception as fault:  # noqa: BLE001 - a request that hits a fault of ours must not end the daemon for all
             log.error(f"a fault of berthd's own, the job is left to Slurm: {fault!r}; request: {fields}")
             return say_no(fields, LeftToSlurm("berthd met a fault of its own, its log says which"), now)
+
+    def _plainly(self, decision: Decision, fields: Mapping[str, str]) -> Decision:
+        """The decision, with the GPUs that each node has which Slurm may choose, where Slurm chooses."""
+        if not self._plain or self._book is None or decision.verb != "pass":
+            return decision
+        least = least_gpus(self._book.cluster.fleet, fields.get("partition"))
+        return replace(decision, fields={**decision.fields, "node_gpus": str(least)}) if least else decision
 
     def _in_order(self, decision: Decision, fields: Mapping[str, str]) -> Decision:
         """The decision, with what the site's order adds to the job's priority."""
