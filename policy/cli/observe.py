@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from policy.cli.output import print_json
+from policy.cli.output import print_json, some
 from policy.formats.errors import SlurmError, UsageError
 
 if TYPE_CHECKING:
@@ -310,7 +310,7 @@ def _lines(seen: Seen, fleet: Fleet, took: float) -> Iterator[str]:
     )
     if seen.without_links:
         yield (
-            f"Links not known: {_some(seen.without_links)}; describe these nodes with --machine TYPE=machine:NAME, or "
+            f"Links not known: {some(seen.without_links)}; describe these nodes with --machine TYPE=machine:NAME, or "
             "with TYPE=FILE.txt, which holds what `nvidia-smi topo -m` prints there."
         )
     for reason in list(fleet.not_ready.values())[:3]:
@@ -379,10 +379,6 @@ def _started(jobs: Sequence[RunningJob], minutes: float) -> Iterator[str]:
     yield ""
     yield f"Jobs that started in {minutes:g} minutes: {len(jobs)}"
     yield from _listed("better GPUs were free at their start", [one for one in jobs if one.best is not None])
-
-
-def _some(names: Sequence[str]) -> str:
-    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
 
 
 def _say(problem: object) -> None:
