@@ -22,22 +22,17 @@ class RolloutStep:
 
 def step_of(config: Mapping[str, str], nodes: Sequence[NodeFacts], *, plain: bool) -> RolloutStep:
     """Returns the step of a site; `plain` is what `[hook] layout` says."""
-    loose = untyped(nodes)
-    typed = [node for node in nodes if node.gpus]
+    loose = some([node.name for node in untyped(nodes)])
+    typed = [node.name for node in nodes if node.gpus]
     if plain:
-        wrong = (
-            f'{some([node.name for node in typed])}: each GPU has a type of its own there; write layout = "exact"'
-            if typed
-            else ""
-        )
+        wrong = f'{some(typed)}: each GPU has a type of its own there; write layout = "exact"' if typed else ""
         return RolloutStep("advise", "advise: Slurm chooses nodes and GPUs, and is asked for linked pairs", wrong)
     if "berth" not in plugins(config) and not typed:
         return RolloutStep("observe", "observe: Slurm runs without Berth; berth observe shows what would be better")
     if loose and not typed:
         wrong = 'no GPU has a type of its own; write layout = "plain" into [hook], or lay them out: berth topo export'
         return RolloutStep("exact", "", wrong)
-    names = some([node.name for node in loose])
-    rest = f"; on {names} Slurm alone chooses, and each needs its model as a feature" if loose else ""
+    rest = f"; on {loose} Slurm alone chooses, and each needs its model as a feature" if loose else ""
     text = f"exact: {len(typed)} of {len(nodes)} GPU nodes have one GRES type for each GPU{rest}"
     return RolloutStep("exact", text)
 
