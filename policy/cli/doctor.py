@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from policy.cli import ask
 from policy.cli.doctor_models import Printed, by_model, nothing
-from policy.cli.doctor_rungs import plugins, rung_of
-from policy.cli.output import print_json
+from policy.cli.doctor_steps import plugins, step_of
+from policy.cli.output import print_json, some
 from policy.formats.errors import BerthError
 
 if TYPE_CHECKING:
@@ -72,31 +72,31 @@ def examine(
         yield Finding("Slurm", ok=False, text=str(problem))
         return
     gpu_nodes = [node for node in reading.nodes if node.gpus or node.loose]
-    rung = rung_of(config, gpu_nodes, plain=settings.plain)
-    yield Finding("rung", not rung.wrong, rung.wrong or rung.text)
-    if rung.step == "exact":
+    step = step_of(config, gpu_nodes, plain=settings.plain)
+    yield Finding("rollout", not step.wrong, step.wrong or step.text)
+    if step.name == "exact":
         yield _parameter(config)
         yield _preemption(config, pin_ahead=settings.settings.pin_ahead)
         yield _gres_types(config)
         yield _cpus_by_gpu(config, reading.partitions)
-    if rung.step != "observe":
+    if step.name != "observe":
         yield _plugin(config)
-    if rung.step == "exact":
+    if step.name == "exact":
         wrong = by_model(config, gpu_nodes, printed)
         yield Finding("limits by model", not wrong, wrong or "all that there are count")
         yield _types(gpu_nodes)
         yield _seats(gpu_nodes)
     else:
         yield Finding("limits by model", ok=True, text="as Slurm counts them: no request and no GRES type is changed")
-    machines, problems = _machines(settings.topology_dir, needed=rung.step == "exact")
-    yield _topologies(gpu_nodes, machines, problems, settings.topology_dir, needed=rung.step == "exact")
+    machines, problems = _machines(settings.topology_dir, needed=step.name == "exact")
+    yield _topologies(gpu_nodes, machines, problems, settings.topology_dir, needed=step.name == "exact")
     by_blocks = config.get("TopologyPlugin") == "topology/block"
     yield _fabric(machines, [node.name for node in reading.nodes], settings.fabric, by_blocks=by_blocks)
     yield from _compiled(settings)
     try:
         found = status()
     except BerthError as problem:
-        needed = rung.step != "observe"
+        needed = step.name != "observe"
         yield Finding("berthd", ok=not needed, text=str(problem) if needed else "not needed: it does not run")
     else:
         bad = found.get("problem")
@@ -135,7 +135,7 @@ def _cpus_by_gpu(config: Mapping[str, str], partitions: Sequence["PartitionFacts
     places = ["slurm.conf"] if "DefCpuPerGPU" in config.get("JobDefaults", "") else []
     places += [f"partition {one.name}" for one in partitions if one.counts_cpus_by_gpu]
     advice = (
-        f"set in {_some(places)}; Slurm never starts a job with it and typed GPUs, set [hook] def_cpu_per_gpu instead"
+        f"set in {some(places)}; Slurm never starts a job with it and typed GPUs, set [hook] def_cpu_per_gpu instead"
     )
     return Finding("DefCpuPerGPU", not places, advice if places else "not set")
 
@@ -151,7 +151,7 @@ def _types(nodes: Sequence["NodeFacts"]) -> Finding:
     torn = [node.name for node in nodes if node.loose and node.gpus]
     text = f"{sum(not node.loose for node in nodes)} of {len(nodes)} GPU nodes with one GRES type for each GPU"
     return Finding(
-        "GPU types", not torn, f"{_some(torn)}: give each GPU its own type, see berth topo export" if torn else text
+        "GPU types", not torn, f"{some(torn)}: give each GPU its own type, see berth topo export" if torn else text
     )
 
 
@@ -160,7 +160,7 @@ def _seats(nodes: Sequence["NodeFacts"]) -> Finding:
     return Finding(
         "seats",
         not without,
-        f"{_some(without)}: no seat GRES, see berth topo export" if without else "one for each GPU",
+        f"{some(without)}: no seat GRES, see berth topo export" if without else "one for each GPU",
     )
 
 
@@ -195,11 +195,11 @@ def _topologies(
         )
         return Finding("topology files", ok=True, text=text)
     if missing:
-        text = f"none for {_some(missing)}; run berth topo discover there, with its output in {folder}"
+        text = f"none for {some(missing)}; run berth topo discover there, with its output in {folder}"
         return Finding("topology files", ok=False, text=text)
     unlike = [node.name for node in nodes if machines[node.name].size != node.gpus + node.loose]
     if unlike:
-        text = f"{_some(unlike)}: another number of GPUs than Slurm has; discover again"
+        text = f"{some(unlike)}: another number of GPUs than Slurm has; discover again"
         return Finding("topology files", ok=False, text=text)
     owner: dict[str, str] = {}
     for machine in machines.values():
@@ -258,7 +258,3 @@ def _compiled(settings: "Config") -> Iterator[Finding]:
         yield Finding("compiled cluster", ok=False, text=f"{problem}; until then berthd reads the files one by one")
     else:
         yield Finding("compiled cluster", ok=True, text=f"{nodes} nodes, as new as the topology files")
-
-
-def _some(names: Sequence[str]) -> str:
-    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from policy.cli.output import print_json
+from policy.cli.output import print_json, some
 from policy.formats.errors import SlurmError, UsageError
 
 if TYPE_CHECKING:
@@ -24,6 +24,8 @@ __all__ = ["register"]
 
 _EVERY = 5.0
 """Seconds between two looks; Slurm starts most jobs one by one, so that few start between them."""
+_FIRST = 30.0
+"""Most seconds that the first look takes on large clusters."""
 _SHOWN = 10
 """Jobs that each list shows at most."""
 _DAYS = 7
@@ -66,7 +68,7 @@ def _run(args: argparse.Namespace) -> int:
 
     began = time.monotonic()
     gateway = CommandGateway()
-    reading = numbered(gateway.read(ended=False))
+    reading = numbered(_read(gateway))
     fleet, described = _fleet(args, reading)
     onlooker = Onlooker(fleet, described, create("berth"), Plan(create("berth"), Settings()))
     seen = onlooker.look(reading, _asked())
@@ -88,6 +90,21 @@ def _run(args: argparse.Namespace) -> int:
     if args.json:
         print_json({"format": "berth-observe/1", **found})
     return 0
+
+
+def _read(gateway: Any) -> Reading:
+    """Reads Slurm until the GPUs of all running jobs are known: one look asks for those of some hundred jobs only."""
+    from policy.plan.beside import holding  # noqa: PLC0415
+
+    until = time.monotonic() + _FIRST
+    reading: Reading = gateway.read(ended=False)
+    missing = sum(not job.holds for job in holding(reading))
+    while missing and time.monotonic() < until:
+        reading = gateway.read(ended=False)
+        before, missing = missing, sum(not job.holds for job in holding(reading))
+        if missing >= before:
+            break
+    return reading
 
 
 def _watch(seconds: float, gateway: Any, fleet: Fleet, onlooker: Any, first: Reading) -> Iterator[RunningJob]:
@@ -293,7 +310,7 @@ def _lines(seen: Seen, fleet: Fleet, took: float) -> Iterator[str]:
     )
     if seen.without_links:
         yield (
-            f"Links not known: {_some(seen.without_links)}; describe these nodes with --machine TYPE=machine:NAME, or "
+            f"Links not known: {some(seen.without_links)}; describe these nodes with --machine TYPE=machine:NAME, or "
             "with TYPE=FILE.txt, which holds what `nvidia-smi topo -m` prints there."
         )
     for reason in list(fleet.not_ready.values())[:3]:
@@ -362,10 +379,6 @@ def _started(jobs: Sequence[RunningJob], minutes: float) -> Iterator[str]:
     yield ""
     yield f"Jobs that started in {minutes:g} minutes: {len(jobs)}"
     yield from _listed("better GPUs were free at their start", [one for one in jobs if one.best is not None])
-
-
-def _some(names: Sequence[str]) -> str:
-    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
 
 
 def _say(problem: object) -> None:

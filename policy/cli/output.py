@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from policy.formats.errors import BerthError
@@ -40,3 +40,12 @@ def print_table(rows: list[tuple[str, str]]) -> None:
     width = max((len(name) for name, _ in rows), default=0)
     for name, value in rows:
         sys.stdout.write(f"{name:<{width}}  {value}\n")
+
+
+def some(names: Sequence[str]) -> str:
+    """Names the first of many nodes.
+
+    >>> some(["n1", "n2"]), some([f"n{number}" for number in range(7)])
+    ('n1, n2', 'n0, n1, n2, n3, n4 and 2 more')
+    """
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")

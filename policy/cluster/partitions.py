@@ -175,6 +175,15 @@ def others(fleet: "Fleet", listed: str, nodes: Sequence[str]) -> str:
     return fleet.others.outside(lacking, lambda: _members(fleet, lacking)).but(nodes)
 
 
+def least_gpus(fleet: "Fleet", listed: str | None) -> int:
+    """Returns the GPUs that each GPU node of a job's partitions has at least; 0 where that is not known."""
+    names = names_in(listed or fleet.default_partition or "")
+    if not names or not all(name in fleet.members for name in names):
+        return 0
+    inside = np.logical_or.reduce([fleet.members[name] for name in names]) & (fleet.gpu_counts > 0)
+    return int(fleet.gpu_counts[inside].min()) if inside.any() else 0
+
+
 def _members(fleet: "Fleet", partitions: Sequence[str]) -> set[str]:
     found = np.logical_or.reduce([fleet.members[name] for name in partitions])
     return {fleet.names[at] for at in np.flatnonzero(found)}

@@ -329,6 +329,7 @@ bool reply_parse(struct reply *reply, size_t len, const struct reply_expected *e
 	reply->pn_min_cpus = 0;
 	reply->mem_per_node = 0;
 	reply->site_factor = 0;
+	reply->node_gpus = 0;
 	reply->seconds = 0;
 	well_formed = reply_split(reply, len, values, error);
 	reply->ours = has_nonce(values, expected);
@@ -347,6 +348,9 @@ bool reply_parse(struct reply *reply, size_t len, const struct reply_expected *e
 		return reply_fail(error, "it refuses without a reason");
 	if (!take_number(values[KEY_SECONDS], BUSY_SECONDS_MAX, &reply->seconds,
 			 "seconds is not a number from 1 to 60", error))
+		return false;
+	if (!take_number(values[KEY_NODE_GPUS], GPUS_MAX, &reply->node_gpus,
+			 "node_gpus is not a number from 1 to 1000000", error))
 		return false;
 	if (values[KEY_URGENT] && strcmp(values[KEY_URGENT], "1") != 0)
 		return reply_fail(error, "urgent is not 1");

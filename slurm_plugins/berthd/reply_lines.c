@@ -32,6 +32,7 @@ static const struct {
     [KEY_SEGMENT] = {"segment", FOR_GPUS | FOR_PASS, FOR_GPUS},
     [KEY_MESSAGE] = {"message", FOR_TELLING, FOR_REFUSE},
     [KEY_URGENT] = {"urgent", FOR_PASS, 0},
+    [KEY_NODE_GPUS] = {"node_gpus", FOR_PASS, 0},
     [KEY_SECONDS] = {"seconds", FOR_BUSY, FOR_BUSY},
 };
 

@@ -94,9 +94,11 @@ void models_count(job_desc_msg_t *job, const char *model);
  */
 /*
  * On the plain layout: asks for the GPUs of one node as GPUs of the job, for which Slurm keeps the
- * best linked ones. Nothing is changed where that could make another job of it.
+ * best linked ones. Nothing is changed where that could make another job of it. Each node
+ * that it may get has `node_gpus` GPUs at least: asked by job for more than a node has, it would
+ * wait for ever on 26.05, where Slurm refuses a request by node.
  */
-void ask_for_linked_gpus(job_desc_msg_t *job);
+void ask_for_linked_gpus(job_desc_msg_t *job, uint64_t node_gpus);
 /* A change that asks for GPUs by node replaces those that were asked for by job. */
 void let_change_replace(job_desc_msg_t *change);
 void apply_default_cpus(job_desc_msg_t *job, uint32_t per_gpu, uint32_t share);

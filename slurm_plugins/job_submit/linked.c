@@ -20,7 +20,7 @@ static bool number_unset(uint16_t value)
 }
 
 /* GPUs of one type or none, and nothing else: "gres/gpu:2", "gres/gpu:h100:2". */
-static bool only_gpus(const char *tres)
+static bool only_gpus(const char *tres, uint64_t most)
 {
 	struct tres_found found = {0};
 	struct text others;
@@ -33,7 +33,8 @@ static bool only_gpus(const char *tres)
 	tres_keep_others(tres, &others);
 	alone = !others.len && !others.failed;
 	text_free(&others);
-	return alone && found.gpus > 1 && !found.hidden && !found.shared && !found.bad_count;
+	return alone && found.gpus > 1 && found.gpus <= most && !found.hidden && !found.shared &&
+	       !found.bad_count;
 }
 
 /* Each of these says something of GPUs by node, socket or task, or binds them. */
@@ -55,12 +56,12 @@ static bool says_more(const job_desc_msg_t *job)
 	       !number_unset(job->sockets_per_node);
 }
 
-void ask_for_linked_gpus(job_desc_msg_t *job)
+void ask_for_linked_gpus(job_desc_msg_t *job, uint64_t node_gpus)
 {
 	/* srun and salloc repeat their request for each step, and components are settled together.
 	 */
 	if (!request_is_batch(job) || job->het_job_offset != NO_VAL || request_nodes(job) != 1 ||
-	    !only_gpus(job->tres_per_node) || says_more(job))
+	    !only_gpus(job->tres_per_node, node_gpus) || says_more(job))
 		return;
 	set_string(&job->tres_per_job, job->tres_per_node);
 	set_string(&job->tres_per_node, NULL);

@@ -50,8 +50,8 @@ def slurm(request: pytest.FixtureRequest) -> Iterator[Slurm]:
 def test_doctor_finds_nothing_wrong(slurm: Slurm) -> None:
     answer = slurm.target.run(["berth", "doctor"], user="root", check=False)
 
-    rung = next(line for line in answer.out.splitlines() if "rung:" in line)
-    assert "2 of 4 GPU nodes have one GRES type for each GPU; on n3, n4 Slurm alone chooses" in rung
+    step = next(line for line in answer.out.splitlines() if "rollout:" in line)
+    assert "2 of 4 GPU nodes have one GRES type for each GPU; on n3, n4 Slurm alone chooses" in step
     assert [line for line in answer.out.splitlines() if line.startswith("FAIL") and "fabric" not in line] == []
 
 

@@ -150,6 +150,7 @@ class Reply(ctypes.Structure):
         ("segment", ctypes.c_char_p),
         ("message", ctypes.c_char_p),
         ("urgent", ctypes.c_bool),
+        ("node_gpus", ctypes.c_uint64),
         ("seconds", ctypes.c_uint64),
         ("text", ctypes.c_char * (REPLY_MAX_BYTES + 1)),
     )

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from policy.cluster.fleet import Fleet
+from policy.cluster.partitions import least_gpus
 from policy.daemon.answer.ready import STALE_AFTER, Datagram, Ready, Shelf, asked_by
 from policy.daemon.answer.untaken import Untaken
 from policy.daemon.passes.handover import Snapshot
@@ -70,6 +71,7 @@ class Answerer:
         self._understanding = Understanding()
         self._settings = config.settings
         self._observe = config.observe
+        self._plain = config.plain
         self._order = SizeOrder(config.order_weight) if config.order_weight else None
         # By size a job's priority hangs on who submits it, and a site that only watches has time.
         self._keeps_replies = not (config.observe or config.order_weight)
@@ -256,7 +258,8 @@ class Answerer:
         if self._book is None:
             return say_no(fields, LeftToSlurm(f"berthd has no picture of Slurm yet ({self._problem})", 213), now)
         if self._leave:
-            return with_preflight(say_no(fields, LeftToSlurm(self._leave, 217), now), fields)
+            left = say_no(fields, LeftToSlurm(self._leave, 217), now)
+            return self._plainly(with_preflight(left, fields), fields)
         age = now - self._book.cluster.at
         stale = ""
         if age > STALE_AFTER:
@@ -270,6 +273,13 @@ class Answerer:
         except Exception as fault:  # noqa: BLE001 - a request that hits a fault of ours must not end the daemon for all
             log.error(f"a fault of berthd's own, the job is left to Slurm: {fault!r}; request: {fields}", 652)
             return say_no(fields, LeftToSlurm("berthd met a fault of its own, its log says which", 215), now)
+
+    def _plainly(self, decision: Decision, fields: Mapping[str, str]) -> Decision:
+        """The decision, with the GPUs that each node has which Slurm may choose, where Slurm chooses."""
+        if not self._plain or self._book is None or decision.verb != "pass":
+            return decision
+        least = least_gpus(self._book.cluster.fleet, fields.get("partition"))
+        return replace(decision, fields={**decision.fields, "node_gpus": str(least)}) if least else decision
 
     def _in_order(self, decision: Decision, fields: Mapping[str, str]) -> Decision:
         """The decision, with what the site's order adds to the job's priority."""

@@ -22,7 +22,8 @@ def plugin(headers: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> It
 
 
 def left(request: wire.Message) -> bytes:
-    return reply("pass", request, segment=segment.body({"state": "passed"}), message="left to Slurm")
+    values = segment.body({"state": "passed"})
+    return reply("pass", request, segment=values, message="left to Slurm", node_gpus="8")
 
 
 def tres(fields: object) -> dict[str, str]:
@@ -41,10 +42,20 @@ def test_gpus_of_one_node_are_asked_for_by_job(plugin: Plugin, asked: str, nodes
     assert (said.fields["min_nodes"], said.fields["max_nodes"]) == ("1", "1")
 
 
-def test_the_same_without_berthd(plugin: Plugin) -> None:
+@pytest.mark.parametrize("least", [None, "1", "3"])
+def test_not_where_a_node_may_have_fewer(plugin: Plugin, least: str | None) -> None:
+    """Asked by job, it would wait for ever on Slurm 26.05, which refuses it by node."""
+    told = {} if least is None else {"node_gpus": least}
+    with plugin.berthd(lambda request: reply("pass", request, segment="state=passed", **told)):
+        said = plugin.submit(next(users), tres_per_node="gres/gpu:4")
+
+    assert tres(dict(said.fields)) == {"tres_per_node": "gres/gpu:4"}
+
+
+def test_not_without_berthd(plugin: Plugin) -> None:
     said = plugin.submit(next(users), tres_per_node="gres/gpu:2")
 
-    assert (said.rc, tres(dict(said.fields))) == (0, {"tres_per_job": "gres/gpu:2"})
+    assert (said.rc, tres(dict(said.fields))) == (0, {"tres_per_node": "gres/gpu:2"})
 
 
 @pytest.mark.parametrize(

@@ -413,7 +413,7 @@ def test_doctor_asks_nothing_of_a_site_that_only_observes(slurm: Path, tmp_path:
     findings = examine(slurm, tmp_path / "none")
 
     assert [finding for finding in findings.values() if not finding.ok] == []
-    assert findings["rung"].text.startswith("observe: ")
+    assert findings["rollout"].text.startswith("observe: ")
     assert "0 of 4 GPU nodes described" in findings["topology files"].text
 
 
@@ -429,7 +429,7 @@ def test_doctor_on_the_plain_layout_asks_for_plugin_and_berthd_alone(slurm: Path
     untouched(slurm, plugin=True)
     findings = examine(slurm, tmp_path / "none", {"answers": "3"}, plain=True)
     assert [finding for finding in findings.values() if not finding.ok] == []
-    assert findings["rung"].text.startswith("advise: ")
+    assert findings["rollout"].text.startswith("advise: ")
 
     untouched(slurm)
     without = examine(slurm, tmp_path / "none", plain=True)
@@ -437,9 +437,9 @@ def test_doctor_on_the_plain_layout_asks_for_plugin_and_berthd_alone(slurm: Path
 
 
 def test_doctor_finds_a_layout_that_berth_conf_does_not_name(slurm: Path, tmp_path: Path) -> None:
-    exact = examine(slurm, described(tmp_path / "t"), {}, plain=True)["rung"]
+    exact = examine(slurm, described(tmp_path / "t"), {}, plain=True)["rollout"]
     untouched(slurm, plugin=True)
-    plain = examine(slurm, described(tmp_path / "u"), {})["rung"]
+    plain = examine(slurm, described(tmp_path / "u"), {})["rollout"]
 
     assert (exact.ok, plain.ok) == (False, False)
     assert 'layout = "exact"' in exact.text
@@ -452,7 +452,7 @@ def test_doctor_takes_a_cluster_of_both_layouts(slurm: Path, tmp_path: Path) -> 
     findings = examine(slurm, described(tmp_path / "t"), {})
 
     assert [finding for finding in findings.values() if not finding.ok] == []
-    assert "2 of 4 GPU nodes have one GRES type for each GPU; on n3, n4 Slurm alone chooses" in findings["rung"].text
+    assert "2 of 4 GPU nodes have one GRES type for each GPU; on n3, n4 Slurm alone chooses" in findings["rollout"].text
 
 
 def test_doctor_names_nodes_without_topology_and_a_daemon_that_is_away(slurm: Path, tmp_path: Path) -> None:
