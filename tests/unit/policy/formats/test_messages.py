@@ -1,6 +1,7 @@
 """The ids of messages: each that is used stands in the table, and docs/troubleshooting.md explains the whole table."""
 
 import ast
+import doctest
 import re
 from collections.abc import Iterator
 from functools import cache
@@ -11,9 +12,13 @@ import pytest
 from policy.formats import errors
 from policy.formats.errors import BerthError, LeftToSlurm, Never
 from policy.formats.messages import MESSAGES, tag, tagged, untagged
+from prolog_epilog import messages as node_messages
+from prolog_epilog.errors import HardwareFault
 
 ROOT = Path(__file__).parents[4]
 PLUGINS = ROOT / "slurm_plugins"
+NODE_FAULT = 927
+"""The id of a fault in berth-prolog or berth-epilog."""
 NUMBERED = frozenset({"LeftToSlurm", "Impossible", "NotNow", "BadCompany", "OutOfTime", "Never"})
 """Answers to a job's request: each is raised with a number of its own."""
 
@@ -102,6 +107,17 @@ def test_each_sentence_of_the_plugins_has_an_id_of_the_table() -> None:
     assert bare == []
     assert used <= set(MESSAGES)
     assert {number for number in MESSAGES if 800 <= number < 900} <= used
+
+
+def test_the_ids_of_the_nodes_are_those_of_the_table() -> None:
+    written = "".join(path.read_text() for path in sorted((ROOT / "prolog_epilog").rglob("*.py")))
+    used = {int(number) for number in re.findall(r"\[BERTH-([0-9]+)\]", written)}
+    used |= {int(number) for number in re.findall(r"^    number = ([0-9]+)$", written, re.MULTILINE)}
+    used |= {node_messages.PROLOG, node_messages.EPILOG, node_messages.GUARD, node_messages.PREFLIGHT, NODE_FAULT}
+
+    assert {number for number in MESSAGES if number >= 900} == used
+    assert doctest.testmod(node_messages).failed == 0
+    assert node_messages.numbered(HardwareFault("it is gone")) == "it is gone [BERTH-916]"
 
 
 def test_no_number_is_too_wide_for_its_group() -> None:
