@@ -25,41 +25,62 @@ The policy side has a tree of its own: the two share formats, never code.
 class NodeError(Exception):
     """The base of all errors; its text is one sentence for a person."""
 
+    number = 910
+    """The id of its messages (prolog_epilog.messages)."""
+
 
 class CannotShare(NodeError):
     """The job cannot have its share on this node; nothing is wrong with the node."""
+
+    number = 911
 
 
 class StateError(CannotShare):
     """The state of the node cannot be kept."""
 
+    number = 912
+
 
 class Busy(CannotShare):
     """A lock could not be taken in time."""
+
+    number = 913
 
 
 class DriverError(CannotShare):
     """NVML failed."""
 
+    number = 914
+
 
 class ControlError(CannotShare):
     """The MPS control program failed."""
+
+    number = 915
 
 
 class HardwareFault(NodeError):
     """A GPU does not do what it must; the text is the reason for which the node is drained."""
 
+    number = 916
+
 
 class NodeConfigError(NodeError):
     """A wrong table [node] in berth.conf."""
+
+    number = 917
 
 
 class ExtraError(NodeError):
     """A job's Extra that does not say what Berth writes there."""
 
+    number = 918
+
 
 class Disagreement(ExtraError):
     """A job whose Extra gives it another part of a GPU than Slurm counts for it."""
+
+    number = 919
 
     def __init__(self, text: str, *, hold: bool = True) -> None:
         super().__init__(text)
@@ -70,17 +91,25 @@ class Disagreement(ExtraError):
 class NodeFormatError(NodeError):
     """A text that does not follow docs/formats.md."""
 
+    number = 920
+
 
 class NodeSlurmError(NodeError):
     """Slurm could not be asked or changed."""
+
+    number = 921
 
 
 class Imitated(NodeSlurmError):
     """Slurm answers, and a user's text makes the answer ambiguous."""
 
+    number = 922
+
 
 class ChainError(NodeError):
     """A script of the site's own failed."""
+
+    number = 923
 
     def __init__(self, text: str, code: int) -> None:
         super().__init__(text)
@@ -90,10 +119,16 @@ class ChainError(NodeError):
 class TookTooLong(NodeError):
     """A program did not end in its time."""
 
+    number = 924
+
 
 class Interrupted(NodeError):
     """SIGTERM came while a program ran."""
 
+    number = 925
+
 
 class CalledWrongly(NodeError):
     """The call lacks the environment that slurmd gives."""
+
+    number = 926

@@ -12,6 +12,7 @@ from prolog_epilog.job import extra
 from prolog_epilog.job.extra import GUARANTEED, OPPORTUNISTIC, NodeBerth
 from prolog_epilog.job.job import NodeJob, first_node
 from prolog_epilog.job.slurm import HeldGres
+from prolog_epilog.messages import numbered
 
 _WHAT_TO_DO = "cancel it and submit it again"
 
@@ -76,7 +77,7 @@ def _may(job: NodeJob, berth: NodeBerth | None, held: HeldGres, here: Here) -> b
     try:
         return here.slurm.configuration().get("SlurmUser", "").endswith(f"({job.uid})")
     except NodeSlurmError as problem:
-        here.say(str(problem))
+        here.say(numbered(problem))
         return False
 
 

@@ -10,6 +10,7 @@ from prolog_epilog.errors import ChainError, NodeError, NodeSlurmError
 from prolog_epilog.job.extra import NodeBerth
 from prolog_epilog.job.job import NodeJob
 from prolog_epilog.job.slurm import HeldGres, Scontrol
+from prolog_epilog.messages import numbered
 
 if TYPE_CHECKING:
     from prolog_epilog.node.paths import Paths
@@ -81,11 +82,11 @@ def run_chain(
     try:
         chain.run(patterns, chain.environment(job.environment, gpus, facts or {}), here.config.chain_timeout, here.say)
     except ChainError as problem:
-        here.say(str(problem))
+        here.say(numbered(problem))
         return problem.code
     except NodeError as problem:
         # Slurm, too, takes a node out of service whose Prolog or Epilog hangs.
-        here.say(str(problem))
+        here.say(numbered(problem))
         return 1
     return 0
 
@@ -96,7 +97,7 @@ def drain(job: NodeJob, here: Here, fault: str) -> None:
     try:
         here.slurm.drain(job.node, f"berth: {fault}"[:MAX_REASON])
     except NodeSlurmError as problem:
-        here.say(str(problem))
+        here.say(numbered(problem))
 
 
 def _list(numbers: Sequence[int]) -> str:

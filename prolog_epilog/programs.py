@@ -18,6 +18,7 @@ from prolog_epilog.errors import CalledWrongly, NodeConfigError
 from prolog_epilog.here import DEV, ROOT, Here
 from prolog_epilog.job import job as jobs
 from prolog_epilog.job.slurm import Scontrol
+from prolog_epilog.messages import EPILOG, PROLOG, numbered, tagged
 from prolog_epilog.node import logfile
 
 _NOT_SLURMDS = frozenset({"LC_CTYPE", "PWD", "OLDPWD", "SHLVL", "_"})
@@ -50,7 +51,8 @@ class _Report:
 
     def say(self, sentence: str) -> None:
         """Writes one sentence for the admin; a user's text in it makes no second line."""
-        line = sentence.encode("utf-8", "backslashreplace").decode().replace("\n", " ").replace("\t", " ")
+        told = tagged(sentence, PROLOG if self.name == "prolog" else EPILOG)
+        line = told.encode("utf-8", "backslashreplace").decode().replace("\n", " ").replace("\t", " ")
         self.sentences.append(line)
         sys.stderr.write(f"berth-{self.name}: {line}\n")
 
@@ -70,7 +72,7 @@ def _main(name: str, run: Callable[[jobs.NodeJob, Here], int], words: Sequence[s
         options = _options(name, words)
         job = jobs.of({key: value for key, value in os.environ.items() if key not in _NOT_SLURMDS}, name)
     except CalledWrongly as problem:
-        report.say(str(problem))
+        report.say(numbered(problem))
         # If slurmd called it, any other status would take the node out of service, and this is not the node's fault.
         return 0 if "SLURM_SCRIPT_CONTEXT" in os.environ else 2
     conf = options.get("config") or config.find(os.environ)
@@ -80,7 +82,7 @@ def _main(name: str, run: Callable[[jobs.NodeJob, Here], int], words: Sequence[s
     try:
         code = run(job, _here(settings, trouble, report, options)._replace(conf=conf))
     except Exception as problem:  # noqa: BLE001 - a fault of ours must not take the node out of service
-        report.say(f"this is a fault in Berth, please report it: {type(problem).__name__}: {problem}")
+        report.say(tagged(f"this is a fault in Berth, please report it: {type(problem).__name__}: {problem}", 927))
         code = 0
     if settings.log:
         report.keep(settings.log, job.id, code)

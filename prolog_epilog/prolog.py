@@ -5,6 +5,7 @@ from prolog_epilog.errors import Disagreement, ExtraError
 from prolog_epilog.here import Here, indices_of, run_chain
 from prolog_epilog.job import extra
 from prolog_epilog.job.job import NodeJob
+from prolog_epilog.messages import numbered
 
 
 def run(job: NodeJob, here: Here) -> int:
@@ -17,7 +18,7 @@ def run(job: NodeJob, here: Here) -> int:
     except ExtraError as problem:
         if extra.asks_share(job.extra):
             return _refuse(job, here, problem, hold=False)
-        here.say(str(problem))
+        here.say(numbered(problem))
     if (berth is not None and berth.is_shared) or ((berth is not None or job.indices) and here.has_books()):
         from prolog_epilog import tenancy  # noqa: PLC0415 - most jobs share nothing
 
@@ -32,5 +33,5 @@ def run(job: NodeJob, here: Here) -> int:
 def _refuse(job: NodeJob, here: Here, problem: ExtraError, *, hold: bool) -> int:
     from prolog_epilog import tenancy  # noqa: PLC0415 - most jobs share nothing
 
-    here.say(str(problem))
+    here.say(numbered(problem))
     return tenancy.refuse(job, here, str(problem), hold=hold)

@@ -20,6 +20,7 @@ from prolog_epilog.injob.job import VARIABLE
 from prolog_epilog.job.extra import OPPORTUNISTIC, NodeBerth
 from prolog_epilog.job.job import NodeJob
 from prolog_epilog.job.slurm import HeldGres, Scontrol
+from prolog_epilog.messages import numbered
 from prolog_epilog.mps import lifecycle, losses
 from prolog_epilog.mps.losses import Loss, LossRecord
 from prolog_epilog.node import cgroups, devices, files, freezer
@@ -68,7 +69,7 @@ def begin(job: NodeJob, berth: NodeBerth, here: Here) -> int:
             code = run_chain(here.config.chain_prolog, job, unused(here.paths, file), here, facts(file))
             return code or _attach(here, file, gpus)
     except CannotShare as problem:
-        here.say(str(problem))
+        here.say(numbered(problem))
         _write(here, replace(file, why=str(problem)))
         return 0
     except HardwareFault as fault:
@@ -88,9 +89,9 @@ def refuse(job: NodeJob, here: Here, why: str, *, hold: bool = False) -> int:
         try:
             here.slurm.hold(job.id)
         except NodeSlurmError as problem:
-            here.say(f"job {job.id} is stopped, and not held: {problem}")
+            here.say(f"job {job.id} is stopped, and not held: {problem} [BERTH-937]")
         else:
-            here.say(f"job {job.id} is held")
+            here.say(f"job {job.id} is held [BERTH-937]")
     return run_chain(here.config.chain_prolog, job, (), here)
 
 
@@ -116,7 +117,7 @@ def clear(job: NodeJob, berth: NodeBerth | None, here: Here, held: HeldGres | No
         arrival = Arrival(job.id, tuple(sorted(uuids)), planned=berth is not None)
         arrivals.meet(here.paths, arrival, here.say)
     except (NodeError, OSError) as problem:
-        here.say(str(problem))
+        here.say(numbered(problem))
 
 
 def is_over(job: int, slurm: Scontrol) -> bool:
@@ -146,7 +147,7 @@ def end(job: NodeJob, here: Here) -> int:
         return 1
     except CannotShare as problem:
         # The books keep the job, so that the next Prolog, the guard or a human finds what is left of it.
-        here.say(str(problem))
+        here.say(numbered(problem))
         return run_chain(patterns, job, (), here, facts(file))
     _tidy(job, file, here)
     return code
@@ -323,7 +324,7 @@ def _file(job: NodeJob, here: Here) -> ShareRecord:
     try:
         return share_file.read(here.paths, job.id) or ShareRecord(job.id, job.uid)
     except (CannotShare, NodeFormatError) as problem:
-        here.say(str(problem))
+        here.say(numbered(problem))
         return ShareRecord(job.id, job.uid)
 
 
@@ -336,7 +337,7 @@ def _tidy(job: NodeJob, file: ShareRecord, here: Here) -> None:
         share_file.remove_old(here.paths)
         _remove_empty(here.paths)
     except (OSError, NodeError) as problem:
-        here.say(str(problem))
+        here.say(numbered(problem))
 
 
 def _remove_empty(paths: Paths) -> None:

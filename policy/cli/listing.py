@@ -108,6 +108,6 @@ def span(seconds: float | None) -> str:
 
 
 def say_age(at: float) -> None:
-    """Tells on standard error if a list is old."""
+    """Tells on standard error if a list is old: berthd cannot read Slurm, or its cluster is very large."""
     if (age := time.time() - at) > STALE_AFTER:
-        say(f"berth: berthd last read Slurm {age:.0f} s ago; berth status says why", 214)
+        say(f"berth: what is shown is {age:.0f} s old; berth status says whether berthd reads Slurm", 214)

@@ -58,7 +58,7 @@ def picture(fleet: dict[str, Any], jobs: dict[str, Any]) -> list[str]:
     total, free = sum(len(node["gpus"]) for node in rows), sum(nodes.free_of(node) for node in rows)
     running = len(jobs["jobs"]) - waiting
     age = max(0.0, time.time() - min(fleet["at"], jobs["at"]))
-    state = f"read {age:.0f} s ago" + ("; berth status says why" if age > STALE_AFTER else "")
+    state = f"read {age:.0f} s ago" + ("; berth status says whether berthd reads Slurm" if age > STALE_AFTER else "")
     head = f"{free} of {total} GPUs free, {running} jobs run, {waiting + jobs['left_out']} wait; {state}"
     map_of = columns_of("node,state,free,gpus", nodes.COLUMNS)
     list_of = columns_of(_QUEUE, queue.COLUMNS)

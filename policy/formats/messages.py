@@ -111,6 +111,9 @@ MESSAGES: dict[int, MessageEntry] = {
         "The partition has no GPUs of which Slurm counts parts.",
         "For admins: `berth topo export --slurm` writes the lines for shards.",
     ),
+    219: MessageEntry(
+        "The job cannot start now where Berth pins jobs, and could on other nodes, so Slurm chooses.", "Nothing."
+    ),
     220: MessageEntry(
         "`--switches` asks for more leaves than one, and Slurm counts them as it chooses.",
         "Use `--locality=leaf` or `--locality=pod`.",
@@ -357,6 +360,19 @@ MESSAGES: dict[int, MessageEntry] = {
         "A step of the plan failed, and a job or the step is left out for a while.",
         "Report the line; it has all that is needed.",
     ),
+    670: MessageEntry(
+        "No metrics are served, because the token's file cannot be read.",
+        "Make `[metrics] token_file` readable for SlurmUser.",
+    ),
+    671: MessageEntry(
+        "Slurm does not tell who may see what, so that metrics are shown to whom they were shown before.",
+        "Look whether slurmctld answers: `scontrol ping`.",
+    ),
+    672: MessageEntry("A request for metrics met a fault of berthd's own.", "Report the line."),
+    673: MessageEntry(
+        "The data for metrics cannot be written, so that they are as they were.",
+        "Make the folder that the line names writable for SlurmUser.",
+    ),
     # Commands
     700: MessageEntry("A command cannot do what it was asked.", _REASON),
     701: MessageEntry("A command was called wrongly.", "The message has the right call, or `--help` has it."),
@@ -449,6 +465,56 @@ MESSAGES: dict[int, MessageEntry] = {
     853: MessageEntry("The job cannot be made to depend on its pre-flight.", "Submit it with `--preflight=no`."),
     854: MessageEntry("A heterogeneous job has no pre-flight.", "Submit it with `--preflight=no`."),
     855: MessageEntry("The number of a pre-flight could not be handed on.", "Submit the job again."),
+    # The nodes
+    901: MessageEntry("A line of berth-prolog without an id of its own.", _REASON),
+    902: MessageEntry("A line of berth-epilog without an id of its own.", _REASON),
+    903: MessageEntry("A line of berth-guard without an id of its own.", _REASON),
+    904: MessageEntry("What a pre-flight does, or how it ended.", _REASON),
+    905: MessageEntry("The part of Berth inside a job cannot do its work; the job goes on.", _REASON),
+    910: MessageEntry("A program of the node met an error.", _REASON),
+    911: MessageEntry(
+        "A job cannot have its share on this node; it is sent elsewhere.", "Run `berth doctor node` there."
+    ),
+    912: MessageEntry("Files under /run/berth cannot be read or written.", "Look at the folder and its file system."),
+    913: MessageEntry("Another Prolog or Epilog held the GPU too long.", "Look for a Prolog or Epilog that hangs."),
+    914: MessageEntry(
+        "The NVIDIA driver does not answer, or does not do what it was told.", "Run `nvidia-smi` on the node."
+    ),
+    915: MessageEntry("The control program of MPS does not answer.", "See the daemon's log under /run/berth/mps."),
+    916: MessageEntry("A GPU needs a human, and the node was drained.", "See the reason in `sinfo -R`; test the GPU."),
+    917: MessageEntry("The table [node] of berth.conf is wrong.", "Correct the line that the message names."),
+    918: MessageEntry("A job's Extra does not say what Berth writes there.", "Look who wrote it; users cannot."),
+    919: MessageEntry(
+        "What Slurm gave a job and what its Extra says do not agree; it does not start.",
+        "Look who changed the job; `scontrol release` starts it anew.",
+    ),
+    920: MessageEntry("A file of the node does not have its form.", "Remove it when no job shares the GPU."),
+    921: MessageEntry("Slurm could not be asked or changed from the node.", "Run `scontrol ping` there."),
+    922: MessageEntry(
+        "A user's text looks like what scontrol prints, so that the answer is not believed.",
+        "Look at the job's name and comment.",
+    ),
+    923: MessageEntry("A script of the site's own failed.", "Look at that script's output."),
+    924: MessageEntry("A program did not end in its time.", "Look whether the node is overloaded."),
+    925: MessageEntry("Slurm ended the Prolog or Epilog.", "Look at PrologTimeout and EpilogTimeout in slurm.conf."),
+    926: MessageEntry(
+        "berth-prolog or berth-epilog was called by somebody else than slurmd.", "Nothing, or call it as slurmd does."
+    ),
+    927: MessageEntry("A program of the node met a fault of its own; the job goes on.", "Report the line."),
+    931: MessageEntry("MPS failed on a GPU.", "The message names the job that caused it, if it is known."),
+    932: MessageEntry(
+        "A job lost its GPU when MPS failed.", "Nothing if it is requeued; else look at the jobs beside it."
+    ),
+    933: MessageEntry("A job used more than its share.", "The message says what was done; look at that job."),
+    934: MessageEntry("What a job left behind on a node was removed.", "Look why its Epilog did not run."),
+    935: MessageEntry(
+        "berth-guard could not tell berthd or Slurm something; it tries again.", "Look whether berthd answers."
+    ),
+    936: MessageEntry("A job that was frozen runs again.", "Nothing."),
+    937: MessageEntry(
+        "A job was stopped or held on the node, because it differs from what Berth planned.",
+        "`berth why JOBID` says what differs.",
+    ),
 }
 """By number: 1xx places, 2xx left to Slurm, 3xx no place now, 4xx refused, 5xx waits, 6xx berthd's log, 7xx commands,
-8xx plugins."""
+8xx plugins, 9xx nodes."""

@@ -36,6 +36,7 @@ from prolog_epilog.guard.tell import notice
 from prolog_epilog.guard.tell.errands import Errands
 from prolog_epilog.guard.tell.notice import GuardNotice
 from prolog_epilog.job.slurm import Scontrol
+from prolog_epilog.messages import GUARD, numbered, tagged
 from prolog_epilog.node import freezer, processes
 from prolog_epilog.node.paths import Paths
 from prolog_epilog.tenants import arrivals, audit
@@ -50,20 +51,20 @@ def main() -> int:
     paths = Paths(words.root)
     if words.thaw:
         for job in freezer.thaw_expired(paths, every=True):
-            sys.stderr.write(f"berth-guard: job {job} is thawed\n")
+            sys.stderr.write(f"berth-guard: job {job} is thawed [BERTH-936]\n")
         return 0
     try:
         place = words.config or config.find(os.environ)
         node, (settings, notices) = config.load(place), options.load(place)
     except NodeConfigError as problem:
-        sys.stderr.write(f"berth-guard: error: {problem}\n")
+        sys.stderr.write(f"berth-guard: error: {tagged(numbered(problem), GUARD)}\n")
         return _WRONG
     slurm = Scontrol(node.scontrol, os.environ.get("SLURM_CONF", ""))
     watch = Watch(paths, node, slurm, audit.Judge(node.violation), processes.boot_id(paths.boot_id))
     try:
         return _once(watch) if words.once else _guard(watch, settings, notices)
     except NodeError as problem:
-        watch.say(str(problem))
+        watch.say(numbered(problem))
         return 1
     finally:
         watch.close()

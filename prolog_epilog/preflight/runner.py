@@ -23,6 +23,7 @@ from typing import NoReturn
 
 from prolog_epilog.injob import word
 from prolog_epilog.injob.errors import InjobError
+from prolog_epilog.messages import PREFLIGHT, tagged
 from prolog_epilog.preflight import shims, verdict
 from prolog_epilog.preflight.launchers import HERE, cut
 
@@ -187,7 +188,7 @@ def _status(code: int) -> str:
 
 
 def _say(sentence: str) -> None:
-    sys.stderr.write(f"berth-preflight: {sentence}\n")
+    sys.stderr.write(f"berth-preflight: {tagged(sentence, PREFLIGHT)}\n")
     sys.stderr.flush()
 
 

@@ -27,7 +27,7 @@ EVERY = 2.0
 """Least seconds between two overviews."""
 
 REST = 50.0
-"""For so many times as long as an overview takes, no other is made."""
+"""For so many times as long as an overview takes of a processor, no other is made."""
 
 _PRIVATE = 0o600
 _KEPT_BY_SLURM = frozenset({*HOLDING, "COMPLETING"})
@@ -109,7 +109,7 @@ class OverviewWriter:
             self._thread.join(1.0)
 
     def _write(self, moment: Moment) -> None:
-        began, problem = time.monotonic(), ""
+        began, problem = time.thread_time(), ""
         try:
             atomic.replace(self._path, _encode(overview_of(moment)), _PRIVATE)
         except TopologyFileError as fault:
@@ -119,7 +119,7 @@ class OverviewWriter:
         if problem and problem != self._problem:
             log.error(problem, 638)
         self._problem = problem
-        self._due = time.monotonic() + max(EVERY, REST * (time.monotonic() - began))
+        self._due = time.monotonic() + max(EVERY, REST * (time.thread_time() - began))
 
 
 def _encode(overview: Mapping[str, Any]) -> bytes:

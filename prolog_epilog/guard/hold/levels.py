@@ -142,7 +142,7 @@ class EnforcedLevels:
             try:
                 heard = self.tell(LevelNotice(file.node, job, file.level, file.level_text))
             except (NodeError, OSError) as problem:
-                self.say(f"berthd was not told: {problem}")
+                self.say(f"berthd was not told: {problem} [BERTH-935]")
                 heard = False
             if heard:
                 self._told[job] = stamp

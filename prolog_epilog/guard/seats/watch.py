@@ -21,6 +21,7 @@ from prolog_epilog.guard.roll import Member
 from prolog_epilog.guard.seats.trimming import trim
 from prolog_epilog.injob import word
 from prolog_epilog.job.slurm import Scontrol
+from prolog_epilog.messages import GUARD, numbered, tagged
 from prolog_epilog.mps import lifecycle, losses, trouble
 from prolog_epilog.mps.losses import LossRecord
 from prolog_epilog.node import cgroups, devices, freezer, logfile, processes
@@ -107,7 +108,10 @@ class Watch:
 
     def _requeue_victims(self, one: SetState, victims: Sequence[Tenant], causes: set[int | None]) -> None:
         self.users |= {tenant.job: tenant.uid for tenant in one.tenants}
-        self.say(f"MPS failed on GPU {', '.join(one.uuids)} and runs again; the cause was {_names(causes)}", again=True)
+        self.say(
+            f"MPS failed on GPU {', '.join(one.uuids)} and runs again; the cause was {_names(causes)} [BERTH-931]",
+            again=True,
+        )
         place = next(filter(None, (self._place_of(tenant.job, one.uuids[0]) for tenant in one.tenants)), None)
         if place is not None:
             self._blame(*place, causes)
@@ -126,14 +130,16 @@ class Watch:
         try:
             state = self.slurm.state(record.job)
         except NodeSlurmError as problem:
-            self.say(str(problem))
+            self.say(numbered(problem))
             return
         if state == "COMPLETING":
             return
         losses.forget(self.paths, record.job)
         # If it is pending or runs, it was requeued already; if it finished or was cancelled, it has to stay so.
         if state == "FAILED":
-            self.say(f"MPS failed on GPU {', '.join(record.uuids)}; the cause was {_names(causes)}", again=True)
+            self.say(
+                f"MPS failed on GPU {', '.join(record.uuids)}; the cause was {_names(causes)} [BERTH-931]", again=True
+            )
             self._run_again(record.job, causes)
 
     def _blame(self, node: str, gpu: int, causes: set[int | None]) -> None:
@@ -151,10 +157,11 @@ class Watch:
             self.guesses[job] += 1
             if self.guesses[job] > _MOST_GUESSES:
                 self.say(
-                    f"job {job} lost its GPU by that; nobody knows the cause, and it is run again no more", again=True
+                    f"job {job} lost its GPU by that; nobody knows the cause, and it is run again no more [BERTH-932]",
+                    again=True,
                 )
                 return
-        self.say(f"job {job} lost its GPU by that and is requeued", again=True)
+        self.say(f"job {job} lost its GPU by that and is requeued [BERTH-932]", again=True)
         self._requeue(job)
 
     def _place_of(self, job: int, uuid: str) -> tuple[str, int] | None:
@@ -177,7 +184,7 @@ class Watch:
     def act(self, action: AuditAction) -> None:
         """Carries out the answer to an excess."""
         excess = action.excess
-        self.say(f"{excess.text}; {_DONE[action.what]}", again=True)
+        self.say(f"{excess.text}; {_DONE[action.what]} [BERTH-933]", again=True)
         if action.what == "terminate":
             self._end(excess)
         elif action.what == "requeue" and excess.job is not None:
@@ -207,7 +214,9 @@ class Watch:
         """Takes the share of this run back; a later run may start while Slurm is asked or a lock is waited for."""
         if share_file.has_later(self.paths, tenant.job, tenant.start):
             return
-        self.say(f"job {tenant.job} is over, but its Epilog never came: its share is taken back", again=True)
+        self.say(
+            f"job {tenant.job} is over, but its Epilog never came: its share is taken back [BERTH-934]", again=True
+        )
         freezer.release(self.paths, tenant.job)
         if not time_slices.detach(self.paths, tenant.job, tenant.start):
             lifecycle.detach(self.paths, self.config, tenant.job, tenant.start)
@@ -237,7 +246,7 @@ class Watch:
         # The job may have been started again while Slurm was asked.
         if share_file.jobs(self.paths).get(job) != written:
             return
-        self.say(f"job {job} is over, and what its Epilog left of its share is removed", again=True)
+        self.say(f"job {job} is over, and what its Epilog left of its share is removed [BERTH-934]", again=True)
         freezer.release(self.paths, job)
         share_file.remove(self.paths, job, 0 if file is None else file.start)
         if not self.paths.job(job).exists():
@@ -258,10 +267,11 @@ class Watch:
         if sentence in self.said and not again:
             return
         self.said.add(sentence)
-        sys.stderr.write(f"berth-guard: {sentence}\n")
+        told = tagged(sentence, GUARD)
+        sys.stderr.write(f"berth-guard: {told}\n")
         sys.stderr.flush()
         if self.config.log:
-            _append(self.config.log, sentence)
+            _append(self.config.log, told)
 
     def _job_of(self, pid: int) -> int | None:
         self.jobs[pid] = cgroups.job_of(pid)
@@ -278,7 +288,7 @@ class Watch:
         try:
             self.slurm.requeue(job, if_running=if_running)
         except NodeSlurmError as problem:
-            self.say(str(problem))
+            self.say(numbered(problem))
 
     def _end(self, excess: Excess) -> None:
         """Ends the processes of an excess, by MPS first: killing a client while it computes may end the others too."""
@@ -311,7 +321,7 @@ def step(watch: Watch) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
     except (NodeError, OSError) as problem:
         watch.close()
-        watch.say(str(problem))
+        watch.say(numbered(problem))
 
 
 def _names(causes: Iterable[int | None]) -> str:
@@ -322,4 +332,4 @@ def _append(path: str, sentence: str) -> None:
     try:
         logfile.append(path, f"{time.time():.6f}\tguard\t{sentence}")
     except OSError as problem:
-        sys.stderr.write(f"berth-guard: {path}: {problem.strerror}\n")
+        sys.stderr.write(f"berth-guard: {tagged(f'{path}: {problem.strerror}', GUARD)}\n")

@@ -18,6 +18,7 @@ from prolog_epilog.guard.roll import Member
 from prolog_epilog.guard.tell import notice
 from prolog_epilog.guard.tell.notice import GuardNotice, Payload
 from prolog_epilog.job.slurm import Scontrol
+from prolog_epilog.messages import numbered
 
 __all__ = ["Errands", "Question"]
 
@@ -72,7 +73,7 @@ class Errands:
                 if not self._tell(one) and lives:
                     self.slurm.requeue(guest.job)
             except NodeSlurmError as problem:
-                self.say(str(problem))
+                self.say(numbered(problem))
             try:
                 if guest.way == "mps":
                     self.end_clients(guest)
@@ -122,7 +123,7 @@ class Errands:
         try:
             return self.tell(self.options, one)
         except (NodeError, OSError) as problem:
-            self.say(f"berthd was not told: {problem}")
+            self.say(f"berthd was not told: {problem} [BERTH-935]")
             return False
 
     def _put(self, work: Callable[[], object], urgency: int = _URGENT) -> None:
@@ -130,4 +131,6 @@ class Errands:
         try:
             self._waiting.put_nowait(_Errand(urgency, self._count, work))
         except queue.Full:
-            self.say("berthd and Slurm are slower than the guard has things to tell them; see slurmctld's log")
+            self.say(
+                "berthd and Slurm are slower than the guard has things to tell them; see slurmctld's log [BERTH-935]"
+            )

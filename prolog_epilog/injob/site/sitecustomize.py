@@ -24,7 +24,7 @@ def _install() -> None:
     except Exception as error:  # noqa: BLE001 - a program must never fail because of us
         why = repr(error)
     if why and os.environ.get("BERTH_INJOB") == "verbose":
-        print(f"berth: {why}", file=sys.stderr)
+        print(f"berth: {why} [BERTH-905]", file=sys.stderr)
 
 
 class _TorchWatcher:
@@ -67,7 +67,7 @@ def _start_one_process() -> None:
             sys.argv[:] = module.cut_own_words(sys.argv, sys.orig_argv)
     except Exception as error:  # noqa: BLE001 - a program must never fail because of us
         if os.environ.get("BERTH_INJOB") == "verbose":
-            print(f"berth: {error!r}", file=sys.stderr)
+            print(f"berth: {error!r} [BERTH-905]", file=sys.stderr)
 
 
 _others()

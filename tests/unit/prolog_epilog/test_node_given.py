@@ -106,7 +106,7 @@ def test_a_job_that_pays_for_less_than_it_holds_does_not_start(world: World) -> 
     # The node is none the worse for it.
     assert done.returncode == 0
     assert "requeuehold Incomplete 7\n" in world.asked
-    assert why(world) == done.stderr.split("berth-prolog: ")[1].strip()
+    assert f"{why(world)} [BERTH-919]" == done.stderr.split("berth-prolog: ")[1].strip()
     assert "Slurm gave the job 1 % of GPU 0 here, and its Extra says 90 % of GPU 0" in why(world)
     assert "cancel it and submit it again" in why(world)
     assert "job 7 is held" in done.stderr

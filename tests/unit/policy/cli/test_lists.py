@@ -191,7 +191,7 @@ def test_an_old_overview_says_so(told: dict[str, Any], tmp_path: Path, capsys: p
     path_of(tmp_path / "berthd.sock").write_text(json.dumps(told | {"at": time.time() - 500}))
 
     assert main(["nodes"]) == 0
-    assert "berthd last read Slurm 50" in capsys.readouterr().err
+    assert "what is shown is 50" in capsys.readouterr().err
 
 
 def test_without_berthd_there_is_one_sentence(

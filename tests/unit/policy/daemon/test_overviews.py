@@ -162,6 +162,9 @@ class Clock:
     def monotonic(self) -> float:
         return self._now
 
+    def thread_time(self) -> float:
+        return 0.0
+
 
 def test_no_overview_is_written_before_the_last_one_has_paid_for_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -1,6 +1,7 @@
 """The ids of messages: each that is used stands in the table, and docs/troubleshooting.md explains the whole table."""
 
 import ast
+import doctest
 import re
 from collections.abc import Iterator
 from functools import cache
@@ -11,26 +12,35 @@ import pytest
 from policy.formats import errors
 from policy.formats.errors import BerthError, LeftToSlurm, Never
 from policy.formats.messages import MESSAGES, tag, tagged, untagged
+from prolog_epilog import messages as node_messages
+from prolog_epilog.errors import HardwareFault
 
 ROOT = Path(__file__).parents[4]
 PLUGINS = ROOT / "slurm_plugins"
+NODE_FAULT = 927
+"""The id of a fault in berth-prolog or berth-epilog."""
 NUMBERED = frozenset({"LeftToSlurm", "Impossible", "NotNow", "BadCompany", "OutOfTime", "Never"})
 """Answers to a job's request: each is raised with a number of its own."""
 
 
-def calls(name: str, tree: ast.AST) -> Iterator[ast.Call]:
-    for node in ast.walk(tree):
-        if not isinstance(node, ast.Call):
-            continue
-        if isinstance(node.func, ast.Name | ast.Attribute) and ast.unparse(node.func) == name:
-            yield node
-
-
 @cache
-def sources() -> tuple[tuple[Path, ast.AST], ...]:
-    """All of policy/ but the simulator, whose model of Slurm tells nobody anything."""
-    paths = [path for path in sorted((ROOT / "policy").rglob("*.py")) if "simulate" not in path.parts]
-    return tuple((path.relative_to(ROOT), ast.parse(path.read_text())) for path in paths)
+def all_calls() -> tuple[tuple[str, str, ast.Call], ...]:
+    """All calls in policy/, but in the simulator, whose model of Slurm tells nobody anything: file, name, call."""
+    found: list[tuple[str, str, ast.Call]] = []
+    for path in sorted((ROOT / "policy").rglob("*.py")):
+        if "simulate" in path.parts:
+            continue
+        nodes = ast.walk(ast.parse(path.read_text()))
+        made = (
+            node for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Name | ast.Attribute)
+        )
+        found += [(str(path.relative_to(ROOT)), ast.unparse(call.func), call) for call in made]
+    return tuple(found)
+
+
+def calls(*names: str) -> Iterator[tuple[str, ast.Call]]:
+    """The calls of these names, each with its place."""
+    return ((f"{path}:{call.lineno}", call) for path, name, call in all_calls() if name in names)
 
 
 def numbers_in(call: ast.Call) -> list[int]:
@@ -46,39 +56,28 @@ def test_the_page_explains_each_id_once_in_the_words_of_the_table() -> None:
     assert {int(number): (meaning, advice) for number, meaning, advice in rows} == MESSAGES
 
 
+@pytest.mark.slow
 def test_answers_to_requests_have_numbers_of_their_own() -> None:
-    bare = [
-        f"{path}:{call.lineno}"
-        for path, tree in sources()
-        for name in NUMBERED
-        for call in calls(name, tree)
-        if len(call.args) + len(call.keywords) < 2
-    ]
+    bare = [place for place, call in calls(*NUMBERED) if len(call.args) + len(call.keywords) < 2]
 
     assert bare == []
 
 
+@pytest.mark.slow
 def test_lines_of_the_log_have_numbers_and_errors_bring_theirs() -> None:
     bare = [
-        f"{path}:{call.lineno}"
-        for path, tree in sources()
-        for name in ("log.error", "log.info")
-        for call in calls(name, tree)
+        place
+        for place, call in calls("log.error", "log.info")
         if not numbers_in(call) and not (isinstance(call.args[0], ast.Name) and call.args[0].id == "problem")
     ]
 
     assert bare == []
 
 
+@pytest.mark.slow
 def test_each_number_that_is_used_is_in_the_table() -> None:
-    used = {
-        number
-        for _, tree in sources()
-        for name in (*NUMBERED, "log.error", "log.info", "Reason", "partial", "tagged", "message.line", "say")
-        for call in calls(name, tree)
-        for number in numbers_in(call)
-        if number >= 100
-    }
+    names = (*NUMBERED, "log.error", "log.info", "Reason", "partial", "tagged", "message.line", "say")
+    used = {number for _, call in calls(*names) for number in numbers_in(call) if number >= 100}
     used |= {kind.number for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, BerthError)}
 
     assert len(used) > 100
@@ -108,6 +107,17 @@ def test_each_sentence_of_the_plugins_has_an_id_of_the_table() -> None:
     assert bare == []
     assert used <= set(MESSAGES)
     assert {number for number in MESSAGES if 800 <= number < 900} <= used
+
+
+def test_the_ids_of_the_nodes_are_those_of_the_table() -> None:
+    written = "".join(path.read_text() for path in sorted((ROOT / "prolog_epilog").rglob("*.py")))
+    used = {int(number) for number in re.findall(r"\[BERTH-([0-9]+)\]", written)}
+    used |= {int(number) for number in re.findall(r"^    number = ([0-9]+)$", written, re.MULTILINE)}
+    used |= {node_messages.PROLOG, node_messages.EPILOG, node_messages.GUARD, node_messages.PREFLIGHT, NODE_FAULT}
+
+    assert {number for number in MESSAGES if number >= 900} == used
+    assert doctest.testmod(node_messages).failed == 0
+    assert node_messages.numbered(HardwareFault("it is gone")) == "it is gone [BERTH-916]"
 
 
 def test_no_number_is_too_wide_for_its_group() -> None:

@@ -187,7 +187,7 @@ def test_what_is_left_frozen_is_thawed_by_hand(node: Node, group: Path) -> None:
         cwd=ROOT, capture_output=True, text=True, timeout=60, check=True,
     )  # fmt: skip
 
-    assert done.stderr == f"berth-guard: job {GUEST} is thawed\n"
+    assert done.stderr == f"berth-guard: job {GUEST} is thawed [BERTH-936]\n"
     assert (group / "step_0" / "freezer.state").read_text() == "THAWED\n"
 
 

@@ -263,7 +263,8 @@ def test_an_old_torch_is_told_from_a_new_one(tmp_path: Path, made: Path) -> None
         [sys.executable, "-c", "import torch"], env=environment, capture_output=True, text=True, check=True
     )
 
-    assert done.stderr == "berth: torch 1.13.1 has no hooks for optimizer steps: 2.0 is the oldest that has\n"
+    why = "torch 1.13.1 has no hooks for optimizer steps: 2.0 is the oldest that has"
+    assert done.stderr == f"berth: {why} [BERTH-905]\n"
 
 
 def test_without_torch_nothing_of_us_is_loaded_and_others_sitecustomize_runs(tmp_path: Path, made: Path) -> None:

@@ -1,0 +1,28 @@
+"""The ids of the node's messages: a line ends with the id of its error, of its event, or of the program that wrote it.
+
+The table of all ids, with what they mean, is policy/formats/messages.py; a test compares the two.
+"""
+
+import re
+
+__all__ = ["EPILOG", "GUARD", "PREFLIGHT", "PROLOG", "numbered", "tagged"]
+
+PROLOG, EPILOG, GUARD, PREFLIGHT = 901, 902, 903, 904
+"""Ids of lines without one of their own, by the program."""
+
+_TAG = re.compile(r" \[BERTH-[1-9][0-9]{2}\]\Z")
+
+
+def tagged(sentence: str, number: int) -> str:
+    """Returns a sentence with its id at the end; one that has an id keeps it.
+
+    >>> tagged(tagged("it is gone", 916), 901)
+    'it is gone [BERTH-916]'
+    """
+    return sentence if _TAG.search(sentence) else f"{sentence} [BERTH-{number}]"
+
+
+def numbered(problem: Exception) -> str:
+    """Returns the sentence of an error with the id of its class, if it has one."""
+    number = getattr(problem, "number", 0)
+    return tagged(str(problem), number) if number else str(problem)
