@@ -171,14 +171,14 @@ def given_once(world: DeterministicWorld, request: dict[str, str], reply: bytes 
     world.given[request["nonce"]] = world.clock.time(), now
 
 
-def sees_all(planner: Planner, cluster: ModelCluster) -> None:
-    """A pass that met no trouble has read every job that waits, and every one that holds GPUs."""
+def sees_all(planner: Planner, there: list[ModelJob]) -> None:
+    """A pass that met no trouble has read every job that waited, and every one that held GPUs, when it began."""
     reading = planner._reading
     if reading is None:
         return
     waiting = {job.id for job in reading.jobs if job.state in {"PENDING", "ARRAY"}}
     present = {job.id for job in reading.jobs}
-    for job in cluster.jobs.values():
+    for job in there:
         if (job.waits and job.id not in waiting) or (job.holds and job.id not in present):
             raise ViolationError(f"berthd does not see job {job.id}, which is {job.shown}")
 
