@@ -55,7 +55,7 @@ test: $(VENV)/.installed ## units, fuzzing, and real Slurm clusters of every tes
 
 test-hard: setup ## the larger clusters, 64 nodes and one with accounting, what takes minutes, and ten times the drawn examples
 	@BERTH_EXAMPLES=10 $(PY) -m pytest tests/unit -m "hypothesis and not slow" -n auto
-	@$(PY) -m pytest tests/unit -m hard -n auto
+	@$(PY) -m pytest tests/unit tests/world -m hard -n auto
 	@$(call with-engine,$(PY) -m tests.fuzz.tres --count 2000000 && $(PY) -m pytest tests/hard tests/slurm tests/hostile -m "(hard or any_slurm) and not vm" && BERTH_FULL_MATRIX=1 $(PY) -m pytest tests/slurm/test_matrix.py tests/slurm/test_best_set.py tests/slurm/test_like_plain.py -m "not hard")
 
 test-vm: setup ## the test cluster on fresh Debian 12 and 13 machines (virtual ones): systemd, cgroup v2, AppArmor

@@ -171,6 +171,18 @@ def given_once(world: DeterministicWorld, request: dict[str, str], reply: bytes 
     world.given[request["nonce"]] = world.clock.time(), now
 
 
+def sees_all(planner: Planner, there: list[ModelJob]) -> None:
+    """A pass that met no trouble has read every job that waited, and every one that held GPUs, when it began."""
+    reading = planner._reading
+    if reading is None:
+        return
+    waiting = {job.id for job in reading.jobs if job.state in {"PENDING", "ARRAY"}}
+    present = {job.id for job in reading.jobs}
+    for job in there:
+        if (job.waits and job.id not in waiting) or (job.holds and job.id not in present):
+            raise ViolationError(f"berthd does not see job {job.id}, which is {job.shown}")
+
+
 def picture_agrees(planner: Planner) -> None:
     """After a pass no GPU counts as free that the reading shows as held."""
     picture = planner._picture
@@ -276,8 +288,8 @@ def sizes(thing: object, seen: set[int], depth: int = 0) -> Iterator[tuple[str, 
     if isinstance(thing, (dict, set, list, deque)):
         yield type(thing).__name__, len(thing)
         if isinstance(thing, dict):
-            for value in thing.values():
-                yield from sizes(value, seen, depth + 1)
+            for member in thing.values():
+                yield from sizes(member, seen, depth + 1)
         return
     if not type(thing).__module__.startswith("policy."):
         return

@@ -6,6 +6,7 @@ It keeps to what Slurm 24.11 to 26.05 do where Berth can tell; whom it starts fi
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
@@ -448,9 +449,7 @@ class ModelCluster:
 
     def _set(self, job: ModelJob, key: str, value: str) -> None:
         if key == "StartTime":
-            job.begin = int(self.now) + int(value[4:]) if value.startswith("now+") else (
-                int(self.now) if value == "now" else int(value)
-            )  # fmt: skip
+            job.begin = self._moment(value)
             # After an update Slurm gives no reason.
             job.reason = "None" if job.begin <= self.now else "BeginTime"
             return
@@ -458,6 +457,11 @@ class ModelCluster:
             job.requeue = value == "1"
             return
         setattr(job, _FIELDS[key], value)
+
+    def _moment(self, text: str) -> int:
+        if text.startswith("now"):
+            return int(self.now) + int(text[4:] or 0)
+        return int(time.mktime(time.strptime(text, "%Y-%m-%dT%H:%M:%S")))
 
     def cancel(self, job: ModelJob) -> None:
         """scancel."""

@@ -38,6 +38,8 @@ class SlurmDoor:
         self.faults_of_changes: dict[int, list[str]] = {}
         """By the number of a call that changes something: most calls read."""
         self.changes = 0
+        self.troubles = 0
+        """Calls that did not go as they should, or in the middle of which others did something."""
         self.during: dict[int, list[Callable[[], None]]] = {}
         self.during_changes: dict[int, list[Callable[[], None]]] = {}
         self.out_until = 0.0
@@ -59,15 +61,18 @@ class SlurmDoor:
         self.calls += 1
         number = self.calls
         for step in self.during.pop(number, []):
+            self.troubles += 1
             step()
         self._clock.passed += _TAKES
         faults = self.faults.pop(number, [])
         if command[:2] in {("scontrol", "update"), ("scontrol", "requeue")}:
             self.changes += 1
             for step in self.during_changes.pop(self.changes, []):
+                self.troubles += 1
                 step()
             faults += self.faults_of_changes.pop(self.changes, [])
         for fault in faults:
+            self.troubles += 1
             self.counted[fault] = self.counted.get(fault, 0) + 1
             if fault == "kill":
                 raise KilledError
@@ -95,6 +100,7 @@ class SlurmDoor:
 
     def _answer(self, command: tuple[str, ...]) -> str:
         if self.out_until > self._clock.passed:
+            self.troubles += 1
             raise self._failed(command, "Unable to contact slurm controller (connect failure)")
         self.cluster.now = self._clock.time()
         self.asked_by_berthd(command)

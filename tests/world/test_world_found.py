@@ -24,7 +24,7 @@ def test_places_that_were_given_outlive_a_node_that_leaves_the_cluster() -> None
 def test_moves_of_an_earlier_berthd_are_taken_over_though_one_look_for_them_fails() -> None:
     # It was looked for once, and a failed call was counted as a defect of the plan.
     play([
-        ("site", 247, 1, 2),
+        ("site", 128, 0, 2),
         ("start",),
         ("fault", "lost", 7),
         ("pass", 2),

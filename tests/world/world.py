@@ -69,9 +69,6 @@ class DeterministicWorld:
         """By job: the start of the run of which a notice was delivered."""
         self.forgotten: dict[str, ModelNode] = {}
         self.depth = 0
-        self.writes_cut = False
-        """Whether a fault may have kept `berth release` from its work."""
-        self.releasing = False
         self.given: dict[str, tuple[float, set[tuple[str, int]]]] = {}
         """By nonce: when, and which whole GPUs, free at once, no picture has shown as taken yet."""
         self.clock_back = 0
@@ -223,7 +220,11 @@ class DeterministicWorld:
                 self._forget_given()
             case "pass" if planner is not None:
                 ended = self.processes.word() or numbers[0] == 2
+                before = self.door.troubles
+                there = [job for job in self.cluster.jobs.values() if job.waits or job.holds]
                 planner.one_pass(ended=ended)
+                if self.door.troubles == before:
+                    checks.sees_all(planner, there)
                 self.processes.make_room()
                 checks.picture_agrees(planner)
             case "write" if planner is not None:
@@ -438,8 +439,8 @@ class DeterministicWorld:
         """An admin, or berthd's unit at its end, gives all waiting jobs back."""
         self.processes.kill(all_of_it=True)
         self._dies()
-        before = sum(self.door.counted.values()), self.door.out_until > self.clock.passed
-        self.releasing = True
+        faults, troubles = self.door.counted.copy(), self.door.troubles
+        out = self.door.out_until > self.clock.passed
         said = io.StringIO()
         options = argparse.Namespace(all=True, for_now=for_now, jobs=[])
         try:
@@ -447,16 +448,11 @@ class DeterministicWorld:
                 release._release(CommandGateway(), options)
         except BerthError as problem:
             self.logged.append(f"release: {problem}")
-            if not self._troubled(before):
+            if self.door.counted == faults and not out:
                 raise ViolationError(f"berth release --all: {problem}: {said.getvalue()}") from None
             return
-        finally:
-            self.releasing = False
-        if not self._troubled(before):
+        if self.door.troubles == troubles and not out:
             checks.nothing_of_ours(self.cluster)
-
-    def _troubled(self, before: tuple[int, bool]) -> bool:
-        return before[1] or sum(self.door.counted.values()) != before[0] or bool(self.door.during)
 
     def _asked(self, command: tuple[str, ...]) -> None:
         if command[:2] == ("scontrol", "requeue"):
