@@ -9,7 +9,7 @@ COUNT   ?= 100000000
 VENV    := .venv
 PY      := $(VENV)/bin/python
 CLUSTER := python3 containers/cluster.py
-PYDIRS  := topology policy prolog_epilog tests containers
+PYDIRS  := topology policy prolog_epilog tests containers packaging
 
 # Small matrices: more threads only wait for each other.
 ONE_THREAD := OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1
@@ -27,7 +27,7 @@ cluster-runs = BERTH_RERUN="make $(firstword $(MAKECMDGOALS))" containers/bootst
     && BERTH_RERUN="make $(firstword $(MAKECMDGOALS))" containers/bootstrap engine-start
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-hard test-vm test-fast lint format bench bench-hook bench-passes bench-harm bench-topology bench-placement bench-simulate bench-philly bench-runtime bench-published bench-events bench-placement-speed bench-plan bench-gateway bench-replay bench-node bench-guard bench-injob bench-packing bench-company bench-predictor bench-matching bench-sharing-day bench-scores bench-classify bench-retry bench-gpu-mps bench-gpu-guard check-artifact measurements bench-scrape cluster-up cluster-down fuzz fuzz-tres coverage coverage-c mutants sanitize clean lock bench-flood bench-forms deb rpm
+.PHONY: help setup demo test test-hard test-vm test-fast lint format bench bench-hook bench-passes bench-harm bench-topology bench-placement bench-simulate bench-philly bench-runtime bench-published bench-events bench-placement-speed bench-plan bench-gateway bench-replay bench-node bench-guard bench-injob bench-packing bench-company bench-predictor bench-matching bench-sharing-day bench-scores bench-classify bench-retry bench-gpu-mps bench-gpu-guard check-artifact measurements bench-scrape cluster-up cluster-down fuzz fuzz-tres coverage coverage-c mutants sanitize clean lock bench-flood bench-forms deb rpm pypi
 
 help: ## this page
 	@echo "Berth: the right GPUs for every Slurm job. Start with 'make demo'."
@@ -69,6 +69,7 @@ lint: setup ## ruff, mypy --strict, import-linter, clang-format, gcc -Wall -Wext
 	@$(VENV)/bin/ruff check $(PYDIRS)
 	@$(VENV)/bin/ruff format --check --quiet $(PYDIRS)
 	@$(VENV)/bin/mypy --no-error-summary
+	@$(VENV)/bin/mypy --no-error-summary $(wildcard packaging/*.py)
 	@PYTHONPATH=. $(VENV)/bin/lint-imports --no-cache >build/lint-imports.txt || { cat build/lint-imports.txt; exit 1; }
 	@$(MAKE) --silent -C slurm_plugins check
 	@$(MAKE) --silent -C tests/fakes/nvml
@@ -219,6 +220,9 @@ deb: ## Debian packages in dist/, for this machine and its Slurm (IN=trixie: in 
 
 rpm: ## RPMs in dist/, for this machine and its Slurm (IN=bookworm, PYTHON=python3.11)
 	@packaging/build.py rpm $(if $(IN),--in $(IN)) $(if $(PYTHON),--python $(PYTHON))
+
+pypi: $(VENV)/.installed ## the wheel and the source archive, as PyPI takes them, in dist/pypi
+	@$(PY) -m hatchling build -d dist/pypi
 
 clean: ## remove what was built here (not the images)
 	@rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -93,6 +93,7 @@ def rpm(tree: Path, slurm: str, python: str) -> list[Path]:
     words = values(slurm, python)
     defines = {"_topdir": str(top), "berth_version": version(), "berth_python": python, "berth_slurm": slurm or "none"}
     defines |= {"berth_slurm_next": words["NEXT"], "berth_date": time.strftime("%a %b %d %Y", time.gmtime(epoch()))}
+    defines |= {"berth_maintainer": words["MAINTAINER"]}
     told = [word for name, value in defines.items() for word in ("--define", f"{name} {value}")]
     run("rpmbuild", "-bb", *told, str(HERE / "rpm" / "berth.spec"), cwd=tree, env=dict(os.environ))
     return sorted((top / "RPMS").rglob("*.rpm"))
@@ -115,7 +116,7 @@ def in_container(suite: str, kind: str, python: str) -> int:
 
 
 def tools_image(suite: str) -> str:
-    """Builds the image with the packagers' tools and Slurm's headers on a Debian suite or an image; returns its name."""
+    """Builds the image with the packagers' tools and Slurm's headers on a suite or an image, and names it."""
     sys.path.insert(0, str(ROOT))
     from containers.images import offer_ca_bundle  # noqa: PLC0415 - only where there is Docker
 

@@ -77,7 +77,9 @@ def main() -> int:
     stage.files()
     stage.compile()
     if options.plugins:
-        make("slurm_plugins", stage.folder(options.plugins), f"builddir={BUILD / 'slurm_plugins'}")
+        # SLURM_PREFIX: where a Slurm lives that no package brought.
+        prefix = [f"prefix={os.environ['SLURM_PREFIX']}"] if "SLURM_PREFIX" in os.environ else []
+        make("slurm_plugins", stage.folder(options.plugins), f"builddir={BUILD / 'slurm_plugins'}", *prefix)
         stage.manual("berth-notice.8", options.plugins)
     return 0
 

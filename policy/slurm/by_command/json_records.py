@@ -38,7 +38,7 @@ def _read(kind: Any, value: Any, path: str) -> Any:
     if get_origin(kind) is list and type(value) is list:
         [inner] = get_args(kind)
         return [_read(inner, one, f"{path}[{i}]") for i, one in enumerate(value)]
-    if is_dataclass(kind) and type(value) is dict:
+    if isinstance(kind, type) and is_dataclass(kind) and type(value) is dict:
         return kind(**_values(kind, value, path))
     if isinstance(kind, UnionType):
         for one in get_args(kind):
