@@ -26,6 +26,7 @@ _COMMANDS = (
     "policy.cli.report",
     "policy.cli.vc",
     "policy.cli.ready",
+    "policy.web.command",
 )
 
 _OURS = frozenset({"policy", "topology", "prolog_epilog"})
