@@ -21,7 +21,7 @@ function runs(job) { return job.state === "RUNNING"; }
 function placeText(job) {
   const places = job.places || [];
   if (!places.length) return "";
-  const first = places.slice(0, 3).map(([node, mask]) => `${state.room.nodes[node].name}: ${bits(mask).join(",")}`).join("; ");
+  const first = places.slice(0, 3).map(([node, mask]) => `${state.room.nodes[node].name} (GPU ${folded(bits(mask))})`).join(", ");
   return places.length > 3 ? `${first} and ${many(places.length - 3, "more node")}` : first;
 }
 

@@ -23,11 +23,18 @@ function ownerColour(user) {
 function scoreColour(score) { return SCALE[Math.max(0, Math.min(SCALE.length - 1, Math.floor((score - 0.94) / 0.04)))]; }
 function bits(mask) { const found = []; for (let gpu = 0; mask >= 1; gpu += 1, mask = Math.floor(mask / 2)) if (mask % 2 >= 1) found.push(gpu); return found; }
 
+// 0,1,2,5 becomes 0-2,5, as Slurm writes it.
+function folded(numbers) {
+  const parts = [];
+  for (const number of numbers) { const last = parts.at(-1); if (last && last[1] === number - 1) last[1] = number; else parts.push([number, number]); }
+  return parts.map(([first, last]) => first === last ? `${first}` : `${first}-${last}`).join(",");
+}
+
 class RoomDrawing {
   constructor(floor, room, choose, tell) {
     this.room = room; this.boxes = []; this.choose = choose; this.tell = tell; this.nodes = room.nodes;
     const count = this.nodes.length;
-    this.gpu = count <= 24 ? 17 : count <= 96 ? 13 : count <= 384 ? 8 : 5;
+    this.gpu = count <= 24 ? 24 : count <= 96 ? 14 : count <= 384 ? 8 : 5;
     this.named = count <= 96;
     floor.replaceChildren();
     const pods = new Map();
@@ -93,8 +100,8 @@ class RoomDrawing {
     const ratio = window.devicePixelRatio || 1, free = styled("--free"), edge = styled("--edge"), muted = styled("--muted"), ink = styled("--ink"), bad = styled("--bad"), card = styled("--card");
     for (const box of this.boxes) {
       const available = box.canvas.parentElement.parentElement.clientWidth - 20;
-      const wish = box.places.length <= 4 ? box.places.length : Math.ceil(Math.sqrt(box.places.length * 1.6 * this.height / this.width));
-      box.columns = Math.max(1, Math.min(wish, Math.floor((available + this.space) / (this.width + this.space))));
+      const most = Math.max(1, Math.min(box.places.length, Math.floor((available + this.space) / (this.width + this.space))));
+      box.columns = [8, 6, 4, 3].find((wish) => wish <= most && box.places.length % wish === 0) || Math.min(most, 8);
       const wide = box.columns * (this.width + this.space) - this.space, high = Math.ceil(box.places.length / box.columns) * (this.height + this.space) - this.space;
       const canvas = box.canvas, pen = canvas.getContext("2d");
       if (canvas.width !== Math.round(wide * ratio) || canvas.height !== Math.round(high * ratio)) {
