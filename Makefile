@@ -27,7 +27,7 @@ cluster-runs = BERTH_RERUN="make $(firstword $(MAKECMDGOALS))" containers/bootst
     && BERTH_RERUN="make $(firstword $(MAKECMDGOALS))" containers/bootstrap engine-start
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-hard test-vm test-fast lint format bench bench-hook bench-passes bench-harm bench-topology bench-placement bench-simulate bench-philly bench-runtime bench-published bench-events bench-placement-speed bench-plan bench-gateway bench-replay bench-node bench-guard bench-injob bench-packing bench-company bench-predictor bench-matching bench-sharing-day bench-scores bench-classify bench-retry bench-gpu-mps bench-gpu-guard check-artifact measurements bench-scrape cluster-up cluster-down fuzz fuzz-tres coverage coverage-c mutants sanitize clean lock bench-flood bench-forms deb rpm pypi
+.PHONY: help setup demo demo-web test test-hard test-vm test-fast lint format bench bench-hook bench-passes bench-harm bench-topology bench-placement bench-simulate bench-philly bench-runtime bench-published bench-events bench-placement-speed bench-plan bench-gateway bench-replay bench-node bench-guard bench-injob bench-packing bench-company bench-predictor bench-matching bench-sharing-day bench-scores bench-classify bench-retry bench-gpu-mps bench-gpu-guard check-artifact measurements bench-scrape cluster-up cluster-down fuzz fuzz-tres coverage coverage-c mutants sanitize clean lock bench-flood bench-forms deb rpm pypi
 
 help: ## this page
 	@echo "Berth: the right GPUs for every Slurm job. Start with 'make demo'."
@@ -44,6 +44,9 @@ $(VENV)/.installed: requirements/dev.lock pyproject.toml prolog_epilog/front/ber
 
 setup: $(VENV)/.installed ## install what is missing: packages, Docker engine, Python environment
 	@BERTH_RERUN="make $(firstword $(MAKECMDGOALS) setup)" containers/bootstrap packages
+
+demo-web: $(VENV)/.installed ## a page of a simulated day, without Slurm and Docker: prints its address (WEB="--nodes 64")
+	@$(PY) -m containers.demo_web $(WEB)
 
 demo: $(VENV)/.installed ## bring a cluster up, show plain Slurm and Berth side by side, take it down (SLURM=...)
 	@if $(cluster-runs); then $(call with-engine,$(PY) -m containers.demo --slurm $(SLURM)); \

@@ -33,6 +33,7 @@ _COMMANDS = (
     "policy.cli.observe",
     "policy.cli.vc",
     "policy.cli.ready",
+    "policy.web.command",
 )
 
 _OURS = frozenset({"policy", "topology", "prolog_epilog"})

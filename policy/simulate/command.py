@@ -7,6 +7,7 @@ import os
 import shlex
 import sys
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from policy.formats.errors import UsageError
@@ -170,6 +171,7 @@ def _add_output(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--json", action="store_true", help="print JSON instead of the table")
     group.add_argument("--csv", metavar="FILE", help="write the figures as CSV")
     group.add_argument("--placements", default="", metavar="FILE", help="write who ran where: job,start_s,end_s,gpus")
+    group.add_argument("--history", type=_path, default="", metavar="FILE", help="write the run for `berth web`")
     group.add_argument("--report", metavar="FILE", help="write a page with table and plots (HTML)")
 
 
@@ -188,6 +190,11 @@ def _count(text: str) -> int:
     if value < 1:
         raise argparse.ArgumentTypeError(f"{text} is not a number from 1 on")
     return value
+
+
+def _path(text: str) -> str:
+    """Returns a path that means the same in a job of `--submit`."""
+    return str(Path(text).absolute()) if text else ""
 
 
 def _cost(text: str) -> float:
@@ -251,6 +258,7 @@ _AS_THEY_ARE = (
         "borrow",
         "spread",
         "movable",
+        "history",
     ),
 )
 """Options that have the same name in a study."""

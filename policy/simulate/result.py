@@ -38,6 +38,8 @@ class SimulationOutcome:
     moves: int = 0
     extra: Mapping[str, object] = field(default_factory=dict)
     """Further figures of one simulator: waits by reason, levels at start."""
+    written: Sequence[tuple[float, str, Mapping[str, str]]] = ()
+    """Segments in the order in which they were written: time, job and values; empty unless they were asked for."""
 
     def figures(self) -> dict[str, object]:
         """Returns the figures that every table shows; times are in seconds, shares between 0 and 1."""

@@ -67,6 +67,8 @@ class Study:
     spread: bool = False
     movable: float = 0.0
     """Part of the jobs with `--movable`; running ones are moved where that is worth it."""
+    history: str = ""
+    """The file for the history of a run, which `berth web` shows; empty: none is written."""
     sweeps: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
     def with_values(self, values: Sequence[tuple[str, str]]) -> "Study":

@@ -24,7 +24,8 @@ from policy.simulate.inputs import Trace, cluster, read_traces
 from policy.simulate.inputs.others import completed, read_events, read_quotas
 from policy.simulate.jobs import TraceJob
 from policy.simulate.pal_rounds.events import NodeEvent
-from policy.simulate.report.files import write_placements
+from policy.simulate.report.files import placement_files, write_placements
+from policy.simulate.report.history import write_history
 from policy.simulate.report.summary import Summary, summarise
 from policy.simulate.result import SimulationOutcome
 from policy.simulate.study import Cell, Study, cells
@@ -91,6 +92,8 @@ def run_cell(study: Study, cell: Cell, trace: Trace, placements: str = "") -> Su
     jobs = completed(trace.jobs, one.limits, one.models, cell.seed)
     simulate = {"slurm": _slurm, "berthd": _berthd}.get(one.mode, _rounds)
     outcome = simulate(one, cell, jobs, fleet)
+    if study.history:
+        write_history(outcome, fleet, placement_files(study.history, cells(study))[cell])
     if placements:
         write_placements(outcome, placements)
     return summarise(outcome, cell.policy, cell.seed, dict(cell.swept))
@@ -148,6 +151,7 @@ def _berthd(study: Study, cell: Cell, jobs: Sequence[TraceJob], fleet: Fleet) ->
         site=Settings(moving=RelocationRules(enabled=study.movable > 0)),
         delays=Delays(backfill=study.bf_interval),
         slurm=study.slurm,
+        history=bool(study.history),
         seed=cell.seed,
     )
     movable = _movable(study, cell, jobs)

@@ -88,6 +88,7 @@ class _World:
         self._running: dict[int, SimulatedJob] = {}
         self._back: dict[int, SimulatedJob] = {}
         """Requeued jobs, until they may start again."""
+        self._written: list[tuple[float, str, Mapping[str, str]]] = []
         self._left = len(self._records)
         self._main = Loop(clock, settings.delays.main, self._main_pass)
         self._anyway = Loop(clock, SCHED_INTERVAL, self._main_pass)
@@ -189,8 +190,14 @@ class _World:
     def _updated(self, record: SimulatedJob) -> None:
         record.updates += 1
         self._updates += 1
+        self._note(record)
         record.changed()
         self._changed(asks_for_pass=True)
+
+    def _note(self, record: SimulatedJob) -> None:
+        """Keeps a segment as it was written, if the outcome is to have all of them."""
+        if self._settings.history and record.segment is not None:
+            self._written.append((self._clock.now, record.asked.job.id, record.segment))
 
     # The events of the simulation
 
@@ -210,6 +217,7 @@ class _World:
             if decision.verb == "place":
                 names, record.pin_mask, record.segment = pinned_by(decision)
                 record.pin = tuple(self._fleet.index[name] for name in names)
+                self._note(record)
         self._clock.at(self._clock.now + self._delays.submit, partial(self._enter, record))
 
     def _enter(self, record: SimulatedJob) -> None:
@@ -354,6 +362,7 @@ class _World:
                 "killed": self._killed,
                 "reasons": dict(self._planner.reasons) if self._planner else {},
             },
+            written=self._written,
         )
 
 

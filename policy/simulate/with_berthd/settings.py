@@ -101,5 +101,7 @@ class PinnedSettings:
     """Jobs tried in a main pass, and in backfill."""
     lost_notices: float = 0.0
     """Part of the Epilogs' notices that never arrive."""
+    history: bool = False
+    """Tells whether the outcome keeps each segment that was written."""
     seed: int = 0
     """The seed of random values: Slurm's clock at the first job's submission, and the notices that are lost."""

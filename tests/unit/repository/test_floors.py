@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[3]
-UPPER = ("policy.site", "policy.slurm", "policy.daemon", "policy.cli", "policy.simulate")
+UPPER = ("policy.site", "policy.slurm", "policy.daemon", "policy.cli", "policy.simulate", "policy.web")
 """Floors of policy that may do I/O; everything else in policy is the core."""
 IO_MODULES = {"os", "socket", "subprocess", "pathlib", "io", "shutil", "tempfile", "asyncio", "threading", "select"}
 

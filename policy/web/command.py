@@ -1,0 +1,180 @@
+"""The command `berth web`, which serves a page of the machine room, the queue and what happened."""
+
+from __future__ import annotations
+
+import argparse
+import ipaddress
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from policy.formats.errors import BerthError, ConfigError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from policy.site.config import Config
+    from policy.site.munge import Credential
+    from policy.web.access import WebAccess
+    from policy.web.live import LiveSource
+    from policy.web.model import WebRoom
+    from policy.web.server import WebServer
+
+__all__ = ["register"]
+
+PORT = 8484
+_LEAST = 1.0
+
+
+def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Adds the command."""
+    parser = commands.add_parser("web", help="serve a page of GPUs, queue and history")
+    parser.add_argument("--from-simulation", type=Path, metavar="FILE", help="show a run of simulate --history instead")
+    parser.add_argument(
+        "--bind", default="127.0.0.1", metavar="ADDRESS", help="address to listen on (default: this host alone)"
+    )
+    parser.add_argument("--port", type=int, default=PORT, metavar="N", help="default: %(default)s; 0: any free one")
+    parser.add_argument(
+        "--host-name", action="append", default=[], metavar="NAME", help="repeatable: a name of this server"
+    )
+    parser.add_argument("--every", type=float, default=5.0, metavar="S", help="seconds between readings (default: 5)")
+    parser.add_argument("--gateway", default="auto", metavar="NAME", help="as berthd's (default: of berth.conf)")
+    parser.add_argument(
+        "--trust-proxy", action="append", default=[], metavar="ADDRESS", help="repeatable: whose header names the user"
+    )
+    parser.add_argument(
+        "--user-header", default="X-Remote-User", metavar="NAME", help="that header (default: %(default)s)"
+    )
+    parser.add_argument("--tokens", type=Path, metavar="FILE", help="lines of TOKEN USER, readable by its owner alone")
+    parser.add_argument("--munge", action="store_true", help="take munge credentials of viewers")
+    parser.add_argument(
+        "--embed-in", default="", metavar="ORIGIN", help="page that may embed this one, such as https://ondemand.site"
+    )
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Serves until it is interrupted."""
+    from policy.web.server import Exhibit, poll  # noqa: PLC0415 - keeps `berth --help` fast
+
+    if options.every < _LEAST:
+        raise UsageError(f"--every is at least {_LEAST:g} s, so that the page is no load for Slurm")
+    if set(options.embed_in) & set(" ;,'\n"):
+        raise UsageError("--embed-in is one origin, such as https://ondemand.site")
+    stop = threading.Event()
+    if options.from_simulation:
+        from policy.web.simulated import SimulatedSource  # noqa: PLC0415
+
+        server = _server(options, Exhibit(SimulatedSource(options.from_simulation)), _access(options, ""))
+    else:
+        from policy.site.config import config_path, load  # noqa: PLC0415
+
+        config = load(config_path())
+        source = _live(options, config)
+        exhibit = Exhibit(source)
+        server = _server(options, exhibit, _access(options, config.munge_socket))
+        threading.Thread(target=poll, args=(exhibit, source, options.every, stop), daemon=True).start()
+    host, port = server.server_address[:2]
+    shown = f"[{host!s}]" if ":" in str(host) else str(host)
+    print(f"berth web: http://{shown}:{port}/", flush=True)
+    try:
+        server.serve_forever()
+    finally:
+        stop.set()
+        server.stopped.set()
+        server.server_close()
+    return 0
+
+
+def _server(options: argparse.Namespace, exhibit: object, access: WebAccess) -> WebServer:
+    from policy.web.server import Exhibit, WebServer  # noqa: PLC0415
+
+    assert isinstance(exhibit, Exhibit)  # noqa: S101 - narrows the type
+    try:
+        return WebServer((options.bind, options.port), exhibit, access, frozenset(options.host_name), options.embed_in)
+    except (OSError, OverflowError) as problem:
+        raise BerthError(
+            f"cannot listen on {options.bind} port {options.port}: {problem}; choose another --port"
+        ) from None
+
+
+def _access(options: argparse.Namespace, munge_socket: str) -> WebAccess:
+    from policy.site.munge import Munge  # noqa: PLC0415
+    from policy.web.access import WebAccess, read_tokens  # noqa: PLC0415
+
+    try:
+        loopback = ipaddress.ip_address(options.bind).is_loopback
+        proxies = frozenset(str(ipaddress.ip_address(one)) for one in options.trust_proxy)
+    except ValueError as problem:
+        raise UsageError(f"--bind and --trust-proxy take IP addresses: {problem}") from None
+    tokens = read_tokens(options.tokens) if options.tokens else {}
+    known = not (loopback or options.from_simulation)
+    if known and not (proxies or tokens or options.munge):
+        raise ConfigError(
+            "on other addresses than loopback, viewers have to be known: give --trust-proxy, --tokens or --munge"
+        )
+    decode = _one_at_a_time(Munge(munge_socket).decode) if options.munge else None
+    return WebAccess(proxies, options.user_header, tokens, decode, must_be_known=known)
+
+
+def _one_at_a_time(call: Callable[[bytes], Credential]) -> Callable[[bytes], Credential]:
+    lock = threading.Lock()
+
+    def locked(value: bytes) -> Credential:
+        with lock:
+            return call(value)
+
+    return locked
+
+
+def _live(options: argparse.Namespace, config: Config) -> LiveSource:
+    from policy.slurm.gateways import open_gateway  # noqa: PLC0415
+    from policy.web.live import LiveSource  # noqa: PLC0415
+
+    gateway = open_gateway(config.gateway if options.gateway == "auto" else options.gateway)
+    return LiveSource(gateway, lambda names: _known(config, names))
+
+
+def _known(config: Config, names: Sequence[str]) -> WebRoom:
+    """Returns the nodes as the topology files and the score table describe them."""
+    from policy.site.config import fabric_file  # noqa: PLC0415
+    from policy.site.log import error  # noqa: PLC0415
+    from policy.web.model import WebNode, WebRoom  # noqa: PLC0415
+    from topology import scores  # noqa: PLC0415
+    from topology.errors import TopologyError  # noqa: PLC0415
+    from topology.fabric import Fabric  # noqa: PLC0415
+    from topology.files import load_directory  # noqa: PLC0415
+    from topology.providers import slurm_fabric  # noqa: PLC0415
+
+    machines, slurm, speed = {}, None, {}
+    try:
+        machines = dict(load_directory(config.topology_dir, lambda problem: error(str(problem))))
+        source = fabric_file(config.fabric)
+        slurm = slurm_fabric.read(source) if source else None
+        table = scores.load(config.scores) if config.scores else ()
+        speed = {(one.node, one.position): one.score for one in table if one.app_class == "compute"}
+    except TopologyError as problem:
+        error(f"{problem}; the page shows the nodes without it")
+    fabric = Fabric.of(machines.values(), slurm)
+    place = {name: number for number, name in enumerate(fabric.names)}
+
+    def group(groups: Sequence[str], number: int) -> str:
+        return groups[number] if 0 <= number < len(groups) else ""
+
+    def node(name: str) -> WebNode:
+        machine, at = machines.get(name), place.get(name)
+        if machine is None or at is None:
+            return WebNode(name, 0)
+        found = [round(speed[name, gpu], 3) for gpu in range(machine.size) if (name, gpu) in speed]
+        return WebNode(
+            name,
+            machine.size,
+            group(fabric.leaves, int(fabric.leaf[at])),
+            group(fabric.pods, int(fabric.pod[at])),
+            group(fabric.domains, int(fabric.domain[at])),
+            machine.model,
+            found if len(found) == machine.size else (),
+        )
+
+    links = {one.model: [(link.a, link.b, link.gbps) for link in one.links] for one in machines.values()}
+    return WebRoom([node(name) for name in names], links)

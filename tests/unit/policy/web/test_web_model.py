@@ -1,0 +1,153 @@
+"""What the page is told: of a simulated day, of Slurm, and to whom."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from policy.formats.errors import FormatError, SlurmError
+from policy.formats.slurm_facts import JobFacts, NodeFacts, Reading
+from policy.slurm.gateways import open_gateway
+from policy.web.live import LiveSource
+from policy.web.model import WebNode, WebRoom, WebViewer, seen_by
+from policy.web.simulated import SimulatedSource
+from tests.unit.policy.web.web_world import simulated_day
+
+RECORDING = Path(__file__).parents[3] / "unit" / "data" / "slurm-26.05"
+
+
+def test_a_simulated_day_is_told_moment_by_moment(tmp_path: Path) -> None:
+    source = SimulatedSource(simulated_day(tmp_path / "day.json"))
+    room = source.room()
+
+    early = {job.id: job for job in source.moment(room.began + 100).jobs}
+    assert (early["7"].state, early["7"].places) == ("RUNNING", [(0, 255)])
+    assert early["8"].state == early["9"].state == "PENDING"
+    assert early["8"].places == [(0, 255)], "its planned place"
+    assert early["8"].plain()["planned"] >= room.began + 600
+    assert early["8"].plain()["why"]
+    assert source.moment(room.until).jobs == []
+    kinds = [(one.kind, one.job) for one in source.moment(room.until).events if one.kind in {"start", "end"}]
+    assert kinds[:2] == [("start", "7"), ("end", "7")]
+    assert len(kinds) == 6
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"schema_version": 1}', '{"schema_version": 2, "jobs": []}'])
+def test_what_is_no_history_is_one_sentence(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "day.json"
+    file.write_text(text)
+
+    with pytest.raises(FormatError, match=r"is no history.*berth simulate --history"):
+        SimulatedSource(file)
+
+
+class StandInSlurm:
+    """Slurm, which answers with what a test puts here."""
+
+    def __init__(self, private: str = "none") -> None:
+        self.private, self.jobs, self.at, self.reads = private, list[JobFacts](), 1_000.0, 0
+        self.fails = False
+
+    def read(self, *, ended: bool) -> Reading:  # noqa: ARG002
+        self.reads += 1
+        if self.fails:
+            raise SlurmError("slurmctld does not answer")
+        return Reading(self.at, (NODE,), tuple(self.jobs), ())
+
+    def config(self) -> Mapping[str, str]:
+        return {"PrivateData": self.private, "SlurmUser": "slurm(64030)"}
+
+
+NODE = NodeFacts("n1", 8, 0, 8, 0, 1, True, False, 4, 0, 4, 0, 0)
+
+
+def job(number: int, user: int, **values: object) -> JobFacts:
+    facts = JobFacts(number, "RUNNING", "gpu", 1, 900, 950, 2_000, 1_050, 1, ("n1",), (), user=user)
+    return replace(facts, **values)  # type: ignore[arg-type]
+
+
+def live(slurm: StandInSlurm) -> LiveSource:
+    return LiveSource(slurm, lambda names: WebRoom([WebNode(name, 0) for name in names]))
+
+
+def test_events_are_what_changed_between_two_readings() -> None:
+    slurm = StandInSlurm()
+    source = live(slurm)
+    waits = job(1, 11, state="PENDING", start=None, nodes=(), reason="Resources", segment={"pins": "0"})
+    guest = job(2, 12, holds=(2,), segment={})
+    slurm.jobs = [waits, guest, job(3, 13, holds=(4,))]
+    assert source.read()
+    assert source.moment(None).events == []
+
+    slurm.jobs = [
+        replace(waits, segment={"pins": "1", "why": "sooner there"}),
+        replace(guest, state="PENDING", segment={"evicted": "1", "evicted_text": "an owner needs it"}),
+    ]
+    source.read()
+    slurm.jobs = [replace(waits, state="RUNNING", start=1_010, nodes=("n1",), holds=(1,), segment={"pins": "1"})]
+    source.read()
+
+    events = [(one.kind, one.job, one.text) for one in source.moment(None).events]
+    assert events == [
+        ("re-pin", "1", "sooner there"),
+        ("eviction", "2", "an owner needs it"),
+        ("end", "3", ""),
+        ("start", "1", ""),
+    ]
+
+
+def test_without_an_answer_of_slurm_the_last_reading_stays_and_says_so() -> None:
+    slurm = StandInSlurm()
+    source = live(slurm)
+    slurm.jobs = [job(1, 11, holds=(1,))]
+    source.read()
+    slurm.fails = True
+
+    assert not source.read()
+    assert source.moment(None).problem == "slurmctld does not answer"
+    assert len(source.moment(None).jobs) == 1
+
+
+def test_private_jobs_are_told_to_their_owner_and_slurms_people_only() -> None:
+    slurm = StandInSlurm("jobs,usage")
+    source = live(slurm)
+    slurm.jobs = [job(1, 11, holds=(1,)), job(2, 12, holds=(6,)), job(3, 12, state="PENDING", nodes=())]
+    source.read()
+    slurm.jobs = slurm.jobs[2:]
+    source.read()
+    slurm.jobs = [job(1, 11, holds=(1,)), job(2, 12, holds=(6,))]
+    source.read()
+    moment, privacy = source.moment(None), source.privacy()
+
+    own = seen_by(WebViewer(11, "a"), moment, privacy)
+    assert [one.id for one in own.jobs] == ["1"]
+    assert own.hidden == [(0, 6)], "somebody's GPUs, but not whose"
+    assert {one.job for one in own.events} == {"1"}
+    stranger = seen_by(WebViewer(), moment, privacy)
+    assert (stranger.jobs, stranger.events, stranger.hidden) == ([], [], [(0, 7)])
+    for uid in (0, 64_030, os.geteuid()):
+        assert seen_by(WebViewer(uid), moment, privacy) == moment
+
+
+def test_private_nodes_leave_no_place_and_nothing_is_public_before_slurm_has_told_its_rules() -> None:
+    slurm = StandInSlurm("nodes")
+    source = live(slurm)
+    assert source.privacy().jobs
+    assert source.privacy().nodes
+    slurm.jobs = [job(1, 11, holds=(1,), segment={"nodes": "n1", "gpus": "0"})]
+    source.read()
+
+    [shown] = seen_by(WebViewer(12), source.moment(None), source.privacy()).jobs
+    assert (shown.places, shown.segment) == ((), {})
+
+
+def test_a_real_recording_is_shown() -> None:
+    source = LiveSource(
+        open_gateway(f"recorded:{RECORDING}"), lambda names: WebRoom([WebNode(name, 0) for name in names])
+    )
+
+    assert source.read(), source.moment(None).problem
+    assert sum(node.gpus for node in source.room().nodes) > 0
+    assert all(one.state in {"PENDING", "RUNNING"} for one in source.moment(None).jobs)
