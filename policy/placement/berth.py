@@ -13,7 +13,7 @@ from policy.placement.base import Berth, Policy, take_off
 from policy.placement.gang import Gang, choose
 from policy.placement.joint.together import place_together
 from policy.placement.published.pal import PalPolicy
-from policy.placement.speed import ALIKE_IN_A_CROWD, alike, fast_enough
+from policy.placement.speed import alike, fast_enough
 from policy.placement.too_slow import Bound, bounds, worthwhile
 from policy.request.demand import ANY_SPREAD
 from topology.fabric import NOBODY
@@ -79,48 +79,20 @@ class BerthPolicy(Policy):
         if demand.n == ANY_SPREAD:
             return self._anywhere(demand, view)
         fits = self.fitting(demand, view)
-        if demand.n > 1:
-            return self._same_on_each(demand, view, fits)
-        best = self._one_node(demand, view, fits)
-        return self._on_avoided_node(demand, view, fits, best) or best
+        return self._one_node(demand, view, fits) if demand.n == 1 else self._same_on_each(demand, view, fits)
 
     def worthwhile(self, demand: "Demand", fleet: "Fleet") -> "Bools":
         """Marks the candidates whose GPUs are not too slow for such a job (policy/placement/too_slow.py)."""
         scores = fleet.scores_of(demand.app_class)
         if scores is None or demand.n == ANY_SPREAD or demand.gpus < 2 or demand.share is not None:
             return demand.candidates
-        too_slow = self._too_slow(demand.app_class, fleet, demand.n, demand.k)
-        return worthwhile(demand.candidates, fleet.size >= demand.k, demand.n, too_slow)
-
-    def _too_slow(self, app_class: str, fleet: "Fleet", nodes: int, gpus: int) -> list[Bound]:
-        scores, key = fleet.scores[app_class], (app_class, nodes, gpus)
+        key = (demand.app_class, demand.n, demand.k)
         known = self._bounds.get(key)
         # The same array means the same scores, because tables are replaced and never changed.
         if known is None or known[0] is not scores:
             exists = np.arange(scores.shape[1]) < fleet.size[:, None]
-            known = self._bounds[key] = scores, bounds(np.where(exists, scores, np.inf), nodes, gpus)
-        return known[1]
-
-    def _on_avoided_node(self, demand: "Demand", view: "View", fits: "Bools", best: Berth) -> Berth | None:
-        """Returns a place among those GPUs of a node that jobs on whole nodes avoid, for a job on fewer, if as good.
-
-        The fewer small jobs lie on other nodes, the sooner a gang finds enough of those.
-        """
-        fleet = view.fleet
-        size = int(fleet.size.max(initial=0))
-        if demand.k >= size or demand.share is not None:
-            return None
-        avoided = np.zeros(fits.size, np.bool_)
-        for app_class in fleet.scores:
-            for bound in self._too_slow(app_class, fleet, 1, size)[:1]:
-                avoided |= ~bound.fast & (fleet.size == size)
-        if avoided[best.nodes[0]] or not (avoided & fits).any():
-            return None
-        with suppress(NotNow):
-            there = self._one_node(demand, view, fits & avoided)
-            if there.paths >= best.paths and there.cost <= best.cost * (1 + ALIKE_IN_A_CROWD):
-                return there
-        return None
+            known = self._bounds[key] = scores, bounds(np.where(exists, scores, np.inf), demand.n, demand.k)
+        return worthwhile(demand.candidates, fleet.size >= demand.k, demand.n, known[1])
 
     def place_together(
         self, demands: "Sequence[Demand]", view: "View", held: "Sequence[Berth | None]" = ()
