@@ -159,8 +159,8 @@ bench-gpu-guard: setup ## a host and its guest on a real GPU: exclusive, time sl
 bench-topology: setup ## a cluster of 12,500 nodes loaded, its node sets, the best of 16 GPUs
 	@$(PY) -m tests.bench.topology
 
-bench-placement: setup ## the policy beside PAL on the honest set of machines and traces; half an hour on two cores
-	@$(PY) -m tests.bench.placement
+bench-placement: setup ## the policy beside PAL on the honest set of machines and traces, and under Slurm's own rules; an hour on two cores (PLACEMENT="--quick --family slurm")
+	@$(PY) -m tests.bench.placement $(PLACEMENT)
 
 bench-simulate: setup ## how long simulations take: PAL's published one, Philly's week, 100,000 jobs on 100,000 GPUs
 	@$(PY) -m tests.bench.simulate

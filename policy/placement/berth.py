@@ -13,8 +13,8 @@ from policy.placement.base import Berth, Policy, take_off
 from policy.placement.gang import Gang, choose
 from policy.placement.joint.together import place_together
 from policy.placement.published.pal import PalPolicy
-from policy.placement.speed import ALIKE_IN_A_CROWD, alike, fast_enough
-from policy.placement.too_slow import NO_BOUND, slowest_worth
+from policy.placement.speed import alike, fast_enough
+from policy.placement.too_slow import Bound, bounds, worthwhile
 from policy.request.demand import ANY_SPREAD
 from topology.fabric import NOBODY
 from topology.tables import Ints, positions
@@ -71,40 +71,28 @@ class BerthPolicy(Policy):
         """Sets the cost of a move in seconds; a running job moves only if it gains more in its remaining run time."""
         self.move_s = move_s
         self._published = PalPolicy()
-        self._worth: dict[tuple[int, int, int, int], _Worth] = {}
+        self._bounds: dict[tuple[str, int, int], tuple[Floats, list[Bound]]] = {}
+        """Too slow nodes by class, nodes and GPUs on each, with the scores that tell so."""
 
     def place(self, demand: "Demand", view: "View") -> Berth:
         """Returns the best free set."""
         if demand.n == ANY_SPREAD:
             return self._anywhere(demand, view)
-        worth = self._worth_of(demand, view.fleet)
-        if worth is not None and worth.masks is not None:
-            view = view.with_free(view.free & worth.masks)
         fits = self.fitting(demand, view)
-        if demand.n > 1:
-            return self._same_on_each(demand, view, fits)
-        berth = self._one_node(demand, view, fits)
-        if worth is not None and worth.spoilt is not None and demand.k < int(view.fleet.size[berth.nodes[0]]):
-            with suppress(NotNow):
-                there = self._one_node(demand, view, fits & worth.spoilt)
-                if there.cost < berth.cost * (1 + ALIKE_IN_A_CROWD):
-                    return there
-        return berth
+        return self._one_node(demand, view, fits) if demand.n == 1 else self._same_on_each(demand, view, fits)
 
     def worthwhile(self, demand: "Demand", fleet: "Fleet") -> "Bools":
-        """Marks the candidates with enough GPUs that are not too slow for such a job."""
-        worth = self._worth_of(demand, fleet)
-        return demand.candidates if worth is None or demand.n == ANY_SPREAD else worth.nodes
-
-    def _worth_of(self, demand: "Demand", fleet: "Fleet") -> "_Worth | None":
-        table = fleet.scores_of(demand.app_class)
-        if not fleet.scores:
-            return None
-        key = (id(table), id(demand.candidates), demand.n, demand.k)
-        found = self._worth.get(key)
-        if found is None or found.table is not table or found.candidates is not demand.candidates:
-            found = self._worth[key] = _Worth(demand, fleet)
-        return found
+        """Marks the candidates whose GPUs are not too slow for such a job (policy/placement/too_slow.py)."""
+        scores = fleet.scores_of(demand.app_class)
+        if scores is None or demand.n == ANY_SPREAD or demand.gpus < 2 or demand.share is not None:
+            return demand.candidates
+        key = (demand.app_class, demand.n, demand.k)
+        known = self._bounds.get(key)
+        # The same array means the same scores, because tables are replaced and never changed.
+        if known is None or known[0] is not scores:
+            exists = np.arange(scores.shape[1]) < fleet.size[:, None]
+            known = self._bounds[key] = scores, bounds(np.where(exists, scores, np.inf), demand.n, demand.k)
+        return worthwhile(demand.candidates, fleet.size >= demand.k, demand.n, known[1])
 
     def place_together(
         self, demands: "Sequence[Demand]", view: "View", held: "Sequence[Berth | None]" = ()
@@ -207,42 +195,6 @@ class BerthPolicy(Policy):
             f"{having} nodes have it free{_NEAR.get(gang.level, '')}"
         )
         return self.berth(demand, view, gang.nodes, positions(mask), why)
-
-
-class _Worth:
-    """The GPUs that are worth it to jobs of one class and size."""
-
-    def __init__(self, demand: "Demand", fleet: "Fleet") -> None:
-        self.table, self.candidates = fleet.scores_of(demand.app_class), demand.candidates
-        self.nodes = demand.candidates
-        self.masks: Ints | None = None
-        """The GPUs worth it on each node; None for all."""
-        self.spoilt = _spoilt(demand, fleet)
-        if self.table is None:
-            return
-        bound = slowest_worth(_existing(self.table, demand, fleet), max(1, demand.n), demand.k)
-        if bound == NO_BOUND:
-            return
-        masks = (self.table <= bound) @ (np.int64(1) << np.arange(self.table.shape[1], dtype=np.int64))
-        nodes = demand.candidates & (np.bitwise_count(masks & fleet.full) >= demand.k)
-        if int(nodes.sum()) >= demand.n:
-            self.nodes, self.masks = nodes, masks
-
-
-def _existing(table: "Floats", demand: "Demand", fleet: "Fleet") -> "Floats":
-    exists = np.arange(table.shape[1]) < fleet.size[:, None]
-    found: Floats = np.where(exists, table, np.nan)[demand.candidates]
-    return found
-
-
-def _spoilt(demand: "Demand", fleet: "Fleet") -> "Bools | None":
-    """Marks nodes with a GPU that is too slow for a job on the whole node, of any class; None where there is none."""
-    found = np.zeros(len(fleet.names), np.bool_)
-    exists = np.arange(int(fleet.size.max())) < fleet.size[:, None]
-    for table in fleet.scores.values():
-        bound = slowest_worth(_existing(table, demand, fleet), 1, int(fleet.size.max()))
-        found |= ((table > bound) & exists).any(axis=1)
-    return found if found.any() else None
 
 
 _NEAR = {"nvlink": "; all in one NVLink domain", "leaf": "; all in one leaf", "pod": "; all in one pod"}

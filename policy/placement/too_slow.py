@@ -1,51 +1,75 @@
-"""Finds GPUs that are so slow that a job does better to wait for others, and so do the jobs behind it.
+"""Finds nodes with GPUs so slow that a job does better to wait for others, and so do the jobs behind it.
 
-All GPUs of a synchronous job run at the speed of its slowest. Let a job on m GPUs of n nodes take j slow ones, `gap`
-times as slow as the next faster ones. The slow ones are given up where two things hold:
+All GPUs of a synchronous job run at the speed of its slowest. Let a job on m GPUs take j slow ones, `gap` times as slow
+as the next faster ones. Their nodes are given up where two things hold:
 
-* It costs the cluster more than it brings: m - j GPUs at full speed do more work than m at the slow speed, so
+* They cost the cluster more than they bring: m - j GPUs at full speed do more work than m at the slow speed, so
   gap > m / (m - j). Then it is better for all to leave the slow GPUs to other jobs, even to nobody.
 * The job is expected to end sooner without them, though it has fewer nodes to wait for. If N busy nodes come free at
   random, each after the time T on average, the n-th is free after T (1/N + 1/(N-1) + ... + 1/(N-n+1)). With N' nodes
   left this takes longer. T is not known, and is taken to be the run time of the job itself: jobs are alike as far as
   anybody knows. So gap - 1 > drain(N', n) - drain(N, n).
 
-Nothing here says what is slow. GPUs whose scores differ by small steps are never given up, because j more of them
-always do more work than they cost. A job on one GPU takes any.
+No constant says what is slow. Nodes whose speeds differ by small steps are never given up: more of them always do more
+work than they cost. A job on one GPU takes any.
 """
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 if TYPE_CHECKING:
-    from policy.formats.arrays import Floats
-
-NO_BOUND = float("inf")
+    from policy.formats.arrays import Bools, Floats
 
 
-def slowest_worth(scores: "Floats", nodes: int, gpus: int) -> float:
-    """Returns the slowest score that is worth it to a job on `nodes` x `gpus` GPUs; infinity where all are.
+class Bound(NamedTuple):
+    """A bound on speed: the nodes that meet it, and how much slower the fastest of the others is."""
 
-    Rows of `scores` are the nodes that it may use; a place without a GPU is NaN.
+    gap: float
+    fast: "Bools"
+
+
+def bounds(scores: "Floats", nodes: int, gpus: int) -> list[Bound]:
+    """Returns the bounds above which GPUs cost a job on `nodes` x `gpus` GPUs more than they bring, strictest first.
+
+    A row of `scores` is a node; a place without a GPU is infinitely slow. The job takes the fastest GPUs of each node,
+    and at worst it takes the nodes with most slow GPUs.
 
     >>> table = np.array([[1.0, 1.01], [1.0, 1.02], [1.01, 1.0], [2.8, 1.0]])
-    >>> slowest_worth(table, 2, 2), slowest_worth(table, 1, 1), slowest_worth(table, 4, 2)
-    (1.02, inf, inf)
+    >>> [(round(one.gap, 2), one.fast.tolist()) for one in bounds(table, 2, 2)]
+    [(2.75, [True, True, True, False])]
+    >>> bounds(table, 4, 1)
+    []
     """
     job = nodes * gpus
-    ordered = np.sort(scores[np.isfinite(scores)])[::-1]
-    if job < 2 or ordered.size < 2:
-        return NO_BOUND
-    j = np.arange(1, min(job, ordered.size))
-    gap = ordered[j - 1] / ordered[j]
-    room = _room(scores, NO_BOUND, gpus)
-    for last in np.flatnonzero(gap > job / (job - j))[::-1].tolist():
-        bound = float(ordered[last + 1])
-        left = _room(scores, bound, gpus)
-        if left >= nodes and gap[last] - 1.0 > drain(left, nodes) - drain(room, nodes):
-            return bound
-    return NO_BOUND
+    if job < 2 or gpus > scores.shape[1]:
+        return []
+    best = np.sort(scores, axis=1)[:, :gpus]
+    slowest = best[:, -1]
+    steps = np.unique(slowest[np.isfinite(slowest)])
+    found = []
+    # The least gap that can count is that of one slow GPU.
+    for step in np.flatnonzero(steps[1:] > steps[:-1] * job / (job - 1)).tolist():
+        bound, gap = float(steps[step]), float(steps[step + 1] / steps[step])
+        slow = np.where(np.isfinite(slowest), (best > bound).sum(axis=1), 0)
+        most = int(np.sort(slow)[-nodes:].sum())
+        if most < job and gap > job / (job - most):
+            found.append(Bound(gap, slowest <= bound))
+    return found
+
+
+def worthwhile(candidates: "Bools", able: "Bools", nodes: int, some: "list[Bound]") -> "Bools":
+    """Returns the candidates that a job on so many nodes is expected to gain by waiting for; all if none are too slow.
+
+    `able` marks the nodes that have enough GPUs for it.
+    """
+    room = int((candidates & able).sum())
+    for bound in some:
+        fast = candidates & bound.fast
+        left = int(fast.sum())
+        if left >= nodes and bound.gap - 1.0 > drain(left, nodes) - drain(room, nodes):
+            return fast
+    return candidates
 
 
 def drain(busy: int, nodes: int) -> float:
@@ -55,8 +79,3 @@ def drain(busy: int, nodes: int) -> float:
     (0.25, 1.5)
     """
     return float((1.0 / np.arange(busy - nodes + 1, busy + 1)).sum())
-
-
-def _room(scores: "Floats", bound: float, gpus: int) -> int:
-    """Returns the number of nodes with so many GPUs that are no slower."""
-    return int(((scores <= bound).sum(axis=1) >= gpus).sum())

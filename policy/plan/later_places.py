@@ -108,14 +108,20 @@ def ways(book: Book, demand: Demand, policy: Policy) -> list[LaterPlace]:
 def faster_than(berth: Berth, book: Book, demand: Demand, policy: Policy) -> LaterPlace | None:
     """Returns the first place whose slowest GPU is clearly faster than the slowest of `berth`; else None.
 
-    None for a job on one node: such a place is never far for it.
+    For a job on one node such a place is never far, so it only avoids nodes that cost all jobs more than they bring.
     """
     fleet = book.fleet
-    if demand.n == 1 or not policy.weighs_scores or fleet.scores_of(demand.app_class) is None:
+    if not policy.weighs_scores or fleet.scores_of(demand.app_class) is None:
         return None
-    slowest = node_scores(fleet, demand.app_class, np.arange(len(fleet.names)), berth.mask)
-    there = float(slowest[list(berth.nodes)].max())
-    faster = demand.within(slowest < there * (1 - ALIKE_IN_A_CROWD))
+    if demand.n == 1:
+        worth = policy.worthwhile(demand, fleet)
+        if bool(worth[list(berth.nodes)].all()):
+            return None
+        faster = demand.within(worth)
+    else:
+        slowest = node_scores(fleet, demand.app_class, np.arange(len(fleet.names)), berth.mask)
+        there = float(slowest[list(berth.nodes)].max())
+        faster = demand.within(slowest < there * (1 - ALIKE_IN_A_CROWD))
     if not faster.could_be_held:
         return None
     try:
@@ -182,13 +188,15 @@ class Outlook:
         return f"nearer nodes come free soon enough, and {self.crowd} jobs wait for room"
 
     def refuses(self, entry: Waiting, demand: Demand, berth: Berth, start: float | None) -> bool:
-        """Tells whether a job on several nodes should wait rather than start now on slow GPUs, to end sooner.
+        """Tells whether a job should wait rather than start now on slow GPUs, to end sooner.
 
         The expected times use time limits; most jobs end before, so the real wait is shorter. The job never waits
         longer than the slow GPUs would cost it over its whole time limit. Where it is pinned now it would start at
         `start`.
         """
-        if demand.n == 1 or not self._policy.weighs_scores:
+        if not self._policy.weighs_scores:
+            return False
+        if demand.n == 1 and self._policy.worthwhile(demand, self._book.fleet)[berth.nodes[0]]:
             return False
         end, cost = self._end(demand, 0.0, berth.cost), berth.cost
         faster = faster_than(berth, self._book, demand, self._policy)

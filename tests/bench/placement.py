@@ -4,6 +4,8 @@ Both get the same jobs, order, backfill and scores, in simulated rounds of 360 s
 family of machines and workloads under one order, over pairs of a trace and a seed. A gain is how much less Berth
 takes, in the geometric mean over pairs, with a 95 % bootstrap interval. `relaxation` gives each job the best GPUs of
 the cluster, whoever has them; `gap closed` is the part of the way from PAL to it. `pinned-random` is a control.
+
+The families *slurm* are played under Slurm's own rules, where no job moves (tests/bench/placement_slurm.py).
 """
 
 from __future__ import annotations
@@ -14,13 +16,14 @@ import json
 import math
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
-from tests.bench import placement_speed
+from tests.bench import placement_slurm, placement_speed
 from tests.bench.placement_families import (
     DATA,
     GPUS_PER_NODE,
@@ -32,10 +35,12 @@ from tests.bench.placement_families import (
     families,
 )
 from tests.bench.placement_pairs import METRICS, Comparison, Gain, Pair, all_pairs
-from tests.bench.table import FOLDER, Figure, at_least, report
+from tests.bench.placement_slurm import DRAWS, QUICK_DRAWS, SlurmRow
+from tests.bench.table import FOLDER, Figure, at_least, at_most, report
 
 PAIRS, QUICK_PAIRS = 32, 8
 ROWS = FOLDER.parent / "placement-families.json"
+SLURM_ROWS = FOLDER.parent / "placement-slurm.json"
 ROOM = 0.03
 """Where the relaxation gains less than this over PAL, the part of it that is closed says little."""
 SHOWN = ("geomean", "mean", "p99", "makespan")
@@ -116,6 +121,48 @@ def figures(rows: Sequence[Row]) -> list[Figure]:
     return found
 
 
+def slurm_figures(rows: Sequence[SlurmRow]) -> list[Figure]:
+    """What the rows under Slurm's rules come to; each is the worst of those that it speaks of."""
+    found = [
+        at_least("slurm_gap_closed", min(row.gap_closed.value for row in rows if row.gap_closed), 0.35, "of the gap"),
+        at_most("slurm_over_pal_upper", max(row.over_pal["berth"].upper for row in rows), 1.0, "of PAL"),
+        at_most("slurm_p99_over_pal_lower", max(row.p99_over_pal.lower for row in rows), 1.0, "of PAL"),
+        at_most("slurm_makespan_over_pal_lower", max(row.makespan_over_pal.lower for row in rows), 1.0, "of PAL"),
+    ]
+    for name, part, limit in (("no_limits", "no limits", 0.8), ("limits", "limits x", 0.9)):
+        of = [row.over_slurm["berth"].value for row in rows if part in row.family]
+        if of:
+            found.append(at_most(f"slurm_over_plain_{name}", max(of), limit, "of plain Slurm"))
+    leaves = [row.over_pal["berth"].value for row in rows if "flat" not in row.family]
+    if leaves:
+        found.append(at_most("slurm_leaves_over_pal", max(leaves), 0.95, "of PAL"))
+    return found
+
+
+def show_slurm(rows: Sequence[SlurmRow]) -> None:
+    """Shows mean JCT over PAL's and over plain Slurm's, in brackets 95 %."""
+    names = [name for name in placement_slurm.POLICIES if name != "pal"]
+    table = Table(
+        title=f"Under Slurm's rules, {NODES} nodes x {GPUS_PER_NODE} GPUs: mean JCT over PAL's, in brackets 95 %"
+    )
+    for name in ("family", "pairs", *names, "berth / slurm", "p99", "makespan", "gap closed"):
+        table.add_column(name, justify="left" if name == "family" else "right")
+    for row in rows:
+        bounded = (row.over_slurm["berth"], row.p99_over_pal, row.makespan_over_pal, row.gap_closed)
+        table.add_row(
+            row.family,
+            f"{row.pairs}",
+            *(ratio(row.over_pal[name]) for name in names),
+            *(ratio(gain) if gain else "" for gain in bounded),
+        )
+    Console(width=190).print(table)
+
+
+def ratio(gain: Gain) -> str:
+    """`0.95 (0.92 0.98)`."""
+    return f"{gain.value:.3f} ({gain.lower:.3f} {gain.upper:.3f})"
+
+
 def show(rows: Sequence[Row]) -> None:
     """The table for people, in percent."""
     table = Table(title=f"Berth against PAL, {NODES} nodes x {GPUS_PER_NODE} GPUs: gain in %, in brackets 95 %")
@@ -146,16 +193,34 @@ def percent(gain: Gain) -> str:
 
 def measure(chosen: Sequence[Family], pairs: int, workers: int) -> list[Row]:
     """All rows."""
+    found = all_pairs(chosen, pairs, workers, progress())
+    print(file=sys.stderr)
+    by_name = {family.name: family for family in chosen}
+    return [row_of(by_name[name], order, some) for (name, order), some in found.items()]
+
+
+def measure_slurm(chosen: Sequence[placement_slurm.SlurmFamily], draws: int, workers: int) -> list[SlurmRow]:
+    """All rows under Slurm's rules."""
+    found = placement_slurm.all_pairs(chosen, draws, workers, progress())
+    print(file=sys.stderr)
+    return [placement_slurm.row_of(name, some) for name, some in found.items()]
+
+
+def progress() -> Callable[[int, int], None]:
+    """Returns a callback that shows how many pairs are done."""
     began = time.monotonic()
 
     def tick(done: int, of: int) -> None:
         left = (time.monotonic() - began) * (of - done) / done
         print(f"\r{done} of {of} pairs, about {math.ceil(left / 60)} min to go   ", end="", file=sys.stderr, flush=True)
 
-    found = all_pairs(chosen, pairs, workers, tick)
-    print(file=sys.stderr)
-    by_name = {family.name: family for family in chosen}
-    return [row_of(by_name[name], order, some) for (name, order), some in found.items()]
+    return tick
+
+
+def write(path: Path, rows: Sequence[Row] | Sequence[SlurmRow]) -> None:
+    """Writes rows for docs/measurements.md."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps([asdict(row) for row in rows], indent=1) + "\n", encoding="utf-8")
 
 
 def main() -> int:
@@ -164,20 +229,35 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help=f"{QUICK_PAIRS} pairs of each family")
     parser.add_argument("--pairs", type=int, default=0, help=f"pairs of each family and order ({PAIRS})")
     parser.add_argument("--workers", type=int, default=2, help="processes")
+    parser.add_argument("--draws", type=int, default=0, help=f"draws of each trace under Slurm's rules ({DRAWS})")
     parser.add_argument("--family", action="append", help="only families whose name contains this; may be repeated")
     args = parser.parse_args()
     pairs = args.pairs or (QUICK_PAIRS if args.quick else PAIRS)
-    chosen = [
-        family
-        for family in families()
-        if available(family) and (not args.family or any(part in family.name for part in args.family))
-    ]
-    rows = measure(chosen, pairs, args.workers)
-    show(rows)
-    ROWS.parent.mkdir(parents=True, exist_ok=True)
-    ROWS.write_text(json.dumps([asdict(row) for row in rows], indent=1) + "\n", encoding="utf-8")
+    draws = args.draws or (QUICK_DRAWS if args.quick else DRAWS)
+
+    def is_asked(name: str) -> bool:
+        return not args.family or any(part in name for part in args.family)
+
+    chosen = [family for family in families() if available(family) and is_asked(family.name)]
+    under_slurm = [family for family in placement_slurm.families() if is_asked(family.name)]
+    if under_slurm and (lacks := placement_slurm.missing()):
+        print(lacks, file=sys.stderr)
+        under_slurm = []
+    found: list[Figure] = []
+    if chosen:
+        rows = measure(chosen, pairs, args.workers)
+        show(rows)
+        write(ROWS, rows)
+        found += [*figures(rows), *placement_speed.figures()]
+    if under_slurm:
+        slurm_rows = measure_slurm(under_slurm, draws, args.workers)
+        show_slurm(slurm_rows)
+        write(SLURM_ROWS, slurm_rows)
+        found += slurm_figures(slurm_rows)
+    if not found:
+        return 0
     notes = {
-        "pairs": f"{min(row.pairs for row in rows)} of each family and order",
+        "pairs": f"{pairs} of each family and order; under Slurm's rules {draws} draws of each trace",
         "orders": "FIFO, and shortest remaining service first, both with backfill unless a family says otherwise",
         "leaf/pod": f"{NODES_PER_LEAF} nodes on a leaf; 1.3 within a leaf, 1.7 beyond",
         "events": f"each node slow {SLOW_NODES.factor[0]:g} to {SLOW_NODES.factor[1]:g} times for "
@@ -185,7 +265,7 @@ def main() -> int:
         "data": "PAL's profiles and traces" if DATA.is_dir() else "made-up profiles and traces",
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
     }
-    report("placement", "The right GPUs", [*figures(rows), *placement_speed.figures()], notes)
+    report("placement", "The right GPUs", found, notes)
     return 0
 
 

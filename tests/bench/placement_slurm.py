@@ -138,9 +138,7 @@ def all_pairs(
     chosen: Sequence[SlurmFamily], draws: int, workers: int, tick: Callable[[int, int], None]
 ) -> dict[str, list[Pair]]:
     """Runs all policies on all traces and draws of these families."""
-    asked = [
-        (family, trace, draw) for family in chosen for draw in range(1, draws + 1) for trace in range(len(TRACES))
-    ]
+    asked = [(family, trace, draw) for family in chosen for draw in range(1, draws + 1) for trace in range(len(TRACES))]
     found: dict[str, list[Pair]] = {family.name: [] for family in chosen}
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     with ProcessPoolExecutor(workers, get_context("spawn")) as pool:

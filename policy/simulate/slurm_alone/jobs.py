@@ -97,6 +97,7 @@ class Tasks:
         self._settings = settings
         self._width = int(fleet.size.max(initial=0))
         self._nodes_of: dict[str, Bools] = {}
+        self._worth: dict[tuple[int, str, int, int], Bools] = {}
         self._levels = _levels_known(fleet)
 
     def of(self, index: int, job: "TraceJob") -> Task:
@@ -109,8 +110,7 @@ class Tasks:
             demand = replace(demand, n=1)
         demand = replace(demand, limit=int(min(limit, A_YEAR)), candidates=self._candidates(job))
         self._check(job, demand)
-        if self._policy is not None:
-            demand = replace(demand, candidates=self._policy.worthwhile(demand, self._fleet))
+        demand = replace(demand, candidates=self._worthwhile(demand))
         locality = settings.localities.get(job.id, settings.locality)
         steps = tuple(_steps(demand, self._levels, locality, self._width))
         quota = job.account if job.account in settings.quotas.gpus else ""
@@ -137,6 +137,15 @@ class Tasks:
                 )
             self._nodes_of[partition] = self._fleet.ready & self._fleet.members[partition]
         return self._nodes_of[partition]
+
+    def _worthwhile(self, demand: Demand) -> "Bools":
+        """Returns the nodes that the policy would give to a demand, which it plans with too."""
+        if self._policy is None:
+            return demand.candidates
+        key = (id(demand.candidates), demand.app_class, demand.n, demand.k)
+        if key not in self._worth:
+            self._worth[key] = self._policy.worthwhile(demand, self._fleet)
+        return self._worth[key]
 
     def _check(self, job: "TraceJob", demand: Demand) -> None:
         sizes = self._fleet.size[demand.candidates]

@@ -47,7 +47,8 @@ class QueuePasses:
         self._policy = policy
         self._settings = settings
         self._start = start
-        self._refused: dict[WaitKind, int] = {}
+        self._refused: dict[tuple[WaitKind, int], int] = {}
+        """The state of the ledger in which no place was found, by kind and by id of the candidates."""
         self._together = type(policy).place_together is not Policy.place_together
         self._everywhere = np.ones(self._ledger.up.size, np.bool_)
 
@@ -126,7 +127,8 @@ class QueuePasses:
         demand, whole = task.demand, candidates is self._ledger.up
         if not self._ledger.fits((task.shape,)):
             return False
-        if whole and self._refused.get(task.kind) == self._ledger.version:
+        refused = task.kind, id(demand.candidates)
+        if whole and self._refused.get(refused) == self._ledger.version:
             return False
         fleet = self._ledger.fleet
         view = View(fleet, self._ledger.free, fleet.cpus, fleet.mem, candidates, self._everywhere)
@@ -134,7 +136,7 @@ class QueuePasses:
             berth = place_within(self._policy, demand, view)
         except NotNow:
             if whole:
-                self._refused[task.kind] = self._ledger.version
+                self._refused[refused] = self._ledger.version
                 self._waits.no_place(task.kind)
             return False
         self._start(task, berth, now)

@@ -3,12 +3,13 @@
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from policy.simulate.pal_rounds.events import NodeEvent
-from tests.bench import placement_families, placement_pairs
-from tests.bench.paper.draw import Weather
-from tests.bench.placement import Row, figures, row_of
+from tests.bench import placement_families, placement_pairs, placement_rules, placement_slurm
+from tests.bench.paper.draw import Weather, drawn_jobs
+from tests.bench.placement import Row, figures, row_of, slurm_figures
 from tests.bench.placement_families import Case, Family, available, case, families
 from tests.bench.placement_pairs import METRICS, Comparison, Pair, one_pair
 
@@ -107,3 +108,48 @@ def test_with_slow_nodes_pal_runs_with_and_without_what_the_detector_finds(monke
 
     assert set(found) == {"berth", "pal", "pinned-random", "pal, our scores"}
     assert found["berth"]["avg_jct_s"] < found["pal"]["avg_jct_s"]
+
+
+@pytest.fixture
+def made_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twenty drawn jobs, and one GPU that is slow for class compute, instead of the published data."""
+    scores = np.ones((placement_slurm.NODES, placement_slurm.GPUS_PER_NODE))
+    scores[3, 1] = 2.5
+    monkeypatch.setattr(placement_slurm, "_trace", lambda number: tuple(drawn_jobs(20, 1.0, number)))
+    monkeypatch.setattr(placement_slurm, "_scores", lambda: {"compute": scores})
+
+
+@pytest.mark.usefixtures("made_up")
+def test_under_slurms_rules_all_policies_get_the_same_jobs_and_limits() -> None:
+    by_name = {family.name: family for family in placement_slurm.families()}
+    family = by_name["slurm, leaves, limits x 3"]
+
+    pair = placement_slurm.one_pair(family, 0, 1)
+    row = placement_slurm.row_of(family.name, [pair, placement_slurm.one_pair(family, 1, 1)])
+
+    assert set(pair.figures) == set(placement_slurm.POLICIES)
+    assert {figures["jobs"] for figures in pair.figures.values()} == {20.0}
+    assert all(one.limit == pytest.approx(3 * one.work) for one in placement_slurm.jobs_of(family, 0, 1))
+    assert placement_slurm.jobs_of(family, 0, 1) != placement_slurm.jobs_of(family, 0, 2)
+    assert row.over_pal["berth"].lower <= row.over_pal["berth"].value <= row.over_pal["berth"].upper
+    assert "slurm_leaves_over_pal" in {figure.name for figure in slurm_figures([row])}
+
+
+@pytest.mark.usefixtures("made_up")
+def test_a_rule_that_is_turned_off_is_on_again_after_it() -> None:
+    family = next(placement_slurm.families())
+
+    first, again = (placement_rules.one_pair(family, 0, 1).figures for _ in range(2))
+
+    assert first == again
+    assert set(first) == set(placement_rules.RULES)
+
+
+def test_without_the_published_data_one_sentence_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(placement_slurm, "DATA", placement_slurm.DATA / "not-there")
+
+    lacks = placement_slurm.missing()
+
+    assert "pal-sim-64gpu.csv" in lacks
+    assert "BERTH_DATA" in lacks
+    assert "\n" not in lacks

@@ -168,3 +168,42 @@ def test_what_is_freed_between_two_passes_is_refused_too(slow: float, moves: lis
 
     assert changes is not None
     assert [one.berth.names for one in changes if isinstance(one, Move)] == moves
+
+
+def wide(book: Book, policy: Policy | None = None) -> tuple[str, float]:
+    """Where a job on one whole node that comes now is pinned, and when its place is free; 0 for now."""
+    request = submit(tres_per_job="gres/gpu:8", min_nodes="1", max_nodes="1", num_tasks="1")
+    decision = decide(request, book, policy or BerthPolicy(), Settings(), NOW)
+    assert decision.claim is not None
+    start = decision.claim.start
+    return book.fleet.names[decision.claim.nodes[0]], 0.0 if start <= NOW else start - NOW
+
+
+@pytest.mark.parametrize(
+    ("slow", "faster_in", "place"),
+    [
+        (SLOW, 600, ("n2", 600.0)),
+        (SLOW, 1_800, ("n1", 0.0)),  # it is expected to end sooner on the slow one
+        (1.12, 100, ("n1", 0.0)),  # seven GPUs at full speed would do less work than these eight
+    ],
+)
+def test_a_job_on_one_node_waits_where_slow_gpus_cost_more_than_they_bring(
+    slow: float, faster_in: float, place: tuple[str, float]
+) -> None:
+    picture, _ = picture_of({"n1": None, "n2": faster_in, "n3": 9_000, "n4": 9_000}, [], slow)
+
+    assert wide(picture.book()) == place
+
+
+def test_a_job_on_one_node_waits_no_longer_than_the_slow_gpus_would_cost_it() -> None:
+    ends: dict[str, float | None] = {"n1": None, "n2": 600, "n3": 9_000, "n4": 9_000}
+    plan = Plan(BerthPolicy(), Settings())
+    job = waiting(
+        50, "n2", FULL, required=("n2",), submitted=int(NOW) - 100, limit=HOUR,
+        segment={"n": "1", "k": "8", "nodes": "n2", "level": "node"},
+    )  # fmt: skip
+    assert replanned(plan, ends, job)[0] == []
+
+    plan._memories[50].refuses_since = NOW - HOUR
+
+    assert replanned(plan, ends, job)[0] == [(("n1",), 0.0)]

@@ -473,3 +473,34 @@ def test_usage_is_the_same_however_often_it_is_asked_for() -> None:
         often.change("a", 0, moment)
 
     assert often.of("a", 2_000) == pytest.approx(rarely.of("a", 2_000))
+
+
+def test_nodes_that_are_too_slow_for_a_job_are_left_to_others() -> None:
+    """On n0 one GPU takes three times as long: a job on a whole node costs less on n1, though that is busy."""
+    scores = np.ones((2, 4))
+    scores[0, 0] = 3.0
+    fleet = build(Layout(nodes=2, gpus_per_node=4), {"compute": scores})
+    jobs = [
+        job("first", 4, 0, 600),
+        job("wide", 4, 1, 600),
+        job("small", 2, 2, 600),
+        job("other", 4, 3, 600, app_class="D"),
+    ]
+
+    with_scores, without = (
+        run(jobs, fleet, policy, SlurmSettings(kill=False, pinned=True)) for policy in (BerthPolicy(), SlurmPolicy())
+    )
+
+    assert with_scores.starts == {"first": 0, "wide": 600, "small": 2, "other": 602}
+    assert without.ends["first"] == 1_800
+
+
+def test_a_job_of_another_class_is_not_held_up_by_one_that_waits_for_faster_gpus() -> None:
+    scores = np.ones((2, 4))
+    scores[0, 0] = 3.0
+    fleet = build(Layout(nodes=2, gpus_per_node=4), {"compute": scores})
+    jobs = [job("first", 4, 0, 600), job("wide", 4, 1, 600), job("other", 4, 1, 600, app_class="D")]
+
+    outcome = run(jobs, fleet, BerthPolicy(), SlurmSettings(pinned=True))
+
+    assert outcome.starts == {"first": 0, "wide": 600, "other": 1}
