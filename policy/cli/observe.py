@@ -88,7 +88,7 @@ def _run(args: argparse.Namespace) -> int:
             sys.stdout.write(past["text"])
         past.pop("text")
     if args.json:
-        print_json({"format": "berth-observe/1", **found})
+        print_json(found)
     return 0
 
 

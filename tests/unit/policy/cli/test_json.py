@@ -132,9 +132,9 @@ COMMANDS: dict[str, Setup] = {
     "classify": log,
     "report": runs,
 }
-ELSEWHERE = {"profile evaluate"}
-"""Its figures take a table of pairs: tests/unit/policy/sharing/test_predictor.py."""
-OPEN = {"status", "report", "profile evaluate"}
+ELSEWHERE = {"profile evaluate", "observe"}
+"""They take a table of pairs (policy/sharing/test_predictor.py) and a cluster (tests/hard/test_observe.py)."""
+OPEN = {"status", "report", "profile evaluate", "observe"}
 """Their keys stand in other sections."""
 
 

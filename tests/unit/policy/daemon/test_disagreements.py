@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from policy.cli.why import rows
 from policy.daemon.hear.disagreements import Disagreements
 from policy.daemon.write.degraded import Degraded
 from policy.formats.slurm_facts import JobFacts, JobText
+from policy.plan.answer.explain import rows
 from policy.slurm import disagreement, fields
 from tests.unit.policy.daemon.test_shares_degraded import GUEST, HOST, PACKED, Slurm
 from tests.unit.policy_world import NOW, reading

@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policy.cli.why import rows
 from policy.cli.why_failed import preflight_rows
 from policy.daemon.hear.accounts import AFTER, Accounts
 from policy.daemon.hear.endings import shipped_rules
@@ -18,6 +17,7 @@ from policy.formats.outcome import Outcome
 from policy.formats.slurm_facts import JobFacts, JobText, Reading
 from policy.placement.berth import BerthPolicy
 from policy.plan.answer.decide import decide
+from policy.plan.answer.explain import rows
 from policy.request.settings import Settings
 from policy.retry.classify import Classification
 from tests.unit.policy_world import NOW, book, node, reading, running, submit, waiting

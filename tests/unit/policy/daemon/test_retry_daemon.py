@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from policy.cli.why import rows
 from policy.cli.why_failed import failure_rows
 from policy.daemon.hear.accounts import AFTER, Accounts
 from policy.daemon.hear.endings import AVOID_FOR, NodeWord, shipped_rules
@@ -18,6 +17,7 @@ from policy.formats import segment
 from policy.formats.errors import SlurmError
 from policy.formats.outcome import Outcome
 from policy.formats.slurm_facts import JobFacts, JobText, NodeFacts, Reading
+from policy.plan.answer.explain import rows
 from policy.plan.changes import Move
 from policy.plan.waiting_jobs import nodes_avoided
 from policy.retry import history

@@ -7,13 +7,13 @@ from unittest.mock import Mock
 
 import pytest
 
-from policy.cli.why import rows
 from policy.daemon.hear.notices import Notice
 from policy.daemon.passes.planner import Planner
 from policy.daemon.write.degraded import AVOID_FOR, MOST, PATIENCE, Degraded
 from policy.formats import segment
 from policy.formats.errors import ConfigError, SlurmError
 from policy.formats.slurm_facts import JobText, Reading
+from policy.plan.answer.explain import rows
 from policy.plan.changes import BACK_AFTER
 from policy.plan.waiting_jobs import nodes_avoided
 from policy.request.settings import Sharing

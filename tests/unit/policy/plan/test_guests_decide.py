@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from policy.cli.why import rows
 from policy.formats import segment
 from policy.formats.errors import ConfigError, FormatError, Never
 from policy.formats.flags import Tier, parse_tier
 from policy.formats.slurm_facts import JobFacts, NodeFacts, PartitionFacts
 from policy.placement.berth import BerthPolicy
 from policy.plan.answer.decide import Decision, decide
+from policy.plan.answer.explain import rows
 from policy.plan.tracker import Picture
 from policy.request import tiers
 from policy.request.settings import Settings, Sharing

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from policy.cli.why import rows
 from policy.daemon.hear import levels as heard
 from policy.daemon.hear.levels import MOST_NODES, LevelWord
 from policy.daemon.hear.notices import Notice
@@ -17,6 +16,7 @@ from policy.daemon.passes.planner import Planner
 from policy.formats import segment
 from policy.formats.errors import SlurmError
 from policy.formats.slurm_facts import JobText
+from policy.plan.answer.explain import rows
 from policy.site.config import Config
 from prolog_epilog.errors import DriverError
 from prolog_epilog.guard.hold import levels

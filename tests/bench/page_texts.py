@@ -1,0 +1,41 @@
+"""What docs/measurements.md says about its tables, beside the figures."""
+
+PLACEMENTS = """
+`make test` (`tests/slurm/test_best_set.py`): every row is two jobs on a real Slurm, seen by the device files that
+opened. In brackets NVLink bandwidth of the weakest pair and of all pairs together, GB/s. Each of Berth's sets is
+compared with all subsets by brute force. The rows below are those where Slurm alone chose less.
+"""
+MATRIX = """
+`make test-hard` (`tests/slurm/test_matrix.py`; `make test` tries a third of it): every form of asking for GPUs x every
+form of `srun` inside, plus the same request to `srun` and `salloc`; plain Slurm beside Berth with berthd alive and
+dead. "Same" is the exit code and the number of GPUs opened; requests by socket get one GPU or two, as the sockets
+happen to be free, with plain Slurm too. Forms that name a model are compared with the same request by feature, in the
+test itself.
+"""
+FAILING = """
+`make test-hard` (`tests/slurm/test_failing.py`): each way to fail is a real one, of a job with `--retry=auto` on a real
+Slurm; the driver, its memory and its faults are simulated. *Why* is what berthd says.
+"""
+GUARD_ROWS = """
+`make test-hard` (`tests/slurm/test_guard.py`): seconds until each thing had happened, on a real Slurm with a simulated
+driver; the guest has 2 s to save its work. Beside the guest a job of another user runs on the next GPU: it must get no
+signal, never stand still, and run once. v1 and v2 are the hierarchies of control groups. For v2 all controllers but
+memory's were moved to the unified hierarchy of the same machine, and Slurm was shown only its line of /proc/PID/cgroup.
+"""
+FAMILIES = """
+`make bench-placement`: how much less Berth takes than PAL with the same jobs, order, backfill and scores, in percent,
+in the geometric mean over pairs of a trace and a seed, with 95 % bootstrap intervals. *Gap closed* is the part of the
+way from PAL to a relaxation in which every job has the best GPUs of the cluster at once; *relaxation* is what that
+gains over PAL, *random* what random places do. *Told* is PAL that is told which nodes are slow, as Berth is.
+"""
+SLURM_FAMILIES = """
+`make bench-placement`: mean JCT over that of PAL's policy under Slurm's own rules, where no job moves and PAL has the
+same freedom and limits; geometric means over pairs of a trace and a draw of arrivals, with 95 % bootstrap intervals.
+*Bound* is Berth's policy where every GPU is as good as the best of its class; *gap closed* is the part of the way
+there.
+"""
+PUBLISHED = """
+`make bench-published`: the model of PAL's artifact (rounds, no backfill, free moves), repeated jobs under FIFO only.
+*Allocated* counts GPUs that a job holds, *useful* the ideal time of the measured jobs, both as a part of the cluster
+until the last of them ends. The load sweep is drawn: its jobs are not PAL's.
+"""

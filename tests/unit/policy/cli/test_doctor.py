@@ -1,0 +1,226 @@
+"""berth doctor, on a recording of a cluster, and on one that was changed."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from policy.cli import doctor
+from policy.cli.main import main
+from policy.formats.errors import DaemonError
+from policy.site.config import Config
+from policy.slurm.by_command.recorded import recorded_gateway
+from tests.unit.policy.cli.test_cli import slurm
+from tests.unit.policy_world import machine
+from topology.files import dump
+
+__all__ = ["slurm"]
+
+
+def examine(
+    recording: Path,
+    topology: Path,
+    status: Mapping[str, str] | None = None,
+    fabric: str = "none",
+    *,
+    plain: bool = False,
+) -> dict[str, doctor.Finding]:
+    def answer() -> Mapping[str, str]:
+        if status is None:
+            raise DaemonError("berthd does not answer on /x; is berthd running?")
+        return status
+
+    settings = Config(topology_dir=topology, fabric=fabric, plain=plain)
+    findings = doctor.examine(recorded_gateway(recording), settings, answer)
+    return {finding.name: finding for finding in findings}
+
+
+def described(folder: Path, count: int = 4) -> Path:
+    folder.mkdir()
+    for number in range(1, count + 1):
+        dump(machine(f"n{number}", "h100"), folder / f"n{number}.json")
+    return folder
+
+
+def test_doctor_finds_nothing_wrong_where_nothing_is(slurm: Path, tmp_path: Path) -> None:
+    findings = examine(slurm, described(tmp_path / "t"), {"answers": "3"})
+
+    assert [finding for finding in findings.values() if not finding.ok] == []
+    assert len(findings) == 13
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "check"),
+    [
+        ("scontrol-version", "26.05.5", "22.05.8", "Slurm version"),
+        ("scontrol-show-config", "disable_job_shrink,", "", "disable_job_shrink"),
+        ("scontrol-show-config", "SLURM_VERSION", "PreemptType = preempt/qos\nSLURM_VERSION", "preemption"),
+        ("scontrol-show-config", "gpu,shard,seat", "gpu", "GresTypes"),
+        ("scontrol-show-config", "JobDefaults             = (null)", "JobDefaults = DefCpuPerGPU=4", "DefCpuPerGPU"),
+        (
+            "scontrol-show-config",
+            "SLURM_VERSION",
+            "AccountingStorageTRES = cpu,gres/gpu:h100\nSLURM_VERSION",
+            "limits by model",
+        ),
+        ("scontrol-show-partition", "JobDefaults=(null)", "JobDefaults=DefCpuPerGPU=4", "DefCpuPerGPU"),
+        ("scontrol-show-config", "JobSubmitPlugins        = berth", "JobSubmitPlugins = berth,lua", "JobSubmitPlugins"),
+        ("scontrol-show-node", "Gres=gpu:g0:1,", "Gres=gpu:a100:1,", "GPU types"),
+        ("scontrol-show-node", "seat:g0:1,seat:g1:1", "seat:g1:1", "seats"),
+    ],
+)
+def test_doctor_names_what_is_wrong(slurm: Path, tmp_path: Path, file: str, old: str, new: str, check: str) -> None:
+    printed = (slurm / file).read_text()
+    assert old in printed
+    (slurm / file).write_text(printed.replace(old, new))
+
+    findings = examine(slurm, described(tmp_path / "t"), {})
+
+    assert not findings[check].ok
+
+
+def untouched(recording: Path, nodes: str = "n1 n2 n3 n4", *, plugin: bool = False) -> None:
+    """Makes a recording that of a site with plain GRES types, on some nodes."""
+    lines = (recording / "scontrol-show-node").read_text().splitlines(keepends=True)
+    changed = [
+        re.sub(r" Gres=\S+", " Gres=gpu:h100:8(S:0-1)", re.sub(r"GresUsed=\S+", "GresUsed=gpu:h100:0(IDX:N/A)", line))
+        if line.split()[0].removeprefix("NodeName=") in nodes.split()
+        else line
+        for line in lines
+    ]
+    (recording / "scontrol-show-node").write_text("".join(changed))
+    if plugin:
+        return
+    config = recording / "scontrol-show-config"
+    text = config.read_text()
+    for old, new in (
+        ("JobSubmitPlugins        = berth", "JobSubmitPlugins        = (null)"),
+        ("gpu,shard,seat", "gpu"),
+        ("disable_job_shrink,", ""),
+        ("JobDefaults             = (null)", "JobDefaults = DefCpuPerGPU=4"),
+    ):
+        text = text.replace(old, new)
+    config.write_text(text)
+
+
+def test_doctor_asks_nothing_of_a_site_that_only_observes(slurm: Path, tmp_path: Path) -> None:
+    untouched(slurm)
+
+    findings = examine(slurm, tmp_path / "none")
+
+    assert [finding for finding in findings.values() if not finding.ok] == []
+    assert findings["rollout"].text.startswith("observe: ")
+    assert "0 of 4 GPU nodes described" in findings["topology files"].text
+
+
+def test_doctor_compares_topology_files_with_all_gpus_of_a_plain_node(slurm: Path, tmp_path: Path) -> None:
+    untouched(slurm)
+
+    found = examine(slurm, described(tmp_path / "t"))["topology files"]
+
+    assert (found.ok, found.text) == (True, "4 GPU nodes described")
+
+
+def test_doctor_on_the_plain_layout_asks_for_plugin_and_berthd_alone(slurm: Path, tmp_path: Path) -> None:
+    untouched(slurm, plugin=True)
+    findings = examine(slurm, tmp_path / "none", {"answers": "3"}, plain=True)
+    assert [finding for finding in findings.values() if not finding.ok] == []
+    assert findings["rollout"].text.startswith("advise: ")
+
+    untouched(slurm)
+    without = examine(slurm, tmp_path / "none", plain=True)
+    assert {name for name, finding in without.items() if not finding.ok} == {"JobSubmitPlugins", "berthd"}
+
+
+def test_doctor_finds_a_layout_that_berth_conf_does_not_name(slurm: Path, tmp_path: Path) -> None:
+    exact = examine(slurm, described(tmp_path / "t"), {}, plain=True)["rollout"]
+    untouched(slurm, plugin=True)
+    plain = examine(slurm, described(tmp_path / "u"), {})["rollout"]
+
+    assert (exact.ok, plain.ok) == (False, False)
+    assert 'layout = "exact"' in exact.text
+    assert 'layout = "plain"' in plain.text
+
+
+def test_doctor_takes_a_cluster_of_both_layouts(slurm: Path, tmp_path: Path) -> None:
+    untouched(slurm, "n3 n4", plugin=True)
+
+    findings = examine(slurm, described(tmp_path / "t"), {})
+
+    assert [finding for finding in findings.values() if not finding.ok] == []
+    assert "2 of 4 GPU nodes have one GRES type for each GPU; on n3, n4 Slurm alone chooses" in findings["rollout"].text
+
+
+def test_doctor_names_nodes_without_topology_and_a_daemon_that_is_away(slurm: Path, tmp_path: Path) -> None:
+    findings = examine(slurm, described(tmp_path / "t", count=3))
+
+    assert "n4" in findings["topology files"].text
+    assert not findings["topology files"].ok
+    assert "is berthd running?" in findings["berthd"].text
+
+
+FABRICS = {
+    "agrees": ("SwitchName=s Nodes=n[1-4]\n", True, "leaves 1, pods 0, NVLink domains 0; from "),
+    "node left out": ("SwitchName=s Nodes=n[1-3]\n", False, "does not name n4"),
+    "node too many": ("SwitchName=s Nodes=n[1-5]\n", False, "line 1: Slurm has no node n5; did you mean n"),
+    "broken": ("SwitchName=s Node=n[1-4]\n", False, "line 1: there is no key Node; did you mean Nodes?"),
+}
+
+
+@pytest.mark.parametrize(("text", "ok", "says"), FABRICS.values(), ids=FABRICS)
+def test_doctor_reads_the_fabric(slurm: Path, tmp_path: Path, text: str, ok: bool, says: str) -> None:
+    fabric = tmp_path / "topology.conf"
+    fabric.write_text(text)
+    found = examine(slurm, described(tmp_path / "t"), {}, str(fabric))["fabric"]
+    assert found.ok == ok
+    assert says in found.text
+
+
+@pytest.mark.parametrize(
+    ("text", "ok"), [("", False), ("SwitchName=s Nodes=n[1-4]\n", False), ("BlockName=b Nodes=n[1-4]\n", True)]
+)
+def test_doctor_misses_blocks_where_slurm_goes_by_them(slurm: Path, tmp_path: Path, text: str, ok: bool) -> None:
+    with (slurm / "scontrol-show-config").open("a") as config:
+        config.write("TopologyPlugin          = topology/block\n")
+    fabric = tmp_path / "topology.conf"
+    fabric.write_text(text)
+
+    found = examine(slurm, described(tmp_path / "t"), {}, str(fabric) if text else "none")["fabric"]
+
+    assert found.ok == ok
+    assert ok or "Slurm chooses by blocks" in found.text
+
+
+def test_doctor_names_a_domain_across_leaves(slurm: Path, tmp_path: Path) -> None:
+    folder = described(tmp_path / "t")
+    for number in (1, 2):
+        dump(replace(machine(f"n{number}", "h100"), domain="rack.1"), folder / f"n{number}.json")
+    fabric = tmp_path / "topology.conf"
+    fabric.write_text("SwitchName=a Nodes=n[1,3]\nSwitchName=b Nodes=n[2,4]\nSwitchName=c Switches=a,b\n")
+    found = examine(slurm, folder, {}, str(fabric))["fabric"]
+    assert not found.ok
+    assert "1 NVLink domain lies across the border of a leaf" in found.text
+
+
+def test_doctor_names_a_gpu_that_two_nodes_claim(slurm: Path, tmp_path: Path) -> None:
+    folder = described(tmp_path / "t")
+    dump(replace(machine("n1", "h100"), node="n3"), folder / "n3.json")
+    found = examine(slurm, folder, {})["topology files"]
+    assert not found.ok
+    assert found.text == "GPU-n1-0 is in the files of n1 and n3; discover both again"
+
+
+def test_doctor_names_a_stale_compiled_cluster(slurm: Path, tmp_path: Path) -> None:
+    folder = described(tmp_path / "t")
+    assert main(["topo", "compile", "--topology-dir", str(folder), "--slurm-topology", "none"]) == 0
+    assert examine(slurm, folder, {})["compiled cluster"].ok
+    dump(machine("n1", "v100"), folder / "n1.json")
+    found = examine(slurm, folder, {})["compiled cluster"]
+    assert not found.ok
+    assert "run berth topo compile again" in found.text
+
+
+def test_doctor_says_when_there_is_no_slurm(tmp_path: Path) -> None:
+    assert not examine(tmp_path, tmp_path)["Slurm"].ok
