@@ -149,8 +149,7 @@ class Answerer:
             return
         claims = renumbered([held.claim for held in self._held.values()], old, new)
         self._held = {
-            nonce: replace(held, claim=claim)
-            for (nonce, held), claim in zip(self._held.items(), claims, strict=True)
+            nonce: replace(held, claim=claim) for (nonce, held), claim in zip(self._held.items(), claims, strict=True)
         }
 
     def catch_up(self) -> None:

@@ -236,7 +236,10 @@ def test_where_slurm_preempts_a_pin_whose_place_was_taken_is_undone() -> None:
 def test_switched_off_nothing_moves() -> None:
     plan = Plan(BerthPolicy(), Settings(repin=False))
 
-    assert replan([node("n1"), node("n2", used=0xFF)], [running(1, "n2", 0xFF, 600), waiting(5, "n2", 0b11)], plan=plan) == []
+    assert (
+        replan([node("n1"), node("n2", used=0xFF)], [running(1, "n2", 0xFF, 600), waiting(5, "n2", 0b11)], plan=plan)
+        == []
+    )
 
 
 def test_switched_off_a_job_whose_node_takes_no_jobs_is_given_back() -> None:
