@@ -255,9 +255,11 @@ def found(fault: PlantedFault, seconds: float = SECONDS) -> tuple[int, float, st
 
 
 def main() -> int:
-    """Exit status 1 where a fault was not found."""
-    missed = 0
+    """Plants all faults, or those whose names have one of the words; exit status 1 where one was not found."""
+    missed, words_of_names = 0, sys.argv[1:]
     for fault in PLANTED:
+        if words_of_names and not any(word in fault.name for word in words_of_names):
+            continue
         seeds, took, words = found(fault)
         missed += not words
         say(

@@ -38,22 +38,24 @@ def drawn(seed: int, count: int) -> list[Step]:
     """The script of a seed: the first step sets the site's settings, the others happen in turn."""
     draw = Random(seed)
     names, weights = zip(*_STEPS, strict=True)
-    # Each seed has its own mood: some faults often, others never.
+    # Each seed has few kinds of jobs and changes, and some faults often: so those meet that seldom meet.
     mood = [weight * draw.choice((0.2, 1.0, 1.0, 3.0)) for weight in weights]
+    few = tuple(draw.sample(KINDS, draw.choice((4, 8, 16)))), tuple(draw.sample(PEOPLE, 7)), tuple(draw.sample(NODES, 5))
     dead, most_jobs = max(0, draw.randint(-4, 4)), draw.choice((3, 6, 14))
     steps: list[Step] = [("site", draw.getrandbits(10), draw.randrange(3), draw.randrange(3), dead, most_jobs)]
     steps += [("start",), ("pass", 1), ("hear",)]
     while len(steps) < count:
-        steps.append(_step(draw, draw.choices(names, mood)[0]))
+        steps.append(_step(draw, draw.choices(names, mood)[0], few))
     return steps
 
 
-def _step(draw: Random, name: str) -> Step:  # noqa: PLR0912 - a table
+def _step(draw: Random, name: str, few: tuple[tuple[str, ...], ...]) -> Step:  # noqa: PLR0912 - a table
+    kinds, people, nodes = few
     some = draw.randrange(12)
     match name:
         case "submit":
             work = draw.choice((1, 5, 20, 60, 200))
-            return name, draw.choice(KINDS), some, work, draw.choice(FATES), draw.choice((0, 0, 0, 0, 1, 2))
+            return name, draw.choice(kinds), some, work, draw.choice(FATES), draw.choice((0, 0, 0, 0, 1, 2))
         case "pass" | "write":
             return name, draw.choice((1, 1, 2, 50))
         case "sched":
@@ -63,13 +65,13 @@ def _step(draw: Random, name: str) -> Step:  # noqa: PLR0912 - a table
         case "deliver":
             return name, some, draw.choice(("", "", "keep", "keep", "lose", "with-next"))
         case "people":
-            return name, draw.choice(PEOPLE), some
+            return name, draw.choice(people), some
         case "node":
-            return name, draw.choice(NODES), some
+            return name, draw.choice(nodes), some
         case "fault" | "fault-of-change":
             return name, draw.choice(CALL_FAULTS), draw.randrange(8 if name == "fault" else 3)
         case "during" | "during-change":
-            return name, draw.randrange(8 if name == "during" else 3), *_step(draw, draw.choice(_WITHIN_A_CALL))
+            return name, draw.randrange(8 if name == "during" else 3), *_step(draw, draw.choice(_WITHIN_A_CALL), few)
         case "clock":
             return name, draw.choice((-3_600, -60, -2, 2, 60, 3_600))
         case "kill":
