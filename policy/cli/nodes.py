@@ -20,8 +20,8 @@ _USUAL = ("node", "model", "state", "free", "gpus")
 LEGEND = (
     "GPUs, with a bar between NVLink islands; 3:. is GPU 3, where an island's GPUs are not neighbours by number. "
     ". free; (7) free, job 7 starts there next; 7 owned by job 7; 60% packed jobs have so much of it; ? taken, Slurm "
-    "does not say by whom; * a job that you may not see. Behind it: +8 has guest 8; x lets none in; !1.13 takes 13 % "
-    "more time than is typical. A node that takes no jobs shows - for free."
+    "does not say by whom; * a job that you may not see. Behind it: +8 with guest 8; x takes no guest; !1.13 takes "
+    "13 % more time than is typical. A node that takes no jobs shows - for free."
 )
 
 
