@@ -111,6 +111,9 @@ MESSAGES: dict[int, MessageEntry] = {
         "The partition has no GPUs of which Slurm counts parts.",
         "For admins: `berth topo export --slurm` writes the lines for shards.",
     ),
+    219: MessageEntry(
+        "The job cannot start now where Berth pins jobs, and could on other nodes, so Slurm chooses.", "Nothing."
+    ),
     220: MessageEntry(
         "`--switches` asks for more leaves than one, and Slurm counts them as it chooses.",
         "Use `--locality=leaf` or `--locality=pod`.",
@@ -356,6 +359,19 @@ MESSAGES: dict[int, MessageEntry] = {
     662: MessageEntry(
         "A step of the plan failed, and a job or the step is left out for a while.",
         "Report the line; it has all that is needed.",
+    ),
+    670: MessageEntry(
+        "No metrics are served, because the token's file cannot be read.",
+        "Make `[metrics] token_file` readable for SlurmUser.",
+    ),
+    671: MessageEntry(
+        "Slurm does not tell who may see what, so that metrics are shown to whom they were shown before.",
+        "Look whether slurmctld answers: `scontrol ping`.",
+    ),
+    672: MessageEntry("A request for metrics met a fault of berthd's own.", "Report the line."),
+    673: MessageEntry(
+        "The data for metrics cannot be written, so that they are as they were.",
+        "Make the folder that the line names writable for SlurmUser.",
     ),
     # Commands
     700: MessageEntry("A command cannot do what it was asked.", _REASON),
