@@ -41,7 +41,7 @@ class Access:
         try:
             token = self._token_file.read_text(encoding="ascii").strip()
         except (OSError, UnicodeDecodeError) as problem:
-            log.error(f"no metrics are served, {self._token_file} cannot be read: {problem}")
+            log.error(f"no metrics are served, {self._token_file} cannot be read: {problem}", 670)
             return "berthd cannot read its token, its log says why"
         word, _, given = authorization.partition(" ")
         if token and word.lower() == "bearer" and hmac.compare_digest(given.strip().encode(), token.encode()):
@@ -79,4 +79,4 @@ class Access:
         try:
             self._config = self._slurm_config()
         except SlurmError as problem:
-            log.error(f"who may read metrics is decided by what was known of Slurm: {problem}")
+            log.error(f"who may read metrics is decided by what was known of Slurm: {problem}", 671)

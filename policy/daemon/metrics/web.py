@@ -72,7 +72,7 @@ class MetricsSite:
         try:
             return self._get(path, query, headers)
         except Exception as fault:  # noqa: BLE001 - one request must not end the answers to all
-            log.error(f"a fault of berthd's own, a request for {path[:100]!r} fails: {fault!r}")
+            log.error(f"a fault of berthd's own, a request for {path[:100]!r} fails: {fault!r}", 672)
             return _text(HTTPStatus.INTERNAL_SERVER_ERROR, "berthd met a fault of its own, its log says which\n")
 
     def _get(self, path: str, query: str, headers: Mapping[str, str]) -> HttpReply:

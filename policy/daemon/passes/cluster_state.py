@@ -147,7 +147,7 @@ class StateFile:
             self._complained = False
         except OSError as problem:
             if not self._complained:
-                log.error(f"cannot write {self._path}: {problem.strerror}; the metrics are as they were")
+                log.error(f"cannot write {self._path}: {problem.strerror}; the metrics are as they were", 673)
             self._complained = True
 
 

@@ -396,7 +396,7 @@ def _soonest(
 def _leave_if_sooner(demand: Demand, insists: locality.Insistence | None, why_not_now: str) -> None:
     """Leaves a job to Slurm that cannot start now on nodes with types, and could on others."""
     if why_not_now and insists is None and demand.may_go_elsewhere:
-        raise LeftToSlurm(f"{why_not_now}, and {ELSEWHERE}")
+        raise LeftToSlurm(f"{why_not_now}, and {ELSEWHERE}", 219)
 
 
 def _check_pin(settings: Settings, *, starts_now: bool) -> None:
