@@ -55,11 +55,6 @@ in the geometric mean over pairs of a trace and a seed, with 95 % bootstrap inte
 way from PAL to a relaxation in which every job has the best GPUs of the cluster at once; *relaxation* is what that
 gains over PAL, *random* what random places do. *Told* is PAL that is told which nodes are slow, as Berth is.
 """
-SLURM_FAMILIES = """
-`make bench-placement`: mean JCT over that of PAL's policy under Slurm's own rules, where no job moves and PAL has the
-same freedom and limits; geometric means over pairs of a trace and a draw of arrivals, with 95 % bootstrap intervals.
-*Bound* is Berth's policy where every GPU is as good as the best of its class; *gap closed* is the part of the way there.
-"""
 PUBLISHED = """
 `make bench-published`: the model of PAL's artifact (rounds, no backfill, free moves), repeated jobs under FIFO only.
 *Allocated* counts GPUs that a job holds, *useful* the ideal time of the measured jobs, both as a part of the cluster
@@ -487,21 +482,6 @@ def families_section(paths: list[Path]) -> Iterator[str]:
             yield row("the same, told", one["order"], *told, *[""] * 5)
 
 
-def slurm_families_section(paths: list[Path]) -> Iterator[str]:
-    def ratio(one: Any) -> str:
-        return f"{one['value']:.3f} ({one['lower']:.3f} to {one['upper']:.3f})" if one else ""
-
-    yield "\n## Placement under Slurm's rules, family by family"
-    yield SLURM_FAMILIES
-    names = ("berth", "pm-first", "slurm", "packed", "pinned-random", "bound")
-    yield row("family", "pairs", *names, "Berth over plain Slurm", "p99", "makespan", "gap closed")
-    yield row(*["---"] * 12)
-    for one in (one for path in paths for one in read(path)):
-        over = [ratio(one["over_pal"][name]) for name in names]
-        berth = [ratio(one["over_slurm"]["berth"]), ratio(one["p99_over_pal"]), ratio(one["makespan_over_pal"])]
-        yield row(one["family"], f"{one['pairs']}", *over, *berth, ratio(one["gap_closed"]))
-
-
 def published_section(paths: list[Path]) -> Iterator[str]:
     yield "\n## PAL's simulations, run by run"
     yield PUBLISHED
@@ -600,7 +580,6 @@ def main() -> int:
         lines += philly_section([path]) if path.stem == "philly" else bench_section(path)
     for pattern, section in (
         ("placement-families.json", families_section),
-        ("placement-slurm.json", slurm_families_section),
         ("published.json", published_section),
         ("placements-*.json", placements_section),
         ("matrix-*.json", matrix_section),
