@@ -18,7 +18,6 @@ from tests.bench.page_texts import (
     MATRIX,
     PLACEMENTS,
     PUBLISHED,
-    SLURM_FAMILIES,
 )
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -459,21 +458,6 @@ def families_section(paths: list[Path]) -> Iterator[str]:
             yield row("the same, told", one["order"], *told, *[""] * 5)
 
 
-def slurm_families_section(paths: list[Path]) -> Iterator[str]:
-    def ratio(one: Any) -> str:
-        return f"{one['value']:.3f} ({one['lower']:.3f} to {one['upper']:.3f})" if one else ""
-
-    yield "\n## Placement under Slurm's rules, family by family"
-    yield SLURM_FAMILIES
-    names = ("berth", "pm-first", "slurm", "packed", "pinned-random", "bound")
-    yield row("family", "pairs", *names, "Berth over plain Slurm", "p99", "makespan", "gap closed")
-    yield row(*["---"] * 12)
-    for one in (one for path in paths for one in read(path)):
-        over = [ratio(one["over_pal"][name]) for name in names]
-        berth = [ratio(one["over_slurm"]["berth"]), ratio(one["p99_over_pal"]), ratio(one["makespan_over_pal"])]
-        yield row(one["family"], f"{one['pairs']}", *over, *berth, ratio(one["gap_closed"]))
-
-
 def published_section(paths: list[Path]) -> Iterator[str]:
     yield "\n## PAL's simulations, run by run"
     yield PUBLISHED
@@ -572,7 +556,6 @@ def main() -> int:
         lines += philly_section([path]) if path.stem == "philly" else bench_section(path)
     for pattern, section in (
         ("placement-families.json", families_section),
-        ("placement-slurm.json", slurm_families_section),
         ("published.json", published_section),
         ("placements-*.json", placements_section),
         ("matrix-*.json", matrix_section),

@@ -28,12 +28,6 @@ in the geometric mean over pairs of a trace and a seed, with 95 % bootstrap inte
 way from PAL to a relaxation in which every job has the best GPUs of the cluster at once; *relaxation* is what that
 gains over PAL, *random* what random places do. *Told* is PAL that is told which nodes are slow, as Berth is.
 """
-SLURM_FAMILIES = """
-`make bench-placement`: mean JCT over that of PAL's policy under Slurm's own rules, where no job moves and PAL has the
-same freedom and limits; geometric means over pairs of a trace and a draw of arrivals, with 95 % bootstrap intervals.
-*Bound* is Berth's policy where every GPU is as good as the best of its class; *gap closed* is the part of the way
-there.
-"""
 PUBLISHED = """
 `make bench-published`: the model of PAL's artifact (rounds, no backfill, free moves), repeated jobs under FIFO only.
 *Allocated* counts GPUs that a job holds, *useful* the ideal time of the measured jobs, both as a part of the cluster

@@ -24,6 +24,7 @@ import numpy as np
 
 from policy.cluster.cost import CostModel, Table, one_factor, pal_locality
 from policy.cluster.fleet import Fleet
+from policy.formats.arrays import Floats
 from policy.placement.base import Policy
 from policy.placement.registry import create
 from policy.simulate.inputs import read_traces
@@ -118,7 +119,7 @@ def _trace(number: int) -> tuple[TraceJob, ...]:
 
 
 @lru_cache(maxsize=8)
-def _scores() -> dict[str, np.ndarray[tuple[int, int], np.dtype[np.float64]]]:
+def _scores() -> dict[str, Floats]:
     return grids([str(DATA / SCORES)], NODES, GPUS_PER_NODE)
 
 

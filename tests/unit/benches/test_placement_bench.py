@@ -113,7 +113,7 @@ def test_with_slow_nodes_pal_runs_with_and_without_what_the_detector_finds(monke
 @pytest.fixture
 def made_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """Twenty drawn jobs, and one GPU that is slow for class compute, instead of the published data."""
-    scores = np.ones((placement_slurm.NODES, placement_slurm.GPUS_PER_NODE))
+    scores = np.ones((placement_families.NODES, placement_families.GPUS_PER_NODE))
     scores[3, 1] = 2.5
     monkeypatch.setattr(placement_slurm, "_trace", lambda number: tuple(drawn_jobs(20, 1.0, number)))
     monkeypatch.setattr(placement_slurm, "_scores", lambda: {"compute": scores})
@@ -146,7 +146,7 @@ def test_a_rule_that_is_turned_off_is_on_again_after_it() -> None:
 
 
 def test_without_the_published_data_one_sentence_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(placement_slurm, "DATA", placement_slurm.DATA / "not-there")
+    monkeypatch.setattr(placement_slurm, "DATA", placement_families.DATA / "not-there")
 
     lacks = placement_slurm.missing()
 
