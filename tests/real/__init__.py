@@ -1,1 +1,1 @@
-"""NVIDIA's own programs and libraries, from Debian's packages, without a GPU."""
+"""NVIDIA's own programs and Prometheus, from Debian's packages, without a GPU."""

@@ -1,7 +1,7 @@
-"""Debian's packages of NVIDIA's driver, unpacked below build/: nothing of them is installed, or in the repository.
+"""Debian's packages of NVIDIA's driver and of Prometheus, unpacked below build/ and not installed.
 
-They are of Debian's section non-free, which is asked here alone, by an apt of its own that touches nothing of the
-machine's. Where that section cannot be reached the tests that need it are skipped, and say so.
+An apt of its own, which touches nothing of the machine's, fetches them; NVIDIA's are of Debian's section non-free.
+Where that section cannot be reached the tests that need it are skipped, and say so.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ from pathlib import Path
 BUILD = Path(__file__).resolve().parents[2] / "build" / "real-driver"
 SUITES = {"r535": "bookworm", "r550": "trixie"}
 """The suite that has each driver."""
+PROMETHEUS = "prometheus"
 PACKAGES = ("nvidia-cuda-mps", "libcuda1", "libnvidia-ml1")
 KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 
 
 @cache
 def unpacked(driver: str) -> Path | str:
-    """The folder with this driver's files, or why there is none."""
+    """The folder with the files of this driver or of Prometheus, or why there is none."""
     BUILD.mkdir(parents=True, exist_ok=True)
     # Several processes of one run of the tests may want it at once.
     with (BUILD / "lock").open("w") as lock:
@@ -38,18 +39,20 @@ def _unpack(driver: str, folder: Path) -> Path | str:
     mirror = _mirror()
     if not mirror:
         return "apt's sources name no mirror of Debian's"
+    other = driver == PROMETHEUS
+    suite, packages = ("bookworm main", (PROMETHEUS,)) if other else (f"{SUITES[driver]} non-free", PACKAGES)
     work = BUILD / f"{driver}.apt"
     shutil.rmtree(work, ignore_errors=True)
     for name in ("lists/partial", "cache/archives/partial", "debs"):
         (work / name).mkdir(parents=True)
-    (work / "sources.list").write_text(f"deb [signed-by={KEYRING}] {mirror} {SUITES[driver]} non-free\n")
+    (work / "sources.list").write_text(f"deb [signed-by={KEYRING}] {mirror} {suite}\n")
     apt = [
         "apt-get",
         *("-o", f"Dir::Etc::SourceList={work / 'sources.list'}", "-o", "Dir::Etc::SourceParts=/dev/null"),
         *("-o", f"Dir::State::Lists={work / 'lists'}", "-o", f"Dir::Cache={work / 'cache'}"),
         *("-o", "APT::Sandbox::User=", "-o", "Acquire::Languages=none", "-o", "Acquire::Check-Valid-Until=false"),
     ]
-    for words in ("update",), ("download", *PACKAGES):
+    for words in ("update",), ("download", *packages):
         done = subprocess.run(
             [*apt, "-q", *words], cwd=work / "debs", capture_output=True, text=True, timeout=600, check=False
         )

@@ -69,12 +69,12 @@ def test_the_paths_are_those_of_slurmctld() -> None:
 def test_every_metric_of_the_table_is_served_in_both_formats() -> None:
     for accept, read in ((OPENMETRICS, openmetrics), ("", plain)):
         found = {}
-        for name in PAGES:
-            reply = get(f"/metrics/{name}", Accept=accept)
+        for page in PAGES:
+            reply = get(f"/metrics/{page}", Accept=accept)
             assert ("openmetrics" in reply.headers["Content-Type"]) is bool(accept)
             for family in read(reply.body.decode()):
                 for sample in family.samples:
-                    found[sample.name, name] = sample
+                    found[sample.name, str(page)] = sample
         for spec in TABLE:
             name = f"{spec.name}_count" if spec.kind == "histogram" else spec.name
             assert set(found[name, spec.page].labels) == set(spec.labels), spec.name
