@@ -77,7 +77,7 @@ def test_a_job_has_its_story_and_its_moment(day: SimulatedSource) -> None:
         assert asked(server, "/api/moment?at=noon")[0] == 400
 
     assert story["schema_version"] == 1
-    assert dict(story["story"])["decision"] == "waits for GPUs that come free soonest"
+    assert dict(story["story"])["decision"].startswith("waits for GPUs that come free soonest [BERTH-")
     assert story["facts"]["gpus"] == 8
 
 
