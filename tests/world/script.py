@@ -40,7 +40,11 @@ def drawn(seed: int, count: int) -> list[Step]:
     names, weights = zip(*_STEPS, strict=True)
     # Each seed has few kinds of jobs and changes, and some faults often: so those meet that seldom meet.
     mood = [weight * draw.choice((0.2, 1.0, 1.0, 3.0)) for weight in weights]
-    few = tuple(draw.sample(KINDS, draw.choice((4, 8, 16)))), tuple(draw.sample(PEOPLE, 7)), tuple(draw.sample(NODES, 5))
+    few = (
+        tuple(draw.sample(KINDS, draw.choice((4, 8, 16)))),
+        tuple(draw.sample(PEOPLE, 7)),
+        tuple(draw.sample(NODES, 5)),
+    )
     dead, most_jobs = max(0, draw.randint(-4, 4)), draw.choice((3, 6, 14))
     steps: list[Step] = [("site", draw.getrandbits(10), draw.randrange(3), draw.randrange(3), dead, most_jobs)]
     steps += [("start",), ("pass", 1), ("hear",)]
