@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
+import yaml  # type: ignore[import-untyped]
 
 from policy.daemon.metrics.access import Access
 from policy.daemon.metrics.families import Sources

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-import yaml
+import yaml  # type: ignore[import-untyped]
 
 from policy.daemon.metrics.families import TABLE
 from prolog_epilog.guard.seats import metrics as guard
