@@ -138,9 +138,9 @@ function figures() {
   };
   find("figures").replaceChildren(
     card(`${total ? Math.round(100 * taken / total) : 0} %`, `of ${total.toLocaleString("en")} GPUs in use`, total ? taken / total : 0),
-    card(running.length.toLocaleString("en"), "jobs run"), card(waiting.length.toLocaleString("en"), "jobs wait"),
+    card(running.length.toLocaleString("en"), running.length === 1 ? "job runs" : "jobs run"), card(waiting.length.toLocaleString("en"), waiting.length === 1 ? "job waits" : "jobs wait"),
     card(waiting.reduce((sum, job) => sum + job.gpus, 0).toLocaleString("en"), "GPUs waited for"),
-    card(sick ? String(sick) : state.room.nodes.length.toLocaleString("en"), sick ? "nodes take no jobs" : "nodes, all take jobs"));
+    card(sick ? String(sick) : state.room.nodes.length.toLocaleString("en"), sick ? (sick === 1 ? "node takes no jobs" : "nodes take no jobs") : "nodes, all take jobs"));
   find("waiting").textContent = waiting.length || "";
 }
 
