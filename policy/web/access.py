@@ -5,6 +5,7 @@ import pwd
 import stat
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from email.message import Message
 from http.cookies import CookieError, SimpleCookie
 from pathlib import Path
 
@@ -35,7 +36,7 @@ class WebAccess:
     """Decodes munge credentials; None: none are taken."""
     must_be_known: bool = False
 
-    def viewer(self, peer: str, headers: Mapping[str, str]) -> WebViewer:
+    def viewer(self, peer: str, headers: "Message[str, str]") -> WebViewer:
         """Returns who looks; a `NoAccessError` for a false claim."""
         kind, _, word = headers.get("Authorization", "").partition(" ")
         token = word.strip() if kind.lower() == "bearer" else _cookie(headers.get("Cookie", ""))
@@ -44,8 +45,10 @@ class WebAccess:
         if kind.lower() == "munge":
             return self._of_credential(word.strip())
         # From any other address the header may be the viewer's own invention.
-        if peer.removeprefix("::ffff:") in self.proxies and (name := headers.get(self.header, "")):
-            return _named(name)
+        if peer.removeprefix("::ffff:") in self.proxies and (names := headers.get_all(self.header)):
+            if len(names) > 1:
+                raise NoAccessError(f"the header {self.header} came more than once; the proxy has to remove users' own")
+            return _named(names[0])
         if self.must_be_known:
             raise NoAccessError("this page needs to know who looks: sign in at the site's portal, or give a token")
         return WebViewer()

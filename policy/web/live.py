@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Protocol
 
-from policy.formats.errors import SlurmError
+from policy.formats.errors import BerthError
 from policy.formats.slurm_facts import JobFacts, Reading
 from policy.web.model import (
     MOST_EVENTS,
@@ -71,7 +71,7 @@ class LiveSource:
         try:
             reading = self._slurm.read(ended=False)
             self._look_at_rules()
-        except SlurmError as problem:
+        except BerthError as problem:
             last = self._latest
             self._latest = WebMoment(last.at, last.jobs, last.events, last.sick, problem=str(problem))
             return False

@@ -2,7 +2,7 @@
 // The page: reads the room once and a moment at each event, and shows what the address asks for.
 
 const find = (id) => document.getElementById(id);
-const state = { room: null, moment: null, colour: "owner", view: "room", open: null, hover: null, drawing: null, playing: false, story: null };
+const state = { room: null, moment: null, colour: "owner", view: "room", open: null, drawing: null, playing: false };
 const KINDS = { start: "#2a9d74", "re-pin": "#2f7fc1", relocation: "#7a6bd0", eviction: "#d6604d", requeue: "#8f8a1f", end: "#8893a5" };
 const WAYS = { owner: "Owner", guest: "Guest", score: "Score", health: "Health", share: "Share" };
 const SHOWN_ROWS = 300;
@@ -89,7 +89,7 @@ function index() {
 
 function look(node, gpu) {
   const key = node * 64 + gpu, here = state.held.get(key) || [], owner = here.find((job) => !job.guest), guest = here.find((job) => job.guest);
-  const sick = node in state.moment.sick, score = state.room.nodes[node].scores[gpu], chosen = state.hover || (state.open && state.open[0] === "job" ? state.open[1] : null);
+  const sick = node in state.moment.sick, score = state.room.nodes[node].scores[gpu], chosen = state.open && state.open[0] === "job" && state.jobs.has(state.open[1]) ? state.open[1] : null;
   const mine = chosen && (here.some((job) => job.id === chosen) || (state.planned.get(key) || []).some((job) => job.id === chosen));
   const taken = here.length > 0 || state.hidden.has(key);
   let colour = null;
@@ -138,9 +138,9 @@ function figures() {
   };
   find("figures").replaceChildren(
     card(`${total ? Math.round(100 * taken / total) : 0} %`, `of ${total.toLocaleString("en")} GPUs in use`, total ? taken / total : 0),
-    card(running.length.toLocaleString("en"), "jobs run"), card(waiting.length.toLocaleString("en"), "jobs wait"),
+    card(running.length.toLocaleString("en"), running.length === 1 ? "job runs" : "jobs run"), card(waiting.length.toLocaleString("en"), waiting.length === 1 ? "job waits" : "jobs wait"),
     card(waiting.reduce((sum, job) => sum + job.gpus, 0).toLocaleString("en"), "GPUs waited for"),
-    card(sick ? String(sick) : state.room.nodes.length.toLocaleString("en"), sick ? "nodes take no jobs" : "nodes, all take jobs"));
+    card(sick ? String(sick) : state.room.nodes.length.toLocaleString("en"), sick ? (sick === 1 ? "node takes no jobs" : "nodes take no jobs") : "nodes, all take jobs"));
   find("waiting").textContent = waiting.length || "";
 }
 
@@ -159,8 +159,6 @@ function queue() {
       element("td", { "data-name": "Planned" }, job.planned ? clock(job.planned) : "–"),
       element("td", { class: "place", "data-name": "Place" }, placeText(job) || "none yet"),
       element("td", { "data-name": "Reason" }, reasonOf(job), element("p", { class: "why" }, job.why || "")));
-    row.addEventListener("mouseenter", () => { state.hover = job.id; });
-    row.addEventListener("mouseleave", () => { state.hover = null; });
     return row;
   }));
   const head = element("thead", {}, element("tr", {}, ["Job", "User", "GPUs", "Waits for", "Planned start", "Planned place", "Reason"].map((name) => element("th", { scope: "col", class: name === "GPUs" || name === "Waits for" ? "n" : null }, name))));
@@ -180,7 +178,7 @@ function timeLine() {
     const lane = lanes.indexOf(kind === "requeue" ? "eviction" : kind);
     picture.append(drawing("rect", { x: across(at) - 1.5, y: 20 + lane * 34 - 9, width: 3, height: 18, rx: 1.5, fill: KINDS[kind], "fill-opacity": .65 }));
   }
-  for (const step of [0, .25, .5, .75, 1]) picture.append(drawing("text", { x: left + (wide - left - 14) * step, y: lanes.length * 34 + 22, "text-anchor": step === 0 ? "start" : step === 1 ? "end" : "middle" }, wide < 500 && step % .5 ? "" : clock(first + (last - first) * step)));
+  for (const step of [0, .25, .5, .75, 1]) picture.append(drawing("text", { x: left + (wide - left - 14) * step, y: lanes.length * 34 + 22, "text-anchor": step === 0 ? "start" : step === 1 ? "end" : "middle" }, wide < 500 && step % 1 ? "" : clock(first + (last - first) * step)));
   const rows = events.slice(-SHOWN_ROWS).reverse().map(([at, kind, job, text]) => element("tr", {}, element("td", {}, clock(at)), element("td", {}, element("span", { class: "kind" }, dot(KINDS[kind]), kind)), element("td", {}, jobLink(job)), element("td", {}, text)));
   find("time").replaceChildren(element("div", { class: "card" }, element("h2", {}, events.length ? `The last ${many(events.length, "event")}` : "Nothing has happened yet"), picture),
     element("div", { class: "card wide", tabindex: "0", role: "region", "aria-label": "Events" }, element("table", {}, element("thead", {}, element("tr", {}, ["When", "What", "Job", "Why"].map((name) => element("th", { scope: "col" }, name)))), element("tbody", {}, rows))));

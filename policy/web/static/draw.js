@@ -9,7 +9,7 @@ function element(name, attributes, ...children) { return build(document.createEl
 function drawing(name, attributes, ...children) { return build(document.createElementNS(NAMESPACE, name), attributes, children); }
 function build(made, attributes, children) {
   for (const [key, value] of Object.entries(attributes || {})) if (value !== null && value !== undefined && value !== false) made.setAttribute(key, value === true ? "" : value);
-  for (const child of children.flat()) if (child !== null && child !== undefined && child !== "") made.append(child instanceof Node ? child : String(child));
+  for (const child of children.flat(Infinity)) if (child !== null && child !== undefined && child !== "") made.append(child instanceof Node ? child : String(child));
   return made;
 }
 function dot(colour) { const made = element("i", { class: "dot", "aria-hidden": "true" }); made.style.background = colour; return made; }

@@ -16,6 +16,7 @@ from policy.formats.errors import ConfigError
 from policy.site.munge import Credential
 from policy.web import server as module
 from policy.web.access import MUNGE_TEXT, WebAccess, read_tokens
+from policy.web.model import WebViewer
 from policy.web.server import Exhibit, poll
 from policy.web.simulated import SimulatedSource
 from tests.unit.policy.web.test_web_model import StandInSlurm, job, live
@@ -235,8 +236,8 @@ def test_wrong_options_are_one_sentence(
 def test_a_moment_is_kept_for_all_who_see_the_same(day: SimulatedSource) -> None:
     exhibit = Exhibit(day)
     for number in range(module.MOST_KEPT + 20):
-        exhibit.moment(module.WebViewer(), day.room().began + number)
+        exhibit.moment(WebViewer(), day.room().began + number)
     assert len(exhibit._kept) <= module.MOST_KEPT
-    first = exhibit.moment(module.WebViewer(1), day.room().began)
-    assert exhibit.moment(module.WebViewer(2), day.room().began) is first
+    first = exhibit.moment(WebViewer(1), day.room().began)
+    assert exhibit.moment(WebViewer(2), day.room().began) is first
     assert json.loads(first[0])["schema_version"] == 1
