@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 FOLDER = Path("build/demo-web")
-USERS = ("ada", "boris", "chen", "dora", "emil", "fatima", "goran", "hana", "ivan", "jun", "kira", "lars")
+USERS = tuple(f"user{number:02}" for number in range(1, 13))
 NAMES = ("pretrain", "finetune", "resnet50", "bert", "diffusion", "rl-sweep", "eval", "whisper", "gnn", "debug")
 WIDTHS, SHARES = (1, 2, 4, 8, 16, 32), (38, 20, 18, 14, 7, 3)
 

@@ -67,14 +67,22 @@ class LiveSource:
         return self._latest
 
     def read(self) -> bool:
-        """Reads Slurm once; tells whether it answered."""
+        """Reads Slurm once; tells whether it answered. The last reading stays, with the reason, where it does not."""
         try:
-            reading = self._slurm.read(ended=False)
-            self._look_at_rules()
+            self._look()
         except BerthError as problem:
-            last = self._latest
-            self._latest = WebMoment(last.at, last.jobs, last.events, last.sick, problem=str(problem))
-            return False
+            reason = str(problem)
+        except Exception as fault:  # noqa: BLE001 - one reading that cannot be understood must not end all later ones
+            reason = f"a fault of berth web's own: {fault!r}"
+        else:
+            return True
+        last = self._latest
+        self._latest = WebMoment(last.at, last.jobs, last.events, last.sick, problem=reason)
+        return False
+
+    def _look(self) -> None:
+        reading = self._slurm.read(ended=False)
+        self._look_at_rules()
         names = tuple(node.name for node in reading.nodes if node.gpus or node.loose)
         if names != self._names:
             self._room, self._names = self._sized(self._known(names), reading), names
@@ -86,7 +94,6 @@ class LiveSource:
         self._jobs = jobs
         sick = {index[node.name]: "takes no jobs" for node in reading.nodes if node.name in index and not node.up}
         self._latest = WebMoment(reading.at, list(jobs.values()), list(self._events), sick)
-        return True
 
     @staticmethod
     def _sized(room: WebRoom, reading: Reading) -> WebRoom:

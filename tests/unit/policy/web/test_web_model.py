@@ -110,6 +110,23 @@ def test_without_an_answer_of_slurm_the_last_reading_stays_and_says_so() -> None
     assert len(source.moment(None).jobs) == 1
 
 
+def test_a_reading_that_nobody_understands_leaves_the_last_one_and_the_reason() -> None:
+    slurm = StandInSlurm()
+    slurm.jobs = [job(1, 1001)]
+    source = live(slurm)
+    assert source.read()
+    slurm.jobs = [job(1, 1001, nodes=("nobody",))]
+    slurm.config = lambda: {"PrivateData": None}  # type: ignore[method-assign, dict-item]
+    source._rules = None
+    assert not source.read()
+    assert "a fault of berth web's own" in source.moment(None).problem
+    assert len(source.moment(None).jobs) == 1
+    del slurm.config
+    slurm.jobs = []
+    assert source.read()
+    assert not source.moment(None).problem
+
+
 def test_private_jobs_are_told_to_their_owner_and_slurms_people_only() -> None:
     slurm = StandInSlurm("jobs,usage")
     source = live(slurm)
