@@ -121,4 +121,4 @@ def test_what_only_slurm_can_choose_by_is_not_placed_later_either(slurm: Slurm) 
 def left_to_slurm(slurm: Slurm, job: int) -> str:
     values = segments.fields(slurm.show(job)["AdminComment"]) or {}
     assert values["state"] == "passed", values
-    return values["why"]
+    return values["why"].partition(" [BERTH-")[0]

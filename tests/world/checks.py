@@ -67,6 +67,8 @@ def _started_right(cluster: ModelCluster, job: ModelJob) -> None:
     values = _values(job)
     if job.touched or values.get("state") not in segment.PINNED_STATES:
         return
+    if not job.nodes:
+        return  # its node went down within the step, and it waits again
     if tuple(values["nodes"].split(",")) != job.nodes and set(values["nodes"].split(",")) != set(job.nodes):
         raise ViolationError(f"job {job.id} was planned on {values['nodes']} and started on {job.nodes}")
     extra = segment.fields(job.extra) or {}

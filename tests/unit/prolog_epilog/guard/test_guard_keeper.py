@@ -201,7 +201,7 @@ def test_slurm_that_does_not_answer_does_not_save_the_guest(world: World) -> Non
     world.seconds(4)
 
     assert guest.process.wait(5.0)
-    assert "slurmctld is gone" in world.said
+    assert "slurmctld is gone [BERTH-921]" in world.said
 
 
 def test_an_owner_with_a_berth_lets_its_guest_save_its_work(world: World) -> None:

@@ -164,7 +164,8 @@ def test_a_job_that_takes_too_much_is_warned_then_ended(world: World, job_cgroup
             watching.terminate()
     said = watching.communicate(timeout=30)[1].splitlines()
 
-    assert [line.rpartition(";")[2] for line in said] == [" watching", " its processes on this GPU are ended"]
+    done = [line.rpartition(";")[2].partition(" [")[0] for line in said]
+    assert done == [" watching", " its processes on this GPU are ended"]
     assert "job 4242 holds 9000 MiB of GPU GPU-" in said[0]
     assert "was given 1024 MiB" in said[0]
     assert "requeue" not in world.asked
