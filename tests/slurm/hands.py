@@ -53,6 +53,7 @@ class Hands:
         return self._process
 
     def _read(self, process: subprocess.Popen[str], waiting: dict[int, SimpleQueue[dict[str, Any]]]) -> None:
+        assert process.stdin is not None
         assert process.stdout is not None
         assert process.stderr is not None
         for line in process.stdout:
@@ -64,6 +65,9 @@ class Hands:
             for queue in waiting.values():
                 queue.put({"failed": f"{self._container} runs no more commands: {why}"})
             waiting.clear()
+            for pipe in (process.stdin, process.stdout, process.stderr):
+                with contextlib.suppress(OSError):
+                    pipe.close()
 
 
 def perform(request: dict[str, Any]) -> dict[str, Any]:
