@@ -106,7 +106,10 @@ MESSAGES: dict[int, MessageEntry] = {
         "Slurm refused a job like this a moment ago, so Berth leaves it alone for five minutes.",
         "Nothing; for admins: the log shows 660.",
     ),
-    217: MessageEntry("The cluster is in a federation, whose jobs Berth leaves alone.", _NOTHING),
+    217: MessageEntry(
+        "The cluster is in a federation, or has the plain layout: Slurm chooses the nodes and GPUs of all jobs.",
+        _NOTHING,
+    ),
     218: MessageEntry(
         "The partition has no GPUs of which Slurm counts parts.",
         "For admins: `berth topo export --slurm` writes the lines for shards.",

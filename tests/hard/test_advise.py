@@ -219,7 +219,8 @@ def test_flags_are_kept_and_said_not_to_act_on_places(pair: Pair) -> None:
 
 
 def test_flags_for_a_retry_run_a_lost_job_again(pair: Pair) -> None:
-    script = 'echo "RuntimeError: NCCL communicator was aborted: Connection reset by peer" >&2; exit 1'
+    # A job that is left to Slurm has no Extra: berthd hears of its end only if a reading has shown it running.
+    script = 'sleep 5; echo "RuntimeError: NCCL communicator was aborted: Connection reset by peer" >&2; exit 1'
     words = ["sbatch", "--parsable", "-o", f"{FOLDER}/%j.out", "--gres=gpu:2", "--retry=1", "--wrap", script]
     job = pair.advise.run(words).out.strip()
 
