@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _BY_HAND = "given back to Slurm by berth release"
 _FOR_NOW = "given back to Slurm until berthd runs again"
 _STARTED = re.compile("only the place of a waiting job|no longer pending|already completing|Invalid job id")
-"""What is said of a job that started, or was cancelled, since it was listed."""
+"""Matches the errors about a job that started, or was cancelled, since it was listed."""
 _NAME = re.compile(r"[1-9][0-9]*(?:_[0-9]+)?", re.ASCII)
 
 

@@ -17,7 +17,7 @@ class MessageEntry(NamedTuple):
 
     meaning: str
     advice: str
-    """What to do about it."""
+    """The advice: an action of the user or of an admin."""
 
 
 _TAG = re.compile(r" \[BERTH-([1-9][0-9]{2})\]\Z")

@@ -69,7 +69,7 @@ class RunningJob:
 
 @dataclass(slots=True)
 class Seen:
-    """What one look at the cluster shows."""
+    """Holds the result of one look at the cluster."""
 
     gpus: int = 0
     free: int = 0

@@ -1,4 +1,4 @@
-"""What a finished job made of its GPUs, as far as Slurm and Berth recorded it; what nobody recorded is named.
+"""Sums up how a finished job used its GPUs, from the records of Slurm and Berth; names what was not recorded.
 
 Pure: the command `berth efficiency` reads the records.
 """

@@ -113,7 +113,7 @@ _KINDS = {str: "a text in quotes", int: "a whole number", bool: "true or false",
 
 @dataclass(frozen=True, slots=True)
 class MetricsOptions:
-    """Where berthd serves its metrics, and to whom."""
+    """Holds the `[metrics]` section: the address, the port and the readers of the metrics."""
 
     enabled: bool = False
     address: str = _LOOPBACK

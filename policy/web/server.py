@@ -54,7 +54,7 @@ class Polled(Protocol):
 
 
 class Exhibit:
-    """What is shown: the source, its replies for each kind of viewer, and the number of readings so far."""
+    """Keeps the source, its replies for each kind of viewer, and the number of readings so far."""
 
     def __init__(self, source: WebSource) -> None:
         self.source = source

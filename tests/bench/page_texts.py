@@ -1,4 +1,4 @@
-"""What docs/measurements.md says about its tables, beside the figures."""
+"""Holds the texts of docs/measurements.md that stand beside its tables."""
 
 PLACEMENTS = """
 `make test` (`tests/slurm/test_best_set.py`): every row is two jobs on a real Slurm, seen by the device files that

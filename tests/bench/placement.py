@@ -122,7 +122,7 @@ def figures(rows: Sequence[Row]) -> list[Figure]:
 
 
 def slurm_figures(rows: Sequence[SlurmRow]) -> list[Figure]:
-    """What the rows under Slurm's rules come to; each is the worst of those that it speaks of."""
+    """Sums up the rows under Slurm's rules; each figure is the worst of its rows."""
     found = [
         at_least("slurm_gap_closed", min(row.gap_closed.value for row in rows if row.gap_closed), 0.35, "of the gap"),
         at_most("slurm_over_pal_upper", max(row.over_pal["berth"].upper for row in rows), 1.0, "of PAL"),

@@ -153,7 +153,7 @@ def all_pairs(
 
 @dataclass(frozen=True, slots=True)
 class SlurmRow:
-    """What all pairs of a family say together; ratios are geometric means over pairs, with 95 % intervals."""
+    """Sums up all pairs of a family; ratios are geometric means over pairs, with 95 % intervals."""
 
     family: str
     pairs: int

@@ -1,4 +1,4 @@
-"""How often plain Slurm gives a job the best linked GPUs of a node, by the form of its request.
+"""Counts how often plain Slurm gives a job the best linked GPUs of a node, by the form of its request.
 
     python -m tests.bench.request_forms [--slurm 24.11] [--draws 20]
 

@@ -47,14 +47,14 @@ def changed_variables(plain: Outcome, berth: Outcome, *, in_parts: bool = False)
 
 
 def names_other_gpus(plain: Outcome, berth: Outcome) -> bool:
-    """Whether all is the same but for how many of the GPUs that a task can open CUDA_VISIBLE_DEVICES names."""
+    """Tells whether only the number of GPUs that CUDA_VISIBLE_DEVICES names differs."""
     one, other = ([task for node in outcome.tasks for task in node] for outcome in (plain, berth))
     same = [task[:2] for task in one] == [task[:2] for task in other] and plain.has == berth.has
     return same and all(1 <= task[2] <= task[1] for task in (*one, *other))
 
 
 def other_cores(plain: Outcome, berth: Outcome) -> bool:
-    """Whether all is the same but for the cores of tasks."""
+    """Tells whether only the cores of tasks differ."""
     one, other = ([task for node in outcome.tasks for task in node] for outcome in (plain, berth))
     return [task[1:] for task in one] == [task[1:] for task in other] and plain.has == berth.has
 

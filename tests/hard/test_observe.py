@@ -52,7 +52,7 @@ def observe(site: Target, *options: str) -> dict[str, Any]:
 
 
 def configuration(site: Target) -> str:
-    """What an admin would compare: the files, and Slurm's own words on its configuration, partitions and nodes."""
+    """Returns the files, and Slurm's configuration, partitions and nodes, for a comparison."""
     return site.bash(
         """
         cd /etc/slurm && sha256sum *

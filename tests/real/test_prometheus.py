@@ -64,7 +64,7 @@ def free_port() -> int:
 
 
 def guard_text(folder: Path) -> str:
-    """What a guard writes of a host and its guest, on a simulated node."""
+    """Returns the metrics that a guard writes of an owner and its guest, on a simulated node."""
     with pytest.MonkeyPatch.context() as patch:
         world = World(folder)
         programs = world.programs

@@ -60,7 +60,7 @@ class BerthdProcesses:
         self.seen: frozenset[str] = frozenset()
         """Nonces of the jobs that the last picture knows."""
         self.life = 0
-        """Of the planner; what an earlier one leaves to be answered is nobody's."""
+        """Starts the planner; nobody answers what an earlier one left."""
 
     def start(self) -> None:
         """Start what is dead, as systemd and the answering process do."""

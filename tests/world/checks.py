@@ -1,4 +1,4 @@
-"""What must hold after every step, and at the end."""
+"""Checks the invariants after every step, and at the end."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def _pin_is_whole(job: ModelJob) -> None:
 
 
 def _wait_is_bounded(cluster: ModelCluster, job: ModelJob, clock_back: int) -> None:
-    """What keeps a job from starting was written by a person, or has an end and a reason."""
+    """Checks that a person wrote what keeps a job from starting, or that it has an end and a reason."""
     if job.held and not job.user_hold:
         raise ViolationError(f"job {job.id} is held, and no person did that")
     if job.begin <= max(job.user_begin, cluster.now):

@@ -36,7 +36,7 @@ class Refusal(Exception):
 
 @dataclass(frozen=True)
 class Portion:
-    """What a job holds, or asks for, on one node."""
+    """Holds the GPUs, parts and seats of a job on one node, held or asked for."""
 
     gpus: int = 0
     seats: int = 0
@@ -109,7 +109,7 @@ class ModelJob:
     k: int
     """GPUs on each node, or 0."""
     kind: str
-    """What its user asked for: whole, share, host, guest or cpu."""
+    """The kind of its request: whole, share, host, guest or cpu."""
     work: int
     """Seconds that it runs."""
     fate: str
@@ -184,7 +184,7 @@ class ModelJob:
         return self.priority == 0
 
     def portion(self) -> Portion | None:
-        """What it asks for on each node, named one by one; None where it only counts GPUs."""
+        """Returns its request on each node, GPU by GPU; None where it only counts GPUs."""
         gpus = seats = 0
         shards: list[tuple[int, int]] = []
         for kind, place, count in _TYPED.findall(f"{self.tres_per_node},{self.tres_per_job}"):
@@ -393,7 +393,7 @@ class ModelCluster:
         job.completed = job.degraded = job.warned = False
 
     def tick(self) -> None:
-        """What comes with time: runs end, records are forgotten."""
+        """Ends runs and forgets records as time passes."""
         for job in list(self.jobs.values()):
             if (
                 job.state == "RUNNING"

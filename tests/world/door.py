@@ -12,8 +12,8 @@ from tests.world.clock import VirtualTime
 from tests.world.cluster import ModelCluster, Refusal
 
 CALL_FAULTS = ("refuse", "lost", "late", "double", "stale", "partial", "cut", "slow", "kill")
-"""What can happen to a call: slurmctld refuses it, it gets lost, the answer gets lost, it comes twice, the answer is an
-old one, lacks records, is cut off, takes seconds, and the caller is killed before it."""
+"""The faults of a call: slurmctld refuses it; it gets lost, or its answer; it comes twice; the answer is an old one,
+lacks records, is cut off, or takes seconds; the caller is killed before it."""
 
 _TAKES = 0.004
 """Seconds of a call."""

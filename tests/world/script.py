@@ -13,11 +13,11 @@ PEOPLE = (
     *("cancel", "hold", "free", "requeue", "requeue-hold", "suspend", "resume", "stop", "continue", "limit"),
     *("priority", "expedite", "reservation-gone", "special-exit", "revoke", "nodes", "gpus", "signal", "resize"),
 )
-"""What users and admins do to one job."""
+"""The changes of users and admins to one job."""
 
 NODES = ("drain", "resume", "down", "reboot", "mute", "heard", "power-off", "maintain", "fewer-gpus", "all-gpus",
          "forget", "recall")  # fmt: skip
-"""What happens to one node."""
+"""The changes of one node."""
 
 GUARD = ("leave", "evict", "fault", "state")
 

@@ -111,7 +111,7 @@ def apply(job: ModelJob, fields: Mapping[str, str], reply: bytes | None) -> bool
 
 
 def _keep(job: ModelJob, fields: Mapping[str, str]) -> None:
-    """What the plugin writes where berthd does not answer."""
+    """Returns what the plugin writes where berthd does not answer."""
     words = [f"{key}:{fields[key]}" for key in ("tres_per_job", "tres_per_node", "req_nodes") if key in fields]
     flags = {f"f.{key[5:].replace('_', '-')}": value for key, value in fields.items() if key.startswith("flag.")}
     values = {"state": "passed", "asked": ";".join(words), "why": "berthd does not answer", **flags}

@@ -1,4 +1,4 @@
-"""What the world has found in the product, each as the short script that its seed was shrunk to."""
+"""Plays the scripts of the faults that the world has found, each shrunk from its seed."""
 
 from __future__ import annotations
 

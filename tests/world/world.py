@@ -257,7 +257,7 @@ class DeterministicWorld:
             self.given.clear()
 
     def _forget_given(self) -> None:
-        """What a picture shows, or was given too long ago, need not be kept any more."""
+        """Drops what a snapshot shows, and what was given too long ago."""
         until = self.clock.time() - self.processes.config.reserve_seconds
         seen = self.processes.seen
         self.given = {nonce: one for nonce, one in self.given.items() if nonce not in seen and one[0] > until}

@@ -31,7 +31,7 @@ _NICENESS = 10
 
 
 class Readings:
-    """What is known of berthd, read anew when a scrape comes."""
+    """Reads the state of berthd anew for each scrape."""
 
     def __init__(self, socket: Path, state_file: Path, hook: HookCalls | None) -> None:
         self._socket = socket

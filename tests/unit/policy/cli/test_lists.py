@@ -96,7 +96,7 @@ def overview() -> dict[str, Any]:
 
 @pytest.fixture
 def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """What berthd last wrote, on a site that answers no users: the commands of root read its file."""
+    """Writes an overview on a site that answers no users: root's commands read the file."""
     config = tmp_path / "berth.conf"
     config.write_text(f'[hook]\nsocket = "{tmp_path}/berthd.sock"\n')
     monkeypatch.setenv("BERTH_CONF", str(config))

@@ -1,4 +1,4 @@
-"""What the planner writes for the metrics: GPUs by owner state, islands, reasons, counters; no job unless asked for."""
+"""Checks what the planner writes for the metrics: GPUs by state, islands, reasons, counters, and jobs on request."""
 
 import json
 import socket

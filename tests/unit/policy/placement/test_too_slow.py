@@ -94,7 +94,7 @@ def test_new_scores_count_at_once() -> None:
 
 
 def test_the_wait_is_that_for_the_nodes_which_the_job_may_use() -> None:
-    """Of three nodes one is slow: two of two take half as long again as two of three."""
+    """Makes one of three nodes slow: two of two take half as long again as two of three."""
     scores = np.ones((20, 4))
     scores[0, 0] = 1.3
     [bound] = bounds(scores, 2, 4)

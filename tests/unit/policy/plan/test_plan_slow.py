@@ -171,7 +171,7 @@ def test_what_is_freed_between_two_passes_is_refused_too(slow: float, moves: lis
 
 
 def wide(book: Book, policy: Policy | None = None) -> tuple[str, float]:
-    """Where a job on one whole node that comes now is pinned, and when its place is free; 0 for now."""
+    """Returns the place of a job on one whole node that comes now, and when that is free; 0 for now."""
     request = submit(tres_per_job="gres/gpu:8", min_nodes="1", max_nodes="1", num_tasks="1")
     decision = decide(request, book, policy or BerthPolicy(), Settings(), NOW)
     assert decision.claim is not None

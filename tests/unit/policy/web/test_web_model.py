@@ -1,4 +1,4 @@
-"""What the page is told: of a simulated day, of Slurm, and to whom."""
+"""Checks the data of the page: of a simulated day, of Slurm, and for each viewer."""
 
 import os
 from collections.abc import Mapping
