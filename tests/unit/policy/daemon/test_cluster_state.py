@@ -2,7 +2,6 @@
 
 import json
 import socket
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -129,15 +128,6 @@ def test_jobs_are_told_only_to_a_site_that_asks_for_them() -> None:
 
 
 # The planner itself.
-
-
-@pytest.fixture
-def channel() -> Iterator[socket.socket]:
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-    theirs.setblocking(False)
-    yield ours
-    ours.close()
-    theirs.close()
 
 
 def planner_of(slurm: Slurm, folder: Path, channel: socket.socket, options: MetricsOptions) -> Planner:

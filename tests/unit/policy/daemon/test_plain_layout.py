@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-
-import pytest
 
 from policy.cluster.partitions import least_gpus
 from policy.cluster.untyped import numbered
@@ -37,15 +34,6 @@ class OnlyRead:
     def read(self, *, ended: bool) -> Reading:
         assert not ended
         return replace(reading(self.nodes, self.jobs), in_control=True)
-
-
-@pytest.fixture
-def channel() -> Iterator[socket.socket]:
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-    theirs.setblocking(False)
-    yield ours
-    ours.close()
-    theirs.close()
 
 
 def test_a_pass_counts_and_compares_and_changes_no_job(tmp_path: Path, channel: socket.socket) -> None:

@@ -1,7 +1,7 @@
 """When the planner writes what it planned: one update at a time, and what an Epilog waits for comes first."""
 
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -51,15 +51,6 @@ class Slurm:
 
     def annotate(self, job_id: int, values: Mapping[str, str]) -> None:
         raise AssertionError(f"job {job_id} has not waited long enough for a reason: {values}")
-
-
-@pytest.fixture
-def channel() -> Iterator[socket.socket]:
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-    theirs.setblocking(False)
-    yield ours
-    ours.close()
-    theirs.close()
 
 
 def planner_of(
