@@ -4,9 +4,7 @@ A process of its own, so that whatever users do, neither the answers to job_subm
 serves the sockets; another asks munged and Slurm, one question after the other.
 """
 
-import argparse
 import asyncio
-import contextlib
 import os
 import re
 import signal
@@ -17,14 +15,14 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from policy.daemon.answer.beside import run_beside
 from policy.daemon.answer.questions import Questions, refusal
-from policy.formats.errors import BerthError
 from policy.site import ask, log
-from policy.site.config import load
+from policy.site.config import Config
 from policy.site.munge import EXPIRED, NO_MUNGED, REPLAYED, REWOUND, Credential, Munge
 from policy.site.overview import OverviewFile, path_of
 from policy.site.ports import listen
-from policy.slurm.gateways import open_gateway
+from policy.slurm.interface import Gateway
 
 _REQUEST_BYTES = 1_024
 """A credential takes some 250."""
@@ -41,7 +39,6 @@ TOO_LATE = 3.0
 
 _BACKLOG = 1_024
 _SAY_EVERY = 60.0
-_NICENESS = 10
 
 _REFUSED = {NO_MUNGED: "start munged on this host", REPLAYED: "it came a second time"}
 
@@ -151,26 +148,14 @@ async def _serve(desk: Desk, listener: socket.socket) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Answer users until berthd ends."""
-    parser = argparse.ArgumentParser(prog="berthd-desk")
-    parser.add_argument("--config", type=Path, required=True)
-    parser.add_argument("--gateway", required=True)
-    parser.add_argument("--socket", type=Path, required=True)
-    options = parser.parse_args(arguments)
-    with contextlib.suppress(OSError):
-        os.nice(_NICENESS)
-    try:
-        config = load(options.config)
-        gateway = open_gateway(config.gateway if options.gateway == "auto" else options.gateway)
-        overview = OverviewFile(path_of(options.socket))
-        questions = Questions(gateway, lambda: ask.status(options.socket), os.geteuid(), overview.read)
-        desk = Desk(questions.answer, Munge(config.munge_socket).decode)
-        asyncio.run(_serve(desk, listen(config.users_port)))
-        gateway.close()
-    except BerthError as problem:
-        log.error(problem)
-        return 1
-    return 0
+    """Answers users until berthd ends."""
+    return run_beside("berthd-desk", arguments, _answer_users)
+
+
+def _answer_users(config: Config, gateway: Gateway, berthd: Path) -> None:
+    questions = Questions(gateway, lambda: ask.status(berthd), os.geteuid(), OverviewFile(path_of(berthd)).read)
+    desk = Desk(questions.answer, Munge(config.munge_socket).decode)
+    asyncio.run(_serve(desk, listen(config.users_port)))
 
 
 if __name__ == "__main__":

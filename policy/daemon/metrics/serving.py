@@ -4,7 +4,6 @@ It reads the planner's state from a file and the hook's calls from the hook log.
 counters as `berth status` does, at most every few seconds however often it is scraped.
 """
 
-import argparse
 import contextlib
 import os
 import signal
@@ -14,20 +13,19 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from policy.daemon.answer.beside import run_beside
 from policy.daemon.metrics.access import Access
 from policy.daemon.metrics.families import Sources
 from policy.daemon.metrics.hook_calls import HookCalls
 from policy.daemon.metrics.web import MetricsServer, MetricsSite
 from policy.daemon.passes.cluster_state import ClusterState, path_beside, read
-from policy.formats.errors import BerthError, DaemonError
-from policy.site import ask, log
-from policy.site.config import Config, load
-from policy.slurm.gateways import open_gateway
+from policy.formats.errors import DaemonError
+from policy.site import ask
+from policy.site.config import Config
+from policy.slurm.interface import Gateway
 
 STATUS_FOR = 5.0
 """Seconds for which what the answering process said is told on."""
-
-_NICENESS = 10
 
 
 class Readings:
@@ -86,28 +84,17 @@ def _end_with_berthd(server: MetricsServer) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Serves metrics until berthd ends."""
-    parser = argparse.ArgumentParser(prog="berthd-metrics")
-    parser.add_argument("--config", type=Path, required=True)
-    parser.add_argument("--gateway", required=True)
-    parser.add_argument("--socket", type=Path, required=True)
-    options = parser.parse_args(arguments)
-    with contextlib.suppress(OSError):
-        os.nice(_NICENESS)
-    try:
-        config = load(options.config)
-        gateway = open_gateway(config.gateway if options.gateway == "auto" else options.gateway)
-        server = make_server(config, options.socket, Access(gateway.config, config.metrics.token_file))
-        for number in (signal.SIGTERM, signal.SIGINT):
-            # Not from this thread: `shutdown` waits for the loop that it interrupts here.
-            signal.signal(number, lambda *_: threading.Thread(target=server.shutdown).start())
-        threading.Thread(target=_end_with_berthd, args=(server,), daemon=True).start()
-        with server:
-            server.serve_forever()
-        gateway.close()
-    except BerthError as problem:
-        log.error(problem)
-        return 1
-    return 0
+    return run_beside("berthd-metrics", arguments, _serve)
+
+
+def _serve(config: Config, gateway: Gateway, berthd: Path) -> None:
+    server = make_server(config, berthd, Access(gateway.config, config.metrics.token_file))
+    for number in (signal.SIGTERM, signal.SIGINT):
+        # Not from this thread: `shutdown` waits for the loop that it interrupts here.
+        signal.signal(number, lambda *_: threading.Thread(target=server.shutdown).start())
+    threading.Thread(target=_end_with_berthd, args=(server,), daemon=True).start()
+    with server:
+        server.serve_forever()
 
 
 if __name__ == "__main__":
