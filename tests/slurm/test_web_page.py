@@ -1,0 +1,47 @@
+"""Checks the page of `berth web` beside a real slurmctld."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.slurm.harness import Slurm
+from tests.waiting import until
+
+pytestmark = pytest.mark.any_slurm
+
+PAGE = "http://127.0.0.1:8499"
+
+
+def got(slurm: Slurm, address: str) -> str:
+    """Return what an address on the controller answers; empty while nobody does."""
+    code = f"import urllib.request as u; print(u.urlopen('{address}', timeout=5).read().decode())"
+    return slurm.target.run(["python3", "-c", code], check=False).out
+
+
+@pytest.fixture
+def page(slurm: Slurm) -> Iterator[None]:
+    command = f"cd /tmp && exec timeout 120 berth web --port {PAGE.rpartition(':')[2]} --every 1"
+    slurm.target.bash(f"setsid sh -c '{command}' </dev/null >/tmp/web.log 2>&1 & echo $! >/tmp/web.pid", user="root")
+    yield
+    slurm.target.bash("kill $(cat /tmp/web.pid); rm /tmp/web.pid", user="root", check=False)
+
+
+@pytest.mark.usefixtures("page")
+def test_the_page_shows_where_a_job_runs_and_why(slurm: Slurm) -> None:
+    job = slurm.submit("--gres=gpu:2", "-w", "n3", body="sleep 100")
+
+    def shown() -> dict[str, Any] | None:
+        answer = got(slurm, f"{PAGE}/api/moment")
+        jobs = json.loads(answer)["jobs"] if answer else []
+        return next((one for one in jobs if one["id"] == str(job) and one["state"] == "RUNNING"), None)
+
+    found = until("the page to show the job", shown)
+    assert (found["user"], found["gpus"], found["level"]) == ("alice", 2, "nvlink")
+    room = json.loads(got(slurm, f"{PAGE}/api/room"))
+    place, gpus = found["places"][0]
+    assert room["nodes"][place]["name"] == "n3"
+    assert gpus.bit_count() == 2
