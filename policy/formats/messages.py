@@ -89,7 +89,7 @@ MESSAGES: dict[int, MessageEntry] = {
     ),
     211: MessageEntry(
         "A setting of Slurm counts CPUs in a way that a pin cannot follow.",
-        "For admins: the message names the setting; see admin.md.",
+        "For admins: the message names the setting; see docs/like-plain.md.",
     ),
     212: MessageEntry(
         "The texts of the request or of its place are longer than Slurm keeps.",
@@ -234,7 +234,7 @@ MESSAGES: dict[int, MessageEntry] = {
         "Look at the job with `scontrol show job`; the reason stands behind it.",
     ),
     603: MessageEntry(
-        "A job could not have its share and has ended.", "See the node's log; docs/node.md has the causes."
+        "A job could not have its share and has ended.", "See the node's log; docs/shares-on-nodes.md has the causes."
     ),
     604: MessageEntry(
         "A job could not have its share on several nodes, and is not sent on.",

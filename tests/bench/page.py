@@ -242,8 +242,8 @@ is counted. `company` goes wherever there is room, `picky` rather waits than tak
 A simulation: host slowdowns follow from the guard's law on modelled contention and are not measured.
 """,
     "classify": """
-Only `fresh` is of programs that no rule has seen; the other rows were mended with (docs/failures.md has the first
-results of each set).
+Only `fresh` is of programs that no rule has seen; the other rows were mended with (docs/results/failures.md has
+the first results of each set).
 """,
     "retry": """
 Failing jobs are drawn from Philly's table 7 and played in the simulator; excluding nodes is given no credit.

@@ -1,4 +1,4 @@
-"""Whether two outcomes of a request differ, and whether docs/admin.md says that they may ("As on plain Slurm")."""
+"""Whether two outcomes of a request differ, and whether docs/like-plain.md says that they may."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def totals(outcome: Outcome) -> Totals:
 
 
 ENVIRONMENT: dict[str, str] = {}
-"""Variables that may differ where the tasks are the same, each with its reason, as docs/admin.md has them."""
+"""Variables that may differ where the tasks are the same, each with its reason, as docs/like-plain.md has them."""
 
 
 def difference(request: Request, plain: Outcome, berth: Outcome) -> str:
