@@ -24,8 +24,7 @@ SOURCES = ROOT / "slurm_plugins"
 FOLDER = ROOT / "build" / "coverage"
 UNIT = ROOT / "tests" / "unit"
 TESTS = [
-    *map(str, sorted(UNIT.glob("test_plugin_*.py"))),
-    *(f"{UNIT}/test_{name}.py" for name in ("berth_notice", "counted", "pin_text")),
+    str(UNIT / name) for name in ("slurm_plugins", "policy/request/test_counted.py", "policy/formats/test_pin_text.py")
 ]
 LEAST = 90
 COUNTING = f"--coverage -fprofile-update=atomic -dumpdir {FOLDER}/objects/$$- -include {FOLDER}/dump.h"

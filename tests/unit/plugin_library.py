@@ -2,11 +2,9 @@
 
 import ctypes
 import functools
-import subprocess
-import tempfile
-from pathlib import Path
 
-SOURCES = Path(__file__).parents[2] / "slurm_plugins"
+from tests import building
+
 PURE = (
     "common/text.c",
     "common/options.c",
@@ -181,12 +179,8 @@ class ShareFile(ctypes.Structure):
 @functools.cache
 def library() -> ctypes.CDLL:
     """Build once per test run; warnings are errors, as in the plugins' own Makefile."""
-    folder = tempfile.mkdtemp(prefix="berth-plugin-")
-    target = Path(folder) / "libberthpure.so"
-    command = ["gcc", "-std=gnu11", "-D_GNU_SOURCE", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-fPIC"]
-    command += ["-shared", "-pthread", f"-I{SOURCES}", "-o", str(target), *(str(SOURCES / name) for name in PURE)]
-    subprocess.run(command, check=True)
-    built = ctypes.CDLL(str(target))
+    flags = ("-fPIC", "-shared", "-pthread")
+    built = ctypes.CDLL(str(building.built("libberthpure.so", [building.PLUGINS / name for name in PURE], flags=flags)))
     for name in BOOLEAN:
         getattr(built, name).restype = ctypes.c_bool
     built.path_list_separators.restype = ctypes.c_char_p

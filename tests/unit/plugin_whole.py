@@ -9,8 +9,6 @@ import ctypes
 import functools
 import os
 import re
-import subprocess
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -21,11 +19,12 @@ import pytest
 
 from policy.daemon.write import pinned
 from policy.formats import segment, wire
+from tests import building
 
 from . import fake_berthd
 
 ROOT = Path(__file__).parents[2]
-SOURCES = ROOT / "slurm_plugins"
+SOURCES = building.PLUGINS
 _NOBODY = 1 << 30
 FAKE = ROOT / "tests" / "fakes" / "slurmctld" / "slurmctld.c"
 HEADERS = sorted((ROOT / "build" / "headers").glob("*"))
@@ -49,11 +48,8 @@ Answer = Callable[[wire.Message], bytes | None]
 def library(headers: Path) -> ctypes.CDLL:
     """Built once for each Slurm."""
     names = [name for key in ("JOB_SUBMIT_SRCS", "PURE") for name in _sources(key)]
-    target = Path(tempfile.mkdtemp(prefix="berth-whole-")) / "plugin.so"
-    command = ["gcc", "-std=gnu11", "-D_GNU_SOURCE", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared"]
-    command += ["-pthread", f"-I{SOURCES}", f"-I{headers}", "-Wl,-Bsymbolic", "-o", str(target), str(FAKE)]
-    command += [str(SOURCES / name) for name in names]
-    subprocess.run(command, check=True)
+    flags = ("-fPIC", "-shared", "-pthread", "-Wl,-Bsymbolic")
+    target = building.built("plugin.so", [FAKE, *(SOURCES / name for name in names)], (SOURCES, headers), flags)
     # The plugin looks for slurmctld's symbols among those of the program.
     built = ctypes.CDLL(str(target), mode=os.RTLD_GLOBAL)
     built.fake_job.restype = ctypes.c_void_p

@@ -3,10 +3,10 @@
 import functools
 import itertools
 import os
-import subprocess
-import tempfile
 import time
 from pathlib import Path
+
+from tests import building
 
 _serial = itertools.count()
 
@@ -14,11 +14,7 @@ _serial = itertools.count()
 @functools.cache
 def library() -> Path:
     """The library, built once per test run; its folder can be put on LD_LIBRARY_PATH."""
-    target = Path(tempfile.mkdtemp(prefix="berth-munge-")) / "libmunge.so.2"
-    source = Path(__file__).with_name("munge.c")
-    flags = ["-std=gnu11", "-D_GNU_SOURCE", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared"]
-    subprocess.run(["gcc", *flags, "-o", str(target), str(source)], check=True)
-    return target
+    return building.built("libmunge.so.2", [Path(__file__).with_name("munge.c")], (), ("-fPIC", "-shared"))
 
 
 def credential(payload: bytes, *, uid: int | None = None, age: int = 0) -> bytes:

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from tests import building
 from tests.fakes import munge
-from tests.unit.plugin_library import SOURCES
 
 CAP = 0.300
 LATE = 0.650
@@ -32,19 +32,10 @@ def shares() -> Path:
 
 @functools.cache
 def program() -> Path:
-    target = Path(tempfile.mkdtemp(prefix="berth-notice-")) / "berth-notice"
-    command = ["gcc", "-std=gnu11", "-D_GNU_SOURCE", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-pthread"]
     names = ("config", "config_table", "options", "share_file", "path_list", "text")
     sources = ("berth_notice/berth_notice.c", *(f"common/{name}.c" for name in names))
-    command += [
-        f"-I{SOURCES}",
-        f'-DSHARE_FOLDER="{shares()}"',
-        "-o",
-        str(target),
-        *(str(SOURCES / name) for name in sources),
-    ]
-    subprocess.run(command, check=True)
-    return target
+    flags = ("-pthread", f'-DSHARE_FOLDER="{shares()}"')
+    return building.built("berth-notice", [building.PLUGINS / name for name in sources], flags=flags)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.plugin_library import SOURCES
+from tests import building
 
 STEPD = Path(__file__).parents[1] / "data" / "stepd"
 BATCH, INTERACTIVE, STEP = 0xFFFFFFFB, 0xFFFFFFFA, 0
@@ -24,10 +24,7 @@ PACKED_ENVIRONMENT = {"SLURM_SHARDS_ON_NODE": "30", "PATH": "/bin"}
 
 @functools.cache
 def program() -> Path:
-    target = Path(tempfile.mkdtemp(prefix="berth-stepd-")) / "stepd"
-    command = ["gcc", "-std=gnu11", "-D_GNU_SOURCE", "-O1", "-g", "-Wall", "-Wextra", "-Werror"]
-    command += [f"-I{STEPD}", f"-I{SOURCES}", "-o", str(target), str(STEPD / "stepd.c")]
-    sources = (
+    names = (
         "spank/spank_node.c",
         "spank/spank_injected.c",
         "spank/spank_preflight.c",
@@ -35,9 +32,11 @@ def program() -> Path:
         "common/path_list.c",
         "spank/devices.c",
     )
-    command += [str(SOURCES / name) for name in (*sources, "common/text.c", "spank/mps_listens.c")]
-    subprocess.run(command, check=True)
-    return target
+    sources = [
+        STEPD / "stepd.c",
+        *(building.PLUGINS / name for name in (*names, "common/text.c", "spank/mps_listens.c")),
+    ]
+    return building.built("stepd", sources, (STEPD, building.PLUGINS))
 
 
 @dataclass(frozen=True)

@@ -3,14 +3,13 @@
 import functools
 import os
 import subprocess
-import tempfile
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.plugin_library import SOURCES
+from tests import building
 
 DATA = Path(__file__).parents[1] / "data"
 ALWAYS = {
@@ -21,15 +20,9 @@ ALWAYS = {
 
 @functools.cache
 def program() -> Path:
-    target = Path(tempfile.mkdtemp(prefix="berth-shrink-")) / "shrink"
-    command = ["gcc", "-std=gnu11", "-D_GNU_SOURCE", "-O1", "-g", "-Wall", "-Wextra", "-Werror"]
-    command += [f"-I{DATA / 'stepd'}", f"-I{SOURCES}", "-o", str(target), str(DATA / "sbatch" / "shrink.c")]
-    command += [
-        str(SOURCES / name)
-        for name in ("cli_filter/preflight_shrink.c", "common/tres.c", "common/tres_element.c", "common/text.c")
-    ]
-    subprocess.run(command, check=True)
-    return target
+    names = ("cli_filter/preflight_shrink.c", "common/tres.c", "common/tres_element.c", "common/text.c")
+    sources = [DATA / "sbatch" / "shrink.c", *(building.PLUGINS / name for name in names)]
+    return building.built("shrink", sources, (DATA / "stepd", building.PLUGINS))
 
 
 def shrink(words: dict[str, str], seconds: int = 600, pool: str = "") -> tuple[int, dict[str, str]]:
