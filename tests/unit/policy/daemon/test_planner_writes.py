@@ -11,6 +11,7 @@ from policy.cluster.limits_used import LEAST
 from policy.daemon.hear.notices import Notice
 from policy.daemon.hear.step_times import StepWord
 from policy.daemon.passes import planner as planner_module
+from policy.daemon.passes import topologies
 from policy.daemon.passes.handover import Sender
 from policy.daemon.passes.planner import Planner
 from policy.formats.errors import TooLong
@@ -207,8 +208,10 @@ def test_what_an_epilog_waits_for_goes_before_what_was_put_off(
 
 
 def test_what_is_planned_anew_is_written_once_and_as_it_was_planned_last(
-    tmp_path: Path, channel: socket.socket
+    tmp_path: Path, channel: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # However long the first look at the topology files took, the next one is due.
+    monkeypatch.setattr(topologies, "PATIENCE", 0)
     jobs = [running(1, "n1", 0xFF, 3_000), young(5, "n1", 0b01, 9)]
     slurm = Slurm([node("n1", used=0xFF), node("n2")], jobs)
     planner = planner_of(slurm, tmp_path, channel)
