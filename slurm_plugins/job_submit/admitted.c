@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which users are in the groups of a partition's AllowGroups slurmctld knows and nobody else: it
- * reads them once in a while, and its answer is the one that counts. What it knows it by is in no
- * public header, so its absence must cost the answer only.
+ * Asks slurmctld what it alone knows of a user: the partitions whose AllowGroups admit him, and his
+ * AdminLevel in the accounting. No public header has these functions, so their absence must cost
+ * the answer only.
  */
 #include "job_submit/job_submit.h"
 
@@ -12,11 +12,13 @@
 /* As slurmctld asks them itself of each job that comes, under the same lock. */
 static part_record_t *(*find)(char *name);
 static int (*admits)(part_record_t *partition, uid_t uid);
+static bool (*operates)(uid_t uid);
 
 void admitted_init(void)
 {
 	*(void **)&find = dlsym(RTLD_DEFAULT, "find_part_record");
 	*(void **)&admits = dlsym(RTLD_DEFAULT, "validate_group");
+	*(void **)&operates = dlsym(RTLD_DEFAULT, "validate_operator");
 }
 
 static void keep_admitted(char *names, uid_t uid, struct text *out)
@@ -49,4 +51,9 @@ bool admitted_partitions(const job_desc_msg_t *job, uint32_t uid, struct text *o
 		keep_admitted(names.data, (uid_t)uid, out);
 	text_free(&names);
 	return known && !out->failed;
+}
+
+bool admitted_operator(uint32_t uid)
+{
+	return operates && operates((uid_t)uid);
 }

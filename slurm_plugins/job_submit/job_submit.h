@@ -75,6 +75,9 @@ void admitted_init(void);
  */
 bool admitted_partitions(const job_desc_msg_t *job, uint32_t uid, struct text *out);
 
+/* Is user `uid` an operator in Slurm's accounting? false: this Slurm does not tell. */
+bool admitted_operator(uint32_t uid);
+
 /* Around each submission, for what follows. */
 void component_begin(const job_desc_msg_t *job);
 void component_end(const job_desc_msg_t *job);

@@ -110,6 +110,22 @@ def test_a_report_tells_what_really_happened(slurm: Slurm) -> None:
     assert (places["runs"]["more_nodes"], places["runs"]["more_nodes_asked"]) == (1, 1)
 
 
+def test_an_operator_of_the_accounting_changes_a_pinned_job_as_root_may(slurm: Slurm) -> None:
+    job = slurm.submit("--gpus=1", "--begin=now+1hour", body="true")
+    change = ["scontrol", "update", f"JobId={job}", "Extra=[berth/1 nodes=n1 gpus=0]"]
+    refused = slurm.target.run(change, user="alice", check=False)
+    assert refused.rc != 0
+    assert "written by Berth alone" in refused.err
+    level = "sacctmgr -i add account staff; sacctmgr -i add user bob account=staff; sacctmgr -i modify user bob set"
+    slurm.target.bash(f"{level} adminlevel=operator", user="root")
+    try:
+        # slurmctld hears of it from slurmdbd.
+        until("bob to be an operator", lambda: slurm.target.run(change, user="bob", check=False).rc == 0 or None, 30)
+        slurm.target.run(["scancel", str(job)], user="bob")
+    finally:
+        slurm.target.bash("sacctmgr -i modify user bob set adminlevel=none", user="root")
+
+
 def test_gpu_time_after_the_best_loss_is_told_by_the_job_through_its_guard(slurm: Slurm) -> None:
     since = slurm.target.run(["date", "+%FT%T"], user="root").out.strip()
     job = slurm.submit("--gpu-tier=guaranteed", "--gpus=8", "-n1", "--mem=100", body=LOSSES)

@@ -533,3 +533,17 @@ def test_what_slurm_will_refuse_is_explained(
     ):
         said = made.submit(**GPU, submit_line=line, arguments="train.sh")
     assert (said.rc, said.text) == (0, "berth: no node has" if spoken else "")
+
+
+OPERATOR = 4_242
+"""Has AdminLevel=Operator in the simulated slurmctld, as Slurm's own `validate_operator` tells."""
+
+
+def test_an_operator_may_change_what_is_berths_as_root_may(plugin: Plugin) -> None:
+    plugin.list({18: PINNED})
+    for user in (0, OPERATOR):
+        assert plugin.modify("JobId=18", user, tres_per_node="gres/gpu:g0:1,gres/seat:g1:1").rc == 0
+        assert plugin.modify("JobId=18", user, extra="[berth/1 nodes=n1 gpus=3]").rc == 0
+        assert plugin.submit(user, tres_per_node="gres/shard:g0:5", partition="plain").rc == 0
+    assert refused(plugin.modify("JobId=18", OPERATOR + 1, tres_per_node="gres/gpu:g0:1,gres/seat:g1:1"))
+    assert refused(plugin.submit(OPERATOR + 1, extra="[berth/1 nodes=n1 gpus=3]"))
