@@ -27,7 +27,7 @@ cluster-runs = BERTH_RERUN="make $(firstword $(MAKECMDGOALS))" containers/bootst
     && BERTH_RERUN="make $(firstword $(MAKECMDGOALS))" containers/bootstrap engine-start
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-web test test-hard test-vm test-fast lint format bench bench-hook bench-passes bench-harm bench-topology bench-placement bench-simulate bench-philly bench-runtime bench-published bench-events bench-placement-speed bench-plan bench-gateway bench-replay bench-node bench-guard bench-injob bench-packing bench-company bench-predictor bench-matching bench-sharing-day bench-scores bench-classify bench-retry bench-gpu-mps bench-gpu-guard check-artifact measurements bench-scrape cluster-up cluster-down fuzz fuzz-tres coverage coverage-c mutants sanitize clean lock bench-flood bench-forms deb rpm pypi
+.PHONY: help setup docs demo demo-web test test-hard test-vm test-fast lint format bench bench-hook bench-passes bench-harm bench-topology bench-placement bench-simulate bench-philly bench-runtime bench-published bench-events bench-placement-speed bench-plan bench-gateway bench-replay bench-node bench-guard bench-injob bench-packing bench-company bench-predictor bench-matching bench-sharing-day bench-scores bench-classify bench-retry bench-gpu-mps bench-gpu-guard check-artifact measurements bench-scrape cluster-up cluster-down fuzz fuzz-tres coverage coverage-c mutants sanitize clean lock bench-flood bench-forms deb rpm pypi
 
 help: ## this page
 	@echo "Berth: the right GPUs for every Slurm job. Start with 'make demo'."
@@ -44,6 +44,16 @@ $(VENV)/.installed: requirements/dev.lock pyproject.toml prolog_epilog/front/ber
 
 setup: $(VENV)/.installed ## install what is missing: packages, Docker engine, Python environment
 	@BERTH_RERUN="make $(firstword $(MAKECMDGOALS) setup)" containers/bootstrap packages
+
+build/docs/venv/.installed: requirements/docs.lock
+	@test -x build/docs/venv/bin/python || $(PY) -m venv build/docs/venv
+	@build/docs/venv/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r $<
+	@touch $@
+
+docs: $(VENV)/.installed build/docs/venv/.installed ## the documentation as a site, build/docs/html/index.html; a warning or a broken link is an error
+	@$(PY) packaging/docs_site.py build/docs/source
+	@build/docs/venv/bin/sphinx-build -q -W --keep-going -n build/docs/source build/docs/html
+	@echo "docs: build/docs/html/index.html"
 
 demo-web: $(VENV)/.installed ## a page of a simulated day, without Slurm and Docker: prints its address (WEB="--nodes 64")
 	@$(PY) -m containers.demo_web $(WEB)
@@ -217,6 +227,7 @@ lock: setup ## renew requirements/*.lock from pyproject.toml (needs uv)
 	@for extra in daemon node simulate; do $(LOCK) --extra $$extra pyproject.toml -o requirements/$$extra.lock || exit 1; done
 	@$(LOCK) --extra daemon --group dev pyproject.toml -o requirements/dev.lock
 	@printf 'hatchling\nshtab\n' | $(LOCK) - -o requirements/packaging.lock
+	@printf 'furo\nmyst-parser\nsphinx\n' | $(LOCK) - -o requirements/docs.lock
 
 deb: ## Debian packages in dist/, for this machine and its Slurm (IN=trixie: in a container of that Debian; PYTHON=python3)
 	@packaging/build.py deb $(if $(IN),--in $(IN)) $(if $(PYTHON),--python $(PYTHON))

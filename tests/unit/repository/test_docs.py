@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -75,3 +77,14 @@ def test_pages_are_short_enough_to_be_read() -> None:
     assert {
         name: words[name] for name, limit in most.items() if words[name] > limit and not name.startswith("results/")
     } == {}
+
+
+def test_the_site_has_each_page_and_the_reference_of_the_code(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, ROOT / "packaging" / "docs_site.py", tmp_path], check=True)
+
+    index = (tmp_path / "index.md").read_text()
+    assert [page for page in FIRST if not re.search(rf"^{page.removesuffix('.md')}$", index, re.MULTILINE)] == []
+    assert "berth simulate" in (tmp_path / "reference" / "commands.md").read_text()
+    assert "`--locality=LEVEL[@TIME]`" in (tmp_path / "reference" / "flags.md").read_text()
+    assert "| `[hook]` | `deadline_ms` |" in (tmp_path / "reference" / "keys.md").read_text()
+    assert "`berth_gpus`" in (tmp_path / "reference" / "metrics.md").read_text()

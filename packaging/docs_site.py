@@ -1,0 +1,248 @@
+#!/usr/bin/env python3
+"""Writes the sources of the documentation site: the pages of docs/, and reference pages made from the code.
+
+`make docs` calls it and hands the folder to Sphinx. Links to files outside the docs become plain text, unless
+BERTH_SOURCE_URL names a place where the repository can be browsed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import posixpath
+import re
+import shutil
+import sys
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+DOCS = ROOT / "docs"
+sys.path.insert(0, str(ROOT))
+
+PROJECT = ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
+"""Pages of the repository's root that the site has too."""
+
+# The groups of the navigation. A page that stands in none is an error.
+GROUPS = {
+    "Start here": ("quickstart", "concepts", "rollout", "cheatsheet", "symptoms"),
+    "Reference": (
+        "reference/commands",
+        "reference/flags",
+        "reference/keys",
+        "reference/metrics",
+        "reference/messages",
+        "troubleshooting",
+        "formats",
+        "glossary",
+    ),
+    "How to: users": (
+        "user",
+        "requests",
+        "shared-gpus",
+        "preflight",
+        "moving",
+        "injob",
+        "failures",
+        "web",
+        "simulate",
+        "simulate-inputs",
+        "report",
+    ),
+    "How to: admins": (
+        "install",
+        "packages",
+        "admin",
+        "network",
+        "limits",
+        "virtual-clusters",
+        "node",
+        "shares-on-nodes",
+        "guard-setup",
+        "calibration",
+        "metrics",
+        "upkeep",
+        "security",
+    ),
+    "How it works": ("architecture", "placement", "scores", "sharing", "packing", "guard", "like-plain", "world"),
+    "Results": ("measurements", "results/*"),
+    "Decisions": ("decisions/README", "decisions/*"),
+    "Project": ("project/CHANGELOG", "project/CONTRIBUTING", "project/SECURITY"),
+}
+
+
+class SiteError(Exception):
+    """A page that the navigation does not know, or one that it names in vain."""
+
+
+def main() -> int:
+    """Writes the folder anew."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path)
+    folder: Path = parser.parse_args().folder
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(DOCS / "pictures", folder / "pictures")
+    shutil.copy(DOCS / "conf.py", folder / "conf.py")
+    pages = {page.relative_to(ROOT).as_posix(): page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md")}
+    pages |= {name: f"project/{name}" for name in PROJECT}
+    # README.md stands for the page that people begin with.
+    pages["README.md"] = "index.md"
+    for source, target in pages.items():
+        if source != "README.md":
+            _write(folder / target, relinked((ROOT / source).read_text(), source, target, pages))
+    for picture in DOCS.glob("results/*.svg"):
+        shutil.copy(picture, folder / "results" / picture.name)
+    for name, text in reference().items():
+        _write(folder / "reference" / f"{name}.md", text)
+    index = folder / "index.md"
+    index.write_text(index.read_text() + "".join(navigation(folder)))
+    return 0
+
+
+def relinked(text: str, source: str, target: str, pages: dict[str, str]) -> str:
+    """Returns a page's text with links that hold at its place in the site."""
+    base = os.environ.get("BERTH_SOURCE_URL", "").rstrip("/")
+
+    def link(match: re.Match[str]) -> str:
+        bang, label, where = match.groups()
+        path, mark, anchor = where.partition("#")
+        if re.match(r"[a-z]+:", where) or not path:
+            return match[0]
+        full = posixpath.normpath(posixpath.join(posixpath.dirname(source), path))
+        if full.rstrip("/") == "docs/decisions":
+            full = "docs/decisions/README.md"
+        if full in pages:
+            return f"{bang}[{label}]({posixpath.relpath(pages[full], posixpath.dirname(target) or '.')}{mark}{anchor})"
+        if full.startswith("docs/") and Path(full).suffix in {".svg", ".png"}:
+            place = posixpath.relpath(full.removeprefix("docs/"), posixpath.dirname(target) or ".")
+            return f"{bang}[{label}]({place})"
+        return f"[{label}]({base}/{full})" if base else label
+
+    return re.sub(r"(!?)\[([^\]\n]*)\]\(([^)\s]+)\)", link, text)
+
+
+def navigation(folder: Path) -> Iterator[str]:
+    """Yields a toctree for each group of pages."""
+    there = {page.relative_to(folder).with_suffix("").as_posix() for page in folder.rglob("*.md")} - {"index"}
+    done: set[str] = set()
+    for title, names in GROUPS.items():
+        found: list[str] = []
+        for name in names:
+            if name.endswith("/*"):
+                found += sorted(page for page in there - done if page.startswith(name[:-1]) and page not in found)
+            elif name in there:
+                found.append(name)
+            else:
+                raise SiteError(f"packaging/docs_site.py names {name}, which is no page of docs/; correct GROUPS")
+        done |= set(found)
+        yield f"\n```{{toctree}}\n:hidden:\n:caption: {title}\n\n" + "\n".join(found) + "\n```\n"
+    if missing := sorted(there - done):
+        raise SiteError(f"packaging/docs_site.py has no group for {', '.join(missing)}; add them to GROUPS")
+
+
+def reference() -> dict[str, str]:
+    """Returns the pages that are made from the code, by name."""
+    return {
+        "commands": "".join(_commands()),
+        "flags": "".join(_flags()),
+        "keys": "".join(_keys()),
+        "metrics": "".join(_metrics()),
+        "messages": "".join(_messages()),
+    }
+
+
+def _commands() -> Iterator[str]:
+    from policy.cli.main import build_parser  # noqa: PLC0415 - after sys.path is set
+
+    yield "# Commands\n\nThe help of each command, made from its parser. The manual pages (`man berth`) say more.\n"
+    for name, parser in _parsers(build_parser()):
+        parser.formatter_class = lambda prog: argparse.RawDescriptionHelpFormatter(prog, width=100)
+        yield f"\n## berth {name}\n\n```text\n{parser.format_help().rstrip()}\n```\n"
+
+
+def _parsers(parser: argparse.ArgumentParser, name: str = "") -> Iterator[tuple[str, argparse.ArgumentParser]]:
+    # argparse has no public way to list subcommands.
+    below = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]  # noqa: SLF001
+    for action in below:
+        for word, child in action.choices.items():
+            yield from _parsers(child, f"{name} {word}".strip())
+    if not below:
+        yield name, parser
+
+
+def _flags() -> Iterator[str]:
+    """The plugin's own table, which sbatch shows in its help."""
+    source = (ROOT / "slurm_plugins" / "common" / "options.c").read_text()
+    table = source.partition("berth_options[] = {")[2]
+    yield "# Flags\n\nThe flags of sbatch, srun and salloc, as the SPANK plugin registers them.\n"
+    yield "[user.md](../user.md#flags) explains them, [formats.md](../formats.md#5-flags) has their exact forms.\n\n"
+    yield "| flag | meaning |\n|---|---|\n"
+    for name, value, help_text in re.findall(r'\{"([\w-]+)", "([^"]*)",\s*((?:"[^"]*"\s*)+),', table):
+        shown = value.replace("|", "\\|")
+        meaning = "".join(re.findall(r'"([^"]*)"', help_text))
+        yield f"| `--{name}={shown}` | {meaning} |\n"
+
+
+def _keys() -> Iterator[str]:
+    from policy.site import config  # noqa: PLC0415
+    from prolog_epilog.config import NodeConfig  # noqa: PLC0415
+    from prolog_epilog.guard.settings import GuardSettings  # noqa: PLC0415
+
+    yield "# Keys of berth.conf\n\nEvery key that Berth's programs accept, made from their tables.\n"
+    yield "[formats.md](../formats.md#4-berthconf) has meanings and defaults.\n\n| table | key | type or default |\n"
+    yield "|---|---|---|\n"
+    for table in config._TABLES:  # noqa: SLF001 - as the test of the manual page reads them
+        for key, kind in getattr(config, f"_{table.upper()}", {}).items():
+            yield f"| `[{table}]` | `{key}` | {getattr(kind, '__name__', kind)} |\n"
+    yield from _defaults("node", NodeConfig()._asdict())
+    yield from _defaults("guard", _values(GuardSettings()))
+
+
+def _values(settings: Any) -> dict[str, Any]:
+    return {one.name: getattr(settings, one.name) for one in fields(settings)}
+
+
+def _defaults(table: str, keys: dict[str, Any]) -> Iterator[str]:
+    for key, value in keys.items():
+        if is_dataclass(value):
+            yield from _defaults(f"{table}.{key}", _values(value))
+        else:
+            shown = f"`{value}`" if value not in {"", ()} else "none"
+            yield f"| `[{table}]` | `{key}` | {shown} |\n"
+
+
+def _metrics() -> Iterator[str]:
+    from policy.daemon.metrics.families import PAGES, TABLE  # noqa: PLC0415
+
+    yield "# Metrics of berthd\n\nThe names that `/metrics/PAGE` serves, made from the code's table.\n"
+    yield "[metrics.md](../metrics.md) has rules, alerts and the guard's metrics.\n"
+    for page, about in PAGES.items():
+        yield f"\n## /metrics/{page}\n\nHas {about}.\n\n| name | kind | labels | meaning |\n|---|---|---|---|\n"
+        for spec in TABLE:
+            if spec.page == page:
+                labels = ", ".join(f"`{label}`" for label in spec.labels)
+                yield f"| `{spec.name}` | {spec.kind} | {labels} | {spec.help} |\n"
+
+
+def _messages() -> Iterator[str]:
+    from policy.formats.messages import MESSAGES  # noqa: PLC0415
+
+    yield "# Messages by number\n\nAll ids in one list. "
+    yield "[troubleshooting.md](../troubleshooting.md) has them by subject.\n\n"
+    yield "| id | meaning | what to do |\n|---|---|---|\n"
+    for number, (meaning, advice) in sorted(MESSAGES.items()):
+        yield f"| BERTH-{number} | {meaning} | {advice} |\n"
+
+
+def _write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except SiteError as problem:
+        sys.exit(f"docs: {problem}")
