@@ -62,6 +62,7 @@ GROUPS = {
         "shares-on-nodes",
         "guard-setup",
         "calibration",
+        "stragglers",
         "metrics",
         "upkeep",
         "security",

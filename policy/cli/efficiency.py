@@ -37,7 +37,7 @@ def run(options: argparse.Namespace) -> int:
 
     if not _NAME.fullmatch(options.job):
         raise UsageError(f"{options.job!r} is not a job's number; berth efficiency takes one, such as 1234 or 7_3")
-    found = _last_run(options.job)
+    found = last_run(options.job)
     config = load(config_path())
     others = _beside(found) if {"share", "tier"} & found.said.keys() else []
     told = efficiency(
@@ -77,7 +77,8 @@ def rows(told: Mapping[str, Any]) -> list[tuple[str, str]]:
     return [*found, *(("not known", text) for text in told["unknown"])]
 
 
-def _last_run(name: str) -> JobRun:
+def last_run(name: str) -> JobRun:
+    """Returns the last run of a job that has ended, from the accounting."""
     from policy.report.rows import COLUMNS, read  # noqa: PLC0415
     from policy.slurm.by_command.command import run_command  # noqa: PLC0415
 

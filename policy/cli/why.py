@@ -1,4 +1,7 @@
-"""The command `berth why JOBID`, which tells in one sentence what Berth decided for a job; `-v` tells all of it."""
+"""The command `berth why JOBID`, which tells in one sentence what Berth decided for a job; `-v` tells all of it.
+
+`--slow` tells what made a job slow (policy/cli/why_slow.py).
+"""
 
 import argparse
 import re
@@ -20,6 +23,15 @@ def register(commands: Any) -> None:
         "job", metavar="JOBID", help="a job's number; 7_3 is a task of an array, 7+1 a part of a heterogeneous job"
     )
     parser.add_argument("-v", "--verbose", action="store_true", help="all that is known of the decision, row by row")
+    parser.add_argument("--slow", action="store_true", help="what made the job slow: a rank, a GPU, or its program")
+    parser.add_argument(
+        "--from",
+        dest="source",
+        metavar="PATH",
+        action="append",
+        default=[],
+        help="with --slow: step times of the job, a file or a folder (docs/stragglers.md); may be repeated",
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=run)
 
@@ -28,6 +40,12 @@ def run(options: argparse.Namespace) -> int:
     """Prints one job's decision."""
     if not _NAME.fullmatch(options.job):
         raise UsageError(f"{options.job!r} is not a job's number; berth why takes one, such as 1234, 7_3 or 7+1")
+    if options.source and not options.slow:
+        raise UsageError("--from needs --slow")
+    if options.slow:
+        from policy.cli.why_slow import run_slow  # noqa: PLC0415 - keeps `berth --help` fast
+
+        return run_slow(options)
     job_id = number_of(options.job)
     state, values = look_up(job_id)
     if values is None:

@@ -1,0 +1,221 @@
+"""`berth why --slow JOBID`: which rank and GPU cost a finished job how much, or that its program was slow by itself."""
+
+from __future__ import annotations
+
+import argparse
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from policy.cli.output import print_json, print_table
+from policy.formats.errors import BerthError, UsageError
+
+if TYPE_CHECKING:
+    from policy.history.step_sources import StepTimes
+    from policy.history.stragglers import Known, Slowness
+    from policy.site.config import Config
+    from topology.calibrate.steps import JobReport, Report
+
+_MOST_BYTES = 2 << 30
+_RANKS_SHOWN = 5
+
+
+def run_slow(options: argparse.Namespace) -> int:
+    """Prints what made a job slow."""
+    from policy.cli.efficiency import last_run  # noqa: PLC0415 - keeps `berth --help` fast
+    from policy.history.stragglers import analyse  # noqa: PLC0415 - needs numpy
+
+    # A finished task of an array has a number of its own, which the accounting knows.
+    job = options.job if options.job.isdigit() else last_run(options.job).id
+    config, reports = _site()
+    times = _of_files(options.source) if options.source else _of_guard(config, reports, job)
+    known = _known(config, reports, job)
+    found = analyse(times, known)
+    if options.json:
+        print_json({"job": job, "slow": as_values(found)})
+    elif options.verbose:
+        print_table(slow_rows(job, found))
+    else:
+        print(slow_sentence(job, found))
+    return 0
+
+
+def slow_sentence(job: str, found: Slowness) -> str:
+    """Returns the dearest cause in one sentence."""
+    rows = f"{found.times.steps.sum():.0f} steps of {len(found.times.ranks)} ranks"
+    if not found.parts:
+        return f"Job {job} was not slowed: in {rows} nothing cost 2 % of its time."
+    first = found.parts[0]
+    more = f", of {found.lost:.0%} that it lost in all" if len(found.parts) > 1 else ""
+    return f"Job {job} lost {first.share:.0%} of its time because {first.text}{more} ({_BLAMED[first.blame]})."
+
+
+_BLAMED = {
+    "hardware": "the hardware is to blame",
+    "software": "the program is to blame, no GPU",
+    "unknown": "hardware or program",
+}
+
+
+def slow_rows(job: str, found: Slowness) -> list[tuple[str, str]]:
+    """Returns all that was found, row by row."""
+    times = found.times
+    rows = [
+        ("job", job),
+        ("seen", f"{times.steps.sum():.0f} steps of {len(times.ranks)} ranks, from {_SOURCES[times.source]}"),
+        ("slowdown", f"{found.slowdown:.3f} times as long as with each step's work spread evenly"),
+        ("lost", f"{found.lost:.1%} of its time"),
+    ]
+    rows += [(f"{one.cause} {one.share:.1%}", f"{one.text} ({_BLAMED[one.blame]})") for one in found.parts]
+    dearest = sorted(range(len(found.shares)), key=lambda rank: -found.shares[rank])[:_RANKS_SHOWN]
+    rows += [("rank alone", f"{times.ranks[one].text} would cost {found.shares[one]:.1%}") for one in dearest]
+    return [*rows, *(("note", text) for text in times.notes)]
+
+
+_SOURCES = {
+    "guard": "berth-guard's record",
+    "nccl": "NCCL's inspector",
+    "nvrx": "scores of nvidia-resiliency-ext",
+    "ops": "a file of operations",
+}
+
+
+def as_values(found: Slowness) -> dict[str, Any]:
+    """Returns the object for programs."""
+    times = found.times
+    ranks = [
+        {
+            "rank": one.rank,
+            "node": one.node,
+            "gpu": one.gpu,
+            "uuid": one.uuid,
+            "stage": one.stage,
+            "share": round(share, 5),
+        }
+        for one, share in zip(times.ranks, found.shares, strict=True)
+    ]
+    parts = [
+        {
+            "cause": one.cause,
+            "share": round(one.share, 5),
+            "blame": one.blame,
+            "text": one.text,
+            "ranks": [rank.rank for rank in one.ranks],
+            "factor": round(one.factor, 4),
+            "from": round(one.during[0], 4),
+            "to": round(one.during[1], 4),
+        }
+        for one in found.parts
+    ]
+    return {
+        "source": times.source,
+        "steps": int(times.steps.sum()),
+        "slowdown": round(found.slowdown, 5),
+        "lost": round(found.lost, 5),
+        "cause": found.cause,
+        "parts": parts,
+        "ranks": ranks,
+        "notes": list(times.notes),
+    }
+
+
+def known_of(reports: Iterable[Report], but: str) -> Known:
+    """Returns how many times as long as the other ranks GPUs took in other jobs, by node and position."""
+    from topology.calibrate.steps import JobReport  # noqa: PLC0415 - keeps `berth --help` fast
+
+    seen: dict[tuple[str, int], list[float]] = defaultdict(list)
+    for one in reports:
+        if isinstance(one, JobReport) and one.job != but and len(one.ranks) > 2:
+            typical = median(rank.own_ms for rank in one.ranks)
+            for rank in one.ranks:
+                seen[rank.node, rank.position].append(rank.own_ms / typical)
+    return {where: median(ratios) for where, ratios in seen.items()}
+
+
+def _site() -> tuple[Config | None, tuple[Report, ...]]:
+    """Returns berth.conf and the record; a user may have neither, and files to read all the same."""
+    from policy.formats.errors import ConfigError  # noqa: PLC0415
+    from policy.site.config import config_path, load  # noqa: PLC0415
+    from policy.site.step_records import records_of  # noqa: PLC0415
+    from topology.calibrate.steps import load as load_steps  # noqa: PLC0415
+    from topology.errors import TopologyError  # noqa: PLC0415
+
+    try:
+        config = load(config_path())
+    except ConfigError:
+        return None, ()
+    if config.steps is None:
+        return config, ()
+    try:
+        return config, tuple(one for path in records_of(config.steps) for one in load_steps(path))
+    except (TopologyError, OSError):
+        return config, ()
+
+
+def _of_guard(config: Config | None, reports: Sequence[Report], job: str) -> StepTimes:
+    from policy.history.step_sources import from_guard  # noqa: PLC0415 - needs numpy
+    from topology.calibrate.steps import JobReport  # noqa: PLC0415
+
+    own: list[JobReport] = [one for one in reports if isinstance(one, JobReport)]
+    found = from_guard(own, job)
+    if found is not None:
+        return found
+    where = config.steps if config is not None else None
+    if where is None:
+        because = "berth.conf names no record of step times ([berthd] steps)"
+    elif not reports:
+        because = f"{where} is empty or not for this user to read"
+    else:
+        because = f"{where} has none; berth-guard records hosts, that is jobs with --gpu-tier=guaranteed"
+    raise BerthError(f"no step times of job {job} are known: {because}; --from reads those that the job itself wrote")
+
+
+def _of_files(sources: Sequence[str]) -> StepTimes:
+    from policy.history.step_sources import read  # noqa: PLC0415 - needs numpy
+
+    files = [file for one in sources for file in _files(Path(one))]
+    if sum(file.stat().st_size for file in files) > _MOST_BYTES:
+        raise UsageError(f"{sources[0]}: more than 2 GiB; give the files of some minutes of the job")
+    return read(_lines(files), sources[0])
+
+
+def _files(path: Path) -> list[Path]:
+    if path.is_dir():
+        found = sorted(one for one in path.rglob("*") if one.is_file())
+        if not found:
+            raise UsageError(f"{path} has no files")
+        return found
+    if not path.is_file():
+        raise UsageError(f"{path} is no file and no folder")
+    return [path]
+
+
+def _lines(files: Iterable[Path]) -> Iterator[str]:
+    for file in files:
+        try:
+            with file.open(encoding="utf-8", errors="replace") as text:
+                yield from text
+        except OSError as problem:
+            raise BerthError(f"{file} cannot be read: {problem.strerror}") from problem
+
+
+def _known(config: Config | None, reports: Sequence[Report], job: str) -> Known:
+    """Returns what scores and other jobs tell of GPUs: the slower of both where they differ."""
+    from topology.errors import TopologyError  # noqa: PLC0415
+    from topology.scores import load  # noqa: PLC0415
+
+    found = dict(known_of(reports, job))
+    if config is None or config.scores is None:
+        return found
+    own = next((one for one in reversed(reports) if getattr(one, "job", "") == job), None)
+    app_class = getattr(own, "app_class", "compute")
+    try:
+        table = load(config.scores)
+    except TopologyError:
+        return found
+    for one in table:
+        if one.app_class == app_class:
+            found[one.node, one.position] = max(one.score, found.get((one.node, one.position), 0.0))
+    return found
