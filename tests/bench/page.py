@@ -55,6 +55,12 @@ CALLS = {
 }
 # What a reader would ask about a figure, by benchmark.
 REMARKS = {
+    "stragglers": """
+150 drawn jobs of each kind, with known truth: 2 to 256 ranks, speeds 0.6 % apart, and one disturbance. `part`: a GPU is
+slow for a part of the time; `role`: a rank has more to do on a sound GPU; `two`: two slow GPUs; `mixed`: a slow GPU
+beside pauses or stalls, both to be named. `ranks_*`: all of the right ranks and no other one; `blame_*`: hardware or
+program. They follow the model of the analysis, so the figures say nothing about causes that nobody thought of.
+""",
     "plan": """
 A pass is timed from a reading to the plan, with 1,000 waiting jobs of twenty shapes on a full cluster; one job has
 ended since the pass before. `event_*` is what one Epilog's notice costs. The naive peer counts free GPUs by node and

@@ -41,7 +41,7 @@ class DrawnJob:
 
 
 def draw(rng: np.random.Generator, kind: str) -> DrawnJob:
-    """Draws a job whose disturbance costs 3 to 50 % of its time."""
+    """Draws a job of this kind."""
     per_node = int(rng.choice([4, 8]))
     nodes = int(rng.choice([2, 4, 8, 16, 32] if kind in {"node", "stage"} else [1, 2, 4, 8, 16, 32]))
     ranks, rows = per_node * nodes, int(rng.integers(40, 400))
