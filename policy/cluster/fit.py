@@ -1,6 +1,7 @@
 """Turns a `Request` into a `Demand` on this fleet: the number of nodes, and what each of them must give."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
@@ -12,6 +13,7 @@ from policy.formats.arrays import CUT, Bools
 from policy.formats.errors import Impossible, LeftToSlurm, Never
 from policy.formats.flags import Tier
 from policy.formats.slurm_facts import Memory, PartitionFacts
+from policy.request import splits
 from policy.request.demand import A_YEAR, Demand
 from policy.request.parse import Request
 from policy.request.share import Share
@@ -57,7 +59,8 @@ def on_fleet(request: "Request", fleet: "Fleet") -> Demand:
     most_cpus = min((one.max_cpus for one in partitions if one.max_cpus is not None), default=float("inf"))
     tried = []
     sizes = np.flatnonzero(np.bincount(fleet.size[allowed & fleet.ready])).tolist()
-    for n, k in _layouts(request, sizes):
+
+    def on(n: int, k: int) -> Demand:
         inside = pools(fleet, choose(fleet, names, request.limit, n, who=who).names, n)
         demand = _one(request, fleet, allowed & np.logical_or.reduce(inside), memory, n, k, limit, most_cpus)
         demand = replace(
@@ -68,16 +71,33 @@ def on_fleet(request: "Request", fleet: "Fleet") -> Demand:
             shut=shut,
         )
         _check_kept(demand, fleet, allowed)
+        return demand
+
+    for n, k in _layouts(request, sizes):
+        demand = on(n, k)
         if tier.name == OPPORTUNISTIC and n * k != 1:
             raise Never(f"--gpu-tier=opportunistic: a guest has one GPU, not {n * k}; ask for --gpus=1", 405)
         if demand.could_be_held:
-            return demand
+            return _with_splits(request, fleet, demand, on)
         tried.append(demand)
     _explain_without_pins(fleet, allowed, names)
     why = _nothing_holds(request, tried, names)
     if fleet.in_all_partitions and len(partitions) > 1:
         why += ", and by EnforcePartLimits=ALL its nodes have to be in all of them"
     raise LeftToSlurm(why, 210)
+
+
+def _with_splits(request: "Request", fleet: "Fleet", demand: Demand, on: Callable[[int, int], Demand]) -> Demand:
+    """Returns the demand with the other numbers of nodes that the job may have."""
+    threads = fleet.threads[demand.candidates]
+    # A pin says the job's CPUs in whole cores, which have to be the same on all nodes.
+    if not splits.may_split(request) or threads.min() != threads.max():
+        return demand
+    others = []
+    for n, k in splits.more_nodes(demand.n * demand.k, demand.n):
+        with suppress(LeftToSlurm):
+            others.append(on(n, k))
+    return splits.joined(demand, others)
 
 
 def in_pools(candidates: "Bools", inside: "Sequence[Bools]") -> "tuple[Bools, ...]":

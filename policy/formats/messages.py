@@ -210,7 +210,7 @@ MESSAGES: dict[int, MessageEntry] = {
     510: MessageEntry("The free GPUs are slow for this job, so it waits for faster ones for a bounded time.", _NOTHING),
     511: MessageEntry("The packed job waits for better company, for a bounded time.", _NOTHING),
     512: MessageEntry(
-        "The job waits for GPUs that are as near to each other as it insists on.",
+        "The job waits for GPUs that are as near to each other as it insists on, or on fewer nodes.",
         "Nothing, or submit it with a shorter time, such as `--locality=nvlink@5`.",
     ),
     513: MessageEntry(

@@ -10,8 +10,9 @@ from topology.tables import Ints
 
 if TYPE_CHECKING:
     from policy.cluster.view import View
-    from policy.formats.arrays import Floats
+    from policy.formats.arrays import Bools, Floats
     from policy.request.demand import Demand
+    from topology.fabric import Fabric
 
 
 LEVELS_OF_NODES = ("nvlink", "leaf", "pod", "any")
@@ -57,6 +58,23 @@ def choose(demand: "Demand", view: "View", able: Ints, mask: int) -> Gang | None
         if reach == demand.level:
             break
     return best
+
+
+def nearness(n: int, fabric: "Fabric", nodes: Ints, has: "Bools") -> Ints:
+    """Returns for each set of GPUs the nearest level at which n of the nodes have it, as a place in LEVELS_OF_NODES.
+
+    `has` tells for each node and each set whether the node has it free.
+    """
+    near = np.full(has.shape[1], len(LEVELS_OF_NODES) - 1)
+    for place, groups in reversed(list(enumerate((fabric.domain, fabric.leaf, fabric.pod)))):
+        here = groups[nodes]
+        order = np.argsort(here, kind="stable")
+        order = order[here[order] != NOBODY]
+        if order.size:
+            starts = np.flatnonzero(np.diff(here[order], prepend=NOBODY))
+            counts = np.add.reduceat(has[order].astype(np.int64), starts, axis=0)
+            near[(counts >= n).any(axis=0)] = place
+    return near
 
 
 def _of_both(groups: Ints, others: Ints) -> Ints:

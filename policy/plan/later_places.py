@@ -161,11 +161,13 @@ class Outlook:
         Near nodes may be worth a later start, but not an end much later than the earliest that was ever expected.
         """
         places = []
-        for level in LEVELS_OF_NODES[LEVELS_OF_NODES.index("leaf") :] if demand.level == "any" else (demand.level,):
-            try:
-                places += ways(self._book, demand.at_level(level), self._policy)
-            except NotNow:
-                continue
+        # On its own number of nodes, and on the fewest: a job is split further only by places that are free now.
+        for one in {split.n: split for split in (demand, demand.every_split[0])}.values():
+            for level in LEVELS_OF_NODES[LEVELS_OF_NODES.index("leaf") :] if one.level == "any" else (one.level,):
+                try:
+                    places += ways(self._book, one.at_level(level), self._policy)
+                except NotNow:
+                    continue
         if not places:
             return None
         ends = [self._end(demand, place.start, place.berth.cost) for place in places]
@@ -205,10 +207,27 @@ class Outlook:
         elif start is not None and self._is_faster(entry, demand, berth):
             pinned = self._cost(entry, demand)
             cost = pinned if self._end(demand, start, pinned) < end else cost
+        return self._waits_at_most(entry, (berth.cost - cost) * demand.limit)
+
+    def waits_for_fewer(self, entry: Waiting, demand: Demand, berth: Berth, start: float | None) -> bool:
+        """Tells whether a job should wait for its place at `start` rather than start now on more nodes, to end sooner.
+
+        As in `refuses`, it never waits longer than the distance would cost it over its whole time limit.
+        """
+        if not demand.splits or not start or len(berth.nodes) <= len(entry.nodes):
+            return False
+        cost = self._cost(entry, demand)
+        gain = self._end(demand, start, cost) - self._end(demand, 0.0, berth.cost)
+        if gain > worth_moving(demand.limit):
+            return False
+        return self._waits_at_most(entry, (berth.cost - cost) * demand.limit)
+
+    def _waits_at_most(self, entry: Waiting, seconds: float) -> bool:
+        """Tells whether a job that refuses a free place may still wait, for so long since it first refused one."""
         memory, at = self._memory(entry), self._book.cluster.at
         if memory.refuses_since is None:
             memory.refuses_since = at
-        entry.refuses_until = memory.refuses_since + (berth.cost - cost) * demand.limit
+        entry.refuses_until = memory.refuses_since + seconds
         return at < entry.refuses_until
 
     def _is_faster(self, entry: Waiting, demand: Demand, berth: Berth) -> bool:

@@ -15,9 +15,11 @@ from policy.plan.book import Book
 from policy.plan.changes import Change, Move, Release
 from policy.plan.claims import Claim, claim_on
 from policy.plan.later_places import Outlook, PlannedBefore
+from policy.plan.splitting import free_now, on_nodes
 from policy.plan.waiting_jobs import OF_ONE_PARTITION, Shape, Waiting
 from policy.request.demand import ELSEWHERE, Demand
 from policy.request.settings import Settings
+from topology.fabric import LEVELS
 
 STUCK_AFTER = 120
 """Seconds for which a job may fail to start on a place that looks free; then its place is given up."""
@@ -92,7 +94,7 @@ class Walk:
 
     def settle(self, entry: Waiting) -> None:
         """Claims a job's place; first finds another place if it needs one."""
-        entry.start, entry.place, entry.refuses_until = None, (), 0.0
+        entry.start, entry.place, entry.refuses_until, entry.waits_for_fewer = None, (), 0.0, False
         job, book, at = entry.job, self._book, self._book.cluster.at
         if _impossible(job) and entry.nodes:
             self._changes.append(Release(job, "Slurm found that the place can never start it"))
@@ -248,10 +250,12 @@ class Walk:
         demand, shape = self._demand(entry)
         berth = self._now(demand, shape)
         if berth is not None and not self._refuses(entry, demand, berth, entry.start):
-            self._move(entry, demand, Move(entry.job, berth, 0.0, "it can start there now", adopted=entry.adopted))
+            self._move(entry, demand, Move(entry.job, berth, 0.0, _starts_now(entry, berth), adopted=entry.adopted))
 
     def _move(self, entry: Waiting, demand: Demand, move: Move) -> None:
         """Adds a move to the changes; from here on the job counts as pinned there, before Slurm shows it."""
+        demand = demand.on(len(move.berth.nodes))
+        entry.lay_on(demand.n)
         # A packed job gives up its part before another job gets it, so its change is written first. Changes of later
         # jobs in line come before those of earlier ones: only a later job can lose its place to an earlier one.
         self._changes.insert(0 if entry.packed else len(self._changes), move)
@@ -263,10 +267,11 @@ class Walk:
         relaxed = _relaxed(entry, self._book.cluster.at)
         berth = self._now(demand, shape)
         if berth is not None and not self._refuses(entry, demand, berth, start):
-            return Move(entry.job, berth, 0.0, relaxed or "it can start there now", adopted=entry.adopted)
+            return Move(entry.job, berth, 0.0, relaxed or _starts_now(entry, berth), adopted=entry.adopted)
         if self._only is not None or not self._settings.pin_ahead:
             return None
-        if start is not None and not ((relaxed or self._gathers(entry)) and self._has_turn(entry)):
+        searches = relaxed or self._gathers(entry) or demand.n > demand.every_split[0].n
+        if start is not None and not (searches and self._has_turn(entry)):
             return None
         place = self._outlook.best(entry, demand, start)
         if place is None:
@@ -278,7 +283,11 @@ class Walk:
         return Move(entry.job, place.berth, place.start, relaxed or why) if why else None
 
     def _refuses(self, entry: Waiting, demand: Demand, berth: Berth, start: float | None) -> bool:
-        return self._settings.pin_ahead and self._outlook.refuses(entry, demand, berth, start)
+        if not self._settings.pin_ahead:
+            return False
+        entry.waits_for_fewer = bool(entry.nodes) and self._outlook.waits_for_fewer(entry, demand, berth, start)
+        laid = demand.on(len(berth.nodes))
+        return entry.waits_for_fewer or self._outlook.refuses(entry, laid, berth, start)
 
     def _has_turn(self, entry: Waiting) -> bool:
         return self._outlook.has_turn(entry, self._gathering)
@@ -296,8 +305,8 @@ class Walk:
             return None
         try:
             if self._only is not None:
-                return self._book.now(demand.within(self._only), self._policy)
-            return self._book.now_together(demand, self._policy)
+                return free_now(demand.within(self._only), lambda one: self._book.now(one, self._policy))
+            return free_now(demand, lambda one: self._book.now_together(one, self._policy))
         except NotNow:
             self._refused[shape] = min(demand.limit, self._refused.get(shape, demand.limit))
             return None
@@ -345,7 +354,7 @@ class Walk:
 
     def _may_have(self, demand: Demand) -> bool:
         """Tells whether some node may have enough GPUs; a share may also go where no GPU is free."""
-        return demand.k <= self._most_free or demand.share is not None
+        return min(one.k for one in demand.every_split) <= self._most_free or demand.share is not None
 
     @property
     def _most_free(self) -> int:
@@ -360,13 +369,27 @@ def _relaxed(entry: Waiting, at: float) -> str:
     """Returns why a job may now take less than it asked for; empty if it may not, or has already taken less."""
     if entry.insists is None or at < entry.until:
         return ""
-    level = entry.insists.level
-    if (entry.job.segment or {}).get("level") != level:
+    level = entry.insisted_level
+    if not _nearest_was_taken(entry, level):
         return ""
     if level == "nvlink":
         where = "one node" if entry.demand.n == 1 else f"{entry.demand.n} nodes"
         return f"its wait for NVLink between all pairs has ended, any GPUs of {where} will do"
-    return f"its wait for one {level} has ended, the nearest {entry.demand.n} nodes will do"
+    nodes = "nodes" if entry.demand.splits else f"{entry.demand.n} nodes"
+    return f"its wait for one {level} has ended, the nearest {nodes} will do"
+
+
+def _nearest_was_taken(entry: Waiting, level: str) -> bool:
+    """Tells whether a job's present place is as near as it insisted on; on one node it may be nearer."""
+    had = (entry.job.segment or {}).get("level")
+    return had == level or (bool(entry.demand.splits) and had in LEVELS and LEVELS.index(had) < LEVELS.index(level))
+
+
+def _starts_now(entry: Waiting, berth: Berth) -> str:
+    """Returns why a job gets a place that is free now."""
+    nodes = len(berth.nodes)
+    other = entry.demand.splits and nodes != entry.demand.n
+    return f"it can start now on {on_nodes(nodes)}" if other else "it can start there now"
 
 
 def _impossible(job: JobFacts) -> bool:

@@ -12,6 +12,7 @@ from policy.formats.errors import BadCompany, NotNow
 from policy.placement.base import Policy
 from policy.plan.book import Book
 from policy.plan.guests import seats
+from policy.plan.splitting import free_now
 from policy.plan.waiting_jobs import Waiting
 from policy.request.demand import Demand
 from policy.request.share import EVERYBODY, Share
@@ -63,7 +64,7 @@ def why(entry: Waiting, planned: Book, running: Book, policy: Policy) -> Reason 
         return Reason("capacity", f"{company}; it waits {left} s more for better company", 511)
     if entry.insists is not None and at < entry.until and _fits(running, entry, policy, insisting=False):
         left = max(0, round(entry.until - at))
-        return Reason("locality", f"it waits {left} s more for GPUs that share one {demand.level} level", 512)
+        return Reason("locality", f"it waits {left} s more for GPUs that share one {entry.insisted_level} level", 512)
     if _fits(running, entry, policy, insisting=True):
         return Reason("fair_share", "GPUs that fit are free, and kept for jobs before it in Slurm's order", 513)
     if demand.share is not None:
@@ -72,11 +73,16 @@ def why(entry: Waiting, planned: Book, running: Book, policy: Policy) -> Reason 
     free = int(np.bitwise_count(np.where(here, running.cluster.gpus_now, 0)).sum())
     if free < demand.gpus:
         return Reason("capacity", f"{free} GPUs are free where it could run, it needs {demand.gpus}", 515)
+    return Reason("fragmentation", f"{free} GPUs are free, but {_no_nodes(demand)}", 516)
+
+
+def _no_nodes(demand: Demand) -> str:
+    if demand.splits:
+        ways = " or ".join(f"{one.n} x {one.k}" for one in demand.every_split)
+        return f"no nodes near enough have {ways}, the same ones on each"
     if demand.n == 1:
-        return Reason(
-            "fragmentation", f"{free} GPUs are free, but no node has {demand.k} with the cores and memory", 516
-        )
-    return Reason("fragmentation", f"{free} GPUs are free, but no {demand.n} nodes have the same {demand.k}", 516)
+        return f"no node has {demand.k} with the cores and memory"
+    return f"no {demand.n} nodes have the same {demand.k}"
 
 
 def _of_its_nodes(entry: Waiting, demand: Demand, running: Book) -> Reason | None:
@@ -84,6 +90,9 @@ def _of_its_nodes(entry: Waiting, demand: Demand, running: Book) -> Reason | Non
     if not bool((demand.candidates & running.cluster.up).any()):
         return Reason("node", "all nodes that could hold it are down, drained or reserved", 509)
     left = max(0, round(entry.refuses_until - running.cluster.at))
+    if left and entry.waits_for_fewer:
+        more = f"GPUs are free on more nodes; it waits {left} s more at most for fewer nodes, to end sooner"
+        return Reason("locality", more, 512)
     slow = f"the GPUs that are free are slow for it; it waits {left} s more at most for faster ones"
     return Reason("node", slow, 510) if left else None
 
@@ -119,7 +128,7 @@ def _bad_company(running: Book, demand: Demand, policy: Policy) -> str:
 def _fits(book: Book, entry: Waiting, policy: Policy, *, insisting: bool) -> bool:
     demand = entry.demand_at(book.cluster.at)[0] if insisting else entry.demand
     try:
-        book.now(demand, policy)
+        free_now(demand, lambda one: book.now(one, policy))
     except NotNow:
         return False
     return True

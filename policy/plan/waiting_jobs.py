@@ -11,14 +11,15 @@ import numpy as np
 from policy.cluster.fit import able_to_share, allowed_nodes, candidates, elsewhere, in_pools
 from policy.cluster.fleet import Fleet
 from policy.cluster.partitions import UsablePartitions, choose, placed_in, pools
-from policy.formats import hostlist
+from policy.formats import hostlist, split_text
 from policy.formats.arrays import FAR, Bools
 from policy.formats.errors import FormatError
 from policy.formats.flags import Tier
 from policy.formats.segment import LATER, PINNED_STATES
 from policy.formats.slurm_facts import JobFacts
+from policy.request import splits
 from policy.request.demand import A_YEAR, Demand
-from policy.request.locality import binding, insisted
+from policy.request.locality import insisted
 from policy.request.share import Share, foes_of, party
 from policy.request.tiers import EXCLUSIVE, OPPORTUNISTIC
 from policy.sharing.classes import Classes
@@ -57,6 +58,8 @@ class Waiting:
     """The nodes of its claim, as last planned."""
     mask_planned: int = 0
     """The GPUs of its claim."""
+    waits_for_fewer: bool = False
+    """True if it does not take GPUs that are free on more nodes than its place has, until `refuses_until`."""
     refuses_until: float = 0.0
     """Time until which it does not take slow GPUs that are free, as it is expected to end sooner on others."""
     packed: bool = False
@@ -93,6 +96,18 @@ class Waiting:
         job = self.job
         task = math.inf if job.task is None else job.task
         return (-self.tier, -job.priority, job.submitted, job.array or job.id, task)
+
+    @property
+    def insisted_level(self) -> str:
+        """Returns the level that it insists on, as its user or the site named it; empty if it insists on none."""
+        found = insisted(self.job.segment or {})
+        return found.level if found else ""
+
+    def lay_on(self, nodes: int) -> None:
+        """Counts it as a job on so many nodes, of those that it may have."""
+        self.demand = self.demand.on(nodes)
+        if self.insists is not None:
+            self.insists = self.insists.on(nodes)
 
     @property
     def must_leave(self) -> bool:
@@ -218,17 +233,18 @@ class Reader:
         only = asked_nodes(segment)
         number, fitting, inside, more = self._fitting(job, choice, only, n, k, cpus, mem, share, tuple(avoided))
         limit = A_YEAR if job.limit is None else job.limit
-        wide = binding("any", n)
         app_class = self._classes.of(job)
         demand = Demand(
-            n, k, cpus, mem, wide, limit, fitting, app_class=app_class, share=share, elsewhere=more, pools=inside
+            n, k, cpus, mem, "any", limit, fitting, app_class=app_class, share=share, elsewhere=more, pools=inside
         )
+        demand, number = self._with_splits(demand, number, job, segment, only, tuple(avoided))
+        demand = splits.at(demand, "any")
         if "tier" in segment or "upgrade" in segment:
             demand = _with_tier(demand, job, segment)
         parked = segment.get("parked", "")
         upgrade = segment.get("upgrade", "")
         found = insisted(segment)
-        narrow = binding(found.level, n) if found else wide
+        narrow = splits.at(demand, found.level) if found else demand
         nodes = tuple(fleet.index[name] for name in pinned if name in fleet.index)
         since = self._may_start_since(job, at)
         if found and (until := segment.get("until", "")).isdigit():
@@ -238,7 +254,7 @@ class Reader:
         return Waiting(
             job=job,
             demand=demand,
-            insists=demand.at_level(narrow) if narrow != wide else None,
+            insists=narrow if _levels_of(narrow) != _levels_of(demand) else None,
             until=since + (found.wait if found else 0),
             picky=picky,
             picky_until=since + fleet.sharing.company_wait,
@@ -248,10 +264,10 @@ class Reader:
             nodes=nodes if len(nodes) == n and _in_one_partition(demand, nodes) else (),
             mask=job.gpus or 0,
             packed=job.share > 0,
-            shape=(n, k, cpus, mem, wide, number),
-            insists_shape=(n, k, cpus, mem, narrow, number),
+            shape=_shape(demand, "any", number),
+            insists_shape=_shape(narrow, found.level if found else "any", number),
             adopted=adopted,
-            collects=n > 1,
+            collects=demand.every_split[0].n > 1,
             holds_until=min(avoided.values(), default=FAR),
             only_guest=demand.tier.name == OPPORTUNISTIC or (job.guest and not parked),
             seated=job.guest and not parked,
@@ -260,6 +276,33 @@ class Reader:
             tier=choice.tier,
             apart=choice.apart,
         )
+
+    def _with_splits(
+        self,
+        demand: Demand,
+        number: int,
+        job: JobFacts,
+        segment: Mapping[str, str],
+        only: tuple[str, ...],
+        avoided: tuple[str, ...],
+    ) -> tuple[Demand, int]:
+        """Returns the demand with the job's other splits, and the number of its shape."""
+        others, numbers = [], [number]
+        for split in split_text.parse(segment.get(split_text.KEY, "")):
+            n, k = split.nodes, demand.gpus // split.nodes
+            if n == demand.n or n * k != demand.gpus:
+                continue
+            shut = segment.get("shut", "").split(",")
+            choice = choose(self._fleet, placed_in(self._fleet, job.partition), job.limit, n, shut=shut)
+            one, fitting, inside, _ = self._fitting(job, choice, only, n, k, demand.cpus, split.mem, None, avoided)
+            numbers.append(one)
+            others.append(replace(demand, n=n, k=k, mem=split.mem, candidates=fitting, pools=inside))
+        if not others:
+            return demand, number
+        key = (("splits", *sorted(numbers)), None)
+        if key not in self._numbers:
+            self._numbers[key] = next(self._next_number)
+        return splits.joined(demand, others), self._numbers[key]
 
     def _share(self, job: JobFacts, segment: Mapping[str, str]) -> Share | None:
         if "share" not in segment:
@@ -328,6 +371,18 @@ class Reader:
         elif self.eligible.get(job.id) == -1.0:
             self.eligible[job.id] = at
         return max(float(job.submitted), float(job.begin or 0), self.eligible.get(job.id, 0.0))
+
+
+def _levels_of(demand: Demand) -> list[tuple[int, str]]:
+    return [(one.n, one.level) for one in demand.every_split]
+
+
+def _shape(demand: Demand, level: str, number: int) -> Shape:
+    """Returns the shape of a job; on all its splits, if it has several."""
+    if demand.splits or level == "any":
+        fewest = demand.every_split[0]
+        return (fewest.n, fewest.k, fewest.cpus, fewest.mem, level, number)
+    return (demand.n, demand.k, demand.cpus, demand.mem, demand.level, number)
 
 
 def _in_one_partition(demand: Demand, nodes: Sequence[int]) -> bool:

@@ -68,6 +68,8 @@ class Demand:
 
     shut: tuple[str, ...] = ()
     """Partitions, of several, that do not admit the job (policy.cluster.partitions.shut_to)."""
+    splits: tuple["Demand", ...] = ()
+    """The same job on other numbers of nodes, few before many (policy/request/splits.py); empty if its is fixed."""
 
     @property
     def gpus(self) -> int:
@@ -87,9 +89,13 @@ class Demand:
         """
         return "mps" if self.tier.mps and self.k == 1 else "time"
 
+    def lasting(self, limit: int) -> "Demand":
+        """Returns the same demand with another time limit."""
+        return replace(self, limit=limit, splits=tuple(one.lasting(limit) for one in self.splits))
+
     def at_level(self, level: str) -> "Demand":
-        """Returns the same demand at another level."""
-        return replace(self, level=level)
+        """Returns the same demand at another level, on this number of nodes only."""
+        return replace(self, level=level, splits=())
 
     def parts(self) -> tuple["Demand", ...]:
         """Returns the same demand for each pool; only the demand itself if any candidates go together."""
@@ -97,7 +103,12 @@ class Demand:
 
     def within(self, nodes: "Bools") -> "Demand":
         """Returns the same demand on some nodes only."""
-        return replace(self, candidates=self.candidates & nodes, pools=tuple(pool & nodes for pool in self.pools))
+        return replace(
+            self,
+            candidates=self.candidates & nodes,
+            pools=tuple(pool & nodes for pool in self.pools),
+            splits=tuple(split.within(nodes) for split in self.splits),
+        )
 
     def without(self, nodes: "Sequence[int] | Ints") -> "Demand":
         """Returns the same demand without some nodes."""
@@ -105,6 +116,21 @@ class Demand:
         # As a list, since numpy takes a tuple for an index of several dimensions.
         others[list(nodes)] = False
         return self.within(others)
+
+    @property
+    def every_split(self) -> tuple["Demand", ...]:
+        """Returns the demand on each number of nodes that it may have, few before many."""
+        if not self.splits:
+            return (self,)
+        return tuple(sorted((replace(self, splits=()), *self.splits), key=lambda one: one.n))
+
+    def on(self, nodes: int) -> "Demand":
+        """Returns the demand on so many nodes, if it may have these; the others become `splits`."""
+        every = self.every_split
+        chosen = next((one for one in every if one.n == nodes), None)
+        if chosen is None or nodes == self.n:
+            return self
+        return replace(chosen, splits=tuple(one for one in every if one is not chosen))
 
     @property
     def could_be_held(self) -> bool:

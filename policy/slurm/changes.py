@@ -1,11 +1,11 @@
 """The changes that pin, release or annotate a job: the same through every gateway.
 
-The keys are the names that the fields have in Slurm's job description.
+The keys are the names that the fields have in Slurm's job description; `node_count` is its least and its most nodes.
 """
 
 from collections.abc import Iterable, Mapping
 
-from policy.formats import excluded_nodes, pin_text, segment
+from policy.formats import excluded_nodes, pin_text, segment, split_text
 from policy.formats.errors import FormatError, SlurmError
 from policy.formats.messages import tagged
 from policy.formats.slurm_facts import JobFacts, JobText
@@ -57,6 +57,7 @@ def pin(job: JobText, place: Pin) -> dict[str, str]:
         values[excluded_nodes.KEY] = excluded_nodes.mark_of(excluded["exc_nodes"])
     return {
         **_typed(job, place),
+        **_on_nodes(place.values, len(place.nodes)),
         "req_nodes": nodes,
         **excluded,
         **_licenses(job, place.licenses),
@@ -99,8 +100,11 @@ def release(job: JobText, reason: str, *, for_now: bool = False) -> dict[str, st
     later = for_now and not _pinned_by_job(job)
     dropped, state = (_OF_A_PLACE_ALONE, segment.LATER) if later else (_OF_A_PLACE, "released")
     kept = {key: value for key, value in values.items() if key not in dropped}
+    fewest = min((split.nodes for split in split_text.parse(values.get(split_text.KEY, ""))), default=0)
+    kept |= split_text.on(values, fewest)
     return {
-        **_untyped(job, values),
+        **_untyped(job, kept),
+        **_on_nodes(values, fewest),
         "req_nodes": _asked(values).get("req_nodes", ""),
         **_others(job, values),
         "admin_comment": segment.put(job.admin_comment, {**kept, "state": state, "why": tagged(reason, 106)}),
@@ -212,6 +216,13 @@ def _tier(place: Pin) -> dict[str, str]:
     # A guest under MPS is held to what its host leaves; what both have beyond that is the guard's.
     held = {"share": values["sms"]} if place.guest and "sms" in values else {}
     return {"tier": values["tier"], **held, **mem, "way": values.get("way", "time"), **slope}
+
+
+def _on_nodes(values: Mapping[str, str], nodes: int) -> dict[str, str]:
+    """The number of nodes of a job that may be split, and its CPUs: on fewer nodes Slurm would keep those of all."""
+    if split_text.KEY not in values or "cpus" not in values:
+        return {}
+    return {"node_count": str(nodes), "min_cpus": str(nodes * int(values["cpus"]))}
 
 
 def _typed(job: JobText, place: Pin) -> dict[str, str]:

@@ -42,6 +42,19 @@ static bool put_begin(job_desc_msg_t *job, const char *value)
 	return true;
 }
 
+/* A number that the job has at least, and where `most` is given also at most. */
+static bool put_count(uint32_t *least, uint32_t *most, const char *value)
+{
+	uint64_t count;
+
+	if (!parse_number(value, NO_VAL - 1, &count) || !count)
+		return false;
+	*least = (uint32_t)count;
+	if (most)
+		*most = (uint32_t)count;
+	return true;
+}
+
 static bool put_change(job_desc_msg_t *job, const char *name, char *value)
 {
 	char **field = field_of(job, name);
@@ -50,6 +63,10 @@ static bool put_change(job_desc_msg_t *job, const char *name, char *value)
 		*field = value;
 	else if (!strcmp(name, "requeue") && !strcmp(value, "1"))
 		job->requeue = 1;
+	else if (!strcmp(name, "node_count"))
+		return put_count(&job->min_nodes, &job->max_nodes, value);
+	else if (!strcmp(name, "min_cpus"))
+		return put_count(&job->min_cpus, NULL, value);
 	else
 		return !strcmp(name, "begin") && put_begin(job, value);
 	return true;

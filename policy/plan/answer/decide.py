@@ -23,8 +23,9 @@ from policy.plan.answer.known_requests import Understanding
 from policy.plan.answer.segment_values import demanded, insisted_on, place_values
 from policy.plan.book import Book
 from policy.plan.claims import Claim, claim_on
-from policy.plan.later_places import first_place
-from policy.request import counted, locality
+from policy.plan.later_places import LaterPlace, first_place
+from policy.plan.splitting import first_of_splits, free_now
+from policy.request import counted, locality, splits
 from policy.request.demand import ELSEWHERE, Demand
 from policy.request.parse import Request, flags_of, names_gpus, wanted_gpus
 from policy.request.settings import Settings
@@ -185,9 +186,9 @@ def _place(
     stale: str,
 ) -> Decision:
     insists = _insistence(request, demand, book.fleet, settings)
-    wide = demand.at_level(locality.binding("any", demand.n))
-    demand = wide if insists is None else demand.at_level(locality.binding(insists.level, demand.n))
-    if demand.level == "nvlink" and (never := _never_at_level(request, demand, book)):
+    wide = splits.at(demand, "any")
+    demand = wide if insists is None else splits.at(demand, insists.level)
+    if demand.level == "nvlink" and (never := _never_on_any_split(request, demand, book)):
         if request.locality is not None:
             raise Never(never, 404)
         # The site's rule applies only to jobs that can meet it; only a user's own flag can be refused.
@@ -196,7 +197,7 @@ def _place(
     if wanted is not None and wanted != demand.n * demand.k and names_gpus(fields):
         raise LeftToSlurm(f"{demand.n} x {demand.k} GPUs are not the {wanted} that the request counts", 206)
     if stale:
-        return _later(fields, request, demand, LeftToSlurm(stale, STALE), insists, now, settings)
+        return _later(fields, request, wide, LeftToSlurm(stale, STALE), insists, now, settings)
     try:
         at_once = insists is not None and insists.wait == 0
         berth, start = _soonest(demand, wide, book, policy, relax_at_once=at_once, ahead=settings.pin_ahead)
@@ -210,7 +211,8 @@ def _place(
             _check_pin(settings, starts_now=False)
             berth, start, nothing_in_sight = book.some_day(demand, policy), 0.0, nothing
         except NotNow:
-            return _later(fields, request, demand, nothing, insists, now, settings)
+            return _later(fields, request, wide, nothing, insists, now, settings)
+    demand = wide.on(len(berth.nodes))
     begin = number(fields, "begin") or 0
     start = max(start, float(begin) if begin > now else 0.0)
     packed = demand.share is not None and not (start or request.later or nothing_in_sight)
@@ -226,7 +228,7 @@ def _place(
         message_id = nothing_in_sight.number
         text = f"waits for {message.place(berth, demand.share)}, or what comes before: {nothing_in_sight}"
     elif start:
-        text = message.waiting(berth, demand, start - int(now), insists.wait if insists else None)
+        text = message.waiting(berth, demand, start - int(now), insists)
         message_id = 102
     else:
         text = message.placed(berth, demand.share) + (", if still free when the job may start" if request.later else "")
@@ -271,8 +273,9 @@ def _holds_for(request: Request, demand: Demand, *, free_now: bool) -> HoldsFor:
     if demand.share is not None or demand.tier is not ALONE:
         # For jobs that share GPUs the user matters.
         return "one"
+    one_node = demand.n == 1 and not demand.splits
     # With several partitions the limit decides which may start it; jobs on several nodes may wait for others to end.
-    return "any limit" if free_now and demand.n == 1 and "," not in (request.partition or "") else "kind"
+    return "any limit" if free_now and one_node and "," not in (request.partition or "") else "kind"
 
 
 def _insistence(request: Request, demand: Demand, fleet: Fleet, settings: Settings) -> locality.Insistence | None:
@@ -381,16 +384,21 @@ def _soonest(
     try:
         if relax_at_once:
             try:
-                return book.now(demand, policy), 0.0
+                return free_now(demand, lambda one: book.now(one, policy)), 0.0
             except NotNow:
                 demand = wide
-        return first_place(book, demand, policy) if ahead else book.soonest(demand, policy)
+        first = first_place if ahead else _free_first
+        return first_of_splits(book, demand, policy, first)
     except OutOfTime:
         raise
     except NotNow as nothing:
         if not bool((demand.candidates & book.cluster.up).any()):
             raise NotNow("every node that could hold it is down, drained or reserved", 306) from None
         raise NotNow(f"{nothing}, and no end of what runs there is in sight", 307) from None
+
+
+def _free_first(book: Book, demand: Demand, policy: Policy) -> LaterPlace:
+    return LaterPlace(*book.soonest(demand, policy))
 
 
 def _leave_if_sooner(demand: Demand, insists: locality.Insistence | None, why_not_now: str) -> None:
@@ -403,6 +411,12 @@ def _check_pin(settings: Settings, *, starts_now: bool) -> None:
     """Raises NotNow if a place that is not free yet may not be written into the job."""
     if not (starts_now or settings.pin_ahead):
         raise NotNow("it cannot start now, and Slurm may preempt for it", 308)
+
+
+def _never_on_any_split(request: Request, demand: Demand, book: Book) -> str:
+    """Returns why no machines could ever meet `--locality=nvlink` on any split; empty if some can."""
+    fewest, *others = (_never_at_level(request, one, book) for one in demand.every_split)
+    return fewest if all(others) else ""
 
 
 def _never_at_level(request: Request, demand: Demand, book: Book) -> str:

@@ -26,7 +26,7 @@ class Known:
 
     def lasting(self, limit: int) -> "Known":
         """Returns the same kind with another time limit."""
-        return Known(replace(self.request, limit=limit), replace(self.demand, limit=limit))
+        return Known(replace(self.request, limit=limit), self.demand.lasting(limit))
 
 
 class Understanding:
@@ -77,4 +77,8 @@ def _read(fields: Mapping[str, str], fleet: Fleet) -> Known:
 
 def _bytes_of(fields: Mapping[str, str], known: Known) -> int:
     text = sum(map(len, fields.values()))
-    return _BYTES_OF_ANY + 2 * text + known.demand.candidates.nbytes * (1 + len(known.demand.pools))
+    return (
+        _BYTES_OF_ANY
+        + 2 * text
+        + known.demand.candidates.nbytes * (1 + len(known.demand.pools) + len(known.demand.splits))
+    )

@@ -8,6 +8,7 @@ from policy.formats.messages import tag
 from policy.formats.wire import MESSAGE_BYTES
 from policy.placement.base import Berth
 from policy.request.demand import Demand
+from policy.request.locality import Insistence, binding
 from policy.request.parse import Request
 from policy.request.settings import Settings
 from policy.request.share import Share
@@ -23,11 +24,12 @@ def placed(berth: Berth, share: Share | None = None) -> str:
 _NEAR = {"nvlink": ", all in one NVLink domain", "leaf": ", all in one leaf", "pod": ", all in one pod"}
 
 
-def waiting(berth: Berth, demand: Demand, seconds: float, wait: int | None) -> str:
+def waiting(berth: Berth, demand: Demand, seconds: float, insists: Insistence | None) -> str:
     """Describes a place that comes free later."""
     text = f"waits for {place(berth, demand.share)}, expected in {duration(seconds)}"
-    if wait and demand.level in _FOR and demand.gpus > 1:
-        text += f"; waits up to {duration(wait)} for {_FOR[demand.level]}"
+    level = binding(insists.level, demand.n) if insists else ""
+    if insists and insists.wait and level in _FOR and demand.gpus > 1:
+        text += f"; waits up to {duration(insists.wait)} for {_FOR[level]}"
     return text
 
 

@@ -1,10 +1,12 @@
 """The segment values that a decision writes into a job: its request, its place, and the level that it insists on."""
 
+from policy.formats import split_text
 from policy.formats.messages import tagged
 from policy.formats.segment import LATER, UNDER_WAY
 from policy.placement.base import Berth
 from policy.plan.answer.guest import seat_values
 from policy.plan.changes import Move, Park
+from policy.request import splits
 from policy.request.demand import Demand
 from policy.request.locality import Insistence
 from policy.request.parse import Request
@@ -47,6 +49,7 @@ def demanded(request: Request, demand: Demand) -> dict[str, str]:
         **({} if demand.cpus is None else {"cpus": str(demand.cpus)}),
         **({} if demand.mem is None else {"mem": str(demand.mem)}),
         **({"shut": ",".join(demand.shut)} if demand.shut else {}),
+        **splits.text(demand),
         **_shared(demand.share),
         **_tiered(demand),
     }
@@ -105,6 +108,7 @@ def moved(move: Move, at: float) -> dict[str, str]:
     values = {
         **old,
         **move.adopted,
+        **split_text.on(old, len(move.berth.nodes)),
         "state": "waiting" if move.start else "placed",
         **berth_values(move.berth, share="share" in old, packed="share" in old and not move.start, tier=tier),
         **(seat_values(move.way) if move.way else {}),

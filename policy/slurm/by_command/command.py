@@ -39,6 +39,8 @@ _KEYS = {
     "licenses": "Licenses",
     "begin": "StartTime",
     "requeue": "Requeue",
+    "node_count": "NumNodes",
+    "min_cpus": "NumCPUs",
 }
 """What scontrol calls the fields of a change."""
 
@@ -283,7 +285,7 @@ class CommandGateway:
         # An array's number would mean its running tasks too.
         own = f"{record.name}_[{record.tasks}]" if record.tasks and "req_nodes" in values else record.name
         name = job_id if isinstance(job_id, str) else own
-        words = [f"{_KEYS[key]}={_begin(value) if key == 'begin' else value}" for key, value in values.items()]
+        words = [f"{_KEYS[key]}={_AS_SCONTROL.get(key, str)(value)}" for key, value in values.items()]
         if "[" in name and "req_nodes" in values:
             self._update_rest(name, words, most_tasks)
         else:
@@ -324,6 +326,10 @@ def _begin(value: str) -> str:
     if value.startswith("+"):
         return f"now{value}"
     return "now" if value == changes.NOW else time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(int(value)))
+
+
+_AS_SCONTROL: Mapping[str, Callable[[str], str]] = {"begin": _begin, "node_count": lambda count: f"{count}-{count}"}
+"""Values that scontrol takes in another form."""
 
 
 def _key(one: JobText | text.QueueLine) -> tuple[object, ...]:

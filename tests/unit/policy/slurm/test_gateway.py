@@ -300,6 +300,21 @@ def test_in_a_hurry_texts_are_asked_for_once_and_again_when_they_changed(folder:
     assert updates(folder)[-1]["AdminComment"] == "by hand [berth/1 state=noted]"
 
 
+def test_a_pin_of_a_job_that_may_be_split_says_its_nodes_and_cpus(folder: Path, gateway: CommandGateway) -> None:
+    """Slurm would keep the number of nodes, and on fewer nodes the CPUs of all."""
+    job_id = pinned(folder)
+    values = {"state": "placed", "n": "2", "k": "1", "cpus": "3", "mem": "500", "splits": "1:1000,2:500"}
+
+    gateway.pin(job_id, Pin(("n1", "n2"), (0,), seats=False, values=values))
+    assert updates(folder)[-1]["NumNodes"] == "2-2"
+    assert updates(folder)[-1]["NumCPUs"] == "6"
+
+    change(folder, job_id, admin_comment=segment.put("", values))
+    gateway.release(job_id, "test")
+    assert (updates(folder)[-1]["NumNodes"], updates(folder)[-1]["NumCPUs"]) == ("1-1", "3")
+    assert updates(folder)[-1]["TresPerNode"] == "gres/gpu:2"
+
+
 def test_what_another_writes_after_the_reading_stays(folder: Path, gateway: CommandGateway) -> None:
     job_id = pinned(folder)
     gateway.read(ended=False)

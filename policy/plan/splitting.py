@@ -1,0 +1,94 @@
+"""Chooses on how many nodes a job lies that may be split (policy/request/splits.py).
+
+Only GPUs that are free now are reason enough to split a job further than it has to be: its later place is planned on
+the fewest nodes. The cost of distance is that of `policy/cluster/cost.py`. So a job is split if it is expected to end
+sooner that way, and waits on no split longer than the distance would cost it.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from policy.formats.errors import NotNow, OutOfTime
+from policy.placement.base import Berth, Policy
+from policy.placement.speed import ALIKE
+from policy.plan.book import Book
+from policy.plan.later_places import LaterPlace, expected_end, worth_moving
+from policy.request.demand import Demand
+
+Place = Callable[[Demand], Berth]
+
+
+def free_now(demand: Demand, place: Place) -> Berth:
+    """Returns the cheapest of the places on all splits; among almost equal ones, that on the fewest nodes."""
+    if not demand.splits:
+        return place(demand)
+    best: Berth | None = None
+    nothing: NotNow | None = None
+    for one in demand.every_split:
+        try:
+            berth = place(one)
+        except NotNow as none_there:
+            nothing = nothing or none_there
+            continue
+        if best is None or berth.cost < best.cost * (1 - ALIKE):
+            best = berth
+    if best is None:
+        raise nothing or NotNow("no node could hold it", 300)
+    return best
+
+
+def first_of_splits(
+    book: Book, demand: Demand, policy: Policy, first: Callable[[Book, Demand, Policy], LaterPlace]
+) -> LaterPlace:
+    """Returns the first place on the fewest nodes, or one on more nodes that is free now and lets the job end sooner.
+
+    `first` finds the first place of a demand on its own number of nodes.
+    """
+    fewest, *others = demand.every_split
+    if not others:
+        return first(book, demand, policy)
+    place: LaterPlace | None = None
+    nothing: NotNow | None = None
+    try:
+        place = first(book, fewest, policy)
+    except OutOfTime:
+        raise
+    except NotNow as none_in_sight:
+        nothing = none_in_sight
+    more = replace(others[0], splits=tuple(others[1:]))
+    try:
+        berth = free_now(more, lambda one: book.now(one, policy))
+    except NotNow:
+        if place is None:
+            raise nothing or NotNow("no node could hold it", 300) from None
+        return place
+    if place is not None and not ends_sooner(book, demand, berth, place.start, place.berth.cost):
+        return place
+    return LaterPlace(replace(berth, why=f"{berth.why}; {reason(fewest, berth, place)}"), 0.0)
+
+
+def ends_sooner(book: Book, demand: Demand, berth: Berth, start: float, cost: float) -> bool:
+    """Tells whether a job is expected to end clearly sooner if it starts now than at `start` at this cost."""
+    at = book.cluster.at
+    gain = expected_end(demand, start, cost, at) - expected_end(demand, 0.0, berth.cost, at)
+    return gain > worth_moving(demand.limit)
+
+
+def on_nodes(nodes: int) -> str:
+    """Returns the words for a number of nodes.
+
+    >>> on_nodes(1), on_nodes(4)
+    ('one node', '4 nodes')
+    """
+    return "one node" if nodes == 1 else f"{nodes} nodes"
+
+
+def reason(fewest: Demand, berth: Berth, place: LaterPlace | None) -> str:
+    """Returns why a job is split over more nodes than it needs."""
+    where = on_nodes(len(berth.nodes))
+    if place is None:
+        return f"on {where}, since {on_nodes(fewest.n)} could not hold it in sight"
+    cheaper = f"{(berth.cost / place.berth.cost - 1) * 100:.0f} %"
+    if not place.start:
+        return f"on {where}, since the GPUs of {on_nodes(fewest.n)} are slower"
+    return f"on {where}, since it ends sooner than on {on_nodes(fewest.n)} later, though {cheaper} slower"
