@@ -19,7 +19,7 @@ _WORDS = {
     "violation": ("warn", "terminate", "requeue"),
 }
 _KINDS = {str: "a text in quotes", int: "a whole number", float: "a number", bool: "true or false"}
-_PATHS = ("inject_from", "mps_control", "scontrol", "log")
+_PATHS = ("inject_from", "jobs_for_dcgm", "jobs_for_jobstats", "mps_control", "scontrol", "log")
 _IN_LISTS = ("inject_from",)
 """Keys whose values become elements of lists of paths."""
 _LEAST = {"chain_timeout": 1, "mps_start_timeout": 1, "mps_stop_timeout": 1}
@@ -48,6 +48,10 @@ class NodeConfig(NamedTuple):
     """With `all`: owners get the library too, so that one without a heartbeat is judged by how fast it launches."""
     inject_from: str = "/usr"
     """The place where both were installed: `prefix` of prolog_epilog/injob/c/Makefile."""
+    jobs_for_dcgm: str = ""
+    """A folder of files that say which jobs are on which GPU, for dcgm-exporter."""
+    jobs_for_jobstats: str = ""
+    """The same for the exporter of jobstats."""
     log: str = ""
     """A file for one line of each Prolog and Epilog."""
     failure_rules: tuple[str, ...] = ()

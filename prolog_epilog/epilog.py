@@ -12,6 +12,10 @@ from prolog_epilog.job.job import NodeJob
 
 def run(job: NodeJob, here: Here) -> int:
     """Runs the Epilog; an exit status other than 0 takes the node out of service."""
+    if here.config.jobs_for_dcgm or here.config.jobs_for_jobstats:
+        from prolog_epilog import monitoring  # noqa: PLC0415 - few sites want it
+
+        monitoring.leave(job, here)
     if job.ended_badly:
         from prolog_epilog import aftermath  # noqa: PLC0415 - most jobs end well
 

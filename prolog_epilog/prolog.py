@@ -4,21 +4,32 @@ from prolog_epilog import given
 from prolog_epilog.errors import Disagreement, ExtraError
 from prolog_epilog.here import Here, indices_of, run_chain
 from prolog_epilog.job import extra
+from prolog_epilog.job.extra import NodeBerth
 from prolog_epilog.job.job import NodeJob
+from prolog_epilog.job.slurm import HeldGres
 from prolog_epilog.messages import numbered
 
 
 def run(job: NodeJob, here: Here) -> int:
     """Runs the Prolog; an exit status other than 0 takes the node out of service."""
-    berth, held = None, None
+    berth, held, listed = None, None, bool(here.config.jobs_for_dcgm or here.config.jobs_for_jobstats)
     try:
-        berth, held = given.look(job, here, everywhere=bool(here.config.chain_prolog))
+        berth, held = given.look(job, here, everywhere=bool(here.config.chain_prolog) or listed)
     except Disagreement as problem:
         return _refuse(job, here, problem, hold=problem.hold)
     except ExtraError as problem:
         if extra.asks_share(job.extra):
             return _refuse(job, here, problem, hold=False)
         here.say(numbered(problem))
+    code = _begin(job, berth, held, here)
+    if listed and not code and (berth is not None or job.environment.get("SLURM_JOB_GPUS")):
+        from prolog_epilog import monitoring  # noqa: PLC0415 - few sites want it
+
+        monitoring.arrive(job, berth, held, here)
+    return code
+
+
+def _begin(job: NodeJob, berth: NodeBerth | None, held: HeldGres | None, here: Here) -> int:
     if (berth is not None and berth.is_shared) or ((berth is not None or job.indices) and here.has_books()):
         from prolog_epilog import tenancy  # noqa: PLC0415 - most jobs share nothing
 

@@ -24,11 +24,12 @@ _MIB = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class NodeGpu:
-    """A GPU of this node: position (K of Slurm's type gK), number of its device file, UUID."""
+    """A GPU of this node: position (K of Slurm's type gK), number of its device file, UUID, and NVML's number."""
 
     position: int
     minor: int
     uuid: str
+    index: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +54,16 @@ class Driver:
         with self._named("the node's GPUs"):
             for index in range(nvml.nvmlDeviceGetCount()):
                 handle = nvml.nvmlDeviceGetHandleByIndex(index)
-                found.append((nvml.nvmlDeviceGetMinorNumber(handle), _text(nvml.nvmlDeviceGetUUID(handle))))
-        return tuple(NodeGpu(position, minor, uuid) for position, (minor, uuid) in enumerate(sorted(found)))
+                found.append((nvml.nvmlDeviceGetMinorNumber(handle), _text(nvml.nvmlDeviceGetUUID(handle)), index))
+        return tuple(NodeGpu(position, *one) for position, one in enumerate(sorted(found)))
+
+    def instance_name(self, uuid: str) -> str:
+        """Returns the name of a MIG instance in monitoring: its GPU's number, a point, the GPU instance's number."""
+        nvml = self._nvml
+        with self._named(uuid):
+            handle = self._handle(uuid)
+            gpu = nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle)
+            return f"{nvml.nvmlDeviceGetIndex(gpu)}.{nvml.nvmlDeviceGetGpuInstanceId(handle)}"
 
     def compute_mode(self, uuid: str) -> int:
         """Returns the GPU's compute mode."""
@@ -207,7 +216,10 @@ def _cached(paths: Paths, boot: str) -> tuple[NodeGpu, ...]:
     try:
         content = json.loads(files.read(paths.identity) or "{}")
         if content.get("format") == FORMAT and content.get("boot") == boot:
-            return tuple(NodeGpu(int(gpu["position"]), int(gpu["minor"]), str(gpu["uuid"])) for gpu in content["gpus"])
+            return tuple(
+                NodeGpu(int(gpu["position"]), int(gpu["minor"]), str(gpu["uuid"]), int(gpu["index"]))
+                for gpu in content["gpus"]
+            )
     except (StateError, ValueError, KeyError, TypeError, AttributeError):
         pass
     return ()

@@ -85,6 +85,11 @@ class Paths:
         """The file of positions, minors and UUIDs as the driver gave them at this boot."""
         return self.root / "gpus.json"
 
+    @property
+    def listed(self) -> Path:
+        """The file of the jobs that monitoring is told of."""
+        return self.root / "listed.json"
+
     def job(self, job: int) -> Path:
         """The job's share file."""
         return self.jobs / str(job)

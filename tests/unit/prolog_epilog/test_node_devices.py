@@ -25,7 +25,7 @@ def node(monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
 
 
 def test_positions_follow_the_device_files_and_not_nvml(node: Node) -> None:
-    assert devices.gpus(node.paths) == (NodeGpu(0, 0, GPUS[1]), NodeGpu(1, 1, GPUS[0]))
+    assert devices.gpus(node.paths) == (NodeGpu(0, 0, GPUS[1], 1), NodeGpu(1, 1, GPUS[0], 0))
 
 
 def test_the_driver_is_asked_once_in_a_boot(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -271,6 +271,8 @@ BY_KEY = {
     "mps_control": "'/opt/mps'",
     "scontrol": "'/opt/slurm/bin/scontrol'",
     "inject_from": "'/opt'",
+    "jobs_for_dcgm": "'{folder}/dcgm'",
+    "jobs_for_jobstats": "'{folder}/gpustat'",
     "inject": "'all'",
     "static_partitions": "'never'",
     "violation": "'requeue'",
@@ -324,6 +326,14 @@ def test_scripts_and_log_of_the_site_are_never_left_out(node: Node, name: str) -
     assert node.program(quiet) == [(0, [], "")] * len(quiet)
     rest = [call for call, over in zip(calls, ends, strict=True) if not over]
     assert not rest or any(code or events for code, events, _ in node.program(rest))
+
+
+@pytest.mark.parametrize("key", ["jobs_for_dcgm", "jobs_for_jobstats"])
+@pytest.mark.parametrize("extra", ["", berth(3)])
+def test_where_monitoring_is_told_of_jobs_those_with_gpus_are_the_programs(node: Node, key: str, extra: str) -> None:
+    node.configure(f"[node]\n{key} = '{node.folder}/jobs'\n")
+
+    assert [node.front(context, node.world.slurmd(context, extra, "3")) for context in CONTEXTS] == ["python"] * 2
 
 
 def test_a_berth_conf_that_cannot_be_read_is_the_programs(node: Node) -> None:
