@@ -1,9 +1,9 @@
 """A CUDA program for the tests on a real GPU: the driver's own library and calibration's kernels, no framework.
 
-    python -m tests.gpu.client sms | allocate MIB [SECONDS] | fault | lock PID | loop SECONDS | train SECONDS
+    python -m tests.gpu.client sms | allocate MIB [SECONDS] | fault | lock PID | loop, gemm or train SECONDS
 
-Prints one line; for `loop` and `train` (a job with a heartbeat and a gate) launches or steps a second, then what each
-took in milliseconds. A call that fails is printed by
+Prints one line; for `loop`, `gemm` (cuBLAS, where it is installed) and `train` (a job with a heartbeat and a gate)
+launches or steps a second, then what each took in milliseconds. A call that fails is printed by
 name and code, and ends the program with status 1.
 """
 
@@ -12,9 +12,11 @@ from __future__ import annotations
 import ctypes
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 from prolog_epilog import injob
+from topology.calibrate import cublas
 from topology.calibrate.kernels import ptx_for
 
 # CUdevice_attribute: MULTIPROCESSOR_COUNT, COMPUTE_CAPABILITY_MAJOR and _MINOR.
@@ -75,13 +77,33 @@ class Client:
         self.call("cuCtxSynchronize")
 
 
-def _loop(client: Client, seconds: float) -> None:
-    kernel, output, took = client.kernel("compute"), client.allocate(_OUTPUT_BYTES), []
+def _loop(launch: Callable[[], None], seconds: float) -> None:
+    launch()
+    took = []
     until = time.monotonic() + seconds
     while (began := time.monotonic()) < until:
-        client.run(kernel, output, ctypes.c_int(_ROUNDS))
+        launch()
         took.append(time.monotonic() - began)
     print(len(took) / sum(took), *(f"{1000 * one:.3f}" for one in took))
+
+
+def _kernel(client: Client) -> Callable[[], None]:
+    kernel, output = client.kernel("compute"), client.allocate(_OUTPUT_BYTES)
+    return lambda: client.run(kernel, output, ctypes.c_int(_ROUNDS))
+
+
+def _product(client: Client) -> Callable[[], None]:
+    """A matrix product of cuBLAS's; without cuBLAS, calibration's own kernel."""
+    if not (library := cublas.find()):
+        return _kernel(client)
+    gemm = cublas.Gemm(library)
+    a, b, c = (client.allocate(2 * cublas.SIZE**2) for _ in range(3))
+
+    def launch() -> None:
+        gemm.launch(a, b, c)
+        client.call("cuCtxSynchronize")
+
+    return launch
 
 
 def _train(client: Client, seconds: float) -> None:
@@ -119,7 +141,7 @@ def main() -> None:
     elif what == "train":
         _train(client, float(numbers[0]))
     else:
-        _loop(client, float(numbers[0]))
+        _loop((_product if what == "gemm" else _kernel)(client), float(numbers[0]))
 
 
 if __name__ == "__main__":

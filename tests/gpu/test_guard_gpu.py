@@ -36,9 +36,10 @@ from tests.bench.table import Figure, report
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600)]
 
 ROOT = Path(__file__).parents[2]
-CONFIG = NodeConfig(static_partitions="never")
+CONTROL = os.environ.get("BERTH_MPS_CONTROL", NodeConfig().mps_control)
+CONFIG = NodeConfig(static_partitions="never", mps_control=CONTROL)
 HOST, GUEST = 1, 2
-SECONDS = 40.0
+SECONDS = float(os.environ.get("BERTH_GUARD_S", "40"))
 SETTLED = 0.5
 """The part of a run that is judged: the guard learns the host's own speed first."""
 GUARD = "from prolog_epilog.guard.program import main; raise SystemExit(main())"

@@ -32,8 +32,8 @@ from tests.bench.table import Figure, report
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(300)]
 
 ROOT = Path(__file__).parents[2]
-CONTROL = Path(NodeConfig().mps_control)
-CONFIG = NodeConfig(static_partitions="never")
+CONTROL = Path(os.environ.get("BERTH_MPS_CONTROL", NodeConfig().mps_control))
+CONFIG = NodeConfig(static_partitions="never", mps_control=str(CONTROL))
 NOBODY = 65534
 WINDOW_S = 8.0
 
@@ -154,14 +154,15 @@ def test_memory_is_limited_and_one_name_too_many_escapes(gpu: NodeGpu, paths: Pa
     record("memory_limit_escaped", int(escape.returncode == 0), "yes or no")
 
 
-def test_two_loops_get_their_shares(gpu: NodeGpu, paths: Paths, record: Record) -> None:
-    alone = rate(start(share(paths, gpu, 1, 100), "loop", WINDOW_S))
+@pytest.mark.parametrize("what", ["loop", "gemm"])
+def test_two_loops_get_their_shares(gpu: NodeGpu, paths: Paths, record: Record, what: str) -> None:
+    alone = rate(start(share(paths, gpu, 1, 100), what, WINDOW_S))
     lifecycle.detach(paths, CONFIG, 1)
     both = {percent: share(paths, gpu, percent, percent) for percent in (30, 70)}
-    clients = {percent: start(held, "loop", WINDOW_S) for percent, held in both.items()}
+    clients = {percent: start(held, what, WINDOW_S) for percent, held in both.items()}
     for percent, client in clients.items():
         got = 100 * rate(client) / alone
-        record(f"throughput_at_{percent}", round(got, 1), "% of the rate alone")
+        record(f"{what}_throughput_at_{percent}", round(got, 1), "% of the rate alone")
         assert got == pytest.approx(percent, rel=0.1)
 
 

@@ -116,6 +116,7 @@ EXPORT CUresult cuInit(u32 flags)
 			memset(&gpus[i].uuid, 0xf0 + i, sizeof(gpus[i].uuid));
 			gpus[i].memory = number("BERTH_FAKE_CUDA_MEMORY", 1 << 30);
 		}
+		device_start();
 		ready = true;
 	}
 	pthread_mutex_unlock(&driver_lock);
@@ -134,7 +135,7 @@ CUresult driver_context(CUcontext *context)
 	if (result)
 		return result;
 	*context = current[depth];
-	return *context ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
+	return *context ? (*context)->fault : CUDA_ERROR_INVALID_CONTEXT;
 }
 
 EXPORT CUresult cuDeviceGetCount(int *count)

@@ -11,6 +11,7 @@
 #include "cuda_abi.h"
 
 #define GPUS_MAX 8
+#define CUDA_ERROR_ILLEGAL_ADDRESS ((CUresult)700)
 
 struct gpu {
 	CUuuid uuid;
@@ -23,12 +24,14 @@ struct gpu {
 struct CUctx_st {
 	int device;
 	bool primary;
+	CUresult fault;
 	struct CUstream_st *streams;
 };
 
 /* A kernel is how long it takes. */
 struct CUfunc_st {
 	uint64_t ns;
+	bool writes; /* to the address that is its first parameter */
 };
 
 struct CUstream_st {
@@ -61,6 +64,13 @@ void driver_log(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* CUDA_SUCCESS, or why the calling thread can do nothing. */
 CUresult driver_ready(void);
 CUresult driver_context(CUcontext *context);
+/* Queues so much work. */
+CUresult driver_run(CUstream stream, uint64_t ns);
+/* Looks what MPS and other processes leave of the GPUs; driver_lock is held. */
+void device_start(void);
+/* Takes the GPU for so many nanoseconds, more where MPS gives a part of it alone; returns when that
+ * begins. */
+uint64_t device_begin(int device, uint64_t now, uint64_t *ns);
 /* The context's own stream stands for NULL and for the two special ones. */
 CUstream driver_stream(CUcontext context, CUstream stream);
 void memory_forget_context(CUcontext context);

@@ -1,0 +1,156 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a program asks of a GPU before it works, copies, and what MPS does to a client. */
+#include "driver.h"
+
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#define SM_COUNT 132
+/* CUdevice_attribute */
+enum { ATTRIBUTE_SM_COUNT = 16, ATTRIBUTE_MAJOR = 75, ATTRIBUTE_MINOR = 76 };
+#define COPY_BYTES_PER_NS 25
+
+static _Atomic uint64_t *shared;
+static double part = 100;
+
+/* A client has what its environment says, as with the real driver, and the server's limits are not
+ * asked for. */
+static void as_client(void)
+{
+	const char *percent = getenv("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE");
+	const char *limits = getenv("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT");
+	uint64_t bytes[GPUS_MAX] = {0};
+
+	if (!getenv("CUDA_MPS_PIPE_DIRECTORY"))
+		return;
+	if (percent && atof(percent) > 0 && atof(percent) <= 100)
+		part = atof(percent);
+	while (limits && *limits) {
+		char *end;
+		unsigned long ordinal = strtoul(limits, &end, 10);
+		uint64_t size;
+
+		/* One GPU too many, and there is no limit at all. */
+		if (*end != '=' || ordinal >= (unsigned long)gpu_count || ordinal >= GPUS_MAX)
+			return;
+		size = strtoull(end + 1, &end, 10);
+		bytes[ordinal] = size << (*end == 'G' ? 30 : 20);
+		limits = strchr(end, ',');
+		limits = limits ? limits + 1 : NULL;
+	}
+	for (int i = 0; i < gpu_count && i < GPUS_MAX; i++)
+		if (bytes[i] && bytes[i] < gpus[i].memory)
+			gpus[i].memory = bytes[i];
+}
+
+void device_start(void)
+{
+	const char *path = getenv("BERTH_FAKE_CUDA_SHARED");
+	int file = path ? open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666) : -1;
+	void *found;
+
+	as_client();
+	if (file < 0)
+		return;
+	if (!ftruncate(file, GPUS_MAX * sizeof(*shared))) {
+		found = mmap(NULL, GPUS_MAX * sizeof(*shared), PROT_READ | PROT_WRITE, MAP_SHARED,
+			     file, 0);
+		shared = found == MAP_FAILED ? NULL : found;
+	}
+	close(file);
+}
+
+uint64_t device_begin(int device, uint64_t now, uint64_t *ns)
+{
+	struct gpu *gpu = &gpus[device];
+	uint64_t before, starts;
+
+	/* A client with a part of the GPU works on that part alone, and takes longer. */
+	if (part < 100) {
+		*ns = (uint64_t)((double)*ns * 100 / part);
+	} else if (shared) {
+		before = shared[device];
+		do
+			starts = before > now ? before : now;
+		while (!atomic_compare_exchange_weak(&shared[device], &before, starts + *ns));
+		gpu->free_at = starts + *ns;
+		return starts;
+	}
+	starts = gpu->free_at > now ? gpu->free_at : now;
+	gpu->free_at = starts + *ns;
+	return starts;
+}
+
+EXPORT CUresult cuDeviceGetAttribute(int *value, int attribute, CUdevice device)
+{
+	if (device < 0 || device >= gpu_count)
+		return CUDA_ERROR_INVALID_DEVICE;
+	if (attribute == ATTRIBUTE_SM_COUNT)
+		*value = (int)(SM_COUNT * part / 100) / 2 * 2;
+	else if (attribute == ATTRIBUTE_MAJOR)
+		*value = 9;
+	else if (attribute == ATTRIBUTE_MINOR)
+		*value = 0;
+	else
+		return CUDA_ERROR_INVALID_VALUE;
+	return driver_ready();
+}
+
+EXPORT CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice device)
+{
+	if (device < 0 || device >= gpu_count)
+		return CUDA_ERROR_INVALID_DEVICE;
+	*uuid = gpus[device].uuid;
+	return driver_ready();
+}
+
+EXPORT CUresult cuDeviceCanAccessPeer(int *can, CUdevice device, CUdevice other)
+{
+	*can = device != other;
+	return driver_ready();
+}
+
+EXPORT CUresult cuCtxEnablePeerAccess(CUcontext context, u32 flags)
+{
+	(void)context, (void)flags;
+	return driver_ready();
+}
+
+EXPORT CUresult cuMemAllocHost_v2(void **pointer, size_t size)
+{
+	CUcontext context;
+	CUresult result = driver_context(&context);
+
+	if (result)
+		return result;
+	*pointer = malloc(size);
+	return *pointer ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+EXPORT CUresult cuMemFreeHost(void *pointer)
+{
+	free(pointer);
+	return driver_ready();
+}
+
+EXPORT CUresult cuMemcpyDtoHAsync_v2(void *to, CUdeviceptr from, size_t size, CUstream stream)
+{
+	(void)to, (void)from;
+	return driver_run(stream, size / COPY_BYTES_PER_NS);
+}
+
+EXPORT CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr to, const void *from, size_t size, CUstream stream)
+{
+	(void)to, (void)from;
+	return driver_run(stream, size / COPY_BYTES_PER_NS);
+}
+
+EXPORT CUresult cuMemcpyPeerAsync(CUdeviceptr to, CUcontext there, CUdeviceptr from, CUcontext here,
+				  size_t size, CUstream stream)
+{
+	(void)to, (void)there, (void)from, (void)here;
+	return driver_run(stream, size / COPY_BYTES_PER_NS);
+}
