@@ -34,9 +34,10 @@ def environment(driver: str, folder: Path) -> dict[str, str]:
     control = install(driver, folder / "bin")
     machine = folder / "machine"
     machine.write_text(_MACHINE)
-    kernels = folder / "kernels"
-    kernels.touch()
-    kernels.chmod(0o666)
+    kernels, live = folder / "kernels", folder / "machine.live"
+    for shared in (kernels, live):
+        shared.touch()
+        shared.chmod(0o666)
     libraries = (cuda.library().parent, copy_of(nvml.library().parent, "nvml"))
     return os.environ | {
         "LD_LIBRARY_PATH": ":".join(map(str, libraries)),

@@ -96,7 +96,7 @@ def node() -> Iterator[Node]:
 
 
 def train(environment: dict[str, str], seconds: float = SECONDS) -> subprocess.Popen[str]:
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(("CUDA_", "BERTH_"))}
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("CUDA_", "BERTH_WORD"))}
     return subprocess.Popen(
         [sys.executable, "-m", "tests.gpu.client", "train", str(seconds)],
         env=clean | environment, stdout=subprocess.PIPE, text=True, cwd=ROOT,

@@ -62,12 +62,12 @@ q_limits() {
 q_faults() {
   serve
   (asked loop 12 > "$D/loop" 2>&1) & K=$!
-  sleep 4; t get_client_list "$S"; nvidia-smi --query-compute-apps=pid,name,used_memory --format=csv; t ps
+  sleep 4; t get_client_list "$S"; nvidia-smi --query-compute-apps=pid,name,used_memory --format=csv
   q=$(echo get_client_list "$S" | timeout 5 "$C" | tr ' ' '\n' | head -1)
   t terminate_client "$S" "${q:-0}"
   wait $K; cut -c 1-200 "$D/loop"
   asked fault; sleep 1; t get_server_status "$S"; asked sms; t get_server_list
-  u shutdown_server "$S" -f; sleep 2; t get_server_list; u quit; t get_server_list
+  u shutdown_server "$S" -f; sleep 2; t get_server_list; u quit; t get_server_list; t ps
 }
 
 q_static() { t sm_partition add "$G" 4; t lspart; t sm_partition add 0 4; t lspart; serve; asked sms; t device_query; }

@@ -135,7 +135,11 @@ CUresult driver_context(CUcontext *context)
 	if (result)
 		return result;
 	*context = current[depth];
-	return *context ? (*context)->fault : CUDA_ERROR_INVALID_CONTEXT;
+	if (!*context)
+		return CUDA_ERROR_INVALID_CONTEXT;
+	if (!(*context)->fault && (*context)->faults != device_faults((*context)->device))
+		(*context)->fault = CUDA_ERROR_LAUNCH_FAILED;
+	return (*context)->fault;
 }
 
 EXPORT CUresult cuDeviceGetCount(int *count)
@@ -164,6 +168,8 @@ static CUcontext make_context(CUdevice device, bool primary)
 
 	context->device = device;
 	context->primary = primary;
+	context->faults = device_faults(device);
+	device_tell(device, false);
 	context->streams = calloc(1, sizeof(*context->streams));
 	context->streams->context = context;
 	return context;
@@ -211,6 +217,7 @@ CUresult cuDevicePrimaryCtxReset_v2(CUdevice device)
 	}
 	gpus[device].primary = NULL;
 	gpus[device].retained = 0;
+	device_tell(device, true);
 	pthread_mutex_unlock(&driver_lock);
 	return CUDA_SUCCESS;
 }

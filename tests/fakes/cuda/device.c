@@ -3,6 +3,7 @@
 #include "driver.h"
 
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -13,7 +14,9 @@
 enum { ATTRIBUTE_SM_COUNT = 16, ATTRIBUTE_MAJOR = 75, ATTRIBUTE_MINOR = 76 };
 #define COPY_BYTES_PER_NS 25
 
+/* For each GPU when it is free, then how many faults there were. */
 static _Atomic uint64_t *shared;
+static bool client;
 static double part = 100;
 
 /* A client has what its environment says, as with the real driver, and the server's limits are not
@@ -24,7 +27,8 @@ static void as_client(void)
 	const char *limits = getenv("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT");
 	uint64_t bytes[GPUS_MAX] = {0};
 
-	if (!getenv("CUDA_MPS_PIPE_DIRECTORY"))
+	client = getenv("CUDA_MPS_PIPE_DIRECTORY") != NULL;
+	if (!client)
 		return;
 	if (percent && atof(percent) > 0 && atof(percent) <= 100)
 		part = atof(percent);
@@ -55,12 +59,43 @@ void device_start(void)
 	as_client();
 	if (file < 0)
 		return;
-	if (!ftruncate(file, GPUS_MAX * sizeof(*shared))) {
-		found = mmap(NULL, GPUS_MAX * sizeof(*shared), PROT_READ | PROT_WRITE, MAP_SHARED,
-			     file, 0);
+	if (!ftruncate(file, 2 * GPUS_MAX * sizeof(*shared))) {
+		found = mmap(NULL, 2 * GPUS_MAX * sizeof(*shared), PROT_READ | PROT_WRITE,
+			     MAP_SHARED, file, 0);
 		shared = found == MAP_FAILED ? NULL : found;
 	}
 	close(file);
+}
+
+uint64_t device_faults(int device)
+{
+	return client && shared ? shared[GPUS_MAX + device] : 0;
+}
+
+void device_fault(CUcontext context)
+{
+	context->fault = CUDA_ERROR_ILLEGAL_ADDRESS;
+	if (client && shared)
+		atomic_fetch_add(&shared[GPUS_MAX + context->device], 1);
+}
+
+void device_tell(int device, bool gone)
+{
+	const char *machine = getenv("BERTH_FAKE_NVML");
+	char path[4096];
+	FILE *live;
+
+	if (!machine || (size_t)snprintf(path, sizeof(path), "%s.live", machine) >= sizeof(path))
+		return;
+	live = fopen(path, "a");
+	if (!live)
+		return;
+	if (gone)
+		fprintf(live, "process %d %d gone\n", device, (int)getpid());
+	else
+		fprintf(live, "process %d %d type=%s memory=%llu real=1\n", device, (int)getpid(),
+			client ? "mps" : "compute", (unsigned long long)(gpus[device].used >> 20));
+	fclose(live);
 }
 
 uint64_t device_begin(int device, uint64_t now, uint64_t *ns)

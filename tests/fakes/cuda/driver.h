@@ -12,6 +12,7 @@
 
 #define GPUS_MAX 8
 #define CUDA_ERROR_ILLEGAL_ADDRESS ((CUresult)700)
+#define CUDA_ERROR_LAUNCH_FAILED ((CUresult)719)
 
 struct gpu {
 	CUuuid uuid;
@@ -25,6 +26,7 @@ struct CUctx_st {
 	int device;
 	bool primary;
 	CUresult fault;
+	uint64_t faults; /* that the GPU had seen when the context was made */
 	struct CUstream_st *streams;
 };
 
@@ -68,6 +70,11 @@ CUresult driver_context(CUcontext *context);
 CUresult driver_run(CUstream stream, uint64_t ns);
 /* Looks what MPS and other processes leave of the GPUs; driver_lock is held. */
 void device_start(void);
+/* A fault of one client of MPS is every client's. */
+void device_fault(CUcontext context);
+uint64_t device_faults(int device);
+/* Tells the simulated NVML, if the program knows one, what this process has of the GPU. */
+void device_tell(int device, bool gone);
 /* Takes the GPU for so many nanoseconds, more where MPS gives a part of it alone; returns when that
  * begins. */
 uint64_t device_begin(int device, uint64_t now, uint64_t *ns);

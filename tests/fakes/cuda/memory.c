@@ -50,6 +50,8 @@ static CUresult take(enum block_kind kind, int device, CUcontext context, uint64
 			result = CUDA_SUCCESS;
 		}
 	}
+	if (!result)
+		device_tell(device, false);
 	pthread_mutex_unlock(&driver_lock);
 	return result;
 }

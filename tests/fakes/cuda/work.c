@@ -110,7 +110,7 @@ LAUNCH_KERNEL(cuLaunchKernel)
 	/* As the real one does, it tells of a wrong address at the next call. */
 	if (function->writes && parameters && !driver_context(&context) &&
 	    *(const uint64_t *)parameters[0] < FIRST_PAGE)
-		context->fault = CUDA_ERROR_ILLEGAL_ADDRESS;
+		device_fault(context);
 	return driver_run(stream, function->ns);
 }
 
