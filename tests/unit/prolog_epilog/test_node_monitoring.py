@@ -47,8 +47,8 @@ def gpustat(node: World) -> dict[str, str]:
     return content(node.folder / "gpustat")
 
 
-def run(node: World, context: str, extra: str = "", gpus: str = "", job: int = 7, **more: str) -> None:
-    done = node.run(context, extra, gpus, job, **more)
+def run(node: World, context: str, extra: str = "", gpus: str = "", job: int = 7, start: str = "") -> None:
+    done = node.run(context, extra, gpus, job, 1000, **({"SLURM_JOB_START_TIME": start} if start else {}))
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -122,10 +122,10 @@ def test_a_gpu_that_is_given_as_a_whole_has_no_earlier_job_on_it(node: World) ->
 
 
 def test_a_late_epilog_leaves_the_next_run_alone(node: World) -> None:
-    run(node, "prolog", berth(0), "0", SLURM_JOB_START_TIME="2000")
-    run(node, "epilog", berth(0), "0", SLURM_JOB_START_TIME="1000")
+    run(node, "prolog", berth(0), "0", start="2000")
+    run(node, "epilog", berth(0), "0", start="1000")
     assert dcgm(node) == {"2": "7\n"}
-    run(node, "epilog", berth(0), "0", SLURM_JOB_START_TIME="2000")
+    run(node, "epilog", berth(0), "0", start="2000")
     assert dcgm(node) == {}
 
 
