@@ -15,12 +15,16 @@ from policy.cli.output import print_json
 from policy.formats.errors import BerthError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
+    from topology.calibrate.caps import CapEvidence
     from topology.calibrate.statistics import Calibration
     from topology.scores import Score
 
 __all__ = ["register"]
+
+_Gpu = tuple[str, int, str, str]
+"""Node, position, UUID and application class."""
 
 _WHAT = "a score table, PAL's table, or a file of runs (default: the table that berth.conf names)"
 
@@ -35,6 +39,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     _add_steps(show)
     show.add_argument("--class", dest="app_class", default="", metavar="CLASS", help="only this application class")
     show.add_argument("--slow", action="store_true", help="only GPUs that take 10 %% more time than typical, or more")
+    show.add_argument("--capped", action="store_true", help="only GPUs that are slow only at their power limit")
     show.add_argument("--watch", action="store_true", help="who stands out, why, and what to do; of a file of runs")
     show.add_argument("--json", action="store_true", help="print JSON")
     show.set_defaults(run=_show)
@@ -84,18 +89,23 @@ def _show(args: argparse.Namespace) -> int:
         if calibration is None:
             raise UsageError(f"{path} is a score table; the watch list needs a file of runs, which is the evidence")
         return _watch(calibration, as_json=args.json)
+    if args.capped and calibration is None:
+        raise UsageError(f"{path} is a score table; --capped needs a file of runs, which has clocks and power limits")
+    caps = _caps(path, calibration)
     scores = _wanted(_refreshed(args, _scores(path, calibration)), args.app_class)
     if args.slow:
         scores = [one for one in scores if one.score >= 1.10]
+    if args.capped:
+        scores = [one for one in scores if _cap(caps, one) == "power cap only"]
     now = {} if calibration is None else {(e.place.uuid, e.app_class): e for e in calibration.estimates}
     if args.json:
-        print_json({"scores": [_as_json(one, now.get((one.uuid, one.app_class))) for one in scores]})
+        print_json({"scores": [_as_json(one, now.get((one.uuid, one.app_class)), caps) for one in scores]})
         return 0
-    rows = [("NODE", "GPU", "CLASS", "SCORE", "ERROR", "RUNS", "LAST RUN", "NOW")]
+    rows = [("NODE", "GPU", "CLASS", "SCORE", "ERROR", "RUNS", "LAST RUN", "NOW", "SLOW BY")]
     for one in scores:
         known = now.get((one.uuid, one.app_class))
         error = f"{one.error:.3f}" if one.error else "-"
-        last = f"{one.score:.3f}", error, str(one.runs), one.at or "-", known.now if known else ""
+        last = f"{one.score:.3f}", error, str(one.runs), one.at or "-", known.now if known else "", _cap(caps, one)
         rows.append((one.node, str(one.position), one.app_class, *last))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
@@ -105,10 +115,29 @@ def _show(args: argparse.Namespace) -> int:
     return 0
 
 
-def _as_json(one: Score, known: object) -> dict[str, object]:
+def _caps(path: Path, calibration: Calibration | None) -> Mapping[_Gpu, CapEvidence]:
+    """Returns by node, position, UUID and class why GPUs are slow; empty for a table, which has no clocks."""
+    if calibration is None:
+        return {}
+    from topology.calibrate.caps import slow_by  # noqa: PLC0415
+    from topology.calibrate.runs import load  # noqa: PLC0415
+
+    found = slow_by(load(path), calibration.estimates)
+    return {(place.node, place.position, place.uuid, kind): one for (place, kind), one in found.items()}
+
+
+def _cap(caps: Mapping[_Gpu, CapEvidence], one: Score) -> str:
+    known = caps.get((one.node, one.position, one.uuid, one.app_class))
+    return known.slow_by if known is not None else ""
+
+
+def _as_json(one: Score, known: object, caps: Mapping[_Gpu, CapEvidence]) -> dict[str, object]:
     from dataclasses import asdict  # noqa: PLC0415
 
     found: dict[str, object] = asdict(one)
+    cap = caps.get((one.node, one.position, one.uuid, one.app_class))
+    if cap is not None:
+        found |= {"slow_by": cap.slow_by, "at_cap": round(cap.at_cap, 4), "clock": round(cap.clock, 4)}
     if known is not None:
         more = ("node_part", "gpu_part", "slow", "outlier", "left_out", "age_days", "now", "peers")
         found |= {name: getattr(known, name) for name in more}

@@ -79,7 +79,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_show_lists_scores_with_errors(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["scores", "show", str(runs)]) == 0
     head, *rows = capsys.readouterr().out.splitlines()
-    assert head.split() == ["NODE", "GPU", "CLASS", "SCORE", "ERROR", "RUNS", "LAST", "RUN", "NOW"]
+    assert head.split() == ["NODE", "GPU", "CLASS", "SCORE", "ERROR", "RUNS", "LAST", "RUN", "NOW", "SLOW", "BY"]
     # Nobody knows anything of the node that always waited.
     assert len(rows) == 44
 
@@ -87,6 +87,17 @@ def test_show_lists_scores_with_errors(runs: Path, capsys: pytest.CaptureFixture
     slow = json.loads(capsys.readouterr().out)["scores"]
     assert slow
     assert all(one["score"] >= 1.10 and one["slow"] > 0.5 and one["peers"] == 48 for one in slow)
+
+
+def test_what_is_slow_only_at_its_power_limit_needs_clocks(
+    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["scores", "show", str(runs), "--capped", "--json"]) == 0
+    assert all(one["slow_by"] == "power cap only" for one in json.loads(capsys.readouterr().out)["scores"])
+
+    dump(TABLE, tmp_path / "scores.csv")
+    assert main(["scores", "show", str(tmp_path / "scores.csv"), "--capped"]) == 2
+    assert "needs a file of runs" in capsys.readouterr().err
 
 
 def test_the_watch_list_needs_evidence(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
