@@ -7,6 +7,7 @@ ignore-errors, as=UID (only root's word counts), daemon=FOLDER (start a private 
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import os
 import select
@@ -26,6 +27,8 @@ OUT_OF_MEMORY = 2
 CONNECTION_FAILED = 805
 #: What a CUDA context of its own takes.
 CONTEXT_MIB = 300
+#: For so long a program waits for the server of NVIDIA's own control program.
+STUB_SECONDS = 20
 
 
 class Failed(Exception):
@@ -120,6 +123,46 @@ class Served:
             self.receive()
 
 
+class ServedByStub(Served):
+    """A client of the stub server below NVIDIA's own control program (tests/real), which knows no NVML."""
+
+    def __init__(self, connection: socket.socket, path: str, gpus: list[node.Gpu]) -> None:
+        self.path, self.gpus, self.used = path, gpus, 0
+        # NVML shows it before the program can tell anybody that it runs.
+        self._show()
+        super().__init__(connection, None)
+
+    def _show(self) -> None:
+        with node.claimed(self.path) as machine:
+            for gpu in self.gpus:
+                node.note(machine, gpu, os.getpid(), "mps", self.used)
+
+    def allocate(self, mib: int) -> int:
+        """CUDA's error number."""
+        error = super().allocate(mib)
+        if not error:
+            self.used += mib
+            self._show()
+        return error
+
+
+def stub_of(pipe: str) -> socket.socket:
+    """A connection to the stub server; the user's may only begin now, or another user's may have to end first."""
+    name = "\0berth-mps-stub-" + hashlib.sha256(os.fsencode(os.path.realpath(pipe))).hexdigest()
+    until = time.monotonic() + STUB_SECONDS
+    while True:
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            connection.connect(name)
+        except OSError as error:
+            connection.close()
+            if time.monotonic() > until:
+                raise Failed(CONNECTION_FAILED) from error
+            time.sleep(0.05)
+        else:
+            return connection
+
+
 def visible_gpus(path: str, wanted: dict[str, Any]) -> list[node.Gpu]:
     """GPUs that CUDA_VISIBLE_DEVICES names among those whose device file opens."""
     folder = wanted.get("devices", "/dev")
@@ -161,7 +204,9 @@ def connect(arguments: dict[str, str]) -> Alone | Served:
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         connection.connect(f"{pipe}/control")
-    except OSError:
+    except OSError as problem:
+        if problem.errno == errno.EPROTOTYPE:
+            return ServedByStub(stub_of(pipe), path, gpus)
         return Alone(path, gpus)
     return Served(connection, int(arguments["as"]) if "as" in arguments else None)
 

@@ -1,0 +1,103 @@
+"""Shares, guests and churn on the cluster with NVIDIA's own control program of MPS in place of the simulated one.
+
+A stub stands for the server, which alone needs a GPU. Debian's packages are fetched at the first run.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.all import ROOT
+from tests.real.control_program import STUB
+from tests.real.packages import SUITES, unpacked
+from tests.slurm.harness import Slurm
+from tests.slurm.nodes import NAMES
+from tests.slurm.target import Container
+
+CLUSTER = ROOT / "containers" / "cluster.py"
+PREFIX = os.environ.get("BERTH_CLUSTER_PREFIX") or "berth"
+VERSIONS = os.environ.get("BERTH_TEST_VERSIONS", "24.11,26.05").split(",")
+pytestmark = [pytest.mark.hard, pytest.mark.timeout(5_400)]
+
+TESTS = ("tests/slurm/test_shares.py", "tests/slurm/test_guests.py", "tests/slurm/test_node_trouble.py")
+NOT_WITH_IT = {
+    "two_users_of_a_site_that_opted_in": "drivers 535 and 550 have no server for several users",
+}
+"""Tests that need what these control programs do not have, by a part of their names."""
+
+
+@pytest.fixture(scope="module", params=VERSIONS)
+def cluster(request: pytest.FixtureRequest) -> Iterator[str]:
+    """The name of a cluster's controller; a cluster that is up stays up."""
+    version = str(request.param)
+    name = f"{PREFIX}{version.replace('.', '')}"
+    up = subprocess.run(["docker", "inspect", f"{name}-ctl"], capture_output=True, check=False).returncode == 0
+    if not up:
+        subprocess.run([sys.executable, CLUSTER, "up", "--slurm", version], check=True)
+    yield name
+    if not up:
+        subprocess.run([sys.executable, CLUSTER, "down", "--slurm", version], check=True)
+
+
+@pytest.fixture(params=SUITES)
+def controller(request: pytest.FixtureRequest, cluster: str) -> Iterator[str]:
+    """The controller of a cluster whose nodes have this driver's control program, with the stub beside it."""
+    found = unpacked(str(request.param))
+    if isinstance(found, str):
+        pytest.skip(f"NVIDIA's {request.param} cannot be had: {found}")
+    programs = {"nvidia-cuda-mps-control": found / "usr/bin/nvidia-cuda-mps-control", STUB.name: STUB}
+    for node in NAMES:
+        _install(f"{cluster}-{node}", programs)
+    yield f"{cluster}-ctl"
+    for node in NAMES:
+        Container(f"{cluster}-{node}").bash(
+            "for i in nvidia-cuda-mps-control nvidia-cuda-mps-server; do mv -f /root/$i.before /usr/bin/$i; done",
+            user="root",
+        )
+
+
+def _install(container: str, programs: dict[str, Path]) -> None:
+    target = Container(container)
+    for name, source in programs.items():
+        target.bash(f"[ -e /root/{name}.before ] || mv /usr/bin/{name} /root/{name}.before", user="root")
+        subprocess.run(["docker", "cp", "-q", "-L", str(source), f"{container}:/usr/bin/{name}"], check=True)
+        target.bash(f"chown root: /usr/bin/{name} && chmod 755 /usr/bin/{name}", user="root")
+
+
+def _run(controller: str, *words: str) -> None:
+    command = [sys.executable, "-m", "pytest", "-q", "-ra", "-p", "no:cacheprovider", *words]
+    done = subprocess.run(
+        command,
+        cwd=ROOT,
+        env=os.environ | {"BERTH_TEST_SLURM": controller},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    print(done.stdout)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_nodes_have_it(controller: str) -> None:
+    slurm = Slurm(controller, Container(controller))
+    shown = slurm.target.run(
+        ["srun", "-w", "n1", "-n1", "--gpu-share=30", "bash", "-c", "ls -l $CUDA_MPS_PIPE_DIRECTORY/"]
+    )
+    assert "control_privileged" in shown.out
+    assert Container(controller.removesuffix("ctl") + "n1").bash(
+        "grep -c ELF /usr/bin/nvidia-cuda-mps-control", user="root"
+    )
+
+
+def test_shares_guests_and_trouble(controller: str) -> None:
+    _run(controller, *TESTS, "-k", " and ".join(f"not {name}" for name in NOT_WITH_IT))
+
+
+def test_churn(controller: str) -> None:
+    _run(controller, "tests/hard/test_churn.py", "-s")
