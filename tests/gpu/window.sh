@@ -85,6 +85,6 @@ fi
 tests 130 inside-pytorch tests/gpu/test_injob_gpu.py
 step 90 calibration "$PY" -m tests.gpu.visits 30
 step 35 calibration-own "$PY" -m tests.gpu.visits 8 --own-kernels
-BERTH_GUARD_S=15 tests 120 owner-and-guest tests/gpu/test_guard_gpu.py
+BERTH_GUARD_S=15 tests 190 owner-and-guest tests/gpu/test_guard_gpu.py
 printf '\n=== %s s: all in %s\n' "$SECONDS" "$OUT/$ARCHIVE"
 cat "$L/status.txt"
