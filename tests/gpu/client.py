@@ -1,10 +1,12 @@
 """A CUDA program for the tests on a real GPU: the driver's own library and calibration's kernels, no framework.
 
     python -m tests.gpu.client sms | allocate MIB [SECONDS] | fault | lock PID | loop, gemm or train SECONDS
+    python -m tests.gpu.client green PERCENT SECONDS
 
 Prints one line; for `loop`, `gemm` (cuBLAS, where it is installed) and `train` (a job with a heartbeat and a gate)
-launches or steps a second, then what each took in milliseconds. A call that fails is printed by
-name and code, and ends the program with status 1.
+launches or steps a second, then what each took in milliseconds. `green` does what `loop` does, in a green context with
+this part of the multiprocessors, whose number it prints first. A call that fails is printed by name and code, and ends
+the program with status 1.
 """
 
 from __future__ import annotations
@@ -21,11 +23,21 @@ from topology.calibrate.kernels import ptx_for
 
 # CUdevice_attribute: MULTIPROCESSOR_COUNT, COMPUTE_CAPABILITY_MAJOR and _MINOR.
 _SM_COUNT, _CAPABILITY_MAJOR, _CAPABILITY_MINOR = 16, 75, 76
+_SM_RESOURCE, _GREEN_DEFAULT_STREAM = 1, 1
 _THREADS, _BLOCKS_PER_SM, _ROUNDS = 256, 4, 4_000
 _OUTPUT_BYTES = 1 << 26
 _LAUNCHES_A_STEP = 16
 _NOBODYS = 0x10
 """An address that no allocation has."""
+
+
+class DevResource(ctypes.Structure):
+    """CUdevResource of cuda.h, as for multiprocessors; its size is the same from CUDA 12.4 to 13.3."""
+
+    _fields_ = (
+        ("type", ctypes.c_int), ("internal", ctypes.c_ubyte * 92), ("sm_count", ctypes.c_uint),
+        ("rest", ctypes.c_ubyte * 44),
+    )  # fmt: skip
 
 
 class Client:
@@ -38,6 +50,7 @@ class Client:
         self.call("cuDeviceGet", ctypes.byref(device), 0)
         self.call("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
         self.call("cuCtxSetCurrent", context)
+        self.device = device
         self.sms = self._attribute(device, _SM_COUNT)
         self._capability = 10 * self._attribute(device, _CAPABILITY_MAJOR) + self._attribute(device, _CAPABILITY_MINOR)
 
@@ -52,6 +65,21 @@ class Client:
         value = ctypes.c_int()
         self.call("cuDeviceGetAttribute", ctypes.byref(value), number, device)
         return value.value
+
+    def enter_green(self, percent: int) -> int:
+        """Make a green context with this part of the multiprocessors current; returns how many it has."""
+        every, group, count = DevResource(), DevResource(), ctypes.c_uint(1)
+        words, green, context = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
+        self.call("cuDeviceGetDevResource", self.device, ctypes.byref(every), _SM_RESOURCE)
+        least = ctypes.c_uint(max(1, every.sm_count * percent // 100))
+        self.call(
+            "cuDevSmResourceSplitByCount", ctypes.byref(group), ctypes.byref(count), ctypes.byref(every), None, 0, least
+        )
+        self.call("cuDevResourceGenerateDesc", ctypes.byref(words), ctypes.byref(group), 1)
+        self.call("cuGreenCtxCreate", ctypes.byref(green), words, self.device, _GREEN_DEFAULT_STREAM)
+        self.call("cuCtxFromGreenCtx", ctypes.byref(context), green)
+        self.call("cuCtxSetCurrent", context)
+        return int(group.sm_count)
 
     def allocate(self, size: int) -> ctypes.c_uint64:
         """Memory of the GPU."""
@@ -138,6 +166,9 @@ def main() -> None:
         client.call("cuCheckpointProcessLock", int(numbers[0]), None)
         client.call("cuCheckpointProcessUnlock", int(numbers[0]), None)
         print("locked and let go")
+    elif what == "green":
+        print(client.enter_green(int(numbers[0])), end=" ")
+        _loop(_kernel(client), float(numbers[1]))
     elif what == "train":
         _train(client, float(numbers[0]))
     else:

@@ -166,6 +166,20 @@ def test_two_loops_get_their_shares(gpu: NodeGpu, paths: Paths, record: Record, 
         assert got == pytest.approx(percent, rel=0.1)
 
 
+def test_green_contexts_of_two_processes(gpu: NodeGpu, paths: Paths, record: Record) -> None:
+    """Multiprocessors that a program takes for itself: without MPS, then under MPS, where no percentage limits it."""
+    alone = rate(start(None, "loop", WINDOW_S / 2))
+    for way in ("alone", "under_mps"):
+        place = None if way == "alone" else share(paths, gpu, 1, 100)
+        clients = {percent: start(place, "green", percent, WINDOW_S) for percent in (30, 70)}
+        for percent, client in clients.items():
+            sms, launches, *_ = said(client)
+            record(f"green_{way}_sms_at_{percent}", int(sms), "multiprocessors")
+            record(
+                f"green_{way}_throughput_at_{percent}", round(100 * float(launches) / alone, 1), "% of the rate alone"
+            )
+
+
 def test_killing_a_busy_client_beside_another(gpu: NodeGpu, paths: Paths, record: Record) -> None:
     held = share(paths, gpu, 1, 50)
     beside = start(held, "loop", 60)

@@ -81,6 +81,7 @@ if [ -n "$C" ]; then
   step 40 mps-static bash -c 'mps static -f -S'
   tests 100 mps-berth tests/gpu/test_mps_gpu.py -k "up_and_down or cannot_command or percentages or one_name_too_many or fault or nvml_sees or offers"
   tests 60 two-products tests/gpu/test_mps_gpu.py -k "two_loops and gemm"
+  tests 50 green-contexts tests/gpu/test_mps_gpu.py -k "green_contexts"
 fi
 tests 130 inside-pytorch tests/gpu/test_injob_gpu.py
 step 90 calibration "$PY" -m tests.gpu.visits 30

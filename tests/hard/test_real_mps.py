@@ -24,7 +24,7 @@ PREFIX = os.environ.get("BERTH_CLUSTER_PREFIX") or "berth"
 VERSIONS = os.environ.get("BERTH_TEST_VERSIONS", "24.11,26.05").split(",")
 pytestmark = [pytest.mark.hard, pytest.mark.timeout(5_400)]
 
-TESTS = ("tests/slurm/test_shares.py", "tests/slurm/test_guests.py", "tests/slurm/test_node_trouble.py")
+TESTS = ("tests/slurm/test_shares.py", "tests/slurm/test_guests.py")
 NOT_WITH_IT = {
     "two_users_of_a_site_that_opted_in": "drivers 535 and 550 have no server for several users",
 }
@@ -77,17 +77,9 @@ def _install(container: str, programs: dict[str, Path]) -> None:
 
 
 def _run(controller: str, *words: str) -> None:
-    command = [sys.executable, "-m", "pytest", "-q", "-ra", "-p", "no:cacheprovider", *words]
-    done = subprocess.run(
-        command,
-        cwd=ROOT,
-        env=os.environ | {"BERTH_TEST_SLURM": controller},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    print(done.stdout)
-    assert done.returncode == 0, done.stdout + done.stderr
+    command = [sys.executable, "-m", "pytest", "-v", "-ra", "-p", "no:cacheprovider", *words]
+    done = subprocess.run(command, cwd=ROOT, env=os.environ | {"BERTH_TEST_SLURM": controller}, check=False)
+    assert done.returncode == 0
 
 
 def test_the_nodes_have_it(controller: str) -> None:
@@ -99,7 +91,7 @@ def test_the_nodes_have_it(controller: str) -> None:
     assert node.bash("head -c 4 /usr/bin/nvidia-cuda-mps-control", user="root").out.endswith("ELF")
 
 
-def test_shares_guests_and_trouble(controller: str) -> None:
+def test_shares_and_guests(controller: str) -> None:
     _run(controller, *TESTS, "-k", " and ".join(f"not {name}" for name in NOT_WITH_IT))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
 import subprocess
@@ -11,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.all import ROOT
+from tests.gpu.client import DevResource
+from tests.nvidia import cuda_files
 from tests.real.packages import SUITES, unpacked
 from tests.unit.node_world import World, berth
 
@@ -99,3 +102,18 @@ def test_cuda_says_that_there_is_no_gpu(libraries: str) -> None:
     done = run(libraries, "-m", "tests.gpu.client", "sms")
 
     assert (done.returncode, done.stdout) == (1, "cuInit 100\n")
+
+
+def test_the_structure_of_green_contexts_is_cudas(tmp_path: Path) -> None:
+    source = tmp_path / "sizes.c"
+    source.write_text(
+        "#include <cuda.h>\n#include <stddef.h>\n#include <stdio.h>\n"
+        'int main(void) { printf("%zu %zu %d", sizeof(CUdevResource), offsetof(CUdevResource, sm.smCount),'
+        " CU_DEV_RESOURCE_TYPE_SM); }\n"
+    )
+    for version, folder in cuda_files(tmp_path / "wheels").items():
+        [header] = folder.rglob("cuda.h")
+        program = tmp_path / f"sizes-{version}"
+        subprocess.run(["gcc", f"-I{header.parent}", str(source), "-o", str(program)], check=True)
+        shown = subprocess.run([program], capture_output=True, text=True, check=True).stdout
+        assert shown == f"{ctypes.sizeof(DevResource)} {DevResource.sm_count.offset} 1"

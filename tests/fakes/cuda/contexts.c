@@ -175,6 +175,11 @@ static CUcontext make_context(CUdevice device, bool primary)
 	return context;
 }
 
+CUcontext driver_new_context(int device)
+{
+	return make_context(device, false);
+}
+
 EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
 {
 	if (driver_ready() || device >= gpu_count)

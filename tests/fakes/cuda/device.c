@@ -98,25 +98,96 @@ void device_tell(int device, bool gone)
 	fclose(live);
 }
 
-uint64_t device_begin(int device, uint64_t now, uint64_t *ns)
+uint64_t device_begin(CUcontext context, uint64_t now, uint64_t *ns)
 {
-	struct gpu *gpu = &gpus[device];
+	struct gpu *gpu = &gpus[context->device];
 	uint64_t before, starts;
 
-	/* A client with a part of the GPU works on that part alone, and takes longer. */
-	if (part < 100) {
+	if (context->sms)
+		*ns = *ns * SM_COUNT / (uint64_t)context->sms;
+	else
 		*ns = (uint64_t)((double)*ns * 100 / part);
-	} else if (shared) {
-		before = shared[device];
+	/* Clients of MPS with a part of the GPU work at once, all others one after the other. */
+	if (shared && !(client && (part < 100 || context->sms))) {
+		before = shared[context->device];
 		do
 			starts = before > now ? before : now;
-		while (!atomic_compare_exchange_weak(&shared[device], &before, starts + *ns));
+		while (
+		    !atomic_compare_exchange_weak(&shared[context->device], &before, starts + *ns));
 		gpu->free_at = starts + *ns;
 		return starts;
 	}
 	starts = gpu->free_at > now ? gpu->free_at : now;
 	gpu->free_at = starts + *ns;
 	return starts;
+}
+
+/* Green contexts: the resource is the structure of cuda.h, its words and the context are the
+ * simulated context. */
+struct resource {
+	int type;
+	unsigned char internal[92];
+	u32 sm_count;
+	unsigned char rest[44];
+};
+
+EXPORT CUresult cuDeviceGetDevResource(CUdevice device, struct resource *found, int type)
+{
+	if (device < 0 || device >= gpu_count || type != 1)
+		return CUDA_ERROR_INVALID_VALUE;
+	memset(found, 0, sizeof(*found));
+	found->type = type;
+	found->sm_count = (u32)(SM_COUNT * part / 100) / 2 * 2;
+	return driver_ready();
+}
+
+EXPORT CUresult cuDevSmResourceSplitByCount(struct resource *groups, u32 *count,
+					    const struct resource *from, struct resource *rest,
+					    u32 flags, u32 least)
+{
+	u32 each = (least + 7) / 8 * 8;
+
+	(void)flags;
+	if (!each || each > from->sm_count)
+		return CUDA_ERROR_INVALID_VALUE;
+	if (*count > from->sm_count / each)
+		*count = from->sm_count / each;
+	for (u32 i = 0; groups && i < *count; i++) {
+		groups[i] = *from;
+		groups[i].sm_count = each;
+	}
+	if (rest) {
+		*rest = *from;
+		rest->sm_count = from->sm_count - *count * each;
+	}
+	return driver_ready();
+}
+
+EXPORT CUresult cuDevResourceGenerateDesc(void **words, const struct resource *groups, u32 count)
+{
+	CUcontext made;
+
+	if (driver_ready() || !count)
+		return CUDA_ERROR_INVALID_VALUE;
+	made = driver_new_context(0);
+	for (u32 i = 0; i < count; i++)
+		made->sms += (int)groups[i].sm_count;
+	*words = made;
+	return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuGreenCtxCreate(void **green, void *words, CUdevice device, u32 flags)
+{
+	(void)flags;
+	((CUcontext)words)->device = device;
+	*green = words;
+	return driver_ready();
+}
+
+EXPORT CUresult cuCtxFromGreenCtx(CUcontext *context, void *green)
+{
+	*context = green;
+	return driver_ready();
 }
 
 EXPORT CUresult cuDeviceGetAttribute(int *value, int attribute, CUdevice device)

@@ -26,6 +26,7 @@ struct CUctx_st {
 	int device;
 	bool primary;
 	CUresult fault;
+	int sms;	 /* of a green context; 0: all that the process has */
 	uint64_t faults; /* that the GPU had seen when the context was made */
 	struct CUstream_st *streams;
 };
@@ -75,9 +76,10 @@ void device_fault(CUcontext context);
 uint64_t device_faults(int device);
 /* Tells the simulated NVML, if the program knows one, what this process has of the GPU. */
 void device_tell(int device, bool gone);
+CUcontext driver_new_context(int device);
 /* Takes the GPU for so many nanoseconds, more where MPS gives a part of it alone; returns when that
  * begins. */
-uint64_t device_begin(int device, uint64_t now, uint64_t *ns);
+uint64_t device_begin(CUcontext context, uint64_t now, uint64_t *ns);
 /* The context's own stream stands for NULL and for the two special ones. */
 CUstream driver_stream(CUcontext context, CUstream stream);
 void memory_forget_context(CUcontext context);

@@ -76,7 +76,7 @@ static void queue(CUcontext context, CUstream stream, uint64_t ns)
 	uint64_t now = driver_now(), starts;
 
 	pthread_mutex_lock(&driver_lock);
-	starts = device_begin(context->device, now, &ns);
+	starts = device_begin(context, now, &ns);
 	gpu->busy_ns += ns;
 	stream->busy_until = gpu->free_at;
 	pthread_mutex_unlock(&driver_lock);
