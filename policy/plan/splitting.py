@@ -62,14 +62,13 @@ def first_of_splits(
         if place is None:
             raise nothing or NotNow("no node could hold it", 300) from None
         return place
-    if place is not None and not ends_sooner(book, demand, berth, place.start, place.berth.cost):
+    if place is not None and not ends_sooner(demand, berth, place.start, place.berth.cost, book.cluster.at):
         return place
     return LaterPlace(replace(berth, why=f"{berth.why}; {reason(fewest, berth, place)}"), 0.0)
 
 
-def ends_sooner(book: Book, demand: Demand, berth: Berth, start: float, cost: float) -> bool:
-    """Tells whether a job is expected to end clearly sooner if it starts now than at `start` at this cost."""
-    at = book.cluster.at
+def ends_sooner(demand: Demand, berth: Berth, start: float, cost: float, at: float) -> bool:
+    """Tells whether a job is expected to end clearly sooner if it starts now, `at`, than at `start` at this cost."""
     gain = expected_end(demand, start, cost, at) - expected_end(demand, 0.0, berth.cost, at)
     return gain > worth_moving(demand.limit)
 

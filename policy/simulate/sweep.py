@@ -132,7 +132,9 @@ def _slurm(study: Study, cell: Cell, jobs: Sequence[TraceJob], fleet: Fleet) -> 
         bf_interval_s=study.bf_interval,
         pinned=cell.policy != PLAIN_SLURM,
         spread=study.spread,
-        locality=LocalityRule(locality.level, waited, study.weigh_waits) if locality else LocalityRule(),
+        locality=LocalityRule(locality.level, waited, study.weigh_waits, splits=cell.policy != PLAIN_SLURM)
+        if locality
+        else LocalityRule(),
         quotas=Quotas(read_quotas(study.quotas), study.borrow) if study.quotas else Quotas(),
         requeue_cost_s=study.move_cost,
         moving=RelocationRules(enabled=study.movable > 0),

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from policy.formats.errors import UsageError, nearest
 from policy.request.demand import A_YEAR, ANY_SPREAD, Demand
+from policy.request.splits import at, joined, more_nodes
 from policy.simulate.slurm_alone.waits import WaitKind
 from policy.simulate.world import demand_of
 from topology.fabric import LEVELS, NOBODY
@@ -62,10 +63,10 @@ class Task:
         return self.steps[self.step]
 
     @property
-    def shape(self) -> tuple[int, int]:
-        """Nodes, and GPUs on each."""
+    def shapes(self) -> tuple[tuple[int, int], ...]:
+        """Nodes, and GPUs on each, of each of its splits."""
         demand = self.steps[self.step]
-        return demand.n, demand.k
+        return ((demand.n, demand.k), *self.kinds[self.step].splits)
 
     @property
     def kind(self) -> WaitKind:
@@ -110,8 +111,10 @@ class Tasks:
             demand = replace(demand, n=1)
         demand = replace(demand, limit=int(min(limit, A_YEAR)), candidates=self._candidates(job))
         self._check(job, demand)
-        demand = replace(demand, candidates=self._worthwhile(demand))
         locality = settings.localities.get(job.id, settings.locality)
+        free = locality.splits and not job.nodes and demand.n != ANY_SPREAD
+        others = [self._split(demand, n, k) for n, k in more_nodes(demand.gpus, demand.n)] if free else []
+        demand = joined(replace(demand, candidates=self._worthwhile(demand)), others)
         steps = tuple(_steps(demand, self._levels, locality, self._width))
         quota = job.account if job.account in settings.quotas.gpus else ""
         account = job.account if quota or job.account in settings.partitions else ""
@@ -125,8 +128,12 @@ class Tasks:
             median=limit,
             left=job.work,
             quota=quota,
-            kinds=tuple(WaitKind(account, step.n, step.k, step.level) for step in steps),
+            kinds=tuple(WaitKind(account, step.n, step.k, step.level, _others(step)) for step in steps),
         )
+
+    def _split(self, demand: Demand, n: int, k: int) -> Demand:
+        split = replace(demand, n=n, k=k)
+        return replace(split, candidates=self._worthwhile(split))
 
     def _candidates(self, job: "TraceJob") -> "Bools":
         partition = self._settings.partitions.get(job.account, self._fleet.default_partition or "")
@@ -164,6 +171,11 @@ class Tasks:
             )
 
 
+def _others(demand: Demand) -> tuple[tuple[int, int], ...]:
+    """Returns the nodes, and the GPUs on each, of the other splits of a demand."""
+    return tuple((one.n, one.k) for one in demand.splits)
+
+
 def _levels_known(fleet: "Fleet") -> frozenset[str]:
     """Returns the levels of the fabric that this cluster has."""
     groups = {"leaf": fleet.fabric.leaf, "pod": fleet.fabric.pod}
@@ -184,6 +196,9 @@ def _steps(demand: Demand, known: frozenset[str], locality: "LocalityRule", widt
     if demand.gpus == 1:
         return [demand.at_level("node")]
     asked = LEVELS[LEVELS.index(locality.level) :]
+    if demand.splits:
+        inside = {"nvlink", "node"} if demand.n == 1 else set()
+        return [at(demand, level) for level in asked if level in inside | known]
     if demand.n == 1:
         return [demand.at_level(level) for level in asked if level == "nvlink"] + [demand.at_level("node")]
     steps = []

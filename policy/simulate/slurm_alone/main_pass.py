@@ -1,6 +1,7 @@
 """The two passes by which Slurm starts jobs: main pass (in order, up to the first that cannot start) and backfill."""
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from itertools import islice
 
 import numpy as np
@@ -9,7 +10,8 @@ from policy.cluster.view import View
 from policy.formats.arrays import Bools
 from policy.formats.errors import NotNow
 from policy.placement.base import Berth, Policy
-from policy.request.demand import ANY_SPREAD, Demand
+from policy.plan.splitting import ends_sooner, free_now
+from policy.request.demand import A_YEAR, ANY_SPREAD, Demand
 from policy.simulate.slurm_alone.backfill import BackfillProfile, groups_of
 from policy.simulate.slurm_alone.jobs import Task
 from policy.simulate.slurm_alone.ledger import NEVER
@@ -110,22 +112,26 @@ class QueuePasses:
             ):
                 return
             duration = task.expected
-            if profile.longest(_per_node(task.shape)) >= duration and self._try(task, profile.open_for(duration), now):
+            least = min(map(_per_node, task.shapes))
+            if profile.longest(least) >= duration and self._try(task, profile.open_for(duration), now, profile):
                 profile.touch(task.berth.nodes if task.berth else ())
                 continue
             if self.over_quota(task):
                 continue
-            plan = profile.earliest(task.demand, duration)
+            plan = profile.earliest(task.demand.every_split[0], duration)
             if plan is not None:
                 start, nodes = plan
                 profile.reserve(nodes, -NEVER if planned_nodes_are_shut else start, start + duration)
 
-    def _try(self, task: Task, candidates: Bools, now: float) -> bool:
-        """Starts a job on some of these nodes if it can start now."""
+    def _try(self, task: Task, candidates: Bools, now: float, profile: BackfillProfile | None = None) -> bool:
+        """Starts a job on some of these nodes if it can start now.
+
+        A job that may be split waits for fewer nodes if it is expected to end sooner there.
+        """
         if self.over_quota(task) and task.expected > self._settings.quotas.borrow_s:
             return False
         demand, whole = task.demand, candidates is self._ledger.up
-        if not self._ledger.fits((task.shape,)):
+        if not self._ledger.fits(task.shapes):
             return False
         refused = task.kind, id(demand.candidates)
         if whole and self._refused.get(refused) == self._ledger.version:
@@ -133,14 +139,26 @@ class QueuePasses:
         fleet = self._ledger.fleet
         view = View(fleet, self._ledger.free, fleet.cpus, fleet.mem, candidates, self._everywhere)
         try:
-            berth = place_within(self._policy, demand, view)
+            berth = free_now(demand, lambda one: place_within(self._policy, one, view))
         except NotNow:
             if whole:
                 self._refused[refused] = self._ledger.version
                 self._waits.no_place(task.kind)
             return False
+        if demand.splits and self._waits_for_fewer(task, berth, now, profile or BackfillProfile(self._ledger, now)):
+            return False
         self._start(task, berth, now)
         return True
+
+    def _waits_for_fewer(self, task: Task, berth: Berth, now: float, profile: BackfillProfile) -> bool:
+        fewest = task.demand.every_split[0]
+        plan = None if len(berth.nodes) == fewest.n else profile.earliest(fewest, task.expected)
+        if plan is None:
+            return False
+        costs, level = self._ledger.fleet.costs, "node" if fewest.n == 1 else fewest.level
+        cost = costs.of(1.0, costs.locality(fewest.model, fewest.app_class, level, fewest.gpus))
+        demand = replace(fewest, limit=int(min(task.expected, A_YEAR)))
+        return not ends_sooner(demand, berth, plan[0], cost, now)
 
     def _start_together(self, now: float) -> None:
         """Places the jobs at the head of the queue in one step, as many as fit by number."""
@@ -216,8 +234,9 @@ def _shortest_from(tasks: Sequence[Task]) -> dict[tuple[int, int], list[float]]:
     shortest: dict[tuple[int, int], list[float]] = {}
     for place in range(len(tasks) - 1, -1, -1):
         task = tasks[place]
-        durations = shortest.setdefault(task.shape, [NEVER] * len(tasks))
-        durations[place] = task.expected
+        for shape in task.shapes:
+            durations = shortest.setdefault(shape, [NEVER] * len(tasks))
+            durations[place] = task.expected
     for durations in shortest.values():
         for place in range(len(tasks) - 2, -1, -1):
             durations[place] = min(durations[place], durations[place + 1])

@@ -89,12 +89,12 @@ class Queue:
         self._tasks = sorted((task.key, task) for _, task in self._tasks)
 
     def _count(self, task: Task, change: int) -> None:
-        shape = task.shape
-        count = self._shapes.get(shape, 0) + change
-        if count:
-            self._shapes[shape] = count
-        else:
-            del self._shapes[shape]
+        for shape in task.shapes:
+            count = self._shapes.get(shape, 0) + change
+            if count:
+                self._shapes[shape] = count
+            else:
+                del self._shapes[shape]
 
     def _rank(self, task: Task, now: float) -> float:
         """Returns the sort key of a job; smaller comes first."""

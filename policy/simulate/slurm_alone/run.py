@@ -295,7 +295,7 @@ class _World:
             quota = self._settings.quotas.gpus.get(task.quota)
             if quota is None or self._running.held[task.quota] <= quota:
                 continue
-            if ledger.fits((head.shape,)):
+            if ledger.fits(head.shapes):
                 break
             self._requeue(task, now)
         self._passes.main(now)

@@ -42,6 +42,8 @@ class WaitKind(NamedTuple):
     n: int
     k: int
     level: str
+    splits: tuple[tuple[int, int], ...] = ()
+    """Other numbers of nodes that it may have, and the GPUs on each."""
 
     @property
     def gpus(self) -> int:
@@ -114,9 +116,15 @@ class WaitClocks:
             return FAIR_SHARE
         if self._ledger.free_gpus < kind.gpus:
             return CAPACITY
-        if self._no_place.get(kind) == self._ledger.version or not room_at_level(self._ledger, kind):
+        if self._no_place.get(kind) == self._ledger.version or not _room(self._ledger, kind):
             return FRAGMENTATION
         return PRIORITY
+
+
+def _room(ledger: Ledger, kind: WaitKind) -> bool:
+    if room_at_level(ledger, kind):
+        return True
+    return any(room_at_level(ledger, kind._replace(n=n, k=k, splits=())) for n, k in kind.splits)
 
 
 def room_at_level(ledger: Ledger, kind: WaitKind) -> bool:

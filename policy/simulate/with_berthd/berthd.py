@@ -111,15 +111,20 @@ def request_of(record: SimulatedJob) -> dict[str, str]:
         "nonce": record.nonce,
         "uid": "1000",
         "client": "batch",
-        "min_nodes": str(record.nodes_wanted),
-        "max_nodes": str(record.nodes_wanted),
-        "num_tasks": str(record.nodes_wanted),
-        "ntasks_per_node": "1",
         "cpus_per_task": str(record.cpus),
-        "min_cpus": str(record.cpus * record.nodes_wanted),
-        "tres_per_node": f"gres/gpu:{record.k}",
         "gpus": str(record.k * record.nodes_wanted),
     }
+    if record.free:
+        fields |= {"min_cpus": str(record.cpus), "tres_per_job": f"gres/gpu:{job.gpus}"}
+    else:
+        fields |= {
+            "min_nodes": str(record.nodes_wanted),
+            "max_nodes": str(record.nodes_wanted),
+            "num_tasks": str(record.nodes_wanted),
+            "ntasks_per_node": "1",
+            "min_cpus": str(record.cpus * record.nodes_wanted),
+            "tres_per_node": f"gres/gpu:{record.k}",
+        }
     if record.limit < A_YEAR:
         fields["time_limit"] = str(ceil(record.limit / 60))
     if job.app_class in ("compute", "mixed", "memory"):

@@ -23,6 +23,10 @@ class SimulatedJob:
     k: int
     """GPUs on each of its nodes."""
     nonce: str
+    free: bool = False
+    """Tells whether its number of nodes is left to its pin."""
+    cpus_each: int = 0
+    """Cores on each node of such a job, whatever their number."""
     foreseen: bool = False
     """Tells whether its end is known beforehand."""
     entered: float | None = None
@@ -62,7 +66,13 @@ class SimulatedJob:
     @property
     def cpus(self) -> int:
         """Cores on each of its nodes."""
-        return self.asked.cpus or max(1, self.k)
+        return self.asked.cpus or self.cpus_each or max(1, self.k)
+
+    def pin_to(self, nodes: tuple[int, ...], mask: int) -> None:
+        """Pins it to GPUs of these nodes, of which it then has as many."""
+        self.pin, self.pin_mask = nodes, mask
+        if self.free and nodes:
+            self.nodes_wanted, self.k = len(nodes), mask.bit_count()
 
     @property
     def first_begun(self) -> float:

@@ -138,7 +138,8 @@ class _World:
         if record.state != "PENDING":
             self._denied += 1
             return
-        record.pin, record.pin_mask, record.segment = nodes, mask, values
+        record.pin_to(nodes, mask)
+        record.segment = values
         self._updated(record)
         if record.begin is not None:
             self._enqueue(record)
@@ -215,8 +216,8 @@ class _World:
             if decision.verb == "refuse":
                 raise UsageError(f"job {record.asked.job.id}: {decision.fields['message']}")
             if decision.verb == "place":
-                names, record.pin_mask, record.segment = pinned_by(decision)
-                record.pin = tuple(self._fleet.index[name] for name in names)
+                names, mask, record.segment = pinned_by(decision)
+                record.pin_to(tuple(self._fleet.index[name] for name in names), mask)
                 self._note(record)
         self._clock.at(self._clock.now + self._delays.submit, partial(self._enter, record))
 
@@ -380,7 +381,9 @@ def _record(number: int, asked: Submission, fleet: "Fleet", settings: PinnedSett
     nodes = job.nodes or _nodes_for(job.gpus, width)
     if job.gpus % nodes:
         raise UsageError(f"job {job.id}: {job.gpus} GPUs cannot be the same on each of {nodes} nodes")
-    record = SimulatedJob(number, asked, nodes, job.gpus // nodes, f"{number:016x}", settings.foresees)
+    record = SimulatedJob(number, asked, nodes, job.gpus // nodes, f"{number:016x}", foreseen=settings.foresees)
+    if settings.berthd and settings.splits and asked.level and job.gpus > 1 and not job.nodes:
+        record.free, record.cpus_each = True, record.cpus
     if int(((fleet.size >= record.k) & (fleet.cpus >= record.cpus)).sum()) < nodes:
         raise UsageError(
             f"job {job.id} asks for {nodes} nodes with {record.k} GPUs and {record.cpus} cores each and could never "

@@ -86,6 +86,8 @@ class PinnedSettings:
     delays: Delays = field(default_factory=Delays)
     rate: Rate | None = None
     """None: by the cost model."""
+    splits: bool = True
+    """Tells whether a job that names a level and no number of nodes may be split over nodes."""
     kill: bool = True
     """Tells whether a time limit ends a job."""
     foresees: bool = False
