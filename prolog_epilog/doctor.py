@@ -61,6 +61,7 @@ def examine(path: str, paths: Paths, slurm_conf: str = "") -> Iterator[NodeFindi
         yield from wiring(found, settings)
     yield from scripts(settings)
     yield from injected(settings)
+    yield from listed_jobs(settings)
     yield from _driver(paths)
     yield from _mps(settings, paths)
     yield _cgroups()
@@ -163,6 +164,21 @@ def injected(settings: NodeConfig) -> Iterator[NodeFinding]:
     for name, path in inject.wanted(settings, OPPORTUNISTIC).items():
         problem = inject.fault(name, path)
         yield NodeFinding(name, not problem, problem or path)
+
+
+def listed_jobs(settings: NodeConfig) -> Iterator[NodeFinding]:
+    """Checks the folders in which monitoring programs look which jobs are on which GPU."""
+    for key, path in (("jobs_for_dcgm", settings.jobs_for_dcgm), ("jobs_for_jobstats", settings.jobs_for_jobstats)):
+        if not path:
+            continue
+        problem = ""
+        if not Path(path).parent.is_dir():
+            problem = f"{Path(path).parent} is not there; make it at each boot, or name a folder in /run"
+        elif os.path.lexists(path):
+            found = os.lstat(path)
+            if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
+                problem = f"{path} is not a folder that only root may change; remove it"
+        yield NodeFinding(key, not problem, problem or path)
 
 
 def _driver(paths: Paths) -> Iterator[NodeFinding]:

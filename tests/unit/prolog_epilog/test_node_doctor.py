@@ -57,6 +57,22 @@ def failed(found: Iterator[NodeFinding]) -> dict[str, str]:
     return {one.name: one.text for one in found if not one.ok}
 
 
+def test_folders_for_monitoring_are_looked_at(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir(0o755)
+    (tmp_path / "everybodys").mkdir()
+    (tmp_path / "everybodys").chmod(0o777)
+    (tmp_path / "link").symlink_to(tmp_path / "mine")
+
+    def wrong(dcgm: str, jobstats: str) -> dict[str, str]:
+        named = NodeConfig(jobs_for_dcgm=f"{tmp_path}/{dcgm}", jobs_for_jobstats=f"{tmp_path}/{jobstats}")
+        return failed(doctor.listed_jobs(named))
+
+    assert wrong("mine", "not-yet") == {}
+    assert failed(doctor.listed_jobs(NodeConfig())) == {}
+    assert list(wrong("everybodys", "link")) == ["jobs_for_dcgm", "jobs_for_jobstats"]
+    assert "is not there" in wrong("none/at/all", "mine")["jobs_for_dcgm"]
+
+
 def test_a_good_slurm_conf_passes() -> None:
     assert failed(doctor.wiring(SLURM, NodeConfig())) == {}
 
