@@ -167,6 +167,15 @@ def candidates(fleet: "Fleet", allowed: "Bools", k: int, cpus: int | None, mem: 
     return fits
 
 
+def may_wait_pinned(demand: Demand, fleet: "Fleet") -> bool:
+    """Tells whether a job may be kept for nodes that are not free yet: it needs all of several nodes.
+
+    Which GPUs of a node come free together with those of another, Slurm knows better than a plan that chooses none.
+    """
+    sizes = fleet.size[demand.candidates]
+    return demand.n > 1 and not demand.may_go_elsewhere and bool((sizes == demand.k).all())
+
+
 def allowed_nodes(
     fleet: "Fleet", inside: "Sequence[Bools]", features: Sequence[str], only: Sequence[str], excluded: Sequence[str]
 ) -> "Bools":

@@ -75,6 +75,10 @@ class Fleet:
     """GPU models that the site counts for limits and bills, as features of nodes."""
     plain: Bools = field(default_factory=lambda: np.zeros(0, np.bool_))
     """Nodes whose GPUs have no GRES types of their own: Slurm alone places jobs there."""
+    models: tuple[frozenset[str], ...] = ()
+    """GRES types of each node's GPUs, where they are those of models: limits and bills count by them."""
+    nodes_alone: bool = False
+    """True if a pin names nodes alone, and Slurm chooses the GPUs there (`layout = "plain"`)."""
     unnamed: frozenset[str] = frozenset()
     """Nodes that no job excludes by name, as Slurm may soon forget them."""
 
@@ -149,6 +153,7 @@ def build_fleet(
         fabric=known,
         costs=costs or CostModel(),
         plain=np.array([node.loose > 0 and not node.gpus for node in nodes], np.bool_),
+        models=tuple(node.models for node in nodes),
         shares=np.array([node.shards >= node.gpus > 0 for node in nodes], np.bool_),
         gpu_mem=np.array([_gpu_mem(machine) for machine in usable], np.int64),
         sharing=sharing or Sharing(),

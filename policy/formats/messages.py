@@ -107,7 +107,7 @@ MESSAGES: dict[int, MessageEntry] = {
         "Nothing; for admins: the log shows 660.",
     ),
     217: MessageEntry(
-        "The cluster is in a federation, or has the plain layout: Slurm chooses the nodes and GPUs of all jobs.",
+        "The cluster is in a federation, or has the plain layout and no node for this job that is better now.",
         _NOTHING,
     ),
     218: MessageEntry(

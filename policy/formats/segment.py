@@ -26,6 +26,9 @@ RELEASED = "released"
 OBSERVED = "observed"
 """Value of `state` of a job that Berth only watches: the segment says what Berth would have done."""
 
+LAYOUT, PLAIN = "layout", "plain"
+"""Key and value of a job whose pin names nodes alone: Slurm chooses its GPUs there."""
+
 UNDER_WAY = frozenset({"move_until", "move_for", "move_to", "move_text"})
 """Segment keys of a job that is being moved, until it has its new place."""
 
@@ -69,6 +72,11 @@ def put(text: str, values: Mapping[str, str]) -> str:
     if match is None:
         return text + segment
     return text[: match.start()] + segment + text[match.end() :]
+
+
+def pins_nodes_alone(values: Mapping[str, str] | None) -> bool:
+    """Tells whether the pin of a job with this segment names nodes and no GPUs."""
+    return values is not None and values.get(LAYOUT) == PLAIN
 
 
 def remove(text: str) -> str:

@@ -101,6 +101,8 @@ class NodeFacts:
     """Slurm's Weight: nodes of less weight are taken first."""
     cpus_kept: int = 0
     """CPUs per GPU that only jobs with GPUs get (RestrictedCoresPerGPU)."""
+    models: frozenset[str] = frozenset()
+    """GRES types of the GPUs in `loose`: a request can name one of them."""
 
 
 _WAITS_FOR_ROOM = (

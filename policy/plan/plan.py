@@ -32,7 +32,7 @@ from policy.plan.isolation import Isolation
 from policy.plan.later_places import PlannedBefore
 from policy.plan.queue_walk import Walk
 from policy.plan.tracker import HOLDING, Picture
-from policy.plan.waiting_jobs import WAITS, Reader, Waiting, ours, without_gpus
+from policy.plan.waiting_jobs import WAITS, Reader, Waiting, ours, pinned_by_layout_before, without_gpus
 from policy.request.settings import Settings
 from policy.sharing.classes import Classes
 
@@ -92,6 +92,8 @@ class Plan:
                 queue.append(entry)
             elif entry is not None and job.wants_gpus:
                 changes.append(Release(job, f"its segment cannot be read: {entry}"))
+            elif pinned_by_layout_before(job, book.fleet):
+                changes.append(Release(job, "its pin is from before GPUs had GRES types of their own"))
         queue.sort(key=lambda entry: entry.order)
         reader.forget({entry.job.id for entry in queue})
         self._free_since = {
@@ -226,7 +228,7 @@ class Plan:
 
 def _read(reader: Reader, job: JobFacts, at: float) -> Waiting | FormatError | None:
     """Reads a job of the queue; returns the error if that fails, and None if the plan does not handle the job."""
-    if not (without_gpus(job) or ours(job)):
+    if not (without_gpus(job) or (ours(job) and reader.takes(job))):
         return None
     try:
         return reader.read(job, at)

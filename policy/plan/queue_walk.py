@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from policy.cluster.fit import may_wait_pinned
 from policy.cluster.partitions import BLAMED_FOR, beyond, holding
 from policy.formats.array_tasks import waiting_tasks
 from policy.formats.arrays import Bools
@@ -23,6 +24,9 @@ from topology.fabric import LEVELS
 
 STUCK_AFTER = 120
 """Seconds for which a job may fail to start on a place that looks free; then its place is given up."""
+
+STUCK_ON_A_NODE = 15
+"""The same, of a job on one node of which Slurm chooses the GPUs: without its pin, the next backfill starts it."""
 
 MOST_EXPECTED = 40
 """Jobs without GPUs, the first in line, for which room is left; those behind them start much later."""
@@ -100,7 +104,7 @@ class Walk:
             self._changes.append(Release(job, "Slurm found that the place can never start it"))
             return
         if not (entry.may_start_at(at) or entry.must_leave):
-            self._ask_for_a_part(entry, entry.demand, None)
+            self._let_wait(entry)
             return
         demand, shape = self._demand(entry)
         if not job.wants_gpus:
@@ -108,11 +112,11 @@ class Walk:
             return
         if job.het:
             demand, shape = self._apart_from_siblings(entry, demand), (*shape[:-1], -job.id)
-        start = book.start_of(demand, entry.nodes, entry.mask) if entry.nodes else None
+        start = self._start_of(entry, demand) if entry.nodes else None
         stuck = False
         if start == 0.0:
             since = self._free_since.setdefault(job.id, at)
-            stuck = at - since > STUCK_AFTER and _may_be_its_place(entry)
+            stuck = self._is_stuck(entry, at - since)
             if not stuck:
                 company = "" if entry.packed else book.company(demand, entry.nodes, entry.mask)
                 self._claim(entry, demand, entry.nodes, entry.mask, 0.0)
@@ -124,7 +128,7 @@ class Walk:
             start = None if blamed else start
         else:
             self._free_since.pop(job.id, None)
-        if self._may_change():
+        if self._may_change() and not (stuck and self._on_any_node(entry)):
             move = self._better(entry, demand, shape, start)
             if move is not None:
                 self._free_since.pop(job.id, None)
@@ -168,7 +172,9 @@ class Walk:
             return _why_given_back(entry.job)
         if entry.nodes and entry.insists is None and entry.demand.may_go_elsewhere:
             return f"its place is not free, and {ELSEWHERE}"
-        if entry.nodes and not self._settings.pin_ahead:
+        if entry.nodes and not self._ahead(entry):
+            if self._book.fleet.nodes_alone:
+                return "its place is not free, and Slurm may start it elsewhere"
             # With this pin Slurm could preempt only the jobs that run at this place.
             return "its place is not free, and Slurm may preempt for it elsewhere"
         if entry.nodes and not self._settings.repin and not self._book.cluster.up[list(entry.nodes)].all():
@@ -268,7 +274,7 @@ class Walk:
         berth = self._now(demand, shape)
         if berth is not None and not self._refuses(entry, demand, berth, start):
             return Move(entry.job, berth, 0.0, relaxed or _starts_now(entry, berth), adopted=entry.adopted)
-        if self._only is not None or not self._settings.pin_ahead:
+        if self._only is not None or not self._ahead(entry):
             return None
         searches = relaxed or self._gathers(entry) or demand.n > demand.every_split[0].n
         if start is not None and not (searches and self._has_turn(entry)):
@@ -283,11 +289,50 @@ class Walk:
         return Move(entry.job, place.berth, place.start, relaxed or why) if why else None
 
     def _refuses(self, entry: Waiting, demand: Demand, berth: Berth, start: float | None) -> bool:
-        if not self._settings.pin_ahead:
+        if not self._ahead(entry):
             return False
         entry.waits_for_fewer = bool(entry.nodes) and self._outlook.waits_for_fewer(entry, demand, berth, start)
         laid = demand.on(len(berth.nodes))
         return entry.waits_for_fewer or self._outlook.refuses(entry, laid, berth, start)
+
+    def _ahead(self, entry: Waiting) -> bool:
+        """Tells whether a job may be pinned to a place that is not free yet."""
+        fleet = self._book.fleet
+        return self._settings.pin_ahead and (not fleet.nodes_alone or may_wait_pinned(entry.demand, fleet))
+
+    def _let_wait(self, entry: Waiting) -> None:
+        """Leaves a job that may not start yet as it is, or its node to Slurm."""
+        if self._on_any_node(entry):
+            why = "it may not start yet, and Slurm chooses its node when it may"
+            self._changes.append(Release(entry.job, why))
+        self._ask_for_a_part(entry, entry.demand, None)
+
+    def _on_any_node(self, entry: Waiting) -> bool:
+        """Tells whether a job is pinned to nodes alone, on which it starts now or not at all."""
+        return self._book.fleet.nodes_alone and bool(entry.nodes) and not self._ahead(entry)
+
+    def _is_stuck(self, entry: Waiting, seconds: float) -> bool:
+        """Tells whether a job has failed for too long to start on a place that looks free."""
+        if self._on_any_node(entry):
+            return seconds > STUCK_ON_A_NODE
+        return seconds > STUCK_AFTER and _may_be_its_place(entry)
+
+    def _start_of(self, entry: Waiting, demand: Demand) -> float | None:
+        """Returns when a job's place is free: 0 for now.
+
+        For a pin to nodes alone other GPUs of these nodes do too, as Slurm chose others than the plan for other jobs.
+        """
+        start = self._book.start_of(demand, entry.nodes, entry.mask)
+        if start == 0.0 or not (self._book.fleet.nodes_alone and entry.job.wants_gpus):
+            return start
+        here = np.zeros(len(self._book.fleet.names), np.bool_)
+        here[list(entry.nodes)] = True
+        try:
+            berth = self._book.now(demand.within(here), self._policy)
+        except NotNow:
+            return start
+        entry.mask = berth.mask
+        return 0.0
 
     def _has_turn(self, entry: Waiting) -> bool:
         return self._outlook.has_turn(entry, self._gathering)

@@ -15,7 +15,7 @@ from policy.formats import hostlist, split_text
 from policy.formats.arrays import FAR, Bools
 from policy.formats.errors import FormatError
 from policy.formats.flags import Tier
-from policy.formats.segment import LATER, PINNED_STATES
+from policy.formats.segment import LATER, PINNED_STATES, pins_nodes_alone
 from policy.formats.slurm_facts import JobFacts
 from policy.request import splits
 from policy.request.demand import A_YEAR, Demand
@@ -161,6 +161,12 @@ def ours(job: JobFacts) -> bool:
     )
 
 
+def pinned_by_layout_before(job: JobFacts, fleet: Fleet) -> bool:
+    """Tells whether a job waits with a pin to nodes alone where pins name GPUs by now: nobody would look after it."""
+    segment = job.segment or {}
+    return not fleet.nodes_alone and pins_nodes_alone(segment) and segment.get("state") in PINNED_STATES
+
+
 def without_gpus(job: JobFacts) -> bool:
     """Tells whether a job waits that needs no GPU: Slurm chooses its nodes, but it takes room."""
     return job.state in WAITS and not job.wants_gpus
@@ -189,6 +195,10 @@ class Reader:
         if isinstance(known[1], FormatError):
             raise known[1]
         return known[1]
+
+    def takes(self, job: JobFacts) -> bool:
+        """Tells whether a job was planned for this layout: with GPUs, or with nodes alone."""
+        return pins_nodes_alone(job.segment) == self._fleet.nodes_alone
 
     def reread(self, job_id: int) -> None:
         """Trusts Slurm's record of a job again, not what was planned for it."""

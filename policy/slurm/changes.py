@@ -53,6 +53,8 @@ def pin(job: JobText, place: Pin) -> dict[str, str]:
     excluded = _others(job, before, place.others)
     values.pop(excluded_nodes.KEY, None)
     values.pop("disagrees", None)
+    if segment.pins_nodes_alone(values):
+        return {"req_nodes": nodes, "admin_comment": segment.put(job.admin_comment, values)}
     if excluded.get("exc_nodes"):
         values[excluded_nodes.KEY] = excluded_nodes.mark_of(excluded["exc_nodes"])
     return {
@@ -100,6 +102,9 @@ def release(job: JobText, reason: str, *, for_now: bool = False) -> dict[str, st
     later = for_now and not _pinned_by_job(job)
     dropped, state = (_OF_A_PLACE_ALONE, segment.LATER) if later else (_OF_A_PLACE, "released")
     kept = {key: value for key, value in values.items() if key not in dropped}
+    if segment.pins_nodes_alone(values):
+        told = {**kept, "state": state, "why": tagged(reason, 106)}
+        return {"req_nodes": "", "admin_comment": segment.put(job.admin_comment, told)}
     fewest = min((split.nodes for split in split_text.parse(values.get(split_text.KEY, ""))), default=0)
     kept |= split_text.on(values, fewest)
     return {
@@ -166,7 +171,8 @@ def target(job: JobFacts, task: int | None = None) -> int | str:
 def may_hold_pin(job: JobFacts) -> bool:
     """Tells whether a job may wait where, or as, Berth wrote it."""
     waits = job.state in {"PENDING", "ARRAY"}
-    return waits and (bool(job.gpus and job.required) or "parked" in (job.segment or {}))
+    pinned_to = job.gpus or segment.pins_nodes_alone(job.segment)
+    return waits and (bool(pinned_to and job.required) or "parked" in (job.segment or {}))
 
 
 def _asked(values: Mapping[str, str]) -> dict[str, str]:

@@ -10,6 +10,7 @@ from policy.formats.slurm_facts import AdmissionRule, JobFacts
 
 _TYPED_GPU = re.compile(r"(?:^|,)gpu:g(\d+):1(?:\(S:[^)]*\))?(?=,|$)")
 _ANY_GPU = re.compile(r"(?:^|,)gpu(?::[^:,()]+)??:(\d+)")
+_MODEL = re.compile(r"(?:^|,)gpu:([^:,()]+):\d+")
 _TYPED_SEAT = re.compile(r"(?:^|,)seat:g\d+:1")
 _PERCENTS = re.compile(r"(?:^|,)shard:g\d+:100(?=[(,]|$)")
 _USED = re.compile(r"(gpu|shard|seat):g(\d+):([1-9]\d*)")
@@ -57,6 +58,8 @@ class Gres(NamedTuple):
     loose: int
     seats: int
     shards: int
+    models: frozenset[str] = frozenset()
+    """GRES types other than those of one GPU each."""
 
 
 class UsedGres(NamedTuple):
@@ -73,11 +76,14 @@ def gres(text: str) -> Gres:
     """Returns what a node has.
 
     >>> gres("gpu:g0:1(S:0),gpu:g1:1(S:1),shard:g0:100(S:0),shard:g1:100,seat:g0:1,seat:g1:1")
-    Gres(gpus=2, loose=0, seats=2, shards=2)
+    Gres(gpus=2, loose=0, seats=2, shards=2, models=frozenset())
+    >>> gres("gpu:a100:4(S:0),gpu:a100:4(S:1),gpu:2").models
+    frozenset({'a100'})
     """
     typed = len(_TYPED_GPU.findall(text))
     loose = sum(map(int, _ANY_GPU.findall(text))) - typed
-    return Gres(typed, loose, len(_TYPED_SEAT.findall(text)), len(_PERCENTS.findall(text)))
+    models = frozenset(name for name in _MODEL.findall(text) if not _OWN_TYPE.fullmatch(name))
+    return Gres(typed, loose, len(_TYPED_SEAT.findall(text)), len(_PERCENTS.findall(text)), models)
 
 
 @lru_cache(maxsize=16_384)

@@ -81,6 +81,21 @@ static bool check_nodes(struct reply *reply, char *nodes, bool (*exists)(const c
 	return true;
 }
 
+/* Of a job whose GPUs Slurm chooses: on the plain layout. */
+static bool check_nodes_alone(struct reply *reply, char *nodes,
+			      const struct reply_expected *expected, char error[REPLY_ERROR_MAX])
+{
+	if (!expected->nodes)
+		return reply_fail(error, "it gives nodes to a job whose nodes Slurm chooses");
+	if (!expected->node_exists)
+		return reply_fail(
+		    error, "it places a job, but this slurmctld does not let nodes be checked");
+	if (!check_nodes(reply, nodes, expected->node_exists, error))
+		return false;
+	return reply->node_count == expected->nodes ||
+	       reply_fail(error, "it gives another number of nodes than the job asked for");
+}
+
 /*
  * Slurm refuses a whole submission that excludes a node it does not know, or one that it requires.
  */
@@ -343,6 +358,9 @@ bool reply_parse(struct reply *reply, size_t len, const struct reply_expected *e
 	if (values[KEY_MESSAGE] && !printable(values[KEY_MESSAGE], "", MESSAGE_MAX))
 		return reply_fail(error, "its message is longer than 512 bytes or not printable");
 	if (reply_is(reply, FOR_GPUS) && !check_gpus_and_more(reply, values, expected, error))
+		return false;
+	if (reply->verb == REPLY_PASS && values[KEY_NODES] &&
+	    !check_nodes_alone(reply, values[KEY_NODES], expected, error))
 		return false;
 	if (reply->verb == REPLY_REFUSE && !*values[KEY_MESSAGE])
 		return reply_fail(error, "it refuses without a reason");

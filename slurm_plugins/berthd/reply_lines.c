@@ -12,7 +12,7 @@ static const struct {
 	unsigned int needed;
 } keys[KEY_COUNT] = {
     [KEY_NONCE] = {"nonce", FOR_ALL, FOR_ALL},
-    [KEY_NODES] = {"nodes", FOR_PLACE, FOR_PLACE},
+    [KEY_NODES] = {"nodes", FOR_PLACE | FOR_PASS, FOR_PLACE},
     [KEY_EXC_NODES] = {"exc_nodes", FOR_PLACE, 0},
     [KEY_GPUS] = {"gpus", FOR_PLACE, FOR_PLACE},
     [KEY_SEATS] = {"seats", FOR_PLACE, FOR_PLACE},

@@ -268,6 +268,15 @@ bool apply_gpus(job_desc_msg_t *job, const struct reply *reply)
 	return ok;
 }
 
+bool apply_nodes(job_desc_msg_t *job, const struct reply *reply)
+{
+	if (reply->segment && !apply_segment(job, reply->segment))
+		return false;
+	if (reply->nodes)
+		set_string(&job->req_nodes, reply->nodes);
+	return true;
+}
+
 bool apply_segment(job_desc_msg_t *job, const char *body)
 {
 	struct text comment;

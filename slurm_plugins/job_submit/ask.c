@@ -186,6 +186,9 @@ static enum outcome tried(const job_desc_msg_t *job, uint32_t submit_uid,
 	    .exc_nodes = job->exc_nodes && *job->exc_nodes,
 	    .node_exists = find_node ? node_exists : NULL,
 	    .licenses = slurm_conf.licenses,
+	    .nodes = config.layout == LAYOUT_PLAIN && !(job->req_nodes && *job->req_nodes)
+			 ? request_nodes(job)
+			 : 0,
 	};
 	struct text request;
 	enum outcome outcome = OUTCOME_LARGE;

@@ -112,6 +112,8 @@ void apply_default_cpus(job_desc_msg_t *job, uint32_t per_gpu, uint32_t share);
 bool apply_gpus(job_desc_msg_t *job, const struct reply *reply);
 /* Replace the licences that count a job's GPUs by model. */
 void apply_licenses(job_desc_msg_t *job, const char *ours);
+/* On the plain layout: the nodes of a reply, if it has any, and its segment. false: as above. */
+bool apply_nodes(job_desc_msg_t *job, const struct reply *reply);
 /* Write a segment's body into the job's admin_comment. false: out of memory, or too long. */
 bool apply_segment(job_desc_msg_t *job, const char *body);
 
@@ -127,6 +129,11 @@ struct listed {
 /* Does this change anything that the list has to be asked for? */
 bool change_matters(const job_desc_msg_t *change);
 struct listed change_look_up(const job_desc_msg_t *change, const job_record_t *record);
+/*
+ * On the plain layout: a user's change of what a planned job asks for takes its nodes from it, and
+ * the change is made as on plain Slurm. true: it was such a change.
+ */
+bool let_change_unpin(job_desc_msg_t *change, const struct listed *job);
 /*
  * Would this change by user `uid` undo the pin that berthd holds on the job, start a guest without
  * a seat, or bring a job to Berth's partitions that was never looked at? Then *message is for the

@@ -270,7 +270,7 @@ static bool applied(enum outcome outcome, job_desc_msg_t *job, const struct repl
 	case OUTCOME_LATER:
 		return apply_gpus(job, reply);
 	case OUTCOME_PASS:
-		return !reply->segment || apply_segment(job, reply->segment);
+		return apply_nodes(job, reply);
 	default:
 		return false;
 	}
@@ -473,6 +473,8 @@ int job_modify(job_desc_msg_t *job, job_record_t *record, uint32_t submit_uid, c
 	if (rc != SLURM_SUCCESS || !change_matters(job))
 		return rc;
 	listed = change_look_up(job, record);
+	if (layout_is_plain() && let_change_unpin(job, &listed))
+		return SLURM_SUCCESS;
 	if (change_refused(job, &listed, submit_uid, message))
 		return refuse(err_msg, ESLURM_ACCESS_DENIED, message);
 	request_scan(job, &found);

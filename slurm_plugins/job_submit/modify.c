@@ -195,6 +195,16 @@ static bool told(const char *why, const job_desc_msg_t *change, const struct lis
 	return true;
 }
 
+bool let_change_unpin(job_desc_msg_t *change, const struct listed *job)
+{
+	if (!(job->kinds & LISTED_PINNED) || !touches_place(change))
+		return false;
+	/* Nodes that the user names replace those of the plan. */
+	if (!change->req_nodes)
+		set_string(&change->req_nodes, "");
+	return true;
+}
+
 bool change_refused(const job_desc_msg_t *change, const struct listed *job, uint32_t uid,
 		    char message[MESSAGE_MAX + 1])
 {

@@ -87,6 +87,11 @@ class Pair(NamedTuple):
     plain: Target
     advise: Target
 
+    @property
+    def version(self) -> str:
+        """Returns the Slurm version of both."""
+        return "26.05" if "2605" in self.advise.name else "24.11"
+
 
 @pytest.fixture(scope="module", params=VERSIONS)
 def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
@@ -254,3 +259,128 @@ def test_berthd_counts_the_free_gpus(pair: Pair) -> None:
 
     until("berthd to see it", lambda: int(slurm.berthd_status()["free_gpus"]) == 30)
     assert int(slurm.berthd_status()["gpus"]) == 32
+
+
+ALIKE = r"""
+sed -i -E 's/Gres=gpu:\w+:8/Gres=gpu:h100:8/' /etc/slurm/slurm.conf
+sed -i -E 's/ Type=\w+ / Type=h100 /' /etc/slurm/gres.conf
+printf 'SwitchName=leaf1 Nodes=n1,n3\nSwitchName=leaf2 Nodes=n2,n4\nSwitchName=top Switches=leaf[1-2]\n' \
+    >/etc/slurm/topology.conf
+echo TopologyPlugin=topology/tree >>/etc/slurm/slurm.conf
+"""
+"""Nodes of one GPU model, in two leaves. The tests from here on need them, and come last."""
+
+
+@pytest.fixture(scope="module")
+def alike(pair: Pair) -> Target:
+    lay_out(Cluster(pair.version, berth=True), ALIKE)
+    slurm = Slurm("advise", pair.advise)
+    slurm.berthd("stop")
+    slurm.berthd("start")
+    until("berthd to read the leaves", lambda: "topology.conf" in log_of(pair.advise))
+    return pair.advise
+
+
+def nodes_asked(target: Target, job: str) -> str:
+    found = re.search(r" ReqNodeList=(\S+)", record(target, job))
+    assert found
+    return found[1]
+
+
+def runs_on(target: Target, job: str) -> str:
+    until(f"job {job} to run", partial(in_state, target, job, "RUNNING"))
+    found = re.search(r" NodeList=(\S+)", record(target, job))
+    assert found
+    return found[1]
+
+
+def asked_to_be(target: Target, job: str, nodes: str) -> None:
+    until(f"job {job} to ask for {nodes}", lambda: nodes_asked(target, job) == nodes)
+
+
+def fill(target: Target, **minutes: int) -> dict[str, str]:
+    """Jobs on whole nodes, which end after so many minutes at the latest."""
+    jobs = {node: held(target, "-w", node, "-t", str(time), "--gres=gpu:8") for node, time in minutes.items()}
+    for job in jobs.values():
+        until(f"job {job} to run", partial(in_state, target, job, "RUNNING"))
+    Slurm("advise", target).passes(2)
+    return jobs
+
+
+GANG = ("-N2", "--gres=gpu:h100:8")
+
+
+def test_a_job_gets_a_node_and_slurm_its_gpus_to_choose(alike: Target) -> None:
+    job = held(alike, "--gres=gpu:h100:2")
+
+    node = nodes_asked(alike, job)
+    assert re.fullmatch(r"n\d", node)
+    assert runs_on(alike, job) == node
+    text = record(alike, job)
+    assert "TresPerJob=gres/gpu:h100:2" in text
+    assert "layout=plain" in text
+    assert " Extra=" not in text
+    assert " ExcNodeList=(null)" in text
+
+
+def test_a_gang_waits_for_one_leaf_and_goes_to_the_other_when_that_is_free_first(alike: Target) -> None:
+    before = fill(alike, n3=10, n4=30)
+    gang = held(alike, *GANG, "--locality=leaf")
+
+    assert nodes_asked(alike, gang) == "n[1,3]"
+    assert in_state(alike, gang, "PENDING")
+    alike.run(["scancel", before["n4"]], user="root")
+    assert runs_on(alike, gang) == "n[2,4]"
+
+
+def test_a_gang_that_may_go_anywhere_starts_at_once(alike: Target) -> None:
+    fill(alike, n3=10, n4=30)
+    gang = held(alike, *GANG)
+
+    assert runs_on(alike, gang) == "n[1-2]"
+
+
+def test_a_gang_whose_node_is_drained_is_planned_anew(alike: Target) -> None:
+    before = fill(alike, n1=10, n2=20, n3=10, n4=20)
+    gang = held(alike, *GANG)
+    assert nodes_asked(alike, gang) == "n[1,3]"
+    try:
+        alike.run(["scontrol", "update", "NodeName=n1", "State=DRAIN", "Reason=test"], user="root")
+        asked_to_be(alike, gang, "n[2,4]")
+    finally:
+        alike.run(["scontrol", "update", "NodeName=n1", "State=RESUME"], user="root")
+    for job in before.values():
+        alike.run(["scancel", job], user="root")
+    runs_on(alike, gang)
+
+
+def test_a_users_change_takes_the_place_back(alike: Target) -> None:
+    fill(alike, n1=10, n2=20, n3=10)
+    gang = held(alike, *GANG)
+    asked_to_be(alike, gang, "n[1,3]")
+    Slurm("advise", alike).passes(3)
+
+    done = alike.run(["scontrol", "update", f"JobId={gang}", "NumNodes=1", "Gres=gpu:h100:4"])
+
+    assert done.rc == 0
+    assert nodes_asked(alike, gang) == "(null)"
+    assert runs_on(alike, gang) == "n4"
+
+
+def test_a_place_outlives_berthd_and_can_be_given_back_without_it(alike: Target) -> None:
+    before = fill(alike, n1=10, n2=20, n3=10, n4=20)
+    slurm = Slurm("advise", alike)
+    stays, back = held(alike, *GANG), held(alike, *GANG)
+    asked_to_be(alike, stays, "n[1,3]")
+    asked_to_be(alike, back, "n[2,4]")
+    slurm.berthd("stop")
+    try:
+        alike.run(["berth", "release", back], user="root")
+        assert nodes_asked(alike, back) == "(null)"
+        for node in ("n1", "n3"):
+            alike.run(["scancel", before[node]], user="root")
+        assert runs_on(alike, stays) == "n[1,3]"
+        alike.run(["scancel", stays], user="root")
+        assert runs_on(alike, back) == "n[1,3]"
+    finally:
+        slurm.berthd("start")

@@ -120,6 +120,7 @@ class Expected(ctypes.Structure):
         ("exc_nodes", ctypes.c_bool),
         ("node_exists", NodeExists),
         ("licenses", ctypes.c_char_p),
+        ("nodes", ctypes.c_uint32),
     )
 
 

@@ -19,6 +19,7 @@ from policy.history.size_order import SizeOrder, asked_in
 from policy.placement.registry import create
 from policy.plan.answer.decide import Decision, decide, only_watch, say_no, with_preflight
 from policy.plan.answer.known_requests import Understanding
+from policy.plan.answer.on_nodes import decide_nodes
 from policy.plan.answer.shorten import within
 from policy.plan.book import Book, never
 from policy.plan.claims import Claim, renumbered
@@ -73,8 +74,8 @@ class Answerer:
         self._observe = config.observe
         self._plain = config.plain
         self._order = SizeOrder(config.order_weight) if config.order_weight else None
-        # By size a job's priority hangs on who submits it, and a site that only watches has time.
-        self._keeps_replies = not (config.observe or config.order_weight)
+        # By size a job's priority hangs on who submits it; who only watches, or chooses nodes alone, has time.
+        self._keeps_replies = not (config.observe or config.plain or config.order_weight)
         self._reserve = config.reserve_seconds
         self._version = version
         self._pid = pid
@@ -202,8 +203,9 @@ class Answerer:
             self._hold(asked.nonce.decode(), ready.claim_of(asked.limit), at)
         said, self._said = self._said, None
         if said is not None:
-            self._count(said.decision.verb)
-            if said.decision.verb in {"place", "later"} and "test" not in said.fields:
+            self._count("place" if "nodes" in said.decision.fields else said.decision.verb)
+            acted = said.decision.verb in {"place", "later"} or "nodes" in said.decision.fields
+            if acted and "test" not in said.fields:
                 self._untaken.given(said.fields["nonce"], said.datagram, said.at)
             self._keep(said)
             self._hold(said.fields["nonce"], said.decision.claim, said.at)
@@ -257,14 +259,16 @@ class Answerer:
         if self._book is None:
             return say_no(fields, LeftToSlurm(f"berthd has no picture of Slurm yet ({self._problem})", 213), now)
         if self._leave:
-            left = say_no(fields, LeftToSlurm(self._leave, 217), now)
-            return self._plainly(with_preflight(left, fields), fields)
+            return self._plainly(with_preflight(say_no(fields, LeftToSlurm(self._leave, 217), now), fields), fields)
         age = now - self._book.cluster.at
         stale = ""
         if age > STALE_AFTER:
             stale = f"berthd last read Slurm {age:.0f} s ago" + (f" ({self._problem})" if self._problem else "")
         self._book.enough = enough
         try:
+            if self._plain and not self._observe:
+                found = decide_nodes(fields, self._book, self._policy, self._settings, now, self._understanding, stale)
+                return self._plainly(with_preflight(found, fields), fields)
             decision = decide(fields, self._book, self._policy, self._settings, now, self._understanding, stale)
             return only_watch(decision) if self._observe else self._in_order(decision, fields)
         except BerthError as problem:

@@ -21,6 +21,7 @@ class Fleets:
         self._sharing = config.settings.sharing
         self._by_weight = config.settings.node_weight
         self._skipped = config.skip_partitions
+        self._nodes_alone = config.plain
         self._absences = Absences()
         self._fleet: Fleet | None = None
         self._nodes: list[NodeFacts] = []
@@ -54,6 +55,8 @@ class Fleets:
                 counted=reading.counted,
                 cpus_by_gpu=reading.cpus_by_gpu,
                 one_task_per_core=reading.one_task_per_core,
+                nodes_alone=self._nodes_alone,
+                plain=(self._fleet.gpu_counts > 0) & ~self._fleet.ready if self._nodes_alone else self._fleet.plain,
             )
             self._fleet.tables.warm()
             self._key = key

@@ -11,7 +11,7 @@ from functools import partial
 from typing import TypeVar
 
 from policy.cluster.limits_used import LimitsUsed
-from policy.cluster.untyped import numbered
+from policy.cluster.untyped import NodePins, numbered
 from policy.daemon.hear.accounts import Accounts
 from policy.daemon.hear.disagreements import Disagreements
 from policy.daemon.hear.endings import NodeWord
@@ -103,7 +103,7 @@ class Planner:
         self._hosts = Hosts(gateway, config.steps, accounts)
         self._explainer = Explainer(gateway, create(config.policy))
         self._watcher = Watcher(create(config.policy)) if config.observe or config.plain else None
-        self._plain = config.plain
+        self._node_pins = NodePins() if config.plain else None
         self._observe = config.observe
         self._state_file = (
             StateFile(path_beside(config.pinned_file), job_info=config.metrics.job_info)
@@ -161,8 +161,9 @@ class Planner:
                 apart(self._lists.look, self._pins.fleet, reading.jobs)
             self._pins.written += apart(self._evictions.step, reading.jobs, reading.at) or 0
             if self._places:
-                self._pins.written += apart(self._moving.step, self._plan, picture, reading) or 0
-                self._moved |= self._moving.touched
+                if self._chooses_gpus:
+                    self._pins.written += apart(self._moving.step, self._plan, picture, reading) or 0
+                    self._moved |= self._moving.touched
                 self._put_off(changes)
                 apart(self._pins.list_pinned, self._plan.queue, reading.jobs)
             self._pins.written += apart(self._degraded.send_elsewhere, reading.at) or 0
@@ -285,7 +286,7 @@ class Planner:
                 self._pins.written += 1
                 return True
             self._reasons_left = 0
-        looked = self._places and self._moving.search(self._plan, self._picture, self._reading)
+        looked = self._chooses_gpus and self._moving.search(self._plan, self._picture, self._reading)
         self._moved |= self._moving.touched
         return looked
 
@@ -349,8 +350,13 @@ class Planner:
 
     @property
     def _places(self) -> bool:
-        """Tells whether pins are ours to write: not where Slurm chooses nodes and GPUs."""
-        return self._acts and not self._plain
+        """Tells whether pins are ours to write."""
+        return self._acts
+
+    @property
+    def _chooses_gpus(self) -> bool:
+        """Tells whether pins name GPUs: not on the plain layout."""
+        return self._places and self._node_pins is None
 
     def _write(self, changes: Sequence[Change], reading: Reading, *, hurry: bool = False) -> None:
         for job_id in self._pins.write(changes, reading, hurry=hurry):
@@ -372,8 +378,9 @@ class Planner:
         fleet = self._fleets.of(reading, self._culprits.users(reading.at), self._company.foes)
         if self._picture is None or self._picture.fleet is not fleet:
             self._picture = Picture(fleet, self._used)
-        self._pins.fleet = fleet if self._excludes_others(len(fleet.names)) else None
-        self._pins.counting = fleet if fleet.counted else None
+        # A pin that names nodes alone changes nothing else of the job.
+        self._pins.fleet = fleet if self._excludes_others(len(fleet.names)) and self._node_pins is None else None
+        self._pins.counting = fleet if fleet.counted and self._node_pins is None else None
         self._picture.closed = self._guards.closed(fleet.index, reading.at)
         self._picture.neighbours = self._company.neighbours
         self._picture.spare_sms = self._company.activity.all_left(reading.at)
@@ -400,7 +407,8 @@ class Planner:
                 log.info("Slurm can be read again", 649)
             self._problem, self._blind = "", False
             # Who only watches can also do so where Slurm alone chooses the GPUs of a node.
-            return numbered(reading) if self._watcher is not None else reading
+            reading = numbered(reading) if self._watcher is not None else reading
+            return self._node_pins.shown(reading) if self._node_pins is not None else reading
         if problem != self._problem:
             log.error(f"{problem}; the last picture of Slurm stays in use", 650)
         self._problem, self._blind = problem, blind
@@ -416,8 +424,6 @@ class Planner:
         book = self._plan.book
         assert book is not None, "a pass has left its book"  # noqa: S101 - narrows the type
         leave = "the cluster is in a federation, whose jobs Berth leaves alone" if reading.federated else ""
-        if self._plain and not leave:
-            leave = "GPUs have no GRES types of their own here (layout = plain), so Slurm chooses them"
         self._sender.send(
             Snapshot(
                 book.cluster,

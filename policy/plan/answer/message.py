@@ -1,7 +1,7 @@
 """The message: one line that a user reads after submission."""
 
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 
 from policy.formats import hostlist
 from policy.formats.messages import tag
@@ -34,6 +34,16 @@ def waiting(berth: Berth, demand: Demand, seconds: float, insists: Insistence | 
 
 
 _FOR = {"nvlink": "NVLink between all pairs", "leaf": "nodes of one leaf", "pod": "nodes of one pod"}
+
+
+def on_nodes(values: Mapping[str, str], now: float) -> str:
+    """Returns the line about a place of which Slurm chooses the GPUs, from its segment."""
+    names = values["nodes"].split(",")
+    where = ",".join(names) if len(names) <= 4 else f"{','.join(names[:3])} and {len(names) - 3} more"
+    near = _NEAR.get(values.get("level", ""), "") if len(names) > 1 else ""
+    if start := values.get("start"):
+        return line(f"waits for {where}{near}, expected in {duration(max(0, int(start) - int(now)))}", 102)
+    return line(f"{where}{near}; Slurm chooses its GPUs there", 101)
 
 
 def place(berth: Berth, share: Share | None = None) -> str:

@@ -113,6 +113,7 @@ def _node(line: str) -> NodeFacts:
         dynamic=fields.is_dynamic(found["state"]),
         gpus=has.gpus,
         loose=has.loose,
+        models=has.models,
         seats=has.seats,
         gpus_used=used.gpus,
         seats_used=used.seats,

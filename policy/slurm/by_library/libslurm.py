@@ -322,6 +322,7 @@ def node_facts(record: NodeRecord) -> NodeFacts:
         dynamic=fields.is_dynamic(record.state),
         gpus=has.gpus,
         loose=has.loose,
+        models=has.models,
         seats=has.seats,
         gpus_used=used.gpus,
         seats_used=used.seats,

@@ -243,6 +243,7 @@ def node_facts(row: NodeRow, has: Gres, used: UsedGres) -> NodeFacts:
         dynamic=fields.is_dynamic(row.state),
         gpus=has.gpus,
         loose=has.loose,
+        models=has.models,
         seats=has.seats,
         gpus_used=used.gpus,
         seats_used=used.seats,

@@ -328,7 +328,9 @@ class PyslurmGateway:
             found = text.nodes(
                 self._run("scontrol", "show", "node", "-a", "-o", "-d").decode("utf-8", "surrogateescape")
             )
-            return {node.name: fields.Gres(node.gpus, node.loose, node.seats, node.shards) for node in found}
+            return {
+                node.name: fields.Gres(node.gpus, node.loose, node.seats, node.shards, node.models) for node in found
+            }
 
 
 def _all(kind: Any) -> Iterable[Any]:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from policy.daemon.write.pinned import PINNED
 from policy.formats import segment, wire
 from tests.unit.plugin_whole import Plugin, each_slurm, loaded, reply
 
@@ -98,6 +99,65 @@ def test_a_model_stays_in_the_request_and_becomes_no_feature_and_no_licence(plug
 
     assert (said.fields["tres_per_node"], said.fields["licenses"]) == ("gres/gpu:h100:1", "solver:1")
     assert "features" not in said.fields
+
+
+def on_nodes(request: wire.Message, /, nodes: str = "n2", **more: str) -> bytes:
+    values = segment.body({"state": "placed", "nodes": nodes, "layout": "plain"})
+    return reply("pass", request, segment=values, message=nodes, nodes=nodes, node_gpus="8", **more)
+
+
+def test_a_place_on_one_node_changes_its_node_list_alone(plugin: Plugin) -> None:
+    with plugin.berthd(on_nodes):
+        said = plugin.submit(next(users), tres_per_node="gres/gpu:h100:2")
+
+    assert (said.rc, said.fields["req_nodes"]) == (0, "n2")
+    assert tres(dict(said.fields)) == {"tres_per_job": "gres/gpu:h100:2"}
+    assert "layout=plain" in said.fields["admin_comment"]
+    assert not {"exc_nodes", "extra", "licenses"} & said.fields.keys()
+
+
+def test_a_gang_keeps_its_request(plugin: Plugin) -> None:
+    asked = {"tres_per_node": "gres/gpu:8", "min_nodes": "2", "max_nodes": "2"}
+    with plugin.berthd(lambda request: on_nodes(request, "n2,n1")):
+        said = plugin.submit(next(users), **asked)
+
+    assert said.fields["req_nodes"] == "n2,n1"
+    assert {key: said.fields[key] for key in asked} == asked
+
+
+@pytest.mark.parametrize(
+    ("nodes", "asked"),
+    [
+        ("n1,n2", {}),
+        ("n1", {"min_nodes": "2", "max_nodes": "2"}),
+        ("n1", {"req_nodes": "n3"}),
+        ("n1", {"min_nodes": "1", "max_nodes": "2"}),
+        ("n1", {"num_tasks": "2"}),
+        ("nowhere", {}),
+        ("n1,n1", {"min_nodes": "2", "max_nodes": "2"}),
+    ],
+    ids=str,
+)
+def test_nodes_that_are_not_as_asked_drop_the_whole_reply(plugin: Plugin, nodes: str, asked: dict[str, str]) -> None:
+    with plugin.berthd(lambda request: on_nodes(request, nodes)):
+        said = plugin.submit(next(users), tres_per_node="gres/gpu:2", **asked)
+
+    assert (said.rc, said.fields.get("req_nodes")) == (0, asked.get("req_nodes"))
+    assert tres(dict(said.fields)) == {"tres_per_node": "gres/gpu:2"}
+
+
+def test_a_users_change_takes_the_planned_nodes_from_a_job(plugin: Plugin) -> None:
+    plugin.list({7: PINNED})
+
+    gpus = plugin.modify("JobId=7", next(users), tres_per_node="gres/gpu:4")
+    own = plugin.modify("JobId=7", next(users), req_nodes="n3")
+    other = plugin.modify("JobId=7", next(users), partition="gpu")
+    unplanned = plugin.modify("JobId=8", next(users), tres_per_node="gres/gpu:4")
+
+    assert [said.rc for said in (gpus, own, other, unplanned)] == [0, 0, 0, 0]
+    assert (gpus.fields["req_nodes"], own.fields["req_nodes"]) == ("", "n3")
+    assert "req_nodes" not in other.fields
+    assert "req_nodes" not in unplanned.fields
 
 
 @pytest.mark.parametrize("asked", ["gres/gpu:g0:1", "gres/shard:2", "gres/gpu:a100:1,gres/gpu:h100:1"])

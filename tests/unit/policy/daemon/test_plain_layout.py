@@ -60,7 +60,7 @@ def test_a_pass_counts_and_compares_and_changes_no_job(tmp_path: Path, channel: 
 def answer(**fields: str) -> wire.Message:
     made = Answerer(Config(plain=True), "0", 1)
     opened = book(numbered(reading([plain("n1"), plain("n2", loose=4)])), {"n1": "h100"})
-    made.take(Snapshot(opened.cluster, frozenset(), "24.11.5", "test", "", leave="Slurm chooses"), NOW)
+    made.take(Snapshot(opened.cluster, frozenset(), "24.11.5", "test", ""), NOW)
     reply = made.answer(wire.encode("submit", submit(**fields)), NOW)
     assert reply is not None
     return wire.decode(reply)
