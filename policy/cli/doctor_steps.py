@@ -26,7 +26,7 @@ def step_of(config: Mapping[str, str], nodes: Sequence[NodeFacts], *, plain: boo
     typed = [node.name for node in nodes if node.gpus]
     if plain:
         wrong = f'{some(typed)}: each GPU has a type of its own there; write layout = "exact"' if typed else ""
-        return RolloutStep("advise", "advise: Slurm chooses nodes and GPUs, and is asked for linked pairs", wrong)
+        return RolloutStep("advise", "advise: Berth names nodes, and Slurm chooses the GPUs there", wrong)
     if "berth" not in plugins(config) and not typed:
         return RolloutStep("observe", "observe: Slurm runs without Berth; berth observe shows what would be better")
     if loose and not typed:

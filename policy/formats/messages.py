@@ -271,7 +271,7 @@ MESSAGES: dict[int, MessageEntry] = {
     ),
     619: MessageEntry("A job failed, and its failure was classified.", "docs/failures.md explains the classes."),
     620: MessageEntry("It was decided whether a failed job is tried again.", _NOTHING),
-    621: MessageEntry("Slurm put a job back into the queue.", _NOTHING),
+    621: MessageEntry("Somebody else than Berth put a job back into the queue.", _NOTHING),
     622: MessageEntry("berthd does not know whether a job's nodes booted anew.", _NOTHING),
     623: MessageEntry(
         "A pre-flight could not be ended, or its result could not be written.",

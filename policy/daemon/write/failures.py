@@ -3,13 +3,14 @@
 The first node of a job that failed says what the end of its log is a sign of (docs/failures.md), and says it again
 until the job was looked into: so no end of berthd loses a failure. Slurm lets nobody change a job that is over. So the
 class stands in its segment only once the job is back in the queue, together with its tries and the time of the next
-one; of a job that stays failed it goes into the accounting. Slurm decides what may be requeued; a job that somebody
-else put back into the queue is only noted.
+one; of a job that stays failed it goes into the accounting. Slurm decides what may be requeued. A job that somebody
+else puts back into the queue after it failed (an Epilog, a recovery service) is noted, and from then on left to them:
+two that requeue one job would end each other's tries.
 """
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from policy.daemon.hear.accounts import Accounts
 from policy.daemon.hear.endings import (
@@ -30,8 +31,10 @@ from policy.formats.outcome import Outcome
 from policy.formats.slurm_facts import JobFacts, Reading
 from policy.retry import history
 from policy.retry.classes import CLASSES
-from policy.retry.decision import Trial, decide
+from policy.retry.classify import Classification
+from policy.retry.decision import RetryDecision, Trial, decide
 from policy.site import log
+from policy.slurm import changes
 from policy.slurm.boots import boot_times
 from policy.slurm.interface import Gateway
 from policy.slurm.outcomes import outcome
@@ -41,6 +44,12 @@ WORD_WITHIN = 60.0
 
 PATIENCE = 600.0
 """Seconds after which a job is given up that does not come to its end, and a word is forgotten."""
+
+BY_OTHERS = "by_others"
+"""Segment key of a job that somebody else than Berth put back into the queue after it had failed."""
+_OTHERS = RetryDecision(
+    again=False, reason="others put it back into the queue after it failed, and Berth leaves that to them"
+)
 
 _LOOK_AGAIN = 1.0
 _NODES_SHOWN = 1.5
@@ -149,6 +158,7 @@ class Failures:
         """Look at one job; whether that was all."""
         if self._left.pop(over.id, None) is not None:
             return True
+        fresh = over.found is None
         if over.found is None:
             state = self._gateway.job(over.id).state
             if state in _HOLDING:
@@ -178,6 +188,9 @@ class Failures:
         if word is None and found.state == "FAILED" and at - over.since < WORD_WITHIN:
             over.due = over.since + WORD_WITHIN
             return False
+        if not fresh and _is_another_run(now := self._ask(over.id), found):
+            self._step_back(found, now, class_of(found, word), at)
+            return True
         self._conclude(found, word, reading, at)
         return True
 
@@ -195,7 +208,7 @@ class Failures:
             if self._preflights is not None:
                 self._preflights.failed(found.id, failure, config, at)
         elif "f.retry" in values:
-            decision = decide(runs, limits(found, reading, config))
+            decision = _OTHERS if BY_OTHERS in values else decide(runs, limits(found, reading, config))
             log.info(f"JobId={found.name} is {'' if decision.again else 'not '}tried again: {decision.reason}", 620)
         new = failed(values, runs, found.ended, decision, at)
         if decision is not None and decision.again:
@@ -207,9 +220,29 @@ class Failures:
             text = self._gateway.job(found.id).admin_comment
             self._accounts.note(found.id, segment.put(text, new), config, at)
 
+    def _step_back(self, found: Outcome, now: Outcome, failure: Classification, at: float) -> None:
+        """A job failed, and somebody else put it back into the queue before its class was known."""
+        self._classes[failure.failure] += 1
+        log.info(f"JobId={found.name} failed: {failure.failure}, and is tried again by others than Berth", 621)
+        values = now.values or {}
+        runs = [*history.trials(values), Trial(failure, found.nodes, found.ended - found.started, found.state)]
+        if now.state not in _FAILED and now.state not in changes.ENDED:
+            self._gateway.annotate(found.id, {**failed(values, runs, found.ended, None, at), BY_OTHERS: "1"})
+
     def _note(self, before: JobFacts, found: Outcome, reading: Reading, at: float) -> None:
         """A job was put back into the queue while it ran, by Slurm or a person."""
         values = found.values or {}
+        _, word = self._words.get(found.id, (0.0, None))
+        if word is not None and before.start and word.start == before.start:
+            # It had failed: Slurm's Epilog came first, and somebody's hand second.
+            failure = Classification(word.failure, word.transient, word.sign, word.sign)
+            self._step_back(
+                replace(found, state="FAILED", nodes=before.nodes, ended=int(at), started=before.start),
+                found,
+                failure,
+                at,
+            )
+            return
         lost = lost_nodes(before, reading)
         run = put_back(before, at, lost, () if lost else self._began_anew(before))
         self._classes[run.failure.failure] += 1
@@ -224,3 +257,8 @@ class Failures:
         except SlurmError as problem:
             log.error(f"JobId={before.id} was put back, and whether its nodes booted is not known: {problem}", 622)
             return ()
+
+
+def _is_another_run(now: Outcome, found: Outcome) -> bool:
+    """Tells whether a job that had failed has been put back into the queue since."""
+    return (now.state, now.restarts, now.started) != (found.state, found.restarts, found.started)

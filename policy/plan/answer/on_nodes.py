@@ -54,6 +54,8 @@ def decide_nodes(
         demand = understanding.of(asked, book.fleet).demand
         if demand.tier is not ALONE or demand.share is not None or demand.guest_after is not None:
             raise LeftToSlurm("tiers and shares need the exact layout", LEFT)
+        if demand.splits:
+            raise LeftToSlurm("its number of nodes is Slurm's to settle; say -N", LEFT)
         if not model and _several_models(demand, book.fleet):
             raise LeftToSlurm("nodes with several GPU models could hold it; name one", LEFT)
     except (Answer, FormatError) as answer:
