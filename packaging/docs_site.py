@@ -52,6 +52,7 @@ GROUPS = {
         "report",
     ),
     "How to: admins": (
+        "plain-layout",
         "install",
         "packages",
         "admin",
