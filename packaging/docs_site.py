@@ -54,6 +54,7 @@ GROUPS = {
     "How to: admins": (
         "plain-layout",
         "install",
+        "migrate",
         "packages",
         "admin",
         "network",

@@ -21,6 +21,7 @@ _COMMANDS = (
     "policy.cli.status",
     "policy.cli.release",
     "policy.cli.doctor",
+    "policy.cli.migrate",
     "policy.cli.job_gpus",
     "policy.cli.topo",
     "policy.simulate.command",

@@ -405,6 +405,9 @@ MESSAGES: dict[int, MessageEntry] = {
     ),
     711: MessageEntry("The job has no pin of Berth, so that there is nothing to give back.", "Nothing."),
     712: MessageEntry("A list is not whole, because too many jobs wait.", "Use `squeue` for all of them."),
+    713: MessageEntry(
+        "A file is not as `berth migrate` left it.", "Take out what others changed, or restore the file by hand."
+    ),
     # The plugins
     801: MessageEntry("Extra is longer than Slurm takes.", "Make it shorter."),
     802: MessageEntry("Extra has text that Berth alone writes.", "Leave `[berth/` out of it."),

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from topology.model import Machine
     from topology.writers.slurm_cores import CpuLayout
 
-__all__ = ["read_layouts", "register", "run"]
+__all__ = ["layouts_of", "read_layouts", "register", "run"]
 
 _WORD = re.compile(r"(\w+)=(\S*)")
 #: scontrol writes the kernel's build as "#1", which is no comment.
@@ -77,7 +77,7 @@ def run(args: argparse.Namespace) -> int:
     machines = list(_machines(args, refused))
     if args.fabric:
         return _export_fabric(args, machines, refused)
-    layouts = None if args.no_cores else _layouts(args.slurmd_c, machines)
+    layouts = None if args.no_cores else layouts_of(args.slurmd_c, machines)
     lines = render(machines, layouts, comments=not args.no_comments)
     refused |= lines.refused
     if args.only != "gres.conf":
@@ -140,7 +140,7 @@ def _machines(args: argparse.Namespace, refused: dict[str, str]) -> Iterator[Mac
             refused[node] = f"{directory / node}.json is about {machine.node}; run berth topo discover --node {node}"
 
 
-def _layouts(source: str | None, machines: Iterable[Machine]) -> dict[str, CpuLayout]:
+def layouts_of(source: str | None, machines: Iterable[Machine]) -> dict[str, CpuLayout]:
     """Returns the nodes' cores as Slurm counts them: from the admin's file, else from Slurm itself."""
     from policy.slurm.by_command.command import run_command  # noqa: PLC0415
 

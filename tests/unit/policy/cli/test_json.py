@@ -27,7 +27,7 @@ Setup = Callable[[Path, pytest.MonkeyPatch], list[str]]
 def documented() -> dict[str, list[str]]:
     """The rows of the section, by command: the words in backticks before the first text in brackets."""
     text = (ROOT / "docs" / "formats.md").read_text().partition("## 15. JSON of the commands")[2]
-    rows = re.findall(r"^\| `berth ([a-z -]+)` \| (.*) \|$", text, re.MULTILINE)
+    rows = re.findall(r"^\| `berth ((?:[a-z]|-(?!-)| (?!-))+)` \| (.*) \|$", text, re.MULTILINE)
     return {name: re.findall(r"`([a-z_]+)`", re.sub(r"\([^)]*\)", "", keys)) for name, keys in rows}
 
 
@@ -45,6 +45,16 @@ def fleet(folder: Path, _: pytest.MonkeyPatch) -> list[str]:
     found = {"schema_version": 1, "at": 1.0, "nodes": [], "jobs": [], "left_out": 0}
     path_of(folder / "s").write_text(json.dumps(found))
     return []
+
+
+def plain_site(*arguments: str) -> Setup:
+    def laid(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+        (folder / "slurm.conf").write_text("ClusterName=c\nNodeName=n1 Gres=gpu:2\n")
+        monkeypatch.setenv("SLURM_CONF", str(folder / "slurm.conf"))
+        monkeypatch.setenv("PATH", "")
+        return ["--state", str(folder / "state"), *arguments]
+
+    return laid
 
 
 def decision(_: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
@@ -123,6 +133,8 @@ COMMANDS: dict[str, Setup] = {
     "plan": dry_run,
     "status": asked_status,
     "doctor": checks,
+    "migrate plan": plain_site("advise"),
+    "migrate status": plain_site(),
     "topo show": words("machine:a6000-pairs"),
     "topo sets": words("machine:a6000-pairs", "--gpus", "2", "--idle"),
     "topo diff": words("machine:a6000-pairs", "machine:a6000-pairs"),

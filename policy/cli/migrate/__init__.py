@@ -1,0 +1,18 @@
+"""Takes a site from plain Slurm to Berth in the steps of docs/rollout.md, and back (`berth migrate`).
+
+conf_text    Slurm's configuration files as text: every byte that is not changed stays
+node_lines   NodeName lines of slurm.conf and gres.conf
+berth_conf   single keys of berth.conf
+rungs        the configuration of each rung, from the one that is there
+exact        the words of the exact layout, from the topology files
+limits       limits by model in slurmdbd
+waiting      the requests of jobs that wait meanwhile
+site         the files and what Slurm says of itself
+state        copies of what was changed, to undo it
+advice       the steps, and what the site's ways of working mean
+command      the commands
+"""
+
+from policy.cli.migrate.command import register
+
+__all__ = ["register"]

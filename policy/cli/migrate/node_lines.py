@@ -1,0 +1,205 @@
+"""Changes the lines of slurm.conf and gres.conf that list the GPUs of nodes; a line of several nodes is split.
+
+All functions are pure: texts in, texts out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from policy.cli.migrate.conf_text import ConfLine, entries, words_of
+from policy.formats.errors import FormatError
+from policy.formats.hostlist import expand, fold
+
+__all__ = ["ExactNode", "ListedNode", "exact_gres", "exact_nodes", "listed"]
+
+_OURS = frozenset({"gpu", "shard", "seat", "mps"})
+_RANGES = ("NodeAddr", "NodeHostname", "Port", "BcastAddr")
+"""What a NodeName line lists node by node, beside the names."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExactNode:
+    """The words that `berth topo export` has for a node."""
+
+    gres: str
+    model: str
+    gres_lines: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ListedNode:
+    """A node as slurm.conf lists it, with what it takes from `NodeName=DEFAULT`."""
+
+    name: str
+    gres: str
+    features: tuple[str, ...]
+
+    @property
+    def gpus(self) -> dict[str, int]:
+        """The number of GPUs by GRES type; an empty type for GPUs without one."""
+        found: dict[str, int] = {}
+        for word in words_of(self.gres):
+            name, *rest = re.sub(r"\([^)]*\)", "", word).split(":")
+            if name.lower() != "gpu":
+                continue
+            count = rest.pop() if rest and rest[-1].isdigit() else "1"
+            kind = rest[0] if rest and rest[0] != "no_consume" else ""
+            found[kind] = found.get(kind, 0) + int(count)
+        return found
+
+    @property
+    def models(self) -> list[str]:
+        """The GRES types of its GPUs that users name, so not those of the exact layout."""
+        return [kind for kind in self.gpus if kind and not re.fullmatch(r"g\d{1,2}", kind)]
+
+    @property
+    def exact(self) -> bool:
+        """True if each GPU has a type of its own."""
+        return bool(self.gpus) and all(re.fullmatch(r"g\d{1,2}", kind) for kind in self.gpus)
+
+
+def listed(texts: Iterable[str]) -> dict[str, ListedNode]:
+    """Returns the nodes of slurm.conf and of the files that it includes."""
+    found: dict[str, ListedNode] = {}
+    default = ConfLine("")
+    for text in texts:
+        for entry in entries(text):
+            if entry.key != "nodename":
+                continue
+            name = entry.get("NodeName") or ""
+            if name.upper() == "DEFAULT":
+                default = _defaults(default, entry)
+                continue
+            for node in expand(name):
+                found[node] = ListedNode(node, _gres(entry, default), tuple(_features(entry, default)))
+    return found
+
+
+def exact_nodes(texts: Sequence[str], wanted: Mapping[str, ExactNode]) -> list[str]:
+    """Returns slurm.conf's texts with the exact layout of these nodes; all nodes get their models as features."""
+    default = ConfLine("")
+    changed = []
+    for text in texts:
+        lines: list[str] = []
+        for entry in entries(text):
+            name = (entry.get("NodeName") or "") if entry.key == "nodename" else ""
+            if name.upper() == "DEFAULT":
+                default = _defaults(default, entry)
+            if not name or name.upper() == "DEFAULT":
+                lines.append(entry.raw)
+                continue
+            lines += _joined([part.raw for part in _parts(entry, default, wanted)])
+        changed.append("".join(lines))
+    return changed
+
+
+def _parts(entry: ConfLine, default: ConfLine, wanted: Mapping[str, ExactNode]) -> Iterator[ConfLine]:
+    """Yields the lines that take the place of a NodeName line: first those that keep their layout."""
+    names = expand(entry.get("NodeName") or "")
+    groups: dict[ExactNode | None, list[str]] = {}
+    for node in names:
+        groups.setdefault(wanted.get(node), []).append(node)
+    old = ListedNode("", _gres(entry, default), tuple(_features(entry, default)))
+    for exact in sorted(groups, key=lambda one: one is not None):
+        part = _of_nodes(entry, names, groups[exact]) if len(groups) > 1 else entry
+        features = [*old.features, *old.models]
+        if exact:
+            kept = [word for word in words_of(old.gres) if word.partition(":")[0].lower() not in _OURS]
+            part = part.with_value(",".join([*kept, exact.gres]), "Gres")
+            features.append(exact.model)
+        features = list(dict.fromkeys(features))
+        if features != list(old.features):
+            part = part.with_value(",".join(features), "Feature", "Features")
+        yield part
+
+
+def _of_nodes(entry: ConfLine, names: Sequence[str], chosen: Sequence[str]) -> ConfLine:
+    """Returns a NodeName line for some of its nodes only, with what belongs to each."""
+    part = entry.with_value(fold(chosen), "NodeName")
+    for key in _RANGES:
+        value = entry.get(key)
+        if value is None:
+            continue
+        each = expand(value)
+        if len(each) == 1 and key == "Port":
+            continue
+        if len(each) != len(names):
+            raise FormatError(
+                f"slurm.conf: {key}={value} does not list one for each node of NodeName={entry.get('NodeName')};"
+                " split the line by hand"
+            )
+        by_node = dict(zip(names, each, strict=True))
+        part = part.with_value(fold([by_node[node] for node in chosen]), key)
+    return part
+
+
+def exact_gres(text: str, nodes: Sequence[str], wanted: Mapping[str, ExactNode]) -> str:
+    """Returns gres.conf with the exact layout of these nodes; `nodes` are all with GPUs.
+
+    Lines that name no node hold for all nodes: they are tied to those that keep their layout.
+    """
+    if not wanted:
+        return text
+    rest = [node for node in nodes if node not in wanted]
+    lines: list[str] = []
+    automatic = False
+    for entry in entries(text):
+        if not entry.pairs:
+            lines.append(entry.raw)
+            continue
+        ours = (entry.get("Name") or "").lower() in _OURS
+        whose = entry.get("NodeName")
+        if whose is None and not ours:
+            automatic = automatic or entry.get("AutoDetect") is not None
+            lines.append(entry.raw)
+        elif not (ours or entry.get("AutoDetect")):
+            lines.append(entry.raw)
+        else:
+            lines += _joined(_without(entry, whose, rest, wanted))
+    gap = [] if not lines or lines[-1].endswith("\n") else ["\n"]
+    off = [f"NodeName={fold(sorted_nodes(wanted))} AutoDetect=off\n"] if automatic else []
+    added = [f"{line}\n" for line in dict.fromkeys(line for node in wanted.values() for line in node.gres_lines)]
+    return "".join([*lines, *gap, *off, *added])
+
+
+def sorted_nodes(nodes: Iterable[str]) -> list[str]:
+    """Returns nodes by their names, n2 before n10."""
+    return sorted(nodes, key=lambda node: [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", node)])
+
+
+def _without(entry: ConfLine, whose: str | None, rest: Sequence[str], wanted: Mapping[str, ExactNode]) -> list[str]:
+    """Returns a line of gres.conf without the nodes that get the exact layout."""
+    if whose is None:
+        if not rest:
+            return []
+        at = entry.raw.index(entry.text.strip()[0])
+        return [f"{entry.raw[:at]}NodeName={fold(rest)} {entry.raw[at:]}"]
+    names = expand(whose)
+    kept = [node for node in names if node not in wanted]
+    if len(kept) == len(names):
+        return [entry.raw]
+    return [entry.with_value(fold(kept), "NodeName").raw] if kept else []
+
+
+def _joined(raws: list[str]) -> list[str]:
+    """Ends each line but the last, which ends as it did."""
+    return [*(raw if raw.endswith("\n") else f"{raw}\n" for raw in raws[:-1]), *raws[-1:]]
+
+
+def _defaults(old: ConfLine, new: ConfLine) -> ConfLine:
+    """Returns a line with the defaults of both; the later ones count."""
+    merged = {pair.key.lower(): pair.value for pair in (*old.pairs, *new.pairs)}
+    return ConfLine(" ".join(f"{key}={value}" for key, value in merged.items() if key != "nodename"))
+
+
+def _gres(entry: ConfLine, default: ConfLine) -> str:
+    own = entry.get("Gres")
+    return own if own is not None else default.get("Gres") or ""
+
+
+def _features(entry: ConfLine, default: ConfLine) -> list[str]:
+    own = entry.get("Feature", "Features")
+    return words_of(own if own is not None else default.get("Feature", "Features") or "")

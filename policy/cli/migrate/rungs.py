@@ -1,0 +1,185 @@
+"""Makes the configuration of a rung from the configuration that is there: pure functions on texts.
+
+The rungs are those of docs/rollout.md. To go up is to apply one; to go down is to undo.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal, TypeAlias
+
+from policy.cli.migrate import berth_conf
+from policy.cli.migrate.conf_text import add_words, entries, set_value, value_of, words_of
+from policy.cli.migrate.node_lines import ExactNode, ListedNode, exact_gres, exact_nodes, listed, sorted_nodes
+from policy.formats.errors import UsageError
+from policy.request.counted import PREFIX
+
+__all__ = ["RUNGS", "ExactWords", "Rung", "Texts", "changed", "rung_of"]
+
+Rung: TypeAlias = Literal["observe", "advise", "exact", "sharing"]
+RUNGS: tuple[Rung, ...] = ("observe", "advise", "exact", "sharing")
+
+PROGRAMS = "/opt/berth/bin"
+_BY_MODEL = re.compile(r"gres/gpu:(?!g\d{1,2}\b)([^=:,\s\"]+)", re.IGNORECASE)
+_COUNTED_IN = ("AccountingStorageTRES", "PriorityWeightTRES")
+
+
+@dataclass(frozen=True, slots=True)
+class Texts:
+    """A site's configuration; a file that does not exist is an empty text."""
+
+    slurm_conf: tuple[str, ...]
+    """slurm.conf, then the files that it includes."""
+    gres_conf: str = ""
+    plugstack_conf: str = ""
+    berth_conf: str = ""
+
+    @property
+    def nodes(self) -> dict[str, ListedNode]:
+        """The nodes with GPUs, as slurm.conf lists them."""
+        return {name: node for name, node in listed(self.slurm_conf).items() if node.gpus}
+
+
+@dataclass(frozen=True, slots=True)
+class ExactWords:
+    """What the exact layout needs beside the texts."""
+
+    wanted: Mapping[str, ExactNode] = field(default_factory=dict)
+    """The nodes that get one GRES type for each GPU."""
+    limited: frozenset[str] = frozenset()
+    """Models that limits in slurmdbd name; those of slurm.conf are found in the texts."""
+
+
+def rung_of(texts: Texts) -> Rung:
+    """Returns the rung that a configuration is on."""
+    nodes = texts.nodes.values()
+    if "berth-prolog" in value_of(texts.slurm_conf, "Prolog") and any(node.exact for node in nodes):
+        return "sharing"
+    if any(node.exact for node in nodes):
+        return "exact"
+    return "advise" if "berth" in words_of(value_of(texts.slurm_conf, "JobSubmitPlugins")) else "observe"
+
+
+def changed(texts: Texts, rung: Rung, layout: ExactWords) -> Texts:
+    """Returns the configuration of a rung; what is as it should be stays as it is, byte for byte."""
+    present = rung_of(texts)
+    if rung == "observe":
+        if present != "observe":
+            raise UsageError(f"the rung in force is {present}; berth migrate undo --all goes back to where it began")
+        return texts
+    if rung == "advise" and present in ("exact", "sharing"):
+        raise UsageError(f"the rung in force is {present}; berth migrate undo goes back")
+    if rung == "sharing" and present not in ("exact", "sharing"):
+        raise UsageError("sharing needs the exact layout; apply exact first")
+    texts = _plugins(texts)
+    if rung == "advise":
+        return replace(texts, berth_conf=berth_conf.set_key(texts.berth_conf, "hook", "layout", '"plain"'))
+    if rung == "exact":
+        return _exact(texts, layout)
+    return _scripts(texts, all_nodes=True)
+
+
+def _plugins(texts: Texts) -> Texts:
+    """Adds the plugins: job_submit/berth as the last one, so that it sees what others have changed."""
+    conf = add_words(texts.slurm_conf, "JobSubmitPlugins", "berth", last=True)
+    conf = add_words(conf, "CliFilterPlugins", "berth")
+    plugstack = texts.plugstack_conf
+    if not re.search(r"^[ \t]*(optional|required)[ \t]+\S*spank_berth\.so", plugstack, re.MULTILINE):
+        gap = "" if not plugstack or plugstack.endswith("\n") else "\n"
+        plugstack = f"{plugstack}{gap}optional spank_berth.so\n"
+    return replace(texts, slurm_conf=tuple(conf), plugstack_conf=plugstack)
+
+
+def _exact(texts: Texts, layout: ExactWords) -> Texts:
+    before = texts.nodes
+    conf: Sequence[str] = exact_nodes(texts.slurm_conf, layout.wanted)
+    conf = add_words(conf, "GresTypes", "gpu", "shard", "seat")
+    conf = add_words(conf, "SchedulerParameters", "disable_job_shrink")
+    conf = _licences(conf, before, layout.limited)
+    texts = replace(
+        texts,
+        slurm_conf=tuple(conf),
+        gres_conf=exact_gres(texts.gres_conf, sorted_nodes(before), layout.wanted),
+        berth_conf=berth_conf.set_key(texts.berth_conf, "hook", "layout", None),
+    )
+    # With one type for each GPU, Slurm tells a Prolog the last GPU of a job only; called by Berth's, it knows all.
+    return _scripts(texts, all_nodes=False)
+
+
+def models_counted(texts: Sequence[str]) -> frozenset[str]:
+    """Returns the models that slurm.conf's limits, weights and accounting name."""
+    found: set[str] = set()
+    for text in texts:
+        for entry in entries(text):
+            for pair in entry.pairs:
+                if pair.key.lower() in ("tresbillingweights", *(key.lower() for key in _COUNTED_IN)):
+                    found |= set(_BY_MODEL.findall(pair.value))
+    return frozenset(found)
+
+
+def _licences(texts: Sequence[str], nodes: Mapping[str, ListedNode], limited: frozenset[str]) -> Sequence[str]:
+    """Counts models by licences wherever a weight, a limit or the accounting names them (docs/limits.md)."""
+    models = sorted(models_counted(texts) | limited)
+    if not models:
+        return texts
+    changed_texts = []
+    for text in texts:
+        lines = []
+        for entry in entries(text):
+            line = entry
+            for key in ("TRESBillingWeights", *_COUNTED_IN):
+                value = line.get(key)
+                if value is not None:
+                    line = line.with_value(_BY_MODEL.sub(rf"license/{PREFIX}\1", value), key)
+            lines.append(line.raw)
+        changed_texts.append("".join(lines))
+    # A limit can name a TRES only if it is tracked, and gres/gpu stays tracked where the models were.
+    changed_texts = add_words(
+        changed_texts, "AccountingStorageTRES", "gres/gpu", *[f"license/{PREFIX}{one}" for one in models]
+    )
+    present = {re.split("[:=]", word)[0] for word in words_of(value_of(changed_texts, "Licenses"))}
+    counts = {model: sum(_count(node, model) for node in nodes.values()) for model in models}
+    added = [f"{PREFIX}{model}:{count}" for model, count in counts.items() if count and PREFIX + model not in present]
+    return add_words(changed_texts, "Licenses", *added) if added else changed_texts
+
+
+def _count(node: ListedNode, model: str) -> int:
+    """Returns the GPUs of a model on a node, by the type of its GPUs or, where these have none, by its features."""
+    if model in node.gpus:
+        return node.gpus[model]
+    return sum(node.gpus.values()) if model in node.features and not node.models else 0
+
+
+def _scripts(texts: Texts, *, all_nodes: bool) -> Texts:
+    """Puts Berth's Prolog and Epilog in the place of the site's own, which they call; or anyhow (`all_nodes`)."""
+    conf, berth = texts.slurm_conf, texts.berth_conf
+    for key, program in (("Prolog", "berth-prolog"), ("Epilog", "berth-epilog")):
+        own = [entry.get(key) or "" for text in conf for entry in entries(text) if entry.key == key.lower()]
+        if any(program in path for path in own) or not (own or all_nodes):
+            continue
+        if own:
+            chained = ", ".join(f'"{path}"' for path in own)
+            berth = berth_conf.set_key(berth, "node", f"chain_{key.lower()}", f"[{chained}]")
+        conf = tuple(set_value(_without_lines(conf, key), key, f"{PROGRAMS}/{program}"))
+    if all_nodes:
+        conf = tuple(add_words(conf, "PrologFlags", "Alloc"))
+        conf = tuple(add_words(conf, "LaunchParameters", "use_interactive_step"))
+    return replace(texts, slurm_conf=conf, berth_conf=berth)
+
+
+def _without_lines(texts: Sequence[str], key: str) -> list[str]:
+    """Takes out all lines of a key but the last, because newer Slurms take several Prologs."""
+    count = sum(entry.key == key.lower() for text in texts for entry in entries(text))
+    result = []
+    for text in texts:
+        kept = []
+        for entry in entries(text):
+            if entry.key == key.lower():
+                count -= 1
+                if count:
+                    continue
+            kept.append(entry.raw)
+        result.append("".join(kept))
+    return result

@@ -1,0 +1,88 @@
+"""Rewrites the requests of waiting jobs that name a model in a way that the layout in force does not know.
+
+With the exact layout `gpu:h100:2` names a GRES type that no node has; the job gets `gpu:2` and the feature `h100`. Back
+on the plain layout a feature that no node has any more becomes a type again. A licence that slurm.conf lost is taken
+out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from policy.cli.migrate.conf_text import words_of
+from policy.cli.migrate.node_lines import ListedNode
+from policy.request.counted import ours
+
+__all__ = ["Rewrite", "rewrites"]
+
+_FIELD = re.compile(r"(?:^| )(\w+(?:/\w+)*)=(\S*)")
+_REQUESTS = ("TresPerNode", "TresPerJob", "TresPerSocket", "TresPerTask")
+_TYPED = re.compile(r"((?:gres[:/])?gpu):(?!g\d{1,2}\b)([A-Za-z_][\w.-]*)(?=[:=,]|$)")
+_COUNT = re.compile(r"((?:gres[:/])?gpu)(?=[:=]\d|,|$)")
+
+
+@dataclass(frozen=True, slots=True)
+class Rewrite:
+    """The change of one waiting job."""
+
+    job: str
+    words: tuple[str, ...]
+    """As `scontrol update` takes them."""
+
+    @property
+    def command(self) -> tuple[str, ...]:
+        """The command that writes it."""
+        return ("scontrol", "update", f"JobId={self.job}", *self.words)
+
+
+def rewrites(lines: Iterable[str], nodes: Mapping[str, ListedNode], licenses: str) -> Iterator[Rewrite]:
+    """Yields the changes, of `scontrol show job --oneliner`; `nodes` and `licenses` are those of slurm.conf now."""
+    exact = {feature for node in nodes.values() if node.exact for feature in node.features}
+    features = {feature for node in nodes.values() for feature in node.features}
+    types = {model for node in nodes.values() for model in node.models}
+    counted = ours(licenses)
+    for line in lines:
+        values: dict[str, str] = {}
+        for key, value in _FIELD.findall(line):
+            values.setdefault(key, value)
+        if values.get("JobState") != "PENDING":
+            continue
+        words = list(_request(values, exact, features, types))
+        held = values.get("Licenses", "(null)")
+        if lost := [name for name in ours(held) if name not in counted]:
+            words.append(
+                f"Licenses={','.join(word for word in words_of(held) if re.split('[:=]', word)[0] not in lost)}"
+            )
+        if words:
+            yield Rewrite(_number(values), tuple(words))
+
+
+def _request(values: Mapping[str, str], exact: set[str], features: set[str], types: set[str]) -> Iterator[str]:
+    constraint = values.get("Features", "(null)").replace("(null)", "")
+    asked = {key: values[key] for key in _REQUESTS if "gpu" in values.get(key, "")}
+    models = {model for text in asked.values() for _, model in _TYPED.findall(text)}
+    if len(models) == 1 and models <= exact:
+        (model,) = models
+        for key, text in asked.items():
+            yield "=".join((key, _TYPED.sub(r"\1", text)))
+        if model not in re.split(r"[&,|()\[\]*]", constraint):
+            # A comma or an & joins features; with other signs the user's own expression stands in brackets.
+            yield f"Features={f'{constraint}&' if constraint else ''}{model}"
+    elif re.fullmatch(r"[\w.-]+([&,][\w.-]+)*", constraint) and not models:
+        named = re.split(r"[&,]", constraint)
+        lost = [name for name in named if name not in features and name in types]
+        if len(lost) == 1:
+            for key, text in asked.items():
+                yield "=".join((key, _COUNT.sub(rf"\1:{lost[0]}", text)))
+            yield f"Features={'&'.join(name for name in named if name not in lost)}"
+
+
+def _number(values: Mapping[str, str]) -> str:
+    """Returns the name by which Slurm changes what waits of a job, and nothing that runs."""
+    array, tasks = values.get("ArrayJobId"), values.get("ArrayTaskId")
+    if array and tasks:
+        tasks = tasks.partition("%")[0]
+        return f"{array}_{tasks}" if tasks.isdigit() else f"{array}_[{tasks}]"
+    return values["JobId"]

@@ -1,0 +1,193 @@
+"""A cluster in use goes from plain Slurm to shared GPUs and back, by the steps that `berth migrate` prints.
+
+`make test-hard`. Every step is taken as it is printed; `systemctl` is the containers' `svc`. Jobs of several kinds run
+and wait all the time: none may be lost, refused, killed or run twice, and at the end each file has the bytes of the
+beginning.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from containers.cluster import Cluster
+from policy.formats.hostlist import expand
+from tests.slurm.conftest import cluster
+from tests.slurm.harness import until
+from tests.slurm.target import Container
+
+from .test_models_counted import MODELS, RESTART
+from .untouched import lay_out
+
+VERSIONS = os.environ.get("BERTH_TEST_VERSIONS", "24.11,26.05").split(",")
+pytestmark = [pytest.mark.hard, pytest.mark.timeout(1800)]
+
+PLAIN = r"""
+svc berthd stop
+cd /etc/slurm
+BERTH=no PROFILE=accounting /usr/share/berth-cluster/render
+rm -f plugstack.conf berth.conf
+sed -i 's/^NodeName=DEFAULT Gres=.*//; s/disable_job_shrink,//' slurm.conf
+sed -i -E 's/^NodeName=(n[0-9]) Feature=(\w+)/nodename = \1 \\\n    Gres=gpu:\2:8 # by model/' slurm.conf
+for pair in n1:v100 n2:h100 n3:a6000 n4:l40s; do
+    sed -i -E "s/^NodeName=${pair%:*} Name=gpu /&Type=${pair#*:} /" gres.conf
+done
+sed -i 's/^AccountingStorageTRES=.*/&,gres\/gpu:h100/' slurm.conf
+sed -i 's|^PartitionName=gpu .*|& TRESBillingWeights="CPU=1,gres/gpu:h100=10"|' slurm.conf
+echo AccountingStorageEnforce=limits,qos,associations >>slurm.conf
+"""
+"""As on a site that names GPUs by model and nothing by feature; Berth's packages are there, and nothing names them."""
+
+LIMITS = """
+sacctmgr -iQ add qos three set GrpTRES=gres/gpu:h100=3
+sacctmgr -iQ modify user carol set MaxTRESPerJob=gres/gpu:h100=1
+sacctmgr -iQ modify user alice,bob,carol set QosLevel+=three
+"""
+SHOWN = "sacctmgr -nP show qos format=Name,GrpTRES; sacctmgr -nP show assoc format=Account,User,MaxTRES"
+BYTES = "cd /etc/slurm; find . -maxdepth 1 -type f | sort | xargs sha256sum; stat -c '%n %a %U' *.conf"
+
+KINDS = [
+    ["--gres=gpu:h100:2"],
+    ["--gpus=a6000:2", "-N1"],
+    ["--gres=gpu:2", "-w", "n1"],
+    ["--gpus-per-node=v100:4"],
+    ["--gres=gpu:l40s:1", "-a", "0-1"],
+    ["-n2"],
+    ["--qos=three", "--gres=gpu:h100:1"],
+]
+
+
+class Site:
+    """The cluster, its admin, and the jobs of its users."""
+
+    def __init__(self, project: str, controller: Container) -> None:
+        self.controller = controller
+        self.nodes = {node: Container(f"{project}-{node}") for node in MODELS}
+        self.jobs: list[str] = []
+
+    def root(self, script: str) -> str:
+        return self.controller.bash(script, user="root").out
+
+    def submit(self, seconds: int) -> None:
+        """Submits one job of each kind."""
+        for words in KINDS:
+            fixed = ["sbatch", "--parsable", "-o", "/dev/null", "-t", "20", "--mem=100"]
+            answer = self.controller.run([*fixed, *words, "--wrap", f"sleep {seconds}"])
+            self.jobs.append(answer.out.strip())
+
+    def migrate(self, *words: str) -> dict[str, object]:
+        found: dict[str, object] = json.loads(self.root(f"berth migrate {shlex.join(words)} --json"))
+        return found
+
+    def up(self, rung: str, *nodes: str) -> None:
+        """Takes the steps to a rung."""
+        self.take(self.migrate("plan", rung, *nodes)["steps"])
+
+    def back(self) -> None:
+        """Takes the steps that undo the last one."""
+        self.take(self.migrate("status")["steps_back"])
+
+    def take(self, steps: object) -> None:
+        assert isinstance(steps, list)
+        for step in steps:
+            self.take_one(step["text"], step["command"])
+
+    def take_one(self, text: str, command: str) -> None:
+        if command.startswith("systemctl"):
+            self.service(text, command)
+        elif command.startswith("squeue"):
+            until(text, lambda: not self.root(f"{command} -h").strip(), 120)
+        elif command.startswith("berth migrate"):
+            self.root(command + ("" if "--yes" in command else " --yes"))
+        elif command in ("berth doctor", "berth doctor node"):
+            self.check(command)
+        elif command:
+            self.root(command)
+
+    def service(self, text: str, command: str) -> None:
+        name, verb = re.findall(r"(berthd|berth-guard|slurmctld|slurmd)", command)[-1], command
+        action = next(one for one in ("restart", "start", "stop", "disable", "enable") if f" {one} " in verb)
+        action = {"disable": "stop", "enable": "start"}.get(action, action)
+        if name == "slurmctld":
+            self.root(RESTART)
+        elif name == "berthd":
+            self.root(f"svc berthd {action}")
+            if action != "stop":
+                until("berthd to read Slurm", self.berthd_answers)
+        else:
+            named = re.search(r" on (n\S+)", text)
+            chosen = expand(named[1]) if named else tuple(self.nodes)
+            with ThreadPoolExecutor(4) as pool:
+                list(pool.map(lambda node: self.nodes[node].bash(f"svc {name} {action}", user="root"), chosen))
+            if name == "slurmd" and action != "stop":
+                until("slurmds to answer", self.all_answer, 60)
+
+    def berthd_answers(self) -> bool:
+        return self.controller.run(["berth", "status"], user="root", check=False).rc == 0
+
+    def all_answer(self) -> bool:
+        words = self.root("sinfo -h -N -o '%N %T'").split()
+        return not any(state.endswith("*") or "down" in state or "unknown" in state for state in words[1::2])
+
+    def check(self, command: str) -> None:
+        answer = self.controller.run(shlex.split(command), user="root", check=False)
+        wrong = [line for line in answer.out.splitlines() if line.startswith("FAIL")]
+        # The test cluster has no leaves, and simulated machines are no nodes with MPS.
+        assert [line for line in wrong if command == "berth doctor" and "fabric" not in line] == [], answer.out
+
+    def no_node_is_invalid(self) -> bool:
+        return "inval" not in self.root("scontrol show node | grep State=").lower()
+
+
+@pytest.fixture(scope="module", params=VERSIONS)
+def site(request: pytest.FixtureRequest) -> Iterator[Site]:
+    one = Cluster(request.param, berth=True)
+    words = ("--slurm", request.param, "--profile", "accounting")
+    try:
+        cluster("up", *words)
+        made = Site(one.project, lay_out(one, PLAIN))
+        made.root(LIMITS)
+        yield made
+    finally:
+        if not os.environ.get("BERTH_TEST_KEEP"):
+            cluster("down", "--slurm", request.param)
+
+
+def test_a_cluster_in_use_goes_up_all_steps_and_back(site: Site) -> None:
+    before, limits = site.root(BYTES), site.root(SHOWN)
+
+    site.submit(5)
+    site.submit(30)
+    site.up("advise")
+    site.submit(5)
+    site.up("exact", "n[1-2]")
+    assert site.migrate("status")["exact_nodes"] == ["n1", "n2"]
+    site.submit(5)
+    site.submit(30)
+    site.up("exact")
+    assert site.migrate("status")["exact_nodes"] == ["n1", "n2", "n3", "n4"]
+    assert "license/berth_h100=3" in site.root(SHOWN)
+    site.submit(5)
+    site.up("sharing")
+    assert site.migrate("status")["rung"] == "sharing"
+    assert site.no_node_is_invalid()
+    site.submit(5)
+    site.submit(30)
+    for rung in ("exact", "exact", "advise", "observe"):
+        site.back()
+        assert site.migrate("status")["rung"] == rung
+        assert site.no_node_is_invalid()
+        site.submit(5)
+
+    assert site.root(BYTES) == before
+    assert site.root(SHOWN) == limits
+    until("all jobs to end", lambda: not site.root("squeue -h").strip(), 300)
+    lines = site.root(f"sacct -nPXDa -j {','.join(site.jobs)} -o JobID,State,Restarts,ExitCode").splitlines()
+    assert [line for line in lines if not line.endswith("|COMPLETED|0|0:0")] == []
+    assert len(lines) == len(site.jobs) // len(KINDS) * (len(KINDS) + 1)

@@ -1,0 +1,150 @@
+"""The configuration of each rung, made from drawn configurations; and that to undo it is the identity."""
+
+import tomllib
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from policy.cli.migrate.berth_conf import set_key
+from policy.cli.migrate.conf_text import entries, value_of, words_of
+from policy.cli.migrate.node_lines import exact_gres, exact_nodes, listed
+from policy.cli.migrate.rungs import RUNGS, ExactWords, Texts, changed, rung_of
+from policy.cli.migrate.site import read_files
+from policy.cli.migrate.state import ChangeStore, new_change
+from policy.formats.errors import ConfigError, FormatError, UsageError
+from policy.formats.hostlist import expand
+from tests.unit.policy.cli.migrate.drawn import exact, gres_confs, slurm_confs
+
+NODES = st.sets(st.sampled_from([f"n{number}" for number in range(1, 7)]))
+BERTH_CONF = st.sampled_from(
+    ["", '[hook]\nmessage = "never" # quiet\n', "[berthd]\ntick_ms = 250", '# ours\n[hook]\nlayout="plain"\n']
+)
+
+
+def layout(texts: Texts, chosen: set[str]) -> ExactWords:
+    return ExactWords({name: exact(name) for name in chosen & texts.nodes.keys()})
+
+
+@given(slurm_confs(), gres_confs(), BERTH_CONF, NODES)
+@settings(max_examples=60, deadline=None)
+def test_apply_and_undo_leave_the_same_bytes(conf: str, gres: str, berth: str, chosen: set[str]) -> None:
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        paths = {"slurm.conf": conf, "gres.conf": gres, "berth.conf": berth}
+        for file, text in paths.items():
+            if text:
+                (folder / file).write_bytes(text.encode())
+        store = ChangeStore(folder / "state")
+        before = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+        for rung in ("advise", "exact", "exact", "sharing"):
+            files = read_files(folder / "slurm.conf", folder / "berth.conf")
+            wanted = layout(files.texts, chosen if rung_of(files.texts) == "advise" else set(files.texts.nodes))
+            if rung == "sharing" and rung_of(files.texts) != "exact":
+                continue
+            new = changed(files.texts, rung, wanted)
+            assert changed(new, rung, ExactWords()) == new
+            with store.locked():
+                store.apply(new_change(rung, rung_of(files.texts), (), files.changes(new), ()))
+        for change in reversed(store.changes()):
+            store.undo(change)
+
+        assert {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()} == before
+        assert store.changes() == []
+
+
+@given(slurm_confs(), NODES)
+@settings(max_examples=200, deadline=None)
+def test_the_exact_nodes_and_no_others_change_their_gpus(conf: str, chosen: set[str]) -> None:
+    before = listed([conf])
+    wanted = {name: exact(name) for name in chosen if before[name].gpus}
+
+    (text,) = exact_nodes([conf], wanted)
+
+    after = listed([text])
+    assert after.keys() == before.keys()
+    for name, node in before.items():
+        assert set(node.features) <= set(after[name].features)
+        assert set(node.models) <= set(after[name].features)
+        if name in wanted:
+            assert after[name].exact
+            assert wanted[name].model in after[name].features
+            kept = [word for word in words_of(node.gres) if not word.startswith("gpu")]
+            assert words_of(after[name].gres)[: len(kept)] == kept
+        else:
+            assert after[name].gres == node.gres
+    for entry in entries(text):
+        if entry.get("NodeAddr"):
+            addresses = [word.rpartition(".")[2] for word in expand(entry.get("NodeAddr") or "")]
+            assert [f"n{number}" for number in addresses] == list(expand(entry.get("NodeName") or ""))
+
+
+@given(gres_confs(), NODES)
+def test_gres_conf_names_each_gpu_of_a_node_once(text: str, chosen: set[str]) -> None:
+    every = [f"n{number}" for number in range(1, 7)]
+
+    after = exact_gres(text, every, {name: exact(name) for name in chosen})
+
+    for name in chosen:
+        lines = [
+            entry
+            for entry in entries(after)
+            if (entry.get("Name") or "").lower() == "gpu" and name in expand(entry.get("NodeName") or name)
+        ]
+        assert [entry.get("Type") for entry in lines] == ["g0", "g1"]
+    assert after.count("fpga") == text.count("fpga")
+
+
+def test_a_range_that_does_not_fit_its_nodes_is_refused_with_its_line() -> None:
+    conf = "NodeName=n[1-4] NodeAddr=10.0.0.[1-3] Gres=gpu:2\n"
+
+    with pytest.raises(FormatError, match=r"NodeAddr=10\.0\.0\.\[1-3\].*split the line by hand"):
+        exact_nodes([conf], {"n1": exact("n1")})
+
+
+def test_limits_and_weights_by_model_become_licences() -> None:
+    conf = (
+        "AccountingStorageTRES=gres/gpu:a100\nNodeName=n[1-4] Gres=gpu:a100:8\n"
+        'PartitionName=gpu Nodes=ALL TRESBillingWeights="CPU=1,gres/gpu:a100=10"\n'
+    )
+
+    (new,) = changed(Texts((conf,)), "exact", ExactWords({"n1": exact("n1")}, frozenset({"a100"}))).slurm_conf
+
+    assert 'TRESBillingWeights="CPU=1,license/berth_a100=10"' in new
+    assert value_of([new], "AccountingStorageTRES") == "license/berth_a100,gres/gpu"
+    assert value_of([new], "Licenses") == "berth_a100:32"
+
+
+def test_the_sites_own_prolog_is_called_by_berths_from_the_exact_layout_on() -> None:
+    texts = Texts(("NodeName=n1 Gres=gpu:2\nProlog=/a\nprolog=/b/*\n",))
+
+    advised = changed(texts, "advise", ExactWords())
+    new = changed(advised, "exact", ExactWords({"n1": exact("n1")}))
+
+    assert value_of(advised.slurm_conf, "Prolog") == "/b/*"
+    assert value_of(new.slurm_conf, "Prolog") == "/opt/berth/bin/berth-prolog"
+    assert tomllib.loads(new.berth_conf) == {"hook": {}, "node": {"chain_prolog": ["/a", "/b/*"]}}
+    assert value_of(new.slurm_conf, "Epilog") == ""
+
+
+@pytest.mark.parametrize(("rung", "why"), [("observe", "undo --all"), ("advise", "undo"), ("sharing", "")])
+def test_down_is_undo(rung: str, why: str) -> None:
+    texts = changed(Texts(("NodeName=n1 Gres=gpu:2\n",)), "exact", ExactWords({"n1": exact("n1")}))
+    assert rung_of(texts) == "exact"
+    if not why:
+        assert rung_of(changed(texts, "sharing", ExactWords())) == "sharing"
+        return
+    with pytest.raises(UsageError, match=why):
+        changed(texts, next(one for one in RUNGS if one == rung), ExactWords())
+
+
+def test_a_key_of_berth_conf_is_changed_and_the_rest_stays() -> None:
+    text = '# ours\n[hook] # plugin\nlayout = "plain" # for now\nmessage = "never"\n'
+
+    assert set_key(text, "hook", "layout", None) == '# ours\n[hook] # plugin\nmessage = "never"\n'
+    assert set_key(text, "hook", "layout", '"exact"').count("layout") == 1
+    assert set_key("", "hook", "layout", '"plain"') == '[hook]\nlayout = "plain"\n'
+    with pytest.raises(ConfigError, match="by hand"):
+        set_key('hook.layout = "plain"\n', "hook", "layout", None)
