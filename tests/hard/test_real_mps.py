@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from itertools import cycle, product
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,8 @@ from tests.slurm.target import Container
 CLUSTER = ROOT / "containers" / "cluster.py"
 PREFIX = os.environ.get("BERTH_CLUSTER_PREFIX") or "berth"
 VERSIONS = os.environ.get("BERTH_TEST_VERSIONS", "24.11,26.05").split(",")
+PAIRS = list(product(VERSIONS, SUITES) if os.environ.get("BERTH_FULL_MATRIX") else zip(VERSIONS, cycle(SUITES)))
+"""Each version of Slurm with one driver, or with each."""
 pytestmark = [pytest.mark.hard, pytest.mark.timeout(5_400)]
 
 TESTS = ("tests/slurm/test_shares.py", "tests/slurm/test_guests.py")
@@ -33,47 +36,47 @@ NOT_WITH_IT = {
 
 _MEND = """
 chmod 755 /etc/berth-fake
-for i in nvidia-cuda-mps-control nvidia-cuda-mps-server; do mv -f /root/$i.before /usr/bin/$i; done
+for i in nvidia-cuda-mps-control nvidia-cuda-mps-server; do
+    [ ! -e /root/$i.before ] || mv -f /root/$i.before /usr/bin/$i
+done
 """
 
 
-@pytest.fixture(scope="module", params=VERSIONS)
-def cluster(request: pytest.FixtureRequest) -> Iterator[str]:
-    """The name of a cluster's controller; a cluster that is up stays up."""
-    version = str(request.param)
+@pytest.fixture(scope="module", params=PAIRS, ids="-".join)
+def controller(request: pytest.FixtureRequest) -> Iterator[str]:
+    """The controller of a cluster whose nodes have a driver's control program, with the stub beside it."""
+    version, driver = request.param
+    found = unpacked(driver)
+    if isinstance(found, str):
+        pytest.skip(f"NVIDIA's {driver} cannot be had: {found}")
     name = f"{PREFIX}{version.replace('.', '')}"
+    # A cluster that is up stays up.
     up = subprocess.run(["docker", "inspect", f"{name}-ctl"], capture_output=True, check=False).returncode == 0
     if not up:
         subprocess.run([sys.executable, CLUSTER, "up", "--slurm", version], check=True)
-    yield name
-    if not up:
-        subprocess.run([sys.executable, CLUSTER, "down", "--slurm", version], check=True)
-
-
-@pytest.fixture(params=SUITES)
-def controller(request: pytest.FixtureRequest, cluster: str) -> Iterator[str]:
-    """The controller of a cluster whose nodes have this driver's control program, with the stub beside it."""
-    found = unpacked(str(request.param))
-    if isinstance(found, str):
-        pytest.skip(f"NVIDIA's {request.param} cannot be had: {found}")
     programs = {"nvidia-cuda-mps-control": found / "usr/bin/nvidia-cuda-mps-control", STUB.name: STUB}
-    for node in NAMES:
-        _install(f"{cluster}-{node}", programs)
-        # Programs tell NVML of themselves: the daemon, which is root's, does not know them.
-        Container(f"{cluster}-{node}").bash(
-            "cd /etc/berth-fake && touch machine.lock machine.live && chmod 666 machine.l* && chmod 777 .", user="root"
-        )
-    yield f"{cluster}-ctl"
-    for node in NAMES:
-        Container(f"{cluster}-{node}").bash(_MEND, user="root")
+    nodes = [f"{name}-{node}" for node in NAMES]
+    try:
+        for node in nodes:
+            _install(node, programs)
+        yield f"{name}-ctl"
+    finally:
+        for node in nodes:
+            Container(node).bash(_MEND, user="root")
+        if not up:
+            subprocess.run([sys.executable, CLUSTER, "down", "--slurm", version], check=True)
 
 
-def _install(container: str, programs: dict[str, Path]) -> None:
-    target = Container(container)
+def _install(node: str, programs: dict[str, Path]) -> None:
+    target = Container(node)
     for name, source in programs.items():
         target.bash(f"[ -e /root/{name}.before ] || mv /usr/bin/{name} /root/{name}.before", user="root")
-        subprocess.run(["docker", "cp", "-q", "-L", str(source), f"{container}:/usr/bin/{name}"], check=True)
+        subprocess.run(["docker", "cp", "-q", "-L", str(source), f"{node}:/usr/bin/{name}"], check=True)
         target.bash(f"chown root: /usr/bin/{name} && chmod 755 /usr/bin/{name}", user="root")
+    # Programs tell NVML of themselves: the daemon, which is root's, does not know them.
+    target.bash(
+        "cd /etc/berth-fake && touch machine.lock machine.live && chmod 666 machine.l* && chmod 777 .", user="root"
+    )
 
 
 def _run(controller: str, *words: str) -> None:
