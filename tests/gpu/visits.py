@@ -14,10 +14,10 @@ import json
 import statistics
 from dataclasses import dataclass
 
+from prolog_epilog.node import devices
 from topology.calibrate import cublas
 from topology.calibrate.cuda import CudaDevice
 from topology.calibrate.measure import DeviceReading, summary
-from topology.providers.nvml import discover
 
 __all__ = ["ShortVisit", "main"]
 
@@ -78,7 +78,8 @@ def main() -> None:
     parser.add_argument("seconds", type=float, nargs="?", default=2.0)
     parser.add_argument("--own-kernels", action="store_true")
     asked = parser.parse_args()
-    uuid = discover("here").gpus[0].uuid
+    with devices.driver() as nvml:
+        uuid = nvml.gpus()[0].uuid
     warm = CudaDevice(uuid, blas=None if asked.own_kernels else cublas.find())
     _run(warm, min(_WARM_S, 4 * asked.seconds))
     warm.close()

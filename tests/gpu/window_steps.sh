@@ -15,7 +15,7 @@ export W L PY
 leftovers() { # ends the daemons that a step noted and did not end itself, and removes their folders
   local pid folder child
   while read -r pid folder; do
-    for child in $(pgrep -P "$pid") "$pid"; do kill -9 "$child" 2> /dev/null; done
+    for child in $(cat "/proc/$pid/task/$pid/children" 2> /dev/null || pgrep -P "$pid") "$pid"; do kill -9 "$child" 2> /dev/null; done
     rm -rf "$folder"
   done < "$W/started"
   : > "$W/started"
