@@ -56,5 +56,8 @@ def _collect(args: argparse.Namespace) -> int:
         part.unlink(missing_ok=True)
         if sys.stderr.isatty():
             print(file=sys.stderr)
-    print(f"berth: {collection.runs} runs in {path}; next: berth report --from {path}, or berth simulate {path}")
+    print(
+        f"berth: {collection.runs} runs in {path}; next: berth report --from {path}, berth observe --from {path}, "
+        f"berth web --from-collect {path}, or berth simulate {path}"
+    )
     return 0

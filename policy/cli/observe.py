@@ -54,6 +54,9 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--for", dest="minutes", type=float, default=0.0, metavar="MINUTES", help="goes on for so long"
     )
     observe.add_argument("--days", type=int, default=_DAYS, help=f"days of accounting; 0: none (default: {_DAYS})")
+    observe.add_argument(
+        "--from", dest="source", metavar="FILE", help="past days alone, of a file of berth collect; needs no Slurm"
+    )
     observe.add_argument("--json", action="store_true", help="print JSON")
     observe.set_defaults(run=_run)
 
@@ -66,6 +69,8 @@ def _run(args: argparse.Namespace) -> int:
     from policy.request.settings import Settings  # noqa: PLC0415
     from policy.slurm.by_command.command import CommandGateway  # noqa: PLC0415
 
+    if args.source:
+        return _of_the_past(args)
     began = time.monotonic()
     gateway = CommandGateway()
     reading = numbered(_read(gateway))
@@ -89,6 +94,26 @@ def _run(args: argparse.Namespace) -> int:
         past.pop("text")
     if args.json:
         print_json(found)
+    return 0
+
+
+def _of_the_past(args: argparse.Namespace) -> int:
+    """Shows past days alone: what the file tells, on the nodes of today where Slurm can be asked for them."""
+    from policy.cli import report  # noqa: PLC0415
+
+    now = [
+        name
+        for name, given in (("--machine", args.machine), ("--for", args.minutes), ("--scores", args.scores))
+        if given
+    ]
+    if now:
+        raise UsageError(f"{now[0]} is about jobs that run now; leave it away, or leave --from away")
+    found = report.past(args.days or _DAYS, None, args.fabric, args.source)
+    text = found.pop("text")
+    if args.json:
+        print_json({"past": found})
+    else:
+        sys.stdout.write(text.lstrip("\n"))
     return 0
 
 

@@ -69,17 +69,23 @@ def _report(args: argparse.Namespace) -> int:
     return 0
 
 
-def past(days: int, gpus: Mapping[str, int], fabric: str | None) -> dict[str, Any]:
-    """Returns the figures of the last days, and as `text` the tables on waits and places; SlurmError without sacct."""
+def past(days: int, gpus: Mapping[str, int] | None, fabric: str | None, source: str = "") -> dict[str, Any]:
+    """Returns the figures of the last days, and as `text` the tables on waits and places; SlurmError without sacct.
+
+    With a `source`, a file of berth collect, they are the last days in it. Without `gpus` Slurm is asked for them.
+    """
     from policy.cli.classify import shipped_rules  # noqa: PLC0415
     from policy.report.site import Site  # noqa: PLC0415
     from policy.report.tally import Period, Tally  # noqa: PLC0415
     from policy.report.text import short  # noqa: PLC0415
 
-    until = time.time()
+    until = _last_end(source) if source else time.time()
     since = until - days * _DAY_S
-    tally = Tally(Site(gpus, _groups(fabric), 0), shipped_rules())
-    _from_sacct(tally, since, until)
+    tally = Tally(Site(_gpus_of_nodes() if gpus is None else gpus, _groups(fabric), 0), shipped_rules())
+    if source:
+        _from_file(source, tally, Period(since, until))
+    else:
+        _from_sacct(tally, since, until)
     found = tally.figures(Period(since, until))
     return {"waits": found["waits"], "places": found["places"], "counts": found["counts"], "text": short(found)}
 
@@ -108,6 +114,21 @@ def _from_file(name: str, tally: Tally, period: Period) -> None:
         else:
             with opened(Path(name)) as lines:
                 tally.add(read(lines), period, period.until)
+    except OSError as problem:
+        raise UsageError(
+            f"{name} cannot be read: {problem.strerror}; name a file that berth collect wrote"
+        ) from problem
+
+
+def _last_end(name: str) -> float:
+    """Returns when the last run in a file ended."""
+    from policy.report.rows import read  # noqa: PLC0415
+
+    if name == "-":
+        raise UsageError("--from reads the file twice, so it cannot be -; name a file that berth collect wrote")
+    try:
+        with opened(Path(name)) as lines:
+            return max((run.end for run in read(lines) if run.end is not None), default=0.0)
     except OSError as problem:
         raise UsageError(
             f"{name} cannot be read: {problem.strerror}; name a file that berth collect wrote"

@@ -5,7 +5,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from policy.formats import hostlist
+
 _LONGEST_NUMBER = 16
+_LONGEST_LIST = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +76,7 @@ def text(found: Mapping[str, Any]) -> str:
 
 def short(found: Mapping[str, Any]) -> str:
     """Returns the tables on waits and places alone, after the headline."""
-    every = (_waits, _reasons, _places)
+    every = (_waits, _reasons, _places, _in_more_leaves)
     return "\n" + _text([headline(found)], (table for make in every if (table := make(found)).rows))
 
 
@@ -137,6 +140,23 @@ def _places(found: Mapping[str, Any]) -> ReportTable:
         if known := runs.get(f"several_nodes_{level}_known"):
             note += f"; {runs.get(f'more_{level}', 0):,} of {known:,} on several nodes lay in more {word} than needed"
     return ReportTable("Places of jobs on several GPUs", note, ("GPUs", "nodes", "runs", "GPU h"), rows)
+
+
+def _in_more_leaves(found: Mapping[str, Any]) -> ReportTable:
+    rows = [
+        [
+            *(one["job"], f"{one['gpus']:,}", _folded(one["nodes"])),
+            *(str(one["leaves"]), str(one["leaves_needed"]), hours(one["gpu_hours"])),
+        ]
+        for one in found["places"]["in_more_leaves"]
+    ]
+    columns = ("job", "GPUs", "nodes", "leaves", "needed", "GPU h")
+    return ReportTable("Jobs in more leaves than needed", "those that held most", columns, rows)
+
+
+def _folded(nodes: Sequence[str]) -> str:
+    text = hostlist.fold(nodes)
+    return text if len(text) <= _LONGEST_LIST else f"{text[:_LONGEST_LIST]}..."
 
 
 def _levels(found: Mapping[str, Any]) -> ReportTable:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import ipaddress
 import threading
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from policy.web.live import LiveSource
     from policy.web.model import WebRoom
     from policy.web.server import WebServer
+    from policy.web.simulated import SimulatedSource
 
 __all__ = ["register"]
 
@@ -30,6 +32,8 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     """Adds the command."""
     parser = commands.add_parser("web", help="serve a page of GPUs, queue and history")
     parser.add_argument("--from-simulation", type=Path, metavar="FILE", help="show a run of simulate --history instead")
+    parser.add_argument("--from-collect", type=Path, metavar="FILE", help="show past days, of a file of berth collect")
+    parser.add_argument("--day", metavar="DATE", help="with --from-collect: this day alone, such as 2026-11-20")
     parser.add_argument(
         "--bind", default="127.0.0.1", metavar="ADDRESS", help="address to listen on (default: this host alone)"
     )
@@ -62,10 +66,10 @@ def run(options: argparse.Namespace) -> int:
     if set(options.embed_in) & set(" ;,'\n"):
         raise UsageError("--embed-in is one origin, such as https://ondemand.site")
     stop = threading.Event()
-    if options.from_simulation:
-        from policy.web.simulated import SimulatedSource  # noqa: PLC0415
-
-        server = _server(options, Exhibit(SimulatedSource(options.from_simulation)), _access(options, ""))
+    if options.from_simulation or options.from_collect:
+        server = _server(options, Exhibit(_recorded(options)), _access(options, ""))
+    elif options.day:
+        raise UsageError("--day is for --from-collect FILE; add it, or leave --day away")
     else:
         from policy.site.config import config_path, load  # noqa: PLC0415
 
@@ -84,6 +88,25 @@ def run(options: argparse.Namespace) -> int:
         server.stopped.set()
         server.server_close()
     return 0
+
+
+def _recorded(options: argparse.Namespace) -> SimulatedSource:
+    from policy.site.config import config_path, load  # noqa: PLC0415
+    from policy.web.simulated import CollectedSource, SimulatedSource  # noqa: PLC0415
+
+    if options.from_simulation:
+        if options.from_collect or options.day:
+            raise UsageError("--from-simulation stands alone; leave --from-collect and --day away")
+        return SimulatedSource(options.from_simulation)
+    since, until = 0.0, float("inf")
+    if options.day:
+        try:
+            day = datetime.strptime(options.day, "%Y-%m-%d")  # noqa: DTZ007 - a day of this machine's clock
+        except ValueError:
+            raise UsageError(f"--day {options.day!r} is no day; write it as 2026-11-20") from None
+        since, until = day.timestamp(), (day + timedelta(days=1)).timestamp()
+    config = load(config_path())
+    return CollectedSource(options.from_collect, lambda names: _known(config, names), since, until)
 
 
 def _server(options: argparse.Namespace, exhibit: object, access: WebAccess) -> WebServer:

@@ -1,12 +1,17 @@
-"""Shows a run of `berth simulate --history FILE`, at any moment of it."""
+"""Shows a run of `berth simulate --history FILE`, or what `berth collect` saved, at any moment of it."""
 
 import json
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from policy.formats.errors import FormatError
+from policy.report import rows
+from policy.report.past_days import past_days
+from policy.slurm.accounting import opened
 from policy.web.model import (
     MOST_EVENTS,
     OPEN,
@@ -107,6 +112,41 @@ class SimulatedSource:
                 if values.get("pins", "0") not in {"0", pins}:
                     pins = values["pins"]
                     yield WebEvent(at, "re-pin", job["id"], values.get("why", ""))
+
+
+class CollectedSource(SimulatedSource):
+    """The past days of a real cluster, as its accounting tells them."""
+
+    def __init__(
+        self,
+        path: Path,
+        known: Callable[[Sequence[str]], WebRoom],
+        since: float = 0.0,
+        until: float = float("inf"),
+    ) -> None:
+        """`known` tells of nodes by their names what today's topology files say."""
+        try:
+            with opened(path) as lines:
+                found = past_days(rows.read(lines), since, until)
+        except OSError as problem:
+            raise FormatError(f"cannot read {path}: {problem.strerror}; berth collect makes it") from None
+        if not found.jobs:
+            raise FormatError(f"{path} has no GPU job in that time; name another --day, or leave it away")
+        room = known(found.names)
+        nodes = [replace(node, gpus=max(node.gpus, seen)) for node, seen in zip(room.nodes, found.gpus, strict=True)]
+        began = since or min(float(job["submitted"]) for job in found.jobs)
+        first = datetime.fromtimestamp(began, UTC).astimezone()
+        self._read(
+            {
+                "nodes": [asdict(node) for node in nodes],
+                "links": room.links,
+                "jobs": found.jobs,
+                "written": found.written,
+                "zero": first.replace(hour=0, minute=0, second=0, microsecond=0).timestamp(),
+            }
+        )
+        if since or until < float("inf"):
+            self._room = replace(self._room, began=max(self._room.began, since), until=min(self._room.until, until))
 
 
 _WAITS = {

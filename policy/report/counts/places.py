@@ -1,6 +1,7 @@
 """Counts on how many nodes, leaves and islands jobs of several GPUs ran, and how many they needed."""
 
 from collections import Counter
+from heapq import heappush, heappushpop
 from typing import Any
 
 from policy.report.rows import JobRun
@@ -8,6 +9,8 @@ from policy.report.site import SIZES, Site, size_of
 
 _WIDEST = 8
 """Jobs on more nodes are counted together."""
+_NAMED = 10
+"""Runs that are named, those that held most."""
 
 
 class Places:
@@ -20,6 +23,7 @@ class Places:
         self._levels: dict[str, Counter[str]] = {size: Counter() for size in SIZES}
         self._counts: Counter[str] = Counter()
         self._lost: Counter[str] = Counter()
+        self._named: list[tuple[float, int, JobRun, int, int]] = []
 
     def add(self, run: JobRun) -> None:
         """Adds a finished run."""
@@ -45,6 +49,15 @@ class Places:
             self._note(f"several_nodes_{level}_known", run)
             if groups > -(-nodes // largest):
                 self._note(f"more_{level}", run)
+                if level == "leaf":
+                    self._name(run, groups, -(-nodes // largest))
+
+    def _name(self, run: JobRun, leaves: int, needed: int) -> None:
+        entry = (run.gpu_s, self._counts["runs"], run, leaves, needed)
+        if len(self._named) < _NAMED:
+            heappush(self._named, entry)
+        else:
+            heappushpop(self._named, entry)
 
     def _note(self, name: str, run: JobRun) -> None:
         self._counts[name] += 1
@@ -64,6 +77,17 @@ class Places:
             },
             "runs": dict(self._counts),
             "gpu_hours": {name: round(used / 3_600, 2) for name, used in self._lost.items()},
+            "in_more_leaves": [
+                {
+                    "job": run.id,
+                    "gpus": run.gpus,
+                    "nodes": list(run.nodes),
+                    "leaves": leaves,
+                    "leaves_needed": needed,
+                    "gpu_hours": round(gpu_s / 3_600, 2),
+                }
+                for gpu_s, _, run, leaves, needed in sorted(self._named, reverse=True)
+            ],
         }
 
 

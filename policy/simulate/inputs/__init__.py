@@ -68,7 +68,7 @@ def form_of(table: InputTable) -> str:
     known = "; ".join(",".join(sorted(columns)) for _, columns in FORMS.values())
     raise FormatError(
         f"{table.source}, line 1: no known trace has the columns {','.join(table.header)[:80]}; "
-        f"known are {known}; and what sacct -P writes, with JobID"
+        f"known are {known}; and what berth collect writes, or sacct -P with JobID"
     )
 
 

@@ -1,7 +1,7 @@
 """Checks the data of the page: of a simulated day, of Slurm, and for each viewer."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,10 +9,12 @@ import pytest
 
 from policy.formats.errors import FormatError, SlurmError
 from policy.formats.slurm_facts import JobFacts, NodeFacts, Reading
+from policy.report.rows import COLUMNS
 from policy.slurm.gateways import open_gateway
 from policy.web.live import LiveSource
 from policy.web.model import WebNode, WebRoom, WebViewer, seen_by
-from policy.web.simulated import SimulatedSource
+from policy.web.simulated import CollectedSource, SimulatedSource
+from tests.unit.policy.report.collected import line
 from tests.unit.policy.web.web_world import simulated_day
 
 RECORDING = Path(__file__).parents[3] / "unit" / "data" / "slurm-26.05"
@@ -168,3 +170,47 @@ def test_a_real_recording_is_shown() -> None:
     assert source.read(), source.moment(None).problem
     assert sum(node.gpus for node in source.room().nodes) > 0
     assert all(one.state in {"PENDING", "RUNNING"} for one in source.moment(None).jobs)
+
+
+def collected(path: Path, *lines: str) -> Path:
+    path.write_text("\n".join(["|".join(COLUMNS), *lines, ""]))
+    return path
+
+
+def unknown(names: Sequence[str]) -> WebRoom:
+    return WebRoom([WebNode(name, 0) for name in names])
+
+
+def test_past_days_are_played_from_a_file_of_berth_collect(tmp_path: Path) -> None:
+    file = collected(
+        tmp_path / "past",
+        line("7", 86_400, 86_400, 90_000, "n1", 8),
+        line("8", 86_500, 90_000, 93_600, "n[1-2]", 16, said="[berth/1 state=placed why=near]"),
+    )
+    source = CollectedSource(file, unknown)
+    room = source.room()
+
+    assert [(node.name, node.gpus) for node in room.nodes] == [("n1", 8), ("n2", 8)]
+    early = {job.id: (job.state, list(job.places)) for job in source.moment(88_000).jobs}
+    assert early == {"7": ("RUNNING", [(0, 255)]), "8": ("PENDING", [])}
+    late = source.moment(91_000)
+    assert [(job.id, job.state) for job in late.jobs] == [("8", "RUNNING")]
+    assert ("start", "8", "near") in [(one.kind, one.job, one.text) for one in late.events]
+
+
+def test_a_day_of_them_begins_and_ends_as_that_day(tmp_path: Path) -> None:
+    file = collected(tmp_path / "past", line("7", 100, 100, 500, "n1", 8), line("8", 900, 900, 2_000, "n1", 8))
+    room = CollectedSource(file, unknown, 400, 1_000).room()
+
+    assert (room.began, room.until) == (400, 1_000)
+    with pytest.raises(FormatError, match="no GPU job in that time"):
+        CollectedSource(file, unknown, 600, 700)
+
+
+@pytest.mark.parametrize("text", ["", '{"schema_version": 1}', "JobID|Submit\n1|2\n"])
+def test_what_is_no_collection_names_the_command_that_makes_one(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "past"
+    file.write_text(text)
+
+    with pytest.raises(FormatError, match="berth collect"):
+        CollectedSource(file, unknown)
