@@ -1,0 +1,162 @@
+"""The checks of `berth doctor --before-upgrade`: what fits the Slurm to come, what waits and runs, and the order of steps."""
+
+import re
+import struct
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from policy.cli.output import some
+from policy.formats.slurm_facts import JobFacts
+
+__all__ = ["MAJORS", "built_for", "jobs_found", "order", "plugins_found", "slurmds_found"]
+
+MAJORS = ("22.05", "23.02", "23.11", "24.05", "24.11", "25.05", "25.11", "26.05")
+"""Slurm's releases in their order."""
+SUPPORTED = MAJORS[4:]
+PLUGINS = ("job_submit_berth.so", "cli_filter_berth.so", "spank_berth.so")
+_BACK = 3
+"""Releases that a slurmd may be older than its slurmctld, since 24.11."""
+
+Row = tuple[str, bool, str]
+"""A check's name, whether all is well, and a sentence."""
+
+
+def built_for(library: bytes) -> str:
+    """Returns the Slurm release that a plugin was built for; empty if the file does not tell.
+
+    Slurm compares the same number, `plugin_version`, and refuses a plugin where it differs.
+    """
+    try:
+        number = _number(library)
+    except (struct.error, IndexError, ValueError):
+        return ""
+    return f"{number >> 16 & 0xFF}.{number >> 8 & 0xFF:02}.{number & 0xFF}" if number else ""
+
+
+def _number(library: bytes) -> int:
+    """Returns the value of the symbol `plugin_version` of a 64-bit little-endian ELF file; 0 without one."""
+    if library[:6] != b"\x7fELF\x02\x01":
+        return 0
+    (offset,) = struct.unpack_from("<Q", library, 40)
+    size, count = struct.unpack_from("<HH", library, 58)
+    # type, address, offset, size, link to the names
+    sections = []
+    for index in range(count):
+        _, kind, _, address, start, length, link = struct.unpack_from("<IIQQQQI", library, offset + index * size)
+        sections.append((kind, address, start, length, link))
+    for kind, _, start, length, link in sections:
+        if kind not in (2, 11):
+            continue
+        names = sections[link][2]
+        for place in range(start, start + length, 24):
+            name, _, _, where, value, _ = struct.unpack_from("<IBBHQQ", library, place)
+            end = library.index(b"\0", names + name)
+            if library[names + name : end] == b"plugin_version" and 0 < where < count:
+                _, address, begin, _, _ = sections[where]
+                (found,) = struct.unpack_from("<I", library, begin + value - address)
+                return int(found)
+    return 0
+
+
+def plugins_found(folder: Path, present: str, to: str) -> Iterator[Row]:
+    """Yields the checks of the plugins: built for the Slurm that runs, and what the next one needs."""
+    if to and _major(to) not in SUPPORTED:
+        yield "Slurm to come", False, f"this Berth supports {SUPPORTED[0]} to {SUPPORTED[-1]}, not {to}; upgrade Berth first"
+    elif to and MAJORS.index(_major(to)) < _place(present):
+        yield "Slurm to come", False, f"{to} is older than {present}, and slurmctld does not read the state of a newer one"
+    for name in PLUGINS:
+        try:
+            found = built_for((folder / name).read_bytes())
+        except OSError as problem:
+            yield name, False, f"{folder / name}: {problem.strerror}; slurmctld or sbatch does not start without it"
+            continue
+        if not found:
+            yield name, False, f"{folder / name} does not tell its Slurm release; build it anew"
+        elif found != present:
+            yield name, False, f"built for {found}, and slurmctld is {present}; install the plugins for {present}"
+        elif to and to != present:
+            text = f"built for {found}: install berth-slurm-plugins-{to} in the step that installs Slurm {to}"
+            yield name, True, text
+        else:
+            yield name, True, f"built for {found}, as slurmctld is"
+
+
+def slurmds_found(releases: Mapping[str, str], present: str, to: str) -> Row:
+    """Returns the check of the slurmds: none may be too old for the slurmctld to come."""
+    target = to or present
+    newest = _place(target)
+    old = [node for node, one in releases.items() if one and newest - _place(one) > _BACK]
+    if old:
+        return "slurmds", False, f"{some(old)}: more than {_BACK} releases older than {target}; upgrade these first"
+    behind = [node for node, one in releases.items() if one and _major(one) != _major(target)]
+    if behind:
+        text = f"{len(behind)} of {len(releases)} are of another release than {target}: each keeps the plugins of its own"
+        return "slurmds", True, text
+    return "slurmds", True, f"{len(releases)} of release {_major(target)}"
+
+
+def jobs_found(jobs: Iterable[JobFacts]) -> Iterator[Row]:
+    """Yields what waits and runs with Berth's help; none of it has to end for an upgrade."""
+    pinned = shares = guests = 0
+    for job in jobs:
+        if job.state in ("PENDING", "ARRAY"):
+            pinned += bool(job.required and job.segment and "nodes" in job.segment)
+        elif job.guest:
+            guests += 1
+        elif job.share:
+            shares += 1
+    yield "waiting pins", True, f"{pinned}: they stand in Slurm's job records and outlive each restart"
+    text = f"{shares}: they stand in /run/berth of their nodes; do not reboot these nodes before the jobs end"
+    yield "shares", True, text if shares else "0"
+    text = f"{guests} run; each stands still until berth-guard has measured its host anew, so restart the guards by node"
+    yield "guests", True, text if guests else "0 run"
+
+
+def berth_found(own: str, running: str) -> Row:
+    """Returns the check of berthd: is it what is installed here?"""
+    if running and running != own:
+        text = f"runs {running}, and {own} is installed here; restart it soon, it starts processes from what is installed"
+        return "berthd's release", False, text
+    return "berthd's release", True, f"{own}, as installed" if running else f"{own} is installed, and no berthd answers"
+
+
+def order(rung: str, to: str, controllers: Sequence[str], *, accounting: bool) -> list[str]:
+    """Returns the steps of an upgrade in their order; `to` is the Slurm to come, empty for Berth alone."""
+    there = rung != "observe"
+    steps = []
+    first = ", then ".join([*controllers[1:], controllers[0]]) if len(controllers) > 1 else "the controller"
+    if to and accounting:
+        steps.append(f"slurmdbd: install Slurm {to} there and restart it; it has no part of Berth")
+    if to and there:
+        steps.append(f"On {first}: Slurm {to} with the plugins for {to} in one step, then restart slurmctld")
+    elif to:
+        steps.append(f"On {first}: Slurm {to}, then restart slurmctld; no plugin of Berth is named")
+    if not to:
+        steps.append("Berth's Python code and the plugins on all computers; commands and node scripts are new at once")
+    if not to and there:
+        steps.append(f"Restart slurmctld on {first}: it loads job_submit_berth.so at its start")
+    if there:
+        steps.append("Restart berthd on each controller at once: waiting jobs are pinned anew within two seconds")
+    if to:
+        steps.append(f"Node by node: Slurm {to}{f' with the plugins for {to}' if there else ''}, then restart slurmd; jobs go on")
+        steps.append(f"Login nodes last: Slurm {to}{f' with the plugins for {to} in one step' if there else ''}")
+    if rung in ("exact", "sharing"):
+        steps.append("On each GPU node: berth --version, which is to be that of the controller, and berth doctor node")
+    if rung == "sharing":
+        steps.append("Restart berth-guard node by node; guards of the old release and the new berthd understand each other")
+    if there and not to:
+        steps.append("New keys go into berth.conf last: an old berthd would not start with a key that it does not know")
+    return [*steps, "berth doctor"]
+
+
+def _major(release: str) -> str:
+    return ".".join(release.split(".")[:2])
+
+
+def _place(release: str) -> int:
+    """Returns a release's place in the order; unknown ones stand before or after all."""
+    major = _major(release)
+    if major in MAJORS:
+        return MAJORS.index(major)
+    numbers = [int(part) for part in re.findall(r"\d+", major)]
+    return -1 if numbers < [22, 5] else len(MAJORS)
