@@ -38,6 +38,13 @@ def register(commands: Any) -> None:
     parser = commands.add_parser("doctor", help="check Slurm's configuration and Berth's own (admins)")
     parser.add_argument("where", nargs="?", choices=["node"], help="node: check this compute node instead")
     parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument(
+        "--before-upgrade",
+        nargs="?",
+        const="",
+        metavar="RELEASE",
+        help="check before an upgrade of Slurm to RELEASE, such as 26.05.5, or of Berth alone, and say in which order",
+    )
     parser.set_defaults(run=run)
 
 
@@ -51,12 +58,29 @@ def run(options: argparse.Namespace) -> int:
     from policy.slurm.by_command.command import CommandGateway, run_command  # noqa: PLC0415
 
     config = load(config_path())
+    if options.before_upgrade is not None:
+        return _before_upgrade(options, CommandGateway(), config, run_command)
     findings = list(examine(CommandGateway(), config, lambda: ask.status(config.socket), run_command))
     if options.json:
         print_json({"checks": [asdict(finding) for finding in findings]})
     else:
         for finding in findings:
             sys.stdout.write(f"{'ok  ' if finding.ok else 'FAIL'}  {finding.name}: {finding.text}\n")
+    return 0 if all(finding.ok for finding in findings) else 1
+
+
+def _before_upgrade(options: argparse.Namespace, gateway: "Gateway", settings: "Config", printed: Printed) -> int:
+    """Runs the checks before an upgrade; exit status 1 if one failed."""
+    from policy.cli.doctor_upgrade import before_upgrade  # noqa: PLC0415 - keeps `berth --help` fast
+
+    rows, steps = before_upgrade(gateway, settings, printed, options.before_upgrade)
+    findings = [Finding(*row) for row in rows]
+    if options.json:
+        print_json({"checks": [asdict(finding) for finding in findings], "order": steps})
+    else:
+        for finding in findings:
+            sys.stdout.write(f"{'ok  ' if finding.ok else 'FAIL'}  {finding.name}: {finding.text}\n")
+        sys.stdout.writelines(f"{number}. {step}\n" for number, step in enumerate(steps, 1))
     return 0 if all(finding.ok for finding in findings) else 1
 
 
@@ -86,6 +110,7 @@ def examine(
         yield Finding("limits by model", not wrong, wrong or "all that there are count")
         yield _types(gpu_nodes)
         yield _seats(gpu_nodes)
+        yield _scripts(config)
     else:
         yield Finding("limits by model", ok=True, text="as Slurm counts them: no request and no GRES type is changed")
     machines, problems = _machines(settings.topology_dir, needed=step.name == "exact")
@@ -145,6 +170,18 @@ def _plugin(config: Mapping[str, str]) -> Finding:
     ok = names[-1] == "berth"
     text = "berth is the last one" if ok else f"{','.join(names)}; berth has to be there, as the last one"
     return Finding("JobSubmitPlugins", ok, text)
+
+
+def _scripts(config: Mapping[str, str]) -> Finding:
+    """Checks that scripts of the site's own are called by Berth's: Slurm tells them the last GPU of a job only."""
+    own = [
+        f"{key}={path}"
+        for key, path in sorted(config.items())
+        if re.fullmatch(r"(Prolog|Epilog)(\[\d+\])?", key) and path not in ("", "(null)") and "berth" not in path
+    ]
+    advice = f"{some(own)}: with one type for each GPU it learns the last GPU only; put it into chain_prolog or"
+    text = f"{advice} chain_epilog of berth.conf, docs/node.md" if own else "none but Berth's see the layout"
+    return Finding("Prolog and Epilog", not own, text)
 
 
 def _types(nodes: Sequence["NodeFacts"]) -> Finding:

@@ -1,14 +1,36 @@
-"""The checks of `berth doctor --before-upgrade`: what fits the Slurm to come, what waits and runs, and the order of steps."""
+"""The checks of `berth doctor --before-upgrade`: what fits the Slurm to come, what waits and runs, and the order."""
 
 import re
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from policy.cli.output import some
+from policy.cli import ask
+from policy.cli.doctor_models import Printed
+from policy.cli.doctor_steps import step_of
+from policy.cli.output import installed, some
+from policy.formats.errors import BerthError, UsageError
 from policy.formats.slurm_facts import JobFacts
+from policy.formats.wire import VERSION
 
-__all__ = ["MAJORS", "built_for", "jobs_found", "order", "plugins_found", "slurmds_found"]
+if TYPE_CHECKING:
+    from policy.site.config import Config
+    from policy.slurm.interface import Gateway
+
+__all__ = [
+    "MAJORS",
+    "Row",
+    "before_upgrade",
+    "berth_found",
+    "built_for",
+    "jobs_found",
+    "notices_found",
+    "order",
+    "plugins_found",
+    "scripts_found",
+    "slurmds_found",
+]
 
 MAJORS = ("22.05", "23.02", "23.11", "24.05", "24.11", "25.05", "25.11", "26.05")
 """Slurm's releases in their order."""
@@ -58,12 +80,19 @@ def _number(library: bytes) -> int:
     return 0
 
 
+def release_found(present: str, to: str) -> Iterator[Row]:
+    """Yields what speaks against a release of Slurm; nothing where all is well."""
+    if to and _major(to) not in SUPPORTED:
+        text = f"this Berth supports {SUPPORTED[0]} to {SUPPORTED[-1]}, not {to}; upgrade Berth first"
+        yield "Slurm to come", False, text
+    elif to and _place(to) < _place(present):
+        text = f"{to} is older than {present}, and slurmctld does not read the state of a newer one"
+        yield "Slurm to come", False, text
+
+
 def plugins_found(folder: Path, present: str, to: str) -> Iterator[Row]:
     """Yields the checks of the plugins: built for the Slurm that runs, and what the next one needs."""
-    if to and _major(to) not in SUPPORTED:
-        yield "Slurm to come", False, f"this Berth supports {SUPPORTED[0]} to {SUPPORTED[-1]}, not {to}; upgrade Berth first"
-    elif to and MAJORS.index(_major(to)) < _place(present):
-        yield "Slurm to come", False, f"{to} is older than {present}, and slurmctld does not read the state of a newer one"
+    yield from release_found(present, to)
     for name in PLUGINS:
         try:
             found = built_for((folder / name).read_bytes())
@@ -90,7 +119,7 @@ def slurmds_found(releases: Mapping[str, str], present: str, to: str) -> Row:
         return "slurmds", False, f"{some(old)}: more than {_BACK} releases older than {target}; upgrade these first"
     behind = [node for node, one in releases.items() if one and _major(one) != _major(target)]
     if behind:
-        text = f"{len(behind)} of {len(releases)} are of another release than {target}: each keeps the plugins of its own"
+        text = f"{len(behind)} of {len(releases)} are not of {_major(target)}: each needs plugins of its own release"
         return "slurmds", True, text
     return "slurmds", True, f"{len(releases)} of release {_major(target)}"
 
@@ -108,16 +137,40 @@ def jobs_found(jobs: Iterable[JobFacts]) -> Iterator[Row]:
     yield "waiting pins", True, f"{pinned}: they stand in Slurm's job records and outlive each restart"
     text = f"{shares}: they stand in /run/berth of their nodes; do not reboot these nodes before the jobs end"
     yield "shares", True, text if shares else "0"
-    text = f"{guests} run; each stands still until berth-guard has measured its host anew, so restart the guards by node"
+    text = f"{guests} run; each stands still until berth-guard has measured its host anew: restart guards node by node"
     yield "guests", True, text if guests else "0 run"
 
 
+def scripts_found(own: str) -> Row:
+    """Returns what the controller can say of the nodes' Prolog, Epilog and guard."""
+    return (
+        "node scripts",
+        True,
+        f"no record tells the controller their release: berth --version on each node has to be {own}",
+    )
+
+
 def berth_found(own: str, running: str) -> Row:
-    """Returns the check of berthd: is it what is installed here?"""
+    """Returns the check that the berthd that runs is the one that is installed here."""
     if running and running != own:
-        text = f"runs {running}, and {own} is installed here; restart it soon, it starts processes from what is installed"
+        text = (
+            f"runs {running}, and {own} is installed here; restart it soon, it starts processes from what is installed"
+        )
         return "berthd's release", False, text
     return "berthd's release", True, f"{own}, as installed" if running else f"{own} is installed, and no berthd answers"
+
+
+def notices_found(program: Path, *, listens: bool) -> Row:
+    """Returns the check of the notices that nodes send at a job's end: both sides have to speak one protocol."""
+    if not listens:
+        return "notices", True, "switched off: [notice] of berth.conf names no host"
+    try:
+        speaks = f"{VERSION} epilog".encode() in program.read_bytes()
+    except OSError:
+        return "notices", True, f"{program} is not on this computer; berthd of this release hears {VERSION}"
+    if not speaks:
+        return "notices", False, f"{program} does not speak {VERSION}, which berthd hears; install both of one release"
+    return "notices", True, f"{program} speaks {VERSION}, as berthd hears it"
 
 
 def order(rung: str, to: str, controllers: Sequence[str], *, accounting: bool) -> list[str]:
@@ -138,12 +191,13 @@ def order(rung: str, to: str, controllers: Sequence[str], *, accounting: bool) -
     if there:
         steps.append("Restart berthd on each controller at once: waiting jobs are pinned anew within two seconds")
     if to:
-        steps.append(f"Node by node: Slurm {to}{f' with the plugins for {to}' if there else ''}, then restart slurmd; jobs go on")
-        steps.append(f"Login nodes last: Slurm {to}{f' with the plugins for {to} in one step' if there else ''}")
+        with_plugins = f" with the plugins for {to}" if there else ""
+        steps.append(f"Node by node: Slurm {to}{with_plugins}, then restart slurmd; jobs go on")
+        steps.append(f"Login nodes last: Slurm {to}{with_plugins} in one step")
     if rung in ("exact", "sharing"):
         steps.append("On each GPU node: berth --version, which is to be that of the controller, and berth doctor node")
     if rung == "sharing":
-        steps.append("Restart berth-guard node by node; guards of the old release and the new berthd understand each other")
+        steps.append("Restart berth-guard node by node: guests stand still until their hosts are measured anew")
     if there and not to:
         steps.append("New keys go into berth.conf last: an old berthd would not start with a key that it does not know")
     return [*steps, "berth doctor"]
@@ -160,3 +214,41 @@ def _place(release: str) -> int:
         return MAJORS.index(major)
     numbers = [int(part) for part in re.findall(r"\d+", major)]
     return -1 if numbers < [22, 5] else len(MAJORS)
+
+
+def before_upgrade(
+    gateway: "Gateway", settings: "Config", printed: Printed, to: str, programs: Path = Path("/usr/libexec/berth")
+) -> tuple[list[Row], list[str]]:
+    """Returns the checks of a site, and the steps in their order; `to` is the Slurm to come, empty for Berth alone."""
+    if to and not re.fullmatch(r"\d\d\.\d\d(\.\d+)?", to):
+        raise UsageError(f"{to} is no release of Slurm such as 26.05.5")
+    present, config, reading = gateway.version(), gateway.config(), gateway.read(ended=False)
+    rung = step_of(config, [node for node in reading.nodes if node.gpus or node.loose], plain=settings.plain).name
+    rows: list[Row] = []
+    if rung != "observe":
+        rows += plugins_found(Path(config.get("PluginDir", "").split(":")[0]), present, to)
+    elif to:
+        rows += release_found(present, to)
+    rows.append(slurmds_found(_releases(printed), present, to))
+    if rung != "observe":
+        rows += jobs_found(reading.jobs)
+        rows.append(notices_found(programs / "berth-notice", listens=bool(settings.notice_port)))
+        rows.append(scripts_found(installed()))
+        rows.append(berth_found(installed(), _running(settings)))
+    controllers = [re.sub(r"\(.*\)", "", host) for key, host in config.items() if key.startswith("SlurmctldHost")]
+    shares = any("berth" in path for key, path in config.items() if key.startswith("Prolog"))
+    accounting = "slurmdbd" in config.get("AccountingStorageType", "")
+    return rows, order("sharing" if rung == "exact" and shares else rung, to, controllers, accounting=accounting)
+
+
+def _releases(printed: Printed) -> dict[str, str]:
+    lines = printed("scontrol", "show", "node", "--oneliner").decode("utf-8", "replace").splitlines()
+    found = (re.match(r"NodeName=(\S+)(?:.*? Version=(\S+))?", line) for line in lines)
+    return {match[1]: match[2] or "" for match in found if match}
+
+
+def _running(settings: "Config") -> str:
+    try:
+        return ask.status(settings.socket).get("version", "")
+    except BerthError:
+        return ""

@@ -4,9 +4,8 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
-from importlib.metadata import PackageNotFoundError, version
 
-from policy.cli.output import number_of, say
+from policy.cli.output import installed, number_of, say
 from policy.cli.parser import CommandParser
 from policy.formats.errors import BerthError, UsageError
 
@@ -56,7 +55,7 @@ class MissingPackageError(BerthError):
 def build_parser() -> CommandParser:
     """Returns the parser of the whole command line."""
     parser = CommandParser(prog="berth", description="Places GPU jobs on GPUs that are really linked.")
-    parser.add_argument("--version", action="version", version=f"berth {_version()}")
+    parser.add_argument("--version", action="version", version=f"berth {installed()}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name in _COMMANDS:
         importlib.import_module(name).register(commands)
@@ -99,13 +98,6 @@ def _run(arguments: Sequence[str]) -> int:
 def _say(problem: Exception, code: int) -> int:
     say(f"berth: error: {problem}", number_of(problem))
     return code
-
-
-def _version() -> str:
-    try:
-        return version("slurm-berth")
-    except PackageNotFoundError:
-        return "uninstalled"
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from policy.formats.errors import BerthError
@@ -49,3 +50,11 @@ def some(names: Sequence[str]) -> str:
     ('n1, n2', 'n0, n1, n2, n3, n4 and 2 more')
     """
     return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+
+
+def installed() -> str:
+    """Returns the release of the Berth that runs this command."""
+    try:
+        return version("slurm-berth")
+    except PackageNotFoundError:
+        return "uninstalled"

@@ -48,7 +48,7 @@ def test_doctor_finds_nothing_wrong_where_nothing_is(slurm: Path, tmp_path: Path
     findings = examine(slurm, described(tmp_path / "t"), {"answers": "3"})
 
     assert [finding for finding in findings.values() if not finding.ok] == []
-    assert len(findings) == 13
+    assert len(findings) == 14
 
 
 @pytest.mark.parametrize(
@@ -67,6 +67,8 @@ def test_doctor_finds_nothing_wrong_where_nothing_is(slurm: Path, tmp_path: Path
         ),
         ("scontrol-show-partition", "JobDefaults=(null)", "JobDefaults=DefCpuPerGPU=4", "DefCpuPerGPU"),
         ("scontrol-show-config", "JobSubmitPlugins        = berth", "JobSubmitPlugins = berth,lua", "JobSubmitPlugins"),
+        ("scontrol-show-config", "SLURM_VERSION", "Prolog = /etc/slurm/own.sh\nSLURM_VERSION", "Prolog and Epilog"),
+        ("scontrol-show-config", "SLURM_VERSION", "Epilog[1] = /etc/own\nSLURM_VERSION", "Prolog and Epilog"),
         ("scontrol-show-node", "Gres=gpu:g0:1,", "Gres=gpu:a100:1,", "GPU types"),
         ("scontrol-show-node", "seat:g0:1,seat:g1:1", "seat:g1:1", "seats"),
     ],

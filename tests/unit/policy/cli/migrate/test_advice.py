@@ -25,7 +25,11 @@ def told(conf: str = CONF, kind: str = "ext4", rung: Rung = "exact", says: Slurm
 @pytest.mark.parametrize(
     ("conf", "kind", "part"),
     [
-        (CONF, "ext4", "Copied configuration: /etc/slurm is on ext4; copy the changed files to a, b, all compute nodes"),
+        (
+            CONF,
+            "ext4",
+            "Copied configuration: /etc/slurm is on ext4; copy the changed files to a, b, all compute nodes",
+        ),
         (CONF, "nfs4", "Shared configuration: /etc/slurm is on nfs4; the files have to be written once"),
         (CONF + "SlurmctldParameters=enable_configless\n", "ext4", "Configless: write the files on a, b only"),
         (CONF, "ext4", "Backup controllers: a, b each need the plugins, berth.conf and berthd"),

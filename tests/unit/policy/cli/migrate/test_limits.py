@@ -16,8 +16,10 @@ def test_a_limit_of_a_qos_moves_and_comes_back() -> None:
     found = list(qos(QOS))
 
     assert commands(found) == [
-        "sacctmgr -i modify qos big set GrpTRES=license/berth_h100=8,gres/gpu:h100=-1"
-        " MaxTRESPerJob=license/berth_h100=2,gres/gpu:h100=-1,license/berth_a100=4,gres/gpu:a100=-1"
+        (
+            "sacctmgr -i modify qos big set GrpTRES=license/berth_h100=8,gres/gpu:h100=-1"
+            " MaxTRESPerJob=license/berth_h100=2,gres/gpu:h100=-1,license/berth_a100=4,gres/gpu:a100=-1"
+        )
     ]
     assert commands(found, back=True)[0].endswith(
         "MaxTRESPerJob=gres/gpu:h100=2,license/berth_h100=-1,gres/gpu:a100=4,license/berth_a100=-1"
@@ -27,6 +29,8 @@ def test_a_limit_of_a_qos_moves_and_comes_back() -> None:
 def test_limits_of_accounts_and_users_name_their_cluster() -> None:
     assert commands(associations(ASSOCIATIONS, "One")) == [
         "sacctmgr -i modify account set GrpTRES=license/berth_a100=16,gres/gpu:a100=-1 where name=lab cluster=one",
-        "sacctmgr -i modify user set MaxTRESPerJob=license/berth_a100=1,gres/gpu:a100=-1"
-        " where name=bob account=lab cluster=one partition=gpu",
+        (
+            "sacctmgr -i modify user set MaxTRESPerJob=license/berth_a100=1,gres/gpu:a100=-1"
+            " where name=bob account=lab cluster=one partition=gpu"
+        ),
     ]
