@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from policy.cli.migrate.conf_text import entries, value_of, words_of
 from policy.cli.migrate.limits import Limit, commands
-from policy.cli.migrate.node_lines import sorted_nodes
+from policy.cli.migrate.node_lines import listed, sorted_nodes
 from policy.cli.migrate.rungs import Rung
 from policy.cli.migrate.site import Files, SlurmSays
 from policy.cli.output import some
@@ -27,6 +27,8 @@ class Step:
 
     text: str
     command: str = ""
+    hosts: tuple[str, ...] = ()
+    """Where it runs; empty for the controller on which `berth migrate` runs."""
 
 
 def steps(
@@ -40,10 +42,11 @@ def steps(
     yield Step(f"Install berth-common and the plugins on {hosts}, before Slurm's files name them")
     if rung == "exact" and nodes:
         yield from _emptied(nodes)
-    listed = f" {fold(nodes)}" if nodes and rung == "exact" else ""
-    yield Step("Write the files", f"berth migrate apply{listed} --rung {rung}")
+    only = f" {fold(nodes)}" if nodes and rung == "exact" else ""
+    yield Step("Write the files", f"berth migrate apply{only} --rung {rung}")
     yield from _restart(rung, nodes, files, all_slurmds=rung == "sharing" or types_change)
-    yield Step("Start berthd on each controller", "systemctl enable berthd && systemctl restart berthd")
+    controllers = tuple(_controllers(files))
+    yield Step("Start berthd on each controller", "systemctl enable berthd && systemctl restart berthd", controllers)
     if rung == "exact":
         yield Step("Let waiting jobs that name a model go on", "berth migrate jobs --yes")
         for command in commands(limits):
@@ -51,22 +54,27 @@ def steps(
         if nodes:
             yield Step("Give the nodes back to jobs", f"scontrol update NodeName={fold(nodes)} State=RESUME")
     if rung == "sharing":
-        yield Step("Start berth-guard on each GPU node", "systemctl enable --now berth-guard")
-        yield Step("Check a node", "berth doctor node")
+        gpu_nodes = tuple(sorted_nodes(files.texts.nodes))
+        yield Step("Start berth-guard on each GPU node", "systemctl enable --now berth-guard", gpu_nodes)
+        yield Step("Check each GPU node", "berth doctor node", gpu_nodes)
     yield Step("Check", "berth doctor")
 
 
 def steps_back(rung: str, came_from: str, nodes: Sequence[str], files: Files, back: Sequence[str]) -> Iterator[Step]:
     """Yields the steps that undo a rung, `undo` among them."""
     exact = rung == "exact"
+    controllers = tuple(_controllers(files))
     last = came_from in ("observe", "advise")
     if exact and nodes:
         yield from _emptied(nodes)
     if rung == "sharing":
         yield Step("Let no new job share, and wait for those that do", "berth queue")
-        yield Step("Stop berth-guard on each GPU node", "systemctl disable --now berth-guard")
+        gpu_nodes = tuple(sorted_nodes(files.texts.nodes))
+        yield Step("Stop berth-guard on each GPU node", "systemctl disable --now berth-guard", gpu_nodes)
     if last or came_from == "observe":
-        yield Step("Stop berthd on each controller, which gives waiting jobs back", "systemctl stop berthd")
+        yield Step(
+            "Stop berthd on each controller, which gives waiting jobs back", "systemctl stop berthd", controllers
+        )
         yield Step("Give all waiting jobs back for good", "berth release --all")
     yield Step("Restore the files", "berth migrate undo")
     yield from _restart(rung, nodes, files, all_slurmds=exact or rung == "sharing")
@@ -77,7 +85,7 @@ def steps_back(rung: str, came_from: str, nodes: Sequence[str], files: Files, ba
     if exact and nodes:
         yield Step("Give the nodes back to jobs", f"scontrol update NodeName={fold(nodes)} State=RESUME")
     if came_from != "observe":
-        yield Step("Start berthd on each controller", "systemctl restart berthd")
+        yield Step("Start berthd on each controller", "systemctl restart berthd", controllers)
         yield Step("Check", "berth doctor")
 
 
@@ -92,15 +100,17 @@ def _restart(rung: str, nodes: Sequence[str], files: Files, *, all_slurmds: bool
     own = fold(nodes)
     if rung == "exact" and nodes:
         # One that registers with its old GPUs at a controller with the new configuration would be drained.
-        yield Step(f"Stop slurmd on {own}", "systemctl stop slurmd")
+        yield Step(f"Stop slurmd on {own}", "systemctl stop slurmd", tuple(nodes))
     controllers = _controllers(files)
     where = f": first {', '.join(controllers[1:])}, then {controllers[0]}" if len(controllers) > 1 else ""
-    yield Step(f"Restart slurmctld{where}", "systemctl restart slurmctld")
+    yield Step(f"Restart slurmctld{where}", "systemctl restart slurmctld", (*controllers[1:], controllers[0]))
     if rung == "exact" and nodes:
-        yield Step(f"Start slurmd on {own}", "systemctl start slurmd")
-    if all_slurmds:
-        others = " on all other nodes" if rung == "exact" else " on all nodes"
-        yield Step(f"Restart slurmd{others}; jobs go on meanwhile", "systemctl restart slurmd")
+        yield Step(f"Start slurmd on {own}", "systemctl start slurmd", tuple(nodes))
+    done = set(nodes) if rung == "exact" else set()
+    others = [node for node in sorted_nodes(listed(files.texts.slurm_conf)) if node not in done]
+    if all_slurmds and others:
+        which = "all other nodes" if done else "all nodes"
+        yield Step(f"Restart slurmd on {which}; jobs go on meanwhile", "systemctl restart slurmd", tuple(others))
 
 
 def notes(files: Files, says: SlurmSays, kind: str, rung: Rung, nodes: Sequence[str]) -> Iterator[str]:
