@@ -11,13 +11,12 @@ import json
 import os
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from containers.cluster import Cluster
-from policy.formats.hostlist import expand
 from tests.slurm.conftest import cluster
 from tests.slurm.harness import until
 from tests.slurm.target import Container
@@ -96,11 +95,11 @@ class Site:
     def take(self, steps: object) -> None:
         assert isinstance(steps, list)
         for step in steps:
-            self.take_one(step["text"], step["command"])
+            self.take_one(step["text"], step["command"], step["hosts"])
 
-    def take_one(self, text: str, command: str) -> None:
+    def take_one(self, text: str, command: str, hosts: Sequence[str]) -> None:
         if command.startswith("systemctl"):
-            self.service(text, command)
+            self.service(command, hosts)
         elif command.startswith("squeue"):
             until(text, lambda: not self.root(f"{command} -h").strip(), 120)
         elif command.startswith("berth migrate"):
@@ -110,9 +109,9 @@ class Site:
         elif command:
             self.root(command)
 
-    def service(self, text: str, command: str) -> None:
-        name, verb = re.findall(r"(berthd|berth-guard|slurmctld|slurmd)", command)[-1], command
-        action = next(one for one in ("restart", "start", "stop", "disable", "enable") if f" {one} " in verb)
+    def service(self, command: str, hosts: Sequence[str]) -> None:
+        name = re.findall(r"(berthd|berth-guard|slurmctld|slurmd)", command)[-1]
+        action = next(one for one in ("restart", "start", "stop", "disable", "enable") if f" {one} " in command)
         action = {"disable": "stop", "enable": "start"}.get(action, action)
         if name == "slurmctld":
             self.root(RESTART)
@@ -121,10 +120,8 @@ class Site:
             if action != "stop":
                 until("berthd to read Slurm", self.berthd_answers)
         else:
-            named = re.search(r" on (n\S+)", text)
-            chosen = expand(named[1]) if named else tuple(self.nodes)
             with ThreadPoolExecutor(4) as pool:
-                list(pool.map(lambda node: self.nodes[node].bash(f"svc {name} {action}", user="root"), chosen))
+                list(pool.map(lambda node: self.nodes[node].bash(f"svc {name} {action}", user="root"), hosts))
             if name == "slurmd" and action != "stop":
                 until("slurmds to answer", self.all_answer, 60)
 

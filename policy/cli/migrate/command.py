@@ -7,7 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -194,7 +194,7 @@ def _plan(options: argparse.Namespace) -> int:
                 "rung": found.rung,
                 "nodes": list(found.nodes),
                 "files": [{"path": str(file.path), "diff": difference(file)} for file in found.files],
-                "steps": [{"text": step.text, "command": step.command} for step in found.steps],
+                "steps": [asdict(step) for step in found.steps],
                 "means": list(found.notes),
                 "noticed": list(found.noticed),
             }
@@ -310,9 +310,7 @@ def _status(options: argparse.Namespace) -> int:
                     for change in changes
                 ],
                 "changed_by_others": others,
-                "steps_back": [
-                    {"text": step.text, "command": step.command} for step in _steps_back(changes[-1:], site)
-                ],
+                "steps_back": [asdict(step) for step in _steps_back(changes[-1:], site)],
             }
         )
         return 0
