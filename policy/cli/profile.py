@@ -146,14 +146,33 @@ def load(path: Path = SHIPPED) -> "Fit":
 
 
 def judge(fit: "Fit", pairs: "Pairs", level: float) -> dict[str, float]:
-    """Returns figures of a fit on a table: the error of the speeds, and the figures of `promised`."""
+    """Returns figures of a fit on a table: the error of the speeds, and how promises hold.
+
+    As berthd does it: jobs like measured ones are promised, others are tried first. `numbers_*` are the figures of
+    `promised` without trials, where numbers alone promise.
+    """
     from policy.sharing.conformal import LEVELS  # noqa: PLC0415 - numpy only where it is needed
     from policy.sharing.training import guess  # noqa: PLC0415 - the same
+    from policy.sharing.trial_replay import replay  # noqa: PLC0415 - the same
 
     if not 0 < level <= LEVELS[-1]:
         raise UsageError(f"--level {level} is not above 0 and at most {LEVELS[-1]}")
     said = guess(fit, pairs, level)
-    return {"mae": float(abs(said.speeds - pairs.speeds).mean()), **promised(said.least, pairs.speeds), "level": level}
+    numbers = promised(said.least, pairs.speeds)
+    tried = replay(fit, pairs, level)
+    return {
+        "mae": float(abs(said.speeds - pairs.speeds).mean()),
+        "false_safe": tried.false_safe,
+        "safe_recall": tried.safe_recall,
+        "promised": tried.promised / tried.pairs,
+        "trials": tried.trials / tried.pairs,
+        "trials_harmed": tried.trials_harmed / max(1, tried.trials),
+        "false_safe_in_time": tried.false_safe_in_time,
+        "safe_recall_with_trials": tried.safe_recall_with_trials,
+        **{f"numbers_{name}": numbers[name] for name in ("false_safe", "safe_recall", "promised")},
+        "pairs": tried.pairs,
+        "level": level,
+    }
 
 
 def promised(least: "Array", speeds: "Array") -> dict[str, float]:

@@ -34,6 +34,8 @@ class Sharing:
     """File with the predictor's fit; empty: the one that ships with Berth."""
     unsure: str = "try"
     """`try`: a guest may join a host without a promised speed, and moves if that host suffers; `wait`: it waits."""
+    trials: int = 50
+    """Guests of an owner and day whose effect on its jobs is not known before; 0: none, as with `wait`."""
     least_speed: int = 80
     """Percent of its speed with its share alone that each packed job of a GPU must be promised; 0: not checked."""
     company_wait: int = 600

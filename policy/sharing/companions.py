@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from policy.cluster.shared.sharers import JobIdentity
-from policy.sharing import predictor
+from policy.sharing import predictor, trials
 from policy.sharing.predictor import Fit
 from policy.sharing.profiles import Measured, ProfileKey, Store, Verdict
 from policy.sharing.sources import profile_for
@@ -29,14 +29,19 @@ MOST_NEW = 3_000
 
 MOST_KEPT = 400_000
 
+_MOST_LESSONS = 20
+"""Trials of a job, the latest, that correct its predictions."""
+
 
 class Footing(StrEnum):
     """The ways in which an owner's speed beside a guest is known before the guest starts."""
 
     PROMISED = "promised"
-    """Both were measured alone, and the host is promised `LEAST`."""
+    """Both were measured alone, each is like a measured job or was tried, and the host is promised `LEAST`."""
     PROVEN = "proven"
     """A trial showed that the owner keeps `LEAST` beside this guest."""
+    TRIAL = "trial"
+    """The numbers would promise `LEAST`, but one of them is unlike all measured jobs and was hardly tried."""
     UNSURE = "unsure"
     """Both were measured alone, and nothing is promised."""
     UNKNOWN = "unknown"
@@ -78,6 +83,8 @@ class Pair(NamedTuple):
         """Returns the text that `berth why` shows for this pair."""
         said = "measured beside each other" if self.footing is Footing.PROVEN else "predicted speeds"
         both = f"{said}: its host {self.host:.2f}, it {self.guest:.2f} of what each does alone"
+        if self.footing is Footing.TRIAL:
+            return f"{both}; no such job was measured yet, so this is a trial: it moves if its host suffers in a minute"
         if self.footing is Footing.UNSURE:
             return f"{both}; the host is not promised {LEAST}, so its guard watches, and the guest moves if it suffers"
         if self.footing is Footing.UNKNOWN:
@@ -86,6 +93,17 @@ class Pair(NamedTuple):
 
 
 _Numbers = tuple[float, float, float]
+
+
+class _Said(NamedTuple):
+    """A prediction: speeds, the host's bound for known and for new jobs, and the scale of errors."""
+
+    host: float
+    guest: float
+    least: float
+    chance: float
+    spread: float
+    least_known: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +124,8 @@ class Companions:
         self._fit = fit
         self._name_of = name_of
         self._jobs: dict[JobIdentity, _Job] = {}
-        self._speeds: dict[tuple[_Numbers, _Numbers], tuple[float, float, float, float]] = {}
+        self._speeds: dict[tuple[_Numbers, _Numbers], _Said] = {}
+        self._familiar: dict[_Numbers, bool] = {}
         self._rows: frozenset[_Numbers] = frozenset()
         self._columns: set[_Numbers] = set()
         """Guests whose pairs with all of `_rows` are predicted."""
@@ -117,6 +136,12 @@ class Companions:
         self.store = store
         self._jobs.clear()
         self._hosts = {host for host, _ in store.tried}
+        self._trials: dict[ProfileKey, set[tuple[ProfileKey, ProfileKey]]] = {}
+        """The trials of each job, in either role."""
+        for pair in store.tried:
+            self._note(pair)
+        self._errors: dict[tuple[ProfileKey, bool], list[float]] = {}
+        """What owners' speeds missed their predictions by, in the trials of each job as a host (True) or as a guest."""
         self._own: dict[str, Store] = {}
         for key, one in store.measured.items():
             self._own.setdefault(key.user, Store()).measured[key] = one
@@ -124,12 +149,20 @@ class Companions:
     def learned(self, key: ProfileKey) -> None:
         """Takes over a changed profile of a job alone from the store."""
         self._own.setdefault(key.user, Store()).measured[key] = self.store.measured[key]
+        self._errors.clear()
         # The profile may stand for other jobs of the same user too.
         self._jobs = {who: job for who, job in self._jobs.items() if job.key.user != key.user}
 
-    def tried(self, host: ProfileKey) -> None:
-        """Notes that the store has a new trial with this owner."""
+    def tried(self, host: ProfileKey, guest: ProfileKey) -> None:
+        """Notes that the store has a new trial of this owner and this guest."""
         self._hosts.add(host)
+        self._note((host, guest))
+        self._errors.pop((host, True), None)
+        self._errors.pop((guest, False), None)
+
+    def _note(self, pair: tuple[ProfileKey, ProfileKey]) -> None:
+        for key in pair:
+            self._trials.setdefault(key, set()).add(pair)
 
     def key_of(self, who: JobIdentity) -> ProfileKey:
         """Returns the key of the profile that a job's measurements belong to, by its user, account and name."""
@@ -183,38 +216,88 @@ class Companions:
             if verdict is not Verdict.UNKNOWN:
                 tried = self.store.tried[one.key, other.key]
                 return Pair(tried.host_speed, tried.guest_speed, tried.guest_speed, _FOOTINGS[verdict])
-        return self._predicted(one, other)
+        return self._predicted(one, other, learnt=True)
 
     def predicted(self, host: JobIdentity, guest: JobIdentity) -> Pair:
         """Returns the prediction for two jobs, whatever their trials showed."""
         return self._predicted(self._job(host), self._job(guest))
 
-    def _predicted(self, one: _Job, other: _Job) -> Pair:
-        place = one.numbers, other.numbers
-        said = self._speeds.get(place)
-        if said is None:
-            self._predict([one.numbers], [other.numbers])
-            said = self._speeds[place]
-        host_speed, guest_speed, least, chance = said
+    def _predicted(self, one: _Job, other: _Job, *, learnt: bool = False) -> Pair:
+        """Returns the prediction, corrected by what the trials of both taught if `learnt`."""
+        said = self._said(one.numbers, other.numbers)
+        host_speed, least = said.host, said.least
         if one.measured and other.measured:
-            footing = Footing.PROMISED if least >= LEAST else Footing.UNSURE
-            return Pair(host_speed, guest_speed, guest_speed * chance, footing)
+            known = self._is_known(one) and self._is_known(other)
+            if learnt and (taught := self._taught(one.key, other.key)):
+                host_speed = min(1.0, max(0.0, host_speed + taught * said.spread))
+                least = (said.least_known if known else least) + taught * said.spread
+            footing = Footing.UNSURE
+            if least >= LEAST:
+                footing = Footing.PROMISED if known else Footing.TRIAL
+            return Pair(host_speed, said.guest, said.guest * said.chance, footing)
         unmeasured = "its host was never" if other.measured else "it was never"
         if not (one.measured or other.measured):
             unmeasured = "neither it nor its host was ever"
-        return Pair(host_speed, guest_speed, guest_speed * chance, Footing.UNKNOWN, unmeasured)
+        return Pair(host_speed, said.guest, said.guest * said.chance, Footing.UNKNOWN, unmeasured)
+
+    def _is_known(self, job: _Job) -> bool:
+        """Tells whether a job is like one that was measured beside others, or was tried itself."""
+        if job.numbers not in self._familiar:
+            self._familiar[job.numbers] = bool(predictor.familiar(self._fit, np.array([job.numbers]))[0])
+        return self._familiar[job.numbers] or len(self._trials.get(job.key, ())) >= trials.ENOUGH
+
+    def _taught(self, host: ProfileKey, guest: ProfileKey) -> float:
+        """Returns what the trials of an owner and of a guest, with others, say of their prediction, in spreads."""
+        if host not in self._trials and guest not in self._trials:
+            return 0.0
+        return trials.lesson([*self._errors_of(host, as_host=True), *self._errors_of(guest, as_host=False)])
+
+    def _errors_of(self, key: ProfileKey, *, as_host: bool) -> list[float]:
+        mine = [pair for pair in self._trials.get(key, ()) if pair[not as_host] == key]
+        if not mine:
+            return []
+        if (key, as_host) not in self._errors:
+            last = sorted(mine, key=lambda pair: (self._tried_at(pair), pair), reverse=True)[:_MOST_LESSONS]
+            self._errors[key, as_host] = [error for pair in last if (error := self._error(pair)) is not None]
+        return self._errors[key, as_host]
+
+    def _tried_at(self, pair: tuple[ProfileKey, ProfileKey]) -> float:
+        tried = self.store.tried.get(pair)
+        return tried.at if tried is not None else 0.0
+
+    def _error(self, pair: tuple[ProfileKey, ProfileKey]) -> float | None:
+        """Returns the error of one trial; None for a fault, and where a job's profile is gone."""
+        tried, (host, guest) = self.store.tried.get(pair), pair
+        numbers = [self._numbers_of_key(key) for key in (host, guest)]
+        if tried is None or not tried.trials or numbers[0] is None or numbers[1] is None:
+            return None
+        said = self._said(numbers[0], numbers[1])
+        return (min(tried.host_speed, 1.0) - said.host) / said.spread
+
+    def _numbers_of_key(self, key: ProfileKey) -> _Numbers | None:
+        one = self._own.get(key.user, _NO_PROFILES).measured.get(key)
+        if one is None or one.busy is None or one.bandwidth is None or one.memory is None:
+            return None
+        busy, bandwidth, memory = predictor.rounded(predictor.profile(one.busy, one.bandwidth, one.memory)).tolist()
+        return busy, bandwidth, memory
+
+    def _said(self, one: _Numbers, other: _Numbers) -> _Said:
+        if (one, other) not in self._speeds:
+            self._predict([one], [other])
+        return self._speeds[one, other]
 
     def _predict(self, rows: list[_Numbers], columns: list[_Numbers]) -> None:
         hosts, guests = np.array(rows), np.array(columns)
         speeds = predictor.predict(self._fit, hosts, guests, LEVEL)
         chance = predictor.chances(self._fit, hosts, guests, LEAST)
+        spread = predictor.spread(predictor.law(self._fit.law, predictor.rounded(hosts), predictor.rounded(guests)))
+        sure = speeds.host - self._fit.margins.of(LEVEL, np.ones_like(speeds.familiar)) * spread
         # A guest cannot speed up its owner: training pairs that show more than 1 were measured alone at a bad moment.
-        found = (np.clip(one, 0.0, 1.0) for one in (speeds.host, speeds.guest, speeds.host_least, chance))
-        host, guest, least, likely = (one.tolist() for one in found)
+        found = [np.clip(one, 0.0, 1.0) for one in (speeds.host, speeds.guest, speeds.host_least, chance)]
+        table = np.stack([*found, spread, np.clip(sure, 0.0, 1.0)], axis=2).tolist()
         for row, one in enumerate(rows):
             for column, other in enumerate(columns):
-                said = host[row][column], guest[row][column], least[row][column], likely[row][column]
-                self._speeds[one, other] = said
+                self._speeds[one, other] = _Said(*table[row][column])
 
     def _job(self, who: JobIdentity) -> _Job:
         known = self._jobs.get(who)

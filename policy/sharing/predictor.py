@@ -115,7 +115,7 @@ def rounded(profiles: Array) -> Array:
 def predict(fit: Fit, hosts: Array, guests: Array, level: float) -> Speeds:
     """Returns both speeds of every pair, and lower bounds that hold in `level` (0.85: 85 %) of the cases."""
     hosts, guests = rounded(hosts), rounded(guests)
-    known = np.logical_and.outer(_familiar(fit, hosts), _familiar(fit, guests))
+    known = np.logical_and.outer(familiar(fit, hosts), familiar(fit, guests))
     margin = fit.margins.of(level, known)
     host, host_reach = _beside(fit, hosts, guests)
     guest, guest_reach = _beside(fit, guests, hosts)
@@ -125,7 +125,7 @@ def predict(fit: Fit, hosts: Array, guests: Array, level: float) -> Speeds:
 def chances(fit: Fit, hosts: Array, guests: Array, bound: float) -> Array:
     """Returns the probability that each owner (rows) keeps `bound` of its speed beside each guest (columns)."""
     hosts, guests = rounded(hosts), rounded(guests)
-    known = np.logical_and.outer(_familiar(fit, hosts), _familiar(fit, guests))
+    known = np.logical_and.outer(familiar(fit, hosts), familiar(fit, guests))
     host, reach = _beside(fit, hosts, guests)
     return fit.margins.chance((host - bound) / reach, known)
 
@@ -178,7 +178,8 @@ def _beside(fit: Fit, own: Array, other: Array) -> tuple[Array, Array]:
     return by_law + correction, spread(by_law)
 
 
-def _familiar(fit: Fit, own: Array) -> NDArray[np.bool_]:
+def familiar(fit: Fit, own: Array) -> NDArray[np.bool_]:
+    """Tells which rounded profiles are like one that was measured; of others nothing is promised without trials."""
     if not len(fit.anchors):
         return np.zeros(len(own), dtype=np.bool_)
     return np.asarray(bumps(fit.anchors, own, NARROW).max(axis=1) >= _FAMILIAR)

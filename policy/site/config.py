@@ -62,6 +62,7 @@ _SHARING = {
     "profiles": str,
     "fit": str,
     "unsure": str,
+    "trials": int,
     "least_speed": int,
     "company_wait": str,
     "evict_grace": int,

@@ -65,12 +65,13 @@ class World:
 
     def __init__(
         self, nodes: list[NodeFacts], jobs: list[JobFacts], *, tries: bool = True, known: Store | None = None,
-        answers: bool = True,
+        answers: bool = True, trials_a_day: int = 50,
     ) -> None:  # fmt: skip
         self.nodes, self.jobs, self.at = nodes, jobs, NOW
         self.matcher = Elsewhere(answers=answers)
         self.companions = Companions(known or store(), load_fit(), lambda _: "ann")
-        self.plan = Plan(BerthPolicy(), Settings(), Chooser(self.companions, self.matcher, tries=tries))
+        chooser = Chooser(self.companions, self.matcher, tries=tries, trials_a_day=trials_a_day)
+        self.plan = Plan(BerthPolicy(), Settings(), chooser)
         self.closed: dict[int, int] = {}
 
     def one_pass(self) -> list[Change]:

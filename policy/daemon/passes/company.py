@@ -47,7 +47,7 @@ class ProfileKeeper:
         """Gives guests their seats; None: rules do."""
         if self._profiles is not None:
             tries = sharing.unsure == "try"
-            self.chooser = Chooser(self._profiles.companions, self._matcher, tries=tries)
+            self.chooser = Chooser(self._profiles.companions, self._matcher, tries=tries, trials_a_day=sharing.trials)
 
     @property
     def foes(self) -> frozenset[tuple[Mate, Mate]]:

@@ -133,8 +133,8 @@ class Profiles:
             self.store.fault(one, other, at)
             self._new_pairs |= {(one, other), (other, one)}
             self._urgent = True
-            self.companions.tried(one)
-            self.companions.tried(other)
+            self.companions.tried(one, other)
+            self.companions.tried(other, one)
         self._find_foes()
 
     def _find_foes(self) -> None:
@@ -182,7 +182,7 @@ class Profiles:
         pair = self._key(host), self._key(guest)
         self.store.trial(*pair, (said.speed, speed), at)
         self._new_pairs.add(pair)
-        self.companions.tried(pair[0])
+        self.companions.tried(*pair)
 
     def _read(self, mark: tuple[int, int] | None) -> None:
         self._mark = mark

@@ -14,6 +14,7 @@ import numpy as np
 from policy.cluster.shared.sharers import NOBODY, Host, JobIdentity, who_is
 from policy.formats.errors import NotNow
 from policy.plan.guests.seats import Left, Opinions, Seat, Unfit
+from policy.plan.guests.trial_ledger import TrialLedger
 from policy.sharing.companions import Companions, Pair
 from policy.sharing.matching import Guests, Matching, Seats, Tables
 from topology.tables import positions
@@ -111,11 +112,12 @@ class _Unfit:
 class Chooser:
     """Keeps the matched seats and their prices from pass to pass."""
 
-    def __init__(self, companions: Companions, matcher: Matcher, *, tries: bool) -> None:
-        """`tries`: whether guests may join a host whose speed cannot be promised."""
+    def __init__(self, companions: Companions, matcher: Matcher, *, tries: bool, trials_a_day: int = 50) -> None:
+        """`tries`: whether guests may join a host whose speed cannot be promised; each owner bears so many a day."""
         self._companions = companions
         self._matcher = matcher
         self._tries = tries
+        self._trials = TrialLedger(companions, trials_a_day)
         self._asked: _Asked | None = None
         self._matched: dict[int, float] = {}
         """Time of each waiting guest's last matching."""
@@ -132,6 +134,7 @@ class Chooser:
         self._unfit_now = self._judged_now = 0
         self._judges.clear()
         self._none_idle.clear()
+        self._trials.look(at)
         present = {entry.job.id for entry in waiting}
         self._matched = {job: when for job, when in self._matched.items() if job in present}
         self._unfit = {job: one for job, one in self._unfit.items() if job in present and one.until > at}
@@ -147,6 +150,14 @@ class Chooser:
 
     def find(self, entry: "Waiting", left: Left) -> Seat:
         """Returns a seat for a guest, or raises `NotNow`."""
+        seat, guest = self._seat(entry, left), who_is(entry.job)
+        if seat.beside is not None and not self._companions.pair(seat.beside, guest).safe:
+            self._trials.begin(seat.beside, guest, left.cluster.at)
+            # Others of the same kind, in this pass, must not begin the same trial.
+            self._judges.clear()
+        return seat
+
+    def _seat(self, entry: "Waiting", left: Left) -> Seat:
         job, at = entry.job.id, left.cluster.at
         wish = self._wishes.seats.pop(job, None)
         if wish is not None and (found := self._wished(entry, left, wish)):
@@ -178,11 +189,14 @@ class Chooser:
             if self._judged_now >= MOST_JUDGED or not self._companions.knows(who):
                 return None
             self._judged_now += len(left.whos)
-            self._judges[who] = _Judge(self._companions, who, self._wishes.prices, tries=self._tries)
+            self._judges[who] = self._new_judge(who)
         return self._judges[who]
 
+    def _new_judge(self, who: JobIdentity) -> "_Judge":
+        return _Judge(self._companions, who, self._wishes.prices, self._trials if self._tries else None)
+
     def _wished(self, entry: "Waiting", left: Left, wish: tuple[int, int]) -> Seat | None:
-        judge = _Judge(self._companions, who_is(entry.job), self._wishes.prices, tries=self._tries)
+        judge = self._new_judge(who_is(entry.job))
         try:
             return left.at(entry.demand, wish[0], 1 << wish[1], judge)
         except Unfit:
@@ -226,11 +240,14 @@ class Chooser:
 class _Judge:
     """Judges hosts for one guest."""
 
-    def __init__(self, companions: Companions, who: JobIdentity, prices: dict[_Kind, float], *, tries: bool) -> None:
+    def __init__(
+        self, companions: Companions, who: JobIdentity, prices: dict[_Kind, float], trials: TrialLedger | None
+    ) -> None:
+        """`trials` tells which trials may begin; None: none may."""
         self.who = who
         self._companions = companions
         self._prices = prices
-        self._tries = tries
+        self._trials = trials
         self._all: tuple[Sequence[JobIdentity], Opinions] | None = None
         self.needs = companions.memory_of(who) or 0.0
 
@@ -249,7 +266,8 @@ class _Judge:
         if pair.safe:
             price = self._prices.get(self._companions.kind_of(host), 0.0) if self._prices else 0.0
             return (1.0, 1.0, pair.guest - price, memory)
-        return (float(_may(pair, tries=self._tries)), 0.0, pair.worth, memory)
+        may = self._trials is not None and not pair.barred and self._trials.may(host, self.who)
+        return (float(may), 0.0, pair.worth, memory)
 
     def slope(self, host: JobIdentity) -> float | None:
         pair = self._companions.pair(host, self.who)

@@ -43,6 +43,8 @@ class Seat:
     """The most speed that the host is predicted to lose; None without a prediction."""
     sms: int | None = None
     """Percent of the SMs that it is limited to; None: as many as its guard allows."""
+    beside: JobIdentity | None = None
+    """The host; None on a GPU that nobody uses, and where no judge was asked."""
 
 
 class Unfit(NotNow):
@@ -282,7 +284,8 @@ class Left:
             why = f"{why}; held to {sms} % of the multiprocessors, which its host leaves"
         if judge is not None:
             why, slope = f"{why}; {judge.why(host.who)}", judge.slope(host.who)
-        return Seat(self._berth(demand, int(self.place[row]), mask, why), way, slope, sms)
+        beside = host.who if judge is not None else None
+        return Seat(self._berth(demand, int(self.place[row]), mask, why), way, slope, sms, beside)
 
     def _that_take(self, demand: "Demand", here: "Ints") -> "Ints":
         """Returns the rows without the hosts under MPS that this guest cannot join; raises `Unfit` if none is left."""

@@ -70,7 +70,11 @@ def test_slurms_order_says_who_gets_a_seat_where_there_are_too_few() -> None:
 def test_a_seat_that_comes_free_between_two_passes_is_judged_by_its_own_host() -> None:
     nodes, jobs = hosts("light", "heavy", "half")
     last = seated_guest(90, "n3", 0)
-    world = World([*nodes[:2], replace(nodes[2], seats_used=FULL)], [*jobs, last, guest(10, "half")], tries=False)
+    known = store()
+    for other in ("one", "two"):
+        known.trial(HALF, ProfileKey("ann", "lab", other), (1.0, 1.0), NOW)
+    free_later = [*nodes[:2], replace(nodes[2], seats_used=FULL)]
+    world = World(free_later, [*jobs, last, guest(10, "half")], tries=False, known=known)
     assert world.seats() == {}, "neither is promised its speed"
 
     look = reading(world.nodes, world.jobs)
@@ -211,3 +215,21 @@ def _answer(matcher: ProcessMatcher) -> Matching:
         assert time.monotonic() < until
         time.sleep(0.02)
     return found
+
+
+def test_two_guests_of_one_name_do_not_begin_the_same_trial_at_once() -> None:
+    nodes, jobs = hosts("light", "light")
+    world = World(nodes, [*jobs, guest(10, "heavy"), guest(11, "heavy")], answers=False)
+
+    given = [set(world.seats()) for _ in range(15)]
+
+    # Nothing that is planned ever happens here, so that the same trial is planned anew while it goes on.
+    assert max(map(len, given)) == 1
+
+
+def test_an_owner_of_a_site_without_trials_has_guests_that_are_promised_only() -> None:
+    nodes, jobs = hosts("heavy", "light")
+    world = World(nodes, [*jobs, guest(10, "heavy")], trials_a_day=0)
+
+    assert world.seats() == {}
+    assert where(World(nodes, [*jobs, guest(10, "heavy")]).seats()) == {10: "n2"}
