@@ -335,6 +335,8 @@ def _sharing(path: Path, table: dict[str, Any]) -> Sharing:
         raise ConfigError(f"{path}: [sharing] evict_grace is from 0 to {MOST_GRACE} s, not {values['evict_grace']}")
     if not 0 <= values.get("least_speed", 0) <= 100:
         raise ConfigError(f"{path}: [sharing] least_speed is from 0 to 100 percent, not {values['least_speed']}")
+    if values.get("trials", 0) < 0:
+        raise ConfigError(f"{path}: [sharing] trials is 0 or more a day, not {values['trials']}")
     for key in ("profiles", "fit"):
         if key in values and not values[key].startswith("/"):
             raise ConfigError(f"{path}: [sharing] {key} is a path from / on, not {values[key]!r}")

@@ -44,7 +44,7 @@ def by_family(pairs: Pairs) -> Iterable[tuple[Mask, Mask]]:
     """Yields what is known and what is asked: all pairs without a family, and those with it."""
     of = families(pairs)
     for family in np.unique(of):
-        asked = (of == family).any(axis=1)
+        asked = np.asarray((of == family).any(axis=1))
         yield ~asked, asked
 
 
@@ -58,7 +58,7 @@ def by_few_families(pairs: Pairs) -> Iterable[tuple[Mask, Mask]]:
             known = np.isin(of, few).all(axis=1)
             asked = (of == family).any(axis=1) & np.isin(of, [*few, family]).all(axis=1)
             if known.sum() >= 30 and asked.sum() >= 10:
-                yield known, asked
+                yield np.asarray(known), np.asarray(asked)
 
 
 def _added(some: Iterable[TrialReplay]) -> TrialReplay:

@@ -206,7 +206,14 @@ def test_the_planner_puts_a_guest_back_that_harms_its_host_and_gives_it_no_such_
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [("profiles", '"x"'), ("fit", '"x"'), ("unsure", '"maybe"'), ("profiles", "1"), ("least_speed", "101")],
+    [
+        ("profiles", '"x"'),
+        ("fit", '"x"'),
+        ("unsure", '"maybe"'),
+        ("profiles", "1"),
+        ("least_speed", "101"),
+        ("trials", "-1"),
+    ],
 )
 def test_a_wrong_word_in_berth_conf_is_named(tmp_path: Path, key: str, value: str) -> None:
     conf = tmp_path / "berth.conf"
