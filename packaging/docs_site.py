@@ -74,6 +74,7 @@ GROUPS = {
         "placement",
         "scores",
         "sharing",
+        "predictor",
         "packing",
         "guard",
         "like-plain",
