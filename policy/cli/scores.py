@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from policy.cli import scores_refresh
+from policy.cli import scores_learn, scores_refresh
 from policy.cli.output import print_json
 from policy.formats.errors import BerthError, UsageError
 
@@ -63,6 +63,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     taken.set_defaults(run=_import)
 
     scores_refresh.register(commands)
+    scores_learn.register(commands)
 
     given = commands.add_parser("export", help="make a score table of a file of runs, or PAL's of any")
     _add_file(given)

@@ -70,6 +70,8 @@ class StepTimes:
     absolute: bool = True
     """False if times are only ratios to the fastest rank, so that milliseconds say nothing."""
     notes: tuple[str, ...] = field(default=())
+    partial: bool = False
+    """True if a source did not name all ranks each time: those between count as typical."""
 
     @property
     def own(self) -> Floats:
@@ -279,7 +281,9 @@ def _of_scores(rows: Sequence[Mapping[int, float]], nodes: Mapping[int, str], na
     own = np.where(missing, np.nanmedian(own, axis=1, keepdims=True), own)
     notes = ("these are scores of GPU kernels: input and other work of the host is not in them",)
     ranks = tuple(StepRank(rank, nodes.get(rank, "")) for rank in order)
-    return StepTimes("nvrx", ranks, {"step": own}, np.ones(len(own)), np.zeros(len(own)), absolute=False, notes=notes)
+    rows_of_one = np.ones(len(own)), np.zeros(len(own))
+    partial = bool(missing.any())
+    return StepTimes("nvrx", ranks, {"step": own}, *rows_of_one, absolute=False, notes=notes, partial=partial)
 
 
 # --- berth-ops/1 -----------------------------------------------------------------------------------------------------

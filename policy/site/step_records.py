@@ -1,6 +1,17 @@
 """The files of step times: the record, its older part, and the table of living scores beside it."""
 
+import fcntl
+import json
+import os
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
+
+from topology.calibrate.steps import FORMAT, Report, encode
+
+_LONGEST_LINE = 1 << 20
+_MOST_BYTES = 16 << 20
+"""A record that is longer becomes `RECORD.1`, and that goes."""
 
 
 def records_of(record: Path) -> tuple[Path, ...]:
@@ -11,3 +22,24 @@ def records_of(record: Path) -> tuple[Path, ...]:
 def place_of(steps: Path) -> Path:
     """Returns where the living table of a record is."""
     return steps.with_name(f"{steps.name}.scores")
+
+
+def append(record: Path, reports: Sequence[Report]) -> None:
+    """Adds lines to a record; OSError where it cannot be written."""
+    if not reports:
+        return
+    with suppress(FileNotFoundError):
+        if record.stat().st_size >= _MOST_BYTES:
+            record.replace(record.with_name(f"{record.name}.1"))
+    # Whose runs take how long is not for everybody.
+    descriptor = os.open(record, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640)
+    with os.fdopen(descriptor, "r+b") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        size = file.seek(0, os.SEEK_END)
+        begun = max(0, size - _LONGEST_LINE)
+        file.seek(begun)
+        # A last line that a crash broke off goes: it would spoil the next one.
+        size = begun + file.read().rfind(b"\n") + 1
+        file.truncate(size)
+        lines = [] if size else [json.dumps({"format": FORMAT})]
+        file.write("".join(f"{line}\n" for line in [*lines, *map(encode, reports)]).encode())

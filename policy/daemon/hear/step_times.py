@@ -4,18 +4,15 @@ The ranks of a job report at about the same time, from all of its nodes, and bec
 where the record is lost, scores are again what the last calibration made them.
 """
 
-import json
-import os
 import re
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
 from policy.formats.slurm_facts import JobFacts
-from policy.site import log
-from topology.calibrate.steps import FORMAT, ClockReport, JobReport, Rank, Report, encode
+from policy.site import log, step_records
+from topology.calibrate.steps import ClockReport, JobReport, Rank, Report
 
 _PAYLOAD = re.compile(
     rb"berth/1 steps node=([A-Za-z0-9_.-]{1,255}) gpu=([0-9]|[1-5][0-9]|6[0-3]) uuid=([A-Za-z0-9-]{1,64})"
@@ -26,9 +23,6 @@ _TOGETHER_S = 120.0
 """How long after the first of its ranks a job's line is written: nodes report within a minute."""
 _MOST_PENDING = 65_536
 """GPUs whose reports wait to be written."""
-_LONGEST_LINE = 1 << 20
-_MOST_BYTES = 16 << 20
-"""A record that is longer becomes `RECORD.1`, and that goes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +88,7 @@ class HeardStepTimes:
             self._waiting -= len(one.words)
             reports += _reports(job, one, at, model_of)
         try:
-            _append(self._record, reports)
+            step_records.append(self._record, reports)
             self._broken = ""
         except OSError as problem:
             if not self._broken:
@@ -115,22 +109,3 @@ def _reports(job: int, one: _Pending, at: float, model_of: Callable[[str, str], 
             clock = float(word.mhz), float(word.seconds)
             made.append(ClockReport(word.node, word.gpu, word.uuid, when, model, float(word.watts), *clock, one.app))
     return made
-
-
-def _append(record: Path, reports: list[Report]) -> None:
-    if not reports:
-        return
-    with suppress(FileNotFoundError):
-        if record.stat().st_size >= _MOST_BYTES:
-            record.replace(record.with_name(f"{record.name}.1"))
-    # Whose runs take how long is not for everybody.
-    descriptor = os.open(record, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640)
-    with os.fdopen(descriptor, "r+b") as file:
-        size = file.seek(0, os.SEEK_END)
-        begun = max(0, size - _LONGEST_LINE)
-        file.seek(begun)
-        # A last line that a crash broke off goes: it would spoil the next one.
-        size = begun + file.read().rfind(b"\n") + 1
-        file.truncate(size)
-        lines = [] if size else [json.dumps({"format": FORMAT})]
-        file.write("".join(f"{line}\n" for line in [*lines, *map(encode, reports)]).encode())

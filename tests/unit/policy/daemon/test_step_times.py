@@ -345,7 +345,7 @@ def test_a_line_that_a_crash_broke_off_goes_and_the_record_stays_readable(tmp_pa
 def test_a_long_record_begins_anew_and_the_one_before_is_read_with_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("policy.daemon.hear.step_times._MOST_BYTES", 100)
+    monkeypatch.setattr("policy.site.step_records._MOST_BYTES", 100)
     for job in (1, 2, 3):
         path = recorded(tmp_path, [StepNotice("n1", 0, "GPU-0", job, 1, 10, 20, 0, 0, 0).text])
 
