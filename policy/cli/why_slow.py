@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from policy.site.config import Config
     from topology.calibrate.steps import JobReport, Report
 
-_MOST_BYTES = 2 << 30
+_MOST_BYTES = 256 << 20
 _RANKS_SHOWN = 5
 
 
@@ -177,7 +177,7 @@ def _of_files(sources: Sequence[str]) -> StepTimes:
 
     files = [file for one in sources for file in _files(Path(one))]
     if sum(file.stat().st_size for file in files) > _MOST_BYTES:
-        raise UsageError(f"{sources[0]}: more than 2 GiB; give the files of some minutes of the job")
+        raise UsageError(f"{sources[0]}: more than 256 MiB in all; give the files of some minutes of the job")
     return read(_lines(files), sources[0])
 
 

@@ -41,6 +41,7 @@ _PAUSE, _PAUSE_SURE, _RARE = 0.25, 8.0, 0.10
 """A pause is so much longer (as a logarithm), by so many standard deviations, and in no more of the cells than this."""
 _STALL = 0.25
 """A step counts as a stall of all ranks if it is longer than a typical one by this logarithm."""
+_NO_TIME_MS = 1e-6
 _JITTER = 0.02
 """Healthy ranks with equal work differ by a standard deviation below this from step to step."""
 _ALIKE = 0.9
@@ -93,7 +94,8 @@ Known = Mapping[tuple[str, int], float]
 
 def analyse(times: StepTimes, known: Known | None = None) -> Slowness:
     """Returns what made a job slow; `known` says of GPUs what scores and other jobs tell."""
-    own = times.own
+    # A rank without work in a step has no logarithm.
+    own = np.maximum(times.own, _NO_TIME_MS)
     job = _Job(times)
     total = job.time(own)
     even = job.time(np.repeat(own.mean(axis=1, keepdims=True), own.shape[1], axis=1))

@@ -1,12 +1,12 @@
 """Replays new jobs that come one by one beside measured ones: which pairs are promised, tried or refused.
 
-It is what berthd does with trials (`trials`, `companions`), on a table of measured pairs. Both sides' speeds are heard
-in a trial; berthd hears its owner's alone.
+It is what berthd does with trials (`trials`, `companions`), on a table of measured pairs. Both sides count and are
+heard in a trial; with `hosts_only` the first side alone, as berthd hears and promises its owner's speed alone.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Hashable
 from dataclasses import dataclass
 
@@ -64,7 +64,7 @@ class TrialReplay:
         return (self.found + self.trials_found) / max(1, self.safe)
 
 
-def replay(fit: Fit, asked: Pairs, level: float, *, seed: int = 0) -> TrialReplay:
+def replay(fit: Fit, asked: Pairs, level: float, *, seed: int = 0, hosts_only: bool = False) -> TrialReplay:
     """Lets the pairs come one by one in random order, and promises, tries or refuses each of them.
 
     Each profile is one job. What its trials taught is used for its next pairs; the fit stays as it is.
@@ -73,17 +73,21 @@ def replay(fit: Fit, asked: Pairs, level: float, *, seed: int = 0) -> TrialRepla
     margin = fit.margins.of(level, np.ones(len(asked), dtype=np.bool_))
     sides = predictor.rounded(asked.first), predictor.rounded(asked.second)
     known = np.column_stack([predictor.familiar(fit, side) for side in sides])
+    count = slice(0, 1 if hosts_only else 2)
     errors: dict[Hashable, list[float]] = defaultdict(list)
     as_other: dict[Hashable, list[float]] = defaultdict(list)
+    met: Counter[Hashable] = Counter()
     counts = dict.fromkeys(("promised", "harmed", "found", "trials", "trials_harmed", "trials_found"), 0)
-    truth = asked.speeds
-    safe, harmed = truth.min(axis=1) >= _SAFE, truth.min(axis=1) < _HARMED
+    least = asked.speeds[:, count].min(axis=1)
+    safe, harmed = least >= _SAFE, least < _HARMED
     for row in np.random.default_rng(seed).permutation(len(asked)):
         keys = [(name, *side[row].tolist()) for name, side in zip(asked.names[row], sides, strict=True)]
-        taught = np.array([lesson(errors[own] + as_other[other]) for own, other in (keys, keys[::-1])])
-        speeds: Array = np.minimum(said.speeds[row] + taught * said.spread[row], 1.0)
-        met = all(is_known or len(errors[key]) >= ENOUGH for key, is_known in zip(keys, known[row], strict=True))
-        if met and (speeds - margin[row] * said.spread[row]).min() >= _SAFE:
+        roles = [(0, keys[0], keys[1]), (1, keys[1], keys[0])][count]
+        taught = np.array([lesson(errors[own] + as_other[other]) for _, own, other in roles])
+        spread: Array = said.spread[row][count]
+        speeds = np.minimum(said.speeds[row][count] + taught * spread, 1.0)
+        is_known = all(like or met[key] >= ENOUGH for key, like in zip(keys, known[row], strict=True))
+        if is_known and (speeds - margin[row] * spread).min() >= _SAFE:
             counts["promised"] += 1
             counts["harmed"] += bool(harmed[row])
             counts["found"] += bool(safe[row])
@@ -91,9 +95,10 @@ def replay(fit: Fit, asked: Pairs, level: float, *, seed: int = 0) -> TrialRepla
             counts["trials"] += 1
             counts["trials_harmed"] += bool(harmed[row])
             counts["trials_found"] += bool(safe[row])
-            # Speeds far above 1 say that the job alone was measured at a bad moment.
-            missed = (np.minimum(truth[row], 1.0) - np.minimum(said.speeds[row], 1.0)) / said.spread[row]
-            for (own, other), error in zip((keys, keys[::-1]), missed.tolist(), strict=True):
-                errors[own].append(error)
-                as_other[other].append(error)
+            met.update(set(keys))
+            for side, own, other in roles:
+                # Speeds above 1 say that the job alone was measured at a bad moment.
+                missed = min(asked.speeds[row, side], 1.0) - min(said.speeds[row, side], 1.0)
+                errors[own].append(float(missed / said.spread[row, side]))
+                as_other[other].append(errors[own][-1])
     return TrialReplay(len(asked), int(safe.sum()), **counts)

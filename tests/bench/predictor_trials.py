@@ -68,14 +68,15 @@ def _added(some: Iterable[TrialReplay]) -> TrialReplay:
 
 def trial_figures(pairs: Pairs, kind: str, splits: Iterable[tuple[Mask, Mask]], level: float) -> list[Figure]:
     """Figures of new jobs: with trials counted as what they cost, and by numbers alone."""
-    least, truth, found = [], [], []
+    least, truth, found, hosts = [], [], [], []
     for known, test in splits:
         asked, fit = pairs.part(test), trained(pairs.part(known))
         least.append(training.guess(fit, asked, level).least)
         truth.append(asked.speeds)
         found += [replay(fit, asked, level, seed=seed) for seed in range(SEEDS)]
+        hosts += [replay(fit, asked, level, seed=seed, hosts_only=True) for seed in range(SEEDS)]
     numbers = promised(np.concatenate(least), np.concatenate(truth))
-    tried = _added(found)
+    tried, of_hosts = _added(found), _added(hosts)
     alone = "numbers alone"
     return [
         at_most(
@@ -88,6 +89,8 @@ def trial_figures(pairs: Pairs, kind: str, splits: Iterable[tuple[Mask, Mask]], 
         ),
         Figure(f"false_safe_{kind}_promises", tried.false_safe, "of promises", alone, numbers["false_safe"]),
         Figure(f"safe_recall_{kind}_with_trials", tried.safe_recall_with_trials, "of safe pairs, trials too"),
+        Figure(f"false_safe_{kind}_hosts", of_hosts.false_safe, "of promises, hosts heard alone"),
+        Figure(f"safe_recall_{kind}_hosts", of_hosts.safe_recall, "of safe hosts"),
         Figure(f"trials_{kind}", tried.trials / tried.pairs, "of pairs"),
         Figure(f"trials_harmed_{kind}", tried.trials_harmed / max(1, tried.trials), "of trials"),
     ]  # fmt: skip

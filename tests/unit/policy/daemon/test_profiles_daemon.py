@@ -145,6 +145,24 @@ def test_a_host_that_suffers_is_freed_of_its_guest_and_the_pair_is_remembered(tm
     assert made.hear(word(job=9, together=Together(1, 60.0, 0.5, 1.0)), jobs(), NOW) == "", "nobody knows job 9"
 
 
+def test_a_guest_of_a_new_kind_is_on_trial_until_two_guards_told_that_their_hosts_bore_it(tmp_path: Path) -> None:
+    made = opened(tmp_path / "profiles")
+    light = Alone(1, 600.0, busy=0.14, bandwidth=0.0, memory=2_048.0)
+    there = {number: replace(jobs()[1], id=number, name=f"train{number}") for number in (1, 2, 3)}
+    there[5] = jobs()[5]
+    for number in (1, 2, 3):
+        made.hear(word(alone=replace(light, job=number)), there, NOW)
+    made.hear(word(alone=Alone(5, 600.0, busy=0.02, bandwidth=0.0, memory=30_000.0)), there, NOW)
+
+    footing = []
+    for number in (1, 2):
+        footing.append(made.companions.pair(who_is(there[3]), who_is(there[5])).footing.value)
+        made.hear(word(together=Together(number, 60.0, 1.0, 1.0)), there, NOW)
+
+    assert footing == ["trial", "trial"]
+    assert made.companions.pair(who_is(there[3]), who_is(there[5])).footing.value == "promised"
+
+
 def test_a_guest_that_is_let_run_half_of_the_time_has_half_of_its_speed(tmp_path: Path) -> None:
     made = opened(tmp_path / "profiles")
     predicted = made.companions.predicted(*(who_is(job) for job in jobs().values())).guest

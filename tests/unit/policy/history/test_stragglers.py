@@ -153,3 +153,16 @@ def test_over_drawn_jobs_the_truth_is_named() -> None:
     assert min(value for name, value in values.items() if name != "false_alarms") >= 0.75
     assert np.mean([values[f"cause_{kind}"] for kind in KINDS]) >= 0.95
     assert values["false_alarms"] <= 0.1
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (1, 2), (1, 8), (2, 3), (7, 2), (40, 5)])
+@pytest.mark.parametrize("scale", [0.0, 1.0, 3.0])
+def test_whatever_the_times_are_costs_are_parts_of_the_whole(shape: tuple[int, int], scale: float) -> None:
+    own = np.exp(np.random.default_rng(6).normal(0.0, scale, shape))
+    own[0, 0] = 0.0
+
+    found = analyse(times_of(own, nodes=1))
+
+    assert found.slowdown >= 1.0 - 1e-9
+    assert all(0.0 < part.share <= 1.0 for part in found.parts)
+    assert sum(part.share for part in found.parts) <= found.lost + 1e-9 <= 1.0

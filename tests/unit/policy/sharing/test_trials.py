@@ -146,6 +146,15 @@ def test_a_replay_stops_trying_a_job_that_harms() -> None:
     assert 1 <= found.trials == found.trials_harmed <= 4
 
 
+def test_a_replay_of_hosts_alone_does_not_mind_what_guests_lose() -> None:
+    pairs = asked(1.0)
+    pairs.speeds[:, 1] = 0.5
+
+    assert replay(FIT, pairs, 0.85).promised == 0
+    found = replay(FIT, pairs, 0.85, hosts_only=True)
+    assert (found.trials, found.promised, found.harmed, found.safe) == (2, 18, 0, 20)
+
+
 def test_time_counts_where_trials_harm() -> None:
     found = TrialReplay(100, 80, promised=60, harmed=3, found=50, trials=20, trials_harmed=6, trials_found=10)
 
