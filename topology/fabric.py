@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 import numpy as np
 
 from topology.blocks import IN_NO_BLOCK, Blocks
+from topology.groups import NOBODY, LevelGroups
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -30,8 +31,9 @@ FabricLevel: TypeAlias = Literal["nvlink", "node", "leaf", "pod", "any"]
 LEVELS: tuple[FabricLevel, ...] = ("nvlink", "node", "leaf", "pod", "any")
 """From the nearest to the farthest."""
 
-NOBODY = -1
-"""In a group array: the node's group is unknown, so it shares none with any other node."""
+
+_OF_SEVERAL: tuple[FabricLevel, ...] = ("nvlink", "leaf", "pod")
+"""Levels at which a group has several nodes, and there may be several groups."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -51,6 +53,7 @@ class Fabric:
     """Contradictions between the machines and Slurm's file, one sentence each, for people."""
     blocks: Blocks | None = field(default=None, kw_only=True)
     """Node combinations of topology/block; None if Slurm takes any nodes."""
+    _levels: dict[FabricLevel, LevelGroups] = field(default_factory=dict, init=False, repr=False)
 
     @classmethod
     def flat(cls, names: Sequence[str]) -> Fabric:
@@ -107,6 +110,19 @@ class Fabric:
             return np.zeros(len(self.names), np.int64)
         return {"nvlink": self.domain, "leaf": self.leaf, "pod": self.pod}[level]
 
+    def at(self, level: FabricLevel) -> LevelGroups:
+        """Returns the groups of nodes at this level, made once: node sets and plans ask the same object."""
+        found = self._levels.get(level)
+        if found is None:
+            names = {"nvlink": self.domains, "leaf": self.leaves, "pod": self.pods}.get(level, ())
+            found = self._levels[level] = LevelGroups(self.groups(level), names)
+        return found
+
+    def within(self, level: str) -> LevelGroups | None:
+        """Returns the groups one of which has to hold several nodes at this level; None where any nodes will do."""
+        groups = next((self.at(one) for one in _OF_SEVERAL if one == level), None)
+        return groups if groups is not None and groups.any else None
+
     def level(self, nodes: Sequence[int]) -> FabricLevel:
         """Returns the nearest level that holds all GPUs of these nodes; `nvlink` here means a domain that spans nodes.
 
@@ -115,7 +131,7 @@ class Fabric:
         if len(set(nodes)) <= 1:
             return "nvlink" if len(nodes) and self.domain[nodes[0]] != NOBODY else "node"
         here = np.asarray(nodes)
-        for level in ("nvlink", "leaf", "pod"):
+        for level in _OF_SEVERAL:
             groups = self.groups(level)[here]
             if groups[0] != NOBODY and bool((groups == groups[0]).all()):
                 return level

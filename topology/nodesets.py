@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, TypeAlias, overload
 import numpy as np
 
 from topology.errors import QuestionError
-from topology.fabric import LEVELS, NOBODY, Fabric, FabricLevel
+from topology.fabric import LEVELS, Fabric, FabricLevel
+from topology.groups import LevelGroups
 from topology.hostlist import fold
 from topology.islands import islands
 from topology.model import Machine, MachineShape
@@ -82,7 +83,7 @@ class Candidates(Sequence[NodeSet]):
         if isinstance(place, slice):
             return [self[i] for i in range(*place.indices(len(self)))]
         group = int(self.groups[place])
-        members = self._level.members(group)
+        members = self._level.groups.members(group)
         nodes = members[self._usable[members]]
         return NodeSet(
             level=self.level,
@@ -95,24 +96,16 @@ class Candidates(Sequence[NodeSet]):
 
 
 class _Level:
-    """Group membership at one level; `spans` tells groups of several nodes from single ones."""
+    """The groups of one level; `spans` tells groups of several nodes from single ones."""
 
-    def __init__(self, level: FabricLevel, groups: Ints, names: Sequence[str], spans: npt.NDArray[np.bool]) -> None:
-        self.level, self.groups, self.names, self.spans = level, groups, names, spans
-        self.count = len(spans)
-        self.known = None if groups.min(initial=0) != NOBODY else groups != NOBODY
-        self._order = np.argsort(groups, kind="stable")
-        self._starts = np.searchsorted(groups[self._order], np.arange(self.count + 1))
-
-    def members(self, group: int) -> Ints:
-        """Returns nodes of a group, ascending."""
-        return self._order[self._starts[group] : self._starts[group + 1]]
+    def __init__(self, level: FabricLevel, groups: LevelGroups, spans: npt.NDArray[np.bool]) -> None:
+        self.level, self.groups, self.spans = level, groups, spans
 
     def name(self, group: int, fabric: Fabric) -> str:
         """Returns the group's name for people."""
         if self.level == "any":
             return ""
-        return self.names[group] if self.spans[group] else fabric.names[self.members(group)[0]]
+        return self.groups.names[group] if self.spans[group] else fabric.names[self.groups.members(group)[0]]
 
 
 class NodeSets:
@@ -149,18 +142,15 @@ class NodeSets:
 
     def _make(self, level: FabricLevel) -> _Level:
         fabric = self.fabric
-        nodes = len(fabric.names)
-        if level == "nvlink":
-            # A node outside every domain is a group of its own: its islands are its own.
-            alone = fabric.domain == NOBODY
-            groups = fabric.domain.copy()
-            groups[alone] = len(fabric.domains) + np.arange(int(alone.sum()))
-            spans = np.arange(len(fabric.domains) + int(alone.sum())) < len(fabric.domains)
-            return _Level(level, groups, fabric.domains, spans)
-        if level == "node":
-            return _Level(level, np.arange(nodes), (), np.zeros(nodes, np.bool))
-        names = {"leaf": fabric.leaves, "pod": fabric.pods}.get(level, ("",))
-        return _Level(level, fabric.groups(level), names, np.ones(len(names), np.bool))
+        groups = fabric.at(level)
+        if level != "nvlink":
+            return _Level(level, groups, np.full(groups.count, level != "node"))
+        # A node outside every domain is a group of its own: its islands are its own.
+        alone = np.flatnonzero(~groups.known)
+        of = groups.of.copy()
+        of[alone] = groups.count + np.arange(alone.size)
+        spans = np.arange(groups.count + alone.size) < groups.count
+        return _Level(level, LevelGroups(of, groups.names), spans)
 
     def linked(self, free: npt.ArrayLike) -> Ints:
         """Returns the most free GPUs of each node of which every pair is joined by NVLink inside the node."""
@@ -199,9 +189,9 @@ class NodeSets:
             found = np.flatnonzero(fits)
             free, needed = count[found], np.ones(len(found), np.int64)
         else:
-            total, holds = _sums(level, count), _sums(level, whole)
+            total, holds = level.groups.sums(count), level.groups.sums(whole)
             if level.level == "nvlink":
-                inside = _sums(level, np.where(whole >= gpus, linked, 0))
+                inside = level.groups.sums(np.where(whole >= gpus, linked, 0))
                 holds = np.where(level.spans, holds, inside)
             found = np.flatnonzero(holds >= gpus)
             free = total[found]
@@ -217,9 +207,9 @@ class NodeSets:
             needed[spans] = gpus // per_node
         elif len(spans):
             # Number of nodes of each group with so many free GPUs, for groups of several nodes only.
-            place = np.full(level.count + 1, -1)
+            place = np.full(level.groups.count + 1, -1)
             place[found[spans]] = np.arange(len(spans))
-            row = place[level.groups]
+            row = place[level.groups.of]
             mine = row >= 0
             width = self._most + 1
             nodes = np.bincount(row[mine] * width + count[mine], minlength=len(spans) * width).reshape(-1, width)
@@ -229,13 +219,6 @@ class NodeSets:
                 left, taken = left - take * each, taken + take
             needed[spans] = taken
         return needed
-
-
-def _sums(level: _Level, values: Ints) -> Ints:
-    """Returns sum over the nodes of each group; sums of whole numbers of this size are exact in floats."""
-    if level.known is None:
-        return np.bincount(level.groups, values, level.count).astype(np.int64)
-    return np.bincount(level.groups[level.known], values[level.known], level.count).astype(np.int64)
 
 
 def _linked(shape: MachineShape) -> npt.NDArray[np.uint8]:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from policy.placement.speed import alike, node_scores
-from topology.fabric import NOBODY
+from topology.fabric import NOBODY, FabricLevel
 from topology.tables import Ints
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from topology.fabric import Fabric
 
 
-LEVELS_OF_NODES = ("nvlink", "leaf", "pod", "any")
+LEVELS_OF_NODES: tuple[FabricLevel, ...] = ("nvlink", "leaf", "pod", "any")
 """Levels at which several nodes meet, from near to far; `nvlink` is a domain that spans nodes."""
 
 
@@ -39,8 +39,8 @@ def choose(demand: "Demand", view: "View", able: Ints, mask: int) -> Gang | None
     slowest = node_scores(fleet, demand.app_class, able, mask)
     allowed = fabric.blocks.groups(demand.n, able) if fabric.blocks else None
     best: Gang | None = None
-    for reach, groups in zip(LEVELS_OF_NODES, (fabric.domain, fabric.leaf, fabric.pod, None), strict=True):
-        here = groups if groups is None else groups[able]
+    for reach in LEVELS_OF_NODES:
+        here = None if reach == "any" else fabric.at(reach).of[able]
         if allowed is not None:
             here = allowed if here is None else _of_both(here, allowed)
         inside = np.arange(able.size) if here is None else _fullest_group(demand, view, slowest, here)
@@ -66,14 +66,8 @@ def nearness(n: int, fabric: "Fabric", nodes: Ints, has: "Bools") -> Ints:
     `has` tells for each node and each set whether the node has it free.
     """
     near = np.full(has.shape[1], len(LEVELS_OF_NODES) - 1)
-    for place, groups in reversed(list(enumerate((fabric.domain, fabric.leaf, fabric.pod)))):
-        here = groups[nodes]
-        order = np.argsort(here, kind="stable")
-        order = order[here[order] != NOBODY]
-        if order.size:
-            starts = np.flatnonzero(np.diff(here[order], prepend=NOBODY))
-            counts = np.add.reduceat(has[order].astype(np.int64), starts, axis=0)
-            near[(counts >= n).any(axis=0)] = place
+    for place in range(len(LEVELS_OF_NODES) - 2, -1, -1):
+        near[fabric.at(LEVELS_OF_NODES[place]).share(n, nodes, has)] = place
     return near
 
 

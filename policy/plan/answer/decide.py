@@ -31,7 +31,6 @@ from policy.request.parse import Request, flags_of, names_gpus, wanted_gpus
 from policy.request.settings import Settings
 from policy.request.share import Share, foes_of, party
 from policy.request.tiers import ALONE, EXCLUSIVE, GUARANTEED, OPPORTUNISTIC
-from topology.fabric import NOBODY
 
 MOST_NODES = 1_024
 
@@ -281,7 +280,7 @@ def _holds_for(request: Request, demand: Demand, *, free_now: bool) -> HoldsFor:
 def _insistence(request: Request, demand: Demand, fleet: Fleet, settings: Settings) -> locality.Insistence | None:
     """Returns the level that a job insists on; None if Slurm's blocks leave no choice."""
     blocks, asked = fleet.fabric.blocks, request.locality
-    if asked is None and request.switches is not None and blocks is None and bool((fleet.fabric.leaf != NOBODY).any()):
+    if asked is None and request.switches is not None and blocks is None and fleet.fabric.at("leaf").any:
         # With a tree of switches Slurm would hold back a job that is pinned to more leaves than it asked for.
         asked = locality.of_switches(request.switches, request.switch_wait, demand.n)
     found = locality.settle(asked, demand.gpus, settings.locality_rules, settings.locality_wait, settings.locality_cap)
@@ -423,8 +422,7 @@ def _never_at_level(request: Request, demand: Demand, book: Book) -> str:
     """Returns why no machine could ever meet `--locality=nvlink`, and what would work; empty if one can."""
     fleet = book.fleet
     if demand.n > 1:
-        domains = fleet.fabric.domain[demand.candidates]
-        if np.bincount(domains[domains != NOBODY]).max(initial=0) >= demand.n:
+        if fleet.fabric.at("nvlink").most(np.flatnonzero(demand.candidates)) >= demand.n:
             return ""
         return (
             f"--locality=nvlink: no NVLink domain joins {demand.n} nodes that fit the job; "

@@ -19,7 +19,6 @@ from policy.placement.base import Berth, Policy
 from policy.plan.book import Book
 from policy.plan.claims import claim_on
 from policy.request.settings import RelocationRules
-from topology.fabric import NOBODY
 from topology.tables import positions
 
 if TYPE_CHECKING:
@@ -229,11 +228,8 @@ def _groups(demand: "Demand", fleet: "Fleet") -> "list[Ints]":
 
 def _groups_of_part(demand: "Demand", fleet: "Fleet") -> "list[Ints]":
     nodes = np.flatnonzero(demand.candidates)
-    fabric = fleet.fabric
-    of = {"nvlink": fabric.domain, "leaf": fabric.leaf, "pod": fabric.pod}.get(demand.level)
-    if of is None or bool((of[nodes] == NOBODY).all()):
-        return [nodes]
-    return [nodes[of[nodes] == group] for group in np.unique(of[nodes][of[nodes] != NOBODY]).tolist()]
+    groups = fleet.fabric.within(demand.level)
+    return [nodes] if groups is None else groups.split(nodes)
 
 
 def _has_room(demand: "Demand", view: "View") -> "Bools":

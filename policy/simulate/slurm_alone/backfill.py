@@ -16,11 +16,10 @@ import numpy as np
 from policy.formats.arrays import Bools, Floats
 from policy.request.demand import ANY_SPREAD, Demand
 from policy.simulate.slurm_alone.ledger import NEVER, Ledger
-from topology.fabric import NOBODY
 from topology.tables import Ints
 
 if TYPE_CHECKING:
-    from topology.fabric import Fabric
+    pass
 
 
 class _Line(NamedTuple):
@@ -108,7 +107,7 @@ class BackfillProfile:
             return self._spread(demand)
         if demand.n <= 1:
             return self._one(demand, duration)
-        groups = groups_of(self._ledger.fleet.fabric, demand.level)
+        groups = self._ledger.fleet.fabric.within(demand.level)
         if groups is None:
             line, _ = self._line(demand)
             # Among so many nodes at the head of the line, n are untouched.
@@ -120,8 +119,8 @@ class BackfillProfile:
         everywhere = self._starts(np.arange(self._ledger.up.size), demand, duration)
         found = [
             plan
-            for group in np.unique(groups[groups != NOBODY]).tolist()
-            if (plan := self._several(demand.n, duration, _some(everywhere, groups[everywhere.nodes] == group)))
+            for group in range(groups.count)
+            if (plan := self._several(demand.n, duration, _some(everywhere, groups.of[everywhere.nodes] == group)))
         ]
         return min(found, key=lambda plan: plan[0], default=None)
 
@@ -196,12 +195,3 @@ def _joined(first: _Starts, second: _Starts) -> _Starts:
 
 def _some(starts: _Starts, which: Bools) -> _Starts:
     return _Starts(starts.nodes[which], starts.ready[which], starts.start[which])
-
-
-def groups_of(fabric: "Fabric", level: str) -> Ints | None:
-    """Returns the groups of a level that nodes of one job must share.
-
-    The answer is None where any nodes will do, or where no group is known.
-    """
-    groups = {"leaf": fabric.leaf, "pod": fabric.pod}.get(level)
-    return None if groups is None or bool((groups == NOBODY).all()) else groups

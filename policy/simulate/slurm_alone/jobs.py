@@ -8,7 +8,7 @@ from policy.request.demand import A_YEAR, ANY_SPREAD, Demand
 from policy.request.splits import at, joined, more_nodes
 from policy.simulate.slurm_alone.waits import WaitKind
 from policy.simulate.world import demand_of
-from topology.fabric import LEVELS, NOBODY
+from topology.fabric import LEVELS, FabricLevel
 
 if TYPE_CHECKING:
     from policy.cluster.cost import CostModel
@@ -178,8 +178,8 @@ def _others(demand: Demand) -> tuple[tuple[int, int], ...]:
 
 def _levels_known(fleet: "Fleet") -> frozenset[str]:
     """Returns the levels of the fabric that this cluster has."""
-    groups = {"leaf": fleet.fabric.leaf, "pod": fleet.fabric.pod}
-    return frozenset({"any", *(level for level, of in groups.items() if bool((of != NOBODY).any()))})
+    levels: tuple[FabricLevel, ...] = ("leaf", "pod")
+    return frozenset({"any", *(level for level in levels if fleet.fabric.at(level).any)})
 
 
 def _whole_nodes(job: "TraceJob", width: int) -> int:

@@ -12,14 +12,15 @@ from policy.formats.errors import NotNow
 from policy.placement.base import Berth, Policy
 from policy.plan.splitting import ends_sooner, free_now
 from policy.request.demand import A_YEAR, ANY_SPREAD, Demand
-from policy.simulate.slurm_alone.backfill import BackfillProfile, groups_of
+from policy.simulate.slurm_alone.backfill import BackfillProfile
 from policy.simulate.slurm_alone.jobs import Task
 from policy.simulate.slurm_alone.ledger import NEVER
 from policy.simulate.slurm_alone.priority import Queue
 from policy.simulate.slurm_alone.running import RunningJobs
 from policy.simulate.slurm_alone.settings import SlurmSettings
 from policy.simulate.slurm_alone.waits import WaitClocks, WaitKind
-from topology.fabric import LEVELS, NOBODY
+from topology.fabric import LEVELS
+from topology.groups import LevelGroups
 
 _GROUPS_TRIED = 8
 """Most leaves or pods that are offered one by one to a policy without levels of its own."""
@@ -194,10 +195,10 @@ def place_within(policy: Policy, demand: Demand, view: View) -> Berth:
     berth = policy.place(demand, view)
     if _near_enough(berth, demand):
         return berth
-    groups = groups_of(view.fleet.fabric, demand.level)
+    groups = view.fleet.fabric.within(demand.level)
     if groups is not None:
         for group in _tightest(groups, demand, view):
-            inside = View(view.fleet, view.free, view.cpus, view.mem, view.open & (groups == group), view.quiet)
+            inside = View(view.fleet, view.free, view.cpus, view.mem, view.open & (groups.of == group), view.quiet)
             try:
                 return policy.place(demand, inside)
             except NotNow:
@@ -214,11 +215,11 @@ def _near_enough(berth: Berth, demand: Demand) -> bool:
     return LEVELS.index(berth.level) <= LEVELS.index(demand.level)
 
 
-def _tightest(groups: "np.ndarray[tuple[int], np.dtype[np.int64]]", demand: Demand, view: View) -> Iterator[int]:
+def _tightest(groups: LevelGroups, demand: Demand, view: View) -> Iterator[int]:
     """Yields groups that have room by number, those with the least to spare first."""
-    counts = np.where(view.open & demand.candidates & (groups != NOBODY), np.bitwise_count(view.free), 0)
+    counts = np.where(view.open & demand.candidates, np.bitwise_count(view.free), 0)
     units = counts if demand.n == ANY_SPREAD else counts >= demand.k
-    room = np.bincount(np.maximum(groups, 0), weights=units)
+    room = groups.sums(units)
     enough = np.flatnonzero(room >= (demand.k if demand.n == ANY_SPREAD else demand.n))
     yield from enough[np.argsort(room[enough], kind="stable")][:_GROUPS_TRIED].tolist()
 

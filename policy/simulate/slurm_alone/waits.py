@@ -7,14 +7,8 @@ kind. A job's own wait is what its kind gathered while the job waited.
 from collections.abc import Mapping
 from typing import NamedTuple
 
-import numpy as np
-
-from policy.formats.arrays import Bools
 from policy.request.demand import ANY_SPREAD
-from policy.simulate.slurm_alone.backfill import groups_of
 from policy.simulate.slurm_alone.ledger import Ledger
-from topology.fabric import NOBODY
-from topology.tables import Ints
 
 REASONS = ("fair_share", "fragmentation", "capacity", "priority")
 """The reasons of a wait.
@@ -129,21 +123,16 @@ def _room(ledger: Ledger, kind: WaitKind) -> bool:
 
 def room_at_level(ledger: Ledger, kind: WaitKind) -> bool:
     """Tells whether a legal place exists, by numbers of free GPUs."""
-    within = groups_of(ledger.fleet.fabric, kind.level)
+    within = ledger.fleet.fabric.within(kind.level)
     if kind.n == ANY_SPREAD:
         if kind.level in {"nvlink", "node"}:
             return ledger.nodes_with_at_least(kind.k) > 0
         if within is None:
             return ledger.free_gpus >= kind.k
-        return max(_sums(within, ledger.counts), default=0) >= kind.k
+        return int(within.sums(ledger.counts).max(initial=0)) >= kind.k
     if ledger.nodes_with_at_least(kind.k) < kind.n:
         return False
-    return kind.n == 1 or within is None or max(_sums(within, ledger.counts >= kind.k), default=0) >= kind.n
-
-
-def _sums(groups: Ints, what: Ints | Bools) -> list[int]:
-    known = groups != NOBODY
-    return [int(total) for total in np.bincount(groups[known], weights=what[known]).tolist()]
+    return kind.n == 1 or within is None or int(within.sums(ledger.counts >= kind.k).max(initial=0)) >= kind.n
 
 
 def totals(waits: WaitClocks, gpus_of: Mapping[str, int]) -> dict[str, dict[str, dict[str, float]]]:

@@ -170,3 +170,22 @@ def test_many_broken_kinds_cost_no_more_than_few() -> None:
             runs.append(time.perf_counter() - begin)
         times.append(sorted(runs)[10])
     assert times[1] < 10 * times[0] + 0.001
+
+
+def test_plans_and_node_sets_ask_the_same_groups() -> None:
+    """A fabric makes the groups of a level once; what shares no group at a level is in none of its sets."""
+    names_ = ("n1", "n2", "n3", "n4")
+    leaf = np.array([0, 0, 1, -1])
+    fabric = Fabric(names_, np.full(4, -1), leaf, np.array([0, 0, 0, -1]), leaves=("a", "b"), pods=("p",))
+    sets = NodeSets.of(of(QUAD, *names_), fabric)
+
+    assert fabric.at("leaf") is fabric.at("leaf")
+    found = sets.candidates(6, [0xF] * 4, levels=("leaf", "pod"))
+    assert [one.names for one in found["leaf"]] == [("n1", "n2")]
+    assert fabric.at("leaf").most(np.arange(4)) == 2
+    has = np.array([[True, True], [True, False], [True, True], [True, True]])
+    assert fabric.at("leaf").share(2, np.arange(4), has).tolist() == [True, False]
+    assert fabric.at("pod").share(2, np.arange(4), has).tolist() == [True, True]
+    assert [group.tolist() for group in fabric.at("leaf").split(np.array([1, 2, 3]))] == [[1], [2]]
+    assert fabric.within("nvlink") is None
+    assert fabric.within("any") is None
