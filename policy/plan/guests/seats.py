@@ -313,7 +313,7 @@ class Left:
         fits = (table[:, 0] > 0) & ((capacity == 0) | (table[:, 3] + judge.needs <= capacity))
         if not fits.any():
             seats = int(np.bitwise_count(self.free[here]).sum())
-            raise Unfit(f"{seats} seats are free, and no host there is known to bear this guest")
+            raise Unfit(f"{seats} seats are free, and no host there is known to bear this guest or free for a trial")
         here, table, place = here[fits], table[fits], place[fits]
         safe, value, gpus = table[:, 1] > 0, table[:, 2].round(2), self._gpus[here]
         # If no speed can be promised, the rule without profiles holds: hosts with the fewest GPUs first.
