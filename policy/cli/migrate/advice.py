@@ -31,9 +31,7 @@ class Step:
     """Where it runs; empty for the controller on which `berth migrate` runs."""
 
 
-def steps(
-    rung: Rung, nodes: Sequence[str], files: Files, limits: Sequence[Limit], *, types_change: bool
-) -> Iterator[Step]:
+def steps(rung: Rung, nodes: Sequence[str], files: Files, limits: Sequence[Limit]) -> Iterator[Step]:
     """Yields the steps to a rung, `apply` among them."""
     if rung == "observe":
         yield Step("Change nothing in Slurm, and look", "berth observe")
@@ -44,7 +42,7 @@ def steps(
         yield from _emptied(nodes)
     only = f" {fold(nodes)}" if nodes and rung == "exact" else ""
     yield Step("Write the files", f"berth migrate apply{only} --rung {rung}")
-    yield from _restart(rung, nodes, files, all_slurmds=rung == "sharing" or types_change)
+    yield from _restart(rung, nodes, files, all_slurmds=rung != "advise")
     controllers = tuple(_controllers(files))
     yield Step("Start berthd on each controller", "systemctl enable berthd && systemctl restart berthd", controllers)
     if rung == "exact":
@@ -198,6 +196,8 @@ def _exact_notes(files: Files, nodes: Sequence[str], gpu_nodes: Sequence[str]) -
             "gres.conf has lines without NodeName: they are tied to the nodes that keep their layout; nodes with a"
             " gres.conf of their own need this one"
         )
+    if any(node in nodes and "mps:" in one.gres for node, one in files.texts.nodes.items()):
+        yield "The GRES mps of these nodes goes: shards take its place, and jobs that ask for mps do not start there"
     if "DefCpuPerGPU" in " ".join(files.texts.slurm_conf):
         yield (
             "DefCpuPerGPU is set: Slurm never starts a job with it and typed GPUs; take it out, and set def_cpu_per_gpu"

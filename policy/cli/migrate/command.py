@@ -122,12 +122,7 @@ def _planned(options: argparse.Namespace, site: _Site, rung: Rung, only: str | N
     changes = tuple(site.files.changes(new))
     nodes = tuple(sorted_nodes(wanted))
     moved = {path.name for path in (change.path for change in changes)}
-    types_change = value_of(texts.slurm_conf, "GresTypes") != value_of(new.slurm_conf, "GresTypes")
-    steps = (
-        tuple(advice.steps(rung, nodes, site.files, found, types_change=types_change))
-        if moved or rung == "observe"
-        else ()
-    )
+    steps = tuple(advice.steps(rung, nodes, site.files, found)) if moved or rung == "observe" else ()
     kind = file_system(site.files.slurm_conf[0].parent)
     return _Planned(
         rung, nodes, changes, found, steps,

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
 from policy.cli.migrate import berth_conf
-from policy.cli.migrate.conf_text import add_words, entries, set_value, value_of, words_of
+from policy.cli.migrate.conf_text import add_words, entries, remove_word, set_value, value_of, words_of
 from policy.cli.migrate.node_lines import ExactNode, ListedNode, exact_gres, exact_nodes, listed, sorted_nodes
 from policy.formats.errors import UsageError
 from policy.request.counted import PREFIX
@@ -24,6 +24,12 @@ RUNGS: tuple[Rung, ...] = ("observe", "advise", "exact", "sharing")
 PROGRAMS = "/opt/berth/bin"
 _BY_MODEL = re.compile(r"gres/gpu:(?!g\d{1,2}\b)([^=:,\s\"]+)", re.IGNORECASE)
 _COUNTED_IN = ("AccountingStorageTRES", "PriorityWeightTRES")
+_OF_SHARING = (
+    ("Prolog", "berth-prolog"),
+    ("Epilog", "berth-epilog"),
+    ("PrologFlags", "Alloc"),
+    ("LaunchParameters", "use_interactive_step"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +41,8 @@ class Texts:
     gres_conf: str = ""
     plugstack_conf: str = ""
     berth_conf: str = ""
+    spank_elsewhere: bool = False
+    """True if a file that plugstack.conf includes loads the SPANK plugin."""
 
     @property
     def nodes(self) -> dict[str, ListedNode]:
@@ -55,11 +63,10 @@ class ExactWords:
 def rung_of(texts: Texts) -> Rung:
     """Returns the rung that a configuration is on."""
     nodes = texts.nodes.values()
-    if "berth-prolog" in value_of(texts.slurm_conf, "Prolog") and any(node.exact for node in nodes):
-        return "sharing"
     if any(node.exact for node in nodes):
-        return "exact"
-    return "advise" if "berth" in words_of(value_of(texts.slurm_conf, "JobSubmitPlugins")) else "observe"
+        # A site's own scripts are called by Berth's from the exact layout on; sharing needs more.
+        return "sharing" if all(word in value_of(texts.slurm_conf, key) for key, word in _OF_SHARING) else "exact"
+    return "advise" if "berth" in _plugin_names(texts.slurm_conf) else "observe"
 
 
 def changed(texts: Texts, rung: Rung, layout: ExactWords) -> Texts:
@@ -81,12 +88,25 @@ def changed(texts: Texts, rung: Rung, layout: ExactWords) -> Texts:
     return _scripts(texts, all_nodes=True)
 
 
+def _plugin_names(texts: Sequence[str]) -> list[str]:
+    return [word.removeprefix("job_submit/") for word in words_of(value_of(texts, "JobSubmitPlugins"))]
+
+
+def names_spank(text: str) -> bool:
+    """Tells if a plugstack file loads Berth's SPANK plugin, which must not be loaded twice."""
+    return bool(re.search(r"^[ \t]*(optional|required)[ \t]+\S*spank_berth\.so", text, re.MULTILINE))
+
+
 def _plugins(texts: Texts) -> Texts:
     """Adds the plugins: job_submit/berth as the last one, so that it sees what others have changed."""
-    conf = add_words(texts.slurm_conf, "JobSubmitPlugins", "berth", last=True)
-    conf = add_words(conf, "CliFilterPlugins", "berth")
+    conf: Sequence[str] = texts.slurm_conf
+    if _plugin_names(conf)[-1:] != ["berth"]:
+        conf = remove_word(conf, "JobSubmitPlugins", "job_submit/berth")
+        conf = add_words(conf, "JobSubmitPlugins", "berth", last=True)
+    if "cli_filter/berth" not in words_of(value_of(conf, "CliFilterPlugins")):
+        conf = add_words(conf, "CliFilterPlugins", "berth")
     plugstack = texts.plugstack_conf
-    if not re.search(r"^[ \t]*(optional|required)[ \t]+\S*spank_berth\.so", plugstack, re.MULTILINE):
+    if not texts.spank_elsewhere and not names_spank(plugstack):
         gap = "" if not plugstack or plugstack.endswith("\n") else "\n"
         plugstack = f"{plugstack}{gap}optional spank_berth.so\n"
     return replace(texts, slurm_conf=tuple(conf), plugstack_conf=plugstack)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import glob
 import re
-import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from policy.cli.migrate.conf_text import entries, value_of
-from policy.cli.migrate.rungs import Texts
+from policy.cli.migrate.rungs import Texts, names_spank
 from policy.cli.migrate.state import FileChange, content_of
 from policy.formats.errors import BerthError, SlurmError
 
@@ -67,14 +67,15 @@ def read_files(slurm_conf: Path, berth_conf: Path) -> Files:
     plugstack = Path(value_of(texts, "PlugStackConfig") or folder / "plugstack.conf")
     gres = folder / "gres.conf"
     lua = folder / "job_submit.lua"
-    return Files(
-        tuple(found),
-        gres,
-        plugstack,
-        berth_conf,
-        Texts(texts, _text(gres), _text(plugstack), _text(berth_conf)),
-        _text(lua),
-    )
+    elsewhere = any(names_spank(_text(path)) for path in _plugstacks(_text(plugstack), plugstack.parent))
+    read = Texts(texts, _text(gres), _text(plugstack), _text(berth_conf), elsewhere)
+    return Files(tuple(found), gres, plugstack, berth_conf, read, _text(lua))
+
+
+def _plugstacks(text: str, folder: Path) -> list[Path]:
+    """Returns the files that plugstack.conf includes, each by its path or a pattern."""
+    patterns = re.findall(r"^[ \t]*include[ \t]+(\S+)", text, re.MULTILINE | re.IGNORECASE)
+    return [Path(found) for pattern in patterns for found in sorted(glob.glob(str(folder / pattern)))]  # noqa: PTH207
 
 
 def _with_includes(path: Path, folder: Path, found: dict[Path, str]) -> None:
@@ -139,11 +140,6 @@ def file_system(folder: Path, mounts: Path = Path("/proc/self/mounts")) -> str:
     above = {str(path) for path in (folder.resolve(), *folder.resolve().parents)}
     held = [(len(words[1]), words[2]) for words in lines if len(words) > 2 and words[1] in above]
     return max(held)[1] if held else ""
-
-
-def this_host() -> str:
-    """Returns the short name of this computer."""
-    return socket.gethostname().partition(".")[0]
 
 
 def _text(path: Path) -> str:

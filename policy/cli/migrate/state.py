@@ -84,6 +84,8 @@ class ChangeStore:
     def changes(self) -> list[Change]:
         """Returns what was applied and not undone, the oldest first."""
         found = []
+        if self.folder.exists() and not os.access(self.folder, os.R_OK | os.X_OK):
+            raise BerthError(f"{self.folder}: not yours to read; run as root, or name a folder with --state")
         try:
             places = sorted(self.folder.glob("[0-9]*/record.json"), key=lambda path: int(path.parent.name))
         except OSError:

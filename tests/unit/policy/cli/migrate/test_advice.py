@@ -58,7 +58,7 @@ def test_what_slurm_does_not_tell_is_said() -> None:
 
 
 def test_nodes_are_drained_before_and_resumed_after_the_files_are_written() -> None:
-    texts = [f"{step.text} {step.command}" for step in steps("exact", ["n1"], files(), (), types_change=True)]
+    texts = [f"{step.text} {step.command}" for step in steps("exact", ["n1"], files(), ())]
     at = {word: next(place for place, text in enumerate(texts) if word in text) for word in (
         "State=DRAIN", "squeue -w n1", "berth migrate apply n1", "stop slurmd", "restart slurmctld", "start slurmd",
         "on all other nodes", "restart berthd", "migrate jobs", "State=RESUME", "berth doctor",

@@ -148,3 +148,33 @@ def test_a_key_of_berth_conf_is_changed_and_the_rest_stays() -> None:
     assert set_key("", "hook", "layout", '"plain"') == '[hook]\nlayout = "plain"\n'
     with pytest.raises(ConfigError, match="by hand"):
         set_key('hook.layout = "plain"\n', "hook", "layout", None)
+
+
+def test_scripts_that_berth_calls_are_not_yet_sharing() -> None:
+    texts = Texts(("NodeName=n1 Gres=gpu:2\nProlog=/a\nEpilog=/b\n",))
+
+    exact_one = changed(texts, "exact", ExactWords({"n1": exact("n1")}))
+
+    assert rung_of(exact_one) == "exact"
+    assert rung_of(changed(exact_one, "sharing", ExactWords())) == "sharing"
+
+
+def test_plugins_that_are_named_in_full_are_not_named_twice() -> None:
+    conf = "JobSubmitPlugins=job_submit/berth,lua\nCliFilterPlugins=cli_filter/berth\nNodeName=n1 Gres=gpu:2\n"
+
+    new = changed(Texts((conf,)), "advise", ExactWords())
+
+    assert value_of(new.slurm_conf, "JobSubmitPlugins") == "lua,berth"
+    assert value_of(new.slurm_conf, "CliFilterPlugins") == "cli_filter/berth"
+    assert changed(new, "advise", ExactWords()) == new
+
+
+def test_a_spank_plugin_of_an_included_file_is_not_loaded_twice(tmp_path: Path) -> None:
+    (tmp_path / "slurm.conf").write_text("ClusterName=c\nNodeName=n1 Gres=gpu:2\n")
+    (tmp_path / "plugstack.conf").write_text("include plugstack.conf.d/*.conf\n")
+    (tmp_path / "plugstack.conf.d").mkdir()
+    (tmp_path / "plugstack.conf.d" / "berth.conf").write_text("optional spank_berth.so\n")
+
+    texts = read_files(tmp_path / "slurm.conf", tmp_path / "berth.conf").texts
+
+    assert changed(texts, "advise", ExactWords()).plugstack_conf == texts.plugstack_conf
