@@ -33,6 +33,8 @@ class Fleet:
     """Nodes whose GPUs can be pinned."""
     full: Ints = field(init=False)
     """Each node's mask with all GPUs free."""
+    kind: Ints = field(init=False)
+    """Number of each node's kind: nodes of one kind have the same machine model, GPUs and CPUs."""
     others: Others = field(init=False)
     """The nodes that pinned jobs exclude; writes their host list without given nodes."""
     leaf_order: Ints = field(init=False)
@@ -100,6 +102,7 @@ class Fleet:
         full = np.where(self.ready, (np.int64(1) << self.size) - 1, 0)
         full.flags.writeable = False
         object.__setattr__(self, "full", full)
+        object.__setattr__(self, "kind", _kinds(self.machines, self.cpus))
         object.__setattr__(self, "leaf_order", leaf_order(self.fabric, self.scores))
         object.__setattr__(self, "others", Others([name for name in self.names if name not in self.unnamed]))
 
@@ -162,6 +165,15 @@ def build_fleet(
         if any(node.cpus_kept for node in nodes)
         else None,
     )
+
+
+def _kinds(machines: "Sequence[Machine | None]", cpus: Ints) -> Ints:
+    seen: dict[tuple[str, int, int], int] = {}
+    kinds = [
+        seen.setdefault((machine.model, machine.size, count) if machine else ("", 0, 0), len(seen))
+        for machine, count in zip(machines, cpus.tolist(), strict=True)
+    ]
+    return np.array(kinds, np.int64)
 
 
 def _gpu_mem(machine: "Machine | None") -> int:

@@ -7,6 +7,7 @@ column that fits tells when a job fits.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -60,6 +61,8 @@ class Cluster:
     """The parts that packed jobs hold, for nodes with GPUs that are shared or planned to be."""
     shapes: "tuple[UsualJob, ...]" = ()
     """Requests of usual jobs, as far as seen."""
+    cpus_per_gpu: float = 0.0
+    """CPUs that usual jobs have for each GPU; 0 if none was seen."""
     sharers: "dict[int, Sharers]" = field(default_factory=dict)
     """Hosts and guests, for nodes that have some. All else in the picture is as if there were no guests."""
     tolerated: dict[int, int] = field(default_factory=dict)
@@ -77,20 +80,22 @@ class Cluster:
         """Returns the view of what a job of this time limit can start on at once."""
         closes = self.at + limit
         fits_hole = self.hole_until >= closes
-        if fits_hole.all():
-            is_open = self.up & (self.reserved_from >= closes)
-            return View(
-                self.fleet, self.gpus_now, self.cpus_now, self.mem_now, is_open, self.quiet, crowded=self.crowded
-            )
+        free, cpus, mem = self.gpus_now, self.cpus_now, self.mem_now
+        if not fits_hole.all():
+            free = np.where(fits_hole, free, self.gpus[:, 0])
+            cpus = np.where(fits_hole, cpus, self.cpus[:, 0])
+            mem = np.where(fits_hole, mem, self.mem[:, 0])
+        return self._view(free, cpus, mem, self.up & (self.reserved_from >= closes), self.quiet, self.at)
+
+    def _view(self, free: Ints, cpus: Ints, mem: Ints, is_open: Bools, quiet: Bools, at: float) -> View:
         return View(
-            self.fleet,
-            np.where(fits_hole, self.gpus_now, self.gpus[:, 0]),
-            np.where(fits_hole, self.cpus_now, self.cpus[:, 0]),
-            np.where(fits_hole, self.mem_now, self.mem[:, 0]),
-            self.up & (self.reserved_from >= closes),
-            self.quiet,
-            crowded=self.crowded,
-        )
+            self.fleet, free, cpus, mem, is_open, quiet, crowded=self.crowded, cpus_per_gpu=self.cpus_per_gpu,
+            shared_left=partial(self._shared_left, at) if self.tenants else None,
+        )  # fmt: skip
+
+    def _shared_left(self, at: float, nodes: Ints) -> Ints:
+        self.shelves.bring(self.tenants)
+        return np.asarray(self.shelves.left(nodes, at).sum(axis=1))
 
     def limits_like(self, limit: float) -> tuple[float, float]:
         """Returns bounds (lower excluded, upper included): jobs of these time limits see the same free resources."""
@@ -101,14 +106,13 @@ class Cluster:
     def then(self, moment: float, limit: float) -> View:
         """Returns the view of what is expected to be free at a later moment."""
         column = np.maximum((self.times <= moment).sum(axis=1) - 1, 0)[:, None]
-        return View(
-            self.fleet,
+        return self._view(
             np.take_along_axis(self.gpus, column, 1)[:, 0],
             np.take_along_axis(self.cpus, column, 1)[:, 0],
             np.take_along_axis(self.mem, column, 1)[:, 0],
             self.up & (self.reserved_from >= moment + limit),
             np.ones_like(self.quiet),
-            crowded=self.crowded,
+            moment,
         )
 
     @property

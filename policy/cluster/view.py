@@ -1,5 +1,6 @@
 """The view: what is free at one moment, as input of a placement policy."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from policy.cluster.fleet import Fleet
@@ -21,6 +22,10 @@ class View:
     """Nodes without a job in its epilog: a job starts there at once."""
     crowded: bool = False
     """True if most GPUs are taken: GPUs that one job leaves are soon taken by another."""
+    cpus_per_gpu: float = 0.0
+    """CPUs that usual jobs have for each GPU; 0 if not known."""
+    shared_left: Callable[[Ints], Ints] | None = None
+    """Returns the percent left of the shared GPUs of each of some nodes, all together; None if no GPU is shared."""
 
     def with_free(self, free: Ints) -> "View":
         """Returns the same view with other GPUs free."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from policy.cluster.shared.fragmentation import without_cpus
 from policy.formats.errors import NotNow
 from policy.placement.base import Berth, Policy, take_off
 from policy.placement.gang import LEVELS_OF_NODES, Gang, choose, nearness
@@ -46,19 +47,24 @@ With more, they are placed one after another. For a spread job, only the roomies
 GPUs are searched.
 """
 
+ALIKE_CPUS = 4
+"""Step of GPUs without CPUs, in percent of a GPU; nodes in one step are compared by the GPUs left over."""
+
 _NODE_BITS = 8
 _LINKS = 14
 """Bits of a code below its islands, and below its links: the node's byte, and six bits of broken islands."""
 
 _MOST_BROKEN = 63
 
+_NODE_BYTE = (1 << _NODE_BITS) - 1
+
 
 class BerthPolicy(Policy):
     """Among GPU sets whose slowest score is within 2 % of the best, picks the one with the highest bandwidth.
 
     Bandwidth is compared by the weakest pair, then by the sum. Among equal sets it prefers the one that breaks the
-    fewest islands, then the fullest node, then the slowest GPUs. The nodes of a gang are near each other, and jobs that
-    may be moved are placed together (docs/placement.md).
+    fewest islands, then the node that other jobs need least, then the fullest, then the slowest GPUs. The nodes of a
+    gang are near each other, and jobs that may be moved are placed together (docs/placement.md).
     """
 
     name = "berth"
@@ -143,17 +149,18 @@ class BerthPolicy(Policy):
         entries = view.fleet.offset + offered
         left = np.bitwise_count(view.free).astype(np.int64) - demand.k
         values = np.where(fits & (codes >= 0), codes + ((_MOST_LEFT - left) << 1) + view.quiet, -1)
+        values, by_need = _least_needed(demand, view, values)
         node = _least_missed(demand, view, values)
         if values[node] < 0:
             raise NotNow(_nothing_free(demand), 300)
         mask = int(tables.row(demand.k, demand.level).picks[entries[node]])
-        why = self._reasons(view, values, node, mask, demand.k)
+        why = self._reasons(view, values, node, mask, demand.k, by_need=by_need)
         if fast is not None:
             why += f"; no score above {fast[1] * (1 + alike(view)):.2f}"
         return self.berth(demand, view, [node], positions(mask), why)
 
     @staticmethod
-    def _reasons(view: "View", values: Ints, node: int, mask: int, k: int) -> str:
+    def _reasons(view: "View", values: Ints, node: int, mask: int, k: int, *, by_need: bool) -> str:
         machine = view.fleet.machines[node]
         assert machine is not None, "only nodes with a topology have codes"  # noqa: S101 - narrows the type
         able = int(np.count_nonzero(values >= 0))
@@ -166,7 +173,8 @@ class BerthPolicy(Policy):
         elif np.count_nonzero(values >> _NODE_BITS == values[node] >> _NODE_BITS) == 1:
             reason = f"best of {able} nodes that fit, {rivals + 1} equal in bandwidth, by islands kept whole"
         else:
-            reason = f"best of {able} nodes that fit, {rivals + 1} equal in bandwidth, by free GPUs left over"
+            left = "CPUs and kinds" if by_need else "free GPUs"
+            reason = f"best of {able} nodes that fit, {rivals + 1} equal in bandwidth, by {left} left over"
         kept = view.fleet.tables.islands_kept(machine, int(view.free[node]), mask)
         broken = _MOST_BROKEN - (int(values[node]) >> _NODE_BITS & _MOST_BROKEN)
         free = int(view.free[node]).bit_count()
@@ -227,6 +235,44 @@ def _judged(demand: "Demand", view: "View", rows: Ints, offered: Ints, codes: In
     picks = tables.row(demand.k, demand.level).picks[offsets + offered]
     unbroken = _MOST_BROKEN - np.minimum(tables.broken(offsets, view.free[rows], picks), _MOST_BROKEN)
     return np.asarray(codes + ((unbroken - (codes >> _NODE_BITS & _MOST_BROKEN)) << _NODE_BITS))
+
+
+def _least_needed(demand: "Demand", view: "View", values: Ints) -> tuple[Ints, bool]:
+    """Returns the values with the node's byte cleared for nodes that other jobs need more than this one.
+
+    Only nodes that are best in links and islands are compared. A wholly free node is kept for bigger jobs while a node
+    of its kind in part use fits. Then CPUs decide: a job with few CPUs goes to a node that has few for each GPU. Then
+    the kind of which the largest part of the GPUs is free, as other jobs may need one of the other kinds. Also tells
+    whether CPUs or kinds decided; if not, the fullest node is taken.
+    """
+    best = np.flatnonzero(values >> _NODE_BITS == values.max(initial=-1) >> _NODE_BITS)
+    if best.size < 2 or values[best[0]] < 0:
+        return values, False
+    kind, fleet = view.fleet.kind, view.fleet
+    opens = (view.free[best] == fleet.full[best]) & (fleet.size[best] > demand.k)
+    in_use = np.bincount(kind[best[~opens]], minlength=int(kind.max()) + 1) > 0
+    closed = best[~(opens & in_use[kind[best]])]
+    kept = _with_cpus_to_spare(demand, view, closed)
+    if (kind[kept] != kind[kept[0]]).any():
+        free = np.bincount(kind, np.bitwise_count(view.free)) / np.maximum(1, np.bincount(kind, fleet.size))
+        kept = kept[free[kind[kept]] == free[kind[kept]].max()]
+    if kept.size == best.size:
+        return values, False
+    found = values.copy()
+    found[best] &= ~_NODE_BYTE
+    found[kept] = values[kept]
+    return found, kept.size < closed.size
+
+
+def _with_cpus_to_spare(demand: "Demand", view: "View", nodes: Ints) -> Ints:
+    """Returns those of some nodes on which a job adds least to the GPUs that have no CPUs left."""
+    if not view.cpus_per_gpu or demand.cpus is None:
+        return nodes
+    free, cpus = np.bitwise_count(view.free[nodes]).astype(np.int64), view.cpus[nodes]
+    parts = np.zeros(nodes.size, np.int64) if view.shared_left is None else view.shared_left(nodes)
+    after = without_cpus(free - demand.k, parts, cpus - demand.cpus, view.cpus_per_gpu)
+    step = np.floor((after - without_cpus(free, parts, cpus, view.cpus_per_gpu)) / ALIKE_CPUS)
+    return np.asarray(nodes[step == step.min()])
 
 
 def _least_missed(demand: "Demand", view: "View", values: Ints) -> int:

@@ -41,7 +41,7 @@ _NO_BETTER = ", and no better company came free in time"
 MOST_MET = 128
 """Places at which the jobs beside a share are compared; the cheapest places come first."""
 
-ALIKE = 4
+ALIKE = 8
 """Step of costs, in percent of a GPU: places in one step are taken by node order, so jobs gather on the first nodes.
 
 Smaller differences are noise of the distribution; to follow them spreads jobs over all nodes."""
@@ -142,30 +142,6 @@ def bears(neighbours: Company | None, share: Share, there: Tenants, mask: int, s
     if neighbours is None or not share.picky:
         return True
     return neighbours.bears(neighbours.meeting(share, _met(there, mask, start, end)))
-
-
-def place_whole(
-    demand: "Demand",
-    view: "View",
-    tenants: Mapping[int, Tenants],
-    start: float,
-    shapes: Sequence[UsualJob],
-    shelves: Shelves | None = None,
-) -> Berth:
-    """Returns the place for whole GPUs of one node that leaves the least unusable room; or raises `NotNow`.
-
-    It compares the best linked sets. It is for fleets without scores of single GPUs, and does not use such scores.
-    """
-    found = _opened(demand, view, Policy.fitting(demand, view))
-    if demand.n != 1 or not found.nodes.size:
-        raise NotNow(f"no node has {demand.k} free GPU{'s' if demand.k > 1 else ''} for this job now", 300)
-    found = found.where(found.broken == found.broken.min())
-    shelves = shelves or Shelves()
-    shelves.bring(tenants)
-    added = _added(demand, Share(_WHOLE), view, shelves, start, found, tuple(shapes or DEFAULT))
-    first = int(_cheapest_first(added, found, view)[0])
-    why = f"it leaves the least room that nobody can use, of {found.nodes.size} nodes that fit alike"
-    return Policy.berth(demand, view, [int(found.nodes[first])], positions(int(found.masks[first])), why)
 
 
 def _cheapest_first(added: "Floats", found: SharePlaces, view: "View", *, all_of_them: bool = False) -> Ints:

@@ -8,7 +8,7 @@ import numpy as np
 
 from policy.cluster.fleet import Fleet
 from policy.cluster.limits_used import LimitsUsed
-from policy.cluster.shared.fragmentation import learned
+from policy.cluster.shared.fragmentation import cpus_per_gpu, learned
 from policy.cluster.shared.sharers import Guest, Host, Sharers, who_is
 from policy.cluster.shared.shelves import Shelves
 from policy.cluster.shared.tenants import PlannedTenant, Tenants
@@ -69,6 +69,7 @@ class Picture:
         self._leaving: dict[int, int] = {}
         """Seats of guests that are ending; a node may have been read a moment before the guest left."""
         self._shapes: tuple[UsualJob, ...] = ()
+        self._cpus_per_gpu = 0.0
         self._learned = -LEARN_EVERY
         self._used = used or LimitsUsed()
 
@@ -91,7 +92,10 @@ class Picture:
         np.maximum(self._times, self.at + SOON, out=self._times)
         self._times[:, 0] = self.at
         if self._tenants:
-            self._look_after_tenants(reading)
+            self._look_after_tenants()
+        if self.at - self._learned >= LEARN_EVERY:
+            self._learned, self._shapes = self.at, learned(reading.jobs)
+            self._cpus_per_gpu = cpus_per_gpu(self._shapes)
         return frozenset(changed)
 
     def end(self, job_id: int, name: str) -> frozenset[int]:
@@ -162,6 +166,7 @@ class Picture:
                 pieces=self._pieces,
                 tenants=self._tenants,
                 shapes=self._shapes,
+                cpus_per_gpu=self._cpus_per_gpu,
                 sharers=self._sharers,
                 closed=self.closed,
                 neighbours=self.neighbours,
@@ -352,15 +357,13 @@ class Picture:
                 tenants.append(PlannedTenant(1 << gpu, percent - told, 0, NOBODY, 0.0, FAR))
         return tuple(tenants)
 
-    def _look_after_tenants(self, reading: "Reading") -> None:
-        """Puts off the ends of packed jobs past their time limits; learns usual requests again each `LEARN_EVERY` s."""
+    def _look_after_tenants(self) -> None:
+        """Puts off the ends of packed jobs past their time limits."""
         soon = self.at + SOON
         for place, tenants in self._tenants.items():
             if any(tenant.end < soon for tenant in tenants):
                 late = [replace(tenant, end=soon) if tenant.end < soon else tenant for tenant in tenants]
                 self._tenants[place] = Tenants(tuple(late))
-        if self.at - self._learned >= LEARN_EVERY:
-            self._learned, self._shapes = self.at, learned(reading.jobs)
 
     def _total(self, place: int) -> tuple[int, int, int]:
         fleet = self.fleet

@@ -246,7 +246,7 @@ of sixty one-minute rounds with trials and what they teach; `realised_first` is 
 """,
     "packing": """
 Alibaba's pods fed until as many GPUs were asked for as there are. FGD is our own implementation of its published
-measure; what its authors published stands beside it. "Live" is what berthd does today.
+measure; what its authors published stands beside it. "Live" leaves jobs without GPUs to Slurm, as berthd does.
 """,
     "company": """
 Jobs of half a GPU each, in turn; true speeds are the measured pairs', of which the fit has seen one half and the other

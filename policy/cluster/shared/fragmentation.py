@@ -1,8 +1,9 @@
-"""Fragmentation: the part of a node's GPUs that usual jobs cannot use. Shares are placed where it grows least.
+"""Fragmentation: the part of a node's GPUs that usual jobs cannot use. Jobs are placed where it grows least.
 
 After "Beware of Fragmentation" (USENIX ATC 2023): for a distribution of requests, a node's expected fragmentation is
-the room on it that a request drawn from the distribution could not use. This module also counts the room that many
-such requests, one after the other, could not use.
+the room on it that a request drawn from the distribution could not use. Shares are placed by this measure.
+
+Whole GPUs are placed by the room for which the node has no CPUs: a job with many CPUs goes where they are left over.
 """
 
 from collections import Counter
@@ -70,27 +71,44 @@ def usual(asked: Iterable[tuple[int, int, int]], before: Sequence[UsualJob] = ()
 
 
 def stranded(free: "Ints", parts: "Ints", cpus: "Ints", shapes: Sequence[UsualJob]) -> "Floats":
-    """Returns the expected percent of a GPU that usual jobs cannot use, for each row: one node in one state.
+    """Returns the expected percent of a GPU that the next usual job cannot use, for each row: one node in one state.
 
-    It is the mean of two values. The first, the published measure, is the room that the next usual job could not use.
-    The second is the room that is left after as many such jobs as fit; it shows if a node's CPUs run out before its
-    GPUs. `free` counts the free GPUs, `parts` are the percent left of shared GPUs, `cpus` the free CPUs.
+    `free` counts the free GPUs, `parts` are the percent left of shared GPUs, `cpus` the free CPUs.
 
     >>> one = (UsualJob(1, 100, 1, 0.5), UsualJob(1, 50, 1, 0.5))
     >>> stranded(np.array([1, 1]), np.array([[70], [40]]), np.array([8, 8]), one).tolist()
-    [40.0, 40.0]
+    [35.0, 40.0]
     """
     # Transposed to one row per GPU, since sums over a short last axis are slow.
     parts = np.ascontiguousarray(parts.T, np.int32)
     total = 100 * free + parts.sum(axis=0)
     used = np.zeros(free.size)
     for gpus, percent, needed, weight in shapes:
-        count, room, slots = free, 100 * free, free
+        count, room = free, 100 * free
         if percent < 100:
             fitting = parts >= percent
             count, room = free + fitting.sum(axis=0), room + (parts * fitting).sum(axis=0)
-            slots = free * (100 // percent) + (parts // percent).sum(axis=0)
-        first = room * ((count >= gpus) & (cpus >= needed))
-        many = np.minimum(slots // gpus, np.maximum(cpus, 0) // max(1, needed)) * (gpus * percent)
-        used += weight * (first + many) / 2
+        used += weight * room * ((count >= gpus) & (cpus >= needed))
     return np.asarray(total - used)
+
+
+def cpus_per_gpu(shapes: Sequence[UsualJob]) -> float:
+    """Returns the CPUs that usual jobs have for each GPU, all of them together; 0 if there are no usual jobs.
+
+    >>> cpus_per_gpu((UsualJob(1, 50, 4, 0.5), UsualJob(2, 100, 6, 0.5)))
+    4.0
+    """
+    gpus = sum(shape.weight * shape.gpus * shape.percent for shape in shapes) / 100
+    return sum(shape.weight * shape.cpus for shape in shapes) / gpus if gpus else 0.0
+
+
+def without_cpus(free: "Ints", parts: "Ints", cpus: "Ints", per_gpu: float) -> "Floats":
+    """Returns the percent of a GPU that is free on each node, and for which the node has no CPUs.
+
+    `free` counts the free GPUs, `parts` is the percent left of all shared GPUs of a node together, `cpus` the free
+    CPUs, `per_gpu` the CPUs that usual jobs have for each GPU.
+
+    >>> without_cpus(np.array([4, 4]), np.array([0, 50]), np.array([8, 32]), 4.0).tolist()
+    [200.0, 0.0]
+    """
+    return np.asarray(np.maximum(0.0, 100 * free + parts - 100 * cpus / per_gpu))

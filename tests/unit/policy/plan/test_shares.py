@@ -389,13 +389,12 @@ def test_what_is_usual_is_learned_but_a_few_jobs_do_not_rule() -> None:
 
 
 def fragmentation(left: list[int], cpus: int, shapes: tuple[UsualJob, ...]) -> float:
-    """The definition, word by word: room that a drawn request, or as many like it as fit, cannot use; their mean."""
+    """The definition, word by word: room that a drawn request cannot use."""
     lost = 0.0
     for gpus, percent, needed, weight in shapes:
         fitting = [room for room in left if room >= percent]
         usable = sum(fitting) if len(fitting) >= gpus and cpus >= needed else 0
-        many = min(sum(room // percent for room in left) // gpus, cpus // needed) * gpus * percent
-        lost += weight * (sum(left) - (usable + many) / 2)
+        lost += weight * (sum(left) - usable)
     return lost
 
 
