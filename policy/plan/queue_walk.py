@@ -170,6 +170,8 @@ class Walk:
         """Returns why a job that found no better place is left to Slurm; empty if it keeps its pin."""
         if stuck:
             return _why_given_back(entry.job)
+        if self._book.fleet.nodes_alone and not entry.nodes and entry.job.gpus is not None and self._only is None:
+            return "its nodes are not for it any more, and no others are in sight"
         if entry.nodes and entry.insists is None and entry.demand.may_go_elsewhere:
             return f"its place is not free, and {ELSEWHERE}"
         if entry.nodes and not self._ahead(entry):

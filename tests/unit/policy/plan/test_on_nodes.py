@@ -9,7 +9,7 @@ import pytest
 
 from policy.cluster.untyped import NodePins, numbered
 from policy.formats import segment
-from policy.formats.slurm_facts import JobFacts, JobText, NodeFacts, Reading
+from policy.formats.slurm_facts import JobFacts, JobText, NodeFacts, PartitionFacts, Reading
 from policy.placement.registry import create
 from policy.plan.answer.decide import Decision
 from policy.plan.answer.known_requests import Understanding
@@ -223,6 +223,16 @@ def test_a_job_that_does_not_start_on_its_node_is_soon_slurms(reason: str) -> No
     else:
         assert first == []
         assert [type(change) for change in later] == [Release]
+
+
+@pytest.mark.parametrize("change", [{"partition": "other"}, {"features": "big"}, {"excluded": ("n1",)}])
+def test_a_job_whose_node_is_not_for_it_any_more_is_slurms(change: dict[str, object]) -> None:
+    """Its user, or its last failure, has changed where it may run, and nothing else is free."""
+    nodes = [plain("n1"), plain("n2", used=0xFF)]
+    look = reading(nodes, [held(1, "n2", 0xFF), pinned(2, 0b11, "n1", **change)])
+    look = replace(look, partitions=(*look.partitions, PartitionFacts("other", time_limit=3_600)))
+
+    assert [type(found) for found in planned(Plan(create("berth"), Settings()), look)] == [Release]
 
 
 def test_a_gang_keeps_its_nodes_until_they_are_free() -> None:
