@@ -385,3 +385,34 @@ def test_a_place_outlives_berthd_and_can_be_given_back_without_it(alike: Target)
         assert runs_on(alike, back) == "n1,n3"
     finally:
         slurm.berthd("start")
+
+
+MIX = [
+    ("--gres=gpu:2",),
+    ("-N1", "--gres=gpu:h100:4"),
+    ("-N2", "--gres=gpu:8"),
+    ("-N2", "--gres=gpu:h100:8", "--locality=leaf@1"),
+    ("--gpus=3",),
+    ("-n2", "--gres=gpu:1"),
+    ("-a", "0-2", "--gres=gpu:1"),
+    ("-N2", "--gres=gpu:3"),
+    ("-N4", "--gres=gpu:8"),
+    ("-w", "n3", "--gres=gpu:2"),
+]
+
+
+def test_no_job_of_a_mixed_queue_is_lost_refused_or_run_twice(alike: Target) -> None:
+    jobs = []
+    for number in range(40):
+        options = MIX[number % len(MIX)]
+        words = ["sbatch", "--parsable", "-o", "/dev/null", "-t", "1", "--mem=10", *options]
+        done = alike.run([*words, "--wrap", f"exec sleep {1 + number % 4}"])
+        assert done.rc == 0, done.err
+        jobs.append(done.out.strip())
+
+    until("all jobs to end", partial(is_empty, alike), 240)
+
+    for job in jobs:
+        lines = alike.run(["scontrol", "show", "job", "-o", job], user="root").out.splitlines()
+        assert lines
+        assert all("JobState=COMPLETED" in line and "Restarts=0" in line for line in lines), lines
