@@ -346,17 +346,16 @@ def _common_set(demand: "Demand", view: "View", nodes: Ints) -> tuple[int, Gang,
         some = masks[start : start + _MASKS_AT_ONCE]
         has = (view.free[nodes, None] & some) == some
         enough = np.flatnonzero(has.sum(axis=0) >= demand.n)
-        near = None
-        if enough.size and (demand.level in _NEAR or enough.size > _SETS_COMPARED):
+        if enough.size and demand.level in _NEAR:
             near = nearness(demand.n, fleet.fabric, nodes, has[:, enough])
-            if demand.level in _NEAR:
-                reached = near <= LEVELS_OF_NODES.index(demand.level)
-                enough, near = enough[reached], near[reached]
+            enough = enough[near <= LEVELS_OF_NODES.index(demand.level)]
         if enough.size:
             codes = fleet.tables.look_up(demand.k, "node", fleet.offset[nodes[0]] + some[enough]) >> _LINKS
             found = []
-            best = codes == codes[0]
-            equal = enough[best] if near is None else enough[best][np.argsort(near[best], kind="stable")]
+            equal = enough[codes == codes[0]]
+            if equal.size > _SETS_COMPARED:
+                near = nearness(demand.n, fleet.fabric, nodes, has[:, equal])
+                equal = equal[np.argsort(near, kind="stable")]
             for first in equal[:_SETS_COMPARED].tolist():
                 having, mask = nodes[has[:, first]], int(some[first])
                 gang = choose(demand, view, having, mask)

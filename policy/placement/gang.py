@@ -67,7 +67,9 @@ def nearness(n: int, fabric: "Fabric", nodes: Ints, has: "Bools") -> Ints:
     """
     near = np.full(has.shape[1], len(LEVELS_OF_NODES) - 1)
     for place in range(len(LEVELS_OF_NODES) - 2, -1, -1):
-        near[fabric.at(LEVELS_OF_NODES[place]).share(n, nodes, has)] = place
+        groups = fabric.within(LEVELS_OF_NODES[place])
+        if groups is not None:
+            near[groups.share(n, nodes, has)] = place
     return near
 
 
