@@ -66,6 +66,7 @@ class SetTables:
         self._rows: dict[tuple[int, str], CodeRow] = {}
         self._choosers: dict[Wiring, SubsetTable] = {}
         self._islands = {shape: tuple(self._chooser(shape).islands) for shape in self._shapes}
+        self._islands_from = {start: self._islands[shape] for shape, start in self._start.items()}
         self._ranked: dict[tuple[Wiring, int], Ints] = {}
         self._joined: dict[tuple[int, int], Joined] = {}
 
@@ -136,11 +137,12 @@ class SetTables:
                 self._joined[offset, mask] = known
         return known
 
-    def islands_kept(self, machine: "Machine", free: int, taken: int) -> int:
-        """Counts the islands that can still serve two GPUs and that the set leaves untouched."""
-        return sum(
-            1 for island in self._islands[wiring(machine)] if (island & free).bit_count() > 1 and not island & taken
-        )
+    def islands_kept(self, offset: int, free: int, taken: int) -> int:
+        """Counts the islands that can still serve two GPUs and that the set leaves untouched.
+
+        The node is one whose entries start at `offset`.
+        """
+        return sum(1 for island in self._islands_from[offset] if (island & free).bit_count() > 1 and not island & taken)
 
     def broken(self, offsets: Ints, free: Ints, taken: Ints) -> Ints:
         """Returns for each node, how many islands with at least two free GPUs a set takes some of, but not all."""

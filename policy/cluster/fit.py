@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from policy.cluster.admission import Submitter
+from policy.cluster.allowed import Allowed, AllowedNodes, described
 from policy.cluster.fleet import Fleet
 from policy.cluster.partitions import choose, first_for_some, not_skipped, placed_in, pools, shut_to
 from policy.formats.arrays import CUT, Bools
@@ -20,8 +21,11 @@ from policy.request.share import Share
 from policy.request.tiers import ALONE, EXCLUSIVE, OPPORTUNISTIC, settle
 
 
-def on_fleet(request: "Request", fleet: "Fleet") -> Demand:
-    """Returns the demand that fits this fleet: one node if one can hold it, else whole nodes."""
+def on_fleet(request: "Request", fleet: "Fleet", known: AllowedNodes | None = None) -> Demand:
+    """Returns the demand that fits this fleet: one node if one can hold it, else whole nodes.
+
+    `known` caches what other requests were allowed on this fleet.
+    """
     names = request.partition or fleet.default_partition
     if not names:
         raise LeftToSlurm("there is no default partition", 209)
@@ -30,7 +34,8 @@ def on_fleet(request: "Request", fleet: "Fleet") -> Demand:
         raise LeftToSlurm(f"partition {unknown[0]} is not known", 209)
     rules_of, names = not_skipped(fleet, names), placed_in(fleet, names)
     partitions = [fleet.partitions[name] for name in names.split(",")]
-    allowed = _allowed(request, fleet, names.split(","))
+    seen = AllowedNodes(fleet) if known is None else known
+    may_use = seen.of(names.split(","), request.features, request.only, request.excluded)
     _check_site(request, fleet, partitions)
     if any(partition.whole_nodes for partition in partitions):
         if request.share:
@@ -39,7 +44,8 @@ def on_fleet(request: "Request", fleet: "Fleet") -> Demand:
             )
         request = replace(request, whole_nodes=True)
     if request.share:
-        allowed = _allowed_to_share(request, fleet, allowed, names)
+        may_use = described(fleet, _allowed_to_share(request, fleet, may_use.nodes, names))
+    allowed = may_use.nodes
     tier = ALONE if request.share else settle(request.flags, request.qos, rules_of, *fleet.sharing.tiers)
     if tier is not ALONE and fleet.sharing.guest_way == "mps":
         tier = replace(tier, mps=True)
@@ -55,10 +61,9 @@ def on_fleet(request: "Request", fleet: "Fleet") -> Demand:
     limits = [fleet.partitions[name].time_limit for name in usable]
     limit = request.limit if request.limit is not None else max((A_YEAR if one is None else one) for one in limits)
     memory = request.memory or next((one.memory for one in partitions if _any(one.memory)), fleet.memory)
-    _explain_the_impossible(request, fleet, names.split(","), allowed)
+    _explain_the_impossible(request, fleet, names.split(","), may_use)
     most_cpus = min((one.max_cpus for one in partitions if one.max_cpus is not None), default=float("inf"))
     tried = []
-    sizes = np.flatnonzero(np.bincount(fleet.size[allowed & fleet.ready])).tolist()
 
     def on(n: int, k: int) -> Demand:
         inside = pools(fleet, choose(fleet, names, request.limit, n, who=who).names, n)
@@ -73,7 +78,7 @@ def on_fleet(request: "Request", fleet: "Fleet") -> Demand:
         _check_kept(demand, fleet, allowed)
         return demand
 
-    for n, k in _layouts(request, sizes):
+    for n, k in _layouts(request, may_use.sizes):
         demand = on(n, k)
         if tier.name == OPPORTUNISTIC and n * k != 1:
             raise Never(f"--gpu-tier=opportunistic: a guest has one GPU, not {n * k}; ask for --gpus=1", 405)
@@ -176,30 +181,10 @@ def may_wait_pinned(demand: Demand, fleet: "Fleet") -> bool:
     return demand.n > 1 and not demand.may_go_elsewhere and bool((sizes == demand.k).all())
 
 
-def allowed_nodes(
-    fleet: "Fleet", inside: "Sequence[Bools]", features: Sequence[str], only: Sequence[str], excluded: Sequence[str]
-) -> "Bools":
-    """Returns the nodes of some pools that have all features, are in the node list if any, and are not excluded."""
-    nothing = np.zeros(len(fleet.names), np.bool_)
-    allowed: Bools = np.logical_or.reduce([nothing, *inside])
-    for feature in features:
-        allowed &= fleet.features.get(feature, nothing)
-    if only:
-        listed = nothing.copy()
-        listed[[fleet.index[name] for name in only if name in fleet.index]] = True
-        allowed &= listed
-    allowed[[fleet.index[name] for name in excluded if name in fleet.index]] = False
-    return allowed
-
-
-def _allowed(request: "Request", fleet: "Fleet", names: Sequence[str]) -> "Bools":
-    return allowed_nodes(fleet, pools(fleet, names, 1), request.features, request.only, request.excluded)
-
-
 _AS_HET = "Slurm can only say so as a heterogeneous job, such as `-N1 --gres=gpu:8 : -N1 --gres=gpu:4` for 12"
 
 
-def _layouts(request: "Request", sizes: list[int]) -> list[tuple[int, int]]:
+def _layouts(request: "Request", sizes: Sequence[int]) -> list[tuple[int, int]]:
     """Returns pairs of nodes and GPUs per node, preferred first; `sizes` are the distinct machine sizes, ascending."""
     if request.per_node is not None:
         return [(request.nodes or 1, request.per_node)]
@@ -386,38 +371,43 @@ def _check_even(request: "Request", n: int, k: int) -> None:
         raise LeftToSlurm("--mincpus on several nodes, with more CPUs than their tasks take", 207)
 
 
-def _explain_the_impossible(request: "Request", fleet: "Fleet", names: Sequence[str], allowed: "Bools") -> None:
+def _explain_the_impossible(request: "Request", fleet: "Fleet", names: Sequence[str], may_use: Allowed) -> None:
     """Raises if no node has a named feature, or enough GPUs: Slurm's own message would not name the cause.
 
     This does not refuse the job: Berth may not see a powered-down node, and a booting node may have other features.
     """
+    allowed, largest = may_use.nodes, may_use.most
+    if not largest:
+        _explain_missing_features(request, fleet, names)
+        return
+    n = request.nodes or 1
+    if request.total is not None and request.nodes is None:
+        k = request.total
+    else:
+        k = request.per_node if request.per_node is not None else -(-(request.total or 0) // n)
+    if k <= largest:
+        return
+    if request.total is not None and request.nodes is None and int(fleet.gpu_counts[allowed].sum()) >= request.total:
+        return
+    models = set(request.features) & _models(fleet, allowed)
+    what = f"{k} {models.pop()} GPUs" if len(models) == 1 else f"{k} GPUs"
+    raise Impossible(f"no node of partition {','.join(names)} holds {what}; the largest has {largest}", 222)
+
+
+def _explain_missing_features(request: "Request", fleet: "Fleet", names: Sequence[str]) -> None:
+    """Raises if no node, or none of these partitions, has one of the features."""
     nothing = np.zeros(len(fleet.names), np.bool_)
     inside = np.logical_or.reduce([nothing, *pools(fleet, names, 1)])
-    everywhere = np.ones(len(fleet.names), np.bool_)
     for feature in request.features:
         having = fleet.features.get(feature, nothing)
         if not having.any():
+            everywhere = np.ones(len(fleet.names), np.bool_)
             raise Impossible(f"no node has the GPU model or feature {feature}{_models_in(fleet, everywhere)}", 221)
         if not (having & inside).any():
             where = f"partition {','.join(names)}"
             raise Impossible(
                 f"no node of {where} has the GPU model or feature {feature}{_models_in(fleet, inside)}", 221
             )
-    counts = fleet.gpu_counts[allowed]
-    most = int(counts.max(initial=0))
-    if not most:
-        return
-    if request.total is not None and request.nodes is None:
-        k, enough = request.total, int(counts.sum()) >= request.total
-    else:
-        n = request.nodes or 1
-        k = request.per_node if request.per_node is not None else -(-(request.total or 0) // n)
-        enough = int((counts >= k).sum()) >= n
-    if enough or k <= most:
-        return
-    models = set(request.features) & _models(fleet, allowed)
-    what = f"{k} {models.pop()} GPUs" if len(models) == 1 else f"{k} GPUs"
-    raise Impossible(f"no node of partition {','.join(names)} holds {what}; the largest has {most}", 222)
 
 
 MOST_MODELS = 8

@@ -161,8 +161,6 @@ class BerthPolicy(Policy):
 
     @staticmethod
     def _reasons(view: "View", values: Ints, node: int, mask: int, k: int, *, by_need: bool) -> str:
-        machine = view.fleet.machines[node]
-        assert machine is not None, "only nodes with a topology have codes"  # noqa: S101 - narrows the type
         able = int(np.count_nonzero(values >= 0))
         # The broken islands are the six bits above the node's byte; the links are above them.
         rivals = int(np.count_nonzero(values >> _LINKS == values[node] >> _LINKS)) - 1
@@ -175,7 +173,7 @@ class BerthPolicy(Policy):
         else:
             left = "CPUs and kinds" if by_need else "free GPUs"
             reason = f"best of {able} nodes that fit, {rivals + 1} equal in bandwidth, by {left} left over"
-        kept = view.fleet.tables.islands_kept(machine, int(view.free[node]), mask)
+        kept = view.fleet.tables.islands_kept(int(view.fleet.offset[node]), int(view.free[node]), mask)
         broken = _MOST_BROKEN - (int(values[node]) >> _NODE_BITS & _MOST_BROKEN)
         free = int(view.free[node]).bit_count()
         sets = f"best of {comb(free, k)} sets of its {free} free GPUs" if free > k else "all its free GPUs"

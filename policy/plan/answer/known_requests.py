@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from policy.cluster.allowed import AllowedNodes
 from policy.cluster.fit import on_fleet
 from policy.cluster.fleet import Fleet
 from policy.formats import preflight_mark
@@ -37,6 +38,7 @@ class Understanding:
         self._known: dict[tuple[frozenset[tuple[str, str]], int | None], Known] = {}
         self._of_any_limit: dict[frozenset[tuple[str, str]], Known] = {}
         self._bytes = 0
+        self._allowed: AllowedNodes | None = None
 
     def of(self, fields: Mapping[str, str], fleet: Fleet) -> Known:
         """Returns the kind of a request on this fleet, cached or new; LeftToSlurm and Never pass through."""
@@ -51,7 +53,7 @@ class Understanding:
         known = self._known.get((kind, limit))
         if known is None:
             other = self._of_any_limit.get(kind) if limit is not None else None
-            known = other.lasting(limit * 60) if other is not None and limit is not None else _read(fields, fleet)
+            known = other.lasting(limit * 60) if other is not None and limit is not None else self._read(fields, fleet)
             size = _bytes_of(fields, known)
             if size > _MOST_BYTES // 64:
                 return known
@@ -65,14 +67,17 @@ class Understanding:
         return known
 
     def _forget_all(self, fleet: Fleet) -> None:
+        if self._allowed is None or self._allowed.fleet is not fleet:
+            self._allowed = AllowedNodes(fleet)
         self._fleet, self._known, self._of_any_limit, self._bytes = fleet, {}, {}, 0
 
-
-def _read(fields: Mapping[str, str], fleet: Fleet) -> Known:
-    request = read(fields)
-    demand = on_fleet(request, fleet)
-    # The demand already has the nodes, and lists of names may be long.
-    return Known(replace(request, only=(), excluded=()), demand)
+    def _read(self, fields: Mapping[str, str], fleet: Fleet) -> Known:
+        request = read(fields)
+        assert self._allowed is not None, "a fleet was given"  # noqa: S101 - narrows the type
+        demand = on_fleet(request, fleet, self._allowed)
+        demand = replace(demand, candidates=self._allowed.same(demand.candidates))
+        # The demand already has the nodes, and lists of names may be long.
+        return Known(replace(request, only=(), excluded=()), demand)
 
 
 def _bytes_of(fields: Mapping[str, str], known: Known) -> int:
