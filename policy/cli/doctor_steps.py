@@ -30,7 +30,7 @@ def step_of(config: Mapping[str, str], nodes: Sequence[NodeFacts], *, plain: boo
     if "berth" not in plugins(config) and not typed:
         return RolloutStep("observe", "observe: Slurm runs without Berth; berth observe shows what would be better")
     if loose and not typed:
-        wrong = 'no GPU has a type of its own; write layout = "plain" into [hook], or lay them out: berth topo export'
+        wrong = 'no GPU has a type of its own; write layout = "plain" into [hook], or see berth migrate plan exact'
         return RolloutStep("exact", "", wrong)
     rest = f"; on {loose} Slurm alone chooses, and each needs its model as a feature" if loose else ""
     text = f"exact: {len(typed)} of {len(nodes)} GPU nodes have one GRES type for each GPU{rest}"

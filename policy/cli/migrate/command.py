@@ -326,6 +326,12 @@ def _undo(options: argparse.Namespace) -> int:
     if not changes:
         raise BerthError(f"{options.state}: nothing is left to undo")
     undone = list(reversed(changes)) if options.all else changes[-1:]
+    # Of a file that several steps changed, the last one tells what it should be now.
+    for file in {file.path: file for change in reversed(undone) for file in change.files}.values():
+        present = content_of(file.path)
+        if present not in (file.after, file.before):
+            sys.stdout.write(difference(FileChange(file.path, file.after, present)))
+            store.refuse(undone, file)
     site = _site()
     for change in undone:
         _show_undo(change, site)

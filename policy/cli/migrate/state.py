@@ -21,7 +21,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from policy.formats.errors import BerthError
 
@@ -121,14 +121,19 @@ class ChangeStore:
         for file in change.files:
             present = content_of(file.path)
             if present not in (file.after, file.before):
-                where = self.folder / f"{change.number:03}" / "after" / str(change.files.index(file))
-                raise ChangedByOthersError(
-                    f"{file.path} was changed since berth migrate wrote it: diff {where} {file.path} shows how;"
-                    " take that out, or restore the file by hand from before/ beside it"
-                )
+                self.refuse([change], file)
         for file in change.files:
             put(file.path, file.before)
         self._record(change, undone=True)
+
+    def refuse(self, changes: Sequence[Change], file: FileChange) -> NoReturn:
+        """Raises ChangedByOthersError for a file of one of these changes."""
+        change = next(one for one in changes if file in one.files)
+        where = self.folder / f"{change.number:03}" / "after" / str(change.files.index(file))
+        raise ChangedByOthersError(
+            f"{file.path} was changed since berth migrate wrote it: diff {where} {file.path} shows how;"
+            " take that out, or restore the file by hand from before/ beside it"
+        )
 
     def _record(self, change: Change, *, undone: bool) -> None:
         record: dict[str, Any] = {

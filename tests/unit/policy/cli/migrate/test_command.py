@@ -1,0 +1,72 @@
+"""The commands of `berth migrate` on a site without a Slurm that answers."""
+
+from pathlib import Path
+
+import pytest
+
+from policy.cli.main import main
+
+CONF = "ClusterName=c\nNodeName=n1 Gres=gpu:2\n"
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "slurm.conf").write_text(CONF)
+    monkeypatch.setenv("SLURM_CONF", str(tmp_path / "slurm.conf"))
+    monkeypatch.setenv("BERTH_CONF", str(tmp_path / "berth.conf"))
+    monkeypatch.setenv("PATH", "")
+    return tmp_path
+
+
+def run(site: Path, *words: str) -> int:
+    return main(["migrate", words[0], "--state", str(site / "state"), *words[1:]])
+
+
+def test_a_plan_writes_nothing(site: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(site, "plan", "advise") == 0
+
+    told = capsys.readouterr().out
+    assert "+JobSubmitPlugins=berth" in told
+    assert "Restart slurmctld" in told
+    assert [path.name for path in site.iterdir()] == ["slurm.conf"]
+
+
+def test_apply_asks_and_nobody_is_no_yes(site: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(site, "apply") == 2
+    assert "--yes" in capsys.readouterr().err
+    assert (site / "slurm.conf").read_text() == CONF
+
+
+def test_a_site_goes_up_and_back(site: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(site, "apply", "--yes") == 0
+    assert run(site, "status") == 0
+    assert "In force: advise" in capsys.readouterr().out
+
+    assert run(site, "undo", "--yes") == 0
+
+    assert (site / "slurm.conf").read_text() == CONF
+    assert not (site / "berth.conf").exists()
+    assert run(site, "undo", "--yes") == 1
+    assert "nothing is left to undo" in capsys.readouterr().err
+
+
+def test_undo_shows_what_others_changed_and_restores_nothing(site: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run(site, "apply", "--yes")
+    (site / "slurm.conf").write_text((site / "slurm.conf").read_text() + "MaxJobCount=7\n")
+    capsys.readouterr()
+
+    assert run(site, "undo", "--yes") == 1
+
+    told = capsys.readouterr()
+    assert "+MaxJobCount=7" in told.out
+    assert "slurm.conf was changed since" in told.err
+    assert (site / "berth.conf").exists()
+
+
+def test_nodes_are_not_changed_while_slurm_cannot_say_that_they_are_empty(
+    site: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(site, "apply", "n1", "--yes", "--topology-dir", str(site)) == 1
+    assert "n1 cannot be laid out" in capsys.readouterr().err
+    assert run(site, "apply", "n9", "--yes") == 2
+    assert "n9: slurm.conf has no GPUs there" in capsys.readouterr().err
