@@ -141,11 +141,15 @@ def _train(client: Client, seconds: float) -> None:
     injob.ready()
     until = time.monotonic() + seconds
     while (began := time.monotonic()) < until:
-        for _ in range(_LAUNCHES_A_STEP):
+        launches = 0
+        while launches < _LAUNCHES_A_STEP and time.monotonic() < until:
             client.run(kernel, output, ctypes.c_int(_ROUNDS))
             injob.gate()
-        injob.step()
-        took.append(time.monotonic() - began)
+            launches += 1
+        if launches == _LAUNCHES_A_STEP:
+            injob.step()
+        # A guest that is held hard would end minutes late: its last step is reckoned from the launches that it did.
+        took.append((time.monotonic() - began) * _LAUNCHES_A_STEP / max(launches, 1))
     print(len(took) / sum(took), *(f"{1000 * one:.3f}" for one in took))
 
 
