@@ -190,7 +190,7 @@ def test_two_daemons_serve_two_gpus(node: Node) -> None:
 )
 def test_a_server_that_does_not_come_leaves_nothing(node: Node, wishes: dict[str, bool], said: str) -> None:
     wish(node, **wishes)
-    node.config = node.config._replace(mps_start_timeout=4.0)
+    node.config = node.config._replace(mps_start_timeout=4.0, mps_stop_timeout=3.0)
 
     with pytest.raises(ControlError, match=said):
         node.attach(1, 30)

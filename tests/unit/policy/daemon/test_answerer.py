@@ -21,6 +21,7 @@ from policy.daemon.passes.handover import Receiver, Sender, Snapshot
 from policy.daemon.passes.profiles import load_fit
 from policy.formats import segment, wire
 from policy.formats.errors import DaemonError
+from policy.plan.answer import known_requests
 from policy.plan.answer.known_requests import Understanding
 from policy.sharing.neighbours import Neighbours
 from policy.site.config import Config
@@ -434,16 +435,21 @@ def test_what_a_request_means_is_remembered_but_not_beyond_its_fleet() -> None:
 
 
 @pytest.mark.parametrize("fields", [{"exc_nodes": "x[{0}-{1}]"}, {"name": "x", "comment": "{0}"}])
-def test_what_is_remembered_of_requests_is_bounded(fields: dict[str, str]) -> None:
+@pytest.mark.parametrize("limit", [128 << 10, 1 << 40])
+def test_what_is_remembered_of_requests_is_bounded(
+    fields: dict[str, str], limit: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(known_requests, "_MOST_BYTES", limit)
     understanding, fleet = Understanding(), book(reading([node("n1")])).fleet
+    understanding.of(submit(tres_per_job="gres/gpu:4"), fleet)
     tracemalloc.start()
-    for number in range(3_000):
-        more = {key: value.format(number, number + 900) for key, value in fields.items()}
+    for number in range(300):
+        more = {key: value.format(number, number + 90) for key, value in fields.items()}
         understanding.of(submit(tres_per_job="gres/gpu:4", **more), fleet)
     held, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
 
-    assert held < 16 << 20
+    assert (held < 128 << 10) is (limit == 128 << 10), held
 
 
 def test_places_that_slurm_may_refuse_are_not_remembered_by_their_whole_requests() -> None:

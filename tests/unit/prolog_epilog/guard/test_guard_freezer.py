@@ -167,7 +167,8 @@ def test_the_dead_man_thaws_when_leases_are_not_renewed_and_when_the_guard_is_go
 
 # The kernel's own freezer, in whichever hierarchy this machine has.
 
-JOB = 4_244
+# What a test that was killed left behind bears another number.
+JOB = 1_000_000 + os.getpid()
 
 
 @dataclass
@@ -207,7 +208,9 @@ class Kernels:
 @pytest.fixture
 def kernels() -> Iterator[Kernels]:
     unified = cgroups.version() == "v2"
-    top = cgroups.ROOT / ("berth-test_slurmstepd.scope" if unified else "freezer/slurm_berth-test")
+    top = cgroups.ROOT / (
+        f"berth-test-{os.getpid()}_slurmstepd.scope" if unified else f"freezer/slurm_berth-test-{os.getpid()}"
+    )
     found = Kernels(top / ("" if unified else "uid_0") / f"job_{JOB}", unified)
     try:
         found.make("step_0")

@@ -34,7 +34,7 @@ from tests.unit.node_world import ROOT, World, berth
 
 pytestmark = pytest.mark.slow
 
-GUEST = 4_246
+GUEST = 1_000_000 + os.getpid()
 BUSY = "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nwhile True: pass"
 """A guest that ignores everything: it has no gate and does not end when it is asked to."""
 
@@ -85,7 +85,7 @@ def eventually(so: Callable[[], bool], seconds: float) -> bool:
 
 @pytest.fixture
 def group() -> Iterator[Path]:
-    folder = Path("/sys/fs/cgroup/freezer/slurm_berth-guard/uid_0") / f"job_{GUEST}"
+    folder = Path("/sys/fs/cgroup/freezer") / f"slurm_berth-guard-{os.getpid()}" / "uid_0" / f"job_{GUEST}"
     try:
         (folder / "step_0").mkdir(parents=True)
     except OSError:

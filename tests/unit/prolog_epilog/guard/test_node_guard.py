@@ -9,6 +9,8 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,9 +19,12 @@ from prolog_epilog.node import cgroups, freezer
 from prolog_epilog.tenants import share_file, state
 from tests.fakes.mps import programs
 from tests.unit.node_world import ROOT, World, berth, is_alive
+from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 
+JOB = 1_000_000 + os.getpid()
+"""A number that no other run of these tests has."""
 STARTED: list[subprocess.Popen[str]] = []
 
 
@@ -79,9 +84,7 @@ def test_the_guard_takes_back_the_share_of_a_job_whose_epilog_never_came(world: 
     world.scontrol("echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1")
 
     watching = guard(world)
-    until = time.monotonic() + 30
-    while world.books() and time.monotonic() < until:
-        time.sleep(0.1)
+    until("the share to be taken back", lambda: not world.books())
     watching.terminate()
     said = watching.communicate(timeout=30)[1]
 
@@ -106,9 +109,7 @@ def test_the_guard_clears_what_an_epilog_that_was_killed_has_left(world: World, 
             os.kill(pid, signal.SIGKILL)
 
     watching = guard(world)
-    until = time.monotonic() + 60
-    while (list(state.everything(world.paths)) or world.paths.job(7).exists()) and time.monotonic() < until:
-        time.sleep(0.1)
+    until("all to be cleared", lambda: not (list(state.everything(world.paths)) or world.paths.job(7).exists()))
     watching.terminate()
     said = watching.communicate(timeout=30)[1]
 
@@ -138,19 +139,26 @@ def test_the_guard_leaves_a_job_alone_that_slurm_knows(world: World) -> None:
 def job_cgroup() -> Iterator[Path]:
     """A control group as Slurm makes it, in which a job's processes are."""
     root = Path("/sys/fs/cgroup/pids") if cgroups.version() == "v1" else Path("/sys/fs/cgroup")
-    folder = root / "slurm_berth-test" / "uid_0" / "job_4242"
+    folder = root / f"slurm_berth-test-{os.getpid()}" / "uid_0" / f"job_{JOB}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError:
         pytest.skip("this machine lets nobody make control groups")
     yield folder
     for part in (folder, folder.parent, folder.parent.parent):
-        part.rmdir()
+        # Killed processes are in their group until the kernel is done with them.
+        until(f"{part} to be empty", partial(removed, part))
+
+
+def removed(folder: Path) -> bool:
+    with suppress(OSError):
+        folder.rmdir()
+    return not folder.exists()
 
 
 def test_a_job_that_takes_too_much_is_warned_then_ended(world: World, job_cgroup: Path) -> None:
     world.settings["violation"] = "requeue"
-    world.run("prolog", berth(2, share=30, mem=1024, way="mps"), "2", job=4242, user=0)
+    world.run("prolog", berth(2, share=30, mem=1024, way="mps"), "2", job=JOB, user=0)
     world.scontrol("exit 0")
     # A client that lost its limits: what stops it here is the audit alone.
     with subprocess.Popen(["/bin/sleep", "100"]) as thief:
@@ -166,10 +174,10 @@ def test_a_job_that_takes_too_much_is_warned_then_ended(world: World, job_cgroup
 
     done = [line.rpartition(";")[2].partition(" [")[0] for line in said]
     assert done == [" watching", " its processes on this GPU are ended"]
-    assert "job 4242 holds 9000 MiB of GPU GPU-" in said[0]
+    assert f"job {JOB} holds 9000 MiB of GPU GPU-" in said[0]
     assert "was given 1024 MiB" in said[0]
     assert "requeue" not in world.asked
-    assert world.run("epilog", job=4242, user=0).returncode == 0
+    assert world.run("epilog", job=JOB, user=0).returncode == 0
 
 
 def app(world: World, job: int, *actions: str) -> subprocess.Popen[str]:
@@ -184,7 +192,7 @@ def app(world: World, job: int, *actions: str) -> subprocess.Popen[str]:
 
 
 def test_after_a_fault_mps_runs_again_and_the_victims_are_requeued(world: World, job_cgroup: Path) -> None:
-    for job in (4242, 8):
+    for job in (JOB, 8):
         world.run("prolog", berth(2, share=30, way="mps"), "2", job=job, user=os.getuid())
     world.scontrol('echo "JobId=$3 JobName=train"; echo "   JobState=RUNNING"')
     watching = guard(world)
@@ -195,22 +203,20 @@ def test_after_a_fault_mps_runs_again_and_the_victims_are_requeued(world: World,
     # In its control group before it begins, as slurmd does it.
     enter = f"import os; open('{job_cgroup}/cgroup.procs', 'w').write('0')"
     code = f"{enter}; os.execv('{programs.app()}', ['fake-cuda-app', 'hold=4', 'fault'])"
-    share = share_file.read(world.paths, 4242)
+    share = share_file.read(world.paths, JOB)
     assert share is not None
     culprit = subprocess.Popen([sys.executable, "-c", code], env={**world.environment, **share.environment})
     try:
         assert culprit.wait(60) == 1
         assert victim.wait(60) == 1
-        until = time.monotonic() + 60
-        while "requeue" not in world.asked and time.monotonic() < until:
-            time.sleep(0.1)
+        until("the requeue", lambda: "requeue" in world.asked)
         time.sleep(1.5)
     finally:
         watching.terminate()
     said = watching.communicate(timeout=60)[1]
     victim.communicate()
 
-    assert "and runs again; the cause was job 4242" in said
+    assert f"and runs again; the cause was job {JOB}" in said
     assert [line for line in world.asked.splitlines() if "requeue" in line] == ["requeue 8"]
     # A guard that starts later finds the fault in the logs, and leaves it in peace.
     later = guard(world)
@@ -219,7 +225,7 @@ def test_after_a_fault_mps_runs_again_and_the_victims_are_requeued(world: World,
     assert later.communicate(timeout=30)[1] == ""
     again = app(world, 8, "hold=0")
     assert '"mps": true' in again.communicate(timeout=20)[0]
-    for job in (4242, 8):
+    for job in (JOB, 8):
         world.run("epilog", job=job)
     assert world.daemons() == []
 
@@ -235,7 +241,7 @@ def test_a_wrong_berth_conf_ends_the_guard_with_a_sentence(world: World) -> None
 
 def test_the_cause_is_not_run_again_where_its_epilog_was_quicker_than_the_guard(world: World, job_cgroup: Path) -> None:
     states = 'case "$3" in 8) echo "   JobState=RUNNING";; *) echo "   JobState=FAILED";; esac'
-    for job in (4242, 8):
+    for job in (JOB, 8):
         extra = berth(2, share=30, way="mps")
         world.run("prolog", extra, "2", job=job, user=os.getuid(), SLURM_JOB_START_TIME="1000")
     world.scontrol(f'echo "JobId=$3 JobName=train"; {states}')
@@ -245,20 +251,18 @@ def test_the_cause_is_not_run_again_where_its_epilog_was_quicker_than_the_guard(
     assert "of no job" in watching.stderr.readline()
     enter = f"import os; open('{job_cgroup}/cgroup.procs', 'w').write('0')"
     code = f"{enter}; os.execv('{programs.app()}', ['fake-cuda-app', 'hold=4', 'fault'])"
-    share = share_file.read(world.paths, 4242)
+    share = share_file.read(world.paths, JOB)
     assert share is not None
     culprit = subprocess.Popen([sys.executable, "-c", code], env={**world.environment, **share.environment})
     try:
         assert culprit.wait(60) == 1
-        ended = world.run("epilog", extra, "2", 4242, SLURM_JOB_START_TIME="1000", SLURM_JOB_EXIT_CODE2="1:0")
+        ended = world.run("epilog", extra, "2", JOB, SLURM_JOB_START_TIME="1000", SLURM_JOB_EXIT_CODE2="1:0")
         assert ended.returncode == 0
         assert victim.wait(60) == 1
-        until = time.monotonic() + 60
-        while "requeue" not in world.asked and time.monotonic() < until:
-            time.sleep(0.1)
+        until("the requeue", lambda: "requeue" in world.asked)
         time.sleep(1.5)
     finally:
         watching.terminate()
-    assert "the cause was job 4242" in watching.communicate(timeout=60)[1]
+    assert f"the cause was job {JOB}" in watching.communicate(timeout=60)[1]
     assert [line for line in world.asked.splitlines() if "requeue" in line] == ["requeue 8"]
     world.run("epilog", job=8)
