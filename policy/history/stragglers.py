@@ -70,7 +70,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Slowness:
-    """What a job lost."""
+    """Tells how much of a job's time was lost, and to which causes and ranks."""
 
     times: StepTimes
     slowdown: float

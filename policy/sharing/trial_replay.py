@@ -21,7 +21,7 @@ _SAFE, _HARMED = 0.9, 0.85
 WORTH_TRYING = 0.85
 """Speed that both sides must be predicted to keep, or the pair is not even tried."""
 TRIAL_S, STAY_S = 60.0, 3_600.0
-"""How long a trial lasts that harms, and how long a pair stays together otherwise."""
+"""Gives the length of a trial that harms, and of a pair that stays together otherwise."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What `make bench-predictor` says of new models and families: with trials, without, and at best by these inputs."""
+"""Measures promises for new models and families: with trials, without, and at best by these inputs."""
 
 from __future__ import annotations
 

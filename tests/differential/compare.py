@@ -1,4 +1,4 @@
-"""Whether two outcomes of a request differ, and whether docs/like-plain.md says that they may."""
+"""Compares two outcomes of a request; docs/like-plain.md lists the differences that are allowed."""
 
 from __future__ import annotations
 

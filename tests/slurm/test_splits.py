@@ -32,7 +32,7 @@ def segment_of(slurm: Slurm, job: int) -> dict[str, str]:
 
 
 def plain_shape(slurm: Slurm, *options: str) -> dict[str, str]:
-    """What Slurm gives the same job that it spreads by itself."""
+    """Returns the shape that Slurm gives the same job when Slurm spreads it."""
     job = slurm.submit("-p", "plain", "--gpus=2", *options, body=BODY)
     try:
         return shape(slurm, job)

@@ -78,7 +78,7 @@ def _asking(parser: argparse.ArgumentParser) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Site:
-    """What a command works on."""
+    """Holds the files, Berth's configuration and Slurm's answers that one command works with."""
 
     files: Files
     config: Config

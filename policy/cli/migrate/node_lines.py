@@ -17,7 +17,7 @@ __all__ = ["ExactNode", "ListedNode", "exact_gres", "exact_nodes", "listed"]
 
 _OURS = frozenset({"gpu", "shard", "seat", "mps"})
 _RANGES = ("NodeAddr", "NodeHostname", "Port", "BcastAddr")
-"""What a NodeName line lists node by node, beside the names."""
+"""Lists the settings of a NodeName line that may differ by node, beside the names."""
 
 
 @dataclass(frozen=True, slots=True)

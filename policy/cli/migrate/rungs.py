@@ -52,7 +52,7 @@ class Texts:
 
 @dataclass(frozen=True, slots=True)
 class ExactWords:
-    """What the exact layout needs beside the texts."""
+    """Holds the nodes and limited models that the exact layout is written from, beside the files' texts."""
 
     wanted: Mapping[str, ExactNode] = field(default_factory=dict)
     """The nodes that get one GRES type for each GPU."""

@@ -42,7 +42,7 @@ class Files:
 
 @dataclass(frozen=True, slots=True)
 class SlurmSays:
-    """What Slurm tells of a cluster; all is empty where it does not answer."""
+    """Holds a cluster's releases, node states and settings as Slurm tells them; empty where it does not answer."""
 
     version: str = ""
     slurmds: dict[str, str] = field(default_factory=dict)

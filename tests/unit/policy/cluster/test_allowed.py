@@ -1,4 +1,4 @@
-"""What is allowed to requests is cached: the replies stay the same, and the cache stays small."""
+"""Checks that the cache of allowed nodes changes no reply and stays small."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st

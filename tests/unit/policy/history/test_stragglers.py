@@ -1,4 +1,4 @@
-"""What made a job slow, on jobs whose truth is known."""
+"""Finds what made a job slow, on jobs whose truth is known."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Why a GPU is slow, from clocks and seconds at the power limit."""
+"""Tells why a GPU is slow, from clocks and seconds at the power limit."""
 
 from dataclasses import replace
 

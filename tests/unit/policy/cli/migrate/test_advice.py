@@ -1,4 +1,4 @@
-"""What a site's ways of working mean for a step, and the order of the steps."""
+"""Checks the advice for each way of working of a site, and the order of the steps."""
 
 from pathlib import Path
 
