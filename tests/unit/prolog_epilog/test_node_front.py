@@ -417,7 +417,9 @@ def test_both_are_installed_beside_the_programs_that_they_call() -> None:
 
 
 def test_what_the_shell_puts_into_the_environment_reaches_no_script_of_the_site(node: Node) -> None:
-    own = node.world.script("own", "import os, json; print(json.dumps(dict(os.environ)))", interpreter=sys.executable)
+    # A "#!" line takes no path with a space, and a checkout may have one; a shell before it would add variables.
+    python = str(Path(sys.executable).resolve())
+    own = node.world.script("own", "import os, json; print(json.dumps(dict(os.environ)))", interpreter=python)
     node.configure(f"[node]\nchain_prolog = ['{own}']\n")
     sent = node.world.slurmd("prolog")
     folder = Path(sys.executable).parent
