@@ -1,75 +1,228 @@
-"""Draws bars and a line as SVG."""
+"""Draws charts as SVG by matplotlib: the one chart layer of reports, simulations and the results page.
 
-from collections.abc import Mapping, Sequence
+Machines and clusters are drawings, not charts: topology/drawing has those. matplotlib is an extra
+(`slurm-berth[report]`) and takes a second to import, so it is imported when the first chart is drawn. The same figures
+give the same bytes.
+"""
 
-from policy.report.text import day, hours
-from topology.drawing.style import CARD, FAINT, INK, MUTED, TINTS
-from topology.drawing.svg import Canvas, fit
+import importlib.util
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from io import StringIO
+from typing import TYPE_CHECKING
+from xml.sax.saxutils import escape
 
-_WIDTH, _LABEL, _VALUE = 860.0, 170.0, 100.0
-_ROW, _BAR, _SIZE = 28.0, 16.0, 12.0
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b8860b", "#56b4e9", "#8c564b", "#7f7f7f")
+"""Colours that colour-blind people can tell apart (after Okabe and Ito), dark enough for thin lines."""
+MISSING = "The plots are left out: they need matplotlib, pip install 'slurm-berth[report]'."
+
+_INK, _FAINT = "#465065", "#d9dee6"
+_DASHES = ("-", "--", ":", "-.")
+_WIDTH = 8.6
+"""Inches; an SVG has 72 units an inch."""
+_ROW = 0.34
+_STYLE = {
+    "svg.fonttype": "none",
+    "font.family": ["DejaVu Sans"],
+    "font.size": 10,
+    "text.color": _INK,
+    "axes.labelcolor": _INK,
+    "axes.edgecolor": _FAINT,
+    "axes.facecolor": "none",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": _FAINT,
+    "grid.linewidth": 0.8,
+    "xtick.color": _INK,
+    "ytick.color": _INK,
+    "xtick.major.size": 0,
+    "ytick.major.size": 0,
+    "xtick.minor.size": 0,
+    "legend.frameon": False,
+}
 
 
-def bars(key: str, title: str, unit: str, rows: Mapping[str, Mapping[str, float]]) -> str:
-    """Draws one stacked bar for each row, with the sum of its parts behind it."""
+@dataclass(frozen=True, slots=True)
+class Series:
+    """One line of a plot."""
+
+    name: str
+    x: Sequence[float]
+    y: Sequence[float]
+    colour: str = COLOURS[0]
+    dash: str = "-"
+
+
+def available() -> bool:
+    """Tells if matplotlib is installed."""
+    return importlib.util.find_spec("matplotlib") is not None
+
+
+def colour(place: int) -> str:
+    """Returns the colour of a series by its place."""
+    return COLOURS[place % len(COLOURS)]
+
+
+def dash(place: int) -> str:
+    """Returns a line pattern by its place; the first is a solid line.
+
+    >>> dash(0), dash(1)
+    ('-', '--')
+    """
+    return _DASHES[place % len(_DASHES)]
+
+
+def turn(place: int) -> int:
+    """Returns how many times the colours have run out before this place."""
+    return place // len(COLOURS)
+
+
+def lines(
+    title: str,
+    series: Sequence[Series],
+    x_title: str,
+    y_title: str,
+    *,
+    y_high: float | None = None,
+    log_x: bool = False,
+    filled: bool = False,
+    alone: bool = False,
+) -> str:
+    """Draws lines over one axis; `filled` shades the area below the first, `alone` gives the file a background."""
+
+    def draw(axes: "Axes") -> None:
+        for one in series:
+            axes.plot(one.x, one.y, color=one.colour, linestyle=one.dash, linewidth=1.8, label=one.name)
+        if filled:
+            first = series[0]
+            axes.fill([first.x[0], *first.x, first.x[-1]], [0.0, *first.y, 0.0], color=first.colour, alpha=0.25)
+        if log_x:
+            axes.set_xscale("log")
+            axes.xaxis.set_major_formatter("{x:g}")
+        axes.set_ylim(0, y_high)
+        axes.set_xlabel(x_title)
+        axes.set_ylabel(y_title)
+        if len(series) > 1:
+            axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
+
+    return _svg(title, 3.4, draw, alone=alone)
+
+
+def bars(title: str, rows: Mapping[str, Mapping[str, float]], x_title: str, *, alone: bool = False) -> str:
+    """Draws a horizontal stacked bar for each row, with the sum of its parts behind it."""
+    parts = list(dict.fromkeys(part for row in rows.values() for part, value in row.items() if value))
+
+    def draw(axes: "Axes") -> None:
+        names = list(rows)
+        left = [0.0] * len(names)
+        for place, part in enumerate(parts):
+            widths = [rows[name].get(part, 0.0) for name in names]
+            axes.barh(names, widths, left=left, height=0.62, color=colour(place), label=part)
+            left = [old + width for old, width in zip(left, widths, strict=True)]
+        for y, whole in enumerate(left):
+            axes.annotate(f" {_short(whole)}", (whole, y), va="center", fontsize=9)
+        axes.invert_yaxis()
+        axes.set_xlabel(x_title)
+        axes.grid(visible=False, axis="y")
+        axes.margins(x=0.1)
+        if len(parts) > 1:
+            _legend_below(axes, len(parts))
+
+    return _svg(title, _height(len(rows), len(parts)), draw, alone=alone)
+
+
+def groups(title: str, rows: Mapping[str, Mapping[str, float]], x_title: str, *, alone: bool = False) -> str:
+    """Draws a group of horizontal bars for each row, one for each part, each with its value."""
     parts = list(dict.fromkeys(part for row in rows.values() for part in row))
-    colours = {part: TINTS[place % len(TINTS)] for place, part in enumerate(parts)}
-    canvas = Canvas()
-    canvas.text(16, 26, title, size=14, fill=INK, bold=True)
-    top = _legend(canvas, colours, 48) if len(parts) > 1 else 40.0
-    room = _WIDTH - _LABEL - _VALUE - 32
-    most = max((sum(row.values()) for row in rows.values()), default=0.0) or 1.0
-    for place, (name, row) in enumerate(rows.items()):
-        y, x = top + place * _ROW, _LABEL
-        canvas.text(_LABEL - 10, y + _BAR - 3, fit(name, _LABEL - 20, _SIZE), size=_SIZE, fill=INK, anchor="end")
-        for part, value in row.items():
-            length = value / most * room
-            canvas.rect(
-                x, y, length, _BAR, fill=colours[part], radius=0, tip=f"{name}, {part}: {_amount(value)} {unit}"
-            )
-            x += length
-        canvas.text(x + 8, y + _BAR - 3, f"{_amount(sum(row.values()))} {unit}", size=_SIZE, fill=MUTED)
-    told = "; ".join(f"{name}: {_amount(sum(row.values()))} {unit}" for name, row in rows.items())
-    height = top + len(rows) * _ROW + 10
-    return canvas.done(_WIDTH, height, title=title, description=told, background=CARD, key=key)
+    height = 0.8 / len(parts)
+
+    def draw(axes: "Axes") -> None:
+        for place, part in enumerate(parts):
+            at = [(y - 0.4 + (place + 0.5) * height, row[part]) for y, row in enumerate(rows.values()) if part in row]
+            ys, widths = zip(*at, strict=True)
+            axes.barh(ys, widths, height=0.9 * height, color=colour(place), label=part)
+            for y, width in at:
+                axes.annotate(f" {_short(width)}", (width, y), va="center", fontsize=8)
+        axes.set_yticks(range(len(rows)), list(rows))
+        axes.invert_yaxis()
+        axes.set_xlabel(x_title)
+        axes.grid(visible=False, axis="y")
+        axes.margins(x=0.1)
+        if len(parts) > 1:
+            _legend_below(axes, len(parts))
+
+    return _svg(title, _height(max(len(rows), 0.55 * len(rows) * len(parts)), len(parts)), draw, alone=alone)
 
 
-def line(key: str, title: str, points: Sequence[Sequence[float]], most: float, until: float) -> str:
-    """Draws steps over time, with a mark at `most`."""
-    canvas, left, top, tall = Canvas(), 60.0, 44.0, 160.0
-    room = _WIDTH - left - 30
-    canvas.text(16, 26, title, size=14, fill=INK, bold=True)
-    begin = points[0][0]
-    span = max(1.0, until - begin)
-    scale = max(most, *(value for _, value in points), 1.0)
-    for part in (0.0, 0.5, 1.0):
-        y = top + tall * (1 - part * most / scale)
-        canvas.line(left, y, left + room, y, stroke=FAINT, width=1)
-        canvas.text(left - 8, y + 4, f"{part * most:,.0f}", size=_SIZE, fill=MUTED, anchor="end")
-    words = [f"M{left:.1f} {top + tall:.1f}"]
-    for place, (at, value) in enumerate(points):
-        end = points[place + 1][0] if place + 1 < len(points) else until
-        y = top + tall * (1 - value / scale)
-        words.append(f"L{left + (at - begin) / span * room:.1f} {y:.1f}H{left + (end - begin) / span * room:.1f}")
-    canvas.path(" ".join([*words, f"V{top + tall:.1f}Z"]), fill=TINTS[4])
-    canvas.text(left, top + tall + 20, day(begin), size=_SIZE, fill=MUTED)
-    canvas.text(left + room, top + tall + 20, day(until), size=_SIZE, fill=MUTED, anchor="end")
-    return canvas.done(
-        _WIDTH, top + tall + 34, title=title, description=f"of {most:,.0f} GPUs", background=CARD, key=key
-    )
+def intervals(
+    title: str, rows: Mapping[str, tuple[float, float, float]], x_title: str, mark: float, *, alone: bool = False
+) -> str:
+    """Draws a point with its least and greatest value for each row, and a line at `mark`."""
+
+    def draw(axes: "Axes") -> None:
+        for y, (value, low, high) in enumerate(rows.values()):
+            axes.plot([low, high], [y, y], color=COLOURS[0], linewidth=2, solid_capstyle="butt")
+            axes.plot([value], [y], color=COLOURS[0], marker="o", markersize=6)
+            axes.annotate(f" {_short(value)}", (high, y), va="center", fontsize=9)
+        axes.axvline(mark, color=COLOURS[1], linewidth=1.2)
+        axes.set_yticks(range(len(rows)), list(rows))
+        axes.invert_yaxis()
+        axes.set_xlabel(x_title)
+        axes.grid(visible=False, axis="y")
+        axes.margins(x=0.12, y=0.12)
+
+    return _svg(title, _height(len(rows), 1), draw, alone=alone)
 
 
-def _legend(canvas: Canvas, colours: Mapping[str, str], y: float) -> float:
-    x = 16.0
-    for part, colour in colours.items():
-        wide = 30 + len(part) * 7
-        if x + wide > _WIDTH:
-            x, y = 16.0, y + 20
-        canvas.rect(x, y - 9, 11, 11, fill=colour, radius=2)
-        canvas.text(x + 17, y, part, size=_SIZE, fill=MUTED)
-        x += wide
-    return y + 16
+def _height(rows: float, parts: int) -> float:
+    return 0.8 + _ROW * rows + (0.3 if parts > 1 else 0.0)
 
 
-def _amount(value: float) -> str:
-    return f"{value:,.0f}" if value == int(value) else hours(value)
+def _legend_below(axes: "Axes", parts: int) -> None:
+    axes.legend(loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=min(parts, 4), fontsize=9, handlelength=1.0)
+
+
+def _svg(title: str, height: float, draw: Callable[["Axes"], None], *, alone: bool) -> str:
+    """Returns the picture as text; in a page it takes the colour of the text around it, and has no ids of its own."""
+    from matplotlib import rc_context  # noqa: PLC0415
+    from matplotlib.figure import Figure  # noqa: PLC0415
+
+    with rc_context({**_STYLE, "svg.hashsalt": title}):
+        figure = Figure(figsize=(_WIDTH, height), layout="constrained")
+        draw(figure.add_subplot())
+        for artist in figure.findobj():
+            # A clip is a reference inside the picture; nothing here is drawn outside of its axes.
+            artist.set_clip_on(False)
+        file = StringIO()
+        figure.savefig(
+            file,
+            format="svg",
+            facecolor="white" if alone else "none",
+            metadata={"Date": None, "Creator": None, "Format": None, "Type": None},
+        )
+    text = file.getvalue()
+    text = text[text.index("<svg") :]
+    # Names such as patch_3, which nothing refers to, and which two pictures of a page would share.
+    text = re.sub(r' id="[\w.]+_[0-9]+"', "", text)
+    text = re.sub(r"<svg ", f'<svg role="img" aria-label="{escape(title, {chr(34): "&quot;"})}" ', text, count=1)
+    if not alone:
+        text = text.replace(_INK, "currentColor")
+    return re.sub(r"[ \t]+$", "", text, flags=re.MULTILINE)
+
+
+def _short(value: float) -> str:
+    """Formats a number for a chart.
+
+    >>> _short(0.5), _short(20.0), _short(2570.4), _short(1500000.0)
+    ('0.5', '20', '2,570', '1.5M')
+    """
+    for size, letter in ((1e9, "G"), (1e6, "M")):
+        if abs(value) >= size:
+            return f"{value / size:.3g}{letter}"
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"

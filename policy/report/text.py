@@ -54,6 +54,32 @@ def headline(found: Mapping[str, Any]) -> str:
     )
 
 
+def verdict(found: Mapping[str, Any]) -> str:
+    """Returns a sentence on the greatest delays, and one on the greatest saving in sight."""
+    delays = {size: sum(why["hours"] for why in one["reasons"]) for size, one in found["waits"].items()}
+    whole = sum(delays.values())
+    if not found["counts"]["runs"]:
+        return ""
+    if not whole:
+        said = "No GPU job waited for a minute or more."
+    else:
+        size = max(delays, key=lambda one: delays[one])
+        idle = sum(one["enough_idle_hours"] for one in found["waits"].values())
+        said = (
+            f"GPU jobs waited {hours(whole)} h in delays of a minute or more, most of it jobs on {size} "
+            f"GPU{'' if size == '1' else 's'}; for {hours(idle)} h of that as many GPUs were idle as they asked for."
+        )
+    stakes = [one for one in found["worth"] if one["unit"] == "GPU h"]
+    if stakes:
+        most = max(stakes, key=lambda one: float(one["value"]))
+        used = found["use"]["gpu_hours"]
+        said += (
+            f" The most that one remedy could save is {hours(most['value'])} GPU h, {part(most['value'], used)} of the "
+            f"GPU time, by {most['remedy']}."
+        )
+    return said
+
+
 def left_out(found: Mapping[str, Any]) -> str:
     """Returns a sentence on what the tables leave out."""
     counts = found["counts"]
@@ -71,7 +97,7 @@ def tables(found: Mapping[str, Any]) -> Iterator[ReportTable]:
 
 def text(found: Mapping[str, Any]) -> str:
     """Returns the report as text for a terminal."""
-    return _text([headline(found), left_out(found)], tables(found))
+    return _text([*filter(None, [verdict(found)]), headline(found), left_out(found)], tables(found))
 
 
 def short(found: Mapping[str, Any]) -> str:

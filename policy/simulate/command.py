@@ -309,6 +309,7 @@ def _work(folder: str) -> int:
 def _show(study: Study, rows: Sequence[Summary], notes: Mapping[str, int], jobs: int, args: argparse.Namespace) -> None:
     from policy.simulate.report.files import as_csv, as_json, write_text  # noqa: PLC0415
     from policy.simulate.report.table import as_text  # noqa: PLC0415
+    from policy.simulate.report.verdict import verdict  # noqa: PLC0415
 
     for text, count in notes.items():
         sys.stderr.write(f"berth simulate: {count} jobs {text}\n")
@@ -318,4 +319,4 @@ def _show(study: Study, rows: Sequence[Summary], notes: Mapping[str, int], jobs:
         from policy.simulate.report.html import page  # noqa: PLC0415
 
         write_text(args.report, page(study, rows, notes, jobs))
-    sys.stdout.write(as_json(rows) if args.json else as_text(rows))
+    sys.stdout.write(as_json(rows) if args.json else f"{verdict(rows)}\n\n{as_text(rows)}")

@@ -5,9 +5,10 @@ from dataclasses import replace
 from itertools import accumulate, pairwise
 from xml.sax.saxutils import escape
 
-from policy.simulate.report import svg
+from policy.report import charts
 from policy.simulate.report.summary import Summary
 from policy.simulate.report.table import Line, cells_of, lines, unit_of
+from policy.simulate.report.verdict import verdict
 from policy.simulate.study import Study
 
 _STYLE = """
@@ -18,16 +19,17 @@ p, li { color: #465065; margin: .2rem 0 } .scroll { overflow-x: auto }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; margin: .8rem 0; white-space: nowrap }
 th, td { padding: .3rem .7rem; text-align: right; border-bottom: 1px solid #dfe3ea }
 th { color: #465065; font-weight: 600; border-bottom-width: 2px } th.name, td.name { text-align: left }
-svg { width: 100%; max-width: 58rem; height: auto; font: 12px system-ui, sans-serif } svg text { fill: #465065 }
-svg text.title { font-weight: 600 } svg .grid line { stroke: #e4e8ee; stroke-width: 1 }
+.verdict { font-size: 1.15rem; color: inherit; margin: .6rem 0 }
+svg { width: 100%; max-width: 58rem; height: auto; color: #465065 }
 @media (prefers-color-scheme: dark) {
-  body { color: #e8ebf1; background: #14181f } p, li, th { color: #aab4c5 } svg text { fill: #aab4c5 }
-  th, td { border-color: #2c3442 } svg .grid line { stroke: #2c3442 }
-  svg polyline, svg rect, svg > line { filter: brightness(1.25) }
+  body { color: #e8ebf1; background: #14181f } p, li, th { color: #aab4c5 }
+  th, td { border-color: #2c3442 } svg { color: #aab4c5; filter: brightness(1.2) }
 }
 @media print { body { margin: 0; max-width: none } h2 { break-after: avoid } svg { break-inside: avoid } }
 """
 
+_DECADES = 30.0
+"""Times that differ by more than this factor are drawn on a logarithmic axis."""
 _REASONS = {
     "fair_share": "fair share (its account is at its limit)",
     "fragmentation": "fragmentation (enough GPUs are free, but not near enough to each other)",
@@ -39,12 +41,39 @@ _REASONS = {
 def page(study: Study, rows: Sequence[Summary], notes: Mapping[str, int], jobs: int) -> str:
     """Returns the whole page, which is valid XML too."""
     every = lines(rows)
-    few = _few(every)
     parts = [
         "<h1>berth simulate</h1>",
+        f'<p class="verdict">{escape(verdict(rows))}</p>',
         f"<p>{escape(_setup(study, jobs))}</p>",
+        *(_plots(every) if charts.available() else [f"<p>{escape(charts.MISSING)}</p>"]),
         _table(rows),
         *_notes(notes),
+    ]
+    return (
+        '<!DOCTYPE html>\n<html xmlns="http://www.w3.org/1999/xhtml" lang="en"><head><meta charset="utf-8"/>'
+        '<meta name="viewport" content="width=device-width, initial-scale=1"/>'
+        f"<title>berth simulate</title><style>{_STYLE}</style></head>\n<body>\n{chr(10).join(parts)}\n</body></html>\n"
+    )
+
+
+def _plots(every: Sequence[Line]) -> list[str]:
+    """Returns the three plots that matter, before them the average over a swept number."""
+    few = _few(every)
+    waits = {_name(line): _waits(line) for line in every if any(run.waits for run in line.runs)}
+    third = (
+        _section(
+            "Why jobs waited",
+            "GPU jobs' waiting time by what they waited for. " + "; ".join(_REASONS.values()) + ".",
+            charts.bars("Waits by reason", waits, "hours of waiting"),
+        )
+        if waits
+        else _section(
+            "GPUs held",
+            "Share of the GPUs that jobs held, from the first submission until 95 % of the GPU time was served.",
+            _held(few),
+        )
+    )
+    return [
         _over_values(every),
         *(["<p>Below: the first and the last of the swept values.</p>"] if len(few) < len(every) else []),
         _section(
@@ -57,21 +86,8 @@ def page(study: Study, rows: Sequence[Summary], notes: Mapping[str, int], jobs: 
             "Share of jobs that waited longer than a time before they first started; lower is better.",
             _waited(few),
         ),
-        _section(
-            "GPUs held",
-            "Share of the GPUs that jobs held, from the first submission until 95 % of the GPU time was served.",
-            _held(few),
-        ),
+        third,
     ]
-    waits = {_name(line): _waits(line) for line in every if any(run.waits for run in line.runs)}
-    if waits:
-        text = "GPU jobs' waiting time by what they waited for. " + "; ".join(_REASONS.values()) + "."
-        parts.append(_section("Why jobs waited", text, svg.bars(waits, "Waits by reason", "hours of waiting")))
-    return (
-        '<!DOCTYPE html>\n<html xmlns="http://www.w3.org/1999/xhtml" lang="en"><head><meta charset="utf-8"/>'
-        '<meta name="viewport" content="width=device-width, initial-scale=1"/>'
-        f"<title>berth simulate</title><style>{_STYLE}</style></head>\n<body>\n{chr(10).join(parts)}\n</body></html>\n"
-    )
 
 
 def _setup(study: Study, jobs: int) -> str:
@@ -121,7 +137,7 @@ def _name(line: Line) -> str:
 def _few(every: Sequence[Line]) -> Sequence[Line]:
     """Returns all lines, or for a large sweep those of the first and the last values, to keep plots readable."""
     values = list(dict.fromkeys(line.swept for line in every if line.swept))
-    if len(every) <= len(svg.COLOURS) or not values:
+    if len(every) <= len(charts.COLOURS) or not values:
         return every
     return [line for line in every if line.swept in (values[0], values[-1])]
 
@@ -131,7 +147,7 @@ def _look(every: Sequence[Line], line: Line) -> tuple[str, str]:
     policies = list(dict.fromkeys(one.policy for one in every))
     values = list(dict.fromkeys(one.swept for one in every if one.swept)) or [()]
     place = policies.index(line.policy)
-    return svg.colour(place), svg.dash(values.index(line.swept) if line.swept else svg.turn(place))
+    return charts.colour(place), charts.dash(values.index(line.swept) if line.swept else charts.turn(place))
 
 
 def _over_values(every: Sequence[Line]) -> str:
@@ -149,8 +165,8 @@ def _over_values(every: Sequence[Line]) -> str:
     for place, policy in enumerate(dict.fromkeys(policy for policy, _, _ in points)):
         own = sorted((value, jct / size) for one, value, jct in points if one == policy)
         x, y = zip(*own, strict=True)
-        series.append(svg.Series(policy, x, y, svg.colour(place), svg.dash(svg.turn(place))))
-    picture = svg.plot(series, f"Average JCT over {name}", name, f"average JCT, {unit}", from_zero=False)
+        series.append(charts.Series(policy, x, y, charts.colour(place), charts.dash(charts.turn(place))))
+    picture = charts.lines(f"Average JCT over {name}", series, name, f"average JCT, {unit}")
     return _section(f"Average JCT over {name}", "Mean over the seeds; lower is better.", picture)
 
 
@@ -158,8 +174,14 @@ def _jct(every: Sequence[Line]) -> str:
     curves = [[run.jct_s for run in line.runs] for line in every]
     size, unit = unit_of(line.mean("avg_jct_s") or 0.0 for line in every)
     series = _curves(every, curves, size)
-    return svg.plot(
-        series, "Job completion time", f"job completion time, {unit}", "share of jobs", y_high=1, log_x=True
+    times = [value for one in series for value in one.x]
+    return charts.lines(
+        "Job completion time",
+        [replace(one, x=[max(value, max(times) / 1e6) for value in one.x]) for one in series],
+        f"job completion time, {unit}",
+        "share of jobs",
+        y_high=1,
+        log_x=max(times) > _DECADES * max(min(times), max(times) / 1e6),
     )
 
 
@@ -168,16 +190,16 @@ def _waited(every: Sequence[Line]) -> str:
     size, unit = unit_of(line.mean("avg_wait_s") or 0.0 for line in every)
     # The last half percent is left out, because it would squeeze all others to the left.
     series = [replace(one, x=one.x[:-1], y=[1 - share for share in one.y[:-1]]) for one in _curves(every, curves, size)]
-    return svg.plot(series, "Waiting time", f"waiting time, {unit}", "share of jobs")
+    return charts.lines("Waiting time", series, f"waiting time, {unit}", "share of jobs")
 
 
-def _curves(every: Sequence[Line], curves: Sequence[Sequence[Sequence[float]]], size: float) -> list[svg.Series]:
+def _curves(every: Sequence[Line], curves: Sequence[Sequence[Sequence[float]]], size: float) -> list[charts.Series]:
     """Returns quantiles against their shares; over several seeds the mean of each quantile, as the typical curve."""
     series = []
     for line, runs in zip(every, curves, strict=True):
         times = [sum(values) / len(values) / size for values in zip(*runs, strict=True)]
         shares = [number / (len(times) - 1) for number in range(len(times))]
-        series.append(svg.Series(_name(line), times, shares, *_look(every, line)))
+        series.append(charts.Series(_name(line), times, shares, *_look(every, line)))
     return series
 
 
@@ -190,8 +212,8 @@ def _held(every: Sequence[Line]) -> str:
         edges = [0.0, *accumulate([run.step_s / size] * len(run.held))]
         x = [edge for left, right in pairwise(edges) for edge in (left, right)]
         y = [value for value in run.held for _ in range(2)]
-        series.append(svg.Series(_name(line), x, y, *_look(every, line)))
-    return svg.plot(series, "GPUs held", f"time, {unit}", "share of GPUs", y_high=1.0)
+        series.append(charts.Series(_name(line), x, y, *_look(every, line)))
+    return charts.lines("GPUs held", series, f"time, {unit}", "share of GPUs", y_high=1.0)
 
 
 def _waits(line: Line) -> dict[str, float]:

@@ -34,6 +34,8 @@ class Summary:
     """Length of these steps."""
     waits: Mapping[str, float] = field(default_factory=dict)
     """Seconds of waiting by reason."""
+    wait_by_gpus: Mapping[str, float] = field(default_factory=dict)
+    """Seconds of waiting of all jobs, by classes of their GPUs such as `9 to 16`."""
 
     def row(self) -> dict[str, object]:
         """Returns one object of `--json`."""
@@ -59,12 +61,27 @@ def summarise(outcome: SimulationOutcome, policy: str, seed: int, swept: Mapping
         held=[float(value) for value in held],
         step_s=step,
         waits=_waits(outcome.extra),
+        wait_by_gpus=_by_gpus(outcome),
     )
 
 
 def as_plain(summary: Summary) -> dict[str, Any]:
     """Returns the summary in values that JSON can hold."""
     return dataclasses.asdict(summary)
+
+
+def _by_gpus(outcome: SimulationOutcome) -> dict[str, float]:
+    """Returns seconds of waiting by classes of GPUs that double, the smallest first."""
+    found: dict[int, float] = {}
+    for job in outcome.jobs:
+        power = (job.gpus - 1).bit_length()
+        found[power] = found.get(power, 0.0) + outcome.starts[job.id] - job.submit
+    return {_gpu_class(power): found[power] for power in sorted(found)}
+
+
+def _gpu_class(power: int) -> str:
+    low, high = 2**power // 2 + 1, 2**power
+    return f"{low} to {high}" if low < high else str(high)
 
 
 def _quantiles(values: Sequence[float]) -> list[float]:

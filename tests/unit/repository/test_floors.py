@@ -48,7 +48,9 @@ def test_the_core_of_policy_does_no_input_or_output(name: str, path: Path) -> No
     names = imported(path)
 
     assert not {one for one in names if within(one, (*UPPER, "prolog_epilog"))}
-    assert not {one for one in names if one.partition(".")[0] in IO_MODULES}
+    # A text in memory is no file: `from io import StringIO`, and nothing else of io.
+    memory = {"io", "io.StringIO"} if "io.StringIO" in names else set()
+    assert not {one for one in names if one.partition(".")[0] in IO_MODULES} - memory
     calls = {
         item.func.id
         for item in ast.walk(ast.parse(path.read_text()))

@@ -335,7 +335,7 @@ def test_the_command_plays_berthd(tmp_path: Path, capsys: pytest.CaptureFixture[
     arguments = ["simulate", trace(tmp_path), "--nodes", "4", "--gpus-per-node", "8", "--mode", "berthd"]
 
     assert main([*arguments, "--workers", "1"]) == 0
-    rows = capsys.readouterr().out.splitlines()
+    rows = capsys.readouterr().out.partition("\n\n")[2].splitlines()
     assert [row.split()[0] for row in rows[1:]] == ["slurm", "berth"]
 
 

@@ -1,0 +1,52 @@
+"""The sentence that a simulation's report begins with."""
+
+import pytest
+
+from policy.simulate.report.summary import Summary
+from policy.simulate.report.verdict import verdict
+
+
+def run(policy: str, wait: float, jct: float, by_gpus: dict[str, float] | None = None, seed: int = 1) -> Summary:
+    return Summary(policy, seed, {}, {"avg_wait_s": wait, "avg_jct_s": jct}, wait_by_gpus=by_gpus or {})
+
+
+def test_it_says_what_berth_saves_and_for_whom() -> None:
+    slurm = run("slurm", 1000.0, 4000.0, {"1": 100.0, "9 to 16": 900.0})
+    berth = run("berth", 890.0, 3960.0, {"1": 110.0, "9 to 16": 780.0})
+
+    assert verdict([slurm, berth]) == (
+        "Berth would have saved 11 % of waiting and 1 % of the time from submission to end, beside plain Slurm; most "
+        "for jobs on 9 to 16 GPUs; jobs on 1 GPU would have waited longer."
+    )
+
+
+def test_it_says_when_berth_costs_something() -> None:
+    assert verdict([run("slurm", 100.0, 1000.0), run("berth", 120.0, 900.0)]) == (
+        "Berth would have saved 10 % of the time from submission to end, but cost 20 % more of waiting, beside plain "
+        "Slurm."
+    )
+
+
+def test_it_takes_the_mean_over_seeds() -> None:
+    rows = [run("slurm", 100.0, 100.0), run("slurm", 300.0, 100.0, seed=2), run("berth", 100.0, 100.0)]
+
+    assert "saved 50 % of waiting" in verdict(rows)
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        ([run("berth", 1.0, 1.0)], "Only one policy"),
+        ([run("slurm", 100.0, 100.0), run("berth", 100.5, 99.5)], "no difference of one percent"),
+        ([run("pal", 100.0, 100.0), run("packed", 200.0, 100.0)], "packed would have cost 100 % more of waiting"),
+        ([run("recorded", 5.0, 5.0), run("berth", 1.0, 1.0)], "Only one policy"),
+    ],
+)
+def test_it_names_what_there_is_to_compare(rows: list[Summary], said: str) -> None:
+    assert said in verdict(rows)
+
+
+def test_sweeps_have_no_single_answer() -> None:
+    rows = [Summary(policy, 1, {"nodes": "4"}, {"avg_jct_s": 1.0}) for policy in ("slurm", "berth")]
+
+    assert "Several settings" in verdict(rows)
