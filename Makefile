@@ -230,7 +230,7 @@ sanitize: setup ## the same tests under ASan and UBSan
 
 lock: setup ## renew requirements/*.lock from pyproject.toml (needs uv)
 	@$(VENV)/bin/pip install --quiet uv
-	@for extra in daemon node simulate; do $(LOCK) --extra $$extra pyproject.toml -o requirements/$$extra.lock || exit 1; done
+	@for extra in daemon node simulate report; do $(LOCK) --extra $$extra pyproject.toml -o requirements/$$extra.lock || exit 1; done
 	@$(LOCK) --extra daemon --group dev pyproject.toml -o requirements/dev.lock
 	@printf 'hatchling\nshtab\n' | $(LOCK) - -o requirements/packaging.lock
 	@printf 'furo\nmyst-parser\nsphinx\n' | $(LOCK) - -o requirements/docs.lock

@@ -31,6 +31,7 @@ LOCKS: dict[str, tuple[str, tuple[str, ...]]] = {
     "berth-node": ("node", ()),
     "berth-simulate": ("simulate", ()),
     "berth-controller": ("daemon", ("simulate", "node")),
+    "berth-report": ("report", ("simulate",)),
 }
 # rich needs them for source code and Markdown; Berth shows tables only.
 UNUSED = {"markdown-it-py", "mdurl", "pygments"}
@@ -49,7 +50,7 @@ COMPLETIONS = {
     "zsh": "usr/share/zsh/{zsh}/_berth",
     "fish": "usr/share/fish/vendor_completions.d/berth.fish",
 }
-PACKAGES = ("berth-common", "berth-controller", "berth-login", "berth-node", "berth-simulate")
+PACKAGES = ("berth-common", "berth-controller", "berth-login", "berth-node", "berth-report", "berth-simulate")
 
 
 def main() -> int:

@@ -13,7 +13,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 DIST = ROOT / "dist"
-ROLES = ("berth-common", "berth-controller", "berth-login", "berth-node", "berth-simulate")
+ROLES = ("berth-common", "berth-controller", "berth-login", "berth-node", "berth-report", "berth-simulate")
 PLUGINS = re.compile(r"berth-slurm-plugins-(\d+\.\d+\.\d+)")
 # Of everything but what the kernel shows and the package managers' own books.
 LIST = (

@@ -130,6 +130,11 @@ def test_entry_points_of_nodes_and_users_import_with_their_packages_alone(
     assert (done.returncode, done.stderr) == (0, "")
 
 
+def test_plots_are_an_extra_of_their_own() -> None:
+    assert "matplotlib" in distributions("report")
+    assert not any("matplotlib" in distributions(one) for one in ("user", "node", "simulate", "daemon"))
+
+
 def test_users_need_no_package_and_nodes_nvidias_alone() -> None:
     assert distributions("user") == set()
     assert distributions("node") == {"nvidia-ml-py"}
