@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +14,7 @@ from containers.cluster import PREFIX, Cluster
 
 from .deal import has_its_turn
 from .harness import Slurm
+from .nodes import said_last
 from .target import Container, from_environment
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -30,6 +31,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     others = [item for item in items if is_anothers(item)]
     config.hook.pytest_deselected(items=others)
     items[:] = [item for item in items if item not in others]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, pytest.TestReport]:
+    """Adds to a failure what the daemons of that cluster said last: the cluster is gone when its reader comes."""
+    report = yield
+    slurm = getattr(item, "funcargs", {}).get("slurm")
+    if report.failed and isinstance(slurm, Slurm) and isinstance(slurm.target, Container):
+        report.sections += said_last(slurm)
+    return report
 
 
 def is_anothers(item: pytest.Item) -> bool:

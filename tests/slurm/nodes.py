@@ -149,6 +149,17 @@ def guard_said(slurm: Slurm, node: str, *words: str) -> str:
     return until(f"the guard of {node} to say {' ... '.join(words)}", found)
 
 
+def said_last(slurm: Slurm, lines: int = 30) -> list[tuple[str, str]]:
+    """The last lines of each daemon's log on that cluster, each under its name."""
+    tail = f"tail -qn {lines} /var/log/cluster"
+    found = [
+        (name, slurm.target.bash(f"{tail}/{name}.log", user="root", check=False).out) for name in ("berthd", "slurmctld")
+    ]
+    for name, node in nodes_of(slurm).items():
+        found.append((f"berth-guard on {name}", node.bash(f"{tail}/berth-guard.log || true")))
+    return [(f"the last that {name} said", text) for name, text in found if text.strip()]
+
+
 def run_again(slurm: Slurm, job: int) -> None:
     """Slurm lets a requeued job wait for two minutes; a test for some seconds: berthd has to see its begin time come.
 
