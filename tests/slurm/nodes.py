@@ -155,8 +155,8 @@ def said_last(slurm: Slurm, lines: int = 30) -> list[tuple[str, str]]:
     found = [
         (name, slurm.target.bash(f"{tail}/{name}.log", user="root", check=False).out) for name in ("berthd", "slurmctld")
     ]
-    for name, node in nodes_of(slurm).items():
-        found.append((f"berth-guard on {name}", node.bash(f"{tail}/berth-guard.log || true")))
+    guards = nodes_of(slurm).items()
+    found += [(f"berth-guard on {name}", node.bash(f"{tail}/berth-guard.log || true")) for name, node in guards]
     return [(f"the last that {name} said", text) for name, text in found if text.strip()]
 
 

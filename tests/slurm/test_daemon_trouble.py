@@ -71,7 +71,8 @@ def test_hung_daemon_opens_the_breaker_and_the_rate_recovers(slurm: Slurm) -> No
     slurm.berthd("pause")
     try:
         submit_many(slurm, 4)  # runs into the deadline and opens the breaker
-        # Others use the machine too. Without a breaker each submission would wait 50 ms: a tenth of the rate.
+        # Others use the machine too. Without a breaker each submission would wait until the deadline: a small part
+        # of the rate.
         hung = max(submit_many(slurm, 20) for _ in range(3))
         result = slurm.sbatch("--gpus=1")
     finally:

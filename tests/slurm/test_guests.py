@@ -142,7 +142,9 @@ def test_an_upgrade_begins_as_a_guest_and_is_given_its_gpu(slurm: Slurm) -> None
     slurm.target.run(["scancel", str(host)], user="root")
     until("the guest to own its GPU", lambda: "owns" in segment_of(slurm, job) or None)
     owner = slurm.submit("--gpus=8", "-t", "30", body=SLEEP)
-    time.sleep(3)
+    # Slurm counts the GPU as free: only a job with a place waits for it.
+    assert segment_of(slurm, owner)["state"] == "waiting"
+    slurm.passes(8)
     assert (slurm.state(job), slurm.state(owner)) == ("RUNNING", "PENDING")
 
 
