@@ -152,9 +152,8 @@ def guard_said(slurm: Slurm, node: str, *words: str) -> str:
 def said_last(slurm: Slurm, lines: int = 30) -> list[tuple[str, str]]:
     """The last lines of each daemon's log on that cluster, each under its name."""
     tail = f"tail -qn {lines} /var/log/cluster"
-    found = []
-    for name in ("berthd", "slurmctld"):
-        found.append((name, slurm.target.bash(f"{tail}/{name}.log", user="root", check=False).out))
+    heads = ("berthd", "slurmctld")
+    found = [(name, slurm.target.bash(f"{tail}/{name}.log", user="root", check=False).out) for name in heads]
     guards = nodes_of(slurm).items()
     found += [(f"berth-guard on {name}", node.bash(f"{tail}/berth-guard.log || true")) for name, node in guards]
     return [(f"the last that {name} said", text) for name, text in found if text.strip()]
