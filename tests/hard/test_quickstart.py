@@ -51,7 +51,7 @@ class Reader:
         files = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--deduplicate"]
         listed = subprocess.run(files, cwd=ROOT, check=True, capture_output=True).stdout
         there = b"\0".join(name for name in listed.split(b"\0") if name and (ROOT / os.fsdecode(name)).exists())
-        pack = ["tar", "--create", "--null", "--files-from", "-", "--transform", "s,^,berth/,"]
+        pack = ["tar", "--create", "--null", "--files-from", "-", "--transform", "s,^,berth/,SH"]
         packed = subprocess.run(pack, cwd=ROOT, input=there, check=True, capture_output=True).stdout
         subprocess.run(["docker", "cp", "-", f"{NAME}:/root"], input=packed, check=True)
         self.seconds = 0.0
