@@ -1,4 +1,4 @@
-"""The recorded terminal session of README.md: a real run, drawn by containers/recording.py."""
+"""The recorded terminal session of README.md: a real run, drawn by tests/recording.py."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from containers.recording import CHAR, MARGIN, READING, TYPED, Recording, draw, read_cast, record, timed, write_cast
+from tests.recording import CHAR, MARGIN, READING, TYPED, Recording, draw, read_cast, record, timed, write_cast
 
 PICTURES = Path(__file__).resolve().parents[3] / "docs" / "pictures"
 
@@ -18,7 +18,7 @@ PICTURES = Path(__file__).resolve().parents[3] / "docs" / "pictures"
 def test_the_picture_is_drawn_from_the_recording() -> None:
     cast, picture = (PICTURES / "demo.cast").read_text(), (PICTURES / "demo.svg").read_text(encoding="utf-8")
 
-    assert picture == draw(read_cast(cast)), "run python -m containers.recording draw docs/pictures/demo.{cast,svg}"
+    assert picture == draw(read_cast(cast)), "run python -m tests.recording draw docs/pictures/demo.{cast,svg}"
     assert len(picture) < 300_000
 
 

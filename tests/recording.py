@@ -1,8 +1,8 @@
 """Records a command in a terminal and draws the recording as an animated SVG, without a player or a service.
 
-`python -m containers.recording record FILE COMMAND ...` runs the command in a terminal of its own and keeps each line
+`python -m tests.recording record FILE COMMAND ...` runs the command in a terminal of its own and keeps each line
 with the second at which it came, in the format of asciinema (asciicast 2).
-`python -m containers.recording draw FILE PICTURE.svg` draws it. README.md shows `make demo` so.
+`python -m tests.recording draw FILE PICTURE.svg` draws it. README.md shows `make demo` so.
 """
 
 from __future__ import annotations
@@ -177,7 +177,7 @@ def hexed(rgb: Iterable[int]) -> str:
 
 def main() -> int:
     """Records or draws, as the command line says."""
-    parser = argparse.ArgumentParser(prog="python -m containers.recording", description=(__doc__ or "").split("\n")[0])
+    parser = argparse.ArgumentParser(prog="python -m tests.recording", description=(__doc__ or "").split("\n")[0])
     commands = parser.add_subparsers(dest="do", required=True)
     recorder = commands.add_parser("record", help="run a command and keep what it shows")
     recorder.add_argument("--shown", metavar="TEXT", help="what the picture shows as typed, such as 'make demo'")
