@@ -11,11 +11,12 @@ import fcntl
 import json
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+from prolog_epilog.config import NodeConfig
 from prolog_epilog.errors import Busy, NodeError, StateError
 from prolog_epilog.here import Here, indices_of
 from prolog_epilog.job.extra import OPPORTUNISTIC, NodeBerth
@@ -25,7 +26,7 @@ from prolog_epilog.messages import numbered
 from prolog_epilog.node import cgroups, devices, files, processes
 from prolog_epilog.node.paths import Paths
 
-__all__ = ["FORMAT", "arrive", "leave"]
+__all__ = ["FORMAT", "arrive", "clean", "leave"]
 
 FORMAT = "berth-listed/1"
 _LOCKED_BYTE = 10_000
@@ -69,9 +70,8 @@ def arrive(job: NodeJob, berth: NodeBerth | None, held: HeldGres | None, here: H
                 and not _replaced(one, mine)
                 and (one.job in running or here.slurm.is_there(one.job))
             ]
-            _keep(
-                here, before, [*after, mine] if gpus else after, [ListedGpu(one.uuid, str(one.index)) for one in known]
-            )
+            listed = [*after, mine] if gpus else after
+            _keep(here.paths, here.config, before, listed, [ListedGpu(one.uuid, str(one.index)) for one in known])
     except (NodeError, OSError) as problem:
         here.say(numbered(problem))
 
@@ -85,9 +85,22 @@ def leave(job: NodeJob, here: Here) -> None:
             before = _read(here.paths)
             after = [one for one in before if one.job != job.id or (job.start and one.start > job.start)]
             if after != before:
-                _keep(here, before, after)
+                _keep(here.paths, here.config, before, after)
     except (NodeError, OSError) as problem:
         here.say(numbered(problem))
+
+
+def clean(paths: Paths, config: NodeConfig, is_over: Callable[[int], bool]) -> list[int]:
+    """Takes out the jobs that are over and whose Epilog never came; returns them."""
+    if not os.path.lexists(paths.listed):
+        return []
+    # Slurm is asked without the lock, and a job may begin again meanwhile: only the run that was asked for goes.
+    over = {(one.job, one.start) for one in _read(paths) if is_over(one.job)}
+    if over:
+        with _alone(paths):
+            before = _read(paths)
+            _keep(paths, config, before, [one for one in before if (one.job, one.start) not in over])
+    return sorted(job for job, _ in over)
 
 
 def _replaced(one: ListedJob, by: ListedJob) -> bool:
@@ -149,22 +162,23 @@ def _read(paths: Paths) -> list[ListedJob]:
         return []
 
 
-def _keep(here: Here, before: list[ListedJob], after: list[ListedJob], known: Iterable[ListedGpu] = ()) -> None:
+def _keep(
+    paths: Paths, config: NodeConfig, before: list[ListedJob], after: list[ListedJob], known: Iterable[ListedGpu] = ()
+) -> None:
     """Writes the jobs, then the files of all GPUs in sight."""
-    paths = here.paths
     content = {"format": FORMAT, "boot": processes.boot_id(paths.boot_id), "jobs": [one._asdict() for one in after]}
     files.write(paths.listed, json.dumps(content) + "\n", 0o644)
     gpus = {gpu for one in (*before, *after) for gpu in one.gpus} | set(known)
     on = {gpu: [one for one in after if gpu in one.gpus] for gpu in gpus}
-    if here.config.jobs_for_dcgm:
+    if config.jobs_for_dcgm:
         lines = {gpu.name: "".join(f"{one.job}\n" for one in jobs) for gpu, jobs in on.items()}
-        _write(Path(here.config.jobs_for_dcgm), lines)
-    if here.config.jobs_for_jobstats:
+        _write(Path(config.jobs_for_dcgm), lines)
+    if config.jobs_for_jobstats:
         lines = {}
         for gpu, jobs in on.items():
             shown = [one for one in jobs if one.owns] or jobs
             lines[gpu.name] = lines[gpu.uuid] = "".join(f"{one.job} {one.uid}\n" for one in shown)
-        _write(Path(here.config.jobs_for_jobstats), lines)
+        _write(Path(config.jobs_for_jobstats), lines)
 
 
 def _write(folder: Path, lines: dict[str, str]) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 
-from prolog_epilog import tenancy, time_slices
+from prolog_epilog import monitoring, tenancy, time_slices
 from prolog_epilog.config import NodeConfig
 from prolog_epilog.errors import Interrupted, NodeError, NodeSlurmError
 from prolog_epilog.guard.measure.logs import Logs
@@ -209,6 +209,8 @@ class Watch:
         self._clear_files()
         arrivals.clean(self.paths, lambda job: not tenancy.is_over(job, self.slurm))
         share_file.remove_old(self.paths)
+        for job in monitoring.clean(self.paths, self.config, lambda job: tenancy.is_over(job, self.slurm)):
+            self.say(f"job {job} is over, and is taken out of the files for monitoring [BERTH-934]", again=True)
 
     def _take_back(self, tenant: Tenant) -> None:
         """Takes the share of this run back; a later run may start while Slurm is asked or a lock is waited for."""

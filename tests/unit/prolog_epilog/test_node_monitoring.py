@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+from prolog_epilog.config import NodeConfig
+from prolog_epilog.guard.seats.watch import Watch
 from prolog_epilog.monitoring import FORMAT
 from prolog_epilog.node.devices import Driver
+from prolog_epilog.tenants.audit import Judge
 from tests.fakes import nvml
 from tests.unit.node_world import World, berth
 
@@ -112,6 +115,46 @@ def test_jobs_whose_epilog_was_lost_go_with_the_next_job(node: World) -> None:
     run(node, "prolog", berth(4), "4", 9)
 
     assert dcgm(node) == {"3": "8\n", "7": "9\n"}
+
+
+class Slurm:
+    """Knows the jobs that run; `then` happens while it is asked."""
+
+    def __init__(self, *known: int, then: Callable[[], None] = lambda: None) -> None:
+        self.known, self.then = set(known), then
+
+    def is_there(self, job: int) -> bool:
+        self.then()
+        return job in self.known
+
+
+def guard_looks(node: World, slurm: Slurm) -> str:
+    settings = NodeConfig()._replace(
+        jobs_for_dcgm=str(node.settings["jobs_for_dcgm"]), jobs_for_jobstats=str(node.settings["jobs_for_jobstats"])
+    )
+    watch = Watch(node.paths, settings, slurm, Judge("warn"), "boot")  # type: ignore[arg-type]
+    watch.clear_lost()
+    return "\n".join(watch.said)
+
+
+def test_the_guard_takes_out_a_job_whose_epilog_was_lost(node: World) -> None:
+    run(node, "prolog", berth(0), "0", 7)
+    run(node, "prolog", berth(1), "1", 8)
+
+    said = guard_looks(node, Slurm(8))
+
+    assert "job 7 is over" in said
+    assert "job 8" not in said
+    assert dcgm(node) == {"3": "8\n"}
+    assert gpustat(node)["3"] == "8 1000\n"
+
+
+def test_the_guard_leaves_a_job_alone_that_begins_again_while_slurm_is_asked(node: World) -> None:
+    run(node, "prolog", berth(0), "0", 7, start="1000")
+
+    guard_looks(node, Slurm(then=lambda: run(node, "prolog", berth(0), "0", 7, start="2000")))
+
+    assert dcgm(node) == {"2": "7\n"}
 
 
 def test_a_gpu_that_is_given_as_a_whole_has_no_earlier_job_on_it(node: World) -> None:
