@@ -3,6 +3,7 @@
 import argparse
 import re
 import sys
+import time
 from collections.abc import Iterable
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,9 @@ _BY_HAND = "given back to Slurm by berth release"
 _FOR_NOW = "given back to Slurm until berthd runs again"
 _STARTED = re.compile("only the place of a waiting job|no longer pending|already completing|Invalid job id")
 """Matches the errors about a job that started, or was cancelled, since it was listed."""
+_COMES_BACK_WITHIN = 30.0
+"""Seconds for which `berth release --all` waits for jobs that end, where Slurm may put them back by exit status."""
+_LOOK_EVERY = 0.5
 _NAME = re.compile(r"[1-9][0-9]*(?:_[0-9]+)?", re.ASCII)
 
 
@@ -57,8 +61,21 @@ def run(options: argparse.Namespace) -> int:
 
 def _release(gateway: "Gateway", options: argparse.Namespace) -> None:
     job_ids = gateway.pinned_jobs() if options.all else _named(gateway, options.jobs)
+    released, failed = _give_back(gateway, job_ids, options)
+    if options.all and not options.for_now:
+        more, kept = _when_they_come_back(gateway, failed, options)
+        released, failed = released + more, failed | kept
+    sys.stdout.write(f"{released} job{'' if released == 1 else 's'} given back to Slurm\n")
+    if failed:
+        raise BerthError(f"{len(failed)} of {released + len(failed)} jobs keep their place")
+
+
+def _give_back(
+    gateway: "Gateway", job_ids: Iterable[int | str], options: argparse.Namespace
+) -> tuple[int, set[int | str]]:
+    """Releases these jobs; how many there were, and which of them keep their place though they wait."""
     reason = _FOR_NOW if options.for_now else _BY_HAND
-    released, failed = 0, 0
+    released, failed = 0, set[int | str]()
     for job_id in job_ids:
         try:
             if gateway.release(job_id, reason, for_now=options.for_now):
@@ -67,12 +84,36 @@ def _release(gateway: "Gateway", options: argparse.Namespace) -> None:
                 say(f"berth: job {job_id} has no pin of Berth", 711)
         except BerthError as problem:
             if options.all and _STARTED.search(str(problem)):
-                continue  # it started a moment ago
-            failed += 1
+                continue  # it started a moment ago, or ends
+            failed.add(job_id)
             say(f"berth: error: job {job_id} keeps its place: {problem}", 607)
-    sys.stdout.write(f"{released} job{'' if released == 1 else 's'} given back to Slurm\n")
-    if failed:
-        raise BerthError(f"{failed} of {len(job_ids)} jobs keep their place")
+    return released, failed
+
+
+def _when_they_come_back(
+    gateway: "Gateway", failed: set[int | str], options: argparse.Namespace
+) -> tuple[int, set[int | str]]:
+    """Releases the jobs that Slurm puts back once their Epilogs have ended.
+
+    By RequeueExit an ended job comes back only then, and until then Slurm takes no change of it. Where no exit status
+    brings a job back there is nobody to wait for.
+    """
+    config, released = gateway.config(), 0
+    if all(config.get(key, "(null)") in {"", "(null)"} for key in ("RequeueExit", "RequeueExitHold")):
+        return 0, set()
+    until, told = time.monotonic() + _COMES_BACK_WITHIN, False
+    while left := [job_id for job_id in gateway.pinned_jobs() if job_id not in failed]:
+        if time.monotonic() >= until:
+            names = ", ".join(map(str, left[:10]))
+            say(f"berth: error: jobs {names} end on their nodes still, and keep their place should they come back", 727)
+            return released, set(left)
+        if not told:
+            say(f"berth: {len(left)} jobs end on their nodes and may come back by RequeueExit: waiting for them", 727)
+            told = True
+        time.sleep(_LOOK_EVERY)
+        more, kept = _give_back(gateway, left, options)
+        released, failed = released + more, failed | kept
+    return released, set()
 
 
 def _named(gateway: "Gateway", names: Iterable[str]) -> list[int | str]:

@@ -408,6 +408,10 @@ MESSAGES: dict[int, MessageEntry] = {
     713: MessageEntry(
         "A file is not as `berth migrate` left it.", "Take out what others changed, or restore the file by hand."
     ),
+    727: MessageEntry(
+        "Jobs end that Slurm may put back by RequeueExit: `berth release` waits for them, half a minute at most.",
+        "Nothing; if some keep their place, repeat `berth release --all` when they wait.",
+    ),
     # The plugins
     801: MessageEntry("Extra is longer than Slurm takes.", "Make it shorter."),
     802: MessageEntry("Extra has text that Berth alone writes.", "Leave `[berth/` out of it."),

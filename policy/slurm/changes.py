@@ -169,8 +169,11 @@ def target(job: JobFacts, task: int | None = None) -> int | str:
 
 
 def may_hold_pin(job: JobFacts) -> bool:
-    """Tells whether a job may wait where, or as, Berth wrote it."""
-    waits = job.state in {"PENDING", "ARRAY"}
+    """Tells whether a job waits, or may come back into the queue, where, or as, Berth wrote it.
+
+    One that was put back ends on its nodes first, and Slurm shows that alone; what it does with a change tells more.
+    """
+    waits = job.state in {"PENDING", "ARRAY", "COMPLETING"}
     pinned_to = job.gpus or segment.pins_nodes_alone(job.segment)
     return waits and (bool(pinned_to and job.required) or "parked" in (job.segment or {}))
 

@@ -90,6 +90,7 @@ static void job_line(slurm_job_info_t *job)
 	json_text(&line, job->extra);
 	json_text(&line, job->account);
 	json_text(&line, job->name);
+	json_text(&line, slurm_job_state_string(job->job_state & JOB_STATE_BASE));
 }
 
 /* Whether it holds other nodes, or in another state, than when it was looked at last. */

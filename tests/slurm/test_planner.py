@@ -14,6 +14,7 @@ import pytest
 from policy.formats import segment as segments
 
 from .harness import Slurm, seen, until
+from .nodes import nodes_of
 
 pytestmark = pytest.mark.any_slurm
 
@@ -283,6 +284,29 @@ def test_after_release_no_pin_is_left_and_slurm_goes_on_alone(slurm: Slurm) -> N
     slurm.target.run(["scancel", *map(str, holders)], user="root")
     for job in jobs[:2]:
         slurm.finish(job)
+
+
+def test_release_gives_a_job_back_that_still_ends_on_its_node(slurm: Slurm) -> None:
+    job = slurm.submit("-w", "n2", "--gpus=2", "--requeue", body=SLEEP)
+    slurm.wait_state(job, {"RUNNING"})
+    node = nodes_of(slurm)["n2"]
+    slurm.berthd("stop")
+    node.bash("pkill -STOP -x slurmd")
+    try:
+        slurm.target.run(["scontrol", "requeue", str(job)], user="root")
+        assert slurm.state(job) == "COMPLETING"
+        said = slurm.target.run(["berth", "release", "--all"], user="root").out
+        after = slurm.show(job)
+    finally:
+        node.bash("pkill -CONT -x slurmd")
+
+    assert "1 job given back to Slurm" in said
+    assert after["JobState"] == "COMPLETING"
+    assert (after["ReqNodeList"], after["ExcNodeList"], after.get("Extra", "")) == ("n2", "(null)", "")
+    assert not re.search(r"(gpu|seat|shard):g\d", after.get("TresPerNode", "") + after.get("TresPerJob", ""))
+    slurm.wait_state(job, {"PENDING"})
+    slurm.target.run(["scontrol", "update", f"JobId={job}", "StartTime=now"], user="root")
+    slurm.wait_state(job, {"RUNNING"}, 90)
 
 
 def test_a_restart_of_the_unit_costs_no_job_its_place_nor_what_it_asked_for(slurm: Slurm) -> None:

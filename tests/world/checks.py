@@ -232,12 +232,9 @@ def may_requeue(cluster: ModelCluster, name: str, *, incomplete: bool) -> None:
 
 
 def nothing_of_ours(cluster: ModelCluster) -> None:
-    """After `berth release --all` waiting jobs are as their users wrote them.
-
-    A job that is on its way back into the queue, and ends on its nodes still, is not found by it (docs/world.md).
-    """
+    """After `berth release --all` jobs that wait, or end to wait again, are as their users wrote them."""
     for job in cluster.jobs.values():
-        if not job.waits or job.touched:
+        if job.state != "PENDING" or job.touched:
             continue
         portion = job.portion()
         left = [

@@ -173,6 +173,11 @@ def _release_leaves_the_extra(put: Replaced) -> None:
     put.set(changes, "release", broken)
 
 
+def _release_misses_who_ends_to_wait_again(put: Replaced) -> None:
+    may_hold_pin = changes.may_hold_pin
+    put.set(changes, "may_hold_pin", lambda job: job.state != "COMPLETING" and may_hold_pin(job))
+
+
 def _an_answer_that_is_cut_off_ends_the_planner(put: Replaced) -> None:
     def broken(one: Any, *, ended: bool) -> Any:
         return one._gateway.read(ended=ended)
@@ -229,6 +234,7 @@ PLANTED = (
     PlantedFault("given places are forgotten with each picture", _given_places_are_forgotten_with_each_picture),
     PlantedFault("a job that ended is run again", _whoever_ended_well_is_run_again),
     PlantedFault("release leaves the Extra", _release_leaves_the_extra),
+    PlantedFault("release misses who ends to wait again", _release_misses_who_ends_to_wait_again),
     PlantedFault("an answer that is cut off ends the planner", _an_answer_that_is_cut_off_ends_the_planner),
     PlantedFault("a node is told of a larger share", _a_share_is_told_to_its_node_in_full),
     PlantedFault("a guest is parked for ever", _a_guest_is_parked_for_ever),

@@ -92,3 +92,17 @@ def test_a_job_that_starts_while_release_comes_to_it_is_no_failure() -> None:
         ("during-change", 0, "sched", 0),
         ("release", 0),
     ])  # fmt: skip
+
+
+def test_release_finds_a_job_that_ends_on_its_nodes_to_wait_again() -> None:
+    # Slurm shows such a job as COMPLETING alone, and takes every change of it.
+    play([
+        ("site", 716, 1, 2, 0, 3),
+        ("start",),
+        ("pass", 2),
+        ("hear",),
+        ("submit", "alloc", 11, 1, "TIMEOUT", 0),
+        ("sched", 0),
+        ("people", "expedite", 0),
+        ("release", 0),
+    ])  # fmt: skip

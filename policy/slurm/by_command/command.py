@@ -176,8 +176,9 @@ class CommandGateway:
         self._update(job_id, job, changes.park(job, values, seconds))
 
     def pinned_jobs(self, called: str = "") -> list[int | str]:
-        """Waiting jobs with typed GPUs and required nodes, as our pins have."""
-        return changes.pinned((line.job for line in self._read_queue(self._waiting_states()).values()), called)
+        """Waiting jobs with typed GPUs and required nodes, as our pins have, and those that may come back."""
+        states = f"{self._waiting_states()},COMPLETING"
+        return changes.pinned((line.job for line in self._read_queue(states).values()), called)
 
     def close(self) -> None:
         """Nothing to let go of."""

@@ -158,7 +158,7 @@ class LibslurmGateway:
         self._update(job_id, changes.park(self._text(job_id), values, seconds))
 
     def pinned_jobs(self, called: str = "") -> list[int | str]:
-        """Waiting jobs with typed GPUs and required nodes, as our pins have."""
+        """Waiting jobs with typed GPUs and required nodes, as our pins have, and those that may come back."""
         return changes.pinned(self.read(ended=False).jobs, called)
 
     def close(self) -> None:
@@ -336,7 +336,8 @@ def node_facts(record: NodeRecord) -> NodeFacts:
 def _job_text(record: JobRecord) -> JobText:
     return JobText(
         id=record.id,
-        state=fields.job_state(record.state),
+        # A job that was put back can be changed while it ends on its nodes.
+        state=fields.job_state(record.base or record.state if record.state == "COMPLETING" else record.state),
         user_id=record.user,
         admin_comment=unescape(record.admin_comment),
         extra=unescape(record.extra),

@@ -55,6 +55,8 @@ class JobRecord(msgspec.Struct, array_like=True, frozen=True, tag="job"):
     extra: str
     account: str = ""
     name: str = ""
+    base: str = ""
+    """The state without the marks that Slurm writes in place of it."""
 
 
 class NodeRecord(msgspec.Struct, array_like=True, frozen=True, tag="node"):

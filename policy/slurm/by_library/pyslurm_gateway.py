@@ -232,7 +232,7 @@ class PyslurmGateway:
         self._command.park(job_id, values, seconds)
 
     def pinned_jobs(self, called: str = "") -> list[int | str]:
-        """Waiting jobs with typed GPUs and required nodes, as our pins have."""
+        """Waiting jobs with typed GPUs and required nodes, as our pins have, and those that may come back."""
         return changes.pinned(self.read(ended=False).jobs, called)
 
     def close(self) -> None:

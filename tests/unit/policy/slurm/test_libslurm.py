@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from policy.formats import segment
 from policy.formats.errors import ConfigError, SlurmError
 from policy.formats.slurm_facts import JobFacts, Memory, Reading
 from policy.slurm.by_library.libslurm import LibslurmGateway
-from policy.slurm.by_library.program import Program
+from policy.slurm.by_library.program import JobRecord, Program
 from policy.slurm.gateways import open_gateway, program_path
 from policy.slurm.interface import Pin
 from tests.programs import python_program
@@ -274,6 +275,28 @@ def test_a_job_that_was_put_back_on_hold_and_released_waits_as_any_other(
 
     assert len([line for line in stand_in.asked if line.startswith("update")]) == 2
     assert gateway.job(waits.id).state == "PENDING"
+
+
+def test_a_job_that_ends_to_wait_again_is_given_back_and_one_that_is_over_is_not(
+    gateway: LibslurmGateway, stand_in: StandIn, recorded: str
+) -> None:
+    names = JobRecord.__struct_fields__
+    runs = next(dict(zip(names, one[1:], strict=False)) for one in lines(recorded, "job") if one[2] == "RUNNING")
+    values = {"state": "placed", "id": "1", "n": "1", "k": "2", "nodes": "n1", "gpus": "0,2"}
+    pinned = {"required": "n1", "tres_per_node": "gres/gpu:g0:1,gres/gpu:g2:1"}
+    runs |= {"account": "", "name": "", "state": "COMPLETING", "admin_comment": segment.put("", values), **pinned}
+    for base in ("PENDING", "FAILED"):
+        runs["base"] = base
+        stand_in.answers("read", json.dumps(["job", *(runs[name] for name in names)]))
+        [found] = gateway.pinned_jobs()
+        if base == "PENDING":
+            assert gateway.release(found, "because")
+        else:
+            with pytest.raises(SlurmError, match="is failed, only the place of a waiting job"):
+                gateway.release(found, "because")
+
+    [update] = [line for line in stand_in.asked if line.startswith("update")]
+    assert "req_nodes= " in update
 
 
 def test_a_task_is_pinned_by_its_name_with_the_texts_of_its_array(
