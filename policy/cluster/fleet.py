@@ -93,8 +93,8 @@ class Fleet:
         return max(0, int(self.gpu_mem[node]) - self.sharing.gpu_mem_reserve)
 
     def licences(self, nodes: Sequence[str], on_each: int) -> dict[str, int]:
-        """Returns the licences, by model, for `on_each` GPUs on each of these nodes."""
-        places = [self.index[name] for name in nodes]
+        """Returns the licences, by model, for `on_each` GPUs on each of these nodes; those that left count for none."""
+        places = [self.index[name] for name in nodes if name in self.index]
         found = {model: int(self.features[model][places].sum()) for model in self.counted if model in self.features}
         return {f"{PREFIX}{model}": count * on_each for model, count in found.items() if count}
 

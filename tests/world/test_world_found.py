@@ -106,3 +106,20 @@ def test_release_finds_a_job_that_ends_on_its_nodes_to_wait_again() -> None:
         ("people", "expedite", 0),
         ("release", 0),
     ])  # fmt: skip
+
+
+def test_a_job_whose_node_has_left_costs_no_pass_where_models_are_counted() -> None:
+    # Its list of excluded nodes was to be written anew, and the node it names was looked up in the new fleet.
+    play([
+        ("site", 669, 2, 2, 0, 6),
+        ("node", "forget", 8),
+        ("submit", "gang", 10, 200, "COMPLETED", 0),
+        ("node", "drain", 2),
+        ("start",),
+        ("pass", 2),
+        ("write", 1),
+        ("node", "forget", 10),
+        ("clock", 3600),
+        ("pass", 50),
+        ("write", 2),
+    ])  # fmt: skip

@@ -62,6 +62,8 @@ class Lists:
             job = jobs.get(job_id)
             if job is None or job_id in moved or not (_waits(job) or _lacks(job)) or self._is_right(job, self._fleet):
                 continue
+            if any(name not in self._fleet.index for name in job.required):
+                continue  # Slurm takes no such node, and the plan gives the job another place
             self._left -= 1
             try:
                 self._pins.pin_again(job)
