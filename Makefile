@@ -27,7 +27,7 @@ cluster-runs = BERTH_RERUN="make $(firstword $(MAKECMDGOALS))" containers/bootst
     && BERTH_RERUN="make $(firstword $(MAKECMDGOALS))" containers/bootstrap engine-start
 
 .DEFAULT_GOAL := help
-.PHONY: help setup docs demo demo-web test test-hard test-vm test-fast lint format bench bench-hook bench-passes bench-harm bench-topology bench-placement bench-simulate bench-philly bench-runtime bench-published bench-events bench-placement-speed bench-plan bench-gateway bench-replay bench-node bench-guard bench-injob bench-packing bench-company bench-predictor bench-matching bench-sharing-day bench-scores bench-stragglers bench-classify bench-retry bench-gpu-mps bench-gpu-guard check-artifact measurements bench-scrape cluster-up cluster-down fuzz fuzz-tres coverage coverage-c mutants sanitize clean lock bench-flood bench-forms bench-gate deb rpm pypi
+.PHONY: help setup docs demo demo-web test test-hard test-vm test-fast lint format bench bench-hook bench-passes bench-harm bench-topology bench-placement bench-simulate bench-philly bench-runtime bench-published bench-events bench-placement-speed bench-plan bench-gateway bench-replay bench-node bench-guard bench-injob bench-packing bench-company bench-predictor bench-matching bench-sharing-day bench-scores bench-stragglers bench-classify bench-retry bench-gpu-mps bench-gpu-guard check-artifact measurements bench-scrape cluster-up cluster-down fuzz fuzz-tres coverage coverage-c mutants sanitize clean lock bench-flood bench-forms bench-gate bench-load deb rpm pypi
 
 help: ## this page
 	@echo "Berth: the right GPUs for every Slurm job. Start with 'make demo'."
@@ -123,6 +123,9 @@ bench-plan: setup ## planning passes and Epilog notices at 8,192 and 100,000 GPU
 
 bench-gate: setup ## planning passes and notices beside fixed work in the same run; fails beyond 1.5 times the kept ratios
 	@$(ONE_THREAD) $(PY) -m tests.bench.gate
+
+bench-load: $(VENV)/.installed ## berthd's own processes under a workload of tests/load, Slurm on paper; fails beyond its thresholds (LOAD="small", LOAD="busy --minutes 10")
+	@$(ONE_THREAD) $(PY) -m tests.bench.load $(LOAD)
 
 bench-scrape: setup ## a scrape of berthd's metrics at 8,192 and 100,000 GPUs, and what it costs berthd's other processes
 	@$(PY) -m tests.bench.scrape

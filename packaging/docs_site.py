@@ -79,6 +79,7 @@ GROUPS = {
         "guard",
         "like-plain",
         "world",
+        "load",
         "gpu-window",
     ),
     "Results": ("measurements", "results/*"),

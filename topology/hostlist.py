@@ -22,13 +22,30 @@ _BRACKETS = re.compile(r"\[([^\[\]]*)\]")
 _RANGE = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
 
 
-@lru_cache(maxsize=8_192)
+_SHORT = 256
+"""Names up to which many lists are remembered; of longer ones few are, since thousands of them would fill memory."""
+
+
 def expand(text: str) -> tuple[str, ...]:
     """Returns the names in a host list, in its order; a HostlistError where it is none.
 
     >>> expand("a,n[01-03,7]")
     ('a', 'n01', 'n02', 'n03', 'n7')
     """
+    found = _expand_short(text)
+    return _expand_long(text) if found is None else found
+
+
+@lru_cache(maxsize=8_192)
+def _expand_short(text: str) -> tuple[str, ...] | None:
+    try:
+        return expand_at_most(text, _SHORT)
+    except HostlistError:
+        return None
+
+
+@lru_cache(maxsize=64)
+def _expand_long(text: str) -> tuple[str, ...]:
     return expand_at_most(text, _MOST_HOSTS)
 
 

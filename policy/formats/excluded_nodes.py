@@ -116,7 +116,10 @@ def mark_of(text: str) -> str:
 def is_ours(excluded: str, values: Mapping[str, str] | None) -> bool:
     """Tells whether Berth wrote a job's list of excluded nodes: the user may have replaced it."""
     mark = (values or {}).get(KEY)
-    return bool(mark and excluded) and mark in {mark_of(excluded), _mark_of_names(excluded)}
+    if not mark or not excluded:
+        return False
+    # The names are looked at only where that does not tell: a list has thousands of them, and each job has one.
+    return mark == mark_of(excluded) or mark == _mark_of_names(excluded)
 
 
 def of_the_user(excluded: str, values: Mapping[str, str] | None) -> tuple[str, ...]:

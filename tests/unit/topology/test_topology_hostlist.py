@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -61,3 +63,17 @@ def test_the_policy_side_has_its_own_error_for_it() -> None:
     assert of_policy.expand("n[1-2]") == ("n1", "n2")
     with pytest.raises(FormatError, match="is not a host list"):
         of_policy.expand("n[1-")
+
+
+def test_many_long_lists_do_not_stay_in_memory() -> None:
+    tracemalloc.start()
+    try:
+        expand("n[1-1999]")
+        before, _ = tracemalloc.get_traced_memory()
+        for number in range(500):
+            assert len(expand(f"n[1-2000],x{number}")) == 2_001
+        after, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert after - before < 70 * 200_000

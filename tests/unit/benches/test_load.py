@@ -1,0 +1,132 @@
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from policy.slurm.by_library.libslurm import job_facts, node_facts
+from policy.slurm.by_library.program import JobRecord, NodeRecord
+from tests.bench.load import __main__ as bench
+from tests.bench.load.locks import Calls
+from tests.bench.load.slurm import PaperSlurm
+from tests.bench.load.workload import Queue, Workload, WorkloadError, load
+
+WORKLOADS = sorted(bench.WORKLOADS.glob("*.yaml"))
+TINY = """
+about: three nodes for a moment
+seconds: 3
+cluster: [{machine: hgx-h100, nodes: 3}]
+sizes: [{gpus: 1}, {gpus: 8, nodes: 2, weight: 0.5}]
+waiting: {jobs: 10, arrays: 1, tasks_each: 5}
+ends_per_second: 5
+arrivals_per_second: 5
+bursts: {submissions: 8, clients: 4, every_s: 2}
+thresholds: {rss_mb: 100000, burst_seen_s: 1000}
+"""
+
+
+def written(folder: Path, text: str) -> Path:
+    path = folder / "one.yaml"
+    path.write_text(text)
+    return path
+
+
+@pytest.fixture
+def tiny(tmp_path: Path) -> Workload:
+    return load(written(tmp_path, TINY))
+
+
+@pytest.mark.parametrize("path", WORKLOADS, ids=lambda path: path.stem)
+def test_each_workload_of_the_repository_is_whole(path: Path) -> None:
+    assert load(path).about
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ("seconds: 3\n", "seconds: 3\nsecond: 4\n", "the file has an unknown key 'second'; did you mean seconds?"),
+        ("seconds: 3\n", "", "the file lacks the key 'seconds'"),
+        ("tasks_each: 5", "tasks: 5", "waiting has an unknown key 'tasks'; did you mean tasks_each?"),
+        ("{gpus: 1}", "{nodes: 1}", "sizes, entry 1, lacks the key 'gpus'"),
+        ("hgx-h100", "hgx-h10", "there is no machine 'hgx-h10'; did you mean hgx-h100?"),
+        ("nodes: 3}", "nodes: many}", "nodes has to be a whole number of 0 or more, not 'many'"),
+        ("seconds: 3", "seconds: -3", "seconds has to be a number of 0 or more, not -3"),
+        ("[{machine: hgx-h100, nodes: 3}]", "[]", "cluster has to be a list with one entry at least"),
+        ("about: three", "about: [three", "cannot be read as YAML"),
+    ],
+)
+def test_a_fault_of_a_workload_is_one_sentence(tmp_path: Path, old: str, new: str, says: str) -> None:
+    path = written(tmp_path, TINY.replace(old, new, 1))
+
+    with pytest.raises(WorkloadError) as told:
+        load(path)
+
+    assert str(told.value).startswith(f"{path}: ")
+    assert says in str(told.value)
+    assert "\n" not in str(told.value)
+
+
+def answered(slurm: PaperSlurm, command: str) -> list[list[object]]:
+    *lines, last = slurm.answer(command)
+    assert last == '["ok"]', last
+    return [json.loads(line) for line in lines]
+
+
+def jobs(records: Sequence[Sequence[object]]) -> list[JobRecord]:
+    return [JobRecord(*record[1:]) for record in records if record[0] == "job"]  # type: ignore[arg-type]
+
+
+def test_a_look_has_what_changed_since_the_last_one(tiny: Workload) -> None:
+    slurm = PaperSlurm(tiny)
+    first = answered(slurm, "read all")
+    nodes = [node_facts(NodeRecord(*record[1:])) for record in first if record[0] == "node"]  # type: ignore[arg-type]
+    assert [node.gpus for node in nodes] == [8, 8, 8]
+    assert {job_facts(one).state for one in jobs(first)} == {"RUNNING", "PENDING", "ARRAY"}
+    assert answered(slurm, "read") == []
+
+    ended = slurm.end_one()
+    assert ended is not None
+    [record] = jobs(answered(slurm, "read"))
+    assert (record.id, record.state, record.base) == (ended.id, "COMPLETING", "COMPLETED")
+    slurm.epilog_ended(ended.id, ended.on[0])
+    assert [one.state for one in jobs(answered(slurm, "read"))] == ["COMPLETED"]
+
+
+def test_a_pin_that_is_written_lets_the_job_start_there_and_a_task_gets_a_record(tiny: Workload) -> None:
+    slurm = PaperSlurm(replace(tiny, waiting=Queue(arrays=1, tasks_each=5)))
+    while slurm.running:
+        job = slurm.end_one()
+        assert job is not None
+        for name in job.on:
+            slurm.epilog_ended(job.id, name)
+    array = next(job for job in slurm.jobs.values() if job.tasks)
+    task = array.tasks[-1]
+
+    answered(slurm, f"update {array.id}_{task} req_nodes=n2 tres_per_node=gres/gpu:g7:1,gres/seat:g7:1")
+    slurm.schedule()
+
+    [one] = [job for job in slurm.jobs.values() if (job.array, job.task) == (array.id, task)]
+    assert (one.state, one.on, one.mask) == ("RUNNING", ("n2",), 1 << 7)
+    [refusal] = slurm.answer(f"update {one.id} req_nodes=n1")
+    assert "no longer pending" in refusal
+
+
+def test_what_slurmctld_would_hold_is_told_by_records_and_calls() -> None:
+    assert Calls(0, 0, 0, 0).held_ms == 0
+    assert Calls(12_000, 0, 0, 0).held_ms == pytest.approx(92.4)
+    assert Calls(0, 0, 10, 0).held_ms < Calls(0, 0, 10, 10).held_ms
+
+
+@pytest.mark.slow
+def test_berthds_own_processes_run_under_a_workload(tiny: Workload, tmp_path: Path) -> None:
+    found = bench.run(tiny, tmp_path / "log")
+
+    figures = {one.name: one for one in bench.figures_of(tiny, found)}
+    assert not found.problem, (tmp_path / "log").read_text()
+    assert figures["submitted"].value > 0
+    assert figures["ended"].value > 0
+    assert figures["passes"].value >= 1
+    assert figures["rss_mb"].good is True
+    assert figures["burst_seen_s"].good is True
+    assert {name for name, one in figures.items() if one.must} == {"rss_mb", "burst_seen_s"}
