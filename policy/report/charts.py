@@ -27,7 +27,9 @@ _WIDTH = 8.6
 _ROW = 0.34
 _STYLE = {
     "svg.fonttype": "none",
-    "font.family": ["DejaVu Sans"],
+    # In a browser without DejaVu: Verdana is as wide, so labels keep their room.
+    "font.family": ["sans-serif"],
+    "font.sans-serif": ["DejaVu Sans", "Verdana"],
     "font.size": 10,
     "text.color": _INK,
     "axes.labelcolor": _INK,
@@ -57,6 +59,14 @@ class Series:
     y: Sequence[float]
     colour: str = COLOURS[0]
     dash: str = "-"
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A value to compare with: a bound, or the peer's."""
+
+    value: float
+    name: str
 
 
 def available() -> bool:
@@ -137,8 +147,15 @@ def bars(title: str, rows: Mapping[str, Mapping[str, float]], x_title: str, *, a
     return _svg(title, _height(len(rows), len(parts)), draw, alone=alone)
 
 
-def groups(title: str, rows: Mapping[str, Mapping[str, float]], x_title: str, *, alone: bool = False) -> str:
-    """Draws a group of horizontal bars for each row, one for each part, each with its value."""
+def groups(
+    title: str,
+    rows: Mapping[str, Mapping[str, float]],
+    x_title: str,
+    *,
+    mark: Mark | None = None,
+    alone: bool = False,
+) -> str:
+    """Draws a group of horizontal bars for each row, one for each part, each with its value, and a line at `mark`."""
     parts = list(dict.fromkeys(part for row in rows.values() for part in row))
     height = 0.8 / len(parts)
 
@@ -154,6 +171,7 @@ def groups(title: str, rows: Mapping[str, Mapping[str, float]], x_title: str, *,
         axes.set_xlabel(x_title)
         axes.grid(visible=False, axis="y")
         axes.margins(x=0.1)
+        _line_at(axes, mark)
         if len(parts) > 1:
             _legend_below(axes, len(parts))
 
@@ -161,7 +179,13 @@ def groups(title: str, rows: Mapping[str, Mapping[str, float]], x_title: str, *,
 
 
 def intervals(
-    title: str, rows: Mapping[str, tuple[float, float, float]], x_title: str, mark: float, *, alone: bool = False
+    title: str,
+    rows: Mapping[str, tuple[float, float, float]],
+    x_title: str,
+    mark: Mark,
+    *,
+    log_x: bool = False,
+    alone: bool = False,
 ) -> str:
     """Draws a point with its least and greatest value for each row, and a line at `mark`."""
 
@@ -170,7 +194,10 @@ def intervals(
             axes.plot([low, high], [y, y], color=COLOURS[0], linewidth=2, solid_capstyle="butt")
             axes.plot([value], [y], color=COLOURS[0], marker="o", markersize=6)
             axes.annotate(f" {_short(value)}", (high, y), va="center", fontsize=9)
-        axes.axvline(mark, color=COLOURS[1], linewidth=1.2)
+        if log_x:
+            axes.set_xscale("log")
+            axes.xaxis.set_major_formatter("{x:g}")
+        _line_at(axes, mark)
         axes.set_yticks(range(len(rows)), list(rows))
         axes.invert_yaxis()
         axes.set_xlabel(x_title)
@@ -178,6 +205,21 @@ def intervals(
         axes.margins(x=0.12, y=0.12)
 
     return _svg(title, _height(len(rows), 1), draw, alone=alone)
+
+
+def _line_at(axes: "Axes", mark: Mark | None) -> None:
+    """Draws an upright line, with its name above the axes on the right, where no legend stands."""
+    if mark:
+        axes.axvline(mark.value, color=_INK, linewidth=1.2, linestyle="--")
+        axes.annotate(
+            f"dashed: {mark.name}",
+            (1.0, 1.0),
+            xytext=(0, 4),
+            xycoords="axes fraction",
+            textcoords="offset points",
+            ha="right",
+            fontsize=9,
+        )
 
 
 def _height(rows: float, parts: int) -> float:
