@@ -27,7 +27,7 @@ cluster-runs = BERTH_RERUN="make $(firstword $(MAKECMDGOALS))" containers/bootst
     && BERTH_RERUN="make $(firstword $(MAKECMDGOALS))" containers/bootstrap engine-start
 
 .DEFAULT_GOAL := help
-.PHONY: help setup docs demo demo-web test test-hard test-vm test-fast lint format bench bench-hook bench-passes bench-harm bench-topology bench-placement bench-simulate bench-philly bench-runtime bench-published bench-events bench-placement-speed bench-plan bench-gateway bench-replay bench-node bench-guard bench-injob bench-packing bench-company bench-predictor bench-matching bench-sharing-day bench-scores bench-stragglers bench-classify bench-retry bench-gpu-mps bench-gpu-guard check-artifact measurements bench-scrape cluster-up cluster-down fuzz fuzz-tres coverage coverage-c mutants sanitize clean lock bench-flood bench-forms bench-gate bench-load deb rpm pypi
+.PHONY: help setup docs demo demo-web test test-hard test-vm test-fast lint format bench bench-hook bench-passes bench-harm bench-topology bench-placement bench-simulate bench-philly bench-runtime bench-published bench-events bench-placement-speed bench-plan bench-gateway bench-replay bench-node bench-guard bench-injob bench-packing bench-company bench-predictor bench-matching bench-sharing-day bench-scores bench-stragglers bench-classify bench-retry bench-gpu-mps bench-gpu-guard check-artifact measurements pictures bench-scrape cluster-up cluster-down fuzz fuzz-tres coverage coverage-c mutants sanitize clean lock bench-flood bench-forms bench-gate bench-load deb rpm pypi
 
 help: ## this page
 	@echo "Berth: the right GPUs for every Slurm job. Start with 'make demo'."
@@ -202,8 +202,11 @@ check-artifact: setup ## every placement of PAL's published simulations beside P
 bench-published: setup ## PAL's published simulations, other orders, and a load sweep
 	@$(PY) -m tests.bench.published
 
-measurements: setup ## write docs/measurements.md from what tests and benchmarks left under build/
+measurements: setup ## write docs/results/tables.md from what tests and benchmarks left under build/, then the pictures
 	@$(PY) -m tests.bench.page
+
+pictures: $(VENV)/.installed ## draw the plots of docs/results from its tables, and write its page
+	@$(PY) -m tests.bench.results
 
 cluster-up: setup ## start the Dockerized test cluster and leave it running (SLURM=... PROFILE=...)
 	@containers/bootstrap engine-start

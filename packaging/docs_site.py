@@ -82,7 +82,7 @@ GROUPS = {
         "load",
         "gpu-window",
     ),
-    "Results": ("measurements", "results/*"),
+    "Results": ("results/README", "results/tables", "results/*"),
     "Decisions": ("decisions/README", "decisions/*"),
     "Project": ("project/CHANGELOG", "project/CONTRIBUTING", "project/SECURITY"),
 }
@@ -109,6 +109,7 @@ def main() -> int:
             _write(folder / target, relinked((ROOT / source).read_text(), source, target, pages))
     for picture in DOCS.glob("results/*.svg"):
         shutil.copy(picture, folder / "results" / picture.name)
+    shutil.copytree(DOCS / "results" / "data", folder / "results" / "data")
     for name, text in reference().items():
         _write(folder / "reference" / f"{name}.md", text)
     index = folder / "index.md"
@@ -130,7 +131,7 @@ def relinked(text: str, source: str, target: str, pages: dict[str, str]) -> str:
             full = "docs/decisions/README.md"
         if full in pages:
             return f"{bang}[{label}]({posixpath.relpath(pages[full], posixpath.dirname(target) or '.')}{mark}{anchor})"
-        if full.startswith("docs/") and Path(full).suffix in {".svg", ".png"}:
+        if full.startswith("docs/") and Path(full).suffix in {".csv", ".png", ".svg"}:
             place = posixpath.relpath(full.removeprefix("docs/"), posixpath.dirname(target) or ".")
             return f"{bang}[{label}]({place})"
         return f"[{label}]({base}/{full})" if base else label

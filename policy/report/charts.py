@@ -20,7 +20,7 @@ COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b8860b", "#56b4e9", "#8
 """Colours that colour-blind people can tell apart (after Okabe and Ito), dark enough for thin lines."""
 MISSING = "The plots are left out: they need matplotlib, pip install 'slurm-berth[report]'."
 
-_INK, _FAINT = "#465065", "#d9dee6"
+_INK, _FAINT = "#2b3345", "#d9dee6"
 _DASHES = ("-", "--", ":", "-.")
 _WIDTH = 8.6
 """Inches; an SVG has 72 units an inch."""
@@ -136,7 +136,7 @@ def bars(title: str, rows: Mapping[str, Mapping[str, float]], x_title: str, *, a
             axes.barh(names, widths, left=left, height=0.62, color=colour(place), label=part)
             left = [old + width for old, width in zip(left, widths, strict=True)]
         for y, whole in enumerate(left):
-            axes.annotate(f" {_short(whole)}", (whole, y), va="center", fontsize=9)
+            _value(axes, whole, y, whole, 9)
         axes.invert_yaxis()
         axes.set_xlabel(x_title)
         axes.grid(visible=False, axis="y")
@@ -165,7 +165,7 @@ def groups(
             ys, widths = zip(*at, strict=True)
             axes.barh(ys, widths, height=0.9 * height, color=colour(place), label=part)
             for y, width in at:
-                axes.annotate(f" {_short(width)}", (width, y), va="center", fontsize=8)
+                _value(axes, width, y, width, 8)
         axes.set_yticks(range(len(rows)), list(rows))
         axes.invert_yaxis()
         axes.set_xlabel(x_title)
@@ -190,12 +190,15 @@ def intervals(
     """Draws a point with its least and greatest value for each row, and a line at `mark`."""
 
     def draw(axes: "Axes") -> None:
+        from matplotlib.ticker import LogLocator  # noqa: PLC0415
+
         for y, (value, low, high) in enumerate(rows.values()):
             axes.plot([low, high], [y, y], color=COLOURS[0], linewidth=2, solid_capstyle="butt")
             axes.plot([value], [y], color=COLOURS[0], marker="o", markersize=6)
-            axes.annotate(f" {_short(value)}", (high, y), va="center", fontsize=9)
+            _value(axes, value, y, high, 9)
         if log_x:
-            axes.set_xscale("log")
+            axes.set_xscale("log", subs=[])
+            axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
             axes.xaxis.set_major_formatter("{x:g}")
         _line_at(axes, mark)
         axes.set_yticks(range(len(rows)), list(rows))
@@ -222,6 +225,20 @@ def _line_at(axes: "Axes", mark: Mark | None) -> None:
         )
 
 
+def _value(axes: "Axes", value: float, y: float, after: float, size: float) -> None:
+    """Writes a value behind its bar or point; the gap is no space, which browsers leave out."""
+    axes.annotate(
+        _short(value),
+        (after, y),
+        xytext=(5, 0),
+        textcoords="offset points",
+        va="center_baseline",
+        fontsize=size,
+        # Hides the lines behind it.
+        bbox={"facecolor": axes.get_facecolor(), "edgecolor": "none", "pad": 1.0},
+    )
+
+
 def _height(rows: float, parts: int) -> float:
     return 0.8 + _ROW * rows + (0.3 if parts > 1 else 0.0)
 
@@ -235,7 +252,7 @@ def _svg(title: str, height: float, draw: Callable[["Axes"], None], *, alone: bo
     from matplotlib import rc_context  # noqa: PLC0415
     from matplotlib.figure import Figure  # noqa: PLC0415
 
-    with rc_context({**_STYLE, "svg.hashsalt": title}):
+    with rc_context({**_STYLE, "svg.hashsalt": title, "axes.facecolor": "white" if alone else "none"}):
         figure = Figure(figsize=(_WIDTH, height), layout="constrained")
         draw(figure.add_subplot())
         for artist in figure.findobj():

@@ -1,4 +1,4 @@
-"""`make measurements`: docs/measurements.md from what the benchmarks and the cluster tests left under build/."""
+"""`make measurements`: docs/results/tables.md from what benchmarks and tests left under build/, then the plots."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from tests.bench import results
 from tests.bench.page_texts import (
     FAILING,
     FAMILIES,
@@ -22,16 +23,17 @@ from tests.bench.page_texts import (
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = ROOT / "build"
-PAGE = ROOT / "docs" / "measurements.md"
+PAGE = ROOT / "docs" / "results" / "tables.md"
 MACHINES = {
     "n1": "DGX-1V, cube mesh",
     "n2": "HGX H100, NVSwitch",
     "n3": "RTX A6000, pairs",
     "n4": "L40S, PCIe",
 }
-INTRO = """# Measurements
+INTRO = """# Tables of all measurements
 
-Written by `make measurements` from the files that the commands named below leave under `build/`; do not edit by hand.
+[The results page](README.md) has plots of what matters. This page is for looking things up.
+It is written by `make measurements` from the files that the commands named below leave under `build/`; do not edit it.
 Figures beside each other were taken in one run on one machine, because machines differ more than the things compared.
 Parts that were not measured anew stay as they were; each says when and where it was taken.
 """
@@ -581,7 +583,7 @@ def main() -> int:
     before = PAGE.read_text(encoding="utf-8") if PAGE.exists() else ""
     PAGE.write_text(renewed(before, "\n".join(lines) + "\n"), encoding="utf-8")
     print(f"measurements: wrote {PAGE.relative_to(ROOT)}")
-    return 0
+    return results.main()
 
 
 if __name__ == "__main__":

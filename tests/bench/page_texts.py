@@ -1,4 +1,4 @@
-"""Holds the texts of docs/measurements.md that stand beside its tables."""
+"""Holds the texts of docs/results/tables.md that stand beside its tables."""
 
 PLACEMENTS = """
 `make test` (`tests/slurm/test_best_set.py`): every row is two jobs on a real Slurm, seen by the device files that

@@ -1,4 +1,4 @@
-"""What every benchmark shares: figures with peers, a table for people, a JSON file for docs/measurements.md."""
+"""What every benchmark shares: figures with peers, a table for people, a JSON file for docs/results/tables.md."""
 
 from __future__ import annotations
 

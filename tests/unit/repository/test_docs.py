@@ -16,7 +16,7 @@ PAGES = sorted([*DOCS.rglob("*.md"), *ROOT.glob("*.md")])
 
 FIRST = ("quickstart.md", "concepts.md", "rollout.md", "cheatsheet.md", "symptoms.md")
 """What a newcomer reads: at most 800 words each."""
-REFERENCE = {"formats.md", "troubleshooting.md", "measurements.md"}
+REFERENCE = {"formats.md", "troubleshooting.md"}
 """Pages to look something up in: as long as they need to be; so are the tables in docs/results."""
 
 
@@ -75,7 +75,9 @@ def test_pages_are_short_enough_to_be_read() -> None:
     most = {name: 800 if name in FIRST else 2000 for name in words if name not in REFERENCE}
 
     assert {
-        name: words[name] for name, limit in most.items() if words[name] > limit and not name.startswith("results/")
+        name: words[name]
+        for name, limit in most.items()
+        if words[name] > limit and (name == "results/README.md" or not name.startswith("results/"))
     } == {}
 
 

@@ -1,4 +1,4 @@
-"""A part of docs/measurements.md that was not measured again is kept."""
+"""A part of docs/results/tables.md that was not measured again is kept."""
 
 from tests.bench.page import renewed, sections
 

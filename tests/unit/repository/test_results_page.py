@@ -1,0 +1,77 @@
+"""The results page, its data and its plots say what the tables say."""
+
+import re
+from xml.etree import ElementTree
+
+import pandas as pd
+import pytest
+
+from policy.report import charts
+from tests.bench import results, results_claims, results_tables
+from tests.bench.results_claims import CLAIMS, Claim
+from tests.bench.results_tables import FOLDER, Part
+
+MADE = [make() for make in CLAIMS]
+EACH = pytest.mark.parametrize("claim", MADE, ids=lambda claim: claim.name)
+
+
+def words(picture: str) -> list[str]:
+    root = ElementTree.fromstring(picture)  # noqa: S314 - our own picture
+    return [one.text or "" for one in root.iter() if one.tag.endswith("}text")]
+
+
+def test_the_page_is_that_of_the_tables() -> None:
+    assert (FOLDER / "README.md").read_text() == results.page(MADE), "run `make pictures`"
+
+
+@EACH
+def test_the_data_are_those_of_the_tables(claim: Claim) -> None:
+    assert results.data_file(claim).read_text() == results.frame(claim).to_csv(index=False), "run `make pictures`"
+
+
+@EACH
+def test_the_plot_is_that_of_the_data(claim: Claim) -> None:
+    if not charts.available():
+        pytest.skip("matplotlib is not installed")
+
+    kept = results.picture_file(claim).read_text()
+
+    # Coordinates hang on the releases of matplotlib and numpy; what is written on the plot does not.
+    assert words(kept) == words(results.draw(claim, pd.read_csv(results.data_file(claim)))), "run `make pictures`"
+
+
+@EACH
+def test_a_plot_names_each_row_and_its_unit(claim: Claim) -> None:
+    shown = {word.strip() for word in words(results.picture_file(claim).read_text())}
+
+    assert {claim.unit, *(row for row, *_ in claim.points)} <= shown
+
+
+@EACH
+def test_each_claim_says_its_command_and_its_day(claim: Claim) -> None:
+    said = results.how(claim)
+
+    assert "`make " in said
+    assert re.search(r"20\d\d-\d\d-\d\d", said)
+    assert "2 cores" in said
+
+
+def test_no_plot_is_left_over() -> None:
+    assert {path.stem for path in FOLDER.glob("*.svg")} == {claim.name for claim in MADE}
+    assert {path.stem for path in (FOLDER / "data").iterdir()} == {claim.name for claim in MADE}
+
+
+def test_a_paragraph_takes_its_figures_from_the_tables() -> None:
+    head = "| figure | value | unit | peer | peer's value | ratio | must | reached |\n|---|\n"
+    part = Part("`make x`", f"\nday 1.\n\n{head}| `a` | 0.25 | ms | b | 0.5 | 0.5 | <= 1 | yes |\n")
+
+    said = results_claims._say("{a} {a:2} {a:%} {a:peer} {a:ratio} {a:less} {o.a} {n}", part, o=part, n="six")
+
+    assert said == "0.25 0.25 25 % 0.5 0.50 50 % 0.25 six"
+    with pytest.raises(KeyError):
+        results_claims._say("{none}", part)
+
+
+def test_a_part_that_is_not_there_is_named() -> None:
+    with pytest.raises(LookupError, match="no part is called"):
+        results_tables.part("`make nothing`")
