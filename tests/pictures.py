@@ -43,6 +43,7 @@ def cluster() -> tuple[dict[str, Machine], Fabric]:
 
 PICTURES: dict[str, Callable[[], str]] = {
     "dgx-1v": lambda: draw_node(machine("dgx-1v", "dgx-1v")),
+    "dgx-a100": lambda: draw_node(machine("dgx-a100", "dgx-a100")),
     "hgx-h100": lambda: draw_node(machine("hgx-h100", "hgx-h100")),
     "a6000-pairs": lambda: draw_node(machine("a6000-pairs", "a6000-pairs")),
     "gb200-tray": lambda: draw_node(rack("gb200-nvl72", [f"tray{i:02}" for i in range(18)])[0]),

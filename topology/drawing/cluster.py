@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 from topology.drawing.legend import Legend
 from topology.drawing.nvlinks import short_domain
 from topology.drawing.style import BACKGROUND, CARD, FAINT, INK, MUTED, PANEL, PROBLEM, TINTS
-from topology.drawing.svg import Canvas, fit
+from topology.drawing.svg import MOST_WIDTH, Canvas, fit
 from topology.model import Machine
 
 if TYPE_CHECKING:
@@ -22,9 +23,9 @@ __all__ = ["draw_cluster"]
 Kind: TypeAlias = tuple[str, int]
 
 _UNKNOWN: Kind = ("", 0)
-_MARGIN, _WIDTH, _LEAST_WIDTH, _TOP = 30, 1180, 640, 92
+_MARGIN, _WIDTH, _LEAST_WIDTH, _TOP = 30, MOST_WIDTH, 640, 92
 _PAD, _GAP = 12, 14
-#: Up to so many nodes carry their names, and up to so many each is drawn.
+#: Up to so many nodes carry their names (in one box up to _COUNTED), and up to so many each is drawn.
 _NAMED, _EACH = 72, 1_024
 #: More alike nodes than this in one box become one tile with a number.
 _COUNTED = 256
@@ -90,12 +91,14 @@ def draw_cluster(machines: Mapping[str, Machine], fabric: Fabric) -> str:
     pods = _pods(nodes, machines, fabric)
     kinds = Counter(node.kind for node in nodes.values() if node.kind != _UNKNOWN)
     ordered = sorted(kinds, key=lambda kind: (-kinds[kind], kind))
-    named = len(nodes) <= _NAMED
+    one_box = len(nodes) <= _COUNTED and [len(leaf.racks) for pod in pods for leaf in pod.leaves] == [1]
+    named = one_box or len(nodes) <= _NAMED
+    tile = _tile_width(nodes) if named else 14
     look = _Look(
         colours={kind: TINTS[i % len(TINTS)] for i, kind in enumerate(ordered)},
-        width=_tile_width(nodes) if named else 14,
+        width=tile,
         height=34 if named else 14,
-        columns=3 if named else 9,
+        columns=_columns(len(nodes), tile) if one_box else 3 if named else 9,
         named=named,
         folded=len(nodes) > _EACH,
     )
@@ -113,6 +116,12 @@ def draw_cluster(machines: Mapping[str, Machine], fabric: Fabric) -> str:
     parts = (f"{_many(n, 'node')} of {kind[0]} with {_many(kind[1], 'GPU')}" for kind, n in kinds.most_common())
     description = f"{subtitle}. {'; '.join(parts)}."
     return canvas.done(width, legend.y + 14, title=title, description=description, background=BACKGROUND)
+
+
+def _columns(nodes: int, tile: float) -> int:
+    """Returns the columns of tiles where one box holds all nodes: broader than tall, and as many as a row holds."""
+    room = _WIDTH - 2 * _MARGIN - 2 * _PAD - 2 * 8 - 2 * 6 + 4
+    return min(int(room / (tile + 4)), max(3, math.ceil(math.sqrt(3 * nodes))))
 
 
 def _tile_width(names: Iterable[str]) -> float:

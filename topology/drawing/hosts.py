@@ -7,12 +7,14 @@ from collections.abc import Mapping
 from topology.drawing import places
 from topology.drawing.places import GAP, PAD, Box, Panel, Stem, first_stem
 from topology.drawing.style import FAINT, HOST, INK, LINE, MUTED, NIC, SWITCH, link_colour, link_width
-from topology.drawing.svg import Canvas, fit
+from topology.drawing.svg import Canvas, fit, text_width
 from topology.model import Machine, Nic
 
-__all__ = ["HOST_HEIGHT", "depth", "draw_host", "panel_words"]
+__all__ = ["HOST_HEIGHT", "LEAST_SIZE", "depth", "draw_host", "panel_words"]
 
 HOST_HEIGHT = 30
+LEAST_SIZE = 10.0
+"""The smallest text on the bar of a NUMA node; it is as large as there is room."""
 
 
 def depth(panel: Panel) -> float:
@@ -51,8 +53,9 @@ def draw_host(
         canvas.rect(first, host_y - 24, last - first, 15, fill=SWITCH, stroke=FAINT, radius=4)
         canvas.text((first + last) / 2, host_y - 13, "host bridge", size=10, fill=MUTED, anchor="middle")
     canvas.rect(x + PAD / 2, host_y, width - PAD, HOST_HEIGHT, fill=HOST, stroke=FAINT, radius=6)
-    words = fit(panel_words(machine, panel), width - PAD - 12, 12)
-    canvas.text(x + width / 2, host_y + 20, words, size=12, fill=INK, anchor="middle")
+    words, room = panel_words(machine, panel), width - PAD - 12
+    size = next((size for size in (12.0, 11.0, LEAST_SIZE) if text_width(words, size) <= room), LEAST_SIZE)
+    canvas.text(x + width / 2, host_y + 20, fit(words, room, size), size=size, fill=INK, anchor="middle")
 
 
 def _stem(canvas: Canvas, machine: Machine, stem: Stem, room: Box, boxes: Mapping[int, Box]) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from topology.drawing import places
-from topology.drawing.hosts import HOST_HEIGHT, depth, draw_host, panel_words
+from topology.drawing.hosts import HOST_HEIGHT, LEAST_SIZE, depth, draw_host, panel_words
 from topology.drawing.legend import Legend
 from topology.drawing.nvlinks import HUB_HEIGHT, arcs_height, draw_arcs, draw_hub, draw_mesh, link_words, uplinks
 from topology.drawing.places import BETWEEN, PAD, Box, Panel
@@ -25,7 +25,7 @@ from topology.drawing.style import (
     link_colour,
     link_width,
 )
-from topology.drawing.svg import Canvas, fit
+from topology.drawing.svg import MOST_WIDTH, Canvas, fit, text_width
 from topology.model import Machine
 
 __all__ = ["draw_node"]
@@ -47,6 +47,8 @@ class _Picture:
     starts: Sequence[float]
     widths: Sequence[float]
     width: float
+    below: frozenset[int]
+    """Panels without GPUs that stand in a second row, where one row would be too wide."""
 
 
 def draw_node(machine: Machine) -> str:
@@ -63,19 +65,38 @@ def draw_node(machine: Machine) -> str:
 
 def _place(machine: Machine, panels: Sequence[Panel], *, mesh: bool) -> _Picture:
     """Lays out the panels from left to right, centred where the picture could be narrower."""
+    most = MOST_WIDTH - 2 * _MARGIN
+    everything = range(len(panels))
+    widths = _widths(machine, panels, 12.0, mesh=mesh)
+    below: frozenset[int] = frozenset()
+    if _side_by_side(widths, everything) > most:
+        widths = _widths(machine, panels, LEAST_SIZE, mesh=mesh)
+    if _side_by_side(widths, everything) > most:
+        below = frozenset(place for place in everything if not panels[place].branch.gpus)
+    rows = [row for row in ([p for p in everything if p not in below], sorted(below)) if row]
+    width = max([_LEAST_WIDTH, *(_side_by_side(widths, row) + 2 * _MARGIN for row in rows)])
+    starts = [0.0] * len(panels)
+    for row in rows:
+        x = (width - _side_by_side(widths, row)) / 2
+        for place in row:
+            starts[place] = x
+            x += widths[place] + BETWEEN
+    return _Picture(machine, Canvas(), places.tints(machine), panels, starts, widths, width, below)
+
+
+def _widths(machine: Machine, panels: Sequence[Panel], size: float, *, mesh: bool) -> list[float]:
+    """Returns the width of each panel, with the words on its bar in this size."""
     gpu_width = places.CHIP_WIDTH if mesh else places.CARD_WIDTH
     widths = []
     for panel in panels:
         least = _QUAD_WIDTH + 2 * 40 if mesh and panel.branch.gpus else 0
-        label = 7.2 * len(panel_words(machine, panel)) + 16
+        label = text_width(panel_words(machine, panel), size) + 16
         widths.append(max(panel.width(gpu_width), least, label) + 2 * PAD)
-    inner = sum(widths) + BETWEEN * (len(panels) - 1)
-    width = max(inner + 2 * _MARGIN, _LEAST_WIDTH)
-    starts, x = [], (width - inner) / 2
-    for panel_width in widths:
-        starts.append(x)
-        x += panel_width + BETWEEN
-    return _Picture(machine, Canvas(), places.tints(machine), panels, starts, widths, width)
+    return widths
+
+
+def _side_by_side(widths: Sequence[float], row: Sequence[int]) -> float:
+    return sum(widths[place] for place in row) + BETWEEN * (len(row) - 1)
 
 
 def _row_body(picture: _Picture) -> float:
@@ -111,11 +132,22 @@ def _mesh_body(picture: _Picture) -> float:
 
 def _hosts(picture: _Picture, boxes: Mapping[int, Box], top: float, row_bottom: float) -> float:
     """Draws the panels and all below the GPUs; returns the lower edge."""
-    host_y = row_bottom + max(map(depth, picture.panels), default=0)
+    every = range(len(picture.panels))
+    bottom = _host_row(picture, [place for place in every if place not in picture.below], boxes, top, row_bottom)
+    if picture.below:
+        top = bottom + BETWEEN
+        # The lines that come from GPUs in the first row are not needed.
+        bottom = _host_row(picture, sorted(picture.below), boxes, top, top - 8)
+    return bottom
+
+
+def _host_row(picture: _Picture, row: Sequence[int], boxes: Mapping[int, Box], top: float, row_bottom: float) -> float:
+    host_y = row_bottom + max((depth(picture.panels[place]) for place in row), default=0)
     bottom = host_y + HOST_HEIGHT + PAD
-    for panel, x, width in zip(picture.panels, picture.starts, picture.widths, strict=True):
+    for place in row:
+        x, width = picture.starts[place], picture.widths[place]
         picture.canvas.rect(x, top, width, bottom - top, fill=PANEL, radius=12)
-        draw_host(picture.canvas, picture.machine, panel, x, width, boxes, row_bottom, host_y)
+        draw_host(picture.canvas, picture.machine, picture.panels[place], x, width, boxes, row_bottom, host_y)
     return bottom
 
 

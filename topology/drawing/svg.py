@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from html import escape
 
-__all__ = ["FONT", "Canvas", "fit", "text_width"]
+__all__ = ["FONT", "MOST_WIDTH", "Canvas", "fit", "text_width"]
 
 FONT = "Inter, 'Helvetica Neue', Helvetica, Arial, 'DejaVu Sans', sans-serif"
+
+#: A wider picture is shown smaller, so that a window of 1,200 pixels does not cut it off.
+MOST_WIDTH = 1180.0
 
 #: Width of a letter over the size of the font, on the wide side so that text stays inside its box in any font.
 _LETTER = 0.6
@@ -96,9 +99,10 @@ class Canvas:
     def done(self, width: float, height: float, *, title: str, description: str, background: str, key: str = "") -> str:
         """Returns the whole file; several in one page each need a key of their own."""
         size = f"{_number(width)} {_number(height)}"
+        scale = min(1.0, MOST_WIDTH / width)
         head = (
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {size}" width="{_number(width)}" '
-            f'height="{_number(height)}" role="img" aria-labelledby="{key}title {key}description" '
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {size}" width="{_number(scale * width)}" '
+            f'height="{_number(scale * height)}" role="img" aria-labelledby="{key}title {key}description" '
             f'font-family="{escape(FONT)}">\n'
             f'<title id="{key}title">{_safe(title)}</title>\n'
             f'<desc id="{key}description">{_safe(description)}</desc>\n'

@@ -58,7 +58,7 @@ def overlap(a: Text, b: Text) -> bool:
 
 def assert_readable(picture: str) -> None:
     root = parsed(picture)
-    width, height = (float(root.get(side, "")) for side in ("width", "height"))
+    width, height = map(float, root.get("viewBox", "").split()[2:])
     found = list(texts(picture))
     assert [text.words for text in found if text.x < 0 or text.x + text.width > width or text.y + 12 > height] == []
     assert [(a.words, b.words) for a, b in combinations(found, 2) if overlap(a, b)] == []
@@ -72,6 +72,30 @@ def test_the_pictures_in_the_documents_are_what_is_drawn(name: str) -> None:
 @pytest.mark.parametrize("node", NODES, ids=lambda node: f"{node.model}-{node.size}-{node.domain[:4]}")
 def test_no_text_hides_another_or_leaves_the_picture(node: Machine) -> None:
     assert_readable(draw_node(node))
+
+
+@pytest.mark.parametrize("node", NODES, ids=lambda node: f"{node.model}-{node.size}-{node.domain[:4]}")
+def test_a_window_of_1200_pixels_shows_a_node_whole_with_letters_to_read(node: Machine) -> None:
+    root = parsed(draw_node(node))
+    shown = float(root.get("width", ""))
+    scale = shown / float(root.get("viewBox", "").split()[2])
+    assert shown <= 1180
+    assert min(float(text.get("font-size", "")) for text in root.iter(f"{SVG}text")) * scale >= 9
+
+
+def test_nics_of_no_gpu_stand_below_where_a_row_would_be_too_wide() -> None:
+    words = {text.words: text for text in texts(draw_node(machine("dgx-a100", "n1")))}
+    assert words["elsewhere"].y > words["NUMA node 7, CPUs 112-127,240-255"].y
+    assert words["mlx5_4"].y > words["mlx5_1"].y
+
+
+@pytest.mark.parametrize("nodes", [1, 40, 200, 256])
+def test_nodes_without_a_fabric_carry_their_names(nodes: int) -> None:
+    every = {f"gpu-{i:04}": replace(machine("hgx-h100", "x"), node=f"gpu-{i:04}") for i in range(nodes)}
+    picture = draw_cluster(every, Fabric.flat(tuple(every)))
+    assert_readable(picture)
+    assert set(every) <= {text.words for text in texts(picture)}
+    assert float(parsed(picture).get("width", "")) <= 1180
 
 
 def test_no_text_of_a_cluster_hides_another() -> None:
