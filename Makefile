@@ -76,7 +76,7 @@ test-vm: setup ## the test cluster on fresh Debian 12 and 13 machines (virtual o
 	@$(call with-engine,$(PY) -m pytest tests/hard -m vm)
 
 test-fast: $(VENV)/.installed ## what needs no Slurm, under a minute
-	@BERTH_EXAMPLES=0.2 $(PY) -m pytest tests/unit -m "not slow" -n auto --quiet
+	@BERTH_EXAMPLES=0.2 $(PY) -m pytest tests/unit -m "not slow and not hard" -n auto --quiet
 
 lint: setup ## ruff, mypy --strict, import-linter, clang-format, gcc -Wall -Wextra -Werror, cppcheck
 	@$(VENV)/bin/ruff check $(PYDIRS)

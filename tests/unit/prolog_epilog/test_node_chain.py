@@ -146,7 +146,7 @@ def test_a_job_without_gpus_asks_nobody(site: World) -> None:
 @pytest.mark.parametrize(
     ("body", "says"),
     [
-        ("exec /bin/sleep 30", "did not end within 1 s"),
+        pytest.param("exec /bin/sleep 30", "did not end within 1 s", marks=pytest.mark.slow),
         ("echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1", "Invalid job id specified"),
         ("exit 0", "shows nothing of job 7"),
         ("echo 'JobId=7 JobName=train'", ""),
@@ -192,6 +192,7 @@ def test_nor_where_slurm_does_not_answer(site: World) -> None:
     assert written(site, "site/checked") == ["gpu 3 good"]
 
 
+@pytest.mark.slow
 def test_a_script_that_hangs_is_ended_with_all_it_started(world: World) -> None:
     body = f"/bin/sleep 1000 & echo $! >{world.folder}/child; wait"
     world.settings |= {"chain_prolog": [str(world.script("own", body))], "chain_timeout": 1}

@@ -242,6 +242,7 @@ def test_what_slurm_says_unclearly_is_the_programs(node: Node, change: tuple[str
     assert node.front("prolog", environment | more) == "python"
 
 
+@pytest.mark.slow
 def test_a_slurm_that_does_not_answer_is_the_programs(node: Node) -> None:
     asks_slurm(node)
     call = ("prolog", node.world.slurmd("prolog", berth(3), "3", SLURM_JOB_NODELIST=NODE))

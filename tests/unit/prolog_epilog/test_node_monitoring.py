@@ -188,7 +188,7 @@ def test_after_a_crash_files_of_another_boot_are_gone(node: World) -> None:
 
 
 def test_prologs_and_epilogs_at_once_lose_no_line(node: World) -> None:
-    jobs = range(10, 18)
+    jobs = range(10, 15)
     for job in jobs:
         node.slurm_gave(berth(job - 10), job)
     command = node.command("prolog")

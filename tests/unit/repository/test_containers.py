@@ -271,6 +271,7 @@ needs_engine = pytest.mark.skipif(os.geteuid() != 0 or shutil.which("dockerd") i
 
 
 @needs_engine
+@pytest.mark.slow
 def test_an_engine_killed_hard_does_not_bar_the_next_start(tmp_path: Path) -> None:
     # A socket's path has a short limit, so the folder is not pytest's.
     root = Path("/var/tmp") / f"berth-engine-{os.getpid()}"

@@ -217,6 +217,7 @@ def test_the_log_reads_as_the_real_one(site: Site) -> None:
 
 @needs_root
 @pytest.mark.parametrize("driver", ["r535", "r550"])
+@pytest.mark.slow
 def test_it_answers_as_the_real_program_of_that_driver(site: Site, driver: str) -> None:
     """tests/real compares the same file with NVIDIA's own program."""
     site.node.wish(driver=driver)

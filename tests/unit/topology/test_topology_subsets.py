@@ -101,7 +101,7 @@ def test_best_is_what_looking_at_every_set_finds(machine: Machine, data: st.Data
     assert (choice.gpus if choice else None) == Distances(machine).best(free, k, level)
 
 
-@settings(max_examples=examples(500), deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(wired_machines(), st.data())
 def test_best_is_what_looking_at_every_set_of_a_machine_that_could_be_built_finds(
     machine: Machine, data: st.DataObject

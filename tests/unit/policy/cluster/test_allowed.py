@@ -12,6 +12,7 @@ from policy.plan.answer.known_requests import Understanding
 from policy.plan.book import Book
 from policy.plan.tracker import open_book
 from policy.request.settings import Settings
+from tests.examples import examples
 from tests.unit.policy_world import NOW, fleet, node, reading, submit
 
 PARTITIONS = (PartitionFacts("gpu", default=True), PartitionFacts("fast"))
@@ -45,7 +46,7 @@ world = st.tuples(st.lists(st.sampled_from(["a100", "a100,new", "old", "new"]), 
                   st.integers(0, 255))  # fmt: skip
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.lists(world, min_size=1, max_size=3), st.lists(request, min_size=1, max_size=12))
 def test_a_reply_with_the_cache_is_the_reply_without(
     worlds: list[tuple[list[str], int]], requests: list[dict[str, str]]

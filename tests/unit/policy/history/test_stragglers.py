@@ -146,6 +146,7 @@ def test_costs_of_causes_add_up_to_what_was_lost() -> None:
     assert sum(part.share for part in found.parts) == pytest.approx(found.lost)
 
 
+@pytest.mark.slow
 def test_over_drawn_jobs_the_truth_is_named() -> None:
     made, _ = figures(cases(7, 12), lambda case: analyse(case.times, case.known))
 

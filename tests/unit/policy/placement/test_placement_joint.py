@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 import numpy as np
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -87,6 +88,7 @@ def test_together_is_never_worse_than_one_after_another(
     assert total(create("berth"), demands, on) <= 1.01 * total(create("pal"), demands, on)
 
 
+@pytest.mark.slow
 def test_together_is_a_tenth_better_on_average() -> None:
     draw = np.random.default_rng(8)
     sums = dict.fromkeys(("berth", "pal"), 0.0)

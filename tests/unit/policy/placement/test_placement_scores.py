@@ -244,6 +244,7 @@ def test_jobs_on_what_is_alike_stay_where_they_are() -> None:
 
 
 @pytest.mark.parametrize("leaves", [False, True])
+@pytest.mark.slow
 def test_together_is_much_cheaper_than_pal_on_the_whole_and_never_dearer(leaves: bool) -> None:
     ratios = []
     for seed in range(40):

@@ -26,6 +26,7 @@ from policy.request import splits
 from policy.request.demand import Demand
 from policy.request.parse import read
 from policy.request.settings import Settings
+from tests.examples import examples
 from tests.unit.policy_world import NOW, fleet, node, reading, running, submit, waiting
 from topology.fabric import Fabric
 
@@ -220,7 +221,7 @@ def brute_force(demand: Demand, book: Book, policy: Policy) -> float | None:
     gpus=st.sampled_from([2, 3, 4, 6, 8]),
     level=st.sampled_from(["leaf", "pod", "any"]),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_no_split_is_cheaper_than_the_one_that_is_chosen(
     used: list[int], leaves: list[int], gpus: int, level: str
 ) -> None:

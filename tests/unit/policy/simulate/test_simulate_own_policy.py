@@ -59,6 +59,7 @@ def test_it_runs_beside_ours(site: Path, capsys: pytest.CaptureFixture[str], mod
     assert [gpus[job] for job in "01"] == ["0", "1;2"]
 
 
+@pytest.mark.slow
 def test_workers_know_it_too(site: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(site / "site-packages"))
     setup = ["simulate", "trace.csv", "--nodes", "2", "--gpus-per-node", "4", "--seed", "1:2", "--json"]

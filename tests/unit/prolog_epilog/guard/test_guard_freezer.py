@@ -146,6 +146,7 @@ def test_leases_end_and_only_theirs_are_thawed(tmp_path: Path) -> None:
     assert freezer.leases(paths) == {}
 
 
+@pytest.mark.slow
 def test_the_dead_man_thaws_when_leases_are_not_renewed_and_when_the_guard_is_gone(tmp_path: Path) -> None:
     cgroups = Cgroups(tmp_path / "fs", "v2")
     paths = Paths(tmp_path / "run")

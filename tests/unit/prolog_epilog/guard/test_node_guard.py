@@ -54,8 +54,28 @@ def guard(world: World, *words: str) -> subprocess.Popen[str]:
     return process
 
 
+def looked_again(world: World, watching: subprocess.Popen[str], gpu: int = 2) -> list[str]:
+    """What a guard says until it names a process that began after this call: it has looked at all that was before.
+
+    It names one stranger of a GPU at a time.
+    """
+    assert watching.stderr is not None
+    said = []
+    with subprocess.Popen(["/bin/sleep", "600"]) as new:
+        try:
+            world.happens(f"process {gpu} {new.pid} type=compute memory=500 real=1")
+            for line in watching.stderr:
+                if f"is used by process {new.pid} of no job" in line:
+                    return said
+                said.append(line.rstrip())
+        finally:
+            new.kill()
+    raise AssertionError(f"the guard ended, and said: {said}")
+
+
 def test_the_guard_sees_a_stranger_and_names_him_once(world: World) -> None:
     world.run("prolog", berth(2, share=30, way="mps"), "2")
+    world.run("prolog", berth(3, share=30, way="mps"), "3", job=8)
     quiet = guard(world, "--once")
     assert (quiet.wait(30), quiet.communicate()[1]) == (0, "")
     with subprocess.Popen(["/bin/sleep", "100"]) as stranger:
@@ -64,11 +84,10 @@ def test_the_guard_sees_a_stranger_and_names_him_once(world: World) -> None:
             world.settings["violation"] = "requeue"
             watching = guard(world)
             assert watching.stderr is not None
-            first = watching.stderr.readline().rstrip()
-            time.sleep(3.5)
+            said = [watching.stderr.readline().rstrip(), *looked_again(world, watching, gpu=3)]
             watching.terminate()
 
-            said = [first, *watching.communicate(timeout=30)[1].splitlines()]
+            said += watching.communicate(timeout=30)[1].splitlines()
             assert watching.returncode == 0
             assert [line for line in said if f"is used by process {stranger.pid} of no job; watching" in line] == said[
                 :1
@@ -127,7 +146,8 @@ def test_the_guard_leaves_a_job_alone_that_slurm_knows(world: World) -> None:
     world.slurm_knows("shard:g2:30(30/100)")
 
     watching = guard(world)
-    time.sleep(2.5)
+    until("the guard to ask", lambda: world.asked.endswith("\nshow job 7\n"))
+    assert looked_again(world, watching) == []
     watching.terminate()
 
     assert watching.communicate(timeout=30)[1] == ""
@@ -210,17 +230,17 @@ def test_after_a_fault_mps_runs_again_and_the_victims_are_requeued(world: World,
         assert culprit.wait(60) == 1
         assert victim.wait(60) == 1
         until("the requeue", lambda: "requeue" in world.asked)
-        time.sleep(1.5)
+        said = "\n".join(looked_again(world, watching))
     finally:
         watching.terminate()
-    said = watching.communicate(timeout=60)[1]
+    said += watching.communicate(timeout=60)[1]
     victim.communicate()
 
     assert f"and runs again; the cause was job {JOB}" in said
     assert [line for line in world.asked.splitlines() if "requeue" in line] == ["requeue 8"]
     # A guard that starts later finds the fault in the logs, and leaves it in peace.
     later = guard(world)
-    time.sleep(2.5)
+    assert looked_again(world, later) == []
     later.terminate()
     assert later.communicate(timeout=30)[1] == ""
     again = app(world, 8, "hold=0")
@@ -260,9 +280,9 @@ def test_the_cause_is_not_run_again_where_its_epilog_was_quicker_than_the_guard(
         assert ended.returncode == 0
         assert victim.wait(60) == 1
         until("the requeue", lambda: "requeue" in world.asked)
-        time.sleep(1.5)
+        said = "\n".join(looked_again(world, watching))
     finally:
         watching.terminate()
-    assert f"the cause was job {JOB}" in watching.communicate(timeout=60)[1]
+    assert f"the cause was job {JOB}" in said + watching.communicate(timeout=60)[1]
     assert [line for line in world.asked.splitlines() if "requeue" in line] == ["requeue 8"]
     world.run("epilog", job=8)

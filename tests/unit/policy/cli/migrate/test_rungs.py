@@ -16,6 +16,7 @@ from policy.cli.migrate.site import read_files
 from policy.cli.migrate.state import ChangeStore, new_change
 from policy.formats.errors import ConfigError, FormatError, UsageError
 from policy.formats.hostlist import expand
+from tests.examples import examples
 from tests.unit.policy.cli.migrate.drawn import exact, gres_confs, slurm_confs
 
 NODES = st.sets(st.sampled_from([f"n{number}" for number in range(1, 7)]))
@@ -29,7 +30,7 @@ def layout(texts: Texts, chosen: set[str]) -> ExactWords:
 
 
 @given(slurm_confs(), gres_confs(), BERTH_CONF, NODES)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_apply_and_undo_leave_the_same_bytes(conf: str, gres: str, berth: str, chosen: set[str]) -> None:
     with TemporaryDirectory() as name:
         folder = Path(name)
@@ -56,7 +57,7 @@ def test_apply_and_undo_leave_the_same_bytes(conf: str, gres: str, berth: str, c
 
 
 @given(slurm_confs(), NODES)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_the_exact_nodes_and_no_others_change_their_gpus(conf: str, chosen: set[str]) -> None:
     before = listed([conf])
     wanted = {name: exact(name) for name in chosen if before[name].gpus}
