@@ -52,11 +52,7 @@ def test_the_core_of_policy_does_no_input_or_output(name: str, path: Path) -> No
     # A text in memory is no file: `from io import StringIO`, and nothing else of io.
     memory = {"io", "io.StringIO"} if "io.StringIO" in names else set()
     assert not {one for one in names if one.partition(".")[0] in IO_MODULES} - memory
-    calls = {
-        item.func.id
-        for item in ast.walk(tree)
-        if isinstance(item, ast.Call) and isinstance(item.func, ast.Name)
-    }
+    calls = {item.func.id for item in ast.walk(tree) if isinstance(item, ast.Call) and isinstance(item.func, ast.Name)}
     assert not calls & {"open", "print", "input"}
 
 
