@@ -60,7 +60,7 @@ def looked_again(world: World, watching: subprocess.Popen[str], gpu: int = 2) ->
     It names one stranger of a GPU at a time.
     """
     assert watching.stderr is not None
-    said = []
+    said: list[str] = []
     with subprocess.Popen(["/bin/sleep", "600"]) as new:
         try:
             world.happens(f"process {gpu} {new.pid} type=compute memory=500 real=1")
