@@ -144,7 +144,7 @@ class Config:
     plain: bool = False
     """True if slurm.conf lists GPUs as a site without Berth does: Slurm chooses nodes and GPUs."""
     tick: float = 1.0
-    reserve_seconds: int = 30
+    reserve_seconds: int = 10
     settings: Settings = field(default_factory=Settings)
     gateway: str = "auto"
     order_weight: int = 0

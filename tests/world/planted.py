@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-from policy.daemon.answer import answerer
+from policy.daemon.answer import answerer, held_places
 from policy.daemon.hear import notices
 from policy.daemon.passes import planner
 from policy.daemon.write import degraded, evictions, pins
@@ -153,7 +153,7 @@ def _given_places_are_forgotten_with_each_picture(put: Replaced) -> None:
     take = answerer.Answerer.take
 
     def broken(one: Any, snapshot: Any, now: float) -> bool:
-        one._held = {}
+        one._held = held_places.HeldPlaces(10)
         return take(one, snapshot, now)
 
     put.set(answerer.Answerer, "take", broken)

@@ -8,10 +8,10 @@ no request ever waits for the whole of it.
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from policy.cluster.fleet import Fleet
 from policy.cluster.partitions import least_gpus
+from policy.daemon.answer.held_places import HeldPlace, HeldPlaces
 from policy.daemon.answer.ready import STALE_AFTER, Datagram, Ready, Shelf, asked_by
-from policy.daemon.answer.untaken import Untaken
+from policy.daemon.answer.untaken import Untaken, uid_in
 from policy.daemon.passes.handover import Snapshot
 from policy.formats import wire
 from policy.formats.errors import BerthError, FormatError, LeftToSlurm
@@ -33,13 +33,6 @@ _UNTAKEN = "Slurm refused a job like this with a place, a moment ago"
 
 SLICE = 8
 """Claims taken over into a new picture between two requests, about a third of a millisecond."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Held:
-    claim: Claim
-    given: float
-    expires: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,13 +69,12 @@ class Answerer:
         self._order = SizeOrder(config.order_weight) if config.order_weight else None
         # By size a job's priority hangs on who submits it; who only watches, or chooses nodes alone, has time.
         self._keeps_replies = not (config.observe or config.plain or config.order_weight)
-        self._reserve = config.reserve_seconds
         self._version = version
         self._pid = pid
         self._hurry = False
         self._book: Book | None = None
-        self._held: dict[str, _Held] = {}
-        self._next: tuple[Book, Iterator[_Held]] | None = None
+        self._held = HeldPlaces(config.reserve_seconds)
+        self._next: tuple[Book, Iterator[HeldPlace]] | None = None
         self._counters = Counters()
         self._slurm = ""
         self._gateway = ""
@@ -131,29 +123,19 @@ class Answerer:
         self._observed = snapshot.observed
         self._failures = snapshot.failures
         self._untaken.look(snapshot.refused, now)
-        self._held = {
-            nonce: held for nonce, held in self._held.items() if held.expires > now and nonce not in snapshot.seen
-        }
+        self._held.look(snapshot.seen, snapshot.cluster.at, now)
         before = self._next[0] if self._next is not None else self._book
         if before is not None:
-            self._renumber(before.fleet, snapshot.cluster.fleet)
+            # A node that came or went gives the others new numbers, by which the places that were given are known.
+            self._held.renumber(before.fleet, snapshot.cluster.fleet)
         if self._book is not None:
             snapshot.cluster.shelves.adopt(self._book.cluster.shelves)
             if snapshot.cluster.neighbours is not None:
                 snapshot.cluster.neighbours.adopt(self._book.cluster.neighbours)
         book = Book(snapshot.cluster)
-        self._next = (book, iter(list(self._held.values())))
+        self._next = (book, iter(self._held.places()))
         self.catch_up()
-        return any(held.given < snapshot.cluster.at for held in self._held.values())
-
-    def _renumber(self, old: Fleet, new: Fleet) -> None:
-        """A node that came or went gives the others new numbers, by which the places that were given are known."""
-        if old.names == new.names:
-            return
-        claims = renumbered([held.claim for held in self._held.values()], old, new)
-        self._held = {
-            nonce: replace(held, claim=claim) for (nonce, held), claim in zip(self._held.items(), claims, strict=True)
-        }
+        return any(held.given < snapshot.cluster.at for held in self._held.places())
 
     def catch_up(self) -> None:
         """Claim a few more places in the new picture; the last one puts it into use."""
@@ -200,7 +182,7 @@ class Answerer:
             self._count(ready.verb)
             self._untaken.given(asked.nonce.decode(), datagram, at)
             self._shelf.used(asked, at)
-            self._hold(asked.nonce.decode(), ready.claim_of(asked.limit), at)
+            self._hold(asked.nonce.decode(), uid_in(datagram), ready.claim_of(asked.limit), at)
         said, self._said = self._said, None
         if said is not None:
             self._count("place" if "nodes" in said.decision.fields else said.decision.verb)
@@ -208,7 +190,7 @@ class Answerer:
             if acted and "test" not in said.fields:
                 self._untaken.given(said.fields["nonce"], said.datagram, said.at)
             self._keep(said)
-            self._hold(said.fields["nonce"], said.decision.claim, said.at)
+            self._hold(said.fields["nonce"], said.fields["uid"], said.decision.claim, said.at)
 
     def _keep(self, said: _Said) -> None:
         """Let a reply that was just made stand ready for others."""
@@ -291,8 +273,8 @@ class Answerer:
         points = str(self._order.points(asked_in(fields)))
         return replace(decision, fields={**decision.fields, "site_factor": points})
 
-    def _hold(self, nonce: str, claim: Claim | None, now: float) -> None:
-        if claim is None:
+    def _hold(self, nonce: str, uid: str, claim: Claim | None, now: float) -> None:
+        if claim is None or not self._held.keeps(uid, now):
             return
         if self._book is not None:
             self._hurry = self._hurry or self._book.displaces(claim)
@@ -302,7 +284,7 @@ class Answerer:
                 [claim] = renumbered([claim], self._book.fleet, self._next[0].fleet)
         if self._next is not None:
             self._next[0].claim(claim)
-        self._held[nonce] = _Held(claim, now, now + self._reserve)
+        self._held.keep(nonce, uid, claim, now)
 
     def _status(self, now: float) -> dict[str, str]:
         cluster = self._book.cluster if self._book else None

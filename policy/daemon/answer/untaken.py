@@ -30,11 +30,16 @@ class RequestKind(NamedTuple):
     uid: str
 
 
+def uid_in(datagram: bytes) -> str:
+    """The user of a request."""
+    uid = _UID.search(datagram)
+    return uid[1].decode() if uid else "?"
+
+
 def kind_of(datagram: bytes) -> RequestKind:
     """Cut a request down to what all jobs of its kind share."""
-    uid = _UID.search(datagram)
     digest = blake2b(_OF_ONE_JOB.sub(b"", datagram), digest_size=16).digest()
-    return RequestKind(digest, uid[1].decode() if uid else "?")
+    return RequestKind(digest, uid_in(datagram))
 
 
 class Untaken:

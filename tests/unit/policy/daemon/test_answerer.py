@@ -15,6 +15,7 @@ import pytest
 
 from policy.cli import ask
 from policy.daemon.answer.answerer import SLICE, Answerer
+from policy.daemon.answer.held_places import MOST, MOST_MISSING, MOST_OF_A_USER, NOT_KEPT_FOR, HeldPlaces
 from policy.daemon.answer.ready import STALE_AFTER
 from policy.daemon.answer.untaken import LEFT_FOR
 from policy.daemon.passes.handover import Receiver, Sender, Snapshot
@@ -23,6 +24,7 @@ from policy.formats import segment, wire
 from policy.formats.errors import DaemonError
 from policy.plan.answer import known_requests
 from policy.plan.answer.known_requests import Understanding
+from policy.plan.claims import Claim
 from policy.sharing.neighbours import Neighbours
 from policy.site.config import Config
 from tests.unit.policy_world import NONCE, NOW, book, machine, node, reading, submit
@@ -83,6 +85,69 @@ def test_a_place_of_a_job_that_never_shows_up_comes_free_after_a_while() -> None
     made.take(snapshot(at=late), late)
 
     assert put(made, late).fields["gpus"] == "0,1,2,3"
+
+
+def lost(made: Answerer, at: float, count: int, uid: str = "1000") -> float:
+    """Give a user places for jobs that never show up; the time when that is known."""
+    for number in range(count):
+        put(made, at, nonce=f"{number:x}" * 16, uid=uid)
+    late = at + Config().reserve_seconds + 1
+    made.take(snapshot(at=late), late)
+    return late
+
+
+def test_who_has_places_refused_by_slurm_again_and_again_keeps_them_from_nobody(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    made = answerer()
+    late = lost(made, NOW, MOST_MISSING)
+
+    assert "uid 1000 " in capsys.readouterr().err
+    for nonce in "abc":
+        # Given as ever, but kept from nobody.
+        assert put(made, late, nonce=nonce * 16, tres_per_job="gres/gpu:8").fields["gpus"] == "0,1,2,3,4,5,6,7"
+    assert put(made, late, nonce="d" * 16, uid="1001").fields["gpus"] == "0,1,2,3"
+    assert put(made, late, nonce="e" * 16, uid="1002").fields["gpus"] == "4,5,6,7"
+
+
+def test_a_user_of_whom_one_job_was_refused_has_places_kept() -> None:
+    made = answerer()
+    late = lost(made, NOW, MOST_MISSING - 1)
+
+    put(made, late, nonce="a" * 16)
+    assert put(made, late, nonce="b" * 16, uid="1001").fields["gpus"] == "4,5,6,7"
+
+
+def test_places_are_kept_again_after_a_while_or_once_slurm_shows_the_jobs() -> None:
+    made = answerer()
+    late = lost(made, NOW, MOST_MISSING)
+    shown = snapshot(at=late + 1, seen=frozenset({"0" * 16}))
+    made.take(shown, late + 1)
+    put(made, late + 1, nonce="a" * 16)
+    assert put(made, late + 1, nonce="b" * 16, uid="1001").fields["gpus"] == "4,5,6,7"
+
+    made = answerer()
+    later = lost(made, NOW, MOST_MISSING) + NOT_KEPT_FOR + 1
+    made.take(snapshot(at=later), later)
+    put(made, later, nonce="a" * 16)
+    assert put(made, later, nonce="b" * 16, uid="1001").fields["gpus"] == "4,5,6,7"
+
+
+def test_a_flood_of_places_that_nobody_takes_is_bounded() -> None:
+    """Whatever users ask, in a thousand requests a second, and however many they are."""
+    held = HeldPlaces(10)
+    claim = Claim((0,), 1, 1, 1, NOW, NOW + 60)
+    for second in range(60):
+        at = NOW + second
+        for number in range(1_000):
+            for uid in ("1", str(2 + number % 5_000)):
+                if held.keeps(uid, at):
+                    held.keep(f"{second}.{number}.{uid}", uid, claim, at)
+        held.look(frozenset(), at, at)
+        # A user's places are gone once they are missed, and no more are kept.
+        mine = sum(place.uid == "1" for place in held.places())
+        assert mine <= (MOST_OF_A_USER if second <= 11 else 0)
+        assert len(held) <= MOST
 
 
 def refused(at: float, *nonces: str) -> Snapshot:
