@@ -47,7 +47,7 @@ Answer = Callable[[wire.Message], bytes | None]
 @functools.cache
 def library(headers: Path) -> ctypes.CDLL:
     """Built once for each Slurm."""
-    names = [name for key in ("JOB_SUBMIT_SRCS", "PURE") for name in _sources(key)]
+    names = [name for key in ("JOB_SUBMIT_SRCS", "PURE") for name in sources_of(key)]
     flags = ("-fPIC", "-shared", "-pthread", "-Wl,-Bsymbolic")
     target = building.built("plugin.so", [FAKE, *(SOURCES / name for name in names)], (SOURCES, headers), flags)
     # The plugin looks for slurmctld's symbols among those of the program.
@@ -56,7 +56,7 @@ def library(headers: Path) -> ctypes.CDLL:
     return built
 
 
-def _sources(key: str) -> list[str]:
+def sources_of(key: str) -> list[str]:
     """The C files that the plugins' Makefile names under this key."""
     text = (SOURCES / "Makefile").read_text().replace("\\\n", " ")
     line = re.search(rf"^{key}\s*:=(.*)$", text, re.MULTILINE)

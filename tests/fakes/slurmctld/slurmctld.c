@@ -90,7 +90,7 @@ part_record_t *find_part_record(char *name)
 }
 
 /* How often the plugin has asked whom a partition admits: once a name in each request it writes. */
-static unsigned groups_asked;
+static _Atomic unsigned groups_asked;
 
 unsigned fake_groups_asked(void)
 {
@@ -154,6 +154,7 @@ static const struct field {
     TEXT(job_id_str),
     TEXT(licenses),
     TEXT(mem_per_tres),
+    TEXT(name),
     TEXT(partition),
     TEXT(qos),
     TEXT(req_nodes),
