@@ -16,10 +16,13 @@ _TAG = re.compile(r" \[BERTH-[1-9][0-9]{2}\]\Z")
 def tagged(sentence: str, number: int) -> str:
     """Returns a sentence with its id at the end; one that has an id keeps it.
 
+    A user's text in it makes no second line and changes nothing on a terminal.
+
     >>> tagged(tagged("it is gone", 916), 901)
     'it is gone [BERTH-916]'
     """
-    return sentence if _TAG.search(sentence) else f"{sentence} [BERTH-{number}]"
+    clean = "".join(one if one.isprintable() else " " if one.isspace() else "?" for one in sentence)
+    return clean if _TAG.search(clean) else f"{clean} [BERTH-{number}]"
 
 
 def numbered(problem: Exception) -> str:

@@ -52,9 +52,8 @@ class _Report:
     def say(self, sentence: str) -> None:
         """Writes one sentence for the admin; a user's text in it makes no second line."""
         told = tagged(sentence, PROLOG if self.name == "prolog" else EPILOG)
-        line = told.encode("utf-8", "backslashreplace").decode().replace("\n", " ").replace("\t", " ")
-        self.sentences.append(line)
-        sys.stderr.write(f"berth-{self.name}: {line}\n")
+        self.sentences.append(told)
+        sys.stderr.write(f"berth-{self.name}: {told}\n")
 
     def keep(self, path: str, job: int, code: int) -> None:
         """Appends the line; a log that cannot be written is only reported."""

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from policy.cli.output import say
 from policy.formats.errors import UsageError, nearest
+from policy.formats.messages import one_line
 
 __all__ = ["Column", "add_list_options", "columns_of", "lines_of", "list_parser", "moment", "say_age", "span"]
 
@@ -82,7 +83,7 @@ def lines_of(rows: Iterable[Mapping[str, Any]], columns: Sequence[Column], *, he
 
 
 def _cut(text: str, width: int) -> str:
-    clean = "".join(letter if letter.isprintable() else "?" for letter in text)
+    clean = one_line(text)
     return clean if not width or len(clean) <= width else clean[: max(1, width - 1)] + "+"
 
 

@@ -7,7 +7,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from policy.formats.errors import BerthError
-from policy.formats.messages import tagged
+from policy.formats.messages import one_line, tagged
 
 SCHEMA_VERSION = 1
 
@@ -40,7 +40,7 @@ def print_table(rows: list[tuple[str, str]]) -> None:
     """Prints names and values in two columns."""
     width = max((len(name) for name, _ in rows), default=0)
     for name, value in rows:
-        sys.stdout.write(f"{name:<{width}}  {value}\n")
+        sys.stdout.write(f"{name:<{width}}  {one_line(value)}\n")
 
 
 def some(names: Sequence[str]) -> str:

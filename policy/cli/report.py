@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from policy.cli.output import as_json, print_json
 from policy.formats.errors import UsageError
+from policy.formats.messages import readable
 from policy.slurm.accounting import days, opened
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ def _report(args: argparse.Namespace) -> int:
         return 0
     if args.json:
         _write(args.json, as_json(found))
-    sys.stdout.write(text(found))
+    sys.stdout.write(readable(text(found)))
     return 0
 
 

@@ -33,9 +33,27 @@ def tag(number: int) -> str:
 
 
 def tagged(text: object, number: int) -> str:
-    """Returns a text with its id at the end; one that has an id keeps it."""
-    shown = str(text)
+    """Returns a text with its id at the end; one that has an id keeps it, and control characters become `?`."""
+    shown = readable(str(text))
     return shown if _TAG.search(shown) else f"{shown}{tag(number)}"
+
+
+def readable(text: str) -> str:
+    """Returns a text that changes nothing on a terminal: names and reasons may hold what users wrote.
+
+    >>> readable("a\\x1b[2Jb")
+    'a?[2Jb'
+    """
+    return text if text.isprintable() else "".join(one if one.isprintable() or one == "\n" else "?" for one in text)
+
+
+def one_line(text: str) -> str:
+    """Returns a readable text in which no line can end, so that it makes one line of a log.
+
+    >>> one_line("a\\nberthd: b")
+    'a?berthd: b'
+    """
+    return readable(text).replace("\n", "?")
 
 
 def untagged(text: str) -> tuple[str, int | None]:
@@ -362,6 +380,10 @@ MESSAGES: dict[int, MessageEntry] = {
     662: MessageEntry(
         "A step of the plan failed, and a job or the step is left out for a while.",
         "Report the line; it has all that is needed.",
+    ),
+    663: MessageEntry(
+        "Jobs of one user were given places and never came into Slurm's queue; that user's places are not kept.",
+        "Look in slurmctld's log why their submissions are refused.",
     ),
     670: MessageEntry(
         "No metrics are served, because the token's file cannot be read.",

@@ -6,7 +6,10 @@ A line ends with the id of its message (policy.formats.messages).
 import sys
 
 from policy.formats.errors import BerthError
-from policy.formats.messages import tagged
+from policy.formats.messages import one_line, tagged
+
+MOST = 4_096
+"""Characters of a line: a fault may tell a whole request."""
 
 OTHER, FILE = 600, 709
 """Numbers of lines without one of their own: any, and those about a file of the topology side."""
@@ -14,7 +17,7 @@ OTHER, FILE = 600, 709
 
 def info(text: str, number: int = OTHER) -> None:
     """Something that an admin may want to know later."""
-    sys.stderr.write(f"berthd: {tagged(text, number)}\n")
+    sys.stderr.write(f"berthd: {one_line(tagged(text[:MOST], number))}\n")
     sys.stderr.flush()
 
 

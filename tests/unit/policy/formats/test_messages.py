@@ -9,9 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from policy.cli.listing import Column, lines_of
+from policy.cli.output import print_table, say
 from policy.formats import errors
 from policy.formats.errors import BerthError, LeftToSlurm, Never
 from policy.formats.messages import MESSAGES, tag, tagged, untagged
+from policy.site import log
 from prolog_epilog import messages as node_messages
 from prolog_epilog.errors import HardwareFault
 
@@ -136,3 +139,31 @@ def test_an_error_has_the_number_of_its_class_or_its_own() -> None:
 def test_a_message_has_one_id(text: str) -> None:
     assert tagged(text, 504) == f"it is held{tag(504)}"
     assert untagged(tagged(text, 504)) == ("it is held", 504)
+
+
+HOSTILE = "a\x1b]0;x\x07\x1b[2J\rberthd: b\u202e\x9b31m\nerror: c"
+"""A user's text, as a name of a job may be: it would clear a terminal, hide what stands before, and begin a line."""
+
+
+def test_a_users_text_changes_nothing_on_a_terminal_and_begins_no_line_of_a_log(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    log.error(f"job {HOSTILE} is held", 600)
+    print_table([("name", HOSTILE)])
+    say(HOSTILE, 700)
+    [listed] = lines_of([{"name": HOSTILE}], [Column("NAME", lambda row: str(row["name"]))], header=False)
+    said = capsys.readouterr()
+
+    assert len(said.err.splitlines()) == 3  # `say` keeps the lines that a command's message has
+    assert len(said.out.splitlines()) == 1
+    for text in (said.err + said.out, listed, node_messages.tagged(HOSTILE, 901)):
+        assert all(one.isprintable() or one == "\n" for one in text)
+    assert "\n" not in node_messages.tagged(HOSTILE, 901) + listed
+
+
+def test_a_line_of_the_log_is_bounded(capsys: pytest.CaptureFixture[str]) -> None:
+    log.error("x" * 70_000, 652)
+
+    said = capsys.readouterr().err
+    assert len(said) < 4_200
+    assert said.endswith("[BERTH-652]\n")
