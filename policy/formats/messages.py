@@ -39,18 +39,18 @@ def tagged(text: object, number: int) -> str:
 
 
 def readable(text: str) -> str:
-    """Returns a text that changes nothing on a terminal: names and reasons may hold what users wrote.
+    r"""Returns a text that changes nothing on a terminal: names and reasons may hold what users wrote.
 
-    >>> readable("a\\x1b[2Jb")
+    >>> readable("a\x1b[2Jb")
     'a?[2Jb'
     """
     return text if text.isprintable() else "".join(one if one.isprintable() or one == "\n" else "?" for one in text)
 
 
 def one_line(text: str) -> str:
-    """Returns a readable text in which no line can end, so that it makes one line of a log.
+    r"""Returns a readable text in which no line can end, so that it makes one line of a log.
 
-    >>> one_line("a\\nberthd: b")
+    >>> one_line("a\nberthd: b")
     'a?berthd: b'
     """
     return readable(text).replace("\n", "?")

@@ -32,7 +32,7 @@ def run(
     threads: int = 1,
     **environment: str,
 ) -> tuple[int, int, str]:
-    """Returns how many bytes more the plugin holds in the end, how many places it wrote into jobs, and what was said."""
+    """Returns how many bytes more the plugin holds in the end, how many places it wrote, and what was said."""
     names = [name for key in ("JOB_SUBMIT_SRCS", "PURE") for name in sources_of(key)]
     sources = [PROGRAM, FAKE, *(SOURCES / name for name in dict.fromkeys(names))]
     # The plugin looks for slurmctld's symbols among those of the program.
