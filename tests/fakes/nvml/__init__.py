@@ -29,20 +29,20 @@ def library() -> Path:
     return _HERE / "build" / "libnvidia-ml.so.1"
 
 
-def environment(machine: Path) -> dict[str, str]:
-    """Environment in which pynvml sees this machine."""
+def environment(machine: Path, through: Path | None = None) -> dict[str, str]:
+    """Environment in which pynvml sees this machine, through the built library or another one."""
     return os.environ | {
-        "LD_LIBRARY_PATH": str(library().parent),
+        "LD_LIBRARY_PATH": str((through or library()).parent),
         "BERTH_FAKE_NVML": str(machine),
         "PYTHONPATH": str(_ROOT),
     }
 
 
-def run(machine: Path, code: str) -> Any:
+def run(machine: Path, code: str, through: Path | None = None) -> Any:
     """Run code that leaves its result in `answer`, in a process of its own with real pynvml as `nvml`."""
     done = subprocess.run(
         [sys.executable, "-c", _PROLOGUE + code + _EPILOGUE],
-        env=environment(machine),
+        env=environment(machine, through),
         capture_output=True,
         text=True,
         timeout=30,
