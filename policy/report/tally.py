@@ -6,6 +6,7 @@ from typing import Any
 
 from policy.report.counts.ends import STATUS, Ends
 from policy.report.counts.losses import LostRuns
+from policy.report.counts.owners import Owners
 from policy.report.counts.places import Places
 from policy.report.counts.saved import Saved
 from policy.report.counts.use import Use
@@ -41,6 +42,7 @@ class Tally:
         self._site = site
         self._busy, self._waits, self._places = BusyGpus(), WaitCounts(), Places(site)
         self._use, self._ends, self._losses, self._saved = Use(), Ends(rules), LostRuns(), Saved()
+        self._owners = Owners()
         self._counts = dict.fromkeys(("runs", "by_berth", "without_gpus", "parts", "open"), 0)
         self._first, self._last = float("inf"), 0.0
 
@@ -75,6 +77,7 @@ class Tally:
         if run.start is not None:
             self._places.add(run)
             self._use.add(run, status)
+            self._owners.add(run, status)
             self._losses.add(run, status)
 
     def figures(self, period: Period) -> dict[str, Any]:
@@ -96,6 +99,7 @@ class Tally:
             **self._ends.figures(),
             "losses": self._losses.figures(),
             "saved": self._saved.figures(),
+            **self._owners.figures(),
             "busy": _line(first, minutes, since, until),
         }
         found["worth"] = worth(found)

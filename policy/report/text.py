@@ -3,12 +3,15 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import islice
 from typing import Any
 
 from policy.formats import hostlist
 
 _LONGEST_NUMBER = 16
 _LONGEST_LIST = 40
+_OWNERS = 10
+"""Accounts and users that a table shows; the JSON has all of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +94,21 @@ def left_out(found: Mapping[str, Any]) -> str:
 
 def tables(found: Mapping[str, Any]) -> Iterator[ReportTable]:
     """Yields all tables that have rows."""
-    every = (_waits, _reasons, _places, _levels, _use, _status, _losses, _failures, _tries, _saved, _worth)
+    every = (
+        _waits,
+        _reasons,
+        _places,
+        _levels,
+        _use,
+        _status,
+        _losses,
+        _failures,
+        _tries,
+        _accounts,
+        _users,
+        _saved,
+        _worth,
+    )
     yield from (table for table in (make(found) for make in every) if table.rows)
 
 
@@ -255,6 +272,26 @@ def _tries(found: Mapping[str, Any]) -> ReportTable:
         if one["runs"]
     ]
     return ReportTable("Tries", "", ("runs that", "runs", "GPU h"), rows)
+
+
+def _accounts(found: Mapping[str, Any]) -> ReportTable:
+    return _owners("Accounts", "account", found["accounts"])
+
+
+def _users(found: Mapping[str, Any]) -> ReportTable:
+    return _owners("Users", "user", found["users"])
+
+
+def _owners(title: str, what: str, owners: Mapping[str, Mapping[str, Any]]) -> ReportTable:
+    measured = any(one["busy"] is not None for one in owners.values())
+    rows = []
+    for name, one in islice(owners.items(), _OWNERS):
+        cells = [name, f"{one['runs']:,}", hours(one["gpu_hours"]), f"{one['delays']:,}", hours(one["delay_hours"])]
+        busy = "-" if one["busy"] is None else f"{one['busy']:.1%}"
+        rows.append([*cells, hours(one["failed_gpu_hours"]), *([busy] if measured else [])])
+    note = f"the {_OWNERS} of {len(owners):,} that held most" if len(owners) > _OWNERS else ""
+    columns = (what, "runs", "GPU h", "delays", "hours delayed", "GPU h failed")
+    return ReportTable(title, note, (*columns, *(["GPUs busy"] if measured else [])), rows)
 
 
 def _saved(found: Mapping[str, Any]) -> ReportTable:

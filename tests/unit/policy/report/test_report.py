@@ -228,6 +228,30 @@ def test_no_comment_can_pass_for_a_row() -> None:
     assert found["failures"] == {}
 
 
+def test_accounts_and_users_have_sums_of_their_own() -> None:
+    found = figures(
+        line(1, gpus=2, submit=DAY, start=DAY + 1_800, user="ann"),
+        line(2, gpus=8, state="FAILED", code="1:0", user="bob"),
+        line(3, user="ann", ran=1_800),
+    )
+
+    assert list(found["users"]) == ["bob", "ann"]
+    ann = {"runs": 2, "gpu_hours": 2.5, "delays": 1, "delay_hours": 0.5, "failed_gpu_hours": 0.0, "busy": None}
+    assert found["users"]["ann"] == ann
+    assert found["users"]["bob"]["failed_gpu_hours"] == 8.0
+    assert found["accounts"]["lab"]["gpu_hours"] == 10.5
+    assert ["bob", "1", "8.00", "0", "0.00", "8.00"] in [row.split() for row in text(found).splitlines()]
+
+
+def test_a_table_shows_the_ten_users_that_held_most() -> None:
+    shown = text(figures(*(line(n, user=f"u{n:02}", ran=3_600 * n) for n in range(1, 13))))
+
+    assert "u12" in shown
+    assert "u03" in shown
+    assert "u02" not in shown
+    assert "(the 10 of 12 that held most)" in shown
+
+
 def test_another_table_is_refused() -> None:
     with pytest.raises(FormatError, match="first line"):
         list(read(["JobID|State", "1|COMPLETED"]))
