@@ -1,0 +1,182 @@
+"""Throws from every function of the plan that any test of the plan reaches: all steps about other jobs are run still."""
+
+import copy
+import functools
+import gc
+import importlib
+import inspect
+import pkgutil
+from collections.abc import Callable, Iterator, ValuesView
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import CodeType, FrameType, ModuleType
+from typing import Any
+
+import pytest
+
+from policy.plan.changes import Change, Release
+from policy.plan.isolation import Isolation
+from policy.plan.plan import Plan
+from tests.unit.policy import plan as tests_of_the_plan
+
+from .test_isolation import concerned, traced
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+HERE = {__name__, f"{tests_of_the_plan.__name__}.test_isolation"}
+LEAST = 450
+"""Functions that were thrown from when this was written, rounded down: fewer mean that worlds are missing."""
+
+Step = tuple[int, str]
+
+
+@dataclass(frozen=True)
+class Call:
+    """One pass of a test, as it stood before it was made."""
+
+    test: str
+    name: str
+    plan: Plan
+    arguments: tuple[Any, ...]
+    more: dict[str, Any]
+
+    def again(self) -> tuple[Plan, Callable[[], list[Change] | None]]:
+        """Returns a fresh copy of its plan, and the pass to make."""
+        plan, arguments, more = copy.deepcopy((self.plan, self.arguments, self.more))
+        return plan, lambda: ORIGINAL[self.name](plan, *arguments, **more)
+
+
+@dataclass
+class Log:
+    """The steps about jobs that a pass has run, and those about many jobs."""
+
+    jobs: set[Step] = field(default_factory=set)
+    groups: list[str] = field(default_factory=list)
+
+
+ORIGINAL: dict[str, Callable[..., Any]] = {"replan": Plan.replan, "freed": Plan.freed}
+JOB, GROUP = Isolation.job, Isolation.group
+
+
+def modules() -> Iterator[ModuleType]:
+    for found in pkgutil.iter_modules(tests_of_the_plan.__path__, f"{tests_of_the_plan.__name__}."):
+        if found.name not in HERE:
+            yield importlib.import_module(found.name)
+
+
+def plain_tests() -> Iterator[tuple[str, Callable[[], None]]]:
+    """Tests that need neither fixtures nor values."""
+    for module in modules():
+        for name, test in inspect.getmembers(module, inspect.isfunction):
+            if name.startswith("test_") and test.__module__ == module.__name__ and not hasattr(test, "hypothesis"):
+                if not inspect.signature(test).parameters:
+                    yield f"{module.__name__}.{name}", test
+
+
+def forget_results() -> None:
+    """Empties the caches of all functions, since a result that is kept calls nothing."""
+    for one in gc.get_objects():
+        if isinstance(one, functools._lru_cache_wrapper) and one.__module__.startswith("policy."):
+            one.cache_clear()
+
+
+def reached(make_pass: Callable[[], object]) -> dict[CodeType, int | None]:
+    """Functions that a pass calls inside of a step, each with the job of its first call."""
+    found: dict[CodeType, int | None] = {}
+
+    def note(frame: FrameType) -> None:
+        inside, job_id = concerned(frame.f_back)
+        if inside:
+            found.setdefault(frame.f_code, job_id)
+
+    with traced(note):
+        make_pass()
+    return found
+
+
+def calls_that_reach_more(monkeypatch: pytest.MonkeyPatch) -> dict[CodeType, tuple[Call, int | None]]:
+    """Runs the tests of the plan; for each function, a pass that calls it."""
+    found: dict[CodeType, tuple[Call, int | None]] = {}
+    running = ""
+
+    def recording(name: str) -> Callable[..., Any]:
+        def wrapped(plan: Plan, *arguments: Any, **more: Any) -> Any:
+            arguments = tuple(list(one) if isinstance(one, ValuesView) else one for one in arguments)
+            call = Call(running, name, *copy.deepcopy((plan, arguments, more)))
+            result = None
+
+            def make_pass() -> None:
+                nonlocal result
+                result = ORIGINAL[name](plan, *arguments, **more)
+
+            for code, job_id in reached(make_pass).items():
+                found.setdefault(code, (call, job_id))
+            return result
+
+        return wrapped
+
+    with monkeypatch.context() as patch:
+        for name in ORIGINAL:
+            patch.setattr(Plan, name, recording(name))
+        for running, test in plain_tests():
+            test()
+    return found
+
+
+@contextmanager
+def logged(monkeypatch: pytest.MonkeyPatch) -> Iterator[Log]:
+    log = Log()
+
+    def name_of(step: Callable[..., object]) -> str:
+        return getattr(step, "__qualname__", type(step).__qualname__)
+
+    def job(self: Isolation, one: Any, at: float, step: Callable[..., Any], *arguments: object) -> Any:
+        log.jobs.add((one.id, name_of(step)))
+        return JOB(self, one, at, step, *arguments)
+
+    def group(self: Isolation, at: float, step: Callable[..., Any], *arguments: object) -> Any:
+        log.groups.append(name_of(step))
+        return GROUP(self, at, step, *arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Isolation, "job", job)
+        patch.setattr(Isolation, "group", group)
+        yield log
+
+
+def test_a_fault_in_any_function_of_the_plan_leaves_all_other_jobs_their_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    every = calls_that_reach_more(monkeypatch)
+    assert len(every) >= LEAST
+
+    for code, (call, job_id) in every.items():
+        where = f"{Path(code.co_filename).name}:{code.co_qualname} in {call.test}"
+        told: list[str] = []
+
+        def throw(frame: FrameType, code: CodeType = code, job_id: int | None = job_id) -> None:
+            if frame.f_code is code and concerned(frame.f_back) == (True, job_id):
+                raise RuntimeError("thrown")
+
+        _, make_pass = call.again()
+        with logged(monkeypatch) as without:
+            make_pass()
+
+        plan, make_pass = call.again()
+        plan.isolation._tell = told.append
+        before = plan.isolation.count
+        forget_results()
+        with logged(monkeypatch) as log, traced(throw):
+            changes = make_pass()
+
+        assert plan.isolation.count > before, where
+        assert told, where
+        if job_id is None:
+            assert {step for step in without.jobs if "settle" in step[1]} <= log.jobs, where
+            continue
+        assert len(told) == 1, where
+        assert f"JobId={job_id} is left to Slurm" in told[0], where
+        assert {type(change) for change in changes or () if change.job.id == job_id} <= {Release}, where
+        assert {step for step in without.jobs if step[0] != job_id} == {
+            step for step in log.jobs if step[0] != job_id
+        }, where
+        assert log.groups == without.groups, where
