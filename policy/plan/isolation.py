@@ -45,8 +45,10 @@ class Isolation:
 
     def job(self, job: JobFacts, at: float, step: Callable[..., T], *arguments: object) -> T | None:
         """Runs a step about one job; returns None if it fails, or if the job is left to Slurm."""
-        if job.id in self._left:
-            return None
+        return None if job.id in self._left else self.once(job, at, step, *arguments)
+
+    def once(self, job: JobFacts, at: float, step: Callable[..., T], *arguments: object) -> T | None:
+        """Runs a step about one job, also one that is left to Slurm; returns None if it fails."""
         try:
             return step(*arguments)
         except Exception as fault:  # noqa: BLE001 - the other jobs must be planned all the same
@@ -60,20 +62,31 @@ class Isolation:
         try:
             return step(*arguments)
         except Exception as fault:  # noqa: BLE001 - as above
-            self.count += 1
-            text = f"a step of the plan is left out, it failed: {_words(fault)}"
-            if text not in self._told:
-                self._told[text] = at + LEFT_FOR
-                self._tell(text)
+            self._note(at, f"a step of the plan is left out, it failed: {_words(fault)}")
             return None
 
-    def clear(self, changes: list[Change]) -> None:
-        """Drops the changes of jobs that failed since the pass began, and gives their pins back."""
-        if not self._failed:
-            return
+    def node(self, name: str, at: float, step: Callable[..., object], *arguments: object) -> bool:
+        """Runs a step about one node and the jobs on it; returns whether it went well."""
+        try:
+            step(*arguments)
+        except Exception as fault:  # noqa: BLE001 - as above
+            self._note(at, f"NodeList={name} counts as down, what runs there is not understood: {_words(fault)}")
+            return False
+        return True
+
+    def _note(self, at: float, text: str) -> None:
+        self.count += 1
+        if text not in self._told:
+            self._told[text] = at + LEFT_FOR
+            self._tell(text)
+
+    def clear(self, changes: list[Change]) -> frozenset[int]:
+        """Drops the changes of jobs that failed since the pass began, and gives their pins back; returns these jobs."""
+        failed = frozenset(self._failed)
         changes[:] = [change for change in changes if change.job.id not in self._failed]
         changes += [Release(job, "planning it failed") for job in self._failed.values() if job.gpus is not None]
         self._failed.clear()
+        return failed
 
 
 def _words(fault: Exception) -> str:

@@ -92,7 +92,7 @@ class Plan:
                 queue.append(entry)
             elif entry is not None and job.wants_gpus:
                 changes.append(Release(job, f"its segment cannot be read: {entry}"))
-            elif pinned_by_layout_before(job, book.fleet):
+            elif isolation.job(job, at, pinned_by_layout_before, job, book.fleet):
                 changes.append(Release(job, "its pin is from before GPUs had GRES types of their own"))
         queue.sort(key=lambda entry: entry.order)
         reader.forget({entry.job.id for entry in queue})
@@ -119,8 +119,8 @@ class Plan:
                 isolation.job(one.job, at, walk.settle, one)
                 if one.job.tasks:
                     isolation.job(one.job, at, walk.spread_tasks, one, running.get(one.job.array, 0))
-        self._ride(everybody, guests, queue, changes)
-        isolation.clear(changes)
+        isolation.group(at, self._ride, everybody, guests, queue, changes)
+        self._reread(isolation.clear(changes))
         book.cluster = replace(book.cluster, waiting=sum(entry.job.wants_gpus for entry in queue))
         return changes
 
@@ -151,8 +151,16 @@ class Plan:
 
     def reread(self, job_id: int) -> None:
         """Trusts Slurm's record of a job again, after a change could not be written."""
+        self._reread([job_id])
+
+    def reread_all(self) -> None:
+        """Trusts Slurm's records again, after a pass failed whose changes nobody writes."""
+        self._reread([entry.job.id for entry in self.queue])
+
+    def _reread(self, jobs: Iterable[int]) -> None:
         if self._reader is not None:
-            self._reader.reread(job_id)
+            for job_id in jobs:
+                self._reader.reread(job_id)
 
     def freed(self, picture: Picture, nodes: Iterable[int], jobs: Iterable[JobFacts]) -> list[Change] | None:
         """Plans the jobs of the last pass again on a few changed nodes; returns None if a whole pass is needed.
@@ -182,8 +190,9 @@ class Plan:
             isolation.job(entry.job, at, _freed_for, walk, entry, touched, picture)
         # Seats on other nodes are still claimed in the book.
         seated = [entry for entry in guests if entry.place and touched.isdisjoint(entry.place)]
-        self._ride(jobs, [entry for entry in guests if entry not in seated], queue, changes, touched)
-        isolation.clear(changes)
+        others = [entry for entry in guests if entry not in seated]
+        isolation.group(at, self._ride, jobs, others, queue, changes, touched)
+        self._reread(isolation.clear(changes))
         self.queue = queue
         return changes
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,6 +17,7 @@ from policy.cluster.snapshot import COLUMNS, Cluster
 from policy.cluster.timeline import State, as_row
 from policy.formats.arrays import FAR
 from policy.plan.book import Book
+from policy.plan.isolation import Isolation
 from policy.request.share import NOBODY, Mate, Share, party
 from policy.request.tiers import GUARANTEED
 
@@ -37,9 +39,13 @@ HOLDING = frozenset({"RUNNING", "SUSPENDED", "CONFIGURING", "STOPPED", "RESIZING
 class Picture:
     """All running jobs on their nodes, without waiting jobs."""
 
-    def __init__(self, fleet: Fleet, used: LimitsUsed | None = None) -> None:
-        """`used` outlives the picture: how much jobs use of their time limits does not depend on the fleet."""
+    def __init__(self, fleet: Fleet, used: LimitsUsed | None = None, isolation: Isolation | None = None) -> None:
+        """`used` outlives the picture: how much jobs use of their time limits does not depend on the fleet.
+
+        With `isolation` a node that cannot be understood counts as down; without it, that raises.
+        """
         count = len(fleet.names)
+        self._isolation = isolation
         self.fleet = fleet
         self.at = 0.0
         self._memory_counts = True
@@ -81,10 +87,7 @@ class Picture:
         changed = {place for place, node in enumerate(reading.nodes) if node is not self._nodes[place]}
         changed |= self._take_jobs(job for job in reading.jobs if job.state in HOLDING)
         for place in changed:
-            node = self._nodes[place] = reading.nodes[place]
-            self._up[place] = node.up
-            self._quiet[place] = not node.completing
-            self._write(place, node, memory_counts=reading.memory_counts)
+            self._take_node(place, reading.nodes[place], memory_counts=reading.memory_counts)
         changed.update(self._reserve(reading))
         over = [job for job in reading.jobs if job.state == "COMPLETING"]
         self._ended = {(job.id, place) for job in over for place in self._places(job)}
@@ -94,9 +97,25 @@ class Picture:
         if self._tenants:
             self._look_after_tenants()
         if self.at - self._learned >= LEARN_EVERY:
-            self._learned, self._shapes = self.at, learned(reading.jobs)
-            self._cpus_per_gpu = cpus_per_gpu(self._shapes)
+            self._learned = self.at
+            if self._isolation is None:
+                self._learn_shapes(reading.jobs)
+            else:
+                self._isolation.group(self.at, self._learn_shapes, reading.jobs)
         return frozenset(changed)
+
+    def _learn_shapes(self, jobs: "Iterable[JobFacts]") -> None:
+        self._shapes = learned(jobs)
+        self._cpus_per_gpu = cpus_per_gpu(self._shapes)
+
+    def _take_node(self, place: int, node: "NodeFacts", *, memory_counts: bool) -> None:
+        """Takes a changed node over; one that cannot be understood counts as down, and is tried again."""
+        self._nodes[place], self._up[place], self._quiet[place] = node, node.up, not node.completing
+        write = partial(self._write, memory_counts=memory_counts)
+        if self._isolation is None:
+            write(place, node)
+        elif not self._isolation.node(node.name, self.at, write, place, node):
+            self._nodes[place], self._up[place] = None, False
 
     def end(self, job_id: int, name: str) -> frozenset[int]:
         """Frees all nodes of a job whose Epilog has reported its end on one node; returns the nodes that came free.

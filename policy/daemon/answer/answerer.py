@@ -30,6 +30,7 @@ MOST_COMPLAINTS = 20
 """Different sentences about requests that cannot be read, after which no more are logged."""
 
 _UNTAKEN = "Slurm refused a job like this with a place, a moment ago"
+_OUR_FAULT = LeftToSlurm("berthd met a fault of its own, its log says which", 215)
 
 SLICE = 8
 """Claims taken over into a new picture between two requests, about a third of a millisecond."""
@@ -54,6 +55,8 @@ class Counters:
     """The counters that `status` shows."""
 
     answers: int = 0
+    faults: int = 0
+    """Exceptions of berthd's own."""
     verbs: dict[str, int] = field(default_factory=lambda: {"place": 0, "later": 0, "pass": 0, "refuse": 0})
 
 
@@ -107,8 +110,18 @@ class Answerer:
         return self._book is not None
 
     def take(self, snapshot: Snapshot, now: float) -> bool:
-        """Begin with a new picture; True if places were given that it should show, but does not."""
+        """Begin with a new picture; True if places were given that it should show, but does not.
+
+        A picture that cannot be taken is left out: the last one stays in use until it is stale.
+        """
         self.settle()
+        try:
+            return self._take(snapshot, now)
+        except Exception as fault:  # noqa: BLE001 - without this process nobody would get an answer
+            self._fault("a picture of Slurm is left out", fault)
+            return False
+
+    def _take(self, snapshot: Snapshot, now: float) -> bool:
         self._shelf.clear()
         self._problem = snapshot.problem
         self._gateway = snapshot.gateway or self._gateway
@@ -152,9 +165,21 @@ class Answerer:
     def answer(self, datagram: bytes, now: float, enough: Callable[[], bool] = never) -> bytes | None:
         """The reply to one request; None where it is not worth one. `settle` does the rest, once it is sent.
 
-        `enough` says when to look no further for a place.
+        `enough` says when to look no further for a place. A request that meets a fault of ours is left to Slurm.
         """
         self.settle()
+        try:
+            return self._answer(datagram, now, enough)
+        except Exception as fault:  # noqa: BLE001 - a request that hits a fault of ours must not end the daemon for all
+            self._said = self._gave = None
+            self._fault(f"the job is left to Slurm; request: {datagram[:2_000]!r}", fault)
+        try:
+            fields = wire.decode(datagram).fields
+            return wire.encode("pass", say_no(fields, _OUR_FAULT, now).fields)
+        except Exception:  # noqa: BLE001 - the fault may be in these too; the plugin fails open
+            return None
+
+    def _answer(self, datagram: bytes, now: float, enough: Callable[[], bool]) -> bytes | None:
         untaken = self._untaken.leaves(datagram, now)
         asked = asked_by(datagram) if self._keeps_replies and not untaken else None
         if asked is not None and self._book is not None and (ready := self._shelf.find(asked, self._book, now)):
@@ -176,6 +201,16 @@ class Answerer:
 
     def settle(self) -> None:
         """Take what the last reply gave away out of the picture, and let the reply stand ready for others."""
+        try:
+            self._settle()
+        except Exception as fault:  # noqa: BLE001 - as above
+            self._fault("what a reply gave may be given again", fault)
+
+    def _fault(self, costs: str, fault: Exception) -> None:
+        self._counters.faults += 1
+        log.error(f"a fault of berthd's own, {costs}: {fault!r}", 652)
+
+    def _settle(self) -> None:
         gave, self._gave = self._gave, None
         if gave is not None:
             datagram, asked, ready, at = gave
@@ -202,18 +237,34 @@ class Answerer:
 
     def expects(self, now: float) -> bool:
         """Tells whether there is a reply to be made before it is asked for."""
+        try:
+            return self._expected(now) is not None
+        except Exception as fault:  # noqa: BLE001 - as above
+            self._nothing_ahead(fault)
+            return False
+
+    def _expected(self, now: float) -> tuple[Book, Datagram, dict[str, str]] | None:
         book = self._book
-        return book is not None and not self.catching_up and self._shelf.expected(book, now) is not None
+        if book is None or self.catching_up or (expected := self._shelf.expected(book, now)) is None:
+            return None
+        return book, *expected
+
+    def _nothing_ahead(self, fault: Exception) -> None:
+        self._shelf.clear()
+        self._fault("a reply is not made ahead", fault)
 
     def look_ahead(self, now: float, enough: Callable[[], bool] = never) -> Datagram | None:
         """Between two requests, make the reply to a kind that users are sending many of; which one."""
         self.settle()
-        book = self._book
-        if book is None or self.catching_up or (expected := self._shelf.expected(book, now)) is None:
+        try:
+            if (expected := self._expected(now)) is None:
+                return None
+            book, asked, fields = expected
+            decision, reply = self._reply(fields, now, enough)
+            self._shelf.keep(asked, decision, reply, book, now)
+        except Exception as fault:  # noqa: BLE001 - as above
+            self._nothing_ahead(fault)
             return None
-        asked, fields = expected
-        decision, reply = self._reply(fields, now, enough)
-        self._shelf.keep(asked, decision, reply, book, now)
         return asked
 
     def expect_no_more(self, asked: Datagram) -> None:
@@ -255,9 +306,9 @@ class Answerer:
             return only_watch(decision) if self._observe else self._in_order(decision, fields)
         except BerthError as problem:
             return say_no(fields, problem, now)
-        except Exception as fault:  # noqa: BLE001 - a request that hits a fault of ours must not end the daemon for all
-            log.error(f"a fault of berthd's own, the job is left to Slurm: {fault!r}; request: {fields}", 652)
-            return say_no(fields, LeftToSlurm("berthd met a fault of its own, its log says which", 215), now)
+        except Exception as fault:  # noqa: BLE001 - as above
+            self._fault(f"the job is left to Slurm; request: {fields}", fault)
+            return say_no(fields, _OUR_FAULT, now)
 
     def _plainly(self, decision: Decision, fields: Mapping[str, str]) -> Decision:
         """The decision, with the GPUs that each node has which Slurm may choose, where Slurm chooses."""
@@ -312,6 +363,8 @@ class Answerer:
         status.update(self._took)
         status.update(self._observed)
         status.update(self._failures)
+        if counts.faults:
+            status["answer_faults"] = str(counts.faults)
         if self._problem:
             status["problem"] = self._problem
         return {key: value for key, value in status.items() if value}

@@ -24,6 +24,7 @@ class Fleets:
         self._nodes_alone = config.plain
         self._absences = Absences()
         self._fleet: Fleet | None = None
+        self._new_files = self._new_scores = False
         self._nodes: list[NodeFacts] = []
         self._key: object = None
 
@@ -31,13 +32,14 @@ class Fleets:
         self, reading: Reading, apart: frozenset[int] = frozenset(), foes: frozenset[tuple[Mate, Mate]] = frozenset()
     ) -> Fleet:
         """The fleet of a reading; `apart` are the users whose packed jobs are put beside nobody, `foes` are pairs."""
-        new_files = self._topologies.refresh()
-        new_scores = self._scores.refresh()
+        # What is new stays so until a fleet is made of it.
+        self._new_files = self._topologies.refresh() or self._new_files
+        self._new_scores = self._scores.refresh() or self._new_scores
         key = (
             *(reading.partitions, reading.memory, reading.memory_counts, reading.in_all_partitions, reading.counted),
             *(reading.cpus_by_gpu, reading.one_task_per_core),
         )
-        if self._fleet is None or new_files or key != self._key or not self._same_nodes(reading):
+        if self._fleet is None or self._new_files or key != self._key or not self._same_nodes(reading):
             self._fleet = build_fleet(
                 reading.nodes,
                 reading.partitions,
@@ -59,12 +61,13 @@ class Fleets:
                 plain=(self._fleet.gpu_counts > 0) & ~self._fleet.ready if self._nodes_alone else self._fleet.plain,
             )
             self._fleet.tables.warm()
-            self._key = key
-            new_scores = True
+            self._key, self._new_files = key, False
+            self._new_scores = True
             for reason in self._fleet.not_ready.values():
                 log.error(f"{reason}; Berth places no job there", 639)
-        if new_scores:
+        if self._new_scores:
             self._fleet = replace(self._fleet, scores=self._scores.on(self._fleet))
+            self._new_scores = False
         if (self._fleet.sharing.apart, self._fleet.sharing.foes) != (apart, foes):
             self._fleet = replace(self._fleet, sharing=replace(self._sharing, apart=apart, foes=foes))
         unnamed = self._absences.of(reading.nodes, reading.at)

@@ -139,17 +139,23 @@ class Planner:
         for change in self._to_write.values():
             self._plan.reread(change.job.id)
         self._to_write.clear()
-        self._pins.begin()
+        self._apart(self._pins.begin)
         picture = self._look(ended=ended)
         if picture is None or self._reading is None:
             return
-        if self._watcher is not None:
-            self._watcher.watch(picture.book(), self._reading)
-        self._sign()
-        changes = self._replan(picture, self._reading)
-        self._hand_over(self._reading)
-        self._moved.clear()
         reading, apart = self._reading, self._apart
+        if self._watcher is not None:
+            apart(self._watch, self._watcher, picture, reading)
+        self._sign()
+        changes = apart(self._replan, picture, reading)
+        if changes is None:
+            self._plan.reread_all()
+        if self._plan.book is None:
+            return
+        if changes is not None:
+            # A plan that is not whole leaves the answerer with its last picture, or with none.
+            self._hand_over(reading)
+        self._moved.clear()
         if self._overviews is not None:
             apart(self._overviews.write_if_due, self._plan, reading)
         apart(self._write_state, reading, picture)
@@ -164,7 +170,7 @@ class Planner:
                 if self._chooses_gpus:
                     self._pins.written += apart(self._moving.step, self._plan, picture, reading) or 0
                     self._moved |= self._moving.touched
-                self._put_off(changes)
+                self._put_off(changes or ())
                 apart(self._pins.list_pinned, self._plan.queue, reading.jobs)
             self._pins.written += apart(self._degraded.send_elsewhere, reading.at) or 0
             apart(self._disagreements.look, reading)
@@ -185,35 +191,45 @@ class Planner:
             return
         for notice in found:
             if notice.degraded and self._acts and self._reading is not None:
-                self._degraded.note(notice.job, notice.node, time.time())
-                self._failures.leave(notice.job, time.time())
-        rest: Sequence[Change] = ()
+                self._apart(self._degraded.note, notice.job, notice.node, time.time())
+                self._apart(self._failures.leave, notice.job, time.time())
+        rest: Sequence[Change] | None = None
         try:
-            rest = self._use_freed(found)
+            rest = self._apart(self._use_freed, found)
         finally:
             for notice in found:
                 notice.answer(done=self.in_charge)
-        self._put_off(rest)
+        if rest is None:
+            self._plan.reread_all()
+        self._put_off(rest or ())
         self.hand_over_if_due()
 
     def _hear(self, found: Sequence[Notice]) -> None:
         """Do what nodes ask for, and remember what they tell; the yes means that they need not say it again."""
         for notice in found:
-            match notice.word:
-                case GuardWord() as word:
-                    self._hear_guard(word, notice)
-                case StepWord() | LossWord() as word:
-                    notice.answer(done=self.in_charge)
-                    if self.in_charge:
-                        self._hosts.hear(word, self._company.classes.of, time.time())
-                case LevelWord() as word:
-                    notice.answer(done=self.in_charge)
-                    if self._acts:
-                        self._levels.hear(word)
-                case NodeWord() as word:
-                    notice.answer(done=self._failures.hear(word, time.time()) if self._acts else self.in_charge)
-        if self._picture is not None:
-            self._picture.closed = self._guards.closed(self._picture.fleet.index, time.time())
+            if not self._apart(self._hear_one, notice):
+                notice.answer(done=False)
+        if found and self._picture is not None:
+            self._apart(self._close, self._picture, time.time())
+
+    def _close(self, picture: Picture, at: float) -> None:
+        picture.closed = self._guards.closed(picture.fleet.index, at)
+
+    def _hear_one(self, notice: Notice) -> bool:
+        match notice.word:
+            case GuardWord() as word:
+                self._hear_guard(word, notice)
+            case StepWord() | LossWord() as word:
+                notice.answer(done=self.in_charge)
+                if self.in_charge:
+                    self._hosts.hear(word, self._company.classes.of, time.time())
+            case LevelWord() as word:
+                notice.answer(done=self.in_charge)
+                if self._acts:
+                    self._levels.hear(word)
+            case NodeWord() as word:
+                notice.answer(done=self._failures.hear(word, time.time()) if self._acts else self.in_charge)
+        return True
 
     def _hear_guard(self, word: GuardWord, notice: Notice) -> None:
         """A guest that has to leave is put back before its guard goes on: then it ends as Slurm expects it."""
@@ -266,29 +282,32 @@ class Planner:
         """Write one update that was put off; False when none is left. Each takes its time, and Epilogs come between."""
         if self._reading is None or self._picture is None:
             return False
+        apart = self._apart
         if self._to_write:
             self._write([self._to_write.pop(next(iter(self._to_write)))], self._reading)
             return True
-        if (job_id := self._levels.write_one()) is not None:
+        if (job_id := apart(self._levels.write_one)) is not None:
             self._pins.written += 1
             self._moved.add(job_id)
             return True
-        if self._places and (job_id := self._lists.write_one(self._jobs(), self._moved)) is not None:
+        if self._places and (job_id := apart(self._lists.write_one, self._jobs(), self._moved)) is not None:
             self._moved.add(job_id)
             return True
         now = time.time()
-        if self._acts and (job_id := self._failures.step(self._reading, now) or self._hosts.write_one(now)):
+        if self._acts and (
+            job_id := apart(self._failures.step, self._reading, now) or apart(self._hosts.write_one, now)
+        ):
             self._moved.add(job_id)
             return True
         if self._reasons_left:
             self._reasons_left -= 1
-            if self._explainer.explain_one(self._plan, self._picture.book(), self._moved):
+            if apart(self._explainer.explain_one, self._plan, self._picture.book(), self._moved):
                 self._pins.written += 1
                 return True
             self._reasons_left = 0
-        looked = self._chooses_gpus and self._moving.search(self._plan, self._picture, self._reading)
+        looked = self._chooses_gpus and apart(self._moving.search, self._plan, self._picture, self._reading)
         self._moved |= self._moving.touched
-        return looked
+        return bool(looked)
 
     def _put_off(self, changes: Sequence[Change]) -> None:
         # A guest's way out takes longest.
@@ -328,6 +347,10 @@ class Planner:
         self._write(here, self._reading, hurry=True)
         return [change for change in changes if change not in here]
 
+    @staticmethod
+    def _watch(watcher: Watcher, picture: Picture, reading: Reading) -> None:
+        watcher.watch(picture.book(), reading)
+
     def _replan(self, picture: Picture, reading: Reading, starting: frozenset[int] = frozenset()) -> list[Change]:
         began = time.monotonic()
         changes = self._plan.replan(picture.book(), reading.jobs, starting)
@@ -359,8 +382,11 @@ class Planner:
         return self._places and self._node_pins is None
 
     def _write(self, changes: Sequence[Change], reading: Reading, *, hurry: bool = False) -> None:
-        for job_id in self._pins.write(changes, reading, hurry=hurry):
-            self._plan.reread(job_id)
+        write = partial(self._pins.write, reading=reading, hurry=hurry)
+        for change in changes:
+            failed = self._plan.isolation.once(change.job, time.time(), write, [change])
+            if failed is None or failed:
+                self._plan.reread(change.job.id)
 
     def _look(self, *, ended: bool) -> Picture | None:
         """Bring the picture up to date; None where Slurm cannot be read."""
@@ -373,21 +399,26 @@ class Planner:
             self._state_file.looks.observe(self._looks_took[-1])
         self._sign()
         self._reading = reading
-        self._company.look(reading, writes=self._acts)
-        self._hosts.look(reading)
+        self._apart(partial(self._company.look, writes=self._acts), reading)
+        self._apart(self._hosts.look, reading)
+        return self._apart(self._bring_up_to_date, reading)
+
+    def _bring_up_to_date(self, reading: Reading) -> Picture:
         fleet = self._fleets.of(reading, self._culprits.users(reading.at), self._company.foes)
-        if self._picture is None or self._picture.fleet is not fleet:
-            self._picture = Picture(fleet, self._used)
+        picture = self._picture
+        if picture is None or picture.fleet is not fleet:
+            picture = Picture(fleet, self._used, self._plan.isolation)
         # A pin that names nodes alone changes nothing else of the job.
         self._pins.fleet = fleet if self._excludes_others(len(fleet.names)) and self._node_pins is None else None
         self._pins.counting = fleet if fleet.counted and self._node_pins is None else None
-        self._picture.closed = self._guards.closed(fleet.index, reading.at)
-        self._picture.neighbours = self._company.neighbours
-        self._picture.spare_sms = self._company.activity.all_left(reading.at)
-        self._changed = self._picture.update(reading)
+        picture.closed = self._guards.closed(fleet.index, reading.at)
+        picture.neighbours = self._company.neighbours
+        picture.spare_sms = self._company.activity.all_left(reading.at)
+        self._changed = picture.update(reading)
+        self._picture = picture
         if self._runs is not None:
-            self._ended += self._runs.ended(reading.jobs, reading.at)
-        return self._picture
+            self._ended += self._apart(self._runs.ended, reading.jobs, reading.at) or []
+        return picture
 
     @property
     def look_takes(self) -> float:
@@ -447,13 +478,10 @@ class Planner:
 
     def _told(self) -> dict[str, str]:
         """Returns the counters of the parts of a pass, for `berth status` and the metrics."""
-        return (
-            self._failures.told
-            | self._disagreements.told
-            | self._preflights.told
-            | self._moving.told
-            | self._plan.isolation.told
-        )
+        told: dict[str, str] = {}
+        for part in (self._failures, self._disagreements, self._preflights, self._moving, self._plan.isolation):
+            told |= self._apart(getattr, part, "told") or {}
+        return told
 
     def _write_state(self, reading: Reading, picture: Picture) -> None:
         if self._state_file is not None:

@@ -45,10 +45,10 @@ class Topologies:
         self._next_look = begin + PATIENCE * (looked - begin)
         if mark == self._mark:
             return False
-        self._mark = mark
         fresh = self._read_compiled(mark)
         if not fresh:
             self._read_files(source)
+        self._mark = mark
         how = "compiled" if fresh else "read one by one"
         log.info(
             f"{len(self.machines)} topology files in {self._folder}, {how}, {time.monotonic() - looked:.1f} s;"

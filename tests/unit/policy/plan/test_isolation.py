@@ -18,7 +18,7 @@ from tests.unit.policy_world import NOW, book, fleet, node, reading, running, wa
 
 POLICY = str(Path(__file__).parents[4] / "policy")
 BAD, GOOD = 5, 9
-INSIDE = {Isolation.job.__code__, Isolation.group.__code__}
+INSIDE = {Isolation.job.__code__, Isolation.once.__code__, Isolation.group.__code__}
 
 
 def world(at: float = NOW) -> Reading:

@@ -1,4 +1,4 @@
-"""Throws from every function of the plan that any test of the plan reaches: all steps about other jobs are run still."""
+"""Throws from every function of the plan that any test of the plan reaches: all other jobs have their steps."""
 
 import copy
 import functools
@@ -69,9 +69,9 @@ def plain_tests() -> Iterator[tuple[str, Callable[[], None]]]:
     """Tests that need neither fixtures nor values."""
     for module in modules():
         for name, test in inspect.getmembers(module, inspect.isfunction):
-            if name.startswith("test_") and test.__module__ == module.__name__ and not hasattr(test, "hypothesis"):
-                if not inspect.signature(test).parameters:
-                    yield f"{module.__name__}.{name}", test
+            own = name.startswith("test_") and test.__module__ == module.__name__
+            if own and not hasattr(test, "hypothesis") and not inspect.signature(test).parameters:
+                yield f"{module.__name__}.{name}", test
 
 
 def forget_results() -> None:
@@ -98,12 +98,11 @@ def reached(make_pass: Callable[[], object]) -> dict[CodeType, int | None]:
 def calls_that_reach_more(monkeypatch: pytest.MonkeyPatch) -> dict[CodeType, tuple[Call, int | None]]:
     """Runs the tests of the plan; for each function, a pass that calls it."""
     found: dict[CodeType, tuple[Call, int | None]] = {}
-    running = ""
 
-    def recording(name: str) -> Callable[..., Any]:
+    def recording(name: str, test: str) -> Callable[..., Any]:
         def wrapped(plan: Plan, *arguments: Any, **more: Any) -> Any:
             arguments = tuple(list(one) if isinstance(one, ValuesView) else one for one in arguments)
-            call = Call(running, name, *copy.deepcopy((plan, arguments, more)))
+            call = Call(test, name, *copy.deepcopy((plan, arguments, more)))
             result = None
 
             def make_pass() -> None:
@@ -116,10 +115,10 @@ def calls_that_reach_more(monkeypatch: pytest.MonkeyPatch) -> dict[CodeType, tup
 
         return wrapped
 
-    with monkeypatch.context() as patch:
-        for name in ORIGINAL:
-            patch.setattr(Plan, name, recording(name))
-        for running, test in plain_tests():
+    for title, test in plain_tests():
+        with monkeypatch.context() as patch:
+            for name in ORIGINAL:
+                patch.setattr(Plan, name, recording(name, title))
             test()
     return found
 
