@@ -170,7 +170,8 @@ def test_a_fault_in_any_function_of_the_plan_leaves_all_other_jobs_their_steps(m
         assert plan.isolation.count > before, where
         assert told, where
         if job_id is None:
-            assert {step for step in without.jobs if "settle" in step[1]} <= log.jobs, where
+            # What begins the pass of the guests may cost all guests their seats, and no owner its place.
+            assert {step for step in without.jobs if step[1] == "Walk.settle"} <= log.jobs, where
             continue
         assert len(told) == 1, where
         assert f"JobId={job_id} is left to Slurm" in told[0], where
