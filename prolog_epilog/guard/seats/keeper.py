@@ -88,13 +88,14 @@ class Keeper:
         attempt("who arrives", partial(self._arrivals, now))
         attempt("faults of the devices", partial(self._faults, now))
         attempt("whom Slurm ends", partial(self._hear_slurm, now))
-        words = self._words()
+        words: dict[int, dict[Rank, WordBeat]] = {}
+        attempt("what owners tell", partial(self._hear_owners, words))
         for uuid, seat in self.seats.items():
             heard = words.get(seat.host.job, {}) if seat.host is not None else {}
             self._attempt(now, seat, partial(seat.turn, now, heard, looks.get(uuid)))
         attempt("step times", partial(self.steps.turn, now, self.seats, words, looks))
         attempt("losses", partial(self.losses.turn, now, self._roll.node, words))
-        self._stirred = self._strangers()
+        attempt("who was thawed", self._note_strangers)
         attempt("metrics", partial(self._measure, now))
 
     def _attempt(self, now: float, seat: GuardedSeat, part: Callable[[], object]) -> None:
@@ -108,13 +109,14 @@ class Keeper:
             self._mishaps.note(_whose(seat), problem)
             self._mishaps.attempt(_whose(seat), partial(seat.mistrust, now))
 
-    def _words(self) -> dict[int, dict[Rank, WordBeat]]:
-        """Returns the beats of the processes of each owner."""
-        words: dict[int, dict[Rank, WordBeat]] = {}
+    def _hear_owners(self, words: dict[int, dict[Rank, WordBeat]]) -> None:
+        """Puts the beats of the processes of each owner into `words`."""
         for host in (seat.host for seat in self.seats.values()):
             if host is not None and host.job not in words:
                 self._mishaps.attempt(f"what job {host.job} tells", partial(_hear, words, host))
-        return words
+
+    def _note_strangers(self) -> None:
+        self._stirred = self._strangers()
 
     def _faults(self, now: float) -> None:
         for uuid, number in self.devices.xids():

@@ -49,9 +49,11 @@ def concerned(frame: FrameType | None) -> tuple[bool, int | None]:
 
 
 @contextmanager
-def traced(at_call: Callable[[FrameType], None]) -> Iterator[None]:
+def settrace_on(folder: str, at_call: Callable[[FrameType], None]) -> Iterator[None]:
+    """Calls this at each call of a function whose file lies in a folder; what it throws, the function throws."""
+
     def trace(frame: FrameType, event: str, _: object) -> None:
-        if event == "call" and frame.f_code.co_filename.startswith(POLICY) and frame.f_code not in INSIDE:
+        if event == "call" and frame.f_code.co_filename.startswith(folder):
             at_call(frame)
 
     before = sys.gettrace()
@@ -60,6 +62,13 @@ def traced(at_call: Callable[[FrameType], None]) -> Iterator[None]:
         yield
     finally:
         sys.settrace(before)
+
+
+@contextmanager
+def traced(at_call: Callable[[FrameType], None]) -> Iterator[None]:
+    """The same for the functions of the policy side, but for what isolates."""
+    with settrace_on(POLICY, lambda frame: None if frame.f_code in INSIDE else at_call(frame)):
+        yield
 
 
 def called_for(wanted: int | None) -> dict[CodeType, str]:
