@@ -63,6 +63,10 @@ salloc --gres=gpu:2 -N2 -- srun -n1 --gpus=1
 salloc --gres=gpu:2 -N2 -- srun -n2 --gpus-per-task=1
 salloc --gpus=2 -n2 -- srun -n1 --gres=gpu:1
 salloc --gres=gpu:1 -N2 -c3 --hint=nomultithread -- srun -n1
+srun -n1 --gpus=2 --gpu-freq=low
+sbatch -N1 --gres=gpu:1 --gpu-freq=high,memory=low
+srun -n1 --gpus=2 --exclusive=topo
+sbatch -N2 --gres=gpu:2 --exclusive=topo
 slurmrestd tres_per_node=gres/gpu:2
 slurmrestd tres_per_job=gres/gpu
 slurmrestd tres_per_job=gres/gpu:2 minimum_cpus=4
@@ -83,6 +87,17 @@ srun -N2 -n4 --gpus=4 --mem-per-gpu=2000
 srun --gpus=9 -N3
 """.strip().splitlines()
 """Slurm may lay these as it likes, and Berth lays them evenly: what they have in all is the same."""
+
+WAITING = """
+sbatch -N1 --gres=gpu:2 -n2 --gpu-bind=single:1
+sbatch -N1 --gres=gpu:2 -n2 --gpu-bind=map_gpu:0,1
+sbatch -N1 --gres=gpu:2 -n2 --gpu-bind=mask_gpu:1,2
+sbatch -N1 --gpus=2 -n2 --gpu-bind=none
+sbatch -n2 --gpus-per-task=1 --gpu-bind=closest
+sbatch -n1 --gpus=1 --gpu-freq=low
+sbatch -n1 --gpus=2 --cpus-per-gpu=2
+sbatch -N1 --gres=gpu:1 -n2 --gpu-bind=per_task:1
+""".strip().splitlines()
 
 
 @pytest.fixture(scope="module")
@@ -131,6 +146,33 @@ def test_a_request_becomes_the_same_as_on_plain_slurm(slurm: Slurm, plain: Targe
         one, other = found[text]
         assert (one.rc, in_all(one)) == (other.rc, in_all(other)), text
         assert len(set(other.tasks)) == 1, text
+
+
+def test_a_job_that_waits_before_it_starts_becomes_the_same(slurm: Slurm, plain: Target) -> None:
+    pair = plain, slurm.target
+    full = "for n in 1 2 3 4; do sbatch -Q -o /dev/null -t9 -w n$n --gres=gpu:8 --wrap 'exec sleep 999'; done"
+    for target in pair:
+        prepare(target, FOLDER)
+        target.bash(full, user="bob")
+    count = ["squeue", "-h", "-u"]
+
+    def in_state(target: Target, user: str, state: str) -> int:
+        return len(target.run([*count, user, "-t", state, "-o", "%i"], user="root").out.split())
+
+    for target in pair:
+        until("the nodes to be full", lambda one=target: in_state(one, "bob", "R") == 4 or None)  # type: ignore[misc]
+    with ThreadPoolExecutor(2 * len(WAITING)) as pool:
+        found = {text: pool.submit(both, plain, slurm.target, text) for text in WAITING}
+        for target in pair:
+            waiting = len(WAITING)
+            until("all to wait", lambda one=target: in_state(one, "alice", "PD") == waiting or None)  # type: ignore[misc]
+        for target in pair:
+            target.run(["scancel", "-u", "bob"], user="root")
+        outcomes = {text: future.result() for text, future in found.items()}
+
+    assert sum(bool(one.tasks) for one, _ in outcomes.values()) >= len(WAITING) - 1
+    for text, (one, other) in outcomes.items():
+        assert one == other, f"{text}: plain {one.text()}, with Berth {other.text()}"
 
 
 def test_a_job_that_comes_without_sbatch_has_a_place(slurm: Slurm) -> None:
