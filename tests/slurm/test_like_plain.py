@@ -164,8 +164,7 @@ def test_a_job_that_waits_before_it_starts_becomes_the_same(slurm: Slurm, plain:
     with ThreadPoolExecutor(2 * len(WAITING)) as pool:
         found = {text: pool.submit(both, plain, slurm.target, text) for text in WAITING}
         for target in pair:
-            waiting = len(WAITING)
-            until("all to wait", lambda one=target: in_state(one, "alice", "PD") == waiting or None)  # type: ignore[misc]
+            until("all to wait", lambda one=target: in_state(one, "alice", "PD") == len(WAITING) or None)  # type: ignore[misc]
         for target in pair:
             target.run(["scancel", "-u", "bob"], user="root")
         outcomes = {text: future.result() for text, future in found.items()}
