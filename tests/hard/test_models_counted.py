@@ -31,6 +31,7 @@ LIMITED = """
 sed -i 's/^AccountingStorageTRES=.*/&,{tracked}/; s/^\\(Licenses=.*\\)/\\1{licenses}/' /etc/slurm/slurm.conf
 sed -i 's|^PartitionName=gpu .*|& TRESBillingWeights="CPU=1,{h100}=10,{v100}=2"|' /etc/slurm/slurm.conf
 echo AccountingStorageEnforce=limits,qos,associations >>/etc/slurm/slurm.conf
+echo PriorityCalcPeriod=1 >>/etc/slurm/slurm.conf
 """
 
 TYPED = """
@@ -104,6 +105,21 @@ class Site(NamedTuple):
             for model in MODELS.values():
                 found[f"{user} {model}"] += int(seconds) * int(tres.get(f"{self.tres}{model}", 0))
         return {name: seconds for name, seconds in found.items() if seconds}
+
+    def billed(self) -> dict[str, int]:
+        """Seconds of each user's jobs, times what they are billed."""
+        words = ["sacct", "-nPXa", "-S", "now-1hour", "-o", "User,ElapsedRaw,AllocTRES"]
+        found: dict[str, int] = defaultdict(int)
+        for line in self.slurm.target.run(words, user="root", check=False).out.splitlines():
+            user, seconds, text = line.split("|")
+            found[user] += int(seconds) * int(dict(word.split("=", 1) for word in text.split(",") if word)["billing"])
+        return {user: spent for user, spent in found.items() if spent}
+
+    def shares(self) -> dict[str, tuple[int, float]]:
+        """Usage and fair share of each user, by sshare."""
+        text = self.slurm.target.run(["sshare", "-nPal", "-o", "User,RawUsage,FairShare"], user="root").out
+        lines = (line.split("|") for line in text.splitlines())
+        return {user: (int(usage), float(share)) for user, usage, share in lines if user and share}
 
     @property
     def database(self) -> Container:
@@ -233,3 +249,22 @@ def test_reports_add_models_up_as_on_a_site_without_berth(sites: tuple[Site, Sit
             model: sum(seconds for who, seconds in used.items() if who.endswith(f" {model}"))
             for model in MODELS.values()
         }
+
+
+def test_fair_share_weighs_models_as_on_a_site_without_berth(sites: tuple[Site, Site]) -> None:
+    orders = []
+    for site in sites:
+        jobs = (("alice", "--gpus=h100:1"), ("bob", "--gpus=v100:1"), ("carol", "-n1"))
+        for user, options in jobs:
+            site.slurm.finish(site.slurm.submit(*options.split(), body="sleep 20", user=user))
+
+        def weighed(s: Site = site) -> dict[str, tuple[int, float]] | None:
+            found, billed = s.shares(), s.billed()
+            # slurmctld adds usage up each minute, to the second of its own clock, and lets it decay.
+            same = all(abs(found[user][0] - spent) <= 60 + spent // 20 for user, spent in billed.items())
+            return found if same and set(billed) <= set(found) else None
+
+        found = until("the usage of each user to be what sacct bills", weighed, 150)
+        orders.append(sorted((user for user, _ in jobs), key=lambda user: found[user][1]))
+        print(f"{site.tres}: {found}, billed {site.billed()}")
+    assert orders[0] == orders[1]
