@@ -10,6 +10,8 @@ from policy.formats import hostlist
 
 _LONGEST_NUMBER = 16
 _LONGEST_LIST = 40
+_WORTH_SAYING = 0.01
+"""The verdict names no remedy that could save less than this part of the GPU time."""
 _OWNERS = 10
 """Accounts and users that a table shows; the JSON has all of them."""
 
@@ -68,14 +70,15 @@ def verdict(found: Mapping[str, Any]) -> str:
     else:
         size = max(delays, key=lambda one: delays[one])
         idle = sum(one["enough_idle_hours"] for one in found["waits"].values())
+        who = f"{size.replace('>', 'more than ')} GPU{'' if size == '1' else 's'}"
         said = (
-            f"GPU jobs waited {hours(whole)} h in delays of a minute or more, most of it jobs on {size} "
-            f"GPU{'' if size == '1' else 's'}; for {hours(idle)} h of that as many GPUs were idle as they asked for."
+            f"GPU jobs waited {hours(whole)} h in delays of a minute or more, most of it jobs on {who}; for "
+            f"{hours(idle)} h of that as many GPUs were idle as they asked for."
         )
-    stakes = [one for one in found["worth"] if one["unit"] == "GPU h"]
+    used = found["use"]["gpu_hours"]
+    stakes = [one for one in found["worth"] if one["unit"] == "GPU h" and one["value"] >= _WORTH_SAYING * used]
     if stakes:
         most = max(stakes, key=lambda one: float(one["value"]))
-        used = found["use"]["gpu_hours"]
         said += (
             f" The most that one remedy could save is {hours(most['value'])} GPU h, {part(most['value'], used)} of the "
             f"GPU time, by {most['remedy']}."

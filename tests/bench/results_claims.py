@@ -73,6 +73,11 @@ def _found(pattern: str, page: Part) -> str:
     return found[1]
 
 
+def _taken(page: Part) -> str:
+    """Returns day and machine, as parts that tests wrote end with them."""
+    return _found(r"\((20[\d-]+, [^()]*)\)\s*$", page)
+
+
 def links() -> Claim:
     forms = part("", "request-forms.md")
     columns = {
@@ -115,7 +120,7 @@ NVSwitch all sets are equal, and Berth brings nothing to a job on one node.
         ),
         sources=[
             f"{when} ([table](request-forms.md))",
-            f"`make test` (`tests/slurm/test_best_set.py`) ([table](tables.md#{_sets().anchor}))",
+            f"`make test` (`tests/slurm/test_best_set.py`) ([table](tables.md#{_sets().anchor})), {_taken(_sets())}",
         ],
     )
 
@@ -370,7 +375,10 @@ same: {kept}.
             run,
             kept=kept,
         ),
-        sources=[run, f"`make test-hard` (`tests/slurm/test_matrix.py`) ([table](tables.md#{same.anchor}))"],
+        sources=[
+            run,
+            f"`make test-hard` (`tests/slurm/test_matrix.py`) ([table](tables.md#{same.anchor})), {_taken(same)}",
+        ],
     )
 
 

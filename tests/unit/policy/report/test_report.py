@@ -24,7 +24,7 @@ from policy.report.page import page
 from policy.report.rows import COLUMNS, read
 from policy.report.site import Site
 from policy.report.tally import Period, Tally
-from policy.report.text import text
+from policy.report.text import text, verdict
 from tests.programs import python_program
 
 DAY = 86_400
@@ -241,6 +241,16 @@ def test_accounts_and_users_have_sums_of_their_own() -> None:
     assert found["users"]["bob"]["failed_gpu_hours"] == 8.0
     assert found["accounts"]["lab"]["gpu_hours"] == 10.5
     assert ["bob", "1", "8.00", "0", "0.00", "8.00"] in [row.split() for row in text(found).splitlines()]
+
+
+def test_the_verdict_names_a_size_in_words_and_no_remedy_that_is_worth_nothing() -> None:
+    waited = line(1, gpus=16, submit=DAY, start=DAY + 7_200, ran=360_000, nodes="n[1,3]")
+    early = line(2, gpus=8, submit=DAY, start=DAY, ran=300, state="FAILED", code="1:0")
+
+    assert verdict(figures(waited, early)).endswith(
+        "most of it jobs on more than 8 GPUs; for 2.00 h of that as many GPUs were idle as they asked for."
+    )
+    assert "The most that one remedy could save" in verdict(figures(early))
 
 
 def test_a_table_shows_the_ten_users_that_held_most() -> None:
