@@ -28,6 +28,8 @@ LEAST_KILL_WAIT = 60
 _NO_LIMIT = (0, 65534)
 # Newer releases of Slurm also have one for each.
 _LIMITS = ("PrologEpilogTimeout", "PrologTimeout", "EpilogTimeout")
+OLDEST_DRIVER = 535
+"""The oldest driver whose own control program is in the tests."""
 # Seconds for what has no limit in berth.conf: Slurm's own answers, signals, the driver.
 _MARGIN = 15
 _DAEMON = "nvidia-cuda-mps-control"
@@ -184,13 +186,12 @@ def listed_jobs(settings: NodeConfig) -> Iterator[NodeFinding]:
 def _driver(paths: Paths) -> Iterator[NodeFinding]:
     try:
         with devices.driver() as driver:
-            gpus = driver.gpus()
+            gpus, version = driver.gpus(), driver.version()
             files = len(chain.minors())
             ok = len(gpus) == files
-            text = (
-                f"{len(gpus)} GPUs" if ok else f"{len(gpus)} GPUs, but {files} device files; look at dmesg for Xid 79"
-            )
-            yield NodeFinding("driver", ok, text)
+            lost = "" if ok else f", but {files} device files; look at dmesg for Xid 79"
+            tried = f"shares were tried from {OLDEST_DRIVER} on"
+            yield NodeFinding("driver", ok, f"{len(gpus)} GPUs{lost}; version {version}, {tried}")
             shared = {uuid for one in state.everything(paths) for uuid in one.uuids}
             faults = xids.last(paths.xids)
             for gpu in gpus:

@@ -57,6 +57,11 @@ class Driver:
                 found.append((nvml.nvmlDeviceGetMinorNumber(handle), _text(nvml.nvmlDeviceGetUUID(handle)), index))
         return tuple(NodeGpu(position, *one) for position, one in enumerate(sorted(found)))
 
+    def version(self) -> str:
+        """Returns the driver's version."""
+        with self._named("the driver's version"):
+            return _text(self._nvml.nvmlSystemGetDriverVersion())
+
     def instance_name(self, uuid: str) -> str:
         """Returns the name of a MIG instance in monitoring: its GPU's number, a point, the GPU instance's number."""
         nvml = self._nvml

@@ -209,6 +209,7 @@ def test_a_whole_node_is_examined(world: World) -> None:
 
     assert found["berth.conf"][0]
     assert found["Prolog"] == (True, "berth-prolog")
+    assert found["driver"][1].endswith("; version 550.54.15, shares were tried from 535 on")
     assert found["GPU 3"][0] is False
     assert re.fullmatch(
         r"reported Xid 119 on 1[45] Nov \d\d:\d\d: reset the GPU, then remove \S+/xids", found["GPU 3"][1]
