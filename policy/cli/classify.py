@@ -19,8 +19,8 @@ __all__ = ["register", "shipped_rules", "tail"]
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Adds `classify` to the parser of `berth`."""
-    classify = subparsers.add_parser("classify", help="what a job failed of, and whether trying again is worth it")
-    classify.add_argument("log", metavar="LOG", help="its output; - for standard input")
+    classify = subparsers.add_parser("classify", help="why a job failed, by its log, and whether to try again")
+    classify.add_argument("log", metavar="LOG", help="the job's output; - for standard input")
     classify.add_argument("--exit-code", type=_exit_code, metavar="N[:SIGNAL]", help="of the job, as sacct writes it")
     classify.add_argument("--state", default="", metavar="STATE", help="of the job, as sacct writes it")
     classify.add_argument("--xid", type=int, action="append", default=[], metavar="N", help="that its GPUs reported")

@@ -11,7 +11,9 @@ from policy.formats.errors import BerthError, UsageError
 
 def register(commands: Any) -> None:
     """Add the command."""
-    parser = commands.add_parser("job-gpus", help="a job's GPUs on this node, as Slurm counts them: 0,3 (scripts)")
+    parser = commands.add_parser(
+        "job-gpus", help="print a job's GPUs on this node by number, such as 0,3 (for scripts)"
+    )
     parser.add_argument("job", metavar="JOBID", help="a job's number")
     parser.add_argument("--node", help="another node than this one")
     parser.add_argument("--uuids", action="store_true", help="UUIDs; only of jobs that share GPUs, and on their node")

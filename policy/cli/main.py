@@ -1,5 +1,6 @@
 """The command `berth` for users and admins. Exit status: 0 done, 1 failed, 2 called wrongly, 141 nobody reads."""
 
+import argparse
 import importlib
 import os
 import sys
@@ -54,12 +55,25 @@ class MissingPackageError(BerthError):
 
 def build_parser() -> CommandParser:
     """Returns the parser of the whole command line."""
-    parser = CommandParser(prog="berth", description="Places GPU jobs on GPUs that are really linked.")
+    parser = CommandParser(
+        prog="berth", description="Shows, explains and plans the GPUs of Slurm jobs. Begin with nodes, queue and why."
+    )
     parser.add_argument("--version", action="version", version=f"berth {installed()}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name in _COMMANDS:
         importlib.import_module(name).register(commands)
+    _describe(commands)
     return parser
+
+
+def _describe(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Gives each command without a description its line from the list of commands, as the first line of its help."""
+    for listed in commands._choices_actions:  # noqa: SLF001 - argparse has no public way to list subcommands
+        parser, line = commands.choices[listed.dest], listed.help or ""
+        parser.description = parser.description or f"{line[:1].upper()}{line[1:]}."
+        for action in parser._actions:  # noqa: SLF001
+            if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001
+                _describe(action)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

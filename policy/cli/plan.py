@@ -27,7 +27,12 @@ def register(commands: Any) -> None:
         usage="berth plan [--json] -- SBATCH-ARGUMENTS",
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="-- SBATCH-ARGUMENTS")
+    parser.add_argument(
+        "arguments",
+        nargs=argparse.REMAINDER,
+        metavar="-- SBATCH-ARGUMENTS",
+        help="as for sbatch, such as --gpus=2 train.sh",
+    )
     parser.set_defaults(run=run, mend=right_call)
 
 

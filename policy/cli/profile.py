@@ -23,31 +23,40 @@ _HARMED = 0.85
 
 def register(commands: Any) -> None:
     """Adds the command."""
-    parser = commands.add_parser("profile", help="what jobs do alone, and who may share a GPU")
+    parser = commands.add_parser("profile", help="what jobs use of a GPU, and how fast two are beside each other")
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
 
-    show = actions.add_parser("show", help="your own profiles in a store")
+    show = actions.add_parser("show", help="your own profiles")
     _store(show)
-    show.add_argument("--all", action="store_true", help="those of all users (who may read the store as root)")
+    show.add_argument("--all", action="store_true", help="those of all users; as root")
     show.add_argument("--json", action="store_true", help="print JSON")
     show.set_defaults(run=run_show)
 
     refresh = actions.add_parser("refresh", help="add what sacct knows of jobs that have ended; for Slurm's user")
     _store(refresh)
-    refresh.add_argument("--since", default="now-2days", metavar="TIME", help="as sacct -S takes it (%(default)s)")
+    refresh.add_argument(
+        "--since",
+        default="now-2days",
+        metavar="TIME",
+        help="jobs that ended since then, as for sacct -S (default: %(default)s)",
+    )
     refresh.set_defaults(run=run_refresh)
 
-    evaluate = actions.add_parser("evaluate", help="how well the predictor does on a table of measured pairs")
+    evaluate = actions.add_parser("evaluate", help="compare the predictor with a table of measured pairs")
     _tables(evaluate)
-    evaluate.add_argument("--fit", type=Path, default=SHIPPED, help="default: the one that ships with Berth")
-    evaluate.add_argument("--level", type=float, default=_LEVEL, help="part of the promises to keep (%(default)s)")
+    evaluate.add_argument(
+        "--fit", type=Path, default=SHIPPED, help="the fit to judge (default: the one that ships with Berth)"
+    )
+    evaluate.add_argument(
+        "--level", type=float, default=_LEVEL, help="share of promises that have to hold, 0 to 1 (default: %(default)s)"
+    )
     evaluate.add_argument("--json", action="store_true", help="print JSON")
     evaluate.set_defaults(run=run_evaluate)
 
     fit = actions.add_parser("fit", help="train the predictor on a table of measured pairs")
     _tables(fit)
     fit.add_argument("--source", required=True, help="where the table comes from; written into the fit")
-    fit.add_argument("--output", type=Path, required=True, metavar="FILE")
+    fit.add_argument("--output", type=Path, required=True, metavar="FILE", help="the fit to write")
     fit.set_defaults(run=run_fit)
 
 
@@ -57,8 +66,10 @@ def _store(parser: argparse.ArgumentParser) -> None:
 
 
 def _tables(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--pairs", type=Path, required=True, metavar="PAIRS.csv", help="pairs and both their speeds")
-    parser.add_argument("--solo", type=Path, required=True, metavar="SOLO.csv", help="each job alone")
+    parser.add_argument(
+        "--pairs", type=Path, required=True, metavar="PAIRS.csv", help="measured speeds of pairs of jobs"
+    )
+    parser.add_argument("--solo", type=Path, required=True, metavar="SOLO.csv", help="measurements of each job alone")
 
 
 def run_show(options: argparse.Namespace) -> int:

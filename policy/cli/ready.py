@@ -10,7 +10,9 @@ from policy.formats.errors import BerthError
 
 def register(commands: Any) -> None:
     """Adds the command."""
-    parser = commands.add_parser("ready", help="in a job's script: it works, its pre-flight may end here")
+    parser = commands.add_parser(
+        "ready", help="end the pre-flight of this job: call it in the script where the job works"
+    )
     parser.set_defaults(run=run)
 
 

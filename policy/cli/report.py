@@ -29,7 +29,7 @@ _SECONDS = 600
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Adds `report` to the parser of `berth`."""
     report = subparsers.add_parser(
-        "report", help="waits, places, use, ends and tries of the GPU jobs that ended in a time"
+        "report", help="report on finished GPU jobs: waits, places, use and failures, from sacct"
     )
     report.add_argument("--since", metavar="TIME", help="2026-11-01 or 2026-11-01T08:30 (default: 30 days ago)")
     report.add_argument("--until", metavar="TIME", help="the end of that time (default: now)")

@@ -31,10 +31,10 @@ _WHAT = "a score table, PAL's table, or a file of runs (default: the table that 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Adds `scores` and its commands to the parser of `berth`."""
-    scores = subparsers.add_parser("scores", help="how fast each GPU is for each application class")
+    scores = subparsers.add_parser("scores", help="show how fast each GPU is for each application class")
     commands = scores.add_subparsers(dest="scores_command", metavar="COMMAND", required=True)
 
-    show = commands.add_parser("show", help="a table, or the watch list")
+    show = commands.add_parser("show", help="print the scores, or the GPUs that need attention")
     _add_file(show)
     _add_steps(show)
     show.add_argument("--class", dest="app_class", default="", metavar="CLASS", help="only this application class")
@@ -44,28 +44,28 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     show.add_argument("--json", action="store_true", help="print JSON")
     show.set_defaults(run=_show)
 
-    heat = commands.add_parser("map", help="a heat map of nodes and GPUs, here or as SVG")
+    heat = commands.add_parser("map", help="print a heat map of nodes and GPUs, or write it as SVG")
     _add_file(heat)
     heat.add_argument("--class", dest="app_class", default="compute", metavar="CLASS", help="default: %(default)s")
     heat.add_argument("--output", metavar="FILE", help="write an SVG; - for standard output")
     heat.set_defaults(run=_map)
 
-    history = commands.add_parser("history", help="the runs of a GPU or a node, and how it changed")
+    history = commands.add_parser("history", help="print the runs of a GPU or a node, and how it changed")
     history.add_argument("runs", metavar="RUNS", help="a file of runs")
     history.add_argument("who", metavar="GPU|NODE", help="UUID, NODE:POSITION or NODE")
     history.add_argument("--class", dest="app_class", default="", metavar="CLASS", help="only this application class")
     history.set_defaults(run=_history)
 
-    taken = commands.add_parser("import", help="make a score table of PAL's")
+    taken = commands.add_parser("import", help="turn a score table of PAL's into one of Berth's")
     taken.add_argument("source", metavar="FILE", help="CSV with GPU_ID, Node_ID, PerfVar_classA, ...")
     taken.add_argument("--nodes", default="", metavar="HOSTLIST", help="names of nodes 0, 1, ...: n[001-016]")
-    taken.add_argument("--output", required=True, metavar="TABLE")
+    taken.add_argument("--output", required=True, metavar="TABLE", help="the table to write")
     taken.set_defaults(run=_import)
 
     scores_refresh.register(commands)
     scores_learn.register(commands)
 
-    given = commands.add_parser("export", help="make a score table of a file of runs, or PAL's of any")
+    given = commands.add_parser("export", help="make a score table from a file of runs; with --pal in PAL's form")
     _add_file(given)
     _add_steps(given)
     given.add_argument("--pal", action="store_true", help="in PAL's form")

@@ -17,7 +17,7 @@ _TEXTS = {"version", "slurm", "gateway", "problem"}
 
 def register(commands: Any) -> None:
     """Adds the command."""
-    parser = commands.add_parser("status", help="what berthd knows and has done")
+    parser = commands.add_parser("status", help="show berthd's state, and count what it did since its start")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=run)
 

@@ -41,8 +41,8 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Add `simulate` to the parser of `berth`."""
     parser = subparsers.add_parser(
         "simulate",
-        help="try policies on a trace",
-        description="Play a trace of jobs on a cluster on paper, once for each policy, and compare.",
+        help="play a list of jobs on a simulated cluster, with one or more policies",
+        description="Play a trace of jobs on a simulated cluster, once for each policy, and compare.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -60,7 +60,8 @@ def _add_what(parser: argparse.ArgumentParser) -> None:
         "--mode",
         choices=("slurm", "berthd", "pal-rounds"),
         default="slurm",
-        help="berthd: pins and all, with the time that everything takes (default: %(default)s)",
+        help="slurm: Slurm's scheduling; berthd: with berthd's own code and the time that each step takes; "
+        "pal-rounds: the model of PAL's artifact (default: %(default)s)",
     )
     parser.add_argument(
         "--policy",
@@ -78,15 +79,19 @@ def _add_what(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_cluster(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--nodes", type=_count, default=0, metavar="N")
-    group.add_argument("--gpus-per-node", type=_count, default=0, metavar="K")
+    group.add_argument("--nodes", type=_count, default=0, metavar="N", help="number of nodes")
+    group.add_argument("--gpus-per-node", type=_count, default=0, metavar="K", help="GPUs of each node")
     group.add_argument("--machine", default="", metavar="NAME", help="what each node is like, such as dgx-a100")
     group.add_argument("--topology", default="", metavar="DIR", help="topology files of real nodes, instead")
     group.add_argument(
-        "--fabric", default="", metavar="FILE", help="their leaves and pods: Slurm's topology.conf or .yaml"
+        "--fabric", default="", metavar="FILE", help="leaves and pods of these nodes: Slurm's topology.conf or .yaml"
     )
-    group.add_argument("--nodes-per-leaf", type=_count, default=0, metavar="N", help="default: no leaves")
-    group.add_argument("--leaves-per-pod", type=_count, default=0, metavar="N", help="default: one pod")
+    group.add_argument(
+        "--nodes-per-leaf", type=_count, default=0, metavar="N", help="nodes below one switch (default: no leaves)"
+    )
+    group.add_argument(
+        "--leaves-per-pod", type=_count, default=0, metavar="N", help="leaves below one switch (default: one pod)"
+    )
     group.add_argument(
         "--scores",
         action="append",
@@ -104,13 +109,16 @@ def _add_cluster(group: argparse._ArgumentGroup) -> None:
         "--locality-penalty",
         default="",
         metavar="P",
-        help="P for any two nodes, LEVEL=P,..., or a file; default: 1.7 in pal-rounds, else published measurements",
+        help="how much longer a job takes on several nodes: P, LEVEL=P,..., or a file (default: 1.7 in pal-rounds, "
+        "else published measurements)",
     )
     group.add_argument("--events", default="", metavar="FILE", help="slow nodes: node,start,end,factor (or down)")
 
 
 def _add_rules(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--order", choices=("fifo", "las", "srtf", "srsf", "slurm"), default="")
+    group.add_argument(
+        "--order", choices=("fifo", "las", "srtf", "srsf", "slurm"), default="", help="order of the waiting jobs"
+    )
     group.add_argument(
         "--backfill",
         action=argparse.BooleanOptionalAction,
@@ -118,13 +126,15 @@ def _add_rules(group: argparse._ArgumentGroup) -> None:
         help="let every policy skip jobs that do not fit (default: in slurm yes, in pal-rounds no)",
     )
     group.add_argument("--move-cost", type=_cost, default=0.0, metavar="S", help="seconds that a move costs a job")
-    group.add_argument("--round", type=_cost, default=360.0, metavar="S", help="pal-rounds: default %(default)g")
+    group.add_argument(
+        "--round", type=_cost, default=360.0, metavar="S", help="pal-rounds: seconds of a round (default: %(default)g)"
+    )
     group.add_argument(
         "--repeat",
         type=_cost,
         default=None,
         metavar="JOBS",
-        help="pal-rounds: the trace follows itself with so many jobs an hour (default: 2, as published; 0: not)",
+        help="pal-rounds: play the trace again after its end, with so many jobs an hour (default: 2; 0: not)",
     )
     group.add_argument(
         "--limits", default="trace", metavar="HOW", help="time limits: trace, drawn, or a factor of the run time"
@@ -133,51 +143,77 @@ def _add_rules(group: argparse._ArgumentGroup) -> None:
         "--models",
         choices=("trace", "drawn"),
         default="trace",
-        help="drawn: jobs of several GPUs get models that pay differently for locality",
+        help="drawn: jobs of several GPUs get models that lose more or less time by distance",
     )
     group.add_argument(
-        "--durations", choices=("limit", "predicted", "true"), default="limit", help="slurm: what plans believe"
+        "--durations",
+        choices=("limit", "predicted", "true"),
+        default="limit",
+        help="slurm: run times that plans count with",
     )
     group.add_argument(
-        "--bf-interval", type=_cost, default=30.0, metavar="S", help="slurm, berthd: default %(default)g"
+        "--bf-interval",
+        type=_cost,
+        default=30.0,
+        metavar="S",
+        help="slurm, berthd: seconds between backfill passes (default: %(default)g)",
     )
     group.add_argument(
         "--slurm",
         choices=("24.11", "25.05", "25.11", "26.05"),
         default="24.11",
-        help="berthd: whose backfill; 25.05 and later plan starts sooner",
+        help="berthd: release whose backfill is simulated",
     )
     group.add_argument(
         "--locality", default="", metavar="LEVEL[@TIME]", help="slurm, berthd: all jobs wait for this level"
     )
     group.add_argument(
-        "--weigh-waits", action="store_true", help="slurm: a job waits for its level no longer than that can gain it"
+        "--weigh-waits",
+        action="store_true",
+        help="slurm: a job waits for its level no longer than the level can save it",
     )
-    group.add_argument("--quotas", default="", metavar="FILE", help="slurm: account,gpus")
-    group.add_argument("--borrow", type=_cost, default=0.0, metavar="S", help="slurm: quotas may be exceeded so long")
+    group.add_argument(
+        "--quotas", default="", metavar="FILE", help="slurm: most GPUs of each account; lines of account,gpus"
+    )
+    group.add_argument(
+        "--borrow", type=_cost, default=0.0, metavar="S", help="slurm: seconds for which a job may run beyond its quota"
+    )
     group.add_argument(
         "--movable",
         type=_cost,
         default=0.0,
         metavar="PART",
-        help="slurm, berthd: so many of the jobs, 0 to 1, may be moved while they run, each for --move-cost",
+        help="slurm, berthd: share of the jobs, 0 to 1, that may be moved while they run",
     )
     group.add_argument(
-        "--spread", action="store_true", help="slurm: jobs without a number of nodes may lie on nodes in any way"
+        "--spread", action="store_true", help="slurm: split jobs without a number of nodes over nodes in any way"
     )
 
 
 def _add_output(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--json", action="store_true", help="print JSON instead of the table")
     group.add_argument("--csv", metavar="FILE", help="write the figures as CSV")
-    group.add_argument("--placements", default="", metavar="FILE", help="write who ran where: job,start_s,end_s,gpus")
+    group.add_argument(
+        "--placements", default="", metavar="FILE", help="write the GPUs of each job: job,start_s,end_s,gpus"
+    )
     group.add_argument("--history", type=_path, default="", metavar="FILE", help="write the run for `berth web`")
     group.add_argument("--report", metavar="FILE", help="write a page with table and plots (HTML)")
 
 
 def _add_runs(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--seed", action="append", metavar="N|A:B", help="repeatable (default: 1)")
-    group.add_argument("--sweep", action="append", default=[], metavar="OPTION=A,B,...", help="repeatable: all mixes")
+    group.add_argument(
+        "--seed",
+        action="append",
+        metavar="N|A:B",
+        help="seed, or seeds A to B, of what is drawn; repeatable (default: 1)",
+    )
+    group.add_argument(
+        "--sweep",
+        action="append",
+        default=[],
+        metavar="OPTION=A,B,...",
+        help="try each of these values; repeatable: all combinations",
+    )
     group.add_argument("--workers", type=_count, default=0, metavar="N", help="processes (default: one a CPU)")
     group.add_argument("--submit", metavar="DIR", help="run as a job array on this cluster, results in DIR")
     group.add_argument("--sbatch", default="", metavar="OPTIONS", help="options for sbatch, as one word")

@@ -25,22 +25,22 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         "node",
         help="measure this node's GPUs",
         description="Run compute, mixed and memory kernels on each GPU of this node for about 40 seconds, all GPUs at "
-        "once, then copy between host and GPUs, and add what they showed to a file of runs. Nothing else should run "
+        "once, then copy between host and GPUs, and add the results to a file of runs. Nothing else should run "
         "on the node meanwhile.",
     )
     node.add_argument("--output", default="", metavar="RUNS", help="file to add to (default: print)")
     node.add_argument("--alone", action="store_true", help="one GPU after the other: colder, and no part of the scores")
     node.add_argument(
-        "--own-kernels", action="store_true", help="leave cuBLAS alone, even where it is installed: kernels of ours"
+        "--own-kernels", action="store_true", help="use Berth's own kernels even where cuBLAS is installed"
     )
     node.add_argument(
         "--node", default="", metavar="NAME", help="the node's name in Slurm (default: the short host name)"
     )
     node.add_argument(
-        "--simulated", type=int, default=0, metavar="GPUS", help="so many GPUs on paper, to try things out"
+        "--simulated", type=int, default=0, metavar="GPUS", help="simulate so many GPUs, to try the command out"
     )
     node.add_argument(
-        "--pace", type=float, default=0.0, metavar="PART", help="of real time, at which GPUs on paper work"
+        "--pace", type=float, default=0.0, metavar="PART", help="speed of simulated GPUs, as a part of real time"
     )
     node.set_defaults(run=run)
 

@@ -53,7 +53,7 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     add("--output", default=_RUNS, metavar="RUNS", help="file of runs to add to (default: %(default)s)")
     add("--scores", default="", metavar="TABLE", help="table to write at the end (default: as berth.conf says)")
     add("--nodes", default="", metavar="HOSTLIST", help="only these nodes (default: all with GPUs)")
-    add("--partition", default="", metavar="NAME", help="whose nodes, and where the jobs go (default: any)")
+    add("--partition", default="", metavar="NAME", help="measure nodes of this partition, by jobs in it (default: any)")
     add("--fresh", default="7-0", metavar="TIME", help="leave out nodes measured within this time (default: 7 days)")
     add("--window", default="", metavar="FROM-TO", help="begin measurements only then, such as 22:00-06:00")
     add("--at-once", type=int, default=8, metavar="N", help="nodes measured at once (default: %(default)s)")
@@ -63,8 +63,8 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     add("--gateway", default="", metavar="NAME", help="how Slurm is asked (default: as berth.conf says)")
     add("--program", default="", metavar="PATH", help="berth on the nodes (default: as here)")
     add("--dry-run", action="store_true", help="say what would be measured, and end")
-    add("--simulated", type=int, default=0, metavar="GPUS", help="so many GPUs on paper on each node")
-    add("--pace", type=float, default=0.0, metavar="PART", help="of real time, at which GPUs on paper work")
+    add("--simulated", type=int, default=0, metavar="GPUS", help="simulate so many GPUs on each node")
+    add("--pace", type=float, default=0.0, metavar="PART", help="speed of simulated GPUs, as a part of real time")
     run.set_defaults(run=_run)
 
 

@@ -31,7 +31,7 @@ _SINCE = "now-7days"
 
 def register(commands: Any) -> None:
     """Adds `migrate` and its commands to the parser of `berth`."""
-    parser = commands.add_parser("migrate", help="from plain Slurm to Berth in steps, and back (admins)")
+    parser = commands.add_parser("migrate", help="go from plain Slurm to Berth in steps, and back (admins)")
     below = parser.add_subparsers(dest="migrate_command", metavar="COMMAND", required=True)
     plan = below.add_parser("plan", help="show what a step of docs/rollout.md changes, and the way to it")
     plan.add_argument("rung", choices=RUNGS, help="the step: observe, advise, exact or sharing")
@@ -50,7 +50,9 @@ def register(commands: Any) -> None:
     undo.add_argument("--all", action="store_true", help="undo all steps")
     _common(undo)
     _asking(undo)
-    jobs = below.add_parser("jobs", help="rewrite waiting jobs that name a model as the layout does not know it")
+    jobs = below.add_parser(
+        "jobs", help="rewrite waiting jobs that name a GPU model in a form that the new layout lacks"
+    )
     jobs.add_argument("--yes", action="store_true", help="do not ask")
     for one, run in ((plan, _plan), (apply, _apply), (status, _status), (undo, _undo), (jobs, _jobs)):
         one.set_defaults(run=run)

@@ -11,7 +11,7 @@ __all__ = ["register"]
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Adds `topo` and its commands to the parser of `berth`."""
-    topo = subparsers.add_parser("topo", help="GPUs and NVLinks of the nodes")
+    topo = subparsers.add_parser("topo", help="describe machines: discover, show, draw and compare GPUs and NVLinks")
     commands = topo.add_subparsers(dest="topo_command", metavar="COMMAND", required=True)
     for command in (discover, show, sets, draw, diff, export, compile):
         command.register(commands)

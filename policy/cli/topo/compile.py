@@ -34,7 +34,7 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         help="put all topology files and the fabric in one file, for a fast start of berthd",
         description="Read all topology files and Slurm's topology.conf or topology.yaml, and write the compiled "
         "cluster beside the topology files. berthd reads it instead of them as long as none of them has changed "
-        "since. It is worth the while from some thousand nodes on.",
+        "since. It pays off from some thousand nodes on.",
         epilog="Exit status: 0 all is well, 1 written, but a file is broken or two sources part, "
         "2 called in a wrong way.",
     )
