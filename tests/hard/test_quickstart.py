@@ -65,10 +65,9 @@ class Reader:
     def types(self, block: str, *, fails: bool = False, shown: bool = True) -> str:
         """Runs a block and returns all that it printed."""
         began = time.monotonic()
-        command = ["docker", "exec", "--interactive", "--workdir", "/root/berth", NAME, "bash", "-e"]
-        done = subprocess.run(
-            command, input=block, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
-        )
+        # As an argument, not as input: commands in the block read what is typed, too.
+        command = ["docker", "exec", "--workdir", "/root/berth", NAME, "bash", "-ec", block]
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
         if shown:
             print(f"--- {time.monotonic() - began:.0f} s\n{block}{done.stdout}")
         assert (done.returncode != 0) == fails, f"{block}\n{done.stdout}"
