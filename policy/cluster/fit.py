@@ -40,7 +40,7 @@ def on_fleet(request: "Request", fleet: "Fleet", known: AllowedNodes | None = No
     if any(partition.whole_nodes for partition in partitions):
         if request.share:
             raise Never(
-                f"--gpu-share takes a part of a GPU, partition {names} hands out whole nodes: leave it away", 402
+                f"--gpu-share takes a part of a GPU, partition {names} hands out whole nodes: leave it out", 402
             )
         request = replace(request, whole_nodes=True)
     if request.share:
@@ -120,11 +120,11 @@ def _allowed_to_share(request: "Request", fleet: "Fleet", allowed: "Bools", name
             f"partition {names} has no GPUs that Slurm counts in percent (berth topo export writes them)", 218
         )
     if not (usable := usable & able_to_share(fleet, None)).any():
-        raise Never(f"--gpu-share={request.share}: the GPUs of partition {names} are cut by MIG: leave it away", 406)
+        raise Never(f"--gpu-share={request.share}: the GPUs of partition {names} are cut by MIG: leave it out", 406)
     if request.gpu_mem is None:
         return usable
     if not (fleet.gpu_mem[usable] > 0).any():
-        raise Never(f"--gpu-mem: nobody knows how much memory the GPUs of partition {names} have: leave it away", 407)
+        raise Never(f"--gpu-mem: the memory of the GPUs of partition {names} is not known: leave it out", 407)
     most = int(fleet.gpu_mem[usable].max()) - fleet.sharing.gpu_mem_reserve
     if request.gpu_mem > most:
         raise Never(
@@ -138,7 +138,7 @@ def _refuse_what_no_guest_can_be(request: "Request", fleet: "Fleet", allowed: "B
     if not request.batch:
         raise Never(f"{what}: a guest can be put back into the queue at any time, so only sbatch can submit one", 405)
     if request.whole_nodes:
-        raise Never(f"{what}: a guest has a seat on one GPU, not whole nodes; leave --exclusive away", 405)
+        raise Never(f"{what}: a guest has a seat on one GPU, not whole nodes; leave --exclusive out", 405)
     if request.het:
         raise Never(f"{what}: a part of a heterogeneous job cannot be a guest; submit it as a job of its own", 405)
     if (allowed & fleet.ready).any() and not (allowed & fleet.ready & fleet.seats).any():

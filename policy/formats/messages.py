@@ -68,7 +68,7 @@ def untagged(text: str) -> tuple[str, int | None]:
 
 _NOTHING = "Nothing."
 _REASON = "Read the reason in the message."
-_SLURM_CHOOSES = "Nothing: Slurm places the job as without Berth. For a place by Berth, leave the option away."
+_SLURM_CHOOSES = "Nothing: Slurm places the job as without Berth. For a place by Berth, leave the option out."
 
 MESSAGES: dict[int, MessageEntry] = {
     # The decision about a job
@@ -96,7 +96,7 @@ MESSAGES: dict[int, MessageEntry] = {
     ),
     208: MessageEntry(
         "`--nodelist` names another number of nodes than the job has.",
-        "Name as many nodes as the job has, or leave `--nodelist` away.",
+        "Name as many nodes as the job has, or leave `--nodelist` out.",
     ),
     209: MessageEntry(
         "The partition of the job is not clear, or not known to berthd.", "Name one partition with `-p`."
@@ -185,7 +185,7 @@ MESSAGES: dict[int, MessageEntry] = {
     # Refused
     401: MessageEntry("A Berth flag has a wrong value.", "Write it as the message says."),
     402: MessageEntry(
-        "`--gpu-share` contradicts another option, or the partition's.", "Leave one of them away, as the message says."
+        "`--gpu-share` contradicts another option, or the partition's.", "Leave one of them out, as the message says."
     ),
     403: MessageEntry("The partition or QOS does not allow this tier.", "Use a tier that the message names."),
     404: MessageEntry(
@@ -196,9 +196,9 @@ MESSAGES: dict[int, MessageEntry] = {
         "A guest cannot have this form: it is a batch job with one GPU.",
         "Submit it with `sbatch --gpus=1`, without `--exclusive`.",
     ),
-    406: MessageEntry("The GPUs are cut by MIG, so that they cannot be shared.", "Leave `--gpu-share` away."),
+    406: MessageEntry("The GPUs are cut by MIG, so that they cannot be shared.", "Leave `--gpu-share` out."),
     407: MessageEntry(
-        "Nobody knows how much memory the GPUs have.", "Leave `--gpu-mem` away. For admins: topology files tell it."
+        "The memory of the GPUs is not known.", "Leave `--gpu-mem` out. For admins: topology files tell it."
     ),
     408: MessageEntry("No GPU has so much memory for packed jobs.", "Ask for at most what the message names."),
     409: MessageEntry(

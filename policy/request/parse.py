@@ -154,11 +154,11 @@ def names_gpus(fields: Mapping[str, str]) -> bool:
 def _refuse_what_no_share_can_be(fields: Mapping[str, str], flags: Mapping[str, str]) -> None:
     named = f"--gpu-share={flags['gpu-share']}"
     if "exclusive" in fields:
-        raise Never(f"{named} takes a part of a GPU, --exclusive whole nodes: leave one of them away", 402)
+        raise Never(f"{named} takes a part of a GPU, --exclusive whole nodes: leave one of them out", 402)
     if "gpu-tier" in flags:
         raise Never(
             f"{named} packs the job beside others, --gpu-tier={flags['gpu-tier']} is for jobs with whole GPUs and "
-            f"their guests: leave one of them away",
+            f"their guests: leave one of them out",
             402,
         )
 

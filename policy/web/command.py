@@ -69,7 +69,7 @@ def run(options: argparse.Namespace) -> int:
     if options.from_simulation or options.from_collect:
         server = _server(options, Exhibit(_recorded(options)), _access(options, ""))
     elif options.day:
-        raise UsageError("--day is for --from-collect FILE; add it, or leave --day away")
+        raise UsageError("--day is for --from-collect FILE; add it, or leave --day out")
     else:
         from policy.site.config import config_path, load  # noqa: PLC0415
 
@@ -96,7 +96,7 @@ def _recorded(options: argparse.Namespace) -> SimulatedSource:
 
     if options.from_simulation:
         if options.from_collect or options.day:
-            raise UsageError("--from-simulation stands alone; leave --from-collect and --day away")
+            raise UsageError("--from-simulation stands alone; leave --from-collect and --day out")
         return SimulatedSource(options.from_simulation)
     since, until = 0.0, float("inf")
     if options.day:

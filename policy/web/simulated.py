@@ -131,7 +131,7 @@ class CollectedSource(SimulatedSource):
         except OSError as problem:
             raise FormatError(f"cannot read {path}: {problem.strerror}; berth collect makes it") from None
         if not found.jobs:
-            raise FormatError(f"{path} has no GPU job in that time; name another --day, or leave it away")
+            raise FormatError(f"{path} has no GPU job in that time; name another --day, or leave it out")
         room = known(found.names)
         nodes = [replace(node, gpus=max(node.gpus, seen)) for node, seen in zip(room.nodes, found.gpus, strict=True)]
         began = since or min(float(job["submitted"]) for job in found.jobs)

@@ -33,7 +33,7 @@ void tres_scan(const char *tres, struct tres_found *found);
  * one element. Types gK stay. true: the string was changed.
  */
 bool tres_strip_models(char *tres);
-/* The same for --gres, where "gres/" may be left away. */
+/* The same for --gres, where "gres/" may be left out. */
 bool gres_strip_models(char *gres);
 /* The same for --gpus, --gpus-per-node and so on: "a100:2" becomes "2". */
 bool gpus_strip_models(char *gpus);

@@ -26,7 +26,7 @@ typedef void (*element_parser)(const char *start, const char *end, struct elemen
 const char *element_end(const char *s);
 /* As it stands in a job. */
 void element_parse(const char *start, const char *end, struct element *e);
-/* As users write --gres: sbatch puts "gres/" in where they leave it away. */
+/* As users write --gres: sbatch puts "gres/" in where they leave it out. */
 void element_parse_gres(const char *start, const char *end, struct element *e);
 /* As users write --gpus: sbatch puts "gres/gpu:" before it. */
 void element_parse_gpus(const char *start, const char *end, struct element *e);

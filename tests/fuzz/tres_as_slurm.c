@@ -198,7 +198,7 @@ static void same_without_models(const char *text, const struct reading *as, cons
 	must(same_others(as, &again), "more than models is taken out", text);
 }
 
-/* The same words as --gres has them: there "gres/" may be left away, and sbatch puts it in. */
+/* The same words as --gres has them: there "gres/" may be left out, and sbatch puts it in. */
 static void compare_option(const char *text)
 {
 	struct tres_found found = {0};

@@ -434,7 +434,7 @@ def _never_at_level(request: Request, demand: Demand, book: Book) -> str:
             if k == demand.k:
                 return ""
             break
-    most = f"at most {k}: ask for {k} or fewer" if k > 1 else "none has NVLink: leave the flag away"
+    most = f"at most {k}: ask for {k} or fewer" if k > 1 else "none has NVLink: leave the flag out"
     where = f"partition {request.partition or fleet.default_partition}"
     return (
         f"--locality=nvlink: no node of {where} that fits the job joins {demand.k} GPUs pairwise by NVLink, {most}, "
