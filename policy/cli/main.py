@@ -5,6 +5,7 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from policy.cli.output import installed, number_of, say
 from policy.cli.parser import CommandParser
@@ -66,7 +67,7 @@ def build_parser() -> CommandParser:
     return parser
 
 
-def _describe(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def _describe(commands: "argparse._SubParsersAction[Any]") -> None:
     """Gives each command without a description its line from the list of commands, as the first line of its help."""
     for listed in commands._choices_actions:  # noqa: SLF001 - argparse has no public way to list subcommands
         parser, line = commands.choices[listed.dest], listed.help or ""
