@@ -39,7 +39,7 @@ def prose(text: str) -> str:
     """Returns a page without code, tables and headings; a span of code counts as one word."""
     for pattern, flags, instead in (
         (r"^```.*?^```", re.DOTALL, ""),
-        (r"^(?: {4}|\t|\||#).*$", 0, ""),
+        (r"^(?: {4}|\t| *\||#).*$", 0, ""),
         (r"`[^`\n]*`", 0, "code"),
         (r"!?\[([^\]]*)\]\([^)]*\)", 0, r"\1"),
     ):

@@ -121,15 +121,14 @@ def test_the_page_of_a_day_needs_no_docker(reader: Reader) -> None:
 
 def test_a_cluster_with_a_real_slurm(reader: Reader) -> None:
     began = time.monotonic()
-    setup, submit, ask, plan, down = blocks("On a test cluster with a real Slurm")
+    setup, submit, ask, look, plan, down = blocks("On a test cluster with a real Slurm")
     reader.types(setup)
     [expected] = re.findall(r"^```text\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
     # docker hands the two streams on as they come.
     assert sorted(reader.types(submit).splitlines()) == sorted(expected.splitlines())
     print(f"a planned job after {time.monotonic() - began:.0f} s")
-    asked = reader.types(ask)
-    assert "n2 GPUs 0,1" in asked
-    assert "alice" in asked
+    assert "n2 GPUs 0,1" in reader.types(ask)
+    assert "alice" in reader.types(look)
     assert "GPUs" in reader.types(plan)
     [[command, answer]] = re.findall(r"^    \$ (sbatch .*)\n    (sbatch: .*)\n", README, re.MULTILINE)
     script = f"cd; printf '#!/bin/sh\\nsleep 9\\n' > train.sh; {command}"
