@@ -2,7 +2,10 @@
 
 `python -m tests.recording record FILE COMMAND ...` runs the command in a terminal of its own and keeps each line
 with the second at which it came, in the format of asciinema (asciicast 2).
-`python -m tests.recording draw FILE PICTURE.svg` draws it. README.md shows `make demo` so.
+`python -m tests.recording draw FILE PICTURE.svg` draws it. The picture of README.md is renewed so:
+
+    python -m tests.recording record docs/pictures/demo.cast make demo
+    python -m tests.recording draw docs/pictures/demo.cast docs/pictures/demo.svg
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ import sys
 import termios
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from rich.cells import cell_len
@@ -180,7 +183,6 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.recording", description=(__doc__ or "").split("\n")[0])
     commands = parser.add_subparsers(dest="do", required=True)
     recorder = commands.add_parser("record", help="run a command and keep what it shows")
-    recorder.add_argument("--shown", metavar="TEXT", help="what the picture shows as typed, such as 'make demo'")
     recorder.add_argument("file", type=Path, help="the recording, asciicast 2")
     recorder.add_argument("words", nargs=argparse.REMAINDER, metavar="COMMAND ...")
     drawer = commands.add_parser("draw", help="draw a recording")
@@ -194,7 +196,6 @@ def main() -> int:
         recording = record(options.words)
     except subprocess.CalledProcessError as failed:
         sys.exit(f"recording: {failed.cmd[0]} ended with status {failed.returncode}; nothing was kept")
-    recording = replace(recording, command=options.shown or recording.command)
     options.file.write_text(write_cast(recording), encoding="utf-8")
     return 0
 
