@@ -27,7 +27,7 @@ cluster-runs = BERTH_RERUN="make $(firstword $(MAKECMDGOALS))" containers/bootst
     && BERTH_RERUN="make $(firstword $(MAKECMDGOALS))" containers/bootstrap engine-start
 
 .DEFAULT_GOAL := help
-.PHONY: help setup docs demo demo-web test test-hard test-vm test-fast lint format bench bench-hook bench-passes bench-harm bench-topology bench-placement bench-simulate bench-philly bench-runtime bench-published bench-events bench-placement-speed bench-plan bench-gateway bench-replay bench-node bench-guard bench-injob bench-packing bench-company bench-predictor bench-matching bench-sharing-day bench-scores bench-stragglers bench-classify bench-retry bench-gpu-mps bench-gpu-guard check-artifact measurements pictures bench-scrape cluster-up cluster-down fuzz fuzz-tres coverage coverage-c mutants sanitize clean lock bench-flood bench-forms bench-gate bench-load deb rpm pypi
+.PHONY: help setup docs demo demo-web test test-hard test-vm test-fast lint format bench bench-hook bench-passes bench-harm bench-topology bench-placement bench-simulate bench-philly bench-runtime bench-published bench-events bench-placement-speed bench-plan bench-gateway bench-replay bench-node bench-guard bench-injob bench-packing bench-company bench-predictor bench-matching bench-sharing-day bench-scores bench-stragglers bench-classify bench-retry bench-gpu-mps bench-gpu-guard check-artifact measurements pictures bench-scrape cluster-up cluster-down fuzz fuzz-tres coverage coverage-c mutants sanitize clean lock bench-flood bench-forms bench-gate bench-load campaign deb rpm pypi
 
 help: ## this page
 	@echo "Berth: the right GPUs for every Slurm job. Start with 'make demo'."
@@ -70,6 +70,9 @@ test-hard: setup ## the larger clusters, 64 nodes and one with accounting, what 
 	@BERTH_EXAMPLES=10 $(PY) -m pytest tests/unit -m "hypothesis and not slow" -n auto
 	@$(PY) -m pytest tests/unit tests/world -m hard -n auto
 	@$(call with-engine,$(PY) -m tests.fuzz.tres --count 2000000 && $(PY) -m pytest tests/hard tests/slurm tests/hostile -m "(hard or any_slurm) and not vm" && BERTH_FULL_MATRIX=1 $(PY) -m pytest tests/slurm/test_matrix.py tests/slurm/test_best_set.py tests/slurm/test_like_plain.py -m "not hard")
+
+campaign: setup ## seeded faults on the real test cluster while jobs of every kind run, and invariants after each (SLURM=26.05 SEED=39 MINUTES=30)
+	@$(call with-engine,$(PY) -m tests.hard.faults --slurm $(SLURM) --minutes $(or $(MINUTES),10) $(if $(SEED),--seed $(SEED)))
 
 test-vm: setup ## the test cluster on fresh Debian 12 and 13 machines (virtual ones): systemd, cgroup v2, AppArmor
 	@BERTH_RERUN="make test-vm" containers/bootstrap vm-packages

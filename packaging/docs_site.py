@@ -80,6 +80,7 @@ GROUPS = {
         "like-plain",
         "world",
         "load",
+        "campaign",
         "gpu-window",
     ),
     "Results": ("results/README", "results/tables", "results/*"),

@@ -40,6 +40,8 @@ struct seen {
 void seen_begin(struct seen *seen);
 /* Whether the record is new or another than before. */
 bool seen_changed(struct seen *seen, uint64_t key, const struct text *line);
+/* The record is as before, though nobody looked at it. */
+void seen_keep(struct seen *seen, uint64_t key);
 /* The look is over: forget the keys that it did not meet, and print them unless kind is NULL.
  * Whether there were any. */
 bool seen_end(struct seen *seen, const char *kind);
@@ -51,6 +53,8 @@ int gateway_job(uint32_t job_id);
 int gateway_update(char *job, char *changes, struct text *said);
 int gateway_requeue(char *job, bool only_running, struct text *said);
 int gateway_signal(const char *job, char *number);
+/* A job, by its number or as one of its array, was changed: its record is to be read again. */
+void gateway_changed(const char *name);
 int gateway_config(void);
 int gateway_ping(void);
 void gateway_forget(void);

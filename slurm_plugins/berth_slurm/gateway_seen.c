@@ -72,6 +72,14 @@ bool seen_changed(struct seen *seen, uint64_t key, const struct text *line)
 	return changed;
 }
 
+void seen_keep(struct seen *seen, uint64_t key)
+{
+	struct seen_entry *entry = seen->cap ? place_of(seen->entries, seen->cap, key) : NULL;
+
+	if (entry && entry->round)
+		entry->round = seen->round;
+}
+
 bool seen_end(struct seen *seen, const char *kind)
 {
 	bool any = false;

@@ -122,6 +122,7 @@ int gateway_update(char *name, char *changes, struct text *said)
 	else
 		job.job_id = (uint32_t)job_id;
 #endif
+	gateway_changed(name);
 	if (!put_changes(&job, changes, said))
 		return EINVAL;
 	if (slurm_update_job2(&job, &answer))
@@ -133,6 +134,7 @@ int gateway_requeue(char *job, bool only_running, struct text *said)
 {
 	job_array_resp_msg_t *answer = NULL;
 
+	gateway_changed(job);
 	/* With the flag slurmctld passes over a job that has just ended, and says nothing. */
 	if (slurm_requeue2(job, only_running ? JOB_RUNNING : 0, &answer))
 		return errno ? errno : SLURM_ERROR;

@@ -28,7 +28,7 @@ import numpy as np
 from policy.formats.errors import BerthError
 from policy.site.ask import status
 from tests.bench.hook import quantile
-from tests.bench.load.locks import Calls
+from tests.bench.load import locks
 from tests.bench.load.processes import STOP, Controller, Nodes, Users
 from tests.bench.load.timed import TIMES
 from tests.bench.load.workload import Workload, load
@@ -282,8 +282,9 @@ def figures_of(workload: Workload, found: LoadRun) -> list[Figure]:
     if users["bursts"]:
         figures.append(_limited("burst_seen_s", _seen_after(users["bursts"], found.passes), must.burst_seen_s, "s"))
     looks = [one for one in controller["looks"] if began <= one[0] <= ended]
-    records, nodes = sum(one[1] for one in looks), len(looks) * sum(one.nodes for one in workload.cluster)
-    held = Calls(records, nodes, controller["updates"], controller["asked"]).held_ms / (ended - began)
+    nodes = sum(one.nodes for one in workload.cluster)
+    held = locks.of_looks(looks, nodes) + locks.of_calls(controller["updates"], controller["asked"])
+    held /= ended - began
     figures += [
         _limited("lock_ms_per_s", held, must.lock_ms_per_s, "ms/s, worked out"),
         Figure("records", looks[-1][1] if looks else 0, "jobs in Slurm"),

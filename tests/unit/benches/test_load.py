@@ -8,7 +8,7 @@ import pytest
 from policy.slurm.by_library.libslurm import job_facts, node_facts
 from policy.slurm.by_library.program import JobRecord, NodeRecord
 from tests.bench.load import __main__ as bench
-from tests.bench.load.locks import Calls
+from tests.bench.load import locks
 from tests.bench.load.slurm import PaperSlurm
 from tests.bench.load.workload import Queue, Workload, WorkloadError, load
 
@@ -113,9 +113,14 @@ def test_a_pin_that_is_written_lets_the_job_start_there_and_a_task_gets_a_record
 
 
 def test_what_slurmctld_would_hold_is_told_by_records_and_calls() -> None:
-    assert Calls(0, 0, 0, 0).held_ms == 0
-    assert Calls(12_000, 0, 0, 0).held_ms == pytest.approx(92.4)
-    assert Calls(0, 0, 10, 0).held_ms < Calls(0, 0, 10, 10).held_ms
+    assert locks.of_looks([], 1_024) == locks.of_calls(0, 0) == 0
+    assert locks.of_looks([(0, 1_000, 1_000)], 0) == pytest.approx(7.7)
+    # Many jobs are asked for their states, and for their records where few changed, or else every five seconds.
+    whole, few = locks.of_looks([(0, 12_000, 0)], 0), locks.of_looks([(0, 12_000, 0), (1, 12_000, 10)], 0)
+    assert few - whole == pytest.approx(1.56 + 0.91)
+    assert locks.of_looks([(0, 12_000, 0), (1, 12_000, 1_001)], 0) == pytest.approx(2 * whole)
+    assert locks.of_looks([(0, 12_000, 0), (6, 12_000, 0)], 0) == pytest.approx(2 * whole)
+    assert locks.of_calls(10, 0) < locks.of_calls(10, 10)
 
 
 @pytest.mark.slow

@@ -1,0 +1,165 @@
+"""Looks at a cluster from outside, and tells what must not be."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from policy.formats import hostlist, segment
+from policy.slurm import fields
+from tests.hard.faults.jobs import FOLDER, SentJob
+from tests.slurm.harness import ENDED, Slurm
+
+_PART = re.compile(r"Nodes=(\S+) CPU_IDs=\S* Mem=\S* GRES=(\S*)")
+_FORGOTTEN = "Registered PENDING|Purged files for defunct batch"
+"""What slurmctld says of a run, and of a job, that is not in its state."""
+_FAULTS = ("Traceback", "fault of berthd's own", "planning it failed", "a step of the plan is left out")
+
+
+@dataclass(slots=True)
+class JobSeen:
+    """A record of scontrol's."""
+
+    id: int
+    state: str
+    reason: str
+    restarts: int
+    array: int
+    extra: str
+    required: str
+    segment: dict[str, str]
+    parts: list[tuple[str, str]]
+
+
+def records(slurm: Slurm) -> list[JobSeen]:
+    """All jobs that Slurm knows."""
+    text = slurm.target.run(["scontrol", "-d", "-o", "show", "job"], user="root", check=False).out
+    return [_record(line) for line in text.splitlines() if line.startswith("JobId=")]
+
+
+def _record(line: str) -> JobSeen:
+    def word(key: str, default: str = "") -> str:
+        match = re.search(rf"(?:^|\s){key}=(\S*)", line)
+        return match[1] if match else default
+
+    def told(key: str) -> str:
+        match = re.search(rf"\s{key}=(\[berth/1 [^\]]*\])", line)
+        return match[1] if match else ""
+
+    parts = [(name, gres) for nodes, gres in _PART.findall(line) for name in hostlist.expand(nodes) if gres != "(null)"]
+    return JobSeen(
+        int(word("JobId")), word("JobState"), word("Reason"), int(word("Restarts", "0")), int(word("ArrayJobId", "0")),
+        told("Extra"), word("ReqNodeList"), segment.fields(told("AdminComment")) or {}, parts,
+    )  # fmt: skip
+
+
+@dataclass(slots=True)
+class Watch:
+    """All that was seen of jobs, and what was wrong."""
+
+    slurm: Slurm
+    sent: list[SentJob] = field(default_factory=list)
+    last: dict[int, str] = field(default_factory=dict)
+    log_lines: int = 0
+    wrong: list[str] = field(default_factory=list)
+    checks: int = 0
+    forgotten: set[int] = field(default_factory=set)
+    """Jobs that slurmctld forgot, or their start, as it says itself: killed before it saved its state, it starts them
+    anew, or gives their numbers to others."""
+
+    def begin(self) -> None:
+        """Leave out what the log said before."""
+        self.log_lines = len(self._log())
+
+    def look(self) -> list[str]:
+        """Check all invariants now; what is wrong that was not before."""
+        self.checks += 1
+        told = self.slurm.target.bash(f"svc slurmctld log | grep -E '{_FORGOTTEN}'", user="root", check=False).out
+        self.forgotten = set(map(int, re.findall(rf"(?:{_FORGOTTEN}) JobId=(\d+)", told)))
+        jobs = records(self.slurm)
+        for job in jobs:
+            self.last[job.id] = job.state
+            if job.array:
+                self.last[job.array] = self.last.get(job.array, job.state)
+        found = [
+            *_owned_once(jobs), *_held(jobs), *_pins_are_whole(jobs), *self._started(jobs), *self._lost(jobs),
+            *self._log_is_clean(),
+        ]  # fmt: skip
+        new = [one for one in found if one not in self.wrong]
+        self.wrong += new
+        return new
+
+    def _lost(self, jobs: Sequence[JobSeen]) -> Iterator[str]:
+        known = {job.id for job in jobs} | {job.array for job in jobs}
+        for one in self.sent:
+            if one.id in known or one.id in self.forgotten:
+                continue
+            if self.last.get(one.id, "") not in ENDED | {"COMPLETING"}:
+                yield f"job {one.id} ({one.kind}) is gone, and was {self.last.get(one.id, 'never seen')} before"
+
+    def _started(self, jobs: Sequence[JobSeen]) -> Iterator[str]:
+        text = self.slurm.target.bash(f"cd {FOLDER} && grep -H '^start' * 2>/dev/null", user="root", check=False).out
+        runs: dict[tuple[int, int], list[tuple[str, str]]] = defaultdict(list)
+        for line in text.splitlines():
+            name, _, rest = line.partition(":")
+            words = rest.split(" ")
+            runs[int(name), int(words[1])].append((words[2], words[3] if len(words) > 3 else ""))
+        for (number, run), seen in runs.items():
+            if len(seen) > 1 and number not in self.forgotten:
+                yield f"job {number} started run {run} {len(seen)} times"
+        for job in jobs:
+            planned = segment.fields(job.extra) or {}
+            seen = runs.get((job.id, job.restarts), [])
+            if job.state != "RUNNING" or not seen or "gpus" not in planned:
+                continue
+            if (opened := seen[0][1]) != planned["gpus"]:
+                yield f"job {job.id} was planned on GPUs {planned['gpus']} of {planned['nodes']} and opens {opened!r}"
+
+    def _log(self) -> list[str]:
+        return self.slurm.target.bash("svc berthd log", user="root", check=False).out.splitlines()
+
+    def _log_is_clean(self) -> Iterator[str]:
+        for line in self._log()[self.log_lines :]:
+            if any(words in line for words in _FAULTS):
+                yield f"berthd's log: {line[:300]}"
+
+
+def _owned_once(jobs: Sequence[JobSeen]) -> Iterator[str]:
+    whole: dict[tuple[str, int], list[int]] = defaultdict(list)
+    percent: dict[tuple[str, int], int] = defaultdict(int)
+    for job in jobs:
+        for name, gres in job.parts if job.state in {"RUNNING", "SUSPENDED"} else ():
+            used = fields.gres_used(gres)
+            for place, share in enumerate(used.shared):
+                percent[name, place] += share
+            for place in range(8):
+                if used.gpus >> place & 1 and not (place < len(used.shared) and used.shared[place]):
+                    whole[name, place].append(job.id)
+    for (name, place), owners in whole.items():
+        if len(owners) > 1:
+            yield f"GPU {place} of {name} has two owners: jobs {owners}"
+        if percent.get((name, place)):
+            yield f"GPU {place} of {name} is owned by job {owners[0]} and shared"
+    for (name, place), share in percent.items():
+        if share > 100:
+            yield f"shares of GPU {place} of {name} add up to {share}"
+
+
+def _held(jobs: Sequence[JobSeen]) -> Iterator[str]:
+    for job in jobs:
+        if job.state == "PENDING" and job.reason in {"JobHeldAdmin", "JobHeldUser"}:
+            yield f"job {job.id} is held ({job.reason}), and nobody did that"
+
+
+def _pins_are_whole(jobs: Sequence[JobSeen]) -> Iterator[str]:
+    for job in jobs:
+        values = job.segment
+        if job.state != "PENDING" or values.get("state") not in segment.PINNED_STATES:
+            continue
+        if sorted(hostlist.expand(job.required)) != sorted(values.get("nodes", "").split(",")):
+            yield f"job {job.id} requires {job.required} and its segment says {values.get('nodes')}"
+        extra = segment.fields(job.extra) or {}
+        if not segment.pins_nodes_alone(values) and extra.get("gpus") != values.get("gpus"):
+            yield f"job {job.id}: its node would be told of GPUs {extra.get('gpus')}, not {values.get('gpus')}"
