@@ -70,6 +70,8 @@ class CampaignReport:
     untaken: int = 0
     """Submissions that failed, as with plain Slurm, while slurmctld was away."""
     ends: dict[str, int] = field(default_factory=dict)
+    failed: dict[str, int] = field(default_factory=dict)
+    """By kind, Slurm's reason and exit code; of one kind it is the script's own doing."""
     closed_by_slurm: dict[str, int] = field(default_factory=dict)
     held_by_slurm: int = 0
     forgotten_by_slurm: int = 0
@@ -205,6 +207,8 @@ class Campaign:
         self.report.left += self.watch.look()
         kinds = {one.id: one.kind for one in self.watch.sent}
         self.report.ends = dict(Counter(state for number, state in self.watch.last.items() if number in kinds))
+        told = (f"{kinds[number]}: {why}" for number, why in self.watch.failed.items() if number in kinds)
+        self.report.failed = dict(Counter(told))
         odd = [job for job in records(self.slurm) if job.state not in ENDED]
         self.report.left += [f"job {job.id} is {job.state}, and not in the queue" for job in odd if not left]
         self.report.rss_kb.append(self._rss())

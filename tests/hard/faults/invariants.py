@@ -31,6 +31,7 @@ class JobSeen:
     required: str
     segment: dict[str, str]
     parts: list[tuple[str, str]]
+    exit_code: str = ""
 
 
 def records(slurm: Slurm) -> list[JobSeen]:
@@ -52,6 +53,7 @@ def _record(line: str) -> JobSeen:
     return JobSeen(
         int(word("JobId")), word("JobState"), word("Reason"), int(word("Restarts", "0")), int(word("ArrayJobId", "0")),
         told("Extra"), word("ReqNodeList"), segment.fields(told("AdminComment")) or {}, parts,
+        word("ExitCode"),
     )  # fmt: skip
 
 
@@ -62,6 +64,8 @@ class Watch:
     slurm: Slurm
     sent: list[SentJob] = field(default_factory=list)
     last: dict[int, str] = field(default_factory=dict)
+    failed: dict[int, str] = field(default_factory=dict)
+    """Reason and exit code of jobs that failed."""
     log_lines: int = 0
     wrong: list[str] = field(default_factory=list)
     checks: int = 0
@@ -81,6 +85,8 @@ class Watch:
         jobs = records(self.slurm)
         for job in jobs:
             self.last[job.id] = job.state
+            if job.state == "FAILED":
+                self.failed[job.id] = f"{job.reason}, exit code {job.exit_code}"
             if job.array:
                 self.last[job.array] = self.last.get(job.array, job.state)
         found = [
