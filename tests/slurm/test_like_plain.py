@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -12,6 +11,7 @@ from containers.cluster import PREFIX
 from tests.differential.compare import difference
 from tests.differential.draw import covering
 from tests.differential.outcome import Outcome, Request, outcome_of, prepare
+from tests.differential.side_by_side import all_of
 
 from .conftest import OWN, cluster
 from .deal import dealt
@@ -112,15 +112,11 @@ def plain(slurm: Slurm) -> Iterator[Target]:
         cluster("down", "--slurm", slurm.name, "--without-berth")
 
 
-def both(plain: Target, berth: Target, text: str) -> tuple[Outcome, Outcome]:
-    """What became of a request on each cluster, run at the same time."""
-    asked, _, step = text.partition(" -- srun ")
-    command, *options = shlex.split(asked)
-    request = Request(command, tuple(options), tuple(shlex.split(step)))
-    with ThreadPoolExecutor(2) as pool:
-        first = pool.submit(outcome_of, plain, request, folder=FOLDER)
-        second = pool.submit(outcome_of, berth, request, folder=FOLDER)
-        return first.result(), second.result()
+def asked(text: str) -> Request:
+    """A line of the tables as a request."""
+    words, _, step = text.partition(" -- srun ")
+    command, *options = shlex.split(words)
+    return Request(command, tuple(options), tuple(shlex.split(step)))
 
 
 def in_all(outcome: Outcome) -> tuple[int, int, int]:
@@ -133,17 +129,22 @@ def test_a_request_becomes_the_same_as_on_plain_slurm(slurm: Slurm, plain: Targe
     for target in (plain, slurm.target):
         prepare(target, FOLDER)
 
-    same, evenly = dealt(SAME, slurm.name), dealt(EVENLY, slurm.name)
+    same, evenly = ({asked(text): text for text in dealt(table, slurm.name)} for table in (SAME, EVENLY))
 
-    found = {text: both(plain, slurm.target, text) for text in (*same, *evenly)}
+    def differs(request: Request, one: Outcome, other: Outcome) -> bool:
+        if request in same:
+            return one != other
+        return (one.rc, in_all(one)) != (other.rc, in_all(other)) or len(set(other.tasks)) != 1
+
+    found = all_of((plain, slurm.target), (*same, *evenly), differs, folder=FOLDER)
 
     # The tables in which plain Slurm itself ran nothing would compare nothing.
     assert sum(bool(one.tasks) for one, _ in found.values()) >= len(found) * 9 // 10
-    for text in same:
-        one, other = found[text]
+    for request, text in same.items():
+        one, other = found[request]
         assert one == other, f"{text}: plain {one.text()}, with Berth {other.text()}"
-    for text in evenly:
-        one, other = found[text]
+    for request, text in evenly.items():
+        one, other = found[request]
         assert (one.rc, in_all(one)) == (other.rc, in_all(other)), text
         assert len(set(other.tasks)) == 1, text
 
@@ -190,22 +191,14 @@ def test_requests_in_which_each_two_words_meet_become_the_same(slurm: Slurm, pla
     for target in pair:
         prepare(target, FOLDER)
 
-    def run(request: Request) -> tuple[Outcome, Outcome]:
-        with ThreadPoolExecutor(2) as pool:
-            one, other = pool.map(lambda target: outcome_of(target, request, folder=FOLDER, seconds=20), pair)
-        return one, other
+    # All of them on each version in make test-hard.
+    every = dealt(covering(2), slurm.name)
+    found = all_of(pair, every, difference, folder=FOLDER, seconds=20)
 
-    ran = 0
-    for request in covering(2):
-        one, other = run(request)
-        ran += bool(one.tasks)
-        if not difference(request, one, other):
-            continue
-        # What Slurm itself does otherwise each time tells nothing.
-        one, other = run(request)
+    for request, (one, other) in found.items():
         why = difference(request, one, other)
         assert not why, f"{request.text()}: {why}: {one.text()}, with Berth {other.text()}"
-    assert ran > 20
+    assert sum(bool(one.tasks) for one, _ in found.values()) > len(found) // 6
 
 
 def test_the_node_of_least_weight_is_taken_as_on_plain_slurm(slurm: Slurm, plain: Target) -> None:

@@ -120,9 +120,13 @@ def body(steps: tuple[str, ...]) -> str:
 
 
 def steps_of(form: str) -> tuple[str, ...]:
-    """The step forms that a job form is tried with; all of them where models are compared with features."""
-    if FULL or form in MODELS or form in MODELS.values():
+    """The step forms that a job form is tried with; of models and features also those that may name the model."""
+    if FULL:
         return STEPS
+    if form in MODELS or form in MODELS.values():
+        turn = next(i for i, pair in enumerate(MODELS.items()) if form in pair)
+        unnamed = {step.replace("MODEL:", "") for step in MODEL_STEPS}
+        return tuple(step for i, step in enumerate(STEPS) if i % 3 == turn % 3 or step in unnamed)
     return STEPS[JOBS.index(form) % 3 :: 3]
 
 

@@ -168,6 +168,7 @@ def runs_on(slurm: Slurm, job: int, node: str) -> bool:
     return slurm.state(job) == "RUNNING" and place(slurm, job)[0] == node
 
 
+@pytest.mark.hard
 def test_after_three_moves_it_stays_failed(slurm: Slurm) -> None:
     nodes = nodes_of(slurm)
     for node in nodes.values():

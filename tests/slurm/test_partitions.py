@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
 
-from .harness import Slurm, seen
+from .harness import Slurm, seen, until
 from .test_planner import PLANNED_WITHIN, SLACK, fill, moved, segment_of
 
 pytestmark = pytest.mark.any_slurm
@@ -20,11 +21,18 @@ def partition(slurm: Slurm, name: str, nodes: str, *more: str) -> Iterator[None]
     words = [f"PartitionName={name}", f"Nodes={nodes}", "MaxTime=INFINITE", "State=UP", *more]
     slurm.target.run(["scontrol", "create", *words], user="root")
     try:
-        time.sleep(PLANNED_WITHIN)  # berthd has to have seen it
+        slurm.passes()  # berthd has to have seen it
         yield
     finally:
         slurm.clear()
         slurm.target.run(["scontrol", "delete", f"PartitionName={name}"], user="root")
+
+
+def cycles(slurm: Slurm) -> list[int]:
+    """How often Slurm's main pass and its backfill ran."""
+    counts = re.findall(r"^\s+Total cycles:\s+(\d+)", slurm.target.run(["sdiag"], user="root").out, re.MULTILINE)
+    assert len(counts) == 2
+    return [int(count) for count in counts]
 
 
 def test_a_job_of_a_partition_that_goes_down_starts_on_its_place_in_the_other(slurm: Slurm) -> None:
@@ -39,7 +47,7 @@ def test_a_job_of_a_partition_that_goes_down_starts_on_its_place_in_the_other(sl
         assert moved(slurm, job, "n4", began) < PLANNED_WITHIN + SLACK
         # That its former place comes free is nothing to it.
         slurm.target.run(["scancel", str(first)], user="root")
-        time.sleep(PLANNED_WITHIN)
+        slurm.passes()
         assert (slurm.state(job), segment_of(slurm, job)["nodes"]) == ("PENDING", "n4")
         slurm.target.run(["scancel", str(second)], user="root")
 
@@ -58,10 +66,13 @@ def test_slurm_calls_no_job_impossible_because_its_place_is_in_another_partition
         try:
             # Now Slurm tries it in the other partition alone.
             slurm.target.run(["scontrol", "update", "PartitionName=left", "State=DOWN"], user="root")
-            reasons = set()
-            for _ in range(40):  # several passes
+            reasons, before = set(), cycles(slurm)
+
+            def tried() -> bool:
                 reasons.add(slurm.show(job)["Reason"])
-                time.sleep(0.2)
+                return all(now > old + 2 for now, old in zip(cycles(slurm), before, strict=True))
+
+            until("Slurm's main pass and its backfill to have tried it several times", tried)
             assert "BadConstraints" not in reasons
         finally:
             slurm.target.bash("pkill -CONT -f policy.daemon", user="root")
@@ -70,7 +81,7 @@ def test_slurm_calls_no_job_impossible_because_its_place_is_in_another_partition
 def test_a_job_that_comes_when_a_partition_is_down_starts_in_the_other(slurm: Slurm) -> None:
     with partition(slurm, "left", "n1"):
         slurm.target.run(["scontrol", "update", "PartitionName=left", "State=DOWN"], user="root")
-        time.sleep(PLANNED_WITHIN)
+        slurm.passes()
 
         [probe] = seen(slurm.finish(slurm.submit("--gpus=4", "-p", "left,other")))
 
@@ -106,7 +117,7 @@ def test_a_job_waits_for_its_own_partition_though_another_of_its_list_is_free(sl
     ):
         [holder] = fill(slurm, "n2", minutes=5)
         job = slurm.submit("--gpus=4", "-p", "left,right")
-        time.sleep(2 * PLANNED_WITHIN)
+        slurm.passes(4)
         segment = segment_of(slurm, job)
         assert (segment["nodes"], segment["shut"], segment["pins"]) == ("n2", "left", "0")
         slurm.target.run(["scancel", str(holder)], user="root")
@@ -131,7 +142,7 @@ def test_a_job_of_a_higher_tier_is_planned_before_one_of_a_higher_priority(slurm
         # Long enough for the other's start to be in another second.
         later = slurm.submit("--gpus=8", "-p", "urgent", body="sleep 3")
         slurm.target.run(["scontrol", "update", f"JobId={earlier}", "Priority=1000000"], user="root")
-        time.sleep(PLANNED_WITHIN)
+        slurm.passes()
         slurm.target.run(["scancel", str(holder)], user="root")
 
         slurm.finish(later)

@@ -189,7 +189,7 @@ def test_a_reserved_node_is_left_within_two_seconds(slurm: Slurm) -> None:
 def test_a_job_for_which_all_is_down_is_planned_when_a_node_comes_back(slurm: Slurm) -> None:
     slurm.target.run(["scontrol", "update", "nodename=n2", "state=drain", "reason=test"], user="root")
     try:
-        time.sleep(PLANNED_WITHIN + 1)
+        slurm.passes()
         job = slurm.submit("--gpus=2", "-C", "h100")
         assert segment_of(slurm, job)["state"] == "waiting"
     finally:
@@ -213,7 +213,7 @@ def test_a_job_that_lacks_a_licence_keeps_no_gpus_from_others(slurm: Slurm) -> N
     slurm.wait_state(holder, {"RUNNING"})
     waiting = slurm.submit("-L", "solver:1", "--gpus=8", "-C", "v100")
     until("Slurm to say what is missing", lambda: slurm.show(waiting)["Reason"] == "Licenses" or None)
-    time.sleep(1)
+    slurm.passes()
     [probe] = seen(slurm.finish(slurm.submit("--gpus=8", "-C", "v100")))
 
     assert len(probe.gpus) == 8
@@ -248,7 +248,7 @@ def _elsewhere(slurm: Slurm, job: int, node: str) -> str | None:
 def test_jobs_without_gpus_are_left_alone(slurm: Slurm) -> None:
     fill(slurm, "n1", "n2", "n3", "n4")
     job = slurm.submit("-n1", "-c", "16")
-    time.sleep(1.5)
+    slurm.passes()
 
     record = slurm.show(job)
     assert record["ReqNodeList"] == "(null)"

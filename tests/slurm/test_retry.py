@@ -99,7 +99,7 @@ def test_a_try_goes_elsewhere_and_two_that_fail_alike_on_two_nodes_are_the_jobs_
 def test_a_deterministic_failure_is_not_tried_again_and_its_owner_reads_why(slurm: Slurm) -> None:
     job = slurm.submit("--gpus=1", "--retry=9", body=COMMONEST["import_error"])
     assert failure(slurm, job) == "import_error"
-    time.sleep(2)
+    slurm.passes(3)
 
     assert slurm.show(job)["Restarts"] == "0"
     shown = why(slurm, job)
@@ -111,7 +111,7 @@ def test_a_deterministic_failure_is_not_tried_again_and_its_owner_reads_why(slur
 def test_a_user_who_wants_no_other_try_gets_none(slurm: Slurm, words: list[str]) -> None:
     job = slurm.submit("--gpus=1", *words, body=LOST)
     failure(slurm, job)
-    time.sleep(1)
+    slurm.passes(3)
 
     assert (slurm.state(job), slurm.show(job)["Restarts"]) == ("FAILED", "0")
 
@@ -197,6 +197,7 @@ def test_a_job_whose_node_is_lost_is_put_back_by_slurm_and_noted(slurm: Slurm) -
         assert "node n3 was lost" in segment_of(slurm, job)["fail_text"]
 
 
+@pytest.mark.hard
 def test_a_node_that_boots_has_lost_its_job_though_slurm_never_calls_it_down(slurm: Slurm) -> None:
     job = slurm.submit("--gpus=1", "-w", "n3", body="exec sleep 300")
     slurm.wait_state(job, {"RUNNING"})
