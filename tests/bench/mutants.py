@@ -40,10 +40,11 @@ from tests.bench.table import Figure, at_least, report
 
 #: What decides: the plan, places, costs, node sets, the guard's law, retries.
 FILES = (
-    *(f"policy/{name}.py" for name in ("plan", "gathering", "pieces", "walk", "waiting", "book", "cost")),
-    *(f"policy/placement/{name}.py" for name in ("berth", "gang", "speed", "tables", "base")),
-    "topology/nodesets.py",
-    *(f"prolog_epilog/guard/{name}.py" for name in ("laws/aimd", "laws/fit", "baseline")),
+    *(f"policy/plan/{name}.py" for name in ("plan", "queue_walk", "waiting_jobs", "book", "later_places")),
+    "policy/cluster/cost.py",
+    *(f"policy/placement/{name}.py" for name in ("berth", "gang", "speed", "base", "keep_together")),
+    *(f"topology/{name}.py" for name in ("tables", "nodesets")),
+    *(f"prolog_epilog/guard/{name}.py" for name in ("decide/aimd", "decide/fit", "measure/baseline")),
     "policy/retry/decision.py",
 )
 MUST = 80.0
