@@ -50,6 +50,13 @@ build/docs/venv/.installed: requirements/docs.lock
 	@build/docs/venv/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r $<
 	@touch $@
 
+# PyTorch for CPUs, in an environment of its own: PyPI has it for GPUs only, which is 3 GB more.
+build/torch/.installed: requirements/torch.txt
+	@echo "test-hard: PyTorch in build/torch"
+	@test -x build/torch/bin/python || python3 -m venv build/torch
+	@build/torch/bin/python -m pip install --quiet --disable-pip-version-check --retries 1 -r $<
+	@touch $@
+
 docs: $(VENV)/.installed build/docs/venv/.installed ## the documentation as a site, build/docs/html/index.html; a warning or a broken link is an error
 	@$(PY) packaging/docs_site.py build/docs/source
 	@build/docs/venv/bin/sphinx-build -q -W --keep-going -n build/docs/source build/docs/html
@@ -66,9 +73,10 @@ test: $(VENV)/.installed ## units, fuzzing, and real Slurm clusters of every tes
 	@if $(cluster-runs); then $(call with-engine,FUZZ_SECONDS=$(FUZZ_SECONDS) $(PY) -m tests.all); \
 	 else FUZZ_SECONDS=$(FUZZ_SECONDS) $(PY) -m tests.all --without-clusters; fi
 
-test-hard: setup ## the larger clusters, 64 nodes and one with accounting, what takes minutes, and ten times the drawn examples
+test-hard: setup build/torch/.installed ## the larger clusters, 64 nodes and one with accounting, what takes minutes, and ten times the drawn examples
 	@BERTH_EXAMPLES=10 $(PY) -m pytest tests/unit -m "hypothesis and not slow" -n auto
-	@$(PY) -m pytest tests/unit tests/world -m hard -n auto
+	@$(PY) -m pytest tests/unit tests/world -m "hard or published" -n auto
+	@BERTH_TORCH_PYTHON=$(CURDIR)/build/torch/bin/python $(PY) -m pytest tests/unit/prolog_epilog/injob -k "torch or scaling"
 	@$(call with-engine,$(PY) -m tests.fuzz.tres --count 2000000 && $(PY) -m pytest tests/hard tests/slurm tests/hostile -m "(hard or any_slurm) and not vm" && BERTH_FULL_MATRIX=1 $(PY) -m pytest tests/slurm/test_matrix.py tests/slurm/test_best_set.py tests/slurm/test_like_plain.py -m "not hard")
 
 campaign: setup ## seeded faults on the real test cluster while jobs of every kind run, and invariants after each (SLURM=26.05 SEED=39 MINUTES=30)
@@ -79,7 +87,7 @@ test-vm: setup ## the test cluster on fresh Debian 12 and 13 machines (virtual o
 	@$(call with-engine,$(PY) -m pytest tests/hard -m vm)
 
 test-fast: $(VENV)/.installed ## what needs no Slurm, under a minute
-	@BERTH_EXAMPLES=0.2 $(PY) -m pytest tests/unit -m "not slow and not hard" -n auto --quiet
+	@BERTH_EXAMPLES=0.2 $(PY) -m pytest tests/unit -m "not slow and not hard and not published" -n auto --quiet
 
 lint: setup ## ruff, mypy --strict, import-linter, clang-format, gcc -Wall -Wextra -Werror, cppcheck
 	@$(VENV)/bin/ruff check $(PYDIRS)

@@ -1,4 +1,4 @@
-"""Debian's packages of NVIDIA's driver and of Prometheus, unpacked below build/ and not installed.
+"""Debian's packages of NVIDIA's driver, Prometheus, munge and two shells, unpacked below build/ and not installed.
 
 An apt of its own, which touches nothing of the machine's, fetches them; NVIDIA's are of Debian's section non-free.
 Where that section cannot be reached the tests that need it are skipped, and say so.
@@ -16,19 +16,34 @@ from pathlib import Path
 BUILD = Path(__file__).resolve().parents[2] / "build" / "real-driver"
 SUITES = {"r535": "bookworm", "r550": "trixie"}
 """The suite that has each driver."""
-PROMETHEUS = "prometheus"
+PROMETHEUS, MUNGE, ZSH, FISH = "prometheus", "munge", "zsh", "fish"
 PACKAGES = ("nvidia-cuda-mps", "libcuda1", "libnvidia-ml1")
+OTHERS = {
+    PROMETHEUS: ("prometheus",),
+    MUNGE: ("munge", "libmunge2"),
+    ZSH: ("zsh",),
+    FISH: ("fish", "libpcre2-32-0"),
+}
 KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 
 
 @cache
 def unpacked(driver: str) -> Path | str:
-    """The folder with the files of this driver or of Prometheus, or why there is none."""
+    """The folder with the files of this driver or program, or why there is none."""
     BUILD.mkdir(parents=True, exist_ok=True)
     # Several processes of one run of the tests may want it at once.
     with (BUILD / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         return _unpack(driver, BUILD / driver)
+
+
+def program(name: str, path: str) -> list[str] | str:
+    """The words that start a program of one of these packages with its own libraries, or why there is none."""
+    folder = unpacked(name)
+    if isinstance(folder, str):
+        return folder
+    libraries = ":".join(str(found) for found in folder.glob("usr/lib/*-linux-gnu*"))
+    return ["env", f"LD_LIBRARY_PATH={libraries}", str(folder / path)]
 
 
 def _unpack(driver: str, folder: Path) -> Path | str:
@@ -39,8 +54,8 @@ def _unpack(driver: str, folder: Path) -> Path | str:
     mirror = _mirror()
     if not mirror:
         return "apt's sources name no mirror of Debian's"
-    other = driver == PROMETHEUS
-    suite, packages = ("bookworm main", (PROMETHEUS,)) if other else (f"{SUITES[driver]} non-free", PACKAGES)
+    other = OTHERS.get(driver)
+    suite, packages = ("bookworm main", other) if other else (f"{SUITES[driver]} non-free", PACKAGES)
     work = BUILD / f"{driver}.apt"
     shutil.rmtree(work, ignore_errors=True)
     for name in ("lists/partial", "cache/archives/partial", "debs"):

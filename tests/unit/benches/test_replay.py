@@ -15,7 +15,7 @@ from tests.bench.replay import analysis, outcome, simulated, workload
 from tests.bench.replay.chaos import Chaos
 from tests.bench.replay.figures import figures
 from tests.bench.replay.outcome import Outcome, Run
-from tests.bench.replay.stretch import MACHINES, NoTableError, Stretch, linked, machine_of, table_path
+from tests.bench.replay.stretch import MACHINES, Stretch, linked, machine_of
 from tests.bench.replay.systems import SYSTEMS
 from tests.bench.replay.testbed import topology_conf
 from topology.model import Gpu, Link, Machine
@@ -138,11 +138,8 @@ def test_a_job_that_cannot_tell_its_stretch_fails(program: Path, words: str, nod
     assert said in done.stderr
 
 
-def test_the_shared_table_is_flattened_whole() -> None:
-    try:
-        stretch = Stretch.load(table_path())
-    except NoTableError as why:
-        pytest.skip(str(why))
+def test_a_table_is_flattened_whole() -> None:
+    stretch = table()
     lines = [line.split() for line in stretch.flat(KINDS).splitlines() if line.startswith("node ")]
     assert [line[1] for line in lines] == [f"n{node}" for node in range(1, 65)]
     assert float(lines[2][4 + 5].split(":")[0]) == stretch.gpu["n3:5"]

@@ -28,6 +28,8 @@ from policy.site import config
 from policy.site.munge import Credential, Munge
 from tests.fakes import munge
 from tests.fakes.munge import credential
+from tests.real import packages
+from tests.waiting import until
 
 TEXT = b"berth/1 epilog job=18 node=n1"
 
@@ -472,14 +474,15 @@ def test_it_listens_on_every_interface(monkeypatch: pytest.MonkeyPatch, host: st
 @pytest.fixture
 def munged(tmp_path: Path) -> Iterator[str]:
     """A munged of our own."""
-    program = shutil.which("munged") or "/usr/sbin/munged"
-    if not os.access(program, os.X_OK):
-        pytest.skip("munged is not installed")
+    here = shutil.which("munged", path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin")
+    start = [here] if here else packages.program(packages.MUNGE, "usr/sbin/munged")
+    if isinstance(start, str):
+        pytest.skip(f"munged is not installed, and cannot be fetched: {start}")
     key = tmp_path / "key"
     key.write_bytes(os.urandom(128))
     key.chmod(0o400)
     files = [f"--{what}-file={tmp_path}/{what}" for what in ("pid", "log", "seed")]
-    command = [program, "--force", "--foreground", f"--socket={tmp_path}/s", f"--key-file={key}", *files]
+    command = [*start, "--force", "--foreground", f"--socket={tmp_path}/s", f"--key-file={key}", *files]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         deadline = time.monotonic() + 10
@@ -493,22 +496,34 @@ def munged(tmp_path: Path) -> Iterator[str]:
         process.wait(10)
 
 
+@pytest.mark.slow
 def test_the_real_program_and_the_real_munge_agree_with_all_this(munged: str, tmp_path: Path) -> None:
     from tests.unit.slurm_plugins.test_berth_notice import program  # noqa: PLC0415 - only this test compiles it
 
-    with hub(Munge(munged).decode) as notices:
+    library = "libmunge.so.2"
+    folders = [str(path.parent) for path in (packages.BUILD / packages.MUNGE).glob(f"usr/lib/*/{library}")]
+    path = f"{folders[0]}/{library}" if folders else library
+    with hub(Munge(munged, path).decode) as notices:
         conf = tmp_path / "berth.conf"
         conf.write_text(
             f'[notice]\nhosts = "127.0.0.1"\nport = {notices.port}\nmunge_socket = "{munged}"\nlog = "{tmp_path}/log"\n'
         )
         env = {"BERTH_CONF": str(conf), "SLURM_JOB_ID": "4294967295", "SLURMD_NODENAME": "gpu-01.x"}
-        for _ in range(2):
+        env |= {"LD_LIBRARY_PATH": folders[0]} if folders else {}
+
+        def called() -> bool:
+            """It gives up after 0.3 s, which a loaded machine may need."""
             process = subprocess.Popen([program()], env=env)
-            (notice,) = take(notices)
-            assert (notice.job, notice.node) == (4294967295, "gpu-01.x")
-            notice.answer()
-            assert process.wait(5) == 0
-    assert [line.split("\t")[3] for line in (tmp_path / "log").read_text().splitlines()] == ["done", "done"]
+            for notice in take(notices, seconds=1.0):
+                assert (notice.job, notice.node) == (4294967295, "gpu-01.x")
+                notice.answer()
+            assert process.wait(30) == 0
+            log = tmp_path / "log"
+            outcomes = [line.split("\t")[3] for line in log.read_text().splitlines()] if log.exists() else []
+            assert set(outcomes) <= {"done", "timeout"}
+            return outcomes.count("done") == 2
+
+        until("two answers in time", called)
 
 
 @pytest.mark.parametrize(

@@ -360,6 +360,7 @@ needs_data = pytest.mark.skipif(
 
 
 @needs_data
+@pytest.mark.published
 @pytest.mark.parametrize(("name", "sticky", "trace"), CASES)
 def test_the_published_simulation_comes_out_to_a_thousandth(name: str, sticky: bool, trace: int) -> None:
     assert DATA is not None
@@ -372,6 +373,7 @@ def test_the_published_simulation_comes_out_to_a_thousandth(name: str, sticky: b
 
 
 @needs_data
+@pytest.mark.published
 @pytest.mark.parametrize(("sticky", "published"), [(True, (8.509, 152.97)), (False, (9.115, 86.77))])
 def test_random_comes_near_the_published_figures(sticky: bool, published: tuple[float, float]) -> None:
     # As in the artifact, the generator has drawn a run for each class of each GPU before it draws the first berth;
@@ -390,6 +392,7 @@ def test_random_comes_near_the_published_figures(sticky: bool, published: tuple[
 
 
 @needs_data
+@pytest.mark.published
 def test_the_bins_of_the_published_gpus() -> None:
     assert DATA is not None
     on = sia_fleet(DATA)
@@ -411,6 +414,7 @@ def test_the_bins_of_the_published_gpus() -> None:
 
 
 @needs_data
+@pytest.mark.published
 def test_pal_gains_over_packed_what_is_published_for_these_traces() -> None:
     assert DATA is not None
     on, gains = sia_fleet(DATA), []

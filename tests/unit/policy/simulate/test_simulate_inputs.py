@@ -272,6 +272,7 @@ def test_events_and_quotas(tmp_path: Path) -> None:
     assert read_quotas(str(file)) == {"lab": 64}
 
 
+@pytest.mark.published
 @pytest.mark.skipif(not DATA.is_dir(), reason="BERTH_DATA names no folder of traces")
 @pytest.mark.parametrize(
     ("pattern", "jobs"),

@@ -149,6 +149,7 @@ def test_cases_are_read_as_they_are_written(tmp_path: Path) -> None:
     assert read(path) == [CASE]
 
 
+@pytest.mark.published
 @pytest.mark.skipif(not (DATA / "traces" / "colocation").is_dir(), reason="BERTH_DATA names no folder of traces")
 def test_the_fitted_model_beats_the_mean_on_pairs_that_it_never_saw() -> None:
     world = systems.World.read(DATA / "traces" / "colocation")

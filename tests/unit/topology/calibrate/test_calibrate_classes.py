@@ -55,6 +55,7 @@ def test_silhouette_is_great_for_the_right_clusters() -> None:
     assert silhouette(points, np.array([0, 1, 0, 1])) < 0
 
 
+@pytest.mark.published
 @pytest.mark.skipif(not ACTIVITY.exists(), reason=f"{ACTIVITY} is not at hand; BERTH_DATA names its data folder")
 def test_measured_activity_of_pals_models_gives_its_classes() -> None:
     """PAL's own profiles are not public. Lucid measured five of its six models (GPT-2 not) with other counters."""
