@@ -29,6 +29,7 @@ from prolog_epilog.node.paths import Paths
 from tests.examples import examples
 from tests.fakes.mps.world import await_true
 from tests.unit.guard_world import Cgroups
+from tests.waiting import until
 
 ROOT = Path(__file__).resolve().parents[4]
 
@@ -157,8 +158,7 @@ def test_the_dead_man_thaws_when_leases_are_not_renewed_and_when_the_guard_is_go
         freezer.freeze(job, cgroups.root)
     dead_man = deadman.start(paths, cgroups.root)
     assert dead_man.lives()
-    time.sleep(1.3)
-    assert {one.split("/")[1] for one in cgroups.frozen()} == {"job_2"}
+    until("the first to be thawed", lambda: {one.split("/")[1] for one in cgroups.frozen()} == {"job_2"})
 
     dead_man.dismiss()
 
@@ -378,8 +378,7 @@ def test_a_frozen_guest_that_slurm_kills_can_die(kernels: Kernels, tmp_path: Pat
         files.prepare(paths)
         grip = Grip(Ground(paths), ActionSettings(), "GPU-1", Member(JOB, 0, ("GPU-1",), {}, "time"))
         grip.hold(0.0, 0.0, by_freezer=True)
-        time.sleep(0.1)
-        assert freezer.is_frozen(JOB)
+        until("the guest to be frozen", lambda: freezer.is_frozen(JOB))
         guest.kill()
         time.sleep(0.1)
         # v1 lets not even SIGKILL through.

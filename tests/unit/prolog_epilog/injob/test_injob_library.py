@@ -15,6 +15,7 @@ import pytest
 from prolog_epilog.injob import word
 from prolog_epilog.injob.word import OPEN, OrderPage, read_beats
 from tests.fakes import cuda
+from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 
@@ -91,9 +92,8 @@ def test_a_linked_program_is_counted(made: Path) -> None:
     with subprocess.Popen(
         [cuda.launcher(), "1000"], env=cuda.environment(str(made)), stdout=subprocess.PIPE, text=True
     ) as program:
-        time.sleep(0.3)
+        launches = until("its first launch", lambda: [one.launches for one in read_beats(made)])
         held = program.poll() is None
-        launches = [one.launches for one in read_beats(made)]
         page.give(OPEN, lease_s=600)
         assert program.wait(10) == 0
 
