@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -11,7 +12,7 @@ from containers.cluster import PREFIX
 from tests.differential.compare import difference
 from tests.differential.draw import covering
 from tests.differential.outcome import Outcome, Request, outcome_of, prepare
-from tests.differential.side_by_side import all_of
+from tests.differential.side_by_side import all_of, both
 
 from .conftest import OWN, cluster
 from .deal import dealt
@@ -163,7 +164,7 @@ def test_a_job_that_waits_before_it_starts_becomes_the_same(slurm: Slurm, plain:
     for target in pair:
         until("the nodes to be full", lambda one=target: in_state(one, "bob", "R") == 4 or None)  # type: ignore[misc]
     with ThreadPoolExecutor(2 * len(WAITING)) as pool:
-        found = {text: pool.submit(both, plain, slurm.target, text) for text in WAITING}
+        found = {text: pool.submit(both, pair, asked(text), folder=FOLDER) for text in WAITING}
         for target in pair:
             until("all to wait", lambda one=target: in_state(one, "alice", "PD") == len(WAITING) or None)  # type: ignore[misc]
         for target in pair:

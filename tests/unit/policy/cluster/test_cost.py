@@ -61,6 +61,7 @@ def test_a_wait_is_worth_what_the_farther_level_would_cost() -> None:
     [
         ("", 1, 1.0, 1.0, 1.0),
         ("", 2, 1.17, 1.3, 1.7),
+        ("resnet50", 2, 1.0, 1.0, 1.17),
         ("resnet50", 15, 1.0, 1.0, 1.17),
         ("resnet50", 16, 1.16, 1.16, 1.3),
         ("PointNet", 7, 1.0, 1.0, 1.0),

@@ -574,3 +574,15 @@ def test_a_task_on_its_way_is_not_given_a_second_place() -> None:
     taken = [gpu for move in found for gpu in move.berth.gpus]
     assert len(set(taken)) == len(taken) == 8
     assert moves(world.plan.replan(world.picture.book(), world.jobs.values())) == []
+
+
+@pytest.mark.parametrize(
+    ("nodes", "changed", "whole"), [(80, 64, False), (80, 65, True), (400, 100, False), (400, 101, True)]
+)
+def test_where_more_than_a_quarter_of_the_nodes_changed_a_whole_pass_is_needed(
+    nodes: int, changed: int, whole: bool
+) -> None:
+    world = World(full_nodes(nodes), [])
+    world.full()
+
+    assert (world.plan.freed(world.picture, range(changed), world.jobs.values()) is None) == whole
