@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b8860b", "#56b4e9", "#8c564b", "#7f7f7f")
 """Colours that colour-blind people can tell apart (after Okabe and Ito), dark enough for thin lines."""
-MISSING = "The plots are left out: they need matplotlib, pip install 'slurm-berth[report]'."
+MISSING = "The plots are left out: they need matplotlib (package berth-report, or pip install 'slurm-berth[report]')."
 
-_INK, _FAINT = "#2b3345", "#d9dee6"
+_INK, _FAINT = "#2b3345", "#8893a5"
 _DASHES = ("-", "--", ":", "-.")
 _WIDTH = 8.6
 """Inches; an SVG has 72 units an inch."""
@@ -40,6 +40,8 @@ _STYLE = {
     "axes.grid": True,
     "axes.axisbelow": True,
     "grid.color": _FAINT,
+    # So that it is faint on a dark page too.
+    "grid.alpha": 0.35,
     "grid.linewidth": 0.8,
     "xtick.color": _INK,
     "ytick.color": _INK,
