@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -372,7 +373,10 @@ def test_a_task_is_slurms_until_it_becomes_the_users_program_whatever_that_is_ca
 
 
 def test_a_frozen_guest_that_slurm_kills_can_die(kernels: Kernels, tmp_path: Path) -> None:
-    with subprocess.Popen(["/bin/sleep", "60"]) as guest:
+    with subprocess.Popen(["/bin/sleep", "60"]) as guest, contextlib.ExitStack() as at_end:
+        # Else a failure would leave it frozen, and wait for it for ever.
+        at_end.callback(guest.kill)
+        at_end.callback(freezer.thaw, JOB)
         (kernels.programs / "cgroup.procs").write_text(str(guest.pid))
         paths = Paths(tmp_path)
         files.prepare(paths)
@@ -386,7 +390,7 @@ def test_a_frozen_guest_that_slurm_kills_can_die(kernels: Kernels, tmp_path: Pat
 
         grip.turn(1.1)
 
-        assert guest.wait(5) == -signal.SIGKILL
+        assert guest.wait(60) == -signal.SIGKILL
         grip.turn(1.2)
         # In the unified hierarchy it has died without our help, and what is left is an empty group.
         assert kernels.unified or not freezer.is_frozen(JOB)
