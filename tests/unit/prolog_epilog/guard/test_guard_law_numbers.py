@@ -1,5 +1,7 @@
 """What the guard's law, its slope and its baseline answer in cases that can be reckoned by hand."""
 
+from dataclasses import replace
+
 import pytest
 
 from prolog_epilog.guard.decide.aimd import FeedForwardAimd
@@ -170,3 +172,20 @@ def test_before_noise_is_measured_it_is_guessed_and_nothing_is_steadier_than_the
     assert learned([1.0] * 5).noise == 0.03
     assert learned([1.0] * 6).noise == 0.003
     assert learned([1.0] * 9).error == pytest.approx(0.001, rel=0.01)
+
+
+@pytest.mark.parametrize(("times", "alarm"), [(1.02, "false_alarm_s"), (0.98, "harmless_alarm_s")])
+def test_false_alarms_are_rare_for_a_host_that_its_largest_burst_would_not_harm(
+    times: float, alarm: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A burst harms if it brings the slope, with two of its errors, beyond the bound at the duty of now."""
+    asked: list[float] = []
+    monkeypatch.setattr(ChangeDetector, "alarm_once_in", lambda _, beats: asked.append(beats))
+    settings = replace(AimdSettings(), largest_burst=times * ALLOWED / (FIRST * (0.2 + 2 * 0.06)))
+    law = FeedForwardAimd(BoundSettings(), settings, 0.2)
+    duty = law.duty(GuardReading(BEGAN, None, 0.5, 0.0, 0.01, 0.0))
+    asked.clear()
+
+    after(law, 1.0, duty, 0.5)
+
+    assert asked == [getattr(settings, alarm)]
