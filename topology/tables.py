@@ -68,6 +68,7 @@ class SetTables:
         self._islands = {shape: tuple(self._chooser(shape).islands) for shape in self._shapes}
         self._islands_from = {start: self._islands[shape] for shape, start in self._start.items()}
         self._ranked: dict[tuple[Wiring, int], Ints] = {}
+        self._widest: dict[int, float] = {}
         self._joined: dict[tuple[int, int], Joined] = {}
 
     def __getstate__(self) -> dict[str, Any]:
@@ -125,6 +126,17 @@ class SetTables:
         if key not in self._ranked:
             self._ranked[key] = np.array(self._chooser(key[0]).ranked(k), dtype=np.int64)
         return self._ranked[key]
+
+    def widest(self, k: int) -> float:
+        """Returns GB/s over the weakest pair of the best k GPUs of any kind of machine, whatever is free."""
+        if k not in self._widest:
+            best = [
+                paths(machine, positions(int(self.ranked(machine, k)[0])))[0]
+                for machine in self._shapes.values()
+                if machine.size >= k
+            ]
+            self._widest[k] = max(best, default=0.0)
+        return self._widest[k]
 
     def joined(self, machine: "Machine", offset: int, mask: int) -> "Joined":
         """Returns the bandwidths of a mask's GPUs, on a node whose entries start at `offset`."""

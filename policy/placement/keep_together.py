@@ -17,8 +17,9 @@ from policy.placement.speed import ALIKE_IN_A_CROWD
 from topology.fabric import NOBODY
 
 if TYPE_CHECKING:
+    from policy.cluster.fleet import Fleet
     from policy.cluster.snapshot import Cluster
-    from policy.formats.arrays import Bools
+    from policy.formats.arrays import Bools, Floats
     from policy.placement.base import Berth
     from policy.request.demand import Demand
     from topology.tables import Ints
@@ -38,6 +39,8 @@ class Leaves:
     def __init__(self) -> None:
         self._of: dict[tuple[int, int], _OpenLeaves] = {}
         """By the id of an array of candidates, and the GPUs that are requested."""
+        self._least: dict[tuple[str, int], tuple[Floats, float]] = {}
+        """The least score of so many GPUs of one node, by class, with the table that it is from."""
 
     def forget(self) -> None:
         """Drops everything, because nodes may have come or gone."""
@@ -51,6 +54,33 @@ class Leaves:
         if key not in self._of:
             self._of[key] = _OpenLeaves(demand, picture)
         return self._of[key].nodes(picture)
+
+    def may_be_better(self, demand: "Demand", here: "Berth", picture: "Cluster") -> bool:
+        """Tells whether any place could be `clearly_better` for a job that leaves a node in part to others.
+
+        Where no GPUs of the fleet, free or not, are so much better, a search for them is spared.
+        """
+        fleet = picture.fleet
+        if demand.k > 1 and fleet.tables.widest(demand.k) > here.paths[0]:
+            return True
+        if picture.crowded:
+            return False
+        costs, (model, app_class, gpus) = fleet.costs, (demand.model, demand.app_class, demand.gpus)
+        nearest = min(costs.locality(model, app_class, level, gpus) for level in ("nvlink", "node"))
+        return costs.of(self._least_score(demand, fleet), nearest) < here.cost * (1 - ALIKE_IN_A_CROWD)
+
+    def _least_score(self, demand: "Demand", fleet: "Fleet") -> float:
+        table = fleet.scores_of(demand.app_class)
+        if table is None or demand.k > table.shape[1]:
+            return 1.0
+        key = demand.app_class, demand.k
+        known = self._least.get(key)
+        # The same array means the same scores, because tables are replaced and never changed.
+        if known is None or known[0] is not table:
+            exists = np.arange(table.shape[1]) < fleet.size[:, None]
+            slowest = np.partition(np.where(exists, table, np.inf), demand.k - 1, axis=1)[:, demand.k - 1]
+            known = self._least[key] = table, float(slowest.min(initial=np.inf))
+        return known[1]
 
 
 class _OpenLeaves:

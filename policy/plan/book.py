@@ -240,7 +240,7 @@ class Book:
             berth = self.now(demand.within(nodes), policy)
         except NotNow:
             return self.now(demand, policy)
-        if demand.k == 1 and self.cluster.crowded:
+        if not self._leaves.may_be_better(demand, berth, self.cluster):
             return berth
         anywhere = self.now(demand, policy)
         return anywhere if keep_together.clearly_better(anywhere, berth, crowded=self.cluster.crowded) else berth

@@ -7,10 +7,12 @@ import numpy as np
 from hypothesis import strategies as st
 
 from policy.cluster.fleet import leaf_order
+from policy.cluster.view import View
 from policy.formats.errors import NotNow
 from policy.formats.slurm_facts import JobFacts, NodeFacts
 from policy.placement.base import Berth
 from policy.placement.berth import BerthPolicy
+from policy.placement.keep_together import clearly_better
 from policy.placement.registry import create
 from policy.plan.answer.decide import decide
 from policy.plan.book import Book
@@ -154,3 +156,50 @@ def found(book: Book, demand: Demand) -> Berth | None:
         return book.now_together(demand, BerthPolicy())
     except NotNow:
         return None
+
+
+@hypothesis.settings(max_examples=examples(200), deadline=None)
+@hypothesis.given(
+    used=st.lists(st.integers(0, FULL), min_size=6, max_size=6),
+    slow=st.sets(NODES, max_size=6),
+    k=st.integers(1, 8),
+    mixed=st.booleans(),
+)
+def test_the_search_elsewhere_is_spared_only_where_it_finds_nothing_better(
+    used: list[int], slow: set[int], k: int, mixed: bool
+) -> None:
+    world = world_of(busy(*used), [], slow=tuple(slow))
+    if mixed:
+        kinds = {f"n{number}": "a6000" if number % 2 else "h100" for number in range(1, 7)}
+        flat = world.picture.fleet
+        world.picture = Picture(replace(fleet(world.read(), kinds), fabric=flat.fabric, scores=flat.scores))
+    book = planned(world)
+    demand = Demand(1, k, 1, 100, "node", 600, np.ones(6, np.bool_), app_class="compute")
+    nodes = book._leaves.nodes(demand, book.cluster)
+    hypothesis.assume(nodes is not None)
+    try:
+        here, anywhere = book.now(demand.within(nodes), BerthPolicy()), book.now(demand, BerthPolicy())
+    except NotNow:
+        return
+    expected = anywhere if clearly_better(anywhere, here, crowded=book.cluster.crowded) else here
+    assert found(book, demand) == expected
+
+
+class Counting(BerthPolicy):
+    """Counts the searches."""
+
+    asked = 0
+
+    def place(self, demand: Demand, view: View) -> Berth:
+        self.asked += 1
+        return super().place(demand, view)
+
+
+def test_among_machines_of_one_kind_one_search_is_enough() -> None:
+    """Two linked GPUs are free among the job's like, and no pair of the fleet has better links."""
+    policy = Counting()
+    book = planned(world_of(busy(0x0F, 0, 0x3F, 0), [running(1, "n1", 0x0F, 600)]))
+    demand = Demand(1, 2, 1, 100, "node", 600, np.ones(4, np.bool_), app_class="compute")
+
+    assert book.now_together(demand, policy).names == ("n1",)
+    assert policy.asked == 1
