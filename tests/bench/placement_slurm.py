@@ -8,7 +8,8 @@ A pair is one of eight traces and one draw, which shifts each arrival by up to 6
 policies. One run says little: a gang that starts a minute later may get other nodes, and all behind it wait. PAL's
 traces have no time limits: `no limits` leaves them so, and backfill can plan nothing; else each job's limit is three
 times its run time. `bound` is Berth's policy where every GPU is as good as the best of its class. It bounds what any
-choice of GPUs can gain, but its packing is Berth's, so it is no bound on that.
+choice of GPUs can gain, but its packing is Berth's, so it is no bound on that. Where a name ends in `roll-out`, jobs
+may let others go first; it is no part of berthd, and PAL gets it too.
 """
 
 from __future__ import annotations
@@ -51,7 +52,11 @@ TRACES = (
 """The Sia-Philly workloads, as in PAL's artifact and as first published, with other models and widths."""
 
 SCORES = f"pal/variability/{MAPS['artifact']}"
-POLICIES = ("berth", "pal", "pm-first", "slurm", "packed", "pinned-random", "bound")
+ROLLED = ", roll-out"
+"""What follows the name of a policy whose jobs may let others go first (policy/plan/roll_out.py)."""
+POLICIES = (
+    "berth", "pal", "pm-first", "slurm", "packed", "pinned-random", "bound", f"berth{ROLLED}", f"pal{ROLLED}",
+)  # fmt: skip
 NEEDED = (*TRACES, SCORES)
 
 _PODS: Table = {"*": one_factor(leaf=1.17, pod=1.3, any=1.7)}
@@ -92,8 +97,8 @@ def one_pair(family: SlurmFamily, trace: int, draw: int, policies: Sequence[str]
     found = {}
     for name in policies:
         machines = best_everywhere(fleet) if name == "bound" else fleet
-        settings = SlurmSettings(order="fifo", pinned=name != "slurm")
-        outcome = run(jobs, machines, policy_of(name, draw), settings).figures()
+        settings = SlurmSettings(order="fifo", pinned=name != "slurm", roll_out=name.endswith(ROLLED))
+        outcome = run(jobs, machines, policy_of(name.removesuffix(ROLLED), draw), settings).figures()
         found[name] = {figure: float(str(outcome[figure])) for figure in (*METRICS, "moves", "jobs", "wall_s")}
     return Pair(family.name, "fifo", trace, draw, found)
 

@@ -10,12 +10,14 @@ from policy.cluster.view import View
 from policy.formats.arrays import Bools
 from policy.formats.errors import NotNow
 from policy.placement.base import Berth, Policy
+from policy.plan.roll_out import MOST_JOBS
 from policy.plan.splitting import ends_sooner, free_now
 from policy.request.demand import A_YEAR, ANY_SPREAD, Demand
 from policy.simulate.slurm_alone.backfill import BackfillProfile
 from policy.simulate.slurm_alone.jobs import Task
 from policy.simulate.slurm_alone.ledger import NEVER
 from policy.simulate.slurm_alone.priority import Queue
+from policy.simulate.slurm_alone.roll_out import RolledQueue
 from policy.simulate.slurm_alone.running import RunningJobs
 from policy.simulate.slurm_alone.settings import SlurmSettings
 from policy.simulate.slurm_alone.waits import WaitClocks, WaitKind
@@ -50,6 +52,7 @@ class QueuePasses:
         self._policy = policy
         self._settings = settings
         self._start = start
+        self.rolled = RolledQueue(running.ledger, running) if settings.roll_out and settings.pinned else None
         self._refused: dict[tuple[WaitKind, int], int] = {}
         """The state of the ledger in which no place was found, by kind and by id of the candidates."""
         self._together = type(policy).place_together is not Policy.place_together
@@ -59,7 +62,7 @@ class QueuePasses:
         """Starts jobs in order; the first that cannot start stops its partition, or only bars its planned nodes."""
         if not self._ledger.fits(self._queue.shapes):
             return
-        if self._together:
+        if self._together and self.rolled is None:
             self._start_together(now)
         depth = self._settings.default_queue_depth
         if self._settings.pinned:
@@ -117,7 +120,7 @@ class QueuePasses:
             if profile.longest(least) >= duration and self._try(task, profile.open_for(duration), now, profile):
                 profile.touch(task.berth.nodes if task.berth else ())
                 continue
-            if self.over_quota(task):
+            if self.over_quota(task) or (self.rolled is not None and self.rolled.holds(task, now)):
                 continue
             plan = profile.earliest(task.demand.every_split[0], duration)
             if plan is not None:
@@ -147,6 +150,8 @@ class QueuePasses:
                 self._waits.no_place(task.kind)
             return False
         if demand.splits and self._waits_for_fewer(task, berth, now, profile or BackfillProfile(self._ledger, now)):
+            return False
+        if self.rolled is not None and self.rolled.waits(task, berth, list(islice(self._queue, MOST_JOBS)), now):
             return False
         self._start(task, berth, now)
         return True

@@ -257,6 +257,8 @@ class _World:
         self._killed += killed
         if self._run_times is not None:
             self._run_times.learn(_asked(task), now - task.started)
+        if self._passes.rolled is not None:
+            self._passes.rolled.learn(task, now - task.started)
 
     def _requeue(self, task: Task, now: float) -> None:
         self._running.requeue(task, now)

@@ -84,6 +84,8 @@ class SlurmSettings:
 
     It then bars only those nodes, and does not stop the main pass.
     """
+    roll_out: bool = False
+    """Let a pinned job that could start now let others go first, where the roll-out of the queue says so."""
     spread: bool = False
     """GPUs of a job without a number of nodes may lie on nodes in any way; else on one node, or the same on each."""
     locality: LocalityRule = field(default_factory=LocalityRule)

@@ -1,0 +1,196 @@
+"""Rolls the waiting queue out, to see if all jobs together end sooner where one of them lets others go first.
+
+A plan that starts whatever fits is greedy: a job that takes a part of a node now may keep a gang from it for hours. So
+the queue is list-scheduled twice over the expected ends of the running jobs: once with the job started where it would
+be placed, once with the job held back until the next GPUs come free. The job lets others go first if the sum of all
+completion times is less then, and if that delays it by no more than its own expected run time. In the list schedule
+each job starts as soon as it fits, in the order of the queue, on fast and near nodes; one that does not fit is passed.
+
+Bounded work: the first `MOST_JOBS` of the queue, the first `MOST_ENDS` ends, and at most `MOST_NODES` nodes that are
+free now or then; where more nodes are free, room is not scarce and nothing is held back.
+
+    >>> gang = QueuedJob(1, nodes=2, gpus=4, seconds=100.0, scores=(1.0, 1.0), reach={})
+    >>> small = QueuedJob(2, nodes=1, gpus=1, seconds=500.0, scores=(1.0, 1.0), reach={})
+    >>> moment = Moment(at=0.0, free=(4, 0), ends=((10.0, (1,), 4),))
+    >>> round(moment.gain_of_waiting(small, (0,), 1.0, [gang, small]))
+    380
+"""
+
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from functools import cached_property
+from heapq import heapify, heappop, heappush
+from typing import NamedTuple
+
+MOST_JOBS = 64
+MOST_ENDS = 256
+MOST_NODES = 256
+
+_FAR = float("inf")
+
+
+@dataclass(frozen=True, slots=True)
+class QueuedJob:
+    """A waiting job, as the list schedule sees it."""
+
+    number: int
+    nodes: int
+    gpus: int
+    """GPUs on each node."""
+    seconds: float
+    """Expected run time on ideal GPUs."""
+    scores: Sequence[float]
+    """For each node the slowest of the GPUs that the job would take there, infinite if it may not use the node."""
+    reach: Mapping[str, float]
+    """Factor on its run time where its nodes meet at a level; a level that is missing costs nothing."""
+    waited: float = 0.0
+    """Seconds since it first let others go first."""
+
+    @property
+    def patience(self) -> float:
+        """Returns by how many seconds it may still be expected to end later because it lets others go first.
+
+        Together with what it has waited for others, this is never more than its own expected run time.
+        """
+        return self.seconds - self.waited
+
+
+class End(NamedTuple):
+    """GPUs that a running job is expected to give back: on each of these nodes so many."""
+
+    at: float
+    nodes: Sequence[int]
+    gpus: int
+
+
+class _Ends(NamedTuple):
+    """Completion times: the sum over all jobs, and that of the job in question."""
+
+    total: float
+    own: float
+
+
+def still_to_run(expected: float, ran: float, limit: float = _FAR) -> float:
+    """Returns the seconds for which a running job is expected to run on.
+
+    A job that has outrun its expectation runs on for as long as it has run: of processes that have run for t, half
+    run for another t (Harchol-Balter and Downey, 1997).
+
+    >>> still_to_run(600, 200), still_to_run(600, 700), still_to_run(600, 700, limit=900)
+    (400, 700, 200)
+    """
+    return max(0.0, min(expected - ran if ran < expected else ran, limit - ran))
+
+
+@dataclass(frozen=True)
+class Moment:
+    """The free GPUs of each node now, and when more are expected to come free."""
+
+    at: float
+    free: Sequence[int]
+    ends: "Sequence[End | tuple[float, Sequence[int], int]]"
+    groups: Mapping[str, Sequence[int]] | None = None
+    """For the levels at which some nodes are near each other, from near to far, the group of each node."""
+
+    def gain_of_waiting(
+        self,
+        job: QueuedJob,
+        nodes: Sequence[int],
+        cost: float,
+        queue: Sequence[QueuedJob],
+        held: AbstractSet[int] = frozenset(),
+    ) -> float:
+        """Returns by how many seconds the sum of all completion times falls if a job lets others go first.
+
+        The job would start on `nodes` at this cost. `queue` has the job too, and `held` the jobs that let others go
+        first in this pass already. The gain is 0 if the job would end later than it accepts, or if there is no telling.
+        """
+        queue = queue[:MOST_JOBS]
+        others = [one for one in queue if one.number != job.number]
+        if not self.ends or not others or len(others) == len(queue) or len(self._known) > MOST_NODES:
+            return 0.0
+        free, end = list(self.free), self.at + job.seconds * cost
+        for node in nodes:
+            free[node] -= job.gpus
+        started = self._play(free, [*self._soonest, End(end, tuple(nodes), job.gpus)], others, held)
+        waited = self._play(list(self.free), list(self._soonest), queue, held | {job.number}, job.number)
+        return 0.0 if waited.own > end + job.patience else end + started.total - waited.total
+
+    @cached_property
+    def _soonest(self) -> list[End]:
+        return sorted((End(*end) for end in self.ends), key=lambda end: end.at)[:MOST_ENDS]
+
+    @cached_property
+    def _known(self) -> list[int]:
+        """The nodes on which anything can start in the time looked at."""
+        freed = {node for end in self._soonest for node in end.nodes}
+        return [node for node, count in enumerate(self.free) if count or node in freed]
+
+    def _play(
+        self, free: list[int], ends: list[End], queue: Sequence[QueuedJob], held: AbstractSet[int], own: int = -1
+    ) -> _Ends:
+        """List-schedules the queue; `held` do not start before the first end. Jobs that never fit count at the last."""
+        heapify(ends)
+        now, total, own_end, left, waits = self.at, 0.0, _FAR, list(queue), held
+        while True:
+            room, failed, rest = sum(free[node] for node in self._known), set[tuple[int, int]](), list[QueuedJob]()
+            for place, job in enumerate(left):
+                if room == 0:
+                    rest += left[place:]
+                    break
+                shape = (job.nodes, job.gpus)
+                if shape in failed or job.nodes * job.gpus > room or job.number in waits:
+                    rest.append(job)
+                    continue
+                found = self._place(job, free)
+                if found is None:
+                    failed.add(shape)
+                    rest.append(job)
+                    continue
+                nodes, cost = found
+                end = now + job.seconds * cost
+                total += end
+                if job.number == own:
+                    own_end = end
+                heappush(ends, End(end, tuple(nodes), job.gpus))
+                room -= job.nodes * job.gpus
+                for node in nodes:
+                    free[node] -= job.gpus
+            left, waits = rest, frozenset()
+            if not left or not ends:
+                break
+            now = ends[0].at
+            while ends and ends[0].at <= now:
+                done = heappop(ends)
+                for node in done.nodes:
+                    free[node] += done.gpus
+        return _Ends(total + sum(now + job.seconds for job in left), own_end)
+
+    def _place(self, job: QueuedJob, free: list[int]) -> tuple[Sequence[int], float] | None:
+        """Returns the nodes that a job would take, and its cost there: near and fast nodes, among these full ones."""
+        scores, gpus = job.scores, job.gpus
+        able = [node for node in self._known if free[node] >= gpus and scores[node] < _FAR]
+        if len(able) < job.nodes:
+            return None
+        able.sort(key=lambda node: (int(scores[node] * 25), free[node], -scores[node]))
+        if job.nodes == 1:
+            return (able[0],), scores[able[0]]
+        best: tuple[Sequence[int], float] | None = None
+        for level, group_of in (self.groups or {}).items():
+            members: dict[int, list[int]] = {}
+            for node in able:
+                if group_of[node] >= 0:
+                    members.setdefault(group_of[node], []).append(node)
+            fits = [some for some in members.values() if len(some) >= job.nodes]
+            if fits:
+                some = min(fits, key=lambda some: (max(scores[node] for node in some[: job.nodes]), len(some)))
+                best = _faster(best, tuple(some[: job.nodes]), job, level)
+        return _faster(best, tuple(able[: job.nodes]), job, "any")
+
+
+def _faster(
+    best: tuple[Sequence[int], float] | None, nodes: Sequence[int], job: QueuedJob, level: str
+) -> tuple[Sequence[int], float]:
+    cost = max(job.scores[node] for node in nodes) * job.reach.get(level, 1.0)
+    return (nodes, cost) if best is None or cost < best[1] else best

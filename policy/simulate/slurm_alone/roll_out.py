@@ -1,0 +1,111 @@
+"""Holds simulated jobs back where the roll-out of the queue says so (policy/plan/roll_out.py)."""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from policy.history.runtime import KnownAtSubmission, RunTimes
+from policy.plan.roll_out import End, Moment, QueuedJob, still_to_run
+from policy.request.demand import ANY_SPREAD
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from policy.placement.base import Berth
+    from policy.simulate.slurm_alone.jobs import Task
+    from policy.simulate.slurm_alone.ledger import Ledger
+    from policy.simulate.slurm_alone.running import RunningJobs
+    from topology.fabric import FabricLevel
+
+_LEVELS: "tuple[FabricLevel, ...]" = ("nvlink", "leaf", "pod")
+
+
+class RolledQueue:
+    """Holds jobs back, each for a bounded time, by run times that are predicted from the jobs that ended."""
+
+    def __init__(self, ledger: "Ledger", running: "RunningJobs") -> None:
+        self._ledger = ledger
+        self._running = running
+        self._times = RunTimes()
+        self._scores: dict[tuple[int, str, int], list[float]] = {}
+        self._since: dict[int, float] = {}
+        """Time at which each job was first held back."""
+        self._at = -1.0
+        self.held: frozenset[int] = frozenset()
+        """Jobs that let others go first at this moment."""
+        fabric = ledger.fleet.fabric
+        self._groups: dict[str, list[int]] = {
+            level: groups.of.tolist() for level in _LEVELS if (groups := fabric.at(level)).any
+        }
+
+    def learn(self, task: "Task", seconds: float) -> None:
+        """Notes that a job has ended."""
+        self._times.learn(_known(task), seconds)
+
+    def holds(self, task: "Task", now: float) -> bool:
+        """Tells whether a job lets others go first at this moment."""
+        return self._at == now and task.index in self.held
+
+    def waits(self, task: "Task", berth: "Berth", queue: "Sequence[Task]", now: float) -> bool:
+        """Tells whether a job that could start on this berth lets others go first."""
+        if self._at != now:
+            self._at, self.held = now, frozenset()
+        if task.demand.n == ANY_SPREAD or not self._running.tasks:
+            return False
+        jobs = [self._queued(one, now) for one in queue if one.demand.n != ANY_SPREAD]
+        own = next((one for one in jobs if one.number == task.index), None)
+        if own is None or own.patience <= 0.0:
+            return False
+        moment = Moment(now, self._ledger.counts.tolist(), list(self._ends(now)), self._groups)
+        if moment.gain_of_waiting(own, berth.nodes, berth.cost, jobs, self.held) <= 0.0:
+            return False
+        self.held |= {task.index}
+        self._since.setdefault(task.index, now)
+        return True
+
+    def _queued(self, task: "Task", now: float) -> QueuedJob:
+        demand = task.demand
+        return QueuedJob(
+            task.index,
+            demand.n,
+            demand.k,
+            self._times.predict(_known(task)).median,
+            self._scores_of(task),
+            self._reach(task),
+            now - self._since.get(task.index, now),
+        )
+
+    def _reach(self, task: "Task") -> dict[str, float]:
+        demand, costs = task.demand, self._ledger.fleet.costs
+        if demand.n == 1:
+            return {}
+        levels = (*self._groups, "any")
+        return {one: costs.locality(demand.model, demand.app_class, one, demand.gpus) for one in levels}
+
+    def _scores_of(self, task: "Task") -> list[float]:
+        """Returns the score of the k-th fastest GPU of each node; infinite where the job may not run."""
+        demand = task.demand
+        key = (id(demand.candidates), demand.app_class, demand.k)
+        if key not in self._scores:
+            fleet = self._ledger.fleet
+            able = demand.candidates & (fleet.size >= demand.k)
+            table = fleet.scores_of(demand.app_class)
+            slowest = np.ones(able.size)
+            if table is not None:
+                exists = np.arange(table.shape[1]) < fleet.size[:, None]
+                slowest = np.sort(np.where(exists, table, np.inf), axis=1)[:, min(demand.k, table.shape[1]) - 1]
+            self._scores[key] = np.where(able, slowest, np.inf).tolist()
+        return self._scores[key]
+
+    def _ends(self, now: float) -> "Iterable[End]":
+        for task in self._running.tasks.values():
+            if task.berth is not None:
+                expected = self._times.predict(_known(task)).median
+                left = still_to_run(expected, now - task.started, task.limit)
+                for node, mask in zip(task.berth.nodes, task.berth.masks, strict=True):
+                    yield End(now + max(1.0, left), (node,), mask.bit_count())
+
+
+def _known(task: "Task") -> KnownAtSubmission:
+    job = task.job
+    return KnownAtSubmission(job.user, job.name, job.account, job.gpus, task.limit)

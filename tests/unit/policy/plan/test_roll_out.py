@@ -1,0 +1,93 @@
+"""The roll-out of the queue: whom it holds back, for how long, and where it leaves everything as it is."""
+
+import pytest
+
+from policy.plan.roll_out import MOST_NODES, End, Moment, QueuedJob
+
+EMPTY = 0.0
+
+
+def job(
+    number: int,
+    nodes: int,
+    gpus: int,
+    seconds: float,
+    *,
+    of: int = 2,
+    scores: tuple[float, ...] = (),
+    reach: dict[str, float] | None = None,
+    waited: float = 0.0,
+) -> QueuedJob:
+    return QueuedJob(number, nodes, gpus, seconds, scores or (1.0,) * of, reach or {}, waited)
+
+
+HALF_FREE = Moment(0.0, (4, 0), (End(10.0, (1,), 4),))
+"""One of two nodes is free, the other in ten seconds."""
+
+
+def test_a_long_small_job_lets_a_short_gang_go_first() -> None:
+    small, gang = job(1, 1, 1, 1000.0), job(2, 2, 4, 100.0)
+    # Started now: 1000 + 1100. Held back: the gang ends at 110, the small job at 1110.
+    assert HALF_FREE.gain_of_waiting(small, (0,), 1.0, [gang, small]) == pytest.approx(2100 - 1220)
+
+
+def test_a_short_small_job_starts() -> None:
+    small, gang = job(1, 1, 1, 5.0), job(2, 2, 4, 100.0)
+    assert HALF_FREE.gain_of_waiting(small, (0,), 1.0, [gang, small]) == EMPTY
+
+
+def test_nobody_waits_for_others_longer_than_it_runs() -> None:
+    small, gangs = job(1, 1, 1, 150.0), [job(number, 2, 4, 100.0) for number in (2, 3)]
+    # Behind one gang it ends 110 s later, behind two of them 210 s: longer than it runs itself.
+    assert HALF_FREE.gain_of_waiting(small, (0,), 1.0, [gangs[0], small]) > 0
+    assert HALF_FREE.gain_of_waiting(small, (0,), 1.0, [*gangs, small]) == EMPTY
+
+
+def test_what_a_job_has_waited_for_others_counts() -> None:
+    gang = job(2, 2, 4, 100.0)
+    fresh, patient = job(1, 1, 1, 150.0, waited=30.0), job(1, 1, 1, 150.0, waited=60.0)
+    assert HALF_FREE.gain_of_waiting(fresh, (0,), 1.0, [gang, fresh]) > 0
+    assert HALF_FREE.gain_of_waiting(patient, (0,), 1.0, [gang, patient]) == EMPTY
+
+
+def test_a_job_waits_for_a_faster_node() -> None:
+    moment = Moment(0.0, (4, 0), (End(10.0, (1,), 4),))
+    slow, other = job(1, 1, 4, 100.0, scores=(3.0, 1.0)), job(2, 1, 1, 50.0)
+    # Started now: 300 + 60. Held back: 110 on the fast node, and the other has the slow one at once.
+    assert moment.gain_of_waiting(slow, (0,), 3.0, [slow, other]) == pytest.approx(360 - 160)
+
+
+def test_jobs_held_back_already_start_with_the_first_end_too() -> None:
+    first, second = job(1, 1, 4, 100.0), job(2, 1, 4, 100.0)
+    alone = HALF_FREE.gain_of_waiting(first, (0,), 1.0, [first, second])
+    both = HALF_FREE.gain_of_waiting(first, (0,), 1.0, [first, second], held={2})
+    # The second would take the free node now; held back, it leaves the node empty, so waiting is worth less.
+    assert both < alone <= 0
+
+
+def test_gangs_take_near_nodes_where_distance_costs() -> None:
+    far = {"leaf": 1.0, "any": 3.0}
+    moment = Moment(0.0, (4, 0, 4, 0), (End(10.0, (1, 3), 4),), {"leaf": (0, 0, 1, 1)})
+    gang = job(1, 2, 4, 100.0, of=4, reach=far)
+    other = job(2, 1, 1, 50.0, of=4)
+    # On nodes 0 and 2, in two leaves, it would run 300 s; in ten seconds a leaf is free.
+    assert moment.gain_of_waiting(gang, (0, 2), 3.0, [gang, other]) == pytest.approx(360 - 160)
+
+
+@pytest.mark.parametrize(
+    ("moment", "queue"),
+    [
+        (Moment(0.0, (4, 0), ()), [job(2, 2, 4, 100.0)]),
+        (HALF_FREE, []),
+        (Moment(0.0, (4,) * (MOST_NODES + 1), (End(10.0, (1,), 4),)), [job(2, 2, 4, 9.0, of=MOST_NODES + 1)]),
+    ],
+    ids=["nothing runs", "nobody else waits", "more nodes than are looked at"],
+)
+def test_where_there_is_no_telling_nobody_waits(moment: Moment, queue: list[QueuedJob]) -> None:
+    small = job(1, 1, 1, 1000.0, of=len(moment.free))
+    assert moment.gain_of_waiting(small, (0,), 1.0, [*queue, small]) == EMPTY
+
+
+def test_a_job_that_never_fits_changes_nothing() -> None:
+    small, huge = job(1, 1, 1, 1000.0), job(2, 9, 4, 10.0)
+    assert HALF_FREE.gain_of_waiting(small, (0,), 1.0, [huge, small]) <= 0

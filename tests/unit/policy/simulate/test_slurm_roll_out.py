@@ -1,0 +1,59 @@
+"""Jobs that let others go first in the simulated queue: they do so where it helps, and every job still ends."""
+
+from random import Random
+
+import pytest
+
+from policy.placement.berth import BerthPolicy
+from policy.simulate.jobs import TraceJob
+from policy.simulate.result import SimulationOutcome
+from policy.simulate.slurm_alone.run import run
+from policy.simulate.slurm_alone.settings import SlurmSettings
+from policy.simulate.world import Layout, build
+
+FLEET = build(Layout(nodes=4, gpus_per_node=4, nodes_per_leaf=2))
+
+
+def play(jobs: list[TraceJob], *, roll_out: bool, pinned: bool = True) -> SimulationOutcome:
+    return run(jobs, FLEET, BerthPolicy(), SlurmSettings(pinned=pinned, roll_out=roll_out))
+
+
+def learned() -> list[TraceJob]:
+    """Jobs that ended, so that one knows: small jobs run long, gangs do not."""
+    small = [TraceJob(f"small-{at}", gpus=1, submit=at, work=5_000, name="small") for at in range(4)]
+    gangs = [TraceJob(f"gang-{at}", gpus=16, submit=6_000 + at, work=60, name="gang") for at in range(4)]
+    return small + gangs
+
+
+def test_a_long_small_job_waits_for_a_gang_that_is_nearly_there() -> None:
+    jobs = [
+        *learned(),
+        TraceJob("blocks", gpus=12, submit=10_000, work=60, name="gang"),
+        TraceJob("gang", gpus=16, submit=10_010, work=60, name="gang"),
+        TraceJob("small", gpus=1, submit=10_020, work=5_000, name="small"),
+    ]
+    greedy, rolled = play(jobs, roll_out=False), play(jobs, roll_out=True)
+    assert greedy.starts["small"] == 10_020
+    assert greedy.starts["gang"] >= 15_000
+    assert rolled.starts["gang"] < 10_100
+    assert rolled.starts["small"] < 10_200
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("limited", [False, True])
+def test_every_job_ends_and_none_starts_twice(seed: int, limited: bool) -> None:
+    draws, at, jobs = Random(seed), 0.0, []
+    for number in range(60):
+        at += draws.expovariate(1 / 60)
+        work = draws.lognormvariate(5, 1.5)
+        limit = 3 * work if limited else None
+        jobs.append(TraceJob(str(number), gpus=draws.choice((1, 1, 2, 4, 8, 16)), submit=at, work=work, limit=limit))
+    outcome = play(jobs, roll_out=True)
+    assert set(outcome.ends) == {job.id for job in jobs}
+    assert len(outcome.stretches) == len(jobs)
+    assert all(outcome.starts[job.id] >= job.submit for job in jobs)
+
+
+def test_plain_slurm_holds_nobody_back() -> None:
+    jobs = learned()
+    assert play(jobs, roll_out=True, pinned=False).starts == play(jobs, roll_out=False, pinned=False).starts
