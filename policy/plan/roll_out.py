@@ -11,8 +11,8 @@ free now or then; where more nodes are free, room is not scarce and nothing is h
 
     >>> gang = QueuedJob(1, nodes=2, gpus=4, seconds=100.0, scores=(1.0, 1.0), reach={})
     >>> small = QueuedJob(2, nodes=1, gpus=1, seconds=500.0, scores=(1.0, 1.0), reach={})
-    >>> moment = Moment(at=0.0, free=(4, 0), ends=((10.0, (1,), 4),))
-    >>> round(moment.gain_of_waiting(small, (0,), 1.0, [gang, small]))
+    >>> room = RoomAhead(at=0.0, free=(4, 0), ends=((10.0, (1,), 4),))
+    >>> round(room.gain_of_waiting(small, (0,), 1.0, [gang, small]))
     380
 """
 
@@ -84,7 +84,7 @@ def still_to_run(expected: float, ran: float, limit: float = _FAR) -> float:
 
 
 @dataclass(frozen=True)
-class Moment:
+class RoomAhead:
     """The free GPUs of each node now, and when more are expected to come free."""
 
     at: float

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from policy.history.runtime import KnownAtSubmission, RunTimes
-from policy.plan.roll_out import End, Moment, QueuedJob, still_to_run
+from policy.plan.roll_out import End, QueuedJob, RoomAhead, still_to_run
 from policy.request.demand import ANY_SPREAD
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class RolledQueue:
         own = next((one for one in jobs if one.number == task.index), None)
         if own is None or own.patience <= 0.0:
             return False
-        moment = Moment(now, self._ledger.counts.tolist(), list(self._ends(now)), self._groups)
+        moment = RoomAhead(now, self._ledger.counts.tolist(), list(self._ends(now)), self._groups)
         if moment.gain_of_waiting(own, berth.nodes, berth.cost, jobs, self.held) <= 0.0:
             return False
         self.held |= {task.index}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from policy.plan.roll_out import MOST_NODES, End, Moment, QueuedJob
+from policy.plan.roll_out import MOST_NODES, End, QueuedJob, RoomAhead
 
 EMPTY = 0.0
 
@@ -21,7 +21,7 @@ def job(
     return QueuedJob(number, nodes, gpus, seconds, scores or (1.0,) * of, reach or {}, waited)
 
 
-HALF_FREE = Moment(0.0, (4, 0), (End(10.0, (1,), 4),))
+HALF_FREE = RoomAhead(0.0, (4, 0), (End(10.0, (1,), 4),))
 """One of two nodes is free, the other in ten seconds."""
 
 
@@ -51,7 +51,7 @@ def test_what_a_job_has_waited_for_others_counts() -> None:
 
 
 def test_a_job_waits_for_a_faster_node() -> None:
-    moment = Moment(0.0, (4, 0), (End(10.0, (1,), 4),))
+    moment = RoomAhead(0.0, (4, 0), (End(10.0, (1,), 4),))
     slow, other = job(1, 1, 4, 100.0, scores=(3.0, 1.0)), job(2, 1, 1, 50.0)
     # Started now: 300 + 60. Held back: 110 on the fast node, and the other has the slow one at once.
     assert moment.gain_of_waiting(slow, (0,), 3.0, [slow, other]) == pytest.approx(360 - 160)
@@ -67,7 +67,7 @@ def test_jobs_held_back_already_start_with_the_first_end_too() -> None:
 
 def test_gangs_take_near_nodes_where_distance_costs() -> None:
     far = {"leaf": 1.0, "any": 3.0}
-    moment = Moment(0.0, (4, 0, 4, 0), (End(10.0, (1, 3), 4),), {"leaf": (0, 0, 1, 1)})
+    moment = RoomAhead(0.0, (4, 0, 4, 0), (End(10.0, (1, 3), 4),), {"leaf": (0, 0, 1, 1)})
     gang = job(1, 2, 4, 100.0, of=4, reach=far)
     other = job(2, 1, 1, 50.0, of=4)
     # On nodes 0 and 2, in two leaves, it would run 300 s; in ten seconds a leaf is free.
@@ -77,13 +77,13 @@ def test_gangs_take_near_nodes_where_distance_costs() -> None:
 @pytest.mark.parametrize(
     ("moment", "queue"),
     [
-        (Moment(0.0, (4, 0), ()), [job(2, 2, 4, 100.0)]),
+        (RoomAhead(0.0, (4, 0), ()), [job(2, 2, 4, 100.0)]),
         (HALF_FREE, []),
-        (Moment(0.0, (4,) * (MOST_NODES + 1), (End(10.0, (1,), 4),)), [job(2, 2, 4, 9.0, of=MOST_NODES + 1)]),
+        (RoomAhead(0.0, (4,) * (MOST_NODES + 1), (End(10.0, (1,), 4),)), [job(2, 2, 4, 9.0, of=MOST_NODES + 1)]),
     ],
     ids=["nothing runs", "nobody else waits", "more nodes than are looked at"],
 )
-def test_where_there_is_no_telling_nobody_waits(moment: Moment, queue: list[QueuedJob]) -> None:
+def test_where_there_is_no_telling_nobody_waits(moment: RoomAhead, queue: list[QueuedJob]) -> None:
     small = job(1, 1, 1, 1000.0, of=len(moment.free))
     assert moment.gain_of_waiting(small, (0,), 1.0, [*queue, small]) == EMPTY
 
