@@ -268,3 +268,17 @@ def test_fair_share_weighs_models_as_on_a_site_without_berth(sites: tuple[Site, 
         orders.append(sorted((user for user, _ in jobs), key=lambda user: found[user][1]))
         print(f"{site.tres}: {found}, billed {site.billed()}")
     assert orders[0] == orders[1]
+
+
+def test_what_was_asked_is_read_in_scontrol_squeue_and_sacct(sites: tuple[Site, Site]) -> None:
+    _, berth = sites
+    target = berth.slurm.target
+    job = berth.slurm.submit("-n1", "--gpus=2", "--cpus-per-gpu=3", body="sleep 5")
+    asked = "asked=tres_per_job:gres/gpu:2;cpus_per_tres:gres/gpu:3"
+
+    assert asked in berth.slurm.show(job)["AdminComment"]
+    assert asked in target.run(["squeue", "-h", "-j", str(job), "-O", "admin_comment:400"], user="root").out
+    berth.slurm.finish(job)
+    words = ["sacct", "-nPX", "-j", str(job), "-o", "AdminComment"]
+    text = until("the job in sacct", lambda: target.run(words, user="root").out.strip() or None)
+    assert asked in text
