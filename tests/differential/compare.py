@@ -50,7 +50,7 @@ def names_other_gpus(plain: Outcome, berth: Outcome) -> bool:
     """Tells whether only the number of GPUs that CUDA_VISIBLE_DEVICES names differs."""
     one, other = ([task for node in outcome.tasks for task in node] for outcome in (plain, berth))
     same = [task[:2] for task in one] == [task[:2] for task in other] and plain.has == berth.has
-    return same and all(1 <= task[2] <= task[1] for task in (*one, *other))
+    return same and all(task[2] <= task[1] for task in one) and all(1 <= task[2] <= task[1] for task in other)
 
 
 def other_cores(plain: Outcome, berth: Outcome) -> bool:
@@ -90,7 +90,7 @@ def _allowed(request: Request, plain: Outcome, berth: Outcome) -> bool:
     if plain.rc != berth.rc:
         return False
     if "--gpu-bind=none" in words and names_other_gpus(plain, berth):
-        # Beside GPUs for each task Slurm names some of the GPUs or all, by their types.
+        # Slurm names some of the GPUs, all or none, by their types and where they lie.
         return True
     asks = any(word.startswith(("--gpus", "--gres=gpu", "--tres-per-task")) for word in words if word != "--gres=gpu:0")
     if "--exclusive" in words and not asks and any(word.startswith("--gpu-bind") for word in words):
