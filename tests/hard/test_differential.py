@@ -70,11 +70,13 @@ def _is_quiet(target: Target) -> bool:
 
 def requests() -> list[Request]:
     """Each three words of different options together once, and the rest at random."""
+    if SEED != 1:
+        return list(at_random(SEED, COUNT))
     found = dict.fromkeys(covering(3))
     found |= dict.fromkeys(
         islice((one for one in at_random(SEED, COUNT) if one not in found), max(0, COUNT - len(found)))
     )
-    return list(found)[:COUNT] if SEED == 1 else list(at_random(SEED, COUNT))
+    return list(found)[:COUNT]
 
 
 @pytest.mark.hard
@@ -105,5 +107,6 @@ def test_requests_become_the_same_as_on_plain_slurm(pair: Pair, full: bool) -> N
             print(f"{number}: {request.text()}\n  {why}\n  plain {plain.text()}\n  berth {berth.text()}", flush=True)
 
     print(f"{len(chosen) - FIRST} requests, {ran} of which ran on plain Slurm, {len(found)} differ")
-    assert ran > (len(chosen) - FIRST) // 3
+    # Beside other jobs fewer find the room to start at once.
+    assert ran > (len(chosen) - FIRST) // (8 if full else 3)
     assert found == {}
