@@ -50,7 +50,7 @@ def names_other_gpus(plain: Outcome, berth: Outcome) -> bool:
     """Tells whether only the number of GPUs that CUDA_VISIBLE_DEVICES names differs."""
     one, other = ([task for node in outcome.tasks for task in node] for outcome in (plain, berth))
     same = [task[:2] for task in one] == [task[:2] for task in other] and plain.has == berth.has
-    return same and all(task[2] <= task[1] for task in one) and all(1 <= task[2] <= task[1] for task in other)
+    return same and all(task[2] <= task[1] for task in (*one, *other))
 
 
 def other_cores(plain: Outcome, berth: Outcome) -> bool:

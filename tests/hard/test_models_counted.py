@@ -112,7 +112,8 @@ class Site(NamedTuple):
         found: dict[str, int] = defaultdict(int)
         for line in self.slurm.target.run(words, user="root", check=False).out.splitlines():
             user, seconds, text = line.split("|")
-            found[user] += int(seconds) * int(dict(word.split("=", 1) for word in text.split(",") if word)["billing"])
+            tres = dict(word.split("=", 1) for word in text.split(",") if word)
+            found[user] += int(seconds) * int(tres.get("billing", 0))
         return {user: spent for user, spent in found.items() if spent}
 
     def shares(self) -> dict[str, tuple[int, float]]:
