@@ -19,11 +19,16 @@ def totals(outcome: Outcome) -> Totals:
 ENVIRONMENT: dict[str, str] = {}
 """Variables that may differ where the tasks are the same, each with its reason, as docs/like-plain.md has them."""
 
+VISIBLE = {"CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK"}
+"""Beside --gpu-bind=none Slurm names GPUs in these as it likes, and a task can open them all."""
+
 
 def difference(request: Request, plain: Outcome, berth: Outcome) -> str:
     """What a user would miss with Berth; empty where nothing."""
     if plain == berth:
         names = changed_variables(plain, berth, in_parts=":" in request.options) - ENVIRONMENT.keys()
+        if "--gpu-bind=none" in request.options:
+            names -= VISIBLE
         return f"other variables: {', '.join(sorted(names))}" if names else ""
     if _allowed(request, plain, berth):
         return ""
