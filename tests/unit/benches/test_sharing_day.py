@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from policy.sharing import predictor
 from tests.bench.sharing_day import Guard, LeastLoaded, Matched, beside, run
@@ -28,6 +29,7 @@ def test_the_guard_keeps_its_bound_but_for_its_reaction() -> None:
     assert late.lost.max() > now.lost.max()
 
 
+@pytest.mark.slow
 def test_without_a_guard_hosts_suffer_more_and_guests_less() -> None:
     fleet, queue = world(0.5)
 

@@ -65,6 +65,7 @@ def test_the_policy_side_has_its_own_error_for_it() -> None:
         of_policy.expand("n[1-")
 
 
+@pytest.mark.slow
 def test_many_long_lists_do_not_stay_in_memory() -> None:
     tracemalloc.start()
     try:

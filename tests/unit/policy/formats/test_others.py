@@ -75,6 +75,7 @@ def test_what_berth_wrote_is_told_from_what_a_user_wrote() -> None:
     assert not is_ours("a[1-", values)
 
 
+@pytest.mark.slow
 def test_the_names_of_a_list_that_stands_as_it_was_written_are_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     texts = [Others(CLUSTERS["one prefix"]).but([f"g{number}"]) for number in range(1, 1_025)]
     monkeypatch.setattr(hostlist, "expand", lambda _: pytest.fail("a thousand names for each of a thousand jobs"))

@@ -244,7 +244,7 @@ def test_it_travels_without_what_was_worked_out_and_takes_that_over_from_the_las
     assert new.meeting(share("heavy"), [tenant("light")]) is said
 
 
-@pytest.mark.parametrize("kinds", [100, 400])
+@pytest.mark.parametrize("kinds", [100, pytest.param(400, marks=pytest.mark.slow)])
 def test_it_stays_quick_and_small_with_many_kinds(kinds: int) -> None:
     known = {
         (user, "job"): (round(user % 50 / 50, 2), round(user % 40 / 50, 2), user % 30 / 10) for user in range(kinds)
