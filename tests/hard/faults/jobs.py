@@ -24,7 +24,7 @@ KINDS: Mapping[str, tuple[str, str]] = {
     "a share": ("--gpu-share=30", "fake-cuda-app alloc=64 hold={s} || true"),
     "a large share": ("--gpu-share=60", "fake-cuda-app alloc=64 hold={s} || true"),
     "a host": ("--gpus=1 --gpu-tier=guaranteed", "fake-cuda-app alloc=64 hold={s} || true"),
-    "a guest": ("--gpu-tier=opportunistic", "fake-cuda-app alloc=64 hold={s} || true"),
+    "a guest": ("--gpus=1 --gpu-tier=opportunistic", "fake-cuda-app alloc=64 hold={s} || true"),
     "a movable job": ("--gpus=1 --movable=0:05", "sleep {s}"),
     "one that fails and retries": ("--gpus=1 --retry=1", "sleep 2; exit 1"),
 }
