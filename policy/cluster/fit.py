@@ -214,6 +214,7 @@ def _one(
         # Slurm would then take more nodes, and so more GPUs, or refuse the job.
         raise LeftToSlurm(f"--cpus-per-gpu={request.cpus_per_gpu} gives {k} GPUs fewer CPUs than else was asked", 207)
     _check_even(request, n, k)
+    _check_cpus_of_nodes(request, n)
     if request.whole_nodes and memory.per_gpu is not None:
         raise LeftToSlurm("memory for each GPU of whole nodes: Slurm would count it for their seats too", 207)
     cpus = _of_whole_cores(least, request, fleet, allowed, n)
@@ -367,8 +368,17 @@ def _check_even(request: "Request", n: int, k: int) -> None:
     tasks = _tasks_on_each(request, n)
     if request.cpus_per_gpu * k % tasks and not request.whole_nodes:
         raise LeftToSlurm(f"{tasks} tasks cannot share the {request.cpus_per_gpu * k} CPUs of {k} GPUs evenly", 207)
-    if n > 1 and request.min_cpus_per_node > tasks * request.cpus_per_task:
-        raise LeftToSlurm("--mincpus on several nodes, with more CPUs than their tasks take", 207)
+
+
+def _check_cpus_of_nodes(request: "Request", n: int) -> None:
+    """Raises if a job wants more CPUs of a node than its tasks there take.
+
+    Slurm starts it only where as many cores are free on the sockets of its GPUs. Without a pin other GPUs do as well.
+    """
+    as_a_guest = request.share is not None or "gpu-tier" in request.flags
+    of_tasks = _tasks_on_each(request, n) * request.cpus_per_task
+    if request.min_cpus_per_node > of_tasks and not (request.whole_nodes or as_a_guest):
+        raise LeftToSlurm("--mincpus with more CPUs than the tasks of a node take", 207)
 
 
 def _explain_the_impossible(request: "Request", fleet: "Fleet", names: Sequence[str], may_use: Allowed) -> None:

@@ -81,6 +81,14 @@ def cpus_held(outcome: Outcome) -> int:
     return sum(map(int, re.findall(r"\bcpu=(\d+)", outcome.has)))
 
 
+def _waits_for_one_node(words: tuple[str, ...], plain: Outcome, berth: Outcome) -> bool:
+    """Tells whether a job of GPUs in all waits for one node, where plain Slurm starts it on several."""
+    in_all = any(word.startswith(("--gpus=", "--gpus-per-task", "--tres-per-task")) for word in words)
+    on_each = any(word.startswith(("-N", "-w", "--gres=gpu", "--gpus-per-node")) for word in words)
+    waits = berth.rc == 124 or "Requested nodes are busy" in berth.said
+    return in_all and not on_each and waits and plain.rc == 0 and nodes_of(plain) > 1
+
+
 def _without_nodes(has: str) -> str:
     return re.sub(r"\bnode=\d+", "", has)
 
@@ -91,6 +99,8 @@ def _allowed(request: Request, plain: Outcome, berth: Outcome) -> bool:
         return True
     if (plain.rc != 0 or not plain.tasks) and berth.rc == 0:
         # Slurm's own count refuses what there is room for.
+        return True
+    if _waits_for_one_node(words, plain, berth):
         return True
     if plain.rc != berth.rc:
         return False

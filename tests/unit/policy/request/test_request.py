@@ -43,7 +43,7 @@ FLEET = fleet(reading([node(f"n{i}") for i in range(1, 5)]))
             8,
             800,
         ),
-        ({"tres_per_job": "gres/gpu:2", "pn_min_cpus": "6"}, 1, 2, 6, 600),
+        ({"tres_per_job": "gres/gpu:2", "num_tasks": "6", "pn_min_cpus": "6"}, 1, 2, 6, 600),
         ({"tres_per_job": "gres/gpu:2", "num_tasks": "4", "threads_per_core": "1"}, 1, 2, 4, 400),
         ({"tres_per_job": "gres/gpu:2", "num_tasks": "4", "ntasks_per_core": "1"}, 1, 2, 4, 400),
         ({"tres_per_job": "gres/gpu:2", "mem_per_node": "5000"}, 1, 2, 1, 5_000),
@@ -90,7 +90,15 @@ TWO_NODES = {"min_nodes": "2", "max_nodes": "2"}
             {"tres_per_job": "gres/gpu:2", "cpus_per_tres": "gres/gpu:5", "num_tasks": "3"},
             "3 tasks cannot share the 10",
         ),
-        ({"tres_per_node": "gres/gpu:2", **TWO_NODES, "num_tasks": "6", "pn_min_cpus": "10"}, "--mincpus on several"),
+        (
+            {"tres_per_node": "gres/gpu:2", **TWO_NODES, "num_tasks": "6", "pn_min_cpus": "10"},
+            "--mincpus with more CPUs",
+        ),
+        ({"tres_per_job": "gres/gpu:2", "pn_min_cpus": "6"}, "--mincpus with more CPUs"),
+        (
+            {"tres_per_job": "gres/gpu:2", "tres_per_node": "gres/gpu:1", "pn_min_cpus": "4"} | TWO_NODES,
+            "--mincpus with",
+        ),
         ({"tres_per_job": "gres/gpu:4", **TWO_NODES, "num_tasks": "5"}, "same number on each of 2 nodes"),
         (
             {"tres_per_node": "gres/gpu:1", "array": "1-2", "num_tasks": "1", "ntasks_per_node": "2"},

@@ -48,7 +48,7 @@ def test_a_job_that_names_a_level_and_no_nodes_may_be_split(gpus: int, found: li
         {"ntasks_per_node": "2"},
         {"cpus_per_tres": "gres/gpu:2", "min_cpus": "4"},
         {"ntasks_per_tres": "1", "num_tasks": "2"},
-        {"pn_min_cpus": "6"},
+        {"num_tasks": "6", "pn_min_cpus": "6"},
         {"min_cpus": "6"},
         {"exclusive": "1"},
         {"array": "1"},
