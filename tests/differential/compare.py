@@ -19,6 +19,9 @@ def totals(outcome: Outcome) -> Totals:
 ENVIRONMENT: dict[str, str] = {}
 """Variables that may differ where the tasks are the same, each with its reason, as docs/like-plain.md has them."""
 
+OF_FIRST_NODE = {"SLURM_CPUS_ON_NODE", "SLURM_GPUS_ON_NODE"}
+"""Of nodes that are not alike another may be the first, and lists go by the nodes' names."""
+
 VISIBLE = {"CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK"}
 """Beside --gpu-bind=none Slurm names GPUs in these as it likes, and a task can open them all."""
 
@@ -26,7 +29,10 @@ VISIBLE = {"CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "ROCR_VISIBLE_DEVICES",
 def difference(request: Request, plain: Outcome, berth: Outcome) -> str:
     """What a user would miss with Berth; empty where nothing."""
     if plain == berth:
-        names = changed_variables(plain, berth, in_parts=":" in request.options) - ENVIRONMENT.keys()
+        unlike = len(set(plain.tasks)) > 1
+        names = changed_variables(plain, berth, in_parts=unlike or ":" in request.options) - ENVIRONMENT.keys()
+        if unlike:
+            names -= OF_FIRST_NODE
         if "--gpu-bind=none" in request.options:
             names -= VISIBLE
         return f"other variables: {', '.join(sorted(names))}" if names else ""
