@@ -24,3 +24,5 @@ class TraceJob:
     name: str = ""
     priority: float = 0.0
     """Priority in addition to the order itself: QOS or nice."""
+    cpus: int = 0
+    """Cores on each of its nodes; 0: one for each GPU. A job with 0 GPUs needs only cores."""

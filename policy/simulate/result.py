@@ -7,6 +7,9 @@ import numpy as np
 
 from policy.simulate.jobs import TraceJob
 
+EPOCH = 1_000_000
+"""The simulation's first moment, as Slurm writes times: whole seconds."""
+
 
 @dataclass(frozen=True, slots=True)
 class Stretch:

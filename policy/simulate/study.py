@@ -8,9 +8,12 @@ from typing import Any, Literal
 
 from policy.formats.errors import UsageError, nearest
 from policy.simulate.inputs.traces import Unit
-from policy.simulate.slurm_alone.settings import DURATIONS, ORDERS
+from policy.simulate.slurm.settings import DURATIONS, ORDERS
 
 MODES = ("slurm", "berthd", "pal-rounds")
+
+BY_BERTHD = "berthd"
+"""Stands for Berth's policy with berthd's own code: pins from submission on, moved by its planning passes."""
 
 Way = Literal["one-run", "median", "nodes"]
 
@@ -193,9 +196,11 @@ def check(study: Study) -> None:
             raise UsageError("--movable is a part of the jobs, from 0 to 1, and belongs to --mode slurm and berthd")
         if one.mode == "pal-rounds" and one.order == "slurm":
             raise UsageError("--order slurm belongs to --mode slurm; with pal-rounds take fifo, las, srtf or srsf")
-        if one.mode == "berthd":
+        if one.mode == "berthd" or BY_BERTHD in one.policies:
             _check_berthd(one)
-        elif one.slurm != SLURM:
+        if one.mode == "pal-rounds" and BY_BERTHD in one.policies:
+            raise UsageError(f"--policy {BY_BERTHD} belongs to --mode slurm and berthd; take berth with pal-rounds")
+        if one.mode != "berthd" and one.slurm != SLURM:
             raise UsageError(f"--slurm {one.slurm} belongs to --mode berthd; leave it out with --mode {one.mode}")
         if one.fabric and (not one.topology or one.nodes_per_leaf):
             raise UsageError(
@@ -209,20 +214,17 @@ def check(study: Study) -> None:
             )
 
 
-_NOT_WITH_BERTHD = ("events", "quotas", "borrow", "spread", "weigh_waits")
+_NOT_WITH_BERTHD = ("spread", "weigh_waits")
 
 
 def _check_berthd(study: Study) -> None:
-    """Refuses options that the simulation of berthd would silently ignore."""
-    if study.order not in {"", "fifo"}:
-        raise UsageError(f"--order {study.order}: --mode berthd plays Slurm's priority/basic, that is fifo")
+    """Refuses options that mean nothing where berthd's own code chooses places."""
+    how = "--mode berthd" if study.mode == "berthd" else f"--policy {BY_BERTHD}"
     for name in _NOT_WITH_BERTHD:
         if getattr(study, name):
-            raise UsageError(f"--{name.replace('_', '-')} belongs to --mode slurm; leave it out with --mode berthd")
-    if study.move_cost and not study.movable:
-        raise UsageError("--move-cost belongs to --mode slurm, or to --movable; leave it out with --mode berthd")
-    if study.backfill is False or study.durations != "limit":
-        raise UsageError("--no-backfill and --durations belong to --mode slurm; leave them out with --mode berthd")
+            raise UsageError(f"--{name.replace('_', '-')} belongs to policies of --mode slurm; leave it out with {how}")
+    if study.durations != "limit":
+        raise UsageError(f"--durations belongs to policies of --mode slurm; leave it out with {how}")
 
 
 def as_plain(study: Study) -> dict[str, Any]:

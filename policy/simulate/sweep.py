@@ -28,7 +28,7 @@ from policy.simulate.report.files import placement_files, write_placements
 from policy.simulate.report.history import write_history
 from policy.simulate.report.summary import Summary, summarise
 from policy.simulate.result import SimulationOutcome
-from policy.simulate.study import Cell, Study, cells
+from policy.simulate.study import BY_BERTHD, Cell, Study, cells
 from topology.scores import PAL_CLASSES
 
 PLAIN_SLURM = "slurm"
@@ -90,8 +90,7 @@ def run_cell(study: Study, cell: Cell, trace: Trace, placements: str = "") -> Su
     one = study.with_values(cell.swept)
     fleet = cluster.build(one, cell.seed)
     jobs = completed(trace.jobs, one.limits, one.models, cell.seed)
-    simulate = {"slurm": _slurm, "berthd": _berthd}.get(one.mode, _rounds)
-    outcome = simulate(one, cell, jobs, fleet)
+    outcome = (_rounds if one.mode == "pal-rounds" else _slurm)(one, cell, jobs, fleet)
     if study.history:
         write_history(outcome, fleet, placement_files(study.history, cells(study))[cell])
     if placements:
@@ -120,9 +119,11 @@ def _rounds(study: Study, cell: Cell, jobs: Sequence[TraceJob], fleet: Fleet) ->
 
 
 def _slurm(study: Study, cell: Cell, jobs: Sequence[TraceJob], fleet: Fleet) -> SimulationOutcome:
-    from policy.simulate.slurm_alone.run import run  # noqa: PLC0415
-    from policy.simulate.slurm_alone.settings import LocalityRule, Quotas, SlurmSettings  # noqa: PLC0415
+    from policy.simulate.play import run  # noqa: PLC0415
+    from policy.simulate.slurm.settings import Delays, LocalityRule, Quotas, SlurmSettings  # noqa: PLC0415
 
+    plain, timed = cell.policy == PLAIN_SLURM, study.mode == "berthd"
+    by_berthd = cell.policy == BY_BERTHD or (timed and not plain)
     locality = parse_locality(study.locality) if study.locality else None
     waited = LocalityRule().wait_s if locality is None or locality.wait is None else locality.wait
     settings = SlurmSettings(
@@ -130,38 +131,23 @@ def _slurm(study: Study, cell: Cell, jobs: Sequence[TraceJob], fleet: Fleet) -> 
         durations=study.durations,
         backfill=study.backfill is not False,
         bf_interval_s=study.bf_interval,
-        pinned=cell.policy != PLAIN_SLURM,
+        pinned=not (plain or by_berthd),
         spread=study.spread,
-        locality=LocalityRule(locality.level, waited, study.weigh_waits, splits=cell.policy != PLAIN_SLURM)
+        locality=LocalityRule(locality.level, waited, study.weigh_waits, splits=not plain)
         if locality
         else LocalityRule(),
         quotas=Quotas(read_quotas(study.quotas), study.borrow) if study.quotas else Quotas(),
         requeue_cost_s=study.move_cost,
-        moving=RelocationRules(enabled=study.movable > 0),
         movable=_movable(study, cell, jobs),
         events=_events(study, fleet),
-    )
-    return run(jobs, fleet, policy_named(cell.policy, cell.seed), settings)
-
-
-def _berthd(study: Study, cell: Cell, jobs: Sequence[TraceJob], fleet: Fleet) -> SimulationOutcome:
-    from policy.simulate.with_berthd.run import Delays, PinnedSettings, Submission, run  # noqa: PLC0415
-
-    locality = parse_locality(study.locality) if study.locality else None
-    settings = PinnedSettings(
-        berthd=cell.policy != PLAIN_SLURM,
+        berthd=by_berthd,
         site=Settings(moving=RelocationRules(enabled=study.movable > 0)),
-        delays=Delays(backfill=study.bf_interval),
+        delays=Delays() if timed else None,
         slurm=study.slurm,
         history=bool(study.history),
         seed=cell.seed,
     )
-    movable = _movable(study, cell, jobs)
-    level, wait = "", 0
-    if locality is not None:
-        level, wait = locality.level, settings.site.locality_wait if locality.wait is None else locality.wait
-    asked = [Submission(job, 0, level if job.gpus > 1 else "", wait, movable.get(job.id)) for job in jobs]
-    return run(asked, fleet, policy_named(cell.policy, cell.seed), settings)
+    return run(jobs, fleet, policy_named(cell.policy, cell.seed), settings)
 
 
 def _movable(study: Study, cell: Cell, jobs: Sequence[TraceJob]) -> dict[str, float]:
@@ -201,6 +187,8 @@ def policy_named(name: str, seed: int) -> Policy:
     """
     from policy.placement.registry import create, policies  # noqa: PLC0415
 
+    if name == BY_BERTHD:
+        return create("berth")
     # Another package's policy may really have such a name.
     base = name if name in policies() else name.removesuffix("-sticky")
     options: dict[str, object] = {}

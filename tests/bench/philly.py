@@ -37,9 +37,10 @@ from policy.placement.registry import create
 from policy.placement.slurm_like import SlurmPolicy
 from policy.simulate.jobs import TraceJob
 from policy.simulate.pal_rounds.philly import LOCALITIES, quotas, with_limits, with_models
+from policy.simulate.play import run
 from policy.simulate.result import SimulationOutcome
-from policy.simulate.slurm_alone.run import LocalityRule, Quotas, SlurmSettings, run
-from policy.simulate.slurm_alone.waits import REASONS
+from policy.simulate.slurm.settings import LocalityRule, Quotas, SlurmSettings
+from policy.simulate.slurm.waits import REASONS
 from policy.simulate.world import Layout, build
 from tests.bench import philly_data
 from tests.bench.table import FOLDER, Figure, report

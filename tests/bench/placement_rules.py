@@ -21,8 +21,8 @@ from rich.table import Table
 from policy.placement import berth as one_node
 from policy.placement import gang, speed
 from policy.placement.berth import BerthPolicy
-from policy.simulate.slurm_alone.run import run
-from policy.simulate.slurm_alone.settings import SlurmSettings
+from policy.simulate.play import run
+from policy.simulate.slurm.settings import SlurmSettings
 from tests.bench import placement_slurm
 from tests.bench.placement_pairs import METRICS, Comparison, Pair
 from tests.bench.placement_slurm import QUICK_DRAWS, TRACES, SlurmFamily, fleet_of, jobs_of

@@ -31,8 +31,8 @@ from policy.placement.registry import create
 from policy.simulate.inputs import read_traces
 from policy.simulate.inputs.scores import grids
 from policy.simulate.jobs import TraceJob
-from policy.simulate.slurm_alone.run import run
-from policy.simulate.slurm_alone.settings import SlurmSettings
+from policy.simulate.play import run
+from policy.simulate.slurm.settings import SlurmSettings
 from policy.simulate.world import Layout, build
 from tests.bench.paper.draw import shifted
 from tests.bench.placement_families import DATA, GPUS_PER_NODE, LEAF_AND_POD, MAPS, NODES, NODES_PER_LEAF, SHIFT_S

@@ -26,15 +26,14 @@ from statistics import fmean, median
 
 import numpy as np
 
-from policy.placement.base import Policy
 from policy.placement.registry import create
 from policy.placement.slurm_like import SlurmPolicy
-from policy.request.settings import RelocationRules
+from policy.request.settings import RelocationRules, Settings
 from policy.simulate.jobs import TraceJob
+from policy.simulate.play import run as play
 from policy.simulate.result import SimulationOutcome, Stretch
-from policy.simulate.slurm_alone.jobs import Task
-from policy.simulate.slurm_alone.run import SlurmSettings, _World
-from policy.simulate.slurm_alone.waits import REASONS, SIZES
+from policy.simulate.slurm.settings import SlurmSettings
+from policy.simulate.slurm.waits import REASONS, SIZES
 from tests.bench import philly, philly_data
 from tests.bench.retry_trials import (
     GPU_HOURS_EACH,
@@ -80,28 +79,6 @@ class Workload:
     """Failed trials and pre-flights."""
     told: dict[str, float]
     """Of each failing job of several GPUs, the run that first fails, and the job's submission."""
-
-
-class _Chained(_World):
-    """Jobs that are submitted when another has ended."""
-
-    def __init__(self, work: Workload, policy: Policy, settings: SlurmSettings, seed: int) -> None:
-        self._after = work.after
-        super().__init__(work.jobs, philly.cluster(NODES, seed), policy, settings)
-        tasks = {task.job.id: task for task in self._tasks}
-        self._then = {before: (tasks[job], wait) for job, (before, wait) in work.after.items()}
-
-    def _push(self, at: float, what: str, subject: object, serial: int) -> None:
-        # A job of a chain comes when the one before it has ended, and not when the trace says.
-        if what == "submit" and isinstance(subject, Task) and subject.job.id in self._after and serial >= 0:
-            return
-        super()._push(at, what, subject, serial)
-
-    def _end(self, task: Task, now: float, *, killed: bool) -> None:
-        super()._end(task, now, killed=killed)
-        if task.job.id in self._then:
-            following, wait = self._then[task.job.id]
-            self._push(now + wait, "submit", following, -1)
 
 
 def workload(way: str, seed: int) -> Workload:
@@ -150,10 +127,10 @@ def one_run(task: tuple[str, str, int]) -> dict[str, float | str]:
     plain = name == "slurm"
     settings = SlurmSettings() if plain else SlurmSettings(pinned=True, durations="predicted")
     if way in MOVING:
-        settings = replace(settings, moving=RelocationRules(enabled=True), movable=movable(work.jobs, seed))
-    world = _Chained(work, SlurmPolicy() if plain else create(name), settings, seed)
-    world.play()
-    outcome = world.outcome(0.0)
+        site = Settings(moving=RelocationRules(enabled=True))
+        settings = replace(settings, site=site, movable=movable(work.jobs, seed))
+    policy = SlurmPolicy() if plain else create(name)
+    outcome = play(work.jobs, philly.cluster(NODES, seed), policy, replace(settings, after=work.after))
     lost = sum(hours(one) for one in outcome.stretches if one.job in work.lost)
     good = [job for job in work.jobs if job.id not in work.lost]
     waits = [outcome.starts[job.id] - job.submit for job in good]

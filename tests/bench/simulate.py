@@ -30,8 +30,8 @@ from policy.simulate.inputs import read_traces
 from policy.simulate.inputs.scores import grids
 from policy.simulate.jobs import TraceJob
 from policy.simulate.pal_rounds.rounds import RoundsSettings, run
-from policy.simulate.slurm_alone.run import run as run_slurm
-from policy.simulate.slurm_alone.settings import SlurmSettings
+from policy.simulate.play import run as run_slurm
+from policy.simulate.slurm.settings import SlurmSettings
 from policy.simulate.world import Layout, build
 from tests.bench import philly, philly_data
 from tests.bench.placement_speed import SHARES, WIDTHS, fleet_of

@@ -17,12 +17,10 @@ from statistics import fmean
 
 from policy.placement.registry import create
 from policy.simulate.jobs import TraceJob
+from policy.simulate.play import run
 from policy.simulate.result import SimulationOutcome
-from policy.simulate.slurm_alone.run import LocalityRule, SlurmSettings
-from policy.simulate.slurm_alone.run import run as run_slurm
-from policy.simulate.slurm_alone.waits import REASONS
-from policy.simulate.with_berthd.run import PinnedSettings, Submission
-from policy.simulate.with_berthd.run import run as run_berthd
+from policy.simulate.slurm.settings import Delays, LocalityRule, SlurmSettings
+from policy.simulate.slurm.waits import REASONS
 from policy.simulate.world import Layout, build
 from topology.fabric import LEVELS
 
@@ -52,7 +50,7 @@ def week(seed: int) -> dict[bool, Row]:
     def play(splits: bool) -> SimulationOutcome:
         rule = LocalityRule("leaf", 600, splits=splits)
         settings = SlurmSettings(pinned=True, durations="predicted", locality=rule)
-        return run_slurm(jobs, philly.cluster(80, seed), create("berth"), settings)
+        return run(jobs, philly.cluster(80, seed), create("berth"), settings)
 
     return compared(play)
 
@@ -60,18 +58,24 @@ def week(seed: int) -> dict[bool, Row]:
 def replayed(jobs: int, seed: int) -> dict[bool, Row]:
     """One seed of the replay, on 64 nodes of 8 GPUs, four to a leaf, four leaves to a pod."""
     fleet = build(Layout(64, 8, nodes_per_leaf=4, leaves_per_pod=4))
-    asked = []
+    asked, waits = [], {}
     for job in draw(seed, Shape(jobs=jobs)):
         free = 1 < job.width <= 8
         trace = TraceJob(
             id=job.name, gpus=job.width, submit=job.at, work=job.seconds, app_class=job.app_class,
-            limit=60.0 * job.limit, nodes=0 if free else job.nodes,
+            limit=60.0 * job.limit, nodes=0 if free else job.nodes, cpus=min(job.cpus, CORES),
         )  # fmt: skip
-        level, wait = ("leaf", 60) if free else ("leaf", job.leaf_wait) if job.leaf_wait else ("", 0)
-        asked.append(Submission(trace, min(job.cpus, CORES), level, wait))
+        asked.append(trace)
+        if free or job.leaf_wait:
+            waits[job.name] = 60 if free else job.leaf_wait
 
     def play(splits: bool) -> SimulationOutcome:
-        return run_berthd(asked, fleet, create("berth"), PinnedSettings(kill=False, seed=seed, splits=splits))
+        settings = SlurmSettings(
+            berthd=True, delays=Delays(), bf_interval_s=2, kill=False, seed=seed,
+            default_queue_depth=2_000, bf_max_job_test=2_000,
+            localities={name: LocalityRule("leaf", wait, splits=splits) for name, wait in waits.items()},
+        )  # fmt: skip
+        return run(asked, fleet, create("berth"), settings)
 
     return compared(play)
 

@@ -4,8 +4,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from policy.simulate.report.files import write_text
-from policy.simulate.result import SimulationOutcome
-from policy.simulate.with_berthd.jobs import EPOCH
+from policy.simulate.result import EPOCH, SimulationOutcome
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -12,15 +12,22 @@ from pathlib import Path
 
 from policy.cluster.fleet import Fleet
 from policy.formats import hostlist
-from policy.simulate.with_berthd.jobs import SimulatedJob
-from policy.simulate.with_berthd.nodes import Nodes
-from policy.simulate.with_berthd.passes import ClusterPasses
-from policy.simulate.with_berthd.run import PinnedSettings, Submission
+from policy.placement.base import Berth
+from policy.placement.slurm_like import SlurmPolicy
+from policy.simulate.jobs import TraceJob
+from policy.simulate.slurm.jobs import Task, Tasks
+from policy.simulate.slurm.ledger import Ledger
+from policy.simulate.slurm.passes import QueuePasses
+from policy.simulate.slurm.priority import Queue
+from policy.simulate.slurm.running import RunningJobs
+from policy.simulate.slurm.settings import Delays, LocalityRule, SlurmSettings
+from policy.simulate.slurm.tree_choice import berth_of
+from policy.simulate.slurm.waits import WaitClocks
 
 from ..table import Figure
 from .figures import PLAIN
 from .outcome import Outcome, Run
-from .simulated import fleet_of, ground_of, shape_of, submission
+from .simulated import DEPTH, as_traced, fleet_of, ground_of, leaf_wait, shape_of
 from .workload import draw
 
 Places = dict[int, tuple[int, ...]]
@@ -60,8 +67,10 @@ def pass_figures(runs: Sequence[Run], folder: Callable[[Run], Path]) -> list[Fig
     for run in runs:
         if run.system == PLAIN:
             ground = ground_of(run)
-            asked = {job.name: submission(job, ground.topology) for job in draw(run.seed, shape_of(run))}
-            found += agreement(run, folder(run), fleet_of(ground), asked)
+            jobs = draw(run.seed, shape_of(run))
+            asked = {job.name: as_traced(job) for job in jobs}
+            leaf = {job.name: wait for job in jobs if (wait := leaf_wait(job, ground.topology))}
+            found += agreement(run, folder(run), fleet_of(ground), asked, leaf)
     if not found.starts:
         return []
     return [
@@ -70,9 +79,9 @@ def pass_figures(runs: Sequence[Run], folder: Callable[[Run], Path]) -> list[Fig
     ]
 
 
-def agreement(run: Run, folder: Path, fleet: Fleet, asked: dict[str, Submission]) -> Agreement:
-    """Go through the log of one run."""
-    ledger = _Ledger(run, folder, fleet, asked)
+def agreement(run: Run, folder: Path, fleet: Fleet, asked: dict[str, TraceJob], leaf: dict[str, int]) -> Agreement:
+    """Go through the log of one run; `leaf` has the seconds for which jobs wait for one leaf."""
+    ledger = _Ledger(run, folder, fleet, asked, leaf)
     found = Agreement()
     for kind, places in _events(folder / "slurmctld.log"):
         if kind == "backfill":
@@ -104,54 +113,59 @@ def _events(log: Path) -> Iterator[tuple[str, Places]]:
 class _Ledger:
     """Jobs and nodes as slurmctld had them."""
 
-    def __init__(self, run: Run, folder: Path, fleet: Fleet, asked: dict[str, Submission]) -> None:
+    def __init__(self, run: Run, folder: Path, fleet: Fleet, asked: dict[str, TraceJob], leaf: dict[str, int]) -> None:
         self._fleet = fleet
         self._outcomes: dict[int, Outcome] = {}
-        self._records: dict[int, SimulatedJob] = {}
-        self._waiting: dict[int, SimulatedJob] = {}
-        self._running: dict[int, SimulatedJob] = {}
-        self._settings = PinnedSettings(berthd=False, kill=False, slurm=run.slurm)
+        self._tasks: dict[int, Task] = {}
+        self._waiting: dict[int, Task] = {}
+        self._running: dict[int, tuple[int, ...]] = {}
+        self._settings = SlurmSettings(
+            delays=Delays(launch=0),
+            kill=False,
+            slurm=run.slurm,
+            bf_max_job_test=DEPTH,
+            localities={name: LocalityRule("leaf", wait) for name, wait in leaf.items()},
+        )
+        made = Tasks(fleet, self._settings)
         outcomes = {one.name: one for one in run.outcomes}
         for name, number in _submitted(folder / "submit.log"):
-            submission = asked[name]
-            wide = submission.job.nodes or 1
             self._outcomes[number] = outcomes[name]
-            self._records[number] = SimulatedJob(number, submission, wide, submission.job.gpus // wide, name)
+            self._tasks[number] = made.of(number, asked[name])
 
     def happens(self, kind: str, places: Places) -> None:
         """One line, or one pass, of the log."""
         for job, nodes in places.items():
             if kind == "came":
-                self._waiting[job] = self._records[job]
+                self._waiting[job] = self._tasks[job]
             elif kind == "ended":
                 self._running.pop(job, None)
             else:
-                record = self._running[job] = self._waiting.pop(job)
-                mask = sum(1 << gpu for gpu in self._outcomes[job].gpus)
-                record.nodes, record.masks = nodes, (mask,) * len(nodes)
-                record.started = int(self._outcomes[job].started)
+                self._waiting.pop(job)
+                self._running[job] = nodes
 
     def compare(self, really: Places) -> Agreement:
         """Make a pass of backfill on paper."""
-        nodes, on_paper = self._nodes(), dict[int, tuple[int, ...]]()
-        waiting, running = dict(self._waiting), dict(self._running)
+        ledger, on_paper = Ledger(self._fleet), dict[int, tuple[int, ...]]()
+        jobs = RunningJobs(ledger, self._settings, lambda *_: None)
+        queue, waits = Queue(self._settings, int(self._fleet.size.sum())), WaitClocks(ledger, {}, {})
         now = min(self._outcomes[job].started for job in really)
 
-        def start(record: SimulatedJob, at: tuple[int, ...], masks: tuple[int, ...]) -> None:
-            on_paper[record.id] = at
-            record.nodes, record.masks, record.started = at, masks, now
-            nodes.take(record)
+        def start(task: Task, berth: Berth, now: float) -> None:
+            on_paper[task.index] = berth.nodes
+            queue.remove(task)
+            jobs.start(task, berth, now)
 
-        ClusterPasses(nodes, self._settings, start).backfill(list(waiting.values()), list(running.values()), now)
+        passes = QueuePasses(queue, jobs, waits, SlurmPolicy(), self._settings, start)
+        for job, nodes in self._running.items():
+            task, mask = self._tasks[job], sum(1 << gpu for gpu in self._outcomes[job].gpus)
+            berth = berth_of(task.demand, passes.view(), nodes, (mask,) * len(nodes), "")
+            jobs.start(task, berth, int(self._outcomes[job].started))
+        for task in self._waiting.values():
+            queue.add(task, now)
+        passes.backfill(now)
         both = really.keys() & on_paper.keys()
         same_nodes = sum(really[job] == on_paper[job] for job in both)
         return Agreement(1, int(really.keys() == on_paper.keys()), len(both), same_nodes)
-
-    def _nodes(self) -> Nodes:
-        nodes = Nodes(self._fleet)
-        for record in self._running.values():
-            nodes.take(record)
-        return nodes
 
 
 def _submitted(log: Path) -> Iterator[tuple[str, int]]:

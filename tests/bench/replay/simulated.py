@@ -22,10 +22,9 @@ from policy.cluster.fleet import Fleet
 from policy.formats.arrays import Floats
 from policy.placement.base import positions
 from policy.placement.registry import create
-from policy.simulate.jobs import TraceJob as SimulatedJob
-from policy.simulate.with_berthd.run import Delays, PinnedSettings, Submission
-from policy.simulate.with_berthd.run import run as simulate
-from policy.simulate.with_berthd.settings import Rate
+from policy.simulate.jobs import TraceJob
+from policy.simulate.play import run as simulate
+from policy.simulate.slurm.settings import Delays, LocalityRule, Rate, SlurmSettings
 from policy.simulate.world import Layout, build_of, fabric_of
 from topology import files
 from topology.blocks import Blocks
@@ -52,6 +51,9 @@ BACKFILL = 2.1
 """Seconds between two of slurmctld's backfill passes: bf_interval, and what a pass takes. Starts by backfill came
 2.08 s after each other in real runs of plain Slurm, 2.18 s beside berthd."""
 
+DEPTH = 2_000
+"""Jobs tried in a main pass, and in backfill, on the real clusters too."""
+
 PLAYS = 3
 """Times that a run is played for one figure: the end of a single run hangs on where its last long job landed."""
 
@@ -62,7 +64,6 @@ class Ground:
 
     stretch: Stretch
     kinds: Mapping[str, Machine]
-    delays: Delays = Delays(tick=TICK, backfill=BACKFILL)  # noqa: RUF009 - it is frozen
     lost_notices: float = 0.0
     """Part of the Epilogs' notices that never arrive."""
     topology: str = "tree"
@@ -74,20 +75,22 @@ def play(jobs: Sequence[Job], seed: int, system: System, ground: Ground, chance:
     """A run of these jobs on paper; another `chance` is a run of the same jobs at another time of day."""
     machines = _machines(ground.kinds)
     known = _tables(ground.stretch.scores(machines, seed)) if system.berth and system.scores else {}
-    settings = PinnedSettings(
+    settings = SlurmSettings(
         berthd=system.berth,
-        delays=ground.delays,
+        delays=Delays(tick=TICK, epilogs=system.epilog, lost_notices=ground.lost_notices),
+        bf_interval_s=BACKFILL,
+        default_queue_depth=DEPTH,
+        bf_max_job_test=DEPTH,
+        durations="true" if system.foresees else "limit",
         rate=rate_of(ground.stretch, machines),
+        localities={job.name: LocalityRule("leaf", wait) for job in jobs if (wait := leaf_wait(job, ground.topology))},
         kill=False,
-        epilog=system.epilog,
         slurm=ground.slurm,
-        lost_notices=ground.lost_notices,
-        foresees=system.foresees,
         seed=PLAYS * seed + chance,
     )
     own = fleet(machines, known, ground.topology)
     policy = create(system.policy if system.berth else "slurm")
-    done = simulate([submission(job, ground.topology) for job in jobs], own, policy, settings)
+    done = simulate([as_traced(job) for job in jobs], own, policy, settings)
     rate = settings.rate
     assert rate is not None, "it was given above"
     outcomes = []
@@ -127,7 +130,7 @@ def rate_of(stretch: Stretch, machines: Mapping[str, Machine]) -> Rate:
     slow = [[stretch.gpu[f"{name}:{gpu}"] for gpu in range(GPUS)] for name in names]
     plain = build_of(machines, fabric_of(Layout(NODES, GPUS, LEAF, POD // LEAF), names))
 
-    def rate(job: SimulatedJob, nodes: Sequence[int], masks: Sequence[int]) -> float:
+    def rate(job: TraceJob, nodes: Sequence[int], masks: Sequence[int]) -> float:
         slowest = max(slow[node][gpu] for node, mask in zip(nodes, masks, strict=True) for gpu in positions(mask))
         level = level_of(plain, machines, nodes, masks)
         return (1 + stretch.sensitivity[job.app_class] * (slowest - 1)) * stretch.level[level]
@@ -171,11 +174,14 @@ def _tables(scores: Sequence[Score]) -> dict[str, Floats]:
     return tables
 
 
-def submission(job: Job, topology: str) -> Submission:
+def leaf_wait(job: Job, topology: str) -> int:
+    """The seconds for which a job waits for one leaf: topology/block reads no --switches, and Berth's flag is alike."""
+    return job.leaf_wait if topology == "tree" else 0
+
+
+def as_traced(job: Job) -> TraceJob:
     """A job as its user submits it on paper."""
-    # topology/block reads no --switches; Berth's flag comes to the same there.
-    leaf_wait = job.leaf_wait if topology == "tree" else 0
-    asked = SimulatedJob(
+    return TraceJob(
         id=job.name,
         gpus=job.width,
         submit=job.at,
@@ -183,8 +189,8 @@ def submission(job: Job, topology: str) -> Submission:
         app_class=job.app_class,
         limit=60.0 * job.limit,
         nodes=job.nodes,
+        cpus=job.cpus,
     )
-    return Submission(asked, job.cpus, "leaf" if leaf_wait else "", leaf_wait)
 
 
 # Beside real runs

@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from policy.simulate.jobs import TraceJob
-from policy.simulate.with_berthd.run import Submission
 from tests.bench.replay.outcome import Outcome, Run
 from tests.bench.replay.passes import Agreement, agreement
 from tests.unit.policy.simulate.test_simulate_pinned import FLEET
@@ -28,13 +27,12 @@ def run_of(folder: Path, starts: list[tuple[int, str]]) -> Agreement:
     folder.joinpath("submit.log").write_text("".join(f"r{n}\t{n}\t10{n}.0\t900\n" for n in (1, 2, 3)))
     sizes = {1: 64, 2: 8, 3: 8}
     jobs = {f"r{n}": TraceJob(f"r{n}", gpus=g, submit=0.0, work=30, limit=60, nodes=g // 8) for n, g in sizes.items()}
-    asked = {name: Submission(one) for name, one in jobs.items()}
     outcomes = [
         Outcome(f"r{n}", g, "", 0.0, 30, 1, started=100.0 + n, gpus=tuple(range(8)), state="completed")
         for n, g in sizes.items()
     ]
     run = Run("plain", 1, "24.11", {}, tuple(outcomes), ())
-    return agreement(run, folder, FLEET, asked)
+    return agreement(run, folder, FLEET, jobs, {})
 
 
 @pytest.mark.parametrize(

@@ -6,15 +6,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from policy.cluster.view import View
 from policy.placement.slurm_like import SlurmPolicy
-from policy.simulate.with_berthd.ahead import Ahead
-from policy.simulate.with_berthd.choice import SlurmsChoice
-from policy.simulate.with_berthd.jobs import SimulatedJob
-from policy.simulate.with_berthd.nodes import Nodes
-from policy.simulate.with_berthd.reserved import Reserved
-from policy.simulate.with_berthd.run import PinnedSettings, Submission, run
+from policy.simulate.play import run
+from policy.simulate.slurm.ahead import Ahead
+from policy.simulate.slurm.jobs import Task, Tasks
+from policy.simulate.slurm.ledger import Ledger
+from policy.simulate.slurm.reserved import Reserved
+from policy.simulate.slurm.settings import Delays
+from policy.simulate.slurm.tree_choice import TreeChoice, berth_of
 from policy.simulate.world import Layout, build
-from tests.unit.policy.simulate.test_simulate_pinned import PLAIN, Bench, job
+from tests.unit.policy.simulate.test_simulate_pinned import PLAIN, Bench, chosen, job
 from topology.blocks import Blocks
 
 ALL = 0b111
@@ -68,17 +70,19 @@ def test_a_later_start_is_tried_where_nodes_open_and_not_where_they_close() -> N
 # When running jobs end
 
 
-def ahead(ends: Sequence[tuple[int, int, int]], *, by_nodes: bool) -> tuple[Ahead, SimulatedJob]:
+def ahead(ends: Sequence[tuple[int, int, int]], *, by_nodes: bool) -> tuple[Ahead, Task]:
     """Jobs of some GPUs that end at some second on some node of four; and one that wants eight GPUs."""
-    nodes = Nodes(replace(build(Layout(4, 8, nodes_per_leaf=4)), cpus=np.full(4, 16, np.int64)))
-    running = []
+    fleet = replace(build(Layout(4, 8, nodes_per_leaf=4)), cpus=np.full(4, 16, np.int64))
+    ledger, tasks, running = Ledger(fleet), Tasks(fleet, PLAIN), []
     for number, (end, node, gpus) in enumerate(ends, 1):
-        one = SimulatedJob(number, Submission(job(str(number), gpus, 0.0)), 1, gpus, "")
-        one.nodes, one.masks = (node,), ((int(nodes.gpus[node]) & -int(nodes.gpus[node])) * ((1 << gpus) - 1),)
-        nodes.take(one)
+        one = tasks.of(number, job(str(number), gpus, 0.0))
+        free = int(ledger.free[node])
+        view = View(fleet, ledger.free, ledger.cpus, fleet.mem, ledger.open, ledger.open)
+        one.berth = berth_of(one.demand, view, (node,), ((free & -free) * ((1 << gpus) - 1),), "")
+        one.cores = ledger.take(one.berth.nodes, one.berth.masks, end, one.cpus)
         running.append((end, one))
-    wanted = SimulatedJob(99, Submission(job("99", 8, 0.0)), 1, 8, "")
-    return Ahead(nodes, SlurmsChoice(nodes), running, 0, by_nodes=by_nodes), wanted
+    wanted = tasks.of(99, job("99", 8, 0.0))
+    return Ahead(ledger, TreeChoice(ledger), running, 0, by_nodes=by_nodes), wanted
 
 
 FULL = [(100, 0, 8), (200, 1, 8), (40, 2, 8), (50, 3, 4), (400, 3, 4)]
@@ -120,18 +124,9 @@ def test_a_window_doubles_until_the_next_end_is_in_it() -> None:
 def test_with_blocks_the_last_of_equals_is_taken() -> None:
     fleet = build(Layout(8, 8, nodes_per_leaf=2))
     fabric = replace(fleet.fabric, blocks=Blocks((2,), fleet.fabric.leaf))
-    nodes = Nodes(replace(fleet, fabric=fabric, cpus=np.full(8, 16, np.int64)))
-    choice = SlurmsChoice(nodes)
-    seen = []
-    for number, gpus in enumerate((8, 4, 16, 1)):
-        one = SimulatedJob(number, Submission(job(str(number), gpus, 0.0)), max(1, gpus // 8), min(gpus, 8), "")
-        found = choice.nodes_for(one, nodes.quiet, np.bitwise_count(nodes.gpus), nodes.cpus)
-        assert found is not None
-        one.nodes, one.masks = found, choice.gpus_for(one, found)
-        nodes.take(one)
-        seen.append(found)
+    fleet = replace(fleet, fabric=fabric, cpus=np.full(8, 16, np.int64))
 
-    assert seen == [(6,), (7,), (4, 5), (7,)]
+    assert [berth.nodes for berth in chosen(fleet, (8, 4, 16, 1))] == [(6,), (7,), (4, 5), (7,)]
 
 
 @pytest.mark.parametrize(("slurm", "passes"), [("24.11", True), ("25.05", False), ("26.05", False)])
@@ -160,9 +155,9 @@ def test_a_job_beyond_its_limit_still_holds_what_it_holds() -> None:
 @pytest.mark.parametrize("seed", range(4))
 def test_without_an_epilog_slurm_looks_at_its_queue_when_the_next_second_begins(seed: int) -> None:
     fleet = replace(build(Layout(1, 8)), cpus=np.full(1, 16, np.int64))
-    settings = PinnedSettings(berthd=False, epilog=False, seed=seed)
+    settings = replace(PLAIN, delays=Delays(epilogs=False), seed=seed)
     # The third waits behind the second: backfill has no part in it.
-    asked = [Submission(job(str(number), 8, 0.5 * number, work=10.3)) for number in range(3)]
+    asked = [job(str(number), 8, 0.5 * number, work=10.3) for number in range(3)]
     done = run(asked, fleet, SlurmPolicy(), settings)
 
     waits = [done.starts[after] - done.ends[before] for before, after in (("0", "1"), ("1", "2"))]

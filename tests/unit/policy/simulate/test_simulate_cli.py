@@ -18,7 +18,7 @@ from policy.report import charts
 from policy.simulate import command
 from policy.simulate import study as studies
 from policy.simulate.report.progress import RunProgress
-from policy.simulate.slurm_alone import settings
+from policy.simulate.slurm import settings
 from topology import files
 from topology.machines import machine
 from topology.scores import PAL_CLASSES

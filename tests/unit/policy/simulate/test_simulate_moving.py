@@ -1,6 +1,7 @@
 """berthd's own moving of running jobs, played beside the simulated slurmctld."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,8 +10,9 @@ from policy.cli.main import main
 from policy.placement.berth import BerthPolicy
 from policy.request.settings import RelocationRules, Settings
 from policy.simulate.jobs import TraceJob
+from policy.simulate.play import run
 from policy.simulate.result import SimulationOutcome
-from policy.simulate.with_berthd.run import PinnedSettings, Submission, run
+from policy.simulate.slurm.settings import Delays, SlurmSettings
 from policy.simulate.world import Layout, build
 
 RULES = RelocationRules(enabled=True, grace=30, restart=30, after=60)
@@ -19,13 +21,15 @@ RULES = RelocationRules(enabled=True, grace=30, restart=30, after=60)
 def play(movable: float | None, rules: RelocationRules = RULES) -> SimulationOutcome:
     """Two nodes of four GPUs: at 400 a job of one GPU is on one of them, and one of three on the other."""
     jobs = [
-        Submission(TraceJob("filler", 4, 0, 100, limit=120)),
-        Submission(TraceJob("first", 1, 1, 5_000, limit=10_000), movable=movable),
-        Submission(TraceJob("mate", 3, 2, 298, limit=300, nodes=1)),
-        Submission(TraceJob("second", 3, 200, 9_000, limit=10_000, nodes=1)),
-        Submission(TraceJob("gang", 4, 400, 600, limit=1_000, nodes=1)),
+        TraceJob("filler", 4, 0, 100, limit=120),
+        TraceJob("first", 1, 1, 5_000, limit=10_000),
+        TraceJob("mate", 3, 2, 298, limit=300, nodes=1),
+        TraceJob("second", 3, 200, 9_000, limit=10_000, nodes=1),
+        TraceJob("gang", 4, 400, 600, limit=1_000, nodes=1),
     ]
-    return run(jobs, build(Layout(2, 4)), BerthPolicy(), PinnedSettings(site=Settings(moving=rules)))
+    settings = SlurmSettings(berthd=True, delays=Delays(), bf_interval_s=2, site=Settings(moving=rules))
+    may_move = {} if movable is None else {"first": movable}
+    return run(jobs, build(Layout(2, 4)), BerthPolicy(), replace(settings, movable=may_move))
 
 
 def test_a_movable_job_makes_room_and_goes_on_where_it_was() -> None:
@@ -82,10 +86,7 @@ def test_the_command_plays_it(mode: str, tmp_path: Path, capsys: pytest.CaptureF
     assert moved["avg_wait_s"] < stayed["avg_wait_s"]
 
 
-@pytest.mark.parametrize(
-    "words",
-    [["--movable", "2"], ["--movable", "0.5", "--mode", "pal-rounds"], ["--move-cost", "5", "--mode", "berthd"]],
-)
+@pytest.mark.parametrize("words", [["--movable", "2"], ["--movable", "0.5", "--mode", "pal-rounds"]])
 def test_what_makes_no_sense_is_refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["simulate", "x.csv", "--nodes", "2", "--gpus-per-node", "4", *words]) != 0
     assert "mov" in capsys.readouterr().err

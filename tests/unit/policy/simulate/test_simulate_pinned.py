@@ -11,18 +11,26 @@ import numpy as np
 import pytest
 
 from policy.cli.main import main
+from policy.cluster.fleet import Fleet
+from policy.cluster.view import View
 from policy.formats.errors import UsageError
+from policy.placement.base import Berth
 from policy.placement.berth import BerthPolicy
 from policy.placement.slurm_like import SlurmPolicy
 from policy.plan import queue_walk
+from policy.simulate.berthd.records import record_of
 from policy.simulate.jobs import TraceJob
-from policy.simulate.result import SimulationOutcome
-from policy.simulate.with_berthd.choice import SlurmsChoice
-from policy.simulate.with_berthd.clock import Clock, Loop
-from policy.simulate.with_berthd.jobs import EPOCH, SimulatedJob
-from policy.simulate.with_berthd.nodes import Nodes
-from policy.simulate.with_berthd.passes import ClusterPasses
-from policy.simulate.with_berthd.run import Delays, PinnedSettings, Submission, run
+from policy.simulate.play import run
+from policy.simulate.result import EPOCH, SimulationOutcome
+from policy.simulate.slurm.clock import Clock, Loop
+from policy.simulate.slurm.jobs import Task, Tasks
+from policy.simulate.slurm.ledger import Ledger
+from policy.simulate.slurm.passes import QueuePasses
+from policy.simulate.slurm.priority import Queue
+from policy.simulate.slurm.running import RunningJobs
+from policy.simulate.slurm.settings import Delays, LocalityRule, SlurmSettings
+from policy.simulate.slurm.tree_choice import TreeChoice
+from policy.simulate.slurm.waits import WaitClocks
 from policy.simulate.world import Layout, build
 from tests.bench.replay import simulated
 from tests.bench.replay.limits import limit_figures
@@ -35,31 +43,33 @@ from topology.model import Machine
 pytestmark = pytest.mark.slow
 
 FLEET = replace(build(Layout(nodes=8, gpus_per_node=8, nodes_per_leaf=4)), cpus=np.full(8, 16, np.int64))
-BERTHD = PinnedSettings()
-PLAIN = PinnedSettings(berthd=False)
-ORACLE = PinnedSettings(foresees=True, kill=False)
+PLAIN = SlurmSettings(delays=Delays(), bf_interval_s=2, default_queue_depth=2_000, bf_max_job_test=2_000)
+BERTHD = replace(PLAIN, berthd=True)
+ORACLE = replace(BERTHD, durations="true", kill=False)
 
 
 def job(name: str, gpus: int, at: float, work: float = 60, *, limit: float = 120, nodes: int | None = None) -> TraceJob:
     return TraceJob(name, gpus=gpus, submit=at, work=work, limit=limit, nodes=nodes)
 
 
-def crowd(seed: int, jobs: int = 60, gap: float = 1.2) -> list[Submission]:
+def crowd(seed: int, jobs: int = 60, gap: float = 1.2) -> list[TraceJob]:
     """More than the eight nodes can run at once: all widths, gangs that want one leaf, and jobs without GPUs."""
     draws = Random(seed)
-    asked, at = [], 0.0
+    asked, at = list[TraceJob](), 0.0
     for number in range(jobs):
         at += draws.expovariate(1 / gap)
         gpus = draws.choice((0, 0, 1, 1, 2, 4, 8, 16, 32))
         nodes = max(1, gpus // 8)
         work = draws.uniform(5, 40)
         one = job(str(number), gpus, at, work, limit=60 * draws.randint(1, 3), nodes=nodes)
-        asked.append(Submission(one, draws.choice((1, 4, 8)) if not gpus else 0, "leaf" if nodes > 1 else "", 15))
+        asked.append(replace(one, cpus=draws.choice((1, 4, 8)) if not gpus else 0))
     return asked
 
 
-def play(asked: Sequence[Submission], settings: PinnedSettings = BERTHD) -> SimulationOutcome:
-    return run(asked, FLEET, BerthPolicy() if settings.berthd else SlurmPolicy(), settings)
+def play(asked: Sequence[TraceJob], settings: SlurmSettings = BERTHD) -> SimulationOutcome:
+    gangs = {one.id: LocalityRule("leaf", 15) for one in asked if (one.nodes or 1) > 1}
+    policy = BerthPolicy() if settings.berthd else SlurmPolicy()
+    return run(asked, FLEET, policy, replace(settings, localities=gangs))
 
 
 @cache
@@ -73,17 +83,17 @@ def mean_wait(outcome: SimulationOutcome) -> float:
 
 @pytest.mark.parametrize("settings", [BERTHD, PLAIN, ORACLE], ids=["berthd", "plain", "oracle"])
 @pytest.mark.parametrize("seed", [1, 2])
-def test_every_job_runs_once_and_no_gpu_serves_two(seed: int, settings: PinnedSettings) -> None:
+def test_every_job_runs_once_and_no_gpu_serves_two(seed: int, settings: SlurmSettings) -> None:
     asked = crowd(seed)
     outcome = play(asked, settings)
 
-    assert {one.job for one in outcome.stretches} == {one.job.id for one in asked}
+    assert {one.job for one in outcome.stretches} == {one.id for one in asked}
     assert len(outcome.stretches) == len(asked)
     for one in asked:
-        assert outcome.starts[one.job.id] >= one.job.submit
-        assert outcome.ends[one.job.id] > outcome.starts[one.job.id]
+        assert outcome.starts[one.id] >= one.submit
+        assert outcome.ends[one.id] > outcome.starts[one.id]
     by_gpu: dict[int, list[tuple[float, float]]] = {}
-    width = {one.job.id: one.job.gpus for one in asked}
+    width = {one.id: one.gpus for one in asked}
     for stretch in outcome.stretches:
         assert len(stretch.gpus) == width[stretch.job]
         for gpu in stretch.gpus:
@@ -98,7 +108,7 @@ def test_every_gpu_job_starts_where_it_is_pinned() -> None:
     asked = crowd(1)
 
     assert crowded(1).extra["unplanned"] == 0
-    assert play(asked, PLAIN).extra["unplanned"] == sum(one.job.gpus > 0 for one in asked)
+    assert play(asked, PLAIN).extra["unplanned"] == sum(one.gpus > 0 for one in asked)
 
 
 def test_the_same_input_gives_the_same_outcome() -> None:
@@ -110,25 +120,24 @@ def test_the_same_input_gives_the_same_outcome() -> None:
 
 
 def test_equal_jobs_start_in_the_order_of_their_submission() -> None:
-    asked = [Submission(job(str(number), 8, number * 0.5)) for number in range(40)]
+    asked = [job(str(number), 8, number * 0.5) for number in range(40)]
     by_turns = play(asked, PLAIN).starts
-    in_order = [by_turns[one.job.id] for one in asked]
+    in_order = [by_turns[one.id] for one in asked]
     assert in_order == sorted(in_order)
 
     # Pins go by time limits, which tell little of ends; who is overtaken by that waits for one more end, not longer.
     pinned = play(asked).starts
     for one in asked:
-        assert pinned[one.job.id] <= by_turns[one.job.id] + one.job.work + 2
+        assert pinned[one.id] <= by_turns[one.id] + one.work + 2
 
 
 def test_a_gang_is_not_starved_by_a_stream_of_small_jobs() -> None:
     draws = Random(5)
     small = [
-        Submission(job(f"s{number}", draws.choice((1, 2)), number * 0.4, draws.uniform(20, 50), limit=60))
-        for number in range(150)
+        job(f"s{number}", draws.choice((1, 2)), number * 0.4, draws.uniform(20, 50), limit=60) for number in range(150)
     ]
-    gang = Submission(job("gang", 32, 30.0, nodes=4))
-    asked = sorted([*small, gang], key=lambda one: one.job.submit)
+    gang = job("gang", 32, 30.0, nodes=4)
+    asked = sorted([*small, gang], key=lambda one: one.submit)
     waits = {settings.berthd: play(asked, settings).starts["gang"] - 30.0 for settings in (BERTHD, PLAIN)}
 
     assert waits[False] > 1, "the gang found no room at once"
@@ -136,7 +145,7 @@ def test_a_gang_is_not_starved_by_a_stream_of_small_jobs() -> None:
 
 
 def test_lost_notices_lose_no_job() -> None:
-    heard, deaf = crowded(1), play(crowd(1), PinnedSettings(lost_notices=1.0))
+    heard, deaf = crowded(1), play(crowd(1), replace(BERTHD, delays=Delays(lost_notices=1.0)))
 
     assert deaf.ends.keys() == heard.ends.keys()
     assert deaf.extra["unplanned"] == 0
@@ -144,7 +153,7 @@ def test_lost_notices_lose_no_job() -> None:
 
 
 def test_a_slow_berthd_loses_no_job_and_moves_none_that_runs() -> None:
-    slow = PinnedSettings(delays=Delays(tick=5, read=1, plan=2, update=0.5, most_held_up=0.3))
+    slow = replace(BERTHD, delays=Delays(tick=5, read=1, plan=2, update=0.5, most_held_up=0.3))
     outcome = play(crowd(3), slow)
 
     assert outcome.ends.keys() == crowded(3).ends.keys()
@@ -154,38 +163,38 @@ def test_a_slow_berthd_loses_no_job_and_moves_none_that_runs() -> None:
 
 def test_jobs_without_gpus_share_the_cores() -> None:
     one_node = replace(build(Layout(nodes=1, gpus_per_node=8)), cpus=np.full(1, 16, np.int64))
-    asked = [Submission(job(str(number), 0, 0.0, 30 + number), cpus=8) for number in range(3)]
-    outcome = run(asked, one_node, BerthPolicy())
+    asked = [replace(job(str(number), 0, 0.0, 30 + number), cpus=8) for number in range(3)]
+    outcome = run(asked, one_node, BerthPolicy(), BERTHD)
 
     assert outcome.starts["1"] < 2
     assert outcome.starts["2"] > outcome.ends["0"]
 
 
 def test_a_limit_ends_a_job() -> None:
-    asked = [Submission(job("long", 1, 0.0, 500, limit=60))]
+    asked = [job("long", 1, 0.0, 500, limit=60)]
     outcome = play(asked)
 
     assert outcome.ends["long"] - outcome.starts["long"] == pytest.approx(60)
     assert outcome.extra["killed"] == 1
-    kept = play(asked, PinnedSettings(kill=False))
+    kept = play(asked, replace(BERTHD, kill=False))
     assert kept.ends["long"] - kept.starts["long"] == pytest.approx(500)
 
 
 def test_an_oracle_reads_how_long_jobs_take_and_when_they_will_end() -> None:
-    asked = Submission(job("1", gpus=8, at=0, work=7.4, limit=600))
-    told, known = (SimulatedJob(1, asked, 1, 8, "1", foreseen=foreseen) for foreseen in (False, True))
-    for record in (told, known):
-        record.state, record.started, record.ended = "RUNNING", 10.0, 25.2
+    asked = job("1", gpus=8, at=0, work=7.4, limit=600)
+    told, known = (Tasks(FLEET, settings).of(0, asked) for settings in (BERTHD, ORACLE))
+    for task in (told, known):
+        task.state, task.started, task.ended = "RUNNING", 10.0, 25.2
 
-    ends = [(facts.limit, facts.end) for facts in (told.as_facts(("n1",)), known.as_facts(("n1",)))]
+    ends = [(facts.limit, facts.end) for facts in (record_of(task, ("n1",), "gpu") for task in (told, known))]
 
     assert ends == [(600, EPOCH + 610), (8, EPOCH + 26)]
-    assert [told.end_by_limit, known.end_by_limit] == [610, 25.2]
+    assert [told.ends_by, known.ends_by] == [610, 25.2]
 
 
 def test_a_job_that_no_node_could_hold_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"job wide asks for 1 nodes with 8 GPUs and 17 cores"):
-        play([Submission(job("wide", 8, 0.0), cpus=17)])
+    with pytest.raises(UsageError, match=r"job wide asks for 8 GPUs and 17 cores on each node and could never start"):
+        play([replace(job("wide", 8, 0.0), cpus=17)])
 
 
 # Slurm's passes
@@ -194,39 +203,42 @@ def test_a_job_that_no_node_could_hold_is_refused() -> None:
 class Bench:
     """Slurm's passes on a cluster where nothing happens but what a test does."""
 
-    def __init__(self, nodes: int = 2, settings: PinnedSettings = BERTHD) -> None:
+    def __init__(self, nodes: int = 2, settings: SlurmSettings = BERTHD) -> None:
         fleet = replace(build(Layout(nodes, 8, nodes_per_leaf=2)), cpus=np.full(nodes, 16, np.int64))
-        self.nodes = Nodes(fleet)
-        self.passes = ClusterPasses(self.nodes, settings, self.start)
-        self.queue: list[SimulatedJob] = []
-        self.running: list[SimulatedJob] = []
-        self.now = 0.0
+        self.settings = settings
+        self.ledger = Ledger(fleet)
+        self.jobs = RunningJobs(self.ledger, settings, lambda *_: None)
+        self.queue = Queue(settings, 8 * nodes)
+        waits = WaitClocks(self.ledger, {}, self.jobs.held)
+        self.passes = QueuePasses(self.queue, self.jobs, waits, SlurmPolicy(), settings, self.start)
+        self.started: list[Task] = []
+        self.now, self.count = 0.0, 0
 
-    def add(
-        self, gpus: int, *, on: tuple[int, ...] = (), limit: float = 60, cpus: int = 0, wait: int = 0
-    ) -> SimulatedJob:
+    def add(self, gpus: int, *, on: tuple[int, ...] = (), limit: float = 60, wait: int = 0) -> Task:
         wide = max(1, len(on), gpus // 8)
-        asked = Submission(job(str(len(self.queue)), gpus, 0.0, limit=limit), cpus, "leaf" if wait else "", wait)
-        record = SimulatedJob(len(self.queue) + len(self.running) + 1, asked, wide, gpus // wide, "")
-        record.pin, record.pin_mask = on, (1 << record.k) - 1
-        self.queue.append(record)
-        return record
+        one = job(str(self.count), gpus, 0.0, limit=limit, nodes=wide)
+        rules = {one.id: LocalityRule("leaf", wait)} if wait else {}
+        task = Tasks(self.ledger.fleet, replace(self.settings, localities=rules)).of(self.count, one)
+        self.count += 1
+        if on:
+            task.pin_to(on, (1 << task.demand.k) - 1)
+        self.queue.add(task, self.now)
+        return task
 
-    def start(self, record: SimulatedJob, nodes: tuple[int, ...], masks: tuple[int, ...]) -> None:
-        self.queue.remove(record)
-        self.running.append(record)
-        record.nodes, record.masks, record.started, record.state = nodes, masks, self.now, "RUNNING"
-        self.nodes.take(record)
+    def start(self, task: Task, berth: Berth, now: float) -> None:
+        self.queue.remove(task)
+        self.jobs.start(task, berth, now)
+        self.started.append(task)
 
     def main(self) -> list[int]:
-        before = len(self.running)
-        self.passes.main(self.queue, self.now)
-        return [record.id for record in self.running[before:]]
+        before = len(self.started)
+        self.passes.main(self.now)
+        return [task.id for task in self.started[before:]]
 
     def backfill(self) -> list[int]:
-        before = len(self.running)
-        self.passes.backfill(self.queue, self.running, self.now)
-        return [record.id for record in self.running[before:]]
+        before = len(self.started)
+        self.passes.backfill(self.now)
+        return [task.id for task in self.started[before:]]
 
 
 def test_a_waiting_pin_bars_its_nodes_and_no_others() -> None:
@@ -234,7 +246,7 @@ def test_a_waiting_pin_bars_its_nodes_and_no_others() -> None:
     bench.add(4, on=(0,))
     assert bench.main() == [1]
     waits, beside, elsewhere = bench.add(8, on=(0,)), bench.add(1, on=(0,)), bench.add(8, on=(1,))
-    beside.pin_mask = 0b10000000
+    beside.pin_to((0,), 0b10000000)
 
     assert bench.main() == [elsewhere.id]
     assert (waits.reason, beside.reason) == ("Resources", "ReqNodeNotAvail")
@@ -258,13 +270,13 @@ def test_a_node_with_a_running_epilog_takes_no_job() -> None:
     bench = Bench(nodes=1)
     first = bench.add(1, on=(0,))
     bench.main()
-    bench.running.remove(first)
-    bench.nodes.give(first)
+    bench.jobs.stop(first, bench.now)
+    bench.ledger.epilog(0, 1)
     after = bench.add(1, on=(0,))
 
     assert bench.main() == []
     assert bench.backfill() == []
-    bench.nodes.epilog_ends(0)
+    bench.ledger.epilog(0, -1)
     assert bench.main() == [after.id]
 
 
@@ -280,24 +292,29 @@ def test_switches_keep_a_gang_from_two_leaves_for_its_time() -> None:
     assert bench.main() == []
     bench.now = 15.0
     assert bench.main() == [gang.id]
-    assert gang.nodes == (1, 3)
+    assert gang.berth
+    assert gang.berth.nodes == (1, 3)
 
 
 def test_slurms_choice_is_what_a_real_cluster_shows() -> None:
     """DGX-1V nodes under topology/tree, 24.11: sockets take turns, then the GPUs least linked to the first."""
     fleet = replace(build(Layout(4, 8, nodes_per_leaf=2), machine=numa(8)), cpus=np.full(4, 16, np.int64))
-    nodes = Nodes(fleet)
-    choice = SlurmsChoice(nodes)
-    seen = []
-    for number, k in enumerate((1, 1, 2, 1, 2, 1, 4)):
-        record = SimulatedJob(number, Submission(job(str(number), k, 0.0)), 1, k, "")
-        found = choice.nodes_for(record, nodes.quiet, np.bitwise_count(nodes.gpus), nodes.cpus)
-        assert found is not None
-        record.nodes, record.masks = found, choice.gpus_for(record, found)
-        nodes.take(record)
-        seen.append((found[0], [place for place in range(8) if record.masks[0] >> place & 1]))
+    seen = [(berth.nodes[0], list(berth.gpus)) for berth in chosen(fleet, (1, 1, 2, 1, 2, 1, 4))]
 
     assert seen == [(0, [0]), (0, [4]), (0, [1, 3]), (0, [5]), (0, [6, 7]), (0, [2]), (1, [0, 1, 2, 3])]
+
+
+def chosen(fleet: Fleet, widths: Sequence[int]) -> list[Berth]:
+    """Slurm's own places for jobs that come one after the other and stay."""
+    ledger, found = Ledger(fleet), list[Berth]()
+    choice = TreeChoice(ledger)
+    everywhere = np.ones(len(fleet.names), np.bool_)
+    for number, gpus in enumerate(widths):
+        task = Tasks(fleet, PLAIN).of(number, job(str(number), gpus, 0.0))
+        view = View(fleet, ledger.free, ledger.cpus, fleet.mem, ledger.open, everywhere)
+        found.append(choice.place(task.demand, view))
+        ledger.take(found[-1].nodes, found[-1].masks, 60.0, task.cpus)
+    return found
 
 
 def numa(size: int) -> Machine:
@@ -356,7 +373,7 @@ def test_a_constant_of_the_plan_can_be_tried(monkeypatch: pytest.MonkeyPatch) ->
     assert (queue_walk.NEAR, queue_walk.GATHER_AT_ONCE) == (0.5, 8)
 
 
-@pytest.mark.parametrize("option", [["--quotas", "q.csv"], ["--order", "las"], ["--durations", "true"]])
+@pytest.mark.parametrize("option", [["--weigh-waits"], ["--spread"], ["--durations", "true"]])
 def test_options_that_berthds_simulation_does_not_know_are_refused(
     option: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -5,10 +5,11 @@ from dataclasses import replace
 import pytest
 
 from policy.placement.berth import BerthPolicy
-from policy.request.settings import RelocationRules
+from policy.request.settings import RelocationRules, Settings
 from policy.simulate.jobs import TraceJob
+from policy.simulate.play import run
 from policy.simulate.result import SimulationOutcome
-from policy.simulate.slurm_alone.run import SlurmSettings, run
+from policy.simulate.slurm.settings import SlurmSettings
 from policy.simulate.world import Layout, build
 
 RULES = RelocationRules(enabled=True, grace=30, restart=30, after=60)
@@ -24,7 +25,7 @@ JOBS = [
 
 
 def play(moving: RelocationRules, movable: dict[str, float]) -> SimulationOutcome:
-    settings = SlurmSettings(pinned=True, moving=moving, movable=movable)
+    settings = SlurmSettings(pinned=True, site=Settings(moving=moving), movable=movable)
     return run(JOBS, build(Layout(2, 4)), BerthPolicy(), settings)
 
 

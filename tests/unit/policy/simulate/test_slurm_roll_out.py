@@ -6,9 +6,9 @@ import pytest
 
 from policy.placement.berth import BerthPolicy
 from policy.simulate.jobs import TraceJob
+from policy.simulate.play import run
 from policy.simulate.result import SimulationOutcome
-from policy.simulate.slurm_alone.run import run
-from policy.simulate.slurm_alone.settings import SlurmSettings
+from policy.simulate.slurm.settings import SlurmSettings
 from policy.simulate.world import Layout, build
 
 FLEET = build(Layout(nodes=4, gpus_per_node=4, nodes_per_leaf=2))

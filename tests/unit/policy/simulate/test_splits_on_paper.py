@@ -1,4 +1,7 @@
-"""Both simulators of Slurm split a job over nodes by the rule of berthd, and agree on where and when it starts."""
+"""Whoever chooses places, a job is split over nodes by the rule of berthd, and starts at the same place and time."""
+
+from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -6,11 +9,9 @@ from policy.cluster.cost import CostModel, one_factor
 from policy.cluster.fleet import Fleet
 from policy.placement.registry import create
 from policy.simulate.jobs import TraceJob
+from policy.simulate.play import run
 from policy.simulate.result import SimulationOutcome
-from policy.simulate.slurm_alone.run import LocalityRule, SlurmSettings
-from policy.simulate.slurm_alone.run import run as run_slurm
-from policy.simulate.with_berthd.run import PinnedSettings, Submission
-from policy.simulate.with_berthd.run import run as run_berthd
+from policy.simulate.slurm.settings import Delays, LocalityRule, SlurmSettings
 from policy.simulate.world import Layout, build
 
 COSTS = CostModel({"*": one_factor(leaf=1.2, pod=1.5, any=2.0)})
@@ -28,22 +29,29 @@ def pair(**changes: object) -> TraceJob:
     return TraceJob(**{"id": "pair", "gpus": 2, "submit": 10, "work": 1_200, "limit": 2_400, **changes})  # type: ignore[arg-type]
 
 
-def alone(
+def by_policy(
     jobs: list[TraceJob], *, splits: bool, level: str = "leaf", wait: int = 600, fleet: Fleet = FLEET
 ) -> SimulationOutcome:
     rule = LocalityRule(level, wait, splits=splits)
     settings = SlurmSettings(pinned=True, localities={"pair": rule})
-    return run_slurm(jobs, fleet, create("berth"), settings)
+    return run(jobs, fleet, create("berth"), settings)
 
 
-def beside_berthd(
-    jobs: list[TraceJob], *, splits: bool, level: str = "leaf", wait: int = 600, fleet: Fleet = FLEET
+def by_berthd(
+    jobs: list[TraceJob],
+    *,
+    splits: bool,
+    level: str = "leaf",
+    wait: int = 600,
+    fleet: Fleet = FLEET,
+    delays: Delays | None = None,
 ) -> SimulationOutcome:
-    asked = [Submission(job, 1, level if job.id == "pair" else "", wait) for job in jobs]
-    return run_berthd(asked, fleet, create("berth"), PinnedSettings(splits=splits))
+    rule = LocalityRule(level, wait, splits=splits)
+    settings = SlurmSettings(berthd=True, localities={"pair": rule}, delays=delays, bf_interval_s=2)
+    return run([replace(job, cpus=1) for job in jobs], fleet, create("berth"), settings)
 
 
-MODES = pytest.mark.parametrize("play", [alone, beside_berthd])
+MODES = pytest.mark.parametrize("play", [by_policy, by_berthd, partial(by_berthd, delays=Delays())])
 
 
 def nodes_of(outcome: SimulationOutcome, fleet: Fleet = FLEET) -> list[int]:

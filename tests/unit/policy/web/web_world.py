@@ -10,8 +10,9 @@ from typing import Any
 
 from policy.placement.berth import BerthPolicy
 from policy.simulate.jobs import TraceJob
+from policy.simulate.play import run
 from policy.simulate.report.history import write_history
-from policy.simulate.with_berthd.run import PinnedSettings, Submission, run
+from policy.simulate.slurm.settings import Delays, SlurmSettings
 from policy.simulate.world import Layout, build
 from policy.web.access import WebAccess
 from policy.web.model import WebSource
@@ -28,7 +29,7 @@ def simulated_day(path: Path) -> Path:
         TraceJob("9", gpus=2, submit=20.0, work=300, limit=600, user="ada", name="third"),
     ]
     fleet = build(Layout(nodes=1, gpus_per_node=8))
-    outcome = run([Submission(job) for job in jobs], fleet, BerthPolicy(), PinnedSettings(history=True))
+    outcome = run(jobs, fleet, BerthPolicy(), SlurmSettings(berthd=True, delays=Delays(), history=True))
     write_history(outcome, fleet, str(path))
     return path
 

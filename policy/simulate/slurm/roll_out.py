@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from policy.placement.base import Berth
-    from policy.simulate.slurm_alone.jobs import Task
-    from policy.simulate.slurm_alone.ledger import Ledger
-    from policy.simulate.slurm_alone.running import RunningJobs
+    from policy.simulate.slurm.jobs import Task
+    from policy.simulate.slurm.ledger import Ledger
+    from policy.simulate.slurm.running import RunningJobs
     from topology.fabric import FabricLevel
 
 _LEVELS: "tuple[FabricLevel, ...]" = ("nvlink", "leaf", "pod")

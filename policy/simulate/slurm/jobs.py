@@ -1,12 +1,14 @@
 """Converts a job of a trace to the state that the simulator of Slurm's scheduling keeps while it waits and runs."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from math import ceil
 from typing import TYPE_CHECKING
 
 from policy.formats.errors import UsageError, nearest
 from policy.request.demand import A_YEAR, ANY_SPREAD, Demand
 from policy.request.splits import at, joined, more_nodes
-from policy.simulate.slurm_alone.waits import WaitKind
+from policy.simulate.slurm.waits import WaitKind
 from policy.simulate.world import demand_of
 from topology.fabric import LEVELS, FabricLevel
 
@@ -14,9 +16,11 @@ if TYPE_CHECKING:
     from policy.cluster.cost import CostModel
     from policy.cluster.fleet import Fleet
     from policy.formats.arrays import Bools
+    from policy.formats.slurm_facts import JobFacts
     from policy.placement.base import Berth, Policy
     from policy.simulate.jobs import TraceJob
-    from policy.simulate.slurm_alone.settings import LocalityRule, SlurmSettings
+    from policy.simulate.slurm.cores import Cores
+    from policy.simulate.slurm.settings import LocalityRule, SlurmSettings
 
 
 @dataclass(slots=True, eq=False)
@@ -56,6 +60,62 @@ class Task:
     """The time at which `left` and `debt` were last updated."""
     cost: float = 1.0
     kinds: tuple[WaitKind, ...] = ()
+    counted: tuple[tuple[int, int], ...] = ()
+    """The shapes by which the queue counts it."""
+    switch_wait: float = 0.0
+    """Seconds for which it waits for its level from Slurm's first try on; 0 where its steps say that."""
+    known: bool = False
+    """Tells whether its end is known beforehand."""
+    free: bool = False
+    """Tells whether its number of nodes is left to its pin."""
+    state: str = "PENDING"
+    reason: str = "None"
+    """The reason that Slurm tells for its wait."""
+    entered: float | None = None
+    """The time at which it entered the queue."""
+    tried: float | None = None
+    """The time at which Slurm first searched nodes for it."""
+    pin: tuple[int, ...] = ()
+    """The nodes that it is pinned to; empty where Slurm is free to choose."""
+    pin_mask: int = 0
+    segment: Mapping[str, str] | None = None
+    cpus: int = 0
+    """Cores that it takes on each of its nodes."""
+    movable: float | None = None
+    """Seconds that a move costs it while it runs; None: it has no `--movable`."""
+    cores: "Cores | tuple[()]" = ()
+    """Cores that it holds on each of its nodes, by socket."""
+    begun: float = 0.0
+    """The time at which it began to run, after its launch."""
+    ended: float = 0.0
+    """The time at which it ends, as far as is known now."""
+    epilogs: int = 0
+    """The number of its nodes that still run its epilog."""
+    begin: float | None = None
+    """The earliest time of its next start, where Slurm holds it after a requeue."""
+    facts: "JobFacts | None" = None
+    """What a gateway reads of it; None where something has changed."""
+
+    @property
+    def id(self) -> int:
+        """Its number in Slurm."""
+        return self.index + 1
+
+    @property
+    def nonce(self) -> str:
+        """The name by which berthd recognises it before it has a number."""
+        return f"{self.id:016x}"
+
+    @property
+    def ends_by(self) -> float:
+        """The time by which Slurm knows it to end: by its limit, or its real end where that is known."""
+        return self.ended if self.known else self.started + self.demand.limit
+
+    def pin_to(self, nodes: tuple[int, ...], mask: int) -> None:
+        """Pins it to GPUs of these nodes, of which it then has as many."""
+        self.pin, self.pin_mask, self.facts = nodes, mask, None
+        if self.free and nodes:
+            self.steps = (replace(self.demand, n=len(nodes), k=mask.bit_count()),)
 
     @property
     def demand(self) -> Demand:
@@ -105,13 +165,18 @@ class Tasks:
         """Returns the task of a job; a job that could never start raises an error."""
         settings = self._settings
         shaped = job if settings.spread else replace(job, nodes=_whole_nodes(job, self._width))
-        limit = min(settings.max_time_s, settings.max_time_s if job.limit is None else job.limit)
+        limit = self._limit(job)
         demand = demand_of(shaped, self._fleet)
         if demand.gpus == 1:
             demand = replace(demand, n=1)
-        demand = replace(demand, limit=int(min(limit, A_YEAR)), candidates=self._candidates(job))
+        cpus = (job.cpus or max(1, demand.k)) if settings.counts_cores else 0
+        told = job.work if settings.counts_cores and settings.durations == "true" else limit
+        whole = max(1, ceil(min(told, A_YEAR))) if settings.counts_cores else int(min(limit, A_YEAR))
+        demand = replace(demand, cpus=cpus, limit=whole, candidates=self._candidates(job))
         self._check(job, demand)
         locality = settings.localities.get(job.id, settings.locality)
+        if settings.counts_cores:
+            return self._waits_in_slurm(Task(index, job, limit, (demand,), locality, limit, limit, job.work), demand)
         free = locality.splits and not job.nodes and demand.n != ANY_SPREAD
         others = [self._split(demand, n, k) for n, k in more_nodes(demand.gpus, demand.n)] if free else []
         demand = joined(replace(demand, candidates=self._worthwhile(demand)), others)
@@ -130,6 +195,26 @@ class Tasks:
             quota=quota,
             kinds=tuple(WaitKind(account, step.n, step.k, step.level, _others(step)) for step in steps),
         )
+
+    def _limit(self, job: "TraceJob") -> float:
+        """Returns the seconds that a job may run; with delays Slurm counts whole minutes, as it really does."""
+        most = self._settings.max_time_s
+        limit = min(most, most if job.limit is None else job.limit)
+        return limit if self._settings.delays is None else min(A_YEAR, 60 * ceil(min(limit, A_YEAR) / 60))
+
+    def _waits_in_slurm(self, task: Task, demand: Demand) -> Task:
+        """Completes a job that has one level for Slurm: `--switches`, or berthd, has it wait for a nearer one."""
+        job, rule = task.job, task.locality
+        task.cpus = demand.cpus or 0
+        task.known = self._settings.durations == "true"
+        task.movable = self._settings.movable.get(job.id)
+        if rule.level != "any" and job.gpus > 1:
+            task.switch_wait = rule.wait_s
+            task.free = self._settings.berthd and rule.splits and not job.nodes
+        task.quota = job.account if job.account in self._settings.quotas.gpus else ""
+        account = job.account if task.quota or job.account in self._settings.partitions else ""
+        task.kinds = (WaitKind(account, demand.n, demand.k, demand.level),)
+        return task
 
     def _split(self, demand: Demand, n: int, k: int) -> Demand:
         split = replace(demand, n=n, k=k)
@@ -155,13 +240,16 @@ class Tasks:
         return self._worth[key]
 
     def _check(self, job: "TraceJob", demand: Demand) -> None:
-        sizes = self._fleet.size[demand.candidates]
-        able = int(sizes.sum()) if demand.n == ANY_SPREAD else int((sizes >= demand.k).sum()) * demand.k
+        fleet, which = self._fleet, demand.candidates & (self._fleet.cpus >= (demand.cpus or 0))
+        sizes = fleet.size[which]
+        nodes = int((sizes >= demand.k).sum())
+        able = int(sizes.sum()) if demand.n == ANY_SPREAD else nodes * demand.k
         quotas = self._settings.quotas
         quota = quotas.gpus.get(job.account)
-        if demand.gpus > able:
+        if demand.gpus > able or nodes < demand.n:
+            cores = f" and {demand.cpus} cores on each node" if demand.cpus else ""
             raise UsageError(
-                f"job {job.id} asks for {job.gpus} GPUs and could never start: "
+                f"job {job.id} asks for {job.gpus} GPUs{cores} and could never start: "
                 f"its partition has {able} for such a job; leave it out or simulate a larger cluster"
             )
         if quota is not None and demand.gpus > quota and not quotas.borrow_s:
@@ -188,7 +276,7 @@ def _whole_nodes(job: "TraceJob", width: int) -> int:
         if job.gpus % job.nodes:
             raise UsageError(f"job {job.id}: {job.gpus} GPUs cannot be the same on each of {job.nodes} nodes")
         return job.nodes
-    return next(n for n in range(1, job.gpus + 1) if job.gpus % n == 0 and job.gpus // n <= max(1, width))
+    return next((n for n in range(1, job.gpus + 1) if job.gpus % n == 0 and job.gpus // n <= max(1, width)), 1)
 
 
 def _steps(demand: Demand, known: frozenset[str], locality: "LocalityRule", width: int) -> list[Demand]:

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from policy.formats.arrays import Bools
-from policy.simulate.with_berthd.choice import SlurmsChoice
-from policy.simulate.with_berthd.jobs import SimulatedJob
-from policy.simulate.with_berthd.nodes import Nodes
+from policy.simulate.slurm.jobs import Task
+from policy.simulate.slurm.ledger import Ledger
+from policy.simulate.slurm.tree_choice import TreeChoice
 from topology.tables import Ints
 
 FIRST_WINDOW = 30
@@ -29,9 +29,9 @@ class Ahead:
 
     def __init__(
         self,
-        nodes: Nodes,
-        choice: SlurmsChoice,
-        running: Sequence[tuple[int, SimulatedJob]],
+        ledger: Ledger,
+        choice: TreeChoice,
+        running: Sequence[tuple[int, Task]],
         now: int,
         *,
         by_nodes: bool,
@@ -44,46 +44,47 @@ class Ahead:
         self._choice = choice
         self._now = now
         self._by_nodes = by_nodes
-        ending = sorted(running, key=lambda one: (one[0], one[1].id))
+        ending = sorted(running, key=lambda one: (one[0], one[1].index))
         self._ends: Ints = np.array([end for end, _ in ending], np.int64)
         held = [
             (place, node, mask, sum(cores))
-            for place, (_, record) in enumerate(ending)
-            for node, mask, cores in zip(record.nodes, record.masks, record.cores, strict=True)
+            for place, (_, task) in enumerate(ending)
+            if task.berth
+            for node, mask, cores in zip(task.berth.nodes, task.berth.masks, task.cores, strict=True)
         ]
         # One entry for each job and node, because a full table would be too large for a big cluster.
         self._job, self._node, self._mask, self._cores = np.array(held, np.int64).reshape(-1, 4).T.copy()
         # Rows are made on demand; few are needed.
-        self._rows = {0: _Row(nodes.gpus.copy(), nodes.cpus.copy(), np.bitwise_count(nodes.gpus))}
+        self._rows = {0: _Row(ledger.free.copy(), ledger.cpus.copy(), np.bitwise_count(ledger.free))}
         self._room: dict[tuple[int, int, int], Bools] = {}
 
-    def starts_now(self, record: SimulatedJob) -> bool:
+    def starts_now(self, task: Task) -> bool:
         """Tells whether there is room for a job now, without regard to reservations."""
-        if record.pin:
-            return pin_fits(record, self._rows[0].gpus, self._rows[0].cpus)
-        return int(np.count_nonzero(self._room_for(record, 0))) >= record.nodes_wanted
+        if task.pin:
+            return pin_fits(task, self._rows[0].gpus, self._rows[0].cpus)
+        return int(np.count_nonzero(self._room_for(task, 0))) >= task.demand.n
 
     def soonest(
-        self, record: SimulatedJob, open_nodes: Bools, start: float, until: float | None
+        self, task: Task, open_nodes: Bools, start: float, until: float | None
     ) -> tuple[float, tuple[int, ...]] | None:
         """Returns the start and the nodes of a job among the open nodes; ends of jobs after `until` are ignored.
 
         `start` is the earliest start to plan for; it may be now.
         """
-        if start <= self._now and (nodes := self._nodes_in(0, record, open_nodes)):
+        if start <= self._now and (nodes := self._nodes_in(0, task, open_nodes)):
             return self._now, nodes
         over = int(self._ends.searchsorted(start, "left"))
-        if nodes := self._nodes_in(over, record, open_nodes):
+        if nodes := self._nodes_in(over, task, open_nodes):
             return start, nodes
         last = self._ends.size if until is None else int(self._ends.searchsorted(until, "right"))
-        if not self._enough(last, record, open_nodes):
+        if not self._enough(last, task, open_nodes):
             return None
         among = self._of_jobs(over, last)
         near: Ints = np.unique(self._job[among][open_nodes[self._node[among]]])
         if not near.size:
             return None
         for row in self._batches(near):
-            if nodes := self._nodes_in(row, record, open_nodes):
+            if nodes := self._nodes_in(row, task, open_nodes):
                 return self._end(row, near, nodes), nodes
         return None
 
@@ -133,32 +134,32 @@ class Ahead:
             self._rows[number] = _Row(gpus, cpus, np.bitwise_count(gpus))
         return self._rows[number]
 
-    def _nodes_in(self, number: int, record: SimulatedJob, open_nodes: Bools) -> tuple[int, ...]:
+    def _nodes_in(self, number: int, task: Task, open_nodes: Bools) -> tuple[int, ...]:
         """Returns nodes for a job by the free resources of one row."""
-        if not self._enough(number, record, open_nodes):
+        if not self._enough(number, task, open_nodes):
             return ()
-        if record.pin:
-            return record.pin
+        if task.pin:
+            return task.pin
         # There may be enough nodes, but not in one block.
         row = self._row(number)
-        return self._choice.nodes_for(record, open_nodes, row.counts, row.cpus) or ()
+        return self._choice.nodes_for(task.demand, open_nodes, row.counts, row.cpus) or ()
 
-    def _enough(self, number: int, record: SimulatedJob, open_nodes: Bools) -> bool:
-        if record.pin:
+    def _enough(self, number: int, task: Task, open_nodes: Bools) -> bool:
+        if task.pin:
             row = self._row(number)
-            return bool(open_nodes[list(record.pin)].all()) and pin_fits(record, row.gpus, row.cpus)
-        return int(np.count_nonzero(self._room_for(record, number) & open_nodes)) >= record.nodes_wanted
+            return bool(open_nodes[list(task.pin)].all()) and pin_fits(task, row.gpus, row.cpus)
+        return int(np.count_nonzero(self._room_for(task, number) & open_nodes)) >= task.demand.n
 
-    def _room_for(self, record: SimulatedJob, number: int) -> Bools:
+    def _room_for(self, task: Task, number: int) -> Bools:
         """Marks, for one row, the nodes with as many GPUs and cores as a job needs there."""
-        key = (number, record.k, record.cpus)
+        key = (number, task.demand.k, task.cpus)
         if key not in self._room:
             row = self._row(number)
-            self._room[key] = (row.counts >= record.k) & (row.cpus >= record.cpus)
+            self._room[key] = (row.counts >= task.demand.k) & (row.cpus >= task.cpus)
         return self._room[key]
 
 
-def pin_fits(record: SimulatedJob, gpus: Ints, cpus: Ints) -> bool:
+def pin_fits(task: Task, gpus: Ints, cpus: Ints) -> bool:
     """Tells whether a job's pinned GPUs and its cores are free."""
-    mask = record.pin_mask
-    return all(int(gpus[node]) & mask == mask and int(cpus[node]) >= record.cpus for node in record.pin)
+    mask = task.pin_mask
+    return all(int(gpus[node]) & mask == mask and int(cpus[node]) >= task.cpus for node in task.pin)

@@ -7,7 +7,6 @@ thing at a time. Each step takes as long as in the real berthd (`Delays`).
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from math import ceil
 from typing import TYPE_CHECKING, Protocol
 
 from policy.formats import segment
@@ -22,15 +21,16 @@ from policy.plan.claims import Claim
 from policy.plan.plan import Plan
 from policy.plan.relocation.on_the_way import Relocations
 from policy.plan.tracker import Picture
-from policy.request.demand import A_YEAR
 from policy.sharing.classes import Classes
-from policy.simulate.with_berthd.clock import Clock
-from policy.simulate.with_berthd.hands import SimulatedGateway
-from policy.simulate.with_berthd.jobs import EPOCH, SimulatedJob
-from policy.simulate.with_berthd.settings import PinnedSettings
+from policy.simulate.berthd.gateway import SimulatedGateway
+from policy.simulate.berthd.records import request_of
+from policy.simulate.result import EPOCH
+from policy.simulate.slurm.clock import Clock
+from policy.simulate.slurm.settings import INSTANT, SlurmSettings
 
 if TYPE_CHECKING:
     from policy.cluster.fleet import Fleet
+    from policy.simulate.slurm.jobs import Task
 
 
 class SimulatedSlurm(Protocol):
@@ -78,7 +78,7 @@ class _Held:
 class SimulatedAnswerer:
     """Gives each submission a place in the last picture, and keeps the place until a picture shows the job."""
 
-    def __init__(self, policy: Policy, settings: PinnedSettings) -> None:
+    def __init__(self, policy: Policy, settings: SlurmSettings) -> None:
         self._policy = policy
         self._settings = settings
         self._understanding = Understanding()
@@ -92,48 +92,15 @@ class SimulatedAnswerer:
             book.claim(held.claim)
         self._book = book
 
-    def answer(self, record: SimulatedJob, now: float) -> Decision:
+    def answer(self, task: "Task", partition: str, now: float) -> Decision:
         """Returns berthd's answer to a submission."""
         assert self._book is not None, "the planner hands its first picture over before any job comes"  # noqa: S101
-        decision = decide(
-            request_of(record), self._book, self._policy, self._settings.site, EPOCH + now, self._understanding
-        )
+        request = request_of(task, partition)
+        decision = decide(request, self._book, self._policy, self._settings.site, EPOCH + now, self._understanding)
         if decision.claim is not None:
             self._book.claim(decision.claim)
-            self._held[record.nonce] = _Held(decision.claim, now + self._settings.delays.reserve)
+            self._held[task.nonce] = _Held(decision.claim, now + (self._settings.delays or INSTANT).reserve)
         return decision
-
-
-def request_of(record: SimulatedJob) -> dict[str, str]:
-    """Returns the request that the job_submit plugin would send for this job."""
-    job, asked = record.asked.job, record.asked
-    fields = {
-        "nonce": record.nonce,
-        "uid": "1000",
-        "client": "batch",
-        "cpus_per_task": str(record.cpus),
-        "gpus": str(record.k * record.nodes_wanted),
-    }
-    if record.free:
-        fields |= {"min_cpus": str(record.cpus), "tres_per_job": f"gres/gpu:{job.gpus}"}
-    else:
-        fields |= {
-            "min_nodes": str(record.nodes_wanted),
-            "max_nodes": str(record.nodes_wanted),
-            "num_tasks": str(record.nodes_wanted),
-            "ntasks_per_node": "1",
-            "min_cpus": str(record.cpus * record.nodes_wanted),
-            "tres_per_node": f"gres/gpu:{record.k}",
-        }
-    if record.limit < A_YEAR:
-        fields["time_limit"] = str(ceil(record.limit / 60))
-    if job.app_class in ("compute", "mixed", "memory"):
-        fields["flag.app_class"] = job.app_class
-    if asked.movable is not None:
-        fields["flag.movable"] = f"{asked.movable // 60:.0f}:{asked.movable % 60:02.0f}"
-    if asked.level:
-        fields["flag.locality"] = f"{asked.level}@{asked.wait // 60}:{asked.wait % 60:02d}"
-    return fields
 
 
 class SimulatedPlanner:
@@ -143,7 +110,7 @@ class SimulatedPlanner:
         self,
         fleet: "Fleet",
         policy: Policy,
-        settings: PinnedSettings,
+        settings: SlurmSettings,
         answerer: SimulatedAnswerer,
         slurm: SimulatedSlurm,
         clock: Clock,
@@ -151,7 +118,7 @@ class SimulatedPlanner:
         self._slurm = slurm
         self._clock = clock
         self._answerer = answerer
-        self._delays = settings.delays
+        self._delays = settings.delays or INSTANT
         self._plan = Plan(policy, settings.site)
         self._picture = Picture(fleet)
         self._free_at = 0.0

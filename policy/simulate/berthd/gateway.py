@@ -9,7 +9,7 @@ from policy.plan.answer.segment_values import moved
 from policy.plan.changes import Change, Move
 
 if TYPE_CHECKING:
-    from policy.simulate.with_berthd.berthd import SimulatedSlurm
+    from policy.simulate.berthd.processes import SimulatedSlurm
 
 
 class SimulatedGateway:

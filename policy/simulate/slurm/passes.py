@@ -1,6 +1,14 @@
-"""The two passes by which Slurm starts jobs: main pass (in order, up to the first that cannot start) and backfill."""
+"""The two passes by which Slurm starts jobs: the main pass and backfill.
+
+Main pass: it tries jobs in order. A pinned job that cannot start takes its nodes out of the pass. A job without a pin
+that cannot start ends the pass, because it blocks its partition.
+
+Backfill: it tries jobs in order. Each gets the first start that the ends of running jobs and earlier plans leave. A
+start now is made at once; a later one reserves whole nodes.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from itertools import islice
 
@@ -13,14 +21,17 @@ from policy.placement.base import Berth, Policy
 from policy.plan.roll_out import MOST_JOBS
 from policy.plan.splitting import ends_sooner, free_now
 from policy.request.demand import A_YEAR, ANY_SPREAD, Demand
-from policy.simulate.slurm_alone.backfill import BackfillProfile
-from policy.simulate.slurm_alone.jobs import Task
-from policy.simulate.slurm_alone.ledger import NEVER
-from policy.simulate.slurm_alone.priority import Queue
-from policy.simulate.slurm_alone.roll_out import RolledQueue
-from policy.simulate.slurm_alone.running import RunningJobs
-from policy.simulate.slurm_alone.settings import SlurmSettings
-from policy.simulate.slurm_alone.waits import WaitClocks, WaitKind
+from policy.simulate.slurm.ahead import pin_fits
+from policy.simulate.slurm.backfill import BackfillProfile
+from policy.simulate.slurm.jobs import Task
+from policy.simulate.slurm.ledger import NEVER, Ledger
+from policy.simulate.slurm.priority import Queue
+from policy.simulate.slurm.roll_out import RolledQueue
+from policy.simulate.slurm.running import RunningJobs
+from policy.simulate.slurm.settings import SlurmSettings
+from policy.simulate.slurm.stepped_backfill import SteppedBackfill
+from policy.simulate.slurm.tree_choice import TreeChoice, berth_of
+from policy.simulate.slurm.waits import WaitClocks, WaitKind
 from topology.fabric import LEVELS
 from topology.groups import LevelGroups
 
@@ -44,47 +55,121 @@ class QueuePasses:
         policy: Policy,
         settings: SlurmSettings,
         start: Start,
+        phase: float = 0.0,
     ) -> None:
+        """Sets the `policy` that places jobs at their start; `phase` is how far past a minute Slurm's clock is."""
         self._queue = queue
         self._running = running
         self._ledger = running.ledger
         self._waits = waits
-        self._policy = policy
         self._settings = settings
         self._start = start
+        self._policy = policy
         self.rolled = RolledQueue(running.ledger, running) if settings.roll_out and settings.pinned else None
+        self._stepped: SteppedBackfill | None = None
+        self._switches: TreeChoice | None = None
+        """Slurm's choice where `--switches` may put a start off."""
+        if settings.delays is not None:
+            self._policy = choice = TreeChoice(self._ledger)
+            self._stepped = SteppedBackfill(self, choice, settings.delays.resolution, settings.slurm, phase)
+            self._switches = None if settings.berthd else choice
         self._refused: dict[tuple[WaitKind, int], int] = {}
         """The state of the ledger in which no place was found, by kind and by id of the candidates."""
-        self._together = type(policy).place_together is not Policy.place_together
+        self._together = type(self._policy).place_together is not Policy.place_together
         self._everywhere = np.ones(self._ledger.up.size, np.bool_)
 
     def main(self, now: float) -> None:
-        """Starts jobs in order; the first that cannot start stops its partition, or only bars its planned nodes."""
-        if not self._ledger.fits(self._queue.shapes):
+        """Starts jobs in order; the first that cannot start stops its partition, or only bars its nodes."""
+        settings = self._settings
+        if not (settings.berthd or self._ledger.fits(self._queue.shapes)):
             return
         if self._together and self.rolled is None:
             self._start_together(now)
-        depth = self._settings.default_queue_depth
-        if self._settings.pinned:
-            self._walk(self._tried(depth), now, planned_nodes_are_shut=True)
+        if settings.pinned:
+            self._walk(self._tried(settings.default_queue_depth), now, planned_nodes_are_shut=True)
             return
+        barred: set[int] = set()
         stopped: set[str] = set()
-        for task in self._tried(depth):
-            partition = self._settings.partitions.get(task.job.account, "")
-            if partition not in stopped and not self._try(task, self._ledger.up, now):
+        for task in self._tried(settings.default_queue_depth):
+            partition = settings.partitions.get(task.job.account, "")
+            if partition in stopped:
+                _tell(task, "Priority")
+            elif task.pin:
+                self._start_pinned(task, barred, now)
+            elif not self._try(task, self._open_without(barred), now):
                 stopped.add(partition)
-                if not self._settings.partitions:
+                _tell(task, "Resources")
+                if not settings.partitions and not settings.berthd:
                     return
 
     def backfill(self, now: float) -> None:
         """Plans a start for each job in order, and starts those that can start now."""
-        if self._ledger.fits(self._queue.shapes):
-            self._walk(self._tried(self._settings.bf_max_job_test), now, planned_nodes_are_shut=False)
+        tried = self._settings.bf_max_job_test
+        if self._stepped is not None:
+            self._stepped.run(self._tried(tried), self._running.tasks.values(), now)
+        elif self._ledger.fits(self._queue.shapes):
+            self._walk(self._tried(tried), now, planned_nodes_are_shut=False)
+
+    def begin(self, task: Task, berth: Berth, now: float) -> None:
+        """Starts a job there."""
+        self._start(task, berth, now)
+
+    def view(self, open_nodes: Bools | None = None) -> View:
+        """Returns the free resources of these nodes, or of all that may take a job."""
+        ledger = self._ledger
+        open_nodes = ledger.open if open_nodes is None else open_nodes
+        return View(ledger.fleet, ledger.free, ledger.cpus, ledger.fleet.mem, open_nodes, self._everywhere)
+
+    def pinned(self, task: Task) -> Berth:
+        """Returns the place that a job is pinned to."""
+        masks = (task.pin_mask,) * len(task.pin)
+        return berth_of(task.demand, self.view(), task.pin, masks, "the place that it is pinned to")
+
+    def waits_for_leaf(self, task: Task, nodes: Sequence[int], now: float) -> bool:
+        """Tells whether `--switches` keeps a job from nodes of several leaves; its time runs from the first try."""
+        if self._switches is None or not task.switch_wait or self._switches.on_one_leaf(nodes):
+            return False
+        return now - (now if task.tried is None else task.tried) < task.switch_wait
+
+    @property
+    def ledger(self) -> Ledger:
+        """The GPUs and cores."""
+        return self._ledger
+
+    def _open_without(self, barred: AbstractSet[int]) -> Bools:
+        if not barred:
+            return self._ledger.open
+        open_nodes = self._ledger.open.copy()
+        open_nodes[list(barred)] = False
+        return open_nodes
+
+    def _start_pinned(self, task: Task, barred: set[int], now: float) -> None:
+        """Starts a pinned job, or takes its nodes out of this pass."""
+        if self.may_not_hold(task):
+            return
+        if not barred.isdisjoint(task.pin):
+            _tell(task, "ReqNodeNotAvail")
+        elif self.pin_is_free(task):
+            self._start(task, self.pinned(task), now)
+        else:
+            _tell(task, "Resources")
+            barred.update(task.pin)
+
+    def pin_is_free(self, task: Task) -> bool:
+        """Tells whether a job's pinned GPUs and its cores are free, and its nodes may take it."""
+        return self._ledger.is_open(task.pin) and pin_fits(task, self._ledger.free, self._ledger.cpus)
 
     def over_quota(self, task: Task) -> bool:
         """Tells whether a job's account would hold more than its quota."""
         quota = self._settings.quotas.gpus.get(task.quota)
         return quota is not None and self._running.held.get(task.quota, 0) + task.job.gpus > quota
+
+    def may_not_hold(self, task: Task) -> bool:
+        """Tells whether a job's account may not hold its GPUs now, not even as a borrower."""
+        if not self.over_quota(task) or task.expected <= self._settings.quotas.borrow_s:
+            return False
+        _tell(task, "AssocGrpGRES")
+        return True
 
     def _tried(self, most: int) -> list[Task]:
         """Returns the jobs that a pass tries.
@@ -101,7 +186,9 @@ class QueuePasses:
                 within.append(task)
                 if len(within) == most:
                     break
-            elif task.expected <= borrow and len(borrowers) < most:
+            elif task.expected > borrow:
+                _tell(task, "AssocGrpGRES")
+            elif len(borrowers) < most:
                 borrowers.append(task)
         return within + borrowers
 
@@ -116,6 +203,9 @@ class QueuePasses:
             ):
                 return
             duration = task.expected
+            if task.pin:
+                self._walk_pinned(task, profile, now)
+                continue
             least = min(map(_per_node, task.shapes))
             if profile.longest(least) >= duration and self._try(task, profile.open_for(duration), now, profile):
                 profile.touch(task.berth.nodes if task.berth else ())
@@ -127,27 +217,40 @@ class QueuePasses:
                 start, nodes = plan
                 profile.reserve(nodes, -NEVER if planned_nodes_are_shut else start, start + duration)
 
+    def _walk_pinned(self, task: Task, profile: BackfillProfile, now: float) -> None:
+        start = None if self.may_not_hold(task) else profile.earliest_on(task.pin, task.pin_mask, task.expected)
+        if start is None:
+            return
+        if start <= now and self.pin_is_free(task):
+            self._start(task, self.pinned(task), now)
+            profile.touch(task.pin)
+        else:
+            profile.reserve(task.pin, start, start + task.expected)
+
     def _try(self, task: Task, candidates: Bools, now: float, profile: BackfillProfile | None = None) -> bool:
         """Starts a job on some of these nodes if it can start now.
 
         A job that may be split waits for fewer nodes if it is expected to end sooner there.
         """
-        if self.over_quota(task) and task.expected > self._settings.quotas.borrow_s:
+        if self.may_not_hold(task):
             return False
+        if task.tried is None:
+            task.tried = now
         demand, whole = task.demand, candidates is self._ledger.up
         if not self._ledger.fits(task.shapes):
             return False
         refused = task.kind, id(demand.candidates)
         if whole and self._refused.get(refused) == self._ledger.version:
             return False
-        fleet = self._ledger.fleet
-        view = View(fleet, self._ledger.free, fleet.cpus, fleet.mem, candidates, self._everywhere)
+        view = self.view(candidates)
         try:
             berth = free_now(demand, lambda one: place_within(self._policy, one, view))
         except NotNow:
             if whole:
                 self._refused[refused] = self._ledger.version
                 self._waits.no_place(task.kind)
+            return False
+        if self.waits_for_leaf(task, berth.nodes, now):
             return False
         if demand.splits and self._waits_for_fewer(task, berth, now, profile or BackfillProfile(self._ledger, now)):
             return False
@@ -182,14 +285,18 @@ class QueuePasses:
             head.append(task)
         if len(head) < 2:
             return
-        fleet = self._ledger.fleet
-        view = View(fleet, self._ledger.free, fleet.cpus, fleet.mem, self._ledger.up, self._everywhere)
+        view = self.view()
         demands = [task.demand for task in head]
         for task, berth in zip(head, self._policy.place_together(demands, view), strict=True):
             # Jobs behind one that found no place must not start before that one is tried alone.
             if berth is None or not _near_enough(berth, task.demand):
                 return
             self._start(task, berth, now)
+
+
+def _tell(task: Task, reason: str) -> None:
+    if task.reason != reason:
+        task.reason, task.facts = reason, None
 
 
 def place_within(policy: Policy, demand: Demand, view: View) -> Berth:

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 from policy.placement.base import Berth, positions
 from policy.simulate.result import Stretch
-from policy.simulate.slurm_alone.jobs import Task
-from policy.simulate.slurm_alone.ledger import Ledger
+from policy.simulate.slurm.jobs import Task
+from policy.simulate.slurm.ledger import Ledger
 
 if TYPE_CHECKING:
     from policy.formats.arrays import Floats
-    from policy.simulate.slurm_alone.settings import SlurmSettings
+    from policy.simulate.slurm.settings import SlurmSettings
 
 Schedule = Callable[[float, str, Task], None]
 
@@ -30,12 +30,15 @@ class RunningJobs:
         self._fleet = ledger.fleet
         self._truth: Mapping[str, Floats] = self._fleet.scores if settings.truth is None else settings.truth
         self._factors: dict[int, list[float]] = {}
+        self._launch = settings.delays.launch if settings.delays else 0.0
         self._on: list[dict[int, Task]] = [{} for _ in self._fleet.names]
         self._width = int(self._fleet.size.max(initial=0))
 
     def start(self, task: Task, berth: Berth, now: float) -> None:
         """Starts a job."""
-        task.berth, task.started, task.since = berth, now, now
+        task.berth, task.started, task.begun = berth, now, now + self._launch
+        task.since = task.begun
+        task.state, task.facts = "RUNNING", None
         task.gpus = tuple(
             node * self._width + place
             for node, mask in zip(berth.nodes, berth.masks, strict=True)
@@ -48,24 +51,25 @@ class RunningJobs:
             self._on[node][task.index] = task
         task.cost = self._cost(task)
         self._plan_end(task)
-        self.ledger.take(berth.nodes, berth.masks, self._expected_end(task, now))
+        task.cores = self.ledger.take(berth.nodes, berth.masks, self._expected_end(task, now), task.cpus)
         for other in crowded:
             self._reprice(other, now)
 
     def stop(self, task: Task, now: float) -> None:
-        """Stops a job that ends, or that is taken off its GPUs."""
+        """Stops a job that ended at `now`, or that is taken off its GPUs."""
         berth = task.berth
         assert berth is not None, "only running jobs stop"  # noqa: S101 - narrows the type
         self._progress(task, now)
         task.served += (now - task.started) * task.job.gpus
-        self.stretches.append(Stretch(task.job.id, task.started, now, task.gpus))
+        self.stretches.append(Stretch(task.job.id, task.begun, now, task.gpus))
         del self.tasks[task.index]
         self._hold(task, -task.job.gpus)
         for node in berth.nodes:
             del self._on[node][task.index]
         task.berth = None
         task.serial += 1
-        self.ledger.give(berth.nodes, berth.masks)
+        task.facts = None
+        self.ledger.give(berth.nodes, berth.masks, list(task.cores))
         if self._fleet.costs.neighbours != 1.0:
             for other in self._alone_on(berth.nodes, now):
                 self._reprice(other, now)
@@ -75,7 +79,7 @@ class RunningJobs:
         before = task.left
         self.stop(task, now)
         every = self._settings.checkpoint_s
-        ran = now - task.started
+        ran = now - task.begun
         if every is None:
             task.left = task.job.work
         elif ran > 0:
@@ -116,6 +120,10 @@ class RunningJobs:
         berth, job, fleet = task.berth, task.job, self._fleet
         assert berth is not None, "only running jobs have a cost"  # noqa: S101 - narrows the type
         table = self._truth.get(job.app_class)
+        if not job.gpus:
+            return 1.0
+        if self._settings.rate is not None:
+            return self._settings.rate(job, berth.nodes, berth.masks) * max(map(self._factor, berth.nodes))
         score = 1.0
         if table is not None or self._factors:
             score = max(
@@ -133,8 +141,9 @@ class RunningJobs:
         return product
 
     def _progress(self, task: Task, now: float) -> None:
-        passed = now - task.since
-        task.since = now
+        # Between Slurm's decision and its first instruction a job computes nothing.
+        passed = max(0.0, now - task.since)
+        task.since = max(now, task.since)
         paid = min(passed, task.debt)
         task.debt -= paid
         task.left = max(0.0, task.left - (passed - paid) / task.cost)
@@ -151,10 +160,12 @@ class RunningJobs:
     def _plan_end(self, task: Task) -> None:
         task.serial += 1
         end = task.since + task.debt + task.left * task.cost
-        killed = task.started + task.limit
+        killed = task.begun + task.limit
         if self._settings.kill and killed < end:
+            task.ended = killed
             self._schedule(killed, "kill", task)
         else:
+            task.ended = end
             self._schedule(end, "end", task)
 
     def _expected_end(self, task: Task, now: float) -> float:

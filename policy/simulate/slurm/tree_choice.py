@@ -5,9 +5,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from policy.cluster.view import View
 from policy.formats.arrays import Bools
-from policy.simulate.with_berthd.jobs import SimulatedJob
-from policy.simulate.with_berthd.nodes import Nodes, pick_cores, pick_gpus
+from policy.formats.errors import NotNow
+from policy.placement.base import Berth, Policy
+from policy.request.demand import Demand
+from policy.simulate.slurm.cores import pick_cores, pick_gpus
+from policy.simulate.slurm.ledger import Ledger
 from topology.blocks import IN_NO_BLOCK
 from topology.fabric import NOBODY
 from topology.tables import Ints
@@ -16,26 +20,41 @@ if TYPE_CHECKING:
     from topology.model import Machine
 
 
-class SlurmsChoice:
-    """Makes Slurm's choice on one cluster."""
+class TreeChoice(Policy):
+    """Makes Slurm's choice on one cluster: by leaves, cores and the GPUs near them, as select/cons_tres does."""
 
-    def __init__(self, nodes: Nodes) -> None:
-        self._nodes = nodes
-        fabric = nodes.fleet.fabric
-        nobody = np.zeros(nodes.count, np.int64)
+    name = "slurm"
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._count = len(ledger.fleet.names)
+        fabric = ledger.fleet.fabric
+        nobody = np.zeros(self._count, np.int64)
         # Without a fabric all nodes count as one leaf, as under the plugin topology/flat.
         self._leaf: Ints = nobody if (fabric.leaf == NOBODY).any() else fabric.leaf
         self._pod: Ints = nobody if (fabric.pod == NOBODY).any() else fabric.pod
         self._blocks = fabric.blocks
-        self._links = [_links(machine) for machine in nodes.fleet.machines]
+        self._links = [_links(machine) for machine in ledger.fleet.machines]
 
-    def nodes_for(self, record: SimulatedJob, open_nodes: Bools, counts: Ints, cpus: Ints) -> tuple[int, ...] | None:
+    def place(self, demand: Demand, view: View) -> Berth:
+        """Returns the place that Slurm gives a job now."""
+        found = self.nodes_for(demand, view.open & demand.candidates, np.bitwise_count(view.free), view.cpus)
+        if found is None:
+            raise NotNow(f"no {demand.n} nodes have {demand.k} free GPUs now")
+        return self.on(demand, view, found)
+
+    def on(self, demand: Demand, view: View, nodes: Sequence[int]) -> Berth:
+        """Returns the place that Slurm gives a job on these nodes."""
+        masks = [self._gpus_on(node, demand) if demand.k else 0 for node in nodes]
+        return berth_of(demand, view, nodes, masks, "the nodes and GPUs that plain Slurm takes")
+
+    def nodes_for(self, demand: Demand, open_nodes: Bools, counts: Ints, cpus: Ints) -> tuple[int, ...] | None:
         """Returns nodes with enough free GPUs and cores: of the leaf with the fewest that suffice, or of few leaves."""
-        fits = open_nodes & (cpus >= record.cpus)
-        if record.k:
-            fits &= counts >= record.k
+        fits = open_nodes & (cpus >= (demand.cpus or 0))
+        if demand.k:
+            fits &= counts >= demand.k
         found = np.flatnonzero(fits)
-        wanted = record.nodes_wanted
+        wanted = demand.n
         if self._blocks is not None:
             found = _of_one_block(found, self._blocks.groups(wanted, found), wanted)
         if found.size < wanted:
@@ -44,7 +63,7 @@ class SlurmsChoice:
         held = np.bincount(leaf)
         enough = held >= wanted
         if enough.any():
-            best = int(np.where(enough, held, self._nodes.count + 1).argmin())
+            best = int(np.where(enough, held, self._count + 1).argmin())
             return tuple(found[leaf == best][:wanted].tolist())
         return self._of_several(found, wanted)
 
@@ -52,7 +71,7 @@ class SlurmsChoice:
         """Returns nodes of several leaves, of one pod if one has enough; leaves with most nodes come first."""
         pods = np.bincount(self._pod[found])
         if (pods >= wanted).any():
-            best = int(np.where(pods >= wanted, pods, self._nodes.count + 1).argmin())
+            best = int(np.where(pods >= wanted, pods, self._count + 1).argmin())
             found = found[self._pod[found] == best]
         leaf = self._leaf[found]
         held = np.bincount(leaf)
@@ -63,18 +82,20 @@ class SlurmsChoice:
         """Tells whether the nodes meet `--switches=1`."""
         return len({int(self._leaf[node]) for node in nodes}) == 1
 
-    def gpus_for(self, record: SimulatedJob, nodes: Sequence[int]) -> tuple[int, ...]:
-        """Returns the GPUs on each of these nodes."""
-        if not record.k:
-            return (0,) * len(nodes)
-        return tuple([self._gpus_on(node, record) for node in nodes])
-
-    def _gpus_on(self, node: int, record: SimulatedJob) -> int:
-        nodes = self._nodes
+    def _gpus_on(self, node: int, demand: Demand) -> int:
+        ledger = self._ledger
         near = 0
-        for taken, gpus in zip(pick_cores(nodes.cores[node], record.cpus), nodes.sockets[node], strict=True):
+        for taken, gpus in zip(pick_cores(ledger.cores[node], demand.cpus or 0), ledger.sockets[node], strict=True):
             near |= gpus if taken else 0
-        return pick_gpus(int(nodes.gpus[node]), near, record.k, self._links[node])
+        return pick_gpus(int(ledger.free[node]), near, demand.k, self._links[node])
+
+
+def berth_of(demand: Demand, view: View, nodes: Sequence[int], masks: Sequence[int], why: str) -> Berth:
+    """Returns a place on certain GPUs; on none, where a job needs only cores."""
+    if any(masks):
+        return Policy.spread(demand, view, nodes, masks, why)
+    names = tuple(view.fleet.names[node] for node in nodes)
+    return Berth(tuple(nodes), names, tuple(masks), seats=False, level="node", min_gbps=0.0, sum_gbps=0.0, why=why)
 
 
 def _of_one_block(found: Ints, groups: Ints, wanted: int) -> Ints:

@@ -15,7 +15,7 @@ import numpy as np
 
 from policy.formats.arrays import Bools, Floats
 from policy.request.demand import ANY_SPREAD, Demand
-from policy.simulate.slurm_alone.ledger import NEVER, Ledger
+from policy.simulate.slurm.ledger import NEVER, Ledger
 from topology.tables import Ints
 
 if TYPE_CHECKING:
@@ -123,6 +123,16 @@ class BackfillProfile:
             if (plan := self._several(demand.n, duration, _some(everywhere, groups.of[everywhere.nodes] == group)))
         ]
         return min(found, key=lambda plan: plan[0], default=None)
+
+    def earliest_on(self, nodes: Sequence[int], mask: int, duration: float) -> float | None:
+        """Returns the time at which a job fits on the GPUs that it is pinned to; None where no end is known."""
+        ready = max(self._ledger.free_at(nodes, mask), self._now)
+        if ready == NEVER:
+            return None
+        here = list(nodes)
+        if ready + duration <= float(self._hole_until[here].min()):
+            return ready
+        return max(ready, float(self._free_after[here].max()))
 
     def _one(self, demand: Demand, duration: float) -> tuple[float, list[int]] | None:
         line, key = self._line(demand)

@@ -4,8 +4,8 @@ from bisect import insort
 from collections.abc import Iterator
 from math import exp, log
 
-from policy.simulate.slurm_alone.jobs import Task
-from policy.simulate.slurm_alone.settings import Multifactor, SlurmSettings
+from policy.simulate.slurm.jobs import Task
+from policy.simulate.slurm.settings import Multifactor, SlurmSettings
 
 
 class Usage:
@@ -61,7 +61,7 @@ class Queue:
         """Adds a job that starts to wait, at its present level."""
         task.key = (self._rank(task, now), task.job.submit, task.index)
         insort(self._tasks, (task.key, task))
-        self._count(task, 1)
+        self._count(task)
 
     def remove(self, task: Task) -> None:
         """Removes a job that starts."""
@@ -73,27 +73,35 @@ class Queue:
             else:
                 high = middle
         del self._tasks[low]
-        self._count(task, -1)
+        self._forget(task)
 
     def relax(self, task: Task) -> None:
         """Moves a job on to its next level."""
-        self._count(task, -1)
         task.step += 1
-        self._count(task, 1)
+        self.reshape(task)
+
+    def reshape(self, task: Task) -> None:
+        """Notes that a job wants other nodes than before."""
+        self._forget(task)
+        self._count(task)
 
     def reorder(self, now: float) -> None:
         """Computes all priorities again."""
         self._fair = self._fair_shares(now)
         for _, task in self._tasks:
             task.key = (self._rank(task, now), *task.key[1:])
+            task.facts = None
         self._tasks = sorted((task.key, task) for _, task in self._tasks)
 
-    def _count(self, task: Task, change: int) -> None:
-        for shape in task.shapes:
-            count = self._shapes.get(shape, 0) + change
-            if count:
-                self._shapes[shape] = count
-            else:
+    def _count(self, task: Task) -> None:
+        task.counted = task.shapes
+        for shape in task.counted:
+            self._shapes[shape] = self._shapes.get(shape, 0) + 1
+
+    def _forget(self, task: Task) -> None:
+        for shape in task.counted:
+            self._shapes[shape] -= 1
+            if not self._shapes[shape]:
                 del self._shapes[shape]
 
     def _rank(self, task: Task, now: float) -> float:

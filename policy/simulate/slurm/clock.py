@@ -11,18 +11,22 @@ class Clock:
 
     def __init__(self, now: float) -> None:
         self.now = now
-        self._events: list[tuple[float, int, Callable[[], None]]] = []
+        self._events: list[tuple[float, int, int, Callable[[], None]]] = []
         self._serial = count()
 
-    def at(self, moment: float, act: Callable[[], None]) -> None:
-        """Schedules an action; among actions of one moment, the first scheduled runs first."""
-        heapq.heappush(self._events, (max(moment, self.now), next(self._serial), act))
+    def at(self, moment: float, act: Callable[[], None], rank: int = 0) -> None:
+        """Schedules an action; at one moment the lowest rank runs first, then the first scheduled."""
+        heapq.heappush(self._events, (max(moment, self.now), rank, next(self._serial), act))
+
+    def next(self) -> float | None:
+        """Returns the moment of the next action; None where none is left."""
+        return self._events[0][0] if self._events else None
 
     def step(self) -> bool:
         """Runs the next action; False where none is left."""
         if not self._events:
             return False
-        self.now, _, act = heapq.heappop(self._events)
+        self.now, _, _, act = heapq.heappop(self._events)
         act()
         return True
 

@@ -1,0 +1,1 @@
+"""berthd on paper: its own code chooses places in the simulated Slurm."""

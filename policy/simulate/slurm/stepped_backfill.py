@@ -1,0 +1,141 @@
+"""slurmctld's backfill step by step, for pinned jobs and others, as in 24.11 to 26.05.
+
+The steps are those of sched/backfill of 24.11.5, because its rounding decides which job passes which.
+
+A node on which an epilog runs takes no job, though Slurm's data shows its GPUs as free.
+"""
+
+from collections.abc import Iterable, Sequence
+from math import floor
+from typing import Protocol
+
+import numpy as np
+
+from policy.cluster.view import View
+from policy.placement.base import Berth
+from policy.simulate.slurm.ahead import Ahead
+from policy.simulate.slurm.jobs import Task
+from policy.simulate.slurm.ledger import Ledger
+from policy.simulate.slurm.reserved import Reserved, bits
+from policy.simulate.slurm.tree_choice import TreeChoice
+
+ENDS_BY_NODES = "25.05"
+"""From the second release of this version on, a job on other nodes does not delay a start that backfill plans."""
+
+
+class PassRules(Protocol):
+    """The rules that hold for every pass."""
+
+    @property
+    def ledger(self) -> Ledger:
+        """The GPUs and cores."""
+        ...
+
+    def begin(self, task: Task, berth: Berth, now: float) -> None:
+        """Starts a job there."""
+        ...
+
+    def view(self) -> View:
+        """Returns the free resources of the nodes that may take a job."""
+        ...
+
+    def pinned(self, task: Task) -> Berth:
+        """Returns the place that a job is pinned to."""
+        ...
+
+    def may_not_hold(self, task: Task) -> bool:
+        """Tells whether a job's account may not hold its GPUs now."""
+        ...
+
+    def waits_for_leaf(self, task: Task, nodes: Sequence[int], now: float) -> bool:
+        """Tells whether `--switches` keeps a job from these nodes."""
+        ...
+
+
+class SteppedBackfill:
+    """Runs backfill on one cluster."""
+
+    def __init__(self, passes: PassRules, choice: TreeChoice, resolution: float, slurm: str, phase: float) -> None:
+        """Sets the `phase`: the seconds past a full minute on Slurm's clock at the first moment."""
+        self._passes = passes
+        self._ledger = passes.ledger
+        self._choice = choice
+        self._resolution = resolution
+        self._by_nodes = slurm >= ENDS_BY_NODES
+        self._phase = phase
+
+    def run(self, waiting: Sequence[Task], running: Iterable[Task], now: float) -> None:
+        """Runs one backfill pass, in Slurm's whole seconds."""
+        moment = floor(now + self._phase)
+        up = bits(np.flatnonzero(self._ledger.up).tolist())
+        holding = [(self._end_of(task), task) for task in running]
+        ahead = self._look_ahead(holding, moment)
+        plan = Reserved(self._ledger.up.size, moment, self._resolution)
+        for task in waiting:
+            if task.tried is None:
+                task.tried = now
+        last = _last_that_fits(waiting, ahead)
+        for number, task in enumerate(waiting):
+            if number > last:
+                return
+            if self._passes.may_not_hold(task):
+                continue
+            found = self._soonest(task, ahead, plan, up, moment, now)
+            if found is None:
+                continue
+            start, nodes = found
+            if start > moment:
+                plan.reserve(nodes, *plan.slot(start, task.demand.limit))
+                continue
+            view = self._passes.view()
+            self._passes.begin(
+                task, self._passes.pinned(task) if task.pin else self._choice.on(task.demand, view, nodes), now
+            )
+            holding.append((self._end_of(task), task))
+            ahead = self._look_ahead(holding, moment)
+            last = _last_that_fits(waiting[: last + 1], ahead)
+
+    def _end_of(self, task: Task) -> int:
+        return floor(task.ends_by + self._phase)
+
+    def _look_ahead(self, holding: Sequence[tuple[int, Task]], moment: int) -> Ahead:
+        return Ahead(self._ledger, self._choice, holding, moment, by_nodes=self._by_nodes)
+
+    def _soonest(
+        self, task: Task, ahead: Ahead, plan: Reserved, up: int, moment: int, now: float
+    ) -> tuple[float, tuple[int, ...]] | None:
+        """Returns the start and the nodes of a job beside the plans for those before it; a start at `moment` is now."""
+        usable, limit = up & bits(task.pin) if task.pin else up, task.demand.limit
+        later: float | None = moment
+        while later is not None:
+            start_at = later
+            open_nodes, later = plan.open_for(start_at, start_at + limit, usable)
+            if open_nodes.bit_count() < task.demand.n:
+                continue
+            found = ahead.soonest(task, plan.as_array(open_nodes), start_at, later)
+            if found is None:
+                continue
+            start, nodes = found
+            if start <= moment:
+                if self._may_start(task, nodes, now):
+                    return start, nodes
+                start, later = moment + 1, None
+            if plan.overlaps(nodes, *plan.slot(start, limit)):
+                later = start if start > start_at else start + self._resolution
+            elif later is None or start <= later:
+                return start, nodes
+        return None
+
+    def _may_start(self, task: Task, nodes: Sequence[int], now: float) -> bool:
+        """Tells whether a job's GPUs and cores are free there; a job beyond its time limit still holds its own."""
+        ledger, here = self._ledger, list(nodes)
+        if not ledger.is_open(nodes) or (ledger.cpus[here] < task.cpus).any():
+            return False
+        if (np.bitwise_count(ledger.free[here]) < task.demand.k).any():
+            return False
+        return bool(task.pin) or not self._passes.waits_for_leaf(task, nodes, now)
+
+
+def _last_that_fits(waiting: Sequence[Task], ahead: Ahead) -> int:
+    """Returns the place of the last job that has room now; plans for jobs behind it change nothing."""
+    return next((at for at in reversed(range(len(waiting))) if ahead.starts_now(waiting[at])), -1)

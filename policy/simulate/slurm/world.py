@@ -1,0 +1,516 @@
+"""Simulates Slurm event by event: the queue, the running jobs, and the events to come.
+
+Modelled: the order of the queue, the main pass, backfill with planned starts on whole nodes, limits that kill, quotas
+of accounts, levels of locality that are relaxed step by step, requeue, slow and failed nodes. With `delays` also cores,
+and the time that passes, epilogs and berthd take. Not modelled: memory, arrays, preemption by partition.
+
+Places are chosen by a placement policy at the start of a job, or by a `Planner` that pins waiting jobs. Both find the
+same queue, passes, quotas and nodes.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from random import Random
+from time import perf_counter
+from typing import TYPE_CHECKING, Protocol
+
+from policy.formats.errors import UsageError
+from policy.history.runtime import KnownAtSubmission, RunTimes
+from policy.placement.base import Berth, Policy
+from policy.simulate.pal_rounds.rooms import empty_nodes
+from policy.simulate.result import SimulationOutcome, Stretch
+from policy.simulate.slurm.clock import Clock, Loop
+from policy.simulate.slurm.jobs import Task, Tasks
+from policy.simulate.slurm.ledger import Ledger
+from policy.simulate.slurm.moving import LOOK_EVERY, Relocator
+from policy.simulate.slurm.passes import QueuePasses
+from policy.simulate.slurm.priority import Queue
+from policy.simulate.slurm.running import RunningJobs
+from policy.simulate.slurm.settings import INSTANT, SlurmSettings
+from policy.simulate.slurm.waits import SIZES, WaitClocks, size_class, totals
+
+if TYPE_CHECKING:
+    from policy.cluster.fleet import Fleet
+    from policy.simulate.jobs import TraceJob
+    from policy.simulate.pal_rounds.events import NodeEvent
+
+RANKS = {
+    "end": 0,
+    "kill": 0,
+    "node": 1,
+    "submit": 2,
+    "relax": 3,
+    "overrun": 4,
+    "priority": 5,
+    "plan": 6,
+    "main": 7,
+    "backfill": 8,
+    "move": 9,
+    "next": 10,
+}
+"""The order of events at one moment, where nothing takes time."""
+
+BEFORE = 1.0
+"""Seconds for which berthd has had a picture when the first job is submitted."""
+
+SCHED_INTERVAL = 60.0
+"""Seconds after which Slurm runs a main pass even without a request for one (Slurm's default)."""
+
+REQUEUE_DELAY = 121.0
+"""Seconds for which Slurm holds a requeued job by default."""
+
+MINUTE = 60.0
+"""Seconds; the place of the first job within its minute decides how backfill rounds."""
+
+
+NOTHING_WRITTEN: Mapping[str, object] = {"updates": 0, "denied": 0, "reasons": {}}
+
+
+class Planner(Protocol):
+    """Chooses places before jobs start, and pins the jobs to them."""
+
+    def begin(self) -> None:
+        """Plans for the first time, before any job comes."""
+        ...
+
+    def submitted(self, task: Task) -> None:
+        """Answers a submission."""
+        ...
+
+    def changed(self) -> None:
+        """Notes that Slurm's state has changed."""
+        ...
+
+    def notice(self, node: int, go_on: Callable[[float], None]) -> None:
+        """Takes an Epilog's notice that a job has ended on a node; `go_on` gets the time of the answer."""
+        ...
+
+    def figures(self) -> Mapping[str, object]:
+        """Returns what was written into jobs, counted."""
+        ...
+
+    @property
+    def written(self) -> Sequence[tuple[float, str, Mapping[str, str]]]:
+        """Segments in the order in which they were written."""
+        ...
+
+    @property
+    def moved(self) -> int:
+        """The number of running jobs that were moved."""
+        ...
+
+
+class SlurmWorld:
+    """The queue, the running jobs, and the events to come."""
+
+    def __init__(self, jobs: "Sequence[TraceJob]", fleet: "Fleet", policy: Policy, settings: SlurmSettings) -> None:
+        self.fleet = fleet
+        self.settings = settings
+        self.delays = settings.delays or INSTANT
+        first = min((job.submit for job in jobs), default=0.0)
+        self._draw = Random(settings.seed)  # noqa: S311 - for experiments, not a secret
+        begins, phase = first - BEFORE - self.delays.read - self.delays.plan, 0.0
+        if settings.delays:
+            phase = self._draw.uniform(0, MINUTE)
+            # slurmctld checks at the start of each second whether a pass was requested.
+            begins -= (begins + phase) % self.delays.main
+        self.clock = Clock(begins)
+        self.planner: Planner | None = None
+        self.ledger = Ledger(fleet)
+        self.running = RunningJobs(self.ledger, settings, self._schedule)
+        self.queue = Queue(settings, int(fleet.size.sum()))
+        self.held: dict[int, Task] = {}
+        """Requeued jobs, until they may start again."""
+        self._waits = WaitClocks(self.ledger, settings.quotas.gpus, self.running.held)
+        self._passes = QueuePasses(self.queue, self.running, self._waits, policy, settings, self._start, phase)
+        self._relocator: Relocator | None = None
+        if settings.site.moving.enabled and not settings.berthd:
+            self._relocator = Relocator(self.ledger, policy, settings.site.moving, settings.movable)
+        self._run_times = RunTimes() if settings.durations == "predicted" else None
+        tasks = Tasks(fleet, settings, None if settings.berthd else policy)
+        self.tasks = [tasks.of(index, job) for index, job in enumerate(jobs)]
+        self._starts: dict[str, float] = {}
+        self._ends: dict[str, float] = {}
+        self._levels: dict[str, str] = {}
+        """Level of each job's first berth."""
+        self._killed = self._requeues = self._unplanned = 0
+        self._next: dict[str, float] = {}
+        """The moments at which backfill, a search for moves and a priority update come next."""
+        self._due: set[str] = set()
+        """What is to be done before this moment ends."""
+        self._main = Loop(self.clock, self.delays.main, self._main_pass)
+        self._anyway = Loop(self.clock, SCHED_INTERVAL, self._main_pass)
+        self._backfill = Loop(self.clock, settings.bf_interval_s, self._backfill_pass)
+        self._reorder = Loop(self.clock, settings.multifactor.calc_period_s, self._update_priorities)
+        self._then: dict[str, tuple[Task, float]] = {}
+        for task in self.tasks:
+            if task.job.id in settings.after:
+                before, wait = settings.after[task.job.id]
+                self._then[before] = task, wait
+            else:
+                self._at(task.job.submit, "submit", partial(self._submit, task))
+        for event in settings.events:
+            self._at(event.start, "node", partial(self._node_changes, event, begins=True))
+            self._at(event.end, "node", partial(self._node_changes, event, begins=False))
+
+    def play(self) -> None:
+        """Plays events until all jobs have ended."""
+        left = len(self.tasks)
+        if self.planner is not None:
+            self.planner.begin()
+        while len(self._ends) < left:
+            moment = self.clock.next()
+            if moment is None:
+                waiting = [*self.queue, *self.held.values()]
+                raise UsageError(
+                    f"{len(waiting)} jobs can never start, first job {waiting[0].job.id}; "
+                    f"a node that they need never comes back"
+                )
+            self._waits.advance(moment)
+            self.clock.step()
+
+    def outcome(self, policy: str, began: float) -> SimulationOutcome:
+        """Returns the outcome of a policy; `began` is when the simulation was started, by `perf_counter`."""
+        chosen = self.settings.measured
+        measured = [task.job for task in self.tasks if chosen is None or task.job.id in chosen]
+        first = min((job.submit for job in measured), default=0.0)
+        last = max((self._ends[job.id] for job in measured), default=0.0)
+        levels = {size: Counter[str]() for size in SIZES}
+        with_gpus = [job for job in measured if job.gpus]
+        for job in with_gpus:
+            levels[size_class(job.gpus)][self._levels[job.id]] += 1
+        stretches = sorted(self.running.stretches, key=lambda one: (one.start, one.job))
+        moved = (self._relocator.moves if self._relocator else 0) + (self.planner.moved if self.planner else 0)
+        return SimulationOutcome(
+            policy=policy,
+            jobs=measured,
+            starts=self._starts,
+            ends=self._ends,
+            stretches=stretches,
+            gpus=int(self.fleet.size.sum()),
+            gpu_seconds_held=sum(
+                len(one.gpus) * max(0.0, min(one.end, last) - max(one.start, first)) for one in stretches
+            ),
+            wall_s=perf_counter() - began,
+            moves=self._requeues + moved,
+            extra={
+                "waits": totals(self._waits, {job.id: job.gpus for job in with_gpus}),
+                "levels": {size: dict(counted) for size, counted in levels.items()},
+                "killed": self._killed,
+                **({"moved": moved} if self._relocator or self.planner else {}),
+                **self._empty_nodes(stretches),
+                **({"unplanned": self._unplanned, **NOTHING_WRITTEN} if self.settings.counts_cores else {}),
+                **(self.planner.figures() if self.planner else {}),
+            },
+            written=self.planner.written if self.planner else (),
+        )
+
+    def _empty_nodes(self, stretches: Sequence[Stretch]) -> dict[str, float]:
+        sizes = self.fleet.size
+        share, seconds = empty_nodes(stretches, sizes.size, int(sizes.max()), int(sizes.sum()))
+        return {"empty_nodes": share, "empty_nodes_s": seconds}
+
+    # The events
+
+    def _at(self, moment: float, what: str, act: Callable[[], None]) -> None:
+        """Schedules an event; with delays the first scheduled of one moment comes first, as in Slurm's own loops."""
+        self.clock.at(moment, act, RANKS[what] if self.settings.delays is None else 0)
+
+    def soon(self, what: str, act: Callable[[], None]) -> None:
+        """Schedules an action once for the end of this moment."""
+        if what not in self._due:
+            self._due.add(what)
+            self._at(self.clock.now, what, partial(self._do, what, act))
+
+    def _do(self, what: str, act: Callable[[], None]) -> None:
+        self._due.discard(what)
+        act()
+
+    def changed(self, *, asks_for_pass: bool = False) -> None:
+        """Notes that Slurm's state has changed; a change may ask for a main pass."""
+        if self.planner is not None:
+            self.planner.changed()
+        if self.settings.delays is None:
+            if asks_for_pass:
+                self.soon("main", self._main_pass)
+                self.soon("next", self._come_back)
+            return
+        if len(self.queue):
+            if self.settings.backfill:
+                self._backfill.wake()
+            if self.settings.order == "slurm":
+                self._reorder.wake()
+        if asks_for_pass:
+            self._main.wake()
+
+    def _schedule(self, at: float, what: str, task: Task) -> None:
+        if what == "overrun":
+            self._at(at, what, partial(self._overrun, task, task.waits))
+        else:
+            self._at(at + self.delays.end, what, partial(self._end, task, task.serial, killed=what == "kill"))
+
+    def _come_back(self) -> None:
+        """Schedules the next backfill, search for moves and priority update, each on its own clock."""
+        if not len(self.queue):
+            return
+        if self.settings.backfill:
+            self._on_clock("backfill", self.settings.bf_interval_s, self._backfill_pass)
+        if self._relocator is not None:
+            self._on_clock("move", LOOK_EVERY, self._relocate)
+        if self.settings.order == "slurm":
+            self._on_clock("priority", self.settings.multifactor.calc_period_s, self._update_priorities)
+
+    def _on_clock(self, what: str, every: float, act: Callable[[], None]) -> None:
+        now = self.clock.now
+        if self._next.get(what, -1.0) <= now:
+            self._next[what] = (now // every + 1) * every
+            self._at(self._next[what], what, act)
+
+    def _submit(self, task: Task) -> None:
+        if self.planner is not None and task.demand.k:
+            self.planner.submitted(task)
+        if self.delays.submit:
+            self.clock.at(self.clock.now + self.delays.submit, partial(self._enter, task))
+        else:
+            self._enter(task)
+
+    def _enter(self, task: Task) -> None:
+        now = task.entered = self.clock.now
+        if task.switch_wait:
+            # A wait for a level ends on its own: in whole seconds of berthd, and from the first try of plain Slurm.
+            for after in (0, 1, 1 + self.settings.bf_interval_s):
+                self.clock.at(now + task.switch_wait + after, self.changed)
+        self._expect(task)
+        self._wait(task)
+        self.changed(asks_for_pass=True)
+
+    def _expect(self, task: Task) -> None:
+        """Sets the duration that the plan assumes for a job."""
+        if self.settings.durations == "true":
+            task.expected = task.median = min(task.job.work, task.limit) if self.settings.kill else task.job.work
+        elif self._run_times is not None:
+            guess = self._run_times.predict(_asked(task))
+            task.expected, task.median = min(guess.high, task.limit), min(guess.median, task.limit)
+
+    def _wait(self, task: Task) -> None:
+        task.step = 0
+        task.waits += 1
+        task.waiting, task.state, task.facts = True, "PENDING", None
+        self.queue.add(task, self.clock.now)
+        self._waits.come(task.job.id, task.kind)
+        self._plan_relaxing(task)
+
+    def _plan_relaxing(self, task: Task) -> None:
+        if task.step + 1 < len(task.steps):
+            moment = self.clock.now + task.patience(self.fleet.costs)
+            self._at(moment, "relax", partial(self._relax, task, task.waits))
+
+    def _relax(self, task: Task, waits: int) -> None:
+        if task.waits != waits or not task.waiting:
+            return
+        self._waits.go(task.job.id)
+        self.queue.relax(task)
+        self._waits.come(task.job.id, task.kind)
+        self._plan_relaxing(task)
+        self.changed(asks_for_pass=True)
+
+    def _overrun(self, task: Task, waits: int) -> None:
+        if task.waits == waits and task.berth is not None:
+            self.running.overrun(task)
+        self.changed(asks_for_pass=True)
+
+    def _update_priorities(self) -> None:
+        self.queue.reorder(self.clock.now)
+        self.changed(asks_for_pass=True)
+
+    def _main_pass(self) -> None:
+        waiting = len(self.queue)
+        self._passes.main(self.clock.now)
+        self._preempt()
+        if self.settings.delays and waiting:
+            self._anyway.wake()
+
+    def _backfill_pass(self) -> None:
+        self._passes.backfill(self.clock.now)
+
+    def _start(self, task: Task, berth: Berth, now: float) -> None:
+        self.queue.remove(task)
+        task.waiting = False
+        self._waits.go(task.job.id)
+        self.running.start(task, berth, now)
+        self.queue.usage.change(task.sharing, task.job.gpus, now)
+        self._unplanned += bool(task.job.gpus and not task.pin)
+        if task.job.id not in self._starts:
+            self._starts[task.job.id] = task.begun
+            self._levels[task.job.id] = berth.level
+        if self.settings.counts_cores:
+            self.changed()
+
+    # The ends
+
+    def _end(self, task: Task, serial: int, *, killed: bool) -> None:
+        """Ends a job, unless it was stopped before."""
+        if task.serial != serial:
+            return
+        nodes = self._stop(task, task.ended)
+        self._ends[task.job.id] = task.ended
+        self._killed += killed
+        if self._run_times is not None:
+            self._run_times.learn(_asked(task), self.clock.now - task.started)
+        if self._passes.rolled is not None:
+            self._passes.rolled.learn(task, self.clock.now - task.started)
+        if task.job.id in self._then:
+            following, wait = self._then[task.job.id]
+            self._at(self.clock.now + wait, "submit", partial(self._submit, following))
+        self._clean_up(task, nodes)
+
+    def _stop(self, task: Task, at: float) -> Sequence[int]:
+        """Takes a job off its GPUs; returns its nodes."""
+        assert task.berth is not None, "only running jobs stop"  # noqa: S101 - narrows the type
+        nodes = task.berth.nodes
+        self.running.stop(task, at)
+        self.queue.usage.change(task.sharing, -task.job.gpus, self.clock.now)
+        return nodes
+
+    def _clean_up(self, task: Task, nodes: Sequence[int]) -> None:
+        """Runs the epilogs of a job that slurmctld has seen end."""
+        if self.settings.delays is None:
+            self._gone(task)
+            self.changed(asks_for_pass=True)
+            return
+        task.state, task.epilogs = "COMPLETING", len(nodes)
+        for node in nodes:
+            self.ledger.epilog(node, 1)
+        self.changed()
+        for node in nodes:
+            self.clock.at(self.clock.now + self.delays.notice, partial(self._epilog, task, node))
+
+    def _epilog(self, task: Task, node: int) -> None:
+        """Runs an epilog, which asks berthd and waits for its answer, at most `most_held_up` seconds."""
+        now, delays = self.clock.now, self.delays
+        if not delays.epilogs:
+            # slurmd reports the end, and slurmctld requests a pass instead of running one.
+            self._epilog_over(task, node)
+            self._main.wake()
+        elif self.planner is None:
+            self._end_epilog(task, node, now)
+        elif delays.lost_notices and self._draw.random() < delays.lost_notices:
+            self._end_epilog(task, node, now + delays.most_held_up)
+        else:
+            latest = now + delays.most_held_up
+            answered = [False]
+
+            def go_on(moment: float) -> None:
+                if not answered[0]:
+                    answered[0] = True
+                    self._end_epilog(task, node, min(moment, latest))
+
+            self.planner.notice(node, go_on)
+
+    def _end_epilog(self, task: Task, node: int, answered: float) -> None:
+        def over() -> None:
+            self._epilog_over(task, node)
+            if not task.epilogs:
+                self._main_pass()
+
+        self.clock.at(answered + self.delays.epilog, over)
+
+    def _epilog_over(self, task: Task, node: int) -> None:
+        self.ledger.epilog(node, -1)
+        task.epilogs -= 1
+        if not task.epilogs:
+            self._gone(task)
+        self.changed()
+
+    def _gone(self, task: Task) -> None:
+        """Notes that a job has left all its nodes; one that was requeued is held for some time."""
+        task.state, task.facts = "COMPLETED", None
+        if task.begin is not None:
+            task.state = "PENDING"
+            self.held[task.id] = task
+
+    # Requeued jobs
+
+    def put_back(self, task: Task, debt: float) -> None:
+        """Requeues a running job that has saved its work; Slurm holds it, and it loses `debt` seconds at its start."""
+        nodes = self._stop(task, self.clock.now)
+        task.debt = debt
+        self._hold(task, nodes)
+
+    def _hold(self, task: Task, nodes: Sequence[int]) -> None:
+        task.begin = self.clock.now + REQUEUE_DELAY
+        self._clean_up(task, nodes)
+        self.clock.at(task.begin, partial(self.release, task))
+
+    def release(self, task: Task) -> None:
+        """Lets a requeued job start again."""
+        if task.begin is None or task.state != "PENDING":
+            return
+        task.begin = None
+        del self.held[task.id]
+        self._wait(task)
+        self.changed(asks_for_pass=True)
+
+    def _node_changes(self, event: "NodeEvent", *, begins: bool) -> None:
+        for task in self.running.node_changes(event.node, event.factor, self.clock.now, begins=begins):
+            self._requeue(task)
+        self.changed(asks_for_pass=True)
+
+    def _requeue(self, task: Task) -> None:
+        now = self.clock.now
+        nodes = task.berth.nodes if task.berth else ()
+        self.running.requeue(task, now)
+        self.queue.usage.change(task.sharing, -task.job.gpus, now)
+        self._requeues += 1
+        if self.settings.delays is None:
+            self._wait(task)
+        else:
+            self._hold(task, nodes)
+
+    def _relocate(self) -> None:
+        """Moves running jobs where that is worth it.
+
+        The waiting job for which room is made holds its GPUs at once; they idle while the others move.
+        """
+        relocator, now = self._relocator, self.clock.now
+        self.soon("next", self._come_back)
+        if relocator is None or (found := relocator.look(self.queue, self.running.tasks.values(), now)) is None:
+            return
+        for task, _ in found.movers:
+            self.running.stop(task, now)
+            task.debt = relocator.debt(task)
+        if found.gang is not None:
+            gang, berth = found.gang
+            gang.debt += relocator.rules.grace + relocator.rules.restart
+            self._start(gang, berth, now)
+        for task, berth in found.movers:
+            self.running.start(task, berth, now)
+
+    def _preempt(self) -> None:
+        """Requeues borrowers, the last started first, until the first job within its quota can start."""
+        above = self.settings.quotas.preempt_above
+        ledger = self.ledger
+        if above is None or ledger.busy < above * int(self.fleet.size.sum()):
+            return
+        head = next((task for task in self.queue if not self._passes.over_quota(task)), None)
+        if head is None:
+            return
+        for task in self._borrowers():
+            if ledger.fits(head.shapes):
+                break
+            self._requeue(task)
+        self._passes.main(self.clock.now)
+
+    def _borrowers(self) -> Iterable[Task]:
+        """Yields the jobs of accounts above their quota, the last started first."""
+        held, quotas = self.running.held, self.settings.quotas.gpus
+        for task in sorted(self.running.tasks.values(), key=lambda task: (-task.started, -task.index)):
+            quota = quotas.get(task.quota)
+            if quota is not None and held[task.quota] > quota:
+                yield task
+
+
+def _asked(task: Task) -> KnownAtSubmission:
+    job = task.job
+    return KnownAtSubmission(job.user, job.name, job.account, job.gpus, task.limit)

@@ -1,1 +1,0 @@
-"""Simulates Slurm's own scheduler: priorities, the main pass, backfill, and their costs."""
