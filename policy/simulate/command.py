@@ -68,6 +68,7 @@ def _add_what(parser: argparse.ArgumentParser) -> None:
         action="append",
         metavar="NAME",
         help="repeatable: berth, slurm, packed, pm-first, pal, random, pinned-random, or a site's own; "
+        "berthd: berth by berthd's own code; "
         "packed-sticky and random-sticky leave running jobs where they are",
     )
     parser.add_argument(

@@ -252,7 +252,8 @@ class Tasks:
                 f"job {job.id} asks for {job.gpus} GPUs{cores} and could never start: "
                 f"its partition has {able} for such a job; leave it out or simulate a larger cluster"
             )
-        if quota is not None and demand.gpus > quota and not quotas.borrow_s:
+        too_long = demand.limit > quotas.borrow_s and (not quotas.borrow_s or self._settings.durations == "limit")
+        if quota is not None and demand.gpus > quota and too_long:
             raise UsageError(
                 f"job {job.id} asks for {job.gpus} GPUs and could never start: "
                 f"its account may hold {quota}; leave it out or raise the quota"

@@ -11,6 +11,7 @@ same queue, passes, quotas and nodes.
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from math import isfinite
 from random import Random
 from time import perf_counter
 from typing import TYPE_CHECKING, Protocol
@@ -59,6 +60,9 @@ SCHED_INTERVAL = 60.0
 
 REQUEUE_DELAY = 121.0
 """Seconds for which Slurm holds a requeued job by default."""
+
+STUCK_AFTER = 2 * 86_400.0
+"""Seconds without a running job, and without one to come, after which those that wait are taken to wait for ever."""
 
 MINUTE = 60.0
 """Seconds; the place of the first job within its minute decides how backfill rounds."""
@@ -144,15 +148,20 @@ class SlurmWorld:
         self._backfill = Loop(self.clock, settings.bf_interval_s, self._backfill_pass)
         self._reorder = Loop(self.clock, settings.multifactor.calc_period_s, self._update_priorities)
         self._then: dict[str, tuple[Task, float]] = {}
+        self._longest_wait = max((task.switch_wait for task in self.tasks), default=0.0)
+        self._to_come = 0
+        """Submissions and changes of nodes that are still to come."""
+        self._progress_at = begins
+        """The last moment at which a job came, started or ended, or a node changed."""
         for task in self.tasks:
             if task.job.id in settings.after:
                 before, wait = settings.after[task.job.id]
                 self._then[before] = task, wait
             else:
-                self._at(task.job.submit, "submit", partial(self._submit, task))
+                self._comes(task.job.submit, "submit", partial(self._submit, task))
         for event in settings.events:
-            self._at(event.start, "node", partial(self._node_changes, event, begins=True))
-            self._at(event.end, "node", partial(self._node_changes, event, begins=False))
+            self._comes(event.start, "node", partial(self._node_changes, event, begins=True))
+            self._comes(event.end, "node", partial(self._node_changes, event, begins=False))
 
     def play(self) -> None:
         """Plays events until all jobs have ended."""
@@ -161,7 +170,7 @@ class SlurmWorld:
             self.planner.begin()
         while len(self._ends) < left:
             moment = self.clock.next()
-            if moment is None:
+            if moment is None or self._is_stuck(moment):
                 waiting = [*self.queue, *self.held.values()]
                 raise UsageError(
                     f"{len(waiting)} jobs can never start, first job {waiting[0].job.id}; "
@@ -211,7 +220,19 @@ class SlurmWorld:
         share, seconds = empty_nodes(stretches, sizes.size, int(sizes.max()), int(sizes.sum()))
         return {"empty_nodes": share, "empty_nodes_s": seconds}
 
+    def _is_stuck(self, moment: float) -> bool:
+        """Tells whether nothing but passes without an effect has happened for a long time, nor will anything else."""
+        if self.running.tasks or self.held or self._to_come:
+            self._progress_at = moment
+        return moment > self._progress_at + STUCK_AFTER + self._longest_wait
+
     # The events
+
+    def _comes(self, moment: float, what: str, act: Callable[[], None]) -> None:
+        """Schedules a submission or a change of a node; what never comes is left out."""
+        if isfinite(moment):
+            self._to_come += 1
+            self._at(moment, what, act)
 
     def _at(self, moment: float, what: str, act: Callable[[], None]) -> None:
         """Schedules an event; with delays the first scheduled of one moment comes first, as in Slurm's own loops."""
@@ -268,6 +289,7 @@ class SlurmWorld:
             self._at(self._next[what], what, act)
 
     def _submit(self, task: Task) -> None:
+        self._to_come -= 1
         if self.planner is not None and task.demand.k:
             self.planner.submitted(task)
         if self.delays.submit:
@@ -362,7 +384,7 @@ class SlurmWorld:
             self._passes.rolled.learn(task, self.clock.now - task.started)
         if task.job.id in self._then:
             following, wait = self._then[task.job.id]
-            self._at(self.clock.now + wait, "submit", partial(self._submit, following))
+            self._comes(self.clock.now + wait, "submit", partial(self._submit, following))
         self._clean_up(task, nodes)
 
     def _stop(self, task: Task, at: float) -> Sequence[int]:
@@ -453,6 +475,7 @@ class SlurmWorld:
         self.changed(asks_for_pass=True)
 
     def _node_changes(self, event: "NodeEvent", *, begins: bool) -> None:
+        self._to_come -= 1
         for task in self.running.node_changes(event.node, event.factor, self.clock.now, begins=begins):
             self._requeue(task)
         self.changed(asks_for_pass=True)

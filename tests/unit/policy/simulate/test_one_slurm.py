@@ -8,6 +8,7 @@ from random import Random
 import pytest
 
 from policy.cluster.fleet import Fleet
+from policy.formats.errors import UsageError
 from policy.placement.berth import BerthPolicy
 from policy.placement.slurm_like import SlurmPolicy
 from policy.simulate.berthd import processes
@@ -27,7 +28,7 @@ WAYS = {
     "fifo": SlurmSettings(),
     "fair share": SlurmSettings(order="slurm", multifactor=Multifactor(fair_share=1_000.0)),
     "quotas": SlurmSettings(quotas=Quotas({"a": 16, "b": 16}), order="srsf"),
-    "lent": SlurmSettings(quotas=Quotas({"a": 8, "b": 24}, borrow_s=900.0)),
+    "lent": SlurmSettings(quotas=Quotas({"a": 16, "b": 24}, borrow_s=900.0)),
     "failures": SlurmSettings(events=[NodeEvent(0, 300, 900, math.inf), NodeEvent(1, 500, 1_500, 2.0)]),
 }
 
@@ -79,7 +80,7 @@ def waits(outcome: SimulationOutcome) -> dict[str, float]:
 
 @pytest.mark.parametrize("delays", [None, Delays()], ids=["instant", "timed"])
 def test_quotas_hold_for_jobs_that_berthd_pins(delays: Delays | None) -> None:
-    quotas = {"a": 8, "b": 16}
+    quotas = {"a": 16, "b": 20}
     outcome = play(3, SlurmSettings(berthd=True, delays=delays, quotas=Quotas(quotas, borrow_s=0.0)))
     account = {job.id: job.account for job in outcome.jobs}
 
@@ -121,6 +122,16 @@ def test_priorities_order_what_berthd_pins(delays: Delays | None) -> None:
     outcome = run(jobs, build(Layout(1, 8)), BerthPolicy(), settings)
 
     assert outcome.starts["high"] < outcome.starts["low"]
+
+
+@pytest.mark.parametrize("berthd", [False, True])
+@pytest.mark.parametrize("delays", [None, Delays()], ids=["instant", "timed"])
+def test_jobs_that_wait_for_a_node_that_never_comes_back_are_named(delays: Delays | None, berthd: bool) -> None:
+    settings = SlurmSettings(berthd=berthd, delays=delays, events=[NodeEvent(0, 50, math.inf, math.inf)])
+    jobs = [TraceJob("one", 8, 0, 400, limit=600), TraceJob("wide", 16, 60, 400, limit=600, nodes=2)]
+
+    with pytest.raises(UsageError, match="1 jobs can never start, first job wide; a node that they need never comes"):
+        run(jobs, build(Layout(2, 8)), BerthPolicy() if berthd else SlurmPolicy(), settings)
 
 
 def test_a_job_that_follows_another_comes_when_that_has_ended() -> None:
