@@ -4,7 +4,7 @@ Modelled: the order of the queue, the main pass, backfill with planned starts on
 of accounts, levels of locality that are relaxed step by step, requeue, slow and failed nodes. With `delays` also cores,
 and the time that passes, epilogs and berthd take. Not modelled: memory, arrays, preemption by partition.
 
-Places are chosen by a placement policy at the start of a job, or by a `Planner` that pins waiting jobs. Both find the
+Places are chosen by a placement policy at the start of a job, or by a `PlaceChooser` that pins waiting jobs. Both find the
 same queue, passes, quotas and nodes.
 """
 
@@ -71,7 +71,7 @@ MINUTE = 60.0
 NOTHING_WRITTEN: Mapping[str, object] = {"updates": 0, "denied": 0, "reasons": {}}
 
 
-class Planner(Protocol):
+class PlaceChooser(Protocol):
     """Chooses places before jobs start, and pins the jobs to them."""
 
     def begin(self) -> None:
@@ -120,7 +120,7 @@ class SlurmWorld:
             # slurmctld checks at the start of each second whether a pass was requested.
             begins -= (begins + phase) % self.delays.main
         self.clock = Clock(begins)
-        self.planner: Planner | None = None
+        self.planner: PlaceChooser | None = None
         self.ledger = Ledger(fleet)
         self.running = RunningJobs(self.ledger, settings, self._schedule)
         self.queue = Queue(settings, int(fleet.size.sum()))
