@@ -4,8 +4,8 @@ Modelled: the order of the queue, the main pass, backfill with planned starts on
 of accounts, levels of locality that are relaxed step by step, requeue, slow and failed nodes. With `delays` also cores,
 and the time that passes, epilogs and berthd take. Not modelled: memory, arrays, preemption by partition.
 
-Places are chosen by a placement policy at the start of a job, or by a `PlaceChooser` that pins waiting jobs. Both find the
-same queue, passes, quotas and nodes.
+Places are chosen by a placement policy at the start of a job, or by a `PlaceChooser` that pins waiting jobs. Both find
+the same queue, passes, quotas and nodes.
 """
 
 from collections import Counter
