@@ -16,6 +16,7 @@ from prolog_epilog.node.paths import Paths
 from prolog_epilog.tenants import state
 from tests.fakes import nvml
 from tests.fakes.mps import programs
+from tests.fakes.mps.world import USER
 
 ROOT = Path(__file__).resolve().parents[2]
 FAKES = ROOT / "tests" / "fakes"
@@ -136,7 +137,7 @@ class World:
         return path
 
     def slurmd(
-        self, context: str, extra: str = "", gpus: str = "", job: int = 7, user: int = 1000, **more: str
+        self, context: str, extra: str = "", gpus: str = "", job: int = 7, user: int = USER, **more: str
     ) -> dict[str, str]:
         """The environment that slurmd gives: no PATH, no HOME."""
         found = {
@@ -157,7 +158,7 @@ class World:
         return [sys.executable, "-c", code, *words]
 
     def run(
-        self, context: str, extra: str = "", gpus: str = "", job: int = 7, user: int = 1000, **more: str
+        self, context: str, extra: str = "", gpus: str = "", job: int = 7, user: int = USER, **more: str
     ) -> subprocess.CompletedProcess[str]:
         self.slurm_gave(extra, job)
         return subprocess.run(

@@ -18,6 +18,7 @@ from prolog_epilog.monitoring import FORMAT
 from prolog_epilog.node.devices import Driver
 from prolog_epilog.tenants.audit import Judge
 from tests.fakes import nvml
+from tests.fakes.mps.world import USER
 from tests.unit.node_world import World, berth
 
 DCGM_NAME = re.compile(r"\d+(\.\d+)?")
@@ -51,7 +52,7 @@ def gpustat(node: World) -> dict[str, str]:
 
 
 def run(node: World, context: str, extra: str = "", gpus: str = "", job: int = 7, start: str = "") -> None:
-    done = node.run(context, extra, gpus, job, 1000, **({"SLURM_JOB_START_TIME": start} if start else {}))
+    done = node.run(context, extra, gpus, job, USER, **({"SLURM_JOB_START_TIME": start} if start else {}))
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -61,7 +62,7 @@ def test_a_job_stands_at_each_of_its_gpus_by_the_drivers_number(node: World) -> 
     # hgx-h100: device files 2 and 5 are the driver's GPUs 1 and 5.
     assert dcgm(node) == {"1": "7\n", "5": "7\n"}
     uuids = ("GPU-9c8f90a7-b9a8-1fde-134e-bd3bab3c9828", "GPU-d6aceb5e-fed5-4a23-d742-9b3d8c32710f")
-    assert gpustat(node) == dict.fromkeys(("1", "5", *uuids), "7 1000\n")
+    assert gpustat(node) == dict.fromkeys(("1", "5", *uuids), f"7 {USER}\n")
     assert all(DCGM_NAME.fullmatch(name) for name in dcgm(node))
     assert {oct(path.stat().st_mode & 0o777) for path in (node.folder / "dcgm").iterdir()} == {"0o644"}
 
@@ -85,7 +86,7 @@ def test_packed_jobs_are_several_lines_and_leave_one_by_one(node: World) -> None
         run(node, "prolog", berth(0, share=30, way="time"), "0", job)
 
     assert dcgm(node) == {"2": "7\n8\n"}
-    assert gpustat(node)["2"] == "7 1000\n8 1000\n"
+    assert gpustat(node)["2"] == f"7 {USER}\n8 {USER}\n"
     run(node, "epilog", berth(0, share=30, way="time"), "0", 7)
     assert dcgm(node) == {"2": "8\n"}
     run(node, "epilog", berth(0, share=30, way="time"), "0", 8)
@@ -97,9 +98,9 @@ def test_a_guest_is_listed_beside_its_owner_and_for_jobstats_the_owner_counts(no
     run(node, "prolog", berth(0, **GUEST), "", 8)
 
     assert dcgm(node) == {"2": "7\n8\n"}
-    assert gpustat(node)["2"] == "7 1000\n"
+    assert gpustat(node)["2"] == f"7 {USER}\n"
     run(node, "epilog", berth(0, **OWNER), "0", 7)
-    assert gpustat(node)["2"] == "8 1000\n"
+    assert gpustat(node)["2"] == f"8 {USER}\n"
     run(node, "epilog", berth(0, **GUEST), "", 8)
     assert gpustat(node) == {}
 
@@ -146,7 +147,7 @@ def test_the_guard_takes_out_a_job_whose_epilog_was_lost(node: World) -> None:
     assert "job 7 is over" in said
     assert "job 8" not in said
     assert dcgm(node) == {"3": "8\n"}
-    assert gpustat(node)["3"] == "8 1000\n"
+    assert gpustat(node)["3"] == f"8 {USER}\n"
 
 
 def test_the_guard_leaves_a_job_alone_that_begins_again_while_slurm_is_asked(node: World) -> None:
@@ -173,7 +174,7 @@ def test_a_late_epilog_leaves_the_next_run_alone(node: World) -> None:
 
 
 def test_after_a_crash_files_of_another_boot_are_gone(node: World) -> None:
-    for folder, text in (("dcgm", "6\n"), ("gpustat", "6 1000\n")):
+    for folder, text in (("dcgm", "6\n"), ("gpustat", f"6 {USER}\n")):
         (node.folder / folder).mkdir()
         (node.folder / folder / "3").write_text(text)
     node.root.mkdir()
@@ -183,7 +184,7 @@ def test_after_a_crash_files_of_another_boot_are_gone(node: World) -> None:
     run(node, "prolog", berth(0), "0")
 
     assert dcgm(node) == {"2": "7\n"}
-    assert gpustat(node)["2"] == "7 1000\n"
+    assert gpustat(node)["2"] == f"7 {USER}\n"
     assert "3" not in gpustat(node)
 
 
