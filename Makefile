@@ -76,7 +76,7 @@ test: $(VENV)/.installed ## units, fuzzing, and real Slurm clusters of every tes
 test-hard: setup build/torch/.installed ## the larger clusters, 64 nodes and one with accounting, what takes minutes, and ten times the drawn examples
 	@BERTH_EXAMPLES=10 $(PY) -m pytest tests/unit -m "hypothesis and not slow" -n auto
 	@$(PY) -m pytest tests/unit tests/world -m "hard or published" -n auto
-	@BERTH_TORCH_PYTHON=$(CURDIR)/build/torch/bin/python $(PY) -m pytest tests/unit/prolog_epilog/injob -k "torch or scaling"
+	@BERTH_TORCH_PYTHON=$(CURDIR)/build/torch/bin/python $(PY) -m pytest tests/unit -m torch
 	@$(call with-engine,$(PY) -m tests.fuzz.tres --count 2000000 && $(PY) -m pytest tests/hard tests/slurm tests/hostile -m "(hard or any_slurm) and not vm" && BERTH_FULL_MATRIX=1 $(PY) -m pytest tests/slurm/test_matrix.py tests/slurm/test_best_set.py tests/slurm/test_like_plain.py -m "not hard")
 
 campaign: setup ## seeded faults on the real test cluster while jobs of every kind run, and invariants after each (SLURM=26.05 SEED=39 MINUTES=30)
@@ -87,7 +87,7 @@ test-vm: setup ## the test cluster on fresh Debian 12 and 13 machines (virtual o
 	@$(call with-engine,$(PY) -m pytest tests/hard -m vm)
 
 test-fast: $(VENV)/.installed ## what needs no Slurm, under a minute
-	@BERTH_EXAMPLES=0.2 $(PY) -m pytest tests/unit -m "not slow and not hard and not published" -n auto --quiet
+	@BERTH_EXAMPLES=0.2 $(PY) -m pytest tests/unit -m "not slow and not hard and not published and not torch" -n auto --quiet
 
 lint: setup ## ruff, mypy --strict, import-linter, clang-format, gcc -Wall -Wextra -Werror, cppcheck
 	@$(VENV)/bin/ruff check $(PYDIRS)

@@ -10,13 +10,16 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
 from prolog_epilog.injob import word
 from prolog_epilog.injob.word import OrderPage
+
+Test = TypeVar("Test", bound=Callable[..., None])
 
 SITE = Path(word.__file__).parent / "site"
 PYTHON = os.environ.get("BERTH_TORCH_PYTHON", sys.executable)
@@ -30,7 +33,13 @@ def torch_version() -> str:
     return done.stdout.strip()
 
 
-needs_torch = pytest.mark.skipif(not torch_version(), reason="no torch here: name a Python with it, BERTH_TORCH_PYTHON")
+def needs_torch(test: Test) -> Test:
+    """Mark a test that `make test-hard` runs, with PyTorch in an environment of its own."""
+    skip = pytest.mark.skipif(not torch_version(), reason="no torch here: name a Python with it, BERTH_TORCH_PYTHON")
+    marked: Test = pytest.mark.torch(skip(test))
+    return marked
+
+
 BEGIN = """
 import json, os, sys, threading, time, warnings
 warnings.simplefilter("ignore")
