@@ -141,7 +141,7 @@ def test_memory_that_no_file_tells_is_not_promised() -> None:
     fleet = build_fleet(look.nodes, look.partitions, {"n1": machine("n1", "l40s")}, look.memory, memory_counts=True)
 
     assert where(ask(open_book(fleet, look))) == ("n1", "0")
-    assert "nobody knows" in ask(open_book(fleet, look), **{"flag.gpu-mem": "1G"}).fields["message"]
+    assert "is not known" in ask(open_book(fleet, look), **{"flag.gpu-mem": "1G"}).fields["message"]
 
 
 def test_several_gpus_and_nodes_take_the_same_share_of_each() -> None:
