@@ -9,7 +9,7 @@ from policy.plan.answer.segment_values import moved
 from policy.plan.changes import Change, Move
 
 if TYPE_CHECKING:
-    from policy.simulate.berthd.processes import SimulatedSlurm
+    from policy.simulate.berthd.records import SlurmRecords
 
 
 class SimulatedGateway:
@@ -20,7 +20,7 @@ class SimulatedGateway:
 
     name = "simulated"
 
-    def __init__(self, slurm: "SimulatedSlurm") -> None:
+    def __init__(self, slurm: "SlurmRecords") -> None:
         self._slurm = slurm
 
     def read(self, *, ended: bool) -> Reading:  # noqa: ARG002 - as a gateway has it

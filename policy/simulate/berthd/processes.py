@@ -5,9 +5,9 @@ thing at a time. Each step takes as long as in the real berthd (`Delays`).
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from policy.formats import segment
 from policy.formats.slurm_facts import Reading
@@ -23,7 +23,7 @@ from policy.plan.relocation.on_the_way import Relocations
 from policy.plan.tracker import Picture
 from policy.sharing.classes import Classes
 from policy.simulate.berthd.gateway import SimulatedGateway
-from policy.simulate.berthd.records import request_of
+from policy.simulate.berthd.records import SlurmRecords, request_of
 from policy.simulate.result import EPOCH
 from policy.simulate.slurm.clock import Clock
 from policy.simulate.slurm.settings import INSTANT, SlurmSettings
@@ -31,38 +31,6 @@ from policy.simulate.slurm.settings import INSTANT, SlurmSettings
 if TYPE_CHECKING:
     from policy.cluster.fleet import Fleet
     from policy.simulate.slurm.jobs import Task
-
-
-class SimulatedSlurm(Protocol):
-    """The part of the simulated slurmctld that berthd uses."""
-
-    def look(self) -> Reading:
-        """Returns all that Slurm would report now."""
-        ...
-
-    def entered(self, nonce: str) -> float | None:
-        """Returns the time at which a job entered the queue; None if it has not yet."""
-        ...
-
-    def pin(self, job_id: int, nodes: tuple[int, ...], mask: int, values: dict[str, str]) -> None:
-        """Pins a job, by one update."""
-        ...
-
-    def unpin(self, job_id: int) -> None:
-        """Removes a job's pin, by one update."""
-        ...
-
-    def annotate(self, job_id: int, values: Mapping[str, str]) -> None:
-        """Replaces a job's segment."""
-        ...
-
-    def state(self, job_id: int) -> str:
-        """Returns the state of a job."""
-        ...
-
-    def put_back(self, job_id: int) -> bool:
-        """Requeues a running job, with a delay before its next start; False where it has ended."""
-        ...
 
 
 CHEAP = 0.01
@@ -112,7 +80,7 @@ class SimulatedPlanner:
         policy: Policy,
         settings: SlurmSettings,
         answerer: SimulatedAnswerer,
-        slurm: SimulatedSlurm,
+        slurm: SlurmRecords,
         clock: Clock,
     ) -> None:
         self._slurm = slurm

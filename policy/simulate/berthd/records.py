@@ -1,15 +1,17 @@
 """Slurm's records of simulated jobs and nodes, as a gateway reads them."""
 
+from collections.abc import Mapping
 from math import ceil, floor
 from typing import TYPE_CHECKING
 
-from policy.formats.slurm_facts import JobFacts, NodeFacts
+from policy.formats.slurm_facts import JobFacts, Memory, NodeFacts, PartitionFacts, Reading
 from policy.request.demand import A_YEAR
 from policy.simulate.result import EPOCH
 
 if TYPE_CHECKING:
     from policy.simulate.slurm.jobs import Task
     from policy.simulate.slurm.ledger import Ledger
+    from policy.simulate.slurm.world import SlurmWorld
 
 
 class NodeRecords:
@@ -50,6 +52,93 @@ class NodeRecords:
             seats_used=used,
             partitions=self._partitions[node],
         )
+
+
+class SlurmRecords:
+    """All that berthd reads and writes in the simulated Slurm; each write is one update."""
+
+    def __init__(self, world: "SlurmWorld") -> None:
+        self._world = world
+        self._nodes = NodeRecords(world.ledger)
+        members = world.fleet.members
+        self._default = world.fleet.default_partition or next(iter(members))
+        self._partitions = tuple(PartitionFacts(name, default=name == self._default) for name in members)
+        self._by_nonce = {task.nonce: task for task in world.tasks}
+        self._by_id = {task.id: task for task in world.tasks}
+        self.updates = self.denied = 0
+
+    def look(self) -> Reading:
+        """Returns all that Slurm would report now."""
+        world = self._world
+        tasks = (*world.running.tasks.values(), *world.held.values(), *world.queue)
+        return Reading(
+            at=EPOCH + self._world.clock.now,
+            nodes=self._nodes.read(),
+            jobs=tuple([self._record(task) for task in tasks]),
+            partitions=self._partitions,
+            memory=Memory(),
+            memory_counts=False,
+        )
+
+    def entered(self, nonce: str) -> float | None:
+        """Returns the time at which a job entered the queue."""
+        return self._by_nonce[nonce].entered
+
+    def pin(self, job_id: int, nodes: tuple[int, ...], mask: int, values: dict[str, str]) -> None:
+        """Pins a job; a job that has started meanwhile stays where it is."""
+        task = self._by_id[job_id]
+        if task.state != "PENDING":
+            self.denied += 1
+            return
+        task.pin_to(nodes, mask)
+        if task.waiting:
+            self._world.queue.reshape(task)
+        task.segment = values
+        self._updated(task)
+        self._world.release(task)
+
+    def unpin(self, job_id: int) -> None:
+        """Removes a job's pin."""
+        task = self._by_id[job_id]
+        if task.state == "PENDING" and task.pin:
+            task.pin, task.pin_mask, task.segment = (), 0, {**(task.segment or {}), "state": "released"}
+            self._updated(task)
+
+    def annotate(self, job_id: int, values: Mapping[str, str]) -> None:
+        """Replaces a job's segment."""
+        task = self._by_id[job_id]
+        task.segment = dict(values)
+        self._updated(task)
+
+    def state(self, job_id: int) -> str:
+        """Returns the state of a job."""
+        return self._by_id[job_id].state
+
+    def put_back(self, job_id: int) -> bool:
+        """Requeues a running job; its work so far is saved, and the move costs it the seconds of its `--movable`."""
+        task = self._by_id[job_id]
+        if task.state != "RUNNING":
+            return False
+        self._world.put_back(task, task.movable or 0.0)
+        return True
+
+    def _record(self, task: "Task") -> "JobFacts":
+        return record_of(task, self._world.fleet.names, self.partition(task))
+
+    def partition(self, task: "Task") -> str:
+        """Returns the partition of a job."""
+        return self._world.settings.partitions.get(task.job.account, self._default)
+
+    def _updated(self, task: "Task") -> None:
+        self.updates += 1
+        self.note(task)
+        task.facts = None
+        self._world.changed(asks_for_pass=True)
+
+    def note(self, task: "Task") -> None:
+        """Keeps a segment as it was written, if the outcome is to have all of them."""
+        if self._world.settings.history and task.segment is not None:
+            self._world.written.append((self._world.clock.now, task.job.id, task.segment))
 
 
 def record_of(task: "Task", names: tuple[str, ...], partition: str) -> JobFacts:

@@ -34,11 +34,15 @@ class Clock:
 class Loop:
     """An action that is repeated at regular moments, as long as it is woken."""
 
-    def __init__(self, clock: Clock, every: float, act: Callable[[], None]) -> None:
+    def __init__(
+        self, clock: Clock, every: float, act: Callable[[], None], *, began: float | None = None, rank: int = 0
+    ) -> None:
+        """Takes the time of its first moment, `began`, and its place among the actions of one moment."""
         self._clock = clock
         self._every = every
         self._act = act
-        self._began = clock.now
+        self._began = clock.now if began is None else began
+        self._rank = rank
         self._awake = False
         self.not_before = clock.now
 
@@ -50,7 +54,7 @@ class Loop:
         now, turns = self._clock.now, floor((self._clock.now - self._began) / self._every) + 1
         # Rounding may give this very moment again, and then without end.
         turns += self._began + turns * self._every <= now
-        self._clock.at(max(self._began + turns * self._every, self.not_before), self._turn)
+        self._clock.at(max(self._began + turns * self._every, self.not_before), self._turn, self._rank)
 
     def _turn(self) -> None:
         self._awake = False

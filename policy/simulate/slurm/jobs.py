@@ -171,16 +171,17 @@ class Tasks:
             demand = replace(demand, n=1)
         cpus = (job.cpus or max(1, demand.k)) if settings.counts_cores else 0
         told = job.work if settings.counts_cores and settings.durations == "true" else limit
-        whole = max(1, ceil(min(told, A_YEAR))) if settings.counts_cores else int(min(limit, A_YEAR))
-        demand = replace(demand, cpus=cpus, limit=whole, candidates=self._candidates(job))
+        planned = max(1, ceil(min(told, A_YEAR))) if settings.counts_cores else int(min(limit, A_YEAR))
+        demand = replace(demand, cpus=cpus, limit=planned, candidates=self._candidates(job))
         self._check(job, demand)
         locality = settings.localities.get(job.id, settings.locality)
-        if settings.counts_cores:
-            return self._waits_in_slurm(Task(index, job, limit, (demand,), locality, limit, limit, job.work), demand)
         free = locality.splits and not job.nodes and demand.n != ANY_SPREAD
-        others = [self._split(demand, n, k) for n, k in more_nodes(demand.gpus, demand.n)] if free else []
-        demand = joined(replace(demand, candidates=self._worthwhile(demand)), others)
-        steps = tuple(_steps(demand, self._levels, locality, self._width))
+        steps: tuple[Demand, ...] = (demand,)
+        if not settings.counts_cores:
+            others = [self._split(demand, n, k) for n, k in more_nodes(demand.gpus, demand.n)] if free else []
+            whole = joined(replace(demand, candidates=self._worthwhile(demand)), others)
+            steps = tuple(_steps(whole, self._levels, locality, self._width))
+        waits_in_slurm = settings.counts_cores and locality.level != "any" and job.gpus > 1
         quota = job.account if job.account in settings.quotas.gpus else ""
         account = job.account if quota or job.account in settings.partitions else ""
         return Task(
@@ -194,6 +195,11 @@ class Tasks:
             left=job.work,
             quota=quota,
             kinds=tuple(WaitKind(account, step.n, step.k, step.level, _others(step)) for step in steps),
+            switch_wait=locality.wait_s if waits_in_slurm else 0.0,
+            free=settings.berthd and free and waits_in_slurm,
+            known=settings.durations == "true",
+            cpus=cpus,
+            movable=settings.movable.get(job.id),
         )
 
     def _limit(self, job: "TraceJob") -> float:
@@ -201,20 +207,6 @@ class Tasks:
         most = self._settings.max_time_s
         limit = min(most, most if job.limit is None else job.limit)
         return limit if self._settings.delays is None else min(A_YEAR, 60 * ceil(min(limit, A_YEAR) / 60))
-
-    def _waits_in_slurm(self, task: Task, demand: Demand) -> Task:
-        """Completes a job that has one level for Slurm: `--switches`, or berthd, has it wait for a nearer one."""
-        job, rule = task.job, task.locality
-        task.cpus = demand.cpus or 0
-        task.known = self._settings.durations == "true"
-        task.movable = self._settings.movable.get(job.id)
-        if rule.level != "any" and job.gpus > 1:
-            task.switch_wait = rule.wait_s
-            task.free = self._settings.berthd and rule.splits and not job.nodes
-        task.quota = job.account if job.account in self._settings.quotas.gpus else ""
-        account = job.account if task.quota or job.account in self._settings.partitions else ""
-        task.kinds = (WaitKind(account, demand.n, demand.k, demand.level),)
-        return task
 
     def _split(self, demand: Demand, n: int, k: int) -> Demand:
         split = replace(demand, n=n, k=k)

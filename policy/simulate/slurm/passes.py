@@ -24,7 +24,7 @@ from policy.request.demand import A_YEAR, ANY_SPREAD, Demand
 from policy.simulate.slurm.ahead import pin_fits
 from policy.simulate.slurm.backfill import BackfillProfile
 from policy.simulate.slurm.jobs import Task
-from policy.simulate.slurm.ledger import NEVER, Ledger
+from policy.simulate.slurm.ledger import NEVER
 from policy.simulate.slurm.priority import Queue
 from policy.simulate.slurm.roll_out import RolledQueue
 from policy.simulate.slurm.running import RunningJobs
@@ -71,7 +71,17 @@ class QueuePasses:
         """Slurm's choice where `--switches` may put a start off."""
         if settings.delays is not None:
             self._policy = choice = TreeChoice(self._ledger)
-            self._stepped = SteppedBackfill(self, choice, settings.delays.resolution, settings.slurm, phase)
+            self._stepped = SteppedBackfill(
+                choice,
+                settings.delays.resolution,
+                settings.slurm,
+                phase,
+                self._may_not_hold,
+                self._waits_for_leaf,
+                lambda task, nodes, now: self._start(
+                    task, self._pinned(task) if task.pin else choice.on(task.demand, self._view(), nodes), now
+                ),
+            )
             self._switches = None if settings.berthd else choice
         self._refused: dict[tuple[WaitKind, int], int] = {}
         """The state of the ledger in which no place was found, by kind and by id of the candidates."""
@@ -110,31 +120,22 @@ class QueuePasses:
         elif self._ledger.fits(self._queue.shapes):
             self._walk(self._tried(tried), now, planned_nodes_are_shut=False)
 
-    def begin(self, task: Task, berth: Berth, now: float) -> None:
-        """Starts a job there."""
-        self._start(task, berth, now)
-
-    def view(self, open_nodes: Bools | None = None) -> View:
+    def _view(self, open_nodes: Bools | None = None) -> View:
         """Returns the free resources of these nodes, or of all that may take a job."""
         ledger = self._ledger
         open_nodes = ledger.open if open_nodes is None else open_nodes
         return View(ledger.fleet, ledger.free, ledger.cpus, ledger.fleet.mem, open_nodes, self._everywhere)
 
-    def pinned(self, task: Task) -> Berth:
+    def _pinned(self, task: Task) -> Berth:
         """Returns the place that a job is pinned to."""
         masks = (task.pin_mask,) * len(task.pin)
-        return berth_of(task.demand, self.view(), task.pin, masks, "the place that it is pinned to")
+        return berth_of(task.demand, self._view(), task.pin, masks, "the place that it is pinned to")
 
-    def waits_for_leaf(self, task: Task, nodes: Sequence[int], now: float) -> bool:
+    def _waits_for_leaf(self, task: Task, nodes: Sequence[int], now: float) -> bool:
         """Tells whether `--switches` keeps a job from nodes of several leaves; its time runs from the first try."""
         if self._switches is None or not task.switch_wait or self._switches.on_one_leaf(nodes):
             return False
         return now - (now if task.tried is None else task.tried) < task.switch_wait
-
-    @property
-    def ledger(self) -> Ledger:
-        """The GPUs and cores."""
-        return self._ledger
 
     def _open_without(self, barred: AbstractSet[int]) -> Bools:
         if not barred:
@@ -145,17 +146,17 @@ class QueuePasses:
 
     def _start_pinned(self, task: Task, barred: set[int], now: float) -> None:
         """Starts a pinned job, or takes its nodes out of this pass."""
-        if self.may_not_hold(task):
+        if self._may_not_hold(task):
             return
         if not barred.isdisjoint(task.pin):
             _tell(task, "ReqNodeNotAvail")
-        elif self.pin_is_free(task):
-            self._start(task, self.pinned(task), now)
+        elif self._pin_is_free(task):
+            self._start(task, self._pinned(task), now)
         else:
             _tell(task, "Resources")
             barred.update(task.pin)
 
-    def pin_is_free(self, task: Task) -> bool:
+    def _pin_is_free(self, task: Task) -> bool:
         """Tells whether a job's pinned GPUs and its cores are free, and its nodes may take it."""
         return self._ledger.is_open(task.pin) and pin_fits(task, self._ledger.free, self._ledger.cpus)
 
@@ -164,7 +165,7 @@ class QueuePasses:
         quota = self._settings.quotas.gpus.get(task.quota)
         return quota is not None and self._running.held.get(task.quota, 0) + task.job.gpus > quota
 
-    def may_not_hold(self, task: Task) -> bool:
+    def _may_not_hold(self, task: Task) -> bool:
         """Tells whether a job's account may not hold its GPUs now, not even as a borrower."""
         if not self.over_quota(task) or task.expected <= self._settings.quotas.borrow_s:
             return False
@@ -218,11 +219,11 @@ class QueuePasses:
                 profile.reserve(nodes, -NEVER if planned_nodes_are_shut else start, start + duration)
 
     def _walk_pinned(self, task: Task, profile: BackfillProfile, now: float) -> None:
-        start = None if self.may_not_hold(task) else profile.earliest_on(task.pin, task.pin_mask, task.expected)
+        start = None if self._may_not_hold(task) else profile.earliest_on(task.pin, task.pin_mask, task.expected)
         if start is None:
             return
-        if start <= now and self.pin_is_free(task):
-            self._start(task, self.pinned(task), now)
+        if start <= now and self._pin_is_free(task):
+            self._start(task, self._pinned(task), now)
             profile.touch(task.pin)
         else:
             profile.reserve(task.pin, start, start + task.expected)
@@ -232,7 +233,7 @@ class QueuePasses:
 
         A job that may be split waits for fewer nodes if it is expected to end sooner there.
         """
-        if self.may_not_hold(task):
+        if self._may_not_hold(task):
             return False
         if task.tried is None:
             task.tried = now
@@ -242,7 +243,7 @@ class QueuePasses:
         refused = task.kind, id(demand.candidates)
         if whole and self._refused.get(refused) == self._ledger.version:
             return False
-        view = self.view(candidates)
+        view = self._view(candidates)
         try:
             berth = free_now(demand, lambda one: place_within(self._policy, one, view))
         except NotNow:
@@ -250,7 +251,7 @@ class QueuePasses:
                 self._refused[refused] = self._ledger.version
                 self._waits.no_place(task.kind)
             return False
-        if self.waits_for_leaf(task, berth.nodes, now):
+        if self._waits_for_leaf(task, berth.nodes, now):
             return False
         if demand.splits and self._waits_for_fewer(task, berth, now, profile or BackfillProfile(self._ledger, now)):
             return False
@@ -285,7 +286,7 @@ class QueuePasses:
             head.append(task)
         if len(head) < 2:
             return
-        view = self.view()
+        view = self._view()
         demands = [task.demand for task in head]
         for task, berth in zip(head, self._policy.place_together(demands, view), strict=True):
             # Jobs behind one that found no place must not start before that one is tried alone.

@@ -5,17 +5,13 @@ The steps are those of sched/backfill of 24.11.5, because its rounding decides w
 A node on which an epilog runs takes no job, though Slurm's data shows its GPUs as free.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from math import floor
-from typing import Protocol
 
 import numpy as np
 
-from policy.cluster.view import View
-from policy.placement.base import Berth
 from policy.simulate.slurm.ahead import Ahead
 from policy.simulate.slurm.jobs import Task
-from policy.simulate.slurm.ledger import Ledger
 from policy.simulate.slurm.reserved import Reserved, bits
 from policy.simulate.slurm.tree_choice import TreeChoice
 
@@ -23,46 +19,28 @@ ENDS_BY_NODES = "25.05"
 """From the second release of this version on, a job on other nodes does not delay a start that backfill plans."""
 
 
-class PassRules(Protocol):
-    """The rules that hold for every pass."""
-
-    @property
-    def ledger(self) -> Ledger:
-        """The GPUs and cores."""
-        ...
-
-    def begin(self, task: Task, berth: Berth, now: float) -> None:
-        """Starts a job there."""
-        ...
-
-    def view(self) -> View:
-        """Returns the free resources of the nodes that may take a job."""
-        ...
-
-    def pinned(self, task: Task) -> Berth:
-        """Returns the place that a job is pinned to."""
-        ...
-
-    def may_not_hold(self, task: Task) -> bool:
-        """Tells whether a job's account may not hold its GPUs now."""
-        ...
-
-    def waits_for_leaf(self, task: Task, nodes: Sequence[int], now: float) -> bool:
-        """Tells whether `--switches` keeps a job from these nodes."""
-        ...
-
-
 class SteppedBackfill:
     """Runs backfill on one cluster."""
 
-    def __init__(self, passes: PassRules, choice: TreeChoice, resolution: float, slurm: str, phase: float) -> None:
-        """Sets the `phase`: the seconds past a full minute on Slurm's clock at the first moment."""
-        self._passes = passes
-        self._ledger = passes.ledger
+    def __init__(
+        self,
+        choice: TreeChoice,
+        resolution: float,
+        slurm: str,
+        phase: float,
+        may_not_hold: Callable[[Task], bool],
+        waits_for_leaf: Callable[[Task, Sequence[int], float], bool],
+        begin: Callable[[Task, Sequence[int], float], None],
+    ) -> None:
+        """Takes seconds past a full minute on Slurm's clock as `phase`, and what is asked before a job starts."""
+        self._ledger = choice.ledger
         self._choice = choice
         self._resolution = resolution
         self._by_nodes = slurm >= ENDS_BY_NODES
         self._phase = phase
+        self._may_not_hold = may_not_hold
+        self._waits_for_leaf = waits_for_leaf
+        self._begin = begin
 
     def run(self, waiting: Sequence[Task], running: Iterable[Task], now: float) -> None:
         """Runs one backfill pass, in Slurm's whole seconds."""
@@ -78,7 +56,7 @@ class SteppedBackfill:
         for number, task in enumerate(waiting):
             if number > last:
                 return
-            if self._passes.may_not_hold(task):
+            if self._may_not_hold(task):
                 continue
             found = self._soonest(task, ahead, plan, up, moment, now)
             if found is None:
@@ -87,10 +65,7 @@ class SteppedBackfill:
             if start > moment:
                 plan.reserve(nodes, *plan.slot(start, task.demand.limit))
                 continue
-            view = self._passes.view()
-            self._passes.begin(
-                task, self._passes.pinned(task) if task.pin else self._choice.on(task.demand, view, nodes), now
-            )
+            self._begin(task, nodes, now)
             holding.append((self._end_of(task), task))
             ahead = self._look_ahead(holding, moment)
             last = _last_that_fits(waiting[: last + 1], ahead)
@@ -133,7 +108,7 @@ class SteppedBackfill:
             return False
         if (np.bitwise_count(ledger.free[here]) < task.demand.k).any():
             return False
-        return bool(task.pin) or not self._passes.waits_for_leaf(task, nodes, now)
+        return bool(task.pin) or not self._waits_for_leaf(task, nodes, now)
 
 
 def _last_that_fits(waiting: Sequence[Task], ahead: Ahead) -> int:

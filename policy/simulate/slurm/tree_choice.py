@@ -26,7 +26,7 @@ class TreeChoice(Policy):
     name = "slurm"
 
     def __init__(self, ledger: Ledger) -> None:
-        self._ledger = ledger
+        self.ledger = ledger
         self._count = len(ledger.fleet.names)
         fabric = ledger.fleet.fabric
         nobody = np.zeros(self._count, np.int64)
@@ -83,7 +83,7 @@ class TreeChoice(Policy):
         return len({int(self._leaf[node]) for node in nodes}) == 1
 
     def _gpus_on(self, node: int, demand: Demand) -> int:
-        ledger = self._ledger
+        ledger = self.ledger
         near = 0
         for taken, gpus in zip(pick_cores(ledger.cores[node], demand.cpus or 0), ledger.sockets[node], strict=True):
             near |= gpus if taken else 0

@@ -74,10 +74,6 @@ NOTHING_WRITTEN: Mapping[str, object] = {"updates": 0, "denied": 0, "reasons": {
 class PlaceChooser(Protocol):
     """Chooses places before jobs start, and pins the jobs to them."""
 
-    def begin(self) -> None:
-        """Plans for the first time, before any job comes."""
-        ...
-
     def submitted(self, task: Task) -> None:
         """Answers a submission."""
         ...
@@ -92,16 +88,6 @@ class PlaceChooser(Protocol):
 
     def figures(self) -> Mapping[str, object]:
         """Returns what was written into jobs, counted."""
-        ...
-
-    @property
-    def written(self) -> Sequence[tuple[float, str, Mapping[str, str]]]:
-        """Segments in the order in which they were written."""
-        ...
-
-    @property
-    def moved(self) -> int:
-        """The number of running jobs that were moved."""
         ...
 
 
@@ -121,6 +107,8 @@ class SlurmWorld:
             begins -= (begins + phase) % self.delays.main
         self.clock = Clock(begins)
         self.planner: PlaceChooser | None = None
+        self.written: list[tuple[float, str, Mapping[str, str]]] = []
+        """Segments in the order in which they were written, if the outcome is to have them."""
         self.ledger = Ledger(fleet)
         self.running = RunningJobs(self.ledger, settings, self._schedule)
         self.queue = Queue(settings, int(fleet.size.sum()))
@@ -139,14 +127,13 @@ class SlurmWorld:
         self._levels: dict[str, str] = {}
         """Level of each job's first berth."""
         self._killed = self._requeues = self._unplanned = 0
-        self._next: dict[str, float] = {}
-        """The moments at which backfill, a search for moves and a priority update come next."""
         self._due: set[str] = set()
         """What is to be done before this moment ends."""
         self._main = Loop(self.clock, self.delays.main, self._main_pass)
         self._anyway = Loop(self.clock, SCHED_INTERVAL, self._main_pass)
-        self._backfill = Loop(self.clock, settings.bf_interval_s, self._backfill_pass)
-        self._reorder = Loop(self.clock, settings.multifactor.calc_period_s, self._update_priorities)
+        self._backfill = self._loop("backfill", settings.bf_interval_s, self._backfill_pass)
+        self._reorder = self._loop("priority", settings.multifactor.calc_period_s, self._update_priorities)
+        self._relocation = self._loop("move", LOOK_EVERY, self._relocate)
         self._then: dict[str, tuple[Task, float]] = {}
         self._longest_wait = max((task.switch_wait for task in self.tasks), default=0.0)
         self._to_come = 0
@@ -160,14 +147,12 @@ class SlurmWorld:
             else:
                 self._comes(task.job.submit, "submit", partial(self._submit, task))
         for event in settings.events:
-            self._comes(event.start, "node", partial(self._node_changes, event, begins=True))
-            self._comes(event.end, "node", partial(self._node_changes, event, begins=False))
+            for moment, begins_then in ((event.start, True), (event.end, False)):
+                self._comes(moment, "node", partial(self._node_changes, event, begins=begins_then))
 
     def play(self) -> None:
         """Plays events until all jobs have ended."""
         left = len(self.tasks)
-        if self.planner is not None:
-            self.planner.begin()
         while len(self._ends) < left:
             moment = self.clock.next()
             if moment is None or self._is_stuck(moment):
@@ -190,7 +175,13 @@ class SlurmWorld:
         for job in with_gpus:
             levels[size_class(job.gpus)][self._levels[job.id]] += 1
         stretches = sorted(self.running.stretches, key=lambda one: (one.start, one.job))
-        moved = (self._relocator.moves if self._relocator else 0) + (self.planner.moved if self.planner else 0)
+        extra: dict[str, object] = {"killed": self._killed, **self._empty_nodes(stretches)}
+        if self._relocator:
+            extra["moved"] = self._relocator.moves
+        if self.settings.counts_cores:
+            extra |= {"unplanned": self._unplanned, **NOTHING_WRITTEN}
+        if self.planner:
+            extra |= self.planner.figures()
         return SimulationOutcome(
             policy=policy,
             jobs=measured,
@@ -202,17 +193,13 @@ class SlurmWorld:
                 len(one.gpus) * max(0.0, min(one.end, last) - max(one.start, first)) for one in stretches
             ),
             wall_s=perf_counter() - began,
-            moves=self._requeues + moved,
+            moves=self._requeues + int(str(extra.get("moved", 0))),
             extra={
                 "waits": totals(self._waits, {job.id: job.gpus for job in with_gpus}),
                 "levels": {size: dict(counted) for size, counted in levels.items()},
-                "killed": self._killed,
-                **({"moved": moved} if self._relocator or self.planner else {}),
-                **self._empty_nodes(stretches),
-                **({"unplanned": self._unplanned, **NOTHING_WRITTEN} if self.settings.counts_cores else {}),
-                **(self.planner.figures() if self.planner else {}),
+                **extra,
             },
-            written=self.planner.written if self.planner else (),
+            written=self.written,
         )
 
     def _empty_nodes(self, stretches: Sequence[Stretch]) -> dict[str, float]:
@@ -238,6 +225,12 @@ class SlurmWorld:
         """Schedules an event; with delays the first scheduled of one moment comes first, as in Slurm's own loops."""
         self.clock.at(moment, act, RANKS[what] if self.settings.delays is None else 0)
 
+    def _loop(self, what: str, every: float, act: Callable[[], None]) -> Loop:
+        """Makes a loop; where nothing takes time its moments are multiples of its period."""
+        if self.settings.delays is not None:
+            return Loop(self.clock, every, act)
+        return Loop(self.clock, every, act, began=0.0, rank=RANKS[what])
+
     def soon(self, what: str, act: Callable[[], None]) -> None:
         """Schedules an action once for the end of this moment."""
         if what not in self._due:
@@ -252,18 +245,13 @@ class SlurmWorld:
         """Notes that Slurm's state has changed; a change may ask for a main pass."""
         if self.planner is not None:
             self.planner.changed()
-        if self.settings.delays is None:
+        if self.settings.delays is not None:
+            self._wake()
             if asks_for_pass:
-                self.soon("main", self._main_pass)
-                self.soon("next", self._come_back)
-            return
-        if len(self.queue):
-            if self.settings.backfill:
-                self._backfill.wake()
-            if self.settings.order == "slurm":
-                self._reorder.wake()
-        if asks_for_pass:
-            self._main.wake()
+                self._main.wake()
+        elif asks_for_pass:
+            self.soon("main", self._main_pass)
+            self.soon("next", self._wake)
 
     def _schedule(self, at: float, what: str, task: Task) -> None:
         if what == "overrun":
@@ -271,22 +259,15 @@ class SlurmWorld:
         else:
             self._at(at + self.delays.end, what, partial(self._end, task, task.serial, killed=what == "kill"))
 
-    def _come_back(self) -> None:
-        """Schedules the next backfill, search for moves and priority update, each on its own clock."""
-        if not len(self.queue):
-            return
-        if self.settings.backfill:
-            self._on_clock("backfill", self.settings.bf_interval_s, self._backfill_pass)
-        if self._relocator is not None:
-            self._on_clock("move", LOOK_EVERY, self._relocate)
-        if self.settings.order == "slurm":
-            self._on_clock("priority", self.settings.multifactor.calc_period_s, self._update_priorities)
-
-    def _on_clock(self, what: str, every: float, act: Callable[[], None]) -> None:
-        now = self.clock.now
-        if self._next.get(what, -1.0) <= now:
-            self._next[what] = (now // every + 1) * every
-            self._at(self._next[what], what, act)
+    def _wake(self) -> None:
+        """Wakes backfill, the search for moves and the update of priorities, while jobs wait."""
+        if len(self.queue):
+            if self.settings.backfill:
+                self._backfill.wake()
+            if self._relocator is not None:
+                self._relocation.wake()
+            if self.settings.order == "slurm":
+                self._reorder.wake()
 
     def _submit(self, task: Task) -> None:
         self._to_come -= 1
@@ -497,7 +478,7 @@ class SlurmWorld:
         The waiting job for which room is made holds its GPUs at once; they idle while the others move.
         """
         relocator, now = self._relocator, self.clock.now
-        self.soon("next", self._come_back)
+        self.soon("next", self._wake)
         if relocator is None or (found := relocator.look(self.queue, self.running.tasks.values(), now)) is None:
             return
         for task, _ in found.movers:
