@@ -79,7 +79,7 @@ class QueuePasses:
                 self._may_not_hold,
                 self._waits_for_leaf,
                 lambda task, nodes, now: self._start(
-                    task, self._pinned(task) if task.pin else choice.on(task.demand, self._view(), nodes), now
+                    task, self._pinned(task) if task.pin else choice.on(task.demand, self.view(), nodes), now
                 ),
             )
             self._switches = None if settings.berthd else choice
@@ -120,7 +120,7 @@ class QueuePasses:
         elif self._ledger.fits(self._queue.shapes):
             self._walk(self._tried(tried), now, planned_nodes_are_shut=False)
 
-    def _view(self, open_nodes: Bools | None = None) -> View:
+    def view(self, open_nodes: Bools | None = None) -> View:
         """Returns the free resources of these nodes, or of all that may take a job."""
         ledger = self._ledger
         open_nodes = ledger.open if open_nodes is None else open_nodes
@@ -129,7 +129,7 @@ class QueuePasses:
     def _pinned(self, task: Task) -> Berth:
         """Returns the place that a job is pinned to."""
         masks = (task.pin_mask,) * len(task.pin)
-        return berth_of(task.demand, self._view(), task.pin, masks, "the place that it is pinned to")
+        return berth_of(task.demand, self.view(), task.pin, masks, "the place that it is pinned to")
 
     def _waits_for_leaf(self, task: Task, nodes: Sequence[int], now: float) -> bool:
         """Tells whether `--switches` keeps a job from nodes of several leaves; its time runs from the first try."""
@@ -243,7 +243,7 @@ class QueuePasses:
         refused = task.kind, id(demand.candidates)
         if whole and self._refused.get(refused) == self._ledger.version:
             return False
-        view = self._view(candidates)
+        view = self.view(candidates)
         try:
             berth = free_now(demand, lambda one: place_within(self._policy, one, view))
         except NotNow:
@@ -286,7 +286,7 @@ class QueuePasses:
             head.append(task)
         if len(head) < 2:
             return
-        view = self._view()
+        view = self.view()
         demands = [task.demand for task in head]
         for task, berth in zip(head, self._policy.place_together(demands, view), strict=True):
             # Jobs behind one that found no place must not start before that one is tried alone.
