@@ -37,8 +37,8 @@ def test_bounds_and_user_are_those_of_the_units(told: dict[str, str]) -> None:
 
 
 def test_exposure_is_as_low_as_the_security_page_says(told: dict[str, str]) -> None:
-    assert float(told["berthd_exposure"]) <= 1.9
-    assert float(told["berth-guard_exposure"]) <= 7.7
+    assert float(told["berthd_exposure"]) <= 1.5
+    assert float(told["berth-guard_exposure"]) <= 7.5
 
 
 def test_jobs_are_placed_and_share_gpus_under_the_units(told: dict[str, str]) -> None:
