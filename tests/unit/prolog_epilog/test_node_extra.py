@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from policy.formats import segment
@@ -19,6 +19,8 @@ from prolog_epilog.job.extra import NodeBerth
 @given(st.text(alphabet=st.characters(codec="utf-8")))
 def test_what_was_escaped_comes_back(text: str) -> None:
     assert unescape(escape(text)) == text
+    # A number of more than 20 digits is refused.
+    assume(not (text.isascii() and text.isdigit() and len(text) > 20))
     assert segment.fields(segment.put("", {"key": text})) == {"key": unescape(escape(text))}
 
 
