@@ -14,7 +14,7 @@ import pytest
 from policy.formats import segment as segments
 
 from .harness import Slurm, seen, until
-from .nodes import nodes_of
+from .nodes import nodes_of, output
 
 pytestmark = pytest.mark.any_slurm
 
@@ -287,8 +287,9 @@ def test_after_release_no_pin_is_left_and_slurm_goes_on_alone(slurm: Slurm) -> N
 
 
 def test_release_gives_a_job_back_that_still_ends_on_its_node(slurm: Slurm) -> None:
-    job = slurm.submit("-w", "n2", "--gpus=2", "--requeue", body=SLEEP)
-    slurm.wait_state(job, {"RUNNING"})
+    job = slurm.submit("-w", "n2", "--gpus=2", "--requeue", body=f"echo runs; {SLEEP}")
+    # A job that Slurm has not launched yet ends at once.
+    until("the script to run", lambda: "runs" in output(slurm, job) or None)
     node = nodes_of(slurm)["n2"]
     slurm.berthd("stop")
     node.bash("pkill -STOP -x slurmd")
