@@ -306,7 +306,8 @@ def test_release_gives_a_job_back_that_still_ends_on_its_node(slurm: Slurm) -> N
     assert (after["ReqNodeList"], after["ExcNodeList"], after.get("Extra", "")) == ("n2", "(null)", "")
     assert not re.search(r"(gpu|seat|shard):g\d", after.get("TresPerNode", "") + after.get("TresPerJob", ""))
     slurm.wait_state(job, {"PENDING"})
-    slurm.target.run(["scontrol", "update", f"JobId={job}", "StartTime=now"], user="root")
+    # Within the second in which slurmd ends a job, it takes the job's next start for the one that was revoked.
+    slurm.target.run(["scontrol", "update", f"JobId={job}", "StartTime=now+3"], user="root")
     slurm.wait_state(job, {"RUNNING"}, 90)
 
 
