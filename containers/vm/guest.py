@@ -167,12 +167,12 @@ def show_logs() -> None:
         subprocess.run(command, check=False)
 
 
-def guarded(action: Callable[[], None]) -> int:
-    """Whatever goes wrong, the host has to hear of it."""
+def guarded(action: Callable[[], None], explain: Callable[[], None] = show_logs) -> int:
+    """Tells the host whether the action came to its end; prints the logs where it did not."""
     try:
         action()
     except Exception as error:  # noqa: BLE001 (the only place where it can still be told)
-        show_logs()
+        explain()
         tell("error", f"{type(error).__name__}: {' '.join(str(error).split())[:500]}")
         return 1
     tell("end", "reached")

@@ -21,7 +21,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from containers.vm.guest import describe, tell  # noqa: E402 (the repository is not installed here)
+from containers.vm.guest import describe, guarded, tell  # noqa: E402 (the repository is not installed here)
 
 NODE = "vm"
 ETC = Path("/etc/slurm")
@@ -251,7 +251,7 @@ def try_jobs() -> None:
 
 
 def status() -> dict[str, object]:
-    """What berthd tells of itself."""
+    """Returns what `berth status` says; empty while berthd does not answer."""
     told: dict[str, object] = json.loads(run("berth", "status", "--json", check=False) or "{}")
     return told
 
@@ -318,27 +318,20 @@ def try_ends() -> None:
 
 
 def show_logs() -> None:
-    """Everything that could explain a failure."""
+    """Prints the last lines of each daemon's log."""
     for unit in (*UNITS, "slurmctld", "slurmd", "probe"):
         print(f"--- {unit}", flush=True)
         print(run("journalctl", "--no-pager", "-u", unit, "-n", "40", check=False), flush=True)
 
 
-def try_units() -> int:
-    """The whole way."""
+def try_units() -> None:
+    """Takes all steps of the trial in turn."""
     describe()
     tell("emulated", EMULATED)
-    try:
-        for step in (configure, start, describe_units, try_jobs, try_sandbox, try_memory, try_watchdog, try_ends):
-            print(f"--- {step.__name__}", flush=True)
-            step()
-    except Exception as error:  # noqa: BLE001 (the only place where it can still be told)
-        show_logs()
-        tell("error", f"{type(error).__name__}: {' '.join(str(error).split())[:500]}")
-        return 1
-    tell("end", "reached")
-    return 0
+    for step in (configure, start, describe_units, try_jobs, try_sandbox, try_memory, try_watchdog, try_ends):
+        print(f"--- {step.__name__}", flush=True)
+        step()
 
 
 if __name__ == "__main__":
-    sys.exit(try_units())
+    sys.exit(guarded(try_units, show_logs))

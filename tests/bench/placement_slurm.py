@@ -53,7 +53,7 @@ TRACES = (
 
 SCORES = f"pal/variability/{MAPS['artifact']}"
 ROLLED = ", roll-out"
-"""What follows the name of a policy whose jobs may let others go first (policy/plan/roll_out.py)."""
+"""Ends the name of a policy whose jobs may let others go first (policy/plan/roll_out.py)."""
 POLICIES = (
     "berth", "pal", "pm-first", "slurm", "packed", "pinned-random", "bound", f"berth{ROLLED}", f"pal{ROLLED}",
 )  # fmt: skip

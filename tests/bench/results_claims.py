@@ -24,7 +24,7 @@ class Claim:
     name: str
     title: str
     shows: str
-    """What the plot shows, for those who cannot see it."""
+    """Describes the plot for those who cannot see it."""
     kind: Literal["groups", "intervals"]
     unit: str
     points: Sequence[Point]

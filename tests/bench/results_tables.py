@@ -40,7 +40,7 @@ class Part:
 
     @property
     def notes(self) -> dict[str, str]:
-        """What stands in the line above the figures: machine, seeds, date."""
+        """Names machine, seeds and date, as the line above the figures has them."""
         line = self.text.strip().partition("\n")[0].rstrip(".")
         return dict(one.split(" ", 1) for one in line.split("; ") if " " in one)
 

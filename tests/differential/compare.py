@@ -20,7 +20,7 @@ ENVIRONMENT: dict[str, str] = {}
 """Variables that may differ where the tasks are the same, each with its reason, as docs/like-plain.md has them."""
 
 OF_FIRST_NODE = {"SLURM_CPUS_ON_NODE", "SLURM_GPUS_ON_NODE"}
-"""Of nodes that are not alike another may be the first, and lists go by the nodes' names."""
+"""Lists go by the nodes' names, and of unlike nodes another may be the first."""
 
 VISIBLE = {"CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK"}
 """Beside --gpu-bind=none Slurm names GPUs in these as it likes, and a task can open them all."""

@@ -33,7 +33,7 @@ GRAMMAR: dict[str, tuple[str, ...]] = {
 """What one option says in each of its forms; an empty word leaves the option away, and stands more often."""
 
 LEFT_AWAY = 0.55
-"""How often an option is left out that also may stand."""
+"""The part of the draws in which an option that may stand is left out."""
 
 
 def request(choice: dict[str, str]) -> Request:

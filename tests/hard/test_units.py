@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.hard, pytest.mark.timeout(5_400)]
 
 @pytest.fixture(scope="module", params=WAYS, ids=["container", "machine"])
 def told(request: pytest.FixtureRequest) -> dict[str, str]:
-    """What the trial found (containers/vm/units.py); run.py fails where it did not come to its end."""
+    """Returns the results of the trial (containers/vm/units.py); run.py fails where it did not come to its end."""
     words: list[str] = request.param
     program = str(ROOT / "containers" / "vm" / "run.py")
     runs = [sys.executable, program, "trixie", "--trial", "units", *words]

@@ -63,7 +63,7 @@ def jobs(program: BerthSlurm) -> dict[int, list[Any]]:
 
 
 def differences(first: BerthSlurm, whole: BerthSlurm) -> list[Any]:
-    """What the one knows otherwise than the other, as soon as it stays so for a moment: Slurm goes on in between."""
+    """Returns where the two differ and stay so for a moment, since Slurm goes on in between."""
     told: list[Any] = []
     for _ in range(4):
         first.read()

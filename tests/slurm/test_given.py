@@ -33,7 +33,7 @@ def held(slurm: Slurm, job: int) -> str:
 
 
 def ran(slurm: Slurm, job: int) -> list[str]:
-    """What the job itself printed: slurmd may launch it before it is put back, and Berth stops it there."""
+    """Returns what the job itself printed: slurmd may launch it before it is put back, and Berth stops it there."""
     return [line for line in output(slurm, job).splitlines() if " error: " not in line]
 
 

@@ -94,7 +94,7 @@ class Task:
     begin: float | None = None
     """The earliest time of its next start, where Slurm holds it after a requeue."""
     facts: "JobFacts | None" = None
-    """What a gateway reads of it; None where something has changed."""
+    """The facts that a gateway reads of it; None where something has changed."""
 
     @property
     def id(self) -> int:

@@ -128,7 +128,7 @@ class SlurmWorld:
         """Level of each job's first berth."""
         self._killed = self._requeues = self._unplanned = 0
         self._due: set[str] = set()
-        """What is to be done before this moment ends."""
+        """Holds the work that is due before this moment ends."""
         self._main = Loop(self.clock, self.delays.main, self._main_pass)
         self._anyway = Loop(self.clock, SCHED_INTERVAL, self._main_pass)
         self._backfill = self._loop("backfill", settings.bf_interval_s, self._backfill_pass)

@@ -75,7 +75,7 @@ class Pass:
 
 @dataclass(slots=True)
 class LoadRun:
-    """What was measured."""
+    """Holds the figures of a run."""
 
     passes: list[Pass]
     users: dict[str, Any]

@@ -58,7 +58,7 @@ class Strike:
 
 @dataclass(slots=True)
 class CampaignReport:
-    """What is written down."""
+    """Holds the report of a campaign."""
 
     slurm: str
     seed: int
@@ -79,7 +79,7 @@ class CampaignReport:
     checks: int = 0
     left: list[str] = field(default_factory=list)
     rss_kb: list[int] = field(default_factory=list)
-    """Of berthd's processes, first and last."""
+    """Memory of berthd's processes, at the beginning and at the end."""
 
     @property
     def wrong(self) -> list[str]:
@@ -161,7 +161,7 @@ class Campaign:
         return [f"{BACK_WITHIN:g} s after the end of a fault {missing}"]
 
     def _missing(self) -> str:
-        """What is not back yet."""
+        """Names what is not back yet."""
         answer = self.slurm.target.run(["berth", "status", "--json"], user="root", check=False)
         if answer.rc:
             return f"berthd does not answer: {answer.text.strip()[-200:]}"

@@ -14,7 +14,7 @@ from tests.slurm.harness import ENDED, Slurm
 
 _PART = re.compile(r"Nodes=(\S+) CPU_IDs=\S* Mem=\S* GRES=(\S*)")
 _FORGOTTEN = "Registered PENDING|Purged files for defunct batch"
-"""What slurmctld says of a run, and of a job, that is not in its state."""
+"""Sentences of slurmctld about runs and jobs that its state lacks."""
 _FAULTS = ("Traceback", "fault of berthd's own", "planning it failed", "a step of the plan is left out")
 
 
