@@ -144,7 +144,8 @@ def _turn(
         if not dead_man.lives():
             watch.say("the guard's dead-man has died: all are thawed, and the guard begins anew")
             return 1
-        if not slow.is_alive():
+        # Told to stop, it may end before this thread sees that.
+        if not slow.is_alive() and not stop.is_set():
             watch.say("the guard's slow thread has ended: nobody would be evicted, and the guard begins anew")
             return 1
     return 0

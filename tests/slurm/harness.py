@@ -34,6 +34,8 @@ echo "PROBE host=$node task=${SLURM_PROCID:-batch} gpus=${open#,} cuda=${CUDA_VI
 """
 PROBE_LINE = re.compile(r"PROBE host=(\S+) task=(\S+) gpus=(\S*) cuda=(\S*)")
 T = TypeVar("T")
+#: Seconds after which berthd reads again what of Slurm it reads seldom: partitions, reservations, nodes at rest.
+READ_SELDOM = 1.0
 FREE_TEXT = {"AdminComment", "Comment", "Extra", "SubmitLine", "Command"}
 ENDED = {"BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "TIMEOUT"}
 
@@ -236,9 +238,9 @@ class Slurm:
         until("berthd to see the same GPUs free as Slurm", agreed)
 
     def passes(self, count: int = 2) -> None:
-        """Wait until berthd has read Slurm so often from now on: all but the last of these passes are over."""
+        """Wait until berthd has read all of Slurm so often from now on: all but the last of these passes are over."""
         for _ in range(count):
-            since = time.monotonic()
+            since = time.monotonic() + READ_SELDOM
 
             def read_since(since: float = since) -> bool:
                 now, status = time.monotonic(), self._status()

@@ -85,6 +85,14 @@ def test_without_its_slow_thread_the_guard_begins_anew() -> None:
     assert "begins anew" in watch.said[0]
 
 
+def test_a_slow_thread_that_ends_because_the_guard_ends_is_nothing_to_tell() -> None:
+    """The signal that ends the guard may come in the middle of a turn, and the slow thread may be the first to go."""
+    keeper, watch = Part(threading.Event(), fails=0, calls=1), Watch()
+
+    assert turn(keeper, watch, slow_lives=False) == 0
+    assert watch.said == []
+
+
 def errands(say: Callable[[str], None], **more: Any) -> Errands:
     def no_folder(_: Member) -> None:
         raise FileNotFoundError(2, "No such file or directory", "/sys/fs/cgroup/step_0")
