@@ -292,17 +292,18 @@ def test_release_gives_a_job_back_that_still_ends_on_its_node(slurm: Slurm) -> N
     until("the script to run", lambda: "runs" in output(slurm, job) or None)
     node = nodes_of(slurm)["n2"]
     slurm.berthd("stop")
-    node.bash("pkill -STOP -x slurmd")
+    # Once it has read its configuration anew, slurmd's process has the name of its file, slurmd-wlm.
+    node.bash("pkill -STOP -f '^slurmd '", check=True)
     try:
         slurm.target.run(["scontrol", "requeue", str(job)], user="root")
-        assert slurm.state(job) == "COMPLETING"
+        assert slurm.state(job) == "COMPLETING", slurm.controller_log()[-1500:]
         said = slurm.target.run(["berth", "release", "--all"], user="root").out
         after = slurm.show(job)
     finally:
-        node.bash("pkill -CONT -x slurmd")
+        node.bash("pkill -CONT -f '^slurmd '", check=True)
 
     assert "1 job given back to Slurm" in said
-    assert after["JobState"] == "COMPLETING"
+    assert after["JobState"] == "COMPLETING", slurm.controller_log()[-1500:]
     assert (after["ReqNodeList"], after["ExcNodeList"], after.get("Extra", "")) == ("n2", "(null)", "")
     assert not re.search(r"(gpu|seat|shard):g\d", after.get("TresPerNode", "") + after.get("TresPerJob", ""))
     slurm.wait_state(job, {"PENDING"})
