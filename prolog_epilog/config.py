@@ -86,14 +86,25 @@ def load(path: str) -> NodeConfig:
 
 def skipped(path: str) -> frozenset[str]:
     """Returns the partitions of [hook] skip_partitions; none if berth.conf does not say."""
+    listed = _hook(path).get("skip_partitions", "")
+    return frozenset(name.strip() for name in str(listed).split(",")) - {""}
+
+
+def plain(path: str) -> bool:
+    """Tells whether [hook] layout is "plain": no job shares a GPU then."""
+    return _hook(path).get("layout") == "plain"
+
+
+def _hook(path: str) -> Mapping[str, Any]:
+    """Returns the table [hook]; an empty one if berth.conf has none that can be read."""
     import tomllib  # noqa: PLC0415 - see load()
 
     try:
         with open(path, "rb") as file:  # noqa: PTH123 - pathlib costs the Prolog 10 ms
-            listed = tomllib.load(file)["hook"]["skip_partitions"]
-    except (OSError, KeyError, TypeError, UnicodeDecodeError, tomllib.TOMLDecodeError):
-        return frozenset()
-    return frozenset(name.strip() for name in str(listed).split(","))
+            found = tomllib.load(file).get("hook")
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def _config(path: str, text: bytes) -> NodeConfig:

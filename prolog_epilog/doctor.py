@@ -55,20 +55,26 @@ def examine(path: str, paths: Paths, slurm_conf: str = "") -> Iterator[NodeFindi
     except NodeConfigError as problem:
         yield NodeFinding("berth.conf", ok=False, text=str(problem))
     slurm = Scontrol(settings.scontrol, slurm_conf)
+    shares = not config.plain(path)
+    if not shares:
+        text = "advise: no job shares a GPU, so a node needs berth-epilog for classes of failures, and nothing else"
+        yield NodeFinding("rollout", ok=True, text=text)
     try:
         found = slurm.configuration()
     except NodeSlurmError as problem:
         yield NodeFinding("Slurm", ok=False, text=str(problem))
     else:
-        yield from wiring(found, settings)
+        yield from wiring(found, settings) if shares else wiring_of_failures(found)
     yield from scripts(settings)
-    yield from injected(settings)
+    if shares:
+        yield from injected(settings)
     yield from listed_jobs(settings)
     yield from _driver(paths)
-    yield from _mps(settings, paths)
-    yield _cgroups()
-    yield from words_apart(paths)
-    yield _guard()
+    if shares:
+        yield from _mps(settings, paths)
+        yield _cgroups()
+        yield from words_apart(paths)
+        yield _guard()
     yield from leftovers(paths, cgroups.jobs(), slurm.is_there)
 
 
@@ -92,6 +98,15 @@ def wiring(slurm: Mapping[str, str], settings: NodeConfig, notices: Sequence[Pat
     for name in _LIMITS:
         if name in slurm:
             yield _limit(name, _seconds(slurm[name]), longest(settings))
+
+
+def wiring_of_failures(slurm: Mapping[str, str], notices: Sequence[Path] = _NOTICES) -> Iterator[NodeFinding]:
+    """Checks what classes of failures need of slurm.conf; a site may do without them."""
+    if any(Path(call).name == "berth-epilog" for call in _calls(slurm, "Epilog")):
+        yield NodeFinding("Epilog", ok=True, text="berth-epilog")
+        yield _notice(slurm, notices)
+    else:
+        yield NodeFinding("Epilog", ok=True, text="not berth-epilog, so berthd learns no classes of failures")
 
 
 def longest(settings: NodeConfig) -> int:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from policy.cli import ask
 from policy.cli.doctor_models import Printed, by_model, nothing
-from policy.cli.doctor_steps import plugins, step_of
+from policy.cli.doctor_steps import EXACT, Name, plugins, step_of
 from policy.cli.output import print_json, some
 from policy.formats.errors import BerthError
 
@@ -89,7 +89,7 @@ def examine(
 ) -> Iterator[Finding]:
     """Yields all checks, in the order in which an admin would mend problems."""
     try:
-        yield _version(gateway.version())
+        version = gateway.version()
         config = gateway.config()
         reading = gateway.read(ended=False)
     except BerthError as problem:
@@ -97,15 +97,20 @@ def examine(
         return
     gpu_nodes = [node for node in reading.nodes if node.gpus or node.loose]
     step = step_of(config, gpu_nodes, plain=settings.plain)
+    pins, exact = step.name != "observe", step.name in EXACT
+    yield _version(version, step.name)
     yield Finding("rollout", not step.wrong, step.wrong or step.text)
-    if step.name == "exact":
+    if exact:
+        # Without GPUs in its pins Berth never changes a job's number of nodes, so there is nothing to shrink.
         yield _parameter(config)
-        yield _preemption(config, pin_ahead=settings.settings.pin_ahead)
+    if pins:
+        yield _preemption(config, pin_ahead=settings.settings.pin_ahead, moving=settings.settings.moving.enabled)
+    if exact:
         yield _gres_types(config)
         yield _cpus_by_gpu(config, reading.partitions)
-    if step.name != "observe":
+    if pins:
         yield _plugin(config)
-    if step.name == "exact":
+    if exact:
         wrong = by_model(config, gpu_nodes, printed)
         yield Finding("limits by model", not wrong, wrong or "all that there are count")
         yield _types(gpu_nodes)
@@ -113,16 +118,15 @@ def examine(
         yield _scripts(config)
     else:
         yield Finding("limits by model", ok=True, text="as Slurm counts them: no request and no GRES type is changed")
-    machines, problems = _machines(settings.topology_dir, needed=step.name == "exact")
-    yield _topologies(gpu_nodes, machines, problems, settings.topology_dir, needed=step.name == "exact")
+    machines, problems = _machines(settings.topology_dir, needed=exact)
+    yield _topologies(gpu_nodes, machines, problems, settings.topology_dir, step.name)
     by_blocks = config.get("TopologyPlugin") == "topology/block"
-    yield _fabric(machines, [node.name for node in reading.nodes], settings.fabric, by_blocks=by_blocks)
+    yield _fabric(machines, [node.name for node in reading.nodes], settings.fabric, step.name, by_blocks=by_blocks)
     yield from _compiled(settings)
     try:
         found = status()
     except BerthError as problem:
-        needed = step.name != "observe"
-        yield Finding("berthd", ok=not needed, text=str(problem) if needed else "not needed: it does not run")
+        yield Finding("berthd", ok=not pins, text=str(problem) if pins else "not needed: it does not run")
     else:
         bad = found.get("problem")
         yield Finding(
@@ -130,11 +134,15 @@ def examine(
         )
 
 
-def _version(text: str) -> Finding:
+def _version(text: str, step: Name) -> Finding:
     match = re.match(r"(\d+)\.(\d+)", text)
-    ok = match is not None and OLDEST <= (int(match.group(1)), int(match.group(2))) <= NEWEST
-    advice = "" if ok else "; Berth supports 24.11 to 26.05, older ones give updated typed GRES to the wrong GPUs"
-    return Finding("Slurm version", ok, text + advice)
+    release = (int(match.group(1)), int(match.group(2))) if match else (0, 0)
+    if OLDEST <= release <= NEWEST:
+        return Finding("Slurm version", ok=True, text=text)
+    if step == "observe":
+        return Finding("Slurm version", ok=True, text=f"{text}; berth observe was tried with 24.11 to 26.05 only")
+    why = ", older ones give updated typed GRES to the wrong GPUs" if step in EXACT and release < OLDEST else ""
+    return Finding("Slurm version", ok=False, text=f"{text}; Berth supports 24.11 to 26.05{why}")
 
 
 def _parameter(config: Mapping[str, str]) -> Finding:
@@ -143,12 +151,17 @@ def _parameter(config: Mapping[str, str]) -> Finding:
     return Finding("disable_job_shrink", ok, "set" if ok else advice)
 
 
-def _preemption(config: Mapping[str, str], *, pin_ahead: bool) -> Finding:
+def _preemption(config: Mapping[str, str], *, pin_ahead: bool, moving: bool) -> Finding:
     kind = config.get("PreemptType", "")
     if kind in ("", "(null)", "preempt/none"):
         return Finding("preemption", ok=True, text="off")
-    advice = "pins on places that are not free keep Slurm from preempting; set [berthd] pin_ahead = false in berth.conf"
-    return Finding("preemption", not pin_ahead, advice if pin_ahead else f"{kind}, and only free places are pinned")
+    if not pin_ahead:
+        return Finding("preemption", ok=True, text=f"{kind}, and only free places are pinned")
+    first = "take enabled out of [moving] and " if moving else ""
+    advice = f"{first}set [berthd] pin_ahead = false in berth.conf"
+    return Finding(
+        "preemption", ok=False, text=f"pins on places that are not free keep Slurm from preempting; {advice}"
+    )
 
 
 def _gres_types(config: Mapping[str, str]) -> Finding:
@@ -212,7 +225,7 @@ def _machines(folder: "Path", *, needed: bool) -> tuple[dict[str, "Machine"], li
     try:
         return load_directory(folder, lambda problem: problems.append(str(problem))), problems
     except TopologyError as problem:
-        return {}, [f"{problem}; run berth topo discover on each GPU node"]
+        return {}, [f"{problem}; run berth topo discover on each GPU node"] if needed else []
 
 
 def _topologies(
@@ -220,17 +233,15 @@ def _topologies(
     machines: Mapping[str, "Machine"],
     problems: Sequence[str],
     folder: "Path",
-    *,
-    needed: bool,
+    step: Name,
 ) -> Finding:
     if problems:
         return Finding("topology files", ok=False, text=problems[0])
     missing = [node.name for node in nodes if node.name not in machines]
-    if missing and not needed:
-        text = (
-            f"{len(nodes) - len(missing)} of {len(nodes)} GPU nodes described; berth observe --machine describes others"
-        )
-        return Finding("topology files", ok=True, text=text)
+    if missing and step not in EXACT:
+        described = f"{len(nodes) - len(missing)} of {len(nodes)} GPU nodes described"
+        how = "berth observe --machine" if step == "observe" else f"berth topo discover, its output in {folder},"
+        return Finding("topology files", ok=True, text=f"{described}; {how} describes others")
     if missing:
         text = f"none for {some(missing)}; run berth topo discover there, with its output in {folder}"
         return Finding("topology files", ok=False, text=text)
@@ -247,7 +258,9 @@ def _topologies(
     return Finding("topology files", ok=True, text=f"{len(nodes)} GPU nodes described")
 
 
-def _fabric(machines: Mapping[str, "Machine"], nodes: Sequence[str], choice: str, *, by_blocks: bool) -> Finding:
+def _fabric(
+    machines: Mapping[str, "Machine"], nodes: Sequence[str], choice: str, step: Name, *, by_blocks: bool
+) -> Finding:
     """Checks that Slurm's file can be read, names existing nodes, and agrees with the machines."""
     from policy.cli.topo.sources import fabric_of  # noqa: PLC0415 - only doctor needs it
     from policy.site.config import fabric_file  # noqa: PLC0415
@@ -255,25 +268,40 @@ def _fabric(machines: Mapping[str, "Machine"], nodes: Sequence[str], choice: str
     from topology.providers import slurm_fabric  # noqa: PLC0415
 
     source = fabric_file(choice)
-    unknown = "Slurm chooses by blocks (topology/block) and Berth knows none, so jobs on several nodes may never start"
     if source is None and by_blocks:
-        return Finding("fabric", ok=False, text=f"{unknown}; leave [berthd] fabric out of berth.conf")
+        cure = "leave [berthd] fabric out of berth.conf" if choice else "name Slurm's file as [berthd] fabric"
+        return _no_blocks(step, cure)
     if source is None:
         why = "switched off in berth.conf" if choice else "Slurm has no topology.conf or topology.yaml"
         return Finding("fabric", ok=True, text=f"no leaves and pods: {why}")
     try:
-        slurm_fabric.read(source).check(nodes)
+        read = slurm_fabric.read(source)
         fabric = fabric_of(machines.values(), source)
     except (BerthError, TopologyError) as problem:
+        # berth observe ends with it too.
         return Finding("fabric", ok=False, text=str(problem))
     if by_blocks and fabric.blocks is None:
-        return Finding("fabric", ok=False, text=f"{unknown}; {source} has no line of BlockName")
+        return _no_blocks(step, f"{source} has no line of BlockName")
+    try:
+        read.check(nodes)
+    except TopologyError as problem:
+        return Finding("fabric", ok=step == "observe", text=str(problem))
     if fabric.conflicts:
         more = f" (and {len(fabric.conflicts) - 1} more)" if len(fabric.conflicts) > 1 else ""
-        text = f"{fabric.conflicts[0]}{more}; mend {source}, or run berth topo discover again"
-        return Finding("fabric", ok=False, text=text)
+        cure = "" if step == "observe" else f"; mend {source}, or run berth topo discover again"
+        return Finding("fabric", ok=step == "observe", text=f"{fabric.conflicts[0]}{more}{cure}")
     counts = f"leaves {len(fabric.leaves)}, pods {len(fabric.pods)}, NVLink domains {len(fabric.domains)}"
     return Finding("fabric", ok=True, text=f"{counts}; from {source}")
+
+
+def _no_blocks(step: Name, cure: str) -> Finding:
+    """Returns the finding where Slurm goes by blocks that Berth does not know, for what Berth does on this step."""
+    outcome = {
+        "observe": "so gangs over several blocks are not shown",
+        "advise": "so jobs on several nodes may get nodes on which Slurm does not start them, and wait up to 120 s",
+    }.get(step, "so jobs on several nodes may never start")
+    text = f"Slurm chooses by blocks (topology/block) and Berth knows none, {outcome}; {cure}"
+    return Finding("fabric", ok=step == "observe", text=text)
 
 
 def _compiled(settings: "Config") -> Iterator[Finding]:

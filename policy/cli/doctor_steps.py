@@ -8,7 +8,12 @@ from policy.cli.output import some
 from policy.cluster.untyped import untyped
 from policy.formats.slurm_facts import NodeFacts
 
-Name: TypeAlias = Literal["observe", "advise", "exact"]
+Name: TypeAlias = Literal["observe", "advise", "exact", "sharing"]
+
+EXACT: tuple[Name, ...] = ("exact", "sharing")
+"""The steps on which pins name GPUs."""
+
+_OF_SHARING = (("PrologFlags", "alloc"), ("LaunchParameters", "use_interactive_step"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +36,18 @@ def step_of(config: Mapping[str, str], nodes: Sequence[NodeFacts], *, plain: boo
         return RolloutStep("observe", "observe: Slurm runs without Berth; berth observe shows what would be better")
     if loose and not typed:
         wrong = 'no GPU has a type of its own; write layout = "plain" into [hook], or see berth migrate plan exact'
-        return RolloutStep("exact", "", wrong)
+        return RolloutStep("advise", "", wrong)
     rest = f"; on {loose} Slurm alone chooses, and each needs its model as a feature" if loose else ""
-    text = f"exact: {len(typed)} of {len(nodes)} GPU nodes have one GRES type for each GPU{rest}"
-    return RolloutStep("exact", text)
+    name: Name = "sharing" if _shares(config) else "exact"
+    text = f"{name}: {len(typed)} of {len(nodes)} GPU nodes have one GRES type for each GPU{rest}"
+    return RolloutStep(name, text)
+
+
+def _shares(config: Mapping[str, str]) -> bool:
+    """Tells whether slurm.conf has all that `berth migrate apply --rung sharing` writes."""
+    called = {(key.partition("[")[0], path.rpartition("/")[2]) for key, path in config.items()}
+    scripts = {("Prolog", "berth-prolog"), ("Epilog", "berth-epilog")} <= called
+    return scripts and all(word in config.get(key, "").lower().split(",") for key, word in _OF_SHARING)
 
 
 def plugins(config: Mapping[str, str]) -> list[str]:

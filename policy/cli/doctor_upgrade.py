@@ -236,9 +236,8 @@ def before_upgrade(
         rows.append(scripts_found(installed()))
         rows.append(berth_found(installed(), _running(settings)))
     controllers = [re.sub(r"\(.*\)", "", host) for key, host in config.items() if key.startswith("SlurmctldHost")]
-    shares = any("berth" in path for key, path in config.items() if key.startswith("Prolog"))
     accounting = "slurmdbd" in config.get("AccountingStorageType", "")
-    return rows, order("sharing" if rung == "exact" and shares else rung, to, controllers, accounting=accounting)
+    return rows, order(rung, to, controllers, accounting=accounting)
 
 
 def _releases(printed: Printed) -> dict[str, str]:

@@ -181,13 +181,15 @@ def test_a_daemon_that_is_not_ours_is_found(world: World) -> None:
             daemon.kill()
 
 
-def examined(world: World) -> dict[str, tuple[bool, str]]:
+def examined(world: World, slurm: dict[str, str] = SLURM, also: str = "") -> dict[str, tuple[bool, str]]:
     """In a program of its own: the simulated driver is one for each process."""
-    lines = "\n".join(f"{key} = {value}" for key, value in SLURM.items())
+    lines = "\n".join(f"{key} = {value}" for key, value in slurm.items())
     (world.folder / "slurm").write_text(lines)
     world.scontrol(f"cat {world.folder}/slurm")
+    with world.configure().open("a") as berth_conf:
+        berth_conf.write(also)
     done = subprocess.run(
-        [sys.executable, "-c", EXAMINE, str(world.configure()), str(world.root)],
+        [sys.executable, "-c", EXAMINE, berth_conf.name, str(world.root)],
         cwd=ROOT,
         env={**os.environ, **world.environment},
         capture_output=True,
@@ -226,6 +228,17 @@ def test_a_whole_node_is_examined(world: World) -> None:
         "does not run, so nothing sees a job that takes more than its share; systemctl enable --now berth-guard",
     )
     assert not {"static partitions", "words"} & found.keys()
+
+
+def test_on_the_plain_layout_nothing_is_asked_that_shares_need(world: World) -> None:
+    untouched = {"Prolog": "/etc/slurm/own.sh", "Epilog": "(null)", "PrologFlags": "(null)", "KillWait": "30 sec"}
+
+    found = examined(world, untouched, '[hook]\nlayout = "plain"\n')
+
+    # The simulated machine has no device files.
+    assert {name for name, (ok, _) in found.items() if not ok} <= {"driver"}
+    assert found["rollout"][1].startswith("advise: no job shares a GPU")
+    assert not {"MPS", "berth-guard", "KillWait", "PrologFlags", "Prolog"} & found.keys()
 
 
 def test_a_site_hears_which_shares_take_more_than_they_are_of_a_gpu_in_parts(world: World) -> None:

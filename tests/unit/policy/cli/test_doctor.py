@@ -4,12 +4,14 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from policy.cli import doctor
 from policy.cli.main import main
 from policy.formats.errors import DaemonError
+from policy.request.settings import RelocationRules, Settings
 from policy.site.config import Config
 from policy.slurm.by_command.recorded import recorded_gateway
 from tests.unit.policy.cli.test_cli import slurm
@@ -24,15 +26,14 @@ def examine(
     topology: Path,
     status: Mapping[str, str] | None = None,
     fabric: str = "none",
-    *,
-    plain: bool = False,
+    **more: Any,
 ) -> dict[str, doctor.Finding]:
     def answer() -> Mapping[str, str]:
         if status is None:
             raise DaemonError("berthd does not answer on /x; is berthd running?")
         return status
 
-    settings = Config(topology_dir=topology, fabric=fabric, plain=plain)
+    settings = replace(Config(topology_dir=topology, fabric=fabric), **more)
     findings = doctor.examine(recorded_gateway(recording), settings, answer)
     return {finding.name: finding for finding in findings}
 
@@ -161,6 +162,146 @@ def test_doctor_names_nodes_without_topology_and_a_daemon_that_is_away(slurm: Pa
     assert "n4" in findings["topology files"].text
     assert not findings["topology files"].ok
     assert "is berthd running?" in findings["berthd"].text
+
+
+RUNGS = ("observe", "advise", "exact", "sharing")
+
+FAULTS = {
+    "old Slurm": ("scontrol-version", "26.05.5", "22.05.8"),
+    "newer Slurm": ("scontrol-version", "26.05.5", "27.05.0"),
+    "preemption": ("scontrol-show-config", "SLURM_VERSION", "PreemptType = preempt/qos\nSLURM_VERSION"),
+    "shrink": ("scontrol-show-config", "disable_job_shrink,", ""),
+    "GresTypes": ("scontrol-show-config", "gpu,shard,seat", "gpu"),
+    "DefCpuPerGPU": ("scontrol-show-config", "JobDefaults             = (null)", "JobDefaults = DefCpuPerGPU=4"),
+    "plugin not last": ("scontrol-show-config", "JobSubmitPlugins        = berth", "JobSubmitPlugins = berth,lua"),
+    "limit by model": (
+        "scontrol-show-config",
+        "SLURM_VERSION",
+        "AccountingStorageTRES = cpu,gres/gpu:h100\nSLURM_VERSION",
+    ),
+    "own Prolog": ("scontrol-show-config", "SLURM_VERSION", "Prolog[7] = /etc/slurm/own.sh\nSLURM_VERSION"),
+    "blocks": ("scontrol-show-config", "SLURM_VERSION", "TopologyPlugin = topology/block\nSLURM_VERSION"),
+}
+"""What is changed in the recording of a cluster where nothing is wrong."""
+
+FAILS = {
+    "old Slurm": {"advise": "Slurm version", "exact": "Slurm version", "sharing": "Slurm version"},
+    "newer Slurm": {"advise": "Slurm version", "exact": "Slurm version", "sharing": "Slurm version"},
+    "preemption": {"advise": "preemption", "exact": "preemption", "sharing": "preemption"},
+    "shrink": {"exact": "disable_job_shrink", "sharing": "disable_job_shrink"},
+    "GresTypes": {"exact": "GresTypes", "sharing": "GresTypes"},
+    "DefCpuPerGPU": {"exact": "DefCpuPerGPU", "sharing": "DefCpuPerGPU"},
+    "plugin not last": {"advise": "JobSubmitPlugins", "exact": "JobSubmitPlugins", "sharing": "JobSubmitPlugins"},
+    "limit by model": {"exact": "limits by model", "sharing": "limits by model"},
+    "own Prolog": {"exact": "Prolog and Epilog", "sharing": "Prolog and Epilog"},
+    "blocks": {"advise": "fabric", "exact": "fabric", "sharing": "fabric"},
+}
+"""The check that fails on each rung; on the others the change harms nothing."""
+
+
+def on_rung(recording: Path, rung: str, topology: Path, **more: Any) -> dict[str, doctor.Finding]:
+    """Makes a recording that of a site on this rung, and returns what doctor finds there."""
+    config = recording / "scontrol-show-config"
+    if rung == "observe":
+        untouched(recording, plugin=True)
+        config.write_text(re.sub(r"(?m)^JobSubmitPlugins .*", "JobSubmitPlugins = lua", config.read_text()))
+    elif rung == "advise":
+        untouched(recording, plugin=True)
+    elif rung == "sharing":
+        with config.open("a") as file:
+            file.write("Prolog[0] = /opt/berth/bin/berth-prolog\nEpilog = /opt/berth/bin/berth-epilog\n")
+            file.write("PrologFlags = Alloc\nLaunchParameters = use_interactive_step\n")
+    status = None if rung == "observe" else {"answers": "3"}
+    return examine(recording, topology, status, plain=rung == "advise", **more)
+
+
+@pytest.mark.parametrize("rung", RUNGS)
+def test_doctor_names_the_rung_and_finds_nothing_wrong_there(slurm: Path, tmp_path: Path, rung: str) -> None:
+    findings = on_rung(slurm, rung, described(tmp_path / "t"))
+
+    assert [finding for finding in findings.values() if not finding.ok] == []
+    assert findings["rollout"].text.startswith(f"{rung}: ")
+
+
+@pytest.mark.parametrize("rung", RUNGS)
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_check_fails_on_the_rungs_where_it_matters(slurm: Path, tmp_path: Path, fault: str, rung: str) -> None:
+    file, old, new = FAULTS[fault]
+    printed = (slurm / file).read_text()
+    assert old in printed
+    (slurm / file).write_text(printed.replace(old, new))
+
+    findings = on_rung(slurm, rung, described(tmp_path / "t"))
+
+    failed = {name for name, finding in findings.items() if not finding.ok}
+    assert failed == ({FAILS[fault][rung]} if rung in FAILS[fault] else set())
+
+
+@pytest.mark.parametrize(
+    ("rung", "says"),
+    [
+        ("observe", "berth observe --machine describes others"),
+        ("advise", "berth topo discover, its output in "),
+        ("exact", "run berth topo discover there"),
+        ("sharing", "run berth topo discover there"),
+    ],
+)
+def test_nodes_without_topology_files_are_described_as_the_rung_needs_it(
+    slurm: Path, tmp_path: Path, rung: str, says: str
+) -> None:
+    found = on_rung(slurm, rung, described(tmp_path / "t", count=3))["topology files"]
+
+    assert found.ok == (rung in ("observe", "advise"))
+    assert says in found.text
+
+
+@pytest.mark.parametrize("rung", RUNGS)
+def test_a_daemon_that_is_away_matters_from_advise_on(slurm: Path, tmp_path: Path, rung: str) -> None:
+    on_rung(slurm, rung, described(tmp_path / "t"))
+
+    found = examine(slurm, tmp_path / "t", plain=rung == "advise")["berthd"]
+
+    assert found.ok == (rung == "observe")
+
+
+@pytest.mark.parametrize("rung", RUNGS)
+def test_a_fabric_that_contradicts_the_machines_is_mended_where_jobs_are_placed_by_it(
+    slurm: Path, tmp_path: Path, rung: str
+) -> None:
+    fabric = tmp_path / "topology.conf"
+    fabric.write_text("SwitchName=s Nodes=n[1-3]\n")
+
+    found = on_rung(slurm, rung, described(tmp_path / "t"), fabric=str(fabric))["fabric"]
+
+    assert found.ok == (rung == "observe")
+    assert "does not name n4" in found.text
+
+
+def test_the_advice_on_preemption_is_one_with_which_berthd_starts(slurm: Path, tmp_path: Path) -> None:
+    with (slurm / "scontrol-show-config").open("a") as config:
+        config.write("PreemptType = preempt/qos\n")
+    topology = described(tmp_path / "t")
+    free = Settings(pin_ahead=False)
+
+    still = examine(slurm, topology, {})["preemption"]
+    moving = examine(slurm, topology, {}, settings=Settings(moving=RelocationRules(enabled=True)))["preemption"]
+    followed = examine(slurm, topology, {}, settings=free)["preemption"]
+
+    assert still.text.endswith("; set [berthd] pin_ahead = false in berth.conf")
+    assert "take enabled out of [moving]" in moving.text
+    assert followed.ok
+
+
+def test_a_plugin_on_the_plain_layout_that_berth_conf_does_not_name_is_all_that_is_wrong(
+    slurm: Path, tmp_path: Path
+) -> None:
+    untouched(slurm, plugin=True)
+    config = slurm / "scontrol-show-config"
+    config.write_text(config.read_text().replace("gpu,shard,seat", "gpu"))
+
+    findings = examine(slurm, described(tmp_path / "t"), {})
+
+    assert {name for name, finding in findings.items() if not finding.ok} == {"rollout"}
 
 
 FABRICS = {
