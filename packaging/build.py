@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -106,7 +107,10 @@ def in_container(suite: str, kind: str, python: str) -> int:
     inside += f"cd /berth && packaging/build.py {kind} --python {python} && "
     inside += f"cp -r dist /src/ && chown -R {os.getuid()}:{os.getgid()} /src/dist"
     words = ["docker", "run", "--rm", "--network", "host", "--volume", f"{ROOT}:/src", "--tmpfs", "/berth:exec"]
-    names = ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "http_proxy", "https_proxy", "no_proxy", "BERTH_MAINTAINER")
+    names = (
+        *("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "http_proxy", "https_proxy", "no_proxy"),
+        *("BERTH_MAINTAINER", "DEBFULLNAME", "DEBEMAIL"),
+    )
     words += [word for name in names if os.environ.get(name) for word in ("--env", name)]
     bundle = ROOT / "build" / "docker-inputs" / "ca-bundle.pem"
     if bundle.exists():
@@ -150,13 +154,12 @@ def slurm_release() -> str:
 
 def values(slurm: str, python: str) -> dict[str, str]:
     """Returns what the templates leave open."""
-    maintainer = os.environ.get("BERTH_MAINTAINER", "Berth maintainers <maintainers@berth.example>")
     major, _, micro = slurm.rpartition(".")
     following = f"{major}.{int(micro) + 1}" if slurm else "none"
     bounds = [f"{name} ({bound}~)" for name in SLURM_PACKAGES["deb"] for bound in (f"<< {slurm}", f">= {following}")]
     date = time.strftime("%a, %d %b %Y %H:%M:%S +0000", time.gmtime(epoch()))
     return {
-        "MAINTAINER": maintainer,
+        "MAINTAINER": maintainer(os.environ),
         "DATE": date,
         "SLURM": slurm,
         "NEXT": following,
@@ -164,6 +167,19 @@ def values(slurm: str, python: str) -> dict[str, str]:
         "BREAKS": ", ".join(bounds),
         "PYTHON": python,
     }
+
+
+def maintainer(environment: Mapping[str, str]) -> str:
+    """Returns who answers for the packages: BERTH_MAINTAINER, else what Debian's own tools read, else the project.
+
+    Debian demands an address. One in `.invalid` is nobody's (RFC 2606).
+    """
+    name, address = environment.get("DEBFULLNAME", ""), environment.get("DEBEMAIL", "")
+    site = f"{name} <{address}>" if name and address else ""
+    found = environment.get("BERTH_MAINTAINER") or site or "Berth project <berth@berth.invalid>"
+    if not re.fullmatch(r"[^<>\n]+ <[^<>@\s]+@[^<>@\s]+>", found):
+        sys.exit(f"build.py: {found} names no maintainer; write BERTH_MAINTAINER='Name <address>'")
+    return found
 
 
 def epoch() -> int:
