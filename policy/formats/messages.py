@@ -324,7 +324,7 @@ MESSAGES: dict[int, MessageEntry] = {
     636: MessageEntry("The reason why a job waits could not be written into it.", "The reason is Slurm's."),
     637: MessageEntry("The scores could not be refreshed from step times.", "Run `berth scores refresh` by hand."),
     638: MessageEntry(
-        "The overview cannot be written, so that `berth nodes` and `berth queue` are out of date.",
+        "The overview cannot be written, so that `berth nodes`, `queue`, `top` and `web` are out of date.",
         "Make the folder of berthd's socket writable for SlurmUser.",
     ),
     639: MessageEntry(

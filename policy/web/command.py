@@ -151,11 +151,13 @@ def _one_at_a_time(call: Callable[[bytes], Credential]) -> Callable[[bytes], Cre
 
 
 def _live(options: argparse.Namespace, config: Config) -> LiveSource:
+    from policy.site.overview import OverviewFile, path_of  # noqa: PLC0415
     from policy.slurm.gateways import open_gateway  # noqa: PLC0415
     from policy.web.live import LiveSource  # noqa: PLC0415
 
     gateway = open_gateway(config.gateway if options.gateway == "auto" else options.gateway)
-    return LiveSource(gateway, lambda names: _known(config, names))
+    overview = OverviewFile(path_of(config.socket))
+    return LiveSource(overview.read, gateway, lambda: _known(config, ()).links)
 
 
 def _known(config: Config, names: Sequence[str]) -> WebRoom:

@@ -1,16 +1,18 @@
-"""Shows the cluster as Slurm and berthd tell it; one reading serves all viewers."""
+"""Shows the cluster as berthd's overview tells it: the file that also `berth nodes`, `queue` and `top` are made of."""
 
 import os
 import pwd
 import re
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import Protocol
+from typing import Any, Protocol
 
+from policy.formats import hostlist, segment
 from policy.formats.errors import BerthError
-from policy.formats.slurm_facts import JobFacts, Reading
+from policy.formats.slurm_facts import JobText
 from policy.web.model import (
     MOST_EVENTS,
     WebEvent,
@@ -20,20 +22,28 @@ from policy.web.model import (
     WebPrivacy,
     WebRoom,
     changes,
-    places_of,
 )
 
 RARELY = 60.0
-"""Seconds between looks at who may see what."""
+"""Seconds between looks at who may see what, and age from which on an overview is called old."""
+OFTEN = 5.0
+"""Seconds for which a job's decision is kept, so that many viewers of a job are one question to Slurm."""
+MOST_DECISIONS = 1_000
 _SLURM_USER = re.compile(r"[^(]*\(([0-9]+)\)")
 _SHOWN = ("PENDING", "RUNNING")
+_APP_CLASS = "compute"
+_DECISION = (
+    *("level", "because", "because_text", "why", "pins"),
+    *("evicted", "evicted_text", "moves", "move_until", "move_text"),
+)
+"""Keys of the overview's jobs that a decision has too."""
 
 
 class SlurmToShow(Protocol):
-    """The part of a gateway that the page needs."""
+    """The part of a gateway that the page needs beside the overview."""
 
-    def read(self, *, ended: bool) -> Reading:
-        """Returns one reading."""
+    def job(self, job_id: int) -> JobText:
+        """Returns one job, for its page."""
         ...
 
     def config(self) -> Mapping[str, str]:
@@ -42,21 +52,26 @@ class SlurmToShow(Protocol):
 
 
 class LiveSource:
-    """Reads Slurm when it is asked to, and notes what has changed since."""
+    """Reads the overview when it is asked to, and notes what has changed since."""
 
     live = True
 
     def __init__(
-        self, slurm: SlurmToShow, known: Callable[[Sequence[str]], WebRoom], now: Callable[[], float] = time.time
+        self,
+        overview: Callable[[], Mapping[str, Any]],
+        slurm: SlurmToShow,
+        links: Callable[[], Mapping[str, Sequence[Sequence[float]]]],
+        now: Callable[[], float] = time.time,
     ) -> None:
-        """`known` returns the room of nodes with these names, from the topology files."""
-        self._slurm, self._known, self._now = slurm, known, now
+        """`links` returns the NVLinks of each model, from the topology files."""
+        self._overview, self._slurm, self._links, self._now = overview, slurm, links, now
         self._room = WebRoom([])
-        self._names: tuple[str, ...] = ()
         self._jobs: dict[str, WebJob] | None = None
         self._events: deque[WebEvent] = deque(maxlen=MOST_EVENTS)
-        self._latest = WebMoment(0.0, (), problem="Slurm was not read yet")
+        self._latest = WebMoment(0.0, (), problem="the overview was not read yet")
         self._rules: tuple[float, WebPrivacy] | None = None
+        self._lock = threading.Lock()
+        self._decisions: dict[str, tuple[float, Mapping[str, str]]] = {}
 
     def room(self) -> WebRoom:
         """Returns the nodes of the last reading."""
@@ -67,12 +82,12 @@ class LiveSource:
         return self._latest
 
     def read(self) -> bool:
-        """Reads Slurm once; tells whether it answered. The last reading stays, with the reason, where it does not."""
+        """Reads the overview once; tells whether there is one. The last one stays, with the reason, where not."""
         try:
             self._look()
         except BerthError as problem:
             reason = str(problem)
-        except Exception as fault:  # noqa: BLE001 - one reading that cannot be understood must not end all later ones
+        except Exception as fault:  # noqa: BLE001 - one overview that cannot be understood must not end all later ones
             reason = f"a fault of berth web's own: {fault!r}"
         else:
             return True
@@ -80,27 +95,40 @@ class LiveSource:
         self._latest = WebMoment(last.at, last.jobs, last.events, last.sick, problem=reason)
         return False
 
+    def decision(self, job: WebJob) -> Mapping[str, str]:
+        """Returns all that is known of a job's decision, from Slurm; the overview's part where it does not answer."""
+        with self._lock:
+            kept = self._decisions.get(job.id)
+            if kept is not None and self._now() - kept[0] < OFTEN:
+                return kept[1]
+            try:
+                found = segment.fields(self._slurm.job(int(job.id)).admin_comment) or job.segment
+            except BerthError:
+                found = job.segment
+            if len(self._decisions) >= MOST_DECISIONS:
+                self._decisions.clear()
+            self._decisions[job.id] = self._now(), found
+            return found
+
     def _look(self) -> None:
-        reading = self._slurm.read(ended=False)
+        overview = self._overview()
         self._look_at_rules()
-        names = tuple(node.name for node in reading.nodes if node.gpus or node.loose)
-        if names != self._names:
-            self._room, self._names = self._sized(self._known(names), reading), names
-        index = {name: place for place, name in enumerate(names)}
-        jobs = {job.id: job for job in _jobs(reading, index)}
+        at, told = float(overview["at"]), overview["nodes"]
+        nodes = [_node(one) for one in told]
+        if nodes != self._room.nodes:
+            links = self._links() if {one.model for one in nodes} != {one.model for one in self._room.nodes} else None
+            self._room = WebRoom(nodes, self._room.links if links is None else links)
+        index = {node.name: place for place, node in enumerate(nodes)}
+        held = _held(told)
+        jobs = {job.id: job for job in _jobs(overview["jobs"], index, held)}
         if self._jobs is not None:
             for name in [*jobs, *(self._jobs.keys() - jobs.keys())]:
-                self._events.extend(changes(reading.at, self._jobs.get(name), jobs.get(name)))
+                self._events.extend(changes(at, self._jobs.get(name), jobs.get(name)))
         self._jobs = jobs
-        sick = {index[node.name]: "takes no jobs" for node in reading.nodes if node.name in index and not node.up}
-        self._latest = WebMoment(reading.at, list(jobs.values()), list(self._events), sick)
-
-    @staticmethod
-    def _sized(room: WebRoom, reading: Reading) -> WebRoom:
-        """Returns the room with Slurm's number of GPUs where no topology file tells it."""
-        counts = {node.name: node.gpus + node.loose for node in reading.nodes}
-        nodes = [node if node.gpus else WebNode(node.name, counts[node.name]) for node in room.nodes]
-        return WebRoom(nodes, room.links)
+        sick = {index[node["name"]]: "takes no jobs" for node in told if node["state"] == "down"}
+        age = self._now() - at
+        problem = f"berthd's overview is {age:.0f} s old; is berthd running?" if age > RARELY else ""
+        self._latest = WebMoment(at, list(jobs.values()), list(self._events), sick, problem=problem)
 
     def privacy(self) -> WebPrivacy:
         """Returns who may see what; until Slurm has told, jobs and nodes are private."""
@@ -117,37 +145,56 @@ class LiveSource:
         self._rules = now, WebPrivacy(bool(words & {"jobs", "all"}), bool(words & {"nodes", "all"}), trusted)
 
 
-def _jobs(reading: Reading, index: Mapping[str, int]) -> Iterator[WebJob]:
-    for job in reading.jobs:
-        if job.wants_gpus and job.state in _SHOWN:
-            segment = job.segment or {}
-            runs = job.state == "RUNNING"
-            held = [(index[name], mask) for name, mask in zip(job.nodes, job.holds, strict=False) if name in index]
-            yield WebJob(
-                id=str(job.id),
-                state=job.state,
-                user=_user(job.user),
-                uid=job.user,
-                name=job.name,
-                account=job.account,
-                gpus=_gpus(job, segment),
-                submitted=job.submitted,
-                start=job.start if runs else None,
-                end=job.end if runs else None,
-                limit=job.limit,
-                places=(held or places_of(segment, index)) if runs else places_of(segment, index),
-                reason="" if runs else job.reason,
-                share=job.share,
-                guest=job.rides,
-                segment=segment,
-            )
+def _node(told: Mapping[str, Any]) -> WebNode:
+    leaf, pod, domain, model = (str(told.get(key, "")) for key in ("leaf", "pod", "domain", "model"))
+    scores = tuple(told.get("scores", {}).get(_APP_CLASS, ()))
+    return WebNode(told["name"], len(told["gpus"]), leaf, pod, domain, model, scores)
 
 
-def _gpus(job: JobFacts, segment: Mapping[str, str]) -> int:
-    if job.holds:
-        return sum(mask.bit_count() for mask in job.holds)
-    words = segment.get("n", ""), segment.get("k", "")
-    return int(words[0]) * int(words[1]) if all(word.isdigit() for word in words) else 0
+def _held(nodes: Sequence[Mapping[str, Any]]) -> dict[int, list[tuple[int, int]]]:
+    """Returns the nodes of each running job by number, each with the mask of its GPUs."""
+    masks: dict[tuple[int, int], int] = {}
+    for place, node in enumerate(nodes):
+        for position, cell in enumerate(node["gpus"]):
+            here = [cell.get("owner"), cell.get("guest"), *(part["job"] for part in cell.get("packed", ()))]
+            for job in filter(None, here):
+                masks[job, place] = masks.get((job, place), 0) | 1 << position
+    found: dict[int, list[tuple[int, int]]] = {}
+    for (job, place), mask in masks.items():
+        found.setdefault(job, []).append((place, mask))
+    return found
+
+
+def _jobs(
+    told: Sequence[Mapping[str, Any]], index: Mapping[str, int], held: Mapping[int, list[tuple[int, int]]]
+) -> Iterator[WebJob]:
+    for job in told:
+        if job["state"] not in _SHOWN:
+            continue
+        runs = job["state"] == "RUNNING"
+        planned = job.get("planned") or {"nodes": "", "gpus": [], "start": None}
+        mask = sum(1 << gpu for gpu in planned["gpus"])
+        known = {key: str(job[key]) for key in _DECISION if key in job}
+        yield WebJob(
+            id=str(job["id"]),
+            state=job["state"],
+            user=_user(job["user_id"]),
+            uid=job["user_id"],
+            name=job["name"],
+            account=job["account"],
+            gpus=job["gpus"],
+            submitted=job["submitted"],
+            start=job["start"],
+            end=job["end"],
+            limit=job["limit"],
+            places=held.get(job["id"], [])
+            if runs
+            else [(index[name], mask) for name in hostlist.expand(planned["nodes"]) if name in index],
+            reason="" if runs else job["reason"],
+            share=job.get("share", 0),
+            guest=job.get("guest", False),
+            segment=known | ({"start": str(planned["start"])} if planned["start"] else {}),
+        )
 
 
 @lru_cache(4_096)

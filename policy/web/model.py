@@ -153,6 +153,10 @@ class WebSource(Protocol):
         """Returns who may see what."""
         ...
 
+    def decision(self, job: WebJob) -> Mapping[str, str]:
+        """Returns all that is known of a job's decision, for its page."""
+        ...
+
 
 def seen_by(viewer: WebViewer, moment: WebMoment, privacy: WebPrivacy) -> WebMoment:
     """Returns the part of a moment that Slurm would show to this viewer."""

@@ -108,10 +108,11 @@ class Exhibit:
         return {**told, **({} if job is None else {"facts": job.plain(), "story": self._story(job)})}
 
     def _story(self, job: WebJob) -> list[tuple[str, str]]:
-        if not job.segment:
+        known = self.source.decision(job)
+        if not known:
             return []
         # The moments of a simulation are told by the page, on the simulation's clock.
-        found = rows(0, job.state, job.segment)
+        found = rows(0, job.state, known)
         clock = set() if self.source.live else {"expected", "decided", "moved on", "not before"}
         return [(name, text) for name, text in found if name != "job" and name not in clock]
 

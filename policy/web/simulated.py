@@ -62,6 +62,10 @@ class SimulatedSource:
         """Returns the simulated nodes."""
         return self._room
 
+    def decision(self, job: WebJob) -> Mapping[str, str]:
+        """Returns what the file has of a job's decision."""
+        return job.segment
+
     def privacy(self) -> WebPrivacy:
         """Returns that everybody sees everything, as the jobs are made up or were given by the viewer."""
         return OPEN

@@ -113,7 +113,7 @@ class OverviewWriter:
         try:
             atomic.replace(self._path, _encode(overview_of(moment)), _PRIVATE)
         except TopologyFileError as fault:
-            problem = f"{fault}; berth nodes and berth queue have nothing to show"
+            problem = f"{fault}; berth nodes, queue, top and web have nothing new to show"
         except Exception as fault:  # noqa: BLE001 - an overview that cannot be made must not end the planner
             problem = f"a fault of berthd's own, there is no overview: {fault!r}"
         if problem and problem != self._problem:
@@ -217,7 +217,10 @@ def _cells(count: int, name: str, jobs: Iterable[JobFacts], used: int) -> list[d
     return cells
 
 
-_OF_THE_SEGMENT = ("tier", "level", "insists", "because", "because_text", "why")
+_OF_THE_SEGMENT = (
+    *("tier", "level", "insists", "because", "because_text", "why", "pins"),
+    *("evicted", "evicted_text", "moves", "move_until", "move_text"),
+)
 
 
 def _job(job: JobFacts, planned: PlannedPlace | None, fleet: Fleet) -> dict[str, Any]:

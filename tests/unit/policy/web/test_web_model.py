@@ -1,23 +1,25 @@
 """Checks the data of the page: of a simulated day, of Slurm, and for each viewer."""
 
+import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from policy.formats.errors import FormatError, SlurmError
-from policy.formats.slurm_facts import JobFacts, NodeFacts, Reading
+from policy.daemon.passes.overviews import Moment, PlannedPlace, overview_of
+from policy.formats import segment
+from policy.formats.errors import DaemonError, FormatError, SlurmError
+from policy.formats.slurm_facts import JobFacts, JobText, Reading
 from policy.report.rows import COLUMNS
-from policy.slurm.gateways import open_gateway
 from policy.web.live import LiveSource
 from policy.web.model import WebNode, WebRoom, WebViewer, seen_by
 from policy.web.simulated import CollectedSource, SimulatedSource
 from tests.unit.policy.report.collected import line
 from tests.unit.policy.web.web_world import simulated_day
-
-RECORDING = Path(__file__).parents[3] / "unit" / "data" / "slurm-26.05"
+from tests.unit.policy_world import fleet, node
 
 
 def test_a_simulated_day_is_told_moment_by_moment(tmp_path: Path) -> None:
@@ -46,23 +48,33 @@ def test_what_is_no_history_is_one_sentence(tmp_path: Path, text: str) -> None:
 
 
 class StandInSlurm:
-    """Slurm, which answers with what a test puts here."""
+    """Slurm and the overview that berthd makes of it, of what a test puts here."""
 
     def __init__(self, private: str = "none") -> None:
         self.private, self.jobs, self.at, self.reads = private, list[JobFacts](), 1_000.0, 0
-        self.fails = False
+        self.fails, self.asked, self.places = False, 0, dict[int, PlannedPlace]()
 
-    def read(self, *, ended: bool) -> Reading:  # noqa: ARG002
+    def overview(self) -> Mapping[str, Any]:
         self.reads += 1
         if self.fails:
+            raise DaemonError("the overview cannot be read; is berthd running?")
+        look = Reading(self.at, (NODE,), tuple(self.jobs), ())
+        told = overview_of(Moment(fleet(look, {"n1": "h100"}), look, (True,), {}, self.places))
+        found: dict[str, Any] = json.loads(json.dumps(told))
+        return found
+
+    def job(self, job_id: int) -> JobText:
+        self.asked += 1
+        if self.fails:
             raise SlurmError("slurmctld does not answer")
-        return Reading(self.at, (NODE,), tuple(self.jobs), ())
+        values = next(one.segment for one in self.jobs if one.id == job_id) or {}
+        return JobText(job_id, "PENDING", 11, segment.put("", values), "", "", "", "")
 
     def config(self) -> Mapping[str, str]:
         return {"PrivateData": self.private, "SlurmUser": "slurm(64030)"}
 
 
-NODE = NodeFacts("n1", 8, 0, 8, 0, 1, True, False, 4, 0, 4, 0, 0)
+NODE = node("n1")
 
 
 def job(number: int, user: int, **values: object) -> JobFacts:
@@ -71,7 +83,7 @@ def job(number: int, user: int, **values: object) -> JobFacts:
 
 
 def live(slurm: StandInSlurm) -> LiveSource:
-    return LiveSource(slurm, lambda names: WebRoom([WebNode(name, 0) for name in names]))
+    return LiveSource(slurm.overview, slurm, lambda: {"h100": [(0, 1, 450.0)]}, lambda: slurm.at)
 
 
 def test_events_are_what_changed_between_two_readings() -> None:
@@ -100,7 +112,7 @@ def test_events_are_what_changed_between_two_readings() -> None:
     ]
 
 
-def test_without_an_answer_of_slurm_the_last_reading_stays_and_says_so() -> None:
+def test_without_an_overview_the_last_one_stays_and_says_so() -> None:
     slurm = StandInSlurm()
     source = live(slurm)
     slurm.jobs = [job(1, 11, holds=(1,))]
@@ -108,7 +120,7 @@ def test_without_an_answer_of_slurm_the_last_reading_stays_and_says_so() -> None
     slurm.fails = True
 
     assert not source.read()
-    assert source.moment(None).problem == "slurmctld does not answer"
+    assert source.moment(None).problem == "the overview cannot be read; is berthd running?"
     assert len(source.moment(None).jobs) == 1
 
 
@@ -162,14 +174,42 @@ def test_private_nodes_leave_no_place_and_nothing_is_public_before_slurm_has_tol
     assert (shown.places, shown.segment) == ((), {})
 
 
-def test_a_real_recording_is_shown() -> None:
-    source = LiveSource(
-        open_gateway(f"recorded:{RECORDING}"), lambda names: WebRoom([WebNode(name, 0) for name in names])
-    )
-
+def test_room_places_and_waits_are_those_of_the_overview() -> None:
+    slurm = StandInSlurm()
+    slurm.jobs = [job(1, 11, holds=(3,)), job(2, 12, state="PENDING", start=None, nodes=(), reason="Resources")]
+    slurm.places = {2: PlannedPlace((0,), 0b1100, 1_600.0, 0.0)}
+    source = live(slurm)
     assert source.read(), source.moment(None).problem
-    assert sum(node.gpus for node in source.room().nodes) > 0
-    assert all(one.state in {"PENDING", "RUNNING"} for one in source.moment(None).jobs)
+
+    [shown] = source.room().nodes
+    assert (shown.name, shown.gpus, shown.model) == ("n1", 8, "h100")
+    assert source.room().links == {"h100": [(0, 1, 450.0)]}
+    found = {one.id: one for one in source.moment(None).jobs}
+    assert (found["1"].places, found["1"].gpus) == ([(0, 3)], 2)
+    assert (found["2"].places, found["2"].reason, found["2"].plain()["planned"]) == ([(0, 12)], "Resources", 1_600)
+
+
+def test_an_old_overview_says_so() -> None:
+    slurm = StandInSlurm()
+    source = LiveSource(slurm.overview, slurm, dict, lambda: slurm.at + 90)
+
+    assert source.read()
+    assert source.moment(None).problem == "berthd's overview is 90 s old; is berthd running?"
+
+
+def test_a_jobs_decision_is_asked_of_slurm_once_for_all_who_look() -> None:
+    slurm = StandInSlurm()
+    slurm.jobs = [job(1, 11, holds=(3,), segment={"level": "nvlink", "state": "placed"})]
+    source = live(slurm)
+    source.read()
+    [shown] = source.moment(None).jobs
+
+    decisions = [source.decision(shown) for _ in range(3)]
+
+    assert decisions == [{"level": "nvlink", "state": "placed"}] * 3
+    assert slurm.asked == 1
+    slurm.at, slurm.fails = slurm.at + 60, True
+    assert source.decision(shown) == {"level": "nvlink"}
 
 
 def collected(path: Path, *lines: str) -> Path:
