@@ -17,6 +17,7 @@ import html
 import json
 import os
 import pty
+import re
 import shlex
 import struct
 import subprocess
@@ -123,7 +124,7 @@ def draw(recording: Recording) -> str:
         texts.append(f'<g id="l{number}">{"".join(spans(line, BAR + MARGIN + (number + 1) * LINE - 4))}</g>')
     back, ink = hexed(MONOKAI.background_color), hexed(MONOKAI.foreground_color)
     rules = [
-        f"text{{font:12px 'DejaVu Sans Mono','Liberation Mono',Menlo,Consolas,monospace;fill:{ink};white-space:pre}}",
+        f"text{{font:12px 'DejaVu Sans Mono','Liberation Mono',Menlo,Consolas,monospace;fill:{ink}}}",
         "@media (prefers-reduced-motion:no-preference){",
         f"g{{animation:{ends:.2f}s linear infinite}}",
         *rules,
@@ -153,7 +154,9 @@ def spans(line: str, y: int) -> Iterator[str]:
         if body:
             x = MARGIN + (column + len(piece) - len(piece.lstrip(" "))) * CHAR
             size = f'textLength="{cell_len(body) * CHAR:.1f}" lengthAdjust="spacingAndGlyphs"'
-            yield f'<text x="{x:.1f}" y="{y}" {size}{look(segment.style)}>{html.escape(body)}</text>'
+            # Not all viewers know white-space: pre, and without it spaces beside each other become one.
+            words = html.escape(re.sub(" {2,}", lambda found: "\u00a0" * len(found[0]), body))
+            yield f'<text x="{x:.1f}" y="{y}" {size}{look(segment.style)}>{words}</text>'
         column += cell_len(piece)
 
 

@@ -34,6 +34,8 @@ _MARGIN, _TOP, _LEAST_WIDTH = 30, 92, 640
 #: Width of a square of four cards, and room above and below it for links that go around cards.
 _QUAD_WIDTH = 2 * places.CARD_WIDTH + places.MESH_X
 _ARC_ROOM = 34
+#: A picture may be so much wider than a window before its cards become narrow.
+_SMALLER = 1.15
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,8 @@ class _Picture:
     starts: Sequence[float]
     widths: Sequence[float]
     width: float
+    card: float
+    """The width of a card in a row."""
     below: frozenset[int]
     """Panels without GPUs that stand in a second row, where one row would be too wide."""
 
@@ -67,12 +71,18 @@ def _place(machine: Machine, panels: Sequence[Panel], *, mesh: bool) -> _Picture
     """Lays out the panels from left to right, centred where the picture could be narrower."""
     most = MOST_WIDTH - 2 * _MARGIN
     everything = range(len(panels))
-    widths = _widths(machine, panels, 12.0, mesh=mesh)
+    card = places.CHIP_WIDTH if mesh else places.CARD_WIDTH
+    widths = _widths(machine, panels, 12.0, card, mesh=mesh)
     below: frozenset[int] = frozenset()
     if _side_by_side(widths, everything) > most:
-        widths = _widths(machine, panels, LEAST_SIZE, mesh=mesh)
+        widths = _widths(machine, panels, LEAST_SIZE, card, mesh=mesh)
     if _side_by_side(widths, everything) > most:
         below = frozenset(place for place in everything if not panels[place].branch.gpus)
+    first = [place for place in everything if place not in below]
+    if not mesh and _side_by_side(widths, first) > most * _SMALLER:
+        # A picture that is shown smaller has text that is too small to read.
+        card = places.NARROW_WIDTH
+        widths = _widths(machine, panels, LEAST_SIZE, card, mesh=mesh)
     rows = [row for row in ([p for p in everything if p not in below], sorted(below)) if row]
     width = max([_LEAST_WIDTH, *(_side_by_side(widths, row) + 2 * _MARGIN for row in rows)])
     starts = [0.0] * len(panels)
@@ -81,17 +91,16 @@ def _place(machine: Machine, panels: Sequence[Panel], *, mesh: bool) -> _Picture
         for place in row:
             starts[place] = x
             x += widths[place] + BETWEEN
-    return _Picture(machine, Canvas(), places.tints(machine), panels, starts, widths, width, below)
+    return _Picture(machine, Canvas(), places.tints(machine), panels, starts, widths, width, card, below)
 
 
-def _widths(machine: Machine, panels: Sequence[Panel], size: float, *, mesh: bool) -> list[float]:
-    """Returns the width of each panel, with the words on its bar in this size."""
-    gpu_width = places.CHIP_WIDTH if mesh else places.CARD_WIDTH
+def _widths(machine: Machine, panels: Sequence[Panel], size: float, card: float, *, mesh: bool) -> list[float]:
+    """Returns the width of each panel, with the words on its bar in this size, and cards or chips of this width."""
     widths = []
     for panel in panels:
         least = _QUAD_WIDTH + 2 * 40 if mesh and panel.branch.gpus else 0
         label = text_width(panel_words(machine, panel), size) + 16
-        widths.append(max(panel.width(gpu_width), least, label) + 2 * PAD)
+        widths.append(max(panel.width(card), least, label) + 2 * PAD)
     return widths
 
 
@@ -103,7 +112,7 @@ def _row_body(picture: _Picture) -> float:
     """Draws cards in a row and NVLinks above them; returns the lower edge."""
     machine, canvas = picture.machine, picture.canvas
     hub = bool(uplinks(machine))
-    size = (places.CARD_WIDTH, places.CARD_HEIGHT)
+    size = (picture.card, places.CARD_HEIGHT)
     above = arcs_height(machine, _row(picture, 0, size)) + (HUB_HEIGHT + 52 if hub else 0)
     top = _TOP + above
     boxes = _row(picture, top + PAD, size)
@@ -197,17 +206,20 @@ def _card(picture: _Picture, position: int, box: Box) -> None:
         f"M{box.x + 8:.1f} {box.y:.1f}h-1a7 7 0 0 0 -7 7v{box.height - 14:.1f}a7 7 0 0 0 7 7h1z",
         fill=_colour(picture, position),
     )
-    canvas.text(box.x + 17, box.y + 22, f"GPU {position}", size=14, fill=INK, bold=True)
+    narrow = box.width < places.CARD_WIDTH
+    x, name = (box.x + 11, f"{position}") if narrow else (box.x + 17, f"GPU {position}")
+    canvas.text(x, box.y + 22, name, size=14, fill=INK, bold=True)
     if position in picture.tints:
         letter = _letter(picture.tints[position])
-        canvas.text(box.right - 9, box.y + 21, letter, size=11, fill=MUTED, anchor="end")
+        canvas.text(box.right - (5 if narrow else 9), box.y + 21, letter, size=11, fill=MUTED, anchor="end")
     if troubled:
-        canvas.text(box.right - 24, box.y + 22, "!", size=14, fill=PROBLEM, bold=True, anchor="end")
-    small = [gpu.bus_id.removeprefix("0000:") or f"nvidia{gpu.minor}"]
-    memory = f"{gpu.memory_mib / 1024:.0f} GiB" if gpu.memory_mib else ""
-    small.append(" ".join(filter(None, [memory, "MIG" if gpu.mig else ""])))
+        canvas.text(box.right - (13 if narrow else 24), box.y + 22, "!", size=14, fill=PROBLEM, bold=True, anchor="end")
+    memory, mig = f"{gpu.memory_mib / 1024:.0f} GiB" if gpu.memory_mib else "", "MIG" if gpu.mig else ""
+    device = gpu.bus_id.removeprefix("0000:") or f"nvidia{gpu.minor}"
+    # A narrow card names the device in its tip alone.
+    small = [memory, mig] if narrow else [device, " ".join(filter(None, [memory, mig]))]
     for i, words in enumerate(small):
-        canvas.text(box.x + 17, box.y + 38 + 14 * i, fit(words, box.width - 22, 11), size=11, fill=MUTED)
+        canvas.text(x, box.y + 38 + 14 * i, fit(words, box.right - x, 11), size=11, fill=MUTED)
 
 
 def _chip(picture: _Picture, position: int, box: Box) -> None:

@@ -13,6 +13,8 @@ from topology.pcie import Branch, tree
 __all__ = ["Box", "Panel", "Stem", "first_stem", "is_mesh", "panels_of", "put_mesh", "put_stems", "tints"]
 
 CARD_WIDTH, CARD_HEIGHT = 104, 62
+#: A card of a node with too many GPUs for one row of wide ones.
+NARROW_WIDTH = 52
 CHIP_WIDTH, CHIP_HEIGHT = 62, 24
 GAP, PAD, BETWEEN = 14, 16, 26
 NIC_WIDTH, NIC_HEIGHT, NIC_GAP = 86, 32, 6

@@ -28,6 +28,7 @@ def test_no_line_of_the_picture_is_cut_off() -> None:
     pieces = list(drawing.iter("{http://www.w3.org/2000/svg}text"))
 
     assert len(pieces) > 50
+    assert [piece.text for piece in pieces if "  " in (piece.text or "")] == [], "viewers make one space of two"
     for piece in pieces:
         assert float(piece.attrib["x"]) + float(piece.attrib["textLength"]) <= width - MARGIN
         assert float(piece.attrib["y"]) < height

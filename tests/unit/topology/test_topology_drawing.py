@@ -24,9 +24,27 @@ from topology.drawing.places import is_mesh, panels_of, put_mesh, tints
 from topology.fabric import Fabric
 from topology.islands import islands
 from topology.machines import machine, names, rack
-from topology.model import Gpu, Machine
+from topology.model import Gpu, Link, Machine, Nic, PathWord
 
 SVG = "{http://www.w3.org/2000/svg}"
+
+
+def near(a: int, b: int) -> PathWord:
+    return "SELF" if a == b else "PIX" if a // 2 == b // 2 else "NODE" if a // 8 == b // 8 else "SYS"
+
+
+SIXTEEN = Machine(
+    "n1",
+    "v100",
+    tuple(Gpu(i, i, f"GPU-{i}", "Tesla V100-SXM3-32GB", numa=i // 8, memory_mib=32_768) for i in range(16)),
+    tuple(Link(a, b, 6, 154.8, "switch") for a, b in combinations(range(16), 2)),
+    tuple(tuple(near(a, b) for b in range(16)) for a in range(16)),
+    nics=tuple(Nic(f"mlx5_{i}", "", i // 4, "infiniband", 12.5) for i in range(8)),
+    nic_paths=tuple(
+        tuple(near(gpu, 2 * nic + gpu % 2) if gpu // 2 != nic else "PIX" for nic in range(8)) for gpu in range(16)
+    ),
+    switches=12,
+)
 NODES = [*(machine(name, "n1") for name in names()), rack("gb200-nvl72", ["t1", "t2"])[0]]
 
 
@@ -69,18 +87,26 @@ def test_the_pictures_in_the_documents_are_what_is_drawn(name: str) -> None:
     assert (FOLDER / f"{name}.svg").read_text(encoding="utf-8") == PICTURES[name](), "run python -m tests.pictures"
 
 
-@pytest.mark.parametrize("node", NODES, ids=lambda node: f"{node.model}-{node.size}-{node.domain[:4]}")
+@pytest.mark.parametrize("node", [*NODES, SIXTEEN], ids=lambda node: f"{node.model}-{node.size}-{node.domain[:4]}")
 def test_no_text_hides_another_or_leaves_the_picture(node: Machine) -> None:
     assert_readable(draw_node(node))
 
 
-@pytest.mark.parametrize("node", NODES, ids=lambda node: f"{node.model}-{node.size}-{node.domain[:4]}")
+@pytest.mark.parametrize("node", [*NODES, SIXTEEN], ids=lambda node: f"{node.model}-{node.size}-{node.domain[:4]}")
 def test_a_window_of_1200_pixels_shows_a_node_whole_with_letters_to_read(node: Machine) -> None:
     root = parsed(draw_node(node))
     shown = float(root.get("width", ""))
     scale = shown / float(root.get("viewBox", "").split()[2])
     assert shown <= 1180
     assert min(float(text.get("font-size", "")) for text in root.iter(f"{SVG}text")) * scale >= 9
+
+
+def test_sixteen_gpus_stand_in_one_row_of_narrow_cards() -> None:
+    picture = draw_node(SIXTEEN)
+    words = {text.words: text for text in texts(picture)}
+    assert len({words[str(gpu)].y for gpu in range(16)}) == 1
+    tips = [title.text or "" for title in parsed(picture).iter(f"{SVG}title")]
+    assert all(any(f"/dev/nvidia{gpu}" in tip for tip in tips) for gpu in range(16))
 
 
 def test_nics_of_no_gpu_stand_below_where_a_row_would_be_too_wide() -> None:
