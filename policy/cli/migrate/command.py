@@ -124,7 +124,7 @@ def _planned(options: argparse.Namespace, site: _Site, rung: Rung, only: str | N
     changes = tuple(site.files.changes(new))
     nodes = tuple(sorted_nodes(wanted))
     moved = {path.name for path in (change.path for change in changes)}
-    steps = tuple(advice.steps(rung, nodes, site.files, found)) if moved or rung == "observe" else ()
+    steps = tuple(advice.steps(rung, nodes, site.files, found, site.says.states)) if moved or rung == "observe" else ()
     kind = file_system(site.files.slurm_conf[0].parent)
     return _Planned(
         rung, nodes, changes, found, steps,
@@ -356,7 +356,9 @@ def _steps_back(changes: Sequence[Change], site: _Site) -> list[advice.Step]:
     return [
         step
         for change in changes
-        for step in advice.steps_back(change.rung, change.came_from, change.nodes, site.files, change.back)
+        for step in advice.steps_back(
+            change.rung, change.came_from, change.nodes, site.files, change.back, site.says.states
+        )
     ]
 
 
