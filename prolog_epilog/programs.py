@@ -24,6 +24,23 @@ from prolog_epilog.node import logfile
 _NOT_SLURMDS = frozenset({"LC_CTYPE", "PWD", "OLDPWD", "SHLVL", "_"})
 """Variables that slurmd does not set: Python adds the first when it starts in the C locale, the shell the others."""
 
+_HELP = """\
+usage: berth-{name} [--config FILE] [--root FOLDER] [--dev FOLDER]
+
+Berth's {title}: slurmd runs it as root, without arguments,
+{when}.
+What it says stands in slurmd's log. berth doctor node checks that slurm.conf
+calls it.
+
+  --config FILE  berth.conf, where it is not beside slurm.conf
+  --root FOLDER  Berth's folder of this boot (default: {root})
+  --dev FOLDER   the device files (default: {dev})
+"""
+_WHEN = {
+    "prolog": "when a job starts on a node, and gives it its share of a GPU",
+    "epilog": "when a job ends on a node, takes its share back and tells berthd",
+}
+
 _WORDS = {"--config": "config", "--root": "root", "--dev": "dev"}
 
 
@@ -66,6 +83,9 @@ class _Report:
 
 
 def _main(name: str, run: Callable[[jobs.NodeJob, Here], int], words: Sequence[str]) -> int:
+    if {"-h", "--help"} & set(words):
+        sys.stdout.write(_HELP.format(name=name, title=name.title(), when=_WHEN[name], root=ROOT, dev=DEV))
+        return 0
     report = _Report(name)
     try:
         options = _options(name, words)

@@ -71,9 +71,19 @@ def main() -> int:
 
 
 def _words() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="berth-guard", description="Watches the GPUs that jobs share on this node.")
-    parser.add_argument("--config", help="berth.conf, where it is not beside slurm.conf")
-    parser.add_argument("--root", type=Path, default=Path("/run/berth"), help="Berth's folder of this boot")
+    text = (
+        "Watches the GPUs that jobs share on this node: measures owners, holds guests back, and takes back the shares "
+        "of jobs that are over. Its unit starts it as root."
+    )
+    parser = argparse.ArgumentParser(prog="berth-guard", description=text)
+    parser.add_argument("--config", metavar="FILE", help="berth.conf, where it is not beside slurm.conf")
+    parser.add_argument(
+        "--root",
+        type=Path,
+        default=Path("/run/berth"),
+        metavar="FOLDER",
+        help="Berth's folder of this boot (default: %(default)s)",
+    )
     parser.add_argument("--once", action="store_true", help="one look, then end; exit status 1 if anything is wrong")
     parser.add_argument("--thaw", action="store_true", help="thaw whom a guard that is gone left frozen, then end")
     return parser.parse_args()

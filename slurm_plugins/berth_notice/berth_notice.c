@@ -394,12 +394,18 @@ static void go_on_alone(void)
 	}
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
 	static struct job job;
 	struct timespec until;
 	const char *outcome;
 
+	if (argc > 1 && !strcmp(argv[1], "--help")) {
+		puts("usage: berth-notice\n\n"
+		     "Tells berthd that a job ends on this node. berth-epilog runs it, or slurmd\n"
+		     "as an Epilog, without arguments: the job stands in the environment.");
+		return 0;
+	}
 	clock_gettime(CLOCK_MONOTONIC, &began);
 	until = began;
 	until.tv_nsec += DEADLINE_MS * 1000000L;

@@ -90,6 +90,12 @@ int main(int argc, char **argv)
 		       SLURM_VERSION_MICRO(SLURM_VERSION_NUMBER));
 		return 0;
 	}
+	if (argc > 1 && !strcmp(argv[1], "--help")) {
+		puts("usage: berth-slurm [--version]\n\n"
+		     "Reads and changes Slurm's records for berthd, which starts it:\n"
+		     "commands come on standard input, answers go to standard output.");
+		return 0;
+	}
 	/* All tasks of an array, not only those that fit on a screen. */
 	setenv("SLURM_BITSTR_LEN", "0", 1);
 	slurm_init(NULL);

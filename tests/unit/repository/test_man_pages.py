@@ -141,6 +141,19 @@ def test_the_options_of_prolog_and_epilog_are_those_of_their_page() -> None:
     assert set(OPTION.findall(plain("berth-prolog.8"))) == programs._WORDS.keys()
 
 
+@pytest.mark.parametrize("program", [programs.prolog, programs.epilog])
+def test_prolog_and_epilog_tell_who_calls_them_and_their_options(
+    program: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["program", "--help"])
+
+    assert program() == 0
+    told = capsys.readouterr().out
+    assert "slurmd runs it as root" in told
+    assert set(OPTION.findall(told)) == programs._WORDS.keys()
+    assert max(map(len, told.splitlines())) <= 80
+
+
 def test_each_program_has_a_page_and_each_page_is_installed() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     named = {

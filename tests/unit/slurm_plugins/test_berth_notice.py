@@ -38,6 +38,12 @@ def program() -> Path:
     return building.built("berth-notice", [building.PLUGINS / name for name in sources], flags=flags)
 
 
+def test_help_says_who_calls_it_and_sends_nothing() -> None:
+    done = subprocess.run([program(), "--help"], capture_output=True, text=True, check=True, env={}, timeout=10)
+
+    assert "berth-epilog runs it" in done.stdout
+
+
 @dataclass(frozen=True)
 class Site:
     """A node's berth.conf and what its Epilog's program leaves behind."""
