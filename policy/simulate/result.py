@@ -51,6 +51,7 @@ class SimulationOutcome:
         first = min(job.submit for job in self.jobs)
         makespan = max(self.ends[job.id] for job in self.jobs) - first
         ideal = sum(job.gpus * job.work for job in self.jobs)
+        offered = self.gpus * makespan
         return {
             "policy": self.policy,
             "jobs": len(self.jobs),
@@ -59,8 +60,8 @@ class SimulationOutcome:
             "p99_jct_s": float(np.percentile(jct, 99)),
             "avg_wait_s": float(wait.mean()),
             "makespan_s": float(makespan),
-            "gpu_util_allocated": self.gpu_seconds_held / (self.gpus * makespan),
-            "gpu_util_useful": ideal / (self.gpus * makespan),
+            "gpu_util_allocated": self.gpu_seconds_held / offered if offered else 0.0,
+            "gpu_util_useful": ideal / offered if offered else 0.0,
             "moves": self.moves,
             "wall_s": self.wall_s,
             **self.extra,

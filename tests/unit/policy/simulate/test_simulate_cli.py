@@ -357,3 +357,18 @@ def test_what_is_done_soon_shows_nothing() -> None:
 )
 def test_the_examples_in_the_text_are_true(name: str) -> None:
     assert doctest.testmod(importlib.import_module(name), raise_on_error=True).attempted
+
+
+@pytest.mark.parametrize("mode", ["slurm", "berthd", "pal-rounds"])
+@pytest.mark.parametrize("jobs", [1, 3])
+def test_jobs_that_end_as_they_start_are_played_too(
+    workload: Path, capsys: pytest.CaptureFixture[str], mode: str, jobs: int
+) -> None:
+    """Accounting is full of them, and a short extract may hold nothing else."""
+    lines = [f"{job},1,50,0,BERT" for job in range(jobs)]
+    (workload / "trace.csv").write_text("job_id,num_gpus,submit_time,duration,model\n" + "\n".join(lines) + "\n")
+
+    words = ("--mode", mode, "--nodes", "2", "--gpus-per-node", "4", "--report", "out.html", "--csv", "out.csv")
+    assert "berth" in play(capsys, *words)
+    for row in rows(capsys, *words[:6]):
+        assert (row["jobs"], row["gpu_util_useful"]) == (jobs, 0.0)
