@@ -13,15 +13,18 @@ weights that halve every 30 days, so a job that changed is followed after a few 
 """
 
 import json
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from enum import StrEnum
 from math import isfinite
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from policy.formats.errors import FormatError, nearest
 
 FORMAT = "berth-profiles/1"
+
+Item = TypeVar("Item")
 
 _HALF = 30 * 86_400.0
 """Seconds in which a measurement loses half of its weight."""
@@ -156,12 +159,28 @@ class Store:
         }  # fmt: skip
 
     def trim(self, most: int) -> bool:
-        """Keeps at most `most` profiles and pairs, the latest measured; faults stay. Tells whether any were dropped."""
-        profiles = sorted(self.measured.items(), key=lambda item: item[1].at, reverse=True)
-        pairs = sorted(self.tried.items(), key=lambda item: (item[1].fault, item[1].at), reverse=True)
-        faults = sum(one.fault for one in self.tried.values())
-        self.measured, self.tried = dict(profiles[:most]), dict(pairs[: max(most, faults)])
-        return len(profiles) > most or len(pairs) > max(most, faults)
+        """Keeps at most `most` profiles and pairs, shared out among users; tells whether any were dropped.
+
+        A user's latest measured come first, and of pairs the faults. A pair counts for that one of its two users who
+        has more pairs.
+        """
+        before = len(self.measured), len(self.tried)
+        self.measured = dict(
+            shared_out(
+                sorted(self.measured.items(), key=lambda item: item[1].at, reverse=True),
+                lambda item: item[0].user,
+                most,
+            )
+        )
+        pairs = Counter(user for pair in self.tried for user in {key.user for key in pair})
+        self.tried = dict(
+            shared_out(
+                sorted(self.tried.items(), key=lambda item: (item[1].fault, item[1].at), reverse=True),
+                lambda item: max((key.user for key in item[0]), key=lambda user: (pairs[user], user)),
+                most,
+            )
+        )
+        return before != (len(self.measured), len(self.tried))
 
     def write(self) -> str:
         """Returns the store's text."""
@@ -196,6 +215,21 @@ class Store:
         else:
             pair = ProfileKey(*map(str, line.pop("host"))), ProfileKey(*map(str, line.pop("guest")))
             self.tried[pair] = Tried(**_checked(number, line, Tried))
+
+
+def shared_out(items: Iterable[Item], user_of: Callable[[Item], str], most: int) -> list[Item]:
+    """Returns at most `most` of the items, best first: the first of each user before the second of any.
+
+    >>> shared_out(["a1", "a2", "a3", "b1"], lambda item: item[0], 3)
+    ['a1', 'b1', 'a2']
+    """
+    seen: Counter[str] = Counter()
+    ranked: list[tuple[int, Item]] = []
+    for item in items:
+        user = user_of(item)
+        ranked.append((seen[user], item))
+        seen[user] += 1
+    return [item for _, item in sorted(ranked, key=lambda one: one[0])[:most]]
 
 
 def fields_of(one: Measured) -> dict[str, float]:

@@ -19,7 +19,7 @@ from policy.request.share import Mate
 from policy.sharing.companions import LEAST, Companions
 from policy.sharing.neighbours import Neighbours, numbers_of
 from policy.sharing.predictor import Fit
-from policy.sharing.profiles import Measured, ProfileKey, Store
+from policy.sharing.profiles import Measured, ProfileKey, Store, shared_out
 from policy.site import log
 from topology import atomic
 from topology.errors import TopologyError
@@ -34,13 +34,13 @@ ENOUGH_S = 30.0
 """Seconds beside each other that say something about a pair."""
 
 MOST = 20_000
-"""Profiles, and pairs, that are kept: some users give each job a name of its own."""
+"""Profiles, and pairs, that are kept: some users give each job a name of its own, and only lose their own ones."""
 
 KNOWN_EVERY = 60.0
 """Seconds between two looks at what is new of packed jobs: it travels to the answerer."""
 
 MOST_NEIGHBOURS = 2_000
-"""Profiles by which packed jobs are put together, those measured last: some milliseconds of the answerer's."""
+"""Profiles by which packed jobs are put together, each user's latest: some milliseconds of the answerer's."""
 
 _FULL_RUN_S = 600.0
 """As many seconds alone count as one run."""
@@ -101,8 +101,10 @@ class Profiles:
         self._news, self._neighbours_at = False, at
         named = (item for item in self.store.measured.items() if not item[0].name.startswith("class:"))
         measured = [item for item in named if item[1].busy is not None]
+        measured.sort(key=lambda item: item[1].at, reverse=True)
+        kept = shared_out(measured, lambda item: item[0].user, MOST_NEIGHBOURS)
         # The last measured one counts, if one name has several.
-        last = sorted(measured, key=lambda item: item[1].at)[-MOST_NEIGHBOURS:]
+        last = sorted(kept, key=lambda item: item[1].at)
         known = {mate: numbers_of(one) for key, one in last if (mate := self._mate(key)) is not None}
         if self.neighbours is None or known != self.neighbours.known:
             self.neighbours = Neighbours(known, self._fit, least=least, capped=capped)

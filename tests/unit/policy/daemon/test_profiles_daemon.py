@@ -110,6 +110,20 @@ def test_users_who_name_each_job_anew_fill_no_memory(tmp_path: Path, monkeypatch
     assert made.store == store
 
 
+def test_many_names_of_one_user_push_no_other_out_of_what_packed_jobs_are_placed_by(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("policy.daemon.passes.profiles.MOST_NEIGHBOURS", 3)
+    made = Profiles(tmp_path / "profiles", name_of=lambda user: f"user{user}")
+    one = replace(jobs()[1], segment={}, user=1)
+    made.hear(word(alone=Alone(1, 60.0, busy=0.5)), {1: replace(one, user=2)}, NOW)
+    for number in range(9):
+        made.hear(word(alone=Alone(1, 60.0, busy=0.5)), {1: replace(one, name=f"run{number}")}, NOW + 1 + number)
+    made.know_neighbours(NOW + KNOWN_EVERY, 0.9, capped=False)
+    assert made.neighbours is not None
+    assert set(made.neighbours.known) == {(2, "train"), (1, "run7"), (1, "run8")}
+
+
 def test_what_another_wrote_meanwhile_is_kept_and_so_is_what_was_measured(tmp_path: Path) -> None:
     path = tmp_path / "profiles"
     made = opened(path)

@@ -130,6 +130,26 @@ def test_trials_are_learned_from_and_faults_are_for_ever() -> None:
     assert store.verdict(BOB, ANN) is Verdict.FAULT
 
 
+def test_many_names_of_one_user_push_out_no_profile_or_pair_of_another() -> None:
+    store = Store()
+    mine = [ProfileKey("mallory", "lab", f"run{number}") for number in range(50)]
+    train, sweep = ProfileKey("ann", "lab", "train"), ProfileKey("bob", "lab", "sweep")
+    for key in (train, sweep):
+        store.add(key, measured(at=1.0))
+    store.trial(train, sweep, (1.0, 0.8), 1.0)
+    for number, key in enumerate(mine, 100):
+        store.add(key, measured(at=number))
+        store.trial(train, key, (1.0, 0.8), number)
+        store.fault(key, mine[0], number)
+    assert store.trim(20)
+    assert {train, sweep} <= store.measured.keys()
+    assert (train, sweep) in store.tried
+    assert max(len(store.measured), len(store.tried)) == 20
+    assert mine[-1] in store.measured
+    assert (mine[-1], mine[0]) in store.tried, "a fault stays longer than what was only tried"
+    assert not store.trim(20)
+
+
 def test_old_profiles_are_forgotten() -> None:
     store = Store()
     store.add(ANN, measured(at=0.0))
