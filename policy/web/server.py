@@ -17,6 +17,7 @@ from functools import partial
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
+from math import isfinite, nan
 from typing import Any, Protocol
 from urllib.parse import parse_qs, urlsplit
 
@@ -95,11 +96,12 @@ class Exhibit:
 
     def moment(self, viewer: WebViewer, at: float | None) -> tuple[bytes, bytes]:
         """Returns a moment as this viewer may see it, plain and compressed."""
+        at = self._second(at)
         return self._reply(("moment", self._kind(viewer), at), lambda: self._seen(viewer, at).plain())
 
     def job(self, viewer: WebViewer, name: str, at: float | None) -> dict[str, Any] | None:
         """Returns a job's story; None for a job that is not there, or that this viewer may not see."""
-        moment = self._seen(viewer, at)
+        moment = self._seen(viewer, self._second(at))
         job = next((one for one in moment.jobs if one.id == name), None)
         events = [[one.at, one.kind, one.text] for one in moment.events if one.job == name]
         if job is None and not events:
@@ -115,6 +117,11 @@ class Exhibit:
         found = rows(0, job.state, known)
         clock = set() if self.source.live else {"expected", "decided", "moved on", "not before"}
         return [(name, text) for name, text in found if name != "job" and name not in clock]
+
+    def _second(self, at: float | None) -> float | None:
+        """Returns the second that is shown for a moment: whoever varies it within a second gets the kept reply."""
+        room = self.source.room()
+        return None if room.live or at is None else float(min(max(round(at), room.began), room.until))
 
     def _seen(self, viewer: WebViewer, at: float | None) -> WebMoment:
         return seen_by(replace(viewer, sees_all=self._all(viewer)), self.source.moment(at), self.source.privacy())
@@ -197,6 +204,8 @@ class WebHandler(BaseHTTPRequestHandler):
         try:
             at = float(query["at"][0]) if "at" in query else None
         except ValueError:
+            at = nan
+        if at is not None and not isfinite(at):
             self._say(HTTPStatus.BAD_REQUEST, "at is a number of seconds")
             return
         if path in _FILES:

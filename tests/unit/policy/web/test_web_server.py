@@ -16,7 +16,7 @@ from policy.formats.errors import ConfigError
 from policy.site.munge import Credential
 from policy.web import server as module
 from policy.web.access import MUNGE_TEXT, WebAccess, read_tokens
-from policy.web.model import WebViewer
+from policy.web.model import WebMoment, WebViewer
 from policy.web.server import Exhibit, poll
 from policy.web.simulated import SimulatedSource
 from tests.unit.policy.web.test_web_model import StandInSlurm, job, live
@@ -241,3 +241,35 @@ def test_a_moment_is_kept_for_all_who_see_the_same(day: SimulatedSource) -> None
     first = exhibit.moment(WebViewer(1), day.room().began)
     assert exhibit.moment(WebViewer(2), day.room().began) is first
     assert json.loads(first[0])["schema_version"] == 1
+
+
+def test_moments_that_differ_by_less_than_a_second_are_one(
+    day: SimulatedSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[float | None] = []
+
+    def moment(at: float | None) -> WebMoment:
+        made.append(at)
+        return SimulatedSource.moment(day, at)
+
+    monkeypatch.setattr(day, "moment", moment)
+    began, until = day.room().began, day.room().until
+    with served(day) as server:
+        for number in range(20):
+            told(server, f"/api/moment?at={began + 100 + number / 50}")
+            told(server, f"/api/job/8?at={began + 100 + number / 50}")
+        assert set(made) == {began + 100}
+        made.clear()
+        for text in ("-1e300", str(began - 7), "1e300", str(until + 7)):
+            told(server, f"/api/moment?at={text}")
+        assert made == [began, until]
+        for text in ("nan", "inf", "-inf", "1e999"):
+            assert asked(server, f"/api/moment?at={text}")[0] == 400
+
+
+def test_a_live_page_has_one_moment_whatever_is_asked() -> None:
+    source = live(StandInSlurm())
+    source.read()
+    exhibit = Exhibit(source)
+    first = exhibit.moment(WebViewer(), None)
+    assert all(exhibit.moment(WebViewer(), float(at)) is first for at in range(10))
