@@ -14,6 +14,7 @@
 
 #include "spank/devices.h"
 #include "spank/mps_listens.h"
+#include "common/limits.h"
 #include "common/messages.h"
 #include "common/options.h"
 #include "common/share_file.h"
@@ -82,7 +83,18 @@ static bool packed(spank_t spank)
 	       spank_option_getopt(spank, &option, &share) == ESPANK_SUCCESS;
 }
 
-/* A guest by its own words, to whom Slurm gave a seat and no GPU. */
+static bool opens_a_gpu(void)
+{
+	for (unsigned int minor = 0; minor < DEVICE_MINORS; minor++)
+		if (device_probe(minor) == DEVICE_OPEN)
+			return true;
+	return false;
+}
+
+/*
+ * A guest by its own words, to whom Slurm gave a seat and no GPU. A seat shows in its device alone:
+ * a job that asked for no GPUs has none, and its tier says nothing.
+ */
 static bool guest(spank_t spank)
 {
 	static const char opportunistic[] = "opportunistic";
@@ -93,7 +105,7 @@ static bool guest(spank_t spank)
 
 	return spank_getenv(spank, "SLURM_GPUS_ON_NODE", gpus, sizeof(gpus)) != ESPANK_SUCCESS &&
 	       spank_option_getopt(spank, &option, &tier) == ESPANK_SUCCESS && tier &&
-	       !strncmp(tier, opportunistic, strlen(opportunistic));
+	       !strncmp(tier, opportunistic, strlen(opportunistic)) && opens_a_gpu();
 }
 
 static bool needs_share_file(spank_t spank)

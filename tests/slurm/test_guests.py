@@ -155,6 +155,14 @@ def test_only_sbatch_submits_guests(slurm: Slurm, command: str) -> None:
     assert "only sbatch can submit one" in result.err
 
 
+def test_a_tier_without_gpus_runs_as_on_plain_slurm(slurm: Slurm) -> None:
+    batch = slurm.submit("--gpu-tier=opportunistic", "-n1", body="echo a script; srun -n1 echo a step")
+    assert {"a script", "a step"} <= set(slurm.finish(batch).splitlines())
+    for command in ("srun", "salloc"):
+        ran = slurm.target.run([command, "--gpu-tier=opportunistic", "-n1", "echo", "it runs"], check=False)
+        assert (ran.rc, ran.out.strip()) == (0, "it runs"), ran.err
+
+
 def test_berth_release_gives_a_parked_guest_back(slurm: Slurm) -> None:
     occupy(slurm, "exclusive", *all_nodes(slurm))
     job = slurm.submit("--gpu-tier=opportunistic", "--gpus=1", body=SLEEP)

@@ -200,6 +200,21 @@ def test_without_a_file_whole_gpus_start_and_a_share_does_not(node: Node) -> Non
     assert "berth-prolog" in stopped.said
 
 
+@pytest.mark.parametrize("step", [BATCH, STEP])
+@pytest.mark.parametrize("tier", ["opportunistic", "opportunistic,upgrade"])
+def test_a_guest_without_a_file_does_not_start_on_its_seat_and_a_job_without_gpus_does(
+    node: Node, tier: str, step: int
+) -> None:
+    environment = {"PATH": "/bin"}
+    stopped = node.start(environment, flag=tier, step=step)
+    assert stopped.environment is None
+    assert "no share file" in stopped.said
+    node.devices = "dddd"
+    assert node.start(environment, flag=tier, step=step) == Task(environment, "")
+    node.devices = ""
+    assert node.start(environment, flag=tier, step=step) == Task(environment, "")
+
+
 @pytest.mark.parametrize("wrong", ["another user", "writable", "broken", "link"])
 def test_a_file_that_cannot_be_right_is_named_and_starts_whole_gpus_only(node: Node, wrong: str) -> None:
     path = node.share("status=ok", "set.EVIL=1")

@@ -3,11 +3,12 @@
  * What slurmstepd does around the plugin's hooks on a node: a task begins, and its environment is
  * printed where the user's program would run.
  *
- *   stepd JOB UID STEP TASK SHARE DEVICES [PLUGSTACK ARGUMENTS]
+ *   stepd JOB UID STEP TASK FLAG DEVICES [PLUGSTACK ARGUMENTS]
  *
- * SHARE is the value of --gpu-share, or empty. DEVICES has a letter for each /dev/nvidiaN: o opens,
+ * FLAG is the value of --gpu-share, a number, or of --gpu-tier, or empty. DEVICES has a letter for each /dev/nvidiaN: o opens,
  * d is denied by the cgroup, - does not exist.
  */
+#include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdarg.h>
@@ -100,8 +101,10 @@ spank_err_t spank_prepend_task_argv(spank_t spank, int argc, const char *argv[])
 
 spank_err_t spank_option_getopt(spank_t spank, struct spank_option *option, char **value)
 {
+	const char *flag = isdigit((unsigned char)*given[5]) ? "gpu-share" : "gpu-tier";
+
 	(void)spank;
-	if (strcmp(option->name, "gpu-share") != 0 || !*given[5])
+	if (strcmp(option->name, flag) != 0 || !*given[5])
 		return ESPANK_ERROR;
 	*value = given[5];
 	return ESPANK_SUCCESS;
