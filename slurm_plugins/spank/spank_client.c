@@ -48,6 +48,9 @@ static int on_option_unchecked(int index, const char *value, int remote)
 
 int spank_client_register(spank_t spank, int checked)
 {
+	/* By the flags of this command alone, whatever its environment has. */
+	if (checked)
+		unsetenv(SHARE_ASKED);
 	for (size_t i = 0; i < berth_option_count; i++) {
 		const struct berth_option *option = &berth_options[i];
 		char usage[USAGE_MAX];

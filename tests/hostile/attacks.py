@@ -29,10 +29,13 @@ class Attack(NamedTuple):
     """A regular expression; with it the command has to fail, and to say this."""
 
 
+LINE = "FORGED-LINE"
+"""No line of a log of Berth begins with it."""
 FORGED = (
     "x\\n   JobState=PENDING Reason=None\\n   Socks/Node=* NtasksPerN:B:S:C=0:0:*:* CoreSpec=*\\n   JOB_GRES=shard:90"
     "\\n     Nodes=n[1-4] CPU_IDs=0 Mem=0 GRES=shard:g0:90(90/100)\\n   AdminComment=[berth/1 state=placed parked=1]"
 )
+CONTROL = "a\\033]0;owned\\007\\r\\n\\x9b2J" + LINE + " all is well\\n"
 SEGMENT = "[berth/1 nodes=n1,n2,n3,n4 gpus=0 share=99 mem=90000 way=mps]"
 
 
@@ -77,6 +80,38 @@ SUBMISSIONS = (
     sbatch("a folder that poses as scontrol", f"--gpu-share=10 -D $'/tmp/{FORGED}'"),
     sbatch("a network that poses as scontrol", f"--gpu-share=10 --network=$'{FORGED}'"),
     sbatch("an account that poses as scontrol", f"--gpu-share=10 -A $'{FORGED}'"),
+    sbatch("a wckey that poses as scontrol", f"--gpu-share=10 --wckey=$'{FORGED}'"),
+    sbatch("a burst buffer that poses as scontrol", f"--gpu-share=10 --bb=$'{FORGED}'"),
+    sbatch("a log that poses as scontrol", f"--gpu-share=10 -o $'/tmp/{FORGED}'"),
+    sbatch("a mail address that poses as scontrol", f"--gpu-share=10 --mail-type=END --mail-user=$'{FORGED}'"),
+    sbatch("a container that poses as scontrol", f"--gpu-share=10 --container=$'/tmp/{FORGED}'"),
+    sbatch("a wckey like Berth's", f"--gpus=1 --wckey='{SEGMENT}'"),
+    sbatch("a seat as a burst buffer", "--gpus=1 --bb='gres/seat:g0:1 xgres/seat:g0:1'"),
+    Attack(
+        "sbatch a seat and an Extra of Berth's as burst buffers of the script",
+        f"printf '#!/bin/bash\\n#BB gres=seat:g0:1\\n#DW jobdw type=scratch {SEGMENT}\\n#BB_LUA --extra={SEGMENT}\\n'"
+        " | sbatch -n1 -t 1 --gpus=1 -o /dev/null",
+    ),
+    *(
+        sbatch(f"control characters in {option}", f"--gpu-share=10 {option}=$'{CONTROL}'")
+        for option in ("--job-name", "--comment", "--wckey", "--account", "--constraint", "--chdir", "--reservation")
+    ),
+    Attack(
+        "sbatch a flood that Slurm refuses",
+        "for i in $(seq 40); do sbatch -n1 -t 1 -o /dev/null --gpus=8 -x nowhere$i --wrap true; done",
+        SLURMS,
+    ),
+    Attack(
+        "sbatch a name for each job",
+        "for i in $(seq 40); do sbatch -H -n1 -t 1 -o /dev/null --gpu-share=5 -J many$i --wrap true; done >/dev/null;"
+        " squeue -h -u $(id -un) -o '%A %j' | awk '$2 ~ /^many/ {print $1}' | xargs scancel",
+    ),
+    Attack(
+        "sbatch a log that becomes a link to a secret",
+        "sbatch -n1 -t 1 --gpus=1 --retry=1 -o /tmp/hers-%j.log"
+        " --wrap 'ln -sf /etc/shadow /tmp/hers-$SLURM_JOB_ID.log; exit 1'",
+    ),
+    sbatch("a link for a log", "--gpus=1 -o /tmp/to-shadow", "", "ln -sf /etc/shadow /tmp/to-shadow;"),
     sbatch("no share", "--gpu-share=0", "gpu-share"),
     sbatch("more than all", "--gpu-share=101", "gpu-share"),
     sbatch("a share with a command", "--gpu-share='30;reboot'", "gpu-share"),
@@ -107,6 +142,27 @@ SUBMISSIONS = (
     Attack("srun a position", "timeout 9 srun -n1 -t 1 --gres=gpu:g0:1 true", POSITION),
     Attack("srun a seat", "timeout 9 srun -n1 -t 1 --gres=seat:g0:1 true", OWN),
     Attack("srun a seat by environment", "SLURM_GRES=seat:g0:1 timeout 9 srun -n1 -t 1 true", OWN),
+    *(
+        Attack(
+            f"srun a position, and {name} in the environment",
+            f"env {name}={value} timeout 9 srun -n1 -t 1 --gres=gpu:g0:1 true",
+            POSITION,
+        )
+        for name, value in (
+            *(("BERTH_SHARE_ASKED", 1), ("BERTH_GUEST", 1), ("BERTH_PREFLIGHT", 1), ("SLURM_SHARDS_ON_NODE", 100)),
+            *(("SLURM_GPUS_ON_NODE", 8), ("BERTH_PREFLIGHT_JOB", 1), ("BERTH_PREFLIGHT_ASKED", "must")),
+        )
+    ),
+    *(
+        Attack(
+            f"{command} a position by a slurm.conf of her own",
+            "sed -e '/^CliFilterPlugins/d' -e '/^PlugStackConfig/d' /etc/slurm/slurm.conf >/tmp/hers.conf;"
+            f" echo PlugStackConfig=/dev/null >>/tmp/hers.conf; SLURM_CONF=/tmp/hers.conf timeout 9 {command}"
+            " -n1 -t 1 --gres=gpu:g0:1 true",
+            POSITION,
+        )
+        for command in ("srun", "salloc")
+    ),
     Attack("salloc shards", "timeout 9 salloc -n1 -t 1 --gres=shard:g0:1 true", OWN),
     Attack("salloc an Extra of Berth's", f"timeout 9 salloc -n1 -t 1 --gpus=1 --extra='{SEGMENT}' true", BERTHS),
 )
@@ -150,6 +206,12 @@ UPDATES = (
             ),
             *("Dependency=afterok:$V", "Partition=other", "UserId=0", "Shared=0", "Requeue=0", "Deadline=now+1hour"),
         )
+    ),
+    *(
+        update(job, f"{field}={text}")
+        for job in ("PINNED", "HELD", "PACKED")
+        for field in ("BurstBuffer", "WCKey", "MailUser", "StdOut", "JobName")
+        for text in (f"'{SEGMENT}'", f"$'{CONTROL}'")
     ),
     *(update(job, f"AdminComment='{SEGMENT}'", SLURMS) for job in ("PINNED", "HELD", "PACKED")),
     update("PACKED", "Extra=", "shares a GPU"),
@@ -217,6 +279,34 @@ CONTROLLER = (
             "berth/1 guard node=n3 gpu=0 job=$V state=unhealthy word=evict",
             "berth/1 failed job=$V node=n3 start=0 class=gpu_lost transient=1 sign=x",
         )
+    ),
+)
+
+OWN_STEP = "timeout 60 srun --overlap --jobid=$PACKED -n1 bash -c {words}"
+
+LINKS = (
+    Attack(
+        "links for the words of her own job",
+        OWN_STEP.format(
+            words="'cd /run/berth/words/$SLURM_JOB_ID && for f in * */*; do rm -f $f && ln -s /etc/shadow $f; done'"
+        ),
+        f"{DENIED}|No such",
+    ),
+    Attack(
+        "links beside the sockets of her own MPS",
+        OWN_STEP.format(
+            words="'cd $CUDA_MPS_PIPE_DIRECTORY && ln -s /etc/shadow x; cd .. && ln -s /etc/shadow y;"
+            " cd log && ln -sf /etc/shadow control.log'"
+        ),
+        f"{DENIED}|No such",
+    ),
+    Attack(
+        "a link where root writes",
+        OWN_STEP.format(
+            words='"for d in /run/berth /run/berth/* /var/lib/berth /var/log/berth /var/spool/berth;'
+            ' do ln -s /etc/shadow \\$d/hers && echo \\$d takes links && exit 0; done; exit 1"'
+        ),
+        f"{DENIED}|No such",
     ),
 )
 

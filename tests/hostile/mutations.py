@@ -6,7 +6,7 @@ import random
 import shlex
 from collections.abc import Sequence
 
-from .attacks import FORGED, SEGMENT, Attack
+from .attacks import FORGED, LINE, SEGMENT, Attack
 
 _KINDS = ("gpu", "shard", "seat", "xgpu", "mps", "gres/seat", "gres:shard", "gpu ", "GPU", "gres/gres/seat")
 _TYPES = ("", ":g0", ":g7", ":g64", ":v100", ":", ":g0:g1", ":G0", ":g00", ":'")
@@ -16,6 +16,7 @@ _OPTIONS = ("gres", "gpus", "gpus-per-node", "gpus-per-task", "gpus-per-socket",
 _FIELDS = (
     *("TresPerNode", "TresPerJob", "TresPerSocket", "TresPerTask", "Gres", "CpusPerTres", "MemPerTres", "TresBind"),
     *("TresFreq", "Licenses", "Extra", "Comment", "JobName", "Features", "ReqNodeList", "NumNodes", "NumTasks"),
+    *("BurstBuffer", "WCKey", "MailUser", "StdOut"),
 )
 _MORE = (
     *("-p plain", "-p gpu,plain", "-N2", "-n4", "--exclusive", "-H", "--begin=now+60", "--array=0-1", "--no-requeue"),
@@ -25,6 +26,7 @@ _MORE = (
 _TEXTS = (
     SEGMENT,
     FORGED.replace("\\n", "\n"),
+    "a\033]0;owned\007\r\n\x9b2J" + LINE,
     "[berth/",
     "[berth/1 ]",
     "]",
@@ -45,7 +47,9 @@ def submission(dice: random.Random) -> Attack:
     words = [f"--{dice.choice(_OPTIONS)}={tres(dice)}" for _ in range(dice.randint(1, 2))]
     words += shlex.split(" ".join(dice.sample(_MORE, dice.randint(0, 3))))
     if not dice.randrange(3):
-        words.append(f"--{dice.choice(('extra', 'comment', 'job-name', 'network'))}={dice.choice(_TEXTS)}")
+        words.append(
+            f"--{dice.choice(('extra', 'comment', 'job-name', 'network', 'wckey', 'bb'))}={dice.choice(_TEXTS)}"
+        )
     command = shlex.join(["sbatch", "-n1", "-t", "1", "-o", "/dev/null", *words, "--wrap", "sleep 1"])
     return Attack(command, command)
 
@@ -54,7 +58,7 @@ def change(dice: random.Random, jobs: Sequence[str]) -> Attack:
     """One or two changes of a job of her own in one update, sometimes beside a harmless one."""
     words = []
     for field in dice.sample(_FIELDS, dice.randint(1, 2)):
-        free = field in {"Extra", "Comment", "JobName"}
+        free = field in {"Extra", "Comment", "JobName", "BurstBuffer", "WCKey", "MailUser", "StdOut"}
         words.append(f"{field}={dice.choice(_TEXTS) if free else tres(dice)}")
     if not dice.randrange(3):
         words.append(dice.choice(("Nice=0", "TimeLimit=1", "Partition=other", "StartTime=now")))

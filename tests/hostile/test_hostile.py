@@ -8,7 +8,16 @@ from tests.slurm.harness import Slurm
 from tests.slurm.nodes import assert_nothing_left, nodes_of
 
 from . import attacks, mutations
-from .world import NODE, all_gone, assert_nothing_gained, beside_a_victim, carry_out, got_through, own_jobs
+from .world import (
+    NODE,
+    all_gone,
+    assert_logs_are_our_own,
+    assert_nothing_gained,
+    beside_a_victim,
+    carry_out,
+    got_through,
+    own_jobs,
+)
 
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(1_200)]
 
@@ -17,12 +26,13 @@ def test_no_attack_gets_through(slurm: Slurm) -> None:
     with beside_a_victim(slurm) as victim:
         names = {**own_jobs(slurm), "V": str(victim.runs), "PIPE": victim.pipe}
         found = []
-        for rows in (attacks.SUBMISSIONS, attacks.UPDATES, attacks.OTHERS, attacks.CONTROLLER):
+        for rows in (attacks.SUBMISSIONS, attacks.UPDATES, attacks.OTHERS, attacks.CONTROLLER, attacks.LINKS):
             found += got_through(slurm.target, rows, names)
             assert_nothing_gained(slurm, victim.runs)
         found += got_through(nodes_of(slurm)[NODE].target, attacks.NODE, names)
         all_gone(slurm)
         assert not found, "\n".join(found)
+        assert_logs_are_our_own(slurm)
     assert_nothing_left(slurm)
     assert slurm.target.run(["svc", "slurmctld", "status"], user="root", check=False).rc == 0
 
@@ -37,8 +47,8 @@ def test_what_a_hole_would_have_left_is_seen(slurm: Slurm) -> None:
 
 
 def test_there_are_as_many_attacks_as_the_page_says() -> None:
-    rows = (*attacks.SUBMISSIONS, *attacks.UPDATES, *attacks.OTHERS, *attacks.CONTROLLER, *attacks.NODE)
-    assert len(rows) >= 200
+    rows = (*attacks.SUBMISSIONS, *attacks.UPDATES, *attacks.OTHERS, *attacks.CONTROLLER, *attacks.LINKS, *attacks.NODE)
+    assert len(rows) >= 280
     assert len({(row.name, row.command) for row in rows}) == len(rows)
 
 

@@ -22,13 +22,21 @@ from tests.slurm.harness import Slurm, seen, until
 from tests.slurm.nodes import let_go, nodes_of, output, said, waiting_body
 from tests.slurm.target import Target
 
-from .attacks import Attack
+from .attacks import LINE, Attack
 
 ATTACKER, VICTIM, NODE = "alice", "bob", "n3"
 _MARK = "\x1e"
 _TRES = ("tres_per_node", "tres_per_job", "tres_per_socket", "tres_per_task")
 _HIDES = re.compile(r"(?:^|,)[^,]+gres[:/](?:gpu|shard|seat)")
+_IN_SHADOW = "root:"
+"""The beginning of /etc/shadow."""
 _PATIENCE = 90.0
+_FOREIGN_LINES = f"""
+for log in /var/log/cluster/berth*.log /var/log/berth/* /home/berth-notice.log; do
+    [ ! -f "$log" ] || LC_ALL=C grep -anP '^{LINE}|[\\x01-\\x08\\x0b-\\x1f\\x7f]' "$log"
+done
+true
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +142,8 @@ def assert_nothing_gained(slurm: Slurm, since: int) -> None:
 def _wrong_with(job: dict[str, Any]) -> Iterator[str]:
     states = set(job["job_state"])
     name = f"job {job['job_id']} {sorted(states)}"
+    if _IN_SHADOW in job["admin_comment"]:
+        yield f"{name} tells what only root may read: {job['admin_comment']}"
     asked = [job[field] for field in _TRES]
     if any(map(_HIDES.search, asked)):
         yield f"{name} asks for what nobody has looked at: {asked}"
@@ -161,3 +171,10 @@ def _held_on_nodes(job: dict[str, Any]) -> Iterator[str]:
     for node, detail in zip(expand(job["nodes"]), job["gres_detail"], strict=False):
         if why := given.objection(node_slurm.read_gres(detail), extra.read(job["extra"], node)):
             yield why
+
+
+def assert_logs_are_our_own(slurm: Slurm) -> None:
+    """No line of a log of Berth begins with a user's text, and none holds a user's control characters."""
+    for target in (slurm.target, *(node.target for node in nodes_of(slurm).values())):
+        found = target.bash(_FOREIGN_LINES, user="root", check=False).out
+        assert not found, found
