@@ -3,11 +3,15 @@
 A .pth file in the environment starts coverage.py in every process of its interpreter, whatever environment that process
 was given. It is there while this runs. What has no interpreter of ours, or is killed, is not counted.
 
-usage: python -m tests.bench.coverage [words for pytest]
+The folders of tests run one after the other, since each process leaves a file and those of a folder are put together
+before the next. The tests are those of `make test` that need no cluster.
+
+usage: python -m tests.bench.coverage [--keep] [folder ...]
 """
 
 from __future__ import annotations
 
+import argparse
 import datetime as dt
 import json
 import os
@@ -17,6 +21,7 @@ import sys
 import sysconfig
 from pathlib import Path
 
+import pytest
 from coverage import Coverage
 
 from tests.bench.table import Figure, at_least, report
@@ -25,6 +30,7 @@ ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "build" / "coverage-python"
 DATA = FOLDER / "data"
 PTH = Path(sysconfig.get_path("purelib")) / "berth_coverage.pth"
+WHICH = "not hard and not published and not torch"
 #: Percent of lines, in all and, to be named, of one file.
 MUST, LOW = 93.0, 85.0
 #: Runs at the start of every process; the variables are gone before the program begins.
@@ -36,29 +42,56 @@ START = (
 )
 
 
-def run_tests(words: list[str]) -> int:
-    """Run the unit tests with coverage.py in each of their processes."""
-    shutil.rmtree(FOLDER, ignore_errors=True)
-    FOLDER.mkdir(parents=True)
+def folders() -> list[str]:
+    """Returns the folders of tests, small enough that one says soon how it went."""
+    policy = sorted((ROOT / "tests/unit/policy").glob("[a-z]*/"))
+    others = sorted(one for one in (ROOT / "tests/unit").glob("[a-z]*/") if one.name not in {"policy", "data"})
+    return [str(one.relative_to(ROOT)) for one in (*policy, *others, ROOT / "tests/world")]
+
+
+def measured() -> Coverage:
+    """Returns what has been put together so far."""
+    made = Coverage(data_file=str(DATA), config_file=str(ROOT / "pyproject.toml"))
+    made.load()
+    return made
+
+
+def run_tests(folder: str) -> bool:
+    """Runs the tests of a folder with coverage.py in each of their processes; tells whether all passed."""
+    took = FOLDER / f"took-{folder.replace('/', '-')}.xml"
+    command = ["nice", "-n", "10", sys.executable, "-m", "pytest", folder, "-m", WHICH, "-n", "auto", "-q"]
+    ended = subprocess.run([*command, f"--junitxml={took}"], cwd=ROOT, check=False).returncode
+    lines = measured()
+    # The first part may have left nothing to add to.
+    if any(FOLDER.glob(f"{DATA.name}.*")):
+        lines.combine([str(FOLDER)])
+        lines.save()
+    return ended in {pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED}
+
+
+def run(chosen: list[str], *, keep: bool) -> list[str]:
+    """Runs the folders one after the other; returns those that failed."""
+    if not keep:
+        shutil.rmtree(FOLDER, ignore_errors=True)
+    FOLDER.mkdir(parents=True, exist_ok=True)
     # Programs that give up root's rights write here too.
     FOLDER.chmod(0o1777)
-    command = ["nice", "-n", "10", sys.executable, "-m", "pytest", *(words or ["tests/unit", "-n", "auto"]), "-q"]
-    command += [f"--junitxml={FOLDER / 'took.xml'}"]
     PTH.write_text(START, encoding="utf-8")
+    failed = list[str]()
     try:
-        return subprocess.run(command, cwd=ROOT, check=False).returncode
+        for number, folder in enumerate(chosen, 1):
+            print(f"coverage: {folder} ({number} of {len(chosen)})", flush=True)
+            failed += [] if run_tests(folder) else [folder]
     finally:
         PTH.unlink()
+    return failed
 
 
 def percents() -> dict[str, tuple[int, int]]:
     """Lines run and lines there are, by file."""
     os.chdir(ROOT)
-    measured = Coverage(data_file=str(DATA), config_file=str(ROOT / "pyproject.toml"))
-    measured.combine([str(FOLDER)])
-    measured.save()
     found = FOLDER / "lines.json"
-    measured.json_report(outfile=str(found))
+    measured().json_report(outfile=str(found))
     files = json.loads(found.read_text(encoding="utf-8"))["files"]
     return {
         name: (one["summary"]["covered_lines"], one["summary"]["num_statements"])
@@ -80,14 +113,20 @@ def figures(files: dict[str, tuple[int, int]]) -> list[Figure]:
     return made + [Figure(name, low[name], "% of lines") for name in sorted(low, key=low.__getitem__)]
 
 
-def main(words: list[str]) -> int:
+def main() -> int:
     """Run, count, report."""
-    failed = run_tests(words)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--keep", action="store_true", help="add to what earlier runs have left")
+    parser.add_argument("folders", nargs="*", metavar="folder")
+    asked = parser.parse_args()
+    failed = run(asked.folders or folders(), keep=asked.keep)
     made = figures(percents())
     notes = {"python": sys.version.split()[0], "date": dt.datetime.now(dt.UTC).date().isoformat()}
     report("coverage", "Lines that the unit tests run", made, notes)
-    return failed or int(not made[0].good)
+    for folder in failed:
+        print(f"coverage: tests failed in {folder}")
+    return int(bool(failed) or not made[0].good)
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())
