@@ -8,7 +8,7 @@ from pathlib import Path
 
 from hypothesis import settings
 
-from tests.examples import examples
+from tests.examples import SEED, examples
 
 MEMORY = Path("/dev/shm")
 ROOM = 2 << 30
@@ -28,6 +28,12 @@ if in_memory():
 
 # Tests make files for processes of other users; what Berth itself makes under another umask has tests of its own.
 os.umask(0o022)
+
+
+def pytest_report_header() -> str:
+    """Tells what repeats this run's samples."""
+    return f"samples: BERTH_SEED={SEED}"
+
 
 settings.register_profile("berth", deadline=None, max_examples=examples(100))
 settings.load_profile("berth")

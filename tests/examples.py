@@ -1,12 +1,34 @@
-"""How many examples Hypothesis draws: fewer in `make test-fast`, many more in `make test-hard`."""
+"""How much a run tries: few examples in `make test-fast`, samples in `make test`, all in `make test-hard`."""
 
 from __future__ import annotations
 
 import os
+import random
+import secrets
+from collections.abc import Iterable
+from typing import TypeVar
 
+import pytest
+
+T = TypeVar("T")
 FACTOR = float(os.environ.get("BERTH_EXAMPLES", "1"))
+#: Drawn afresh by each run, told at its head, and the same in all of its processes.
+SEED = int(os.environ.setdefault("BERTH_SEED", str(secrets.randbelow(10**9))))
 
 
 def examples(count: int) -> int:
     """What `make test` draws, times BERTH_EXAMPLES."""
     return max(1, round(count * FACTOR))
+
+
+def sample_or_all(count: int) -> pytest.MarkDecorator:
+    """Runs a test with a sample of a sweep's cases, whose `count` it is given, and in `make test-hard` with all."""
+    return pytest.mark.parametrize("count", [count, pytest.param(None, id="all", marks=pytest.mark.hard)])
+
+
+def sampled(cases: Iterable[T], count: int | None) -> list[T]:
+    """Returns so many of the cases by this run's seed, in their order; all where there is no count."""
+    every = list(cases)
+    if count is None or count >= len(every):
+        return every
+    return [every[at] for at in sorted(random.Random(SEED).sample(range(len(every)), count))]

@@ -1,26 +1,27 @@
-"""Seeds that are played in every run, for a bounded time; more of them, longer, in `make test-hard`."""
+"""Fresh seeds that are played in every run, for a bounded time; more of them, longer, in `make test-hard`."""
 
 from __future__ import annotations
 
-import os
 import time
 
 import pytest
 
+from tests.examples import SEED
 from tests.world.checks import ViolationError
 from tests.world.script import drawn
 from tests.world.shrink import as_test, shrunk
 from tests.world.world import DeterministicWorld
 
-SECONDS = 60.0
+#: Of a processor: with other work beside it, as many seeds are played.
+SECONDS = 20.0
 HARD_SECONDS = 900.0
 EVENTS = 300
 
 
 def run(first: int, seconds: float) -> int:
     """Plays seeds in a row; the first that finds something is shrunk, and told as a test."""
-    until, seed = time.monotonic() + seconds, first
-    while time.monotonic() < until:
+    until, seed = time.process_time() + seconds, first
+    while time.process_time() < until:
         script = drawn(seed, EVENTS)
         with DeterministicWorld() as world:
             try:
@@ -35,14 +36,14 @@ def run(first: int, seconds: float) -> int:
 
 
 @pytest.mark.slow
-def test_seeds_find_nothing_within_a_minute() -> None:
-    assert run(0, SECONDS) > 0
+def test_fresh_seeds_find_nothing() -> None:
+    assert run(SEED, SECONDS) > 0
 
 
 @pytest.mark.hard
 @pytest.mark.timeout(HARD_SECONDS * 2)
 def test_fresh_seeds_find_nothing_within_a_quarter_of_an_hour() -> None:
-    assert run(int.from_bytes(os.urandom(4), "big"), HARD_SECONDS) > 0
+    assert run(SEED, HARD_SECONDS) > 0
 
 
 def test_a_seed_is_the_same_events_each_time() -> None:

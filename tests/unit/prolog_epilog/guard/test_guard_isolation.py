@@ -15,7 +15,7 @@ from prolog_epilog.guard.seats import keeper as seats
 from prolog_epilog.guard.seats.keeper import Keeper
 from prolog_epilog.guard.seats.seat import GuardedSeat
 from tests.unit.guard_world import World
-from tests.unit.policy.plan.test_isolation import settrace_on
+from tests.unit.policy.plan.test_isolation import settrace_for, settrace_on
 
 from .test_guard_rubbish import OTHER_UUID, lease, pair_of_seats, world
 
@@ -67,13 +67,12 @@ def throwing(code: CodeType) -> Iterator[list[str]]:
     thrown: list[str] = []
 
     def throw(frame: FrameType) -> None:
-        if frame.f_code is code:
-            inside, uuid = seat_of(frame.f_back)
-            if inside and uuid != OTHER_UUID:
-                thrown.append(code.co_qualname)
-                raise RuntimeError("thrown")
+        inside, uuid = seat_of(frame.f_back)
+        if inside and uuid != OTHER_UUID:
+            thrown.append(code.co_qualname)
+            raise RuntimeError("thrown")
 
-    with settrace_on(NODE_SIDE, throw):
+    with settrace_for(code, throw):
         yield thrown
 
 
