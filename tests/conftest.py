@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
 from hypothesis import settings
 
 from tests.examples import SEED, examples
@@ -28,6 +31,17 @@ if in_memory():
 
 # Tests make files for processes of other users; what Berth itself makes under another umask has tests of its own.
 os.umask(0o022)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Keeps the garbage collector from what is collected: thousands of tests, which it would look through each time."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_report_header() -> str:

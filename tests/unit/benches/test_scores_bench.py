@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from scipy.stats import multivariate_normal
 
 from tests.bench.scores import cluster_figures
 from tests.bench.scores_clusters import Row, _published, rows
@@ -18,6 +17,8 @@ PLAN = FleetPlan(nodes=6, gpus=2, visits=2, slow_gpus=0.2, slow_nodes=0.1, waiti
 
 
 def test_the_exact_posterior_is_that_of_a_plain_enumeration() -> None:
+    from scipy.stats import multivariate_normal  # noqa: PLC0415 - half a second, for every run's collection
+
     fleet = draw(PLAN, 3)
     gpu, visit = np.array([0, 0, 1, 1]), np.array([0, 1, 0, 1])
     waits = np.log(np.linspace(*PLAN.wait, 10_001))

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sklearn.metrics import silhouette_score
 
 from policy.cluster.cost import CostModel, pal_locality
 from policy.cluster.fleet import Fleet
@@ -292,6 +291,8 @@ def test_the_intended_search_finds_clusters_that_the_coded_one_misses() -> None:
 
 
 def test_the_silhouette_is_the_one_that_everybody_means() -> None:
+    from sklearn.metrics import silhouette_score  # noqa: PLC0415 - half a second, for every run's collection
+
     draw = np.random.default_rng(2)
     for _ in range(20):
         scores = draw.normal(1.0, 0.1, 40)
