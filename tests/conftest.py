@@ -12,6 +12,7 @@ import pytest
 from hypothesis import settings
 
 from tests.examples import SEED, examples
+from tests.unit.plugin_whole import NO_HEADERS
 
 MEMORY = Path("/dev/shm")
 ROOM = 2 << 30
@@ -47,6 +48,17 @@ def pytest_collection() -> Iterator[None]:
 def pytest_report_header() -> str:
     """Tells what repeats this run's samples."""
     return f"samples: BERTH_SEED={SEED}"
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> Iterator[None]:
+    """Tells last, in one line, what a checkout that never had an image does not run."""
+    yield
+    skipped = [one for one in terminalreporter.getreports("skipped") if NO_HEADERS in str(one.longrepr)]
+    if skipped:
+        terminalreporter.write_line(
+            f"not run: {len(skipped)} tests of the whole job_submit plugin, each for every Slurm: {NO_HEADERS}"
+        )
 
 
 settings.register_profile("berth", deadline=None, max_examples=examples(100))
