@@ -30,7 +30,8 @@ def package_version() -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run until SIGTERM."""
-    parser = argparse.ArgumentParser(prog="berthd", description="Berth's daemon, beside slurmctld.")
+    text = "Decides where GPU jobs run and plans those that wait. Its unit starts it beside slurmctld, as Slurm's user."
+    parser = argparse.ArgumentParser(prog="berthd", description=text)
     parser.add_argument(
         "--config", type=Path, default=None, metavar="FILE", help="berth.conf (default: next to slurm.conf)"
     )
