@@ -85,8 +85,8 @@ which count no lines. Under ASan and UBSan the same runs find nothing (`make san
 Random request texts, read by the plugin's parser and by `slurm_get_next_tres()` of that Slurm's own library: Debian's
 24.11.5 and 26.05.5. A difference is a text with GPUs, shards or seats for Slurm that ours neither reads with the same
 type and number nor refuses; one with GPUs for ours that Slurm does not read; or one that says something else to Slurm
-after its GPUs or their models were taken out. The run ends at the first. Its processes run at nice 10, here beside
-other work: the seconds say little.
+after its GPUs or their models were taken out. The run ends at the first. Its processes run at a low priority,
+here beside other work: the seconds say little.
 """,
     "gateway": """
 A lone slurmctld with 1,024 nodes and 1,000 held jobs. Reading is slower than pinning because slurmctld counts the GRES
