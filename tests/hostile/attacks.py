@@ -285,20 +285,11 @@ CONTROLLER = (
 OWN_STEP = "timeout 60 srun --overlap --jobid=$PACKED -n1 bash -c {words}"
 
 LINKS = (
-    Attack(
-        "links for the words of her own job",
-        OWN_STEP.format(
-            words="'cd /run/berth/words/$SLURM_JOB_ID && for f in * */*; do rm -f $f && ln -s /etc/shadow $f; done'"
-        ),
-        f"{DENIED}|No such",
-    ),
+    Attack("a link for the folder of words", OWN_STEP.format(words="'ln -sfnT /tmp /run/berth/words'"), DENIED),
     Attack(
         "links beside the sockets of her own MPS",
-        OWN_STEP.format(
-            words="'cd $CUDA_MPS_PIPE_DIRECTORY && ln -s /etc/shadow x; cd .. && ln -s /etc/shadow y;"
-            " cd log && ln -sf /etc/shadow control.log'"
-        ),
-        f"{DENIED}|No such",
+        OWN_STEP.format(words="'cd $CUDA_MPS_PIPE_DIRECTORY; ln -s /etc/shadow x || ln -s /etc/shadow ../x'"),
+        DENIED,
     ),
     Attack(
         "a link where root writes",
