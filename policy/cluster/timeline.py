@@ -27,7 +27,7 @@ def states_of(picture: Cluster, node: int) -> list[State]:
 
 
 def taken(row: Sequence[State], start: float, end: float, mask: int, cpus: int, mem: int) -> list[State]:
-    """Returns a timeline after GPUs, CPUs and memory are taken for a time.
+    """Returns a timeline after GPUs, CPUs and memory are taken for a time; `row` is as `normal` leaves it.
 
     >>> taken([(0.0, 0b11, 8, 100)], 5.0, 9.0, 0b01, 2, 30)
     [(0.0, 2, 6, 70), (9.0, 3, 8, 100)]
@@ -41,25 +41,33 @@ def taken(row: Sequence[State], start: float, end: float, mask: int, cpus: int, 
         at_end = state
     # What is free from a moment on is limited by the tightest later moment, which is the claim's start.
     ceiling_cpus, ceiling_mem = max(0, at_start[2] - cpus), max(0, at_start[3] - mem)
-    others = ~mask
+    others, given_back = ~mask, end < FAR
     states: list[State] = []
     for time, gpus, free_cpus, free_mem in row:
         if time >= end:
+            if given_back:
+                given_back = False
+                if time > end:
+                    states.append((end, at_end[1], at_end[2], at_end[3]))
             states.append((time, gpus, free_cpus, free_mem))
         elif time <= start:
             states.append((time, gpus & others, min(free_cpus, ceiling_cpus), min(free_mem, ceiling_mem)))
         else:
             states.append((time, gpus & others, max(0, free_cpus - cpus), max(0, free_mem - mem)))
-    if end < FAR:
-        states.append((end, *at_end[1:]))
-    return states
+    if given_back:
+        states.append((end, at_end[1], at_end[2], at_end[3]))
+    return _merged(states)
 
 
-def as_row(states: Iterable[State]) -> tuple[tuple[float, ...], tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
-    """Returns the columns of a timeline of fixed length, from states in any order."""
+def normal(states: Iterable[State]) -> list[State]:
+    """Returns a timeline from states in any order, with at most `COLUMNS` of them."""
+    return _merged(sorted(states, key=_moment))
+
+
+def _merged(states: Iterable[State]) -> list[State]:
     kept: list[State] = []
     last: State | None = None
-    for state in sorted(states, key=_moment):
+    for state in states:
         if last is not None and last[0] == state[0]:
             # The same moment twice: the later entry includes what the claim gives back.
             kept[-1] = last = state
@@ -69,8 +77,17 @@ def as_row(states: Iterable[State]) -> tuple[tuple[float, ...], tuple[int, ...],
     # To leave a moment out only makes estimates later. The last state must stay, or the node would never be free.
     while len(kept) > COLUMNS:
         del kept[-2]
-    kept += [kept[-1]] * (COLUMNS - len(kept))
-    times, gpus, cpus, mem = zip(*kept, strict=True)
+    return kept
+
+
+def as_row(states: Iterable[State]) -> tuple[tuple[float, ...], tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+    """Returns the columns of a timeline of fixed length, from states in any order."""
+    return columns(normal(states))
+
+
+def columns(row: list[State]) -> tuple[tuple[float, ...], tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+    """Returns the columns of a timeline of fixed length; `row` is as `normal` leaves it."""
+    times, gpus, cpus, mem = zip(*row, *[row[-1]] * (COLUMNS - len(row)), strict=True)
     return times, gpus, cpus, mem
 
 

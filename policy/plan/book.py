@@ -14,7 +14,7 @@ import numpy as np
 from policy.cluster.shared.sharers import Guest, Sharers
 from policy.cluster.shared.tenants import PlannedTenant, Tenants, admits, barred
 from policy.cluster.snapshot import Cluster
-from policy.cluster.timeline import State, as_row, states_of, taken
+from policy.cluster.timeline import State, columns, states_of, taken
 from policy.cluster.view import View
 from policy.formats.arrays import FAR, Bools, Floats
 from policy.formats.errors import NotNow, OutOfTime
@@ -55,8 +55,12 @@ class Book:
         self.enough: Callable[[], bool] = never
         """Returns True when no more places may be looked at, because the time for an answer is over."""
         self._leaves = keep_together.Leaves()
+        self._rows: dict[int, list[State]] = {}
+        """Timelines that are newer than those in the picture, or equal to them."""
+        self._newer: set[int] = set()
+        """Nodes whose timelines in the picture are out of date."""
         self.fleet = cluster.fleet
-        self.cluster = replace(
+        self._picture = replace(
             cluster,
             times=cluster.times.copy(),
             gpus=cluster.gpus.copy(),
@@ -75,10 +79,42 @@ class Book:
             tolerated=dict(cluster.tolerated),
         )
 
+    @property
+    def at(self) -> float:
+        """Returns the time of the picture."""
+        return self._picture.at
+
+    @property
+    def cluster(self) -> Cluster:
+        """Returns the picture with all claims."""
+        if self._rows:
+            self._write_rows()
+        return self._picture
+
+    @cluster.setter
+    def cluster(self, cluster: Cluster) -> None:
+        self._write_rows()
+        self._picture = cluster
+
+    def _write_rows(self) -> None:
+        """Writes the timelines that claims have changed; a walk along a long queue has many claims on each node."""
+        picture = self._picture
+        for node in self._newer:
+            row = columns(self._rows[node])
+            picture.times[node], picture.gpus[node], picture.cpus[node], picture.mem[node] = row
+        self._newer.clear()
+        # Whoever has the picture may write into it.
+        self._rows.clear()
+
     def claim(self, claim: Claim) -> None:
         """Takes a place out of the picture."""
+        self.note(claim)
+        self._write_rows()
+
+    def note(self, claim: Claim) -> None:
+        """Takes a place out of the picture, but leaves the timelines of those who hold the picture as they are."""
         self.state = next(_STATES)
-        picture = self.cluster
+        picture = self._picture
         for node in claim.nodes:
             if claim.tier == OPPORTUNISTIC:
                 self._seat(node, claim)
@@ -94,8 +130,13 @@ class Book:
             return False
         return any(picture.sharers[node].guest_mask & claim.mask for node in claim.nodes if node in picture.sharers)
 
+    def bar(self, nodes: Iterable[int]) -> None:
+        """Notes that Slurm's main pass starts no later job on some nodes."""
+        for node in nodes:
+            self._picture.quiet[node] = False
+
     def _claim_on(self, node: int, claim: Claim) -> None:
-        picture = self.cluster
+        picture = self._picture
         if claim.share is not None or node in picture.tenants:
             self._let_in(node, claim)
         cpus = int(self.fleet.cpus[node]) if claim.cpus is None else claim.cpus
@@ -110,7 +151,8 @@ class Book:
             picture.mem_now[node] = max(0, int(picture.mem_now[node]) - mem)
         elif picture.hole_until[node] > start:
             picture.hole_until[node] = start
-        self.set_row(node, taken(states_of(picture, node), start, claim.end, claim.mask, cpus, mem))
+        self._rows[node] = taken(self._row(node), start, claim.end, claim.mask, cpus, mem)
+        self._newer.add(node)
 
     def _let_in(self, node: int, claim: Claim) -> None:
         """Notes a claim among the packed jobs of a node."""
@@ -142,11 +184,11 @@ class Book:
         guest = Guest(0, claim.mask, claim.cpus or 0, claim.mem or 0)
         self.cluster.sharers[node] = replace(there, guests=(*there.guests, guest))
 
-    def set_row(self, node: int, states: Iterable[State]) -> None:
-        """Writes a node's timeline: moments, with the GPUs, CPUs and memory that are free from then on."""
-        self.state = next(_STATES)
-        picture = self.cluster
-        picture.times[node], picture.gpus[node], picture.cpus[node], picture.mem[node] = as_row(states)
+    def _row(self, node: int) -> list[State]:
+        row = self._rows.get(node)
+        if row is None:
+            row = self._rows[node] = states_of(self._picture, node)
+        return row
 
     def advance(self, at: float) -> None:
         """Sets the time of the picture later; only the first column of the timelines changes."""
@@ -320,7 +362,7 @@ class Book:
 
     def _start_on(self, demand: Demand, node: int, mask: int) -> float | None:
         # One node at a time and without arrays: this runs for each waiting job in each pass.
-        picture, fleet = self.cluster, self.fleet
+        picture, fleet = self._picture, self.fleet
         if not (demand.candidates[node] and picture.up[node]):
             return None
         if demand.share is not None:
@@ -335,7 +377,7 @@ class Book:
             now = int(picture.gpus_now[node]), int(picture.cpus_now[node]), int(picture.mem_now[node])
             if now[0] & mask == mask and now[1] >= cpus and now[2] >= mem:
                 return 0.0
-        for place, (time, gpus, free_cpus, free_mem) in enumerate(states_of(picture, node)):
+        for place, (time, gpus, free_cpus, free_mem) in enumerate(self._row(node)):
             if gpus & mask == mask and free_cpus >= cpus and free_mem >= mem:
                 if time > last_start or time == FAR:
                     return None

@@ -237,6 +237,8 @@ class Plan:
 
 def _read(reader: Reader, job: JobFacts, at: float) -> Waiting | FormatError | None:
     """Reads a job of the queue; returns the error if that fails, and None if the plan does not handle the job."""
+    if (known := reader.known(job, at)) is not None:
+        return known
     if not (without_gpus(job) or (ours(job) and reader.takes(job))):
         return None
     try:

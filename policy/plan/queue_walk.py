@@ -80,14 +80,15 @@ class Walk:
 
     def know(self, queue: Iterable[Waiting]) -> None:
         """Counts the jobs that wait for room and notes where components are pinned, before any job moves."""
-        at, whole = self._book.cluster.at, self._only is None
+        at, whole = self._book.at, self._only is None
         waits = 0
         for entry in queue:
-            if whole and entry.start != 0.0 and entry.job.wants_gpus and entry.may_start_at(at):
-                self._outlook.crowd += 1
             if entry.job.het:
                 self._siblings.setdefault(entry.job.het, {})[entry.job.id] = entry.nodes
-            if entry.start != 0.0 and is_piece(entry.demand) and entry.may_start_at(at):
+            if entry.start == 0.0 or not entry.may_start_at(at):
+                continue
+            self._outlook.crowd += whole and entry.job.wants_gpus
+            if is_piece(entry.demand):
                 waits += entry.demand.k
         self._book.await_pieces(waits)
 
@@ -99,7 +100,7 @@ class Walk:
     def settle(self, entry: Waiting) -> None:
         """Claims a job's place; first finds another place if it needs one."""
         entry.start, entry.place, entry.refuses_until, entry.waits_for_fewer = None, (), 0.0, False
-        job, book, at = entry.job, self._book, self._book.cluster.at
+        job, book, at = entry.job, self._book, self._book.at
         if _impossible(job) and entry.nodes:
             self._changes.append(Release(job, "Slurm found that the place can never start it"))
             return
@@ -144,7 +145,7 @@ class Walk:
 
     def _demand(self, entry: Waiting) -> tuple[Demand, Shape]:
         """Returns what a job needs now, without the partitions that did not start it."""
-        at = self._book.cluster.at
+        at = self._book.at
         demand, shape = entry.demand_at(at)
         memory = self._memories.get(entry.job.id)
         if memory is None or memory.blamed_until <= at:
@@ -156,7 +157,7 @@ class Walk:
         """Notes that the partitions which hold a job's place did not start it; tells whether others are left."""
         if not entry.apart:
             return False
-        fleet, listed, at = self._book.fleet, entry.job.partition, self._book.cluster.at
+        fleet, listed, at = self._book.fleet, entry.job.partition, self._book.at
         memory = self._memories.setdefault(entry.job.id, PlannedBefore())
         blamed = holding(fleet, listed, entry.nodes)
         if memory.blamed_until > at:
@@ -200,21 +201,21 @@ class Walk:
                 entry.packed = True
             return
         # First in the list, as in _move.
-        until = start or self._book.cluster.at
+        until = start or self._book.at
         self._changes.insert(0, Move(entry.job, berth, until, "its part of them is not free any more"))
         entry.packed = False
 
     def spread_tasks(self, entry: Waiting, running: int) -> None:
         """Gives array tasks that can start now places of their own; one task stays with the array's pin."""
-        if not entry.may_start_at(self._book.cluster.at):
+        if not entry.may_start_at(self._book.at):
             return
         demand, shape = self._demand(entry)
         tasks = waiting_tasks(entry.job.tasks)
         at_the_pin = 1 if entry.start == 0.0 else 0
         room = len(tasks) if entry.job.at_once is None else entry.job.at_once - running
-        at = self._book.cluster.at
+        at = self._book.at
         for nodes, mask in entry.given.values():
-            self._book.claim(claim_on(self._book.fleet, demand, nodes, mask, at))
+            self._book.note(claim_on(self._book.fleet, demand, nodes, mask, at))
         tasks = [task for task in tasks if task not in entry.given]
         for task in tasks[at_the_pin : max(0, room - len(entry.given))]:
             if not self._may_change():
@@ -224,19 +225,19 @@ class Walk:
                 return
             self._changes.append(Move(entry.job, berth, 0.0, "a task of its array can start there now", task))
             entry.given[task] = berth.nodes, berth.mask
-            self._book.claim(claim_on(self._book.fleet, demand, berth.nodes, berth.mask, at))
+            self._book.note(claim_on(self._book.fleet, demand, berth.nodes, berth.mask, at))
             self._most = None
 
     def hold(self, entry: Waiting, touched: set[int], *, free_now: bool) -> None:
         """Claims a job's place again on the nodes in `touched`; the next whole pass may find a better one."""
-        if not entry.may_start_at(self._book.cluster.at) or not entry.place:
+        if not entry.may_start_at(self._book.at) or not entry.place:
             return
-        demand, _ = entry.demand_at(self._book.cluster.at)
+        demand, _ = entry.demand_at(self._book.at)
         if free_now:
             entry.start = 0.0
         here = [place for place in entry.place if place in touched]
-        start = entry.start or self._book.cluster.at
-        self._book.claim(claim_on(self._book.fleet, demand, here, entry.mask_planned, start))
+        start = entry.start or self._book.at
+        self._book.note(claim_on(self._book.fleet, demand, here, entry.mask_planned, start))
         self._most = None
 
     def leave_empty_nodes_to(self, entry: Waiting) -> None:
@@ -251,7 +252,7 @@ class Walk:
         """Tells whether it is worth checking if a job could start now."""
         if entry.job.het:
             return False  # its components start together, by backfill: only whole passes plan them
-        return entry.may_start_at(self._book.cluster.at) and self._may_have(entry.demand) and self._may_change()
+        return entry.may_start_at(self._book.at) and self._may_have(entry.demand) and self._may_change()
 
     def bring(self, entry: Waiting) -> None:
         """Moves a job to nodes of this pass if it can start there now; its old claim stays until a whole pass."""
@@ -272,7 +273,7 @@ class Walk:
         entry.packed = demand.share is not None and move.start == 0.0
 
     def _better(self, entry: Waiting, demand: Demand, shape: Shape, start: float | None) -> Move | None:
-        relaxed = _relaxed(entry, self._book.cluster.at)
+        relaxed = _relaxed(entry, self._book.at)
         berth = self._now(demand, shape)
         if berth is not None and not self._refuses(entry, demand, berth, start):
             return Move(entry.job, berth, 0.0, relaxed or _starts_now(entry, berth), adopted=entry.adopted)
@@ -369,9 +370,9 @@ class Walk:
             self._claim(entry, demand, nodes, 0, start)
 
     def _claim(self, entry: Waiting, demand: Demand, nodes: Sequence[int], mask: int, start: float) -> None:
-        at = self._book.cluster.at
+        at = self._book.at
         claim = claim_on(self._book.fleet, demand, nodes, mask, start or at)
-        self._book.claim(claim)
+        self._book.note(claim)
         entry.start, entry.place, entry.mask_planned = start, claim.nodes, mask
         if entry.job.het:
             self._siblings.setdefault(entry.job.het, {})[entry.job.id] = claim.nodes
@@ -394,7 +395,7 @@ class Walk:
 
     def _bar(self, claim: Claim) -> None:
         # Slurm's main pass keeps the nodes of a waiting pinned job from later jobs: those start by backfill, late.
-        self._book.cluster.quiet[list(claim.nodes)] = False
+        self._book.bar(claim.nodes)
 
     def _may_change(self) -> bool:
         return self._settings.repin and len(self._changes) < self._settings.most_moves

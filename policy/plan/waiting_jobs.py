@@ -90,13 +90,13 @@ class Waiting:
     """The highest PriorityTier of its partitions."""
     apart: bool = False
     """True if it lists several partitions, and its place may be in the wrong one of them."""
+    order: tuple[int, int, int, int, float] = field(init=False)
+    """Sort key of Slurm's order; the rest of an array comes after its tasks that have split off."""
 
-    @property
-    def order(self) -> tuple[int, int, int, int, float]:
-        """Returns the sort key of Slurm's order; the rest of an array comes after its tasks that have split off."""
+    def __post_init__(self) -> None:
         job = self.job
         task = math.inf if job.task is None else job.task
-        return (-self.tier, -job.priority, job.submitted, job.array or job.id, task)
+        self.order = (-self.tier, -job.priority, job.submitted, job.array or job.id, task)
 
     @property
     def insisted_level(self) -> str:
@@ -187,6 +187,13 @@ class Reader:
         self._next_number = itertools.count(1)
         self.eligible: dict[int, float] = {} if eligible is None else eligible
         """Time since which a job has waited only for room; -1 while it waits for something else."""
+
+    def known(self, job: JobFacts, at: float) -> Waiting | None:
+        """Returns the entry of a job that was read before, and has not changed since; else None."""
+        known = self._known.get(job.id)
+        if known is None or known[0] is not job or isinstance(known[1], FormatError) or known[1].holds_until <= at:
+            return None
+        return known[1]
 
     def read(self, job: JobFacts, at: float) -> Waiting:
         """Reads one waiting job; raises FormatError if its segment cannot be read."""

@@ -53,7 +53,7 @@ class Moment(NamedTuple):
     """Nodes that take jobs: up, and not reserved."""
     closed: Mapping[int, int]
     places: Mapping[int, PlannedPlace]
-    """By job number, in the order in which the jobs were planned."""
+    """By job number, in the order in which the jobs were planned: of those that are told, or that are to start now."""
 
 
 def moment_of(plan: Plan, reading: Reading) -> Moment | None:
@@ -61,7 +61,9 @@ def moment_of(plan: Plan, reading: Reading) -> Moment | None:
     if plan.book is None:
         return None
     cluster = plan.book.cluster
-    places = {entry.job.id: _place(entry) for entry in plan.queue if entry.job.wants_gpus}
+    wanting = [entry for entry in plan.queue if entry.job.wants_gpus]
+    told = [*wanting[:MOST_JOBS], *(entry for entry in wanting[MOST_JOBS:] if entry.start == 0.0)]
+    places = {entry.job.id: _place(entry) for entry in told}
     return Moment(cluster.fleet, reading, tuple(cluster.up.tolist()), dict(cluster.closed), places)
 
 

@@ -5,7 +5,7 @@ time keeps its job no longer, one whose job has gone is ended, and what one fail
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from policy.daemon.hear.accounts import Accounts
 from policy.formats import preflight_mark, segment
@@ -21,6 +21,7 @@ REMEMBERED = 3_600.0
 
 _WAITING = frozenset({"PENDING", "ARRAY"})
 _GOES_ON = frozenset({"RUNNING", "COMPLETING", "CONFIGURING", "SUSPENDED", "STOPPED", "SIGNALING", "RESIZING"})
+_PRESENT = _WAITING | _GOES_ON
 _OVER = frozenset(
     {"CANCELLED", "COMPLETED", "FAILED", "TIMEOUT", "DEADLINE", "NODE_FAIL", "BOOT_FAIL", "OUT_OF_MEMORY", "REVOKED"}
 )
@@ -57,11 +58,12 @@ class Preflights:
 
     def step(self, reading: Reading) -> None:
         """Look at all of them."""
-        present = {job.id: job for job in reading.jobs if job.state in _WAITING | _GOES_ON}
-        flying = {number: job for number, job in present.items() if preflight_mark.is_one(job.segment)}
+        present = {job.id for job in reading.jobs if job.state in _PRESENT}
+        marked = [job for job in reading.jobs if preflight_mark.KEY in (job.segment or ()) and job.id in present]
+        flying = {job.id: job for job in marked if preflight_mark.is_one(job.segment)}
         self._over += len(self._flying.keys() - flying.keys())
         self._flying = flying
-        self._remember(present, reading.at)
+        self._remember(marked, reading.at)
         self._could_begin = {
             number: self._could_begin.get(number, reading.at)
             for number, job in flying.items()
@@ -86,9 +88,9 @@ class Preflights:
         except SlurmError:
             return False
 
-    def _remember(self, present: Mapping[int, JobFacts], at: float) -> None:
+    def _remember(self, marked: Iterable[JobFacts], at: float) -> None:
         self._jobs = {number: job for number, job in self._jobs.items() if job[1] + REMEMBERED > at}
-        for job in present.values():
+        for job in marked:
             if (number := preflight_mark.first(job.segment)) is not None and job.state in _WAITING:
                 self._jobs[number] = job.id, at
 

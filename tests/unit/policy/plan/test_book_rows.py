@@ -1,0 +1,103 @@
+"""Timelines that a walk keeps aside: the same plan as with each claim written at once."""
+
+import random
+from unittest import mock
+
+import numpy as np
+import pytest
+
+from policy.cluster.snapshot import COLUMNS
+from policy.cluster.timeline import State, as_row, normal, taken
+from policy.formats.arrays import FAR
+from policy.placement.berth import BerthPolicy
+from policy.plan.book import Book
+from policy.plan.changes import Change, Move
+from policy.plan.claims import Claim
+from policy.plan.plan import Plan
+from policy.plan.tracker import Picture
+from policy.request.settings import Settings
+from tests.bench.plan import World
+
+
+def plainly_taken(row: list[State], claim: tuple[float, float, int, int, int]) -> list[State]:
+    """Says what a claim leaves, without regard to time spent."""
+    start, end, mask, cpus, mem = claim
+    moments = sorted({state[0] for state in row} | ({end} if end < FAR else set()))
+    before = max((state for state in row if state[0] <= start), default=row[0], key=lambda state: state[0])
+    left: list[State] = []
+    for moment in moments:
+        _, gpus, free_cpus, free_mem = max((one for one in row if one[0] <= moment), default=row[0])
+        if moment < end and moment > start:
+            gpus, free_cpus, free_mem = gpus & ~mask, max(0, free_cpus - cpus), max(0, free_mem - mem)
+        elif moment < end:
+            gpus &= ~mask
+            free_cpus, free_mem = min(free_cpus, max(0, before[2] - cpus)), min(free_mem, max(0, before[3] - mem))
+        left.append((moment, gpus, free_cpus, free_mem))
+    return normal(left)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_claim_leaves_what_it_plainly_leaves(seed: int) -> None:
+    drawn = random.Random(seed)
+    row: list[State] = [(0.0, 0xFF, 64, 1_000)]
+    for _ in range(100):
+        start = float(drawn.choice([0, *(int(state[0]) for state in row), drawn.randrange(90)]))
+        end = FAR if drawn.random() < 0.02 else start + drawn.choice([1, 5, 30, drawn.randrange(1, 60)])
+        claim = start, end, drawn.randrange(256), drawn.randrange(20), drawn.randrange(300)
+        found = taken(row, *claim)
+        assert found == plainly_taken(row, claim)
+        assert found == normal(found)
+        assert len(found) <= COLUMNS
+        times, gpus, cpus, mem = as_row(found)
+        assert list(zip(times, gpus, cpus, mem, strict=True))[: len(found)] == found
+        row = found if drawn.random() < 0.9 else [(0.0, 0xFF, 64, 1_000)]
+
+
+def told(changes: list[Change]) -> list[object]:
+    return [
+        (one.job.id, one.berth.nodes, one.berth.mask, one.start) if isinstance(one, Move) else one for one in changes
+    ]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_walk_with_rows_kept_aside_plans_the_same(seed: int) -> None:
+    """Two plans of one world, pass by pass and notice by notice; one writes each claim into the picture at once."""
+    world = World(24 + 8 * seed, 150 + 40 * seed, seed=seed + 1)
+    fleet = world.fleet()
+    plans = [Plan(BerthPolicy(), Settings()) for _ in range(2)]
+    pictures = [Picture(fleet) for _ in range(2)]
+    note = Book.note
+
+    def at_once(self: Book, claim: Claim) -> None:
+        note(self, claim)
+        self._write_rows()
+
+    def both(step: str, *arguments: object) -> list[list[Change]]:
+        found = []
+        for number, (plan, picture) in enumerate(zip(plans, pictures, strict=True)):
+            with mock.patch.object(Book, "note", at_once if number else note):
+                if step == "pass":
+                    picture.update(reading)
+                    found.append(plan.replan(picture.book(), reading.jobs))
+                else:
+                    picture.end(ended.id, ended.nodes[0])
+                    found.append(plan.freed(picture, {fleet.index[name] for name in ended.nodes}, reading.jobs) or [])
+        return found
+
+    for _ in range(12):
+        world.at += 1 + 400 * (world.random.random() < 0.2)
+        reading = world.reading()
+        ours, plain = both("pass")
+        assert told(ours) == told(plain)
+        world.obey([change for change in ours if isinstance(change, Move)])
+        ended = world.end_one()
+        ours, plain = both("notice")
+        assert told(ours) == told(plain)
+        world.obey([change for change in ours if isinstance(change, Move)])
+        one, other = (plan.book for plan in plans)
+        assert one is not None
+        assert other is not None
+        for name in ("times", "gpus", "cpus", "mem", "gpus_now", "hole_until", "quiet"):
+            assert np.array_equal(getattr(one.cluster, name), getattr(other.cluster, name)), name
+        for mine, theirs in zip(plans[0].queue, plans[1].queue, strict=True):
+            assert (mine.job.id, mine.start, mine.place) == (theirs.job.id, theirs.start, theirs.place)
