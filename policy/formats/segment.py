@@ -7,6 +7,7 @@
 """
 
 import re
+import sys
 from collections.abc import Mapping
 
 from policy.formats.errors import FormatError
@@ -32,6 +33,9 @@ LAYOUT, PLAIN = "layout", "plain"
 UNDER_WAY = frozenset({"move_until", "move_for", "move_to", "move_text"})
 """Segment keys of a job that is being moved, until it has its new place."""
 
+_SHORT = 16
+"""Longest value of which equal ones are one object."""
+
 _SEGMENT = re.compile(r"\[berth/1((?: [a-z][a-z0-9_.-]{0,63}=[!-Z\\^-~]*)*)\]")
 _LONG_NUMBER = re.compile(r"[0-9]{21}")
 _NUMBERS = re.compile(r"[0-9.,:;@-]+")
@@ -53,7 +57,8 @@ def fields(text: str) -> dict[str, str] | None:
                 f"a segment of version berth/{other.group(1)}; this Berth knows berth/1, install the newer release"
             )
         return None
-    values = {key: unescape(value) for key, _, value in (word.partition("=") for word in match.group(1).split())}
+    words = (word.partition("=") for word in match.group(1).split())
+    values = {sys.intern(key): _shared(unescape(value)) for key, _, value in words}
     # Berth writes no number that long, and Python refuses to read one of some thousand digits. The value of a flag
     # is the user's own text.
     if _LONG_NUMBER.search(match.group(1)):
@@ -63,6 +68,11 @@ def fields(text: str) -> dict[str, str] | None:
                     f"a segment whose {key} is a number of more than 20 digits; Berth writes none so long"
                 )
     return values
+
+
+def _shared(value: str) -> str:
+    """Returns one object for equal short values: tens of thousands of jobs have the same few."""
+    return sys.intern(value) if len(value) <= _SHORT else value
 
 
 def put(text: str, values: Mapping[str, str]) -> str:

@@ -214,7 +214,7 @@ class Reader:
 
     def forget(self, present: set[int]) -> None:
         """Drops jobs that wait no more, with the data cached for them."""
-        if len(self._known) > 2 * len(present) + 64:
+        if len(self._known) > len(present) + len(present) // 64 + 64:
             self._known = {job_id: known for job_id, known in self._known.items() if job_id in present}
             self.eligible = {job_id: since for job_id, since in self.eligible.items() if job_id in present}
         # A job has at most two shape numbers.

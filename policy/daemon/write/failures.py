@@ -51,6 +51,13 @@ _OTHERS = RetryDecision(
     again=False, reason="others put it back into the queue after it failed, and Berth leaves that to them"
 )
 
+MOST_ONE_BY_ONE = 64
+"""Ended jobs whose records are asked for one by one; of more, one look at all jobs tells who ended well."""
+
+MOST_OVER = 4_096
+"""Ended jobs that may wait to be looked into; beyond that the oldest are given up."""
+
+_SORT_EVERY = 1.0
 _LOOK_AGAIN = 1.0
 _NODES_SHOWN = 1.5
 """Seconds until a reading shows of a node what it showed of its jobs: nodes are read less often."""
@@ -97,6 +104,7 @@ class Failures:
         """Jobs that failed before they began, and are others' to send on."""
         self._classes: Counter[str] = Counter()
         self._retried = 0
+        self._sorted_at = 0.0
 
     @property
     def told(self) -> dict[str, str]:
@@ -139,6 +147,9 @@ class Failures:
     def step(self, reading: Reading, at: float) -> int:
         """Go on with one job whose time has come, and say which; 0 where there is none."""
         self._accounts.tend(at)
+        if len(self._over) > MOST_ONE_BY_ONE and at - self._sorted_at >= _SORT_EVERY:
+            self._sorted_at = at
+            self._sort_out(at)
         over = next((one for one in self._over.values() if one.due <= at), None)
         if over is None:
             return 0
@@ -148,11 +159,29 @@ class Failures:
             log.error(f"JobId={over.id} has ended, and its end was not looked into: {problem}", 618)
             done = True
         if done:
-            del self._over[over.id]
-            _, word = self._words.pop(over.id, (0.0, None))
-            if word is not None:
-                self._settled[word.job, word.start, word.node] = at
+            self._drop(over.id, at)
         return over.id
+
+    def _drop(self, job_id: int, at: float) -> None:
+        del self._over[job_id]
+        _, word = self._words.pop(job_id, (0.0, None))
+        if word is not None:
+            self._settled[word.job, word.start, word.node] = at
+
+    def _sort_out(self, at: float) -> None:
+        """Drops the jobs that ended well; a busy site ends more of them than there is time to ask for."""
+        try:
+            states = {job.id: job.state for job in self._gateway.read(ended=True).jobs if job.id in self._over}
+        except SlurmError as problem:
+            log.error(f"jobs that have ended are looked into one by one: {problem}", 618)
+            states = {}
+        for job_id, state in states.items():
+            if self._over[job_id].found is None and not _is_worth_a_look(state):
+                self._left.pop(job_id, None)
+                self._drop(job_id, at)
+        for job_id in list(self._over)[: max(0, len(self._over) - MOST_OVER)]:
+            log.error(f"JobId={job_id} has ended, and its end was not looked into: too many others have too", 618)
+            self._drop(job_id, at)
 
     def _settle(self, over: _Over, reading: Reading, at: float) -> bool:
         """Look at one job; whether that was all."""
@@ -165,7 +194,7 @@ class Failures:
                 over.due = at + _LOOK_AGAIN
                 return at - over.since >= PATIENCE
             # Most jobs end well, and their records are worth no question.
-            if state not in _FAILED and state != "PENDING":
+            if not _is_worth_a_look(state):
                 return True
             over.found = self._ask(over.id)
         found, before = over.found, over.job
@@ -262,3 +291,8 @@ class Failures:
 def _is_another_run(now: Outcome, found: Outcome) -> bool:
     """Tells whether a job that had failed has been put back into the queue since."""
     return (now.state, now.restarts, now.started) != (found.state, found.restarts, found.started)
+
+
+def _is_worth_a_look(state: str) -> bool:
+    """Tells whether a job that ran failed, was put back, or has not come to its end."""
+    return state in _FAILED or state in _HOLDING or state == "PENDING"

@@ -50,6 +50,7 @@ class LibslurmGateway:
         self._in_step = False
         self._facts: dict[tuple[str, int], Fact] = {}
         self._records: dict[int, JobRecord] = {}
+        """Of jobs that are not over: of the others nothing is changed, and Slurm may keep very many."""
         # The records of tasks that have not split off, by their array.
         self._arrays: dict[int, int] = {}
         # Made from the facts when they changed.
@@ -215,7 +216,7 @@ class LibslurmGateway:
         if found:
             self._shown.clear()
             jobs = self._all(JobFacts)
-            self._live = tuple(job for job in jobs if not self._records[job.id].over)
+            self._live = tuple(job for job in jobs if job.id in self._records)
             self._seen = frozenset(job.segment["id"] for job in jobs if job.segment and "id" in job.segment)
             self._refused = fields.refused(jobs)
         self._starts, self._in_step = self._program.starts, True
@@ -228,9 +229,10 @@ class LibslurmGateway:
                     self._forget_record(number)
             case JobRecord():
                 self._forget_record(record.id)
-                self._records[record.id] = record
-                if record.tasks:
-                    self._arrays[record.array] = record.id
+                if not record.over:
+                    self._records[record.id] = record
+                    if record.tasks:
+                        self._arrays[record.array] = record.id
                 self._keep(("job", record.id), job_facts(record), known)
             case NodeRecord():
                 self._keep(("node", record.id), node_facts(record), known)

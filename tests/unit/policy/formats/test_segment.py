@@ -57,3 +57,14 @@ def test_what_a_user_wrote_may_be_any_number() -> None:
     values = {"k": "1" * 20, "f.app-class": text, "why": f"no {text}"}
 
     assert segment.fields(segment.put("", values)) == values
+
+
+def test_keys_and_short_values_of_many_jobs_are_the_same_objects() -> None:
+    one, other = (segment.fields(f"[berth/1 state=waiting id={number:016x}0 why=best%20of%203]") for number in (1, 2))
+
+    assert one is not None
+    assert other is not None
+    assert all(mine is theirs for mine, theirs in zip(one, other, strict=True))
+    assert one["state"] is other["state"]
+    assert one["why"] is other["why"]
+    assert one["id"] != other["id"]

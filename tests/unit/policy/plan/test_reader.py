@@ -37,6 +37,15 @@ def test_jobs_with_names_of_their_own_are_forgotten_when_they_are_gone() -> None
     assert entries(one) < 400
 
 
+def test_of_a_long_queue_few_are_known_that_have_gone() -> None:
+    """An entry takes 2 kB, and with 30,000 waiting jobs as many were kept that had started long ago."""
+    one = reader()
+    for job_id in range(3_000):
+        one.read(named(job_id), NOW)
+    one.forget(set(range(1_000, 3_000)))
+    assert len(one._known) <= 2_000 + 100
+
+
 def test_nodes_that_a_job_keeps_away_from_for_a_time_are_forgotten_with_it() -> None:
     one = reader()
     for job_id in range(2_000):

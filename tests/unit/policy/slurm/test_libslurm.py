@@ -14,6 +14,7 @@ from policy.slurm.by_library.libslurm import LibslurmGateway
 from policy.slurm.by_library.program import JobRecord, Program
 from policy.slurm.gateways import open_gateway, program_path
 from policy.slurm.interface import Pin
+from tests.bench.load.slurm import PaperJob
 from tests.programs import python_program
 
 DATA = Path(__file__).parents[2] / "data"
@@ -406,3 +407,21 @@ def test_the_examples_of_the_fields_hold() -> None:
     fields = importlib.import_module("policy.slurm.fields")
 
     assert doctest.testmod(fields, raise_on_error=True).attempted >= 6
+
+
+def test_of_jobs_that_are_over_no_record_is_kept(stand_in: StandIn, gateway: LibslurmGateway) -> None:
+    """Slurm keeps ended jobs for minutes, and a busy site ends hundreds a second."""
+    lines = [_job_line(number, "RUNNING") for number in (1, 2)]
+    over = [_job_line(number, "COMPLETED") for number in range(3, 40)]
+    stand_in.answers("read", "".join([*lines, *over]), _job_line(1, "COMPLETED"), '["gone","job",1]\n')
+
+    assert [job.id for job in gateway.read(ended=True).jobs] == list(range(1, 40))
+    assert set(gateway._records) == {1, 2}
+    assert [job.id for job in gateway.read(ended=False).jobs] == [2]
+    assert set(gateway._records) == {2}
+    assert [job.id for job in gateway.read(ended=True).jobs] == list(range(2, 40))
+
+
+def _job_line(number: int, state: str) -> str:
+    job = PaperJob(number, 1_000, 1, 1, 100, state=state)
+    return f"{job.line()}\n"
