@@ -484,7 +484,8 @@ MESSAGES: dict[int, MessageEntry] = {
     844: MessageEntry("The pre-flight cannot be started here.", "Correct `preflight=` in plugstack.conf on the node."),
     845: MessageEntry("plugstack.conf has a word that Berth does not know.", "Use one that the message lists."),
     846: MessageEntry(
-        "The node gives the job other GPUs than Slurm says.", "Look at `ConstrainDevices` in cgroup.conf."
+        "A packed job is wrong on its node: no share file, other GPUs than Slurm says, or MPS is gone.",
+        "Read the reason in the message; for wrong GPUs look at `ConstrainDevices` in cgroup.conf.",
     ),
     847: MessageEntry("The GPU model cannot be taken out of an option.", "Leave the model out."),
     848: MessageEntry("`--gpu-share` of several GPUs works in sbatch only.", "Use sbatch, or ask for one GPU."),
