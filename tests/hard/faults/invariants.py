@@ -15,6 +15,8 @@ from tests.slurm.harness import ENDED, Slurm
 _PART = re.compile(r"Nodes=(\S+) CPU_IDs=\S* Mem=\S* GRES=(\S*)")
 _FORGOTTEN = "Registered PENDING|Purged files for defunct batch"
 """Sentences of slurmctld about runs and jobs that its state lacks."""
+_TOLD = f"slurmctld version .* started|({_FORGOTTEN}) JobId=|submit_batch_job: JobId=|(Allocate|Started) JobId="
+_NUMBER = re.compile(r"JobId=(\d+)(?:_\d+\((\d+)\))?")
 _FAULTS = ("Traceback", "fault of berthd's own", "planning it failed", "a step of the plan is left out")
 
 
@@ -70,7 +72,7 @@ class Watch:
     wrong: list[str] = field(default_factory=list)
     checks: int = 0
     forgotten: set[int] = field(default_factory=set)
-    """Jobs that slurmctld forgot, or their start, as it says itself: killed before it saved its state, it starts them
+    """Jobs that slurmctld forgot, or their start, as its log shows: killed before it saved its state, it starts them
     anew, or gives their numbers to others."""
 
     def begin(self) -> None:
@@ -80,8 +82,8 @@ class Watch:
     def look(self) -> list[str]:
         """Check all invariants now; what is wrong that was not before."""
         self.checks += 1
-        told = self.slurm.target.bash(f"svc slurmctld log | grep -E '{_FORGOTTEN}'", user="root", check=False).out
-        self.forgotten = set(map(int, re.findall(rf"(?:{_FORGOTTEN}) JobId=(\d+)", told)))
+        told = self.slurm.target.bash(f"svc slurmctld log | grep -E '{_TOLD}'", user="root", check=False).out
+        self.forgotten = forgotten_in(told.splitlines())
         jobs = records(self.slurm)
         for job in jobs:
             self.last[job.id] = job.state
@@ -130,6 +132,30 @@ class Watch:
         for line in self._log()[self.log_lines :]:
             if any(words in line for words in _FAULTS):
                 yield f"berthd's log: {line[:300]}"
+
+
+def forgotten_in(log: Sequence[str]) -> set[int]:
+    """Returns the jobs that slurmctld forgot, or their start.
+
+    Of those that still ran it says so. Of one that came to its end before the kill it says nothing: its number is given
+    out, or its start told, before and after the start of slurmctld.
+    """
+    forgotten, before, here = set[int](), set[tuple[str, int]](), set[tuple[str, int]]()
+    for line in log:
+        number = _NUMBER.search(line)
+        if number is None:
+            before |= here
+            here.clear()
+            continue
+        job_id = int(number[2] or number[1])
+        if re.search(_FORGOTTEN, line):
+            forgotten.add(job_id)
+            continue
+        told = "submitted" if "submit_batch_job" in line else "started", job_id
+        here.add(told)
+        if told in before:
+            forgotten.add(job_id)
+    return forgotten
 
 
 def _owned_once(jobs: Sequence[JobSeen]) -> Iterator[str]:
