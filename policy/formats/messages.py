@@ -385,6 +385,10 @@ MESSAGES: dict[int, MessageEntry] = {
         "Jobs of one user were given places and never came into Slurm's queue; that user's places are not kept.",
         "Look in slurmctld's log why their submissions are refused.",
     ),
+    664: MessageEntry(
+        "A job's record has a form that Berth does not know, so that the job is left to Slurm; others are planned.",
+        "Report the line and the Slurm release.",
+    ),
     670: MessageEntry(
         "No metrics are served, because the token's file cannot be read.",
         "Make `[metrics] token_file` readable for SlurmUser.",

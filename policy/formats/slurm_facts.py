@@ -226,7 +226,8 @@ class Reading:
     """True if the slurmctld of this host is the one in control."""
     federated: bool = False
     """True if the cluster is in a federation: other clusters may start its jobs, so Berth does not touch them."""
-    problems: tuple[str, ...] = field(default=())
+    unreadable: Mapping[int, str] = field(default_factory=dict)
+    """Jobs that are missing because Berth cannot read their records, each with the reason."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,6 +65,8 @@ HAND_OVER_EVERY = 0.2
 class Planner:
     """One pass after another, and in between what an ended job frees."""
 
+    _unreadable: frozenset[int] = frozenset()
+
     def __init__(
         self, gateway: Gateway, config: Config, sender: Sender, overviews: OverviewWriter | None = None
     ) -> None:
@@ -429,6 +431,9 @@ class Planner:
         """Reads Slurm; where that fails, the last picture stays in use."""
         try:
             reading = self._gateway.read(ended=ended)
+            # One job's record costs that job; if all have another form, it is Slurm's answer that cannot be read.
+            if len(reading.unreadable) > 1 and not reading.jobs:
+                raise UnreadableError(f"no job's record can be read: {next(iter(reading.unreadable.values()))}")
         except SlurmError as fault:
             problem, blind = str(fault), isinstance(fault, UnreadableError)
         except (FormatError, LookupError, ValueError) as fault:
@@ -437,6 +442,7 @@ class Planner:
             if self._problem:
                 log.info("Slurm can be read again", 649)
             self._problem, self._blind = "", False
+            self._tell_unreadable(reading)
             # Who only watches can also do so where Slurm alone chooses the GPUs of a node.
             reading = numbered(reading) if self._watcher is not None else reading
             return self._node_pins.shown(reading) if self._node_pins is not None else reading
@@ -445,6 +451,14 @@ class Planner:
         self._problem, self._blind = problem, blind
         self._sender.send(Snapshot(None, frozenset(), "", self._gateway.name, problem))
         return None
+
+    def _tell_unreadable(self, reading: Reading) -> None:
+        """Logs each job that cannot be read, once while that lasts: it is left to Slurm."""
+        for job_id in reading.unreadable.keys() - self._unreadable:
+            log.error(
+                f"JobId={job_id} is left to Slurm, Berth cannot read its record: {reading.unreadable[job_id]}", 664
+            )
+        self._unreadable = frozenset(reading.unreadable)
 
     def _sign(self) -> None:
         """Whoever waits for Slurm lives; who cannot read what it says is of no use, and is not to be kept for long."""
@@ -478,7 +492,7 @@ class Planner:
 
     def _told(self) -> dict[str, str]:
         """Returns the counters of the parts of a pass, for `berth status` and the metrics."""
-        told: dict[str, str] = {}
+        told = {"unreadable": str(len(self._unreadable))} if self._unreadable else {}
         for part in (self._failures, self._disagreements, self._preflights, self._moving, self._plan.isolation):
             told |= self._apart(getattr, part, "told") or {}
         return told

@@ -73,6 +73,7 @@ class CommandGateway:
         self._queue: dict[int, text.QueueLine] = {}
         self._texts: dict[int, records.RecordText] = {}
         self._holds: dict[int, tuple[int | None, tuple[int, ...]]] = {}
+        self._unreadable: dict[int, str] = {}
 
     def version(self) -> str:
         """Slurm's version."""
@@ -120,6 +121,7 @@ class CommandGateway:
             version=config.get("SLURM_VERSION", ""),
             in_control=in_control,
             federated=federated,
+            unreadable=self._unreadable,
         )
 
     def job(self, job_id: int) -> JobText:
@@ -185,12 +187,14 @@ class CommandGateway:
 
     def _read_queue(self, states: str) -> dict[int, text.QueueLine]:
         mark = text.new_mark()
+        self._unreadable = {}
         # Without -r squeue would show a task that waits with a place of its own as a part of its array's record.
-        lines = text.jobs(self._run("squeue", "-h", "-a", "-r", "-t", states, "-O", text.queue_format(mark)), mark)
+        printed = self._run("squeue", "-h", "-a", "-r", "-t", states, "-O", text.queue_format(mark))
+        lines = text.jobs(printed, mark, self._unreadable)
         arrays: Mapping[int, str] = {}
         if any(line.job.array and line.job.state == "PENDING" for line in lines):
             arrays = text.arrays(self._run("squeue", "-h", "-a", "-t", self._waiting_states(), "-O", text.ARRAY_FORMAT))
-        return text.with_arrays(lines, arrays)
+        return text.with_arrays(lines, arrays, self._unreadable)
 
     def _waiting_states(self) -> str:
         return text.waiting_states(self._read_seldom()[0].get("SLURM_VERSION", ""))

@@ -86,14 +86,12 @@ class JobJson:
         return tuple(dict.fromkeys(path for path in (out, error) if path.startswith("/")))
 
 
-@dataclass(frozen=True, slots=True)
-class _Answer:
-    jobs: list[JobJson]
-
-
 def decode(data: bytes) -> list[JobJson]:
-    """The jobs of an answer."""
+    """The jobs of an answer; jobs whose records have another form are left out while another can be read."""
     try:
-        return json_records.read(_Answer, data).jobs
+        found, problems = json_records.read_each(JobJson, data, "jobs")
     except ValueError as problem:
-        raise UnreadableError(f"Slurm's JSON of jobs has another form than Berth knows: {problem}") from None
+        found, problems = [], [str(problem)]
+    if problems and not found:
+        raise UnreadableError(f"Slurm's JSON of jobs has another form than Berth knows: {problems[0]}") from None
+    return found

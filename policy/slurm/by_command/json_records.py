@@ -23,6 +23,22 @@ def read(kind: type[T], data: bytes) -> T:
     return value
 
 
+def read_each(kind: type[T], data: bytes, name: str) -> tuple[list[T], list[str]]:
+    """Reads the list of this name in a JSON object; returns what could be read, and the problem of each other entry."""
+    answer = json.loads(data.decode("utf-8", "surrogateescape"))
+    entries = answer.get(name) if type(answer) is dict else None
+    if type(entries) is not list:
+        raise ValueError(f"$ has no list {name}")
+    found: list[T] = []
+    problems: list[str] = []
+    for place, entry in enumerate(entries):
+        try:
+            found.append(_read(kind, entry, f"$.{name}[{place}]"))
+        except ValueError as problem:
+            problems.append(str(problem))
+    return found, problems
+
+
 @cache
 def _fields(kind: type[Any]) -> tuple[tuple[str, Any, bool], ...]:
     hints = get_type_hints(kind)

@@ -1,11 +1,13 @@
 """Job records through Slurm's JSON, the slow form that has all texts of a job exact to the byte."""
 
+from contextlib import suppress
 from dataclasses import dataclass
 
 from policy.formats.slurm_facts import JobText
 from policy.slurm import fields
 from policy.slurm.by_command import job_json
 from policy.slurm.by_command.job_json import JobJson
+from policy.slurm.unreadable import RECORD_FAULTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +25,12 @@ class RecordText:
 
 def jobs(data: bytes) -> dict[int, RecordText]:
     """Read `squeue --json` or `scontrol show job --json`."""
-    return {job.job_id: _record(job) for job in job_json.decode(data)}
+    found: dict[int, RecordText] = {}
+    for job in job_json.decode(data):
+        # A job whose record cannot be read is as one that is not known.
+        with suppress(*RECORD_FAULTS):
+            found[job.job_id] = _record(job)
+    return found
 
 
 def _record(job: JobJson) -> RecordText:

@@ -16,6 +16,7 @@ from policy.formats import hostlist
 from policy.formats.errors import UnreadableError
 from policy.formats.slurm_facts import AdmissionRule, JobFacts, Memory, NodeFacts, PartitionFacts, Reservation
 from policy.slurm import changes, fields
+from policy.slurm.unreadable import RECORD_FAULTS, why_unreadable
 
 _NODE = re.compile(
     r"NodeName=(?P<name>\S+) .*?CoresPerSocket=\S+\s+CPUAlloc=(?P<used>\d+) CPUEfctv=(?P<cpus>\d+) .*?"
@@ -144,9 +145,21 @@ def waiting_states(version: str) -> str:
     return ",".join(("PENDING", *fields.PUT_BACK, *((fields.EXPEDITING,) if numbers >= (25, 11) else ())))
 
 
-def jobs(text: str, mark: str) -> list[QueueLine]:
-    """Read `squeue -r -O` with the queue_format of this mark, a line a task; one as before gives the same object."""
-    return [_job(record) for record in squeue_records(text, mark, len(_QUEUE_FIELDS))]
+def jobs(text: str, mark: str, unreadable: dict[int, str]) -> list[QueueLine]:
+    """Read `squeue -r -O` with the queue_format of this mark, a line a task; one as before gives the same object.
+
+    Jobs of which a line cannot be read are left out, and go into `unreadable` with the reason.
+    """
+    lines: list[QueueLine] = []
+    for record in squeue_records(text, mark, len(_QUEUE_FIELDS)):
+        try:
+            lines.append(_job(record))
+        except RECORD_FAULTS as fault:
+            # Without its number a record is no job's.
+            if not record[0].isdecimal():
+                raise
+            unreadable[int(record[0])] = why_unreadable(fault)
+    return [line for line in lines if line.job.id not in unreadable]
 
 
 @lru_cache(maxsize=16_384)
@@ -212,7 +225,9 @@ def arrays(text: str) -> dict[int, str]:
         raise UnreadableError(f"squeue printed arrays that Berth cannot read: {text[-80:]!r}") from None
 
 
-def with_arrays(lines: Iterable[QueueLine], records: Mapping[int, str]) -> dict[int, QueueLine]:
+def with_arrays(
+    lines: Iterable[QueueLine], records: Mapping[int, str], unreadable: dict[int, str]
+) -> dict[int, QueueLine]:
     """The queue by job id: tasks that have not split off share one, and become one record."""
     groups: dict[int, list[QueueLine]] = {}
     split: dict[int, set[int]] = {}
@@ -220,12 +235,14 @@ def with_arrays(lines: Iterable[QueueLine], records: Mapping[int, str]) -> dict[
         groups.setdefault(line.job.id, []).append(line)
         if line.job.task is not None and line.job.id not in records:
             split.setdefault(line.job.array, set()).add(line.job.task)
-    return {
-        job_id: _record(group[0], records[job_id], split.get(group[0].job.array, set()))
-        if job_id in records
-        else group[0]
-        for job_id, group in groups.items()
-    }
+    queue: dict[int, QueueLine] = {}
+    for job_id, [line, *_] in groups.items():
+        try:
+            is_array = job_id in records
+            queue[job_id] = _record(line, records[job_id], split.get(line.job.array, set())) if is_array else line
+        except RECORD_FAULTS as fault:
+            unreadable[job_id] = why_unreadable(fault)
+    return queue
 
 
 def _record(line: QueueLine, listed: str, split: set[int]) -> QueueLine:

@@ -8,7 +8,7 @@ from signal import Signals
 from typing import Any, TypeVar
 
 from policy.formats import excluded_nodes, hostlist
-from policy.formats.errors import SlurmError
+from policy.formats.errors import SlurmError, UnreadableError
 from policy.formats.escape import escape, unescape
 from policy.formats.slurm_facts import JobFacts, JobText, Memory, NodeFacts, PartitionFacts, Reading, Reservation
 from policy.request import counted
@@ -25,8 +25,10 @@ from policy.slurm.by_library.program import (
     Record,
     ReservationRecord,
     SlurmConfig,
+    UnreadableJob,
 )
 from policy.slurm.interface import Pin
+from policy.slurm.unreadable import RECORD_FAULTS, why_unreadable
 
 PROGRAM = Path("/usr/libexec/berth/berth-slurm")
 
@@ -53,6 +55,7 @@ class LibslurmGateway:
         """Of jobs that are not over: of the others nothing is changed, and Slurm may keep very many."""
         # The records of tasks that have not split off, by their array.
         self._arrays: dict[int, int] = {}
+        self._unreadable: dict[int, str] = {}
         # Made from the facts when they changed.
         self._shown: dict[type, tuple[Any, ...]] = {}
         self._live: tuple[JobFacts, ...] = ()
@@ -100,6 +103,7 @@ class LibslurmGateway:
             version=config.get("SLURM_VERSION", ""),
             in_control=_is_here(ping.controller),
             federated=bool(ping.federation),
+            unreadable=dict(self._unreadable),
         )
 
     def job(self, job_id: int) -> JobText:
@@ -113,6 +117,8 @@ class LibslurmGateway:
         for record in found:
             if isinstance(record, JobRecord):
                 return _job_text(record)
+            if isinstance(record, UnreadableJob):
+                raise UnreadableError(f"the record of job {job_id} cannot be read: {record.why}")
         raise SlurmError(f"job {job_id} is not known to Slurm (any more); sacct may still know it")
 
     def pin(self, job_id: int | str, pin: Pin, *, hurry: bool = False) -> None:
@@ -210,7 +216,7 @@ class LibslurmGateway:
         found = self._program.ask("read" if in_step else "read all")
         known = self._facts
         if not in_step or self._program.starts != self._starts:
-            self._facts, self._records, self._arrays = {}, {}, {}
+            self._facts, self._records, self._arrays, self._unreadable = {}, {}, {}, {}
         for record in found:
             self._take(record, known)
         if found:
@@ -229,11 +235,19 @@ class LibslurmGateway:
                     self._forget_record(number)
             case JobRecord():
                 self._forget_record(record.id)
+                try:
+                    facts = job_facts(record)
+                except RECORD_FAULTS as fault:
+                    self._leave_out(record.id, why_unreadable(fault))
+                    return
                 if not record.over:
                     self._records[record.id] = record
                     if record.tasks:
                         self._arrays[record.array] = record.id
-                self._keep(("job", record.id), job_facts(record), known)
+                self._keep(("job", record.id), facts, known)
+            case UnreadableJob(number, why):
+                self._forget_record(number)
+                self._leave_out(number, why)
             case NodeRecord():
                 self._keep(("node", record.id), node_facts(record), known)
             case PartitionRecord():
@@ -249,7 +263,12 @@ class LibslurmGateway:
         old = known.get(key)
         self._facts[key] = old if old is not None and old == fact else fact
 
+    def _leave_out(self, job_id: int, why: str) -> None:
+        self._facts.pop(("job", job_id), None)
+        self._unreadable[job_id] = why
+
     def _forget_record(self, job_id: int) -> None:
+        self._unreadable.pop(job_id, None)
         record = self._records.pop(job_id, None)
         if record is not None and self._arrays.get(record.array) == job_id:
             del self._arrays[record.array]

@@ -1,6 +1,7 @@
 """The other end of berth-slurm: a program that answers one command a line (slurm_plugins/berth_slurm/gateway.h)."""
 
 import os
+import re
 import select
 import subprocess
 import time
@@ -10,6 +11,7 @@ from pathlib import Path
 import msgspec
 
 from policy.formats.errors import SlurmError, UnreadableError
+from policy.slurm.unreadable import why_unreadable
 from policy.slurm.waits import WAITS
 
 _SECONDS = 20.0
@@ -95,6 +97,13 @@ class ReservationRecord(msgspec.Struct, array_like=True, frozen=True, tag="reser
     nodes: str
 
 
+class UnreadableJob(msgspec.Struct, frozen=True):
+    """A job whose record has another form than Berth knows."""
+
+    id: int
+    why: str
+
+
 class Gone(msgspec.Struct, array_like=True, frozen=True, tag="gone"):
     """A record that is no more."""
 
@@ -125,8 +134,10 @@ class _Error(msgspec.Struct, array_like=True, frozen=True, tag="error"):
     text: str
 
 
-Record = JobRecord | NodeRecord | PartitionRecord | ReservationRecord | Gone | SlurmConfig | Ping
-_DECODER = msgspec.json.Decoder(Record | _Ok | _Error)
+_Told = JobRecord | NodeRecord | PartitionRecord | ReservationRecord | Gone | SlurmConfig | Ping
+Record = _Told | UnreadableJob
+_DECODER = msgspec.json.Decoder(_Told | _Ok | _Error)
+_JOB = re.compile(rb'\["job",(\d+),')
 
 
 class Program:
@@ -172,7 +183,7 @@ class Program:
     def _answer(self, process: subprocess.Popen[bytes]) -> Sequence[Record]:
         data = self._read_answer(process)
         try:
-            *records, last = _DECODER.decode_lines(data)
+            records, last = _decode(data)
         except (msgspec.MsgspecError, ValueError) as problem:
             self.close()
             raise UnreadableError(f"{self._path.name} answered in a form that Berth does not know: {problem}") from None
@@ -207,6 +218,28 @@ class Program:
         self.close()
         lines = self._said.decode("utf-8", "replace").strip().splitlines()
         return SlurmError(f"{self._path.name} ended{f': {lines[-1]}' if lines else ''}")
+
+
+def _decode(data: bytes) -> tuple[list[Record], _Ok | _Error]:
+    """Returns the records of an answer, and its end."""
+    try:
+        *records, last = _DECODER.decode_lines(data)
+    except (msgspec.MsgspecError, ValueError):
+        # A job's record alone may be wrong: it is told by its number.
+        *lines, end = filter(None, data.splitlines())
+        records, last = [_decode_line(line) for line in lines], _DECODER.decode(end)
+    return records, last
+
+
+def _decode_line(line: bytes) -> Record:
+    try:
+        record: Record = _DECODER.decode(line)
+    except (msgspec.MsgspecError, ValueError) as problem:
+        job = _JOB.match(line)
+        if job is None:
+            raise
+        return UnreadableJob(int(job[1]), why_unreadable(problem))
+    return record
 
 
 def _is_whole(data: bytearray) -> bool:

@@ -27,6 +27,7 @@ from policy.slurm.by_command import text
 from policy.slurm.by_command.command import CommandGateway, Runner, run_command
 from policy.slurm.by_library import pyslurm_facts as facts
 from policy.slurm.interface import Pin
+from policy.slurm.unreadable import RECORD_FAULTS, why_unreadable
 from policy.slurm.waits import WAITS
 
 _RARELY = 15.0
@@ -125,6 +126,8 @@ class PyslurmGateway:
         self._jobs: dict[int, _Job] = {}
         self._gres: dict[str, fields.Gres] = {}
         self._nodes: dict[str, NodeFacts] = {}
+        self._unreadable: dict[int, str] = {}
+        self._holds_unread: list[Mapping[str, fields.UsedGres]] = []
         self._partitions: dict[str, PartitionFacts] = {}
         self._reservations: dict[str, Reservation] = {}
 
@@ -167,6 +170,7 @@ class PyslurmGateway:
             in_control=seldom.in_control,
             # Jobs of a federation have a cluster of origin.
             federated=any(job.row.federation_origin for job in self._jobs.values()),
+            unreadable=dict(self._unreadable),
         )
 
     def job(self, job_id: int) -> JobText:
@@ -275,13 +279,28 @@ class PyslurmGateway:
 
     def _take_jobs(self, jobs: Iterable[Any]) -> None:
         known = self._jobs
-        found = [(job, facts.job_row(job)) for job in jobs]
+        self._unreadable, self._holds_unread = {}, []
+        found: list[tuple[Any, facts.JobRow]] = []
+        for job in jobs:
+            try:
+                found.append((job, facts.job_row(job)))
+            except RECORD_FAULTS as fault:
+                self._leave_out(job, fault)
         new = {row.id for _, row in found if row.id not in known or known[row.id].row != row}
         requests = self._read_requests([row for _, row in found if row.id in new])
-        self._jobs = {
-            row.id: _job(job, row, requests[row.id], known.get(row.id)) if row.id in new else known[row.id]
-            for job, row in found
-        }
+        self._jobs = {}
+        for job, row in found:
+            try:
+                is_new = row.id in new
+                self._jobs[row.id] = _job(job, row, requests[row.id], known.get(row.id)) if is_new else known[row.id]
+            except RECORD_FAULTS as fault:
+                self._leave_out(job, fault)
+
+    def _leave_out(self, job: Any, fault: Exception) -> None:
+        """Leave out a job whose record cannot be read; the GPUs that it holds are in use all the same."""
+        self._unreadable[job.id] = why_unreadable(fault)
+        # Where these cannot be read either, nobody knows which GPUs are free, and the reading fails.
+        self._holds_unread.append(facts.held_by_node(job))
 
     def _read_requests(self, rows: Sequence[facts.JobRow]) -> Mapping[int, facts.Requests]:
         """The jobs' requests. Who asks for no GPUs by node wants none, or was left as the user wrote it."""
@@ -313,7 +332,7 @@ class PyslurmGateway:
         return {job_id: requests for job_id, requests in found.items() if job_id in wanted}
 
     def _take_nodes(self, nodes: Sequence[Any]) -> None:
-        used = facts.used_by_node(job.held for job in self._jobs.values() if job.held)
+        used = facts.used_by_node([*(job.held for job in self._jobs.values() if job.held), *self._holds_unread])
         rows = [facts.node_row(node) for node in nodes]
         if any(row.name not in self._gres for row in rows):
             self._gres = {row.name: _NO_GRES for row in rows} | self._read_gres(nodes)

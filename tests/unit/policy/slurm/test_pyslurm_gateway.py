@@ -397,6 +397,14 @@ def test_waiting_jobs_with_a_place_are_the_pinned_ones(world: World) -> None:
     assert world.gateway().pinned_jobs() == [1]
 
 
+class Odd(SimpleNamespace):
+    """A node with a count that pyslurm cannot read."""
+
+    @property
+    def effective_cpus(self) -> int:
+        raise ValueError("an odd number")
+
+
 def test_every_failure_is_a_sentence(world: World) -> None:
     world.jobs = [Job(1)]
     world.shows(1, "PENDING")
@@ -412,7 +420,7 @@ def test_every_failure_is_a_sentence(world: World) -> None:
         with pytest.raises(SlurmError, match=what):
             call()
     world.refusal = ""
-    world.jobs = [Job(1, cpus=ValueError("an odd number"))]
+    world.nodes = [Odd(**vars(node("n1")))]
     with pytest.raises(SlurmError, match="stumbled over an odd number; set gateway"):
         gateway.read(ended=False)
 

@@ -24,9 +24,9 @@ def test_time_limits_are_read(printed: str, seconds: int | None) -> None:
 
 def test_output_that_nobody_knows_is_an_error_not_a_guess() -> None:
     with pytest.raises(SlurmError, match="squeue printed"):
-        text.jobs("1|2|3|~\n", "|~")
+        text.jobs("1|2|3|~\n", "|~", {})
     with pytest.raises(SlurmError, match="squeue printed"):
-        text.jobs("slurm_load_jobs error\n", "|~")
+        text.jobs("slurm_load_jobs error\n", "|~", {})
     with pytest.raises(SlurmError, match="scontrol show node printed"):
         text.nodes("NodeName=n1 nothing else\n")
 
