@@ -57,7 +57,8 @@ MOST_ONE_BY_ONE = 64
 MOST_OVER = 4_096
 """Ended jobs that may wait to be looked into; beyond that the oldest are given up."""
 
-_SORT_EVERY = 1.0
+_SORT_EVERY = 10.0
+"""Seconds; Epilogs wait during such a look."""
 _LOOK_AGAIN = 1.0
 _NODES_SHOWN = 1.5
 """Seconds until a reading shows of a node what it showed of its jobs: nodes are read less often."""
